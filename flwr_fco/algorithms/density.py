@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from flwr_fco.algorithms.contract import Option, Problem, Replies, Setting
-from flwr_fco.algorithms.contract.choices import Arrays, Density, Unmodified
+from flwr_fco.algorithms.contract.choices import Arrays, Density
 from flwr_fco.algorithms.dual_averaging import DualAveraging, DualState
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.errors import ConfigurationError
@@ -245,7 +245,7 @@ def sparse_step(psi: BoundRegularizer, primal: Vector, dual: Vector, new: Vector
     new : ndarray of float64, shape (d,)
         The dual after it; takes the result.
     further : float
-        1 where psi acts in the clients' local steps: then they have trained nothing but what stays.
+        1 for clients of ours: where psi acts in local steps, they have trained nothing but what stays.
 
     Examples
     --------
@@ -364,7 +364,7 @@ class SparseDualAveraging(DualAveraging):
         """Return the dual after the step, faded and lengthened, and the number of rounds that have gone by."""
         following = super().aggregate(problem, state, replies)
         primal = problem.retrieve(state.dual, state.elapsed)
-        further = FURTHER if isinstance(self.client, Unmodified) else 1.0
+        further = FURTHER if self.client == "unmodified" else 1.0
         sparse_step(problem.psi, primal, state.dual, following.dual, further=further)
         following = following._replace(elapsed=float(problem.round))
         assert problem.given is not None

@@ -19,8 +19,7 @@ feasibility) is exact in the server's model, because the proximal map comes last
 Differs from the paper in: 1. elapsed is the sum of the step sizes that clients report, not eta_s eta_c r K, so unequal
 and changing local work keep psi in proportion (with equal K it is the paper's); 2. clients with more steps do not
 weigh more (``normalize_local_work``); 3. the default output is the last primal, the theory's average of shadow points
-is ``output="shadow"``; 4. ``client="unmodified"`` is an approximation that is not in the paper, and so is the schedule
-of psi's weight that goes with it (``threshold_per_round``).
+is ``output="shadow"``; 4. ``client="unmodified"`` is an approximation that is not in the paper.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ import numpy as np
 
 from flwr_fco.algorithms.contract import Client, Downlink, Memory, Moved, Option, Problem, Replies, Start, To, Vector
 from flwr_fco.algorithms.contract.algorithm import Algorithm
-from flwr_fco.algorithms.contract.choices import Average, Last, Unmodified, Wire
+from flwr_fco.algorithms.contract.choices import Average, Last, Wire
 from flwr_fco.mirror_maps import Euclidean
 
 #: Largest dual-to-weight ratio sent as float32.
@@ -71,8 +70,8 @@ class DualAveraging(Algorithm):
         Whether psi acts in the local steps; False is OSP, 'only server proximal'.
     output : str, default "last"
         With ``"shadow"`` clients also send z_k - z_0, k = 1..K.
-    client : "composite" or Unmodified, default "composite"
-        Whether the clients know psi; if not, the growth of its threshold in a round.
+    client : {"composite", "unmodified"}, default "composite"
+        Whether the clients know psi.
     wire : Wire, default Wire()
         Whether clients with sparse features may send only these.
 
@@ -90,7 +89,7 @@ class DualAveraging(Algorithm):
 
     client_prox: bool = True
     output: str | Last | Average = "last"
-    client: str | Unmodified = "composite"
+    client: str = "composite"
     wire: Wire = field(default=Wire())
 
     # --- a client -------------------------------------------------------------------------------------------------
@@ -145,17 +144,12 @@ class DualAveraging(Algorithm):
     def options(self, numbers: Mapping[str, float]) -> dict[str, Option]:
         """Return whether psi acts in the local steps, and whether all local steps are sent."""
         options: dict[str, Option] = {"client-prox": self.client_prox, "trajectory": self.output in OF_ALL_STEPS}
-        # Unmodified clients are sent no plan: this is there so that a state of another schedule is refused.
-        if isinstance(self.client, Unmodified) and self.client.threshold_per_round is not None:
-            options["threshold-per-round"] = self.client.threshold_per_round
         return options if self.wire.sparse else {**options, "sparse-wire": False}
 
     def describe(self, state: DualState | None) -> list[tuple[str, str]]:
         """Return the line about the clients."""
-        if not isinstance(self.client, Unmodified):
-            return [("Clients", f"composite, proximal steps ({self.client_prox})")]
-        grown = self.client.threshold_per_round
-        return [("Clients", "unmodified" if grown is None else f"unmodified, threshold {grown:g} a round")]
+        theirs = "unmodified" if self.client == "unmodified" else f"composite, proximal steps ({self.client_prox})"
+        return [("Clients", theirs)]
 
 
 def short_wire(algorithm: Algorithm, problem: Problem, state: Any) -> bool:

@@ -30,7 +30,6 @@ from flwr_fco.algorithms.contract.choices import (
     Ledger,
     Participation,
     Trimmed,
-    Unmodified,
     Wire,
 )
 from flwr_fco.core.validation import AT_LEAST_ONE, FRACTION, MOMENTUM, NATURAL, POSITIVE, checked, kinds_of
@@ -350,14 +349,13 @@ class UnmodifiedOptions:
 
     Parameters
     ----------
-    client : "composite", "unmodified" or Unmodified, default "composite"
+    client : {"composite", "unmodified"}, default "composite"
         ``"composite"``: the clients run :func:`flwr_fco.client_apps.client_app`. ``"unmodified"``: any FedAvg ClientApp
         that returns its new model (Euclidean geometry only). The server then takes dual += server_lr mean(w_K - w) and
-        needs to know how fast the weight of psi grows: from `density`, ``Unmodified(threshold_per_round=...)`` or
-        ``work=Steps(...)``; a constraint has no weight and needs none of them. With ``Steps(K)``,
-        elapsed += client_lr * K, where `client_lr` is the clients' own learning rate (``local-steps`` or ``elapsed`` in
-        a client's MetricRecord take precedence). Exact for one local step; the error grows with the local work, faster
-        than that of the full method, because local steps ignore psi.
+        needs to know how fast the weight of psi grows: from `density` or ``work=Steps(...)``; a constraint has no
+        weight and needs neither. With ``Steps(K)``, elapsed += client_lr * K, where `client_lr` is the clients' own
+        learning rate (``local-steps`` or ``elapsed`` in a client's MetricRecord take precedence). Exact for one local
+        step; the error grows with the local work, faster than that of the full method, because local steps ignore psi.
     density : float or Density, optional
         Fraction of the regularized entries that are non-zero in the end, for clients of either kind; a number, or
         :class:`flwr_fco.strategies.Density` with the scope and the number of rounds. psi is then the indicator of a
@@ -367,7 +365,7 @@ class UnmodifiedOptions:
         ``HardSparsity(density=...)`` gives it its own density. The strength of an l1 norm has no effect.
     """
 
-    client: Literal["composite", "unmodified"] | Unmodified = "composite"
+    client: Literal["composite", "unmodified"] = "composite"
     density: float | Density | None = field(default=None, metadata=_DENSITY)
 
 
@@ -396,8 +394,6 @@ def check_options(options: CommonOptions) -> None:
         if option.init:
             # Not by the class's own way, which checks.
             object.__setattr__(options, option.name, checked_option(option, getattr(options, option.name), kinds))
-    if isinstance(options, UnmodifiedOptions) and options.client == "unmodified":
-        options.client = Unmodified()
     options.__check__()
     check_local_points(options)
 
@@ -534,7 +530,7 @@ def serves_unmodified(options: object) -> bool:
     options : CommonOptions
         Of the strategy.
     """
-    return isinstance(getattr(options, "client", None), Unmodified)
+    return bool(getattr(options, "client", None) == "unmodified")
 
 
 def rates_of(options: CommonOptions) -> tuple[str, ...]:
@@ -674,7 +670,6 @@ _INSTEAD = {
     "output=Last(nonzeros={value!r})": "sparsity",
     "wire=Wire(dtype={value!r})": "wire_dtype",
     "wire=Wire(sparse={value!r})": "sparse_wire",
-    "client=Unmodified(threshold_per_round={value!r})": "threshold_per_round",
     "client_state=Ledger(max_bytes={value!r})": "ledger_bytes",
     "reference=Reference(window={value!r})": "restart_window",
     "reference=Reference(newest={value!r})": "restart_newest",
@@ -695,7 +690,7 @@ _TAKEN = {"FirstOrder": ("Steps", "Epochs"), **{name: (name,) for name in ("Mini
 #: Values of options that some strategies have with their default only.
 _TRIED: Mapping[str, Any] = {
     "aggregation": Trimmed(0.1),
-    "client": Unmodified(1.0),
+    "client": "unmodified",
     "output": Last(nonzeros=1),
     "regularizer": L1(1.0),
     "weighting": {0: 1.0},

@@ -12,7 +12,6 @@ from flwr_fco.algorithms.contract.choices import (
     Reference,
     Strengths,
     Trimmed,
-    Unmodified,
     Wire,
 )
 from flwr_fco.algorithms.restricted_gradient_tracking import Stage, theorem_stages
@@ -89,7 +88,6 @@ __all__ = [
     "Strengths",
     "TrackerOptions",
     "Trimmed",
-    "Unmodified",
     "Wire",
     "WorkOptions",
     "method_of",

@@ -10,16 +10,14 @@ except ImportError as error:
 
 from flwr_fco.torch.client import ClientApp, LocalTraining, local_training
 from flwr_fco.torch.objective import TorchBatch, TorchObjective
-from flwr_fco.torch.optim import CompositeOptimizer, DualAveraging, DualExtrapolation, MirrorProx, ProximalSGD
+from flwr_fco.torch.optim import CompositeOptimizer, DualAveraging, ProximalSGD
 from flwr_fco.torch.regularizers import register_tensor_prox, supported_regularizers, tensor_prox
 
 __all__ = [
     "ClientApp",
     "CompositeOptimizer",
     "DualAveraging",
-    "DualExtrapolation",
     "LocalTraining",
-    "MirrorProx",
     "ProximalSGD",
     "TorchBatch",
     "TorchObjective",

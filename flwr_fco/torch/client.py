@@ -42,23 +42,21 @@ from flwr_fco.core.computing import check_time
 from flwr_fco.core.validation import checked
 from flwr_fco.engines.client import as_sent
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.mirror_maps import Euclidean, Product
+from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.regularizers import Zero
 from flwr_fco.torch import optim
-from flwr_fco.torch.state import Group, buffers_of, layout_of, load_buffers, seeded, sign_groups
+from flwr_fco.torch.state import Group, buffers_of, layout_of, load_buffers, seeded
 from flwr_fco.wire.envelope import HANDSHAKE, PlanMissingError, StateMissingError, missing_reply, partition_reply, reply
 from flwr_fco.wire.protocol import ClientState, Uplink
 from flwr_fco.work import Work
 
-#: What has an optimiser, by engine or by the name of a method without one: its class, and the vector it starts from.
-_OPTIMIZERS: dict[str, tuple[type[optim.CompositeOptimizer], str]] = {
+#: What has an optimiser, by engine: its class, and the vector it starts from.
+_OPTIMIZERS: dict[str | None, tuple[type[optim.CompositeOptimizer], str]] = {
     "dual steps": (optim.DualAveraging, "dual"),
     "proximal steps": (optim.ProximalSGD, "primal"),
-    "extragradient": (optim.DualExtrapolation, "dual"),
-    "mirror_prox": (optim.MirrorProx, "primal"),
 }
 
-_INSTEAD = "flwr_fco.client_apps.client_app with a flwr_fco.torch.TorchObjective"
+_INSTEAD = "use client_app with a flwr_fco.torch.TorchObjective, which takes every method, psi and mirror map"
 
 #: Limits of the ClientApp that handles the current message; None outside a handler.
 _within_app: ContextVar[Limits | None] = ContextVar("flwr_fco_torch_app", default=None)
@@ -101,11 +99,7 @@ class ClientApp(flwr.clientapp.ClientApp):
     """
 
     def __init__(
-        self,
-        *,
-        mods: Sequence[Mod] | None = None,
-        limits: Limits | None = None,
-        disclosure: Disclosure | None = None,
+        self, *, mods: Sequence[Mod] | None = None, limits: Limits | None = None, disclosure: Disclosure | None = None
     ) -> None:
         own = checked_mods(mods)
         allowed = Limits() if limits is None else limits
@@ -172,6 +166,7 @@ class LocalTraining:
        ``batch_size`` (``training.work`` has these, if you want to follow them).
     2. PyTorch's random numbers in the block depend only on the run's seed, the round and the partition.
     3. Frozen parameters and buffers must pass through the strategy unoptimised (``arrays=Arrays(pass_through=...)``).
+    4. With a strategy's ``density`` the steps are plain ones from the server's model: a density belongs to the server.
 
     Parameters
     ----------
@@ -181,8 +176,6 @@ class LocalTraining:
         The node's context.
     model : torch.nn.Module
         The model; its parameters are overwritten.
-    maximize : str or sequence of str, optional
-        Shell patterns of the parameters that ascend, such as a perturbation that the model is trained against.
     momentum : float, default 0.0
         Momentum of the local steps, as in `torch.optim.SGD`; only for dual averaging strategies without a tracker. It
         restarts in every round.
@@ -195,7 +188,7 @@ class LocalTraining:
     Raises
     ------
     ConfigurationError
-        If the model differs from the server's, or the strategy's local solver or geometry has no PyTorch version.
+        If the model differs from the server's, or the strategy's local solver, psi or geometry has no PyTorch version.
 
     Examples
     --------
@@ -208,34 +201,39 @@ class LocalTraining:
 
     optimizer: optim.CompositeOptimizer
 
-    def __init__(
-        self,
-        message: Message,
-        context: Context,
-        model: nn.Module,
-        *,
-        maximize: str | Sequence[str] | None = None,
-        momentum: float = 0.0,
-    ) -> None:
+    def __init__(self, message: Message, context: Context, model: nn.Module, *, momentum: float = 0.0) -> None:
         limits = _within_app.get()
         if limits is None:
             raise ConfigurationError(
                 "this message came through Flower's own ClientApp, which cannot tell the server what is missing here; "
                 "write `from flwr_fco.torch import ClientApp` instead of `from flwr.clientapp import ClientApp`"
             )
-        self.model, self._maximize, self._momentum, self._limits = model, maximize, momentum, limits
+        self.model, self._momentum, self._limits = model, momentum, limits
         self._stack = ExitStack()
         self._task = begin(message, context, limits, as_sent=True)
         self._downlink, self._state = self._task.downlink, self._task.state
         limits.check_downlink(self._downlink, None)
         plan = self._downlink.plan
         self._half = halves().get(plan.solver, ClientHalf)
-        self._engine = self._half.engine or plan.solver
-        if not self._half.name or self._engine not in _OPTIMIZERS:
-            raise ConfigurationError(
-                f"the strategy's method {plan.solver!r} has no optimiser; dual averaging, gradient tracking, mirror "
-                f"descent, dual extrapolation and mirror prox have one. Use {_INSTEAD}"
-            )
+        self._plain = "density" in plan.options or not plan.options.get("client-prox", True)
+        terms = plan.regularizer.separable_terms(()) if plan.scope == "joint" and not self._plain else (0.0,)
+        methods = "dual averaging, gradient tracking and mirror descent have one"
+        has_none = not self._half.name or self._half.engine not in _OPTIMIZERS
+        objections = (
+            (has_none, f"the strategy's method {plan.solver!r} has no optimiser ({methods})"),
+            (
+                plan.options.get("trajectory"),
+                "the strategy asks for all local points, which an optimiser does not keep",
+            ),
+            (type(plan.mirror_map) is not Euclidean, f"mirror_map={plan.mirror_map!r}: the optimisers are Euclidean"),
+            (
+                not all(isinstance(term, float) for term in terms or [None]),
+                f"scope='joint': {plan.regularizer!r} of all arrays together has no form on tensors",
+            ),
+        )
+        for objects, what in objections:
+            if objects:
+                raise ConfigurationError(f"{what}. Take something else on the server, or {_INSTEAD}")
         if momentum and self._half.begin is not dual_averaging.DualAveraging.begin:
             what = f"momentum={momentum!r}: the method {plan.solver!r} has none. Leave it out, or take FedDualAvg"
             raise ConfigurationError(f"{what}; the server's momentum is server_momentum")
@@ -255,7 +253,7 @@ class LocalTraining:
 
     def __enter__(self) -> Self:
         plan, downlink = self._downlink.plan, self._downlink
-        kind, vector = _OPTIMIZERS[self._engine]
+        kind, vector = _OPTIMIZERS[self._half.engine]
         layout = layout_of(self.model)
         if layout.signature != plan.layout.signature:
             _explain_difference(layout.shapes, plan.layout.shapes)
@@ -264,17 +262,20 @@ class LocalTraining:
         self._received = self._half.hear(downlink, self._state)
         self._memory = self._half.fresh(self._received) if self._state is None else self._state
         start = self._received.vectors[vector]
+        if "density" in plan.options:
+            # As unmodified clients do: a density belongs to the server.
+            start = plan.h.retrieve(start, downlink.elapsed, plan.psi).astype(start.dtype, copy=False)
         probes = "gradient" in downlink.numbers
         if probes:
             kind = GradientProbe
         elif kind is optim.DualAveraging and plan.wire_dtype == "auto" and start.dtype == np.float32:
             kind = optim.IncrementFirst
-        psi = plan.regularizer if plan.options.get("client-prox", True) else Zero()
+        own: dict[str, Any] = {"momentum": self._momentum} if self._momentum else {}
         # Escaped, because these are names, not patterns.
-        own: dict[str, Any] = {"apply_to": [glob.escape(name) for name in plan.layout.regularized_names]}
-        own |= {"mirror_map": plan.mirror_map, "scope": plan.scope}
-        own |= {"momentum": self._momentum} if self._momentum else {}
-        self.optimizer = kind(self._groups(), downlink.client_lr, psi, **own)
+        own["apply_to"] = [glob.escape(name) for name in plan.layout.regularized_names]
+        named = dict(self.model.named_parameters())
+        params = [(name, named[name]) for name in plan.layout.shapes]
+        self.optimizer = kind(params, downlink.client_lr, Zero() if self._plain else plan.regularizer, **own)
         self.optimizer.start_from(plan.layout.views(start), elapsed=downlink.elapsed)
         shift = self._half.begin(self._received, self._memory).shift
         if shift is not None and not probes:
@@ -298,18 +299,6 @@ class LocalTraining:
     ) -> None:
         self._stack.close()
 
-    def _groups(self) -> list[Group]:
-        """Return the parameters in the layout's order, with a separate group for those that ascend."""
-        plan = self._downlink.plan
-        named = dict(self.model.named_parameters())
-        groups = sign_groups([(name, named[name]) for name in plan.layout.shapes], self._maximize)
-        if len(groups) > 1 and (type(plan.mirror_map) not in (Euclidean, Product) or plan.scope == "joint"):
-            raise ConfigurationError(
-                f"{plan.mirror_map!r} with scope={plan.scope!r} acts on all parameters together; with maximize= it has "
-                "to act on each part by itself: Euclidean() or a Product, and scope='each'"
-            )
-        return groups
-
     def reply(self, metrics: Mapping[str, float]) -> Message:
         """Return the reply to the server's message.
 
@@ -327,11 +316,9 @@ class LocalTraining:
         if "num-examples" not in metrics:
             raise ConfigurationError(f"the metrics are {sorted(metrics)}; expected 'num-examples' among them")
         optimizer = self.optimizer
-        if isinstance(optimizer, optim.DualExtrapolation | optim.MirrorProx):
-            optimizer.undo_half_step()
         if optimizer.num_steps < 1:
             raise ConfigurationError(
-                f"the optimiser of {downlink.plan.solver!r} has taken no whole step in this round: step with "
+                f"the optimiser of {downlink.plan.solver!r} has taken no step in this round: step with "
                 "`training.optimizer`, not with one of your own, and see that the loader is not empty"
             )
         increments = {name: tensor.cpu().numpy() for name, tensor in optimizer.increments().items()}
@@ -372,7 +359,7 @@ def _number(name: str, value: Any) -> float:
 class GradientProbe(optim.DualAveraging):
     """Takes no steps; its increments are the mean of the gradients at the start point."""
 
-    def _take(self, group: Group, lr: float, *, half: bool = False) -> None:
+    def _take(self, group: Group, lr: float) -> None:
         self._descend(group, self._kept(group, "dual"), -1.0)
         group["steps"] += 1
 

@@ -48,9 +48,9 @@ class TorchBatch(NamedTuple):
 class TorchObjective(Objective):
     """The mean loss of a PyTorch model over a data set, as a function of the flat vector of its parameters.
 
-    Every local solver and strategy works with it, including those that need full gradients or two gradients a step.
-    Regularizers and mirror maps are then the NumPy ones; the optimisers of this package (:class:`DualAveraging`, ...)
-    are for your own training loops.
+    Every local solver and strategy works with it, including those that need full gradients or two gradients a step, and
+    every regularizer and mirror map, which are the NumPy ones. The optimisers of this package (:class:`DualAveraging`,
+    :class:`ProximalSGD`) are for your own training loops, and have some of them only.
 
     Notes
     -----

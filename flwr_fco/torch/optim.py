@@ -14,29 +14,28 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from flwr_fco.core.files import json_object
+from flwr_fco.core.spec import Spec
 from flwr_fco.core.validation import MOMENTUM, checked
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.mirror_maps import Euclidean, MirrorMap, Product
 from flwr_fco.regularizers import PerParameter, Regularizer, Zero
-from flwr_fco.regularizers.base import Scope
 from flwr_fco.torch import state as model_state
-from flwr_fco.torch.geometry import Geometry, geometry
-from flwr_fco.torch.regularizers import widest_dtype
+from flwr_fco.torch.regularizers import ListedProx, widest_dtype
 from flwr_fco.torch.state import Group, Parameters
 
 # Quoted, as in `Scores`: where the reference is built without PyTorch, its Tensor is a stand-in.
 Values = Mapping[str, "Tensor | NDArray[Any]"]
 
 #: Counters of a group, reset at its start.
-_CLOCK: Group = {"start_elapsed": 0.0, "used": 0.0, "steps": 0, "pull": 0.0, "pending_lr": None}
+_CLOCK: Group = {"start_elapsed": 0.0, "used": 0.0, "steps": 0, "pull": 0.0}
 
 
 class CompositeOptimizer(torch.optim.Optimizer):
     """Base class of the optimisers: where psi acts, precision, start and increments, the sum of step sizes.
 
-    Subclasses define the step. Parameter groups may differ in ``lr``, ``regularizer``, ``apply_to``, ``mirror_map``,
-    ``scope`` and ``maximize``. The learning rate is read at every step, so the schedulers in
-    ``torch.optim.lr_scheduler`` work, and :attr:`elapsed` is the sum of the learning rates used.
+    Subclasses define the step; the geometry is Euclidean. Parameter groups may differ in ``lr``, ``regularizer`` and
+    ``apply_to``. The learning rate is read at every step, so the schedulers in ``torch.optim.lr_scheduler`` work, and
+    :attr:`elapsed` is the sum of the learning rates used.
 
     Notes
     -----
@@ -45,8 +44,8 @@ class CompositeOptimizer(torch.optim.Optimizer):
        on all of the group's parameters.
     2. A parameter without a gradient (``grad is None``) has the gradient 0; psi and a shift still act on it. Leave
        parameters that must not change out of the optimiser.
-    3. Duals are kept in float64 whatever the dtype of the parameters (``dual_dtype``), because a parameter is the small
-       difference between its dual and a growing threshold. On devices without float64 they are kept in float32.
+    3. Duals are kept in float64 whatever the dtype of the parameters, because a parameter is the small difference
+       between its dual and a growing threshold. On devices without float64 they are kept in float32.
     4. Buffers (running means, counters) are not touched.
 
     Parameters
@@ -58,26 +57,15 @@ class CompositeOptimizer(torch.optim.Optimizer):
         The step size.
     regularizer : Regularizer, default Zero()
         psi; :class:`~flwr_fco.regularizers.PerParameter` sets one for each layer.
-    mirror_map : MirrorMap, default Euclidean()
-        h, on all parameters of a group as one vector.
     apply_to : str or sequence of str, optional
         Shell patterns (``"*.weight"``) of the names of the parameters that psi acts on.
-    scope : {"each", "joint"}, default "each"
-        Whether psi acts on each parameter separately or on all parameters of a group together.
-    dual_dtype : torch.dtype, optional
-        torch.float64 or torch.float32. By default float64 if the device supports it.
-    foreach : bool, default True
-        Whether a step is taken in one call for all parameters. False takes less memory. Large tensors on a CPU are
-        always processed one by one, which is faster there.
-    maximize : bool, default False
-        Whether to ascend, for example for the perturbation in an adversarial problem.
 
     Raises
     ------
     ConfigurationError
-        If an argument is not as described, or a regularizer or map has no tensor version. At the first step: if a
-        pattern in ``apply_to``, ``PerParameter`` or ``Product`` matches no parameter in the groups that use it, because
-        a misspelt name would leave its parameter without a regularizer.
+        If an argument is not as described. At the first step: if a regularizer has no map on tensors, or a pattern in
+        ``apply_to`` or ``PerParameter`` matches no parameter in the groups that use it, because a misspelt name would
+        leave its parameter without a regularizer.
 
     Examples
     --------
@@ -93,21 +81,13 @@ class CompositeOptimizer(torch.optim.Optimizer):
         lr: float = 1e-2,
         regularizer: Regularizer | None = None,
         *,
-        mirror_map: MirrorMap | None = None,
         apply_to: str | Sequence[str] | None = None,
-        scope: Scope = "each",
-        dual_dtype: torch.dtype | None = None,
-        foreach: bool = True,
-        maximize: bool = False,
     ) -> None:
-        if dual_dtype not in (None, torch.float64, torch.float32):
-            raise ConfigurationError(f"dual_dtype={dual_dtype!r}; expected torch.float64, torch.float32 or None")
-        self.dual_dtype, self.foreach, self._apply_to = dual_dtype, foreach, apply_to
-        self._geometries: dict[int, tuple[list[torch.device], Geometry]] = {}
-        psi, h = Zero() if regularizer is None else regularizer, Euclidean() if mirror_map is None else mirror_map
-        defaults = {"lr": model_state.plain(lr), "regularizer": psi, "mirror_map": h, "apply_to": apply_to}
-        super().__init__(model_state.as_groups(params), {**defaults, "scope": scope, "maximize": maximize})
-        if not any(group["params"] for group in self.param_groups):
+        self._proxes: dict[int, tuple[list[torch.device], ListedProx]] = {}
+        psi = Zero() if regularizer is None else regularizer
+        defaults = {"lr": model_state.plain(lr), "regularizer": psi, "apply_to": apply_to}
+        super().__init__(model_state.as_groups(params), defaults)
+        if not self._filled:
             raise ConfigurationError("no group has any parameters; expected some, such as model.named_parameters()")
 
     # --- groups ------------------------------------------------------------------------------------------------------
@@ -118,8 +98,7 @@ class CompositeOptimizer(torch.optim.Optimizer):
         Parameters
         ----------
         param_group : dict
-            ``"params"`` and any of the options ``lr``, ``regularizer``, ``mirror_map``, ``apply_to``, ``scope``,
-            ``maximize``.
+            ``"params"`` and any of the options ``lr``, ``regularizer``, ``apply_to``.
         """
         group = dict(param_group)
         if "lr" in group:
@@ -137,63 +116,51 @@ class CompositeOptimizer(torch.optim.Optimizer):
             raise ConfigurationError(f"two parameters are called {min(taken)!r}; give each a name of its own")
         model_state.check_group({**self.defaults, **group})
         super().add_param_group(group)
-        self._geometries.clear()
+        self._proxes.clear()
 
     @property
     def regularizers(self) -> dict[str, Regularizer | None]:
         """Regularizer of each parameter by name; None if psi does not act on it."""
         pairs = [pair for group in self.param_groups for pair in zip(group["names"], group["params"], strict=True)]
         shapes = {name: tuple(p.shape) for name, p in pairs}
-        by_default = model_state.regularized_names(shapes)
-        self._require_patterns(list(shapes))
+        by_default, common = model_state.regularized_names(shapes), self.defaults["apply_to"]
+        if common is not None:
+            model_state.matching(shapes, common)
         regularizers: dict[str, Regularizer | None] = {}
         acted_on: dict[PerParameter, list[str]] = {}
         for group in self.param_groups:
-            psi, hit = group["regularizer"], by_default if group["apply_to"] is None else set[str]()
+            psi, names, patterns = group["regularizer"], group["names"], group["apply_to"]
             if group["everywhere"]:
-                hit = set(group["names"])
-            elif group["apply_to"] is not None:
-                patterns = model_state.patterns_of(group["apply_to"])
-                hit = {name for name in group["names"] if any(fnmatchcase(name, pattern) for pattern in patterns)}
-            regularizers |= {name: psi.for_array(name) if name in hit else None for name in group["names"]}
+                hit = set(names)
+            elif patterns is None:
+                hit = by_default
+            elif patterns != common:
+                hit = model_state.matching(names, patterns)
+            else:
+                hit = {name for name in names if any(fnmatchcase(name, x) for x in model_state.patterns_of(patterns))}
+            regularizers |= {name: psi.for_array(name) if name in hit else None for name in names}
             if isinstance(psi, PerParameter):
-                acted_on.setdefault(psi, []).extend(name for name in group["names"] if name in hit)
+                acted_on.setdefault(psi, []).extend(name for name in names if name in hit)
         for psi, names in acted_on.items():
             psi.require_names(names, [name for name in shapes if regularizers[name] is None and name not in names])
         return regularizers
-
-    def _require_patterns(self, names: Sequence[str]) -> None:
-        """Raise if a pattern in `apply_to` or in a Product matches no parameter in its groups."""
-        named = [group for group in self.param_groups if group["named"]]
-        if self._apply_to is not None and named:
-            model_state.matching(names, self._apply_to)
-        mapped: dict[Product, list[str]] = {}
-        for group in named:
-            if group["apply_to"] != self._apply_to:
-                model_state.matching(group["names"], group["apply_to"])
-            if isinstance(group["mirror_map"], Product):
-                mapped.setdefault(group["mirror_map"], []).extend(group["names"])
-        for product, group_names in mapped.items():
-            product.require_names(group_names)
 
     @property
     def _filled(self) -> list[Group]:
         """The non-empty groups; PyTorch allows empty groups."""
         return [group for group in self.param_groups if group["params"]]
 
-    def _geometry(self, group: Group) -> Geometry:
-        """Return the map from a group's duals to its parameters, built at the first call and when a device changes."""
+    def _write(self, group: Group, duals: list[Tensor], time: float, starts: list[Tensor] | None = None) -> None:
+        """Set a group's parameters to prox(duals, time); the maps are built anew when a device changes."""
         devices = [p.device for p in group["params"]]
-        kept = self._geometries.get(id(group))
+        kept = self._proxes.get(id(group))
         if kept is None or kept[0] != devices:
             psi, like = self.regularizers, [torch.empty_like(p, dtype=self._dtype(p)) for p in group["params"]]
-            psis, options = [psi[name] for name in group["names"]], {"scope": group["scope"], "foreach": self.foreach}
-            kept = devices, geometry(group["mirror_map"], psis, group["names"], like, **options)
-            self._geometries[id(group)] = kept
-        return kept[1]
+            kept = self._proxes[id(group)] = devices, ListedProx([psi[name] for name in group["names"]], like)
+        kept[1].write(duals, time, group["params"], starts)
 
     def _dtype(self, p: Tensor) -> torch.dtype:
-        return self.dual_dtype or widest_dtype(p)
+        return widest_dtype(p)
 
     # --- parts of a step ---------------------------------------------------------------------------------------------
 
@@ -212,8 +179,8 @@ class CompositeOptimizer(torch.optim.Optimizer):
             self.state[p][key] = tensor
 
     def _points(self, group: Group) -> list[Tensor]:
-        """Return the parameters in the precision of the duals, copied only if the dtype differs."""
-        return [p.detach().to(self._dtype(p)) for p in group["params"]]
+        """Return copies of the parameters in the precision of the duals."""
+        return [p.detach().to(self._dtype(p), copy=True) for p in group["params"]]
 
     def _descend(self, group: Group, duals: list[Tensor], lr: float) -> None:
         """Take a step against the gradients and the shifts: z <- z - lr (g + shift)."""
@@ -221,8 +188,7 @@ class CompositeOptimizer(torch.optim.Optimizer):
         if any(gradient.is_sparse for _, gradient in having):
             what = f"{type(self).__name__} takes no sparse gradients"
             raise ConfigurationError(f"{what}; make the embedding with sparse=False")
-        chosen = [dual for dual, _ in having]
-        _add(chosen, self._directions(group, [gradient for _, gradient in having]), lr if group["maximize"] else -lr)
+        _add([dual for dual, _ in having], self._directions(group, [gradient for _, gradient in having]), -lr)
         # PyTorch hashes parameters in Python, so avoid one look-up per parameter: most optimisers have no shift.
         if any("shift" in values for values in self.state.values()):
             shifted = [i for i, p in enumerate(group["params"]) if "shift" in self.state[p]]
@@ -239,8 +205,8 @@ class CompositeOptimizer(torch.optim.Optimizer):
         group["steps"] += 1
 
     @abstractmethod
-    def _take(self, group: Group, lr: float, *, half: bool = False) -> None:
-        """Take a step for a group, or only go to the half-way point where the second gradients are taken."""
+    def _take(self, group: Group, lr: float) -> None:
+        """Take a step for a group."""
 
     @abstractmethod
     def _put(self, group: Group, values: list[Tensor]) -> None:
@@ -254,12 +220,6 @@ class CompositeOptimizer(torch.optim.Optimizer):
         """Store the start of a group if it has not started yet."""
         if "start" not in self.state[group["params"][0]]:
             self._keep(group, "start", [end.clone() for end in self._ends(group)])
-
-    def _evaluate(self, closure: Callable[[], Any] | None) -> Any:
-        if closure is None:
-            return None
-        with torch.enable_grad():
-            return closure()
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
@@ -275,7 +235,10 @@ class CompositeOptimizer(torch.optim.Optimizer):
         Any
             The closure's return value.
         """
-        loss = self._evaluate(closure)
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
         for group in self._filled:
             self._begin(group)
             self._take(group, float(group["lr"]))
@@ -290,9 +253,9 @@ class CompositeOptimizer(torch.optim.Optimizer):
         Parameters
         ----------
         vectors : mapping of str to Tensor or ndarray
-            One value per parameter name, of the parameter's shape. For :class:`DualAveraging` and
-            :class:`DualExtrapolation` these are duals, and the parameters become their primal points at time `elapsed`;
-            for other optimisers they are the parameters' values.
+            One value per parameter name, of the parameter's shape. For :class:`DualAveraging` these are duals, and the
+            parameters become their primal points at time `elapsed`; for :class:`ProximalSGD` they are the parameters'
+            values.
         elapsed : float, default 0.0
             The sum of earlier step sizes: the weight of psi in the map from duals to parameters.
         """
@@ -329,21 +292,17 @@ class CompositeOptimizer(torch.optim.Optimizer):
             values.append(tensor.to(device=p.device, dtype=self._dtype(p), copy=True))
         return values
 
-    def set_shift(self, shifts: Values | None) -> None:
-        """Set vectors to add to every gradient, such as a tracker; their sign does not change with maximize.
+    def set_shift(self, shifts: Values) -> None:
+        """Set vectors to add to every gradient, such as a tracker.
 
         Parameters
         ----------
-        shifts : mapping of str to Tensor or ndarray, or None
-            One vector per parameter name; None removes them.
+        shifts : mapping of str to Tensor or ndarray
+            One vector per parameter name.
         """
         for group in self.param_groups:
-            if shifts is not None:
-                # Those that do not fit leave the earlier ones.
-                self._keep(group, "shift", self._start_values(group, shifts))
-            else:
-                for p in group["params"]:
-                    self.state[p].pop("shift", None)
+            # Those that do not fit leave the earlier ones.
+            self._keep(group, "shift", self._start_values(group, shifts))
 
     @property
     def elapsed(self) -> float:
@@ -375,22 +334,21 @@ class CompositeOptimizer(torch.optim.Optimizer):
         """Return the state as tensors, numbers and strings: ``torch.load(..., weights_only=True)`` reads it back."""
         state = super().state_dict()
         for group in state["param_groups"]:
-            for key in ("regularizer", "mirror_map"):
-                group[key] = model_state.saved_spec(group.pop(key).to_spec())
+            spec = group["regularizer"].to_spec()
+            arrays = {name: torch.tensor(array) for name, array in spec.arrays.items()}
+            group["regularizer"] = {"header": spec.to_json(), "arrays": arrays}
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state from :meth:`state_dict`; duals keep their precision."""
         saved = [dict(group) for group in state_dict["param_groups"]]
-        if len(saved) != len(self.param_groups):
-            what = f"the state has {len(saved)} parameter group(s)"
-            raise ConfigurationError(f"{what}, the optimiser {len(self.param_groups)}")
-        for group, present in zip(saved, self.param_groups, strict=True):
-            if group["names"] != present["names"]:
-                what = f"the state is of the parameters {group['names']}"
-                raise ConfigurationError(f"{what}, these are {present['names']}")
-            group["regularizer"] = Regularizer.from_spec(model_state.spec_of(group["regularizer"]))
-            group["mirror_map"] = MirrorMap.from_spec(model_state.spec_of(group["mirror_map"]))
+        names, own = ([group["names"] for group in groups] for groups in (saved, self.param_groups))
+        if names != own:
+            raise ConfigurationError(f"the state is of the parameter groups {names}, these are {own}")
+        for group in saved:
+            spec = group["regularizer"]
+            arrays = {name: tensor.numpy() for name, tensor in spec["arrays"].items()}
+            group["regularizer"] = Regularizer.from_spec(Spec(json_object(spec["header"]), arrays))
         super().load_state_dict({**state_dict, "param_groups": saved})
         # PyTorch casts the loaded tensors to the parameters' dtypes; duals must keep theirs.
         ids = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
@@ -398,66 +356,19 @@ class CompositeOptimizer(torch.optim.Optimizer):
         for number, p in zip(ids, parameters, strict=True):
             for key, value in state_dict["state"].get(number, {}).items():
                 self.state[p][key] = value.to(device=p.device, copy=True)
-        self._geometries.clear()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore a pickled or copied optimiser."""
         super().__setstate__(state)
-        self._geometries = {}
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return the state to pickle: PyTorch's own, and the options `foreach`, `dual_dtype` and `apply_to`."""
-        state = super().__getstate__()
-        return {**state, "dual_dtype": self.dual_dtype, "foreach": self.foreach, "_apply_to": self._apply_to}
+        self._proxes = {}
 
 
-class _DualOptimizer(CompositeOptimizer):
-    """An optimiser whose state is a dual."""
+class DualAveraging(CompositeOptimizer):
+    """Dual averaging: z <- z - lr g(w), t <- t + lr, w = prox_{t psi}(z).
 
-    def _begin(self, group: Group) -> None:
-        if "dual" not in self.state[group["params"][0]]:
-            self._keep(group, "dual", self._geometry(group).gradient(self._points(group)))
-        super()._begin(group)
-
-    def _ends(self, group: Group) -> list[Tensor]:
-        return self._kept(group, "dual")
-
-    def _take(self, group: Group, lr: float, *, half: bool = False) -> None:
-        duals = [dual.clone() for dual in self._ends(group)] if half else self._ends(group)
-        self._descend(group, duals, lr)
-        if not half:
-            self._count(group, lr)
-        time = group["start_elapsed"] + group["used"] + (lr if half else 0.0)
-        self._geometry(group).write(duals, time, group["params"])
-
-    def _put(self, group: Group, values: list[Tensor]) -> None:
-        self._keep(group, "dual", values)
-        self._back(group)
-
-    def _back(self, group: Group) -> None:
-        """Set the parameters to the primal points of the duals."""
-        time = group["start_elapsed"] + group["used"]
-        self._geometry(group).write(self._ends(group), time, group["params"])
-
-    @property
-    def duals(self) -> dict[str, Tensor]:
-        """The duals by parameter name (not copies)."""
-        for group in self._filled:
-            self._begin(group)
-        return self._kept_duals()
-
-    def _kept_duals(self) -> dict[str, Tensor]:
-        """Return what is kept of each parameter as its dual, by name."""
-        groups = self._filled
-        return {name: dual for group in groups for name, dual in zip(group["names"], self._ends(group), strict=True)}
-
-
-class DualAveraging(_DualOptimizer):
-    """Dual averaging: z <- z - lr g(w), t <- t + lr, w = argmin_w { -<z, w> + t psi(w) + h(w) }.
-
-    With the Euclidean map w = prox_{t psi}(z); without psi this is SGD. Parameters are exactly sparse, low-rank or
-    feasible after every step. At the first step the dual is initialised to grad h of the parameters; later changes to
-    the parameters from outside are overwritten by the next step.
+    Without psi this is SGD. Parameters are exactly sparse, low-rank or feasible after every step. At the first step the
+    dual is initialised to the parameters; later changes to the parameters from outside are overwritten by the next
+    step.
 
     Parameters
     ----------
@@ -467,18 +378,8 @@ class DualAveraging(_DualOptimizer):
         The step size, and the growth of psi's weight in a step.
     regularizer : Regularizer, default Zero()
         psi.
-    mirror_map : MirrorMap, default Euclidean()
-        h.
     apply_to : str or sequence of str, optional
         Shell patterns of the names of the parameters that psi acts on; by default those with two or more dimensions.
-    scope : {"each", "joint"}, default "each"
-        Whether psi acts on each parameter separately or on all parameters of a group together.
-    dual_dtype : torch.dtype, optional
-        dtype of the duals, torch.float64 or torch.float32; by default float64 if the device supports it.
-    foreach : bool, default True
-        Whether a step is taken in one call for all parameters.
-    maximize : bool, default False
-        Whether to ascend.
     momentum : float, default 0.0
         beta of heavy-ball momentum, 0 <= beta < 1: m <- beta m + g, z <- z - lr m, as in `torch.optim.SGD`. psi's
         weight grows by the total weight of the gradients in m: c <- beta c + 1, t <- t + lr c.
@@ -507,6 +408,27 @@ class DualAveraging(_DualOptimizer):
         for group in (self.defaults, *self.param_groups):
             group.setdefault("momentum", float(momentum))
 
+    def _begin(self, group: Group) -> None:
+        if "dual" not in self.state[group["params"][0]]:
+            self._keep(group, "dual", self._points(group))
+        super()._begin(group)
+
+    def _ends(self, group: Group) -> list[Tensor]:
+        return self._kept(group, "dual")
+
+    def _take(self, group: Group, lr: float) -> None:
+        self._descend(group, self._ends(group), lr)
+        self._count(group, lr)
+        self._back(group)
+
+    def _put(self, group: Group, values: list[Tensor]) -> None:
+        self._keep(group, "dual", values)
+        self._back(group)
+
+    def _back(self, group: Group) -> None:
+        """Set the parameters to the primal points of the duals."""
+        self._write(group, self._ends(group), group["start_elapsed"] + group["used"])
+
     def _directions(self, group: Group, gradients: list[Tensor]) -> list[Tensor]:
         beta = group["momentum"]
         if not beta:
@@ -525,9 +447,9 @@ class DualAveraging(_DualOptimizer):
         group["pull"] = group["momentum"] * group["pull"] + 1.0
         super()._count(group, lr * group["pull"])
 
-    def set_shift(self, shifts: Values | None) -> None:
+    def set_shift(self, shifts: Values) -> None:
         """Set vectors to add to every gradient, without momentum only; see :meth:`CompositeOptimizer.set_shift`."""
-        if shifts is not None and any(group["momentum"] for group in self.param_groups):
+        if any(group["momentum"] for group in self.param_groups):
             what = "momentum: a tracker is added to plain gradients"
             raise ConfigurationError(f"{what}; take no momentum with methods that track gradients")
         super().set_shift(shifts)
@@ -551,61 +473,29 @@ class IncrementFirst(DualAveraging):
                 starts = [torch.as_tensor(vectors[name]) for name in group["names"]]
             pairs = list(zip(group["params"], starts, strict=True))
             self._keep(group, "start", [start.to(device=p.device, dtype=torch.float32) for p, start in pairs])
-            moved = [torch.zeros(p.shape, dtype=torch.float32, device=p.device) for p in group["params"]]
-            self._keep(group, "dual", moved)
-            self._back(group)
+            self._put(group, [torch.zeros(p.shape, dtype=torch.float32, device=p.device) for p in group["params"]])
 
     def _dtype(self, p: Tensor) -> torch.dtype:
         return torch.float32
 
-    def _take(self, group: Group, lr: float, *, half: bool = False) -> None:
-        self._descend(group, self._ends(group), lr)
-        self._count(group, lr)
-        self._back(group)
-
     def _back(self, group: Group) -> None:
         time = group["start_elapsed"] + group["used"]
-        self._geometry(group).write_sum(self._kept(group, "start"), self._ends(group), time, group["params"])
+        self._write(group, self._ends(group), time, self._kept(group, "start"))
 
     @torch.no_grad()
     def increments(self) -> dict[str, Tensor]:
         """Return the increments since the start by parameter name (not copies)."""
-        return self._kept_duals()
+        groups = self._filled
+        return {name: moved for group in groups for name, moved in zip(group["names"], self._ends(group), strict=True)}
 
 
-class _PrimalOptimizer(CompositeOptimizer):
-    """An optimiser whose state is the parameters."""
-
-    def _ends(self, group: Group) -> list[Tensor]:
-        return self._points(group)
-
-    def _take(self, group: Group, lr: float, *, half: bool = False) -> None:
-        if half:
-            self._keep(group, "base", [point.clone() for point in self._points(group)])
-        points = self._points(group) if group["pending_lr"] is None else self._kept(group, "base")
-        duals = self._geometry(group).gradient(points)
-        self._descend(group, duals, lr)
-        if not half:
-            self._count(group, lr)
-        self._geometry(group).write(duals, lr, group["params"])
-
-    def _put(self, group: Group, values: list[Tensor]) -> None:
-        torch._foreach_copy_(group["params"], values)
-
-    def _back(self, group: Group) -> None:
-        """Reset the parameters to the point before the half step."""
-        self._put(group, self._kept(group, "base"))
-
-
-class ProximalSGD(_PrimalOptimizer):
-    """Proximal (mirror) descent: w <- argmin_u { -<grad h(w) - lr g(w), u> + lr psi(u) + h(u) }.
-
-    With the Euclidean map w <- prox_{lr psi}(w - lr g).
+class ProximalSGD(CompositeOptimizer):
+    """Proximal gradient descent: w <- prox_{lr psi}(w - lr g(w)).
 
     Parameters
     ----------
-    params, lr, regularizer, mirror_map, apply_to, scope, dual_dtype, foreach, maximize
-        As for :class:`DualAveraging`; ``dual_dtype`` is the precision of the step's arithmetic.
+    params, lr, regularizer, apply_to
+        As for :class:`DualAveraging`. The arithmetic of a step is in float64 where the device has it.
 
     References
     ----------
@@ -623,141 +513,17 @@ class ProximalSGD(_PrimalOptimizer):
     tensor([[0., 0.]])
     """
 
+    def _ends(self, group: Group) -> list[Tensor]:
+        return self._points(group)
 
-class _Extragradient(CompositeOptimizer):
-    """An optimiser that takes two gradients per step: at the current point and at the half-way point."""
+    def _take(self, group: Group, lr: float) -> None:
+        points = self._points(group)
+        self._descend(group, points, lr)
+        self._count(group, lr)
+        self._write(group, points, lr)
 
-    @torch.no_grad()
-    def half_step(self) -> None:
-        """Go to the half-way point along the current gradients; :meth:`step` then uses the gradients computed there.
-
-        Raises
-        ------
-        ConfigurationError
-            If the last half step was not completed.
-        """
-        if self.is_half_way:
-            raise ConfigurationError("half_step() twice in a row; complete the step with step() first")
-        for group in self._filled:
-            self._begin(group)
-            group["pending_lr"] = float(group["lr"])
-            self._take(group, group["pending_lr"], half=True)
-
-    @property
-    def is_half_way(self) -> bool:
-        """Whether a half step has been taken but not completed."""
-        return any(group["pending_lr"] is not None for group in self.param_groups)
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
-        """Take a step, or half of one.
-
-        With a closure: a whole step; the closure is called at the current point and at the half-way point, each time
-        to compute new gradients (``zero_grad``, a new minibatch, ``backward``). Without one: the first call is a half
-        step and the second completes it, so an ordinary training loop takes a whole step with every second minibatch.
-        Both halves use the learning rate of the first.
-
-        Parameters
-        ----------
-        closure : callable, optional
-            Computes the gradients and returns the loss.
-
-        Returns
-        -------
-        Any
-            The closure's first return value.
-        """
-        if closure is None:
-            if self.is_half_way:
-                self._complete()
-            else:
-                self.half_step()
-            return None
-        loss = self._evaluate(closure)
-        if not self.is_half_way:
-            self.half_step()
-            self._evaluate(closure)
-        self._complete()
-        return loss
-
-    @torch.no_grad()
-    def undo_half_step(self) -> None:
-        """Return to the point before a half step that will not be completed, as after an odd number of minibatches."""
-        if self.is_half_way:
-            for group in self._filled:
-                group["pending_lr"] = None
-                self._back(group)
-
-    def _complete(self) -> None:
-        for group in self._filled:
-            self._take(group, group["pending_lr"])
-            group["pending_lr"] = None
-
-    @abstractmethod
-    def _back(self, group: Group) -> None:
-        """Undo the half step of a group."""
-
-
-class DualExtrapolation(_DualOptimizer, _Extragradient):
-    """Dual extrapolation: half = P(z - lr g(P(z, t)), t + lr); z <- z - lr g(half); t <- t + lr.
-
-    P(z, t) = argmin_w { -<z, w> + t psi(w) + h(w) }, and the parameters are P(z, t) before and after a step. Takes
-    two gradients per step (see :meth:`step`); for saddle problems, set ``maximize=True`` for the part that ascends.
-
-    Parameters
-    ----------
-    params, lr, regularizer, mirror_map, apply_to, scope, dual_dtype, foreach, maximize
-        As for :class:`DualAveraging`.
-
-    References
-    ----------
-    Bai, Bullins: Local composite saddle point optimization (ICLR 2024), algorithm 1: the local steps of FeDualEx. At
-    the half-way point psi has the weight of the next step, as in the paper's proofs.
-
-    Examples
-    --------
-    The game min_x max_y x y, started at (1, 1), converges to its saddle point 0, whereas gradient descent-ascent
-    spirals away:
-
-    >>> import torch
-    >>> x, y = torch.nn.Parameter(torch.ones(1, 1)), torch.nn.Parameter(torch.ones(1, 1))
-    >>> optimizer = DualExtrapolation([{"params": [x]}, {"params": [y], "maximize": True}], lr=0.5)
-    >>> def closure():
-    ...     optimizer.zero_grad()
-    ...     (x * y).sum().backward()
-    >>> for _ in range(100):
-    ...     optimizer.step(closure)
-    >>> bool(x.abs() < 1e-4) and bool(y.abs() < 1e-4)
-    True
-    """
-
-
-class MirrorProx(_PrimalOptimizer, _Extragradient):
-    """Composite mirror prox: half = Q(w, g(w)), w <- Q(w, g(half)), Q(w, g) = P(grad h(w) - lr g, lr).
-
-    P(z, t) = argmin_w { -<z, w> + t psi(w) + h(w) }. Takes two gradients per step (see :meth:`step`).
-
-    Parameters
-    ----------
-    params, lr, regularizer, mirror_map, apply_to, scope, dual_dtype, foreach, maximize
-        As for :class:`DualAveraging`; ``dual_dtype`` is the precision of the step's arithmetic.
-
-    References
-    ----------
-    Bai, Bullins: Local composite saddle point optimization (ICLR 2024), algorithm 2 (FedMiP): the local steps.
-
-    Examples
-    --------
-    >>> import torch
-    >>> w = torch.nn.Parameter(torch.ones(1, 1))
-    >>> optimizer = MirrorProx([w], lr=0.5)
-    >>> for _ in range(2):  # two gradients make a step: half = 1 - 0.5 * 1, w = 1 - 0.5 * half
-    ...     optimizer.zero_grad()
-    ...     (w**2 / 2).sum().backward()
-    ...     optimizer.step()
-    >>> w.item(), optimizer.num_steps
-    (0.75, 1)
-    """
+    def _put(self, group: Group, values: list[Tensor]) -> None:
+        torch._foreach_copy_(group["params"], values)
 
 
 def _add(tensors: list[Tensor], others: list[Tensor], scale: float) -> None:

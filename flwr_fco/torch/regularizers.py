@@ -1,15 +1,14 @@
-"""The proximal maps of ``flwr_fco.regularizers`` on tensors, computed on the tensors' device.
+"""Proximal maps of ``flwr_fco.regularizers`` on tensors: sums over coordinates, groups, Nuclear, HardSparsity.
 
-The classes and their specifications are those in ``flwr_fco.regularizers``; only the arithmetic uses PyTorch. In
-float64 the results agree with the NumPy maps to 1e-12.
+The classes are those in ``flwr_fco.regularizers``; only the arithmetic uses PyTorch, on the tensors' device. In float64
+the results agree with the NumPy maps to 1e-12. Every psi has a NumPy map, which a TorchObjective uses.
 """
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -72,7 +71,7 @@ def supported_regularizers() -> tuple[type[Regularizer], ...]:
     >>> L1 in supported_regularizers()
     True
     """
-    return (*_TERMWISE, *_MAKERS)
+    return tuple(_MAKERS)
 
 
 def tensor_prox(regularizer: Regularizer, like: Tensor) -> TensorProx:
@@ -103,64 +102,66 @@ def tensor_prox(regularizer: Regularizer, like: Tensor) -> TensorProx:
     >>> tensor_prox(L1(1.0), v)(v, 1.0)
     tensor([ 2.,  0., -1.])
     """
-    kind = type(regularizer)
-    if kind in _MAKERS:
-        regularizer.check_shape("the tensor", tuple(like.shape))
-        solve: TensorProx = _MAKERS[kind](regularizer, like)
-    else:
-        terms = tensor_terms(regularizer, like)
-        if terms is None:
-            names = ", ".join(sorted(each.__name__ for each in supported_regularizers()))
-            raise ConfigurationError(
-                f"{kind.__name__} has no proximal map on tensors; {names} have one. Use another regularizer, register "
-                "a map of your own with flwr_fco.torch.register_tensor_prox, or train with an Objective "
-                "(flwr_fco.torch.TorchObjective), whose proximal maps are NumPy's"
-            )
-
-        def solve(v: Tensor, step: float) -> Tensor:
-            # Adding 0.0 makes the sign of zero definite: clamp may return either -0.0 or 0.0.
-            return solve_terms(v, step, terms).add_(0.0)
-
+    make = _MAKERS.get(type(regularizer))
+    if make is None:
+        names = ", ".join(sorted(each.__name__ for each in supported_regularizers()))
+        raise ConfigurationError(
+            f"{type(regularizer).__name__} has no proximal map on tensors; {names} have one. Use another regularizer, "
+            "register a map of your own with flwr_fco.torch.register_tensor_prox, or train with a "
+            "flwr_fco.torch.TorchObjective, which takes every regularizer"
+        )
+    regularizer.check_shape("the tensor", tuple(like.shape))
+    solve = make(regularizer, like)
     return lambda v, step: solve(v, check_step(regularizer, step))
+
+
+class ListedProx:
+    """The proximal maps of a list of tensors, each with a regularizer of its own.
+
+    Parameters
+    ----------
+    regularizers : sequence of Regularizer or None
+        psi of each tensor; None where it does not act.
+    like : list of Tensor
+        Tensors with the shapes, dtype and devices of the maps' inputs.
+
+    Raises
+    ------
+    ConfigurationError
+        If a regularizer has no map on tensors, or cannot act on a shape.
+    """
+
+    def __init__(self, regularizers: Sequence[Regularizer | None], like: list[Tensor]) -> None:
+        self._maps: list[tuple[TensorProx | None, bool]] = []
+        for psi, tensor in zip(regularizers, like, strict=True):
+            solve, even = None, True
+            if psi is not None and not isinstance(psi, psis.Zero):
+                solve, terms = tensor_prox(psi, tensor), psi.separable_terms(())
+                even = _MAKERS[type(psi)] is _termwise and all(isinstance(term, float) for term in terms or ())
+            self._maps.append((solve, even and tensor.device.type == "cpu" and tensor.numel() > _PART))
+
+    def write(self, duals: list[Tensor], step: float, out: list[Tensor], starts: list[Tensor] | None = None) -> None:
+        """Write the maps of duals, or of starts + duals, to other tensors, in their dtypes.
+
+        Parameters
+        ----------
+        step : float
+            The weight of psi.
+        """
+        for i, (solve, in_parts) in enumerate(self._maps):
+            given = (out[i], duals[i]) if starts is None else (out[i], duals[i], starts[i])
+            parts: Iterable[tuple[Tensor, ...]] = [given]
+            if in_parts and all(tensor.is_contiguous() for tensor in given):
+                parts = zip(*(torch.split(tensor.view(-1), _PART) for tensor in given), strict=True)
+            for point, dual, *start in parts:
+                v = torch.add(start[0], dual) if start else dual
+                point.copy_(v if solve is None else solve(v, step))
 
 
 # --- sums over coordinates -------------------------------------------------------------------------------------------
 
-_TERMWISE = (psis.Zero, psis.L1, psis.L2Squared, psis.ElasticNet, psis.Box, psis.NonNegative, psis.LInfinityBall)
-
-
-def scalar_terms(regularizer: Regularizer) -> tuple[float, float, float, float] | None:
-    """Return threshold, shrinkage, lower and upper bound if they are the same for all coordinates; else None."""
-    terms = regularizer.separable_terms(()) if type(regularizer) in _TERMWISE else None
-    if terms is None or not all(isinstance(term, float) for term in terms):
-        return None
-    threshold, shrinkage, lower, upper = (float(term) for term in terms)
-    return threshold, shrinkage, lower, upper
-
-
-def tensor_terms(regularizer: Regularizer | None, like: Tensor) -> tuple[Tensor | float, ...] | None:
-    """Return threshold, shrinkage, lower and upper bound as numbers or tensors that broadcast to `like`.
-
-    Parameters
-    ----------
-    regularizer : Regularizer or None
-        psi; None if there is none.
-    like : Tensor
-        A tensor with the required shape, dtype and device.
-
-    Returns
-    -------
-    tuple, or None
-        The terms; None if psi is not a sum over coordinates.
-    """
-    if regularizer is None:
-        return (0.0, 0.0, -math.inf, math.inf)
-    if type(regularizer) not in _TERMWISE:
-        return None
-    regularizer.check_shape("the tensor", tuple(like.shape))
-    terms = regularizer.separable_terms(tuple(like.shape))
-    assert terms is not None
-    return tuple(term if isinstance(term, float) else _constant(term, like) for term in terms)
+#: Number of elements of a CPU tensor that are processed at a time, where possible: they stay in the cache.
+_PART = 1 << 16
 
 
 def _constant(array: Any, like: Tensor) -> Tensor:
@@ -168,30 +169,32 @@ def _constant(array: Any, like: Tensor) -> Tensor:
     return torch.tensor(array, dtype=like.dtype, device=like.device)
 
 
-def solve_terms(v: Tensor, step: float, terms: Sequence[Tensor | float], out: Tensor | None = None) -> Tensor:
-    """Return clip(soft(v, step * threshold) / (1 + step * shrinkage), lower, upper) in one new tensor, or in `out`."""
-    threshold, shrinkage, lower, upper = terms
-    result = _clip(v, _times(step, threshold))
-    if out is None and not torch.is_grad_enabled():
-        out = result  # Saves a tensor; autograd refuses a given one.
-    result = torch.sub(v, result, out=out)
-    if isinstance(shrinkage, Tensor) or shrinkage > 0.0:
-        result.div_(1.0 + _times(step, shrinkage))
-    if isinstance(lower, Tensor) or isinstance(upper, Tensor):
-        # One after the other: `clamp` takes no tensor beside a number.
-        return result.clamp_(min=lower).clamp_(max=upper)  # type: ignore[arg-type,unused-ignore]
-    return result.clamp_(lower, upper) if lower > -math.inf or upper < math.inf else result
+def _termwise(regularizer: Regularizer, like: Tensor) -> TensorProx:
+    """Return the map clip(soft(v, step * threshold) / (1 + step * shrinkage), lower, upper)."""
+    terms = regularizer.separable_terms(tuple(like.shape))
+    assert terms is not None
+    threshold, shrinkage, lower, upper = (term if isinstance(term, float) else _constant(term, like) for term in terms)
+
+    def solve(v: Tensor, step: float) -> Tensor:
+        cut = _times(step, threshold)
+        result = v - torch.clamp(v, -cut, cut)  # type: ignore[call-overload,arg-type,unused-ignore]
+        if isinstance(shrinkage, Tensor) or shrinkage > 0.0:
+            result.div_(1.0 + _times(step, shrinkage))
+        if isinstance(lower, Tensor) or isinstance(upper, Tensor):
+            # One after the other: `clamp` takes no tensor beside a number.
+            result.clamp_(min=lower).clamp_(max=upper)  # type: ignore[arg-type,unused-ignore]
+        elif lower > -math.inf or upper < math.inf:
+            result.clamp_(lower, upper)
+        return result
+
+    return solve
 
 
 def _times(step: float, term: Tensor | float) -> Tensor | float:
     return step * term if isinstance(term, Tensor) else amount(step, term)
 
 
-def _clip(v: Tensor, cut: Tensor | float) -> Tensor:
-    return torch.clamp(v, -cut, cut)  # type: ignore[call-overload,arg-type,unused-ignore]
-
-
-# --- norms and balls of whole arrays ---------------------------------------------------------------------------------
+# --- whole arrays, groups, singular values ---------------------------------------------------------------------------
 
 
 def widest_dtype(like: Tensor) -> torch.dtype:
@@ -200,97 +203,24 @@ def widest_dtype(like: Tensor) -> torch.dtype:
 
 
 def _exact(v: Tensor) -> Tensor:
-    """Return the tensor in float64, in which long sums are accurate (float32 if the device has no float64)."""
-    return v if v.device.type == "mps" else v.double()
+    """Return the tensor in the most precise dtype, in which long sums are accurate."""
+    return v.to(widest_dtype(v))
 
 
-def _whole(solve: TensorProx) -> TensorProx:
-    """Return a map of an accurate vector as one of arrays, in their shape and dtype; an empty array stays."""
-    return lambda v, step: solve(_exact(v).reshape(-1), step).reshape(v.shape).to(v.dtype) if v.numel() else v
+def _hard_sparsity(psi: psis.HardSparsity, like: Tensor) -> TensorProx:
+    count = psi.count_of(like.numel())
 
-
-def _l2(psi: psis.L2, v: Tensor, step: float) -> Tensor:
-    norm = torch.linalg.vector_norm(_exact(v))
-    shrunk = v * (1.0 - amount(step, psi.strength) / norm)
-    # At norm = 0 the quotient is inf or NaN; `where` does not look at it.
-    return torch.where(norm > amount(step, psi.strength), shrunk, torch.where(norm.isnan(), v, 0.0)).to(v.dtype)
-
-
-def _l2_ball(psi: psis.L2Ball, v: Tensor, step: float) -> Tensor:
-    norm = torch.linalg.vector_norm(_exact(v))
-    return torch.where(norm <= psi.radius, v, v * (psi.radius / norm)).to(v.dtype)
-
-
-def _level(size: Tensor, radius: float) -> Tensor:
-    """Return (top, tau) with sum max(size - top - tau, 0) = radius; subtracting the largest avoids cancellation."""
-    top = size.max()
-    below = torch.sort(size - top, descending=True).values
-    count = torch.arange(1, size.numel() + 1, dtype=size.dtype, device=size.device)
-    taus = (torch.cumsum(below, 0) - radius) / count
-    active = (below > taus).sum().clamp_min(1)
-    return torch.stack((top, taus[active - 1]))
-
-
-def _l1_ball(psi: psis.L1Ball, like: Tensor) -> TensorProx:
-    if psi.weights is not None:
-        return _weighted_l1_ball(psi, like)
-
-    @_whole
     def solve(v: Tensor, step: float) -> Tensor:
-        size = v.abs()
-        top, tau = _level(size, psi.radius)
-        # Adding 0.0 turns -0.0 into 0.0.
-        projected = torch.sign(v) * torch.clamp(size - top - tau, min=0.0) + 0.0
-        return torch.where(size.sum() <= psi.radius, v, projected)
-
-    return solve
-
-
-def _weighted_l1_ball(psi: psis.L1Ball, like: Tensor) -> TensorProx:
-    """Return the projection onto {sum weights |w| <= radius}: soft(v, theta * weights) for one theta."""
-    weights = _constant(psi.weights, _exact(like)).expand(like.shape).reshape(-1)
-    heavy = weights > 0.0
-
-    @_whole
-    def solve(v: Tensor, step: float) -> Tensor:
-        size, slopes = v.abs()[heavy], weights[heavy]
-        if not size.numel():
+        if count >= v.numel():
             return v
-        ratios, order = torch.sort(size / slopes, descending=True)
-        # theta = (sum over the active w_i |v_i| - radius) / (sum over the active w_i^2), relative to the largest ratio.
-        squares = slopes[order] * slopes[order]
-        thetas = (torch.cumsum(squares * (ratios - ratios[0]), 0) - psi.radius) / torch.cumsum(squares, 0)
-        active = (ratios - ratios[0] > thetas).sum().clamp_min(1)
-        theta = ratios[0] + thetas[active - 1]
-        projected = v.clone()
-        projected[heavy] = torch.sign(v[heavy]) * torch.clamp(size - theta * slopes, min=0.0) + 0.0
-        return torch.where((slopes * size).sum() <= psi.radius, v, projected)
+        flat = v.reshape(-1)
+        # Stable: of equal ones the first stay, as in the NumPy map.
+        kept = torch.sort(flat.abs(), descending=True, stable=True).indices[:count]
+        result = torch.zeros_like(flat)
+        result[kept] = flat[kept]
+        return result.reshape(v.shape)
 
     return solve
-
-
-def _simplex(psi: psis.Simplex, like: Tensor) -> TensorProx:
-    @_whole
-    def solve(v: Tensor, step: float) -> Tensor:
-        top, tau = _level(v, psi.radius)
-        return torch.clamp(v - top - tau, min=0.0)
-
-    return solve
-
-
-def _hard_sparsity(psi: psis.HardSparsity, v: Tensor, step: float) -> Tensor:
-    count = psi.count_of(v.numel())
-    if count >= v.numel():
-        return v
-    flat = v.reshape(-1)
-    # Stable: of equal ones the first stay, as in the NumPy map.
-    kept = torch.sort(flat.abs(), descending=True, stable=True).indices[:count]
-    result = torch.zeros_like(flat)
-    result[kept] = flat[kept]
-    return result.reshape(v.shape)
-
-
-# --- groups ----------------------------------------------------------------------------------------------------------
 
 
 def _groups(psi: psis.GroupLasso | psis.SparseGroupLasso, like: Tensor) -> TensorProx:
@@ -301,7 +231,8 @@ def _groups(psi: psis.GroupLasso | psis.SparseGroupLasso, like: Tensor) -> Tenso
     ratio = psi.l1_ratio if isinstance(psi, psis.SparseGroupLasso) else 0.0
 
     def solve(v: Tensor, step: float) -> Tensor:
-        u = v - _clip(v, amount(step, psi.strength * ratio)) if ratio else v
+        shrink = amount(step, psi.strength * ratio)
+        u = v - torch.clamp(v, -shrink, shrink) if ratio else v
         flat = _exact(u).reshape(-1)
         norms = torch.zeros_like(weights).index_add_(0, groups, flat * flat).sqrt()
         cut = amount(step, psi.strength * (1.0 - ratio)) * weights
@@ -312,46 +243,32 @@ def _groups(psi: psis.GroupLasso | psis.SparseGroupLasso, like: Tensor) -> Tenso
     return solve
 
 
-# --- singular values -------------------------------------------------------------------------------------------------
+def _nuclear(psi: psis.Nuclear, like: Tensor) -> TensorProx:
+    bound = sys.float_info.max if psi.bound is None else psi.bound
 
-
-def _singular_values(psi: psis.Nuclear | psis.NuclearBall | psis.SpectralBall, v: Tensor, step: float) -> Tensor:
-    """Return the map of a psi of the singular values alone."""
-    if not v.numel():
-        return v
-    matrix: Any = psi.matrix(_exact(v))  # type: ignore[arg-type]
-    if not bool(torch.isfinite(matrix).all()):
-        return torch.full_like(v, math.nan)
-    left, values, right = torch.linalg.svd(matrix, full_matrices=False)
-    if isinstance(psi, psis.Nuclear):
-        bound = sys.float_info.max if psi.bound is None else psi.bound
+    def solve(v: Tensor, step: float) -> Tensor:
+        if not v.numel():
+            return v
+        matrix: Any = psi.matrix(_exact(v))  # type: ignore[arg-type]
+        if not bool(torch.isfinite(matrix).all()):
+            return torch.full_like(v, math.nan)
+        left, values, right = torch.linalg.svd(matrix, full_matrices=False)
         changed = torch.clamp(values - amount(step, psi.strength), min=0.0, max=bound)
-    elif float(values.sum() if isinstance(psi, psis.NuclearBall) else values[0]) <= psi.radius:
-        return v
-    elif isinstance(psi, psis.NuclearBall):
-        top, tau = _level(values, psi.radius)
-        changed = torch.clamp(values - top - tau, min=0.0)
-    else:
-        changed = torch.clamp(values, max=psi.radius)
-    # Values below the rounding of a product do not count for the rank, as in the NumPy map.
-    rank = int((changed > noise_of(float(changed.max()), tuple(matrix.shape))).sum())
-    # Adding 0.0 turns the negative zeros of a product with zeros into zeros.
-    product: Tensor = (left[:, :rank] * changed[:rank]) @ right[:rank] + 0.0
-    return product.reshape(v.shape).to(v.dtype)
+        # Values below the rounding of a product do not count for the rank, as in the NumPy map.
+        rank = int((changed > noise_of(changed.max().item(), tuple(matrix.shape))).sum())
+        # Adding 0.0 turns the negative zeros of a product with zeros into zeros.
+        product: Tensor = (left[:, :rank] * changed[:rank]) @ right[:rank] + 0.0
+        return product.reshape(v.shape).to(v.dtype)
 
-
-def _direct(solve: Callable[..., Tensor]) -> _Make:
-    """Return what makes a map ``(psi, v, step) -> tensor``, which has no constants."""
-    return lambda psi, like: partial(solve, psi)
+    return solve
 
 
 # By class, not by isinstance: a subclass may have another proximal map.
 _MAKERS: dict[type[Regularizer], _Make] = {
-    psis.L2: _direct(_l2),
-    psis.L2Ball: _direct(_l2_ball),
-    psis.L1Ball: _l1_ball,
-    psis.Simplex: _simplex,
-    psis.HardSparsity: _direct(_hard_sparsity),
-    **dict.fromkeys((psis.GroupLasso, psis.SparseGroupLasso), _groups),
-    **dict.fromkeys((psis.Nuclear, psis.NuclearBall, psis.SpectralBall), _direct(_singular_values)),
+    **dict.fromkeys((psis.Zero, psis.L1, psis.L2Squared, psis.ElasticNet), _termwise),
+    **dict.fromkeys((psis.Box, psis.NonNegative, psis.LInfinityBall), _termwise),
+    psis.HardSparsity: _hard_sparsity,
+    psis.GroupLasso: _groups,
+    psis.SparseGroupLasso: _groups,
+    psis.Nuclear: _nuclear,
 }

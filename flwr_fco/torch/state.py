@@ -13,17 +13,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from flwr_fco.core.files import json_object
 from flwr_fco.core.layout import Entry, Layout
-from flwr_fco.core.spec import Spec
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.mirror_maps import MirrorMap, Product
 from flwr_fco.regularizers import PerParameter, Regularizer
 
 Parameters = Iterable[Any]
 Group = dict[str, Any]
-
-_NO_NAMES = "pass the parameters with their names: model.named_parameters() instead of model.parameters()"
 
 
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -192,19 +187,6 @@ def matching(names: Iterable[str], patterns: str | Sequence[str] | None, option:
     return matches
 
 
-def sign_groups(named: Sequence[tuple[str, Tensor]], maximize: str | Sequence[str] | None) -> list[Group]:
-    """Return parameter groups: one that descends, and one that ascends unless it would be empty.
-
-    Parameters
-    ----------
-    maximize : str or sequence of str, or None
-        Shell patterns of the parameters that ascend.
-    """
-    up = matching([name for name, _ in named], maximize, "maximize")
-    parts = ([pair for pair in named if pair[0] not in up], [pair for pair in named if pair[0] in up])
-    return [{"params": part, "maximize": ascends} for part, ascends in zip(parts, (False, True), strict=True) if part]
-
-
 def plain(lr: Any) -> Any:
     """Return a learning rate as a Python number, because ``weights_only`` does not load NumPy scalars."""
     return lr.item() if isinstance(lr, np.generic) else lr
@@ -220,26 +202,12 @@ def check_group(group: Group) -> None:
     lr = group["lr"]
     if isinstance(lr, bool) or not isinstance(lr, int | float | Tensor) or not 0.0 <= float(lr) < math.inf:
         raise ConfigurationError(f"lr={lr!r}; expected a finite number >= 0")
-    for key, kind, such in (("regularizer", Regularizer, "L1(1e-3)"), ("mirror_map", MirrorMap, "Euclidean()")):
-        if not isinstance(group[key], kind):
-            raise ConfigurationError(f"{key}={group[key]!r}; expected one of flwr_fco.{key}s, such as {such}")
-    if group["scope"] not in ("each", "joint"):
-        raise ConfigurationError(f"scope={group['scope']!r}; expected 'each' or 'joint'")
-    if not group["named"]:
-        if group["apply_to"] is not None:
-            raise ConfigurationError(f"apply_to={group['apply_to']!r} needs names: {_NO_NAMES}")
-        if isinstance(group["regularizer"], PerParameter) or isinstance(group["mirror_map"], Product):
-            raise ConfigurationError(f"PerParameter and Product go by names: {_NO_NAMES}")
+    psi, patterns = group["regularizer"], group["apply_to"]
+    if not isinstance(psi, Regularizer):
+        raise ConfigurationError(f"regularizer={psi!r}; expected one of flwr_fco.regularizers, such as L1(1e-3)")
+    if not group["named"] and (patterns is not None or isinstance(psi, PerParameter)):
+        what = "PerParameter" if patterns is None else f"apply_to={patterns!r}"
+        raise ConfigurationError(f"{what} needs names: pass model.named_parameters() instead of model.parameters()")
     for name, p in zip(group["names"], group["params"], strict=True):
         if isinstance(p, Tensor) and not p.is_floating_point():
             raise ConfigurationError(f"the parameter {name!r} is {p.dtype}; expected a real floating-point dtype")
-
-
-def saved_spec(spec: Spec) -> dict[str, Any]:
-    """Return a specification as JSON and tensors, which ``weights_only`` loads."""
-    return {"header": spec.to_json(), "arrays": {name: torch.tensor(array) for name, array in spec.arrays.items()}}
-
-
-def spec_of(saved: Mapping[str, Any]) -> Spec:
-    """Return the specification that :func:`saved_spec` was given."""
-    return Spec(json_object(saved["header"]), {name: tensor.numpy() for name, tensor in saved["arrays"].items()})

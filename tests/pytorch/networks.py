@@ -23,6 +23,18 @@ ORDER = torch.randperm(len(IMAGES), generator=torch.Generator().manual_seed(0))
 IMAGES, LABELS = IMAGES[ORDER], LABELS[ORDER]
 
 
+class Linear(nn.Module):
+    """Predicts X w + b under the names of our objectives."""
+
+    def __init__(self, *shape):
+        super().__init__()
+        self.coefficients = nn.Parameter(torch.zeros(shape, dtype=torch.float64))
+        self.intercept = nn.Parameter(torch.zeros(shape[1:] or 1, dtype=torch.float64))
+
+    def forward(self, features):
+        return features @ self.coefficients + self.intercept
+
+
 class Net(nn.Sequential):
     def __init__(self, width=24):
         super().__init__(nn.Linear(64, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Linear(width, 10))
@@ -48,17 +60,15 @@ def loss(model, batch):
     return functional.cross_entropy(model(batch[0]), batch[1])
 
 
-def train(net, partition, optimizer, scheduler=None, seed=0):
-    """One epoch, in an order of its own for each partition and seed."""
+def train(net, partition, optimizer):
+    """One epoch, in an order of its own for each partition."""
     net.train()
     rows = rows_of(partition)
-    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(1000 * seed + partition))
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(partition))
     for batch in rows[order].split(BATCH):
         optimizer.zero_grad()
         loss(net, (IMAGES[batch], LABELS[batch])).backward()
         optimizer.step()
-        if scheduler is not None:
-            scheduler.step()
 
 
 @torch.no_grad()
@@ -88,12 +98,12 @@ def with_evaluation(app):
 def unmodified_app(make_optimizer=None, *, mods=None, make=Net, metrics=None):
     """A ClientApp of Flower's, which knows nothing of this package; its rate is in the run config."""
     app = FlowersClientApp(mods=mods)
-    make_optimizer = make_optimizer or (lambda net, lr: (torch.optim.SGD(net.parameters(), lr=lr), None))
+    make_optimizer = make_optimizer or (lambda net, lr: torch.optim.SGD(net.parameters(), lr=lr))
 
     @app.train()
     def training(message, context):
         net, partition = load(message.content["arrays"], make), context.node_config["partition-id"]
-        train(net, partition, *make_optimizer(net, context.run_config.get("lr", 0.2)))
+        train(net, partition, make_optimizer(net, context.run_config.get("lr", 0.2)))
         own = {"num-examples": len(rows_of(partition)), **(metrics or {})}
         content = RecordDict({"arrays": ArrayRecord(net.state_dict()), "metrics": MetricRecord(own)})
         return Message(content, reply_to=message)
@@ -101,15 +111,15 @@ def unmodified_app(make_optimizer=None, *, mods=None, make=Net, metrics=None):
     return with_evaluation(app)
 
 
-def loop_app(make_scheduler=None, *, mods=None):
+def loop_app(*, mods=None, **options):
     """A ClientApp with a training loop of one's own."""
     app = ClientApp(mods=mods)
 
     @app.train()
     def training(message, context):
         net, partition = Net(), context.node_config["partition-id"]
-        with local_training(message, context, net) as own:
-            train(net, partition, own.optimizer, make_scheduler and make_scheduler(own.optimizer))
+        with local_training(message, context, net, **options) as own:
+            train(net, partition, own.optimizer)
         return own.reply({"num-examples": len(rows_of(partition)), "rate": context.run_config.get("lr", 0.0)})
 
     return with_evaluation(app)

@@ -8,23 +8,23 @@ from together import together
 pytest.importorskip("torch.optim", reason="needs PyTorch: make test-torch, or pip install torch")
 
 import flwr.clientapp
+import networks
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import ConfigRecord, RecordDict
 from problems import FEATURES, clients, start_arrays
-from torch import nn
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.client_apps.quotas import Limits
 from flwr_fco.core.computing import random_generator
-from flwr_fco.errors import ClientError, ConfigurationError, ProtocolError
+from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.mirror_maps import PNorm
 from flwr_fco.objectives import LeastSquares
-from flwr_fco.regularizers import L1, L1Ball, Zero
+from flwr_fco.regularizers import L1, HardSparsity, L1Ball, Zero
 from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.strategies import (
+    Arrays,
     Bounds,
     DFedDAGT,
-    DualFL,
     Epochs,
     FedDA,
     FedDAGT,
@@ -32,33 +32,27 @@ from flwr_fco.strategies import (
     FedDualAvgOSP,
     FedMid,
     FedMidOSP,
-    FedMiP,
     FeDualEx,
-    ReFedDAGT,
     Scaffold,
     Steps,
     Wire,
 )
 from flwr_fco.topology import ring
-from flwr_fco.torch import ClientApp, TorchObjective, local_training
+from flwr_fco.torch import ClientApp, local_training
 from flwr_fco.torch.client import GradientProbe
+from flwr_fco.torch.optim import IncrementFirst
 from flwr_fco.wire import flower as _flower
 from flwr_fco.work import FirstOrder
 
 NODES = 4
 
 
-class Linear(nn.Module):
-    def __init__(self, dtype=torch.float64):
-        super().__init__()
-        self.coefficients = nn.Parameter(torch.zeros(FEATURES, dtype=dtype))
-        self.intercept = nn.Parameter(torch.zeros(1, dtype=dtype))
-
-    def forward(self, features):
-        return features @ self.coefficients + self.intercept
+class Linear(networks.Linear):
+    def __init__(self):
+        super().__init__(FEATURES)
 
 
-def torch_app(objectives, *, scheduler=None, model=Linear, app=ClientApp, steps_of=None):
+def torch_app(objectives, *, scheduler=None, model=Linear, app=ClientApp, look=lambda net: None):
     """Return a ClientApp with a training loop over the batches that our own client takes."""
     app = app()
 
@@ -68,6 +62,7 @@ def torch_app(objectives, *, scheduler=None, model=Linear, app=ClientApp, steps_
         own = objectives[partition]
         net = model()
         with local_training(message, context, net) as training:
+            look(net)
             work = training.work
             if isinstance(training.optimizer, GradientProbe):
                 work = FirstOrder(steps=1, batch_size=work.batch_size)
@@ -79,6 +74,7 @@ def torch_app(objectives, *, scheduler=None, model=Linear, app=ClientApp, steps_
                 training.optimizer.step()
                 if schedule:
                     schedule.step()
+            look(net)
         return training.reply({"num-examples": own.num_examples, "train_loss": 0.25})
 
     return app
@@ -101,12 +97,9 @@ STRATEGIES = {
     "FedDualAvgOSP": lambda: FedDualAvgOSP(**OPTIONS),
     "FedMid": lambda: FedMid(**OPTIONS),
     "FedMidOSP": lambda: FedMidOSP(**OPTIONS),
-    "FedDA": lambda: FedDA(**OPTIONS, mirror_map=PNorm(4.0)),
+    "FedDA": lambda: FedDA(**OPTIONS),
     "FedDAGT": lambda: FedDAGT(**OPTIONS | {"work": Steps(4, batch_size=5)}),
     "FedDAGT, some": lambda: FedDAGT(**OPTIONS | {"work": Steps(4, batch_size=5)}, fraction_train=0.5),
-    "ReFedDAGT": lambda: ReFedDAGT(
-        **OPTIONS | {"regularizer": Zero(), "work": Steps(4, batch_size=5)}, radius_squared=4.0, mirror_map=PNorm(4.0)
-    ),
     "Scaffold": lambda: Scaffold(**OPTIONS | {"work": Steps(4, batch_size=5)}),
     "DFedDAGT": lambda: DFedDAGT(**OPTIONS | {"work": Steps(4, batch_size=5)}, mixing=ring(NODES)),
     # What a client remembers is what was sent, rounded.
@@ -129,29 +122,12 @@ def test_a_loop_of_one_s_own_gives_the_model_of_our_client(name):
     assert np.abs(ours.arrays["coefficients"].numpy()).max() > 0.01
 
 
-@pytest.mark.parametrize("kind", [FeDualEx, FedMiP])
-def test_a_half_step_that_is_not_completed_is_taken_back(kind):
-    """Of an odd number of batches the last one is only looked at: the reply is that of one batch less."""
-
-    def train(batches):
-        def follow(message, context):
-            own = objectives[int(context.node_config["partition-id"])]
-            net = Linear()
-            with local_training(message, context, net) as training:
-                for rows in np.array_split(np.arange(own.num_examples), 5)[:batches]:
-                    training.optimizer.zero_grad()
-                    ((net(torch.tensor(own.features[rows])) - torch.tensor(own.targets[rows])) ** 2).mean().backward()
-                    training.optimizer.step()
-            return training.reply({"num-examples": own.num_examples})
-
-        app, objectives = ClientApp(), clients()
-        app.train()(follow)
-        return go(kind(regularizer=L1(0.05), client_lr=0.02, work=Steps(2), fraction_evaluate=0.0), app, 3).arrays
-
-    odd, even = train(5), train(4)
-    for name in even:
-        np.testing.assert_array_equal(odd[name].numpy(), even[name].numpy())
-    assert not np.array_equal(train(2)["coefficients"].numpy(), even["coefficients"].numpy())
+def test_a_density_belongs_to_the_server_and_a_loop_takes_plain_steps_from_its_model():
+    seen = []
+    app = torch_app(clients(), look=lambda net: seen.append(np.count_nonzero(net.coefficients.detach())))
+    go(FedDualAvg(**OPTIONS | {"regularizer": Zero()}, density=0.5), app, 8)
+    assert set(seen[-2 * NODES :: 2]) == {FEATURES // 2}  # from three quarters of the rounds on
+    assert set(seen[1::2]) == {FEATURES}
 
 
 def test_elapsed_is_what_the_schedule_made_of_the_rate():
@@ -205,17 +181,6 @@ def test_an_altered_answer_is_noticed_by_a_loop_of_ones_own():
         np.testing.assert_allclose(made[1].arrays[key].numpy(), array.numpy(), rtol=0, atol=1e-10)
 
 
-def test_without_a_ledger_answers_that_are_always_altered_end_the_run_of_a_loop_of_ones_own():
-    strategy = Scaffold(client_lr=0.02, client_state="reset", fraction_evaluate=0.0)
-    grid = FaultyGrid(torch_app(clients()), NODES, {lying(0.5): 1.0}, partitions=[1])
-    with (
-        _flower.identity(grid.run_id),
-        _flower.quiet(50),
-        pytest.raises(ConfigurationError, match=r'altered on their way.*client_state="ledger"'),
-    ):
-        strategy.start(grid=grid, initial_arrays=start_arrays(), num_rounds=8)
-
-
 # --- the limits of the client's owner -------------------------------------------------------------------------------
 
 
@@ -239,58 +204,23 @@ def test_a_loop_of_ones_own_keeps_to_the_owners_limits(limits, message):
     assert message in str(caught.value.__cause__)
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "text"),
-    [
-        ("arrays", ArrayRecord({"dual": Array(np.full(FEATURES + 1, np.nan))}), "vector 'dual' holds 7 NaN"),
-        ("fco", ConfigRecord({"plan": "x" * 32, "plan-header": "[1, 2]", "client-lr": 0.1}), "the plan's hash is"),
-    ],
-)
-def test_a_message_that_cannot_be_read_is_a_clear_error_for_a_loop_of_ones_own(name, value, text):
-    def hostile(message, context, call_next):
-        if message.metadata.message_type == "train":
-            content = message.content.copy()
-            content[name] = value
-            message = _flower.with_content(message, content)
-        return call_next(message, context)
-
-    with pytest.raises(ClientError) as caught:
-        go(FedDualAvg(**OPTIONS), torch_app(clients(), app=lambda: ClientApp(mods=[hostile])), rounds=1)
-    assert isinstance(caught.value.__cause__, ProtocolError)
-    assert text in str(caught.value.__cause__)
-
-
 # --- random numbers -------------------------------------------------------------------------------------------------
 
 
-def test_the_same_seed_gives_the_same_bits_also_with_a_shuffling_loader():
-    objectives = clients()
+def test_random_numbers_of_a_loop_depend_on_the_runs_seed_the_round_and_the_partition_alone():
+    def drawn(seed):
+        draws = []
+        app = torch_app(clients(), look=lambda net: draws.append(torch.rand(1).item()))
+        go(FedDualAvg(**OPTIONS, seed=seed), app, 2)
+        return draws
 
-    def app():
-        made = ClientApp()
-
-        @made.train()
-        def train(message, context):
-            own = objectives[int(context.node_config["partition-id"])]
-            data = torch.utils.data.TensorDataset(torch.tensor(own.features), torch.tensor(own.targets))
-            net = Linear()
-            before = torch.random.get_rng_state()
-            with local_training(message, context, net) as training:
-                for x, y in torch.utils.data.DataLoader(data, batch_size=5, shuffle=True):
-                    training.optimizer.zero_grad()
-                    ((net(x) - y) ** 2).mean().backward()
-                    training.optimizer.step()
-            assert torch.equal(torch.random.get_rng_state(), before)
-            return training.reply({"num-examples": len(data)})
-
-        return made
-
-    first = go(FedDualAvg(**OPTIONS), app())
+    before = torch.random.get_rng_state()
+    first = drawn(0)
+    assert torch.equal(torch.random.get_rng_state(), before)
     torch.manual_seed(123)
-    second = go(FedDualAvg(**OPTIONS), app())
-    other = go(FedDualAvg(**OPTIONS, seed=1), app())
-    assert first.arrays["coefficients"] == second.arrays["coefficients"]
-    assert first.arrays["coefficients"] != other.arrays["coefficients"]
+    assert drawn(0) == first
+    assert len({*first}) == len(first) == 2 * 2 * NODES
+    assert not {*drawn(1)} & {*first}
 
 
 # --- refused ----------------------------------------------------------------------------------------------------------
@@ -299,27 +229,43 @@ def test_the_same_seed_gives_the_same_bits_also_with_a_shuffling_loader():
 @pytest.mark.parametrize(
     ("strategy", "message"),
     [
-        (DualFL, "method 'dual_fl' has no"),
+        (lambda: FeDualEx(regularizer=L1(0.1), client_lr=0.1), "method 'dual_extrapolation' has no optimiser"),
         (
             lambda: FedDualAvg(**{**OPTIONS, "output": "shadow", "work": Steps(2, batch_size=5)}),
             "asks for all local points",
         ),
+        (lambda: FedDualAvg(**OPTIONS, mirror_map=PNorm(4.0)), r"mirror_map=PNorm\(p=4.0"),
         (
-            lambda: FedDualAvg(**{**OPTIONS, "regularizer": L1Ball(1.0)}, mirror_map=PNorm(4.0)),
-            "PNorm has no closed form",
+            lambda: FedDualAvg(**{**OPTIONS, "regularizer": L1Ball(1.0)}),
+            "L1Ball has no proximal map on tensors",
+        ),
+        (
+            lambda: FedDualAvg(**{**OPTIONS, "regularizer": HardSparsity(2)}, arrays=Arrays(scope="joint")),
+            r"scope='joint': HardSparsity\(count=2\) of all arrays together",
         ),
     ],
 )
 def test_what_an_optimiser_cannot_do_is_said(strategy, message):
-    with pytest.raises(ClientError) as caught:
+    with pytest.raises(ClientError, match=f"{message}.*flwr_fco.torch.TorchObjective, which takes every"):
         go(strategy(), torch_app(clients()), rounds=1)
-    assert message in str(caught.value.__cause__)
 
 
-def test_flowers_own_client_app_is_told_to_be_replaced():
-    with pytest.raises(ClientError) as caught:
-        go(FedDualAvg(**OPTIONS), torch_app(clients(), app=flwr.clientapp.ClientApp), rounds=1)
-    assert "from flwr_fco.torch import ClientApp" in str(caught.value.__cause__)
+class Frozen(Linear):
+    def __init__(self):
+        super().__init__()
+        self.intercept.requires_grad_(False)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"app": flwr.clientapp.ClientApp}, "from flwr_fco.torch import ClientApp"),
+        ({"model": Frozen}, r"the server optimises \['intercept'\].*pass_through="),
+    ],
+)
+def test_another_client_app_and_a_frozen_parameter_are_named(changed, message):
+    with pytest.raises(ClientError, match=message):
+        go(FedDualAvg(**OPTIONS), torch_app(clients(), **changed), rounds=1)
 
 
 def test_a_loop_with_another_optimiser_is_noticed():
@@ -332,58 +278,27 @@ def test_a_loop_with_another_optimiser_is_noticed():
             torch.optim.SGD(net.parameters(), lr=0.1).step()
         return training.reply({"num-examples": 1})
 
-    with pytest.raises(ClientError) as caught:
+    with pytest.raises(ClientError, match="has taken no step"):
         go(FedDualAvg(**OPTIONS), app, rounds=1)
-    assert "has taken no whole step" in str(caught.value.__cause__)
 
 
-class Frozen(Linear):
-    def __init__(self):
-        super().__init__()
-        self.intercept.requires_grad_(False)
+@pytest.mark.parametrize("value", [[1.0, 2.0], None, "high", torch.zeros(2)])
+def test_a_metric_that_is_no_number_is_named(value):
+    app, objectives = ClientApp(), clients()
 
+    @app.train()
+    def train(message, context):
+        own, net = objectives[int(context.node_config["partition-id"])], Linear()
+        with local_training(message, context, net) as training:
+            net(torch.tensor(own.features)).square().mean().backward()
+            training.optimizer.step()
+        return training.reply({"num-examples": 4, "loss": torch.tensor(0.5), "histogram": value})
 
-def test_a_frozen_parameter_that_the_server_optimises_is_named():
-    with pytest.raises(ClientError) as caught:
-        go(FedDualAvg(**OPTIONS), torch_app(clients(), model=Frozen), rounds=1)
-    assert "the server optimises ['intercept']" in str(caught.value.__cause__)
-    assert "pass_through=" in str(caught.value.__cause__)
-
-
-def test_privacy_mods_are_refused():
-    def fixedclipping_mod(message, context, call_next):
-        return call_next(message, context)
-
-    with pytest.raises(ConfigurationError, match="clips"):
-        ClientApp(mods=[fixedclipping_mod])
-
-
-def test_other_mods_act():
-    seen = []
-
-    def watching_mod(message, context, call_next):
-        seen.append(message.metadata.message_type)
-        return call_next(message, context)
-
-    go(FedDualAvg(**OPTIONS), torch_app(clients(), app=lambda: ClientApp(mods=[watching_mod])), rounds=1)
-    assert "train" in seen
+    with pytest.raises(ClientError, match=r"the metric 'histogram' is a .*'histogram-0'"):
+        go(FedDualAvg(**OPTIONS), app, rounds=1)
 
 
 # --- networks with buffers --------------------------------------------------------------------------------------------
-
-
-def _network():
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
-
-
-def _images(partition):
-    generator = torch.Generator().manual_seed(partition)
-    return torch.randn(20, 4, generator=generator), torch.randint(0, 3, (20,), generator=generator)
-
-
-def _loss(model, batch):
-    return nn.functional.cross_entropy(model(batch[0]), batch[1])
 
 
 def _loop_app():
@@ -391,29 +306,21 @@ def _loop_app():
 
     @app.train()
     def train(message, context):
-        images, labels = _images(int(context.node_config["partition-id"]))
-        net = _network()
-        net.train()
+        net, rows = networks.Net(), networks.rows_of(context.node_config["partition-id"])
         with local_training(message, context, net) as training:
+            assert isinstance(training.optimizer, IncrementFirst)
             for _ in range(training.work.steps):
                 training.optimizer.zero_grad()
-                _loss(net, (images, labels)).backward()
+                networks.loss(net, (networks.IMAGES[rows], networks.LABELS[rows])).backward()
                 training.optimizer.step()
-        return training.reply({"num-examples": 20})
+        return training.reply({"num-examples": len(rows)})
 
     return app
 
 
-def _objective_app():
-    def load(context):
-        return TorchObjective(_network(), _loss, _images(int(context.node_config["partition-id"])))
-
-    return client_app(load)
-
-
 def _buffered(app, **options):
     strategy = FedDualAvg(regularizer=L1(0.01), client_lr=0.1, work=Steps(2, batch_size=None), **options)
-    return go(strategy, app, rounds=3, start=ArrayRecord(_network().state_dict()))
+    return networks.run(strategy, app, 3)
 
 
 def test_running_statistics_and_counters_come_back_averaged():
@@ -422,11 +329,20 @@ def test_running_statistics_and_counters_come_back_averaged():
     assert loop["1.num_batches_tracked"].numpy().dtype == np.int64
     # The mean of the statistics that the nodes computed in their last round, on top of the round's common start.
     assert np.abs(loop["1.running_mean"].numpy()).max() > 0.05
-    net = _network()
-    net.load_state_dict(loop.to_torch_state_dict())
-    assert all(torch.isfinite(tensor).all() for tensor in net.state_dict().values())
+    assert all(torch.isfinite(tensor).all() for tensor in networks.load(loop).state_dict().values())
     # Our own client with an Objective of the same model comes to the same, evaluation included.
-    result = _buffered(_objective_app(), fraction_evaluate=1.0)
+    result = _buffered(networks.objective_app(), fraction_evaluate=1.0)
     for name, array in result.arrays.items():
         np.testing.assert_allclose(array.numpy(), loop[name].numpy(), rtol=0, atol=1e-6, err_msg=name)
     assert result.evaluate_metrics_clientapp[3]["loss"] < result.evaluate_metrics_clientapp[1]["loss"]
+
+
+def test_an_own_loop_keeps_its_momentum():
+    def run(momentum, kind):
+        strategy = kind(client_lr=0.01, bounds=Bounds(own_loops=True), fraction_evaluate=1.0)
+        result = networks.run(strategy, networks.loop_app(momentum=momentum), 3)
+        return result.evaluate_metrics_clientapp[3]["eval_loss"]
+
+    assert run(0.9, FedDualAvg) < run(0.0, FedDualAvg)
+    with pytest.raises(ClientError, match=r"momentum=0\.9"):
+        run(0.9, FedDAGT)

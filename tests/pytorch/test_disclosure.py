@@ -20,9 +20,12 @@ from flwr_fco.wire.envelope import reply
 ROWS = (12, 25, 7, 16)
 
 
-def app_of(evaluated=True, **options):
+def app_of(counted=True, **options):
     """Return a ClientApp of four sites with a step of one gradient."""
     app = ClientApp(**options)
+
+    def rows(context):
+        return {"num-examples": ROWS[int(context.node_config["partition-id"])]}
 
     @app.train()
     def train(message, context):
@@ -30,13 +33,11 @@ def app_of(evaluated=True, **options):
         with local_training(message, context, net) as training:
             net(torch.ones(3, 2, dtype=torch.float64)).mean().backward()
             training.optimizer.step()
-        return training.reply({"num-examples": ROWS[int(context.node_config["partition-id"])]})
+        return training.reply(rows(context))
 
     @app.evaluate()
     def evaluate(message, context):
-        metrics = {"loss": 1.0} | (
-            {"num-examples": ROWS[int(context.node_config["partition-id"])]} if evaluated else {}
-        )
+        metrics = {"loss": 1.0, **(rows(context) if counted else {})}
         return reply(message, RecordDict({"metrics": MetricRecord(metrics)}))
 
     return app
@@ -58,7 +59,7 @@ def test_answers_about_few_rows_do_not_leave_a_training_loop():
 
 def test_an_answer_that_does_not_count_its_rows_does_not_leave():
     with pytest.raises(ClientError, match=r"min_rows=7, and the answer does not say .* add 'num-examples'"):
-        run(app_of(evaluated=False, disclosure=Disclosure(min_rows=7)))
+        run(app_of(counted=False, disclosure=Disclosure(min_rows=7)))
 
 
 @pytest.mark.parametrize("limit", [{"min_class_rows": 5}, {"min_events": 5, "min_rows": 3}])

@@ -12,12 +12,10 @@ PAGE = Path(__file__).parents[2] / "docs" / "tutorials" / "pytorch.md"
 
 def test_the_code_runs(capsys):
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
-    assert len(blocks) == 5
+    assert len(blocks) == 4
     names = {"__name__": "page"}
     exec(compile("\n".join(blocks), str(PAGE), "exec"), names)
-    density, elapsed = map(float, capsys.readouterr().out.split())
-    assert density == 0.25
-    assert elapsed == pytest.approx(0.3)
+    assert float(capsys.readouterr().out) == 0.25
     model, x, y = names["unmodified"].eval(), names["x"], names["y"]
     assert float((model(x.reshape(240, 12)).argmax(1) == y.reshape(240)).float().mean()) > 0.9
     # The learnt inputs are the two that matter, more than the others.

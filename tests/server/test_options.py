@@ -242,7 +242,6 @@ def test_a_function_of_the_round_may_count_by_itself(make, name):
         ({"batch_size": None}, r"write work=Epochs\(1, batch_size=None\)"),
         ({"apply_to": "*"}, r"write arrays=Arrays\(apply_to='\*'\)"),
         ({"min_replies": 2}, r"write participation=Participation\(min_replies=2\)"),
-        ({"threshold_per_round": 0.1}, r"write client=Unmodified\(threshold_per_round=0.1\)"),
         ({"client_weights": {0: 1.0}}, r"write weighting=\{0: 1.0\}"),
     ],
 )
@@ -274,7 +273,6 @@ def test_of_several_objects_the_one_is_advised_that_the_strategy_takes(kind, opt
         (FedDualAvg, "rule"),
         (FedDualAvg, "evict_after"),
         (FedDualAvg, "ledger_bytes"),
-        (FedMid, "threshold_per_round"),
     ],
 )
 def test_no_option_object_is_advised_that_the_strategy_does_not_take(kind, option):
@@ -287,7 +285,7 @@ GUESSES = (
     {"window": 3, "output_window": 3, "sparsity": 9, "trim": 0.1, "client_weights": {0: 1.0}, "l1": 0.1, "lam": 0.1}
     | {"local_steps": 5, "local_epochs": 5, "batch_size": 8, "max_iterations": 9, "apply_to": "*", "max_ratio": 9.0}
     | {"min_replies": 3, "node_timeout": 3.0, "evict_after": 3, "on_missing": "error", "own_loops": True}
-    | {"threshold_per_round": 0.1, "ledger_bytes": 9, "restart_window": 3, "sparse_wire": True, "proximal_mu": 0.1}
+    | {"ledger_bytes": 9, "restart_window": 3, "sparse_wire": True, "proximal_mu": 0.1}
     | {"accept_failures": True, "client_manager": None, "client_learning_rate": 0.1, "fraction_clients": 1.0}
 )
 

@@ -393,31 +393,6 @@ class Wire(Choice):
 
 
 @dataclass(frozen=True)
-class Unmodified(Choice):
-    """Clients whose code cannot be changed: any FedAvg ClientApp that returns its new model.
-
-    Parameters
-    ----------
-    threshold_per_round : float, optional
-        Growth of the weight of psi, elapsed times its strength, in a round. It is the product
-        strength * server_lr * client_lr * steps; only this product matters, except for the effect of server_lr on the
-        dual. Without a regularizer it means ``L1(1.0)``.
-
-    Raises
-    ------
-    ConfigurationError
-        If the threshold is no finite number > 0.
-
-    Examples
-    --------
-    >>> Unmodified(threshold_per_round=0.01)
-    Unmodified(threshold_per_round=0.01)
-    """
-
-    threshold_per_round: float | None = field(default=None, metadata=POSITIVE)
-
-
-@dataclass(frozen=True)
 class Ledger(Choice):
     """A copy of every client's memory at the server, as long as it fits; else memories that are lost are reset.
 

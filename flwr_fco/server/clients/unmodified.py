@@ -12,14 +12,13 @@ from flwr.app import ArrayRecord, RecordDict
 from numpy.typing import NDArray
 
 from flwr_fco.algorithms.contract import Setting
-from flwr_fco.algorithms.contract.choices import Unmodified
 from flwr_fco.core.files import json_object
 from flwr_fco.core.layout import Entry, Layout, Vector
 from flwr_fco.core.logs import log
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.regularizers import L1, HardSparsity, PerParameter, Zero
-from flwr_fco.server.options import AUTO, UnmodifiedOptions, density_of, scope_of
+from flwr_fco.server.options import AUTO, UnmodifiedOptions, density_of, scope_of, serves_unmodified
 from flwr_fco.server.parts import Part
 from flwr_fco.server.replies.bounds import check_elapsed, check_examples, check_steps
 from flwr_fco.server.replies.mail import Mail
@@ -31,12 +30,12 @@ from flwr_fco.work import FirstOrder
 
 
 def check_unmodified(options: UnmodifiedOptions) -> None:
-    """Check that exactly one option, which fits psi, sets how fast the weight of psi or its sparsity grows.
+    """Check that one option, which fits psi, sets how fast the weight of psi or its sparsity grows.
 
     Parameters
     ----------
     options : UnmodifiedOptions
-        Options of a strategy; with a threshold and no regularizer, the regularizer becomes ``L1(1.0)``.
+        Options of a strategy.
 
     Raises
     ------
@@ -46,31 +45,18 @@ def check_unmodified(options: UnmodifiedOptions) -> None:
     strategy: Any = options
     if strategy.density is not None:
         _check_density(strategy)
-    if not isinstance(options.client, Unmodified):
+    if not serves_unmodified(options):
         return
-    threshold = options.client.threshold_per_round
-    steps = strategy.work.steps
-    ways = {"threshold_per_round": threshold, "density": strategy.density, "work=Steps(...)": steps}
-    names = [name for name, value in ways.items() if value is not None]
-    if len(names) > 1:
+    steps, psi = strategy.work.steps, strategy.regularizer
+    if strategy.density is not None and steps is not None:
         raise ConfigurationError(
-            f"{', '.join(names)}: each of them says how fast the weight of psi grows; give one of them"
+            "density, work=Steps(...): each of them says how fast the weight of psi grows; give one of them"
         )
-    if threshold is not None:
-        if isinstance(strategy.regularizer, Zero):
-            strategy.regularizer = L1(1.0)
-        if not getattr(strategy.regularizer, "strength", 0.0) > 0.0:
-            raise ConfigurationError(
-                f"threshold_per_round needs a regularizer with one strength > 0; this is {strategy.regularizer!r}. "
-                "Give it another one, or give work=Steps(...) and the clients' learning rate as client_lr"
-            )
-    weightless = isinstance(strategy.regularizer, Zero) or strategy.regularizer.constraint
-    if not names and not weightless:
+    if strategy.density is None and steps is None and not (isinstance(psi, Zero) or psi.constraint):
         raise ConfigurationError(
-            f"client='unmodified' with {strategy.regularizer!r}: it is not known how fast the weight of psi grows. "
-            "Give density=0.1 in its place (the share of weights that are not 0 in the end), or "
-            "client=Unmodified(threshold_per_round=...) (how much the threshold grows in a round), or work=Steps(...) "
-            "with the clients' learning rate as client_lr"
+            f"client='unmodified' with {psi!r}: it is not known how fast the weight of psi grows. Give density=0.1 "
+            "in its place (the share of weights that are not 0 in the end), or work=Steps(...) with the clients' "
+            "learning rate as client_lr (the threshold then grows by strength * client_lr * steps in a round)"
         )
     _check_choices(strategy)
 
@@ -84,8 +70,8 @@ def _check_density(options: Any) -> None:
         if not marks and (alone or not psi.constraint):
             raise ConfigurationError(
                 f"density={options.density} keeps the largest entries as they are, which is a psi of its own; {psi!r} "
-                "has another form. Leave it out, or take client=Unmodified(threshold_per_round=...) for density;"
-                " in a PerParameter, Zero(), HardSparsity(...) and constraints say which arrays have no share in it"
+                "has another form. Leave it out, or leave density out and give work=Steps(...); in a PerParameter, "
+                "Zero(), HardSparsity(...) and constraints say which arrays have no share in it"
             )
     density = density_of(options)
     assert density is not None
@@ -141,10 +127,7 @@ class UnmodifiedClients(Part):
         key = options.weighted_by_key
         claims = {"client_lr": problem.client_lr, "local_steps": work.steps or 1, "weighted_by_key": key}
         uplink = read_unmodified(content, mail.plan.layout, sent=self.sent_model(mail)[1], **claims)
-        threshold = self._threshold
-        if threshold is None:
-            return uplink if options.density is None else uplink._replace(elapsed=1.0)
-        return uplink._replace(elapsed=threshold / options.regularizer.strength / problem.server_lr)
+        return uplink if options.density is None else uplink._replace(elapsed=1.0)
 
     def check(self, mail: Mail, node: Node, uplink: Uplink, num_examples: float | None) -> None:
         """Check a client's claims against the server's knowledge; the client may have its own schedule.
@@ -158,17 +141,11 @@ class UnmodifiedClients(Part):
         planned = max(1, work.num_draws(int(uplink.examples)))
         check_steps(uplink.steps, 1_000 * planned)
         steps = uplink.steps if uplink.steps > 1 else planned
-        # With a threshold or a density, the server sets how fast psi's weight grows; of a client that reports nothing
-        # `read` has set it, whatever its data.
+        # With a density, the server sets how fast psi's weight grows; of a client that reports nothing `read` has set
+        # it, whatever its data.
         claims = uplink.step_sizes != mail.step_size() * uplink.steps
-        if claims and self._threshold is None and options.density is None:
+        if claims and options.density is None:
             check_elapsed(uplink.step_sizes, steps, mail.step_size(), exact=False)
-
-    @property
-    def _threshold(self) -> float | None:
-        # Looked up each time: a hook may set another one between rounds.
-        threshold: float | None = getattr(self._options.client, "threshold_per_round", None)
-        return threshold
 
     def sent_model(self, mail: Mail) -> tuple[ArrayRecord, Vector]:
         """Return the current model as records, and as a vector rounded to the user's dtypes.

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from flwr_fco.algorithms.contract.choices import Unmodified
 from flwr_fco.algorithms.density import rounds_needed, rounds_of
 from flwr_fco.core.layout import Entry
 from flwr_fco.core.logs import log
@@ -34,11 +33,7 @@ def watches_of(options: Any) -> Sequence[RoundHooks]:
         The strategy.
     """
     density = density_of(options)
-    if density is not None:
-        return (SparseTraining(density.share, density.rounds),)
-    client = getattr(options, "client", None)
-    grows = isinstance(client, Unmodified) and client.threshold_per_round is not None
-    return (SparseTraining(1.0, None),) if grows else ()
+    return () if density is None else (SparseTraining(density.share, density.rounds),)
 
 
 class SparseTraining:
@@ -47,7 +42,7 @@ class SparseTraining:
     Parameters
     ----------
     density : float
-        Fraction of entries that are not 0 in the end; 1 if it is not known.
+        Fraction of entries that are not 0 in the end.
     rounds : int or None
         Number of rounds in which the density is reached, if the user has set it.
     """
@@ -103,7 +98,7 @@ class SparseTraining:
         """
         state, needed = self._run.state, min(rounds_of(self._rounds, self._num_rounds), self._num_rounds)
         ended = len(result.train_metrics_clientapp) >= self._num_rounds
-        if self._density < 1.0 and ended and state is not None and state.elapsed < needed:
+        if ended and state is not None and state.elapsed < needed:
             text = (
                 "the model is that of round %.0f, and its density comes to %g in round %s: rounds that a hook has "
                 "taken back, or that were skipped, do not lower it. Give more rounds"

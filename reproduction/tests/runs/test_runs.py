@@ -396,6 +396,6 @@ def test_steps_and_epochs_together_are_refused():
 
 
 def test_what_is_for_other_projects_clients_is_no_setting_of_a_run():
-    for key in ("client", "density", "density-rounds", "threshold-per-round"):
+    for key in ("client", "density", "density-rounds"):
         with pytest.raises(ConfigurationError, match=f"unknown key '{key}'"):
             RunSettings.of("lasso-small", "FedDualAvg", {key: 1})

@@ -12,7 +12,7 @@ from flwr_fco.mirror_maps import SimplexEntropy
 from flwr_fco.regularizers import L1, ElasticNet, L1Ball, L2Squared, PerParameter, Zero
 from flwr_fco.server.rounds.sparse_training import watches_of
 from flwr_fco.simulation import InProcessGrid, simulate
-from flwr_fco.strategies import Density, FedDualAvg, Steps, Unmodified, run_of
+from flwr_fco.strategies import Density, FedDualAvg, Steps, run_of
 from reproduction.pooled import certify
 
 STRENGTH = 0.3
@@ -69,18 +69,6 @@ def test_the_clients_metrics_win_over_what_the_user_said():
         assert strategy.state.elapsed == pytest.approx(expected, rel=1e-15)
 
 
-def test_a_hook_may_set_another_threshold_for_each_round():
-    class Growing(FedDualAvg):
-        def configure_train(self, server_round, *arguments):
-            self.client = Unmodified(threshold_per_round=0.01 * server_round)
-            return super().configure_train(server_round, *arguments)
-
-    strategy = Growing(client=Unmodified(threshold_per_round=9.0), regularizer=L1(0.5), fraction_evaluate=0.0)
-    app, options = ordinary_app(clients(), 3, 0.05), {"num_nodes": 4, "initial_arrays": start_arrays()}
-    simulate(strategy, app, num_rounds=3, progress=False, **options)
-    assert strategy.state.elapsed == pytest.approx((0.01 + 0.02 + 0.03) / 0.5, rel=1e-15)
-
-
 @pytest.mark.parametrize("regularizer", [L1(0.3), L2Squared(0.3), ElasticNet(0.3, 0.5)])
 def test_nobody_says_how_fast_the_weight_of_psi_grows(regularizer):
     with pytest.raises(ConfigurationError, match=r"it is not known how fast the weight of psi grows. Give density=0.1"):
@@ -116,7 +104,7 @@ def unmodified(rounds=20, *, rate=0.05, dtype=np.float64, **options):
 
 
 def test_only_the_product_of_strength_rate_and_steps_matters():
-    """Bit by bit, when two of the three change against each other; threshold_per_round is the product."""
+    """Bit by bit, when two of the three change against each other: the threshold grows by the product in a round."""
     options = {"regularizer": L1(0.25), "client_lr": 0.05, "work": Steps(4)}
     first, _, _ = unmodified(**options)
     assert 0 < np.count_nonzero(first[:FEATURES]) < FEATURES
@@ -126,16 +114,7 @@ def test_only_the_product_of_strength_rate_and_steps_matters():
         {"client_lr": 0.1, "work": Steps(2)},
     ):
         np.testing.assert_array_equal(unmodified(**options | changed)[0], first)
-    for regularizer in ({}, {"regularizer": L1(0.5)}):
-        ours, strategy, _ = unmodified(client=Unmodified(threshold_per_round=0.05), **regularizer)
-        np.testing.assert_allclose(ours, first, rtol=0, atol=1e-13)
-        assert strategy.state.elapsed * strategy.regularizer.strength == pytest.approx(20 * 0.05, rel=1e-12)
-    assert np.abs(unmodified(client=Unmodified(threshold_per_round=0.06))[0] - first).max() > 1e-3
-
-
-def test_the_threshold_grows_by_what_was_said_whatever_the_servers_rate():
-    _, strategy, _ = unmodified(7, client=Unmodified(threshold_per_round=0.01), server_lr=0.3)
-    assert strategy.state.elapsed == pytest.approx(0.07, rel=1e-12)
+    assert np.abs(unmodified(**options | {"client_lr": 0.06})[0] - first).max() > 1e-3
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
@@ -192,13 +171,11 @@ def test_the_density_is_resumed(tmp_path):
     ("options", "message"),
     [
         ({"density": 0.1, "work": Steps(3)}, "each of them says how fast"),
-        ({"density": 0.1, "client": Unmodified(threshold_per_round=0.1)}, "each of them says how fast"),
         ({"density": 0.1, "regularizer": L2Squared(1.0)}, "has another form"),
         ({"density": 0.1, "regularizer": L1(0.0)}, "has another form"),
         ({"density": 0.1, "regularizer": L1(1.0, np.ones(6))}, "has another form"),
         ({"density": 0.1, "regularizer": PerParameter({"*": L2Squared(1.0)})}, "has another form"),
         ({"density": Density(0.1, "global"), "regularizer": PerParameter({"*": Zero()})}, "take density=Density"),
-        ({"client": Unmodified(threshold_per_round=0.1), "regularizer": L1Ball(1.0)}, "one strength > 0"),
         ({"density": 1.0}, "between 0 and 1"),
         ({"density": 0.0}, "between 0 and 1"),
         ({"client": "composite", "density": 0.1, "mirror_map": SimplexEntropy()}, "cannot be combined"),
@@ -210,10 +187,8 @@ def test_what_does_not_go_together(options, message):
 
 
 def test_a_network_that_becomes_sparse_is_looked_after():
-    """Also one whose threshold grows, whose layers can become empty and whose loss can go back to its start."""
-    growing, plain = Unmodified(threshold_per_round=0.1), {"client": "unmodified", "work": Steps(1)}
-    for options, watched in (({"client": growing}, 1), ({"density": 0.5}, 1), (plain, 0), ({}, 0)):
-        assert len(watches_of(FedDualAvg(**options))) == watched
+    for options, watched in (({"density": 0.5}, 1), ({"work": Steps(1)}, 0), ({}, 0)):
+        assert len(watches_of(FedDualAvg(client="unmodified", **options))) == watched
 
 
 def test_without_start_a_density_needs_its_rounds():

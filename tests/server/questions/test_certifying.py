@@ -11,7 +11,7 @@ from flwr_fco.errors import ConfigurationError, DivergedError
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, TraceRegression
 from flwr_fco.regularizers import L1, HardSparsity, Nuclear
 from flwr_fco.simulation import InProcessGrid, simulate
-from flwr_fco.strategies import Epochs, FedDualAvg, Steps, Unmodified, run_of
+from flwr_fco.strategies import Epochs, FedDualAvg, Steps, run_of
 from reproduction.pooled import certify, composite_objective
 
 
@@ -197,7 +197,7 @@ def test_absurd_answers_make_no_certificate_and_the_run_goes_on(numbers, caplog)
 
 def test_clients_that_answer_nothing_have_no_certificate():
     with pytest.raises(ConfigurationError, match="certificate_every=5"):
-        FedDualAvg(client=Unmodified(threshold_per_round=0.1), certificate_every=5)
+        FedDualAvg(client="unmodified", certificate_every=5)
 
 
 def test_the_result_of_a_diverged_run_has_the_numbers_of_that_round():

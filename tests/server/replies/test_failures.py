@@ -26,7 +26,6 @@ from flwr_fco.strategies import (
     Minimise,
     Participation,
     Steps,
-    Unmodified,
     Wire,
     run_of,
 )
@@ -333,7 +332,6 @@ def test_bad_arguments_are_named_with_their_value(options, message):
         (lambda: Arrays(apply_to=3), "apply_to=3 is a int; expected a string or a sequence of a string or None"),
         (lambda: Wire(dtype="float16"), "dtype='float16'"),
         (lambda: Wire(sparse="auto"), "sparse='auto' is a str; expected True or False"),
-        (lambda: Unmodified(threshold_per_round=-1.0), "threshold_per_round=-1.0; expected a finite number > 0"),
         (lambda: Ledger(max_bytes=-1), "max_bytes=-1"),
         (lambda: Last(nonzeros=0), "nonzeros=0; expected a whole number >= 1"),
         (lambda: Average(window=0), "window=0"),

@@ -13,12 +13,12 @@ from flwr_fco.callbacks import Checkpoint
 from flwr_fco.errors import ConfigurationError, FlwrFcoError, NothingTrainedError
 from flwr_fco.regularizers import L1, Box
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import Arrays, FedDAGT, FedDualAvg, FedMid, Unmodified
+from flwr_fco.strategies import Arrays, FedDAGT, FedDualAvg, FedMid, Steps
 
 TARGET = np.random.default_rng(0).normal(size=(6, 5))
 DENSE = {"client": "unmodified", "fraction_evaluate": 0.0}
 SPARSE = {**DENSE, "density": 0.3}
-THRESHOLD = {**DENSE, "regularizer": L1(0.01), "client": Unmodified(threshold_per_round=0.01)}
+THRESHOLD = {**DENSE, "regularizer": L1(0.01), "client_lr": 0.25, "work": Steps(4)}
 NODES = 4
 
 
@@ -453,7 +453,7 @@ def train_network(options, app=None, rounds=10, *, kind=FedDualAvg, **more):
     return {name: array.numpy() for name, array in result.arrays.items()}
 
 
-@pytest.mark.parametrize("options", [SPARSE, {**DENSE, "client": Unmodified(threshold_per_round=0.05)}])
+@pytest.mark.parametrize("options", [SPARSE, {**THRESHOLD, "regularizer": L1(0.05)}])
 def test_what_nobody_trains_stays_whole(options):
     model = train_network(options)
     for name in ("backbone.weight", "pe"):
