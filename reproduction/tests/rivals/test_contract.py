@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from converging import converges
 from fault_bars import KINDS, ROUNDS, SOAK, hold_the_bar
 from problems import SADDLE
 from signatures import KEPT
@@ -67,7 +68,8 @@ SETTINGS = ("ScaffoldS",)
     "name", [pytest.param(name, marks=pytest.mark.nightly) if name in SETTINGS else name for name in RIVALS]
 )
 def test_contract(name):
-    check_strategy(RIVALS[name])
+    check_strategy(RIVALS[name], tolerance=None)
+    converges(RIVALS[name], method_of(RIVALS[name]).limit.check)
 
 
 @together("kept", KEPT)
