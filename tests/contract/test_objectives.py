@@ -144,6 +144,38 @@ def test_more_rows_than_a_kernel_takes_at_a_time_keep_the_contract():
     check_objective(_cox(n=201))
 
 
+@together("cls", FACTORIES)
+@together("n", [23, 300])
+def test_a_step_may_be_taken_in_place(cls, n):
+    objective, rng = FACTORIES[cls](n=n, l2=0.3), np.random.default_rng(2)
+    for batch in (None, np.array([5]), rng.permutation(n)[:6], np.array([5, 5, 9])):
+        w = rng.normal(size=objective.layout.size)
+        expected = w - 0.1 * objective.gradient(w, batch)
+        objective.add_gradient(w, batch, -0.1, w)
+        np.testing.assert_allclose(w, expected, rtol=1e-13)
+
+
+@together("cls", [Hinge, Huber, LeastSquares, Logistic, MultinomialLogistic, Poisson])
+def test_features_in_float32_or_a_memory_map_are_read_where_they_are_and_summed_in_float64(cls, tmp_path, monkeypatch):
+    features, rng = 0.3 * _data(200, 31, np.float32)[0], np.random.default_rng(3)
+    labels = {Huber: 2.0 * rng.normal(size=200), LeastSquares: rng.normal(size=200)}.get(cls, rng.integers(0, 2, 200))
+    np.save(tmp_path / "features.npy", features)
+    mapped = np.load(tmp_path / "features.npy", mmap_mode="r")
+    wide, one, other = (cls(own, labels) for own in (features.astype(np.float64), features, mapped))
+    assert np.shares_memory(one.features, features)
+    assert np.shares_memory(other.features, mapped)
+    w, batch = rng.normal(size=wide.layout.size) / 30.0, np.arange(0, 200, 7)
+    w.flags.writeable = False
+    np.testing.assert_array_equal(other.gradient(w, batch), one.gradient(w, batch))
+    np.testing.assert_array_equal(cls(np.asfortranarray(features), labels).gradient(w), one.gradient(w))
+    np.testing.assert_allclose(one.gradient(w, batch), wide.gradient(w, batch), rtol=1e-10, atol=1e-14)
+    if cls not in (Hinge, Poisson):
+        for norm in ("l2", "l1"):
+            np.testing.assert_allclose(one.lipschitz(norm), wide.lipschitz(norm), rtol=1e-12)
+    monkeypatch.setattr("flwr_fco.objectives._linear.CHUNK", 64)
+    np.testing.assert_allclose(one.value(w), wide.value(w), rtol=1e-13)
+
+
 class _Broken(Objective):
     """A correct objective to break in one place."""
 
