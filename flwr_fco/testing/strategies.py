@@ -128,7 +128,8 @@ def _check(make: Callable[..., CompositeStrategy], tolerance: float | None) -> N
     held = {name: np.copy(value) for name, value in before._asdict().items()}
     require(before.round == 2, f"after two rounds the state says round {before.round}")
     with tempfile.TemporaryDirectory() as folder:
-        run_of(one).save(path := Path(folder) / "state.npz")
+        path = Path(folder) / "state.npz"
+        run_of(one).save(path)
         run_of(restored).load(path)
         require(not known(attempt(run_of(other).load, path)), "load accepted a state that other settings wrote")
     for number in (3, 4):
