@@ -16,10 +16,11 @@ import numpy as np
 from faults import FaultyGrid, _changed, lying
 from fitting import fitting
 from flwr.app import Array, ArrayRecord
+from lies_of_one import regressions
 from problems import CONSTANTS, SADDLE, app_of, kind_of, trackers_of
 
 from flwr_fco.core.computing import single_threaded_blas
-from flwr_fco.objectives import LeastSquares, QuadraticSaddle
+from flwr_fco.objectives import QuadraticSaddle
 from flwr_fco.pooled import centralized_solution
 from flwr_fco.pooled.saddle import saddle_point
 from flwr_fco.regularizers import L1, Zero
@@ -28,7 +29,7 @@ from flwr_fco.wire import flower as _flower
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks" / "faults.md"
 RIVALS_PAGE = PAGE.parents[1] / "reproduction" / "rivals.md"
-CLIENTS, FEATURES, ROUNDS = 8, 6, 200
+CLIENTS, ROUNDS = 8, 200
 #: Sums over all rounds: what one reply has put into them stays there, divided by the number of rounds.
 REMEMBER = ("FastFedDA", "CFedDA", "MCFedDA")
 KINDS = {
@@ -79,18 +80,6 @@ BALANCED = {
     "FedDyn": [({"own": 1.0}, "mean")],
     "FiveGCS": [({"dual": 1.0}, "mean")],
 }
-
-
-def regressions(number=CLIENTS):
-    """Well-conditioned clients of equal size whose data follow different models."""
-    objectives = []
-    for m in range(number):
-        rng = np.random.default_rng((3, m))
-        features, _ = np.linalg.qr(rng.standard_normal((30, FEATURES)))
-        truth = np.array([2.0, -2.0, 1.0, 0.0, 0.0, 0.0]) + 0.3 * rng.standard_normal(FEATURES)
-        features *= np.sqrt(30)
-        objectives.append(LeastSquares(features, features @ truth, scale=0.5))
-    return objectives
 
 
 def saddles(number=CLIENTS, seed=4):

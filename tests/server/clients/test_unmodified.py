@@ -10,11 +10,10 @@ from together import together
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import SimplexEntropy
-from flwr_fco.pooled import lasso_duality_gap
 from flwr_fco.regularizers import L1, ElasticNet, L1Ball, L2Squared, PerParameter, Zero
 from flwr_fco.server.rounds.sparse_training import watches_of
 from flwr_fco.simulation import InProcessGrid, simulate
-from flwr_fco.strategies import Density, FedDualAvg, FedProx, Steps, Unmodified, run_of
+from flwr_fco.strategies import Density, FedDualAvg, FedProx, Steps, Unmodified
 from flwr_fco.wire import flower
 
 STRENGTH = 0.3
@@ -50,12 +49,6 @@ def simulate_ordinary(objectives, rounds, steps, rate, dtype=np.float64, extra=N
         progress=False,
     )
     return result, strategy
-
-
-def test_one_step_is_exact():
-    objectives = clients()
-    result, _ = simulate_ordinary(objectives, 350, 1, 0.05, work=Steps(1))
-    assert lasso_duality_gap(objectives, None, STRENGTH, flat(result.arrays)) <= 1e-8
 
 
 def test_one_step_equals_the_full_method():
@@ -160,34 +153,6 @@ def test_strength_and_rates_have_no_effect_on_a_given_density():
     first, _, _ = unmodified(20, density=0.5)
     for options in ({"regularizer": L1(7.0)}, {"client_lr": 3.0}):
         np.testing.assert_allclose(unmodified(20, density=0.5, **options)[0], first, rtol=0, atol=1e-12)
-
-
-def test_the_density_is_resumed(tmp_path):
-    """The elapsed time and the round are in the state: the same next round after saving and loading."""
-    options = {"client": "unmodified", "density": Density(0.5, rounds=10), "fraction_evaluate": 0.0}
-    objectives = clients()
-    app = ordinary_app(objectives, 4, 0.05)
-
-    def go(strategy, rounds, begin=1):
-        grid = InProcessGrid(app, len(objectives))
-        for number in range(begin, rounds + 1):
-            messages = strategy.configure_train(number, start_arrays(), ConfigRecord(), grid)
-            arrays, _ = strategy.aggregate_train(number, grid.send_and_receive(messages))
-        return flat(arrays)
-
-    whole = go(FedDualAvg(**options), 12)
-    first = FedDualAvg(**options)
-    go(first, 7)
-    run_of(first).save(tmp_path / "state.npz")
-    second = FedDualAvg(**options)
-    run_of(second).prepare(start_arrays())
-    run_of(second).load(tmp_path / "state.npz")
-    assert second.state.elapsed > 0
-    np.testing.assert_array_equal(go(second, 12, 8), whole)
-    other = FedDualAvg(**options | {"density": Density(0.25, rounds=10)})
-    run_of(other).prepare(start_arrays())
-    with pytest.raises(ConfigurationError, match="other settings"):
-        run_of(other).load(tmp_path / "state.npz")
 
 
 @together(
