@@ -1,26 +1,24 @@
 """A check of the contract of strategies, for built-in and user-defined ones."""
 
-from __future__ import annotations
-
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message
+from flwr.app import Array, ArrayRecord, ConfigRecord
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.errors import FlwrFcoError
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1, Zero
 from flwr_fco.server.method import algorithm_class
-from flwr_fco.server.strategy import CompositeStrategy, run_of
 from flwr_fco.simulation import InProcessGrid, simulate
+from flwr_fco.strategies import CompositeStrategy, Epochs, Minimise, Steps, run_of
 from flwr_fco.testing.functions import agree, attempt, known, require
 from flwr_fco.wire import flower as _flower
-from flwr_fco.work import Epochs, FirstOrder, Minimise, Steps
+from flwr_fco.work import FirstOrder
 
 
 def check_strategy(make: Callable[..., CompositeStrategy], tolerance: float | None = 1e-4) -> None:
@@ -66,16 +64,9 @@ def _client(seed: int) -> LeastSquares:
     return LeastSquares(features, features @ truth, scale=0.5)
 
 
-class _Silence(InProcessGrid):
-    """A grid in which no client replies, even when asked again."""
-
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        return []
-
-
 def _check(make: Callable[..., CompositeStrategy], tolerance: float | None) -> None:
     like, objectives = make(), [_client(m) for m in range(4)]
-    psi, reads = Zero() if "regularizer" in algorithm_class(like).refuses else L1(0.3), algorithm_class(like).reads
+    psi = Zero() if "regularizer" in algorithm_class(like).refuses else L1(0.3)
     names = {field.name for field in fields(like) if field.init}
     app = client_app(lambda context: objectives[int(context.node_config["partition-id"])])
     start = ArrayRecord({"coefficients": Array(np.zeros(6, np.float32)), "intercept": Array(np.zeros(1))})
@@ -86,8 +77,7 @@ def _check(make: Callable[..., CompositeStrategy], tolerance: float | None) -> N
             "client_lr": 0.1,
             "work": Epochs(1, batch_size=7),
             "min_train_nodes": 1,
-            **options,
-        }
+        } | options
         if isinstance(getattr(like, "work", None), Minimise):
             options["work"] = Minimise(max_iterations=10_000)
         options["batch_size"] = getattr(options["work"], "batch_size", None)
@@ -107,22 +97,21 @@ def _check(make: Callable[..., CompositeStrategy], tolerance: float | None) -> N
             return strategy.aggregate_train(number, grid.send_and_receive(messages))
 
     # Without minibatches, only the sampling of clients is random.
-    draws = isinstance(run_of(build()).plan.work, FirstOrder)
-    options: Any = {} if draws or reads == "everyone" else {"fraction_train": 0.5}
+    draws, everyone = isinstance(run_of(build()).plan.work, FirstOrder), algorithm_class(like).reads == "everyone"
+    options: Any = {} if draws or everyone else {"fraction_train": 0.5}
     one, twin, other, restored = (build(seed=seed, **options) for seed in (3, 3, 5, 3))
     (model, result), (same, _), (different, _) = (run(strategy, 2) for strategy in (one, twin, other))
     for name in start:
         got, expected = (f"{each[name].dtype}{list(each[name].shape)}" for each in (result.arrays, start))
         require(got == expected, f"array {name!r} came back as {got}, the user gave {expected}")
-    lacking = {"num-replies", "num-left-out", "skipped", "bytes-up", "bytes-down"} - {
-        *result.train_metrics_clientapp[2]
-    }
-    require(not lacking, f"the round's metrics lack {sorted(lacking)}")
+    metrics = result.train_metrics_clientapp[2]
+    lacking = [
+        name for name in ("num-replies", "num-left-out", "skipped", "bytes-up", "bytes-down") if name not in metrics
+    ]
+    require(not lacking, f"the round's metrics lack {lacking}")
     agree(model, same, "two runs with the same seed differ")
-    what = (
-        "the seed has an effect, and no client draws" if reads == "everyone" and not draws else "the seed has no effect"
-    )
-    require(np.array_equal(model, different) == (reads == "everyone" and not draws), what)
+    equal = np.array_equal(model, different)
+    require(equal == (everyone and not draws), f"the seed has {'no' * equal} effect, where clients draw: {draws}")
 
     before = one.state
     held = {name: np.copy(value) for name, value in before._asdict().items()}
@@ -138,17 +127,16 @@ def _check(make: Callable[..., CompositeStrategy], tolerance: float | None) -> N
         equal = all(map(np.array_equal, one.state, restored.state))
         require(equal, f"round {number} after saving and loading the state differs from round {number} without")
     for name, value in held.items():
-        what = f"a round changed state.{name} in place; `aggregate` and all others return new arrays"
-        agree(getattr(before, name), value, what)
-        found = f"state.{name} is {value.dtype}{value.shape}, two rounds later {np.shape(getattr(one.state, name))}"
-        good = value.dtype == np.float64 and value.shape == np.shape(getattr(one.state, name))
-        require(good or not value.ndim, f"{found}; expected float64, and one shape")
+        agree(getattr(before, name), value, f"a round changed state.{name} in place: `aggregate` returns new arrays")
+        shape = np.shape(getattr(one.state, name))
+        good = (value.dtype, value.shape) == (np.float64, shape) or not value.ndim
+        require(good, f"state.{name} is {value.dtype}{value.shape}, then {shape}; expected float64, and one shape")
 
     before = one.state
-    arrays, metrics = play(one, 5, _Silence(app, 4))
+    silent: Any = lambda message, context: None  # noqa: E731
+    arrays, metrics = play(one, 5, InProcessGrid(silent, 4))
     require(one.state is before, "a round without replies changed the state")
-    good = arrays and metrics is not None and metrics["skipped"] == 1
-    require(good, f"a round without replies returned {arrays} and reports {metrics}")
+    require(arrays and metrics["skipped"] == 1, f"a round without replies returned {arrays} and reports {metrics}")
     if tolerance is not None:
         w = np.zeros(7)
         for _ in range(1000):
