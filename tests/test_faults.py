@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from faults import FAULTS, FaultyGrid, Injected, fault_mod
 from flwr.app import ConfigRecord
-from problems import FEATURES, app_of, clients, flat, run, start_arrays
+from problems import FEATURES, app_of, clients, flat, run, simulated, start_arrays
 from together import together
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.regularizers import L1
-from flwr_fco.simulation import InProcessGrid, simulate
+from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import Epochs, FedDAGT, FedDualAvg, run_of
 from flwr_fco.wire import flower as _flower
 
@@ -118,15 +118,7 @@ def test_the_mod_injects_what_the_grid_injects():
 
     for fault in ("malformed", "raise", "restart"):
         app = client_app(load, mods=[fault_mod({fault: 0.3}, seed=7)])
-        with_mod = simulate(
-            strategy(),
-            app,
-            num_nodes=4,
-            num_rounds=6,
-            initial_arrays=start_arrays(),
-            raise_errors=False,
-            progress=False,
-        )
+        with_mod = simulated(strategy(), app, 6, raise_errors=False)
         with_grid = start_on(FaultyGrid(client_app(load), 4, {fault: 0.3}, seed=7))
         np.testing.assert_array_equal(flat(with_mod.arrays), flat(with_grid.arrays))
         assert (

@@ -9,7 +9,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
-from problems import FEATURES, app_of, clients, flat, run, solved_by, start_arrays
+from problems import FEATURES, app_of, clients, flat, run, simulated, solved_by, start_arrays
 from together import together
 
 from flwr_fco.client_apps import client_app
@@ -55,14 +55,13 @@ def test_no_client_can_touch_what_another_is_sent():
         message.content["more"] = MetricRecord()
         return Message(RecordDict({"arrays": reply, "metrics": MetricRecord({"num-examples": 1})}), reply_to=message)
 
-    simulate(
+    simulated(
         FedAvg(fraction_evaluate=0.0),
         app,
+        1,
         num_nodes=3,
-        num_rounds=1,
         initial_arrays={"w": np.zeros(2)},
         train_config=ConfigRecord({"list": [1, 2]}),
-        progress=False,
     )
     assert seen == [([0.0, 0.0], {"list": [1, 2], "server-round": 1})] * 3
 
@@ -99,15 +98,7 @@ def test_the_users_train_config_is_sent_and_not_changed():
         return call_next(message, context)
 
     given = ConfigRecord({"temperature": 0.5})
-    simulate(
-        strategy(),
-        client_app(load, mods=[spy]),
-        num_nodes=4,
-        num_rounds=2,
-        initial_arrays=start_arrays(),
-        train_config=given,
-        progress=False,
-    )
+    simulated(strategy(), client_app(load, mods=[spy]), 2, train_config=given)
     assert dict(given) == {"temperature": 0.5}
     assert {(c["temperature"], c["server-round"]) for c in seen} == {(0.5, 1), (0.5, 2)}
 
@@ -157,14 +148,7 @@ def test_the_state_of_nodes_is_kept_over_rounds_and_runs_are_apart():
         return Message(RecordDict({"arrays": arrays, "metrics": MetricRecord({"num-examples": 1})}), reply_to=message)
 
     for _ in range(2):
-        result = simulate(
-            FedAvg(fraction_evaluate=0.0),
-            app,
-            num_nodes=2,
-            num_rounds=4,
-            initial_arrays={"w": np.zeros(1)},
-            progress=False,
-        )
+        result = simulated(FedAvg(fraction_evaluate=0.0), app, 4, num_nodes=2, initial_arrays={"w": np.zeros(1)})
         assert result.arrays["w"].numpy()[0] == 4.0
 
 
@@ -353,13 +337,11 @@ def test_pass_through_arrays_are_those_of_the_replies_that_carry_them():
         return reply
 
     arrays = dict(start_arrays().items()) | {name: Array(value) for name, value in start.items()}
-    result = simulate(
+    result = simulated(
         strategy(),
         client_app(lambda context: objectives[context.node_config["partition-id"]], mods=[only_some]),
-        num_nodes=4,
-        num_rounds=1,
+        1,
         initial_arrays=ArrayRecord(arrays),
-        progress=False,
     )
     expected = (sizes[1] * means[1] + sizes[3] * means[3]) / (sizes[1] + sizes[3])
     assert sizes[1] != sizes[3]

@@ -5,7 +5,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedProx as FlowersFedProx
-from problems import FEATURES, clients, flat, run, start_arrays
+from problems import FEATURES, clients, flat, run, simulated, start_arrays
 from together import together
 
 from flwr_fco.errors import ConfigurationError
@@ -40,13 +40,12 @@ def simulate_ordinary(objectives, rounds, steps, rate, dtype=np.float64, extra=N
     strategy = FedDualAvg(
         client="unmodified", regularizer=L1(STRENGTH), client_lr=rate, fraction_evaluate=0.0, **options
     )
-    result = simulate(
+    result = simulated(
         strategy,
         ordinary_app(objectives, steps, rate, extra, dtype),
+        rounds,
         num_nodes=len(objectives),
-        num_rounds=rounds,
         initial_arrays=start_arrays(dtype=dtype),
-        progress=False,
     )
     return result, strategy
 
@@ -85,27 +84,19 @@ def test_nobody_says_how_fast_the_weight_of_psi_grows(regularizer):
 def test_a_constraint_has_no_weight_and_needs_nothing():
     objectives = clients()
     strategy = FedDualAvg(client="unmodified", regularizer=L1Ball(2.0), fraction_evaluate=0.0)
-    result = simulate(
-        strategy,
-        ordinary_app(objectives, 3, 0.05),
-        num_nodes=len(objectives),
-        num_rounds=50,
-        initial_arrays=start_arrays(),
-        progress=False,
-    )
+    result = simulated(strategy, ordinary_app(objectives, 3, 0.05), 50, num_nodes=len(objectives))
     assert np.abs(result.arrays["coefficients"].numpy()).sum() == pytest.approx(2.0, rel=1e-12)
 
 
 def unmodified(rounds=20, *, rate=0.05, dtype=np.float64, **options):
     objectives = clients()
     strategy = FedDualAvg(**{"client": "unmodified", "fraction_evaluate": 0.0, **options})
-    result = simulate(
+    result = simulated(
         strategy,
         ordinary_app(objectives, 4, rate, dtype=dtype),
+        rounds,
         num_nodes=len(objectives),
-        num_rounds=rounds,
         initial_arrays=start_arrays(dtype=dtype),
-        progress=False,
     )
     return flat(result.arrays), strategy, result
 
@@ -207,14 +198,7 @@ def test_rounding_of_the_users_dtype_is_not_taken_for_a_gradient():
         client="unmodified", regularizer=L2Squared(0.3), client_lr=0.1, work=Steps(1), fraction_evaluate=0.0
     )
     start = np.full(FEATURES + 1, 1 / 3)
-    simulate(
-        strategy,
-        app,
-        num_nodes=len(objectives),
-        num_rounds=3,
-        initial_arrays=start_arrays(dtype=np.float32, start=start),
-        progress=False,
-    )
+    simulated(strategy, app, 3, num_nodes=len(objectives), initial_arrays=start_arrays(dtype=np.float32, start=start))
     np.testing.assert_array_equal(strategy.state.dual, start.astype(np.float32))
 
 

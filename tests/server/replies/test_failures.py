@@ -8,7 +8,7 @@ import pytest
 from faults import FaultyGrid
 from faulty import BAD_NODE, Faulty, start_on, strategy, with_increment, with_metrics
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
-from problems import FEATURES, app_of, clients, flat, run, start_arrays
+from problems import FEATURES, app_of, clients, flat, run, simulated, start_arrays
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.errors import ClientError, ConfigurationError
@@ -276,14 +276,7 @@ def test_a_foreign_strategy_gets_an_error_that_names_the_cause():
     from flwr.serverapp.strategy import FedAvg
 
     with pytest.raises(ClientError, match="comes from a strategy that is not of flwr_fco"):
-        simulate(
-            FedAvg(fraction_evaluate=0.0),
-            app_of(clients()),
-            num_nodes=4,
-            num_rounds=1,
-            initial_arrays=start_arrays(),
-            progress=False,
-        )
+        simulated(FedAvg(fraction_evaluate=0.0), app_of(clients()), 1)
 
 
 def test_hooks_out_of_turn_are_refused():
