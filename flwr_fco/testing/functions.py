@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 
@@ -275,10 +274,10 @@ def _check_map(call: Callable[..., Any], v: Vector, who: str) -> Vector:
     require(got == expected, f"{who} returned {got}, expected {expected} as in its argument")
     require(np.isfinite(result).all(), f"{who} is not finite:", argument=v, result=result)
     require(not np.shares_memory(result, argument), f"{who} returned (a view of) its argument, expected a new array")
-    require(call(argument, out=out) is out, f"{who} has to return out")
+    require(call(argument, out) is out, f"{who} has to return out")
     agree(argument, v, f"{who} changed its argument; it may write to `out` only")
     agree(out, result, f"{who} writes something else to `out` than it returns without")
-    require(call(argument, out=argument) is argument, f"{who} has to return out, which may be its argument")
+    require(call(argument, argument) is argument, f"{who} has to return out, which may be its argument")
     agree(argument, result, f"{who} in place (out is its argument, which has to be read before it is overwritten)")
     return out
 
@@ -288,7 +287,7 @@ def _check_minima(h: MirrorMap, psi: Proximable, t: float, where: str, duals: li
 
     Against the other results, the inequality also says that the map is firmly non-expansive.
     """
-    results = [_check_map(partial(h.retrieve, t=t, regularizer=psi), z, where) for z in duals]
+    results = [_check_map(lambda v, *out: h.retrieve(v, t, psi, *out), z, where) for z in duals]
     convex = not isinstance(psi, Regularizer) or psi.convex
     what = f"{where} is not the minimiser of -<z, w> + t psi(w) + h(w) (prox: 1/2 ||w - v||^2 + step psi(w)), {convex=}"
     points = np.array(results + more).reshape(len(results + more), -1)
@@ -409,7 +408,7 @@ class _Checks:
         self.same, self.slope, self.noise, self.step = _ACCURACY[precision]
 
     def draw(self, scale: float = 1.0) -> Vector:
-        return scale * self.rng.normal(size=self.size) / np.sqrt(self.size)
+        return np.asarray(scale * self.rng.normal(size=self.size) / np.sqrt(self.size))
 
     def difference(self, function: Callable[[Vector], Any], w: Vector, direction: Vector) -> Any:
         """Return the derivative at w along a direction, by fourth-order differences."""
@@ -564,7 +563,7 @@ class _Checks:
 
     def dual_terms(self) -> None:
         """Compare values, near and far, with tangents and with the least value: a gap is made of both."""
-        f, slopes, terms = self.f, range(self.size - num_intercepts(self.f.layout)), self.f.dual_terms()
+        f, slopes, terms = self.f, range(self.size - num_intercepts(self.f.layout)), cast(Any, self.f.dual_terms())
         for distance in np.geomspace(1e-2, 1e2, 20) if isinstance(terms, DualTerms) else ():
             w, v, ridge = self.draw(distance), self.draw(distance), terms.l2 * (np.arange(self.size) < len(slopes))
             (value, gradient), there = f.value_and_gradient(w), f.value(v)

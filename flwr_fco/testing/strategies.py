@@ -129,7 +129,7 @@ def _check(make: Callable[..., CompositeStrategy], tolerance: float | None) -> N
     for name, value in held.items():
         agree(getattr(before, name), value, f"a round changed state.{name} in place: `aggregate` returns new arrays")
         shape = np.shape(getattr(one.state, name))
-        good = (value.dtype, value.shape) == (np.float64, shape) or not value.ndim
+        good = (value.dtype == np.float64 and value.shape == shape) or not value.ndim
         require(good, f"state.{name} is {value.dtype}{value.shape}, then {shape}; expected float64, and one shape")
 
     before = one.state

@@ -154,3 +154,19 @@ def test_pickle_and_strided_and_read_only_duals(mirror_map, scales):
     assert np.array_equal(twin.conjugate_gradient(z), expected)
     if not isinstance(mirror_map, package.product.BoundProduct):
         assert np.array_equal(twin.retrieve(np.repeat(z, 2)[::2], 1.0, L1(0.1)), twin.retrieve(z, 1.0, L1(0.1)))
+
+
+WRONG = {
+    "gradient": (lambda self, w: 1.001 * w, "not inverse of gradient"),
+    "value": (lambda self, w: 0.499 * float(w @ w), "subgradient|is not <z, w>"),
+    "conjugate_gradient": (lambda self, z, out=None: z, "a view of"),
+    "retrieve": (lambda self, z, t, psi, out=None: psi.prox(z, 1.001 * t, out), "not the minimiser"),
+    "supports": (lambda self, psi: not psi.constraint, "supported=False, but retrieve returns"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_the_checker_finds_a_wrong_map(name):
+    wrong, message = WRONG[name]
+    with pytest.raises(AssertionError, match=message):
+        check_mirror_map(type("Wrong", (Euclidean,), {"kind": f"wrong-{name}", name: wrong})(), dimension=DIMENSION)
