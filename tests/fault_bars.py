@@ -3,8 +3,6 @@
 python tests/fault_bars.py            all strategies, 200 rounds each: some four minutes of one core
 python tests/fault_bars.py FedDAGT    these only; the page stays as it is
 python tests/fault_bars.py rivals     those of reproduction/rivals; the table of docs/reproduction/rivals.md
-python tests/fault_bars.py soak       six harsher kinds, 6 and 12 clients: some fourteen minutes of one core
-python tests/fault_bars.py soak 6 FedDAGT ...    with 6 clients, these strategies only
 python tests/fault_bars.py liar       one liar of ten in every round, or two that collude; the table of
                                       docs/benchmarks/robustness.md: some two minutes of one core; `liar rivals` too
 """
@@ -18,10 +16,10 @@ import numpy as np
 from faults import FaultyGrid, _changed, lying
 from fitting import fitting
 from flwr.app import Array, ArrayRecord
+from lies_of_one import regressions
 from problems import CONSTANTS, SADDLE, app_of, kind_of, trackers_of
 
 from flwr_fco.core.computing import single_threaded_blas
-from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1, Zero
 from flwr_fco.strategies import STRATEGIES, Everyone, Steps, Trimmed, method_of, run_of
 from flwr_fco.wire import flower as _flower
@@ -30,7 +28,7 @@ from reproduction.pooled import centralized_solution, saddle_point
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks" / "faults.md"
 RIVALS_PAGE = PAGE.parents[1] / "reproduction" / "rivals.md"
-CLIENTS, FEATURES, ROUNDS = 8, 6, 200
+CLIENTS, ROUNDS = 8, 200
 #: Sums over all rounds: what one reply has put into them stays there, divided by the number of rounds.
 REMEMBER = ("FastFedDA", "CFedDA", "MCFedDA")
 KINDS = {
@@ -81,18 +79,6 @@ BALANCED = {
     "FedDyn": [({"own": 1.0}, "mean")],
     "FiveGCS": [({"dual": 1.0}, "mean")],
 }
-
-
-def regressions(number=CLIENTS):
-    """Well-conditioned clients of equal size whose data follow different models."""
-    objectives = []
-    for m in range(number):
-        rng = np.random.default_rng((3, m))
-        features, _ = np.linalg.qr(rng.standard_normal((30, FEATURES)))
-        truth = np.array([2.0, -2.0, 1.0, 0.0, 0.0, 0.0]) + 0.3 * rng.standard_normal(FEATURES)
-        features *= np.sqrt(30)
-        objectives.append(LeastSquares(features, features @ truth, scale=0.5))
-    return objectives
 
 
 def saddles(number=CLIENTS, seed=4):
@@ -249,22 +235,6 @@ def table(names):
     return "\n".join(lines), held
 
 
-def soak(numbers, names):
-    """Hold the bar of every strategy under the harsher kinds; print what does not hold."""
-    held = cells = 0
-    for clients in numbers:
-        for name in names:
-            for kind in SOAK:
-                cells += 1
-                try:
-                    hold_the_bar(name, kind, ROUNDS, kinds=SOAK, clients=clients)
-                except Exception as failure:  # a run that ends is what the soak looks for
-                    print(f"{name}, {kind}, {clients} clients: {type(failure).__name__}: {failure}", flush=True)
-                else:
-                    held += 1
-        print(f"{clients} clients: {held} of {cells} hold", flush=True)
-
-
 # --- one liar in every round ----------------------------------------------------------------------------------------
 
 
@@ -346,28 +316,22 @@ def written(page, kind, command, text):
 
 def main():
     words = sys.argv[1:]
-    what = words.pop(0) if words[:1] in (["liar"], ["soak"]) else ""
-    given = tuple(int(word) for word in words if word.isdecimal())
-    names, pages = [word for word in words if not word.isdecimal()], (None, None)
+    liar = words[:1] == ["liar"]
+    names, pages = words[liar:], (None, None)
     if not names:
-        # FedNewton is done before the altered reply, and each number of its own is checked: see tests/liar_table.py.
+        # FedNewton is done before the altered reply, and each number of its own is checked.
         names, pages = [name for name in STRATEGIES if name != "FedNewton"], (PAGE, OTHER_PAGE)
     elif names == ["rivals"]:
         from reproduction.rivals import RIVALS
 
         names, pages = list(RIVALS), (RIVALS_PAGE, RIVALS_PAGE)
-    if what == "soak":
-        soak(given or (6, 12), names)
-    elif what == "liar":
-        text = liars(names)
-        if pages[1] is not None:
-            written(pages[1], "liars", "python tests/fault_bars.py liar", text)
+    if liar:
+        kind, command, text = "liars", "python tests/fault_bars.py liar", liars(names)
     else:
-        text, held = table(names)
-        summary = f"{held} of {len(names) * len(KINDS)} hold"
-        print(summary)
-        if pages[0] is not None:
-            written(pages[0], "bars", "python tests/fault_bars.py", f"{text}\n\n{summary}.")
+        kind, command, (text, held) = "bars", "python tests/fault_bars.py", table(names)
+        text += f"\n\n{held} of {len(names) * len(KINDS)} hold."
+    if pages[liar] is not None:
+        written(pages[liar], kind, command, text)
 
 
 if __name__ == "__main__":

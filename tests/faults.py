@@ -15,7 +15,6 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from flwr_fco.errors import ConfigurationError
 from flwr_fco.simulation.grid import CLIENT_APP_RAISED, InProcessGrid
 from flwr_fco.wire import flower as _flower
 
@@ -82,11 +81,6 @@ def _drop(delivery: Delivery) -> list[Message]:
 def _lose(delivery: Delivery) -> list[Message]:
     """Lose the message: it never reaches the client."""
     return []
-
-
-def _duplicate(delivery: Delivery) -> list[Message]:
-    """Reply twice."""
-    return _answers(delivery) * 2
 
 
 def _raise(delivery: Delivery) -> list[Message]:
@@ -221,21 +215,11 @@ def lying(factor: float) -> Fault:
     return fault
 
 
-def _lie(delivery: Delivery) -> list[Message]:
-    """Multiply every array of the reply by a number between -10 and 10."""
-    factor = float(delivery.rng.uniform(-10.0, 10.0))
-    return _changed(delivery, lambda arrays, metrics: _scale(arrays, factor))
-
-
-#: Faults of a client or of the network, by name; a mod can inject only the ones in :data:`_OF_A_CLIENT`.
+#: Faults of a client or of the network, by name.
 FAULTS: dict[str, Fault] = {
     fault.__name__.removeprefix("_"): fault
-    for fault in (_absurd, _corrupt, _drop, _duplicate, _garbage, _lie, _lose, _malformed, _raise, _restart)
+    for fault in (_absurd, _corrupt, _drop, _garbage, _lose, _malformed, _raise, _restart)
 }
-#: Faults that only a grid can inject, because they involve several messages or the node itself.
-_OF_A_GRID = ("delay", "leave")
-_OF_A_CLIENT = ("absurd", "corrupt", "garbage", "lie", "malformed", "raise", "restart")
-
 
 # --- injection -------------------------------------------------------------------------------------------------------
 
@@ -250,19 +234,8 @@ class _Schedule:
         rounds: Container[int] | None,
         partitions: Container[int] | None,
         message_types: Sequence[str],
-        names: Sequence[str],
     ) -> None:
         self.seed, self.rounds, self.partitions, self.message_types = seed, rounds, partitions, message_types
-        for fault, probability in faults.items():
-            if isinstance(fault, str) and fault not in names:
-                raise ConfigurationError(f"fault={fault!r}; expected a function or one of {', '.join(sorted(names))}")
-            if isinstance(probability, bool) or not isinstance(probability, int | float) or not 0 <= probability <= 1:
-                raise ConfigurationError(f"the probability of {_name(fault)} is {probability!r}; expected 0 to 1")
-        if sum(faults.values()) > 1.0 + 1e-9:
-            raise ConfigurationError(
-                f"the probabilities of the faults sum to {sum(faults.values()):g}; a reply meets one at most, so they "
-                "must sum to 1 or less"
-            )
         self.faults = dict(faults)
 
     def draw(self, message: Message, partition: int) -> tuple[str | Fault, np.random.Generator] | None:
@@ -304,9 +277,6 @@ class FaultyGrid(InProcessGrid):
         Rounds and partitions with faults; by default all of them.
     message_types : sequence of str, default ("train",)
         Types of the messages with faults.
-    joins : mapping of int to int, optional
-        Round in which a partition's node connects for the first time; by default all nodes are connected from the
-        start.
     absence : int or None, default 3
         Number of rounds that a node is absent after ``"leave"``; None for the rest of the run.
     missing : bool, default False
@@ -319,11 +289,6 @@ class FaultyGrid(InProcessGrid):
     ----------
     injected : list of Injected
         The faults injected so far.
-
-    Raises
-    ------
-    ConfigurationError
-        If a fault is unknown, or a probability is out of range.
 
     Examples
     --------
@@ -353,14 +318,12 @@ class FaultyGrid(InProcessGrid):
         rounds: Container[int] | None = None,
         partitions: Container[int] | None = None,
         message_types: Sequence[str] = ("train",),
-        joins: Mapping[int, int] | None = None,
         absence: int | None = 3,
         missing: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(client_app, num_nodes, **{"raise_errors": False, **options})
-        names = (*FAULTS, *_OF_A_GRID)
-        self.schedule = _Schedule(faults, seed, rounds, partitions, message_types, names)
+        self.schedule = _Schedule(faults, seed, rounds, partitions, message_types)
         self.absence, self.missing = absence, missing
         self.injected: list[Injected] = []
         self._round = 0
@@ -368,11 +331,6 @@ class FaultyGrid(InProcessGrid):
         #: Absent nodes: the round in which the node connects, its id and its context.
         self._away: list[tuple[int, int, Context]] = []
         self._new_ids = itertools.count(num_nodes + 2)
-        for partition, first in (joins or {}).items():
-            node_id = partition + 2
-            if first > 1:
-                self._away.append((first, node_id, self.contexts[node_id]))
-                self._disconnect(node_id)
 
     def get_node_ids(self) -> Sequence[int]:
         """Return the ids of the nodes that are connected for the next round."""
@@ -463,22 +421,17 @@ def fault_mod(
     Parameters
     ----------
     faults : mapping of (str or callable) to float
-        As for :class:`FaultyGrid`. Network faults (``"drop"``, ``"lose"``, ``"delay"``, ``"duplicate"``, ``"leave"``)
-        are refused, because a mod must return exactly one message.
+        As for :class:`FaultyGrid`, without the network's (``"drop"``, ``"lose"``, ``"delay"``, ``"leave"``): a mod
+        returns exactly one message.
     seed, rounds, partitions, message_types
         As for :class:`FaultyGrid`.
-
-    Raises
-    ------
-    ConfigurationError
-        If a fault is unknown or is not a client's, or a probability is out of range.
 
     Examples
     --------
     >>> from flwr_fco.client_apps import client_app
-    >>> app = client_app(lambda context: ..., mods=[fault_mod({"lie": 1.0}, partitions=[3])])
+    >>> app = client_app(lambda context: ..., mods=[fault_mod({"absurd": 1.0}, partitions=[3])])
     """
-    schedule = _Schedule(faults, seed, rounds, partitions, message_types, _OF_A_CLIENT)
+    schedule = _Schedule(faults, seed, rounds, partitions, message_types)
 
     def injecting(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
         partition = int(context.node_config.get("partition-id", context.node_id))

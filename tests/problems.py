@@ -77,6 +77,13 @@ def run(strategy, objectives, rounds, *, start=None, mods=(), **options):
     )
 
 
+def simulated(strategy, app, num_rounds, *, num_nodes=4, initial_arrays=None, **options):
+    """Simulate quietly, by default on four nodes from zeros."""
+    start = start_arrays() if initial_arrays is None else initial_arrays
+    given = {"num_nodes": num_nodes, "num_rounds": num_rounds, "initial_arrays": start, "progress": False}
+    return simulate(strategy, app, **given, **options)
+
+
 def problem(sizes=(30, 40, 20, 30, 25)):
     """Well-conditioned, heterogeneous, unequal sizes."""
     objectives = []

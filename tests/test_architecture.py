@@ -75,20 +75,11 @@ def test_a_module_imports_what_the_table_allows(module):
     assert violations(module, (PACKAGE / module).read_text(encoding="utf-8")) == []
 
 
-@pytest.mark.parametrize(
-    ("module", "line"),
-    [
-        ("kernels/prox.py", "from flwr_fco.errors import ConfigurationError"),
-        ("regularizers/separable.py", "from flwr_fco.wire import protocol"),
-        ("objectives/base.py", "import flwr.app"),
-        ("algorithms/dual_averaging.py", "from flwr.app import Message"),
-        ("strategies/primal_averaging.py", "from flwr.app import Message"),
-        ("strategies/primal_averaging.py", "from flwr_fco.client_apps import app"),
-        ("testing/strategies.py", "def f():\n    from flwr_fco import sklearn"),
-    ],
-)
-def test_the_check_sees_what_it_should_refuse(module, line):
-    assert violations(Path(module), line)
+def test_the_checks_see_what_they_should_refuse():
+    assert violations(Path("objectives/base.py"), "import flwr.app")
+    assert violations(Path("kernels/prox.py"), "def f():\n    from flwr_fco.errors import ConfigurationError")
+    assert private_names("from flwr_fco.core.layout import Layout")
+    assert private_names("from flwr_fco import datasets\ndatasets.base")
 
 
 OUTSIDE = ("main_job", "reproduction", "tools")
@@ -140,22 +131,6 @@ def test_what_builds_on_the_package_imports_public_names_only(folder):
     for path in (ROOT / folder).rglob("*.py"):
         if "tests" not in path.relative_to(ROOT).parts:
             assert private_names(path.read_text(encoding="utf-8")) == [], path
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "from flwr_fco.core.layout import Layout",
-        "from flwr_fco.regularizers.base import Regularizer",
-        "from flwr_fco.datasets import checked",
-        "import flwr_fco.wire.protocol",
-        "from flwr_fco import wire",
-        "from flwr_fco import regularizers\nregularizers.base",
-        "def f():\n    from flwr_fco.results import frame_of",
-    ],
-)
-def test_the_check_of_public_names_sees_what_it_should_refuse(line):
-    assert private_names(line)
 
 
 def test_nothing_in_the_package_imports_what_builds_on_it():

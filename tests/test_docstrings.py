@@ -60,12 +60,6 @@ def parameters_without_description(text):
     ]
 
 
-def test_a_bare_name_is_seen():
-    section = "Do.\n\nParameters\n----------\na : int\nb : int\n    A number.\nc : str\n\nReturns\n-------\nstr"
-    assert parameters_without_description(section) == ["a : int", "c : str"]
-    assert parameters_without_description("Do.") == []
-
-
 @pytest.mark.parametrize("part", sorted(PARTS))
 def test_every_entry_of_a_section_of_parameters_says_more_than_name_and_type(part):
     bare = []

@@ -19,23 +19,8 @@ ROOT = Path(__file__).parents[1]
 def built(tmp_path_factory):
     """Build wheel and sdist, and return their folder."""
     folder = tmp_path_factory.mktemp("dist")
-    subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "hatchling",
-            "build",
-            "--target",
-            "wheel",
-            "--target",
-            "sdist",
-            "--directory",
-            str(folder),
-        ],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-    )
+    build = f"-m hatchling build --target wheel --target sdist --directory {folder}".split()
+    subprocess.run([sys.executable, *build], cwd=ROOT, check=True, capture_output=True)
     return folder
 
 

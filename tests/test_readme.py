@@ -17,7 +17,6 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 STRATEGIES = (ROOT / "docs" / "reference" / "strategies.md").read_text(encoding="utf-8")
 INTO_FLOWER = (ROOT / "docs" / "get-started" / "into-flower.md").read_text(encoding="utf-8")
-WHEN = (ROOT / "docs" / "choose" / "when-it-pays.md").read_text(encoding="utf-8")
 QUICKSTART = README[README.index("## Quickstart") :]
 
 
@@ -51,18 +50,6 @@ def test_the_graph_agrees_as_its_comment_says(quickstart):
     assert names["result"].train_metrics_clientapp[400]["consensus-error"] == pytest.approx(float(tracked), rel=0.02)
 
 
-# By day tests/strategies/on_graphs compares methods with and without tracking.
-@pytest.mark.nightly
-def test_without_tracking_the_graph_does_not_agree(quickstart):
-    names = dict(quickstart)
-    (block,) = blocks_of(STRATEGIES)
-    exec(block, names)
-    biased = re.search(r"; DFedDA, without tracking: ([\d.]+)", block)[1]
-    without = exported.DFedDA(mixing=names["ring"](10), **names["options"])
-    result = names["simulate"](without, names["clients"], num_nodes=10, num_rounds=400, initial_arrays=names["start"])
-    assert result.train_metrics_clientapp[400]["consensus-error"] == pytest.approx(float(biased), rel=0.02)
-
-
 def test_the_server_app_runs_the_same_objects_to_the_same_bits(quickstart, capsys):
     names = dict(quickstart)
     (block,) = blocks_of(INTO_FLOWER)
@@ -76,12 +63,6 @@ def test_the_server_app_runs_the_same_objects_to_the_same_bits(quickstart, capsy
         run_of(names["strategy"]).primal_arrays()["coefficients"].numpy(),
         quickstart["result"].arrays["coefficients"].numpy(),
     )
-
-
-def test_the_layout_names_the_places_that_people_look_for():
-    layout = (ROOT / "docs" / "contribute" / "architecture.md").read_text(encoding="utf-8").partition("## Layout")[2]
-    for place in ("strategies", "client_apps", "tests", "examples"):
-        assert f"{place}](" in layout
 
 
 def test_it_is_short_and_leads_to_everything():
@@ -107,40 +88,6 @@ def test_every_page_is_on_the_site():
         index = page.parent / "index.md"
         if page != index and index.is_file():
             assert page.stem in index.read_text(encoding="utf-8").splitlines(), page
-
-
-def gaps_of_the_full_run():
-    """Return the medians of `fco-when` by what varies and its value, then by method."""
-    page = (ROOT / "docs" / "reproduction" / "details" / "fco-when.md").read_text(encoding="utf-8")
-    found = {}
-    for table in page.split("\n\n"):
-        rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
-        if table.startswith("| ") and rows[-1][0] == "FedDAGT":
-            for column, value in enumerate(rows[0][1:], start=1):
-                numbers = {row[0]: float(row[column].split()[0]) for row in rows[2:]}
-                found[rows[0][0].split(",")[0].split(" of the ")[0], float(value)] = numbers
-    return found
-
-
-def test_when_it_pays_says_what_its_table_says():
-    gaps = gaps_of_the_full_run()
-    assert len(gaps) == 15
-    rows = [
-        [cell.strip() for cell in line.strip("|").split("|")]
-        for line in WHEN[WHEN.index("| what varies") : WHEN.index("- **Noise")].splitlines()[3:]
-        if line.startswith("|")
-    ]
-    varied, seen = "", 0
-    for what, value, lead, tracked in rows:
-        varied = what.split(",")[0].split(" of the ")[0] if what else varied
-        key = (varied, float(re.match(r"[\d.]+", value)[0]))
-        key = next(own for own in gaps if own[0].startswith(key[0]) and own[1] == key[1])
-        own = gaps[key]
-        best = min(own[name] for name in ("FedMid", "FedMidOSP", "FedAvgSubgradient"))
-        assert float(lead.split(",")[0]) == pytest.approx(best / own["FedDualAvg"], rel=0.03), key
-        assert float(tracked) == pytest.approx(own["FedDAGT"] / own["FedDualAvg"], abs=6e-3), key
-        seen += 1
-    assert seen == 10
 
 
 def test_there_are_exactly_two_commands():

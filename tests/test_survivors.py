@@ -9,7 +9,7 @@ from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 from flwr.app import Message as FlowerMessage
 from flwr.clientapp import ClientApp
 from lies_of_one import regressions, run
-from problems import changed, flat
+from problems import changed, flat, simulated
 from quadratics import Quadratic
 
 from flwr_fco.algorithms import GradientTracking
@@ -134,14 +134,7 @@ def test_the_step_of_our_clients_is_no_longer_than_what_they_have_trained():
     from flwr_fco.client_apps import client_app
 
     start = {"x": np.array([2.0, 0.0])}
-    simulate(
-        strategy,
-        client_app(lambda context: objective),
-        num_nodes=2,
-        num_rounds=1,
-        initial_arrays=start,
-        progress=False,
-    )
+    simulated(strategy, client_app(lambda context: objective), 1, num_nodes=2, initial_arrays=start)
     # A gradient of 2 - 1 at the entry that is not 0.
     assert strategy.state.dual[0] == pytest.approx(2.0 - 0.1 * 1.0, rel=1e-12)
 

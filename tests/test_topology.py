@@ -180,12 +180,3 @@ def test_missing_nodes_keep_to_themselves(graph):
                 for j in set(range(graph.num_nodes)) - set(missing.tolist()) - {m}:
                     assert u[m, j] == graph.mixing[m, j]
     assert effective_mixing(graph.mixing, []) is graph.mixing
-
-
-@pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int64])
-def test_numbers_of_nodes_may_be_numpys(kind):
-    for make in (*topology.TOPOLOGIES.values(), lambda m: topology.erdos_renyi(m, 0.5, seed=3)):
-        assert make(kind(100)) == make(100)
-    for make in (topology.grid, topology.torus):
-        assert make(kind(15), kind(14)) == make(15, 14)
-    assert from_edges(np.array([[0, 1], [1, 2]], dtype=kind), kind(3)) == from_edges([(0, 1), (1, 2)], 3)

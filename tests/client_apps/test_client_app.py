@@ -6,7 +6,7 @@ import sys
 import cloudpickle
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord
+from flwr.app import Array
 from problems import FEATURES, clients, run, solved_by, start_arrays
 
 from flwr_fco.client_apps import client_app, find_solver, training
@@ -112,11 +112,6 @@ def test_what_is_no_objective_is_refused():
         go(client_app(lambda context: 3))
 
 
-def test_an_error_about_what_was_loaded_does_not_hold_the_data():
-    with pytest.raises(ClientError, match="load_objective returned a tuple; expected an Objective"):
-        go(client_app(lambda context: (np.full((4, 2), 0.125), np.ones(4))))
-
-
 def test_what_cannot_load_an_objective_is_refused_at_once():
     with pytest.raises(ConfigurationError, match="load_objective is a LeastSquares; expected a function"):
         client_app(clients()[0])
@@ -140,13 +135,6 @@ def test_a_local_solver_is_a_pure_function():
     primal = Euclidean().retrieve(dual.copy(), 0.5, L1(0.3).bind(objective.layout))
     np.testing.assert_allclose(uplink.vectors["increment"], -0.1 * objective.gradient(primal), rtol=1e-13)
     assert (uplink.elapsed, uplink.steps, state) == (0.1, 1, None)
-
-
-def test_the_same_generator_gives_the_same_bits():
-    objective = clients()[0]
-    downlink = Downlink(plan(batch_size=5), {"dual": np.zeros(FEATURES + 1)}, client_lr=0.1)
-    one, two = (find_solver("dual_averaging")(downlink, objective, None, np.random.default_rng(4))[0] for _ in range(2))
-    np.testing.assert_array_equal(one.vectors["increment"], two.vectors["increment"])
 
 
 class Counting(LeastSquares):
@@ -199,21 +187,6 @@ def test_buffers_travel_both_ways(monkeypatch):
     assert result.evaluate_metrics_clientapp[2]["count"] == result.arrays["count"].numpy()
 
 
-def test_buffers_that_the_objective_does_not_have_are_refused(monkeypatch):
-    read = training.read_downlink
-    monkeypatch.setattr(
-        training,
-        "read_downlink",
-        lambda *arguments, **options: read(*arguments, **options)._replace(pass_through={"count": np.array(10)}),
-    )
-    start = start_arrays()
-    start["count"] = Array(np.array(4))
-    objectives = clients()
-    app = client_app(lambda context: objectives[context.node_config["partition-id"]])
-    with pytest.raises(ClientError, match="LeastSquares has none"):
-        simulate(strategy(), app, num_nodes=4, num_rounds=1, initial_arrays=start, progress=False)
-
-
 def test_an_algorithm_that_the_client_does_not_have_is_named():
     with pytest.raises(ConfigurationError, match=r"'quantum_descent'; this client knows .*, dual_averaging, "):
         find_solver("quantum_descent")
@@ -231,18 +204,6 @@ def test_a_solver_of_ones_own():
     np.testing.assert_allclose(
         ours.arrays["coefficients"].numpy(), theirs.arrays["coefficients"].numpy(), rtol=0, atol=1e-15
     )
-
-
-def test_features_in_float32_and_memory_mapped(tmp_path):
-    features = np.random.default_rng(0).standard_normal((20, FEATURES)).astype(np.float32)
-    np.save(tmp_path / "features.npy", features)
-    mapped = np.load(tmp_path / "features.npy", mmap_mode="r")
-    results = []
-    for data in (features, mapped):
-        objective = LeastSquares(data, np.arange(20.0))
-        results.append(go(client_app(lambda context, objective=objective: objective)).arrays)
-    assert isinstance(results[0], ArrayRecord)
-    assert results[0] == results[1]
 
 
 @pytest.mark.parametrize(("name", "frozen"), [("flwr-clientapp", True), ("notebook", False)])

@@ -12,7 +12,7 @@ from flwr_fco.core.layout import Layout
 from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, MirrorMap, PNorm, Product, SimplexEntropy
 from flwr_fco.regularizers import L1, Box, L1Ball, PerParameter, Simplex, Zero
 from flwr_fco.testing import check_mirror_map, check_pair
-from flwr_fco.testing.mirror_maps import REGULARIZERS
+from flwr_fco.testing.functions import REGULARIZERS
 
 DIMENSION = 8
 LAYOUT = Layout.from_arrays({"x": np.zeros(3), "y": np.zeros((2, 2)), "intercept": np.zeros(1)}, apply_to=["x", "y"])
@@ -61,11 +61,18 @@ def test_every_exported_class_has_an_example_and_a_name(cls):
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.nightly)])
 @together(("mirror_map", "scales"), EXAMPLES)
 def test_contract(mirror_map, scales, seed):
-    if isinstance(mirror_map, package.product.BoundProduct):
-        regularizers = [psi.bind(LAYOUT) for psi in REGULARIZERS]
-    else:
-        regularizers = None
-    check_mirror_map(mirror_map, dimension=DIMENSION, seed=seed, scales=scales, regularizers=regularizers)
+    product = isinstance(mirror_map, package.product.BoundProduct)
+    regularizers = [psi.bind(LAYOUT) if product else psi for psi in REGULARIZERS]
+    check_mirror_map(mirror_map, dimension=DIMENSION, seed=seed, regularizers=regularizers)
+
+
+@together(("mirror_map", "scales"), EXAMPLES)
+def test_duals_of_every_size_that_a_map_claims_have_finite_points_in_their_direction(mirror_map, scales):
+    for scale in scales:
+        for z in np.random.default_rng(0).normal(size=(3, DIMENSION)):
+            w = mirror_map.conjugate_gradient(scale * z)
+            assert np.isfinite(w).all(), scale
+            assert z @ (w - mirror_map.start(DIMENSION)) >= -1e-12 * np.abs(w).max(), scale
 
 
 @together(("mirror_map", "scales"), EXAMPLES)
@@ -85,7 +92,9 @@ def test_single_element(mirror_map, scales):
         mirror_map = DiagonalMetric(np.full(1, 3.0))
     if isinstance(mirror_map, package.product.BoundProduct):
         pytest.skip("has as many elements as its arrays")
-    check_mirror_map(mirror_map, dimension=1, scales=scales)
+    check_mirror_map(mirror_map, dimension=1)
+    for scale in scales:
+        assert np.isfinite(mirror_map.conjugate_gradient(np.array([scale]))).all()
 
 
 @together(("mirror_map", "scales"), EXAMPLES)
@@ -130,3 +139,19 @@ def test_pickle_and_strided_and_read_only_duals(mirror_map, scales):
     assert np.array_equal(twin.conjugate_gradient(z), expected)
     if not isinstance(mirror_map, package.product.BoundProduct):
         assert np.array_equal(twin.retrieve(np.repeat(z, 2)[::2], 1.0, L1(0.1)), twin.retrieve(z, 1.0, L1(0.1)))
+
+
+WRONG = {
+    "gradient": (lambda self, w: 1.001 * w, "not inverse of gradient"),
+    "value": (lambda self, w: 0.499 * float(w @ w), "subgradient|is not <z, w>"),
+    "conjugate_gradient": (lambda self, z, out=None: z, "a view of"),
+    "retrieve": (lambda self, z, t, psi, out=None: psi.prox(z, 1.001 * t, out), "not the minimiser"),
+    "supports": (lambda self, psi: not psi.constraint, "supported=False, but retrieve returns"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_the_checker_finds_a_wrong_map(name):
+    wrong, message = WRONG[name]
+    with pytest.raises(AssertionError, match=message):
+        check_mirror_map(type("Wrong", (Euclidean,), {"kind": f"wrong-{name}", name: wrong})(), dimension=DIMENSION)

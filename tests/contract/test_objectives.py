@@ -136,6 +136,38 @@ def test_more_rows_than_a_kernel_takes_at_a_time_keep_the_contract():
     check_objective(_cox(n=201))
 
 
+@together("cls", FACTORIES)
+@together("n", [23, 300])
+def test_a_step_may_be_taken_in_place(cls, n):
+    objective, rng = FACTORIES[cls](n=n, l2=0.3), np.random.default_rng(2)
+    for batch in (None, np.array([5]), rng.permutation(n)[:6], np.array([5, 5, 9])):
+        w = rng.normal(size=objective.layout.size)
+        expected = w - 0.1 * objective.gradient(w, batch)
+        objective.add_gradient(w, batch, -0.1, w)
+        np.testing.assert_allclose(w, expected, rtol=1e-13)
+
+
+@together("cls", [Huber, LeastSquares, Logistic, MultinomialLogistic, Poisson])
+def test_features_in_float32_or_a_memory_map_are_read_where_they_are_and_summed_in_float64(cls, tmp_path, monkeypatch):
+    features, rng = 0.3 * _data(200, 31, np.float32)[0], np.random.default_rng(3)
+    labels = {Huber: 2.0 * rng.normal(size=200), LeastSquares: rng.normal(size=200)}.get(cls, rng.integers(0, 2, 200))
+    np.save(tmp_path / "features.npy", features)
+    mapped = np.load(tmp_path / "features.npy", mmap_mode="r")
+    wide, one, other = (cls(own, labels) for own in (features.astype(np.float64), features, mapped))
+    assert np.shares_memory(one.features, features)
+    assert np.shares_memory(other.features, mapped)
+    w, batch = rng.normal(size=wide.layout.size) / 30.0, np.arange(0, 200, 7)
+    w.flags.writeable = False
+    np.testing.assert_array_equal(other.gradient(w, batch), one.gradient(w, batch))
+    np.testing.assert_array_equal(cls(np.asfortranarray(features), labels).gradient(w), one.gradient(w))
+    np.testing.assert_allclose(one.gradient(w, batch), wide.gradient(w, batch), rtol=1e-10, atol=1e-14)
+    if cls is not Poisson:
+        for norm in ("l2", "l1"):
+            np.testing.assert_allclose(one.lipschitz(norm), wide.lipschitz(norm), rtol=1e-12)
+    monkeypatch.setattr("flwr_fco.objectives._linear.CHUNK", 64)
+    np.testing.assert_allclose(one.value(w), wide.value(w), rtol=1e-13)
+
+
 class _Broken(Objective):
     """A correct objective to break in one place."""
 
@@ -274,20 +306,24 @@ def _value_and_gradient(value=1.0, gradient=1.0, batch_value=1.0, batch_gradient
         ),
         ("value", lambda self, w: np.float64(self.inner.value(w)), "Python float"),
         ("value", _mutating, "in place"),
-        ("value_and_gradient", _value_and_gradient(value=1.001), r"\[0\]=.* differs from value"),
+        ("value_and_gradient", _value_and_gradient(value=1.001), r"\[0\] differs from value"),
         ("value_and_gradient", _value_and_gradient(gradient=1.001), "differs from gradient"),
-        ("value_and_gradient", _value_and_gradient(batch_value=1.001), "batches, weighted by batch size, average"),
-        ("value_and_gradient", _value_and_gradient(batch_value=np.nan), "by batch size, average to nan"),
+        (
+            "value_and_gradient",
+            _value_and_gradient(batch_value=1.001),
+            "the values of an epoch.s batches do not average to value",
+        ),
+        ("value_and_gradient", _value_and_gradient(batch_value=np.nan), "do not average to .*: nan instead of"),
         ("value_and_gradient", _value_and_gradient(batch_gradient=1.001), r"differs from gradient\(w, batch\)"),
         ("hessian_product", lambda self, w, v: 1.001 * self.inner.hessian_product(w, v), "hessian_product"),
         ("hessian_block", lambda self, w, on: 1.001 * self.inner.hessian_block(w, on), "hessian_block"),
-        ("hessian_block", lambda self, w, on: self.inner.hessian_block(w, on)[1:], "hessian_block of .* has shape"),
-        ("along", _along(value=1e-3), r"along.* is .*, the value there"),
-        ("along", _along(slope=1.001), "has the slope"),
+        ("hessian_block", lambda self, w, on: self.inner.hessian_block(w, on)[1:], "hessian_block.* has shape"),
+        ("along", _along(value=1e-3), "not the value there"),
+        ("along", _along(slope=1.001), "not the slope there"),
         ("along", _along(step=1e-3), r"along.*gradient\(.*\) is off"),
         ("along", _along(start=1e-3), "along"),
-        ("metrics", lambda self, w: {"loss": np.float64(self.inner.value(w))}, "Python number"),
-        ("metrics", lambda self, w: {"mse": 0.0}, "no 'loss'"),
+        ("metrics", lambda self, w: {"loss": np.float64(self.inner.value(w))}, "Python numbers"),
+        ("metrics", lambda self, w: {"mse": 0.0}, "among them 'loss'"),
         ("metrics", lambda self, w: {"loss": 2.0 * self.inner.value(w)}, "differs from value"),
         ("lipschitz", lambda self, norm="l2": 0.3 * self.inner.lipschitz(norm), "lipschitz"),
         ("strong_convexity", lambda self: 2.0 * self.inner.lipschitz(), "strong_convexity"),
@@ -296,9 +332,9 @@ def _value_and_gradient(value=1.0, gradient=1.0, batch_value=1.0, batch_gradient
         ("dual_terms", lambda self: DualTerms("squares", l2=9.0), "not convex, or has another l2"),
         ("batches", _drops_last, "last partial"),
         ("batches", _draws_with_replacement, "exactly once"),
-        ("batches", _ignores_per_step, "per_step=2"),
+        ("batches", _ignores_per_step, "2 a step"),
         ("batches", _one_step_less, r"Steps\("),
-        ("batches", _draws_from_elsewhere, "equal generators"),
+        ("batches", _draws_from_elsewhere, "generators of the same seed"),
         ("buffers", lambda self: {"count": np.array(0)}, "not optimised"),
         ("load_buffers", lambda self, buffers: None, "load_buffers takes a name"),
     ],
@@ -369,7 +405,7 @@ def test_the_unbroken_loss_with_a_kink_passes():
         ("gradient", _half_intercept, "no subgradient"),
         ("value", lambda self, w: -self.inner.value(w), "no subgradient"),
         ("strong_convexity", lambda self: 2.0 * self.inner.l2, "strong convexity is less"),
-        ("lipschitz", lambda self, norm="l2": 1e9, "whose gradient jumps"),
+        ("lipschitz", lambda self, norm="l2": 1e9, "where the gradient jumps"),
         ("hessian_product", _curvature, "smooth = False"),
         ("hessian_block", lambda self, w, on: np.ones(1), "smooth = False"),
     ],

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from fitting import fitting
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import kind_of
+from problems import kind_of, simulated
 from representatives import by_class
 from scipy import sparse
 from together import together
@@ -17,7 +17,6 @@ from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Tra
 from flwr_fco.objectives.design import Design, SparseDesign
 from flwr_fco.objectives.duality import duality_terms
 from flwr_fco.regularizers import L1, Zero
-from flwr_fco.simulation import simulate
 from flwr_fco.sklearn import FederatedLasso, FederatedLogisticRegression
 from flwr_fco.strategies import Epochs, Steps, method_of, run_of
 from flwr_fco.wire.questions import SLOPES
@@ -215,13 +214,12 @@ def make_strategy(name, **given):
 
 def trained(strategy, objectives, rounds=4):
     start = {name: np.zeros(shape) for name, shape in objectives[0].layout.shapes.items()}
-    simulate(
+    simulated(
         strategy,
         client_app(lambda context: objectives[context.node_config["partition-id"]]),
+        rounds,
         num_nodes=len(objectives),
-        num_rounds=rounds,
         initial_arrays=start,
-        progress=False,
     )
     return run_of(strategy).algorithm.retrieve(run_of(strategy).problem, strategy.state)
 

@@ -3,14 +3,13 @@
 import numpy as np
 import pytest
 from newton import numbers, objective_value, point, solved
-from problems import app_of
+from problems import app_of, simulated
 from scipy.sparse import csr_array
 
 from flwr_fco.callbacks import EarlyStopping
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import CoxRegression, Huber, LeastSquares, Logistic, Poisson
 from flwr_fco.regularizers import L1, L2Squared, Zero
-from flwr_fco.simulation import simulate
 from flwr_fco.strategies import FedDAGT, FedDualAvg, Steps, Strengths
 from reproduction.pooled import centralized_solution, certify
 
@@ -424,15 +423,7 @@ def test_first_order_methods_stop_at_a_certificate(family, strategy):
     options |= {"certificate_every": 10}
     run = strategy(regularizer=psi, min_train_nodes=1, min_available_nodes=1, **options)
     zeros = {name: np.zeros(shape) for name, shape in sites[0].layout.shapes.items()}
-    result = simulate(
-        run,
-        app_of(sites),
-        num_nodes=len(sites),
-        num_rounds=600,
-        initial_arrays=zeros,
-        callbacks=[stop],
-        progress=False,
-    )
+    result = simulated(run, app_of(sites), 600, num_nodes=len(sites), initial_arrays=zeros, callbacks=[stop])
     found = certify(sites, None, psi, point(result, sites[0]))
     assert found.kind == "duality-gap"
     # Dual averaging is slow, but on its way.

@@ -1,6 +1,5 @@
 """The strategies, through `simulate`, against implementations from the papers; `rivals` has two from memory."""
 
-import ast
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +26,7 @@ from flwr_fco import (
     client_app,
     simulate,
 )
-from flwr_fco.strategies import Average, Minimise, Reference, Stage
+from flwr_fco.strategies import Minimise, Reference, Stage
 from flwr_fco.topology import chain
 from reproduction.data.saddle_objectives import QuadraticSaddle
 from reproduction.rivals import DecoupledProx, FedCM, Scaffnew
@@ -106,16 +105,6 @@ def test_gradient_tracking(kind, graph, more):
     agree(strategy.state.dual, oracle if graph else oracle[0])
 
 
-@pytest.mark.parametrize("window", [None, 5, 50])
-def test_averages_of_the_last_rounds(window):
-    objectives, p, seen = quadratics(COUNT, SIZE), 4.0, []
-    given = options(mirror_map=PNorm(p), tracker_start="zero", output=Average(window))
-    _, ours = run(FedDAGT(**given), objectives, START, WORK["rounds"])
-    mixing = np.full((COUNT, COUNT), 1.0 / COUNT)
-    gradient_tracking.tracked([f.gradient for f in objectives], START, mixing, p=p, seen=seen, **RATES, **WORK)
-    agree(ours, np.mean(seen[-(window or len(seen)) :], axis=0))
-
-
 @pytest.mark.parametrize(("kind", "graph"), [(MultistepReFedDAGT, False), (DReFedDAGT, True)])
 @pytest.mark.parametrize(("window", "newest"), [(None, False), (3, True), (6, False), (9, True)])
 def test_stages(kind, graph, window, newest):
@@ -171,15 +160,3 @@ def test_scaffnew_is_rand_prox_whose_proximal_map_is_the_mean():
     strategy = Scaffnew(coin="periodic", fraction_evaluate=0.0, **given)
     _, ours = run(strategy, objectives, START, WORK["rounds"])
     agree(ours, rivals.rand_prox([f.gradient for f in objectives], START, rounds=WORK["rounds"], **given))
-
-
-def test_they_import_numpy_only_and_are_short():
-    for path in HERE.glob("*.py"):
-        if path.name in ("__init__.py", Path(__file__).name):
-            continue
-        text = path.read_text(encoding="utf-8")
-        nodes = list(ast.walk(ast.parse(text)))
-        assert not any(isinstance(node, ast.ImportFrom) for node in nodes), path.name
-        names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-        assert names == {"numpy"}, path.name
-        assert text.count("\n") <= 75, path.name

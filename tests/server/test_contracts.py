@@ -176,11 +176,6 @@ def test_an_epoch_counts_draws_and_a_step_takes_two():
     assert FirstOrder(steps=5, batch_size=10).num_draws(25, per_step=2) == 10
 
 
-def test_steps_and_epochs_exclude_each_other():
-    with pytest.raises(ConfigurationError, match="give one of them"):
-        FirstOrder(steps=1, epochs=1)
-
-
 def test_a_strategy_that_says_half_of_what_its_clients_remember_is_refused():
     with pytest.raises(ConfigurationError, match="takes MemoryOptions, but its clients remember nothing"):
         type("Half", (ProximalPoint,), {}, algorithm=DualAveraging)()

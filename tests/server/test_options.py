@@ -23,6 +23,7 @@ from flwr_fco.server.options import _NOT_IN_EVERY_METHOD, parameter_entries
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import (
     STRATEGIES,
+    Arrays,
     Average,
     Bounds,
     CompositeStrategy,
@@ -39,15 +40,20 @@ from flwr_fco.strategies import (
     FedMid,
     FedNewton,
     FeDualEx,
+    Last,
+    Ledger,
     MemoryOptions,
+    Minimise,
     MultistepReFedDAGT,
     Participation,
     Steps,
     Trimmed,
+    Unmodified,
     Wire,
     run_of,
 )
 from flwr_fco.wire import flower
+from flwr_fco.work import FirstOrder
 
 ALL = together("cls", STRATEGIES.values())
 
@@ -123,6 +129,19 @@ def test_a_strategy_of_ones_own_has_its_own_arguments():
         ({"weighting": "size"}, "weighting='size' is a str; expected 'examples' or 'uniform'"),
         ({"output": "average"}, "output='average' is a str; expected 'last' or 'shadow' or a Last or an Average"),
         ({"bounds": {"max_ratio": 2}}, "is a dict; expected a Bounds"),
+        ({"mirror_map": "euclidean"}, "mirror_map='euclidean'"),
+        ({"client_lr": 0.0}, "client_lr=0.0"),
+        ({"client_lr": True}, "client_lr=True"),
+        ({"server_lr": -1}, "server_lr=-1"),
+        ({"work": 3}, "work=3 is a int; expected a FirstOrder"),
+        ({"work": Epochs}, r"work=Epochs is a function; call it: Epochs\(...\)"),
+        ({"seed": -1}, "seed=-1"),
+        ({"seed": 2**32}, "seed=4294967296"),
+        ({"participation": Everyone()}, "expected a Participation"),
+        ({"participation": Participation}, r"expected a .*, such as Participation\(...\)"),
+        ({"arrays": "*"}, "expected an Arrays"),
+        ({"output": "shadow"}, r"work=Steps\(\.\.\.\)"),
+        ({"client": "changed"}, "client='changed'"),
         ({"density": 1.5}, "density=1.5; expected a number between 0 and 1, or a Density"),
     ],
 )
@@ -250,36 +269,6 @@ def test_what_belongs_into_an_option_object_is_told_where(options, message):
         FedDualAvg(**options)
 
 
-@together(
-    ("kind", "option", "written"),
-    [
-        (DualFL, "node_timeout", "participation=Everyone(node_timeout=3)"),
-        (DualFL, "min_replies", "participation=Everyone(min_replies=3)"),
-        (FedDualAvg, "node_timeout", "participation=Participation(node_timeout=3)"),
-        (MultistepReFedDAGT, "sparsity", "reference=Reference(sparsity=3)"),
-        (FedDAGT, "sparsity", "output=Last(nonzeros=3)"),
-    ],
-)
-def test_of_several_objects_the_one_is_advised_that_the_strategy_takes(kind, option, written):
-    with pytest.raises(UnknownOptionError, match=re.escape(f"has no such option; write {written}")):
-        kind(**{option: 3})
-
-
-@together(
-    ("kind", "option"),
-    [
-        (FedNewton, "local_steps"),
-        (DualFL, "local_steps"),
-        (FedDualAvg, "rule"),
-        (FedDualAvg, "evict_after"),
-        (FedDualAvg, "ledger_bytes"),
-    ],
-)
-def test_no_option_object_is_advised_that_the_strategy_does_not_take(kind, option):
-    with pytest.raises(UnknownOptionError, match=f"{option}=3: {kind.__name__} has no such option; (did|help)"):
-        kind(**{option: 3})
-
-
 #: What users of other libraries give, and of option objects what they give without the object.
 GUESSES = (
     {"window": 3, "output_window": 3, "sparsity": 9, "trim": 0.1, "client_weights": {0: 1.0}, "l1": 0.1, "lam": 0.1}
@@ -375,6 +364,30 @@ def test_what_a_method_cannot_have_is_not_advised_by_another_name(option, meant)
         (lambda: Density(0.1, "rows"), "expected 'layers' or 'global'"),
         (lambda: Average(0), "expected a whole number >= 1, or None"),
         (lambda: Average(2.5), "expected a whole number or None"),
+        (lambda: FirstOrder(steps=3, epochs=1), "give one of them"),
+        (lambda: Steps(0), "Steps=0; expected a whole number >= 1"),
+        (lambda: Steps(None), "Steps=None is a NoneType; expected a whole number"),
+        (lambda: Epochs(0), "Epochs=0; expected a whole number >= 1"),
+        (lambda: Epochs(1, batch_size=2.5), "batch_size=2.5"),
+        (lambda: FirstOrder(epochs=0), "epochs=0; expected a whole number >= 1"),
+        (lambda: Minimise(max_iterations=None), "max_iterations=None is a NoneType; expected a whole number"),
+        (lambda: Minimise(tolerance=10**400), "expected a finite number > 0"),
+        (lambda: Minimise(engine=np.ones(2)), "engine=.*; expected one of"),
+        (lambda: Minimise(rule=np.ones(2)), "rule=.*; expected"),
+        (lambda: Ledger(10**400), "expected a whole number from 0 to"),
+        (lambda: Ledger(max_bytes=-1), "max_bytes=-1"),
+        (lambda: Participation(min_replies=0), "min_replies=0; expected a whole number >= 1"),
+        (lambda: Participation(node_timeout="x"), "node_timeout='x' is a str; expected a number"),
+        (lambda: Participation(node_timeout=float("inf")), "expected a finite number >= 0, of seconds"),
+        (lambda: Participation(choose_nodes=[1, 2]), r"choose_nodes=\[1, 2\] is a list; expected a function"),
+        (lambda: Everyone(evict_after=0), "evict_after=0"),
+        (lambda: Everyone(on_missing="wait"), "on_missing='wait'"),
+        (lambda: Arrays(scope="all"), "scope='all'"),
+        (lambda: Arrays(apply_to=3), "apply_to=3 is a int; expected a string or a sequence of a string or None"),
+        (lambda: Wire(dtype="float16"), "dtype='float16'"),
+        (lambda: Wire(sparse="auto"), "sparse='auto' is a str; expected True or False"),
+        (lambda: Unmodified(threshold_per_round=-1.0), "threshold_per_round=-1.0; expected a finite number > 0"),
+        (lambda: Last(nonzeros=0), "nonzeros=0; expected a whole number >= 1"),
         (lambda: Trimmed(0.5), "expected a number from 0 to 0.5, exclusive"),
         (lambda: Trimmed(float("nan")), "expected a number from 0 to 0.5, exclusive"),
     ],

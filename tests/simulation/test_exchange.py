@@ -246,23 +246,6 @@ def test_where_everyone_must_take_part_a_bad_answer_is_asked_again(monkeypatch):
     ]
 
 
-def test_a_solver_may_use_its_arrays_again(monkeypatch):
-    scratch = np.empty(7)
-
-    def reusing(downlink, objective, state, rng):
-        uplink, state = find_solver("subgradient")(downlink, objective, state, rng)
-        scratch[:] = uplink.vectors["increment"]
-        return uplink._replace(vectors={"increment": scratch}), state
-
-    own = solved_by(FedAvgSubgradient, "test-reusing", reusing)
-
-    one, other = (
-        outcome(InProcessGrid(app_of(clients()), 4), cls(client_lr=0.02, fraction_evaluate=0.0), start_arrays())
-        for cls in (own, FedAvgSubgradient)
-    )
-    assert one[:2] == other[:2]
-
-
 def test_no_client_can_change_what_another_one_reads(monkeypatch):
     def greedy(downlink, objective, state, rng):
         with pytest.raises(ValueError, match="read-only"):

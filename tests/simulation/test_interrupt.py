@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp.strategy import FedAvg
+from problems import simulated
 
 from flwr_fco import L1, FedDualAvg, LeastSquares, client_app, simulate
 from flwr_fco.errors import RunInterrupted
@@ -62,14 +63,7 @@ def test_a_script_may_stop_there():
 def test_a_foreign_strategy_ends_in_a_short_interrupt():
     strategy = FedAvg(fraction_evaluate=0.0, min_available_nodes=2)
     with pytest.raises(KeyboardInterrupt, match="its result so far is lost"):
-        simulate(
-            strategy,
-            _pressing,
-            num_nodes=2,
-            num_rounds=5,
-            initial_arrays=_START,
-            progress=False,
-        )
+        simulated(strategy, _pressing, 5, num_nodes=2, initial_arrays=_START)
 
 
 def _pressing(message, context):

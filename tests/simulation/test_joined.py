@@ -7,11 +7,11 @@ from together import together
 
 from flwr_fco.core.sparse import SparseVector
 from flwr_fco.regularizers import L1
-from flwr_fco.simulation import Processes, simulate
+from flwr_fco.simulation import Processes
 from flwr_fco.simulation.worker import Joined, joined
 from flwr_fco.strategies import FedDualAvg
 from flwr_fco.wire.uplink import Sent
-from tests.problems import SIZES, app_of, clients, start_arrays
+from tests.problems import SIZES, app_of, clients, simulated
 
 
 def sent(seed=0, size=5, names=("increment", "control"), digest="", units=()):
@@ -78,13 +78,11 @@ def test_a_worker_imports_nothing_from_where_the_user_happens_to_be(tmp_path, mo
     monkeypatch.chdir(tmp_path)
     app = app_of(clients())
     with Processes(1) as workers:
-        result = simulate(
+        result = simulated(
             FedDualAvg(regularizer=L1(0.1), client_lr=0.02, fraction_evaluate=0.0),
             app,
+            2,
             num_nodes=len(SIZES),
-            num_rounds=2,
-            initial_arrays=start_arrays(),
             engine=workers,
-            progress=False,
         )
     assert len(result.train_metrics_clientapp) == 2

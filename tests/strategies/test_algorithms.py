@@ -5,10 +5,9 @@ import pytest
 from problems import FEATURES, clients, flat, run
 
 from flwr_fco.core.computing import random_generator
-from flwr_fco.regularizers import L1, L1Ball, Zero
+from flwr_fco.regularizers import L1
 from flwr_fco.strategies import (
     Arrays,
-    Average,
     Epochs,
     FedAvgSubgradient,
     FedDualAvg,
@@ -157,19 +156,6 @@ def test_a_schedule_that_leaves_the_positive_numbers_is_an_error():
         run(FedDualAvg(client_lr=lambda r: 2.0 - r, work=Epochs(1, batch_size=5)), clients(), 3)
 
 
-def test_average_is_the_mean_of_the_rounds_primals():
-    seen = []
-    options = {"regularizer": L1(0.4), "client_lr": 0.02, "work": Epochs(1, batch_size=5), "seed": 1}
-    run(
-        FedDualAvg(**options),
-        clients(),
-        5,
-        callbacks=[lambda number, arrays, metrics: seen.append(flat(arrays))],
-    )
-    averaged = run(FedDualAvg(output=Average(), **options), clients(), 5)
-    np.testing.assert_allclose(flat(averaged.arrays), np.mean(seen, axis=0), rtol=0, atol=1e-15)
-
-
 def test_shadow_is_the_mean_of_the_retrieved_mean_duals():
     objectives = clients()
     result = run(
@@ -201,94 +187,3 @@ def test_shadow_is_the_mean_of_the_retrieved_mean_duals():
             points.append(soft(duals.mean(axis=0), (t + ETA_C * (k + 1)) * LAMBDA))
         z, t = duals.mean(axis=0), t + 3 * ETA_C
     np.testing.assert_allclose(flat(result.arrays), np.mean(points, axis=0), rtol=0, atol=1e-13)
-
-
-@pytest.mark.parametrize("strategy", [FedMid, FedMidOSP, FedDualAvg])
-def test_a_constraint_holds_from_the_first_round_on(strategy):
-    sums = []
-    run(
-        strategy(regularizer=L1Ball(1.5), client_lr=0.02, work=Epochs(1, batch_size=5)),
-        clients(),
-        8,
-        start=np.full(FEATURES + 1, 3.0),
-        callbacks=[lambda number, arrays, metrics: sums.append(np.abs(arrays["coefficients"].numpy()).sum())],
-    )
-    assert max(sums) <= 1.5 * (1 + 1e-15)
-
-
-def test_without_psi_and_with_server_rate_one_it_is_flowers_fedavg():
-    from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
-    from flwr.clientapp import ClientApp
-    from flwr.serverapp.strategy import FedAvg
-    from problems import start_arrays
-
-    from flwr_fco.simulation import simulate
-
-    objectives = clients()
-    app = ClientApp()
-
-    @app.train()
-    def train(message, context):
-        partition = int(context.node_config["partition-id"])
-        w = flat(message.content["arrays"])
-        number = int(message.content["config"]["server-round"])
-        for rows in batches(objectives[partition], number, partition, epochs=1, size=5):
-            w = w - ETA_C * gradient(objectives[partition], w, rows)
-        arrays = ArrayRecord({"coefficients": Array(w[:FEATURES]), "intercept": Array(w[FEATURES:])})
-        metrics = MetricRecord({"num-examples": objectives[partition].num_examples})
-        return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
-
-    plain = simulate(
-        FedAvg(fraction_evaluate=0.0),
-        app,
-        num_nodes=len(objectives),
-        num_rounds=10,
-        initial_arrays=start_arrays(),
-        progress=False,
-    )
-    ours = run(
-        FedDualAvg(
-            regularizer=Zero(), client_lr=ETA_C, work=Epochs(1, batch_size=5), seed=SEED, normalize_local_work=False
-        ),
-        objectives,
-        10,
-    )
-    np.testing.assert_allclose(flat(ours.arrays), flat(plain.arrays), rtol=0, atol=1e-13)
-
-
-def test_unequal_sizes_reach_the_pooled_optimum_only_with_normalised_work():
-    from reproduction.pooled import centralized_solution
-
-    objectives = clients(sizes=(10, 20, 40, 80, 160, 320))
-    optimum = centralized_solution(objectives, L1(0.1), tol=1e-12)
-    errors = {}
-    for normalize in (True, False):
-        result = run(
-            FedDualAvg(
-                regularizer=L1(0.1), client_lr=0.001, work=Epochs(1, batch_size=10), normalize_local_work=normalize
-            ),
-            objectives,
-            750,
-        )
-        errors[normalize] = np.abs(flat(result.arrays) - optimum).max()
-    assert errors[True] < 0.01
-    assert errors[False] > 5 * errors[True]
-
-
-def test_partial_participation_draws_from_seed_and_round():
-    samples = []
-    for _ in range(2):
-        seen = []
-        strategy = FedDualAvg(
-            regularizer=L1(0.1), fraction_train=0.5, client_lr=0.01, work=Epochs(1, batch_size=5), seed=9
-        )
-        run(
-            strategy,
-            clients(),
-            12,
-            callbacks=[lambda n, a, m, s=strategy, seen=seen: seen.append(tuple(run_of(s).asked_partitions()))],
-        )
-        samples.append(seen)
-    assert samples[0] == samples[1]
-    assert len(set(samples[0])) > 1
-    assert all(len(sample) == 2 and list(sample) == sorted(sample) for sample in samples[0])

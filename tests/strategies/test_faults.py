@@ -30,7 +30,6 @@ def test_what_is_wrong_counts_as_if_it_were_missing_in_short(name, kind):
 @pytest.mark.parametrize("kind", SOAK)
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_nothing_ends_and_errors_are_those_without_the_bad_replies(name, kind, number):
-    """The same as `python tests/fault_bars.py soak`."""
     hold_the_bar(name, kind, ROUNDS, kinds=SOAK, clients=number)
 
 

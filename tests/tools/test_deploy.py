@@ -131,22 +131,6 @@ def test_what_is_wrong_is_said(tmp_path, made):
         LocalDeployment.create(tmp_path / "none", 0)
 
 
-def test_nothing_of_others_is_ended(made):
-    deployment, _ = made
-    # A number that was a SuperNode's once may be anybody's after a restart of the machine.
-    other = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True)
-    try:
-        path = deployment.home / "deployment.json"
-        told = json.loads(path.read_text())
-        path.write_text(json.dumps({**told, "pids": {"node-0": other.pid}}))
-        result = call("stop", deployment.home)
-        assert "nothing was running" in result.output
-        assert other.poll() is None
-    finally:
-        other.kill()
-        other.wait()
-
-
 def test_a_dead_process_takes_what_it_has_started_with_it(made):
     deployment, _ = made
     code = (

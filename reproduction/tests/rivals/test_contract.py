@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from converging import converges
 from fault_bars import KINDS, ROUNDS, SOAK, hold_the_bar
 from limits import biased, doubled_strength, exact, shifted_by, subgradient, vanishing
 from problems import SADDLE
@@ -91,7 +92,8 @@ SETTINGS = ("ScaffoldS", "DScaffold")
     "name", [pytest.param(name, marks=pytest.mark.nightly) if name in SETTINGS else name for name in RIVALS]
 )
 def test_contract(name):
-    check_strategy(RIVALS[name], LIMITS[name])
+    check_strategy(RIVALS[name], tolerance=None)
+    converges(RIVALS[name], LIMITS[name])
 
 
 @together("kept", KEPT)

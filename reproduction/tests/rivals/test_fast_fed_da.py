@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from converging import converges
 from flwr.app import Array, ArrayRecord
 from limits import vanishing
 from problems import FEATURES, clients, flat, run
@@ -197,7 +198,8 @@ def test_the_variants_without_a_shift_vanish(cls, fixed):
         options["work"] = Steps(work.steps or 2, work.batch_size)
         return cls(**fixed, **options)
 
-    check_strategy(make, vanishing)
+    check_strategy(make, tolerance=None)
+    converges(make, vanishing)
 
 
 def test_the_last_point_shifts_the_limit_as_the_docstring_says():

@@ -20,7 +20,6 @@ from representatives import covered
 from together import together
 
 from flwr_fco.algorithms.contract.replies import Mean
-from flwr_fco.callbacks import EarlyStopping
 from flwr_fco.client_apps import client_app
 from flwr_fco.errors import ConfigurationError, DivergedError
 from flwr_fco.regularizers import L1
@@ -135,23 +134,6 @@ def test_steps_of_an_unmodified_client_are_held_against_the_others(number):
     assert np.abs(model - honest).max() < 0.5
 
 
-def test_honest_unmodified_clients_with_shards_of_10_and_1000_rows_lose_nothing():
-    """In an epoch their steps differ by 100."""
-    app = ClientApp()
-
-    @app.train()
-    def train(message, context):
-        rows = 1000 if context.node_config["partition-id"] in (2, 5) else 10
-        w = flat(message.content["arrays"]) * 0.9 + 0.01 * rows / 1000
-        claims = {"num-examples": rows, "local-steps": rows // 5}
-        content = RecordDict({"arrays": start_arrays(start=w), "metrics": MetricRecord(claims)})
-        return Message(content, reply_to=message)
-
-    for number in (2, 4, 8):
-        _, result = unmodified(app, number=number)
-        assert result.left_out == []
-
-
 # --- B: few replies ---------------------------------------------------------------------------------------------------
 
 
@@ -174,28 +156,6 @@ def test_one_of_four_nodes_with_an_absurd_reply(way, name, when, length):
     an_absurd_reply_is_as_if_missing(way, name, when, length)
 
 
-def uplinks(*norms, elapsed=1.0, examples=1.0):
-    return [Uplink({"increment": np.array([norm, 0.0])}, elapsed, 1, examples=examples) for norm in norms]
-
-
-def test_small_rounds_are_bounded_by_what_was_usual_before():
-    bounds = IncrementBounds(1000.0, None)
-    assert bounds.objections(uplinks(1.0, 1.0, 2.0)) == {}
-    assert list(bounds.objections(uplinks(1.0, 1e7))) == [1]
-    assert list(bounds.objections(uplinks(1e7))) == [0]
-    # A poisoned majority does not make its own usual.
-    assert set(bounds.objections(uplinks(1e300, 1e300, 1e300, 1e300, 1.0))) >= {0, 1, 2, 3}
-    assert bounds.objections(uplinks(1.0, 1.0)) == {}
-    assert list(bounds.objections(uplinks(1e9))) == [0]
-
-
-def test_a_first_small_round_has_room_for_a_factor_of_a_million():
-    assert IncrementBounds(1000.0, None).objections(uplinks(1.0, 9e5)) == {}
-    assert list(IncrementBounds(1000.0, None).objections(uplinks(1.0, 1e9))) == [1]
-    assert list(IncrementBounds(1000.0, None).objections(uplinks(1.0, 1.0, 1.0, 1e300))) == [3]
-    assert list(IncrementBounds(1000.0, None).objections(uplinks(1e300))) == [0]
-
-
 # --- C: weight times length -------------------------------------------------------------------------------------------
 
 
@@ -214,19 +174,6 @@ def test_a_heavy_client_with_a_long_increment_does_not_count(way, name):
 @together(("aggregation", "work"), covered(AGGREGATIONS, [Steps(4, batch_size=None), Epochs(1, batch_size=10)]))
 def test_nor_in_any_centre(aggregation, work):
     same_as_missing("messages", "FedDualAvg", heavy, aggregation=aggregation, work=work)
-
-
-def test_an_epoch_of_more_examples_than_before_is_none():
-    """Steps, elapsed and examples fit together, and are 900 times what everybody's are."""
-
-    def lie(number, vectors, claims):
-        for name in ("num-examples", "local-steps"):
-            claims[name] = int(claims[name] * 900)
-        claims["elapsed"] *= 900
-        for vector in vectors.values():
-            vector *= -900.0
-
-    same_as_missing("messages", "FedDualAvg", lie, work=Epochs(1, batch_size=10))
 
 
 def test_raise_is_the_default_and_holds_the_result_and_the_last_sound_model():
@@ -313,19 +260,6 @@ def test_a_partition_id_that_is_none_does_not_end_the_run(name, partition, tmp_p
     run(strategy, OBJECTIVES, 3, mods=[claiming(partition)], grid=Asking)
     run_of(strategy).save(tmp_path / "state.npz")
     run_of(strategy).load(tmp_path / "state.npz")
-
-
-@pytest.mark.parametrize("name", ["FedDAGT", "FedDualAvg", "Scaffold"])
-def test_who_claims_anothers_partition_is_left_out_and_counted(name):
-    """Node 3 has partition 1, and node 6 says that it does too."""
-    result = run(
-        make(name, participation=Participation(node_timeout=0.0)), OBJECTIVES, 3, mods=[claiming(1)], grid=Asking
-    )
-    rows = [row for row in result.left_out if row.round > 0]
-    assert [(row.round, row.node_id) for row in rows] == [(1, LIAR + 2), (2, LIAR + 2), (3, LIAR + 2)]
-    assert all("partition" in row.reason for row in rows)
-    metrics = result.train_metrics_clientapp[2]
-    assert (metrics["num-replies"], metrics["num-left-out"]) == (9, 1)
 
 
 # --- E: buffers -------------------------------------------------------------------------------------------------------
@@ -415,32 +349,6 @@ def test_gradients_that_are_zero_or_constant_count():
 
 
 # --- I: texts ---------------------------------------------------------------------------------------------------------
-
-
-def test_texts_of_clients_are_cut():
-    def raising(message, context):
-        raise RuntimeError("x" * 10**6)
-
-    objectives = clients()
-    app = ClientApp()
-    inner = app_of(objectives)
-
-    @app.train()
-    def train(message, context):
-        if context.node_config["partition-id"] == 1:
-            raising(message, context)
-        return inner(message, context)
-
-    class Lenient(InProcessGrid):
-        def __init__(self, app, number):
-            super().__init__(app, number, raise_errors=False)
-
-    grid = Lenient(app, 4)
-    with _flower.identity(grid.run_id), _flower.quiet(50):
-        strategy = FedDualAvg(client_lr=0.02, fraction_evaluate=0.0)
-        result = strategy.start(grid, start_arrays(), 3)
-    assert len(result.left_out) == 3
-    assert all(len(row.reason) < 1000 and "RuntimeError" in row.reason for row in result.left_out)
 
 
 def test_metric_names_and_arrays_names_are_cut_too():
@@ -562,24 +470,6 @@ def test_evaluations_weigh_as_training_does():
         assert found.evaluate_metrics_clientapp[3]["loss"] == pytest.approx(
             honest.evaluate_metrics_clientapp[3]["loss"], rel=1e-12
         )
-
-
-def test_early_stopping_does_not_follow_one_liar():
-    stop = EarlyStopping(validation="evaluate/loss", patience=2)
-    lie = evaluating(lambda metrics: metrics.update({"loss": -1e9}))
-    strategy = FedDualAvg(client_lr=0.1, work=Steps(2, batch_size=None))
-    app = client_app(lambda context: OBJECTIVES[int(context.node_config["partition-id"])], mods=[lie])
-    with _flower.quiet(50):
-        simulate(
-            strategy,
-            app,
-            num_nodes=10,
-            num_rounds=15,
-            initial_arrays=start_arrays(),
-            progress=False,
-            callbacks=[stop],
-        )
-    assert 0.0 < stop.best < 10.0
 
 
 # --- low --------------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, MetricRecord
 from problems import run as run_from
+from problems import simulated
 from together import together
 
 from flwr_fco.callbacks import EarlyStopping
@@ -65,13 +66,12 @@ def run(objectives, mods, rounds=2, callbacks=(), psi=None):
     )
     layout = objectives[0].layout
     app = client_app(lambda context: objectives[context.node_config["partition-id"]], mods=mods)
-    result = simulate(
+    result = simulated(
         strategy,
         app,
+        rounds,
         num_nodes=CLIENTS,
-        num_rounds=rounds,
         initial_arrays=layout.unflatten(np.zeros(layout.size)),
-        progress=False,
         callbacks=list(callbacks),
         raise_errors=False,
     )

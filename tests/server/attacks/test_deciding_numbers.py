@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 from lies_of_one import CLIENTS, LIAR, below_the_seam, regressions
-from problems import flat, start_arrays
+from problems import flat, simulated, start_arrays
 from representatives import covered, crossed, nightly
 from together import together
 
@@ -18,7 +18,7 @@ from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1
 from flwr_fco.server.replies.bounds import IncrementBounds
 from flwr_fco.server.replies.metrics import centre_of, metric_objections
-from flwr_fco.simulation import InProcessGrid, fit_path, simulate
+from flwr_fco.simulation import InProcessGrid, fit_path
 from flwr_fco.strategies import FedDualAvg, FedNewton, Steps, Trimmed
 from flwr_fco.wire import flower as _flower
 from flwr_fco.wire.metrics import average_metrics
@@ -61,15 +61,7 @@ def run(mods, validation, aggregation="mean", number=CLIENTS, rounds=40):
     app = client_app(lambda context: objectives[context.node_config["partition-id"]], mods=mods)
     stop = EarlyStopping(validation=validation, patience=4)
     with _flower.quiet(50):
-        result = simulate(
-            strategy,
-            app,
-            num_nodes=number,
-            num_rounds=rounds,
-            initial_arrays=start_arrays(),
-            progress=False,
-            callbacks=[stop],
-        )
+        result = simulated(strategy, app, rounds, num_nodes=number, callbacks=[stop])
     return stop, result
 
 

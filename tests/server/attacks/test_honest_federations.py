@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 from lies_of_one import make
-from problems import app_of
+from problems import app_of, simulated
 
 from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.objectives import LeastSquares, Logistic
 from flwr_fco.regularizers import L1
-from flwr_fco.simulation import simulate
 from flwr_fco.strategies import DualFL, Epochs, Steps
 from flwr_fco.wire import flower as _flower
 
@@ -47,13 +46,12 @@ def largest_rate(objectives):
 def run(strategy, objectives, rounds):
     layout = objectives[0].layout
     with _flower.quiet(50), single_threaded_blas():
-        return simulate(
+        return simulated(
             strategy,
             app_of(objectives),
+            rounds,
             num_nodes=len(objectives),
-            num_rounds=rounds,
             initial_arrays=layout.unflatten(np.zeros(layout.size)),
-            progress=False,
         )
 
 

@@ -76,6 +76,7 @@ def test_an_error_of_a_client_is_one_line_of_text_wherever_it_is_shown(caplog):
         assert not ODD.search(text), text
         assert not any(map(local_superlink._FINISHED.match, text.splitlines()))
     assert rows[0].reason.endswith(printable(FORGED))
+    assert all(len(row.reason) < 1000 for row in play(failing("x" * 10**6)).left_out)
 
 
 def test_names_of_columns_and_classes_are_text_in_a_summary_and_in_a_warning_of_units():

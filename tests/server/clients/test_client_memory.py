@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from faults import FaultyGrid
-from flwr.app import ConfigRecord
 from problems import D, app_of, clients, flat, optimum, problem, start_arrays, trackers_of
 from remembering import FAULTS, VICTIM, faulty_run, leave, weights_of
 from representatives import by_class, covered, crossed
@@ -12,7 +11,6 @@ from together import together
 from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import (
-    DFedDAGT,
     Epochs,
     FedDAGT,
     MultistepReFedDAGT,
@@ -192,34 +190,6 @@ def test_pending_is_committed_or_discarded_by_the_next_stamp():
             read_state(context, stamp, 3)
     assert read_state(context, ClientStamp(1, -1), 3) is None
     assert read_state(context, ClientStamp(0, 7, vectors(9)), 3)["own"][0] == 9.0
-
-
-@pytest.mark.parametrize("cls", [FedDAGT, MultistepReFedDAGT, DFedDAGT])
-@pytest.mark.parametrize("fraction", [1.0, 0.6])
-def test_resume_is_the_same_to_the_bit(cls, fraction, tmp_path):
-    """Saved after round 6, loaded by a new server; the nodes have lost everything on both sides."""
-    options = {"client_lr": 0.05, "work": Epochs(1, batch_size=8), "fraction_train": fraction}
-    if cls is MultistepReFedDAGT:
-        options["stages"] = [Stage(4), Stage(4), Stage(4)]
-    objectives = problem()
-    first, second = cls(**options), cls(**options)
-
-    def one_round(strategy, number, grid):
-        with _flower.identity(grid.run_id), _flower.quiet(), single_threaded_blas():
-            messages = strategy.configure_train(number, start_arrays(), ConfigRecord(), grid)
-            return flat(strategy.aggregate_train(number, grid.send_and_receive(messages))[0])
-
-    grid = InProcessGrid(app_of(objectives), 5)
-    run_of(first).prepare(start_arrays())
-    for number in range(1, 7):
-        one_round(first, number, grid)
-    run_of(first).save(tmp_path / "state.npz")
-    run_of(second).prepare(start_arrays())
-    run_of(second).load(tmp_path / "state.npz")
-    grids = [InProcessGrid(app_of(objectives), 5) for _ in range(2)]
-    for number in range(7, 13):
-        a, b = (one_round(s, number, g) for s, g in zip((first, second), grids, strict=True))
-        assert np.array_equal(a, b), number
 
 
 def test_a_second_start_begins_anew():

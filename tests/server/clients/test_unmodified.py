@@ -4,16 +4,15 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from problems import FEATURES, clients, flat, run, start_arrays
+from problems import FEATURES, clients, flat, run, simulated, start_arrays
 from together import together
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import SimplexEntropy
 from flwr_fco.regularizers import L1, ElasticNet, L1Ball, L2Squared, PerParameter, Zero
 from flwr_fco.server.rounds.sparse_training import watches_of
-from flwr_fco.simulation import InProcessGrid, simulate
-from flwr_fco.strategies import Density, FedDualAvg, Steps, run_of
-from reproduction.pooled import certify
+from flwr_fco.simulation import InProcessGrid
+from flwr_fco.strategies import Density, FedDualAvg, Steps
 
 STRENGTH = 0.3
 
@@ -39,21 +38,14 @@ def simulate_ordinary(objectives, rounds, steps, rate, dtype=np.float64, extra=N
     strategy = FedDualAvg(
         client="unmodified", regularizer=L1(STRENGTH), client_lr=rate, fraction_evaluate=0.0, **options
     )
-    result = simulate(
+    result = simulated(
         strategy,
         ordinary_app(objectives, steps, rate, extra, dtype),
+        rounds,
         num_nodes=len(objectives),
-        num_rounds=rounds,
         initial_arrays=start_arrays(dtype=dtype),
-        progress=False,
     )
     return result, strategy
-
-
-def test_one_step_is_exact():
-    objectives = clients()
-    result, _ = simulate_ordinary(objectives, 350, 1, 0.05, work=Steps(1))
-    assert certify(objectives, None, L1(STRENGTH), flat(result.arrays)).value <= 1e-8
 
 
 def test_one_step_equals_the_full_method():
@@ -78,27 +70,19 @@ def test_nobody_says_how_fast_the_weight_of_psi_grows(regularizer):
 def test_a_constraint_has_no_weight_and_needs_nothing():
     objectives = clients()
     strategy = FedDualAvg(client="unmodified", regularizer=L1Ball(2.0), fraction_evaluate=0.0)
-    result = simulate(
-        strategy,
-        ordinary_app(objectives, 3, 0.05),
-        num_nodes=len(objectives),
-        num_rounds=50,
-        initial_arrays=start_arrays(),
-        progress=False,
-    )
+    result = simulated(strategy, ordinary_app(objectives, 3, 0.05), 50, num_nodes=len(objectives))
     assert np.abs(result.arrays["coefficients"].numpy()).sum() == pytest.approx(2.0, rel=1e-12)
 
 
 def unmodified(rounds=20, *, rate=0.05, dtype=np.float64, **options):
     objectives = clients()
     strategy = FedDualAvg(**{"client": "unmodified", "fraction_evaluate": 0.0, **options})
-    result = simulate(
+    result = simulated(
         strategy,
         ordinary_app(objectives, 4, rate, dtype=dtype),
+        rounds,
         num_nodes=len(objectives),
-        num_rounds=rounds,
         initial_arrays=start_arrays(dtype=dtype),
-        progress=False,
     )
     return flat(result.arrays), strategy, result
 
@@ -137,34 +121,6 @@ def test_strength_and_rates_have_no_effect_on_a_given_density():
     first, _, _ = unmodified(20, density=0.5)
     for options in ({"regularizer": L1(7.0)}, {"client_lr": 3.0}):
         np.testing.assert_allclose(unmodified(20, density=0.5, **options)[0], first, rtol=0, atol=1e-12)
-
-
-def test_the_density_is_resumed(tmp_path):
-    """The elapsed time and the round are in the state: the same next round after saving and loading."""
-    options = {"client": "unmodified", "density": Density(0.5, rounds=10), "fraction_evaluate": 0.0}
-    objectives = clients()
-    app = ordinary_app(objectives, 4, 0.05)
-
-    def go(strategy, rounds, begin=1):
-        grid = InProcessGrid(app, len(objectives))
-        for number in range(begin, rounds + 1):
-            messages = strategy.configure_train(number, start_arrays(), ConfigRecord(), grid)
-            arrays, _ = strategy.aggregate_train(number, grid.send_and_receive(messages))
-        return flat(arrays)
-
-    whole = go(FedDualAvg(**options), 12)
-    first = FedDualAvg(**options)
-    go(first, 7)
-    run_of(first).save(tmp_path / "state.npz")
-    second = FedDualAvg(**options)
-    run_of(second).prepare(start_arrays())
-    run_of(second).load(tmp_path / "state.npz")
-    assert second.state.elapsed > 0
-    np.testing.assert_array_equal(go(second, 12, 8), whole)
-    other = FedDualAvg(**options | {"density": Density(0.25, rounds=10)})
-    run_of(other).prepare(start_arrays())
-    with pytest.raises(ConfigurationError, match="other settings"):
-        run_of(other).load(tmp_path / "state.npz")
 
 
 @together(
@@ -215,14 +171,7 @@ def test_rounding_of_the_users_dtype_is_not_taken_for_a_gradient():
         client="unmodified", regularizer=L2Squared(0.3), client_lr=0.1, work=Steps(1), fraction_evaluate=0.0
     )
     start = np.full(FEATURES + 1, 1 / 3)
-    simulate(
-        strategy,
-        app,
-        num_nodes=len(objectives),
-        num_rounds=3,
-        initial_arrays=start_arrays(dtype=np.float32, start=start),
-        progress=False,
-    )
+    simulated(strategy, app, 3, num_nodes=len(objectives), initial_arrays=start_arrays(dtype=np.float32, start=start))
     np.testing.assert_array_equal(strategy.state.dual, start.astype(np.float32))
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from kinks import Distance
-from problems import app_of
+from problems import app_of, simulated
 from problems import run as run_from
 from together import together
 
@@ -461,14 +461,13 @@ def test_the_servers_rate_does_not_blow_up_what_is_only_rounding():
         farthest = max(farthest, float(np.abs(arrays["coefficients"].numpy() - 0.3).max()))
 
     strategy = FedDualAvg(client_lr=0.1, server_lr="auto", work=Steps(3, batch_size=None), fraction_evaluate=0.0)
-    simulate(
+    simulated(
         strategy,
         client_app(lambda context: objectives[int(context.node_config["partition-id"])]),
+        20,
         num_nodes=2,
-        num_rounds=20,
         initial_arrays={"coefficients": np.full(7, 0.3)},
         callbacks=[look],
-        progress=False,
     )
     # 1 / (4 sqrt(1e-6)) times the clients' own increments is the longest step.
     assert farthest < 250.0 * np.linalg.norm(targets)

@@ -18,6 +18,15 @@ def test_bounds_look_back_and_are_wide_in_first_small_rounds():
     assert IncrementBounds(1000.0, None).objections(uplinks(1.0, 1.0, 1.0, 1e5)) == {}
     assert list(bounds.objections(uplinks(1.0, 1.0, 1.0, 1e9))) == [3]
     assert list(bounds.objections(uplinks(1.0, 1.0, 1.0, 1.0, 1e9))) == [4]
+    # In small rounds what was usual before counts; a poisoned majority does not make its own usual.
+    small = IncrementBounds(1000.0, None)
+    assert small.objections(uplinks(1.0, 1.0, 2.0)) == {}
+    assert list(small.objections(uplinks(1.0, 1e7))) == [1]
+    assert list(small.objections(uplinks(1e7))) == [0]
+    assert set(small.objections(uplinks(1e300, 1e300, 1e300, 1e300, 1.0))) >= {0, 1, 2, 3}
+    # A first one has room for a factor of a million.
+    assert IncrementBounds(1000.0, None).objections(uplinks(1.0, 9e5)) == {}
+    assert list(IncrementBounds(1000.0, None).objections(uplinks(1e300))) == [0]
     # Near the optimum the median is small; what was usual before is no lie.
     assert bounds.objections(uplinks(1e-9, 1e-9, 1e-9, 1e-9, 1.0)) == {}
     assert list(bounds.objections(uplinks(1e-9, 1e-9, 1e-9, 1e-9, 1001.0))) == [4]

@@ -21,13 +21,6 @@ def test_the_limit_is_that_of_the_problem_with_the_same_strength(momentum):
     assert certify(objectives, None, L1(0.3), flat(result.arrays)).value < 1e-8
 
 
-def test_elapsed_is_the_sum_that_momentum_makes_of_equal_steps():
-    strategy = FedDualAvg(server_momentum=0.5, server_lr=2.0, **{**OPTIONS, "work": Steps(3, batch_size=None)})
-    run(strategy, clients(), 5)
-    expected = sum(2.0 * 0.06 * (1.0 - 0.5**r) / 0.5 for r in range(1, 6))
-    assert strategy.state.elapsed == pytest.approx(expected, rel=1e-12)
-
-
 def test_against_plain_numpy():
     objectives = clients()
     seen = []
@@ -54,18 +47,6 @@ def test_no_momentum_is_the_plain_method_to_the_bit():
     assert not np.array_equal(
         flat(plain.arrays), flat(run(FedDualAvg(server_momentum=0.5, **options), clients(), 30).arrays)
     )
-
-
-def test_momentum_is_in_the_saved_state(tmp_path):
-    strategy = FedDualAvg(server_momentum=0.9, **OPTIONS)
-    run(strategy, clients(), 4)
-    run_of(strategy).save(tmp_path / "state.npz")
-    restored = FedDualAvg(server_momentum=0.9, **OPTIONS)
-    run_of(restored).prepare(start_arrays())
-    run_of(restored).load(tmp_path / "state.npz")
-    before, after = (run_of(each).parts["momentum"].to_arrays() for each in (strategy, restored))
-    np.testing.assert_array_equal(after["velocity"], before["velocity"])
-    assert after["elapsed"] == before["elapsed"] > 0.0
 
 
 @pytest.mark.parametrize(

@@ -39,13 +39,6 @@ def test_a_damaged_file_is_a_clear_error_and_changes_nothing(tmp_path):
             np.testing.assert_array_equal(fresh.state.dual, chosen.state.dual)
             run_of(fresh).prepare(start_arrays())
             before = fresh.state
-    for content in (b"", data[: len(data) // 2], b"PK\x03\x04junk"):
-        other.write_bytes(content)
-        with pytest.raises(ConfigurationError, match="damaged"):
-            run_of(fresh).load(other)
-    np.savez(other, a=np.zeros(2))
-    with pytest.raises(ConfigurationError, match="no saved state"):
-        run_of(fresh).load(other)
     # A good archive with other contents: what zip files check by themselves is not enough.
     with np.load(path) as saved:
         arrays = dict(saved)
@@ -53,15 +46,6 @@ def test_a_damaged_file_is_a_clear_error_and_changes_nothing(tmp_path):
     with pytest.raises(ConfigurationError, match="do not match its checksum"):
         run_of(fresh).load(other)
     assert fresh.state is before
-    # Whole, and yet not what this strategy saves: nothing is half loaded.
-    del arrays["part/memories/accepted"], arrays["checksum"]
-    np.savez(other, **arrays, checksum=np.array(saving._checksum(arrays)))
-    kept = dict(chosen.memories.members)
-    with pytest.raises(ConfigurationError, match="is not a state of this strategy"):
-        run_of(chosen).load(other)
-    assert {key: member.accepted for key, member in chosen.memories.members.items()} == {
-        key: member.accepted for key, member in kept.items()
-    }
     run_of(fresh).load(path)
     assert fresh.memories.members[(1, 2**64 - 1)].examples == 3.0
     assert fresh.memories.members[(0, 1)].digest == chosen.memories.members[(0, 1)].digest != ""

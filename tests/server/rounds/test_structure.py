@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord
-from problems import changed, clients, run
+from problems import changed, clients, run, simulated
 from together import together
 
 from flwr_fco.client_apps import client_app
@@ -22,7 +22,6 @@ from flwr_fco.regularizers import (
     Zero,
 )
 from flwr_fco.server.rounds.output import structure
-from flwr_fco.simulation import simulate
 from flwr_fco.strategies import Epochs, FedDualAvg, FedMid
 from reproduction.pooled import numerical_rank
 
@@ -41,13 +40,11 @@ def test_density_is_that_of_each_rounds_model(cls, strength):
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_the_models_of_a_constraint_are_feasible(psi, dtype):
     objectives = clients()
-    result = simulate(
+    result = simulated(
         FedDualAvg(regularizer=psi, client_lr=0.05, fraction_evaluate=0.0),
         client_app(lambda context: objectives[int(context.node_config["partition-id"])]),
-        num_nodes=4,
-        num_rounds=10,
+        10,
         initial_arrays=ArrayRecord({"coefficients": Array(np.zeros(6, dtype)), "intercept": Array(np.zeros(1, dtype))}),
-        progress=False,
     )
     assert all(metrics["feasible"] == 1 for metrics in result.train_metrics_clientapp.values())
 
@@ -81,14 +78,13 @@ def test_rank_is_that_of_each_rounds_model(psi):
         features = rng.standard_normal((60, 8, 5))
         objectives.append(TraceRegression(features, np.einsum("nij,ij->n", features, truth), intercept=False))
     ranks = []
-    result = simulate(
+    result = simulated(
         FedDualAvg(regularizer=psi, client_lr=0.02, work=Epochs(1, batch_size=None), fraction_evaluate=0.0),
         client_app(lambda context: objectives[int(context.node_config["partition-id"])]),
+        15,
         num_nodes=3,
-        num_rounds=15,
         initial_arrays={"coefficients": np.zeros((8, 5))},
         callbacks=[lambda n, arrays, m: ranks.append(numerical_rank(arrays["coefficients"].numpy()))],
-        progress=False,
     )
     assert [metrics["rank"] for metrics in result.train_metrics_clientapp.values()] == ranks
     assert 0 < min(ranks[1:]) < 5

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord
+from flwr.app import ArrayRecord, ConfigRecord
 from problems import FEATURES, D, app_of, clients, flat, run, start_arrays, trackers_of
 from representatives import crossed, nightly
 from together import together
@@ -13,7 +13,7 @@ from tracking import EQUAL, grad_conjugate, options, plain, relative, traffic
 from flwr_fco import topology
 from flwr_fco.callbacks import Checkpoint
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, PNorm
+from flwr_fco.mirror_maps import DiagonalMetric, PNorm
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
@@ -61,66 +61,6 @@ def test_fed_da_is_fed_dual_avg():
     more = options(regularizer=L1(0.2), mirror_map=PNorm(3.0))
     a, b = FedDA(**more), FedDualAvg(**more)
     assert np.array_equal(flat(run(a, clients(), 10).arrays), flat(run(b, clients(), 10).arrays))
-
-
-@pytest.mark.parametrize("cls", [DFedDA, DFedDAGT, DReFedDAGT, FedDAGT, ReFedDAGT, MultistepReFedDAGT])
-def test_p_2_is_euclidean(cls):
-    more = options(regularizer=L1(0.1), work=Steps(4, batch_size=6))
-    if issubclass(cls, DFedDA):
-        more["mixing"] = "ring"
-    a = run(cls(mirror_map=PNorm(2.0), **more), clients(), 20)
-    b = run(cls(mirror_map=Euclidean(), **more), clients(), 20)
-    np.testing.assert_allclose(flat(a.arrays), flat(b.arrays), rtol=1e-10, atol=1e-12)
-
-
-def test_a_ball_that_is_never_active_is_tracking_around_the_reference():
-    """Around v means: the problem with targets y - X v, from 0."""
-    objectives, v = clients(EQUAL), np.linspace(-1.0, 1.0, D)
-    shifted = [LeastSquares(f.features, f.targets - f.features @ v[:-1] - v[-1]) for f in objectives]
-    more = options(mixing="chain", mirror_map=PNorm(3.0))
-    around = DReFedDAGT(radius_squared=1e6, **more)
-    run(around, objectives, 25, start=v)
-    moved = DFedDAGT(tracker_start="zero", **more)
-    run(moved, shifted, 25)
-    assert relative(run_of(around).node_primals() - v, run_of(moved).node_primals()) <= 1e-9
-
-
-def test_an_active_ball_is_the_printed_one():
-    objectives, v = clients(EQUAL), np.linspace(-1.0, 1.0, D)
-    z, _ = plain(
-        objectives,
-        30,
-        mixing=np.full((4, 4), 0.25),
-        lr=0.02,
-        server_lr=1.0,
-        steps=4,
-        p=3.0,
-        start="zero",
-        v=v,
-        radius=np.sqrt(0.5),
-    )
-    strategy = ReFedDAGT(radius_squared=0.5, mirror_map=PNorm(3.0), **options())
-    result = run(strategy, objectives, 30, start=v)
-    w = v + grad_conjugate(z[0], 3.0, np.sqrt(0.5))
-    assert np.sum(np.abs(w - v) ** 1.5) ** (1 / 1.5) == pytest.approx(np.sqrt(0.5))
-    assert relative(flat(result.arrays), w) <= 1e-9
-
-
-def test_one_step_without_noise_is_distributed_dual_averaging():
-    """z <- U (z - lr G(w)), and the mean of the duals moves by the mean gradient."""
-    objectives, mixing = clients(EQUAL), topology.ring(4).mixing
-    z = np.zeros((4, D))
-    for _ in range(12):
-        w = np.array([grad_conjugate(row, 3.0) for row in z])
-        z = mixing @ (z - 0.02 * np.array([f.gradient(row) for f, row in zip(objectives, w, strict=True)]))
-    strategy = DFedDA(mixing="ring", mirror_map=PNorm(3.0), **options(work=Steps(1, batch_size=None)))
-    run(strategy, objectives, 12)
-    assert relative(strategy.state.dual, z) <= 1e-12
-    central, dual = FedDAGT(mirror_map=PNorm(3.0), **options(work=Steps(1, batch_size=None))), np.zeros(D)
-    run(central, objectives, 12)
-    for _ in range(12):
-        dual = dual - 0.02 * np.mean([f.gradient(grad_conjugate(dual, 3.0)) for f in objectives], axis=0)
-    assert relative(central.state.dual, dual) <= 1e-10
 
 
 def quadratics():
@@ -186,33 +126,6 @@ def test_partial_participation_is_equation_4_with_the_erratum():
     assert len({tuple(sample) for sample in sampled}) > 2
     assert relative(strategy.state.dual, z) <= 1e-10
     assert relative(strategy.state.control, own.mean(axis=0)) <= 1e-10
-
-
-def _distance_by_the_printed_equation_4(sizes, gradient_start):
-    """How far from its optimum the printed equation (4), which divides by |S_r|, ends on four quadratics."""
-    rng = np.random.default_rng(0)
-    curvature, solution = rng.uniform(0.5, 1.5, (4, D)), rng.normal(size=(4, D))
-    z = np.zeros(D)
-    own = curvature * -solution if gradient_start else np.zeros((4, D))
-    c = own.mean(axis=0)
-    for size in sizes:
-        sample, before, increments = rng.choice(4, size, replace=False), c.copy(), []
-        for m in sample:
-            end = z.copy()
-            for _ in range(4):
-                end -= 0.05 * (curvature[m] * (end - solution[m]) + before - own[m])
-            increments.append(end - z)
-            change = -before - (end - z) / 0.2
-            own[m] += change
-            c += change / size
-        z = z + np.mean(increments, axis=0)
-    return relative(z, (curvature * solution).sum(axis=0) / curvature.sum(axis=0))
-
-
-def test_the_printed_equation_4_stalls_only_if_the_sizes_vary_or_control_starts_as_a_gradient():
-    assert _distance_by_the_printed_equation_4([2] * 1500, gradient_start=False) <= 1e-12
-    assert _distance_by_the_printed_equation_4([1, 3] * 750, gradient_start=False) >= 1e-3
-    assert _distance_by_the_printed_equation_4([2] * 1500, gradient_start=True) >= 1e-3
 
 
 def test_weights_that_the_user_gives_are_those_of_clients_not_yet_asked():
@@ -313,54 +226,33 @@ NEWEST = {"reference": Reference(3, window=3, newest=True)}
 def test_the_multistep_method_is_algorithm_3(window, more):
     objectives, p = clients(EQUAL), 3.0
     stages = [Stage(6), Stage(5, local_steps=3, client_lr=0.01, server_lr=0.9), Stage(4)]
+
+    def played(stage, rounds, v, square):
+        rates = {"lr": stage.client_lr or 0.02, "server_lr": stage.server_lr or 1.0, "steps": stage.local_steps or 4}
+        around = {"p": p, "start": "zero", "v": v, "radius": np.sqrt(square)}
+        return plain(objectives, rounds, mixing=np.full((4, 4), 0.25), **rates, **around)
+
+    def made(rounds):
+        options_of = {"radius_squared": 8.0, "mirror_map": PNorm(p), "reference": Reference(3), **more, **options()}
+        strategy = MultistepReFedDAGT(stages=stages, **options_of)
+        return strategy, run(strategy, objectives, rounds)
+
     v, square = np.zeros(D), 8.0
     for stage in stages[:2]:
-        points = []
         # The points in which rounds begin, as printed, or those in which they end.
-        for r in range(1, stage.rounds + 1) if more is NEWEST else range(stage.rounds):
-            z, _ = plain(
-                objectives,
-                r,
-                mixing=np.full((4, 4), 0.25),
-                lr=stage.client_lr or 0.02,
-                server_lr=stage.server_lr or 1.0,
-                steps=stage.local_steps or 4,
-                p=p,
-                start="zero",
-                v=v,
-                radius=np.sqrt(square),
-            )
-            points.append(v + grad_conjugate(z[0], p, np.sqrt(square)))
+        rounds = range(1, stage.rounds + 1) if more is NEWEST else range(stage.rounds)
+        points = [v + grad_conjugate(played(stage, r, v, square)[0][0], p, np.sqrt(square)) for r in rounds]
         mean = np.mean(points if window is None else points[-window:], axis=0)
-        v = np.where(np.abs(mean) >= np.sort(np.abs(mean))[-3], mean, 0.0)
-        square /= 2
-    strategy = MultistepReFedDAGT(
-        stages=stages, radius_squared=8.0, mirror_map=PNorm(p), **{"reference": Reference(3), **more}, **options()
-    )
-    result = run(strategy, objectives, 11)
-    assert strategy.state.stage == 2
+        v, square = np.where(np.abs(mean) >= np.sort(np.abs(mean))[-3], mean, 0.0), square / 2
+    strategy, result = made(11)
+    assert (strategy.state.stage, np.count_nonzero(v)) == (2, 3)
     assert run_of(strategy).plan.mirror_map.radius == pytest.approx(np.sqrt(2.0))
     assert run_of(strategy).plan.work == strategy.work
-    assert np.count_nonzero(v) == 3
     np.testing.assert_allclose(strategy.state.reference, v, rtol=1e-9, atol=1e-12)
     if "output" not in more:
         np.testing.assert_allclose(flat(result.arrays), v, rtol=1e-9, atol=1e-12)
-    z, c = plain(
-        objectives,
-        3,
-        mixing=np.full((4, 4), 0.25),
-        lr=0.02,
-        server_lr=1.0,
-        steps=4,
-        p=p,
-        start="zero",
-        v=v,
-        radius=np.sqrt(2.0),
-    )
-    further = MultistepReFedDAGT(
-        stages=stages, radius_squared=8.0, mirror_map=PNorm(p), **{"reference": Reference(3), **more}, **options()
-    )
-    run(further, objectives, 14)
+    z, c = played(stages[2], 3, v, 2.0)
+    further, _ = made(14)
     assert relative(further.state.dual, z[0]) <= 1e-9
     assert relative(np.array(list(trackers_of(further).values())), c) <= 1e-8
 
@@ -383,16 +275,9 @@ def test_a_run_in_stages_goes_on_from_any_round(kind, reference, tmp_path):
 
 
 def test_theorem_c2_doubles_the_steps_and_halves_the_radius():
-    stages = theorem_stages(
-        dimension=256,
-        sparsity=4,
-        smoothness=1.0,
-        convexity=0.5,
-        noise=1.0,
-        radius_squared=64.0,
-        accuracy=1.0,
-        num_clients=8,
-    )
+    given = {"dimension": 256, "sparsity": 4, "smoothness": 1.0, "convexity": 0.5, "radius_squared": 64.0}
+    given |= {"accuracy": 1.0, "num_clients": 8}
+    stages = theorem_stages(noise=1.0, **given)
     assert len(stages) == 6
     assert {stage.rounds for stage in stages} == {int(np.ceil(64 * 4 * 2 * np.log(256)))}
     for n, stage in enumerate(stages, start=1):
@@ -405,16 +290,7 @@ def test_theorem_c2_doubles_the_steps_and_halves_the_radius():
     assert all(a.radius_squared == 2 * b.radius_squared for a, b in pairwise(stages))
     assert all(1.9 < b.local_steps / a.local_steps < 2.1 for a, b in pairwise(stages))
     with pytest.raises(ConfigurationError, match="noise=0"):
-        theorem_stages(
-            dimension=256,
-            sparsity=4,
-            smoothness=1.0,
-            convexity=0.5,
-            noise=0.0,
-            radius_squared=64.0,
-            accuracy=1.0,
-            num_clients=8,
-        )
+        theorem_stages(noise=0.0, **given)
 
 
 # --- outputs ------------------------------------------------------------------------------------------------------
@@ -500,15 +376,6 @@ def test_a_ledger_that_does_not_fit_becomes_reset():
     assert (small.memories.ledger, big.memories.ledger) == (False, True)
     with pytest.raises(ConfigurationError, match="ledger"):
         trackers_of(small)
-
-
-def test_arrays_of_the_user_come_back():
-    result = run(DFedDAGT(mixing="ring", **options()), clients(EQUAL), 1)
-    assert {name: tuple(array.shape) for name, array in result.arrays.items()} == {
-        "coefficients": (FEATURES,),
-        "intercept": (1,),
-    }
-    assert isinstance(result.arrays["intercept"], Array)
 
 
 def test_a_client_without_a_weight_leaves_the_control_to_the_duals():

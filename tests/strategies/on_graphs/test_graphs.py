@@ -2,15 +2,13 @@
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord
-from problems import D, app_of, clients, run, start_arrays, trackers_of
+from problems import D, clients, run, trackers_of
 from tracking import EQUAL, grad_conjugate, options, plain, relative, traffic
 
 from flwr_fco import topology
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import PNorm
 from flwr_fco.regularizers import L1, Zero
-from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import (
     DFedDA,
     DFedDAGT,
@@ -22,7 +20,6 @@ from flwr_fco.strategies import (
     Steps,
     run_of,
 )
-from flwr_fco.wire import flower as _flower
 
 
 @pytest.mark.parametrize("make", [topology.chain, topology.ring, topology.star])
@@ -76,30 +73,6 @@ def test_the_graph_sends_a_mixture_and_a_tracker_down_and_an_increment_up():
     values, _ = traffic(DFedDAGT(mixing="ring", **options()))
     assert values[0] == [(4 * D, 4 * D)]
     assert all(values[r] == [(8 * D, 4 * D)] for r in (1, 2, 3, 4))
-
-
-def test_a_node_of_the_graph_is_sent_its_own_mixture_only():
-    strategy = DFedDAGT(mixing="chain", **options())
-    seen = []
-
-    class Spying(InProcessGrid):
-        def send_and_receive(self, messages, *, timeout=None):
-            messages = list(messages)
-            seen.append([{k: a.numpy() for k, a in m.content["arrays"].items()} for m in messages])
-            return super().send_and_receive(messages, timeout=timeout)
-
-    strategy.fraction_evaluate = 0.0
-    grid = Spying(app_of(clients(EQUAL)), 4)
-    with _flower.identity(grid.run_id), _flower.quiet():
-        strategy.start(grid, start_arrays(), 3)
-        before = strategy.state
-        strategy.configure_train(4, ArrayRecord(), ConfigRecord(), grid)
-        messages = strategy.configure_train(4, ArrayRecord(), ConfigRecord(), grid)
-    for m, message in enumerate(messages):
-        arrays = message.content["arrays"]
-        assert set(arrays) == {"dual", "tracker"}
-        assert np.array_equal(arrays["dual"].numpy(), before.dual[m])
-        assert np.array_equal(arrays["tracker"].numpy(), before.trackers[m])
 
 
 def test_the_metrics_name_consensus_and_trackers():

@@ -1,0 +1,580 @@
+"""Checks of the contracts of objectives, regularizers and mirror maps, for built-in and user-defined ones."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, cast
+
+import numpy as np
+
+from flwr_fco.core.layout import Vector
+from flwr_fco.errors import ConfigurationError, UnsupportedPairError
+from flwr_fco.mirror_maps import Euclidean, MirrorMap
+from flwr_fco.objectives import DualTerms, Objective, SaddleObjective
+from flwr_fco.objectives.duality import num_intercepts
+from flwr_fco.regularizers import L1, L2, Box, ElasticNet, L1Ball, L2Ball, L2Squared, NonNegative, Simplex, Zero
+from flwr_fco.regularizers.base import BoundRegularizer, Proximable, Regularizer
+from flwr_fco.work import FirstOrder
+
+#: The regularizers that a map is checked with by default.
+REGULARIZERS: tuple[Regularizer, ...] = (
+    *(Zero(), L1(0.3), L1(0.3, bound=0.5), L2Squared(0.5), ElasticNet(0.4), NonNegative(), Box(-1.0, 0.5)),
+    *(Box(-0.4, 0.4), L1Ball(1.5), L2Ball(0.9), Simplex(1.0), L2(0.3)),
+)
+#: Accuracies by precision: relative of two sums in two orders, and of a derivative against differences; the rounding
+#: error of a difference quotient, in units of the value; the step of the differences.
+_ACCURACY = {"float64": (1e-10, 1e-6, 1e-10, 1e-4), "float32": (1e-4, 1e-2, 1e-3, 1e-2)}
+_EPS = 64.0 * np.finfo(np.float64).eps
+
+
+def require(condition: object, message: str, **points: Any) -> None:
+    """Raise :class:`AssertionError` unless a condition holds, also when Python disables ``assert``.
+
+    Parameters
+    ----------
+    **points : ndarray
+        Points whose first entries end the message; only a failure formats them, which takes longer than most checks.
+    """
+    if not condition:
+        raise AssertionError(message + "".join(f"\n  {name} = {point[:8]}" for name, point in points.items()))
+
+
+def agree(found: Any, expected: Any, what: str, tolerance: float = 0.0, size: float | None = None) -> None:
+    """Raise :class:`AssertionError` unless two numbers or arrays agree; say where they differ most.
+
+    Parameters
+    ----------
+    tolerance : float, default 0.0
+        Relative to `size`.
+    size : float, optional
+        By default 1 + the largest entry expected.
+    """
+    one, other = np.ravel(found), np.ravel(expected)
+    gap, i = np.abs(one - other), int(np.abs(one - other).argmax()) if one.size else 0
+    limit = tolerance * (1.0 + _largest(other) if size is None else size)
+    if not (gap <= limit).all():
+        raise AssertionError(f"{what}: {one[i]:.9g} instead of {other[i]:.9g}, in entry {i} of {gap.size}")
+
+
+def attempt(call: Callable[..., Any], *arguments: Any) -> Any:
+    """Return the result of a call, or its ConfigurationError: what is not known, or not accepted."""
+    try:
+        return call(*arguments)
+    except ConfigurationError as error:
+        return error
+
+
+def known(result: Any) -> bool:
+    """Whether an attempt has succeeded."""
+    return not isinstance(result, ConfigurationError)
+
+
+def _largest(array: Any) -> float:
+    return float(np.abs(array).max(initial=0.0))
+
+
+# --- regularizers and mirror maps -----------------------------------------------------------------------------------
+
+
+def check_regularizer(regularizer: Regularizer, shape: tuple[int, ...] = (12,), seed: int = 0) -> None:
+    """Check that a regularizer fulfils its contract, on random points and steps from 1e-6 to 1e6.
+
+    For every regularizer: the proximal map preserves shape and dtype (float64, float32), does not change its argument,
+    gives the same result with ``out`` and in place, returns no negative zero and propagates NaN; it refuses a step that
+    is no finite number >= 0 and an array of integers, as :class:`~flwr_fco.regularizers.FlatRegularizer` does; psi is
+    finite at the result; and ``from_spec(to_spec())`` reproduces the regularizer. For a constraint: the map ignores the
+    step and is idempotent. For a convex psi, with p = prox(v): the three-point inequality
+
+        step psi(p) + 1/2 ||p - v||^2 + 1/2 ||p - x||^2 <= step psi(x) + 1/2 ||x - v||^2    for every x,
+
+    which proves that p is the minimiser, and firm non-expansiveness, ||p - q||^2 <= <p - q, v - u> for q = prox(u).
+    For a non-convex psi: no tested point is better than p.
+
+    Parameters
+    ----------
+    regularizer : Regularizer
+        The regularizer to check.
+    shape : tuple of int, default (12,)
+        Shape of the test arrays.
+    seed : int, default 0
+        Seed of the random points.
+
+    Raises
+    ------
+    AssertionError
+        If the contract is violated; the message says which part, where and by how much.
+
+    Examples
+    --------
+    >>> from flwr_fco.regularizers import L1
+    >>> check_regularizer(L1(0.3), shape=(5,))
+    """
+    psi, name, rng = regularizer, repr(regularizer), np.random.default_rng(seed)
+    psi.check_shape("w", shape)
+    points = _points(rng, shape, (0.01, 0.5, 1.0, 10.0, 1e3))
+    feasible = [psi.prox(v.copy(), 1.0) for v in points]
+    feasible += [psi.prox(p + 0.1 * rng.normal(size=shape), 0.1) for p in feasible[:4]]
+    _check_once(Regularizer, psi, lambda each, v: each.prox(v, 0.5), points[0])
+    for dtype, step in (("float64", -1.0), ("float64", math.nan), ("float64", math.inf), ("int64", 1.0)):
+        refused = not known(attempt(psi.prox, points[0].astype(dtype), step))
+        require(refused, f"{name}: prox accepts {step=} for {dtype}; it has to refuse it, as a FlatRegularizer's does")
+    for step in (*[0.0] * psi.constraint, 1e-6, 1e-3, 0.1, 1.0, 7.0, 1e3, 1e6):
+        where = f"{name}, step {step:g}: prox"
+        for v, p in zip(points, _check_minima(Euclidean(), psi, step, where, points, feasible), strict=True):
+            require(not np.signbit(p[p == 0.0]).any(), f"{where} has -0.0; zeros have to be +0.0 (add 0.0)")
+            narrow, wide = psi.prox(single := v.astype(np.float32), step), psi.prox(single.astype(np.float64), step)
+            require(narrow.dtype == np.float32, f"{where} returned {narrow.dtype} for float32, which it has to keep")
+            size = max(1e-30, _largest([single, wide])) if psi.convex else math.inf
+            agree(narrow, wide, f"{where} in float32 differs from float64", 1e-4, size)
+            for value in (psi.value(p), psi.value(narrow)):
+                good = isinstance(value, float) and math.isfinite(value) and not (psi.constraint and value)
+                require(good, f"{where}: value there is {value!r}; expected a finite float, and 0.0 of a constraint")
+            if psi.constraint:
+                agree(p, psi.prox(v.copy(), 1.0), f"{where} of a constraint depends on the step")
+                agree(psi.prox(p.copy(), step), p, f"{where}, twice, moves the point", _EPS, max(1.0, _largest(p)))
+
+
+def check_mirror_map(
+    mirror_map: MirrorMap, dimension: int = 12, seed: int = 0, regularizers: Sequence[Proximable] = REGULARIZERS
+) -> None:
+    """Check that a mirror map fulfils its contract, on random duals with scales from 0.01 to 10.
+
+    The map itself: ``conjugate_gradient`` preserves shape and dtype, does not change its argument, gives the same
+    result with ``out`` and in place, and propagates NaN. With w = conjugate_gradient(z), both z and gradient(w) are
+    subgradients of h at w (h(x) >= h(w) + <z, x - w> for every x), conjugate_gradient(gradient(w)) = w, and the
+    Fenchel-Young inequality h(x) + h*(z) >= <z, x> holds with equality at w. conjugate_gradient is monotone, and
+    ``from_spec(to_spec())`` reproduces the map. Then every pair with a regularizer is checked; see :func:`check_pair`.
+
+    gradient(conjugate_gradient(z)) = z is not required: on the simplex it holds up to a constant, on the boundary of a
+    ball up to a normal vector. The subgradient inequalities check the rest of it.
+
+    Parameters
+    ----------
+    mirror_map : MirrorMap
+        The map to check; a :class:`Product` must be bound to a layout.
+    dimension : int, default 12
+        Length of the test vectors.
+    seed : int, default 0
+        Seed of the random points.
+    regularizers : sequence of Regularizer or BoundRegularizer
+        The regularizers to pair it with; by default one of each kind that acts on a plain vector.
+
+    Raises
+    ------
+    AssertionError
+        If the contract is violated; the message says which part, where and by how much.
+
+    Examples
+    --------
+    >>> from flwr_fco.mirror_maps import PNorm
+    >>> check_mirror_map(PNorm(4.0), dimension=5)
+    """
+    h, name, duals = mirror_map, repr(mirror_map), _points(np.random.default_rng(seed), (dimension,))
+    primals = [_check_map(h.conjugate_gradient, z, f"{name}: conjugate_gradient") for z in duals]
+    for i, (z, w) in enumerate(zip(duals, primals, strict=True)):
+        dual, value, tried = h.gradient(w), h.value(w), _towards(w, np.delete(primals, i, axis=0))
+        finite = isinstance(value, float) and math.isfinite(value)
+        require(finite, f"{name}: value(conjugate_gradient(z)) is {value!r}, expected a finite float")
+        require(not np.shares_memory(dual, w), f"{name}: gradient has to return a new array")
+        agree(h.conjugate_gradient(dual), w, f"{name}: not inverse of gradient", 1e-10, 1e-3 + _largest(w))
+        size = abs(value) + abs(conjugate := h.conjugate(z)) + float(np.abs(z) @ np.abs(w)) + 1e-4
+        agree(value + conjugate, z @ w, f"{name}: h(w) + h*(z) is not <z, w> at w = grad h*(z)", 1e-10, size)
+        for who, slope in (("z", z), ("gradient(w)", dual)):
+            excess = value + (tried - w) @ slope - np.array([h.value(x) for x in tried])
+            limits = 1e-12 * (size + np.abs(tried) @ np.abs(slope) + float(np.abs(slope) @ np.abs(w)))
+            _below(excess, limits, f"{name}: {who} is not a subgradient of h at w = grad h*(z)", tried, z=z, w=w)
+    if h.kind:
+        _check_once(MirrorMap, h, lambda each, z: each.conjugate_gradient(z), duals[0])
+    for regularizer in regularizers:
+        check_pair(h, regularizer, dimension, seed)
+
+
+def check_pair(mirror_map: MirrorMap, regularizer: Proximable, dimension: int = 12, seed: int = 0) -> None:
+    """Check that ``retrieve`` returns the minimiser of -<z, w> + t psi(w) + h(w), or refuses the pair by name.
+
+    With w = retrieve(z, t), other feasible points x, t >= 0 and psi convex:
+    <grad h(w) - z, x - w> + t (psi(x) - psi(w)) >= 0, the three-point inequality without its differences of squares. If
+    grad h does not exist (entropy with a coordinate capped at 0), no x is better than w. ``retrieve`` gives the same
+    result with ``out`` and in place. An unsupported pair raises an :class:`UnsupportedPairError` that names both.
+
+    Parameters
+    ----------
+    mirror_map : MirrorMap
+        The map.
+    regularizer : Regularizer or BoundRegularizer
+        psi.
+    dimension : int, default 12
+        Length of the vectors.
+    seed : int, default 0
+        Seed of the random points.
+
+    Raises
+    ------
+    AssertionError
+        If the contract is violated.
+
+    Examples
+    --------
+    >>> from flwr_fco.mirror_maps import SimplexEntropy
+    >>> from flwr_fco.regularizers import L1
+    >>> check_pair(SimplexEntropy(), L1(0.5))
+    """
+    h, duals, feasible = mirror_map, _points(np.random.default_rng(seed), (dimension,)), list[Vector]()
+    psi = regularizer.regularizer if isinstance(regularizer, BoundRegularizer) else regularizer
+    supported, error = h.supports(regularizer), attempt(h.retrieve, duals[0], 1.0, regularizer)
+    if not (supported and known(error)):
+        named = [each in str(error) for each in (type(h).__name__.removeprefix("Bound"), type(psi).__name__)]
+        good = not supported and isinstance(error, UnsupportedPairError) and all(named)
+        require(good, f"{h!r} with {psi!r}: {supported=}, but retrieve returns or does not name both: {error}")
+        return
+    for t in (0.0, 0.5, 20.0):
+        where = f"{h!r} with {psi!r}, t = {t:g}: retrieve"
+        points = _check_minima(h, regularizer, t, where, duals, feasible)
+        feasible = feasible or points
+        for z, w in zip(duals, points, strict=True):
+            require(math.isfinite(h.value(w)), f"{where}: the result is outside of the domain of h:", w=w)
+            if isinstance(psi, Zero):
+                agree(w, h.conjugate_gradient(z), f"{where} is not conjugate_gradient", 1e-14)
+
+
+def _points(rng: np.random.Generator, shape: Any, sizes: Sequence[float] = (0.01, 0.5, 1.0, 3.0, 10.0)) -> list[Vector]:
+    """Return normal draws of these scales, and some points with ties and zeros."""
+    signs = np.where(rng.random(shape) < 0.5, -1.0, 1.0)
+    holes = np.where(rng.random(shape) < 0.5, 0.0, rng.normal(size=shape))
+    return [*(size * rng.normal(size=shape) for size in sizes), np.zeros(shape), np.ones(shape), signs, holes]
+
+
+def _towards(w: Vector, others: Vector) -> Vector:
+    """Return points between w and each of the others, as rows."""
+    return np.concatenate([w + fraction * (others - w) for fraction in (1.0, 1e-2, 1e-4, 1e-6)])
+
+
+def _below(excess: Vector, limits: Vector, what: str, x: Vector, **points: Vector) -> None:
+    """Raise AssertionError at the first number above what rounding explains, with its point x."""
+    for i in np.flatnonzero(~(excess <= limits)):
+        require(False, f"{what}, by {excess[i]:.2e} (rounding would explain {limits[i]:.0e}) at", **points, x=x[i])
+
+
+def _check_once(base: Any, thing: Any, call: Callable[[Any, Vector], Vector], v: Vector) -> None:
+    """Check that the spec rebuilds an equal object with an equal map, and that the map keeps a NaN."""
+    copy, spoiled, name = base.from_spec(thing.to_spec()), v.copy(), repr(thing)
+    one, other = ((type(each), each, hash(each), each.to_spec().digest()) for each in (copy, thing))
+    require(one == other, f"{name}: its spec rebuilds {copy!r}, which is not equal to it")
+    agree(call(copy, v.copy()), call(thing, v.copy()), f"{name}: its spec rebuilds an object with another map")
+    spoiled.flat[v.size // 2 : v.size // 2 + 1] = np.nan
+    kept = np.isnan(call(thing, spoiled.copy())[np.isnan(spoiled)]).all()
+    require(kept, f"{name}: NaN becomes a number; it has to stay visible, or a diverged model looks fine")
+
+
+def _check_map(call: Callable[..., Any], v: Vector, who: str) -> Vector:
+    """Check that a map keeps shape and dtype, and gives the same finite result without `out`, with it and in place."""
+    argument, out = v.copy(), np.full_like(v, np.nan)
+    result = call(argument)
+    got, expected = (f"{getattr(each, 'dtype', type(each))}{np.shape(each)}" for each in (result, v))
+    require(got == expected, f"{who} returned {got}, expected {expected} as in its argument")
+    require(np.isfinite(result).all(), f"{who} is not finite:", argument=v, result=result)
+    require(not np.shares_memory(result, argument), f"{who} returned (a view of) its argument, expected a new array")
+    require(call(argument, out) is out, f"{who} has to return out")
+    agree(argument, v, f"{who} changed its argument; it may write to `out` only")
+    agree(out, result, f"{who} writes something else to `out` than it returns without")
+    require(call(argument, argument) is argument, f"{who} has to return out, which may be its argument")
+    agree(argument, result, f"{who} in place (out is its argument, which has to be read before it is overwritten)")
+    return out
+
+
+def _check_minima(h: MirrorMap, psi: Proximable, t: float, where: str, duals: list[Vector], more: list[Vector]) -> Any:
+    """Check that no point is better than a result, by first-order conditions if h has a gradient and psi is convex.
+
+    Against the other results, the inequality also says that the map is firmly non-expansive.
+    """
+    results = [_check_map(lambda v, *out: h.retrieve(v, t, psi, *out), z, where) for z in duals]
+    convex = not isinstance(psi, Regularizer) or psi.convex
+    what = f"{where} is not the minimiser of -<z, w> + t psi(w) + h(w) (prox: 1/2 ||w - v||^2 + step psi(w)), {convex=}"
+    points = np.array(results + more).reshape(len(results + more), -1)
+    for i, z in enumerate(np.reshape(duals, (len(duals), -1))):
+        w, tried = points[i], _towards(points[i], np.delete(points, i, axis=0))
+        here, *values = [psi.value(x.reshape(duals[0].shape)) for x in (w, *tried)]
+        require(math.isfinite(here), f"{where}: psi is {here} at the result:", w=w)
+        tried, here, there = tried[np.isfinite(values)], t * here, t * np.array(values)[np.isfinite(values)]
+        dual, moves = attempt(h.gradient, w), tried - w
+        if known(dual):
+            slope, blur, size = dual - z, np.zeros_like(w), np.abs(tried) + np.abs(w)
+            # Effect of the rounding of w on its dual, which is large around a center and for a large p.
+            for signs in (_EPS / 8.0, np.where(np.arange(w.size) % 2, _EPS / 8.0, -_EPS / 8.0)):
+                blur += np.abs(h.gradient(w * (1.0 + signs)) - h.gradient(w * (1.0 - signs)))
+            excess = here - there - moves @ slope - (0.0 if convex else 0.5) * (moves**2).sum(axis=1)
+            limits = 1e-11 * (np.abs(moves) @ (np.abs(dual) + np.abs(z)) + np.abs(here - there)) + np.abs(moves) @ blur
+            # A projection is rounded by eps times its size, which is multiplied by the distance to z.
+            limits += 1e-13 * (abs(here) + np.abs(there)) + 1e-15 + _EPS * size @ np.abs(slope)
+        else:
+            excess = here + h.value(w) + moves @ z - there - np.array([h.value(x) for x in tried])
+            limits = 1e-13 * (abs(here) + abs(h.value(w)) + 1.0 + 2.0 * np.abs(tried) @ np.abs(z))
+        _below(excess, limits, what, tried, argument=z, result=w)
+    return results
+
+
+# --- objectives -----------------------------------------------------------------------------------------------------
+
+
+def check_objective(
+    objective: Objective, seed: int = 0, *, precision: Literal["float64", "float32"] = "float64"
+) -> None:
+    """Check that an objective fulfils the contract of :class:`flwr_fco.objectives.Objective`.
+
+    At a few random points: the gradient agrees with differences of the value; :meth:`add_gradient` adds scale times the
+    gradient; :meth:`value_and_gradient` agrees with both; metrics are Python numbers; the point is not changed. The
+    number of batches is as requested, also with two per step, and equal generators give equal batches. If batches are
+    row numbers, an epoch contains every row once, including the last partial batch, and the gradients of its batches,
+    weighted by batch size, average to the full gradient, but are not all equal to it. If they are known: Hessian
+    products agree with differences of the gradient, values and gradients along a line agree with those at its points,
+    and the bounds on the curvature hold. The objective's own buffers can be loaded, and unknown ones are refused. With
+    :class:`DualTerms` the loss is convex, and nowhere less than `least`; under the link ``"profiled"`` no slope in one
+    coefficient changes faster than :meth:`largest_square` says.
+
+    With ``smooth = False`` the gradient only needs to be a subgradient: no value, near or far, is below its line (plus
+    half the strong convexity times the squared distance), and the objective has neither a Lipschitz constant nor a
+    Hessian.
+
+    Parameters
+    ----------
+    objective : Objective
+        An objective whose value is a mean over its examples.
+    seed : int, default 0
+        Seed of the random points, directions and batches.
+    precision : {"float64", "float32"}, default "float64"
+        Precision of the objective's arithmetic. (Use "float64" for float32 features that are summed in float64, as in
+        this package.)
+
+    Raises
+    ------
+    AssertionError
+        If the contract is violated; the message says which part, where and by how much.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from flwr_fco.objectives import LeastSquares
+    >>> check_objective(LeastSquares(np.eye(3), np.ones(3)))
+    """
+    checks = _Checks(objective, seed, precision)
+    for check in (checks.batches, checks.buffers, checks.points, checks.curvature, checks.dual_terms):
+        check()
+
+
+def check_saddle_objective(objective: SaddleObjective, seed: int = 0) -> None:
+    """Check that an objective fulfils the contract of :class:`flwr_fco.objectives.SaddleObjective`.
+
+    As :func:`check_objective`, for the operator instead of the gradient: it agrees with differences of f, with the
+    sign changed for the maximising player; it is monotone if the class says so, strongly if the modulus is known. The
+    operator on batches is unbiased.
+
+    Parameters
+    ----------
+    objective : SaddleObjective
+        An objective with a known value.
+    seed : int, default 0
+        Seed of the random points, directions and batches.
+
+    Raises
+    ------
+    AssertionError
+        If the contract is violated; the message says which part, where and by how much.
+
+    Examples
+    --------
+    >>> from flwr_fco.objectives import BilinearSaddle
+    >>> check_saddle_objective(BilinearSaddle([[1.0, 2.0]], noise=0.1))
+    """
+    f, size, rng = objective, objective.layout.size, np.random.default_rng(seed)
+    require(0 < f.split < size, f"split={f.split}; expected both players to have coordinates, {size} together")
+    check_objective(f, seed)
+    # For rows the mean is exact over whole epochs; for noise its accuracy depends on the number of draws.
+    epochs = 1 + 1000 // FirstOrder(epochs=1, batch_size=1).num_draws(f.num_examples)
+    w, batches = rng.normal(size=size), f.batches(rng, FirstOrder(epochs=epochs, batch_size=1))
+    samples, exact = np.array([f.gradient(w, batch) for batch in batches]), f.gradient(w)
+    allowed = 6.0 * samples.std(axis=0) / np.sqrt(len(samples)) + 1e-10 * (1.0 + _largest(exact))
+    _below(np.abs(samples.mean(axis=0) - exact), allowed, "the mean of batches is not the exact operator", samples.T)
+
+
+def _is_rows(batch: Any) -> bool:
+    return isinstance(batch, np.ndarray) and batch.ndim == 1 and batch.dtype.kind == "i"
+
+
+class _Checks:
+    """The checks of one objective f."""
+
+    def __init__(self, objective: Objective, seed: int, precision: str) -> None:
+        self.f, self.rng, self.size = objective, np.random.default_rng(seed), objective.layout.size
+        self.same, self.slope, self.noise, self.step = _ACCURACY[precision]
+
+    def draw(self, scale: float = 1.0) -> Vector:
+        return np.asarray(scale * self.rng.normal(size=self.size) / np.sqrt(self.size))
+
+    def difference(self, function: Callable[[Vector], Any], w: Vector, direction: Vector) -> Any:
+        """Return the derivative at w along a direction, by fourth-order differences."""
+        near, far = (function(w + step) - function(w - step) for step in self.step * np.outer((1, 2), direction))
+        return (8.0 * near - far) / (12.0 * self.step)
+
+    def points(self) -> None:
+        f, ignores, rows = self.f, True, [*self.f.batches(self.rng, FirstOrder(epochs=1, batch_size=1))]
+        for w in (np.zeros(self.size), self.draw(), self.draw()):
+            before = w.copy()
+            for check in (self.gradient, self.batch_gradients, self.hessian, self.line):
+                check(w)
+            metrics = f.metrics(w)
+            agree(w, before, "value, gradient, add_gradient or metrics changed the point w in place")
+            good = "loss" in metrics and all(type(number) in (float, int) for number in metrics.values())
+            require(good, f"metrics(w) is {metrics}; expected Python numbers, among them 'loss'")
+            agree(metrics["loss"], f.value(w), "metrics['loss'] differs from value(w)", 0.01 * self.same)
+            ignores &= all(np.array_equal(f.gradient(w, row), f.gradient(w)) for row in rows)
+        what = "gradient(w, batch) is that of all rows: does it ignore its batch? (Or are all examples the same?)"
+        require(not ignores or len(rows) < 2 or not all(map(_is_rows, rows)), what)
+
+    def gradient(self, w: Vector) -> None:
+        """Check types, that the gradient overwrites `out`, and its numbers."""
+        f, value, gradient, out = self.f, self.f.value(w), self.f.gradient(w), np.full_like(w, np.nan)
+        require(type(value) is float, f"value(w) is a {type(value).__name__}, expected a Python float")
+        got = f"{gradient.dtype}{gradient.shape}"
+        require(got == f"float64{w.shape}", f"gradient(w) is {got}, expected float64{w.shape}")
+        require(f.gradient(w, None, out) is out, "gradient(w, batch, out) did not return out")
+        agree(out, gradient, "gradient(w, batch, out) differs from gradient(w, batch): is out cleared?")
+        signs, modulus, saddle = np.ones(w.size), attempt(f.strong_convexity), f.ascends is not None
+        signs[slice(0) if f.ascends is None else f.ascends] = -1.0
+        # The last coordinate is the intercept in most models, which is easily forgotten, as are the ends of a player's.
+        ends = np.flatnonzero(np.diff(signs, append=0.0))
+        chosen = np.unique([*self.rng.permutation(w.size)[:20], *ends, *((ends + 1) % w.size)])
+        what = "the gradient is not what differences of the value give" + ": is its sign right for y?" * saddle
+        for direction in (*np.eye(w.size)[chosen], self.draw()):
+            slope, size = float(signs * gradient @ direction), 0.01 * (float(np.linalg.norm(gradient)) + saddle)
+            if f.smooth:
+                expected = self.difference(f.value, w, direction)
+                size += abs(expected) + self.noise / self.slope * (1.0 + abs(value))
+                agree(slope, expected, f"{what} (at coordinate {np.abs(direction).argmax()})", self.slope, size)
+            # Nearby points on both sides test the derivative, if there is one; distant points test the convexity.
+            for step in () if f.smooth else (self.step, -self.step, 1.0, -1.0):
+                there, line = f.value(w + step * direction), value + step * slope
+                line += 0.5 * (modulus if known(modulus) else 0.0) * step**2 * float(direction @ direction)
+                what = f"the value is {there:.10g}, {step:g} away, below the gradient's line, {line:.10g}: it is no "
+                what += "subgradient, or the strong convexity is less"
+                require(there >= line - self.noise * (1.0 + abs(value) + abs(line)), what)
+
+    def batch_gradients(self, w: Vector) -> None:
+        """Check add_gradient and value_and_gradient, of all examples and of batches, and the means over an epoch."""
+        f, told = self.f, list[Vector]()
+        batches = [*f.batches(self.rng, FirstOrder(epochs=1, batch_size=f.num_examples // 3 + 1))]
+        for batch in (None, *batches):
+            gradient, start = f.gradient(w, batch), self.draw()
+            for scale in (1.0, -0.3):
+                f.add_gradient(w, batch, scale, out := start.copy())
+                expected, size = start + scale * gradient, 1.0 + _largest(gradient)
+                agree(out, expected, f"add_gradient(w, batch, {scale}, out) adds something else", self.same, size)
+            pair = attempt(f.value_and_gradient, w, batch, out)
+            if known(pair):
+                good = type(pair[0]) is float and pair[1] is out
+                require(good, "value_and_gradient(w, batch, out) did not return a Python float and out")
+                agree(out, gradient, "value_and_gradient(w, batch)[1] differs from gradient(w, batch)", self.same)
+            told.append(np.append(gradient, pair[0] if known(pair) else f.value(w)))
+        agree(told[0][-1], f.value(w), "value_and_gradient(w)[0] differs from value(w)", self.same)
+        if all(map(_is_rows, batches)):
+            mean = np.average(told[1:], axis=0, weights=[batch.size for batch in batches])
+            what, size = "of an epoch's batches do not average to", 1.0 + max(_largest(each[:-1]) for each in told)
+            agree(mean[:-1], told[0][:-1], f"the gradients {what} the full gradient: is one a sum?", self.same, size)
+            agree(mean[-1], told[0][-1], f"the values {what} value(w)", self.same)
+
+    def hessian(self, w: Vector) -> None:
+        f, size, v = self.f, self.noise / self.slope * (1.0 + _largest(self.f.gradient(w))), self.draw()
+        on = np.union1d(self.rng.choice(w.size, size=min(4, w.size), replace=False), [w.size - 1]).astype(np.int64)
+        rows = np.array([self.difference(f.gradient, w, each) for each in np.eye(w.size)[on]])
+        block, last = rows[:, on][np.triu_indices(on.size)], np.eye(w.size)[-1]
+        for who, found, expected in (
+            ("hessian_product(w, v)", attempt(f.hessian_product, w, v), self.difference(f.gradient, w, v)),
+            ("hessian_product(w, v)", attempt(f.hessian_product, w, last), rows[-1]),
+            ("hessian_block(w, on)", attempt(f.hessian_block, w, on), block),
+        ):
+            if f.smooth and known(found):
+                require(found.shape == expected.shape, f"{who} has shape {found.shape}, expected {expected.shape}")
+                agree(found, expected, f"{who}, against differences,", self.slope, size + _largest(expected))
+
+    def line(self, w: Vector) -> None:
+        directions, f = (self.draw(), self.draw()), self.f
+        line = attempt(f.along, w, directions[0])
+        # The second line starts at the last point of the first one.
+        for direction in directions if known(line) else ():
+            for step in (0.0, 0.7, -1.3):
+                trial, (value, slope), where = w + step * direction, line(step), f"along(w, direction)({step})"
+                gradient = f.gradient(trial)
+                size = (1.0 + _largest(gradient)) * (1.0 + float(np.linalg.norm(direction)))
+                agree(value, f.value(trial), f"{where}[0] is not the value there", self.same)
+                agree(slope, gradient @ direction, f"{where}[1] is not the slope there", self.same, size)
+                agree(line.gradient(step), gradient, f"along(w, direction).gradient({step}) is off", self.same)
+            line, w = line.turn(step, directions[1]), trial
+
+    def batches(self) -> None:
+        """Check sizes and rows of an epoch, that batches are as many as asked, and the same for equal generators."""
+        n, f, w = self.f.num_examples, self.f, self.draw()
+        require(n >= 1, f"num_examples={n}, expected at least 1")
+        for size in sorted({1, max(1, n // 3), max(1, n - 1), n, n + 1}):
+            works = FirstOrder(epochs=1, batch_size=size), FirstOrder(steps=n // size + 2, batch_size=size)
+            rows = [*f.batches(self.rng, works[0])]
+            if all(map(_is_rows, rows)):
+                sizes, expected = [batch.size for batch in rows], [size] * (n // size) + [n % size] * (n % size > 0)
+                require(sizes == expected, f"batches have sizes {sizes}, not {expected}: is the last partial one kept?")
+                once = np.array_equal(np.sort(np.concatenate(rows)), np.arange(n))
+                require(once, f"an epoch in batches of {size} does not cover each of {n} rows exactly once")
+            for work, per_step in ((work, per_step) for work in works for per_step in (1, 2)):
+                one, two = ([*f.batches(np.random.default_rng(0), work, per_step)] for _ in range(2))
+                count = work.num_draws(n, per_step)
+                require(len(one) == count, f"batches: {len(one)} for {work!r}, {per_step} a step, not {count}")
+                # The first batches are used after the second ones are drawn: the objective must not hold their state.
+                same = all(np.array_equal(f.gradient(w, a), f.gradient(w, b)) for a, b in zip(one, two, strict=True))
+                require(same, "generators of the same seed give different batches: what is random must come from rng")
+        full = [batch is None for batch in f.batches(self.rng, FirstOrder(steps=2, batch_size=None), 2)]
+        require(full == [True] * 4, "batches should yield None for each full batch, with batch_size=None")
+
+    def buffers(self) -> None:
+        buffers, names = self.f.buffers(), sorted(entry.name for entry in self.f.layout.passed_through)
+        require(sorted(buffers) == names, f"buffers() has {sorted(buffers)}; what is not optimised is {names}")
+        self.f.load_buffers(buffers)
+        for name, array in self.f.buffers().items():
+            agree(array, buffers[name], f"load_buffers(buffers()) changes {name!r}")
+        refused = not known(attempt(self.f.load_buffers, {**buffers, "no such buffer": np.zeros(1)}))
+        require(refused, "load_buffers takes a name that buffers() does not have")
+
+    def curvature(self) -> None:
+        """Check the constants, and that a gradient is monotone, strongly if that is known."""
+        f, at, modulus = self.f, np.zeros(self.size), attempt(self.f.strong_convexity)
+        constants = [attempt(f.lipschitz, norm) for norm in ("l2", "l1")]
+        second = [attempt(f.hessian_product, at, at), attempt(f.hessian_block, at, np.zeros(1, dtype=np.int64))]
+        good = f.smooth or not any(map(known, constants + second))
+        require(good, "a lipschitz constant or a Hessian is known with smooth = False, where the gradient jumps")
+        monotone, least = getattr(f, "monotone", known(modulus)), modulus if known(modulus) else 0.0
+        require(least >= 0.0, f"strong_convexity()={least!r}; expected a number >= 0")
+        # Half of the pairs are close, because distant pairs show only the mean of a varying curvature.
+        for distance in [1.0, 1e-3] * 10:
+            u, move = self.draw(), self.draw(distance)
+            change = f.gradient(u + move) - f.gradient(u)
+            for constant, norm, dual in zip(constants, (2, 1), (2, np.inf), strict=True):
+                unit = float(np.linalg.norm(change, dual) / np.linalg.norm(move, norm))
+                what = f"lipschitz('l{norm}')={constant}, but the gradient or operator changed by {unit:.6g} a unit"
+                require(not known(constant) or unit <= constant * (1.0 + 1e-6), what)
+            curvature, slack = float(change @ move / (move @ move)), 1e-9 + 1e-10 * _largest(change) / _largest(move)
+            what = f"f is not as convex (concave in y) as strong_convexity()={least}: its curvature is {curvature:.6g}"
+            require(not monotone or curvature >= least * (1.0 - 1e-6) - slack, what)
+
+    def dual_terms(self) -> None:
+        """Compare values, near and far, with tangents and with the least value: a gap is made of both."""
+        f, slopes, terms = self.f, range(self.size - num_intercepts(self.f.layout)), cast(Any, self.f.dual_terms())
+        for distance in np.geomspace(1e-2, 1e2, 20) if isinstance(terms, DualTerms) else ():
+            w, v, ridge = self.draw(distance), self.draw(distance), terms.l2 * (np.arange(self.size) < len(slopes))
+            (value, gradient), there = f.value_and_gradient(w), f.value(v)
+            tangent = value - 0.5 * float(ridge @ w**2) + float((gradient - ridge * w) @ (v - w))
+            noise, loss = self.noise * (1.0 + abs(value) + abs(tangent) + abs(there)), there - 0.5 * float(ridge @ v**2)
+            what = f"gaps would be wrong: the loss is {loss:.8g} where"
+            require(loss >= tangent - noise, f"{what} a tangent is {tangent:.8g}: not convex, or has another l2 term")
+            require(loss >= terms.least - noise, f"{what} dual_terms() says least={terms.least:.8g}")
+            for j in slopes if terms.link == "profiled" else ():
+                slope = (
+                    f.gradient(np.where(np.arange(self.size) == j, v, w))[j] - gradient[j] - ridge[j] * (v[j] - w[j])
+                )
+                most = (1.0 + 1e-6) * f.largest_square() * abs(v[j] - w[j]) + self.noise * (1.0 + abs(value))
+                what = f"a slope changes by {abs(slope):.6g} where largest_square() allows {most:.6g}"
+                require(abs(slope) <= most, f"{what}: coefficients that are not 0 would be proved zero")
