@@ -44,18 +44,10 @@ def package(tmp_path):
 
 
 def run(package, temporary):
+    program, place = PROGRAM.format(package=str(package.parent)), str(package.parent)
+    own = {"PATH": os.environ["PATH"], "HOME": "/proc/nothing", "TMPDIR": str(temporary), "PYTHONPATH": place}
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(package=str(package.parent))],
-        env={
-            "PATH": os.environ["PATH"],
-            "HOME": "/proc/nothing",
-            "TMPDIR": str(temporary),
-            "PYTHONPATH": str(package.parent),
-        },
-        cwd="/",
-        capture_output=True,
-        text=True,
-        check=False,
+        [sys.executable, "-c", program], env=own, cwd="/", capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "[2.0, 2.0, 2.0]"
