@@ -44,19 +44,9 @@ def package(tmp_path):
 
 
 def run(package, temporary):
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(package=str(package.parent))],
-        env={
-            "PATH": os.environ["PATH"],
-            "HOME": "/proc/nothing",
-            "TMPDIR": str(temporary),
-            "PYTHONPATH": str(package.parent),
-        },
-        cwd="/",
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command, place = [sys.executable, "-c", PROGRAM.format(package=str(package.parent))], str(package.parent)
+    own = {"PATH": os.environ["PATH"], "HOME": "/proc/nothing", "TMPDIR": str(temporary), "PYTHONPATH": place}
+    done = subprocess.run(command, env=own, cwd="/", capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "[2.0, 2.0, 2.0]"
 

@@ -183,7 +183,7 @@ def test_callbacks_and_rates_go_on_where_they_were(tmp_path):
     def ended(strategy, result):
         plateau, stopping = rules
         state = (plateau.scale, plateau.best, stopping.stopped, stopping.best, stopping.best_arrays["intercept"])
-        return described(result, strategy), result.rows(), state
+        return described(result, strategy), state
 
     rules = []
     strategy = build()
