@@ -53,7 +53,7 @@ def add_adversarial_operator(features, labels, rows, w, num_classes, intercepts,
     for i in range(count):
         if rows[i] < 0 or rows[i] >= n:
             raise ValueError("a row number is not that of an example")
-    coefficients = w[:size].reshape(d, num_classes)
+    coefficients, intercept, shift = w[:size].reshape(d, num_classes), w[size:split], w[split:]
     gathered = np.empty((min(_CHUNK, count), d))
     total = np.zeros(num_classes)
     for start in range(0, count, _CHUNK):
@@ -61,15 +61,15 @@ def add_adversarial_operator(features, labels, rows, w, num_classes, intercepts,
         block = gathered[: part.shape[0]]
         for i in range(part.shape[0]):
             block[i] = features[part[i]]
-            for j in range(d):
-                block[i, j] += w[split + j]
+            for j in range(shift.shape[0]):
+                block[i, j] += shift[j]
         slopes = np.dot(block, coefficients)
         for i in range(part.shape[0]):
-            for c in range(intercepts):
-                slopes[i, c] += w[size + c]
+            for c in range(intercept.shape[0]):
+                slopes[i, c] += intercept[c]
         _replace_by_slopes(slopes, labels[part], scale / count)
         product = np.dot(block.T, slopes).reshape(size)
-        for j in range(size):
+        for j in range(product.shape[0]):
             out[j] += product[j]
         for i in range(part.shape[0]):
             for c in range(num_classes):

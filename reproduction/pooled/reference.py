@@ -129,10 +129,7 @@ def _check_solvable(psi: BoundRegularizer, objectives: Clients) -> None:
         name = type(objective).__name__
         if not objective.smooth:
             # At a kink, steps become so short that rounding would look like convergence.
-            raise ConfigurationError(
-                f"{name} is not smooth, and gradient steps do not find its minimiser. Without psi, "
-                "flwr_fco.engines.minimisers.minimise() with the rule 'gap' minimises the hinge loss of all rows"
-            )
+            raise ConfigurationError(f"{name} is not smooth, and gradient steps do not find its minimiser")
         if objective.ascends is not None:
             raise ConfigurationError(f"{name} is a saddle function, which has no minimiser")
 
