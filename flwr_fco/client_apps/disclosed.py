@@ -1,4 +1,4 @@
-"""What has left a site in a run, counted and recorded, and what may still leave."""
+"""The record of what has left a site, and folds that must not be dealt in two ways."""
 
 from __future__ import annotations
 
