@@ -16,8 +16,7 @@ from flwr.clientapp import ClientApp
 
 from flwr_fco.algorithms.contract import Disclosure
 from flwr_fco.client_apps.answers import find_answer, server_buffers
-from flwr_fco.client_apps.disclosed import recorded
-from flwr_fco.client_apps.quality import as_bins_may_leave
+from flwr_fco.client_apps.disclosed import as_bins_may_leave, recorded
 from flwr_fco.client_apps.quotas import Limits, clear_errors
 from flwr_fco.client_apps.training import (
     ClientData,

@@ -1,20 +1,26 @@
-"""What has left a site in a run, counted and recorded, and what may still leave."""
+"""The record of what has left a site, and folds and bins that must not be of two kinds."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from hashlib import blake2b
+from logging import INFO
 from typing import Any
 
+import numpy as np
 from flwr.app import ArrayRecord, Context, Message
 
 from flwr_fco.algorithms.contract import Disclosure
-from flwr_fco.core.logs import printable
+from flwr_fco.client_apps.answers import bins_of, judged
+from flwr_fco.core.logs import log, printable
 from flwr_fco.errors import ConfigurationError, FlwrFcoError
+from flwr_fco.objectives.base import Objective
 from flwr_fco.wire.client_state import read_disclosed, store_disclosed
 from flwr_fco.wire.downlink import method_of
 from flwr_fco.wire.keys import FOLDS
 from flwr_fco.wire.protocol import Downlink
+from flwr_fco.wire.questions import EDGE, Answer, Question
 
 
 def check_folds(downlink: Downlink, disclosure: Disclosure, context: Context) -> None:
@@ -48,6 +54,46 @@ def check_folds(downlink: Downlink, disclosure: Disclosure, context: Context) ->
             "before in this run: differences of folds can be single rows, and this site's owner sets a smallest number "
             "of rows. Start another run"
         )
+
+
+def as_bins_may_leave(
+    answer: Answer, question: Question, objective: Objective, disclosure: Disclosure, context: Context
+) -> Answer:
+    """Return a site's answer about bins, without them if its owner limits rows and one bin holds fewer, but some.
+
+    Bins of a second model, or between other edges, are kept back too in the same run: differences of both may be single
+    rows.
+
+    Parameters
+    ----------
+    answer : Answer
+        What the site would say.
+    question : Question
+        The question about bins.
+    objective : Objective
+        The loss on the site's rows.
+    disclosure : Disclosure
+        What the owner allows.
+    context : Context
+        The node's context; modified.
+    """
+    if not disclosure.limits_rows:
+        return answer
+    numbers = sorted((name, value) for name, value in question.numbers.items() if name.startswith(EDGE))
+    content = repr(numbers).encode() + question.vectors["primal"].tobytes()
+    digest = int.from_bytes(blake2b(content, digest_size=7).digest())
+    before, (place, _) = read_disclosed(context), bins_of(question, judged(objective))
+    try:
+        if before.bins not in (0, digest):
+            raise ConfigurationError("the server asks for other bins than before in this run")
+        for number in np.unique(place):
+            disclosure.check(objective.subset(np.flatnonzero(place == number))[0], "a bin")
+    except ConfigurationError as error:
+        log(INFO, "Run %s: kept back bins of scores: %s", context.run_id, error)
+        zeros = {name: np.zeros(own.shape) for name, own in answer.vectors.items()}
+        return answer._replace(numbers={"told": 0.0}, vectors=zeros)
+    store_disclosed(context, before._replace(bins=digest))
+    return answer
 
 
 #: Below Flower's logger, which prints it, so that an owner can send the record to a file. It has a level of its own,
