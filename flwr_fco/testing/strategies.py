@@ -74,9 +74,8 @@ def _check(make: Callable[..., CompositeStrategy], tolerance: float | None) -> N
     def build(client_lr: float = 0.1, batch_size: int | None = 7, **options: Any) -> CompositeStrategy:
         work = Minimise(max_iterations=10_000) if minimises else Epochs(1, batch_size)
         options |= {"regularizer": psi, "client_lr": client_lr, "work": work, "min_train_nodes": 1}
-        options["batch_size"] = None if minimises else batch_size
+        options |= {"batch_size": None if minimises else batch_size, "fraction_evaluate": 0.0}
         made = make(**{field.name: options[field.name] for field in fields(like) if field.name in options})
-        made.fraction_evaluate = 0.0
         run_of(made).prepare(start)
         return made
 
@@ -96,14 +95,13 @@ def _check(make: Callable[..., CompositeStrategy], tolerance: float | None) -> N
     options: Any = {} if draws or everyone else {"fraction_train": 0.5}
     one, twin, other, restored = (build(seed=seed, **options) for seed in (3, 3, 5, 3))
     (model, result), (same, _), (different, _) = (run(strategy, 2) for strategy in (one, twin, other))
-    got, expected = (
-        {name: f"{each[name].dtype}{list(each[name].shape)}" for name in start} for each in (result.arrays, start)
-    )
+    got, expected = ({name: (a.dtype, *a.shape) for name, a in each.items()} for each in (result.arrays, start))
     require(got == expected, f"the arrays came back as {got}, the user gave {expected}")
-    lacking = {"num-replies", "num-left-out", "skipped", "bytes-up", "bytes-down"} - {
-        *result.train_metrics_clientapp[2]
-    }
-    require(not lacking, f"the round's metrics lack {sorted(lacking)}")
+    names, metrics = (
+        ("num-replies", "num-left-out", "skipped", "bytes-up", "bytes-down"),
+        result.train_metrics_clientapp,
+    )
+    require({*names} <= {*metrics[2]}, f"the round's metrics, {[*metrics[2]]}, lack some of {names}")
     agree(model, same, "two runs with the same seed differ")
     equal = np.array_equal(model, different)
     require(equal == (everyone and not draws), f"the seed has {'no' * equal} effect, where clients draw: {draws}")
@@ -119,8 +117,8 @@ def _check(make: Callable[..., CompositeStrategy], tolerance: float | None) -> N
     for number in (3, 4):
         for strategy in (one, restored):
             play(strategy, number)
-        equal = all(map(np.array_equal, one.state, restored.state))
-        require(equal, f"round {number} after saving and loading the state differs from round {number} without")
+        same = all(map(np.array_equal, one.state, restored.state))
+        require(same, f"round {number} after saving and loading the state differs from round {number} without")
     for name, value in held.items():
         agree(getattr(before, name), value, f"a round changed state.{name} in place: `aggregate` returns new arrays")
         shape = np.shape(getattr(one.state, name))
