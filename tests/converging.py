@@ -8,7 +8,7 @@ from flwr_fco.client_apps import client_app
 from flwr_fco.regularizers import L1, Zero
 from flwr_fco.server.method import algorithm_class
 from flwr_fco.simulation import simulate
-from flwr_fco.testing.strategies import _client
+from flwr_fco.testing import _client
 from flwr_fco.work import Epochs, Minimise
 
 LAYOUT = _client(0).layout

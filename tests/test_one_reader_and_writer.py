@@ -23,7 +23,7 @@ OTHERS = {
     "flwr_fco/server/rounds/saving.py": 1,
     # `run_of(strategy).save(path)`, which writes by the one writer.
     "flwr_fco/callbacks.py": 1,
-    "flwr_fco/testing/strategies.py": 1,
+    "flwr_fco/testing.py": 1,
 }
 
 

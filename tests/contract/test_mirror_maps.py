@@ -11,8 +11,7 @@ import flwr_fco.mirror_maps as package
 from flwr_fco.core.layout import Layout
 from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, MirrorMap, PNorm, Product, SimplexEntropy
 from flwr_fco.regularizers import L1, Box, L1Ball, PerParameter, Simplex, Zero
-from flwr_fco.testing import check_mirror_map, check_pair
-from flwr_fco.testing.functions import REGULARIZERS
+from flwr_fco.testing import REGULARIZERS, check_mirror_map, check_pair
 
 DIMENSION = 8
 LAYOUT = Layout.from_arrays({"x": np.zeros(3), "y": np.zeros((2, 2)), "intercept": np.zeros(1)}, apply_to=["x", "y"])
