@@ -145,10 +145,10 @@ def check_mirror_map(
     """Check that a mirror map fulfils its contract, on random duals with scales from 0.01 to 10.
 
     The map itself: ``conjugate_gradient`` preserves shape and dtype, does not change its argument, gives the same
-    result with ``out`` and in place, and propagates NaN. With w = conjugate_gradient(z), both z and gradient(w) are
-    subgradients of h at w (h(x) >= h(w) + <z, x - w> for every x), conjugate_gradient(gradient(w)) = w, and the
-    Fenchel-Young inequality h(x) + h*(z) >= <z, x> holds with equality at w. conjugate_gradient is monotone, and
-    ``from_spec(to_spec())`` reproduces the map. Then every pair with a regularizer is checked; see :func:`check_pair`.
+    result with ``out`` and in place, and propagates NaN. With w = conjugate_gradient(z), z is a subgradient of h at w
+    (h(x) >= h(w) + <z, x - w> for every x), conjugate_gradient(gradient(w)) = w, and the Fenchel-Young inequality
+    h(x) + h*(z) >= <z, x> holds with equality at w. ``from_spec(to_spec())`` reproduces the map. Then every pair with a
+    regularizer is checked; see :func:`check_pair`.
 
     gradient(conjugate_gradient(z)) = z is not required: on the simplex it holds up to a constant, on the boundary of a
     ball up to a normal vector. The subgradient inequalities check the rest of it.
@@ -225,12 +225,11 @@ def check_pair(mirror_map: MirrorMap, regularizer: Proximable, dimension: int = 
     h, duals, found = mirror_map, _points(np.random.default_rng(seed), (dimension,)), list[Vector]()
     psi = regularizer.regularizer if isinstance(regularizer, BoundRegularizer) else regularizer
     supported, error = h.supports(regularizer), attempt(h.retrieve, duals[0], 1.0, regularizer)
-    if not (supported and known(error)):
-        named = [each in str(error) for each in (type(h).__name__.removeprefix("Bound"), type(psi).__name__)]
-        good = not supported and isinstance(error, UnsupportedPairError) and all(named)
-        require(good, f"{h!r} with {psi!r}: {supported=}, but retrieve returns or does not name both: {error}")
-        return
-    for t in (0.0, 0.5, 20.0):
+    named = [each in str(error) for each in (type(h).__name__.removeprefix("Bound"), type(psi).__name__)]
+    refused = not supported and isinstance(error, UnsupportedPairError) and all(named)
+    good = refused or (supported and known(error))
+    require(good, f"{h!r} with {psi!r}: {supported=}, but retrieve returns or does not name both: {error}")
+    for t in () if refused else (0.0, 0.5, 20.0):
         found += _check_minima(h, regularizer, t, f"{h!r} with {psi!r}, t = {t:g}: retrieve", duals, found)
 
 
@@ -281,7 +280,8 @@ def _check_minima(h: MirrorMap, psi: Proximable, t: float, where: str, duals: li
     Against the other results, the inequality also says that the map is firmly non-expansive.
     """
     results = [_check_map(lambda v, *out: h.retrieve(v, t, psi, *out), z, where) for z in duals]
-    what = f"{where} is not the minimiser of -<z, w> + t psi(w) + h(w) (prox: 1/2 ||w - v||^2 + step psi(w))"
+    convex = getattr(psi, "convex", True)
+    what = f"{where} is not the minimiser of -<z, w> + t psi(w) + h(w) (prox: 1/2 ||w - v||^2 + step psi(w)), {convex=}"
     points = np.array(results + more).reshape(len(results + more), -1)
     for w, z in zip(points, np.reshape(duals, (len(duals), -1)), strict=False):
         tried = _towards(w, points)
@@ -292,7 +292,7 @@ def _check_minima(h: MirrorMap, psi: Proximable, t: float, where: str, duals: li
         # Effect of the rounding of w on its dual, which is large around a center and for a large p.
         signs = np.where(np.arange(w.size) % 2, -_EPS / 8.0, _EPS / 8.0)
         blur = 2.0 * np.abs(h.gradient(w * (1.0 + signs)) - h.gradient(w * (1.0 - signs)))
-        excess = here - there - moves @ (dual - z) - (0.0 if psi.convex else 0.5) * (moves**2).sum(axis=1)
+        excess = here - there - moves @ (dual - z) - (0.0 if convex else 0.5) * (moves**2).sum(axis=1)
         limits = 1e-11 * (np.abs(moves) @ (np.abs(dual) + np.abs(z)) + np.abs(here - there)) + np.abs(moves) @ blur
         # A projection is rounded by eps times its size, which is multiplied by the distance to z.
         limits += 1e-13 * (abs(here) + np.abs(there)) + 1e-15 + _EPS * size @ np.abs(dual - z)
@@ -410,8 +410,7 @@ class _Checks:
         """Check sizes and rows of an epoch, that batches are as many as asked, and the same for equal generators."""
         n, f, w = self.f.num_examples, self.f, self.draw()
         require(n >= 1, f"num_examples={n}, expected at least 1")
-        sizes = sorted({1, max(1, n // 3), max(1, n - 1), n, n + 1})
-        works = [work for size in sizes for work in (Epochs(1, size), Steps(n // size + 2, size))]
+        works = [work for k in {1, n // 3 + 1, n - 1 or 1, n + 1} for work in (Epochs(1, k), Steps(n // k + 2, k))]
         for work, per_step in [(work, count) for work in (*works, Steps(2, batch_size=None)) for count in (1, 2)]:
             one, two = ([*f.batches(np.random.default_rng(0), work, per_step)] for _ in range(2))
             rows, size, count = all(map(_is_rows, one)), work.batch_size or n, work.num_draws(n, per_step)
@@ -433,8 +432,7 @@ class _Checks:
         f.load_buffers(buffers)
         for name, array in f.buffers().items():
             agree(array, buffers[name], f"load_buffers(buffers()) changes {name!r}")
-        refused = attempt(f.load_buffers, {**buffers, "no such buffer": np.zeros(1)})
-        require(not known(refused), "load_buffers takes a name that buffers() does not have")
+        require(not known(attempt(f.load_buffers, {**buffers, "?": np.zeros(1)})), "load_buffers takes a name too many")
 
     def gradient(self, w: Vector) -> None:
         """Check types, that the gradient overwrites `out`, its numbers, and the metrics."""
@@ -459,9 +457,8 @@ class _Checks:
                 there, line = f.value(w + step * direction), value + step * slope
                 line += 0.5 * self.modulus * step**2 * float(direction @ direction)
                 above = there >= line - self.noise * (1.0 + abs(value) + abs(line))
-                require(above, f"{there:.9g} < {line:.9g}: it is no subgradient, or the strong convexity is less")
-        metrics = f.metrics(w)
-        good = "loss" in metrics and all(type(number) in (float, int) for number in metrics.values())
+                require(above, f"value {there:.6g} < line {line:.6g}: no subgradient, or the strong convexity is less")
+        good = "loss" in (metrics := f.metrics(w)) and all(type(each) in (float, int) for each in metrics.values())
         require(good, f"metrics(w) is {metrics}; expected Python numbers, among them 'loss'")
         agree(metrics["loss"], f.value(w), "metrics['loss'] differs from value(w)", 0.01 * self.same)
 
@@ -481,22 +478,20 @@ class _Checks:
         agree(told[0, -1], f.value(w), "value_and_gradient(w)[0] differs from value(w)", self.same)
         if all(map(_is_rows, batches)):
             mean = np.average(told[1:], axis=0, weights=[batch.size for batch in batches])
-            what, size = "of an epoch's batches do not average to", 1.0 + _largest(told[:, :-1])
-            agree(mean[:-1], told[0, :-1], f"the gradients {what} the full gradient: is one a sum?", self.same, size)
-            agree(mean[-1], told[0, -1], f"the values {what} value(w)", self.same)
+            agree(mean[:-1], told[0, :-1], "an epoch's batches do not average to the full gradient: sums?", self.same)
+            agree(mean[-1], told[0, -1], "the values of an epoch's batches do not average to value(w)", self.same)
 
     def hessian(self, w: Vector) -> None:
         f, size, v = self.f, self.noise / self.slope * (1.0 + _largest(self.f.gradient(w))), self.draw()
         on = np.union1d(self.rng.choice(w.size, size=min(4, w.size), replace=False), [w.size - 1]).astype(np.int64)
         rows = np.array([self.difference(f.gradient, w, each) for each in (*np.eye(w.size)[on], v)])
-        for who, found, expected in (
-            ("hessian_product(w, v)", attempt(f.hessian_product, w, v), rows[-1]),
-            ("hessian_block(w, on)", attempt(f.hessian_block, w, on), rows[:-1, on][np.triu_indices(on.size)]),
-        ):
+        product, block = attempt(f.hessian_product, w, v), attempt(f.hessian_block, w, on)
+        entries = rows[:-1, on][np.triu_indices(on.size)]
+        for who, found, expected in (("product(w, v)", product, rows[-1]), ("block(w, on)", block, entries)):
             if known(found):
-                require(f.smooth, f"{who} is known with smooth = False, where the gradient jumps")
-                require(found.shape == expected.shape, f"{who} has shape {found.shape}, expected {expected.shape}")
-                agree(found, expected, f"{who}, against differences,", self.slope, size + _largest(expected))
+                require(f.smooth, f"hessian_{who} is known with smooth = False, where the gradient jumps")
+                require(found.shape == expected.shape, f"hessian_{who} has shape {found.shape}, not {expected.shape}")
+                agree(found, expected, f"hessian_{who}, against differences,", self.slope, size + _largest(expected))
 
     def line(self, w: Vector) -> None:
         directions, f = (self.draw(), self.draw()), self.f
@@ -611,16 +606,14 @@ def _check(make: Callable[..., CompositeStrategy], tolerance: float | None) -> N
         more: Any = {"initial_arrays": start, "progress": False, "on_interrupt": "raise"}
         return simulate(strategy, app, num_nodes=4, num_rounds=rounds, **more)
 
-    def play(strategy: CompositeStrategy, number: int, app: Any = app) -> tuple[Any, Any]:
+    def play(strategy: CompositeStrategy, number: int, grid: InProcessGrid) -> tuple[Any, Any]:
         with flower.quiet(50):
-            grid, arrays = InProcessGrid(app, 4), run_of(strategy).primal_arrays()
-            messages = strategy.configure_train(number, arrays, ConfigRecord(), grid)
+            messages = strategy.configure_train(number, run_of(strategy).primal_arrays(), ConfigRecord(), grid)
             return strategy.aggregate_train(number, grid.send_and_receive(messages))
 
     # Without minibatches, only the sampling of clients is random.
     draws, everyone = isinstance(run_of(build()).plan.work, FirstOrder), method.reads == "everyone"
-    options: Any = {} if draws or everyone else {"fraction_train": 0.5}
-    one, twin, other, restored = (build(seed=seed, **options) for seed in (3, 3, 5, 3))
+    one, twin, other, restored = (build(seed=k, fraction_train=1.0 if draws or everyone else 0.5) for k in (3, 3, 5, 3))
     result, _, _ = (run(strategy, 2) for strategy in (one, twin, other))
     got, expected = ({name: (a.dtype, *a.shape) for name, a in each.items()} for each in (result.arrays, start))
     require(got == expected, f"the arrays came back as {got}, the user gave {expected}")
@@ -631,38 +624,28 @@ def _check(make: Callable[..., CompositeStrategy], tolerance: float | None) -> N
     require(same, "two runs with the same seed differ")
     require(equal == (everyone and not draws), f"the seed has {'no' * equal} effect, where clients draw: {draws}")
 
-    before = one.state
-    held = {name: np.copy(value) for name, value in before._asdict().items()}
+    before, held = one.state, {name: np.copy(value) for name, value in one.state._asdict().items()}
     require(before.round == 2, f"after two rounds the state says round {before.round}")
     with tempfile.TemporaryDirectory() as folder:
-        path = f"{folder}/state.npz"
-        run_of(one).save(path)
+        run_of(one).save(path := f"{folder}/state.npz")
         run_of(restored).load(path)
         require(not known(attempt(run_of(other).load, path)), "load accepted a state that other settings wrote")
-    for number in (3, 4):
-        for strategy in (one, restored):
-            play(strategy, number)
-        same = all(map(np.array_equal, one.state, restored.state))
-        require(same, f"round {number} after saving and loading the state differs from round {number} without")
-    for name, value in held.items():
+    for number, strategy in ((3, one), (3, restored), (4, one), (4, restored)):
+        play(strategy, number, InProcessGrid(app, 4))
+    same = all(map(np.array_equal, one.state, restored.state))
+    require(same, "the rounds after saving and loading the state differ from those without")
+    for (name, value), now in zip(held.items(), one.state, strict=True):
         agree(getattr(before, name), value, f"a round changed state.{name} in place: `aggregate` returns new arrays")
-        shape = np.shape(getattr(one.state, name))
-        good = (value.dtype == np.float64 and value.shape == shape) or not value.ndim
-        require(good, f"state.{name} is {value.dtype}{value.shape}, then {shape}; expected float64, and one shape")
+        good = (value.dtype == np.float64 and value.shape == np.shape(now)) or not value.ndim
+        require(good, f"state.{name} is {value.dtype}{value.shape}, then {np.shape(now)}; expected float64, one shape")
 
     before = one.state
-    arrays, metrics = play(one, 5, lambda message, context: None)
+    arrays, metrics = play(one, 5, InProcessGrid(cast(Any, lambda message, context: None), 4))
     require(one.state is before, "a round without replies changed the state")
     require(arrays and metrics["skipped"] == 1, f"a round without replies returned {arrays} and reports {metrics}")
     if tolerance is not None:
         w, bound = np.zeros(7), psi.bind(objectives[0].layout)
         for _ in range(1000):
             w = bound.prox(w - 0.3 * np.mean([objective.gradient(w) for objective in objectives], axis=0), 0.3)
-        arrays = run(build(client_lr=0.3, batch_size=None), 300).arrays
-        agree(
-            np.concatenate([arrays[name].numpy() for name in start]),
-            w,
-            "300 rounds of one local step do not come to the solution",
-            tolerance,
-            1.0,
-        )
+        found = np.concatenate([array.numpy() for array in run(build(0.3, batch_size=None), 300).arrays.values()])
+        agree(found, w, "300 rounds of one local step do not come to the solution", tolerance, 1.0)
