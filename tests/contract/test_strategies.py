@@ -83,4 +83,4 @@ def test_the_check_finds_a_broken_strategy(broken, message):
     broken = {key: staticmethod(value) if key in ("begin", "local_step") else value for key, value in broken.items()}
     wrong = type("Wrong", (FedDualAvg,), {}, algorithm=type("Broken", (DualAveraging,), broken))
     with pytest.raises(AssertionError, match=message):
-        check_strategy(lambda **options: wrong(**{"regularizer": L1(0.3), **options}), biased)
+        check_strategy(lambda **options: wrong(**{"regularizer": L1(0.3), **options}))
