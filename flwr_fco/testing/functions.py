@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, cast
+from itertools import product
+from typing import Any, Literal
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from flwr_fco.objectives import DualTerms, Objective, SaddleObjective
 from flwr_fco.objectives.duality import num_intercepts
 from flwr_fco.regularizers import L1, L2, Box, ElasticNet, L1Ball, L2Ball, L2Squared, NonNegative, Simplex, Zero
 from flwr_fco.regularizers.base import BoundRegularizer, Proximable, Regularizer
-from flwr_fco.work import FirstOrder
+from flwr_fco.work import Epochs, Steps
 
 #: The regularizers that a map is checked with by default.
 REGULARIZERS: tuple[Regularizer, ...] = (
@@ -108,18 +109,17 @@ def check_regularizer(regularizer: Regularizer, shape: tuple[int, ...] = (12,), 
     >>> from flwr_fco.regularizers import L1
     >>> check_regularizer(L1(0.3), shape=(5,))
     """
-    psi, name, rng = regularizer, repr(regularizer), np.random.default_rng(seed)
+    psi, rng = regularizer, np.random.default_rng(seed)
     psi.check_shape("w", shape)
     points = _points(rng, shape, (0.01, 0.5, 1.0, 10.0, 1e3))
-    feasible = [psi.prox(v.copy(), 1.0) for v in points]
-    feasible += [psi.prox(p + 0.1 * rng.normal(size=shape), 0.1) for p in feasible[:4]]
-    _check_once(Regularizer, psi, lambda each, v: each.prox(v, 0.5), points[0])
+    near = [psi.prox(v + 0.1 * rng.normal(size=shape), 0.1) for v in points]
+    _check_once(Regularizer, psi, lambda v: psi.prox(v, 0.5), points[0])
     for dtype, step in (("float64", -1.0), ("float64", math.nan), ("float64", math.inf), ("int64", 1.0)):
         refused = not known(attempt(psi.prox, points[0].astype(dtype), step))
-        require(refused, f"{name}: prox accepts {step=} for {dtype}; it has to refuse it, as a FlatRegularizer's does")
+        require(refused, f"{psi!r}: prox accepts {step=} for {dtype}; it has to refuse it, as a FlatRegularizer's does")
     for step in (*[0.0] * psi.constraint, 1e-6, 1e-3, 0.1, 1.0, 7.0, 1e3, 1e6):
-        where = f"{name}, step {step:g}: prox"
-        for v, p in zip(points, _check_minima(Euclidean(), psi, step, where, points, feasible), strict=True):
+        where = f"{psi!r}, step {step:g}: prox"
+        for v, p in zip(points, _check_minima(Euclidean(), psi, step, where, points, near), strict=True):
             require(not np.signbit(p[p == 0.0]).any(), f"{where} has -0.0; zeros have to be +0.0 (add 0.0)")
             narrow, wide = psi.prox(single := v.astype(np.float32), step), psi.prox(single.astype(np.float64), step)
             require(narrow.dtype == np.float32, f"{where} returned {narrow.dtype} for float32, which it has to keep")
@@ -170,20 +170,18 @@ def check_mirror_map(
     """
     h, name, duals = mirror_map, repr(mirror_map), _points(np.random.default_rng(seed), (dimension,))
     primals = [_check_map(h.conjugate_gradient, z, f"{name}: conjugate_gradient") for z in duals]
-    for i, (z, w) in enumerate(zip(duals, primals, strict=True)):
-        dual, value, tried = h.gradient(w), h.value(w), _towards(w, np.delete(primals, i, axis=0))
-        finite = isinstance(value, float) and math.isfinite(value)
-        require(finite, f"{name}: value(conjugate_gradient(z)) is {value!r}, expected a finite float")
+    for z, w in zip(duals, primals, strict=True):
+        dual, value, tried = h.gradient(w), h.value(w), _towards(w, primals)
+        require(isinstance(value, float) and math.isfinite(value), f"{name}: value(w) is {value!r}, not a finite float")
         require(not np.shares_memory(dual, w), f"{name}: gradient has to return a new array")
         agree(h.conjugate_gradient(dual), w, f"{name}: not inverse of gradient", 1e-10, 1e-3 + _largest(w))
         size = abs(value) + abs(conjugate := h.conjugate(z)) + float(np.abs(z) @ np.abs(w)) + 1e-4
         agree(value + conjugate, z @ w, f"{name}: h(w) + h*(z) is not <z, w> at w = grad h*(z)", 1e-10, size)
-        for who, slope in (("z", z), ("gradient(w)", dual)):
-            excess = value + (tried - w) @ slope - np.array([h.value(x) for x in tried])
-            limits = 1e-12 * (size + np.abs(tried) @ np.abs(slope) + float(np.abs(slope) @ np.abs(w)))
-            _below(excess, limits, f"{name}: {who} is not a subgradient of h at w = grad h*(z)", tried, z=z, w=w)
+        excess = value + (tried - w) @ z - np.array([h.value(x) for x in tried])
+        limits = 1e-12 * (size + np.abs(tried) @ np.abs(z) + float(np.abs(z) @ np.abs(w)))
+        _below(excess, limits, f"{name}: z is not a subgradient of h at w = grad h*(z)", tried, z=z, w=w)
     if h.kind:
-        _check_once(MirrorMap, h, lambda each, z: each.conjugate_gradient(z), duals[0])
+        _check_once(MirrorMap, h, h.conjugate_gradient, duals[0])
     for regularizer in regularizers:
         check_pair(h, regularizer, dimension, seed)
 
@@ -192,9 +190,9 @@ def check_pair(mirror_map: MirrorMap, regularizer: Proximable, dimension: int = 
     """Check that ``retrieve`` returns the minimiser of -<z, w> + t psi(w) + h(w), or refuses the pair by name.
 
     With w = retrieve(z, t), other feasible points x, t >= 0 and psi convex:
-    <grad h(w) - z, x - w> + t (psi(x) - psi(w)) >= 0, the three-point inequality without its differences of squares. If
-    grad h does not exist (entropy with a coordinate capped at 0), no x is better than w. ``retrieve`` gives the same
-    result with ``out`` and in place. An unsupported pair raises an :class:`UnsupportedPairError` that names both.
+    <grad h(w) - z, x - w> + t (psi(x) - psi(w)) >= 0, the three-point inequality without its differences of squares.
+    ``retrieve`` gives the same result with ``out`` and in place. An unsupported pair raises an
+    :class:`UnsupportedPairError` that names both.
 
     Parameters
     ----------
@@ -218,7 +216,7 @@ def check_pair(mirror_map: MirrorMap, regularizer: Proximable, dimension: int = 
     >>> from flwr_fco.regularizers import L1
     >>> check_pair(SimplexEntropy(), L1(0.5))
     """
-    h, duals, feasible = mirror_map, _points(np.random.default_rng(seed), (dimension,)), list[Vector]()
+    h, duals, found = mirror_map, _points(np.random.default_rng(seed), (dimension,)), list[Vector]()
     psi = regularizer.regularizer if isinstance(regularizer, BoundRegularizer) else regularizer
     supported, error = h.supports(regularizer), attempt(h.retrieve, duals[0], 1.0, regularizer)
     if not (supported and known(error)):
@@ -227,13 +225,7 @@ def check_pair(mirror_map: MirrorMap, regularizer: Proximable, dimension: int = 
         require(good, f"{h!r} with {psi!r}: {supported=}, but retrieve returns or does not name both: {error}")
         return
     for t in (0.0, 0.5, 20.0):
-        where = f"{h!r} with {psi!r}, t = {t:g}: retrieve"
-        points = _check_minima(h, regularizer, t, where, duals, feasible)
-        feasible = feasible or points
-        for z, w in zip(duals, points, strict=True):
-            require(math.isfinite(h.value(w)), f"{where}: the result is outside of the domain of h:", w=w)
-            if isinstance(psi, Zero):
-                agree(w, h.conjugate_gradient(z), f"{where} is not conjugate_gradient", 1e-14)
+        found += _check_minima(h, regularizer, t, f"{h!r} with {psi!r}, t = {t:g}: retrieve", duals, found)
 
 
 def _points(rng: np.random.Generator, shape: Any, sizes: Sequence[float] = (0.01, 0.5, 1.0, 3.0, 10.0)) -> list[Vector]:
@@ -243,9 +235,9 @@ def _points(rng: np.random.Generator, shape: Any, sizes: Sequence[float] = (0.01
     return [*(size * rng.normal(size=shape) for size in sizes), np.zeros(shape), np.ones(shape), signs, holes]
 
 
-def _towards(w: Vector, others: Vector) -> Vector:
+def _towards(w: Vector, others: Any) -> Vector:
     """Return points between w and each of the others, as rows."""
-    return np.concatenate([w + fraction * (others - w) for fraction in (1.0, 1e-2, 1e-4, 1e-6)])
+    return np.concatenate([w + fraction * (np.array(others) - w) for fraction in (1.0, 1e-2, 1e-4, 1e-6)])
 
 
 def _below(excess: Vector, limits: Vector, what: str, x: Vector, **points: Vector) -> None:
@@ -254,35 +246,32 @@ def _below(excess: Vector, limits: Vector, what: str, x: Vector, **points: Vecto
         require(False, f"{what}, by {excess[i]:.2e} (rounding would explain {limits[i]:.0e}) at", **points, x=x[i])
 
 
-def _check_once(base: Any, thing: Any, call: Callable[[Any, Vector], Vector], v: Vector) -> None:
-    """Check that the spec rebuilds an equal object with an equal map, and that the map keeps a NaN."""
-    copy, spoiled, name = base.from_spec(thing.to_spec()), v.copy(), repr(thing)
-    one, other = ((type(each), each, hash(each), each.to_spec().digest()) for each in (copy, thing))
-    require(one == other, f"{name}: its spec rebuilds {copy!r}, which is not equal to it")
-    agree(call(copy, v.copy()), call(thing, v.copy()), f"{name}: its spec rebuilds an object with another map")
-    spoiled.flat[v.size // 2 : v.size // 2 + 1] = np.nan
-    kept = np.isnan(call(thing, spoiled.copy())[np.isnan(spoiled)]).all()
-    require(kept, f"{name}: NaN becomes a number; it has to stay visible, or a diverged model looks fine")
+def _check_once(family: Any, thing: Any, call: Callable[[Vector], Vector], v: Vector) -> None:
+    """Check that the spec rebuilds an equal object, and that the map keeps a NaN."""
+    copy, spoiled = family.from_spec(thing.to_spec()), v.copy()
+    good = copy == thing and hash(copy) == hash(thing) and copy.to_spec().digest() == thing.to_spec().digest()
+    require(good, f"{thing!r}: its spec rebuilds {copy!r}, which is not equal to it")
+    spoiled.flat[v.size // 2] = np.nan
+    kept = np.isnan(call(spoiled).flat[v.size // 2])
+    require(kept, f"{thing!r}: NaN becomes a number; it has to stay visible, or a diverged model looks fine")
 
 
 def _check_map(call: Callable[..., Any], v: Vector, who: str) -> Vector:
     """Check that a map keeps shape and dtype, and gives the same finite result without `out`, with it and in place."""
-    argument, out = v.copy(), np.full_like(v, np.nan)
-    result = call(argument)
+    result = call(argument := v.copy())
     got, expected = (f"{getattr(each, 'dtype', type(each))}{np.shape(each)}" for each in (result, v))
     require(got == expected, f"{who} returned {got}, expected {expected} as in its argument")
     require(np.isfinite(result).all(), f"{who} is not finite:", argument=v, result=result)
     require(not np.shares_memory(result, argument), f"{who} returned (a view of) its argument, expected a new array")
-    require(call(argument, out) is out, f"{who} has to return out")
-    agree(argument, v, f"{who} changed its argument; it may write to `out` only")
-    agree(out, result, f"{who} writes something else to `out` than it returns without")
-    require(call(argument, argument) is argument, f"{who} has to return out, which may be its argument")
-    agree(argument, result, f"{who} in place (out is its argument, which has to be read before it is overwritten)")
-    return out
+    for where, out in (("`out`", np.full_like(v, np.nan)), ("its argument as `out`", argument)):
+        agree(argument, v, f"{who} changed its argument; it may write to `out` only")
+        require(call(argument, out) is out, f"{who} has to return out, which may be its argument")
+        agree(out, result, f"{who} writes something else to {where} than it returns without")
+    return np.asarray(result)
 
 
 def _check_minima(h: MirrorMap, psi: Proximable, t: float, where: str, duals: list[Vector], more: list[Vector]) -> Any:
-    """Check that no point is better than a result, by first-order conditions if h has a gradient and psi is convex.
+    """Check that no point is better than a result, by first-order conditions.
 
     Against the other results, the inequality also says that the map is firmly non-expansive.
     """
@@ -290,24 +279,20 @@ def _check_minima(h: MirrorMap, psi: Proximable, t: float, where: str, duals: li
     convex = not isinstance(psi, Regularizer) or psi.convex
     what = f"{where} is not the minimiser of -<z, w> + t psi(w) + h(w) (prox: 1/2 ||w - v||^2 + step psi(w)), {convex=}"
     points = np.array(results + more).reshape(len(results + more), -1)
-    for i, z in enumerate(np.reshape(duals, (len(duals), -1))):
-        w, tried = points[i], _towards(points[i], np.delete(points, i, axis=0))
+    for w, z in zip(points, np.reshape(duals, (len(duals), -1)), strict=False):
+        tried = _towards(w, points)
         here, *values = [psi.value(x.reshape(duals[0].shape)) for x in (w, *tried)]
-        require(math.isfinite(here), f"{where}: psi is {here} at the result:", w=w)
+        good = math.isfinite(here) and math.isfinite(h.value(w))
+        require(good, f"{where}: the result is outside of the domain of h, or psi is infinite there:", w=w)
         tried, here, there = tried[np.isfinite(values)], t * here, t * np.array(values)[np.isfinite(values)]
-        dual, moves = attempt(h.gradient, w), tried - w
-        if known(dual):
-            slope, blur, size = dual - z, np.zeros_like(w), np.abs(tried) + np.abs(w)
-            # Effect of the rounding of w on its dual, which is large around a center and for a large p.
-            for signs in (_EPS / 8.0, np.where(np.arange(w.size) % 2, _EPS / 8.0, -_EPS / 8.0)):
-                blur += np.abs(h.gradient(w * (1.0 + signs)) - h.gradient(w * (1.0 - signs)))
-            excess = here - there - moves @ slope - (0.0 if convex else 0.5) * (moves**2).sum(axis=1)
-            limits = 1e-11 * (np.abs(moves) @ (np.abs(dual) + np.abs(z)) + np.abs(here - there)) + np.abs(moves) @ blur
-            # A projection is rounded by eps times its size, which is multiplied by the distance to z.
-            limits += 1e-13 * (abs(here) + np.abs(there)) + 1e-15 + _EPS * size @ np.abs(slope)
-        else:
-            excess = here + h.value(w) + moves @ z - there - np.array([h.value(x) for x in tried])
-            limits = 1e-13 * (abs(here) + abs(h.value(w)) + 1.0 + 2.0 * np.abs(tried) @ np.abs(z))
+        dual, moves, size = h.gradient(w), tried - w, np.abs(tried) + np.abs(w)
+        # Effect of the rounding of w on its dual, which is large around a center and for a large p.
+        signs = np.where(np.arange(w.size) % 2, -_EPS / 8.0, _EPS / 8.0)
+        blur = 2.0 * np.abs(h.gradient(w * (1.0 + signs)) - h.gradient(w * (1.0 - signs)))
+        excess = here - there - moves @ (dual - z) - (0.0 if convex else 0.5) * (moves**2).sum(axis=1)
+        limits = 1e-11 * (np.abs(moves) @ (np.abs(dual) + np.abs(z)) + np.abs(here - there)) + np.abs(moves) @ blur
+        # A projection is rounded by eps times its size, which is multiplied by the distance to z.
+        limits += 1e-13 * (abs(here) + np.abs(there)) + 1e-15 + _EPS * size @ np.abs(dual - z)
         _below(excess, limits, what, tried, argument=z, result=w)
     return results
 
@@ -356,8 +341,15 @@ def check_objective(
     >>> check_objective(LeastSquares(np.eye(3), np.ones(3)))
     """
     checks = _Checks(objective, seed, precision)
-    for check in (checks.batches, checks.buffers, checks.points, checks.curvature, checks.dual_terms):
-        check()
+    checks.batches()
+    checks.buffers()
+    for w in (np.zeros(checks.size), checks.draw(), checks.draw()):
+        before = w.copy()
+        for check in (checks.gradient, checks.batch_gradients, checks.hessian, checks.line):
+            check(w)
+        agree(w, before, "value, gradient, add_gradient or metrics changed the point w in place")
+    checks.curvature()
+    checks.dual_terms()
 
 
 def check_saddle_objective(objective: SaddleObjective, seed: int = 0) -> None:
@@ -387,9 +379,7 @@ def check_saddle_objective(objective: SaddleObjective, seed: int = 0) -> None:
     f, size, rng = objective, objective.layout.size, np.random.default_rng(seed)
     require(0 < f.split < size, f"split={f.split}; expected both players to have coordinates, {size} together")
     check_objective(f, seed)
-    # For rows the mean is exact over whole epochs; for noise its accuracy depends on the number of draws.
-    epochs = 1 + 1000 // FirstOrder(epochs=1, batch_size=1).num_draws(f.num_examples)
-    w, batches = rng.normal(size=size), f.batches(rng, FirstOrder(epochs=epochs, batch_size=1))
+    w, batches = rng.normal(size=size), f.batches(rng, Steps(1000, batch_size=1))
     samples, exact = np.array([f.gradient(w, batch) for batch in batches]), f.gradient(w)
     allowed = 6.0 * samples.std(axis=0) / np.sqrt(len(samples)) + 1e-10 * (1.0 + _largest(exact))
     _below(np.abs(samples.mean(axis=0) - exact), allowed, "the mean of batches is not the exact operator", samples.T)
@@ -405,6 +395,8 @@ class _Checks:
     def __init__(self, objective: Objective, seed: int, precision: str) -> None:
         self.f, self.rng, self.size = objective, np.random.default_rng(seed), objective.layout.size
         self.same, self.slope, self.noise, self.step = _ACCURACY[precision]
+        modulus = attempt(objective.strong_convexity)
+        self.convex, self.modulus = known(modulus), modulus if known(modulus) else 0.0
 
     def draw(self, scale: float = 1.0) -> Vector:
         return np.asarray(scale * self.rng.normal(size=self.size) / np.sqrt(self.size))
@@ -414,83 +406,98 @@ class _Checks:
         near, far = (function(w + step) - function(w - step) for step in self.step * np.outer((1, 2), direction))
         return (8.0 * near - far) / (12.0 * self.step)
 
-    def points(self) -> None:
-        f, ignores, rows = self.f, True, [*self.f.batches(self.rng, FirstOrder(epochs=1, batch_size=1))]
-        for w in (np.zeros(self.size), self.draw(), self.draw()):
-            before = w.copy()
-            for check in (self.gradient, self.batch_gradients, self.hessian, self.line):
-                check(w)
-            metrics = f.metrics(w)
-            agree(w, before, "value, gradient, add_gradient or metrics changed the point w in place")
-            good = "loss" in metrics and all(type(number) in (float, int) for number in metrics.values())
-            require(good, f"metrics(w) is {metrics}; expected Python numbers, among them 'loss'")
-            agree(metrics["loss"], f.value(w), "metrics['loss'] differs from value(w)", 0.01 * self.same)
-            ignores &= all(np.array_equal(f.gradient(w, row), f.gradient(w)) for row in rows)
-        what = "gradient(w, batch) is that of all rows: does it ignore its batch? (Or are all examples the same?)"
-        require(not ignores or len(rows) < 2 or not all(map(_is_rows, rows)), what)
+    def batches(self) -> None:
+        """Check sizes and rows of an epoch, that batches are as many as asked, and the same for equal generators."""
+        n, f, w = self.f.num_examples, self.f, self.draw()
+        require(n >= 1, f"num_examples={n}, expected at least 1")
+        sizes = sorted({1, max(1, n // 3), max(1, n - 1), n, n + 1})
+        works = [work for size in sizes for work in (Epochs(1, size), Steps(n // size + 2, size))]
+        for work, per_step in product([*works, Steps(2, batch_size=None)], (1, 2)):
+            one, two = ([*f.batches(np.random.default_rng(0), work, per_step)] for _ in range(2))
+            rows, size, count = all(map(_is_rows, one)), work.batch_size or n, work.num_draws(n, per_step)
+            if rows and work.epochs and per_step == 1:
+                found, expected = [batch.size for batch in one], [size] * (n // size) + [n % size] * (n % size > 0)
+                require(found == expected, f"batches have sizes {found}, not {expected}: is the last partial one kept?")
+                require(sorted(np.concatenate(one)) == [*range(n)], f"an epoch has not each of {n} rows exactly once")
+            require(len(one) == count, f"batches: {len(one)} for {work!r}, {per_step} a step, not {count}")
+            full = work.batch_size is not None or all(batch is None for batch in one)
+            require(full, "batches should yield None for each full batch, with batch_size=None")
+            # The first batches are used after the second ones are drawn: the objective must not hold their state.
+            same = all(np.array_equal(f.gradient(w, a), f.gradient(w, b)) for a, b in zip(one, two, strict=True))
+            require(same, "generators of the same seed give different batches: what is random must come from rng")
+            if rows and 1 == size < n:
+                ignores = all(np.array_equal(f.gradient(w, row), f.gradient(w)) for row in one)
+                require(not ignores, "gradient(w, batch) is that of all rows: does it ignore its batch?")
+
+    def buffers(self) -> None:
+        buffers, names = self.f.buffers(), sorted(entry.name for entry in self.f.layout.passed_through)
+        require(sorted(buffers) == names, f"buffers() has {sorted(buffers)}; what is not optimised is {names}")
+        self.f.load_buffers(buffers)
+        for name, array in self.f.buffers().items():
+            agree(array, buffers[name], f"load_buffers(buffers()) changes {name!r}")
+        refused = not known(attempt(self.f.load_buffers, {**buffers, "no such buffer": np.zeros(1)}))
+        require(refused, "load_buffers takes a name that buffers() does not have")
 
     def gradient(self, w: Vector) -> None:
-        """Check types, that the gradient overwrites `out`, and its numbers."""
+        """Check types, that the gradient overwrites `out`, its numbers, and the metrics."""
         f, value, gradient, out = self.f, self.f.value(w), self.f.gradient(w), np.full_like(w, np.nan)
-        require(type(value) is float, f"value(w) is a {type(value).__name__}, expected a Python float")
-        got = f"{gradient.dtype}{gradient.shape}"
-        require(got == f"float64{w.shape}", f"gradient(w) is {got}, expected float64{w.shape}")
+        got, expected = f"{type(value).__name__} and {gradient.dtype}{gradient.shape}", f"float and float64{w.shape}"
+        require(got == expected, f"value(w) and gradient(w) are {got}, not a Python {expected}")
         require(f.gradient(w, None, out) is out, "gradient(w, batch, out) did not return out")
         agree(out, gradient, "gradient(w, batch, out) differs from gradient(w, batch): is out cleared?")
-        signs, modulus, saddle = np.ones(w.size), attempt(f.strong_convexity), f.ascends is not None
+        signs, saddle = np.ones(w.size), f.ascends is not None
         signs[slice(0) if f.ascends is None else f.ascends] = -1.0
-        # The last coordinate is the intercept in most models, which is easily forgotten, as are the ends of a player's.
-        ends = np.flatnonzero(np.diff(signs, append=0.0))
-        chosen = np.unique([*self.rng.permutation(w.size)[:20], *ends, *((ends + 1) % w.size)])
-        what = "the gradient is not what differences of the value give" + ": is its sign right for y?" * saddle
-        for direction in (*np.eye(w.size)[chosen], self.draw()):
+        # The ends of an array are easily forgotten; the last one is the intercept in most models.
+        ends = [i for entry in f.layout.optimized for i in (entry.block.start, entry.block.stop - 1)]
+        for direction in (*np.eye(w.size)[np.union1d(self.rng.permutation(w.size)[:20], ends)], self.draw()):
             slope, size = float(signs * gradient @ direction), 0.01 * (float(np.linalg.norm(gradient)) + saddle)
             if f.smooth:
+                what = f"the gradient is not what differences of the value give, at {np.abs(direction).argmax()}"
                 expected = self.difference(f.value, w, direction)
                 size += abs(expected) + self.noise / self.slope * (1.0 + abs(value))
-                agree(slope, expected, f"{what} (at coordinate {np.abs(direction).argmax()})", self.slope, size)
+                agree(slope, expected, what + ": is its sign right for y?" * saddle, self.slope, size)
             # Nearby points on both sides test the derivative, if there is one; distant points test the convexity.
             for step in () if f.smooth else (self.step, -self.step, 1.0, -1.0):
                 there, line = f.value(w + step * direction), value + step * slope
-                line += 0.5 * (modulus if known(modulus) else 0.0) * step**2 * float(direction @ direction)
-                what = f"the value is {there:.10g}, {step:g} away, below the gradient's line, {line:.10g}: it is no "
-                what += "subgradient, or the strong convexity is less"
-                require(there >= line - self.noise * (1.0 + abs(value) + abs(line)), what)
+                line += 0.5 * self.modulus * step**2 * float(direction @ direction)
+                above = there >= line - self.noise * (1.0 + abs(value) + abs(line))
+                require(above, f"{there:.9g} < {line:.9g}: it is no subgradient, or the strong convexity is less")
+        metrics = f.metrics(w)
+        good = "loss" in metrics and all(type(number) in (float, int) for number in metrics.values())
+        require(good, f"metrics(w) is {metrics}; expected Python numbers, among them 'loss'")
+        agree(metrics["loss"], f.value(w), "metrics['loss'] differs from value(w)", 0.01 * self.same)
 
     def batch_gradients(self, w: Vector) -> None:
         """Check add_gradient and value_and_gradient, of all examples and of batches, and the means over an epoch."""
-        f, told = self.f, list[Vector]()
-        batches = [*f.batches(self.rng, FirstOrder(epochs=1, batch_size=f.num_examples // 3 + 1))]
-        for batch in (None, *batches):
+        f, batches = self.f, [*self.f.batches(self.rng, Epochs(1, batch_size=self.f.num_examples // 3 + 1))]
+        told = np.empty((1 + len(batches), w.size + 1))
+        for batch, row in zip((None, *batches), told, strict=True):
             gradient, start = f.gradient(w, batch), self.draw()
-            for scale in (1.0, -0.3):
-                f.add_gradient(w, batch, scale, out := start.copy())
-                expected, size = start + scale * gradient, 1.0 + _largest(gradient)
-                agree(out, expected, f"add_gradient(w, batch, {scale}, out) adds something else", self.same, size)
+            f.add_gradient(w, batch, -0.3, out := start.copy())
+            agree(out, start - 0.3 * gradient, "add_gradient(w, batch, -0.3, out) adds something else", self.same)
             pair = attempt(f.value_and_gradient, w, batch, out)
             if known(pair):
-                good = type(pair[0]) is float and pair[1] is out
-                require(good, "value_and_gradient(w, batch, out) did not return a Python float and out")
+                same = type(pair[0]) is float and pair[1] is out
+                require(same, "value_and_gradient(w, batch, out) did not return a Python float and out")
                 agree(out, gradient, "value_and_gradient(w, batch)[1] differs from gradient(w, batch)", self.same)
-            told.append(np.append(gradient, pair[0] if known(pair) else f.value(w)))
-        agree(told[0][-1], f.value(w), "value_and_gradient(w)[0] differs from value(w)", self.same)
+            row[:] = *gradient, pair[0] if known(pair) else f.value(w)
+        agree(told[0, -1], f.value(w), "value_and_gradient(w)[0] differs from value(w)", self.same)
         if all(map(_is_rows, batches)):
             mean = np.average(told[1:], axis=0, weights=[batch.size for batch in batches])
-            what, size = "of an epoch's batches do not average to", 1.0 + max(_largest(each[:-1]) for each in told)
-            agree(mean[:-1], told[0][:-1], f"the gradients {what} the full gradient: is one a sum?", self.same, size)
-            agree(mean[-1], told[0][-1], f"the values {what} value(w)", self.same)
+            what, size = "of an epoch's batches do not average to", 1.0 + _largest(told[:, :-1])
+            agree(mean[:-1], told[0, :-1], f"the gradients {what} the full gradient: is one a sum?", self.same, size)
+            agree(mean[-1], told[0, -1], f"the values {what} value(w)", self.same)
 
     def hessian(self, w: Vector) -> None:
         f, size, v = self.f, self.noise / self.slope * (1.0 + _largest(self.f.gradient(w))), self.draw()
         on = np.union1d(self.rng.choice(w.size, size=min(4, w.size), replace=False), [w.size - 1]).astype(np.int64)
-        rows = np.array([self.difference(f.gradient, w, each) for each in np.eye(w.size)[on]])
-        block, last = rows[:, on][np.triu_indices(on.size)], np.eye(w.size)[-1]
+        rows = np.array([self.difference(f.gradient, w, each) for each in (*np.eye(w.size)[on], v)])
         for who, found, expected in (
-            ("hessian_product(w, v)", attempt(f.hessian_product, w, v), self.difference(f.gradient, w, v)),
-            ("hessian_product(w, v)", attempt(f.hessian_product, w, last), rows[-1]),
-            ("hessian_block(w, on)", attempt(f.hessian_block, w, on), block),
+            ("hessian_product(w, v)", attempt(f.hessian_product, w, v), rows[-1]),
+            ("hessian_block(w, on)", attempt(f.hessian_block, w, on), rows[:-1, on][np.triu_indices(on.size)]),
         ):
-            if f.smooth and known(found):
+            if known(found):
+                require(f.smooth, f"{who} is known with smooth = False, where the gradient jumps")
                 require(found.shape == expected.shape, f"{who} has shape {found.shape}, expected {expected.shape}")
                 agree(found, expected, f"{who}, against differences,", self.slope, size + _largest(expected))
 
@@ -502,79 +509,43 @@ class _Checks:
             for step in (0.0, 0.7, -1.3):
                 trial, (value, slope), where = w + step * direction, line(step), f"along(w, direction)({step})"
                 gradient = f.gradient(trial)
-                size = (1.0 + _largest(gradient)) * (1.0 + float(np.linalg.norm(direction)))
                 agree(value, f.value(trial), f"{where}[0] is not the value there", self.same)
-                agree(slope, gradient @ direction, f"{where}[1] is not the slope there", self.same, size)
+                agree(slope, gradient @ direction, f"{where}[1] is not the slope there", self.same)
                 agree(line.gradient(step), gradient, f"along(w, direction).gradient({step}) is off", self.same)
             line, w = line.turn(step, directions[1]), trial
 
-    def batches(self) -> None:
-        """Check sizes and rows of an epoch, that batches are as many as asked, and the same for equal generators."""
-        n, f, w = self.f.num_examples, self.f, self.draw()
-        require(n >= 1, f"num_examples={n}, expected at least 1")
-        for size in sorted({1, max(1, n // 3), max(1, n - 1), n, n + 1}):
-            works = FirstOrder(epochs=1, batch_size=size), FirstOrder(steps=n // size + 2, batch_size=size)
-            rows = [*f.batches(self.rng, works[0])]
-            if all(map(_is_rows, rows)):
-                sizes, expected = [batch.size for batch in rows], [size] * (n // size) + [n % size] * (n % size > 0)
-                require(sizes == expected, f"batches have sizes {sizes}, not {expected}: is the last partial one kept?")
-                once = np.array_equal(np.sort(np.concatenate(rows)), np.arange(n))
-                require(once, f"an epoch in batches of {size} does not cover each of {n} rows exactly once")
-            for work, per_step in ((work, per_step) for work in works for per_step in (1, 2)):
-                one, two = ([*f.batches(np.random.default_rng(0), work, per_step)] for _ in range(2))
-                count = work.num_draws(n, per_step)
-                require(len(one) == count, f"batches: {len(one)} for {work!r}, {per_step} a step, not {count}")
-                # The first batches are used after the second ones are drawn: the objective must not hold their state.
-                same = all(np.array_equal(f.gradient(w, a), f.gradient(w, b)) for a, b in zip(one, two, strict=True))
-                require(same, "generators of the same seed give different batches: what is random must come from rng")
-        full = [batch is None for batch in f.batches(self.rng, FirstOrder(steps=2, batch_size=None), 2)]
-        require(full == [True] * 4, "batches should yield None for each full batch, with batch_size=None")
-
-    def buffers(self) -> None:
-        buffers, names = self.f.buffers(), sorted(entry.name for entry in self.f.layout.passed_through)
-        require(sorted(buffers) == names, f"buffers() has {sorted(buffers)}; what is not optimised is {names}")
-        self.f.load_buffers(buffers)
-        for name, array in self.f.buffers().items():
-            agree(array, buffers[name], f"load_buffers(buffers()) changes {name!r}")
-        refused = not known(attempt(self.f.load_buffers, {**buffers, "no such buffer": np.zeros(1)}))
-        require(refused, "load_buffers takes a name that buffers() does not have")
-
     def curvature(self) -> None:
         """Check the constants, and that a gradient is monotone, strongly if that is known."""
-        f, at, modulus = self.f, np.zeros(self.size), attempt(self.f.strong_convexity)
-        constants = [attempt(f.lipschitz, norm) for norm in ("l2", "l1")]
-        second = [attempt(f.hessian_product, at, at), attempt(f.hessian_block, at, np.zeros(1, dtype=np.int64))]
-        good = f.smooth or not any(map(known, constants + second))
-        require(good, "a lipschitz constant or a Hessian is known with smooth = False, where the gradient jumps")
-        monotone, least = getattr(f, "monotone", known(modulus)), modulus if known(modulus) else 0.0
+        f, least = self.f, self.modulus
         require(least >= 0.0, f"strong_convexity()={least!r}; expected a number >= 0")
         # Half of the pairs are close, because distant pairs show only the mean of a varying curvature.
         for distance in [1.0, 1e-3] * 10:
             u, move = self.draw(), self.draw(distance)
             change = f.gradient(u + move) - f.gradient(u)
-            for constant, norm, dual in zip(constants, (2, 1), (2, np.inf), strict=True):
-                unit = float(np.linalg.norm(change, dual) / np.linalg.norm(move, norm))
-                what = f"lipschitz('l{norm}')={constant}, but the gradient or operator changed by {unit:.6g} a unit"
-                require(not known(constant) or unit <= constant * (1.0 + 1e-6), what)
+            for norm, order, dual in (("l2", 2, 2), ("l1", 1, np.inf)):
+                most, unit = attempt(f.lipschitz, norm), np.linalg.norm(change, dual) / np.linalg.norm(move, order)
+                require(f.smooth or not known(most), f"{most=} of {norm} with smooth = False, where the gradient jumps")
+                what = f"lipschitz({norm!r})={most}, but the gradient or operator changed by {unit:.6g} a unit"
+                require(not known(most) or unit <= most * (1.0 + 1e-6), what)
             curvature, slack = float(change @ move / (move @ move)), 1e-9 + 1e-10 * _largest(change) / _largest(move)
+            good = not getattr(f, "monotone", self.convex) or curvature >= least * (1.0 - 1e-6) - slack
             what = f"f is not as convex (concave in y) as strong_convexity()={least}: its curvature is {curvature:.6g}"
-            require(not monotone or curvature >= least * (1.0 - 1e-6) - slack, what)
+            require(good, what)
 
     def dual_terms(self) -> None:
         """Compare values, near and far, with tangents and with the least value: a gap is made of both."""
-        f, slopes, terms = self.f, range(self.size - num_intercepts(self.f.layout)), cast(Any, self.f.dual_terms())
+        f, terms, count = self.f, self.f.dual_terms(), self.size - num_intercepts(self.f.layout)
         for distance in np.geomspace(1e-2, 1e2, 20) if isinstance(terms, DualTerms) else ():
-            w, v, ridge = self.draw(distance), self.draw(distance), terms.l2 * (np.arange(self.size) < len(slopes))
+            w, v, ridge = self.draw(distance), self.draw(distance), terms.l2 * (np.arange(self.size) < count)
             (value, gradient), there = f.value_and_gradient(w), f.value(v)
             tangent = value - 0.5 * float(ridge @ w**2) + float((gradient - ridge * w) @ (v - w))
             noise, loss = self.noise * (1.0 + abs(value) + abs(tangent) + abs(there)), there - 0.5 * float(ridge @ v**2)
             what = f"gaps would be wrong: the loss is {loss:.8g} where"
             require(loss >= tangent - noise, f"{what} a tangent is {tangent:.8g}: not convex, or has another l2 term")
             require(loss >= terms.least - noise, f"{what} dual_terms() says least={terms.least:.8g}")
-            for j in slopes if terms.link == "profiled" else ():
-                slope = (
-                    f.gradient(np.where(np.arange(self.size) == j, v, w))[j] - gradient[j] - ridge[j] * (v[j] - w[j])
-                )
+            for j in range(count) if terms.link == "profiled" else ():
+                moved = np.where(np.arange(self.size) == j, v, w)
+                slope = abs((f.gradient(moved) - gradient - ridge * (moved - w))[j])
                 most = (1.0 + 1e-6) * f.largest_square() * abs(v[j] - w[j]) + self.noise * (1.0 + abs(value))
-                what = f"a slope changes by {abs(slope):.6g} where largest_square() allows {most:.6g}"
-                require(abs(slope) <= most, f"{what}: coefficients that are not 0 would be proved zero")
+                what = f"a slope changes by {slope:.6g} where largest_square() allows {most:.6g}"
+                require(slope <= most, f"{what}: coefficients that are not 0 would be proved zero")

@@ -15,9 +15,9 @@ from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1, Zero
 from flwr_fco.server.method import algorithm_class
 from flwr_fco.simulation import InProcessGrid, simulate
-from flwr_fco.strategies import CompositeStrategy, Epochs, Minimise, Steps, run_of
+from flwr_fco.strategies import CompositeStrategy, Epochs, Minimise, run_of
 from flwr_fco.testing.functions import agree, attempt, known, require
-from flwr_fco.wire import flower as _flower
+from flwr_fco.wire import flower
 from flwr_fco.work import FirstOrder
 
 
@@ -66,22 +66,16 @@ def _client(seed: int) -> LeastSquares:
 
 def _check(make: Callable[..., CompositeStrategy], tolerance: float | None) -> None:
     like, objectives = make(), [_client(m) for m in range(4)]
-    psi = Zero() if "regularizer" in algorithm_class(like).refuses else L1(0.3)
-    names = {field.name for field in fields(like) if field.init}
+    method, minimises = algorithm_class(like), isinstance(getattr(like, "work", None), Minimise)
+    psi = Zero() if "regularizer" in method.refuses else L1(0.3)
     app = client_app(lambda context: objectives[int(context.node_config["partition-id"])])
     start = ArrayRecord({"coefficients": Array(np.zeros(6, np.float32)), "intercept": Array(np.zeros(1))})
 
-    def build(**options: Any) -> CompositeStrategy:
-        options = {
-            "regularizer": psi,
-            "client_lr": 0.1,
-            "work": Epochs(1, batch_size=7),
-            "min_train_nodes": 1,
-        } | options
-        if isinstance(getattr(like, "work", None), Minimise):
-            options["work"] = Minimise(max_iterations=10_000)
-        options["batch_size"] = getattr(options["work"], "batch_size", None)
-        made = make(**{name: options[name] for name in names & options.keys()})
+    def build(client_lr: float = 0.1, batch_size: int | None = 7, **options: Any) -> CompositeStrategy:
+        work = Minimise(max_iterations=10_000) if minimises else Epochs(1, batch_size)
+        options |= {"regularizer": psi, "client_lr": client_lr, "work": work, "min_train_nodes": 1}
+        options["batch_size"] = None if minimises else batch_size
+        made = make(**{field.name: options[field.name] for field in fields(like) if field.name in options})
         made.fraction_evaluate = 0.0
         run_of(made).prepare(start)
         return made
@@ -91,24 +85,25 @@ def _check(make: Callable[..., CompositeStrategy], tolerance: float | None) -> N
         result = simulate(strategy, app, num_nodes=4, num_rounds=rounds, **more)
         return np.concatenate([result.arrays[name].numpy() for name in start]), result
 
-    def play(strategy: CompositeStrategy, number: int, grid: InProcessGrid) -> tuple[Any, Any]:
-        with _flower.quiet(50):
-            messages = strategy.configure_train(number, run_of(strategy).primal_arrays(), ConfigRecord(), grid)
+    def play(strategy: CompositeStrategy, number: int, app: Any = app) -> tuple[Any, Any]:
+        with flower.quiet(50):
+            grid, arrays = InProcessGrid(app, 4), run_of(strategy).primal_arrays()
+            messages = strategy.configure_train(number, arrays, ConfigRecord(), grid)
             return strategy.aggregate_train(number, grid.send_and_receive(messages))
 
     # Without minibatches, only the sampling of clients is random.
-    draws, everyone = isinstance(run_of(build()).plan.work, FirstOrder), algorithm_class(like).reads == "everyone"
+    draws, everyone = isinstance(run_of(build()).plan.work, FirstOrder), method.reads == "everyone"
     options: Any = {} if draws or everyone else {"fraction_train": 0.5}
     one, twin, other, restored = (build(seed=seed, **options) for seed in (3, 3, 5, 3))
     (model, result), (same, _), (different, _) = (run(strategy, 2) for strategy in (one, twin, other))
-    for name in start:
-        got, expected = (f"{each[name].dtype}{list(each[name].shape)}" for each in (result.arrays, start))
-        require(got == expected, f"array {name!r} came back as {got}, the user gave {expected}")
-    metrics = result.train_metrics_clientapp[2]
-    lacking = [
-        name for name in ("num-replies", "num-left-out", "skipped", "bytes-up", "bytes-down") if name not in metrics
-    ]
-    require(not lacking, f"the round's metrics lack {lacking}")
+    got, expected = (
+        {name: f"{each[name].dtype}{list(each[name].shape)}" for name in start} for each in (result.arrays, start)
+    )
+    require(got == expected, f"the arrays came back as {got}, the user gave {expected}")
+    lacking = {"num-replies", "num-left-out", "skipped", "bytes-up", "bytes-down"} - {
+        *result.train_metrics_clientapp[2]
+    }
+    require(not lacking, f"the round's metrics lack {sorted(lacking)}")
     agree(model, same, "two runs with the same seed differ")
     equal = np.array_equal(model, different)
     require(equal == (everyone and not draws), f"the seed has {'no' * equal} effect, where clients draw: {draws}")
@@ -123,7 +118,7 @@ def _check(make: Callable[..., CompositeStrategy], tolerance: float | None) -> N
         require(not known(attempt(run_of(other).load, path)), "load accepted a state that other settings wrote")
     for number in (3, 4):
         for strategy in (one, restored):
-            play(strategy, number, InProcessGrid(app, 4))
+            play(strategy, number)
         equal = all(map(np.array_equal, one.state, restored.state))
         require(equal, f"round {number} after saving and loading the state differs from round {number} without")
     for name, value in held.items():
@@ -133,14 +128,12 @@ def _check(make: Callable[..., CompositeStrategy], tolerance: float | None) -> N
         require(good, f"state.{name} is {value.dtype}{value.shape}, then {shape}; expected float64, and one shape")
 
     before = one.state
-    silent: Any = lambda message, context: None  # noqa: E731
-    arrays, metrics = play(one, 5, InProcessGrid(silent, 4))
+    arrays, metrics = play(one, 5, lambda message, context: None)
     require(one.state is before, "a round without replies changed the state")
     require(arrays and metrics["skipped"] == 1, f"a round without replies returned {arrays} and reports {metrics}")
     if tolerance is not None:
-        w = np.zeros(7)
+        w, bound = np.zeros(7), psi.bind(objectives[0].layout)
         for _ in range(1000):
-            mean = np.mean([objective.gradient(w) for objective in objectives], axis=0)
-            w = psi.bind(objectives[0].layout).prox(w - 0.3 * mean, 0.3)
-        model, _ = run(build(client_lr=0.3, work=Steps(1, batch_size=None)), 300)
+            w = bound.prox(w - 0.3 * np.mean([objective.gradient(w) for objective in objectives], axis=0), 0.3)
+        model, _ = run(build(client_lr=0.3, batch_size=None), 300)
         agree(model, w, "300 rounds of one local step do not come to the solution", tolerance, 1.0)
