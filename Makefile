@@ -9,7 +9,7 @@ BENCH ?= --quick
 BENCHMARKS := $(filter-out benchmarks/deployment.py,$(wildcard benchmarks/*.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-torch run test test-servers test-others test-nightly test-reproduction test-all test-flower test-deployment test-deployment-lowest test-torch test-torch-lowest torch fuzz mutations reproduce reproduce-quick test-lowest check bench bench-torch bench-compare pictures docs docs-quick dist clean
+.PHONY: help install install-torch run test test-servers test-others test-other-blas test-nightly test-reproduction test-all test-flower test-deployment test-deployment-lowest test-torch test-torch-lowest torch fuzz mutations reproduce reproduce-quick test-lowest check bench bench-torch bench-compare pictures docs docs-quick dist clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,6 +47,13 @@ test-servers: $(INSTALLED) ## The half of `make test` about servers, strategies 
 
 test-others: $(INSTALLED) ## The other half of it
 	$(BIN)/python -m pytest -q -m "not slow and not flower" $(addprefix --ignore=,$(SERVERS))
+
+# OpenBLAS adds in an order that depends on the processor, and so do last bits: a test must hold with all of them.
+MATHEMATICS := $(addprefix tests/,kernels objectives regularizers mirror_maps certificates engines contract strategies)
+test-other-blas: $(INSTALLED) ## Run the tests of the mathematics as OpenBLAS computes on another processor
+	@other=$$(env -u OPENBLAS_CORETYPE $(BIN)/python tools/other_blas.py) && \
+	if test -z "$$other"; then echo "no other core type of OpenBLAS is known for this machine: nothing to test"; \
+	else OPENBLAS_CORETYPE=$$other $(BIN)/python -m pytest -q -m "not slow and not flower" $(MATHEMATICS); fi
 
 test-nightly: $(INSTALLED) ## Run what one strategy of each class stands for by day, with all strategies (half an hour)
 	$(BIN)/python -m pytest -q -m nightly tests reproduction

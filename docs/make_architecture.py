@@ -17,12 +17,11 @@ from scipy.optimize import isotonic_regression
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "flwr_fco"
-#: Colours of the parts that run on one side only, or that have all data in one place; the others are grey.
+#: Colours of the parts that run on one side only; the others are grey.
 SIDES = {
     "strategies": ("#fde3cf", "on the server"),
     "client_apps": ("#d6e6f4", "on the clients"),
     "engines": ("#d6e6f4", "on the clients"),
-    "pooled": ("#dcefd9", "with all data in one place"),
     "server": ("#fde3cf", "on the server"),
 }
 PLAIN = "#f3f4f6"

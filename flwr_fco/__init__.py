@@ -46,25 +46,23 @@ else:
     #: What each module provides: the names above, where they are imported from.
     _NAMES = {
         "client_apps": "client_app",
-        "mirror_maps": "DiagonalMetric Euclidean MirrorMap OrthantEntropy PNorm Product SimplexEntropy TermwiseMap",
+        "mirror_maps": "DiagonalMetric Euclidean MirrorMap PNorm Product SimplexEntropy",
         "objectives": (
-            "BilinearSaddle CoxRegression FunctionSaddle Hinge Huber LeastSquares Logistic MatrixGame "
-            "MultinomialLogistic Objective Poisson QuadraticSaddle SaddleObjective SiteIntercept TraceRegression "
-            "UniversalAdversarialLogistic"
+            "BilinearSaddle CoxRegression FunctionSaddle Huber LeastSquares Logistic MultinomialLogistic Objective "
+            "Poisson SaddleObjective SiteIntercept TraceRegression"
         ),
         "privacy": "GaussianDP",
         "regularizers": (
-            "Adapter AffineSubspace BoundRegularizer Box ElasticNet FlatRegularizer FusedLasso GroupLasso "
-            "HardSparsity L1 L1Ball L2 L2Ball L2Squared LInfinity LInfinityBall LpNorm Monotone NonNegative Nuclear "
-            "NuclearBall PerParameter Proximable Regularizer SeparableTerms Simplex SparseGroupLasso SpectralBall "
-            "TotalVariation Zero"
+            "Adapter BoundRegularizer Box ElasticNet FlatRegularizer GroupLasso HardSparsity L1 L1Ball L2 L2Ball "
+            "L2Squared LInfinityBall NonNegative Nuclear NuclearBall PerParameter Proximable Regularizer "
+            "SeparableTerms Simplex SparseGroupLasso SpectralBall Zero"
         ),
         "simulation.fit_path": "fit_path",
         "simulation.simulate": "simulate",
         "strategies": (
-            "CFedDA CompositeStrategy DFedDA DFedDAGT DFedMid DReFedDAGT DScaffold DualFL Epochs FastFedDA FeDualEx "
-            "FedAvgSubgradient FedDA FedDAGT FedDR FedDualAvg FedDualAvgOSP FedDyn FedMiP FedMid FedMidOSP FedNewton "
-            "FedProx LocalSGD MCFedDA MultistepReFedDAGT ReFedDAGT Scaffnew Scaffold Steps"
+            "CompositeStrategy DFedDA DFedDAGT DReFedDAGT DualFL Epochs FeDualEx FedAvgSubgradient FedDA FedDAGT "
+            "FedDR FedDualAvg FedDualAvgOSP FedMiP FedMid FedMidOSP FedNewton LocalSGD MultistepReFedDAGT ReFedDAGT "
+            "Scaffold Steps"
         ),
     }
     _HOMES = {name: f"flwr_fco.{module}" for module, names in _NAMES.items() for name in names.split()}

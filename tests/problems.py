@@ -4,7 +4,6 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 
 from flwr_fco.algorithms import ORIGIN, Moved
-from flwr_fco.algorithms.dual_fl import controls
 from flwr_fco.algorithms.gradient_tracking import trackers
 from flwr_fco.client_apps import client_app
 from flwr_fco.objectives import LeastSquares
@@ -50,6 +49,20 @@ def clients(sizes=SIZES, seed=0):
 
 def app_of(objectives, mods=(), **limits):
     return client_app(lambda context: objectives[int(context.node_config["partition-id"])], mods=list(mods), **limits)
+
+
+class Reporting(LeastSquares):
+    """Reports its loss at each gradient, as a network does."""
+
+    losses = ()
+
+    def gradient(self, w, batch=None, out=None):
+        self.losses = [*self.losses, self.value(w)]
+        return super().gradient(w, batch, out)
+
+    def take_training_loss(self):
+        losses, self.losses = self.losses, ()
+        return float(np.mean(losses)) if losses else None
 
 
 def start_arrays(dtype=np.float64, start=None):
@@ -106,11 +119,6 @@ def optimum(objectives, weights):
 def trackers_of(strategy):
     """Return control - own of every client, by its key."""
     return trackers(run_of(strategy).problem, strategy.state)
-
-
-def controls_of(strategy):
-    """Return DualFL's zeta of every client, by its key."""
-    return controls(run_of(strategy).problem)
 
 
 def changed(base, **functions):

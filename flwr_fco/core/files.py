@@ -342,8 +342,12 @@ def write_file(path: FilePath, content: bytes | str | Callable[[BinaryIO], objec
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, target)
-    except BaseException:
-        partial.unlink(missing_ok=True)
+    except BaseException as error:
+        with suppress(OSError):
+            partial.unlink()
+        if isinstance(error, OSError) and error.errno is not None:
+            # The temporary file's name says nothing to anybody.
+            raise OSError(error.errno, error.strerror, os.fspath(target)) from error
         raise
     # A new name is only there once its folder is on the disk; some file systems cannot say so.
     with suppress(OSError):

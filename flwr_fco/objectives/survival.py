@@ -314,7 +314,8 @@ class CoxRegression(LinearModel):
             raise ConfigurationError(f"norm={norm!r}; expected 'l2' or 'l1'")
         centre = self._column_means()
         apart = self.design.row_squares() - 2.0 * self.design.predict(centre) + float(centre @ centre)
-        return weight * float(apart.max()) + self.l2
+        # The distance of a single row from itself is 0 up to rounding, of either sign.
+        return weight * max(0.0, float(apart.max())) + self.l2
 
     def batch_lipschitz(self, batch_size: int | None, norm: str = "l2") -> float:
         """Raise a :class:`ConfigurationError`: rates from :meth:`lipschitz` would be hundreds of times too small.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import itertools
 import struct
-import zipfile
 import zlib
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -18,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from flwr_fco.datasets import PartitionedClassification, Samples, dirichlet_partition, iid_partition
 from flwr_fco.errors import ConfigurationError, DataNotFoundError, NotInstalledError
+from flwr_fco.models import read_npz
 from reproduction.data.samples import stream, together
 
 _PARTS = {"train": "train", "test": "t10k"}
@@ -424,9 +424,8 @@ def _from_npz(file: Path) -> tuple[Samples, Samples]:
     if not file.is_file():
         raise DataNotFoundError(f"{file} does not exist; expected an .npz file with the arrays {', '.join(_KEYS)}")
     try:
-        with np.load(file) as content:
-            arrays = {key: content[key] for key in _KEYS if key in content}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        arrays = read_npz(file, _KEYS, compressed=True)
+    except ConfigurationError as error:
         raise ConfigurationError(f"{file} is damaged: {error}. Fetch it again.") from error
     missing = [key for key in _KEYS if key not in arrays]
     if missing:

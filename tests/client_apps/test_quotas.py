@@ -587,9 +587,6 @@ def made(name):
     options = {"client_lr": 0.01, "batch_size": 5}
     options["work"] = (Steps(4, batch_size=5), Minimise("newton-cg", tolerance=1e-12))
     options |= CONSTANTS.get(name, {})
-    if name == "Scaffnew":
-        # Long rounds: there must be time to be stopped in.
-        options |= {"probability": 0.001, "client_lr": 0.01}
     return kind(**fitting(kind, options))
 
 

@@ -29,6 +29,11 @@ def requirements(app):
     return {Requirement(text).name: Requirement(text) for text in manifest(app)["project"]["dependencies"]}
 
 
+def extras(app):
+    groups = manifest(app)["project"].get("optional-dependencies", {}).values()
+    return {Requirement(text).name for group in groups for text in group}
+
+
 def build(app, folder, monkeypatch):
     """Run `flwr build`; return its exit code, what it has said, and the names in the bundle."""
     from flwr.cli.app import app as flwr
@@ -92,17 +97,20 @@ def installed():
 def test_a_run_installs_what_the_app_imports(app):
     # What is not installed here is called as its distribution.
     known = installed()
-    imported = set()
+    imported, inside = set(), set()
     packages = manifest(app)["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
     for path in [path for package in packages for path in (app / package).rglob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            # What a function imports may be of an extra.
+            found = inside if getattr(node, "col_offset", 0) else imported
             if isinstance(node, ast.Import):
-                imported |= {alias.name.split(".")[0] for alias in node.names}
+                found |= {alias.name.split(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.level == 0:
-                imported.add(node.module.split(".")[0])
-    listed = requirements(app)
-    for module in imported - sys.stdlib_module_names - {"flwr_fco", *packages}:
-        assert set(known.get(module, [module])) & set(listed), module
+                found.add(node.module.split(".")[0])
+    listed = set(requirements(app))
+    for modules, brought in ((imported, listed), (inside, listed | extras(app))):
+        for module in modules - sys.stdlib_module_names - {"flwr_fco", *packages}:
+            assert set(known.get(module, [module.replace("_", "-")])) & brought, module
 
 
 @together("app", EXAMPLES)

@@ -191,10 +191,6 @@ def test_every_engine_agrees(kind):
 
 CONSTANTS = {
     "DualFL": {"nu": 0.05, "smoothness": 4.0},
-    "Scaffnew": {"probability": 0.3, "client_lr": 0.1},
-    "APDAInexact": {"primal_step": 0.5, "damping": 0.5, "convexity": 0.5},
-    "FedDyn": {"penalty": 1.0},
-    "FiveGCS": {"step": 0.5, "convexity": 0.05},
     "FedDR": {"step": 0.5},
 }
 

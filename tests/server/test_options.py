@@ -48,7 +48,6 @@ from flwr_fco.strategies import (
     Participation,
     Steps,
     Trimmed,
-    Unmodified,
     Wire,
     run_of,
 )
@@ -386,7 +385,6 @@ def test_what_a_method_cannot_have_is_not_advised_by_another_name(option, meant)
         (lambda: Arrays(apply_to=3), "apply_to=3 is a int; expected a string or a sequence of a string or None"),
         (lambda: Wire(dtype="float16"), "dtype='float16'"),
         (lambda: Wire(sparse="auto"), "sparse='auto' is a str; expected True or False"),
-        (lambda: Unmodified(threshold_per_round=-1.0), "threshold_per_round=-1.0; expected a finite number > 0"),
         (lambda: Last(nonzeros=0), "nonzeros=0; expected a whole number >= 1"),
         (lambda: Trimmed(0.5), "expected a number from 0 to 0.5, exclusive"),
         (lambda: Trimmed(float("nan")), "expected a number from 0 to 0.5, exclusive"),

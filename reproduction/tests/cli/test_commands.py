@@ -11,11 +11,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import stand_ins
 from typer.testing import CliRunner
 
 from reproduction.claims.definition import load_definition
 from reproduction.cli.commands import app
+from reproduction.tests import stand_ins
 
 runner = CliRunner()
 

@@ -4,12 +4,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import stand_ins
 
 from flwr_fco.errors import ConfigurationError, DataNotFoundError, NotInstalledError
 from flwr_fco.regularizers import L1
 from reproduction.data.fmri import BrainScans, SyntheticBrain, load_haxby, normalize_sessions
 from reproduction.pooled import centralized_solution
+from reproduction.tests import stand_ins
 
 
 def test_normalising_removes_trend_offset_and_scale_of_each_session():

@@ -8,10 +8,10 @@ from urllib.error import URLError
 import numpy as np
 import pytest
 import sklearn.datasets
-import stand_ins
 
 from flwr_fco.errors import ConfigurationError, DataNotFoundError, NotInstalledError
 from reproduction.data.images import cifar10, femnist, label_partition, mnist, read_idx
+from reproduction.tests import stand_ins
 
 
 def write_idx(file, array):

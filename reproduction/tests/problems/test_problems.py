@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import stand_ins
 from sklearn.linear_model import Lasso
 
 from flwr_fco.datasets import Samples, digits
@@ -26,6 +25,7 @@ from reproduction.problems.named import PROBLEMS, find_problem, load_task
 from reproduction.problems.tasks import ConstrainedClassification
 from reproduction.runs.run import run
 from reproduction.runs.settings import RunSettings
+from reproduction.tests import stand_ins
 
 
 def test_every_problem_says_what_it_is_and_how_to_begin():

@@ -143,28 +143,6 @@ def test_who_lies_in_a_field_is_left_out_and_the_rest_is_certified(kind, lie):
     assert last["duality-gap"] == pytest.approx(certify(rest, None, L1(0.1), w).value, rel=1e-9)
 
 
-@pytest.mark.parametrize("factor", [0.5, 3.0])
-@pytest.mark.parametrize("kind", [LeastSquares, Logistic, Poisson])
-def test_who_lies_about_the_points_around_is_left_out_where_psi_leaves_columns_alone(kind, factor):
-    """Losses there are not told of in any other question; as many as are told now would be a gap of anything."""
-    objectives, psi = objectives_of(kind), L1(0.1, weights=np.array([0.0, 1.0, 1.0, 1.0]))
-
-    def lie(told, vectors):
-        if set(told) >= {"loss"} and "link" not in told:
-            told["loss"] *= factor
-
-    result, w = run(objectives, [lying(lie)], psi=psi)
-    last = result.train_metrics_clientapp[2]
-    assert {row.partition_id for row in result.left_out} == {LIAR}
-    assert "its loss rises by" in result.left_out[0].reason
-    rest = [own for m, own in enumerate(objectives) if m != LIAR]
-    assert (last["certificate-clients"], last["certificate-of"]) == (CLIENTS - 1, CLIENTS)
-    assert last["duality-gap"] == pytest.approx(certify(rest, None, psi, w).value, rel=1e-6)
-    result, w = run(objectives, [], psi=psi)
-    assert result.left_out == []
-    assert result.train_metrics_clientapp[2]["certificate-clients"] == CLIENTS
-
-
 @together("l2", [0.0, 0.2])
 @pytest.mark.parametrize("kind", ALL)
 def test_honest_answers_all_count(kind, l2):

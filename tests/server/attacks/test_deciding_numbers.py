@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 from lies_of_one import CLIENTS, LIAR, below_the_seam, regressions
-from problems import flat, simulated, start_arrays
+from problems import Reporting, flat, simulated, start_arrays
 from representatives import covered, crossed, nightly
 from together import together
 
@@ -14,7 +14,6 @@ from flwr_fco.algorithms.contract.replies import Mean
 from flwr_fco.callbacks import EarlyStopping
 from flwr_fco.client_apps import client_app
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1
 from flwr_fco.server.replies.bounds import IncrementBounds
 from flwr_fco.server.replies.metrics import centre_of, metric_objections
@@ -24,20 +23,6 @@ from flwr_fco.wire import flower as _flower
 from flwr_fco.wire.metrics import average_metrics
 
 AGGREGATIONS = ("mean", Trimmed(), "median", "geometric-median")
-
-
-class Reporting(LeastSquares):
-    """Reports its loss at each gradient, as a network does."""
-
-    losses = ()
-
-    def gradient(self, w, batch=None, out=None):
-        self.losses = [*self.losses, self.value(w)]
-        return super().gradient(w, batch, out)
-
-    def take_training_loss(self):
-        losses, self.losses = self.losses, ()
-        return float(np.mean(losses)) if losses else None
 
 
 def saying(kind, change, liar=LIAR):

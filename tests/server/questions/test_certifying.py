@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord
+from problems import Reporting
 from problems import run as run_from
 
 from flwr_fco.callbacks import EarlyStopping
@@ -208,22 +209,8 @@ def test_the_result_of_a_diverged_run_has_the_numbers_of_that_round():
     assert error.result.train_metrics_clientapp[error.server_round]["num-replies"] == 3
 
 
-class LossOnTheWay(LeastSquares):
-    """Has the loss whenever it computes a gradient, as a network has."""
-
-    losses = ()
-
-    def gradient(self, w, batch=None, out=None):
-        self.losses = [*self.losses, self.value(w)]
-        return super().gradient(w, batch, out)
-
-    def take_training_loss(self):
-        losses, self.losses = self.losses, ()
-        return float(np.mean(losses)) if losses else None
-
-
 def test_a_loss_that_is_computed_on_the_way_is_a_metric():
-    objectives = [LossOnTheWay(f.features, f.targets) for f in objectives_of(LeastSquares)]
+    objectives = [Reporting(f.features, f.targets) for f in objectives_of(LeastSquares)]
     result = run(objectives, rounds=10)
     losses = [metrics["loss"] for metrics in result.train_metrics_clientapp.values()]
     start = sum(f.num_examples * f.value(np.zeros(5)) for f in objectives) / sum(f.num_examples for f in objectives)
