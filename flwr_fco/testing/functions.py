@@ -535,7 +535,9 @@ class _Checks:
     def dual_terms(self) -> None:
         """Compare values, near and far, with tangents and with the least value: a gap is made of both."""
         f, terms, count = self.f, self.f.dual_terms(), self.size - num_intercepts(self.f.layout)
-        for distance in np.geomspace(1e-2, 1e2, 20) if isinstance(terms, DualTerms) else ():
+        if not isinstance(terms, DualTerms):
+            return
+        for distance in np.geomspace(1e-2, 1e2, 20):
             w, v, ridge = self.draw(distance), self.draw(distance), terms.l2 * (np.arange(self.size) < count)
             (value, gradient), there = f.value_and_gradient(w), f.value(v)
             tangent = value - 0.5 * float(ridge @ w**2) + float((gradient - ridge * w) @ (v - w))
