@@ -41,7 +41,7 @@ test: $(INSTALLED) ## Run the tests, without those marked slow, nightly or flowe
 	$(BIN)/python -m pytest -q -m "not slow and not flower"
 
 # The two halves of `make test`, for continuous integration.
-SERVERS := tests/server tests/strategies tests/simulation
+SERVERS := tests/strategies tests/trust tests/simulation
 test-servers: $(INSTALLED) ## The half of `make test` about servers, strategies and simulation
 	$(BIN)/python -m pytest -q -m "not slow and not flower" $(SERVERS)
 
@@ -49,7 +49,7 @@ test-others: $(INSTALLED) ## The other half of it
 	$(BIN)/python -m pytest -q -m "not slow and not flower" $(addprefix --ignore=,$(SERVERS))
 
 # OpenBLAS adds in an order that depends on the processor, and so do last bits: a test must hold with all of them.
-MATHEMATICS := $(addprefix tests/,kernels objectives regularizers mirror_maps certificates engines contract strategies)
+MATHEMATICS := $(addprefix tests/,kernels objectives regularizers mirror_maps certificates engines contract) $(wildcard tests/strategies/*/) tests/strategies/test_algorithms.py
 test-other-blas: $(INSTALLED) ## Run the tests of the mathematics as OpenBLAS computes on another processor
 	@other=$$(env -u OPENBLAS_CORETYPE $(BIN)/python tools/other_blas.py) && \
 	if test -z "$$other"; then echo "no other core type of OpenBLAS is known for this machine: nothing to test"; \
@@ -122,13 +122,10 @@ test-torch-lowest: $(LOWEST)/.torch ## Run the tests that need PyTorch on the lo
 
 # What calls Flower: records and messages, a Strategy's hooks, a ClientApp and its mods, the grid, node ids, callbacks.
 # The mathematics between them does not depend on its release.
-TOUCHES_FLOWER := tests/wire tests/client_apps/test_client_app.py tests/client_apps/test_flowers_mods.py \
-  tests/client_apps/test_kept.py tests/server/test_options.py tests/server/clients/test_nodes.py \
-  tests/server/clients/test_unmodified.py tests/server/questions \
-  tests/server/replies/test_failures.py tests/server/rounds/test_saving.py tests/strategies/test_as_flowers_tests.py \
-  tests/strategies/test_silence.py tests/simulation/test_exchange.py tests/simulation/test_simulate.py \
-  tests/simulation/test_workers.py::test_no_reply_is_lost_and_no_bit_changes_when_a_worker_dies \
-  tests/simulation/test_workers.py::test_sparse_vectors_travel_to_workers_too
+TOUCHES_FLOWER := tests/messages tests/client_apps/test_client_app.py tests/client_apps/test_flowers_mods.py \
+  tests/strategies/test_as_flowers_tests.py tests/strategies/test_hooks.py tests/strategies/test_options.py \
+  tests/strategies/test_resume.py tests/strategies/test_silence.py tests/strategies/test_unmodified.py \
+  tests/trust/test_nodes.py tests/simulation/test_simulate.py tests/simulation/test_without_messages.py
 test-lowest: $(LOWEST)/.installed ## Run the tests that touch Flower on the lowest release of it that is supported
 	$(LOWEST)/bin/python -m pytest -q -m "not slow and not flower" $(TOUCHES_FLOWER)
 

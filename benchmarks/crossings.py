@@ -6,7 +6,7 @@
     python benchmarks/crossings.py --quick    the same: one round is all there is
 
 The second of three rounds of a strategy on LASSO dataset I of 'Federated Composite Optimization', in the in-process
-grid, from one `open_round` to the next: 10 clients, one epoch of batch 10, l1 norm, evaluation off. Counted are
+grid, from one `configure_train` to the next: 10 clients, one epoch of batch 10, l1 norm, evaluation off. Counted are
 the files of flwr_fco whose code runs, and the calls from a function in one of them to a function in another. Resuming a
 generator counts as a call; calls that go through compiled code or through Flower do not. A client's part begins when
 the grid hands over what it is told and ends with its answer.
@@ -32,11 +32,10 @@ import flwr_fco
 from flwr_fco.datasets import lasso
 from flwr_fco.objectives.base import Objective
 from flwr_fco.regularizers import L1
-from flwr_fco.server.run import Run
-from flwr_fco.strategies import STRATEGIES, Epochs
+from flwr_fco.strategies import STRATEGIES, CompositeStrategy, Epochs
 
 NODES, ROUND = 10, 2
-TRAINING = os.path.join("client_apps", "training.py")
+CLIENT = os.path.join("client_apps", "client.py")
 PACKAGE = f"{Path(flwr_fco.__file__).parent}{os.sep}"
 
 
@@ -77,7 +76,7 @@ class Crossings:
                 self.pairs[theirs, own] += 1
                 self.on_clients += self._delivery is not None
                 # What follows is the client's: the grid hands over what it is told.
-                if self._delivery is None and own == TRAINING and theirs.startswith("simulation"):
+                if self._delivery is None and own == CLIENT and theirs.startswith("simulation"):
                     self._delivery = frame
 
 
@@ -103,11 +102,11 @@ def objectives_of(name: str) -> dict[int, Objective]:
 def second_round(name: str) -> Crossings:
     """Return the crossings of a strategy's round in which every client has its data and the plan."""
     found = Crossings()
-    open_round = Run.open_round
+    hook = CompositeStrategy.configure_train
 
-    def watched(self: Run, server_round: int, *arguments: Any, **options: Any) -> Any:
+    def watched(self: CompositeStrategy, server_round: int, *arguments: Any, **options: Any) -> Any:
         sys.setprofile(found if server_round == ROUND else None)
-        return open_round(self, server_round, *arguments, **options)
+        return hook(self, server_round, *arguments, **options)
 
     objectives = objectives_of(name)
     strategy = STRATEGIES["FedDualAvg" if name == "torch" else name](
@@ -115,12 +114,12 @@ def second_round(name: str) -> Crossings:
     )
     entries = objectives[0].layout.entries
     start = ArrayRecord({entry.name: Array(np.zeros(entry.shape, entry.dtype)) for entry in entries})
-    Run.open_round = watched  # type: ignore[method-assign]
+    CompositeStrategy.configure_train = watched  # type: ignore[method-assign]
     try:
         federate(strategy, objectives, ROUND + 1, start)
     finally:
         sys.setprofile(None)
-        Run.open_round = open_round  # type: ignore[method-assign]
+        CompositeStrategy.configure_train = hook  # type: ignore[method-assign]
     return found
 
 

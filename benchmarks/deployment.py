@@ -87,7 +87,6 @@ from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 import flwr_fco.strategies as ours
 from flwr_fco.models import write_file
-from flwr_fco.strategies import method_of
 from flwr_fco.regularizers import L1, Zero
 
 app = ServerApp()
@@ -106,10 +105,10 @@ def main(grid, context):
         start["intercept"] = np.zeros(1)
     else:
         cls = getattr(ours, name)
-        options = {"regularizer": Zero()} if "regularizer" in method_of(cls).algorithm.refuses else {}
+        options = {"regularizer": Zero()} if "regularizer" in cls.algorithm.refuses else {}
         work = {"client_lr": 1e-7, "nu": 0.1}
         known = {field: value for field, value in work.items() if field in cls.__dataclass_fields__}
-        if issubclass(cls, ours.WorkOptions):
+        if issubclass(cls, ours.StepStrategy):
             known["work"] = ours.Steps(5, batch_size=None)
         strategy = cls(**options, **known, **common)
     record = ArrayRecord({name: Array(array) for name, array in start.items()})

@@ -1,6 +1,6 @@
 """What a round costs on each engine, beside a bare compiled loop: CPU time of the whole process tree, and wall time.
 
-    python benchmarks/engines.py              in process, with messages, in worker processes (about two minutes)
+    python benchmarks/engines.py              in process, and with messages (about two minutes)
     python benchmarks/engines.py --quick      fewer rounds (half a minute)
     python benchmarks/engines.py --ray        Ray actors and Flower's own Ray simulation too
     python benchmarks/engines.py --pictures docs/performance.svg    time against d, clients and known clients
@@ -9,8 +9,9 @@
 
 LASSO dataset I of 'Federated Composite Optimization': 64 clients with 128 rows of 1,024 features (float64), 10 of them
 a round, one epoch of batch 10, l1 norm, evaluation off. The cases alternate, so that a busy machine is as busy for all
-of them; medians. Then rounds with 1,000 and 1,000,000 known clients, 100 of them asked; rounds with 1,000 clients of
-10,000 coefficients, one step each, as a whole and in the server's process alone; and clients of a fifth of a second.
+of them; medians. Then rounds with 1,000 and 100,000 known clients, 100 of them asked; rounds with 1,000 clients of
+10,000 coefficients, one step each, as a whole and in the server's process alone; with --ray clients of a fifth of a
+second.
 """
 
 from __future__ import annotations
@@ -62,17 +63,17 @@ from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.models import write_file
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1
-from flwr_fco.server.replies.mail import Mail
-from flwr_fco.server.run import Run
-from flwr_fco.simulation import InProcessGrid, Processes, RayActors
-from flwr_fco.strategies import Epochs, FedDualAvg, Steps
+from flwr_fco.simulation import InProcessGrid
+from flwr_fco.strategies import CompositeStrategy, Epochs, FedDualAvg, Steps
 from tools.local_superlink import descendants
 
 STORED = Path(__file__).with_suffix(".json")
 #: By how much a ratio may be worse than the stored one.
 TOLERANCE = 1.3
 #: What the parts of a round are called.
-PARTS = {Run: ("open_round", "close_round"), Mail: ("exchange",), InProcessGrid: ("exchange",)}
+PARTS = {CompositeStrategy: ("configure_train", "aggregate_train"), InProcessGrid: ("uplinks",)}
+#: Where clients of a run on Ray are.
+RAY: dict[str, Any] = {"engine": "ray", "workers": 2}
 
 
 def tree_seconds() -> float:
@@ -149,7 +150,7 @@ def a_round(marks: Marks, warm: int, rounds: int) -> list[float]:
 def known_clients(number: int, rounds: int) -> tuple[float, float]:
     """Return the CPU milliseconds of a round with 100 of `number` clients, and those of `load_objective`, the medians.
 
-    In most rounds with a million clients all are new, with a thousand almost none is.
+    In most rounds with 100,000 clients all are new, with a thousand almost none is.
     """
     loading = 0.0
 
@@ -202,21 +203,17 @@ def flower_rounds(rounds: int, clients: int, d: int) -> tuple[list[float], list[
     return lasso_one, [cpu, float("nan"), wall]
 
 
-def many_clients(
-    clients: int, d: int, rounds: int, engines: dict[str, Any], others: dict[str, Any]
-) -> dict[str, float]:
-    """Print what many clients cost, beside what others do, and return the ratios to the first row."""
+def many_clients(clients: int, d: int, rounds: int, engines: dict[str, Any], others: dict[str, Any]) -> None:
+    """Print what many clients cost, beside what others do."""
     found = {"in process": one_step(clients, d, rounds)}
-    found |= {name: one_step(clients, d, rounds, engine=engine) for name, engine in engines.items()} | others
+    found |= {name: one_step(clients, d, rounds, **engine) for name, engine in engines.items()} | others
     print(f"\n{f'{clients:,} clients, d = {d:,}, a client':42} {'CPU us':>8} {'server CPU us':>14} {'wall us':>8}")
     for name, row in found.items():
         print(f"{name:42} {row[0] / clients * 1e3:8.0f} {row[1] / clients * 1e3:14.1f} {row[2] / clients * 1e3:8.0f}")
-    share = found["2 worker processes"][0] / found["in process"][0]
-    return {f"{clients:,} clients: 2 worker processes / in process": round(share, 3)}
 
 
-def slow_clients(clients: int, rounds: int, workers: Any) -> None:
-    """Print what two workers make of clients of a fifth of a second of NumPy."""
+def slow_clients(clients: int, rounds: int) -> None:
+    """Print what two Ray actors make of clients of a fifth of a second of NumPy."""
 
     def timed(**options) -> list[float]:
         marks, strategy = Marks(tree_seconds, time.perf_counter), our_strategy(Steps(800, batch_size=None), 1e-4)
@@ -224,9 +221,9 @@ def slow_clients(clients: int, rounds: int, workers: Any) -> None:
         federate(strategy, app, rounds + 1, start_arrays(500), nodes=clients, callbacks=[marks], **options)
         return a_round(marks, 1, rounds)
 
-    here, there = timed(), timed(engine=workers)
+    here, there = timed(), timed(**RAY)
     print(
-        f"\n{clients} clients of {here[0] / clients / 1e3:.2f} s: 2 workers take {there[0] / here[0]:.2f} times the "
+        f"\n{clients} clients of {here[0] / clients / 1e3:.2f} s: 2 Ray actors take {there[0] / here[0]:.2f} times the "
         f"CPU of one process, and {there[1] / (here[1] / 2):.2f} times half of its wall time"
     )
 
@@ -254,10 +251,9 @@ def where_time_goes(app, rounds: int) -> None:
             for name in names:
                 clocked(kind, name)
         run(rounds, app)
-    clients, answers = spent["InProcessGrid.exchange"], spent["Mail.exchange"]
-    told, step = spent["Run.open_round"], spent["Run.close_round"]
-    print(f"\nin process, ms of CPU: asking {told:.2f}, clients {clients:.2f}, checking their answers ", end="")
-    print(f"{answers - clients:.2f}, the server's step and metrics {step:.2f}")
+    asks, step = (spent[f"CompositeStrategy.{hook}_train"] for hook in ("configure", "aggregate"))
+    clients = spent["InProcessGrid.uplinks"]
+    print(f"\nin process, ms of CPU: asking {asks:.2f}, clients {clients:.2f}, checks and the server's step {step:.2f}")
 
 
 def pictures(file: str) -> None:
@@ -267,19 +263,13 @@ def pictures(file: str) -> None:
     figure = Figure(figsize=(12.0, 3.8), layout="constrained")
     figure.suptitle("A round's time follows the coefficients and the clients asked; a client costs more when it is new")
     by_size, by_clients, by_known = figure.subplots(1, 3)
-    sizes, numbers, known = (10**k for k in range(2, 7)), (4, 16, 64, 256, 1024), [10**k for k in range(3, 7)]
+    sizes, numbers, known = (10**k for k in range(2, 7)), (4, 16, 64, 256, 1024), [10**k for k in range(3, 6)]
     cells = {"d": [(16, d) for d in sizes], "clients": [(m, 1_000) for m in numbers]}
     for place, (name, pairs) in zip((by_size, by_clients), cells.items(), strict=True):
-        for label, number, color in (("in process", None, "#0072B2"), ("2 worker processes", 2, "#7f7f7f")):
-            with ExitStack() as stack:
-                engine = {} if number is None else {"engine": stack.enter_context(Processes(number))}
-                # Ticks of 10 ms: at least as many rounds as make a second.
-                rows = [one_step(m, d, max(8, int(1e8 / (m * (d + 20_000)))), **engine) for m, d in pairs]
-            across = [pair[1 if name == "d" else 0] for pair in pairs]
-            place.plot(across, [row[0] for row in rows], color=color, marker="o", markersize=3.5, label=label)
-            if number is not None:
-                text = {"color": color, "linestyle": "dotted", "linewidth": 1.0}
-                place.plot(across, [row[1] for row in rows], label=f"{label}: the server's process", **text)
+        # Ticks of 10 ms: at least as many rounds as make a second.
+        rows = [one_step(m, d, max(8, int(1e8 / (m * (d + 20_000))))) for m, d in pairs]
+        across = [pair[1 if name == "d" else 0] for pair in pairs]
+        place.plot(across, [row[0] for row in rows], color="#0072B2", marker="o", markersize=3.5)
     by_size.set_xlabel("d, with 16 clients a round")
     by_clients.set_xlabel("clients a round, with d = 1,000")
     rows = [known_clients(number, 40) for number in known]
@@ -297,7 +287,6 @@ def pictures(file: str) -> None:
     for place in (by_size, by_clients):
         place.set_yscale("log")
     by_size.set_ylabel("CPU ms a round")
-    figure.legend(*by_size.get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False, fontsize=8)
     figure.savefig(file, dpi=200, metadata={"Date": None})
 
 
@@ -310,11 +299,8 @@ def main() -> None:
         return
     sizes = (100, 1_000) if arguments.quick else (1_000, 10_000)
     flower = flower_rounds(10 if arguments.quick else 40, *sizes) if arguments.ray else ()
-    with ExitStack() as stack:
-        engines: dict[str, Any] = {"2 worker processes": stack.enter_context(Processes(2))}
-        if arguments.ray:
-            engines["2 Ray actors"] = stack.enter_context(RayActors(2))
-        compare(arguments, engines, sizes, [{"Flower's Ray simulation": row} for row in flower] or [{}, {}])
+    engines = {"2 Ray actors": RAY} if arguments.ray else {}
+    compare(arguments, engines, sizes, [{"Flower's Ray simulation": row} for row in flower] or [{}, {}])
 
 
 def compare(arguments: Namespace, engines: dict[str, Any], sizes: tuple[int, int], others: list[Any]) -> None:
@@ -328,8 +314,7 @@ def compare(arguments: Namespace, engines: dict[str, Any], sizes: tuple[int, int
         "in process, with messages": lambda n: run(n, mods),
     }
     load_average = os.getloadavg()[0]
-    # Ticks of 10 ms: two processes need runs that are long.
-    cases |= {name: partial(run, app=there, engine=engine) for name, engine in engines.items()}
+    cases |= {name: partial(run, app=there, **engine) for name, engine in engines.items()}
     found = measured(cases, rounds, runs) | others[0]
     versions = f"flwr {flwr.__version__}, NumPy {np.__version__}, numba {numba.__version__}"
     print(f"Python {platform.python_version()}, {versions}, {os.cpu_count()} cores, load {load_average:.1f}\n")
@@ -340,7 +325,7 @@ def compare(arguments: Namespace, engines: dict[str, Any], sizes: tuple[int, int
     ratios = {name: round(cpu / base, 3) for name, (cpu, _) in found.items()}
     where_time_goes(here, rounds)
     length = 10 if arguments.quick else 60
-    turns, most = (1, 10_000) if arguments.quick else (3, 1_000_000)
+    turns, most = (1, 10_000) if arguments.quick else (3, 100_000)
     few, many = (np.median([known_clients(number, length) for _ in range(turns)], axis=0) for number in (1_000, most))
     ratio = (many[0] - many[1]) / (few[0] - few[1])
     ratios[f"{most:,} known clients / 1,000"] = round(ratio, 3)
@@ -348,8 +333,9 @@ def compare(arguments: Namespace, engines: dict[str, Any], sizes: tuple[int, int
         f"\n100 of 1,000 known clients: {few[0]:.1f} ms of CPU a round, {few[1]:.1f} in load_objective; of {most:,}: "
         f"{many[0]:.1f} and {many[1]:.1f} ({ratio:.2f} times without it)"
     )
-    ratios |= many_clients(*sizes, 2 if arguments.quick else 10, engines, others[1])
-    slow_clients(2 if arguments.quick else 4, 1 if arguments.quick else 4, engines["2 worker processes"])
+    many_clients(*sizes, 2 if arguments.quick else 10, engines, others[1])
+    if arguments.ray:
+        slow_clients(2 if arguments.quick else 4, 1 if arguments.quick else 4)
     if arguments.store:
         write_file(STORED, json.dumps(ratios, indent=2) + "\n")
     if arguments.compare:

@@ -26,12 +26,11 @@ from threadpoolctl import threadpool_limits
 from flwr_fco import FedDualAvg
 from flwr_fco.client_apps import client_app
 from flwr_fco.engines.sparse_steps import shard_of
+from flwr_fco.messages.protocol import Downlink
 from flwr_fco.objectives import Logistic
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import Epochs, run_of
-from flwr_fco.wire import flower
-from flwr_fco.wire.protocol import Downlink
 
 NON_ZEROS = 100
 BARS = {"epoch": {100: 1.2, 1000: 1.8}, "step": {100: 2.0, 1000: 3.0}, "step, sparse downlink": {100: 1.3, 1000: 2.2}}
@@ -67,13 +66,13 @@ class Client:
         self.grid = InProcessGrid(client_app(lambda context: self.objective), 1)
         dual = rng.normal(scale=0.05, size=features)
         start = ArrayRecord({"coefficients": Array(dual), "intercept": Array(np.zeros(1))})
-        run_of(self.strategy).prepare(start)
-        with flower.identity(self.grid.run_id):
+        self.strategy.prepare(start)
+        with self.grid.identity():
             self.messages = [self._asked(1)]
             replies = list(self.grid.send_and_receive(self.messages[0]))
             self.strategy.aggregate_train(1, replies)
             self.messages.append(self._asked(2))
-        plan = run_of(self.strategy).plan
+        plan = run_of(self.strategy).problem.plan
         shard = shard_of(plan, self.objective)
         assert shard is not None
         self.shard, self.dual = shard, dual
@@ -90,7 +89,7 @@ class Client:
 
     def step(self, which: int) -> None:
         """Read a message, take an epoch, answer."""
-        with flower.identity(self.grid.run_id):
+        with self.grid.identity():
             list(self.grid.send_and_receive(self.messages[which]))
 
 

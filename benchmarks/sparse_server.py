@@ -30,14 +30,14 @@ from threadpoolctl import threadpool_limits
 
 from flwr_fco import FedDualAvg
 from flwr_fco.algorithms.contract.replies import Mean
-from flwr_fco.core.layout import Layout
 from flwr_fco.core.sparse import SparseVector
+from flwr_fco.messages.arrays import to_array
+from flwr_fco.messages.boxes import partition_reply
+from flwr_fco.messages.protocol import Uplink
+from flwr_fco.messages.records import decode_uplink, encode_uplink
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import FedDAGT, Steps
-from flwr_fco.wire import flower
-from flwr_fco.wire.envelope import HANDSHAKE, partition_reply
-from flwr_fco.wire.uplink import read_uplink
 
 #: How many times faster than Flower's own mean, and how many float64 models of memory at the most.
 BARS = {"ratio": 5.0, "memory": 1.1}
@@ -46,7 +46,7 @@ BARS = {"ratio": 5.0, "memory": 1.1}
 def replies_of(count: int, size: int) -> list[RecordDict]:
     """Return replies of float32 increments, four different ones in turn."""
     rng = np.random.default_rng(0)
-    shared = [flower.serialised(rng.standard_normal(size, dtype=np.float32)) for _ in range(4)]
+    shared = [to_array(rng.standard_normal(size, dtype=np.float32)) for _ in range(4)]
     arrays = [ArrayRecord({"increment": shared[i % 4]}) for i in range(count)]
     metrics = [MetricRecord({"num-examples": 10 + i, "local-steps": 5, "elapsed": 0.5}) for i in range(count)]
     return [RecordDict({"arrays": one, "metrics": other}) for one, other in zip(arrays, metrics, strict=True)]
@@ -54,9 +54,7 @@ def replies_of(count: int, size: int) -> list[RecordDict]:
 
 def mean_of(replies: list[RecordDict], size: int) -> Any:
     """Return the mean as the server takes it."""
-    layout = Layout.from_arrays({"w": np.empty(size, dtype=np.float32)})
-    how = {"shapes": {"increment": (size,)}, "wire_dtype": "float32", "weighted_by_key": "num-examples"}
-    found = [read_uplink(each, layout, **how) for each in replies]
+    found = [decode_uplink(each, size, {}) for each in replies]
     total = sum(uplink.examples for uplink in found)
     return Mean()([own._replace(weight=own.examples / total) for own in found])[0]
 
@@ -91,17 +89,13 @@ def answering_app(size: int, count: int) -> ClientApp:
     app, rng = ClientApp(), np.random.default_rng(1)
     places = np.sort(rng.choice(size, count, replace=False)).astype(np.int32)
     increment = SparseVector(places, rng.normal(size=count), size)
-    arrays = {"increment": increment.values, "places:increment": places}
-    metrics = {"num-examples": 10, "local-steps": 5, "elapsed": 0.5}
-    content = flower.packed({"arrays": (ArrayRecord, arrays), "metrics": (MetricRecord, metrics)})
+    content = encode_uplink(Uplink({"increment": increment}, 0.5, 5, examples=10))
 
     @app.train()
     def train(message: Message, context: Any) -> Message:
         return Message(content, reply_to=message)
 
-    @app.query(HANDSHAKE.partition(".")[2])
-    def query(message: Message, context: Any) -> Message:
-        return Message(partition_reply(context), reply_to=message)
+    app.query("partition")(partition_reply)
 
     return app
 
@@ -111,7 +105,7 @@ def server_round(cls: Any, size: int, count: int, rounds: int) -> float:
     own_options = {"tracker_start": "zero"} if cls is FedDAGT else {}
     strategy = cls(regularizer=L1(1e-4), client_lr=0.1, work=Steps(5), fraction_evaluate=0.0, **own_options)
     grid, marks = InProcessGrid(answering_app(size, count), 10), Marks(time.process_time)
-    strategy.start(grid, ArrayRecord({"w": flower.serialised(np.zeros(size))}), rounds + 3, callbacks=[marks])
+    strategy.start(grid, ArrayRecord({"w": to_array(np.zeros(size))}), rounds + 3, callbacks=[marks])
     return marks.milliseconds(first=2)[0]
 
 

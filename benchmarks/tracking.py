@@ -20,14 +20,15 @@ import numpy as np
 from shared import Marks, federate, options_of
 from threadpoolctl import threadpool_limits
 
-from flwr_fco.client_apps import find_solver
+from flwr_fco.client_apps import Disclosure
 from flwr_fco.core.computing import random_generator
+from flwr_fco.engines.run import answer
+from flwr_fco.messages.protocol import Downlink
 from flwr_fco.mirror_maps import PNorm
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1
 from flwr_fco.strategies import CompositeStrategy, DFedDAGT, Epochs, FedDAGT, FedDualAvg, Steps, run_of
 from flwr_fco.topology import chain
-from flwr_fco.wire.protocol import Downlink, Plan
 from reproduction.data.graph import sparse_linear_graph
 
 CLIENTS, DIMENSION, STEPS, BATCH, P, RATE = 16, 1024, 10, 10, 12.0, 1e-3
@@ -58,15 +59,15 @@ def rounds_of(strategy: CompositeStrategy, objectives: list, rounds: int) -> tup
     return marks.milliseconds(), result.arrays["coefficients"].numpy()
 
 
-def solvers_alone(objectives: list[LeastSquares], plan: Plan, rounds: int) -> Times:
+def solvers_alone(objectives: list[LeastSquares], strategy: CompositeStrategy, rounds: int) -> Times:
     """Return the milliseconds that the clients' local solvers take in a round, with generators and without messages."""
-    solve = find_solver(plan.solver)
+    half, plan = DFedDAGT.algorithm, run_of(strategy).problem.plan
     dual, tracker, mark = np.zeros(DIMENSION), np.full(DIMENSION, 1e-3), Marks(*CLOCKS)
     mark()
     for number in range(1, rounds + 1):
         for m, objective in enumerate(objectives):
             downlink = Downlink(plan, {"dual": dual, "tracker": tracker}, RATE)
-            solve(downlink, objective, None, random_generator(0, number, m))
+            answer(half, downlink, objective, None, random_generator(0, number, m), Disclosure())
         mark()
     return mark.milliseconds()
 
@@ -122,7 +123,7 @@ def main() -> None:
         objectives = given()
         strategy = DFedDAGT(mixing=chain(CLIENTS), tracker_start="zero", **options)
         ours, w = rounds_of(strategy, objectives, rounds)
-        alone = solvers_alone(objectives, run_of(strategy).plan, rounds)
+        alone = solvers_alone(objectives, strategy, rounds)
         plain, expected = reference(objectives, rounds)
         difference = np.abs(w - expected).max() / np.abs(expected).max()
         assert difference <= 1e-6, f"the reference differs by {difference:.1e}"

@@ -34,14 +34,18 @@ if TYPE_CHECKING:
     from flwr_fco.regularizers import SparseGroupLasso as SparseGroupLasso, SpectralBall as SpectralBall, Zero as Zero
     from flwr_fco.simulation.fit_path import fit_path as fit_path
     from flwr_fco.simulation.simulate import simulate as simulate
-    from flwr_fco.strategies import CompositeStrategy as CompositeStrategy, DFedDA as DFedDA, DFedDAGT as DFedDAGT
-    from flwr_fco.strategies import DReFedDAGT as DReFedDAGT, DualFL as DualFL, Epochs as Epochs
+    from flwr_fco.strategies import Arrays as Arrays, Average as Average, Bounds as Bounds
+    from flwr_fco.strategies import CompositeStrategy as CompositeStrategy, Density as Density, DFedDA as DFedDA
+    from flwr_fco.strategies import DFedDAGT as DFedDAGT, DReFedDAGT as DReFedDAGT, DualFL as DualFL, Epochs as Epochs
+    from flwr_fco.strategies import Everyone as Everyone
     from flwr_fco.strategies import FedAvgSubgradient as FedAvgSubgradient, FedDA as FedDA, FedDAGT as FedDAGT
     from flwr_fco.strategies import FedDR as FedDR, FedDualAvg as FedDualAvg, FedDualAvgOSP as FedDualAvgOSP
     from flwr_fco.strategies import FedMid as FedMid, FedMidOSP as FedMidOSP, FedMiP as FedMiP
-    from flwr_fco.strategies import FedNewton as FedNewton, FeDualEx as FeDualEx, LocalSGD as LocalSGD
-    from flwr_fco.strategies import MultistepReFedDAGT as MultistepReFedDAGT, ReFedDAGT as ReFedDAGT
-    from flwr_fco.strategies import Scaffold as Scaffold, Steps as Steps
+    from flwr_fco.strategies import FedNewton as FedNewton, FeDualEx as FeDualEx, Last as Last, Ledger as Ledger
+    from flwr_fco.strategies import LocalSGD as LocalSGD, Minimise as Minimise
+    from flwr_fco.strategies import MultistepReFedDAGT as MultistepReFedDAGT, Participation as Participation
+    from flwr_fco.strategies import Reference as Reference, ReFedDAGT as ReFedDAGT, Scaffold as Scaffold, Steps as Steps
+    from flwr_fco.strategies import Strengths as Strengths, Trimmed as Trimmed, Wire as Wire
 else:
     #: What each module provides: the names above, where they are imported from.
     _NAMES = {
@@ -60,9 +64,10 @@ else:
         "simulation.fit_path": "fit_path",
         "simulation.simulate": "simulate",
         "strategies": (
-            "CompositeStrategy DFedDA DFedDAGT DReFedDAGT DualFL Epochs FeDualEx FedAvgSubgradient FedDA FedDAGT "
-            "FedDR FedDualAvg FedDualAvgOSP FedMiP FedMid FedMidOSP FedNewton LocalSGD MultistepReFedDAGT ReFedDAGT "
-            "Scaffold Steps"
+            "Arrays Average Bounds CompositeStrategy DFedDA DFedDAGT DReFedDAGT Density DualFL Epochs Everyone "
+            "FeDualEx FedAvgSubgradient FedDA FedDAGT FedDR FedDualAvg FedDualAvgOSP FedMiP FedMid FedMidOSP FedNewton "
+            "Last Ledger LocalSGD Minimise MultistepReFedDAGT Participation ReFedDAGT Reference Scaffold Steps "
+            "Strengths Trimmed Wire"
         ),
     }
     _HOMES = {name: f"flwr_fco.{module}" for module, names in _NAMES.items() for name in names.split()}

@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Callable, Mapping
 from logging import WARNING
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
 
 from flwr_fco.core.logs import log
-from flwr_fco.core.validation import AT_LEAST_ONE, NON_NEGATIVE, checked, saved_array
+from flwr_fco.core.validation import AT_LEAST_ONE, NON_NEGATIVE, checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.results import Number, Result
-from flwr_fco.server.rounds.hooks import Answer
-from flwr_fco.server.run import Run
-from flwr_fco.server.strategy import CompositeStrategy, run_of
+from flwr_fco.strategies.rounds import Answer, Saved
+from flwr_fco.strategies.strategy import CompositeStrategy
+
+if sys.platform != "win32":
+    import fcntl
 
 __all__ = ["Callback", "Checkpoint", "EarlyStopping"]
 
@@ -86,11 +89,12 @@ class Callback:
         return None
 
     def on_save_point(self, server_round: int, last: bool) -> None:
-        """Save the run: it can be resumed from the file that ``run_of(strategy).save(path)`` writes now.
+        """Save the run: it can be resumed from the file that ``strategy.saved.save(path)`` writes now.
 
-        Called before round 1, after the replies of a round are aggregated, after each round, and once more when an
-        error ends the run. A custom callback with the methods ``to_arrays()``, which returns a mapping of names to
-        arrays, and ``from_arrays(arrays)`` is saved too; ``from_arrays`` is called after :meth:`on_run_begin`.
+        Called before round 1, after each round, in a private run also after the replies of a round are aggregated, and
+        once more when an error between two rounds ends the run. A custom callback with the methods ``to_arrays()``,
+        which returns a mapping of names to arrays, and ``from_arrays(arrays)`` is saved too; ``from_arrays`` is called
+        after :meth:`on_run_begin`.
 
         Parameters
         ----------
@@ -237,7 +241,9 @@ class EarlyStopping(Callback):
 
     def from_arrays(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
         """Restore the state that :meth:`to_arrays` returned."""
-        self._before = saved_array(arrays, "before", np.float64, (None,)) if "before" in arrays else None
+        before = self._before = arrays.get("before")
+        if before is not None and (before.dtype != np.float64 or before.ndim != 1 or not np.isfinite(before).all()):
+            raise ValueError(f"its before is {before.dtype}{list(before.shape)}, expected finite float64[any]")
         stopped, self.best, waited, seen = arrays["numbers"].tolist()
         self.stopped, self._waited, self._seen = int(stopped), int(waited), bool(seen)
         best = {name.removeprefix("best/"): Array(value) for name, value in arrays.items() if name.startswith("best/")}
@@ -273,18 +279,14 @@ class EarlyStopping(Callback):
 class Checkpoint(Callback):
     """Saves the run every few rounds, so that it can be resumed after it was stopped or killed.
 
-    ``strategy.start(..., resume=path)``, or ``simulate(..., resume=path)``, continues the run to the same bits as an
-    uninterrupted one. The file holds the strategy's state, the metrics so far, the state of callbacks
-    (:class:`EarlyStopping`, and your own with ``to_arrays`` and ``from_arrays``)
-    and, in one process, the clients' memories. Over Flower, clients without a memory, and clients whose memories the
-    server keeps (``client_state="ledger"``), continue to the same bits; others restart.
+    ``strategy.start(..., resume=path)``, or ``simulate(..., resume=path)``, goes on with the run, to the bits of an
+    uninterrupted one. The file holds the strategy's state, the clients' memories, the metrics so far, the state of
+    callbacks (:class:`EarlyStopping`, and your own with ``to_arrays`` and ``from_arrays``) and, in one process, the
+    clients' contexts. It is written when a round is over, before round 1 and after the last round; of a private run
+    also before anything about a round is published. The new file is written next to the old one and then replaces it,
+    so there is always a complete file, even if the process is killed.
 
-    The state is saved when the replies of a round are aggregated and again when the round is over; before round 1 and
-    after the last round; and when an error ends the run, unless in the middle of a round. The new file is written next
-    to the old one and then replaces it, so there is always a complete file, even if the process is killed.
-
-    A file is one run's: a run that is resumed from it takes it, and one that had it ends with
-    :class:`flwr_fco.errors.TakenOverError` before its next round. Copies of a file know nothing of each other.
+    While a run saves itself to a file, a lock file beside it (``.lock``) keeps all others from it.
 
     Parameters
     ----------
@@ -310,60 +312,85 @@ class Checkpoint(Callback):
         self.path = Path(checked("path", path, str | os.PathLike))
         if self.path.suffix != ".npz":
             raise ConfigurationError(f"path={os.fspath(path)!r}; expected the name of a file that ends in .npz")
-        self._run: Run | None = None
+        self._saved: Saved | None = None
+        self._lock: IO[str] | None = None
         self._others = False
 
     def on_run_begin(self, strategy: CompositeStrategy, num_rounds: int) -> None:
-        """Check that the path can be written, and that an existing file is a checkpoint of this strategy and model.
+        """Take the path for this run.
 
         Raises
         ------
         ConfigurationError
-            If the path cannot be written, or holds anything other than a checkpoint of this strategy and model.
+            If the path cannot be written, another run saves itself there, or it holds anything else than a checkpoint
+            of this strategy and model.
         """
-        run = run_of(strategy)
-        self._run, self.saved_round, self._others = None, 0, self.path.exists()
+        self._saved, self.saved_round = strategy.saved, 0
+        assert self._saved is not None
+        self._take()
+        self._others = self.path.exists()
+        if not self._others:
+            return
+        try:
+            tree = self._saved.read(self.path)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{error}. It is not overwritten: give another path, or remove it") from error
+        private = tree["parts"].get("privacy")
+        if private is not None and private["round"] != strategy.released_now:
+            raise ConfigurationError(
+                f"{self.path} is of a private run that has released {private['round']} rounds, and this one goes on "
+                f"after round {strategy.released_now}: the clients' privacy would be spent again. Resume from that "
+                "file; for a run whose epsilon adds to that one's give another path"
+            )
+
+    def _take(self) -> None:
+        """Hold the lock file; the system lets go of it when this process ends, however it does."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._lock = open(f"{self.path}.lock", "a")  # noqa: SIM115 (held as long as the run)
         except OSError as error:
             raise ConfigurationError(f"path={str(self.path)!r}: {error}; give a folder that can be written") from error
-        if not os.access(self.path.parent, os.W_OK):
-            raise ConfigurationError(f"path={str(self.path)!r}: its folder cannot be written; give another one")
-        goes_on = self._others and run.came_from is not None and os.path.samefile(run.came_from, self.path)
-        if not goes_on:
-            run.claims.see(self.path)
-        if self._others:
-            try:
-                saved = run.read_state(self.path)
-            except ConfigurationError as error:
-                raise ConfigurationError(f"{error}. It is not overwritten: give another path, or remove it") from error
-            private = run.private_mean
-            if private is not None and (done := int(saved.parts["privacy"]["round"])) != private.round:
-                raise ConfigurationError(
-                    f"{self.path} is of a private run that has released {done} rounds, and this one goes on after "
-                    f"round {private.round}: the clients' privacy would be spent again. Resume from that file; for a "
-                    "run whose epsilon adds to that one's give another path"
-                )
-        if goes_on:
-            # Of two that go on from a file the second has it; the first ends where it looks at it next.
-            run.claims.wanted.append(self.path)
-        self._run = run
+        if sys.platform == "win32":
+            return
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._lock.close()
+            raise ConfigurationError(
+                f"another run saves itself to {self.path}; wait until it ends, or give another path"
+            ) from None
+        except OSError as error:
+            # Some network file systems have no locks.
+            log(
+                WARNING,
+                "%s.lock cannot be locked (%s): take care that no other run saves itself there",
+                self.path,
+                error,
+            )
 
     def on_save_point(self, server_round: int, last: bool) -> None:
         """Save the run if it is due; log a failure and continue (a private run ends)."""
+        saved = self._saved
+        if saved is None:
+            return
         # A run that has done nothing does not replace the file of an earlier run with the same settings.
-        private = self._run is not None and self._run.private_mean is not None
-        due = (last or private or server_round % self.every == 0) and (server_round > 0 or not self._others)
-        if self._run is None or not due:
+        due = (last or saved.private or server_round % self.every == 0) and (server_round > 0 or not self._others)
+        if not due:
             return
         try:
-            self._run.save(self.path)
+            saved.save(self.path)
         except OSError as error:
-            if private:
+            if saved.private:
                 raise
             log(WARNING, "%s could not be saved after round %s: %s", self.path, server_round, error)
         else:
             self.saved_round = server_round
+
+    def on_run_end(self, result: Result) -> None:
+        """Let go of the path."""
+        if self._lock is not None:
+            self._lock.close()
+        self._lock = self._saved = None
 
 
 def _score_of(name: str, score: Score, arrays: ArrayRecord) -> float:

@@ -40,6 +40,32 @@ OLD_CLIENT = (
     "(docs/how-to/subclasses.md)"
 )
 
+#: What is in the error of a client whose cause is known, and what to do.
+_SIGNS = {
+    "fitins.parameters": OLD_CLIENT,
+    "evaluateins.parameters": OLD_CLIENT,
+    "No train function registered": "The ClientApp has no @app.train(), which the server calls in each round: add one",
+    "No evaluate function registered": "The ClientApp has no @app.evaluate(): add one, or give the strategy "
+    "fraction_evaluate=0.0",
+    "'dual'": FOR_A_MODEL,
+    '"dual"': FOR_A_MODEL,
+}
+
+
+def advice_on(text: str, *, foreign: bool) -> str:
+    """Return what to do after a client's error whose cause is known, after a full stop; else an empty text.
+
+    Parameters
+    ----------
+    text : str
+        The error.
+    foreign : bool
+        Whether a ClientApp that knows nothing of this package was sent a task of its strategies.
+    """
+    advice = next((advice for sign, advice in _SIGNS.items() if sign in text), FOR_A_MODEL if foreign else "")
+    return f". {advice}" if advice else ""
+
+
 #: Begins the error of a client whose model has other arrays than the server's.
 OTHER_MODEL = "the server's model is"
 
@@ -86,6 +112,10 @@ class SpecError(FlwrFcoError, ValueError):
 
 class ProtocolError(FlwrFcoError, ValueError):
     """The content of a message violates the protocol."""
+
+
+class FormError(ProtocolError):
+    """A reply that no round can count: other names, shapes or keys than the method's."""
 
 
 class ClientError(FlwrFcoError, RuntimeError):

@@ -3,24 +3,26 @@
 import math
 import tempfile
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import fields
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord
 
+from flwr_fco.callbacks import Checkpoint
 from flwr_fco.client_apps import client_app
 from flwr_fco.core.layout import Vector
+from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ConfigurationError, FlwrFcoError, UnsupportedPairError
 from flwr_fco.mirror_maps import Euclidean, MirrorMap
 from flwr_fco.objectives import DualTerms, LeastSquares, Objective, SaddleObjective
 from flwr_fco.objectives.duality import num_intercepts
 from flwr_fco.regularizers import L1, L2, Box, ElasticNet, L1Ball, L2Ball, L2Squared, NonNegative, Simplex, Zero
 from flwr_fco.regularizers.base import BoundRegularizer, Proximable, Regularizer
-from flwr_fco.server.method import algorithm_class
 from flwr_fco.simulation import InProcessGrid, simulate
-from flwr_fco.strategies import CompositeStrategy, run_of
-from flwr_fco.wire import flower
+from flwr_fco.strategies import CompositeStrategy
 from flwr_fco.work import Epochs, FirstOrder, Minimise, Steps
 
 __all__ = ["check_mirror_map", "check_objective", "check_pair", "check_regularizer", "check_saddle_objective"]
@@ -588,8 +590,11 @@ def _client(seed: int) -> LeastSquares:
 
 
 def _check(make: Callable[..., CompositeStrategy], tolerance: float | None) -> None:
-    like, objectives = make(), [_client(m) for m in range(4)]
-    method, minimises = algorithm_class(like), isinstance(getattr(like, "work", None), Minimise)
+    like: Any = make()
+    objectives, method = [_client(m) for m in range(4)], like.algorithm
+    minimises, steps = (isinstance(getattr(like, "work", None), kind) for kind in (Minimise, FirstOrder))
+    # A method whose work is its own draws minibatches if it has a rate.
+    draws = steps or hasattr(like, "client_lr")
     psi = Zero() if "regularizer" in method.refuses else L1(0.3)
     app = client_app(lambda context: objectives[int(context.node_config["partition-id"])])
     start = ArrayRecord({"coefficients": Array(np.zeros(6, np.float32)), "intercept": Array(np.zeros(1))})
@@ -598,51 +603,46 @@ def _check(make: Callable[..., CompositeStrategy], tolerance: float | None) -> N
         work = Minimise(max_iterations=10_000) if minimises else Epochs(1, batch_size)
         options |= {"regularizer": psi, "client_lr": client_lr, "work": work, "min_train_nodes": 1}
         options |= {"batch_size": None if minimises else batch_size, "fraction_evaluate": 0.0}
-        made = make(**{field.name: options[field.name] for field in fields(like) if field.name in options})
-        run_of(made).prepare(start)
-        return made
+        return make(**{field.name: options[field.name] for field in fields(like) if field.name in options})
 
-    def run(strategy: CompositeStrategy, rounds: int) -> Any:
-        more: Any = {"initial_arrays": start, "progress": False, "on_interrupt": "raise"}
+    def run(strategy: CompositeStrategy, rounds: int, **more: Any) -> Any:
+        more |= {"initial_arrays": start, "progress": False, "on_interrupt": "raise"}
         return simulate(strategy, app, num_nodes=4, num_rounds=rounds, **more)
 
-    def play(strategy: CompositeStrategy, number: int, grid: InProcessGrid) -> tuple[Any, Any]:
-        with flower.quiet(50):
-            messages = strategy.configure_train(number, run_of(strategy).primal_arrays(), ConfigRecord(), grid)
-            return strategy.aggregate_train(number, grid.send_and_receive(messages))
-
     # Without minibatches, only the sampling of clients is random.
-    draws, everyone = isinstance(run_of(build()).plan.work, FirstOrder), method.reads == "everyone"
-    one, twin, other, restored = (build(seed=k, fraction_train=1.0 if draws or everyone else 0.5) for k in (3, 3, 5, 3))
-    result, _, _ = (run(strategy, 2) for strategy in (one, twin, other))
+    everyone, states = method.reads == "everyone", list[Any]()
+    one, twin, other = (build(seed=seed, fraction_train=1.0 if draws or everyone else 0.5) for seed in (3, 3, 5))
+    watch: Any = lambda number, arrays, metrics: states.append((one.state, deepcopy(one.state)))  # noqa: E731
+    result, _ = run(one, 4, callbacks=[watch]), run(other, 4)
     got, expected = ({name: (a.dtype, *a.shape) for name, a in each.items()} for each in (result.arrays, start))
     require(got == expected, f"the arrays came back as {got}, the user gave {expected}")
     metrics = result.train_metrics_clientapp[2]
     lacking = {"num-replies", "num-left-out", "skipped", "bytes-up", "bytes-down"} - {*metrics}
     require(not lacking, f"the round's metrics lack {sorted(lacking)}")
-    same, equal = (all(map(np.array_equal, one.state, each.state)) for each in (twin, other))
-    require(same, "two runs with the same seed differ")
+    equal = all(map(np.array_equal, one.state, other.state))
     require(equal == (everyone and not draws), f"the seed has {'no' * equal} effect, where clients draw: {draws}")
-
-    before, held = one.state, {name: np.copy(value) for name, value in one.state._asdict().items()}
-    require(before.round == 2, f"after two rounds the state says round {before.round}")
     with tempfile.TemporaryDirectory() as folder:
-        run_of(one).save(path := f"{folder}/state.npz")
-        run_of(restored).load(path)
-        require(not known(attempt(run_of(other).load, path)), "load accepted a state that other settings wrote")
-    for number, strategy in ((3, one), (3, restored), (4, one), (4, restored)):
-        play(strategy, number, InProcessGrid(app, 4))
-    same = all(map(np.array_equal, one.state, restored.state))
-    require(same, "the rounds after saving and loading the state differ from those without")
-    for (name, value), now in zip(held.items(), one.state, strict=True):
-        agree(getattr(before, name), value, f"a round changed state.{name} in place: `aggregate` returns new arrays")
-        good = (value.dtype == np.float64 and value.shape == np.shape(now)) or not value.ndim
-        require(good, f"state.{name} is {value.dtype}{value.shape}, then {np.shape(now)}; expected float64, one shape")
+        run(twin, 2, callbacks=[Checkpoint(path := f"{folder}/run.npz")])
+        goes_on = known(attempt(partial(run, resume=path), other, 4))
+        require(not goes_on, "a run goes on from a file that other settings wrote")
+        run(twin, 4, resume=path)
+    same = all(map(np.array_equal, one.state, twin.state))
+    require(same, "two runs with the same seed differ, of which one was saved after round 2 and resumed")
+    for number, (state, held) in enumerate(states, 1):
+        require(state.round == number, f"after {number} rounds the state says round {state.round}")
+        for name, value, now in zip(held._fields, held, one.state, strict=True):
+            agree(getattr(state, name), value, f"a round changed state.{name} in place: `aggregate` returns new arrays")
+            kinds = [(np.asarray(each).dtype, *np.shape(each)) for each in (value, now)]
+            good = kinds[0] == (np.float64, *np.shape(now)) or not np.ndim(value)
+            require(good, f"state.{name} is {kinds[0]}, then {kinds[1]}; expected float64, one shape")
 
-    before = one.state
-    arrays, metrics = play(one, 5, InProcessGrid(cast(Any, lambda message, context: None), 4))
+    before, grid = one.state, InProcessGrid(cast(Any, lambda message, context: None), 4)
+    with quiet(50):
+        messages = one.configure_train(5, result.arrays, ConfigRecord(), grid)
+        arrays, metrics = one.aggregate_train(5, grid.send_and_receive(messages))
     require(one.state is before, "a round without replies changed the state")
-    require(arrays and metrics["skipped"] == 1, f"a round without replies returned {arrays} and reports {metrics}")
+    skipped = arrays and metrics and metrics["skipped"] == 1
+    require(skipped, f"a round without replies returned {arrays} and reports {metrics}")
     if tolerance is not None:
         w, bound = np.zeros(7), psi.bind(objectives[0].layout)
         for _ in range(1000):

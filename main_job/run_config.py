@@ -63,7 +63,7 @@ KEYS: dict[str, _Key] = {
     "privacy-clip": _NOT_NEGATIVE,
     "privacy-target-epsilon": _NOT_NEGATIVE,
     "privacy-delta": _number("from 0 to 1", lambda value: 0.0 <= value < 1.0),
-    "privacy-noise": _one_of(("banded", "tree", "independent")),
+    "privacy-noise": _one_of(("banded", "independent")),
     "output-dir": _FOLDER,
     "checkpoint-dir": _FOLDER,
     "resume": _Key(bool, "true or false", lambda value: True, "true"),

@@ -32,12 +32,3 @@ def clone(request, tmp_path_factory):
     written = shutil.ignore_patterns(".git", ".venv*", ".run", ".*_cache", "__pycache__", "_build", "auto_gallery")
     shutil.copytree(request.config.rootpath, folder, ignore=written)
     return folder
-
-
-@pytest.fixture(scope="session")
-def workers():
-    """Two worker processes for all tests that do not kill them: each takes seconds of imports to start."""
-    from flwr_fco.simulation import Processes
-
-    with Processes(2) as both:
-        yield both

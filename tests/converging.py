@@ -6,7 +6,6 @@ import numpy as np
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.regularizers import L1, Zero
-from flwr_fco.server.method import algorithm_class
 from flwr_fco.simulation import simulate
 from flwr_fco.testing import _client
 from flwr_fco.work import Epochs, Minimise
@@ -49,7 +48,7 @@ class Problem:
 def converges(make, limit):
     """Whether a strategy does what `limit(run, problem)` asks of it; options that it lacks are left out."""
     like = make()
-    smooth = "regularizer" in algorithm_class(like).refuses
+    smooth = "regularizer" in like.algorithm.refuses
     problem = Problem(0.0 if smooth else 0.3)
 
     def run(rounds, *, equal=False, **options):

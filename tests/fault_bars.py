@@ -20,9 +20,10 @@ from lies_of_one import regressions
 from problems import CONSTANTS, SADDLE, app_of, kind_of, trackers_of
 
 from flwr_fco.core.computing import single_threaded_blas
+from flwr_fco.core.logs import quiet
+from flwr_fco.core.sparse import dense
 from flwr_fco.regularizers import L1, Zero
-from flwr_fco.strategies import STRATEGIES, Everyone, Steps, Trimmed, method_of, run_of
-from flwr_fco.wire import flower as _flower
+from flwr_fco.strategies import STRATEGIES, Everyone, Steps, Trimmed, run_of
 from reproduction.data.saddle_objectives import QuadraticSaddle
 from reproduction.pooled import centralized_solution, saddle_point
 
@@ -109,7 +110,7 @@ def problem_for(kind, number):
 def problem_of(name, number=CLIENTS):
     if name in SADDLE:
         return problem_for("saddle", number)
-    smooth = "regularizer" in method_of(kind_of(name)).algorithm.refuses
+    smooth = "regularizer" in kind_of(name).algorithm.refuses
     return problem_for("smooth" if smooth else "composite", number)
 
 
@@ -136,14 +137,17 @@ def imbalance(strategy):
     if rows is not None and np.ndim(rows) == 2 and len(rows) > 1:
         pairs.append((rows, 0.0, np.ones(len(rows))))
     memories = strategy.memories
-    if memories is not None and memories.ledger:
-        members = {key: member for key, member in memories.members.items() if member.memory is not None}
-        weights = np.array([1.0 if memories.weighting == "uniform" else member.examples for member in members.values()])
+    if memories is not None:
+        there = {key: member for key, member in memories.members.items() if key in memories.present}
+        members = {key: member for key, member in there.items() if member.memory is not None}
+        weights = np.array([1.0 if memories.uniform else member.examples for member in members.values()])
         if hasattr(strategy.state, "control") and len(members) == len(memories.present):
             pairs.append((np.array([trackers_of(strategy)[key] for key in members]), 0.0, weights))
         for factors, field in BALANCED.get(type(strategy).__name__, []):
             if len(members) == len(memories.present):
-                rows = [sum(f * member.memory[name] for name, f in factors.items()) for member in members.values()]
+                rows = [
+                    sum(f * dense(member.memory[name]) for name, f in factors.items()) for member in members.values()
+                ]
                 pairs.append((np.array(rows), 0.0 if field is None else getattr(strategy.state, field), weights))
     worst = 0.0
     for rows, expected, weights in pairs:
@@ -180,7 +184,7 @@ def run(name, kind, num_rounds, *, missing=False, kinds=KINDS, clients=CLIENTS):
         worst[0] = max(worst[0], imbalance(strategy))
 
     start = ArrayRecord({n: Array(a) for n, a in layout.unflatten(np.zeros(layout.size)).items()})
-    with _flower.identity(grid.run_id), _flower.quiet(50), single_threaded_blas():
+    with grid.identity(), quiet(50), single_threaded_blas():
         result = strategy.start(grid, start, num_rounds, callbacks=[check])
     w = layout.flatten({key: array.numpy() for key, array in result.arrays.items()})
     return Outcome(float(np.abs(w - problem.optimum).max()), worst[0], grid, strategy, result)
@@ -206,11 +210,11 @@ def _hold_the_count(outcome):
     hit = [fault for fault in outcome.grid.injected if fault.server_round > 0]
     metrics = outcome.result.train_metrics_clientapp
     left_out = {number: metrics[number]["num-left-out"] for number in metrics}
-    # Where everybody must answer, a bad answer is asked for again: a node counts once, each of its answers has a row.
+    # Where everybody must answer, a bad answer is asked for again: a node counts once, and has one row.
     assert left_out == {n: len({fault.partition for fault in hit if fault.server_round == n}) for n in left_out}
     told = [entry for entry in run_of(outcome.strategy).left_out if entry.round > 0]
     assert sorted((entry.round, entry.partition_id) for entry in told) == sorted(
-        (fault.server_round, fault.partition) for fault in hit
+        {(fault.server_round, fault.partition) for fault in hit}
     )
     assert all(entry.reason for entry in told)
 
@@ -285,7 +289,7 @@ def under_a_liar(name, kind, aggregation):
     strategy = make(name, aggregation=ROBUST[aggregation])
     start = ArrayRecord({n: Array(a) for n, a in layout.unflatten(np.zeros(layout.size)).items()})
     try:
-        with _flower.identity(grid.run_id), _flower.quiet(50), single_threaded_blas():
+        with grid.identity(), quiet(50), single_threaded_blas():
             result = strategy.start(grid, start, ROUNDS)
     except Exception as error:  # a run that ends is what the table shows
         return type(error).__name__

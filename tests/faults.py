@@ -16,7 +16,6 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, 
 from flwr.clientapp import ClientApp
 
 from flwr_fco.simulation.grid import CLIENT_APP_RAISED, InProcessGrid
-from flwr_fco.wire import flower as _flower
 
 #: Key in a client's state for the round in which it was restarted.
 _RESTARTED = "restarted"
@@ -119,12 +118,12 @@ def _malformed(delivery: Delivery) -> list[Message]:
         name = _some(delivery.rng, sorted(arrays))
         value = arrays[name].numpy().copy()
         kind = _some(delivery.rng, ("NaN", "infinite", "shape", "dtype", "name", "extra", "none", "weight", "metrics"))
-        if kind in ("NaN", "infinite"):
+        if kind in ("NaN", "infinite") and value.dtype.kind == "f":
             value.flat[int(delivery.rng.integers(value.size))] = np.nan if kind == "NaN" else np.inf
             arrays[name] = Array(value)
         elif kind == "shape":
             arrays[name] = Array(value.reshape(-1)[:-1])
-        elif kind == "dtype":
+        elif kind in ("dtype", "NaN", "infinite"):
             arrays[name] = Array(value.astype(np.float16))
         elif kind == "name":
             arrays["another-name"] = arrays.pop(name)
@@ -293,7 +292,7 @@ class FaultyGrid(InProcessGrid):
     Examples
     --------
     >>> import numpy as np
-    >>> from flwr_fco.wire import flower as _flower
+    >>> from flwr_fco.core.logs import quiet
     >>> from flwr.app import Array, ArrayRecord
     >>> from flwr_fco.client_apps import client_app
     >>> from flwr_fco.objectives import LeastSquares
@@ -301,7 +300,7 @@ class FaultyGrid(InProcessGrid):
     >>> app = client_app(lambda context: LeastSquares(np.eye(2), np.ones(2)))
     >>> grid = FaultyGrid(app, 4, {"drop": 0.2, "malformed": 0.2}, seed=1)
     >>> start = ArrayRecord({"coefficients": Array(np.zeros(2)), "intercept": Array(np.zeros(1))})
-    >>> with _flower.identity(grid.run_id), _flower.quiet(50):
+    >>> with grid.identity(), quiet(50):
     ...     result = FedDualAvg(client_lr=0.1, fraction_evaluate=0.0).start(grid, start, 10)
     >>> left_out = sum(metrics["num-left-out"] for metrics in result.train_metrics_clientapp.values())
     >>> left_out == len(grid.injected) > 5
@@ -330,7 +329,7 @@ class FaultyGrid(InProcessGrid):
         self._late: list[Message] = []
         #: Absent nodes: the round in which the node connects, its id and its context.
         self._away: list[tuple[int, int, Context]] = []
-        self._new_ids = itertools.count(num_nodes + 2)
+        self._new_ids, self._numbers = itertools.count(num_nodes + 2), itertools.count(1)
 
     def get_node_ids(self) -> Sequence[int]:
         """Return the ids of the nodes that are connected for the next round."""
@@ -344,9 +343,9 @@ class FaultyGrid(InProcessGrid):
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Deliver messages at once and store each one's first reply for :meth:`pull_messages`."""
         numbers = []
-        for message in map(self._numbered, messages):
+        for message in messages:
             answers = self._answers_to(message)
-            number = message.metadata.message_id
+            number = f"{next(self._numbers)}"
             numbers.append(number)
             if answers:
                 self._replies[number] = answers[0]
@@ -354,7 +353,7 @@ class FaultyGrid(InProcessGrid):
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         """Deliver messages one by one and return the replies, starting with late replies from the last round."""
-        messages = [self._numbered(message) for message in messages]
+        messages = list(messages)
         replies: list[Message] = []
         if messages and messages[0].metadata.message_type in self.schedule.message_types:
             replies, self._late = self._late, []
@@ -366,15 +365,15 @@ class FaultyGrid(InProcessGrid):
         node_id = message.metadata.dst_node_id
         if message.metadata.message_type == "train":
             self._round = max(self._round, _round_of(message))
-        if node_id not in self.contexts:
+        if node_id not in self.partition_ids:
             return []
         partition = self.partition_ids[node_id]
         drawn = self.schedule.draw(message, partition)
         if drawn is None:
-            reply = self._deliver(message)
+            reply = self.reply(message)
             return [] if reply is None else [reply]
         fault, rng = drawn
-        delivery = Delivery(message, self.contexts[node_id], rng, lambda: self._deliver(message))
+        delivery = Delivery(message, self.context(node_id), rng, lambda: self.reply(message))
         self.injected.append(Injected(_round_of(message), partition, _name(fault)))
         if self.missing:
             return []
@@ -390,18 +389,13 @@ class FaultyGrid(InProcessGrid):
         except InjectedError as error:
             return [Message(Error(CLIENT_APP_RAISED, f"{error}"), reply_to=message)]
 
-    def _numbered(self, message: Message) -> Message:
-        # Flower's grids write the number into the message.
-        message.metadata.__dict__["_message_id"] = f"{next(self._numbers)}"
-        return message
-
     def _leave(self, node_id: int) -> None:
-        old = self.contexts[node_id]
+        old = self.context(node_id)
         self._disconnect(node_id)
         if self.absence is not None:
             new_id = next(self._new_ids)
-            config, run_config = dict(old.node_config), dict(old.run_config)
-            context = _flower.new_context(self.run_id, new_id, config, run_config)
+            made = {"node_id": new_id, "node_config": dict(old.node_config), "run_config": dict(old.run_config)}
+            context = Context(run_id=self.run_id, state=RecordDict(), **made)
             self._away.append((self._round + 1 + self.absence, new_id, context))
 
     def _disconnect(self, node_id: int) -> None:
@@ -471,7 +465,7 @@ def _changed(delivery: Delivery, change: Callable[[Arrays, Metrics], None]) -> l
         content[key] = ArrayRecord(arrays)
         if metric_keys:
             content[metric_keys[0]] = MetricRecord(metrics)
-    return [_flower.with_content(reply, content)]
+    return [Message(content, reply_to=delivery.message)]
 
 
 def _scale(arrays: Arrays, factor: float) -> None:

@@ -1,13 +1,11 @@
 """A grid with faults at one node, and what the tests of faults have in common."""
 
-import numpy as np
 from faults import FaultyGrid
 from flwr.app import Array, ArrayRecord, Message, MetricRecord
-from problems import start_arrays, trackers_of
+from problems import start_arrays
 
 from flwr_fco.regularizers import L1
 from flwr_fco.strategies import Epochs, FedDualAvg
-from flwr_fco.wire import flower as _flower
 
 BAD_NODE = 3  # partition 1
 
@@ -58,15 +56,9 @@ def strategy(**options):
 
 
 def start_on(grid, chosen, rounds=3, **options):
-    with _flower.identity(grid.run_id):
+    with grid.identity():
         return chosen.start(grid, start_arrays(), rounds, **options)
 
 
 def scaled(factor):
     return with_increment(lambda arrays: {name: value * factor for name, value in arrays.items()})
-
-
-def invariant(chosen):
-    weights = {key: member.examples for key, member in chosen.memories.members.items()}
-    total = sum(weights[key] * tracker for key, tracker in trackers_of(chosen).items())
-    assert np.abs(total).max() <= 1e-10 * sum(weights.values())

@@ -7,12 +7,11 @@ from problems import CONSTANTS, FEATURES, kind_of, start_arrays
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.core.computing import single_threaded_blas
+from flwr_fco.core.logs import quiet
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import Steps, method_of
-from flwr_fco.wire import flower as _flower
-from flwr_fco.wire.uplink import Sent
+from flwr_fco.strategies import Steps
 
 LIAR = 4
 CLIENTS = 10
@@ -56,24 +55,22 @@ def in_messages(lie, liar=LIAR):
 
 def below_the_seam(grid, lie, liar=LIAR):
     """Let a client lie in what reaches the server where there are no messages."""
-    exchange = grid.exchange
+    honest = grid.uplinks
 
-    def forged(sent, number):
-        vectors = {name: value.copy() for name, value in sent.vectors.items()}
-        claims = dict(sent.content)
-        lie(number, vectors, claims)
-        return Sent(vectors, claims)
-
-    def exchange_with_a_liar(letters, number, digest):
-        found = exchange(letters, number, digest)
-        if found is None:
-            return None
+    def uplinks(number, tasks):
         return [
-            forged(sent, number) if node.partition_id == liar else sent
-            for (node, _), sent in zip(letters, found, strict=True)
+            (node, forged(number, up) if up is not None and grid.partition_ids[node.node_id] == liar else up)
+            for node, up in honest(number, tasks)
         ]
 
-    grid.exchange = exchange_with_a_liar
+    def forged(number, up):
+        vectors = {name: np.array(value) for name, value in up.vectors.items()}
+        claims = {"num-examples": up.examples, "local-steps": up.steps, "elapsed": up.elapsed, **up.metrics}
+        lie(number, vectors, claims)
+        own = {"examples": claims.pop("num-examples"), "steps": claims.pop("local-steps")}
+        return up._replace(vectors=vectors, elapsed=claims.pop("elapsed"), metrics=claims, digest="", **own)
+
+    grid.uplinks = uplinks
 
 
 def make(name, **options):
@@ -86,7 +83,7 @@ def make(name, **options):
     }
     options = {**CONSTANTS.get(name, {}), **options}
     kind = kind_of(name)
-    if "regularizer" in method_of(kind).algorithm.refuses:
+    if "regularizer" in kind.algorithm.refuses:
         options.pop("regularizer")
     strategy = kind(**fitting(kind, options))
     strategy.fraction_evaluate = 0.0
@@ -116,44 +113,17 @@ def run(
         values = [*strategy.state, *(array.numpy() for array in arrays.values())]
         finite.append(all(np.isfinite(value).all() for value in values))
 
-    with _flower.identity(made.run_id), _flower.quiet(50), single_threaded_blas():
+    with made.identity(), quiet(50), single_threaded_blas():
         result = strategy.start(made, start or start_arrays(), rounds, callbacks=[check, *callbacks], **options)
     assert all(finite)
     return result
 
 
 def run_with(way, strategy, objectives, rounds, lie, liar=LIAR):
-    """Run with a liar: in ``"messages"``, or in ``"uplinks"`` that reach the server without any.
-
-    Who begins (round 1), and clients that remember something, are always sent messages.
-    """
-    told = []
-
-    def below(number, vectors, claims):
-        told.append(number)
-        lie(number, vectors, claims)
-
-    def in_first_round(number, vectors, claims):
-        if number not in told:
-            lie(number, vectors, claims)
-
+    """Run with a liar: in ``"messages"``, or in ``"uplinks"`` that reach the server without any."""
     if way == "messages":
         return run(strategy, objectives, rounds, mods=[in_messages(lie, liar)])
-
-    def prepare(grid):
-        below_the_seam(grid, below, liar)
-        deliver = grid._deliver
-        mod = in_messages(in_first_round, liar)
-
-        def delivered(message):
-            context = grid.contexts[message.metadata.dst_node_id]
-            return mod(message, context, lambda message, context: deliver(message))
-
-        grid._deliver = delivered
-
-    result = run(strategy, objectives, rounds, prepare=prepare)
-    assert told or strategy.memories is not None
-    return result
+    return run(strategy, objectives, rounds, prepare=lambda grid: below_the_seam(grid, lie, liar))
 
 
 def without_liar(strategy, objectives, rounds, when=lambda number: True, liar=LIAR):

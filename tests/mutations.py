@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[1]
 AREAS = {
     "algorithms": (
         30,
-        ("flwr_fco/algorithms/**/*.py", "flwr_fco/strategies/**/*.py"),
+        ("flwr_fco/algorithms/**/*.py",),
         (
             "tests/strategies/test_algorithms.py",
             "tests/contract/test_strategies.py",
@@ -43,10 +43,10 @@ AREAS = {
     ),
     "engines": (20, ("flwr_fco/engines/**/*.py",), ("tests/engines", "tests/strategies", "tests/client_apps")),
     "objectives": (10, ("flwr_fco/objectives/**/*.py",), ("tests/contract/test_objectives.py", "tests/objectives")),
-    "replies": (20, ("flwr_fco/server/replies/[!p]*.py",), ("tests/server/replies", "tests/server/attacks")),
-    "ledgers": (15, ("flwr_fco/server/clients/*.py",), ("tests/server/clients", "tests/server/rounds")),
-    "certificates": (7, ("flwr_fco/certificates/*.py",), ("tests/certificates", "tests/server/questions")),
-    "privacy": (8, ("flwr_fco/privacy/*.py", "flwr_fco/server/replies/private.py"), ("tests/privacy",)),
+    "replies": (20, ("flwr_fco/strategies/replies.py",), ("tests/trust", "tests/fuzz")),
+    "ledgers": (15, ("flwr_fco/strategies/[lnr]*.py",), ("tests/trust", "tests/strategies/test_resume.py")),
+    "certificates": (7, ("flwr_fco/certificates/*.py",), ("tests/certificates", "tests/strategies/test_certifying.py")),
+    "privacy": (8, ("flwr_fco/privacy/*.py", "flwr_fco/strategies/private.py"), ("tests/privacy",)),
 }
 OTHERS: dict[type, tuple[type, ...]] = {
     ast.Lt: (ast.LtE, ast.Gt),

@@ -14,7 +14,9 @@ def solved(objectives, psi, rounds=40, *, start=None, disclosure=None, **options
     zeros = {name: np.zeros(shape) for name, shape in layout.shapes.items()}
     only = {"min_train_nodes": 1, "min_available_nodes": 1, "fraction_evaluate": 0.0}
     given = {name: options.pop(name) for name in ("callbacks", "resume", "engine", "workers") if name in options}
+    weights = options.pop("site_weights", None)
     strategy = FedNewton(regularizer=psi, **only, **options)
+    strategy.site_weights = weights
     result = simulate(
         strategy,
         app_of(objectives, disclosure=disclosure),

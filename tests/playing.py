@@ -4,16 +4,16 @@ import sys
 from dataclasses import replace
 
 import numpy as np
+from halves import find_solver
 from quadratics import optimum, quadratics
 
 from flwr_fco.algorithms import dual_fl as dual_fl_rule
 from flwr_fco.algorithms import fed_dr as fed_dr_rule
 from flwr_fco.algorithms.primal_averaging import MeanState
-from flwr_fco.client_apps import find_solver
 from flwr_fco.engines.run import minimised
+from flwr_fco.messages.protocol import Downlink, Plan
 from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.regularizers import Zero
-from flwr_fco.wire.protocol import Downlink, Plan
 from flwr_fco.work import Minimise
 
 dual_fl, fed_dr = map(find_solver, ("dual_fl", "fed_dr"))

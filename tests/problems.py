@@ -7,8 +7,8 @@ from flwr_fco.algorithms import ORIGIN, Moved
 from flwr_fco.algorithms.gradient_tracking import trackers
 from flwr_fco.client_apps import client_app
 from flwr_fco.objectives import LeastSquares
-from flwr_fco.simulation import simulate
-from flwr_fco.strategies import STRATEGIES, method_of, run_of
+from flwr_fco.simulation import InProcessGrid, simulate
+from flwr_fco.strategies import STRATEGIES, run_of
 
 SIZES = (12, 25, 7, 16)
 #: Methods for saddle points have a saddle point to find.
@@ -90,6 +90,26 @@ def run(strategy, objectives, rounds, *, start=None, mods=(), **options):
     )
 
 
+class Discreet:
+    """A grid that does not know partitions, as Flower's: the nodes must be asked. Node ids come in another order."""
+
+    def __init__(self, app, num_nodes, **options):
+        self.inner, self.questions = InProcessGrid(app, num_nodes, **options), 0
+
+    def __getattr__(self, name):
+        if name == "partition_ids":
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+    def get_node_ids(self):
+        return sorted(self.inner.partition_ids, reverse=True)
+
+    def send_and_receive(self, messages, *, timeout=None):
+        messages = list(messages)
+        self.questions += sum(m.metadata.message_type == "query.partition" for m in messages)
+        return self.inner.send_and_receive(messages, timeout=timeout)
+
+
 def simulated(strategy, app, num_rounds, *, num_nodes=4, initial_arrays=None, **options):
     """Simulate quietly, by default on four nodes from zeros."""
     start = start_arrays() if initial_arrays is None else initial_arrays
@@ -126,13 +146,13 @@ def changed(base, **functions):
 
     `own` is the base's algorithm's class, for what would be ``super()``.
     """
-    own = method_of(base).algorithm
+    own = base.algorithm
 
     def bound(function):
         return lambda self, *given: function(own, self, *given)
 
     other = type(own.__name__, (own,), {name: bound(function) for name, function in functions.items()})
-    return type(base.__name__, (base,), {}, algorithm=other)
+    return type(base.__name__, (base,), {"algorithm": other})
 
 
 def solved_by(base, name, solver):
@@ -143,4 +163,4 @@ def solved_by(base, name, solver):
         return dict(uplink.vectors), Moved(ORIGIN, uplink.elapsed, uplink.steps, uplink.metrics)
 
     half = {"name": name, "engine": None, "local": staticmethod(local)}
-    return type("Solved", (base,), {}, algorithm=type("Half", (method_of(base).algorithm,), half))
+    return type("Solved", (base,), {"algorithm": type("Half", (base.algorithm,), half)})

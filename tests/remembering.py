@@ -6,7 +6,7 @@ from flwr.app import Array, ArrayRecord
 from problems import D, app_of, flat, problem, start_arrays
 
 from flwr_fco.core.computing import single_threaded_blas
-from flwr_fco.wire import flower as _flower
+from flwr_fco.core.logs import quiet
 
 SIZES = (30, 40, 20, 30, 25)
 
@@ -31,7 +31,7 @@ def faulty_run(strategy, fault, *, rounds=(3, 4, 9), num_rounds=15, objectives=N
     faults = {} if fault is None else {fault: 1.0}
     grid = FaultyGrid(app_of(objectives), len(objectives), faults, rounds=rounds, partitions=[VICTIM])
     strategy.fraction_evaluate = 0.0
-    with _flower.identity(grid.run_id), _flower.quiet(50), single_threaded_blas():
+    with grid.identity(), quiet(50), single_threaded_blas():
         result = strategy.start(
             grid,
             start_arrays(),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from _pytest.mark.structures import ParameterSet
 
-from flwr_fco.strategies import STRATEGIES, CompositeStrategy, method_of
+from flwr_fco.strategies import STRATEGIES, CompositeStrategy
 
 #: A strategy, and why it is here: what runs its clients, what they remember, who takes part, what the server reads.
 REPRESENTATIVES = {
@@ -25,7 +25,7 @@ REPRESENTATIVES = {
 
 def class_of(strategy: type[CompositeStrategy]) -> tuple[str, bool, bool, bool]:
     """Return what decides which code of client and server a strategy runs through."""
-    algorithm = method_of(strategy).algorithm
+    algorithm = strategy.algorithm
     # Proximal and gradient steps are primal steps with compiled loops.
     engine = {None: "its own", "proximal steps": "primal steps", "gradient steps": "primal steps"}
     graph = algorithm.reads == "rows"

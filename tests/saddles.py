@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
+from halves import find_solver
 from problems import run as run_from
 
-from flwr_fco.client_apps import find_solver
+from flwr_fco.messages.protocol import Downlink, Plan
 from flwr_fco.mirror_maps import Euclidean, Product, SimplexEntropy
 from flwr_fco.objectives import BilinearSaddle, LeastSquares
 from flwr_fco.regularizers import L1, PerParameter, Zero
-from flwr_fco.wire.protocol import Downlink, Plan
 from flwr_fco.work import FirstOrder
 from reproduction.data.saddle_objectives import QuadraticSaddle, UniversalAdversarialLogistic
 

@@ -42,7 +42,7 @@ class Diary(Callback):
         self.entries = []
 
     def on_run_begin(self, strategy, num_rounds):
-        self.entries.append(("begin", run_of(strategy).layout is not None, num_rounds))
+        self.entries.append(("begin", run_of(strategy).problem.layout is not None, num_rounds))
 
     def on_round_begin(self, server_round, arrays):
         self.entries.append(("round", server_round, flat(arrays)))
@@ -258,8 +258,7 @@ def test_a_checkpoint_is_the_state_after_the_last_whole_round(tmp_path):
     run(once, clients(), 6, callbacks=[checkpoint])
     assert checkpoint.saved_round == 6
     again = strategy()
-    run_of(again).prepare(start_arrays())
-    run_of(again).load(path)
+    run(again, clients(), 6, resume=path)
     np.testing.assert_array_equal(again.state.dual, once.state.dual)
     assert again.state.round == 6
 
@@ -286,8 +285,7 @@ def test_a_diverged_state_does_not_replace_a_checkpoint(tmp_path):
     with pytest.raises(DivergedError) as caught:
         run(diverging, clients(), 500, callbacks=[checkpoint])
     again = strategy(regularizer=L1(0.0), client_lr=1.2)
-    run_of(again).prepare(start_arrays())
-    run_of(again).load(path)
+    run(again, clients(), checkpoint.saved_round, resume=path)
     assert again.state.round == checkpoint.saved_round < caught.value.server_round
 
 

@@ -13,6 +13,7 @@ from together import together
 
 import flwr_fco
 from flwr_fco import mirror_maps, objectives, regularizers, strategies
+from flwr_fco.core.validation import Choice
 from flwr_fco.strategies import STRATEGIES
 
 ROOT = Path(__file__).parents[1]
@@ -29,7 +30,8 @@ def expected():
         | classes(regularizers)
         | classes(mirror_maps, mirror_maps.MirrorMap)
         | classes(objectives, objectives.Objective)
-        | {"CompositeStrategy", "Epochs", "GaussianDP", "Steps", "client_app", "fit_path", "simulate"}
+        | (classes(strategies, Choice) - {"Stage"})
+        | {"CompositeStrategy", "Epochs", "GaussianDP", "Minimise", "Steps", "client_app", "fit_path", "simulate"}
     )
 
 

@@ -9,10 +9,10 @@ from together import together
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.core.computing import single_threaded_blas
+from flwr_fco.core.logs import quiet
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import Epochs, FedDAGT, FedDualAvg, run_of
-from flwr_fco.wire import flower as _flower
+from flwr_fco.strategies import Epochs, FedDAGT, FedDualAvg
 
 D = FEATURES + 1
 
@@ -30,7 +30,7 @@ def strategy(**options):
 
 
 def start_on(grid, chosen=None, rounds=6, **options):
-    with _flower.identity(grid.run_id), _flower.quiet(50), single_threaded_blas():
+    with grid.identity(), quiet(50), single_threaded_blas():
         # Among four clients nothing is compared with a median: absurd numbers may make the run diverge.
         return (chosen or strategy(on_divergence="warn")).start(grid, start_arrays(), rounds, **options)
 
@@ -42,8 +42,8 @@ def faulty(faults, **options):
 def replies_to(grid, number=1):
     """Return what comes back in one round, by partition."""
     chosen = strategy()
-    with _flower.identity(grid.run_id), _flower.quiet(50), single_threaded_blas():
-        run_of(chosen).prepare(start_arrays())
+    with grid.identity(), quiet(50), single_threaded_blas():
+        chosen.prepare(start_arrays())
         messages = chosen.configure_train(number, start_arrays(), ConfigRecord(), grid)
         return grid.send_and_receive(messages)
 

@@ -11,7 +11,6 @@ from flwr_fco import strategies as exported
 from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import run_of
-from flwr_fco.wire import flower as _flower
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -57,7 +56,7 @@ def test_the_server_app_runs_the_same_objects_to_the_same_bits(quickstart, capsy
     grid = InProcessGrid(names["clients"], 10)
     context = Context(run_id=grid.run_id, node_id=1, node_config={}, state=RecordDict(), run_config={})
     # As `simulate` does: each message would look for the BLAS libraries again, which takes longer than the round.
-    with _flower.identity(grid.run_id), single_threaded_blas():
+    with grid.identity(), single_threaded_blas():
         names["app"](grid, context)
     np.testing.assert_array_equal(
         run_of(names["strategy"]).primal_arrays()["coefficients"].numpy(),

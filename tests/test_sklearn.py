@@ -22,13 +22,14 @@ from sklearn.utils.estimator_checks import check_estimator
 from together import together
 
 from flwr_fco.client_apps import Disclosure
+from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.messages.boxes import TABLE
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, TraceRegression
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.sklearn import FederatedElasticNet, FederatedLasso, FederatedLogisticRegression, to_estimator
 from flwr_fco.strategies import FedDualAvg, Strengths
-from flwr_fco.wire import flower
 
 
 def regression_data():
@@ -431,14 +432,14 @@ def test_over_a_grid_a_site_with_few_rows_is_named_with_its_limit(limit):
 
     app = model.client_app(load, disclosure=Disclosure(**{limit: 15 if limit == "min_class_rows" else 30}))
     grid = InProcessGrid(app, 3, raise_errors=False)
-    told = rf"2 of num_clients=3 sites have answered; the reasons.*question .*{limit}="
-    with flower.identity(grid.run_id), flower.quiet(50), pytest.raises(ConfigurationError, match=told):
+    told = rf"2 of num_clients=3 sites have answered; the reasons.*asks for the names and scales .*{limit}="
+    with grid.identity(), quiet(50), pytest.raises(ConfigurationError, match=told):
         model.fit(grid, features=3)
 
 
 @pytest.mark.parametrize("kind", ["lasso", "two classes", "three classes"])
 def test_over_a_grid_the_bits_are_those_of_a_fit_here(kind):
-    """And every message to a site is counted: the question before round 1, and the rounds."""
+    """And every message to a site is counted but the first: the question before round 1, and the rounds."""
     rng = np.random.default_rng(0)
     parts = [rng.normal(0.2 * m, 1.0, size=(30 + m, 5)) for m in range(3)]
     scores = [features @ [1.0, -1.0, 0.5, 0.0, 0.0] + rng.normal(size=len(features)) for features in parts]
@@ -450,22 +451,25 @@ def test_over_a_grid_the_bits_are_those_of_a_fit_here(kind):
         model = FederatedLogisticRegression(C=0.3, l1_ratio=1.0, **options)
         more = app_options = {"classes": ["a", "b", "c"][: len(bins) + 1]}
     here = clone(model).fit(parts, targets)
-    asked = []
+    first, asked = [], []
 
     class Counting(InProcessGrid):
-        def _deliver(self, message):
-            asked.append(message.metadata.dst_node_id)
-            return super()._deliver(message)
+        direct = None  # messages
+
+        def reply(self, message):
+            (first if message.metadata.message_type == TABLE else asked).append(message.metadata.dst_node_id)
+            return super().reply(message)
 
     def load(context):
         return parts[context.node_config["partition-id"]], targets[context.node_config["partition-id"]]
 
     grid = Counting(model.client_app(load, **app_options), 3)
-    with flower.identity(grid.run_id), flower.quiet(50):
+    with grid.identity(), quiet(50):
         there = clone(model).fit(grid, features=list("vwxyz"), **more)
     assert np.array_equal(there.coef_, here.coef_)
     assert np.array_equal(there.intercept_, here.intercept_)
     assert there.n_iter_ == here.n_iter_ == max(Counter(asked).values())
+    assert first == [2, 3, 4]
     assert there.feature_names_in_.tolist() == list("vwxyz")
     # The sites' columns have not been compared with these names.
     assert "taken on trust" in there.summary()
@@ -481,9 +485,9 @@ def test_what_a_grid_needs_besides():
     loads = model.client_app(lambda context: (np.eye(3), np.array(["x", "y", "x"])), classes=["x", "y"])
     nameless = InProcessGrid(loads, 2, raise_errors=False)
     refused = pytest.raises(ConfigurationError, match=r"no site names its columns, as arrays do not: .* features=30")
-    with flower.identity(nameless.run_id), flower.quiet(50), refused:
+    with nameless.identity(), quiet(50), refused:
         model.fit(nameless)
-    with flower.identity(grid.run_id), flower.quiet(50):
+    with grid.identity(), quiet(50):
         with pytest.raises(ConfigurationError, match=r"features=5.0; expected .*, how many there are, or None"):
             model.fit(grid, features=5.0)
         with pytest.raises(
@@ -535,7 +539,7 @@ def test_a_cross_validation_over_a_grid_and_with_weights():
     grid = InProcessGrid(
         model.client_app(lambda context: [own[context.node_config["partition-id"]] for own in (parts, targets)]), 2
     )
-    with flower.identity(grid.run_id), flower.quiet(50):
+    with grid.identity(), quiet(50):
         there = clone(model).fit(grid, features=X.shape[1])
     np.testing.assert_array_equal(there.coef_, here.coef_)
     assert (there.strength_, there.n_iter_) == (here.strength_, here.n_iter_)
@@ -650,7 +654,7 @@ def test_weights_that_balance_classes_over_sites_are_scikit_learns(classes):
     def over_a_grid(sites):
         app = model.client_app(lambda context: sites[context.node_config["partition-id"]], range(classes))
         grid = InProcessGrid(app, 3, raise_errors=False)
-        with flower.identity(grid.run_id), flower.quiet(50):
+        with grid.identity(), quiet(50):
             return clone(model).fit(grid, features=4, classes=range(classes))
 
     for first in (clone(model).fit(parts, labels), over_a_grid(list(zip(parts, labels, strict=True)))):

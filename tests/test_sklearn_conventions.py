@@ -8,6 +8,7 @@ from scipy import sparse
 from sklearn.linear_model import ElasticNet, Lasso, LogisticRegression
 from sklearn.model_selection import LeaveOneGroupOut, cross_val_score
 
+from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.sklearn import (
@@ -16,7 +17,6 @@ from flwr_fco.sklearn import (
     FederatedLasso,
     FederatedLogisticRegression,
 )
-from flwr_fco.wire import flower
 
 pd = pytest.importorskip("pandas")
 
@@ -53,7 +53,7 @@ def test_a_factor_finds_its_feature_by_name():
         model = FederatedLasso(0.1, penalty_factor=given).fit(frames, TARGETS)
         np.testing.assert_allclose(model.coef_, expected[[2, 0, 1]], atol=1e-7)
     grid = InProcessGrid(model.client_app(lambda context: (frames[1], TARGETS[1])), 1)
-    with flower.identity(grid.run_id), flower.quiet(50):
+    with grid.identity(), quiet(50):
         there = FederatedLasso(0.1, num_clients=1, penalty_factor={"b": 2.5, "a": 0}).fit(grid, features=list("abc"))
     here = FederatedLasso(0.1, penalty_factor=[0, 2.5, 1]).fit([frames[1]], [TARGETS[1]])
     np.testing.assert_array_equal(there.coef_, here.coef_)

@@ -9,10 +9,10 @@ from flwr.app import Message
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import ElasticNet
 
+from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.sklearn import FederatedElasticNet, FederatedLasso, FederatedLogisticRegression
-from flwr_fco.wire import flower
 
 
 def parts(sizes=(40, 33, 60), classes=False):
@@ -101,8 +101,10 @@ def test_over_a_grid_no_message_holds_an_intercept():
     numbers = []
 
     class Listening(InProcessGrid):
-        def _deliver(self, message):
-            answer = super()._deliver(message)
+        direct = None  # messages
+
+        def reply(self, message):
+            answer = super().reply(message)
             assert isinstance(answer, Message)
             for record in answer.content.array_records.values():
                 numbers.extend(np.concatenate([np.ravel(array.numpy()) for array in record.values()]).tolist())
@@ -112,7 +114,7 @@ def test_over_a_grid_no_message_holds_an_intercept():
 
     app = model.client_app(lambda c: [own[c.node_config["partition-id"]] for own in (features, targets)], ["no", "yes"])
     grid = Listening(app, 3)
-    with flower.identity(grid.run_id), flower.quiet(50):
+    with grid.identity(), quiet(50):
         model.fit(grid, features=5, classes=["no", "yes"])
     np.testing.assert_array_equal(model.coef_, here.coef_)
     own = [float(here.intercept_for(X, y)[0]) for X, y in zip(features, targets, strict=True)]
@@ -125,14 +127,16 @@ def test_over_a_grid_whose_sites_have_no_partition_ids_too():
     model = FederatedLogisticRegression(0.3, l1_ratio=1.0, num_clients=3, site_intercepts="local")
     here = FederatedLogisticRegression(0.3, l1_ratio=1.0, site_intercepts="local").fit(features, targets)
 
-    class Nameless(InProcessGrid):
-        def get_node_ids(self):
-            return list(super().get_node_ids())
+    class Nameless:
+        def __init__(self, *arguments):
+            self.grid, self.partition_ids = InProcessGrid(*arguments), {}
+
+        def __getattr__(self, name):
+            return getattr(self.grid, name)
 
     app = model.client_app(lambda c: [own[c.node_config["partition-id"]] for own in (features, targets)], ["no", "yes"])
     grid = Nameless(app, 3)
-    grid.partition_ids = {}
-    with flower.identity(grid.run_id), flower.quiet(50):
+    with grid.identity(), quiet(50):
         model.fit(grid, features=5, classes=["no", "yes"])
     np.testing.assert_allclose(model.coef_, here.coef_, rtol=1e-9)
 
@@ -199,5 +203,5 @@ def test_what_a_site_loads_is_rows_targets_and_perhaps_weights(loaded):
     model = FederatedLasso(num_clients=1)
     grid = InProcessGrid(model.client_app(lambda context: loaded), 1, raise_errors=False)
     told = rf"load returns a {type(loaded).__name__}.*; expected a tuple \(X, y\) or \(X, y, sample_weight\)"
-    with flower.identity(grid.run_id), flower.quiet(50), pytest.raises(ConfigurationError, match=told):
+    with grid.identity(), quiet(50), pytest.raises(ConfigurationError, match=told):
         model.fit(grid, features=5)

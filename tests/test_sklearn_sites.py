@@ -1,24 +1,23 @@
 """Estimators over sites whose data do not fit together: columns, codings, units and groups."""
 
+import re
 import warnings
 
 import numpy as np
 import pandas as pd
 import pytest
-from flwr.app import Array, ArrayRecord, RecordDict
+from flwr.app import RecordDict
 from scipy.sparse import csr_array
 from sklearn.linear_model import Lasso
 from together import together
 
 from flwr_fco.client_apps import Disclosure
-from flwr_fco.core.schema import DEVIATIONS
+from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ClientError, ConfigurationError
+from flwr_fco.messages.boxes import NAMES_ONLY, TABLE, addressed
+from flwr_fco.messages.records import decode_described
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.sklearn import FederatedLasso, FederatedLogisticRegression
-from flwr_fco.strategies import FedNewton, run_of
-from flwr_fco.wire import flower
-from flwr_fco.wire.envelope import NAMES as NAMES_QUESTION
-from flwr_fco.wire.envelope import addressed
 
 NAMES = ["age", "bmi", "crp", "sex"]
 
@@ -39,7 +38,7 @@ def over_a_grid(model, data, *, features=NAMES, app=(), fit=(), raise_errors=Fal
     options = dict(app) | ({} if disclosure is None else {"disclosure": disclosure})
     load = model.client_app(lambda context: data[context.node_config["partition-id"]], **options)
     grid = InProcessGrid(load, len(data), raise_errors=raise_errors)
-    with flower.identity(grid.run_id), flower.quiet(50):
+    with grid.identity(), quiet(50):
         return model.fit(grid, features=features, **dict(fit)), grid
 
 
@@ -224,22 +223,25 @@ def test_a_site_of_few_rows_says_nothing_of_its_columns():
     with pytest.raises(ConfigurationError, match=r"2 of num_clients=3 .*partition 1: .*min_rows=20"):
         over_a_grid(lasso(), data, disclosure=Disclosure(min_rows=20))
     app = lasso().client_app(lambda context: data[1], disclosure=Disclosure(min_rows=20))
-    grid = InProcessGrid(app, 1)
-    (message,) = addressed(grid, [(2, RecordDict())], NAMES_QUESTION, "0")
-    with pytest.raises(ClientError, match=r"the names of its columns and classes; .*min_rows=20"):
-        grid.send_and_receive([message])
+    grid = InProcessGrid(app, 1, raise_errors=False)
+    for kind, what in (
+        (NAMES_ONLY, "the names of its columns and classes"),
+        (TABLE, "the names and scales of its col"),
+    ):
+        (answer,) = grid.send_and_receive(addressed(grid, [(2, RecordDict())], kind, 0))
+        assert re.search(f"{what}.*; .*min_rows=20", answer.error.reason)
 
 
-def test_a_site_says_the_deviations_of_its_columns_where_it_is_asked():
+def test_a_site_says_the_deviations_of_its_columns_where_it_is_asked_for_them():
     data = sites()
     grid = InProcessGrid(lasso().client_app(lambda context: data[0]), 1)
-    run = run_of(FedNewton(min_train_nodes=1, min_available_nodes=1))
-    with flower.identity(grid.run_id), flower.quiet(50):
-        run.prepare(ArrayRecord({"coefficients": Array(np.zeros(4)), "intercept": Array(np.zeros(1))}))
-        question = run.inquiry.question("gradient", np.zeros(5), {DEVIATIONS: 1.0})
-        (answer,) = run.inquiry.ask(grid, question, wanted=("loss",), shapes={"gradient": (5,), DEVIATIONS: (4,)})
+    whole, names = (
+        decode_described(grid.send_and_receive(addressed(grid, [(2, RecordDict())], kind, 0))[0].content)
+        for kind in (TABLE, NAMES_ONLY)
+    )
     expected = [data[0][0][name].std(ddof=0) for name in NAMES[:3]]
-    np.testing.assert_allclose(answer.vectors[DEVIATIONS], [*expected, 0.0])
+    np.testing.assert_allclose(whole.deviations, [*expected, 0.0])
+    assert (names.columns, names.deviations) == (tuple(NAMES), None)
 
 
 def test_a_fit_over_a_grid_with_names_is_scikit_learns():
@@ -250,13 +252,12 @@ def test_a_fit_over_a_grid_with_names_is_scikit_learns():
 
 
 def test_sites_with_frames_say_the_names_themselves():
-    """In one message more, which is counted."""
     data = sites()
     told, _ = over_a_grid(lasso(penalty_factor={"age": 0.5}), data)
     asked, _ = over_a_grid(lasso(penalty_factor={"age": 0.5}), data, features=None)
     assert np.array_equal(asked.coef_, told.coef_)
     assert asked.feature_names_in_.tolist() == NAMES
-    assert asked.n_iter_ == told.n_iter_ + 1
+    assert asked.n_iter_ == told.n_iter_
     data[2] = data[2][0][NAMES[::-1]], data[2][1]
     with pytest.raises(ConfigurationError, match=r"partition 2\) has its columns in another order than the ServerApp"):
         over_a_grid(lasso(), data, features=None)
@@ -280,14 +281,14 @@ def test_a_fit_that_no_site_can_load_says_why(features):
     model = lasso()
     grid = InProcessGrid(model.client_app(load), 3, raise_errors=False)
     whys = "; ".join(f"partition {m}: error 2: FileNotFoundError: rows-{m}.csv" for m in range(3))
-    with flower.identity(grid.run_id), flower.quiet(50), pytest.raises(ConfigurationError) as caught:
+    with grid.identity(), quiet(50), pytest.raises(ConfigurationError) as caught:
         model.fit(grid, features=features)
     assert str(caught.value) == f"0 of num_clients=3 sites have answered; the reasons of the others: {whys}"
     app = model.client_app(lambda own: load(own) if own.node_config["partition-id"] == 1 else (table.to_numpy(), y))
     grid = InProcessGrid(app, 3, raise_errors=False)
     with (
-        flower.identity(grid.run_id),
-        flower.quiet(50),
+        grid.identity(),
+        quiet(50),
         pytest.raises(ConfigurationError, match=r"^2 of num_cl.*rows-1"),
     ):
         model.fit(grid, features=features)
@@ -300,7 +301,9 @@ def test_a_sites_rows_may_be_a_list_of_one_length(features):
     found, _ = over_a_grid(lasso(), data, features=features)
     np.testing.assert_array_equal(found.coef_, expected.coef_)
     data[1][0][3].pop()
-    with pytest.raises(ConfigurationError, match=r"partition 1: error 2: PublicError: a site has rows of unequal leng"):
+    with pytest.raises(
+        ConfigurationError, match=r"partition 1: error 2: .*PublicError: a site has rows of unequal leng"
+    ):
         over_a_grid(lasso(), data, features=features, disclosure=Disclosure(min_rows=5))
 
 
@@ -309,7 +312,7 @@ def test_of_sites_that_cannot_load_to_be_judged_the_first_line_is_told():
     model = FederatedLogisticRegression(num_clients=3).fit(X, y > 0.0)
     app = model.client_app(lambda context: data[0][2])
     grid = InProcessGrid(app, 3, raise_errors=False)
-    with flower.identity(grid.run_id), flower.quiet(50), pytest.raises(ConfigurationError) as caught:
+    with grid.identity(), quiet(50), pytest.raises(ConfigurationError) as caught:
         model.quality(grid)
     why = "error 2: IndexError: tuple index out of range"
     whys = "; ".join(f"partition {m}: {why}" for m in range(3))

@@ -10,11 +10,11 @@ from sklearn.base import clone
 from sklearn.linear_model import ElasticNet, LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
+from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.design import Design
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.sklearn import FederatedElasticNet, FederatedLasso, FederatedLogisticRegression
-from flwr_fco.wire import flower
 
 UNITS = np.array([1.0, 1e4, 1e-3, 30.0, 0.2, 7.0])
 
@@ -116,8 +116,10 @@ def over_a_grid(model, features, targets, change=None, name="variances"):
     load = lambda context: (features[context.node_config["partition-id"]], targets[context.node_config["partition-id"]])  # noqa: E731
 
     class Changed(InProcessGrid):
-        def _deliver(self, message):
-            reply = super()._deliver(message)
+        direct = None  # messages
+
+        def reply(self, message):
+            reply = super().reply(message)
             if change is not None and message.metadata.message_type.startswith("query"):
                 for arrays in reply.content.array_records.values():
                     if name in arrays and message.metadata.dst_node_id == 2:
@@ -125,7 +127,7 @@ def over_a_grid(model, features, targets, change=None, name="variances"):
             return reply
 
     grid = Changed(model.client_app(load), len(features), raise_errors=False)
-    with flower.identity(grid.run_id), flower.quiet(50):
+    with grid.identity(), quiet(50):
         return model.fit(grid, features=6)
 
 

@@ -6,13 +6,13 @@ import pytest
 from scipy.sparse import csr_array
 
 from flwr_fco.client_apps import Disclosure
+from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import CoxRegression
 from flwr_fco.regularizers import L1, ElasticNet, Zero
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.sklearn import FederatedCoxRegression
 from flwr_fco.strategies import Strengths
-from flwr_fco.wire import flower
 from reproduction.pooled import centralized_solution
 
 NAMES = ["age", "dose", "sex", "noise"]
@@ -81,7 +81,7 @@ def test_a_fit_over_a_grid_has_the_bits_of_a_fit_on_a_list(y):
     there, here = (FederatedCoxRegression(**options) for _ in range(2))
     app = there.client_app(lambda context: (FEATURES[context.node_config["partition-id"]], y_of(context, y)))
     grid = InProcessGrid(app, 4)
-    with flower.identity(grid.run_id), flower.quiet(50):
+    with grid.identity(), quiet(50):
         there.fit(grid)
     here.fit(FEATURES, y)
     assert np.array_equal(there.coef_, here.coef_)
@@ -181,7 +181,7 @@ def test_limits_on_rows_hold():
     limits = Disclosure(min_rows=81)
     app = model.client_app(lambda context: (X[0], y[context.node_config["partition-id"]]), disclosure=limits)
     grid = InProcessGrid(app, 2, raise_errors=False)
-    with flower.identity(grid.run_id), flower.quiet(50), pytest.raises(ConfigurationError, match="min_rows=81"):
+    with grid.identity(), quiet(50), pytest.raises(ConfigurationError, match="min_rows=81"):
         model.fit(grid, features=2, intervals=True)
 
 

@@ -33,7 +33,6 @@ from flwr_fco.strategies import (
     DFedDAGT,
     DualFL,
     Epochs,
-    Everyone,
     FedAvgSubgradient,
     FedDAGT,
     FedDR,
@@ -223,12 +222,10 @@ CASES: dict[str, Callable[[], Any]] = {
     "dualavg_sampled": lambda: run(FedDualAvg(**L, fraction_train=0.5, work=Epochs(2, batch_size=8), seed=3)),
     "dualavg_evaluated": lambda: run(FedDualAvg(**{**L, "fraction_evaluate": 0.5}, **EPOCH)),
     "dualavg_uniform": lambda: run(FedDualAvg(**L, weighting="uniform")),
-    "dualavg_weights": lambda: run(FedDualAvg(**L, weighting={i: float(i + 1) for i in range(7)})),
     "dualavg_schedule": lambda: run(FedDualAvg(**{**L, "client_lr": lambda number: 0.05 / number}, server_lr=2.0)),
     "dualavg_pnorm": lambda: run(FedDualAvg(**L, mirror_map=PNorm(4.0))),
     "dualavg_shadow": lambda: run(FedDualAvg(**L, **STEPS, output="shadow")),
     "dualavg_average": lambda: run(FedDualAvg(**L, output=Average())),
-    "dualavg_window": lambda: run(FedDualAvg(**L, output=Average(window=3, nonzeros=5))),
     "dualavg_momentum": lambda: run(FedDualAvg(**L, server_momentum=0.5)),
     "dualavg_median": lambda: run(FedDualAvg(**L, aggregation="median")),
     "dualavg_trimmed": lambda: run(FedDualAvg(**L, aggregation=Trimmed(0.2))),
@@ -285,7 +282,6 @@ CASES: dict[str, Callable[[], Any]] = {
     "dual_fl_auto": lambda: run(DualFL(**NO, nu="auto", rho="auto", alpha=0.01)),
     "dual_fl_messages": lambda: run(DualFL(**NO, nu=0.1, rho=0.05), mod=passing),
     "dual_fl_linear": lambda: run(DualFL(**NO, nu=0.1, rho=0.05, schedule="linear")),
-    "dual_fl_one_gone": lambda: run(DualFL(**NO, nu=0.1, rho=0.05, participation=Everyone(evict_after=2)), mod=gone),
     "dual_fl_asked_again": lambda: run(DualFL(**NO, nu=0.1, rho=0.05), mod=flaky()),
     "douglas_rachford": lambda: run(FedDR(regularizer=L1(0.05), **NO, fraction_train=0.5)),
     "douglas_rachford_lossy": lambda: run(FedDR(regularizer=L1(0.05), **NO, fraction_train=0.5), mod=lossy),
@@ -299,7 +295,6 @@ CASES: dict[str, Callable[[], Any]] = {
         FedDualAvg(**NO, client="unmodified", density=0.5), app=unmodified_network(), start=NETWORK
     ),
     "private_banded": lambda: run(FedDualAvg(**PRIVATE, privacy=GaussianDP(**NOISE))),
-    "private_tree": lambda: run(FedDualAvg(**PRIVATE, privacy=GaussianDP(**NOISE, noise="tree"))),
     "private_independent": lambda: run(FedDualAvg(**PRIVATE, privacy=GaussianDP(**NOISE, noise="independent"))),
 }
 

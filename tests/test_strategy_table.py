@@ -24,7 +24,6 @@ from flwr_fco.strategies import (
     MultistepReFedDAGT,
     ReFedDAGT,
     Steps,
-    method_of,
 )
 
 SCRIPT = Path(__file__).parents[1] / "docs" / "make_strategy_table.py"
@@ -55,7 +54,7 @@ def test_every_cell_is_what_the_map_supports(name, column):
         arrays = {key: array.numpy() for key, array in tables.start_arrays().items()}
         layout = Layout.from_arrays(arrays)
         geometry = mirror_map
-        refuses = method_of(cls).algorithm.refuses
+        refuses = cls.algorithm.refuses
         if issubclass(cls, FedNewton):
             continue  # its own tests: Euclidean, psi by coordinates or groups
         if "mirror_map" in refuses and not issubclass(cls, FedAvgSubgradient):
@@ -96,4 +95,4 @@ def test_fed_da_takes_what_fed_dual_avg_takes():
         for column in tables.MIRROR_MAPS
         for row in tables.REGULARIZERS
     )
-    assert method_of(FedDA).algorithm is method_of(FedDualAvg).algorithm
+    assert FedDA.algorithm is FedDualAvg.algorithm

@@ -18,29 +18,25 @@ from flwr_fco.certificates.told import Told
 from flwr_fco.core.layout import Layout
 from flwr_fco.core.sparse import SparseVector, dense
 from flwr_fco.errors import ClientError
+from flwr_fco.messages.protocol import Downlink, Node, Uplink
+from flwr_fco.messages.questions import LINKS, Answer
 from flwr_fco.privacy import GaussianDP
 from flwr_fco.regularizers import HardSparsity, PerParameter
-from flwr_fco.server.clients.remembering import remembered
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import Density, FedDAGT, FedDualAvg, Steps, run_of
-from flwr_fco.wire.protocol import Downlink, Node, Uplink
-from flwr_fco.wire.questions import LINKS, Answer
+from flwr_fco.strategies import Density, FedDAGT, FedDualAvg, Steps
+from flwr_fco.strategies.ledger import remembered
+from flwr_fco.strategies.private import PrivateMean
 
 
 def private_mean(privacy, arrays, clients):
     """Return the part that makes one noisy mean of a round's replies, which has begun a round, and its nodes."""
     options = {"fraction_evaluate": 0.0, "weighting": "uniform", "normalize_local_work": False, "work": Steps(1)}
-    strategy = FedDualAvg(privacy=privacy, **options)
-    mean = run_of(strategy).private_mean
-    run_of(strategy).num_rounds = 4
-
-    host = SimpleNamespace(
-        plan=SimpleNamespace(layout=Layout.from_arrays(arrays), steps=1),
-        nodes=SimpleNamespace(ordered=[Node(100 + m, m) for m in range(clients)]),
-        problem=SimpleNamespace(client_lr=0.1),
-    )
-    mean.before_round(host, ())
-    return mean, host.nodes.ordered
+    mean = PrivateMean(privacy, FedDualAvg(privacy=privacy, **options))
+    layout = Layout.from_arrays(arrays)
+    plan = SimpleNamespace(layout=layout, steps=1)
+    nodes = [Node(100 + m, m) for m in range(clients)]
+    mean.begin_round(nodes, 4, SimpleNamespace(plan=plan, layout=layout, client_lr=0.1))
+    return mean, nodes
 
 
 def test_the_noise_of_clips_by_array_covers_all_of_them():
@@ -67,7 +63,7 @@ def test_what_a_client_remembers_is_the_same_by_its_columns_and_whole(places):
     """A client that sends as many other columns as before remembers both."""
     rng, size, elapsed = np.random.default_rng(0), 6, 0.5
     layout, control = Layout.from_arrays({"w": np.zeros(size)}), rng.standard_normal(size)
-    plan = run_of(strategy_of(layout)).plan
+    plan = strategy_of(layout).problem.plan
     own = SparseVector(np.array([0, 2, 4], dtype=np.int32), rng.standard_normal(3), size)
     sent = SparseVector(np.array(places, dtype=np.int32), rng.standard_normal(3), size)
     message = Downlink(plan, {"dual": np.zeros(size), "control": control}, 0.1, 0.0)
@@ -82,8 +78,7 @@ def test_what_a_client_remembers_is_the_same_by_its_columns_and_whole(places):
 def strategy_of(layout):
     strategy = FedDAGT(client_lr=0.1, fraction_evaluate=0.0)
     arrays = {entry.name: Array(np.zeros(entry.shape)) for entry in layout.optimized}
-    run_of(strategy).prepare(ArrayRecord(arrays))
-    return strategy
+    return strategy.prepare(ArrayRecord(arrays))
 
 
 @pytest.mark.parametrize("rule", ["trimmed", "median", "geometric-median"])

@@ -3,9 +3,9 @@
 import numpy as np
 from problems import D, app_of, clients, start_arrays
 
+from flwr_fco.core.logs import quiet
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import Steps
-from flwr_fco.wire import flower as _flower
 
 EQUAL = (20, 20, 20, 20)
 
@@ -76,7 +76,7 @@ class Counting(InProcessGrid):
 def traffic(strategy, rounds=4):
     strategy.fraction_evaluate = 0.0
     grid = Counting(app_of(clients(EQUAL)), 4)
-    with _flower.identity(grid.run_id), _flower.quiet():
+    with grid.identity(), quiet():
         result = strategy.start(grid, start_arrays(), rounds)
     metrics = result.train_metrics_clientapp
     return grid.values, [(metrics[r]["bytes-down"], metrics[r]["bytes-up"]) for r in sorted(metrics)]

@@ -1,6 +1,6 @@
 """Algorithms: both halves of every method, one file each, and the contract for your own."""
 
-from flwr_fco.algorithms.contract import Algorithm, Change, Downlink, Implied, LossFacts, Problem, Replies, Setting, To
+from flwr_fco.algorithms.contract import Algorithm, Change, Downlink, LossFacts, Problem, Replies, Setting, To
 from flwr_fco.algorithms.contract.client import ORIGIN, Client, ClientHalf, Memory, Moved, Start, Step
 from flwr_fco.algorithms.decentralized import (
     DecentralizedDualAveraging,
@@ -42,7 +42,6 @@ __all__ = [
     "DualExtrapolation",
     "GradientSteps",
     "GradientTracking",
-    "Implied",
     "LossFacts",
     "MeanOfMemories",
     "MeanState",

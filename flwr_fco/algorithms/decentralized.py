@@ -43,7 +43,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
-from flwr_fco.algorithms.contract import Algorithm, Downlink, Implied, Memory, Option, Replies, Start, Vector
+from flwr_fco.algorithms.contract import Algorithm, Downlink, Memory, Option, Replies, Start, Vector
 from flwr_fco.algorithms.contract.graph import Graph, Matrix
 from flwr_fco.algorithms.contract.problem import Change, LossFacts, Problem, To
 from flwr_fco.algorithms.dual_averaging import DualAveraging
@@ -221,14 +221,6 @@ class DecentralizedGradientTracking(DecentralizedDualAveraging):
     def begin(downlink: Downlink, memory: Memory) -> Start:
         """Begin at the node's dual; a tracker that is 0 is not in the message."""
         return Start(downlink.vectors["dual"], downlink.vectors.get("tracker"))
-
-    @staticmethod
-    def implied(downlink: Downlink, memory: Memory, sent: Memory, elapsed: float | None) -> Implied:
-        """Return the mean of the node's gradients in this round, which is its move without its tracker."""
-        if "gradient" in downlink.numbers:
-            return Implied(sent["increment"])
-        assert elapsed is not None
-        return Implied(sent["increment"] / -elapsed - downlink.vectors.get("tracker", 0.0))
 
     def describe(self, state: GraphState | None) -> list[tuple[str, str]]:
         """Return the line about the trackers."""

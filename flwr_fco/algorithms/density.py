@@ -368,7 +368,7 @@ class SparseDualAveraging(DualAveraging):
         sparse_step(problem.psi, primal, state.dual, following.dual, further=further)
         following = following._replace(elapsed=float(problem.round))
         assert problem.given is not None
-        psi = self.setting(problem.given, following).regularizer
+        psi = self.setting(problem.given._replace(layout=problem.layout), following).regularizer
         keep_gain(psi.bind(problem.layout, scope=self._scope), primal, following.dual)
         return following
 
@@ -380,4 +380,6 @@ class SparseDualAveraging(DualAveraging):
         """Return the lines about the clients and the density."""
         end = self._end
         when = "three quarters of the rounds" if end.rounds is None else f"round {end.rounds}"
-        return [*super().describe(state), ("Density", f"{end.share:g} from {when} on, {end.scope}")]
+        few, more = rounds_needed(end.share), rounds_needed(end.share, 4)
+        text = f"{end.share:g} from {when} on, {end.scope}; most networks need {few} rounds, deep ones {more}"
+        return [*super().describe(state), ("Density", text)]

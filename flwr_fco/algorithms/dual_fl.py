@@ -18,8 +18,7 @@ alpha), and the limit is the minimiser of the regularized problem.
 
 Differs from the paper in: 1. client j has weight p_j, not 1/N (``weighting="uniform"`` is the paper's); 2. the start
 point is the user's model, not 0 (only the first local solver starts from it); 3. the local solver and its stopping rule
-are options; the paper's are ``engine="aogm", rule="energy", tolerance=1e-12``; 4. an absent client can be given up
-(``on_missing="reset"``): the remaining ones continue from zeta = a = 0 and t = 1.
+are options; the paper's are ``engine="aogm", rule="energy", tolerance=1e-12``.
 
 Errata: theorem 3.3's 'rho <= [0, nu/L]' is 'in'; equation (6.9b) needs the averaged theta where theta_j is printed; at
 nu = mu the gap (3.6) is infinite in general, so the rule ``"gap"`` needs nu < mu.
@@ -31,7 +30,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from flwr_fco.algorithms.contract import Downlink, Implied, Memory, Minimise, Replies, Start, Vector, Work, zeros_like
+from flwr_fco.algorithms.contract import Downlink, Memory, Minimise, Replies, Start, Vector, Work, zeros_like
 from flwr_fco.algorithms.contract.problem import Change, LossFacts, Problem, Setting
 from flwr_fco.algorithms.primal_averaging import PrimalAveraging, no_psi
 from flwr_fco.errors import ConfigurationError
@@ -226,11 +225,6 @@ class DualAcceleration(PrimalAveraging):
 
     # --- the server -----------------------------------------------------------------------------------------------
 
-    @staticmethod
-    def implied(downlink: Downlink, memory: Memory, sent: Memory, elapsed: float | None) -> Implied:
-        """Return zeta, which is grad f(theta) / nu; its modulus is 1 or more if nu <= mu, 1/2 for twice that nu."""
-        return Implied(memory["control"], memory["local"], 0.5)
-
     def init(self, problem: Problem, primal: Vector) -> DualFLState:
         """Return the state before round 1."""
         return DualFLState(primal)
@@ -300,14 +294,7 @@ def controls(problem: Problem) -> dict[tuple[int, int], Vector]:
     ----------
     problem : Problem
         Problem of the last round.
-
-    Raises
-    ------
-    ConfigurationError
-        Without a ledger.
     """
     memories = problem.memories
     assert memories is not None
-    if not memories.ledger:
-        raise ConfigurationError('only the clients know their controls; client_state="ledger" keeps a copy')
     return {key: memories.memory(key)["control"] for key in sorted(memories.present)}

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from flwr_fco.algorithms.contract import Downlink, Implied, Problem, Replies, Vector
+from flwr_fco.algorithms.contract import Downlink, Problem, Replies, Vector
 from flwr_fco.algorithms.contract.client import ORIGIN, Client, Memory, Moved, Start, zeros_like
 from flwr_fco.algorithms.primal_averaging import MeanOfMemories, MeanState, rescaled
 from flwr_fco.regularizers.base import BoundRegularizer
@@ -99,11 +99,6 @@ class DouglasRachford(MeanOfMemories):
         """Return y and x, from the change that was sent."""
         center = _center(downlink, memory)
         return {"center": center, "local": 0.5 * (_last(memory) + sent["increment"] + center)}
-
-    @staticmethod
-    def implied(downlink: Downlink, memory: Memory, sent: Memory, elapsed: float | None) -> Implied:
-        """Return y - x, which is eta grad f(x)."""
-        return Implied(memory["center"] - memory["local"], memory["local"])
 
     def part_of(self, remembered: Mapping[str, Vector]) -> Vector:
         """Return 2 x_i - y_i."""

@@ -50,11 +50,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flwr_fco.algorithms.contract import Change, Downlink, LossFacts, Option, Problem, Replies, To, Vector
-from flwr_fco.algorithms.contract.algorithm import Algorithm, Implied
+from flwr_fco.algorithms.contract.algorithm import Algorithm
 from flwr_fco.algorithms.contract.choices import Everyone, Participation, Wire
 from flwr_fco.algorithms.contract.client import Memory, Start, zeros_like
 from flwr_fco.core.sparse import SparseVector, dense
-from flwr_fco.errors import ConfigurationError, ProtocolError
+from flwr_fco.errors import ProtocolError
 
 
 class TrackingState(NamedTuple):
@@ -172,11 +172,6 @@ class GradientTracking(Algorithm):
 
     # --- the server -----------------------------------------------------------------------------------------------
 
-    @staticmethod
-    def implied(downlink: Downlink, memory: Memory, sent: Memory, elapsed: float | None) -> Implied:
-        """Return the client's variate."""
-        return Implied(memory["own"])
-
     @property
     def _remembers_dual(self) -> bool:
         """Whether clients keep the last broadcast, to derive `control` from the next one."""
@@ -251,7 +246,7 @@ class GradientTracking(Algorithm):
     def metrics(self, problem: Problem, state: TrackingState) -> dict[str, float | int]:
         """Return the trackers' root mean square norm over the round's clients."""
         memories = problem.memories
-        if memories is None or not (memories.ledger and problem.asked):
+        if memories is None or not problem.asked:
             return {}
         squares: list[float] = []
         total = float(state.control @ state.control)
@@ -276,21 +271,14 @@ def trackers(problem: Problem, state: TrackingState) -> dict[tuple[int, int], Ve
     state : TrackingState
         The state after it.
 
-    Raises
-    ------
-    ConfigurationError
-        Without a ledger.
-
     Examples
     --------
     >>> from types import SimpleNamespace
     >>> own = {(7, 0): {"own": np.array([1.0])}, (9, 0): {"own": np.array([3.0])}}
-    >>> problem = SimpleNamespace(memories=SimpleNamespace(ledger=True, present=own.keys(), memory=own.get))
+    >>> problem = SimpleNamespace(memories=SimpleNamespace(present=own.keys(), memory=own.get))
     >>> trackers(problem, TrackingState(np.zeros(1), 0.0, 1, control=np.array([2.0])))
     {(7, 0): array([1.]), (9, 0): array([-1.])}
     """
     memories = problem.memories
     assert memories is not None
-    if not memories.ledger:
-        raise ConfigurationError('only the clients know their trackers; client_state="ledger" keeps a copy')
     return {key: state.control - dense(memories.memory(key)["own"]) for key in sorted(memories.present)}

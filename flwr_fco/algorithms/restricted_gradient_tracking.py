@@ -19,8 +19,8 @@ Differs from the paper in: 1. psi; 2. weights p_m and unequal local work, as in 
 
 Mean of a stage. The paper takes the next reference from the mean over all rounds of a stage of the points in which
 rounds begin, r = 0 .. R-1: that is the default. The authors' code takes the last 100 rounds
-(``Reference(window=100)``, or ``output=Average(window=100)``, which then also sets the reference) and uses the points
-in which rounds end (``Reference(newest=True)``), so that a window includes the newest one.
+(``Reference(window=100)``) and uses the points in which rounds end (``Reference(newest=True)``), so that a window
+includes the newest one.
 
 Errata of the printed algorithm 2: line 7 must pass -z to its Prox, which minimises <w - v, g> + h; line 12 must be
 z_{r+1} = z_r + eta_s mean(z_K - z_0): with the printed Delta_r the dual moves by differences of gradients. In (4) the
@@ -37,7 +37,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from flwr_fco.algorithms.contract import Algorithm, Problem, Replies, Setting, Vector
-from flwr_fco.algorithms.contract.choices import Average, Last, Reference
+from flwr_fco.algorithms.contract.choices import Reference
 from flwr_fco.algorithms.gradient_tracking import GradientTracking
 from flwr_fco.core.layout import largest_entries
 from flwr_fco.errors import ConfigurationError
@@ -231,15 +231,12 @@ class Staged(Algorithm):
         Q_0.
     stages : sequence of Stage
         Length and numbers of each stage.
-    output : str, Last or Average
-        The window of a moving average is also that of a reference.
     reference : Reference
         Which points the reference averages, and the number of entries that it keeps, s.
     """
 
     radius_squared: float | None = None
     stages: Sequence[Stage] = ()
-    output: str | Last | Average = "last"
     reference: Reference = field(default=Reference())
 
     #: What a stage begins without: its duals and trackers.
@@ -261,18 +258,12 @@ class Staged(Algorithm):
     def _number(self, state: Any) -> int:
         return int(state.stage) if self.stages and state is not None else 0
 
-    @property
-    def _restart_rounds(self) -> int | None:
-        """Number of rounds that a reference averages; None for all rounds of a stage."""
-        own = self.reference.window
-        return self.output.window if own is None and isinstance(self.output, Average) else own
-
     def _no_points(self, size: int) -> Vector:
         """Return room for a stage's points, always as much: a saved state is compared with the first one."""
-        if self._restart_rounds is None:
+        if self.reference.window is None:
             return np.zeros(size)
         longest = max((stage.rounds for stage in self.stages[:-1]), default=1)
-        return np.zeros((int(min(self._restart_rounds, longest)), size))
+        return np.zeros((int(min(self.reference.window, longest)), size))
 
     def _centre(self, problem: Problem, state: Any) -> Vector:
         """Return what a round contributes to the mean of its stage."""
@@ -284,7 +275,7 @@ class Staged(Algorithm):
         if problem.round == 0 or self._number(state) + 1 >= len(self.stages):
             return following
         point = self._centre(problem, following if self.reference.newest else state)
-        if self._restart_rounds is None:
+        if self.reference.window is None:
             points = state.stage_points + point if state.stage_round else point
         else:
             points = np.concatenate([state.stage_points[1:], point[None]])
@@ -294,7 +285,7 @@ class Staged(Algorithm):
     def _next_stage(self, state: Any) -> Any:
         """Return the first state of the next stage: the reference is the sparsified mean, duals and trackers are 0."""
         points, rounds = state.stage_points, state.stage_round
-        mean = points / rounds if self._restart_rounds is None else points[-rounds:].mean(axis=0)
+        mean = points / rounds if self.reference.window is None else points[-rounds:].mean(axis=0)
         reference = mean if self.reference.sparsity is None else largest_entries(mean, self.reference.sparsity)
         before = {name: getattr(state, name) for name in self._emptied}
         nothing = {name: np.zeros_like(own) if isinstance(own, np.ndarray) else 0 * own for name, own in before.items()}

@@ -2,7 +2,7 @@
 
 This is the server's half of the mathematics; the clients' half is :mod:`flwr_fco.objectives.duality`. A certificate is
 a generator that yields :class:`Request` and receives the answers, so the clients may be objectives in one place or
-nodes of a federation (:mod:`flwr_fco.server.certifying`).
+nodes of a federation (:mod:`flwr_fco.strategies.questions`).
 
 For Phi(w) = sum_m p_m F_m(w) + psi(w) with losses of linear predictions, Fenchel duality gives
 Phi(w) - min Phi <= Phi(w) + mean f*(u) + psi*(-X'u) for any slopes u. The slopes at w are used, corrected so that they
@@ -33,8 +33,8 @@ from flwr_fco.certificates import dual
 from flwr_fco.certificates.told import Told
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import NoAnswerError
+from flwr_fco.messages.questions import BALANCE, CONVEX, ENTROPY, FACTS, LINKS, SLOPES, Answer
 from flwr_fco.regularizers import BoundRegularizer
-from flwr_fco.wire.questions import BALANCE, CONVEX, ENTROPY, FACTS, LINKS, SLOPES, Answer
 
 _NOBODY = "no client answered, so nothing is known about this point"
 _AGREED = ("link", "outputs", "intercept", "l2", "factor")

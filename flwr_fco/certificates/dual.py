@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.messages.questions import LINKS
 from flwr_fco.regularizers import BoundRegularizer, Regularizer
 from flwr_fco.regularizers.conjugates import conjugate
-from flwr_fco.wire.questions import LINKS
 
 Matrix = NDArray[np.float64]
 Parts = tuple[float, float, float]

@@ -11,16 +11,15 @@ from numpy.typing import NDArray
 
 from flwr_fco.algorithms.newton.information import inverse
 from flwr_fco.algorithms.newton.method import unpacked
-from flwr_fco.core.computing import timed
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.schema import DEVIATIONS, MASS, MEANS, MOMENTS, VARIANCES
+from flwr_fco.core.schema import MASS, MEANS, MOMENTS, VARIANCES
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.messages.questions import BINS, CALIBRATION, EDGE, ESTIMATES, QUALITY, TREND, Answer, Question
 from flwr_fco.objectives import CoxRegression, LeastSquares, Logistic, SiteIntercept
 from flwr_fco.objectives._linear import LinearModel
 from flwr_fco.objectives.base import Objective, probed_curvature
 from flwr_fco.objectives.duality import duality_terms
 from flwr_fco.objectives.survival import concordance, expected_events, time_trend
-from flwr_fco.wire.questions import BINS, CALIBRATION, EDGE, ESTIMATES, QUALITY, TREND, Answer, Question
 
 #: ``(question, objective) -> Answer``.
 AnswerFunction = Callable[[Question, Objective], Answer]
@@ -83,12 +82,10 @@ def server_buffers(objective: Objective, passed: Mapping[str, NDArray[Any]]) -> 
 def gradient(question: Question, objective: Objective) -> Answer:
     """Return the loss and its full gradient at ``primal``.
 
-    With the numbers ``deviations`` and ``moments`` also those of a linear model's columns, with ``mass`` its rows'.
+    With the number ``moments`` also those of a linear model's columns, with ``mass`` its rows'.
     """
     value, vector = objective.value_and_gradient(question.vectors["primal"])
     vectors = {"gradient": np.asarray(vector, dtype=np.float64)}
-    if DEVIATIONS in question.numbers and isinstance(objective, LinearModel):
-        vectors[DEVIATIONS] = objective.design.deviations()
     if MOMENTS in question.numbers and isinstance(objective, LinearModel):
         vectors[MEANS], vectors[VARIANCES] = objective.moments()
     mass = {MASS: objective.mass} if MASS in question.numbers and isinstance(objective, LinearModel) else {}
@@ -217,7 +214,7 @@ def _minimum(objective: Objective) -> tuple[Vector, Vector] | None:
         return None
     value, gradient = objective.value_and_gradient(w)
     most = np.full(w.size, np.inf)
-    for number in timed(range(_STEPS)):
+    for number in range(_STEPS):
         covariance = inverse(unpacked(objective.hessian_block(w, np.arange(w.size))))
         if covariance is None or (np.diag(covariance) > most).any():
             return None

@@ -6,21 +6,48 @@ import logging
 from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from logging import INFO
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from flwr.app import ArrayRecord, Context, Message
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 
 from flwr_fco.algorithms.contract import Disclosure
 from flwr_fco.client_apps.answers import bins_of, judged
 from flwr_fco.core.logs import log, printable
 from flwr_fco.errors import ConfigurationError, FlwrFcoError
+from flwr_fco.messages.protocol import FOLDS, Downlink
+from flwr_fco.messages.questions import EDGE, Answer, Question
+from flwr_fco.messages.records import plan_text, read_plan
 from flwr_fco.objectives.base import Objective
-from flwr_fco.wire.client_state import read_disclosed, store_disclosed
-from flwr_fco.wire.downlink import method_of
-from flwr_fco.wire.keys import FOLDS
-from flwr_fco.wire.protocol import Downlink
-from flwr_fco.wire.questions import EDGE, Answer, Question
+
+_DISCLOSED = "fco-disclosed"
+
+
+class Disclosed(NamedTuple):
+    """What has left a client in a run, of which differences could be single rows.
+
+    Parameters
+    ----------
+    folds : int
+        Number of folds of a cross-validation that it was about; 0 for none.
+    seed : int
+        From which its rows were dealt into these folds.
+    bins : int
+        A digest of the bins of scores that it was about; 0 for none.
+    """
+
+    folds: int = 0
+    seed: int = 0
+    bins: int = 0
+
+
+def _read(context: Context) -> Disclosed:
+    record: Any = context.state.get(_DISCLOSED)
+    return Disclosed() if record is None else Disclosed(**{name: int(record[name]) for name in Disclosed._fields})
+
+
+def _store(context: Context, disclosed: Disclosed) -> None:
+    context.state[_DISCLOSED] = ConfigRecord(disclosed._asdict())
 
 
 def check_folds(downlink: Downlink, disclosure: Disclosure, context: Context) -> None:
@@ -45,9 +72,9 @@ def check_folds(downlink: Downlink, disclosure: Disclosure, context: Context) ->
     folds, seed = int(downlink.numbers.get(FOLDS, 0.0)), downlink.plan.seed
     if folds < 1 or not disclosure.limits_rows:
         return
-    before = read_disclosed(context)
+    before = _read(context)
     if not before.folds:
-        store_disclosed(context, before._replace(folds=folds, seed=seed))
+        _store(context, before._replace(folds=folds, seed=seed))
     elif (before.folds, before.seed) != (folds, seed):
         raise ConfigurationError(
             f"the server asks for {folds} folds (seed={seed}), and has asked for {before.folds} (seed={before.seed}) "
@@ -82,7 +109,7 @@ def as_bins_may_leave(
     numbers = sorted((name, value) for name, value in question.numbers.items() if name.startswith(EDGE))
     content = repr(numbers).encode() + question.vectors["primal"].tobytes()
     digest = int.from_bytes(blake2b(content, digest_size=7).digest())
-    before, (place, _) = read_disclosed(context), bins_of(question, judged(objective))
+    before, (place, _) = _read(context), bins_of(question, judged(objective))
     try:
         if before.bins not in (0, digest):
             raise ConfigurationError("the server asks for other bins than before in this run")
@@ -92,7 +119,7 @@ def as_bins_may_leave(
         log(INFO, "Run %s: kept back bins of scores: %s", context.run_id, error)
         zeros = {name: np.zeros(own.shape) for name, own in answer.vectors.items()}
         return answer._replace(numbers={"told": 0.0}, vectors=zeros)
-    store_disclosed(context, before._replace(bins=digest))
+    _store(context, before._replace(bins=digest))
     return answer
 
 
@@ -106,6 +133,7 @@ _LETTERS, _LONGEST, _MOST = 60, 400, 32
 _KINDS = {
     "evaluate": "an evaluation",
     "query.names": "the names of its columns and classes",
+    "query.table": "the names and scales of its columns",
     "query.partition": "its partition",
 }
 
@@ -145,8 +173,11 @@ def _asked(message: Message) -> str:
     """Return what a message asks for; texts of the server's choice are in quotes."""
     kind = message.metadata.message_type
     if kind == "train":
-        method = method_of(message.content)
-        return "training" if method is None else f"training by {_quoted(method)}"
+        try:
+            solver = read_plan(message.content, plan_text(message.content)).solver
+        except FlwrFcoError:
+            return "training"
+        return f"training by {_quoted(solver)}"
     if kind == "query.question":
         question: Any = message.content.get("fco-question")
         asked = question.get("kind") if isinstance(question, Mapping) else None

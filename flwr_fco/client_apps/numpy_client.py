@@ -1,8 +1,9 @@
-"""A ClientApp of a NumPyClient, the client of Flower's earlier interface."""
+"""A ClientApp of a NumPyClient or a Client, the clients of Flower's earlier interface."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -10,22 +11,24 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
+from flwr_fco.core.validation import takes
 from flwr_fco.errors import ConfigurationError
 
 
-def numpy_client_app(client_fn: Callable[[Context], Any]) -> ClientApp:
-    """Return a ClientApp that trains and evaluates with a NumPyClient, for ``client="unmodified"``.
+def numpy_client_app(client_fn: Callable[[Any], Any]) -> ClientApp:
+    """Return a ClientApp that trains and evaluates with a NumPyClient or a Client, for ``client="unmodified"``.
 
     Parameters
     ----------
     client_fn : callable
-        ``(context) -> client``: the project's function, with or without ``.to_client()``. Of the client, ``fit`` and
-        ``evaluate`` are called, with the arrays in the order of the initial model.
+        ``(context) -> client``: the project's function, with or without ``.to_client()``; or ``(cid: str) -> client``
+        as ``start_simulation`` took it, which is given the partition id. Of the client, ``fit`` and ``evaluate`` are
+        called, with the arrays in the order of the initial model.
 
     Raises
     ------
     ConfigurationError
-        If it returns something else.
+        If it is no such function; on a client, if it returns something else, or a client without the method.
 
     Examples
     --------
@@ -39,12 +42,12 @@ def numpy_client_app(client_fn: Callable[[Context], Any]) -> ClientApp:
     >>> simulate(strategy, app, num_nodes=2, num_rounds=2, initial_arrays=start, progress=False).arrays["w"].numpy()
     array([0.75, 0.75])
     """
-    app = ClientApp()
+    client_of, app = _of_a_context(client_fn), ClientApp()
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        sent, *given = _read(message)
-        arrays, number, metrics = _three(_client(client_fn, context).fit(*given), "fit", "arrays")
+        sent, given, config = _read(message)
+        arrays, number, metrics = _three(_call(client_of(context), context, "fit", given, config), "fit", "arrays")
         if len(arrays) != len(sent):
             raise ConfigurationError(f"`fit` returned {len(arrays)} arrays; expected {len(sent)}: {', '.join(sent)}")
         record = ArrayRecord({name: Array(np.asarray(each)) for name, each in zip(sent, arrays, strict=True)})
@@ -52,20 +55,71 @@ def numpy_client_app(client_fn: Callable[[Context], Any]) -> ClientApp:
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
-        _, *given = _read(message)
-        loss, number, metrics = _three(_client(client_fn, context).evaluate(*given), "evaluate", "loss")
+        _, given, config = _read(message)
+        answer = _call(client_of(context), context, "evaluate", given, config)
+        loss, number, metrics = _three(answer, "evaluate", "loss")
         return _answer(message, {}, number, {**metrics, "loss": float(loss)})
 
     return app
 
 
-def _client(client_fn: Callable[[Context], Any], context: Context) -> Any:
-    client = client_fn(context)
+def _of_a_context(client_fn: Callable[[Any], Any]) -> Callable[[Context], Any]:
+    """Return the function as one of a context, as Flower itself reads both."""
+    expected = "a function (context) -> client, or (cid) -> client with the partition id as text"
+    if not callable(client_fn) or not takes(client_fn, 1):
+        what = getattr(client_fn, "__name__", type(client_fn).__name__)
+        raise ConfigurationError(f"client_fn is {what}, which does not take one argument; expected {expected}")
+    try:
+        first = next(iter(signature(client_fn).parameters.values()))
+    except ValueError:  # some functions that are not written in Python do not say what they take
+        return client_fn
+    if first.name == "cid" or first.annotation in (str, "str"):
+        return lambda context: client_fn(str(context.node_config.get("partition-id", context.node_id)))
+
+    def client_of(context: Context) -> Any:
+        try:
+            return client_fn(context)
+        except TypeError as error:
+            if "Context" not in str(error):
+                raise
+            what = f"client_fn({first.name}) is given a Context, and says: {error}"
+            raise ConfigurationError(f"{what}. If it takes a partition id, call its argument cid") from error
+
+    return client_of
+
+
+def _call(client: Any, context: Context, name: str, arrays: list[NDArray[Any]], config: dict[str, Any]) -> Any:
+    """Return what a client's `fit` or `evaluate` returns, as a NumPyClient would return it."""
     # `NumPyClient.to_client()` wraps the client in one that reads the earlier messages.
     client = getattr(client, "numpy_client", client)
-    if not hasattr(client, "fit"):
+    if not (hasattr(client, "fit") or hasattr(client, "evaluate")):
         raise ConfigurationError(f"client_fn returned a {type(client).__name__}; expected a NumPyClient")
-    return client
+    if hasattr(client, "set_context"):
+        client.set_context(context)
+    low, high = _flowers_clients()
+    method = getattr(client, name, None)
+    if method is None or getattr(type(client), name, None) in (getattr(low, name, 0), getattr(high, name, 0)):
+        advice = "give the strategy fraction_evaluate=0.0, or write one" if name == "evaluate" else "write one"
+        raise ConfigurationError(f"{type(client).__name__} has no `{name}`: {advice}")
+    if low is None or not isinstance(client, low):
+        return method(arrays, config)
+    from flwr.common import Code, EvaluateIns, FitIns, ndarrays_to_parameters, parameters_to_ndarrays
+
+    asked: Any = FitIns if name == "fit" else EvaluateIns
+    answer = method(asked(ndarrays_to_parameters(arrays), config))
+    if answer.status.code != Code.OK:
+        raise ConfigurationError(f"`{name}` says {answer.status.code.name}: {answer.status.message}")
+    first = parameters_to_ndarrays(answer.parameters) if name == "fit" else answer.loss
+    return first, answer.num_examples, dict(answer.metrics)
+
+
+def _flowers_clients() -> tuple[Any, Any]:
+    """Return the base classes of Flower's earlier interface, where it still has them."""
+    try:
+        from flwr.client import Client, NumPyClient
+    except ImportError:
+        return None, None
+    return Client, NumPyClient
 
 
 def _read(message: Message) -> tuple[list[str], list[NDArray[Any]], dict[str, Any]]:

@@ -1,100 +1,20 @@
-"""What a computation is bound to: one BLAS thread, as the order of a sum changes bits, one generator, a deadline."""
+"""What a computation is bound to: one BLAS thread, as the order of a sum changes bits, and one generator."""
 
 from __future__ import annotations
 
-import math
 import sys
-import threading
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TypeVar
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from flwr_fco.errors import ConfigurationError
 
-_Item = TypeVar("_Item")
-
 #: Purpose of the clients' generators.
 _LOCAL_SOLVERS = 1
 #: The number of 32-bit words.
 _WORDS = 2**32
-
-
-class Deadline(threading.local):
-    """Deadline of this thread's client, and the seconds it was given."""
-
-    at: tuple[float, float] = (math.inf, math.inf)
-
-
-deadline = Deadline()
-
-
-def timed(items: Iterable[_Item]) -> Iterator[_Item]:
-    """Yield the items of an iterable until the local solver's time is up.
-
-    Custom local solvers should loop over ``timed(objective.batches(...))``, as this package's solvers do.
-
-    Parameters
-    ----------
-    items : iterable
-        Minibatches or epochs.
-
-    Raises
-    ------
-    ConfigurationError
-        If the client's limit `max_seconds` has passed before the next item.
-
-    Examples
-    --------
-    >>> list(timed([1, 2]))
-    [1, 2]
-    """
-    end, seconds = deadline.at
-    clock = time.monotonic
-    for done, item in enumerate(items):
-        if clock() > end:
-            raise _out_of_time(seconds, f"{done} minibatches or epochs")
-        yield item
-
-
-def stamped(items: Iterable[_Item]) -> Iterator[tuple[_Item, float]]:
-    """Return the items, each with the time at which it came, without Python code in between.
-
-    For a loop that compares the time with ``deadline.at[0]``, and calls :func:`check_time` when that has passed.
-
-    Parameters
-    ----------
-    items : iterable
-        Minibatches.
-    """
-    return zip(items, iter(time.monotonic, None), strict=False)
-
-
-def check_time(done: int, what: str = "steps") -> None:
-    """Raise once the local solver's time is up; for loops that cannot use :func:`timed`.
-
-    Parameters
-    ----------
-    done : int
-        Number of completed `what`; used in the error message.
-    what : str, default "steps"
-        The unit of `done`.
-    """
-    end, seconds = deadline.at
-    if time.monotonic() > end:
-        raise _out_of_time(seconds, f"{done} {what}")
-
-
-def _out_of_time(seconds: float, done: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"the local solver was stopped after {seconds:g} seconds, in which it took {done}: this client's limit is "
-        "max_seconds. Ask for less work, or let the client's owner raise the limit: "
-        "client_app(..., limits=Limits(max_seconds=...))"
-    )
-
 
 #: Nesting depth of the blocks.
 depth = 0

@@ -3,8 +3,22 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 log = logging.getLogger("flwr").log
+
+
+@contextmanager
+def quiet(level: int = logging.WARNING) -> Iterator[None]:
+    """Raise Flower's logger to a level, and restore it."""
+    logger = logging.getLogger("flwr")
+    before = logger.level
+    logger.setLevel(max(level, before))
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def printable(text: str) -> str:

@@ -69,14 +69,35 @@ class Specified:
         if "family" in cls.__dict__:
             Specified._families.setdefault(cls.family, {})
         if cls.__dict__.get("kind"):
-            if not cls.family:
-                raise TypeError(f"{cls.__name__} sets kind={cls.kind!r} but belongs to no family")
-            classes = Specified._families[cls.family]
-            other = classes.get(cls.kind)
-            if other is not None and (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
-                what = f"two {cls.family} classes use kind={cls.kind!r}: {other.__module__}.{other.__qualname__}"
-                raise TypeError(f"{what} and {cls.__module__}.{cls.__qualname__}. Give one of them another kind.")
-            classes[cls.kind] = cls
+            Specified.enter(cls)
+
+    @staticmethod
+    def enter(cls: type[Specified]) -> None:
+        """Make a class known by its family and its kind.
+
+        Parameters
+        ----------
+        cls : type of Specified
+            With a `kind`.
+
+        Raises
+        ------
+        TypeError
+            If it belongs to no family, or another class has its kind.
+        """
+        if not cls.family:
+            raise TypeError(f"{cls.__name__} sets kind={cls.kind!r} but belongs to no family")
+        classes = Specified._families[cls.family]
+        other = classes.get(cls.kind)
+        if other is not None and (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
+            what = f"two {cls.family} classes use kind={cls.kind!r}: {other.__module__}.{other.__qualname__}"
+            raise TypeError(f"{what} and {cls.__module__}.{cls.__qualname__}. Give one of them another kind.")
+        classes[cls.kind] = cls
+
+    @staticmethod
+    def registered() -> list[type[Specified]]:
+        """Return all classes that are known."""
+        return [kind for family in Specified._families.values() for kind in family.values()]
 
     def __post_init__(self) -> None:
         """Validate and convert each field with the check in its metadata; a default of None is kept."""

@@ -5,14 +5,13 @@ from __future__ import annotations
 import collections.abc
 import math
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import cache
 from inspect import signature
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flwr_fco.errors import ConfigurationError
 
@@ -25,6 +24,29 @@ FRACTION = {"range": (lambda value: 0.0 <= value <= 1.0, "a number from 0 to 1")
 PART = {"range": (lambda value: 0.0 < value < 1.0, "a number between 0 and 1")}
 MOMENTUM = {"range": (lambda value: 0.0 <= value < 1.0, "a number >= 0 and < 1")}
 CHANCE = {"range": (lambda value: 0.0 < value <= 1.0, "a number > 0 and <= 1")}
+
+
+def short(value: object, most: int = 100) -> str:
+    """Return a value's repr in at most a line; of a model, or of many values, only what it is.
+
+    Examples
+    --------
+    >>> short(0.5), short({"w": np.zeros(3)}), short(np.zeros((2, 2)))
+    ('0.5', 'a dict of 1 values', 'an array of shape (2, 2)')
+    """
+    if _is_array(value):
+        return f"an array of shape {tuple(value.shape)}"  # type: ignore[attr-defined]
+    if isinstance(value, collections.abc.Mapping | list | tuple | set | str | bytes):
+        each: Any = value.values() if isinstance(value, collections.abc.Mapping) else value
+        # A repr of a model's arrays takes four bytes of text for each byte.
+        if len(value) > most or (not isinstance(value, str | bytes) and any(map(_is_array, each))):
+            return f"{describe(type(value))} of {len(value)} values"
+    text = " ".join(repr(value).split())
+    return text if len(text) <= most else f"{text[: most - 4]} ..."
+
+
+def _is_array(value: object) -> bool:
+    return isinstance(getattr(value, "shape", None), tuple) and not isinstance(value, np.generic)
 
 
 def checked(name: str, value: Any, kind: Any, within: Mapping[str, Any] | None = None) -> Any:
@@ -64,10 +86,10 @@ def checked(name: str, value: Any, kind: Any, within: Mapping[str, Any] | None =
     if not matches and getattr(value, "__annotations__", {}).get("return") == getattr(kind, "__name__", ""):
         raise ConfigurationError(f"{name}={value.__name__} is a function; call it: {value.__name__}(...)")
     if not matches:
-        raise ConfigurationError(f"{name}={value!r} is a {type(value).__name__}; expected {describe(kind)}")
+        raise ConfigurationError(f"{name}={short(value)} is a {type(value).__name__}; expected {describe(kind)}")
     if result is not None and within and "range" in within and not within["range"][0](result):
         none = ", or None" if type(None) in get_args(kind) else ""
-        raise ConfigurationError(f"{name}={value!r}; expected {within['range'][1]}{none}")
+        raise ConfigurationError(f"{name}={short(value)}; expected {within['range'][1]}{none}")
     return result
 
 
@@ -75,31 +97,6 @@ def checked(name: str, value: Any, kind: Any, within: Mapping[str, Any] | None =
 def kinds_of(kind: Any) -> Mapping[str, Any]:
     """Return the annotations of a class, cached because Python evaluates their text on each call."""
     return get_type_hints(kind)
-
-
-def checked_stages(stages: Iterable[Any] | None) -> tuple[Any, ...]:
-    """Return stages, none by default: NamedTuples, whose numbers are kept as the types that they are declared with.
-
-    Parameters
-    ----------
-    stages : iterable of NamedTuple, or None
-        A schedule.
-
-    Raises
-    ------
-    ConfigurationError
-        If a number of a stage is of another type, not finite, or not positive.
-    """
-    kept = []
-    for n, stage in enumerate(stages or ()):
-        kind: Any = type(stage)
-        values: dict[str, Any] = {}
-        for key, given in stage._asdict().items():
-            values[key] = value = checked(f"stage {n}: {key}", given, kinds_of(kind)[key])
-            if value is not None and not 0 < value < math.inf:
-                raise ConfigurationError(f"stage {n}: {key}={given!r}; expected a finite number > 0")
-        kept.append(stage._replace(**values))
-    return tuple(kept)
 
 
 def check_fields(values: Any, owner: str = "") -> None:
@@ -220,39 +217,3 @@ def _match(value: Any, kind: Any) -> tuple[bool, Any]:
         item = args[0] if args else Any
         return all(_match(element, item)[0] for element in value), value
     return isinstance(value, kind), value
-
-
-def saved_array(
-    arrays: Mapping[str, NDArray[Any]],
-    name: str,
-    dtype: np.dtype[Any] | type,
-    shape: tuple[int | None, ...],
-    *,
-    smallest: float = -math.inf,
-) -> NDArray[Any]:
-    """Return an array of a file after comparing it with the expected dtype, shape and values.
-
-    Parameters
-    ----------
-    shape : tuple of int or None
-        None allows any length.
-    smallest : float, optional
-        The smallest allowed value.
-
-    Raises
-    ------
-    ValueError
-        If it is missing, has another dtype or shape, is not finite, or has a smaller value.
-    """
-    array = arrays.get(name)
-    if array is None:
-        raise ValueError(f"it lacks {name!r}")
-    fits = len(array.shape) == len(shape) and all(a in (None, b) for a, b in zip(shape, array.shape, strict=True))
-    if array.dtype != np.dtype(dtype) or not fits:
-        sizes = ["any" if size is None else size for size in shape]
-        raise ValueError(f"its {name} is {array.dtype}{list(array.shape)}, expected {np.dtype(dtype)}{sizes}")
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise ValueError(f"its {name} holds NaN or infinite values")
-    if array.size and array.dtype.kind in "fiu" and array.min() < smallest:
-        raise ValueError(f"its {name} holds {array.min()}, expected at least {smallest:g}")
-    return array

@@ -9,12 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flwr_fco.algorithms.contract import ClientHalf, Disclosure, Moved, Start, Step
-from flwr_fco.core.computing import timed
 from flwr_fco.core.layout import Vector
 from flwr_fco.engines.sparse_steps import Shard, has_sparse_rows, tell_dense
 from flwr_fco.errors import ProtocolError
+from flwr_fco.messages.protocol import Downlink, Plan
 from flwr_fco.objectives.base import Objective
-from flwr_fco.wire.protocol import Downlink, Plan
 
 
 def pairs(batches: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
@@ -123,7 +122,7 @@ class LocalClient(NamedTuple):
             tell_dense(plan, f"{plan.solver} moves all of them in every step")
         moved, steps = point.copy(), 0
         drawn = self.objective.batches(self.rng, self.downlink.first_order, per_step=2 if in_pairs else 1)
-        for batch in timed(pairs(drawn) if in_pairs else drawn):
+        for batch in pairs(drawn) if in_pairs else drawn:
             step(moved, batch)
             steps += 1
         return Moved(moved - point, rate * steps, steps)

@@ -8,13 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.algorithms.contract import Moved, Start
-from flwr_fco.core.computing import check_time, deadline, stamped
 from flwr_fco.core.layout import Vector
 from flwr_fco.engines.client import LocalClient, pairs
 from flwr_fco.kernels.dual_averaging import NOTHING, Retrieval, dual_averaging
+from flwr_fco.messages.protocol import Downlink
 from flwr_fco.objectives.base import Objective, shuffled_epochs
 from flwr_fco.objectives.design import LinearData, SparseDesign
-from flwr_fco.wire.protocol import Downlink
 from flwr_fco.work import FirstOrder
 
 
@@ -70,11 +69,9 @@ def one_by_one(
         client_lr times a tracker.
     """
     plan, client_lr = downlink.plan, downlink.client_lr
-    psi, primal, end = plan.options.get("client-prox", True), np.empty_like(dual), deadline.at[0]
+    psi, primal = plan.options.get("client-prox", True), np.empty_like(dual)
     retrieve = plan.point_in_loops
-    for k, (batch, now) in enumerate(stamped(objective.batches(rng, downlink.first_order))):
-        if now > end:
-            check_time(k, "minibatches or epochs")
+    for k, batch in enumerate(objective.batches(rng, downlink.first_order)):
         if psi:
             retrieve(dual, downlink.elapsed + client_lr * k, primal)
         else:
@@ -114,8 +111,6 @@ def compiled_steps(
     steps, rows = 0, len(data.targets)
     batch_size = min(work.batch_size, rows)
     for order in shuffled_epochs(rows, rng, work):
-        if steps:
-            check_time(steps)
         elapsed = downlink.elapsed + client_lr * steps
         steps += compiled_epoch(data, order, batch_size, retrieval, elapsed, client_lr, move, dual)
     return steps
@@ -174,12 +169,10 @@ def extragradient(client: LocalClient, start: Start) -> Moved:
     """
     plan, rate, elapsed, add_operator = client.plan, client.rate, client.downlink.elapsed, client.objective.add_gradient
     retrieve, dual, asked = plan.point_in_loops, start.point.copy(), plan.options.get("trajectory", False)
-    batches = stamped(client.objective.batches(client.rng, client.downlink.first_order, per_step=2))
+    batches = client.objective.batches(client.rng, client.downlink.first_order, per_step=2)
     trajectory: list[Vector] = []
-    primal, half, steps, end = np.empty_like(dual), np.empty_like(dual), 0, deadline.at[0]
-    for (first, _), (second, now) in pairs(batches):
-        if now > end:
-            check_time(steps)
+    primal, half, steps = np.empty_like(dual), np.empty_like(dual), 0
+    for first, second in pairs(batches):
         retrieve(dual, elapsed + rate * steps, primal)
         half[:] = dual
         add_operator(primal, first, -rate, half)

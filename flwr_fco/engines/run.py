@@ -15,9 +15,9 @@ from flwr_fco.engines.dual_steps import dual_steps, extragradient
 from flwr_fco.engines.minimisers import minimise
 from flwr_fco.engines.sparse_steps import Shard, shard_of
 from flwr_fco.errors import ConfigurationError, ProtocolError
+from flwr_fco.messages.protocol import ClientState, Downlink, Received, Uplink
 from flwr_fco.objectives.base import Objective
 from flwr_fco.objectives.design import SparseDesign
-from flwr_fco.wire.protocol import ClientState, Downlink, ReceivedState, Uplink
 from flwr_fco.work import Minimise
 
 
@@ -132,7 +132,7 @@ def answer(
         memory = state if state is None else _whole(state, downlink)
         return _answer(LocalClient(half, downlink, objective, rng, ENGINES, disclosure, features), memory)
     here = downlink._replace(vectors={name: shard.vector(downlink, name) for name in downlink.vectors})
-    memory = None if state is None else ReceivedState({name: vector.values for name, vector in state.items()})
+    memory = None if state is None else Received({name: vector.values for name, vector in state.items()})
     uplink, after = _answer(LocalClient(half, here, shard.objective, rng, ENGINES, disclosure, shard, shard), memory)
     vectors = {name: shard.sparse(values, plan) for name, values in uplink.vectors.items()}
     if after is not None:
@@ -191,4 +191,4 @@ def _whole(state: ClientState, downlink: Downlink) -> ClientState:
     needed = "dual" not in downlink.vectors or "advance" in downlink.numbers
     if needed and isinstance(state.get("dual"), SparseVector):
         raise ProtocolError("this client's features are not those of its last round, and it remembers these only")
-    return ReceivedState({name: dense(vector) for name, vector in state.items()})
+    return Received({name: dense(vector) for name, vector in state.items()})

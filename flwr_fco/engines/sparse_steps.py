@@ -18,7 +18,6 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.core.computing import check_time, timed
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import SparseVector, is_shorter
@@ -26,13 +25,13 @@ from flwr_fco.kernels.dual_averaging import NOTHING
 from flwr_fco.kernels.mirror import diagonal_terms
 from flwr_fco.kernels.prox import group_norms, group_shrink
 from flwr_fco.kernels.sparse import lazy_dual_averaging
+from flwr_fco.messages.protocol import Downlink, Plan, ReceivedVectors
 from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, MirrorMap
 from flwr_fco.objectives._linear import LinearModel
 from flwr_fco.objectives.base import Batch, Objective, shuffled_epochs
 from flwr_fco.objectives.design import SparseDesign
 from flwr_fco.regularizers.base import BoundRegularizer, SeparableTerms
 from flwr_fco.regularizers.groups import GroupLasso, SparseGroupLasso
-from flwr_fco.wire.protocol import Downlink, Plan, ReceivedVectors
 
 Indices = NDArray[np.integer[Any]]
 #: Steps are dense if the groups of a client's features cover more than 1/_DENSE of the model's coordinates.
@@ -290,7 +289,6 @@ class Shard:
         size, logistic = min(work.batch_size, rows), data.link == "logistic"
         take = partial(lazy_dual_averaging, logistic, data.design.rows_data, data.intercept, data.targets)
         for order in shuffled_epochs(rows, rng, work):
-            check_time(steps)
             elapsed = downlink.elapsed + client_lr * steps
             steps += take(order, size, terms, elapsed, client_lr, data.factor, move, last, dual)
         return steps
@@ -301,7 +299,7 @@ class Shard:
         """Take the steps z <- z - client_lr g(retrieve(z, t)) - shift, one minibatch at a time."""
         client_lr, steps = downlink.client_lr, 0
         primal, last = np.zeros(dual.size), np.zeros(dual.size, dtype=np.int64)
-        for batch in timed(self.objective.batches(rng, downlink.first_order)):
+        for batch in self.objective.batches(rng, downlink.first_order):
             touched = self.touched(batch)
             if shift.size:
                 dual[touched] -= (steps - last[touched]) * shift[touched]
@@ -336,7 +334,7 @@ class Shard:
             # Repeated steps have no closed form.
             return None
         terms, steps, last = coordinates.terms, 0, np.zeros(local.size, dtype=np.int64)
-        for batch in timed(self.objective.batches(rng, downlink.first_order)):
+        for batch in self.objective.batches(rng, downlink.first_order):
             touched = self.touched(batch)
             missed = steps - last[touched]
             local[touched] = shrunk(local[touched], missed, client_lr, *terms.at(touched)[:2])

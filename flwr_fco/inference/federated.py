@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,12 +12,17 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from flwr_fco.algorithms.newton.information import Information, InformationState, inverse
+from flwr_fco.certificates import Request
 from flwr_fco.core.validation import Choice
-from flwr_fco.errors import ConfigurationError
+from flwr_fco.errors import ConfigurationError, NothingTrainedError
 from flwr_fco.inference.estimates import Estimates, Sums, Vector, benjamini_hochberg, between, of_likelihood, of_squares
+from flwr_fco.messages.protocol import Answer
+from flwr_fco.messages.questions import ESTIMATES, TREND
 from flwr_fco.regularizers import Zero
 from flwr_fco.strategies import FedNewton, run_of
-from flwr_fco.wire.questions import ESTIMATES, TREND, Answer
+from flwr_fco.strategies import strategy as as_strategy
+from flwr_fco.strategies.questions import ask
+from flwr_fco.strategies.run import Run
 
 #: Columns of a model whose Hessian is asked for as a whole: 16 MB a site.
 MOST_COLUMNS = 2_000
@@ -87,8 +92,11 @@ class Intervals(Choice):
         return [known[column] for column in self.columns]
 
 
-class _Exchange(FedNewton, algorithm=Information):
+@as_strategy
+class _Exchange(FedNewton):
     """All sites' derivatives at one point."""
+
+    algorithm = Information
 
 
 class Kind(NamedTuple):
@@ -133,16 +141,34 @@ class Told(NamedTuple):
     intercepts: float
 
 
-def prepared(strategy: FedNewton, initial_arrays: Any) -> Any:
+def alike(strategy: FedNewton, kind: type[FedNewton] = FedNewton, **options: Any) -> FedNewton:
+    """Return another strategy of the same sites, with their weights and tables.
+
+    Parameters
+    ----------
+    strategy : FedNewton
+        Whose options it has.
+    kind : type of FedNewton
+        Its class.
+    **options
+        Options that it has instead.
+    """
+    own = {option.name: getattr(strategy, option.name) for option in fields(strategy) if option.init}
+    other = kind(**(own | options))
+    other.site_weights, other.tables = strategy.site_weights, strategy.tables
+    return other
+
+
+def prepared(strategy: FedNewton, grid: Any, initial_arrays: Any, timeout: float) -> Run:
     """Return a run of the strategy's sites that asks them questions only."""
-    run = run_of(replace(strategy))
-    run.prepare(initial_arrays)
+    run = alike(strategy).prepare(initial_arrays)
+    run.grid, run.timeout = grid, timeout
     return run
 
 
-def reasons_of(run: Any) -> list[str]:
+def reasons_of(run: Run) -> list[str]:
     """Return who has not answered, and why."""
-    return [f"partition {row.partition_id}: {row.first_line}" for row in run.left_out]
+    return [f"partition {row.partition_id}: {row.reason}" for row in run.left_out]
 
 
 @dataclass(frozen=True)
@@ -162,11 +188,10 @@ class OwnEstimates:
 
     def start(self, grid: Any, initial_arrays: Any, num_rounds: int, timeout: float = 3600, **options: Any) -> Told:
         """Ask the sites; one whose rows have unequal weights is an error."""
-        run = prepared(self.strategy, initial_arrays)
-        size = run.plan.layout.size
-        question, shapes = run.inquiry.question(ESTIMATES, np.zeros(size)), {"estimate": (size,), "error": (size,)}
+        run = prepared(self.strategy, grid, initial_arrays, timeout)
+        size = run.problem.layout.size
         wanted = ("told", "events", "others", "weighted", "intercepts")
-        answers = run.inquiry.ask(grid, question, wanted=wanted, shapes=shapes)
+        answers = ask(run, Request(ESTIMATES, {}, wanted, {"estimate": (size,), "error": (size,)}), np.zeros(size))
         weighted = [f"partition {answer.partition}" for answer in answers if answer.numbers["weighted"]]
         if weighted:
             raise ConfigurationError(
@@ -175,7 +200,7 @@ class OwnEstimates:
                 "copies as rows, or fit without intervals"
             )
         # Beside an intercept of all sites none has one of its own, nor has a stratum of times, whatever it says.
-        possible = "intercept" not in run.plan.layout.names and self.kind is not TIMES
+        possible = "intercept" not in run.problem.layout.names and self.kind is not TIMES
         intercepts = sum(answer.numbers["intercepts"] > 0.0 for answer in answers) if possible else 0
         return Told(answers, reasons_of(run), float(intercepts))
 
@@ -202,13 +227,17 @@ class Exchanges:
         self, grid: Any, initial_arrays: Any, num_rounds: int, timeout: float = 3600, **options: Any
     ) -> tuple[InformationState, int]:
         """Return the sums, and in how many rounds they came."""
-        own = {"regularizer": Zero(), "hessian": "block", "tolerance": self.tolerance}
-        plain, arrays, rounds = replace(self.strategy, **own), initial_arrays, 0  # type: ignore[arg-type]
+        plain = alike(self.strategy, regularizer=Zero(), hessian="block", tolerance=self.tolerance)
+        arrays, rounds = initial_arrays, 0
         if self.kind is not SQUARES:
             result = plain.start(grid, arrays, num_rounds, timeout, **options)
             arrays, rounds = result.arrays, len(result.train_metrics_clientapp)
-        last: Any = _Exchange(**{name: getattr(plain, name) for name in plain.__dataclass_fields__})
-        last.start(grid, arrays, 1, timeout, **options)
+        last = alike(plain, _Exchange)
+        try:
+            last.start(grid, arrays, 1, timeout, **options)
+        except NothingTrainedError as error:
+            reasons = "; ".join(reasons_of(run_of(last)))
+            raise ConfigurationError(f"the sites' second derivatives are not known: {reasons}") from error
         return last.state, rounds + 1
 
 
@@ -420,9 +449,8 @@ class Trends:
         self, grid: Any, initial_arrays: Any, num_rounds: int, timeout: float = 3600, **options: Any
     ) -> tuple[Vector, float]:
         """Return p of each coefficient, and that of all of them; NaN if not every site answers with possible sums."""
-        inquiry, size = prepared(self.strategy, initial_arrays).inquiry, self.sums.point.size
-        question, shapes = inquiry.question(TREND, self.sums.point), {"trend": (size,)}
-        answers = inquiry.ask(grid, question, wanted=("squares", "events"), shapes=shapes)
+        run, size = prepared(self.strategy, grid, initial_arrays, timeout), self.sums.point.size
+        answers = ask(run, Request(TREND, {}, ("squares", "events"), {"trend": (size,)}), self.sums.point)
         if len(answers) < self.sums.sites or not all(map(_is_possible, answers)):
             return np.full(size, math.nan), math.nan
         return proportional(self.sums, answers)

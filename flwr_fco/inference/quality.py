@@ -25,10 +25,12 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from flwr_fco.algorithms.newton.information import inverse
+from flwr_fco.certificates import Request
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.inference.federated import CLASSES, Kind, prepared, reasons_of, site_of
-from flwr_fco.strategies import FedNewton
-from flwr_fco.wire.questions import BINS, CALIBRATION, EDGE, QUALITY, Answer
+from flwr_fco.messages.protocol import Answer
+from flwr_fco.messages.questions import BINS, CALIBRATION, EDGE, QUALITY
+from flwr_fco.strategies import FedNewton, questions
 
 Vector = NDArray[np.float64]
 
@@ -70,13 +72,11 @@ class Judged:
     Parameters
     ----------
     strategy : FedNewton
-        A strategy, whose sites these are.
+        A strategy, whose sites these are; its tables have the names of columns and classes that these must have.
     kind : Kind
         What was fitted.
     point : ndarray of float64, shape (d,)
         Coefficients, then the intercept, if there is one.
-    names : pair of (tuple of str or None)
-        The names of columns and classes that the sites must have.
     sites : sequence, optional
         Names of the sites by partition.
     """
@@ -84,18 +84,14 @@ class Judged:
     strategy: FedNewton
     kind: Kind
     point: Vector
-    names: tuple[Any, Any] = (None, None)
     sites: Sequence[Any] = ()
 
     def start(self, grid: Any, initial_arrays: Any, num_rounds: int, timeout: float = 3600, **options: Any) -> Found:
         """Ask the sites."""
-        run = prepared(self.strategy, initial_arrays)
-        run.mail.schemas.own = self.names
+        run = prepared(self.strategy, grid, initial_arrays, timeout)
 
         def ask(kind: str, wanted: Sequence[str], numbers: dict[str, float], shapes: Any = ()) -> list[Answer]:
-            question = run.inquiry.question(kind, self.point, numbers)
-            answers: list[Answer] = run.inquiry.ask(grid, question, wanted=wanted, shapes=dict(shapes))
-            return answers
+            return questions.ask(run, Request(kind, numbers, tuple(wanted), dict(shapes)), self.point)
 
         answers, doubted = _possible(ask(QUALITY, _WANTED, {}), self.sites)
         left_out = [*doubted, *reasons_of(run)]
@@ -115,7 +111,7 @@ class Judged:
             return means["loss"], np.array([means["by-slope"], means["by-intercept"]]), curved
 
         rows = sum(answer.examples for answer in answers)
-        overall = self._overall(answers) | _calibrated(derivatives, rows, "intercept" in run.plan.layout.shapes)
+        overall = self._overall(answers) | _calibrated(derivatives, rows, "intercept" in run.problem.layout.shapes)
         bins, kept_back = [], ""
         mean, square = (_mean(answers, [own.numbers[name] for own in answers]) for name in ("mean", "square"))
         deviation = math.sqrt(max(square - mean**2, 0.0))

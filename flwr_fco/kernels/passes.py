@@ -91,7 +91,7 @@ def add_both_products(matrix, rows, columns, of_rows, of_columns, out_rows, out_
 
 @njit(cache=True)
 def deviations(matrix, rows, fewest, variance):  # type: ignore[no-untyped-def]
-    """Return each column's standard deviation in float64, to the bit NumPy's; 0 of few values or heavy tails.
+    """Return each column's standard deviation, to the bit NumPy's; 0 of few values, mostly zeros or heavy tails.
 
     Parameters
     ----------
@@ -115,9 +115,11 @@ def deviations(matrix, rows, fewest, variance):  # type: ignore[no-untyped-def]
                 found[k, j] = value
                 counts[j] += 1
     means, squares, fourth = np.zeros(d), np.zeros(d), np.zeros(d)
+    zeros = np.zeros(d, np.int64)
     for i in range(n):
         for j in range(d):
             means[j] += matrix[i, j]
+            zeros[j] += matrix[i, j] == 0.0
     means /= n
     for i in range(n):
         for j in range(d):
@@ -128,40 +130,6 @@ def deviations(matrix, rows, fewest, variance):  # type: ignore[no-untyped-def]
             if spread[j] > 0.0:
                 fourth[j] += ((matrix[i, j] - means[j]) / spread[j]) ** 4
     for j in range(d):
-        if counts[j] < fewest or fourth[j] / n - 1.0 > variance * n:
+        if counts[j] < fewest or 2 * zeros[j] > n or fourth[j] / n - 1.0 > variance * n:
             spread[j] = 0.0
     return spread
-
-
-@njit(cache=True)
-def grades(deviations, per_octave):  # type: ignore[no-untyped-def]
-    """Return `per_octave` times the logarithm to base 2 of each deviation, rounded; one more from 0 on, and 0 for 0.
-
-    Parameters
-    ----------
-    deviations : ndarray of float64, shape (d,)
-        Numbers >= 0; one that has overflowed counts as a large one.
-    """
-    found = np.zeros(deviations.size, np.int64)
-    for j in range(deviations.size):
-        if deviations[j] > 0.0:
-            grade = np.int64(np.rint(per_octave * min(np.log2(deviations[j]), 1023.0)))
-            found[j] = grade + (grade >= 0)
-    return found
-
-
-@njit(cache=True)
-def num_zeros(matrix):  # type: ignore[no-untyped-def]
-    """Return how many zeros each column has.
-
-    Parameters
-    ----------
-    matrix : ndarray, shape (n, d)
-        Any numbers.
-    """
-    n, d = matrix.shape
-    counts = np.zeros(d, np.int64)
-    for i in range(n):
-        for j in range(d):
-            counts[j] += matrix[i, j] == 0.0
-    return counts

@@ -45,8 +45,6 @@ class LinearModel(Objective):
     _offset: Scores | None = None
     #: Factor of the loss.
     _factor: float = 1.0
-    #: Whether a client's first answer says the deviations of its columns; not if the server has asked for them.
-    tells_units: bool = True
     #: y, in the form that the kernels require.
     _targets: NDArray[Any]
 
@@ -69,7 +67,7 @@ class LinearModel(Objective):
     def _refuse_number(self, number: int) -> None:
         raise ConfigurationError(
             f"num_examples={number!r}: of this loss it is its number of rows, {self._num_examples}, over which it is a "
-            "mean. For another weight of a client give the strategy weighting={partition: weight}"
+            "mean. Clients that shall count alike whatever their rows: give the strategy weighting='uniform'"
         )
 
     # A getter without a Python frame, because it is called for every client in every round.

@@ -11,7 +11,6 @@ from typing import Any, ClassVar, Literal, NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.core.computing import timed
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.design import LinearData
@@ -539,7 +538,7 @@ def probed_curvature(objective: Objective, w: Vector) -> float:
     length = _PROBE_LENGTH * (1.0 + float(np.linalg.norm(w)))
     direction = np.random.default_rng(0).standard_normal(w.size)
     largest, start = 0.0, np.array(objective.gradient(w))
-    for _ in timed(range(PROBES)):
+    for _ in range(PROBES):
         direction /= float(np.linalg.norm(direction))
         direction = (objective.gradient(w + length * direction) - start) / length
         size = float(np.linalg.norm(direction))

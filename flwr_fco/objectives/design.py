@@ -266,14 +266,14 @@ class Design:
         """Return the standard deviation of each column, shape (d,); 0 where it says more of the rows than of a unit.
 
         That is so in fewer than 20 rows; of a column of fewer than six values, as a constant, an indicator or a dark
-        pixel has; and where a few rows make the deviation: its logarithm has a standard error of sqrt((k - 1) / 4n)
-        with k the kurtosis, and is not said above .16.
+        pixel has; of one that is mostly zero, as a pixel's at the edge is; and where a few rows make the deviation: its
+        logarithm has a standard error of sqrt((k - 1) / 4n) with k the kurtosis, and is not said above .16.
         """
         n, d = self.shape
         return np.zeros(d) if n < FEWEST_ROWS else self._deviations(_far_apart(n))
 
     def _deviations(self, rows: NDArray[np.int64]) -> Vector:
-        """Return the standard deviation of each column; 0 of few values in some rows, or of heavy tails."""
+        """Return the standard deviation of each column; 0 of few values in some rows, mostly zeros, or heavy tails."""
         return deviations(self.matrix, rows, _FEWEST_VALUES, _VARIANCE)  # type: ignore[no-any-return]
 
     def moments(self, weights: Vector | None = None) -> tuple[Vector, Vector]:
@@ -393,9 +393,10 @@ class SparseDesign(Design):
 
     def _deviations(self, rows: NDArray[np.int64]) -> Vector:
         with np.errstate(over="ignore", invalid="ignore"):
-            deviations, kurtosis = self._spread()
-            few = self._num_values(rows) < _FEWEST_VALUES
-            return np.asarray(np.where(few | (kurtosis - 1.0 > _VARIANCE * self.shape[0]), 0.0, deviations))
+            (deviations, kurtosis), (n, d) = self._spread(), self.shape
+            few = 2 * np.bincount(self.matrix.indices, self.matrix.data != 0.0, d) < n
+            few |= self._num_values(rows) < _FEWEST_VALUES
+            return np.asarray(np.where(few | (kurtosis - 1.0 > _VARIANCE * n), 0.0, deviations))
 
     def _num_values(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return how many different values each column has in some rows."""

@@ -31,12 +31,11 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.core.computing import timed
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.messages.questions import BALANCE, ENTROPY, FACTS, LINKS, SLOPES
 from flwr_fco.objectives.base import DualTerms, Objective
 from flwr_fco.objectives.design import LinearData
-from flwr_fco.wire.questions import BALANCE, ENTROPY, FACTS, LINKS, SLOPES
 
 #: Numbers and vectors of a stage.
 Terms = tuple[dict[str, float], dict[str, NDArray[np.float64]]]
@@ -140,7 +139,7 @@ def references(objective: Objective) -> NDArray[np.float64]:
     wanted = np.array([[1.0], [-1.0]]) if count == 1 else 2.0 * np.eye(count) - 1.0
     for row, sides in zip(rows, wanted, strict=True):
         point = np.zeros(size)
-        for length in timed(_LENGTHS):
+        for length in _LENGTHS:
             point[size - count :] = length * (sides if count == 1 else sides > 0.0)
             value, gradient = objective.value_and_gradient(point)
             if not (np.isfinite(value) and np.isfinite(gradient).all()):

@@ -94,7 +94,7 @@ class LeastSquares(_SquaredLoss):
         Strength of a ridge term on the coefficients, not on the intercept.
     sample_weight : array-like, shape (n,), optional
         Weight > 0 of each row in the mean; 1 by default. Only their ratios matter: a client counts by its rows in the
-        pooled mean, so where they have other mean weights give the strategy ``weighting={partition: sum of weights}``.
+        pooled mean, so where they have other mean weights take :mod:`flwr_fco.sklearn`, which weighs sites by sums.
     offset : array-like, shape (n,), optional
         Added to each prediction x_i' w + b, with a coefficient that is not fitted; 0 by default.
 
@@ -158,7 +158,7 @@ class TraceRegression(_SquaredLoss):
         Strength of a ridge term on the coefficients, not on the intercept.
     sample_weight : array-like, shape (n,), optional
         Weight > 0 of each row in the mean; 1 by default. Only their ratios matter: a client counts by its rows in the
-        pooled mean, so where they have other mean weights give the strategy ``weighting={partition: sum of weights}``.
+        pooled mean, so where they have other mean weights take :mod:`flwr_fco.sklearn`, which weighs sites by sums.
     offset : array-like, shape (n,), optional
         Added to each prediction x_i' w + b, with a coefficient that is not fitted; 0 by default.
 

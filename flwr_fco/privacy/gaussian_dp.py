@@ -33,13 +33,12 @@ class GaussianDP(Choice):
         sigma / clip, where sigma is the standard deviation of z; 0 gives no privacy (epsilon infinite).
     target_epsilon : float, optional
         Alternative: use the smallest noise multiplier for which the whole run stays within this epsilon.
-    noise : {"banded", "tree", "independent"}, default "banded"
+    noise : {"banded", "independent"}, default "banded"
         ``"banded"``: correlated over the rounds by a square root of the prefix sums; clients are shuffled once, in
-        secret, and take part in b = floor(1 / fraction_train) blocks in turn. ``"tree"``: the same with a binary tree
-        and Honaker's estimator, for comparison. Both protect a client whose increments are replaced by zeros, and claim
-        no amplification by sampling. ``"independent"``: fresh noise in every round; each client takes part with
-        probability fraction_train (Poisson sampling), which amplifies the privacy; it protects a client that is added
-        or removed.
+        secret, and take part in b = floor(1 / fraction_train) blocks in turn. It protects a client whose increments are
+        replaced by zeros, and claims no amplification by sampling.
+        ``"independent"``: fresh noise in every round; each client takes part with probability fraction_train (Poisson
+        sampling), which amplifies the privacy; it protects a client that is added or removed.
     bands : int, optional
         p, for ``"banded"``; by default b. The server keeps p - 1 vectors.
     rounds : int, optional
@@ -72,7 +71,7 @@ class GaussianDP(Choice):
     delta: float = field(default=math.nan, metadata=_CHANCE)
     noise_multiplier: float | None = field(default=None, metadata=NON_NEGATIVE)
     target_epsilon: float | None = field(default=None, metadata=POSITIVE)
-    noise: Literal["banded", "tree", "independent"] = "banded"
+    noise: Literal["banded", "independent"] = "banded"
     bands: int | None = field(default=None, metadata=AT_LEAST_ONE)
     rounds: int | None = field(default=None, metadata=AT_LEAST_ONE)
     clients: int | None = field(default=None, metadata=AT_LEAST_ONE)

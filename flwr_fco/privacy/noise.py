@@ -8,9 +8,6 @@ privacy for SGD via optimal private linear operators on adaptive streams, NeurIP
 - banded: C is the Toeplitz matrix of the square root of A, c_i = binom(2 i, i) / 4^i, cut off at p bands; B = A C^-1.
   The noise that is added in round t is y = C^-1 z: y_t = z_t - sum_{0 < i < p} c_i y_{t-i}. (Kalinin, Lampert: Banded
   square root matrix factorization for differentially private model training, NeurIPS 2024.)
-- tree: C has a row for each complete subtree of the binary tree over a block of rounds, and B is Honaker's estimator of
-  a subtree's sum, the best linear one of its own noisy sum and those of all subtrees in it. (Dwork, Naor, Pitassi,
-  Rothblum 2010; Honaker: Efficient use of differentially private binary trees, 2015.)
 - independent: C = I.
 
 A client takes part at most every b rounds. The entries of C are not negative, so its influence on C x, with |x_t| <= 1,
@@ -21,10 +18,10 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from importlib import import_module
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,33 +76,6 @@ def banded_sensitivity(rounds: int, separation: int, bands: int) -> float:
     return math.sqrt(math.fsum((sums * sums).tolist()))
 
 
-def tree_sensitivity(rounds: int, separation: int) -> float:
-    """Return the largest |C x| of a client that takes part once in each tree, with a new tree every b rounds.
-
-    A round is in one subtree of each of the floor(log2 n) + 1 heights of a tree over n rounds.
-
-    Examples
-    --------
-    >>> round(tree_sensitivity(4, 4) ** 2), round(tree_sensitivity(9, 4) ** 2)
-    (3, 7)
-    """
-    sizes = [min(separation, rounds - begin) for begin in range(0, rounds, separation)]
-    return math.sqrt(sum(size.bit_length() for size in sizes))
-
-
-class NoiseStream(Protocol):
-    """Noise added to the increments of successive rounds: the differences of the noise of the prefix sums."""
-
-    def next(self, draw: Draw) -> Vector:
-        """Return the noise of the next round, for sigma = 1."""
-
-    def to_arrays(self) -> dict[str, NDArray[np.float64]]:
-        """Return the state that the noise of later rounds depends on."""
-
-    def from_arrays(self, arrays: Mapping[str, NDArray[np.float64]]) -> None:
-        """Restore the state that :meth:`to_arrays` returned."""
-
-
 class BandedNoise:
     """y_t = z_t - sum_{0 < i < p} c_i y_{t-i}: keeps p - 1 vectors.
 
@@ -113,70 +83,24 @@ class BandedNoise:
     ----------
     bands : int
         p; 1: independent noise.
+
+    Attributes
+    ----------
+    last : list of ndarray
+        The last p - 1 vectors, on which the noise of later rounds depends.
     """
 
     def __init__(self, bands: int) -> None:
         self._coefficients = square_root_coefficients(bands)
-        self._last: list[Vector] = []
+        self.last: list[Vector] = []
 
     def next(self, draw: Draw) -> Vector:
         """Return y_t."""
         noise = draw()
-        for c, earlier in zip(self._coefficients[1:], self._last, strict=False):
+        for c, earlier in zip(self._coefficients[1:], self.last, strict=False):
             noise -= c * earlier
-        self._last = [noise, *self._last][: self._coefficients.size - 1]
+        self.last = [noise, *self.last][: self._coefficients.size - 1]
         return noise.copy()
-
-    def to_arrays(self) -> dict[str, NDArray[np.float64]]:
-        """Return the last p - 1 vectors."""
-        return {"last": np.array(self._last)}
-
-    def from_arrays(self, arrays: Mapping[str, NDArray[np.float64]]) -> None:
-        """Restore the state that :meth:`to_arrays` returned."""
-        self._last = [np.array(row) for row in arrays["last"]]
-
-
-class TreeNoise:
-    """Honaker's estimate of each prefix sum, a new tree every b rounds: keeps floor(log2 b) + 1 vectors at most.
-
-    The noise of a subtree of height l has variance v_l = 2^l / (2^(l+1) - 1): its own noisy sum has variance 1, its two
-    halves together have 2 v_{l-1}, and the two estimates are weighted inversely.
-
-    Parameters
-    ----------
-    separation : int
-        b.
-    """
-
-    def __init__(self, separation: int) -> None:
-        self._separation, self._round = separation, 0
-        self._complete: list[Vector] = []
-
-    def next(self, draw: Draw) -> Vector:
-        """Return the difference between the noise of this prefix sum and of the previous one."""
-        if self._round % self._separation == 0:
-            self._complete = []
-        before = self._complete[:]
-        self._complete.append(draw())
-        done = self._round % self._separation + 1
-        for height in range(1, (done & -done).bit_length()):
-            halves = self._complete.pop() + self._complete.pop()
-            weight = 2.0**height / (2.0 ** (height + 1) - 1.0)
-            self._complete.append(weight * draw() + (1.0 - weight) * halves)
-        self._round += 1
-        noise = self._complete[-1].copy()
-        for replaced in before[len(self._complete) - 1 :]:
-            noise -= replaced
-        return noise
-
-    def to_arrays(self) -> dict[str, NDArray[np.float64]]:
-        """Return the noise of the complete subtrees, and the number of rounds."""
-        return {"complete": np.array(self._complete), "round": np.array(float(self._round))}
-
-    def from_arrays(self, arrays: Mapping[str, NDArray[np.float64]]) -> None:
-        """Restore the state that :meth:`to_arrays` returned."""
-        self._complete = [np.array(row) for row in arrays["complete"]]
-        self._round = int(arrays["round"])
 
 
 def secure_normal(size: int) -> Vector:
@@ -241,12 +165,12 @@ class Accountant(NamedTuple):
 
     Parameters
     ----------
-    noise : {"independent", "tree", "banded"}
+    noise : {"independent", "banded"}
         The noise of :class:`GaussianDP`.
     sampling : float
         Probability that a client takes part in a round, for ``"independent"``.
     separation : int
-        Rounds between two participations of a client, for the other kinds of noise.
+        Rounds between two participations of a client, for ``"banded"``.
     bands : int
         Number of bands, for ``"banded"``.
     """
@@ -258,8 +182,6 @@ class Accountant(NamedTuple):
 
     def sensitivity(self, rounds: int) -> float:
         """Return the largest influence of a client on the noisy quantity after some rounds, per unit of the clip."""
-        if self.noise == "tree":
-            return tree_sensitivity(rounds, self.separation)
         if self.noise == "banded":
             return banded_sensitivity(rounds, self.separation, self.bands)
         # The sensitivity of a single round; the composition accounts for several rounds.

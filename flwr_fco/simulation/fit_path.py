@@ -6,8 +6,8 @@
     every client, their mean by numbers of examples, and its standard error over the clients
     with FedNewton: one run for all strengths, and for the folds of a cross-validation
 
-The clients answer by questions (:mod:`flwr_fco.wire.questions`), so this is the same in process, over Ray and over a
-SuperLink.
+The clients answer by questions (:mod:`flwr_fco.messages.questions`), so this is the same in process, over Ray and
+over a SuperLink.
 """
 
 from __future__ import annotations
@@ -28,17 +28,21 @@ from scipy.optimize import minimize
 from flwr_fco.algorithms.contract.problem import LARGEST_CLAIM
 from flwr_fco.algorithms.contract.replies import Mean
 from flwr_fco.algorithms.newton.path import errors_of, models_of
+from flwr_fco.certificates import Request
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import log
 from flwr_fco.core.validation import NON_NEGATIVE, PART, checked
 from flwr_fco.errors import ConfigurationError, ProtocolError
+from flwr_fco.messages.arrays import model_record, model_vector
+from flwr_fco.messages.protocol import Answer
 from flwr_fco.regularizers.base import with_strength
 from flwr_fco.results import Number, Result, frame_of
-from flwr_fco.server.replies.metrics import centre_of
 from flwr_fco.simulation.simulate import simulate
 from flwr_fco.strategies import CompositeStrategy, FedNewton, Strengths, run_of
-from flwr_fco.wire.arrays import primal_record, primal_vector
-from flwr_fco.wire.questions import Answer
+from flwr_fco.strategies.output import centre_of
+from flwr_fco.strategies.questions import ask
+from flwr_fco.strategies.run import Run
+from flwr_fco.strategies.tables import Tables
 
 Matrix = NDArray[np.float64]
 
@@ -48,7 +52,7 @@ _QUESTIONS, _TOLERANCE = 100, 1e-11
 _ABOVE = 1e-6
 
 
-def strength_max(strategy: CompositeStrategy, grid: Grid) -> tuple[float, Vector]:
+def strength_max(run: Run) -> tuple[float, Vector]:
     """Return the smallest strength at which the solution is 0 wherever psi acts, from the clients' gradients.
 
     Arrays without psi, such as an intercept, are optimised first, with one question for each step of L-BFGS. The
@@ -56,8 +60,8 @@ def strength_max(strategy: CompositeStrategy, grid: Grid) -> tuple[float, Vector
 
     Parameters
     ----------
-    strategy : CompositeStrategy
-        A strategy that is prepared with a model.
+    run : Run
+        Of a strategy that is prepared with a model.
 
     Returns
     -------
@@ -70,15 +74,14 @@ def strength_max(strategy: CompositeStrategy, grid: Grid) -> tuple[float, Vector
     ConfigurationError
         If psi has no such strength, no client answers, or the gradient at 0 is 0 (as in a deep network).
     """
-    run = run_of(strategy)
-    psi, layout, inquiry = run.problem.psi, run.plan.layout, run.inquiry
+    psi, size = run.problem.psi, run.problem.layout.size
+    request = Request("gradient", {}, ("loss",), {"gradient": (size,)})
     acts = ~psi.free_coordinates()
-    w = np.where(acts, 0.0, run.algorithm.retrieve(run.problem, run.state))
+    w = np.where(acts, 0.0, run.method.retrieve(run.problem, run.state))
 
     def loss_and_gradient(free: Vector) -> tuple[float, Vector]:
         w[~acts] = free
-        shapes = {"gradient": (layout.size,)}
-        answers = inquiry.ask(grid, inquiry.question("gradient", w), wanted=("loss",), shapes=shapes)
+        answers = ask(run, request, w)
         if not answers:
             raise ConfigurationError("no client has answered, so no strength follows; the reasons are in `left_out`")
         told[:] = answers
@@ -89,7 +92,7 @@ def strength_max(strategy: CompositeStrategy, grid: Grid) -> tuple[float, Vector
             return sum(weight * loss for weight, loss in zip(weights, losses, strict=True)), gradient[~acts]
         return centre_of(run.mean)(losses, weights), gradient[~acts]
 
-    gradient, told = np.zeros(layout.size), list[Answer]()
+    gradient, told = np.zeros(size), list[Answer]()
     if acts.all():
         loss_and_gradient(np.zeros(0))
     else:
@@ -102,7 +105,7 @@ def strength_max(strategy: CompositeStrategy, grid: Grid) -> tuple[float, Vector
     largest, *others = (psi.strength_max(np.where(acts, own, 0.0)) for own in slopes)
     own = sorted((strength, str(answer.partition)) for strength, answer in zip(others, told, strict=True))
     limit = LARGEST_CLAIM * own[(len(own) - 1) // 2][0]
-    if strategy.bounds.max_ratio is not None and 0.0 < limit < largest:
+    if run.options.bounds.max_ratio is not None and 0.0 < limit < largest:
         text = "The path begins at %.4g, ten times the clients' median, not at %.4g: that of partition %s is %.4g"
         log(WARNING, text, limit, largest, own[-1][1], own[-1][0])
         largest = limit
@@ -112,7 +115,7 @@ def strength_max(strategy: CompositeStrategy, grid: Grid) -> tuple[float, Vector
     return largest, w
 
 
-def held_out_losses(strategy: CompositeStrategy, grid: Grid, w: Vector) -> dict[int | None, tuple[float, float]]:
+def held_out_losses(run: Run, w: Vector) -> dict[int | None, tuple[float, float]]:
     """Return each node's number of held-out examples, and the loss on them.
 
     Where most clients have data apart from their training data, those that have none are left out.
@@ -122,9 +125,8 @@ def held_out_losses(strategy: CompositeStrategy, grid: Grid, w: Vector) -> dict[
     ConfigurationError
         If no client answers, or most clients have no data apart from their training data.
     """
-    inquiry = run_of(strategy).inquiry
-    names, question = ("loss", "held-out"), inquiry.question("validation", w)
-    answers = inquiry.ask(grid, question, wanted=names, agreed=("held-out",), check=_check_held_out)
+    names = ("loss", "held-out")
+    answers = ask(run, Request("validation", {}, names, agreed=("held-out",), check=_check_held_out), w)
     if not answers:
         raise ConfigurationError("no client has answered, so nothing is validated; the reasons are in `left_out`")
     without = [f"partition {answer.partition}" for answer in answers if not answer.numbers["held-out"]]
@@ -372,28 +374,34 @@ class StrengthPath:
             return self._all_at_once(grid, initial_arrays, num_rounds, timeout, options)
         if options.get("resume") is not None:
             raise ConfigurationError(f"resume={options['resume']!r} goes on with one run, and a path has many")
-        strategy, before = self.strategy, self.strategy.regularizer
+        strategy, before = self.strategy, (self.strategy.regularizer, self.strategy.tables)
         results, models, losses = [], [], []
         try:
-            run = run_of(strategy)
-            run.prepare(initial_arrays)
+            # Asked once for all runs.
+            strategy.tables = strategy.tables or Tables()
+            run = self._prepared(grid, initial_arrays, timeout)
             strengths, arrays = self.strengths, initial_arrays
             if strengths is None:
-                largest, w = strength_max(strategy, grid)
+                largest, w = strength_max(run)
                 # At exactly this strength an entry is on the edge: rounding would let it in.
                 strengths = self.strengths_below(largest * (1.0 + _ABOVE))
-                arrays = primal_record(run.plan.layout, w, run.pass_through_arrays)
+                arrays = model_record(run.problem.layout, w, run.passed)
             for strength in strengths:
-                strategy.regularizer = with_strength(before, strength)
+                strategy.regularizer = with_strength(before[0], strength)
                 results.append(strategy.start(grid, arrays, num_rounds, timeout, **options))
                 arrays = results[-1].arrays
-                models.append(primal_vector(run.plan.layout, arrays)[0])
+                models.append(model_vector(run.problem.layout, arrays)[0])
                 if self.validate:
-                    losses.append(held_out_losses(strategy, grid, models[-1]))
+                    losses.append(held_out_losses(run_of(strategy), models[-1]))
                 log(INFO, "Strength %.4g: %s not zero", strength, np.count_nonzero(models[-1]))
             return self._path(strengths, results, models, _errors_of(losses, run.mean) if losses else None)
         finally:
-            strategy.regularizer = before
+            strategy.regularizer, strategy.tables = before
+
+    def _prepared(self, grid: Grid, arrays: ArrayRecord, timeout: float) -> Run:
+        run = self.strategy.prepare(arrays)
+        run.grid, run.timeout = grid, timeout
+        return run
 
     def _all_at_once(
         self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int, timeout: float, options: Mapping[str, Any]
@@ -404,13 +412,12 @@ class StrengthPath:
         try:
             own = {"num": self.num_strengths, "ratio": self.ratio, "values": self.strengths, "folds": self.cv}
             strategy.strengths = replace(before or Strengths(), **own)
-            run = run_of(strategy)
             if self.validate and self.cv is None:
                 # Before the run: clients may have no data to validate on.
-                run.prepare(initial_arrays)
-                held_out_losses(strategy, grid, run.algorithm.retrieve(run.problem, run.state))
+                run = self._prepared(grid, initial_arrays, timeout)
+                held_out_losses(run, run.point)
             result = strategy.start(grid, initial_arrays, num_rounds, timeout, **options)
-            state, layout = run.state, run.plan.layout
+            run, state = run_of(strategy), strategy.state
             models, gaps = models_of(state)
             if not run.finished():
                 raise ConfigurationError(
@@ -420,16 +427,16 @@ class StrengthPath:
                 )
             errors = state.held_out
             if self.cv is None:
-                losses = [held_out_losses(strategy, grid, w) for w in models] if self.validate else []
+                losses = [held_out_losses(run, w) for w in models] if self.validate else []
                 errors = _errors_of(losses, run.mean) if losses else None
-            records = [primal_record(layout, w, run.pass_through_arrays) for w in models]
+            records = [model_record(run.problem.layout, w, run.passed) for w in models]
             results = [replace(result, arrays=record) for record in records]
             return self._path(state.strengths.tolist(), results, models, errors, gaps)
         finally:
             strategy.strengths = before
 
     def _path(self, strengths: Any, results: Any, models: Any, errors: Matrix | None, gaps: Any = None) -> PathResult:
-        layout, nothing = run_of(self.strategy).plan.layout, np.full((3, len(models)), math.nan)
+        layout, nothing = run_of(self.strategy).problem.layout, np.full((3, len(models)), math.nan)
         counts = [int(np.count_nonzero(w[layout.regularized_mask()])) for w in models]
         of_losses = (nothing if errors is None else errors).tolist()
         columns = strengths, results, counts, *of_losses, gaps or nothing[0].tolist()

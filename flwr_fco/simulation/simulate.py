@@ -1,4 +1,4 @@
-"""`simulate`: runs a strategy and a ClientApp in this process."""
+"""`simulate`: runs a strategy with its clients in this process, or on Ray actors."""
 
 from __future__ import annotations
 
@@ -16,18 +16,14 @@ from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
 
 from flwr_fco.algorithms.contract.graph import Graph
-from flwr_fco.client_apps.training import forget_objectives
+from flwr_fco.client_apps.client import forget_objectives
 from flwr_fco.core.computing import single_threaded_blas
-from flwr_fco.core.logs import log
+from flwr_fco.core.logs import log, quiet
 from flwr_fco.core.validation import AT_LEAST_ONE, NATURAL, checked, takes
 from flwr_fco.errors import ConfigurationError, RunInterrupted
-from flwr_fco.server.options import check_options
-from flwr_fco.server.strategy import CompositeStrategy
-from flwr_fco.simulation.grid import InProcessGrid
-from flwr_fco.simulation.processes import Processes
-from flwr_fco.simulation.ray_actors import RayActors
-from flwr_fco.simulation.workers import WorkerGrid, Workers
-from flwr_fco.wire import flower as _flower
+from flwr_fco.simulation.grid import InProcessGrid, identity
+from flwr_fco.simulation.ray_grid import RayGrid
+from flwr_fco.strategies.strategy import CompositeStrategy
 
 #: Number of nodes from which on the answers of a round are many objects.
 _MANY = 256
@@ -51,14 +47,14 @@ def simulate(
     progress: bool | None = None,
     verbose: bool = False,
     on_interrupt: Literal["return", "raise"] = "return",
-    engine: Literal["in-process", "processes", "ray"] | Workers = "in-process",
+    engine: Literal["in-process", "ray"] = "in-process",
     workers: int | None = None,
     address: str | None = None,
     num_cpus: float = 1.0,
     num_gpus: float = 0.0,
     **start_options: Any,
 ) -> Result:
-    """Run a strategy with its clients in this process, in worker processes, or on a Ray cluster.
+    """Run a strategy with its clients in this process, or on a Ray cluster.
 
     The same Strategy and ClientApp run unchanged in Flower's simulation and in a deployment, with bit-identical
     results.
@@ -94,11 +90,9 @@ def simulate(
     on_interrupt : {"return", "raise"}, default "return"
         What Ctrl-C does if the strategy is from this package: return the result so far, with a warning, or raise
         :class:`flwr_fco.errors.RunInterrupted` with that ``result``, for scripts that must not continue.
-    engine : {"in-process", "processes", "ray"} or Workers, default "in-process"
-        Where the clients run (docs/how-to/performance.md compares the engines). ``"processes"``: in worker processes,
-        each of which loads the data of its own clients once. ``"ray"``: likewise in Ray actors. Or workers shared by
-        several runs: :class:`flwr_fco.simulation.Processes`, :class:`flwr_fco.simulation.RayActors`. Results are
-        bit-identical on every engine.
+    engine : {"in-process", "ray"}, default "in-process"
+        Where the clients run. ``"ray"``: on Ray actors, each of which loads the data of its own clients once. Results
+        are bit-identical.
     workers : int, optional
         Number of workers; by default the number of cores.
     address : str, optional
@@ -149,19 +143,19 @@ def simulate(
     checked("evaluate_fn", evaluate_fn, EvaluateFunction | None)
     checked("node_config", node_config, Callable[[int], Mapping[str, Any]] | None)
     _check_samples(strategy, num_nodes)
+    _check_engine(engine, workers, address, num_cpus, num_gpus)
     start, evaluate = _as_record(initial_arrays), _every(evaluate_every, num_rounds, evaluate_fn)
     start_options |= {"train_config": train_config, "evaluate_config": evaluate_config, "evaluate_fn": evaluate}
     show = sys.stderr.isatty() if progress is None else progress
     options: Any = {"run_config": run_config, "node_config": node_config, "raise_errors": raise_errors}
     try:
         with ExitStack() as stack:
-            pool = _workers(stack, engine, workers, address, num_cpus, num_gpus)
-            if pool is None:
-                grid = InProcessGrid(client_app, num_nodes, **options)
-            else:
-                grid = stack.enter_context(WorkerGrid(pool, client_app, num_nodes, **options))
-            stack.enter_context(_flower.identity(grid.run_id))
-            stack.enter_context(nullcontext() if verbose else _flower.quiet())
+            grid = InProcessGrid(client_app, num_nodes, **options)
+            if engine == "ray":
+                reserved: Any = {"workers": workers, "address": address, "num_cpus": num_cpus, "num_gpus": num_gpus}
+                grid = stack.enter_context(RayGrid(client_app, num_nodes, **options, **reserved))
+            stack.enter_context(identity(grid.run_id))
+            stack.enter_context(nullcontext() if verbose else quiet())
             stack.enter_context(single_threaded_blas())
             stack.enter_context(_old_objects_aside() if num_nodes >= _MANY else nullcontext())
             stack.callback(forget_objectives, grid.run_id)
@@ -195,26 +189,16 @@ def _every(every: int, num_rounds: int, evaluate_fn: EvaluateFunction | None) ->
     return evaluate_sometimes
 
 
-def _workers(
-    stack: ExitStack, engine: Any, workers: Any, address: Any, num_cpus: float, num_gpus: float
-) -> Workers | None:
-    """Return the workers of an engine; workers that are started here end with the run."""
-    if isinstance(engine, Workers):
-        return engine
-    checked("engine", engine, Literal["in-process", "processes", "ray"])
+def _check_engine(engine: Any, workers: Any, address: Any, num_cpus: float, num_gpus: float) -> None:
+    checked("engine", engine, Literal["in-process", "ray"])
     checked("workers", workers, int | None)
-    if engine != "ray" and (num_cpus, num_gpus) != (1, 0):
-        what = f"num_cpus={num_cpus}, num_gpus={num_gpus} with engine={engine!r}, which reserves nothing"
-        raise ConfigurationError(f"{what}; give engine='ray'")
-    if engine == "processes":
-        return stack.enter_context(Processes(workers))
-    if engine == "ray":
-        reserved = {"num_cpus": num_cpus, "num_gpus": num_gpus}
-        return stack.enter_context(RayActors(workers, address=address, **reserved))
-    if workers is not None or address is not None:
-        what = f"workers={workers}, address={address!r} with engine='in-process', which has none"
-        raise ConfigurationError(f"{what}; give engine='processes', or engine='ray' with an address")
-    return None
+    given = {"workers": workers, "address": address, "num_cpus": num_cpus, "num_gpus": num_gpus}
+    of_ray = [f"{name}={given[name]!r}" for name, value in _WITHOUT_RAY.items() if given[name] != value]
+    if engine != "ray" and of_ray:
+        raise ConfigurationError(f"{', '.join(of_ray)} with engine='in-process', which has none; give engine='ray'")
+
+
+_WITHOUT_RAY = {"workers": None, "address": None, "num_cpus": 1.0, "num_gpus": 0.0}
 
 
 def _as_record(arrays: ArrayRecord | Mapping[str, NDArray[Any] | Array]) -> ArrayRecord:
@@ -270,6 +254,14 @@ def _check_kinds(strategy: Any, client_app: Any, initial_arrays: Any) -> None:
     if isinstance(strategy, type) or not callable(getattr(strategy, "start", None)):
         what = f"strategy={_called(strategy)}"
         raise ConfigurationError(f"{what}; expected a Strategy, such as FedDualAvg(regularizer=L1(0.1), client_lr=0.1)")
+    inner = getattr(strategy, "strategy", None)
+    name, theirs = type(inner).__name__, type(strategy).__name__
+    if isinstance(inner, CompositeStrategy) and not inner._unmodified and theirs.startswith("DifferentialPrivacy"):
+        raise ConfigurationError(
+            f"{theirs} clips differences of models and adds noise to their mean, and the clients of {name} send "
+            f"increments of a dual: its differential-privacy claim would be void. Give {name} privacy=GaussianDP(...), "
+            'or client="unmodified" with clients of FedAvg'
+        )
     # Any callable that takes a message and a context is accepted.
     if isinstance(client_app, type) or not callable(client_app) or not takes(client_app, 2):
         what = f"client_app={_called(client_app)}; expected a ClientApp"
@@ -286,10 +278,7 @@ def _called(value: Any) -> str:
 
 def _check_samples(strategy: Strategy, num_nodes: int) -> None:
     """Refuse a strategy that would wait for nodes that cannot come."""
-    mixing = None
-    if isinstance(strategy, CompositeStrategy):
-        check_options(strategy)
-        mixing = getattr(strategy, "mixing", None)
+    mixing = getattr(strategy, "mixing", None)
     # Of a topology that was given; one that has a name only has as many as there are.
     rows = 0 if mixing is None else getattr(Graph(mixing).mixing, "num_nodes", 0)
     if rows > num_nodes:

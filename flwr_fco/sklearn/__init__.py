@@ -12,9 +12,10 @@ client's order, which ``predict`` expects. The objective functions are scikit-le
     FederatedCoxRegression        -1/n log partial likelihood + alpha (l1_ratio ||w||_1 + (1 - l1_ratio)/2 ||w||^2)
 
 The clients evaluate loss, gradient and a block of the Hessian (:class:`flwr_fco.strategies.FedNewton`): about a dozen
-rounds to a certified duality gap, however the data are distributed, after one in which they say how many rows they have
-and their loss at 0. No array holds the rows of all clients, and none has a row and a column for each feature. In a
-deployment ``model.client_app(load)`` is a site's ClientApp, and ``model.fit(grid, features=...)`` the ServerApp's part.
+rounds to a certified duality gap, however the data are distributed, after two questions: what their tables are, and how
+many rows they have and their loss at 0. No array holds the rows of all clients, and none has a row and a column for
+each feature. In a deployment ``model.client_app(load)`` is a site's ClientApp, and ``model.fit(grid, features=...)``
+the ServerApp's part.
 """
 
 from flwr_fco.inference import Intervals

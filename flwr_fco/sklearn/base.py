@@ -15,23 +15,30 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
 
+from flwr_fco.certificates import Request
 from flwr_fco.client_apps import Disclosure
 from flwr_fco.client_apps import client_app as make_app
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.schema import DEVIATIONS, MASS, MEANS, MOMENTS, VARIANCES, Names, digests_of, names_of
+from flwr_fco.core.schema import MASS, MEANS, MOMENTS, VARIANCES, Names, names_of
 from flwr_fco.core.validation import AT_LEAST_ONE, FRACTION, NON_NEGATIVE, POSITIVE, checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.inference import Intervals
-from flwr_fco.inference.federated import CLASSES, SQUARES, TIMES, reasons_of
+from flwr_fco.inference.federated import CLASSES, SQUARES, TIMES, prepared, reasons_of
+from flwr_fco.messages.protocol import Answer, Described
 from flwr_fco.objectives import LeastSquares, Logistic, Objective, SiteIntercept
-from flwr_fco.objectives._linear import LinearModel
 from flwr_fco.objectives.design import Design, is_sparse, refuse_text
 from flwr_fco.objectives.site_intercept import check_site_rows, name_idle
 from flwr_fco.regularizers import Regularizer
 from flwr_fco.sklearn import reading
 from flwr_fco.sklearn.reports import Judges, Summary, simulated, summary_of
-from flwr_fco.sklearn.solving import FEW, Solves
-from flwr_fco.strategies import FedNewton, Strengths, run_of
+from flwr_fco.sklearn.solving import FEW, Sites, Solves
+from flwr_fco.strategies import Everyone, FedNewton, Strengths
+from flwr_fco.strategies.nodes import ASKING, Nodes
+from flwr_fco.strategies.questions import ask
+from flwr_fco.strategies.tables import Tables
+
+#: Seconds to wait for the sites' answers before the fit.
+_TIMEOUT = 3600.0
 
 
 # Dataclasses, because scikit-learn takes an estimator's parameters from the signature of its constructor: each is
@@ -311,7 +318,6 @@ class Federated(Judges, Solves):
 
     def _run(self, objectives: Sequence[Objective], split: reading.Parts, outputs: int) -> tuple[Vector, Vector]:
         """Train in this process; return coefficients of shape (d, outputs) and intercepts of shape (outputs,)."""
-        self._questions = 1
         d, masses = split.features[0].shape[1], [float(weights.sum()) for weights in split.weights]
         self._factors = reading.factors_of(self.penalty_factor, getattr(self, "feature_names_in_", ()), d)
         if not isinstance(self.cv, int | Strengths | None):
@@ -326,73 +332,70 @@ class Federated(Judges, Solves):
             parts = zip(told, objectives, strict=True)
             moments = [(weight, *f.moments()) for (weight, *_), f in parts]  # type: ignore[attr-defined]
             self._scales = reading.scales_of(moments)
-        more = {"weighting": dict(enumerate(masses)) if split.weighted else "examples", "min_available_nodes": 1}
-        run = partial(simulated, [_compared(objective) for objective in objectives])
+        # The rows are here, and their columns have been compared.
+        sites = Sites(1, Tables(settled=True), dict(enumerate(masses)) if split.weighted else None)
+        run = partial(simulated, objectives)
         count = sum(objective.num_examples for objective in objectives)
-        return self._solved(told, more, run, self._start(d, outputs), outputs, total, count)
+        return self._solved(told, sites, run, self._start(d, outputs), outputs, total, count)
 
     def _run_over(self, grid: Any, features: Any, outputs: int) -> tuple[Vector, Vector]:
         """Train where the data are; return coefficients of shape (d, outputs) and intercepts of shape (outputs,)."""
         self._check_settings()
-        self._questions = 1
-        if features is None:
-            features = self._names_at(grid)
-        names = [] if isinstance(features, Real) else list(features)
         whole = isinstance(features, Integral) and not isinstance(features, bool)
+        names = [] if features is None or isinstance(features, Real) else list(features)
+        tables = self._tables_at(grid, None) if features is None else None
+        if tables is not None:
+            if tables.columns is None:
+                what = "no site names its columns, as arrays do not"
+                raise ConfigurationError(f"{what}: say how many there are, features=30, or their names")
+            names, tables.own = list(tables.columns), tables.own._replace(columns=tables.columns)
         d = int(features) if whole else len(names)
         if d < 1:
             what = f"features={features!r}; expected the names of the sites' columns in their order"
             raise ConfigurationError(f"{what}, how many there are, or None, which asks the sites")
         self._factors, self._sites = reading.factors_of(self.penalty_factor, names, d), []
+        tables = tables or self._tables_at(grid, names_of(names))
+        tables.compare(d)
         start = self._start(d, outputs)
-        # Of this strategy only the question is needed, about the loss at 0 and the sites' columns.
-        asking = self._asking()
-        asking.prepare(start)
-        asking.mail.schemas.own = (names_of(names), self._names_of_classes())
-        numbers, shapes = {DEVIATIONS: 1.0, MASS: 1.0}, {"gradient": (asking.plan.layout.size,), DEVIATIONS: (d,)}
-        if self.standardize:
-            numbers, shapes = {**numbers, MOMENTS: 1.0}, {**shapes, MEANS: (d,), VARIANCES: (d,)}
-        answers = self._answers(asking, grid, numbers, shapes)
+        answers = self._answers(grid, tables, start, d)
         if self.without_ is not None:
             left_out = reading.place_of(self.without_, [answer.partition for answer in answers])
             answers = [answer for place, answer in enumerate(answers) if place != left_out]
             grid = reading.SomeNodes(grid, [answer.node_id for answer in answers])
-        more = dict[str, Any](min_available_nodes=len(answers))
         rows = math.fsum(answer.examples for answer in answers)
         total = math.fsum(masses := reading.masses_of(answers))
         answers = [own._replace(weight=mass / total) for own, mass in zip(answers, masses, strict=True)]
         weighted = any(mass != own.examples for own, mass in zip(answers, masses, strict=True))
         self._check_weighted(weighted)
-        if weighted:
-            more["weighting"] = {own.partition: mass for own, mass in zip(answers, masses, strict=True)}
+        weights = {own.partition: mass for own, mass in zip(answers, masses, strict=True)} if weighted else None
         told = [(answer.weight, answer.numbers["loss"], answer.vectors["gradient"]) for answer in answers]
         self._scales = self._scales_of(answers, names or range(d)) if self.standardize else None
         self.n_features_in_ = d
         self.__dict__.pop("feature_names_in_", None)
         if names:
             self.feature_names_in_ = np.array(names, dtype=object)
-        self._on_trust = any(digests_of(answer.schema)[0] == 0 for answer in answers)
+        self._on_trust = not tables.all_named
         sites = [f"partition {answer.partition}" for answer in answers]
         self._check_sites({site: int(answer.examples) for site, answer in zip(sites, answers, strict=True)})
         self._name_idle(sites, told)
-        deviations = {site: answer.vectors[DEVIATIONS] for site, answer in zip(sites, answers, strict=True)}
-        reading.warn_of_units(deviations, self._names(d))
 
         def run(runs: Any, *begin: Any) -> Any:
             return runs.start(grid, *begin)
 
-        return self._solved(told, more, run, start, outputs, total, rows)
+        return self._solved(told, Sites(len(answers), tables, weights), run, start, outputs, total, rows)
 
-    def _asking(self) -> Any:
-        """Return the run of a strategy that only asks the sites."""
-        return run_of(FedNewton(min_available_nodes=self.num_clients, **FEW))
-
-    def _answers(self, asking: Any, grid: Any, numbers: dict[str, float], shapes: dict[str, Any]) -> list[Any]:
-        """Ask all sites about their loss at 0 and their columns."""
-        question = asking.inquiry.question("gradient", np.zeros(asking.plan.layout.size), numbers)
-        answers: list[Any] = asking.inquiry.ask(grid, question, wanted=("loss", MASS), shapes=shapes)
+    def _answers(self, grid: Any, tables: Tables, start: Any, d: int) -> list[Answer]:
+        """Ask all sites about their loss at 0, and what standardises their columns."""
+        strategy = FedNewton(min_available_nodes=self.num_clients, **FEW)
+        strategy.tables = tables
+        run = prepared(strategy, grid, start, _TIMEOUT)
+        size, numbers, shapes = run.problem.layout.size, {MASS: 1.0}, {}
+        if self.standardize:
+            numbers, shapes = {**numbers, MOMENTS: 1.0}, {MEANS: (d,), VARIANCES: (d,)}
+        request = Request("gradient", numbers, ("loss", MASS), {"gradient": (size,), **shapes})
+        answers = ask(run, request, np.zeros(size))
         if len(answers) < self.num_clients:
-            raise self._too_few(len(answers), reasons_of(asking))
+            raise self._too_few(len(answers), reasons_of(run))
         return answers
 
     def _too_few(self, answers: int, reasons: Sequence[str]) -> ConfigurationError:
@@ -422,27 +425,22 @@ class Federated(Judges, Solves):
         reading.check_scales(scales, moments, [f"partition {answer.partition}" for answer in answers], names)
         return scales
 
-    def _names_at(self, grid: Any) -> Names:
-        """Ask the sites for the names of their columns, in one more message to each; return those of most sites."""
-        mail = self._asking().mail
-        nodes = mail.nodes.sample(grid, 0, 0, 1.0, 1, self.num_clients)
-        names: Names
-        names, failed = mail.schemas.usual_columns(grid, nodes)
-        if names is None and failed:
+    def _tables_at(self, grid: Any, names: Names) -> Tables:
+        """Ask the sites what their tables are."""
+        nodes = Nodes(0, Everyone().node_timeout, asks=True).sample(grid, 0, ASKING, 1.0, 1, self.num_clients)
+        tables = Tables(Described(names, self._names_of_classes()))
+        failed = tables.ask(grid, nodes, _TIMEOUT)
+        if len(nodes) - len(failed) < self.num_clients:
             why = [f"partition {node.partition_id}: {reason}" for node, reason in failed.items()]
             raise self._too_few(len(nodes) - len(failed), why)
-        if names is None:
-            what = "no site names its columns, as arrays do not"
-            raise ConfigurationError(f"{what}: say how many there are, features=30, or their names")
-        self._questions = 2
-        return names
+        return tables
 
     def _app(self, load: Any, order: Sequence[str] | None, disclosure: Disclosure | None, *classes: Any) -> Any:
         def objective_of(context: Any) -> Objective:
             X, y, weights, names = reading.read_site(load(context), order)
             objective: Objective = self._objective(X, self._targets(y), *classes, weights)
             objective.feature_names = names
-            return _compared(objective)
+            return objective
 
         return make_app(objective_of, disclosure=disclosure)
 
@@ -454,10 +452,3 @@ class Federated(Judges, Solves):
     def _names_of_classes(self) -> Names:
         """Return the classes as texts, by which sites are compared; None without classes."""
         return None
-
-
-def _compared(objective: Objective) -> Objective:
-    """Return an objective whose columns' units the fit has compared before round 1."""
-    if isinstance(objective, LinearModel):
-        objective.tells_units = False
-    return objective

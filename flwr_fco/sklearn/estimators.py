@@ -27,6 +27,7 @@ from flwr_fco.regularizers import Regularizer
 from flwr_fco.sklearn.base import Federated
 from flwr_fco.sklearn.reading import are_parts, as_table, is_grid
 from flwr_fco.sklearn.reports import class_names
+from flwr_fco.sklearn.solving import Sites
 
 
 @dataclass(repr=False, eq=False)
@@ -72,7 +73,7 @@ class FederatedElasticNet(RegressorMixin, Federated):  # type: ignore[misc]
     intercept_ : float
         Intercept; 0 without one, NaN where each client has its own.
     n_iter_ : int
-        Number of rounds: messages to each client, the one before round 1 included.
+        Number of rounds: messages to each client, but for the first, which asks what its table is.
     duality_gap_ : float
         Bound on how far the objective is above the optimum, from the clients' sums; NaN without a penalty, or with a
         factor of 0.
@@ -146,7 +147,7 @@ class FederatedLasso(FederatedElasticNet):
     intercept_ : float
         Intercept; 0 without one, NaN where each client has its own.
     n_iter_ : int
-        Number of rounds: messages to each client, the one before round 1 included.
+        Number of rounds: messages to each client, but for the first, which asks what its table is.
     duality_gap_ : float
         Bound on how far the objective is above the optimum, from the clients' sums; NaN without a penalty, or with a
         factor of 0.
@@ -220,7 +221,7 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
     intercept_ : ndarray, shape (k,), or (1,) for two classes
         Intercept; 0 without one, NaN where each client has its own.
     n_iter_ : int
-        Number of rounds: messages to each client, the one before round 1 included.
+        Number of rounds: messages to each client, but for the first, which asks what its table is.
     duality_gap_ : float
         Bound on how far the objective is above the optimum, from the clients' sums; NaN without a penalty, or with a
         factor of 0.
@@ -445,7 +446,7 @@ class FederatedCoxRegression(Federated):
     coef_ : ndarray, shape (d,)
         Coefficients: logarithms of hazard ratios.
     n_iter_ : int
-        Number of rounds: messages to each client, the one before round 1 included.
+        Number of rounds: messages to each client, but for the first, which asks what its table is.
     duality_gap_ : float
         Bound on how far the objective is above the optimum, from the clients' sums; NaN without a penalty, or with a
         factor of 0.
@@ -572,11 +573,11 @@ class FederatedCoxRegression(Federated):
         times, events, entry, strata = y.T
         return CoxRegression(X, times, events, ties=self.ties, entry=entry, strata=strata, sample_weight=weights)
 
-    def _strategy(self, psi: Regularizer, told: list[tuple[float, float, Vector]], outputs: int, **more: Any) -> Any:
+    def _strategy(self, psi: Regularizer, told: list[tuple[float, float, Vector]], outputs: int, sites: Sites) -> Any:
         if not any(weight * loss > 0.0 for weight, loss, _ in told):
             what = "there is no event at which anybody else of the same client and stratum is at risk"
             raise ConfigurationError(f"{what}, so there is nothing to fit; events are 1 and censored rows 0")
-        return super()._strategy(psi, told, outputs, **more)
+        return super()._strategy(psi, told, outputs, sites)
 
 
 def _fields_of(y: Any) -> tuple[list[NDArray[Any]], dict[str, NDArray[Any]], str]:

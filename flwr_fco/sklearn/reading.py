@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_array, check_consistent_length, colum
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import printable
-from flwr_fco.core.schema import MASS, Names, difference, differing_units, is_missing, listed, names_of
+from flwr_fco.core.schema import MASS, Names, Scales, difference, is_missing, listed, names_of
 from flwr_fco.errors import ConfigurationError, PublicError
 from flwr_fco.objectives.design import is_sparse, refuse_text
 from flwr_fco.regularizers import L1, ElasticNet, L2Squared, Regularizer, Zero
@@ -225,7 +225,7 @@ def place_of(without: Any, sites: Sequence[Any]) -> int:
 class SomeNodes:
     """Some of the nodes of a grid."""
 
-    def __init__(self, grid: Any, nodes: Sequence[int]) -> None:
+    def __init__(self, grid: Any, nodes: Sequence[Any]) -> None:
         self._grid, self._nodes = grid, list(nodes)
 
     def get_node_ids(self) -> list[int]:
@@ -389,6 +389,8 @@ def check_scales(
 
 def warn_of_units(deviations: Mapping[str, Vector], names: Sequence[str]) -> None:
     """Warn of columns that seem to have other units at some sites."""
-    text = differing_units(deviations, names)
-    if text:
+    scales = Scales(len(names))
+    for site, own in deviations.items():
+        scales.add(site, own)
+    if text := scales.differing(names):
         warnings.warn(text, UserWarning, stacklevel=4)

@@ -18,12 +18,14 @@ from flwr_fco.core.schema import names_of
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.inference.federated import COMPARED, ESTIMATED, SQUARES, Kind, Table
 from flwr_fco.inference.quality import Found, Judged
+from flwr_fco.messages.protocol import Described
 from flwr_fco.objectives.base import Objective
 from flwr_fco.results import frame_of
 from flwr_fco.simulation import simulate
 from flwr_fco.sklearn.reading import is_grid
 from flwr_fco.sklearn.solving import FEW
 from flwr_fco.strategies import FedNewton
+from flwr_fco.strategies.tables import Tables
 
 
 def aligned_columns(rows: list[dict[str, Any]]) -> list[str]:
@@ -233,9 +235,11 @@ def _judged(model: Any, X: Any, y: Any, groups: Any) -> Found:
     start, own = model._start(model.n_features_in_, 1), FedNewton(min_available_nodes=1, **FEW)
     if is_grid(X):
         own.min_available_nodes = model.num_clients
-        names = names_of(getattr(model, "feature_names_in_", None)), model._names_of_classes()
-        return Judged(own, model._kind, point, names).start(X, start, 1)
-    # A copy, because a fitted model is not changed.
+        names = names_of(getattr(model, "feature_names_in_", None))
+        own.tables = Tables(Described(names, model._names_of_classes()))
+        return Judged(own, model._kind, point).start(X, start, 1)
+    # The rows are here, and are compared as those of a fit; a copy, because a fitted model is not changed.
+    own.tables = Tables(settled=True)
     other, extra = copy.copy(model), (model.classes_,) if hasattr(model, "classes_") else ()
     parts = other._parts(X, y, None, groups, reset=False)
     objectives = [model._objective(*pair, *extra) for pair in zip(parts.features, parts.y, strict=True)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
@@ -20,6 +20,7 @@ from flwr_fco.regularizers import L2Squared, Regularizer, Zero
 from flwr_fco.regularizers.base import with_strength
 from flwr_fco.simulation.fit_path import StrengthPath
 from flwr_fco.strategies import FedNewton, Strengths, proved_zero, run_of
+from flwr_fco.strategies.tables import Tables
 
 #: Relative duality gap above which a fit is not solved, even if no step lowers the objective by more than rounding.
 _SOLVED = 1e-9
@@ -35,6 +36,24 @@ FEW: dict[str, Any] = {"min_train_nodes": 1, "fraction_evaluate": 0.0}
 _LARGEST_BLOCK = 2048
 
 
+class Sites(NamedTuple):
+    """What the runs of a fit know of the sites.
+
+    Parameters
+    ----------
+    number : int
+        How many there are.
+    tables : Tables
+        What they have said of their tables.
+    weights : dict of int to float, or None
+        What the rows of each partition weigh, if they have weights.
+    """
+
+    number: int
+    tables: Tables
+    weights: dict[int | None, float] | None
+
+
 class Solves(BaseEstimator):  # type: ignore[misc]
     """An estimator whose fit is a few runs over the same sites."""
 
@@ -46,7 +65,7 @@ class Solves(BaseEstimator):  # type: ignore[misc]
             start["intercept"] = Array(np.zeros(outputs))
         return start
 
-    def _strategy(self, psi: Regularizer, told: list[tuple[float, float, Vector]], outputs: int, **more: Any) -> Any:
+    def _strategy(self, psi: Regularizer, told: list[tuple[float, float, Vector]], outputs: int, sites: Sites) -> Any:
         """Return the strategy; `told` is each client's weight, and its loss and gradient at 0."""
         dense_solution = isinstance(psi, L2Squared | Zero) and told[0][2].size > _LARGEST_BLOCK
         if dense_solution and self._path is not None:
@@ -64,20 +83,23 @@ class Solves(BaseEstimator):  # type: ignore[misc]
                 null = at_zero
         tolerance = max(self.tol * null, np.finfo(np.float64).tiny)
         hessian: Literal["none", "block"] = "none" if dense_solution else "block"
-        return FedNewton(regularizer=psi, hessian=hessian, tolerance=tolerance, **FEW, **more)
+        options: dict[str, Any] = {"hessian": hessian, "tolerance": tolerance, "min_available_nodes": sites.number}
+        strategy = FedNewton(regularizer=psi, **options, **FEW)
+        strategy.site_weights, strategy.tables = sites.weights, sites.tables
+        return strategy
 
     def _solved(
-        self, told: Any, more: dict[str, Any], run: Any, start: Any, outputs: int, total: float, rows: float
+        self, told: Any, sites: Sites, run: Any, start: Any, outputs: int, total: float, rows: float
     ) -> tuple[NDArray[np.float64], Vector]:
         """Return the coefficients and intercepts of a run, at the strength of the cross-validation if there is one."""
         psi = self._penalty(self._strength(total) if self._path is None else 1.0, outputs)
-        strategy = self._strategy(psi, told, outputs, **more)
+        strategy = self._strategy(psi, told, outputs, sites)
         self._total, self._slopes = total, np.sum([weight * own[-outputs:] for weight, _, own in told], axis=0)
-        self._weighted = more.get("weighting", "examples") != "examples"
+        self._weighted = sites.weights is not None
         without = "" if self.without_ is None else f", without site {self.without_}"
         data = f"{rows:.0f} rows{', weighted' * self._weighted}, of {len(told)} sites{without}"
         rounds, tolerance = max(1, self.max_rounds - 1), strategy.tolerance
-        self.n_iter_ = self._questions
+        self.n_iter_ = 1
         names = self._names(self.n_features_in_)
         if self._intervals is not None:
             # Before the fit: what cannot be is refused at once.

@@ -1,4 +1,4 @@
-"""Strategies: the server half of every algorithm, subclasses of `flwr.serverapp.strategy.FedAvg`."""
+"""Strategies: the server half of every method, subclasses of `flwr.serverapp.strategy.FedAvg`."""
 
 from flwr_fco.algorithms.contract.choices import (
     Arrays,
@@ -16,20 +16,8 @@ from flwr_fco.algorithms.contract.choices import (
 )
 from flwr_fco.algorithms.restricted_gradient_tracking import Stage, theorem_stages
 from flwr_fco.core.validation import AT_LEAST_ONE, POSITIVE
-from flwr_fco.server.method import method_of
-from flwr_fco.server.options import (
-    EveryoneOptions,
-    GraphOptions,
-    MemoryOptions,
-    MinimiseOptions,
-    Rate,
-    RateOptions,
-    TrackerOptions,
-    WorkOptions,
-)
-from flwr_fco.server.strategy import CompositeStrategy, run_of
-from flwr_fco.strategies.dual_averaging import FedDA, FedDualAvg, FedDualAvgOSP
-from flwr_fco.strategies.gradient_tracking import (
+from flwr_fco.strategies.methods.dual_averaging import FedDA, FedDualAvg, FedDualAvgOSP
+from flwr_fco.strategies.methods.gradient_tracking import (
     DFedDA,
     DFedDAGT,
     DReFedDAGT,
@@ -38,14 +26,33 @@ from flwr_fco.strategies.gradient_tracking import (
     ReFedDAGT,
     Scaffold,
 )
-from flwr_fco.strategies.local_minimisation import DualFL, FedDR
-from flwr_fco.strategies.newton import FedNewton, proved_zero
-from flwr_fco.strategies.primal_averaging import FedAvgSubgradient, FedMid, FedMidOSP, FedMiP, FeDualEx, LocalSGD
+from flwr_fco.strategies.methods.local_minimisation import DualFL, FedDR
+from flwr_fco.strategies.methods.newton import FedNewton, proved_zero
+from flwr_fco.strategies.methods.primal_averaging import (
+    FedAvgSubgradient,
+    FedMid,
+    FedMidOSP,
+    FedMiP,
+    FeDualEx,
+    LocalSGD,
+)
+from flwr_fco.strategies.options import Options, Rate, strategy
+from flwr_fco.strategies.strategy import CompositeStrategy, MinimiseStrategy, StepStrategy, run_of
 from flwr_fco.work import Epochs, Minimise, Steps
+
+#: All strategies by name, for run configs and command lines.
+STRATEGIES: dict[str, type[CompositeStrategy]] = {
+    kind.__name__: kind
+    for kind in (
+        *(DFedDA, DFedDAGT, DReFedDAGT, DualFL, FeDualEx, FedAvgSubgradient, FedDA, FedDAGT, FedDR, FedDualAvg),
+        *(FedDualAvgOSP, FedMiP, FedMid, FedMidOSP, FedNewton, LocalSGD, MultistepReFedDAGT, ReFedDAGT, Scaffold),
+    )
+}
 
 __all__ = [
     "AT_LEAST_ONE",
     "POSITIVE",
+    "STRATEGIES",
     "Arrays",
     "Average",
     "Bounds",
@@ -57,7 +64,6 @@ __all__ = [
     "DualFL",
     "Epochs",
     "Everyone",
-    "EveryoneOptions",
     "FeDualEx",
     "FedAvgSubgradient",
     "FedDA",
@@ -69,34 +75,26 @@ __all__ = [
     "FedMid",
     "FedMidOSP",
     "FedNewton",
-    "GraphOptions",
     "Last",
     "Ledger",
     "LocalSGD",
-    "MemoryOptions",
     "Minimise",
-    "MinimiseOptions",
+    "MinimiseStrategy",
     "MultistepReFedDAGT",
+    "Options",
     "Participation",
     "Rate",
-    "RateOptions",
     "ReFedDAGT",
     "Reference",
     "Scaffold",
     "Stage",
+    "StepStrategy",
     "Steps",
     "Strengths",
-    "TrackerOptions",
     "Trimmed",
     "Wire",
-    "WorkOptions",
-    "method_of",
     "proved_zero",
     "run_of",
+    "strategy",
     "theorem_stages",
 ]
-
-#: All strategies by name, for run configs and command lines.
-STRATEGIES: dict[str, type[CompositeStrategy]] = {
-    name: globals()[name] for name in __all__ if method_of(globals()[name]).algorithm is not None
-}

@@ -23,9 +23,8 @@ from contextlib import ExitStack
 from contextvars import ContextVar
 from dataclasses import asdict
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, NamedTuple, Self, cast
 
-import flwr.clientapp
 import numpy as np
 import torch
 from flwr.app import Context, Message
@@ -33,21 +32,30 @@ from numpy.typing import NDArray
 from torch import nn
 
 from flwr_fco.algorithms import dual_averaging
-from flwr_fco.algorithms.contract import ClientHalf, Disclosure, halves
-from flwr_fco.client_apps.app import Mod, checked_mods
+from flwr_fco.algorithms.contract import Disclosure
+from flwr_fco.client_apps.client import (
+    Limits,
+    Mod,
+    TaskApp,
+    as_it_leaves,
+    checked_mods,
+    half_of,
+    partition_of,
+    recall,
+    task_of,
+)
 from flwr_fco.client_apps.disclosed import recorded
-from flwr_fco.client_apps.quotas import Limits
-from flwr_fco.client_apps.training import begin
-from flwr_fco.core.computing import check_time
+from flwr_fco.core.computing import random_generator
 from flwr_fco.core.validation import checked
 from flwr_fco.engines.client import as_sent
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.messages.boxes import PARTITION, TABLE
+from flwr_fco.messages.protocol import ClientState, MemoryLostError, Uplink
+from flwr_fco.messages.records import encode_uplink
 from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.regularizers import Zero
 from flwr_fco.torch import optim
 from flwr_fco.torch.state import Group, buffers_of, layout_of, load_buffers, seeded
-from flwr_fco.wire.envelope import HANDSHAKE, PlanMissingError, StateMissingError, missing_reply, partition_reply, reply
-from flwr_fco.wire.protocol import ClientState, Uplink
 from flwr_fco.work import Work
 
 #: What has an optimiser, by engine: its class, and the vector it starts from.
@@ -62,11 +70,11 @@ _INSTEAD = "use client_app with a flwr_fco.torch.TorchObjective, which takes eve
 _within_app: ContextVar[Limits | None] = ContextVar("flwr_fco_torch_app", default=None)
 
 
-class ClientApp(flwr.clientapp.ClientApp):
+class ClientApp(TaskApp):
     """Flower's ClientApp with handlers for flwr_fco's additional messages.
 
-    It tells the server the node's partition id, so that runs are reproducible, and reports a plan or state that is
-    missing after the node restarts, so that the server sends it again.
+    It tells the server the node's partition id, so that runs are reproducible, and reports that a node has lost its
+    memory, as after a restart, so that the server sends it again.
 
     Parameters
     ----------
@@ -74,8 +82,8 @@ class ClientApp(flwr.clientapp.ClientApp):
         Flower mods. Those for differential privacy are refused: they clip differences of models.
     limits : Limits, optional
         What a server may ask of this client; by default ``Limits()``. A message that exceeds the limits or cannot be
-        read raises an error that says why. The steps and seconds of your training loop are counted as it runs: the
-        optimiser step that exceeds ``max_steps`` or ``max_seconds`` raises.
+        read raises an error that says why. The steps of your training loop are counted as it runs: the optimiser step
+        that exceeds ``max_steps`` raises.
     disclosure : Disclosure, optional
         Only `min_rows`, for a training loop says of its data how many rows there are: an answer whose
         ``"num-examples"`` are fewer, or that has none, does not leave. With one, even ``Disclosure()``, each message is
@@ -88,8 +96,8 @@ class ClientApp(flwr.clientapp.ClientApp):
 
     Examples
     --------
-    >>> from flwr_fco.client_apps.quotas import Limits
-    >>> app = ClientApp(limits=Limits(max_seconds=60.0))
+    >>> from flwr_fco.client_apps import Limits
+    >>> app = ClientApp(limits=Limits(max_steps=1000))
     >>> @app.train()
     ... def train(message, context):
     ...     model = torch.nn.Linear(3, 2)
@@ -101,26 +109,27 @@ class ClientApp(flwr.clientapp.ClientApp):
     def __init__(
         self, *, mods: Sequence[Mod] | None = None, limits: Limits | None = None, disclosure: Disclosure | None = None
     ) -> None:
-        own = checked_mods(mods)
-        allowed = Limits() if limits is None else limits
-        discloses = _of_a_loop(disclosure)
+        answering = _Answering(Limits() if limits is None else limits, _of_a_loop(disclosure))
+        own = [*checked_mods(mods), answering]
+        super().__init__(own if disclosure is None else [recorded, *own])
 
-        def answering(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
-            token = _within_app.set(allowed)
-            try:
-                answer = call_next(message, context)
-            except (PlanMissingError, StateMissingError) as error:
-                return missing_reply(message, error)
-            finally:
-                _within_app.reset(token)
-            _check_rows(answer, message, discloses)
-            return answer
 
-        super().__init__(mods=[*own, answering] if disclosure is None else [recorded, *own, answering])
+class _Answering(NamedTuple):
+    """The innermost mod, which other processes can be sent: it holds what the client's owner allows."""
 
-        @self.query("partition")
-        def partition(message: Message, context: Context) -> Message:
-            return reply(message, partition_reply(context))
+    limits: Limits
+    disclosure: Disclosure
+
+    def __call__(self, message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
+        token = _within_app.set(self.limits)
+        try:
+            answer = call_next(message, context)
+        except MemoryLostError:
+            return Message(encode_uplink(None), reply_to=message)
+        finally:
+            _within_app.reset(token)
+        _check_rows(answer, message, self.disclosure)
+        return answer
 
 
 def _of_a_loop(disclosure: Disclosure | None) -> Disclosure:
@@ -139,7 +148,7 @@ def _check_rows(answer: Message, message: Message, disclosure: Disclosure) -> No
     """Refuse an answer about fewer rows than the client's owner allows, or about rows that it does not count."""
     # A handler that returns nothing is silent in Flower.
     silent, kind = cast(Any, answer) is None, message.metadata.message_type
-    if disclosure.min_rows is None or kind == HANDSHAKE or silent or answer.has_error():
+    if disclosure.min_rows is None or kind in (PARTITION, TABLE) or silent or answer.has_error():
         return
     counts = [record["num-examples"] for record in answer.content.metric_records.values() if "num-examples" in record]
     what = f"an answer to {kind!r:.80}"
@@ -210,17 +219,17 @@ class LocalTraining:
             )
         self.model, self._momentum, self._limits = model, momentum, limits
         self._stack = ExitStack()
-        self._task = begin(message, context, limits, as_sent=True)
-        self._downlink, self._state = self._task.downlink, self._task.state
-        limits.check_downlink(self._downlink, None)
-        plan = self._downlink.plan
-        self._half = halves().get(plan.solver, ClientHalf)
+        self._round, self._downlink = task_of(message, limits, as_sent=True)
+        self._message, self._context, plan = message, context, self._downlink.plan
+        limits.check_plan(plan)
+        limits.check(self._downlink, None)
+        self._state = recall(context, self._downlink)
+        self._half = half_of(plan.solver)
         self._plain = "density" in plan.options or not plan.options.get("client-prox", True)
         terms = plan.regularizer.separable_terms(()) if plan.scope == "joint" and not self._plain else (0.0,)
         methods = "dual averaging, gradient tracking and mirror descent have one"
-        has_none = not self._half.name or self._half.engine not in _OPTIMIZERS
         objections = (
-            (has_none, f"the strategy's method {plan.solver!r} has no optimiser ({methods})"),
+            (self._half.engine not in _OPTIMIZERS, f"the method {plan.solver!r} has no optimiser ({methods})"),
             (
                 plan.options.get("trajectory"),
                 "the strategy asks for all local points, which an optimiser does not keep",
@@ -237,9 +246,6 @@ class LocalTraining:
         if momentum and self._half.begin is not dual_averaging.DualAveraging.begin:
             what = f"momentum={momentum!r}: the method {plan.solver!r} has none. Leave it out, or take FedDualAvg"
             raise ConfigurationError(f"{what}; the server's momentum is server_momentum")
-        if plan.options.get("trajectory"):
-            what = "the strategy asks for all local points, which an optimiser does not keep"
-            raise ConfigurationError(f"{what}. Choose another output of the strategy, or use {_INSTEAD}")
 
     @property
     def work(self) -> Work:
@@ -249,7 +255,7 @@ class LocalTraining:
     @property
     def server_round(self) -> int:
         """The round, from 1; in round 0 some strategies collect initial gradients."""
-        return self._task.round
+        return self._round
 
     def __enter__(self) -> Self:
         plan, downlink = self._downlink.plan, self._downlink
@@ -280,10 +286,10 @@ class LocalTraining:
         shift = self._half.begin(self._received, self._memory).shift
         if shift is not None and not probes:
             self.optimizer.set_shift(plan.layout.views(shift))
-        seed = int(self._task.rng.integers(2**63))
+        rng = random_generator(plan.seed, self._round, partition_of(self._context))
+        seed = int(rng.integers(2**63))
         self._stack.enter_context(seeded(self.model.parameters(), seed, all_devices=True))
         self._steps = 0
-        self._stack.enter_context(self._limits.clock())
         # Removed at the end: the reference cycle would keep the optimiser, this object and the model in memory.
         self._stack.callback(self.optimizer.register_step_pre_hook(self._before_step).remove)
         return self
@@ -291,7 +297,6 @@ class LocalTraining:
     def _before_step(self, *_: object) -> None:
         """Check the next step against the limits of the client's owner."""
         self._limits.check_steps(self._steps + 1)
-        check_time(self._steps)
         self._steps += 1
 
     def __exit__(
@@ -329,17 +334,17 @@ class LocalTraining:
         elapsed, steps = optimizer.elapsed_since_start, optimizer.num_steps
         if "gradient" in downlink.numbers:
             elapsed, steps = downlink.client_lr, 1
-        if plan.wire_dtype == "float32":
-            increment = as_sent(increment, plan)
         reported = {key: _number(key, value) for key, value in metrics.items()}
-        rows = int(reported.pop("num-examples"))
+        rows = float(int(reported.pop("num-examples")))
         buffers = buffers_of(self.model) if plan.layout.passed_through else {}
-        uplink = Uplink({"increment": increment}, elapsed, steps, metrics=reported, pass_through=buffers)
-        state: ClientState | None = None
+        up = Uplink({"increment": increment}, elapsed, steps, examples=rows, metrics=reported, pass_through=buffers)
+        after: ClientState | None = None
         if downlink.stamp is not None:
             half, received = self._half, self._received
-            state = {**half.remember(received, self._memory, uplink.vectors, elapsed), **half.keep(received)}
-        return self._task.answer(uplink, state, rows)
+            sent = {"increment": as_sent(increment, plan)}
+            after = {**half.remember(received, self._memory, sent, elapsed), **half.keep(received)}
+        up = as_it_leaves(self._context, downlink, self._state, up, after)
+        return Message(encode_uplink(up), reply_to=self._message)
 
 
 #: By this name in a training function: ``with local_training(message, context, model) as training``.

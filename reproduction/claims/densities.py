@@ -12,7 +12,7 @@ import numpy as np
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import Vector
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import CompositeStrategy, FedAvgSubgradient, FedDualAvg, FedMid, method_of
+from flwr_fco.strategies import CompositeStrategy, FedAvgSubgradient, FedDualAvg, FedMid
 from reproduction.pooled import density
 from reproduction.rivals import STRATEGIES
 from reproduction.runs.recorder import build_strategy
@@ -93,7 +93,7 @@ def noting(strategy: CompositeStrategy, note: Callable[[int, list[Vector], Vecto
     note : callable
     """
     base: Any = type(strategy)
-    kind: Any = method_of(base).algorithm
+    kind: Any = base.algorithm
 
     class Noted(kind):  # type: ignore[misc]
         """The same method; the clients see no difference."""
@@ -109,8 +109,10 @@ def noting(strategy: CompositeStrategy, note: Callable[[int, list[Vector], Vecto
             note(problem.round, models, self.retrieve(problem, following))
             return following
 
-    class Measured(base, algorithm=Noted):  # type: ignore[misc,call-arg]
+    class Measured(base):  # type: ignore[misc]
         """The same strategy with the note."""
+
+        algorithm = Noted
 
     return Measured(**{option.name: getattr(strategy, option.name) for option in fields(strategy) if option.init})
 

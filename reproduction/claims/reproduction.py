@@ -27,7 +27,7 @@ from reproduction.problems.baselines import BASELINES, solve_baseline
 from reproduction.problems.named import load_task
 from reproduction.runs.run import run
 from reproduction.runs.settings import RunSettings, format_assignments, plain
-from reproduction.runs.sweep import submitting
+from reproduction.runs.sweep import results_of
 
 
 @dataclass(frozen=True)
@@ -485,13 +485,8 @@ def _outcomes(
     if engine != "ray" and workers <= 1:
         yield map(_do, jobs)
         return
-    with submitting(engine, workers, num_cpus, num_gpus) as submit:
-        submitted = [submit(_do, job) for job in jobs]
-        try:
-            yield (future.result() for future in submitted)
-        finally:
-            for future in submitted:
-                future.cancel()
+    with results_of(_do, [(job,) for job in jobs], engine, workers, num_cpus, num_gpus) as found:
+        yield found
 
 
 def _finished(file: Path) -> dict[str, Any]:

@@ -6,8 +6,8 @@ import itertools
 import json
 import os
 import shlex
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +19,6 @@ from reproduction.values import suggestion
 from tools import terminal
 
 if TYPE_CHECKING:
-    from flwr_fco.simulation import Processes, RayActors
     from reproduction.runs.run import RunResult
     from reproduction.runs.settings import RunSettings
     from reproduction.runs.sweep import Criterion, Trial
@@ -41,13 +40,11 @@ def run(
     engine: Annotated[
         str,
         typer.Option(
-            help="Where the clients are: `in-process`, `processes`, `ray` (RAY_ADDRESS: that cluster), or `flower`: "
-            "submit it with `flwr run` to a SuperLink of its own."
+            help="Where the clients are: `in-process`, `ray` (RAY_ADDRESS: that cluster), or `flower`: submit it with "
+            "`flwr run` to a SuperLink of its own."
         ),
     ] = "in-process",
-    workers: Annotated[
-        int, typer.Option(min=0, help="Number of workers of `processes` or `ray`; 0: one per core, or what Ray fits.")
-    ] = 0,
+    workers: Annotated[int, typer.Option(min=0, help="Number of workers of `ray`; 0: as many as fit.")] = 0,
     num_cpus: shell.NumCpus = None,
     num_gpus: shell.NumGpus = None,
     resume: Annotated[
@@ -78,17 +75,24 @@ def run(
 
     chosen = RunSettings.of(problem, strategy, shell.parsed(settings), seed)
     folder = out or Path("runs") / chosen.folder_name()
-    if engine not in ("in-process", "processes", "ray", "flower"):
-        raise ConfigurationError(f"engine={engine!r}; expected 'in-process', 'processes', 'ray' or 'flower'")
+    if engine not in ("in-process", "ray", "flower"):
+        raise ConfigurationError(f"engine={engine!r}; expected 'in-process', 'ray' or 'flower'")
     reserved = shell.reservation(engine, num_cpus, num_gpus)
-    if workers and engine not in ("processes", "ray"):
-        raise ConfigurationError(f"workers={workers} with engine={engine!r}, which has none; give --engine processes")
+    if workers and engine != "ray":
+        raise ConfigurationError(f"workers={workers} with engine={engine!r}, which has none; give --engine ray")
     if (folder / "config.json").exists() and not resume:
         raise ConfigurationError(
             f"the run folder {folder} holds a run already; --resume goes on with it if it was stopped, and shows "
             "it if it has finished; or give another folder by --out"
         )
-    result = _run(chosen, folder, engine, lambda: _workers(engine, workers, reserved), resume, quiet)
+    result = _run(
+        chosen,
+        folder,
+        engine,
+        {"workers": workers or None, "address": os.environ.get("RAY_ADDRESS"), **reserved},
+        resume,
+        quiet,
+    )
     _show(result, folder)
     if result.diverged:
         raise typer.Exit(terminal.FAILED)
@@ -118,7 +122,7 @@ def _run(
     chosen: RunSettings,
     folder: Path,
     engine: str,
-    workers: Callable[[], AbstractContextManager[Processes | RayActors | None]],
+    reserved: dict[str, Any],
     resume: bool,
     quiet: bool,
 ) -> RunResult:
@@ -141,26 +145,13 @@ def _run(
         else:
             # Before Ctrl-C waits for the end of a round.
             chosen.load()
-            with workers() as found, shell.stoppable() as stop:
-                result = run(chosen, folder=folder, resume=resume, on_round=advance, stop=stop, workers=found)
+            ray = reserved if engine == "ray" else None
+            with shell.stoppable() as stop:
+                result = run(chosen, folder=folder, resume=resume, on_round=advance, stop=stop, ray=ray)
         if not result.diverged and not result.stopped:
             # A baseline has no rounds, and a resumed run may have none left.
             advance(chosen.num_rounds)
     return result
-
-
-def _workers(
-    engine: str, number: int, reserved: dict[str, float]
-) -> AbstractContextManager[Processes | RayActors | None]:
-    """Yield the workers of an engine; they are stopped at the end of the block."""
-    from flwr_fco.simulation import Processes, RayActors
-
-    if engine == "processes":
-        return Processes(number or None)
-    if engine == "ray":
-        address = os.environ.get("RAY_ADDRESS")
-        return RayActors(number or None, address=address, **reserved)
-    return nullcontext()
 
 
 def fit_path(

@@ -39,7 +39,7 @@ from flwr_fco.algorithms import (
     rescaled,
 )
 from flwr_fco.objectives import Vector
-from flwr_fco.strategies import POSITIVE, CompositeStrategy, EveryoneOptions, MemoryOptions, MinimiseOptions
+from flwr_fco.strategies import POSITIVE, Everyone, Ledger, MinimiseStrategy, strategy
 
 
 def advance(state: MeanState, change: Vector, local_change: Vector) -> MeanState:
@@ -177,14 +177,8 @@ class APDA(PrimalAveraging):
         return rescaled(state, population)
 
 
-@dataclass(repr=False, eq=False, kw_only=True)
-class APDAInexact(
-    MinimiseOptions,
-    EveryoneOptions,
-    MemoryOptions,
-    CompositeStrategy,
-    algorithm=APDA,
-):
+@strategy
+class APDAInexact(MinimiseStrategy):
     """APDA-Inexact: an accelerated primal-dual method on 'all clients agree', with inexact proximal steps.
 
     Parameters
@@ -209,12 +203,15 @@ class APDAInexact(
     0.125
     """
 
+    algorithm = APDA
+    participation: Everyone = field(default=Everyone())
+    client_state: Ledger = field(default=Ledger())
     primal_step: float = field(default=1.0, metadata=POSITIVE)
     dual_step: float | None = field(default=None, metadata=POSITIVE)
     damping: float = field(default=0.1, metadata=POSITIVE)
     convexity: float = field(default=0.01, metadata=POSITIVE)
 
-    def __check__(self) -> None:
-        super().__check__()
+    def _check(self) -> None:
+        super()._check()
         if self.dual_step is None:
             self.dual_step = 1.0 / (32.0 * self.primal_step)

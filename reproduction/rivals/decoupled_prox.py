@@ -25,7 +25,7 @@ weigh more (``normalize_local_work``).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
@@ -33,7 +33,7 @@ import numpy as np
 
 from flwr_fco.algorithms import Algorithm, Change, Downlink, LossFacts, Memory, Problem, Replies, Start, To
 from flwr_fco.objectives import Vector
-from flwr_fco.strategies import CompositeStrategy, EveryoneOptions, MemoryOptions, RateOptions, WorkOptions
+from flwr_fco.strategies import Everyone, Ledger, StepStrategy, strategy
 
 
 class DecoupledState(NamedTuple):
@@ -110,15 +110,8 @@ class Decoupled(Algorithm):
         return {"client_lr": (1.0 / (facts.curvature * facts.steps), "1/(L K)")}
 
 
-@dataclass(repr=False, eq=False, kw_only=True)
-class DecoupledProx(
-    EveryoneOptions,
-    MemoryOptions,
-    RateOptions,
-    WorkOptions,
-    CompositeStrategy,
-    algorithm=Decoupled,
-):
+@strategy
+class DecoupledProx(StepStrategy):
     """Proximal gradient steps with a drift correction: exact for any local work, all clients in every round.
 
     References
@@ -132,3 +125,7 @@ class DecoupledProx(
     >>> DecoupledProx(client_lr=0.1, work=Steps(5)).work.steps
     5
     """
+
+    algorithm = Decoupled
+    participation: Everyone = field(default=Everyone())
+    client_state: Ledger = field(default=Ledger())

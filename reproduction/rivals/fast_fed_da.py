@@ -52,10 +52,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.algorithms import Algorithm, Change, Client, Downlink, Memory, Moved, Problem, Replies, Step, To
+from flwr_fco.engines import FirstOrder
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import Batch, Vector
 from flwr_fco.regularizers import L1Ball
-from flwr_fco.strategies import POSITIVE, CompositeStrategy, GraphOptions, WorkOptions
+from flwr_fco.strategies import POSITIVE, CompositeStrategy, Epochs, strategy
 from flwr_fco.topology import Topology, consensus_error
 
 Matrix = NDArray[np.float64]
@@ -415,13 +416,8 @@ def accumulated(points: Vector, dual: Vector, step: int) -> Vector:
     return (before / after) * points + ((a + 1.0) / after) * dual
 
 
-@dataclass(repr=False, eq=False, kw_only=True)
-class FastFedDA(
-    GraphOptions,
-    WorkOptions,
-    CompositeStrategy,
-    algorithm=FastDualAveraging,
-):
+@strategy
+class FastFedDA(CompositeStrategy):
     """Fast-FedDA: every local point enters the model.
 
     Parameters
@@ -453,17 +449,20 @@ class FastFedDA(
     'bao'
     """
 
+    algorithm = FastDualAveraging
+    work: FirstOrder = field(default=Epochs())
+    normalize_local_work: bool = True
     variant: Literal["bao", "liang"] = "bao"
     convexity: float = field(default=0.1, metadata=POSITIVE)
     anchor_weight: float = field(default=10.0, metadata=POSITIVE)
     last_point: bool = True
-    mixing: Topology | Matrix | str | None = None  # type: ignore[assignment]
+    mixing: Topology | Matrix | str | None = None
     weighting: Literal["examples", "uniform"] | None = None  # type: ignore[assignment]
 
-    def __check__(self) -> None:
+    def _check(self) -> None:
         if self.weighting is None:
             self.weighting = "examples" if self.mixing is None else "uniform"
-        super().__check__()
+        super()._check()
         if self.variant == "bao" and self.mixing is not None:
             raise ConfigurationError('variant="bao" has no form on a graph; take variant="liang", or mixing=None')
         if self.variant == "liang" and self.work.steps is None:
@@ -472,8 +471,8 @@ class FastFedDA(
             )
 
 
-@dataclass(repr=False, eq=False, kw_only=True)
-class CFedDA(FastFedDA, algorithm=ConstrainedFastDualAveraging):
+@strategy
+class CFedDA(FastFedDA):
     """C-FedDA: only the server's points enter the model, and an l1 ball may bound them.
 
     Bao's LASSO experiments use anchor_weight 600.
@@ -497,14 +496,15 @@ class CFedDA(FastFedDA, algorithm=ConstrainedFastDualAveraging):
     30.0
     """
 
+    algorithm = ConstrainedFastDualAveraging
     #: No local point enters the model.
     last_point: bool = field(init=False, default=True)
     smoothness: float = field(default=10.0, metadata=POSITIVE)
     radius: float | None = field(default=None, metadata=POSITIVE)
 
 
-@dataclass(repr=False, eq=False, kw_only=True)
-class MCFedDA(FastFedDA, algorithm=ConstrainedFastDualAveraging):
+@strategy
+class MCFedDA(FastFedDA):
     """MC-FedDA: C-FedDA in stages, each around the previous stage's point, with a smaller ball and a weaker psi.
 
     Parameters
@@ -527,13 +527,14 @@ class MCFedDA(FastFedDA, algorithm=ConstrainedFastDualAveraging):
     2
     """
 
+    algorithm = ConstrainedFastDualAveraging
     #: No local point enters the model.
     last_point: bool = field(init=False, default=True)
     smoothness: float = field(default=10.0, metadata=POSITIVE)
     stages: Sequence[ModelStage] | None = None
 
-    def __check__(self) -> None:
-        super().__check__()
+    def _check(self) -> None:
+        super()._check()
         for stage in self.stages or ():
             if not all(0.0 < value < math.inf for value in stage):
                 raise ConfigurationError(f"{stage}: expected finite numbers > 0")

@@ -33,7 +33,7 @@ from flwr_fco.algorithms import (
     To,
 )
 from flwr_fco.objectives import Batch, Vector
-from flwr_fco.strategies import CompositeStrategy, RateOptions, WorkOptions
+from flwr_fco.strategies import StepStrategy, strategy
 
 
 class FedCMState(NamedTuple):
@@ -138,13 +138,8 @@ class ClientMomentum(GradientSteps):
         return advance(state, increment, elapsed, problem.server_lr)
 
 
-@dataclass(repr=False, eq=False, kw_only=True)
-class FedCM(
-    RateOptions,
-    WorkOptions,
-    CompositeStrategy,
-    algorithm=ClientMomentum,
-):
+@strategy
+class FedCM(StepStrategy):
     """FedCM: every local step is mixed with the federation's last direction.
 
     Parameters
@@ -163,4 +158,5 @@ class FedCM(
     FedCM(work=Steps(5, batch_size=32), mix=0.2)
     """
 
+    algorithm = ClientMomentum
     mix: float = field(default=0.1, metadata={"range": (lambda alpha: 0.0 < alpha <= 1.0, "0 < mix <= 1")})

@@ -24,7 +24,7 @@ import numpy as np
 
 from flwr_fco.algorithms import Downlink, MeanOfMemories, MeanState, Memory, Problem, Replies, Start, rescaled
 from flwr_fco.objectives import Vector
-from flwr_fco.strategies import POSITIVE, CompositeStrategy, MemoryOptions, MinimiseOptions
+from flwr_fco.strategies import POSITIVE, Ledger, MinimiseStrategy, strategy
 
 
 def advance(state: MeanState, mean: Vector, penalty: float, share: float = 1.0) -> MeanState:
@@ -97,13 +97,8 @@ class DynamicRegularization(MeanOfMemories):
         return advance(state, replies.sum() / replies.weight, self.penalty, share)
 
 
-@dataclass(repr=False, eq=False, kw_only=True)
-class FedDyn(
-    MinimiseOptions,
-    MemoryOptions,
-    CompositeStrategy,
-    algorithm=DynamicRegularization,
-):
+@strategy
+class FedDyn(MinimiseStrategy):
     """FedDyn: every client's loss gets a dynamic linear term, so that its minimiser tends to the pooled one.
 
     Parameters
@@ -122,4 +117,6 @@ class FedDyn(
     FedDyn(fraction_train=0.5, penalty=0.2)
     """
 
+    algorithm = DynamicRegularization
+    client_state: Ledger = field(default=Ledger())
     penalty: float = field(default=0.1, metadata=POSITIVE)

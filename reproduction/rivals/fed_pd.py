@@ -2,17 +2,16 @@
 
 Zhang, Hong, Dhople, Yin, Liu (2021), algorithm 1; their symbols in brackets::
 
-    each client, `repeats` times: local [x_i] ~ argmin f_i(x) + <dual [lambda_i], x - x_0> + ||x - x_0||^2 / (2 eta)
-                                  dual <- dual + (local - x_0)/eta;  x_0 [x_{0,i}] <- local + eta dual
-    send the change of x_0
+    each client: local [x_i] ~ argmin f_i(x) + <dual [lambda_i], x - x_0> + ||x - x_0||^2 / (2 eta)
+                 dual <- dual + (local - x_0)/eta;  x_0 [x_{0,i}] <- local + eta dual;  send the change of x_0
     server: primal [x_0] <- mean(x_0)
 
 With exact minimisations and zeros at the start, FedPD(eta) equals FedDR(eta, alpha = 1) and FedDyn(alpha = 1/eta),
 iterate by iterate.
 
 Differs from the paper in: 1. client i has weight p_i, not 1/N; 2. the paper averages with probability 1 - p after every
-step, this implementation after every `repeats`-th step; 3. the local minimisation is as exact as its stopping rule
-says.
+step, this implementation after every step: what a client remembers after several is no function of what it sends; 3.
+the local minimisation is as exact as its stopping rule says.
 """
 
 from __future__ import annotations
@@ -36,32 +35,21 @@ from flwr_fco.algorithms import (
     Replies,
     Start,
 )
-from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import Vector
-from flwr_fco.strategies import (
-    AT_LEAST_ONE,
-    POSITIVE,
-    CompositeStrategy,
-    EveryoneOptions,
-    MemoryOptions,
-    MinimiseOptions,
-)
+from flwr_fco.strategies import POSITIVE, Everyone, Ledger, MinimiseStrategy, strategy
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrimalDual(PrimalAveraging):
     """Minimise the augmented Lagrangian f(x) + <dual, x - x_0> + ||x - x_0||^2 / (2 eta), then update the dual.
 
-    dual <- dual + (x - x_0)/eta; x_0 <- x + eta dual. This is repeated ``repeats`` times; the last x_0 is sent. The
-    message has the vector ``primal`` (x_0) and the numbers ``step`` (eta) and ``repeats`` (default 1). Zhang, Hong,
-    Dhople, Yin, Liu: FedPD (2021), algorithm 1.
+    dual <- dual + (x - x_0)/eta; x_0 <- x + eta dual, which is sent. The message has the vector ``primal`` (x_0) and
+    the number ``step`` (eta). Zhang, Hong, Dhople, Yin, Liu: FedPD (2021), algorithm 1.
 
     Parameters
     ----------
     step : float
         eta.
-    repeats : int
-        Local minimisations between two averages.
     """
 
     name: ClassVar[str] = "fed_pd"
@@ -73,7 +61,6 @@ class PrimalDual(PrimalAveraging):
     )
 
     step: float = 1.0
-    repeats: int = 1
 
     @staticmethod
     def fresh(downlink: Downlink) -> Memory:
@@ -82,43 +69,32 @@ class PrimalDual(PrimalAveraging):
 
     @staticmethod
     def local(client: Client, downlink: Downlink, memory: Memory | None) -> tuple[dict[str, Vector], Moved]:
-        """Minimise; what a client remembers after several minimisations is no function of what it sends."""
+        """Minimise; return the change of x_0 + eta dual."""
         primal, step = downlink.vectors["primal"], downlink.numbers["step"]
         known = PrimalDual.fresh(downlink) if memory is None else memory
-        dual, local, center = known["dual"], known["local"], primal
-        repeats = int(downlink.numbers.get("repeats", 1.0))
-        for _ in range(repeats):
-            moved = client.run("minimise", Start(local, -dual, center=center, penalty=1.0 / step, base=ORIGIN))
-            local = moved.increment
-            dual = dual + (local - center) / step
-            center = local + step * dual
-        kept = {"dual": dual, "local": local} if repeats > 1 else {}
-        return {"increment": center - primal}, moved._replace(kept=kept)
+        start = Start(known["local"], -known["dual"], center=primal, penalty=1.0 / step, base=ORIGIN)
+        moved = client.run("minimise", start)
+        dual = known["dual"] + (moved.increment - primal) / step
+        return {"increment": moved.increment + step * dual - primal}, moved
 
     @staticmethod
     def remember(downlink: Downlink, memory: Memory, sent: Memory, elapsed: float | None) -> dict[str, Vector]:
-        """Return dual and x after one minimisation: x_0+ - x_0 = 2 (x - x_0) + eta dual."""
+        """Return dual and x: x_0+ - x_0 = 2 (x - x_0) + eta dual."""
         step = downlink.numbers["step"]
         moved = 0.5 * (sent["increment"] - step * memory["dual"])
         return {"dual": memory["dual"] + moved / step, "local": downlink.vectors["primal"] + moved}
 
     def numbers(self, problem: Problem, state: PrimalState) -> dict[str, float]:
-        """Return eta and the number of local minimisations."""
-        return {"step": self.step, "repeats": float(self.repeats)}
+        """Return eta."""
+        return {"step": self.step}
 
     def aggregate(self, problem: Problem, state: PrimalState, replies: Replies) -> PrimalState:
         """Return the mean of the clients' x_0."""
         return PrimalState(state.primal + replies.sum() / replies.weight, state.round + 1)
 
 
-@dataclass(repr=False, eq=False, kw_only=True)
-class FedPD(
-    MinimiseOptions,
-    EveryoneOptions,
-    MemoryOptions,
-    CompositeStrategy,
-    algorithm=PrimalDual,
-):
+@strategy
+class FedPD(MinimiseStrategy):
     """FedPD: clients minimise their augmented Lagrangians and update their own multipliers.
 
     The multipliers are sums of sent values: on a float32 wire the method stalls at 1e-8.
@@ -127,9 +103,6 @@ class FedPD(
     ----------
     step : float, default 1.0
         eta.
-    repeats : int, default 1
-        Local minimisations between two averages. With more than one, a client's memory is not a function of what it
-        sends, so the server cannot keep a ledger: ``client_state`` is ``"reset"``.
 
     References
     ----------
@@ -142,15 +115,7 @@ class FedPD(
     FedPD(step=2.0)
     """
 
+    algorithm = PrimalDual
+    participation: Everyone = field(default=Everyone())
+    client_state: Ledger = field(default=Ledger())
     step: float = field(default=1.0, metadata=POSITIVE)
-    repeats: int = field(default=1, metadata=AT_LEAST_ONE)
-
-    def __check__(self) -> None:
-        if self.repeats > 1:
-            if self.client_state == "ledger":
-                raise ConfigurationError(
-                    f'client_state="ledger" with repeats={self.repeats}: what a client remembers then is no function '
-                    'of what it sends; use client_state="reset", or repeats=1'
-                )
-            self.client_state = "reset"
-        super().__check__()

@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from flwr_fco.algorithms import Downlink, Memory, PrimalAveraging, PrimalState, Problem, Replies, Start
-from flwr_fco.strategies import POSITIVE, CompositeStrategy, MinimiseOptions
+from flwr_fco.strategies import POSITIVE, MinimiseStrategy, strategy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,12 +59,8 @@ class ProximalPoint(PrimalAveraging):
         return PrimalState(state.primal + replies.sum(), state.round + 1)
 
 
-@dataclass(repr=False, eq=False, kw_only=True)
-class FedProx(
-    MinimiseOptions,
-    CompositeStrategy,
-    algorithm=ProximalPoint,
-):
+@strategy
+class FedProx(MinimiseStrategy):
     """FedProx: local minimisations around the model, averaged by the server.
 
     Parameters
@@ -83,4 +79,5 @@ class FedProx(
     FedProx(fraction_train=0.5, penalty=1.0)
     """
 
+    algorithm = ProximalPoint
     penalty: float = field(default=0.1, metadata=POSITIVE)

@@ -23,7 +23,7 @@ import numpy as np
 
 from flwr_fco.algorithms import Client, Downlink, Memory, Moved, PrimalAveraging, PrimalState, Problem
 from flwr_fco.objectives import Batch, Vector
-from flwr_fco.strategies import CompositeStrategy, RateOptions, WorkOptions
+from flwr_fco.strategies import StepStrategy, strategy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,13 +76,8 @@ class SharpnessAware(PrimalAveraging):
         return {"radius": self.radius}
 
 
-@dataclass(repr=False, eq=False, kw_only=True)
-class FedSAM(
-    RateOptions,
-    WorkOptions,
-    CompositeStrategy,
-    algorithm=SharpnessAware,
-):
+@strategy
+class FedSAM(StepStrategy):
     """FedSAM: sharpness-aware local steps.
 
     Parameters
@@ -102,4 +97,5 @@ class FedSAM(
     FedSAM(work=Steps(5, batch_size=32), radius=0.1)
     """
 
+    algorithm = SharpnessAware
     radius: float = field(default=0.05, metadata={"range": (lambda r: 0.0 <= r < 1e308, "a finite number >= 0")})

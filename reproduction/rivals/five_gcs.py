@@ -35,7 +35,7 @@ from flwr_fco.algorithms import (
 )
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import Vector
-from flwr_fco.strategies import POSITIVE, CompositeStrategy, MemoryOptions, MinimiseOptions
+from flwr_fco.strategies import POSITIVE, Ledger, MinimiseStrategy, strategy
 
 
 def advance(state: MeanState, change: Vector, *, step: float, convexity: float, population: float = 1.0) -> MeanState:
@@ -131,13 +131,8 @@ class FifthGeneration(MeanOfMemories):
         return advance(state, change, step=self.step, convexity=self.convexity, population=state.population / cohort)
 
 
-@dataclass(repr=False, eq=False, kw_only=True)
-class FiveGCS(
-    MinimiseOptions,
-    MemoryOptions,
-    CompositeStrategy,
-    algorithm=FifthGeneration,
-):
+@strategy
+class FiveGCS(MinimiseStrategy):
     """5GCS: a primal-dual method with accelerated communication and client sampling.
 
     Parameters
@@ -161,12 +156,14 @@ class FiveGCS(
     1.0
     """
 
+    algorithm = FifthGeneration
+    client_state: Ledger = field(default=Ledger())
     step: float = field(default=1.0, metadata=POSITIVE)
     dual_step: float | None = field(default=None, metadata=POSITIVE)
     convexity: float = field(default=0.01, metadata=POSITIVE)
 
-    def __check__(self) -> None:
-        super().__check__()
+    def _check(self) -> None:
+        super()._check()
         if self.dual_step is None:
             self.dual_step = 0.5 / self.step
         if self.dual_step <= self.convexity:

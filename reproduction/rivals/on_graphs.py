@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 
 from flwr_fco.algorithms import Change, Downlink, LossFacts, MirrorDescent, Problem, Replies, To
 from flwr_fco.objectives import Vector
-from flwr_fco.strategies import CompositeStrategy, DFedDAGT, GraphOptions, RateOptions, WorkOptions
-from flwr_fco.topology import consensus_error
+from flwr_fco.strategies import DFedDAGT, StepStrategy, strategy
+from flwr_fco.topology import Mixing, consensus_error
 
 Matrix = NDArray[np.float64]
 
@@ -124,14 +124,8 @@ def _graph(problem: Problem) -> Any:
     return problem.graph
 
 
-@dataclass(repr=False, eq=False, kw_only=True)
-class DFedMid(
-    GraphOptions,
-    RateOptions,
-    WorkOptions,
-    CompositeStrategy,
-    algorithm=DecentralizedMirrorDescent,
-):
+@strategy
+class DFedMid(StepStrategy):
     """Federated mirror descent on a graph: local proximal steps, mixing of primal points, and a proximal step.
 
     Parameters
@@ -150,11 +144,14 @@ class DFedMid(
     True
     """
 
+    algorithm = DecentralizedMirrorDescent
+    mixing: Mixing = "complete"
+    weighting: Literal["uniform"] = "uniform"
     client_prox: bool = True
     server_prox: bool = True
 
 
-@dataclass(repr=False, eq=False, kw_only=True)
+@strategy
 class DScaffold(DFedDAGT):
     """SCAFFOLD on a graph: :class:`DFedDAGT` with trackers that start at 0, in the Euclidean geometry by default.
 

@@ -45,7 +45,7 @@ from flwr_fco.algorithms import (
     Step,
 )
 from flwr_fco.objectives import Batch, Vector
-from flwr_fco.strategies import POSITIVE, FedAvgSubgradient, Rate, Scaffold
+from flwr_fco.strategies import POSITIVE, FedAvgSubgradient, Rate, Scaffold, strategy
 
 _REFUSES = MappingProxyType(
     {**PrimalAveraging.refuses, "server_lr": "its clients' increments are no gradients at one point"}
@@ -172,8 +172,8 @@ class ExtraStep(PrimalAveraging):
         return {"client_lr": (1.0 / (math.sqrt(5.0) * facts.curvature), "1/(sqrt(5) L)")}
 
 
-@dataclass(repr=False, eq=False, kw_only=True)
-class ExtraStepLocalSGD(FedAvgSubgradient, algorithm=ExtraStep):
+@strategy
+class ExtraStepLocalSGD(FedAvgSubgradient):
     """Local extragradient steps with primal averages; inexact with unequal clients or nonsmooth psi.
 
     References
@@ -188,9 +188,11 @@ class ExtraStepLocalSGD(FedAvgSubgradient, algorithm=ExtraStep):
     5
     """
 
+    algorithm = ExtraStep
 
-@dataclass(repr=False, eq=False, kw_only=True)
-class FedAvgS(FedAvgSubgradient, algorithm=DescentAscent):
+
+@strategy
+class FedAvgS(FedAvgSubgradient):
     """FedAvg on the operator (local gradient descent-ascent), which diverges on unconstrained bilinear problems.
 
     References
@@ -204,9 +206,11 @@ class FedAvgS(FedAvgSubgradient, algorithm=DescentAscent):
     5
     """
 
+    algorithm = DescentAscent
 
-@dataclass(repr=False, eq=False, kw_only=True)
-class DistributedPGDA(FedAvgSubgradient, algorithm=DescentAscent):
+
+@strategy
+class DistributedPGDA(FedAvgSubgradient):
     """Projected descent of one player, then ascent of the other, averaged: universal adversarial training.
 
     Parameters
@@ -230,12 +234,13 @@ class DistributedPGDA(FedAvgSubgradient, algorithm=DescentAscent):
     True
     """
 
+    algorithm = DescentAscent
     alternating: bool = True
     sign_ascent: bool = False
     ascent_lr: Rate | None = field(default=None, metadata=POSITIVE)
 
 
-@dataclass(repr=False, eq=False, kw_only=True)
+@strategy
 class ScaffoldS(Scaffold):
     """SCAFFOLD on the operator of a saddle function: exact for any local work if the operator is strongly monotone.
 

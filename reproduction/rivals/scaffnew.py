@@ -38,7 +38,15 @@ from flwr_fco.algorithms import (
 )
 from flwr_fco.engines import FirstOrder
 from flwr_fco.objectives import Batch, Vector
-from flwr_fco.strategies import AT_LEAST_ONE, POSITIVE, CompositeStrategy, EveryoneOptions, MemoryOptions, Rate
+from flwr_fco.strategies import (
+    AT_LEAST_ONE,
+    POSITIVE,
+    CompositeStrategy,
+    Everyone,
+    Ledger,
+    Rate,
+    strategy,
+)
 
 _CHANCE = {"range": (lambda p: 0.0 < p <= 1.0, "0 < probability <= 1")}
 #: Stream of the coin's random numbers, next to seed and round.
@@ -164,13 +172,8 @@ class ShiftedSteps(PrimalAveraging):
         return {"client_lr": (1.0 / facts.curvature, "1/L")}
 
 
-@dataclass(repr=False, eq=False, kw_only=True)
-class Scaffnew(
-    EveryoneOptions,
-    MemoryOptions,
-    CompositeStrategy,
-    algorithm=ShiftedSteps,
-):
+@strategy
+class Scaffnew(CompositeStrategy):
     """Scaffnew (ProxSkip): shifted local gradient steps, with a coin that decides when to communicate.
 
     With p = kappa^(-1/2) it needs O(sqrt(kappa) log 1/eps) rounds.
@@ -197,6 +200,9 @@ class Scaffnew(
     Scaffnew(probability=0.2, coin='periodic')
     """
 
+    algorithm = ShiftedSteps
+    participation: Everyone = field(default=Everyone())
+    client_state: Ledger = field(default=Ledger())
     client_lr: Rate = field(default=0.1, metadata=POSITIVE)
     probability: float = field(default=0.1, metadata=_CHANCE)
     coin: Literal["random", "periodic"] = "random"

@@ -55,8 +55,7 @@ def run_with_flower(
     on_round : callable, optional
         Called with the number of each round when it starts.
     resume : bool, default False
-        Continue the run in `folder` where it was stopped or killed, or start it if there is none. Clients whose state
-        the server does not keep (``client_state="reset"``) start without it.
+        Continue the run in `folder` where it was stopped or killed, or start it if there is none.
 
     Returns
     -------
@@ -133,10 +132,10 @@ def _serve(grid: Grid, context: Context) -> None:
     state = folder.path / "state.npz"
     model = recorder.start(grid, folder, checkpoint=state, resume=resume)
     seconds = round(time.perf_counter() - began, 3)
-    progress = run_of(recorder.strategy).progress
-    assert progress is not None
-    folder.checkpoint(RunStatus(progress.round, True, recorder.diverged, seconds, recorder.chosen), model)
+    done = run_of(recorder.strategy).number
+    folder.checkpoint(RunStatus(done, True, recorder.diverged, seconds, recorder.chosen), model)
     state.unlink()
+    Path(f"{state}.lock").unlink()
 
 
 def _settings(context: Context) -> RunSettings:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from flwr_fco.callbacks import Checkpoint
 from flwr_fco.models import parse_json
-from flwr_fco.strategies import run_of
+from flwr_fco.results import Result
 from reproduction.runs.recorder import Recorder
 from reproduction.runs.run_folder import RunFolder, RunStatus, SupportHistory
 
@@ -104,7 +105,7 @@ class Journal(Checkpoint):
         super().__init__(folder.path / "state.npz", every=1)
         self.folder, self.recorder, self.clients, self.stop = folder, recorder, clients, stop
         self.status, self.stopped = RunStatus(), False
-        self._private = run_of(recorder.strategy).private_mean is not None
+        self._private = getattr(recorder.strategy, "privacy", None) is not None
         self._exchanges: list[dict[str, float]] = []
         self._rounds: list[int] = []
         self._shares: list[NDArray[np.float32]] = []
@@ -112,7 +113,7 @@ class Journal(Checkpoint):
         self._evaluation = self._seconds = 0.0
         #: The model to save with the state, if it is time, and whether it is the last one.
         self._due: tuple[ArrayRecord, bool] | None = None
-        self._began = self._saved = time.perf_counter()
+        self._began = self._saved_at = time.perf_counter()
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return what the folder gets beside the metrics."""
@@ -140,7 +141,7 @@ class Journal(Checkpoint):
         if server_round % self._every == 0 or finished:
             self._rounds.append(server_round)
             self._shares.append(support_shares(self._coefficients(arrays)))
-        if finished or self.stopped or time.perf_counter() - self._saved > INTERVAL:
+        if finished or self.stopped or time.perf_counter() - self._saved_at > INTERVAL:
             self._due = (arrays, finished)
 
     def on_save_point(self, server_round: int, last: bool) -> None:
@@ -161,9 +162,15 @@ class Journal(Checkpoint):
         if finished:
             self.path.unlink(missing_ok=True)
         # The time for writing does not count for any round.
-        self._began = self._saved = time.perf_counter()
+        self._began = self._saved_at = time.perf_counter()
         if self.stopped and not finished:
             raise KeyboardInterrupt
+
+    def on_run_end(self, result: Result) -> None:
+        """Let go of the file; a run that is over leaves nothing of it."""
+        if not self.path.exists():
+            Path(f"{self.path}.lock").unlink(missing_ok=True)
+        super().on_run_end(result)
 
     def _coefficients(self, arrays: ArrayRecord) -> NDArray[Any]:
         """Return the coefficients, or all arrays that psi acts on if the model has no array of that name."""

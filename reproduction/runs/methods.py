@@ -19,7 +19,6 @@ from flwr_fco.strategies import (
     Last,
     Stage,
     Trimmed,
-    method_of,
 )
 from reproduction.problems.baselines import BASELINES
 from reproduction.rivals import STRATEGIES
@@ -38,7 +37,7 @@ _PRIVACY = "privacy_"
 #: Objects that the run sets, or that are no options of a command line.
 _OTHERS: tuple[type, ...] = (Arrays, FirstOrder)
 #: Objects that replace a word, by the option; of other options the default says which object it is.
-_FOR_WORDS: Mapping[str, type] = {"output": Average, "aggregation": Trimmed}
+_FOR_WORDS: Mapping[str, type] = {"output": Last, "aggregation": Trimmed}
 #: Keys of a command line for fields whose own name says too little.
 _KEYS = {
     ("aggregation", "share"): "trim",
@@ -111,7 +110,7 @@ def needs_everyone(strategy: str) -> bool:
     >>> needs_everyone("DualFL"), needs_everyone("FedDualAvg"), needs_everyone("centralized")
     (True, False, False)
     """
-    algorithm = None if strategy in BASELINES else method_of(STRATEGIES[strategy]).algorithm
+    algorithm = None if strategy in BASELINES else STRATEGIES[strategy].algorithm
     return algorithm is not None and algorithm.reads == "everyone"
 
 
@@ -129,7 +128,7 @@ def extrapolates(strategy: str) -> bool:
     """
     if strategy in BASELINES or "server_lr" not in _arguments(STRATEGIES[strategy]):
         return False
-    algorithm = method_of(STRATEGIES[strategy]).algorithm
+    algorithm = STRATEGIES[strategy].algorithm
     return algorithm is not None and algorithm.reads == "mean" and "server_lr" not in algorithm.refuses
 
 
@@ -177,7 +176,7 @@ def _with_objects(kind: type[CompositeStrategy], options: Mapping[str, Any]) -> 
     """Return options with objects in the place of the words and numbers that a command line has for them."""
     keys, parameters = _of_objects(kind), signature(kind).parameters
     own = {name: value for name, value in options.items() if name not in keys}
-    words = {"average": Average(), "moving-average": Average(100), "trimmed": Trimmed()}
+    words = {"average": Average(), "trimmed": Trimmed()}
     own |= {name: words[own[name]] for name in _FOR_WORDS if own.get(name) in words}
     given: dict[str, dict[str, Any]] = {}
     for key, (name, field) in keys.items():

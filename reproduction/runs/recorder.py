@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, MetricRecord
@@ -79,7 +79,8 @@ class Recorder:
     @property
     def left_out(self) -> Sequence[Any]:
         """Which replies did not count so far, and why; empty for a private run."""
-        return [] if run_of(self.strategy).private_mean is not None else run_of(self.strategy).left_out
+        result = self.strategy.result
+        return [] if result is None else result.left_out
 
     @property
     def chosen(self) -> Sequence[str]:
@@ -94,7 +95,7 @@ class Recorder:
         return settings.plateau if settings.plateau_node < 0 else f"{settings.plateau}-node-{settings.plateau_node}"
 
     def _require_watched_node(self) -> None:
-        settings, own = self.settings, self.task.over_nodes and run_of(self.strategy).graph is not None
+        settings, own = self.settings, self.task.over_nodes and getattr(self.strategy, "mixing", None) is not None
         nodes = self.task.dataset.num_clients if own else 0
         if settings.plateau_node >= nodes and (nodes or settings.plateau_node >= 0):
             none = f"-1, because {settings.strategy} has no nodes' models on {settings.problem}"
@@ -152,12 +153,7 @@ class Recorder:
             raise ConfigurationError(
                 f"the run was saved with other settings: {', '.join(others)}; resume with those, or give another folder"
             )
-        progress, every = run_of(self.strategy).progress, self.settings.plateau_every
-        assert progress is not None
-        if not progress.complete:
-            # Its evaluation is repeated.
-            history = [line for line in history if line["round"] < progress.round * self.settings.stretch]
-        self._resumed = progress.round
+        self._resumed, every = run_of(self.strategy).number, self.settings.plateau_every
         for line in history:
             self.history.append(line)
             if self._due(int(line["round"]) // self.settings.stretch, every):
@@ -180,7 +176,7 @@ class Recorder:
         with np.errstate(over="ignore", invalid="ignore"):
             scores = self._scores(w, server_round, full)
         self._cpu_evaluating += time.process_time() - began
-        private = run_of(self.strategy).private_mean
+        private = run_of(self.strategy).privacy
         if private is not None:
             scores |= {"epsilon": private.epsilon(), "delta": private.privacy.delta}
         line = {"round": float(server_round * settings.stretch), **scores}
@@ -195,7 +191,10 @@ class Recorder:
 
     def is_last(self, server_round: int) -> bool:
         """Return whether no round follows: all are done, or the strategy needs no more."""
-        return server_round == self.settings.exchanges or bool(run_of(self.strategy).finished())
+        run = run_of(self.strategy)
+        return server_round == self.settings.exchanges or bool(
+            run.state.round and run.method.finished(run.problem, run.state)
+        )
 
     def _due(self, server_round: int, every: int) -> bool:
         """Return whether this is the first communication at or after a multiple of `every` rounds."""
@@ -204,15 +203,17 @@ class Recorder:
     def _scores(self, w: Vector, server_round: int, full: bool) -> dict[str, float]:
         """Return the task's scores; on a graph, if the task asks for it, their means over the nodes' points."""
         # All nodes start at the same point.
-        points = run_of(self.strategy).node_primals() if self.task.over_nodes and server_round > 0 else None
-        found = [self.task.scores(point, full=full) for point in ([w] if points is None else points)]
+        run = run_of(self.strategy)
+        graph = self.task.over_nodes and server_round > 0 and run.graph is not None
+        points = cast(Any, run.method).node_points(run.problem, run.state) if graph else [w]
+        found = [self.task.scores(point, full=full) for point in points]
         scores = {name: float(np.mean([own[name] for own in found])) for name in found[0]}
         metric, node = self.settings.plateau, self.settings.plateau_node
         if node >= 0 and metric in scores:
             scores[self._watched] = found[node if len(found) > 1 else 0][metric]
         if not self.task.over_nodes or server_round == 0:
             return scores
-        metrics = run_of(self.strategy).round_metrics()
+        metrics = run.method.metrics(run.problem, run.state)
         return {**scores, **{name: float(metrics[name]) for name in _GRAPH_METRICS if name in metrics}}
 
     def _observe(self, when: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from flwr_fco.client_apps import client_app
 from flwr_fco.errors import NothingTrainedError, RunInterrupted
 from flwr_fco.objectives import Objective
-from flwr_fco.simulation import Processes, RayActors, simulate
+from flwr_fco.simulation import simulate
 from flwr_fco.strategies import run_of
 from reproduction.problems.baselines import BASELINES, solve_baseline
 from reproduction.problems.tasks import Task
@@ -65,9 +65,9 @@ def run(
     folder: Path | None = None,
     resume: bool = False,
     stop: Callable[[], bool] = lambda: False,
-    workers: Processes | RayActors | None = None,
+    ray: Mapping[str, Any] | None = None,
 ) -> RunResult:
-    """Run a problem in this process, or with its clients in workers.
+    """Run a problem in this process, or with its clients on Ray.
 
     Parameters
     ----------
@@ -81,8 +81,9 @@ def run(
         an uninterrupted run.
     stop : callable, optional
         With a `folder`: called after each communication; if it returns True, the state is saved and the run ends.
-    workers : Processes or RayActors, optional
-        Where the clients run. The bits are the same as in one process.
+    ray : mapping of str to value, optional
+        The options `workers`, `address`, `num_cpus` and `num_gpus` of :func:`flwr_fco.simulate`: the clients run on Ray
+        actors. The bits are the same as in one process.
 
     Returns
     -------
@@ -119,15 +120,15 @@ def run(
         return result
     recorder.on_round = on_round
     if place is not None:
-        return _run_in_folder(recorder, place, stop, workers)
+        return _run_in_folder(recorder, place, stop, ray)
     began = time.perf_counter()
-    clients = clients_with(task.clients) if workers is None else clients_of(settings)
-    _simulate(recorder, clients, recorder.evaluate, [recorder], workers=workers)
+    clients = clients_with(task.clients) if ray is None else clients_of(settings)
+    _simulate(recorder, clients, recorder.evaluate, [recorder], ray=ray)
     return _result(recorder, time.perf_counter() - began)
 
 
 def _run_in_folder(
-    recorder: Recorder, folder: RunFolder, stop: Callable[[], bool], workers: Processes | RayActors | None
+    recorder: Recorder, folder: RunFolder, stop: Callable[[], bool], ray: Mapping[str, Any] | None
 ) -> RunResult:
     """Run with a journal, from the folder's last checkpoint if it has one."""
     settings = recorder.settings
@@ -135,10 +136,10 @@ def _run_in_folder(
     clients = TimedClientApp(clients_with(recorder.task.clients))
     journal = Journal(folder, recorder, clients, stop)
     state = journal.path if journal.path.exists() else None
-    # The clients' time is not measured in workers.
-    own = clients if workers is None else clients_of(settings)
+    # The clients' time is not measured on Ray.
+    own = clients if ray is None else clients_of(settings)
     try:
-        _simulate(recorder, own, journal.evaluate, [recorder, journal], state, workers)
+        _simulate(recorder, own, journal.evaluate, [recorder, journal], state, ray)
     except RunInterrupted:
         if not journal.stopped:
             raise
@@ -159,7 +160,7 @@ def _simulate(
     evaluate: Callable[[int, ArrayRecord], MetricRecord | None],
     callbacks: Sequence[Any],
     resume: Path | None = None,
-    workers: Processes | RayActors | None = None,
+    ray: Mapping[str, Any] | None = None,
 ) -> None:
     # A run that diverges in its first round is a result too.
     with np.errstate(over="ignore", invalid="ignore"), diverging(recorder):
@@ -174,7 +175,7 @@ def _simulate(
             resume=resume,
             progress=False,
             on_interrupt="raise",
-            engine="in-process" if workers is None else workers,
+            **({} if ray is None else {"engine": "ray", **ray}),
         )
 
 

@@ -11,14 +11,16 @@ import itertools
 import json
 import logging
 import math
-import multiprocessing
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import joblib
 import numpy as np
 
 try:
@@ -28,7 +30,7 @@ except ImportError:  # Windows
 
 from flwr_fco.errors import ConfigurationError, FlwrFcoError
 from flwr_fco.models import append_text, json_object, open_log, read_text, write_file
-from flwr_fco.simulation import check_reservation, end_with, import_ray, room_of
+from flwr_fco.simulation import check_reservation, import_ray, room_of
 from reproduction.runs.run import RunResult, run
 from reproduction.runs.run_folder import write_csv
 from reproduction.runs.settings import RunSettings, parse_value
@@ -304,12 +306,13 @@ def run_sweep(
         elif missing:
             # A worker keeps the data of its last trials, so those that share data come one after the other.
             missing.sort(key=lambda own: json.dumps([own.problem, own.seed, own.problem_options]))
-            with submitting(engine, workers, num_cpus, num_gpus) as submit:
-                for finished in as_completed([submit(_trial, own, criterion) for own in missing]):
-                    if error := finished.exception():
-                        errors.append(error)
+            calls = [(own, criterion) for own in missing]
+            with results_of(_tried, calls, engine, workers, num_cpus, num_gpus, as_they_come=True) as found:
+                for trial in found:
+                    if isinstance(trial, BaseException):
+                        errors.append(trial)
                     else:
-                        keep(finished.result())
+                        keep(trial)
         if errors:
             raise FlwrFcoError(
                 f"{len(errors)} of {len(missing)} trials failed; the finished trials are in {folder}. "
@@ -419,17 +422,40 @@ def _trial(settings: RunSettings, criterion: Criterion) -> Trial:
     return score_run(run(settings), criterion)
 
 
+def _tried(settings: RunSettings, criterion: Criterion) -> Trial | Exception:
+    """Return a trial, or its error, which does not end the others."""
+    try:
+        return _trial(settings, criterion)
+    except Exception as error:
+        return error
+
+
 @contextlib.contextmanager
-def submitting(engine: str, workers: int, num_cpus: float, num_gpus: float) -> Iterator[Callable[..., Future[Any]]]:
-    """Yield ``submit(function, *arguments) -> Future``, which has a function called in another process or on Ray.
+def results_of(
+    function: Callable[..., Any],
+    calls: Sequence[tuple[Any, ...]],
+    engine: str,
+    workers: int,
+    num_cpus: float,
+    num_gpus: float,
+    *,
+    as_they_come: bool = False,
+) -> Iterator[Iterable[Any]]:
+    """Yield the results of calls of a function in other processes or on Ray; what is left at the end is called off.
 
     Parameters
     ----------
+    function : callable
+        At the top of a module.
+    calls : sequence of tuple
+        Its arguments.
     engine : {"ray", "processes"}
     workers : int
         Calls at a time; 0: as many as there is room for.
     num_cpus, num_gpus : float
         What Ray reserves for a call.
+    as_they_come : bool, default False
+        Whether results come in the order in which calls end, instead of the calls' own.
 
     Raises
     ------
@@ -437,25 +463,42 @@ def submitting(engine: str, workers: int, num_cpus: float, num_gpus: float) -> I
         As :func:`ray_tasks` does.
     """
     if engine == "ray":
-        with ray_tasks(workers, num_cpus, num_gpus) as (_, task):
-            yield lambda function, *arguments: task(function).remote(*arguments).future()
+        with ray_tasks(workers, num_cpus, num_gpus) as (ray, task):
+            yield _of_tasks(ray, [task(function).remote(*call) for call in calls], as_they_come)
         return
-    # Spawned, not forked: numba's and BLAS's threads do not survive a fork.
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers or _available_cores(), mp_context=spawn, initializer=_end_with_parent) as pool:
-        yield pool.submit
+    order = "generator_unordered" if as_they_come else "generator"
+    # One call at a time, because a result is kept as soon as it is there.
+    parallel = joblib.Parallel(workers or joblib.cpu_count(), return_as=order, batch_size=1)
+    with contextlib.closing(parallel(joblib.delayed(_called)(os.getpid(), function, call) for call in calls)) as found:
+        yield found
 
 
-def _available_cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def _called(parent: int, function: Callable[..., Any], call: tuple[Any, ...]) -> Any:
+    _end_with(parent)
+    return function(*call)
 
 
-def _end_with_parent() -> None:
+@cache
+def _end_with(parent: int) -> None:
     """End this process as soon as the one that started it is gone, which a kill leaves no time to tell its workers."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    end_with(parent.sentinel)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _of_tasks(ray: Any, tasks: list[Any], as_they_come: bool) -> Iterator[Any]:
+    try:
+        while tasks:
+            done = ray.wait(tasks)[0][0] if as_they_come else tasks[0]
+            tasks.remove(done)
+            yield ray.get(done)
+    finally:
+        for task in tasks:
+            ray.cancel(task)
 
 
 @contextlib.contextmanager

@@ -7,17 +7,18 @@ import cloudpickle
 import numpy as np
 import pytest
 from flwr.app import Array
+from halves import find_solver
 from problems import FEATURES, clients, run, solved_by, start_arrays
 
-from flwr_fco.client_apps import client_app, find_solver, training
+from flwr_fco.client_apps import client, client_app
 from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ClientError, ConfigurationError
+from flwr_fco.messages.protocol import Downlink, Plan, Uplink
 from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1
-from flwr_fco.simulation import simulate
-from flwr_fco.strategies import Epochs, FedDualAvg, FedMidOSP, Steps
-from flwr_fco.wire.protocol import Downlink, Plan, Uplink
+from flwr_fco.simulation import InProcessGrid, simulate
+from flwr_fco.strategies import DualFL, Epochs, FedDualAvg, FedMidOSP, Steps
 from flwr_fco.work import FirstOrder
 
 
@@ -42,7 +43,7 @@ def go(app, rounds=3, chosen=None, nodes=4):
 def test_data_are_loaded_once_a_run_and_partition_and_then_forgotten():
     loads = []
     objectives = clients()
-    before = len(training._objectives)
+    before = len(client._objectives)
 
     def load(context):
         loads.append(context.node_config["partition-id"])
@@ -51,7 +52,7 @@ def test_data_are_loaded_once_a_run_and_partition_and_then_forgotten():
     app = client_app(load)
     go(app)
     assert sorted(loads) == [0, 1, 2, 3]
-    assert len(training._objectives) == before
+    assert len(client._objectives) == before
     go(app)
     assert len(loads) == 8
 
@@ -68,15 +69,12 @@ def test_two_apps_do_not_share_data():
 
 def test_copies_of_an_app_find_what_the_first_has_loaded():
     """Flower's simulation may pickle the app with every message."""
-    from flwr_fco.simulation import InProcessGrid
-    from flwr_fco.wire import flower as _flower
-
     loads = []
     objectives = clients()
-    training._test_loads = loads
+    client._test_loads = loads
 
     def load(context):
-        from flwr_fco.client_apps import training as module
+        from flwr_fco.client_apps import client as module
 
         module._test_loads.append(1)
         return objectives[0]
@@ -85,14 +83,14 @@ def test_copies_of_an_app_find_what_the_first_has_loaded():
     grid = InProcessGrid(app, 2)
     chosen = strategy()
     try:
-        with _flower.identity(grid.run_id):
+        with grid.identity():
             for _ in range(2):
                 grid.client_app = cloudpickle.loads(cloudpickle.dumps(app))
                 chosen.start(grid, start_arrays(), 1)
         assert len(loads) == 2
     finally:
-        training.forget_objectives(grid.run_id)
-        del training._test_loads
+        client.forget_objectives(grid.run_id)
+        del client._test_loads
 
 
 def test_evaluation_may_have_data_of_its_own():
@@ -162,29 +160,20 @@ class Counting(LeastSquares):
         return super().metrics(w) | {"count": float(self.count)}
 
 
-def test_buffers_travel_both_ways(monkeypatch):
+@pytest.mark.parametrize("messages", [False, True])
+def test_buffers_travel_both_ways(messages):
     """What the server has is loaded before the local solver and before metrics; what the client has is answered."""
     objectives = [Counting(o.features, o.targets, m) for m, o in enumerate(clients(), start=1)]
-    read, write, answered = training.read_downlink, training.uplink_answer, []
-
-    def read_downlink(*arguments, **options):
-        return read(*arguments, **options)._replace(pass_through={"count": np.array(10)})
-
-    def uplink_answer(message, uplink, **options):
-        answered.append(dict(uplink.pass_through))
-        return write(message, uplink, **options)
-
-    monkeypatch.setattr(training, "read_downlink", read_downlink)
-    monkeypatch.setattr(training, "uplink_answer", uplink_answer)
     start = start_arrays()
     start["count"] = Array(np.array(4))
-    app = client_app(lambda context: objectives[context.node_config["partition-id"]])
-    result = simulate(
-        strategy(fraction_evaluate=1.0), app, num_nodes=4, num_rounds=2, initial_arrays=start, progress=False
-    )
-    assert [buffers["count"] for buffers in answered] == [11, 12, 13, 14] * 2
-    # The model that is evaluated is the server's, on every client.
-    assert result.evaluate_metrics_clientapp[2]["count"] == result.arrays["count"].numpy()
+    mods = [lambda message, context, call_next: call_next(message, context)] if messages else None
+    app = client_app(lambda context: objectives[context.node_config["partition-id"]], mods=mods)
+    chosen = strategy(fraction_evaluate=1.0, weighting="uniform")
+    result = simulate(chosen, app, num_nodes=4, num_rounds=2, initial_arrays=start, progress=False)
+    # Of 4 + (1, 2, 3, 4) the mean is 6.5; whole numbers go on, those of the model that is evaluated.
+    counts = [result.evaluate_metrics_clientapp[number]["count"] for number in (1, 2)]
+    assert counts[1] == result.arrays["count"].numpy()
+    assert counts in ([6, 8], [6, 9], [7, 9], [7, 10])
 
 
 def test_an_algorithm_that_the_client_does_not_have_is_named():
@@ -218,3 +207,38 @@ def test_only_a_process_of_one_message_ends_without_a_search_for_garbage(name, f
     subprocess.run([sys.executable, "-c", code], check=True)
     # What is open is written all the same.
     assert path.read_text() == str(frozen)
+
+
+# --- how many losses are kept -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [FedDualAvg, DualFL])
+def test_a_run_whose_clients_are_forgotten_has_the_same_bits(kind):
+    loads, held = [], []
+    objectives = clients()
+
+    def load(context):
+        held.append(len(client._objectives))
+        loads.append(context.node_config["partition-id"])
+        own = objectives[loads[-1]]
+        return LeastSquares(own.features.copy(), own.targets.copy(), l2=0.1)
+
+    def run(**options):
+        loads.clear()
+        options = {"client_app": client_app(load, **options), "initial_arrays": start_arrays(), "progress": False}
+        strategy = DualFL(nu=0.1) if kind is DualFL else FedDualAvg(regularizer=L1(0.05), client_lr=0.01)
+        return simulate(strategy, num_nodes=4, num_rounds=3, **options).arrays["coefficients"].numpy()
+
+    whole = run()
+    assert len(loads) == 4
+    held.clear()
+    before = len(client._objectives)
+    np.testing.assert_array_equal(run(max_objectives=1), whole)
+    assert len(loads) >= 12
+    assert max(held) <= before + 1
+
+
+@pytest.mark.parametrize("value", [0, -1, 2.5, float("nan"), "2", True, [1]])
+def test_a_number_of_objectives_is_positive(value):
+    with pytest.raises(ConfigurationError, match="max_objectives="):
+        client_app(lambda context: None, max_objectives=value)

@@ -12,9 +12,12 @@ from problems import CONSTANTS, SADDLE, app_of, clients, kind_of, start_arrays
 from representatives import by_class
 
 from flwr_fco import topology
-from flwr_fco.client_apps import Disclosure, client_app
-from flwr_fco.client_apps.quotas import Limits
+from flwr_fco.client_apps import Disclosure, Limits, client_app
+from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ClientError, ConfigurationError
+from flwr_fco.messages.boxes import QUESTIONS, addressed
+from flwr_fco.messages.protocol import Question
+from flwr_fco.messages.records import encode_question
 from flwr_fco.objectives import (
     CoxRegression,
     Huber,
@@ -25,11 +28,7 @@ from flwr_fco.objectives import (
 )
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, simulate
-from flwr_fco.strategies import Everyone, FedDualAvg, Minimise, Steps, run_of
-from flwr_fco.wire import flower
-from flwr_fco.wire.envelope import QUESTION, addressed
-from flwr_fco.wire.queries import question_records
-from flwr_fco.wire.questions import Question
+from flwr_fco.strategies import FedDualAvg, Minimise, Steps
 from reproduction.data.saddle_objectives import QuadraticSaddle
 
 NAN = float("nan")
@@ -104,14 +103,13 @@ ASKED = r"the server asks for .*; this site has fewer rows for it than min_rows=
 
 @pytest.mark.parametrize("name", by_class())
 def test_a_site_with_few_rows_takes_part_in_no_strategy(name):
-    """Of 12, 25, 7 and 16 rows; a method that needs everyone goes on without it, or ends with its name."""
-    limits, options = Disclosure(min_rows=10), {}
-    if run_of(made(name)).algorithm.reads == "everyone":
-        error = {"participation": Everyone(on_missing="error")}
-        with pytest.raises(ConfigurationError, match=r"partition 2 did not give.*its last answer: .*min_rows=10"):
-            refused(name, limits, **error)
-        options = {"rounds": 5, "participation": Everyone()}
-    result = refused(name, limits, **options)
+    """Of 12, 25, 7 and 16 rows; a method that needs everyone ends with its name."""
+    limits = Disclosure(min_rows=10)
+    if kind_of(name).algorithm.reads == "everyone":
+        with pytest.raises(ConfigurationError, match=r"partition 2 gave no good.*\(the last one: .*min_rows=10"):
+            refused(name, limits, rounds=5)
+        return
+    result = refused(name, limits)
     assert not result.train_metrics_clientapp[max(result.train_metrics_clientapp)]["skipped"]
     reasons = [row for row in result.left_out if row.partition_id == 2]
     assert len(reasons) >= 3
@@ -153,12 +151,12 @@ def test_in_a_simulation_the_refusal_is_an_error_with_node_and_limit():
 def test_questions_and_evaluations_are_refused_too(kind):
     grid = InProcessGrid(app_of(clients(), disclosure=Disclosure(min_rows=10)), 4, raise_errors=False)
     strategy = FedDualAvg(client_lr=0.1)
-    with flower.identity(grid.run_id), flower.quiet(50):
-        run_of(strategy).prepare(start_arrays())
+    with grid.identity(), quiet(50):
+        layout = strategy.prepare(start_arrays()).problem.layout
         numbers = {"batch-size": 0.0} if kind == "smoothness" else {"stage": 2.0}
-        question = Question(kind, run_of(strategy).plan.layout, {"primal": np.zeros(7)}, numbers)
-        contents = [(node, question_records(question)) for node in (2, 4)]
-        good, bad = grid.send_and_receive(addressed(grid, contents, QUESTION, "1"))
+        question = Question(kind, layout, {"primal": np.zeros(7)}, numbers)
+        contents = [(node, encode_question(question)) for node in (2, 4)]
+        good, bad = grid.send_and_receive(addressed(grid, contents, QUESTIONS, 1))
         assert good.has_content()
         assert f"an answer to its question '{kind}'" in bad.error.reason
         assert "min_rows=10" in bad.error.reason
@@ -177,7 +175,7 @@ def test_an_evaluation_is_about_the_rows_that_it_is_about():
     )
     grid = InProcessGrid(app, 2, raise_errors=False)
     strategy = FedDualAvg(client_lr=0.01)
-    with flower.identity(grid.run_id), flower.quiet(50):
+    with grid.identity(), quiet(50):
         result = strategy.start(grid, start_arrays(), 1)
     assert result.train_metrics_clientapp[1]["num-replies"] == 2
     assert {row.kind for row in result.left_out} == {"evaluate"}
@@ -314,8 +312,8 @@ def test_the_text_of_an_error_about_the_data_tells_no_value(caplog, raised, show
     grid = InProcessGrid(app, 1, raise_errors=False)
     layout = Logistic(np.zeros((2, 2)), [0, 1]).layout
     with caplog.at_level(logging.ERROR, "flwr"):
-        letters = [(node, question_records(Question("gradient", layout))) for node in grid.get_node_ids()]
-        (reply,) = grid.send_and_receive(addressed(grid, letters, QUESTION, "0"))
+        letters = [(node, encode_question(Question("gradient", layout))) for node in grid.get_node_ids()]
+        (reply,) = grid.send_and_receive(addressed(grid, letters, QUESTIONS, 0))
     reason = str(reply.error.reason)
     assert shown in reason or limit is None
     secret = "hiv" in reason or "John" in reason

@@ -9,6 +9,9 @@ from flwr.serverapp.strategy import FedAvg
 
 from flwr_fco import FedDualAvg, client_app, simulate
 from flwr_fco.errors import ClientError, ConfigurationError, NothingTrainedError
+from flwr_fco.objectives import LeastSquares
+from flwr_fco.regularizers import L1
+from flwr_fco.strategies import Density, Steps
 
 mods = pytest.importorskip("flwr.clientapp.mod")
 secure = pytest.importorskip("flwr.client.mod")
@@ -67,25 +70,51 @@ def test_unmodified_clients_clip_where_the_train_config_says_how_much(name):
         run(clipped, rounds=1)
 
 
+WRAPPERS = {
+    "DifferentialPrivacyServerSideFixedClipping": (0.1, 1.0, NODES),
+    "DifferentialPrivacyClientSideFixedClipping": (0.1, 1.0, NODES),
+    "DifferentialPrivacyServerSideAdaptiveClipping": (0.1, NODES),
+    "DifferentialPrivacyClientSideAdaptiveClipping": (0.1, NODES),
+}
+
+
+@pytest.mark.parametrize("name", WRAPPERS)
+def test_what_a_wrapper_does_to_fedavg_it_does_to_ours(name):
+    """Its noise is in the model that the next round sends: nothing that it adds is forgotten."""
+    clips = "ClientSide" in name
+    mod = mods.adaptiveclipping_mod if "Adaptive" in name else mods.fixedclipping_mod
+    models = []
+    for own in (FedAvg(fraction_evaluate=0.0), FedDualAvg(client="unmodified", client_lr=0.1, fraction_evaluate=0.0)):
+        np.random.seed(5)  # noqa: NPY002 (Flower's noise comes from there)
+        wrapped = getattr(flowers, name)(own, *WRAPPERS[name])
+        arrays = run(ordinary(*[mod] * clips), wrapped, rounds=6).arrays
+        models.append(np.concatenate([array.numpy() for array in arrays.values()]))
+    np.testing.assert_allclose(models[1], models[0], rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize(
-    ("wrapper", "options"),
-    [
-        ("DifferentialPrivacyServerSideFixedClipping", (0.1, 1.0, NODES)),
-        ("DifferentialPrivacyClientSideFixedClipping", (0.1, 1.0, NODES)),
-        ("DifferentialPrivacyServerSideAdaptiveClipping", (0.1, NODES)),
-        ("DifferentialPrivacyClientSideAdaptiveClipping", (0.1, NODES)),
-    ],
+    "options", [{"regularizer": L1(0.1), "work": Steps(5, batch_size=None)}, {"density": Density(0.5, rounds=20)}]
 )
-def test_the_wrappers_are_refused_with_what_is_true_of_unmodified_clients(wrapper, options):
-    wrapped = getattr(flowers, wrapper)(strategy(), *options)
-    with pytest.raises(ConfigurationError, match=r"reply with models, .* noise would be forgotten.*'clipping_norm'"):
+def test_noise_that_no_sparse_model_has_is_an_error_in_words(options):
+    own = FedDualAvg(client="unmodified", client_lr=0.1, fraction_evaluate=0.0, **options)
+    wrapped = flowers.DifferentialPrivacyServerSideFixedClipping(own, *WRAPPERS[next(iter(WRAPPERS))])
+    with pytest.raises(ConfigurationError, match="a model that is the primal point of no dual near the present one"):
         run(ordinary(), wrapped)
+
+
+@pytest.mark.parametrize("name", WRAPPERS)
+def test_wrappers_are_refused_where_clients_reply_with_increments(name):
+    wrapped = getattr(flowers, name)(FedDualAvg(client_lr=0.1, fraction_evaluate=0.0), *WRAPPERS[name])
+    app = client_app(lambda context: LeastSquares(np.eye(5), np.ones(5)))
+    start = {"coefficients": np.zeros(5), "intercept": np.zeros(1)}
+    with pytest.raises(ConfigurationError, match="its differential-privacy claim would be void"):
+        run(app, wrapped, initial_arrays=start)
 
 
 @pytest.mark.parametrize("name", ["secagg_mod", "secaggplus_mod"])
 def test_secure_aggregation_is_of_the_legacy_api(name):
     mod = getattr(secure, name)
-    with pytest.raises(ConfigurationError, match=f"the mod {name} speaks with SecAggPlusWorkflow"):
+    with pytest.raises(ConfigurationError, match=f"the mod {name}: it speaks with SecAggPlusWorkflow"):
         client_app(lambda context: None, mods=[mod])
     for own in (strategy(), FedAvg(fraction_evaluate=0.0)):
         with pytest.raises(ClientError, match=r"KeyError.*secaggplus_configs"):

@@ -11,14 +11,13 @@ from problems import app_of, clients, start_arrays
 
 from flwr_fco.client_apps import Disclosure, answers, client_app
 from flwr_fco.client_apps.disclosed import plain
+from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ClientError
+from flwr_fco.messages.boxes import NAMES_ONLY, PARTITION, QUESTIONS, TABLE, addressed
+from flwr_fco.messages.protocol import Question
+from flwr_fco.messages.records import PLAN, encode_question
 from flwr_fco.simulation import InProcessGrid, simulate
-from flwr_fco.strategies import FedDualAvg, run_of
-from flwr_fco.wire import flower
-from flwr_fco.wire.downlink import PLAN
-from flwr_fco.wire.envelope import HANDSHAKE, NAMES, QUESTION, addressed
-from flwr_fco.wire.queries import question_records
-from flwr_fco.wire.questions import Question
+from flwr_fco.strategies import FedDualAvg
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "disclosure.md"
 
@@ -45,23 +44,23 @@ def grid_of(**options):
     return InProcessGrid(app_of(clients(), **options), 4, raise_errors=False)
 
 
-def ask(grid, content, kind=QUESTION, stamp="1", node=2):
-    with flower.identity(grid.run_id), flower.quiet(50):
+def ask(grid, content, kind=QUESTIONS, stamp=1, node=2):
+    with grid.identity(), quiet(50):
         (answer,) = grid.send_and_receive(addressed(grid, [(node, content)], kind, stamp))
     return answer
 
 
 def question(kind="gradient", numbers=None):
-    strategy = FedDualAvg(client_lr=0.1)
-    run_of(strategy).prepare(start_arrays())
-    return question_records(Question(kind, run_of(strategy).plan.layout, {"primal": np.zeros(7)}, numbers or {}))
+    layout = FedDualAvg(client_lr=0.1).prepare(start_arrays()).problem.layout
+    return encode_question(Question(kind, layout, {"primal": np.zeros(7)}, numbers or {}))
 
 
 def test_without_a_disclosure_there_is_no_record_and_with_one_each_message_is_a_line(lines):
     train(app_of(clients()))
     assert lines() == []
     train(app_of(clients(), disclosure=Disclosure()))
-    assert len(lines()) == 2 * 4
+    assert len(lines()) == 3 * 4
+    assert re.search(r"asked for the names and scales of its columns; sent arrays: deviations\[6\]; num", lines()[3])
     assert re.fullmatch(
         r"Disclosure: run \d+, partition 3, round 2: asked for training by 'dual_averaging'; sent arrays: "
         r"increment\[7\]; numbers: num-examples, local-steps, elapsed",
@@ -78,12 +77,13 @@ def test_the_record_does_not_change_the_run():
 def test_a_refusal_is_a_line_with_its_reason(lines):
     with pytest.raises(ClientError):
         train(app_of(clients(), disclosure=Disclosure(min_rows=10)), num_rounds=1)
-    assert [": sent " in line.replace("; sent ", ": sent ") for line in lines()] == [True, True, False]
-    assert re.search(
-        r"partition 2, round 1: asked for training by 'dual_averaging'; refused: the server asks for a round of "
-        r"training \(dual_averaging\); this site has fewer rows for it than min_rows=10 allows",
-        lines()[-1],
-    )
+    assert ["; sent " in line for line in lines()] == [True, True, False, True, True, True, False]
+    for line, asked, what in (
+        (2, "the names and scales of its columns", "the names and scales of its columns"),
+        (6, "training by 'dual_averaging'", "a round of training (dual_averaging)"),
+    ):
+        told = f"asked for {asked}; refused: the server asks for {what}; this site has fewer rows for it than min_rows="
+        assert told in lines()[line]
 
 
 def test_an_error_of_the_owners_code_is_no_refusal(lines):
@@ -97,19 +97,19 @@ def test_an_error_of_the_owners_code_is_no_refusal(lines):
 
 def test_each_kind_of_message_says_what_it_asked_and_names_what_left(lines):
     grid = grid_of(disclosure=Disclosure())
-    asked = question("gradient", {"deviations": 1.0})
-    for kind, content in ((QUESTION, asked), (HANDSHAKE, RecordDict()), (NAMES, RecordDict())):
+    asked = question("gradient", {"moments": 1.0})
+    for kind, content in ((QUESTIONS, asked), *((kind, RecordDict()) for kind in (PARTITION, TABLE, NAMES_ONLY))):
         assert ask(grid, content, kind).has_content()
     who = f"Disclosure: run {grid.run_id}, partition 0, round 1: asked for "
     assert lines() == [
-        who + "an answer to the question 'gradient'; sent arrays: gradient[7], deviations[6]; numbers: loss, "
+        who + "an answer to the question 'gradient'; sent arrays: gradient[7], means[6], variances[6]; numbers: loss, "
         "num-examples",
         who + "its partition; sent arrays: none; numbers: partition-id",
-        who + "the names of its columns and classes; sent arrays: none; numbers: columns[0], classes[0]",
+        who + "the names and scales of its columns; sent arrays: deviations[6]; numbers: none",
+        who + "the names of its columns and classes; sent arrays: none; numbers: none",
     ]
     strategy = FedDualAvg(client_lr=0.1)
-    with flower.identity(grid.run_id), flower.quiet(50):
-        run_of(strategy).prepare(start_arrays())
+    with grid.identity(), quiet(50):
         grid.send_and_receive(strategy.configure_evaluate(1, start_arrays(), ConfigRecord(), grid))
     assert "round 1: asked for an evaluation; sent arrays: none; numbers: num-examples, loss" in lines()[-1]
 
@@ -124,10 +124,8 @@ def test_estimates_that_a_site_does_not_have_are_zeros_in_the_record(lines, rows
 def test_arrays_that_a_mod_adds_beside_zeros_are_not_zeros_in_the_record(lines):
     def adding(message, context, call_next):
         answer = call_next(message, context)
-        return flower.with_content(
-            answer,
-            RecordDict({**answer.content, "own": ArrayRecord({"own": Array(np.ones(2))}), "none": ArrayRecord()}),
-        )
+        answer.content["own"], answer.content["none"] = ArrayRecord({"own": Array(np.ones(2))}), ArrayRecord()
+        return answer
 
     app = app_of(clients((20, 200)), disclosure=Disclosure(), mods=[adding])
     ask(InProcessGrid(app, 2, raise_errors=False), question("estimates"))
@@ -172,7 +170,7 @@ def test_a_message_that_is_no_message_of_ours_is_a_line_too(lines):
     grid = grid_of(disclosure=Disclosure())
     for content in (RecordDict(), RecordDict({PLAN: ArrayRecord()})):
         assert ask(grid, content, "train").has_error()
-        assert ask(grid, content, QUESTION).has_error()
+        assert ask(grid, content, QUESTIONS).has_error()
         assert ask(grid, content, "evaluate").has_error()
     assert len(lines()) == 6
     assert all("; refused: " in line for line in lines())
@@ -182,11 +180,12 @@ def test_a_message_that_is_no_message_of_ours_is_a_line_too(lines):
 def test_the_owners_mods_change_what_leaves_and_the_record_sees_it(lines):
     def rename(message, context, call_next):
         answer = call_next(message, context)
-        answer.content["metrics"]["more"] = 1
+        if message.metadata.message_type == "train":
+            answer.content["metrics"]["more"] = 1
         return answer
 
     train(client_app(lambda context: clients()[0], disclosure=Disclosure(), mods=[rename]), num_rounds=1)
-    assert lines()[0].endswith("elapsed, more")
+    assert lines()[-1].endswith("elapsed, more")
 
 
 def test_the_record_goes_to_a_file_of_the_owner(tmp_path):
@@ -197,7 +196,7 @@ def test_the_record_goes_to_a_file_of_the_owner(tmp_path):
     finally:
         logging.getLogger("flwr.disclosure").removeHandler(handler)
         handler.close()
-    assert len((tmp_path / "disclosed.log").read_text(encoding="utf-8").splitlines()) == 4
+    assert len((tmp_path / "disclosed.log").read_text(encoding="utf-8").splitlines()) == 2 * 4
 
 
 # --- the table of the page --------------------------------------------------------------------------------------------
@@ -224,5 +223,6 @@ def test_what_the_page_says_holds_back_a_question_does():
     for kind in answers._ANSWERS:
         refused = ask(grid, question(kind, {"batch-size": 0.0, "stage": 0.0}), node=4)
         assert ("`min_*`" in told[kind]) == ("min_rows=10" in refused.error.reason), kind
-    assert ask(grid, RecordDict(), NAMES, node=4).has_error() == ("`min_*`" in told["names"])
-    assert ask(grid, RecordDict(), HANDSHAKE, node=4).has_error() == ("`min_*`" in told["partition"])
+    for kind in (TABLE, NAMES_ONLY, PARTITION):
+        refused = ask(grid, RecordDict(), kind, node=4)
+        assert ("`min_*`" in told[kind.removeprefix("query.")]) == refused.has_error()

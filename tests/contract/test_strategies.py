@@ -7,10 +7,10 @@ from limits import LIMITS, biased
 
 from flwr_fco.algorithms import DualAveraging, SubgradientSteps
 from flwr_fco.algorithms.dual_averaging import DualState
+from flwr_fco.messages.protocol import Downlink
 from flwr_fco.regularizers import L1
 from flwr_fco.strategies import STRATEGIES, FedDualAvg, FedMid
 from flwr_fco.testing import check_strategy
-from flwr_fco.wire.protocol import Downlink
 
 #: Settings of another strategy, without a line of code of their own: at night.
 SETTINGS = ("FedDA", "FedDualAvgOSP", "FedMidOSP")
@@ -67,7 +67,7 @@ def far_away(self, problem, state, replies):
             "come to the solution",
         ),
         ({"aggregate": in_place}, r"state\.dual in place"),
-        ({"init": in_float32}, "ended with ClientError: .*'dual' is float32.*, expected float64"),
+        ({"init": in_float32}, "ended with ConfigurationError: .*state.dual as float32.*; expected float64"),
         ({"aggregate": far_away}, "ended with DivergedError"),
     ],
     ids=[
@@ -81,6 +81,6 @@ def far_away(self, problem, state, replies):
 )
 def test_the_check_finds_a_broken_strategy(broken, message):
     broken = {key: staticmethod(value) if key in ("begin", "local_step") else value for key, value in broken.items()}
-    wrong = type("Wrong", (FedDualAvg,), {}, algorithm=type("Broken", (DualAveraging,), broken))
+    wrong = type("Wrong", (FedDualAvg,), {"algorithm": type("Broken", (DualAveraging,), broken)})
     with pytest.raises(AssertionError, match=message):
         check_strategy(lambda **options: wrong(**{"regularizer": L1(0.3), **options}))

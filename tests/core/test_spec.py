@@ -11,9 +11,9 @@ from together import together
 from flwr_fco.core.layout import Layout
 from flwr_fco.core.spec import Spec
 from flwr_fco.errors import SpecError
+from flwr_fco.messages.protocol import Plan
 from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.regularizers import L1, Nuclear, PerParameter, Regularizer
-from flwr_fco.wire.protocol import Plan
 from flwr_fco.work import FirstOrder, Minimise, work_from_header
 
 
@@ -78,14 +78,14 @@ def test_plan_round_trip():
         seed=7,
         options={"client-prox": True},
     )
-    spec = plan.to_spec()
+    spec = plan.spec
     again = Plan.from_spec(spec)
     assert again == plan
-    assert again.to_spec().digest() == spec.digest()
+    assert again.spec.digest() == spec.digest()
 
 
 def test_a_plan_of_another_version_says_what_it_lacks():
-    spec = Plan("x", Layout.from_arrays({"w": np.zeros(2)}), L1(0.1), Euclidean()).to_spec()
+    spec = Plan("x", Layout.from_arrays({"w": np.zeros(2)}), L1(0.1), Euclidean()).spec
     del spec.header["work"]
     with pytest.raises(SpecError, match=r"'work'.*different versions"):
         Plan.from_spec(spec)

@@ -8,7 +8,7 @@ from together import together
 
 from flwr_fco.algorithms.contract.replies import Mean
 from flwr_fco.core.sparse import SparseVector, dense, weighted_sum
-from flwr_fco.wire.protocol import Uplink
+from flwr_fco.messages.protocol import Uplink
 
 
 def vectors(kinds, size):

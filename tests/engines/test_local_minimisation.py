@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from halves import find_solver
 from playing import (
     MU,
     TOP,
@@ -21,7 +22,6 @@ from quadratics import Quadratic, optimum, quadratics
 from flwr_fco.algorithms import dual_fl as dual_fl_rule
 from flwr_fco.algorithms import fed_dr as fed_dr_rule
 from flwr_fco.algorithms.primal_averaging import MeanState
-from flwr_fco.client_apps import find_solver
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.work import FirstOrder, Minimise
 

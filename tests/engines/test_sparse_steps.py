@@ -4,14 +4,15 @@ import logging
 
 import numpy as np
 import pytest
+from halves import find_solver
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 from together import together
 
 from flwr_fco.algorithms import GradientSteps, Start
-from flwr_fco.client_apps.training import find_solver
 from flwr_fco.core.layout import Layout
 from flwr_fco.engines.sparse_steps import Coordinates, groups_of, shard_of, shrunk
+from flwr_fco.messages.protocol import Downlink, Plan
 from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, PNorm
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic
 from flwr_fco.regularizers import (
@@ -25,7 +26,6 @@ from flwr_fco.regularizers import (
     SparseGroupLasso,
     Zero,
 )
-from flwr_fco.wire.protocol import Downlink, Plan
 from flwr_fco.work import FirstOrder
 
 N, D = 23, 60

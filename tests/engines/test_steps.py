@@ -2,14 +2,14 @@
 
 import numpy as np
 import pytest
+from halves import find_solver
 from together import together
 
-from flwr_fco.client_apps import find_solver
 from flwr_fco.engines.dual_steps import compiled_steps
+from flwr_fco.messages.protocol import Downlink, Plan
 from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, PNorm
 from flwr_fco.objectives import LeastSquares, Logistic
 from flwr_fco.regularizers import L1, ElasticNet, NonNegative, Zero
-from flwr_fco.wire.protocol import Downlink, Plan
 from flwr_fco.work import FirstOrder
 
 ROWS, FEATURES = 23, 7

@@ -14,7 +14,6 @@ from sklearn.datasets import load_breast_cancer, load_digits
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.testing import check_saddle_objective
-from flwr_fco.wire import flower as _flower
 from reproduction.data.saddle_objectives import UniversalAdversarialLogistic
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -64,7 +63,7 @@ def run_without_bundled_data(module, folder, package, path, **settings):
     config |= {"bundled": False, **settings}
     client, server = module(folder, f"{package}.client_app").app, module(folder, f"{package}.server_app").app
     grid = InProcessGrid(client, 2, run_config=config, node_config=lambda partition: {"data-path": path})
-    with _flower.identity(grid.run_id):
+    with grid.identity():
         server(grid, Context(run_id=grid.run_id, node_id=1, node_config={}, state=RecordDict(), run_config=config))
 
 

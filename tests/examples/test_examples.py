@@ -21,7 +21,6 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.sklearn import FederatedCoxRegression
 from flwr_fco.strategies import FedDR, LocalSGD, Minimise, Scaffold, Steps
-from flwr_fco.wire import flower as _flower
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -47,7 +46,7 @@ def test_the_quickstart_finds_a_few_measurements_that_do(example, capsys):
     _, client, server, config = example("quickstart-sparse-logistic", "sparse_logistic")
     grid = InProcessGrid(client, 10, run_config=config)
     context = Context(run_id=grid.run_id, node_id=1, node_config={}, state=RecordDict(), run_config=config)
-    with _flower.identity(grid.run_id):
+    with grid.identity():
         server.app(grid, context)
     printed = capsys.readouterr().out
     used = int(printed.split("The model uses ")[1].split(" of 30")[0])
@@ -59,7 +58,7 @@ def test_the_quickstart_is_scikit_learns_solution_of_the_scaled_pool(example):
     task, client, _, _ = example("quickstart-sparse-logistic", "sparse_logistic")
     names, features, _, labels, _ = task.load_patients()
     grid = InProcessGrid(client, 10)
-    with _flower.identity(grid.run_id):
+    with grid.identity():
         model = task.new_model(C=0.05, num_clients=10).fit(grid, features=len(names))
     scaler = StandardScaler().fit(features)
     theirs = LogisticRegression(C=0.05, l1_ratio=1.0, solver="saga", tol=1e-10, max_iter=10**5)
@@ -79,7 +78,7 @@ def test_the_sparse_example_uses_few_of_a_million_words(example, capsys):
     config["strength"] = 0.002
     grid = InProcessGrid(client, 10, run_config=config)
     context = Context(run_id=grid.run_id, node_id=1, node_config={}, state=RecordDict(), run_config=config)
-    with _flower.identity(grid.run_id):
+    with grid.identity():
         server.app(grid, context)
     printed = capsys.readouterr().out
     used = int(printed.split("The model uses ")[1].split(" of 1048576")[0])
@@ -95,7 +94,7 @@ def test_the_robust_example_attacks_all_models_and_draws_the_attacks(example, ca
     config = {**config, "picture": str(tmp_path / "attacks.png")}
     grid = InProcessGrid(client, 10, run_config=config)
     context = Context(run_id=grid.run_id, node_id=1, node_config={}, state=RecordDict(), run_config=config)
-    with _flower.identity(grid.run_id):
+    with grid.identity():
         server.app(grid, context)
     lines = [line for line in capsys.readouterr().out.splitlines() if "clean accuracy" in line]
     numbers = {line.split(":")[0]: [float(number) for number in re.findall(r"\d+\.\d+", line)] for line in lines}
@@ -160,7 +159,7 @@ def test_ten_hospitals_get_the_pooled_solution(example, capsys):
     task, client, server, config = example("exact-logistic", "exact_logistic")
     grid = InProcessGrid(client, 10, run_config=config)
     context = Context(run_id=grid.run_id, node_id=1, node_config={}, state=RecordDict(), run_config=config)
-    with _flower.identity(grid.run_id):
+    with grid.identity():
         server.app(grid, context)
     rounds = int(capsys.readouterr().out.split("pooled solution after ")[1].split(" rounds")[0])
     assert 43 <= rounds <= 47  # the README says 45
@@ -208,7 +207,7 @@ def test_the_hospitals_fit_the_lasso_of_all_patients_in_a_few_messages(example, 
     for kind in (InProcessGrid, Files):
         grid = kind(client, task.HOSPITALS, run_config=config)
         context = Context(run_id=grid.run_id, node_id=1, node_config={}, state=RecordDict(), run_config=config)
-        with _flower.identity(grid.run_id):
+        with grid.identity():
             server.app(grid, context)
         texts.append(capsys.readouterr().out)
     assert texts[0] == texts[1]
@@ -273,7 +272,7 @@ def lung(monkeypatch):
 def survival_run(client, server, config, nodes=13, **options):
     grid = InProcessGrid(client, nodes, run_config=config, raise_errors=False, **options)
     context = Context(run_id=grid.run_id, node_id=1, node_config={}, state=RecordDict(), run_config=config)
-    with _flower.identity(grid.run_id):
+    with grid.identity():
         server.app(grid, context)
 
 

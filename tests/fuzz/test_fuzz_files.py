@@ -12,12 +12,15 @@ import pytest
 from fuzz.budget import VALUES, damaged, fuzzed
 from hypothesis import given
 from hypothesis import strategies as st
-from problems import start_arrays
+from problems import app_of, clients, start_arrays
 
+from flwr_fco.callbacks import Checkpoint
 from flwr_fco.core.files import json_object, read_json, read_npy, read_npz, read_text, write_file, write_npz
+from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.models import load_npz, save_npz
-from flwr_fco.strategies import FedDualAvg, run_of
+from flwr_fco.simulation import InProcessGrid
+from flwr_fco.strategies import FedDualAvg
 
 #: More than any of these files is worth.
 MEMORY = 48 * 2**20
@@ -87,9 +90,9 @@ def small(act):
 
 
 def checkpoint(path):
-    chosen = FedDualAvg(client_lr=0.1)
-    run_of(chosen).prepare(start_arrays())
-    run_of(chosen).load(path)
+    grid = InProcessGrid(app_of(clients()), 4)
+    with grid.identity(), quiet(50):
+        FedDualAvg(client_lr=0.1).start(grid, start_arrays(), 1, resume=path)
 
 
 READERS = {"load_npz": load_npz, "checkpoint": checkpoint, "read_npz": read_npz}
@@ -152,6 +155,48 @@ def test_damaged_models_are_refused_or_harmless(tmp_path_factory, data):
         said = str(path)
     assert str(path) in said
     assert all(array.nbytes < 10**6 for array in found.values())
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    path = tmp_path_factory.mktemp("saved") / "run.npz"
+    grid = InProcessGrid(app_of(clients()), 4)
+    with grid.identity(), quiet(50):
+        FedDualAvg(client_lr=0.1, fraction_evaluate=0.0).start(grid, start_arrays(), 1, callbacks=[Checkpoint(path)])
+    return path
+
+
+def resumed(path, **options):
+    grid, strategy = InProcessGrid(app_of(clients()), 4), FedDualAvg(fraction_evaluate=0.0, **options)
+    with grid.identity(), quiet(50):
+        return strategy.start(grid, start_arrays(), 2, resume=path)
+
+
+@fuzzed(0.05)
+@given(st.data())
+def test_damaged_checkpoints_are_refused_or_harmless(saved, tmp_path_factory, data):
+    path = tmp_path_factory.mktemp("fuzz") / "run.npz"
+    path.write_bytes(data.draw(damaged(saved.read_bytes())))
+    try:
+        found, said = resumed(path, client_lr=0.1), str(path)
+    except ConfigurationError as error:
+        found, said = None, str(error)
+    assert str(path) in said
+    assert found is None or found.arrays == resumed(saved, client_lr=0.1).arrays
+
+
+def test_a_checkpoint_with_another_number_or_of_another_run_is_refused(saved, tmp_path):
+    arrays = read_npz(saved)
+    for name in [name for name, array in arrays.items() if array.size and name not in ("checksum", "tree")]:
+        changed = {
+            **arrays,
+            name: np.nextafter(arrays[name], 9) if arrays[name].dtype.kind == "f" else arrays[name][:0],
+        }
+        write_npz(tmp_path / "run.npz", changed)
+        with pytest.raises(ConfigurationError, match="is no saved run, or is damaged"):
+            resumed(tmp_path / "run.npz", client_lr=0.1)
+    with pytest.raises(ConfigurationError, match=r"other settings: client_lr=0\.1, here client_lr=0\.2"):
+        resumed(saved, client_lr=0.2)
 
 
 @pytest.mark.parametrize("reader", [read_npz, read_npy, read_json, read_text, load_npz])

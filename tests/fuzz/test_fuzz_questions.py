@@ -12,17 +12,18 @@ from hypothesis import given, note
 from hypothesis import strategies as st
 from problems import FEATURES, app_of
 
+from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ConfigurationError, FlwrFcoError
+from flwr_fco.messages.boxes import QUESTIONS, addressed
+from flwr_fco.messages.protocol import Question
+from flwr_fco.messages.questions import BALANCE, ENTROPY, FACTS, SLOPES
+from flwr_fco.messages.records import encode_question
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic
 from flwr_fco.regularizers import L1, ElasticNet, L2Ball
-from flwr_fco.server.certifying import Certifier
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.simulation.fit_path import held_out_losses, strength_max
 from flwr_fco.strategies import DualFL, FedDAGT, FedDualAvg, Steps, run_of
-from flwr_fco.wire import flower as _flower
-from flwr_fco.wire.envelope import QUESTION, addressed
-from flwr_fco.wire.queries import question_records
-from flwr_fco.wire.questions import BALANCE, ENTROPY, FACTS, SLOPES, Question
+from flwr_fco.strategies.questions import certified, choose
 
 CLIENTS = 6
 KINDS = (LeastSquares, Logistic, MultinomialLogistic)
@@ -67,9 +68,9 @@ def in_words(function):
 # --- questions to a client ------------------------------------------------------------------------------------------
 
 
-def message_of(grid, content, kind=QUESTION):
+def message_of(grid, content, kind=QUESTIONS):
     with grid.identity():
-        return addressed(grid, [(2, content)], kind, "1")[0]
+        return addressed(grid, [(2, content)], kind, 1)[0]
 
 
 class Asked:
@@ -93,17 +94,17 @@ class Asked:
         }
         vectors = {"primal": np.linspace(-1.0, 1.0, layout.size)}
         self.questions = [
-            question_records(Question(name, layout, vectors, given))
+            encode_question(Question(name, layout, vectors, given))
             for name, several in numbers.items()
             for given in several
         ]
         self.evaluation = RecordDict({"arrays": start_of(layout), "config": ConfigRecord()})
         self.good = self.answer(self.questions[0]).content["arrays"]["gradient"].numpy()
 
-    def answer(self, content, kind=QUESTION):
+    def answer(self, content, kind=QUESTIONS):
         message = message_of(self.grid, content, kind)
         with self.grid.identity(), warnings.catch_warnings(), np.errstate(all="ignore"):
-            return self.grid.client_app(message, self.grid.contexts[2])
+            return self.grid.client_app(message, self.grid.context(2))
 
 
 ASKED = [Asked(kind) for kind in (*KINDS, Own)]
@@ -192,7 +193,8 @@ class Lying(InProcessGrid):
                 continue
             content = self.alter(reply.content.copy())
             if content is not None:
-                replies.append(_flower.with_content(reply, content))
+                reply.content = content
+                replies.append(reply)
         return replies
 
 
@@ -209,10 +211,7 @@ def lies(draw):
         if kind == "silent":
             return None
         if "metrics" not in content:
-            # The names of columns, which are asked for after a lie about their digest.
-            (record,) = content.config_records.values()
-            for name in record:
-                record[name] = {"more": ["a", "b"], "less": 7.0, "arrays": [bytes_of]}.get(kind, record[name])
+            # Names of another table end a run before round 1, in words.
             return content
         numbers, vectors = dict(content["metrics"]), dict(content.get("arrays", {}))
         if kind == "number" and numbers:
@@ -245,9 +244,14 @@ PSIS = (L1(0.1), ElasticNet(0.1, 0.5), L2Ball(1.0))
 
 def prepared(strategy, layout):
     strategy.fraction_evaluate = 0.0
-    with _flower.quiet(50):
-        run_of(strategy).prepare(start_of(layout))
+    with quiet(50):
+        strategy.prepare(start_of(layout), 3)
     return strategy
+
+
+def on(strategy, grid):
+    run_of(strategy).grid = grid
+    return run_of(strategy)
 
 
 @fuzzed(0.06)
@@ -258,8 +262,8 @@ def test_answers_that_certificates_are_made_of(data):
     strategy = prepared(FedDualAvg(regularizer=psi, client_lr=0.01, certificate_every=1), objectives[0].layout)
     grid = Lying(objectives, data.draw(lies()), data.draw(LIARS))
     w = np.linspace(-0.3, 0.3, objectives[0].layout.size)
-    with _flower.identity(grid.run_id), _flower.quiet(50), np.errstate(all="ignore"):
-        metrics = Certifier(strategy, grid).metrics(w)
+    with grid.identity(), quiet(50), np.errstate(all="ignore"):
+        metrics = certified(on(strategy, grid), w)
     # There is one, or there is none, and a warning said so; what is none is not written down as one.
     assert all(math.isfinite(value) for value in metrics.values())
     assert not metrics or metrics["certificate"] >= 0.0
@@ -277,9 +281,10 @@ def test_answers_that_rates_are_made_of(data):
     ]
     strategy = prepared(data.draw(st.sampled_from(kinds))(), objectives[0].layout)
     grid = Lying(objectives, data.draw(lies()), data.draw(LIARS))
-    with _flower.identity(grid.run_id), _flower.quiet(50), np.errstate(all="ignore"):
-        in_words(lambda: run_of(strategy).choose_rates(grid))
-    assert all(math.isfinite(value) and value >= 0.0 for value in run_of(strategy).chosen.values())
+    with grid.identity(), quiet(50), np.errstate(all="ignore"):
+        run = on(strategy, grid)
+        chosen = in_words(lambda: choose(run, [name for name in run.rates if getattr(strategy, name) == "auto"]))
+    assert all(math.isfinite(value) and value >= 0.0 for value in (chosen or {}).values())
 
 
 @fuzzed(0.02)
@@ -290,8 +295,9 @@ def test_answers_that_strengths_are_made_of(data):
     strategy = prepared(FedDualAvg(regularizer=psi, client_lr=0.01), objectives[0].layout)
     grid = Lying(objectives, data.draw(lies()), data.draw(LIARS))
     w = np.zeros(objectives[0].layout.size)
-    for question in (lambda: strength_max(strategy, grid), lambda: held_out_losses(strategy, grid, w)):
-        with _flower.identity(grid.run_id), _flower.quiet(50), np.errstate(all="ignore"), warnings.catch_warnings():
+    run = on(strategy, grid)
+    for question in (lambda: strength_max(run), lambda: held_out_losses(run, w)):
+        with grid.identity(), quiet(50), np.errstate(all="ignore"), warnings.catch_warnings():
             found = in_words(question)
         assert found is None or math.isfinite(found[0])
 
@@ -306,7 +312,7 @@ def test_a_run_goes_on_whatever_is_answered(data):
     alter = data.draw(lies())
     grid = Lying(objectives, None, data.draw(LIARS))
     grid.alter = lambda content: content if "increment" in content.get("arrays", {}) else alter(content)
-    with _flower.identity(grid.run_id), _flower.quiet(50), np.errstate(all="ignore"):
+    with grid.identity(), quiet(50), np.errstate(all="ignore"):
         result = strategy.start(grid, start_of(objectives[0].layout), 2)
     # The training is not theirs to end, nor to change.
     assert strategy.state.round == 2

@@ -14,12 +14,13 @@ from sklearn.base import clone
 from flwr_fco.client_apps import Disclosure, client_app
 from flwr_fco.client_apps.answers import own_estimates
 from flwr_fco.core.layout import Layout
+from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.messages.boxes import TABLE
 from flwr_fco.objectives import LeastSquares, Logistic, Objective
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.sklearn import FederatedCoxRegression, FederatedLasso, FederatedLogisticRegression, Intervals
 from flwr_fco.strategies import Strengths
-from flwr_fco.wire import flower
 
 NAMES = ["age", "dose", "sex"]
 
@@ -47,7 +48,7 @@ def over(model, parts, targets, disclosure=None, grid_type=InProcessGrid, **opti
         return parts[context.node_config["partition-id"]], targets[context.node_config["partition-id"]]
 
     grid = grid_type(model.client_app(load, disclosure=disclosure), len(parts), raise_errors=False)
-    with flower.identity(grid.run_id), flower.quiet(50):
+    with grid.identity(), quiet(50):
         model.fit(grid, features=NAMES, **options)
     return grid
 
@@ -140,7 +141,7 @@ def test_a_sites_own_app_whose_rows_have_weights_is_refused(kind, first, others,
         return objective
 
     grid, model = InProcessGrid(client_app(load), 3, raise_errors=False), model_of(kind, 3)
-    with flower.identity(grid.run_id), flower.quiet(50):
+    with grid.identity(), quiet(50):
         if told:
             with pytest.raises(ConfigurationError, match=told):
                 model.fit(grid, features=NAMES, intervals=True)
@@ -221,16 +222,19 @@ def test_the_bits_are_the_same_here_in_one_table_and_over_a_grid_and_every_messa
     grouped = model_of(kind).fit(
         np.vstack(parts[::-1]), np.concatenate(targets[::-1]), groups=owner[::-1], intervals=True
     )
-    asked = []
+    first, asked = [], []
 
     class Counting(InProcessGrid):
-        def _deliver(self, message):
-            asked.append(message.metadata.dst_node_id)
-            return super()._deliver(message)
+        direct = None  # messages
+
+        def reply(self, message):
+            (first if message.metadata.message_type == TABLE else asked).append(message.metadata.dst_node_id)
+            return super().reply(message)
 
     there = model_of(kind)
     over(there, parts, targets, grid_type=Counting, intervals=True)
     assert there.n_iter_ == here.n_iter_ == max(Counter(asked).values())
+    assert sorted(first) == sorted(set(asked))
     assert f"Rounds: {here.n_iter_}\n" in here.summary()
     for own, other in zip(rows_of(here), rows_of(there), strict=True):
         assert {**own, "feature": ""} == {**other, "feature": ""}
@@ -378,8 +382,8 @@ def lying(lie, liar=2):
     """A grid whose site lies about its own estimates."""
 
     class Lying(InProcessGrid):
-        def answer(self, message):
-            reply = super().answer(message)
+        def reply(self, message):
+            reply = super().reply(message)
             own = self.partition_ids[message.metadata.dst_node_id]
             if message.metadata.message_type == "query.question" and own == liar and "told" in reply.content["metrics"]:
                 vectors = {name: array.numpy().copy() for name, array in reply.content["arrays"].items()}
@@ -402,7 +406,6 @@ LIES = {
     "an error of 1e300": lambda vectors, numbers: vectors["error"].fill(1e300),
     "an estimate of 1e5": lambda vectors, numbers: vectors["estimate"].fill(1e5),
     "told twice": lambda vectors, numbers: numbers.update(told=np.nan),
-    "other names": lambda vectors, numbers: numbers.update(sure=1.0),
 }
 
 
@@ -444,8 +447,10 @@ def lying_at_last(lie, liar=2):
     """A grid whose site lies in the exchange for the estimates, the only first round without means of columns."""
 
     class Lying(InProcessGrid):
-        def answer(self, message):
-            reply = super().answer(message)
+        direct = None  # messages
+
+        def reply(self, message):
+            reply = super().reply(message)
             own = self.partition_ids[message.metadata.dst_node_id]
             if message.metadata.message_type == "train" and own == liar and "arrays" in reply.content:
                 vectors = {name: array.numpy().copy() for name, array in reply.content["arrays"].items()}
@@ -454,18 +459,17 @@ def lying_at_last(lie, liar=2):
                 reply.content["arrays"] = ArrayRecord({name: Array(own) for name, own in vectors.items()})
             return reply
 
-        def _deliver(self, message):
-            return super()._deliver(message)
-
     return Lying
 
 
 @pytest.mark.parametrize("kind", ["lasso", "logistic"])
-@pytest.mark.parametrize("factor", [1e6, 1e300])
-def test_standard_errors_that_one_site_makes_up_are_refused_by_its_name(kind, factor):
+@pytest.mark.parametrize(
+    ("factor", "told"), [(1e6, "second derivative of .*partition 2"), (1e300, "partition 2: array 'block' overflows")]
+)
+def test_standard_errors_that_one_site_makes_up_are_refused_by_its_name(kind, factor, told):
     parts, targets = federation(kind)
     grid = lying_at_last(lambda vectors: vectors["block"].__imul__(factor))
-    with pytest.raises(ConfigurationError, match=r"second derivative of .*partition 2"):
+    with pytest.raises(ConfigurationError, match=told):
         over(model_of(kind), parts, targets, grid_type=grid, intervals=True)
 
 

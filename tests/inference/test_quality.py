@@ -11,13 +11,13 @@ from sklearn.base import clone
 
 from flwr_fco.client_apps import Disclosure
 from flwr_fco.client_apps.answers import find_answer
+from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.messages.questions import Question
 from flwr_fco.objectives import CoxRegression
 from flwr_fco.objectives.survival import baseline, concordance, expected_events, time_trend
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.sklearn import FederatedCoxRegression, FederatedLasso, FederatedLogisticRegression
-from flwr_fco.wire import flower
-from flwr_fco.wire.questions import Question
 
 
 def site(m, n=90):
@@ -49,7 +49,7 @@ def over(model, y, disclosure=None, grid_type=InProcessGrid, **options):
     """Judge a model over a grid; return the quality, and the grid."""
     app = model.client_app(lambda context: at(context, y), disclosure=disclosure)
     grid = grid_type(app, len(y), raise_errors=False)
-    with flower.identity(grid.run_id), flower.quiet(50):
+    with grid.identity(), quiet(50):
         return model.quality(grid, **options), grid
 
 
@@ -243,7 +243,7 @@ def test_each_site_is_judged_by_a_fit_without_it(fitted):
         judged = alone.quality([X[m]], [y[m]])
         assert found[f"site {name}"].quality({name: tables[name]}, {name: targets[name]}).overall == judged.overall
         grid = InProcessGrid(app, 4, raise_errors=False)
-        with flower.identity(grid.run_id), flower.quiet(50):
+        with grid.identity(), quiet(50):
             there = clone(model).fit(grid, features=["a", "b", "c"], without=m)
             np.testing.assert_allclose(there.coef_, alone.coef_, atol=1e-9)
             assert there.quality(grid).rows[m]["concordance"] == judged.overall["concordance"]
@@ -358,7 +358,7 @@ def test_bins_of_another_model_stay_in_the_same_run():
     model.fit(X, y)
     app = model.client_app(lambda context: at(context, y), disclosure=Disclosure(min_rows=3))
     grid = InProcessGrid(app, 4, raise_errors=False)
-    with flower.identity(grid.run_id), flower.quiet(50):
+    with grid.identity(), quiet(50):
         first, again = model.quality(grid), model.quality(grid)
         model.coef_ = model.coef_ * 1.001
         other = model.quality(grid)
@@ -390,8 +390,8 @@ def test_limits_on_rows_hold_for_every_question(fitted):
 )
 def test_a_site_that_says_what_no_rows_can_say_is_left_out_by_name(lie, why):
     class Lying(InProcessGrid):
-        def answer(self, message):
-            reply = super().answer(message)
+        def reply(self, message):
+            reply = super().reply(message)
             own = self.partition_ids[message.metadata.dst_node_id]
             if own == 2 and message.metadata.message_type == "query.question" and "brier" in reply.content["metrics"]:
                 reply.content["metrics"] = MetricRecord(dict(reply.content["metrics"]) | lie)
@@ -409,8 +409,8 @@ def test_a_site_that_says_what_no_rows_can_say_is_left_out_by_name(lie, why):
 
 def test_a_trend_that_no_ranks_have_leaves_the_test_out():
     class Lying(InProcessGrid):
-        def answer(self, message):
-            reply = super().answer(message)
+        def reply(self, message):
+            reply = super().reply(message)
             own = self.partition_ids[message.metadata.dst_node_id]
             if own == 1 and message.metadata.message_type == "query.question" and "squares" in reply.content["metrics"]:
                 reply.content["metrics"] = MetricRecord(dict(reply.content["metrics"]) | {"squares": 1e6})
@@ -419,7 +419,7 @@ def test_a_trend_that_no_ranks_have_leaves_the_test_out():
 
     model = FederatedCoxRegression(num_clients=4)
     grid = Lying(model.client_app(lambda context: at(context, TIMES)), 4)
-    with flower.identity(grid.run_id), flower.quiet(50):
+    with grid.identity(), quiet(50):
         model.fit(grid, intervals=True)
     assert all(np.isnan(row["p of trend"]) for row in model.summary().rows)
     assert "Proportional hazards: not tested: a site has not answered" in model.summary()
@@ -449,7 +449,7 @@ def test_a_site_that_is_none_or_the_only_one_cannot_be_left_out():
     with pytest.raises(ConfigurationError, match="without=0: there is no other site, so nothing is left to fit to"):
         model.fit(X[:1], y[:1], without=0)
     grid = InProcessGrid(model.client_app(lambda context: at(context, y)), 4, raise_errors=False)
-    with flower.identity(grid.run_id), flower.quiet(50), pytest.raises(ConfigurationError, match="without=9 is none"):
+    with grid.identity(), quiet(50), pytest.raises(ConfigurationError, match="without=9 is none"):
         model.fit(grid, features=["a", "b", "c"], without=9)
 
 

@@ -10,7 +10,7 @@ from flwr_fco.client_apps import client_app
 from flwr_fco.datasets import digits
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import FedAvgSubgradient, FedDualAvg, Steps, run_of
+from flwr_fco.strategies import FedAvgSubgradient, FedDualAvg, Steps
 from main_job.compare import centralised, read_task
 from reproduction.pooled import composite_objective, density, support_scores
 
@@ -48,7 +48,7 @@ class Keep(Callback):
 
     def on_save_point(self, server_round, last):
         if server_round == 950:
-            run_of(self.strategy).save(self.path)
+            self.strategy.saved.save(self.path)
 
 
 def with_rate(client_lr):

@@ -12,7 +12,6 @@ from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.models import load_npz
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.wire import flower as _flower
 from main_job import client_app, server_app
 from main_job.compare import model_of, train
 from main_job.run_config import checked_config
@@ -29,7 +28,7 @@ def run(overrides, num_nodes=3):
     grid = InProcessGrid(client_app.app, num_nodes, run_config=config)
     context = Context(run_id=grid.run_id, node_id=1, node_config={}, state=RecordDict(), run_config=config)
     # As `simulate` does: each message would look for the BLAS libraries again.
-    with _flower.identity(grid.run_id), single_threaded_blas():
+    with grid.identity(), single_threaded_blas():
         server_app.app(grid, context)
     return grid
 
@@ -71,8 +70,8 @@ def test_the_last_line_describes_the_saved_model_and_counts_all_bytes(tmp_path):
     scores = Task(config).scores(arrays)
     assert evaluated(lines[-1]) == scores
     assert scores["density"] == np.mean(arrays["coefficients"] != 0)
-    # 650 float64 and a header, each way, for 3 nodes.
-    assert lines[-1]["train/bytes-up"] == lines[-1]["train/bytes-down"] == 3 * (650 * 8 + 128)
+    # 650 float64, each way, for 3 nodes.
+    assert lines[-1]["train/bytes-up"] == lines[-1]["train/bytes-down"] == 3 * 650 * 8
 
 
 def test_the_app_is_simulate_to_the_bit(tmp_path):
@@ -138,5 +137,5 @@ def test_the_run_waits_for_nodes_that_connect_late():
 def test_a_client_checks_the_config_too():
     grid = InProcessGrid(client_app.app, 2, run_config={**CONFIG, "alpha": "small"})
     task = Task(checked_config(CONFIG), 2)
-    with _flower.identity(grid.run_id), pytest.raises(ClientError, match="alpha='small'"):
+    with grid.identity(), pytest.raises(ClientError, match="alpha='small'"):
         task.strategy().start(grid, task.initial_arrays(), 1)

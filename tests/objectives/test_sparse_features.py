@@ -13,13 +13,13 @@ from flwr_fco import strategies
 from flwr_fco.client_apps import client_app
 from flwr_fco.engines.minimisers import minimise
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.messages.questions import SLOPES
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, TraceRegression
 from flwr_fco.objectives.design import Design, SparseDesign
 from flwr_fco.objectives.duality import duality_terms
 from flwr_fco.regularizers import L1, Zero
 from flwr_fco.sklearn import FederatedLasso, FederatedLogisticRegression
-from flwr_fco.strategies import Epochs, Steps, method_of, run_of
-from flwr_fco.wire.questions import SLOPES
+from flwr_fco.strategies import Epochs, Steps, run_of
 from flwr_fco.work import Minimise
 from reproduction.pooled import centralized_solution
 
@@ -197,7 +197,7 @@ CONSTANTS = {
 
 def make_strategy(name, **given):
     cls = kind_of(name)
-    regularizer = Zero() if "regularizer" in method_of(cls).algorithm.refuses else L1(0.01)
+    regularizer = Zero() if "regularizer" in cls.algorithm.refuses else L1(0.01)
     options = {
         "client_lr": 0.05,
         "work": (Epochs(2, batch_size=5), Minimise(tolerance=1e-12)),
@@ -217,7 +217,7 @@ def trained(strategy, objectives, rounds=4):
         num_nodes=len(objectives),
         initial_arrays=start,
     )
-    return run_of(strategy).algorithm.retrieve(run_of(strategy).problem, strategy.state)
+    return run_of(strategy).method.retrieve(run_of(strategy).problem, strategy.state)
 
 
 def agrees_with_dense_features(name):

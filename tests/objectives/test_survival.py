@@ -125,7 +125,7 @@ def test_sites_are_strata_of_the_pooled_data(options):
         w = rng.normal(size=6)
         mean = sum(p * site.gradient(w) for p, site in zip(masses / masses.sum(), sites, strict=True))
         assert mean == pytest.approx(whole.gradient(w), abs=1e-12)
-    result, _ = solved(sites, L1(0.01), tolerance=1e-13, weighting=dict(enumerate(masses.tolist())))
+    result, _ = solved(sites, L1(0.01), tolerance=1e-13, site_weights=dict(enumerate(masses.tolist())))
     best = centralized_solution([whole], L1(0.01), tol=1e-12)
     assert point(result, whole) == pytest.approx(best, abs=1e-8)
 

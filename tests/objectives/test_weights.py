@@ -132,7 +132,7 @@ def test_newton_certifies_the_pooled_problem_of_weighted_sites(cls):
     parts, psi = [np.arange(10), np.arange(10, 13), np.arange(13, N)], L1(0.03)
     sites = [_made(cls, rows=rows, sample_weight=COPIES[rows]) for rows in parts]
     weighting = {m: float(COPIES[rows].sum()) for m, rows in enumerate(parts)}
-    result, _ = solved(sites, psi, tolerance=1e-13, weighting=weighting)
+    result, _ = solved(sites, psi, tolerance=1e-13, site_weights=weighting)
     (one,) = [_made(cls, rows=np.repeat(np.arange(N), COPIES))]
     found = certify([one], None, psi, point(result, one))
     assert found.kind == "duality-gap"

@@ -20,7 +20,6 @@ MECHANISMS = [
     Accountant("independent", sampling=1.0),
     Accountant("banded", separation=4, bands=4),
     Accountant("banded", separation=1, bands=3),
-    Accountant("tree", separation=8),
 ]
 
 
@@ -33,21 +32,6 @@ def test_epsilon_is_that_of_the_event_and_rises_with_the_rounds(mechanism, round
     assert found <= mechanism.epsilon(2.0, rounds + 5, DELTA)
     bound = rdp.RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
     assert found <= bound.compose(mechanism.event(2.0, rounds)).get_epsilon(DELTA) * 1.001
-
-
-@pytest.mark.parametrize("rounds", [1, 7, 8, 19])
-def test_a_tree_in_each_block_costs_what_its_restarts_cost(rounds):
-    """dp-accounting's own event of a tree, composed over the blocks."""
-    sizes = [min(8, rounds - begin) for begin in range(0, rounds, 8)]
-    events = [dp_accounting.SingleEpochTreeAggregationDpEvent(3.0, size) for size in sizes]
-    ours = dp_accounting.GaussianDpEvent(3.0 / Accountant("tree", separation=8).sensitivity(rounds))
-    found, expected = (
-        rdp.RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_SPECIAL)
-        .compose(event)
-        .get_epsilon(DELTA)
-        for event in (ours, dp_accounting.ComposedDpEvent(events))
-    )
-    assert found == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize(("sampling", "method"), [(0.1, "POISSON"), (1.0, "NO_AMPLIFICATION")])
@@ -103,7 +87,7 @@ def test_without_the_library_there_is_no_private_run(monkeypatch):
         {"noise_multiplier": None, "target_epsilon": 0.0},
         {"noise": "laplace"},
         {"bands": 0},
-        {"bands": 3, "noise": "tree"},
+        {"bands": 3, "noise": "independent"},
         {"rounds": 0},
         {"clients": 0},
         {"noise_seed": -1},

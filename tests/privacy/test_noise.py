@@ -7,16 +7,13 @@ import numpy as np
 import pytest
 from scipy.linalg import sqrtm, toeplitz
 from scipy.stats import kstest
-from together import together
 
 from flwr_fco.privacy.noise import (
     BandedNoise,
-    TreeNoise,
     banded_sensitivity,
     clipped,
     secure_normal,
     square_root_coefficients,
-    tree_sensitivity,
 )
 
 
@@ -24,15 +21,6 @@ def banded_matrix(rounds, bands):
     c = np.zeros(rounds)
     c[: min(bands, rounds)] = square_root_coefficients(min(bands, rounds))
     return np.tril(toeplitz(c))
-
-
-def tree_matrix(rounds):
-    """One row for each complete subtree."""
-    rows = []
-    for height in range(rounds.bit_length()):
-        size = 2**height
-        rows += [[begin <= t < begin + size for t in range(rounds)] for begin in range(0, rounds - size + 1, size)]
-    return np.array(rows, dtype=float)
 
 
 def largest_influence(matrix, separation):
@@ -78,14 +66,6 @@ def test_the_published_error_of_the_square_root():
         assert 1.0 + math.log(rounds) / math.pi < squared + 0.1 < 1.25 + math.log(rounds) / math.pi
 
 
-@together("rounds", range(1, 13))
-def test_the_tree_sensitivity_is_that_of_one_participation_in_each_tree(rounds):
-    for separation in {1, 2, 3, 4, 7, rounds}:
-        sizes = [min(separation, rounds - begin) for begin in range(0, rounds, separation)]
-        brute = math.hypot(*(largest_influence(tree_matrix(size), size) for size in sizes))
-        assert tree_sensitivity(rounds, separation) == pytest.approx(brute, abs=1e-12, rel=0)
-
-
 def noise_matrix(stream, rounds):
     """The noise of each round as a linear function of all numbers that were drawn."""
     drawn = 0
@@ -106,52 +86,17 @@ def test_the_streamed_banded_noise_is_that_of_the_inverse(bands):
     np.testing.assert_allclose(banded_matrix(12, bands) @ streamed, np.eye(12), atol=1e-13)
 
 
-@pytest.mark.parametrize("rounds", [1, 3, 8, 11])
-def test_the_streamed_tree_noise_is_the_best_estimate_of_complete_subtrees(rounds):
-    """Of each prefix sum, from the noisy sums of the subtrees in its dyadic parts, by least squares."""
-    prefixes = np.cumsum(noise_matrix(TreeNoise(16), rounds), axis=0)
-    for t in range(1, rounds + 1):
-        variance, begin = 0.0, 0
-        for height in reversed(range(t.bit_length())):
-            if t >> height & 1:
-                own = tree_matrix(2**height)
-                variance += np.ones(2**height) @ np.linalg.inv(own.T @ own) @ np.ones(2**height)
-                begin += 2**height
-        assert prefixes[t - 1] @ prefixes[t - 1] == pytest.approx(variance, rel=1e-12)
-
-
-def test_a_new_tree_begins_when_its_clients_come_again():
-    rows = noise_matrix(TreeNoise(4), 12)
-    np.testing.assert_allclose(rows[:4] @ rows[4:8].T, 0.0, atol=1e-15)
-    np.testing.assert_allclose(rows[:4] @ rows[:4].T, rows[4:8] @ rows[4:8].T, atol=1e-15)
-
-
-@pytest.mark.parametrize("make", [lambda: BandedNoise(4), lambda: TreeNoise(8), lambda: BandedNoise(1)])
-def test_ten_thousand_draws_have_the_stated_covariance_and_few_vectors_are_kept(make):
-    stream, kept = make(), 0
-    rows = noise_matrix(make(), 10)
+@pytest.mark.parametrize("bands", [4, 1])
+def test_ten_thousand_draws_have_the_stated_covariance_and_few_vectors_are_kept(bands):
+    stream = BandedNoise(bands)
+    rows = noise_matrix(BandedNoise(bands), 10)
     draws = []
     for _ in range(10):
         draws.append(stream.next(lambda: secure_normal(10_000)))
-        kept = max([kept, *(len(array) for array in stream.to_arrays().values() if array.ndim == 2)])
+        assert len(stream.last) < bands
     found, stated = np.cov(np.array(draws)), rows @ rows.T
     scale = np.sqrt(np.outer(np.diag(stated), np.diag(stated)) + stated**2)
     assert np.max(np.abs(found - stated) / scale) < 6.0 / 100.0  # six standard deviations of an estimate from 10,000
-    assert kept <= 4
-
-
-@pytest.mark.parametrize("make", [lambda: BandedNoise(3), lambda: TreeNoise(4)])
-def test_a_restored_stream_goes_on(make):
-    rng = np.random.default_rng(0)
-    first, second = make(), make()
-    for _ in range(5):
-        first.next(lambda: rng.standard_normal(3))
-    second.from_arrays({name: array.copy() for name, array in first.to_arrays().items()})
-    for seed in range(6):
-        one, other = np.random.default_rng(seed), np.random.default_rng(seed)
-        np.testing.assert_array_equal(
-            first.next(lambda own=one: own.standard_normal(3)), second.next(lambda own=other: own.standard_normal(3))
-        )
 
 
 def test_secure_numbers_are_normal_and_never_the_same():

@@ -11,17 +11,19 @@ from together import together
 
 from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.messages.protocol import Node, Uplink
 from flwr_fco.privacy import GaussianDP
 from flwr_fco.privacy.noise import square_root_coefficients
-from flwr_fco.strategies import FedDualAvg, Steps, run_of
-from flwr_fco.wire.protocol import Node, Uplink
+from flwr_fco.strategies import FedDualAvg, Steps
+from flwr_fco.strategies.checkpoint import go_back, moment
+from flwr_fco.strategies.private import PrivateMean
 
 pytest.importorskip("dp_accounting")
 DIMENSION = 3
 
 
 def make(privacy, fraction_train=1.0, rounds=6):
-    strategy = FedDualAvg(
+    options = FedDualAvg(
         fraction_train=fraction_train,
         fraction_evaluate=0.0,
         weighting="uniform",
@@ -29,18 +31,24 @@ def make(privacy, fraction_train=1.0, rounds=6):
         work=Steps(1),
         privacy=privacy,
     )
-    run_of(strategy).num_rounds = rounds
-    return run_of(strategy).private_mean
+    return Mean(privacy, options, rounds)
 
 
-def host(num_nodes, size=DIMENSION):
-    layout = Layout.from_arrays({"w": np.zeros(size)})
-    nodes = [Node(100 + m, m) for m in range(num_nodes)]
-    return SimpleNamespace(
-        plan=SimpleNamespace(layout=layout, steps=1),
-        nodes=SimpleNamespace(ordered=nodes),
-        problem=SimpleNamespace(client_lr=0.1),
-    )
+class Mean(PrivateMean):
+    """The mean of a run of so many rounds."""
+
+    def __init__(self, privacy, options, rounds):
+        super().__init__(privacy, options)
+        self.length = rounds
+
+    def asks(self, nodes, size=DIMENSION):
+        layout = Layout.from_arrays({"w": np.zeros(size)})
+        problem = SimpleNamespace(layout=layout, plan=SimpleNamespace(steps=1), client_lr=0.1)
+        return self.begin_round(nodes, self.length, problem)
+
+
+def nodes_of(number):
+    return [Node(100 + m, m) for m in range(number)]
 
 
 def uplink(node, vector):
@@ -63,8 +71,8 @@ HOSTILE = [
 def test_one_client_moves_the_sum_by_the_clip_and_replaced_by_twice_that_whatever_it_says(vector):
     clip = 0.7
     mean = make(GaussianDP(clip=clip, noise_multiplier=1.0, delta=1e-3))
-    mean.before_round(around := host(6), ())
-    nodes, rng = around.nodes.ordered, np.random.default_rng(0)
+    mean.asks(nodes := nodes_of(6))
+    rng = np.random.default_rng(0)
     others = [uplink(node, rng.standard_normal(3)) for node in nodes[1:]]
     without = mean.clipped_sum(others)
     own = uplink(nodes[0], vector)
@@ -81,26 +89,24 @@ def test_one_client_moves_the_sum_by_the_clip_and_replaced_by_twice_that_whateve
 def test_the_denominator_and_elapsed_are_fixed_and_an_empty_round_is_noise():
     for answering in (0, 1, 4):
         mean = make(GaussianDP(clip=1.0, noise_multiplier=0.0, delta=1e-3), 0.5)
-        asked = mean.before_round(around := host(8), ())
+        asked = mean.asks(nodes_of(8))
         assert len(asked) == 4
         found = mean.release([uplink(node, [1.0, 0.0, 0.0]) for node in asked[:answering]])
         assert found.vectors["increment"][0] == pytest.approx(answering / 4, rel=1e-9)
         assert (found.elapsed, found.weight, dict(found.metrics), mean.round) == (0.1, 1.0, {}, 1)
-        assert around.nodes.ordered  # nobody has left
     noisy = make(GaussianDP(clip=1.0, noise_multiplier=2.0, delta=1e-3, noise_seed=1))
-    noisy.before_round(host(4), ())
+    noisy.asks(nodes_of(4))
     assert np.all(noisy.release([]).vectors["increment"] != 0.0)
 
 
-@pytest.mark.parametrize("noise", ["banded", "tree"])
-def test_a_client_is_asked_again_after_b_rounds_and_not_before(noise):
+def test_a_client_is_asked_again_after_b_rounds_and_not_before():
     orders = set()
     for _ in range(20):
-        mean = make(GaussianDP(clip=1.0, noise_multiplier=1.0, delta=1e-3, noise=noise), 0.25, rounds=12)
-        around, rounds = host(10), {}
+        mean = make(GaussianDP(clip=1.0, noise_multiplier=1.0, delta=1e-3), 0.25, rounds=12)
+        around, rounds = nodes_of(10), {}
         for t in range(12):
-            asked = mean.before_round(around, ())
-            assert mean.before_round(around, ()) == asked
+            asked = mean.asks(around)
+            assert mean.asks(around) == asked
             for node in asked:
                 rounds.setdefault(node.key, []).append(t)
             mean.release([])
@@ -112,62 +118,59 @@ def test_a_client_is_asked_again_after_b_rounds_and_not_before(noise):
 
 def test_poisson_sampling_takes_each_client_by_itself():
     mean = make(GaussianDP(clip=1.0, noise_multiplier=1.0, delta=1e-3, noise="independent"), 0.2, rounds=400)
-    around, counts = host(50), []
+    around, counts = nodes_of(50), []
     for _ in range(400):
-        counts.append(len(mean.before_round(around, ())))
+        counts.append(len(mean.asks(around)))
         mean.release([])
     assert np.mean(counts) == pytest.approx(10.0, abs=6 * math.sqrt(8.0 / 400))
     assert np.var(counts) == pytest.approx(8.0, rel=0.45)
-    assert mean._run.denominator == pytest.approx(10.0)
+    assert mean.denominator == pytest.approx(10.0)
 
 
 def test_a_client_that_reconnects_keeps_its_turn_and_one_that_comes_later_has_none():
     mean = make(GaussianDP(clip=1.0, noise_multiplier=1.0, delta=1e-3), 0.5, rounds=4)
-    around = host(4)
-    first = mean.before_round(around, ())
+    around = nodes_of(4)
+    first = mean.asks(around)
     mean.release([])
-    around.nodes.ordered = [Node(900 + m, m) for m in range(6)]
-    second = mean.before_round(around, ())
+    around = [Node(900 + m, m) for m in range(6)]
+    second = mean.asks(around)
     assert {node.key for node in first} | {node.key for node in second} == {(0, m) for m in range(4)}
     assert {node.key for node in first}.isdisjoint(node.key for node in second)
 
 
 def test_no_round_is_released_twice_and_none_that_is_not_accounted_for():
     mean = make(GaussianDP(clip=1.0, noise_multiplier=1.0, delta=1e-3), rounds=2)
-    around = host(3)
+    around = nodes_of(3)
     with pytest.raises(ConfigurationError, match="aggregated once"):
         mean.release([])
-    mean.before_round(around, ())
-    saved = mean.to_arrays()
+    mean.asks(around)
+    saved = moment({"privacy": mean})
     mean.release([])
     with pytest.raises(ConfigurationError, match="aggregated once"):
         mean.release([])
-    mean.from_arrays(saved)
+    go_back({"privacy": mean}, saved)
     with pytest.raises(ConfigurationError, match="released already"):
-        mean.before_round(around, ())
+        mean.asks(around)
     mean = make(GaussianDP(clip=1.0, noise_multiplier=1.0, delta=1e-3), rounds=1)
-    mean.before_round(around, ())
+    mean.asks(around)
     mean.release([])
     with pytest.raises(ConfigurationError, match="accounted for 1 rounds"):
-        mean.before_round(around, ())
-    mean.forget()
-    with pytest.raises(ConfigurationError, match="released already"):
-        mean.before_round(around, ())
+        mean.asks(around)
 
 
 def test_each_array_has_a_bound_of_its_own():
     mean = make(GaussianDP(clip={"w": 0.5}, noise_multiplier=1.0, delta=1e-3))
-    mean.before_round(around := host(2), ())
-    assert np.linalg.norm(mean.clipped_sum([uplink(around.nodes.ordered[0], [9.0, 9.0, 9.0])])) <= 0.5
+    mean.asks(around := nodes_of(2))
+    assert np.linalg.norm(mean.clipped_sum([uplink(around[0], [9.0, 9.0, 9.0])])) <= 0.5
     with pytest.raises(ConfigurationError, match="a bound for each of w"):
-        make(GaussianDP(clip={"v": 0.5}, noise_multiplier=1.0, delta=1e-3)).before_round(around, ())
+        make(GaussianDP(clip={"v": 0.5}, noise_multiplier=1.0, delta=1e-3)).asks(around)
 
 
 def test_the_noise_is_never_the_same_and_no_function_of_the_strategys_seed():
     found = []
     for _ in range(2):
         mean = make(GaussianDP(clip=1.0, noise_multiplier=1.0, delta=1e-3))
-        mean.before_round(host(2), ())
+        mean.asks(nodes_of(2))
         found.append(mean.release([]).vectors["increment"])
     assert np.all(found[0] != found[1])
 
@@ -181,25 +184,23 @@ def statistics(present, repeats, *, noise=1.0, clip=True, separated=True):
     """Most powerful statistics of whole runs with one canary, which sends far more than the clip, or nothing."""
     c = square_root_coefficients(2)
     matrix = np.diag(np.full(4, c[0])) + np.diag(np.full(3, c[1]), -1)
-    found, around = [], host(1, size=1)
+    found, around = [], nodes_of(1)
     sensitivity = make(GaussianDP(clip=1.0, noise_multiplier=1.0, delta=1e-3), 0.5).accountant.sensitivity(4)
     taking_part = np.array([1.0, 0.0, 1.0, 0.0]) if separated else np.ones(4)
     direction = matrix @ taking_part
     direction /= np.linalg.norm(direction)
     privacy = GaussianDP(clip=1.0, noise_multiplier=noise * sensitivity / CLAIMED, delta=1e-3)
-    mean = make(privacy, 1.0 / SEPARATION, AUDITED_ROUNDS)
     for _ in range(repeats):
-        mean.forget()
-        mean.released_rounds, seen = 0, []
+        mean, seen = make(privacy, 1.0 / SEPARATION, AUDITED_ROUNDS), []
         for _ in range(AUDITED_ROUNDS):
-            asked = mean.before_round(around, ())
+            asked = mean.asks(around, size=1)
             if not separated:
-                mean._open = mean._open._replace(keys=frozenset(node.key for node in around.nodes.ordered))
-                asked = around.nodes.ordered
+                asked = around
+                mean._asked = {node.key for node in around}
             if not clip:
-                mean._open = mean._open._replace(bounds=[])
+                mean._bounds = []
             replies = [uplink(node, [3.0]) for node in asked] if present else []
-            seen.append(mean.release(replies).vectors["increment"][0] * mean._run.denominator)
+            seen.append(mean.release(replies).vectors["increment"][0] * mean.denominator)
         found.append(direction @ matrix @ seen / (privacy.noise_multiplier / noise))
     return np.array(found)
 

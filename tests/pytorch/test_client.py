@@ -1,8 +1,8 @@
 """A training loop of one's own with our strategies: the same models as our ClientApp, and what it refuses."""
 
+import cloudpickle
 import numpy as np
 import pytest
-from faults import FaultyGrid, lying
 from together import together
 
 pytest.importorskip("torch.optim", reason="needs PyTorch: make test-torch, or pip install torch")
@@ -10,12 +10,12 @@ pytest.importorskip("torch.optim", reason="needs PyTorch: make test-torch, or pi
 import flwr.clientapp
 import networks
 import torch
-from flwr.app import ConfigRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from problems import FEATURES, clients, start_arrays
 
-from flwr_fco.client_apps import client_app
-from flwr_fco.client_apps.quotas import Limits
+from flwr_fco.client_apps import Disclosure, Limits, client_app
 from flwr_fco.core.computing import random_generator
+from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.mirror_maps import PNorm
 from flwr_fco.objectives import LeastSquares
@@ -41,7 +41,6 @@ from flwr_fco.topology import ring
 from flwr_fco.torch import ClientApp, local_training
 from flwr_fco.torch.client import GradientProbe
 from flwr_fco.torch.optim import IncrementFirst
-from flwr_fco.wire import flower as _flower
 from flwr_fco.work import FirstOrder
 
 NODES = 4
@@ -52,9 +51,9 @@ class Linear(networks.Linear):
         super().__init__(FEATURES)
 
 
-def torch_app(objectives, *, scheduler=None, model=Linear, app=ClientApp, look=lambda net: None):
+def torch_app(objectives, *, scheduler=None, model=Linear, app=ClientApp, look=lambda net: None, **options):
     """Return a ClientApp with a training loop over the batches that our own client takes."""
-    app = app()
+    app = app(**options)
 
     @app.train()
     def train(message, context):
@@ -80,8 +79,8 @@ def torch_app(objectives, *, scheduler=None, model=Linear, app=ClientApp, look=l
     return app
 
 
-def our_app(objectives):
-    return client_app(lambda context: objectives[int(context.node_config["partition-id"])])
+def our_app(objectives, **options):
+    return client_app(lambda context: objectives[int(context.node_config["partition-id"])], **options)
 
 
 OPTIONS = {
@@ -145,63 +144,71 @@ def test_elapsed_is_what_the_schedule_made_of_the_rate():
     np.testing.assert_allclose(result.arrays["coefficients"].numpy(), expected[:FEATURES], rtol=0, atol=1e-13)
 
 
-class Forgetful(InProcessGrid):
-    """Restarts all nodes before one round: no plan, no state."""
+def test_a_client_app_with_a_loop_can_be_sent_to_other_processes():
+    app = torch_app(clients())
+    sent = cloudpickle.loads(cloudpickle.dumps(app))
+    here, there = (go(STRATEGIES["FedDAGT"](), own, 2).arrays for own in (app, sent))
+    assert all(here[name].numpy().tobytes() == there[name].numpy().tobytes() for name in here)
 
-    def _deliver(self, message):
-        if message.metadata.group_id == "3" and "restarted" not in self.contexts[message.metadata.dst_node_id].state:
+
+class Forgetful(InProcessGrid):
+    """Restarts all nodes before one round: nothing is remembered."""
+
+    def reply(self, message):
+        state = self.context(message.metadata.dst_node_id).state
+        if message.metadata.group_id == "3" and "restarted" not in state:
             self.contexts[message.metadata.dst_node_id].state = RecordDict({"restarted": ConfigRecord()})
-        return super()._deliver(message)
+        return super().reply(message)
 
 
 @pytest.mark.parametrize("name", ["FedDualAvg", "Scaffold"])
 def test_a_restarted_node_is_sent_what_it_lacks(name):
-    objectives = clients()
+    def train(app):
+        grid = Forgetful(app, NODES, raise_errors=False)
+        with grid.identity(), quiet(50):
+            return STRATEGIES[name]().start(grid=grid, initial_arrays=start_arrays(), num_rounds=5)
 
-    def train(make):
-        strategy = STRATEGIES[name]()
-        grid = Forgetful(make(objectives), NODES)
-        with _flower.identity(grid.run_id):
-            return strategy.start(grid=grid, initial_arrays=start_arrays(), num_rounds=5)
-
-    ours, theirs = train(our_app), train(torch_app)
+    ours, theirs = train(our_app(clients())), train(torch_app(clients()))
+    assert ours.left_out == theirs.left_out == []
     for key in ours.arrays:
         np.testing.assert_allclose(theirs.arrays[key].numpy(), ours.arrays[key].numpy(), rtol=0, atol=1e-12)
 
 
 def test_an_altered_answer_is_noticed_by_a_loop_of_ones_own():
     """Ten times the increment counts in round 3: the client asks for the memory that follows from it."""
-    objectives, made = clients(), []
-    for make in (our_app, torch_app):
-        strategy = STRATEGIES["Scaffold"]()
-        grid = FaultyGrid(make(objectives), NODES, {lying(10.0): 1.0}, rounds=[3], partitions=[1])
-        with _flower.identity(grid.run_id), _flower.quiet(50):
-            made.append(strategy.start(grid=grid, initial_arrays=start_arrays(), num_rounds=6))
-    for key, array in made[0].arrays.items():
-        np.testing.assert_allclose(made[1].arrays[key].numpy(), array.numpy(), rtol=0, atol=1e-10)
+
+    def tenfold(message, context, call_next):
+        reply = call_next(message, context)
+        if (message.metadata.group_id, context.node_config["partition-id"]) == ("3", 1):
+            arrays = reply.content["arrays"].items()
+            reply.content["arrays"] = ArrayRecord({name: Array(10.0 * array.numpy()) for name, array in arrays})
+        return reply
+
+    ours, theirs = (go(STRATEGIES["Scaffold"](), make(clients(), mods=[tenfold])) for make in (our_app, torch_app))
+    for key, array in ours.arrays.items():
+        np.testing.assert_allclose(theirs.arrays[key].numpy(), array.numpy(), rtol=0, atol=1e-10)
+    plain = go(STRATEGIES["Scaffold"](), our_app(clients())).arrays
+    assert not np.array_equal(plain["coefficients"].numpy(), ours.arrays["coefficients"].numpy())
 
 
 # --- the limits of the client's owner -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("limits", "message"),
-    [
-        (Limits(max_parameters=3), "max_parameters=3"),
-        (Limits(max_plan=40), "max_plan=40"),
-        (Limits(max_number=1e-3), "max_number=0.001"),
-        (Limits(max_steps=2), "max_steps=2"),
-        (Limits(max_seconds=1e-9), "max_seconds"),
-    ],
-)
-def test_a_loop_of_ones_own_keeps_to_the_owners_limits(limits, message):
-    def app():
-        return ClientApp(limits=limits)
-
+@pytest.mark.parametrize("limit", [{"max_parameters": 3}, {"max_plan": 40}, {"max_steps": 2}])
+def test_a_loop_of_ones_own_keeps_to_the_owners_limits(limit):
+    strategy = FedDualAvg(**{**OPTIONS, "work": Steps(3, batch_size=5)})
     with pytest.raises(ClientError) as caught:
-        go(FedDualAvg(**{**OPTIONS, "work": Steps(3, batch_size=5)}), torch_app(clients(), app=app), rounds=1)
+        go(strategy, torch_app(clients(), limits=Limits(**limit)), rounds=1)
     assert isinstance(caught.value.__cause__, ConfigurationError)
-    assert message in str(caught.value.__cause__)
+    (name,) = limit
+    assert f"this client allows {name}={limit[name]}" in str(caught.value.__cause__)
+
+
+def test_a_smallest_number_of_rows_holds_back_no_answer_about_none(caplog):
+    go(FedDualAvg(**OPTIONS), torch_app(clients(), disclosure=Disclosure(min_rows=7)), rounds=1)
+    lines = [record.getMessage() for record in caplog.records if record.name == "flwr.disclosure"]
+    assert len(lines) == 2 * NODES  # what its table is, and a round of training
+    assert not any("refused" in line or "failed" in line for line in lines)
 
 
 # --- random numbers -------------------------------------------------------------------------------------------------

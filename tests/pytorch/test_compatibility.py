@@ -30,7 +30,7 @@ from flwr_fco.client_apps import client_app
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import Bounds, Epochs, FedDualAvg, Wire, run_of
+from flwr_fco.strategies import Bounds, Epochs, FedDualAvg, Wire
 from flwr_fco.torch import ClientApp
 
 STEPS = TRAIN // NODES // BATCH
@@ -97,20 +97,23 @@ def test_mods_that_clip_models_are_refused_by_our_client_apps(mod):
             make()
 
 
-@pytest.mark.parametrize("name", ["unmodified", "loop"])
-def test_wrappers_for_differential_privacy_are_refused(name):
-    make, app = WAYS[name]
-    wrapped = DifferentialPrivacyServerSideFixedClipping(make(**OFF), 1.0, 1.0, NODES)
-    why = "which may be clipped; .* the noise would be forgotten" if name == "unmodified" else "increments of a dual"
-    with pytest.raises(ConfigurationError, match=f"differential-privacy wrappers clip .*{why}"):
-        run(wrapped, app(), 1)
-
-
 class Plain(nn.Sequential):
-    """Without integer buffers, to which Flower's mod would add noise."""
+    """Without integer buffers, to which Flower's mod would add noise, and with which its wrapper fails."""
 
     def __init__(self):
         super().__init__(nn.Linear(64, 10))
+
+
+def test_a_wrapper_that_clips_acts_on_unmodified_clients_as_with_fedavg():
+    def trained(strategy):
+        return run(strategy, unmodified_app(make=Plain), 3, start(make=Plain)).arrays
+
+    kinds = FedDualAvg(client="unmodified", **OFF), FedAvg(**OFF)
+    ours, fedavg = (trained(DifferentialPrivacyServerSideFixedClipping(kind, 0.0, 0.5, NODES)) for kind in kinds)
+    for name in fedavg:
+        np.testing.assert_allclose(ours[name].numpy(), fedavg[name].numpy(), rtol=2e-4, atol=2e-5, err_msg=name)
+    free = trained(FedAvg(**OFF))
+    assert np.abs(free["0.weight"].numpy() - fedavg["0.weight"].numpy()).max() > 0.01
 
 
 def test_an_unmodified_client_may_clip_its_own_model():
@@ -160,9 +163,7 @@ def test_a_counter_that_no_run_reaches_is_no_number_of_ours():
     """An average may be no whole number, and what a reply claims may be beyond int64."""
     for given, kept in ((6.5, 6), (7.6, 8), (1e300, 2**53), (-3.0, 0)):
         arrays = ArrayRecord({**start(), "1.num_batches_tracked": Array(np.array(given))})
-        strategy = FedDualAvg(client="unmodified", **OFF)
-        run_of(strategy).prepare(arrays)
-        found = run_of(strategy).pass_through_arrays["1.num_batches_tracked"]
+        found = FedDualAvg(client="unmodified", **OFF).prepare(arrays).passed["1.num_batches_tracked"]
         assert (found, found.dtype, found.shape) == (kept, np.int64, ())
 
 
@@ -218,8 +219,8 @@ class Weighed(InProcessGrid):
         return replies
 
 
-def test_no_more_bytes_than_fedavg():
-    """A network as small as a network gets (1,858 numbers): down, up, in each round and with the plan of the first."""
+def test_hardly_more_bytes_than_fedavg():
+    """A network as small as a network gets (1,858 numbers): what goes down has the plan beside it."""
 
     def weigh(strategy, app):
         grid = Weighed(app, NODES)
@@ -237,9 +238,8 @@ def test_no_more_bytes_than_fedavg():
     ):
         own_down, own_up, own_total = weigh(strategy, app)
         assert len(own_down) == len(own_up) == 4
-        # The plan goes once, in the first round.
-        assert max(own_down[1:]) <= max(down)
+        assert max(own_down) <= 1.02 * max(down)
         assert max(own_up) <= max(up)
-        assert own_total <= total
+        assert own_total <= 1.01 * total
     # Twice as many bytes in float64.
     assert weigh(with_loops(**OFF, wire=Wire(dtype="float64")), loop_app())[2] > 1.5 * total

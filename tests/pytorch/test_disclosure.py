@@ -8,14 +8,13 @@ import pytest
 pytest.importorskip("torch.optim", reason="needs PyTorch: make test-torch, or pip install torch")
 
 import torch
-from flwr.app import MetricRecord, RecordDict
+from flwr.app import Message, MetricRecord, RecordDict
 
 from flwr_fco.client_apps import Disclosure
 from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import FedDualAvg
 from flwr_fco.torch import ClientApp, local_training
-from flwr_fco.wire.envelope import reply
 
 ROWS = (12, 25, 7, 16)
 
@@ -38,7 +37,7 @@ def app_of(counted=True, **options):
     @app.evaluate()
     def evaluate(message, context):
         metrics = {"loss": 1.0, **(rows(context) if counted else {})}
-        return reply(message, RecordDict({"metrics": MetricRecord(metrics)}))
+        return Message(RecordDict({"metrics": MetricRecord(metrics)}), reply_to=message)
 
     return app
 

@@ -19,7 +19,6 @@ from flwr.app import Context, RecordDict
 from sklearn.datasets import load_digits
 
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.wire import flower as _flower
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -56,7 +55,7 @@ def load(monkeypatch):
 def go(client, server, config, nodes, **options):
     grid = InProcessGrid(client.app, nodes, run_config=config, **options)
     context = Context(run_id=grid.run_id, node_id=1, node_config={}, state=RecordDict(), run_config=config)
-    with _flower.identity(grid.run_id):
+    with grid.identity():
         server.app(grid, context)
 
 

@@ -10,11 +10,12 @@ from together import together
 pytest.importorskip("torch.optim", reason="needs PyTorch: make test-torch, or pip install torch")
 
 import torch
+from halves import find_solver
 from networks import Linear
 from torch import nn
 
-from flwr_fco.client_apps import find_solver
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.messages.protocol import Downlink, Plan
 from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.objectives import LeastSquares, MultinomialLogistic
 from flwr_fco.regularizers import (
@@ -31,7 +32,6 @@ from flwr_fco.regularizers import (
 )
 from flwr_fco.torch import DualAveraging, ProximalSGD
 from flwr_fco.torch.optim import IncrementFirst
-from flwr_fco.wire.protocol import Downlink, Plan
 from flwr_fco.work import FirstOrder
 
 BOTH = [DualAveraging, ProximalSGD]

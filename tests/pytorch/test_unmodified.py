@@ -7,16 +7,16 @@ pytest.importorskip("torch.optim", reason="needs PyTorch: make test-torch, or pi
 
 import networks
 import torch
-from flwr.app import ArrayRecord, MetricRecord, RecordDict
+from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import FedAvg
 from networks import accuracy, density, load, unmodified_app
 from torch import nn
 
 from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ConfigurationError, ProtocolError
+from flwr_fco.messages.arrays import increment_of
 from flwr_fco.regularizers import L1
 from flwr_fco.strategies import FedDualAvg, Steps
-from flwr_fco.wire.uplink import read_unmodified
 
 ROUNDS = 16
 OFF = {"fraction_evaluate": 0.0}
@@ -102,20 +102,11 @@ def test_what_a_new_user_would_try_first_is_an_error():
 
 def test_the_change_of_a_float32_model_stays_float32_and_nan_is_named():
     arrays = {"weight": np.ones((3, 2), np.float32), "bias": np.zeros(3, np.float32)}
-    layout = Layout.from_arrays(arrays)
+    layout, changed = Layout.from_arrays(arrays), {n: torch.from_numpy(a + np.float32(0.1)) for n, a in arrays.items()}
     sent = layout.flatten(arrays)
-
-    def read(changed):
-        content = RecordDict({"arrays": ArrayRecord(changed), "metrics": MetricRecord({"num-examples": 3})})
-        options = {"client_lr": 0.1, "local_steps": 1, "weighted_by_key": "num-examples"}
-        return read_unmodified(content, layout, sent=sent, **options)
-
-    changed = {name: torch.from_numpy(array + np.float32(0.1)) for name, array in arrays.items()}
-    uplink = read(changed)
-    increment = uplink.vectors["increment"]
+    increment, _ = increment_of(layout, ArrayRecord(changed), sent)
     assert increment.dtype == np.float32
-    assert uplink.norms["increment"] == pytest.approx(float(np.linalg.norm(increment)))
-    assert np.array_equal(sent + increment, layout.flatten({k: v.numpy() for k, v in changed.items()}))
+    assert np.array_equal(sent + increment, layout.flatten({name: own.numpy() for name, own in changed.items()}))
     changed["bias"][1] = float("nan")
     with pytest.raises(ProtocolError, match="'bias' holds 1 NaN"):
-        read(changed)
+        increment_of(layout, ArrayRecord(changed), sent)

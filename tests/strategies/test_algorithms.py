@@ -133,7 +133,7 @@ def test_worked_example_of_dual_averaging():
     # Round 1: gradients -2 and -6 at 0, so z = 0.25 * 4 = 1, t = 0.25, w = 0.75.
     # Round 2: gradients -0.5 and -4.5 at 0.75, so z = 1 + 0.25 * 2.5 = 1.625, t = 0.5.
     assert seen == [(1.0, 0.25), (1.625, 0.5)]
-    assert run_of(strategy).algorithm.retrieve(run_of(strategy).problem, strategy.state)[0] == 1.125
+    assert run_of(strategy).method.retrieve(run_of(strategy).problem, strategy.state)[0] == 1.125
 
 
 def test_elapsed_is_the_papers_product_for_equal_work():

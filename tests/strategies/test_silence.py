@@ -19,11 +19,11 @@ EVERY_ROUND = {"rounds": (1, 2, 3), "nodes": range(10)}
 
 def test_a_run_in_which_no_round_counted_is_an_error_with_its_reason_and_result():
     shorter = with_increment(lambda arrays: {"increment": arrays["increment"][:-1]})
-    with pytest.raises(NothingTrainedError, match=rf"no round counted.*12 replies: .*float64\[{FEATURES}\]") as caught:
+    with pytest.raises(NothingTrainedError, match=rf"can count, in 2 rounds .*float64\[{FEATURES}\]") as caught:
         start_on(Faulty(app_of(clients()), 4, shorter, **EVERY_ROUND), strategy())
     result = caught.value.result
     np.testing.assert_array_equal(flat(result.arrays), flat(start_arrays()))
-    assert len(result.left_out) == 12
+    assert len(result.left_out) == 8
     assert all(metrics["skipped"] for metrics in result.train_metrics_clientapp.values())
 
 
@@ -32,20 +32,14 @@ def test_too_few_replies_in_every_round_are_that_error_too():
         start_on(Faulty(app_of(clients()), 4, None, rounds=()), strategy(participation=Participation(min_replies=5)))
 
 
-def test_replies_that_all_weigh_nothing_are_that_error_too():
-    weights = dict.fromkeys(range(4), 0.0) | {4: 1.0}
-    with pytest.raises(NothingTrainedError, match="4 good replies in the last one, whose weights are all 0"):
-        start_on(Faulty(app_of(clients()), 4, None, rounds=()), strategy(weighting=weights))
-
-
-def test_a_clients_traceback_stays_in_left_out():
+def test_a_clients_traceback_is_cut_from_its_reason():
     def broken(message, reply):
         return [Message(error=Error(2, "ZeroDivisionError: division by zero\nTraceback ..."), reply_to=message)]
 
     with pytest.raises(NothingTrainedError, match="12 replies: error 2: ZeroDivisionError") as caught:
         start_on(Faulty(app_of(clients()), 4, broken, **EVERY_ROUND), strategy())
     assert "\n" not in str(caught.value)
-    assert "Traceback" in caught.value.result.left_out[0].reason
+    assert "Traceback" not in caught.value.result.left_out[0].reason
 
 
 def test_one_round_that_counted_is_a_result():
@@ -73,9 +67,8 @@ def test_start_ends_with_the_final_results(caplog):
     with caplog.at_level(logging.INFO, "flwr"):
         result = start_on(Faulty(app_of(clients()), 4, None, rounds=()), strategy())
     lines = [record.getMessage() for record in caplog.records]
-    assert [line.strip() for line in lines[lines.index("Final results:") + 2 : -1]] == [
-        line.strip() for line in str(result).splitlines()
-    ]
+    said = [line.strip() for line in str(result).splitlines()]
+    assert [line.strip() for line in lines[-len(said) :]] == said
 
 
 def test_an_array_that_messages_cannot_hold_is_named():

@@ -1,7 +1,6 @@
 """The contract of an algorithm: both halves of a method, and what they see of a run."""
 
 from flwr_fco.algorithms.contract.algorithm import Algorithm as Algorithm
-from flwr_fco.algorithms.contract.algorithm import Implied as Implied
 from flwr_fco.algorithms.contract.client import Client as Client
 from flwr_fco.algorithms.contract.client import ClientHalf as ClientHalf
 from flwr_fco.algorithms.contract.client import Memory as Memory
@@ -21,10 +20,10 @@ from flwr_fco.algorithms.contract.problem import Setting as Setting
 from flwr_fco.algorithms.contract.problem import To as To
 from flwr_fco.algorithms.contract.replies import Replies as Replies
 from flwr_fco.core.layout import Vector as Vector
+from flwr_fco.messages.protocol import Downlink as Downlink
+from flwr_fco.messages.protocol import Option as Option
+from flwr_fco.messages.protocol import Uplink as Uplink
 from flwr_fco.objectives.base import Batch as Batch
-from flwr_fco.wire.protocol import Downlink as Downlink
-from flwr_fco.wire.protocol import Option as Option
-from flwr_fco.wire.protocol import Uplink as Uplink
 from flwr_fco.work import Evaluation as Evaluation
 from flwr_fco.work import FirstOrder as FirstOrder
 from flwr_fco.work import Minimise as Minimise

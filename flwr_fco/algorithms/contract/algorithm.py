@@ -26,38 +26,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
-from flwr_fco.algorithms.contract.client import ClientHalf, Memory
+from flwr_fco.algorithms.contract.client import ClientHalf
 from flwr_fco.algorithms.contract.problem import Change, LossFacts, Problem, Setting, To
 from flwr_fco.algorithms.contract.replies import Replies
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.wire.protocol import Downlink, Option, Uplink
-
-
-class Implied(NamedTuple):
-    """What a client's answers say of its loss.
-
-    Parameters
-    ----------
-    gradient : ndarray of float64, shape (d,), or SparseVector
-        A gradient of the client's loss, or a fixed multiple of it.
-    point : ndarray of float64, shape (d,), optional
-        Where, if it is one point that the client chose: a convex loss's gradients do not turn back from one to another.
-    convexity : float, default 0.0
-        Modulus of strong convexity, in the gradient's unit, that the method cannot do without.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> Implied(np.array([0.5, -1.0]), convexity=0.1).convexity
-    0.1
-    """
-
-    gradient: Any
-    point: Vector | None = None
-    convexity: float = 0.0
+from flwr_fco.messages.protocol import Downlink, Option, Uplink
 
 
 class Algorithm(ClientHalf, ABC):
@@ -192,25 +168,6 @@ class Algorithm(ClientHalf, ABC):
         ProtocolError
             With the reason why it does not count.
         """
-
-    @staticmethod
-    def implied(downlink: Downlink, memory: Memory, sent: Memory, elapsed: float | None) -> Implied | None:
-        """Return the gradient that a reply implies, where replies add up in what is remembered; by default None.
-
-        A lie that is repeated makes it longer and longer, so its length is compared with what is usual.
-
-        Parameters
-        ----------
-        downlink : Downlink
-            The whole message.
-        memory : mapping of str to ndarray
-            The client's, after the round; empty where clients remember nothing.
-        sent : mapping of str to ndarray
-            As it crossed the wire.
-        elapsed : float or None
-            Sum of the client's step sizes; None after a minimisation.
-        """
-        return None
 
     def finished(self, problem: Problem, state: Any) -> str:
         """Return why no further round is needed; an empty string as long as the run goes on.

@@ -9,8 +9,8 @@ from typing import Literal
 
 from flwr_fco.core.layout import PASS_THROUGH
 from flwr_fco.core.validation import AT_LEAST_ONE, POSITIVE, Choice
+from flwr_fco.messages.protocol import Node
 from flwr_fco.regularizers.base import Scope
-from flwr_fco.wire.protocol import Node
 
 #: Chooses the connected nodes that take part in a round.
 ChooseNodes = Callable[[int, Sequence[Node]], Sequence[Node]]
@@ -20,6 +20,13 @@ LARGEST_WEIGHT = 1e100
 
 
 _BYTES = {"range": (lambda size: 0 <= size < 2**63, "a whole number from 0 to 2**63 - 1")}
+#: Of a density; 1 is the model without one.
+SHARE = {
+    "range": (
+        lambda share: not isinstance(share, float) or 0.0 < share < 1.0,
+        "a number between 0 and 1, the share of weights that are not 0 in the end; to keep all of them leave it out",
+    )
+}
 _EXAMPLES = {"range": (lambda most: 0.0 < most <= LARGEST_WEIGHT, "a finite number > 0, at most 1e100")}
 _RATIO = {"range": (lambda ratio: 1.0 <= ratio < math.inf, "a finite number >= 1")}
 _SECONDS = {"range": (lambda value: 0.0 <= value < math.inf, "a finite number >= 0, of seconds")}
@@ -78,30 +85,15 @@ class Last(Choice):
 
 @dataclass(frozen=True)
 class Average(Choice):
-    """The mean of the model over rounds, as the output that evaluation and the user see.
+    """The mean of the model over all rounds, as the output that evaluation and the user see.
 
     An average is neither sparse nor of low rank.
 
-    Parameters
-    ----------
-    window : int, optional
-        Number of last rounds; by default all rounds.
-    nonzeros : int, optional
-        Number of entries of the mean to keep, the largest in absolute value; by default all of them.
-
-    Raises
-    ------
-    ConfigurationError
-        If a value is no whole number >= 1.
-
     Examples
     --------
-    >>> Average(window=100)
-    Average(window=100, nonzeros=None)
+    >>> Average()
+    Average()
     """
-
-    window: int | None = field(default=None, metadata=AT_LEAST_ONE)
-    nonzeros: int | None = field(default=None, metadata=AT_LEAST_ONE)
 
 
 @dataclass(frozen=True)
@@ -113,8 +105,7 @@ class Reference(Choice):
     sparsity : int, optional
         Number of entries that are kept, s; by default all of them.
     window : int, optional
-        Number of last rounds of a stage that count. By default all rounds of the stage, or the window of
-        ``output=Average(window=...)``. The experiments of Liang, Peng and Zhang use 100.
+        Number of last rounds of a stage that count; by default all. The experiments of Liang, Peng and Zhang use 100.
     newest : bool, default False
         Whether the points in which rounds end count, as in those authors' code, which includes the newest one; by
         default the points in which rounds begin, as printed.
@@ -164,7 +155,7 @@ class Density(Choice):
     Density(share=0.1, scope='global', rounds=None)
     """
 
-    share: float = field(metadata={"range": (lambda share: 0.0 < share < 1.0, "a number between 0 and 1")})
+    share: float = field(metadata=SHARE)
     scope: Literal["layers", "global"] = "layers"
     rounds: int | None = field(default=None, metadata=AT_LEAST_ONE)
 
@@ -179,17 +170,15 @@ class Bounds(Choice):
         Largest number of examples.
     max_ratio : float or None, default 1000.0
         A reply is left out if its number of examples, the norm of a vector per unit of elapsed, the product of the two,
-        or the change of a pass-through array is more than this many times the larger of the median of the round's
-        replies and the largest median of an earlier round; the bounds are wider in a first round with fewer than five
-        replies. An evaluation is left out if its metrics are more than a tenth of this many times as far from the
-        median as usual. None disables these checks.
+        the change of a pass-through array or a metric is more than this many times the larger of the median of the
+        round's replies and the largest median of an earlier round; the bounds are wider while there are fewer than five
+        replies. None disables these checks.
     max_increment_norm : float, optional
         Largest Euclidean norm of a vector, whatever the other clients send.
     own_loops : bool, default False
         Whether the clients run their own training loops (:class:`flwr_fco.torch.LocalTraining`), with their own
-        schedules, epochs and batches: then their numbers of steps and `elapsed` are compared with the other clients'
-        (at most ten times as much, in total or relative to the number of examples). Otherwise a client takes at most
-        the requested steps, of the requested size.
+        schedules, epochs and batches: then they may take up to a thousand times the requested steps. Otherwise a client
+        takes at most the requested steps, of the requested size.
 
     Raises
     ------
@@ -280,13 +269,9 @@ class Everyone(Choice):
     Parameters
     ----------
     evict_after : int, default 3
-        Number of rounds in a row after which a client that is silent, disconnected or bad (an error, NaN, garbage) is
-        given up. In each of these rounds it is asked three times; the server waits up to `node_timeout` seconds each
-        time for a client that is not connected. The rounds are skipped.
-    on_missing : {"reset", "error"}, default "reset"
-        What happens then. ``"reset"``: the run continues without it, towards the optimum of the remaining clients, as
-        long as these are at least `min_replies`: the model does not change, and all memories restart. ``"error"``: the
-        run ends with a ConfigurationError that names the client.
+        Number of rounds in a row after which a client that is silent, disconnected or bad (an error, NaN, garbage) ends
+        the run, with a ConfigurationError that names it. In each of these rounds it is asked three times; the rounds
+        are skipped.
     node_timeout : float, default 600.0
         Seconds to wait for nodes to connect.
     min_replies : int, default 1
@@ -304,7 +289,6 @@ class Everyone(Choice):
     """
 
     evict_after: int = field(default=3, metadata=AT_LEAST_ONE)
-    on_missing: Literal["reset", "error"] = "reset"
     node_timeout: float = field(default=600.0, metadata=_SECONDS)
     min_replies: int = field(default=1, metadata=AT_LEAST_ONE)
 
@@ -394,13 +378,13 @@ class Wire(Choice):
 
 @dataclass(frozen=True)
 class Ledger(Choice):
-    """A copy of every client's memory at the server, as long as it fits; else memories that are lost are reset.
+    """A copy of every client's memory at the server, which a client that has lost its own is sent.
 
     Parameters
     ----------
     max_bytes : int, default 256 MiB
-        Maximum size: 8 bytes for each client, vector and coordinate. With sparse features a client takes 12 bytes for
-        each of its columns; the ledger is then started, and given up if it would exceed the limit.
+        Size above which it lies in a temporary file that is mapped into memory: 8 bytes for each client, vector and
+        coordinate. Memories of clients with sparse features, 12 bytes for each of their columns, stay in memory.
 
     Raises
     ------

@@ -16,8 +16,8 @@ import numpy as np
 from flwr_fco.algorithms.contract.disclosure import Disclosure
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.messages.protocol import Downlink, Plan
 from flwr_fco.objectives.base import Batch, Objective
-from flwr_fco.wire.protocol import Downlink, Plan
 
 #: As the base of an increment: the increment is the point itself.
 ORIGIN = np.zeros(())

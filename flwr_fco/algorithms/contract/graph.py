@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from logging import INFO, WARNING
 from typing import Any
 
@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import log
-from flwr_fco.core.validation import saved_array
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.messages.protocol import Node, Uplink
 from flwr_fco.topology import TOPOLOGIES, Mixing, Topology, effective_mixing, from_matrix
-from flwr_fco.wire.protocol import Node, Uplink
 
 Matrix = NDArray[np.float64]
 
@@ -33,6 +32,9 @@ class Graph:
         If there is no topology of that name, or the matrix is not symmetric and doubly stochastic.
     """
 
+    #: What changes from round to round: the topology follows from the rows.
+    saved = ("rows", "gone")
+
     def __init__(self, mixing: Mixing) -> None:
         if isinstance(mixing, str) and mixing not in TOPOLOGIES:
             raise ConfigurationError(
@@ -47,8 +49,6 @@ class Graph:
         """Return to the state before the first round."""
         self.rows: dict[tuple[int, int], int] = {}
         self.gone: set[int] = set()
-        #: Lengths of the first gradients that the nodes' answers have implied.
-        self.firsts: dict[tuple[int, int], float] = {}
         #: The graph; None while only its name is known.
         self.topology: Topology | None = self.mixing if isinstance(self.mixing, Topology) else None
 
@@ -187,30 +187,6 @@ class Graph:
             increments *= mean / times
             elapsed[list(rows)] = mean
         return increments, moved, elapsed
-
-    # --- saving and description --------------------------------------------------------------------------------
-
-    def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the nodes' keys in the order of their rows, and the nodes that have left."""
-        keys = sorted(self.rows, key=lambda key: self.rows[key])
-        # Flower's node ids use all 64 bits.
-        return {
-            "rows": np.array(keys, dtype=np.uint64).reshape(-1, 2),
-            "gone": np.array(sorted(self.gone), np.int64),
-            "firsts": np.array([self.firsts.get(key, 0.0) for key in keys], dtype=np.float64),
-        }
-
-    def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Restore what :meth:`to_arrays` returned."""
-        keys, gone = saved_array(arrays, "rows", np.uint64, (None, 2)), saved_array(arrays, "gone", np.int64, (None,))
-        if gone.size and not 0 <= gone.min() <= gone.max() < len(keys):
-            raise ValueError(f"its gone names rows from {gone.min()} to {gone.max()} of {len(keys)}")
-        firsts = saved_array(arrays, "firsts", np.float64, (len(keys),), smallest=0)
-        self.rows = {(key[0], key[1]): row for row, key in enumerate(keys.tolist())}
-        self.firsts = dict(zip(self.rows, firsts.tolist(), strict=True))
-        self.gone = {int(row) for row in gone}
-        if isinstance(self.mixing, str) and self.rows:
-            self.topology = TOPOLOGIES[self.mixing](len(self.rows))
 
     def __str__(self) -> str:
         return str(self.topology or f"{self.mixing}, of the nodes that are there before round 1")

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, Protocol
 from flwr_fco.algorithms.contract.graph import Graph
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.messages.protocol import Node, Plan, Uplink
 from flwr_fco.mirror_maps import MirrorMap
 from flwr_fco.regularizers.base import BoundRegularizer, Regularizer
-from flwr_fco.wire.protocol import Node, Plan, Uplink
 from flwr_fco.work import Work
 
 #: How many times the clients' median a claim of smoothness may be.
@@ -26,10 +26,6 @@ class Memories(Protocol):
     @property
     def present(self) -> AbstractSet[tuple[int, int]]:
         """Keys of the current clients."""
-
-    @property
-    def ledger(self) -> bool:
-        """Whether the server keeps copies of the clients' memories."""
 
     def memory(self, key: tuple[int, int]) -> Mapping[str, Any]:
         """Return a client's memory from the ledger."""

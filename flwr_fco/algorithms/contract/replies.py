@@ -25,7 +25,7 @@ from flwr_fco.algorithms.contract.client import ClientHalf, without_common
 from flwr_fco.algorithms.contract.problem import Memories
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.sparse import SparseVector, add_to, dense, weighted_sum
-from flwr_fco.wire.protocol import Downlink, Uplink
+from flwr_fco.messages.protocol import Downlink, Uplink
 
 Matrix = NDArray[np.float64]
 

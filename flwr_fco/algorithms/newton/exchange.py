@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -20,8 +21,8 @@ from flwr_fco.core.layout import Layout
 from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import dense
 from flwr_fco.errors import ConfigurationError, ProtocolError
+from flwr_fco.messages.questions import CONVEX, LINKS
 from flwr_fco.regularizers.base import BoundRegularizer
-from flwr_fco.wire.questions import CONVEX, LINKS
 
 _Heard = tuple[Any, Evaluated, float, float]
 
@@ -287,8 +288,12 @@ def opened(state: Any, psi: BoundRegularizer, replies: Replies) -> tuple[Any, Ev
     targets = replies.sum("targets") if state.trial.any() else known.targets_at_zero(columns)
     references = replies.sum("references") if state.references.size else state.references
     facts = [dense(uplink.vectors["terms"])[3:] for uplink in replies]
-    # Of losses that do not agree nothing bounds the objective.
-    agreed = np.array(facts[0]) if all(np.array_equal(own, facts[0]) for own in facts) else np.full(len(facts[0]), -1.0)
+    usual, count = Counter(tuple(own.tolist()) for own in facts).most_common(1)[0]
+    others = [f"{uplink.node}" for uplink, own in zip(replies, facts, strict=True) if tuple(own.tolist()) != usual]
+    if others:
+        text = "The losses of %s are of another kind than those of the other %s clients: nothing bounds the objective"
+        log(WARNING, text, ", ".join(others[:20]), count)
+    agreed = np.full(len(usual), -1.0) if others else np.array(usual)
     return state._replace(columns=columns, targets=targets, references=references, facts=agreed, population=who), known
 
 

@@ -58,12 +58,11 @@ from flwr_fco.algorithms.newton.model import (
     working_set,
 )
 from flwr_fco.algorithms.newton.terms import Evaluated, largest_square, terms_at
-from flwr_fco.core.computing import check_time
 from flwr_fco.core.sparse import NonZeros, dense
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.messages.protocol import Downlink, Option, ReceivedVectors, Uplink
+from flwr_fco.messages.questions import CONVEX
 from flwr_fco.objectives.base import Objective
-from flwr_fco.wire.protocol import Downlink, Option, ReceivedVectors, Uplink
-from flwr_fco.wire.questions import CONVEX
 
 #: Fraction of the predicted decrease that a step must reach, the shortest step, and what is left of a step at least.
 _SUFFICIENT, _SHORTEST, _SHORTENED = 1e-4, 1e-60, 1e-9
@@ -332,7 +331,6 @@ class ProximalNewton(CertifiedMethod):
 def answer(objective: Objective, w: Vector, on: Indices, first: bool) -> dict[str, Any]:
     """Return what a client says of its loss at a point: derivatives and terms, at first also what never changes."""
     _, gradient = objective.value_and_gradient(w)
-    check_time(1, "of two passes over the data")
     sent = terms_at(objective, w, gradient, first) | {"block": objective.newton_block(w, on)}
     return sent | {"square": largest_square(objective)} if first else sent
 

@@ -36,16 +36,14 @@ from flwr_fco.algorithms.newton.gradient_steps import AcceleratedGradient, Quasi
 from flwr_fco.algorithms.newton.method import NewtonState, ProximalNewton, answer
 from flwr_fco.algorithms.newton.model import LEAST, SMALL, Matrix, Penalty
 from flwr_fco.algorithms.newton.terms import TERMS
-from flwr_fco.core.computing import check_time
 from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import NonZeros, SparseVector, dense
 from flwr_fco.errors import ConfigurationError, ProtocolError
+from flwr_fco.messages.protocol import FOLDS, POINTS, Downlink, Option, ReceivedVectors, Uplink
+from flwr_fco.messages.questions import CONVEX, LINKS
 from flwr_fco.objectives.base import Objective
 from flwr_fco.regularizers import L2Squared
 from flwr_fco.regularizers.base import with_strength
-from flwr_fco.wire.keys import FOLDS, POINTS
-from flwr_fco.wire.protocol import Downlink, Option, ReceivedVectors, Uplink
-from flwr_fco.wire.questions import CONVEX, LINKS
 
 #: A strength at which all that psi acts on is 0, and more than a loss can be.
 _HUGE = 1e100
@@ -149,7 +147,6 @@ class NewtonPath(CertifiedMethod):
         answers: list[dict[str, Any]] = []
         losses: list[float] = []
         for fold, rows in enumerate([np.zeros(0, dtype=np.int64), *left_out]):
-            check_time(fold, "folds")
             about, validates = points[begins[fold] : begins[fold + 1]], bool(numbers["validate"])
             own, shares[fold] = _outside(objective, rows, [] if validates else about, first)
             answers += own

@@ -45,11 +45,11 @@ from flwr_fco.certificates import dual
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.core.sparse import SparseVector, is_shorter
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.messages.questions import CONVEX, ENTROPY, FACTS, LINKS, SLOPES
 from flwr_fco.objectives.base import DualTerms, Objective
 from flwr_fco.objectives.design import LinearData, SparseDesign
 from flwr_fco.objectives.duality import duality_terms, num_intercepts, num_references, references
 from flwr_fco.regularizers.base import BoundRegularizer
-from flwr_fco.wire.questions import CONVEX, ENTROPY, FACTS, LINKS, SLOPES
 
 #: Rounding errors of a gap and of a mean square, relative to their terms.
 _GAP, _SQUARE = 1e-11, 1e-9

@@ -16,7 +16,6 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.core.computing import check_time
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.losses import logistic_curvature, logistic_slopes, softmax_curvature, softmax_slopes
@@ -83,11 +82,7 @@ class LocalProblem:
         self.evaluations = self.products = 0
 
     def count(self, *, evaluations: int = 0, products: int = 0) -> None:
-        """Count evaluations of the objective or products with its Hessian; raise if the time is already up."""
-        if evaluations:
-            check_time(self.evaluations, "gradients of a minimisation")
-        if products:
-            check_time(self.products, "products with the Hessian of a minimisation")
+        """Count evaluations of the objective or products with its Hessian."""
         self.evaluations, self.products = self.evaluations + evaluations, self.products + products
 
     @cached_property

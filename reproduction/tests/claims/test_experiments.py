@@ -436,7 +436,7 @@ def test_densities_of_clients_and_mean(tmp_path):
         assert line["server-density"] == line["mean-density"]
 
 
-# By day tests/runs/test_engines.py holds a run in processes against one process.
+# By day tests/runs/test_engines.py holds a sweep in processes against one process.
 @pytest.mark.nightly
 def test_two_processes_find_the_same(tmp_path):
     definition = replace(small(), runs=small().runs[:1])

@@ -172,7 +172,7 @@ def test_a_run_that_is_too_short_for_a_claim_is_not_said_to_have_diverged():
 
 
 def test_a_run_that_diverges_in_its_first_round_is_a_result(tmp_path):
-    settings = RunSettings.of("lasso-small", "FedDualAvg", {"client-lr": 1e12, "num-rounds": 3}, 0)
+    settings = RunSettings.of("lasso-small", "FedDualAvg", {"client-lr": 1e100, "num-rounds": 3}, 0)
     for folder in (None, tmp_path / "run"):
         found = run(settings, folder=folder)
         assert found.diverged == 1

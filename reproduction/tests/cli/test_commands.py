@@ -180,7 +180,7 @@ def test_a_diverged_run_says_so(tmp_path):
         (("run", "lasso-small", "--set", "client-lr"), "expected key=value"),
         (("run", "lasso-small", "--set", "client-lr=fast"), "expected a number"),
         (("run", "lasso-small", "--set", "speed=1"), "unknown key 'speed'"),
-        (("run", "lasso-small", "--engine", "mpi"), "expected 'in-process', 'processes', 'ray' or 'flower'"),
+        (("run", "lasso-small", "--engine", "mpi"), "expected 'in-process', 'ray' or 'flower'"),
         (("run", "mnist-l1-ball", "--set", "path=/nowhere"), "/nowhere does not exist"),
         (("sweep", "lasso-small", "--strategy", "FedMid", "--rule", "luck"), "expected one of recovery-error"),
         (("sweep", "lasso-small", "--strategy", "FedMid", "--set", "client-lr=uniform(0,1)"), "expected a number"),
@@ -194,8 +194,6 @@ def test_a_diverged_run_says_so(tmp_path):
         (("run", "lasso-small", "--set", "num-rounds=1", "--out", "x" * 300), "File name too long"),
         (("plot", "/nowhere", "--out", ""), "no name of a file"),
         (("path", "lasso-small", "--strengths", "99999999999"), "2<=x<=10000"),
-        (("run", "lasso-small", "--set", "output=moving-average", "--set", f"window={10**20}"), "do not fit"),
-        (("run", "lasso-small", "--set", "output=moving-average", "--set", f"window={10**14}"), "do not fit"),
     ],
 )
 def test_bad_input_is_named_and_has_exit_code_2(arguments, message, tmp_path, monkeypatch):

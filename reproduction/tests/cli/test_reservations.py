@@ -3,12 +3,13 @@
 import os
 import tempfile
 import time
+from importlib import import_module
 
 import pytest
 from typer.testing import CliRunner
 
 from reproduction.cli.commands import app
-from reproduction.runs.sweep import ray_tasks
+from reproduction.runs import sweep
 
 COMMANDS = {
     "run": ("run", "lasso-small", "--set", "num-rounds=1"),
@@ -17,9 +18,9 @@ COMMANDS = {
 }
 #: What each of them calls for workers or tasks of Ray's.
 CALLED = {
-    "run": "flwr_fco.simulation.RayActors",
-    "sweep": "reproduction.runs.sweep.ray_tasks",
-    "reproduce": "reproduction.runs.sweep.ray_tasks",
+    "run": (import_module("flwr_fco.simulation.simulate"), "RayGrid"),
+    "sweep": (sweep, "ray_tasks"),
+    "reproduce": (sweep, "ray_tasks"),
 }
 
 
@@ -31,8 +32,10 @@ def call(*arguments):
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("engine", ["in-process", "processes", "flower"])
+@pytest.mark.parametrize(
+    ("command", "engine"),
+    [("run", "in-process"), ("run", "flower"), ("sweep", "processes"), ("reproduce", "in-process")],
+)
 @pytest.mark.parametrize("option", ["--num-cpus", "--num-gpus"])
 def test_only_ray_reserves(command, engine, option, tmp_path):
     out = tmp_path / "out"
@@ -52,13 +55,13 @@ def test_only_ray_reserves(command, engine, option, tmp_path):
     ],
 )
 def test_ray_reserves_what_is_given(command, options, reserved, tmp_path, monkeypatch):
-    def workers(number, *, address, num_cpus=1.0, num_gpus=0.0):
+    def nodes(app, number, *, num_cpus, num_gpus, **options):
         raise Called(num_cpus, num_gpus)
 
     def tasks(number, num_cpus, num_gpus):
         raise Called(num_cpus, num_gpus)
 
-    monkeypatch.setattr(CALLED[command], workers if command == "run" else tasks)
+    monkeypatch.setattr(*CALLED[command], nodes if command == "run" else tasks)
     result = call(*COMMANDS[command], "--engine", "ray", *options, "--out", tmp_path)
     assert isinstance(result.exception, Called), result.output
     assert result.exception.args == reserved
@@ -103,7 +106,7 @@ def meet(folder, others):
 def test_workers_are_tasks_at_a_time_whatever_each_reserves(num_cpus, tmp_path, monkeypatch):
     pytest.importorskip("ray")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    with ray_tasks(3, num_cpus, 0.0) as (ray, task):
+    with sweep.ray_tasks(3, num_cpus, 0.0) as (ray, task):
         spans = ray.get([task(meet).remote(str(tmp_path), 3) for _ in range(7)])
     assert max(sum(begin <= at < end for begin, end in spans) for at, _ in spans) == 3
 

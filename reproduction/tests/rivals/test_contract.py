@@ -4,36 +4,25 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from converging import converges
-from fault_bars import KINDS, ROUNDS, SOAK, hold_the_bar
+from fitting import fitting
 from limits import biased, doubled_strength, exact, shifted_by, subgradient, vanishing
-from problems import SADDLE
-from signatures import KEPT
-from together import together
+from problems import CONSTANTS, app_of, clients, start_arrays
 from unequal_work import RATE, takes_gradient_steps
 
 from flwr_fco import strategies
-from flwr_fco.simulation import Processes
-from flwr_fco.strategies import method_of
+from flwr_fco.regularizers import L1, Zero
+from flwr_fco.simulation import simulate
+from flwr_fco.strategies import Steps
 from flwr_fco.testing import check_strategy
 from reproduction import rivals
 from reproduction.rivals import RIVALS, STRATEGIES, FedCM, FedSAM
 from reproduction.tests.rivals.days import by_day
-from tests.client_apps.test_quotas import clock, looks_at_the_time, looks_at_the_time_in_compiled_loops  # noqa: F401
 from tests.objectives.test_sparse_features import agrees_with_dense_features
-from tests.server.attacks.test_attacks import an_absurd_reply_is_as_if_missing, keeps_its_first_weight, skips_the_round
-from tests.server.rounds.test_killed_runs import make, whole_and_resumed
-from tests.simulation.test_exchange import gives_the_same_both_ways
-from tests.simulation.test_workers import gives_the_bits_of_one_process
 
 ROOT = Path(__file__).parents[3]
-
-
-@pytest.fixture(scope="module")
-def workers():
-    with Processes(2) as both:
-        yield both
 
 
 def test_the_library_has_none_of_them():
@@ -42,7 +31,7 @@ def test_the_library_has_none_of_them():
     assert STRATEGIES == {**strategies.STRATEGIES, **RIVALS}
 
 
-METHODS = sorted({method_of(kind).algorithm.name for kind in RIVALS.values()})
+METHODS = sorted({kind.algorithm.name for kind in RIVALS.values()})
 
 
 def in_a_new_process(lines):
@@ -50,15 +39,15 @@ def in_a_new_process(lines):
 
 
 def test_the_client_app_of_the_experiments_finds_their_halves():
-    lines = "from reproduction.runs.flower import client_app; from flwr_fco.client_apps import find_solver; "
-    found = in_a_new_process(f"{lines}[find_solver(name) for name in {METHODS}]")
+    lines = "from reproduction.runs.flower import client_app; from flwr_fco.client_apps.client import half_of; "
+    found = in_a_new_process(f"{lines}[half_of(name) for name in {METHODS}]")
     assert found.returncode == 0, found.stderr
 
 
 def test_a_client_without_them_says_what_to_import():
-    found = in_a_new_process("from flwr_fco.client_apps import find_solver; find_solver('fed_pd')")
+    found = in_a_new_process("from flwr_fco.client_apps.client import half_of; half_of('fed_pd')")
     assert "the server asks for the method 'fed_pd'; this client knows " in found.stderr
-    assert "Import the module of the algorithm in the ClientApp" in found.stderr
+    assert "Import its module in the ClientApp" in found.stderr
 
 
 #: What each converges to.
@@ -96,83 +85,33 @@ def test_contract(name):
     converges(RIVALS[name], LIMITS[name])
 
 
-@together("kept", KEPT)
-@together("cls", RIVALS.values())
-def test_every_class_of_a_strategy_keeps(cls, kept):
-    kept(cls)
+def passing(message, context, call_next):
+    """A mod that does nothing: with it everything travels in messages."""
+    return call_next(message, context)
 
 
 @pytest.mark.parametrize("name", by_day())
 def test_with_and_without_messages_the_same_bits_and_metrics(name):
-    gives_the_same_both_ways(name)
-
-
-@pytest.mark.parametrize("name", by_day())
-def test_processes_give_the_bits_of_one(name, workers):
-    gives_the_bits_of_one_process(name, workers)
-
-
-@pytest.mark.parametrize("name", by_day())
-def test_a_killed_run_goes_on_to_the_same_bits(name, tmp_path):
-    for whole, resumed, at in whole_and_resumed(lambda: make(RIVALS[name]), tmp_path, name):
-        assert resumed == whole, at
+    psi = Zero() if "regularizer" in RIVALS[name].algorithm.refuses else L1(0.05)
+    given = {"regularizer": psi, "client_lr": 0.05, "work": Steps(3, batch_size=4), "batch_size": 4, "seed": 3}
+    found = []
+    for mods in ([], [passing]):
+        strategy = RIVALS[name](**fitting(RIVALS[name], {**given, **CONSTANTS.get(name, {})}), fraction_evaluate=0.0)
+        options = {"num_nodes": 4, "num_rounds": 5, "initial_arrays": start_arrays(), "progress": False}
+        result = simulate(strategy, app_of(clients(), mods), **options)
+        found.append((strategy, result))
+    (here, one), (there, other) = found
+    assert one.rows() == other.rows()
+    for value, same in zip(here.state, there.state, strict=True):
+        np.testing.assert_array_equal(value, same)
+    for key in here.memories.members if here.memories is not None else ():
+        for vector, value in there.memories.memory(key).items():
+            np.testing.assert_array_equal(here.memories.memory(key)[vector], value)
 
 
 @pytest.mark.parametrize("name", by_day())
 def test_sparse_features_agree_with_dense_ones(name):
     agrees_with_dense_features(name)
-
-
-@pytest.mark.parametrize("name", by_day())
-def test_every_half_looks_at_the_time(name, clock):  # noqa: F811
-    looks_at_the_time(name, clock)
-
-
-@pytest.mark.parametrize("name", by_day(name for name in RIVALS if name not in SADDLE))
-def test_every_half_looks_at_the_time_where_the_loss_has_a_compiled_loop(name, clock):  # noqa: F811
-    looks_at_the_time_in_compiled_loops(name, clock)
-
-
-# --- under faults ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", RIVALS)
-def test_what_is_wrong_counts_as_if_it_were_missing(name, kind):
-    hold_the_bar(name, kind, ROUNDS)
-
-
-def test_what_is_wrong_counts_as_if_it_were_missing_in_short():
-    hold_the_bar("FedPD", "bytes", 40)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("number", [6, 12])
-@pytest.mark.parametrize("kind", SOAK)
-@pytest.mark.parametrize("name", RIVALS)
-def test_nothing_ends_and_errors_are_those_without_the_bad_replies(name, kind, number):
-    hold_the_bar(name, kind, ROUNDS, kinds=SOAK, clients=number)
-
-
-@pytest.mark.nightly
-def test_a_memory_forgets_one_altered_reply():
-    hold_the_bar("APDAInexact", "one altered reply", ROUNDS // 2)
-
-
-@together(("when", "length", "way"), [(1, 1e9, "messages"), (3, 1e300, "messages"), (3, 1e9, "uplinks")])
-def test_one_of_four_nodes_with_an_absurd_reply(way, when, length):
-    an_absurd_reply_is_as_if_missing(way, "FedCM", when, length)
-
-
-@together("number_of_examples", [0, 15])
-def test_a_client_that_remembers_weighs_what_it_said_first(number_of_examples):
-    keeps_its_first_weight("FiveGCS", number_of_examples)
-
-
-@pytest.mark.parametrize("name", ["APDAInexact", "FedPD"])
-def test_where_everybody_must_answer_the_round_is_skipped(name):
-    skips_the_round(name)
 
 
 # --- unequal work ---------------------------------------------------------------------------------------------------

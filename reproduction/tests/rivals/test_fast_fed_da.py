@@ -9,12 +9,13 @@ from problems import FEATURES, clients, flat, run
 from together import together
 
 from flwr_fco import topology
+from flwr_fco.algorithms import Replies
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.messages.protocol import Uplink
 from flwr_fco.mirror_maps import PNorm
 from flwr_fco.regularizers import L1, Zero
 from flwr_fco.strategies import Epochs, Steps, run_of
 from flwr_fco.testing import check_strategy
-from flwr_fco.wire.protocol import Uplink
 from reproduction.pooled import centralized_solution
 from reproduction.rivals import CFedDA, FastFedDA, MCFedDA
 from reproduction.rivals.fast_fed_da import ModelStage
@@ -166,7 +167,9 @@ def test_liang(w0, mixing, constrained):
     last = trace(strategy, 7, w0)[-1]
     np.testing.assert_allclose(last, expected[-1].mean(axis=0), rtol=1e-10, atol=1e-12)
     if mixing is not None:
-        np.testing.assert_allclose(run_of(strategy).node_primals(), expected[-1], rtol=1e-10, atol=1e-12)
+        begun = run_of(strategy)
+        points = begun.method.node_points(begun.problem, begun.state)
+        np.testing.assert_allclose(points, expected[-1], rtol=1e-10, atol=1e-12)
 
 
 def test_one_client_and_one_step_without_psi_is_regularised_dual_averaging():
@@ -225,15 +228,15 @@ def test_another_geometry_has_the_same_fixed_point():
 def test_sums_of_points_are_of_equal_work():
     """Bao's server: points + sum_m p_m (K / K_m) x_m + grad h(primal), with K the mean of the clients' steps K_m."""
     strategy = FastFedDA(regularizer=L1(0.1), fraction_evaluate=0.0, work=Steps(2, batch_size=None))
-    run_of(strategy).prepare(ArrayRecord({"w": Array(np.zeros(3))}))
-    problem, state = run_of(strategy).problem._replace(round=1), run_of(strategy).state
+    begun = strategy.prepare(ArrayRecord({"w": Array(np.zeros(3))}))
+    problem, state = begun.problem._replace(round=1), begun.state
     rng, steps, weights = np.random.default_rng(0), [1.0, 5.0], [0.5, 0.5]
     points = rng.standard_normal((2, 3))
     said = [
         Uplink({"increment": k * np.ones(3), "point-increment": own}, k, int(k), weight=weight)
         for k, own, weight in zip(steps, points, weights, strict=True)
     ]
-    after = run_of(strategy).algorithm.aggregate(problem, state, run_of(strategy).replies(problem, state, said))
+    after = begun.method.aggregate(problem, state, Replies(said, begun.mean))
     expected = state.points[0] + sum(p * 3.0 / k * own for k, own, p in zip(steps, points, weights, strict=True))
     np.testing.assert_allclose(after.points[0] - problem.h.gradient(after.primal[0]), expected, rtol=1e-12)
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from halves import find_solver
 from playing import (
     EXACT,
     MU,
@@ -19,7 +20,6 @@ from playing import (
 from quadratics import Quadratic, optimum, quadratics
 
 from flwr_fco.algorithms import MeanState
-from flwr_fco.client_apps import find_solver
 from flwr_fco.engines import FirstOrder, Minimise
 from reproduction.rivals import apda_inexact as apda_rule
 from reproduction.rivals import fed_cm as fed_cm_rule
@@ -53,11 +53,11 @@ def play_scaffnew(objectives, rounds, gamma, p, weights=None, coin=None):
     return clients, path
 
 
-def play_fed_pd(objectives, rounds, eta, weights=None, start=None, repeats=1, work=EXACT):
+def play_fed_pd(objectives, rounds, eta, weights=None, start=None, work=EXACT):
     clients, primal = Clients(fed_pd, objectives, weights, work), np.zeros(D) if start is None else start
     path = [primal]
     for _ in range(rounds):
-        primal = primal + clients.ask({"primal": primal}, step=eta, repeats=repeats)
+        primal = primal + clients.ask({"primal": primal}, step=eta)
         path.append(primal)
     return clients, path
 
@@ -169,13 +169,6 @@ def test_fed_cm_and_fed_sam_do_not_reach_the_optimum():
         assert error(play_primal(client_momentum, objectives, 500, rate, 1, mix=mix), objectives) < 1e-9
     # FedAvg twice over: no momentum, no radius.
     np.testing.assert_array_equal(finals["FedAvg"], play_primal(sharpness_aware, objectives, 200, rate, 10, radius=0.0))
-
-
-def test_fed_pd_without_communication_goes_on_from_its_own_point():
-    objectives = quadratics(count=1)
-    twice = play_fed_pd(objectives, 5, 0.4, repeats=2)[1]
-    once = play_fed_pd(objectives, 10, 0.4)[1]
-    np.testing.assert_allclose(twice, once[::2], atol=1e-12)
 
 
 @pytest.mark.parametrize("weights", [None, UNEQUAL])

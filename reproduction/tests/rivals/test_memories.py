@@ -1,28 +1,19 @@
-"""The rivals whose clients remember, through Flower's messages: faults, clients that go, the ledger, refusals."""
+"""The rivals whose clients remember, through Flower's messages: faults, the ledger, refusals."""
 
 import numpy as np
 import pytest
-from memory_rules import (
-    GIVEN_UP,
-    LOSSES,
-    asks_again_in_the_same_round,
-    goes_on_without_who_is_given_up,
-    hides_a_restart_to_the_bit,
-    keeps_a_weight,
-    leaves_who_has_no_weight_out_of_the_mean,
-    reaches_the_optimum_whatever_is_lost,
-    refuses_psi_with_the_reason,
-    refuses_samples,
-    samples_reach_the_optimum_whatever_is_lost,
-)
-from problems import D, app_of, clients, flat, problem, run
+from problems import D, app_of, clients, flat, optimum, problem, run
 from quadratics import quadratics
-from remembering import faulty_run
+from remembering import FAULTS, faulty_run, weights_of
 from together import together
 
+from flwr_fco.client_apps.client import recall
 from flwr_fco.errors import ConfigurationError, DivergedError
+from flwr_fco.messages.protocol import Downlink, MemoryLostError
+from flwr_fco.mirror_maps import PNorm
+from flwr_fco.regularizers import L1
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import Minimise, Participation
+from flwr_fco.strategies import Minimise, Participation, run_of
 from reproduction.rivals import APDAInexact, FedCM, FedDyn, FedPD, FedProx, FedSAM, FiveGCS, Scaffnew
 from reproduction.tests.rivals.days import by_day
 
@@ -38,59 +29,72 @@ SAMPLED = {
 ROUNDS = {"FedPD": 75, "APDAInexact": 190, "Scaffnew": 50, "FiveGCS": 140, "FedDyn": 75}
 
 
+def the_ledger_is_what_clients_hold(strategy, grid, number, metrics):
+    """To the bit, of each client that has the memory which the ledger names."""
+    for node_id, partition in grid.partition_ids.items():
+        member = strategy.memories.members.get((0, partition))
+        if member is None or not member.digest:
+            continue
+        named = Downlink(run_of(strategy).problem.plan, {}, stamp=member.digest)
+        try:
+            held = recall(grid.context(node_id), named)
+        except MemoryLostError:
+            continue
+        for name, vector in strategy.memories.memory((0, partition)).items():
+            np.testing.assert_array_equal(held[name], vector, err_msg=f"round {number}, {partition}, {name}")
+
+
 @pytest.mark.parametrize("name", by_day(EVERYONE))
-@together(("fault", "client_state"), LOSSES)
-def test_those_that_need_everyone_reach_the_optimum_whatever_is_lost(name, client_state, fault):
-    reaches_the_optimum_whatever_is_lost(EVERYONE[name], ROUNDS[name], fault, client_state)
+@together("fault", ["lost reply", "restart"])
+def test_those_that_need_everyone_reach_the_optimum_whatever_is_lost(name, fault):
+    strategy = EVERYONE[name]()
+    check = the_ledger_is_what_clients_hold
+    w, grid, _ = faulty_run(strategy, FAULTS[fault], num_rounds=ROUNDS[name], check=check)
+    assert len(grid.injected) >= 3
+    assert np.abs(w - optimum(problem(), weights_of(strategy, grid))).max() <= 1e-8
 
 
 @pytest.mark.parametrize("name", by_day(SAMPLED))
-@together(("fault", "client_state"), LOSSES)
-def test_samples_of_clients_reach_the_optimum_whatever_is_lost(name, client_state, fault):
-    samples_reach_the_optimum_whatever_is_lost(SAMPLED[name], 2 * ROUNDS[name], fault, client_state)
-
-
-@together("client_state", ["ledger", "reset"])
-@together("name", [*EVERYONE, *SAMPLED])
-def test_a_weight_stays_what_it_was(name, client_state):
-    keeps_a_weight({**EVERYONE, **SAMPLED}[name], client_state)
+@together("fault", ["lost reply", "restart"])
+def test_samples_of_clients_reach_the_optimum_whatever_is_lost(name, fault):
+    strategy = SAMPLED[name](fraction_train=0.6, seed=1)
+    faulty = {"rounds": range(1, 30), "num_rounds": 2 * ROUNDS[name], "check": the_ledger_is_what_clients_hold}
+    w, grid, _ = faulty_run(strategy, FAULTS[fault], **faulty)
+    assert len(grid.injected) >= 8
+    assert np.abs(w - optimum(problem(), weights_of(strategy, grid))).max() <= 1e-8
 
 
 @pytest.mark.parametrize("name", [*EVERYONE, *SAMPLED])
 def test_a_ledger_hides_a_restart_to_the_bit(name):
-    hides_a_restart_to_the_bit({**EVERYONE, **SAMPLED}[name])
+    make = {**EVERYONE, **SAMPLED}[name]
+    one, other = (faulty_run(make(), "restart", rounds=rounds, num_rounds=12)[0] for rounds in ((3, 4, 9), ()))
+    np.testing.assert_array_equal(one, other)
 
 
-@together("kind", ["silent", "NaN"])
 @together("name", EVERYONE)
-def test_a_node_without_a_good_answer_is_asked_again_in_the_same_round(name, kind):
-    asks_again_in_the_same_round(EVERYONE[name], kind)
-
-
-@pytest.mark.parametrize("name", by_day(EVERYONE))
-@together(("fault", "client_state"), GIVEN_UP)
-def test_the_others_go_on_from_zero_to_their_own_optimum(name, fault, client_state):
-    goes_on_without_who_is_given_up(EVERYONE[name], ROUNDS[name] + 5, fault, client_state)
-
-
-@together("name", SAMPLED)
-def test_a_client_that_the_user_gives_no_weight_is_not_in_the_mean(name):
-    leaves_who_has_no_weight_out_of_the_mean(SAMPLED[name], 2 * ROUNDS[name])
+def test_where_everybody_must_answer_who_never_does_ends_the_run(name):
+    rounds = range(3, 10)
+    with pytest.raises(ConfigurationError, match=r"partition 2 gave no good reply in 3 rounds in a row"):
+        faulty_run(EVERYONE[name](), "drop", rounds=rounds, num_rounds=12)
 
 
 @together("cls", [APDAInexact, FedCM, FedDyn, FedPD, FedProx, FedSAM, FiveGCS, Scaffnew])
 def test_psi_is_refused_with_the_reason(cls):
-    refuses_psi_with_the_reason(cls)
+    with pytest.raises(ConfigurationError, match=r"no place for psi, because .*FedDR"):
+        cls(regularizer=L1(0.1))
+    with pytest.raises(ConfigurationError, match="Euclidean"):
+        cls(mirror_map=PNorm(3.0))
 
 
 @together("make", EVERYONE.values())
 def test_those_that_need_everyone_refuse_samples(make):
-    refuses_samples(make)
+    with pytest.raises(ConfigurationError, match="every client"):
+        make(fraction_train=0.5)
+    with pytest.raises(ConfigurationError, match="participation"):
+        make(participation=Participation(choose_nodes=lambda number, nodes: nodes))
 
 
 def test_options_out_of_range():
-    with pytest.raises(ConfigurationError, match="ledger"):
-        FedPD(repeats=2, client_state="ledger")
     with pytest.raises(ConfigurationError, match="dual_step"):
         FiveGCS(step=10.0, convexity=0.1)
 
@@ -122,14 +126,6 @@ def test_five_gcs_takes_the_steps_of_its_box_with_a_cohort(gamma):
         x = hat - gamma * (count / len(cohort)) * change
         hat = (x - gamma * u.sum(axis=0)) / (1 + gamma * mu)
     np.testing.assert_allclose(strategy.state.primal, hat, atol=1e-10)
-
-
-def test_fed_pd_that_goes_on_by_itself_has_no_ledger():
-    """What a client remembers after two minimisations is no function of what it has sent."""
-    strategy = FedPD(step=2.0, repeats=2)
-    faulty_run(strategy, None, rounds=(), num_rounds=3)
-    assert not strategy.memories.ledger
-    assert all(member.memory is None for member in strategy.memories.members.values())
 
 
 def test_the_coin_of_scaffnew_is_the_same_for_all_and_another_in_every_round():

@@ -7,7 +7,7 @@ from tracking import EQUAL, options, relative
 
 from flwr_fco import topology
 from flwr_fco.regularizers import L1
-from flwr_fco.strategies import Epochs, FedMid, Scaffold, run_of
+from flwr_fco.strategies import Epochs, FedMid, Scaffold
 from reproduction.rivals import DFedMid, DScaffold
 
 
@@ -33,7 +33,7 @@ def test_fed_mid_on_a_chain_is_the_printed_one():
         w = np.array([soft(row, 0.3 * 0.02 * 4 * 0.7) for row in mixing @ (w + 0.7 * (end - w))])
     strategy = DFedMid(mixing="chain", regularizer=L1(0.3), **options(server_lr=0.7))
     run(strategy, objectives, 15)
-    assert relative(run_of(strategy).node_primals(), w) <= 1e-12
+    assert relative(strategy.state.primal, w) <= 1e-12
 
 
 def test_scaffold_on_the_complete_graph_is_scaffold():

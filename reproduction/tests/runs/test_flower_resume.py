@@ -9,7 +9,6 @@ from flwr.app import Context, RecordDict
 from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.wire import flower as _flower
 from reproduction.runs import flower
 from reproduction.runs.recorder import Recorder
 from reproduction.runs.run_folder import read_run
@@ -25,7 +24,7 @@ def serve(folder, resume=False, **values):
     config = {"settings": json.dumps(settings.to_config()), "folder": str(folder), "resume": resume}
     grid = InProcessGrid(flower.client_app, settings.load().dataset.num_clients, run_config=config)
     context = Context(run_id=grid.run_id, node_id=1, node_config={}, state=RecordDict(), run_config=config)
-    with _flower.identity(grid.run_id), single_threaded_blas():
+    with grid.identity(), single_threaded_blas():
         flower.server_app(grid, context)
     return read_run(folder)
 

@@ -82,7 +82,7 @@ def test_a_run_that_needs_no_more_rounds_is_finished(tmp_path):
 
 @pytest.mark.parametrize(("strategy", "sample"), [("FedDAGT", 0), ("FedDAGT", 8), ("Scaffold", 0), ("ReFedDAGT", 8)])
 def test_clients_get_their_memories_back_from_the_ledger(strategy, sample, tmp_path):
-    own = settings(strategy, num_rounds=12, client_lr=3e-3, client_state="ledger", clients_per_round=sample)
+    own = settings(strategy, num_rounds=12, client_lr=3e-3, clients_per_round=sample)
     whole = run(own, folder=tmp_path / "whole")
     assert run(own, folder=tmp_path / "parts", stop=after(6)).stopped == 6
     parts = run(own, folder=tmp_path / "parts", resume=True)
@@ -90,16 +90,6 @@ def test_clients_get_their_memories_back_from_the_ledger(strategy, sample, tmp_p
     for name, array in whole.arrays.items():
         np.testing.assert_array_equal(parts.arrays[name], array)
     assert len(read_run(tmp_path / "parts").exchanges) == 12
-
-
-def test_clients_without_a_ledger_begin_anew_and_still_converge(tmp_path):
-    own = settings("FedDAGT", num_rounds=100, client_lr=3e-3, client_state="reset", clients_per_round=0)
-    whole = run(own, folder=tmp_path / "whole")
-    run(own, folder=tmp_path / "parts", stop=after(20))
-    parts = run(own, folder=tmp_path / "parts", resume=True)
-    assert parts.diverged == 0
-    assert [line["round"] for line in parts.history] == list(range(101))
-    assert parts.history[-1]["objective"] == pytest.approx(whole.history[-1]["objective"], rel=1e-3)
 
 
 def test_a_killed_run_goes_on_from_its_last_checkpoint(tmp_path, monkeypatch):

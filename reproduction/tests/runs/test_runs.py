@@ -8,7 +8,7 @@ from faults import fault_mod
 from flwr_fco.client_apps import client_app
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import CompositeStrategy, method_of, run_of
+from flwr_fco.strategies import CompositeStrategy, run_of
 from flwr_fco.topology import consensus_error
 from reproduction.runs import run as runs
 from reproduction.runs.methods import STRATEGIES
@@ -32,7 +32,7 @@ def test_every_strategy_runs_and_lowers_the_objective(strategy):
     assert issubclass(STRATEGIES[strategy], CompositeStrategy)
     # The methods with quadratic models have no client rate: the weight of their anchor is an inverse step size.
     step = {"anchor_weight": 600.0} if strategy in ("FastFedDA", "CFedDA", "MCFedDA") else {"client_lr": 3e-3}
-    if "regularizer" in method_of(STRATEGIES[strategy]).algorithm.refuses:
+    if "regularizer" in STRATEGIES[strategy].algorithm.refuses:
         # DualFL's own minimisations need strong convexity, which this problem does not have.
         convexity = {"alpha": 0.01} if strategy == "DualFL" else {}
         result = run(settings_without_psi(strategy, num_rounds=10, client_lr=0.1, **convexity))
@@ -86,7 +86,7 @@ def test_evaluation_intervals():
 def test_exactly_the_wanted_clients_take_part():
     seen = []
     for clients in (1, 7, 16):
-        strategy = method_of(STRATEGIES["FedDualAvg"]).algorithm
+        strategy = STRATEGIES["FedDualAvg"].algorithm
         original = strategy.aggregate
 
         def aggregate(self, problem, state, replies, original=original):
@@ -192,6 +192,15 @@ def run_on_graph(recorder, keep):
     )
 
 
+def points_of_nodes(strategy):
+    run = run_of(strategy)
+    return run.method.node_points(run.problem, run.state)
+
+
+def rates_of(strategy):
+    return strategy.client_lr, strategy.server_lr
+
+
 def test_a_run_over_a_graph_reports_means_over_the_nodes():
     own = graph(mixing="chain", structure_every=5, objective_every=20)
     task = own.load()
@@ -200,7 +209,7 @@ def test_a_run_over_a_graph_reports_means_over_the_nodes():
 
     def keep(number, arrays, metrics):
         if number % 5 == 0:
-            points.append(run_of(recorder.strategy).node_primals())
+            points.append(points_of_nodes(recorder.strategy))
 
     run_on_graph(recorder, keep)
     assert [line["round"] for line in recorder.history] == [0, 5, 10, 15, 20]
@@ -241,7 +250,7 @@ def test_the_plateau_rule_halves_both_rates():
         if line["round"] % 2 == 0:
             recorder._plateau.observe(recorder._score())
     assert recorder._plateau.scale == 0.5**halved
-    assert run_of(recorder.strategy).rates() == (0.2 * 0.5**halved, 0.5**halved)
+    assert [rate(61) for rate in rates_of(recorder.strategy)] == [0.2 * 0.5**halved, 0.5**halved]
     first = next(i for i, (a, b) in enumerate(zip(free.history, result.history, strict=True)) if a != b)
     assert 0 < first < 60
     with pytest.raises(ConfigurationError, match=r"plateau='loss'.*l1-error"):
@@ -270,7 +279,7 @@ def test_the_plateau_rule_can_watch_one_node():
     gaps = []
 
     def keep(number, arrays, metrics):
-        points = run_of(recorder.strategy).node_primals()
+        points = points_of_nodes(recorder.strategy)
         assert recorder.history[-1]["gap"] == pytest.approx(np.mean([ruled.load().dataset.gap(w) for w in points]))
         gaps.append(ruled.load().dataset.gap(points[0]))
 
@@ -283,7 +292,7 @@ def test_the_plateau_rule_can_watch_one_node():
         if waited == 3:
             waited, halved = 0, halved + 1
     assert halved > 0
-    assert run_of(recorder.strategy).rates() == (0.2 * 0.5**halved, 0.5**halved)
+    assert [rate(61) for rate in rates_of(recorder.strategy)] == [0.2 * 0.5**halved, 0.5**halved]
     mean = run(replace(ruled, plateau_node=-1))
     assert "gap-node-0" not in mean.history[-1]
     assert mean.history[-1]["gap"] != recorder.history[-1]["gap"]
@@ -354,7 +363,7 @@ def test_the_stages_of_mc_fedda_halve_ball_and_strength():
     strategy = Recorder(own.load(), own).strategy
     assert [tuple(stage) for stage in strategy.stages] == [(10, 64.0, 1.0), (10, 32.0, 0.5), (10, 16.0, 0.25)]
     # The last one goes on to the end.
-    assert run_of(strategy).algorithm.stage_at(2).rounds == 0
+    assert strategy._method().stage_at(2).rounds == 0
     for wrong in ({}, {"radius": "large"}):
         with pytest.raises(ConfigurationError, match=r"stage-rounds=10; expected 0, or a number as the option radius"):
             graph("MCFedDA", stage_rounds=10, variant="liang", **wrong)

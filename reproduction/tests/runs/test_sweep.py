@@ -130,11 +130,10 @@ def test_an_unknown_engine_is_named(tmp_path):
 
 def test_workers_end_with_a_process_that_is_killed():
     program = """
-import os, time
-from reproduction.runs.sweep import submitting
-with submitting("processes", 1, 1.0, 0.0) as submit:
-    submit(os.getpid).result()
-    submit(time.sleep, 600)
+import time
+from reproduction.runs.sweep import results_of
+with results_of(time.sleep, [(0.0,), (600.0,), (600.0,)], "processes", 2, 1.0, 0.0) as found:
+    next(iter(found))
     print("started", flush=True)
     time.sleep(600)
 """

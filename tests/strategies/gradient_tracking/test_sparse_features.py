@@ -11,12 +11,12 @@ from scipy import sparse
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.core.computing import single_threaded_blas
+from flwr_fco.core.logs import quiet
 from flwr_fco.core.sparse import SparseVector
 from flwr_fco.objectives import LeastSquares, Logistic
 from flwr_fco.regularizers import L1, L2, GroupLasso
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import Epochs, FedDAGT, Ledger, Scaffold, Steps, Wire, run_of
-from flwr_fco.wire import flower as _flower
+from flwr_fco.strategies import Epochs, FedDAGT, Scaffold, Steps, Wire
 
 D, CLIENTS = 400, 5
 
@@ -37,7 +37,7 @@ def run(strategy, form="sparse", rounds=6, grid=None, **options):
     strategy.fraction_evaluate = 0.0
     grid = grid or InProcessGrid(client_app(lambda context: load(context, form)), CLIENTS)
     start = ArrayRecord({"coefficients": Array(np.zeros(D)), "intercept": Array(np.zeros(1))})
-    with _flower.identity(grid.run_id), _flower.quiet(50), single_threaded_blas():
+    with grid.identity(), quiet(50), single_threaded_blas():
         return strategy.start(grid, start, rounds, **options)
 
 
@@ -49,7 +49,6 @@ CASES = {
     "everybody": (FedDAGT, {}),
     "from zero": (FedDAGT, {"tracker_start": "zero"}),
     "a sample": (FedDAGT, {"fraction_train": 0.4}),
-    "reset": (FedDAGT, {"client_state": "reset", "fraction_train": 0.6}),
     "no two alike": (FedDAGT, {"normalize_local_work": False}),
     "uniform": (FedDAGT, {"weighting": "uniform", "server_lr": 0.7}),
     "decaying": (FedDAGT, {"client_lr": lambda number: 0.5 / number, "fraction_train": 0.4}),
@@ -70,9 +69,8 @@ def test_numbers_are_those_of_dense_features(case, form):
         for name, value in dense.train_metrics_clientapp[number].items():
             if name in ("tracker-norm", "objective", "elapsed", "num-left-out"):
                 assert metrics[name] == pytest.approx(value, rel=1e-9)
-    if expected.memories.ledger:
-        for key, tracker in trackers_of(expected).items():
-            assert_allclose(trackers_of(found)[key], tracker, rtol=0, atol=1e-13)
+    for key, tracker in trackers_of(expected).items():
+        assert_allclose(trackers_of(found)[key], tracker, rtol=0, atol=1e-13)
 
 
 FAULTS = {
@@ -85,13 +83,13 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize(("fault", "client_state", "fraction"), crossed(FAULTS, ["ledger", "reset"], [1.0, 0.6]))
-def test_faults_do_what_they_do_with_dense_features(fault, client_state, fraction):
+@pytest.mark.parametrize(("fault", "fraction"), crossed(FAULTS, [1.0, 0.6]))
+def test_faults_do_what_they_do_with_dense_features(fault, fraction):
     states = []
     for form in ("dense", "sparse"):
         app = client_app(lambda context, form=form: load(context, form))
         grid = FaultyGrid(app, CLIENTS, {FAULTS[fault]: 0.5}, rounds=range(2, 8), partitions=[1, 3])
-        strategy = made(client_state=client_state, fraction_train=fraction)
+        strategy = made(fraction_train=fraction)
         run(strategy, rounds=9, grid=grid)
         assert len(grid.injected) >= 2
         states.append(strategy.state)
@@ -101,11 +99,10 @@ def test_faults_do_what_they_do_with_dense_features(fault, client_state, fractio
 
 
 def test_first_messages_are_no_longer_than_what_is_not_zero_yet(monkeypatch):
-    monkeypatch.setattr("flwr_fco.server.replies.mail.LONG", 100)
+    monkeypatch.setattr("flwr_fco.strategies.training._LONG", 100)
     strategy = made(fraction_train=0.4)
     result = run(strategy)
     metrics = result.train_metrics_clientapp
-    assert metrics[1]["bytes-down-round-0"] < 300 * CLIENTS
     # Whoever is new is told the dual and the control.
     assert all(metrics[number]["bytes-down"] < 2 * 2 * 8 * D for number in range(1, 7))
     whole = made(fraction_train=0.4)
@@ -115,56 +112,40 @@ def test_first_messages_are_no_longer_than_what_is_not_zero_yet(monkeypatch):
 
 
 def test_all_that_a_client_sends_gets_and_remembers_is_at_its_columns():
-    strategy = made(Scaffold, client_state="ledger")
+    strategy = made(Scaffold)
     grid = InProcessGrid(client_app(load), CLIENTS)
     result = run(strategy, grid=grid)
     counts = [np.unique(rows_of(m).indices).size + 1 for m in range(CLIENTS)]
-    header = 2 * 128 * CLIENTS
     last = result.train_metrics_clientapp[6]
-    assert last["bytes-up"] == 12 * sum(counts) + header
-    assert last["bytes-down"] <= 12 * sum(counts) + header
+    assert last["bytes-up"] == 12 * sum(counts)
+    assert last["bytes-down"] <= 12 * sum(counts)
     for (_, partition), member in strategy.memories.members.items():
         assert isinstance(member.memory["own"], SparseVector)
         assert member.memory["own"].indices.size == counts[partition]
     for context in grid.contexts.values():
-        held = sum(len(array.data) for key in ("fco-pending", "fco-committed") for array in context.state[key].values())
+        held = sum(
+            len(array.data) for key in ("fco-memory-new", "fco-memory-old") for array in context.state[key].values()
+        )
         assert held <= 4 * (12 * max(counts) + 256)
 
 
 def test_the_ledger_has_the_bits_of_the_clients():
-    strategy = made(client_state="ledger")
+    strategy = made()
     grid = InProcessGrid(client_app(load), CLIENTS)
     run(strategy, grid=grid)
     for node_id, partition in grid.partition_ids.items():
         own = strategy.memories.memory((0, partition))["own"]
-        assert_array_equal(grid.contexts[node_id].state["fco-pending"]["own"].numpy(), own.values)
-
-
-def test_a_ledger_that_whole_vectors_would_not_fit_into_is_kept_for_sparse_ones_and_given_up_for_others():
-    limit = 8 * CLIENTS * D // 2
-    kept, given_up = (
-        made(client_state=Ledger(max_bytes=limit), fraction_train=0.6),
-        made(client_state=Ledger(max_bytes=limit), fraction_train=0.6),
-    )
-    run(kept)
-    run(given_up, "dense")
-    assert kept.memories.ledger
-    assert not given_up.memories.ledger
-    assert all(member.memory is None for member in given_up.memories.members.values())
-    # What the trackers are does not depend on who keeps them.
-    plain = made(client_state="reset", fraction_train=0.6)
-    run(plain, "dense")
-    assert_array_equal(given_up.state.dual, plain.state.dual)
+        assert_array_equal(grid.contexts[node_id].state["fco-memory-new"]["own"].numpy(), own.values)
 
 
 @pytest.mark.parametrize("form", ["sparse", "mixed"])
 def test_a_saved_run_goes_on_as_if_it_had_not_been_interrupted(tmp_path, form):
     app = client_app(lambda context: load(context, form))
-    whole = made(client_state="ledger", fraction_train=0.6)
+    whole = made(fraction_train=0.6)
     run(whole, form, rounds=7)
-    first, second = made(client_state="ledger", fraction_train=0.6), made(client_state="ledger", fraction_train=0.6)
+    first, second = made(fraction_train=0.6), made(fraction_train=0.6)
     run(first, form, rounds=4)
-    run_of(first).save(tmp_path / "state.npz")
+    first.saved.save(tmp_path / "state.npz")
     # The clients have lost what they remember.
     run(second, rounds=7, grid=InProcessGrid(app, CLIENTS), resume=tmp_path / "state.npz")
     assert_allclose(second.state.dual, whole.state.dual, rtol=1e-13, atol=1e-15)
@@ -188,7 +169,7 @@ def test_a_client_whose_features_change_is_asked_again_and_goes_on():
     def note(number, arrays, metrics):
         rounds["now"] = number
 
-    strategy = made(client_state="ledger")
+    strategy = made()
     run(strategy, rounds=12, grid=InProcessGrid(app, CLIENTS, raise_errors=False), callbacks=[note])
     reasons = {left.reason for left in strategy.result.left_out}
     assert 1 <= len(strategy.result.left_out) <= 2, reasons
@@ -216,7 +197,7 @@ def test_the_optimum_is_that_of_all_data():
 
 @pytest.mark.parametrize("options", [{"wire": Wire(sparse=False)}, {"regularizer": L2(0.01)}])
 def test_whole_vectors_where_they_are_asked_for_or_needed(options):
-    strategy = made(client_state="ledger", **options)
+    strategy = made(**options)
     result = run(strategy)
     assert result.train_metrics_clientapp[6]["bytes-up"] >= 8 * CLIENTS * (D + 1)
     assert isinstance(strategy.memories.members[(0, 1)].memory["own"], np.ndarray)

@@ -1,6 +1,6 @@
 """A path of strengths and its cross-validation in one run: against runs of one strength each, and scikit-learn."""
 
-import copy
+import re
 import weakref
 from functools import cache
 from itertools import product
@@ -15,16 +15,15 @@ from sklearn.datasets import load_breast_cancer
 
 from flwr_fco.algorithms.newton.path import errors_of, folds_of
 from flwr_fco.callbacks import Checkpoint
-from flwr_fco.client_apps import Disclosure, client_app
+from flwr_fco.client_apps import Disclosure, Limits, client_app
 from flwr_fco.client_apps.disclosed import check_folds
-from flwr_fco.client_apps.quotas import Limits
+from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ClientError, ConfigurationError, ProtocolError
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic
 from flwr_fco.regularizers import L1, ElasticNet, GroupLasso, L1Ball, L2Squared
 from flwr_fco.regularizers.base import with_strength
 from flwr_fco.simulation import InProcessGrid, fit_path, simulate
-from flwr_fco.strategies import Everyone, FedDAGT, FedNewton, Strengths, run_of
-from flwr_fco.wire import flower
+from flwr_fco.strategies import FedDAGT, FedNewton, Strengths, run_of
 from reproduction.pooled import centralized_solution
 
 
@@ -148,12 +147,14 @@ def test_a_site_copies_the_rows_outside_of_one_fold_at_a_time():
 class Counting(InProcessGrid):
     """What a site sends and gets."""
 
+    direct = None
+
     def __init__(self, app, nodes, change=None):
         super().__init__(app, nodes)
         self.rounds, self.up, self.points, self.change = [], 0, [], change
 
-    def _deliver(self, message):
-        reply = super()._deliver(message)
+    def reply(self, message):
+        reply = super().reply(message)
         if message.metadata.message_type == "train" and message.metadata.dst_node_id == 2:
             self.rounds.append(message.metadata.group_id)
             self.points.append(int(message.content["fco"]["number:points"]))
@@ -167,7 +168,7 @@ class Counting(InProcessGrid):
 def start_of(strategy, grid, objectives, rounds=60, **options):
     shapes = objectives[0].layout.shapes
     arrays = ArrayRecord({name: Array(np.zeros(shape)) for name, shape in shapes.items()})
-    with flower.identity(grid.run_id), flower.quiet(50):
+    with grid.identity(), quiet(50):
         return strategy.start(grid, arrays, rounds, **options)
 
 
@@ -321,32 +322,8 @@ def test_an_absurd_loss_on_left_out_rows_does_not_count(lie):
     grid = Counting(app_of(objectives), 3, changed("held_out", lie, (rounds,)))
     result = start_of(make(), grid, objectives)
     assert len(result.train_metrics_clientapp) == rounds + 1
-    assert any("a loss on left-out rows is" in row.reason for row in result.left_out)
+    assert any(re.search("a loss on left-out rows is|overflows", row.reason) for row in result.left_out)
     np.testing.assert_array_equal(point(result, objectives[0]), point(honest, objectives[0]))
-
-
-@pytest.mark.parametrize("late", [False, True], ids=["in a fit", "at the validation"])
-def test_a_site_that_goes_away_begins_the_path_anew(late):
-    """Also at the last message: the losses of two sites say nothing of models of three."""
-    objectives = sites("squares", sizes=(60, 81, 50))
-    strategy = FedNewton(
-        regularizer=L1(1.0),
-        strengths=Strengths(4, 0.1, folds=3),
-        participation=Everyone(on_missing="reset"),
-        fraction_evaluate=0.0,
-    )
-    whole = Counting(app_of(objectives), 3)
-    start_of(copy.copy(strategy), whole, objectives)
-    gone = len(whole.rounds) if late else 3
-    grid = Counting(app_of(objectives), 3, lambda reply, number: None if number >= gone else reply)
-    start_of(strategy, grid, objectives)
-    rest = objectives[1:]
-    state = run_of(strategy).state
-    assert run_of(strategy).finished()
-    for row, strength in zip(range(4, 20, 4), state.strengths, strict=True):
-        best = centralized_solution(rest, L1(strength), tol=1e-10)
-        value = objective_value(rest, L1(strength), state.points[row])
-        assert value <= objective_value(rest, L1(strength), best) + 1e-7
 
 
 def test_a_fold_without_a_class_is_named():
@@ -452,23 +429,26 @@ def test_what_a_site_allows_of_each_fold_changes_nothing():
 class Captured(InProcessGrid):
     """Keeps the server's second message to a site, to ask again with other numbers."""
 
+    direct = None
+
     message = None
 
-    def _deliver(self, message):
+    def reply(self, message):
         if (message.metadata.message_type, message.metadata.dst_node_id, message.metadata.group_id) == (
             "train",
             2,
             "2",
         ):
             self.message = message
-        return super()._deliver(message)
+        return super().reply(message)
 
     def ask(self, **numbers):
         content = self.message.content.copy()
         fields = {**dict(content["fco"]), **{f"number:{name}": value for name, value in numbers.items()}}
         content["fco"] = ConfigRecord(fields)
-        with flower.identity(self.run_id):
-            return self.client_app(flower.with_content(self.message, content), self.contexts[2]).content
+        self.message.content = content
+        with self.identity():
+            return self.client_app(self.message, self.contexts[2]).content
 
 
 def asked(**options):
@@ -484,9 +464,9 @@ def asked(**options):
     [
         ({"folds": -1.0}, r"tells 4 points, of folds with \[\] of them"),
         ({"folds": 0.5}, r"tells 4 points, of folds with \[1\] of them"),
-        ({"folds": 1e9}, "lacks the number 'fold-4'"),
+        ({"folds": 1e9}, "lacks 'fold-4'"),
         ({"fold-0": -1.0}, r"of folds with \[-1, 1, 1, 1\]"),
-        ({"points": 1e15}, "tells 1000000000000000.0 points"),
+        ({"points": 1e15}, "sends 1000000000000000.0 points"),
     ],
 )
 def test_numbers_of_points_that_are_none_are_refused_in_words(numbers, message):
@@ -495,7 +475,7 @@ def test_numbers_of_points_that_are_none_are_refused_in_words(numbers, message):
 
 
 def test_a_site_answers_about_as_many_points_as_its_owner_allows():
-    with pytest.raises(ClientError, match=r"asks for answers about 4 points: 40 numbers; .* max_parameters=39"):
+    with pytest.raises(ClientError, match=r"asks for answers about points: 40 numbers; .* max_parameters=39"):
         asked(limits=Limits(max_parameters=39))
     assert asked(limits=Limits(max_parameters=40)).ask()
 

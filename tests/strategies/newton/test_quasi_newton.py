@@ -11,16 +11,19 @@ from threadpoolctl import threadpool_limits
 from flwr_fco.algorithms.newton import ProximalNewton
 from flwr_fco.algorithms.newton.gradient_steps import AcceleratedGradient, QuasiNewton
 from flwr_fco.callbacks import Checkpoint
+from flwr_fco.core.logs import quiet
 from flwr_fco.objectives import LeastSquares, Logistic
 from flwr_fco.regularizers import L1, L2Squared, Zero
-from flwr_fco.server.method import algorithm_class
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import Everyone, FedNewton, run_of
-from flwr_fco.wire import flower
+from flwr_fco.strategies import FedNewton, run_of
+
+
+def method_of(strategy):
+    return type(strategy.prepare(ArrayRecord({"coefficients": Array(np.zeros(2))})).method)
 
 
 def method(psi, hessian="none"):
-    return algorithm_class(FedNewton(regularizer=psi, hessian=hessian))
+    return method_of(FedNewton(regularizer=psi, hessian=hessian))
 
 
 def test_an_l2_term_on_all_coefficients_takes_quasi_newton_steps():
@@ -32,10 +35,12 @@ def test_an_l2_term_on_all_coefficients_takes_quasi_newton_steps():
 
 
 def test_a_strategy_with_its_own_algorithm_does_not_inherit_the_choice():
-    class Mine(FedNewton, algorithm=AcceleratedGradient):
+    class Mine(FedNewton):
         """Of FedNewton's options, none chooses."""
 
-    assert algorithm_class(Mine()) is AcceleratedGradient
+        algorithm = AcceleratedGradient
+
+    assert method_of(Mine()) is AcceleratedGradient
 
 
 @pytest.mark.parametrize("strength", [1e-3, 0.1, 30.0])
@@ -97,18 +102,16 @@ def state_of(strategy):
     return [np.asarray(value).tobytes() for value in run_of(strategy).state]
 
 
-def test_over_messages_in_processes_and_with_threads_the_bits_are_the_same(workers):
+def test_over_messages_and_with_threads_the_bits_are_the_same():
     objectives, psi = wide(30_000, 20), L2Squared(0.01)
     _, strategy = solved(objectives, psi, hessian="none", rounds=12)
-    _, there = solved(objectives, psi, hessian="none", rounds=12, engine=workers)
-    assert state_of(there) == state_of(strategy)
 
     class Messages(InProcessGrid):
-        exchange = None
+        direct = None
 
     other, grid = FedNewton(regularizer=psi, hessian="none", fraction_evaluate=0.0), Messages(app_of(objectives), 3)
     start = {name: Array(np.zeros(shape)) for name, shape in objectives[0].layout.shapes.items()}
-    with flower.identity(grid.run_id), flower.quiet(50), threadpool_limits(limits=2, user_api="blas"):
+    with grid.identity(), quiet(50), threadpool_limits(limits=2, user_api="blas"):
         other.start(grid, ArrayRecord(start), 12)
     assert state_of(other) == state_of(strategy)
 
@@ -149,27 +152,3 @@ def test_data_without_a_slope_end_at_once():
     result, _ = solved(objectives, L2Squared(0.1), hessian="none")
     assert not point(result, objectives[0]).any()
     assert len(result.train_metrics_clientapp) == 1
-
-
-def test_a_site_that_goes_away_leaves_the_answer_of_the_others():
-    objectives, psi = sites("logistic", sizes=(60, 81, 50)), L2Squared(0.01)
-
-    class Lossy(InProcessGrid):
-        exchange = None
-
-        def _deliver(self, message):
-            reply = super()._deliver(message)
-            gone = message.metadata.message_type == "train" and int(message.metadata.group_id) >= 4
-            return None if gone and message.metadata.dst_node_id == 2 else reply
-
-    strategy = FedNewton(
-        regularizer=psi, hessian="none", participation=Everyone(on_missing="reset"), fraction_evaluate=0.0
-    )
-    grid = Lossy(app_of(objectives), 3)
-    start = {name: Array(np.zeros(shape)) for name, shape in objectives[0].layout.shapes.items()}
-    with flower.identity(grid.run_id), flower.quiet(50):
-        result = strategy.start(grid, ArrayRecord(start), 100)
-    rest = objectives[1:]
-    exact, _ = solved(rest, psi)
-    assert numbers(result, "duality-gap")[-1] <= 1e-8
-    assert objective_value(rest, psi, point(result, rest[0])) <= numbers(exact, "objective")[-1] + 1e-8

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from problems import D, clients, run, trackers_of
+from problems import D, clients, run, start_arrays, trackers_of
 from tracking import EQUAL, grad_conjugate, options, plain, relative, traffic
 
 from flwr_fco import topology
@@ -33,14 +33,14 @@ def test_the_graph_forms_are_the_matrices(make, tracking):
     if tracking:
         assert relative(strategy.state.trackers, c) <= 1e-10
     primals = np.array([grad_conjugate(row, 3.0) for row in z])
-    assert relative(run_of(strategy).node_primals(), primals) <= 1e-9
+    assert relative(run_of(strategy).method.node_points(run_of(strategy).problem, strategy.state), primals) <= 1e-9
 
 
 @pytest.mark.parametrize("cls", [DFedDA, DFedDAGT, DReFedDAGT])
 def test_a_graph_may_be_given_by_its_matrix(cls):
     matrix = topology.chain(4).mixing
     for given in (matrix, matrix.tolist(), list(matrix)):
-        np.testing.assert_array_equal(run_of(cls(mixing=given)).graph.topology.mixing, matrix)
+        np.testing.assert_array_equal(cls(mixing=given).prepare(start_arrays()).graph.topology.mixing, matrix)
     with pytest.raises(ConfigurationError, match="mixing=4 is a int; expected a Topology"):
         cls(mixing=4)
     with pytest.raises(ConfigurationError, match="no array of numbers"):

@@ -18,7 +18,6 @@ from flwr_fco.strategies import (
     FeDualEx,
     Scaffold,
     Steps,
-    run_of,
 )
 from reproduction.data.saddle_objectives import QuadraticSaddle
 from reproduction.pooled import duality_gap, saddle_metrics, saddle_point
@@ -208,4 +207,4 @@ def test_a_misspelt_player_is_an_error_before_the_first_round():
     strategy = FeDualEx(regularizer=PerParameter({"x": L1(0.1), "z": L1(0.1)}))
     arrays = ArrayRecord({"x": Array(np.zeros(3)), "y": Array(np.zeros(2))})
     with pytest.raises(ConfigurationError, match=r"\['z'\] match no array"):
-        run_of(strategy).prepare(arrays)
+        strategy.prepare(arrays)

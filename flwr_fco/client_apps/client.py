@@ -1,0 +1,698 @@
+"""The ClientApp: a task comes in, the method's half runs on the client's loss, a reply goes out.
+
+:meth:`Client.answer` is all of it, without Flower; :meth:`Client.train` does the same for messages.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import math
+import sys
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from logging import ERROR
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+import flwr_fco.algorithms  # noqa: F401 (a task names one of its methods)
+from flwr_fco.algorithms.contract import ClientHalf, Disclosure, halves
+from flwr_fco.client_apps.answers import find_answer, server_buffers
+from flwr_fco.client_apps.disclosed import as_bins_may_leave, check_folds, recorded
+from flwr_fco.core.computing import random_generator, single_threaded_blas
+from flwr_fco.core.layout import Layout
+from flwr_fco.core.logs import log
+from flwr_fco.core.schema import names_of
+from flwr_fco.core.sparse import SparseVector
+from flwr_fco.core.validation import AT_LEAST_ONE, checked
+from flwr_fco.engines.run import ENGINES
+from flwr_fco.engines.run import answer as run_half
+from flwr_fco.errors import OTHER_MODEL, ConfigurationError, FlwrFcoError, ProtocolError, PublicError
+from flwr_fco.messages.arrays import digest_of, model_vector, pack
+from flwr_fco.messages.boxes import TABLE, partition_reply
+from flwr_fco.messages.protocol import FOLDS, POINTS, ClientState, Described, Downlink, MemoryLostError, Plan, Uplink
+from flwr_fco.messages.questions import BINS
+from flwr_fco.messages.records import (
+    METRICS,
+    decode_downlink,
+    decode_question,
+    encode_answer,
+    encode_described,
+    encode_uplink,
+    memory_in,
+    only_arrays,
+    plan_text,
+)
+from flwr_fco.objectives import Objective
+from flwr_fco.objectives._linear import LinearModel
+from flwr_fco.work import FirstOrder
+
+LoadObjective = Callable[[Context], Objective]
+#: Flower moves its own name for this type between releases.
+Mod = Callable[[Message, Context, Callable[[Message, Context], Message]], Message]
+#: Columns above which no scales are said.
+_MOST_COLUMNS = 50_000
+_ABOVE_ZERO = {"range": (lambda value: value > 0.0, "a number > 0")}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a client's owner lets a server ask for; a task beyond a limit is refused before any work is done.
+
+    The defaults exceed every run in the papers by orders of magnitude.
+
+    Parameters
+    ----------
+    max_steps : int, default 1000000
+        Local steps in a round, including those asked for as epochs.
+    max_iterations : int, default 1000000
+        Iterations of a minimisation.
+    max_parameters : int, default 100000000
+        Numbers in the model, in all points that a message asks about, and in a reply that holds the points of all local
+        steps; eight bytes each.
+    max_plan : int, default 1000000
+        Characters in the plan's JSON (regularizer, mirror map, names of arrays).
+
+    Raises
+    ------
+    ConfigurationError
+        If a limit is not a number > 0.
+
+    Examples
+    --------
+    >>> Limits(max_steps=500).max_parameters
+    100000000
+    """
+
+    max_steps: float = 1_000_000
+    max_iterations: float = 1_000_000
+    max_parameters: float = 100_000_000
+    max_plan: float = 1_000_000
+
+    def __post_init__(self) -> None:
+        for name, limit in self.__dict__.items():
+            checked(name, limit, float, _ABOVE_ZERO)
+
+    def check_text(self, text: object) -> None:
+        """Refuse a plan that is too long to be parsed."""
+        if isinstance(text, str):
+            self._check("max_plan", len(text), "a plan of", "characters")
+
+    def check_plan(self, plan: Plan) -> None:
+        """Refuse a model that is too large, before memory of that size is allocated."""
+        self._check("max_parameters", plan.layout.size, "a model of", "parameters")
+
+    def check(self, down: Downlink, num_examples: int | None) -> None:
+        """Refuse too much work.
+
+        Parameters
+        ----------
+        down : Downlink
+            The task.
+        num_examples : int or None
+            The client's, on which the steps of an epoch depend; None for a training loop of its own.
+        """
+        work, size = down.local_work, down.plan.layout.size
+        self._check("max_parameters", int(down.numbers.get(POINTS, 1)) * size, "answers about points:", "numbers")
+        if not isinstance(work, FirstOrder):
+            self._check("max_iterations", work.max_iterations, "a minimisation of", "iterations")
+        elif num_examples is not None:
+            steps = work.num_draws(num_examples)
+            self.check_steps(steps, work)
+            if down.plan.options.get("trajectory"):
+                self._check("max_parameters", steps * size, f"all {steps} local points:", "numbers in the reply")
+
+    def check_steps(self, steps: int, work: FirstOrder | None = None) -> None:
+        """Refuse more local steps than are allowed."""
+        self._check("max_steps", steps, f"{work}:" if work else "a round of", "local steps")
+
+    def _check(self, limit: str, asked: float, what: str, unit: str) -> None:
+        most = getattr(self, limit)
+        if asked > most:
+            number = f"{asked:g}" if asked < 1e15 else f"over 10^{len(str(int(asked))) - 1}"
+            text = f"the server asks for {what} {number} {unit}; this client allows {limit}={most:g}"
+            raise ConfigurationError(
+                f"{text}. Its owner can raise the limit: client_app(..., limits=Limits({limit}=...))"
+            )
+
+
+# --- losses -----------------------------------------------------------------------------------------------------------
+
+#: The losses of this process by app, role, run and partition: Flower may pickle an app with every message, and all
+#: copies must find what the first one has loaded.
+_objectives: OrderedDict[tuple[str, str, int, int], Objective] = OrderedDict()
+
+
+def forget_objectives(run_id: int) -> None:
+    """Drop a run's losses from this process."""
+    for key in [key for key in _objectives if key[2] == run_id]:
+        del _objectives[key]
+
+
+def partition_of(context: Context) -> int:
+    """Return the client's partition, or its node id where there is none."""
+    return int(context.node_config.get("partition-id", context.node_id))
+
+
+@contextmanager
+def readable(what: str) -> Iterator[None]:
+    """Turn any error in reading a server's message into one of this package's.
+
+    Parameters
+    ----------
+    what : str
+        Begins the error.
+
+    Examples
+    --------
+    >>> with readable("the server's plan"):
+    ...     int("ten")
+    Traceback (most recent call last):
+    ...
+    flwr_fco.errors.ProtocolError: the server's plan cannot be read: ValueError: invalid literal for int() with base 10: 'ten'
+    """  # noqa: E501
+    try:
+        yield
+    except FlwrFcoError:
+        raise
+    except Exception as error:  # a server can send anything, and none of the owner's code runs here
+        raise ProtocolError(f"{what} cannot be read: {type(error).__name__}: {f'{error}':.500}") from error
+
+
+def half_of(solver: str) -> type[ClientHalf]:
+    """Return the client half of a method by its name.
+
+    Raises
+    ------
+    ConfigurationError
+        If this process does not know it.
+    """
+    half = halves().get(solver)
+    if half is None:
+        raise ConfigurationError(
+            f"the server asks for the method {solver!r}; this client knows {', '.join(sorted(halves()))}. Import its "
+            "module in the ClientApp, or install the server's version of flwr-fco"
+        )
+    if half.engine is not None and half.engine not in ENGINES:
+        what = f"{half.__module__}.{half.__name__} says engine={half.engine!r}"
+        raise ConfigurationError(f"{what}; expected one of {', '.join(ENGINES)}")
+    return half
+
+
+def task_of(message: Message, limits: Limits, *, as_sent: bool = False) -> tuple[int, Downlink]:
+    """Return the round and the task of a training message.
+
+    Parameters
+    ----------
+    message : Message
+        From a server.
+    limits : Limits
+        What it may ask for.
+    as_sent : bool, default False
+        Whether vectors keep the precision in which they came.
+
+    Raises
+    ------
+    ConfigurationError, ProtocolError, SpecError
+        If it cannot be read, or its plan is too long.
+    """
+    with readable("the server's message"):
+        limits.check_text(plan_text(message.content))
+        if any(_CLIPPING in record for record in message.content.config_records.values()):
+            raise ConfigurationError(_NO_CLIPS)
+        return int(message.metadata.group_id), decode_downlink(message.content, as_sent=as_sent)
+
+
+class Client:
+    """What a client does with tasks and questions.
+
+    Parameters
+    ----------
+    load, load_evaluation : callable
+        ``(context) -> Objective``; the second for evaluations on other data, or None.
+    limits : Limits
+        What a server may ask for.
+    disclosure : Disclosure
+        What may leave.
+    max_objectives : int or None
+        Most losses that this process keeps.
+    """
+
+    def __init__(
+        self,
+        load: LoadObjective,
+        load_evaluation: LoadObjective | None,
+        limits: Limits,
+        disclosure: Disclosure,
+        max_objectives: int | None,
+    ) -> None:
+        self._load = {"train": load, "evaluate": load_evaluation or load}
+        self.held_out, self.limits, self.disclosure = load_evaluation is not None, limits, disclosure
+        self._most, self._identity = max_objectives, uuid4().hex
+        #: The last task and loss that were checked against the limits: most of a round are alike.
+        self._allowed: Any = None
+
+    # --- a round of training --------------------------------------------------------------------------------------
+
+    def train(self, message: Message, context: Context) -> Message:
+        """Answer a training message."""
+        number, down = task_of(message, self.limits)
+        with single_threaded_blas():
+            up = self.answer(context, number, down)
+        return Message(encode_uplink(up), reply_to=message)
+
+    def answer(
+        self, context: Context, number: int, down: Downlink, rng: np.random.Generator | None = None
+    ) -> Uplink | None:
+        """Do a task.
+
+        Parameters
+        ----------
+        context : Context
+            The client's.
+        number : int
+            The round.
+        down : Downlink
+            The task, as it was received.
+        rng : numpy.random.Generator, optional
+            That of (seed, round, partition), where the caller has it.
+
+        Returns
+        -------
+        Uplink or None
+            None if the memory that the task's stamp names is not here.
+        """
+        plan, half = down.plan, half_of(down.plan.solver)
+        try:
+            memory = recall(context, down)
+        except MemoryLostError:
+            return None
+        objective = self.objective(context, "train", f"a round of training ({plan.solver})")
+        self._check(down, objective)
+        if plan.layout.passed_through:
+            objective.load_buffers(down.pass_through)
+        if FOLDS in down.numbers:
+            check_folds(down, self.disclosure, context)
+        rng = random_generator(plan.seed, number, partition_of(context)) if rng is None else rng
+        up, after = run_half(half, down, objective, memory, rng, self.disclosure)
+        # A class that records no losses is not asked for one, as in the compiled loops.
+        records = type(objective).take_training_loss is not Objective.take_training_loss
+        loss = objective.take_training_loss() if records else None
+        metrics = up.metrics if loss is None or not math.isfinite(loss) else {"loss": loss, **up.metrics}
+        passed = objective.buffers() if plan.layout.passed_through else up.pass_through
+        examples = float(objective.num_examples)
+        up = Uplink(up.vectors, up.elapsed, up.steps, math.nan, None, examples, metrics, passed)
+        return as_it_leaves(context, down, memory, up, after)
+
+    def _check(self, down: Downlink, objective: Objective) -> None:
+        plan = down.plan
+        asked = plan, down.client_lr, down.numbers, down.work, objective.layout.signature, objective.num_examples
+        if asked != self._allowed:
+            self.limits.check_plan(plan)
+            # A pair of psi and h that a client cannot combine is an error here, not in its first step.
+            plan.h.require(plan.psi)
+            check_layout(objective.layout, plan.layout)
+            self.limits.check(down, objective.num_examples)
+            self._allowed = asked
+
+    def objective(self, context: Context, role: str, what: str) -> Objective:
+        """Return the client's loss; the first time it is loaded, and its owner's limits are checked.
+
+        Parameters
+        ----------
+        context : Context
+            The client's.
+        role : {"train", "evaluate"}
+            On which of its data.
+        what : str
+            What it is needed for.
+        """
+        role = role if self.held_out else "train"
+        key = (self._identity, role, context.run_id, partition_of(context))
+        found = _objectives.get(key)
+        if found is None:
+            found = self._loaded(context, role)
+            self.disclosure.check(found, what)
+            _objectives[key] = found
+            while self._most is not None and len(_objectives) > self._most:
+                _objectives.popitem(last=False)
+        elif self._most is not None:
+            _objectives.move_to_end(key)
+        return found
+
+    def _loaded(self, context: Context, role: str) -> Objective:
+        try:
+            found: Any = self._load[role](context)
+        except Exception as error:
+            if isinstance(error, PublicError) or not self.disclosure.limits_rows:
+                raise
+            # Its text may hold values of single rows, such as labels, and goes to the server.
+            log(ERROR, "Run %s: this site's data cannot be loaded", context.run_id, exc_info=error)
+            raise ConfigurationError(
+                f"this site's data cannot be loaded ({type(error).__name__}). The reason is in its own log: its owner "
+                "limits what is said of few rows, and a text may be about one"
+            ) from None
+        if not isinstance(found, Objective):
+            # The value may be the client's data, and the error goes to the server.
+            said = repr(found) if found is None or isinstance(found, str | int | float) else f"a {type(found).__name__}"
+            example = "flwr_fco.objectives.Logistic(features, labels)"
+            raise ConfigurationError(f"load_objective returned {said:.100}; expected an Objective such as {example}")
+        count: Any = found.num_examples
+        if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
+            wrong = f"the objective has num_examples={count!r}; expected a whole number >= 1"
+            raise ConfigurationError(f"{wrong}. A client without examples has no loss: leave it out of the federation")
+        return found
+
+    # --- evaluations and questions --------------------------------------------------------------------------------
+
+    def evaluate(self, message: Message, context: Context) -> Message:
+        """Answer an evaluation with the metrics of the server's model."""
+        objective = self.objective(context, "evaluate", "an evaluation")
+        with readable("the server's model"):
+            primal, passed = model_vector(objective.layout, only_arrays(message.content))
+            if passed:
+                objective.load_buffers(passed)
+        with single_threaded_blas():
+            metrics = {name: float(value) for name, value in objective.metrics(primal).items()}
+        # Losses that an evaluation records do not belong to the next round of training.
+        objective.take_training_loss()
+        record = MetricRecord({"num-examples": int(objective.num_examples), **metrics})
+        return Message(RecordDict({METRICS: record}), reply_to=message)
+
+    def described(self, context: Context, scales: bool) -> Described:
+        """Return what the client says of its table before its first round; `scales`: also of a linear model's columns.
+
+        Of very many columns no scales are said.
+        """
+        what = "the names and scales of its columns" if scales else "the names of its columns and classes"
+        objective = self.objective(context, "train", what)
+        design = objective.design if scales and isinstance(objective, LinearModel) else None
+        deviations = None if design is None or design.shape[1] > _MOST_COLUMNS else design.deviations()
+        return Described(names_of(objective.feature_names), names_of(objective.class_names), deviations)
+
+    def table(self, message: Message, context: Context) -> Message:
+        """Answer the question what its table is."""
+        scales = message.metadata.message_type == TABLE
+        return Message(encode_described(self.described(context, scales)), reply_to=message)
+
+    def question(self, message: Message, context: Context) -> Message:
+        """Answer a question about the loss."""
+        with readable("the server's question"):
+            asked = decode_question(message.content, self.limits.max_plan)
+            self.limits._check("max_parameters", asked.layout.size, "a model of", "parameters")
+            answers = find_answer(asked.kind)
+        held_out = asked.kind == "validation"
+        role = "evaluate" if held_out else "train"
+        objective = self.objective(context, role, f"an answer to its question {asked.kind!r}")
+        check_layout(objective.layout, asked.layout)
+        with single_threaded_blas(), server_buffers(objective, asked.pass_through):
+            answer = answers(asked, objective)
+        objective.take_training_loss()
+        if asked.kind == BINS:
+            answer = as_bins_may_leave(answer, asked, objective, self.disclosure, context)
+        if held_out:
+            answer = answer._replace(numbers={**answer.numbers, "held-out": float(self.held_out)})
+        content = encode_answer(answer._replace(examples=float(objective.num_examples)))
+        return Message(content, reply_to=message)
+
+
+class TaskApp(ClientApp):
+    """Flower's ClientApp for tasks of this package's strategies: it says which partition and which table a client has.
+
+    Parameters
+    ----------
+    mods : sequence of callable
+        Flower's mods.
+    table : callable, optional
+        Answers the question what the client's table is; by default it has none.
+    """
+
+    def __init__(self, mods: Sequence[Any], table: Callable[[Message, Context], Message] | None = None) -> None:
+        super().__init__(mods=list(mods))
+        self.query("partition")(partition_reply)
+        for kind in ("table", "names"):
+            self.query(kind)(table or _no_table)
+
+
+def _no_table(message: Message, context: Context) -> Message:
+    return Message(encode_described(Described()), reply_to=message)
+
+
+class CompositeClientApp(TaskApp):
+    """Flower's ClientApp of a :class:`Client`, whose tasks a grid of this package hands over without messages.
+
+    Parameters
+    ----------
+    client : Client
+        What the handlers call.
+    mods : sequence of callable
+        Flower's mods; with any, messages travel.
+
+    Attributes
+    ----------
+    direct : Client or None
+        The client, if nothing else would see its messages.
+    """
+
+    def __init__(self, client: Client, mods: Sequence[Any]) -> None:
+        super().__init__(mods, client.table)
+        self.direct: Client | None = None if mods else client
+        self.train()(client.train)
+        self.evaluate()(client.evaluate)
+        self.query("question")(client.question)
+
+    def lifespan(self) -> Any:
+        """Return Flower's decorator: what it registers runs around each message."""
+        self.direct = None
+        return super().lifespan()
+
+
+def client_app(
+    load_objective: LoadObjective,
+    *,
+    load_evaluation_objective: LoadObjective | None = None,
+    mods: Sequence[Mod] | None = None,
+    limits: Limits | None = None,
+    disclosure: Disclosure | None = None,
+    max_objectives: int | None = None,
+) -> ClientApp:
+    """Return a ClientApp that serves every strategy of this package.
+
+    Parameters
+    ----------
+    load_objective : callable
+        ``(context) -> Objective``: the client's loss on its training data. Called once per process, run and
+        partition, and again if the objective was evicted (see `max_objectives`); ``context.node_config`` has
+        ``partition-id`` and ``num-partitions``.
+    load_evaluation_objective : callable, optional
+        The loss on the data for federated evaluation; by default the training data.
+    mods : sequence of callable, optional
+        Flower mods. Those for differential privacy are refused: they clip differences of models.
+    limits : Limits, optional
+        What a server may ask of this client; by default ``Limits()``. A message that exceeds the limits or cannot be
+        read raises an error that says why; Flower turns it into an error reply, and the SuperNode continues.
+    disclosure : Disclosure, optional
+        What may leave this client, as its owner says; by default there is no limit. With one, even ``Disclosure()``,
+        each message is a line of the log: what the server asked for, and what was sent, or why it was refused.
+    max_objectives : int, optional
+        Maximum number of objectives that one process keeps; by default all that it has loaded. Above it, the least
+        recently used ones are evicted, for a simulation of more data than the memory holds.
+
+    Returns
+    -------
+    flwr.clientapp.ClientApp
+        Handles training, evaluation, questions and the handshake that tells the server the partition id.
+
+    Raises
+    ------
+    ConfigurationError
+        If an argument is of another kind, or a mod clips or masks replies.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from flwr_fco.objectives import LeastSquares
+    >>> def load(context):
+    ...     rng = np.random.default_rng(int(context.node_config["partition-id"]))
+    ...     features = rng.standard_normal((20, 3))
+    ...     return LeastSquares(features, features @ np.ones(3))
+    >>> app = client_app(load)
+    """
+    for name, load in (("load_objective", load_objective), ("load_evaluation_objective", load_evaluation_objective)):
+        if not callable(load) and not (load is None and name != "load_objective"):
+            what = f"{name} is a {type(load).__name__}; expected a function (context) -> Objective"
+            here = "lambda context: objectives[context.node_config['partition-id']]"
+            raise ConfigurationError(f"{what}. For an objective that is here already: {here}")
+    _end_quickly()
+    owner = limits or Limits(), checked("disclosure", disclosure or Disclosure(), Disclosure)
+    most = checked("max_objectives", max_objectives, int | None, AT_LEAST_ONE)
+    client = Client(load_objective, load_evaluation_objective, *owner, most)
+    own = checked_mods(mods)
+    if disclosure is not None:
+        # Outside of the others: what they change leaves as they have changed it.
+        own = [recorded, *own]
+    return CompositeClientApp(client, own)
+
+
+_CLIPS = (
+    "it clips (reply - what was received), and the clients of flwr_fco reply with increments of a dual vector, so it "
+    "would clip the wrong thing. Leave it out; noise must act on the increments"
+)
+_MASKS = (
+    "it speaks with SecAggPlusWorkflow of Flower's legacy API, which runs no strategy of the Message API: every "
+    "message would end in a KeyError. Leave it out"
+)
+#: What Flower's wrappers for clipping at clients put into a config.
+_CLIPPING = "clipping_norm"
+_NO_CLIPS = (
+    "the server's strategy is wrapped in one of Flower's for differential privacy, which expects clients that clip "
+    "their models, and this one sends increments of a dual. Give the strategy privacy=GaussianDP(...) in its place"
+)
+_REFUSED_MODS: Mapping[str, str] = {
+    **dict.fromkeys(("fixedclipping_mod", "adaptiveclipping_mod", "LocalDpMod"), _CLIPS),
+    **dict.fromkeys(("secagg_mod", "secaggplus_mod"), _MASKS),
+}
+
+
+def checked_mods(mods: Sequence[Mod] | None) -> list[Mod]:
+    """Return a client's mods as a list.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is not a sequence of functions, or a mod clips or masks replies.
+    """
+    functions: Any = () if mods is None else mods
+    if not isinstance(functions, Sequence) or not all(map(callable, functions)):
+        raise ConfigurationError(f"mods={mods!r}; expected a list of functions (message, context, call_next)")
+    for mod in functions:
+        name = getattr(mod, "__name__", type(mod).__name__)
+        if name in _REFUSED_MODS:
+            raise ConfigurationError(f"the mod {name}: {_REFUSED_MODS[name]}")
+    return list(functions)
+
+
+def _end_quickly() -> None:
+    """Skip the garbage collection at exit, which is slow after Numba, in a process Flower starts for one message."""
+    if Path(sys.argv[0]).name == "flwr-clientapp":
+        gc.freeze()
+        # Python's collection at exit takes a fifth of the process's time.
+        atexit.register(gc.freeze)
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+_STAMPS, _NEW, _OLD = "fco-memory", "fco-memory-new", "fco-memory-old"
+
+
+def recall(context: Context, down: Downlink) -> ClientState | None:
+    """Return the memory that a task's stamp names; None for a client that begins.
+
+    Two are kept: that of the last reply, and the one before, as the last reply may have been lost on its way.
+
+    Parameters
+    ----------
+    context : Context
+        The client's.
+    down : Downlink
+        The task.
+
+    Raises
+    ------
+    MemoryLostError
+        If it is not here.
+    """
+    if not down.stamp or down.restored is not None:
+        return down.restored
+    stamps: Any = context.state.get(_STAMPS, {})
+    for key in (_NEW, _OLD):
+        record: Any = context.state.get(key)
+        if stamps.get(key) == down.stamp and record is not None:
+            return memory_in(record, down.plan.layout.size)
+    raise MemoryLostError(f"this node does not have the memory {down.stamp}")
+
+
+def remember(context: Context, stamp: str, before: ClientState | None, digest: str, after: ClientState) -> None:
+    """Keep the memory after a reply, and the one before it.
+
+    Parameters
+    ----------
+    context : Context
+        The client's.
+    stamp : str
+        That of the task.
+    before, after : mapping of str to ndarray or SparseVector
+        Before the round, None for a client that began; and after it.
+    digest : str
+        Of the reply.
+    """
+    state: Any = context.state
+    stays = _STAMPS in state and state[_STAMPS].get(_NEW) == stamp
+    state[_OLD] = state[_NEW] if stays else ArrayRecord(pack(before or {}))
+    state[_NEW] = ArrayRecord(pack(after))
+    state[_STAMPS] = ConfigRecord({_NEW: digest, _OLD: stamp})
+
+
+def as_it_leaves(
+    context: Context, down: Downlink, before: ClientState | None, up: Uplink, after: ClientState | None
+) -> Uplink:
+    """Return a reply in the precision of its message, once the memory that follows from it is kept.
+
+    Parameters
+    ----------
+    context : Context
+        The client's.
+    down : Downlink
+        The task.
+    before, after : mapping of str to ndarray or SparseVector, or None
+        The client's memory; None for a client that began, and for a method without memories.
+    up : Uplink
+        The reply.
+    """
+    dtype = down.dtype if down.plan.wire_dtype == "auto" else down.plan.wire_dtype
+    vectors = {name: locked(vector.astype(dtype, copy=False)) for name, vector in up.vectors.items()}
+    if down.stamp is None:
+        return up._replace(vectors=vectors)
+    digest = digest_of(vectors, up.elapsed)
+    remember(context, down.stamp, before, digest, after or {})
+    return up._replace(vectors=vectors, digest=digest)
+
+
+def locked(vector: Any) -> Any:
+    """Return a vector that nobody changes: an engine's own, or a copy of it."""
+    if isinstance(vector, SparseVector):
+        return SparseVector(locked(vector.indices), locked(vector.values), vector.size)
+    if vector.flags.writeable or not vector.flags.owndata:
+        vector = np.array(vector)
+        vector.flags.writeable = False
+    return vector
+
+
+def check_layout(client: Layout, server: Layout) -> None:
+    """Compare names and shapes; the server decides which arrays psi acts on, and their dtypes.
+
+    Raises
+    ------
+    ConfigurationError
+        If they differ.
+    """
+    if client.signature == server.signature:
+        return
+    advice = "Give `start` initial arrays with the objective's names and shapes, in its order"
+    passing = [entry.name for entry in server.passed_through if entry.name in client.shapes]
+    if passing:
+        advice = (
+            "Arrays of whole numbers or booleans are no part of the model, nor is what Arrays(pass_through=) names: "
+            f"here {', '.join(passing)}. Give floating-point initial arrays, such as np.zeros(10)"
+        )
+    elif set(client.shapes) == set(server.shapes) and client.shapes != server.shapes:
+        advice += "; where the classes of the clients' labels differ, give all of them the same num_classes="
+    what = f"{OTHER_MODEL} {server.shapes}, this client's objective has {client.shapes}"
+    raise ConfigurationError(f"{what}. {advice}")

@@ -1,0 +1,281 @@
+"""Arrays and models in Flower's records: a peer's bytes are compared with what is expected, and never unpickled."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from hashlib import blake2b
+from types import MappingProxyType
+from typing import Any, Literal
+
+import numpy as np
+from flwr.app import Array, ArrayRecord
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from flwr_fco.core.files import npy_header
+from flwr_fco.core.layout import COUNTERS, Entry, Layout, Vector, all_finite
+from flwr_fco.core.sparse import NonZeros, SparseVector
+from flwr_fco.errors import ConfigurationError, FormError, ProtocolError
+
+#: Flower's name of NumPy's format.
+NUMPY = "numpy.ndarray"
+#: Prefixes of the indices of a sparse vector, of those of all its non-zeros, and of an array that passes through.
+INDICES, NONZEROS, PASS = "indices:", "nonzeros:", "pass:"
+#: Why an array, or a reply with other arrays, is left out.
+NOT_FINITE, OTHER_NAMES = "NaN or infinite values", "the arrays' names differ from the model's"
+#: Floating-point dtypes, in any of which a model's array may return.
+FLOATS = ("float64", "float32", "float16")
+_INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
+_DTYPES = frozenset((*FLOATS, *_INTEGERS, "bool"))
+NOTHING_KNOWN: Mapping[str, tuple[int, ...]] = MappingProxyType({})
+#: Bytes that a header may have: what it says takes a hundred, the rest is padding.
+_LONGEST_HEADER = 4096
+
+
+@lru_cache(maxsize=256)
+def _header(dtype: str, shape: tuple[int, ...]) -> bytes:
+    buffer = io.BytesIO()
+    npy.write_array_header_1_0(buffer, {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape})
+    return buffer.getvalue()
+
+
+@lru_cache(maxsize=32)
+def _name(dtype: np.dtype[Any]) -> str:
+    # NumPy makes this text anew each time.
+    return dtype.name
+
+
+def to_array(value: NDArray[Any]) -> Array:
+    """Return Flower's array of a NumPy array: what ``Array(value)`` makes with three copies of the data."""
+    if not (value.flags.c_contiguous and value.dtype.isnative):
+        value = np.ascontiguousarray(value, value.dtype.newbyteorder("=")).reshape(value.shape)
+    name = _name(value.dtype)
+    return Array(name, value.shape, NUMPY, b"".join((_header(name, value.shape), value.data)))
+
+
+def from_array(name: str, array: Array) -> NDArray[Any]:
+    """Return a read-only view of an array's bytes.
+
+    They must be exactly those of NumPy's format for the dtype and the shape of the array's label.
+
+    Parameters
+    ----------
+    name : str
+        For the error.
+    array : flwr.app.Array
+        From a peer.
+
+    Raises
+    ------
+    ProtocolError
+        If they are not.
+    """
+    label, shape, data = array.dtype, tuple(array.shape), array.data
+    if label not in _DTYPES or array.stype != NUMPY or any(type(size) is not int or size < 0 for size in shape):
+        what = f"array {name!r} is {label!r:.50}{list(shape)} in {array.stype!r:.50}"
+        raise ProtocolError(f"{what}, expected numbers and sizes >= 0 in {NUMPY!r}")
+    header, dtype = _header(label, shape), np.dtype(label)
+    begin = len(header)
+    order: Literal["C", "F"] = "C"
+    if not data.startswith(header):
+        begin, order = _other_header(name, data, dtype, shape)
+    if len(data) - begin != math.prod(shape) * dtype.itemsize:
+        what = f"array {name!r} cannot be read: it has {len(data) - begin} bytes of data"
+        raise ProtocolError(f"{what}, {label}{list(shape)} takes {math.prod(shape) * dtype.itemsize}")
+    value = np.frombuffer(data, dtype, offset=begin)
+    return value if len(shape) == 1 else value.reshape(shape, order=order)
+
+
+def _other_header(
+    name: str, data: bytes, dtype: np.dtype[Any], shape: tuple[int, ...]
+) -> tuple[int, Literal["C", "F"]]:
+    """Return where the data begin, and their order, of another version, padding or memory order."""
+    file = io.BytesIO(data[:_LONGEST_HEADER])
+    try:
+        found, fortran, held = npy_header(file)
+    except Exception as error:  # a header is an expression in Python, which a peer can fill with anything
+        raise ProtocolError(f"array {name!r} cannot be read: {type(error).__name__}: {error!s:.200}") from error
+    if found != shape or held != dtype:
+        raise ProtocolError(f"array {name!r} holds {held!s:.50}{list(found)}, its label says {dtype}{list(shape)}")
+    return file.tell(), "F" if fortran else "C"
+
+
+def pack(vectors: Mapping[str, Any]) -> dict[str, Array]:
+    """Return Flower's arrays of vectors, of which sparse ones have their indices beside them."""
+    arrays = {}
+    for name, vector in vectors.items():
+        if isinstance(vector, SparseVector):
+            kind = NONZEROS if isinstance(vector, NonZeros) else INDICES
+            arrays[name], arrays[kind + name] = to_array(vector.values), to_array(vector.indices)
+        else:
+            arrays[name] = to_array(np.asarray(vector))
+    return arrays
+
+
+def unpack(
+    arrays: Mapping[str, Array], size: int, shapes: Mapping[str, tuple[int, ...]] = NOTHING_KNOWN
+) -> dict[str, Any]:
+    """Return what :func:`pack` has packed.
+
+    Parameters
+    ----------
+    arrays : mapping of str to Array
+        From a peer.
+    size : int
+        Length of the sparse vectors.
+    shapes : mapping of str to tuple of int
+        Of those that have another length.
+
+    Raises
+    ------
+    ProtocolError
+        If an array cannot be read, or indices do not fit.
+    """
+    vectors: dict[str, Any] = {}
+    for name, array in arrays.items():
+        if name.startswith((INDICES, NONZEROS)):
+            kind_, _, values = name.partition(":")
+            other = NONZEROS if name.startswith(INDICES) else INDICES
+            if values not in arrays or values.startswith((INDICES, NONZEROS)) or other + values in arrays:
+                raise ProtocolError(f"the {kind_} {name!r:.100} have no values of their own beside them")
+            continue
+        vectors[name] = from_array(name, array)
+        for prefix, kind in ((INDICES, SparseVector), (NONZEROS, NonZeros)):
+            if prefix + name in arrays:
+                length = math.prod(shapes.get(name, (size,)))
+                try:
+                    vectors[name] = kind(from_array(name, arrays[prefix + name]), vectors[name], length)
+                except (ConfigurationError, TypeError) as error:
+                    raise ProtocolError(f"array {name!r}: {error}") from error
+    return vectors
+
+
+def split_passed(vectors: dict[str, Any]) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Return the vectors of a message, and its arrays that pass through."""
+    passed = {name.removeprefix(PASS): vectors.pop(name) for name in list(vectors) if name.startswith(PASS)}
+    return vectors, passed
+
+
+def digest_of(vectors: Mapping[str, Any], elapsed: float | None) -> str:
+    """Return what names a client's reply, and the memory that follows from it.
+
+    Examples
+    --------
+    >>> digest_of({"increment": np.zeros(2)}, 0.5) == digest_of({"increment": np.zeros(2)}, 0.6)
+    False
+    """
+    digest = blake2b(repr(elapsed).encode(), digest_size=16)
+    for name in sorted(vectors):
+        vector = vectors[name]
+        for part in vector.parts if isinstance(vector, SparseVector) else (vector,):
+            digest.update(f"{name} {part.dtype.str}".encode())
+            digest.update(part.data)
+    return digest.hexdigest()
+
+
+# --- models -----------------------------------------------------------------------------------------------------------
+
+
+def layout_of(arrays: Mapping[str, Array], apply_to: Any, pass_through: Any) -> Layout:
+    """Return the layout of a model under the user's names."""
+    model = {name: array.numpy() for name, array in arrays.items()}
+    # Counters of batches pass through, in whatever dtype a framework holds them.
+    counters = {n: np.zeros(a.shape, np.int64) for n, a in model.items() if fnmatchcase(n, COUNTERS)}
+    return Layout.from_arrays({**model, **counters}, apply_to=apply_to, pass_through=pass_through)
+
+
+def model_record(layout: Layout, primal: Vector, passed: Mapping[str, NDArray[Any]]) -> ArrayRecord:
+    """Return a model under the user's names and in the user's dtypes."""
+    arrays = {}
+    for entry in layout.entries:
+        value = passed[entry.name] if not entry.optimized else _shaped(entry, primal)
+        arrays[entry.name] = to_array(value)
+    return ArrayRecord(arrays)
+
+
+def _shaped(entry: Entry, primal: Vector) -> NDArray[Any]:
+    return primal[entry.block].astype(entry.dtype, copy=False).reshape(entry.shape)
+
+
+def model_vector(layout: Layout, arrays: Mapping[str, Array]) -> tuple[Vector, dict[str, NDArray[Any]]]:
+    """Return a model as one vector, and its arrays that pass through.
+
+    Parameters
+    ----------
+    layout : Layout
+        Of the model.
+    arrays : mapping of str to Array
+        Under the user's names; floating-point arrays may be of another floating dtype.
+
+    Raises
+    ------
+    ProtocolError
+        If names, shapes or dtypes differ, or an entry is not finite.
+    """
+    if set(arrays) != set(layout.names):
+        missing, more = (sorted(each) for each in (set(layout.names) - set(arrays), set(arrays) - set(layout.names)))
+        raise FormError(f"{OTHER_NAMES}: missing {missing}, unexpected {more}")
+    vector, passed = np.empty(layout.size), {}
+    for entry in layout.entries:
+        value = read_entry(entry, arrays[entry.name])
+        if entry.optimized:
+            vector[entry.block] = value.reshape(-1)
+        else:
+            passed[entry.name] = value
+    return vector, passed
+
+
+def read_entry(entry: Entry, array: Array) -> NDArray[Any]:
+    """Return an array of the model, one that passes through in the model's own dtype.
+
+    Raises
+    ------
+    ProtocolError
+        If it has another shape or kind of dtype, or is not finite.
+    """
+    value = from_array(entry.name, array)
+    floating = np.dtype(entry.dtype).kind == "f" or fnmatchcase(entry.name, COUNTERS)
+    if value.shape != entry.shape or value.dtype.name not in (entry.dtype, *(FLOATS if floating else ())):
+        what = f"array {entry.name!r} is {value.dtype}{list(value.shape)}"
+        raise FormError(f"{what}, expected {entry.dtype}{list(entry.shape)}")
+    if value.dtype.kind == "f" and not all_finite(value):
+        bad = int(value.size - np.isfinite(value).sum())
+        raise ProtocolError(f"array {entry.name!r} holds {bad} {NOT_FINITE}")
+    if entry.optimized:
+        return value
+    if value.dtype.kind == "f" and entry.dtype[0] in "iu":
+        # FedAvg averages the counters of batch normalisation.
+        value = np.rint(np.clip(value, 0.0, 2.0**53))
+    return value.astype(entry.dtype, copy=False)
+
+
+def increment_of(
+    layout: Layout, arrays: Mapping[str, Array], sent: Vector
+) -> tuple[NDArray[Any], dict[str, NDArray[Any]]]:
+    """Return a model minus the one that was sent, and its arrays that pass through.
+
+    The difference of single-precision models is also in single precision: this loses less than the models have lost
+    already, and halves the size.
+
+    Parameters
+    ----------
+    layout : Layout
+        Of the model.
+    arrays : mapping of str to Array
+        The client's model.
+    sent : ndarray of float64, shape (d,)
+        The model that it was sent.
+
+    Raises
+    ------
+    ProtocolError
+        As for :func:`model_vector`.
+    """
+    primal, passed = model_vector(layout, arrays)
+    single = all(arrays[entry.name].dtype == entry.dtype == "float32" for entry in layout.optimized)
+    kind = np.float32 if single else np.float64
+    return primal.astype(kind, copy=False) - sent.astype(kind, copy=False), passed

@@ -1,0 +1,524 @@
+"""What crosses between server and clients, as plain data without Flower.
+
+A :class:`Plan` holds the settings that all messages of a run share. A :class:`Downlink` is a client's task in a round,
+an :class:`Uplink` its reply. A :class:`Question` asks for numbers about a client's loss, an :class:`Answer` has them.
+:mod:`flwr_fco.messages.records` writes all of them as Flower's records, and reads them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fco.core.layout import Layout, Vector, all_finite
+from flwr_fco.core.sparse import NonZeros, SparseVector
+from flwr_fco.core.spec import Spec
+from flwr_fco.core.validation import check_fields, checked
+from flwr_fco.errors import ConfigurationError, ProtocolError, SpecError
+from flwr_fco.kernels.dual_averaging import NOTHING, Retrieval, soft_threshold
+from flwr_fco.mirror_maps import Euclidean, MirrorMap
+from flwr_fco.regularizers import L1, Zero
+from flwr_fco.regularizers.base import BoundRegularizer, Regularizer, Scope
+from flwr_fco.work import FirstOrder, Work, work_from_header
+
+Option = bool | int | float | str
+#: A client's memory between rounds: vectors by name, sparse ones for a client with sparse features.
+ClientState = Mapping[str, Any]
+NOTHING_MORE: Mapping[str, Any] = MappingProxyType({})
+
+#: Numbers of a message: how many points its vectors hold, one after the other; folds of a cross-validation, and halves.
+POINTS, FOLDS, HALVES = "points", "folds", "halves"
+
+_SEED = {"range": (lambda seed: 0 <= seed < 2**32, "an integer from 0 to 2**32 - 1")}
+_FINITE = {"range": (lambda value: not isinstance(value, float) or math.isfinite(value), "a finite number")}
+
+
+class Received(dict[str, Any]):
+    """Values from the other side by name; a missing name is an error that says what there is.
+
+    Examples
+    --------
+    >>> Received(dual=0)["primal"]
+    Traceback (most recent call last):
+    ...
+    flwr_fco.errors.ProtocolError: the message lacks 'primal'; it has dual
+    """
+
+    def __missing__(self, name: str) -> Any:
+        raise ProtocolError(f"the message lacks {name!r}; it has {', '.join(sorted(self)) or 'nothing'}")
+
+
+class ReceivedVectors(Received):
+    """The server's vectors; those that came by their non-zeros become dense when they are read as a whole."""
+
+    def __getitem__(self, name: str) -> Any:
+        vector = super().__getitem__(name)
+        if type(vector) is NonZeros:
+            vector = vector.to_dense()
+            vector.flags.writeable = False
+            self[name] = vector
+        elif type(vector) is SparseVector:
+            here, all_ = vector.indices.size, vector.size
+            raise ProtocolError(f"the server's vector {name!r} came at {here} of {all_} indices only")
+        return vector
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return a vector, or the default if it is not there."""
+        return self[name] if name in self else default  # noqa: SIM401 (it is what `get` is)
+
+    def as_sent(self, name: str) -> Any:
+        """Return a vector in the form in which it was sent."""
+        return super().__getitem__(name)
+
+    def at(self, name: str, indices: NDArray[Any]) -> Vector:
+        """Return a vector's entries at some indices.
+
+        Parameters
+        ----------
+        name : str
+            Of the vector.
+        indices : ndarray of int, shape (k,)
+            Sorted; of a vector that came at some indices only, these must be the ones.
+
+        Raises
+        ------
+        ProtocolError
+            If the vector came at other indices.
+        """
+        vector = super().__getitem__(name)
+        if type(vector) is SparseVector:
+            if not np.array_equal(vector.indices, indices):
+                raise ProtocolError(f"the server's vector {name!r} came at other indices than this client's features")
+            return vector.values
+        return vector.at(indices) if isinstance(vector, SparseVector) else vector[indices]
+
+
+class Node(NamedTuple):
+    """A client: Flower's node id and, where the runtime says it, its partition.
+
+    Examples
+    --------
+    >>> str(Node(7, 2)), Node(7, None).key
+    ('node 7 (partition 2)', (1, 7))
+    """
+
+    node_id: int
+    partition_id: int | None
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """What identifies the client from round to round: its partition, or its node id without one."""
+        return (1, self.node_id) if self.partition_id is None else (0, self.partition_id)
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        """Sort key: by partition, nodes without one last."""
+        return (1, 0, self.node_id) if self.partition_id is None else (0, self.partition_id, self.node_id)
+
+    def __str__(self) -> str:
+        return f"node {self.node_id}" + ("" if self.partition_id is None else f" (partition {self.partition_id})")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The settings that all rounds of a run share.
+
+    Parameters
+    ----------
+    solver : str
+        Name of the method, whose client half the clients run.
+    layout : Layout
+        The model's arrays.
+    regularizer : Regularizer
+        psi.
+    mirror_map : MirrorMap
+        h.
+    scope : {"each", "joint"}, default "each"
+        Whether psi acts on each array or on all together.
+    work : Work
+        A client's work in a round.
+    seed : int, default 0
+        A client's generator in a round is seeded with (seed, round, partition id).
+    wire_dtype : {"float64", "float32", "auto"}, default "float64"
+        Precision of increments in messages; ``"auto"``: that of the vectors in the message being replied to.
+    options : mapping of str to bool, int, float or str
+        Further settings of the method's client half.
+
+    Raises
+    ------
+    SpecError
+        If a value does not fit this description.
+
+    Examples
+    --------
+    >>> plan = Plan("dual_averaging", Layout.from_arrays({"coef": np.zeros(2)}), L1(1.0), Euclidean())
+    >>> Plan.from_spec(plan.spec).point(np.array([3.0, -0.5]), 1.0)
+    array([2., 0.])
+    """
+
+    solver: str
+    layout: Layout
+    regularizer: Regularizer
+    mirror_map: MirrorMap
+    scope: Scope = "each"
+    work: Work = field(default_factory=FirstOrder)
+    seed: int = field(default=0, metadata=_SEED)
+    wire_dtype: Literal["float64", "float32", "auto"] = "float64"
+    options: Mapping[str, Option] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        try:
+            check_fields(self)
+            if not self.solver:
+                raise ConfigurationError("solver=''; expected the name of a method")
+            if any(size < 0 for entry in self.layout.entries for size in entry.shape):
+                raise ConfigurationError(f"layout={self.layout!r}; expected sizes >= 0")
+            for name, value in self.options.items():
+                checked(f"options[{name!r}]", value, Option, _FINITE)
+        except ConfigurationError as error:
+            raise SpecError(f"not a plan: {error}") from error
+
+    def __reduce__(self) -> Any:
+        # Cached values hold compiled functions, which other processes make for themselves.
+        return Plan.from_spec, (self.spec,)
+
+    @cached_property
+    def psi(self) -> BoundRegularizer:
+        """The regularizer on the flat vector."""
+        return self.regularizer.bind(self.layout, scope=self.scope)
+
+    @cached_property
+    def h(self) -> MirrorMap:
+        """The mirror map on the flat vector."""
+        return self.mirror_map.bind(self.layout)
+
+    @cached_property
+    def smooth(self) -> bool:
+        """Whether there is no psi."""
+        return isinstance(self.regularizer, Zero)
+
+    @cached_property
+    def local_retrieval(self) -> Retrieval | None:
+        """Data of h, and of psi if it acts in local steps, for compiled loops; None if these do not support them."""
+        kernel = self.h.compiled(self.psi)
+        if kernel is None or self.options.get("client-prox", True):
+            return kernel
+        return kernel._replace(thresholds=NOTHING)
+
+    @property
+    def steps(self) -> int:
+        """The number of a client's minibatches in a round, K; 0 if it depends on the client."""
+        return (self.work.steps or 0) if isinstance(self.work, FirstOrder) else 0
+
+    @cached_property
+    def point(self) -> Callable[..., Vector]:
+        """``point(z, t, out=None)``: argmin_w -<z, w> + t psi(w) + h(w), in `out` if that is given."""
+        return self.psi.prox if type(self.h) is Euclidean and not self.smooth else self._point
+
+    def _point(self, z: Vector, t: float, out: Vector | None = None) -> Vector:
+        return self.h.conjugate_gradient(z, out) if self.smooth else self.h.retrieve(z, t, self.psi, out)
+
+    @cached_property
+    def point_in_loops(self) -> Callable[[Vector, float, Vector], Any]:
+        """``(z, t, out)``: the same for loops of many steps, compiled for an l1 norm and the Euclidean map."""
+        psi, h = self.regularizer, self.h
+        if type(psi) is L1 and psi.weights is None and type(h) is Euclidean and (kernel := h.compiled(self.psi)):
+            return partial(soft_threshold, kernel.thresholds) if kernel.thresholds.size else self.point
+        return self.point
+
+    @cached_property
+    def spec(self) -> Spec:
+        """The plan as JSON and named arrays."""
+        parts = {"regularizer": self.regularizer.to_spec(), "mirror-map": self.mirror_map.to_spec()}
+        header = {
+            "solver": self.solver,
+            "layout": self.layout.to_header(),
+            "scope": self.scope,
+            "work": self.work.to_header(),
+            "seed": self.seed,
+            "wire-dtype": self.wire_dtype,
+            "options": dict(self.options),
+            **{name: part.header for name, part in parts.items()},
+        }
+        return Spec(header, {f"{own}/{n}": array for own, part in parts.items() for n, array in part.arrays.items()})
+
+    @cached_property
+    def text(self) -> str:
+        """The spec's JSON."""
+        return self.spec.to_json()
+
+    @classmethod
+    def from_spec(cls, spec: Spec) -> Plan:
+        """Rebuild a plan.
+
+        Raises
+        ------
+        SpecError
+            If the spec is not one of :attr:`spec`.
+        """
+
+        def part(name: str) -> Spec:
+            begin = f"{name}/"
+            own = {key.removeprefix(begin): array for key, array in spec.arrays.items() if key.startswith(begin)}
+            return Spec(header[name], own)
+
+        header = spec.header
+        if not isinstance(header, dict):
+            raise SpecError(f"not a plan: {str(header)[:80]}; expected an object")
+        try:
+            psi, h = Regularizer.from_spec(part("regularizer")), MirrorMap.from_spec(part("mirror-map"))
+            return cls(
+                solver=header["solver"],
+                layout=Layout.from_header(header["layout"]),
+                regularizer=psi,
+                mirror_map=h,
+                scope=header["scope"],
+                work=work_from_header(header["work"]),
+                seed=header["seed"],
+                wire_dtype=header["wire-dtype"],
+                options=Received(header["options"]),
+            )
+        except KeyError as error:
+            what = f"the server's plan lacks {error}"
+            raise SpecError(f"{what}; server and client probably run different versions of flwr-fco") from error
+        except SpecError:
+            raise
+        except (TypeError, ValueError, AttributeError, ArithmeticError) as error:
+            raise SpecError(f"the server's plan cannot be read: {error}") from error
+
+
+class Downlink(NamedTuple):
+    """A client's task in a round.
+
+    Parameters
+    ----------
+    plan : Plan
+        Settings that all rounds share.
+    vectors : mapping of str to ndarray of float64, shape (d,), or SparseVector
+        The server's vectors, such as ``"dual"`` or ``"primal"``; read-only on the client. Sparse: at the indices of
+        this client's features, if the client has reported them.
+    client_lr : float
+        Step size in this round; NaN for a method without one.
+    elapsed : float, default 0.0
+        Sum of the step sizes behind the dual: the weight of psi at the start of the round.
+    numbers : mapping of str to float
+        Further numbers for this round.
+    stamp : str or None
+        The memory that the client goes on from: the digest of its last reply that counted, ``""`` for a client that
+        begins; None for a method without memories.
+    work : Work or None
+        The client's work in this round; None means the plan's.
+    pass_through : mapping of str to ndarray
+        Arrays of the model that are not optimised (counters, running statistics), with the server's values.
+    restored : mapping of str to ndarray, or None
+        The memory itself, for a client that has lost it.
+    dtype : {"float64", "float32"}
+        Precision of the vectors in a message.
+
+    Examples
+    --------
+    >>> plan = Plan("dual_averaging", Layout.from_arrays({"coef": np.zeros(2)}), L1(0.1), Euclidean())
+    >>> Downlink(plan, {"dual": np.array([1.0, 2.0])}, client_lr=0.1).vectors["dual"]
+    array([1., 2.])
+    """
+
+    plan: Plan
+    vectors: Mapping[str, Vector]
+    client_lr: float = math.nan
+    elapsed: float = 0.0
+    numbers: Mapping[str, float] = NOTHING_MORE
+    stamp: str | None = None
+    work: Work | None = None
+    pass_through: Mapping[str, NDArray[Any]] = NOTHING_MORE
+    restored: ClientState | None = None
+    dtype: str = "float64"
+
+    @property
+    def local_work(self) -> Work:
+        """What the client does in this round."""
+        return self.plan.work if self.work is None else self.work
+
+    @property
+    def first_order(self) -> FirstOrder:
+        """The same, of a method that takes gradient steps.
+
+        Raises
+        ------
+        ConfigurationError
+            If the server asks for a minimisation.
+        """
+        if not isinstance(self.local_work, FirstOrder):
+            what = f"the method {self.plan.solver!r} takes gradient steps, it cannot {self.local_work}"
+            raise ConfigurationError(f"{what}. The strategy takes WorkOptions in the place of MinimiseOptions")
+        return self.local_work
+
+    def check_numbers(self) -> None:
+        """Raise a ProtocolError if the rate or `elapsed` can be none; a rate of NaN is that of a method without one."""
+        if not 0.0 <= self.elapsed < math.inf or not (math.isnan(self.client_lr) or 0.0 < self.client_lr < math.inf):
+            what = f"the server says elapsed={self.elapsed!r}, client-lr={self.client_lr!r}"
+            raise ProtocolError(f"{what}; expected finite numbers, the rate above 0")
+
+    def as_received(self) -> Downlink:
+        """Return it as a client reads it from a message: read-only, float64, rounded to the message's precision.
+
+        Raises
+        ------
+        ProtocolError
+            If a vector is not finite.
+        """
+        self.check_numbers()
+        vectors = ReceivedVectors()
+        for name, vector in self.vectors.items():
+            vectors[name] = self._as_received(name, vector)
+        return self._replace(vectors=vectors, numbers=Received(self.numbers))
+
+    def own(self) -> Downlink:
+        """Return a task with mappings of its own: no client changes what another one reads."""
+        return self._replace(vectors=ReceivedVectors(self.vectors), numbers=Received(self.numbers))
+
+    def _as_received(self, name: str, vector: Any) -> Any:
+        if isinstance(vector, SparseVector):
+            return type(vector)(vector.indices, self._as_received(name, vector.values), vector.size)
+        if not all_finite(vector):
+            raise ProtocolError(f"the server's vector {name!r} is not finite")
+        view = vector.view() if self.dtype == "float64" else vector.astype(self.dtype).astype(np.float64)
+        view.flags.writeable = False
+        return view
+
+
+class Uplink(NamedTuple):
+    """A client's reply in a round.
+
+    Parameters
+    ----------
+    vectors : mapping of str to ndarray or SparseVector
+        The increments that the method sends.
+    elapsed : float or None
+        Sum of the client's step sizes; None after a minimisation.
+    steps : int
+        Number of local steps, or of a minimisation's iterations.
+    weight : float
+        p_m among the clients of the round, set by the server; the weights sum to 1.
+    node : Node or None
+        Who sent it, set by the server.
+    examples : float
+        The client's number of examples, or its weight under another key.
+    metrics : mapping of str to float
+        What the client reports.
+    pass_through : mapping of str to ndarray
+        Arrays of the model that are not optimised.
+    digest : str, default ""
+        Digest of the vectors and of `elapsed`, from which the client's memory follows.
+    norms : mapping of str to float
+        Euclidean norms of the vectors, computed when they are checked.
+
+    Examples
+    --------
+    >>> Uplink({"increment": np.ones(2)}, elapsed=0.5, steps=5).step_sizes
+    0.5
+    """
+
+    vectors: Mapping[str, Any]
+    elapsed: float | None
+    steps: int
+    weight: float = math.nan
+    node: Node | None = None
+    examples: float = math.nan
+    metrics: Mapping[str, Any] = NOTHING_MORE
+    pass_through: Mapping[str, NDArray[Any]] = NOTHING_MORE
+    digest: str = ""
+    norms: Mapping[str, float] = NOTHING_MORE
+
+    @property
+    def step_sizes(self) -> float:
+        """The sum of the client's step sizes, of a method that has them.
+
+        Raises
+        ------
+        ProtocolError
+            If the reply has none.
+        """
+        if self.elapsed is None:
+            raise ProtocolError("the client reports no sum of step sizes")
+        return self.elapsed
+
+
+class Question(NamedTuple):
+    """A question about a client's loss.
+
+    Parameters
+    ----------
+    kind : str
+        Name of the function that answers: see :mod:`flwr_fco.client_apps.answers`.
+    layout : Layout
+        The model's arrays, which must be the client's.
+    vectors : mapping of str to ndarray of float64, shape (d,)
+        Such as ``"primal"``, the point that the question is about.
+    numbers : mapping of str to float
+        Further numbers.
+    pass_through : mapping of str to ndarray
+        Arrays of the model that are not optimised; the client uses them for this answer only.
+    """
+
+    kind: str
+    layout: Layout
+    vectors: Mapping[str, Vector] = NOTHING_MORE
+    numbers: Mapping[str, float] = NOTHING_MORE
+    pass_through: Mapping[str, NDArray[Any]] = NOTHING_MORE
+
+
+class Answer(NamedTuple):
+    """Numbers and vectors about a client's loss.
+
+    Parameters
+    ----------
+    numbers : mapping of str to float
+        By name.
+    vectors : mapping of str to ndarray of float64
+        By name.
+    examples : float
+        Number of examples behind the answer.
+    weight : float
+        p_m among the clients that answered, set by the server; the weights sum to 1.
+    partition, node_id : int or None
+        Who answered, set by the server.
+
+    Examples
+    --------
+    >>> Answer({"loss": 0.5}).numbers["loss"]
+    0.5
+    """
+
+    numbers: Mapping[str, float]
+    vectors: Mapping[str, NDArray[Any]] = NOTHING_MORE
+    examples: float = math.nan
+    weight: float = math.nan
+    partition: int | None = None
+    node_id: int | None = None
+
+
+class MemoryLostError(ProtocolError):
+    """The client does not have the memory that the server's stamp names."""
+
+
+class Described(NamedTuple):
+    """What a client says of its table before its first round: names of columns and of classes, and the columns' scales.
+
+    Parameters
+    ----------
+    columns, classes : tuple of str or None
+        In their order; None of data without names.
+    deviations : ndarray of float64, shape (p,), or None
+        Standard deviations of a linear model's columns, 0 where they say little of a unit; None in a private run.
+    """
+
+    columns: tuple[str, ...] | None = None
+    classes: tuple[str, ...] | None = None
+    deviations: NDArray[Any] | None = None

@@ -1,0 +1,410 @@
+"""Flower's records of tasks, replies, questions and answers: the only module that knows their keys.
+
+A training message holds the model's vectors under the strategy's key (``arrays``), the user's config under its key
+(``config``), and our own record ``fco``: the plan's JSON, rate, weight of psi, stamp and the method's numbers. The
+plan's arrays are in ``fco-plan``, a memory for a client that has lost its own in ``fco-restored``. A reply has
+``arrays`` and ``metrics``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+from flwr_fco.core.files import parse_json
+from flwr_fco.core.layout import Layout, all_finite
+from flwr_fco.core.sparse import SparseVector
+from flwr_fco.core.spec import Spec
+from flwr_fco.errors import ConfigurationError, FormError, ProtocolError
+from flwr_fco.messages.arrays import PASS, from_array, pack, split_passed, to_array, unpack
+from flwr_fco.messages.protocol import (
+    POINTS,
+    Answer,
+    Described,
+    Downlink,
+    Plan,
+    Question,
+    Received,
+    ReceivedVectors,
+    Uplink,
+)
+from flwr_fco.work import work_from_header
+
+FCO, PLAN, RESTORED, QUESTION, NAMES = "fco", "fco-plan", "fco-restored", "fco-question", "fco-names"
+ARRAYS, METRICS, NUMBER = "arrays", "metrics", "number:"
+#: Metrics that a client of ours reports of its round, and the one that says that its memory is lost.
+EXAMPLES, STEPS, ELAPSED, LOST = "num-examples", "local-steps", "elapsed", "fco-memory-lost"
+OWN_METRICS = frozenset((EXAMPLES, STEPS, ELAPSED, LOST))
+_LARGEST = sys.float_info.max
+#: The largest number of characters of a plan's JSON that is parsed at all.
+_LONGEST_JSON = 4_000_000
+
+
+class Encoder:
+    """Writes the tasks of a round: what several clients are sent is serialised once.
+
+    Parameters
+    ----------
+    config : ConfigRecord
+        The user's, with the round.
+    arrayrecord_key, configrecord_key : str
+        The strategy's record keys.
+    """
+
+    def __init__(self, config: ConfigRecord, arrayrecord_key: str, configrecord_key: str) -> None:
+        self._config, self._arrays_key, self._config_key = config, arrayrecord_key, configrecord_key
+        #: Sources are held with what was made of them: an id is unique only as long as its object lives.
+        self._made: dict[int, tuple[Any, Any]] = {}
+
+    def __call__(self, down: Downlink) -> RecordDict:
+        """Return the records of a task."""
+        arrays: dict[str, Array] = {}
+        for name, vector in down.vectors.items():
+            arrays |= self._once(vector, lambda vector=vector: pack({"": vector.astype(down.dtype, copy=False)}), name)
+        for name, value in down.pass_through.items():
+            arrays |= self._once(value, lambda value=value: {"": to_array(value)}, PASS + name)
+        about: dict[str, Any] = {"plan": down.plan.text, ELAPSED: float(down.elapsed)}
+        about |= {} if math.isnan(down.client_lr) else {"client-lr": float(down.client_lr)}
+        about |= {} if down.work is None else {"work": json.dumps(down.work.to_header())}
+        about |= {} if down.stamp is None else {"stamp": down.stamp}
+        about |= {NUMBER + name: float(number) for name, number in down.numbers.items()}
+        # Records of their own for each client: Flower's mods may change them.
+        records: dict[str, Any] = {
+            self._arrays_key: ArrayRecord(arrays),
+            self._config_key: self._config.copy(),
+            FCO: ConfigRecord(about),
+        }
+        if down.plan.spec.arrays:
+            records[PLAN] = ArrayRecord(self._once(down.plan, lambda: pack(down.plan.spec.arrays), None))
+        if down.restored is not None:
+            records[RESTORED] = ArrayRecord(pack(down.restored))
+        return RecordDict(records)
+
+    def _once(self, source: Any, make: Any, name: str | None) -> dict[str, Array]:
+        """Return arrays made of a source, made once; `name` takes the place of the empty name in them."""
+        if id(source) not in self._made:
+            self._made[id(source)] = source, make()
+        made: dict[str, Array] = self._made[id(source)][1]
+        return made if name is None else {prefix + name: array for prefix, array in made.items()}
+
+
+@lru_cache(maxsize=64)
+def _parsed_plan(text: str) -> Plan:
+    return Plan.from_spec(Spec(parsed(text), {}))
+
+
+def parsed(text: str) -> Any:
+    """Return a server's JSON as Python objects.
+
+    Raises
+    ------
+    ProtocolError
+        If it is none, or too long.
+    """
+    if len(text) > _LONGEST_JSON:
+        raise ProtocolError(f"the server's plan has {len(text)} characters, expected at most {_LONGEST_JSON}")
+    try:
+        return parse_json(text)
+    except ValueError as error:
+        raise ProtocolError(f"the server's plan is no JSON: {error}") from error
+
+
+def read_plan(content: RecordDict, text: object) -> Plan:
+    """Return the plan of a message; one without arrays is parsed once in a process.
+
+    Raises
+    ------
+    ProtocolError, SpecError
+        If it cannot be read.
+    """
+    if not isinstance(text, str):
+        raise ProtocolError(f"the plan is a {type(text).__name__}; expected JSON as text")
+    record = content.get(PLAN)
+    if record is None:
+        return _parsed_plan(text)
+    if not isinstance(record, ArrayRecord):
+        raise ProtocolError(f"{PLAN!r} is a {type(record).__name__}; expected arrays")
+    return Plan.from_spec(Spec(parsed(text), {name: from_array(name, array) for name, array in record.items()}))
+
+
+def plan_text(content: RecordDict) -> object:
+    """Return the plan's JSON in a training message as it came.
+
+    Raises
+    ------
+    ProtocolError
+        If the message is not from a strategy of this package.
+    """
+    about = content.get(FCO)
+    if not isinstance(about, ConfigRecord):
+        raise ProtocolError(
+            f"this training message comes from a strategy that is not of flwr_fco (it lacks the {FCO!r} record). "
+            'Use one of flwr_fco.strategies on the server, without client="unmodified"'
+        )
+    return about.get("plan")
+
+
+def decode_downlink(content: RecordDict, *, as_sent: bool = False) -> Downlink:
+    """Return the task of a training message.
+
+    Parameters
+    ----------
+    content : RecordDict
+        Of the message.
+    as_sent : bool, default False
+        Whether vectors keep the precision in which they came; otherwise they become float64.
+
+    Raises
+    ------
+    ProtocolError, SpecError
+        If it cannot be read, or has other numbers than a server of ours sends.
+    """
+    plan = read_plan(content, plan_text(content))
+    about: Any = Received(content[FCO].items())
+    numbers = Received({key.removeprefix(NUMBER): n for key, n in about.items() if key.startswith(NUMBER)})
+    for name, number in numbers.items():
+        if not is_number(number):
+            raise ProtocolError(f"the server's number {name!r} is {number!r}, expected a finite number")
+    size = _size_of(plan, numbers.get(POINTS, 1.0))
+    vectors, passed = split_passed(unpack(only_arrays(content), size))
+    dtype = next((f"{_values(vector).dtype}" for vector in vectors.values()), "float64")
+    allowed = ("float64", "float32") if plan.wire_dtype == "auto" else ("float64",)
+    read = ReceivedVectors()
+    for name, vector in vectors.items():
+        held = _values(vector)
+        if held.dtype.name not in allowed or vector.shape != (size,) or not all_finite(held):
+            what = f"the server's vector {name!r} is {held.dtype}{list(vector.shape)}"
+            raise ProtocolError(f"{what}, expected finite {' or '.join(allowed)}[{size}]")
+        read[name] = vector if as_sent or held.dtype == np.float64 else _double(vector)
+    passes = {entry.name: entry for entry in plan.layout.passed_through}
+    wrong = [n for n, a in passed.items() if n not in passes or a.shape != passes[n].shape or not _finite(a)]
+    if wrong:
+        raise ProtocolError(f"the message has the arrays {sorted(wrong)}, which the plan does not")
+    rate, elapsed, stamp = about.get("client-lr"), about[ELAPSED], about.get("stamp")
+    sound = is_number(elapsed) and elapsed >= 0.0 and (rate is None or (is_number(rate) and rate > 0.0))
+    if not sound or not isinstance(stamp, str | None):
+        what = f"the server says elapsed={elapsed!r}, client-lr={rate!r}, stamp={stamp!r:.50}"
+        raise ProtocolError(f"{what}; expected finite numbers, the rate above 0, and a text")
+    restored = content.get(RESTORED)
+    if restored is not None and not isinstance(restored, ArrayRecord):
+        raise ProtocolError(f"{RESTORED!r} is a {type(restored).__name__}; expected arrays")
+    return Downlink(
+        plan,
+        read,
+        client_lr=math.nan if rate is None else float(rate),
+        elapsed=float(elapsed),
+        numbers=numbers,
+        stamp=stamp,
+        work=work_from_header(parsed(about["work"])) if "work" in about else None,
+        pass_through=passed,
+        restored=None if restored is None else memory_in(restored, plan.layout.size),
+        dtype=dtype,
+    )
+
+
+def memory_in(record: ArrayRecord, size: int) -> Received:
+    """Return a client's memory.
+
+    Raises
+    ------
+    ProtocolError
+        If a vector is of another length, or not finite.
+    """
+    memory = unpack(record, size)
+    for name, vector in memory.items():
+        held = _values(vector)
+        if held.dtype != np.float64 or vector.shape != (size,) or not all_finite(held):
+            what = f"the memory's vector {name!r} is {held.dtype}{list(vector.shape)}"
+            raise ProtocolError(f"{what}, expected finite float64[{size}]")
+    return Received(memory)
+
+
+def _values(vector: Any) -> Any:
+    return vector.values if isinstance(vector, SparseVector) else vector
+
+
+def _finite(array: Any) -> bool:
+    return array.dtype.kind != "f" or all_finite(array)
+
+
+def _double(vector: Any) -> Any:
+    if isinstance(vector, SparseVector):
+        return vector.with_values(_double(vector.values))
+    vector = vector.astype(np.float64)
+    # Other clients in this process may get the same array.
+    vector.flags.writeable = False
+    return vector
+
+
+def _size_of(plan: Plan, points: Any) -> int:
+    """Return the length of a message's vectors, which may hold several points, one after the other."""
+    size = plan.layout.size
+    if points != 1.0 and not (points >= 1.0 and points == int(points) and points * size < 2**31):
+        what = f"the server sends {points!r} points of {size} numbers"
+        raise ProtocolError(f"{what}; expected 1 or more, below 2**31 numbers")
+    return size * int(points)
+
+
+def encode_uplink(up: Uplink | None, key: str = ARRAYS) -> RecordDict:
+    """Return the records of a reply; None says that the memory which the task's stamp names is lost."""
+    if up is None:
+        return RecordDict({METRICS: MetricRecord({LOST: 1})})
+    metrics: dict[str, Any] = {EXAMPLES: int(up.examples), STEPS: int(up.steps)}
+    metrics |= {} if up.elapsed is None else {ELAPSED: float(up.elapsed)}
+    for name, value in up.metrics.items():
+        if name in OWN_METRICS:
+            raise ProtocolError(f"a client reports the metric {name!r}, which is the protocol's own; rename it")
+        metrics[name] = value if isinstance(value, list) else float(value)
+    arrays = pack({**up.vectors, **{PASS + name: value for name, value in up.pass_through.items()}})
+    return RecordDict({key: ArrayRecord(arrays), METRICS: MetricRecord(metrics)})
+
+
+def decode_uplink(content: RecordDict, size: int, shapes: Mapping[str, tuple[int, ...]]) -> Uplink | None:
+    """Return the reply of a message, of which only the form is checked; None if the client has lost its memory.
+
+    Parameters
+    ----------
+    content : RecordDict
+        Of the message.
+    size : int
+        Number of the model's entries.
+    shapes : mapping of str to tuple of int
+        Names and shapes of the vectors that a client sends.
+    """
+    metrics: dict[str, Any] = dict(only_metrics(content))
+    if metrics.keys() == {LOST}:
+        return None
+    vectors, passed = split_passed(unpack(only_arrays(content), size, shapes))
+    steps, elapsed = metrics.pop(STEPS, None), metrics.pop(ELAPSED, None)
+    examples = metrics.pop(EXAMPLES, math.nan)
+    return Uplink(vectors, elapsed, steps, examples=examples, metrics=metrics, pass_through=passed)
+
+
+def only_arrays(content: RecordDict) -> Mapping[str, Array]:
+    """Return the one ArrayRecord that is neither a plan nor a memory.
+
+    Raises
+    ------
+    ProtocolError
+        If there is none, or more than one.
+    """
+    records = [part for key, part in content.items() if isinstance(part, ArrayRecord) and key not in (PLAN, RESTORED)]
+    if len(records) != 1:
+        raise FormError(f"expected exactly one ArrayRecord, got {len(records)}")
+    return records[0]
+
+
+def only_metrics(content: RecordDict) -> Mapping[str, Any]:
+    """Return the one MetricRecord.
+
+    Raises
+    ------
+    ProtocolError
+        If there is none, or more than one.
+    """
+    records = [part for part in content.values() if isinstance(part, MetricRecord)]
+    if len(records) != 1:
+        raise FormError(f"expected exactly one MetricRecord, got {len(records)}")
+    return records[0]
+
+
+def is_number(value: object) -> bool:
+    """Whether something is a finite number."""
+    # A whole number beyond the floats is finite, and no number to compute with.
+    return isinstance(value, int | float) and not isinstance(value, bool) and -_LARGEST <= value <= _LARGEST
+
+
+# --- questions --------------------------------------------------------------------------------------------------------
+
+
+def encode_question(asked: Question) -> RecordDict:
+    """Return the records of a question."""
+    arrays = {**asked.vectors, **{PASS + name: value for name, value in asked.pass_through.items()}}
+    about: dict[str, Any] = {"kind": asked.kind, "layout": json.dumps(asked.layout.to_header())}
+    about |= {NUMBER + name: float(number) for name, number in asked.numbers.items()}
+    return RecordDict({ARRAYS: ArrayRecord(pack(arrays)), QUESTION: ConfigRecord(about)})
+
+
+def decode_question(content: RecordDict, most_characters: float = math.inf) -> Question:
+    """Return the question of a message.
+
+    Raises
+    ------
+    ProtocolError
+        If it cannot be read.
+    ConfigurationError
+        If the description of its model is too long.
+    """
+    about = content.get(QUESTION)
+    if not isinstance(about, ConfigRecord):
+        raise ProtocolError(f"the question lacks the record {QUESTION!r}")
+    said: Any = Received(about.items())
+    text = said["layout"]
+    if not isinstance(text, str) or len(text) > most_characters:
+        raise ConfigurationError(
+            f"the server's question has a model of {len(str(text))} characters; this client allows "
+            f"max_plan={most_characters:g}"
+        )
+    layout = Layout.from_header(parsed(text))
+    vectors, passed = split_passed(unpack(only_arrays(content), layout.size))
+    numbers = Received({key.removeprefix(NUMBER): n for key, n in said.items() if key.startswith(NUMBER)})
+    if not all(map(is_number, numbers.values())):
+        raise ProtocolError(f"the question's numbers are {dict(numbers)!r:.200}, expected finite ones")
+    for name, vector in vectors.items():
+        if vector.dtype != np.float64 or vector.shape != (layout.size,) or not all_finite(vector):
+            what = f"the question's vector {name!r} is {vector.dtype}{list(vector.shape)}"
+            raise ProtocolError(f"{what}, expected finite float64[{layout.size}]")
+    return Question(str(said["kind"]), layout, ReceivedVectors(vectors), numbers, passed)
+
+
+def encode_answer(answer: Answer) -> RecordDict:
+    """Return the records of an answer to a question."""
+    metrics: dict[str, Any] = {**{n: float(v) for n, v in answer.numbers.items()}, EXAMPLES: int(answer.examples)}
+    return RecordDict({ARRAYS: ArrayRecord(pack(answer.vectors)), METRICS: MetricRecord(metrics)})
+
+
+def decode_answer(content: RecordDict, size: int) -> Answer:
+    """Return the answer of a message, of which only the form is checked."""
+    metrics: dict[str, Any] = dict(only_metrics(content))
+    examples = metrics.pop(EXAMPLES, math.nan)
+    return Answer(metrics, unpack(only_arrays(content), size), examples)
+
+
+def encode_described(said: Described) -> RecordDict:
+    """Return the records of what a client says of its table."""
+    names = {"columns": said.columns, "classes": said.classes}
+    deviations = {} if said.deviations is None else {"deviations": np.asarray(said.deviations, np.float64)}
+    about = ConfigRecord({name: list(each) for name, each in names.items() if each})
+    return RecordDict({NAMES: about, ARRAYS: ArrayRecord(pack(deviations))})
+
+
+def decode_described(content: RecordDict) -> Described:
+    """Return what a client says of its table.
+
+    Raises
+    ------
+    ProtocolError
+        If it cannot be read.
+    """
+    about: Any = content.get(NAMES)
+    if not isinstance(about, ConfigRecord):
+        raise ProtocolError(f"it lacks the record {NAMES!r}")
+    names: dict[str, tuple[str, ...] | None] = {}
+    for name in ("columns", "classes"):
+        each: Any = about.get(name)
+        if each is not None and not (isinstance(each, list) and all(isinstance(one, str) for one in each)):
+            raise ProtocolError(f"its {name} are {each!r:.100}, expected texts")
+        names[name] = None if each is None else tuple(each)
+    deviations = unpack(only_arrays(content), 0).get("deviations")
+    if deviations is not None and not (
+        deviations.dtype == np.float64 and deviations.ndim == 1 and all_finite(deviations)
+    ):
+        raise ProtocolError("its deviations are no finite numbers")
+    return Described(names["columns"], names["classes"], deviations)

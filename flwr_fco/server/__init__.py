@@ -1,1 +1,0 @@
-"""The server half: Flower's strategy, the contract of algorithms, and the parts that strategies hold."""

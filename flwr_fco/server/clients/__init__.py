@@ -1,1 +1,0 @@
-"""The clients of a run: nodes, graphs, memories."""

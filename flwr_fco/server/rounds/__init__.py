@@ -1,1 +1,0 @@
-"""The rounds of a run: the loop, callbacks, divergence, output, averages, saving."""

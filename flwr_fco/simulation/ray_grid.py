@@ -1,0 +1,433 @@
+"""The nodes of a simulation on Ray actors: each holds a grid in its process, and answers for its nodes."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import re
+import secrets
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from importlib.metadata import version
+from logging import WARNING
+from typing import Any, Self
+
+import cloudpickle
+from flwr.app import Message
+from flwr.clientapp import ClientApp
+
+from flwr_fco.algorithms.contract import halves, register
+from flwr_fco.core.logs import log
+from flwr_fco.core.spec import Specified
+from flwr_fco.core.validation import AT_LEAST_ONE, checked
+from flwr_fco.errors import ConfigurationError, FlwrFcoError, NotInstalledError
+from flwr_fco.messages.boxes import Reply, Task
+from flwr_fco.messages.protocol import Described, Downlink, Node, Plan
+from flwr_fco.simulation.grid import InProcessGrid
+
+#: Times that a call is repeated because its actor died.
+_REPEATS = 2
+#: Size of an app in bytes above which it probably carries its data.
+_LARGE_APP = 8 * 2**20
+
+
+class RayGrid(InProcessGrid):
+    """A grid whose nodes are on Ray actors; a node stays on its actor, where its data are.
+
+    Parameters
+    ----------
+    client_app, num_nodes, run_config, node_config, raise_errors
+        As for :class:`InProcessGrid`.
+    workers : int, optional
+        Number of actors; by default as many as the cluster has room for.
+    address : str, optional
+        Of a cluster, such as ``"auto"`` on one of its machines. By default Ray is started on this machine if it does
+        not run in this process yet, and ended with the grid.
+    num_cpus, num_gpus : float, default 1 and 0
+        What is reserved for each actor, on one machine.
+
+    Raises
+    ------
+    ConfigurationError
+        If the ClientApp cannot be sent to another process, no machine of the cluster has room for an actor, or Ray does
+        not know such a reservation.
+    NotInstalledError
+        Without Ray.
+    """
+
+    def __init__(
+        self,
+        client_app: ClientApp,
+        num_nodes: int,
+        *,
+        run_config: Mapping[str, Any] | None = None,
+        node_config: Callable[[int], Mapping[str, Any]] | None = None,
+        raise_errors: bool = True,
+        workers: int | None = None,
+        address: str | None = None,
+        num_cpus: float = 1.0,
+        num_gpus: float = 0.0,
+    ) -> None:
+        options: dict[str, Any] = {"run_config": run_config, "node_config": node_config, "raise_errors": raise_errors}
+        super().__init__(client_app, num_nodes, **options)
+        check_reservation(num_cpus, num_gpus)
+        checked("workers", workers, int | None, AT_LEAST_ONE)
+        if workers is None and not num_cpus and not num_gpus:
+            raise ConfigurationError("num_cpus=0 and num_gpus=0 leave room for any number of workers; say how many")
+        made = _pickled((client_app, num_nodes, self.run_id, options, *_registered()))
+        try:
+            ray: Any = import_ray(address)
+        except ImportError as error:
+            what = "engine='ray' needs Ray; install it with `pip install -e '.[sweep]'`"
+            raise NotInstalledError(f"{what}, or take engine='in-process'") from error
+        self._ray, self._owns = ray, not ray.is_initialized()
+        if self._owns:
+            start_ray(ray, address)
+        try:
+            room = room_of(ray, num_cpus, num_gpus)
+            self.workers = int(room) if workers is None else workers
+            if room < self.workers:
+                what = f"{self.workers} workers with num_cpus={num_cpus:g} and num_gpus={num_gpus:g}"
+                there = f"the cluster has room for {room:g}"
+                raise ConfigurationError(f"{what}, but {there}; take fewer workers, or smaller reservations")
+            reserved = {"num_cpus": num_cpus, "num_gpus": num_gpus}
+            self._make: Callable[[], Any] = lambda: ray.remote(_Actor).options(max_restarts=0, **reserved).remote(made)
+            self._actors = [self._make() for _ in range(self.workers)]
+        except BaseException:
+            self.close()
+            raise
+        #: Plans that actors have got, by actor.
+        self._informed: list[set[str]] = [set() for _ in range(self.workers)]
+
+    def __enter__(self) -> Self:
+        """Return the grid."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """End the actors."""
+        self.close()
+
+    def close(self) -> None:
+        """End the actors, busy ones too, and Ray where it was started here."""
+        for actor in getattr(self, "_actors", ()):
+            self._ray.kill(actor)
+        self._actors = []
+        if self._owns:
+            # Once: Ray may have been started again since, by somebody else.
+            self._owns = False
+            self._ray.shutdown()
+
+    def uplinks(self, number: int, tasks: Sequence[Task]) -> list[Reply]:
+        if not tasks:
+            return []
+        plan: Any = tasks[0][1].plan
+
+        def call(worker: int, positions: Sequence[int]) -> Any:
+            distinct: dict[int, int] = {}
+            own = [(tasks[i][0], distinct.setdefault(id(tasks[i][1]), len(distinct))) for i in positions]
+            by_id = {id(tasks[i][1]): tasks[i][1] for i in positions}
+            nothing: Any = None
+            # Mappings that are read-only cannot be pickled.
+            downs = [
+                by_id[key]._replace(
+                    plan=nothing,
+                    numbers=dict(by_id[key].numbers),
+                    vectors=dict(by_id[key].vectors),
+                    pass_through=dict(by_id[key].pass_through),
+                )
+                for key in distinct
+            ]
+            known = plan.text in self._informed[worker]
+            self._informed[worker].add(plan.text)
+            return self._actors[worker].uplinks.remote(number, downs, plan.text, None if known else plan, own)
+
+        return self._ask([node.node_id for node, _ in tasks], call)
+
+    def replies(self, messages: Sequence[Message]) -> list[Message | None]:
+        ids = [message.metadata.dst_node_id for message in messages]
+        return self._ask(ids, lambda worker, own: self._actors[worker].replies.remote([messages[i] for i in own]))
+
+    def described(self, nodes: Sequence[Node], scales: bool) -> dict[Node, Described]:
+        ids = [node.node_id for node in nodes]
+        said = self._ask(
+            ids, lambda worker, own: self._actors[worker].described.remote([nodes[i] for i in own], scales)
+        )
+        return dict(zip(nodes, said, strict=True))
+
+    def states(self) -> dict[int, bytes]:
+        """Return the clients' memories by node id, from all actors."""
+        found: dict[int, bytes] = {}
+        for states in self._ray.get([actor.states.remote() for actor in self._actors]):
+            found |= states
+        return dict(sorted(found.items()))
+
+    def restore(self, states: Mapping[int, bytes]) -> None:
+        if strangers := states.keys() - self.partition_ids.keys():
+            raise ConfigurationError(f"it is of other nodes, such as {min(strangers)}: resume with the run's own")
+        parts = [{i: s for i, s in states.items() if self._worker_of(i) == k} for k in range(self.workers)]
+        self._ray.get([actor.restore.remote(part) for actor, part in zip(self._actors, parts, strict=True)])
+
+    def _worker_of(self, node_id: int) -> int:
+        return self.partition_ids[node_id] % self.workers
+
+    def _ask(self, node_ids: Sequence[int], call: Callable[[int, Sequence[int]], Any]) -> list[Any]:
+        """Ask nodes by one call for each of their actors; an actor that dies is replaced, and its call made again."""
+        left: dict[int, list[int]] = {}
+        for i, node_id in enumerate(node_ids):
+            left.setdefault(self._worker_of(node_id), []).append(i)
+        found: list[Any] = [None] * len(node_ids)
+        for attempt in range(_REPEATS + 1):
+            pending, again = {worker: call(worker, own) for worker, own in left.items()}, dict[int, list[int]]()
+            for worker, answer in pending.items():
+                try:
+                    for i, each in zip(left[worker], self._ray.get(answer), strict=True):
+                        found[i] = each
+                except self._ray.exceptions.RayTaskError as error:
+                    raise (error.cause if isinstance(error.cause, Exception) else error) from None
+                except (self._ray.exceptions.RayActorError, self._ray.exceptions.ObjectLostError) as error:
+                    if attempt == _REPEATS:
+                        raise FlwrFcoError(
+                            f"worker {worker} died {attempt + 1} times in the same round: {type(error).__name__}. Its "
+                            "clients need more memory than there is, or end their process; engine='in-process' shows "
+                            "where"
+                        ) from error
+                    log(WARNING, "worker %s died; its clients run again in another one", worker)
+                    self._actors[worker], self._informed[worker] = self._make(), set()
+                    again[worker] = left[worker]
+            left = again
+        return found
+
+    def kill(self, worker: int) -> None:
+        """End an actor at once, for tests."""
+        self._ray.kill(self._actors[worker], no_restart=True)
+
+
+class _Actor:
+    """An actor: a grid of all nodes, of which it is asked for some."""
+
+    def __init__(self, made: bytes) -> None:
+        app, num_nodes, run_id, options, methods, kinds = cloudpickle.loads(made)
+        for half in methods:
+            try:
+                register(cloudpickle.loads(half))
+            except (ImportError, AttributeError):
+                # Without it the run ends in a sentence that names the method, if clients are asked for it.
+                continue
+        for kind in kinds:
+            Specified.enter(kind)
+        self._grid = InProcessGrid(app, num_nodes, run_id=run_id, **options)
+        self._plans: dict[str, Plan] = {}
+
+    def uplinks(
+        self, number: int, downs: Sequence[Downlink], text: str, plan: Plan | None, tasks: Sequence[tuple[Node, int]]
+    ) -> list[Reply]:
+        """Return the replies to some tasks; the plan comes once."""
+        if plan is not None:
+            self._plans = {text: plan}
+        whole = [down._replace(plan=self._plans[text]) for down in downs]
+        return self._grid.uplinks(number, [(node, whole[i]) for node, i in tasks])
+
+    def described(self, nodes: Sequence[Node], scales: bool) -> list[Described]:
+        """Return what some clients say of their tables."""
+        return [*self._grid.described(nodes, scales).values()]
+
+    def replies(self, messages: Sequence[Message]) -> list[Message | None]:
+        """Return the replies to some messages."""
+        with self._grid.identity():
+            return self._grid.replies(messages)
+
+    def states(self) -> dict[int, bytes]:
+        """Return the memories of the nodes that were used here."""
+        return self._grid.states()
+
+    def restore(self, states: Mapping[int, bytes]) -> None:
+        """Give the nodes their memories."""
+        self._grid.restore(states)
+
+
+def _registered() -> tuple[list[bytes], list[type[Specified]]]:
+    """Return the user's methods and classes in this process, which a new process would lack."""
+
+    def is_users(thing: Any) -> bool:
+        return not str(getattr(thing, "__module__", "")).startswith("flwr_fco.")
+
+    # One by one: an actor may lack the module of a method that this run does not need.
+    methods = [cloudpickle.dumps(half) for half in halves().values() if is_users(half)]
+    return methods, [kind for kind in Specified.registered() if is_users(kind)]
+
+
+def _pickled(parts: tuple[Any, ...]) -> bytes:
+    try:
+        text: bytes = cloudpickle.dumps(parts)
+    except Exception as error:
+        what = f"the ClientApp cannot be sent to other processes: {type(error).__name__}: {error}"
+        advice = "Open files, locks and connections inside load_objective, not outside; or take engine='in-process'"
+        raise ConfigurationError(f"{what}. {advice}") from error
+    if len(text) > _LARGE_APP:
+        log(
+            WARNING,
+            "simulate: the ClientApp carries %.0f MB of data with it, of which every worker gets a copy. Load them "
+            "inside load_objective, by context.node_config['partition-id']: then each worker loads what is its own",
+            len(text) / 1e6,
+        )
+    return text
+
+
+# --- Ray itself -------------------------------------------------------------------------------------------------------
+
+
+def start_ray(ray: Any, address: str | None) -> None:
+    """Connect to a cluster, or start Ray on this machine; actors import what this process can, on one core each.
+
+    Parameters
+    ----------
+    ray : module
+        Of :func:`import_ray`.
+    address : str or None
+        Of a cluster.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is no cluster at the address.
+    """
+    paths = os.pathsep.join(os.path.abspath(path) for path in sys.path)
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    options: dict[str, Any] = {"runtime_env": {"env_vars": {**threads, "PYTHONPATH": paths}}}
+    options |= {} if address else {"include_dashboard": False}
+    try:
+        ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **options)
+    except (ConnectionError, ValueError) as error:
+        what = f"address={address!r}: {error}; expected a running cluster, as `ray start --head` makes it"
+        raise ConfigurationError(f"{what}, or no address for this machine alone") from error
+
+
+def check_reservation(num_cpus: float, num_gpus: float) -> None:
+    """Raise an error if Ray cannot reserve this for a worker.
+
+    Parameters
+    ----------
+    num_cpus, num_gpus : float
+        Parts of a GPU are reserved below 1.
+
+    Raises
+    ------
+    ConfigurationError
+        If a number is negative or not finite, or `num_gpus` is above 1 and not whole.
+
+    Examples
+    --------
+    >>> check_reservation(2, 0.5)
+    >>> check_reservation(1, 1.5)
+    Traceback (most recent call last):
+    ...
+    flwr_fco.errors.ConfigurationError: num_cpus=1, num_gpus=1.5; expected numbers of at least 0, and above 1 whole GPUs
+    """
+    finite = 0 <= num_cpus < math.inf and 0 <= num_gpus < math.inf
+    if not finite or (num_gpus > 1 and num_gpus % 1):
+        what = f"num_cpus={num_cpus:g}, num_gpus={num_gpus:g}"
+        raise ConfigurationError(f"{what}; expected numbers of at least 0, and above 1 whole GPUs")
+
+
+def room_of(ray: Any, num_cpus: float, num_gpus: float) -> float:
+    """Return how many workers a cluster has room for, infinity if they reserve nothing.
+
+    A worker is on one machine: 3 cores fit once into 4, and once into each of two machines with 4.
+
+    Parameters
+    ----------
+    ray : module
+        Connected to the cluster.
+    num_cpus, num_gpus : float
+        What each worker reserves.
+
+    Raises
+    ------
+    ConfigurationError
+        If no machine has room for one.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> machines = [{"Alive": True, "Resources": {"CPU": 4.0}}] * 2
+    >>> room_of(SimpleNamespace(nodes=lambda: machines), num_cpus=3, num_gpus=0)
+    2.0
+    """
+    wanted = {name: each for name, each in (("CPU", num_cpus), ("GPU", num_gpus)) if each > 0}
+    machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    # 0.3 / 0.1 is below 3.
+    rooms = (min((machine.get(name, 0.0) / each + 1e-9) // 1 for name, each in wanted.items()) for machine in machines)
+    room = sum(rooms) if wanted else math.inf
+    if not room:
+        descriptions = {
+            f"{machine.get('CPU', 0.0):g} cores and {machine.get('GPU', 0.0):g} GPUs" for machine in machines
+        }
+        what = f"num_cpus={num_cpus:g}, num_gpus={num_gpus:g}: no machine of the cluster has that much"
+        raise ConfigurationError(f"{what}; there are machines with {', or '.join(sorted(descriptions))}; reserve less")
+    return room
+
+
+#: The first release with token authentication.
+_SINCE = (2, 52)
+
+
+def import_ray(address: str | None = None) -> Any:
+    """Import Ray, and demand a token of everybody who uses what is started here.
+
+    Ray listens on all interfaces. From 2.52 on it demands a token if ``RAY_AUTH_MODE=token`` is set before it is
+    imported; here it is set, with a token of this process's own, unless the environment says something else. Where that
+    is too late, or Ray is older, or a cluster is without tokens, there is a warning.
+
+    Parameters
+    ----------
+    address : str, optional
+        Of a cluster, which has its own settings.
+
+    Raises
+    ------
+    ImportError
+        If Ray is not installed.
+    """
+    if not address and "ray" not in sys.modules:
+        os.environ.update(token_settings())
+    ray = import_module("ray")
+    if not _demands_token():
+        where = f"The Ray cluster at {address}" if address else "Ray, which is started on this machine,"
+        log(
+            WARNING,
+            "%s demands no token: it listens on all interfaces, and whoever reaches its ports runs code as this user. "
+            "Set RAY_AUTH_MODE=token before Ray is imported or started (Ray >= 2.52; docs/tutorials/ray-cluster.md), "
+            "or close its ports",
+            where,
+        )
+    return ray
+
+
+def token_settings() -> dict[str, str]:
+    """Return the variables with which a Ray that is started demands a token, beside those that are set already.
+
+    Examples
+    --------
+    >>> set(token_settings()) <= {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN"}
+    True
+    """
+    try:
+        installed = tuple(map(int, re.findall(r"\d+", version("ray"))[:2]))
+    except ImportError:
+        return {}
+    if installed < _SINCE or os.environ.get("RAY_AUTH_MODE", "token") != "token":
+        return {}
+    given = any(os.environ.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
+    return {"RAY_AUTH_MODE": "token", **({} if given else {"RAY_AUTH_TOKEN": secrets.token_hex(32)})}
+
+
+def _demands_token() -> bool:
+    """Whether Ray in this process demands and gives a token, which it decides when it is imported."""
+    try:
+        raylet: Any = import_module("ray._raylet")
+        return bool(raylet.get_authentication_mode() == raylet.AuthenticationMode.TOKEN)
+    except (ImportError, AttributeError):
+        return False

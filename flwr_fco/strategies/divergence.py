@@ -1,0 +1,160 @@
+"""The watch over a run's model: a run that diverges ends in an error that holds its last sound model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from logging import WARNING
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, MetricRecord
+
+from flwr_fco.core.layout import Vector
+from flwr_fco.core.logs import log
+from flwr_fco.errors import DivergedError, NothingTrainedError
+from flwr_fco.messages.arrays import NOT_FINITE, OTHER_NAMES
+from flwr_fco.results import Result
+from flwr_fco.strategies.options import AUTO
+from flwr_fco.strategies.replies import TOO_LONG
+from flwr_fco.strategies.run import Run
+
+#: A model with this many times the first models' norm has diverged: with steps that are small enough a run never moves
+#: further in a round than in the first ones, so its solution would be a million rounds away.
+_TOO_LARGE = 1e6
+#: A model with at most this many times the first models' norm is worth keeping.
+_GOOD = 10.0
+#: Rounds in a row in which all replies are far too long, or none has the method's form, after which a run ends.
+_IN_A_ROW = 2
+
+
+class Watch:
+    """Looks at the model after each round.
+
+    The norm is compared with the largest of those of the initial model and of the model after the first round that
+    counted, and sqrt(d), coefficients of size 1. That first round has only to be finite: it may find the model's units.
+
+    Parameters
+    ----------
+    run : Run
+        The run.
+
+    Attributes
+    ----------
+    good : ArrayRecord
+        The last good model, of round `good_round`.
+    """
+
+    saved = ("scale", "first", "good_round", "over")
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self.scale, self.first = max(math.sqrt(run.point.size), _norm(run.point)), True
+        self.good, self.good_round, self.over = run.arrays, 0, False
+        self._too_long = self._malformed = 0
+        self._round: tuple[int, Mapping[str, Any]] = (0, {})
+
+    def look(self, number: int, replied: int, *, skipped: bool, metrics: Mapping[str, Any]) -> None:
+        """Look at a round.
+
+        Parameters
+        ----------
+        number : int
+            Flower's round, from 1.
+        replied : int
+            Number of good replies.
+        skipped : bool
+            Whether the state stays as it was.
+        metrics : mapping of str to number
+            Of the round, which belong to the result of a run that ends with it.
+
+        Raises
+        ------
+        DivergedError
+            If the run has diverged, and the strategy does not only warn.
+        NothingTrainedError
+            If no client's replies can ever count.
+        """
+        run = self._run
+        if self.over:
+            return
+        self._round = number, metrics
+        if not skipped:
+            self._look_at(number, run.point, run.arrays)
+        elif run.overflowed:
+            self._end(number, "the update overflows")
+        elif not replied and run.privacy is None and run.current.left_out:
+            reasons = [row.reason for row in run.left_out[-run.current.left_out :] if row.round == number]
+            if all(NOT_FINITE in reason or "overflows" in reason for reason in reasons):
+                self._end(number, "the local steps of all clients overflow", locally=True)
+            self._too_long = self._too_long + 1 if all(TOO_LONG in reason for reason in reasons) else 0
+            if self._too_long >= _IN_A_ROW:
+                self._end(number, "the increments of all clients are far longer than ever before")
+        hopeless = not replied and 0 < run.current.malformed == run.current.left_out
+        self._malformed = self._malformed + 1 if hopeless and run.state.round == 0 else 0
+        if self._malformed >= _IN_A_ROW:
+            name, reason = type(run.options).__name__, run.left_out[-1].reason
+            reason += ". Give `start` the arrays that the clients return" if OTHER_NAMES in reason else ""
+            raise NothingTrainedError(
+                f"{name}: no client's reply can count, in {_IN_A_ROW} rounds in a row: {reason}", self._result()
+            )
+
+    def _look_at(self, number: int, point: Vector, arrays: ArrayRecord) -> None:
+        norm = _norm(point)
+        if self.first and math.isfinite(norm):
+            self.first, self.scale = False, max(self.scale, norm)
+        if norm <= _GOOD * self.scale:
+            self.good, self.good_round = arrays, number
+        # A method whose steps each lower the objective may go far.
+        if not norm <= _TOO_LARGE * self.scale and not self._run.half.holds:
+            self._end(number, f"the norm of the model is {norm:.2g}; it was {self.scale:.2g} in the first rounds")
+
+    def _end(self, number: int, reason: str, *, locally: bool = False) -> None:
+        run = self._run
+        text = f"{type(run.options).__name__} diverged in round {number}: {reason}. {advice_on(run, locally)}"
+        if run.options.on_divergence == "warn":
+            log(WARNING, '%s The run goes on (on_divergence="warn").', text)
+            self.over = True
+            return
+        result = self._result()
+        result.arrays = self.good
+        raise DivergedError(
+            f"{text} The last good model, of round {self.good_round}, is the error's `arrays`, the rounds so far are "
+            'its `result`; on_divergence="warn" goes on',
+            number,
+            result,
+            self.good_round,
+        )
+
+    def _result(self) -> Result:
+        run, (number, metrics) = self._run, self._round
+        result = Result(arrays=run.arrays, left_out=run.left_out) if run.result is None else run.result
+        result.train_metrics_clientapp[number] = MetricRecord(dict(metrics))
+        return result
+
+
+def advice_on(run: Run, locally: bool) -> str:
+    """Return the rate that was too large, and advice."""
+    options: Any = run.options
+    client_lr, server_lr = run.problem.client_lr, run.problem.server_lr
+    if options._unmodified:
+        return "The rate of the clients' own training is too large for these data, or that of the server; lower them."
+    if isinstance(nu := getattr(options, "nu", None), float):
+        return f"nu={nu:g} is too large for these data; try {nu / 10:g}, or scale the features and targets."
+    if math.isnan(client_lr):
+        return "Its steps are too large for these data: lower its rates, or scale the features and targets."
+    if getattr(options, "client_lr", None) == AUTO:
+        text = "is what theory says of the clients' losses: scale the features and targets, or give a smaller one."
+        return f"client_lr={client_lr:g} {text}"
+    too = "is too large for these data; try"
+    if locally:
+        return f"client_lr={client_lr:g} {too} {client_lr / 10:g}, or fewer local steps."
+    if server_lr > 1.0:
+        first = f"server_lr={server_lr:g} with client_lr={client_lr:g} {too} server_lr=1 first"
+        return f"{first}, then client_lr={client_lr / 10:g}."
+    rates = f"client_lr={client_lr:g}" + ("" if math.isnan(server_lr) else f" with server_lr={server_lr:g}")
+    return f"{rates} {too} client_lr={client_lr / 10:g}."
+
+
+def _norm(w: Vector) -> float:
+    return math.sqrt(np.vdot(w, w))

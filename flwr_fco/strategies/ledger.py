@@ -1,0 +1,301 @@
+"""The server's copy of what every client remembers: a lost reply, or a client that restarts, corrupts nothing.
+
+A memory is named by the digest of the reply that it follows from. A task's stamp says which one counts; a client that
+does not have it says so, and is sent the ledger's. What a round does to a memory is the method's ``remember``, called
+by the client and here, with the same bits.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from logging import INFO, WARNING
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flwr_fco.algorithms.contract import Change, ClientHalf, To, without_common
+from flwr_fco.core.layout import Vector
+from flwr_fco.core.logs import log
+from flwr_fco.core.sparse import SparseVector, add_to, dense
+from flwr_fco.errors import ProtocolError
+from flwr_fco.messages.protocol import Downlink, Node, Uplink
+
+#: A client from round to round: :attr:`Node.key`.
+Key = tuple[int, int]
+
+
+class Member(NamedTuple):
+    """A client: the weight of its first reply, the digest of the last one that counted, and what follows from it."""
+
+    examples: float | None = None
+    digest: str = ""
+    memory: Mapping[str, Any] | None = None
+
+
+class Ledger:
+    """The clients' memories and weights; methods see it as :class:`flwr_fco.algorithms.Memories`.
+
+    Parameters
+    ----------
+    names : tuple of str
+        Of the vectors that a client remembers.
+    uniform : bool
+        Whether all clients have the same weight.
+    size : int
+        Number of the model's entries.
+    max_bytes : int
+        Size above which memories lie in a temporary file that is mapped into memory.
+
+    Attributes
+    ----------
+    members : dict of (int, int) to Member
+        Clients seen so far.
+    present : set of (int, int)
+        Clients that the method's sums are over.
+    missed : dict of (int, int) to int
+        Rounds in a row in which a client was asked in vain.
+    """
+
+    saved = ("members", "present", "missed")
+
+    def __init__(self, names: tuple[str, ...], uniform: bool, size: int, max_bytes: int) -> None:
+        self.names, self.uniform, self.size, self.max_bytes = names, uniform, size, max_bytes
+        self.members: dict[Key, Member] = {}
+        self.present: set[Key] = set()
+        self.missed: dict[Key, int] = {}
+        self._file: Rows | None = None
+
+    # --- what methods ask -----------------------------------------------------------------------------------------
+
+    def memory(self, key: Key) -> Mapping[str, Any]:
+        """Return a client's memory, zeros before its first round."""
+        held = self.members.get(key, Member()).memory
+        return {name: np.zeros(self.size) for name in self.names} if held is None else held
+
+    def weight_of(self, uplink: Uplink) -> float:
+        """Return the weight of a reply in sums."""
+        return 1.0 if self.uniform else uplink.examples
+
+    def population(self, uplinks: Sequence[Uplink] = ()) -> float:
+        """Return the weight of all clients; one without a reply yet counts as the mean of the others."""
+        keys = [(2, i) if up.node is None else up.node.key for i, up in enumerate(uplinks)]
+        everyone = self.present | {key for key in keys if key[0] < 2}
+        if self.uniform:
+            return float(max(len(everyone), len(uplinks)))
+        by_key = {key: member.examples for key, member in self.members.items() if key in everyone}
+        by_key |= dict(zip(keys, map(self.weight_of, uplinks), strict=True))
+        weights = [weight for weight in by_key.values() if weight is not None]
+        rest = len(everyone) + sum(key[0] == 2 for key in keys) - len(weights)
+        return float(sum(weights)) + float(np.mean(weights)) * rest if weights else float(len(everyone))
+
+    def everybody(self, uplinks: Sequence[Uplink]) -> bool:
+        """Whether all clients have replied."""
+        return sum(up.node is None or up.node.key in self.present for up in uplinks) >= len(self.present)
+
+    def means(self) -> dict[str, Vector]:
+        """Return the weighted means of the memories of those who are there."""
+        total, means = self.population(), {name: np.zeros(self.size) for name in self.names}
+        for key in sorted(self.members.keys() & self.present):
+            member = self.members[key]
+            share = (1.0 if self.uniform else member.examples or 0.0) / total
+            for name, vector in (member.memory or {}).items():
+                add_to(means[name], share, vector)
+        return means
+
+    # --- a round --------------------------------------------------------------------------------------------------
+
+    def notice(self, nodes: Iterable[Node]) -> Change | None:
+        """Take note of who is there; return the change of the method's sums, if somebody has come or gone."""
+        present = {node.key for node in nodes}
+        if present == self.present:
+            return None
+        self.present = present
+        return Change(None, self.means() if self.members else None, self.population())
+
+    def to(self, node: Node, lost: bool, answered: bool) -> To:
+        """Return what a task may depend on: a client that begins, has lost its memory, or answered round 0."""
+        begins = not self.members.get(node.key, Member()).digest
+        return To(node.key, begins, lost, answered, node.key not in self.present)
+
+    def stamped(self, node: Node, down: Downlink, lost: bool) -> Downlink:
+        """Return a task with the stamp of the client's memory, and with the memory itself if it has lost it."""
+        member = self.members.get(node.key, Member())
+        return down._replace(stamp=member.digest, restored=member.memory if lost and member.digest else None)
+
+    def check_weight(self, node: Node, examples: float) -> None:
+        """Raise a ProtocolError if a reply has another weight than the client's first one."""
+        if self.uniform:
+            return
+        first = self.members.get(node.key, Member()).examples
+        if examples <= 0.0 or first not in (None, examples):
+            before = "" if first is None else f", in its first reply that counted it was {first:g}"
+            raise ProtocolError(f"it reports {examples:g} examples{before}; what clients remember keeps its weight")
+
+    def commit(self, half: type[ClientHalf], message: Downlink, uplinks: Sequence[Uplink]) -> None:
+        """Move the memories of those whose replies count.
+
+        Parameters
+        ----------
+        half : type of ClientHalf
+            Of the method.
+        message : Downlink
+            The whole message of the round.
+        uplinks : sequence of Uplink
+            The replies.
+        """
+        for up in uplinks:
+            assert up.node is not None
+            member = self.members.get(up.node.key, Member())
+            begins = not member.digest
+            before = half.fresh(message) if begins else self.memory(up.node.key)
+            after = dict(remembered(half, message, before, up, begins))
+            self.members[up.node.key] = Member(up.examples, up.digest, self._kept(after, member.memory))
+            self.missed.pop(up.node.key, None)
+            # One that counted as having left, and is in the sums again.
+            self.present.add(up.node.key)
+
+    def _kept(self, memory: dict[str, Any], before: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Return a memory as it is held: in memory, or in the file."""
+        if self._file is None:
+            if 8 * self.size * len(self.names) * len(self.members) <= self.max_bytes:
+                return memory
+            text = "the memories of %s clients lie in a temporary file, as they take more than %.0f MiB"
+            log(INFO, text, len(self.members), self.max_bytes / 2**20)
+            self._file = Rows(self.size)
+        if any(isinstance(vector, SparseVector) for vector in memory.values()):
+            return memory
+        held = {name: self._file.put(vector) for name, vector in memory.items()}
+        self._drop(before)
+        return held
+
+    def _drop(self, memory: Mapping[str, Any] | None) -> None:
+        """Let the places of a memory in the file be used again."""
+        if self._file is not None:
+            for vector in (memory or {}).values():
+                self._file.free(vector)
+
+    def absent(self, asked: Iterable[Node], uplinks: Sequence[Uplink], patience: int) -> Change | None:
+        """Count who was asked in vain; after some rounds in a row a client counts as one that has left.
+
+        Parameters
+        ----------
+        asked : iterable of Node
+            In this round.
+        uplinks : sequence of Uplink
+            The replies that count.
+        patience : int
+            Number of rounds in a row.
+        """
+        here, gone = {up.node for up in uplinks}, set[Key]()
+        for node in asked:
+            if node in here:
+                self.missed.pop(node.key, None)
+            else:
+                self.missed[node.key] = missed = self.missed.get(node.key, 0) + 1
+                gone |= {node.key} if missed == patience else set()
+        if not gone:
+            return None
+        text = "%s gave no good reply in %s rounds in a row: what they remember is dropped"
+        log(WARNING, text, named(gone), patience)
+        self.present -= gone
+        for key in gone:
+            member = self.members.get(key, Member())
+            self._drop(member.memory)
+            self.members[key] = Member(member.examples)
+        return Change(None, self.means(), self.population())
+
+    def there(self, nodes: Iterable[Node], patience: int) -> list[Node]:
+        """Return the nodes but for those that count as having left."""
+        return [node for node in nodes if self.missed.get(node.key, 0) < patience]
+
+    def restart(self, reason: str) -> Change:
+        """Drop all memories: every client begins again with its next task."""
+        log(WARNING, "%s: all clients' memories restart", reason)
+        for member in self.members.values():
+            self._drop(member.memory)
+        self.members = {key: Member(member.examples) for key, member in self.members.items()}
+        return Change(reason, {name: np.zeros(self.size) for name in self.names}, self.population())
+
+
+class Rows:
+    """Vectors in a temporary file that is mapped into memory; the file goes with the last of them.
+
+    Parameters
+    ----------
+    size : int
+        Of a vector.
+    """
+
+    #: Vectors that the file grows by.
+    _BLOCK = 64
+
+    def __init__(self, size: int) -> None:
+        # Open as long as the ledger: the system removes it then.
+        self._size, self._file = size, tempfile.TemporaryFile()  # noqa: SIM115
+        self._free: list[Vector] = []
+        #: Rows in use by the address of their data: a view's base is not the row but the file.
+        self._used: dict[int, Vector] = {}
+
+    def put(self, vector: Vector) -> Vector:
+        """Return a read-only copy of a vector in the file."""
+        if not self._free:
+            begin = self._file.seek(0, 2)
+            self._file.truncate(begin + 8 * self._size * self._BLOCK)
+            block = np.memmap(self._file, np.float64, "r+", begin, (self._BLOCK, self._size))
+            self._free = list(block)
+        row = self._free.pop()
+        row[:] = vector
+        self._used[row.ctypes.data] = row
+        view = row.view()
+        view.flags.writeable = False
+        return view
+
+    def free(self, vector: Any) -> None:
+        """Use a vector's place again."""
+        row = self._used.pop(vector.ctypes.data, None) if isinstance(vector, np.memmap) else None
+        if row is not None:
+            self._free.append(row)
+
+
+def named(keys: Iterable[Key]) -> str:
+    """Return clients in words."""
+    words = [f"partition {number}" if kind == 0 else f"node {number}" for kind, number in sorted(keys)]
+    return ", ".join(words[:20]) + (f" and {len(words) - 20} more" if len(words) > 20 else "")
+
+
+def remembered(
+    half: type[ClientHalf], message: Downlink, memory: Mapping[str, Any], up: Uplink, begins: bool
+) -> Mapping[str, Any]:
+    """Return a memory after a reply, as the client has computed it.
+
+    Parameters
+    ----------
+    half : type of ClientHalf
+        Of the method.
+    message : Downlink
+        The whole message of the round.
+    memory : mapping of str to ndarray or SparseVector
+        Before the round.
+    up : Uplink
+        The reply.
+    begins : bool
+        Whether the client began with it.
+    """
+    sent = {name: vector.astype(np.float64, copy=False) for name, vector in up.vectors.items()}
+    some = sent.get("increment")
+    if not isinstance(some, SparseVector):
+        return half.remember(message, {name: dense(vector) for name, vector in memory.items()}, sent, up.elapsed)
+    # A client with sparse features knows its memory at their indices; elsewhere it does not change.
+    where = some.indices
+    at = message._replace(vectors={name: vector[where] for name, vector in message.vectors.items()})
+    same = all(isinstance(vector, SparseVector) and np.array_equal(vector.indices, where) for vector in memory.values())
+    here = {name: vector.values if same else dense(vector)[where] for name, vector in memory.items()}
+    values = {name: vector.values for name, vector in sent.items()}
+    after = half.remember(without_common(half, at), here, values, up.elapsed)
+    if same or begins:
+        return {name: some.with_values(vector) for name, vector in after.items()}
+    whole = {name: np.array(dense(memory[name])) for name in after}
+    for name, vector in after.items():
+        whole[name][where] = vector
+    return whole

@@ -1,0 +1,1 @@
+"""The strategies, a few lines each: which method, and which options it adds."""

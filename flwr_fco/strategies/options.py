@@ -1,0 +1,420 @@
+"""The options of strategies: Flower's, and those of all methods; how they are checked, and what an unknown one gets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, MISSING, Field, dataclass, field, fields
+from difflib import get_close_matches
+from functools import wraps
+from inspect import getattr_static, signature
+from typing import Any, ClassVar, Literal, TypeVar, cast, dataclass_transform
+
+from flwr.app import MetricRecord, RecordDict
+from flwr.serverapp.strategy import FedAvg
+
+from flwr_fco.algorithms.contract import Algorithm
+from flwr_fco.algorithms.contract.choices import (
+    Arrays,
+    Average,
+    Bounds,
+    Density,
+    Everyone,
+    Last,
+    Participation,
+    Trimmed,
+    Wire,
+)
+from flwr_fco.algorithms.contract.graph import Graph
+from flwr_fco.algorithms.density import SparseDualAveraging
+from flwr_fco.algorithms.dual_averaging import DualAveraging
+from flwr_fco.core.validation import AT_LEAST_ONE, FRACTION, NATURAL, POSITIVE, checked, kinds_of, short
+from flwr_fco.errors import ConfigurationError, UnknownOptionError
+from flwr_fco.mirror_maps import Euclidean, MirrorMap
+from flwr_fco.regularizers import Regularizer, Zero
+from flwr_fco.strategies.private import check_private
+
+AUTO = "auto"
+#: Options that theory can choose, with their values before the choice.
+AUTOMATIC = {"client_lr": 0.1, "server_lr": 1.0, "nu": 0.01, "rho": 0.0}
+Rate = float | Callable[[int], float] | Literal["auto"]
+MetricsFunction = Callable[[list[RecordDict], str], MetricRecord]
+#: Options that Flower's strategies take as None.
+_NONE_IS_DEFAULT = ("weighted_by_key", "arrayrecord_key", "configrecord_key")
+_SEED = {"range": (lambda seed: 0 <= seed < 2**32, "a whole number from 0 to 2**32 - 1")}
+_Kind = TypeVar("_Kind", bound=type[Any])
+
+
+@dataclass_transform(kw_only_default=True, field_specifiers=(field,))
+def strategy(kind: _Kind) -> _Kind:
+    """Make a class of options a strategy's: a dataclass of keywords, whose unknown ones are named with what to write.
+
+    Parameters
+    ----------
+    kind : type
+        A subclass of a strategy.
+
+    Examples
+    --------
+    >>> from flwr_fco.strategies import FedDualAvg
+    >>> FedDualAvg(fraction_fit=0.5)
+    Traceback (most recent call last):
+    ...
+    flwr_fco.errors.UnknownOptionError: fraction_fit=0.5: FedDualAvg has no such option; write fraction_train=
+    """
+    made = dataclass(repr=False, eq=False, kw_only=True)(kind)
+    return cast(_Kind, _refusing(made))
+
+
+def _refusing(kind: _Kind) -> _Kind:
+    init = kind.__init__
+
+    @wraps(init)
+    def __init__(self: Any, *values: Any, **options: Any) -> None:
+        taken = signature(init).parameters
+        for name in options:
+            if name not in taken:
+                raise UnknownOptionError(
+                    f"{name}={short(options[name])}: {type(self).__name__} has no such option{_advice(name, taken)}"
+                )
+        init(self, *values, **options)
+
+    kind.__init__ = __init__
+    return kind
+
+
+@_refusing
+@dataclass(repr=False, eq=False)
+class Options(FedAvg):
+    """Options of every strategy, beginning with those of Flower's ``FedAvg`` in its order.
+
+    Parameters
+    ----------
+    fraction_train, fraction_evaluate : float, default 1.0
+        Fractions of the connected nodes in a round of training, and of evaluation; 0 leaves it out.
+    min_train_nodes, min_evaluate_nodes, min_available_nodes : int, default 2
+        As in Flower's ``FedAvg``.
+    weighted_by_key : str, default "num-examples"
+        Key of the weight in the replies' MetricRecord.
+    arrayrecord_key, configrecord_key : str, default "arrays", "config"
+        Keys of the records in the messages.
+    train_metrics_aggr_fn, evaluate_metrics_aggr_fn : callable, optional
+        ``(list of RecordDict, weighted_by_key) -> MetricRecord``; by default weighted means.
+    regularizer : Regularizer, default Zero()
+        psi.
+    mirror_map : MirrorMap, default Euclidean()
+        h.
+    weighting : {"examples", "uniform"}, default "examples"
+        Client weights p_m: numbers of examples (the pooled empirical risk), or equal (1/M, as in the papers).
+    seed : int, default 0
+        Seed of node sampling and of all minibatches; 0 <= seed < 2**32.
+    on_divergence : {"raise", "warn"}, default "raise"
+        What ``start`` does when the model diverges: raise :class:`DivergedError`, which holds the result so far and
+        the last good model; or log one warning and go on.
+    certificate_every : int, optional
+        Number of rounds between two certificates: ``start`` asks all clients how far the model is from the optimum, and
+        adds ``duality-gap``, or ``residual`` if there is no gap, to the round's metrics.
+    output : "last", Last or Average, default "last"
+        The primal point that evaluation and the user see: the last one, or ``Average()`` of all rounds, which is
+        neither sparse nor of low rank.
+    aggregation : {"mean", "median", "geometric-median"} or Trimmed, default "mean"
+        How the server combines the clients' increments; all but the mean bound the influence of a minority.
+    bounds : Bounds, default Bounds()
+        What the server accepts of a reply.
+    arrays : Arrays, default Arrays()
+        Which arrays psi acts on, and which are not optimised.
+    wire : Wire, default Wire()
+        Precision and form of the vectors in messages.
+    participation : Participation, default Participation()
+        Who takes part in a round, and how long the server waits.
+    """
+
+    fraction_train: float = field(default=1.0, metadata=FRACTION)
+    fraction_evaluate: float = field(default=1.0, metadata=FRACTION)
+    min_train_nodes: int = field(default=2, metadata=NATURAL)
+    min_evaluate_nodes: int = field(default=2, metadata=NATURAL)
+    min_available_nodes: int = field(default=2, metadata=NATURAL)
+    weighted_by_key: str = "num-examples"
+    arrayrecord_key: str = "arrays"
+    configrecord_key: str = "config"
+    train_metrics_aggr_fn: MetricsFunction | None = None  # type: ignore[assignment]
+    evaluate_metrics_aggr_fn: MetricsFunction | None = None  # type: ignore[assignment]
+    _: KW_ONLY
+    regularizer: Regularizer = Zero()
+    mirror_map: MirrorMap = Euclidean()
+    weighting: Literal["examples", "uniform"] = "examples"
+    seed: int = field(default=0, metadata=_SEED)
+    on_divergence: Literal["raise", "warn"] = "raise"
+    certificate_every: int | None = field(default=None, metadata=AT_LEAST_ONE)
+    output: Literal["last"] | Last | Average = "last"
+    aggregation: Literal["mean", "median", "geometric-median"] | Trimmed = "mean"
+    bounds: Bounds = field(default=Bounds())
+    arrays: Arrays = field(default=Arrays())
+    wire: Wire = field(default=Wire())
+    participation: Participation | Everyone = field(default=Participation())
+
+    #: Weights by partition in the place of those that clients report: estimators set what their rows weigh.
+    site_weights: Mapping[int | None, float] | None = field(init=False, default=None)
+
+    #: What clients have said of their tables to estimators, that ask before the run.
+    tables: Any = field(init=False, default=None)
+
+    #: The method: both halves.
+    algorithm: ClassVar[type[Algorithm] | None] = None
+
+    def _check(self) -> None:
+        """Check the options, and set those that follow from others: before the strategy is complete, and each run."""
+        kind, name = type(self), type(self).__name__
+        kinds = kinds_of(kind)
+        for option in fields(self):
+            self._check_default(option)
+            if option.init:
+                object.__setattr__(self, option.name, self._checked(option, kinds[option.name]))
+        method = self._kind()
+        if self.aggregation != "mean" and method.reads != "mean":
+            sums = "its sums (trackers, duals) hold only with the clients' weights"
+            why = "gossip reads each reply by itself" if method.reads == "rows" else sums
+            raise ConfigurationError(
+                f"aggregation={self.aggregation!r}: {name} needs the mean: {why}. Take FedDualAvg, FedMid or "
+                "FedAvgSubgradient for robust aggregation, or tighter bounds=Bounds(max_ratio=...)"
+            )
+        if "regularizer" in method.refuses and not isinstance(self.regularizer, Zero):
+            raise ConfigurationError(
+                f"regularizer={self.regularizer!r}: {name} has no place for psi, because "
+                f"{method.refuses['regularizer']}. Put a smooth psi (an l2 term) into the clients' losses, or take "
+                "FedDR, FedDualAvg or FedDAGT"
+            )
+        if "mirror_map" in method.refuses and not isinstance(self.mirror_map, Euclidean):
+            what = f"mirror_map={self.mirror_map!r}: {name} {method.refuses['mirror_map']}, so it is Euclidean"
+            raise ConfigurationError(f"{what}; use Euclidean(), or FedMid or FedDualAvg for other geometries")
+        if self.mirror_map.never_supports(self.regularizer):
+            self.mirror_map.require(self.regularizer)
+        everyone = method.reads == "everyone"
+        if everyone and self.fraction_train != 1.0:
+            raise ConfigurationError(
+                f"fraction_train={self.fraction_train}: {name} needs every client in every round; leave "
+                "fraction_train=1.0, or take a strategy that samples clients, such as Scaffold"
+            )
+        if everyone != isinstance(self.participation, Everyone):
+            expected = "an Everyone, for the method needs every client" if everyone else "a Participation"
+            raise ConfigurationError(f"participation={self.participation!r} of {name}; expected {expected}")
+        plain = method.reads == "mean" and "server_lr" not in method.refuses and self.aggregation == "mean"
+        if getattr(self, "server_lr", None) == AUTO and not plain:
+            raise ConfigurationError(
+                f"server_lr='auto': the rule is for methods whose server takes the plain mean of increments, which "
+                f"{name} does not with aggregation={self.aggregation!r}; give a number"
+            )
+        if (mixing := getattr(self, "mixing", None)) is not None:
+            Graph(mixing)
+        self._check_local_points()
+        if getattr(self, "privacy", None) is not None:
+            check_private(self)
+
+    def _check_default(self, option: Field[Any]) -> None:
+        default = getattr_static(type(self), option.name, MISSING)
+        if option.default is not MISSING and default is not option.default:
+            raise ConfigurationError(
+                f"class {type(self).__name__} has {option.name} = {default!r}, which changes no default; write "
+                f"`{option.name}: type = ...` under @flwr_fco.strategies.strategy, or give it to the constructor"
+            )
+
+    def _checked(self, option: Field[Any], kind: Any) -> Any:
+        value = getattr(self, option.name)
+        if value is None and option.default is not MISSING and option.name in _NONE_IS_DEFAULT:
+            value = option.default
+        value = checked(option.name, value, kind)
+        # A rate may be a function or "auto", and an array, as of a graph, is not compared with a word.
+        if "range" in option.metadata and not callable(value) and not isinstance(value, str):
+            checked(option.name, value, Any, option.metadata)
+        return value
+
+    def _check_local_points(self) -> None:
+        """Check that the clients' local steps are there to be averaged, if the output averages them."""
+        output: Any = self.output
+        if output not in ("shadow", "ergodic"):
+            return
+        work: Any = getattr(self, "work", None)
+        steps, why = "local" if output == "shadow" else "half", ""
+        if momentum := getattr(self, "server_momentum", 0.0):
+            why = f"is the mean of the clients' duals in each local step, which server_momentum={momentum:g} leaves; "
+            why += "take output=Average(), or no momentum"
+        elif self._unmodified:
+            why = f'needs the clients\' {steps} steps; client="unmodified" has none'
+        elif self.aggregation != "mean":
+            why = f"averages {steps} steps; aggregation={self.aggregation!r} has no form for them"
+        elif work.steps is None:
+            why = f"averages over the {steps} steps, so all clients must take the same number: work=Steps(...) "
+            why += f"instead of {work!r}"
+        if why:
+            raise ConfigurationError(f'output="{self.output}" {why}')
+
+    # --- what follows from the options ----------------------------------------------------------------------------
+
+    def _kind(self) -> type[Algorithm]:
+        """Return the class of the method."""
+        kind, density = type(self).algorithm, self._density
+        if not (isinstance(kind, type) and issubclass(kind, Algorithm)):
+            name = type(self).__name__
+            raise ConfigurationError(
+                f"{name}.algorithm is {kind!r}; expected a subclass of flwr_fco.algorithms.Algorithm, which says what "
+                f"{name} runs"
+            )
+        if density is None or issubclass(kind, SparseDualAveraging):
+            return kind
+        if kind is not DualAveraging:
+            what = f"density={self._density!r}: {type(self).__name__} runs {kind.__name__}"
+            advice = "and a density is an algorithm of its own, flwr_fco.algorithms.SparseDualAveraging"
+            raise ConfigurationError(f"{what}, {advice}: make yours a subclass of it, or leave density out")
+        return SparseDualAveraging
+
+    def _method(self) -> Algorithm:
+        """Return the method, with the strategy's options of the same names."""
+        kind: Any = self._kind()
+        values: dict[str, Any] = {}
+        for option in fields(kind) if hasattr(kind, "__dataclass_fields__") else ():
+            if option.init and hasattr(self, option.name):
+                values[option.name] = getattr(self, option.name)
+            elif option.init and option.default is MISSING and option.default_factory is MISSING:
+                raise ConfigurationError(
+                    f"{kind.__name__} needs the option {option.name!r}, which {type(self).__name__} does not have: "
+                    f"add a field `{option.name}: ...` to it, or give it a default in {kind.__name__}"
+                )
+        made: Algorithm = kind(**values)
+        return made
+
+    @property
+    def _unmodified(self) -> bool:
+        """Whether the clients are FedAvg ClientApps, which do not know psi."""
+        return bool(getattr(self, "client", "composite") == "unmodified")
+
+    @property
+    def _density(self) -> Density | None:
+        density = getattr(self, "density", None)
+        return Density(density) if isinstance(density, int | float) else density
+
+    @property
+    def _scope(self) -> Any:
+        """Whether psi acts on each array; a density of all arrays together acts on all as one vector."""
+        density = self._density
+        return "joint" if density is not None and density.scope == "global" else self.arrays.scope
+
+    def _rates(self) -> list[str]:
+        """Return the names of the options that may be functions of the round or ``"auto"``."""
+        kinds = kinds_of(type(self))
+        own = [option.name for option in fields(self) if kinds[option.name] in (Rate, Rate | None)]
+        return [name for name in dict.fromkeys((*AUTOMATIC, *own)) if hasattr(self, name)]
+
+    def _number(self, name: str, number: int, chosen: Mapping[str, float]) -> float:
+        """Return an option that may be ``"auto"`` or a function of the round, in a round, from 1; NaN for None."""
+        value = getattr(self, name)
+        if value is None:
+            return math.nan
+        if isinstance(value, str):
+            return chosen.get(name, AUTOMATIC[name])
+        if callable(value):
+            return float(checked(f"{name}({number})", value(number), float, POSITIVE))
+        return float(value)
+
+    def __repr__(self) -> str:
+        values = [(option, getattr(self, option.name)) for option in fields(self) if option.init]
+        texts = [f"{option.name}={value!r}" for option, value in values if not _is_default(option, value)]
+        return f"{type(self).__name__}({', '.join(texts)})"
+
+
+def _is_default(option: Field[Any], value: Any) -> bool:
+    default = option.default if option.default_factory is MISSING else option.default_factory()
+    try:
+        return value is default or bool(value == default)
+    except ValueError:  # arrays compare element by element
+        return False
+
+
+# --- unknown options --------------------------------------------------------------------------------------------------
+
+#: Options of Flower's strategies, of its present interface and the one before, by what to write here.
+_FLOWERS = {
+    "fraction_train=": "fraction_fit",
+    "min_train_nodes=": "min_fit_clients",
+    "min_evaluate_nodes=": "min_evaluate_clients",
+    "min_available_nodes=": "min_available_clients",
+    "train_metrics_aggr_fn=": "fit_metrics_aggregation_fn",
+    "evaluate_metrics_aggr_fn=": "evaluate_metrics_aggregation_fn",
+    "server_lr=": "eta server_learning_rate",
+    "client_lr=": "eta_l lr learning_rate client_learning_rate qffl_learning_rate",
+    "aggregation=Trimmed(...)": "beta",
+    'aggregation="median", "geometric-median" or Trimmed(...)': (
+        "num_malicious_nodes num_malicious_clients num_nodes_to_select num_clients_to_keep selection_rule "
+        "first_aggregation_rule aggregation_rule_kwargs"
+    ),
+    "participation=Participation(min_replies=...)": (
+        "accept_failures min_replies min_completion_rate_fit min_completion_rate_evaluate"
+    ),
+    "work=Steps(...) or work=Epochs(...)": "local_steps local_epochs epochs batch_size",
+    "bounds=Bounds(...)": "max_examples max_ratio max_increment_norm own_loops",
+    "regularizer=L1(...)": "l1 alpha lambda_ strength penalty",
+    "privacy=GaussianDP(...), which FedDualAvg and FeDualEx take": (
+        "noise_multiplier clipping_norm clip_norm num_sampled_clients initial_clipping_norm init_clip_norm "
+        "clip_norm_lr target_clipped_quantile clip_norm_target_quantile clipped_count_stddev clip_count_stddev "
+        "server_side_noising accountant target_epsilon"
+    ),
+    'client="unmodified", and give `start` train_config=ConfigRecord({"proximal-mu": ...})': "proximal_mu",
+}
+#: What has no place here, by what to do.
+_OTHERS = {
+    "this strategy is none around another: give its options to FedDualAvg itself": "strategy",
+    "the server's step has no moments of its own; FedDualAvg takes server_momentum=": (
+        "beta_1 beta_2 tau server_momentum momentum"
+    ),
+    "FedDualAvg, FedDualAvgOSP and FedDA take it": "density client",
+    "what clients remember has no noise; of methods without it, FedDualAvg, FedDualAvgOSP and FeDualEx take it": (
+        "privacy"
+    ),
+    "give `start` or `simulate` initial_arrays=ArrayRecord(...)": "initial_parameters",
+    "give it to `start` or `simulate`": (
+        "initial_arrays evaluate_fn evaluate_function num_rounds callbacks timeout train_config evaluate_config"
+    ),
+    "give train_config=ConfigRecord({...}) to `start`, or override configure_train": "on_fit_config_fn",
+    "give evaluate_config=ConfigRecord({...}) to `start`, or override configure_evaluate": "on_evaluate_config_fn",
+    "it has no effect on a result; leave it out": "inplace",
+    "override aggregate_train, and weigh the replies there by their loss": "q q_param train_loss_key",
+}
+
+
+def _advice(name: str, taken: Mapping[str, Any]) -> str:
+    """Return what to do instead of giving an option that a strategy does not have, with the mark before it."""
+    own = _nearest(name, [*taken])
+    close = own is not None and _distance_is_one(name.lower().replace("-", "_"), own)
+    for text, names in _FLOWERS.items():
+        fits = "client_lr" in taken if text.startswith("work=") else text.partition("=")[0] in taken
+        # Of short names many are alike.
+        if name in names.split() and fits and not (close and len(name) > 5):
+            return f"; write {text}"
+    if close:
+        return f"; did you mean {own}?"
+    for texts, begin in ((_OTHERS, ""), (_FLOWERS, "elsewhere it is ")):
+        for text, names in texts.items():
+            if name in names.split():
+                return f"; {begin}{text}" + (", and this method has none" if begin and "take" not in text else "")
+    if own is not None:
+        return f"; did you mean {own}?"
+    known = " ".join((*_FLOWERS.values(), *_OTHERS.values())).split()
+    near = _nearest(name, known)
+    return _advice(near, taken) if near is not None else "; help() of the class lists those it has"
+
+
+def _nearest(name: str, options: list[str]) -> str | None:
+    """Return the option that a name is most like, in small letters; None if it is like none."""
+    lower = name.lower().replace("-", "_")
+    found = [option for option in options if option == lower or _distance_is_one(lower, option)]
+    return next(iter(found or get_close_matches(lower, options, n=1, cutoff=0.62)), None)
+
+
+def _distance_is_one(name: str, option: str) -> bool:
+    """Whether a letter is missing, too many, another one, or two have changed places."""
+    if abs(len(name) - len(option)) > 1 or name == option:
+        return name == option
+    begin = 0
+    while name[begin : begin + 1] == option[begin : begin + 1]:
+        begin += 1
+    rest, other = name[begin:], option[begin:]
+    return rest[1:] in (other[1:], other) or rest == other[1:] or rest[:2][::-1] + rest[2:] == other

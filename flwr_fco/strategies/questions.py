@@ -1,0 +1,366 @@
+"""What the server asks about the clients' losses: before round 1 for rates, after rounds for certificates."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from logging import INFO, WARNING
+from typing import Any
+
+import numpy as np
+
+from flwr_fco.algorithms.contract import Change, LossFacts
+from flwr_fco.algorithms.contract.problem import LARGEST_CLAIM
+from flwr_fco.certificates import Certificate, Request, certificate, settle
+from flwr_fco.core.layout import Vector, all_finite
+from flwr_fco.core.logs import log
+from flwr_fco.core.sparse import dense
+from flwr_fco.errors import ConfigurationError, NoAnswerError, ProtocolError
+from flwr_fco.messages.boxes import QUESTIONS, addressed
+from flwr_fco.messages.protocol import Answer, Node, Question, Uplink
+from flwr_fco.messages.records import decode_answer, encode_question, is_number
+from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, MirrorMap, PNorm, SimplexEntropy
+from flwr_fco.mirror_maps.product import BoundProduct
+from flwr_fco.strategies import replies
+from flwr_fco.strategies.nodes import ASKING
+from flwr_fco.strategies.output import structure
+from flwr_fco.strategies.run import Run
+from flwr_fco.work import FirstOrder
+
+#: A claim of strong convexity counts as at least this part of the clients' upper median.
+_SMALLEST_CLAIM = 0.01
+#: Part of the increments' mean square below which their mean has no direction but rounding.
+_ROUNDING = 1e-6
+
+
+def ask(run: Run, request: Request, w: Vector) -> list[Answer]:
+    """Ask all connected clients about their losses; return the good answers with weights that sum to 1.
+
+    Parameters
+    ----------
+    run : Run
+        Of the strategy.
+    request : Request
+        What is asked, and what an answer must be.
+    w : ndarray of float64, shape (d,)
+        The point, unless the request has its own.
+
+    Raises
+    ------
+    ConfigurationError
+        In a private run: answers have no noise.
+    """
+    options, layout = run.options, run.problem.layout
+    if run.privacy is not None:
+        raise ConfigurationError(
+            f"a question about {request.kind!r}: clients answer it with numbers to which no noise is added, which a "
+            "private run must not receive; work out on the server's own data what is asked, or leave out privacy"
+        )
+    nodes = run.nodes.sample(run.grid, run.number, ASKING, 1.0, options.min_train_nodes, run.needed)
+    run.tables.look(run, nodes)
+    current = replies.Round(run.number, nodes, run.left_out, "question")
+    point = w if request.point is None else request.point
+    content = encode_question(Question(request.kind, layout, {"primal": point}, request.numbers, run.passed))
+    contents = ((node.node_id, content.copy()) for node in nodes)
+
+    def read(node: Node, said: Any) -> Answer:
+        answer = decode_answer(said, layout.size)
+        examples = replies.check_examples(answer.examples, options.bounds.max_examples)
+        numbers = {name: answer.numbers.get(name) for name in request.wanted}
+        wrong = [name for name, number in numbers.items() if not is_number(number)]
+        form = {name: vector.shape for name, vector in answer.vectors.items()}
+        if wrong or form != dict(request.shapes) or not all(map(all_finite, answer.vectors.values())):
+            what = f"it answers {sorted(answer.numbers)} and vectors {form}"
+            raise ProtocolError(f"{what}, expected finite {list(request.wanted)} and {dict(request.shapes)}")
+        answer = answer._replace(examples=examples, partition=node.partition_id, node_id=node.node_id)
+        if request.check is not None:
+            request.check(answer)
+        return answer
+
+    sent = addressed(run.grid, contents, QUESTIONS, run.number)
+    good = replies.collect(current, run.grid.send_and_receive(sent, timeout=run.timeout), read)
+    claims = [Uplink({}, None, 1, examples=reply.value.examples) for reply in good]
+    good = current.without(good, run.bounds.objections(claims, {}, weighed=False))
+    good = current.without(good, _unlike_most([reply.value.numbers for reply in good], request.agreed))
+    if request.kind == "validation":
+        told = [(reply.value.examples, {"loss": reply.value.numbers["loss"]}) for reply in good]
+        losses = [Uplink({}, None, 1, examples=examples, metrics=loss) for examples, loss in told]
+        bounds = replies.Bounds(run.bounds.ratio, None)
+        good = current.without(good, bounds.objections(losses, {}, weighed=False))
+    current.leave_out_silent([reply.node for reply in good])
+    shares = [run.weight(reply.node, reply.value.examples) for reply in good]
+    weights = replies.weights_of(shares, options.weighting == "uniform")
+    if not weights:
+        return []
+    return [reply.value._replace(weight=weight) for reply, weight in zip(good, weights, strict=True)]
+
+
+def _unlike_most(said: Sequence[Mapping[str, float]], names: Sequence[str]) -> dict[int, str]:
+    """Return why answers do not count that say other numbers than more than half of them, by position."""
+    each = [tuple(numbers[name] for name in names) for numbers in said]
+    if len(set(each)) < 2:
+        return {}
+    usual, count = Counter(each).most_common(1)[0]
+    if 2 * count <= len(each):
+        return {}
+    return {
+        i: f"its {', '.join(names)} is {own}, that of {count} of {len(each)} clients is {usual}"
+        for i, own in enumerate(each)
+        if own != usual
+    }
+
+
+# --- rates ------------------------------------------------------------------------------------------------------------
+
+
+def choose(run: Run, names: Sequence[str]) -> dict[str, float]:
+    """Return the theory's values of options that are ``"auto"``, for these clients' losses.
+
+    Parameters
+    ----------
+    run : Run
+        Of the strategy.
+    names : sequence of str
+        The options.
+
+    Raises
+    ------
+    ConfigurationError
+        If no client answers, or theory has no value for this geometry or these losses.
+    """
+    facts = _facts(run, names)
+    if run.graph is not None:
+        # Theory depends on the graph, which depends on who is there.
+        run.change(Change(None, None, math.nan, run.graph.notice(run.nodes.ordered)))
+    problem = run.problem._replace(asked=run.nodes.ordered)
+    theory, chosen = run.method.theory(problem, facts), {}
+    for name in names:
+        chosen[name], formula = theory[name]
+        run.reasons[name] = f"{formula}, {facts}"
+        log(INFO, "\t├──> %s=%.4g: %s", name, chosen[name], run.reasons[name])
+    return chosen
+
+
+def _facts(run: Run, names: Sequence[str]) -> LossFacts:
+    work = run.problem.plan.work
+    batch = (work.batch_size or 0) if isinstance(work, FirstOrder) else 0
+    request = Request("smoothness", {"batch-size": float(batch)}, ("l2", "l1", "convexity", "probed"))
+    answers = ask(run, request, run.method.retrieve(run.problem, run.state))
+    if not answers:
+        what = f"{' and '.join(names)} cannot be chosen: no client has said how smooth its loss is."
+        raise ConfigurationError(f"{what} The reasons are in `left_out`; give the rates by hand")
+    l2, clipped = bounded_largest([answer.numbers["l2"] for answer in answers])
+    l1, _ = bounded_largest([answer.numbers["l1"] for answer in answers])
+    claims = sorted(max(0.0, answer.numbers["convexity"]) for answer in answers)
+    convexity = max(claims[0], _SMALLEST_CLAIM * claims[len(claims) // 2])
+    smoothness, norm = smoothness_for(run.problem.h, l2, l1)
+    steps = 1
+    if isinstance(work, FirstOrder):
+        steps = max(work.num_draws(max(1, int(answer.examples))) for answer in answers)
+    probed = any(answer.numbers["probed"] for answer in answers)
+    return LossFacts(smoothness, norm, convexity, steps, probed, len(answers), clipped)
+
+
+def bounded_largest(claims: Sequence[float]) -> tuple[float, int]:
+    """Return the largest claim, clipped to ten times the lower median, and the number of clipped claims.
+
+    Examples
+    --------
+    >>> bounded_largest([1.0, 2.0, 4.0]), bounded_largest([1.0, 2.0, 1e9])
+    ((4.0, 0), (20.0, 1))
+    """
+    ordered = sorted(max(0.0, claim) for claim in claims)
+    limit = LARGEST_CLAIM * ordered[(len(ordered) - 1) // 2] or math.inf
+    return min(ordered[-1], limit), sum(claim > limit for claim in ordered)
+
+
+def smoothness_for(h: MirrorMap, l2: float, l1: float) -> tuple[float, str]:
+    """Return the gradients' Lipschitz constant in the norm in which h is 1-strongly convex, and the norm's name.
+
+    Parameters
+    ----------
+    h : MirrorMap
+        Bound to the layout.
+    l2, l1 : float
+        ||grad(u) - grad(v)||_2 <= l2 ||u - v||_2, and with the norms linf and l1.
+
+    Raises
+    ------
+    ConfigurationError
+        If the map is not strongly convex on its domain.
+    """
+    if isinstance(h, PNorm):
+        # By the Riesz-Thorin theorem between l1 -> linf and l2 -> l2.
+        return l1 ** (1.0 - 2.0 / h.p) * l2 ** (2.0 / h.p), f"{h.p / (h.p - 1.0):.4g}"
+    if isinstance(h, SimplexEntropy):
+        return h.radius * l1, "l1"
+    modulus = _modulus(h)
+    if modulus > 0.0:
+        return l2 / modulus, "weighted l2" if isinstance(h, DiagonalMetric) else "l2"
+    what = f"no rate follows from theory for mirror_map={h!r}, which is not strongly convex everywhere"
+    raise ConfigurationError(f"{what}; give client_lr by hand")
+
+
+def _modulus(h: MirrorMap) -> float:
+    """Return a modulus of strong convexity in the l2 norm; 0 if there is none."""
+    if isinstance(h, Euclidean | PNorm):
+        return 1.0
+    if isinstance(h, DiagonalMetric):
+        return float(h.weights.min())
+    if isinstance(h, SimplexEntropy):
+        return 1.0 / h.radius
+    if isinstance(h, BoundProduct):
+        return min((_modulus(part.mirror_map) for part in h.parts), default=1.0)
+    return 0.0
+
+
+def extrapolation(uplinks: Sequence[Uplink]) -> float:
+    """Return the server rate of FedExP: max(1, S / (2 (||sum_m p_m x_m||^2 + 1e-6 S))), S = sum_m p_m ||x_m||^2.
+
+    Parameters
+    ----------
+    uplinks : sequence of Uplink
+        With weights, and the increments x_m.
+
+    References
+    ----------
+    Jhunjhunwala, Wang, Joshi: FedExP, speeding up federated averaging via extrapolation (ICLR 2023), equation (4), with
+    equal weights and a small constant in the denominator. Here that constant is proportional to the increments: clients
+    that pull in opposite directions leave a mean of pure rounding error, which no rate may amplify.
+
+    Examples
+    --------
+    >>> def increments(*vectors):
+    ...     return [Uplink({"increment": np.array(x)}, 1.0, 1, weight=0.5) for x in vectors]
+    >>> extrapolation(increments([4.0, 0.0], [0.0, 4.0]))
+    1.0
+    >>> round(extrapolation(increments([4.0, 1.0], [-4.0, 1.0])), 3)
+    8.5
+    """
+    mean, squares = np.zeros(uplinks[0].vectors["increment"].shape), 0.0
+    for up in uplinks:
+        vector = np.asarray(dense(up.vectors["increment"]), np.float64)
+        mean += up.weight * vector
+        squares += up.weight * float(vector @ vector)
+    size = float(mean @ mean) + _ROUNDING * squares
+    return max(1.0, squares / (2.0 * size)) if size > 0.0 else 1.0
+
+
+# --- certificates -----------------------------------------------------------------------------------------------------
+
+
+def certify(run: Run, w: Vector) -> Certificate:
+    """Return how far a point is from the optimum of the data of the clients that answer.
+
+    Parameters
+    ----------
+    run : Run
+        Of the strategy.
+    w : ndarray of float64, shape (d,)
+        The point.
+
+    Raises
+    ------
+    NoAnswerError
+        If no client answers, or the answers contradict each other, or are so large that nothing finite follows.
+    """
+    left: set[int | None] = set()
+    while True:
+        try:
+            found = settle(certificate(run.problem.psi, w), _Asking(run, w, left))
+        except _MissingError as error:
+            # A client whose answers are absurd voids no certificate of the others.
+            left |= error.nodes
+            log(WARNING, "The certificate of this round restarts: %s", error)
+            continue
+        except OverflowError as error:
+            raise NoAnswerError(f"the clients' answers are too large for numbers: {error}") from error
+        if not (math.isfinite(found.objective) and math.isfinite(found.value)):
+            raise NoAnswerError(f"objective={found.objective:g}, {found.kind}={found.value:g} of the clients' answers")
+        return found
+
+
+class _MissingError(NoAnswerError):
+    """Clients whose answer to a later question of a certificate does not count."""
+
+    def __init__(self, nodes: set[int | None]) -> None:
+        super().__init__(f"answers of {len(nodes)} clients do not count, so it is about the data of the others")
+        self.nodes = nodes
+
+
+class _Asking:
+    """Asks all clients the questions of a certificate, about the same data throughout."""
+
+    def __init__(self, run: Run, w: Vector, left: set[int | None]) -> None:
+        self._run, self._w, self._left = run, w, left
+        self._first: set[int | None] = set()
+
+    def __call__(self, request: Request) -> list[Answer]:
+        """Return the answers of the clients that have answered all questions so far."""
+        rows = self._run.left_out
+        before = len(rows)
+        answers = ask(self._run, request, self._w)
+        here = {answer.node_id for answer in answers} - self._left
+        self._first = self._first or here
+        if missing := self._first - here:
+            absurd = missing & {row.node_id for row in rows[before:] if row.reason != "no reply"}
+            if absurd and here:
+                raise _MissingError(absurd)
+            raise NoAnswerError(
+                f"{len(missing)} of the {len(self._first)} clients that answered the first question did not answer the "
+                "next one, so the answers are about different data"
+            )
+        # Clients that were silent at first would add data that the first answers do not cover.
+        same = [answer for answer in answers if answer.node_id in self._first]
+        total = math.fsum(answer.weight for answer in same)
+        return same if len(same) == len(answers) else [a._replace(weight=a.weight / total) for a in same]
+
+
+def certified(run: Run, w: Vector) -> dict[str, float]:
+    """Return the numbers of a certificate for a round's metrics; none, with a warning, if there is none.
+
+    Parameters
+    ----------
+    run : Run
+        Of the strategy.
+    w : ndarray of float64, shape (d,)
+        The point.
+
+    Returns
+    -------
+    dict of str to float
+        ``objective``, ``certificate`` (also under its own name, ``duality-gap`` or ``residual``), and of how many
+        clients' data, ``certificate-clients`` of ``certificate-of``. From the second time on also
+        ``support-stability``: of the entries that psi acts on and that are non-zero now or were last time, the fraction
+        that is non-zero both times; and, if psi is about singular values, ``rank-stability``: the smaller of the two
+        ranks over the larger one.
+    """
+    try:
+        found = certify(run, w)
+    except NoAnswerError as error:
+        log(WARNING, "There is no certificate of this round: %s.", error)
+        return {}
+    connected = len(run.nodes.ordered)
+    if found.clients < connected:
+        text = "The certificate of this round is about the data of %d of the %d clients: the others did not answer."
+        log(WARNING, "%s It ends no run.", text % (found.clients, connected))
+    numbers = {"objective": found.objective, "certificate": found.value, found.kind: found.value}
+    numbers |= {"certificate-clients": float(found.clients), "certificate-of": float(connected)}
+    before, run.certified = run.certified, w.copy()
+    return numbers | (_stability(run, before, w) if before.size else {})
+
+
+def _stability(run: Run, before: Vector, w: Vector) -> dict[str, float]:
+    """Return how much of the structure of a point was there in the point of before."""
+    psi, layout = run.problem.psi, run.problem.layout
+    then, now = structure(psi, layout, before), structure(psi, layout, w)
+    found = {}
+    if "density" in now:
+        here, there = ((point != 0.0) & layout.regularized_mask() for point in (w, before))
+        either = np.count_nonzero(here | there)
+        found["support-stability"] = np.count_nonzero(here & there) / either if either else 1.0
+    if "rank" in now:
+        less, more = sorted((now["rank"], then["rank"]))
+        found["rank-stability"] = less / more if more else 1.0
+    return found

@@ -1,0 +1,480 @@
+"""All that a reply must be to count: every check of what clients send, in three functions.
+
+:func:`collect` asks whose reply it is, :func:`check_form` and :func:`check_work` whether it can be, and
+:meth:`Bounds.objections` whether it is far from the others and from earlier rounds. The first reason counts; a
+reply with a reason is left out, logged and counted, and nothing else changes.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from logging import WARNING
+from typing import Any, NamedTuple
+
+import numpy as np
+from flwr.app import Message
+from numpy.typing import NDArray
+
+from flwr_fco.core.layout import Layout, all_finite, euclidean_norm
+from flwr_fco.core.logs import log, printable
+from flwr_fco.core.sparse import SparseVector
+from flwr_fco.errors import FOR_A_MODEL, FormError, ProtocolError, advice_on
+from flwr_fco.messages.arrays import NOT_FINITE
+from flwr_fco.messages.boxes import Inbox
+from flwr_fco.messages.protocol import Node, Uplink
+from flwr_fco.messages.records import is_number
+from flwr_fco.work import FirstOrder, Work
+
+#: Rows of the table of what was left out, and characters of a reason: clients choose parts of it.
+MOST_ROWS, _MOST_CHARACTERS = 100_000, 500
+#: Metrics of a reply, characters of a name, and numbers in lists: they go into every table.
+MOST_METRICS, LONGEST_NAME, MOST_NUMBERS = 1_000, 200, 100_000
+#: Replies of a round whose median is meaningful; how much wider bounds are while there are fewer, on lengths and on
+#: what depends on numbers of examples.
+_ENOUGH, _WIDER, _WIDER_WEIGHTS = 5, 1_000.0, 100.0
+#: How much more, and in steps of how different a size, a client with a training loop of its own may do.
+_OWN_LOOPS = 1_000.0
+#: How far a sum of step sizes may be from steps times rate, in the solvers of this package.
+_ROUNDING = 1e-9
+#: Sizes that depend on numbers of examples.
+_EXAMPLES, _WEIGHT = "number of examples", "weight times "
+#: Part of the reason where the other clients' sizes set the bound.
+TOO_LONG = "more than max_ratio="
+_FLOAT64 = np.dtype(np.float64)
+_EXCEPTION = re.compile(r"^[\w.]*(Error|Exception|Interrupt|Exit|Warning)\b.*")
+#: What Flower and Ray put around a client's exception.
+_WRAPPER = re.compile(r"^([\w.]*\.)?(ClientAppException|RayTaskError)\b|^Exception ClientAppException occurred")
+
+
+class LeftOut(NamedTuple):
+    """A reply that did not count: a row of the result's ``left_out``.
+
+    Parameters
+    ----------
+    round : int
+        Flower's round, from 1.
+    node_id : int
+        Of the node that was asked, or that replied without being asked.
+    partition_id : int or None
+        Its partition, if it is known.
+    reason : str
+        Why, with the value and what was expected.
+    kind : {"train", "evaluate", "question"}
+        What was asked.
+
+    Examples
+    --------
+    >>> LeftOut(3, 7, 2, "error 2: ValueError: no rows").kind
+    'train'
+    """
+
+    round: int
+    node_id: int
+    partition_id: int | None
+    reason: str
+    kind: str = "train"
+
+
+class Reply(NamedTuple):
+    """A reply that counts: who sent it, what was read, and the content of its message (the uplink without one)."""
+
+    node: Node
+    value: Any
+    content: Any
+
+
+class Round:
+    """An exchange: who was asked, and what was left out of the replies.
+
+    Parameters
+    ----------
+    number : int
+        Flower's round, from 1.
+    nodes : sequence of Node
+        Who is asked, in the order in which replies are summed.
+    table : list of LeftOut
+        Of the run.
+    kind : {"train", "evaluate", "question"}
+        What is asked.
+
+    Attributes
+    ----------
+    left_out, malformed : int
+        Number of replies of this round that did not count, and of those that no round could count.
+    foreign : set of int
+        Ids of nodes whose ClientApp knows nothing of this package.
+    """
+
+    def __init__(self, number: int, nodes: Sequence[Node], table: list[LeftOut], kind: str = "train") -> None:
+        self.number, self.kind, self.table, self.foreign = number, kind, table, set[int]()
+        self.nodes = {node.node_id: node for node in nodes}
+        self.left_out = self.malformed = 0
+        self.silent = set(self.nodes)
+        #: Whether clients are asked again before a reply is left out, and why their last one would be.
+        self.waits, self._reasons = False, dict[Node, tuple[str, bool]]()
+
+    def keep(self, asked: Container[int]) -> None:
+        """Note who is asked after all."""
+        self.nodes = {node_id: node for node_id, node in self.nodes.items() if node_id in asked}
+        self.silent = set(self.nodes)
+
+    def leave_out(self, node: Node, reason: str, *, malformed: bool = False, quiet: bool = False) -> None:
+        """Record, and log, that a reply does not count."""
+        if self.waits:
+            self._reasons[node] = reason, malformed
+            return
+        reason = printable(reason if len(reason) <= _MOST_CHARACTERS else f"{reason[:_MOST_CHARACTERS]} ...")
+        if not quiet:
+            log(WARNING, "round %s (%s): left out the reply of %s: %s", self.number, self.kind, node, reason)
+        self.left_out += 1
+        self.malformed += malformed
+        if len(self.table) == MOST_ROWS:
+            reason = f"there is more than fits into a table of {MOST_ROWS} rows; num-left-out counts on"
+        if len(self.table) <= MOST_ROWS:
+            self.table.append(LeftOut(self.number, *node, reason, self.kind))
+
+    def settle(self, good: Iterable[Node]) -> None:
+        """Leave out those who have given no good reply in any of the times that they were asked."""
+        self.waits = False
+        for node in self._reasons.keys() - set(good):
+            reason, malformed = self._reasons[node]
+            self.leave_out(node, reason, malformed=malformed)
+
+    def without(self, good: list[Reply], reasons: Mapping[int, str]) -> list[Reply]:
+        """Return the good replies but for some, by position, which are left out."""
+        for i, reason in sorted(reasons.items()):
+            self.leave_out(good[i].node, reason)
+        return [reply for i, reply in enumerate(good) if i not in reasons]
+
+    def leave_out_silent(self, good: Iterable[Node]) -> None:
+        """Record who has not replied at all."""
+        self.silent -= {node.node_id for node in good}
+        for node_id in [node_id for node_id in self.nodes if node_id in self.silent]:
+            self.leave_out(self.nodes[node_id], "no reply", quiet=True)
+
+
+# --- whose reply is it ------------------------------------------------------------------------------------------------
+
+
+def collect(current: Round, replies: Iterable[Message], read: Callable[[Node, Any], Any]) -> list[Reply]:
+    """Return the good replies in the order of who was asked; the others are left out.
+
+    Parameters
+    ----------
+    current : Round
+        Who was asked.
+    replies : iterable of Message
+        As they came; of an unopened inbox the replies themselves.
+    read : callable
+        ``(node, uplink or content)``: what was read of it; a :class:`ProtocolError` says why it does not count.
+    """
+    good: dict[int, Reply] = {}
+    if isinstance(replies, Inbox) and not replies.opened:
+        pairs: Iterable[tuple[Node, Any]] = replies.replies
+    else:
+        pairs = ((_sender(current, message), message) for message in replies)
+    for node, said in pairs:
+        current.silent.discard(node.node_id)
+        try:
+            content = _content(current, node, said, good) if isinstance(said, Message) else said
+            good[node.node_id] = Reply(node, read(node, content), content)
+        except ProtocolError as error:
+            current.leave_out(node, str(error), malformed=isinstance(error, FormError))
+    return [good[node_id] for node_id in current.nodes if node_id in good]
+
+
+def _sender(current: Round, message: Message) -> Node:
+    node_id = message.metadata.src_node_id
+    return current.nodes.get(node_id) or Node(node_id, None)
+
+
+def _content(current: Round, node: Node, message: Message, good: Mapping[int, Any]) -> Any:
+    if message.has_error():
+        reason = message.error.reason or ""
+        advice = advice_on(reason, foreign=node.node_id in current.foreign)
+        # A ClientApp that expects a model does so in every round.
+        kind = FormError if FOR_A_MODEL in advice else ProtocolError
+        raise kind(f"error {message.error.code}: {cause_of(reason)}{advice}")
+    if node.node_id not in current.nodes:
+        raise ProtocolError("this node was not asked")
+    if message.metadata.group_id != str(current.number):
+        group = message.metadata.group_id or "without a stamp"
+        raise ProtocolError(f"it answers round {group}, this is {current.number}")
+    if node.node_id in good:
+        raise ProtocolError("it answered twice; the first answer counts")
+    return message.content
+
+
+def cause_of(reason: str) -> str:
+    r"""Return the line of a client's error that names the exception: what a runtime puts around it is cut.
+
+    Examples
+    --------
+    >>> cause_of("<class 'ray.exceptions.RayTaskError'>: Traceback ...\n  File ...\nValueError: no rows\n")
+    'ValueError: no rows'
+    >>> cause_of("disk full"), cause_of("ValueError: no rows\n Traceback ...\nmine.ValueError: no rows")
+    ('disk full', 'ValueError: no rows')
+    """
+    lines = [line.strip() for line in reason.splitlines() if line.strip()]
+    named = [line for line in lines if _EXCEPTION.match(line)]
+    named = [line for line in named if not _WRAPPER.match(line)] or named
+    # A grid of this package begins with it; a traceback ends with it.
+    first = not named or named[0] == lines[0]
+    return (named or lines or ["no reason"])[0 if first else -1]
+
+
+# --- can it be --------------------------------------------------------------------------------------------------------
+
+
+def check_form(up: Uplink, shapes: Mapping[str, tuple[int, ...]], layout: Layout) -> dict[str, float]:
+    """Return the norms of a reply's vectors, which are those that the method sends, and finite.
+
+    Parameters
+    ----------
+    up : Uplink
+        As it was read.
+    shapes : mapping of str to tuple of int
+        Names and shapes of the vectors that a client sends.
+    layout : Layout
+        Of the model.
+
+    Raises
+    ------
+    ProtocolError
+        If it is not so.
+    """
+    if up.vectors.keys() != shapes.keys():
+        # Clients of this package say how many steps they have taken.
+        advice = f". {FOR_A_MODEL}" if up.steps is None or up.vectors.keys() == set(layout.names) else ""
+        raise FormError(f"the arrays are {sorted(up.vectors)}, expected {sorted(shapes)}{advice}")
+    norms = {}
+    for name, vector in up.vectors.items():
+        held = vector.values if isinstance(vector, SparseVector) else vector
+        if vector.shape != shapes[name] or held.dtype.name not in ("float64", "float32"):
+            what = f"array {name!r} is {held.dtype}{list(vector.shape)}"
+            raise FormError(f"{what}, expected float64 or float32{list(shapes[name])}")
+        # A finite norm has finite entries only: one pass for both.
+        norm = math.sqrt(np.vdot(held, held)) if held.dtype is _FLOAT64 else euclidean_norm(held)
+        if not math.isfinite(norm):
+            bad = int(held.size - np.isfinite(held).sum())
+            raise ProtocolError(f"array {name!r} holds {bad} {NOT_FINITE}" if bad else f"array {name!r} overflows")
+        norms[name] = norm
+    entries = {entry.name: entry for entry in layout.passed_through}
+    for name, value in up.pass_through.items():
+        entry = entries.get(name)
+        if entry is None or value.shape != entry.shape or value.dtype != np.dtype(entry.dtype):
+            what = f"array {name!r} is {value.dtype}{list(value.shape)}"
+            raise FormError(f"{what}, expected {(entry and f'{entry.dtype}{list(entry.shape)}') or 'none'}")
+        if value.dtype.kind == "f" and not all_finite(value):
+            raise ProtocolError(f"array {name!r} holds {NOT_FINITE}")
+    check_metrics(up.metrics)
+    return norms
+
+
+def check_metrics(metrics: Mapping[str, Any]) -> None:
+    """Raise a ProtocolError if a client reports something else than finite numbers, or lists of them, or too many."""
+    if len(metrics) > MOST_METRICS:
+        raise ProtocolError(f"it reports {len(metrics)} metrics, expected at most {MOST_METRICS}")
+    if (numbers := sum(len(value) for value in metrics.values() if type(value) is list)) > MOST_NUMBERS:
+        raise ProtocolError(f"it reports lists of {numbers} numbers, expected at most {MOST_NUMBERS}")
+    for name, value in metrics.items():
+        if not isinstance(name, str) or len(name) > LONGEST_NAME or not name.isprintable():
+            what = f"it reports a metric {name!r:.100}"
+            raise ProtocolError(f"{what}, expected a name of at most {LONGEST_NAME} printable characters")
+        if not all(map(is_number, value if isinstance(value, list) else [value])):
+            raise ProtocolError(f"the metric {name!r:.100} is {value!r:.100}, expected finite numbers")
+
+
+def check_work(up: Uplink, work: Work, rate: float, *, own_loops: bool, exact: bool) -> None:
+    """Raise a ProtocolError if a client says that it has done what the plan does not ask for.
+
+    Parameters
+    ----------
+    up : Uplink
+        Of the client.
+    work : Work
+        What it was asked for.
+    rate : float
+        The size of its steps; NaN for a method without rates, whose steps count 1.
+    own_loops : bool
+        Whether the client has a training loop of its own.
+    exact : bool
+        Whether each step has that size, as in this package's solvers.
+    """
+    if not is_number(up.steps) or up.steps != int(up.steps) or up.steps < 1:
+        raise ProtocolError(f"it reports {up.steps!r} local steps, expected a whole number >= 1")
+    if not isinstance(work, FirstOrder):
+        if up.steps > work.max_iterations:
+            raise ProtocolError(f"it reports {up.steps} local steps, the plan asks for {work.max_iterations}")
+        return
+    if not is_number(up.elapsed) or up.step_sizes <= 0.0:
+        raise ProtocolError(f"the metric 'elapsed' is {up.elapsed!r}, expected a finite number > 0")
+    most = max(1, work.num_draws(max(1, int(up.examples))))
+    advice = "" if own_loops else _LOOPS_ADVICE
+    if up.steps > most * (_OWN_LOOPS if own_loops else 1.0):
+        raise ProtocolError(f"it reports {up.steps} local steps, the plan asks for {most}{advice}")
+    expected = up.steps * (1.0 if math.isnan(rate) else rate)
+    factor = 1.0 + _ROUNDING if exact and not own_loops else _OWN_LOOPS
+    if not expected / factor <= up.step_sizes <= expected * factor:
+        what = f"it reports elapsed={up.elapsed:g} after {up.steps} steps of size {rate:g}"
+        raise ProtocolError(f"{what}{advice}")
+
+
+_LOOPS_ADVICE = (
+    "; if the clients train with flwr_fco.torch.local_training, give the strategy bounds=Bounds(own_loops=True)"
+)
+
+
+def check_examples(examples: Any, most: float) -> float:
+    """Return a client's number of examples, or its weight under another key.
+
+    Raises
+    ------
+    ProtocolError
+        If it is no number from 0 to `most`.
+    """
+    if not is_number(examples) or not 0.0 <= examples <= most:
+        what = f"it reports {examples!r:.50} examples"
+        kind = FormError if examples is None or examples != examples else ProtocolError
+        raise kind(f"{what}; expected a number from 0 to max_examples={most:g}")
+    return float(examples)
+
+
+# --- is it far from the others ----------------------------------------------------------------------------------------
+
+
+class Bounds:
+    """What is usual: for each number by which replies are compared, the largest median of the rounds so far.
+
+    A reply's influence is its weight times the length of its vector, per unit of elapsed. It may be `ratio` times the
+    larger of the round's lower median, which one liar of four cannot move, and what was usual before: near the optimum
+    a median is small, and an unlucky client is not a liar. A median counts as at most `ratio` times what was usual, so
+    that a round of absurd replies does not make them so. In a first round with few replies bounds are wider; those that
+    depend on numbers of examples, which differ for good among sites, while a run has never had more.
+
+    Parameters
+    ----------
+    ratio, norm : float or None
+        Largest multiple, and largest norm of a vector whatever the others send; None for no bound.
+    """
+
+    saved = ("usual", "many")
+
+    def __init__(self, ratio: float | None, norm: float | None) -> None:
+        self.ratio, self.norm, self.many = ratio, norm, False
+        self.usual: dict[str, float] = {}
+
+    def objections(
+        self,
+        ups: Sequence[Uplink],
+        passed: Mapping[str, NDArray[Any]],
+        *,
+        weighed: bool,
+        lengths: bool = True,
+    ) -> dict[int, str]:
+        """Return why replies do not count, by position.
+
+        Parameters
+        ----------
+        ups : sequence of Uplink
+            With the norms of their vectors.
+        passed : mapping of str to ndarray
+            The arrays that pass through, as they were sent.
+        weighed : bool
+            Whether a client's weight is what it reports.
+        lengths : bool, default True
+            Whether the lengths of vectors are compared.
+        """
+        reasons: dict[int, str] = {}
+        self.many = self.many or len(ups) >= _ENOUGH
+        shares = [up.examples if weighed else 1.0 for up in ups]
+        times = [up.elapsed or 1.0 for up in ups]
+        sizes: dict[str, list[float]] = {_EXAMPLES: [up.examples for up in ups]}
+        for name in ups[0].vectors if ups and lengths else ():
+            norms = [up.norms[name] for up in ups]
+            each = [norm / time for norm, time in zip(norms, times, strict=True)]
+            sizes[f"{name} per unit of elapsed"] = each
+            if weighed:
+                sizes[f"{_WEIGHT}{name} per unit of elapsed"] = [a * b for a, b in zip(each, shares, strict=True)]
+            for i, norm in enumerate(norms):
+                if self.norm is not None and norm > self.norm:
+                    reasons[i] = f"the norm of its {name} is {norm:.3g}, more than max_increment_norm={self.norm:g}"
+        for name, old in passed.items():
+            moved = (up.pass_through.get(name, old).astype(np.float64) - old for up in ups)
+            sizes[f"change of {name}"] = [float(np.linalg.norm(change)) for change in moved]
+        for name in dict.fromkeys(name for up in ups for name in up.metrics):
+            sizes[f"metric {name}"] = [_magnitude(up.metrics.get(name, 0.0)) for up in ups]
+        for name, values in sizes.items() if self.ratio is not None else ():
+            for i, reason in self._far(name, values).items():
+                reasons.setdefault(i, reason)
+        return reasons
+
+    def _far(self, name: str, values: list[float]) -> dict[int, str]:
+        if not values or self.ratio is None:
+            return {}
+        before, median = self.usual.get(name, 0.0), sorted(values)[(len(values) - 1) // 2]
+        usual = min(max(median, before), self.ratio * before) if before else median
+        enough, wider = before or len(values) >= _ENOUGH, _WIDER
+        if name.startswith((_EXAMPLES, _WEIGHT)):
+            enough, wider = self.many, _WIDER_WEIGHTS
+        most = self.ratio * usual * (1.0 if enough else wider)
+        if 0.0 < median <= most:
+            self.usual[name] = usual
+        if not 0.0 < most < math.inf or max(values) <= most:
+            return {}
+        text = f"{TOO_LONG}{self.ratio:g} times {usual:.3g}, the clients' median or an earlier round's"
+        return {i: f"its {name} is {value:.3g}, {text}" for i, value in enumerate(values) if not value <= most}
+
+
+def _magnitude(value: Any) -> float:
+    numbers = value if isinstance(value, list) else [value]
+    return float(max([1.0, *(abs(one) for one in numbers if is_number(one))]))
+
+
+# --- means ------------------------------------------------------------------------------------------------------------
+
+
+def weights_of(examples: Sequence[float], uniform: bool) -> list[float]:
+    """Return weights p_m that sum to 1; none if all of them are 0.
+
+    Examples
+    --------
+    >>> weights_of([30.0, 10.0], uniform=False), weights_of([0.0], uniform=False)
+    ([0.75, 0.25], [])
+    """
+    total = math.fsum(examples)
+    if uniform and examples:
+        return [1.0 / len(examples)] * len(examples)
+    return [number / total for number in examples] if total > 0.0 else []
+
+
+def average_metrics(reports: Sequence[Mapping[str, Any]], weights: Sequence[float], centre: Any) -> dict[str, Any]:
+    """Return the weighted means of what more than half of the clients report, in the same form.
+
+    Parameters
+    ----------
+    reports : sequence of mapping of str to number or list
+        One for each client.
+    weights : sequence of float
+        Sum to 1.
+    centre : callable
+        ``(values, weights) -> float``: the mean, or the strategy's robust centre.
+    """
+    means: dict[str, Any] = {}
+    for name in dict.fromkeys(name for report in reports for name in report):
+        pairs = [(report[name], share) for report, share in zip(reports, weights, strict=True) if name in report]
+        form = type(pairs[0][0]) is list and len(pairs[0][0])
+        pairs = [(v, share) for v, share in pairs if (type(v) is list and len(v)) == form]
+        part = math.fsum(share for _, share in pairs)
+        if 2 * len(pairs) <= len(reports) or part <= 0.0:
+            continue
+        first, shares = pairs[0][0], [share / part for _, share in pairs]
+        if all(value == first for value, _ in pairs):
+            means[name] = first
+        elif form is False:
+            means[name] = centre([value for value, _ in pairs], shares)
+        else:
+            means[name] = [centre([value[k] for value, _ in pairs], shares) for k in range(form)]
+    return means

@@ -1,0 +1,534 @@
+"""The rounds of a run: ``start``, with callbacks, files, and the result so far whatever ends it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from logging import INFO
+from typing import Any, Protocol
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
+
+from flwr_fco.core.layout import all_finite
+from flwr_fco.core.logs import log
+from flwr_fco.core.validation import short, takes
+from flwr_fco.errors import ConfigurationError, FlwrFcoError, NothingTrainedError, RunInterrupted
+from flwr_fco.messages.arrays import OTHER_NAMES
+from flwr_fco.messages.boxes import Outbox
+from flwr_fco.results import Number, Result, numbers_of
+from flwr_fco.strategies import checkpoint
+from flwr_fco.strategies.ledger import Member
+from flwr_fco.strategies.replies import LeftOut
+from flwr_fco.strategies.run import Run
+
+_METHODS = ("on_run_begin", "on_round_begin", "on_round_end", "on_save_point", "on_run_end")
+#: Return value of ``on_round_end``: nothing, whether to stop, or a pair of that and metrics to add to the round's.
+Answer = tuple[bool, Mapping[str, Number]] | bool | None
+
+
+class RoundHooks(Protocol):
+    """An object that a run calls after each round: see :class:`flwr_fco.callbacks.Callback`."""
+
+    def on_round_end(self, server_round: int, arrays: ArrayRecord, metrics: Mapping[str, Number]) -> Answer:
+        """Return whether to stop, and metrics to add."""
+
+
+class Callbacks:
+    """The callbacks of a run.
+
+    Parameters
+    ----------
+    callbacks : sequence of callable or callback
+        The user's.
+
+    Raises
+    ------
+    ConfigurationError
+        If one is neither a function of three arguments nor has a callback's methods.
+
+    Examples
+    --------
+    >>> Callbacks([lambda number, arrays, metrics: number == 3]).end_round(3, ArrayRecord(), None, {})
+    (True, {})
+    """
+
+    def __init__(self, callbacks: Sequence[Any]) -> None:
+        if not isinstance(callbacks, Iterable):
+            raise ConfigurationError(f"callbacks is a {type(callbacks).__name__}; expected a list, such as [callback]")
+        self._all = tuple(callbacks)
+        self.want_numbers = any(map(_is_object, self._all))
+        for callback in self._all:
+            if isinstance(callback, type) or not (_is_object(callback) or callable(callback)):
+                raise ConfigurationError(
+                    f"callback {callback!r}: expected a function (round, arrays, metrics), or an object with "
+                    "on_round_end(round, arrays, metrics) such as those of flwr_fco.callbacks"
+                )
+            if not _is_object(callback) and not takes(callback, 3):
+                what = f"callback {callback!r} does not take three arguments"
+                raise ConfigurationError(f"{what}; expected a function (round, arrays, metrics)")
+
+    def call(self, method: str, *arguments: Any) -> None:
+        """Call a method on all callbacks that have it."""
+        for callback in self._all:
+            if hasattr(callback, method):
+                getattr(callback, method)(*arguments)
+
+    def end_round(
+        self, number: int, arrays: ArrayRecord, metrics: MetricRecord | None, numbers: Mapping[str, Number]
+    ) -> tuple[bool, dict[str, Number]]:
+        """Call all callbacks after a round; return whether one wants to stop, and the metrics that they add.
+
+        Parameters
+        ----------
+        number : int
+            Flower's round, from 1.
+        arrays : ArrayRecord
+            The model.
+        metrics : MetricRecord or None
+            Of training, for functions.
+        numbers : mapping of str to number
+            All of the round's, for objects, which also get what earlier ones have added.
+        """
+        stop, added = False, dict[str, Number]()
+        for callback in self._all:
+            if not _is_object(callback):
+                stop = _read(callback, callback(number, arrays, metrics), adds=False)[0] or stop
+            elif hasattr(callback, "on_round_end"):
+                answer = callback.on_round_end(number, arrays, {**numbers, **added})
+                wants, more = _read(callback, answer, adds=True)
+                stop = wants or stop
+                added |= {name: _plain(value) for name, value in more.items()}
+        return stop, added
+
+    def saves_to(self, path: str | os.PathLike[str]) -> bool:
+        """Return whether a callback saves the run to a path."""
+        savers = [each for each in self._all if hasattr(each, "on_save_point") and hasattr(each, "path")]
+        return os.path.realpath(path) in [os.path.realpath(each.path) for each in savers]
+
+    def savers(self) -> dict[str, Any]:
+        """Return the callbacks with a state to save, by class name and index."""
+        found: dict[str, Any] = {}
+        for callback in self._all:
+            if hasattr(callback, "to_arrays") and hasattr(callback, "from_arrays"):
+                name = type(callback).__name__
+                found[f"{name}-{sum(type(other).__name__ == name for other in found.values())}"] = callback
+        return found
+
+
+def _plain(value: Any) -> Any:
+    """Return a number of NumPy's, such as a float32 model's norm, as Python's: JSON accepts only these."""
+    return (
+        value.item() if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and not value.ndim) else value
+    )
+
+
+def _is_object(callback: Any) -> bool:
+    return any(hasattr(callback, method) for method in _METHODS)
+
+
+def _read(callback: Any, answer: Any, *, adds: bool) -> tuple[bool, Mapping[str, Any]]:
+    """Return whether an answer ends the run, and the metrics that it adds; other truthy values than True are errors."""
+    wants, more = answer if adds and isinstance(answer, tuple) and len(answer) == 2 else (answer, {})
+    if hasattr(wants, "item"):
+        # The result of a NumPy or PyTorch comparison; with more than one element there is no item.
+        with suppress(TypeError, ValueError, RuntimeError):
+            wants = wants.item()
+    says = wants is None or isinstance(wants, bool)
+    if not says or not isinstance(more, Mapping):
+        expected = "True, False or None" + (", or that and a mapping of numbers" if adds else "")
+        what = f"callback {callback!r} returned a {type(answer if says else wants).__name__}"
+        raise ConfigurationError(f"{what}; expected {expected}: where it says True, the run ends")
+    return bool(wants), more
+
+
+# --- the rounds -------------------------------------------------------------------------------------------------------
+
+
+def run_rounds(
+    strategy: Any,
+    run: Run,
+    callbacks: Callbacks,
+    num_rounds: int,
+    train_config: ConfigRecord,
+    evaluate_config: ConfigRecord,
+    evaluate_fn: Callable[[int, ArrayRecord], Any] | None,
+    resume: str | os.PathLike[str] | None,
+) -> Result:
+    """Do the rounds of a run that has begun; the arguments are those of :meth:`CompositeStrategy.start`."""
+    began, name = time.monotonic(), type(strategy).__name__
+    result, saved = run.result, Saved(strategy, run, callbacks)
+    assert result is not None
+    strategy._saved = saved
+    if resume is not None:
+        saved.load(resume, num_rounds)
+        result.arrays = run.primal_arrays()
+    log(INFO, "Starting %s strategy:", name)
+    log(INFO, "\t├── Number of rounds: %d", num_rounds)
+    strategy.summary()
+    number, settled = run.number, None
+    try:
+        callbacks.call("on_run_begin", strategy, num_rounds)
+        saved.load_callbacks()
+        if resume is None:
+            _score(result, 0, evaluate_fn)
+            callbacks.call("on_save_point", 0, False)
+        first = run.number if saved.unfinished else run.number + 1
+        for number in () if saved.stopped else range(first, num_rounds + 1):
+            log(INFO, "[ROUND %s/%s]", number, num_rounds)
+            # Of a private round that was released before the run was killed, the rest is to be done.
+            if not saved.unfinished:
+                callbacks.call("on_round_begin", number, result.arrays)
+                _train(strategy, run, number, train_config, callbacks)
+            if run.privacy is not None:
+                # Before anything about the round is published: it must never be released again with other noise.
+                saved.unfinished = True
+                callbacks.call("on_save_point", number, False)
+            given = number, result.arrays, evaluate_config, run.grid
+            messages = _messages(strategy.configure_evaluate(*given), f"{name}.configure_evaluate", run)
+            if len(messages):
+                replies = run.grid.send_and_receive(messages, timeout=run.timeout)
+                metrics = _metrics(strategy.aggregate_evaluate(number, replies), f"{name}.aggregate_evaluate")
+                _keep(result.evaluate_metrics_clientapp, number, metrics)
+            _score(result, number, evaluate_fn)
+            stop = _end_round(run, callbacks, number)
+            ended = "a callback ended it" if stop else run.finished()
+            saved.stopped, saved.unfinished = bool(ended), False
+            callbacks.call("on_save_point", number, bool(ended) or number == num_rounds)
+            settled = run.state
+            if ended:
+                log(INFO, "The run is over after round %s: %s", number, ended)
+                break
+    except KeyboardInterrupt:
+        done = max(result.train_metrics_clientapp, default=0)
+        _save_between(run, callbacks, settled)
+        raise RunInterrupted(f"interrupted after {done} of {num_rounds} rounds", result) from None
+    except BaseException as error:
+        done = max(result.train_metrics_clientapp, default=0)
+        error.add_note(f"The result of the {done} rounds before is the strategy's `result`.")
+        _save_between(run, callbacks, settled)
+        raise
+    finally:
+        callbacks.call("on_run_end", result)
+    log(INFO, "Strategy execution finished in %.2fs", time.monotonic() - began)
+    if result.train_metrics_clientapp and run.state.round == 0 and not strategy._watch.over:
+        raise NothingTrainedError(_why_nothing(run, result), result)
+    for line in str(result).splitlines():
+        log(INFO, "\t%s", line)
+    return result
+
+
+def _train(strategy: Any, run: Run, number: int, config: ConfigRecord, callbacks: Callbacks) -> None:
+    """Train the model in a round."""
+    name, result = type(strategy).__name__, run.result
+    assert result is not None
+    found = strategy.configure_train(number, result.arrays, config, run.grid)
+    messages = _messages(found, f"{name}.configure_train", run)
+    replies = run.grid.send_and_receive(messages, timeout=run.timeout) if len(messages) else []
+    arrays, metrics = None, None
+    if len(messages) or run.current.number == number:
+        try:
+            arrays, metrics = _pair(strategy.aggregate_train(number, replies), name)
+        except BaseException:
+            if run.privacy is not None and run.number == number:
+                # An error holds the model too, and must not be all that remains of the round.
+                callbacks.call("on_save_point", number, False)
+            raise
+    if arrays is not None and not run.closed:
+        raise ConfigurationError(_WITHOUT_SUPER.format(name=name))
+    result.arrays = result.arrays if arrays is None else arrays
+    _keep(result.train_metrics_clientapp, number, metrics)
+
+
+def _save_between(run: Run, callbacks: Callbacks, settled: Any) -> None:
+    """Save a run that an error ends between two rounds; a private one is saved with each round that it releases."""
+    if settled is not None and run.state is settled and run.privacy is None:
+        callbacks.call("on_save_point", run.number, True)
+
+
+_WITHOUT_SUPER = (
+    "{name}.aggregate_train returned a model without calling super().aggregate_train, which takes the method's step. "
+    "Call it with the replies as you have changed them, or make a method of your own: a subclass of an Algorithm with "
+    "`aggregate(self, problem, state, replies)` (docs/tutorials/own-strategy.md)"
+)
+
+
+def _messages(answer: Any, who: str, run: Run) -> Sequence[Message]:
+    """Return the messages of a hook, as a subclass has changed them: who is left out is not missed."""
+    if isinstance(answer, Outbox):
+        return answer
+    hook = who.partition(".")[2]
+    advice = f"expected messages: end it with `return super().{hook}(server_round, arrays, config, grid)`"
+    if answer is None or isinstance(answer, str | Mapping) or not isinstance(answer, Iterable):
+        raise ConfigurationError(f"{who} returned {short(answer)}; {advice}")
+    messages = list(answer)
+    for each in messages:
+        if not isinstance(each, Message):
+            raise ConfigurationError(f"{who} returned {short(each)} among its messages; {advice}")
+    if messages and run.half.reads != "everyone":
+        run.current.keep({each.metadata.dst_node_id for each in messages})
+    return messages
+
+
+def _pair(answer: Any, name: str) -> tuple[ArrayRecord | None, MetricRecord | None]:
+    """Return what a hook of a subclass made of ``aggregate_train``."""
+    if not isinstance(answer, tuple) or len(answer) != 2:
+        what = f"{name}.aggregate_train returned a {type(answer).__name__}"
+        raise ConfigurationError(f"{what}; expected (arrays, metrics), as super().aggregate_train returns them")
+    arrays, metrics = answer
+    if not isinstance(arrays, ArrayRecord | None):
+        what = f"{name}.aggregate_train returned a {type(arrays).__name__} for the arrays"
+        raise ConfigurationError(f"{what}; expected an ArrayRecord, or None for those of before")
+    return arrays, _metrics(metrics, f"{name}.aggregate_train")
+
+
+def _metrics(found: Any, who: str) -> MetricRecord | None:
+    if found is None or isinstance(found, MetricRecord):
+        return found
+    if not isinstance(found, Mapping):
+        raise ConfigurationError(f"{who} returned a {type(found).__name__}; expected a MetricRecord, or None")
+    try:
+        return MetricRecord({name: _plain(value) for name, value in found.items()})
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"{who} returned metrics that are no numbers: {error}") from error
+
+
+def _keep(history: dict[int, MetricRecord], number: int, metrics: MetricRecord | None) -> None:
+    if metrics is not None:
+        log(INFO, "\t└──> %s", metrics)
+        history[number] = metrics
+
+
+def _score(result: Result, number: int, evaluate_fn: Callable[[int, ArrayRecord], Any] | None) -> None:
+    """Evaluate a round's model on the server."""
+    if evaluate_fn is not None:
+        scores = _metrics(evaluate_fn(number, result.arrays), f"evaluate_fn after round {number}")
+        _keep(result.evaluate_metrics_serverapp, number, scores)
+
+
+def _end_round(run: Run, callbacks: Callbacks, number: int) -> bool:
+    """Call the callbacks after a round; return whether one of them ends the run."""
+    result, numbers = run.result, dict[str, Number]()
+    assert result is not None
+    for prefix, history in histories(result).items() if callbacks.want_numbers else ():
+        numbers |= numbers_of(prefix, history.get(number, {}))
+    stop, added = callbacks.end_round(number, result.arrays, result.train_metrics_clientapp.get(number), numbers)
+    if added:
+        result.callback_metrics[number] = added
+    return stop
+
+
+def histories(result: Result) -> dict[str, dict[int, Any]]:
+    """Return a result's metrics by round, under the prefixes of :meth:`Result.rows`."""
+    return {
+        "train": result.train_metrics_clientapp,
+        "evaluate": result.evaluate_metrics_clientapp,
+        "server": result.evaluate_metrics_serverapp,
+    }
+
+
+def _why_nothing(run: Run, result: Result) -> str:
+    """Return why no round counted, most frequent reasons first."""
+    text = f"{type(run.options).__name__}: no round counted, so the model is still the initial one: "
+    reasons = Counter(row.reason[:400] for row in result.left_out if row.kind == "train")
+    if not reasons:
+        last: Mapping[str, Any] = result.train_metrics_clientapp[max(result.train_metrics_clientapp)]
+        replies = int(last.get("num-replies", 0))
+        if replies >= run.options.participation.min_replies and not run.overflowed:
+            return f"{text}{replies} good replies in the last one, whose weights are all 0"
+        return f"{text}{replies} good replies in the last one; lower min_replies or wait for more clients"
+    whys = "; ".join(f"{count} replies: {reason}" for reason, count in reasons.most_common(3))
+    more = len(reasons) - 3
+    advice = " Give `start` the arrays that the clients return." if all(OTHER_NAMES in why for why in reasons) else ""
+    others = f"; and {more} other reasons" if more > 0 else ""
+    return f"{text}{whys}{others}. All are in the error's `result.left_out`.{advice}"
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+class Saved:
+    """A run as a file: its parts, the metrics so far, the callbacks, and in one process the clients' contexts.
+
+    Parameters
+    ----------
+    strategy : CompositeStrategy
+        Of the run.
+    run : Run
+        The run.
+    callbacks : Callbacks
+        Of the run.
+
+    Attributes
+    ----------
+    stopped : bool
+        Whether the run is over after its last round.
+    unfinished : bool
+        Whether the last round has been trained, and not yet evaluated.
+    """
+
+    def __init__(self, strategy: Any, run: Run, callbacks: Callbacks) -> None:
+        self._strategy, self._run, self._callbacks = strategy, run, callbacks
+        self.stopped = self.unfinished = False
+        self._of_callbacks: Mapping[str, Any] = {}
+
+    @property
+    def private(self) -> bool:
+        """Whether no round may be released again, with other noise."""
+        return self._run.privacy is not None
+
+    @property
+    def _about(self) -> str:
+        plan = self._run.problem.plan
+        return checkpoint.about(self._strategy, f"{plan.solver} {self._run.given.layout!r}")
+
+    @property
+    def _parts(self) -> dict[str, Any]:
+        return {**self._run.parts, "watch": self._strategy._watch}
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the file.
+
+        Parameters
+        ----------
+        path : path-like
+            Ends in ``.npz``.
+
+        Raises
+        ------
+        OSError
+            If it cannot be written.
+        """
+        run, result = self._run, self._run.result or Result()
+        tree = {
+            "parts": checkpoint.moment(self._parts),
+            "good": {name: array.numpy() for name, array in self._strategy._watch.good.items()},
+            "histories": {n: {k: dict(m) for k, m in history.items()} for n, history in histories(result).items()},
+            "added": result.callback_metrics,
+            "left out": run.left_out,
+            "callbacks": {name: dict(each.to_arrays()) for name, each in self._callbacks.savers().items()},
+            "num nodes": getattr(run.grid, "num_nodes", None),
+            "nodes": run.grid.states() if hasattr(run.grid, "states") else {},
+            "num rounds": run.num_rounds,
+            "stopped": self.stopped,
+            "unfinished": self.unfinished,
+        }
+        checkpoint.save(path, self._about, tree, secret=run.privacy is not None)
+
+    def read(self, path: str | os.PathLike[str]) -> Any:
+        """Return the tree of a file of this strategy and model.
+
+        Raises
+        ------
+        ConfigurationError
+            If it is none.
+        """
+        return checkpoint.load(path, self._about)
+
+    def load(self, path: str | os.PathLike[str], num_rounds: int) -> None:
+        """Go on from a file.
+
+        Parameters
+        ----------
+        path : path-like
+            Of :meth:`save`.
+        num_rounds : int
+            The total, with the rounds before the run was stopped.
+
+        Raises
+        ------
+        ConfigurationError
+            If it is no file of this strategy and model, or of other nodes, or the rest of the run depends on a number
+            of rounds that is not its own.
+        """
+        run, tree = self._run, self.read(path)
+        density = run.options._density
+        before = tree["num rounds"]
+        if density is not None and density.rounds is None and before != num_rounds:
+            raise ConfigurationError(
+                f"num_rounds={num_rounds}, and {path} is of a run of {before}: how fast its density falls depends on "
+                f"that number. Resume with {before}, or say it from the start: density=Density({density.share}, "
+                f"rounds={max(1, -(-3 * (before or 4) // 4))})"
+            )
+        private = tree["parts"].get("privacy")
+        if private is not None and 0 < private["rounds"] < num_rounds:
+            what = f"the privacy of the run in {path} is accounted for {private['rounds']} rounds"
+            raise ConfigurationError(f"{what}, and this run is to have {num_rounds}; resume it with as many at most")
+        if tree["parts"]["run"]["number"] > num_rounds:
+            what = f"num_rounds={num_rounds}, but {path} is of round {tree['parts']['run']['number']}"
+            raise ConfigurationError(f"{what}; num_rounds is the total, with the rounds before the run was stopped")
+        there, here = tree["num nodes"], getattr(run.grid, "num_nodes", None)
+        if None not in (there, here) and there != here:
+            what = f"{path} is of a run of {there} nodes, and there are {here}"
+            raise ConfigurationError(f"{what}: resume with the nodes that the run had")
+        if run.privacy is not None and not self._callbacks.saves_to(path):
+            raise ConfigurationError(
+                f"{path} is of a private run, which goes on only where it saves itself, or its next rounds could be "
+                f"released again, with other noise: add Checkpoint({os.fspath(path)!r}) to callbacks"
+            )
+        try:
+            self._restore(tree)
+        except FlwrFcoError:
+            raise
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+            raise ConfigurationError(f"{path} is damaged: {error!r:.300}; take an earlier copy") from error
+
+    def _restore(self, tree: Mapping[str, Any]) -> None:
+        run, parts, result = self._run, tree["parts"], self._run.result
+        state = type(run.state)(*parts["run"]["state"])
+        if run.graph is None:
+            checkpoint.check_alike(tuple(state), tuple(run.state), "the state")
+        parts["run"]["state"] = state
+        if run.roll is not None:
+            members = {key: Member(*member) for key, member in parts["ledger"]["members"].items()}
+            for key, member in members.items():
+                if member.examples is not None and not 0.0 <= member.examples < np.inf:
+                    raise ValueError(f"the weight of {key} is {member.examples!r}")
+                for name, vector in (member.memory or {}).items():
+                    fits = vector.shape == (run.roll.size,) and name in run.roll.names
+                    if not fits or not all_finite(getattr(vector, "values", vector)):
+                        raise ValueError(f"the memory {name!r} of {key} is no finite vector of {run.roll.size} numbers")
+            parts["ledger"]["members"] = members
+        checkpoint.go_back(self._parts, parts)
+        if run.graph is not None and run.graph.rows:
+            run.graph.topology = run.graph.of_size(len(run.graph.rows))
+        watch = self._strategy._watch
+        watch.good = ArrayRecord({name: Array(value) for name, value in tree["good"].items()})
+        given = run.given
+        if run.untrained is not None:
+            given = given._replace(layout=run.untrained.without(given.layout))
+        run.adopt(run.method.setting(given, run.state))
+        run.show(run.seen(run.problem, run.state) if run.state.round else run.point, run.passed)
+        run.left_out.extend(LeftOut(*row) for row in tree["left out"])
+        if result is not None:
+            for name, history in histories(result).items():
+                history.update({number: MetricRecord(dict(row)) for number, row in tree["histories"][name].items()})
+            result.callback_metrics.update(tree["added"])
+        if tree["nodes"]:
+            run.grid.restore(tree["nodes"])
+        self.stopped, self.unfinished = bool(tree["stopped"]), bool(tree["unfinished"])
+        self._of_callbacks = tree["callbacks"]
+
+    def load_callbacks(self) -> None:
+        """Restore the callbacks' states, after they have been told that the run begins.
+
+        Raises
+        ------
+        ConfigurationError
+            If they are other callbacks' states.
+        """
+        for name, callback in self._callbacks.savers().items():
+            if name not in self._of_callbacks:
+                continue
+            try:
+                callback.from_arrays(self._of_callbacks[name])
+            except FlwrFcoError:
+                raise
+            except (LookupError, AttributeError, TypeError, ValueError, ArithmeticError) as error:
+                raise ConfigurationError(
+                    f"the saved states of the callbacks are not those of this run's: {error!r}. Resume with the "
+                    "callbacks that the run had, or take an earlier copy"
+                ) from error

@@ -1,0 +1,341 @@
+"""A run behind a strategy: its method, the plan, and all that changes from round to round."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, cast
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord
+from numpy.typing import NDArray
+
+from flwr_fco.algorithms.contract import Algorithm, Change, Problem, Setting
+from flwr_fco.algorithms.contract.choices import Trimmed
+from flwr_fco.algorithms.contract.graph import Graph
+from flwr_fco.algorithms.contract.replies import Mean
+from flwr_fco.core.layout import Vector
+from flwr_fco.core.validation import short
+from flwr_fco.errors import ConfigurationError, ProtocolError
+from flwr_fco.messages.arrays import layout_of, model_record, model_vector
+from flwr_fco.messages.protocol import Node, Plan
+from flwr_fco.results import Result
+from flwr_fco.strategies import replies
+from flwr_fco.strategies.ledger import Ledger
+from flwr_fco.strategies.nodes import Nodes
+from flwr_fco.strategies.options import AUTOMATIC, Options
+from flwr_fco.strategies.output import Momentum, PointAverage
+from flwr_fco.strategies.private import PrivateMean
+from flwr_fco.strategies.tables import Tables
+from flwr_fco.strategies.unmodified import Untrained
+from flwr_fco.work import Work
+
+
+class Run:
+    """What belongs to one run of a strategy.
+
+    Parameters
+    ----------
+    options : Options
+        The strategy.
+    arrays : ArrayRecord
+        The start point, under the user's names.
+    num_rounds : int or None
+        That ``start`` was called with.
+
+    Attributes
+    ----------
+    method : Algorithm
+        Both halves of the method, with the strategy's options.
+    state : NamedTuple
+        The server's state: float64 arrays and numbers.
+    problem : Problem
+        Of the current round: plan, layout, psi, h, rates.
+    nodes : Nodes
+        The connected nodes.
+    ledger : Ledger or None
+        The clients' memories, of a method whose clients remember something.
+    roll : Ledger or None
+        Who must answer, and has not: the ledger, or one without memories of a method that needs everyone.
+    graph : Graph or None
+        The communication graph.
+    tables : Tables
+        What the clients say of their tables before anything else is asked of them.
+    privacy : PrivateMean or None
+        What stands for a round's replies.
+    current : Round
+        Whom the last exchange has asked.
+    number : int
+        The last round that is done.
+    chosen, reasons : dict
+        Values of the options that are ``"auto"``, and why.
+    left_out : list of LeftOut
+        The replies that did not count.
+    arrays : ArrayRecord
+        The model that the user sees.
+    """
+
+    saved = ("state", "passed", "number", "chosen", "certified", "places", "missed")
+
+    def __init__(self, options: Options, arrays: ArrayRecord, num_rounds: int | None) -> None:
+        self.options, self.num_rounds, self.initial = options, num_rounds, arrays
+        self.method: Algorithm = options._method()
+        self.half = type(self.method)
+        self.tables = options.tables or Tables()
+        self.grid: Any = None
+        self.config, self.timeout = ConfigRecord(), 3600.0
+        self.nodes = Nodes(options.seed, options.participation.node_timeout, not options._unmodified)
+        self.needed = options.min_available_nodes
+        self.left_out: list[replies.LeftOut] = []
+        self.current, self.number, self.closed = replies.Round(0, [], self.left_out), 0, True
+        self.chosen: dict[str, float] = {}
+        #: Rounds in a row without a good reply of a client, of a method that needs everyone.
+        self.missed: dict[tuple[int, int], int] = {}
+        self.reasons: dict[str, str] = {}
+        #: The point of the last certificate; empty before the first one.
+        self.certified: Vector = np.zeros(0)
+        self.result: Result | None = None
+        self.rates = options._rates()
+        rule, normalize = options.aggregation, bool(getattr(options, "normalize_local_work", True))
+        self.mean = Mean(normalize, "trimmed", rule.share) if isinstance(rule, Trimmed) else Mean(normalize, rule)
+        beta = getattr(options, "server_momentum", 0.0)
+        self.momentum = Momentum(beta, self.mean) if beta else None
+        privacy = getattr(options, "privacy", None)
+        self.privacy = None if privacy is None else PrivateMean(privacy, options)
+        # Of a private round no reply says whether another one counts.
+        ratio = None if privacy is not None else options.bounds.max_ratio
+        self.bounds = replies.Bounds(ratio, options.bounds.max_increment_norm)
+        self.average = PointAverage(options.output)
+        self.untrained = Untrained() if options._unmodified else None
+        mixing = getattr(options, "mixing", None)
+        self.graph = None if mixing is None else Graph(mixing)
+        try:
+            layout = layout_of(arrays, options.arrays.apply_to, options.arrays.pass_through)
+            primal, self.passed = model_vector(layout, arrays)
+        except ValueError as error:
+            raise ConfigurationError(f"these initial arrays cannot be trained: {error}") from error
+        self.ledger = None
+        if self.half.memory:
+            max_bytes: int = cast(Any, options).client_state.max_bytes
+            self.ledger = Ledger(self.half.memory, options.weighting == "uniform", layout.size, max_bytes)
+        needs_all = self.half.reads == "everyone"
+        self.roll = Ledger((), True, layout.size, 0) if needs_all and self.ledger is None else self.ledger
+        work: Work | None = getattr(options, "work", None)
+        self.given = Setting(layout, primal, num_rounds, options.mirror_map, options.regularizer, work)
+        self.setting = self.method.setting(self.given, None)
+        plan = self.plan_of(self.setting)
+        self.problem = Problem.of(plan, memories=self.ledger, graph=self.graph, given=self.given)
+        self.state: Any = self.method.init(self.problem, primal)
+        for name, value in zip(self.state._fields, self.state, strict=True):
+            if isinstance(value, np.ndarray) and value.dtype != np.float64:
+                what = f"{self.half.__name__}.init returned state.{name} as {value.dtype}{list(value.shape)}"
+                raise ConfigurationError(f"{what}; expected float64")
+        self.arrays, self.point = arrays, primal
+        #: What a round is about: who answered round 0, and what the messages are made of.
+        self.answered_start: set[int] = set()
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self.works: dict[int, Work] = {}
+        self.dtype, self.sent, self.overflowed = "float64", primal, False
+        self.bytes_down = 0
+        self.places: dict[tuple[int, int], NDArray[np.int32]] = {}
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        """All that changes, by name, for saving and going back."""
+        parts = {
+            "run": self,
+            "bounds": self.bounds,
+            "average": self.average,
+            "ledger": self.roll,
+            "graph": self.graph,
+            "momentum": self.momentum,
+            "privacy": self.privacy,
+            "untrained": self.untrained,
+        }
+        return {name: part for name, part in parts.items() if part is not None}
+
+    # --- plan and problem -----------------------------------------------------------------------------------------
+
+    def plan_of(self, setting: Setting) -> Plan:
+        """Return the plan of a setting.
+
+        Raises
+        ------
+        ConfigurationError
+            If psi and h cannot be combined, or nothing says what a client does.
+        """
+        options = self.options
+        if setting.work is None:
+            raise ConfigurationError(
+                f"{type(options).__name__} does not say what a client does: make it a subclass of StepStrategy or "
+                f"MinimiseStrategy, or return the work from {self.half.__name__}.setting"
+            )
+        plan = Plan(
+            solver=self.method.name,
+            layout=setting.layout,
+            regularizer=setting.regularizer,
+            mirror_map=setting.mirror_map,
+            scope=options._scope,
+            work=setting.work,
+            seed=options.seed,
+            wire_dtype=options.wire.dtype or ("auto" if setting.layout.single_network else "float64"),
+            options=self.method.options(self._constants()),
+        )
+        plan.h.require(plan.psi)
+        # What cannot travel is an error now, not in the first message.
+        assert plan.text
+        return plan
+
+    def _constants(self) -> dict[str, float]:
+        """Return the values of options that may be "auto" but are no functions, which may keep a count."""
+        values = {name: getattr(self.options, name, None) for name in AUTOMATIC}
+        return {
+            name: self.options._number(name, 1, self.chosen)
+            for name, value in values.items()
+            if value is not None and not callable(value)
+        }
+
+    def adopt(self, setting: Setting) -> None:
+        """Take a state's psi, geometry and work into the plan."""
+        self.setting = setting
+        self.problem = self.problem.with_plan(self.plan_of(setting))._replace(given=self.given)
+
+    def problem_of(self, setting: Setting) -> Problem:
+        """Return the problem of a setting: the present one, unless psi, geometry, layout or work have changed."""
+        now = self.setting
+        if all(a is b for a, b in zip(setting[:1] + setting[3:6], now[:1] + now[3:6], strict=True)):
+            return self.problem
+        return self.problem.with_plan(self.plan_of(setting))._replace(given=self.given)
+
+    def open(self, number: int) -> None:
+        """Settle the numbers of a round.
+
+        Parameters
+        ----------
+        number : int
+            Flower's round, from 1.
+        """
+        numbers = {name: self.options._number(name, number, self.chosen) for name in self.rates}
+        self.problem = self.problem._replace(
+            round=number,
+            numbers=numbers,
+            client_lr=self.setting.client_lr or numbers.get("client_lr", math.nan),
+            server_lr=self.setting.server_lr or numbers.get("server_lr", math.nan),
+        )
+
+    def weight(self, node: Node, examples: float) -> float:
+        """Return a client's weight: what it reports, or what the estimators have set for its partition.
+
+        Raises
+        ------
+        ProtocolError
+            If they have set none.
+        """
+        given: Mapping[int | None, float] | None = self.options.site_weights
+        if given is None:
+            return examples
+        if node.partition_id not in given:
+            raise ProtocolError(f"its partition is {node.partition_id}, which is not one of the fit's")
+        return given[node.partition_id]
+
+    def change(self, change: Change | None) -> None:
+        """Let the method follow who has come or gone."""
+        if change is not None:
+            self.state = self.method.restart(self.problem, self.state, change)
+
+    def finished(self) -> str:
+        """Return why no further round is needed; an empty string as long as the run goes on."""
+        return self.method.finished(self.problem, self.state)
+
+    # --- the model ------------------------------------------------------------------------------------------------
+
+    def seen(self, problem: Problem, state: Any) -> Vector:
+        """Return the point of a state that the user sees, rounded to the user's dtypes."""
+        found: Any = self.method.retrieve(problem, state)
+        if np.shape(found) != (problem.layout.size,):
+            what = f"{self.half.__name__}.retrieve returned {short(found)}"
+            raise ConfigurationError(f"{what}; expected an array of shape ({problem.layout.size},)")
+        return problem.layout.rounded(self.average.point(found))
+
+    def show(self, point: Vector, passed: Mapping[str, NDArray[Any]]) -> None:
+        """Make a point the model that the user sees."""
+        self.point, self.arrays = point, model_record(self.problem.layout, point, passed)
+
+    def primal_arrays(self) -> ArrayRecord:
+        """Return the model that the user sees, in a record of its own."""
+        return self.arrays.copy()
+
+    def take(self, arrays: ArrayRecord, who: str) -> None:
+        """Go on from a model that somebody has changed: from a state whose point it is.
+
+        Parameters
+        ----------
+        arrays : ArrayRecord
+            What ``configure_train`` was given.
+        who : str
+            Begins the error.
+
+        Raises
+        ------
+        ConfigurationError
+            If it is no model, or no state has this point.
+        """
+        layout = self.problem.layout
+        try:
+            point, passed = model_vector(layout, arrays)
+        except ProtocolError as error:
+            raise ConfigurationError(f"{who} arrays that are no model: {error}") from error
+        state = self.method.init(self.problem, point) if self.state.round == 0 else self._state_of(point, who)
+        self.state, self.passed, self.point, self.arrays = state, passed, point, arrays.copy()
+
+    def _state_of(self, point: Vector, who: str) -> Any:
+        """Return the state whose point this is: one with the dual of the entries that have changed moved along."""
+        name = next((name for name in ("dual", "primal") if name in self.state._fields), "")
+        alone = self.ledger is None and self.graph is None and self.privacy is None and not self.average.averages
+        if not name or not alone:
+            why = "what its clients remember, a graph, noise or an average belongs to the model of before"
+            raise ConfigurationError(
+                f"{who} another model than {type(self.options).__name__} returned, and it cannot go on from one: "
+                f"{why}. Change what clients send (the replies that aggregate_train gets), or take FedDualAvg "
+                "without these"
+            )
+        layout, h = self.problem.layout, self.problem.h
+        now = self.method.retrieve(self.problem, self.state)
+        changed, value = point != self.point, getattr(self.state, name).copy()
+        target = np.where(changed, point, now)
+        moved = value - h.gradient(now) + h.gradient(target) if name == "dual" else target
+        # An entry that becomes 0 lies on the edge of psi's threshold; a dual of 0 is sure to stay there.
+        value[changed] = np.where(target == 0.0, 0.0, moved)[changed]
+        found = target
+        for _ in range(2):
+            state = self.state._replace(**{name: value})
+            found = self.method.retrieve(self.problem, state)
+            if np.all(np.abs(found - target) <= 1e-12 * np.maximum(np.abs(target), np.abs(value))):
+                return state
+            # Where psi keeps so many entries, others come up in the place of those that have become 0.
+            value = np.where(target == 0.0, 0.0, value)
+        worst = int(np.abs(found - target).argmax())
+        entry = next(entry for entry in layout.optimized if entry.block.start <= worst < entry.block.stop)
+        raise ConfigurationError(
+            f"{who} a model that is the primal point of no dual near the present one: in {entry.name!r} an entry would "
+            f"be {found[worst]:.6g}, not {target[worst]:.6g}. An entry that psi has made 0 must stay 0 (noise on it "
+            "would vanish with the next round, and a privacy claim with it), and a constraint must hold. Change the "
+            "other entries, or what clients reply; or leave the array to you: "
+            f"regularizer=PerParameter({{{entry.name!r}: Zero()}})"
+        )
+
+    # --- the summary ----------------------------------------------------------------------------------------------
+
+    def describe(self) -> list[tuple[str, str]]:
+        """Return the lines of the summary that are about this run."""
+        lines = [
+            (f"Chosen {name}", f"{value:.4g} = {self.reasons.get(name, 'as saved')}")
+            for name, value in self.chosen.items()
+        ]
+        lines += self.method.describe(self.state)
+        if self.ledger is not None:
+            where = f"above {self.ledger.max_bytes / 2**20:.0f} MiB in a temporary file"
+            lines.append(("Clients' memories", f"a copy on the server, {where}"))
+        if self.privacy is not None:
+            lines += self.privacy.describe(self.num_rounds)
+        return lines

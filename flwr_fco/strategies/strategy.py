@@ -1,0 +1,546 @@
+"""Flower's strategy: the hooks that Flower calls, around a run.
+
+``configure_train`` opens a round and returns its messages, made when somebody looks at them; a grid takes them to the
+clients; ``aggregate_train`` reads and checks the replies, takes the method's step, and returns the primal model.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import field
+from logging import INFO, WARNING
+from typing import Any, Self
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg
+
+from flwr_fco.algorithms.contract.graph import Graph
+from flwr_fco.core.logs import log
+from flwr_fco.core.sparse import SparseVector
+from flwr_fco.core.validation import NATURAL, NON_NEGATIVE, POSITIVE, checked, short
+from flwr_fco.errors import ConfigurationError, FormError
+from flwr_fco.messages.boxes import addressed
+from flwr_fco.messages.protocol import Node, Uplink
+from flwr_fco.messages.records import STEPS, encode_uplink, only_metrics
+from flwr_fco.results import Result
+from flwr_fco.strategies import questions, replies, training
+from flwr_fco.strategies.divergence import Watch
+from flwr_fco.strategies.ledger import Ledger
+from flwr_fco.strategies.nodes import EVALUATION
+from flwr_fco.strategies.options import AUTO, MetricsFunction, Options, Rate, strategy
+from flwr_fco.strategies.output import centre_of, structure
+from flwr_fco.strategies.replies import Reply
+from flwr_fco.strategies.rounds import Callbacks, Saved, run_rounds
+from flwr_fco.strategies.run import Run
+from flwr_fco.work import Epochs, FirstOrder, Minimise, Work
+
+#: ``(round, arrays) -> metrics or None``: evaluation on the server.
+EvaluateFunction = Callable[[int, ArrayRecord], MetricRecord | Mapping[str, Any] | None]
+#: Options that are Flower's, but for the fractions.
+_OF_FLOWER = (
+    *("min_train_nodes", "min_evaluate_nodes", "min_available_nodes", "weighted_by_key", "arrayrecord_key"),
+    *("configrecord_key", "train_metrics_aggr_fn", "evaluate_metrics_aggr_fn"),
+)
+
+
+class CompositeStrategy(Options):
+    """Base class of strategies: minimises sum_m p_m F_m(w) + psi(w) by running a method through Flower.
+
+    A subclass names its method, and is a dataclass of the options that it adds::
+
+        @strategy
+        class FedMine(StepStrategy):
+            algorithm = Mine
+            strength: float = 1.0
+
+    ``aggregate_train`` always returns the primal arrays under the user's names and in the user's dtypes.
+
+    Examples
+    --------
+    >>> from flwr_fco.strategies import FedDualAvg
+    >>> isinstance(FedDualAvg(), CompositeStrategy), FedDualAvg(client_lr=0.5).client_lr
+    (True, 0.5)
+    """
+
+    _run: Run | None = None
+    _watch: Watch | None = None
+    _saved: Saved | None = None
+    #: Whether `start` has not returned.
+    _running = False
+    #: Rounds that a private strategy has released, in whichever run.
+    _released = 0
+
+    def __post_init__(self) -> None:
+        self._check()
+        fractions = self.fraction_train, self.fraction_evaluate
+        functions = self.train_metrics_aggr_fn, self.evaluate_metrics_aggr_fn
+        # Flower warns about a fraction of 0.0, which is deliberate here, and has its own function for None.
+        FedAvg.__init__(self, **{name: getattr(self, name) for name in _OF_FLOWER})
+        self.fraction_train, self.fraction_evaluate = fractions
+        self.train_metrics_aggr_fn, self.evaluate_metrics_aggr_fn = functions
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(getattr(type(self), name, None), property):
+            what = f"self.{name} = {short(value)}: {type(self).__name__}.{name} is what a user reads of a run"
+            raise ConfigurationError(f"{what}; take another name for an attribute of your own")
+        if self._running and name in type(self).__dataclass_fields__:
+            what = f"{name}={short(value)} was set while a run of this {type(self).__name__} is under way"
+            raise ConfigurationError(f"{what}; set options before `start`, which reads them anew")
+        super().__setattr__(name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("initialize_parameters", "configure_fit", "aggregate_fit", "evaluate"):
+            raise AttributeError(
+                f"{type(self).__name__} has no {name!r}, which Flower's earlier interface calls (flwr.server.Server, "
+                "start_server, start_simulation): run it in a ServerApp, `strategy.start(grid, initial_arrays, "
+                "num_rounds)`, or in one process with flwr_fco.simulate (docs/how-to/subclasses.md)"
+            )
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+
+    def __copy__(self) -> Self:
+        """Return a strategy with the same options and a run of its own, as :func:`copy.deepcopy` does."""
+        return deepcopy(self)
+
+    # --- what a user reads ----------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> Any:
+        """The server's state, a NamedTuple of float64 arrays and numbers; None before the first round."""
+        return None if self._run is None else self._run.state
+
+    @property
+    def memories(self) -> Ledger | None:
+        """The clients' memories, of a method whose clients remember something."""
+        return None if self._run is None else self._run.ledger
+
+    @property
+    def result(self) -> Result | None:
+        """The result so far of the last run that `start` began, also if an error ended it."""
+        return None if self._run is None else self._run.result
+
+    @property
+    def saved(self) -> Saved | None:
+        """The run that `start` has begun, as a file."""
+        return self._saved
+
+    @property
+    def released_now(self) -> int:
+        """Rounds that a private run has released."""
+        return 0 if self._run is None or self._run.privacy is None else self._run.privacy.round
+
+    def describe(self) -> list[tuple[str, str]]:
+        """Return the settings as pairs of a title and a text: the lines of :meth:`summary`."""
+        run = self._run
+        where = "" if run is None else f" on {', '.join(run.problem.layout.regularized_names) or 'nothing'}"
+        normalized = ", local work normalised" if getattr(self, "normalize_local_work", False) else ""
+        lines = [
+            ("Regularizer", f"{self.regularizer}{where} (scope: {self._scope})"),
+            ("Mirror map", f"{self.mirror_map}"),
+            *_lines_of_work(self),
+            ("Weights", f"{self.weighting if self.site_weights is None else 'given by partition'}{normalized}"),
+            ("Output", f"{self.output}"),
+            ("Seed", f"{self.seed}"),
+            ("Minimum replies", f"{self.participation.min_replies}"),
+        ]
+        mixing = getattr(self, "mixing", None)
+        lines += [] if mixing is None else [("Graph", f"{Graph(mixing) if run is None else run.graph}")]
+        return lines + (self._method().describe(None) if run is None else run.describe())
+
+    def summary(self) -> None:
+        """Log the settings as a tree."""
+        lines = self.describe()
+        log(INFO, "\t├──> %s settings:", type(self).__name__)
+        for i, (title, text) in enumerate(lines):
+            log(INFO, "\t│\t%s %s: %s", "└──" if i == len(lines) - 1 else "├──", title, text)
+        super().summary()
+
+    # --- a run ----------------------------------------------------------------------------------------------------
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: EvaluateFunction | None = None,
+        *,
+        callbacks: Sequence[Any] = (),
+        resume: str | os.PathLike[str] | None = None,
+    ) -> Result:
+        """Run the method, like ``FedAvg.start`` with callbacks.
+
+        Parameters
+        ----------
+        grid : flwr.serverapp.Grid
+            The grid that connects the nodes.
+        initial_arrays : ArrayRecord
+            The start point.
+        num_rounds : int, default 3
+            Number of rounds.
+        timeout : float, default 3600
+            Seconds to wait for the replies of a round.
+        train_config, evaluate_config : ConfigRecord, optional
+            Sent to the clients together with the round number; not modified.
+        evaluate_fn : callable, optional
+            ``(round, arrays) -> MetricRecord or None``: evaluation on the server, before round 1 and after each round.
+        callbacks : sequence of callable or callback, optional
+            Functions ``(round, arrays, metrics) -> bool or None``, called after each round; True ends the run. Or
+            objects with methods of :class:`flwr_fco.callbacks.Callback`.
+        resume : path-like, optional
+            A file of :class:`flwr_fco.callbacks.Checkpoint`: the run in it goes on. `num_rounds` is the total, and the
+            result has the bits of an uninterrupted run. Give the other arguments of that run.
+
+        Returns
+        -------
+        Result
+            Flower's result with a table of all rounds and ``left_out``, the replies that did not count. ``arrays``
+            holds the primal model.
+
+        Raises
+        ------
+        DivergedError
+            If the model diverges, unless ``on_divergence="warn"``.
+        NothingTrainedError
+            If there were rounds, and all of them were skipped.
+        ConfigurationError
+            If an argument is of another kind, a run is under way, or `resume` is no checkpoint of this strategy.
+        """
+        given: Any = initial_arrays
+        if not isinstance(given, ArrayRecord):
+            what = f"initial_arrays is {short(initial_arrays)}" if initial_arrays is None else ""
+            what = what or f"initial_arrays is a {type(initial_arrays).__name__}"
+            raise ConfigurationError(f"{what}; expected an ArrayRecord, such as ArrayRecord(model.state_dict())")
+        if not hasattr(grid, "send_and_receive") or isinstance(grid, type):
+            raise ConfigurationError(f"grid is a {type(grid).__name__}; expected the Grid that a ServerApp gets")
+        checked("num_rounds", num_rounds, int, NATURAL)
+        checked("timeout", timeout, float, NON_NEGATIVE)
+        checked("evaluate_fn", evaluate_fn, EvaluateFunction | None)
+        configs_given: dict[str, Any] = {"train_config": train_config, "evaluate_config": evaluate_config}
+        for name, config in configs_given.items():
+            if not isinstance(config, ConfigRecord | None):
+                what = f"{name} is a {type(config).__name__}"
+                raise ConfigurationError(f"{what}; expected a ConfigRecord, such as ConfigRecord({{'lr': 0.1}})")
+        checked("resume", resume, str | os.PathLike | None)
+        if self._running:
+            raise ConfigurationError(
+                f"this {type(self).__name__} is in a run that has not ended: a strategy has one state; make another "
+                "one for another run, such as `copy.copy(strategy)`"
+            )
+        hooks = Callbacks(callbacks)
+        run = self.prepare(initial_arrays, num_rounds)
+        run.grid, run.timeout = grid, timeout
+        run.result = Result(arrays=initial_arrays, left_out=run.left_out if run.privacy is None else [])
+        self._running = True
+        try:
+            configs = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
+            return run_rounds(self, run, hooks, num_rounds, *configs, evaluate_fn, resume)
+        finally:
+            self._running = False
+
+    def prepare(self, initial_arrays: ArrayRecord, num_rounds: int | None = None) -> Run:
+        """Begin a run from a model: check the options, derive the layout, set the state.
+
+        Parameters
+        ----------
+        initial_arrays : ArrayRecord
+            The start point, in the user's names, shapes and dtypes.
+        num_rounds : int, optional
+            Number of rounds, if it is known.
+
+        Returns
+        -------
+        Run
+            The run.
+
+        Raises
+        ------
+        ConfigurationError
+            If an option is wrong, psi cannot act on an array, or h and psi cannot be combined.
+        """
+        if "fraction_train" not in self.__dict__:
+            name = type(self).__name__
+            raise ConfigurationError(f"{name}.__init__ does not call super().__init__(...), which sets its options")
+        self._check()
+        self._run = run = Run(self, initial_arrays, num_rounds)
+        self._watch = Watch(run)
+        if run.privacy is not None:
+            run.privacy.released = self._released
+        return run
+
+    # --- Flower's hooks -------------------------------------------------------------------------------------------
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Sequence[Message]:
+        """Open a round; return its messages, which are made when somebody looks at them.
+
+        The model in `arrays` is what is sent: if it is not the one that :meth:`aggregate_train` returned, the state
+        becomes the one whose point it is, or there is an error.
+        """
+        run = self._run
+        if run is None or (server_round == 1 and run.number > 0):
+            run = self.prepare(arrays)
+        elif arrays and arrays != run.arrays:
+            run.take(arrays, f"{type(self).__name__}.configure_train got")
+        run.grid, run.closed, run.overflowed = grid, False, False
+        run.config = config.copy()
+        run.config["server-round"] = server_round
+        if self.fraction_train == 0.0:
+            if server_round == 1:
+                text = "configure_train: fraction_train=0.0, so no client trains and the model stays as it is"
+                log(WARNING, text)
+            run.current = replies.Round(server_round, [], run.left_out)
+            return []
+        self._choose_rates(run)
+        run.open(server_round)
+        nodes = training.choose_nodes(run, server_round)
+        training.first_gradients(run)
+        outbox = training.post(run, server_round, nodes)
+        for node_id, first in run.nodes.refused.items():
+            reason = f"it claims the partition id {first.partition_id}, which node {first.node_id} had first"
+            run.current.leave_out(Node(node_id, first.partition_id), reason)
+        return outbox
+
+    def _choose_rates(self, run: Run) -> None:
+        wanted = [name for name in run.rates if name != "server_lr" and getattr(self, name) == AUTO]
+        missing = [name for name in wanted if name not in run.chosen]
+        if missing:
+            run.chosen = run.chosen | questions.choose(run, missing)
+            run.adopt(run.setting)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Check the replies, take the method's step, return the primal arrays and the round's metrics.
+
+        Replies with errors, NaN, wrong shapes, dtypes or keys, another round's stamp or impossible numbers are left
+        out, logged and counted; the result's ``left_out`` gives the reasons. With fewer than ``min_replies`` good
+        replies, the state does not change and ``skipped`` is 1.
+        """
+        run = self._run
+        if run is None or run.current.number != server_round or run.current.kind != "train" or run.closed:
+            raise ConfigurationError(
+                f"aggregate_train was called for round {server_round}, which configure_train has not opened: call them "
+                "in turn, as `start` does, and super()'s in hooks of your own"
+            )
+        run.closed = True
+        if not run.current.nodes and run.privacy is None:
+            return run.primal_arrays(), None
+        asked, good = len(run.current.nodes), training.good_replies(run, replies)
+        uplinks = training.weighted(run, good)
+        left_out = asked - len(good) + len(run.nodes.refused)
+        counts: dict[str, Any] = {"num-replies": len(good), "num-left-out": left_out}
+        counts |= _traffic(run, good)
+        if run.privacy is not None:
+            # The noisy mean is all that is known of the replies, and no round is skipped.
+            uplinks, counts = [run.privacy.release(uplinks)], run.privacy.metrics()
+            self._released = run.privacy.released
+        everyone = run.half.reads == "everyone"
+        # One who has left, and whose place another one has taken, is missed by a method that needs everyone.
+        all_ = asked if run.roll is None else len(run.roll.present)
+        least = all_ if everyone else self.participation.min_replies
+        enough = run.privacy is not None or len(good) >= least
+        skipped = not (enough and uplinks and training.update(run, uplinks))
+        if skipped:
+            why = "" if uplinks or not good else f", whose {self.weighted_by_key!r} are all 0"
+            text = "aggregate_train: round %s is skipped: %s of %s good replies%s"
+            log(WARNING, text, server_round, len(good), least, why)
+        run.number = server_round
+        metrics = {**run.method.metrics(run.problem, run.state), "skipped": int(skipped), **counts}
+        metrics |= structure(run.problem.psi, run.problem.layout, run.point)
+        theirs = {} if skipped or run.privacy is not None else self._averaged(run, self.train_metrics_aggr_fn, good)
+        if self._watch is not None:
+            self._watch.look(server_round, len(good), skipped=skipped, metrics=_joined(theirs, metrics))
+        if run.roll is not None and (everyone or not skipped):
+            training.give_up(run, uplinks)
+        if self.certificate_every and server_round % self.certificate_every == 0:
+            metrics |= questions.certified(run, run.point)
+        return run.primal_arrays(), MetricRecord(_joined(theirs, metrics))
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Sequence[Message]:
+        """Return the messages of a federated evaluation: the primal arrays, as ``FedAvg`` sends them."""
+        run = self._run
+        if run is None:
+            run = self.prepare(arrays)
+        run.current = replies.Round(server_round, [], run.left_out, "evaluate")
+        if self.fraction_evaluate == 0.0 or run.privacy is not None:
+            return []
+        sampled = self.fraction_evaluate, self.min_evaluate_nodes, run.needed
+        nodes = run.nodes.sample(grid, server_round, EVALUATION, *sampled)
+        run.grid = grid
+        run.tables.look(run, nodes)
+        log(INFO, "configure_evaluate: Sampled %s nodes (out of %s)", len(nodes), len(run.nodes.ordered))
+        run.current = replies.Round(server_round, nodes, run.left_out, "evaluate")
+        config = config.copy()
+        config["server-round"] = server_round
+        keys = self.arrayrecord_key, self.configrecord_key
+        contents = ((n.node_id, RecordDict({keys[0]: arrays.copy(), keys[1]: config.copy()})) for n in nodes)
+        return addressed(grid, contents, "evaluate", server_round)
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Average the good replies' metrics; bad ones are left out, logged and counted."""
+        run = self._run
+        if run is None or run.current.kind != "evaluate" or run.current.number != server_round:
+            what = f"aggregate_evaluate was called for round {server_round}, but super().configure_evaluate was not"
+            advice = "the server knows whom it asks only from that. Leave messages out of what it returns"
+            raise ConfigurationError(f"{what}: {advice}, or change them; an empty list skips the evaluation of a round")
+        if not run.current.nodes:
+            return None
+        asked, good = len(run.current.nodes), _evaluations(self, run, replies)
+        theirs = self._averaged(run, self.evaluate_metrics_aggr_fn, good)
+        theirs = {name: value for name, value in theirs.items() if name != STEPS}
+        return MetricRecord(_joined(theirs, {"num-replies": len(good), "num-left-out": asked - len(good)}))
+
+    def _averaged(self, run: Run, function: MetricsFunction | None, good: Sequence[Reply]) -> dict[str, Any]:
+        """Return the clients' metrics of a round, by the user's function or as weighted means."""
+        if not good:
+            return {}
+        if function is not None:
+            contents = [encode_uplink(c) if isinstance(c, Uplink) else c for c in (reply.content for reply in good)]
+            found: Any = function(contents, self.weighted_by_key)
+            if not isinstance(found, Mapping):
+                name = getattr(function, "__name__", repr(function))
+                what = f"{name}, which averages the clients' metrics, returned a {type(found).__name__}"
+                raise ConfigurationError(f"{what}; expected a MetricRecord or a dict of numbers")
+            return dict(found)
+        uplinks = [reply.value for reply in good]
+        reports = [{STEPS: up.steps, **up.metrics} for up in uplinks]
+        for report, up in zip(reports, uplinks, strict=True):
+            report.pop(self.weighted_by_key, None)
+            report |= {} if up.elapsed is None else {"sum-of-step-sizes": up.elapsed}
+        if all(report == reports[0] for report in reports):
+            return reports[0]
+        weights = replies.weights_of([up.examples for up in uplinks], self.weighting == "uniform")
+        return replies.average_metrics(reports, weights, centre_of(run.mean)) if weights else {}
+
+
+def _evaluations(strategy: CompositeStrategy, run: Run, answered: Iterable[Message]) -> list[Reply]:
+    """Return the evaluations that count."""
+    key = strategy.weighted_by_key
+
+    def read(node: Node, content: RecordDict) -> Uplink:
+        metrics = dict(only_metrics(content))
+        examples = metrics.pop(key, None)
+        if examples is None:
+            raise FormError(f"it lacks the metric {key!r}, its weight")
+        examples = replies.check_examples(examples, strategy.bounds.max_examples)
+        replies.check_metrics(metrics)
+        return Uplink({}, None, 1, examples=run.weight(node, examples), metrics=metrics, node=node)
+
+    good = replies.collect(run.current, answered, read)
+    good = run.current.without(good, run.bounds.objections([reply.value for reply in good], {}, weighed=False))
+    run.current.leave_out_silent([reply.node for reply in good])
+    return good
+
+
+def _traffic(run: Run, good: Sequence[Reply]) -> dict[str, Any]:
+    """Return the bytes of arrays in a round's messages, and how many minimisations were stopped early."""
+    capped = [reply.value.metrics["capped"] for reply in good if "capped" in reply.value.metrics]
+    return {
+        "bytes-down": run.bytes_down,
+        "bytes-up": sum(_size(reply.value) for reply in good),
+        **({"num-capped": sum(value > 0.0 for value in capped)} if capped else {}),
+    }
+
+
+def _size(up: Uplink) -> int:
+    arrays = [*up.pass_through.values()]
+    for vector in up.vectors.values():
+        arrays += vector.parts if isinstance(vector, SparseVector) else (vector,)
+    return sum(int(array.nbytes) for array in arrays)
+
+
+def _joined(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the clients' metrics and the server's; a client's with the name of a server's gets a prefix."""
+    return {**{f"clients-{name}" if name in ours else name: value for name, value in theirs.items()}, **ours}
+
+
+def _lines_of_work(strategy: Any) -> list[tuple[str, str]]:
+    planned: Work | None = getattr(strategy, "work", None) if strategy._run is None else strategy._run.setting.work
+    unmodified = strategy._unmodified
+    work = "the clients' own" if unmodified else "the method's" if planned is None else f"{planned}"
+    if not hasattr(strategy, "client_lr"):
+        return [("Local work", work)]
+    theirs = unmodified and isinstance(planned, FirstOrder) and planned.steps is None
+    client_lr = "the clients' own" if theirs else _rate(strategy.client_lr)
+    server_lr = _rate(getattr(strategy, "server_lr", None))
+    return [("Learning rates", f"client ({client_lr}) | server ({server_lr})"), ("Local work", work)]
+
+
+def _rate(rate: Rate | None) -> str:
+    if rate is None:
+        return "none"
+    if callable(rate):
+        return str(getattr(rate, "__name__", "a function of the round"))
+    return rate if isinstance(rate, str) else f"{rate:g}"
+
+
+# --- two families of methods ------------------------------------------------------------------------------------------
+
+
+@strategy
+class StepStrategy(CompositeStrategy):
+    """A strategy whose clients take gradient steps, at a rate of theirs and one of the server.
+
+    Parameters
+    ----------
+    client_lr : float, callable or "auto", default 0.1
+        Step size of the clients, eta_c; or a function of Flower's round (from 1), which is called once a round.
+        ``"auto"``: the theory's value for the smoothness of the losses, which the clients report before round 1.
+    server_lr : float, callable or "auto", default 1.0
+        Step size of the server, eta_s; or a function of Flower's round (from 1), which is called once a round.
+        ``"auto"``: the extrapolation of FedExP, computed from the norms of each round's increments; for methods that
+        take their plain mean. If the clients disagree at the solution itself, it grows near the solution, and the run
+        does not settle there.
+    work : FirstOrder, default Epochs(1, batch_size=32)
+        What a client does in a round: ``Epochs(5, batch_size=10)``, passes over its data, or
+        ``Steps(10, batch_size=None)``, K minibatches; a batch size of None means full batches, without randomness.
+    normalize_local_work : bool, default True
+        Scale the increment and the elapsed time of each client to the round's mean elapsed time, so that clients that
+        take more steps do not count more than their weight. With equal work the result is bit-identical.
+    """
+
+    client_lr: Rate = field(default=0.1, metadata=POSITIVE)
+    server_lr: Rate = field(default=1.0, metadata=POSITIVE)
+    work: FirstOrder = field(default=Epochs())
+    normalize_local_work: bool = True
+
+
+@strategy
+class MinimiseStrategy(CompositeStrategy):
+    """A strategy whose clients minimise their loss plus linear and quadratic terms.
+
+    Parameters
+    ----------
+    work : Minimise, default Minimise()
+        Tolerance, stopping rule and largest number of iterations of a client's minimisation. Clients that reach this
+        number are counted in the round's metric ``num-capped``.
+    """
+
+    work: Minimise = field(default=Minimise())
+
+
+def run_of(strategy: CompositeStrategy) -> Run:
+    """Return the run behind a strategy: method, state, nodes, replies left out.
+
+    Parameters
+    ----------
+    strategy : CompositeStrategy
+        One that has begun a run.
+
+    Raises
+    ------
+    ConfigurationError
+        Before that.
+    """
+    if strategy._run is None:
+        what = f"{type(strategy).__name__} has not begun a run"
+        raise ConfigurationError(f"{what}; call `prepare(initial_arrays)` or `start(...)`")
+    return strategy._run

@@ -1,0 +1,470 @@
+"""A round of training, from top to bottom: whom it asks, what they are sent, which replies count, the method's step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from logging import INFO, WARNING
+from typing import Any
+
+import numpy as np
+from flwr.app import Message
+from numpy.typing import NDArray
+
+from flwr_fco.algorithms.contract import Algorithm, Change, Problem, Replies, To
+from flwr_fco.algorithms.contract.choices import Everyone
+from flwr_fco.algorithms.contract.client import named as holding
+from flwr_fco.algorithms.contract.replies import Mean
+from flwr_fco.algorithms.dual_averaging import short_wire
+from flwr_fco.core.computing import single_threaded_blas
+from flwr_fco.core.layout import all_finite
+from flwr_fco.core.logs import log
+from flwr_fco.core.sparse import NonZeros, SparseVector, dense, is_shorter
+from flwr_fco.core.validation import short
+from flwr_fco.errors import ConfigurationError, FormError, MagnitudeError
+from flwr_fco.messages.arrays import digest_of
+from flwr_fco.messages.boxes import Outbox, Task, addressed
+from flwr_fco.messages.protocol import Downlink, Node, Uplink
+from flwr_fco.messages.records import Encoder, decode_uplink
+from flwr_fco.strategies import checkpoint, replies
+from flwr_fco.strategies.divergence import advice_on
+from flwr_fco.strategies.ledger import named
+from flwr_fco.strategies.nodes import TRAINING
+from flwr_fco.strategies.options import AUTO
+from flwr_fco.strategies.questions import extrapolation
+from flwr_fco.strategies.replies import Reply
+from flwr_fco.strategies.run import Run
+from flwr_fco.strategies.unmodified import model_message, read_model
+from flwr_fco.work import FirstOrder
+
+#: Times that a client is asked again: of a method that needs everyone, or that has lost its memory.
+_REPEATS = 2
+#: Bytes of clients' indices that the server keeps; other clients get whole vectors.
+_MOST_INDICES = 2**28
+#: Size of a model from which on the server looks whether most of a broadcast is zero.
+_LONG = 10_000
+
+
+# --- whom -------------------------------------------------------------------------------------------------------------
+
+
+def choose_nodes(run: Run, number: int) -> list[Node]:
+    """Return the nodes of a round, after those who have come or gone are taken note of.
+
+    Parameters
+    ----------
+    run : Run
+        Of the strategy.
+    number : int
+        Flower's round, from 1.
+    """
+    options, everyone = run.options, run.half.reads == "everyone"
+    needed = options.min_available_nodes
+    if run.graph is not None:
+        needed = run.graph.nodes_needed(needed)
+    run.needed = max(needed, len(run.roll.present)) if everyone and run.roll is not None else needed
+    sampled = options.fraction_train, options.min_train_nodes, run.needed
+    nodes = run.nodes.sample(run.grid, number, TRAINING, *sampled)
+    if options.participation.choose_nodes is not None:
+        nodes = run.nodes.chosen(options.participation.choose_nodes, number)
+    if run.privacy is not None:
+        nodes = run.privacy.begin_round(run.nodes.ordered, run.num_rounds, run.problem)
+    if run.graph is not None:
+        run.change(Change(None, None, math.nan, run.graph.notice(run.nodes.ordered)))
+        nodes = run.graph.members(nodes)
+    if run.roll is not None and everyone:
+        if not run.roll.present:
+            run.change(run.roll.notice(run.nodes.ordered))
+        nodes = [node for node in run.nodes.ordered if node.key in run.roll.present]
+    elif run.ledger is not None:
+        run.change(run.ledger.notice(run.ledger.there(run.nodes.ordered, options.participation.evict_after)))
+    log(INFO, "configure_train: Sampled %s nodes (out of %s)", len(nodes), len(run.nodes.ordered))
+    return nodes
+
+
+def first_gradients(run: Run) -> None:
+    """Round 0, once in a run: every client sends one gradient at the start point, with which trackers start."""
+    run.answered_start = set()
+    wanted = getattr(run.options, "tracker_start", "zero") == "gradient" and hasattr(run.state, "started")
+    if not wanted or run.state.round > 0 or run.state.started:
+        return
+    problem = run.problem
+    run.problem = problem._replace(round=0)
+    outbox = post(run, 0, run.nodes.ordered)
+    good = good_replies(run, run.grid.send_and_receive(outbox, timeout=run.timeout))
+    uplinks = weighted(run, good)
+    if uplinks:
+        if run.ledger is not None:
+            run.ledger.commit(run.half, run.method.downlink(run.problem, run.state, None), uplinks)
+        run.state = run.method.aggregate(run.problem, run.state, _for_method(run, run.problem, uplinks))
+        log(INFO, "Trackers start from the gradients of %s clients", len(uplinks))
+    else:
+        log(WARNING, "No client has sent a gradient that counts: trackers start at 0, if the round counts")
+    run.answered_start = {up.node.node_id for up in uplinks if up.node is not None}
+    run.problem = problem
+
+
+# --- what they are sent -----------------------------------------------------------------------------------------------
+
+
+def post(run: Run, number: int, nodes: Sequence[Node]) -> Sequence[Message]:
+    """Open an exchange; return its messages, which are made when somebody looks at them.
+
+    Parameters
+    ----------
+    run : Run
+        Of the strategy.
+    number : int
+        The round, 0 for first gradients.
+    nodes : sequence of Node
+        Whom it asks.
+    """
+    run.tables.look(run, nodes)
+    run.current = replies.Round(number, nodes, run.left_out)
+    run.current.foreign = run.nodes.foreign
+    run.problem = run.problem._replace(asked=nodes)
+    run.shapes = run.method.shapes(run.problem, run.state)
+    auto = run.problem.plan.wire_dtype == "auto" and not run.options._unmodified
+    run.dtype = "float32" if auto and short_wire(run.method, run.problem, run.state) else "float64"
+    run.works, run.bytes_down = {}, 0
+    return _messages(run, nodes, ())
+
+
+def _messages(run: Run, nodes: Sequence[Node], lost: Iterable[Node]) -> Sequence[Message]:
+    number, options = run.current.number, run.options
+    if options._unmodified:
+        numbers = run.method.downlink(run.problem, run.state, None).numbers
+        run.sent = run.point
+        contents = [(node.node_id, model_message(options, run.arrays, run.config, numbers)) for node in nodes]
+        run.bytes_down += len(nodes) * sum(len(array.data) for array in run.arrays.values())
+        return addressed(run.grid, contents, "train", number)
+    tasks = list(_tasks(run, nodes, set(lost)))
+    run.works |= {node.node_id: down.work for node, down in tasks if down.work is not None}
+    run.bytes_down += sum(map(_Bytes(run.dtype), (down for _, down in tasks)))
+
+    def make() -> list[Message]:
+        encode = Encoder(run.config, options.arrayrecord_key, options.configrecord_key)
+        return addressed(run.grid, [(node.node_id, encode(down)) for node, down in tasks], "train", number)
+
+    return Outbox(number, tasks, make)
+
+
+def _tasks(run: Run, nodes: Sequence[Node], lost: set[Node]) -> Iterator[Task]:
+    """Return the clients' tasks; those that are alike are one object."""
+    more: dict[str, Any] = {"pass_through": run.passed, "dtype": run.dtype}
+    shared: dict[int, Any] = {}
+    if run.ledger is None and run.graph is None:
+        down = run.method.downlink(run.problem, run.state, None)._replace(**more)
+        short = _by_non_zeros(run, down, shared)
+        yield from ((node, _at_its_indices(run, node, down) if node.key in run.places else short) for node in nodes)
+        return
+    for node in nodes:
+        to = To(node.key)
+        if run.ledger is not None:
+            to = run.ledger.to(node, node in lost, node.node_id in run.answered_start)
+        down = run.method.downlink(run.problem, run.state, to)._replace(**more)
+        if run.ledger is not None:
+            down = run.ledger.stamped(node, down, node in lost)
+        yield node, _at_its_indices(run, node, down) if node.key in run.places else _by_non_zeros(run, down, shared)
+
+
+def _at_its_indices(run: Run, node: Node, down: Downlink) -> Downlink:
+    """Return a task at the indices of the features that the client has reported."""
+    indices, size = run.places[node.key], run.problem.layout.size
+    vectors: Any = {name: SparseVector(indices, vector[indices], size) for name, vector in down.vectors.items()}
+    return down._replace(vectors=vectors)
+
+
+def _by_non_zeros(run: Run, down: Downlink, shared: dict[int, Any]) -> Downlink:
+    """Return a task for clients that have not reported their features: shorter while most of it is zero."""
+    seldom = run.places or run.current.number <= 1
+    if not (seldom and run.half.sparse and run.options.wire.sparse):
+        return down
+    vectors: dict[str, Any] = {}
+    for name, vector in down.vectors.items():
+        if id(vector) not in shared:
+            short = vector.size >= _LONG and is_shorter(int(np.count_nonzero(vector)), vector.size)
+            # With its source: an id is unique only as long as its object lives.
+            shared[id(vector)] = vector, NonZeros.of(vector) if short else vector
+        vectors[name] = shared[id(vector)][1]
+    return down._replace(vectors=vectors)
+
+
+class _Bytes:
+    """Counts the bytes of arrays in tasks, of which most are one object."""
+
+    def __init__(self, dtype: str) -> None:
+        self._item, self._bytes = np.dtype(dtype).itemsize, 0
+        self._last: Downlink | None = None
+
+    def __call__(self, down: Downlink) -> int:
+        """Return the bytes of a task."""
+        if down is not self._last:
+            numbers = sum(_numbers(vector, self._item) for vector in down.vectors.values())
+            more = [*down.pass_through.values(), *down.plan.spec.arrays.values()]
+            self._last, self._bytes = down, numbers + sum(int(array.nbytes) for array in more)
+        return self._bytes
+
+
+def _numbers(vector: Any, item: int) -> int:
+    if isinstance(vector, SparseVector):
+        return int(vector.indices.nbytes + item * vector.values.size)
+    return int(item * vector.size)
+
+
+# --- which replies count ----------------------------------------------------------------------------------------------
+
+
+def good_replies(run: Run, answered: Iterable[Message]) -> list[Reply]:
+    """Return the replies that count; clients that have lost their memory, or are needed, are asked again.
+
+    Parameters
+    ----------
+    run : Run
+        Of the strategy.
+    answered : iterable of Message
+        As they came.
+    """
+    everyone, read = run.half.reads == "everyone", _Reader(run)
+    run.current.waits = everyone and run.grid is not None
+    good = {reply.node: reply for reply in replies.collect(run.current, answered, read)}
+    for _ in range(_REPEATS):
+        lost = [node for node, reply in good.items() if reply.value is None]
+        again = lost + [node for node in run.current.nodes.values() if everyone and node not in good]
+        if not again or run.grid is None:
+            break
+        sent = run.grid.send_and_receive(_messages(run, again, lost), timeout=run.timeout)
+        good |= {reply.node: reply for reply in replies.collect(run.current, sent, read)}
+    run.current.settle(good)
+    for node in [node for node, reply in good.items() if reply.value is None]:
+        run.current.leave_out(good.pop(node).node, "it has lost its memory")
+    found = [good[node] for node in run.current.nodes.values() if node in good]
+    weighed = run.options.weighting == "examples" and run.options.site_weights is None
+    lengths, uplinks = not run.half.holds, [reply.value for reply in found]
+    if losses := holding(run.half, "losses"):
+        # They decide as metrics do.
+        uplinks = [_with_metrics(up, losses) for up in uplinks]
+    found = run.current.without(found, run.bounds.objections(uplinks, run.passed, weighed=weighed, lengths=lengths))
+    run.current.leave_out_silent([reply.node for reply in found])
+    if run.half.sparse:
+        _note_indices(run, found)
+    return found
+
+
+def _with_metrics(up: Uplink, names: Sequence[str]) -> Uplink:
+    more = {name: dense(up.vectors[name]).tolist() for name in names if name in up.vectors}
+    return up._replace(metrics={**up.metrics, **more})
+
+
+def _note_indices(run: Run, found: Sequence[Reply]) -> None:
+    """Keep the indices of the clients' features, from their last replies."""
+    for node in run.current.nodes.values() if run.places else ():
+        run.places.pop(node.key, None)
+    for reply in found:
+        vector = reply.value.vectors.get("increment")
+        if isinstance(vector, SparseVector) and is_shorter(vector.indices.size, vector.size):
+            run.places[reply.node.key] = vector.indices
+    held = sum(indices.nbytes for indices in run.places.values())
+    while held > _MOST_INDICES:
+        held -= run.places.pop(next(iter(run.places))).nbytes
+
+
+class _Reader:
+    """Reads the replies of an exchange, and checks each by itself."""
+
+    def __init__(self, run: Run) -> None:
+        self._run, self._checks = run, run.half.check is not Algorithm.check
+        own = run.options._unmodified or run.options.bounds.own_loops
+        rate = run.problem.client_lr
+        self._work: dict[str, Any] = {"own_loops": own, "exact": run.half.engine is not None or math.isnan(rate)}
+        self._says_elapsed = run.options._unmodified and getattr(run.options, "density", None) is not None
+        #: What the last reply says that it did: most of a round say the same.
+        self._possible: Any = None
+
+    def __call__(self, node: Node, said: Any) -> Uplink | None:
+        """Return a reply that can be; None if the client has lost its memory."""
+        run, options = self._run, self._run.options
+        up = self._uplink(said)
+        if up is None:
+            return None
+        norms = replies.check_form(up, run.shapes, run.problem.layout)
+        work = FirstOrder(steps=1) if run.current.number == 0 else run.works.get(node.node_id, run.problem.plan.work)
+        claims = up.examples, up.steps, up.elapsed, work
+        if claims != self._possible:
+            up = up._replace(examples=replies.check_examples(up.examples, options.bounds.max_examples))
+            if not self._says_elapsed:
+                replies.check_work(up, work, run.problem.client_lr, **self._work)
+            self._possible = claims
+        if self._checks:
+            run.method.check(run.problem, run.state, up)
+        examples = up.examples
+        if options.weighted_by_key != "num-examples":
+            weight = up.metrics.get(options.weighted_by_key)
+            if weight is None:
+                raise FormError(f"it lacks the metric {options.weighted_by_key!r}, its weight")
+            examples = replies.check_examples(weight, options.bounds.max_examples)
+        examples, digest = run.weight(node, examples), up.digest
+        if run.ledger is not None:
+            run.ledger.check_weight(node, examples)
+            digest = digest or digest_of(up.vectors, up.elapsed)
+        return up._replace(examples=examples, node=node, norms=norms, digest=digest)
+
+    def _uplink(self, said: Any) -> Uplink | None:
+        run = self._run
+        if said is None or isinstance(said, Uplink):
+            return said
+        if run.options._unmodified:
+            return read_model(run.options, run.problem.layout, said, run.sent, run.problem.client_lr)
+        return decode_uplink(said, run.problem.layout.size, run.shapes)
+
+
+def weighted(run: Run, good: Sequence[Reply]) -> list[Uplink]:
+    """Return the uplinks of good replies with weights that sum to 1; none if all weights are 0."""
+    weights = replies.weights_of([reply.value.examples for reply in good], run.options.weighting == "uniform")
+    return [reply.value._replace(weight=weight) for reply, weight in zip(good, weights, strict=bool(weights))]
+
+
+# --- the method's step ------------------------------------------------------------------------------------------------
+
+
+def _for_method(run: Run, problem: Problem, uplinks: Sequence[Uplink]) -> Replies:
+    whole = partial(run.method.downlink, problem, run.state, None)
+    return Replies(uplinks, run.momentum or run.mean, run.ledger, run.half, whole)
+
+
+def update(run: Run, uplinks: Sequence[Uplink]) -> bool:
+    """Take the method's step; False, and nothing changes, if it overflows.
+
+    Parameters
+    ----------
+    run : Run
+        Of the strategy.
+    uplinks : sequence of Uplink
+        The replies that count, with weights.
+    """
+    before, problem, chosen = run.state, run.problem, run.chosen
+    if getattr(run.options, "server_lr", None) == AUTO:
+        chosen = {**chosen, "server_lr": extrapolation(uplinks)}
+        problem = problem._replace(server_lr=chosen["server_lr"])
+    undo = {name: part for name, part in (("average", run.average), ("untrained", run.untrained)) if part is not None}
+    kept = checkpoint.moment(undo)
+    try:
+        with single_threaded_blas(), np.errstate(over="ignore", invalid="ignore"):
+            given = _given(run, uplinks)
+            if run.untrained is not None and given.layout != problem.layout:
+                # Psi leaves alone what nobody trains, from this very step on.
+                problem = problem.with_plan(run.plan_of(run.method.setting(given, before)))
+            passed = _averaged_arrays(run, uplinks)
+            answers = _for_method(run, problem, uplinks)
+            after = run.method.aggregate(problem, before, answers)
+            _check_state(run, before, after)
+            setting = run.method.setting(given, after)
+            stage = setting.stage != run.setting.stage
+            if stage:
+                run.average.forget()
+            elif run.average.averages:
+                run.average.add(run.method.points(problem, before, after, answers))
+            following = run.problem_of(setting)
+            point = run.seen(following, after)
+            floats = [array for array in passed.values() if array.dtype.kind == "f"]
+            if not all(map(all_finite, (point, *floats))):
+                raise MagnitudeError("the model is not finite")
+    except MagnitudeError as error:
+        log(WARNING, "aggregate_train: the update overflows, the state stays as it is: lower the rates (%s)", error)
+        checkpoint.go_back(undo, kept)
+        run.overflowed = True
+        return False
+    except Exception:
+        checkpoint.go_back(undo, kept)
+        raise
+    if run.momentum is not None:
+        run.momentum.velocity = run.momentum.next
+    if run.ledger is not None:
+        run.ledger.commit(run.half, run.method.downlink(problem, before, None), uplinks)
+        if stage:
+            run.ledger.restart("a new stage")
+    run.state, run.passed, run.setting, run.chosen = after, passed, setting, chosen
+    run.problem = following._replace(server_lr=problem.server_lr)
+    run.show(point, passed)
+    return True
+
+
+def _given(run: Run, uplinks: Sequence[Uplink]) -> Any:
+    """Return the user's setting, in whose layout psi leaves alone what nobody trains."""
+    if run.untrained is None:
+        return run.given
+    run.untrained.observe(run.given.layout, uplinks)
+    layout = run.untrained.without(run.given.layout)
+    now = run.setting.layout
+    return run.given._replace(layout=now if now == layout else layout)
+
+
+def _check_state(run: Run, before: Any, after: Any) -> None:
+    who = f"{run.half.__name__}.aggregate"
+    if type(after) is not type(before) or after.round != before.round + 1:
+        of_round = f" of round {after.round}" if type(after) is type(before) else ""
+        what = f"{who} returned {short(after)}{of_round}"
+        raise ConfigurationError(f"{what}; expected a {type(before).__name__} whose round is {before.round + 1}")
+    for name, old, new in zip(before._fields, before, after, strict=True):
+        form = np.shape(old), getattr(old, "dtype", None)
+        if run.graph is None and (np.shape(new), getattr(new, "dtype", None)) != form:
+            what = f"{who} changes the form of {name!r} from {form[1] or 'a number'}{list(form[0])}"
+            raise ConfigurationError(f"{what}; a state keeps its shapes and dtypes")
+        if not all_finite(new):
+            raise MagnitudeError(f"{name} is not finite")
+
+
+def _averaged_arrays(run: Run, uplinks: Sequence[Uplink]) -> dict[str, NDArray[Any]]:
+    """Return the arrays that pass through: centres of floating ones, lower medians of the others."""
+    result = dict(run.passed)
+    for name, old in result.items():
+        values = [(up.pass_through[name], up.weight) for up in uplinks if name in up.pass_through]
+        if not values:
+            continue
+        if old.dtype.kind == "f":
+            share = math.fsum(weight for _, weight in values)
+            rows = [value.astype(np.float64).ravel() for value, _ in values]
+            mean = Mean(aggregation=run.mean.aggregation, trim=run.mean.trim)
+            centre = mean.of(rows, [weight / share for _, weight in values])
+            result[name] = centre.reshape(old.shape).astype(old.dtype)
+        else:
+            lower = np.sort(np.array([value for value, _ in values]), axis=0)[(len(values) - 1) // 2]
+            # Of a counter it is a scalar.
+            result[name] = np.asarray(lower)
+    return result
+
+
+def give_up(run: Run, uplinks: Sequence[Uplink]) -> None:
+    """Drop the memories of clients that were asked in vain, round after round; of a method that needs all, end the run.
+
+    Parameters
+    ----------
+    run : Run
+        Of the strategy.
+    uplinks : sequence of Uplink
+        The replies that count.
+
+    Raises
+    ------
+    ConfigurationError
+        If the method needs everyone.
+    """
+    assert run.roll is not None
+    patience = run.options.participation
+    if not isinstance(patience, Everyone):
+        run.change(run.roll.absent(run.current.nodes.values(), uplinks, patience.evict_after))
+        return
+    here = {up.node.key for up in uplinks if up.node is not None}
+    run.missed = {key: run.missed.get(key, 0) + 1 for key in run.roll.present - here}
+    gone = {key for key, missed in run.missed.items() if missed >= patience.evict_after}
+    if gone:
+        reasons = (row.reason for row in reversed(run.left_out) if Node(row.node_id, row.partition_id).key in gone)
+        said = next(reasons, "not connected")
+        # A method that diverges may do so at one client first.
+        honest = f". If it is honest: {advice_on(run, locally=False)}" if replies.TOO_LONG in said else ""
+        raise ConfigurationError(
+            f"{named(gone)} gave no good reply in {patience.evict_after} rounds in a row (the last one: {said}), and "
+            f"{type(run.options).__name__} needs every client. Mend it and resume from the last checkpoint, begin "
+            f"without it, or take a strategy that samples clients{honest}"
+        )

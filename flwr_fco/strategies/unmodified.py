@@ -1,0 +1,192 @@
+"""Clients whose code cannot be changed: any FedAvg ClientApp. The model goes down, the new model comes up."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from logging import INFO, WARNING
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+
+from flwr_fco.algorithms.contract.choices import Density
+from flwr_fco.core.layout import Layout, Vector
+from flwr_fco.core.logs import log
+from flwr_fco.core.validation import short
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.messages.arrays import increment_of
+from flwr_fco.messages.protocol import Uplink
+from flwr_fco.messages.records import ELAPSED, EXAMPLES, STEPS, only_arrays, only_metrics
+from flwr_fco.mirror_maps import Euclidean
+from flwr_fco.regularizers import L1, HardSparsity, PerParameter, Zero
+from flwr_fco.strategies.options import AUTO
+from flwr_fco.work import FirstOrder
+
+#: Numbers of a method by the names under which clients of Flower's own strategies read them.
+_NAMES = {"penalty": "proximal-mu"}
+_SHOWN = 5
+
+
+def check_unmodified(options: Any) -> None:
+    """Check that one option, which fits psi, says how fast the weight of psi or its sparsity grows.
+
+    Parameters
+    ----------
+    options : Options
+        Of a strategy with the options `client` and `density`.
+
+    Raises
+    ------
+    ConfigurationError
+        If options are missing or conflict.
+    """
+    if options.density is not None:
+        _check_density(options)
+    if not options._unmodified:
+        return
+    if options.density is not None and options.work.steps is not None:
+        raise ConfigurationError(
+            f"density={options.density!r} and work={options.work!r}: each of them says how fast psi's weight grows; "
+            "give one of them"
+        )
+    weightless = isinstance(options.regularizer, Zero) or options.regularizer.constraint
+    if options.density is None and options.work.steps is None and not weightless:
+        raise ConfigurationError(
+            f"client='unmodified' with {options.regularizer!r}: it is not known how fast the weight of psi grows. Give "
+            "density=0.1 in its place (the share of weights that are not 0 in the end), or work=Steps(...) with the "
+            "clients' learning rate as client_lr"
+        )
+    if not isinstance(options.mirror_map, Euclidean):
+        raise ConfigurationError(
+            f'client="unmodified" takes differences of models for gradients, which is Euclidean; '
+            f"mirror_map={options.mirror_map!r} needs our ClientApp (flwr_fco.client_apps.client_app)"
+        )
+    if options.certificate_every is not None:
+        what = f"certificate_every={options.certificate_every}: client='unmodified' does not answer questions"
+        raise ConfigurationError(f"{what}; evaluate on the server, or take our ClientApp")
+    if AUTO in (options.client_lr, options.server_lr):
+        what = "client='unmodified': such clients take steps of a size of their own, and do not answer questions"
+        raise ConfigurationError(f"{what}; give client_lr and server_lr as numbers")
+
+
+def _check_density(options: Any) -> None:
+    """Reject regularizers that cannot be combined with a density, which is a psi of its own."""
+    whole = options.regularizer
+    for psi in whole.regularizers.values() if isinstance(whole, PerParameter) else [whole]:
+        marks = isinstance(psi, Zero) or (isinstance(psi, L1) and psi.weights is None and psi.strength > 0.0)
+        if not marks and (psi is whole or not psi.constraint):
+            raise ConfigurationError(
+                f"density={options.density} keeps the largest entries as they are, which is a psi of its own; "
+                f"{short(psi)} has another form. Leave one of them out; in a PerParameter, Zero(), HardSparsity(...) "
+                "and constraints say which arrays have no share in it"
+            )
+    density: Density = options._density
+    if options._scope == "joint" and isinstance(whole, PerParameter):
+        what = "a density of all arrays together has no place for a regularizer of single arrays"
+        raise ConfigurationError(f'{what}; take density=Density(..., scope="layers"), or leave PerParameter out')
+    if options.mirror_map.never_supports(HardSparsity(density=density.share)):
+        options.mirror_map.require(HardSparsity(density=density.share))
+
+
+def model_message(options: Any, arrays: ArrayRecord, config: ConfigRecord, numbers: Mapping[str, float]) -> RecordDict:
+    """Return the records of a model, as ``FedAvg`` sends them.
+
+    Parameters
+    ----------
+    options : Options
+        With the record keys.
+    arrays : ArrayRecord
+        The model.
+    config : ConfigRecord
+        The user's, with the round.
+    numbers : mapping of str to float
+        Of the method.
+    """
+    theirs = {_NAMES[name]: number for name, number in numbers.items() if name in _NAMES}
+    records: dict[str, Any] = {options.arrayrecord_key: arrays.copy()}
+    records[options.configrecord_key] = ConfigRecord({**config, **theirs})
+    return RecordDict(records)
+
+
+def read_model(options: Any, layout: Layout, content: RecordDict, sent: Vector, client_lr: float) -> Uplink:
+    """Return the client's model minus the one that it was sent, as an uplink.
+
+    Parameters
+    ----------
+    options : Options
+        Of the strategy.
+    layout : Layout
+        Of the model.
+    content : RecordDict
+        Of the reply.
+    sent : ndarray of float64, shape (d,)
+        The model that it was sent.
+    client_lr : float
+        The clients' own learning rate, as the user says it; what a client reports takes precedence.
+    """
+    increment, passed = increment_of(layout, only_arrays(content), sent)
+    metrics: dict[str, Any] = dict(only_metrics(content))
+    examples = metrics.pop(EXAMPLES, math.nan)
+    work = options.work
+    first_order = isinstance(work, FirstOrder)
+    steps = metrics.pop(STEPS, (work.steps or 1) if first_order else 1)
+    elapsed = metrics.pop(ELAPSED, None)
+    if not first_order:
+        elapsed = None
+    elif options._density is not None:
+        elapsed = 1.0
+    elif elapsed is None:
+        elapsed = client_lr * steps
+    return Uplink({"increment": increment}, elapsed, steps, examples=examples, metrics=metrics, pass_through=passed)
+
+
+class Untrained:
+    """Arrays that no client has moved yet: psi leaves them alone, as frozen layers and buffers of a ``state_dict``.
+
+    Attributes
+    ----------
+    names : set of str or None
+        None before the first round.
+    """
+
+    saved = ("names", "idle")
+
+    def __init__(self) -> None:
+        self.names: set[str] | None = None
+        #: Rounds in a row in which nothing has moved.
+        self.idle = 0
+
+    def observe(self, layout: Layout, uplinks: Sequence[Uplink]) -> None:
+        """Take note of what the clients of a round have moved.
+
+        Parameters
+        ----------
+        layout : Layout
+            The user's.
+        uplinks : sequence of Uplink
+            The replies that count.
+        """
+        entries = [entry for entry in layout.optimized if entry.regularized and entry.size]
+        increments = [np.asarray(up.vectors["increment"]) for up in uplinks]
+        still = {entry.name for entry in entries if not any(part[entry.block].any() for part in increments)}
+        if len(still) == len(entries):
+            self.idle += 1
+            if self.idle == 2:
+                log(WARNING, "the clients return the model that they were sent: in 2 rounds nobody trained any array")
+            return
+        self.idle = 0
+        before, self.names = self.names, still if self.names is None else self.names & still
+        if before is None and still:
+            log(INFO, "nobody has trained %s: psi leaves them as they are until they move", _listed(still))
+        elif moved := (before or set()) - still:
+            log(INFO, "clients train %s now: psi acts on them", _listed(moved))
+
+    def without(self, layout: Layout) -> Layout:
+        """Return the layout in which psi does not act on these arrays."""
+        return layout.leaving(self.names) if self.names else layout
+
+
+def _listed(names: set[str]) -> str:
+    more = len(names) - _SHOWN
+    return ", ".join(sorted(names)[:_SHOWN]) + (f" and {more} more arrays" if more > 0 else "")

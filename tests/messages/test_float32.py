@@ -1,0 +1,174 @@
+"""float32 on the wire for float32 models: as many bytes as FedAvg, and float64 where the digits are needed."""
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg
+from problems import FEATURES, app_of, clients, flat, start_arrays
+
+from flwr_fco.algorithms import DecentralizedDualAveraging
+from flwr_fco.algorithms.dual_averaging import FLOAT32_LIMIT, short_wire
+from flwr_fco.mirror_maps import PNorm
+from flwr_fco.regularizers import L1
+from flwr_fco.simulation import InProcessGrid, simulate
+from flwr_fco.strategies import DFedDA, Epochs, FedDA, FedDAGT, FedDualAvg, Steps, Wire
+
+OPTIONS = {"regularizer": L1(0.3), "client_lr": 0.05, "work": Epochs(1, batch_size=None), "fraction_evaluate": 0.0}
+START = np.full(FEATURES + 1, 0.5)
+
+
+def go(strategy, rounds=30, dtype=np.float32, start=START):
+    objectives = clients()
+    return simulate(
+        strategy,
+        app_of(objectives),
+        num_nodes=len(objectives),
+        num_rounds=rounds,
+        initial_arrays=start_arrays(dtype=dtype, start=start),
+        progress=False,
+    )
+
+
+def count_bytes(contents):
+    return sum(
+        len(array.data)
+        for content in contents
+        for record in content.values()
+        if isinstance(record, ArrayRecord)
+        for array in record.values()
+    )
+
+
+class Counting(InProcessGrid):
+    """Counts the bytes of arrays down and up."""
+
+    down = up = 0
+
+    def send_and_receive(self, messages, **options):
+        messages = list(messages)
+        self.down += count_bytes(message.content for message in messages)
+        replies = list(super().send_and_receive(messages, **options))
+        self.up += count_bytes(reply.content for reply in replies)
+        return replies
+
+
+def echo_app():
+    """A FedAvg client."""
+    app = ClientApp()
+
+    @app.train()
+    def train(message, context):
+        metrics = MetricRecord({"num-examples": 1})
+        return Message(RecordDict({"arrays": message.content["arrays"], "metrics": metrics}), reply_to=message)
+
+    return app
+
+
+def traffic(strategy, app):
+    grid = Counting(app, 4)
+    arrays = start_arrays(dtype=np.float32, start=START)
+    with grid.identity():
+        for number in (1, 2, 3):
+            messages = strategy.configure_train(number, arrays, ConfigRecord(), grid)
+            arrays, _ = strategy.aggregate_train(number, grid.send_and_receive(messages))
+    return grid.down, grid.up
+
+
+def test_no_more_bytes_than_fedavg():
+    down, up = traffic(FedDualAvg(**OPTIONS, wire=Wire(dtype="auto")), app_of(clients()))
+    fedavg_down, fedavg_up = traffic(FedAvg(fraction_evaluate=0.0), echo_app())
+    assert 0 < down <= fedavg_down
+    assert 0 < up <= fedavg_up
+    full_down, full_up = traffic(FedDualAvg(**OPTIONS), app_of(clients()))
+    numbers = 4 * 3 * (FEATURES + 1)
+    assert full_down - down == full_up - up == 4 * numbers
+
+
+def test_the_model_is_that_of_float64_messages():
+    strategy = FedDualAvg(**OPTIONS, wire=Wire(dtype="auto"))
+    short, full = go(strategy), go(FedDualAvg(**OPTIONS))
+    assert strategy.state.dual.dtype == np.float64
+    assert not np.array_equal(strategy.state.dual, strategy.state.dual.astype(np.float32))
+    np.testing.assert_allclose(flat(short.arrays), flat(full.arrays), rtol=0, atol=1e-6)
+    np.testing.assert_array_equal(flat(short.arrays) == 0, flat(full.arrays) == 0)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "dtype"),
+    [
+        (lambda **o: FedDualAvg(**OPTIONS, **o), np.float64),
+        (lambda **o: FedDAGT(**OPTIONS | {"work": Steps(3, batch_size=None)}, **o), np.float32),
+        (lambda **o: FedDA(**OPTIONS, mirror_map=PNorm(3.0), **o), np.float32),
+    ],
+)
+def test_all_digits_where_they_are_needed(strategy, dtype):
+    """float64 models, clients that remember, and other geometries: bit by bit what float64 gives."""
+    auto, full = go(strategy(wire=Wire(dtype="auto")), 6, dtype), go(strategy(), 6, dtype)
+    np.testing.assert_array_equal(flat(auto.arrays), flat(full.arrays))
+    for number in range(1, 7):
+        for name in ("bytes-up", "bytes-down"):
+            assert auto.train_metrics_clientapp[number][name] == full.train_metrics_clientapp[number][name]
+
+
+def test_float64_once_the_threshold_is_far_above_the_weights():
+    """The threshold grows by 15 a round, and the weights are about .5."""
+    strategy = FedDualAvg(
+        **OPTIONS | {"regularizer": L1(3.0), "work": Steps(100, batch_size=None)}, wire=Wire(dtype="auto")
+    )
+    result = go(strategy, 60)
+    sizes = [result.train_metrics_clientapp[number]["bytes-down"] for number in range(1, 61)]
+    assert sizes[0] == 4 * 4 * (FEATURES + 1)
+    assert sizes[-1] == 2 * sizes[0]
+    assert sizes == sorted(sizes)
+
+
+def test_the_limit():
+    """Half a unit of float32 at 1,000 times the weights is 6e-5 of them."""
+    strategy = FedDualAvg(**OPTIONS, wire=Wire(dtype="auto"))
+    run = strategy.prepare(start_arrays(dtype=np.float32))
+
+    def is_short(**fields):
+        return short_wire(run.method, run.problem, strategy.state._replace(**fields))
+
+    assert is_short(dual=np.array([3.0 + 900.0, 0, 0, 0, 0, 0, 3.0]), elapsed=900.0 / 0.3)
+    assert not is_short(dual=np.array([3.0 + 3100.0, 0, 0, 0, 0, 0, 3.0]), elapsed=3100.0 / 0.3)
+    assert np.finfo(np.float32).eps / 2 * FLOAT32_LIMIT < 1e-4
+    # A model that is 0 has no weights to compare with; a dual that is 0 has no digits to lose.
+    assert not is_short(dual=np.full(FEATURES + 1, 1e-3) * np.r_[np.ones(FEATURES), 0], elapsed=1.0)
+    assert is_short(dual=np.zeros(FEATURES + 1))
+
+
+def test_the_precision_on_a_graph_is_found_without_a_message_to_nobody(monkeypatch):
+    """There each message is for one client: a method of one's own need not know another."""
+    asked, downlink = [], DecentralizedDualAveraging.downlink
+
+    def counted(algorithm, problem, state, to):
+        asked.append(to)
+        return downlink(algorithm, problem, state, to)
+
+    monkeypatch.setattr(DecentralizedDualAveraging, "downlink", counted)
+    go(DFedDA(mixing="ring", wire=Wire(dtype="auto"), **OPTIONS), 2)
+    assert asked
+    assert None not in asked
+
+
+def test_a_client_may_answer_in_another_precision():
+    app = ClientApp()
+
+    @app.train()
+    def train(message, context):
+        arrays = ArrayRecord({"increment": Array(np.zeros(FEATURES + 1))})
+        metrics = MetricRecord({"num-examples": 1, "local-steps": 1, "elapsed": OPTIONS["client_lr"]})
+        return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
+
+    strategy = FedDualAvg(**OPTIONS, wire=Wire(dtype="auto"))
+    result = simulate(
+        strategy,
+        app,
+        num_nodes=4,
+        num_rounds=1,
+        initial_arrays=start_arrays(dtype=np.float32, start=START),
+        progress=False,
+    )
+    assert result.train_metrics_clientapp[1]["num-replies"] == 4

@@ -1,0 +1,329 @@
+"""Vectors that are zero nearly everywhere: what travels of them, what both sides make of it, and of what is crafted."""
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
+from numpy.testing import assert_allclose, assert_array_equal
+from problems import changed
+from scipy import sparse
+from together import together
+
+from flwr_fco import FedDualAvg
+from flwr_fco.client_apps import client_app
+from flwr_fco.client_apps.client import forget_objectives
+from flwr_fco.core.sparse import NonZeros, SparseVector
+from flwr_fco.errors import ClientError, ConfigurationError, ProtocolError
+from flwr_fco.messages import ReceivedVectors
+from flwr_fco.messages.records import decode_uplink
+from flwr_fco.objectives import Logistic
+from flwr_fco.privacy import GaussianDP
+from flwr_fco.regularizers import L1
+from flwr_fco.simulation import InProcessGrid, simulate
+from flwr_fco.strategies import (
+    Average,
+    Bounds,
+    DualFL,
+    Epochs,
+    FedDAGT,
+    FedDR,
+    Minimise,
+    Participation,
+    Steps,
+    Trimmed,
+    Wire,
+    training,
+)
+
+D = 600
+START = {"coefficients": np.zeros(D), "intercept": np.zeros(1)}
+INDICES, VALUES = np.array([0, 3, 9], dtype=np.int32), np.array([1.0, -2.0, 0.5])
+
+
+def read(indices=INDICES, values=VALUES, size=10, **more):
+    arrays = {"increment": Array(values), "indices:increment": Array(indices), **more}
+    metrics = MetricRecord({"num-examples": 5, "local-steps": 2, "elapsed": 0.5})
+    content = RecordDict({"arrays": ArrayRecord(arrays), "metrics": metrics})
+    return decode_uplink(content, size, {"increment": (size,)})
+
+
+@together(
+    ("given", "message"),
+    [
+        ({"indices": np.array([0, 3, 10], dtype=np.int32)}, "ascend from 0 to 9"),
+        ({"indices": np.array([-1, 3, 9], dtype=np.int32)}, "ascend"),
+        ({"indices": np.array([0, 9, 3], dtype=np.int32)}, "ascend"),
+        ({"indices": np.array([0, 3, 3], dtype=np.int32)}, "ascend"),
+        ({"indices": np.array([2**31 - 1, -(2**31), 3], dtype=np.int32)}, "ascend"),
+        ({"indices": INDICES.astype(np.int64)}, "int64"),
+        ({"indices": VALUES}, "float64"),
+        ({"indices": INDICES[:2]}, "one int32 for each value"),
+        ({"indices": INDICES[:, None]}, "one int32 for each value"),
+        ({"indices": np.arange(11, dtype=np.int32), "values": np.ones(11)}, "ascend from 0 to 9"),
+        ({"indices:other": Array(INDICES)}, "no values of their own beside them"),
+        ({"indices:increment": Array("int32", (10,), "numpy.ndarray", Array(INDICES).data)}, "its label says"),
+    ],
+)
+def test_what_is_crafted_is_refused(given, message):
+    with pytest.raises(ProtocolError, match=message):
+        read(**given)
+
+
+@pytest.mark.parametrize("density", [0.0, 0.1, 1.0])
+def test_any_places_of_non_zeros_are_those_of_the_whole(density):
+    rng = np.random.default_rng(0)
+    whole = np.where(rng.random(50) < density, rng.standard_normal(50), 0.0)
+    whole[7] = -0.0
+    short = NonZeros.of(whole)
+    for places in (np.arange(50), np.array([0, 7, 49]), np.array([], dtype=np.int64)):
+        assert_array_equal(short.at(places).view(np.int64), whole[places].view(np.int64))
+    assert_array_equal(short.to_dense().view(np.int64), whole.view(np.int64))
+    assert type(short.astype("float32")) is NonZeros
+
+
+def test_a_client_reads_what_it_was_sent():
+    vectors = ReceivedVectors({"dual": SparseVector(INDICES, VALUES, 10), "all": NonZeros(INDICES, VALUES, 10)})
+    assert_array_equal(vectors.at("dual", INDICES), VALUES)
+    assert_array_equal(vectors.at("all", np.array([0, 1, 9])), [1.0, 0.0, 0.5])
+    with pytest.raises(ProtocolError, match="at other indices"):
+        vectors.at("dual", np.array([0, 3]))
+    with pytest.raises(ProtocolError, match="at 3 of 10 indices"):
+        vectors["dual"]
+    assert_array_equal(vectors["all"], [1, 0, 0, -2, 0, 0, 0, 0, 0, 0.5])
+    assert not vectors["all"].flags.writeable
+
+
+def test_a_sparse_vector_is_checked_where_it_is_made():
+    with pytest.raises(ConfigurationError, match="ascend"):
+        SparseVector(np.array([1, 1], dtype=np.int32), np.ones(2), 5)
+    with pytest.raises(ConfigurationError, match="int64"):
+        SparseVector(np.array([1, 2]), np.ones(2), 5)
+
+
+# --- from clients with few of the features ------------------------------------------------------------------------
+
+
+def clients():
+    rng = np.random.default_rng(0)
+    rows = [sparse.random_array((10 + m, D), density=0.02, rng=rng, format="csr") for m in range(5)]
+    return [Logistic(own, np.arange(own.shape[0]) % 2) for own in rows]
+
+
+def passing(message, context, call_next):
+    return call_next(message, context)
+
+
+def app(objectives, **options):
+    return client_app(lambda context: objectives[context.node_config["partition-id"]], **options)
+
+
+def run(objectives, strategy=None, **options):
+    own = {"regularizer": L1(0.001), "client_lr": 0.5, "work": Epochs(1, batch_size=4), "fraction_evaluate": 0.0}
+    strategy = strategy or FedDualAvg(**own | options)
+    result = simulate(strategy, app(objectives), num_nodes=5, num_rounds=4, initial_arrays=START, progress=False)
+    return strategy.state.dual, result
+
+
+def dense_clients():
+    return [Logistic(own.features.toarray(), own.labels) for own in clients()]
+
+
+@together(
+    "options",
+    [
+        {},
+        {"aggregation": "median"},
+        {"aggregation": Trimmed()},
+        {"server_momentum": 0.5},
+        {"server_lr": "auto"},
+        {"bounds": Bounds(max_increment_norm=1.0)},
+        {"wire": Wire(sparse=False)},
+        {"wire": Wire(dtype="float32")},
+        {"output": Average()},
+    ],
+)
+def test_options_see_the_same_increments(options):
+    expected, _ = run(dense_clients(), **options)
+    found, result = run(clients(), **options)
+    tolerance = 1e-6 if options.get("wire") == Wire(dtype="float32") else 1e-12
+    assert_allclose(found, expected, rtol=0, atol=tolerance * np.abs(expected).max())
+    assert len(result.left_out) == 0
+
+
+def test_privacy_clips_the_whole_increment():
+    pytest.importorskip("dp_accounting")
+
+    def private(objectives):
+        privacy = GaussianDP(clip=0.01, noise_multiplier=1e-9, delta=1e-5, noise_seed=3)
+        options = {
+            "work": Steps(3, batch_size=4),
+            "weighting": "uniform",
+            "normalize_local_work": False,
+            "privacy": privacy,
+        }
+        return run(objectives, **options)[0]
+
+    assert_allclose(private(clients()), private(dense_clients()), rtol=0, atol=1e-9)
+
+
+def test_bytes_are_those_of_what_travels():
+    _, one = run(clients())
+    _, other = run(clients(), wire=Wire(sparse=False))
+    sizes = [own.design.columns.size + 1 for own in clients()]
+    up = one.train_metrics_clientapp[2]["bytes-up"]
+    assert up == sum(12 * size for size in sizes)
+    assert up < 0.5 * other.train_metrics_clientapp[2]["bytes-up"]
+
+
+def test_the_dual_comes_at_the_places_that_a_client_has_told():
+    _, result = run(clients())
+    down = [result.train_metrics_clientapp[number]["bytes-down"] for number in (1, 2, 3)]
+    sizes = [own.design.columns.size + 1 for own in clients()]
+    assert down == [5 * 8 * (D + 1), *[sum(12 * size for size in sizes)] * 2]
+
+
+def test_a_client_with_other_features_is_left_out_once():
+    """As a SuperNode that comes back with another shard: it is sent the whole dual again."""
+    objectives = clients()
+    strategy = FedDualAvg(
+        regularizer=L1(0.001),
+        client_lr=0.5,
+        work=Epochs(1, batch_size=4),
+        fraction_evaluate=0.0,
+        participation=Participation(min_replies=1),
+        bounds=Bounds(max_ratio=None),
+    )
+    grid = InProcessGrid(app(objectives), 5, raise_errors=False)
+
+    def swap(number, arrays, metrics):
+        if number == 2:
+            objectives[0] = clients()[4]
+            forget_objectives(grid.run_id)
+        return False
+
+    result = strategy.start(
+        grid, ArrayRecord({name: Array(array) for name, array in START.items()}), 5, callbacks=[swap]
+    )
+    reasons = [(row.round, row.partition_id, row.reason) for row in result.left_out]
+    assert [row[:2] for row in reasons] == [(3, 0)]
+    assert "other indices" in reasons[0][2]
+
+
+def test_what_is_remembered_of_clients_is_bounded(monkeypatch):
+    expected, _ = run(clients())
+    monkeypatch.setattr("flwr_fco.strategies.training._MOST_INDICES", 500)
+    found, result = run(clients())
+    assert_array_equal(found, expected)
+    assert result.train_metrics_clientapp[3]["bytes-down"] > 3 * 8 * D
+
+
+def test_a_strategy_of_ones_own_gets_whole_vectors():
+    def aggregate(own, self, problem, state, replies):
+        assert all(isinstance(uplink.vectors["increment"], np.ndarray) for uplink in replies)
+        return own.aggregate(self, problem, state, replies)
+
+    mine = changed(FedDualAvg, aggregate=aggregate)
+    found, _ = run(
+        clients(), mine(regularizer=L1(0.001), client_lr=0.5, work=Epochs(1, batch_size=4), fraction_evaluate=0.0)
+    )
+    assert_array_equal(found, run(clients())[0])
+
+
+# --- what everyone is told, by its non-zeros ------------------------------------------------------------------------
+
+
+def rows(m, form):
+    rng = np.random.default_rng(m)
+    # Each client has words of its own, and some that others have too.
+    own = sparse.random_array((12, 60), density=0.1, rng=rng)
+    places = rng.permutation(D)[:60]
+    whole = np.zeros((12, D))
+    whole[:, places] = own.toarray()
+    return Logistic(sparse.csr_array(whole) if form == "sparse" else whole, np.arange(12) % 2)
+
+
+def broadcast(form, *, messages=False, **options):
+    mods = [passing] if messages else None
+    app = client_app(lambda context: rows(context.node_config["partition-id"], form), mods=mods)
+    strategy = FedDualAvg(
+        regularizer=L1(0.001),
+        client_lr=0.5,
+        work=Epochs(1, batch_size=4),
+        fraction_train=0.4,
+        min_train_nodes=2,
+        fraction_evaluate=0.0,
+        seed=1,
+        **options,
+    )
+    result = simulate(strategy, app, num_nodes=5, num_rounds=6, initial_arrays=START, progress=False)
+    return result.arrays["coefficients"].numpy(), [row["train/bytes-down"] for row in result.rows()]
+
+
+@pytest.mark.parametrize("form", ["sparse", "dense"])
+@pytest.mark.parametrize("messages", [False, True])
+@pytest.mark.parametrize("options", [{}, {"wire": Wire(dtype="float32")}, {"wire": Wire(sparse=False)}], ids=str)
+def test_the_bits_are_the_same_and_the_first_messages_are_short(form, messages, options, monkeypatch):
+    expected, whole = broadcast(form, messages=messages, **options)
+    monkeypatch.setattr(training, "_LONG", 100)
+    found, short = broadcast(form, messages=messages, **options)
+    assert_array_equal(found.view(np.int64), expected.view(np.int64))
+    if options.get("wire") == Wire(sparse=False):
+        assert short == whole
+    else:
+        # The first dual is zero everywhere.
+        assert short[0] < 0.3 * whole[0]
+        assert sum(short) < sum(whole)
+    if form == "sparse" and not options:
+        assert sum(short) < 0.5 * sum(whole)
+
+
+MINIMISES = {"work": Minimise(), "fraction_evaluate": 0.0}
+STEPS = {"client_lr": 0.5, "work": Steps(2), "fraction_evaluate": 0.0}
+
+
+@pytest.mark.parametrize("messages", [False, True])
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        lambda: DualFL(nu=0.05, rho=0.0, **MINIMISES),
+        lambda: FedDR(step=2.0, **MINIMISES),
+        lambda: FedDAGT(**STEPS),
+    ],
+)
+def test_what_clients_remember_begins_as_with_whole_vectors(strategy, messages, monkeypatch):
+    """A client's memory begins with zeros of the message's kind, and the first message is zero nearly everywhere."""
+    mods = [passing] if messages else None
+    rng = np.random.default_rng(0)
+    losses = [Logistic(rng.standard_normal((12, D)), np.arange(12) % 2, l2=0.1) for _ in range(3)]
+    app = client_app(lambda context: losses[context.node_config["partition-id"]], mods=mods)
+
+    def go():
+        result = simulate(strategy(), app, num_nodes=3, num_rounds=3, initial_arrays=START, progress=False)
+        return result.arrays["coefficients"].numpy()
+
+    expected = go()
+    monkeypatch.setattr(training, "_LONG", 100)
+    assert_array_equal(go().view(np.int64), expected.view(np.int64))
+
+
+@together(
+    ("places", "reason"),
+    [
+        ([D + 5], "ascend"),
+        ([3, 3], "ascend"),
+        ([[3]], "expected one int32"),
+        ([0.5], "float64"),
+        ([3, 4, 5], "expected one int32"),
+    ],
+)
+def test_crafted_non_zeros_are_refused(places, reason):
+    def craft(message, context, call_next):
+        if message.metadata.message_type == "train":
+            given = np.array(places)
+            crafted = given.astype(np.int32) if given.dtype.kind == "i" else given
+            arrays = {"dual": Array(np.ones(2)[: given.shape[0]]), "nonzeros:dual": Array(crafted)}
+            message.content["arrays"] = ArrayRecord(arrays)
+        return call_next(message, context)
+
+    strategy = FedDualAvg(regularizer=L1(0.001), client_lr=0.5, fraction_evaluate=0.0)
+    with pytest.raises(ClientError, match=reason):
+        simulate(strategy, app(clients(), mods=[craft]), num_nodes=2, num_rounds=1, initial_arrays=START)

@@ -1,0 +1,375 @@
+"""Clients on Ray actors: the bits of one process whoever dies, what is reserved, and nobody else's code."""
+
+import copy
+import os
+import signal
+import subprocess
+import sys
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from fault_bars import make, problem_of
+from flwr.app import Array, ArrayRecord
+from halves import find_solver
+from problems import app_of, clients, flat, simulated, solved_by, start_arrays
+from representatives import by_class
+from scipy import sparse
+
+from flwr_fco.client_apps import client_app
+from flwr_fco.core.logs import quiet
+from flwr_fco.errors import ClientError, ConfigurationError, FlwrFcoError
+from flwr_fco.objectives import LeastSquares
+from flwr_fco.regularizers import L1
+from flwr_fco.simulation import InProcessGrid, RayGrid, ray_grid, room_of
+from flwr_fco.strategies import FedAvgSubgradient, FedDAGT, FedDualAvg
+
+pytest.importorskip("ray")
+
+
+def outcome(grid, strategy, start, rounds=4, **options):
+    with grid.identity(), quiet(50):
+        result = strategy.start(grid, start, rounds, **options)
+    state = [np.asarray(value).tobytes() for value in strategy.state]
+    arrays = {name: array.numpy().tobytes() for name, array in result.arrays.items()}
+    metrics = {k: dict(v) for k, v in result.train_metrics_clientapp.items()}
+    return arrays, state, metrics, result.left_out, grid.states()
+
+
+def strategy(cls=FedDualAvg, **options):
+    return cls(**{"regularizer": L1(0.1), "client_lr": 0.02, "fraction_evaluate": 0.0, **options})
+
+
+@pytest.fixture(scope="module")
+def ray():
+    """A Ray that several grids share, as a user's own would be."""
+    module = ray_grid.import_ray()
+    ray_grid.start_ray(module, None)
+    yield module
+    module.shutdown()
+
+
+def on_actors(app, number=4, **options):
+    return RayGrid(app, number, **{"workers": 2, "num_cpus": 0.5, **options})
+
+
+def zeros(layout):
+    return ArrayRecord({n: Array(a) for n, a in layout.unflatten(np.zeros(layout.size)).items()})
+
+
+# --- the bits of one process --------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.flower
+@pytest.mark.parametrize("name", by_class())
+def test_every_strategy_gives_the_bits_of_one_process(name, ray):
+    objectives = problem_of(name).objectives
+    start, number = zeros(objectives[0].layout), len(objectives)
+    here = outcome(InProcessGrid(app_of(copy.deepcopy(objectives)), number), make(name), start)
+    with on_actors(app_of(copy.deepcopy(objectives)), number) as grid:
+        assert outcome(grid, make(name), start) == here
+
+
+def passing(message, context, call_next):
+    return call_next(message, context)
+
+
+@pytest.mark.slow
+@pytest.mark.flower
+@pytest.mark.parametrize("cls", [FedDualAvg, FedDAGT])
+def test_messages_to_actors_give_the_same_bits(cls, ray):
+    here = outcome(InProcessGrid(app_of(clients()), 4), strategy(cls), start_arrays())
+    with on_actors(app_of(clients(), [passing])) as grid:
+        assert outcome(grid, strategy(cls), start_arrays()) == here
+
+
+def killing(grid, worker, number):
+    def callback(server_round, arrays, metrics):
+        if server_round == number:
+            grid.kill(worker)
+
+    return callback
+
+
+def sparse_load(context):
+    rng = np.random.default_rng(int(context.node_config["partition-id"]))
+    features = sparse.random_array((20, 3000), density=0.002, rng=rng, format="csr")
+    return LeastSquares(features, np.asarray(features.sum(axis=1)).ravel())
+
+
+LONG = {"coefficients": np.zeros(3000), "intercept": np.zeros(1)}
+
+
+@pytest.mark.slow
+@pytest.mark.flower
+@pytest.mark.parametrize(
+    ("make_strategy", "load", "start"),
+    [
+        (lambda: strategy(fraction_train=0.5, seed=3), None, None),
+        (lambda: strategy(FedDAGT, fraction_train=0.5), None, None),
+        (strategy, sparse_load, LONG),
+    ],
+    ids=["a sample", "memories", "sparse vectors"],
+)
+def test_no_reply_is_lost_and_no_bit_changes_when_an_actor_dies(make_strategy, load, start, ray):
+    start = start_arrays() if start is None else ArrayRecord({name: Array(value) for name, value in start.items()})
+
+    def app():
+        return app_of(clients()) if load is None else client_app(load)
+
+    here = outcome(InProcessGrid(app(), 4), make_strategy(), start, 10)
+    with on_actors(app()) as grid:
+        there = outcome(grid, make_strategy(), start, 10, callbacks=[killing(grid, 0, 5), killing(grid, 1, 6)])
+    assert there[:2] == here[:2]
+    assert there[3] == here[3] == []
+    if load is not None:
+        # Its clients' features are known again after the round in which the new actor has asked for whole vectors.
+        assert there[2][3]["bytes-up"] == here[2][3]["bytes-up"] < 4 * 3000 * 8 / 2
+
+
+@pytest.mark.slow
+@pytest.mark.flower
+def test_an_actor_that_dies_while_it_computes_is_replaced(tmp_path, ray):
+    """Killed by its client itself, in the midst of round 3 and of this round only."""
+    mark = tmp_path / "killed"
+
+    def suicidal(downlink, objective, state, rng):
+        if downlink.vectors["primal"].any() and objective.num_examples == 7 and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return find_solver("subgradient")(downlink, objective, state, rng)
+
+    options = {"client_lr": 0.02, "fraction_evaluate": 0.0}
+    plain = outcome(InProcessGrid(app_of(clients()), 4), FedAvgSubgradient(**options), start_arrays())
+    own = solved_by(FedAvgSubgradient, "test-suicidal", suicidal)
+    with on_actors(app_of(clients())) as grid:
+        assert outcome(grid, own(**options), start_arrays())[0] == plain[0]
+    assert mark.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.flower
+def test_clients_that_always_end_their_process_end_in_an_error(ray):
+    with (
+        on_actors(client_app(lambda context: os._exit(3)), workers=1) as grid,
+        pytest.raises(FlwrFcoError, match="worker 0 died 3 times in the same round"),
+    ):
+        outcome(grid, strategy(), start_arrays())
+
+
+@pytest.mark.slow
+@pytest.mark.flower
+def test_an_error_of_a_client_is_that_of_one_process(ray):
+    def failing(downlink, objective, state, rng):
+        if objective.num_examples == 25:
+            raise ZeroDivisionError("no rows")
+        return find_solver("subgradient")(downlink, objective, state, rng)
+
+    own, found = solved_by(FedAvgSubgradient, "test-failing-actor", failing), []
+    for engine in ({}, {"engine": "ray", "workers": 2, "num_cpus": 0.5}):
+        chosen = own(client_lr=0.02, fraction_evaluate=0.0)
+        with pytest.raises(ClientError) as caught:
+            simulated(chosen, app_of(clients()), 2, **engine)
+        result = simulated(chosen, app_of(clients()), 2, raise_errors=False, **engine)
+        found.append((str(caught.value), caught.value.node_id, [row.reason for row in result.left_out]))
+    assert found[0] == found[1]
+    assert "node 3 (partition 1) raised ZeroDivisionError in round 1 (train): no rows" in found[0][0]
+    assert len(found[0][2]) == 2
+    assert "ZeroDivisionError: no rows" in found[0][2][0]
+
+
+@pytest.mark.slow
+@pytest.mark.flower
+def test_every_actor_loads_its_own_clients_only_and_once(tmp_path, ray):
+    def load(context):
+        partition = context.node_config["partition-id"]
+        with open(tmp_path / f"{os.getpid()}-{partition}", "a", encoding="utf-8") as file:
+            file.write("once")
+        return clients()[partition]
+
+    result = simulated(strategy(), client_app(load), 3, engine="ray", workers=2, num_cpus=0.5)
+    assert flat(result.arrays).tobytes() == flat(simulated(strategy(), app_of(clients()), 3).arrays).tobytes()
+    loaded = [path.name.split("-") for path in tmp_path.iterdir()]
+    assert sorted(int(partition) for _, partition in loaded) == [0, 1, 2, 3]
+    assert len({pid for pid, _ in loaded}) == 2
+    assert {path.read_text(encoding="utf-8") for path in tmp_path.iterdir()} == {"once"}
+
+
+@pytest.mark.slow
+@pytest.mark.flower
+def test_what_the_nodes_remember_is_saved_and_restored(ray):
+    with on_actors(app_of(clients())) as grid:
+        outcome(grid, strategy(FedDAGT), start_arrays())
+        saved = grid.states()
+    assert len(saved) == 4
+    with on_actors(app_of(clients())) as grid:
+        grid.restore(saved)
+        assert grid.states() == saved
+    for other in (InProcessGrid(app_of(clients()), 4), InProcessGrid(app_of(clients()), 3)):
+        if other.num_nodes == 3:
+            with pytest.raises(ConfigurationError, match="resume with the nodes that the run had"):
+                other.restore(saved)
+        else:
+            other.restore(saved)
+            assert other.states() == saved
+
+
+@pytest.mark.flower
+@pytest.mark.nightly
+def test_on_a_cluster_of_two_machines_one_may_go():
+    from ray.cluster_utils import Cluster
+
+    here = outcome(InProcessGrid(app_of(clients()), 4), strategy(), start_arrays(), 10)
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
+    second = cluster.add_node(num_cpus=2)
+
+    def callback(server_round, arrays, metrics):
+        if server_round == 5:
+            cluster.remove_node(second, allow_graceful=False)
+
+    try:
+        with RayGrid(app_of(clients()), 4, workers=3, address=cluster.address) as grid:
+            there = outcome(grid, strategy(), start_arrays(), 10, callbacks=[callback])
+    finally:
+        cluster.shutdown()
+    assert there[:2] == here[:2]
+    assert {metrics["num-replies"] for metrics in there[2].values()} == {4}
+
+
+# --- before Ray is started ----------------------------------------------------------------------------------------
+
+
+def test_an_app_that_cannot_travel_is_refused():
+    lock = threading.Lock()
+    with pytest.raises(ConfigurationError, match="inside load_objective"):
+        RayGrid(client_app(lambda context: lock), 2)
+
+
+def cluster(*machines):
+    """Stand in for Ray, connected to machines with so many cores and GPUs, and one that is gone."""
+    nodes = [{"Alive": True, "Resources": {"CPU": float(cpus), "GPU": float(gpus)}} for cpus, gpus in machines]
+    return SimpleNamespace(nodes=lambda: [*nodes, {"Alive": False, "Resources": {"CPU": 64.0, "GPU": 8.0}}])
+
+
+@pytest.mark.parametrize(
+    ("machines", "num_cpus", "num_gpus", "room"),
+    [
+        ([(4, 0)], 1, 0, 4),
+        ([(8, 0), (8, 0)], 3, 0, 4),
+        ([(8, 1), (8, 0)], 1, 0.25, 4),
+        ([(0.3, 0)], 0.1, 0, 3),
+        ([(2, 2), (16, 0)], 0, 1, 2),
+        ([(2, 0)], 0, 0, np.inf),
+    ],
+)
+def test_a_worker_is_on_one_machine(machines, num_cpus, num_gpus, room):
+    assert room_of(cluster(*machines), num_cpus, num_gpus) == room
+
+
+@pytest.mark.parametrize(("num_cpus", "num_gpus"), [(3, 0), (1, 1), (0, 0.5)])
+def test_what_no_machine_has_is_an_error_and_not_a_wait(num_cpus, num_gpus):
+    with pytest.raises(ConfigurationError, match="there are machines with 2 cores and 0 GPUs; reserve less"):
+        room_of(cluster((2, 0), (2, 0)), num_cpus, num_gpus)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        *(
+            ({"num_cpus": cpus, "num_gpus": gpus}, "expected numbers of at least 0, and above 1 whole GPUs")
+            for cpus, gpus in [(-1, 0), (np.nan, 0), (np.inf, 0), (1, -0.5), (1, np.nan), (1, 1.5)]
+        ),
+        ({"num_cpus": 0}, "say how many"),
+        *(({"workers": number}, f"workers={number!r}") for number in (0, -1, 1.5, True, "2")),
+        ({"engine": "in-process", "num_gpus": 1}, "num_gpus=1 with engine='in-process', which has none"),
+        ({"engine": "in-process", "num_cpus": 0.5}, "num_cpus=0.5 with engine='in-process', which has none"),
+        ({"engine": "in-process", "workers": 2}, "workers=2 with engine='in-process', which has none"),
+        ({"engine": "in-process", "address": "auto"}, "address='auto' with engine='in-process', which has none"),
+        ({"engine": "processes"}, "engine='processes'"),
+    ],
+)
+def test_what_cannot_be_reserved_is_refused_before_ray_starts(options, message, monkeypatch):
+    monkeypatch.setattr(ray_grid, "import_ray", lambda address: pytest.fail("Ray is imported"))
+    with pytest.raises(ConfigurationError, match=message):
+        simulated(strategy(), app_of(clients()), 1, **{"engine": "ray", **options})
+
+
+# --- who may use it -----------------------------------------------------------------------------------------------
+
+ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+
+OURS = """
+import os, subprocess, sys
+from flwr_fco import client_app
+from flwr_fco.simulation import RayGrid
+
+STRANGER = '''
+import sys
+import ray
+ray.init(address=sys.argv[1], log_to_driver=False)
+print("ran as", ray.get(ray.remote(lambda: 42).remote(), timeout=60))
+'''
+
+with RayGrid(client_app(print), 1, workers=1):
+    import ray
+    address = ray.get_runtime_context().gcs_address
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
+    for token in ({}, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}):
+        done = subprocess.run([sys.executable, "-c", STRANGER, address], env={**environment, **token},
+                              capture_output=True, text=True, timeout=200)
+        print("stranger", done.returncode, "ran as" in done.stdout, "uthenti" in done.stderr, flush=True)
+    done = subprocess.run([sys.executable, "-c", STRANGER, address], capture_output=True, text=True, timeout=200)
+    print("friend", done.returncode, "ran as 42" in done.stdout, flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_a_stranger_is_refused_and_who_has_the_token_is_not(tmp_path):
+    if not ray_grid.token_settings():
+        pytest.skip("this Ray has no tokens, or the environment says something else")
+    environment = {**ENVIRONMENT, "PYTHONPATH": os.pathsep.join(sys.path), "HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", OURS], env=environment, capture_output=True, text=True, timeout=550, check=False
+    )
+    told = [line for line in done.stdout.splitlines() if line.startswith(("stranger", "friend"))]
+    assert told == ["stranger 1 False True"] * 2 + ["friend 0 True"], done.stderr[-2000:]
+    assert "demands no token" not in done.stderr
+
+
+def test_what_the_environment_says_stays(monkeypatch):
+    monkeypatch.setattr(ray_grid, "version", lambda name: "2.55.1")
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    first, second = ray_grid.token_settings(), ray_grid.token_settings()
+    assert first["RAY_AUTH_MODE"] == "token"
+    assert len(first["RAY_AUTH_TOKEN"]) == 64
+    assert first != second
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", "/some/file")
+    assert ray_grid.token_settings() == {"RAY_AUTH_MODE": "token"}
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    assert ray_grid.token_settings() == {}
+
+
+@pytest.mark.parametrize("installed", ["2.51.9", "2.9.0", "1.13"])
+def test_an_older_ray_has_none(monkeypatch, installed):
+    monkeypatch.setattr(ray_grid, "version", lambda name: installed)
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    assert ray_grid.token_settings() == {}
+
+
+@pytest.mark.parametrize(
+    ("address", "demands", "said"),
+    [(None, True, ""), (None, False, "started on this machine"), ("h:1", False, "cluster at h:1"), ("h:1", True, "")],
+)
+def test_where_anybody_can_run_code_it_is_said(monkeypatch, caplog, address, demands, said):
+    monkeypatch.setitem(sys.modules, "ray", object())
+    monkeypatch.setattr(ray_grid, "_demands_token", lambda: demands)
+    before = dict(os.environ)
+    assert ray_grid.import_ray(address) is sys.modules["ray"]
+    warnings = [record.getMessage() for record in caplog.records if "demands no token" in record.getMessage()]
+    assert len(warnings) == bool(said)
+    assert not said or said in warnings[0]
+    # It is imported already: what is set now would be the raylets' alone.
+    assert dict(os.environ) == before

@@ -1,0 +1,320 @@
+"""In one process no message is made unless somebody looks, and the bits are those of messages."""
+
+import copy
+import re
+
+import numpy as np
+import pytest
+from fault_bars import make, problem_of
+from flwr.app import Array, ArrayRecord, Message
+from flwr.serverapp import Grid
+from halves import find_solver
+from problems import FEATURES, app_of, clients, solved_by, start_arrays
+from representatives import by_class
+
+from flwr_fco.algorithms import DualAcceleration
+from flwr_fco.client_apps import Limits
+from flwr_fco.core.logs import quiet
+from flwr_fco.errors import ClientError
+from flwr_fco.objectives import LeastSquares
+from flwr_fco.regularizers import L1
+from flwr_fco.simulation import InProcessGrid
+from flwr_fco.strategies import DualFL, Epochs, Everyone, FedAvgSubgradient, FedDAGT, FedDualAvg, FedMid, Steps, Wire
+
+
+def passing(message, context, call_next):
+    """Look at all messages, and change nothing."""
+    return call_next(message, context)
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """The types of the messages that were made."""
+    types, plain = [], Message.__init__
+
+    def counting(self, *arguments, **options):
+        plain(self, *arguments, **options)
+        types.append(self.metadata.message_type)
+
+    monkeypatch.setattr(Message, "__init__", counting)
+    return types
+
+
+def outcome(grid, strategy, start, rounds=4):
+    with grid.identity(), quiet(50):
+        result = strategy.start(grid, start, rounds)
+    state = [np.asarray(value).tobytes() for value in strategy.state]
+    arrays = {name: array.numpy().tobytes() for name, array in result.arrays.items()}
+    metrics = {k: dict(v) for k, v in result.train_metrics_clientapp.items()}
+    return arrays, state, metrics, result.left_out, {i: context.state for i, context in grid.contexts.items()}
+
+
+def both_ways(make_strategy, objectives, start, rounds=4, **limits):
+    """Run without and with messages, on objectives that have solved nothing yet."""
+    apps = [app_of(copy.deepcopy(objectives), mods, **limits) for mods in ((), [passing])]
+    return [outcome(InProcessGrid(app, len(objectives)), make_strategy(), start, rounds) for app in apps]
+
+
+def zeros(layout):
+    return ArrayRecord({n: Array(a) for n, a in layout.unflatten(np.zeros(layout.size)).items()})
+
+
+@pytest.mark.parametrize("name", by_class())
+def test_every_strategy_gives_the_same_bits_and_metrics(name):
+    objectives = problem_of(name).objectives
+    direct, by_messages = both_ways(lambda: make(name), objectives, zeros(objectives[0].layout))
+    assert direct == by_messages
+
+
+def strategy(cls=FedDualAvg, **options):
+    return cls(**{"regularizer": L1(0.1), "client_lr": 0.02, "fraction_evaluate": 0.0, **options})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"output": "shadow", "work": Steps(3, batch_size=4)},
+        {"seed": 5, "fraction_train": 0.5, "work": Epochs(1, batch_size=4)},
+        {"wire": Wire(dtype="float32")},
+    ],
+)
+def test_options_give_the_same_bits_and_metrics(options):
+    direct, by_messages = both_ways(lambda: strategy(**options), clients(), start_arrays(), rounds=6)
+    assert direct == by_messages
+
+
+def test_a_float32_model_gives_the_same_bits():
+    direct, by_messages = both_ways(lambda: strategy(wire=Wire(dtype="auto")), clients(), start_arrays(np.float32))
+    assert direct == by_messages
+
+
+# --- who looks ----------------------------------------------------------------------------------------------------
+
+
+class Foreign(Grid):
+    """A grid as Flower's own are: it knows nothing of what this package's grids do for its strategies."""
+
+    def __init__(self, inside):
+        self.inside, self.contexts, self.identity = inside, inside.contexts, inside.identity
+
+    run = property(lambda self: None)
+
+    def set_run(self, run):
+        pass
+
+    def get_node_ids(self):
+        return self.inside.get_node_ids()
+
+    def create_message(self, *given, **options):
+        return self.inside.create_message(*given, **options)
+
+    def push_messages(self, messages):
+        return self.inside.push_messages(list(messages))
+
+    def pull_messages(self, message_ids):
+        return self.inside.pull_messages(message_ids)
+
+    def send_and_receive(self, messages, *, timeout=None):
+        return self.inside.send_and_receive(list(messages), timeout=timeout)
+
+
+class Opens(FedDualAvg):
+    def configure_train(self, server_round, arrays, config, grid):
+        return list(super().configure_train(server_round, arrays, config, grid))
+
+
+class Reads(FedDualAvg):
+    def aggregate_train(self, server_round, replies):
+        return super().aggregate_train(server_round, [reply for reply in replies if reply.has_content()])
+
+
+class Forwards(FedDualAvg):
+    """Hooks that hand on what they get."""
+
+    def configure_train(self, server_round, arrays, config, grid):
+        messages = super().configure_train(server_round, arrays, config, grid)
+        assert len(messages) == 4
+        return messages
+
+    def aggregate_train(self, server_round, replies):
+        return super().aggregate_train(server_round, replies)
+
+
+def app(mods=()):
+    return app_of(clients(), mods)
+
+
+def living():
+    """Return an app with a lifespan, which runs around each message."""
+    made = app()
+
+    @made.lifespan()
+    def around(context):
+        yield
+
+    return made
+
+
+@pytest.mark.parametrize(
+    ("grid", "chosen", "looks"),
+    [
+        (lambda: InProcessGrid(app(), 4), FedDualAvg, False),
+        (lambda: InProcessGrid(app(), 4), Forwards, False),
+        (lambda: InProcessGrid(app([passing]), 4), FedDualAvg, True),
+        (lambda: InProcessGrid(living(), 4), FedDualAvg, True),
+        (lambda: InProcessGrid(app().__call__, 4), FedDualAvg, True),
+        (lambda: InProcessGrid(app(), 4, raise_errors=False), FedDualAvg, True),
+        (lambda: Foreign(InProcessGrid(app(), 4)), FedDualAvg, True),
+        (lambda: InProcessGrid(app(), 4), Opens, True),
+        (lambda: InProcessGrid(app(), 4), Reads, True),
+    ],
+    ids=["plain", "hooks that forward", "mod", "lifespan", "app", "error replies", "grid", "configure", "aggregate"],
+)
+def test_messages_are_made_for_whoever_looks_and_change_no_bit(grid, chosen, looks, made):
+    plain = outcome(InProcessGrid(app(), 4), strategy(), start_arrays(), 3)
+    assert made == []
+    seen = outcome(grid(), strategy(chosen), start_arrays(), 3)
+    assert seen[:4] == plain[:4]
+    # Four clients in three rounds: each is sent a message, and sends one.
+    assert made.count("train") == (24 if looks else 0)
+    assert looks or made == []
+
+
+def test_a_mod_sees_every_message():
+    seen = []
+
+    def mod(message, context, call_next):
+        seen.append((message.metadata.message_type, context.node_config["partition-id"]))
+        return call_next(message, context)
+
+    outcome(InProcessGrid(app([mod]), 4), strategy(), start_arrays(), 3)
+    assert [kind for kind in seen if kind[0] == "train"] == [("train", partition) for partition in range(4)] * 3
+
+
+# --- what clients do ----------------------------------------------------------------------------------------------
+
+
+class OneArray(LeastSquares):
+    """Its gradients come in one array that it uses again."""
+
+    def gradient(self, w, batch=None):
+        found = super().gradient(w, batch)
+        self.kept = getattr(self, "kept", np.empty_like(found))
+        self.kept[:] = found
+        return self.kept
+
+
+class NewArrays(LeastSquares):
+    def gradient(self, w, batch=None):
+        return super().gradient(w, batch)
+
+
+def test_an_objective_may_use_the_array_of_its_gradients_again():
+    def tracking():
+        return strategy(FedDAGT)
+
+    rows = np.random.default_rng(0).standard_normal((3, 12, FEATURES))
+    one, new = ([kind(each, each[:, 0]) for each in rows] for kind in (OneArray, NewArrays))
+    assert both_ways(tracking, one, start_arrays()) == both_ways(tracking, new, start_arrays())
+
+
+def solver_that_returns(vector):
+    """Register a local solver that answers `vector(dual)` from the second round on."""
+
+    def solver(downlink, objective, state, rng):
+        uplink, state = find_solver("subgradient")(downlink, objective, state, rng)
+        start = downlink.vectors["primal"]
+        return (uplink if not start.any() else uplink._replace(vectors=vector(start))), state
+
+    return solver
+
+
+@pytest.mark.parametrize(
+    ("vectors", "reason"),
+    [
+        (lambda w: {"increment": np.full_like(w, np.nan)}, "NaN or infinite values"),
+        (lambda w: {"increment": w[:-1]}, "expected float64"),
+        (lambda w: {"another": w.copy()}, "the arrays are"),
+        (lambda w: {}, "the arrays are|exactly one ArrayRecord"),
+    ],
+    ids=["NaN", "short", "another name", "nothing"],
+)
+def test_an_answer_that_cannot_count_is_left_out_in_the_same_words(vectors, reason):
+    own = solved_by(FedAvgSubgradient, "test-odd", solver_that_returns(vectors))
+
+    def make_odd():
+        return own(client_lr=0.02, fraction_evaluate=0.0, on_divergence="warn")
+
+    direct, by_messages = both_ways(make_odd, clients(), start_arrays(), rounds=2)
+    assert [row.reason for row in direct[3]] == [row.reason for row in by_messages[3]]
+    assert len(direct[3]) == 4
+    assert re.search(reason, direct[3][0].reason)
+    assert direct[:2] == by_messages[:2]
+
+
+def test_where_everyone_must_take_part_a_bad_answer_is_asked_again(monkeypatch):
+    plain, asked = DualAcceleration.send, []
+
+    def odd(client, downlink, memory, moved):
+        if not memory["local"].any() or client.objective.num_examples != 12:
+            return plain(client, downlink, memory, moved)
+        asked[-1] += 1
+        return {"increment": np.full(7, np.nan)}
+
+    monkeypatch.setattr(DualAcceleration, "send", staticmethod(odd))
+
+    def everyone():
+        asked.append(0)
+        return DualFL(nu=0.05, fraction_evaluate=0.0, participation=Everyone(evict_after=9))
+
+    direct, by_messages = both_ways(everyone, clients(), start_arrays(), rounds=2)
+    assert direct == by_messages
+    assert [(row.round, row.partition_id) for row in direct[3]] == [(2, 0)]
+    assert asked == [3, 3]
+
+
+def test_no_client_can_change_what_another_one_reads():
+    def greedy(downlink, objective, state, rng):
+        with pytest.raises(ValueError, match="read-only"):
+            downlink.vectors["primal"][0] = 9.0
+        uplink, state = find_solver("subgradient")(downlink, objective, state, rng)
+        downlink.vectors["primal"] = np.ones(7)
+        return uplink, state
+
+    own = solved_by(FedAvgSubgradient, "test-greedy", greedy)
+
+    one, other = (
+        outcome(InProcessGrid(app_of(clients()), 4), cls(client_lr=0.02, fraction_evaluate=0.0), start_arrays())
+        for cls in (own, FedAvgSubgradient)
+    )
+    assert one[:2] == other[:2]
+
+
+def failures(make_strategy, objectives, rounds=4, **limits):
+    texts = []
+    for mods in ((), [passing]):
+        with pytest.raises(ClientError) as caught:
+            outcome(InProcessGrid(app_of(objectives, mods, **limits), 4), make_strategy(), start_arrays(), rounds)
+        texts.append(str(caught.value))
+    assert texts[0] == texts[1]
+    return texts[0]
+
+
+def test_an_error_of_a_client_names_node_and_round():
+    objectives = clients()
+
+    def failing(downlink, objective, state, rng):
+        if downlink.vectors["primal"].any() and objective is objectives[2]:
+            raise ZeroDivisionError("no rows")
+        return find_solver("subgradient")(downlink, objective, state, rng)
+
+    own = solved_by(FedMid, "test-failing", failing)
+    text = failures(lambda: own(client_lr=0.02, fraction_evaluate=0.0), objectives)
+    assert "node 4 (partition 2) raised ZeroDivisionError in round 2 (train): no rows" in text
+
+
+def test_the_clients_limits_hold():
+    def rows():
+        return strategy(work=Epochs(2, batch_size=1))
+
+    assert "node 3 (partition 1)" in failures(rows, clients(), limits=Limits(max_steps=24))

@@ -1,0 +1,199 @@
+"""A density: which entries stay, in which arrays, in which rounds, and what is said when it goes wrong."""
+
+import math
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flwr_fco.algorithms import DualAveraging, SparseDualAveraging
+from flwr_fco.algorithms.density import allotted, erdos_renyi
+from flwr_fco.client_apps import client_app
+from flwr_fco.datasets import digits
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.regularizers import L1, HardSparsity, L1Ball, PerParameter, Zero
+from flwr_fco.simulation import simulate
+from flwr_fco.strategies import Density, FedDualAvg, Steps, run_of, strategy
+
+SHAPES = {"conv": (4, 2, 3, 3), "hidden": (20, 36), "bias": (20,), "head": (5, 20)}
+WEIGHTS = ("conv", "hidden", "head")
+
+
+def start(seed=0):
+    rng = np.random.default_rng(seed)
+    return {name: rng.standard_normal(shape) for name, shape in SHAPES.items()}
+
+
+def walking_app():
+    """A client that goes to a fixed place of its own."""
+    app = ClientApp()
+
+    @app.train()
+    def train(message, context):
+        rng = np.random.default_rng(context.node_config["partition-id"])
+        moved = {
+            name: Array(array.numpy() + 0.1 * (2.0 * rng.standard_normal(array.shape) - array.numpy()))
+            for name, array in message.content["arrays"].items()
+        }
+        content = {"arrays": ArrayRecord(moved), "metrics": MetricRecord({"num-examples": 10})}
+        return Message(RecordDict(content), reply_to=message)
+
+    return app
+
+
+def run(rounds=24, **options):
+    own = FedDualAvg(**{"client": "unmodified", "density": 0.1, "fraction_evaluate": 0.0} | options)
+    arrays = ArrayRecord({name: Array(array) for name, array in start().items()})
+    result = simulate(own, walking_app(), num_nodes=3, num_rounds=rounds, initial_arrays=arrays, progress=False)
+    return {name: array.numpy() for name, array in result.arrays.items()}, own, result
+
+
+shapes = st.lists(st.lists(st.integers(1, 30), min_size=2, max_size=4).map(tuple), min_size=1, max_size=8)
+
+
+@given(shapes, st.floats(0.01, 1.0))
+@settings(max_examples=200, deadline=None)
+def test_the_share_is_allotted_to_the_entry(shapes, density):
+    sizes = [math.prod(shape) for shape in shapes]
+    counts = erdos_renyi(shapes, density)
+    total = round(density * sum(sizes))
+    assert all(1 <= count <= size for count, size in zip(counts, sizes, strict=True))
+    assert sum(counts) == total or (sum(counts) > total and all(count == 1 for count in counts))
+    if density == 1.0:
+        assert counts == sizes
+
+
+def test_small_layers_stay_denser_and_no_layer_falls_below_the_floor():
+    """A layer of three million entries beside a small one: the share by (a + b) / (a b), and half at least."""
+    small, middle, large = erdos_renyi([(10, 100), (300, 300), (2000, 1500)], 0.05)
+    assert small == 1000
+    assert large / 3_000_000 >= 0.5 * 0.05
+    assert middle / 90_000 > 2 * large / 3_000_000
+
+
+@given(st.integers(0, 2**32 - 1), st.floats(0.05, 0.95), st.floats(0.0, 1.0))
+@settings(max_examples=200, deadline=None)
+def test_the_largest_stay_but_no_array_has_less_than_it_is_sure_of(seed, density, sure):
+    """Against the optimum: with the lower bounds, no exchange of an entry that stays for one that goes is a gain."""
+    rng = np.random.default_rng(seed)
+    arrays = [rng.integers(0, 9, rng.integers(1, 20)).astype(float) * 10.0 ** rng.integers(-1, 2) for _ in range(4)]
+    even = erdos_renyi([(array.size, 1) for array in arrays], density)
+    least = [math.ceil(sure * count) for count in even]
+    counts = allotted(arrays, least, sum(even))
+    assert sum(counts) == sum(even)
+    assert all(low <= count <= array.size for low, count, array in zip(least, counts, arrays, strict=True))
+    ordered = [np.sort(array)[::-1] for array in arrays]
+    leaves = [own[count - 1] for own, count, low in zip(ordered, counts, least, strict=True) if count > low]
+    enters = [own[count] for own, count in zip(ordered, counts, strict=True) if count < own.size]
+    assert not leaves or not enters or min(leaves) >= max(enters)
+
+
+@pytest.mark.parametrize("scope", ["layers", "global"])
+def test_what_stays_is_the_largest_of_the_dual_as_it_is(scope):
+    """Nothing is shrunk: the model is the dual itself at the entries that stay."""
+    found, own, result = run(density=Density(0.1, scope))
+    layout = run_of(own).problem.layout
+    duals = {name: own.state.dual[layout[name].block].reshape(shape) for name, shape in SHAPES.items()}
+    np.testing.assert_array_equal(found["bias"], duals["bias"])
+    total = sum(math.prod(SHAPES[name]) for name in WEIGHTS)
+    assert sum(np.count_nonzero(found[name]) for name in WEIGHTS) == round(0.1 * total)
+    assert result.train_metrics_clientapp[24]["density"] == pytest.approx(0.1, abs=1 / total)
+    groups = [WEIGHTS] if scope == "global" else [(name,) for name in WEIGHTS]
+    for names in groups:
+        w, z = (np.concatenate([arrays[name].ravel() for name in names]) for arrays in (found, duals))
+        kept = w != 0
+        np.testing.assert_array_equal(w[kept], z[kept])
+        assert np.abs(z[kept]).min() >= np.abs(z[~kept]).max()
+
+
+def test_single_arrays_have_a_density_of_their_own_or_none():
+    psi = PerParameter({"head": Zero(), "conv": HardSparsity(density=0.5)})
+    found, _, _ = run(regularizer=psi)
+    assert np.count_nonzero(found["head"]) == 100
+    assert np.count_nonzero(found["conv"]) == 36
+    assert np.count_nonzero(found["hidden"]) == 72  # alone in the rest
+    # An l1 norm marks what has a share; a constraint is kept as it is.
+    found, _, _ = run(regularizer=PerParameter({"head": L1Ball(1.0), "*": L1(3.0)}))
+    assert np.abs(found["head"]).sum() == pytest.approx(1.0)
+    assert np.count_nonzero(found["conv"]) + np.count_nonzero(found["hidden"]) == round(0.1 * (72 + 720))
+
+
+def test_patterns_that_match_nothing_and_densities_without_arrays_are_refused():
+    with pytest.raises(ConfigurationError, match="match no array"):
+        run(regularizer=PerParameter({"heads": Zero()}))
+    with pytest.raises(ConfigurationError, match="has no array to act on"):
+        run(regularizer=PerParameter({"*": Zero()}))
+
+
+@pytest.mark.parametrize(
+    ("rounds", "falling", "reached"), [(24, None, 18), (3, None, 3), (10, None, 8), (9, 6, 6), (1, None, 1)]
+)
+def test_the_schedule_fits_the_number_of_rounds(rounds, falling, reached):
+    _, _, result = run(rounds, density=Density(0.1, rounds=falling))
+    densities = [result.train_metrics_clientapp[number]["density"] for number in range(1, rounds + 1)]
+    assert densities == sorted(densities, reverse=True)
+    assert densities[reached - 1 :] == [densities[-1]] * (rounds - reached + 1)
+    assert reached == 1 or densities[reached - 2] > densities[-1]
+    assert densities[-1] == pytest.approx(0.1, abs=2e-3)
+
+
+def test_the_summary_says_how_many_rounds_a_density_needs():
+    lines = dict(FedDualAvg(client="unmodified", density=Density(0.05, rounds=7)).describe())
+    assert lines["Density"] == "0.05 from round 7 on, layers; most networks need 18 rounds, deep ones 35"
+
+
+def test_clients_of_ours_feel_the_density_in_their_local_steps():
+    """The plan of each round has its psi: clients and server agree on the support, and the model learns."""
+    data = digits(num_clients=4, alpha=None)
+    clients = client_app(lambda context: data.objective(context.node_config["partition-id"]))
+    strategy = FedDualAvg(density=0.25, client_lr=0.3, work=Steps(5), fraction_evaluate=0.0)
+    zeros = ArrayRecord({"coefficients": Array(np.zeros((64, 10))), "intercept": Array(np.zeros(10))})
+    result = simulate(strategy, clients, num_nodes=4, num_rounds=20, initial_arrays=zeros, progress=False)
+    found = {name: array.numpy() for name, array in result.arrays.items()}
+    assert np.count_nonzero(found["coefficients"]) == 160
+    test = data.test_objective()
+    w = test.layout.flatten(found)
+    assert test.metrics(w)["accuracy"] > 0.85
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"count": 2, "density": 0.5}, {"density": 0.0}, {"density": 1.1}, {"density": "1"}]
+)
+def test_hard_sparsity_takes_a_count_or_a_density(given):
+    with pytest.raises(ConfigurationError, match="HardSparsity"):
+        HardSparsity(**given)
+
+
+def test_a_density_of_an_array_is_that_many_entries():
+    v = np.random.default_rng(0).standard_normal((8, 5))
+    np.testing.assert_array_equal(HardSparsity(density=0.3).prox(v, 1.0), HardSparsity(12).prox(v, 1.0))
+    assert HardSparsity(density=0.3).value(HardSparsity(12).prox(v, 1.0)) == 0.0
+    assert HardSparsity(density=0.3).value(HardSparsity(13).prox(v, 1.0)) == math.inf
+    assert np.count_nonzero(HardSparsity(density=1e-9).prox(v, 1.0)) == 1
+
+
+def test_a_density_is_an_algorithm_of_its_own():
+    """It would replace another one in silence."""
+
+    class Own(DualAveraging):
+        pass
+
+    class OwnSparse(SparseDualAveraging):
+        pass
+
+    @strategy
+    class Mine(FedDualAvg):
+        algorithm = Own
+
+    @strategy
+    class MineSparse(FedDualAvg):
+        algorithm = OwnSparse
+
+    with pytest.raises(ConfigurationError, match=r"density=.*: Mine runs Own, .* make yours a subclass"):
+        Mine(density=0.5)
+    sparse = MineSparse(density=0.5)
+    arrays = ArrayRecord({name: Array(array) for name, array in start().items()})
+    assert type(sparse.prepare(arrays, 8).method) is OwnSparse

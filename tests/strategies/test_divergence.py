@@ -1,0 +1,135 @@
+"""A run that diverges ends with an error that says what to do; a run that converges is never stopped."""
+
+import logging
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from problems import app_of, clients, flat, run, start_arrays
+from representatives import nightly
+
+from flwr_fco.errors import DivergedError
+from flwr_fco.mirror_maps import PNorm
+from flwr_fco.objectives import LeastSquares
+from flwr_fco.regularizers import L1
+from flwr_fco.simulation import simulate
+from flwr_fco.strategies import FedAvgSubgradient, FedDAGT, FedDualAvg, FedMid, Scaffold, Steps
+from reproduction.pooled import certify
+
+
+def largest_stable_rate(objectives):
+    """2 / L of the pooled quadratic, whose gradient steps diverge for any larger rate."""
+    total = sum(objective.num_examples for objective in objectives)
+    hessian = sum(
+        objective.num_examples
+        / total
+        * np.stack([objective.hessian_product(np.zeros(7), column) for column in np.eye(7)])
+        for objective in objectives
+    )
+    return 2.0 / float(np.linalg.eigvalsh(hessian).max())
+
+
+@pytest.mark.parametrize("factor", [1.05, 1.5, 10.0, 1e3, 1e8, 1e14])
+@pytest.mark.parametrize("cls", [FedDualAvg, FedMid, FedAvgSubgradient])
+def test_every_rate_above_the_stability_limit_ends_in_the_error(cls, factor):
+    """Oracle: full gradient steps on a quadratic diverge exactly above 2 / L."""
+    objectives = clients()
+    rate = factor * largest_stable_rate(objectives)
+    strategy = cls(client_lr=rate, work=Steps(1, batch_size=None))
+    with pytest.raises(DivergedError) as caught:
+        run(strategy, objectives, 2000, start=np.ones(7))
+    error = caught.value
+    assert f"in round {error.server_round}" in str(error)
+    assert f"client_lr={rate:g}" in str(error)
+    assert f"{rate / 10:g}" in str(error)
+    assert 0 <= error.good_round < error.server_round
+    # Ten times the first model's norm, which a large rate has moved by its multiple of the gradient at the start.
+    assert np.linalg.norm(flat(error.arrays)) < 1e3 * max(1.0, rate)
+    assert error.arrays is error.result.arrays
+
+
+@pytest.mark.parametrize("factor", [0.95, *nightly(0.05, 0.5)])
+def test_no_rate_below_the_stability_limit_does(factor):
+    objectives = clients()
+    rate = factor * largest_stable_rate(objectives)
+    strategy = FedDualAvg(regularizer=L1(0.3), client_lr=rate, work=Steps(1, batch_size=None))
+    result = run(strategy, objectives, 450)
+    assert certify(objectives, None, L1(0.3), flat(result.arrays)).value < 1e-2
+
+
+def test_a_sparse_start_and_large_coefficients_are_no_divergence():
+    """The first models are exactly 0 and the solution is 2e4: the norm grows from 0 by as much."""
+    rng = np.random.default_rng(0)
+    features = rng.standard_normal((60, 6))
+    objectives = [LeastSquares(features, 1e4 * features[:, 0] * 2.0, scale=0.5) for _ in range(3)]
+    strategy = FedDualAvg(regularizer=L1(1e4), client_lr=3e-3, work=Steps(1, batch_size=None))
+    result = run(strategy, objectives, 1000)
+    assert np.abs(flat(result.arrays)).max() > 5e3
+
+
+def test_the_last_good_model_is_from_before_and_a_start_point_that_converges():
+    objectives = clients()
+    rate = largest_stable_rate(objectives)
+    options = {"regularizer": L1(0.3), "work": Steps(1, batch_size=None)}
+    with pytest.raises(DivergedError) as caught:
+        run(FedDualAvg(client_lr=1.5 * rate, **options), objectives, 1000)
+    again = run(FedDualAvg(client_lr=0.15 * rate, **options), objectives, 400, start=flat(caught.value.arrays))
+    assert certify(objectives, None, L1(0.3), flat(again.arrays)).value < 1e-6
+
+
+def test_local_steps_that_overflow_name_the_client_rate(caplog):
+    strategy = FedDualAvg(client_lr=50.0, work=Steps(400, batch_size=None))
+    with pytest.raises(DivergedError, match=r"round 1: the local steps of all clients overflow. client_lr=50 .*try 5,"):
+        run(strategy, clients(), 100)
+    assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) < 10
+
+
+def test_a_large_server_rate_is_the_one_to_lower():
+    with pytest.raises(DivergedError, match=r"server_lr=1000 with client_lr=0.01 .*try server_lr=1 first"):
+        run(FedDualAvg(client_lr=0.01, server_lr=1000.0, work=Steps(1, batch_size=None)), clients(), 500)
+
+
+def test_warn_says_so_once_and_goes_on(caplog):
+    rounds = []
+    strategy = FedDualAvg(client_lr=2.0, work=Steps(1, batch_size=None), on_divergence="warn")
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        run(strategy, clients(), 100, callbacks=[lambda number, arrays, metrics: rounds.append(number)])
+    assert rounds[-1] == 100
+    said = [record for record in caplog.records if "diverged" in record.getMessage()]
+    assert len(said) == 1
+    assert 'on_divergence="warn"' in said[0].getMessage()
+
+
+def test_a_model_beyond_its_dtype_has_diverged():
+    strategy = FedDualAvg(client_lr=1e4, work=Steps(12, batch_size=None))
+    strategy.fraction_evaluate = 0.0
+    app, start = app_of(clients()), start_arrays(np.float32)
+    with pytest.raises(DivergedError) as caught:
+        simulate(strategy, app, num_nodes=4, num_rounds=5, initial_arrays=start, progress=False)
+    assert caught.value.good_round == 0
+
+
+@pytest.mark.parametrize("cls", [FedDAGT, Scaffold])
+def test_methods_with_memories_too(cls):
+    with pytest.raises(DivergedError):
+        run(cls(client_lr=3.0, work=Steps(3, batch_size=None)), clients(), 2000)
+
+
+def test_other_geometries_converge_undisturbed():
+    strategy = FedDualAvg(mirror_map=PNorm(4.0), regularizer=L1(0.3), client_lr=0.02, work=Steps(2))
+    assert np.isfinite(flat(run(strategy, clients(), 300).arrays)).all()
+
+
+def test_of_unmodified_clients_the_rate_is_their_own():
+    app = ClientApp()
+
+    @app.train()
+    def train(message, context):
+        away = {name: Array(10.0 * array.numpy() + 1.0) for name, array in message.content["arrays"].items()}
+        content = {"arrays": ArrayRecord(away), "metrics": MetricRecord({"num-examples": 10})}
+        return Message(RecordDict(content), reply_to=message)
+
+    strategy = FedDualAvg(client="unmodified", fraction_evaluate=0.0)
+    with pytest.raises(DivergedError, match="The rate of the clients' own training is too large"):
+        simulate(strategy, app, num_nodes=2, num_rounds=400, initial_arrays=start_arrays(), progress=False)

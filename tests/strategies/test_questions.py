@@ -1,0 +1,495 @@
+"""Questions to clients: answered, checked and bounded as replies are, without a trace at the client."""
+
+import logging
+from functools import cache, partial
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from kinks import Distance
+from problems import app_of, simulated
+from problems import run as run_from
+from together import together
+
+from flwr_fco.callbacks import Checkpoint
+from flwr_fco.certificates import Request
+from flwr_fco.client_apps import Limits, client_app
+from flwr_fco.client_apps.answers import find_answer
+from flwr_fco.core.layout import Layout
+from flwr_fco.errors import ClientError, ConfigurationError, ProtocolError
+from flwr_fco.messages.boxes import QUESTIONS, addressed
+from flwr_fco.messages.protocol import Answer, Question
+from flwr_fco.messages.records import decode_answer, decode_question, encode_question
+from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, MirrorMap, PNorm, Product, SimplexEntropy
+from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective
+from flwr_fco.regularizers import L1
+from flwr_fco.simulation import InProcessGrid, simulate
+from flwr_fco.strategies import (
+    DFedDA,
+    DFedDAGT,
+    DReFedDAGT,
+    DualFL,
+    Epochs,
+    FedAvgSubgradient,
+    FedDAGT,
+    FedDualAvg,
+    FeDualEx,
+    LocalSGD,
+    Minimise,
+    Steps,
+    run_of,
+)
+from flwr_fco.strategies.questions import ask, bounded_largest, smoothness_for
+from flwr_fco.topology import chain
+
+START = {"coefficients": np.zeros(3), "intercept": np.zeros(1)}
+run = partial(run_from, start=START)
+
+
+def objectives_of(sizes=(6, 8, 10, 12, 14, 16), scales=None):
+    found = []
+    for m, size in enumerate(sizes):
+        rng = np.random.default_rng(m)
+        features = rng.normal(size=(size, 3)) * (1.0 if scales is None else scales[m])
+        found.append(LeastSquares(features, features @ [1.0, -1.0, 0.0] + 0.1 * rng.normal(size=size)))
+    return found
+
+
+def prepared(objectives, strategy=None, app=None, **options):
+    """Return a strategy with a model and a grid, before any round."""
+    given = strategy or FedDualAvg(regularizer=L1(0.1), fraction_evaluate=0.0, **options)
+    app = app or app_of(objectives)
+    grid = InProcessGrid(app, len(objectives), raise_errors=False)
+    given.prepare(ArrayRecord({name: Array(value) for name, value in START.items()})).grid = grid
+    return given, grid
+
+
+def asked(objectives, kind="gradient", numbers=None, wanted=("loss",), vectors=("gradient",), **options):
+    strategy, _ = prepared(objectives, **options)
+    request = Request(kind, numbers or {}, wanted, dict.fromkeys(vectors, (4,)))
+    return strategy, ask(run_of(strategy), request, np.full(4, 0.5))
+
+
+def test_the_weighted_gradients_are_the_pooled_gradient():
+    objectives = objectives_of()
+    _, answers = asked(objectives)
+    w, total = np.full(4, 0.5), sum(f.num_examples for f in objectives)
+    expected = sum(f.num_examples / total * f.gradient(w) for f in objectives)
+    np.testing.assert_allclose(sum(a.weight * a.vectors["gradient"] for a in answers), expected, rtol=1e-12)
+    assert sum(a.weight for a in answers) == pytest.approx(1.0)
+    assert [a.partition for a in answers] == list(range(6))
+    assert answers[2].numbers["loss"] == pytest.approx(objectives[2].value(w))
+
+
+def test_weights_are_those_of_training():
+    _, answers = asked(objectives_of(), weighting="uniform")
+    assert [a.weight for a in answers] == [1 / 6] * 6
+    strategy = FedDualAvg(fraction_evaluate=0.0)
+    strategy.site_weights = {m: 1.0 + m for m in range(6)}
+    _, answers = asked(objectives_of(), strategy=strategy)
+    assert [a.weight for a in answers] == [(1.0 + m) / 21.0 for m in range(6)]
+
+
+def test_a_question_changes_nothing_at_the_client():
+    objectives = objectives_of()
+    strategy, grid = prepared(objectives)
+    before = {i: grid.context(i).state.copy() for i in grid.get_node_ids()}
+    assert ask(run_of(strategy), Request("gradient", {}, ("loss",), {"gradient": (4,)}), np.zeros(4))
+    assert {i: dict(context.state) for i, context in grid.contexts.items()} == {i: dict(s) for i, s in before.items()}
+
+
+class WithBuffers(LeastSquares):
+    """Counts its gradients in an array of the model that is not optimised."""
+
+    count = np.zeros(1)
+
+    def gradient(self, w, batch=None, out=None):
+        self.count = self.count + 1.0
+        return super().gradient(w, batch, out)
+
+    def buffers(self):
+        return {"count": self.count}
+
+    def load_buffers(self, buffers):
+        self.count = np.array(buffers["count"])
+
+
+def test_arrays_that_are_not_optimised_are_lent_and_given_back():
+    from flwr_fco.client_apps.answers import server_buffers
+
+    objective = WithBuffers(np.eye(3), np.ones(3))
+    objective.count = np.array([7.0])
+    with server_buffers(objective, {"count": np.array([100.0])}):
+        assert objective.count == 100.0
+        objective.gradient(np.zeros(4))
+    assert objective.count == 7.0
+
+
+@together(
+    ("alter", "reason"),
+    [
+        (lambda content: content["arrays"].update(extra=Array(np.zeros(4))), "expected finite ['loss']"),
+        (lambda content: content["metrics"].pop("loss"), "expected finite ['loss']"),
+        (lambda content: content["metrics"].update({"num-examples": 1e15}), "to max_examples="),
+        (lambda content: content["metrics"].update({"num-examples": 100_000_000}), "more than max_ratio"),
+        (lambda content: content["metrics"].update(loss=np.nan), "expected finite"),
+        (lambda content: content["arrays"].update(gradient=Array(np.full(4, np.inf))), "expected finite"),
+        (lambda content: content["arrays"].update(gradient=Array(np.zeros(5))), "'gradient': (4,)"),
+    ],
+)
+def test_an_answer_is_checked_as_a_reply_is(alter, reason):
+    objectives = objectives_of()
+
+    def liar(message, context, call_next):
+        reply = call_next(message, context)
+        if int(context.node_config["partition-id"]) == 4:
+            alter(reply.content)
+        return reply
+
+    app = client_app(lambda context: objectives[int(context.node_config["partition-id"])], mods=[liar])
+    strategy, answers = asked(objectives, app=app)
+    assert [a.partition for a in answers] == [0, 1, 2, 3, 5]
+    (row,) = run_of(strategy).left_out
+    assert row.kind == "question"
+    assert row.partition_id == 4
+    assert reason in row.reason
+
+
+@together(
+    ("limits", "change", "reason"),
+    [
+        (Limits(max_parameters=3), {}, "max_parameters"),
+        (Limits(max_plan=10), {}, "max_plan"),
+        (Limits(), {"vectors": {"primal": np.array([0.0, np.nan, 0.0, 0.0])}}, "expected finite"),
+        (Limits(), {"vectors": {}}, "lacks 'primal'"),
+        (Limits(), {"kind": "salary"}, "answers bins, calibration, duality, .*, validation"),
+        (Limits(), {"layout": Layout.from_arrays({"other": np.zeros(4)})}, "this client's objective has"),
+    ],
+)
+def test_a_clients_limits_hold_for_questions(limits, change, reason):
+    class Unknown(LeastSquares):
+        def lipschitz(self, norm="l2"):
+            raise ConfigurationError("unknown")
+
+    objective = Unknown(np.eye(3), np.ones(3))
+    app = client_app(lambda context: objective, limits=limits)
+    grid = InProcessGrid(app, 1)
+    question = Question("gradient", objective.layout, {"primal": np.zeros(4)})._replace(**change)
+    with grid.identity():
+        messages = addressed(grid, [(2, encode_question(question))], QUESTIONS, 1)
+    with pytest.raises(ClientError, match=reason):
+        grid.send_and_receive(messages)
+
+
+def test_a_message_that_is_no_question():
+    with pytest.raises(ProtocolError, match="the question lacks the record"):
+        decode_question(RecordDict({"arrays": ArrayRecord(), "config": ConfigRecord()}))
+    with pytest.raises(ProtocolError, match="exactly one MetricRecord"):
+        decode_answer(RecordDict({"arrays": ArrayRecord(), "a": MetricRecord(), "b": MetricRecord()}), 4)
+
+
+# --- smoothness ------------------------------------------------------------------------------------------------------
+
+
+def smoothness(objective, batch_size=0):
+    question = Question("smoothness", objective.layout, {"primal": np.zeros(objective.layout.size)})
+    return find_answer("smoothness")(question._replace(numbers={"batch-size": float(batch_size)}), objective).numbers
+
+
+@cache
+def with_minimum(kind):
+    """Return an objective and its minimum."""
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(12, 3))
+    if kind == "squares":
+        objective = LeastSquares(features, features @ np.ones(3), scale=0.5)  # no noise: the minimum is known
+    elif kind == "logistic":
+        objective = Logistic(features, rng.integers(0, 2, 12), l2=0.3)
+    else:
+        objective = MultinomialLogistic(features, rng.integers(0, 3, 12), num_classes=3, l2=0.3)
+    star = np.zeros(objective.layout.size)
+    step = 1.0 / objective.lipschitz()
+    for _ in range(4000):
+        star -= step * objective.gradient(star)
+    return objective, star
+
+
+@together("size", [1, 2, 5, 11, 12])
+@together("kind", ["squares", "logistic", "softmax"])
+def test_the_constant_bounds_the_mean_square_of_minibatch_gradients(kind, size):
+    """Expected smoothness: E ||g_B(w) - g_B(w*)||^2 <= 2 L (F(w) - F(w*)) at the minimum, over all batches."""
+    from itertools import combinations
+
+    objective, star = with_minimum(kind)
+    rng = np.random.default_rng(1)
+    bound = objective.batch_lipschitz(size)
+    batches = [np.array(rows) for rows in combinations(range(12), size)][:200]
+    for scale in (0.1, 3.0):
+        w = star + scale * rng.normal(size=star.size)
+        squares = [np.sum((objective.gradient(w, b) - objective.gradient(star, b)) ** 2) for b in batches]
+        if size in (1, 12):  # all batches of that size: the expectation itself
+            assert np.mean(squares) <= 2.0 * bound * (objective.value(w) - objective.value(star)) * (1 + 1e-9)
+    assert objective.batch_lipschitz(12) == objective.batch_lipschitz(None) == objective.lipschitz()
+    assert objective.batch_lipschitz(1) >= bound >= objective.lipschitz()
+    assert smoothness(objective, size)["l2"] == bound
+
+
+def test_an_unknown_constant_is_probed():
+    class Own(LeastSquares):
+        def lipschitz(self, norm="l2"):
+            raise ConfigurationError("unknown")
+
+    features = np.random.default_rng(0).normal(size=(20, 3)) * [3.0, 1.0, 0.5]
+    known, unknown = LeastSquares(features, np.ones(20)), Own(features, np.ones(20))
+    found = smoothness(unknown)
+    assert found["probed"] == 1.0
+    assert found["l2"] == pytest.approx(known.lipschitz(), rel=1e-3)
+    assert found["l1"] == found["l2"]
+    assert smoothness(known)["probed"] == 0.0
+    assert smoothness(known)["convexity"] == known.strong_convexity()
+
+
+def test_probing_a_flat_loss_ends():
+    class Flat(Objective):
+        layout, num_examples = Layout.from_arrays({"w": np.zeros(2)}), 3
+
+        def value(self, w):
+            return 0.0
+
+        def gradient(self, w, batch=None, out=None):
+            return np.zeros(2)
+
+    assert smoothness(Flat())["l2"] == 0.0
+
+
+class Unknown(MirrorMap):
+    """A map of a user, of which nobody knows how convex it is."""
+
+    value = gradient = conjugate_gradient = supports = retrieve = None
+
+
+def test_norms_of_the_mirror_maps():
+    assert smoothness_for(Euclidean(), 9.0, 1.0) == (9.0, "l2")
+    assert smoothness_for(PNorm(2.0), 9.0, 1.0)[0] == pytest.approx(9.0)
+    assert smoothness_for(PNorm(400.0), 9.0, 1.0)[0] == pytest.approx(1.0, rel=0.02)
+    assert smoothness_for(SimplexEntropy(2.0), 9.0, 1.0) == (2.0, "l1")
+    assert smoothness_for(DiagonalMetric(np.array([4.0, 2.0])), 9.0, 1.0)[0] == 4.5
+    layout = Layout.from_arrays({"a": np.zeros(2), "b": np.zeros(2)})
+    product = Product({"a": SimplexEntropy(3.0), "b": Euclidean()}).bind(layout)
+    assert smoothness_for(product, 9.0, 1.0)[0] == 27.0
+    with pytest.raises(ConfigurationError, match="Unknown"):
+        smoothness_for(Unknown(), 9.0, 1.0)
+    with pytest.raises(ConfigurationError, match="by hand"):
+        smoothness_for(Product({"*": Unknown()}).bind(layout), 9.0, 1.0)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_p_norms_constant_bounds_the_gradients(seed):
+    rng = np.random.default_rng(seed)
+    features = rng.normal(size=(9, 6)) * rng.exponential(size=6)
+    objective = LeastSquares(features, np.ones(9), intercept=False)
+    for p in (2.0, 4.0, 12.0):
+        q = p / (p - 1.0)
+        bound, _ = smoothness_for(PNorm(p), objective.lipschitz(), objective.lipschitz("l1"))
+        for _ in range(30):
+            v = rng.normal(size=6) * rng.exponential(size=6) ** 3
+            change = objective.gradient(v) - objective.gradient(np.zeros(6))
+            assert np.linalg.norm(change, p) <= bound * np.linalg.norm(v, q) * (1 + 1e-9)
+
+
+# --- rates -----------------------------------------------------------------------------------------------------------
+
+
+def full_batch_smoothness(objectives):
+    return max(f.lipschitz() for f in objectives)
+
+
+#: The second eigenvalue of the chain of six, whose eigenvalues are 1/3 + 2/3 cos(pi k / 6).
+SIGMA = (1 + 2 * np.cos(np.pi / 6)) / 3
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "constant"),
+    [
+        (FedDualAvg, {}, lambda large: 1 / (4 * large)),
+        (FedDAGT, {}, lambda large: 1 / (5 * large)),
+        (DFedDA, {"mixing": "chain"}, lambda large: 2 * np.log(1 / SIGMA) / np.log(4 * 6) / (5 * large)),
+        (DFedDAGT, {"mixing": chain(6)}, lambda large: (2 * np.log(1 / SIGMA) / np.log(8 * 6)) ** 2 / (5 * large)),
+        (DFedDAGT, {}, lambda large: 1 / (5 * large)),
+        (FeDualEx, {}, lambda large: 1 / (np.sqrt(5) * large)),
+    ],
+)
+def test_the_rate_is_theorys(kind, options, constant):
+    objectives = objectives_of()
+    strategy = kind(client_lr="auto", work=Steps(5, batch_size=None), fraction_evaluate=0.0, **options)
+    run(strategy, objectives, 2)
+    assert run_of(strategy).problem.client_lr == pytest.approx(constant(full_batch_smoothness(objectives)))
+    assert strategy.client_lr == "auto"
+
+
+def test_methods_with_other_constants():
+    objectives = objectives_of()
+    large = full_batch_smoothness(objectives)
+    strategy = DualFL(nu="auto", rho="auto", alpha=0.5)
+    run(strategy, objectives, 2)
+    nu = min(f.strong_convexity() for f in objectives) + 0.5
+    assert run_of(strategy).chosen["nu"] == pytest.approx(nu)
+    assert run_of(strategy).chosen["rho"] == pytest.approx(nu / (large + 0.5))
+
+
+def test_dual_fl_on_losses_that_are_not_smooth():
+    objectives = [Distance(np.random.default_rng(m).normal(size=3), l2=0.2) for m in range(3)]
+    app = client_app(lambda context: objectives[int(context.node_config["partition-id"])])
+    strategy = DualFL(nu="auto", rho="auto", work=Minimise(rule="gap", tolerance=1e-6))
+    start = {"coefficients": np.zeros(3)}
+    simulate(strategy, app, num_nodes=3, num_rounds=1, initial_arrays=start, progress=False)
+    assert run_of(strategy).chosen["nu"] == pytest.approx(0.18)
+    assert run_of(strategy).chosen["rho"] == 0.0
+    other = FedDualAvg(client_lr="auto", fraction_evaluate=0.0)
+    with pytest.raises(ConfigurationError, match="as those of a loss with kinks do"):
+        simulate(other, app, num_nodes=3, num_rounds=1, initial_arrays=start, progress=False)
+    flat = [Distance(f.point) for f in objectives]
+    app = client_app(lambda context: flat[int(context.node_config["partition-id"])])
+    with pytest.raises(ConfigurationError, match="give alpha > 0"):
+        simulate(strategy, app, num_nodes=3, num_rounds=1, initial_arrays=start, progress=False)
+
+
+def test_one_liar_cannot_set_the_rate():
+    def liar(message, context, call_next):
+        reply = call_next(message, context)
+        if int(context.node_config["partition-id"]) == 3 and message.metadata.message_type == QUESTIONS:
+            reply.content["metrics"]["l2"] = claim
+        return reply
+
+    objectives = objectives_of()
+    honest = FedDualAvg(client_lr="auto", work=Epochs(1, batch_size=None), fraction_evaluate=0.0)
+    run(honest, objectives, 2)
+    for claim in (1e12, 1e-12, -5.0):
+        strategy = FedDualAvg(client_lr="auto", work=Epochs(1, batch_size=None), fraction_evaluate=0.0)
+        run(strategy, objectives, 2, mods=[liar])
+        assert (
+            run_of(honest).problem.client_lr / 10.0
+            <= run_of(strategy).problem.client_lr
+            <= run_of(honest).problem.client_lr * 1.5
+        )
+        assert ("1 said more than 10 times" in run_of(strategy).reasons["client_lr"]) == (claim > 1.0)
+    assert bounded_largest([0.0, 0.0, 3.0]) == (3.0, 0)
+
+
+def test_flat_losses_have_no_rate():
+    class Flat(LeastSquares):
+        def lipschitz(self, norm="l2"):
+            return 0.0
+
+        batch_lipschitz = Objective.batch_lipschitz
+
+    with pytest.raises(ConfigurationError, match="no rate follows"):
+        run(FedDualAvg(client_lr="auto", fraction_evaluate=0.0), [Flat(np.eye(3), np.ones(3)) for _ in range(3)], 2)
+
+    class Impossible(Flat):
+        def strong_convexity(self):
+            return 0.1
+
+    with pytest.raises(ConfigurationError, match="no rate follows"):
+        run(DualFL(nu="auto", rho="auto"), [Impossible(np.eye(3), np.ones(3)) for _ in range(3)], 2)
+
+
+def test_the_summary_says_what_was_chosen_and_why(caplog):
+    strategy = FedDualAvg(client_lr="auto", work=Epochs(1, batch_size=None), fraction_evaluate=0.0)
+    with caplog.at_level(logging.INFO, logger="flwr"):
+        logging.getLogger("flwr").propagate = True
+        run(strategy, objectives_of(), 2, verbose=True)
+    text = "\n".join(record.getMessage() for record in caplog.records)
+    said = f"{run_of(strategy).problem.client_lr:.4g}"
+    assert f"client_lr={said}: 1/(4 L), L = " in text
+    assert dict(strategy.describe())["Chosen client_lr"].startswith(f"{said} = 1/(4 L), L = ")
+    assert "as 6 clients say" in text
+
+
+def test_a_second_start_chooses_anew_and_a_resumed_run_does_not(tmp_path):
+    path, steep = tmp_path / "run.npz", objectives_of(scales=[10.0] * 6)
+    strategy = FedDualAvg(client_lr="auto", work=Epochs(1, batch_size=None), fraction_evaluate=0.0)
+    run(strategy, objectives_of(), 2, callbacks=[Checkpoint(path)])
+    first = run_of(strategy).problem.client_lr
+    run(strategy, steep, 2)
+    assert run_of(strategy).problem.client_lr < first / 50
+    other = FedDualAvg(client_lr="auto", work=Epochs(1, batch_size=None), fraction_evaluate=0.0)
+    run(other, objectives_of(scales=[0.9] * 6), 3, resume=path)
+    assert run_of(other).problem.client_lr == first
+
+
+def test_a_constant_that_was_chosen_survives_a_resume(tmp_path):
+    path, options = tmp_path / "run.npz", {"nu": "auto", "fraction_evaluate": 0.0}
+    strategy, other = DualFL(**options), DualFL(**options)
+    run(strategy, objectives_of(), 2, callbacks=[Checkpoint(path)])
+    run(other, objectives_of(scales=[0.9] * 6), 3, resume=path)
+    assert run_of(other).chosen["nu"] == run_of(strategy).chosen["nu"] != 0.01
+
+
+def test_the_servers_rate_is_fedexps():
+    """Two clients that pull apart: the mean is far shorter than the increments: the server goes further along it."""
+    features = [np.diag([3.0, 0.1, 0.1]), np.diag([0.1, 3.0, 0.1])]
+    objectives = [LeastSquares(f, f @ np.ones(3), scale=0.5, intercept=True) for f in features]
+    options = {"client_lr": "auto", "work": Steps(20, batch_size=None), "fraction_evaluate": 0.0}
+    loss = {}
+    for server_lr in (1.0, "auto"):
+        strategy = FedDualAvg(server_lr=server_lr, **options)
+        result = run(strategy, objectives, rounds=30)
+        w = np.concatenate([array.numpy() for array in result.arrays.values()])
+        loss[server_lr] = sum(f.value(w) for f in objectives)
+    assert run_of(strategy).problem.server_lr > 1.0
+    assert loss["auto"] < loss[1.0]
+
+
+def test_the_servers_rate_does_not_blow_up_what_is_only_rounding():
+    """From the optimum of clients that pull in opposite directions, whose mean is nothing but rounding."""
+    targets = np.linspace(0.1, 0.7, 7)
+    objectives = [LeastSquares(np.eye(7), sign * targets + 0.3, intercept=False) for sign in (1.0, -1.0)]
+    farthest = 0.0
+
+    def look(server_round, arrays, metrics):
+        nonlocal farthest
+        farthest = max(farthest, float(np.abs(arrays["coefficients"].numpy() - 0.3).max()))
+
+    strategy = FedDualAvg(client_lr=0.1, server_lr="auto", work=Steps(3, batch_size=None), fraction_evaluate=0.0)
+    simulated(
+        strategy,
+        client_app(lambda context: objectives[int(context.node_config["partition-id"])]),
+        20,
+        num_nodes=2,
+        initial_arrays={"coefficients": np.full(7, 0.3)},
+        callbacks=[look],
+    )
+    # 1 / (4 sqrt(1e-6)) times the clients' own increments is the longest step.
+    assert farthest < 250.0 * np.linalg.norm(targets)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (FedDAGT, {}),
+        (DReFedDAGT, {}),
+        (FeDualEx, {}),
+        (FedDualAvg, {"aggregation": "median"}),
+        (FedDualAvg, {"client": "unmodified"}),
+    ],
+)
+def test_no_server_rate_where_there_is_no_rule(kind, options):
+    with pytest.raises(ConfigurationError, match="server_lr"):
+        kind(server_lr="auto", **options)
+    for good in (FedDualAvg, FedAvgSubgradient, LocalSGD):
+        assert good(server_lr="auto").server_lr == "auto"
+
+
+def test_nobody_answers():
+    def silent(message, context, call_next):
+        if message.metadata.message_type == QUESTIONS:
+            raise RuntimeError("no")
+        return call_next(message, context)
+
+    with pytest.raises(ConfigurationError, match="no client has said how smooth"):
+        run(FedDualAvg(client_lr="auto", fraction_evaluate=0.0), objectives_of(), 2, mods=[silent], raise_errors=False)
+
+
+def test_an_answer_has_a_weight_only_from_the_server():
+    assert np.isnan(Answer({}).weight)

@@ -1,0 +1,748 @@
+"""A run that is killed at any point and resumed ends in the bits of one that was never stopped."""
+
+import json
+import os
+import random
+import re
+import signal
+import stat
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import test_stored_runs as stored
+from fitting import fitting
+from flwr.app import MetricRecord
+from flwr.serverapp import Grid
+from problems import CONSTANTS, app_of, problem, start_arrays
+from representatives import by_class
+
+from flwr_fco.callbacks import Callback, Checkpoint, EarlyStopping
+from flwr_fco.core.computing import single_threaded_blas
+from flwr_fco.core.files import read_npz
+from flwr_fco.errors import ConfigurationError, DivergedError
+from flwr_fco.privacy import GaussianDP
+from flwr_fco.regularizers import L1, Zero
+from flwr_fco.simulation import InProcessGrid, simulate
+from flwr_fco.strategies import (
+    STRATEGIES,
+    Arrays,
+    Average,
+    Bounds,
+    Density,
+    DualFL,
+    FedDAGT,
+    FedDualAvg,
+    FeDualEx,
+    Participation,
+    Scaffold,
+    Steps,
+    Wire,
+    checkpoint,
+    run_of,
+)
+
+ROUNDS = 6
+
+
+def make(cls, **options):
+    """A strategy with options that leave something to remember: sampling, averages, certificates."""
+    wanted = {"regularizer": L1(0.05), "client_lr": 0.05, "work": Steps(3, batch_size=4), "seed": 3, "batch_size": 4}
+    if "regularizer" in cls.algorithm.refuses:
+        del wanted["regularizer"]
+    if cls.algorithm.reads != "everyone":
+        wanted["fraction_train"] = 0.6
+    wanted |= {**CONSTANTS.get(cls.__name__, {}), **options}
+    return cls(**fitting(cls, wanted))
+
+
+def sums(server_round, arrays):
+    return MetricRecord({"sum": float(arrays["coefficients"].numpy().sum())})
+
+
+def play(strategy, path, rounds=ROUNDS, *, every=2, resume=None, callbacks=(), evaluate_fn=sums, **options):
+    objectives = problem()
+    strategy.fraction_evaluate = 0.0 if getattr(strategy, "privacy", None) else 0.5
+    return simulate(
+        strategy,
+        app_of(objectives),
+        num_nodes=len(objectives),
+        num_rounds=rounds,
+        initial_arrays=start_arrays(),
+        evaluate_fn=evaluate_fn,
+        callbacks=[Checkpoint(path, every=every), *callbacks],
+        resume=resume,
+        progress=False,
+        **options,
+    )
+
+
+def killed(action, at, names=None):
+    """Run in a process of its own, killed at a given call of a function (of these names); return how many it made."""
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        calls = 0
+
+        def count(frame, event, argument):
+            nonlocal calls
+            if (event == "c_call" and (names is None or argument.__name__ in names)) or (event == "call" and not names):
+                calls += 1
+                if calls == at:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        try:
+            sys.setprofile(count)
+            action()
+        finally:
+            sys.setprofile(None)
+            os.write(write, str(calls).encode())
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        calls = pipe.read()
+    os.waitpid(child, 0)
+    return int(calls or 0)
+
+
+def without_caches(row):
+    """A client that is started again computes its Hessian again: that is counted, and changes no bit of the rest."""
+    return {name: value for name, value in row.items() if name != "hessian-products"}
+
+
+def described(result, strategy):
+    """All that a run ends in, to the bit."""
+    histories = (
+        result.train_metrics_clientapp,
+        result.evaluate_metrics_clientapp,
+        result.evaluate_metrics_serverapp,
+        result.callback_metrics,
+    )
+    return (
+        {name: (array.dtype, array.shape, array.numpy().tobytes()) for name, array in result.arrays.items()},
+        json.dumps([{number: without_caches(row) for number, row in history.items()} for history in histories]),
+        [np.asarray(value).tobytes() for value in strategy.state],
+        list(result.left_out),
+        run_of(strategy).chosen,
+    )
+
+
+def whole_and_resumed(build, tmp_path, seed, kills=1, **options):
+    """Return what an uninterrupted run ends in, and what a run that was killed ends in."""
+    strategy = build()
+    whole = described(play(strategy, tmp_path / "whole.npz", **options), strategy)
+    calls = killed(lambda: play(build(), tmp_path / "count.npz", **options), 0)
+    assert calls > 1000
+    points = random.Random(seed)
+    for i in range(kills):
+        path = tmp_path / f"{i}.npz"
+        at = points.randrange(1, calls)
+        killed(lambda at=at, path=path: play(build(), path, **options), at)
+        strategy = build()
+        resume = path if path.exists() else None
+        yield whole, described(play(strategy, path, resume=resume, **options), strategy), at
+
+
+@pytest.mark.parametrize("name", by_class())
+def test_every_strategy(name, tmp_path):
+    for whole, resumed, at in whole_and_resumed(lambda: make(STRATEGIES[name]), tmp_path, name):
+        assert resumed == whole, at
+
+
+@pytest.mark.parametrize(
+    ("build", "kills"),
+    [
+        (lambda: make(FedDAGT), 6),
+        pytest.param(lambda: make(FedDAGT), 20, marks=pytest.mark.slow),
+        pytest.param(lambda: make(FedDualAvg, client_lr="auto", output=Average()), 20, marks=pytest.mark.slow),
+        pytest.param(lambda: make(DualFL, certificate_every=1), 20, marks=pytest.mark.slow),
+    ],
+    ids=["in short", "ledger", "rate that was asked for", "everyone"],
+)
+def test_many_points(build, kills, tmp_path):
+    for whole, resumed, at in whole_and_resumed(build, tmp_path, 0, kills):
+        assert resumed == whole, at
+
+
+class Plateau:
+    """A user's callback with a state, which the strategy's rate reads: it shrinks when the model stops shrinking."""
+
+    def __init__(self):
+        self.scale, self.best = 1.0, np.inf
+
+    def to_arrays(self):
+        return {"numbers": np.array([self.scale, self.best])}
+
+    def from_arrays(self, arrays):
+        self.scale, self.best = arrays["numbers"].tolist()
+
+    def __call__(self, server_round, arrays, metrics):
+        size = float(np.abs(arrays["coefficients"].numpy()).sum())
+        self.scale *= 1.0 if size < self.best else 0.7
+        self.best = min(size, self.best)
+
+
+def test_callbacks_and_rates_go_on_where_they_were(tmp_path):
+    def build():
+        nonlocal rules
+        plateau = Plateau()
+        stopping = EarlyStopping(validation="server/sum", patience=3)
+        rules = [plateau, stopping]
+        return make(FedDualAvg, client_lr=lambda server_round: 0.1 * plateau.scale)
+
+    def ended(strategy, result):
+        plateau, stopping = rules
+        state = (plateau.scale, plateau.best, stopping.stopped, stopping.best, stopping.best_arrays["intercept"])
+        return described(result, strategy), state
+
+    rules = []
+    strategy = build()
+    whole = ended(strategy, play(strategy, tmp_path / "whole.npz", 12, callbacks=rules))
+    assert rules[0].scale < 1.0
+    assert 0 < rules[1].stopped < 12
+    calls = killed(lambda: (strategy := build(), play(strategy, tmp_path / "count.npz", 12, callbacks=rules)), 0)
+    for i in range(3):
+        path = tmp_path / f"{i}.npz"
+        at = random.Random(i).randrange(calls // 3, calls)
+        killed(lambda path=path: (strategy := build(), play(strategy, path, 12, callbacks=rules)), at)
+        strategy = build()
+        assert ended(strategy, play(strategy, path, 12, callbacks=rules, resume=path)) == whole, at
+
+
+class Interruption(Exception):
+    pass
+
+
+def raises_in(number):
+    def callback(server_round, arrays, metrics):
+        if server_round == number:
+            raise Interruption
+
+    return callback
+
+
+def test_a_callback_that_raises_leaves_the_result_and_a_checkpoint(tmp_path):
+    path = tmp_path / "run.npz"
+
+    def seen(server_round, arrays, metrics):
+        rounds.append(server_round)
+
+    rounds = []
+    strategy = make(FedDAGT)
+    whole = described(play(strategy, tmp_path / "whole.npz"), strategy)
+    strategy = make(FedDAGT)
+    with pytest.raises(Interruption) as caught:
+        play(strategy, path, every=1, callbacks=[seen, raises_in(4), seen])
+    assert "`result`" in caught.value.__notes__[0]
+    assert sorted(strategy.result.train_metrics_clientapp) == [1, 2, 3, 4]
+    # The round of which a callback raises is not done: it is played again.
+    strategy = make(FedDAGT)
+    assert described(play(strategy, path, resume=path, callbacks=[seen, lambda *_: None, seen]), strategy) == whole
+    assert rounds == [1, 1, 2, 2, 3, 3, 4, 4, 4, 5, 5, 6, 6]
+
+
+def test_evaluation_that_raises_is_repeated(tmp_path):
+    path, strategy = tmp_path / "run.npz", make(FedDualAvg)
+    whole = described(play(strategy, tmp_path / "whole.npz"), strategy)
+    strategy = make(FedDualAvg)
+
+    def score(server_round, arrays):
+        if server_round == 3:
+            raise Interruption
+        return sums(server_round, arrays)
+
+    with pytest.raises(Interruption):
+        play(strategy, path, every=100, evaluate_fn=score)
+    strategy = make(FedDualAvg)
+    assert described(play(strategy, path, resume=path), strategy) == whole
+
+
+def test_a_diverged_state_is_not_saved(tmp_path):
+    path = tmp_path / "run.npz"
+    with pytest.raises(DivergedError):
+        play(make(FedDualAvg, client_lr=40.0), path, 400, every=1)
+    strategy = make(FedDualAvg, client_lr=40.0)
+    with pytest.raises(DivergedError) as caught:
+        play(strategy, path, 400, resume=path)
+    assert caught.value.good_round < caught.value.server_round
+
+
+def test_a_wait_that_ends_is_gone_on_with(tmp_path, monkeypatch):
+    path, strategy = tmp_path / "run.npz", make(FedDualAvg)
+    whole = described(play(strategy, tmp_path / "whole.npz"), strategy)
+    strategy = make(FedDualAvg, participation=Participation(node_timeout=0.0))
+    true_nodes = InProcessGrid.get_node_ids
+    monkeypatch.setattr(
+        InProcessGrid,
+        "get_node_ids",
+        lambda grid: (
+            [] if strategy.result is not None and 3 in strategy.result.evaluate_metrics_serverapp else true_nodes(grid)
+        ),
+    )
+    with pytest.raises(ConfigurationError, match="only 0 nodes connected"):
+        play(strategy, path, every=100)
+    monkeypatch.undo()
+    assert strategy.saved.read(path)["parts"]["run"]["number"] == 3
+    strategy = make(FedDualAvg)
+    assert described(play(strategy, path, resume=path), strategy) == whole
+
+
+def test_a_file_is_whole_at_every_point_of_its_writing(tmp_path):
+    path = tmp_path / "run.npz"
+    strategy = make(FedDAGT)
+    play(strategy, path)
+    names = {"open", "write", "truncate", "seek", "flush", "fsync", "close", "replace", "rename", "unlink"}
+    calls = killed(lambda: strategy.saved.save(path), 0, names)
+    assert calls > 20
+    # All those at the end, where a file takes another's place, and some of those at which arrays are written.
+    for at in [*range(1, calls - 20, calls // 10), *range(calls - 20, calls + 1)]:
+        killed(lambda at=at: strategy.saved.save(path), at, names)
+        strategy.saved.read(path)
+
+
+# --- files that are not what they should be ---------------------------------------------------------------------
+
+
+def test_a_finished_run_can_be_made_longer(tmp_path):
+    path, strategy = tmp_path / "run.npz", make(FedDAGT)
+    whole = described(play(strategy, tmp_path / "whole.npz"), strategy)
+    play(make(FedDAGT), path, 4)
+    strategy = make(FedDAGT)
+    assert described(play(strategy, path, resume=path), strategy) == whole
+    again = make(FedDAGT)
+    assert described(play(again, path, resume=path), again) == whole
+    with pytest.raises(ConfigurationError, match=r"num_rounds=5, but .* is of round 6; num_rounds is the total"):
+        play(make(FedDAGT), path, 5, resume=path)
+
+
+def foreign(path):
+    np.savez(path, features=np.ones(3))
+
+
+def truncated(path):
+    path.write_bytes(path.read_bytes()[:-200])
+
+
+def tampered(path):
+    with np.load(path) as file:
+        arrays = dict(file)
+    np.savez(path, **{**arrays, "a0": arrays["a0"] + 1.0})
+
+
+def text(path):
+    path.write_text("a note")
+
+
+def of_other_settings(path):
+    path.unlink()
+    play(make(FedDualAvg, seed=4), path)
+
+
+@pytest.mark.parametrize("damage", [foreign, truncated, tampered, text, of_other_settings])
+def test_what_is_no_checkpoint_of_this_run_is_refused_and_left_alone(damage, tmp_path):
+    path = tmp_path / "run.npz"
+    play(make(FedDualAvg), path, 3)
+    damage(path)
+    before = path.read_bytes()
+    for resume in (path, None):
+        with pytest.raises(ConfigurationError, match=r"run\.npz"):
+            play(make(FedDualAvg), path, resume=resume)
+        assert path.read_bytes() == before
+    assert {entry.name for entry in tmp_path.iterdir()} == {"run.npz", "run.npz.lock"}
+
+
+def test_a_place_that_cannot_be_written_is_an_error_at_the_start(tmp_path):
+    with pytest.raises(ConfigurationError, match=r"expected the name of a file that ends in \.npz"):
+        Checkpoint(tmp_path / "run")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigurationError, match="give a folder that can be written"):
+        play(make(FedDualAvg), tmp_path / "file" / "run.npz")
+    play(make(FedDualAvg), tmp_path / "new" / "run.npz", 1)
+    assert (tmp_path / "new" / "run.npz").exists()
+
+
+def test_a_run_without_resume_does_not_begin_by_replacing_a_checkpoint(tmp_path):
+    path = tmp_path / "run.npz"
+    play(make(FedDualAvg), path, 4)
+    before = path.read_bytes()
+    with pytest.raises(Interruption):
+        play(make(FedDualAvg), path, every=2, callbacks=[Beginning()])
+    assert path.read_bytes() == before
+
+
+class Beginning(Callback):
+    def on_round_begin(self, server_round, arrays):
+        raise Interruption
+
+
+def test_a_full_disk_does_not_end_the_run(tmp_path, monkeypatch, caplog):
+    path, strategy = tmp_path / "run.npz", make(FedDualAvg)
+
+    def full(*arguments, **options):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with caplog.at_level("WARNING", "flwr"):
+        result = play(strategy, path)
+    assert max(result.train_metrics_clientapp) == ROUNDS
+    assert "No space left" in caplog.text
+
+
+def test_a_file_that_is_not_there_is_an_error(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        play(make(FedDualAvg), tmp_path / "run.npz", resume=tmp_path / "none.npz")
+
+
+def test_other_nodes_are_refused(tmp_path):
+    path, strategy = tmp_path / "run.npz", make(FedDualAvg)
+    play(strategy, path, 3)
+    four = problem()[:4]
+    with pytest.raises(ConfigurationError, match="of a run of 5 nodes, and there are 4: resume with the nodes"):
+        simulate(
+            make(FedDualAvg, min_evaluate_nodes=2),
+            app_of(four),
+            num_nodes=4,
+            num_rounds=6,
+            initial_arrays=start_arrays(),
+            resume=path,
+        )
+
+
+class Deployed(Grid):
+    """Nodes of which a server knows what Flower's own grids tell: their memories are not among it."""
+
+    def __init__(self):
+        self.nodes = InProcessGrid(app_of(problem()), 5)
+
+    run = property(lambda self: self.nodes.run)
+
+
+for method in ("set_run", "create_message", "get_node_ids", "push_messages", "pull_messages", "send_and_receive"):
+    setattr(Deployed, method, lambda self, *given, _name=method, **more: getattr(self.nodes, _name)(*given, **more))
+Deployed.__abstractmethods__ = frozenset()
+
+
+@pytest.mark.parametrize("cls", [FedDAGT, DualFL])
+def test_nodes_that_are_new_after_a_kill_are_told_what_they_were(cls, tmp_path):
+    """As in a deployment that is killed as a whole: the ledger has what the nodes had, and no node has the plan."""
+    results = []
+    for path, rounds in ((tmp_path / "whole.npz", (4,)), (tmp_path / "run.npz", (2, 4))):
+        for number in rounds:
+            grid, strategy = Deployed(), make(cls, fraction_evaluate=0.0)
+            resume = path if path.exists() else None
+            with grid.nodes.identity(), single_threaded_blas():
+                result = strategy.start(
+                    grid, start_arrays(), number, callbacks=[Checkpoint(path, every=1)], resume=resume
+                )
+        assert not result.left_out
+        results.append((strategy.state, result))
+    for one, other in zip(results[0][0], results[1][0], strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert [metrics["num-replies"] for metrics in results[1][1].train_metrics_clientapp.values()] == [
+        metrics["num-replies"] for metrics in results[0][1].train_metrics_clientapp.values()
+    ]
+
+
+# --- what is on the disk ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def disk(monkeypatch):
+    """What is asked of the disk, in order: each fsync with what had been written by then, each renaming."""
+    calls, fsync, replace = [], os.fsync, os.replace
+
+    def recorded_fsync(handle):
+        about = os.fstat(handle)
+        if stat.S_ISDIR(about.st_mode):
+            calls.append(("fsync", "folder", about.st_ino))
+        else:
+            calls.append(("fsync", "file", about.st_ino, about.st_size))
+        fsync(handle)
+
+    def recorded_replace(source, target):
+        # A name that nobody can know before.
+        name = re.sub(r"\.[0-9a-f]{16}\.", ".RANDOM.", Path(source).name)
+        calls.append(("replace", name, Path(target).name))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", recorded_fsync)
+    monkeypatch.setattr(os, "replace", recorded_replace)
+    return calls
+
+
+def test_a_save_survives_a_power_cut_at_any_moment(tmp_path, disk):
+    path = tmp_path / "run.npz"
+    strategy = make(FedDualAvg)
+    play(strategy, tmp_path / "own" / "run.npz", 1)
+    disk.clear()
+    strategy.saved.save(path)
+    # All bytes before the file has its name, or the name might be that of an empty file; then the name itself.
+    assert disk == [
+        ("fsync", "file", path.stat().st_ino, path.stat().st_size),
+        ("replace", ".run.npz.RANDOM.partial", "run.npz"),
+        ("fsync", "folder", tmp_path.stat().st_ino),
+    ]
+
+
+def another(path, change):
+    """Write a file of another tree, with the checksum that fits it."""
+    about = json.loads(read_npz(path)["tree"].tobytes())["about"]
+    tree = checkpoint.load(path, about)
+    change(tree)
+    checkpoint.save(path, about, tree)
+
+
+def state_with(change):
+    """Change the first field of the state, which is the dual."""
+
+    def changed(tree):
+        first, *others = tree["parts"]["run"]["state"]
+        tree["parts"]["run"]["state"] = (change(first), *others)
+
+    return changed
+
+
+def member_with(change):
+    def changed(tree):
+        members = tree["parts"]["ledger"]["members"]
+        key = next(iter(members))
+        members[key] = change(*members[key])
+
+    return changed
+
+
+def without(*names):
+    def change(tree):
+        for name in names[:-1]:
+            tree = tree[name]
+        del tree[names[-1]]
+
+    return change
+
+
+TREES = {
+    "NaN in the state": state_with(lambda a: a * np.nan),
+    "text in the state": state_with(lambda a: "dual"),
+    "complex numbers": state_with(lambda a: a.astype(complex)),
+    "a short array": state_with(lambda a: a[:-1]),
+    "a number for an array": state_with(lambda a: 0.0),
+    "no state": without("parts", "run", "state"),
+    "no bounds": without("parts", "bounds"),
+    "no nodes": without("nodes"),
+    "a memory of another width": member_with(lambda w, digest, memory: (w, digest, {"own": memory["own"][:-1]})),
+    "a memory of another name": member_with(lambda w, digest, memory: (w, digest, {"mine": memory["own"]})),
+    "NaN in a memory": member_with(lambda w, digest, memory: (w, digest, {"own": memory["own"] * np.nan})),
+    "a negative weight": member_with(lambda w, digest, memory: (-1.0, digest, memory)),
+    "text for a weight": member_with(lambda w, digest, memory: ("w", digest, memory)),
+}
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_a_tree_of_other_values_is_refused_whatever_its_checksum(name, tmp_path):
+    path, strategy = tmp_path / "run.npz", make(FedDAGT)
+    play(make(FedDAGT), path, 3)
+    another(path, TREES[name])
+    with pytest.raises(ConfigurationError, match=r"run\.npz is damaged"):
+        play(strategy, tmp_path / "other.npz", resume=path)
+
+
+def test_a_bit_that_flips_is_noticed_or_changes_nothing(tmp_path):
+    path, other = tmp_path / "run.npz", tmp_path / "other.npz"
+    whole = make(FedDAGT)
+    play(whole, path, 3)
+    data, rng = path.read_bytes(), np.random.default_rng(0)
+    for place in [*rng.integers(0, len(data), 60), *range(8)]:
+        other.write_bytes(data[:place] + bytes([data[place] ^ (1 << rng.integers(8))]) + data[place + 1 :])
+        strategy = make(FedDAGT)
+        try:
+            play(strategy, tmp_path / "third.npz", 3, resume=other)
+        except ConfigurationError:
+            continue
+        np.testing.assert_array_equal(strategy.state.dual, whole.state.dual)
+        (tmp_path / "third.npz").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("states", [{"Plateau-0": {}}, {"Plateau-0": {"numbers": np.ones(5)}}, {"Plateau-0": None}])
+def test_states_of_callbacks_that_are_none_are_refused_in_words(states, tmp_path):
+    path = tmp_path / "run.npz"
+    play(make(FedDualAvg), path, 2, callbacks=[Plateau()])
+    another(path, lambda tree: tree.update(callbacks=states))
+    with pytest.raises(ConfigurationError, match="callbacks"):
+        play(make(FedDualAvg), path, callbacks=[Plateau()], resume=path)
+
+
+@pytest.mark.parametrize(
+    ("other", "named"),
+    [
+        (make(Scaffold), "Scaffold"),
+        (make(FedDAGT, client_lr=0.03), r"client_lr=0\.05, here client_lr=0\.03"),
+        (make(FedDAGT, server_lr=0.5), r"server_lr=1\.0, here server_lr=0\.5"),
+        (make(FedDAGT, weighting="uniform"), "weighting='examples', here weighting='uniform'"),
+        (make(FedDAGT, regularizer=L1(0.06)), r"here regularizer=L1\(0\.06"),
+        (make(FedDAGT, wire=Wire("float32")), "here wire=Wire"),
+        (make(FedDAGT, arrays=Arrays(scope="joint")), "here arrays=Arrays"),
+        (make(FedDAGT, work=Steps(4)), "here work="),
+        (make(FedDAGT, fraction_train=0.5), "here fraction_train=0.5"),
+        (make(FedDAGT, output=Average()), "here output=Average"),
+    ],
+)
+def test_another_strategy_or_option_is_refused_by_name(other, named, tmp_path):
+    path = tmp_path / "run.npz"
+    play(make(FedDAGT), path, 3)
+    with pytest.raises(ConfigurationError, match=rf"other settings: .*{named}"):
+        play(other, path, resume=path)
+
+
+@pytest.mark.parametrize(("before", "after"), [({}, {"server_momentum": 0.5}), ({"output": Average()}, {})])
+def test_a_file_that_lacks_what_the_strategy_sums_is_refused(before, after, tmp_path):
+    play(make(FedDualAvg, **before), tmp_path / "run.npz", 3)
+    with pytest.raises(ConfigurationError, match="other settings"):
+        play(make(FedDualAvg, **after), tmp_path / "run.npz", resume=tmp_path / "run.npz")
+
+
+def test_options_that_may_change_may(tmp_path):
+    path, strategy = tmp_path / "run.npz", make(FedDAGT)
+    whole = described(play(strategy, tmp_path / "whole.npz"), strategy)
+    play(make(FedDAGT), path, 3)
+    changed = {"bounds": Bounds(max_ratio=500.0), "on_divergence": "warn", "min_available_nodes": 1}
+    strategy = make(FedDAGT, **changed, participation=Participation(node_timeout=3.0))
+    assert described(play(strategy, path, resume=path), strategy) == whole
+
+
+def test_a_small_file_does_not_take_much_memory(tmp_path):
+    """1.5 GB of zeros compress to 1.5 MB."""
+    path = tmp_path / "run.npz"
+    play(make(FedDualAvg), path, 3)
+    np.savez_compressed(path, **{**read_npz(path), "a0": np.zeros(10**6)})
+    with pytest.raises(ConfigurationError, match=r"bytes than the file has|compressed"):
+        play(make(FedDualAvg), tmp_path / "other.npz", resume=path)
+
+
+# --- longer runs ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("density", [0.3, Density(0.3)])
+def test_a_density_whose_schedule_knows_the_number_of_rounds_says_so(density, tmp_path):
+    path = tmp_path / "run.npz"
+    play(make(FedDualAvg, density=density, regularizer=Zero()), path, 4)
+    with pytest.raises(ConfigurationError, match=r"of a run of 4: .* on that number.*Density\(0\.3, rounds=3\)"):
+        play(make(FedDualAvg, density=density, regularizer=Zero()), path, 8, resume=path)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: make(FedDualAvg, density=Density(0.3, rounds=3), regularizer=Zero()),
+        lambda: make(FedDualAvg, server_momentum=0.5),
+        lambda: make(FeDualEx),
+        lambda: make(DualFL),
+        lambda: make(FedDAGT, output=Average()),
+    ],
+    ids=["density", "momentum", "extrapolation", "everyone", "average"],
+)
+def test_a_run_resumed_for_more_rounds_equals_the_longer_run(build, tmp_path):
+    path, strategy = tmp_path / "run.npz", build()
+    whole = described(play(strategy, tmp_path / "whole.npz", 9), strategy)
+    for rounds in (2, 5, 9):
+        strategy = build()
+        result = play(strategy, path, rounds, resume=path if path.exists() else None)
+    assert described(result, strategy) == whole
+
+
+# --- all stored runs, killed ------------------------------------------------------------------------------------------
+
+#: By day one that remembers, one on a graph, one that needs all, one of unmodified clients.
+BY_DAY = ("dualavg_average", "tracking_lossy", "graph_tracking", "dual_fl_auto", "unmodified_density")
+#: Its mod counts calls in the process that is killed.
+NOT_ALONE = ("dual_fl_asked_again",)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("case", "kills"),
+    [(case, 1) for case in BY_DAY]
+    + [pytest.param(case, 20, marks=pytest.mark.slow) for case in stored.CASES if case not in NOT_ALONE],
+)
+def test_a_stored_run_that_is_killed_and_resumed_ends_in_the_same_bits(case, kills, tmp_path, monkeypatch):
+    path = tmp_path / "run.npz"
+
+    def saving(strategy, app, **options):
+        nonlocal played
+        played = strategy
+        resume = path if path.exists() else None
+        return simulate(strategy, app, callbacks=[Checkpoint(path, every=1)], resume=resume, progress=False, **options)
+
+    monkeypatch.setattr(stored, "simulate", saving)
+    played = None
+    result = stored.CASES[case]()
+    whole = described(result, played)
+    path.unlink()
+    calls = killed(stored.CASES[case], 0)
+    draw = random.Random(case)
+    for _ in range(kills):
+        path.unlink(missing_ok=True)
+        at = draw.randrange(1, calls)
+        killed(stored.CASES[case], at)
+        result = stored.CASES[case]()
+        assert described(result, played) == whole, at
+
+
+# --- one process at a time --------------------------------------------------------------------------------------------
+
+
+def private():
+    options = {"client_lr": 0.05, "work": Steps(2, batch_size=4), "weighting": "uniform", "normalize_local_work": False}
+    return FedDualAvg(
+        **options, fraction_evaluate=0.0, privacy=GaussianDP(clip=1.0, delta=0.05, noise_multiplier=1.0, rounds=ROUNDS)
+    )
+
+
+class Acting(Callback):
+    """Acts at the beginning of a round, and keeps the models that it is shown."""
+
+    def __init__(self, at=0, act=None):
+        self.at, self.act, self.models = at, act, {}
+
+    def on_round_begin(self, server_round, arrays):
+        if server_round == self.at:
+            self.act()
+
+    def on_round_end(self, server_round, arrays, metrics):
+        self.models[server_round] = arrays["coefficients"].numpy()
+
+
+def interrupt():
+    raise Interruption
+
+
+@pytest.mark.parametrize("build", [lambda: make(FedDualAvg), private])
+def test_of_two_runs_that_save_to_one_file_the_second_is_refused(build, tmp_path):
+    path, strategy = tmp_path / "run.npz", build()
+
+    def second():
+        with pytest.raises(ConfigurationError, match=r"another run saves itself to .*run\.npz; wait until"):
+            play(build(), path)
+
+    result = play(strategy, path, callbacks=[Acting(3, second)])
+    assert max(result.train_metrics_clientapp) == ROUNDS
+    again = build()
+    play(again, path, resume=path)
+    np.testing.assert_array_equal(again.state.dual, strategy.state.dual)
+
+
+def test_a_private_round_is_released_once(tmp_path):
+    path, strategy = tmp_path / "run.npz", private()
+    with pytest.raises(Interruption):
+        play(strategy, path, callbacks=[Acting(4, interrupt)])
+    with pytest.raises(ConfigurationError, match=r"goes on only where it saves itself.*add Checkpoint\("):
+        play(private(), tmp_path / "other.npz", resume=path)
+    shown = {}
+    for _ in range(2):
+        seen = Acting()
+        play(private(), path, resume=path, callbacks=[seen])
+        for number, model in seen.models.items():
+            np.testing.assert_array_equal(shown.setdefault(number, model), model)
+    assert set(shown) == {4, 5, 6}
+    with pytest.raises(ConfigurationError, match="has released 6 rounds"):
+        play(private(), path)

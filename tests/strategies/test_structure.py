@@ -1,0 +1,121 @@
+"""What the metrics say of density, rank and feasibility is so in the model that the user gets."""
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord
+from problems import changed, clients, run, simulated
+from together import together
+
+from flwr_fco.client_apps import client_app
+from flwr_fco.core.layout import Layout
+from flwr_fco.objectives import TraceRegression
+from flwr_fco.regularizers import (
+    L1,
+    GroupLasso,
+    L1Ball,
+    L2Ball,
+    Nuclear,
+    NuclearBall,
+    PerParameter,
+    Simplex,
+    SpectralBall,
+    Zero,
+)
+from flwr_fco.strategies import Epochs, FedDualAvg, FedMid
+from flwr_fco.strategies.output import structure
+from reproduction.pooled import numerical_rank
+
+
+@together("cls", [FedDualAvg, FedMid])
+@together("strength", [0.0, 0.05, 0.5, 2.0])
+def test_density_is_that_of_each_rounds_model(cls, strength):
+    seen = []
+    strategy = cls(regularizer=L1(strength), client_lr=0.05)
+    result = run(strategy, clients(), 20, callbacks=[lambda n, arrays, m: seen.append(arrays["coefficients"].numpy())])
+    for number, w in enumerate(seen, start=1):
+        assert result.train_metrics_clientapp[number]["density"] == np.count_nonzero(w) / w.size
+
+
+@pytest.mark.parametrize("psi", [L1Ball(0.5), L2Ball(0.3), Simplex(1.0)], ids=str)
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_the_models_of_a_constraint_are_feasible(psi, dtype):
+    objectives = clients()
+    result = simulated(
+        FedDualAvg(regularizer=psi, client_lr=0.05, fraction_evaluate=0.0),
+        client_app(lambda context: objectives[int(context.node_config["partition-id"])]),
+        10,
+        initial_arrays=ArrayRecord({"coefficients": Array(np.zeros(6, dtype)), "intercept": Array(np.zeros(1, dtype))}),
+    )
+    assert all(metrics["feasible"] == 1 for metrics in result.train_metrics_clientapp.values())
+
+
+def test_a_model_outside_is_not_feasible():
+    layout = Layout.from_arrays({"a": np.zeros((2, 2)), "b": np.zeros((2, 2))})
+    psi = L1Ball(1.0).bind(layout)
+    inside, outside = np.full(8, 0.25), np.full(8, 0.25)
+    outside[7] = 0.26
+    assert structure(psi, layout, inside)["feasible"] == 1
+    assert structure(psi, layout, outside)["feasible"] == 0
+    # Jointly the sum counts, of all arrays.
+    joint = L1Ball(1.0).bind(layout, scope="joint")
+    assert structure(joint, layout, inside)["feasible"] == 0
+    assert structure(joint, layout, inside / 2)["feasible"] == 1
+
+
+def test_arrays_that_are_not_neighbours_count_jointly():
+    layout = Layout.from_arrays({"a": np.zeros((2, 2)), "bias": np.zeros(2), "b": np.zeros((2, 2))})
+    w = np.array([1.0, 0, 0, 0, 9, 9, 0, 0, 0, 3.0])
+    assert structure(L1(1.0).bind(layout, scope="joint"), layout, w) == {"density": 0.25}
+    assert structure(L1(1.0).bind(layout), layout, w) == {"density": 0.25}
+
+
+@pytest.mark.parametrize("psi", [Nuclear(2.0), NuclearBall(1.0)], ids=str)
+def test_rank_is_that_of_each_rounds_model(psi):
+    rng = np.random.default_rng(0)
+    truth = rng.standard_normal((8, 1)) @ rng.standard_normal((1, 5))
+    objectives = []
+    for _ in range(3):
+        features = rng.standard_normal((60, 8, 5))
+        objectives.append(TraceRegression(features, np.einsum("nij,ij->n", features, truth), intercept=False))
+    ranks = []
+    result = simulated(
+        FedDualAvg(regularizer=psi, client_lr=0.02, work=Epochs(1, batch_size=None), fraction_evaluate=0.0),
+        client_app(lambda context: objectives[int(context.node_config["partition-id"])]),
+        15,
+        num_nodes=3,
+        initial_arrays={"coefficients": np.zeros((8, 5))},
+        callbacks=[lambda n, arrays, m: ranks.append(numerical_rank(arrays["coefficients"].numpy()))],
+    )
+    assert [metrics["rank"] for metrics in result.train_metrics_clientapp.values()] == ranks
+    assert 0 < min(ranks[1:]) < 5
+
+
+@together("dtype", ["float64", "float32"])
+@together("rank", [0, 1, 40, 60, 200, 300])
+def test_large_matrices_have_the_rank_that_they_are_made_with(rank, dtype):
+    rng = np.random.default_rng(rank)
+    matrix = (rng.standard_normal((400, rank)) @ rng.standard_normal((rank, 300))).astype(dtype)
+    layout = Layout.from_arrays({"w": matrix})
+    found = structure(Nuclear(1.0).bind(layout), layout, matrix.reshape(-1).astype(np.float64))["rank"]
+    # Of a full float32 matrix some singular values are rounding.
+    assert found == (rank if rank < 300 else numerical_rank(matrix))
+
+
+def test_each_array_is_looked_at_for_what_its_own_psi_promises():
+    layout = Layout.from_arrays({"conv": np.zeros((4, 4)), "head": np.zeros((2, 3)), "free": np.zeros((2, 2))})
+    psi = PerParameter({"conv": SpectralBall(1.0), "head": GroupLasso(1.0, groups=np.arange(2)[:, None])})
+    w = np.concatenate([np.diag([1.0, 1.0, 0, 0]).ravel(), [1.0, 1, 1, 0, 0, 0], np.ones(4)])
+    layout = Layout.from_arrays({"conv": np.zeros((4, 4)), "head": np.zeros((2, 3)), "free": np.zeros((2, 2))})
+    assert structure(psi.bind(layout), layout, w) == {"rank": 2, "feasible": 1, "density": 0.5}
+
+
+def test_a_methods_numbers_replace_none_of_the_rounds_own():
+    own = changed(FedDualAvg, metrics=lambda own, self, problem, state: {"skipped": 7, "num-replies": 7, "mine": 7})
+    metrics = run(own(client_lr=0.05), clients(), 1).train_metrics_clientapp[1]
+    assert (metrics["skipped"], metrics["num-replies"], metrics["mine"]) == (0, 4, 7)
+
+
+def test_without_psi_there_is_nothing_to_promise():
+    layout = Layout.from_arrays({"w": np.zeros(3)})
+    assert structure(Zero().bind(layout), layout, np.zeros(3)) == {}
+    assert "density" not in run(FedDualAvg(client_lr=0.05), clients(), 1).train_metrics_clientapp[1]

@@ -1,0 +1,146 @@
+"""Honest federations of unequal sites: nobody is left out, and no run ends, in training, evaluation or certificates."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from lies_of_one import make
+from problems import SADDLE, app_of, simulated
+from representatives import REPRESENTATIVES
+from together import together
+
+from flwr_fco.core.computing import single_threaded_blas
+from flwr_fco.core.logs import quiet
+from flwr_fco.objectives import LeastSquares, Logistic
+from flwr_fco.regularizers import L1
+from flwr_fco.strategies import STRATEGIES, Bounds, DualFL, Epochs, FedDAGT, Steps
+
+METHODS = [name for name in STRATEGIES if name not in SADDLE]
+FURTHER = ({"aggregation": "median"}, {"fraction_train": 0.5}, {"tracker_start": "zero"}, {"hessian": "none"})
+
+
+def federation(seed):
+    """Return sites with 10 to 1,000 rows, of units, truths, noise and intercepts of their own."""
+    rng = np.random.default_rng((49, seed))
+    found, d = [], 5
+    truth, squares = rng.standard_normal(d), bool(rng.integers(2))
+    for _ in range(rng.integers(3, 13)):
+        rows = int(10 ** rng.uniform(1.0, 3.0))
+        features = rng.standard_normal((rows, d)) * 10.0 ** rng.uniform(-0.7, 0.7)
+        features += rng.standard_normal(d) * rng.integers(2)
+        scores = features @ (truth + rng.uniform(0.0, 1.0) * rng.standard_normal(d)) + 2.0 * rng.standard_normal()
+        noisy = scores + rng.uniform(0.0, 2.0) * rng.standard_normal(rows)
+        found.append(LeastSquares(features, noisy, scale=0.5) if squares else Logistic(features, noisy > 0.0))
+    return found
+
+
+def largest_rate(objectives):
+    return 1.0 / max(own.batch_lipschitz(None, "l2") for own in objectives)
+
+
+def run(strategy, objectives, rounds=25):
+    layout = objectives[0].layout
+    with quiet(50), single_threaded_blas():
+        return simulated(
+            strategy,
+            app_of(objectives),
+            rounds,
+            num_nodes=len(objectives),
+            initial_arrays=layout.unflatten(np.zeros(layout.size)),
+        )
+
+
+#: By day each class of method in five federations; at night all methods in fifty.
+BY_DAY = [name for name in REPRESENTATIVES if name in METHODS]
+DAY = [(seed, name) for name in BY_DAY for seed in range(5)]
+
+
+def nobody_is_left_out(seed, name):
+    objectives = federation(seed)
+    options = {"client_lr": 0.25 * largest_rate(objectives), "regularizer": L1(0.01)}
+    options["work"] = Steps(4, batch_size=None) if seed % 3 else Epochs(1, batch_size=16)
+    if name == "DualFL":
+        options |= {"smoothness": 1.0 / largest_rate(objectives), "alpha": 0.05, "nu": 0.05}
+    for key, value in FURTHER[seed % len(FURTHER)].items():
+        known = STRATEGIES[name].__dataclass_fields__
+        median = key == "aggregation" and STRATEGIES[name].algorithm.reads != "mean"
+        all_ = key == "fraction_train" and STRATEGIES[name].algorithm.reads == "everyone"
+        options |= {} if median or all_ or key not in known else {key: value}
+    strategy = make(name, **options)
+    strategy.fraction_evaluate, strategy.certificate_every = 1.0, 5
+    result = run(strategy, objectives)
+    assert result.left_out == []
+    told = [m for m in result.train_metrics_clientapp.values() if "certificate-of" in m]
+    assert told or name == "FedNewton"
+    assert all(m["certificate-clients"] == m["certificate-of"] == len(objectives) for m in told)
+
+
+@pytest.mark.filterwarnings("ignore:standard deviations differ")
+@together(("seed", "name"), DAY)
+def test_nobody_is_left_out(seed, name):
+    nobody_is_left_out(seed, name)
+
+
+@pytest.mark.filterwarnings("ignore:standard deviations differ")
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", METHODS)
+@together("seed", range(50))
+def test_nobody_is_left_out_of_fifty_federations(seed, name):
+    nobody_is_left_out(seed, name)
+
+
+@pytest.mark.filterwarnings("ignore:standard deviations differ")
+@together(("seed", "factor"), [(100, 1.0), (101, 2.0), (102, 2.0)])
+def test_nobody_is_left_out_of_dual_fl_even_where_nu_is_twice_what_theory_allows(seed, factor):
+    objectives = federation(seed)
+    alpha = 0.0 if isinstance(objectives[0], LeastSquares) else 0.05
+    nu = alpha or min(float(np.linalg.eigvalsh(gram(own))[0]) for own in objectives)
+    strategy = DualFL(nu=factor * nu, alpha=alpha, fraction_evaluate=0.0)
+    strategy.on_divergence = "warn"
+    assert run(strategy, objectives, 12).left_out == []
+
+
+def gram(own):
+    design = np.column_stack([own.features, np.ones(own.num_examples)])
+    return design.T @ design / own.num_examples
+
+
+@together("client_lr", [0.5, 0.05, 0.005])
+@together("start", ["gradient", "zero"])
+def test_increments_of_rounding_noise_in_round_1_are_no_yardstick(start, client_lr):
+    """After one full-batch step a tracker takes away the whole gradient: what is left of round 1 is rounding."""
+    objectives = []
+    for m in range(8):
+        rng = np.random.default_rng(m)
+        rows = sp.random(30, 400, density=0.01, random_state=m, format="csr")
+        objectives.append(LeastSquares(rows, np.asarray(rows.sum(axis=1)).ravel() + 0.1 * rng.normal(size=30)))
+    strategy = FedDAGT(
+        regularizer=L1(0.001),
+        client_lr=client_lr,
+        work=Steps(1, batch_size=None),
+        tracker_start=start,
+        fraction_evaluate=0.0,
+    )
+    result = run(strategy, objectives, 30)
+    assert result.left_out == []
+    assert len(result.train_metrics_clientapp) == 30
+
+
+def test_a_sharp_honest_loss_among_ten_stays_and_ends_nothing():
+    """Sampled now and then, at a small rate: its increments are many times those of the others."""
+    rng, objectives = np.random.default_rng(0), []
+    for m in range(64):
+        features = rng.standard_normal((20, 6)) * (12.0 if m == 32 else 1.0)
+        objectives.append(LeastSquares(features, features @ np.ones(6) + rng.standard_normal(20), scale=0.5))
+    options = {"fraction_train": 10 / 64, "client_lr": 0.001, "regularizer": L1(0.01), "bounds": Bounds()}
+    result = run(FedDAGT(work=Steps(10, batch_size=5), fraction_evaluate=0.0, **options), objectives, 40)
+    assert result.left_out == []
+
+
+@together("sizes", [(10, 20_000), (10, 10, 12, 30_000)])
+def test_a_large_site_among_small_ones_stays(sizes):
+    rng, objectives = np.random.default_rng(1), []
+    for rows in sizes:
+        features = rng.standard_normal((rows, 3))
+        objectives.append(LeastSquares(features, features @ np.ones(3) + rng.standard_normal(rows), scale=0.5))
+    for name in ("FedDualAvg", "FedDAGT", "FedNewton"):
+        assert run(make(name, work=Steps(4, batch_size=None)), objectives, 6).left_out == []

@@ -1,0 +1,266 @@
+"""Clients that remember something come late, leave, lie or are silent: the sums stay, and the optimum is found."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+from fault_bars import imbalance
+from faults import FaultyGrid, lying
+from flwr.app import Array, ArrayRecord
+from lies_of_one import CLIENTS, LIAR, make, regressions, run
+from problems import app_of, clients, flat, optimum, problem, start_arrays, trackers_of
+from remembering import FAULTS, VICTIM, faulty_run, leave, weights_of
+from representatives import by_class, crossed
+from together import together
+
+from flwr_fco.callbacks import Checkpoint
+from flwr_fco.core.computing import single_threaded_blas
+from flwr_fco.core.logs import quiet
+from flwr_fco.errors import ConfigurationError, NothingTrainedError
+from flwr_fco.regularizers import Zero
+from flwr_fco.simulation import InProcessGrid
+from flwr_fco.strategies import Epochs, Everyone, FedDAGT, Participation, ReFedDAGT, Scaffold, Steps, run_of
+from reproduction.pooled import centralized_solution
+
+CENTRAL = {"FedDAGT": FedDAGT, "ReFedDAGT": ReFedDAGT, "Scaffold": Scaffold}
+FAST = {"client_lr": 0.2, "work": Steps(4, batch_size=None)}
+
+
+def balanced(strategy, grid, number, metrics):
+    assert imbalance(strategy) <= 1e-10, f"round {number}"
+
+
+def distance(w, strategy, grid):
+    return np.abs(w - optimum(problem(), weights_of(strategy, grid))).max()
+
+
+@pytest.mark.parametrize(("fault", "cls"), crossed(FAULTS, CENTRAL))
+def test_the_run_still_reaches_the_optimum(fault, cls):
+    strategy = CENTRAL[cls](**FAST)
+    w, grid, _ = faulty_run(strategy, FAULTS[fault], num_rounds=50, check=balanced)
+    assert len(grid.injected) >= 3
+    assert distance(w, strategy, grid) <= 1e-8
+
+
+@together("fault", FAULTS)
+def test_sampled_clients_keep_the_sum_too(fault):
+    strategy = FedDAGT(fraction_train=0.6, seed=1, participation=Participation(evict_after=100), **FAST)
+    w, grid, _ = faulty_run(strategy, FAULTS[fault], rounds=range(1, 40), num_rounds=100, check=balanced)
+    assert len(grid.injected) >= 10
+    assert distance(w, strategy, grid) <= 1e-8
+
+
+@pytest.mark.parametrize(("cls", "rounds"), crossed(["FedDAGT", "Scaffold"], [range(1, 10**6), (3,)]))
+def test_replies_that_a_mod_has_scaled_act_on_trackers_without_breaking_them(cls, rounds):
+    w, grid, _ = faulty_run(strategy := CENTRAL[cls](**FAST), lying(0.8), rounds=rounds, num_rounds=110, check=balanced)
+    assert grid.injected
+    assert distance(w, strategy, grid) <= 1e-8
+
+
+@pytest.mark.parametrize("fraction", [1.0, 0.6])
+def test_a_node_that_leaves_for_good(fraction):
+    objectives = problem()
+    strategy = FedDAGT(fraction_train=fraction, client_lr=0.15, work=Steps(4, batch_size=None))
+
+    def check(strategy, grid, number, metrics):
+        if number != 5:  # in round 5 it is still there
+            balanced(strategy, grid, number, metrics)
+
+    w, grid, _ = faulty_run(strategy, None, rounds=(), num_rounds=75, check=check, before=leave(VICTIM))
+    assert len(grid.contexts) == 4
+    rest = [f for m, f in enumerate(objectives) if m != VICTIM]
+    assert np.abs(w - optimum(rest, [f.num_examples for f in rest])).max() <= 1e-8
+
+
+def test_a_client_whose_first_reply_comes_late_and_with_another_weight_than_was_guessed():
+    def check(strategy, grid, number, metrics):
+        if number >= 5:  # until then its weight is unknown, and taken for the mean of the others
+            balanced(strategy, grid, number, metrics)
+
+    strategy = FedDAGT(participation=Participation(evict_after=99), **FAST)
+    w, grid, _ = faulty_run(strategy, "lose", rounds=range(5), num_rounds=60, check=check)
+    assert len(grid.injected) == 5
+    assert distance(w, strategy, grid) <= 1e-8
+
+
+def test_without_a_first_gradient_trackers_start_at_zero(caplog):
+    def nobody(delivery):
+        return []
+
+    models = []
+    for kind, lost in (("gradient", (0,)), ("zero", ())):
+        grid = FaultyGrid(app_of(clients()), 4, {nobody: 1.0}, rounds=lost)
+        options = {"client_lr": 0.02, "work": Epochs(1, batch_size=None), "fraction_evaluate": 0.0}
+        with grid.identity(), caplog.at_level("WARNING", logger="flwr"):
+            models.append(flat(FedDAGT(tracker_start=kind, **options).start(grid, start_arrays(), 3).arrays))
+    np.testing.assert_array_equal(*models)
+    assert caplog.text.count("No client has sent a gradient that counts") == 1
+
+
+@pytest.mark.parametrize("fault", [None, "drop"])
+def test_the_same_nodes_serve_a_second_start(fault):
+    """Their contexts still hold the first run's memories, under the same round numbers."""
+    strategy = FedDAGT(client_lr=0.05, work=Epochs(1, batch_size=8), fraction_train=0.5, fraction_evaluate=0.0)
+    grid = FaultyGrid(app_of(clients()), 4, {fault: 0.3} if fault else {})
+    with grid.identity(), quiet(), single_threaded_blas():
+        a, b = (flat(strategy.start(grid, start_arrays(), 8).arrays) for _ in range(2))
+    assert np.array_equal(a, b)
+
+
+# --- one liar among ten -----------------------------------------------------------------------------------------------
+
+OBJECTIVES = regressions()
+REST = [own for m, own in enumerate(OBJECTIVES) if m != LIAR]
+
+
+class Lenient(InProcessGrid):
+    def __init__(self, app, number):
+        super().__init__(app, number, raise_errors=False)
+
+
+def saying(lie, liar=LIAR):
+    """Return a mod: ``lie(round, vectors)`` returns what a client sends, or None for nothing."""
+
+    def mod(message, context, call_next):
+        reply = call_next(message, context)
+        here = message.metadata.message_type == "train" and context.node_config["partition-id"] == liar
+        if not here or "arrays" not in reply.content or int(message.metadata.group_id) < 1:
+            return reply
+        said = lie(int(message.metadata.group_id), {n: array.numpy() for n, array in reply.content["arrays"].items()})
+        if said is None:
+            raise RuntimeError("it has nothing to say")
+        content = reply.content.copy()
+        content["arrays"] = ArrayRecord({name: Array(value) for name, value in said.items()})
+        reply.content = content
+        return reply
+
+    return mod
+
+
+@cache
+def _solution(psi, number):
+    return centralized_solution(OBJECTIVES if number == CLIENTS else REST, psi, tol=1e-12)
+
+
+def apart(arrays, strategy, objectives):
+    return np.abs(flat(arrays) - _solution(getattr(strategy, "regularizer", Zero()), len(objectives))).max()
+
+
+@pytest.mark.parametrize("name", by_class(["FedDAGT", "ReFedDAGT", "Scaffold", "FedDR"]))
+def test_a_lie_of_a_client_that_never_answers_again_is_forgotten(name):
+    def lie(number, vectors):
+        if number < 20:
+            return vectors
+        return {name: -900.0 * value for name, value in vectors.items()} if number == 20 else None
+
+    strategy = make(name)
+    result = run(strategy, OBJECTIVES, 200, mods=[saying(lie)], grid=Lenient)
+    assert apart(result.arrays, strategy, REST) <= 1e-6
+
+
+@together("kind", ["silent", "NaN"])
+def test_a_client_that_is_asked_in_vain_has_left_and_comes_back(kind):
+    """The run goes to the optimum of the others, and from there to that of all."""
+    distances, strategy = {}, make("FedDAGT")
+
+    def lie(number, vectors):
+        if 30 <= number < 90:
+            return None if kind == "silent" else {name: np.nan * value for name, value in vectors.items()}
+        return vectors
+
+    def look(number, arrays, metrics):
+        balanced(strategy, None, number, metrics)
+        distances[number] = [apart(arrays, strategy, own) for own in (OBJECTIVES, REST)]
+        assert len(trackers_of(strategy)) == (CLIENTS - 1 if 32 <= number < 90 else CLIENTS)
+
+    run(strategy, OBJECTIVES, 200, mods=[saying(lie)], grid=Lenient, callbacks=[look])
+    assert distances[89][1] <= 1e-6 < distances[89][0]
+    assert distances[200][0] <= 1e-6
+
+
+@together("name", ["FedDR", "DFedDAGT", "FedDAGT"])
+def test_a_client_may_send_a_few_coordinates_where_the_method_has_whole_vectors(name):
+    def lie(number, vectors):
+        some = {key: value[:2] for key, value in vectors.items()}
+        return {**some, **{f"indices:{key}": np.arange(2, dtype=np.int32) for key in vectors}}
+
+    result = run(make(name), OBJECTIVES, 3, mods=[saying(lie)], grid=Lenient)
+    assert all(metrics["num-replies"] >= CLIENTS - 1 for metrics in result.train_metrics_clientapp.values())
+
+
+def test_only_rounds_in_a_row_in_which_it_was_asked_make_a_client_one_that_has_left():
+    def lie(number, vectors):
+        return vectors if number % 3 == 0 else None
+
+    def present(strategy, rounds):
+        seen = []
+        more = {"mods": [saying(lie)], "grid": Lenient}
+        run(strategy, OBJECTIVES, rounds, callbacks=[lambda *_: seen.append(len(strategy.memories.present))], **more)
+        return seen
+
+    assert present(make("FedDAGT"), 12) == [CLIENTS] * 12
+    few = CLIENTS - 1
+    assert present(make("FedDAGT", participation=Participation(evict_after=1)), 5) == [few, few, CLIENTS, few, few]
+
+
+def test_rounds_that_do_not_count_evict_nobody():
+    class Dead(Lenient):
+        def send_and_receive(self, messages, *, timeout=None):
+            messages = list(messages)
+            train = messages and messages[0].metadata.message_type == "train"
+            if train and 5 <= int(messages[0].metadata.group_id) <= 15:
+                return []
+            return super().send_and_receive(messages, timeout=timeout)
+
+    strategy = make("FedDAGT")
+    result = run(strategy, OBJECTIVES, 150, grid=Dead)
+    assert len(strategy.memories.present) == CLIENTS
+    assert apart(result.arrays, strategy, OBJECTIVES) <= 1e-6
+
+
+def test_a_run_goes_on_from_its_checkpoint_with_the_counts_of_silence(tmp_path):
+    def play(rounds, **more):
+        strategy = make("FedDAGT")
+        lie = lambda number, vectors: vectors if number < 4 else None  # noqa: E731
+        run(strategy, OBJECTIVES, rounds, mods=[saying(lie)], grid=Lenient, **more)
+        return strategy.state.dual, strategy.memories.present
+
+    whole = play(12)
+    for stop in (5, 8):
+        play(stop, callbacks=[Checkpoint(path := tmp_path / f"{stop}.npz")])
+        dual, present = play(12, resume=path)
+        np.testing.assert_array_equal(dual, whole[0])
+        assert present == whole[1]
+
+
+# --- methods that need every client -----------------------------------------------------------------------------------
+
+
+@together("name", ["DualFL", "FedNewton", "FedDAGT"])
+def test_a_method_that_needs_everyone_ends_without_one_and_the_others_go_on(name):
+    strategy = make(name)
+    play = lambda: run(strategy, OBJECTIVES, 20, mods=[saying(lambda *_: None)], grid=Lenient)  # noqa: E731
+    if name == "FedDAGT":
+        assert len(play().train_metrics_clientapp) == 20
+        return
+    said = rf"partition {LIAR} gave no good reply in 3 rounds in a row \(.*nothing to say\)"
+    with pytest.raises(ConfigurationError, match=said):
+        play()
+    assert [metrics["skipped"] for metrics in strategy.result.train_metrics_clientapp.values()] == [1, 1]
+
+
+def test_rounds_in_which_others_are_missing_end_a_row():
+    """In turn: no round counts, and nobody is away for two in a row."""
+    mods = [saying(lambda number, vectors, m=m: None if number % 2 == m else vectors, liar=m) for m in (0, 1)]
+    strategy = make("DualFL")
+    with pytest.raises(NothingTrainedError):
+        run(strategy, OBJECTIVES, 9, mods=mods, grid=Lenient)
+    assert len(strategy.result.train_metrics_clientapp) == 9
+
+
+def test_a_client_that_disconnects_is_waited_for_where_everyone_is_needed():
+    strategy = make("DualFL", participation=Everyone(node_timeout=0.05))
+    with pytest.raises(ConfigurationError, match=r"only 4 nodes connected within node_timeout=0\.05 seconds, 5 are"):
+        faulty_run(strategy, None, rounds=(), before=leave(VICTIM))
+    assert run_of(strategy).number == 5
+    assert imbalance(strategy) <= 1e-10
