@@ -2,16 +2,18 @@
 
 import re
 from importlib.util import find_spec
+from inspect import cleandoc
 from pathlib import Path
 from tomllib import loads
 
 from jinja2 import FileSystemLoader
 from jinja2.sandbox import SandboxedEnvironment
 from numpydoc import docscrape_sphinx
+from numpydoc.docscrape import NumpyDocString
 from numpydoc.xref import DEFAULT_LINKS
 
 from flwr_fco import sklearn, strategies
-from flwr_fco.server.options import _OWN_ENTRIES, parameter_entries
+from flwr_fco.strategies import Options
 
 DOCS = Path(__file__).parent
 PROJECT = loads((DOCS.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -59,7 +61,7 @@ myst_heading_anchors = 4
 # hundred names costs most of the time in which the site builds.
 autosummary_context = {
     "with_a_page": [
-        *(name for name, kind in vars(strategies).items() if isinstance(kind, type) and kind in _OWN_ENTRIES),
+        *(name for name, kind in vars(strategies).items() if isinstance(kind, type) and issubclass(kind, Options)),
         *sklearn.__all__,
     ]
 }
@@ -144,16 +146,21 @@ def link_the_repository(app, docname, source):
     source[0] = re.sub(r"\]\(((?!https?:)[^)#\s]+)(#[^)\s]*)?\)", outside, source[0])
 
 
-def separate_inherited(app, what, name, obj, options, lines):
-    """Give the options that a class inherits a section of their own, before numpydoc reads the docstring."""
-    own = _OWN_ENTRIES.get(obj) if what == "class" else None
-    if own is None:
+def add_inherited(app, what, name, obj, options, lines):
+    """Give the options that a strategy inherits a section of their own, before numpydoc reads the docstring."""
+    if what != "class" or not issubclass(obj, Options):
         return
-    for names in parameter_entries(obj.__doc__):
-        if names not in own:
-            start = next(i for i, line in enumerate(lines) if re.match(rf"{re.escape(', '.join(names))}( :|$)", line))
-            lines[start:start] = ["", "Other Parameters", "----------------"]
-            return
+    known, block = set(), ["Other Parameters", "----------------"]
+    for kind in (kind for kind in obj.__mro__ if issubclass(kind, Options)):
+        for entry in NumpyDocString(cleandoc(kind.__doc__))["Parameters"]:
+            names = set(entry.name.split(", "))
+            if kind is not obj and not names & known:
+                block += [f"{entry.name} : {entry.type}", *(f"    {line}" for line in entry.desc)]
+            known |= names
+    if len(block) > 2:
+        sections = [i for i, line in enumerate(lines[1:]) if re.match("-{3,}$", line) and lines[i] != "Parameters"]
+        start = min(sections, default=len(lines))
+        lines[start:start] = [*[""] * (start == len(lines)), *block, ""]
 
 
 LOOKED_FOR = ("regularizer", "client_lr", "server_lr", "work", "client", "density", "fraction_train")
@@ -187,6 +194,6 @@ def escape_bars(app, what, name, obj, options, lines):
 def setup(app):
     """Connect what is above."""
     app.connect("source-read", link_the_repository)
-    app.connect("autodoc-process-docstring", separate_inherited, priority=400)
+    app.connect("autodoc-process-docstring", add_inherited, priority=400)
     app.connect("autodoc-process-docstring", fold_inherited, priority=600)
     app.connect("autodoc-process-docstring", escape_bars, priority=700)

@@ -18,7 +18,7 @@ from flwr.app import Array, ArrayRecord
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers import Adapter
 from flwr_fco.strategies import STRATEGIES as LIBRARY
-from flwr_fco.strategies import CompositeStrategy, run_of
+from flwr_fco.strategies import CompositeStrategy
 
 sys.path.insert(0, str(Path(__file__).parent))
 from make_tables import MIRROR_MAPS, HalfSquare
@@ -50,7 +50,7 @@ def supported(strategy: str, column: str, row: str) -> bool:
     """Whether a strategy can be prepared with a mirror map and a psi."""
     try:
         made = STRATEGIES[strategy](mirror_map=MIRROR_MAPS[column], regularizer=REGULARIZERS[row])
-        run_of(made).prepare(start_arrays())
+        made.prepare(start_arrays())
     except ConfigurationError:
         return False
     return True

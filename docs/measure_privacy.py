@@ -1,4 +1,4 @@
-"""The numbers of docs/benchmarks/privacy.md: LASSO, each client in one of 256 rounds, four noises at one epsilon.
+"""The numbers of docs/benchmarks/privacy.md: LASSO, each client in one of 256 rounds, three noises at one epsilon.
 
 ``python docs/measure_privacy.py`` takes some minutes of one core.
 """
@@ -17,7 +17,6 @@ DELTA = 1e-4
 KINDS = {
     "no noise": {"noise": "banded", "noise_multiplier": 0.0},
     "banded": {"noise": "banded"},
-    "tree": {"noise": "tree"},
     "independent, the same blocks": {"noise": "banded", "bands": 1},
     "independent, Poisson sampling": {"noise": "independent"},
 }

@@ -37,7 +37,7 @@ STORED = Path(__file__).parent / "private_images.jsonl"
 ROUNDS, HELD_OUT, DENSITY, TUNING_SEED = 100, 10_000, 0.2, 100
 #: Clients: fraction a round, delta.
 FEDERATIONS = {1_000: (0.1, 1e-4), 10_000: (0.02, 1e-5)}
-METHODS = ("banded", "tree", "independent", "FedAvg")
+METHODS = ("banded", "independent", "FedAvg")
 #: Where the search begins: the rate of a step, the clip of a gradient, the strength of l1.
 BEGIN = {"client_lr": 1.0, "clip": 0.5, "strength": 0.004}
 TRIALS = 20
@@ -210,7 +210,7 @@ def chosen(runs: Runs, clients: int, epsilon: float):
 def tables() -> None:
     """Print the tables of docs/benchmarks/privacy.md from what is stored, and draw their picture."""
     runs = Runs("")
-    labels = {"banded": "FedDualAvg, banded", "tree": "FedDualAvg, tree", "independent": "FedDualAvg, Poisson sampling"}
+    labels = {"banded": "FedDualAvg, banded", "independent": "FedDualAvg, Poisson sampling"}
     figure = Figure(figsize=(8.8, 4.2), layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
     for panel, clients in zip(panels, FEDERATIONS, strict=True):
