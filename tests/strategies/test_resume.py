@@ -692,6 +692,7 @@ def test_a_stored_run_that_is_killed_and_resumed_ends_in_the_same_bits(case, kil
 
 
 def private():
+    pytest.importorskip("dp_accounting")
     options = {"client_lr": 0.05, "work": Steps(2, batch_size=4), "weighting": "uniform", "normalize_local_work": False}
     return FedDualAvg(
         **options, fraction_evaluate=0.0, privacy=GaussianDP(clip=1.0, delta=0.05, noise_multiplier=1.0, rounds=ROUNDS)

@@ -98,10 +98,13 @@ def test_an_older_flower_is_refused_before_anything_is_made(tmp_path, monkeypatc
 
 def test_a_process_is_found_by_its_command_and_a_dead_one_is_not(tmp_path):
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", str(tmp_path)]) as process:
+        deadline = time.monotonic() + 10
+        # Between fork and exec a process has no command line.
+        while not command_line(process.pid) and time.monotonic() < deadline:
+            time.sleep(0.01)
         assert str(tmp_path) in command_line(process.pid)
         process.kill()
         # Dead, but nobody has waited for it.
-        deadline = time.monotonic() + 10
         while command_line(process.pid) and time.monotonic() < deadline:
             time.sleep(0.01)
         assert command_line(process.pid) == ""
