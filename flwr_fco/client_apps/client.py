@@ -320,7 +320,8 @@ class Client:
             plan.h.require(plan.psi)
             check_layout(objective.layout, plan.layout)
             self.limits.check(down, objective.num_examples)
-            self._allowed = asked
+        # Also when equal: to compare with the same objects is quicker, and most of a round have them.
+        self._allowed = asked
 
     def objective(self, context: Context, role: str, what: str) -> Objective:
         """Return the client's loss; the first time it is loaded, and its owner's limits are checked.

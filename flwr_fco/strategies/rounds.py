@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from logging import INFO
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -28,13 +28,6 @@ from flwr_fco.strategies.run import Run
 _METHODS = ("on_run_begin", "on_round_begin", "on_round_end", "on_save_point", "on_run_end")
 #: Return value of ``on_round_end``: nothing, whether to stop, or a pair of that and metrics to add to the round's.
 Answer = tuple[bool, Mapping[str, Number]] | bool | None
-
-
-class RoundHooks(Protocol):
-    """An object that a run calls after each round: see :class:`flwr_fco.callbacks.Callback`."""
-
-    def on_round_end(self, server_round: int, arrays: ArrayRecord, metrics: Mapping[str, Number]) -> Answer:
-        """Return whether to stop, and metrics to add."""
 
 
 class Callbacks:
