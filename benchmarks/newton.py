@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.sparse import hstack
+from scipy.sparse import hstack, vstack
 from scipy.sparse import random as random_sparse
 from shared import federate, options_of, print_head, print_row
 from sklearn.datasets import load_breast_cancer, load_digits
@@ -37,7 +37,6 @@ from sklearn.linear_model import LogisticRegression
 
 from flwr_fco.models import read_npy
 from flwr_fco.objectives import Logistic, MultinomialLogistic
-from flwr_fco.objectives.design import stacked
 from flwr_fco.regularizers import L1
 from flwr_fco.strategies import FedNewton, Strengths
 
@@ -111,7 +110,7 @@ def sparse(features: int = 1_000_000) -> Iterator[Problem]:
         own = hstack([known, rare], format="csr")
         labels = known @ np.linspace(-3.0, 3.0, 50) + 0.3 * rng.standard_normal(500) > 0.0
         sites.append(Logistic(own, labels))
-    joint = stacked([site.features for site in sites])
+    joint = vstack([site.features for site in sites], format="csr")
     largest = largest_strength(joint, np.concatenate([site.labels for site in sites]).astype(np.float64))
     yield Problem("1,000,000 sparse features, 0.1", sites, 0.1 * largest, pooled=False)
 

@@ -8,7 +8,7 @@ intercept per output if the model has intercepts.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import date, time, timedelta
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -603,15 +603,6 @@ def canonical_rows(name: str, features: Any) -> Any:
         # SciPy and scikit-learn require both index arrays to have the same type.
         rows.indptr = rows.indptr.astype(np.int32, copy=False)
     return rows
-
-
-def stacked(parts: Sequence[Any]) -> Any:
-    """Return the rows of several matrices, one below the other; a csr_array if any of them is sparse."""
-    if not any(is_sparse(part) for part in parts):
-        return np.concatenate(parts)
-    from scipy.sparse import csr_array, vstack
-
-    return csr_array(vstack([canonical_rows("features", csr_array(part)) for part in parts]))
 
 
 def _sparse_kind(features: Any) -> str:

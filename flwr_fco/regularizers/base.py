@@ -464,12 +464,3 @@ class BoundRegularizer:
                 l1, groups, strengths = part.group_terms(shape)
                 free[place] = (l1 == 0.0) & (strengths[groups] == 0.0)
         return np.asarray(free)
-
-
-#: psi of each array, or bound to a model's.
-Psi = Regularizer | BoundRegularizer
-
-
-def bound_to(regularizer: Psi, layout: Layout) -> BoundRegularizer:
-    """Return psi on a model's flat vectors."""
-    return regularizer if isinstance(regularizer, BoundRegularizer) else regularizer.bind(layout)

@@ -8,14 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.regularizers.base import BoundRegularizer, Psi, SeparableTerms
+from flwr_fco.regularizers.base import BoundRegularizer, Regularizer, SeparableTerms
 from flwr_fco.regularizers.constraints import L1Ball, L2Ball, Simplex
 from flwr_fco.regularizers.spectral import MatrixRegularizer, Nuclear, NuclearBall, SpectralBall
 
 Array = NDArray[np.float64]
 
 
-def conjugate(regularizer: Psi, v: Array) -> float:
+def conjugate(regularizer: Regularizer | BoundRegularizer, v: Array) -> float:
     """Return psi*(v) = max_w <v, w> - psi(w).
 
     Known for sums over coordinates (l1, squared l2, elastic net, boxes), the l1 and l2 balls, the simplex, the nuclear
