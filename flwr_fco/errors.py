@@ -19,7 +19,6 @@ __all__ = [
     "ProtocolError",
     "RunInterrupted",
     "SpecError",
-    "TakenOverError",
     "UnknownOptionError",
     "UnsupportedPairError",
 ]
@@ -184,10 +183,6 @@ class NothingTrainedError(FlwrFcoError, RuntimeError):
     def __init__(self, message: str, result: Any) -> None:
         super().__init__(message)
         self.result = result
-
-
-class TakenOverError(FlwrFcoError, RuntimeError):
-    """The file that a run saves itself to is another run's now, and this one ends."""
 
 
 class RunInterrupted(KeyboardInterrupt):

@@ -145,15 +145,13 @@ def read_npz(
         return arrays
 
 
-def read_npy(path: FilePath, *, mapped: bool = False) -> NDArray[Any]:
+def read_npy(path: FilePath) -> NDArray[Any]:
     """Read the array of an ``.npy`` file.
 
     Parameters
     ----------
     path : path-like
         The file.
-    mapped : bool, default False
-        Whether the array stays in the file, from which the parts that are used are read.
 
     Raises
     ------
@@ -173,7 +171,7 @@ def read_npy(path: FilePath, *, mapped: bool = False) -> NDArray[Any]:
     with _opened(path, ".npy file") as file:
         _check_header(file, _size(file), "the array")
         file.seek(0)
-        return npy.open_memmap(path, mode="r") if mapped else _read(file)
+        return _read(file)
 
 
 # --- text -----------------------------------------------------------------------------------------------------------
