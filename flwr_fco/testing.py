@@ -18,7 +18,7 @@ from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ConfigurationError, FlwrFcoError, UnsupportedPairError
 from flwr_fco.mirror_maps import Euclidean, MirrorMap
 from flwr_fco.objectives import DualTerms, LeastSquares, Objective, SaddleObjective
-from flwr_fco.objectives.duality import num_intercepts
+from flwr_fco.objectives.base import num_intercepts
 from flwr_fco.regularizers import L1, L2, Box, ElasticNet, L1Ball, L2Ball, L2Squared, NonNegative, Simplex, Zero
 from flwr_fco.regularizers.base import BoundRegularizer, Proximable, Regularizer
 from flwr_fco.simulation import InProcessGrid, simulate
@@ -527,7 +527,7 @@ class _Checks:
 
     def dual_terms(self) -> None:
         """Compare values, near and far, with tangents and with the least value: a gap is made of both."""
-        f, terms, count = self.f, cast(Any, self.f.dual_terms()), self.size - num_intercepts(self.f.layout)
+        f, terms, count = self.f, cast(Any, self.f.duality()), self.size - num_intercepts(self.f.layout)
         for distance in np.geomspace(1e-2, 1e2, 20) if isinstance(terms, DualTerms) else ():
             w, v, ridge = self.draw(distance), self.draw(distance), terms.l2 * (np.arange(self.size) < count)
             (value, gradient), there = f.value_and_gradient(w), f.value(v)
@@ -535,7 +535,7 @@ class _Checks:
             noise, loss = self.noise * (1.0 + abs(value) + abs(tangent) + abs(there)), there - 0.5 * float(ridge @ v**2)
             what = f"gaps would be wrong: the loss is {loss:.8g} where"
             require(loss >= tangent - noise, f"{what} a tangent is {tangent:.8g}: not convex, or has another l2 term")
-            require(loss >= terms.least - noise, f"{what} dual_terms() says least={terms.least:.8g}")
+            require(loss >= terms.least - noise, f"{what} duality() says least={terms.least:.8g}")
             for j in range(count) if terms.link == "profiled" else ():
                 moved = np.where(np.arange(self.size) == j, v, w)
                 slope = abs((f.gradient(moved) - gradient - ridge * (moved - w))[j])

@@ -415,7 +415,7 @@ def _make_shard(plan: Plan, objective: LinearModel) -> Shard | None:
     coordinates = Coordinates.of(plan.h, plan.psi, indices)
     if groups is not None and _DENSE * indices.size <= objective.layout.size:
         coordinates = Coordinates.of_groups(groups, indices)
-    if objective.dual_terms() is None or type(objective).batches is not LinearModel.batches:
+    if objective.duality() is None or type(objective).batches is not LinearModel.batches:
         reason = f"{type(objective).__name__} has gradients or batches of its own"
     elif not objective._separable:
         reason = f"a batch of {type(objective).__name__} concerns all rows"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache
 from operator import attrgetter
@@ -19,6 +20,7 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.losses import add_scalar_gradient
 from flwr_fco.objectives.base import Batch, DualTerms, Line, Objective
 from flwr_fco.objectives.design import CHUNK, Design, LinearData, Scores, SparseDesign, check_finite, dense
+from flwr_fco.objectives.links import Link
 
 #: Largest order for which a Gram matrix is formed and its eigenvalues are computed directly; above it, Lanczos.
 LARGEST_GRAM = 2048
@@ -214,9 +216,34 @@ class LinearModel(Objective):
         """The loss and its parameters, for :class:`DualTerms`."""
         return f"{type(self).__name__} with offsets"
 
-    def dual_terms(self) -> LinearData | DualTerms | None:
+    def duality(self) -> LinearData | DualTerms | None:
         data = self._data() if self._offset is None else None
         return DualTerms(self._kind, l2=self.l2) if data is None else data
+
+    least = 0.0
+
+    def _of_row(self) -> Link:
+        """Return the loss of a row."""
+        raise NotImplementedError
+
+    def dual_terms(self, points: Sequence[Vector], shares: Sequence[float]) -> tuple[float, Vector]:
+        """Return G*(r) and r; see :meth:`Objective.dual_terms`. The mixture is one of each row's slopes."""
+        for point in points:
+            self._check(point)
+        link, total, mixture = self._of_row(), 0.0, np.zeros(self.layout.size)
+        for part, block in self.design.blocks():
+            y, slopes = self._targets[part], np.zeros((block.shape[0], *[self._num_outputs] * (self._num_outputs > 1)))
+            for point, share in zip(points, shares, strict=True):
+                slopes += share * link.slope(self._shifted(self._product(block, point), part), y)
+            each = link.conjugate(slopes, y)
+            if self._offset is not None:
+                each = each - (slopes * self._offset[part]).reshape(each.size, -1).sum(axis=1)
+            if self._weights is not None:
+                each = each * self._weights[part]
+                self._weigh(slopes, self._weights[part])
+            total += float(each.sum())
+            self._add_product(block, slopes / self.num_examples, mixture)
+        return total / self.num_examples, mixture
 
     def _data(self) -> LinearData | None:
         if self._link is None:

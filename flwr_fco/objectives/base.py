@@ -22,7 +22,9 @@ Batch = Any
 _LOSS = frozenset({"value", "gradient", "add_gradient", "value_and_gradient"})
 #: What a class may inherit from another than :class:`Objective` only together with the methods that it was made for.
 _MADE_FOR = {
-    **dict.fromkeys(("hessian_product", "hessian_block", "along", "subset", "dual_terms", "largest_square"), _LOSS),
+    **dict.fromkeys(
+        ("hessian_product", "hessian_block", "along", "subset", "duality", "dual_terms", "largest_square"), _LOSS
+    ),
     "newton_block": _LOSS | {"hessian_block"},
     "linear_data": _LOSS | {"batches"},
     "value_and_gradient": _LOSS - {"value_and_gradient"},
@@ -117,7 +119,7 @@ class Objective(ABC):
 
     A subclass of a built-in loss with another :meth:`gradient`, :meth:`value` or :meth:`value_and_gradient` is another
     loss: of :meth:`add_gradient`, :meth:`value_and_gradient`, :meth:`hessian_product`, :meth:`hessian_block`,
-    :meth:`newton_block`, :meth:`along`, :meth:`subset`, :meth:`linear_data` (the compiled loops), :meth:`dual_terms`,
+    :meth:`newton_block`, :meth:`along`, :meth:`subset`, :meth:`linear_data` (the compiled loops), :meth:`duality`,
     :meth:`largest_square` and, with another value, :meth:`metrics` it has those that it gives itself, and otherwise
     this class's, which use its gradient, return None or raise an error. With other :meth:`batches` it has no compiled
     loops. Of one that gives :meth:`add_gradient` only, :meth:`gradient` follows.
@@ -145,6 +147,12 @@ class Objective(ABC):
         Names of the classes in the order of their codes, which are compared likewise.
     ascends : slice or ndarray of bool, optional
         Entries of the flat vector that belong to a maximising player; None if there is none.
+    least : float, optional
+        A number that no value of G = F_m - l2/2 ||W||^2 is below, which says that G is convex and gives the loss a
+        duality gap; None, the default, where it need not be convex.
+    l2 : float, default 0.0
+        Strength of a ridge term in F_m, which acts on all but the intercept: the last array of the layout, if its name
+        is ``intercept``.
 
     Examples
     --------
@@ -171,6 +179,8 @@ class Objective(ABC):
     feature_names: Sequence[str] | None = None
     class_names: Sequence[str] | None = None
     ascends: slice | NDArray[np.bool_] | None = None
+    least: float | None = None
+    l2: float = 0.0
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Leave another loss without the methods that were made for its parent's: they would bypass its own."""
@@ -278,7 +288,7 @@ class Objective(ABC):
         """
         return None
 
-    def dual_terms(self) -> LinearData | DualTerms | None:
+    def duality(self) -> LinearData | DualTerms | None:
         """Return what bounds of the optimum are made of: an objective that returns it has duality gaps.
 
         A convex loss needs no more than to say so, as :class:`DualTerms`: the rest follows from values and gradients.
@@ -286,6 +296,47 @@ class Objective(ABC):
         None if the loss need not be convex; certificates are then residuals. The default is :meth:`linear_data`.
         """
         return self.linear_data()
+
+    def dual_terms(self, points: Sequence[Vector], shares: Sequence[float]) -> tuple[float, Vector]:
+        """Return what a duality gap takes of a convex loss G = F_m - l2/2 ||W||^2: G*(r), or more, and r.
+
+        r is the mixture of the gradients of G at some points. By convexity G*(r) is at most the mixture of
+        <grad G(w), w> - G(w), and for the shares that are missing of `-least`; losses that know more are closer.
+
+        Parameters
+        ----------
+        points : sequence of ndarray of float64, shape (layout.size,)
+            The points.
+        shares : sequence of float
+            Of each point, >= 0, of a sum of at most 1.
+
+        Raises
+        ------
+        ConfigurationError
+            If the loss does not say that it is convex (:attr:`least`).
+
+        Examples
+        --------
+        >>> from flwr_fco.objectives import LeastSquares
+        >>> objective = LeastSquares(np.array([[1.0], [3.0]]), np.array([1.0, 2.0]), intercept=False)
+        >>> objective.dual_terms([np.zeros(1)], [0.5])
+        (-1.875, array([-3.5]))
+        """
+        if self.least is None:
+            self._does_not_know("a duality gap", "give it least, a number that no value is below, if it is convex")
+        total, mixture = -(1.0 - sum(shares)) * self.least, np.zeros(self.layout.size)
+        for point, share in zip(points, shares, strict=True):
+            value, gradient = self.value_and_gradient(point)
+            ridge = self.l2 * self.ridged(point)
+            mixture += share * (gradient - ridge)
+            total += share * (float(gradient @ point) - value - 0.5 * float(ridge @ point))
+        return total, mixture
+
+    def ridged(self, w: Vector) -> Vector:
+        """Return a copy of w with 0 where the ridge term does not act: in the intercept."""
+        ridged = w.copy()
+        ridged[w.size - num_intercepts(self.layout) :] = 0.0
+        return ridged
 
     def lipschitz(self, norm: str = "l2") -> float:
         """Return a Lipschitz constant of the gradient.
@@ -342,7 +393,7 @@ class Objective(ABC):
             If it is not known.
         """
         self._does_not_know(
-            'its largest_square(), which dual_terms() promises by link="profiled"', 'define it, or return link="convex"'
+            'its largest_square(), which duality() promises by link="profiled"', 'define it, or return link="convex"'
         )
 
     def hessian_product(self, w: Vector, v: Vector) -> Vector:
@@ -466,6 +517,12 @@ class Objective(ABC):
 
     def _does_not_know(self, what: str, instead: str) -> NoReturn:
         raise ConfigurationError(f"{type(self).__name__} does not know {what}; {instead}")
+
+
+def num_intercepts(layout: Layout) -> int:
+    """Return the size of the layout's last array if it is the intercept, else 0."""
+    last = layout.optimized[-1]
+    return last.size if last.name == "intercept" and last.block.stop == layout.size else 0
 
 
 def shuffled_epochs(

@@ -12,6 +12,7 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.losses import add_multinomial_gradient, logistic_slopes, softmax_slopes
 from flwr_fco.objectives._linear import LinearModel, as_labels, examples_of
 from flwr_fco.objectives.design import Design, Scores
+from flwr_fco.objectives.links import Categories, Link, LogisticLoss
 
 
 class Logistic(LinearModel):
@@ -88,6 +89,9 @@ class Logistic(LinearModel):
         self._targets = np.where(self.labels == 1, 1.0, -1.0)
         # Of labels that are all 1 the other one is not known.
         self.class_names = (f"{self._negative}", "1") if (values != 1).any() else None
+
+    def _of_row(self) -> Link:
+        return LogisticLoss()
 
     def margins(self, w: Vector) -> Vector:
         """Return the margins <x_i, w> + b; above 0 the positive label is the more likely one."""
@@ -211,6 +215,9 @@ class MultinomialLogistic(LinearModel):
     def _add_compiled(self, w: Vector, rows: NDArray[np.int64], scale: float, out: Vector) -> None:
         shrinkage = self.l2 * scale
         add_multinomial_gradient(self.design.matrix, self.labels, rows, w, self.num_classes, scale, shrinkage, out)
+
+    def _of_row(self) -> Link:
+        return Categories(self.num_classes)
 
     def margins(self, w: Vector) -> NDArray[np.float64]:
         """Return W' x_i + b, the unnormalised log probabilities, of shape (num_examples, num_classes)."""

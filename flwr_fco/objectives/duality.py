@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.questions import BALANCE, ENTROPY, FACTS, LINKS, SLOPES
-from flwr_fco.objectives.base import DualTerms, Objective
+from flwr_fco.objectives.base import DualTerms, Objective, num_intercepts
 from flwr_fco.objectives.design import LinearData
 
 #: Numbers and vectors of a stage.
@@ -80,7 +80,7 @@ def duality_terms(objective: Objective, w: Vector, numbers: Mapping[str, float])
     >>> duality_terms(objective, np.zeros(2), {"stage": SLOPES})[1]["gradient"]
     array([-3.5, -1.5])
     """
-    data, stage = objective.dual_terms(), int(numbers["stage"])
+    data, stage = objective.duality(), int(numbers["stage"])
     if stage == FACTS:
         return _facts(objective, data, w), {}
     if isinstance(data, DualTerms) and stage in (BALANCE, SLOPES):
@@ -133,7 +133,7 @@ def references(objective: Objective) -> NDArray[np.float64]:
     """
     size, count = objective.layout.size, num_intercepts(objective.layout)
     rows = np.zeros((num_references(objective.layout), size + 1))
-    if not isinstance(objective.dual_terms(), DualTerms):
+    if not isinstance(objective.duality(), DualTerms):
         return rows
     # One intercept is to be too large, then too small; of several one is to be too large, and the others too small.
     wanted = np.array([[1.0], [-1.0]]) if count == 1 else 2.0 * np.eye(count) - 1.0
@@ -148,12 +148,6 @@ def references(objective: Objective) -> NDArray[np.float64]:
             if (row[size - count : size] * sides >= 0.0).all():
                 break
     return rows
-
-
-def num_intercepts(layout: Layout) -> int:
-    """Return the size of the layout's last array if it is the intercept, else 0."""
-    last = layout.optimized[-1]
-    return last.size if last.name == "intercept" and last.block.stop == layout.size else 0
 
 
 def num_references(layout: Layout) -> int:

@@ -14,6 +14,7 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives._linear import LinearModel, as_targets
 from flwr_fco.objectives.base import DualTerms
 from flwr_fco.objectives.design import Design, Scores
+from flwr_fco.objectives.links import HuberLoss, Link, PoissonLoss, Squares
 
 _SCALE = {
     "range": (POSITIVE["range"][0], "a finite number > 0: 1.0 for mean squares, 0.5 for scikit-learn's convention")
@@ -40,6 +41,9 @@ class _SquaredLoss(LinearModel):
         self._factor = 2.0 * self.scale
         # One number for both norms, because the second derivative of the quadratic loss is constant.
         self._curvature = (self._factor, self._factor)
+
+    def _of_row(self) -> Link:
+        return Squares(self._factor)
 
     def _losses(self, scores: Scores, targets: NDArray[Any]) -> Vector:
         return np.asarray(self.scale * (scores - targets) ** 2)
@@ -283,6 +287,9 @@ class Huber(LinearModel):
     def _kind(self) -> str:
         return f"Huber {self.delta!r}"
 
+    def _of_row(self) -> Link:
+        return HuberLoss(self.delta)
+
     def _losses(self, scores: Scores, targets: NDArray[Any]) -> Vector:
         size = np.abs(scores - targets)
         inside = np.minimum(size, self.delta)
@@ -382,7 +389,10 @@ class Poisson(LinearModel):
             raise ConfigurationError(f"counts[{row}] is {self._targets[row]:g}; expected numbers >= 0")
         self._set_rows(sample_weight, offset)
 
-    def dual_terms(self) -> DualTerms:
+    def _of_row(self) -> Link:
+        return PoissonLoss()
+
+    def duality(self) -> DualTerms:
         return DualTerms("Poisson", l2=self.l2, link="poisson")
 
     def _losses(self, scores: Scores, targets: NDArray[Any]) -> Vector:

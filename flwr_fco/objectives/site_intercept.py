@@ -14,7 +14,7 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import printable
 from flwr_fco.errors import ConfigurationError, PublicError
 from flwr_fco.objectives._linear import LinearModel
-from flwr_fco.objectives.base import Batch, DualTerms
+from flwr_fco.objectives.base import Batch, DualTerms, Objective
 from flwr_fco.objectives.classification import Logistic
 from flwr_fco.objectives.design import Design, Scores
 from flwr_fco.objectives.regression import LeastSquares, Poisson
@@ -78,6 +78,7 @@ class SiteIntercept(LinearModel):
 
     _compiled = False
     _separable = False
+    dual_terms = Objective.dual_terms
 
     #: The objective with its intercept, and coefficients with their best intercept.
     with_intercept: LinearModel
@@ -85,7 +86,7 @@ class SiteIntercept(LinearModel):
 
     def __init__(self, objective: LinearModel) -> None:
         # One that a subclass has changed has another best intercept, and no terms.
-        if not isinstance(objective, LeastSquares | Logistic | Poisson) or objective.dual_terms() is None:
+        if not isinstance(objective, LeastSquares | Logistic | Poisson) or objective.duality() is None:
             raise ConfigurationError(
                 f"{type(objective).__name__} has no intercept of each site; LeastSquares, Logistic and Poisson have one"
             )
@@ -205,7 +206,7 @@ class SiteIntercept(LinearModel):
         other._wrap(objective)
         return other
 
-    def dual_terms(self) -> DualTerms:
+    def duality(self) -> DualTerms:
         objective = self.with_intercept
         kind = f"{type(objective).__name__} {objective._factor:g}, own intercepts"
         # The curvature of counts has no bound.

@@ -13,7 +13,7 @@ from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels import risk_sets
 from flwr_fco.objectives._linear import LinearModel, as_labels, as_strata, as_targets, examples_of
-from flwr_fco.objectives.base import Batch, DualTerms
+from flwr_fco.objectives.base import Batch, DualTerms, Objective
 from flwr_fco.objectives.design import Design, Scores, dense
 
 
@@ -92,6 +92,7 @@ class CoxRegression(LinearModel):
 
     _compiled = False
     _separable = False
+    dual_terms = Objective.dual_terms
     _by_row = ("_targets", "labels", "entry", "_strata", "_raw", "_offset")
 
     def __init__(
@@ -185,12 +186,17 @@ class CoxRegression(LinearModel):
         other._sort()
         return other, float(self._shares[rows].sum())
 
-    def dual_terms(self) -> DualTerms:
+    @property
+    def least(self) -> float:  # type: ignore[override]
+        """A number that no value without the l2 term is below."""
         # Each event's own weight is in its risk set; of tied ones equal scores are the least, by Jensen's inequality.
         weights, groups = self._shares[self._dead], self._at.size
         total, heads = (np.bincount(self._set, own[self._dead], groups) for own in (self._shares, self._raw))
         left = np.log1p(-self._gone) @ (total / self._sizes)[self._set] if weights.size else 0.0
-        return DualTerms(f"Cox {self.ties}", float(total @ np.log(heads) + left), self.l2, "cox")
+        return float(total @ np.log(heads) + left)
+
+    def duality(self) -> DualTerms:
+        return DualTerms(f"Cox {self.ties}", self.least, self.l2, "cox")
 
     @property
     def num_events(self) -> int:

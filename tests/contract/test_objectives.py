@@ -203,7 +203,7 @@ class _Broken(Objective):
     def strong_convexity(self):
         return self.inner.strong_convexity()
 
-    def dual_terms(self):
+    def duality(self):
         return DualTerms("squares", l2=self.inner.l2)
 
 
@@ -328,8 +328,8 @@ def _value_and_gradient(value=1.0, gradient=1.0, batch_value=1.0, batch_gradient
         ("lipschitz", lambda self, norm="l2": 0.3 * self.inner.lipschitz(norm), "lipschitz"),
         ("strong_convexity", lambda self: 2.0 * self.inner.lipschitz(), "strong_convexity"),
         ("strong_convexity", lambda self: -1.0, "strong_convexity"),
-        ("dual_terms", lambda self: DualTerms("squares", least=1.0, l2=0.3), "says least=1"),
-        ("dual_terms", lambda self: DualTerms("squares", l2=9.0), "not convex, or has another l2"),
+        ("duality", lambda self: DualTerms("squares", least=1.0, l2=0.3), "says least=1"),
+        ("duality", lambda self: DualTerms("squares", l2=9.0), "not convex, or has another l2"),
         ("batches", _drops_last, "last partial"),
         ("batches", _draws_with_replacement, "exactly once"),
         ("batches", _ignores_per_step, "2 a step"),
@@ -350,7 +350,7 @@ def test_the_checker_notices_a_bound_of_second_derivatives_that_is_none(factor):
     """Under the link "profiled" coefficients are proved zero by it."""
 
     class Profiled(_Broken):
-        def dual_terms(self):
+        def duality(self):
             return DualTerms("squares", l2=self.inner.l2, link="profiled")
 
         def largest_square(self):

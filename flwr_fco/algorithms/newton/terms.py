@@ -46,9 +46,9 @@ from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.core.sparse import SparseVector, is_shorter
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.questions import CONVEX, ENTROPY, FACTS, LINKS, SLOPES
-from flwr_fco.objectives.base import DualTerms, Objective
+from flwr_fco.objectives.base import DualTerms, Objective, num_intercepts
 from flwr_fco.objectives.design import LinearData, SparseDesign
-from flwr_fco.objectives.duality import duality_terms, num_intercepts, num_references, references
+from flwr_fco.objectives.duality import duality_terms, num_references, references
 from flwr_fco.regularizers.base import BoundRegularizer
 
 #: Rounding errors of a gap and of a mean square, relative to their terms.
@@ -90,7 +90,7 @@ def constant_terms(objective: Objective, w: Vector) -> dict[str, Vector]:
     these already, so A'y/n is left out (:meth:`Evaluated.targets_at_zero`). Counts have rates instead of 1/n, those at
     w = 0; of other convex losses nothing is known, and both are 0.
     """
-    data, size = objective.dual_terms(), objective.layout.size
+    data, size = objective.duality(), objective.layout.size
     columns, targets = np.zeros(size), np.zeros(size)
     if isinstance(data, DualTerms) and data.link == "poisson" and num_intercepts(objective.layout):
         nobody = np.zeros(size)
@@ -119,7 +119,7 @@ def largest_square(objective: Objective) -> Vector:
     ConfigurationError
         If a loss under the link ``"profiled"`` has none, or one that is no finite number >= 0.
     """
-    data = objective.dual_terms()
+    data = objective.duality()
     if isinstance(data, DualTerms) and data.link == "profiled":
         square = float(objective.largest_square())
         if not 0.0 <= square < math.inf:
@@ -137,7 +137,7 @@ def short(objective: Objective, vectors: dict[str, Vector]) -> dict[str, Any]:
 
     Elsewhere they are 0, because the loss does not depend on these coordinates.
     """
-    data = objective.dual_terms()
+    data = objective.duality()
     if not isinstance(data, LinearData) or not isinstance(data.design, SparseDesign) or data.l2 != 0.0:
         return dict(vectors)
     size, outputs = objective.layout.size, data.num_outputs

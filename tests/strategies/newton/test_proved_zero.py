@@ -220,7 +220,7 @@ class _Own(Objective):
     def hessian_block(self, w, indices):
         return self.inner.hessian_block(w, indices)
 
-    def dual_terms(self):
+    def duality(self):
         return DualTerms("own", link="profiled")
 
 
@@ -263,7 +263,7 @@ def test_a_bound_is_not_inherited_by_another_loss():
         def gradient(self, w, batch=None, out=None):
             return np.multiply(10.0, super().gradient(w, batch), out=out)
 
-        def dual_terms(self):
+        def duality(self):
             return DualTerms("steep", link="profiled")
 
     class Bent(Logistic):

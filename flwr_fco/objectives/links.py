@@ -1,0 +1,308 @@
+"""Links: the loss of a row as a function of its score, in formulas on arrays."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit, softmax, xlogy
+
+from flwr_fco.core.layout import Vector
+from flwr_fco.errors import ConfigurationError
+
+#: Of one number, or of one for each output, a row.
+Scores = NDArray[np.float64]
+#: Numbers, signs or classes, one a row.
+Targets = NDArray[Any]
+#: By how much rounding may leave the domain of a conjugate.
+_ROUNDING = 1e-12
+
+
+class Link(ABC):
+    """A convex loss phi(s, y) of a score s = <x, w> + b + o; with several outputs, of a score for each.
+
+    Formulas are on arrays with a row for each example. :class:`~flwr_fco.objectives.Linear` makes everything else of
+    them.
+
+    Attributes
+    ----------
+    outputs : int, default 1
+        Number of scores of a row.
+    bounds : tuple of float, or None
+        What the second derivative is never above: its spectral norm, and its largest entry; with one output the same
+        number twice. None if there is no bound.
+    least : float, default 0.0
+        A number that no value is below.
+    quadratic : bool, default False
+        Whether the second derivative is the same everywhere.
+    code, parameter : int or None, float
+        Which compiled slope it is (:func:`flwr_fco.kernels.losses.slope`), with its parameter; None for your own.
+    targets : str
+        What the targets are called in error messages.
+
+    Examples
+    --------
+    >>> Squares(2.0).slope(np.array([1.0, 3.0]), np.array([1.0, 2.0]))
+    array([0., 2.])
+    """
+
+    outputs: int = 1
+    bounds: tuple[float, float] | None = None
+    least: ClassVar[float] = 0.0
+    quadratic: ClassVar[bool] = False
+    code: ClassVar[int | None] = None
+    parameter: float = 0.0
+    targets: ClassVar[str] = "targets"
+
+    def encoded(self, targets: Targets) -> Targets:
+        """Return checked targets as the formulas take them: finite numbers in float64, unless overridden.
+
+        Parameters
+        ----------
+        targets : ndarray, shape (n,)
+            As given.
+        """
+        if targets.dtype.kind not in "fiub":
+            raise ConfigurationError(f"{self.targets} have dtype {targets.dtype}; expected numbers")
+        return np.require(targets, np.float64, ["C", "W"])
+
+    @abstractmethod
+    def value(self, s: Scores, y: Targets) -> Vector:
+        """Return phi of each row."""
+
+    @abstractmethod
+    def slope(self, s: Scores, y: Targets) -> Scores:
+        """Return phi', of the scores' shape."""
+
+    @abstractmethod
+    def curvature(self, s: Scores, y: Targets, change: Scores) -> Scores:
+        """Return phi'' times a change of the scores."""
+
+    @abstractmethod
+    def conjugate(self, a: Scores, y: Targets) -> Vector:
+        """Return sup over s of <a, s> - phi(s, y) of each row; inf outside its domain."""
+
+    def steady(self) -> Link:
+        """Return a link with the curvature of Newton steps, for a loss that has none in places; itself by default."""
+        return self
+
+    def predicted(self, s: Scores) -> NDArray[Any]:
+        """Return the predictions for scores, the scores by default."""
+        return s
+
+    def scored(self, s: Scores, y: Targets, mean: Callable[[NDArray[Any]], float]) -> dict[str, float]:
+        """Return metrics besides the loss, none by default; `mean` takes the weighted mean of the rows."""
+        return {}
+
+
+@dataclass(frozen=True)
+class Squares(Link):
+    """parameter / 2 (s - y)^2."""
+
+    parameter: float = 2.0
+    quadratic, code = True, 0
+
+    @property
+    def bounds(self) -> tuple[float, float]:  # type: ignore[override]
+        return self.parameter, self.parameter
+
+    def value(self, s: Scores, y: Targets) -> Vector:
+        return np.asarray(np.square(s - y) * (0.5 * self.parameter))
+
+    def slope(self, s: Scores, y: Targets) -> Scores:
+        return np.asarray((s - y) * self.parameter)
+
+    def curvature(self, s: Scores, y: Targets, change: Scores) -> Scores:
+        return change * self.parameter
+
+    def conjugate(self, a: Scores, y: Targets) -> Vector:
+        return np.asarray(a * (y + a / (2.0 * self.parameter)))
+
+    def scored(self, s: Scores, y: Targets, mean: Callable[[NDArray[Any]], float]) -> dict[str, float]:
+        mse, total = mean(np.square(s - y)), mean(np.square(y - mean(y)))
+        return {"mse": mse, "r2": 1.0 - mse / total if total > 0.0 else float(mse == 0.0)}
+
+
+@dataclass(frozen=True)
+class HuberLoss(Link):
+    """r^2 / 2 for |r| <= parameter, and parameter (|r| - parameter / 2) beyond, with r = s - y.
+
+    A Newton step is taken with a little of parameter / |r|, `beyond`, where the curvature is 0. With all of it the
+    model is the parabola above the loss, whose steps are never too long, but do not become Newton's; a hundredth gives
+    steps from afar a length, which the line search then finds.
+    """
+
+    parameter: float = 1.35
+    beyond: float = 0.0
+    code, bounds = 2, (1.0, 1.0)
+
+    def value(self, s: Scores, y: Targets) -> Vector:
+        size = np.abs(s - y)
+        inside = np.minimum(size, self.parameter)
+        return np.asarray(inside * (size - 0.5 * inside))
+
+    def slope(self, s: Scores, y: Targets) -> Scores:
+        return np.clip(s - y, -self.parameter, self.parameter)
+
+    def curvature(self, s: Scores, y: Targets, change: Scores) -> Scores:
+        size = np.abs(s - y)
+        rest = self.beyond * self.parameter / np.maximum(size, self.parameter)
+        return np.where(size <= self.parameter, 1.0, rest) * change
+
+    def conjugate(self, a: Scores, y: Targets) -> Vector:
+        return np.where(np.abs(a) <= self.parameter * (1.0 + _ROUNDING), a * (y + 0.5 * a), np.inf)
+
+    def steady(self) -> Link:
+        return replace(self, beyond=0.01)
+
+
+class PoissonLoss(Link):
+    """Half the deviance mu - y + y log(y / mu) of counts with mu = exp(s); beyond s = 300 it goes on by its tangent."""
+
+    code, parameter, targets = 3, 300.0, "counts"
+
+    def encoded(self, targets: Targets) -> Targets:
+        counts = super().encoded(targets)
+        if (counts < 0.0).any():
+            row = int(np.argmin(counts))
+            raise ConfigurationError(f"counts[{row}] is {counts[row]:g}; expected numbers >= 0")
+        return counts
+
+    def value(self, s: Scores, y: Targets) -> Vector:
+        inside = np.minimum(s, self.parameter)
+        rates, some = np.exp(inside), y > 0.0
+        # y (exp(r) - 1 - r) with r = log(mu / y), whose terms are no larger than the loss is.
+        apart = inside - np.log(np.where(some, y, 1.0))
+        return np.asarray(np.where(some, y * (np.expm1(apart) - apart), rates) + (s - inside) * (rates - y))
+
+    def slope(self, s: Scores, y: Targets) -> Scores:
+        return np.asarray(np.exp(np.minimum(s, self.parameter)) - y)
+
+    def curvature(self, s: Scores, y: Targets, change: Scores) -> Scores:
+        return np.asarray(np.exp(np.minimum(s, self.parameter)) * change)
+
+    def conjugate(self, a: Scores, y: Targets) -> Vector:
+        mu = np.maximum(a + y, 0.0)
+        return np.where(a + y < -_ROUNDING * (1.0 + y), np.inf, xlogy(mu, mu) - xlogy(y, y) - (mu - y))
+
+    def predicted(self, s: Scores) -> NDArray[Any]:
+        return np.exp(s)
+
+
+class _Signs(Link):
+    """A loss of y s, for classes coded as 0 and 1 or as -1 and +1, whose formulas take signs."""
+
+    targets = "labels"
+
+    def encoded(self, targets: Targets) -> Targets:
+        if not (np.isin(targets, (0, 1)).all() or np.isin(targets, (-1, 1)).all()):
+            raise ConfigurationError(
+                f"labels hold {examples_of(targets)}; expected 0 and 1, or -1 and +1. "
+                "For more classes use MultinomialLogistic; for names, encode them first (the same way on every client)."
+            )
+        return np.where(targets == 1, 1.0, -1.0)
+
+    def predicted(self, s: Scores) -> NDArray[Any]:
+        return np.where(s > 0.0, 1, -1)
+
+    def scored(self, s: Scores, y: Targets, mean: Callable[[NDArray[Any]], float]) -> dict[str, float]:
+        return {"accuracy": mean((s > 0.0) == (y > 0.0))}
+
+
+class LogisticLoss(_Signs):
+    """log(1 + exp(-y s))."""
+
+    code, bounds = 1, (0.25, 0.25)
+
+    def value(self, s: Scores, y: Targets) -> Vector:
+        return np.asarray(np.logaddexp(0.0, -y * s))
+
+    def slope(self, s: Scores, y: Targets) -> Scores:
+        return np.asarray(-y * expit(-y * s))
+
+    def curvature(self, s: Scores, y: Targets, change: Scores) -> Scores:
+        return np.asarray(expit(s) * expit(-s) * change)
+
+    def conjugate(self, a: Scores, y: Targets) -> Vector:
+        return _entropy(-a * y) + _entropy(1.0 + a * y)
+
+
+class SquaredHingeLoss(_Signs):
+    """max(0, 1 - y s)^2."""
+
+    code, bounds = 4, (2.0, 2.0)
+
+    def value(self, s: Scores, y: Targets) -> Vector:
+        return np.square(np.maximum(0.0, 1.0 - y * s))
+
+    def slope(self, s: Scores, y: Targets) -> Scores:
+        return np.asarray(-2.0 * y * np.maximum(0.0, 1.0 - y * s))
+
+    def curvature(self, s: Scores, y: Targets, change: Scores) -> Scores:
+        return np.asarray(2.0 * (y * s < 1.0) * change)
+
+    def conjugate(self, a: Scores, y: Targets) -> Vector:
+        size = -a * y
+        return np.where(size < -_ROUNDING, np.inf, size * (0.25 * size - 1.0))
+
+
+@dataclass(frozen=True)
+class Categories(Link):
+    """The cross entropy log sum_c exp(s_c) - s_y of classes 0 .. outputs - 1."""
+
+    outputs: int = 2
+    # diag(p) - pp' has norm at most 1/2 (two classes at 1/2 each) and entries at most 1/4.
+    code, bounds, targets = -1, (0.5, 0.25), "labels"
+
+    def encoded(self, targets: Targets) -> Targets:
+        if not is_integral(targets) or targets.min() < 0 or targets.max() >= self.outputs:
+            raise ConfigurationError(
+                f"labels hold {examples_of(targets)}; expected integers 0 .. {self.outputs - 1}. "
+                "For names, encode them first (the same way on every client)."
+            )
+        return np.require(targets, np.int64, ["C", "W"])
+
+    def value(self, s: Scores, y: Targets) -> Vector:
+        # SciPy's logsumexp takes more than twice as long for a client's hundred examples.
+        return np.asarray(np.logaddexp.reduce(s, axis=1) - s[np.arange(y.size), y])
+
+    def slope(self, s: Scores, y: Targets) -> Scores:
+        chances = np.asarray(softmax(s, axis=1))
+        chances[np.arange(y.size), y] -= 1.0
+        return chances
+
+    def curvature(self, s: Scores, y: Targets, change: Scores) -> Scores:
+        chances = softmax(s, axis=1)
+        return np.asarray(chances * (change - (chances * change).sum(axis=1, keepdims=True)))
+
+    def conjugate(self, a: Scores, y: Targets) -> Vector:
+        chances = a.copy()
+        chances[np.arange(y.size), y] += 1.0
+        return np.asarray(_entropy(chances).sum(axis=1))
+
+    def predicted(self, s: Scores) -> NDArray[Any]:
+        return np.asarray(s.argmax(axis=1), dtype=np.int64)
+
+    def scored(self, s: Scores, y: Targets, mean: Callable[[NDArray[Any]], float]) -> dict[str, float]:
+        return {"accuracy": mean(s.argmax(axis=1) == y)}
+
+
+def _entropy(q: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return q log q; inf of a negative number, but for rounding."""
+    return np.where(q < -_ROUNDING, np.inf, xlogy(q, np.abs(q)))
+
+
+def is_integral(targets: Targets) -> bool:
+    """Whether targets are whole numbers, of any type."""
+    return targets.dtype.kind in "iub" or (targets.dtype.kind == "f" and bool((targets == np.floor(targets)).all()))
+
+
+def examples_of(values: NDArray[Any], limit: int = 6) -> str:
+    """Return the distinct values for an error message, cut short."""
+    distinct = np.unique(values)
+    texts = [str(value) for value in distinct[:limit].tolist()]
+    return ", ".join(texts) + (f", ... ({distinct.size} different ones)" if distinct.size > limit else "")
