@@ -9,7 +9,7 @@ BENCH ?= --quick
 BENCHMARKS := $(filter-out benchmarks/deployment.py,$(wildcard benchmarks/*.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-torch run test test-servers test-others test-other-blas test-nightly test-reproduction test-all test-flower test-deployment test-deployment-lowest test-torch test-torch-lowest torch fuzz mutations reproduce reproduce-quick test-lowest check bench bench-torch bench-compare pictures docs docs-quick dist clean
+.PHONY: help install install-torch run test test-servers test-others test-other-blas test-nightly test-reproduction test-all test-flower test-deployment test-deployment-lowest test-torch test-torch-lowest torch fuzz reproduce reproduce-quick test-lowest check bench bench-torch bench-compare pictures docs docs-quick dist clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -76,11 +76,6 @@ FUZZ_CASES ?= 10000
 
 fuzz: $(INSTALLED) ## Try 10,000 odd plans, replies, questions, answers, messages, settings, files and command lines: errors in words only
 	FUZZ_CASES=$(FUZZ_CASES) $(BIN)/python -m pytest -q tests/fuzz reproduction/tests/test_fuzz.py
-
-# `make mutations MUTATIONS="--count 400 --seed 1"` draws others.
-mutations: $(INSTALLED) ## Plant 100 mutations, one after the other, and say which ones the tests catch (hours)
-	@mkdir -p .run
-	$(BIN)/python tests/mutations.py --out .run/mutations.jsonl $(MUTATIONS)
 
 # Which PyTorch, and for pip where it is: on Linux the package index has it with CUDA, several GB; a build for CPUs
 # (750 MB installed) is at PyTorch's own index.

@@ -1,15 +1,6 @@
-"""Every strategy under faults, beside a run in which they are missing; the table of docs/benchmarks/faults.md.
+"""Every strategy under faults, beside a run in which the replies that are wrong are missing."""
 
-python tests/fault_bars.py            all strategies, 200 rounds each: some four minutes of one core
-python tests/fault_bars.py FedDAGT    these only; the page stays as it is
-python tests/fault_bars.py rivals     those of reproduction/rivals; the table of docs/reproduction/rivals.md
-python tests/fault_bars.py liar       one liar of ten in every round, or two that collude; the table of
-                                      docs/benchmarks/robustness.md: some two minutes of one core; `liar rivals` too
-"""
-
-import sys
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -23,12 +14,10 @@ from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.core.logs import quiet
 from flwr_fco.core.sparse import dense
 from flwr_fco.regularizers import L1, Zero
-from flwr_fco.strategies import STRATEGIES, Everyone, Steps, Trimmed, run_of
+from flwr_fco.strategies import Everyone, Steps, run_of
 from reproduction.data.saddle_objectives import QuadraticSaddle
 from reproduction.pooled import centralized_solution, saddle_point
 
-PAGE = Path(__file__).parents[1] / "docs" / "benchmarks" / "faults.md"
-RIVALS_PAGE = PAGE.parents[1] / "reproduction" / "rivals.md"
 CLIENTS, ROUNDS = 8, 200
 #: Sums over all rounds: what one reply has put into them stays there, divided by the number of rounds.
 REMEMBER = ("FastFedDA", "CFedDA", "MCFedDA")
@@ -217,126 +206,3 @@ def _hold_the_count(outcome):
         {(fault.server_round, fault.partition) for fault in hit}
     )
     assert all(entry.reason for entry in told)
-
-
-def table(names):
-    """Return the table in Markdown, and how many cells hold."""
-    lines = ["| strategy | " + " | ".join(KINDS) + " | largest imbalance |", "|---" * (len(KINDS) + 2) + "|"]
-    held = 0
-    for name in names:
-        cells, worst = [], 0.0
-        for kind in KINDS:
-            try:
-                error, without, imbalanced, _ = hold_the_bar(name, kind, ROUNDS)
-            except AssertionError as failure:
-                cells.append(f"does not hold: {failure}")
-                continue
-            held, worst = held + 1, max(worst, imbalanced)
-            remembers = kind == "one altered reply" and name in REMEMBER
-            cells.append(f"{error:.1e}, {without:.1e}" + (" (remembers)" if remembers else ""))
-        lines.append(f"| `{name}` | " + " | ".join(cells) + f" | {worst:.0e} |")
-        print(lines[-1], flush=True)
-    return "\n".join(lines), held
-
-
-# --- one liar in every round ----------------------------------------------------------------------------------------
-
-
-def persistent(kind):
-    """Return a fault that lies in the same way in every round, from round 1 on."""
-    kept = {}
-
-    def fault(delivery):
-        number, partition = delivery.message.metadata.group_id, delivery.context.node_config["partition-id"]
-
-        def change(arrays, metrics):
-            if number == "0":
-                return
-            for name, array in arrays.items():
-                value = array.numpy()
-                if value.dtype.kind != "f" or value.size == 0:
-                    continue
-                if kind == "replay":
-                    arrays[name] = kept.setdefault((partition, name), array) if int(number) >= 10 else array
-                elif kind in ("sign flip", "10 times"):
-                    arrays[name] = Array(value * (-1.0 if kind == "sign flip" else 10.0))
-                else:
-                    # The same direction in every round; two that collude have the same one.
-                    seed = 7 if kind == "collusion" else partition
-                    direction = np.random.default_rng(seed).standard_normal(value.size)
-                    length = float(np.linalg.norm(value)) / float(np.linalg.norm(direction))
-                    arrays[name] = Array((3.0 if kind == "collusion" else 1.0) * length * direction)
-
-        return _changed(delivery, change)
-
-    fault.__name__ = kind
-    return fault
-
-
-LIES = ("none", "sign flip", "10 times", "replay", "random direction", "collusion")
-ROBUST = {"mean": "mean", "trimmed": Trimmed(), "median": "median", "geometric-median": "geometric-median"}
-#: One method of each family with a robust centre.
-OF_FAMILIES = ("FedDualAvg", "FedMid", "FeDualEx", "LocalSGD")
-OTHER_PAGE = PAGE.parents[1] / "benchmarks" / "robustness.md"
-
-
-def under_a_liar(name, kind, aggregation):
-    """Return the error after 200 rounds of ten clients of whom one lies, or two that collude; a word where it ends."""
-    problem = problem_of(name, 10)
-    layout = problem.objectives[0].layout
-    liars = [] if kind == "none" else [4, 7] if kind == "collusion" else [4]
-    grid = FaultyGrid(app_of(problem.objectives), 10, {persistent(kind): 1.0}, partitions=liars)
-    strategy = make(name, aggregation=ROBUST[aggregation])
-    start = ArrayRecord({n: Array(a) for n, a in layout.unflatten(np.zeros(layout.size)).items()})
-    try:
-        with grid.identity(), quiet(50), single_threaded_blas():
-            result = strategy.start(grid, start, ROUNDS)
-    except Exception as error:  # a run that ends is what the table shows
-        return type(error).__name__
-    w = layout.flatten({key: array.numpy() for key, array in result.arrays.items()})
-    assert np.isfinite(w).all(), f"{name}, {kind}, {aggregation}"
-    return f"{np.abs(w - problem.optimum).max():.0e}"
-
-
-def liars(names):
-    """Return the table of persistent liars in Markdown."""
-    lines = ["| strategy | aggregation | " + " | ".join(LIES) + " |", "|---" * (len(LIES) + 2) + "|"]
-    for name in names:
-        for aggregation in ROBUST:
-            if aggregation != "mean" and name not in OF_FAMILIES:
-                continue
-            cells = [under_a_liar(name, kind, aggregation) for kind in LIES]
-            lines.append(f"| `{name}` | {aggregation} | " + " | ".join(cells) + " |")
-            print(lines[-1], flush=True)
-    return "\n".join(lines)
-
-
-def written(page, kind, command, text):
-    """Put a table between its markers on a page."""
-    begin, end = f"<!-- {kind}: begin ({command}) -->", f"<!-- {kind}: end -->"
-    before, rest = page.read_text(encoding="utf-8").split(begin)
-    page.write_text(f"{before}{begin}\n\n{text}\n\n{end}{rest.split(end)[1]}", encoding="utf-8")
-
-
-def main():
-    words = sys.argv[1:]
-    liar = words[:1] == ["liar"]
-    names, pages = words[liar:], (None, None)
-    if not names:
-        # FedNewton is done before the altered reply, and each number of its own is checked.
-        names, pages = [name for name in STRATEGIES if name != "FedNewton"], (PAGE, OTHER_PAGE)
-    elif names == ["rivals"]:
-        from reproduction.rivals import RIVALS
-
-        names, pages = list(RIVALS), (RIVALS_PAGE, RIVALS_PAGE)
-    if liar:
-        kind, command, text = "liars", "python tests/fault_bars.py liar", liars(names)
-    else:
-        kind, command, (text, held) = "bars", "python tests/fault_bars.py", table(names)
-        text += f"\n\n{held} of {len(names) * len(KINDS)} hold."
-    if pages[liar] is not None:
-        written(pages[liar], kind, command, text)
-
-
-if __name__ == "__main__":
-    main()
