@@ -43,7 +43,7 @@ class Deployment(LocalDeployment):
     @property
     def environment(self):
         root = Path(__file__).parents[3]
-        paths = [str(root), str(root / "tests"), os.environ.get("PYTHONPATH", "")]
+        paths = [str(root), str(root / "tests" / "support"), os.environ.get("PYTHONPATH", "")]
         return {
             **super().environment,
             "PYTHONPATH": os.pathsep.join(path for path in paths if path),
