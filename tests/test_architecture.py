@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import importlib
 import re
 from collections import Counter
 from functools import cache
@@ -111,14 +112,13 @@ def private_names(source: str) -> list[str]:
 
 @cache
 def _offered(part: str) -> frozenset[str]:
-    """Return a public package's `__all__`, read and not imported: one of them needs PyTorch."""
-    file = PACKAGE / f"{part}.py"
-    tree = ast.parse((file if file.is_file() else PACKAGE / part / "__init__.py").read_text(encoding="utf-8"))
-    (names,) = (
-        ast.literal_eval(node.value)
-        for node in tree.body
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
-    )
+    """Return a public package's `__all__`; that of `torch`, which needs PyTorch, is read and not imported."""
+    if part == "torch":
+        tree = ast.parse((PACKAGE / part / "__init__.py").read_text(encoding="utf-8"))
+        assigned = (node for node in tree.body if isinstance(node, ast.Assign))
+        (names,) = (ast.literal_eval(each.value) for each in assigned if ast.unparse(each.targets[0]) == "__all__")
+    else:
+        names = importlib.import_module(f"flwr_fco.{part}").__all__
     extra = {"STRATEGIES"} if part == "strategies" else set()
     return frozenset(names) | extra
 

@@ -24,7 +24,7 @@ from together import together
 from flwr_fco.client_apps import Disclosure
 from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.messages.boxes import TABLE
+from flwr_fco.messages.records import TABLE
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, TraceRegression
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid

@@ -14,8 +14,7 @@ from together import together
 from flwr_fco.client_apps import Disclosure
 from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ClientError, ConfigurationError
-from flwr_fco.messages.boxes import NAMES_ONLY, TABLE, addressed
-from flwr_fco.messages.records import decode_described
+from flwr_fco.messages.records import NAMES_ONLY, TABLE, addressed, decode_described
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.sklearn import FederatedLasso, FederatedLogisticRegression
 

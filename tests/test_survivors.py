@@ -18,8 +18,7 @@ from flwr_fco.certificates.told import Told
 from flwr_fco.core.layout import Layout
 from flwr_fco.core.sparse import SparseVector, dense
 from flwr_fco.errors import ClientError
-from flwr_fco.messages.protocol import Downlink, Node, Uplink
-from flwr_fco.messages.questions import LINKS, Answer
+from flwr_fco.messages.protocol import LINKS, Answer, Downlink, Node, Uplink
 from flwr_fco.privacy import GaussianDP
 from flwr_fco.regularizers import HardSparsity, PerParameter
 from flwr_fco.simulation import simulate

@@ -33,7 +33,7 @@ from flwr_fco.certificates import dual
 from flwr_fco.certificates.told import Told
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import NoAnswerError
-from flwr_fco.messages.questions import BALANCE, CONVEX, ENTROPY, FACTS, LINKS, SLOPES, Answer
+from flwr_fco.messages.protocol import BALANCE, CONVEX, ENTROPY, FACTS, LINKS, SLOPES, Answer
 from flwr_fco.regularizers import BoundRegularizer
 
 _NOBODY = "no client answered, so nothing is known about this point"

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.messages.questions import LINKS
+from flwr_fco.messages.protocol import LINKS
 from flwr_fco.regularizers import BoundRegularizer, Regularizer
 from flwr_fco.regularizers.conjugates import conjugate
 

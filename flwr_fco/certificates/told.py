@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ProtocolError
-from flwr_fco.messages.questions import CONVEX, LINKS, Answer
+from flwr_fco.messages.protocol import CONVEX, LINKS, Answer
 
 #: Rounding error of a client's sums, relative to the sums of absolute values.
 ROUNDING = 1e-6

@@ -14,7 +14,7 @@ from flwr_fco.algorithms.newton.method import unpacked
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.schema import MASS, MEANS, MOMENTS, VARIANCES
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.messages.questions import BINS, CALIBRATION, EDGE, ESTIMATES, QUALITY, TREND, Answer, Question
+from flwr_fco.messages.protocol import BINS, CALIBRATION, EDGE, ESTIMATES, QUALITY, TREND, Answer, Question
 from flwr_fco.objectives import CoxRegression, LeastSquares, Logistic, SiteIntercept
 from flwr_fco.objectives._linear import LinearModel
 from flwr_fco.objectives.base import Objective, probed_curvature

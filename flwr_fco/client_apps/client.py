@@ -36,11 +36,20 @@ from flwr_fco.engines.run import ENGINES
 from flwr_fco.engines.run import answer as run_half
 from flwr_fco.errors import OTHER_MODEL, ConfigurationError, FlwrFcoError, ProtocolError, PublicError
 from flwr_fco.messages.arrays import digest_of, model_vector, pack
-from flwr_fco.messages.boxes import TABLE, partition_reply
-from flwr_fco.messages.protocol import FOLDS, POINTS, ClientState, Described, Downlink, MemoryLostError, Plan, Uplink
-from flwr_fco.messages.questions import BINS
+from flwr_fco.messages.protocol import (
+    BINS,
+    FOLDS,
+    POINTS,
+    ClientState,
+    Described,
+    Downlink,
+    MemoryLostError,
+    Plan,
+    Uplink,
+)
 from flwr_fco.messages.records import (
     METRICS,
+    TABLE,
     decode_downlink,
     decode_question,
     encode_answer,
@@ -48,6 +57,7 @@ from flwr_fco.messages.records import (
     encode_uplink,
     memory_in,
     only_arrays,
+    partition_reply,
     plan_text,
 )
 from flwr_fco.objectives import Objective

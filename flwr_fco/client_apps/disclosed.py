@@ -15,8 +15,7 @@ from flwr_fco.algorithms.contract import Disclosure
 from flwr_fco.client_apps.answers import bins_of, judged
 from flwr_fco.core.logs import log, printable
 from flwr_fco.errors import ConfigurationError, FlwrFcoError
-from flwr_fco.messages.protocol import FOLDS, Downlink
-from flwr_fco.messages.questions import EDGE, Answer, Question
+from flwr_fco.messages.protocol import EDGE, FOLDS, Answer, Downlink, Question
 from flwr_fco.messages.records import plan_text, read_plan
 from flwr_fco.objectives.base import Objective
 

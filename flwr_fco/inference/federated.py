@@ -16,8 +16,7 @@ from flwr_fco.certificates import Request
 from flwr_fco.core.validation import Choice
 from flwr_fco.errors import ConfigurationError, NothingTrainedError
 from flwr_fco.inference.estimates import Estimates, Sums, Vector, benjamini_hochberg, between, of_likelihood, of_squares
-from flwr_fco.messages.protocol import Answer
-from flwr_fco.messages.questions import ESTIMATES, TREND
+from flwr_fco.messages.protocol import ESTIMATES, TREND, Answer
 from flwr_fco.regularizers import Zero
 from flwr_fco.strategies import FedNewton, run_of
 from flwr_fco.strategies import strategy as as_strategy

@@ -28,8 +28,7 @@ from flwr_fco.algorithms.newton.information import inverse
 from flwr_fco.certificates import Request
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.inference.federated import CLASSES, Kind, prepared, reasons_of, site_of
-from flwr_fco.messages.protocol import Answer
-from flwr_fco.messages.questions import BINS, CALIBRATION, EDGE, QUALITY
+from flwr_fco.messages.protocol import BINS, CALIBRATION, EDGE, QUALITY, Answer
 from flwr_fco.strategies import FedNewton, questions
 
 Vector = NDArray[np.float64]

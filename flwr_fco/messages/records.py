@@ -11,12 +11,13 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 from flwr_fco.core.files import parse_json
 from flwr_fco.core.layout import Layout, all_finite
@@ -29,6 +30,7 @@ from flwr_fco.messages.protocol import (
     Answer,
     Described,
     Downlink,
+    Node,
     Plan,
     Question,
     Received,
@@ -408,3 +410,105 @@ def decode_described(content: RecordDict) -> Described:
     ):
         raise ProtocolError("its deviations are no finite numbers")
     return Described(names["columns"], names["classes"], deviations)
+
+
+# --- messages ---------------------------------------------------------------------------------------------------------
+
+#: A client and its task; a client and its reply, None if its memory is lost.
+Task = tuple[Node, Downlink]
+Reply = tuple[Node, Uplink | None]
+#: Types of messages: which partition a client has, what its table is, or its names only, and questions about its loss.
+PARTITION, TABLE, NAMES_ONLY, QUESTIONS = "query.partition", "query.table", "query.names", "query.question"
+
+
+def addressed(grid: Any, contents: Iterable[tuple[int, RecordDict]], kind: str, number: int) -> list[Message]:
+    """Return messages to nodes; the round travels as their group, which survives every way that Flower has.
+
+    Parameters
+    ----------
+    grid : flwr.serverapp.Grid
+        A grid of this package says whose messages these are.
+    contents : iterable of (int, RecordDict)
+        Node ids, and what each is sent.
+    kind : str
+        Flower's message type.
+    number : int
+        The round.
+    """
+    with getattr(grid, "identity", nullcontext)():
+        return [
+            Message(content, dst_node_id=node_id, message_type=kind, group_id=str(number))
+            for node_id, content in contents
+        ]
+
+
+class _Box(Sequence[Message]):
+    """Messages that are made when somebody looks at them; from then on they count, as they may have been changed."""
+
+    def __init__(self, count: int, make: Callable[[], list[Message]]) -> None:
+        self.opened = False
+        self._count, self._make, self._messages = count, make, list[Message]()
+
+    @property
+    def messages(self) -> list[Message]:
+        """The messages."""
+        if not self.opened:
+            self._messages, self.opened = self._make(), True
+        return self._messages
+
+    def __len__(self) -> int:
+        return len(self._messages) if self.opened else self._count
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.messages[index]
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self.messages)
+
+
+class Outbox(_Box):
+    """The messages of a training round, which ``configure_train`` returns.
+
+    A grid of this package takes the tasks of one that nobody has opened. Flower's grids, its mods, other ClientApps and
+    the hooks of a subclass open it, and get messages.
+
+    Parameters
+    ----------
+    number : int
+        The round.
+    tasks : sequence of (Node, Downlink)
+        The clients with their tasks.
+    make : callable
+        Makes the messages, in the order of the tasks.
+    """
+
+    def __init__(self, number: int, tasks: Sequence[Task], make: Callable[[], list[Message]]) -> None:
+        super().__init__(len(tasks), make)
+        self.number, self.tasks = number, tasks
+
+
+class Inbox(_Box):
+    """The replies to an outbox that nobody has opened, which ``aggregate_train`` takes as they are.
+
+    Parameters
+    ----------
+    outbox : Outbox
+        The tasks.
+    replies : sequence of (Node, Uplink or None)
+        The clients with their replies.
+    """
+
+    def __init__(self, outbox: Outbox, replies: Sequence[Reply]) -> None:
+        super().__init__(len(replies), self._written)
+        self.outbox, self.replies = outbox, replies
+
+    def _written(self) -> list[Message]:
+        asked = {message.metadata.dst_node_id: message for message in self.outbox}
+        return [Message(encode_uplink(up), reply_to=asked[node.node_id]) for node, up in self.replies]
+
+
+def partition_reply(message: Message, context: Context) -> Message:
+    """Answer the question which partition a client has."""
+    partition = context.node_config.get("partition-id")
+    record = MetricRecord({} if partition is None else {"partition-id": int(partition)})
+    return Message(RecordDict({METRICS: record}), reply_to=message)

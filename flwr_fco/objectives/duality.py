@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.messages.questions import BALANCE, ENTROPY, FACTS, LINKS, SLOPES
+from flwr_fco.messages.protocol import BALANCE, ENTROPY, FACTS, LINKS, SLOPES
 from flwr_fco.objectives.base import DualTerms, Objective, num_intercepts
 from flwr_fco.objectives.design import LinearData
 

@@ -6,7 +6,7 @@
     every client, their mean by numbers of examples, and its standard error over the clients
     with FedNewton: one run for all strengths, and for the folds of a cross-validation
 
-The clients answer by questions (:mod:`flwr_fco.messages.questions`), so this is the same in process, over Ray and
+The clients answer by questions (:mod:`flwr_fco.messages.protocol`), so this is the same in process, over Ray and
 over a SuperLink.
 """
 
@@ -39,10 +39,10 @@ from flwr_fco.regularizers.base import with_strength
 from flwr_fco.results import Number, Result, frame_of
 from flwr_fco.simulation.simulate import simulate
 from flwr_fco.strategies import CompositeStrategy, FedNewton, Strengths, run_of
+from flwr_fco.strategies.nodes import Tables
 from flwr_fco.strategies.output import centre_of
 from flwr_fco.strategies.questions import ask
 from flwr_fco.strategies.run import Run
-from flwr_fco.strategies.tables import Tables
 
 Matrix = NDArray[np.float64]
 

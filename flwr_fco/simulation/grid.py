@@ -18,9 +18,8 @@ from flwr.serverapp import Grid
 from flwr_fco.client_apps.client import Client, TaskApp
 from flwr_fco.core.computing import random_generator, single_threaded_blas
 from flwr_fco.errors import ClientError, ConfigurationError, advice_on
-from flwr_fco.messages.boxes import NAMES_ONLY, TABLE, Inbox, Outbox, Reply, Task
 from flwr_fco.messages.protocol import Described, Downlink, Node
-from flwr_fco.messages.records import FCO
+from flwr_fco.messages.records import FCO, NAMES_ONLY, TABLE, Inbox, Outbox, Reply, Task
 
 try:
     from flwr.supercore.task_identity import TaskIdentity

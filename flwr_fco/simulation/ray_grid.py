@@ -23,8 +23,8 @@ from flwr_fco.core.logs import log
 from flwr_fco.core.spec import Specified
 from flwr_fco.core.validation import AT_LEAST_ONE, checked
 from flwr_fco.errors import ConfigurationError, FlwrFcoError, NotInstalledError
-from flwr_fco.messages.boxes import Reply, Task
 from flwr_fco.messages.protocol import Described, Downlink, Node, Plan
+from flwr_fco.messages.records import Reply, Task
 from flwr_fco.simulation.grid import InProcessGrid
 
 #: Times that a call is repeated because its actor died.

@@ -33,9 +33,8 @@ from flwr_fco.sklearn import reading
 from flwr_fco.sklearn.reports import Judges, Summary, simulated, summary_of
 from flwr_fco.sklearn.solving import FEW, Sites, Solves
 from flwr_fco.strategies import Everyone, FedNewton, Strengths
-from flwr_fco.strategies.nodes import ASKING, Nodes
+from flwr_fco.strategies.nodes import ASKING, Nodes, Tables
 from flwr_fco.strategies.questions import ask
-from flwr_fco.strategies.tables import Tables
 
 #: Seconds to wait for the sites' answers before the fit.
 _TIMEOUT = 3600.0

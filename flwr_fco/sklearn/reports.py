@@ -25,7 +25,7 @@ from flwr_fco.simulation import simulate
 from flwr_fco.sklearn.reading import is_grid
 from flwr_fco.sklearn.solving import FEW
 from flwr_fco.strategies import FedNewton
-from flwr_fco.strategies.tables import Tables
+from flwr_fco.strategies.nodes import Tables
 
 
 def aligned_columns(rows: list[dict[str, Any]]) -> list[str]:

@@ -20,7 +20,7 @@ from flwr_fco.regularizers import L2Squared, Regularizer, Zero
 from flwr_fco.regularizers.base import with_strength
 from flwr_fco.simulation.fit_path import StrengthPath
 from flwr_fco.strategies import FedNewton, Strengths, proved_zero, run_of
-from flwr_fco.strategies.tables import Tables
+from flwr_fco.strategies.nodes import Tables
 
 #: Relative duality gap above which a fit is not solved, even if no step lowers the objective by more than rounding.
 _SOLVED = 1e-9

@@ -17,9 +17,8 @@ from flwr_fco.core.layout import Vector, all_finite
 from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import dense
 from flwr_fco.errors import ConfigurationError, NoAnswerError, ProtocolError
-from flwr_fco.messages.boxes import QUESTIONS, addressed
 from flwr_fco.messages.protocol import Answer, Node, Question, Uplink
-from flwr_fco.messages.records import decode_answer, encode_question, is_number
+from flwr_fco.messages.records import QUESTIONS, addressed, decode_answer, encode_question, is_number
 from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, MirrorMap, PNorm, SimplexEntropy
 from flwr_fco.mirror_maps.product import BoundProduct
 from flwr_fco.strategies import replies

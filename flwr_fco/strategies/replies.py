@@ -22,9 +22,8 @@ from flwr_fco.core.logs import log, printable
 from flwr_fco.core.sparse import SparseVector
 from flwr_fco.errors import FOR_A_MODEL, FormError, ProtocolError, advice_on
 from flwr_fco.messages.arrays import NOT_FINITE
-from flwr_fco.messages.boxes import Inbox
 from flwr_fco.messages.protocol import Node, Uplink
-from flwr_fco.messages.records import is_number
+from flwr_fco.messages.records import Inbox, is_number
 from flwr_fco.work import FirstOrder, Work
 
 #: Rows of the table of what was left out, and characters of a reason: clients choose parts of it.

@@ -18,7 +18,7 @@ from flwr_fco.core.logs import log
 from flwr_fco.core.validation import short, takes
 from flwr_fco.errors import ConfigurationError, FlwrFcoError, NothingTrainedError, RunInterrupted
 from flwr_fco.messages.arrays import OTHER_NAMES
-from flwr_fco.messages.boxes import Outbox
+from flwr_fco.messages.records import Outbox
 from flwr_fco.results import Number, Result, numbers_of
 from flwr_fco.strategies import checkpoint
 from flwr_fco.strategies.ledger import Member

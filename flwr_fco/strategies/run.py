@@ -22,11 +22,10 @@ from flwr_fco.messages.protocol import Node, Plan
 from flwr_fco.results import Result
 from flwr_fco.strategies import replies
 from flwr_fco.strategies.ledger import Ledger
-from flwr_fco.strategies.nodes import Nodes
+from flwr_fco.strategies.nodes import Nodes, Tables
 from flwr_fco.strategies.options import AUTOMATIC, Options
 from flwr_fco.strategies.output import Momentum, PointAverage
 from flwr_fco.strategies.private import PrivateMean
-from flwr_fco.strategies.tables import Tables
 from flwr_fco.strategies.unmodified import Untrained
 from flwr_fco.work import Work
 

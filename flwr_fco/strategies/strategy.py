@@ -22,9 +22,8 @@ from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import SparseVector
 from flwr_fco.core.validation import NATURAL, NON_NEGATIVE, POSITIVE, checked, short
 from flwr_fco.errors import ConfigurationError, FormError
-from flwr_fco.messages.boxes import addressed
 from flwr_fco.messages.protocol import Node, Uplink
-from flwr_fco.messages.records import STEPS, encode_uplink, only_metrics
+from flwr_fco.messages.records import STEPS, addressed, encode_uplink, only_metrics
 from flwr_fco.results import Result
 from flwr_fco.strategies import questions, replies, training
 from flwr_fco.strategies.divergence import Watch

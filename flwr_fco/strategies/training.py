@@ -24,9 +24,8 @@ from flwr_fco.core.sparse import NonZeros, SparseVector, dense, is_shorter
 from flwr_fco.core.validation import short
 from flwr_fco.errors import ConfigurationError, FormError, MagnitudeError
 from flwr_fco.messages.arrays import digest_of
-from flwr_fco.messages.boxes import Outbox, Task, addressed
 from flwr_fco.messages.protocol import Downlink, Node, Uplink
-from flwr_fco.messages.records import Encoder, decode_uplink
+from flwr_fco.messages.records import Encoder, Outbox, Task, addressed, decode_uplink
 from flwr_fco.strategies import checkpoint, replies
 from flwr_fco.strategies.divergence import advice_on
 from flwr_fco.strategies.ledger import named

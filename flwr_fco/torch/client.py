@@ -49,9 +49,8 @@ from flwr_fco.core.computing import random_generator
 from flwr_fco.core.validation import checked
 from flwr_fco.engines.client import as_sent
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.messages.boxes import PARTITION, TABLE
 from flwr_fco.messages.protocol import ClientState, MemoryLostError, Uplink
-from flwr_fco.messages.records import encode_uplink
+from flwr_fco.messages.records import PARTITION, TABLE, encode_uplink
 from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.regularizers import Zero
 from flwr_fco.torch import optim

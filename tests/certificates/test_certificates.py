@@ -9,7 +9,7 @@ from together import together
 from flwr_fco import certificates
 from flwr_fco.certificates.certificate import _balance
 from flwr_fco.core.layout import Layout
-from flwr_fco.messages.questions import Answer
+from flwr_fco.messages.protocol import Answer
 from flwr_fco.objectives import Huber, LeastSquares, Logistic, MultinomialLogistic, Objective
 from flwr_fco.regularizers import (
     L1,

@@ -15,9 +15,8 @@ from flwr_fco import topology
 from flwr_fco.client_apps import Disclosure, Limits, client_app
 from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ClientError, ConfigurationError
-from flwr_fco.messages.boxes import QUESTIONS, addressed
 from flwr_fco.messages.protocol import Question
-from flwr_fco.messages.records import encode_question
+from flwr_fco.messages.records import QUESTIONS, addressed, encode_question
 from flwr_fco.objectives import (
     CoxRegression,
     Huber,

@@ -13,9 +13,8 @@ from flwr_fco.client_apps import Disclosure, answers, client_app
 from flwr_fco.client_apps.disclosed import plain
 from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ClientError
-from flwr_fco.messages.boxes import NAMES_ONLY, PARTITION, QUESTIONS, TABLE, addressed
 from flwr_fco.messages.protocol import Question
-from flwr_fco.messages.records import PLAN, encode_question
+from flwr_fco.messages.records import NAMES_ONLY, PARTITION, PLAN, QUESTIONS, TABLE, addressed, encode_question
 from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.strategies import FedDualAvg
 

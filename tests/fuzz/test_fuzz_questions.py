@@ -14,10 +14,8 @@ from problems import FEATURES, app_of
 
 from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ConfigurationError, FlwrFcoError
-from flwr_fco.messages.boxes import QUESTIONS, addressed
-from flwr_fco.messages.protocol import Question
-from flwr_fco.messages.questions import BALANCE, ENTROPY, FACTS, SLOPES
-from flwr_fco.messages.records import encode_question
+from flwr_fco.messages.protocol import BALANCE, ENTROPY, FACTS, SLOPES, Question
+from flwr_fco.messages.records import QUESTIONS, addressed, encode_question
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic
 from flwr_fco.regularizers import L1, ElasticNet, L2Ball
 from flwr_fco.simulation import InProcessGrid

@@ -16,7 +16,7 @@ from flwr_fco.client_apps.answers import own_estimates
 from flwr_fco.core.layout import Layout
 from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.messages.boxes import TABLE
+from flwr_fco.messages.records import TABLE
 from flwr_fco.objectives import LeastSquares, Logistic, Objective
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.sklearn import FederatedCoxRegression, FederatedLasso, FederatedLogisticRegression, Intervals

@@ -13,7 +13,7 @@ from flwr_fco.client_apps import Disclosure
 from flwr_fco.client_apps.answers import find_answer
 from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.messages.questions import Question
+from flwr_fco.messages.protocol import Question
 from flwr_fco.objectives import CoxRegression
 from flwr_fco.objectives.survival import baseline, concordance, expected_events, time_trend
 from flwr_fco.simulation import InProcessGrid

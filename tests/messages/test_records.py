@@ -12,9 +12,8 @@ from together import together
 from flwr_fco.core.layout import Layout
 from flwr_fco.core.sparse import NonZeros, SparseVector
 from flwr_fco.errors import ProtocolError, SpecError
-from flwr_fco.messages import Answer, Downlink, Plan, Question, Uplink
 from flwr_fco.messages.arrays import digest_of
-from flwr_fco.messages.protocol import Described
+from flwr_fco.messages.protocol import Answer, Described, Downlink, Plan, Question, Uplink
 from flwr_fco.messages.records import (
     Encoder,
     decode_answer,

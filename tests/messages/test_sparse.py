@@ -13,7 +13,7 @@ from flwr_fco.client_apps import client_app
 from flwr_fco.client_apps.client import forget_objectives
 from flwr_fco.core.sparse import NonZeros, SparseVector
 from flwr_fco.errors import ClientError, ConfigurationError, ProtocolError
-from flwr_fco.messages import ReceivedVectors
+from flwr_fco.messages.protocol import ReceivedVectors
 from flwr_fco.messages.records import decode_uplink
 from flwr_fco.objectives import Logistic
 from flwr_fco.privacy import GaussianDP

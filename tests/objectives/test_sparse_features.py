@@ -13,7 +13,7 @@ from flwr_fco import strategies
 from flwr_fco.client_apps import client_app
 from flwr_fco.engines.minimisers import minimise
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.messages.questions import SLOPES
+from flwr_fco.messages.protocol import SLOPES
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, TraceRegression
 from flwr_fco.objectives.design import Design, SparseDesign
 from flwr_fco.objectives.duality import duality_terms

@@ -17,9 +17,8 @@ from flwr_fco.client_apps import Limits, client_app
 from flwr_fco.client_apps.answers import find_answer
 from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ClientError, ConfigurationError, ProtocolError
-from flwr_fco.messages.boxes import QUESTIONS, addressed
 from flwr_fco.messages.protocol import Answer, Question
-from flwr_fco.messages.records import decode_answer, decode_question, encode_question
+from flwr_fco.messages.records import QUESTIONS, addressed, decode_answer, decode_question, encode_question
 from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, MirrorMap, PNorm, Product, SimplexEntropy
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective
 from flwr_fco.regularizers import L1

@@ -16,13 +16,13 @@ from flwr_fco.callbacks import Callback, Checkpoint
 from flwr_fco.core.logs import quiet
 from flwr_fco.core.schema import Scales, names_of
 from flwr_fco.errors import ClientError, ConfigurationError
-from flwr_fco.messages.boxes import NAMES_ONLY, TABLE
 from flwr_fco.messages.protocol import Described
+from flwr_fco.messages.records import NAMES_ONLY, TABLE
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import DualFL, FedDAGT, FedDualAvg, FedNewton, Participation, Steps
-from flwr_fco.strategies.tables import Tables
+from flwr_fco.strategies.nodes import Tables
 
 NAMES = ["age", "bmi", "crp", "dose", "egfr", "fev"]
 

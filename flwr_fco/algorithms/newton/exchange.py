@@ -21,7 +21,7 @@ from flwr_fco.core.layout import Layout
 from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import dense
 from flwr_fco.errors import ConfigurationError, ProtocolError
-from flwr_fco.messages.questions import CONVEX, LINKS
+from flwr_fco.messages.protocol import CONVEX, LINKS
 from flwr_fco.regularizers.base import BoundRegularizer
 
 _Heard = tuple[Any, Evaluated, float, float]

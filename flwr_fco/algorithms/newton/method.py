@@ -60,8 +60,7 @@ from flwr_fco.algorithms.newton.model import (
 from flwr_fco.algorithms.newton.terms import Evaluated, largest_square, terms_at
 from flwr_fco.core.sparse import NonZeros, dense
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.messages.protocol import Downlink, Option, ReceivedVectors, Uplink
-from flwr_fco.messages.questions import CONVEX
+from flwr_fco.messages.protocol import CONVEX, Downlink, Option, ReceivedVectors, Uplink
 from flwr_fco.objectives.base import Objective
 
 #: Fraction of the predicted decrease that a step must reach, the shortest step, and what is left of a step at least.

@@ -39,8 +39,7 @@ from flwr_fco.algorithms.newton.terms import TERMS
 from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import NonZeros, SparseVector, dense
 from flwr_fco.errors import ConfigurationError, ProtocolError
-from flwr_fco.messages.protocol import FOLDS, POINTS, Downlink, Option, ReceivedVectors, Uplink
-from flwr_fco.messages.questions import CONVEX, LINKS
+from flwr_fco.messages.protocol import CONVEX, FOLDS, LINKS, POINTS, Downlink, Option, ReceivedVectors, Uplink
 from flwr_fco.objectives.base import Objective
 from flwr_fco.regularizers import L2Squared
 from flwr_fco.regularizers.base import with_strength

@@ -45,7 +45,7 @@ from flwr_fco.certificates import dual
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.core.sparse import SparseVector, is_shorter
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.messages.questions import CONVEX, ENTROPY, FACTS, LINKS, SLOPES
+from flwr_fco.messages.protocol import CONVEX, ENTROPY, FACTS, LINKS, SLOPES
 from flwr_fco.objectives.base import DualTerms, Objective, num_intercepts
 from flwr_fco.objectives.design import LinearData, SparseDesign
 from flwr_fco.objectives.duality import duality_terms, num_references, references

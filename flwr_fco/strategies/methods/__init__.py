@@ -1,1 +1,0 @@
-"""The strategies, a few lines each: which method, and which options it adds."""
