@@ -54,7 +54,7 @@ from flwr_fco.messages.records import PARTITION, TABLE, encode_uplink
 from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.regularizers import Zero
 from flwr_fco.torch import optim
-from flwr_fco.torch.state import Group, buffers_of, layout_of, load_buffers, seeded
+from flwr_fco.torch.state import buffers_of, layout_of, load_buffers, seeded
 from flwr_fco.work import Work
 
 #: What has an optimiser, by engine: its class, and the vector it starts from.
@@ -273,15 +273,15 @@ class LocalTraining:
         probes = "gradient" in downlink.numbers
         if probes:
             kind = GradientProbe
-        elif kind is optim.DualAveraging and plan.wire_dtype == "auto" and start.dtype == np.float32:
-            kind = optim.IncrementFirst
         own: dict[str, Any] = {"momentum": self._momentum} if self._momentum else {}
         # Escaped, because these are names, not patterns.
         own["apply_to"] = [glob.escape(name) for name in plan.layout.regularized_names]
         named = dict(self.model.named_parameters())
         params = [(name, named[name]) for name in plan.layout.shapes]
         self.optimizer = kind(params, downlink.client_lr, Zero() if self._plain else plan.regularizer, **own)
-        self.optimizer.start_from(plan.layout.views(start), elapsed=downlink.elapsed)
+        # As they came: what is sent back is of the same precision.
+        self._single = kind is optim.DualAveraging and plan.wire_dtype == "auto" and start.dtype == np.float32
+        self.optimizer.start_from(plan.layout.views(start), elapsed=downlink.elapsed, single=self._single)
         shift = self._half.begin(self._received, self._memory).shift
         if shift is not None and not probes:
             self.optimizer.set_shift(plan.layout.views(shift))
@@ -326,10 +326,9 @@ class LocalTraining:
                 "`training.optimizer`, not with one of your own, and see that the loader is not empty"
             )
         increments = {name: tensor.cpu().numpy() for name, tensor in optimizer.increments().items()}
-        if isinstance(optimizer, optim.IncrementFirst):
-            increment: NDArray[Any] = np.concatenate([increments[name].reshape(-1) for name in plan.layout.shapes])
-        else:
-            increment = plan.layout.flatten(increments)
+        # `Layout.flatten` makes float64 of it.
+        parts = [increments[name].reshape(-1) for name in plan.layout.shapes]
+        increment: NDArray[Any] = np.concatenate(parts) if self._single else plan.layout.flatten(increments)
         elapsed, steps = optimizer.elapsed_since_start, optimizer.num_steps
         if "gradient" in downlink.numbers:
             elapsed, steps = downlink.client_lr, 1
@@ -363,9 +362,8 @@ def _number(name: str, value: Any) -> float:
 class GradientProbe(optim.DualAveraging):
     """Takes no steps; its increments are the mean of the gradients at the start point."""
 
-    def _take(self, group: Group, lr: float) -> None:
-        self._descend(group, self._kept(group, "dual"), -1.0)
-        group["steps"] += 1
+    def _take(self, group: optim.Group, lr: float) -> None:
+        self._descend(group, self._kept(group, "moved"), -1.0)
 
     def increments(self) -> dict[str, torch.Tensor]:
         """Return the mean of the gradients by parameter name."""

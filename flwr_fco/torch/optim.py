@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
+import math
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -19,10 +18,10 @@ from flwr_fco.core.spec import Spec
 from flwr_fco.core.validation import MOMENTUM, checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers import PerParameter, Regularizer, Zero
-from flwr_fco.torch import state as model_state
 from flwr_fco.torch.regularizers import ListedProx, widest_dtype
-from flwr_fco.torch.state import Group, Parameters
+from flwr_fco.torch.state import matching, regularized_names
 
+Group = dict[str, Any]
 # Quoted, as in `Scores`: where the reference is built without PyTorch, its Tensor is a stand-in.
 Values = Mapping[str, "Tensor | NDArray[Any]"]
 
@@ -63,7 +62,7 @@ class CompositeOptimizer(torch.optim.Optimizer):
     Raises
     ------
     ConfigurationError
-        If an argument is not as described. At the first step: if a regularizer has no map on tensors, or a pattern in
+        If an argument is not as described. At the first step: if psi cannot act on a parameter, or a pattern in
         ``apply_to`` or ``PerParameter`` matches no parameter in the groups that use it, because a misspelt name would
         leave its parameter without a regularizer.
 
@@ -77,7 +76,7 @@ class CompositeOptimizer(torch.optim.Optimizer):
 
     def __init__(
         self,
-        params: Parameters,
+        params: Iterable[Any],
         lr: float = 1e-2,
         regularizer: Regularizer | None = None,
         *,
@@ -85,8 +84,7 @@ class CompositeOptimizer(torch.optim.Optimizer):
     ) -> None:
         self._proxes: dict[int, tuple[list[torch.device], ListedProx]] = {}
         psi = Zero() if regularizer is None else regularizer
-        defaults = {"lr": model_state.plain(lr), "regularizer": psi, "apply_to": apply_to}
-        super().__init__(model_state.as_groups(params), defaults)
+        super().__init__(_groups_of(params), {"lr": _plain(lr), "regularizer": psi, "apply_to": apply_to})
         if not self._filled:
             raise ConfigurationError("no group has any parameters; expected some, such as model.named_parameters()")
 
@@ -100,44 +98,35 @@ class CompositeOptimizer(torch.optim.Optimizer):
         param_group : dict
             ``"params"`` and any of the options ``lr``, ``regularizer``, ``apply_to``.
         """
-        group = dict(param_group)
-        if "lr" in group:
-            group["lr"] = model_state.plain(group["lr"])
-        items = [group["params"]] if isinstance(group["params"], Tensor) else list(group["params"])
+        items = param_group["params"]
+        items = [items] if isinstance(items, Tensor) else list(items)
         count = sum(len(other["params"]) for other in self.param_groups)
-        group["named"] = all(isinstance(item, tuple) for item in items)
-        group["names"] = [str(item[0]) if isinstance(item, tuple) else str(count + i) for i, item in enumerate(items)]
-        group["params"] = [item[1] if isinstance(item, tuple) else item for item in items]
-        # A group's own regularizer acts on all its parameters, unless the group has `apply_to`.
-        group["everywhere"] = "regularizer" in group and "apply_to" not in group
-        group.update(_CLOCK)
-        taken = {name for other in self.param_groups for name in other["names"]} & set(group["names"])
+        pairs = [item if isinstance(item, tuple) else (str(count + i), item) for i, item in enumerate(items)]
+        names = [str(name) for name, _ in pairs]
+        taken = {name for other in self.param_groups for name in other["names"]} & set(names)
         if taken:
             raise ConfigurationError(f"two parameters are called {min(taken)!r}; give each a name of its own")
-        model_state.check_group({**self.defaults, **group})
+        group = {**self.defaults, **param_group, **_CLOCK, "names": names, "params": [p for _, p in pairs]}
+        group["lr"] = _plain(group["lr"])
+        # A group's own regularizer acts on all its parameters, unless the group has `apply_to`.
+        group["everywhere"] = "regularizer" in param_group and "apply_to" not in param_group
+        _check_group(group, named=all(isinstance(item, tuple) for item in items))
         super().add_param_group(group)
         self._proxes.clear()
 
     @property
     def regularizers(self) -> dict[str, Regularizer | None]:
         """Regularizer of each parameter by name; None if psi does not act on it."""
-        pairs = [pair for group in self.param_groups for pair in zip(group["names"], group["params"], strict=True)]
-        shapes = {name: tuple(p.shape) for name, p in pairs}
-        by_default, common = model_state.regularized_names(shapes), self.defaults["apply_to"]
-        if common is not None:
-            model_state.matching(shapes, common)
+        shapes = {
+            name: tuple(p.shape) for g in self.param_groups for name, p in zip(g["names"], g["params"], strict=True)
+        }
+        common, acted_on = self.defaults["apply_to"], dict[PerParameter, list[str]]()
+        by_default = regularized_names(shapes) if common is None else matching(shapes, common)
         regularizers: dict[str, Regularizer | None] = {}
-        acted_on: dict[PerParameter, list[str]] = {}
         for group in self.param_groups:
             psi, names, patterns = group["regularizer"], group["names"], group["apply_to"]
-            if group["everywhere"]:
-                hit = set(names)
-            elif patterns is None:
-                hit = by_default
-            elif patterns != common:
-                hit = model_state.matching(names, patterns)
-            else:
-                hit = {name for name in names if any(fnmatchcase(name, x) for x in model_state.patterns_of(patterns))}
+            own = by_default if patterns == common else matching(names, patterns)
+            hit = set(names) if group["everywhere"] else own
             regularizers |= {name: psi.for_array(name) if name in hit else None for name in names}
             if isinstance(psi, PerParameter):
                 acted_on.setdefault(psi, []).extend(name for name in names if name in hit)
@@ -150,76 +139,58 @@ class CompositeOptimizer(torch.optim.Optimizer):
         """The non-empty groups; PyTorch allows empty groups."""
         return [group for group in self.param_groups if group["params"]]
 
-    def _write(self, group: Group, duals: list[Tensor], time: float, starts: list[Tensor] | None = None) -> None:
-        """Set a group's parameters to prox(duals, time); the maps are built anew when a device changes."""
-        devices = [p.device for p in group["params"]]
-        kept = self._proxes.get(id(group))
-        if kept is None or kept[0] != devices:
-            psi, like = self.regularizers, [torch.empty_like(p, dtype=self._dtype(p)) for p in group["params"]]
-            kept = self._proxes[id(group)] = devices, ListedProx([psi[name] for name in group["names"]], like)
-        kept[1].write(duals, time, group["params"], starts)
-
-    def _dtype(self, p: Tensor) -> torch.dtype:
-        return widest_dtype(p)
-
     # --- parts of a step ---------------------------------------------------------------------------------------------
 
     def _kept(self, group: Group, key: str) -> list[Tensor]:
         """Return the tensors kept for each parameter, moved to the parameter's device if the model has moved."""
-        tensors = []
         for p in group["params"]:
-            tensor = self.state[p][key]
-            if tensor.device != p.device:
-                tensor = self.state[p][key] = tensor.to(p.device)
-            tensors.append(tensor)
-        return tensors
+            if self.state[p][key].device != p.device:
+                self.state[p][key] = self.state[p][key].to(p.device)
+        return [self.state[p][key] for p in group["params"]]
 
     def _keep(self, group: Group, key: str, tensors: Sequence[Tensor]) -> None:
         for p, tensor in zip(group["params"], tensors, strict=True):
             self.state[p][key] = tensor
 
     def _points(self, group: Group) -> list[Tensor]:
-        """Return copies of the parameters in the precision of the duals."""
-        return [p.detach().to(self._dtype(p), copy=True) for p in group["params"]]
+        """Return copies of the parameters in the widest precision."""
+        return [p.detach().to(widest_dtype(p), copy=True) for p in group["params"]]
 
-    def _descend(self, group: Group, duals: list[Tensor], lr: float) -> None:
-        """Take a step against the gradients and the shifts: z <- z - lr (g + shift)."""
-        having = [(dual, p.grad) for p, dual in zip(group["params"], duals, strict=True) if p.grad is not None]
+    def _descend(self, group: Group, vectors: list[Tensor], lr: float) -> None:
+        """Take a step against the gradients and the shifts: v <- v - lr (g + shift)."""
+        having = [(vector, p.grad) for p, vector in zip(group["params"], vectors, strict=True) if p.grad is not None]
         if any(gradient.is_sparse for _, gradient in having):
             what = f"{type(self).__name__} takes no sparse gradients"
             raise ConfigurationError(f"{what}; make the embedding with sparse=False")
-        _add([dual for dual, _ in having], self._directions(group, [gradient for _, gradient in having]), -lr)
-        # PyTorch hashes parameters in Python, so avoid one look-up per parameter: most optimisers have no shift.
-        if any("shift" in values for values in self.state.values()):
-            shifted = [i for i, p in enumerate(group["params"]) if "shift" in self.state[p]]
-            shifts = self._kept({"params": [group["params"][i] for i in shifted]}, "shift")
-            _add([duals[i] for i in shifted], shifts, -lr)
+        _add([vector for vector, _ in having], self._directions(group, [gradient for _, gradient in having]), -lr)
+        # Most optimisers have no shift; a model has one for every parameter or for none.
+        if "shift" in self.state[group["params"][0]]:
+            _add(vectors, self._kept(group, "shift"), -lr)
 
     def _directions(self, group: Group, gradients: list[Tensor]) -> list[Tensor]:
         """Return the directions that a step follows instead of the gradients."""
         return gradients
 
-    def _count(self, group: Group, lr: float) -> None:
-        """Count a step."""
-        group["used"] += lr
-        group["steps"] += 1
+    def _write(self, group: Group, time: float, vectors: list[Tensor], moved: list[Tensor] | None = None) -> None:
+        """Set a group's parameters to prox(vectors + moved, time); the maps are built anew when a device changes."""
+        devices = [p.device for p in group["params"]]
+        kept = self._proxes.get(id(group))
+        if kept is None or kept[0] != devices:
+            psi = self.regularizers
+            kept = self._proxes[id(group)] = devices, ListedProx([psi[name] for name in group["names"]], vectors)
+        kept[1].write(vectors, time, group["params"], moved)
+
+    @abstractmethod
+    def _begin(self, group: Group) -> None:
+        """Keep the start of a group, from its parameters."""
 
     @abstractmethod
     def _take(self, group: Group, lr: float) -> None:
         """Take a step for a group."""
 
     @abstractmethod
-    def _put(self, group: Group, values: list[Tensor]) -> None:
-        """Set the optimiser's state to the given values, and the parameters accordingly."""
-
-    @abstractmethod
-    def _ends(self, group: Group) -> list[Tensor]:
-        """Return the state whose changes :meth:`increments` returns."""
-
-    def _begin(self, group: Group) -> None:
-        """Store the start of a group if it has not started yet."""
-        if "start" not in self.state[group["params"][0]]:
-            self._keep(group, "start", [end.clone() for end in self._ends(group)])
+    def _moved(self, group: Group) -> list[Tensor]:
+        """Return the changes since the start."""
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
@@ -239,15 +210,22 @@ class CompositeOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        for group in self._filled:
-            self._begin(group)
+        for group in self._started():
             self._take(group, float(group["lr"]))
+            group["steps"] += 1
         return loss
+
+    def _started(self) -> list[Group]:
+        """Return the non-empty groups, each with a start."""
+        for group in self._filled:
+            if "start" not in self.state[group["params"][0]]:
+                self._begin(group)
+        return self._filled
 
     # --- start, increments, time -------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def start_from(self, vectors: Values, elapsed: float = 0.0) -> None:
+    def start_from(self, vectors: Values, elapsed: float = 0.0, *, single: bool = False) -> None:
         """Restart from the given vectors; :meth:`increments` are relative to them.
 
         Parameters
@@ -258,38 +236,41 @@ class CompositeOptimizer(torch.optim.Optimizer):
             values.
         elapsed : float, default 0.0
             The sum of earlier step sizes: the weight of psi in the map from duals to parameters.
+        single : bool, default False
+            Keep duals in float32. Their increments are kept by themselves, so they lose no digits to a large dual.
         """
+        self._proxes.clear()
         for group in self._filled:
-            values = self._start_values(group, vectors)
+            starts = self._vectors(group, vectors, torch.float32 if single else None)
             group.update(_CLOCK, start_elapsed=float(elapsed))
             for p in group["params"]:
                 self.state[p].pop("velocity", None)
-            self._put(group, values)
-            # In the parameters' own precision, so that rounding of the start does not count as an increment.
-            self._keep(group, "start", [end.clone() for end in self._ends(group)])
+            self._keep(group, "start", starts)
+            self._restart(group)
+
+    @abstractmethod
+    def _restart(self, group: Group) -> None:
+        """Set a group's parameters to those of its start."""
 
     @torch.no_grad()
     def increments(self) -> dict[str, Tensor]:
         """Return the changes since the start by parameter name: of the duals, or of the parameters' values."""
-        increments = {}
-        for group in self._filled:
-            self._begin(group)
-            for name, end, start in zip(group["names"], self._ends(group), self._kept(group, "start"), strict=True):
-                increments[name] = end - start
-        return increments
+        groups = self._started()
+        return {name: moved for g in groups for name, moved in zip(g["names"], self._moved(g), strict=True)}
 
-    def _start_values(self, group: Group, vectors: Values) -> list[Tensor]:
+    def _vectors(self, group: Group, vectors: Values, dtype: torch.dtype | None = None) -> list[Tensor]:
+        """Return copies of vectors as tensors where the parameters are, in the widest precision by default."""
         values = []
         for name, p in zip(group["names"], group["params"], strict=True):
             if name not in vectors:
                 raise ConfigurationError(f"there is no vector for the parameter {name!r}; got {sorted(vectors)}")
             vector = vectors[name]
             # np.array copies: the server's vectors are read-only, which PyTorch does not support.
-            tensor = vector.detach() if isinstance(vector, Tensor) else torch.from_numpy(np.array(vector))
+            tensor = vector.detach().clone() if isinstance(vector, Tensor) else torch.from_numpy(np.array(vector))
             if tensor.shape != p.shape:
                 what = f"the vector for the parameter {name!r} has shape {list(tensor.shape)}"
                 raise ConfigurationError(f"{what}, expected {list(p.shape)}")
-            values.append(tensor.to(device=p.device, dtype=self._dtype(p), copy=True))
+            values.append(tensor.to(device=p.device, dtype=dtype or widest_dtype(p)))
         return values
 
     def set_shift(self, shifts: Values) -> None:
@@ -300,9 +281,9 @@ class CompositeOptimizer(torch.optim.Optimizer):
         shifts : mapping of str to Tensor or ndarray
             One vector per parameter name.
         """
-        for group in self.param_groups:
-            # Those that do not fit leave the earlier ones.
-            self._keep(group, "shift", self._start_values(group, shifts))
+        # All of them first: those that do not fit leave the earlier ones.
+        for group, tensors in [(group, self._vectors(group, shifts)) for group in self.param_groups]:
+            self._keep(group, "shift", tensors)
 
     @property
     def elapsed(self) -> float:
@@ -358,7 +339,7 @@ class CompositeOptimizer(torch.optim.Optimizer):
                 self.state[p][key] = value.to(device=p.device, copy=True)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore a pickled or copied optimiser."""
+        """Restore a pickled, copied or loaded optimiser; maps are not part of it."""
         super().__setstate__(state)
         self._proxes = {}
 
@@ -402,50 +383,51 @@ class DualAveraging(CompositeOptimizer):
     (tensor([[1., 0.]]), 0.5)
     """
 
-    def __init__(self, params: Parameters, lr: float = 1e-2, *arguments: Any, momentum: float = 0.0, **options: Any):
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-2,
+        regularizer: Regularizer | None = None,
+        *,
+        apply_to: str | Sequence[str] | None = None,
+        momentum: float = 0.0,
+    ) -> None:
         checked("momentum", momentum, float, MOMENTUM)
-        super().__init__(params, lr, *arguments, **options)
+        super().__init__(params, lr, regularizer, apply_to=apply_to)
         for group in (self.defaults, *self.param_groups):
             group.setdefault("momentum", float(momentum))
 
     def _begin(self, group: Group) -> None:
-        if "dual" not in self.state[group["params"][0]]:
-            self._keep(group, "dual", self._points(group))
-        super()._begin(group)
+        self._keep(group, "start", self._points(group))
+        self._keep(group, "moved", [torch.zeros_like(start) for start in self._kept(group, "start")])
 
-    def _ends(self, group: Group) -> list[Tensor]:
-        return self._kept(group, "dual")
+    def _restart(self, group: Group) -> None:
+        self._keep(group, "moved", [torch.zeros_like(start) for start in self._kept(group, "start")])
+        self._back(group)
 
     def _take(self, group: Group, lr: float) -> None:
-        self._descend(group, self._ends(group), lr)
-        self._count(group, lr)
+        self._descend(group, self._kept(group, "moved"), lr)
+        group["pull"] = group["momentum"] * group["pull"] + 1.0
+        group["used"] += lr * group["pull"]
         self._back(group)
 
-    def _put(self, group: Group, values: list[Tensor]) -> None:
-        self._keep(group, "dual", values)
-        self._back(group)
+    def _moved(self, group: Group) -> list[Tensor]:
+        return [moved.clone() for moved in self._kept(group, "moved")]
 
     def _back(self, group: Group) -> None:
         """Set the parameters to the primal points of the duals."""
-        self._write(group, self._ends(group), group["start_elapsed"] + group["used"])
+        time = group["start_elapsed"] + group["used"]
+        self._write(group, time, self._kept(group, "start"), self._kept(group, "moved"))
 
     def _directions(self, group: Group, gradients: list[Tensor]) -> list[Tensor]:
-        beta = group["momentum"]
-        if not beta:
+        if not group["momentum"]:
             return gradients
-        velocities = []
-        for p in group["params"]:
-            if p.grad is not None:
-                velocity = self.state[p].get("velocity")
-                # As in SGD, the first gradient is the first velocity.
-                new = p.grad.clone() if velocity is None else velocity.to(p.device).mul_(beta).add_(p.grad)
-                velocities.append(new)
-                self.state[p]["velocity"] = new
-        return velocities
-
-    def _count(self, group: Group, lr: float) -> None:
-        group["pull"] = group["momentum"] * group["pull"] + 1.0
-        super()._count(group, lr * group["pull"])
+        states = [self.state[p] for p in group["params"] if p.grad is not None]
+        for state, gradient in zip(states, gradients, strict=True):
+            # As in SGD, the first gradient is the first velocity.
+            before = state.get("velocity", torch.zeros_like(gradient)).to(gradient.device)
+            state["velocity"] = before.mul_(group["momentum"]).add_(gradient)
+        return [state["velocity"] for state in states]
 
     def set_shift(self, shifts: Values) -> None:
         """Set vectors to add to every gradient, without momentum only; see :meth:`CompositeOptimizer.set_shift`."""
@@ -453,40 +435,6 @@ class DualAveraging(CompositeOptimizer):
             what = "momentum: a tracker is added to plain gradients"
             raise ConfigurationError(f"{what}; take no momentum with methods that track gradients")
         super().set_shift(shifts)
-
-
-class IncrementFirst(DualAveraging):
-    """Dual averaging from a float32 dual that stores the increments separately, so that rounding does not lose digits.
-
-    The increments take as much memory as one float32 model, whereas a float64 dual and its start take four. The start
-    is not copied if it can be read in place.
-    """
-
-    @torch.no_grad()
-    def start_from(self, vectors: Values, elapsed: float = 0.0) -> None:
-        """Restart from the given duals, without copying them if possible."""
-        for group in self._filled:
-            group.update(_CLOCK, start_elapsed=float(elapsed))
-            with warnings.catch_warnings():
-                # The read-only arrays are never written to.
-                warnings.filterwarnings("ignore", "The given NumPy array is not writ")
-                starts = [torch.as_tensor(vectors[name]) for name in group["names"]]
-            pairs = list(zip(group["params"], starts, strict=True))
-            self._keep(group, "start", [start.to(device=p.device, dtype=torch.float32) for p, start in pairs])
-            self._put(group, [torch.zeros(p.shape, dtype=torch.float32, device=p.device) for p in group["params"]])
-
-    def _dtype(self, p: Tensor) -> torch.dtype:
-        return torch.float32
-
-    def _back(self, group: Group) -> None:
-        time = group["start_elapsed"] + group["used"]
-        self._write(group, self._ends(group), time, self._kept(group, "start"))
-
-    @torch.no_grad()
-    def increments(self) -> dict[str, Tensor]:
-        """Return the increments since the start by parameter name (not copies)."""
-        groups = self._filled
-        return {name: moved for group in groups for name, moved in zip(group["names"], self._ends(group), strict=True)}
 
 
 class ProximalSGD(CompositeOptimizer):
@@ -513,19 +461,54 @@ class ProximalSGD(CompositeOptimizer):
     tensor([[0., 0.]])
     """
 
-    def _ends(self, group: Group) -> list[Tensor]:
-        return self._points(group)
+    def _begin(self, group: Group) -> None:
+        self._keep(group, "start", self._points(group))
+
+    def _restart(self, group: Group) -> None:
+        torch._foreach_copy_(group["params"], self._kept(group, "start"))
+        # In the parameters' own precision, so that rounding of the start does not count as an increment.
+        self._begin(group)
 
     def _take(self, group: Group, lr: float) -> None:
         points = self._points(group)
         self._descend(group, points, lr)
-        self._count(group, lr)
-        self._write(group, points, lr)
+        group["used"] += lr
+        self._write(group, lr, points)
 
-    def _put(self, group: Group, values: list[Tensor]) -> None:
-        torch._foreach_copy_(group["params"], values)
+    def _moved(self, group: Group) -> list[Tensor]:
+        return [end - start for end, start in zip(self._points(group), self._kept(group, "start"), strict=True)]
 
 
 def _add(tensors: list[Tensor], others: list[Tensor], scale: float) -> None:
     if tensors:
         torch._foreach_add_(tensors, others, alpha=scale)
+
+
+def _groups_of(params: Iterable[Any]) -> list[Group]:
+    """Return the parameters as groups, because PyTorch supports names only from 2.6 on."""
+    if isinstance(params, Tensor):
+        raise ConfigurationError("params is a tensor; expected an iterable of parameters, such as [tensor]")
+    items = list(params)
+    if not items:
+        raise ConfigurationError("params is empty; expected parameters, such as model.named_parameters()")
+    return items if isinstance(items[0], dict) else [{"params": items}]
+
+
+def _plain(lr: Any) -> Any:
+    """Return a learning rate as a Python number, because ``weights_only`` does not load NumPy scalars."""
+    return lr.item() if isinstance(lr, np.generic) else lr
+
+
+def _check_group(group: Group, named: bool) -> None:
+    """Raise unless a group's options are of their types, and names are there where they are needed."""
+    lr, psi, patterns = group["lr"], group["regularizer"], group["apply_to"]
+    if isinstance(lr, bool) or not isinstance(lr, int | float | Tensor) or not 0.0 <= float(lr) < math.inf:
+        raise ConfigurationError(f"lr={lr!r}; expected a finite number >= 0")
+    if not isinstance(psi, Regularizer):
+        raise ConfigurationError(f"regularizer={psi!r}; expected one of flwr_fco.regularizers, such as L1(1e-3)")
+    if not named and (patterns is not None or isinstance(psi, PerParameter)):
+        what = "PerParameter" if patterns is None else f"apply_to={patterns!r}"
+        raise ConfigurationError(f"{what} needs names: pass model.named_parameters() instead of model.parameters()")
+    for name, p in zip(group["names"], group["params"], strict=True):
+        if isinstance(p, Tensor) and not p.is_floating_point():
+            raise ConfigurationError(f"the parameter {name!r} is {p.dtype}; expected a real floating-point dtype")

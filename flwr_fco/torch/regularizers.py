@@ -140,8 +140,8 @@ class ListedProx:
                 even = _MAKERS[type(psi)] is _termwise and all(isinstance(term, float) for term in terms or ())
             self._maps.append((solve, even and tensor.device.type == "cpu" and tensor.numel() > _PART))
 
-    def write(self, duals: list[Tensor], step: float, out: list[Tensor], starts: list[Tensor] | None = None) -> None:
-        """Write the maps of duals, or of starts + duals, to other tensors, in their dtypes.
+    def write(self, vectors: list[Tensor], step: float, out: list[Tensor], moved: list[Tensor] | None = None) -> None:
+        """Write the maps of vectors, or of vectors + moved, to other tensors, in their dtypes.
 
         Parameters
         ----------
@@ -149,12 +149,12 @@ class ListedProx:
             The weight of psi.
         """
         for i, (solve, in_parts) in enumerate(self._maps):
-            given = (out[i], duals[i]) if starts is None else (out[i], duals[i], starts[i])
+            given = (out[i], vectors[i]) if moved is None else (out[i], vectors[i], moved[i])
             parts: Iterable[tuple[Tensor, ...]] = [given]
             if in_parts and all(tensor.is_contiguous() for tensor in given):
                 parts = zip(*(torch.split(tensor.view(-1), _PART) for tensor in given), strict=True)
-            for point, dual, *start in parts:
-                v = torch.add(start[0], dual) if start else dual
+            for point, vector, *change in parts:
+                v = torch.add(vector, change[0]) if change else vector
                 point.copy_(v if solve is None else solve(v, step))
 
 

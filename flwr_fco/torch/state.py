@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
@@ -15,10 +14,6 @@ from torch import Tensor, nn
 
 from flwr_fco.core.layout import Entry, Layout
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.regularizers import PerParameter, Regularizer
-
-Parameters = Iterable[Any]
-Group = dict[str, Any]
 
 
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -155,16 +150,6 @@ def seeded(parameters: Iterable[Tensor], seed: int, *, all_devices: bool = False
         yield
 
 
-def as_groups(params: Parameters) -> list[Group]:
-    """Return the parameters as groups, because PyTorch supports names only from 2.6 on."""
-    if isinstance(params, Tensor):
-        raise ConfigurationError("params is a tensor; expected an iterable of parameters, such as [tensor]")
-    items = list(params)
-    if not items:
-        raise ConfigurationError("params is empty; expected parameters, such as model.named_parameters()")
-    return items if isinstance(items[0], dict) else [{"params": items}]
-
-
 def matching(names: Iterable[str], patterns: str | Sequence[str] | None, option: str = "apply_to") -> set[str]:
     """Return the names that match a pattern; a pattern that matches none is an error.
 
@@ -179,35 +164,9 @@ def matching(names: Iterable[str], patterns: str | Sequence[str] | None, option:
         If a pattern matches nothing.
     """
     candidates, matches = list(names), set()
-    for pattern in () if patterns is None else patterns_of(patterns):
+    for pattern in [patterns] if isinstance(patterns, str) else patterns or ():
         hit = {name for name in candidates if fnmatchcase(name, pattern)}
         if not hit:
             raise ConfigurationError(f"{option}={pattern!r} matches none of the parameters {candidates}")
         matches |= hit
     return matches
-
-
-def plain(lr: Any) -> Any:
-    """Return a learning rate as a Python number, because ``weights_only`` does not load NumPy scalars."""
-    return lr.item() if isinstance(lr, np.generic) else lr
-
-
-def patterns_of(apply_to: str | Sequence[str]) -> tuple[str, ...]:
-    """Return one or several shell patterns as a tuple."""
-    return (apply_to,) if isinstance(apply_to, str) else tuple(apply_to)
-
-
-def check_group(group: Group) -> None:
-    """Raise unless a group's options are of their types, and names are there where they are needed."""
-    lr = group["lr"]
-    if isinstance(lr, bool) or not isinstance(lr, int | float | Tensor) or not 0.0 <= float(lr) < math.inf:
-        raise ConfigurationError(f"lr={lr!r}; expected a finite number >= 0")
-    psi, patterns = group["regularizer"], group["apply_to"]
-    if not isinstance(psi, Regularizer):
-        raise ConfigurationError(f"regularizer={psi!r}; expected one of flwr_fco.regularizers, such as L1(1e-3)")
-    if not group["named"] and (patterns is not None or isinstance(psi, PerParameter)):
-        what = "PerParameter" if patterns is None else f"apply_to={patterns!r}"
-        raise ConfigurationError(f"{what} needs names: pass model.named_parameters() instead of model.parameters()")
-    for name, p in zip(group["names"], group["params"], strict=True):
-        if isinstance(p, Tensor) and not p.is_floating_point():
-            raise ConfigurationError(f"the parameter {name!r} is {p.dtype}; expected a real floating-point dtype")

@@ -40,7 +40,6 @@ from flwr_fco.strategies import (
 from flwr_fco.topology import ring
 from flwr_fco.torch import ClientApp, local_training
 from flwr_fco.torch.client import GradientProbe
-from flwr_fco.torch.optim import IncrementFirst
 from flwr_fco.work import FirstOrder
 
 NODES = 4
@@ -315,7 +314,7 @@ def _loop_app():
     def train(message, context):
         net, rows = networks.Net(), networks.rows_of(context.node_config["partition-id"])
         with local_training(message, context, net) as training:
-            assert isinstance(training.optimizer, IncrementFirst)
+            assert {tensor.dtype for tensor in training.optimizer.increments().values()} == {torch.float32}
             for _ in range(training.work.steps):
                 training.optimizer.zero_grad()
                 networks.loss(net, (networks.IMAGES[rows], networks.LABELS[rows])).backward()

@@ -31,7 +31,6 @@ from flwr_fco.regularizers import (
     Zero,
 )
 from flwr_fco.torch import DualAveraging, ProximalSGD
-from flwr_fco.torch.optim import IncrementFirst
 from flwr_fco.work import FirstOrder
 
 BOTH = [DualAveraging, ProximalSGD]
@@ -125,13 +124,13 @@ def test_duals_in_float64_hold_a_small_weight_beside_a_large_threshold():
     assert not optimizer.increments()["0"].any()
 
 
-def after_steps(kind, psi, dual, *, steps=5, **options):
+def after_steps(psi, dual, *, single=False, steps=5, **options):
     """Return a layer and its optimiser after some steps on a least-squares problem, from a given dual."""
     torch.manual_seed(0)
     outs, ins = dual["weight"].shape
     layer, x, y = nn.Linear(ins, outs), torch.randn(64, ins), torch.randn(64, outs)
-    optimizer = kind(layer.named_parameters(), lr=0.05, regularizer=psi, **options)
-    optimizer.start_from(dual, elapsed=3.0)
+    optimizer = DualAveraging(layer.named_parameters(), lr=0.05, regularizer=psi, **options)
+    optimizer.start_from(dual, elapsed=3.0, single=single)
     for _ in range(steps):
         optimizer.zero_grad()
         nn.functional.mse_loss(layer(x), y).backward()
@@ -149,8 +148,8 @@ def dual_of(scale, outs=40, ins=30):
 @together("momentum", [0.0, 0.9])
 def test_increments_kept_by_themselves_in_float32_are_those_of_float64_up_to_rounding(psi, outs, ins, momentum):
     dual = dual_of(1.0, outs, ins)
-    exact, theirs = after_steps(DualAveraging, psi, dual, momentum=momentum)
-    single, ours = after_steps(IncrementFirst, psi, dual, momentum=momentum)
+    exact, theirs = after_steps(psi, dual, momentum=momentum)
+    single, ours = after_steps(psi, dual, single=True, momentum=momentum)
     assert ours.elapsed == theirs.elapsed
     for name, increment in theirs.increments().items():
         own = ours.increments()[name]
@@ -161,8 +160,8 @@ def test_increments_kept_by_themselves_in_float32_are_those_of_float64_up_to_rou
 
 
 def test_an_increment_loses_no_digits_to_a_large_dual():
-    _, exact = after_steps(DualAveraging, L1(300.0), dual_of(1e3), steps=20)
-    _, ours = after_steps(IncrementFirst, L1(300.0), dual_of(1e3), steps=20)
+    _, exact = after_steps(L1(300.0), dual_of(1e3), steps=20)
+    _, ours = after_steps(L1(300.0), dual_of(1e3), single=True, steps=20)
     true, own = (each.increments()["weight"].double() for each in (exact, ours))
     assert float((own - true).norm() / true.norm()) < 2e-4
 
