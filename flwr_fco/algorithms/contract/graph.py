@@ -13,7 +13,7 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import log
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.protocol import Node, Uplink
-from flwr_fco.topology import TOPOLOGIES, Mixing, Topology, effective_mixing, from_matrix
+from flwr_fco.topology import TOPOLOGIES, Mixing, Topology, effective_mixing
 
 Matrix = NDArray[np.float64]
 
@@ -39,10 +39,10 @@ class Graph:
         if isinstance(mixing, str) and mixing not in TOPOLOGIES:
             raise ConfigurationError(
                 f"mixing={mixing!r}; expected one of {', '.join(map(repr, TOPOLOGIES))}, a Topology of "
-                "flwr_fco.topology, or a gossip matrix"
+                "flwr_fco.topology, which takes networkx's graphs, or a gossip matrix"
             )
         given: Any = mixing
-        self.mixing: Topology | str = given if isinstance(given, Topology | str) else from_matrix(given)
+        self.mixing: Topology | str = given if isinstance(given, Topology | str) else Topology("matrix", given)
         self.forget()
 
     def forget(self) -> None:
