@@ -14,11 +14,10 @@ from quadratics import Quadratic
 
 from flwr_fco.algorithms import GradientTracking
 from flwr_fco.algorithms.contract.replies import Mean
-from flwr_fco.certificates.told import Told
 from flwr_fco.core.layout import Layout
 from flwr_fco.core.sparse import SparseVector, dense
 from flwr_fco.errors import ClientError
-from flwr_fco.messages.protocol import LINKS, Answer, Downlink, Node, Uplink
+from flwr_fco.messages.protocol import Downlink, Node, Uplink
 from flwr_fco.privacy import GaussianDP
 from flwr_fco.regularizers import HardSparsity, PerParameter
 from flwr_fco.simulation import simulate
@@ -170,9 +169,3 @@ def test_without_messages_a_client_refuses_what_it_refuses_in_a_message(what, re
     with pytest.raises(ClientError, match=re.escape(reason)):
         run(strategy, regressions(), 5)
     assert strategy.state.round == 2
-
-
-def test_a_loss_of_zero_is_a_loss():
-    """As squares of a model that interpolates have it."""
-    facts = {"outputs": 1.0, "intercept": 0.0, "l2": 0.0, "factor": 1.0, "slope": 0.0, "loss": 0.0}
-    Told(np.zeros(2)).facts(Answer({"link": float(LINKS.index("identity")), **facts}))

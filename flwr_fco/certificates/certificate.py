@@ -1,13 +1,9 @@
 """Distance of a point from the optimum, computed from the clients' answers: duality gaps and residuals.
 
-This is the server's half of the mathematics; the clients' half is :mod:`flwr_fco.objectives.duality`. A certificate is
-a generator that yields :class:`Request` and receives the answers, so the clients may be objectives in one place or
-nodes of a federation (:mod:`flwr_fco.strategies.questions`).
-
-For Phi(w) = sum_m p_m F_m(w) + psi(w) with losses of linear predictions, Fenchel duality gives
-Phi(w) - min Phi <= Phi(w) + mean f*(u) + psi*(-X'u) for any slopes u. The slopes at w are used, corrected so that they
-sum to 0 over the examples if psi does not act on the intercept, and scaled until psi* is finite. Of other convex losses
-mixtures of gradients are dual points (:func:`flwr_fco.certificates.dual.convex_bound`). psi* is known
+A certificate is a generator that yields :class:`Request` and receives the answers, so the clients may be objectives in
+one place or nodes of a federation (:mod:`flwr_fco.strategies.questions`). It has two questions: gradients with their
+conjugates, and then the conjugate at the mixture that is a dual point (:mod:`flwr_fco.certificates.gap`). The losses
+are convex, and need not be of one kind. psi* is known
 
 - for any convex psi if the losses have an l2 term, through psi's proximal map;
 - for sums over coordinates (l1, squared l2, elastic net, boxes, l1 in a box), balls and the simplex
@@ -28,19 +24,21 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from flwr_fco.certificates import dual
-from flwr_fco.certificates.told import Told
+from flwr_fco.certificates.gap import conjugate_at, feasible, free_intercepts, why_none
 from flwr_fco.core.layout import Vector
-from flwr_fco.errors import NoAnswerError
-from flwr_fco.messages.protocol import BALANCE, CONVEX, ENTROPY, FACTS, LINKS, SLOPES, Answer
+from flwr_fco.errors import NoAnswerError, ProtocolError
+from flwr_fco.messages.protocol import Answer
+from flwr_fco.objectives.base import num_intercepts
 from flwr_fco.regularizers import BoundRegularizer
 
-_NOBODY = "no client answered, so nothing is known about this point"
-_AGREED = ("link", "outputs", "intercept", "l2", "factor")
-_FACTS = ("loss", *_AGREED, "slope")
+#: Numbers that are the same for all clients.
+_AGREED = ("l2", "convex")
 #: By how much a lower bound may be above the objective by rounding, relative to both.
 _NEGATIVE = 1e-9
+#: Rounding error of a client's sums, relative to the sums of absolute values.
+ROUNDING = 1e-6
 
 
 class Request(NamedTuple):
@@ -56,8 +54,6 @@ class Request(NamedTuple):
         Names of the numbers in the answer.
     shapes : mapping of str to tuple of int
         Names and shapes of the vectors in the answer.
-    point : ndarray of float64, shape (d,), optional
-        Another point that is asked about.
     agreed : tuple of str
         Names of numbers that are the same for all clients.
     check : callable, optional
@@ -73,7 +69,6 @@ class Request(NamedTuple):
     numbers: Mapping[str, float] = MappingProxyType({})
     wanted: tuple[str, ...] = ()
     shapes: Mapping[str, tuple[int, ...]] = MappingProxyType({})
-    point: Vector | None = None
     agreed: tuple[str, ...] = ()
     check: Callable[[Answer], None] | None = None
 
@@ -158,70 +153,38 @@ def certificate(psi: BoundRegularizer, w: Vector) -> Asking:
 
     Examples
     --------
+    >>> from flwr_fco.certificates import told_at
     >>> from flwr_fco.objectives import LeastSquares
-    >>> from flwr_fco.objectives.duality import duality_terms
     >>> from flwr_fco.regularizers import L1
     >>> client = LeastSquares(np.array([[1.0], [-1.0]]), np.array([2.0, -2.0]), scale=0.5)
     >>> w = np.array([1.5, 0.0])
     >>> settle(certificate(L1(0.5).bind(client.layout), w),
-    ...        lambda request: [Answer(*duality_terms(client, w, request.numbers), weight=1.0)])
+    ...        lambda request: [Answer(*told_at(client, w, request.numbers), weight=1.0)])
     Certificate(kind='duality-gap', value=0.0, objective=0.875, reason='', clients=1)
     """
-    told = Told(w)
-    answers = yield Request("duality", {"stage": FACTS}, _FACTS, agreed=_AGREED, check=told.facts)
+    count, wanted = num_intercepts(psi.layout), free_intercepts(psi)
+    ridged = np.append(w[: w.size - count], np.zeros(count))
+    told = _Told(w, 0.5 * float(ridged @ ridged))
+    shape = (1 + max(wanted, 2) if wanted else 1, w.size + 1)
+    about = {"references": float(wanted)}
+    request = Request("duality", about, ("loss", *_AGREED), {"rows": shape}, agreed=_AGREED, check=told.check_rows)
+    answers = yield request
     if not answers:
-        raise NoAnswerError(_NOBODY)
-    objective = _mean(answers, "loss") + psi.value(w)
-    reason = dual.why_none([answer.numbers for answer in answers], psi, w)
-    if reason:
-        return (yield from _residual(psi, w, objective, reason))
-    facts = answers[0].numbers
-    link, l2 = LINKS[int(facts["link"])], facts["l2"]
-    corrections: dict[str, float] = {}
-    outputs = int(facts["outputs"])
-    free = dual.free_intercept(facts, psi, w)
-    count = w.size - outputs if facts["intercept"] else w.size
-    if free and link == "identity":
-        corrections["centre"] = _mean(answers, "slope")
-    elif free and link not in CONVEX:
-        corrections = yield from _balance(max(2, outputs), told)
-    linear, quadratic, slopes = yield from _slopes(told, w, corrections)
-    if link in CONVEX:
-        references = None
-        if free:
-            numbers, shapes = {"stage": float(BALANCE)}, {"references": (max(2, outputs), w.size + 1)}
-            answers = yield Request("duality", numbers, (), shapes, check=told.references)
-            references = _mean_vector(answers, "references")
-        lower, _ = dual.convex_bound(psi, slopes, (linear, quadratic), l2, w.size - count, references)
-        if lower == -math.inf:
-            return (yield from _residual(psi, w, objective, "the loss has no minimum in the intercept"))
-        return _gap(objective, lower)
-    if free:
-        # 0 up to rounding, because of the correction of the slopes.
-        slopes[w.size - outputs :] = 0.0
-    if dual.largest_scaling(psi, -slopes, l2) == 0.0:
-        return (yield from _residual(psi, w, objective, "psi does not act in some directions"))
-    scaling = dual.best_scaling(psi, slopes, linear, quadratic, l2, squares=link == "identity", most=1.0)
-    conjugates = scaling * linear + scaling**2 * quadratic
-    if link in ("logistic", "softmax"):
-        numbers = {"stage": float(ENTROPY), "scaling": scaling, **corrections}
-        answers = yield Request("duality", numbers, ("entropy",), check=partial(told.entropy, scaling=scaling))
-        conjugates = _mean(answers, "entropy")
-    return _gap(objective, -(conjugates + dual.conjugate_at(psi, -scaling * slopes, l2, count)))
-
-
-def _slopes(
-    told: Told, w: Vector, corrections: Mapping[str, float]
-) -> Generator[Request, Sequence[Answer], tuple[float, float, Vector]]:
-    """Return the linear and the quadratic part of the pooled conjugate, and the gradient, at corrected slopes."""
-    check = partial(told.slopes, centre=corrections.get("centre", 0.0))
-    numbers, wanted = {"stage": float(SLOPES), **corrections}, ("linear", "quadratic")
-    answers = yield Request("duality", numbers, wanted, {"gradient": w.shape}, check=check)
-    return _mean(answers, "linear"), _mean(answers, "quadratic"), _mean_vector(answers, "gradient")
-
-
-def _gap(objective: float, lower: float) -> Certificate:
-    """Return the gap to a lower bound, which is not above the objective."""
+        raise NoAnswerError("no client answered, so nothing is known about this point")
+    loss, l2 = _mean(answers, "loss"), _mean(answers, "l2")
+    gradients = np.sum([answer.weight * answer.vectors["rows"][:, :-1] for answer in answers], axis=0)
+    objective = loss + psi.value(w)
+    convex = all(answer.numbers["convex"] for answer in answers)
+    reason = why_none(psi, l2) if convex else "the losses of some clients are not known to be convex"
+    found = None if reason else feasible(psi, gradients, l2)
+    if found is None:
+        residual = w - psi.prox(w - gradients[0] - l2 * ridged, 1.0)
+        reason = reason or "the loss has no minimum in the intercept"
+        return Certificate("residual", float(np.linalg.norm(residual)), objective, reason)
+    about |= {f"share-{k}": float(share) for k, share in enumerate(found.shares)}
+    check = partial(told.check_conjugate, found.shares)
+    answers = yield Request("duality", about, ("conjugate",), check=check)
+    lower = -_mean(answers, "conjugate") - conjugate_at(psi, -found.point, l2)
     gap = float(objective - lower)
     if gap < -_NEGATIVE * (abs(objective) + abs(lower)):
         raise NoAnswerError(
@@ -231,42 +194,68 @@ def _gap(objective: float, lower: float) -> Certificate:
     return Certificate("duality-gap", max(gap, 0.0), objective)
 
 
-def _residual(psi: BoundRegularizer, w: Vector, objective: float, reason: str) -> Asking:
-    answers = yield Request("gradient", {}, ("loss",), {"gradient": w.shape})
-    step = w - _mean_vector(answers, "gradient")
-    return Certificate("residual", float(np.linalg.norm(w - psi.prox(step, 1.0))), objective, reason)
-
-
-def _balance(classes: int, told: Told) -> Generator[Request, Sequence[Answer], dict[str, float]]:
-    """Return a mixture that makes the mean predictions equal the class shares, with the smallest valid weight.
-
-    With the best intercept the predictions already have this property. A class that no client has is marked by -1; its
-    probability is redistributed to all other classes, so the clients are then asked for the mean predictions again.
-    """
-    numbers: dict[str, float] = {"stage": float(BALANCE)}
-    shapes = {"predicted": (classes,), "present": (classes,)}
-    answers = yield Request("duality", numbers, (), shapes, check=told.chances)
-    predicted, present = _mean_vector(answers, "predicted"), _mean_vector(answers, "present")
-    here = present > 0.0
-    if not here.all():
-        numbers.update({f"common-{i}": float(present[i] if here[i] else -1.0) for i in range(classes)}, mix=0.0)
-        answers = yield Request("duality", numbers, (), shapes, check=told.chances)
-        predicted = _mean_vector(answers, "predicted")
-    excess = np.where(here, predicted - present, 0.0)
-    ratio = float((excess[here] / present[here]).max(initial=0.0))
-    common = np.maximum(present - excess / ratio, 0.0) if ratio > 0.0 else present
-    common = np.where(here, common, -1.0)
-    return {"mix": ratio / (1.0 + ratio), **{f"common-{i}": float(value) for i, value in enumerate(common)}}
-
-
 def _mean(answers: Sequence[Answer], name: str) -> float:
     return math.fsum(answer.weight * answer.numbers[name] for answer in answers)
 
 
-def _mean_vector(answers: Sequence[Answer], name: str) -> Vector:
-    if not answers:
-        raise NoAnswerError(_NOBODY)
-    total = np.zeros(answers[0].vectors[name].shape)
-    for answer in answers:
-        total += answer.weight * answer.vectors[name]
-    return total
+class _Told:
+    """Checks that what each client says of a convex loss G is of one function.
+
+    By Fenchel's inequality G*(r) >= <r, w> - G(w) for every r, with equality for the gradient at w. So a certificate is
+    one of some data, whatever a client says.
+    """
+
+    def __init__(self, w: Vector, square: float) -> None:
+        self._w, self._square = w, square
+        self._answers: dict[int | None, Answer] = {}
+
+    def check_rows(self, answer: Answer) -> None:
+        """Check the loss, and gradients with their conjugates, of which the first one's is known."""
+        l2, convex = answer.numbers["l2"], answer.numbers["convex"]
+        if l2 < 0.0 or convex not in (0.0, 1.0):
+            raise ProtocolError(f"it says l2={l2:g} and convex={convex:g}; expected a number >= 0, and 0 or 1")
+        self._answers[answer.node_id] = answer
+        if convex:
+            check_conjugates(answer.vectors["rows"], self._w, answer.numbers["loss"] - l2 * self._square, exact=True)
+
+    def check_conjugate(self, shares: Vector, answer: Answer) -> None:
+        """Check the conjugate at a mixture of the gradients."""
+        before = self._answers.get(answer.node_id)
+        if before is not None:
+            row = np.append(shares @ before.vectors["rows"][:, :-1], answer.numbers["conjugate"])
+            check_conjugates(row[None], self._w, before.numbers["loss"] - before.numbers["l2"] * self._square)
+
+
+def check_conjugates(
+    rows: NDArray[np.float64], w: Vector, loss: float, *, exact: bool = False, tolerance: float = 0.0
+) -> None:
+    """Check the conjugates of a convex loss G by Fenchel's inequality, G*(r) >= <r, w> - G(w).
+
+    Parameters
+    ----------
+    rows : ndarray of float64, shape (k, d + 1)
+        Points r with the conjugates there.
+    w : ndarray of float64, shape (d,)
+        A point.
+    loss : float
+        G(w).
+    exact : bool, default False
+        Whether the first row is the gradient at w, for which both sides are equal.
+    tolerance : float, default 0.0
+        What may be missing besides rounding.
+
+    Raises
+    ------
+    ProtocolError
+        If a conjugate is less.
+    """
+    pairs = rows[:, :-1] * w
+    above = rows[:, -1] - pairs.sum(axis=1) + loss
+    most = ROUNDING * (np.abs(pairs).sum(axis=1) + abs(loss) + np.abs(rows[:, -1])) + tolerance
+    wrong = above < -most
+    wrong[0] |= exact and above[0] > most[0]
+    if wrong.any():
+        worst = int(np.argmax(wrong))
+        raise ProtocolError(
+            f"its loss, gradients and conjugates differ by {above[worst]:.3g} from those of one convex function"
+        )

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from flwr_fco.algorithms.newton.information import inverse
 from flwr_fco.algorithms.newton.method import unpacked
+from flwr_fco.certificates import told_at
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.schema import MASS, MEANS, MOMENTS, VARIANCES
 from flwr_fco.errors import ConfigurationError
@@ -18,7 +19,6 @@ from flwr_fco.messages.protocol import BINS, CALIBRATION, EDGE, ESTIMATES, QUALI
 from flwr_fco.objectives import CoxRegression, LeastSquares, Logistic, SiteIntercept
 from flwr_fco.objectives._linear import LinearModel
 from flwr_fco.objectives.base import Objective, probed_curvature
-from flwr_fco.objectives.duality import duality_terms
 from flwr_fco.objectives.survival import concordance, expected_events, time_trend
 
 #: ``(question, objective) -> Answer``.
@@ -100,9 +100,8 @@ def validation(question: Question, objective: Objective) -> Answer:
 
 @answer("duality")
 def duality(question: Question, objective: Objective) -> Answer:
-    """Return a client's share of a duality gap; see :func:`flwr_fco.objectives.duality.duality_terms`."""
-    numbers, vectors = duality_terms(objective, question.vectors["primal"], question.numbers)
-    return Answer(numbers, vectors)
+    """Return a client's part of a duality gap; see :func:`flwr_fco.certificates.told_at`."""
+    return Answer(*told_at(objective, question.vectors["primal"], question.numbers))
 
 
 @answer(ESTIMATES)

@@ -472,8 +472,8 @@ class Question(NamedTuple):
     ``"smoothness"``    a point, where unknown constants     Lipschitz constants of the gradient in the l2 and the l1
                         are probed; the batch size           norm, strong convexity
     ``"gradient"``      a point; whether moments are wanted  loss and full gradient, and the columns' means, variances
-    ``"duality"``       a point, and what makes the dual     sums over the examples that a duality gap is made of; see
-                        point feasible                       :mod:`flwr_fco.certificates`
+    ``"duality"``       a point; then a mixture's shares     gradients with their conjugates; then the conjugate at the
+                                                             mixture (:mod:`flwr_fco.certificates`)
     ``"validation"``    a point                              the loss on held-out data
     ``"estimates"``     nothing                              the site's own unpenalised estimates and their standard
                                                              errors, if it has rows enough

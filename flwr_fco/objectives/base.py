@@ -23,7 +23,8 @@ _LOSS = frozenset({"value", "gradient", "add_gradient", "value_and_gradient"})
 #: What a class may inherit from another than :class:`Objective` only together with the methods that it was made for.
 _MADE_FOR = {
     **dict.fromkeys(
-        ("hessian_product", "hessian_block", "along", "subset", "duality", "dual_terms", "largest_square"), _LOSS
+        ("hessian_product", "hessian_block", "along", "subset", "duality", "dual_terms", "largest_square", "least"),
+        _LOSS,
     ),
     "newton_block": _LOSS | {"hessian_block"},
     "linear_data": _LOSS | {"batches"},

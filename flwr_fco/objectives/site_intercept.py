@@ -78,7 +78,7 @@ class SiteIntercept(LinearModel):
 
     _compiled = False
     _separable = False
-    dual_terms = Objective.dual_terms
+    dual_terms, least = Objective.dual_terms, 0.0
 
     #: The objective with its intercept, and coefficients with their best intercept.
     with_intercept: LinearModel

@@ -43,7 +43,7 @@ def ask(run: Run, request: Request, w: Vector) -> list[Answer]:
     request : Request
         What is asked, and what an answer must be.
     w : ndarray of float64, shape (d,)
-        The point, unless the request has its own.
+        The point.
 
     Raises
     ------
@@ -59,8 +59,7 @@ def ask(run: Run, request: Request, w: Vector) -> list[Answer]:
     nodes = run.nodes.sample(run.grid, run.number, ASKING, 1.0, options.min_train_nodes, run.needed)
     run.tables.look(run, nodes)
     current = replies.Round(run.number, nodes, run.left_out, "question")
-    point = w if request.point is None else request.point
-    content = encode_question(Question(request.kind, layout, {"primal": point}, request.numbers, run.passed))
+    content = encode_question(Question(request.kind, layout, {"primal": w}, request.numbers, run.passed))
     contents = ((node.node_id, content.copy()) for node in nodes)
 
     def read(node: Node, said: Any) -> Answer:

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from flwr_fco.certificates import Answer, Certificate, Request, certificate, settle
+from flwr_fco.certificates import Answer, Certificate, Request, certificate, settle, told_at
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.objectives import Layout, Objective, Vector, duality_terms
+from flwr_fco.objectives import Layout, Objective, Vector
 from flwr_fco.regularizers import BoundRegularizer, Regularizer
 
 #: An objective of each client.
@@ -221,13 +221,6 @@ def certify(objectives: Clients, weights: ArrayLike | None, regularizer: Psi, w:
     parts = [(float(share), objective) for share, objective in zip(shares, objectives, strict=True) if share > 0.0]
 
     def ask(request: Request) -> list[Answer]:
-        at = w if request.point is None else request.point
-        if request.kind == "gradient":
-            answers: list[Answer] = []
-            for share, objective in parts:
-                value, gradient = objective.value_and_gradient(at)
-                answers.append(Answer({"loss": float(value)}, {"gradient": gradient}, weight=share))
-            return answers
-        return [Answer(*duality_terms(objective, at, request.numbers), weight=share) for share, objective in parts]
+        return [Answer(*told_at(objective, w, request.numbers), weight=share) for share, objective in parts]
 
     return settle(certificate(bound_to(regularizer, objectives[0].layout), w), ask)

@@ -152,7 +152,7 @@ def test_questions_and_evaluations_are_refused_too(kind):
     strategy = FedDualAvg(client_lr=0.1)
     with grid.identity(), quiet(50):
         layout = strategy.prepare(start_arrays()).problem.layout
-        numbers = {"batch-size": 0.0} if kind == "smoothness" else {"stage": 2.0}
+        numbers = {"batch-size": 0.0} if kind == "smoothness" else {"references": 1.0}
         question = Question(kind, layout, {"primal": np.zeros(7)}, numbers)
         contents = [(node, encode_question(question)) for node in (2, 4)]
         good, bad = grid.send_and_receive(addressed(grid, contents, QUESTIONS, 1))

@@ -14,7 +14,7 @@ from problems import FEATURES, app_of
 
 from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ConfigurationError, FlwrFcoError
-from flwr_fco.messages.protocol import BALANCE, ENTROPY, FACTS, SLOPES, Question
+from flwr_fco.messages.protocol import Question
 from flwr_fco.messages.records import QUESTIONS, addressed, encode_question
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic
 from flwr_fco.regularizers import L1, ElasticNet, L2Ball
@@ -78,16 +78,13 @@ class Asked:
         self.objective = objectives_of(kind, 1)[0]
         self.grid = InProcessGrid(app_of([self.objective]), 1)
         layout = self.objective.layout
-        common = {f"common-{i}": 1 / 3 for i in range(3)}
         numbers = {
             "gradient": [{}],
             "validation": [{}],
             "smoothness": [{"batch-size": 4.0}],
             "duality": [
-                {"stage": float(FACTS)},
-                {"stage": float(BALANCE), "mix": 0.5, **common},
-                {"stage": float(SLOPES), "mix": 0.5, "centre": 0.1, **common},
-                {"stage": float(ENTROPY), "mix": 0.5, "scaling": 0.5, **common},
+                {"references": 1.0},
+                {"references": 1.0, **{f"share-{k}": 0.25 for k in range(4)}},
             ],
         }
         vectors = {"primal": np.linspace(-1.0, 1.0, layout.size)}

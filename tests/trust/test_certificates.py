@@ -8,6 +8,7 @@ from problems import simulated
 from together import together
 
 from flwr_fco.callbacks import EarlyStopping
+from flwr_fco.certificates import Answer, certificate, settle, told_at
 from flwr_fco.client_apps import client_app
 from flwr_fco.errors import NoAnswerError
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Poisson
@@ -100,35 +101,13 @@ def scales(name, factor):
 
 
 ALL = (LeastSquares, Logistic, MultinomialLogistic, Poisson)
-FACTS = [
-    says(loss=-1e9),
-    says(loss=-1e300),
-    says(link=9.0),
-    says(link=0.0),
-    says(link=1.5),
-    says(outputs=0.0),
-    says(outputs=100.0),
-    says(intercept=0.5),
-    says(l2=-1.0),
-    says(l2=0.3),
-    says(factor=-1.0),
-    says(factor=7.0),
-]
-DUAL = [says(linear=-1e9), says(linear=-1e300), says(quadratic=-1e9), says(quadratic=1e9), scales("gradient", 3.0)]
 LIES = [
-    *[(kind, lie) for kind in ALL for lie in (FACTS[0], FACTS[3])],
-    *[(LeastSquares, lie) for lie in FACTS],
-    (LeastSquares, says(slope=1e3)),
-    (LeastSquares, scales("slope", -1.0)),
-    # A lower bound of a loss of any kind may be as low as it likes: it makes the gap larger.
-    *[(kind, lie) for kind in (LeastSquares, Poisson) for lie in DUAL if kind is not Poisson or lie != DUAL[3]],
-    *[(LeastSquares, scales(name, 0.5)) for name in ("loss", "linear", "quadratic")],
-    *[(kind, says(entropy=value)) for kind in (Logistic, MultinomialLogistic) for value in (-1e9, -5.0, 0.5)],
-    (Logistic, scales("entropy", 3.0)),
-    *[(kind, says(linear=-1e9)) for kind in (Logistic, MultinomialLogistic)],
-    (MultinomialLogistic, scales("predicted", -1.0)),
-    (MultinomialLogistic, scales("present", 2.0)),
-    (Poisson, scales("references", 9.0)),
+    *[(kind, says(**{name: value})) for kind in ALL for name, value in (("loss", -1e9), ("convex", 0.0))],
+    *[(LeastSquares, says(**{name: value})) for name, value in (("loss", -1e300), ("convex", 0.5), ("l2", 0.3))],
+    (LeastSquares, says(l2=-1.0)),
+    # A conjugate may be as large as it likes: it makes the gap larger.
+    *[(kind, says(conjugate=value)) for kind in ALL for value in (-1e9, -1e300)],
+    *[(kind, scales(name, factor)) for kind in ALL for name, factor in (("rows", 3.0), ("loss", 0.5))],
 ]
 
 
@@ -168,7 +147,7 @@ def test_honest_answers_of_exact_fits_and_of_any_units_count(scale):
     assert result.train_metrics_clientapp[2]["certificate-clients"] == CLIENTS
 
 
-@pytest.mark.parametrize("lie", [says(linear=-1e9), says(loss=-1e9), says(link=0.0)], ids=lambda lie: lie.__name__)
+@pytest.mark.parametrize("lie", [says(conjugate=-1e9), says(loss=-1e9), says(convex=0.0)], ids=lambda lie: lie.__name__)
 def test_nothing_stops_on_a_certificate_of_a_part(lie):
     stopping = EarlyStopping(tol=1e9, certificate="train/certificate")
     objectives = objectives_of(LeastSquares)
@@ -180,23 +159,31 @@ def test_nothing_stops_on_a_certificate_of_a_part(lie):
 
 
 def test_half_of_the_clients_with_other_losses_are_no_liars():
-    """Where nobody is in the majority there is a residual, of all data."""
+    """Where nobody is in the majority there is a gap of all data, with the mean of their ridges."""
     objectives = objectives_of(LeastSquares)
     objectives[:2] = [LeastSquares(own.features, own.targets, l2=0.3) for own in objectives[:2]]
-    result, _ = run(objectives, [])
+    result, w = run(objectives, [])
     last = result.train_metrics_clientapp[2]
     assert result.left_out == []
-    assert "residual" in last
+    assert last["duality-gap"] == pytest.approx(certify(objectives, None, L1(0.1), w).value, rel=1e-9)
     assert last["certificate-clients"] == CLIENTS
 
 
 def test_answers_that_contradict_each_other_are_no_certificate():
     """A gap below 0 is none of 0."""
-    from flwr_fco.certificates.certificate import _gap
+    own, psi, w = objectives_of(LeastSquares)[0], L1(0.1), np.full(5, 0.3)
 
-    assert _gap(1.0, 1.0 + 1e-12).value == 0.0
+    def ask(request, less):
+        numbers, vectors = told_at(own, w, request.numbers)
+        return [Answer({name: x - less * (name == "conjugate") for name, x in numbers.items()}, vectors, weight=1.0)]
+
+    asked = certificate(psi.bind(own.layout), w)
+    gap = settle(asked, lambda request: ask(request, 0.0)).value
+    asked = certificate(psi.bind(own.layout), w)
+    assert settle(asked, lambda request: ask(request, gap + 1e-12)).value == 0.0
+    asked = certificate(psi.bind(own.layout), w)
     with pytest.raises(NoAnswerError, match="contradict"):
-        _gap(1.0, 1.1)
+        settle(asked, lambda request: ask(request, gap + 0.1))
 
 
 # --- FedNewton --------------------------------------------------------------------------------------------------------
