@@ -186,8 +186,8 @@ class Plan:
             raise SpecError(f"not a plan: {error}") from error
 
     def __reduce__(self) -> Any:
-        # Cached values hold compiled functions, which other processes make for themselves.
-        return Plan.from_spec, (self.spec,)
+        # Cached values hold compiled functions, which other processes make for themselves, once for each plan.
+        return _unpickled, (self.text, self.spec)
 
     @cached_property
     def psi(self) -> BoundRegularizer:
@@ -292,6 +292,20 @@ class Plan:
             raise
         except (TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise SpecError(f"the server's plan cannot be read: {error}") from error
+
+
+#: The last plan that this process has got from another one, by its text.
+_last: dict[str, Plan] = {}
+
+
+def _unpickled(text: str, spec: Spec) -> Plan:
+    plan = _last.get(text)
+    # The text says nothing about arrays.
+    if plan is None or spec.arrays:
+        plan = Plan.from_spec(spec)
+        _last.clear()
+        _last[text] = plan
+    return plan
 
 
 class Downlink(NamedTuple):

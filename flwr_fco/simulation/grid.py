@@ -146,9 +146,6 @@ class InProcessGrid(Grid):
         ConfigurationError
             If they are of other nodes.
         """
-        if strangers := states.keys() - self.partition_ids.keys():
-            what = f"it is of {len(states)} nodes, of which {len(strangers)} are not among the {self.num_nodes} here"
-            raise ConfigurationError(f"{what}: resume with the nodes that the run had")
         for node_id in self.contexts.keys() | states.keys():
             state = states.get(node_id, b"")
             self.context(node_id).state = recorddict_from_proto(ProtoRecordDict.FromString(state))

@@ -9,6 +9,7 @@ import re
 import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
 from importlib.metadata import version
 from logging import WARNING
@@ -23,7 +24,7 @@ from flwr_fco.core.logs import log
 from flwr_fco.core.spec import Specified
 from flwr_fco.core.validation import AT_LEAST_ONE, checked
 from flwr_fco.errors import ConfigurationError, FlwrFcoError, NotInstalledError
-from flwr_fco.messages.protocol import Described, Downlink, Node, Plan
+from flwr_fco.messages.protocol import Described, Node
 from flwr_fco.messages.records import Reply, Task
 from flwr_fco.simulation.grid import InProcessGrid
 
@@ -62,44 +63,37 @@ class RayGrid(InProcessGrid):
         client_app: ClientApp,
         num_nodes: int,
         *,
-        run_config: Mapping[str, Any] | None = None,
-        node_config: Callable[[int], Mapping[str, Any]] | None = None,
-        raise_errors: bool = True,
         workers: int | None = None,
         address: str | None = None,
         num_cpus: float = 1.0,
         num_gpus: float = 0.0,
+        **options: Any,
     ) -> None:
-        options: dict[str, Any] = {"run_config": run_config, "node_config": node_config, "raise_errors": raise_errors}
         super().__init__(client_app, num_nodes, **options)
         check_reservation(num_cpus, num_gpus)
         checked("workers", workers, int | None, AT_LEAST_ONE)
         if workers is None and not num_cpus and not num_gpus:
             raise ConfigurationError("num_cpus=0 and num_gpus=0 leave room for any number of workers; say how many")
-        made = _pickled((client_app, num_nodes, self.run_id, options, *_registered()))
+        made = _pickled(client_app, num_nodes, {**options, "run_id": self.run_id})
         try:
             ray: Any = import_ray(address)
         except ImportError as error:
             what = "engine='ray' needs Ray; install it with `pip install -e '.[sweep]'`"
             raise NotInstalledError(f"{what}, or take engine='in-process'") from error
-        self._ray, self._owns = ray, not ray.is_initialized()
+        self._ray, self._owns, self._actors = ray, not ray.is_initialized(), list[Any]()
         if self._owns:
             start_ray(ray, address)
         try:
-            room = room_of(ray, num_cpus, num_gpus)
+            room, reserved = room_of(ray, num_cpus, num_gpus), {"num_cpus": num_cpus, "num_gpus": num_gpus}
             self.workers = int(room) if workers is None else workers
             if room < self.workers:
                 what = f"{self.workers} workers with num_cpus={num_cpus:g} and num_gpus={num_gpus:g}"
-                there = f"the cluster has room for {room:g}"
-                raise ConfigurationError(f"{what}, but {there}; take fewer workers, or smaller reservations")
-            reserved = {"num_cpus": num_cpus, "num_gpus": num_gpus}
+                raise ConfigurationError(f"{what}, but the cluster has room for {room:g}; take fewer, or reserve less")
             self._make: Callable[[], Any] = lambda: ray.remote(_Actor).options(max_restarts=0, **reserved).remote(made)
             self._actors = [self._make() for _ in range(self.workers)]
         except BaseException:
             self.close()
             raise
-        #: Plans that actors have got, by actor.
-        self._informed: list[set[str]] = [set() for _ in range(self.workers)]
 
     def __enter__(self) -> Self:
         """Return the grid."""
@@ -111,7 +105,7 @@ class RayGrid(InProcessGrid):
 
     def close(self) -> None:
         """End the actors, busy ones too, and Ray where it was started here."""
-        for actor in getattr(self, "_actors", ()):
+        for actor in self._actors:
             self._ray.kill(actor)
         self._actors = []
         if self._owns:
@@ -120,114 +114,72 @@ class RayGrid(InProcessGrid):
             self._ray.shutdown()
 
     def uplinks(self, number: int, tasks: Sequence[Task]) -> list[Reply]:
-        if not tasks:
-            return []
-        plan: Any = tasks[0][1].plan
-
-        def call(worker: int, positions: Sequence[int]) -> Any:
-            distinct: dict[int, int] = {}
-            own = [(tasks[i][0], distinct.setdefault(id(tasks[i][1]), len(distinct))) for i in positions]
-            by_id = {id(tasks[i][1]): tasks[i][1] for i in positions}
-            nothing: Any = None
-            # Mappings that are read-only cannot be pickled.
-            downs = [
-                by_id[key]._replace(
-                    plan=nothing,
-                    numbers=dict(by_id[key].numbers),
-                    vectors=dict(by_id[key].vectors),
-                    pass_through=dict(by_id[key].pass_through),
-                )
-                for key in distinct
-            ]
-            known = plan.text in self._informed[worker]
-            self._informed[worker].add(plan.text)
-            return self._actors[worker].uplinks.remote(number, downs, plan.text, None if known else plan, own)
-
-        return self._ask([node.node_id for node, _ in tasks], call)
+        # What is one object here, as the task of most clients, is sent once to an actor, and one object there.
+        ids = [node.node_id for node, _ in tasks]
+        return self._ask(ids, lambda actor, own: actor.uplinks.remote(number, [tasks[i] for i in own]))
 
     def replies(self, messages: Sequence[Message]) -> list[Message | None]:
         ids = [message.metadata.dst_node_id for message in messages]
-        return self._ask(ids, lambda worker, own: self._actors[worker].replies.remote([messages[i] for i in own]))
+        return self._ask(ids, lambda actor, own: actor.replies.remote([messages[i] for i in own]))
 
     def described(self, nodes: Sequence[Node], scales: bool) -> dict[Node, Described]:
         ids = [node.node_id for node in nodes]
-        said = self._ask(
-            ids, lambda worker, own: self._actors[worker].described.remote([nodes[i] for i in own], scales)
-        )
+        said = self._ask(ids, lambda actor, own: actor.described.remote([nodes[i] for i in own], scales))
         return dict(zip(nodes, said, strict=True))
 
     def states(self) -> dict[int, bytes]:
         """Return the clients' memories by node id, from all actors."""
-        found: dict[int, bytes] = {}
-        for states in self._ray.get([actor.states.remote() for actor in self._actors]):
-            found |= states
-        return dict(sorted(found.items()))
+        of_actors = self._ray.get([actor.states.remote() for actor in self._actors])
+        return dict(sorted(pair for states in of_actors for pair in states.items()))
 
     def restore(self, states: Mapping[int, bytes]) -> None:
-        if strangers := states.keys() - self.partition_ids.keys():
-            raise ConfigurationError(f"it is of other nodes, such as {min(strangers)}: resume with the run's own")
         parts = [{i: s for i, s in states.items() if self._worker_of(i) == k} for k in range(self.workers)]
         self._ray.get([actor.restore.remote(part) for actor, part in zip(self._actors, parts, strict=True)])
 
     def _worker_of(self, node_id: int) -> int:
         return self.partition_ids[node_id] % self.workers
 
-    def _ask(self, node_ids: Sequence[int], call: Callable[[int, Sequence[int]], Any]) -> list[Any]:
+    def _ask(self, node_ids: Sequence[int], call: Callable[[Any, Sequence[int]], Any]) -> list[Any]:
         """Ask nodes by one call for each of their actors; an actor that dies is replaced, and its call made again."""
         left: dict[int, list[int]] = {}
         for i, node_id in enumerate(node_ids):
             left.setdefault(self._worker_of(node_id), []).append(i)
         found: list[Any] = [None] * len(node_ids)
         for attempt in range(_REPEATS + 1):
-            pending, again = {worker: call(worker, own) for worker, own in left.items()}, dict[int, list[int]]()
+            pending = {worker: call(self._actors[worker], own) for worker, own in left.items()}
             for worker, answer in pending.items():
                 try:
                     for i, each in zip(left[worker], self._ray.get(answer), strict=True):
                         found[i] = each
+                    del left[worker]
                 except self._ray.exceptions.RayTaskError as error:
                     raise (error.cause if isinstance(error.cause, Exception) else error) from None
                 except (self._ray.exceptions.RayActorError, self._ray.exceptions.ObjectLostError) as error:
                     if attempt == _REPEATS:
-                        raise FlwrFcoError(
-                            f"worker {worker} died {attempt + 1} times in the same round: {type(error).__name__}. Its "
-                            "clients need more memory than there is, or end their process; engine='in-process' shows "
-                            "where"
-                        ) from error
+                        what = f"worker {worker} died {attempt + 1} times in the same round: {type(error).__name__}"
+                        why = "Its clients need more memory than there is, or end their process"
+                        raise FlwrFcoError(f"{what}. {why}; engine='in-process' shows where") from error
                     log(WARNING, "worker %s died; its clients run again in another one", worker)
-                    self._actors[worker], self._informed[worker] = self._make(), set()
-                    again[worker] = left[worker]
-            left = again
+                    self._actors[worker] = self._make()
         return found
-
-    def kill(self, worker: int) -> None:
-        """End an actor at once, for tests."""
-        self._ray.kill(self._actors[worker], no_restart=True)
 
 
 class _Actor:
     """An actor: a grid of all nodes, of which it is asked for some."""
 
     def __init__(self, made: bytes) -> None:
-        app, num_nodes, run_id, options, methods, kinds = cloudpickle.loads(made)
+        app, num_nodes, options, methods, kinds = cloudpickle.loads(made)
         for half in methods:
-            try:
+            # Without it the run ends in a sentence that names the method, if clients are asked for it.
+            with suppress(ImportError, AttributeError):
                 register(cloudpickle.loads(half))
-            except (ImportError, AttributeError):
-                # Without it the run ends in a sentence that names the method, if clients are asked for it.
-                continue
         for kind in kinds:
             Specified.enter(kind)
-        self._grid = InProcessGrid(app, num_nodes, run_id=run_id, **options)
-        self._plans: dict[str, Plan] = {}
+        self._grid = InProcessGrid(app, num_nodes, **options)
 
-    def uplinks(
-        self, number: int, downs: Sequence[Downlink], text: str, plan: Plan | None, tasks: Sequence[tuple[Node, int]]
-    ) -> list[Reply]:
-        """Return the replies to some tasks; the plan comes once."""
-        if plan is not None:
-            self._plans = {text: plan}
-        whole = [down._replace(plan=self._plans[text]) for down in downs]
-        return self._grid.uplinks(number, [(node, whole[i]) for node, i in tasks])
+    def uplinks(self, number: int, tasks: Sequence[Task]) -> list[Reply]:
+        """Return the replies to some tasks."""
+        return self._grid.uplinks(number, tasks)
 
     def described(self, nodes: Sequence[Node], scales: bool) -> list[Described]:
         """Return what some clients say of their tables."""
@@ -247,31 +199,24 @@ class _Actor:
         self._grid.restore(states)
 
 
-def _registered() -> tuple[list[bytes], list[type[Specified]]]:
-    """Return the user's methods and classes in this process, which a new process would lack."""
+def _pickled(client_app: ClientApp, num_nodes: int, options: Mapping[str, Any]) -> bytes:
+    """Return what an actor is made of, with the user's methods and classes, which a new process would lack."""
 
     def is_users(thing: Any) -> bool:
         return not str(getattr(thing, "__module__", "")).startswith("flwr_fco.")
 
     # One by one: an actor may lack the module of a method that this run does not need.
     methods = [cloudpickle.dumps(half) for half in halves().values() if is_users(half)]
-    return methods, [kind for kind in Specified.registered() if is_users(kind)]
-
-
-def _pickled(parts: tuple[Any, ...]) -> bytes:
+    kinds = [kind for kind in Specified.registered() if is_users(kind)]
     try:
-        text: bytes = cloudpickle.dumps(parts)
+        text: bytes = cloudpickle.dumps((client_app, num_nodes, options, methods, kinds))
     except Exception as error:
         what = f"the ClientApp cannot be sent to other processes: {type(error).__name__}: {error}"
         advice = "Open files, locks and connections inside load_objective, not outside; or take engine='in-process'"
         raise ConfigurationError(f"{what}. {advice}") from error
     if len(text) > _LARGE_APP:
-        log(
-            WARNING,
-            "simulate: the ClientApp carries %.0f MB of data with it, of which every worker gets a copy. Load them "
-            "inside load_objective, by context.node_config['partition-id']: then each worker loads what is its own",
-            len(text) / 1e6,
-        )
+        advice = "Load them inside load_objective, by context.node_config['partition-id']"
+        log(WARNING, "simulate: the ClientApp carries %.0f MB of data to every worker. %s", len(text) / 1e6, advice)
     return text
 
 
@@ -301,8 +246,8 @@ def start_ray(ray: Any, address: str | None) -> None:
     try:
         ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **options)
     except (ConnectionError, ValueError) as error:
-        what = f"address={address!r}: {error}; expected a running cluster, as `ray start --head` makes it"
-        raise ConfigurationError(f"{what}, or no address for this machine alone") from error
+        expected = "expected a running cluster, as `ray start --head` makes it, or no address for this machine alone"
+        raise ConfigurationError(f"address={address!r}: {error}; {expected}") from error
 
 
 def check_reservation(num_cpus: float, num_gpus: float) -> None:
@@ -362,11 +307,9 @@ def room_of(ray: Any, num_cpus: float, num_gpus: float) -> float:
     rooms = (min((machine.get(name, 0.0) / each + 1e-9) // 1 for name, each in wanted.items()) for machine in machines)
     room = sum(rooms) if wanted else math.inf
     if not room:
-        descriptions = {
-            f"{machine.get('CPU', 0.0):g} cores and {machine.get('GPU', 0.0):g} GPUs" for machine in machines
-        }
+        there = {f"{machine.get('CPU', 0.0):g} cores and {machine.get('GPU', 0.0):g} GPUs" for machine in machines}
         what = f"num_cpus={num_cpus:g}, num_gpus={num_gpus:g}: no machine of the cluster has that much"
-        raise ConfigurationError(f"{what}; there are machines with {', or '.join(sorted(descriptions))}; reserve less")
+        raise ConfigurationError(f"{what}; there are machines with {', or '.join(sorted(there))}; reserve less")
     return room
 
 
@@ -396,13 +339,12 @@ def import_ray(address: str | None = None) -> Any:
     ray = import_module("ray")
     if not _demands_token():
         where = f"The Ray cluster at {address}" if address else "Ray, which is started on this machine,"
-        log(
-            WARNING,
+        text = (
             "%s demands no token: it listens on all interfaces, and whoever reaches its ports runs code as this user. "
             "Set RAY_AUTH_MODE=token before Ray is imported or started (Ray >= 2.52; docs/tutorials/ray-cluster.md), "
-            "or close its ports",
-            where,
+            "or close its ports"
         )
+        log(WARNING, text, where)
     return ray
 
 

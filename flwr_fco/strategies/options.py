@@ -41,6 +41,16 @@ Rate = float | Callable[[int], float] | Literal["auto"]
 MetricsFunction = Callable[[list[RecordDict], str], MetricRecord]
 #: Options that Flower's strategies take as None.
 _NONE_IS_DEFAULT = ("weighted_by_key", "arrayrecord_key", "configrecord_key")
+#: What is wrong with options of a strategy, after its name.
+_WRONG = {
+    "aggregation": "needs the mean, as its sums hold only with the clients' weights; take FedDualAvg or FedMid",
+    "regularizer": "has no place for psi, because {}; put a smooth psi into the losses, or take FedDualAvg",
+    "mirror_map": "{}, so it is Euclidean; take FedMid or FedDualAvg for other geometries",
+    "fraction_train": "needs every client in every round; leave it 1.0, or take a strategy that samples, as Scaffold",
+    "participation": "waits for others; expected {}",
+    "server_lr": "takes no plain mean of increments, for which the rule is; give a number",
+    "output": "cannot average the clients' steps: {}",
+}
 _SEED = {"range": (lambda seed: 0 <= seed < 2**32, "a whole number from 0 to 2**32 - 1")}
 _Kind = TypeVar("_Kind", bound=type[Any])
 
@@ -164,89 +174,54 @@ class Options(FedAvg):
 
     def _check(self) -> None:
         """Check the options, and set those that follow from others: before the strategy is complete, and each run."""
-        kind, name = type(self), type(self).__name__
-        kinds = kinds_of(kind)
+        name, kinds = type(self).__name__, kinds_of(type(self))
         for option in fields(self):
-            self._check_default(option)
+            default, value = getattr_static(type(self), option.name, MISSING), getattr(self, option.name)
+            if option.default is not MISSING and default is not option.default:
+                what = f"class {name} has {option.name} = {default!r}, which changes no default"
+                advice = f"write `{option.name}: type = ...` under @flwr_fco.strategies.strategy"
+                raise ConfigurationError(f"{what}; {advice}, or give it to the constructor")
             if option.init:
-                object.__setattr__(self, option.name, self._checked(option, kinds[option.name]))
-        method = self._kind()
-        if self.aggregation != "mean" and method.reads != "mean":
-            sums = "its sums (trackers, duals) hold only with the clients' weights"
-            why = "gossip reads each reply by itself" if method.reads == "rows" else sums
-            raise ConfigurationError(
-                f"aggregation={self.aggregation!r}: {name} needs the mean: {why}. Take FedDualAvg, FedMid or "
-                "FedAvgSubgradient for robust aggregation, or tighter bounds=Bounds(max_ratio=...)"
-            )
-        if "regularizer" in method.refuses and not isinstance(self.regularizer, Zero):
-            raise ConfigurationError(
-                f"regularizer={self.regularizer!r}: {name} has no place for psi, because "
-                f"{method.refuses['regularizer']}. Put a smooth psi (an l2 term) into the clients' losses, or take "
-                "FedDR, FedDualAvg or FedDAGT"
-            )
-        if "mirror_map" in method.refuses and not isinstance(self.mirror_map, Euclidean):
-            what = f"mirror_map={self.mirror_map!r}: {name} {method.refuses['mirror_map']}, so it is Euclidean"
-            raise ConfigurationError(f"{what}; use Euclidean(), or FedMid or FedDualAvg for other geometries")
+                value = option.default if value is None and option.name in _NONE_IS_DEFAULT else value
+                value = checked(option.name, value, kinds[option.name])
+                # A rate may be a function or "auto", and an array, as of a graph, is not compared with a word.
+                if "range" in option.metadata and not callable(value) and not isinstance(value, str):
+                    checked(option.name, value, Any, option.metadata)
+                object.__setattr__(self, option.name, value)
+        method, mean = self._kind(), self.aggregation == "mean"
+        everyone, sends_steps = method.reads == "everyone", self.output in ("shadow", "ergodic")
+        plain = mean and method.reads == "mean" and "server_lr" not in method.refuses
+        wrong = {
+            "aggregation": not mean and method.reads != "mean",
+            "regularizer": "regularizer" in method.refuses and not isinstance(self.regularizer, Zero),
+            "mirror_map": "mirror_map" in method.refuses and not isinstance(self.mirror_map, Euclidean),
+            "fraction_train": everyone and self.fraction_train != 1.0,
+            "participation": everyone != isinstance(self.participation, Everyone),
+            "server_lr": getattr(self, "server_lr", None) == AUTO and not plain,
+            "output": sends_steps and self._why_no_steps(),
+        }
+        for key in (key for key, is_wrong in wrong.items() if is_wrong):
+            of_option = {"participation": "an Everyone" if everyone else "a Participation", "output": wrong["output"]}
+            text = _WRONG[key].format((of_option | method.refuses).get(key, ""))
+            raise ConfigurationError(f"{key}={getattr(self, key)!r}: {name} {text}")
         if self.mirror_map.never_supports(self.regularizer):
             self.mirror_map.require(self.regularizer)
-        everyone = method.reads == "everyone"
-        if everyone and self.fraction_train != 1.0:
-            raise ConfigurationError(
-                f"fraction_train={self.fraction_train}: {name} needs every client in every round; leave "
-                "fraction_train=1.0, or take a strategy that samples clients, such as Scaffold"
-            )
-        if everyone != isinstance(self.participation, Everyone):
-            expected = "an Everyone, for the method needs every client" if everyone else "a Participation"
-            raise ConfigurationError(f"participation={self.participation!r} of {name}; expected {expected}")
-        plain = method.reads == "mean" and "server_lr" not in method.refuses and self.aggregation == "mean"
-        if getattr(self, "server_lr", None) == AUTO and not plain:
-            raise ConfigurationError(
-                f"server_lr='auto': the rule is for methods whose server takes the plain mean of increments, which "
-                f"{name} does not with aggregation={self.aggregation!r}; give a number"
-            )
         if (mixing := getattr(self, "mixing", None)) is not None:
             Graph(mixing)
-        self._check_local_points()
         if getattr(self, "privacy", None) is not None:
             check_private(self)
 
-    def _check_default(self, option: Field[Any]) -> None:
-        default = getattr_static(type(self), option.name, MISSING)
-        if option.default is not MISSING and default is not option.default:
-            raise ConfigurationError(
-                f"class {type(self).__name__} has {option.name} = {default!r}, which changes no default; write "
-                f"`{option.name}: type = ...` under @flwr_fco.strategies.strategy, or give it to the constructor"
-            )
-
-    def _checked(self, option: Field[Any], kind: Any) -> Any:
-        value = getattr(self, option.name)
-        if value is None and option.default is not MISSING and option.name in _NONE_IS_DEFAULT:
-            value = option.default
-        value = checked(option.name, value, kind)
-        # A rate may be a function or "auto", and an array, as of a graph, is not compared with a word.
-        if "range" in option.metadata and not callable(value) and not isinstance(value, str):
-            checked(option.name, value, Any, option.metadata)
-        return value
-
-    def _check_local_points(self) -> None:
-        """Check that the clients' local steps are there to be averaged, if the output averages them."""
-        output: Any = self.output
-        if output not in ("shadow", "ergodic"):
-            return
+    def _why_no_steps(self) -> str:
+        """Return why the clients' steps are not there to be averaged; an empty text if they are."""
         work: Any = getattr(self, "work", None)
-        steps, why = "local" if output == "shadow" else "half", ""
         if momentum := getattr(self, "server_momentum", 0.0):
-            why = f"is the mean of the clients' duals in each local step, which server_momentum={momentum:g} leaves; "
-            why += "take output=Average(), or no momentum"
-        elif self._unmodified:
-            why = f'needs the clients\' {steps} steps; client="unmodified" has none'
-        elif self.aggregation != "mean":
-            why = f"averages {steps} steps; aggregation={self.aggregation!r} has no form for them"
-        elif work.steps is None:
-            why = f"averages over the {steps} steps, so all clients must take the same number: work=Steps(...) "
-            why += f"instead of {work!r}"
-        if why:
-            raise ConfigurationError(f'output="{self.output}" {why}')
+            return f"server_momentum={momentum:g} leaves the mean of the clients' steps; take output=Average()"
+        if self._unmodified:
+            return 'client="unmodified" sends no steps'
+        if self.aggregation != "mean":
+            return f"aggregation={self.aggregation!r} has no form for steps"
+        same = getattr(work, "steps", None) is not None
+        return "" if same else f"all clients must take as many steps: work=Steps(...) instead of {work!r}"
 
     # --- what follows from the options ----------------------------------------------------------------------------
 
@@ -254,17 +229,13 @@ class Options(FedAvg):
         """Return the class of the method."""
         kind, density = type(self).algorithm, self._density
         if not (isinstance(kind, type) and issubclass(kind, Algorithm)):
-            name = type(self).__name__
-            raise ConfigurationError(
-                f"{name}.algorithm is {kind!r}; expected a subclass of flwr_fco.algorithms.Algorithm, which says what "
-                f"{name} runs"
-            )
+            expected = "expected a subclass of flwr_fco.algorithms.Algorithm, which says what it runs"
+            raise ConfigurationError(f"{type(self).__name__}.algorithm is {kind!r}; {expected}")
         if density is None or issubclass(kind, SparseDualAveraging):
             return kind
         if kind is not DualAveraging:
-            what = f"density={self._density!r}: {type(self).__name__} runs {kind.__name__}"
-            advice = "and a density is an algorithm of its own, flwr_fco.algorithms.SparseDualAveraging"
-            raise ConfigurationError(f"{what}, {advice}: make yours a subclass of it, or leave density out")
+            what = f"density={density!r}: {type(self).__name__} runs {kind.__name__}, a density is SparseDualAveraging"
+            raise ConfigurationError(f"{what}: make yours a subclass of it, or leave density out")
         return SparseDualAveraging
 
     def _method(self) -> Algorithm:
@@ -275,10 +246,8 @@ class Options(FedAvg):
             if option.init and hasattr(self, option.name):
                 values[option.name] = getattr(self, option.name)
             elif option.init and option.default is MISSING and option.default_factory is MISSING:
-                raise ConfigurationError(
-                    f"{kind.__name__} needs the option {option.name!r}, which {type(self).__name__} does not have: "
-                    f"add a field `{option.name}: ...` to it, or give it a default in {kind.__name__}"
-                )
+                what = f"{kind.__name__} needs the option {option.name!r}, which {type(self).__name__} does not have"
+                raise ConfigurationError(f"{what}: add a field to it, or give it a default in {kind.__name__}")
         made: Algorithm = kind(**values)
         return made
 
@@ -331,90 +300,82 @@ def _is_default(option: Field[Any], value: Any) -> bool:
 
 # --- unknown options --------------------------------------------------------------------------------------------------
 
-#: Options of Flower's strategies, of its present interface and the one before, by what to write here.
-_FLOWERS = {
-    "fraction_train=": "fraction_fit",
-    "min_train_nodes=": "min_fit_clients",
-    "min_evaluate_nodes=": "min_evaluate_clients",
-    "min_available_nodes=": "min_available_clients",
-    "train_metrics_aggr_fn=": "fit_metrics_aggregation_fn",
-    "evaluate_metrics_aggr_fn=": "evaluate_metrics_aggregation_fn",
-    "server_lr=": "eta server_learning_rate",
-    "client_lr=": "eta_l lr learning_rate client_learning_rate qffl_learning_rate",
-    "aggregation=Trimmed(...)": "beta",
-    'aggregation="median", "geometric-median" or Trimmed(...)': (
-        "num_malicious_nodes num_malicious_clients num_nodes_to_select num_clients_to_keep selection_rule "
-        "first_aggregation_rule aggregation_rule_kwargs"
-    ),
-    "participation=Participation(min_replies=...)": (
-        "accept_failures min_replies min_completion_rate_fit min_completion_rate_evaluate"
-    ),
-    "work=Steps(...) or work=Epochs(...)": "local_steps local_epochs epochs batch_size",
-    "bounds=Bounds(...)": "max_examples max_ratio max_increment_norm own_loops",
-    "regularizer=L1(...)": "l1 alpha lambda_ strength penalty",
-    "privacy=GaussianDP(...), which FedDualAvg and FeDualEx take": (
-        "noise_multiplier clipping_norm clip_norm num_sampled_clients initial_clipping_norm init_clip_norm "
-        "clip_norm_lr target_clipped_quantile clip_norm_target_quantile clipped_count_stddev clip_count_stddev "
-        "server_side_noising accountant target_epsilon"
-    ),
-    'client="unmodified", and give `start` train_config=ConfigRecord({"proximal-mu": ...})': "proximal_mu",
-}
-#: What has no place here, by what to do.
-_OTHERS = {
-    "this strategy is none around another: give its options to FedDualAvg itself": "strategy",
-    "the server's step has no moments of its own; FedDualAvg takes server_momentum=": (
-        "beta_1 beta_2 tau server_momentum momentum"
-    ),
-    "FedDualAvg, FedDualAvgOSP and FedDA take it": "density client",
-    "what clients remember has no noise; of methods without it, FedDualAvg, FedDualAvgOSP and FeDualEx take it": (
-        "privacy"
-    ),
-    "give `start` or `simulate` initial_arrays=ArrayRecord(...)": "initial_parameters",
-    "give it to `start` or `simulate`": (
-        "initial_arrays evaluate_fn evaluate_function num_rounds callbacks timeout train_config evaluate_config"
-    ),
-    "give train_config=ConfigRecord({...}) to `start`, or override configure_train": "on_fit_config_fn",
-    "give evaluate_config=ConfigRecord({...}) to `start`, or override configure_evaluate": "on_evaluate_config_fn",
-    "it has no effect on a result; leave it out": "inplace",
-    "override aggregate_train, and weigh the replies there by their loss": "q q_param train_loss_key",
-}
+_TABLE = """
+fraction_train= | fraction_fit
+min_train_nodes= | min_fit_clients
+min_evaluate_nodes= | min_evaluate_clients
+min_available_nodes= | min_available_clients
+train_metrics_aggr_fn= | fit_metrics_aggregation_fn
+evaluate_metrics_aggr_fn= | evaluate_metrics_aggregation_fn
+server_lr= | eta server_learning_rate
+client_lr= | eta_l lr learning_rate client_learning_rate qffl_learning_rate
+aggregation=Trimmed(...) | beta
+aggregation="median", "geometric-median" or Trimmed(...) | num_malicious_nodes num_malicious_clients selection_rule
+aggregation="median", "geometric-median" or Trimmed(...) | num_nodes_to_select num_clients_to_keep
+aggregation="median", "geometric-median" or Trimmed(...) | first_aggregation_rule aggregation_rule_kwargs
+participation=Participation(min_replies=...) | accept_failures min_replies
+participation=Participation(min_replies=...) | min_completion_rate_fit min_completion_rate_evaluate
+work=Steps(...) or work=Epochs(...) | local_steps local_epochs epochs batch_size
+bounds=Bounds(...) | max_examples max_ratio max_increment_norm own_loops
+regularizer=L1(...) | l1 alpha lambda_ strength penalty
+privacy=GaussianDP(...), which FedDualAvg and FeDualEx take | noise_multiplier clipping_norm clip_norm accountant
+privacy=GaussianDP(...), which FedDualAvg and FeDualEx take | num_sampled_clients initial_clipping_norm init_clip_norm
+privacy=GaussianDP(...), which FedDualAvg and FeDualEx take | clip_norm_lr target_clipped_quantile target_epsilon
+privacy=GaussianDP(...), which FedDualAvg and FeDualEx take | clip_norm_target_quantile clipped_count_stddev
+privacy=GaussianDP(...), which FedDualAvg and FeDualEx take | clip_count_stddev server_side_noising
+client="unmodified", and give `start` train_config=ConfigRecord({"proximal-mu": ...}) | proximal_mu
+this strategy is none around another: give its options to FedDualAvg itself | strategy
+the server's step has no moments of its own; FedDualAvg takes server_momentum= | beta_1 beta_2 tau
+the server's step has no moments of its own; FedDualAvg takes server_momentum= | server_momentum momentum
+FedDualAvg, FedDualAvgOSP and FedDA take it | density client
+what clients remember has no noise; of methods without it, FedDualAvg, FedDualAvgOSP and FeDualEx take it | privacy
+give `start` or `simulate` initial_arrays=ArrayRecord(...) | initial_parameters
+give it to `start` or `simulate` | initial_arrays evaluate_fn evaluate_function num_rounds callbacks timeout
+give it to `start` or `simulate` | train_config evaluate_config
+give train_config=ConfigRecord({...}) to `start`, or override configure_train | on_fit_config_fn
+give evaluate_config=ConfigRecord({...}) to `start`, or override configure_evaluate | on_evaluate_config_fn
+it has no effect on a result; leave it out | inplace
+override aggregate_train, and weigh the replies there by their loss | q q_param train_loss_key
+"""
+_ROWS = [row.split(" | ") for row in _TABLE.strip().splitlines()]
+#: What to write here, or what to do, by options of Flower's strategies and of ours that others do not have.
+_ADVICE = {name: text for text, names in _ROWS for name in names.split()}
 
 
 def _advice(name: str, taken: Mapping[str, Any]) -> str:
     """Return what to do instead of giving an option that a strategy does not have, with the mark before it."""
-    own = _nearest(name, [*taken])
-    close = own is not None and _distance_is_one(name.lower().replace("-", "_"), own)
-    for text, names in _FLOWERS.items():
-        fits = "client_lr" in taken if text.startswith("work=") else text.partition("=")[0] in taken
-        # Of short names many are alike.
-        if name in names.split() and fits and not (close and len(name) > 5):
-            return f"; write {text}"
-    if close:
+    own, text = _nearest(name, [*taken]), _ADVICE.get(name, "")
+    option, is_option, _ = text.partition("=")
+    fits = ("client_lr" if option == "work" else option) in taken
+    # Of short names many are alike.
+    if own is not None and _one_apart(_plain(name), own) and (len(name) > 5 or not fits):
         return f"; did you mean {own}?"
-    for texts, begin in ((_OTHERS, ""), (_FLOWERS, "elsewhere it is ")):
-        for text, names in texts.items():
-            if name in names.split():
-                return f"; {begin}{text}" + (", and this method has none" if begin and "take" not in text else "")
+    if fits:
+        return f"; write {text}"
+    if option.isidentifier() and is_option:
+        return f"; elsewhere it is {text}" + (", and this method has none" if "take" not in text else "")
+    if text:
+        return f"; {text}"
     if own is not None:
         return f"; did you mean {own}?"
-    known = " ".join((*_FLOWERS.values(), *_OTHERS.values())).split()
-    near = _nearest(name, known)
-    return _advice(near, taken) if near is not None else "; help() of the class lists those it has"
+    near = _nearest(name, [*_ADVICE])
+    return "; help() of the class lists those it has" if near is None else _advice(near, taken)
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "_")
 
 
 def _nearest(name: str, options: list[str]) -> str | None:
     """Return the option that a name is most like, in small letters; None if it is like none."""
-    lower = name.lower().replace("-", "_")
-    found = [option for option in options if option == lower or _distance_is_one(lower, option)]
-    return next(iter(found or get_close_matches(lower, options, n=1, cutoff=0.62)), None)
+    found = [option for option in options if _one_apart(_plain(name), option)]
+    return next(iter(found or get_close_matches(_plain(name), options, n=1, cutoff=0.62)), None)
 
 
-def _distance_is_one(name: str, option: str) -> bool:
-    """Whether a letter is missing, too many, another one, or two have changed places."""
-    if abs(len(name) - len(option)) > 1 or name == option:
-        return name == option
-    begin = 0
-    while name[begin : begin + 1] == option[begin : begin + 1]:
-        begin += 1
-    rest, other = name[begin:], option[begin:]
+def _one_apart(name: str, option: str) -> bool:
+    """Whether a letter is missing, too many, another one, or two have changed places; or nothing differs."""
+    same = 0
+    while name[: same + 1] == option[: same + 1] and same < len(name):
+        same += 1
+    rest, other = name[same:], option[same:]
     return rest[1:] in (other[1:], other) or rest == other[1:] or rest[:2][::-1] + rest[2:] == other

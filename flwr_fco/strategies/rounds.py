@@ -54,15 +54,10 @@ class Callbacks:
             raise ConfigurationError(f"callbacks is a {type(callbacks).__name__}; expected a list, such as [callback]")
         self._all = tuple(callbacks)
         self.want_numbers = any(map(_is_object, self._all))
-        for callback in self._all:
-            if isinstance(callback, type) or not (_is_object(callback) or callable(callback)):
-                raise ConfigurationError(
-                    f"callback {callback!r}: expected a function (round, arrays, metrics), or an object with "
-                    "on_round_end(round, arrays, metrics) such as those of flwr_fco.callbacks"
-                )
-            if not _is_object(callback) and not takes(callback, 3):
-                what = f"callback {callback!r} does not take three arguments"
-                raise ConfigurationError(f"{what}; expected a function (round, arrays, metrics)")
+        for each in self._all:
+            if isinstance(each, type) or not (_is_object(each) or (callable(each) and takes(each, 3))):
+                expected = "expected a function (round, arrays, metrics), or an object with `on_round_end`"
+                raise ConfigurationError(f"callback {each!r}: {expected}, as those of flwr_fco.callbacks")
 
     def call(self, method: str, *arguments: Any) -> None:
         """Call a method on all callbacks that have it."""
@@ -99,8 +94,8 @@ class Callbacks:
 
     def saves_to(self, path: str | os.PathLike[str]) -> bool:
         """Return whether a callback saves the run to a path."""
-        savers = [each for each in self._all if hasattr(each, "on_save_point") and hasattr(each, "path")]
-        return os.path.realpath(path) in [os.path.realpath(each.path) for each in savers]
+        paths = [each.path for each in self._all if hasattr(each, "on_save_point") and hasattr(each, "path")]
+        return os.path.realpath(path) in map(os.path.realpath, paths)
 
     def savers(self) -> dict[str, Any]:
         """Return the callbacks with a state to save, by class name and index."""
@@ -114,9 +109,7 @@ class Callbacks:
 
 def _plain(value: Any) -> Any:
     """Return a number of NumPy's, such as a float32 model's norm, as Python's: JSON accepts only these."""
-    return (
-        value.item() if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and not value.ndim) else value
-    )
+    return value.item() if isinstance(value, np.generic | np.ndarray) and not value.ndim else value
 
 
 def _is_object(callback: Any) -> bool:
@@ -167,7 +160,8 @@ def run_rounds(
         callbacks.call("on_run_begin", strategy, num_rounds)
         saved.load_callbacks()
         if resume is None:
-            _score(result, 0, evaluate_fn)
+            if evaluate_fn is not None:
+                _keep(result.evaluate_metrics_serverapp, 0, evaluate_fn(0, result.arrays), "evaluate_fn after round 0")
             callbacks.call("on_save_point", 0, False)
         first = run.number if saved.unfinished else run.number + 1
         for number in () if saved.stopped else range(first, num_rounds + 1):
@@ -180,13 +174,15 @@ def run_rounds(
                 # Before anything about the round is published: it must never be released again with other noise.
                 saved.unfinished = True
                 callbacks.call("on_save_point", number, False)
-            given = number, result.arrays, evaluate_config, run.grid
-            messages = _messages(strategy.configure_evaluate(*given), f"{name}.configure_evaluate", run)
+            found = strategy.configure_evaluate(number, result.arrays, evaluate_config, run.grid)
+            messages = _messages(found, f"{name}.configure_evaluate", run)
             if len(messages):
                 replies = run.grid.send_and_receive(messages, timeout=run.timeout)
-                metrics = _metrics(strategy.aggregate_evaluate(number, replies), f"{name}.aggregate_evaluate")
-                _keep(result.evaluate_metrics_clientapp, number, metrics)
-            _score(result, number, evaluate_fn)
+                scores = strategy.aggregate_evaluate(number, replies)
+                _keep(result.evaluate_metrics_clientapp, number, scores, f"{name}.aggregate_evaluate")
+            if evaluate_fn is not None:
+                scores = evaluate_fn(number, result.arrays)
+                _keep(result.evaluate_metrics_serverapp, number, scores, f"evaluate_fn after round {number}")
             stop = _end_round(run, callbacks, number)
             ended = "a callback ended it" if stop else run.finished()
             saved.stopped, saved.unfinished = bool(ended), False
@@ -195,14 +191,14 @@ def run_rounds(
             if ended:
                 log(INFO, "The run is over after round %s: %s", number, ended)
                 break
-    except KeyboardInterrupt:
-        done = max(result.train_metrics_clientapp, default=0)
-        _save_between(run, callbacks, settled)
-        raise RunInterrupted(f"interrupted after {done} of {num_rounds} rounds", result) from None
     except BaseException as error:
         done = max(result.train_metrics_clientapp, default=0)
+        if settled is not None and run.state is settled and run.privacy is None:
+            # Between two rounds; a private run is saved with each round that it releases.
+            callbacks.call("on_save_point", run.number, True)
+        if isinstance(error, KeyboardInterrupt):
+            raise RunInterrupted(f"interrupted after {done} of {num_rounds} rounds", result) from None
         error.add_note(f"The result of the {done} rounds before is the strategy's `result`.")
-        _save_between(run, callbacks, settled)
         raise
     finally:
         callbacks.call("on_run_end", result)
@@ -221,85 +217,58 @@ def _train(strategy: Any, run: Run, number: int, config: ConfigRecord, callbacks
     found = strategy.configure_train(number, result.arrays, config, run.grid)
     messages = _messages(found, f"{name}.configure_train", run)
     replies = run.grid.send_and_receive(messages, timeout=run.timeout) if len(messages) else []
-    arrays, metrics = None, None
+    arrays, metrics, who = None, None, f"{name}.aggregate_train"
     if len(messages) or run.current.number == number:
         try:
-            arrays, metrics = _pair(strategy.aggregate_train(number, replies), name)
+            answer = strategy.aggregate_train(number, replies)
         except BaseException:
             if run.privacy is not None and run.number == number:
                 # An error holds the model too, and must not be all that remains of the round.
                 callbacks.call("on_save_point", number, False)
             raise
+        pair = answer if isinstance(answer, tuple) and len(answer) == 2 else (answer, None)
+        if pair is not answer or not isinstance(answer[0], ArrayRecord | None):
+            what = f"{who} returned a {type(pair[0]).__name__}"
+            raise ConfigurationError(f"{what}; expected (ArrayRecord or None, metrics), as super().aggregate_train")
+        arrays, metrics = answer
     if arrays is not None and not run.closed:
-        raise ConfigurationError(_WITHOUT_SUPER.format(name=name))
+        raise ConfigurationError(
+            f"{who} returned a model without calling super().aggregate_train, which takes the method's step. Call it "
+            "with the replies as you have changed them, or make a method of your own: a subclass of an Algorithm "
+            "with `aggregate(self, problem, state, replies)` (docs/tutorials/own-strategy.md)"
+        )
     result.arrays = result.arrays if arrays is None else arrays
-    _keep(result.train_metrics_clientapp, number, metrics)
-
-
-def _save_between(run: Run, callbacks: Callbacks, settled: Any) -> None:
-    """Save a run that an error ends between two rounds; a private one is saved with each round that it releases."""
-    if settled is not None and run.state is settled and run.privacy is None:
-        callbacks.call("on_save_point", run.number, True)
-
-
-_WITHOUT_SUPER = (
-    "{name}.aggregate_train returned a model without calling super().aggregate_train, which takes the method's step. "
-    "Call it with the replies as you have changed them, or make a method of your own: a subclass of an Algorithm with "
-    "`aggregate(self, problem, state, replies)` (docs/tutorials/own-strategy.md)"
-)
+    _keep(result.train_metrics_clientapp, number, metrics, who)
 
 
 def _messages(answer: Any, who: str, run: Run) -> Sequence[Message]:
     """Return the messages of a hook, as a subclass has changed them: who is left out is not missed."""
     if isinstance(answer, Outbox):
         return answer
-    hook = who.partition(".")[2]
-    advice = f"expected messages: end it with `return super().{hook}(server_round, arrays, config, grid)`"
-    if answer is None or isinstance(answer, str | Mapping) or not isinstance(answer, Iterable):
-        raise ConfigurationError(f"{who} returned {short(answer)}; {advice}")
-    messages = list(answer)
-    for each in messages:
-        if not isinstance(each, Message):
-            raise ConfigurationError(f"{who} returned {short(each)} among its messages; {advice}")
+    odd, messages = short(answer), list[Message]()
+    if isinstance(answer, Iterable) and not isinstance(answer, str | Mapping):
+        messages = list(answer)
+        odd = next((f"{short(each)} among its messages" for each in messages if not isinstance(each, Message)), "")
+    if odd:
+        expected = f"expected messages: end it with `return super().{who.partition('.')[2]}(server_round, arrays, "
+        raise ConfigurationError(f"{who} returned {odd}; {expected}config, grid)`")
     if messages and run.half.reads != "everyone":
         run.current.keep({each.metadata.dst_node_id for each in messages})
     return messages
 
 
-def _pair(answer: Any, name: str) -> tuple[ArrayRecord | None, MetricRecord | None]:
-    """Return what a hook of a subclass made of ``aggregate_train``."""
-    if not isinstance(answer, tuple) or len(answer) != 2:
-        what = f"{name}.aggregate_train returned a {type(answer).__name__}"
-        raise ConfigurationError(f"{what}; expected (arrays, metrics), as super().aggregate_train returns them")
-    arrays, metrics = answer
-    if not isinstance(arrays, ArrayRecord | None):
-        what = f"{name}.aggregate_train returned a {type(arrays).__name__} for the arrays"
-        raise ConfigurationError(f"{what}; expected an ArrayRecord, or None for those of before")
-    return arrays, _metrics(metrics, f"{name}.aggregate_train")
-
-
-def _metrics(found: Any, who: str) -> MetricRecord | None:
-    if found is None or isinstance(found, MetricRecord):
-        return found
-    if not isinstance(found, Mapping):
+def _keep(history: dict[int, MetricRecord], number: int, found: Any, who: str) -> None:
+    """Keep the metrics that a hook of the user's has returned."""
+    if found is None:
+        return
+    if not isinstance(found, Mapping | MetricRecord):
         raise ConfigurationError(f"{who} returned a {type(found).__name__}; expected a MetricRecord, or None")
     try:
-        return MetricRecord({name: _plain(value) for name, value in found.items()})
+        metrics = found if isinstance(found, MetricRecord) else MetricRecord({n: _plain(v) for n, v in found.items()})
     except (TypeError, ValueError) as error:
         raise ConfigurationError(f"{who} returned metrics that are no numbers: {error}") from error
-
-
-def _keep(history: dict[int, MetricRecord], number: int, metrics: MetricRecord | None) -> None:
-    if metrics is not None:
-        log(INFO, "\t└──> %s", metrics)
-        history[number] = metrics
-
-
-def _score(result: Result, number: int, evaluate_fn: Callable[[int, ArrayRecord], Any] | None) -> None:
-    """Evaluate a round's model on the server."""
-    if evaluate_fn is not None:
-        scores = _metrics(evaluate_fn(number, result.arrays), f"evaluate_fn after round {number}")
-        _keep(result.evaluate_metrics_serverapp, number, scores)
+    log(INFO, "\t└──> %s", metrics)
+    history[number] = metrics
 
 
 def _end_round(run: Run, callbacks: Callbacks, number: int) -> bool:
@@ -330,13 +299,12 @@ def _why_nothing(run: Run, result: Result) -> str:
     if not reasons:
         last: Mapping[str, Any] = result.train_metrics_clientapp[max(result.train_metrics_clientapp)]
         replies = int(last.get("num-replies", 0))
-        if replies >= run.options.participation.min_replies and not run.overflowed:
-            return f"{text}{replies} good replies in the last one, whose weights are all 0"
-        return f"{text}{replies} good replies in the last one; lower min_replies or wait for more clients"
+        all_there = replies >= run.options.participation.min_replies and not run.overflowed
+        why = ", whose weights are all 0" if all_there else "; lower min_replies or wait for more clients"
+        return f"{text}{replies} good replies in the last one{why}"
     whys = "; ".join(f"{count} replies: {reason}" for reason, count in reasons.most_common(3))
-    more = len(reasons) - 3
+    others = f"; and {len(reasons) - 3} other reasons" if len(reasons) > 3 else ""
     advice = " Give `start` the arrays that the clients return." if all(OTHER_NAMES in why for why in reasons) else ""
-    others = f"; and {more} other reasons" if more > 0 else ""
     return f"{text}{whys}{others}. All are in the error's `result.left_out`.{advice}"
 
 
@@ -438,30 +406,27 @@ class Saved:
             of rounds that is not its own.
         """
         run, tree = self._run, self.read(path)
-        density = run.options._density
-        before = tree["num rounds"]
+        density, private, before = run.options._density, tree["parts"].get("privacy"), tree["num rounds"]
+        done, nodes, here = tree["parts"]["run"]["number"], tree["num nodes"], getattr(run.grid, "num_nodes", None)
+        wrong = ""
         if density is not None and density.rounds is None and before != num_rounds:
-            raise ConfigurationError(
-                f"num_rounds={num_rounds}, and {path} is of a run of {before}: how fast its density falls depends on "
-                f"that number. Resume with {before}, or say it from the start: density=Density({density.share}, "
-                f"rounds={max(1, -(-3 * (before or 4) // 4))})"
+            own = f"density=Density({density.share}, rounds={max(1, -(-3 * (before or 4) // 4))})"
+            wrong = (
+                f"is of a run of {before}: how fast its density falls depends on that number; resume with it, or {own}"
             )
-        private = tree["parts"].get("privacy")
-        if private is not None and 0 < private["rounds"] < num_rounds:
-            what = f"the privacy of the run in {path} is accounted for {private['rounds']} rounds"
-            raise ConfigurationError(f"{what}, and this run is to have {num_rounds}; resume it with as many at most")
-        if tree["parts"]["run"]["number"] > num_rounds:
-            what = f"num_rounds={num_rounds}, but {path} is of round {tree['parts']['run']['number']}"
-            raise ConfigurationError(f"{what}; num_rounds is the total, with the rounds before the run was stopped")
-        there, here = tree["num nodes"], getattr(run.grid, "num_nodes", None)
-        if None not in (there, here) and there != here:
-            what = f"{path} is of a run of {there} nodes, and there are {here}"
-            raise ConfigurationError(f"{what}: resume with the nodes that the run had")
-        if run.privacy is not None and not self._callbacks.saves_to(path):
-            raise ConfigurationError(
-                f"{path} is of a private run, which goes on only where it saves itself, or its next rounds could be "
-                f"released again, with other noise: add Checkpoint({os.fspath(path)!r}) to callbacks"
+        elif private is not None and 0 < private["rounds"] < num_rounds:
+            wrong = f"is accounted for {private['rounds']} rounds, and this run is to have {num_rounds}"
+        elif done > num_rounds:
+            wrong = f"is of round {done}; num_rounds is the total, with the rounds before the run was stopped"
+        elif None not in (nodes, here) and nodes != here:
+            wrong = f"is of a run of {nodes} nodes, and there are {here}: resume with the nodes that the run had"
+        elif run.privacy is not None and not self._callbacks.saves_to(path):
+            wrong = (
+                "is of a private run, which goes on only where it saves itself, or its next rounds could be released "
             )
+            wrong += f"again, with other noise: add Checkpoint({os.fspath(path)!r}) to callbacks"
+        if wrong:
+            raise ConfigurationError(f"num_rounds={num_rounds}, but {path} {wrong}")
         try:
             self._restore(tree)
         except FlwrFcoError:
@@ -477,13 +442,12 @@ class Saved:
         parts["run"]["state"] = state
         if run.roll is not None:
             members = {key: Member(*member) for key, member in parts["ledger"]["members"].items()}
-            for key, member in members.items():
-                if member.examples is not None and not 0.0 <= member.examples < np.inf:
-                    raise ValueError(f"the weight of {key} is {member.examples!r}")
-                for name, vector in (member.memory or {}).items():
-                    fits = vector.shape == (run.roll.size,) and name in run.roll.names
-                    if not fits or not all_finite(getattr(vector, "values", vector)):
-                        raise ValueError(f"the memory {name!r} of {key} is no finite vector of {run.roll.size} numbers")
+            for key, (examples, _, memory) in members.items():
+                held = [getattr(vector, "values", vector) for vector in (memory or {}).values()]
+                sizes = {vector.shape for vector in (memory or {}).values()} <= {(run.roll.size,)}
+                sound = sizes and {*(memory or ())} <= {*run.roll.names} and all(map(all_finite, held))
+                if not sound or not 0.0 <= (examples or 0.0) < np.inf:
+                    raise ValueError(f"the memory of {key} is not finite, or not of {run.roll.size} numbers")
             parts["ledger"]["members"] = members
         checkpoint.go_back(self._parts, parts)
         if run.graph is not None and run.graph.rows:
@@ -514,14 +478,11 @@ class Saved:
             If they are other callbacks' states.
         """
         for name, callback in self._callbacks.savers().items():
-            if name not in self._of_callbacks:
-                continue
             try:
-                callback.from_arrays(self._of_callbacks[name])
+                if name in self._of_callbacks:
+                    callback.from_arrays(self._of_callbacks[name])
             except FlwrFcoError:
                 raise
             except (LookupError, AttributeError, TypeError, ValueError, ArithmeticError) as error:
-                raise ConfigurationError(
-                    f"the saved states of the callbacks are not those of this run's: {error!r}. Resume with the "
-                    "callbacks that the run had, or take an earlier copy"
-                ) from error
+                what = f"the saved state of {name} is not this callback's: {error!r}"
+                raise ConfigurationError(f"{what}. Resume with the callbacks that the run had") from error
