@@ -1,7 +1,7 @@
 """A grid with faults at one node, and what the tests of faults have in common."""
 
 from faults import FaultyGrid
-from flwr.app import Array, ArrayRecord, Message, MetricRecord
+from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord
 from problems import start_arrays
 
 from flwr_fco.regularizers import L1
@@ -21,25 +21,45 @@ class Faulty(FaultyGrid):
         super().__init__(app, num_nodes, {injected: 1.0}, raise_errors=True, **where)
 
 
-def with_increment(change):
+def silent(message, reply):
+    return []
+
+
+def error(code, reason):
+    """Return a fault: an error in the reply's place."""
+    return lambda message, reply: [Message(error=Error(code, reason), reply_to=message)]
+
+
+def with_content(change):
+    """Return a fault: ``change(content)`` returns the records that the reply has instead, or besides."""
+
     def fault(message, reply):
-        arrays = {name: array.numpy().copy() for name, array in reply.content["arrays"].items()}
-        arrays = change(arrays)
         content = reply.content.copy()
-        content["arrays"] = ArrayRecord({name: Array(array) for name, array in arrays.items()})
+        content.update(change(content))
         return [Message(content=content, reply_to=message)]
 
     return fault
+
+
+def with_increment(change):
+    """Return a fault: ``change(arrays)`` returns other arrays."""
+
+    def changed(content):
+        arrays = change({name: array.numpy().copy() for name, array in content["arrays"].items()})
+        return {"arrays": ArrayRecord({name: Array(array) for name, array in arrays.items()})}
+
+    return with_content(changed)
 
 
 def with_metrics(change):
-    def fault(message, reply):
-        metrics = change(dict(reply.content["metrics"]))
-        content = reply.content.copy()
-        content["metrics"] = MetricRecord(metrics)
-        return [Message(content=content, reply_to=message)]
+    """Return a fault: ``change(metrics)`` returns other metrics."""
+    return with_content(lambda content: {"metrics": MetricRecord(change(dict(content["metrics"])))})
 
-    return fault
+
+def says(**numbers):
+    """Return a fault that reports other numbers, or none of a name."""
+    named = {name.replace("_", "-"): number for name, number in numbers.items()}
+    return with_metrics(lambda own: {name: n for name, n in {**own, **named}.items() if n is not None})
 
 
 def strategy(**options):

@@ -29,23 +29,21 @@ def regressions(number=CLIENTS, rows=30, seed=3):
     return objectives
 
 
-def in_messages(lie, liar=LIAR):
-    """Return a mod with which a client lies: ``lie(round, vectors, claims)`` changes both in place."""
+def in_messages(lie, liar=LIAR, kind="train"):
+    """Return a mod with which a client lies: ``lie(round, vectors, claims)`` changes both in place, or raises."""
 
     def mod(message, context, call_next):
         reply = call_next(message, context)
-        if (
-            message.metadata.message_type != "train"
-            or int(context.node_config["partition-id"]) != liar
-            or not reply.has_content()
-            or "arrays" not in reply.content
-        ):
+        here = message.metadata.message_type == kind and int(context.node_config["partition-id"]) == liar
+        if not here or not reply.has_content():
             return reply
         content = reply.content.copy()
-        vectors = {name: array.numpy().copy() for name, array in content["arrays"].items()}
+        vectors = {name: array.numpy().copy() for name, array in content.get("arrays", {}).items()}
         claims = dict(content["metrics"])
         lie(int(message.metadata.group_id), vectors, claims)
-        content["arrays"] = ArrayRecord({name: Array(np.asarray(value)) for name, value in vectors.items()})
+        if "arrays" in content:
+            arrays = {name: own if isinstance(own, Array) else Array(np.asarray(own)) for name, own in vectors.items()}
+            content["arrays"] = ArrayRecord(arrays)
         content["metrics"] = MetricRecord(claims)
         reply.content = content
         return reply

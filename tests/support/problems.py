@@ -1,7 +1,8 @@
 """Small federated problems, and runs of them, that several tests share."""
 
 import numpy as np
-from flwr.app import Array, ArrayRecord
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
 
 from flwr_fco.algorithms import ORIGIN, Moved
 from flwr_fco.algorithms.gradient_tracking import trackers
@@ -49,6 +50,45 @@ def clients(sizes=SIZES, seed=0):
 
 def app_of(objectives, mods=(), **limits):
     return client_app(lambda context: objectives[int(context.node_config["partition-id"])], mods=list(mods), **limits)
+
+
+def foreign_app(trained, *, metrics=None, evaluated=None):
+    """Return a ClientApp that knows nothing of this package, as those of FedAvg.
+
+    ``trained(arrays, message, context)`` returns the new arrays; `metrics` and `evaluated` are what it reports beside
+    ten examples, or functions of message and context.
+    """
+    app = ClientApp()
+
+    def reported(given, message, context):
+        return {"num-examples": 10, **(given(message, context) if callable(given) else given or {})}
+
+    @app.train()
+    def train(message, context):
+        now = {name: array.numpy() for name, array in message.content["arrays"].items()}
+        new = trained(now, message, context)
+        arrays = new if isinstance(new, ArrayRecord) else arrays_of(new)
+        content = {"arrays": arrays, "metrics": MetricRecord(reported(metrics, message, context))}
+        return Message(RecordDict(content), reply_to=message)
+
+    if evaluated is not None:
+
+        @app.evaluate()
+        def evaluate(message, context):
+            told = MetricRecord(reported(evaluated, message, context))
+            return Message(RecordDict({"metrics": told}), reply_to=message)
+
+    return app
+
+
+def arrays_of(arrays):
+    """Return Flower's record of named arrays."""
+    return ArrayRecord({name: Array(np.asarray(array)) for name, array in arrays.items()})
+
+
+def numpy_of(arrays):
+    """Return named arrays of Flower's record."""
+    return {name: array.numpy() for name, array in arrays.items()}
 
 
 class Reporting(LeastSquares):

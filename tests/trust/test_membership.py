@@ -1,13 +1,12 @@
 """Clients that remember something come late, leave, lie or are silent: the sums stay, and the optimum is found."""
 
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pytest
 from fault_bars import imbalance
 from faults import FaultyGrid, lying
-from flwr.app import Array, ArrayRecord
-from lies_of_one import CLIENTS, LIAR, make, regressions, run
+from lies_of_one import CLIENTS, LIAR, in_messages, make, regressions, run
 from problems import app_of, clients, flat, optimum, problem, start_arrays, trackers_of
 from remembering import FAULTS, VICTIM, faulty_run, leave, weights_of
 from representatives import by_class, crossed
@@ -26,70 +25,70 @@ CENTRAL = {"FedDAGT": FedDAGT, "ReFedDAGT": ReFedDAGT, "Scaffold": Scaffold}
 FAST = {"client_lr": 0.2, "work": Steps(4, batch_size=None)}
 
 
-def balanced(strategy, grid, number, metrics):
-    assert imbalance(strategy) <= 1e-10, f"round {number}"
+def balanced(strategy, grid=None, number=0, metrics=None, but=()):
+    assert number in but or imbalance(strategy) <= 1e-10, f"round {number}"
 
 
-def distance(w, strategy, grid):
-    return np.abs(w - optimum(problem(), weights_of(strategy, grid))).max()
+def reaches_the_optimum(strategy, fault, faults=1, rest=None, **options):
+    """Run with a fault; trackers sum to 0 after every round, and the end is the optimum of all, or of the rest."""
+    w, grid, _ = faulty_run(strategy, fault, **{"check": balanced, **options})
+    assert len(grid.injected) >= faults
+    weights = weights_of(strategy, grid) if rest is None else [own.num_examples for own in rest]
+    assert np.abs(w - optimum(rest or problem(), weights)).max() <= 1e-8
+    return grid
 
 
 @pytest.mark.parametrize(("fault", "cls"), crossed(FAULTS, CENTRAL))
-def test_the_run_still_reaches_the_optimum(fault, cls):
-    strategy = CENTRAL[cls](**FAST)
-    w, grid, _ = faulty_run(strategy, FAULTS[fault], num_rounds=50, check=balanced)
-    assert len(grid.injected) >= 3
-    assert distance(w, strategy, grid) <= 1e-8
+def test_a_run_with_a_fault_still_reaches_the_optimum(fault, cls):
+    reaches_the_optimum(CENTRAL[cls](**FAST), FAULTS[fault], 3, num_rounds=50)
 
 
 @together("fault", FAULTS)
 def test_sampled_clients_keep_the_sum_too(fault):
     strategy = FedDAGT(fraction_train=0.6, seed=1, participation=Participation(evict_after=100), **FAST)
-    w, grid, _ = faulty_run(strategy, FAULTS[fault], rounds=range(1, 40), num_rounds=100, check=balanced)
-    assert len(grid.injected) >= 10
-    assert distance(w, strategy, grid) <= 1e-8
+    reaches_the_optimum(strategy, FAULTS[fault], 10, rounds=range(1, 40), num_rounds=100)
 
 
 @pytest.mark.parametrize(("cls", "rounds"), crossed(["FedDAGT", "Scaffold"], [range(1, 10**6), (3,)]))
 def test_replies_that_a_mod_has_scaled_act_on_trackers_without_breaking_them(cls, rounds):
-    w, grid, _ = faulty_run(strategy := CENTRAL[cls](**FAST), lying(0.8), rounds=rounds, num_rounds=110, check=balanced)
-    assert grid.injected
-    assert distance(w, strategy, grid) <= 1e-8
+    reaches_the_optimum(CENTRAL[cls](**FAST), lying(0.8), rounds=rounds, num_rounds=110)
 
 
 @pytest.mark.parametrize("fraction", [1.0, 0.6])
-def test_a_node_that_leaves_for_good(fraction):
-    objectives = problem()
+def test_a_node_leaves_for_good(fraction):
     strategy = FedDAGT(fraction_train=fraction, client_lr=0.15, work=Steps(4, batch_size=None))
-
-    def check(strategy, grid, number, metrics):
-        if number != 5:  # in round 5 it is still there
-            balanced(strategy, grid, number, metrics)
-
-    w, grid, _ = faulty_run(strategy, None, rounds=(), num_rounds=75, check=check, before=leave(VICTIM))
+    rest = [own for m, own in enumerate(problem()) if m != VICTIM]
+    check = partial(balanced, but=(5,))  # in round 5 it is still there
+    grid = reaches_the_optimum(strategy, None, 0, rest, rounds=(), num_rounds=75, check=check, before=leave(VICTIM))
     assert len(grid.contexts) == 4
-    rest = [f for m, f in enumerate(objectives) if m != VICTIM]
-    assert np.abs(w - optimum(rest, [f.num_examples for f in rest])).max() <= 1e-8
 
 
-def test_a_client_whose_first_reply_comes_late_and_with_another_weight_than_was_guessed():
-    def check(strategy, grid, number, metrics):
-        if number >= 5:  # until then its weight is unknown, and taken for the mean of the others
-            balanced(strategy, grid, number, metrics)
-
+def test_a_first_reply_comes_late_and_with_another_weight_than_was_guessed():
     strategy = FedDAGT(participation=Participation(evict_after=99), **FAST)
-    w, grid, _ = faulty_run(strategy, "lose", rounds=range(5), num_rounds=60, check=check)
-    assert len(grid.injected) == 5
-    assert distance(w, strategy, grid) <= 1e-8
+    # Until then its weight is unknown, and taken for the mean of the others.
+    reaches_the_optimum(strategy, "lose", 5, rounds=range(5), num_rounds=60, check=partial(balanced, but=range(5)))
+
+
+@together("number_of_examples", [0, 20_000])
+def test_another_weight_than_the_first_is_left_out_and_the_limit_stays(number_of_examples):
+    def lie(number, vectors, claims):
+        if number in (3, 4):
+            claims["num-examples"] = number_of_examples
+
+    objectives = problem((30, 40, 20, 30, 25, 30, 30))
+    strategy = FedDAGT(client_lr=0.05, work=Steps(4, batch_size=None), fraction_evaluate=0.0)
+    look = lambda number, arrays, metrics: balanced(strategy, number=number)  # noqa: E731
+    result = run(strategy, objectives, 150, mods=[in_messages(lie, liar=1)], callbacks=[look])
+    assert strategy.memories.members[(0, 1)].examples == 40
+    assert [(row.round, row.partition_id) for row in result.left_out] == [(3, 1), (4, 1)]
+    weights = np.array([f.num_examples for f in objectives]) / sum(f.num_examples for f in objectives)
+    assert np.abs(flat(result.arrays) - optimum(objectives, weights)).max() < 1e-8
 
 
 def test_without_a_first_gradient_trackers_start_at_zero(caplog):
-    def nobody(delivery):
-        return []
-
     models = []
     for kind, lost in (("gradient", (0,)), ("zero", ())):
-        grid = FaultyGrid(app_of(clients()), 4, {nobody: 1.0}, rounds=lost)
+        grid = FaultyGrid(app_of(clients()), 4, {"lose": 1.0}, rounds=lost)
         options = {"client_lr": 0.02, "work": Epochs(1, batch_size=None), "fraction_evaluate": 0.0}
         with grid.identity(), caplog.at_level("WARNING", logger="flwr"):
             models.append(flat(FedDAGT(tracker_start=kind, **options).start(grid, start_arrays(), 3).arrays))
@@ -118,23 +117,14 @@ class Lenient(InProcessGrid):
         super().__init__(app, number, raise_errors=False)
 
 
-def saying(lie, liar=LIAR):
-    """Return a mod: ``lie(round, vectors)`` returns what a client sends, or None for nothing."""
+def played(strategy, rounds, lie=None, *, grid=Lenient, **options):
+    """Run with a liar: ``lie(number, vectors)`` changes what it sends from round 1 on, or is True for nothing."""
 
-    def mod(message, context, call_next):
-        reply = call_next(message, context)
-        here = message.metadata.message_type == "train" and context.node_config["partition-id"] == liar
-        if not here or "arrays" not in reply.content or int(message.metadata.group_id) < 1:
-            return reply
-        said = lie(int(message.metadata.group_id), {n: array.numpy() for n, array in reply.content["arrays"].items()})
-        if said is None:
+    def told(number, vectors, claims):
+        if lie and number >= 1 and lie(number, vectors):
             raise RuntimeError("it has nothing to say")
-        content = reply.content.copy()
-        content["arrays"] = ArrayRecord({name: Array(value) for name, value in said.items()})
-        reply.content = content
-        return reply
 
-    return mod
+    return run(strategy, OBJECTIVES, rounds, mods=[in_messages(told)], grid=grid, **options)
 
 
 @cache
@@ -146,16 +136,19 @@ def apart(arrays, strategy, objectives):
     return np.abs(flat(arrays) - _solution(getattr(strategy, "regularizer", Zero()), len(objectives))).max()
 
 
+def scaled(vectors, factor):
+    for vector in vectors.values():
+        vector *= factor
+
+
 @pytest.mark.parametrize("name", by_class(["FedDAGT", "ReFedDAGT", "Scaffold", "FedDR"]))
 def test_a_lie_of_a_client_that_never_answers_again_is_forgotten(name):
     def lie(number, vectors):
-        if number < 20:
-            return vectors
-        return {name: -900.0 * value for name, value in vectors.items()} if number == 20 else None
+        scaled(vectors, -900.0 if number == 20 else 1.0)
+        return number > 20
 
     strategy = make(name)
-    result = run(strategy, OBJECTIVES, 200, mods=[saying(lie)], grid=Lenient)
-    assert apart(result.arrays, strategy, REST) <= 1e-6
+    assert apart(played(strategy, 200, lie).arrays, strategy, REST) <= 1e-6
 
 
 @together("kind", ["silent", "NaN"])
@@ -165,15 +158,16 @@ def test_a_client_that_is_asked_in_vain_has_left_and_comes_back(kind):
 
     def lie(number, vectors):
         if 30 <= number < 90:
-            return None if kind == "silent" else {name: np.nan * value for name, value in vectors.items()}
-        return vectors
+            scaled(vectors, np.nan)
+            return kind == "silent"
+        return False
 
     def look(number, arrays, metrics):
-        balanced(strategy, None, number, metrics)
+        balanced(strategy, number=number)
         distances[number] = [apart(arrays, strategy, own) for own in (OBJECTIVES, REST)]
         assert len(trackers_of(strategy)) == (CLIENTS - 1 if 32 <= number < 90 else CLIENTS)
 
-    run(strategy, OBJECTIVES, 200, mods=[saying(lie)], grid=Lenient, callbacks=[look])
+    played(strategy, 200, lie, callbacks=[look])
     assert distances[89][1] <= 1e-6 < distances[89][0]
     assert distances[200][0] <= 1e-6
 
@@ -181,25 +175,22 @@ def test_a_client_that_is_asked_in_vain_has_left_and_comes_back(kind):
 @together("name", ["FedDR", "DFedDAGT", "FedDAGT"])
 def test_a_client_may_send_a_few_coordinates_where_the_method_has_whole_vectors(name):
     def lie(number, vectors):
-        some = {key: value[:2] for key, value in vectors.items()}
-        return {**some, **{f"indices:{key}": np.arange(2, dtype=np.int32) for key in vectors}}
+        for key in list(vectors):
+            vectors[key], vectors[f"indices:{key}"] = vectors[key][:2], np.arange(2, dtype=np.int32)
 
-    result = run(make(name), OBJECTIVES, 3, mods=[saying(lie)], grid=Lenient)
+    result = played(make(name), 3, lie)
     assert all(metrics["num-replies"] >= CLIENTS - 1 for metrics in result.train_metrics_clientapp.values())
 
 
 def test_only_rounds_in_a_row_in_which_it_was_asked_make_a_client_one_that_has_left():
-    def lie(number, vectors):
-        return vectors if number % 3 == 0 else None
-
     def present(strategy, rounds):
         seen = []
-        more = {"mods": [saying(lie)], "grid": Lenient}
-        run(strategy, OBJECTIVES, rounds, callbacks=[lambda *_: seen.append(len(strategy.memories.present))], **more)
+        look = [lambda *_: seen.append(len(strategy.memories.present))]
+        played(strategy, rounds, lambda number, vectors: number % 3, callbacks=look)
         return seen
 
-    assert present(make("FedDAGT"), 12) == [CLIENTS] * 12
     few = CLIENTS - 1
+    assert present(make("FedDAGT"), 12) == [CLIENTS] * 12
     assert present(make("FedDAGT", participation=Participation(evict_after=1)), 5) == [few, few, CLIENTS, few, few]
 
 
@@ -213,22 +204,21 @@ def test_rounds_that_do_not_count_evict_nobody():
             return super().send_and_receive(messages, timeout=timeout)
 
     strategy = make("FedDAGT")
-    result = run(strategy, OBJECTIVES, 150, grid=Dead)
+    result = played(strategy, 150, grid=Dead)
     assert len(strategy.memories.present) == CLIENTS
     assert apart(result.arrays, strategy, OBJECTIVES) <= 1e-6
 
 
 def test_a_run_goes_on_from_its_checkpoint_with_the_counts_of_silence(tmp_path):
-    def play(rounds, **more):
+    def ended(rounds, **more):
         strategy = make("FedDAGT")
-        lie = lambda number, vectors: vectors if number < 4 else None  # noqa: E731
-        run(strategy, OBJECTIVES, rounds, mods=[saying(lie)], grid=Lenient, **more)
+        played(strategy, rounds, lambda number, vectors: number >= 4, **more)
         return strategy.state.dual, strategy.memories.present
 
-    whole = play(12)
+    whole = ended(12)
     for stop in (5, 8):
-        play(stop, callbacks=[Checkpoint(path := tmp_path / f"{stop}.npz")])
-        dual, present = play(12, resume=path)
+        ended(stop, callbacks=[Checkpoint(path := tmp_path / f"{stop}.npz")])
+        dual, present = ended(12, resume=path)
         np.testing.assert_array_equal(dual, whole[0])
         assert present == whole[1]
 
@@ -239,19 +229,18 @@ def test_a_run_goes_on_from_its_checkpoint_with_the_counts_of_silence(tmp_path):
 @together("name", ["DualFL", "FedNewton", "FedDAGT"])
 def test_a_method_that_needs_everyone_ends_without_one_and_the_others_go_on(name):
     strategy = make(name)
-    play = lambda: run(strategy, OBJECTIVES, 20, mods=[saying(lambda *_: None)], grid=Lenient)  # noqa: E731
     if name == "FedDAGT":
-        assert len(play().train_metrics_clientapp) == 20
+        assert len(played(strategy, 20, lambda *_: True).train_metrics_clientapp) == 20
         return
     said = rf"partition {LIAR} gave no good reply in 3 rounds in a row \(.*nothing to say\)"
     with pytest.raises(ConfigurationError, match=said):
-        play()
+        played(strategy, 20, lambda *_: True)
     assert [metrics["skipped"] for metrics in strategy.result.train_metrics_clientapp.values()] == [1, 1]
 
 
 def test_rounds_in_which_others_are_missing_end_a_row():
     """In turn: no round counts, and nobody is away for two in a row."""
-    mods = [saying(lambda number, vectors, m=m: None if number % 2 == m else vectors, liar=m) for m in (0, 1)]
+    mods = [in_messages(lambda number, *_, m=m: number % 2 == m and 1 // 0, liar=m) for m in (0, 1)]
     strategy = make("DualFL")
     with pytest.raises(NothingTrainedError):
         run(strategy, OBJECTIVES, 9, mods=mods, grid=Lenient)

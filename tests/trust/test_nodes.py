@@ -4,7 +4,6 @@ import logging
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 from problems import Discreet, app_of, clients, flat, run, start_arrays
 
@@ -118,17 +117,6 @@ def test_the_sample_is_uniform():
     assert np.abs(counts - 180).max() < 5 * np.sqrt(600 * 0.3 * 0.7)
 
 
-def test_training_can_be_switched_off():
-    result = run(strategy(fraction_train=0.0), clients(), 2)
-    np.testing.assert_array_equal(flat(result.arrays), np.zeros(7))
-
-
-def test_a_callback_ends_the_run():
-    rounds = []
-    run(strategy(), clients(), 10, callbacks=[lambda n, a, m: rounds.append(n), lambda n, a, m: n == 4])
-    assert rounds == [1, 2, 3, 4]
-
-
 def test_the_summary_is_a_tree_that_says_where_psi_acts(caplog):
     chosen = strategy(client_lr=lambda r: 0.1 / r)
     chosen.prepare(start_arrays())
@@ -138,14 +126,3 @@ def test_the_summary_is_a_tree_that_says_where_psi_acts(caplog):
     assert "L1(strength=0.3, weights=None, bound=None) on coefficients (scope: each)" in caplog.text
     assert "1 epoch(s) in batches of 5" in caplog.text
     assert "Sampling:" in caplog.text
-
-
-def test_messages_carry_the_round_as_their_stamp():
-    grid = InProcessGrid(app_of(clients()), 4)
-    chosen = strategy()
-    with grid.identity():
-        messages = chosen.configure_train(1, start_arrays(), ConfigRecord(), grid)
-        reply = Message(content=RecordDict(), reply_to=messages[0])
-    assert {m.metadata.group_id for m in messages} == {"1"}
-    assert reply.metadata.group_id == "1"
-    assert len({id(m.content) for m in messages}) == 4

@@ -1,0 +1,308 @@
+"""A reply that is not what was asked for is left out, named and counted; the run is that in which it is missing."""
+
+import re
+from functools import cache
+
+import numpy as np
+import pytest
+from faulty import BAD_NODE, Faulty, error, says, scaled, silent, start_on, strategy, with_content, with_increment
+from flwr.app import Array, ArrayRecord, Message, MetricRecord
+from problems import FEATURES, D, app_of, clients, flat, foreign_app, run, start_arrays
+from together import together
+
+from flwr_fco.errors import NothingTrainedError
+from flwr_fco.regularizers import L1
+from flwr_fco.simulation import simulate
+from flwr_fco.strategies import (
+    Bounds,
+    DFedDA,
+    Epochs,
+    FedDAGT,
+    FedDualAvg,
+    FedMid,
+    Participation,
+    Steps,
+)
+
+#: Enough to compare with the median of a round; partition 1 is the one with faults, which has 25 examples.
+SIZES = (12, 25, 7, 16, 20, 14, 11)
+STEPS = 5
+
+
+def of_the_superlink(message, reply):
+    """A dead SuperNode: the SuperLink answers under its own id; only the message's id tells for whom."""
+    (answer,) = error(5, "Node unavailable")(message, reply)
+    answer.metadata.__dict__["_src_node_id"] = 1
+    return [answer]
+
+
+def stamped(group):
+    def fault(message, reply):
+        reply.metadata.__dict__["_group_id"] = group
+        return [reply]
+
+    return fault
+
+
+def filled(value):
+    return with_increment(lambda arrays: {"increment": np.full_like(arrays["increment"], value)})
+
+
+def cast(dtype):
+    return with_increment(lambda arrays: {"increment": arrays["increment"].astype(dtype)})
+
+
+def bytes_of(kind, data):
+    return with_content(lambda content: {"arrays": ArrayRecord({"increment": Array("float64", (D,), kind, data)})})
+
+
+def more(record):
+    return with_content(lambda content: {"more": record})
+
+
+NO_NUMBER = "reports .* examples; expected a number from 0 to max_examples="
+FAULTS = {
+    "the client raised": (error(2, "boom"), "error 2: boom"),
+    "the process died, simulation": (error(0, "actor died"), "actor died"),
+    "the process died, deployment": (error(8, "unavailable"), "error 8"),
+    "the SuperNode was killed": (of_the_superlink, "error 5: Node unavailable"),
+    "no reply": (silent, "no reply"),
+    "the stamp of another round": (stamped("1"), "answers round 1, this is 2"),
+    "no stamp": (stamped(""), "answers round without a stamp, this is 2"),
+    "NaN": (filled(np.nan), "7 NaN or infinite"),
+    "infinity": (filled(-np.inf), "7 NaN or infinite"),
+    "beyond the floats": (filled(1e200), "overflows"),
+    "another shape": (with_increment(lambda a: {"increment": a["increment"][:-1]}), r"float64\[6\], expected"),
+    "a broadcastable shape": (with_increment(lambda a: {"increment": a["increment"][:1]}), r"float64\[1\], expected"),
+    **{f"{dtype}": (cast(dtype), r"expected float64 or float32\[7\]") for dtype in ("float16", "int64", "bool", "u1")},
+    "another name": (with_increment(lambda a: {"weights": a["increment"]}), "weights"),
+    "a name of a megabyte": (with_increment(lambda a: {"y" * 10**6: a["increment"]}), "the arrays are"),
+    "a missing array": (with_increment(lambda a: {}), "expected"),
+    "one array too many": (with_increment(lambda a: {**a, "extra": a["increment"]}), "extra"),
+    "two ArrayRecords": (more(ArrayRecord({"x": Array(np.zeros(2))})), "exactly one ArrayRecord"),
+    "two MetricRecords": (more(MetricRecord({"x": 1})), "exactly one MetricRecord"),
+    "not NumPy's format": (bytes_of("pickle", b"cos\nsystem\n"), "pickle"),
+    "bytes that are no array": (bytes_of("numpy.ndarray", b"not an npy file"), "cannot be read"),
+    **{f"{n} examples": (says(num_examples=n), NO_NUMBER) for n in (None, -3, np.nan, [1, 2], 10**15, 10**400)},
+    "far more examples": (says(num_examples=10**9), "max_ratio"),
+    "fewer examples": (says(num_examples=10), f"{STEPS} local steps, the plan asks for 2"),
+    "no elapsed": (says(elapsed=None), "elapsed"),
+    **{f"elapsed={n}": (says(elapsed=n), "elapsed") for n in (0.0, 1e12, 1e-12, 2e-2 * STEPS * (1 + 1e-6))},
+    "half a step": (says(local_steps=0.5), "whole number"),
+    "a step more": (says(local_steps=STEPS + 1), f"{STEPS + 1} local steps, the plan asks for {STEPS}"),
+    "900 times the work": (says(local_steps=900 * STEPS, elapsed=18.0 * STEPS), "local steps"),
+    "1e12 times as long": (scaled(1e12), "max_ratio"),
+    "1e300 times as long": (scaled(1e300), "overflows"),
+}
+STRATEGIES = (FedDualAvg, FedMid, FedDAGT, DFedDA)
+
+
+def result_of(cls, fault):
+    chosen = cls(work=Epochs(1, batch_size=5), fraction_evaluate=0.0, client_lr=0.02)
+    return start_on(Faulty(app_of(clients(SIZES)), len(SIZES), fault), chosen, rounds=4)
+
+
+@cache
+def without(cls):
+    return flat(result_of(cls, silent).arrays)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+@together("cls", STRATEGIES)
+def test_a_bad_reply_is_left_out_logged_and_counted(cls, name, caplog):
+    fault, reason = FAULTS[name]
+    caplog.clear()
+    result = result_of(cls, fault)
+    metrics = result.train_metrics_clientapp
+    assert [metrics[r]["num-left-out"] for r in (1, 2, 3, 4)] == [0, 1, 0, 0]
+    assert [metrics[r]["num-replies"] for r in (1, 2, 3, 4)] == [7, 6, 7, 7]
+    rows = [row for row in result.left_out if row.round > 0]
+    # A SuperLink answers in a dead node's place, which itself is silent.
+    assert [(row.round, row.partition_id, row.kind) for row in rows if row.node_id != 1] == [(2, 1, "train")]
+    said = "; ".join(row.reason for row in rows)
+    # What clients with a memory weigh is held against what they said first.
+    assert re.search(reason, said) or (cls is FedDAGT and "in its first reply" in said)
+    assert len(said) < 1000
+    assert sum("left out the reply" in line for line in caplog.messages) == (name != "no reply")
+    np.testing.assert_array_equal(flat(result.arrays), without(cls))
+
+
+def test_replies_in_another_float_dtype_count():
+    result = result_of(FedDualAvg, cast(np.float32))
+    assert result.left_out == []
+    exact = result_of(FedDualAvg, lambda message, reply: [reply])
+    np.testing.assert_allclose(flat(result.arrays), flat(exact.arrays), atol=20 * np.finfo(np.float32).eps)
+
+
+def test_of_two_answers_of_a_node_the_first_counts():
+    def twice(message, reply):
+        return [reply, *filled(3.0)(message, reply)]
+
+    result = result_of(FedDualAvg, twice)
+    np.testing.assert_array_equal(
+        flat(result.arrays), flat(result_of(FedDualAvg, lambda message, reply: [reply]).arrays)
+    )
+    assert [(row.round, row.node_id) for row in result.left_out] == [(2, BAD_NODE)]
+    assert result.left_out[0].reason == "it answered twice; the first answer counts"
+
+
+def test_a_node_that_was_not_asked_counts_nothing_and_is_named():
+    def stranger(message, reply):
+        other = Message(reply.content, reply_to=message)
+        other.metadata.__dict__.update(_src_node_id=99, _reply_to_message_id="no such message")
+        return [reply, other]
+
+    result = result_of(FedDualAvg, stranger)
+    assert [(row.node_id, row.reason) for row in result.left_out] == [(99, "this node was not asked")]
+
+
+@together("weight", [-1.0, float("nan"), float("inf"), 1e13, None])
+def test_a_weight_that_is_none_leaves_the_reply_out(weight):
+    honest, lie = says(weight=1.0), says(weight=weight)
+
+    def fault(message, reply):
+        return (lie if message.metadata.dst_node_id == BAD_NODE else honest)(message, reply)
+
+    chosen = FedDualAvg(client_lr=0.02, weighted_by_key="weight", fraction_evaluate=0.0)
+    grid = Faulty(app_of(clients()), 4, fault, rounds=range(99), nodes=range(2, 6))
+    assert [(row.round, row.node_id) for row in start_on(grid, chosen, rounds=2).left_out] == [(1, 3), (2, 3)]
+
+
+def test_steps_follow_from_examples_also_where_another_number_is_the_weight():
+    chosen = FedDualAvg(client_lr=0.02, work=Epochs(2, batch_size=5), weighted_by_key="weight", fraction_evaluate=0.0)
+    grid = Faulty(app_of(clients()), 4, says(weight=0.5), rounds=range(99), nodes=range(2, 6))
+    assert start_on(grid, chosen, rounds=4).left_out == []
+
+
+@pytest.mark.parametrize("work", [{"local_steps": 40}, {"elapsed": 0.3}, {"local_steps": 40, "elapsed": 4.0}])
+def test_a_loop_of_ones_own_is_allowed_more_where_the_server_app_says_so(work):
+    def reasons(**options):
+        chosen = FedDualAvg(client_lr=0.1, work=Epochs(1, batch_size=5), fraction_evaluate=0.0, **options)
+        result = start_on(Faulty(app_of(clients((20,) * 4)), 4, says(**work)), chosen)
+        return [row.reason for row in result.left_out]
+
+    (said,) = reasons()
+    assert re.search(r"train with flwr_fco\.torch\.local_training, .*Bounds\(own_loops=True\)", said)
+    assert reasons(bounds=Bounds(own_loops=True)) == []
+
+
+@pytest.mark.parametrize(("elapsed", "fine"), [(0.02, True), (0.02 * 9000, True), (1e12, False), (1e-12, False)])
+def test_an_unmodified_client_may_have_a_schedule_but_not_any(elapsed, fine):
+    def work(message, context):
+        odd = context.node_config["partition-id"] == 1 and message.metadata.group_id == "2"
+        return {"local-steps": 10, "elapsed": elapsed if odd else 0.2}
+
+    app = foreign_app(lambda arrays, *_: {"w": arrays["w"] + 0.3 * (1.0 - arrays["w"])}, metrics=work)
+    chosen = FedDualAvg(client="unmodified", client_lr=0.02, work=Steps(10), fraction_evaluate=0.0)
+    result = simulate(chosen, app, num_nodes=4, num_rounds=3, initial_arrays={"w": np.zeros(3)}, progress=False)
+    assert ["elapsed" in row.reason for row in result.left_out] == ([] if fine else [True])
+
+
+@pytest.mark.parametrize(
+    ("nodes", "largest", "left_out"),
+    [(4, 10**6, ()), (2, 10**6, ()), (5, 10**4, ()), (5, 10**6, range(1, 15)), (4, 10**8, range(1, 15))],
+)
+def test_many_examples_are_treated_alike_in_training_and_in_evaluation(nodes, largest, left_out):
+    def told(message, context):
+        return {"num-examples": 10 if context.node_config["partition-id"] else largest, "loss": 0.5}
+
+    app = foreign_app(lambda arrays, *_: {"w": 0.7 * arrays["w"] + 0.3}, metrics=told, evaluated=told)
+    chosen, start = FedDualAvg(client="unmodified"), {"w": np.zeros(3)}
+    result = simulate(chosen, app, num_nodes=nodes, num_rounds=14, initial_arrays=start, progress=False)
+    rounds = {kind: [row.round for row in result.left_out if row.kind == kind] for kind in ("train", "evaluate")}
+    assert rounds == {"train": [*left_out], "evaluate": [*left_out]}
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+@together("cls", [FedDualAvg, FedMid, FedDAGT])
+def test_honest_clients_of_10_to_1000_examples_lose_nothing(cls, epochs):
+    """Nor under a bound forty times as tight as the default: the largest shard is twenty times the median."""
+    options = {"regularizer": L1(0.1), "fraction_evaluate": 0.0, "bounds": Bounds(max_ratio=25.0)}
+    chosen = cls(client_lr=0.005, work=Epochs(epochs, batch_size=5), **options)
+    assert run(chosen, clients((10, 20, 50, 100, 300, 1000, 15)), 10).left_out == []
+
+
+def test_the_table_of_what_was_left_out_is_bounded(monkeypatch):
+    monkeypatch.setattr("flwr_fco.strategies.replies.MOST_ROWS", 5)
+    grid = Faulty(app_of(clients()), 4, with_increment(lambda arrays: {}), rounds=range(99))
+    result = start_on(grid, strategy(), rounds=12)
+    assert len(result.left_out) == 6
+    assert "more" in result.left_out[-1].reason
+    assert [m["num-left-out"] for m in result.train_metrics_clientapp.values()] == [1] * 12
+
+
+# --- rounds that do not count -----------------------------------------------------------------------------------------
+
+EVERYBODY = {"nodes": range(10)}
+
+
+@pytest.mark.parametrize(
+    ("fault", "nodes", "options"),
+    [
+        (filled(np.nan), [BAD_NODE], {"participation": Participation(min_replies=4)}),
+        (says(num_examples=0), range(10), {}),
+        (error(2, "boom"), range(10), {}),
+    ],
+    ids=["too few replies", "weights of 0", "no good reply"],
+)
+def test_a_round_that_does_not_count_leaves_the_state_as_it_is(fault, nodes, options):
+    seen, chosen = [], strategy(**options)
+    look = [lambda number, arrays, metrics: seen.append((chosen.state, flat(arrays)))]
+    result = start_on(Faulty(app_of(clients()), 4, fault, nodes=nodes), chosen, callbacks=look)
+    assert seen[0][0] is seen[1][0]
+    np.testing.assert_array_equal(seen[0][1], seen[1][1])
+    assert [result.train_metrics_clientapp[r]["skipped"] for r in (1, 2, 3)] == [0, 1, 0]
+    assert chosen.state.round == 2
+
+
+def test_a_run_in_which_no_round_counted_is_an_error_with_its_reason_and_result():
+    """What no round could count ends it after two; anything else is played to the end."""
+    shorter = with_increment(lambda arrays: {"increment": arrays["increment"][:-1]})
+    broken = error(2, "ZeroDivisionError: division by zero\nTraceback ...")
+    for fault, said, rounds in (
+        (shorter, rf"can count, in 2 rounds .*float64\[{FEATURES}\]", 2),
+        (broken, "12 replies: error 2: ZeroDivisionError", 3),
+    ):
+        with pytest.raises(NothingTrainedError, match=said) as caught:
+            start_on(Faulty(app_of(clients()), 4, fault, rounds=range(9), **EVERYBODY), strategy())
+        result = caught.value.result
+        assert "\n" not in str(caught.value)
+        assert not any("Traceback" in row.reason for row in result.left_out)
+        np.testing.assert_array_equal(flat(result.arrays), flat(start_arrays()))
+        assert len(result.left_out) == 4 * rounds
+        assert [metrics["skipped"] for metrics in result.train_metrics_clientapp.values()] == [1] * rounds
+
+
+def test_too_few_replies_in_every_round_are_that_error_too():
+    with pytest.raises(NothingTrainedError, match="4 good replies in the last one; lower min_replies"):
+        run(strategy(participation=Participation(min_replies=5)), clients(), 3)
+
+
+def test_no_good_reply_at_all_gives_the_initial_arrays_where_only_a_warning_is_wanted():
+    grid = Faulty(app_of(clients()), 4, filled(np.nan), rounds=range(9), **EVERYBODY)
+    result = start_on(grid, strategy(on_divergence="warn"))
+    np.testing.assert_array_equal(flat(result.arrays), np.zeros(D))
+    assert all(metrics["skipped"] for metrics in result.train_metrics_clientapp.values())
+
+
+# --- evaluation -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [says(loss=np.nan), says(num_examples=None), error(2, "boom"), silent, more(MetricRecord({"x": 1}))],
+    ids=["NaN", "no weight", "error", "absent", "two records"],
+)
+def test_bad_evaluations_are_left_out(fault):
+    result = start_on(Faulty(app_of(clients()), 4, fault, kind="evaluate"), strategy(fraction_evaluate=1.0))
+    metrics = result.evaluate_metrics_clientapp
+    assert [metrics[r]["num-left-out"] for r in (1, 2, 3)] == [0, 1, 0]
+    assert np.isfinite(metrics[2]["loss"])
+
+
+def test_a_metric_of_another_form_is_not_averaged_with_the_others():
+    losses = []
+    for fault in (says(loss=[1.0, 2.0]), silent):
+        result = start_on(Faulty(app_of(clients()), 4, fault, kind="evaluate"), strategy(fraction_evaluate=1.0))
+        losses.append(result.evaluate_metrics_clientapp[2]["loss"])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-14)
