@@ -16,6 +16,7 @@ from typing import IO, Any, Literal
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
+from numpy.typing import NDArray
 
 from flwr_fco.core.logs import log
 from flwr_fco.core.validation import AT_LEAST_ONE, NON_NEGATIVE, checked
@@ -178,12 +179,14 @@ class EarlyStopping(Callback):
         if (tol is None) == (validation is None) or (certificate is not None and tol is None):
             wrong = f"tol={tol!r}, certificate={certificate!r}, validation={validation!r}; expected tol"
             raise ConfigurationError(f"{wrong} (what the model may still move), or tol and certificate, or validation")
-        for name, value in {"certificate": certificate, "validation": validation}.items():
-            if not isinstance(value, str | None) and (not callable(value) or isinstance(value, type)):
-                what = f"{name}={value!r}; expected a function of the arrays"
-                raise ConfigurationError(f"{what}, or the name of a metric such as 'evaluate/loss'")
-        self.tol: float | None = checked("tol", tol, float | None, NON_NEGATIVE)
         self.certificate, self.validation = certificate, validation
+        self._kind, self._looks_at = ("certificate", certificate) if validation is None else ("validation", validation)
+        if not isinstance(self._looks_at, str | None) and (
+            isinstance(self._looks_at, type) or not callable(self._looks_at)
+        ):
+            what = f"{self._kind}={self._looks_at!r}; expected a function of the arrays"
+            raise ConfigurationError(f"{what}, or the name of a metric such as 'evaluate/loss'")
+        self.tol: float | None = checked("tol", tol, float | None, NON_NEGATIVE)
         self.patience: int = checked("patience", patience, int, AT_LEAST_ONE)
         self.every: int = checked("every", every, int, AT_LEAST_ONE)
         self.mode = checked("mode", mode, Literal["min", "max"])
@@ -192,7 +195,7 @@ class EarlyStopping(Callback):
     def _begin(self) -> None:
         self.stopped, self.best, self._waited, self._seen = 0, math.nan, 0, False
         self.best_arrays: ArrayRecord | None = None
-        self._before: np.ndarray[Any, np.dtype[np.float64]] | None = None
+        self._before: NDArray[np.float64] | None = None
 
     def on_run_begin(self, strategy: CompositeStrategy, num_rounds: int) -> None:
         """Forget the previous run."""
@@ -202,44 +205,43 @@ class EarlyStopping(Callback):
         self, server_round: int, arrays: ArrayRecord, metrics: Mapping[str, Number]
     ) -> tuple[bool, dict[str, Number]]:
         """Check a round; adds the metric ``change`` or ``certificate``."""
-        if server_round % self.every:
+        value = None if server_round % self.every else self._value(arrays, metrics)
+        if value is None:
             return False, {}
         added: dict[str, Number] = {}
-        tol, looks_at = float(self.tol or 0.0), self.certificate if self.validation is None else self.validation
-        value = self._change(arrays) if looks_at is None else self._look(looks_at, arrays, metrics)
         if self.validation is not None:
-            stop = self._no_longer_improves(value, arrays)
+            sign = 1.0 if self.mode == "min" else -1.0
+            # The first score is better than none, but one that is NaN is never the best.
+            better = not math.isnan(value) and not sign * value >= sign * self.best
+            if better:
+                self.best, self.best_arrays = value, arrays
+            stop = self._wait(not better)
         elif self.certificate is not None:
             # A metric says whose data it is of; a part of them certifies nothing of the rest.
             part = isinstance(self.certificate, str) and metrics.get(_COVERED, 0) < metrics.get(_CONNECTED, 0)
-            stop = value is not None and value <= tol and not part
-            if value is not None and callable(self.certificate):
+            stop = value <= float(self.tol or 0.0) and not part
+            if callable(self.certificate):
                 added["certificate"] = value
         else:
-            if metrics.get("train/skipped"):
-                return False, {}
-            # None: no model before this one.
-            self._waited = self._waited + 1 if value is not None and value <= tol else 0
-            stop = self._waited >= self.patience
-            added |= {} if value is None else {"change": value}
+            stop = self._wait(value <= float(self.tol or 0.0))
+            added["change"] = value
         self.stopped = server_round if stop else 0
         return stop, added
 
     def on_run_end(self, result: Result) -> None:
         """Warn if the metric to check was missing in all rounds."""
-        name = self.validation or self.certificate
-        if isinstance(name, str) and not self._seen:
-            names = sorted(set().union(*result.rows()))
-            log(WARNING, "EarlyStopping looks at %r, which no round had; they had %s", name, ", ".join(names))
+        if isinstance(self._looks_at, str) and not self._seen:
+            names = ", ".join(sorted(set().union(*result.rows())))
+            log(WARNING, "EarlyStopping looks at %r, which no round had; they had %s", self._looks_at, names)
 
-    def to_arrays(self) -> dict[str, np.ndarray[Any, Any]]:
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the state to save."""
         arrays = {"numbers": np.array([self.stopped, self.best, self._waited, self._seen])}
         if self._before is not None:
             arrays["before"] = self._before
         return arrays | {f"best/{name}": array.numpy() for name, array in (self.best_arrays or {}).items()}
 
-    def from_arrays(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
+    def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Restore the state that :meth:`to_arrays` returned."""
         before = self._before = arrays.get("before")
         if before is not None and (before.dtype != np.float64 or before.ndim != 1 or not np.isfinite(before).all()):
@@ -249,11 +251,24 @@ class EarlyStopping(Callback):
         best = {name.removeprefix("best/"): Array(value) for name, value in arrays.items() if name.startswith("best/")}
         self.best_arrays = ArrayRecord(best) if best else None
 
-    def _look(self, what: Score | str, arrays: ArrayRecord, metrics: Mapping[str, Number]) -> float | None:
-        if not isinstance(what, str):
-            return _score_of("certificate" if self.validation is None else "validation", what, arrays)
-        self._seen = self._seen or what in metrics
-        return float(metrics[what]) if what in metrics else None
+    def _wait(self, once_more: bool) -> bool:
+        """Count a round, or begin to count anew; return whether that was the last one to wait for."""
+        self._waited = self._waited + 1 if once_more else 0
+        return self._waited >= self.patience
+
+    def _value(self, arrays: ArrayRecord, metrics: Mapping[str, Number]) -> float | None:
+        """Return what is checked of a round; None if it has nothing to check."""
+        if self._looks_at is None:
+            return None if metrics.get("train/skipped") else self._change(arrays)
+        if isinstance(self._looks_at, str):
+            self._seen = self._seen or self._looks_at in metrics
+            return float(metrics[self._looks_at]) if self._looks_at in metrics else None
+        found: Any = self._looks_at(arrays)
+        try:
+            return float(found)
+        except (TypeError, ValueError) as error:
+            what = f"{self._kind} returned a {type(found).__name__}"
+            raise ConfigurationError(f"{what}; expected a number") from error
 
     def _change(self, arrays: ArrayRecord) -> float | None:
         values = [array.numpy() for array in arrays.values()]
@@ -263,17 +278,6 @@ class EarlyStopping(Callback):
             return None
         change = float(np.linalg.norm(w - before)) / max(1.0, float(np.linalg.norm(w)))
         return change if math.isfinite(change) else None
-
-    def _no_longer_improves(self, score: float | None, arrays: ArrayRecord) -> bool:
-        if score is None:
-            return False
-        # A score that is NaN is no best value, not even the first.
-        first = math.isnan(self.best) and not math.isnan(score)
-        if first or (score < self.best if self.mode == "min" else score > self.best):
-            self.best, self.best_arrays, self._waited = score, arrays, 0
-        else:
-            self._waited += 1
-        return self._waited >= self.patience
 
 
 class Checkpoint(Callback):
@@ -356,17 +360,12 @@ class Checkpoint(Callback):
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self._lock.close()
-            raise ConfigurationError(
-                f"another run saves itself to {self.path}; wait until it ends, or give another path"
-            ) from None
+            what = f"another run saves itself to {self.path}"
+            raise ConfigurationError(f"{what}; wait until it ends, or give another path") from None
         except OSError as error:
             # Some network file systems have no locks.
-            log(
-                WARNING,
-                "%s.lock cannot be locked (%s): take care that no other run saves itself there",
-                self.path,
-                error,
-            )
+            advice = "take care that no other run saves itself there"
+            log(WARNING, "%s.lock cannot be locked (%s): %s", self.path, error, advice)
 
     def on_save_point(self, server_round: int, last: bool) -> None:
         """Save the run if it is due; log a failure and continue (a private run ends)."""
@@ -391,12 +390,3 @@ class Checkpoint(Callback):
         if self._lock is not None:
             self._lock.close()
         self._lock = self._saved = None
-
-
-def _score_of(name: str, score: Score, arrays: ArrayRecord) -> float:
-    """Return the score of a model from a user's function, after checking that it is a number."""
-    found: Any = score(arrays)
-    try:
-        return float(found)
-    except (TypeError, ValueError) as error:
-        raise ConfigurationError(f"{name} returned a {type(found).__name__}; expected a number") from error
