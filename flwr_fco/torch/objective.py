@@ -123,7 +123,6 @@ class TorchObjective(Objective):
         self.model, self.loss, self.scores, self._collate = model, loss, scores, collate
         self.dataset = dataset if isinstance(dataset, Dataset) else _tensors(dataset)
         self.chunk_size: int = checked("chunk_size", chunk_size, int, AT_LEAST_ONE)
-        self._losses: list[float] = []
         try:
             self.num_examples = len(self.dataset)  # type: ignore[arg-type]
         except TypeError as error:
@@ -131,16 +130,17 @@ class TorchObjective(Objective):
             raise ConfigurationError(f"{what}, whose examples can be counted and shuffled") from error
         if self.num_examples < 1:
             raise ConfigurationError("the data set is empty; expected at least one example")
-        self._parameters = trainable(model)
+        named = trainable(model)
+        self._parameters: list[Tensor] = list(named.values())
+        self._modules = list(model.modules())
+        self._losses: list[Tensor] = []
         self.layout = layout_of(model, apply_to)
-        up = matching(self._parameters, maximize, "maximize")
-        self._all_modules = list(model.modules())
-        self._sizes = [entry.size for entry in self.layout.optimized]
-        self._ascending = [entry.block for entry in self.layout.optimized if entry.name in up]
+        up = matching(named, maximize, "maximize")
+        self._ascending = [self.layout[name].block for name in up]
         if up:
             self.ascends = np.zeros(self.layout.size, dtype=np.bool_)
-            for name in up:
-                self.ascends[self.layout[name].block] = True
+            for block in self._ascending:
+                self.ascends[block] = True
 
     def value(self, w: Vector) -> float:
         """Return the mean loss over all examples, in evaluation mode."""
@@ -158,44 +158,52 @@ class TorchObjective(Objective):
         self, w: Vector, batch: TorchBatch | None = None, out: Vector | None = None
     ) -> tuple[float, Vector]:
         """Return the mean loss over a batch and its gradient, in training mode; negated for parameters that ascend."""
+        gradient = self._gradient(w, batch).cpu().numpy()
+        value = float(self._losses[-1])
+        if out is None:
+            return value, gradient.astype(np.float64, copy=False)
+        out[:] = gradient
+        return value, out
+
+    def add_gradient(self, w: Any, batch: TorchBatch | None, scale: float, out: Any) -> None:
+        """Add scale times the gradient to `out` in place; both are arrays, or tensors as :meth:`on_device` has them."""
+        gradient = self._gradient(w, batch)
+        if isinstance(out, Tensor):
+            out.add_(gradient, alpha=scale)
+        else:
+            out += scale * gradient.cpu().numpy()
+
+    def _gradient(self, w: Any, batch: TorchBatch | None) -> Tensor:
+        """Return the gradient as a flat tensor on the model's device, and keep the loss."""
         self._load(w)
         # PyTorch sets the mode module by module, which takes a tenth of a small network's step.
-        if not all(module.training for module in self._all_modules):
+        if not all(module.training for module in self._modules):
             self.model.train()
-        out = np.empty(self.layout.size) if out is None else out
-        rows = None if batch is None else batch.rows
-        parameters = list(self._parameters.values())
-        total, value = [], 0.0
-        with seeded(parameters, 0 if batch is None else batch.seed):
-            for share, examples in self._chunks(rows):
+        wide, total = widest_dtype(self._parameters[0]), list[Tensor]()
+        value = torch.zeros((), dtype=wide, device=self._parameters[0].device)
+        with seeded(self._parameters, 0 if batch is None else batch.seed):
+            for share, examples in self._chunks(None if batch is None else batch.rows):
                 loss = self._loss_of(examples)
                 if not loss.requires_grad:
                     what = "the loss does not depend on the parameters that require a gradient"
                     raise ConfigurationError(f"{what}, or was detached from them")
-                gradients = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
-                value += share * float(loss.detach())
-                if share == 1.0:
-                    total = list(gradients)
-                    break
-                total = total or [torch.zeros_like(p, dtype=widest_dtype(p)) for p in parameters]
-                for part, gradient in zip(total, gradients, strict=True):
-                    part.add_(gradient, alpha=share)
-        # Convert the sparse gradient of an embedding with sparse=True.
-        dense = [(part.to_dense() if part.is_sparse else part).reshape(-1).cpu() for part in total]
-        out[:] = torch.cat(dense).to(torch.float64).numpy()
-        for block in self._ascending:
-            np.negative(out[block], out=out[block])
+                found = torch.autograd.grad(loss, self._parameters, allow_unused=True, materialize_grads=True)
+                # A sparse gradient is that of an embedding with sparse=True.
+                dense = [part.to_dense() if part.is_sparse else part for part in found]
+                value = value + share * loss.detach().to(wide)
+                if share < 1.0:
+                    dense = [share * part.to(wide) for part in dense]
+                total = list(torch._foreach_add(total, dense)) if total else dense
         self._losses.append(value)
-        return value, out
-
-    def add_gradient(self, w: Vector, batch: TorchBatch | None, scale: float, out: Vector) -> None:
-        """Add scale times the gradient to `out` in place."""
-        out += scale * self.value_and_gradient(w, batch)[1]
+        flat = torch.cat([part.reshape(-1).to(self._parameters[0].device) for part in total]).to(wide)
+        for block in self._ascending:
+            flat[block].neg_()
+        return flat
 
     def take_training_loss(self) -> float | None:
         """Return the mean training-mode loss of the gradients computed since the last call; None if there were none."""
         losses, self._losses = self._losses, []
-        return sum(losses) / len(losses) if losses else None
+        return float(torch.stack(losses).mean()) if losses else None
 
     def batches(self, rng: np.random.Generator, work: FirstOrder, per_step: int = 1) -> Iterator[TorchBatch | None]:
         """Yield the row numbers that any other objective yields for this generator, with a seed from a child of it."""
@@ -218,7 +226,7 @@ class TorchObjective(Objective):
         was_training = self.model.training
         self.model.eval()
         means: dict[str, float] = {"loss": 0.0}
-        with torch.no_grad(), seeded(self._parameters.values(), 0):
+        with torch.no_grad(), seeded(self._parameters, 0):
             for share, examples in self._chunks(None):
                 means["loss"] += share * float(self._loss_of(examples))
                 for name, score in (scores(self.model, examples) if scores else {}).items():
@@ -233,14 +241,16 @@ class TorchObjective(Objective):
             raise ConfigurationError(f"the loss is a {what}; expected a tensor of one number, the mean over the batch")
         return loss
 
-    def _load(self, w: Vector) -> None:
-        """Set the model's parameters."""
-        # Copy: the vector may be read-only, which PyTorch does not support.
-        flat = torch.from_numpy(np.array(w, dtype=np.float64))
-        parameters: list[Tensor] = [*self._parameters.values()]
+    def _load(self, w: Any) -> None:
+        """Set the model's parameters, from an array or from a tensor on their device."""
+        if not isinstance(w, Tensor):
+            # Copy: the vector may be read-only, which PyTorch does not support.
+            first = self._parameters[0]
+            w = torch.from_numpy(np.array(w, dtype=np.float64)).to(device=first.device, dtype=widest_dtype(first))
+        parts = torch.split(w, [p.numel() for p in self._parameters])
         with torch.no_grad():
-            parts = torch.split(flat, self._sizes)
-            torch._foreach_copy_(parameters, [part.view(p.shape) for p, part in zip(parameters, parts, strict=True)])
+            views = [part.view(p.shape) for p, part in zip(self._parameters, parts, strict=True)]
+            torch._foreach_copy_(self._parameters, views)
 
     def _chunks(self, rows: NDArray[np.int64] | None) -> Iterator[tuple[float, Any]]:
         """Yield chunks of a batch on the model's device, with their shares of the batch; a minibatch is one chunk."""
@@ -258,7 +268,7 @@ class TorchObjective(Objective):
             examples: Any = [tensor[index.to(tensor.device)] for tensor in self.dataset.tensors]
         else:
             examples = self._collate([self.dataset[int(row)] for row in rows])
-        return _to_device(examples, next(iter(self._parameters.values())).device)
+        return _to_device(examples, self._parameters[0].device)
 
 
 def _check_takes_model_and_batch(name: str, function: Any, example: str) -> None:
