@@ -506,6 +506,9 @@ class _Checks:
                 agree(value, f.value(trial), f"{where}[0] is not the value there", self.same)
                 agree(slope, gradient @ direction, f"{where}[1] is not the slope there", self.same)
                 agree(line.gradient(step), gradient, f"along(w, direction).gradient({step}) is off", self.same)
+                curved, product = line.curvature(step), attempt(f.hessian_product, trial, direction)
+                if known(product):
+                    agree(curved(direction), product, f"along(w, direction).curvature({step}) is off", 1e-5)
             line, w = line.turn(step, directions[1]), trial
 
     def curvature(self) -> None:

@@ -9,11 +9,7 @@ from typing import Any, ClassVar, Literal
 from flwr_fco.core.validation import AT_LEAST_ONE, POSITIVE, checked
 from flwr_fco.errors import ConfigurationError, SpecError
 
-__all__ = ["ENGINES", "Epochs", "Evaluation", "FirstOrder", "Minimise", "Steps", "Work", "work_from_header"]
-
-
-#: The engines that a client can minimise with; "auto" is the fastest that its objective allows.
-ENGINES = ("auto", "aogm", "lbfgs", "newton-cg", "exact")
+__all__ = ["Epochs", "Evaluation", "FirstOrder", "Minimise", "Steps", "Work", "work_from_header"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -129,15 +125,11 @@ class Minimise:
 
     Parameters
     ----------
-    engine : str, default "auto"
-        Name of the engine. ``"aogm"``: the optimised gradient method with adaptive restart and full backtracking, the
-        DualFL paper's. ``"lbfgs"``: SciPy's L-BFGS-B. ``"newton-cg"``; ``"exact"`` for quadratics. ``"auto"``: the
-        objective's own minimiser if it has one, else the fastest of these that it allows.
     tolerance : float, default 1e-10
         Tolerance of the stopping rule.
-    rule : {"gradient", "energy", "gap"}, default "gradient"
-        ``"gradient"``: the norm of the gradient of the minimised function. ``"energy"``: the relative change of its
-        value. ``"gap"``: a certified primal-dual gap, if the conjugate can be computed.
+    rule : {"gradient", "gap"}, default "gradient"
+        ``"gradient"``: the norm of the gradient of the minimised function. ``"gap"``: a certified primal-dual gap, for
+        which its strong convexity must be known.
     max_iterations : int, default 10000
         A client that reaches this limit reports it in its metrics.
 
@@ -148,30 +140,26 @@ class Minimise:
 
     Examples
     --------
-    >>> str(Minimise("lbfgs", tolerance=1e-12))
-    'minimise with lbfgs until the gradient is below 1e-12'
+    >>> str(Minimise(tolerance=1e-12))
+    'minimise until the gradient is below 1e-12'
     """
 
-    engine: str = "auto"
     tolerance: float = 1e-10
     rule: str = "gradient"
     max_iterations: int = 10_000
 
     def __post_init__(self) -> None:
-        if not isinstance(self.engine, str) or self.engine not in ENGINES:
-            raise ConfigurationError(f"engine={self.engine!r}; expected one of {', '.join(map(repr, ENGINES))}")
-        checked("rule", self.rule, Literal["gradient", "energy", "gap"])
+        checked("rule", self.rule, Literal["gradient", "gap"])
         object.__setattr__(self, "tolerance", checked("tolerance", self.tolerance, float, POSITIVE))
         object.__setattr__(self, "max_iterations", checked("max_iterations", self.max_iterations, int, AT_LEAST_ONE))
 
     def __str__(self) -> str:
-        return f"minimise with {self.engine} until the {self.rule} is below {self.tolerance:g}"
+        return f"minimise until the {self.rule} is below {self.tolerance:g}"
 
     def to_header(self) -> dict[str, Any]:
         """Return the work as JSON; :func:`work_from_header` reads it."""
         return {
             "kind": "minimise",
-            "engine": self.engine,
             "tolerance": self.tolerance,
             "rule": self.rule,
             "max-iterations": self.max_iterations,

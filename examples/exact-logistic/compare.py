@@ -24,8 +24,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from exact_logistic import task
 
 from flwr_fco.client_apps import client_app
-from flwr_fco.engines import Minimise
-from flwr_fco.engines.minimisers import minimise
+from flwr_fco.engines import Minimise, minimise
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import CompositeStrategy, DualFL, FedDR, LocalSGD, Scaffold, Steps
 

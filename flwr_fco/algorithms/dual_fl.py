@@ -17,8 +17,8 @@ Losses that are not strongly convex (section 4): every client adds alpha/2 ||x||
 alpha), and the limit is the minimiser of the regularized problem.
 
 Differs from the paper in: 1. client j has weight p_j, not 1/N (``weighting="uniform"`` is the paper's); 2. the start
-point is the user's model, not 0 (only the first local solver starts from it); 3. the local solver and its stopping rule
-are options; the paper's are ``engine="aogm", rule="energy", tolerance=1e-12``.
+point is the user's model, not 0 (only the first local solver starts from it); 3. local problems are solved by the
+fastest method that the loss allows, to a gradient or a gap, not by AOGM to a relative change of the value of 1e-12.
 
 Errata: theorem 3.3's 'rho <= [0, nu/L]' is 'in'; equation (6.9b) needs the averaged theta where theta_j is printed; at
 nu = mu the gap (3.6) is infinite in general, so the rule ``"gap"`` needs nu < mu.
@@ -27,7 +27,7 @@ nu = mu the gap (3.6) is infinite in general, so the rule ``"gap"`` needs nu < m
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from flwr_fco.algorithms.contract import Downlink, Memory, Minimise, Replies, Start, Vector, Work, zeros_like
@@ -251,14 +251,14 @@ class DualAcceleration(PrimalAveraging):
             tolerance = linear_tolerance(number, rho=problem.numbers["rho"], clients=clients, gamma=self.gamma)
         else:
             tolerance = sublinear_tolerance(number, duality=problem.numbers["nu"], clients=clients, gamma=self.gamma)
-        return Minimise(work.engine, max(tolerance, work.tolerance), "gap", work.max_iterations)
+        return replace(work, tolerance=max(tolerance, work.tolerance), rule="gap")
 
     def setting(self, given: Setting, state: DualFLState | None) -> Setting:
         """Return the work with the gap as its rule, if the tolerance follows a schedule."""
         work = given.work
         if self.schedule == "fixed" or not isinstance(work, Minimise):
             return given
-        return given._replace(work=Minimise(work.engine, work.tolerance, "gap", work.max_iterations))
+        return given._replace(work=replace(work, rule="gap"))
 
     def theory(self, problem: Problem, facts: LossFacts) -> dict[str, tuple[float, str]]:
         """Return nu = mu + alpha and rho = nu / (L + alpha).

@@ -1,7 +1,7 @@
 """Engines: what runs a client half, each with its plain, compiled and sparse form once."""
 
 from flwr_fco.engines.client import LocalClient
-from flwr_fco.engines.minimisers import LocalProblem, Minimum, StoppingRule, minimise
+from flwr_fco.engines.minimise import Minimum, minimise, stopping_norm
 from flwr_fco.engines.run import ENGINES
 from flwr_fco.work import FirstOrder, Minimise
 
@@ -9,9 +9,8 @@ __all__ = [
     "ENGINES",
     "FirstOrder",
     "LocalClient",
-    "LocalProblem",
     "Minimise",
     "Minimum",
-    "StoppingRule",
     "minimise",
+    "stopping_norm",
 ]

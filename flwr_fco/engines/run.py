@@ -12,7 +12,7 @@ from flwr_fco.algorithms.contract import ClientHalf, Disclosure, Memory, Moved, 
 from flwr_fco.core.sparse import SparseVector, dense
 from flwr_fco.engines.client import LocalClient, as_sent
 from flwr_fco.engines.dual_steps import dual_steps, extragradient
-from flwr_fco.engines.minimisers import minimise
+from flwr_fco.engines.minimise import minimise
 from flwr_fco.engines.sparse_steps import Shard, shard_of
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.messages.protocol import ClientState, Downlink, Received, Uplink
@@ -35,7 +35,7 @@ def minimised(client: LocalClient, start: Start) -> Moved:
     work = downlink.local_work
     if not isinstance(work, Minimise):
         what = f"the local solver {downlink.plan.solver!r} minimises, it cannot take {work}"
-        raise ConfigurationError(f"{what}. The strategy takes MinimiseOptions in the place of WorkOptions")
+        raise ConfigurationError(f"{what}. Its strategy takes work=Minimise(...)")
     minimum = minimise(
         client.objective,
         work,

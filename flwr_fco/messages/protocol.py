@@ -370,7 +370,7 @@ class Downlink(NamedTuple):
         """
         if not isinstance(self.local_work, FirstOrder):
             what = f"the method {self.plan.solver!r} takes gradient steps, it cannot {self.local_work}"
-            raise ConfigurationError(f"{what}. The strategy takes WorkOptions in the place of MinimiseOptions")
+            raise ConfigurationError(f"{what}. Its strategy takes work=Epochs(...) or Steps(...)")
         return self.local_work
 
     def check_numbers(self) -> None:

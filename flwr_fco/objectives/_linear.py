@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.core.schema import is_missing
@@ -37,8 +37,6 @@ class LinearModel(Objective):
     """
 
     _link: ClassVar[Literal["identity", "logistic", "softmax"] | None] = None
-    #: Whether the loss is a square, whose second derivative is the same everywhere.
-    _quadratic: ClassVar[bool] = False
     #: Bounds on the loss's second derivative with respect to the scores: in the matrix norm, and for each entry.
     _curvature: tuple[float, float]
     #: a, and o in the shape of the scores; None for ones and zeros.
@@ -104,6 +102,18 @@ class LinearModel(Objective):
     def _bend(self, scores: Scores, targets: NDArray[Any], change: Scores, weight: float) -> Scores:
         """Return weight times the losses' second derivatives times a change in the scores."""
         raise NotImplementedError
+
+    def _bent(self, scores: Scores, dtype: DTypeLike) -> Callable[[Scores, slice], Scores]:
+        """Return (change, rows) -> the mean loss's second derivatives at some scores times a change in those of rows.
+
+        Parameters
+        ----------
+        dtype : dtype
+            Precision of the change.
+        """
+        each = self._bend(scores, self._targets, np.ones_like(scores), 1.0 / self.num_examples)
+        each = (each if self._weights is None else each * self._weights).astype(dtype)
+        return lambda change, rows: each[rows] * change
 
     def _mean_loss(self, scores: Scores) -> float:
         """Return the mean loss over all examples."""
@@ -291,7 +301,7 @@ class LinearModel(Objective):
         for part, block in self.design.blocks():
             change = self._product(block, v)
             # The curvature of a square is constant.
-            scores = change if self._quadratic else self._shifted(self._product(block, w), part)
+            scores = change if self.quadratic else self._shifted(self._product(block, w), part)
             bent = self._bend(scores, self._targets[part], change, 1.0 / self.num_examples)
             if self._weights is not None:
                 self._weigh(bent, self._weights[part])
@@ -413,7 +423,7 @@ class LinearModel(Objective):
         a lower bound, the contribution of l2. The curvature of other losses vanishes far from 0, so for them it is l2,
         or 0 with an intercept, on which l2 does not act.
         """
-        if not self._quadratic:
+        if not self.quadratic:
             return 0.0 if self.intercept else self.l2
         n, d = self.design.shape
         order = d + self.intercept
@@ -553,6 +563,35 @@ class _LinearLine(Line):
         self.model.design.add_rows(slopes, out)
         self.model._add_ridge(self.w + step * self.direction, 1.0, out)
         return out
+
+    def curvature(self, step: float) -> Callable[[Vector], Vector]:
+        model = self.model
+        # In single precision where that is enough for steps that are corrected by the next one: half of the time.
+        dtype = np.float64 if model.quadratic or not hasattr(model, "_curvature") else np.float32
+        bend = model._bent(self.scores + step * self.change, dtype)
+
+        def multiply(v: Vector) -> Vector:
+            move: Any = v.astype(dtype)
+            product = np.zeros(v.size)
+            for part, block in model.design.blocks(dtype=dtype):
+                model._add_product(block, bend(model._product(block, move), part), product)
+            model._add_ridge(v, 1.0, product)
+            return product
+
+        return multiply
+
+    def diagonal(self, step: float) -> Vector:
+        model, outputs = self.model, self.model._num_outputs
+        bend, each = model._bent(self.scores + step * self.change, np.float64), np.zeros((model.num_examples, outputs))
+        for c in range(outputs):
+            unit = np.zeros_like(each)
+            unit[:, c] = 1.0
+            each[:, c] = bend(unit.reshape(self.scores.shape), slice(None)).reshape(-1, outputs)[:, c]
+        diagonal = np.zeros(self.w.size)
+        for part, block in model.design.blocks():
+            model._add_product(block**2, each[part].reshape(-1, *self.scores.shape[1:]), diagonal)
+        model._add_ridge(np.ones(self.w.size), 1.0, diagonal)
+        return diagonal
 
     def turn(self, step: float, direction: Vector) -> Line:
         return _LinearLine(self.model, self.w + step * self.direction, self.scores + step * self.change, direction)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import wraps
+from functools import partial, wraps
 from itertools import chain, repeat
 from typing import Any, ClassVar, Literal, NamedTuple, NoReturn
 
@@ -22,6 +23,7 @@ Batch = Any
 _LOSS = frozenset({"value", "gradient", "add_gradient", "value_and_gradient"})
 #: What a class may inherit from another than :class:`Objective` only together with the methods that it was made for.
 _MADE_FOR = {
+    "quadratic": _LOSS,
     **dict.fromkeys(
         ("hessian_product", "hessian_block", "along", "subset", "duality", "dual_terms", "largest_square", "least"),
         _LOSS,
@@ -111,6 +113,65 @@ class Line(ABC):
             The direction of the new line.
         """
 
+    @abstractmethod
+    def curvature(self, step: float) -> Callable[[Vector], Vector]:
+        """Return v -> H v with the Hessian at w + step * direction, for many products there.
+
+        Parameters
+        ----------
+        step : float
+            The step size.
+
+        Raises
+        ------
+        ConfigurationError
+            If the Hessian is not known.
+        """
+
+    @abstractmethod
+    def diagonal(self, step: float) -> Vector:
+        """Return the scale of each coordinate's curvature at w + step * direction, such as the Hessian's diagonal.
+
+        Parameters
+        ----------
+        step : float
+            The step size.
+        """
+
+
+class _Trials(Line):
+    """Any loss along a line, evaluated at each trial point."""
+
+    def __init__(self, objective: Objective, w: Vector, direction: Vector) -> None:
+        self.objective, self.w, self.direction = objective, w.copy(), direction.copy()
+        self.last: tuple[float, float, Vector] = (math.nan, 0.0, w)
+
+    def _at(self, step: float) -> tuple[float, float, Vector]:
+        if step != self.last[0]:
+            value, gradient = self.objective.value_and_gradient(self.w + step * self.direction)
+            self.last = step, value, np.array(gradient)
+        return self.last
+
+    def __call__(self, step: float) -> tuple[float, float]:
+        _, value, gradient = self._at(step)
+        return value, float(gradient @ self.direction)
+
+    def gradient(self, step: float, out: Vector | None = None) -> Vector:
+        out = np.empty_like(self.w) if out is None else out
+        out[:] = self._at(step)[2]
+        return out
+
+    def turn(self, step: float, direction: Vector) -> Line:
+        line = _Trials(self.objective, self.w + step * self.direction, direction)
+        line.last = (0.0, *self.last[1:]) if step == self.last[0] else line.last
+        return line
+
+    def curvature(self, step: float) -> Callable[[Vector], Vector]:
+        return partial(self.objective.hessian_product, self.w + step * self.direction)
+
+    def diagonal(self, step: float) -> Vector:
+        return np.ones_like(self.w)
+
 
 class Objective(ABC):
     """A smooth or convex loss F_m(w), the mean over the client's examples, on flat float64 vectors.
@@ -131,9 +192,11 @@ class Objective(ABC):
     smooth : bool, default True
         Class attribute; False if the loss is convex and :meth:`gradient` returns a subgradient.
         :meth:`lipschitz` and :meth:`hessian_product` are then unknown, and local minimisations need a `minimiser`.
+    quadratic : bool, default False
+        Whether the Hessian is the same everywhere, and :meth:`hessian_block` is known.
     minimiser : callable, optional
-        The loss's own engine for local minimisations: a method ``minimiser(problem, start, rule)`` that returns a
-        :class:`flwr_fco.engines.Minimum` of ``problem``, a :class:`flwr_fco.engines.LocalProblem`.
+        The loss's own local minimisation: a method ``minimiser(pull, penalty, start, work, duality)`` that returns the
+        :class:`flwr_fco.engines.Minimum` of F_m(w) - <pull, w> + penalty/2 ||w||^2, as exact as `work` says.
     layout : Layout
         The model's arrays. By default the regularizer acts on all of them except the intercept.
     num_examples : int
@@ -173,6 +236,7 @@ class Objective(ABC):
     """
 
     smooth: ClassVar[bool] = True
+    quadratic: bool = False
     minimiser: Callable[..., Any] | None = None
     layout: Layout
     num_examples: int
@@ -459,19 +523,14 @@ class Objective(ABC):
         self._does_not_know("the loss of some of its examples", "cross-validate a linear model's loss")
 
     def along(self, w: Vector, direction: Vector) -> Line:
-        """Return F_m along a line, for a line search without further passes over the features.
+        """Return F_m along a line; of a linear model, trial points there need no further pass over the features.
 
         Parameters
         ----------
         w, direction : ndarray of float64, shape (layout.size,)
             Both may change afterwards, because no reference to them is kept.
-
-        Raises
-        ------
-        ConfigurationError
-            If it is not known.
         """
-        self._does_not_know("its values along a line", "call value_and_gradient at each trial point")
+        return _Trials(self, w, direction)
 
     def take_training_loss(self) -> float | None:
         """Return the mean loss of the minibatches since the last call; None if it was not recorded.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
@@ -211,6 +212,16 @@ class MultinomialLogistic(LinearModel):
         chances = softmax(scores, axis=1)
         centred = change - (chances * change).sum(axis=1, keepdims=True)
         return np.asarray(weight * chances * centred)
+
+    def _bent(self, scores: Scores, dtype: DTypeLike) -> Callable[[Scores, slice], Scores]:
+        from scipy.special import softmax
+
+        chances = softmax(scores, axis=1).astype(dtype)
+        shares = chances / np.asarray(self.num_examples, dtype)
+        if self._weights is not None:
+            shares *= self._weights[:, None].astype(dtype)
+        ones = np.ones((self.num_classes, 1), dtype)
+        return lambda change, rows: shares[rows] * (change - (chances[rows] * change) @ ones)
 
     def _add_compiled(self, w: Vector, rows: NDArray[np.int64], scale: float, out: Vector) -> None:
         shrinkage = self.l2 * scale

@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from flwr_fco.core.layout import Vector, all_finite
 from flwr_fco.core.schema import Names, names_of
@@ -177,8 +177,14 @@ class Design:
             raise ValueError("the vector w has another length than the objective's layout")
         return w[:end].reshape(-1, num_outputs), w[end:]
 
-    def blocks(self, rows: Rows | None = None, size: int | None = None) -> Iterator[tuple[slice, Any]]:
-        """Yield a few rows at a time as float64, without a copy if they are already float64; all at once if sparse.
+    @cached_property
+    def _single(self) -> Any:
+        return self.matrix.astype(np.float32, copy=False)
+
+    def blocks(
+        self, rows: Rows | None = None, size: int | None = None, dtype: DTypeLike = np.float64
+    ) -> Iterator[tuple[slice, Any]]:
+        """Yield a few rows at a time in a precision, without a copy if they are already; all at once if sparse.
 
         Parameters
         ----------
@@ -186,12 +192,14 @@ class Design:
             Row numbers; all by default.
         size : int, optional
             Rows at a time; by default as many as fit in a processor's cache.
+        dtype : dtype, default float64
+            Single precision is converted once, and kept.
 
         Yields
         ------
         slice
             Their positions in `rows`.
-        ndarray of float64, shape (at most size, d)
+        ndarray, shape (at most size, d)
             These rows.
 
         Raises
@@ -200,6 +208,7 @@ class Design:
             If a row number is outside 0 .. n - 1.
         """
         n, d = self.shape
+        matrix = self._single if dtype == np.float32 else self.matrix
         if rows is not None and rows.size and (int(rows.min()) < 0 or int(rows.max()) >= n):
             raise IndexError("a row number of the batch is outside 0 .. num_examples - 1")
         count = n if rows is None else rows.size
@@ -210,8 +219,8 @@ class Design:
         for start in range(0, count, step):
             part = slice(start, min(start + step, count))
             # Of a sparse matrix a slice is a copy.
-            block = self.matrix[part if rows is None else rows[part]] if rows is not None or step < n else self.matrix
-            yield part, block.astype(np.float64, copy=False)
+            block = matrix[part if rows is None else rows[part]] if rows is not None or step < n else matrix
+            yield part, block.astype(dtype, copy=False)
 
     def gram(self, intercept: bool = False) -> NDArray[np.float64]:
         """Return A'A, where A is the matrix, with a column of ones for an intercept; of shape (d, d) or (d + 1, d + 1).

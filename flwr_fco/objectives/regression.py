@@ -25,7 +25,7 @@ class _SquaredLoss(LinearModel):
     """scale * mean (prediction - target)^2 + l2/2 ||coefficients||^2."""
 
     _link = "identity"
-    _quadratic = True
+    quadratic = True
     targets: Vector
     scale: float
 

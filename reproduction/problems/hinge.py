@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
-from flwr_fco.engines import LocalProblem, Minimum, StoppingRule
+from flwr_fco.engines import Minimise, Minimum
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import Batch, Design, Layout, Objective, Vector
 
@@ -63,23 +63,25 @@ class Hinge(Objective):
         right = (self.design.predict(w) > 0.0) == (self.signs > 0.0)
         return {"loss": self.value(w), "accuracy": float(right.mean())}
 
-    def minimiser(self, problem: LocalProblem, start: Vector, rule: StoppingRule) -> Minimum:
+    def minimiser(self, pull: Vector, penalty: float, start: Vector, work: Minimise, duality: float) -> Minimum:
         """Minimise mean_i max(0, 1 - s_i <x_i, theta>) + m/2 ||theta - v||^2 by dual coordinate ascent.
 
-        The l2 term, shift and penalty determine m and v. With alpha in [0, 1]^n and
-        theta = v + 1/(m n) sum_i alpha_i s_i x_i, the dual is mean_i alpha_i (1 - s_i <x_i, v>) - m/2 ||theta - v||^2,
-        and the primal minus the dual value is a bound on F(theta) - min F. It is also a bound on DualFL's gap (3.6) for
-        any nu <= m, because the conjugate in (3.6) can be bounded at alpha.
+        m = l2 + penalty and v = pull / m. With alpha in [0, 1]^n and theta = v + 1/(m n) sum_i alpha_i s_i x_i, the
+        dual is mean_i alpha_i (1 - s_i <x_i, v>) - m/2 ||theta - v||^2, and the primal minus the dual value bounds
+        F(theta) - min F. It also bounds DualFL's gap (3.6) for any nu <= m, because the conjugate in (3.6) can be
+        bounded at alpha.
 
         Parameters
         ----------
-        problem : LocalProblem
-            The problem, of which this is the loss.
+        pull, penalty
+            Of the problem F(theta) - <pull, theta> + penalty/2 ||theta||^2.
         start : ndarray of float64, shape (d,)
             Determines the initial alpha: 1 where the margin at `start` is below 1, otherwise 0.
-        rule : StoppingRule
+        work : Minimise
             The tolerance is compared with the largest violation of the dual's optimality conditions (``"gradient"``),
-            with the gap (``"gap"``), or with the relative change of the value (``"energy"``).
+            or with the gap (``"gap"``).
+        duality : float
+            Not used.
 
         Returns
         -------
@@ -96,16 +98,11 @@ class Hinge(Objective):
         Hsieh and others: A dual coordinate descent method for large-scale linear SVM (ICML 2008), with shrinking: most
         passes visit only the examples with alpha strictly between 0 and 1.
         """
-        modulus = self.l2 + problem.penalty
+        modulus = self.l2 + penalty
         if not modulus > 0.0:
-            what = f"l2={self.l2:g} and penalty={problem.penalty:g} leave no strong convexity"
+            what = f"l2={self.l2:g} and penalty={penalty:g} leave no strong convexity"
             raise ConfigurationError(f"{what}; give Hinge an l2 > 0")
-        anchor = np.zeros(problem.size)
-        if problem.shift is not None:
-            anchor += problem.shift
-        if problem.penalty != 0.0 and problem.center is not None:
-            anchor += problem.penalty * problem.center
-        anchor /= modulus
+        theta = anchor = pull / modulus
         features, signs, n = self.design.matrix, self.signs, self.num_examples
         scale = 1.0 / (modulus * n)
         squares = np.einsum("ij,ij->i", features, features, dtype=np.float64)
@@ -113,13 +110,12 @@ class Hinge(Objective):
         alpha = (signs * (features @ start) < 1.0).astype(np.float64)
         rng = np.random.default_rng(0)
         everyone = np.arange(n)
-        tolerance, theta = rule.work.tolerance, anchor
-        value = gap = violation = np.inf
+        gap = violation = np.inf
 
         def sweep(which: NDArray[np.int64]) -> float:
             return float(_epoch(features, signs, squares, rng.permutation(which), scale, alpha, theta))
 
-        for passes in range(rule.work.max_iterations + 1):
+        for passes in range(work.max_iterations + 1):
             if passes:
                 violation = sweep(everyone)
                 # Cheap passes over the interior alpha, until their violation is a tenth of the last full pass's.
@@ -129,17 +125,13 @@ class Hinge(Objective):
                         break
             # Recompute theta from alpha, which removes the rounding errors of many small updates.
             theta = anchor + scale * (features.T @ (alpha * signs))
-            problem.count(evaluations=1)
             losses = np.maximum(0.0, 1.0 - signs * (features @ theta))
-            apart = theta - anchor
             # Primal minus dual value, as a sum of non-negative terms, which avoids cancellation.
             gap = float((losses - alpha * (1.0 - signs * (features @ theta))).mean())
-            value = float(losses.mean()) + 0.5 * modulus * float(apart @ apart)
-            done = {"gap": gap <= tolerance, "gradient": violation <= tolerance, "energy": rule.settled(value)}
-            reached = done[rule.work.rule]
+            reached = (gap if work.rule == "gap" else violation) <= work.tolerance
             if reached:
                 break
-        return Minimum(theta, passes, problem.evaluations, 0, float(violation), max(gap, 0.0), reached)
+        return Minimum(theta, passes, passes + 1, 0, float(violation), max(gap, 0.0), reached)
 
 
 @njit(cache=True, fastmath={"reassoc", "contract"})

@@ -405,13 +405,14 @@ def pooled_logistic(
     num_examples: int = 0,
     l2: float = 1e-2,
     l2_as_psi: bool = False,
+    local_solver: Literal["", "aogm", "lbfgs"] = "",
 ) -> Task:
     """Return the fourth paper's problem, with its l2 term as part of the losses or as psi."""
     data = _images(variant, seed, source, path, num_clients, num_examples)
     if variant == "digits":
         # The remaining rows are split evenly.
         data = datasets.digits(num_clients, 0.3, 0.75, seed)
-    return tasks.PooledMinimum(data, l2, l2_as_psi)
+    return tasks.PooledMinimum(data, l2, l2_as_psi, local_solver)
 
 
 def support_vectors(

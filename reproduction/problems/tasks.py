@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -33,6 +33,7 @@ from reproduction.data.saddle import SyntheticSaddle
 from reproduction.data.saddle_objectives import QuadraticSaddle, UniversalAdversarialLogistic, pooled_bilinear
 from reproduction.data.samples import together
 from reproduction.problems.hinge import Hinge
+from reproduction.problems.local_solvers import LOCAL_SOLVERS
 
 
 class Task(ABC):
@@ -371,19 +372,25 @@ class PooledMinimum(Task):
         mu: the modulus of strong convexity of every client's loss.
     l2_as_psi : bool, default False
         Whether the l2 term is psi instead of part of the clients' losses.
+    local_solver : str, optional
+        One of the :data:`~reproduction.problems.local_solvers.LOCAL_SOLVERS`; by default the library's.
     """
 
     costs: ClassVar[bool] = True
 
-    def __init__(self, dataset: FederatedDataset, l2: float, l2_as_psi: bool = False) -> None:
+    def __init__(self, dataset: FederatedDataset, l2: float, l2_as_psi: bool = False, local_solver: str = "") -> None:
         super().__init__(dataset, L2Squared(l2) if l2_as_psi else Zero())
-        self.l2, self.l2_as_psi = l2, l2_as_psi
+        self.l2, self.l2_as_psi, self.local_solver = l2, l2_as_psi, local_solver
 
     @cached_property
     def clients(self) -> list[Objective]:
         """The losses of all clients."""
         l2 = 0.0 if self.l2_as_psi else self.l2
-        return [self._objective(self.dataset.client(index), l2) for index in range(self.dataset.num_clients)]
+        losses = [self._objective(self.dataset.client(index), l2) for index in range(self.dataset.num_clients)]
+        if self.local_solver:
+            for loss in losses:
+                loss.minimiser = partial(LOCAL_SOLVERS[self.local_solver], loss)
+        return losses
 
     def _objective(self, examples: Samples, l2: float) -> Objective:
         with_ones = Samples(_with_ones(examples.features), examples.targets)
@@ -403,7 +410,7 @@ class PooledMinimum(Task):
         return solution, self._value_and_norm(solution)[0]
 
     def _reference(self, objective: Objective) -> Vector:
-        found = minimise(objective, Minimise("newton-cg", tolerance=1e-12))
+        found = minimise(objective, Minimise(tolerance=1e-12))
         if not found.gradient_norm <= 1e-12:
             raise FlwrFcoError(
                 f"the reference solution has a gradient of norm {found.gradient_norm:.2e}; expected at most 1e-12. "
@@ -502,7 +509,7 @@ class NonsmoothMinimum(PooledMinimum):
         return self.objective(w), None
 
     def _reference(self, objective: Objective) -> Vector:
-        found = minimise(objective, Minimise("auto", 1e-12, "gap", 1_000_000))
+        found = minimise(objective, Minimise(1e-12, "gap", 1_000_000))
         if not found.gap <= 1e-12:
             raise FlwrFcoError(f"the reference solution is certified to {found.gap:.2e} only; expected 1e-12")
         return found.point

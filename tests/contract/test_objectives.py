@@ -275,6 +275,10 @@ class _Line:
     def gradient(self, step, out=None):
         return self.inner.gradient(step + self.wrong.get("step", 0.0), out)
 
+    def curvature(self, step):
+        product = self.inner.curvature(step)
+        return lambda v: self.wrong.get("curved", 1.0) * product(v)
+
     def turn(self, step, direction):
         return _Line(self.inner.turn(step + self.wrong.get("start", 0.0), direction), **self.wrong)
 
@@ -322,6 +326,7 @@ def _value_and_gradient(value=1.0, gradient=1.0, batch_value=1.0, batch_gradient
         ("along", _along(slope=1.001), "not the slope there"),
         ("along", _along(step=1e-3), r"along.*gradient\(.*\) is off"),
         ("along", _along(start=1e-3), "along"),
+        ("along", _along(curved=1.001), r"along.*curvature\(.*\) is off"),
         ("metrics", lambda self, w: {"loss": np.float64(self.inner.value(w))}, "Python numbers"),
         ("metrics", lambda self, w: {"mse": 0.0}, "among them 'loss'"),
         ("metrics", lambda self, w: {"loss": 2.0 * self.inner.value(w)}, "differs from value"),

@@ -39,9 +39,9 @@ def test_another_gradient_is_another_loss_without_the_parents_shortcuts():
     value, gradient = objective.value_and_gradient(np.ones(5))
     assert value == objective.value(np.ones(5)) > LeastSquares(DATA, TARGETS).value(np.ones(5)) + 1.0
     assert np.array_equal(gradient, objective.gradient(np.ones(5)))
-    for ask in (lambda: objective.along(np.ones(5), np.ones(5)), lambda: objective.hessian_product(*np.ones((2, 5)))):
-        with pytest.raises(ConfigurationError, match="Shifted does not know"):
-            ask()
+    assert not objective.quadratic
+    with pytest.raises(ConfigurationError, match="Shifted does not know"):
+        objective.hessian_product(*np.ones((2, 5)))
 
 
 @pytest.mark.parametrize("depth", [1, 2])
@@ -137,7 +137,7 @@ def test_a_bare_objective_says_what_it_does_not_know():
         objective.lipschitz,
         objective.strong_convexity,
         lambda: objective.hessian_product(w, w),
-        lambda: objective.along(w, w),
+        lambda: objective.along(w, w).curvature(1.0)(w),
         lambda: objective.value_and_gradient(w, np.array([0])),
     ):
         with pytest.raises(ConfigurationError, match="_Bare does not know its"):

@@ -70,7 +70,7 @@ class ExactProximalPoint(Algorithm):
         return {"seen": memory["seen"] + sent["increment"], "moved": sent["increment"]}
 
     def setting(self, given, state):
-        return given._replace(work=Minimise("exact", tolerance=1e-12))
+        return given._replace(work=Minimise(tolerance=1e-12))
 
     def init(self, problem, primal):
         return AverageState(primal)

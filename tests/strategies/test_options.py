@@ -256,7 +256,6 @@ def test_a_function_of_the_round_may_count_by_itself(make, name):
         (lambda: FirstOrder(epochs=0), "epochs=0; expected a whole number >= 1"),
         (lambda: Minimise(max_iterations=None), "max_iterations=None is a NoneType; expected a whole number"),
         (lambda: Minimise(tolerance=10**400), "expected a finite number > 0"),
-        (lambda: Minimise(engine=np.ones(2)), "engine=.*; expected one of"),
         (lambda: Minimise(rule=np.ones(2)), "rule=.*; expected"),
         (lambda: Ledger(10**400), "expected a whole number from 0 to"),
         (lambda: Ledger(max_bytes=-1), "max_bytes=-1"),

@@ -25,13 +25,8 @@ class Distance(Objective):
     def strong_convexity(self):
         return self.l2
 
-    def minimiser(self, problem, start, rule):
-        modulus = self.l2 + problem.penalty
-        target = np.zeros(problem.size) if problem.shift is None else problem.shift / modulus
-        if problem.center is not None:
-            target = target + problem.penalty / modulus * problem.center
-        apart = target - self.point
+    def minimiser(self, pull, penalty, start, work, duality):
+        modulus = self.l2 + penalty
+        apart = pull / modulus - self.point
         shrunk = max(0.0, 1.0 - 1.0 / (modulus * np.linalg.norm(apart)))
-        problem.count(evaluations=1)
-        point = self.point + shrunk * apart
-        return Minimum(point, 1, problem.evaluations, 0, 0.0, rule.work.tolerance, True)
+        return Minimum(self.point + shrunk * apart, 1, 1, 0, 0.0, work.tolerance, True)

@@ -18,7 +18,7 @@ from flwr_fco.work import Minimise
 
 dual_fl, fed_dr = map(find_solver, ("dual_fl", "fed_dr"))
 MU, TOP, D = 0.5, 8.0, 6
-EXACT = Minimise("exact", tolerance=1e-13)
+EXACT = Minimise(tolerance=1e-13)
 UNEQUAL = np.array([0.1, 0.35, 0.2, 0.05, 0.3])
 #: For any method that minimises.
 NUMBERS = {
@@ -113,7 +113,7 @@ def begins_where_it_ended(solver, monkeypatch, minimisations=2):
 
 def remembers(solver, expected):
     """A memory is a function of the messages, so that a ledger can keep it: ``expected(before, point, vectors)``."""
-    clients = Clients(solver, quadratics(count=1), work=Minimise("aogm", tolerance=1e-3))
+    clients = Clients(solver, quadratics(count=1), work=Minimise(tolerance=1e-3))
     clients.plan = replace(clients.plan, wire_dtype="float32")
     primal = np.linspace(-1, 1, D)
     clients.ask({"primal": primal}, **NUMBERS)

@@ -24,6 +24,9 @@ class Quadratic(Objective):
     def hessian_product(self, w, v):
         return self.matrix @ v
 
+    def hessian_block(self, w, indices):
+        return self.matrix[np.ix_(indices, indices)][np.triu_indices(indices.size)]
+
     def strong_convexity(self):
         return float(np.linalg.eigvalsh(self.matrix)[0])
 
@@ -31,8 +34,11 @@ class Quadratic(Objective):
         return float(np.linalg.eigvalsh(self.matrix)[-1])
 
 
-def quadratics(count=5, d=6, mu=0.5, top=8.0, seed=0):
-    """Clients whose Hessians have eigenvalues from mu to top exactly, and minimisers far apart."""
+def quadratics(count=5, d=6, mu=0.5, top=8.0, seed=0, exact=True):
+    """Clients whose Hessians have eigenvalues from mu to top exactly, and minimisers far apart.
+
+    Where not `exact`, local minimisations take Newton's method, which ends at the tolerance.
+    """
     rng = np.random.default_rng(seed)
     result = []
     for _ in range(count):
@@ -40,6 +46,7 @@ def quadratics(count=5, d=6, mu=0.5, top=8.0, seed=0):
         spectrum = np.concatenate([[mu, top], rng.uniform(mu, top, d - 2)])
         matrix = basis @ np.diag(spectrum) @ basis.T
         result.append(Quadratic((matrix + matrix.T) / 2, 3.0 * rng.standard_normal(d)))
+        result[-1].quadratic = exact
     return result
 
 

@@ -5,8 +5,7 @@ from flwr.app import Array, ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 
 from exact_logistic.task import L2, initial_model, load_pooled
-from flwr_fco.engines import Minimise
-from flwr_fco.engines.minimisers import minimise
+from flwr_fco.engines import Minimise, minimise
 from flwr_fco.strategies import DualFL
 
 app = ServerApp()

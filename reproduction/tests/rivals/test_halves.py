@@ -355,7 +355,7 @@ def test_scaffnew_takes_the_steps_of_its_box_with_the_same_coin():
 @pytest.mark.parametrize("solver", [scaffnew, fed_dyn])
 def test_where_a_client_has_ended_is_what_it_has_sent(solver):
     """The server's ledger knows the rounded increment alone."""
-    clients = Clients(solver, quadratics(count=1), work=Minimise("aogm", tolerance=1e-3))
+    clients = Clients(solver, quadratics(count=1), work=Minimise(tolerance=1e-3))
     clients.plan = replace(clients.plan, wire_dtype="float32")
     primal = np.linspace(-1, 1, D)
     work = FirstOrder(steps=3, batch_size=None) if solver is scaffnew else None

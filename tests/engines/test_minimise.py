@@ -1,0 +1,209 @@
+"""Local minimisation: certified minimisers, honest results, and the counts that are reported."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kinks import Distance
+from local_minima import problems
+from quadratics import Quadratic, quadratics
+from together import together
+
+from flwr_fco.engines import minimise, stopping_norm
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic
+from flwr_fco.work import Minimise
+
+N, D = 60, 7
+STORED = np.load(Path(__file__).parents[1] / "stored_runs" / "local_minima.npz")
+PROBLEMS = {name: (loss, terms) for name, loss, terms in problems()}
+
+
+class Gradients(Quadratic):
+    """A quadratic of which only values and gradients are known."""
+
+    quadratic = False
+    hessian_product = Quadratic.__mro__[1].hessian_product
+
+
+def loss_of(kind):
+    rng = np.random.default_rng(0)
+    features = rng.standard_normal((N, D)) * np.geomspace(0.1, 10, D)
+    if kind == "softmax":
+        return MultinomialLogistic(features, rng.integers(0, 4, N), num_classes=4, intercept=False, l2=1e-2)
+    if kind == "logistic":
+        return Logistic(features, rng.integers(0, 2, N), l2=1e-2, intercept=False)
+    if kind == "least squares":
+        return LeastSquares(features, rng.standard_normal(N), scale=0.5, l2=1e-2)
+    (found,) = quadratics(count=1, d=D)
+    if kind == "gradients":
+        return Gradients(found.matrix, found.vector)
+    found.quadratic = kind == "quadratic"
+    return found
+
+
+#: Solved exactly, by Newton's method with and without a line of its own, and by L-BFGS-B.
+KINDS = ("softmax", "logistic", "least squares", "quadratic", "own Hessian", "gradients")
+
+
+def gradient_of(loss, w, shift=0.0, center=0.0, penalty=0.0):
+    return loss.gradient(w) - shift + penalty * (w - center)
+
+
+@together("name", PROBLEMS)
+def test_the_minimiser_is_the_stored_one(name):
+    loss, terms = PROBLEMS[name]
+    found = minimise(loss, Minimise(tolerance=1e-11), **terms)
+    assert found.reached
+    np.testing.assert_allclose(found.point, STORED[name], rtol=0, atol=1e-10)
+    assert np.linalg.norm(gradient_of(loss, found.point, **terms)) <= 1.1e-11
+
+
+@together("kind", KINDS)
+def test_the_result_tells_the_gradient_a_gap_and_what_they_took(kind):
+    loss, rng = loss_of(kind), np.random.default_rng(1)
+    shift, center = rng.standard_normal((2, loss.layout.size))
+    tolerance = 1e-6 if kind == "gradients" else 1e-11
+    found = minimise(loss, Minimise(tolerance=tolerance), shift=0.1 * shift, center=center, penalty=0.5)
+    norm = np.linalg.norm(gradient_of(loss, found.point, 0.1 * shift, center, 0.5))
+    assert found.reached
+    assert found.gradient_norm == pytest.approx(norm, rel=0.1, abs=1e-14)
+    assert found.gradient_norm <= tolerance
+    assert found.gap == pytest.approx(found.gradient_norm**2 / (2 * (loss.strong_convexity() + 0.5)))
+    assert found.gradient_evaluations >= max(found.iterations, 1)
+    assert (found.hessian_products > 0) == (kind in ("softmax", "logistic", "own Hessian"))
+    assert found.metrics["capped"] == 0.0
+
+
+@pytest.mark.parametrize("kind", ["softmax", "quadratic"])
+def test_the_gap_bounds_the_suboptimality_and_the_gap_rule_stops_at_it(kind):
+    loss = loss_of(kind)
+    best = loss.value(minimise(loss, Minimise(tolerance=1e-13)).point)
+    for tolerance in (1e-2, 1e-5):
+        found = minimise(loss, Minimise(tolerance=tolerance, rule="gap"))
+        assert found.reached
+        assert -1e-15 <= loss.value(found.point) - best <= found.gap <= tolerance
+
+
+def test_the_gap_rule_uses_what_strong_convexity_is_left_beyond_the_duality():
+    loss = loss_of("softmax")
+    assert stopping_norm(loss, Minimise(1e-4, "gap"), 0.0, 0.9e-2) == pytest.approx(np.sqrt(2 * 0.1e-2 * 1e-4))
+    with pytest.raises(ConfigurationError, match=r"strong convexity above 0\.02"):
+        minimise(loss, Minimise(rule="gap"), duality=0.02)
+    unknown = MultinomialLogistic(loss.features, loss.labels, num_classes=4)
+    with pytest.raises(ConfigurationError, match="only 0 is known"):
+        minimise(unknown, Minimise(rule="gap"))
+    assert minimise(unknown, Minimise(tolerance=1e-8)).gap == np.inf
+
+
+@pytest.mark.parametrize("kind", ["softmax", "gradients"])
+def test_a_cap_is_never_silent(kind):
+    found = minimise(
+        loss_of(kind), Minimise(tolerance=1e-13, max_iterations=2), start=np.ones(loss_of(kind).layout.size)
+    )
+    assert (found.reached, found.metrics["capped"], found.iterations) == (False, 1.0, 2)
+    assert found.gradient_norm > 1e-13
+
+
+@pytest.mark.parametrize("kind", ["softmax", "quadratic", "own Hessian", "gradients"])
+def test_a_start_at_the_minimum_stays_there(kind):
+    loss = loss_of(kind)
+    tolerance = 1e-6 if kind == "gradients" else 1e-11
+    best = minimise(loss, Minimise(tolerance=tolerance)).point
+    found = minimise(loss, Minimise(tolerance=1.1 * tolerance), start=best)
+    assert (found.iterations, found.gradient_evaluations) == (0, 1)
+    np.testing.assert_array_equal(found.point, best)
+
+
+def test_newton_steps_become_as_good_as_exact_ones():
+    """Their equations are solved better and better, so that few more are needed than with a factorised Hessian."""
+    loss = loss_of("logistic")
+    w, exact, everything = np.zeros(D), 0, np.triu_indices(D)
+    while np.linalg.norm(gradient := loss.gradient(w)) > 1e-12:
+        hessian = np.zeros((D, D))
+        hessian[everything] = loss.hessian_block(w, np.arange(D))
+        w, exact = w - np.linalg.solve(hessian + np.triu(hessian, 1).T, gradient), exact + 1
+    found = minimise(loss, Minimise(tolerance=1e-12))
+    assert found.reached
+    assert found.iterations <= exact + 3
+
+
+class Cone(Quadratic):
+    """A quadratic around its minimiser that goes on as a cone: without curvature where a step begins far away."""
+
+    quadratic = False
+
+    def _distance(self, w):
+        return np.linalg.norm(w - self.vector)
+
+    def value(self, w):
+        return float(0.5 * self._distance(w) ** 2 if self._distance(w) < 1.0 else self._distance(w) - 0.5)
+
+    def gradient(self, w, batch=None, out=None):
+        return np.divide(w - self.vector, max(1.0, self._distance(w)), out=out)
+
+    def hessian_product(self, w, v):
+        unit = (w - self.vector) / self._distance(w)
+        return v.copy() if self._distance(w) < 1.0 else (v - (unit @ v) * unit) / self._distance(w)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.floats(-50, 50), min_size=3, max_size=3))
+def test_newton_goes_on_along_a_direction_without_curvature(minimiser):
+    """Seen from far away the gradient is such a direction, to the last bit where it is an axis."""
+    found = minimise(Cone(np.eye(3), np.array(minimiser)), Minimise(tolerance=1e-12), start=np.zeros(3))
+    assert found.reached
+    np.testing.assert_allclose(found.point, minimiser, atol=1e-11)
+
+
+def test_where_scipy_stops_the_best_point_it_saw_is_the_answer():
+    seen = []
+
+    class Watched(Gradients):
+        def gradient(self, w, batch=None, out=None):
+            result = super().gradient(w, batch, out)
+            seen.append(float(np.linalg.norm(result)))
+            return result
+
+    rng, worse_at_last = np.random.default_rng(0), 0
+    plain = quadratics(count=1, d=30, top=1e4)[0]
+    for cap in range(1, 12):
+        seen.clear()
+        found = minimise(Watched(plain.matrix, plain.vector), Minimise(max_iterations=cap), start=rng.normal(size=30))
+        assert found.gradient_norm == min(seen)
+        worse_at_last += seen[-1] > min(seen)
+    assert worse_at_last > 0
+
+
+def test_the_eigenvectors_serve_every_penalty():
+    loss = loss_of("least squares")
+    for penalty in (0.0, 0.5, 2.0, -0.5 * loss.strong_convexity()):
+        found = minimise(loss, Minimise(tolerance=1e-10), penalty=penalty)
+        assert found.reached
+        assert np.linalg.norm(gradient_of(loss, found.point, penalty=penalty)) <= 1e-10
+
+
+@pytest.mark.parametrize("d", [40, 1024])
+def test_a_quadratic_that_falls_without_end_is_named(d):
+    """DualFL's controls leave the span of a client's rows, where least squares without an l2 term has no curvature."""
+    rng = np.random.default_rng(0)
+    loss = LeastSquares(rng.standard_normal((d // 8, d)), rng.standard_normal(d // 8))
+    with pytest.raises(ConfigurationError, match=r"no unique minimiser: it falls .*alpha > 0"):
+        minimise(loss, shift=rng.standard_normal(d + 1))
+    # Without that slope, it has minimisers, and finds one.
+    assert minimise(loss, Minimise(tolerance=1e-8)).reached
+    inside = loss.gradient(rng.standard_normal(d + 1), None)
+    assert minimise(loss, Minimise(tolerance=1e-8), shift=inside).reached
+
+
+def test_a_loss_that_is_not_smooth_brings_its_own_minimiser():
+    loss, center = Distance(np.zeros(2)), np.array([3.0, 4.0])
+    found = minimise(loss, Minimise(rule="gap"), center=center, penalty=0.5)
+    # Its proximal map: 2 off the length of 5.
+    np.testing.assert_allclose(found.point, 0.6 * center, rtol=1e-15)
+    assert (found.gradient_evaluations, found.gap, found.reached) == (1, 1e-10, True)
+    loss.minimiser = None
+    with pytest.raises(ConfigurationError, match=r"Distance is not smooth, .*minimiser\(pull, .*LocalSGD"):
+        minimise(loss)
