@@ -10,7 +10,6 @@ from typing import Any
 __all__ = [
     "ClientError",
     "ConfigurationError",
-    "DataNotFoundError",
     "DivergedError",
     "FlwrFcoError",
     "NoAnswerError",
@@ -65,10 +64,6 @@ def advice_on(text: str, *, foreign: bool) -> str:
     return f". {advice}" if advice else ""
 
 
-#: Begins the error of a client whose model has other arrays than the server's.
-OTHER_MODEL = "the server's model is"
-
-
 class FlwrFcoError(Exception):
     """Base class of all errors of this package."""
 
@@ -83,10 +78,6 @@ class PublicError(ConfigurationError):
 
 class UnknownOptionError(ConfigurationError, TypeError):
     """An option that a strategy does not have; also a :class:`TypeError`, like Python's own error."""
-
-
-class DataNotFoundError(FlwrFcoError, FileNotFoundError):
-    """Data files are not at the given location."""
 
 
 class NotInstalledError(ConfigurationError):

@@ -34,7 +34,7 @@ from flwr_fco.core.sparse import SparseVector
 from flwr_fco.core.validation import AT_LEAST_ONE, checked
 from flwr_fco.engines.run import ENGINES
 from flwr_fco.engines.run import answer as run_half
-from flwr_fco.errors import OTHER_MODEL, ConfigurationError, FlwrFcoError, ProtocolError, PublicError
+from flwr_fco.errors import ConfigurationError, FlwrFcoError, ProtocolError, PublicError
 from flwr_fco.messages.arrays import digest_of, model_vector, pack
 from flwr_fco.messages.protocol import (
     BINS,
@@ -705,5 +705,5 @@ def check_layout(client: Layout, server: Layout) -> None:
         )
     elif set(client.shapes) == set(server.shapes) and client.shapes != server.shapes:
         advice += "; where the classes of the clients' labels differ, give all of them the same num_classes="
-    what = f"{OTHER_MODEL} {server.shapes}, this client's objective has {client.shapes}"
+    what = f"the server's model is {server.shapes}, this client's objective has {client.shapes}"
     raise ConfigurationError(f"{what}. {advice}")

@@ -8,8 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from flwr_fco.errors import ConfigurationError, DataNotFoundError
+from flwr_fco.errors import ConfigurationError
 from reproduction.cli import shell
+from reproduction.data import DataNotFoundError
 from tools import terminal
 
 #: Title of the problems in the list.

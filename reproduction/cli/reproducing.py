@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from flwr_fco.errors import DataNotFoundError, NotInstalledError
+from flwr_fco.errors import NotInstalledError
 from reproduction.cli import shell
+from reproduction.data import DataNotFoundError
 from tools import terminal
 
 if TYPE_CHECKING:

@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.datasets import FederatedDataset, PartitionedClassification, Samples
-from flwr_fco.errors import ConfigurationError, DataNotFoundError, NotInstalledError
+from flwr_fco.errors import ConfigurationError, NotInstalledError
 from flwr_fco.objectives import Logistic
+from reproduction.data import DataNotFoundError
 from reproduction.data.samples import stream
 
 _FACE, _HOUSE = "face", "house"

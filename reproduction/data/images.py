@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flwr_fco.datasets import PartitionedClassification, Samples, dirichlet_partition, iid_partition
-from flwr_fco.errors import ConfigurationError, DataNotFoundError, NotInstalledError
+from flwr_fco.errors import ConfigurationError, NotInstalledError
 from flwr_fco.models import read_npz
+from reproduction.data import DataNotFoundError
 from reproduction.data.samples import stream, together
 
 _PARTS = {"train": "train", "test": "t10k"}

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from flwr_fco.datasets import PartitionedClassification, Samples, iid_partition
-from flwr_fco.errors import DataNotFoundError
 from flwr_fco.objectives import Logistic
+from reproduction.data import DataNotFoundError
 from reproduction.data.samples import stream
 
 

@@ -12,10 +12,10 @@ from typing import Any, Literal
 import numpy as np
 
 from flwr_fco import datasets, regularizers
-from flwr_fco.errors import ConfigurationError, DataNotFoundError
+from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers import L1, L1Ball, L2Ball, Nuclear, PerParameter, Regularizer, Simplex, Zero
+from reproduction.data import DataNotFoundError, regressions, saddle
 from reproduction.data import images as real_images
-from reproduction.data import regressions, saddle
 from reproduction.data.documents import ZipfDocuments
 from reproduction.data.fmri import SyntheticBrain, load_haxby
 from reproduction.data.graph import SparseGraphProblem

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flwr_fco.errors import ConfigurationError, DataNotFoundError, NotInstalledError
+from flwr_fco.errors import ConfigurationError, NotInstalledError
 from reproduction.claims.definition import (
     EXPERIMENTS,
     Claim,
@@ -19,6 +19,7 @@ from reproduction.claims.definition import (
 from reproduction.claims.figures import _coloured, _curves
 from reproduction.claims.reproduction import judge, reproduce, value_table, verdict_table
 from reproduction.claims.rules import Outcome
+from reproduction.data import DataNotFoundError
 from reproduction.runs.run import run
 
 SMALL = """

@@ -5,8 +5,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from flwr_fco.errors import ConfigurationError, DataNotFoundError, NotInstalledError
+from flwr_fco.errors import ConfigurationError, NotInstalledError
 from flwr_fco.regularizers import L1
+from reproduction.data import DataNotFoundError
 from reproduction.data.fmri import BrainScans, SyntheticBrain, load_haxby, normalize_sessions
 from reproduction.pooled import centralized_solution
 from reproduction.tests import stand_ins

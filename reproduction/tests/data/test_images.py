@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import sklearn.datasets
 
-from flwr_fco.errors import ConfigurationError, DataNotFoundError, NotInstalledError
+from flwr_fco.errors import ConfigurationError, NotInstalledError
+from reproduction.data import DataNotFoundError
 from reproduction.data.images import cifar10, femnist, label_partition, mnist, read_idx
 from reproduction.tests import stand_ins
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from flwr_fco.errors import DataNotFoundError
+from reproduction.data import DataNotFoundError
 from reproduction.data.newsgroups import newsgroups
 from reproduction.problems.named import load_task
 

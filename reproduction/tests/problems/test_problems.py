@@ -5,8 +5,9 @@ import pytest
 from sklearn.linear_model import Lasso
 
 from flwr_fco.datasets import Samples, digits
-from flwr_fco.errors import ConfigurationError, DataNotFoundError
+from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers import L1Ball, L2Ball
+from reproduction.data import DataNotFoundError
 from reproduction.data import images as images_module
 from reproduction.data.fmri import load_haxby
 from reproduction.data.images import PartitionedImages

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from flwr_fco.errors import DataNotFoundError
+from reproduction.data import DataNotFoundError
 from reproduction.runs.flower import _with_absolute_path
 from reproduction.runs.settings import RunSettings
 

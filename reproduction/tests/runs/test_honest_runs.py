@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from flwr_fco.errors import DataNotFoundError, NotInstalledError
+from flwr_fco.errors import NotInstalledError
 from reproduction.claims.definition import EXPERIMENTS, load_definition
+from reproduction.data import DataNotFoundError
 from reproduction.problems.baselines import BASELINES
 from reproduction.runs.run import run
 
