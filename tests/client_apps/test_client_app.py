@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from flwr.app import Array
 from halves import find_solver
-from problems import FEATURES, clients, run, solved_by, start_arrays
+from problems import FEATURES, app_of, clients, flat, run, simulated, solved_by, start_arrays
+from together import together
 
 from flwr_fco.client_apps import client, client_app
 from flwr_fco.core.layout import Layout
@@ -17,61 +18,41 @@ from flwr_fco.messages.protocol import Downlink, Plan, Uplink
 from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1
-from flwr_fco.simulation import InProcessGrid, simulate
+from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import DualFL, Epochs, FedDualAvg, FedMidOSP, Steps
 from flwr_fco.work import FirstOrder
 
+OPTIONS = {"regularizer": L1(0.3), "client_lr": 0.02, "work": Epochs(1, batch_size=5)}
+
 
 def strategy(**options):
-    return FedDualAvg(
-        **{
-            "regularizer": L1(0.3),
-            "client_lr": 0.02,
-            "work": Epochs(1, batch_size=5),
-            "fraction_evaluate": 0.0,
-            **options,
-        }
-    )
-
-
-def go(app, rounds=3, chosen=None, nodes=4):
-    return simulate(
-        chosen or strategy(), app, num_nodes=nodes, num_rounds=rounds, initial_arrays=start_arrays(), progress=False
-    )
+    return FedDualAvg(**{**OPTIONS, "fraction_evaluate": 0.0, **options})
 
 
 def test_data_are_loaded_once_a_run_and_partition_and_then_forgotten():
-    loads = []
-    objectives = clients()
-    before = len(client._objectives)
+    loads, objectives, before = [], clients(), len(client._objectives)
 
     def load(context):
         loads.append(context.node_config["partition-id"])
         return objectives[loads[-1]]
 
     app = client_app(load)
-    go(app)
+    simulated(strategy(), app, 3)
     assert sorted(loads) == [0, 1, 2, 3]
     assert len(client._objectives) == before
-    go(app)
+    simulated(strategy(), app, 3)
     assert len(loads) == 8
 
 
 def test_two_apps_do_not_share_data():
-    one, two = clients(seed=0), clients(seed=1)
-
-    def app_of(objectives):
-        return client_app(lambda context: objectives[context.node_config["partition-id"]])
-
-    first, second = go(app_of(one)), go(app_of(two))
+    first, second = (simulated(strategy(), app_of(clients(seed=seed)), 3) for seed in (0, 1))
     assert first.arrays["coefficients"] != second.arrays["coefficients"]
 
 
-def test_copies_of_an_app_find_what_the_first_has_loaded():
+def test_copies_of_an_app_find_what_the_first_has_loaded(monkeypatch):
     """Flower's simulation may pickle the app with every message."""
-    loads = []
-    objectives = clients()
-    client._test_loads = loads
+    loads, objectives = [], clients()
+    monkeypatch.setattr(client, "_test_loads", loads, raising=False)
 
     def load(context):
         from flwr_fco.client_apps import client as module
@@ -79,18 +60,14 @@ def test_copies_of_an_app_find_what_the_first_has_loaded():
         module._test_loads.append(1)
         return objectives[0]
 
-    app = client_app(load)
+    app, chosen = client_app(load), strategy()
     grid = InProcessGrid(app, 2)
-    chosen = strategy()
-    try:
-        with grid.identity():
-            for _ in range(2):
-                grid.client_app = cloudpickle.loads(cloudpickle.dumps(app))
-                chosen.start(grid, start_arrays(), 1)
-        assert len(loads) == 2
-    finally:
-        client.forget_objectives(grid.run_id)
-        del client._test_loads
+    with grid.identity():
+        for _ in range(2):
+            grid.client_app = cloudpickle.loads(cloudpickle.dumps(app))
+            chosen.start(grid, start_arrays(), 1)
+    client.forget_objectives(grid.run_id)
+    assert len(loads) == 2
 
 
 def test_evaluation_may_have_data_of_its_own():
@@ -99,40 +76,32 @@ def test_evaluation_may_have_data_of_its_own():
         lambda context: train[context.node_config["partition-id"]],
         load_evaluation_objective=lambda context: test[context.node_config["partition-id"]],
     )
-    result = go(app, chosen=strategy(fraction_evaluate=1.0))
-    w = np.concatenate([result.arrays[name].numpy() for name in ("coefficients", "intercept")])
-    expected = np.average([o.value(w) for o in test], weights=[o.num_examples for o in test])
+    result = simulated(strategy(fraction_evaluate=1.0), app, 3)
+    expected = np.average([o.value(flat(result.arrays)) for o in test], weights=[o.num_examples for o in test])
     assert result.evaluate_metrics_clientapp[3]["loss"] == pytest.approx(expected, rel=1e-14)
 
 
 def test_what_is_no_objective_is_refused():
     with pytest.raises(ClientError, match="load_objective returned 3"):
-        go(client_app(lambda context: 3))
-
-
-def test_what_cannot_load_an_objective_is_refused_at_once():
+        simulated(strategy(), client_app(lambda context: 3), 1)
     with pytest.raises(ConfigurationError, match="load_objective is a LeastSquares; expected a function"):
         client_app(clients()[0])
     with pytest.raises(ConfigurationError, match="load_evaluation_objective is a list; expected a function"):
         client_app(lambda context: clients()[0], load_evaluation_objective=clients())
 
 
-def plan(batch_size=None):
-    layout = clients()[0].layout
-    settings = {"client-prox": True, "trajectory": False}
-    work = FirstOrder(batch_size=batch_size)
-    return Plan("dual_averaging", layout, L1(0.3), Euclidean(), work=work, options=settings)
-
-
 def test_a_local_solver_is_a_pure_function():
-    objective = clients()[0]
-    dual = np.linspace(-1.0, 1.0, FEATURES + 1)
+    objective, dual = clients()[0], np.linspace(-1.0, 1.0, FEATURES + 1)
     dual.flags.writeable = False
-    downlink = Downlink(plan(), {"dual": dual}, client_lr=0.1, elapsed=0.5)
+    settings = {"options": {"client-prox": True, "trajectory": False}, "work": FirstOrder(batch_size=None)}
+    plan = Plan("dual_averaging", objective.layout, L1(0.3), Euclidean(), **settings)
+    downlink = Downlink(plan, {"dual": dual}, client_lr=0.1, elapsed=0.5)
     uplink, state = find_solver("dual_averaging")(downlink, objective, None, np.random.default_rng(0))
     primal = Euclidean().retrieve(dual.copy(), 0.5, L1(0.3).bind(objective.layout))
     np.testing.assert_allclose(uplink.vectors["increment"], -0.1 * objective.gradient(primal), rtol=1e-13)
     assert (uplink.elapsed, uplink.steps, state) == (0.1, 1, None)
+    with pytest.raises(ConfigurationError, match=r"'quantum_descent'; this client knows .*, dual_averaging, "):
+        find_solver("quantum_descent")
 
 
 class Counting(LeastSquares):
@@ -152,47 +121,35 @@ class Counting(LeastSquares):
         return {"count": self.count.copy()}
 
     def load_buffers(self, buffers):
-        if buffers.keys() != {"count"}:
-            raise ConfigurationError(f"got {sorted(buffers)}, expected count")
+        assert buffers.keys() == {"count"}
         self.count = buffers["count"].copy()
 
     def metrics(self, w):
         return super().metrics(w) | {"count": float(self.count)}
 
 
-@pytest.mark.parametrize("messages", [False, True])
-def test_buffers_travel_both_ways(messages):
+@together("mods", [(), (lambda message, context, call_next: call_next(message, context),)])
+def test_buffers_travel_both_ways(mods):
     """What the server has is loaded before the local solver and before metrics; what the client has is answered."""
-    objectives = [Counting(o.features, o.targets, m) for m, o in enumerate(clients(), start=1)]
+    app = app_of([Counting(o.features, o.targets, m) for m, o in enumerate(clients(), start=1)], mods)
     start = start_arrays()
     start["count"] = Array(np.array(4))
-    mods = [lambda message, context, call_next: call_next(message, context)] if messages else None
-    app = client_app(lambda context: objectives[context.node_config["partition-id"]], mods=mods)
-    chosen = strategy(fraction_evaluate=1.0, weighting="uniform")
-    result = simulate(chosen, app, num_nodes=4, num_rounds=2, initial_arrays=start, progress=False)
+    result = simulated(strategy(fraction_evaluate=1.0, weighting="uniform"), app, 2, initial_arrays=start)
     # Of 4 + (1, 2, 3, 4) the mean is 6.5; whole numbers go on, those of the model that is evaluated.
     counts = [result.evaluate_metrics_clientapp[number]["count"] for number in (1, 2)]
     assert counts[1] == result.arrays["count"].numpy()
     assert counts in ([6, 8], [6, 9], [7, 9], [7, 10])
 
 
-def test_an_algorithm_that_the_client_does_not_have_is_named():
-    with pytest.raises(ConfigurationError, match=r"'quantum_descent'; this client knows .*, dual_averaging, "):
-        find_solver("quantum_descent")
-
-
 def test_a_solver_of_ones_own():
     def one_step(downlink, objective, state, rng):
-        primal = downlink.vectors["primal"]
-        step = -downlink.client_lr * objective.gradient(primal)
+        step = -downlink.client_lr * objective.gradient(downlink.vectors["primal"])
         return Uplink({"increment": step}, downlink.client_lr, 1), state
 
     own = solved_by(FedMidOSP, "one step of a test", one_step)
     ours = run(own(regularizer=L1(0.3), client_lr=0.05), clients(), 5)
     theirs = run(FedMidOSP(regularizer=L1(0.3), client_lr=0.05, work=Steps(1, batch_size=None)), clients(), 5)
-    np.testing.assert_allclose(
-        ours.arrays["coefficients"].numpy(), theirs.arrays["coefficients"].numpy(), rtol=0, atol=1e-15
-    )
+    np.testing.assert_allclose(flat(ours.arrays), flat(theirs.arrays), rtol=0, atol=1e-15)
 
 
 @pytest.mark.parametrize(("name", "frozen"), [("flwr-clientapp", True), ("notebook", False)])
@@ -209,13 +166,9 @@ def test_only_a_process_of_one_message_ends_without_a_search_for_garbage(name, f
     assert path.read_text() == str(frozen)
 
 
-# --- how many losses are kept -------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", [FedDualAvg, DualFL])
 def test_a_run_whose_clients_are_forgotten_has_the_same_bits(kind):
-    loads, held = [], []
-    objectives = clients()
+    loads, held, objectives = [], [], clients()
 
     def load(context):
         held.append(len(client._objectives))
@@ -223,22 +176,21 @@ def test_a_run_whose_clients_are_forgotten_has_the_same_bits(kind):
         own = objectives[loads[-1]]
         return LeastSquares(own.features.copy(), own.targets.copy(), l2=0.1)
 
-    def run(**options):
+    def end(**limits):
         loads.clear()
-        options = {"client_app": client_app(load, **options), "initial_arrays": start_arrays(), "progress": False}
         strategy = DualFL(nu=0.1) if kind is DualFL else FedDualAvg(regularizer=L1(0.05), client_lr=0.01)
-        return simulate(strategy, num_nodes=4, num_rounds=3, **options).arrays["coefficients"].numpy()
+        return flat(simulated(strategy, client_app(load, **limits), 3).arrays)
 
-    whole = run()
+    whole = end()
     assert len(loads) == 4
     held.clear()
     before = len(client._objectives)
-    np.testing.assert_array_equal(run(max_objectives=1), whole)
+    np.testing.assert_array_equal(end(max_objectives=1), whole)
     assert len(loads) >= 12
     assert max(held) <= before + 1
 
 
-@pytest.mark.parametrize("value", [0, -1, 2.5, float("nan"), "2", True, [1]])
+@together("value", [0, -1, 2.5, float("nan"), "2", True, [1]])
 def test_a_number_of_objectives_is_positive(value):
     with pytest.raises(ConfigurationError, match="max_objectives="):
         client_app(lambda context: None, max_objectives=value)

@@ -52,13 +52,13 @@ def app_of(objectives, mods=(), **limits):
     return client_app(lambda context: objectives[int(context.node_config["partition-id"])], mods=list(mods), **limits)
 
 
-def foreign_app(trained, *, metrics=None, evaluated=None):
+def foreign_app(trained, *, metrics=None, evaluated=None, mods=()):
     """Return a ClientApp that knows nothing of this package, as those of FedAvg.
 
     ``trained(arrays, message, context)`` returns the new arrays; `metrics` and `evaluated` are what it reports beside
     ten examples, or functions of message and context.
     """
-    app = ClientApp()
+    app = ClientApp(mods=list(mods))
 
     def reported(given, message, context):
         return {"num-examples": 10, **(given(message, context) if callable(given) else given or {})}

@@ -156,6 +156,7 @@ def test_changes_of_buffers_are_bounded_and_counters_take_the_median():
     assert (mean, count, left_out) == (pytest.approx(0.3), 9, {7})
     mean, count, left_out = with_buffers([(0.1, 9), (0.1, 9), (0.1, 2**50), (0.1, 8), (0.1, 9)])
     assert (mean, count, left_out) == (pytest.approx(0.1), 9, {2})
+    assert with_buffers([(0.1, 9)] * 4 + [(np.nan, 9)])[2] == {4}
     # A mean may well be negative, also where it is so in one reply alone.
     assert with_buffers([(0.1 * m - 0.05, 9) for m in range(8)])[2] == set()
 
