@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
-from problems import app_of, clients, start_arrays
+from problems import app_of, clients, simulated, start_arrays
 
 from flwr_fco.client_apps import Disclosure, answers, client_app
 from flwr_fco.client_apps.disclosed import plain
@@ -15,7 +15,7 @@ from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ClientError
 from flwr_fco.messages.protocol import Question
 from flwr_fco.messages.records import NAMES_ONLY, PARTITION, PLAN, QUESTIONS, TABLE, addressed, encode_question
-from flwr_fco.simulation import InProcessGrid, simulate
+from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import FedDualAvg
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "disclosure.md"
@@ -27,20 +27,13 @@ def lines(caplog):
     return lambda: [r.getMessage() for r in caplog.records if r.name == "flwr.disclosure"]
 
 
-def train(app, num_rounds=2, **options):
-    return simulate(
-        FedDualAvg(client_lr=0.02, fraction_evaluate=0.0, min_train_nodes=1),
-        app,
-        num_nodes=4,
-        num_rounds=num_rounds,
-        initial_arrays=start_arrays(),
-        progress=False,
-        **options,
-    )
+def train(app, num_rounds=2):
+    return simulated(FedDualAvg(client_lr=0.02, fraction_evaluate=0.0, min_train_nodes=1), app, num_rounds)
 
 
-def grid_of(**options):
-    return InProcessGrid(app_of(clients(), **options), 4, raise_errors=False)
+def grid_of(sizes=(12, 25, 7, 16), disclosure=None, **options):
+    app = app_of(clients(sizes), disclosure=disclosure or Disclosure(), **options)
+    return InProcessGrid(app, len(sizes), raise_errors=False)
 
 
 def ask(grid, content, kind=QUESTIONS, stamp=1, node=2):
@@ -50,14 +43,16 @@ def ask(grid, content, kind=QUESTIONS, stamp=1, node=2):
 
 
 def question(kind="gradient", numbers=None):
-    layout = FedDualAvg(client_lr=0.1).prepare(start_arrays()).problem.layout
+    layout = clients()[0].layout
     return encode_question(Question(kind, layout, {"primal": np.zeros(7)}, numbers or {}))
 
 
-def test_without_a_disclosure_there_is_no_record_and_with_one_each_message_is_a_line(lines):
-    train(app_of(clients()))
+def test_with_a_disclosure_each_message_is_a_line_and_no_bit_changes(lines):
+    without = train(app_of(clients()))
     assert lines() == []
-    train(app_of(clients(), disclosure=Disclosure()))
+    with_it = train(app_of(clients(), disclosure=Disclosure()))
+    for name, array in without.arrays.items():
+        np.testing.assert_array_equal(with_it.arrays[name].numpy(), array.numpy())
     assert len(lines()) == 3 * 4
     assert re.search(r"asked for the names and scales of its columns; sent arrays: deviations\[6\]; num", lines()[3])
     assert re.fullmatch(
@@ -65,12 +60,6 @@ def test_without_a_disclosure_there_is_no_record_and_with_one_each_message_is_a_
         r"increment\[7\]; numbers: num-examples, local-steps, elapsed",
         lines()[-1],
     )
-
-
-def test_the_record_does_not_change_the_run():
-    with_it, without = (train(app_of(clients(), **more)) for more in ({"disclosure": Disclosure()}, {}))
-    for name, array in without.arrays.items():
-        np.testing.assert_array_equal(with_it.arrays[name].numpy(), array.numpy())
 
 
 def test_a_refusal_is_a_line_with_its_reason(lines):
@@ -86,16 +75,13 @@ def test_a_refusal_is_a_line_with_its_reason(lines):
 
 
 def test_an_error_of_the_owners_code_is_no_refusal(lines):
-    def load(context):
-        raise KeyError("path")
-
     with pytest.raises(ClientError):
-        train(client_app(load, disclosure=Disclosure()), num_rounds=1)
+        train(client_app(lambda context: {}["path"], disclosure=Disclosure()), num_rounds=1)
     assert lines()[-1].endswith("asked for training by 'dual_averaging'; failed: KeyError: 'path'")
 
 
 def test_each_kind_of_message_says_what_it_asked_and_names_what_left(lines):
-    grid = grid_of(disclosure=Disclosure())
+    grid = grid_of()
     asked = question("gradient", {"moments": 1.0})
     for kind, content in ((QUESTIONS, asked), *((kind, RecordDict()) for kind in (PARTITION, TABLE, NAMES_ONLY))):
         assert ask(grid, content, kind).has_content()
@@ -107,28 +93,24 @@ def test_each_kind_of_message_says_what_it_asked_and_names_what_left(lines):
         who + "the names and scales of its columns; sent arrays: deviations[6]; numbers: none",
         who + "the names of its columns and classes; sent arrays: none; numbers: none",
     ]
-    strategy = FedDualAvg(client_lr=0.1)
     with grid.identity(), quiet(50):
-        grid.send_and_receive(strategy.configure_evaluate(1, start_arrays(), ConfigRecord(), grid))
+        scores = FedDualAvg(client_lr=0.1).configure_evaluate(1, start_arrays(), ConfigRecord(), grid)
+        grid.send_and_receive(scores)
     assert "round 1: asked for an evaluation; sent arrays: none; numbers: num-examples, loss" in lines()[-1]
 
 
-@pytest.mark.parametrize(("rows", "what"), [(200, ""), (20, " of zeros")])
-def test_estimates_that_a_site_does_not_have_are_zeros_in_the_record(lines, rows, what):
-    app = app_of(clients((rows, 200)), disclosure=Disclosure())
-    ask(InProcessGrid(app, 2, raise_errors=False), question("estimates"))
-    assert f"sent arrays: estimate[7]{what}, error[7]{what}; numbers: " in lines()[-1]
+def adding(message, context, call_next):
+    """A mod of the owner's."""
+    answer = call_next(message, context)
+    answer.content["own"], answer.content["none"] = ArrayRecord({"own": Array(np.ones(2))}), ArrayRecord()
+    return answer
 
 
-def test_arrays_that_a_mod_adds_beside_zeros_are_not_zeros_in_the_record(lines):
-    def adding(message, context, call_next):
-        answer = call_next(message, context)
-        answer.content["own"], answer.content["none"] = ArrayRecord({"own": Array(np.ones(2))}), ArrayRecord()
-        return answer
-
-    app = app_of(clients((20, 200)), disclosure=Disclosure(), mods=[adding])
-    ask(InProcessGrid(app, 2, raise_errors=False), question("estimates"))
-    assert "sent arrays: estimate[7] of zeros, error[7] of zeros, own[2]; numbers: " in lines()[-1]
+@pytest.mark.parametrize(("rows", "mods", "zeros"), [(200, [], ""), (20, [], " of zeros"), (20, [adding], " of zeros")])
+def test_estimates_that_a_site_does_not_have_are_zeros_in_the_record(lines, rows, mods, zeros):
+    ask(grid_of((rows, 200), mods=mods), question("estimates"))
+    own = ", own[2]" if mods else ""
+    assert f"sent arrays: estimate[7]{zeros}, error[7]{zeros}{own}; numbers: " in lines()[-1]
 
 
 HOSTILE = (
@@ -142,8 +124,7 @@ HOSTILE = (
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 def test_a_server_cannot_forge_a_line_or_move_the_cursor(text, lines):
-    grid = grid_of(disclosure=Disclosure())
-    content = question()
+    grid, content = grid_of(), question()
     content["fco-question"]["kind"] = text.replace("\ud800", "")
     ask(grid, content)
     ask(grid, question(), stamp=text.replace("\ud800", ""))
@@ -155,36 +136,20 @@ def test_a_server_cannot_forge_a_line_or_move_the_cursor(text, lines):
     quoted = re.search(r"asked for an answer to the question '((?:[^'\\]|\\.)*)'; (refused|sent)", lines()[0])
     assert quoted
     assert len(quoted[1]) <= 60 * 10 + 3
+    assert plain(text, 60).isprintable()
 
 
 def test_a_text_is_escaped_so_that_it_can_be_told_apart():
-    assert plain("é a_b-1.5", 60) == "é a_b-1.5"
-    assert plain("\n", 9) == "\\n"
-    assert plain("\\n", 9) == "\\\\n"
-    for text in HOSTILE:
-        assert plain(text, 60).isprintable()
+    assert [plain(text, 60) for text in ("é a_b-1.5", "\n", "\\n")] == ["é a_b-1.5", "\\n", "\\\\n"]
 
 
 def test_a_message_that_is_no_message_of_ours_is_a_line_too(lines):
-    grid = grid_of(disclosure=Disclosure())
+    grid = grid_of()
     for content in (RecordDict(), RecordDict({PLAN: ArrayRecord()})):
-        assert ask(grid, content, "train").has_error()
-        assert ask(grid, content, QUESTIONS).has_error()
-        assert ask(grid, content, "evaluate").has_error()
+        assert all(ask(grid, content, kind).has_error() for kind in ("train", QUESTIONS, "evaluate"))
     assert len(lines()) == 6
     assert all("; refused: " in line for line in lines())
     assert lines()[0].split(": asked for ")[1].startswith("training; refused")
-
-
-def test_the_owners_mods_change_what_leaves_and_the_record_sees_it(lines):
-    def rename(message, context, call_next):
-        answer = call_next(message, context)
-        if message.metadata.message_type == "train":
-            answer.content["metrics"]["more"] = 1
-        return answer
-
-    train(client_app(lambda context: clients()[0], disclosure=Disclosure(), mods=[rename]), num_rounds=1)
-    assert lines()[-1].endswith("elapsed, more")
 
 
 def test_the_record_goes_to_a_file_of_the_owner(tmp_path):
@@ -198,27 +163,15 @@ def test_the_record_goes_to_a_file_of_the_owner(tmp_path):
     assert len((tmp_path / "disclosed.log").read_text(encoding="utf-8").splitlines()) == 2 * 4
 
 
-# --- the table of the page --------------------------------------------------------------------------------------------
-
-
-def table():
-    section = PAGE.read_text(encoding="utf-8").split("## What a site is asked")[1].split("\n## ")[0]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if "| `" in line]
-
-
-def test_every_question_has_a_row_that_says_what_it_reveals_and_what_holds_it_back():
+def test_the_table_of_the_page_has_every_question_and_what_holds_it_back():
     """What a ClientApp answers, and each kind of question: one that is new fails here until it has a row."""
+    section = PAGE.read_text(encoding="utf-8").split("## What a site is asked")[1].split("\n## ")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if "| `" in line]
+    told = {re.match(r"`(\w+)`", row[0])[1]: row[3] for row in rows}
+    assert all(len(row) == 4 and all(row) for row in rows)
     handlers = {name.removesuffix(".default").removeprefix("query.") for name in client_app(clients)._registered_funcs}
-    assert "question" in handlers
-    rows = {re.match(r"`(\w+)`", row[0])[1] for row in table()}
-    assert rows == handlers - {"question"} | set(answers._ANSWERS)
-    assert all(len(row) == 4 and all(row) for row in table())
-
-
-def test_what_the_page_says_holds_back_a_question_does():
-    limits = Disclosure(min_rows=10)
-    told = {re.match(r"`(\w+)`", row[0])[1]: row[3] for row in table()}
-    grid = grid_of(disclosure=limits)
+    assert told.keys() == handlers - {"question"} | set(answers._ANSWERS)
+    grid = grid_of(disclosure=Disclosure(min_rows=10))
     for kind in answers._ANSWERS:
         refused = ask(grid, question(kind, {"batch-size": 0.0, "stage": 0.0}), node=4)
         assert ("`min_*`" in told[kind]) == ("min_rows=10" in refused.error.reason), kind
