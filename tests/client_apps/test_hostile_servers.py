@@ -94,7 +94,7 @@ def work(**values):
 
 
 def minimise(**values):
-    known = {"kind": "minimise", "engine": "auto", "tolerance": 1e-8, "rule": "gradient", "max-iterations": 10}
+    known = {"kind": "minimise", "tolerance": 1e-8, "rule": "gradient", "max-iterations": 10}
     return fco("work", json.dumps({**known, **values}))
 
 
