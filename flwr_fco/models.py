@@ -31,23 +31,8 @@ from flwr_fco.core.files import (
 from flwr_fco.core.logs import printable
 from flwr_fco.errors import ConfigurationError
 
-__all__ = [
-    "append_text",
-    "json_object",
-    "load_npz",
-    "open_log",
-    "parse_json",
-    "printable",
-    "read_json",
-    "read_npy",
-    "read_npz",
-    "read_text",
-    "save_npz",
-    "to_sparse",
-    "write_file",
-    "write_npy",
-    "write_npz",
-]
+__all__ = ["append_text", "json_object", "load_npz", "open_log", "parse_json", "printable", "read_json", "read_npy"]
+__all__ += ["read_npz", "read_text", "save_npz", "to_sparse", "write_file", "write_npy", "write_npz"]
 
 Model = FlowerResult | ArrayRecord | Mapping[str, ArrayLike]
 

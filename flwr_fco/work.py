@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal
 
-from flwr_fco.core.validation import AT_LEAST_ONE, POSITIVE, checked
+from flwr_fco.core.validation import AT_LEAST_ONE, POSITIVE, check_fields, checked
 from flwr_fco.errors import ConfigurationError, SpecError
 
 __all__ = ["Epochs", "Evaluation", "FirstOrder", "Minimise", "Steps", "Work", "work_from_header"]
 
 
+class _Kept:
+    """Work that is checked, and kept in a message's JSON."""
+
+    kind: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        # NumPy integers cannot be written to the plan's JSON.
+        check_fields(self)
+
+    def to_header(self) -> dict[str, Any]:
+        """Return the work as JSON; :func:`work_from_header` reads it."""
+        values: Any = self
+        own = {option.name.replace("_", "-"): getattr(self, option.name) for option in fields(values)}
+        return {"kind": self.kind, **own}
+
+
 @dataclass(frozen=True, repr=False)
-class FirstOrder:
+class FirstOrder(_Kept):
     """Steps along stochastic gradients; :func:`Epochs` and :func:`Steps` are the short ways to write one.
 
     Parameters
@@ -38,9 +54,11 @@ class FirstOrder:
     '5 step(s) in full batches'
     """
 
-    steps: int | None = None
-    epochs: int | None = None
-    batch_size: int | None = 32
+    kind: ClassVar[str] = "first-order"
+
+    steps: int | None = field(default=None, metadata=AT_LEAST_ONE)
+    epochs: int | None = field(default=None, metadata=AT_LEAST_ONE)
+    batch_size: int | None = field(default=32, metadata=AT_LEAST_ONE)
 
     def __post_init__(self) -> None:
         if self.steps is None and self.epochs is None:
@@ -50,9 +68,7 @@ class FirstOrder:
                 f"epochs={self.epochs!r} and steps={self.steps!r}; give one of them: passes over the data, or a number "
                 "of minibatches"
             )
-        for field in ("steps", "epochs", "batch_size"):
-            # NumPy integers cannot be written to the plan's JSON.
-            object.__setattr__(self, field, checked(field, getattr(self, field), int | None, AT_LEAST_ONE))
+        super().__post_init__()
 
     def __repr__(self) -> str:
         count = f"Epochs({self.epochs}" if self.steps is None else f"Steps({self.steps}"
@@ -77,10 +93,6 @@ class FirstOrder:
         per_epoch = 1 if self.batch_size is None else -(-num_examples // self.batch_size)
         assert self.epochs is not None
         return -(-self.epochs * per_epoch // per_step) * per_step
-
-    def to_header(self) -> dict[str, Any]:
-        """Return the work as JSON; :func:`work_from_header` reads it."""
-        return {"kind": "first-order", "steps": self.steps, "epochs": self.epochs, "batch-size": self.batch_size}
 
 
 def Epochs(count: int = 1, batch_size: int | None = 32) -> FirstOrder:
@@ -120,7 +132,7 @@ def Steps(count: int, batch_size: int | None = 32) -> FirstOrder:
 
 
 @dataclass(frozen=True)
-class Minimise:
+class Minimise(_Kept):
     """One minimisation of the client's loss with linear and quadratic terms, to a tolerance.
 
     Parameters
@@ -144,30 +156,18 @@ class Minimise:
     'minimise until the gradient is below 1e-12'
     """
 
-    tolerance: float = 1e-10
-    rule: str = "gradient"
-    max_iterations: int = 10_000
+    kind: ClassVar[str] = "minimise"
 
-    def __post_init__(self) -> None:
-        checked("rule", self.rule, Literal["gradient", "gap"])
-        object.__setattr__(self, "tolerance", checked("tolerance", self.tolerance, float, POSITIVE))
-        object.__setattr__(self, "max_iterations", checked("max_iterations", self.max_iterations, int, AT_LEAST_ONE))
+    tolerance: float = field(default=1e-10, metadata=POSITIVE)
+    rule: Literal["gradient", "gap"] = "gradient"
+    max_iterations: int = field(default=10_000, metadata=AT_LEAST_ONE)
 
     def __str__(self) -> str:
         return f"minimise until the {self.rule} is below {self.tolerance:g}"
 
-    def to_header(self) -> dict[str, Any]:
-        """Return the work as JSON; :func:`work_from_header` reads it."""
-        return {
-            "kind": "minimise",
-            "tolerance": self.tolerance,
-            "rule": self.rule,
-            "max-iterations": self.max_iterations,
-        }
-
 
 @dataclass(frozen=True)
-class Evaluation:
+class Evaluation(_Kept):
     """One evaluation of the client's loss and its derivatives, at the server's point.
 
     Examples
@@ -176,15 +176,12 @@ class Evaluation:
     'evaluate the loss and its derivatives'
     """
 
+    kind: ClassVar[str] = "evaluation"
     #: As a minimisation that takes one iteration, where servers and clients limit these.
     max_iterations: ClassVar[int] = 1
 
     def __str__(self) -> str:
         return "evaluate the loss and its derivatives"
-
-    def to_header(self) -> dict[str, Any]:
-        """Return the work as JSON; :func:`work_from_header` reads it."""
-        return {"kind": "evaluation"}
 
 
 Work = FirstOrder | Minimise | Evaluation
@@ -203,10 +200,10 @@ def work_from_header(header: Mapping[str, Any]) -> Work:
     >>> work_from_header(FirstOrder(steps=3).to_header())
     Steps(3, batch_size=32)
     """
-    kinds: dict[Any, type[Work]] = {"first-order": FirstOrder, "minimise": Minimise, "evaluation": Evaluation}
-    kind = header.get("kind") if isinstance(header, Mapping) else None
+    kinds: dict[Any, type[Work]] = {cls.kind: cls for cls in (FirstOrder, Minimise, Evaluation)}
     try:
-        cls = kinds[kind]
-        return cls(**{name.replace("-", "_"): value for name, value in header.items() if name != "kind"})
-    except (KeyError, TypeError, AttributeError, ConfigurationError) as error:
+        given = dict(header)
+        cls = kinds[given.pop("kind")]
+        return cls(**{name.replace("-", "_"): value for name, value in given.items()})
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise SpecError(f"{str(header)[:200]} is not a client's work: {error}") from error
