@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from logging import INFO
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message
@@ -22,31 +22,10 @@ from flwr_fco.objectives.base import Objective
 _DISCLOSED = "fco-disclosed"
 
 
-class Disclosed(NamedTuple):
-    """What has left a client in a run, of which differences could be single rows.
-
-    Parameters
-    ----------
-    folds : int
-        Number of folds of a cross-validation that it was about; 0 for none.
-    seed : int
-        From which its rows were dealt into these folds.
-    bins : int
-        A digest of the bins of scores that it was about; 0 for none.
-    """
-
-    folds: int = 0
-    seed: int = 0
-    bins: int = 0
-
-
-def _read(context: Context) -> Disclosed:
-    record: Any = context.state.get(_DISCLOSED)
-    return Disclosed() if record is None else Disclosed(**{name: int(record[name]) for name in Disclosed._fields})
-
-
-def _store(context: Context, disclosed: Disclosed) -> None:
-    context.state[_DISCLOSED] = ConfigRecord(disclosed._asdict())
+def _once(context: Context, kind: str, what: str) -> bool:
+    """Whether nothing else of a kind has left a client in this run: differences could be single rows."""
+    record: Any = context.state.setdefault(_DISCLOSED, ConfigRecord())
+    return record.setdefault(kind, what) == what
 
 
 def check_folds(downlink: Downlink, disclosure: Disclosure, context: Context) -> None:
@@ -69,17 +48,10 @@ def check_folds(downlink: Downlink, disclosure: Disclosure, context: Context) ->
         If the number of folds, or the seed, is another than in the run's earlier messages.
     """
     folds, seed = int(downlink.numbers.get(FOLDS, 0.0)), downlink.plan.seed
-    if folds < 1 or not disclosure.limits_rows:
-        return
-    before = _read(context)
-    if not before.folds:
-        _store(context, before._replace(folds=folds, seed=seed))
-    elif (before.folds, before.seed) != (folds, seed):
-        raise ConfigurationError(
-            f"the server asks for {folds} folds (seed={seed}), and has asked for {before.folds} (seed={before.seed}) "
-            "before in this run: differences of folds can be single rows, and this site's owner sets a smallest number "
-            "of rows. Start another run"
-        )
+    if folds >= 1 and disclosure.limits_rows and not _once(context, "folds", f"{folds} folds (seed={seed})"):
+        why = "differences of folds can be single rows, and this site's owner sets a smallest number of rows"
+        what = f"the server asks for {folds} folds (seed={seed}), and has asked for others before in this run"
+        raise ConfigurationError(f"{what}: {why}. Start another run")
 
 
 def as_bins_may_leave(
@@ -107,18 +79,16 @@ def as_bins_may_leave(
         return answer
     numbers = sorted((name, value) for name, value in question.numbers.items() if name.startswith(EDGE))
     content = repr(numbers).encode() + question.vectors["primal"].tobytes()
-    digest = int.from_bytes(blake2b(content, digest_size=7).digest())
-    before, (place, _) = _read(context), bins_of(question, judged(objective))
+    place, _ = bins_of(question, judged(objective))
     try:
-        if before.bins not in (0, digest):
-            raise ConfigurationError("the server asks for other bins than before in this run")
         for number in np.unique(place):
             disclosure.check(objective.subset(np.flatnonzero(place == number))[0], "a bin")
+        if not _once(context, "bins", blake2b(content, digest_size=16).hexdigest()):
+            raise ConfigurationError("the server asks for other bins than before in this run")
     except ConfigurationError as error:
         log(INFO, "Run %s: kept back bins of scores: %s", context.run_id, error)
         zeros = {name: np.zeros(own.shape) for name, own in answer.vectors.items()}
         return answer._replace(numbers={"told": 0.0}, vectors=zeros)
-    _store(context, before._replace(bins=digest))
     return answer
 
 

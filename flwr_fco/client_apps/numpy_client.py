@@ -7,7 +7,7 @@ from inspect import signature
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
@@ -65,10 +65,10 @@ def numpy_client_app(client_fn: Callable[[Any], Any]) -> ClientApp:
 
 def _of_a_context(client_fn: Callable[[Any], Any]) -> Callable[[Context], Any]:
     """Return the function as one of a context, as Flower itself reads both."""
-    expected = "a function (context) -> client, or (cid) -> client with the partition id as text"
     if not callable(client_fn) or not takes(client_fn, 1):
         what = getattr(client_fn, "__name__", type(client_fn).__name__)
-        raise ConfigurationError(f"client_fn is {what}, which does not take one argument; expected {expected}")
+        expected = "expected a function (context) -> client, or (cid) -> client with the partition id as text"
+        raise ConfigurationError(f"client_fn is {what}, which does not take one argument; {expected}")
     try:
         first = next(iter(signature(client_fn).parameters.values()))
     except ValueError:  # some functions that are not written in Python do not say what they take
@@ -82,8 +82,8 @@ def _of_a_context(client_fn: Callable[[Any], Any]) -> Callable[[Context], Any]:
         except TypeError as error:
             if "Context" not in str(error):
                 raise
-            what = f"client_fn({first.name}) is given a Context, and says: {error}"
-            raise ConfigurationError(f"{what}. If it takes a partition id, call its argument cid") from error
+            advice = "If it takes a partition id, call its argument cid"
+            raise ConfigurationError(f"client_fn({first.name}) is given a Context: {error}. {advice}") from error
 
     return client_of
 
@@ -92,16 +92,14 @@ def _call(client: Any, context: Context, name: str, arrays: list[NDArray[Any]], 
     """Return what a client's `fit` or `evaluate` returns, as a NumPyClient would return it."""
     # `NumPyClient.to_client()` wraps the client in one that reads the earlier messages.
     client = getattr(client, "numpy_client", client)
-    if not (hasattr(client, "fit") or hasattr(client, "evaluate")):
-        raise ConfigurationError(f"client_fn returned a {type(client).__name__}; expected a NumPyClient")
     if hasattr(client, "set_context"):
         client.set_context(context)
-    low, high = _flowers_clients()
+    bases = [base for base in type(client).__mro__ if base.__module__.startswith("flwr.")]
     method = getattr(client, name, None)
-    if method is None or getattr(type(client), name, None) in (getattr(low, name, 0), getattr(high, name, 0)):
-        advice = "give the strategy fraction_evaluate=0.0, or write one" if name == "evaluate" else "write one"
-        raise ConfigurationError(f"{type(client).__name__} has no `{name}`: {advice}")
-    if low is None or not isinstance(client, low):
+    if method is None or getattr(type(client), name, None) in [getattr(base, name, None) for base in bases]:
+        advice = "; expected a NumPyClient with one" + ", or fraction_evaluate=0.0" * (name == "evaluate")
+        raise ConfigurationError(f"client_fn returned a {type(client).__name__}, which has no `{name}`{advice}")
+    if "Client" not in [base.__name__ for base in bases]:
         return method(arrays, config)
     from flwr.common import Code, EvaluateIns, FitIns, ndarrays_to_parameters, parameters_to_ndarrays
 
@@ -113,19 +111,10 @@ def _call(client: Any, context: Context, name: str, arrays: list[NDArray[Any]], 
     return first, answer.num_examples, dict(answer.metrics)
 
 
-def _flowers_clients() -> tuple[Any, Any]:
-    """Return the base classes of Flower's earlier interface, where it still has them."""
-    try:
-        from flwr.client import Client, NumPyClient
-    except ImportError:
-        return None, None
-    return Client, NumPyClient
-
-
 def _read(message: Message) -> tuple[list[str], list[NDArray[Any]], dict[str, Any]]:
     """Return the names of a message's arrays, and what a NumPyClient gets: the arrays and the config."""
     (arrays,), configs = message.content.array_records.values(), message.content.config_records
-    config: ConfigRecord | Mapping[str, Any] = next(iter(configs.values()), {})
+    config: Mapping[str, Any] = {**next(iter(configs.values()), {})}
     number = {"server_round": config["server-round"]} if "server-round" in config else {}
     return [*arrays], [array.numpy() for array in arrays.values()], {**config, **number}
 

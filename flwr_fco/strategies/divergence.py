@@ -93,11 +93,10 @@ class Watch:
         hopeless = not replied and 0 < run.current.malformed == run.current.left_out
         self._malformed = self._malformed + 1 if hopeless and run.state.round == 0 else 0
         if self._malformed >= _IN_A_ROW:
-            name, reason = type(run.options).__name__, run.left_out[-1].reason
+            reason = run.left_out[-1].reason
             reason += ". Give `start` the arrays that the clients return" if OTHER_NAMES in reason else ""
-            raise NothingTrainedError(
-                f"{name}: no client's reply can count, in {_IN_A_ROW} rounds in a row: {reason}", self._result()
-            )
+            what = f"no client's reply can count, in {_IN_A_ROW} rounds in a row: {reason}"
+            raise NothingTrainedError(f"{type(run.options).__name__}: {what}", self._result())
 
     def _look_at(self, number: int, point: Vector, arrays: ArrayRecord) -> None:
         norm = _norm(point)
@@ -118,13 +117,8 @@ class Watch:
             return
         result = self._result()
         result.arrays = self.good
-        raise DivergedError(
-            f"{text} The last good model, of round {self.good_round}, is the error's `arrays`, the rounds so far are "
-            'its `result`; on_divergence="warn" goes on',
-            number,
-            result,
-            self.good_round,
-        )
+        text += f" The last good model, of round {self.good_round}, is the error's `arrays`, the rounds so far are its"
+        raise DivergedError(f'{text} `result`; on_divergence="warn" goes on', number, result, self.good_round)
 
     def _result(self) -> Result:
         run, (number, metrics) = self._run, self._round
@@ -137,23 +131,20 @@ def advice_on(run: Run, locally: bool) -> str:
     """Return the rate that was too large, and advice."""
     options: Any = run.options
     client_lr, server_lr = run.problem.client_lr, run.problem.server_lr
+    scale, too = "or scale the features and targets", "is too large for these data; try"
     if options._unmodified:
         return "The rate of the clients' own training is too large for these data, or that of the server; lower them."
     if isinstance(nu := getattr(options, "nu", None), float):
-        return f"nu={nu:g} is too large for these data; try {nu / 10:g}, or scale the features and targets."
+        return f"nu={nu:g} {too} {nu / 10:g}, {scale}."
     if math.isnan(client_lr):
-        return "Its steps are too large for these data: lower its rates, or scale the features and targets."
+        return f"Its steps are too large for these data: lower its rates, {scale}."
     if getattr(options, "client_lr", None) == AUTO:
-        text = "is what theory says of the clients' losses: scale the features and targets, or give a smaller one."
-        return f"client_lr={client_lr:g} {text}"
-    too = "is too large for these data; try"
+        return f"client_lr={client_lr:g} is what theory says of the clients' losses: give a smaller one, {scale}."
     if locally:
         return f"client_lr={client_lr:g} {too} {client_lr / 10:g}, or fewer local steps."
-    if server_lr > 1.0:
-        first = f"server_lr={server_lr:g} with client_lr={client_lr:g} {too} server_lr=1 first"
-        return f"{first}, then client_lr={client_lr / 10:g}."
-    rates = f"client_lr={client_lr:g}" + ("" if math.isnan(server_lr) else f" with server_lr={server_lr:g}")
-    return f"{rates} {too} client_lr={client_lr / 10:g}."
+    with_server = "" if math.isnan(server_lr) else f" with server_lr={server_lr:g}"
+    first = "server_lr=1 first, then " if server_lr > 1.0 else ""
+    return f"client_lr={client_lr:g}{with_server} {too} {first}client_lr={client_lr / 10:g}."
 
 
 def _norm(w: Vector) -> float:

@@ -43,8 +43,8 @@ MetricsFunction = Callable[[list[RecordDict], str], MetricRecord]
 _NONE_IS_DEFAULT = ("weighted_by_key", "arrayrecord_key", "configrecord_key")
 #: What is wrong with options of a strategy, after its name.
 _WRONG = {
-    "aggregation": "needs the mean, as its sums hold only with the clients' weights; take FedDualAvg or FedMid",
-    "regularizer": "has no place for psi, because {}; put a smooth psi into the losses, or take FedDualAvg",
+    "aggregation": "needs the mean: its trackers, duals or gossip hold only with the clients' weights; take FedDualAvg",
+    "regularizer": "has no place for psi, because {}; put a smooth psi into the losses, or take FedDR or FedDualAvg",
     "mirror_map": "{}, so it is Euclidean; take FedMid or FedDualAvg for other geometries",
     "fraction_train": "needs every client in every round; leave it 1.0, or take a strategy that samples, as Scaffold",
     "participation": "waits for others; expected {}",

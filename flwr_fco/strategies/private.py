@@ -80,36 +80,29 @@ class PrivateMean:
         privacy, layout = self.privacy, problem.layout
         if layout.passed_through:
             names = ", ".join(entry.name for entry in layout.passed_through)
-            raise ConfigurationError(
-                f"privacy={privacy!r}: the arrays {names} are averaged as they are, without noise. Keep them out of "
-                "the model (freeze running statistics, use GroupNorm), or optimise them: arrays=Arrays(pass_through=())"
-            )
+            advice = "Keep them out of the model (use GroupNorm), or optimise them: arrays=Arrays(pass_through=())"
+            raise ConfigurationError(f"the arrays {names} are averaged as they are, without noise. {advice}")
         if not self.order:
             self._settle(nodes, privacy.rounds or num_rounds)
         if self.round >= self.rounds:
-            raise ConfigurationError(
-                f"round {self.round + 1}: the privacy of this run is accounted for {self.rounds} rounds, and it has "
-                "had them. Give GaussianDP more `rounds`, or `start` a larger num_rounds, before round 1"
-            )
+            what = f"the privacy of this run is accounted for {self.rounds} rounds, and it has had them"
+            raise ConfigurationError(f"{what}. Give GaussianDP more `rounds`, or `start` a larger num_rounds")
         if self.round < self.released:
-            raise ConfigurationError(
-                f"round {self.round + 1} of this strategy has been released already, up to round {self.released}; "
-                "another one of the same clients costs their privacy again. Resume from the last state; for another "
-                "run, whose epsilon adds to this one's, make another strategy"
-            )
+            what = f"round {self.round + 1} of this strategy has been released already, up to round {self.released}"
+            advice = "Resume from the last state; another run, whose epsilon adds to this one's, takes another strategy"
+            raise ConfigurationError(f"{what}; another one costs the clients' privacy again. {advice}")
         if privacy.noise == "independent":
             taken = self._uniforms(len(nodes)) < self.accountant.sampling
             self._asked = {node.key for node, one in zip(nodes, taken, strict=True) if one}
         else:
             blocks = self.accountant.separation
             self._asked = set(self.order[self.round % blocks :: blocks])
-        blocks_of = {entry.name: entry.block for entry in layout.optimized}
+        self._bounds = [(slice(None), privacy.total_clip)]
         if isinstance(privacy.clip, Mapping):
+            blocks_of = {entry.name: entry.block for entry in layout.optimized}
             if blocks_of.keys() != privacy.clips.keys():
                 raise ConfigurationError(f"clip={privacy.clip!r}; expected a bound for each of {', '.join(blocks_of)}")
             self._bounds = [(blocks_of[name], bound) for name, bound in privacy.clips.items()]
-        else:
-            self._bounds = [(slice(None), privacy.total_clip)]
         self._size, self._steps = layout.size, problem.plan.steps or 1
         self._elapsed = problem.client_lr * self._steps
         return [node for node in nodes if node.key in self._asked]
@@ -117,14 +110,11 @@ class PrivateMean:
     def _settle(self, nodes: Sequence[Node], rounds: int | None) -> None:
         privacy, accountant = self.privacy, self.accountant
         if not rounds:
-            raise ConfigurationError(
-                "the privacy of a run is accounted for before round 1, and without `start` the number of rounds is not "
-                "known; give GaussianDP(rounds=...)"
-            )
+            raise ConfigurationError("without `start` the number of rounds is not known; give GaussianDP(rounds=...)")
         order = [node.key for node in nodes]
         if privacy.delta * len(order) >= 1.0:
-            text = "delta=%g with %s clients: a mechanism that publishes one client's data whole may have it; expected "
-            log(WARNING, text + "less than %g", privacy.delta, len(order), 1.0 / len(order))
+            text = "delta=%g is that of publishing one of %s clients' data whole; expected less than %g"
+            log(WARNING, text, privacy.delta, len(order), 1.0 / len(order))
         if privacy.noise_seed is None:
             secrets.SystemRandom().shuffle(order)
         else:
@@ -162,8 +152,8 @@ class PrivateMean:
             The replies that count.
         """
         if self._asked is None:
-            what = "the replies of a private round are aggregated once"
-            raise ConfigurationError(f"{what}; call configure_train before aggregate_train")
+            what = "the replies of a private round are aggregated once; call configure_train before aggregate_train"
+            raise ConfigurationError(what)
         total, left = np.zeros(self._size), set(self._asked)
         for up in uplinks:
             key = None if up.node is None else up.node.key
@@ -198,25 +188,23 @@ class PrivateMean:
 
     def metrics(self) -> dict[str, float | int]:
         """Return what has been spent."""
-        seeded = {"not-private": 1} if self.privacy.noise_seed is not None else {}
-        return {"epsilon": self.epsilon(), "delta": self.privacy.delta, **seeded}
+        spent: dict[str, float | int] = {"epsilon": self.epsilon(), "delta": self.privacy.delta}
+        return spent if self.privacy.noise_seed is None else {**spent, "not-private": 1}
 
     def describe(self, num_rounds: int | None) -> list[tuple[str, str]]:
         """Return the lines of the summary about the guarantee and its cost."""
         privacy, accountant = self.privacy, self.accountant
-        if privacy.noise_seed is not None:
-            log(WARNING, "noise_seed=%s: this run is NOT private, for anybody can draw its noise", privacy.noise_seed)
         who = f"a client's increments zeroed; each in 1 of {accountant.separation} rounds, in secret order"
         if accountant.noise == "independent":
             who = f"a client added or removed; Poisson sampling with {accountant.sampling:g}"
         lines = [("Privacy", f"{privacy!r}, {who}")]
-        rounds = self.rounds or privacy.rounds or num_rounds
-        if rounds:
+        if rounds := self.rounds or privacy.rounds or num_rounds:
             multiplier = self.multiplier or self._multiplier_for(rounds)
             epsilon = accountant.epsilon(multiplier, rounds, privacy.delta)
             text = f"({epsilon:.4g}, {privacy.delta:g}) after {rounds} rounds, noise multiplier {multiplier:.4g}"
             lines.append(("Epsilon, delta", text))
         if privacy.noise_seed is not None:
+            log(WARNING, "noise_seed=%s: this run is NOT private, for anybody can draw its noise", privacy.noise_seed)
             lines.append(("NOT PRIVATE", f"noise_seed={privacy.noise_seed}"))
         return lines
 
@@ -229,14 +217,14 @@ def check_private(options: Any) -> None:
     options : Options
         Of the strategy.
     """
-    numbers = all(isinstance(rate, float) for rate in (options.client_lr, options.server_lr))
     needed = {
         'weighting="uniform"': options.weighting == "uniform",
         "normalize_local_work=False": not options.normalize_local_work,
         "work=Steps(...)": options.work.steps is not None,
         "fraction_evaluate=0.0": options.fraction_evaluate == 0.0,
         "fraction_train > 0": options.fraction_train > 0.0,
-        "client_lr and server_lr as numbers": numbers,
+        "client_lr as a number": isinstance(options.client_lr, float),
+        "server_lr as a number": isinstance(options.server_lr, float),
         "certificate_every=None": options.certificate_every is None,
         'aggregation="mean"': options.aggregation == "mean",
         "no choose_nodes": options.participation.choose_nodes is None,
@@ -247,7 +235,5 @@ def check_private(options: Any) -> None:
     }
     missing = [text for text, there in needed.items() if not there]
     if missing:
-        raise ConfigurationError(
-            f"privacy={options.privacy!r} needs {'; '.join(missing)}: otherwise numbers of clients leave without "
-            "noise, or one client counts for more than `clip`"
-        )
+        why = "otherwise numbers of clients leave without noise, or one client counts for more than `clip`"
+        raise ConfigurationError(f"privacy={options.privacy!r} needs {'; '.join(missing)}: {why}")

@@ -17,7 +17,7 @@ from flwr_fco.core.validation import short
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.arrays import increment_of
 from flwr_fco.messages.protocol import Uplink
-from flwr_fco.messages.records import ELAPSED, EXAMPLES, STEPS, only_arrays, only_metrics
+from flwr_fco.messages.records import ELAPSED, EXAMPLES, STEPS, is_number, only_arrays, only_metrics
 from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.regularizers import L1, HardSparsity, PerParameter, Zero
 from flwr_fco.strategies.options import AUTO
@@ -45,29 +45,22 @@ def check_unmodified(options: Any) -> None:
         _check_density(options)
     if not options._unmodified:
         return
-    if options.density is not None and options.work.steps is not None:
-        raise ConfigurationError(
-            f"density={options.density!r} and work={options.work!r}: each of them says how fast psi's weight grows; "
-            "give one of them"
-        )
-    weightless = isinstance(options.regularizer, Zero) or options.regularizer.constraint
-    if options.density is None and options.work.steps is None and not weightless:
-        raise ConfigurationError(
-            f"client='unmodified' with {options.regularizer!r}: it is not known how fast the weight of psi grows. Give "
-            "density=0.1 in its place (the share of weights that are not 0 in the end), or work=Steps(...) with the "
-            "clients' learning rate as client_lr"
-        )
-    if not isinstance(options.mirror_map, Euclidean):
-        raise ConfigurationError(
-            f'client="unmodified" takes differences of models for gradients, which is Euclidean; '
-            f"mirror_map={options.mirror_map!r} needs our ClientApp (flwr_fco.client_apps.client_app)"
-        )
-    if options.certificate_every is not None:
-        what = f"certificate_every={options.certificate_every}: client='unmodified' does not answer questions"
-        raise ConfigurationError(f"{what}; evaluate on the server, or take our ClientApp")
-    if AUTO in (options.client_lr, options.server_lr):
-        what = "client='unmodified': such clients take steps of a size of their own, and do not answer questions"
-        raise ConfigurationError(f"{what}; give client_lr and server_lr as numbers")
+    density, steps, psi = options.density, options.work.steps, options.regularizer
+    wrong = ""
+    if density is not None and steps is not None:
+        wrong = f"density={density!r}, work={options.work!r}: each of them says how fast psi's weight grows; give one"
+    elif density is None and steps is None and not (isinstance(psi, Zero) or psi.constraint):
+        wrong = f"with {psi!r} it is not known how fast the weight of psi grows. Give density=0.1 (the share of "
+        wrong += "weights that are not 0 in the end) in its place, or work=Steps(...) with the clients' client_lr"
+    elif not isinstance(options.mirror_map, Euclidean):
+        wrong = "takes differences of models for gradients, which is Euclidean; other maps need our ClientApp "
+        wrong += f"(flwr_fco.client_apps.client_app): mirror_map={options.mirror_map!r}"
+    elif options.certificate_every is not None:
+        wrong = f"answers no questions: certificate_every={options.certificate_every}; evaluate on the server"
+    elif AUTO in (options.client_lr, options.server_lr):
+        wrong = "takes steps of a size of its own, and answers no questions; give client_lr and server_lr as numbers"
+    if wrong:
+        raise ConfigurationError(f'client="unmodified": {wrong}')
 
 
 def _check_density(options: Any) -> None:
@@ -76,15 +69,13 @@ def _check_density(options: Any) -> None:
     for psi in whole.regularizers.values() if isinstance(whole, PerParameter) else [whole]:
         marks = isinstance(psi, Zero) or (isinstance(psi, L1) and psi.weights is None and psi.strength > 0.0)
         if not marks and (psi is whole or not psi.constraint):
-            raise ConfigurationError(
-                f"density={options.density} keeps the largest entries as they are, which is a psi of its own; "
-                f"{short(psi)} has another form. Leave one of them out; in a PerParameter, Zero(), HardSparsity(...) "
-                "and constraints say which arrays have no share in it"
-            )
+            what = f"density={options.density} keeps the largest entries, {short(psi)} has another form"
+            which = "in a PerParameter, Zero(), HardSparsity(...) and constraints say which arrays have no share in it"
+            raise ConfigurationError(f"{what}. Leave one of them out; {which}")
     density: Density = options._density
     if options._scope == "joint" and isinstance(whole, PerParameter):
-        what = "a density of all arrays together has no place for a regularizer of single arrays"
-        raise ConfigurationError(f'{what}; take density=Density(..., scope="layers"), or leave PerParameter out')
+        what = 'a PerParameter is about single arrays: take density=Density(..., scope="layers"), or leave one out'
+        raise ConfigurationError(what)
     if options.mirror_map.never_supports(HardSparsity(density=density.share)):
         options.mirror_map.require(HardSparsity(density=density.share))
 
@@ -127,17 +118,11 @@ def read_model(options: Any, layout: Layout, content: RecordDict, sent: Vector, 
     """
     increment, passed = increment_of(layout, only_arrays(content), sent)
     metrics: dict[str, Any] = dict(only_metrics(content))
-    examples = metrics.pop(EXAMPLES, math.nan)
-    work = options.work
-    first_order = isinstance(work, FirstOrder)
-    steps = metrics.pop(STEPS, (work.steps or 1) if first_order else 1)
-    elapsed = metrics.pop(ELAPSED, None)
-    if not first_order:
-        elapsed = None
-    elif options._density is not None:
-        elapsed = 1.0
-    elif elapsed is None:
-        elapsed = client_lr * steps
+    examples, work = metrics.pop(EXAMPLES, math.nan), options.work
+    steps = metrics.pop(STEPS, getattr(work, "steps", None) or 1)
+    elapsed = metrics.pop(ELAPSED, client_lr * steps if is_number(steps) else None)
+    if not isinstance(work, FirstOrder) or options._density is not None:
+        elapsed = None if options._density is None else 1.0
     return Uplink({"increment": increment}, elapsed, steps, examples=examples, metrics=metrics, pass_through=passed)
 
 
@@ -170,12 +155,11 @@ class Untrained:
         entries = [entry for entry in layout.optimized if entry.regularized and entry.size]
         increments = [np.asarray(up.vectors["increment"]) for up in uplinks]
         still = {entry.name for entry in entries if not any(part[entry.block].any() for part in increments)}
-        if len(still) == len(entries):
-            self.idle += 1
-            if self.idle == 2:
-                log(WARNING, "the clients return the model that they were sent: in 2 rounds nobody trained any array")
+        self.idle = self.idle + 1 if len(still) == len(entries) else 0
+        if self.idle == 2:
+            log(WARNING, "the clients return the model that they were sent: in 2 rounds nobody trained any array")
+        if self.idle:
             return
-        self.idle = 0
         before, self.names = self.names, still if self.names is None else self.names & still
         if before is None and still:
             log(INFO, "nobody has trained %s: psi leaves them as they are until they move", _listed(still))
