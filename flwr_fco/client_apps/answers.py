@@ -31,10 +31,8 @@ def answer(kind: str) -> Callable[[AnswerFunction], AnswerFunction]:
     """Register a function that answers questions of a kind."""
 
     def register(function: AnswerFunction) -> AnswerFunction:
-        other = _ANSWERS.get(kind)
-        if other is not None and other.__module__ != function.__module__:
+        if _ANSWERS.setdefault(kind, function).__module__ != function.__module__:
             raise ConfigurationError(f"an answer to {kind!r} exists already; give yours another name")
-        _ANSWERS[kind] = function
         return function
 
     return register
@@ -46,12 +44,7 @@ def find_answer(kind: str) -> AnswerFunction:
     Raises
     ------
     ConfigurationError
-        If no function is registered for this kind.
-
-    Examples
-    --------
-    >>> find_answer("gradient").__name__
-    'gradient'
+        If there is none.
     """
     if kind not in _ANSWERS:
         what = f"the server asks a question of the kind {kind!r}; this client answers {', '.join(sorted(_ANSWERS))}"

@@ -35,31 +35,9 @@ from flwr_fco.core.validation import AT_LEAST_ONE, checked
 from flwr_fco.engines.run import ENGINES
 from flwr_fco.engines.run import answer as run_half
 from flwr_fco.errors import ConfigurationError, FlwrFcoError, ProtocolError, PublicError
+from flwr_fco.messages import records
 from flwr_fco.messages.arrays import digest_of, model_vector, pack
-from flwr_fco.messages.protocol import (
-    BINS,
-    FOLDS,
-    POINTS,
-    ClientState,
-    Described,
-    Downlink,
-    MemoryLostError,
-    Plan,
-    Uplink,
-)
-from flwr_fco.messages.records import (
-    METRICS,
-    TABLE,
-    decode_downlink,
-    decode_question,
-    encode_answer,
-    encode_described,
-    encode_uplink,
-    memory_in,
-    only_arrays,
-    partition_reply,
-    plan_text,
-)
+from flwr_fco.messages.protocol import BINS, FOLDS, POINTS, ClientState, Described, Downlink, MemoryLostError, Uplink
 from flwr_fco.objectives import Objective
 from flwr_fco.objectives._linear import LinearModel
 from flwr_fco.work import FirstOrder
@@ -115,10 +93,6 @@ class Limits:
         if isinstance(text, str):
             self._check("max_plan", len(text), "a plan of", "characters")
 
-    def check_plan(self, plan: Plan) -> None:
-        """Refuse a model that is too large, before memory of that size is allocated."""
-        self._check("max_parameters", plan.layout.size, "a model of", "parameters")
-
     def check(self, down: Downlink, num_examples: int | None) -> None:
         """Refuse too much work.
 
@@ -130,7 +104,9 @@ class Limits:
             The client's, on which the steps of an epoch depend; None for a training loop of its own.
         """
         work, size = down.local_work, down.plan.layout.size
-        self._check("max_parameters", int(down.numbers.get(POINTS, 1)) * size, "answers about points:", "numbers")
+        points = int(down.numbers.get(POINTS, 1))
+        what, unit = ("a model of", "parameters") if points == 1 else ("answers about points:", "numbers")
+        self._check("max_parameters", points * size, what, unit)
         if not isinstance(work, FirstOrder):
             self._check("max_iterations", work.max_iterations, "a minimisation of", "iterations")
         elif num_examples is not None:
@@ -148,9 +124,7 @@ class Limits:
         if asked > most:
             number = f"{asked:g}" if asked < 1e15 else f"over 10^{len(str(int(asked))) - 1}"
             text = f"the server asks for {what} {number} {unit}; this client allows {limit}={most:g}"
-            raise ConfigurationError(
-                f"{text}. Its owner can raise the limit: client_app(..., limits=Limits({limit}=...))"
-            )
+            raise ConfigurationError(f"{text}. Its owner can raise it: client_app(..., limits=Limits({limit}=...))")
 
 
 # --- losses -----------------------------------------------------------------------------------------------------------
@@ -206,10 +180,8 @@ def half_of(solver: str) -> type[ClientHalf]:
     """
     half = halves().get(solver)
     if half is None:
-        raise ConfigurationError(
-            f"the server asks for the method {solver!r}; this client knows {', '.join(sorted(halves()))}. Import its "
-            "module in the ClientApp, or install the server's version of flwr-fco"
-        )
+        what = f"the server asks for the method {solver!r}; this client knows {', '.join(sorted(halves()))}"
+        raise ConfigurationError(f"{what}. Import its module in the ClientApp, or install the server's flwr-fco")
     if half.engine is not None and half.engine not in ENGINES:
         what = f"{half.__module__}.{half.__name__} says engine={half.engine!r}"
         raise ConfigurationError(f"{what}; expected one of {', '.join(ENGINES)}")
@@ -234,10 +206,10 @@ def task_of(message: Message, limits: Limits, *, as_sent: bool = False) -> tuple
         If it cannot be read, or its plan is too long.
     """
     with readable("the server's message"):
-        limits.check_text(plan_text(message.content))
+        limits.check_text(records.plan_text(message.content))
         if any(_CLIPPING in record for record in message.content.config_records.values()):
             raise ConfigurationError(_NO_CLIPS)
-        return int(message.metadata.group_id), decode_downlink(message.content, as_sent=as_sent)
+        return int(message.metadata.group_id), records.decode_downlink(message.content, as_sent=as_sent)
 
 
 class Client:
@@ -276,7 +248,7 @@ class Client:
         number, down = task_of(message, self.limits)
         with single_threaded_blas():
             up = self.answer(context, number, down)
-        return Message(encode_uplink(up), reply_to=message)
+        return Message(records.encode_uplink(up), reply_to=message)
 
     def answer(
         self, context: Context, number: int, down: Downlink, rng: np.random.Generator | None = None
@@ -325,11 +297,10 @@ class Client:
         plan = down.plan
         asked = plan, down.client_lr, down.numbers, down.work, objective.layout.signature, objective.num_examples
         if asked != self._allowed:
-            self.limits.check_plan(plan)
+            self.limits.check(down, objective.num_examples)
             # A pair of psi and h that a client cannot combine is an error here, not in its first step.
             plan.h.require(plan.psi)
             check_layout(objective.layout, plan.layout)
-            self.limits.check(down, objective.num_examples)
         # Also when equal: to compare with the same objects is quicker, and most of a round have them.
         self._allowed = asked
 
@@ -366,19 +337,16 @@ class Client:
                 raise
             # Its text may hold values of single rows, such as labels, and goes to the server.
             log(ERROR, "Run %s: this site's data cannot be loaded", context.run_id, exc_info=error)
-            raise ConfigurationError(
-                f"this site's data cannot be loaded ({type(error).__name__}). The reason is in its own log: its owner "
-                "limits what is said of few rows, and a text may be about one"
-            ) from None
+            what = f"this site's data cannot be loaded ({type(error).__name__})"
+            why = "its owner limits what is said of few rows, and a text may be about one"
+            raise ConfigurationError(f"{what}. The reason is in its own log: {why}") from None
         if not isinstance(found, Objective):
             # The value may be the client's data, and the error goes to the server.
             said = repr(found) if found is None or isinstance(found, str | int | float) else f"a {type(found).__name__}"
             example = "flwr_fco.objectives.Logistic(features, labels)"
             raise ConfigurationError(f"load_objective returned {said:.100}; expected an Objective such as {example}")
-        count: Any = found.num_examples
-        if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
-            wrong = f"the objective has num_examples={count!r}; expected a whole number >= 1"
-            raise ConfigurationError(f"{wrong}. A client without examples has no loss: leave it out of the federation")
+        # A client without examples has no loss: it is left out of the federation.
+        checked("num_examples of the objective", found.num_examples, int, AT_LEAST_ONE)
         return found
 
     # --- evaluations and questions --------------------------------------------------------------------------------
@@ -387,7 +355,7 @@ class Client:
         """Answer an evaluation with the metrics of the server's model."""
         objective = self.objective(context, "evaluate", "an evaluation")
         with readable("the server's model"):
-            primal, passed = model_vector(objective.layout, only_arrays(message.content))
+            primal, passed = model_vector(objective.layout, records.only_arrays(message.content))
             if passed:
                 objective.load_buffers(passed)
         with single_threaded_blas():
@@ -395,7 +363,7 @@ class Client:
         # Losses that an evaluation records do not belong to the next round of training.
         objective.take_training_loss()
         record = MetricRecord({"num-examples": int(objective.num_examples), **metrics})
-        return Message(RecordDict({METRICS: record}), reply_to=message)
+        return Message(RecordDict({records.METRICS: record}), reply_to=message)
 
     def described(self, context: Context, scales: bool) -> Described:
         """Return what the client says of its table before its first round; `scales`: also of a linear model's columns.
@@ -410,13 +378,13 @@ class Client:
 
     def table(self, message: Message, context: Context) -> Message:
         """Answer the question what its table is."""
-        scales = message.metadata.message_type == TABLE
-        return Message(encode_described(self.described(context, scales)), reply_to=message)
+        scales = message.metadata.message_type == records.TABLE
+        return Message(records.encode_described(self.described(context, scales)), reply_to=message)
 
     def question(self, message: Message, context: Context) -> Message:
         """Answer a question about the loss."""
         with readable("the server's question"):
-            asked = decode_question(message.content, self.limits.max_plan)
+            asked = records.decode_question(message.content, self.limits.max_plan)
             self.limits._check("max_parameters", asked.layout.size, "a model of", "parameters")
             answers = find_answer(asked.kind)
         held_out = asked.kind == "validation"
@@ -430,7 +398,7 @@ class Client:
             answer = as_bins_may_leave(answer, asked, objective, self.disclosure, context)
         if held_out:
             answer = answer._replace(numbers={**answer.numbers, "held-out": float(self.held_out)})
-        content = encode_answer(answer._replace(examples=float(objective.num_examples)))
+        content = records.encode_answer(answer._replace(examples=float(objective.num_examples)))
         return Message(content, reply_to=message)
 
 
@@ -447,13 +415,13 @@ class TaskApp(ClientApp):
 
     def __init__(self, mods: Sequence[Any], table: Callable[[Message, Context], Message] | None = None) -> None:
         super().__init__(mods=list(mods))
-        self.query("partition")(partition_reply)
+        self.query("partition")(records.partition_reply)
         for kind in ("table", "names"):
             self.query(kind)(table or _no_table)
 
 
 def _no_table(message: Message, context: Context) -> Message:
-    return Message(encode_described(Described()), reply_to=message)
+    return Message(records.encode_described(Described()), reply_to=message)
 
 
 class CompositeClientApp(TaskApp):
@@ -552,19 +520,13 @@ def client_app(
     return CompositeClientApp(client, own)
 
 
-_CLIPS = (
-    "it clips (reply - what was received), and the clients of flwr_fco reply with increments of a dual vector, so it "
-    "would clip the wrong thing. Leave it out; noise must act on the increments"
-)
-_MASKS = (
-    "it speaks with SecAggPlusWorkflow of Flower's legacy API, which runs no strategy of the Message API: every "
-    "message would end in a KeyError. Leave it out"
-)
+_CLIPS = "it clips (reply - what was received), and these replies are increments of a dual vector. Leave it out"
+_MASKS = "it speaks with SecAggPlusWorkflow of Flower's legacy API, which runs no strategy of this one. Leave it out"
 #: What Flower's wrappers for clipping at clients put into a config.
 _CLIPPING = "clipping_norm"
 _NO_CLIPS = (
     "the server's strategy is wrapped in one of Flower's for differential privacy, which expects clients that clip "
-    "their models, and this one sends increments of a dual. Give the strategy privacy=GaussianDP(...) in its place"
+    "their models, and these send increments of a dual. Give the strategy privacy=GaussianDP(...) in its place"
 )
 _REFUSED_MODS: Mapping[str, str] = {
     **dict.fromkeys(("fixedclipping_mod", "adaptiveclipping_mod", "LocalDpMod"), _CLIPS),
@@ -583,8 +545,7 @@ def checked_mods(mods: Sequence[Mod] | None) -> list[Mod]:
     functions: Any = () if mods is None else mods
     if not isinstance(functions, Sequence) or not all(map(callable, functions)):
         raise ConfigurationError(f"mods={mods!r}; expected a list of functions (message, context, call_next)")
-    for mod in functions:
-        name = getattr(mod, "__name__", type(mod).__name__)
+    for name in (getattr(mod, "__name__", type(mod).__name__) for mod in functions):
         if name in _REFUSED_MODS:
             raise ConfigurationError(f"the mod {name}: {_REFUSED_MODS[name]}")
     return list(functions)
@@ -626,7 +587,7 @@ def recall(context: Context, down: Downlink) -> ClientState | None:
     for key in (_NEW, _OLD):
         record: Any = context.state.get(key)
         if stamps.get(key) == down.stamp and record is not None:
-            return memory_in(record, down.plan.layout.size)
+            return records.memory_in(record, down.plan.layout.size)
     raise MemoryLostError(f"this node does not have the memory {down.stamp}")
 
 
@@ -697,12 +658,9 @@ def check_layout(client: Layout, server: Layout) -> None:
     if client.signature == server.signature:
         return
     advice = "Give `start` initial arrays with the objective's names and shapes, in its order"
-    passing = [entry.name for entry in server.passed_through if entry.name in client.shapes]
-    if passing:
-        advice = (
-            "Arrays of whole numbers or booleans are no part of the model, nor is what Arrays(pass_through=) names: "
-            f"here {', '.join(passing)}. Give floating-point initial arrays, such as np.zeros(10)"
-        )
+    if passing := [entry.name for entry in server.passed_through if entry.name in client.shapes]:
+        which = "Arrays of whole numbers or booleans are no part of the model, nor what Arrays(pass_through=) names"
+        advice = f"{which}: here {', '.join(passing)}. Give floating-point initial arrays, such as np.zeros(10)"
     elif set(client.shapes) == set(server.shapes) and client.shapes != server.shapes:
         advice += "; where the classes of the clients' labels differ, give all of them the same num_classes="
     what = f"the server's model is {server.shapes}, this client's objective has {client.shapes}"

@@ -22,10 +22,10 @@ from flwr_fco.objectives.base import Objective
 _DISCLOSED = "fco-disclosed"
 
 
-def _once(context: Context, kind: str, what: str) -> bool:
-    """Whether nothing else of a kind has left a client in this run: differences could be single rows."""
+def _first(context: Context, kind: str, what: str) -> str:
+    """Return what of a kind has left a client first in this run, else this: differences could be single rows."""
     record: Any = context.state.setdefault(_DISCLOSED, ConfigRecord())
-    return record.setdefault(kind, what) == what
+    return f"{record.setdefault(kind, what)}"
 
 
 def check_folds(downlink: Downlink, disclosure: Disclosure, context: Context) -> None:
@@ -48,9 +48,12 @@ def check_folds(downlink: Downlink, disclosure: Disclosure, context: Context) ->
         If the number of folds, or the seed, is another than in the run's earlier messages.
     """
     folds, seed = int(downlink.numbers.get(FOLDS, 0.0)), downlink.plan.seed
-    if folds >= 1 and disclosure.limits_rows and not _once(context, "folds", f"{folds} folds (seed={seed})"):
+    if folds < 1 or not disclosure.limits_rows:
+        return
+    asked = f"{folds} (seed={seed})"
+    if (before := _first(context, "folds", asked)) != asked:
+        what = f"the server asks for {folds} folds (seed={seed}), and has asked for {before} before in this run"
         why = "differences of folds can be single rows, and this site's owner sets a smallest number of rows"
-        what = f"the server asks for {folds} folds (seed={seed}), and has asked for others before in this run"
         raise ConfigurationError(f"{what}: {why}. Start another run")
 
 
@@ -83,7 +86,8 @@ def as_bins_may_leave(
     try:
         for number in np.unique(place):
             disclosure.check(objective.subset(np.flatnonzero(place == number))[0], "a bin")
-        if not _once(context, "bins", blake2b(content, digest_size=16).hexdigest()):
+        digest = blake2b(content, digest_size=16).hexdigest()
+        if _first(context, "bins", digest) != digest:
             raise ConfigurationError("the server asks for other bins than before in this run")
     except ConfigurationError as error:
         log(INFO, "Run %s: kept back bins of scores: %s", context.run_id, error)

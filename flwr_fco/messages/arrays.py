@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from hashlib import blake2b
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
@@ -31,7 +31,7 @@ NOT_FINITE, OTHER_NAMES = "NaN or infinite values", "the arrays' names differ fr
 FLOATS = ("float64", "float32", "float16")
 _INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
 _DTYPES = frozenset((*FLOATS, *_INTEGERS, "bool"))
-NOTHING_KNOWN: Mapping[str, tuple[int, ...]] = MappingProxyType({})
+NOTHING: Mapping[str, tuple[int, ...]] = MappingProxyType({})
 #: Bytes that a header may have: what it says takes a hundred, the rest is padding.
 _LONGEST_HEADER = 4096
 
@@ -79,20 +79,16 @@ def from_array(name: str, array: Array) -> NDArray[Any]:
         what = f"array {name!r} is {label!r:.50}{list(shape)} in {array.stype!r:.50}"
         raise ProtocolError(f"{what}, expected numbers and sizes >= 0 in {NUMPY!r}")
     header, dtype = _header(label, shape), np.dtype(label)
-    begin = len(header)
-    order: Literal["C", "F"] = "C"
-    if not data.startswith(header):
-        begin, order = _other_header(name, data, dtype, shape)
+    known = data.startswith(header)
+    begin, order = (len(header), "C") if known else _other_header(name, data, dtype, shape)
     if len(data) - begin != math.prod(shape) * dtype.itemsize:
-        what = f"array {name!r} cannot be read: it has {len(data) - begin} bytes of data"
-        raise ProtocolError(f"{what}, {label}{list(shape)} takes {math.prod(shape) * dtype.itemsize}")
+        what = f"array {name!r} cannot be read: {len(data) - begin} bytes are no {label}{list(shape)}"
+        raise ProtocolError(what)
     value = np.frombuffer(data, dtype, offset=begin)
     return value if len(shape) == 1 else value.reshape(shape, order=order)
 
 
-def _other_header(
-    name: str, data: bytes, dtype: np.dtype[Any], shape: tuple[int, ...]
-) -> tuple[int, Literal["C", "F"]]:
+def _other_header(name: str, data: bytes, dtype: np.dtype[Any], shape: tuple[int, ...]) -> tuple[int, Any]:
     """Return where the data begin, and their order, of another version, padding or memory order."""
     file = io.BytesIO(data[:_LONGEST_HEADER])
     try:
@@ -116,9 +112,7 @@ def pack(vectors: Mapping[str, Any]) -> dict[str, Array]:
     return arrays
 
 
-def unpack(
-    arrays: Mapping[str, Array], size: int, shapes: Mapping[str, tuple[int, ...]] = NOTHING_KNOWN
-) -> dict[str, Any]:
+def unpack(arrays: Mapping[str, Array], size: int, shapes: Mapping[str, tuple[int, ...]] = NOTHING) -> dict[str, Any]:
     """Return what :func:`pack` has packed.
 
     Parameters
@@ -136,21 +130,22 @@ def unpack(
         If an array cannot be read, or indices do not fit.
     """
     vectors: dict[str, Any] = {}
+    indices = dict[str, str]()
     for name, array in arrays.items():
         if name.startswith((INDICES, NONZEROS)):
-            kind_, _, values = name.partition(":")
-            other = NONZEROS if name.startswith(INDICES) else INDICES
-            if values not in arrays or values.startswith((INDICES, NONZEROS)) or other + values in arrays:
-                raise ProtocolError(f"the {kind_} {name!r:.100} have no values of their own beside them")
-            continue
-        vectors[name] = from_array(name, array)
-        for prefix, kind in ((INDICES, SparseVector), (NONZEROS, NonZeros)):
-            if prefix + name in arrays:
-                length = math.prod(shapes.get(name, (size,)))
-                try:
-                    vectors[name] = kind(from_array(name, arrays[prefix + name]), vectors[name], length)
-                except (ConfigurationError, TypeError) as error:
-                    raise ProtocolError(f"array {name!r}: {error}") from error
+            if indices.setdefault(name.partition(":")[2], name) != name:
+                raise ProtocolError(f"array {name!r:.100} has indices of two kinds")
+        else:
+            vectors[name] = from_array(name, array)
+    for name, places in indices.items():
+        kind = SparseVector if places.startswith(INDICES) else NonZeros
+        if name not in vectors:
+            raise ProtocolError(f"{places!r:.100} have no values of their own beside them")
+        try:
+            length = math.prod(shapes.get(name, (size,)))
+            vectors[name] = kind(from_array(name, arrays[places]), vectors[name], length)
+        except (ConfigurationError, TypeError) as error:
+            raise ProtocolError(f"array {name!r}: {error}") from error
     return vectors
 
 
@@ -192,13 +187,9 @@ def model_record(layout: Layout, primal: Vector, passed: Mapping[str, NDArray[An
     """Return a model under the user's names and in the user's dtypes."""
     arrays = {}
     for entry in layout.entries:
-        value = passed[entry.name] if not entry.optimized else _shaped(entry, primal)
-        arrays[entry.name] = to_array(value)
+        own = primal[entry.block].astype(entry.dtype, copy=False).reshape(entry.shape) if entry.optimized else None
+        arrays[entry.name] = to_array(passed[entry.name] if own is None else own)
     return ArrayRecord(arrays)
-
-
-def _shaped(entry: Entry, primal: Vector) -> NDArray[Any]:
-    return primal[entry.block].astype(entry.dtype, copy=False).reshape(entry.shape)
 
 
 def model_vector(layout: Layout, arrays: Mapping[str, Array]) -> tuple[Vector, dict[str, NDArray[Any]]]:
@@ -253,9 +244,7 @@ def read_entry(entry: Entry, array: Array) -> NDArray[Any]:
     return value.astype(entry.dtype, copy=False)
 
 
-def increment_of(
-    layout: Layout, arrays: Mapping[str, Array], sent: Vector
-) -> tuple[NDArray[Any], dict[str, NDArray[Any]]]:
+def increment_of(layout: Layout, arrays: Mapping[str, Array], sent: Vector) -> tuple[Vector, dict[str, NDArray[Any]]]:
     """Return a model minus the one that was sent, and its arrays that pass through.
 
     The difference of single-precision models is also in single precision: this loses less than the models have lost

@@ -65,8 +65,8 @@ class ReceivedVectors(Received):
             vector.flags.writeable = False
             self[name] = vector
         elif type(vector) is SparseVector:
-            here, all_ = vector.indices.size, vector.size
-            raise ProtocolError(f"the server's vector {name!r} came at {here} of {all_} indices only")
+            here = f"{vector.indices.size} of {vector.size} indices"
+            raise ProtocolError(f"the server's vector {name!r} came at {here} only")
         return vector
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -241,8 +241,8 @@ class Plan:
             "solver": self.solver,
             "layout": self.layout.to_header(),
             "scope": self.scope,
-            "work": self.work.to_header(),
             "seed": self.seed,
+            "work": self.work.to_header(),
             "wire-dtype": self.wire_dtype,
             "options": dict(self.options),
             **{name: part.header for name, part in parts.items()},
@@ -270,21 +270,11 @@ class Plan:
             return Spec(header[name], own)
 
         header = spec.header
-        if not isinstance(header, dict):
-            raise SpecError(f"not a plan: {str(header)[:80]}; expected an object")
         try:
             psi, h = Regularizer.from_spec(part("regularizer")), MirrorMap.from_spec(part("mirror-map"))
-            return cls(
-                solver=header["solver"],
-                layout=Layout.from_header(header["layout"]),
-                regularizer=psi,
-                mirror_map=h,
-                scope=header["scope"],
-                work=work_from_header(header["work"]),
-                seed=header["seed"],
-                wire_dtype=header["wire-dtype"],
-                options=Received(header["options"]),
-            )
+            layout, work = Layout.from_header(header["layout"]), work_from_header(header["work"])
+            others = header["scope"], work, header["seed"], header["wire-dtype"], Received(header["options"])
+            return cls(header["solver"], layout, psi, h, *others)
         except KeyError as error:
             what = f"the server's plan lacks {error}"
             raise SpecError(f"{what}; server and client probably run different versions of flwr-fco") from error

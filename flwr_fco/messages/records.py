@@ -24,19 +24,9 @@ from flwr_fco.core.layout import Layout, all_finite
 from flwr_fco.core.sparse import SparseVector
 from flwr_fco.core.spec import Spec
 from flwr_fco.errors import ConfigurationError, FormError, ProtocolError
+from flwr_fco.messages import protocol
 from flwr_fco.messages.arrays import PASS, from_array, pack, split_passed, to_array, unpack
-from flwr_fco.messages.protocol import (
-    POINTS,
-    Answer,
-    Described,
-    Downlink,
-    Node,
-    Plan,
-    Question,
-    Received,
-    ReceivedVectors,
-    Uplink,
-)
+from flwr_fco.messages.protocol import Answer, Described, Downlink, Node, Plan, Question, Received, Uplink
 from flwr_fco.work import work_from_header
 
 FCO, PLAN, RESTORED, QUESTION, NAMES = "fco", "fco-plan", "fco-restored", "fco-question", "fco-names"
@@ -170,21 +160,13 @@ def decode_downlink(content: RecordDict, *, as_sent: bool = False) -> Downlink:
     """
     plan = read_plan(content, plan_text(content))
     about: Any = Received(content[FCO].items())
-    numbers = Received({key.removeprefix(NUMBER): n for key, n in about.items() if key.startswith(NUMBER)})
-    for name, number in numbers.items():
-        if not is_number(number):
-            raise ProtocolError(f"the server's number {name!r} is {number!r}, expected a finite number")
-    size = _size_of(plan, numbers.get(POINTS, 1.0))
+    numbers = _numbers_in(about)
+    size = _size_of(plan, numbers.get(protocol.POINTS, 1.0))
     vectors, passed = split_passed(unpack(only_arrays(content), size))
     dtype = next((f"{_values(vector).dtype}" for vector in vectors.values()), "float64")
     allowed = ("float64", "float32") if plan.wire_dtype == "auto" else ("float64",)
-    read = ReceivedVectors()
-    for name, vector in vectors.items():
-        held = _values(vector)
-        if held.dtype.name not in allowed or vector.shape != (size,) or not all_finite(held):
-            what = f"the server's vector {name!r} is {held.dtype}{list(vector.shape)}"
-            raise ProtocolError(f"{what}, expected finite {' or '.join(allowed)}[{size}]")
-        read[name] = vector if as_sent or held.dtype == np.float64 else _double(vector)
+    _check_vectors(vectors, "the server's", size, allowed)
+    read = protocol.ReceivedVectors({name: each if as_sent else _double(each) for name, each in vectors.items()})
     passes = {entry.name: entry for entry in plan.layout.passed_through}
     wrong = [n for n, a in passed.items() if n not in passes or a.shape != passes[n].shape or not _finite(a)]
     if wrong:
@@ -220,12 +202,17 @@ def memory_in(record: ArrayRecord, size: int) -> Received:
         If a vector is of another length, or not finite.
     """
     memory = unpack(record, size)
-    for name, vector in memory.items():
-        held = _values(vector)
-        if held.dtype != np.float64 or vector.shape != (size,) or not all_finite(held):
-            what = f"the memory's vector {name!r} is {held.dtype}{list(vector.shape)}"
-            raise ProtocolError(f"{what}, expected finite float64[{size}]")
+    _check_vectors(memory, "the memory's", size)
     return Received(memory)
+
+
+def _check_vectors(vectors: Mapping[str, Any], whose: str, size: int, dtypes: Sequence[str] = ("float64",)) -> None:
+    """Raise a ProtocolError about a vector of another length or precision, or one that is not finite."""
+    for name, vector in vectors.items():
+        held = _values(vector)
+        if held.dtype.name not in dtypes or vector.shape != (size,) or not all_finite(held):
+            what = f"{whose} vector {name!r} is {held.dtype}{list(vector.shape)}"
+            raise ProtocolError(f"{what}, expected finite {' or '.join(dtypes)}[{size}]")
 
 
 def _values(vector: Any) -> Any:
@@ -239,10 +226,20 @@ def _finite(array: Any) -> bool:
 def _double(vector: Any) -> Any:
     if isinstance(vector, SparseVector):
         return vector.with_values(_double(vector.values))
+    if vector.dtype == np.float64:
+        return vector
     vector = vector.astype(np.float64)
     # Other clients in this process may get the same array.
     vector.flags.writeable = False
     return vector
+
+
+def _numbers_in(record: Mapping[str, Any]) -> Received:
+    numbers = Received({key.removeprefix(NUMBER): n for key, n in record.items() if key.startswith(NUMBER)})
+    for name, number in numbers.items():
+        if not is_number(number):
+            raise ProtocolError(f"the server's number {name!r} is {number!r:.50}, expected a finite number")
+    return numbers
 
 
 def _size_of(plan: Plan, points: Any) -> int:
@@ -297,10 +294,7 @@ def only_arrays(content: RecordDict) -> Mapping[str, Array]:
     ProtocolError
         If there is none, or more than one.
     """
-    records = [part for key, part in content.items() if isinstance(part, ArrayRecord) and key not in (PLAN, RESTORED)]
-    if len(records) != 1:
-        raise FormError(f"expected exactly one ArrayRecord, got {len(records)}")
-    return records[0]
+    return _only(ArrayRecord, content)
 
 
 def only_metrics(content: RecordDict) -> Mapping[str, Any]:
@@ -311,10 +305,14 @@ def only_metrics(content: RecordDict) -> Mapping[str, Any]:
     ProtocolError
         If there is none, or more than one.
     """
-    records = [part for part in content.values() if isinstance(part, MetricRecord)]
-    if len(records) != 1:
-        raise FormError(f"expected exactly one MetricRecord, got {len(records)}")
-    return records[0]
+    return _only(MetricRecord, content)
+
+
+def _only(kind: Any, content: RecordDict) -> Any:
+    found = [part for key, part in content.items() if isinstance(part, kind) and key not in (PLAN, RESTORED)]
+    if len(found) != 1:
+        raise FormError(f"expected exactly one {kind.__name__}, got {len(found)}")
+    return found[0]
 
 
 def is_number(value: object) -> bool:
@@ -350,20 +348,13 @@ def decode_question(content: RecordDict, most_characters: float = math.inf) -> Q
     said: Any = Received(about.items())
     text = said["layout"]
     if not isinstance(text, str) or len(text) > most_characters:
-        raise ConfigurationError(
-            f"the server's question has a model of {len(str(text))} characters; this client allows "
-            f"max_plan={most_characters:g}"
-        )
+        what = f"the server's question has a model of {len(str(text))} characters"
+        raise ConfigurationError(f"{what}; this client allows max_plan={most_characters:g}")
     layout = Layout.from_header(parsed(text))
     vectors, passed = split_passed(unpack(only_arrays(content), layout.size))
-    numbers = Received({key.removeprefix(NUMBER): n for key, n in said.items() if key.startswith(NUMBER)})
-    if not all(map(is_number, numbers.values())):
-        raise ProtocolError(f"the question's numbers are {dict(numbers)!r:.200}, expected finite ones")
-    for name, vector in vectors.items():
-        if vector.dtype != np.float64 or vector.shape != (layout.size,) or not all_finite(vector):
-            what = f"the question's vector {name!r} is {vector.dtype}{list(vector.shape)}"
-            raise ProtocolError(f"{what}, expected finite float64[{layout.size}]")
-    return Question(str(said["kind"]), layout, ReceivedVectors(vectors), numbers, passed)
+    numbers = _numbers_in(said)
+    _check_vectors(vectors, "the question's", layout.size)
+    return Question(str(said["kind"]), layout, protocol.ReceivedVectors(vectors), numbers, passed)
 
 
 def encode_answer(answer: Answer) -> RecordDict:
@@ -398,18 +389,16 @@ def decode_described(content: RecordDict) -> Described:
     about: Any = content.get(NAMES)
     if not isinstance(about, ConfigRecord):
         raise ProtocolError(f"it lacks the record {NAMES!r}")
-    names: dict[str, tuple[str, ...] | None] = {}
-    for name in ("columns", "classes"):
-        each: Any = about.get(name)
-        if each is not None and not (isinstance(each, list) and all(isinstance(one, str) for one in each)):
-            raise ProtocolError(f"its {name} are {each!r:.100}, expected texts")
-        names[name] = None if each is None else tuple(each)
+    names: list[tuple[str, ...] | None] = [None, None]
+    for place, name in enumerate(("columns", "classes")):
+        if (each := about.get(name)) is not None:
+            if not isinstance(each, list) or not all(isinstance(one, str) for one in each):
+                raise ProtocolError(f"its {name} are {each!r:.100}, expected texts")
+            names[place] = tuple(each)
     deviations = unpack(only_arrays(content), 0).get("deviations")
-    if deviations is not None and not (
-        deviations.dtype == np.float64 and deviations.ndim == 1 and all_finite(deviations)
-    ):
-        raise ProtocolError("its deviations are no finite numbers")
-    return Described(names["columns"], names["classes"], deviations)
+    if deviations is not None:
+        _check_vectors({"deviations": deviations}, "the table's", deviations.size)
+    return Described(*names, deviations)
 
 
 # --- messages ---------------------------------------------------------------------------------------------------------

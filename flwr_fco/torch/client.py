@@ -220,7 +220,6 @@ class LocalTraining:
         self._stack = ExitStack()
         self._round, self._downlink = task_of(message, limits, as_sent=True)
         self._message, self._context, plan = message, context, self._downlink.plan
-        limits.check_plan(plan)
         limits.check(self._downlink, None)
         self._state = recall(context, self._downlink)
         self._half = half_of(plan.solver)
