@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from logging import WARNING
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
@@ -143,7 +143,8 @@ def simulate(
     checked("evaluate_fn", evaluate_fn, EvaluateFunction | None)
     checked("node_config", node_config, Callable[[int], Mapping[str, Any]] | None)
     _check_samples(strategy, num_nodes)
-    _check_engine(engine, workers, address, num_cpus, num_gpus)
+    reserved: Any = {"workers": workers, "address": address, "num_cpus": num_cpus, "num_gpus": num_gpus}
+    _check_engine(engine, **reserved)
     start, evaluate = _as_record(initial_arrays), _every(evaluate_every, num_rounds, evaluate_fn)
     start_options |= {"train_config": train_config, "evaluate_config": evaluate_config, "evaluate_fn": evaluate}
     show = sys.stderr.isatty() if progress is None else progress
@@ -152,7 +153,6 @@ def simulate(
         with ExitStack() as stack:
             grid = InProcessGrid(client_app, num_nodes, **options)
             if engine == "ray":
-                reserved: Any = {"workers": workers, "address": address, "num_cpus": num_cpus, "num_gpus": num_gpus}
                 grid = stack.enter_context(RayGrid(client_app, num_nodes, **options, **reserved))
             stack.enter_context(identity(grid.run_id))
             stack.enter_context(nullcontext() if verbose else quiet())
@@ -165,16 +165,14 @@ def simulate(
         if on_interrupt == "raise":
             raise
         log(WARNING, "simulate: %s; this is the result so far", stop)
-        so_far: Result = stop.result
-        return so_far
+        return cast(Result, stop.result)
     except KeyboardInterrupt:
-        name = type(strategy).__name__
-        raise KeyboardInterrupt(f"{name} is not a strategy of ours: its result so far is lost") from None
+        what = f"{type(strategy).__name__} is not a strategy of ours: its result so far is lost"
+        raise KeyboardInterrupt(what) from None
     if found is None:
-        name = type(strategy).__name__
-        raise ConfigurationError(f"{name}.start returns None; expected a Result: return what super().start(...) does")
-    result: Result = found
-    return result
+        what = f"{type(strategy).__name__}.start returns None; expected a Result"
+        raise ConfigurationError(f"{what}: return what super().start(...) does")
+    return cast(Result, found)
 
 
 def _every(every: int, num_rounds: int, evaluate_fn: EvaluateFunction | None) -> EvaluateFunction | None:
@@ -189,13 +187,12 @@ def _every(every: int, num_rounds: int, evaluate_fn: EvaluateFunction | None) ->
     return evaluate_sometimes
 
 
-def _check_engine(engine: Any, workers: Any, address: Any, num_cpus: float, num_gpus: float) -> None:
+def _check_engine(engine: Any, **of_ray: Any) -> None:
     checked("engine", engine, Literal["in-process", "ray"])
-    checked("workers", workers, int | None)
-    given = {"workers": workers, "address": address, "num_cpus": num_cpus, "num_gpus": num_gpus}
-    of_ray = [f"{name}={given[name]!r}" for name, value in _WITHOUT_RAY.items() if given[name] != value]
-    if engine != "ray" and of_ray:
-        raise ConfigurationError(f"{', '.join(of_ray)} with engine='in-process', which has none; give engine='ray'")
+    checked("workers", of_ray["workers"], int | None)
+    given = [f"{name}={value!r}" for name, value in of_ray.items() if value != _WITHOUT_RAY[name]]
+    if engine != "ray" and given:
+        raise ConfigurationError(f"{', '.join(given)} with engine='in-process', which has none; give engine='ray'")
 
 
 _WITHOUT_RAY = {"workers": None, "address": None, "num_cpus": 1.0, "num_gpus": 0.0}
@@ -214,9 +211,8 @@ def _as_array(name: str, array: Any) -> Array:
         # Flower takes arrays, not NumPy's scalars, which have a shape too.
         return Array(array if hasattr(array, "shape") and not isinstance(array, np.generic) else np.asarray(array))
     except TypeError as error:
-        what = f"{getattr(array, 'dtype', type(array).__name__)}, which Flower's messages cannot hold ({error})"
-        expected = "float64, float32 or float16, of a tensor by `.float()`"
-        raise ConfigurationError(f"array {name!r} is {what}; expected {expected}") from error
+        what = f"array {name!r} is {getattr(array, 'dtype', type(array).__name__)}, which Flower cannot send ({error})"
+        raise ConfigurationError(f"{what}; expected float64, float32 or float16, of a tensor by `.float()`") from error
 
 
 @contextmanager
@@ -251,24 +247,22 @@ def _progress_bar(num_rounds: int) -> Iterator[Callable[[int], None]]:
 
 def _check_kinds(strategy: Any, client_app: Any, initial_arrays: Any) -> None:
     """Reject arguments that would cause obscure errors in Python or Flower later."""
-    if isinstance(strategy, type) or not callable(getattr(strategy, "start", None)):
-        what = f"strategy={_called(strategy)}"
-        raise ConfigurationError(f"{what}; expected a Strategy, such as FedDualAvg(regularizer=L1(0.1), client_lr=0.1)")
     inner = getattr(strategy, "strategy", None)
     name, theirs = type(inner).__name__, type(strategy).__name__
-    if isinstance(inner, CompositeStrategy) and not inner._unmodified and theirs.startswith("DifferentialPrivacy"):
-        raise ConfigurationError(
-            f"{theirs} clips differences of models and adds noise to their mean, and the clients of {name} send "
-            f"increments of a dual: its differential-privacy claim would be void. Give {name} privacy=GaussianDP(...), "
-            'or client="unmodified" with clients of FedAvg'
-        )
+    wrong = ""
+    if isinstance(strategy, type) or not callable(getattr(strategy, "start", None)):
+        wrong = f"strategy={_called(strategy)}; expected a Strategy, such as FedDualAvg(client_lr=0.1)"
+    elif isinstance(inner, CompositeStrategy) and not inner._unmodified and theirs.startswith("DifferentialPrivacy"):
+        wrong = f"{theirs} clips differences of models, and the clients of {name} send increments of a dual: its "
+        wrong += f"differential-privacy claim would be void. Give {name} privacy=GaussianDP(...), or clients of FedAvg "
+        wrong += 'and client="unmodified"'
     # Any callable that takes a message and a context is accepted.
-    if isinstance(client_app, type) or not callable(client_app) or not takes(client_app, 2):
-        what = f"client_app={_called(client_app)}; expected a ClientApp"
-        raise ConfigurationError(f"{what}, such as client_app(load_objective) of flwr_fco.client_apps")
-    if not isinstance(initial_arrays, Mapping | ArrayRecord):
-        what = f"initial_arrays is {_called(initial_arrays)}; expected an ArrayRecord, or a mapping of names to arrays"
-        raise ConfigurationError(f'{what}, such as {{"coefficients": np.zeros(10), "intercept": np.zeros(1)}}')
+    elif isinstance(client_app, type) or not callable(client_app) or not takes(client_app, 2):
+        wrong = f"client_app={_called(client_app)}; expected a ClientApp, such as client_app(load_objective)"
+    elif not isinstance(initial_arrays, Mapping | ArrayRecord):
+        wrong = f"initial_arrays is {_called(initial_arrays)}; expected an ArrayRecord, or a mapping of names to arrays"
+    if wrong:
+        raise ConfigurationError(wrong)
 
 
 def _called(value: Any) -> str:
@@ -278,24 +272,14 @@ def _called(value: Any) -> str:
 
 def _check_samples(strategy: Strategy, num_nodes: int) -> None:
     """Refuse a strategy that would wait for nodes that cannot come."""
-    mixing = getattr(strategy, "mixing", None)
+    mixing, name = getattr(strategy, "mixing", None), type(strategy).__name__
     # Of a topology that was given; one that has a name only has as many as there are.
     rows = 0 if mixing is None else getattr(Graph(mixing).mixing, "num_nodes", 0)
     if rows > num_nodes:
-        raise ConfigurationError(
-            f"mixing has {rows} nodes, but there are num_nodes={num_nodes}: {type(strategy).__name__} "
-            "would wait for the others. Simulate as many nodes as the graph has, or give the graph by its name, such "
-            "as mixing='ring': then it has as many as there are"
-        )
-    needed = {
-        name: value
-        for kind in ("train", "evaluate")
-        if getattr(strategy, f"fraction_{kind}", 0.0) != 0.0
-        for name in (f"min_{kind}_nodes", "min_available_nodes")
-        if (value := getattr(strategy, name, 0)) > num_nodes
-    }
-    if needed:
-        named = " and ".join(f"{name}={value}" for name, value in needed.items())
-        lower = ", ".join(f"{name}={num_nodes}" for name in needed)
-        what = f"{type(strategy).__name__} has {named}, but there are num_nodes={num_nodes}"
-        raise ConfigurationError(f"{what}: it would wait for ever. Give it {lower}, or simulate more nodes")
+        what = f"mixing has {rows} nodes, but there are num_nodes={num_nodes}: {name} would wait for the others"
+        raise ConfigurationError(f"{what}. Simulate as many, or name the graph, such as mixing='ring'")
+    kinds = [kind for kind in ("train", "evaluate") if getattr(strategy, f"fraction_{kind}", 0.0) != 0.0]
+    names = dict.fromkeys(each for kind in kinds for each in (f"min_{kind}_nodes", "min_available_nodes"))
+    if needed := [f"{each}={value}" for each in names if (value := getattr(strategy, each, 0)) > num_nodes]:
+        what = f"{name} has {' and '.join(needed)}, but there are num_nodes={num_nodes}: it would wait for ever"
+        raise ConfigurationError(f"{what}. Lower what is larger, or simulate more nodes")

@@ -20,12 +20,9 @@ from flwr_fco.errors import ConfigurationError
 
 _VERSION = 1
 #: Options that may differ between a run and its resumption.
-MAY_CHANGE = frozenset(
-    {
-        *("fraction_evaluate", "min_train_nodes", "min_evaluate_nodes", "min_available_nodes", "bounds"),
-        *("train_metrics_aggr_fn", "evaluate_metrics_aggr_fn", "on_divergence", "certificate_every", "participation"),
-    }
-)
+MAY_CHANGE = {"fraction_evaluate", "min_train_nodes", "min_evaluate_nodes", "min_available_nodes", "bounds"}
+MAY_CHANGE |= {"train_metrics_aggr_fn", "evaluate_metrics_aggr_fn", "on_divergence", "certificate_every"}
+MAY_CHANGE |= {"participation"}
 
 
 def moment(parts: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -114,10 +111,8 @@ def load(path: FilePath, about: str) -> Any:
 
 
 def _difference(there: str, here: str) -> str:
-    old, new = there.splitlines(), here.splitlines()
-    if len(old) != len(new):
-        return f": {old[:1]}, here {new[:1]}"
-    apart = [f"{a[:150]}, here {b[:150]}" for a, b in zip(old, new, strict=True) if a != b]
+    pairs = zip(there.splitlines(), here.splitlines(), strict=False)
+    apart = [f"{a[:150]}, here {b[:150]}" for a, b in pairs if a != b]
     return f": {'; '.join(apart[:3])}" if apart else " by another version of flwr-fco"
 
 
@@ -213,16 +208,13 @@ def check_alike(found: Any, expected: Any, what: str) -> None:
         for i, (one, other) in enumerate(zip(found, expected, strict=True)):
             check_alike(one, other, f"{what}[{i}]")
         return
-    if isinstance(expected, np.ndarray):
-        alike = isinstance(found, np.ndarray) and found.dtype == expected.dtype and found.shape == expected.shape
-    else:
-        number = isinstance(expected, int | float) and not isinstance(expected, bool)
-        alike = isinstance(found, int | float) if number else isinstance(found, type(expected))
-    if not alike:
+    if _form(found) != _form(expected):
         raise ValueError(f"{what} is {_form(found)}, expected {_form(expected)}")
     if isinstance(found, np.ndarray | float) and not np.all(np.isfinite(found)):
         raise ValueError(f"{what} is not finite")
 
 
 def _form(value: Any) -> str:
-    return f"{value.dtype}{list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype}{list(value.shape)}"
+    return "number" if type(value) in (int, float) else type(value).__name__

@@ -107,10 +107,9 @@ class Ledger:
 
     def notice(self, nodes: Iterable[Node]) -> Change | None:
         """Take note of who is there; return the change of the method's sums, if somebody has come or gone."""
-        present = {node.key for node in nodes}
-        if present == self.present:
+        before, self.present = self.present, {node.key for node in nodes}
+        if before == self.present:
             return None
-        self.present = present
         return Change(None, self.means() if self.members else None, self.population())
 
     def to(self, node: Node, lost: bool, answered: bool) -> To:

@@ -90,12 +90,9 @@ class Nodes:
             if len(available) >= enough:
                 break
             if time.monotonic() > deadline:
-                raise ConfigurationError(
-                    f"only {len(available)} nodes connected within node_timeout={self.timeout} seconds, {enough} are "
-                    "needed; start more SuperNodes, or lower min_available_nodes and min_train_nodes"
-                )
-            if said != len(available):
-                said = len(available)
+                what = f"only {len(available)} nodes connected within node_timeout={self.timeout} seconds, not {enough}"
+                raise ConfigurationError(f"{what}; start more, or lower min_available_nodes and min_train_nodes")
+            if said != (said := len(available)):
                 text = "Waiting for nodes to connect: %d connected, %d needed; gives up after node_timeout=%g seconds"
                 log(INFO, text, said, enough, self.timeout)
             time.sleep(max(0.0, min(1.0, deadline - time.monotonic())))
@@ -114,15 +111,12 @@ class Nodes:
             If the function returns no nodes, a node that is not connected, or a node twice.
         """
         answer: Any = choose(number, tuple(self.ordered))
-        some = "some of the nodes that it is given"
-        what = f"{short(answer)} in round {number}; expected a list of {some}, such as nodes[:1]"
-        if not isinstance(answer, Node) and isinstance(answer, Iterable):
-            nodes = list(answer)
-            if nodes and all(isinstance(node, Node) for node in nodes) and set(nodes) <= set(self.ordered):
-                if len(set(nodes)) == len(nodes):
-                    return sorted(nodes, key=lambda node: node.order)
-                what = f"a node twice in round {number}; return {some}"
-        raise ConfigurationError(f"choose_nodes returned {what}")
+        nodes = list(answer) if isinstance(answer, Iterable) and not isinstance(answer, Node) else []
+        known = all(isinstance(node, Node) for node in nodes) and {*nodes} <= {*self.ordered}
+        if not nodes or not known or len({*nodes}) < len(nodes):
+            expected = "expected a list of some of the nodes that it is given, none of them twice, such as nodes[:1]"
+            raise ConfigurationError(f"choose_nodes returned {short(answer)} in round {number}; {expected}")
+        return sorted(nodes, key=lambda node: node.order)
 
     def _meet(self, grid: Grid, available: list[int]) -> None:
         """Learn the partitions of new nodes, and forget those that have gone."""
@@ -142,10 +136,8 @@ class Nodes:
         self.refused, self.ordered = twins, sorted(first.values(), key=lambda node: node.order)
         without = sum(node.partition_id is None for node in self.ordered)
         if new and without:
-            text = (
-                "%s of %s nodes have no partition id of their own: Flower draws new node ids for each run, so another "
-            )
-            log(INFO, text + "run with the same seed may differ", without, len(self.ordered))
+            text = "%s of %s nodes have no partition id: another run with the same seed may differ, as node ids do"
+            log(INFO, text, without, len(self.ordered))
 
     def _partitions(self, grid: Grid, new: Sequence[int]) -> dict[int, int]:
         known = getattr(grid, "partition_ids", None)
@@ -242,7 +234,8 @@ class Tables:
             said = found.get(node, Described())
             if said.deviations is not None:
                 self._scales = self._scales or Scales(said.deviations.size)
-                self._scales.add(_name(node), said.deviations)
+                own = f"{node}" if node.partition_id is None else f"partition {node.partition_id}"
+                self._scales.add(own, said.deviations)
             for place, names in enumerate(self._names):
                 names.update([each] if (each := _of(said, place)) else ())
             self._said[node.key] = node, said._replace(deviations=None)
@@ -270,21 +263,19 @@ class Tables:
                 warnings.warn(text, UserWarning, stacklevel=2)
 
     def _compare_names(self, place: int) -> None:
-        own = _of(self.own, place)
-        theirs = own or _most(self._names[place])
-        if not self._names[place].keys() - {theirs}:
+        counts, own = self._names[place], _of(self.own, place)
+        theirs = own or _most(counts)
+        if not counts.keys() - {theirs}:
             return
         named = [(node, each) for node, said in self._said.values() if (each := _of(said, place))]
-        odd = [(node, each) for node, each in named if each != theirs]
-        right = [node for node, each in named if each == theirs]
+        odd, right = [pair for pair in named if pair[1] != theirs], [node for node, each in named if each == theirs]
         others = "the ServerApp" if own else f"{right[0]}" + f" and {len(right) - 1} more" * (len(right) > 1)
         shown = [difference(f"{node}", each, others, theirs, classes=place == 1) for node, each in odd[:_SHOWN]]
         more = f"; and {len(odd) - _SHOWN} more sites" if len(odd) > _SHOWN else ""
-        advice = "Code the classes in the same way at every site"
-        if self.own.classes:
-            advice += ", and give all of them as classes=[...] to client_app and to fit"
-        if place == 0:
-            advice = f"Take the same columns in the same order at every site, X[[{listed(theirs or ())}]]"
+        advice = f"Take the same columns in the same order at every site, X[[{listed(theirs or ())}]]"
+        if place == 1:
+            given = ", and give all of them as classes=[...] to client_app and to fit" if self.own.classes else ""
+            advice = f"Code the classes in the same way at every site{given}"
         raise ConfigurationError(f"the sites' data do not fit together: {'; '.join(shown)}{more}. {advice}")
 
 
@@ -295,10 +286,6 @@ def _of(said: Described, place: int) -> Names:
 def _most(names: Counter[Names]) -> Names:
     """Return the names of most clients: with three sites, one alone does not have them."""
     return names.most_common(1)[0][0] if names else None
-
-
-def _name(node: Node) -> str:
-    return f"node {node.node_id}" if node.partition_id is None else f"partition {node.partition_id}"
 
 
 def _answers(
@@ -314,8 +301,7 @@ def _answers(
             continue
         try:
             if answer.has_error():
-                reason = cause_of(answer.error.reason or "")
-                raise ProtocolError(f"error {answer.error.code}: {reason[:_LONGEST]}")
+                raise ProtocolError(f"error {answer.error.code}: {cause_of(answer.error.reason or '')[:_LONGEST]}")
             said[node] = decode_described(answer.content)
             failed.pop(node, None)
         except ProtocolError as error:

@@ -23,7 +23,6 @@ from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, MirrorMap, PNorm, Si
 from flwr_fco.mirror_maps.product import BoundProduct
 from flwr_fco.strategies import replies
 from flwr_fco.strategies.nodes import ASKING
-from flwr_fco.strategies.output import structure
 from flwr_fco.strategies.run import Run
 from flwr_fco.work import FirstOrder
 
@@ -52,10 +51,8 @@ def ask(run: Run, request: Request, w: Vector) -> list[Answer]:
     """
     options, layout = run.options, run.problem.layout
     if run.privacy is not None:
-        raise ConfigurationError(
-            f"a question about {request.kind!r}: clients answer it with numbers to which no noise is added, which a "
-            "private run must not receive; work out on the server's own data what is asked, or leave out privacy"
-        )
+        what = f"clients answer questions, as about {request.kind!r}, with numbers to which no noise is added"
+        raise ConfigurationError(f"{what}: a private run asks none. Say what is asked, or leave out privacy")
     nodes = run.nodes.sample(run.grid, run.number, ASKING, 1.0, options.min_train_nodes, run.needed)
     run.tables.look(run, nodes)
     current = replies.Round(run.number, nodes, run.left_out, "question")
@@ -89,24 +86,16 @@ def ask(run: Run, request: Request, w: Vector) -> list[Answer]:
     current.leave_out_silent([reply.node for reply in good])
     shares = [run.weight(reply.node, reply.value.examples) for reply in good]
     weights = replies.weights_of(shares, options.weighting == "uniform")
-    if not weights:
-        return []
-    return [reply.value._replace(weight=weight) for reply, weight in zip(good, weights, strict=True)]
+    return [reply.value._replace(weight=weight) for reply, weight in zip(good, weights, strict=bool(weights))]
 
 
 def _unlike_most(said: Sequence[Mapping[str, float]], names: Sequence[str]) -> dict[int, str]:
     """Return why answers do not count that say other numbers than more than half of them, by position."""
     each = [tuple(numbers[name] for name in names) for numbers in said]
-    if len(set(each)) < 2:
-        return {}
-    usual, count = Counter(each).most_common(1)[0]
-    if 2 * count <= len(each):
-        return {}
-    return {
-        i: f"its {', '.join(names)} is {own}, that of {count} of {len(each)} clients is {usual}"
-        for i, own in enumerate(each)
-        if own != usual
-    }
+    usual, count = Counter(each).most_common(1)[0] if each else ((), 0)
+    text = f"that of {count} of {len(each)} clients is {usual}"
+    odd = {i: own for i, own in enumerate(each) if own != usual and 2 * count > len(each)}
+    return {i: f"its {', '.join(names)} is {own}, {text}" for i, own in odd.items()}
 
 
 # --- rates ------------------------------------------------------------------------------------------------------------
@@ -146,8 +135,8 @@ def _facts(run: Run, names: Sequence[str]) -> LossFacts:
     request = Request("smoothness", {"batch-size": float(batch)}, ("l2", "l1", "convexity", "probed"))
     answers = ask(run, request, run.method.retrieve(run.problem, run.state))
     if not answers:
-        what = f"{' and '.join(names)} cannot be chosen: no client has said how smooth its loss is."
-        raise ConfigurationError(f"{what} The reasons are in `left_out`; give the rates by hand")
+        what = f"{' and '.join(names)} cannot be chosen: no client has said how smooth its loss is"
+        raise ConfigurationError(f"{what}. The reasons are in `left_out`; give the rates by hand")
     l2, clipped = bounded_largest([answer.numbers["l2"] for answer in answers])
     l1, _ = bounded_largest([answer.numbers["l1"] for answer in answers])
     claims = sorted(max(0.0, answer.numbers["convexity"]) for answer in answers)
@@ -305,10 +294,8 @@ class _Asking:
             absurd = missing & {row.node_id for row in rows[before:] if row.reason != "no reply"}
             if absurd and here:
                 raise _MissingError(absurd)
-            raise NoAnswerError(
-                f"{len(missing)} of the {len(self._first)} clients that answered the first question did not answer the "
-                "next one, so the answers are about different data"
-            )
+            what = f"{len(missing)} of the {len(self._first)} clients that answered the first question did not answer"
+            raise NoAnswerError(f"{what} the next one, so the answers are about different data")
         # Clients that were silent at first would add data that the first answers do not cover.
         same = [answer for answer in answers if answer.node_id in self._first]
         total = math.fsum(answer.weight for answer in same)
@@ -329,10 +316,7 @@ def certified(run: Run, w: Vector) -> dict[str, float]:
     -------
     dict of str to float
         ``objective``, ``certificate`` (also under its own name, ``duality-gap`` or ``residual``), and of how many
-        clients' data, ``certificate-clients`` of ``certificate-of``. From the second time on also
-        ``support-stability``: of the entries that psi acts on and that are non-zero now or were last time, the fraction
-        that is non-zero both times; and, if psi is about singular values, ``rank-stability``: the smaller of the two
-        ranks over the larger one.
+        clients' data, ``certificate-clients`` of ``certificate-of``.
     """
     try:
         found = certify(run, w)
@@ -343,22 +327,10 @@ def certified(run: Run, w: Vector) -> dict[str, float]:
     if found.clients < connected:
         text = "The certificate of this round is about the data of %d of the %d clients: the others did not answer."
         log(WARNING, "%s It ends no run.", text % (found.clients, connected))
-    numbers = {"objective": found.objective, "certificate": found.value, found.kind: found.value}
-    numbers |= {"certificate-clients": float(found.clients), "certificate-of": float(connected)}
-    before, run.certified = run.certified, w.copy()
-    return numbers | (_stability(run, before, w) if before.size else {})
-
-
-def _stability(run: Run, before: Vector, w: Vector) -> dict[str, float]:
-    """Return how much of the structure of a point was there in the point of before."""
-    psi, layout = run.problem.psi, run.problem.layout
-    then, now = structure(psi, layout, before), structure(psi, layout, w)
-    found = {}
-    if "density" in now:
-        here, there = ((point != 0.0) & layout.regularized_mask() for point in (w, before))
-        either = np.count_nonzero(here | there)
-        found["support-stability"] = np.count_nonzero(here & there) / either if either else 1.0
-    if "rank" in now:
-        less, more = sorted((now["rank"], then["rank"]))
-        found["rank-stability"] = less / more if more else 1.0
-    return found
+    return {
+        "objective": found.objective,
+        "certificate": found.value,
+        found.kind: found.value,
+        "certificate-clients": float(found.clients),
+        "certificate-of": float(connected),
+    }

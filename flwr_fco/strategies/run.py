@@ -74,7 +74,7 @@ class Run:
         The model that the user sees.
     """
 
-    saved = ("state", "passed", "number", "chosen", "certified", "places", "missed")
+    saved = ("state", "passed", "number", "chosen", "places", "missed")
 
     def __init__(self, options: Options, arrays: ArrayRecord, num_rounds: int | None) -> None:
         self.options, self.num_rounds, self.initial = options, num_rounds, arrays
@@ -91,8 +91,6 @@ class Run:
         #: Rounds in a row without a good reply of a client, of a method that needs everyone.
         self.missed: dict[tuple[int, int], int] = {}
         self.reasons: dict[str, str] = {}
-        #: The point of the last certificate; empty before the first one.
-        self.certified: Vector = np.zeros(0)
         self.result: Result | None = None
         self.rates = options._rates()
         rule, normalize = options.aggregation, bool(getattr(options, "normalize_local_work", True))
@@ -141,16 +139,8 @@ class Run:
     @property
     def parts(self) -> dict[str, Any]:
         """All that changes, by name, for saving and going back."""
-        parts = {
-            "run": self,
-            "bounds": self.bounds,
-            "average": self.average,
-            "ledger": self.roll,
-            "graph": self.graph,
-            "momentum": self.momentum,
-            "privacy": self.privacy,
-            "untrained": self.untrained,
-        }
+        parts = {"run": self, "bounds": self.bounds, "average": self.average, "ledger": self.roll, "graph": self.graph}
+        parts |= {"momentum": self.momentum, "privacy": self.privacy, "untrained": self.untrained}
         return {name: part for name, part in parts.items() if part is not None}
 
     # --- plan and problem -----------------------------------------------------------------------------------------
@@ -165,10 +155,9 @@ class Run:
         """
         options = self.options
         if setting.work is None:
-            raise ConfigurationError(
-                f"{type(options).__name__} does not say what a client does: make it a subclass of StepStrategy or "
-                f"MinimiseStrategy, or return the work from {self.half.__name__}.setting"
-            )
+            what = f"{type(options).__name__} does not say what a client does"
+            advice = f"make it a StepStrategy or MinimiseStrategy, or return the work from {self.half.__name__}.setting"
+            raise ConfigurationError(f"{what}: {advice}")
         plan = Plan(
             solver=self.method.name,
             layout=setting.layout,
@@ -187,12 +176,9 @@ class Run:
 
     def _constants(self) -> dict[str, float]:
         """Return the values of options that may be "auto" but are no functions, which may keep a count."""
-        values = {name: getattr(self.options, name, None) for name in AUTOMATIC}
-        return {
-            name: self.options._number(name, 1, self.chosen)
-            for name, value in values.items()
-            if value is not None and not callable(value)
-        }
+        given = {name: getattr(self.options, name, None) for name in AUTOMATIC}
+        names = [name for name, value in given.items() if value is not None and not callable(value)]
+        return {name: self.options._number(name, 1, self.chosen) for name in names}
 
     def adopt(self, setting: Setting) -> None:
         """Take a state's psi, geometry and work into the plan."""
@@ -292,12 +278,9 @@ class Run:
         name = next((name for name in ("dual", "primal") if name in self.state._fields), "")
         alone = self.ledger is None and self.graph is None and self.privacy is None and not self.average.averages
         if not name or not alone:
+            what = f"{who} another model than {type(self.options).__name__} returned, and it cannot go on from one"
             why = "what its clients remember, a graph, noise or an average belongs to the model of before"
-            raise ConfigurationError(
-                f"{who} another model than {type(self.options).__name__} returned, and it cannot go on from one: "
-                f"{why}. Change what clients send (the replies that aggregate_train gets), or take FedDualAvg "
-                "without these"
-            )
+            raise ConfigurationError(f"{what}: {why}. Change what clients send, or take FedDualAvg without these")
         layout, h = self.problem.layout, self.problem.h
         now = self.method.retrieve(self.problem, self.state)
         changed, value = point != self.point, getattr(self.state, name).copy()
@@ -315,11 +298,11 @@ class Run:
             value = np.where(target == 0.0, 0.0, value)
         worst = int(np.abs(found - target).argmax())
         entry = next(entry for entry in layout.optimized if entry.block.start <= worst < entry.block.stop)
+        there = f"in {entry.name!r} an entry would be {found[worst]:.6g}, not {target[worst]:.6g}"
         raise ConfigurationError(
-            f"{who} a model that is the primal point of no dual near the present one: in {entry.name!r} an entry would "
-            f"be {found[worst]:.6g}, not {target[worst]:.6g}. An entry that psi has made 0 must stay 0 (noise on it "
-            "would vanish with the next round, and a privacy claim with it), and a constraint must hold. Change the "
-            "other entries, or what clients reply; or leave the array to you: "
+            f"{who} a model that is the primal point of no dual near the present one: {there}. An entry that psi has "
+            "made 0 must stay 0 (noise on it would vanish with the next round, and a privacy claim with it), and a "
+            "constraint must hold. Change others, or what clients reply; or "
             f"regularizer=PerParameter({{{entry.name!r}: Zero()}})"
         )
 
@@ -327,14 +310,12 @@ class Run:
 
     def describe(self) -> list[tuple[str, str]]:
         """Return the lines of the summary that are about this run."""
-        lines = [
-            (f"Chosen {name}", f"{value:.4g} = {self.reasons.get(name, 'as saved')}")
-            for name, value in self.chosen.items()
-        ]
+        chosen = self.chosen.items()
+        lines = [(f"Chosen {name}", f"{value:.4g} = {self.reasons.get(name, 'as saved')}") for name, value in chosen]
         lines += self.method.describe(self.state)
         if self.ledger is not None:
-            where = f"above {self.ledger.max_bytes / 2**20:.0f} MiB in a temporary file"
-            lines.append(("Clients' memories", f"a copy on the server, {where}"))
+            most = f"{self.ledger.max_bytes / 2**20:.0f} MiB"
+            lines.append(("Clients' memories", f"a copy on the server, above {most} in a temporary file"))
         if self.privacy is not None:
             lines += self.privacy.describe(self.num_rounds)
         return lines

@@ -239,7 +239,7 @@ def test_questions_and_answers_are_what_was_sent():
         (lambda c: c["fco-question"].pop("kind"), "lacks 'kind'"),
         (lambda c: changed(c, "fco-question", layout="x" * 2000), "a model of 2000 characters; .*max_plan=1000"),
         (lambda c: changed(c, "fco-question", layout="no"), "is no JSON"),
-        (lambda c: c["fco-question"].update({"number:mass": float("inf")}), "expected finite ones"),
+        (lambda c: c["fco-question"].update({"number:mass": float("inf")}), "expected a finite number"),
         (lambda c: changed(c, "arrays", primal=Array(np.zeros(4))), r"float64\[4\]"),
         (lambda c: changed(c, "arrays", primal=Array(np.full(5, np.inf))), "finite"),
     ],

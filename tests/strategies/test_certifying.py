@@ -10,10 +10,9 @@ from flwr_fco.callbacks import EarlyStopping
 from flwr_fco.client_apps import client_app
 from flwr_fco.errors import ConfigurationError, DivergedError
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, TraceRegression
-from flwr_fco.regularizers import L1, HardSparsity, Nuclear
-from flwr_fco.simulation import InProcessGrid, simulate
-from flwr_fco.strategies import Epochs, FedDualAvg, Steps, run_of
-from flwr_fco.strategies.questions import certified as certified_at
+from flwr_fco.regularizers import L1, HardSparsity
+from flwr_fco.simulation import InProcessGrid
+from flwr_fco.strategies import Epochs, FedDualAvg, Steps
 from reproduction.pooled import certify, composite_objective
 
 
@@ -78,32 +77,6 @@ def test_where_there_is_no_gap_there_is_a_residual():
     result = run(objectives_of(LeastSquares), rounds=2, regularizer=HardSparsity(2), certificate_every=1)
     assert "residual" in result.train_metrics_clientapp[2]
     assert "duality-gap" not in result.train_metrics_clientapp[2]
-
-
-def test_how_stable_the_structure_is():
-    result = run(objectives_of(LeastSquares), rounds=60, certificate_every=20)
-    assert "support-stability" not in result.train_metrics_clientapp[20]
-    assert result.train_metrics_clientapp[60]["support-stability"] == 1.0
-    matrices = objectives_of(TraceRegression)
-    result = run(matrices, rounds=60, regularizer=Nuclear(0.1), certificate_every=20)
-    assert result.train_metrics_clientapp[60]["rank-stability"] == 1.0
-    assert "support-stability" not in result.train_metrics_clientapp[60]
-
-
-def test_a_changing_support_is_less_than_stable():
-    objectives = objectives_of(LeastSquares)
-    strategy = FedDualAvg(regularizer=L1(0.1), client_lr=0.01, fraction_evaluate=0.0, certificate_every=1)
-    seen = {}
-
-    class Look:
-        def on_round_end(self, number, arrays, metrics):
-            certified_at(run_of(strategy), np.array([1.0, 1.0, 0.0, 0.0, 5.0]))
-            seen.update(certified_at(run_of(strategy), np.array([1.0, 0.0, 1.0, 0.0, 0.0])))
-
-    app = client_app(lambda context: objectives[int(context.node_config["partition-id"])])
-    start = objectives[0].layout.unflatten(np.zeros(5))
-    simulate(strategy, app, num_nodes=3, num_rounds=1, initial_arrays=start, callbacks=[Look()], progress=False)
-    assert seen["support-stability"] == pytest.approx(1 / 3)
 
 
 class Silent(InProcessGrid):

@@ -191,7 +191,7 @@ def test_the_user_can_prescribe_who_takes_part():
 @together(
     ("choose", "what"),
     [
-        (lambda n, nodes: [nodes[0], nodes[0]], "a node twice"),
+        (lambda n, nodes: [nodes[0], nodes[0]], "none of them twice"),
         (lambda n, nodes: [nodes[0]._replace(node_id=77)], "expected a list of some of the nodes that it is given"),
         (lambda n, nodes: [node.node_id for node in nodes], "expected a list of some of the nodes that it is given"),
         (lambda n, nodes: np.array(nodes), "expected a list of some of the nodes that it is given"),
