@@ -86,7 +86,7 @@ def test_local_steps_that_overflow_name_the_client_rate(caplog):
 
 
 def test_a_large_server_rate_is_the_one_to_lower():
-    with pytest.raises(DivergedError, match=r"server_lr=1000 with client_lr=0.01 .*try server_lr=1 first"):
+    with pytest.raises(DivergedError, match=r"client_lr=0.01 with server_lr=1000 .*try server_lr=1 first"):
         run(FedDualAvg(client_lr=0.01, server_lr=1000.0, work=Steps(1, batch_size=None)), clients(), 500)
 
 
