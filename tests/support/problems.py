@@ -3,6 +3,7 @@
 import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
 
 from flwr_fco.algorithms import ORIGIN, Moved
 from flwr_fco.algorithms.gradient_tracking import trackers
@@ -148,6 +149,33 @@ class Discreet:
         messages = list(messages)
         self.questions += sum(m.metadata.message_type == "query.partition" for m in messages)
         return self.inner.send_and_receive(messages, timeout=timeout)
+
+
+class Foreign(Grid):
+    """A grid as Flower's own are: it knows nothing of what this package's grids do for its strategies."""
+
+    run = property(lambda self: None)
+
+    def __init__(self, inside):
+        self.inside, self.contexts, self.identity = inside, inside.contexts, inside.identity
+
+    def set_run(self, run):
+        """Flower's own does so too."""
+
+    def get_node_ids(self):
+        return self.inside.get_node_ids()
+
+    def create_message(self, *given, **options):
+        return self.inside.create_message(*given, **options)
+
+    def push_messages(self, messages):
+        return self.inside.push_messages(list(messages))
+
+    def pull_messages(self, message_ids):
+        return self.inside.pull_messages(message_ids)
+
+    def send_and_receive(self, messages, *, timeout=None):
+        return self.inside.send_and_receive(list(messages), timeout=timeout)
 
 
 def simulated(strategy, app, num_rounds, *, num_nodes=4, initial_arrays=None, **options):
