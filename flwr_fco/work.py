@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal
@@ -164,6 +165,39 @@ class Minimise(_Kept):
 
     def __str__(self) -> str:
         return f"minimise until the {self.rule} is below {self.tolerance:g}"
+
+    def stopping_norm(self, convexity: float, duality: float = 0.0) -> float:
+        """Return the norm of the gradient at which the rule is met.
+
+        With modulus m of strong convexity the value is within ||gradient||^2 / (2 m) of the minimum. DualFL's gap (3.6)
+        is at most ||gradient||^2 / (2 (m - nu)), a bound that requires nu < m.
+
+        Parameters
+        ----------
+        convexity : float
+            m; 0 if it is not known.
+        duality : float, default 0.0
+            nu.
+
+        Raises
+        ------
+        ConfigurationError
+            If the rule is ``"gap"`` and the gradient bounds no gap.
+
+        Examples
+        --------
+        >>> Minimise(tolerance=1e-8, rule="gap").stopping_norm(2.0)
+        0.0002
+        """
+        if self.rule == "gradient":
+            return self.tolerance
+        if not convexity > duality:
+            raise ConfigurationError(
+                f"rule='gap' needs a strong convexity above {duality:g}, but only {convexity:g} is known of the "
+                "client's problem, so the primal-dual gap cannot be bounded. Use rule='gradient', add an l2 term to "
+                "the objective, or choose DualFL's nu below it"
+            )
+        return math.sqrt(2.0 * (convexity - duality) * self.tolerance)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Engines: what runs a client half, each with its plain, compiled and sparse form once."""
 
 from flwr_fco.engines.client import LocalClient
-from flwr_fco.engines.minimise import Minimum, minimise, stopping_norm
+from flwr_fco.engines.minimise import Minimum, minimise
 from flwr_fco.engines.run import ENGINES
 from flwr_fco.work import FirstOrder, Minimise
 
@@ -12,5 +12,4 @@ __all__ = [
     "Minimise",
     "Minimum",
     "minimise",
-    "stopping_norm",
 ]

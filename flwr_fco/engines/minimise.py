@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -33,6 +33,9 @@ _LOOSEST = 0.3
 _SUFFICIENT, _SHORTEST, _ROUNDING = 1e-4, 2.0**-80, 4e-16
 
 
+_METRICS = ("inner-iterations", "gradient-evaluations", "hessian-products", "gradient-norm", "gap", "capped")
+
+
 class Minimum(NamedTuple):
     """Result of a local minimisation.
 
@@ -41,7 +44,7 @@ class Minimum(NamedTuple):
     point : ndarray of float64, shape (d,)
         The final point.
     iterations : int
-        Number of steps.
+        Number of steps; of L-BFGS-B of points after the first.
     gradient_evaluations : int
         Number of gradients of f over all of the client's examples.
     hessian_products : int
@@ -65,59 +68,51 @@ class Minimum(NamedTuple):
     @property
     def metrics(self) -> dict[str, float]:
         """The metrics that a client reports, by their names in the reply."""
-        return {
-            "inner-iterations": float(self.iterations),
-            "gradient-evaluations": float(self.gradient_evaluations),
-            "hessian-products": float(self.hessian_products),
-            "gradient-norm": float(self.gradient_norm),
-            "gap": float(self.gap),
-            "capped": 0.0 if self.reached else 1.0,
-        }
+        return dict(zip(_METRICS, map(float, (*self[1:-1], not self.reached)), strict=True))
 
 
 class _At(NamedTuple):
-    """A point with the gradient there and its norm."""
+    """A point, the gradient there and its norm."""
 
     point: Vector
     gradient: Vector
     norm: float = math.inf
 
 
+class _Ended(Exception):
+    """The stopping rule or the limit is met."""
+
+
 class _Problem:
-    """f(w) - <pull, w> + penalty/2 ||w||^2, when to stop, where the descent is, and what was spent on it."""
+    """f(w) - <pull, w> + penalty/2 ||w||^2, when to stop, the best point so far, and what was spent on it."""
 
     def __init__(self, objective: Objective, pull: Vector, penalty: float, target: float, limit: int) -> None:
         self.objective, self.pull, self.penalty, self.target, self.limit = objective, pull, penalty, target, limit
-        self.at = _At(pull, pull)
-        self.steps = self.evaluations = self.products = 0
+        self.best = _At(pull, pull)
+        #: Steps taken: the first gradient comes before all of them.
+        self.steps, self.products = -1, 0
 
     def value(self, w: Vector, own: float) -> float:
         """Return the value at a point where f is `own`."""
         return own + float(w @ (0.5 * self.penalty * w - self.pull))
 
-    def move(self, w: Vector, own: Vector) -> None:
-        """Go to a point where the gradient of f is `own`."""
+    def at(self, w: Vector, own: Vector) -> _At:
+        """Return the next point, where the gradient of f is `own`; or end the descent."""
         gradient = own + self.penalty * w - self.pull
-        self.at = _At(w, gradient, float(np.linalg.norm(gradient)))
-        self.evaluations += 1
-
-    @property
-    def reached(self) -> bool:
-        """Whether the stopping rule is met."""
-        return self.at.norm <= self.target
-
-    @property
-    def ended(self) -> bool:
-        """Whether the rule or the limit is met."""
-        return self.reached or self.steps == self.limit
+        found = _At(w, gradient, float(np.linalg.norm(gradient)))
+        self.best = found if found.norm < self.best.norm else self.best
+        self.steps += 1
+        if found.norm <= self.target or self.steps == self.limit:
+            raise _Ended
+        return found
 
 
 def minimise(
     objective: Objective,
     work: Minimise | None = None,
     *,
-    shift: Vector | None = None,
-    center: Vector | None = None,
+    shift: Vector | float = 0.0,
+    center: Vector | float = 0.0,
     penalty: float = 0.0,
     start: Vector | None = None,
     duality: float = 0.0,
@@ -130,12 +125,12 @@ def minimise(
         f.
     work : Minimise, optional
         Stopping rule, tolerance and limit; by default to a gradient norm of 1e-10.
-    shift, center : ndarray of float64, shape (d,), optional
-        Default zeros.
+    shift, center : ndarray of float64, shape (d,), or float, default 0.0
+        Their vectors.
     penalty : float, default 0.0
         Modulus of the quadratic term. May be negative if f's strong convexity is larger than its absolute value.
     start : ndarray of float64, shape (d,), optional
-        The starting point; by default `center`, or zeros.
+        The starting point; by default `center`.
     duality : float, default 0.0
         DualFL's nu, which its gap (3.6) depends on; used for the rule ``"gap"``.
 
@@ -149,11 +144,6 @@ def minimise(
     ConfigurationError
         If f is not smooth and has no `minimiser`, the problem has no unique minimiser, or no gap is known.
 
-    Notes
-    -----
-    With modulus m of strong convexity the value is within ||gradient||^2 / (2 m) of the minimum. DualFL's primal-dual
-    gap (3.6) is at most ||gradient||^2 / (2 (m - duality)), a bound that requires duality < m.
-
     Examples
     --------
     >>> import numpy as np
@@ -163,12 +153,8 @@ def minimise(
     >>> minimum.point.round(6), minimum.reached
     (array([1., 2.]), True)
     """
-    work, size = Minimise() if work is None else work, objective.layout.size
-    pull = np.zeros(size) if shift is None else shift
-    if center is not None:
-        pull = pull + penalty * center
-    if start is None:
-        start = np.zeros(size) if center is None else center
+    work, zeros = Minimise() if work is None else work, np.zeros(objective.layout.size)
+    pull, start = zeros + shift + penalty * center, zeros + (center if start is None else start)
     if objective.minimiser is not None:
         minimum: Minimum = objective.minimiser(pull, penalty, start, work, duality)
         return minimum
@@ -177,78 +163,28 @@ def minimise(
             f"{type(objective).__name__} is not smooth, and has no method minimiser(pull, penalty, start, work, "
             "duality). Give it one, or take a strategy whose clients take (sub)gradient steps, such as LocalSGD"
         )
-    target = stopping_norm(objective, work, penalty, duality)
-    problem = _Problem(objective, pull, penalty, target, work.max_iterations)
-    if objective.quadratic and size <= LARGEST:
-        solve = _exact
-    else:
-        solve = _lbfgs if type(objective).hessian_product is Objective.hessian_product else _newton
-    solve(problem, np.array(start, dtype=np.float64))
-    (point, _, norm), convexity = problem.at, _convexity(objective, penalty)
+    modulus, squares, axes = _facts(objective)
+    convexity = max(0.0, modulus + penalty)
+    problem = _Problem(objective, pull, penalty, work.stopping_norm(convexity, duality), work.max_iterations)
+    with suppress(_Ended):
+        if axes.size and convexity > 0.0:
+            _exact(problem, start, squares + penalty, axes)
+        elif type(objective).hessian_product is not Objective.hessian_product:
+            _newton(problem, start)
+        else:
+            _lbfgs(problem, start)
+    point, _, norm = problem.best
     gap = norm**2 / (2.0 * convexity) if convexity > 0.0 else math.inf
-    return Minimum(point, problem.steps, problem.evaluations, problem.products, norm, gap, problem.reached)
+    return Minimum(point, problem.steps, problem.steps + 1, problem.products, norm, gap, norm <= problem.target)
 
 
-def stopping_norm(objective: Objective, work: Minimise, penalty: float = 0.0, duality: float = 0.0) -> float:
-    """Return the norm of the gradient at which the stopping rule is met.
-
-    Parameters
-    ----------
-    objective, work, penalty, duality
-        As in :func:`minimise`.
-
-    Raises
-    ------
-    ConfigurationError
-        If the rule is ``"gap"`` and the gradient bounds no gap.
-
-    Examples
-    --------
-    >>> from flwr_fco.objectives import LeastSquares
-    >>> objective = LeastSquares([[1.0]], [2.0], scale=0.5, intercept=False)
-    >>> stopping_norm(objective, Minimise(tolerance=1e-8, rule="gap"), penalty=1.0)
-    0.0002
-    """
-    if work.rule == "gradient":
-        return work.tolerance
-    convexity = _convexity(objective, penalty)
-    if not convexity > duality:
-        raise ConfigurationError(
-            f"rule='gap' needs a strong convexity above {duality:g}, but only {convexity:g} is known of the client's "
-            "problem, so the primal-dual gap cannot be bounded. Use rule='gradient', add an l2 term to the objective, "
-            "or choose DualFL's nu below it"
-        )
-    return math.sqrt(2.0 * (convexity - duality) * work.tolerance)
-
-
-def _exact(problem: _Problem, start: Vector) -> None:
+def _exact(problem: _Problem, start: Vector, squares: Vector, axes: NDArray[np.float64]) -> None:
     """Solve by the Hessian's eigenvectors, and for the rest of the gradient again as long as it falls."""
-    squares, axes = _once(problem.objective, "spectrum", _spectrum)
-    squares = squares + problem.penalty
-    curved = squares > squares.size * _FLAT * squares[-1]
-    problem.move(start, problem.objective.gradient(start))
-    steep = _STEEP * problem.at.norm
-    while not problem.ended:
-        last, inside = problem.at, problem.at.gradient @ axes
-        if not curved.all():
-            if float(np.linalg.norm(inside[~curved])) > steep:
-                raise _no_minimiser()
-            inside[~curved], squares = 0.0, np.where(curved, squares, 1.0)
-        w = last.point - axes @ (inside / squares)
-        problem.move(w, problem.objective.gradient(w))
-        problem.steps += 1
-        if problem.at.norm >= last.norm:
-            problem.at = last
-            return
-
-
-def _spectrum(objective: Objective) -> tuple[Vector, NDArray[np.float64]]:
-    """Return the eigenvalues and eigenvectors of a quadratic's Hessian."""
-    size = objective.layout.size
-    hessian = np.zeros((size, size))
-    hessian[np.triu_indices(size)] = objective.hessian_block(np.zeros(size), np.arange(size))
-    squares, axes = np.linalg.eigh(hessian, UPLO="U")
-    return squares, axes
+    gradient = problem.objective.gradient
+    at = problem.at(start, gradient(start))
+    while at is problem.best:
+        w = at.point - axes @ ((at.gradient @ axes) / squares)
+        at = problem.at(w, gradient(w))
 
 
 def _newton(problem: _Problem, start: Vector) -> None:
@@ -258,46 +194,36 @@ def _newton(problem: _Problem, start: Vector) -> None:
     ----------
     Nocedal, Wright: Numerical optimization (2006), algorithm 7.1.
     """
-    objective, penalty = problem.objective, problem.penalty
-    line, step, w = objective.along(start, np.zeros(start.size)), 0.0, start
-    problem.move(w, line.gradient(0.0))
-    value, first = problem.value(w, line(0.0)[0]), problem.at.norm
-    steep = _STEEP * first if objective.quadratic else math.inf
-    scales = 1.0 / np.maximum(line.diagonal(0.0) + penalty, 1e-300)
-    while not problem.ended:
-        (_, gradient, norm), curvature = problem.at, line.curvature(step)
-
-        def multiply(v: Vector, curvature: Callable[[Vector], Vector] = curvature) -> Vector:
-            problem.products += 1
-            return curvature(v) + penalty * v
-
+    line, step = problem.objective.along(start, np.zeros(start.size)), 0.0
+    at, value = problem.at(start, line.gradient(0.0)), problem.value(start, line(0.0)[0])
+    scales, first = 1.0 / np.maximum(line.diagonal(0.0) + problem.penalty, 1e-300), at.norm
+    # Where the Hessian is constant, nothing ends a descent along a flat direction.
+    steep = _STEEP * first if problem.objective.quadratic else math.inf
+    while True:
         # As accurate as superlinear convergence needs, but no more accurate than the target requires.
-        enough = max(0.3 * problem.target, norm * min(_LOOSEST, math.sqrt(norm / first)))
-        direction = _conjugate_gradients(multiply, -gradient, scales, enough, steep)
-        slope = float(gradient @ direction)
-        line, step = line.turn(step, direction), 1.0
-        while True:
-            trial = w + step * direction
-            new = problem.value(trial, line(step)[0])
-            if new <= value + _SUFFICIENT * step * slope + _ROUNDING * (1.0 + abs(value)):
-                break
+        enough = max(0.3 * problem.target, at.norm * min(_LOOSEST, math.sqrt(at.norm / first)))
+        direction = _conjugate_gradients(problem, line.curvature(step), -at.gradient, scales, enough, steep)
+        slope, last, slack = float(at.gradient @ direction), value, _ROUNDING * (1.0 + abs(value))
+        line, step, w = line.turn(step, direction), 1.0, at.point + direction
+        while not (value := problem.value(w, line(step)[0])) <= last + _SUFFICIENT * step * slope + slack:
             step *= 0.5
             if step < _SHORTEST:
                 return
-        if not slope < 0.0:
+            w = at.point + step * direction
+        at = problem.at(w, line.gradient(step))
+        if value >= last - slack and at is not problem.best:
             return
-        w, value = trial, new
-        problem.move(w, line.gradient(step))
-        problem.steps += 1
 
 
 def _conjugate_gradients(
-    multiply: Callable[[Vector], Vector], right: Vector, scales: Vector, enough: float, steep: float
+    problem: _Problem, curvature: Callable[[Vector], Vector], right: Vector, scales: Vector, enough: float, steep: float
 ) -> Vector:
-    """Return x with ||H x - right|| <= enough, or the last one before a direction without curvature.
+    """Return x with ||H x - right|| <= enough, or the last one before a flat direction.
 
     Parameters
     ----------
+    curvature : callable
+        v -> H v, but for the problem's penalty.
     scales : ndarray of float64, shape (d,)
         The inverse of H's diagonal, which preconditions.
     steep : float
@@ -306,11 +232,15 @@ def _conjugate_gradients(
     x, rest, direction = np.zeros(right.size), right.copy(), scales * right
     energy, largest = float(rest @ direction), 0.0
     for _ in range(right.size):
-        image = multiply(direction)
+        image = curvature(direction) + problem.penalty * direction
+        problem.products += 1
         curved, square = float(direction @ image), float(direction @ direction)
         if curved <= _FLAT * largest * square:
             if energy > steep * math.sqrt(square):
-                raise _no_minimiser()
+                raise ConfigurationError(
+                    "the client's problem has no unique minimiser: it falls along a direction without curvature. Add "
+                    "an l2 term to the objective, or a penalty; for DualFL alpha > 0"
+                )
             # The right-hand side itself if there is no solution yet.
             return x if x.any() else right
         largest = max(largest, curved / square)
@@ -324,60 +254,33 @@ def _conjugate_gradients(
     return x
 
 
-class _Reached(Exception):
-    """Raised to leave SciPy's loop."""
-
-
 def _lbfgs(problem: _Problem, start: Vector) -> None:
     """Run SciPy's L-BFGS-B; of all points that it sees the best one counts, for its line search fails near 1e-8."""
     from scipy.optimize import minimize
 
-    best = _At(start, start)
-
     def evaluate(w: Vector) -> tuple[float, Vector]:
-        nonlocal best
         value, gradient = problem.objective.value_and_gradient(w)
-        problem.move(w.copy(), gradient)
-        best = problem.at if problem.at.norm < best.norm else best
-        if problem.reached:
-            raise _Reached
-        return problem.value(w, value), problem.at.gradient
+        return problem.value(w, value), problem.at(w.copy(), gradient).gradient
 
-    def count(_: Vector) -> None:
-        problem.steps += 1
-
-    options = {"gtol": 0.0, "ftol": 0.0, "maxiter": problem.limit, "maxfun": 20 * problem.limit, "maxcor": 10}
-    with suppress(_Reached):
-        minimize(evaluate, start, jac=True, method="L-BFGS-B", callback=count, options=options)
-    problem.at = best
+    options = {"gtol": 0.0, "ftol": 0.0, "maxiter": problem.limit, "maxfun": 2 * problem.limit, "maxcor": 10}
+    minimize(evaluate, start, jac=True, method="L-BFGS-B", options=options)
 
 
-def _no_minimiser() -> ConfigurationError:
-    return ConfigurationError(
-        "the client's problem has no unique minimiser: it falls along a direction without curvature. Add an l2 term to "
-        "the objective, or a penalty; for DualFL alpha > 0"
-    )
+_Facts = tuple[float, Vector, NDArray[np.float64]]
+_known: WeakKeyDictionary[Objective, _Facts] = WeakKeyDictionary()
 
 
-def _convexity(objective: Objective, penalty: float) -> float:
-    """Return the known modulus of strong convexity of a local problem; 0.0 if there is none."""
-    return max(0.0, float(_once(objective, "modulus", _modulus)) + penalty)
+def _facts(objective: Objective) -> _Facts:
+    """Return the modulus of strong convexity, 0 if it is not known, and of squares the Hessian's eigenvectors.
 
-
-def _modulus(objective: Objective) -> float:
-    try:
-        return objective.strong_convexity()
-    except ConfigurationError:
-        return 0.0
-
-
-#: What depends on an objective's data only, by objective and name.
-_known: WeakKeyDictionary[Objective, dict[str, Any]] = WeakKeyDictionary()
-
-
-def _once(objective: Objective, name: str, make: Callable[[Objective], Any]) -> Any:
-    """Return what depends on an objective's data only, computed at the first call."""
-    known = _known.setdefault(objective, {})
-    if name not in known:
-        known[name] = make(objective)
-    return known[name]
+    They depend on the data only, and are computed at the first call.
+    """
+    if objective not in _known:
+        size = objective.layout.size if objective.quadratic and objective.layout.size <= LARGEST else 0
+        modulus, hessian = 0.0, np.zeros((size, size))
+        if size:
+            hessian[np.triu_indices(size)] = objective.hessian_block(np.zeros(size), np.arange(size))
+        with suppress(ConfigurationError):
+            modulus = objective.strong_convexity()
+        _known[objective] = modulus, *np.linalg.eigh(hessian, UPLO="U")
+    return _known[objective]

@@ -39,8 +39,8 @@ def minimised(client: LocalClient, start: Start) -> Moved:
     minimum = minimise(
         client.objective,
         work,
-        shift=start.shift,
-        center=start.center,
+        shift=0.0 if start.shift is None else start.shift,
+        center=0.0 if start.center is None else start.center,
         penalty=start.penalty,
         start=start.point,
         duality=downlink.numbers.get("duality", 0.0),

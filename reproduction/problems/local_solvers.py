@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from flwr_fco.engines import Minimise, Minimum, minimise, stopping_norm
+from flwr_fco.engines import Minimise, Minimum, minimise
 from flwr_fco.objectives import Batch, Objective, Vector
 
 #: Factor of backtracking (delta): the step size is divided by it once before every step, then multiplied as needed.
@@ -46,7 +46,8 @@ def aogm(objective: Objective, pull: Vector, penalty: float, start: Vector, work
     without this rule, 319 with it); 4. the first step size tried is 1; 5. it stops at a gradient or a gap, not at a
     relative change of the value.
     """
-    target, count = stopping_norm(objective, work, penalty, duality), 0
+    convexity, count = objective.strong_convexity() + penalty, 0
+    target = work.stopping_norm(convexity, duality)
 
     def evaluate(x: Vector) -> tuple[float, Vector]:
         nonlocal count
@@ -87,7 +88,6 @@ def aogm(objective: Objective, pull: Vector, penalty: float, start: Vector, work
             t_next = 1.0
         x, gradient, y, t = x_next, gradient_next, y_next, t_next
         iteration += 1
-    convexity = objective.strong_convexity() + penalty
     return Minimum(x, iteration, count, 0, norm, norm * norm / (2.0 * convexity), norm <= target)
 
 

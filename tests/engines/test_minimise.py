@@ -11,7 +11,7 @@ from local_minima import problems
 from quadratics import Quadratic, quadratics
 from together import together
 
-from flwr_fco.engines import minimise, stopping_norm
+from flwr_fco.engines import minimise
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic
 from flwr_fco.work import Minimise
@@ -89,7 +89,7 @@ def test_the_gap_bounds_the_suboptimality_and_the_gap_rule_stops_at_it(kind):
 
 def test_the_gap_rule_uses_what_strong_convexity_is_left_beyond_the_duality():
     loss = loss_of("softmax")
-    assert stopping_norm(loss, Minimise(1e-4, "gap"), 0.0, 0.9e-2) == pytest.approx(np.sqrt(2 * 0.1e-2 * 1e-4))
+    assert Minimise(1e-4, "gap").stopping_norm(1e-2, 0.9e-2) == pytest.approx(np.sqrt(2 * 0.1e-2 * 1e-4))
     with pytest.raises(ConfigurationError, match=r"strong convexity above 0\.02"):
         minimise(loss, Minimise(rule="gap"), duality=0.02)
     unknown = MultinomialLogistic(loss.features, loss.labels, num_classes=4)

@@ -1,7 +1,5 @@
 """DualFL and what is like it through Flower's messages: faults, clients that go, the ledger, refusals, the optimum."""
 
-import sys
-
 import numpy as np
 import pytest
 from problems import D, clients, flat, optimum, problem, run
@@ -9,7 +7,6 @@ from remembering import FAULTS, VICTIM, corrupt, faulty_run, weights_of
 from representatives import nightly
 
 from flwr_fco.algorithms.dual_fl import controls, linear_tolerance, sublinear_tolerance
-from flwr_fco.engines import minimise
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import PNorm
 from flwr_fco.regularizers import L1
@@ -156,14 +153,13 @@ def test_the_tolerances_are_those_of_theorems_3_2_and_3_3():
 @pytest.mark.parametrize("schedule", ["sublinear", "linear"])
 def test_the_tolerances_of_the_theorems_travel_with_every_round(schedule, monkeypatch):
     seen = []
-    module = sys.modules[minimise.__module__]
-    original = module.stopping_norm
+    original = Minimise.stopping_norm
 
-    def recorded(objective, work, *options):
-        seen.append(work)
-        return original(objective, work, *options)
+    def recorded(self, *options):
+        seen.append(self)
+        return original(self, *options)
 
-    monkeypatch.setattr(module, "stopping_norm", recorded)
+    monkeypatch.setattr(Minimise, "stopping_norm", recorded)
     # Theorem 3.2 or 3.3 with nu below mu, so that the gap is finite.
     strategy = DualFL(nu=NU, rho=0.01, schedule=schedule, work=Minimise(tolerance=1e-5), gamma=0.5)
     run(strategy, problem(), 12)
