@@ -7,7 +7,6 @@ from problems import FEATURES, clients, flat, run
 from flwr_fco.core.computing import random_generator
 from flwr_fco.regularizers import L1
 from flwr_fco.strategies import (
-    Arrays,
     Epochs,
     FedAvgSubgradient,
     FedDualAvg,
@@ -15,7 +14,6 @@ from flwr_fco.strategies import (
     FedMid,
     FedMidOSP,
     Steps,
-    run_of,
 )
 
 ROUNDS, ETA_C, ETA_S, LAMBDA, SEED = 7, 0.02, 0.7, 0.4, 5
@@ -103,43 +101,6 @@ def test_strategy_is_the_papers_box(strategy, weighting, normalize):
     weights = sizes / sizes.sum() if weighting == "examples" else np.full(len(sizes), 1 / len(sizes))
     expected = paper(strategy.__name__, objectives, weights, normalize)
     np.testing.assert_allclose(flat(result.arrays), expected, rtol=0, atol=1e-13)
-
-
-def test_worked_example_of_dual_averaging():
-    """Two clients with f(w) = (w - 1)^2 and (w - 3)^2, strength 1, one step of 0.25, by hand."""
-    from flwr.app import Array, ArrayRecord
-
-    from flwr_fco.client_apps import client_app
-    from flwr_fco.objectives import LeastSquares
-    from flwr_fco.simulation import simulate
-
-    objectives = [LeastSquares(np.ones((1, 1)), np.array([y]), intercept=False) for y in (1.0, 3.0)]
-    strategy = FedDualAvg(
-        regularizer=L1(1.0),
-        client_lr=0.25,
-        work=Steps(1, batch_size=None),
-        arrays=Arrays(apply_to="*"),
-        fraction_evaluate=0.0,
-    )
-    seen = []
-    simulate(
-        strategy,
-        client_app(lambda context: objectives[context.node_config["partition-id"]]),
-        num_nodes=2,
-        num_rounds=2,
-        initial_arrays=ArrayRecord({"coefficients": Array(np.zeros(1))}),
-        callbacks=[lambda number, arrays, metrics: seen.append((strategy.state.dual[0], strategy.state.elapsed))],
-    )
-    # Round 1: gradients -2 and -6 at 0, so z = 0.25 * 4 = 1, t = 0.25, w = 0.75.
-    # Round 2: gradients -0.5 and -4.5 at 0.75, so z = 1 + 0.25 * 2.5 = 1.625, t = 0.5.
-    assert seen == [(1.0, 0.25), (1.625, 0.5)]
-    assert run_of(strategy).method.retrieve(run_of(strategy).problem, strategy.state)[0] == 1.125
-
-
-def test_elapsed_is_the_papers_product_for_equal_work():
-    strategy = FedDualAvg(regularizer=L1(0.1), client_lr=0.01, server_lr=3.0, work=Steps(4, batch_size=5))
-    run(strategy, clients(), 6)
-    assert strategy.state.elapsed == pytest.approx(3.0 * 0.01 * 6 * 4, rel=1e-14)
 
 
 def test_changing_rates_keep_psi_in_proportion():

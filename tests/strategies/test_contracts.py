@@ -7,11 +7,10 @@ import pytest
 from problems import app_of, clients, flat, run, start_arrays
 
 from flwr_fco.algorithms import Algorithm, DualAveraging, Moved
-from flwr_fco.errors import SpecError
 from flwr_fco.messages.protocol import Downlink
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import CompositeStrategy, Epochs, FedDualAvg, Ledger, Steps, run_of, strategy
-from flwr_fco.work import FirstOrder, Minimise, work_from_header
+from flwr_fco.work import FirstOrder, Minimise
 
 
 class GrowingWork(DualAveraging):
@@ -158,23 +157,6 @@ def test_a_gradient_solver_refuses_a_minimisation():
 
     with pytest.raises(Exception, match="takes gradient steps"):
         run(Wrong(client_lr=0.02), clients(), 1)
-
-
-@pytest.mark.parametrize(
-    "work", [FirstOrder(), FirstOrder(steps=3, batch_size=None), Minimise(tolerance=1e-6)], ids=str
-)
-def test_work_survives_the_wire(work):
-    assert work_from_header(work.to_header()) == work
-
-
-@pytest.mark.parametrize(
-    "header",
-    [{}, {"kind": "dance"}, {"kind": "first-order", "steps": 0}, {"kind": "minimise", "tolerance": -1.0}, {"kind": []}],
-    ids=str,
-)
-def test_a_header_that_is_no_work_is_an_error_in_words(header):
-    with pytest.raises(SpecError, match="is not a client's work"):
-        work_from_header(header)
 
 
 def test_an_epoch_counts_draws_and_a_step_takes_two():

@@ -4,12 +4,12 @@ import math
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
+from flwr.app import Array, ArrayRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from problems import foreign_app, numpy_of, simulated
 
-from flwr_fco.algorithms import DualAveraging, SparseDualAveraging
+from flwr_fco.algorithms import DualAveraging
 from flwr_fco.algorithms.density import allotted, erdos_renyi
 from flwr_fco.client_apps import client_app
 from flwr_fco.datasets import digits
@@ -27,28 +27,16 @@ def start(seed=0):
     return {name: rng.standard_normal(shape) for name, shape in SHAPES.items()}
 
 
-def walking_app():
+def walking(arrays, message, context):
     """A client that goes to a fixed place of its own."""
-    app = ClientApp()
-
-    @app.train()
-    def train(message, context):
-        rng = np.random.default_rng(context.node_config["partition-id"])
-        moved = {
-            name: Array(array.numpy() + 0.1 * (2.0 * rng.standard_normal(array.shape) - array.numpy()))
-            for name, array in message.content["arrays"].items()
-        }
-        content = {"arrays": ArrayRecord(moved), "metrics": MetricRecord({"num-examples": 10})}
-        return Message(RecordDict(content), reply_to=message)
-
-    return app
+    rng = np.random.default_rng(context.node_config["partition-id"])
+    return {name: a + 0.1 * (2.0 * rng.standard_normal(a.shape) - a) for name, a in arrays.items()}
 
 
 def run(rounds=24, **options):
     own = FedDualAvg(**{"client": "unmodified", "density": 0.1, "fraction_evaluate": 0.0} | options)
-    arrays = ArrayRecord({name: Array(array) for name, array in start().items()})
-    result = simulate(own, walking_app(), num_nodes=3, num_rounds=rounds, initial_arrays=arrays, progress=False)
-    return {name: array.numpy() for name, array in result.arrays.items()}, own, result
+    result = simulated(own, foreign_app(walking), rounds, num_nodes=3, initial_arrays=start())
+    return numpy_of(result.arrays), own, result
 
 
 shapes = st.lists(st.lists(st.integers(1, 30), min_size=2, max_size=4).map(tuple), min_size=1, max_size=8)
@@ -159,41 +147,15 @@ def test_clients_of_ours_feel_the_density_in_their_local_steps():
     assert test.metrics(w)["accuracy"] > 0.85
 
 
-@pytest.mark.parametrize(
-    "given", [{}, {"count": 2, "density": 0.5}, {"density": 0.0}, {"density": 1.1}, {"density": "1"}]
-)
-def test_hard_sparsity_takes_a_count_or_a_density(given):
-    with pytest.raises(ConfigurationError, match="HardSparsity"):
-        HardSparsity(**given)
-
-
-def test_a_density_of_an_array_is_that_many_entries():
-    v = np.random.default_rng(0).standard_normal((8, 5))
-    np.testing.assert_array_equal(HardSparsity(density=0.3).prox(v, 1.0), HardSparsity(12).prox(v, 1.0))
-    assert HardSparsity(density=0.3).value(HardSparsity(12).prox(v, 1.0)) == 0.0
-    assert HardSparsity(density=0.3).value(HardSparsity(13).prox(v, 1.0)) == math.inf
-    assert np.count_nonzero(HardSparsity(density=1e-9).prox(v, 1.0)) == 1
-
-
 def test_a_density_is_an_algorithm_of_its_own():
     """It would replace another one in silence."""
 
     class Own(DualAveraging):
         pass
 
-    class OwnSparse(SparseDualAveraging):
-        pass
-
     @strategy
     class Mine(FedDualAvg):
         algorithm = Own
 
-    @strategy
-    class MineSparse(FedDualAvg):
-        algorithm = OwnSparse
-
     with pytest.raises(ConfigurationError, match=r"density=.*: Mine runs Own, .* make yours a subclass"):
         Mine(density=0.5)
-    sparse = MineSparse(density=0.5)
-    arrays = ArrayRecord({name: Array(array) for name, array in start().items()})
-    assert type(sparse.prepare(arrays, 8).method) is OwnSparse

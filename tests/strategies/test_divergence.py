@@ -4,13 +4,10 @@ import logging
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
-from problems import app_of, clients, flat, run, start_arrays
+from problems import app_of, clients, flat, foreign_app, run, simulated, start_arrays
 from representatives import nightly
 
 from flwr_fco.errors import DivergedError
-from flwr_fco.mirror_maps import PNorm
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import simulate
@@ -116,20 +113,8 @@ def test_methods_with_memories_too(cls):
         run(cls(client_lr=3.0, work=Steps(3, batch_size=None)), clients(), 2000)
 
 
-def test_other_geometries_converge_undisturbed():
-    strategy = FedDualAvg(mirror_map=PNorm(4.0), regularizer=L1(0.3), client_lr=0.02, work=Steps(2))
-    assert np.isfinite(flat(run(strategy, clients(), 300).arrays)).all()
-
-
 def test_of_unmodified_clients_the_rate_is_their_own():
-    app = ClientApp()
-
-    @app.train()
-    def train(message, context):
-        away = {name: Array(10.0 * array.numpy() + 1.0) for name, array in message.content["arrays"].items()}
-        content = {"arrays": ArrayRecord(away), "metrics": MetricRecord({"num-examples": 10})}
-        return Message(RecordDict(content), reply_to=message)
-
+    app = foreign_app(lambda arrays, *_: {name: 10.0 * array + 1.0 for name, array in arrays.items()})
     strategy = FedDualAvg(client="unmodified", fraction_evaluate=0.0)
     with pytest.raises(DivergedError, match="The rate of the clients' own training is too large"):
-        simulate(strategy, app, num_nodes=2, num_rounds=400, initial_arrays=start_arrays(), progress=False)
+        simulated(strategy, app, 400, num_nodes=2)

@@ -2,14 +2,13 @@
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord
 from problems import FEATURES, app_of, flat, run
 from representatives import nightly
 
 from flwr_fco.errors import ConfigurationError, UnsupportedPairError
 from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, PNorm, Product, SimplexEntropy
 from flwr_fco.objectives import LeastSquares
-from flwr_fco.regularizers import L1, L1Ball, Nuclear, PerParameter, Simplex, Zero
+from flwr_fco.regularizers import L1, L1Ball, Nuclear, PerParameter, Simplex
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import FedDualAvg, FedMid, Steps
 from reproduction.pooled import centralized_solution
@@ -71,19 +70,6 @@ def test_fed_mid_adds_the_primal_increment_to_the_dual_as_printed():
             increments.append(v - w)
         w = retrieve(d * w + 0.7 * np.mean(increments, axis=0), 0.7 * 0.2)
     np.testing.assert_allclose(flat(result.arrays), w, rtol=0, atol=1e-14)
-
-
-@pytest.mark.parametrize("psi", [Zero(), Simplex()])
-def test_simplex_entropy_reaches_the_optimum_on_the_simplex(psi):
-    clients = objectives(np.array([0.4, 0.3, 0.2, 0.1, 0.0, 0.0]), intercept=False)
-    geometry = {"mirror_map": SimplexEntropy(), "regularizer": psi}
-    chosen = FedDualAvg(**geometry, client_lr=0.5, work=Steps(1, batch_size=None), fraction_evaluate=0.0)
-    start = ArrayRecord({"coefficients": Array(np.full(FEATURES, 1 / FEATURES))})
-    result = simulate(chosen, app_of(clients), num_nodes=4, num_rounds=1400, initial_arrays=start, progress=False)
-    w = result.arrays["coefficients"].numpy()
-    optimum = centralized_solution(clients, Simplex(), tol=1e-12)
-    assert w.sum() == pytest.approx(1.0, abs=1e-14)
-    np.testing.assert_allclose(w, optimum, rtol=0, atol=1e-3)
 
 
 def test_entropy_for_the_weights_and_euclid_for_the_intercept():

@@ -3,22 +3,12 @@
 import numpy as np
 import pytest
 from problems import clients, flat, run
-from representatives import nightly
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers import L1
 from flwr_fco.strategies import FedDualAvg, Steps
-from reproduction.pooled import certify
 
 OPTIONS = {"regularizer": L1(0.3), "client_lr": 0.02, "work": Steps(1, batch_size=None)}
-
-
-@pytest.mark.parametrize("momentum", [0.9, *nightly(0.3)])
-def test_the_limit_is_that_of_the_problem_with_the_same_strength(momentum):
-    """Were elapsed left behind, psi would weigh 1 - momentum of what it should, and the gap would show it."""
-    objectives = clients()
-    result = run(FedDualAvg(server_momentum=momentum, **OPTIONS), objectives, 550)
-    assert certify(objectives, None, L1(0.3), flat(result.arrays)).value < 1e-8
 
 
 def test_against_plain_numpy():

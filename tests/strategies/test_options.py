@@ -3,7 +3,6 @@
 import ast
 import copy
 import inspect
-import logging
 import pickle
 import re
 from dataclasses import fields
@@ -15,7 +14,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord
 from flwr.serverapp.strategy import FedAvg, Result
-from problems import app_of, clients, flat, run, start_arrays, trackers_of
+from problems import app_of, clients, flat, run, start_arrays
 from signatures import KEPT
 from together import together
 
@@ -100,7 +99,6 @@ def test_an_option_that_does_not_exist_is_refused_with_the_nearest_one(cls, opti
     ("option", "expected"),
     [
         ({"normalize_local_work": "no"}, "normalize_local_work='no' is a str; expected True or False"),
-        ({"normalize_local_work": 1}, "normalize_local_work=1 is a int; expected True or False"),
         ({"fraction_train": 1.5}, "fraction_train=1.5; expected a number from 0 to 1"),
         ({"min_train_nodes": 2.5}, "min_train_nodes=2.5 is a float; expected a whole number"),
         ({"seed": True}, "seed=True is a bool; expected a whole number"),
@@ -111,22 +109,13 @@ def test_an_option_that_does_not_exist_is_refused_with_the_nearest_one(cls, opti
         ({"weighting": "size"}, "weighting='size' is a str; expected 'examples' or 'uniform'"),
         ({"output": "average"}, "output='average' is a str; expected 'last' or 'shadow' or a Last or an Average"),
         ({"bounds": {"max_ratio": 2}}, "is a dict; expected a Bounds"),
-        ({"mirror_map": "euclidean"}, "mirror_map='euclidean'"),
-        ({"client_lr": 0.0}, "client_lr=0.0"),
-        ({"client_lr": True}, "client_lr=True"),
-        ({"server_lr": -1}, "server_lr=-1"),
         ({"work": 3}, "work=3 is a int; expected a FirstOrder"),
         ({"work": Epochs}, r"work=Epochs is a function; call it: Epochs\(...\)"),
-        ({"seed": -1}, "seed=-1"),
         ({"seed": 2**32}, "seed=4294967296"),
         ({"participation": Everyone()}, "expected a Participation"),
-        ({"participation": Participation}, r"expected a .*, such as Participation\(...\)"),
-        ({"arrays": "*"}, "expected an Arrays"),
         ({"output": "shadow"}, r"work=Steps\(\.\.\.\)"),
         ({"client": "changed"}, "client='changed'"),
-        ({"density": 1.5}, "density=1.5; expected a number between 0 and 1, the share of weights that are not 0"),
         ({"density": 1.0}, "density=1.0; expected .* to keep all of them leave it out"),
-        ({"density": 1}, "density=1.0; expected .* to keep all of them leave it out"),
         ({"density": 0}, "density=0.0; expected a number between 0 and 1, the share of weights that are not 0"),
     ],
 )
@@ -157,21 +146,6 @@ def test_the_representation_shows_what_is_not_the_default():
     assert repr(FedDAGT()) == "FedDAGT()"
 
 
-def test_nothing_evaluated_on_the_clients_is_no_reason_for_a_warning(caplog):
-    with caplog.at_level(logging.WARNING, logger="flwr"):
-        strategy = FedDualAvg(fraction_evaluate=0.0)
-    assert caplog.text == ""
-    assert strategy.fraction_evaluate == 0.0
-
-
-def test_a_grid_of_this_process_needs_no_simulate():
-    """`start` with an InProcessGrid, outside `simulate`: the same bits."""
-    objectives = clients()
-    options = {"regularizer": L1(0.1), "client_lr": 0.02, "fraction_evaluate": 0.0, "work": Epochs(1, batch_size=None)}
-    result = FedDualAvg(**options).start(InProcessGrid(app_of(objectives), 4), start_arrays(), 3)
-    np.testing.assert_allclose(flat(result.arrays), flat(run(FedDualAvg(**options), objectives, 3).arrays), rtol=1e-12)
-
-
 def test_the_user_can_prescribe_who_takes_part():
     asked = []
 
@@ -194,33 +168,14 @@ def test_the_user_can_prescribe_who_takes_part():
         (lambda n, nodes: [nodes[0], nodes[0]], "none of them twice"),
         (lambda n, nodes: [nodes[0]._replace(node_id=77)], "expected a list of some of the nodes that it is given"),
         (lambda n, nodes: [node.node_id for node in nodes], "expected a list of some of the nodes that it is given"),
-        (lambda n, nodes: np.array(nodes), "expected a list of some of the nodes that it is given"),
         (lambda n, nodes: None, r"returned None in round 1; expected a list"),
-        (lambda n, nodes: [], "in round 1; expected a list of some of the nodes"),
         (lambda n, nodes: (node for node in nodes if n > 1), "in round 1; expected a list of some of the nodes"),
-        (lambda n, nodes: nodes[0], r"returned Node\(.*expected a list"),
         (lambda n: [], "is a function; expected a function of 2 arguments"),
     ],
 )
 def test_a_wrong_choice_of_nodes_is_an_error(choose, what):
     with pytest.raises(ConfigurationError, match=what):
         run(FedDualAvg(client_lr=0.02, participation=Participation(choose_nodes=choose)), clients(), 1)
-
-
-def test_trackers_with_prescribed_nodes_sum_to_zero_and_reach_the_optimum():
-    """A sample by choice is a sample: `control` must travel, clients cannot derive it."""
-    objectives = clients()
-    strategy = FedDAGT(
-        client_lr=0.02,
-        work=Steps(3, batch_size=None),
-        participation=Participation(choose_nodes=lambda n, nodes: [nodes[n % 4], nodes[(n + 1) % 4]]),
-    )
-    result = run(strategy, objectives, 380)
-    weights = np.array([f.num_examples for f in objectives]) / sum(f.num_examples for f in objectives)
-    trackers = np.array(list(trackers_of(strategy).values()))
-    assert np.abs(weights @ trackers).max() <= 1e-12
-    gradient = sum(w * f.gradient(flat(result.arrays)) for w, f in zip(weights, objectives, strict=True))
-    assert np.abs(gradient).max() <= 1e-6
 
 
 @together("name", ["client_lr", "server_lr"])
@@ -242,50 +197,27 @@ def test_a_function_of_the_round_may_count_by_itself(make, name):
     [
         (lambda: Bounds(max_ratio=0.5), r"Bounds.max_ratio=0.5; expected a finite number >= 1, or None"),
         (lambda: Bounds(max_examples=0.0), "expected a finite number > 0, at most 1e100"),
-        (lambda: Bounds(max_examples=10**400), "expected a finite number > 0, at most 1e100"),
-        (lambda: Bounds(max_ratio=True), "expected a number or None"),
         (lambda: Bounds(max_increment_norm=float("inf")), "expected a finite number > 0, or None"),
-        (lambda: Density(1.0), "expected a number between 0 and 1"),
-        (lambda: Density(0.1, rounds=0), "expected a whole number >= 1, or None"),
         (lambda: Density(0.1, "rows"), "expected 'layers' or 'global'"),
         (lambda: FirstOrder(steps=3, epochs=1), "give one of them"),
         (lambda: Steps(0), "Steps=0; expected a whole number >= 1"),
-        (lambda: Steps(None), "Steps=None is a NoneType; expected a whole number"),
         (lambda: Epochs(0), "Epochs=0; expected a whole number >= 1"),
-        (lambda: Epochs(1, batch_size=2.5), "batch_size=2.5"),
-        (lambda: FirstOrder(epochs=0), "epochs=0; expected a whole number >= 1"),
         (lambda: Minimise(max_iterations=None), "max_iterations=None is a NoneType; expected a whole number"),
-        (lambda: Minimise(tolerance=10**400), "expected a finite number > 0"),
-        (lambda: Minimise(rule=np.ones(2)), "rule=.*; expected"),
         (lambda: Ledger(10**400), "expected a whole number from 0 to"),
-        (lambda: Ledger(max_bytes=-1), "max_bytes=-1"),
         (lambda: Participation(min_replies=0), "min_replies=0; expected a whole number >= 1"),
-        (lambda: Participation(node_timeout="x"), "node_timeout='x' is a str; expected a number"),
         (lambda: Participation(node_timeout=float("inf")), "expected a finite number >= 0, of seconds"),
         (lambda: Participation(choose_nodes=[1, 2]), r"choose_nodes=\[1, 2\] is a list; expected a function"),
         (lambda: Everyone(evict_after=0), "evict_after=0"),
         (lambda: Arrays(scope="all"), "scope='all'"),
         (lambda: Arrays(apply_to=3), "apply_to=3 is a int; expected a string or a sequence of a string or None"),
         (lambda: Wire(dtype="float16"), "dtype='float16'"),
-        (lambda: Wire(sparse="auto"), "sparse='auto' is a str; expected True or False"),
         (lambda: Last(nonzeros=0), "nonzeros=0; expected a whole number >= 1"),
         (lambda: Trimmed(0.5), "expected a number from 0 to 0.5, exclusive"),
-        (lambda: Trimmed(float("nan")), "expected a number from 0 to 0.5, exclusive"),
     ],
 )
 def test_option_objects_check_their_values(make, message):
     with pytest.raises(ConfigurationError, match=message):
         make()
-
-
-def test_option_objects_take_numbers_of_numpy_and_keep_those_of_python():
-    pairs = [
-        (Trimmed(0), Trimmed(0.0)),
-        (Density(np.float64(0.1), rounds=np.int64(3)), Density(0.1, rounds=3)),
-        (Bounds(np.float64(100), np.int64(10), 1), Bounds(100.0, 10.0, 1.0)),
-    ]
-    for given, plain in pairs:
-        assert repr(given) == repr(plain)
 
 
 BETWEEN = {"client_lr": 0.02, "work": Steps(2, batch_size=None)}
@@ -360,15 +292,6 @@ def test_who_waits_for_everybody_is_said_by_the_method():
             make()
 
 
-def test_a_density_of_all_arrays_leaves_the_arrays_as_they_were():
-    strategy = FedDualAvg(client_lr=0.02, density=Density(0.5, scope="global", rounds=2))
-    run(strategy, clients(), 2)
-    assert run_of(strategy).problem.plan.scope == "joint"
-    strategy.density = None
-    run(strategy, clients(), 2)
-    assert run_of(strategy).problem.plan.scope == "each"
-
-
 def one_letter_wrong(name):
     """Return names with a letter missing, doubled, replaced, two of them exchanged, and in other writing."""
     places = range(len(name))
@@ -418,22 +341,17 @@ def test_every_option_of_flowers_strategies_is_told_what_it_is_here(cls):
     ("option", "here"),
     {
         "fraction_fit": "write fraction_train=",
-        "min_fit_clients": "write min_train_nodes=",
         "min_available_clients": "write min_available_nodes=",
-        "fit_metrics_aggregation_fn": "write train_metrics_aggr_fn=",
         "eta": "write server_lr=",
         "eta_l": "write client_lr=",
-        "server_learning_rate": "write server_lr=",
         "tau": "FedDualAvg takes server_momentum=",
         "proximal_mu": 'write client="unmodified", .*proximal-mu',
         "noise_multiplier": r"write privacy=GaussianDP\(",
-        "clipping_norm": r"write privacy=GaussianDP\(",
-        "target_clipped_quantile": r"write privacy=GaussianDP\(",
-        "strategy": "give its options to FedDualAvg itself",
         "on_fit_config_fn": "train_config=ConfigRecord",
         "initial_parameters": "`start`",
         "beta": r"write aggregation=Trimmed\(",
         "accept_failures": r"Participation\(min_replies=",
+        "l1": r"regularizer=L1\(",
     }.items(),
 )
 def test_an_option_of_flower_s_is_told_by_its_name_here(option, here):
@@ -495,9 +413,7 @@ def test_an_option_that_is_set_during_a_run_is_an_error_at_the_assignment(option
     [
         ({"work": 3}, "work=3 is a int; expected a FirstOrder"),
         ({"output": "average"}, "output='average' is a str"),
-        ({"server_lr": "fast"}, "server_lr='fast' is a str"),
         ({"output": "shadow", "work": Epochs(1)}, r"work=Steps\(\.\.\.\)"),
-        ({"min_train_nodes": "a"}, "min_train_nodes='a' is a str"),
     ],
 )
 def test_what_is_set_between_two_runs_is_checked_when_the_next_begins(options, said):
@@ -530,24 +446,17 @@ GOOD = {"initial_arrays": start_arrays(), "num_rounds": 1}
     ("arguments", "said"),
     [
         ({"train_config": {"lr": 0.1}}, "train_config is a dict; expected a ConfigRecord"),
-        ({"evaluate_config": [1]}, "evaluate_config is a list; expected a ConfigRecord"),
         ({"initial_arrays": {"w": np.zeros(3)}}, "initial_arrays is a dict; expected an ArrayRecord"),
-        ({"initial_arrays": [np.zeros(3)]}, "initial_arrays is a list; expected an ArrayRecord"),
         ({"initial_arrays": None}, "initial_arrays is None; expected an ArrayRecord"),
         ({"initial_arrays": ArrayRecord()}, "initial arrays"),
         ({"num_rounds": "3"}, "num_rounds='3' is a str; expected a whole number"),
-        ({"num_rounds": 2.5}, "num_rounds=2.5 is a float; expected a whole number"),
-        ({"num_rounds": None}, "num_rounds=None is a NoneType; expected a whole number"),
         ({"num_rounds": -1}, "num_rounds=-1; expected"),
         ({"timeout": "long"}, "timeout='long' is a str; expected a number"),
-        ({"timeout": -1.0}, "timeout=-1.0; expected"),
-        ({"evaluate_fn": 3}, "evaluate_fn=3 is a int; expected a function"),
         ({"evaluate_fn": lambda arrays: None}, "evaluate_fn=.*expected a function of 2 arguments"),
         ({"resume": 7}, "resume=7 is a int; expected"),
         ({"callbacks": lambda n, a, m: None}, "callbacks is a function; expected a list"),
         ({"callbacks": [3]}, "callback 3: expected a function"),
         ({"grid": None}, "grid is a NoneType; expected"),
-        ({"grid": FedDualAvg}, "grid is a .*; expected"),
     ],
 )
 def test_arguments_of_start_are_checked_in_words(arguments, said):

@@ -1,11 +1,12 @@
 """Questions to clients: answered, checked and bounded as replies are, without a trace at the client."""
 
 import logging
-from functools import cache, partial
+from functools import partial
+from itertools import combinations
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord
 from kinks import Distance
 from problems import app_of, simulated
 from problems import run as run_from
@@ -16,11 +17,11 @@ from flwr_fco.certificates import Request
 from flwr_fco.client_apps import Limits, client_app
 from flwr_fco.client_apps.answers import find_answer
 from flwr_fco.core.layout import Layout
-from flwr_fco.errors import ClientError, ConfigurationError, ProtocolError
-from flwr_fco.messages.protocol import Answer, Question
-from flwr_fco.messages.records import QUESTIONS, addressed, decode_answer, decode_question, encode_question
+from flwr_fco.errors import ClientError, ConfigurationError
+from flwr_fco.messages.protocol import Question
+from flwr_fco.messages.records import QUESTIONS, addressed, encode_question
 from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, MirrorMap, PNorm, Product, SimplexEntropy
-from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective
+from flwr_fco.objectives import LeastSquares, Logistic
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.strategies import (
@@ -97,33 +98,6 @@ def test_a_question_changes_nothing_at_the_client():
     assert {i: dict(context.state) for i, context in grid.contexts.items()} == {i: dict(s) for i, s in before.items()}
 
 
-class WithBuffers(LeastSquares):
-    """Counts its gradients in an array of the model that is not optimised."""
-
-    count = np.zeros(1)
-
-    def gradient(self, w, batch=None, out=None):
-        self.count = self.count + 1.0
-        return super().gradient(w, batch, out)
-
-    def buffers(self):
-        return {"count": self.count}
-
-    def load_buffers(self, buffers):
-        self.count = np.array(buffers["count"])
-
-
-def test_arrays_that_are_not_optimised_are_lent_and_given_back():
-    from flwr_fco.client_apps.answers import server_buffers
-
-    objective = WithBuffers(np.eye(3), np.ones(3))
-    objective.count = np.array([7.0])
-    with server_buffers(objective, {"count": np.array([100.0])}):
-        assert objective.count == 100.0
-        objective.gradient(np.zeros(4))
-    assert objective.count == 7.0
-
-
 @together(
     ("alter", "reason"),
     [
@@ -180,13 +154,6 @@ def test_a_clients_limits_hold_for_questions(limits, change, reason):
         grid.send_and_receive(messages)
 
 
-def test_a_message_that_is_no_question():
-    with pytest.raises(ProtocolError, match="the question lacks the record"):
-        decode_question(RecordDict({"arrays": ArrayRecord(), "config": ConfigRecord()}))
-    with pytest.raises(ProtocolError, match="exactly one MetricRecord"):
-        decode_answer(RecordDict({"arrays": ArrayRecord(), "a": MetricRecord(), "b": MetricRecord()}), 4)
-
-
 # --- smoothness ------------------------------------------------------------------------------------------------------
 
 
@@ -195,39 +162,19 @@ def smoothness(objective, batch_size=0):
     return find_answer("smoothness")(question._replace(numbers={"batch-size": float(batch_size)}), objective).numbers
 
 
-@cache
-def with_minimum(kind):
-    """Return an objective and its minimum."""
-    rng = np.random.default_rng(0)
-    features = rng.normal(size=(12, 3))
-    if kind == "squares":
-        objective = LeastSquares(features, features @ np.ones(3), scale=0.5)  # no noise: the minimum is known
-    elif kind == "logistic":
-        objective = Logistic(features, rng.integers(0, 2, 12), l2=0.3)
-    else:
-        objective = MultinomialLogistic(features, rng.integers(0, 3, 12), num_classes=3, l2=0.3)
-    star = np.zeros(objective.layout.size)
-    step = 1.0 / objective.lipschitz()
-    for _ in range(4000):
-        star -= step * objective.gradient(star)
-    return objective, star
-
-
-@together("size", [1, 2, 5, 11, 12])
-@together("kind", ["squares", "logistic", "softmax"])
-def test_the_constant_bounds_the_mean_square_of_minibatch_gradients(kind, size):
+@pytest.mark.parametrize("size", [1, 5, 12])
+def test_the_constant_bounds_the_mean_square_of_minibatch_gradients(size):
     """Expected smoothness: E ||g_B(w) - g_B(w*)||^2 <= 2 L (F(w) - F(w*)) at the minimum, over all batches."""
-    from itertools import combinations
-
-    objective, star = with_minimum(kind)
-    rng = np.random.default_rng(1)
+    rng = np.random.default_rng(0)
+    objective, star = Logistic(rng.normal(size=(12, 3)), rng.integers(0, 2, 12), l2=0.3), np.zeros(4)
+    for _ in range(4000):
+        star -= objective.gradient(star) / objective.lipschitz()
     bound = objective.batch_lipschitz(size)
-    batches = [np.array(rows) for rows in combinations(range(12), size)][:200]
     for scale in (0.1, 3.0):
-        w = star + scale * rng.normal(size=star.size)
+        w = star + scale * rng.normal(size=4)
+        batches = [np.array(rows) for rows in combinations(range(12), size)]
         squares = [np.sum((objective.gradient(w, b) - objective.gradient(star, b)) ** 2) for b in batches]
-        if size in (1, 12):  # all batches of that size: the expectation itself
-            assert np.mean(squares) <= 2.0 * bound * (objective.value(w) - objective.value(star)) * (1 + 1e-9)
+        assert np.mean(squares) <= 2.0 * bound * (objective.value(w) - objective.value(star)) * (1 + 1e-9)
     assert objective.batch_lipschitz(12) == objective.batch_lipschitz(None) == objective.lipschitz()
     assert objective.batch_lipschitz(1) >= bound >= objective.lipschitz()
     assert smoothness(objective, size)["l2"] == bound
@@ -246,19 +193,6 @@ def test_an_unknown_constant_is_probed():
     assert found["l1"] == found["l2"]
     assert smoothness(known)["probed"] == 0.0
     assert smoothness(known)["convexity"] == known.strong_convexity()
-
-
-def test_probing_a_flat_loss_ends():
-    class Flat(Objective):
-        layout, num_examples = Layout.from_arrays({"w": np.zeros(2)}), 3
-
-        def value(self, w):
-            return 0.0
-
-        def gradient(self, w, batch=None, out=None):
-            return np.zeros(2)
-
-    assert smoothness(Flat())["l2"] == 0.0
 
 
 class Unknown(MirrorMap):
@@ -375,24 +309,6 @@ def test_one_liar_cannot_set_the_rate():
     assert bounded_largest([0.0, 0.0, 3.0]) == (3.0, 0)
 
 
-def test_flat_losses_have_no_rate():
-    class Flat(LeastSquares):
-        def lipschitz(self, norm="l2"):
-            return 0.0
-
-        batch_lipschitz = Objective.batch_lipschitz
-
-    with pytest.raises(ConfigurationError, match="no rate follows"):
-        run(FedDualAvg(client_lr="auto", fraction_evaluate=0.0), [Flat(np.eye(3), np.ones(3)) for _ in range(3)], 2)
-
-    class Impossible(Flat):
-        def strong_convexity(self):
-            return 0.1
-
-    with pytest.raises(ConfigurationError, match="no rate follows"):
-        run(DualFL(nu="auto", rho="auto"), [Impossible(np.eye(3), np.ones(3)) for _ in range(3)], 2)
-
-
 def test_the_summary_says_what_was_chosen_and_why(caplog):
     strategy = FedDualAvg(client_lr="auto", work=Epochs(1, batch_size=None), fraction_evaluate=0.0)
     with caplog.at_level(logging.INFO, logger="flwr"):
@@ -415,14 +331,6 @@ def test_a_second_start_chooses_anew_and_a_resumed_run_does_not(tmp_path):
     other = FedDualAvg(client_lr="auto", work=Epochs(1, batch_size=None), fraction_evaluate=0.0)
     run(other, objectives_of(scales=[0.9] * 6), 3, resume=path)
     assert run_of(other).problem.client_lr == first
-
-
-def test_a_constant_that_was_chosen_survives_a_resume(tmp_path):
-    path, options = tmp_path / "run.npz", {"nu": "auto", "fraction_evaluate": 0.0}
-    strategy, other = DualFL(**options), DualFL(**options)
-    run(strategy, objectives_of(), 2, callbacks=[Checkpoint(path)])
-    run(other, objectives_of(scales=[0.9] * 6), 3, resume=path)
-    assert run_of(other).chosen["nu"] == run_of(strategy).chosen["nu"] != 0.01
 
 
 def test_the_servers_rate_is_fedexps():
@@ -488,7 +396,3 @@ def test_nobody_answers():
 
     with pytest.raises(ConfigurationError, match="no client has said how smooth"):
         run(FedDualAvg(client_lr="auto", fraction_evaluate=0.0), objectives_of(), 2, mods=[silent], raise_errors=False)
-
-
-def test_an_answer_has_a_weight_only_from_the_server():
-    assert np.isnan(Answer({}).weight)

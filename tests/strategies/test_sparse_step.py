@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from together import together
 
-from flwr_fco.algorithms.density import FURTHER, GAIN, MEMORY, keep_gain, smaller_side, sparse_step
+from flwr_fco.algorithms.density import FURTHER, GAIN, MEMORY, keep_gain, sparse_step
 from flwr_fco.core.layout import Layout
 from flwr_fco.kernels.hard_sparsity import _COUNTED_FROM, above_and_at, kth_largest
 from flwr_fco.regularizers import HardSparsity, L1Ball, PerParameter, Zero
@@ -39,24 +38,6 @@ def test_the_kth_largest_is_that_of_a_sort(dtype, kind, share, cut):
         level = kth_largest([v[: int(cut * size)], v[int(cut * size) :]], count)
         assert level == np.sort(np.abs(v))[size - count]
         assert above_and_at(v, level) == ((np.abs(v) > level).sum(), (np.abs(v) == level).sum())
-
-
-@together("dtype", [np.float64, np.float32])
-@together("kind", KINDS)
-def test_a_large_array_keeps_exactly_its_count_and_its_largest(dtype, kind):
-    v = entries(kind, _COUNTED_FROM + 11, dtype)
-    w = HardSparsity(1000).prox(v, 1.0)
-    kept = w != 0
-    np.testing.assert_array_equal(w[kept], v[kept])
-    assert kept.sum() == min(1000, np.count_nonzero(v))
-    assert np.abs(v[kept]).min() >= np.abs(v[~kept]).max()
-
-
-def test_nan_counts_as_the_largest():
-    v = entries("normal", _COUNTED_FROM, np.float64)
-    v[5] = np.nan
-    assert np.isnan(kth_largest([v], 1))
-    assert kth_largest([v], 2) == np.sort(np.abs(np.delete(v, 5)))[-1]
 
 
 LAYOUT = Layout.from_arrays({"a": np.zeros((3, 4)), "b": np.zeros((2, 5)), "c": np.zeros((2, 2)), "bias": np.zeros(3)})
@@ -144,41 +125,3 @@ def test_cutting_weakens_no_array_below_the_gain_of_initial_weights(scale, count
         assert np.ptp(following[block][on] / dual[block][on]) < 1e-12
         np.testing.assert_array_equal(following[block][~on], dual[block][~on])
     np.testing.assert_array_equal(following[LAYOUT["bias"].block], dual[LAYOUT["bias"].block])
-
-
-def test_a_strong_array_and_one_that_loses_nothing_stay_as_they_are():
-    _, _, dual, following = cut((10.0, 10.0, 10.0))
-    np.testing.assert_array_equal(following, dual)
-    _, _, dual, following = cut((0.1, 0.1, 0.1), 12)
-    np.testing.assert_array_equal(following, dual)
-
-
-def test_arrays_without_a_share_in_the_density_are_not_lengthened():
-    _, _, dual, following = cut(
-        (0.1, 0.1, 0.1), psi=PerParameter({"a": Zero(), "b": L1Ball(0.1), "c": HardSparsity(1)})
-    )
-    changed = following != dual
-    assert changed[LAYOUT["c"].block].sum() == 1
-    assert changed.sum() == 1
-
-
-def test_arrays_that_are_cut_together_keep_their_gain_each():
-    bound, primal, dual, following = cut((0.1, 0.3, 0.1), 8, "joint")
-    plain = bound.prox(dual, 1.0)
-    for name in NAMES:
-        block = LAYOUT[name].block
-        kept, before = plain[block] != 0, primal[block] != 0
-        most = GAIN * np.sqrt(smaller_side(LAYOUT[name].shape))
-        size = max(np.linalg.norm(plain[block]), min(np.linalg.norm(dual[block][before]), most))
-        assert np.linalg.norm(following[block][kept]) == pytest.approx(size if kept.any() else 0.0)
-
-
-@pytest.mark.parametrize("shape", [(64, 64), (10, 84), (16, 6, 5, 5), (32, 16, 3, 3)])
-def test_the_gain_is_that_of_pytorchs_initial_weights(shape):
-    """Uniform in +- 1 / sqrt(inputs), for arrays with no more outputs than inputs."""
-    rng = np.random.default_rng(0)
-    inputs = np.prod(shape[1:])
-    w = rng.uniform(-1.0, 1.0, (200, shape[0], inputs)) / np.sqrt(inputs)
-    assert np.mean([rms_singular_value(own) for own in w]) == pytest.approx(GAIN, rel=0.02)
-    assert smaller_side(shape) == min(shape[0], inputs)
-    assert smaller_side(shape[2:] + shape[1::-1]) == smaller_side(shape)  # the layout of JAX and Keras

@@ -19,7 +19,6 @@ from flwr_fco.regularizers import (
     PerParameter,
     Simplex,
     SpectralBall,
-    Zero,
 )
 from flwr_fco.strategies import Epochs, FedDualAvg, FedMid
 from flwr_fco.strategies.output import structure
@@ -62,13 +61,6 @@ def test_a_model_outside_is_not_feasible():
     assert structure(joint, layout, inside / 2)["feasible"] == 1
 
 
-def test_arrays_that_are_not_neighbours_count_jointly():
-    layout = Layout.from_arrays({"a": np.zeros((2, 2)), "bias": np.zeros(2), "b": np.zeros((2, 2))})
-    w = np.array([1.0, 0, 0, 0, 9, 9, 0, 0, 0, 3.0])
-    assert structure(L1(1.0).bind(layout, scope="joint"), layout, w) == {"density": 0.25}
-    assert structure(L1(1.0).bind(layout), layout, w) == {"density": 0.25}
-
-
 @pytest.mark.parametrize("psi", [Nuclear(2.0), NuclearBall(1.0)], ids=str)
 def test_rank_is_that_of_each_rounds_model(psi):
     rng = np.random.default_rng(0)
@@ -90,17 +82,6 @@ def test_rank_is_that_of_each_rounds_model(psi):
     assert 0 < min(ranks[1:]) < 5
 
 
-@together("dtype", ["float64", "float32"])
-@together("rank", [0, 1, 40, 60, 200, 300])
-def test_large_matrices_have_the_rank_that_they_are_made_with(rank, dtype):
-    rng = np.random.default_rng(rank)
-    matrix = (rng.standard_normal((400, rank)) @ rng.standard_normal((rank, 300))).astype(dtype)
-    layout = Layout.from_arrays({"w": matrix})
-    found = structure(Nuclear(1.0).bind(layout), layout, matrix.reshape(-1).astype(np.float64))["rank"]
-    # Of a full float32 matrix some singular values are rounding.
-    assert found == (rank if rank < 300 else numerical_rank(matrix))
-
-
 def test_each_array_is_looked_at_for_what_its_own_psi_promises():
     layout = Layout.from_arrays({"conv": np.zeros((4, 4)), "head": np.zeros((2, 3)), "free": np.zeros((2, 2))})
     psi = PerParameter({"conv": SpectralBall(1.0), "head": GroupLasso(1.0, groups=np.arange(2)[:, None])})
@@ -113,9 +94,3 @@ def test_a_methods_numbers_replace_none_of_the_rounds_own():
     own = changed(FedDualAvg, metrics=lambda own, self, problem, state: {"skipped": 7, "num-replies": 7, "mine": 7})
     metrics = run(own(client_lr=0.05), clients(), 1).train_metrics_clientapp[1]
     assert (metrics["skipped"], metrics["num-replies"], metrics["mine"]) == (0, 4, 7)
-
-
-def test_without_psi_there_is_nothing_to_promise():
-    layout = Layout.from_arrays({"w": np.zeros(3)})
-    assert structure(Zero().bind(layout), layout, np.zeros(3)) == {}
-    assert "density" not in run(FedDualAvg(client_lr=0.05), clients(), 1).train_metrics_clientapp[1]

@@ -2,9 +2,8 @@
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
-from problems import FEATURES, clients, flat, run, simulated, start_arrays
+from flwr.app import ConfigRecord
+from problems import FEATURES, clients, flat, foreign_app, run, simulated, start_arrays
 from together import together
 
 from flwr_fco.errors import ConfigurationError
@@ -18,19 +17,18 @@ STRENGTH = 0.3
 
 def ordinary_app(objectives, steps, rate, extra=None, dtype=np.float64):
     """A FedAvg client: gradient steps on its own loss, answers with its new model."""
-    app = ClientApp()
 
-    @app.train()
-    def train(message, context):
+    def trained(arrays, message, context):
         objective = objectives[context.node_config["partition-id"]]
-        w = flat(message.content["arrays"]).astype(dtype)
+        w = np.concatenate([arrays["coefficients"], arrays["intercept"]]).astype(dtype)
         for _ in range(steps):
             w = w - rate * objective.gradient(w.astype(np.float64)).astype(dtype)
-        arrays = ArrayRecord({"coefficients": Array(w[:FEATURES]), "intercept": Array(w[FEATURES:])})
-        metrics = MetricRecord({"num-examples": objective.num_examples, **(extra or {})})
-        return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
+        return {"coefficients": w[:FEATURES], "intercept": w[FEATURES:]}
 
-    return app
+    def told(message, context):
+        return {"num-examples": objectives[context.node_config["partition-id"]].num_examples, **(extra or {})}
+
+    return foreign_app(trained, metrics=told)
 
 
 def simulate_ordinary(objectives, rounds, steps, rate, dtype=np.float64, extra=None, **options):
@@ -116,12 +114,6 @@ def test_the_density_is_held(regularizer, dtype):
     assert result.arrays["intercept"].numpy()[0] != 0
 
 
-def test_strength_and_rates_have_no_effect_on_a_given_density():
-    first, _, _ = unmodified(20, density=0.5)
-    for options in ({"regularizer": L1(7.0)}, {"client_lr": 3.0}):
-        np.testing.assert_allclose(unmodified(20, density=0.5, **options)[0], first, rtol=0, atol=1e-12)
-
-
 @together(
     ("options", "message"),
     [
@@ -153,13 +145,7 @@ def test_rounding_of_the_users_dtype_is_not_taken_for_a_gradient():
     """The increment is what came back minus what was sent, in float32, not minus the float64 primal."""
     objectives = clients()
 
-    app = ClientApp()
-
-    @app.train()
-    def echo(message, context):
-        metrics = MetricRecord({"num-examples": 1, "local-steps": 1})
-        return Message(RecordDict({"arrays": message.content["arrays"], "metrics": metrics}), reply_to=message)
-
+    app = foreign_app(lambda arrays, *_: arrays, metrics={"num-examples": 1, "local-steps": 1})
     # The ridge makes primal points that float32 cannot hold.
     strategy = FedDualAvg(
         client="unmodified", regularizer=L2Squared(0.3), client_lr=0.1, work=Steps(1), fraction_evaluate=0.0
@@ -167,29 +153,3 @@ def test_rounding_of_the_users_dtype_is_not_taken_for_a_gradient():
     start = np.full(FEATURES + 1, 1 / 3)
     simulated(strategy, app, 3, num_nodes=len(objectives), initial_arrays=start_arrays(dtype=np.float32, start=start))
     np.testing.assert_array_equal(strategy.state.dual, start.astype(np.float32))
-
-
-def test_float32_clients_end_exactly_sparse():
-    result, _ = simulate_ordinary(clients(), 300, 2, 0.05, dtype=np.float32, work=Steps(2))
-    coefficients = result.arrays["coefficients"].numpy()
-    assert coefficients.dtype == np.float32
-    assert 0 < np.count_nonzero(coefficients) < FEATURES
-
-
-def test_other_geometries_are_refused():
-    from dataclasses import dataclass
-    from typing import ClassVar
-
-    from flwr_fco.mirror_maps import Euclidean, MirrorMap
-
-    @dataclass(frozen=True)
-    class Other(MirrorMap):
-        kind: ClassVar[str] = "other geometry"
-        value = Euclidean.value
-        gradient = Euclidean.gradient
-        conjugate_gradient = Euclidean.conjugate_gradient
-        supports = Euclidean.supports
-        retrieve = Euclidean.retrieve
-
-    with pytest.raises(ConfigurationError, match="which is Euclidean"):
-        FedDualAvg(client="unmodified", mirror_map=Other())

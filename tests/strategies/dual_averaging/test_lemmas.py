@@ -1,12 +1,10 @@
 """Sections 3.2 and 4.3 of Yuan, Zaheer, Reddi (2021): what averaged duals keep, and what averaged models lose."""
 
-from functools import partial
-
 import numpy as np
 import pytest
 from quadratics import Quadratic
 
-from flwr_fco import L1, FedDualAvg, FedMid, L2Ball, Steps, client_app, simulate
+from flwr_fco import L1, FedDualAvg, Steps, client_app, simulate
 from flwr_fco.algorithms import DualAveraging
 
 COUNT, SIZE, STEPS, NOISE = 4, 12, 6, 0.3
@@ -85,15 +83,3 @@ def test_the_duals_stay_together_as_lemma_45_and_e2_say(duals, noise, rate):
     bound = 7 * rate**2 * STEPS * noise**2 + 14 * rate**2 * STEPS**2 * zeta**2
     assert (np.diff(spread) > 0.0).all()
     assert 1e-2 * bound < spread[-1] <= bound
-
-
-def test_averaged_models_lose_the_zeros_and_the_boundary_that_averaged_duals_keep():
-    """Section 3.2: sparse local points with a dense mean, and points of a sphere whose mean is inside of it."""
-    objectives, _ = clients()
-    kinds = (FedDualAvg, partial(FedMid, server_prox=False))
-    dual, primal = (run(kind(regularizer=L1(0.6), client_lr=0.1, **options()), objectives, 1) for kind in kinds)
-    assert 0 < np.count_nonzero(dual) < np.count_nonzero(primal)
-    ball = {"regularizer": L2Ball(0.1), "client_lr": 0.5, **options()}
-    dual, primal = (run(kind(**ball), objectives, 1) for kind in kinds)
-    assert np.linalg.norm(dual) == pytest.approx(0.1)
-    assert np.linalg.norm(primal) < 0.09

@@ -4,27 +4,18 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord
-from problems import FEATURES, D, app_of, clients, flat, run, start_arrays, trackers_of
-from representatives import nightly
+from problems import D, clients, flat, run, trackers_of
 from together import together
 from tracking import EQUAL, grad_conjugate, options, plain, relative, traffic
 
-from flwr_fco import topology
 from flwr_fco.callbacks import Checkpoint
-from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import DiagonalMetric, PNorm
-from flwr_fco.objectives import LeastSquares
-from flwr_fco.regularizers import L1
-from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import (
     Average,
     DFedDA,
     DFedDAGT,
     DReFedDAGT,
-    Epochs,
-    FedDA,
     FedDAGT,
     FedDualAvg,
     MultistepReFedDAGT,
@@ -32,12 +23,9 @@ from flwr_fco.strategies import (
     Reference,
     Scaffold,
     Stage,
-    Steps,
-    Wire,
     run_of,
     theorem_stages,
 )
-from reproduction.pooled import centralized_solution
 
 # --- the printed algorithms ---------------------------------------------------------------------------------------
 
@@ -66,50 +54,6 @@ def test_derived_trackers_are_the_explicit_ones(server_lr, p, start):
         assert relative(tracker, c[partition]) <= 1e-10
 
 
-def test_fed_da_is_fed_dual_avg():
-    more = options(regularizer=L1(0.2), mirror_map=PNorm(3.0))
-    a, b = FedDA(**more), FedDualAvg(**more)
-    assert np.array_equal(flat(run(a, clients(), 10).arrays), flat(run(b, clients(), 10).arrays))
-
-
-def quadratics():
-    """Clients with other curvatures and other minima; the optimum of their sum in closed form."""
-    rng = np.random.default_rng(5)
-    objectives = []
-    for m in range(4):
-        q, _ = np.linalg.qr(rng.standard_normal((30, FEATURES)))
-        features = q * np.sqrt(30) * rng.uniform(0.5, 1.5, FEATURES)
-        objectives.append(LeastSquares(features, features @ rng.standard_normal(FEATURES) + m, scale=0.5))
-    hessian = sum(
-        np.column_stack([f.features, np.ones(30)]).T @ np.column_stack([f.features, np.ones(30)]) for f in objectives
-    )
-    right = sum(np.column_stack([f.features, np.ones(30)]).T @ f.targets for f in objectives)
-    return objectives, np.linalg.solve(hessian, right)
-
-
-@pytest.mark.parametrize("graph", [None, "chain", *nightly("ring")])
-def test_tracking_removes_the_bias_of_heterogeneous_clients(graph):
-    objectives, optimum = quadratics()
-    more = options(client_lr=0.08, work=Steps(5, batch_size=None))
-    if graph is not None:
-        more["mixing"] = graph
-    without, tracked = (FedDA, FedDAGT) if graph is None else (DFedDA, DFedDAGT)
-    biased = [np.abs(flat(run(without(**more), objectives, n).arrays) - optimum).max() for n in (80, 250)]
-    exact = np.abs(flat(run(tracked(**more), objectives, 450 if graph == "chain" else 140).arrays) - optimum).max()
-    assert min(biased) > 1e-2
-    assert biased[1] > 0.9 * biased[0]
-    assert exact <= 1e-8
-
-
-def test_examples_weigh_in_the_trackers_too():
-    """Unequal sizes and epochs: the pooled LASSO optimum, certified by the reference solver."""
-    objectives = clients()
-    optimum = centralized_solution(objectives, L1(0.3), tol=1e-12)
-    strategy = FedDAGT(regularizer=L1(0.3), client_lr=0.02, work=Epochs(3, batch_size=None))
-    result = run(strategy, objectives, 280)
-    assert np.abs(flat(result.arrays) - optimum).max() <= 1e-8
-
-
 # --- partial participation ----------------------------------------------------------------------------------------
 
 
@@ -135,13 +79,6 @@ def test_partial_participation_is_equation_4_with_the_erratum():
     assert len({tuple(sample) for sample in sampled}) > 2
     assert relative(strategy.state.dual, z) <= 1e-10
     assert relative(strategy.state.control, own.mean(axis=0)) <= 1e-10
-
-
-@pytest.mark.parametrize("cls", [FedDAGT, *nightly(Scaffold, ReFedDAGT)])
-def test_half_of_the_clients_still_find_the_optimum(cls):
-    objectives, optimum = quadratics()
-    strategy = cls(fraction_train=0.5, **options(client_lr=0.05))
-    assert np.abs(flat(run(strategy, objectives, 280).arrays) - optimum).max() <= 1e-8
 
 
 def test_scaffold_is_the_printed_one():
@@ -186,16 +123,6 @@ def test_tracking_with_a_sample_sends_one_more_vector_down():
     values, _ = traffic(FedDAGT(tracker_start="zero", fraction_train=0.5, **options()))
     assert values[1] == [(2 * D, 2 * D)]
     assert all(values[r] == [(4 * D, 2 * D)] for r in (2, 3, 4))
-
-
-def test_a_float32_wire_keeps_the_trackers_consistent():
-    strategy = FedDAGT(wire=Wire(dtype="float32"), **options())
-    run(strategy, clients(EQUAL), 30)
-    trackers = np.array(list(trackers_of(strategy).values()))
-    assert np.abs(trackers.sum(axis=0)).max() <= 1e-10 * np.abs(trackers).max()
-    exact = FedDAGT(**options())
-    run(exact, clients(EQUAL), 30)
-    assert 0 < relative(strategy.state.dual, exact.state.dual) <= 1e-5
 
 
 # --- stages -------------------------------------------------------------------------------------------------------
@@ -320,26 +247,3 @@ def test_the_restricted_average_is_of_the_points_in_which_rounds_began():
 def test_refusals_name_the_value(make, message):
     with pytest.raises(ConfigurationError, match=message):
         make()
-
-
-def test_a_stateless_strategy_sends_and_stores_nothing_of_memories():
-    """No key more than before clients could have a memory."""
-    grid = InProcessGrid(app_of(clients(EQUAL)), 4)
-    strategy = FedDualAvg(fraction_evaluate=0.0, **options())
-    with grid.identity(), quiet():
-        strategy.start(grid, start_arrays(), 2)
-        message = strategy.configure_train(3, ArrayRecord(), ConfigRecord(), grid)[0]
-    assert set(message.content) == {"arrays", "config", "fco"}
-    assert set(message.content["fco"]) == {"plan", "client-lr", "elapsed"}
-    assert all(not context.state for context in grid.contexts.values())
-
-
-def test_summary_names_the_graph_and_the_memory(caplog):
-    with caplog.at_level("INFO", logger="flwr"):
-        DFedDAGT(mixing=topology.chain(16)).summary()
-        strategy = FedDAGT()
-        strategy.prepare(start_arrays())
-        strategy.summary()
-    text = caplog.text
-    assert "chain of 16 nodes (spectral gap 0.0128, mixing time 77.6 rounds)" in text
-    assert "Clients' memories: a copy on the server, above 256 MiB in a temporary file" in text

@@ -5,7 +5,7 @@ import pytest
 from faults import FaultyGrid
 from flwr.app import Array, ArrayRecord
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import changed, trackers_of
+from problems import trackers_of
 from representatives import crossed
 from scipy import sparse
 
@@ -13,10 +13,10 @@ from flwr_fco.client_apps import client_app
 from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.core.logs import quiet
 from flwr_fco.core.sparse import SparseVector
-from flwr_fco.objectives import LeastSquares, Logistic
-from flwr_fco.regularizers import L1, L2, GroupLasso
+from flwr_fco.objectives import Logistic
+from flwr_fco.regularizers import L1, GroupLasso
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import Epochs, FedDAGT, Scaffold, Steps, Wire
+from flwr_fco.strategies import Epochs, FedDAGT, Scaffold
 
 D, CLIENTS = 400, 5
 
@@ -129,15 +129,6 @@ def test_all_that_a_client_sends_gets_and_remembers_is_at_its_columns():
         assert held <= 4 * (12 * max(counts) + 256)
 
 
-def test_the_ledger_has_the_bits_of_the_clients():
-    strategy = made()
-    grid = InProcessGrid(client_app(load), CLIENTS)
-    run(strategy, grid=grid)
-    for node_id, partition in grid.partition_ids.items():
-        own = strategy.memories.memory((0, partition))["own"]
-        assert_array_equal(grid.contexts[node_id].state["fco-memory-new"]["own"].numpy(), own.values)
-
-
 @pytest.mark.parametrize("form", ["sparse", "mixed"])
 def test_a_saved_run_goes_on_as_if_it_had_not_been_interrupted(tmp_path, form):
     app = client_app(lambda context: load(context, form))
@@ -176,39 +167,3 @@ def test_a_client_whose_features_change_is_asked_again_and_goes_on():
     weights = np.array([10 + m for m in range(CLIENTS)], dtype=float)
     trackers = np.array([*trackers_of(strategy).values()])
     assert np.abs(weights @ trackers).max() <= 1e-12 * np.abs(trackers).max() * weights.sum()
-
-
-@pytest.mark.nightly
-def test_the_optimum_is_that_of_all_data():
-    app = client_app(lambda context: load(context, cls=LeastSquares))
-    strategy = FedDAGT(client_lr=0.8, work=Steps(4, batch_size=None), regularizer=L1(0.01), fraction_evaluate=0.0)
-    result = run(strategy, rounds=800, grid=InProcessGrid(app, CLIENTS))
-    x = np.concatenate([result.arrays["coefficients"].numpy(), result.arrays["intercept"].numpy()])
-    rows = sparse.vstack([rows_of(m) for m in range(CLIENTS)]).toarray()
-    rows = np.column_stack([rows, np.ones(len(rows))])
-    labels = np.concatenate([np.arange(10 + m) % 2 for m in range(CLIENTS)])
-    slope = 2.0 * rows.T @ (rows @ x - labels) / len(rows)
-    support = (x != 0) & (np.arange(D + 1) < D)
-    assert support.sum() > 10
-    assert np.abs(slope[support] + 0.01 * np.sign(x[support])).max() < 1e-6
-    assert np.abs(slope[:D]).max() <= 0.01 + 1e-6
-    assert abs(slope[D]) < 1e-6
-
-
-@pytest.mark.parametrize("options", [{"wire": Wire(sparse=False)}, {"regularizer": L2(0.01)}])
-def test_whole_vectors_where_they_are_asked_for_or_needed(options):
-    strategy = made(**options)
-    result = run(strategy)
-    assert result.train_metrics_clientapp[6]["bytes-up"] >= 8 * CLIENTS * (D + 1)
-    assert isinstance(strategy.memories.members[(0, 1)].memory["own"], np.ndarray)
-
-
-def test_an_own_aggregate_gets_whole_increments():
-    def aggregate(own, self, problem, state, replies):
-        assert all(isinstance(uplink.vectors["increment"], np.ndarray) for uplink in replies)
-        return own.aggregate(self, problem, state, replies)
-
-    expected, found = made(), made(changed(FedDAGT, aggregate=aggregate))
-    run(expected, "dense")
-    run(found)
-    assert_allclose(found.state.dual, expected.state.dual, rtol=0, atol=1e-12)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from problems import D, clients, flat, optimum, problem, run
-from remembering import FAULTS, VICTIM, corrupt, faulty_run, weights_of
+from remembering import FAULTS, faulty_run, weights_of
 from representatives import nightly
 
 from flwr_fco.algorithms.dual_fl import controls, linear_tolerance, sublinear_tolerance
@@ -11,9 +11,7 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import PNorm
 from flwr_fco.regularizers import L1
 from flwr_fco.strategies import (
-    Arrays,
     DualFL,
-    Everyone,
     FedDR,
     LocalSGD,
     Minimise,
@@ -62,48 +60,6 @@ def test_samples_of_clients_reach_the_optimum_whatever_is_lost(fault):
     w, grid, _ = faulty_run(strategy, FAULTS[fault], rounds=range(1, 30), num_rounds=2 * ROUNDS["FedDR"])
     assert len(grid.injected) >= 8
     assert np.abs(w - optimum(problem(), weights_of(strategy, grid))).max() <= 1e-8
-
-
-@pytest.mark.parametrize("kind", ["silent", "NaN"])
-def test_a_node_without_a_good_answer_is_asked_again_in_the_same_round(kind):
-    failed = set()
-
-    def once(delivery):
-        number = delivery.message.metadata.group_id
-        if number in failed:
-            return [delivery.deliver()]
-        failed.add(number)
-        return corrupt(delivery) if kind == "NaN" else []
-
-    a, grid, result = faulty_run(METHODS["DualFL"](), once, num_rounds=12)
-    assert len(grid.injected) == 6
-    assert [metrics["skipped"] for metrics in result.train_metrics_clientapp.values()] == [0] * 12
-    b, _, _ = faulty_run(METHODS["DualFL"](), None, rounds=(), num_rounds=12)
-    np.testing.assert_array_equal(a, b)
-
-
-@pytest.mark.parametrize(
-    ("fault", "reason"),
-    [("lost message", "no reply"), ("raises", "this client raises on purpose"), ("NaN", "NaN or infinite")],
-)
-def test_a_client_that_is_bad_for_good_ends_the_run_with_an_error_that_names_it_and_why(fault, reason):
-    strategy = METHODS["DualFL"]()
-    said = rf"partition {VICTIM} gave no good reply in 3 rounds in a row .the last one: .*{reason}.*DualFL needs every"
-    with pytest.raises(ConfigurationError, match=said):
-        faulty_run(strategy, FAULTS[fault], rounds=range(5, 100), num_rounds=30)
-    assert strategy.state.round == 4
-    assert run_of(strategy).current.number == 7
-    assert {(row.round, row.partition_id) for row in strategy.result.left_out} == {(k, VICTIM) for k in (5, 6, 7)}
-
-
-def test_failed_rounds_count_only_if_they_are_in_a_row():
-    w, _, _ = faulty_run(
-        METHODS["DualFL"](participation=Everyone(evict_after=2)),
-        "drop",
-        rounds=(3, 5, 7, 9),
-        num_rounds=ROUNDS["DualFL"],
-    )
-    assert np.abs(w - optimum(problem(), [30, 40, 20, 30, 25] / np.float64(145))).max() <= 1e-8
 
 
 # --- what is refused, and what the rounds are told ------------------------------------------------------------------
@@ -202,11 +158,6 @@ def test_a_round_that_is_skipped_counts_the_iteration_caps_of_who_replied():
         (1, 4),
         (0, 5),
     ]
-
-
-def test_fed_dr_takes_psi_and_its_zeros_are_exact():
-    result = run(FedDR(regularizer=L1(0.5), arrays=Arrays(apply_to="coefficients"), step=1.0), clients(), 60)
-    assert np.count_nonzero(result.arrays["coefficients"].numpy() == 0.0) >= 2
 
 
 @pytest.mark.parametrize("step", [0.5, 3.0])

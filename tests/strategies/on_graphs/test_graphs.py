@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from problems import D, clients, run, start_arrays, trackers_of
+from problems import D, clients, run, start_arrays
 from tracking import EQUAL, grad_conjugate, options, plain, relative, traffic
 
 from flwr_fco import topology
@@ -13,7 +13,6 @@ from flwr_fco.strategies import (
     DFedDA,
     DFedDAGT,
     DReFedDAGT,
-    Epochs,
     FedDA,
     FedDAGT,
     ReFedDAGT,
@@ -57,15 +56,6 @@ def test_the_complete_graph_is_the_centralised_method(psi, batch_size):
         run(a, clients(EQUAL), 20)
         run(b, clients(EQUAL), 20)
         assert relative(a.state.dual, np.repeat(b.state.dual[None], 4, axis=0)) <= 1e-10, graph.__name__
-
-
-def test_the_complete_graph_is_the_centralised_method_with_unequal_work():
-    more = options(regularizer=L1(0.3), work=Epochs(2, batch_size=7), server_lr=0.7)
-    a, b = DFedDAGT(**more), FedDAGT(**more)
-    run(a, clients(), 20)
-    run(b, clients(), 20)
-    assert relative(a.state.dual[2], b.state.dual) <= 1e-10
-    assert relative(np.array(list(trackers_of(b).values())), a.state.trackers) <= 1e-10
 
 
 def test_the_graph_sends_a_mixture_and_a_tracker_down_and_an_increment_up():

@@ -5,29 +5,16 @@ import pytest
 from flwr.app import Array, ArrayRecord
 from saddles import PSI, SIDE, bilinear, one_client, run
 
-from flwr_fco.algorithms import MirrorProx
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.mirror_maps import Product, SimplexEntropy
-from flwr_fco.objectives import BilinearSaddle
-from flwr_fco.regularizers import L1, PerParameter, Simplex
+from flwr_fco.regularizers import L1, PerParameter
 from flwr_fco.strategies import (
     Epochs,
-    FedDualAvg,
-    FedMid,
     FedMiP,
     FeDualEx,
-    Scaffold,
     Steps,
 )
-from reproduction.data.saddle_objectives import QuadraticSaddle
-from reproduction.pooled import duality_gap, saddle_metrics, saddle_point
+from reproduction.pooled import duality_gap
 from reproduction.problems.sequential import dual_extrapolation
-
-
-def test_both_local_steps_of_mirror_prox_are_proximal():
-    with pytest.raises(TypeError, match="client_prox"):
-        MirrorProx(client_prox=False)
-    assert MirrorProx(server_prox=False).describe(None) == [("Proximal steps", "client (True) | server (False)")]
 
 
 @pytest.mark.parametrize("output", ["last", "ergodic"])
@@ -97,19 +84,6 @@ def test_the_ergodic_average_of_mirror_prox_is_over_half_steps():
     np.testing.assert_allclose(found, np.mean(halves, axis=0), atol=1e-13)
 
 
-def test_mirror_prox_counts_psi_twice_as_printed_and_once_without_the_server():
-    """Equal clients, strongly monotone: without the server's map the residual vanishes, as printed it stays."""
-    objective = QuadraticSaddle(
-        np.eye(3), np.ones((2, 3)) / 3.0, np.eye(2), linear=[2.0, -1.0, 0.3], offset=[1.0, -1.0]
-    )
-    psi = PerParameter({"*": L1(0.3)})
-    options = {"regularizer": psi, "client_lr": 0.2, "work": Steps(1, batch_size=None)}
-    once = run(FedMiP(server_prox=False, **options), [objective] * 2, 300)
-    printed = run(FedMiP(**options), [objective] * 2, 300)
-    residual = [saddle_metrics([objective], None, psi, w)["residual"] for w in (once, printed)]
-    assert residual[0] <= 1e-10 < 1e-2 < residual[1]
-
-
 def test_the_servers_map_of_mirror_prox_weighs_psi_by_what_has_elapsed():
     """Algorithm 2's server: retrieve(z + server_lr mean(increment), server_lr client_lr K), as printed."""
     clients = [bilinear(seed) for seed in range(2)]
@@ -127,80 +101,6 @@ def test_the_servers_map_of_mirror_prox_weighs_psi_by_what_has_elapsed():
             moved.append(own - z)
         z = psi.prox(z + 0.4 * np.mean(moved, axis=0), 0.4 * 0.3)
     np.testing.assert_allclose(run(FedMiP(**options), clients, 2, start), z, atol=1e-14)
-
-
-def test_equal_clients_reach_the_saddle_and_unequal_ones_come_near():
-    rng = np.random.default_rng(3)
-    clients = [
-        QuadraticSaddle(np.diag(rng.random(3) + 0.5), rng.normal(size=(2, 3)), np.eye(2), linear=rng.normal(size=3))
-        for _ in range(3)
-    ]
-    saddle = saddle_point(clients)
-    equal = [QuadraticSaddle.pooled(clients, np.full(3, 1 / 3))] * 3
-    options = {"work": Steps(1, batch_size=None)}
-    assert np.abs(run(FeDualEx(client_lr=0.2, **options), equal, 200) - saddle).max() <= 1e-9
-    errors = [
-        np.abs(run(FeDualEx(client_lr=rate, **options), clients, int(20 / rate)) - saddle).max() for rate in (0.2, 0.02)
-    ]
-    assert errors[0] >= 5 * errors[1] >= 1e-4
-    # Control variates have no bias, for any number of steps.
-    many = {"client_lr": 0.05, "work": Steps(5, batch_size=None)}
-    assert np.abs(run(Scaffold(**many), clients, 400) - saddle).max() <= 1e-9
-
-
-def test_on_a_bilinear_problem_the_extra_step_converges_and_steps_without_one_diverge():
-    rng = np.random.default_rng(1)
-    matrix = rng.normal(size=(4, 4)) / 3.0 + np.eye(4)
-    clients = [BilinearSaddle(matrix, rng.normal(size=4))] * 2
-    saddle = np.r_[np.linalg.solve(matrix, clients[0].offset), np.zeros(4)]
-    options = {"client_lr": 0.9 / clients[0].lipschitz(), "work": Steps(5, batch_size=None)}
-    for strategy in (FeDualEx, FedMiP):
-        assert np.abs(run(strategy(**options), clients, 200) - saddle).max() <= 1e-6
-    options["on_divergence"] = "warn"
-    for strategy in (FedDualAvg, FedMid):
-        assert np.abs(run(strategy(**options), clients, 200) - saddle).max() >= 1e3
-
-
-def test_the_papers_problem_in_small():
-    """Noisy, l1 in boxes: FeDualEx's last point is sparse and its gap below that of FedDualAvg."""
-    a, b, c = (np.random.default_rng(np.random.SeedSequence(0, spawn_key=key)) for key in ((0,), (1,), (3, 0)))
-    matrix, offset = a.uniform(-1.0, 1.0, (20, 30)), b.uniform(-1.0, 1.0, 20)
-    clients = [BilinearSaddle(matrix, offset, noise=0.1) for _ in range(5)]
-    start = {"x": c.uniform(-0.05, 0.05, 30), "y": c.uniform(-0.05, 0.05, 20)}
-    psi = PerParameter({"*": L1(0.1, bound=0.05)})
-    gaps, densities = {}, {}
-    options = {"regularizer": psi, "client_lr": 0.03, "server_lr": 1.0, "work": Steps(10, batch_size=1)}
-    for strategy in (FeDualEx, FedDualAvg, FedMiP):
-        w = run(strategy(**options), clients, 40, start)
-        metrics = saddle_metrics(clients[:1], None, psi, w)
-        gaps[strategy], densities[strategy] = metrics["gap"], metrics["density"]
-    assert np.isfinite(list(gaps.values())).all()
-    assert gaps[FeDualEx] < 0.5 * gaps[FedDualAvg]
-    assert densities[FeDualEx] < 0.9
-
-
-def test_a_matrix_game_in_the_entropys_geometry():
-    rng = np.random.default_rng(0)
-    mean, own = rng.uniform(-1.0, 1.0, (6, 5)), 0.3 * rng.uniform(-1.0, 1.0, (6, 5))
-    clients = [BilinearSaddle((mean + sign * own).T) for sign in (1.0, -1.0, 0.0)]
-    start = {"x": np.full(6, 1 / 6), "y": np.full(5, 1 / 5)}
-    h = Product({"x": SimplexEntropy(), "y": SimplexEntropy()})
-    found = run(
-        FeDualEx(mirror_map=h, client_lr=0.1, work=Steps(3, batch_size=None), output="ergodic"),
-        clients,
-        150,
-        start,
-    )
-    assert duality_gap(clients, None, Simplex(), found) <= 0.06
-    projected = run(
-        FeDualEx(
-            regularizer=PerParameter({"*": Simplex()}), client_lr=0.1, work=Steps(3, batch_size=None), output="ergodic"
-        ),
-        clients,
-        150,
-        start,
-    )
-    assert duality_gap(clients, None, Simplex(), projected) <= 0.06
 
 
 def test_a_misspelt_player_is_an_error_before_the_first_round():
