@@ -20,9 +20,8 @@ import numpy as np
 from shared import Marks, federate, options_of
 from threadpoolctl import threadpool_limits
 
-from flwr_fco.client_apps import Disclosure
 from flwr_fco.core.computing import random_generator
-from flwr_fco.engines.run import answer
+from flwr_fco.engines.client import answer
 from flwr_fco.messages.protocol import Downlink
 from flwr_fco.mirror_maps import PNorm
 from flwr_fco.objectives import LeastSquares
@@ -61,13 +60,13 @@ def rounds_of(strategy: CompositeStrategy, objectives: list, rounds: int) -> tup
 
 def solvers_alone(objectives: list[LeastSquares], strategy: CompositeStrategy, rounds: int) -> Times:
     """Return the milliseconds that the clients' local solvers take in a round, with generators and without messages."""
-    half, plan = DFedDAGT.algorithm, run_of(strategy).problem.plan
+    method, plan = DFedDAGT.algorithm(), run_of(strategy).problem.plan
     dual, tracker, mark = np.zeros(DIMENSION), np.full(DIMENSION, 1e-3), Marks(*CLOCKS)
     mark()
     for number in range(1, rounds + 1):
         for m, objective in enumerate(objectives):
             downlink = Downlink(plan, {"dual": dual, "tracker": tracker}, RATE)
-            answer(half, downlink, objective, None, random_generator(0, number, m), Disclosure())
+            answer(method, downlink, objective, None, random_generator(0, number, m))
         mark()
     return mark.milliseconds()
 

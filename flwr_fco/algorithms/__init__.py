@@ -1,7 +1,20 @@
 """Algorithms: both halves of every method, one file each, and the contract for your own."""
 
-from flwr_fco.algorithms.contract import Algorithm, Change, Downlink, LossFacts, Problem, Replies, Setting, To
-from flwr_fco.algorithms.contract.client import ORIGIN, Client, ClientHalf, Memory, Moved, Start, Step
+from flwr_fco.algorithms.contract import (
+    Algorithm,
+    Change,
+    Client,
+    Downlink,
+    Memory,
+    Moved,
+    Problem,
+    Rejected,
+    Replies,
+    Sent,
+    Setting,
+    Step,
+    To,
+)
 from flwr_fco.algorithms.decentralized import (
     DecentralizedDualAveraging,
     DecentralizedGradientTracking,
@@ -10,28 +23,23 @@ from flwr_fco.algorithms.decentralized import (
 from flwr_fco.algorithms.density import SparseDualAveraging
 from flwr_fco.algorithms.dual_averaging import DualAveraging
 from flwr_fco.algorithms.dual_fl import DualAcceleration
-from flwr_fco.algorithms.fed_dr import DouglasRachford
+from flwr_fco.algorithms.fed_dr import DouglasRachford, MeanOfMemories, MeanState, rescaled
 from flwr_fco.algorithms.gradient_tracking import GradientTracking, trackers
-from flwr_fco.algorithms.mirror_descent import MirrorDescent
 from flwr_fco.algorithms.newton import ProximalNewton
 from flwr_fco.algorithms.primal_averaging import (
     GradientSteps,
-    MeanOfMemories,
-    MeanState,
+    MirrorDescent,
     PrimalAveraging,
     PrimalState,
     SubgradientSteps,
-    rescaled,
 )
 from flwr_fco.algorithms.restricted_gradient_tracking import MultistepGradientTracking, RestrictedGradientTracking
 from flwr_fco.algorithms.saddle_points import DualExtrapolation, MirrorProx
 
 __all__ = [
-    "ORIGIN",
     "Algorithm",
     "Change",
     "Client",
-    "ClientHalf",
     "DecentralizedDualAveraging",
     "DecentralizedGradientTracking",
     "DecentralizedRestricted",
@@ -42,7 +50,6 @@ __all__ = [
     "DualExtrapolation",
     "GradientSteps",
     "GradientTracking",
-    "LossFacts",
     "MeanOfMemories",
     "MeanState",
     "Memory",
@@ -54,11 +61,12 @@ __all__ = [
     "PrimalState",
     "Problem",
     "ProximalNewton",
+    "Rejected",
     "Replies",
     "RestrictedGradientTracking",
+    "Sent",
     "Setting",
     "SparseDualAveraging",
-    "Start",
     "Step",
     "SubgradientSteps",
     "To",

@@ -37,16 +37,25 @@ Differs from the paper in: 1. the relay, see above; 2. nodes with more steps do 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
-from flwr_fco.algorithms.contract import Algorithm, Downlink, Memory, Option, Replies, Start, Vector
+from flwr_fco.algorithms.contract import (
+    Algorithm,
+    Change,
+    Client,
+    Downlink,
+    Memory,
+    Moved,
+    Problem,
+    Replies,
+    Sent,
+    To,
+    Vector,
+)
 from flwr_fco.algorithms.contract.graph import Graph, Matrix
-from flwr_fco.algorithms.contract.problem import Change, LossFacts, Problem, To
-from flwr_fco.algorithms.dual_averaging import DualAveraging
 from flwr_fco.algorithms.restricted_gradient_tracking import Staged
 from flwr_fco.topology import consensus_error, root_mean_square_norm
 
@@ -105,17 +114,23 @@ class DecentralizedDualAveraging(Algorithm):
 
     Examples
     --------
-    >>> DecentralizedDualAveraging.engine, DecentralizedDualAveraging.reads
-    ('dual steps', 'rows')
+    >>> DecentralizedDualAveraging.name, DecentralizedDualAveraging.reads
+    ('decentralized_dual_averaging', 'rows')
     """
 
     name, sparse = "decentralized_dual_averaging", True
     reads: ClassVar[Any] = "rows"
-    begin = staticmethod(DualAveraging.begin)
     #: Whether the relay keeps trackers.
     _tracking: ClassVar[bool] = False
 
     normalize_local_work: bool = True
+
+    def local(self, client: Client, downlink: Downlink, memory: Memory | None) -> tuple[Sent, Moved]:
+        """Send z_K - z_0; in round 0 a gradient. A tracker that is 0 is not in the message."""
+        dual = downlink.vectors["dual"]
+        if "gradient" in downlink.numbers:
+            return client.gradient(dual)
+        return client.dual_steps(dual, downlink.vectors.get("tracker"))
 
     def init(self, problem: Problem, primal: Vector) -> GraphState:
         """Return the state before round 1: every dual = grad h(primal), trackers 0."""
@@ -176,21 +191,11 @@ class DecentralizedDualAveraging(Algorithm):
         gradients = _graph(problem).increments(answers, rows, normalize=False)[0]
         return state._replace(trackers=mixing @ gradients - gradients)
 
-    def options(self, numbers: Mapping[str, float]) -> dict[str, Option]:
-        """Return the options of local dual averaging; tracked dual averaging finds everything in the message."""
-        return {} if self._tracking else {"client-prox": True, "trajectory": False}
-
-    def metrics(self, problem: Problem, state: GraphState) -> dict[str, float | int]:
+    def metrics(self, problem: Problem, state: GraphState) -> dict[str, Any]:
         """Return the nodes' disagreement and, with tracking, the root mean square norm of their trackers."""
         trackers = _graph(problem).here(state.trackers) if self._tracking else ()
         length = {"tracker-norm": root_mean_square_norm(trackers)} if len(trackers) else {}
         return {"consensus-error": consensus_error(_graph(problem).here(state.dual)), **length}
-
-    def theory(self, problem: Problem, facts: LossFacts) -> dict[str, tuple[float, str]]:
-        """Return 1/(tau L K), or 1/(tau^2 L K) with tracking, of theorems B.1 and B.2."""
-        time = _graph(problem).theorem_time(len(problem.asked), 8 if self._tracking else 4)
-        formula = f"1/(tau{'^2' if self._tracking else ''} L K), tau = {time:.4g}"
-        return {"client_lr": (1.0 / (time ** (1 + self._tracking) * facts.curvature * facts.steps), formula)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,23 +213,14 @@ class DecentralizedGradientTracking(DecentralizedDualAveraging):
 
     Examples
     --------
-    >>> DecentralizedGradientTracking.engine, DecentralizedGradientTracking.reads
-    ('dual steps', 'rows')
+    >>> DecentralizedGradientTracking.name, DecentralizedGradientTracking.reads
+    ('tracked_dual_averaging', 'rows')
     """
 
     name, sparse = "tracked_dual_averaging", False
     _tracking: ClassVar[bool] = True
 
     tracker_start: str = "zero"
-
-    @staticmethod
-    def begin(downlink: Downlink, memory: Memory) -> Start:
-        """Begin at the node's dual; a tracker that is 0 is not in the message."""
-        return Start(downlink.vectors["dual"], downlink.vectors.get("tracker"))
-
-    def describe(self, state: GraphState | None) -> list[tuple[str, str]]:
-        """Return the line about the trackers."""
-        return [("Trackers", f"start at {self.tracker_start}")]
 
 
 class StagedGraphState(NamedTuple):
@@ -265,8 +261,8 @@ class DecentralizedRestricted(Staged, DecentralizedGradientTracking):
 
     Examples
     --------
-    >>> DecentralizedRestricted.engine, DecentralizedRestricted.reads
-    ('dual steps', 'rows')
+    >>> DecentralizedRestricted.name, DecentralizedRestricted.reads
+    ('tracked_dual_averaging', 'rows')
     """
 
     _emptied: ClassVar[tuple[str, ...]] = _OF_NODES
@@ -278,7 +274,3 @@ class DecentralizedRestricted(Staged, DecentralizedGradientTracking):
 
     def _centre(self, problem: Problem, state: Any) -> Vector:
         return np.asarray(_graph(problem).here(self.node_points(problem, state)).mean(axis=0))
-
-    def describe(self, state: Any) -> list[tuple[str, str]]:
-        """Return the lines about the trackers and, if there are stages, about them."""
-        return [*(self._stage_lines(state) if self.stages else []), *super().describe(state)]

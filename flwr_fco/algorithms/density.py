@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import glob
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from flwr_fco.algorithms.contract import Option, Problem, Replies, Setting
+from flwr_fco.algorithms.contract import Problem, Replies, Setting
 from flwr_fco.algorithms.contract.choices import Arrays, Density
 from flwr_fco.algorithms.dual_averaging import DualAveraging, DualState
 from flwr_fco.core.layout import Layout, Vector
@@ -68,29 +68,6 @@ def rounds_of(rounds: int | None, num_rounds: int | None) -> int:
         )
     # Rounded up: of three rounds the last one is the first with the density that is asked for.
     return rounds or max(1, -(-3 * (num_rounds or 0) // 4))
-
-
-def rounds_needed(density: float, layers: int = 2) -> int:
-    """Return after how many rounds most networks have 95 % of FedAvg's accuracy; measured, not proved.
-
-    Four rounds for each halving of the density, eight in a network of more than three layers
-    (``benchmarks/density.py``). With three times as many at least half of the networks have 99 %.
-
-    Parameters
-    ----------
-    density : float
-        Fraction of entries that are not 0 in the end.
-    layers : int, default 2
-        Number of matrices and kernels that psi acts on.
-
-    Examples
-    --------
-    >>> [rounds_needed(density) for density in (0.2, 0.1, 0.05)]
-    [10, 14, 18]
-    >>> [rounds_needed(density, layers=4) for density in (0.2, 0.1, 0.05)]
-    [19, 27, 35]
-    """
-    return math.ceil((4 if layers <= 3 else 8) * math.log2(1.0 / density))
 
 
 def erdos_renyi(shapes: Sequence[tuple[int, ...]], density: float) -> list[int]:
@@ -338,12 +315,14 @@ class SparseDualAveraging(DualAveraging):
 
     Examples
     --------
-    >>> SparseDualAveraging.engine, SparseDualAveraging.memory, SparseDualAveraging.reads
-    ('dual steps', (), 'mean')
+    >>> SparseDualAveraging.name, SparseDualAveraging.memory, SparseDualAveraging.reads
+    ('dual_averaging', (), 'mean')
     """
 
     density: float | Density
     arrays: Arrays = field(default=Arrays())
+    #: Told to clients with a training loop of their own: psi is the server's.
+    becomes_sparse: bool = field(init=False, default=True)
 
     @property
     def _end(self) -> Density:
@@ -371,15 +350,3 @@ class SparseDualAveraging(DualAveraging):
         psi = self.setting(problem.given._replace(layout=problem.layout), following).regularizer
         keep_gain(psi.bind(problem.layout, scope=self._scope), primal, following.dual)
         return following
-
-    def options(self, numbers: Mapping[str, float]) -> dict[str, Option]:
-        """Return the options of dual averaging, and the density."""
-        return {**super().options(numbers), "density": self._end.share}
-
-    def describe(self, state: DualState | None) -> list[tuple[str, str]]:
-        """Return the lines about the clients and the density."""
-        end = self._end
-        when = "three quarters of the rounds" if end.rounds is None else f"round {end.rounds}"
-        few, more = rounds_needed(end.share), rounds_needed(end.share, 4)
-        text = f"{end.share:g} from {when} on, {end.scope}; most networks need {few} rounds, deep ones {more}"
-        return [*super().describe(state), ("Density", text)]

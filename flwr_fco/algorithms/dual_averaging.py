@@ -24,21 +24,26 @@ is ``output="shadow"``; 4. ``client="unmodified"`` is an approximation that is n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from flwr_fco.algorithms.contract import Client, Downlink, Memory, Moved, Option, Problem, Replies, Start, To, Vector
-from flwr_fco.algorithms.contract.algorithm import Algorithm
-from flwr_fco.algorithms.contract.choices import Average, Last, Wire
-from flwr_fco.mirror_maps import Euclidean
-
-#: Largest dual-to-weight ratio sent as float32.
-FLOAT32_LIMIT = 1e3
-#: Outputs that average all local steps, which clients then send.
-OF_ALL_STEPS = ("shadow", "ergodic")
+from flwr_fco.algorithms.contract import (
+    NO_POINTS,
+    Algorithm,
+    Client,
+    Downlink,
+    Memory,
+    Moved,
+    Problem,
+    Replies,
+    Sent,
+    To,
+    Vector,
+)
+from flwr_fco.algorithms.contract.choices import Average, Last
+from flwr_fco.messages.protocol import OF_ALL_STEPS
 
 
 class DualState(NamedTuple):
@@ -53,11 +58,14 @@ class DualState(NamedTuple):
         whose psi is a constraint and has no weight, the number of rounds that have gone by.
     round : int
         Number of successful rounds, r.
+    points : ndarray of float64, shape (K, d) or (0, 0)
+        Points of the last round's local steps, for an output that averages them.
     """
 
     dual: Vector
     elapsed: float = 0.0
     round: int = 0
+    points: Vector = NO_POINTS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +80,6 @@ class DualAveraging(Algorithm):
         With ``"shadow"`` clients also send z_k - z_0, k = 1..K.
     client : {"composite", "unmodified"}, default "composite"
         Whether the clients know psi.
-    wire : Wire, default Wire()
-        Whether clients with sparse features may send only these.
 
     References
     ----------
@@ -81,8 +87,8 @@ class DualAveraging(Algorithm):
 
     Examples
     --------
-    >>> DualAveraging.engine, DualAveraging.memory, DualAveraging.reads
-    ('dual steps', (), 'mean')
+    >>> DualAveraging.name, DualAveraging.memory, DualAveraging.reads
+    ('dual_averaging', (), 'mean')
     """
 
     name, sparse = "dual_averaging", True
@@ -90,26 +96,20 @@ class DualAveraging(Algorithm):
     client_prox: bool = True
     output: str | Last | Average = "last"
     client: str = "composite"
-    wire: Wire = field(default=Wire())
 
-    # --- a client -------------------------------------------------------------------------------------------------
+    @property
+    def every(self) -> bool:
+        """Whether clients send all their local steps."""
+        return self.output in OF_ALL_STEPS
 
-    @staticmethod
-    def begin(downlink: Downlink, memory: Memory) -> Start:
-        """Begin at the server's dual."""
-        return Start(downlink.vectors["dual"])
-
-    @staticmethod
-    def send(client: Client, downlink: Downlink, memory: Memory, moved: Moved) -> dict[str, Vector]:
+    def local(self, client: Client, downlink: Downlink, memory: Memory | None) -> tuple[Sent, Moved]:
         """Send z_K - z_0 and, if they are asked for, all z_k - z_0."""
-        points = {} if moved.trajectory is None else {"trajectory": moved.trajectory}
-        return {"increment": moved.increment, **points}
-
-    # --- the server -----------------------------------------------------------------------------------------------
+        return client.dual_steps(downlink.vectors["dual"], psi=self.client_prox, every=self.every)
 
     def init(self, problem: Problem, primal: Vector) -> DualState:
         """Return the state before round 1: dual = grad h(primal), elapsed = 0."""
-        return DualState(problem.h.gradient(primal))
+        points = np.zeros((problem.plan.steps, primal.size)) if self.every else NO_POINTS
+        return DualState(problem.h.gradient(primal), points=points)
 
     def downlink(self, problem: Problem, state: DualState, to: To | None) -> Downlink:
         """Return the dual and its elapsed time."""
@@ -120,63 +120,18 @@ class DualAveraging(Algorithm):
         dual, elapsed = replies.mean()
         dual *= problem.server_lr
         dual += state.dual
-        return DualState(dual, state.elapsed + problem.server_lr * elapsed, state.round + 1)
+        following = DualState(dual, state.elapsed + problem.server_lr * elapsed, state.round + 1, state.points)
+        if not self.every:
+            return following
+        duals = enumerate(state.dual + replies.plain_mean("trajectory"), start=1)
+        points = [problem.retrieve(z, state.elapsed + problem.client_lr * k) for k, z in duals]
+        return following._replace(points=np.array(points))
 
     def retrieve(self, problem: Problem, state: DualState) -> Vector:
         """Return retrieve(dual, elapsed), the primal point."""
         return problem.retrieve(state.dual, state.elapsed)
 
-    # --- what else it says ----------------------------------------------------------------------------------------
-
-    def points(self, problem: Problem, before: DualState, after: DualState, replies: Replies) -> Iterable[Vector]:
-        """Return the last point of the round, or the points of all its local steps."""
-        if self.output not in OF_ALL_STEPS:
-            yield self.retrieve(problem, after)
-            return
-        for k, moved in enumerate(replies.plain_mean("trajectory"), start=1):
-            yield problem.retrieve(before.dual + moved, before.elapsed + problem.client_lr * k)
-
     def shapes(self, problem: Problem, state: DualState) -> dict[str, tuple[int, ...]]:
         """Return the shape of the increment and, if they are averaged, of all local steps."""
-        points = {"trajectory": (problem.plan.steps, problem.layout.size)} if self.output in OF_ALL_STEPS else {}
-        return super().shapes(problem, state) | points
-
-    def options(self, numbers: Mapping[str, float]) -> dict[str, Option]:
-        """Return whether psi acts in the local steps, and whether all local steps are sent."""
-        options: dict[str, Option] = {"client-prox": self.client_prox, "trajectory": self.output in OF_ALL_STEPS}
-        return options if self.wire.sparse else {**options, "sparse-wire": False}
-
-    def describe(self, state: DualState | None) -> list[tuple[str, str]]:
-        """Return the line about the clients."""
-        theirs = "unmodified" if self.client == "unmodified" else f"composite, proximal steps ({self.client_prox})"
-        return [("Clients", theirs)]
-
-
-def short_wire(algorithm: Algorithm, problem: Problem, state: Any) -> bool:
-    """Whether float32 is enough for a round's messages with ``wire_dtype="auto"``, in which the dual is rounded.
-
-    For a Euclidean float32 model it is, up to 1,000 times the size of the weights. The error of float32 is 6e-8 of the
-    dual, which is about the threshold plus the weight, so at most 6e-5 of the root mean square of the non-zero weights.
-    The server's dual stays float64, and increments are relative to what was sent. Clients' memories, extrapolated
-    points and differences of successive broadcasts need all digits.
-
-    Parameters
-    ----------
-    algorithm : Algorithm
-        The method.
-    problem : Problem
-        The model's layout, psi, h, and the round's numbers.
-    state : NamedTuple
-        The server's state as the round begins.
-    """
-    if algorithm.engine != "dual steps" or algorithm.memory or algorithm.reads != "mean":
-        return False
-    # Only now: elsewhere a message is for one client.
-    sent = algorithm.downlink(problem, state, None).vectors
-    short = all(entry.dtype in ("float32", "float16") for entry in problem.layout.optimized)
-    if set(sent) != {"dual"} or not isinstance(problem.plan.mirror_map, Euclidean) or not short:
-        return False
-    primal, dual = algorithm.retrieve(problem, state), sent["dual"]
-    count = np.count_nonzero(primal)
-    size = np.sqrt(np.vdot(primal, primal) / count) if count else 0.0
-    return bool(max(-dual.min(), dual.max()) <= FLOAT32_LIMIT * size)
+        every = {"trajectory": (problem.plan.steps, problem.layout.size)} if self.every else {}
+        return super().shapes(problem, state) | every

@@ -30,8 +30,22 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
-from flwr_fco.algorithms.contract import Downlink, Memory, Minimise, Replies, Start, Vector, Work, zeros_like
-from flwr_fco.algorithms.contract.problem import Change, LossFacts, Problem, Setting
+import numpy as np
+
+from flwr_fco.algorithms.contract import (
+    Change,
+    Client,
+    Downlink,
+    Memory,
+    Minimise,
+    Moved,
+    Problem,
+    Replies,
+    Sent,
+    Setting,
+    To,
+    Vector,
+)
 from flwr_fco.algorithms.primal_averaging import PrimalAveraging, no_psi
 from flwr_fco.errors import ConfigurationError
 
@@ -155,13 +169,6 @@ def linear_tolerance(round: int, *, rho: float, clients: int, gamma: float) -> f
     return float(((1.0 - math.sqrt(rho)) / (1.0 + gamma)) ** round / clients)
 
 
-def _arrived(downlink: Downlink, memory: Memory) -> tuple[Vector, Vector]:
-    """Return zeta and a of this round: the round before ends with the average that this message brings."""
-    momentum = downlink.numbers["momentum"]
-    anchor = memory["control"] + downlink.vectors["primal"] - memory["local"]
-    return (1.0 + momentum) * anchor - momentum * memory["anchor"], anchor
-
-
 @dataclass(frozen=True, kw_only=True)
 class DualAcceleration(PrimalAveraging):
     """Update the control zeta with the new average, then minimise f(theta) + alpha/2 ||theta||^2 - nu <zeta, theta>.
@@ -170,15 +177,13 @@ class DualAcceleration(PrimalAveraging):
 
         a+ <- zeta + primal - local                 zeta <- (1 + momentum) a+ - momentum a
 
-    The message has the vector ``primal`` (the averaged theta) and the numbers ``duality`` (nu), ``momentum`` (beta) and
-    ``regularization`` (alpha, default 0). Park, Xu: DualFL, algorithm 1.
+    The message has the vector ``primal`` (the averaged theta) and the numbers ``duality`` (nu) and ``momentum`` (beta).
+    Park, Xu: DualFL, algorithm 1.
 
     Parameters
     ----------
     nu, rho : float or "auto"
         Weight of the control, and how quickly the momentum settles.
-    smoothness : float, optional
-        L.
     alpha : float
         Weight of the term alpha/2 ||x||^2.
     schedule : {"fixed", "sublinear", "linear"}
@@ -188,38 +193,33 @@ class DualAcceleration(PrimalAveraging):
 
     Examples
     --------
-    >>> DualAcceleration.engine, DualAcceleration.memory, DualAcceleration.reads
-    ('minimise', ('control', 'anchor', 'local'), 'everyone')
+    >>> DualAcceleration.name, DualAcceleration.memory, DualAcceleration.reads
+    ('dual_fl', ('control', 'anchor', 'local'), 'everyone')
     """
 
-    name, engine, memory, reads = "dual_fl", "minimise", ("control", "anchor", "local"), "everyone"
+    name, memory, reads = "dual_fl", ("control", "anchor", "local"), "everyone"
     refuses = no_psi("the clients' minimisations are all that it is made of, and they know nothing of psi")
 
-    nu: float | Literal["auto"]
-    rho: float | Literal["auto"]
-    smoothness: float | None = None
+    nu: float | Literal["auto"] = 0.01
+    rho: float | Literal["auto"] = 0.0
     alpha: float = 0.0
     schedule: str = "fixed"
     gamma: float = 0.5
 
     # --- a client -------------------------------------------------------------------------------------------------
 
-    @staticmethod
-    def fresh(downlink: Downlink) -> Memory:
-        """Return zeta = a = 0, and the model: the average that it completes is the model itself."""
-        zeros = zeros_like(downlink)
-        return {"control": zeros, "anchor": zeros, "local": downlink.vectors["primal"]}
+    def local(self, client: Client, downlink: Downlink, memory: Memory | None) -> tuple[Sent, Moved]:
+        """Minimise with the linear term nu zeta, from the client's last solution; send theta_j - theta."""
+        nu, primal = downlink.numbers["duality"], downlink.vectors["primal"]
+        control, _ = _arrived(downlink, memory)
+        start = primal if memory is None else memory["local"]
+        local, moved = client.minimise(start, shift=nu * control, penalty=self.alpha, duality=nu)
+        return {"increment": local - primal}, moved
 
-    @staticmethod
-    def begin(downlink: Downlink, memory: Memory) -> Start:
-        """Begin at the client's last solution, with the linear term nu zeta."""
-        numbers, (control, _) = downlink.numbers, _arrived(downlink, memory)
-        shift, penalty = numbers["duality"] * control, numbers.get("regularization", 0.0)
-        return Start(memory["local"], shift, base=downlink.vectors["primal"], penalty=penalty)
-
-    @staticmethod
-    def remember(downlink: Downlink, memory: Memory, sent: Memory, elapsed: float | None) -> dict[str, Vector]:
-        """Return zeta and a as they were in the round, and theta; the next message changes them."""
+    def remember(
+        self, downlink: Downlink, memory: Memory | None, sent: Memory, elapsed: float | None
+    ) -> dict[str, Vector]:
+        """Return zeta and a as they were in the round, and theta_j; the next message changes them."""
         control, anchor = _arrived(downlink, memory)
         return {"control": control, "anchor": anchor, "local": downlink.vectors["primal"] + sent["increment"]}
 
@@ -229,9 +229,10 @@ class DualAcceleration(PrimalAveraging):
         """Return the state before round 1."""
         return DualFLState(primal)
 
-    def numbers(self, problem: Problem, state: DualFLState) -> dict[str, float]:
-        """Return nu, the momentum and alpha."""
-        return {"duality": problem.numbers["nu"], "momentum": state.momentum, "regularization": self.alpha}
+    def downlink(self, problem: Problem, state: DualFLState, to: To | None) -> Downlink:
+        """Return theta, nu, the momentum and this round's tolerance."""
+        numbers = {"duality": problem.numbers["nu"], "momentum": state.momentum}
+        return super().downlink(problem, state, to)._replace(numbers=numbers, work=self._work(problem, state))
 
     def aggregate(self, problem: Problem, state: DualFLState, replies: Replies) -> DualFLState:
         """Return theta + mean(theta_j - theta), with the next momentum."""
@@ -241,7 +242,14 @@ class DualAcceleration(PrimalAveraging):
         """Restart the momentum if the controls restart."""
         return state if change.reason is None else state._replace(t=1.0, momentum=0.0, began=state.round)
 
-    def work_of_round(self, problem: Problem, state: DualFLState) -> Work | None:
+    def setting(self, given: Setting, state: DualFLState | None) -> Setting:
+        """Return the work with the gap as its rule, if the tolerance follows a schedule."""
+        work = given.work
+        if self.schedule == "fixed" or not isinstance(work, Minimise):
+            return given
+        return given._replace(work=replace(work, rule="gap"))
+
+    def _work(self, problem: Problem, state: DualFLState) -> Minimise | None:
         """Return the minimisation with this round's tolerance, if the tolerance changes."""
         if self.schedule == "fixed":
             return None
@@ -253,38 +261,15 @@ class DualAcceleration(PrimalAveraging):
             tolerance = sublinear_tolerance(number, duality=problem.numbers["nu"], clients=clients, gamma=self.gamma)
         return replace(work, tolerance=max(tolerance, work.tolerance), rule="gap")
 
-    def setting(self, given: Setting, state: DualFLState | None) -> Setting:
-        """Return the work with the gap as its rule, if the tolerance follows a schedule."""
-        work = given.work
-        if self.schedule == "fixed" or not isinstance(work, Minimise):
-            return given
-        return given._replace(work=replace(work, rule="gap"))
 
-    def theory(self, problem: Problem, facts: LossFacts) -> dict[str, tuple[float, str]]:
-        """Return nu = mu + alpha and rho = nu / (L + alpha).
-
-        Raises
-        ------
-        ConfigurationError
-            If some loss is not strongly convex and alpha is 0.
-        """
-        whole = facts.convexity + self.alpha
-        if not whole > 0.0:
-            raise ConfigurationError(
-                "nu='auto': the clients' losses are not strongly convex, as far as they know; give alpha > 0, or nu by "
-                "hand"
-            )
-        work = problem.plan.work
-        gap = isinstance(work, Minimise) and work.rule == "gap"
-        nu = (0.9 * whole if gap else whole) if self.nu == "auto" else float(self.nu)
-        # If all report 0, which contradicts strong convexity, `curvature` raises the error.
-        rho = 0.0 if facts.probed else min(nu / (facts.smoothness + self.alpha or facts.curvature), 0.999)
-        return {"nu": (nu, "0.9 (mu + alpha)" if gap else "mu + alpha"), "rho": (rho, "nu / (L + alpha)")}
-
-    def describe(self, state: DualFLState | None) -> list[tuple[str, str]]:
-        """Return the line about the constants."""
-        nu, rho = (value if isinstance(value, str) else f"{value:g}" for value in (self.nu, self.rho))
-        return [("Constants", f"nu={nu}, rho={rho}, alpha={self.alpha:g}, tolerance {self.schedule}")]
+def _arrived(downlink: Downlink, memory: Memory | None) -> tuple[Vector, Vector]:
+    """Return zeta and a of this round: the round before ends with the average that this message brings."""
+    primal = downlink.vectors["primal"]
+    if memory is None:
+        return np.zeros_like(primal), np.zeros_like(primal)
+    momentum = downlink.numbers["momentum"]
+    anchor = memory["control"] + primal - memory["local"]
+    return (1.0 + momentum) * anchor - momentum * memory["anchor"], anchor
 
 
 def controls(problem: Problem) -> dict[tuple[int, int], Vector]:

@@ -13,22 +13,95 @@ never asked counts as 0; 3. the local minimisation is as exact as its stopping r
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
-from flwr_fco.algorithms.contract import Downlink, Problem, Replies, Vector
-from flwr_fco.algorithms.contract.client import ORIGIN, Client, Memory, Moved, Start, zeros_like
-from flwr_fco.algorithms.primal_averaging import MeanOfMemories, MeanState, rescaled
+import numpy as np
+
+from flwr_fco.algorithms.contract import Change, Client, Downlink, Memory, Moved, Problem, Replies, Sent, Vector
+from flwr_fco.algorithms.primal_averaging import PrimalAveraging
 from flwr_fco.regularizers.base import BoundRegularizer
 
 
-def _center(downlink: Downlink, memory: Memory) -> Vector:
-    return memory["center"] + downlink.numbers["relaxation"] * (downlink.vectors["primal"] - memory["local"])
+class MeanState(NamedTuple):
+    """The server's state.
+
+    Parameters
+    ----------
+    primal : ndarray of float64, shape (d,)
+        The model, which clients are sent.
+    mean : ndarray of float64, shape (d,)
+        Weighted mean over all clients of the quantity that the method names; zeros, or its start value, before round 1.
+    round : int
+        Number of successful rounds.
+    population : float
+        Sum of the weights of all clients behind `mean`; 0 before round 1.
+
+    Examples
+    --------
+    >>> MeanState(np.zeros(2), np.array([1.0, -1.0]), round=3, population=4.0).mean
+    array([ 1., -1.])
+    """
+
+    primal: Vector
+    mean: Vector
+    round: int = 0
+    population: float = 0.0
 
 
-def _last(memory: Memory) -> Vector:
-    """Return 2 x - y of the client's last round."""
-    return 2.0 * memory["local"] - memory["center"]
+def rescaled(state: MeanState, population: float) -> MeanState:
+    """Return the state with its mean taken over another population; the sum stays the same.
+
+    Parameters
+    ----------
+    state : MeanState
+        The state, with its mean over the former population.
+    population : float
+        Sum of the weights of all clients.
+
+    Examples
+    --------
+    >>> rescaled(MeanState(np.zeros(1), np.array([3.0]), population=2.0), 6.0).mean
+    array([1.])
+    """
+    if state.population in (0.0, population):
+        return state._replace(population=population)
+    return state._replace(mean=state.mean * (state.population / population), population=population)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeanOfMemories(PrimalAveraging):
+    """A method that samples clients and keeps the mean of what all of them remember.
+
+    Examples
+    --------
+    >>> MeanOfMemories.reads
+    'sums'
+    """
+
+    reads: ClassVar[Any] = "sums"
+
+    @abstractmethod
+    def part_of(self, remembered: Mapping[str, Vector]) -> Vector:
+        """Return the linear function of a client's memory that the mean is over.
+
+        Parameters
+        ----------
+        remembered : mapping of str to ndarray
+            A client's memory, or a weighted sum of memories.
+        """
+
+    def init(self, problem: Problem, primal: Vector) -> MeanState:
+        """Return the state before round 1."""
+        return MeanState(primal, np.zeros(primal.size))
+
+    def restart(self, problem: Problem, state: MeanState, change: Change) -> MeanState:
+        """Return the state with the mean over the current clients."""
+        if change.means is None:
+            return rescaled(state, change.population)
+        return state._replace(mean=self.part_of(change.means), population=change.population)
 
 
 def advance(state: MeanState, change: Vector, step: float, psi: BoundRegularizer | None = None) -> MeanState:
@@ -54,8 +127,7 @@ def advance(state: MeanState, change: Vector, step: float, psi: BoundRegularizer
 class DouglasRachford(MeanOfMemories):
     """Take a Douglas-Rachford step: y <- y + alpha (primal - x), x <- prox_{eta f}(y), send the change of 2 x - y.
 
-    The message has the vector ``primal`` (x-bar) and the numbers ``step`` (eta) and ``relaxation`` (alpha).
-    Tran-Dinh, Pham, Phan, Nguyen: FedDR (NeurIPS 2021), algorithm 1.
+    The message has the vector ``primal`` (x-bar). Tran-Dinh, Pham, Phan, Nguyen: FedDR (NeurIPS 2021), algorithm 1.
 
     Parameters
     ----------
@@ -66,10 +138,8 @@ class DouglasRachford(MeanOfMemories):
 
     Examples
     --------
-    >>> DouglasRachford.engine, DouglasRachford.memory, DouglasRachford.reads
-    ('minimise', ('center', 'local'), 'sums')
-    >>> DouglasRachford(step=0.5).options({})
-    {'step': 0.5, 'relaxation': 1.0}
+    >>> DouglasRachford.name, DouglasRachford.memory, DouglasRachford.reads
+    ('fed_dr', ('center', 'local'), 'sums')
     """
 
     name, memory = "fed_dr", ("center", "local")
@@ -77,38 +147,36 @@ class DouglasRachford(MeanOfMemories):
     step: float = 1.0
     relaxation: float = 1.0
 
-    @staticmethod
-    def fresh(downlink: Downlink) -> Memory:
-        """Return x = y = 0; the minimisation begins at the model all the same."""
-        zeros = zeros_like(downlink)
-        return {"center": zeros, "local": zeros, "start": downlink.vectors["primal"]}
+    def _center(self, downlink: Downlink, memory: Memory | None) -> Vector:
+        """Return the new y; x = y = 0 of a client that begins."""
+        primal = downlink.vectors["primal"]
+        if memory is None:
+            return self.relaxation * primal
+        return np.asarray(memory["center"] + self.relaxation * (primal - memory["local"]))
 
-    @staticmethod
-    def begin(downlink: Downlink, memory: Memory) -> Start:
-        """Begin at the last x, with the proximal term around the new y."""
-        start = memory["start"] if "start" in memory else memory["local"]
-        return Start(start, center=_center(downlink, memory), penalty=1.0 / downlink.numbers["step"], base=ORIGIN)
+    def local(self, client: Client, downlink: Downlink, memory: Memory | None) -> tuple[Sent, Moved]:
+        """Minimise with the proximal term around the new y, from the last x or else the model."""
+        start, center = (memory or {"local": downlink.vectors["primal"]})["local"], self._center(downlink, memory)
+        local, moved = client.minimise(start, center=center, penalty=1.0 / self.step)
+        return {"increment": 2.0 * local - center - _last(memory)}, moved
 
-    @staticmethod
-    def send(client: Client, downlink: Downlink, memory: Memory, moved: Moved) -> dict[str, Vector]:
-        """Send the change of 2 x - y."""
-        return {"increment": 2.0 * moved.increment - _center(downlink, memory) - _last(memory)}
-
-    @staticmethod
-    def remember(downlink: Downlink, memory: Memory, sent: Memory, elapsed: float | None) -> dict[str, Vector]:
+    def remember(
+        self, downlink: Downlink, memory: Memory | None, sent: Memory, elapsed: float | None
+    ) -> dict[str, Vector]:
         """Return y and x, from the change that was sent."""
-        center = _center(downlink, memory)
+        center = self._center(downlink, memory)
         return {"center": center, "local": 0.5 * (_last(memory) + sent["increment"] + center)}
 
     def part_of(self, remembered: Mapping[str, Vector]) -> Vector:
         """Return 2 x_i - y_i."""
         return 2.0 * remembered["local"] - remembered["center"]
 
-    def numbers(self, problem: Problem, state: MeanState) -> dict[str, float]:
-        """Return eta and alpha."""
-        return {"step": self.step, "relaxation": self.relaxation}
-
     def aggregate(self, problem: Problem, state: MeanState, replies: Replies) -> MeanState:
         """Return the mean of all clients' points and its prox_{eta psi}."""
         state = rescaled(state, replies.population)
         return advance(state, replies.sum() / state.population, self.step, problem.psi)
+
+
+def _last(memory: Memory | None) -> Any:
+    """Return 2 x - y of the client's last round."""
+    return 0.0 if memory is None else 2.0 * memory["local"] - memory["center"]

@@ -20,9 +20,7 @@ variate (its mean gradient when it last took part), `control` the weighted mean 
 The weighted sum of all clients' trackers is 0 after every round, for any sample. Local steps follow the global
 gradient, so the method converges to the optimum with any number of local steps.
 
-Traffic. If all clients took part in the last round, control = (z_{r-1} - z_r) / (server_lr mean(elapsed)): a client
-that remembers the last broadcast derives it from the next one, and the traffic is FedAvg's. Otherwise `control` is sent
-down as one more vector. Nothing more is ever sent up.
+Traffic. The message has `control` beside the dual, but for where it is 0; nothing more is ever sent up.
 
 psi is an extension that the paper does not have. It composes through `retrieve` as in FedDualAvg; without psi
 (``Zero()``) this is the paper's algorithm.
@@ -43,18 +41,26 @@ the number of rounds is missing in its bound.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from flwr_fco.algorithms.contract import Change, Downlink, LossFacts, Option, Problem, Replies, To, Vector
-from flwr_fco.algorithms.contract.algorithm import Algorithm
-from flwr_fco.algorithms.contract.choices import Everyone, Participation, Wire
-from flwr_fco.algorithms.contract.client import Memory, Start, zeros_like
+from flwr_fco.algorithms.contract import (
+    NO_POINTS,
+    Algorithm,
+    Change,
+    Client,
+    Downlink,
+    Memory,
+    Moved,
+    Problem,
+    Replies,
+    Sent,
+    To,
+    Vector,
+)
 from flwr_fco.core.sparse import SparseVector, dense
-from flwr_fco.errors import ProtocolError
 
 
 class TrackingState(NamedTuple):
@@ -72,12 +78,10 @@ class TrackingState(NamedTuple):
         c_r, the weighted mean of all clients' own control variates.
     population : float
         Sum of the weights of all clients.
-    advance : float
-        Increase of `elapsed` in the last round.
-    derivable : int
-        1 if clients can derive `control` from the last two broadcasts.
     started : int
         1 after the round 0 in which the trackers start.
+    points : ndarray of float64, shape (1, d) or (0, 0)
+        Of a restricted method, the primal point in which the last round began.
     """
 
     dual: Vector
@@ -85,9 +89,8 @@ class TrackingState(NamedTuple):
     round: int
     control: Vector
     population: float = 0.0
-    advance: float = 0.0
-    derivable: int = 0
     started: int = 0
+    points: Vector = NO_POINTS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,12 +104,6 @@ class GradientTracking(Algorithm):
     ----------
     tracker_start : {"gradient", "zero"}, default "gradient"
         Whether a round 0 of one gradient each comes first, or trackers begin at 0.
-    fraction_train : float, default 1.0
-        With a sample, clients are sent the control.
-    participation : Participation, default Participation()
-        As above: a choice of nodes is a sample.
-    wire : Wire, default Wire()
-        Whether vectors may cross the wire as their non-zeros.
 
     References
     ----------
@@ -115,150 +112,88 @@ class GradientTracking(Algorithm):
 
     Examples
     --------
-    >>> GradientTracking.engine, GradientTracking.memory, GradientTracking.reads
-    ('dual steps', ('own',), 'sums')
+    >>> GradientTracking.name, GradientTracking.memory, GradientTracking.reads
+    ('gradient_tracking', ('own',), 'sums')
     """
 
-    name, memory, reads, common, sparse = "gradient_tracking", ("own",), "sums", "control", True
+    name, memory, reads, sparse = "gradient_tracking", ("own",), "sums", "control"
 
     tracker_start: str = "gradient"
-    fraction_train: float = 1.0
-    participation: Participation | Everyone = field(default=Participation())
-    wire: Wire = field(default=Wire())
 
     # --- a client -------------------------------------------------------------------------------------------------
 
-    @staticmethod
-    def hear(downlink: Downlink, memory: Memory | None) -> Downlink:
-        """Return the message with the dual and the control."""
-        vectors, numbers = downlink.vectors, downlink.numbers
-        start = vectors["dual"] if "dual" in vectors or memory is None else memory["dual"]
-        control = vectors.get("control")
-        if control is None and "advance" in numbers and memory is not None:
-            if not numbers["advance"] > 0:
-                raise ProtocolError(f"the server's advance is {numbers['advance']!r}; expected a number > 0")
-            control = (memory["dual"] - start) / numbers["advance"]
-        control = np.zeros_like(start) if control is None else control
-        return downlink._replace(vectors={"dual": start, "control": control})
+    def local(self, client: Client, downlink: Downlink, memory: Memory | None) -> tuple[Sent, Moved]:
+        """Send z_K - z_0 of steps along g + tracker; in round 0 a gradient."""
+        dual = downlink.vectors["dual"]
+        if "gradient" in downlink.numbers:
+            return client.gradient(dual)
+        return client.dual_steps(dual, _tracker(downlink, memory))
 
-    @staticmethod
-    def fresh(downlink: Downlink) -> Memory:
-        """Return a variate of 0."""
-        return {"own": zeros_like(downlink)}
-
-    @staticmethod
-    def begin(downlink: Downlink, memory: Memory) -> Start:
-        """Begin at the server's dual, with the tracker control - own."""
-        return Start(downlink.vectors["dual"], downlink.vectors["control"] - memory["own"])
-
-    @staticmethod
-    def remember(downlink: Downlink, memory: Memory, sent: Memory, elapsed: float | None) -> dict[str, Vector]:
-        """Return the mean of the client's gradients in this round, or in round 0 its gradient."""
+    def remember(
+        self, downlink: Downlink, memory: Memory | None, sent: Memory, elapsed: float | None
+    ) -> dict[str, Vector]:
+        """Return own - control - move, the mean of the client's gradients in this round; in round 0 its gradient."""
         if "gradient" in downlink.numbers:
             return {"own": sent["increment"]}
         assert elapsed is not None
-        return {"own": memory["own"] - downlink.vectors["control"] - sent["increment"] / elapsed}
-
-    @staticmethod
-    def change(downlink: Downlink, sent: Memory, elapsed: float | None) -> Vector:
-        """Return the change of the client's variate, which the server's control is the mean of."""
-        assert elapsed is not None
-        return -downlink.vectors["control"] - sent["increment"] / elapsed
-
-    @staticmethod
-    def keep(downlink: Downlink) -> Memory:
-        """Keep the broadcast, from which the next one gives the control."""
-        return {"dual": downlink.vectors["dual"]} if downlink.plan.options.get("remember", False) else {}
+        return {"own": -_tracker(downlink, memory) - sent["increment"] / elapsed}
 
     # --- the server -----------------------------------------------------------------------------------------------
-
-    @property
-    def _remembers_dual(self) -> bool:
-        """Whether clients keep the last broadcast, to derive `control` from the next one."""
-        return self.fraction_train == 1.0 and self.participation.choose_nodes is None
 
     def init(self, problem: Problem, primal: Vector) -> TrackingState:
         """Return the state before round 1: dual = grad h(primal), control = 0."""
         return TrackingState(problem.h.gradient(primal), 0.0, 0, np.zeros(primal.size))
 
     def downlink(self, problem: Problem, state: TrackingState, to: To | None) -> Downlink:
-        """Return the smallest message from which a client knows the dual and the control; to nobody, the whole."""
-        derived = (state.derivable and self._remembers_dual) or not state.control.any()
-        vectors, numbers = {"dual": state.dual}, {"gradient": 1.0} if problem.round == 0 else {}
-        # A client that begins anew remembers no dual from which the control would follow.
-        if to is None or not derived or to.left:
-            vectors["control"] = state.control
-        if to is not None and problem.round > 0:
-            if to.lost:
-                vectors = {"dual": state.dual, "control": state.control}
-            elif self._remembers_dual and not derived and to.answered_opening:
-                # The dual has not moved since round 0, and this client keeps it: round 1 needs the control only.
-                vectors = {"control": state.control}
-            elif derived and state.derivable:
-                numbers = {"advance": state.advance}
+        """Return the dual, and the control unless it is 0."""
+        vectors = {"dual": state.dual} | ({"control": state.control} if state.control.any() else {})
+        numbers = {"gradient": 1.0} if problem.round == 0 else {}
         return Downlink(problem.plan, vectors, problem.client_lr, state.elapsed, numbers)
 
     def aggregate(self, problem: Problem, state: TrackingState, replies: Replies) -> TrackingState:
         """Return dual + server_lr mean(increment), control + sum p_m (-control - move_m)."""
         population = replies.population
         if problem.round == 0:
-            return state._replace(control=replies.sum(over=population), population=population, started=1)
-        mean, elapsed = replies.mean()
-        advance, dual = problem.server_lr * elapsed, state.dual + problem.server_lr * mean
-        same = population == state.population or not state.control.any()
-        # Then the new control is the mean of the moves, and clients can derive it from the duals.
-        derivable = replies.everybody and replies.comparable and same
-        if derivable:
-            # Computed as the clients will derive it, so that the ledger matches their memories to the bit.
-            control = (state.dual - dual) / advance
-        else:
-            control = state.control * (state.population or population)
-            replies.changes(control)
-            control /= population
-        state = state._replace(dual=dual, elapsed=state.elapsed + advance, round=state.round + 1, advance=advance)
-        return state._replace(control=control, population=population, derivable=int(derivable))
+            return state._replace(control=replies.sum() / population, population=population, started=1)
+        mean, elapsed = replies.mean(state.control)
+        changes = -replies.weight * state.control - replies.moves(state.control)
+        return state._replace(
+            dual=state.dual + problem.server_lr * mean,
+            elapsed=state.elapsed + problem.server_lr * elapsed,
+            round=state.round + 1,
+            control=(state.control * (state.population or population) + changes) / population,
+            population=population,
+        )
 
     def retrieve(self, problem: Problem, state: TrackingState) -> Vector:
         """Return retrieve(dual, elapsed), the primal point."""
         return problem.retrieve(state.dual, state.elapsed)
 
-    # --- what else it says ----------------------------------------------------------------------------------------
-
     def restart(self, problem: Problem, state: TrackingState, change: Change) -> TrackingState:
         """Return the state with `control` as the mean over the current clients."""
         population = change.population
         control = state.control * (state.population / population) if change.means is None else change.means["own"]
-        return state._replace(control=control, population=population, derivable=0)
+        return state._replace(control=control, population=population)
 
-    def options(self, numbers: Mapping[str, float]) -> dict[str, Option]:
-        """Return whether clients keep the last broadcast."""
-        options: dict[str, Option] = {"remember": self._remembers_dual}
-        return options if self.wire.sparse else {**options, "sparse-wire": False}
-
-    def theory(self, problem: Problem, facts: LossFacts) -> dict[str, tuple[float, str]]:
-        """Return 1/(L K): the graph's 1/(tau^2 L K) for a mean over all clients, where tau = 1."""
-        return {"client_lr": (1.0 / (facts.curvature * facts.steps), "1/(L K)")}
-
-    def describe(self, state: Any) -> list[tuple[str, str]]:
-        """Return the line about the trackers."""
-        return [("Trackers", f"start at {self.tracker_start}")]
-
-    def metrics(self, problem: Problem, state: TrackingState) -> dict[str, float | int]:
+    def metrics(self, problem: Problem, state: TrackingState) -> dict[str, Any]:
         """Return the trackers' root mean square norm over the round's clients."""
-        memories = problem.memories
-        if memories is None or not problem.asked:
-            return {}
+        memories: Any = problem.memories
         squares: list[float] = []
-        total = float(state.control @ state.control)
-        for node in problem.asked:
-            memory: Any = memories.memory(node.key)["own"]
+        for node in problem.asked if memories is not None else ():
+            memory = memories.memory(node.key)["own"]
             control, rest = state.control, 0.0
             if isinstance(memory, SparseVector):
                 control, memory = control[memory.indices], memory.values
-                rest = max(0.0, total - float(control @ control))
+                rest = max(0.0, float(state.control @ state.control) - float(control @ control))
             tracker = control - memory
             squares.append(rest + float(tracker @ tracker))
-        return {"tracker-norm": float(np.sqrt(np.mean(squares)))}
+        return {"tracker-norm": float(np.sqrt(np.mean(squares)))} if squares else {}
+
+
+def _tracker(downlink: Downlink, memory: Memory | None) -> Vector:
+    """Return control - own; a control of 0 is not in the message."""
+    control = downlink.vectors.get("control", 0.0) + np.zeros(downlink.vectors["dual"].size)
+    return control if memory is None else np.asarray(control - memory["own"])
 
 
 def trackers(problem: Problem, state: TrackingState) -> dict[tuple[int, int], Vector]:

@@ -1,4 +1,4 @@
-"""Methods whose state is the model itself, which clients receive and the user sees; among them FedAvg.
+"""Methods whose state is the model itself, which clients receive and the user sees: FedAvg, and mirror descent.
 
 FedAvg on this package's objectives, known in theory as local SGD: McMahan, Moore, Ramage, Hampson, y Arcas (AISTATS
 2017), algorithm 1; their symbols in brackets::
@@ -15,19 +15,56 @@ exact zeros::
 Differs from the papers in: 1. a server rate (1.0 is the papers'); 2. clients with more steps do not weigh more
 (``normalize_local_work``); 3. constraints contribute no subgradient, so the iterates may leave the set; 4. s is that of
 the gradient's point; the authors' public code takes it at the point after the gradient step.
+
+
+Federated mirror descent: proximal steps on the clients, averages of primal points on the server.
+
+Algorithm 2 (FedMid) and algorithm 4 (FedMid-OSP, 'only server proximal') of Yuan, Zaheer, Reddi (ICML 2021), their
+symbols in brackets::
+
+    server: primal [w_r]
+    each round:
+        each client: start at primal; for each minibatch, with gradient g:
+            primal <- retrieve(grad h(primal) - client_lr g, client_lr)        OSP: conjugate_gradient( . )
+            send the increment [w_K - w_0] and elapsed, the sum of its step sizes
+        server: primal <- retrieve(grad h(primal) + server_lr mean(increment), server_lr mean(elapsed))
+
+where retrieve(z, t) = argmin_w -<z, w> + t psi(w) + h(w). The mean of sparse points is not sparse (the curse of primal
+averaging), and the server's single proximal step cannot undo it.
+
+Erratum: as printed, psi acts on the client and again on the server, so FedMid solves the problem with twice a psi that
+is finite; for a constraint the two are the same, 2 chi = chi. That is the default here; ``server_prox=False`` or
+``client_prox=False`` counts psi once.
+
+In non-Euclidean geometries the server, as printed, adds a difference of primal points to a dual. Its fixed point is
+then not the optimum, even with one local step; FedDualAvg does not have this limitation.
+
+Differs from the paper in: 1. clients with more steps do not weigh more (``normalize_local_work``); 2. clients may be
+weighted by examples.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from flwr_fco.algorithms.contract import Algorithm, Batch, Change, Downlink, Option, Problem, Replies, To, Vector, Work
-from flwr_fco.algorithms.contract.client import Client, Memory, Start, Step
+from flwr_fco.algorithms.contract import (
+    NO_POINTS,
+    Algorithm,
+    Batch,
+    Client,
+    Downlink,
+    Memory,
+    Moved,
+    Problem,
+    Replies,
+    Sent,
+    To,
+    Vector,
+)
 
 
 class PrimalState(NamedTuple):
@@ -39,6 +76,8 @@ class PrimalState(NamedTuple):
         The model, w_r.
     round : int
         Number of successful rounds, r.
+    points : ndarray of float64, shape (K, d) or (0, 0)
+        Points of the last round's local steps, for an output that averages them.
 
     Examples
     --------
@@ -48,6 +87,7 @@ class PrimalState(NamedTuple):
 
     primal: Vector
     round: int = 0
+    points: Vector = NO_POINTS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,18 +97,13 @@ class PrimalAveraging(Algorithm):
     Examples
     --------
     >>> class Mine(PrimalAveraging):
-    ...     engine = "minimise"
+    ...     def local(self, client, downlink, memory):
+    ...         return client.dual_steps(downlink.vectors["primal"], psi=False)
     >>> Mine().retrieve(None, PrimalState(np.array([1.0, 2.0])))
     array([1., 2.])
     """
 
-    engine: ClassVar[str | None] = "primal steps"
     refuses: ClassVar[Mapping[str, str]] = {"mirror_map": "averages primal points"}
-
-    @staticmethod
-    def begin(downlink: Downlink, memory: Memory) -> Start:
-        """Begin at the server's model."""
-        return Start(downlink.vectors["primal"])
 
     def init(self, problem: Problem, primal: Vector) -> Any:
         """Return the state before round 1."""
@@ -76,47 +111,17 @@ class PrimalAveraging(Algorithm):
         return PrimalState(primal)
 
     def downlink(self, problem: Problem, state: Any, to: To | None) -> Downlink:
-        """Return the model and the numbers that the clients need."""
-        numbers, work = self.numbers(problem, state), self.work_of_round(problem, state)
-        return Downlink(problem.plan, {"primal": state.primal}, problem.client_lr, 0.0, numbers, work=work)
-
-    def numbers(self, problem: Problem, state: Any) -> dict[str, float]:
-        """Return the numbers sent to the clients in this round.
-
-        Parameters
-        ----------
-        problem : Problem
-            The model's layout, psi, h, and the round's numbers.
-        state : NamedTuple
-            The server's state as the round begins.
-        """
-        return {}
-
-    def work_of_round(self, problem: Problem, state: Any) -> Work | None:
-        """Return the clients' work in this round; None means the plan's.
-
-        Parameters
-        ----------
-        problem : Problem
-            The model's layout, psi, h, and the round's numbers.
-        state : NamedTuple
-            The server's state as the round begins.
-        """
-        return None
+        """Return the model."""
+        return Downlink(problem.plan, {"primal": state.primal}, problem.client_lr)
 
     def aggregate(self, problem: Problem, state: Any, replies: Replies) -> Any:
         """Return the state with primal + server_lr mean(increment)."""
         increment, _ = replies.mean()
-        return PrimalState(state.primal + problem.server_lr * increment, state.round + 1)
+        return state._replace(primal=state.primal + problem.server_lr * increment, round=state.round + 1)
 
     def retrieve(self, problem: Problem, state: Any) -> Vector:
         """Return the model."""
         return np.asarray(state.primal)
-
-    def options(self, numbers: Mapping[str, float]) -> dict[str, Option]:
-        """Return the method's own options; a state saved with other values is not resumed."""
-        options = {option.name: getattr(self, option.name) for option in fields(self)}
-        return {name: value for name, value in options.items() if isinstance(value, bool | int | float | str)}
 
 
 def no_psi(why: str) -> Mapping[str, str]:
@@ -126,7 +131,7 @@ def no_psi(why: str) -> Mapping[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class GradientSteps(PrimalAveraging):
-    """Steps x <- x - client_lr g(x): FedAvg.
+    """Steps x <- x - client_lr g(x): FedAvg, dual averaging's steps without psi.
 
     References
     ----------
@@ -135,22 +140,16 @@ class GradientSteps(PrimalAveraging):
 
     Examples
     --------
-    >>> GradientSteps.engine, GradientSteps.memory, GradientSteps.reads
-    ('gradient steps', (), 'mean')
+    >>> GradientSteps.name, GradientSteps.memory, GradientSteps.reads
+    ('gradient_steps', (), 'mean')
     """
 
-    name, engine = "gradient_steps", "gradient steps"
+    name = "gradient_steps"
     refuses = no_psi("its local steps are plain gradient steps (FedAvgSubgradient takes subgradients)")
 
-    @staticmethod
-    def local_step(client: Client, downlink: Downlink, start: Start) -> Step:
-        """Return a gradient step."""
-        rate, gradient_of, gradient = client.rate, client.objective.gradient, np.empty_like(start.point)
-
-        def step(point: Vector, batch: Batch) -> None:
-            point -= rate * gradient_of(point, batch, gradient)
-
-        return step
+    def local(self, client: Client, downlink: Downlink, memory: Memory | None) -> tuple[Sent, Moved]:
+        """Take gradient steps."""
+        return client.dual_steps(downlink.vectors["primal"], psi=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,15 +162,14 @@ class SubgradientSteps(PrimalAveraging):
 
     Examples
     --------
-    >>> SubgradientSteps.engine, SubgradientSteps.memory, SubgradientSteps.reads
-    ('primal steps', (), 'mean')
+    >>> SubgradientSteps.name, SubgradientSteps.memory, SubgradientSteps.reads
+    ('subgradient', (), 'mean')
     """
 
     name: ClassVar[str] = "subgradient"
 
-    @staticmethod
-    def local_step(client: Client, downlink: Downlink, start: Start) -> Step:
-        """Return a subgradient step."""
+    def local(self, client: Client, downlink: Downlink, memory: Memory | None) -> tuple[Sent, Moved]:
+        """Take subgradient steps."""
         psi, rate, add_gradient = client.plan.psi, client.rate, client.objective.add_gradient
 
         def step(primal: Vector, batch: Batch) -> None:
@@ -179,86 +177,42 @@ class SubgradientSteps(PrimalAveraging):
             add_gradient(primal, batch, 1.0, direction)
             primal -= rate * direction
 
-        return step
-
-
-class MeanState(NamedTuple):
-    """The server's state.
-
-    Parameters
-    ----------
-    primal : ndarray of float64, shape (d,)
-        The model, which clients are sent.
-    mean : ndarray of float64, shape (d,)
-        Weighted mean over all clients of the quantity that the method names; zeros, or its start value, before round 1.
-    round : int
-        Number of successful rounds.
-    population : float
-        Sum of the weights of all clients behind `mean`; 0 before round 1.
-
-    Examples
-    --------
-    >>> MeanState(np.zeros(2), np.array([1.0, -1.0]), round=3, population=4.0).mean
-    array([ 1., -1.])
-    """
-
-    primal: Vector
-    mean: Vector
-    round: int = 0
-    population: float = 0.0
-
-
-def rescaled(state: MeanState, population: float) -> MeanState:
-    """Return the state with its mean taken over another population; the sum stays the same.
-
-    Parameters
-    ----------
-    state : MeanState
-        The state, with its mean over the former population.
-    population : float
-        Sum of the weights of all clients.
-
-    Examples
-    --------
-    >>> rescaled(MeanState(np.zeros(1), np.array([3.0]), population=2.0), 6.0).mean
-    array([1.])
-    """
-    if state.population in (0.0, population):
-        return state._replace(population=population)
-    return state._replace(mean=state.mean * (state.population / population), population=population)
+        return client.steps(downlink.vectors["primal"], step)
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeanOfMemories(PrimalAveraging):
-    """A method that samples clients and keeps the mean of what all of them remember.
+class MirrorDescent(PrimalAveraging):
+    """Proximal steps w <- retrieve(grad h(w) - client_lr g(w), client_lr), averaged as primal points.
+
+    Parameters
+    ----------
+    client_prox, server_prox : bool, default True
+        Whether psi acts in the local steps, and in the server's.
+
+    References
+    ----------
+    Yuan, Zaheer, Reddi: Federated Composite Optimization (ICML 2021), algorithms 2 and 4.
 
     Examples
     --------
-    >>> class Mine(MeanOfMemories):
-    ...     def part_of(self, remembered):
-    ...         return remembered["own"]
-    >>> Mine().part_of({"own": np.array([1.0, 2.0])})
-    array([1., 2.])
+    >>> MirrorDescent.name, MirrorDescent.memory, MirrorDescent.reads
+    ('mirror_descent', (), 'mean')
     """
 
-    engine, reads = "minimise", "sums"
+    name: ClassVar[str] = "mirror_descent"
+    refuses: ClassVar[Mapping[str, str]] = {}
 
-    @abstractmethod
-    def part_of(self, remembered: Mapping[str, Vector]) -> Vector:
-        """Return the linear function of a client's memory that the mean is over.
+    client_prox: bool = True
+    server_prox: bool = True
 
-        Parameters
-        ----------
-        remembered : mapping of str to ndarray
-            A client's memory, or a weighted sum of memories.
-        """
+    def local(self, client: Client, downlink: Downlink, memory: Memory | None) -> tuple[Sent, Moved]:
+        """Take proximal steps."""
+        return client.proximal_steps(downlink.vectors["primal"], psi=self.client_prox)
 
-    def init(self, problem: Problem, primal: Vector) -> MeanState:
-        """Return the state before round 1."""
-        return MeanState(primal, np.zeros(primal.size))
-
-    def restart(self, problem: Problem, state: MeanState, change: Change) -> MeanState:
-        """Return the state with the mean over the current clients."""
-        if change.means is None:
-            return rescaled(state, change.population)
-        return state._replace(mean=self.part_of(change.means), population=change.population)
+    def aggregate(self, problem: Problem, state: PrimalState, replies: Replies) -> PrimalState:
+        """Return retrieve(grad h(primal) + server_lr mean(increment), server_lr mean(elapsed))."""
+        increment, elapsed = replies.mean()
+        h, weight = problem.h, problem.server_lr * elapsed
+        dual = h.gradient(state.primal) + problem.server_lr * increment
+        primal = problem.retrieve(dual, weight) if self.server_prox else h.conjugate_gradient(dual)
+        return state._replace(primal=primal, round=state.round + 1)

@@ -30,7 +30,7 @@ z_{r+1} = z_r + eta_s mean(z_K - z_0): with the printed Delta_r the dual moves b
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -80,10 +80,6 @@ def restricted_map(mirror_map: MirrorMap, reference: Vector, radius_squared: flo
         )
     p = mirror_map.p if isinstance(mirror_map, PNorm) else 2.0
     return PNorm(p, center=reference, radius=None if radius_squared is None else math.sqrt(radius_squared))
-
-
-def _ball_text(radius_squared: float | None) -> str:
-    return "anywhere" if radius_squared is None else f"within sqrt({radius_squared:g}) of it"
 
 
 class Stage(NamedTuple):
@@ -195,7 +191,7 @@ class MultistepState(NamedTuple):
 
     Parameters
     ----------
-    dual, elapsed, round, control, population, advance, derivable, started
+    dual, elapsed, round, control, population, started, points
         See :class:`TrackingState`.
     stage : int
         Index n of the current stage, from 0.
@@ -212,9 +208,8 @@ class MultistepState(NamedTuple):
     round: int
     control: Vector
     population: float
-    advance: float
-    derivable: int
     started: int
+    points: Vector
     stage: int
     stage_round: int
     reference: Vector
@@ -292,17 +287,10 @@ class Staged(Algorithm):
         room, number = self._no_points(reference.size), state.stage + 1
         return state._replace(**nothing, stage=number, stage_round=0, reference=reference, stage_points=room)
 
-    def metrics(self, problem: Problem, state: Any) -> dict[str, float | int]:
+    def metrics(self, problem: Problem, state: Any) -> dict[str, Any]:
         """Return the metrics of the method without stages, and the stage if there are stages."""
         stage = {"stage": int(state.stage)} if hasattr(state, "stage") else {}
         return {**super().metrics(problem, state), **stage}
-
-    def _stage_lines(self, state: Any) -> list[tuple[str, str]]:
-        """Return the lines about the stages and the restriction."""
-        lengths = ", ".join(str(stage.rounds) for stage in self.stages)
-        stages = f"{len(self.stages)}, of {lengths} rounds" if self.stages else "one, without an end"
-        radius = radius_of(self.stages, self.radius_squared, self._number(state))
-        return [("Stages", stages), ("Reference", f"the start point of the stage, primals {_ball_text(radius)}")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -320,21 +308,21 @@ class RestrictedGradientTracking(Staged, GradientTracking):
 
     Examples
     --------
-    >>> RestrictedGradientTracking.engine, RestrictedGradientTracking.memory, RestrictedGradientTracking.reads
-    ('dual steps', ('own',), 'sums')
+    >>> RestrictedGradientTracking.name, RestrictedGradientTracking.memory, RestrictedGradientTracking.reads
+    ('gradient_tracking', ('own',), 'sums')
     """
 
     tracker_start: str = "zero"
     #: One, without an end.
     stages: Sequence[Stage] = field(init=False, default=())
 
-    def points(self, problem: Problem, before: Any, after: Any, replies: Replies) -> Iterable[Vector]:
-        """Return the primal at the beginning of the round."""
-        return (self.retrieve(problem, before),)
+    def init(self, problem: Problem, primal: Vector) -> Any:
+        """Return the state before round 1, with room for the point in which a round begins."""
+        return super().init(problem, primal)._replace(points=primal[None])
 
-    def describe(self, state: Any) -> list[tuple[str, str]]:
-        """Return the lines about the restriction and the trackers."""
-        return [("Reference", f"the start point, primals {_ball_text(self.radius_squared)}"), *super().describe(state)]
+    def aggregate(self, problem: Problem, state: Any, replies: Replies) -> Any:
+        """Return the state after the round, with the point in which it began."""
+        return super().aggregate(problem, state, replies)._replace(points=self.retrieve(problem, state)[None])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -347,21 +335,19 @@ class MultistepGradientTracking(RestrictedGradientTracking):
 
     Examples
     --------
-    >>> MultistepGradientTracking.engine, MultistepGradientTracking.memory, MultistepGradientTracking.reads
-    ('dual steps', ('own',), 'sums')
+    >>> MultistepGradientTracking.name, MultistepGradientTracking.memory, MultistepGradientTracking.reads
+    ('gradient_tracking', ('own',), 'sums')
     """
 
-    _emptied: ClassVar[tuple[str, ...]] = ("dual", "elapsed", "control", "derivable")
+    _emptied: ClassVar[tuple[str, ...]] = ("dual", "elapsed", "control")
 
     stages: Sequence[Stage] = ()
 
     def init(self, problem: Problem, primal: Vector) -> Any:
         """Return the state before round 1: a first stage around the start point."""
-        return MultistepState(*super().init(problem, primal), 0, 0, primal, self._no_points(primal.size))
-
-    def describe(self, state: Any) -> list[tuple[str, str]]:
-        """Return the lines about the stages, the restriction and the trackers."""
-        return [*self._stage_lines(state), *GradientTracking.describe(self, state)]
+        known: dict[str, Any] = super().init(problem, primal)._asdict()
+        room = self._no_points(primal.size)
+        return MultistepState(**known, stage=0, stage_round=0, reference=primal, stage_points=room)
 
 
 def radius_of(stages: Sequence[Stage], radius_squared: float | None, number: int) -> float | None:

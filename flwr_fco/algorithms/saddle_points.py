@@ -60,26 +60,27 @@ weighted by examples; 3. the default output is the last point, the paper's avera
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from flwr_fco.algorithms.contract import Algorithm, Batch, Downlink, LossFacts, Option, Problem, Replies, Vector
+from flwr_fco.algorithms.contract import (
+    Batch,
+    Client,
+    Downlink,
+    Memory,
+    Moved,
+    Problem,
+    Replies,
+    Sent,
+    Vector,
+)
 from flwr_fco.algorithms.contract.choices import Average, Last
-from flwr_fco.algorithms.contract.client import Client, Memory, Moved
 from flwr_fco.algorithms.dual_averaging import DualAveraging
-from flwr_fco.algorithms.mirror_descent import MirrorDescent
-from flwr_fco.algorithms.primal_averaging import PrimalState
+from flwr_fco.algorithms.primal_averaging import MirrorDescent, PrimalAveraging, PrimalState
 
 _NO_RULE = {"server_lr": "its clients' increments are no gradients at one point"}
-
-
-def _theory(self: Algorithm, problem: Problem, facts: LossFacts) -> dict[str, tuple[float, str]]:
-    """Return 1/(sqrt(5) L) of theorem 1, where L is the operator's Lipschitz constant beta."""
-    return {"client_lr": (1.0 / (math.sqrt(5.0) * facts.curvature), "1/(sqrt(5) L)")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,12 +100,15 @@ class DualExtrapolation(DualAveraging):
 
     Examples
     --------
-    >>> DualExtrapolation.engine, DualExtrapolation.memory, DualExtrapolation.reads
-    ('extragradient', (), 'mean')
+    >>> DualExtrapolation.name, DualExtrapolation.memory, DualExtrapolation.reads
+    ('dual_extrapolation', (), 'mean')
     """
 
-    name, engine, sparse, refuses = "dual_extrapolation", "extragradient", False, _NO_RULE
-    theory = _theory
+    name, sparse, refuses = "dual_extrapolation", False, _NO_RULE
+
+    def local(self, client: Client, downlink: Downlink, memory: Memory | None) -> tuple[Sent, Moved]:
+        """Take the steps, with the half steps if they are asked for."""
+        return client.extragradient(downlink.vectors["dual"], every=self.every)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,20 +133,18 @@ class MirrorProx(MirrorDescent):
 
     Examples
     --------
-    >>> MirrorProx.engine, MirrorProx.memory, MirrorProx.reads
-    (None, (), 'mean')
+    >>> MirrorProx.name, MirrorProx.memory, MirrorProx.reads
+    ('mirror_prox', (), 'mean')
     """
 
-    name, engine, refuses = "mirror_prox", None, _NO_RULE
-    theory = _theory
+    name, refuses = "mirror_prox", _NO_RULE
 
     #: Both local steps are proximal ones.
     client_prox: bool = field(init=False, default=True)
     output: str | Last | Average = "last"
 
-    @staticmethod
-    def local(client: Client, downlink: Downlink, memory: Memory | None) -> tuple[dict[str, Vector], Moved]:
-        """Take the steps, and keep the half points if they are asked for."""
+    def local(self, client: Client, downlink: Downlink, memory: Memory | None) -> tuple[Sent, Moved]:
+        """Take the steps, and send the half points too if they are asked for."""
         plan, rate, add_operator = client.plan, client.rate, client.objective.add_gradient
         start = downlink.vectors["primal"]
         half, halves = np.empty_like(start), list[Vector]()
@@ -154,31 +156,26 @@ class MirrorProx(MirrorDescent):
             plan.point(moved, rate, half)
             add_operator(half, pair[1], -rate, dual)
             plan.point(dual, rate, primal)
-            if plan.options["trajectory"]:
+            if self.output == "ergodic":
                 halves.append(half - start)
 
-        moved = client.take_steps(start, step, in_pairs=True)
-        points = {"trajectory": np.array(halves)} if plan.options["trajectory"] else {}
-        return {"increment": moved.increment, **points}, moved
+        sent, moved = client.steps(start, step, pairs=True)
+        return (sent | {"trajectory": np.array(halves)} if halves else sent), moved
+
+    def init(self, problem: Problem, primal: Vector) -> PrimalState:
+        """Return the state before round 1."""
+        state: PrimalState = super().init(problem, primal)
+        return state._replace(points=np.zeros((problem.plan.steps, primal.size))) if self.output == "ergodic" else state
 
     def aggregate(self, problem: Problem, state: PrimalState, replies: Replies) -> Any:
-        """Return retrieve(grad h(primal) + server_lr mean(increment), server_lr mean(elapsed))."""
-        following = super().aggregate if self.server_prox else super(MirrorDescent, self).aggregate
-        return following(problem, state, replies)
-
-    def points(self, problem: Problem, before: PrimalState, after: PrimalState, replies: Replies) -> Iterable[Vector]:
-        """Return the last point of the round, or all its half steps."""
+        """Return retrieve(grad h(primal) + server_lr mean(increment), server_lr mean(elapsed)), and the half steps."""
+        kind = MirrorDescent if self.server_prox else PrimalAveraging
+        following = kind.aggregate(self, problem, state, replies)
         if self.output != "ergodic":
-            yield after.primal
-            return
-        for moved in replies.plain_mean("trajectory"):
-            yield before.primal + moved
+            return following
+        return following._replace(points=state.primal + replies.plain_mean("trajectory"))
 
     def shapes(self, problem: Problem, state: PrimalState) -> dict[str, tuple[int, ...]]:
         """Return the shape of the increment and, if they are averaged, of all half steps."""
-        points = {"trajectory": (problem.plan.steps, problem.layout.size)} if self.output == "ergodic" else {}
-        return super().shapes(problem, state) | points
-
-    def options(self, numbers: Mapping[str, float]) -> dict[str, Option]:
-        """Return whether all half steps are sent."""
-        return {"trajectory": self.output == "ergodic"}
+        every = {"trajectory": (problem.plan.steps, problem.layout.size)} if self.output == "ergodic" else {}
+        return super().shapes(problem, state) | every

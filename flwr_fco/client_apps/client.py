@@ -23,7 +23,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flwr.clientapp import ClientApp
 
 import flwr_fco.algorithms  # noqa: F401 (a task names one of its methods)
-from flwr_fco.algorithms.contract import ClientHalf, Disclosure, halves
+from flwr_fco.algorithms.contract import Algorithm, Disclosure, method_of
 from flwr_fco.client_apps.answers import find_answer, server_buffers
 from flwr_fco.client_apps.disclosed import as_bins_may_leave, check_folds, recorded
 from flwr_fco.core.computing import random_generator, single_threaded_blas
@@ -32,12 +32,21 @@ from flwr_fco.core.logs import log
 from flwr_fco.core.schema import names_of
 from flwr_fco.core.sparse import SparseVector
 from flwr_fco.core.validation import AT_LEAST_ONE, checked
-from flwr_fco.engines.run import ENGINES
-from flwr_fco.engines.run import answer as run_half
+from flwr_fco.engines.client import answer as run_half
 from flwr_fco.errors import ConfigurationError, FlwrFcoError, ProtocolError, PublicError
 from flwr_fco.messages import records
 from flwr_fco.messages.arrays import digest_of, model_vector, pack
-from flwr_fco.messages.protocol import BINS, FOLDS, POINTS, ClientState, Described, Downlink, MemoryLostError, Uplink
+from flwr_fco.messages.protocol import (
+    BINS,
+    FOLDS,
+    POINTS,
+    ClientState,
+    Described,
+    Downlink,
+    MemoryLostError,
+    Plan,
+    Uplink,
+)
 from flwr_fco.objectives import Objective
 from flwr_fco.objectives._linear import LinearModel
 from flwr_fco.work import FirstOrder
@@ -112,7 +121,7 @@ class Limits:
         elif num_examples is not None:
             steps = work.num_draws(num_examples)
             self.check_steps(steps, work)
-            if down.plan.options.get("trajectory"):
+            if down.plan.sends_every_step:
                 self._check("max_parameters", steps * size, f"all {steps} local points:", "numbers in the reply")
 
     def check_steps(self, steps: int, work: FirstOrder | None = None) -> None:
@@ -170,24 +179,6 @@ def readable(what: str) -> Iterator[None]:
         raise ProtocolError(f"{what} cannot be read: {type(error).__name__}: {f'{error}':.500}") from error
 
 
-def half_of(solver: str) -> type[ClientHalf]:
-    """Return the client half of a method by its name.
-
-    Raises
-    ------
-    ConfigurationError
-        If this process does not know it.
-    """
-    half = halves().get(solver)
-    if half is None:
-        what = f"the server asks for the method {solver!r}; this client knows {', '.join(sorted(halves()))}"
-        raise ConfigurationError(f"{what}. Import its module in the ClientApp, or install the server's flwr-fco")
-    if half.engine is not None and half.engine not in ENGINES:
-        what = f"{half.__module__}.{half.__name__} says engine={half.engine!r}"
-        raise ConfigurationError(f"{what}; expected one of {', '.join(ENGINES)}")
-    return half
-
-
 def task_of(message: Message, limits: Limits, *, as_sent: bool = False) -> tuple[int, Downlink]:
     """Return the round and the task of a training message.
 
@@ -240,6 +231,8 @@ class Client:
         self._most, self._identity = max_objectives, uuid4().hex
         #: The last task and loss that were checked against the limits: most of a round are alike.
         self._allowed: Any = None
+        #: The last plan, and its method.
+        self._made: tuple[Plan, Algorithm] | None = None
 
     # --- a round of training --------------------------------------------------------------------------------------
 
@@ -271,7 +264,7 @@ class Client:
         Uplink or None
             None if the memory that the task's stamp names is not here.
         """
-        plan, half = down.plan, half_of(down.plan.solver)
+        plan, method = down.plan, self._method_of(down.plan)
         try:
             memory = recall(context, down)
         except MemoryLostError:
@@ -283,7 +276,7 @@ class Client:
         if FOLDS in down.numbers:
             check_folds(down, self.disclosure, context)
         rng = random_generator(plan.seed, number, partition_of(context)) if rng is None else rng
-        up, after = run_half(half, down, objective, memory, rng, self.disclosure)
+        up, after = run_half(method, down, objective, memory, rng, self.disclosure)
         # A class that records no losses is not asked for one, as in the compiled loops.
         records = type(objective).take_training_loss is not Objective.take_training_loss
         loss = objective.take_training_loss() if records else None
@@ -292,6 +285,11 @@ class Client:
         examples = float(objective.num_examples)
         up = Uplink(up.vectors, up.elapsed, up.steps, math.nan, None, examples, metrics, passed)
         return as_it_leaves(context, down, memory, up, after)
+
+    def _method_of(self, plan: Plan) -> Algorithm:
+        if self._made is None or self._made[0] is not plan:
+            self._made = plan, method_of(plan.solver, plan.options)
+        return self._made[1]
 
     def _check(self, down: Downlink, objective: Objective) -> None:
         plan = down.plan

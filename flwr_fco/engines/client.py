@@ -1,36 +1,26 @@
-"""A client in a round, as its half of the method and the engines see it."""
+"""A client's round: its loops, on all coordinates or on those of its sparse features, and the method's half."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from flwr_fco.algorithms.contract import ClientHalf, Disclosure, Moved, Start, Step
+from flwr_fco.algorithms.contract import Algorithm, Disclosure, Memory, Moved, Sent, Step, without_common
 from flwr_fco.core.layout import Vector
-from flwr_fco.engines.sparse_steps import Shard, has_sparse_rows, tell_dense
-from flwr_fco.errors import ProtocolError
-from flwr_fco.messages.protocol import Downlink, Plan
-from flwr_fco.objectives.base import Objective
+from flwr_fco.core.sparse import SparseVector, dense
+from flwr_fco.core.validation import short
+from flwr_fco.engines.dual_steps import compiled_steps, extragradient, one_by_one
+from flwr_fco.engines.minimise import minimise
+from flwr_fco.engines.sparse_steps import Shard, has_sparse_rows, shard_of, tell_dense
+from flwr_fco.errors import ConfigurationError, ProtocolError
+from flwr_fco.messages.protocol import ClientState, Downlink, Plan, Received, Uplink
+from flwr_fco.objectives.base import Batch, Objective
+from flwr_fco.objectives.design import SparseDesign
+from flwr_fco.work import FirstOrder, Minimise
 
-
-def pairs(batches: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
-    """Yield batches in pairs.
-
-    Parameters
-    ----------
-    batches : iterable
-        An even number of batches.
-
-    Examples
-    --------
-    >>> list(pairs("abcd"))
-    [('a', 'b'), ('c', 'd')]
-    """
-    one_by_one = iter(batches)
-    return zip(one_by_one, one_by_one, strict=True)
+_NO_LIMITS = Disclosure()
 
 
 def as_sent(vector: Vector, plan: Plan) -> Vector:
@@ -41,44 +31,34 @@ def as_sent(vector: Vector, plan: Plan) -> Vector:
 
 
 class LocalClient(NamedTuple):
-    """A client in a round: what its half of an algorithm gets.
+    """A client in a round: what its half of a method gets; :class:`~flwr_fco.algorithms.Client` says what it does.
 
     Parameters
     ----------
-    half : type of ClientHalf
-        The half of the algorithm that it runs.
     downlink : Downlink
-        The whole message; at the coordinates of the shard if there is one.
+        The message; at the coordinates of the shard if there is one.
     objective : Objective
         The client's loss; as a function of these coordinates if there is a shard.
     rng : numpy.random.Generator
         The generator of this (seed, round, partition).
-    engines : mapping of str to callable
-        What runs a client half, by name.
     disclosure : Disclosure
         What may leave, as the client's owner says.
-    features : Shard or None
-        The coordinates of the client's sparse features, if an engine's steps can be done on these.
     shard : Shard or None
-        The same, if all of the round is done on these.
+        The coordinates of the client's sparse features, if all of the round is done on these.
 
     Examples
     --------
     >>> from flwr_fco import Euclidean, LeastSquares, Zero
-    >>> from flwr_fco.algorithms import GradientSteps
     >>> loss = LeastSquares(np.eye(2), np.array([1.0, 2.0]))
     >>> downlink = Downlink(Plan("gradient_steps", loss.layout, Zero(), Euclidean()), {}, client_lr=0.1)
-    >>> LocalClient(GradientSteps, downlink, loss, np.random.default_rng(0), {}, Disclosure()).rate
+    >>> LocalClient(downlink, loss, np.random.default_rng(0)).rate
     0.1
     """
 
-    half: type[ClientHalf]
     downlink: Downlink
     objective: Objective
     rng: np.random.Generator
-    engines: Mapping[str, Callable[[Any, Start], Moved]]
-    disclosure: Disclosure
-    features: Shard | None = None
+    disclosure: Disclosure = _NO_LIMITS
     shard: Shard | None = None
 
     @property
@@ -97,16 +77,110 @@ class LocalClient(NamedTuple):
         """
         rate = self.downlink.client_lr
         if math.isnan(rate):
-            what = f"the local solver {self.downlink.plan.solver!r} needs a learning rate"
+            what = f"the method {self.downlink.plan.solver!r} needs a learning rate"
             raise ProtocolError(f"{what}; the server's message has no client-lr")
         return rate
 
-    def run(self, engine: str, start: Start) -> Moved:
-        """Run an engine, by its key in :data:`flwr_fco.engines.ENGINES`."""
-        return self.engines[engine](self, start)
+    def point(self, dual: Vector, elapsed: float) -> Vector:
+        """Return retrieve(dual, elapsed) at the coordinates that the client works on."""
+        if self.shard is not None:
+            return self.shard.coordinates.retrieve(dual, elapsed)
+        return self.plan.point(dual, elapsed)
 
-    def take_steps(self, point: Vector, step: Step, *, in_pairs: bool = False) -> Moved:
-        """Take primal steps, each with one batch or with a pair of them.
+    def as_sent(self, vector: Vector) -> Vector:
+        """Round a vector to the wire's precision, so that both sides remember the same numbers."""
+        return as_sent(vector, self.plan)
+
+    # --- loops ----------------------------------------------------------------------------------------------------
+
+    def gradient(self, dual: Vector) -> tuple[Sent, Moved]:
+        """Send one stochastic gradient, at retrieve(dual, the message's elapsed)."""
+        work = FirstOrder(steps=1, batch_size=self.downlink.first_order.batch_size)
+        batch = next(self.objective.batches(self.rng, work))
+        # A copy: an objective may use its array again.
+        gradient = np.array(self.objective.gradient(self.point(dual, self.downlink.elapsed), batch))
+        return {"increment": _made(gradient)}, Moved(self.rate, 1)
+
+    def dual_steps(
+        self, dual: Vector, shift: Vector | None = None, *, psi: bool = True, every: bool = False
+    ) -> tuple[Sent, Moved]:
+        """Take steps z <- z - rate (g(retrieve(z, t)) + shift), on sparse features or in a compiled loop if possible.
+
+        Parameters
+        ----------
+        dual : ndarray of float64, shape (d,)
+            z_0.
+        shift : ndarray of float64, shape (d,), optional
+            Added to every gradient.
+        psi : bool, default True
+            Whether psi acts.
+        every : bool, default False
+            Whether all z_k - z_0 are sent as well, as ``"trajectory"``.
+        """
+        rate, point, trajectory = self.rate, dual.copy(), None
+        given: Any = self.downlink, self.objective, point, self.rng, None if shift is None else rate * shift, psi
+        if self.shard is not None:
+            steps = self.shard.local_dual_steps(self.downlink, *given[2:])
+        elif every:
+            trajectory = np.array([point - dual for _ in one_by_one(*given)])
+            steps = len(trajectory)
+        elif (features := self._features) is not None:
+            steps = features.dual_steps(self.downlink, *given[2:])
+        else:
+            done = compiled_steps(*given)
+            steps = sum(1 for _ in one_by_one(*given)) if done is None else done
+        point -= dual
+        sent = {"increment": _made(point)} | ({} if trajectory is None else {"trajectory": trajectory})
+        return sent, Moved(rate * steps, steps)
+
+    def extragradient(self, dual: Vector, *, every: bool = False) -> tuple[Sent, Moved]:
+        """Take steps of dual extrapolation, with two new batches each.
+
+        Parameters
+        ----------
+        dual : ndarray of float64, shape (d,)
+            omega_0.
+        every : bool, default False
+            Whether all omega_{k+1/2} - omega_0 are sent as well, as ``"trajectory"``.
+        """
+        rate, point, steps, halves = self.rate, dual.copy(), 0, list[Vector]()
+        for half in extragradient(self.downlink, self.objective, point, self.rng):
+            steps += 1
+            if every:
+                halves.append(half - dual)
+        point -= dual
+        sent = {"increment": _made(point)} | ({"trajectory": np.array(halves)} if every else {})
+        return sent, Moved(rate * steps, steps)
+
+    def proximal_steps(self, primal: Vector, *, psi: bool = True) -> tuple[Sent, Moved]:
+        """Take steps w <- retrieve(grad h(w) - rate g(w), rate); with sparse features only where these are.
+
+        Parameters
+        ----------
+        primal : ndarray of float64, shape (d,)
+            The start.
+        psi : bool, default True
+            Whether psi acts; without it, w <- grad h*(grad h(w) - rate g(w)).
+        """
+        plan, rate, add_gradient, features = self.plan, self.rate, self.objective.add_gradient, self._features
+        if features is not None:
+            point = primal.copy()
+            steps = features.proximal_steps(self.downlink, point, self.rng, psi)
+            if steps is not None:
+                return {"increment": _made(point - primal)}, Moved(rate * steps, steps)
+
+        def step(point: Vector, batch: Batch) -> None:
+            dual = plan.h.gradient(point)
+            add_gradient(point, batch, -rate, dual)
+            if psi:
+                plan.point(dual, rate, point)
+            else:
+                plan.h.conjugate_gradient(dual, point)
+
+        return self.steps(primal, step)
+
+    def steps(self, point: Vector, step: Step, *, pairs: bool = False) -> tuple[Sent, Moved]:
+        """Take steps of the method's own, each with one batch or with a pair of them.
 
         Parameters
         ----------
@@ -114,25 +188,149 @@ class LocalClient(NamedTuple):
             The point before the first step; not changed.
         step : callable
             ``step(point, batch)`` changes the point in place.
-        in_pairs : bool, default False
+        pairs : bool, default False
             Whether a step gets a pair of batches.
         """
-        plan, rate = self.plan, self.rate
         if has_sparse_rows(self.objective):
-            tell_dense(plan, f"{plan.solver} moves all of them in every step")
-        moved, steps = point.copy(), 0
-        drawn = self.objective.batches(self.rng, self.downlink.first_order, per_step=2 if in_pairs else 1)
-        for batch in pairs(drawn) if in_pairs else drawn:
+            tell_dense(self.plan, f"{self.plan.solver} moves all of them in every step")
+        rate, moved, steps = self.rate, point.copy(), 0
+        drawn = iter(self.objective.batches(self.rng, self.downlink.first_order, per_step=2 if pairs else 1))
+        for batch in zip(drawn, drawn, strict=True) if pairs else drawn:
             step(moved, batch)
             steps += 1
-        return Moved(moved - point, rate * steps, steps)
+        moved -= point
+        return {"increment": _made(moved)}, Moved(rate * steps, steps)
 
-    def as_sent(self, vector: Vector) -> Vector:
-        """Round a vector to the wire's precision, so that both sides remember the same numbers."""
-        return as_sent(vector, self.plan)
+    def minimise(
+        self,
+        start: Vector,
+        *,
+        shift: Vector | float = 0.0,
+        center: Vector | float = 0.0,
+        penalty: float = 0.0,
+        duality: float = 0.0,
+    ) -> tuple[Vector, Moved]:
+        """Return argmin f(x) - <shift, x> + penalty/2 ||x - center||^2.
 
-    def point(self, dual: Vector, elapsed: float) -> Vector:
-        """Return retrieve(dual, elapsed) at the coordinates that the client works on."""
-        if self.shard is not None:
-            return self.shard.coordinates.retrieve(dual, elapsed)
-        return self.plan.point(dual, elapsed)
+        Parameters
+        ----------
+        start : ndarray of float64, shape (d,)
+            Where the minimisation begins.
+        shift, center : ndarray of float64, shape (d,), or float, default 0.0
+            As in the formula.
+        penalty : float, default 0.0
+            Weight of the proximal term.
+        duality : float, default 0.0
+            DualFL's nu, on which the certified gap depends.
+
+        Raises
+        ------
+        ConfigurationError
+            If the server requests gradient steps.
+        """
+        work = self.downlink.local_work
+        if not isinstance(work, Minimise):
+            what = f"the method {self.plan.solver!r} minimises, it cannot take {work}"
+            raise ConfigurationError(f"{what}. Its strategy takes work=Minimise(...)")
+        terms: Any = {"shift": shift, "center": center, "penalty": penalty, "duality": duality}
+        minimum = minimise(self.objective, work, start=start, **terms)
+        metrics = {name: value for name, value in minimum.metrics.items() if np.isfinite(value)}
+        # A sufficiently good warm start needs no iteration, but 0 steps in a reply would mean that no work was done.
+        return minimum.point, Moved(None, max(minimum.iterations, 1), metrics)
+
+    @property
+    def _features(self) -> Shard | None:
+        """The coordinates of sparse features, if the steps can be done on these."""
+        # Most clients' features are dense: asking `shard_of` would take longer.
+        sparse = type(getattr(self.objective, "design", None)) is SparseDesign
+        return shard_of(self.plan, self.objective) if sparse else None
+
+
+def _made(increment: Vector) -> Vector:
+    """Mark a vector that was made for this answer: it need not be copied."""
+    increment.flags.writeable = False
+    return increment
+
+
+# --- a round ----------------------------------------------------------------------------------------------------------
+
+
+def answer(
+    method: Algorithm,
+    downlink: Downlink,
+    objective: Objective,
+    memory: ClientState | None,
+    rng: np.random.Generator,
+    disclosure: Disclosure = _NO_LIMITS,
+) -> tuple[Uplink, Any]:
+    """Return a client's answer in a round, and what it remembers then; None for a method without memories.
+
+    Parameters
+    ----------
+    method : Algorithm
+        As :func:`~flwr_fco.algorithms.contract.method_of` makes it from the plan.
+    downlink : Downlink
+        The server's message; its vectors are read-only.
+    memory : mapping or None
+        What the client remembers; None for a client that begins, and for a method without memories.
+    rng : numpy.random.Generator
+        The generator of this (seed, round, partition).
+    disclosure : Disclosure, optional
+        What may leave, as the client's owner says.
+    """
+    plan, known = downlink.plan, downlink
+    shard = _shard_for(method, downlink, objective, memory)
+    if shard is None:
+        memory = _whole(memory)
+        client = LocalClient(downlink, objective, rng, disclosure)
+    else:
+        known = downlink._replace(vectors={name: shard.vector(downlink, name) for name in downlink.vectors})
+        memory = None if memory is None else Received({name: vector.values for name, vector in memory.items()})
+        client = LocalClient(known, shard.objective, rng, disclosure, shard)
+    sent, moved = _checked(method, method.local(client, known, memory))
+    if shard is not None and method.sparse in known.vectors:
+        # As every client's dual moves by it, the server adds it, and what is sent is 0 where the features are not.
+        sent = {**sent, "increment": sent["increment"] + (moved.elapsed or 0.0) * known.vectors[str(method.sparse)]}
+        known = without_common(method, known)
+    after: Any = None
+    if method.memory:
+        sent = {name: as_sent(vector, plan) for name, vector in sent.items()}
+        after = method.remember(known, memory, sent, moved.elapsed)
+    if shard is not None:
+        sent = {name: shard.sparse(values, plan) for name, values in sent.items()}
+        after = after and {name: shard.sparse(values, plan) for name, values in after.items()}
+    return Uplink(sent, moved.elapsed, moved.steps, metrics=moved.metrics), after
+
+
+def _checked(method: Algorithm, found: Any) -> tuple[dict[str, Any], Moved]:
+    pair = isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], Moved)
+    vectors = found[0] if pair and isinstance(found[0], dict) else {"": None}
+    if not all(isinstance(vector, np.ndarray | SparseVector) for vector in vectors.values()):
+        what = f"{type(method).__module__}.{type(method).__name__}.local returned {short(found)}"
+        raise ConfigurationError(f"{what}; expected a dict of arrays by name, and a Moved")
+    return found[0], found[1]
+
+
+def _shard_for(method: Algorithm, downlink: Downlink, objective: Objective, memory: ClientState | None) -> Shard | None:
+    """Return the coordinates of a client's features, if all of its round can be done on these.
+
+    What a client remembers is at the coordinates of its rows as long as these are the same.
+    """
+    plan = downlink.plan
+    if not method.sparse or type(getattr(objective, "design", None)) is not SparseDesign or plan.sends_every_step:
+        return None
+    if not plan.options.get("sparse_wire", True):
+        return None
+    shard = shard_of(plan, objective)
+    if shard is None or not shard.is_short(plan):
+        return None
+    remembered: Any = {} if memory is None else memory
+    same = (isinstance(own, SparseVector) and np.array_equal(own.indices, shard.indices) for own in remembered.values())
+    return shard if all(same) else None
+
+
+def _whole(memory: ClientState | None) -> Memory | None:
+    """Return a client's memory as dense vectors."""
+    if memory is None or SparseVector not in map(type, memory.values()):
+        return memory
+    return Received({name: dense(vector) for name, vector in memory.items()})

@@ -7,9 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.algorithms.contract import Moved, Start
 from flwr_fco.core.layout import Vector
-from flwr_fco.engines.client import LocalClient, pairs
 from flwr_fco.kernels.dual_averaging import NOTHING, Retrieval, dual_averaging
 from flwr_fco.messages.protocol import Downlink
 from flwr_fco.objectives.base import Objective, shuffled_epochs
@@ -17,59 +15,23 @@ from flwr_fco.objectives.design import LinearData, SparseDesign
 from flwr_fco.work import FirstOrder
 
 
-def dual_steps(client: LocalClient, start: Start) -> Moved:
-    """Take steps z <- z - client_lr (g(retrieve(z, t + client_lr k)) + shift), in a compiled loop if possible.
-
-    The message's number ``gradient`` asks for one stochastic gradient at the start instead, the plan's option
-    ``trajectory`` for all z_k - z_0.
-
-    Parameters
-    ----------
-    start : Start
-        From the dual z_0.
-    """
-    downlink, rate = client.downlink, client.rate
-    if "gradient" in downlink.numbers:
-        work = FirstOrder(steps=1, batch_size=downlink.first_order.batch_size)
-        batch = next(client.objective.batches(client.rng, work))
-        # A copy: an objective may use its array again.
-        return Moved(np.array(client.objective.gradient(client.point(start.point, downlink.elapsed), batch)), rate, 1)
-    dual, trajectory = start.point.copy(), None
-    shift = None if start.shift is None else rate * start.shift
-    if client.shard is not None:
-        steps = client.shard.local_dual_steps(downlink, dual, client.rng, shift)
-    elif downlink.plan.options.get("trajectory", False):
-        each = one_by_one(downlink, client.objective, dual, client.rng, shift)
-        trajectory = np.array([dual - start.point for _ in each])
-        steps = len(trajectory)
-    elif client.features is not None:
-        steps = client.features.dual_steps(downlink, dual, client.rng, shift)
-    elif (done := compiled_steps(downlink, client.objective, dual, client.rng, shift)) is not None:
-        steps = done
-    else:
-        steps = sum(1 for _ in one_by_one(downlink, client.objective, dual, client.rng, shift))
-    dual -= start.point
-    moved = Moved(dual, rate * steps, steps)
-    return moved if trajectory is None else moved._replace(trajectory=trajectory)
-
-
 def one_by_one(
-    downlink: Downlink, objective: Objective, dual: Vector, rng: np.random.Generator, shift: Vector | None = None
+    downlink: Downlink, objective: Objective, dual: Vector, rng: np.random.Generator, shift: Vector | None, psi: bool
 ) -> Iterator[None]:
     """Take the local steps of dual averaging one by one: z <- z - client_lr g(retrieve(z, t)) - shift.
 
     Parameters
     ----------
     downlink : Downlink
-        The server's message, with the elapsed time t, to which each step adds its size. The plan's option
-        ``client-prox`` (default True) determines whether psi acts.
+        The server's message, with the elapsed time t, to which each step adds its size.
     dual : ndarray of float64, shape (d,)
         Changed in place.
-    shift : ndarray of float64, shape (d,), optional
+    shift : ndarray of float64, shape (d,), or None
         client_lr times a tracker.
+    psi : bool
+        Whether psi acts.
     """
-    plan, client_lr = downlink.plan, downlink.client_lr
-    psi, primal = plan.options.get("client-prox", True), np.empty_like(dual)
+    plan, client_lr, primal = downlink.plan, downlink.client_lr, np.empty_like(dual)
     retrieve = plan.point_in_loops
     for k, batch in enumerate(objective.batches(rng, downlink.first_order)):
         if psi:
@@ -83,13 +45,13 @@ def one_by_one(
 
 
 def compiled_steps(
-    downlink: Downlink, objective: Objective, dual: Vector, rng: np.random.Generator, shift: Vector | None = None
+    downlink: Downlink, objective: Objective, dual: Vector, rng: np.random.Generator, shift: Vector | None, psi: bool
 ) -> int | None:
     """Take the local steps of dual averaging one epoch at a time, if psi, h and the objective allow it.
 
     Parameters
     ----------
-    downlink, objective, dual, rng, shift
+    downlink, objective, dual, rng, shift, psi
         As in :func:`one_by_one`.
 
     Returns
@@ -98,7 +60,7 @@ def compiled_steps(
         The number of steps; None, without a step, if the compiled loop does not support this problem.
     """
     plan, client_lr = downlink.plan, downlink.client_lr
-    retrieval, work = plan.local_retrieval, plan.work if downlink.work is None else downlink.work
+    retrieval, work = plan.local_retrieval(psi), downlink.local_work
     if retrieval is None or not isinstance(work, FirstOrder) or work.batch_size is None:
         return None
     data = objective.linear_data()
@@ -156,31 +118,26 @@ def compiled_epoch(
     return steps
 
 
-def extragradient(client: LocalClient, start: Start) -> Moved:
-    """Take steps of dual extrapolation, with two new batches each.
+def extragradient(downlink: Downlink, objective: Objective, dual: Vector, rng: np.random.Generator) -> Iterator[Vector]:
+    """Take the steps of dual extrapolation, with two new batches each; yield the dual of each half step.
 
     A step goes from the dual omega_k to omega_{k+1/2} = omega_k - client_lr g(z_k), and with the operator at z_{k+1/2}
-    from omega_k to omega_{k+1}. The plan's option ``trajectory`` asks for all omega_{k+1/2} - omega_0.
+    from omega_k to omega_{k+1}.
 
     Parameters
     ----------
-    start : Start
-        From the dual omega_0.
+    downlink, objective, dual, rng
+        As in :func:`one_by_one`.
     """
-    plan, rate, elapsed, add_operator = client.plan, client.rate, client.downlink.elapsed, client.objective.add_gradient
-    retrieve, dual, asked = plan.point_in_loops, start.point.copy(), plan.options.get("trajectory", False)
-    batches = client.objective.batches(client.rng, client.downlink.first_order, per_step=2)
-    trajectory: list[Vector] = []
-    primal, half, steps = np.empty_like(dual), np.empty_like(dual), 0
-    for first, second in pairs(batches):
-        retrieve(dual, elapsed + rate * steps, primal)
+    rate, elapsed, add_operator = downlink.client_lr, downlink.elapsed, objective.add_gradient
+    retrieve = downlink.plan.point_in_loops
+    batches = iter(objective.batches(rng, downlink.first_order, per_step=2))
+    primal, half = np.empty_like(dual), np.empty_like(dual)
+    for k, (first, second) in enumerate(zip(batches, batches, strict=True)):
+        retrieve(dual, elapsed + rate * k, primal)
         half[:] = dual
         add_operator(primal, first, -rate, half)
-        if asked:
-            trajectory.append(half - start.point)
-        steps += 1
+        yield half
         # In place, so that arrays without psi are not copied again.
-        retrieve(half, elapsed + rate * steps, half)
+        retrieve(half, elapsed + rate * (k + 1), half)
         add_operator(half, second, -rate, dual)
-    dual -= start.point
-    return Moved(dual, rate * steps, steps, trajectory=np.array(trajectory) if asked else None)

@@ -251,7 +251,7 @@ class Shard:
         shift : ndarray of float64, shape (d,), or None
             Subtracted in each step.
         psi : bool, default True
-            Whether psi acts; the plan's option ``client-prox`` must also allow it.
+            Whether psi acts.
         """
         local = dual[self.indices]
         steps = self.local_dual_steps(downlink, local, rng, None if shift is None else shift[self.indices], psi)
@@ -276,7 +276,6 @@ class Shard:
         psi : bool, default True
             As in :meth:`dual_steps`.
         """
-        psi = psi and bool(downlink.plan.options.get("client-prox", True))
         coordinates = self.coordinates if psi else self.coordinates.without_psi()
         client_lr, work = downlink.client_lr, downlink.first_order
         data, terms = self.objective.linear_data(), self._terms[psi]
@@ -311,7 +310,9 @@ class Shard:
             dual -= (steps - last) * shift
         return steps
 
-    def proximal_steps(self, downlink: Downlink, primal: Vector, rng: np.random.Generator) -> int | None:
+    def proximal_steps(
+        self, downlink: Downlink, primal: Vector, rng: np.random.Generator, psi: bool = True
+    ) -> int | None:
         """Take proximal steps w <- prox(w - client_lr g(w)) on a model; return their number, or None if unsupported.
 
         A coordinate that m consecutive minibatches do not touch is shrunk m times at once: with l1 and squared l2 terms
@@ -323,9 +324,10 @@ class Shard:
             As for :meth:`local_dual_steps`.
         primal : ndarray of float64, shape (d,)
             Changed in place.
+        psi : bool, default True
+            Whether psi acts.
         """
-        plan, client_lr = downlink.plan, downlink.client_lr
-        local, psi = primal[self.indices], bool(plan.options.get("client-prox", True))
+        plan, client_lr, local = downlink.plan, downlink.client_lr, primal[self.indices]
         coordinates = self.coordinates if psi else self.coordinates.without_psi()
         everywhere = plan.psi.terms
         if everywhere is None or coordinates.metric is not None or coordinates.numbers is not None:

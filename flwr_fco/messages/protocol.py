@@ -35,6 +35,8 @@ NOTHING_MORE: Mapping[str, Any] = MappingProxyType({})
 
 #: Numbers of a message: how many points its vectors hold, one after the other; folds of a cross-validation, and halves.
 POINTS, FOLDS, HALVES = "points", "folds", "halves"
+#: Outputs that average all local steps, which clients then send.
+OF_ALL_STEPS = ("shadow", "ergodic")
 
 _SEED = {"range": (lambda seed: 0 <= seed < 2**32, "an integer from 0 to 2**32 - 1")}
 _FINITE = {"range": (lambda value: not isinstance(value, float) or math.isfinite(value), "a finite number")}
@@ -205,12 +207,18 @@ class Plan:
         return isinstance(self.regularizer, Zero)
 
     @cached_property
-    def local_retrieval(self) -> Retrieval | None:
-        """Data of h, and of psi if it acts in local steps, for compiled loops; None if these do not support them."""
-        kernel = self.h.compiled(self.psi)
-        if kernel is None or self.options.get("client-prox", True):
-            return kernel
-        return kernel._replace(thresholds=NOTHING)
+    def _retrieval(self) -> Retrieval | None:
+        return self.h.compiled(self.psi)
+
+    def local_retrieval(self, psi: bool) -> Retrieval | None:
+        """Return data of h, and of psi if it acts, for compiled loops; None if these do not support them."""
+        kernel = self._retrieval
+        return kernel if kernel is None or psi else kernel._replace(thresholds=NOTHING)
+
+    @property
+    def sends_every_step(self) -> bool:
+        """Whether clients send all points of their local steps, which the output averages."""
+        return self.options.get("output") in OF_ALL_STEPS
 
     @property
     def steps(self) -> int:

@@ -19,7 +19,7 @@ import cloudpickle
 from flwr.app import Message
 from flwr.clientapp import ClientApp
 
-from flwr_fco.algorithms.contract import halves, register
+from flwr_fco.algorithms.contract import methods, register
 from flwr_fco.core.logs import log
 from flwr_fco.core.spec import Specified
 from flwr_fco.core.validation import AT_LEAST_ONE, checked
@@ -168,11 +168,11 @@ class _Actor:
     """An actor: a grid of all nodes, of which it is asked for some."""
 
     def __init__(self, made: bytes) -> None:
-        app, num_nodes, options, methods, kinds = cloudpickle.loads(made)
-        for half in methods:
+        app, num_nodes, options, own, kinds = cloudpickle.loads(made)
+        for method in own:
             # Without it the run ends in a sentence that names the method, if clients are asked for it.
             with suppress(ImportError, AttributeError):
-                register(cloudpickle.loads(half))
+                register(cloudpickle.loads(method))
         for kind in kinds:
             Specified.enter(kind)
         self._grid = InProcessGrid(app, num_nodes, **options)
@@ -206,10 +206,10 @@ def _pickled(client_app: ClientApp, num_nodes: int, options: Mapping[str, Any]) 
         return not str(getattr(thing, "__module__", "")).startswith("flwr_fco.")
 
     # One by one: an actor may lack the module of a method that this run does not need.
-    methods = [cloudpickle.dumps(half) for half in halves().values() if is_users(half)]
+    own = [cloudpickle.dumps(kind) for kind in methods().values() if is_users(kind)]
     kinds = [kind for kind in Specified.registered() if is_users(kind)]
     try:
-        text: bytes = cloudpickle.dumps((client_app, num_nodes, options, methods, kinds))
+        text: bytes = cloudpickle.dumps((client_app, num_nodes, options, own, kinds))
     except Exception as error:
         what = f"the ClientApp cannot be sent to other processes: {type(error).__name__}: {error}"
         advice = "Open files, locks and connections inside load_objective, not outside; or take engine='in-process'"

@@ -105,7 +105,7 @@ class Watch:
         if norm <= _GOOD * self.scale:
             self.good, self.good_round = arrays, number
         # A method whose steps each lower the objective may go far.
-        if not norm <= _TOO_LARGE * self.scale and not self._run.half.holds:
+        if not norm <= _TOO_LARGE * self.scale and not self._run.method.discloses:
             self._end(number, f"the norm of the model is {norm:.2g}; it was {self.scale:.2g} in the first rounds")
 
     def _end(self, number: int, reason: str, *, locally: bool = False) -> None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flwr_fco.algorithms.contract import Change, ClientHalf, To, without_common
+from flwr_fco.algorithms.contract import Algorithm, Change, To, without_common
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import SparseVector, add_to, dense
@@ -89,10 +89,6 @@ class Ledger:
         rest = len(everyone) + sum(key[0] == 2 for key in keys) - len(weights)
         return float(sum(weights)) + float(np.mean(weights)) * rest if weights else float(len(everyone))
 
-    def everybody(self, uplinks: Sequence[Uplink]) -> bool:
-        """Whether all clients have replied."""
-        return sum(up.node is None or up.node.key in self.present for up in uplinks) >= len(self.present)
-
     def means(self) -> dict[str, Vector]:
         """Return the weighted means of the memories of those who are there."""
         total, means = self.population(), {name: np.zeros(self.size) for name in self.names}
@@ -112,10 +108,9 @@ class Ledger:
             return None
         return Change(None, self.means() if self.members else None, self.population())
 
-    def to(self, node: Node, lost: bool, answered: bool) -> To:
-        """Return what a task may depend on: a client that begins, has lost its memory, or answered round 0."""
-        begins = not self.members.get(node.key, Member()).digest
-        return To(node.key, begins, lost, answered, node.key not in self.present)
+    def to(self, node: Node) -> To:
+        """Return what a task may depend on: whether its client begins."""
+        return To(node.key, begins=not self.members.get(node.key, Member()).digest)
 
     def stamped(self, node: Node, down: Downlink, lost: bool) -> Downlink:
         """Return a task with the stamp of the client's memory, and with the memory itself if it has lost it."""
@@ -131,13 +126,13 @@ class Ledger:
             before = "" if first is None else f", in its first reply that counted it was {first:g}"
             raise ProtocolError(f"it reports {examples:g} examples{before}; what clients remember keeps its weight")
 
-    def commit(self, half: type[ClientHalf], message: Downlink, uplinks: Sequence[Uplink]) -> None:
+    def commit(self, method: Algorithm, message: Downlink, uplinks: Sequence[Uplink]) -> None:
         """Move the memories of those whose replies count.
 
         Parameters
         ----------
-        half : type of ClientHalf
-            Of the method.
+        method : Algorithm
+            The method.
         message : Downlink
             The whole message of the round.
         uplinks : sequence of Uplink
@@ -146,9 +141,8 @@ class Ledger:
         for up in uplinks:
             assert up.node is not None
             member = self.members.get(up.node.key, Member())
-            begins = not member.digest
-            before = half.fresh(message) if begins else self.memory(up.node.key)
-            after = dict(remembered(half, message, before, up, begins))
+            before = self.memory(up.node.key) if member.digest else None
+            after = dict(remembered(method, message, before, up))
             self.members[up.node.key] = Member(up.examples, up.digest, self._kept(after, member.memory))
             self.missed.pop(up.node.key, None)
             # One that counted as having left, and is in the sums again.
@@ -263,38 +257,35 @@ def named(keys: Iterable[Key]) -> str:
     return ", ".join(words[:20]) + (f" and {len(words) - 20} more" if len(words) > 20 else "")
 
 
-def remembered(
-    half: type[ClientHalf], message: Downlink, memory: Mapping[str, Any], up: Uplink, begins: bool
-) -> Mapping[str, Any]:
+def remembered(method: Algorithm, message: Downlink, memory: Mapping[str, Any] | None, up: Uplink) -> Mapping[str, Any]:
     """Return a memory after a reply, as the client has computed it.
 
     Parameters
     ----------
-    half : type of ClientHalf
-        Of the method.
+    method : Algorithm
+        The method.
     message : Downlink
         The whole message of the round.
-    memory : mapping of str to ndarray or SparseVector
-        Before the round.
+    memory : mapping of str to ndarray or SparseVector, or None
+        Before the round; None if the client began with it.
     up : Uplink
         The reply.
-    begins : bool
-        Whether the client began with it.
     """
     sent = {name: vector.astype(np.float64, copy=False) for name, vector in up.vectors.items()}
     some = sent.get("increment")
     if not isinstance(some, SparseVector):
-        return half.remember(message, {name: dense(vector) for name, vector in memory.items()}, sent, up.elapsed)
+        known = None if memory is None else {name: dense(vector) for name, vector in memory.items()}
+        return method.remember(message, known, sent, up.elapsed)
     # A client with sparse features knows its memory at their indices; elsewhere it does not change.
-    where = some.indices
+    where, held = some.indices, {} if memory is None else memory
     at = message._replace(vectors={name: vector[where] for name, vector in message.vectors.items()})
-    same = all(isinstance(vector, SparseVector) and np.array_equal(vector.indices, where) for vector in memory.values())
-    here = {name: vector.values if same else dense(vector)[where] for name, vector in memory.items()}
+    same = all(isinstance(vector, SparseVector) and np.array_equal(vector.indices, where) for vector in held.values())
+    here = {name: vector.values if same else dense(vector)[where] for name, vector in held.items()}
     values = {name: vector.values for name, vector in sent.items()}
-    after = half.remember(without_common(half, at), here, values, up.elapsed)
-    if same or begins:
+    after = method.remember(without_common(method, at), None if memory is None else here, values, up.elapsed)
+    if same:
         return {name: some.with_values(vector) for name, vector in after.items()}
-    whole = {name: np.array(dense(memory[name])) for name in after}
+    whole = {name: np.array(dense(held[name])) for name in after}
     for name, vector in after.items():
         whole[name][where] = vector
     return whole

@@ -22,9 +22,8 @@ from flwr_fco.algorithms.dual_averaging import DualAveraging
 from flwr_fco.algorithms.dual_fl import DualAcceleration, next_momentum
 from flwr_fco.algorithms.fed_dr import DouglasRachford
 from flwr_fco.algorithms.gradient_tracking import GradientTracking
-from flwr_fco.algorithms.mirror_descent import MirrorDescent
 from flwr_fco.algorithms.newton import ProximalNewton, newton_method
-from flwr_fco.algorithms.primal_averaging import GradientSteps, SubgradientSteps
+from flwr_fco.algorithms.primal_averaging import GradientSteps, MirrorDescent, SubgradientSteps
 from flwr_fco.algorithms.restricted_gradient_tracking import MultistepGradientTracking, Stage
 from flwr_fco.algorithms.saddle_points import DualExtrapolation, MirrorProx
 from flwr_fco.core.validation import MOMENTUM, NON_NEGATIVE, POSITIVE, checked, kinds_of
@@ -142,7 +141,7 @@ class FedDA(FedDualAvg):
 
 @strategy
 class FedDAGT(StepStrategy):
-    """Federated dual averaging with gradient tracking: no bias from unequal clients, at FedAvg's traffic.
+    """Federated dual averaging with gradient tracking: no bias from unequal clients, for one more vector down.
 
     Parameters
     ----------
@@ -168,7 +167,7 @@ class FedDAGT(StepStrategy):
     'gradient'
     """
 
-    algorithm = GradientTracking
+    algorithm, theory = GradientTracking, "1/(L K)"
     client_state: Ledger = field(default=Ledger())
     tracker_start: Literal["gradient", "zero"] = "gradient"
 
@@ -219,7 +218,7 @@ class ReFedDAGT(StepStrategy):
     25000.0
     """
 
-    algorithm = restricted_gradient_tracking.RestrictedGradientTracking
+    algorithm, theory = restricted_gradient_tracking.RestrictedGradientTracking, "1/(L K)"
     client_state: Ledger = field(default=Ledger())
     radius_squared: float | None = None
 
@@ -297,7 +296,7 @@ class DFedDA(StepStrategy):
     16
     """
 
-    algorithm = decentralized.DecentralizedDualAveraging
+    algorithm, theory = decentralized.DecentralizedDualAveraging, "1/(tau L K)"
     mixing: Mixing = "complete"
     weighting: Literal["uniform"] = "uniform"
 
@@ -327,7 +326,7 @@ class DFedDAGT(StepStrategy):
     'uniform'
     """
 
-    algorithm = decentralized.DecentralizedGradientTracking
+    algorithm, theory = decentralized.DecentralizedGradientTracking, "1/(tau^2 L K)"
     tracker_start: Literal["gradient", "zero"] = "gradient"
     mixing: Mixing = "complete"
     weighting: Literal["uniform"] = "uniform"
@@ -528,7 +527,7 @@ class FeDualEx(StepStrategy):
     'last'
     """
 
-    algorithm = DualExtrapolation
+    algorithm, theory = DualExtrapolation, "1/(sqrt(5) L)"
     privacy: GaussianDP | None = None
     output: Literal["last", "ergodic"] | Last | Average = "last"  # type: ignore[assignment]
 
@@ -559,7 +558,7 @@ class FedMiP(StepStrategy):
     False
     """
 
-    algorithm = MirrorProx
+    algorithm, theory = MirrorProx, "1/(sqrt(5) L)"
     server_prox: bool = True
     output: Literal["last", "ergodic"] | Last | Average = "last"  # type: ignore[assignment]
 

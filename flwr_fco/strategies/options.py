@@ -171,6 +171,8 @@ class Options(FedAvg):
 
     #: The method: both halves.
     algorithm: ClassVar[type[Algorithm] | None] = None
+    #: The client rate of theory, which ``client_lr="auto"`` takes; see :data:`flwr_fco.strategies.questions.RATES`.
+    theory: ClassVar[str] = "1/(4 L)"
 
     def _check(self) -> None:
         """Check the options, and set those that follow from others: before the strategy is complete, and each run."""

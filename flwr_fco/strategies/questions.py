@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from logging import INFO, WARNING
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from flwr_fco.algorithms.contract import Change, LossFacts
+from flwr_fco.algorithms.contract import Change, Minimise
 from flwr_fco.algorithms.contract.problem import LARGEST_CLAIM
 from flwr_fco.certificates import Certificate, Request, certificate, settle
 from flwr_fco.core.layout import Vector, all_finite
@@ -30,6 +30,66 @@ from flwr_fco.work import FirstOrder
 _SMALLEST_CLAIM = 0.01
 #: Part of the increments' mean square below which their mean has no direction but rounding.
 _ROUNDING = 1e-6
+
+
+class LossFacts(NamedTuple):
+    """The clients' reports about their losses, as the server uses them.
+
+    Parameters
+    ----------
+    smoothness : float
+        L, for the minibatch gradients of all clients, in the norm of the mirror map.
+    norm : str
+        Name of that norm.
+    convexity : float
+        mu, of all clients' losses in the Euclidean norm; 0 if unknown.
+    steps : int
+        K, the largest number of steps among the clients.
+    probed : bool
+        Whether L was probed at the start point, because a client's loss does not know it.
+    clients : int
+        Number of clients that have answered.
+    clipped : int
+        Number of claims clipped to ten times the median.
+
+    Examples
+    --------
+    >>> str(LossFacts(2.0, "l2", 0.0, 5, False, 3, 0))
+    'L = 2 (l2 norm), K = 5, as 3 clients say'
+    """
+
+    smoothness: float
+    norm: str
+    convexity: float
+    steps: int
+    probed: bool
+    clients: int
+    clipped: int
+
+    @property
+    def curvature(self) -> float:
+        """L, above 0.
+
+        Raises
+        ------
+        ConfigurationError
+            If it is 0.
+        """
+        if not self.smoothness > 0.0:
+            raise ConfigurationError(
+                "the clients' gradients do not change, or jump as those of a loss with kinks do: no rate follows from "
+                "their smoothness; give the rates by hand"
+            )
+        return self.smoothness
+
+    def __str__(self) -> str:
+        convexity = f", mu = {self.convexity:.4g}" if self.convexity > 0.0 else ""
+        probed = ", probed at the start point" if self.probed else ""
+        clipped = f"; {self.clipped} said more than {LARGEST_CLAIM:g} times the median, as which it counts"
+        return (
+            f"L = {self.smoothness:.4g} ({self.norm} norm){convexity}, K = {self.steps}, as {self.clients} clients "
+            f"say{probed}{clipped if self.clipped else ''}"
+        )
 
 
 def ask(run: Run, request: Request, w: Vector) -> list[Answer]:
@@ -120,13 +180,56 @@ def choose(run: Run, names: Sequence[str]) -> dict[str, float]:
     if run.graph is not None:
         # Theory depends on the graph, which depends on who is there.
         run.change(Change(None, None, math.nan, run.graph.notice(run.nodes.ordered)))
-    problem = run.problem._replace(asked=run.nodes.ordered)
-    theory, chosen = run.method.theory(problem, facts), {}
+    theory, chosen = _theory(run, facts), dict[str, float]()
     for name in names:
         chosen[name], formula = theory[name]
         run.reasons[name] = f"{formula}, {facts}"
         log(INFO, "\t├──> %s=%.4g: %s", name, chosen[name], run.reasons[name])
     return chosen
+
+
+#: Client rates of theory, of the losses' smoothness L, the number of local steps K and the mixing time tau of a graph;
+#: strategies name theirs in `theory`.
+RATES: Mapping[str, Callable[[float, float, float], float]] = {
+    "1/(4 L)": lambda smoothness, steps, time: 1.0 / (4.0 * smoothness),
+    "1/L": lambda smoothness, steps, time: 1.0 / smoothness,
+    "1/(sqrt(5) L)": lambda smoothness, steps, time: 1.0 / (math.sqrt(5.0) * smoothness),
+    "1/(L K)": lambda smoothness, steps, time: 1.0 / (smoothness * steps),
+    "1/(tau L K)": lambda smoothness, steps, time: 1.0 / (time * smoothness * steps),
+    "1/(tau^2 L K)": lambda smoothness, steps, time: 1.0 / (time**2 * smoothness * steps),
+}
+
+
+def _theory(run: Run, facts: LossFacts) -> dict[str, tuple[float, str]]:
+    """Return the theoretical values of the options that can be ``"auto"``, each with its formula."""
+    options: Any = run.options
+    if hasattr(options, "nu"):
+        return _of_dual_fl(options, run.problem.plan.work, facts)
+    formula, time = options.theory, 1.0
+    if run.graph is not None:
+        time = run.graph.theorem_time(len(run.nodes.ordered), 8 if "^2" in formula else 4)
+    rate = RATES[formula](facts.curvature, facts.steps, time)
+    return {"client_lr": (rate, formula + (f", tau = {time:.4g}" if "tau" in formula else ""))}
+
+
+def _of_dual_fl(options: Any, work: Any, facts: LossFacts) -> dict[str, tuple[float, str]]:
+    """Return DualFL's nu = mu + alpha and rho = nu / (L + alpha).
+
+    Raises
+    ------
+    ConfigurationError
+        If some loss is not strongly convex and alpha is 0.
+    """
+    whole = facts.convexity + options.alpha
+    if not whole > 0.0:
+        raise ConfigurationError(
+            "nu='auto': the clients' losses are not strongly convex, as far as they know; give alpha > 0, or nu by hand"
+        )
+    gap = isinstance(work, Minimise) and work.rule == "gap"
+    nu = (0.9 * whole if gap else whole) if options.nu == "auto" else float(options.nu)
+    # If all report 0, which contradicts strong convexity, `curvature` raises the error.
+    rho = 0.0 if facts.probed else min(nu / (facts.smoothness + options.alpha or facts.curvature), 0.999)
+    return {"nu": (nu, "0.9 (mu + alpha)" if gap else "mu + alpha"), "rho": (rho, "nu / (L + alpha)")}
 
 
 def _facts(run: Run, names: Sequence[str]) -> LossFacts:

@@ -286,7 +286,7 @@ def check_metrics(metrics: Mapping[str, Any]) -> None:
             raise ProtocolError(f"the metric {name!r:.100} is {value!r:.100}, expected finite numbers")
 
 
-def check_work(up: Uplink, work: Work, rate: float, *, own_loops: bool, exact: bool) -> None:
+def check_work(up: Uplink, work: Work, rate: float, *, own_loops: bool) -> None:
     """Raise a ProtocolError if a client says that it has done what the plan does not ask for.
 
     Parameters
@@ -299,8 +299,6 @@ def check_work(up: Uplink, work: Work, rate: float, *, own_loops: bool, exact: b
         The size of its steps; NaN for a method without rates, whose steps count 1.
     own_loops : bool
         Whether the client has a training loop of its own.
-    exact : bool
-        Whether each step has that size, as in this package's solvers.
     """
     if not is_number(up.steps) or up.steps != int(up.steps) or up.steps < 1:
         raise ProtocolError(f"it reports {up.steps!r} local steps, expected a whole number >= 1")
@@ -315,7 +313,7 @@ def check_work(up: Uplink, work: Work, rate: float, *, own_loops: bool, exact: b
     if up.steps > most * (_OWN_LOOPS if own_loops else 1.0):
         raise ProtocolError(f"it reports {up.steps} local steps, the plan asks for {most}{advice}")
     expected = up.steps * (1.0 if math.isnan(rate) else rate)
-    factor = 1.0 + _ROUNDING if exact and not own_loops else _OWN_LOOPS
+    factor = _OWN_LOOPS if own_loops else 1.0 + _ROUNDING
     if not expected / factor <= up.step_sizes <= expected * factor:
         what = f"it reports elapsed={up.elapsed:g} after {up.steps} steps of size {rate:g}"
         raise ProtocolError(f"{what}{advice}")

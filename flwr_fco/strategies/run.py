@@ -10,7 +10,7 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord
 from numpy.typing import NDArray
 
-from flwr_fco.algorithms.contract import Algorithm, Change, Problem, Setting
+from flwr_fco.algorithms.contract import Algorithm, Change, Problem, Setting, options_of
 from flwr_fco.algorithms.contract.choices import Trimmed
 from flwr_fco.algorithms.contract.graph import Graph
 from flwr_fco.algorithms.contract.replies import Mean
@@ -23,7 +23,7 @@ from flwr_fco.results import Result
 from flwr_fco.strategies import replies
 from flwr_fco.strategies.ledger import Ledger
 from flwr_fco.strategies.nodes import Nodes, Tables
-from flwr_fco.strategies.options import AUTOMATIC, Options
+from flwr_fco.strategies.options import Options
 from flwr_fco.strategies.output import Momentum, PointAverage
 from flwr_fco.strategies.private import PrivateMean
 from flwr_fco.strategies.unmodified import Untrained
@@ -79,7 +79,6 @@ class Run:
     def __init__(self, options: Options, arrays: ArrayRecord, num_rounds: int | None) -> None:
         self.options, self.num_rounds, self.initial = options, num_rounds, arrays
         self.method: Algorithm = options._method()
-        self.half = type(self.method)
         self.tables = options.tables or Tables()
         self.grid: Any = None
         self.config, self.timeout = ConfigRecord(), 3600.0
@@ -112,10 +111,10 @@ class Run:
         except ValueError as error:
             raise ConfigurationError(f"these initial arrays cannot be trained: {error}") from error
         self.ledger = None
-        if self.half.memory:
+        if self.method.memory:
             max_bytes: int = cast(Any, options).client_state.max_bytes
-            self.ledger = Ledger(self.half.memory, options.weighting == "uniform", layout.size, max_bytes)
-        needs_all = self.half.reads == "everyone"
+            self.ledger = Ledger(self.method.memory, options.weighting == "uniform", layout.size, max_bytes)
+        needs_all = self.method.reads == "everyone"
         self.roll = Ledger((), True, layout.size, 0) if needs_all and self.ledger is None else self.ledger
         work: Work | None = getattr(options, "work", None)
         self.given = Setting(layout, primal, num_rounds, options.mirror_map, options.regularizer, work)
@@ -125,11 +124,10 @@ class Run:
         self.state: Any = self.method.init(self.problem, primal)
         for name, value in zip(self.state._fields, self.state, strict=True):
             if isinstance(value, np.ndarray) and value.dtype != np.float64:
-                what = f"{self.half.__name__}.init returned state.{name} as {value.dtype}{list(value.shape)}"
+                what = f"{type(self.method).__name__}.init returned state.{name} as {value.dtype}{list(value.shape)}"
                 raise ConfigurationError(f"{what}; expected float64")
         self.arrays, self.point = arrays, primal
-        #: What a round is about: who answered round 0, and what the messages are made of.
-        self.answered_start: set[int] = set()
+        #: What the messages of a round are made of.
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.works: dict[int, Work] = {}
         self.dtype, self.sent, self.overflowed = "float64", primal, False
@@ -156,7 +154,8 @@ class Run:
         options = self.options
         if setting.work is None:
             what = f"{type(options).__name__} does not say what a client does"
-            advice = f"make it a StepStrategy or MinimiseStrategy, or return the work from {self.half.__name__}.setting"
+            own = type(self.method).__name__
+            advice = f"make it a StepStrategy or MinimiseStrategy, or return the work from {own}.setting"
             raise ConfigurationError(f"{what}: {advice}")
         plan = Plan(
             solver=self.method.name,
@@ -167,18 +166,12 @@ class Run:
             work=setting.work,
             seed=options.seed,
             wire_dtype=options.wire.dtype or ("auto" if setting.layout.single_network else "float64"),
-            options=self.method.options(self._constants()),
+            options=options_of(self.method) | ({} if options.wire.sparse else {"sparse_wire": False}),
         )
         plan.h.require(plan.psi)
         # What cannot travel is an error now, not in the first message.
         assert plan.text
         return plan
-
-    def _constants(self) -> dict[str, float]:
-        """Return the values of options that may be "auto" but are no functions, which may keep a count."""
-        given = {name: getattr(self.options, name, None) for name in AUTOMATIC}
-        names = [name for name, value in given.items() if value is not None and not callable(value)]
-        return {name: self.options._number(name, 1, self.chosen) for name in names}
 
     def adopt(self, setting: Setting) -> None:
         """Take a state's psi, geometry and work into the plan."""
@@ -230,7 +223,7 @@ class Run:
 
     def finished(self) -> str:
         """Return why no further round is needed; an empty string as long as the run goes on."""
-        return self.method.finished(self.problem, self.state)
+        return str(self.method.metrics(self.problem, self.state).get("finished", ""))
 
     # --- the model ------------------------------------------------------------------------------------------------
 
@@ -238,7 +231,7 @@ class Run:
         """Return the point of a state that the user sees, rounded to the user's dtypes."""
         found: Any = self.method.retrieve(problem, state)
         if np.shape(found) != (problem.layout.size,):
-            what = f"{self.half.__name__}.retrieve returned {short(found)}"
+            what = f"{type(self.method).__name__}.retrieve returned {short(found)}"
             raise ConfigurationError(f"{what}; expected an array of shape ({problem.layout.size},)")
         return problem.layout.rounded(self.average.point(found))
 
@@ -312,7 +305,7 @@ class Run:
         """Return the lines of the summary that are about this run."""
         chosen = self.chosen.items()
         lines = [(f"Chosen {name}", f"{value:.4g} = {self.reasons.get(name, 'as saved')}") for name, value in chosen]
-        lines += self.method.describe(self.state)
+        lines.append(("Method", f"{self.method}"))
         if self.ledger is not None:
             most = f"{self.ledger.max_bytes / 2**20:.0f} MiB"
             lines.append(("Clients' memories", f"a copy on the server, above {most} in a temporary file"))

@@ -146,7 +146,7 @@ class CompositeStrategy(Options):
         ]
         mixing = getattr(self, "mixing", None)
         lines += [] if mixing is None else [("Graph", f"{Graph(mixing) if run is None else run.graph}")]
-        return lines + (self._method().describe(None) if run is None else run.describe())
+        return lines + ([("Method", f"{self._method()}")] if run is None else run.describe())
 
     def summary(self) -> None:
         """Log the settings as a tree."""
@@ -331,26 +331,26 @@ class CompositeStrategy(Options):
         if not run.current.nodes and run.privacy is None:
             return run.primal_arrays(), None
         asked, good = len(run.current.nodes), training.good_replies(run, replies)
-        uplinks = training.weighted(run, good)
-        left_out = asked - len(good) + len(run.nodes.refused)
-        counts: dict[str, Any] = {"num-replies": len(good), "num-left-out": left_out}
-        counts |= _traffic(run, good)
-        if run.privacy is not None:
-            # The noisy mean is all that is known of the replies, and no round is skipped.
-            uplinks, counts = [run.privacy.release(uplinks)], run.privacy.metrics()
-            self._released = run.privacy.released
-        everyone = run.half.reads == "everyone"
+        everyone = run.method.reads == "everyone"
         # One who has left, and whose place another one has taken, is missed by a method that needs everyone.
         all_ = asked if run.roll is None else len(run.roll.present)
         least = all_ if everyone else self.participation.min_replies
-        enough = run.privacy is not None or len(good) >= least
-        skipped = not (enough and uplinks and training.update(run, uplinks))
-        if skipped:
+        if run.privacy is None:
+            good, uplinks, done = training.step(run, good, least)
+            left_out = asked - len(good) + len(run.nodes.refused)
+            counts: dict[str, Any] = {"num-replies": len(good), "num-left-out": left_out, **_traffic(run, good)}
+        else:
+            # The noisy mean is all that is known of the replies, and no round is skipped.
+            uplinks = [run.privacy.release(training.weighted(run, good))]
+            self._released, counts = run.privacy.released, run.privacy.metrics()
+            done = training.update(run, uplinks)
+        if skipped := not done:
             why = "" if uplinks or not good else f", whose {self.weighted_by_key!r} are all 0"
             text = "aggregate_train: round %s is skipped: %s of %s good replies%s"
             log(WARNING, text, server_round, len(good), least, why)
         run.number = server_round
         metrics = {**run.method.metrics(run.problem, run.state), "skipped": int(skipped), **counts}
+        metrics.pop("finished", None)
         metrics |= structure(run.problem.psi, run.problem.layout, run.point)
         theirs = {} if skipped or run.privacy is not None else self._averaged(run, self.train_metrics_aggr_fn, good)
         if self._watch is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from logging import INFO, WARNING
 from typing import Any
 
@@ -12,13 +11,12 @@ import numpy as np
 from flwr.app import Message
 from numpy.typing import NDArray
 
-from flwr_fco.algorithms.contract import Algorithm, Change, Problem, Replies, To
+from flwr_fco.algorithms.contract import Algorithm, Change, Problem, Rejected, Replies, To
 from flwr_fco.algorithms.contract.choices import Everyone
-from flwr_fco.algorithms.contract.client import named as holding
 from flwr_fco.algorithms.contract.replies import Mean
-from flwr_fco.algorithms.dual_averaging import short_wire
+from flwr_fco.algorithms.dual_averaging import DualAveraging
 from flwr_fco.core.computing import single_threaded_blas
-from flwr_fco.core.layout import all_finite
+from flwr_fco.core.layout import Vector, all_finite
 from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import NonZeros, SparseVector, dense, is_shorter
 from flwr_fco.core.validation import short
@@ -26,6 +24,7 @@ from flwr_fco.errors import ConfigurationError, FormError, MagnitudeError
 from flwr_fco.messages.arrays import digest_of
 from flwr_fco.messages.protocol import Downlink, Node, Uplink
 from flwr_fco.messages.records import Encoder, Outbox, Task, addressed, decode_uplink
+from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.strategies import checkpoint, replies
 from flwr_fco.strategies.divergence import advice_on
 from flwr_fco.strategies.ledger import named
@@ -41,6 +40,8 @@ from flwr_fco.work import FirstOrder
 _REPEATS = 2
 #: Bytes of clients' indices that the server keeps; other clients get whole vectors.
 _MOST_INDICES = 2**28
+#: Largest dual-to-weight ratio sent as float32.
+FLOAT32_LIMIT = 1e3
 #: Size of a model from which on the server looks whether most of a broadcast is zero.
 _LONG = 10_000
 
@@ -58,7 +59,7 @@ def choose_nodes(run: Run, number: int) -> list[Node]:
     number : int
         Flower's round, from 1.
     """
-    options, everyone = run.options, run.half.reads == "everyone"
+    options, everyone = run.options, run.method.reads == "everyone"
     needed = options.min_available_nodes
     if run.graph is not None:
         needed = run.graph.nodes_needed(needed)
@@ -84,7 +85,6 @@ def choose_nodes(run: Run, number: int) -> list[Node]:
 
 def first_gradients(run: Run) -> None:
     """Round 0, once in a run: every client sends one gradient at the start point, with which trackers start."""
-    run.answered_start = set()
     wanted = getattr(run.options, "tracker_start", "zero") == "gradient" and hasattr(run.state, "started")
     if not wanted or run.state.round > 0 or run.state.started:
         return
@@ -95,12 +95,11 @@ def first_gradients(run: Run) -> None:
     uplinks = weighted(run, good)
     if uplinks:
         if run.ledger is not None:
-            run.ledger.commit(run.half, run.method.downlink(run.problem, run.state, None), uplinks)
+            run.ledger.commit(run.method, run.method.downlink(run.problem, run.state, None), uplinks)
         run.state = run.method.aggregate(run.problem, run.state, _for_method(run, run.problem, uplinks))
         log(INFO, "Trackers start from the gradients of %s clients", len(uplinks))
     else:
         log(WARNING, "No client has sent a gradient that counts: trackers start at 0, if the round counts")
-    run.answered_start = {up.node.node_id for up in uplinks if up.node is not None}
     run.problem = problem
 
 
@@ -128,6 +127,34 @@ def post(run: Run, number: int, nodes: Sequence[Node]) -> Sequence[Message]:
     run.dtype = "float32" if auto and short_wire(run.method, run.problem, run.state) else "float64"
     run.works, run.bytes_down = {}, 0
     return _messages(run, nodes, ())
+
+
+def short_wire(method: Algorithm, problem: Problem, state: Any) -> bool:
+    """Whether float32 is enough for a round's messages with ``wire_dtype="auto"``, in which the dual is rounded.
+
+    For a Euclidean float32 model it is, up to 1,000 times the size of the weights. The error of float32 is 6e-8 of the
+    dual, which is about the threshold plus the weight, so at most 6e-5 of the root mean square of the non-zero weights.
+    The server's dual stays float64, and increments are relative to what was sent. Clients' memories, extrapolated
+    points and other methods' vectors need all digits.
+
+    Parameters
+    ----------
+    method : Algorithm
+        The method.
+    problem : Problem
+        The model's layout, psi, h, and the round's numbers.
+    state : NamedTuple
+        The server's state as the round begins.
+    """
+    euclidean = type(problem.plan.mirror_map) is Euclidean
+    if type(method).local is not DualAveraging.local or not euclidean:
+        return False
+    if not all(entry.dtype in ("float32", "float16") for entry in problem.layout.optimized):
+        return False
+    primal, dual = method.retrieve(problem, state), state.dual
+    count = np.count_nonzero(primal)
+    size = np.sqrt(np.vdot(primal, primal) / count) if count else 0.0
+    return bool(max(-dual.min(), dual.max()) <= FLOAT32_LIMIT * size)
 
 
 def _messages(run: Run, nodes: Sequence[Node], lost: Iterable[Node]) -> Sequence[Message]:
@@ -161,7 +188,7 @@ def _tasks(run: Run, nodes: Sequence[Node], lost: set[Node]) -> Iterator[Task]:
     for node in nodes:
         to = To(node.key)
         if run.ledger is not None:
-            to = run.ledger.to(node, node in lost, node.node_id in run.answered_start)
+            to = run.ledger.to(node)
         down = run.method.downlink(run.problem, run.state, to)._replace(**more)
         if run.ledger is not None:
             down = run.ledger.stamped(node, down, node in lost)
@@ -178,7 +205,7 @@ def _at_its_indices(run: Run, node: Node, down: Downlink) -> Downlink:
 def _by_non_zeros(run: Run, down: Downlink, shared: dict[int, Any]) -> Downlink:
     """Return a task for clients that have not reported their features: shorter while most of it is zero."""
     seldom = run.places or run.current.number <= 1
-    if not (seldom and run.half.sparse and run.options.wire.sparse):
+    if not (seldom and run.method.sparse and run.options.wire.sparse):
         return down
     vectors: dict[str, Any] = {}
     for name, vector in down.vectors.items():
@@ -225,7 +252,7 @@ def good_replies(run: Run, answered: Iterable[Message]) -> list[Reply]:
     answered : iterable of Message
         As they came.
     """
-    everyone, read = run.half.reads == "everyone", _Reader(run)
+    everyone, read = run.method.reads == "everyone", _Reader(run)
     run.current.waits = everyone and run.grid is not None
     good = {reply.node: reply for reply in replies.collect(run.current, answered, read)}
     for _ in range(_REPEATS):
@@ -240,13 +267,13 @@ def good_replies(run: Run, answered: Iterable[Message]) -> list[Reply]:
         run.current.leave_out(good.pop(node).node, "it has lost its memory")
     found = [good[node] for node in run.current.nodes.values() if node in good]
     weighed = run.options.weighting == "examples" and run.options.site_weights is None
-    lengths, uplinks = not run.half.holds, [reply.value for reply in found]
-    if losses := holding(run.half, "losses"):
+    lengths, uplinks = not run.method.discloses, [reply.value for reply in found]
+    if losses := [name for name, kind in run.method.discloses.items() if kind == "losses"]:
         # They decide as metrics do.
         uplinks = [_with_metrics(up, losses) for up in uplinks]
     found = run.current.without(found, run.bounds.objections(uplinks, run.passed, weighed=weighed, lengths=lengths))
     run.current.leave_out_silent([reply.node for reply in found])
-    if run.half.sparse:
+    if run.method.sparse:
         _note_indices(run, found)
     return found
 
@@ -273,10 +300,9 @@ class _Reader:
     """Reads the replies of an exchange, and checks each by itself."""
 
     def __init__(self, run: Run) -> None:
-        self._run, self._checks = run, run.half.check is not Algorithm.check
+        self._run = run
         own = run.options._unmodified or run.options.bounds.own_loops
-        rate = run.problem.client_lr
-        self._work: dict[str, Any] = {"own_loops": own, "exact": run.half.engine is not None or math.isnan(rate)}
+        self._own_loops = own
         self._says_elapsed = run.options._unmodified and getattr(run.options, "density", None) is not None
         #: What the last reply says that it did: most of a round say the same.
         self._possible: Any = None
@@ -293,10 +319,8 @@ class _Reader:
         if claims != self._possible:
             up = up._replace(examples=replies.check_examples(up.examples, options.bounds.max_examples))
             if not self._says_elapsed:
-                replies.check_work(up, work, run.problem.client_lr, **self._work)
+                replies.check_work(up, work, run.problem.client_lr, own_loops=self._own_loops)
             self._possible = claims
-        if self._checks:
-            run.method.check(run.problem, run.state, up)
         examples = up.examples
         if options.weighted_by_key != "num-examples":
             weight = up.metrics.get(options.weighted_by_key)
@@ -328,8 +352,31 @@ def weighted(run: Run, good: Sequence[Reply]) -> list[Uplink]:
 
 
 def _for_method(run: Run, problem: Problem, uplinks: Sequence[Uplink]) -> Replies:
-    whole = partial(run.method.downlink, problem, run.state, None)
-    return Replies(uplinks, run.momentum or run.mean, run.ledger, run.half, whole)
+    return Replies(uplinks, run.momentum or run.mean, run.ledger)
+
+
+def step(run: Run, good: list[Reply], least: int) -> tuple[list[Reply], list[Uplink], bool]:
+    """Take the method's step with the good replies; return those that it has not rejected, and whether it was taken.
+
+    Parameters
+    ----------
+    run : Run
+        Of the strategy.
+    good : list of Reply
+        The good replies.
+    least : int
+        The smallest number with which a step is taken.
+    """
+    while True:
+        uplinks = weighted(run, good)
+        if len(good) < least or not uplinks:
+            return good, uplinks, False
+        try:
+            return good, uplinks, update(run, uplinks)
+        except Rejected as error:
+            wrong = error.uplink.node
+            good = [reply for reply in good if reply.node != wrong]
+            run.current.leave_out(wrong or Node(0, None), str(error))
 
 
 def update(run: Run, uplinks: Sequence[Uplink]) -> bool:
@@ -363,7 +410,7 @@ def update(run: Run, uplinks: Sequence[Uplink]) -> bool:
             if stage:
                 run.average.forget()
             elif run.average.averages:
-                run.average.add(run.method.points(problem, before, after, answers))
+                run.average.add(_points(run, problem, after))
             following = run.problem_of(setting)
             point = run.seen(following, after)
             floats = [array for array in passed.values() if array.dtype.kind == "f"]
@@ -380,13 +427,19 @@ def update(run: Run, uplinks: Sequence[Uplink]) -> bool:
     if run.momentum is not None:
         run.momentum.velocity = run.momentum.next
     if run.ledger is not None:
-        run.ledger.commit(run.half, run.method.downlink(problem, before, None), uplinks)
+        run.ledger.commit(run.method, run.method.downlink(problem, before, None), uplinks)
         if stage:
             run.ledger.restart("a new stage")
     run.state, run.passed, run.setting, run.chosen = after, passed, setting, chosen
     run.problem = following._replace(server_lr=problem.server_lr)
     run.show(point, passed)
     return True
+
+
+def _points(run: Run, problem: Problem, state: Any) -> Sequence[Vector]:
+    """Return the points of a round for an averaged output: those that the state carries, or else the last one."""
+    points: Sequence[Vector] = getattr(state, "points", ())
+    return points if len(points) else [run.method.retrieve(problem, state)]
 
 
 def _given(run: Run, uplinks: Sequence[Uplink]) -> Any:
@@ -400,7 +453,7 @@ def _given(run: Run, uplinks: Sequence[Uplink]) -> Any:
 
 
 def _check_state(run: Run, before: Any, after: Any) -> None:
-    who = f"{run.half.__name__}.aggregate"
+    who = f"{type(run.method).__name__}.aggregate"
     if type(after) is not type(before) or after.round != before.round + 1:
         of_round = f" of round {after.round}" if type(after) is type(before) else ""
         what = f"{who} returned {short(after)}{of_round}"

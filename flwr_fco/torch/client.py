@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import glob
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from contextvars import ContextVar
 from dataclasses import asdict
 from types import TracebackType
@@ -31,15 +31,13 @@ from flwr.app import Context, Message
 from numpy.typing import NDArray
 from torch import nn
 
-from flwr_fco.algorithms import dual_averaging
-from flwr_fco.algorithms.contract import Disclosure
+from flwr_fco.algorithms.contract import Disclosure, Moved, Sent, method_of
 from flwr_fco.client_apps.client import (
     Limits,
     Mod,
     TaskApp,
     as_it_leaves,
     checked_mods,
-    half_of,
     partition_of,
     recall,
     task_of,
@@ -49,19 +47,13 @@ from flwr_fco.core.computing import random_generator
 from flwr_fco.core.validation import checked
 from flwr_fco.engines.client import as_sent
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.messages.protocol import ClientState, MemoryLostError, Uplink
+from flwr_fco.messages.protocol import ClientState, Downlink, MemoryLostError, Uplink
 from flwr_fco.messages.records import PARTITION, TABLE, encode_uplink
 from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.regularizers import Zero
 from flwr_fco.torch import optim
 from flwr_fco.torch.state import buffers_of, layout_of, load_buffers, seeded
 from flwr_fco.work import Work
-
-#: What has an optimiser, by engine: its class, and the vector it starts from.
-_OPTIMIZERS: dict[str | None, tuple[type[optim.CompositeOptimizer], str]] = {
-    "dual steps": (optim.DualAveraging, "dual"),
-    "proximal steps": (optim.ProximalSGD, "primal"),
-}
 
 _INSTEAD = "use client_app with a flwr_fco.torch.TorchObjective, which takes every method, psi and mirror map"
 
@@ -222,16 +214,12 @@ class LocalTraining:
         self._message, self._context, plan = message, context, self._downlink.plan
         limits.check(self._downlink, None)
         self._state = recall(context, self._downlink)
-        self._half = half_of(plan.solver)
-        self._plain = "density" in plan.options or not plan.options.get("client-prox", True)
+        self._method, self._loop = method_of(plan.solver, plan.options), UserLoop(plan.solver)
+        self._loop.ask(self._method, self._downlink, self._state)
+        self._plain = "becomes_sparse" in plan.options or not self._loop.psi
         terms = plan.regularizer.separable_terms(()) if plan.scope == "joint" and not self._plain else (0.0,)
-        methods = "dual averaging, gradient tracking and mirror descent have one"
         objections = (
-            (self._half.engine not in _OPTIMIZERS, f"the method {plan.solver!r} has no optimiser ({methods})"),
-            (
-                plan.options.get("trajectory"),
-                "the strategy asks for all local points, which an optimiser does not keep",
-            ),
+            (plan.sends_every_step, "the strategy asks for all local points, which an optimiser does not keep"),
             (type(plan.mirror_map) is not Euclidean, f"mirror_map={plan.mirror_map!r}: the optimisers are Euclidean"),
             (
                 not all(isinstance(term, float) for term in terms or [None]),
@@ -241,7 +229,8 @@ class LocalTraining:
         for objects, what in objections:
             if objects:
                 raise ConfigurationError(f"{what}. Take something else on the server, or {_INSTEAD}")
-        if momentum and self._half.begin is not dual_averaging.DualAveraging.begin:
+        tracked = self._method.memory or hasattr(self._method, "tracker_start")
+        if momentum and (tracked or self._loop.kind is not optim.DualAveraging):
             what = f"momentum={momentum!r}: the method {plan.solver!r} has none. Leave it out, or take FedDualAvg"
             raise ConfigurationError(f"{what}; the server's momentum is server_momentum")
 
@@ -257,21 +246,15 @@ class LocalTraining:
 
     def __enter__(self) -> Self:
         plan, downlink = self._downlink.plan, self._downlink
-        kind, vector = _OPTIMIZERS[self._half.engine]
+        kind, start = self._loop.kind, self._loop.start
         layout = layout_of(self.model)
         if layout.signature != plan.layout.signature:
             _explain_difference(layout.shapes, plan.layout.shapes)
         if plan.layout.passed_through:
             load_buffers(self.model, downlink.pass_through)
-        self._received = self._half.hear(downlink, self._state)
-        self._memory = self._half.fresh(self._received) if self._state is None else self._state
-        start = self._received.vectors[vector]
-        if "density" in plan.options:
+        if "becomes_sparse" in plan.options:
             # As unmodified clients do: a density belongs to the server.
             start = plan.h.retrieve(start, downlink.elapsed, plan.psi).astype(start.dtype, copy=False)
-        probes = "gradient" in downlink.numbers
-        if probes:
-            kind = GradientProbe
         own: dict[str, Any] = {"momentum": self._momentum} if self._momentum else {}
         # Escaped, because these are names, not patterns.
         own["apply_to"] = [glob.escape(name) for name in plan.layout.regularized_names]
@@ -281,9 +264,8 @@ class LocalTraining:
         # As they came: what is sent back is of the same precision.
         self._single = kind is optim.DualAveraging and plan.wire_dtype == "auto" and start.dtype == np.float32
         self.optimizer.start_from(plan.layout.views(start), elapsed=downlink.elapsed, single=self._single)
-        shift = self._half.begin(self._received, self._memory).shift
-        if shift is not None and not probes:
-            self.optimizer.set_shift(plan.layout.views(shift))
+        if self._loop.shift is not None:
+            self.optimizer.set_shift(plan.layout.views(self._loop.shift))
         rng = random_generator(plan.seed, self._round, partition_of(self._context))
         seed = int(rng.integers(2**63))
         self._stack.enter_context(seeded(self.model.parameters(), seed, all_devices=True))
@@ -328,18 +310,18 @@ class LocalTraining:
         # `Layout.flatten` makes float64 of it.
         parts = [increments[name].reshape(-1) for name in plan.layout.shapes]
         increment: NDArray[Any] = np.concatenate(parts) if self._single else plan.layout.flatten(increments)
-        elapsed, steps = optimizer.elapsed_since_start, optimizer.num_steps
-        if "gradient" in downlink.numbers:
-            elapsed, steps = downlink.client_lr, 1
+        probed = self._loop.kind is GradientProbe
+        moved = Moved(optimizer.elapsed_since_start, optimizer.num_steps)
+        self._loop.done = {"increment": increment}, Moved(downlink.client_lr, 1) if probed else moved
+        sent, moved = self._method.local(self._loop, downlink, self._state)
         reported = {key: _number(key, value) for key, value in metrics.items()}
         rows = float(int(reported.pop("num-examples")))
         buffers = buffers_of(self.model) if plan.layout.passed_through else {}
-        up = Uplink({"increment": increment}, elapsed, steps, examples=rows, metrics=reported, pass_through=buffers)
+        up = Uplink(sent, moved.elapsed, moved.steps, examples=rows, metrics=reported, pass_through=buffers)
         after: ClientState | None = None
         if downlink.stamp is not None:
-            half, received = self._half, self._received
-            sent = {"increment": as_sent(increment, plan)}
-            after = {**half.remember(received, self._memory, sent, elapsed), **half.keep(received)}
+            sent = {name: as_sent(vector, plan) for name, vector in sent.items()}
+            after = self._method.remember(downlink, self._state, sent, moved.elapsed)
         up = as_it_leaves(self._context, downlink, self._state, up, after)
         return Message(encode_uplink(up), reply_to=self._message)
 
@@ -356,6 +338,69 @@ def _number(name: str, value: Any) -> float:
             f"the metric {name!r} is a {type(value).__name__}, {value!r:.80}; expected a number. Report the entries of "
             f"a list under names of their own, such as {name + '-0'!r}"
         ) from None
+
+
+class UserLoop:
+    """A client whose loop is the user's: it takes note of what a method asks for, and later has the outcome.
+
+    Parameters
+    ----------
+    solver : str
+        Name of the method.
+
+    Attributes
+    ----------
+    kind : type of CompositeOptimizer
+        Of the optimiser.
+    start, shift : ndarray, shape (d,)
+        Where it starts, and what is added to every gradient; None for nothing.
+    psi : bool
+        Whether psi acts.
+    done : tuple of dict and Moved, or None
+        What the method sends, once it is known.
+    """
+
+    kind: type[optim.CompositeOptimizer]
+    start: Any
+    shift: Any = None
+    psi = True
+    done: tuple[Sent, Moved] | None = None
+
+    def __init__(self, solver: str) -> None:
+        self._solver = solver
+
+    def __getattr__(self, name: str) -> Any:
+        methods = "dual averaging, gradient tracking and mirror descent have one"
+        what = f"the method {self._solver!r} has no optimiser ({methods})"
+        raise ConfigurationError(f"{what}. Take something else on the server, or {_INSTEAD}")
+
+    def ask(self, method: Any, downlink: Downlink, memory: ClientState | None) -> None:
+        """Find out what a method asks for."""
+        with suppress(_AskedError):
+            method.local(self, downlink, memory)
+            raise ConfigurationError(f"the method {self._solver!r} asks for no steps; {_INSTEAD}")
+
+    def dual_steps(self, dual: Any, shift: Any = None, *, psi: bool = True, every: bool = False) -> tuple[Sent, Moved]:
+        """Take note of steps of dual averaging."""
+        return self._note(optim.DualAveraging, dual, shift, psi)
+
+    def proximal_steps(self, primal: Any, *, psi: bool = True) -> tuple[Sent, Moved]:
+        """Take note of proximal steps."""
+        return self._note(optim.ProximalSGD, primal, None, psi)
+
+    def gradient(self, dual: Any) -> tuple[Sent, Moved]:
+        """Take note that a gradient is asked for."""
+        return self._note(GradientProbe, dual, None, True)
+
+    def _note(self, kind: Any, start: Any, shift: Any, psi: bool) -> tuple[Sent, Moved]:
+        if self.done is not None:
+            return self.done
+        self.kind, self.start, self.shift, self.psi = kind, start, shift, psi
+        raise _AskedError
+
+
+class _AskedError(Exception):
+    """A method has asked for its loop."""
 
 
 class GradientProbe(optim.DualAveraging):

@@ -24,7 +24,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from flwr_fco.algorithms import (
-    ORIGIN,
     Change,
     Client,
     Downlink,
@@ -34,7 +33,7 @@ from flwr_fco.algorithms import (
     PrimalAveraging,
     Problem,
     Replies,
-    Start,
+    Sent,
     To,
     rescaled,
 )
@@ -81,8 +80,7 @@ class APDA(PrimalAveraging):
         V <- y - eta_y beta_y (y + grad f(x_hat)) + eta_y x_bar
 
     A client that begins has no V yet: y = 0, x = x_hat = x_bar = primal, and only V is computed. The message has the
-    vectors ``primal`` (to a client that begins) and ``dual-mean`` (to the others), and the numbers ``primal-step``
-    (eta_x), ``dual-step`` (eta_y), ``damping`` (beta_y) and ``extrapolation`` (theta). The client sends the change of V
+    vectors ``primal`` (to a client that begins) and ``dual-mean`` (to the others). The client sends the change of V
     and, which only tells the server the model, that of x. Sadiev, Kovalev, Richtarik: Communication acceleration of
     local gradient methods via an accelerated primal-dual algorithm with an inexact prox (NeurIPS 2022); reconstructed
     from the abstract and from Park and Xu's table 2.
@@ -98,45 +96,41 @@ class APDA(PrimalAveraging):
     """
 
     name: ClassVar[str] = "apda_inexact"
-    engine: ClassVar[str | None] = None
     memory: ClassVar[tuple[str, ...]] = ("sent", "local")
     reads: ClassVar[Any] = "everyone"
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
         {**PrimalAveraging.refuses, "regularizer": "its only constraint is that all clients agree"}
     )
 
-    primal_step: float
-    dual_step: float
-    damping: float
-    convexity: float
+    primal_step: float = 1.0
+    dual_step: float = 0.03125
+    damping: float = 0.1
+    convexity: float = 0.01
 
-    @staticmethod
-    def fresh(downlink: Downlink) -> Memory:
-        """Return V = 0, and the model."""
-        return {"sent": np.zeros_like(downlink.vectors["primal"]), "local": downlink.vectors["primal"]}
-
-    @staticmethod
-    def local(client: Client, downlink: Downlink, memory: Memory | None) -> tuple[dict[str, Vector], Moved]:
+    def local(self, client: Client, downlink: Downlink, memory: Memory | None) -> tuple[Sent, Moved]:
         """Compute the change of V and of x."""
-        numbers, gradient_of = downlink.numbers, client.objective.gradient
-        eta_x, eta_y = numbers["primal-step"], numbers["dual-step"]
-        damping = eta_y * numbers["damping"]
+        gradient_of, eta_x, eta_y = client.objective.gradient, self.primal_step, self.dual_step
+        damping = eta_y * self.damping
         if memory is None:
             point = downlink.vectors["primal"]
             sent = eta_y * point - damping * gradient_of(point)
-            return {"increment": sent, "local-increment": np.zeros_like(point)}, Moved(sent, None, 1)
+            return {"increment": sent, "local-increment": np.zeros_like(point)}, Moved(None, 1)
         before, local = memory["sent"], memory["local"]
         dual = before - downlink.vectors["dual-mean"]
-        moved = client.run("minimise", Start(local, center=local - eta_x * dual, penalty=1.0 / eta_x, base=ORIGIN))
-        gradient = gradient_of(moved.increment)
+        point, moved = client.minimise(local, center=local - eta_x * dual, penalty=1.0 / eta_x)
+        gradient = gradient_of(point)
         change = client.as_sent(-eta_x * (gradient + dual))
-        extrapolated = local + change + numbers["extrapolation"] * change
+        theta = extrapolation(eta_x, eta_y, self.damping, self.convexity)
+        extrapolated = local + change + theta * change
         sent = dual - damping * (dual + gradient) + eta_y * extrapolated
         return {"increment": sent - before, "local-increment": change}, moved
 
-    @staticmethod
-    def remember(downlink: Downlink, memory: Memory, sent: Memory, elapsed: float | None) -> dict[str, Vector]:
+    def remember(
+        self, downlink: Downlink, memory: Memory | None, sent: Memory, elapsed: float | None
+    ) -> dict[str, Vector]:
         """Return V and x."""
+        if memory is None:
+            return {"sent": sent["increment"], "local": downlink.vectors["primal"] + sent["local-increment"]}
         return {name: memory[name] + sent[own] for name, own in (("sent", "increment"), ("local", "local-increment"))}
 
     def shapes(self, problem: Problem, state: MeanState) -> dict[str, tuple[int, ...]]:
@@ -147,16 +141,6 @@ class APDA(PrimalAveraging):
     def init(self, problem: Problem, primal: Vector) -> MeanState:
         """Return the state before round 1."""
         return MeanState(primal, np.zeros(primal.size))
-
-    def numbers(self, problem: Problem, state: MeanState) -> dict[str, float]:
-        """Return eta_x, eta_y, beta_y and theta."""
-        theta = extrapolation(self.primal_step, self.dual_step, self.damping, self.convexity)
-        return {
-            "primal-step": self.primal_step,
-            "dual-step": self.dual_step,
-            "damping": self.damping,
-            "extrapolation": theta,
-        }
 
     def downlink(self, problem: Problem, state: MeanState, to: To | None) -> Downlink:
         """Return the message to a client: the model if it begins, mean(V) otherwise."""

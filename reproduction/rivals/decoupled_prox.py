@@ -31,7 +31,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from flwr_fco.algorithms import Algorithm, Change, Downlink, LossFacts, Memory, Problem, Replies, Start, To
+from flwr_fco.algorithms import Algorithm, Change, Client, Downlink, Memory, Moved, Problem, Replies, Sent, To
 from flwr_fco.objectives import Vector
 from flwr_fco.strategies import Everyone, Ledger, StepStrategy, strategy
 
@@ -66,21 +66,16 @@ class Decoupled(Algorithm):
     reads: ClassVar[Any] = "everyone"
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType({"mirror_map": "its server averages primal points"})
 
-    @staticmethod
-    def fresh(downlink: Downlink) -> Memory:
-        """Return the mean of all: a client that begins is not corrected."""
-        return {"own": downlink.vectors["common"]}
-
-    @staticmethod
-    def begin(downlink: Downlink, memory: Memory) -> Start:
+    def local(self, client: Client, downlink: Downlink, memory: Memory | None) -> tuple[Sent, Moved]:
         """Begin at the server's point, with the correction."""
-        return Start(downlink.vectors["start"], downlink.vectors["common"] - memory["own"])
+        return client.dual_steps(downlink.vectors["start"], _correction(downlink, memory))
 
-    @staticmethod
-    def remember(downlink: Downlink, memory: Memory, sent: Memory, elapsed: float | None) -> dict[str, Vector]:
+    def remember(
+        self, downlink: Downlink, memory: Memory | None, sent: Memory, elapsed: float | None
+    ) -> dict[str, Vector]:
         """Return the mean of the client's gradients."""
         assert elapsed is not None
-        return {"own": memory["own"] - downlink.vectors["common"] - sent["increment"] / elapsed}
+        return {"own": -_correction(downlink, memory) - sent["increment"] / elapsed}
 
     def init(self, problem: Problem, primal: Vector) -> DecoupledState:
         """Return the state before round 1."""
@@ -105,9 +100,11 @@ class Decoupled(Algorithm):
         """Return the state with the mean over the current clients."""
         return state if change.means is None else state._replace(common=change.means["own"])
 
-    def theory(self, problem: Problem, facts: LossFacts) -> dict[str, tuple[float, str]]:
-        """Return 1/(L K), that of gradient tracking."""
-        return {"client_lr": (1.0 / (facts.curvature * facts.steps), "1/(L K)")}
+
+def _correction(downlink: Downlink, memory: Memory | None) -> Vector:
+    """Return common - own; a client that begins is not corrected."""
+    common = downlink.vectors["common"]
+    return np.zeros_like(common) if memory is None else np.asarray(common - memory["own"])
 
 
 @strategy
@@ -126,6 +123,6 @@ class DecoupledProx(StepStrategy):
     5
     """
 
-    algorithm = Decoupled
+    algorithm, theory = Decoupled, "1/(L K)"
     participation: Everyone = field(default=Everyone())
     client_state: Ledger = field(default=Ledger())

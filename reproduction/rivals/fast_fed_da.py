@@ -44,14 +44,14 @@ is wrong once r is not 0; it is added here.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.algorithms import Algorithm, Change, Client, Downlink, Memory, Moved, Problem, Replies, Step, To
+from flwr_fco.algorithms import Algorithm, Change, Client, Downlink, Memory, Moved, Problem, Replies, Sent, Step, To
 from flwr_fco.engines import FirstOrder
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import Batch, Vector
@@ -118,11 +118,10 @@ class FastDualAveraging(Algorithm):
     """Local steps, each to the minimiser of the quadratic model built from all previous steps.
 
     The message has the vectors ``gradients``, ``points``, ``primal`` and, unless it is zero, ``anchor``; the numbers
-    ``steps`` (number of gradients so far), ``rounds`` (of the stage), ``radius`` and ``strength``. Options of the plan:
-    ``variant``, ``constrained`` (C-FedDA), ``convexity``, ``anchor-weight``, ``smoothness``, ``last-point``. The client
-    sends the increment of the gradients' sum (Liang: mean) and, if the local points are used, that of the points'; its
-    elapsed time is its number of steps. In Liang's variant the last step ends after its gradient; the server completes
-    it on the averaged sums.
+    ``steps`` (number of gradients so far), ``rounds`` (of the stage), ``radius`` and ``strength``. The client sends the
+    increment of the gradients' sum (Liang: mean) and, if the local points are used, that of the points'; its elapsed
+    time is its number of steps. In Liang's variant the last step ends after its gradient; the server completes it on
+    the averaged sums.
 
     Bao, Crawshaw, Luo, Liu: Fast composite optimization and statistical recovery in federated learning (ICML 2022);
     Liang, Peng, Zhang: the variant of their experiments.
@@ -144,11 +143,7 @@ class FastDualAveraging(Algorithm):
     """
 
     name: ClassVar[str] = "fast_dual_averaging"
-    engine: ClassVar[str | None] = None
     reads: ClassVar[Any] = "sums"
-    #: Whether only the server's points enter the model (C-FedDA).
-    _constrained: ClassVar[bool] = False
-
     variant: str
     convexity: float
     last_point: bool
@@ -156,22 +151,21 @@ class FastDualAveraging(Algorithm):
     smoothness: float = 0.0
     radius: float | None = None
     stages: Sequence[ModelStage] | None = None
+    #: Whether only the server's points enter the model (C-FedDA).
+    constrained: bool = field(init=False, default=False)
 
     # --- a client -------------------------------------------------------------------------------------------------
 
-    @staticmethod
-    def local(client: Client, downlink: Downlink, memory: Memory | None) -> tuple[dict[str, Vector], Moved]:
-        """Take the steps of the plan's variant."""
-        vectors, options = downlink.vectors, downlink.plan.options
-        points, model = vectors["points"].copy(), LowerModel(downlink, options)
+    def local(self, client: Client, downlink: Downlink, memory: Memory | None) -> tuple[Sent, Moved]:
+        """Take the steps of the variant."""
+        vectors = downlink.vectors
+        points, model = vectors["points"].copy(), LowerModel(downlink, self)
         count = downlink.first_order.num_draws(client.objective.num_examples)
-        of_variant = model.bao_step if options["variant"] == "bao" else model.liang_step
+        step = (model.bao_step if self.variant == "bao" else model.liang_step)(client, points, count)
         # The step size of the message is 1, so that the elapsed time is the number of steps.
-        moved = client.take_steps(vectors["gradients"], of_variant(client, points, count))
-        sent = {"increment": moved.increment}
-        if options["variant"] == "liang" or not options["constrained"]:
-            sent["point-increment"] = points - vectors["points"]
-        return sent, moved
+        sent, moved = client.steps(vectors["gradients"], step)
+        both = self.variant == "liang" or not self.constrained
+        return (sent | {"point-increment": points - vectors["points"]} if both else sent), moved
 
     # --- stages (MC-FedDA) and the ball (C-FedDA) -----------------------------------------------------------------
 
@@ -182,14 +176,14 @@ class FastDualAveraging(Algorithm):
 
     def _model(self, problem: Problem, state: FastState, row: int) -> LowerModel:
         """Return the model around a node's anchor, in this stage, as the node has it."""
-        return LowerModel(self._told(problem, state, row), self.options({}))
+        return LowerModel(self._told(problem, state, row), self)
 
     # --- the server -----------------------------------------------------------------------------------------------
 
     def init(self, problem: Problem, primal: Vector) -> FastState:
         """Return the state before round 1."""
         zeros, dual = np.zeros((1, primal.size)), problem.h.gradient(primal)[None, :]
-        points = zeros if self.variant == "liang" and not self._constrained else dual
+        points = zeros if self.variant == "liang" and not self.constrained else dual
         state = FastState(zeros, points, primal[None, :], primal[None, :])
         return state if problem.graph is None else self._expanded(state, problem.graph.num_rows)
 
@@ -206,7 +200,7 @@ class FastDualAveraging(Algorithm):
 
     def _told(self, problem: Problem, state: FastState, row: int) -> Downlink:
         vectors = {"gradients": state.gradients[row], "points": state.points[row], "primal": state.primal[row]}
-        if (self.variant == "bao" or self._constrained) and state.anchor[row].any():
+        if (self.variant == "bao" or self.constrained) and state.anchor[row].any():
             vectors["anchor"] = state.anchor[row]
         stage, numbers = self.stage_at(state.stage), {"steps": state.steps, "rounds": float(state.stage_round)}
         numbers |= {"radius": stage.radius, "strength": stage.strength}
@@ -214,7 +208,7 @@ class FastDualAveraging(Algorithm):
 
     def shapes(self, problem: Problem, state: FastState) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the sums' increments."""
-        size, both = (problem.layout.size,), self.variant == "liang" or not self._constrained
+        size, both = (problem.layout.size,), self.variant == "liang" or not self.constrained
         return {"increment": size, "point-increment": size} if both else {"increment": size}
 
     def aggregate(self, problem: Problem, state: FastState, replies: Replies) -> FastState:
@@ -232,9 +226,9 @@ class FastDualAveraging(Algorithm):
         gradients, elapsed = replies.mean()
         gradients += state.gradients[0]
         points, steps = state.points[0].copy(), state.steps + elapsed
-        if not self._constrained:
+        if not self.constrained:
             points += replies.plain_mean("point-increment", normalize=True)
-        count = state.stage_round + 1.0 if self._constrained else steps
+        count = state.stage_round + 1.0 if self.constrained else steps
         primal = self._model(problem, state, 0).bao_point(gradients, points, steps, count)
         points += problem.h.gradient(primal)
         return state._replace(gradients=gradients[None], points=points[None], primal=primal[None], steps=steps)
@@ -272,26 +266,18 @@ class FastDualAveraging(Algorithm):
         """Return the state with a row for each node."""
         return state if problem.graph is None else self._expanded(state, problem.graph.num_rows)
 
-    def metrics(self, problem: Problem, state: FastState) -> dict[str, float | int]:
+    def metrics(self, problem: Problem, state: FastState) -> dict[str, Any]:
         """Return the nodes' disagreement, if there is a graph."""
         return {} if problem.graph is None else {"consensus-error": consensus_error(problem.graph.here(state.points))}
-
-    def options(self, numbers: Mapping[str, float]) -> dict[str, Any]:
-        """Return the constants of the models."""
-        told = {"variant": self.variant, "constrained": self._constrained, "convexity": self.convexity}
-        constants = {"anchor-weight": self.anchor_weight, "smoothness": self.smoothness}
-        return {**told, "last-point": self.last_point, **constants}
-
-    def describe(self, state: FastState | None) -> list[tuple[str, str]]:
-        """Return the line about the models."""
-        return [("Models", f"{self.variant}, convexity {self.convexity:g}")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConstrainedFastDualAveraging(FastDualAveraging):
     """C-FedDA: only the server's points enter the model, and an l1 ball may bound them. In stages it is MC-FedDA."""
 
-    _constrained: ClassVar[bool] = True
+    name: ClassVar[str] = "constrained_fast_dual_averaging"
+
+    constrained: bool = field(init=False, default=True)
 
 
 class LowerModel:
@@ -301,17 +287,17 @@ class LowerModel:
     ----------
     told : Downlink
         A node's message, with the anchor x_0 (Liang's r), unless that is 0.
-    options : mapping of str to value
-        Of the plan: mu, Bao's gamma, and Liang's L, which Fast-FedDA does not use: it takes mu, and has no anchor.
+    method : FastDualAveraging
+        With mu, Bao's gamma, and Liang's L, which Fast-FedDA does not use: it takes mu, and has no anchor.
     """
 
-    def __init__(self, told: Downlink, options: Mapping[str, Any]) -> None:
-        self.told, self.h, self.constrained = told, told.plan.h, options["constrained"]
-        self.convexity, self.anchor_weight = options["convexity"], options["anchor-weight"]
-        self.smoothness: float | None = options["smoothness"] if self.constrained else None
+    def __init__(self, told: Downlink, method: FastDualAveraging) -> None:
+        self.told, self.h, self.constrained, self.last_point = told, told.plan.h, method.constrained, method.last_point
+        self.convexity, self.anchor_weight = method.convexity, method.anchor_weight
+        self.smoothness: float | None = method.smoothness if self.constrained else None
         self.anchor = told.vectors.get("anchor", np.zeros_like(told.vectors["primal"]))
         # Around a map's own center grad h(0) is not 0.
-        anchored = self.constrained or options["variant"] == "bao"
+        anchored = self.constrained or method.variant == "bao"
         self.anchor_dual = self.h.gradient(self.anchor) if anchored else None
 
     def bao_step(self, client: Client, points: Vector, count: int) -> Step:
@@ -325,7 +311,7 @@ class LowerModel:
             # C-FedDA's model uses the weights at the end of the round in every step.
             steps = numbers["steps"] + (count if self.constrained else k)
             primal = self.bao_point(gradients, points, steps, numbers["rounds"] + 1.0 if self.constrained else steps)
-            if not self.constrained and (client.plan.options["last-point"] or k < count):
+            if not self.constrained and (self.last_point or k < count):
                 points[:] += self.h.gradient(primal)
 
         return step

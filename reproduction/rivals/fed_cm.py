@@ -20,18 +20,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from flwr_fco.algorithms import (
-    Client,
-    Downlink,
-    GradientSteps,
-    Memory,
-    PrimalAveraging,
-    Problem,
-    Replies,
-    Start,
-    Step,
-    To,
-)
+from flwr_fco.algorithms import Client, Downlink, Memory, Moved, PrimalAveraging, Problem, Replies, Sent, To
 from flwr_fco.objectives import Batch, Vector
 from flwr_fco.strategies import StepStrategy, strategy
 
@@ -72,7 +61,7 @@ def advance(state: FedCMState, mean: Vector, elapsed: float, server_lr: float = 
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClientMomentum(GradientSteps):
+class ClientMomentum(PrimalAveraging):
     """Gradient steps, each mixed with the federation's last direction.
 
     Parameters
@@ -97,25 +86,20 @@ class ClientMomentum(GradientSteps):
 
     mix: float = 0.1
 
-    @staticmethod
-    def begin(downlink: Downlink, memory: Memory) -> Start:
-        """Begin at the server's model, with the part of the steps that is the same in each of them."""
-        mix = downlink.numbers["mix"]
-        drift = None if mix == 1.0 else downlink.client_lr * (1.0 - mix) * downlink.vectors["direction"]
-        return Start(downlink.vectors["primal"], drift, scale=mix)
-
-    @staticmethod
-    def local_step(client: Client, downlink: Downlink, start: Start) -> Step:
-        """Return a gradient step, mixed with the direction."""
-        rate, drift, gradient_of = client.rate * start.scale, start.shift, client.objective.gradient
-        gradient = np.empty_like(start.point)
+    def local(self, client: Client, downlink: Downlink, memory: Memory | None) -> tuple[Sent, Moved]:
+        """Take gradient steps, each mixed with the direction."""
+        rate, gradient_of, gradient = (
+            client.rate * self.mix,
+            client.objective.gradient,
+            np.empty(client.plan.layout.size),
+        )
+        drift = client.rate * (1.0 - self.mix) * downlink.vectors.get("direction", 0.0)
 
         def step(point: Vector, batch: Batch) -> None:
             point -= rate * gradient_of(point, batch, gradient)
-            if drift is not None:
-                point -= drift
+            point -= drift
 
-        return step
+        return client.steps(downlink.vectors["primal"], step)
 
     def init(self, problem: Problem, primal: Vector) -> FedCMState:
         """Return the state before round 1."""
@@ -127,10 +111,6 @@ class ClientMomentum(GradientSteps):
         if self.mix == 1.0:
             return message
         return message._replace(vectors={"primal": state.primal, "direction": state.direction})
-
-    def numbers(self, problem: Problem, state: FedCMState) -> dict[str, float]:
-        """Return alpha."""
-        return {"mix": self.mix}
 
     def aggregate(self, problem: Problem, state: FedCMState, replies: Replies) -> FedCMState:
         """Return primal + server_lr mean(increment), and the new direction."""

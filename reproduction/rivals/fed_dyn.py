@@ -22,7 +22,18 @@ from typing import ClassVar
 
 import numpy as np
 
-from flwr_fco.algorithms import Downlink, MeanOfMemories, MeanState, Memory, Problem, Replies, Start, rescaled
+from flwr_fco.algorithms import (
+    Client,
+    Downlink,
+    MeanOfMemories,
+    MeanState,
+    Memory,
+    Moved,
+    Problem,
+    Replies,
+    Sent,
+    rescaled,
+)
 from flwr_fco.objectives import Vector
 from flwr_fco.strategies import POSITIVE, Ledger, MinimiseStrategy, strategy
 
@@ -49,8 +60,8 @@ def advance(state: MeanState, mean: Vector, penalty: float, share: float = 1.0) 
 class DynamicRegularization(MeanOfMemories):
     """Minimise f(theta) - <own, theta> + alpha/2 ||theta - primal||^2; own <- own - alpha (theta - primal).
 
-    `own` is the gradient of f at the client's last point. The message has the vector ``primal`` and the number
-    ``penalty`` (alpha). Acar and others: Federated learning based on dynamic regularization (ICLR 2021), algorithm 1.
+    `own` is the gradient of f at the client's last point. The message has the vector ``primal``. Acar and others:
+    Federated learning based on dynamic regularization (ICLR 2021), algorithm 1.
 
     Parameters
     ----------
@@ -66,30 +77,24 @@ class DynamicRegularization(MeanOfMemories):
 
     penalty: float = 0.1
 
-    @staticmethod
-    def fresh(downlink: Downlink) -> Memory:
-        """Return a gradient of 0, and the model."""
-        return {"own": np.zeros_like(downlink.vectors["primal"]), "local": downlink.vectors["primal"]}
-
-    @staticmethod
-    def begin(downlink: Downlink, memory: Memory) -> Start:
-        """Begin at the client's last point."""
+    def local(self, client: Client, downlink: Downlink, memory: Memory | None) -> tuple[Sent, Moved]:
+        """Minimise from the client's last point."""
         primal = downlink.vectors["primal"]
-        return Start(memory["local"], memory["own"], base=primal, center=primal, penalty=downlink.numbers["penalty"])
+        start, own = (primal, 0.0) if memory is None else (memory["local"], memory["own"])
+        local, moved = client.minimise(start, shift=own, center=primal, penalty=self.penalty)
+        return {"increment": local - primal}, moved
 
-    @staticmethod
-    def remember(downlink: Downlink, memory: Memory, sent: Memory, elapsed: float | None) -> dict[str, Vector]:
+    def remember(
+        self, downlink: Downlink, memory: Memory | None, sent: Memory, elapsed: float | None
+    ) -> dict[str, Vector]:
         """Return the gradient of f at the new point, and the point."""
-        gradient = memory["own"] - downlink.numbers["penalty"] * sent["increment"]
-        return {"own": gradient, "local": downlink.vectors["primal"] + sent["increment"]}
+        before = np.zeros_like(sent["increment"]) if memory is None else memory["own"]
+        local = downlink.vectors["primal"] + sent["increment"]
+        return {"own": before - self.penalty * sent["increment"], "local": local}
 
     def part_of(self, remembered: Mapping[str, Vector]) -> Vector:
         """Return g_i: the mean is the dual h."""
         return remembered["own"]
-
-    def numbers(self, problem: Problem, state: MeanState) -> dict[str, float]:
-        """Return alpha."""
-        return {"penalty": self.penalty}
 
     def aggregate(self, problem: Problem, state: MeanState, replies: Replies) -> MeanState:
         """Return the mean of the sample's points, corrected by the mean of all clients' linear terms."""

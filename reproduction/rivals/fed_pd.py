@@ -24,7 +24,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from flwr_fco.algorithms import (
-    ORIGIN,
     Client,
     Downlink,
     Memory,
@@ -33,7 +32,7 @@ from flwr_fco.algorithms import (
     PrimalState,
     Problem,
     Replies,
-    Start,
+    Sent,
 )
 from flwr_fco.objectives import Vector
 from flwr_fco.strategies import POSITIVE, Everyone, Ledger, MinimiseStrategy, strategy
@@ -43,8 +42,8 @@ from flwr_fco.strategies import POSITIVE, Everyone, Ledger, MinimiseStrategy, st
 class PrimalDual(PrimalAveraging):
     """Minimise the augmented Lagrangian f(x) + <dual, x - x_0> + ||x - x_0||^2 / (2 eta), then update the dual.
 
-    dual <- dual + (x - x_0)/eta; x_0 <- x + eta dual, which is sent. The message has the vector ``primal`` (x_0) and
-    the number ``step`` (eta). Zhang, Hong, Dhople, Yin, Liu: FedPD (2021), algorithm 1.
+    dual <- dual + (x - x_0)/eta; x_0 <- x + eta dual, which is sent. The message has the vector ``primal`` (x_0).
+    Zhang, Hong, Dhople, Yin, Liu: FedPD (2021), algorithm 1.
 
     Parameters
     ----------
@@ -53,7 +52,6 @@ class PrimalDual(PrimalAveraging):
     """
 
     name: ClassVar[str] = "fed_pd"
-    engine: ClassVar[str | None] = None
     memory: ClassVar[tuple[str, ...]] = ("dual", "local")
     reads: ClassVar[Any] = "everyone"
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
@@ -62,31 +60,21 @@ class PrimalDual(PrimalAveraging):
 
     step: float = 1.0
 
-    @staticmethod
-    def fresh(downlink: Downlink) -> Memory:
-        """Return a dual of 0, and the model."""
-        return {"dual": np.zeros_like(downlink.vectors["primal"]), "local": downlink.vectors["primal"]}
-
-    @staticmethod
-    def local(client: Client, downlink: Downlink, memory: Memory | None) -> tuple[dict[str, Vector], Moved]:
+    def local(self, client: Client, downlink: Downlink, memory: Memory | None) -> tuple[Sent, Moved]:
         """Minimise; return the change of x_0 + eta dual."""
-        primal, step = downlink.vectors["primal"], downlink.numbers["step"]
-        known = PrimalDual.fresh(downlink) if memory is None else memory
-        start = Start(known["local"], -known["dual"], center=primal, penalty=1.0 / step, base=ORIGIN)
-        moved = client.run("minimise", start)
-        dual = known["dual"] + (moved.increment - primal) / step
-        return {"increment": moved.increment + step * dual - primal}, moved
+        primal = downlink.vectors["primal"]
+        start, before = (primal, np.zeros_like(primal)) if memory is None else (memory["local"], memory["dual"])
+        local, moved = client.minimise(start, shift=-before, center=primal, penalty=1.0 / self.step)
+        dual = before + (local - primal) / self.step
+        return {"increment": local + self.step * dual - primal}, moved
 
-    @staticmethod
-    def remember(downlink: Downlink, memory: Memory, sent: Memory, elapsed: float | None) -> dict[str, Vector]:
+    def remember(
+        self, downlink: Downlink, memory: Memory | None, sent: Memory, elapsed: float | None
+    ) -> dict[str, Vector]:
         """Return dual and x: x_0+ - x_0 = 2 (x - x_0) + eta dual."""
-        step = downlink.numbers["step"]
-        moved = 0.5 * (sent["increment"] - step * memory["dual"])
-        return {"dual": memory["dual"] + moved / step, "local": downlink.vectors["primal"] + moved}
-
-    def numbers(self, problem: Problem, state: PrimalState) -> dict[str, float]:
-        """Return eta."""
-        return {"step": self.step}
+        before = np.zeros_like(sent["increment"]) if memory is None else memory["dual"]
+        moved = 0.5 * (sent["increment"] - self.step * before)
+        return {"dual": before + moved / self.step, "local": downlink.vectors["primal"] + moved}
 
     def aggregate(self, problem: Problem, state: PrimalState, replies: Replies) -> PrimalState:
         """Return the mean of the clients' x_0."""

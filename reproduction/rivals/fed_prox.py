@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from flwr_fco.algorithms import Downlink, Memory, PrimalAveraging, PrimalState, Problem, Replies, Start
+from flwr_fco.algorithms import Client, Downlink, Memory, Moved, PrimalAveraging, PrimalState, Problem, Replies, Sent
 from flwr_fco.strategies import POSITIVE, MinimiseStrategy, strategy
 
 
@@ -27,7 +27,7 @@ from flwr_fco.strategies import POSITIVE, MinimiseStrategy, strategy
 class ProximalPoint(PrimalAveraging):
     """Minimise f(theta) + penalty/2 ||theta - primal||^2, and send theta - primal.
 
-    The message has the vector ``primal`` and the number ``penalty``.
+    The message has the vector ``primal``.
 
     Parameters
     ----------
@@ -36,7 +36,6 @@ class ProximalPoint(PrimalAveraging):
     """
 
     name: ClassVar[str] = "fed_prox"
-    engine: ClassVar[str | None] = "minimise"
     reads: ClassVar[Any] = "sums"
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
         {**PrimalAveraging.refuses, "regularizer": "its clients' minimisations are smooth"}
@@ -44,15 +43,11 @@ class ProximalPoint(PrimalAveraging):
 
     penalty: float = 0.1
 
-    @staticmethod
-    def begin(downlink: Downlink, memory: Memory) -> Start:
-        """Begin at the server's model."""
+    def local(self, client: Client, downlink: Downlink, memory: Memory | None) -> tuple[Sent, Moved]:
+        """Minimise from the server's model."""
         primal = downlink.vectors["primal"]
-        return Start(primal, center=primal, penalty=downlink.numbers["penalty"])
-
-    def numbers(self, problem: Problem, state: PrimalState) -> dict[str, float]:
-        """Return the penalty."""
-        return {"penalty": self.penalty}
+        local, moved = client.minimise(primal, center=primal, penalty=self.penalty)
+        return {"increment": local - primal}, moved
 
     def aggregate(self, problem: Problem, state: PrimalState, replies: Replies) -> PrimalState:
         """Return the mean of the clients' minimisers."""

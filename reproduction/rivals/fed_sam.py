@@ -21,7 +21,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from flwr_fco.algorithms import Client, Downlink, Memory, Moved, PrimalAveraging, PrimalState, Problem
+from flwr_fco.algorithms import Client, Downlink, Memory, Moved, PrimalAveraging, Sent
 from flwr_fco.objectives import Batch, Vector
 from flwr_fco.strategies import StepStrategy, strategy
 
@@ -41,7 +41,6 @@ class SharpnessAware(PrimalAveraging):
     """
 
     name: ClassVar[str] = "sharpness_aware"
-    engine: ClassVar[str | None] = None
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
             **PrimalAveraging.refuses,
@@ -52,10 +51,9 @@ class SharpnessAware(PrimalAveraging):
 
     radius: float = 0.05
 
-    @staticmethod
-    def local(client: Client, downlink: Downlink, memory: Memory | None) -> tuple[dict[str, Vector], Moved]:
+    def local(self, client: Client, downlink: Downlink, memory: Memory | None) -> tuple[Sent, Moved]:
         """Take the steps and count the gradients, two in most of them."""
-        rate, radius, gradient_of = client.rate, downlink.numbers["radius"], client.objective.gradient
+        rate, radius, gradient_of = client.rate, self.radius, client.objective.gradient
         gradients = 0
 
         def step(point: Vector, batch: Batch) -> None:
@@ -68,12 +66,8 @@ class SharpnessAware(PrimalAveraging):
                 gradients += 1
             point -= rate * gradient
 
-        moved = client.take_steps(downlink.vectors["primal"], step)
-        return {"increment": moved.increment}, moved._replace(metrics={"gradient-evaluations": float(gradients)})
-
-    def numbers(self, problem: Problem, state: PrimalState) -> dict[str, float]:
-        """Return the radius."""
-        return {"radius": self.radius}
+        sent, moved = client.steps(downlink.vectors["primal"], step)
+        return sent, moved._replace(metrics={"gradient-evaluations": float(gradients)})
 
 
 @strategy

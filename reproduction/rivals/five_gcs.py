@@ -21,7 +21,6 @@ from typing import ClassVar
 import numpy as np
 
 from flwr_fco.algorithms import (
-    ORIGIN,
     Client,
     Downlink,
     MeanOfMemories,
@@ -30,7 +29,7 @@ from flwr_fco.algorithms import (
     Moved,
     Problem,
     Replies,
-    Start,
+    Sent,
     rescaled,
 )
 from flwr_fco.errors import ConfigurationError
@@ -85,32 +84,29 @@ class FifthGeneration(MeanOfMemories):
         {**MeanOfMemories.refuses, "regularizer": "its server step is that of mu/2 ||x||^2 and of nothing else"}
     )
 
-    step: float
-    dual_step: float
-    convexity: float
+    step: float = 1.0
+    dual_step: float = 0.5
+    convexity: float = 0.01
 
-    @staticmethod
-    def fresh(downlink: Downlink) -> Memory:
-        """Return u = 0, and the model."""
-        return {"dual": np.zeros_like(downlink.vectors["primal"]), "local": downlink.vectors["primal"]}
+    def local(self, client: Client, downlink: Downlink, memory: Memory | None) -> tuple[Sent, Moved]:
+        """Minimise from the last y; send the change of u."""
+        tau, primal = self.dual_step, downlink.vectors["primal"]
+        known = self._known(downlink, memory)
+        shift, penalty = known["dual"] + tau * primal, tau - self.convexity
+        y, moved = client.minimise(known["local"], shift=shift, penalty=penalty)
+        return {"increment": tau * (primal - y)}, moved
 
-    @staticmethod
-    def begin(downlink: Downlink, memory: Memory) -> Start:
-        """Begin at the last y."""
-        tau = downlink.numbers["dual-step"]
-        shift = memory["dual"] + tau * downlink.vectors["primal"]
-        return Start(memory["local"], shift, penalty=tau - downlink.numbers["convexity"], base=ORIGIN)
-
-    @staticmethod
-    def send(client: Client, downlink: Downlink, memory: Memory, moved: Moved) -> dict[str, Vector]:
-        """Send the change of u."""
-        return {"increment": downlink.numbers["dual-step"] * (downlink.vectors["primal"] - moved.increment)}
-
-    @staticmethod
-    def remember(downlink: Downlink, memory: Memory, sent: Memory, elapsed: float | None) -> dict[str, Vector]:
+    def remember(
+        self, downlink: Downlink, memory: Memory | None, sent: Memory, elapsed: float | None
+    ) -> dict[str, Vector]:
         """Return u and y."""
-        tau, increment = downlink.numbers["dual-step"], sent["increment"]
-        return {"dual": memory["dual"] + increment, "local": downlink.vectors["primal"] - increment / tau}
+        dual, increment = self._known(downlink, memory)["dual"], sent["increment"]
+        return {"dual": dual + increment, "local": downlink.vectors["primal"] - increment / self.dual_step}
+
+    def _known(self, downlink: Downlink, memory: Memory | None) -> Memory:
+        """Return the memory; u = 0 and the model of a client that begins."""
+        primal = downlink.vectors["primal"]
+        return {"dual": np.zeros_like(primal), "local": primal} if memory is None else memory
 
     def init(self, problem: Problem, primal: Vector) -> MeanState:
         """Return the state before round 1: v = 0, so that the first point sent is x / (1 + gamma mu)."""
@@ -119,10 +115,6 @@ class FifthGeneration(MeanOfMemories):
     def part_of(self, remembered: Mapping[str, Vector]) -> Vector:
         """Return u_m: the mean is the dual v."""
         return remembered["dual"]
-
-    def numbers(self, problem: Problem, state: MeanState) -> dict[str, float]:
-        """Return tau and mu."""
-        return {"dual-step": self.dual_step, "convexity": self.convexity}
 
     def aggregate(self, problem: Problem, state: MeanState, replies: Replies) -> MeanState:
         """Return the mean of all clients' duals and the server's step against it."""

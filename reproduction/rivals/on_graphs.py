@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.algorithms import Change, Downlink, LossFacts, MirrorDescent, Problem, Replies, To
+from flwr_fco.algorithms import Change, Downlink, MirrorDescent, Problem, Replies, To
 from flwr_fco.objectives import Vector
 from flwr_fco.strategies import DFedDAGT, StepStrategy, strategy
 from flwr_fco.topology import Mixing, consensus_error
@@ -108,12 +108,7 @@ class DecentralizedMirrorDescent(MirrorDescent):
         """Return the state with a row for each node."""
         return state.with_rows(_graph(problem).num_rows)
 
-    def theory(self, problem: Problem, facts: LossFacts) -> dict[str, tuple[float, str]]:
-        """Return 1/(tau L K), as the methods without tracking of theorem B.1."""
-        time = _graph(problem).theorem_time(len(problem.asked), 4)
-        return {"client_lr": (1.0 / (time * facts.curvature * facts.steps), f"1/(tau L K), tau = {time:.4g}")}
-
-    def metrics(self, problem: Problem, state: PrimalGraphState) -> dict[str, float | int]:
+    def metrics(self, problem: Problem, state: PrimalGraphState) -> dict[str, Any]:
         """Return the nodes' disagreement."""
         return {"consensus-error": consensus_error(_graph(problem).here(state.primal))}
 
@@ -144,7 +139,7 @@ class DFedMid(StepStrategy):
     True
     """
 
-    algorithm = DecentralizedMirrorDescent
+    algorithm, theory = DecentralizedMirrorDescent, "1/(tau L K)"
     mixing: Mixing = "complete"
     weighting: Literal["uniform"] = "uniform"
     client_prox: bool = True

@@ -24,7 +24,6 @@ weigh more (``normalize_local_work``); 3. DistributedPGDA's descent has no momen
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -35,14 +34,13 @@ import numpy as np
 from flwr_fco.algorithms import (
     Client,
     Downlink,
-    LossFacts,
     Memory,
     Moved,
     PrimalAveraging,
     PrimalState,
     Problem,
-    Start,
-    Step,
+    Sent,
+    To,
 )
 from flwr_fco.objectives import Batch, Vector
 from flwr_fco.strategies import POSITIVE, FedAvgSubgradient, Rate, Scaffold, strategy
@@ -66,9 +64,8 @@ class DescentAscent(PrimalAveraging):
         x <- P(x - client_lr (grad_x f(x, y) + s(x)))
         y <- P(y + ascent_lr (grad_y f(x, y) - s(y)))        or  ascent_lr sign( . )
 
-    The message has the vector ``primal`` and the number ``ascent-lr`` (default client_lr). The plan's option
-    ``alternating`` selects one of the two, and ``sign-ascent`` whether y moves along the sign. The geometry is
-    Euclidean. A plain loss has no maximising player and is minimised.
+    The message has the vector ``primal`` and the number ``ascent-lr`` (default client_lr). The geometry is Euclidean. A
+    plain loss has no maximising player and is minimised.
 
     Simultaneous: Hou, Thekumparampil, Fanti, Oh: Efficient algorithms for federated saddle point optimization (2021),
     FedAvg-S. Alternating: Shafahi et al.: Universal Adversarial Training (AAAI 2020), algorithm 3.
@@ -88,12 +85,10 @@ class DescentAscent(PrimalAveraging):
     sign_ascent: bool = False
     ascent_lr: Any = None
 
-    @staticmethod
-    def local_step(client: Client, downlink: Downlink, start: Start) -> Step:
-        """Return a step of both players."""
-        plan, rate, objective = client.plan, client.rate, client.objective
+    def local(self, client: Client, downlink: Downlink, memory: Memory | None) -> tuple[Sent, Moved]:
+        """Take steps of both players."""
+        psi, rate, objective = client.plan.psi, client.rate, client.objective
         ascent_lr = downlink.numbers.get("ascent-lr", rate)
-        psi = plan.psi
         y = slice(objective.layout.size, None) if objective.ascends is None else objective.ascends
         x = slice(y.start) if isinstance(y, slice) else ~y
 
@@ -105,31 +100,23 @@ class DescentAscent(PrimalAveraging):
         def step(primal: Vector, batch: Batch) -> None:
             against = direction(primal, batch)
             primal[x] -= rate * against[x]
-            if plan.options["alternating"]:
+            if self.alternating:
                 # At step 0 the proximal map of a sum of a norm and a constraint is the projection onto the constraint.
                 # Here only x is projected; y ascends from its current value.
                 kept = primal[y].copy()
                 psi.prox(primal, 0.0, primal)
                 primal[y] = kept
                 against = direction(primal, batch)
-            ascent = np.sign(against[y]) if plan.options["sign-ascent"] else against[y]
+            ascent = np.sign(against[y]) if self.sign_ascent else against[y]
             primal[y] -= ascent_lr * ascent
             psi.prox(primal, 0.0, primal)
 
-        return step
+        return client.steps(downlink.vectors["primal"], step)
 
-    def numbers(self, problem: Problem, state: PrimalState) -> dict[str, float]:
-        """Return the maximising player's step size if it has its own."""
-        return {} if self.ascent_lr is None else {"ascent-lr": problem.numbers["ascent_lr"]}
-
-    def options(self, numbers: Mapping[str, float]) -> dict[str, Any]:
-        """Return how the maximising player moves."""
-        return {"alternating": self.alternating, "sign-ascent": self.sign_ascent}
-
-    def describe(self, state: PrimalState | None) -> list[tuple[str, str]]:
-        """Return the line about the maximising player."""
-        how = "alternating" if self.alternating else "simultaneous"
-        return [("Ascent", f"{how}{', along the sign' if self.sign_ascent else ''}")]
+    def downlink(self, problem: Problem, state: PrimalState, to: To | None) -> Downlink:
+        """Return the model, and the maximising player's step size if it has its own."""
+        numbers = {} if self.ascent_lr is None else {"ascent-lr": problem.numbers["ascent_lr"]}
+        return super().downlink(problem, state, to)._replace(numbers=numbers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,11 +134,9 @@ class ExtraStep(PrimalAveraging):
     """
 
     name: ClassVar[str] = "extra_step"
-    engine: ClassVar[str | None] = None
     refuses: ClassVar[Mapping[str, str]] = _REFUSES
 
-    @staticmethod
-    def local(client: Client, downlink: Downlink, memory: Memory | None) -> tuple[dict[str, Vector], Moved]:
+    def local(self, client: Client, downlink: Downlink, memory: Memory | None) -> tuple[Sent, Moved]:
         """Take the steps."""
         psi, rate, add_operator = client.plan.psi, client.rate, client.objective.add_gradient
 
@@ -164,12 +149,7 @@ class ExtraStep(PrimalAveraging):
             add_operator(half, pair[1], -rate, primal)
             psi.prox(primal, 0.0, primal)
 
-        moved = client.take_steps(downlink.vectors["primal"], step, in_pairs=True)
-        return {"increment": moved.increment}, moved
-
-    def theory(self, problem: Problem, facts: LossFacts) -> dict[str, tuple[float, str]]:
-        """Return 1/(sqrt(5) L) of FeDualEx's theory."""
-        return {"client_lr": (1.0 / (math.sqrt(5.0) * facts.curvature), "1/(sqrt(5) L)")}
+        return client.steps(downlink.vectors["primal"], step, pairs=True)
 
 
 @strategy
@@ -188,7 +168,7 @@ class ExtraStepLocalSGD(FedAvgSubgradient):
     5
     """
 
-    algorithm = ExtraStep
+    algorithm, theory = ExtraStep, "1/(sqrt(5) L)"
 
 
 @strategy

@@ -27,17 +27,17 @@ import numpy as np
 from flwr_fco.algorithms import (
     Client,
     Downlink,
-    LossFacts,
     Memory,
+    Moved,
     PrimalAveraging,
     Problem,
     Replies,
+    Sent,
     Setting,
-    Start,
-    Step,
+    To,
 )
 from flwr_fco.engines import FirstOrder
-from flwr_fco.objectives import Batch, Vector
+from flwr_fco.objectives import Vector
 from flwr_fco.strategies import (
     AT_LEAST_ONE,
     POSITIVE,
@@ -76,8 +76,8 @@ class ShiftedSteps(PrimalAveraging):
     """Update the shift with the new average, then take steps x <- x - client_lr (g(x) - shift) until the next one.
 
     shift <- shift + p/last-rate (primal - local) ends the round before. The message has the vector ``primal`` and the
-    numbers ``probability`` (p) and ``last-rate`` (client_lr of the last round that counted); its work has the number of
-    steps that the server drew. Mishchenko, Malinovsky, Stich, Richtarik: ProxSkip (ICML 2022), algorithm 2.
+    number ``last-rate`` (client_lr of the last round that counted); its work has the number of steps that the server
+    drew. Mishchenko, Malinovsky, Stich, Richtarik: ProxSkip (ICML 2022), algorithm 2.
 
     Parameters
     ----------
@@ -98,44 +98,30 @@ class ShiftedSteps(PrimalAveraging):
         {**PrimalAveraging.refuses, "regularizer": "its proximal map is that of 'all clients agree', the mean"}
     )
 
-    probability: float
-    coin: str
-    batch_size: int | None
-    seed: int
+    probability: float = 0.1
+    coin: str = "random"
+    batch_size: int | None = None
+    seed: int = 0
 
     # --- a client -------------------------------------------------------------------------------------------------
 
-    @staticmethod
-    def fresh(downlink: Downlink) -> Memory:
-        """Return a shift of 0, and the model."""
-        return {"shift": np.zeros_like(downlink.vectors["primal"]), "local": downlink.vectors["primal"]}
+    def local(self, client: Client, downlink: Downlink, memory: Memory | None) -> tuple[Sent, Moved]:
+        """Begin at the average, with the shift that it completes; take shifted gradient steps."""
+        return client.dual_steps(downlink.vectors["primal"], -self._shift(downlink, memory), psi=False)
 
-    @staticmethod
-    def begin(downlink: Downlink, memory: Memory) -> Start:
-        """Begin at the average, with the shift that it completes."""
-        primal, numbers = downlink.vectors["primal"], downlink.numbers
-        gain = numbers["probability"] / numbers["last-rate"]
-        return Start(primal, memory["shift"] + gain * (primal - memory["local"]))
-
-    @staticmethod
-    def local_step(client: Client, downlink: Downlink, start: Start) -> Step:
-        """Return a shifted gradient step."""
-        rate, gradient_of, shift = client.rate, client.objective.gradient, start.shift
-        assert shift is not None
-
-        def step(point: Vector, batch: Batch) -> None:
-            gradient = gradient_of(point, batch)
-            gradient -= shift
-            point -= rate * gradient
-
-        return step
-
-    @staticmethod
-    def remember(downlink: Downlink, memory: Memory, sent: Memory, elapsed: float | None) -> dict[str, Vector]:
+    def remember(
+        self, downlink: Downlink, memory: Memory | None, sent: Memory, elapsed: float | None
+    ) -> dict[str, Vector]:
         """Return the shift of the round, which the next message changes, and the point before averaging."""
-        shift = ShiftedSteps.begin(downlink, memory).shift
-        assert shift is not None
-        return {"shift": shift, "local": downlink.vectors["primal"] + sent["increment"]}
+        return {"shift": self._shift(downlink, memory), "local": downlink.vectors["primal"] + sent["increment"]}
+
+    def _shift(self, downlink: Downlink, memory: Memory | None) -> Vector:
+        """Return shift + p/last-rate (primal - local); 0 of a client that begins."""
+        primal = downlink.vectors["primal"]
+        if memory is None:
+            return np.zeros_like(primal)
+        gain = self.probability / downlink.numbers["last-rate"]
+        return np.asarray(memory["shift"] + gain * (primal - memory["local"]))
 
     # --- the server -----------------------------------------------------------------------------------------------
 
@@ -143,16 +129,13 @@ class ShiftedSteps(PrimalAveraging):
         """Return the state before round 1."""
         return ScaffnewState(primal)
 
-    def numbers(self, problem: Problem, state: ScaffnewState) -> dict[str, float]:
-        """Return p, and the step size of the round that the clients' shifts come from."""
-        return {"probability": self.probability, "last-rate": state.rate}
-
-    def work_of_round(self, problem: Problem, state: ScaffnewState) -> FirstOrder | None:
-        """Return the number of steps until the coin falls."""
-        if self.coin == "periodic":
-            return None
-        coin = np.random.default_rng([self.seed, problem.round, 0, 0, _COIN])
-        return FirstOrder(int(coin.geometric(self.probability)), None, self.batch_size)
+    def downlink(self, problem: Problem, state: ScaffnewState, to: To | None) -> Downlink:
+        """Return the average, the step size that the clients' shifts come from, and the steps until the coin falls."""
+        work = None
+        if self.coin == "random":
+            coin = np.random.default_rng([self.seed, problem.round, 0, 0, _COIN])
+            work = FirstOrder(int(coin.geometric(self.probability)), None, self.batch_size)
+        return super().downlink(problem, state, to)._replace(numbers={"last-rate": state.rate}, work=work)
 
     def aggregate(self, problem: Problem, state: ScaffnewState, replies: Replies) -> ScaffnewState:
         """Return the mean of the clients' points."""
@@ -162,14 +145,6 @@ class ShiftedSteps(PrimalAveraging):
     def setting(self, given: Setting, state: ScaffnewState | None) -> Setting:
         """Return the mean number of steps in a round."""
         return given._replace(work=FirstOrder(max(1, round(1.0 / self.probability)), None, self.batch_size))
-
-    def options(self, numbers: Mapping[str, float]) -> dict[str, Any]:
-        """Return p and the coin's kind; a state saved with others is not resumed."""
-        return {"probability": self.probability, "coin": self.coin}
-
-    def theory(self, problem: Problem, facts: LossFacts) -> dict[str, tuple[float, str]]:
-        """Return 1/L, the largest step size in the method's theory."""
-        return {"client_lr": (1.0 / facts.curvature, "1/L")}
 
 
 @strategy
@@ -200,7 +175,7 @@ class Scaffnew(CompositeStrategy):
     Scaffnew(probability=0.2, coin='periodic')
     """
 
-    algorithm = ShiftedSteps
+    algorithm, theory = ShiftedSteps, "1/L"
     participation: Everyone = field(default=Everyone())
     client_state: Ledger = field(default=Ledger())
     client_lr: Rate = field(default=0.1, metadata=POSITIVE)

@@ -11,6 +11,7 @@ from halves import find_solver
 from problems import FEATURES, app_of, clients, flat, run, simulated, solved_by, start_arrays
 from together import together
 
+from flwr_fco.algorithms.contract import method_of
 from flwr_fco.client_apps import client, client_app
 from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ClientError, ConfigurationError
@@ -93,7 +94,7 @@ def test_what_is_no_objective_is_refused():
 def test_a_local_solver_is_a_pure_function():
     objective, dual = clients()[0], np.linspace(-1.0, 1.0, FEATURES + 1)
     dual.flags.writeable = False
-    settings = {"options": {"client-prox": True, "trajectory": False}, "work": FirstOrder(batch_size=None)}
+    settings = {"options": {"client_prox": True}, "work": FirstOrder(batch_size=None)}
     plan = Plan("dual_averaging", objective.layout, L1(0.3), Euclidean(), **settings)
     downlink = Downlink(plan, {"dual": dual}, client_lr=0.1, elapsed=0.5)
     uplink, state = find_solver("dual_averaging")(downlink, objective, None, np.random.default_rng(0))
@@ -101,7 +102,7 @@ def test_a_local_solver_is_a_pure_function():
     np.testing.assert_allclose(uplink.vectors["increment"], -0.1 * objective.gradient(primal), rtol=1e-13)
     assert (uplink.elapsed, uplink.steps, state) == (0.1, 1, None)
     with pytest.raises(ConfigurationError, match=r"'quantum_descent'; this client knows .*, dual_averaging, "):
-        find_solver("quantum_descent")
+        method_of("quantum_descent", {})
 
 
 class Counting(LeastSquares):

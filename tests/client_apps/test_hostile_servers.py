@@ -157,7 +157,7 @@ FED_DUAL_AVG = {
     },
     "an unknown solver": plan("solver", "quantum_descent"),
     **{f"seed {value}": plan("seed", value) for value in (-1, 1.5, "x", 2**70)},
-    "an option that is infinite": plan("options.client-prox", INF),
+    "an option that is infinite": plan("options.client_prox", INF),
     "a complex wire": plan("wire-dtype", "complex128"),
     # --- the layout
     "1e18 parameters": layout(("coefficients", [10**9, 10**9], "float64", 0, True)),
@@ -211,7 +211,6 @@ def second_round(own=None, dual=None, **numbers):
 
 
 TRACKING = {
-    **{f"advance {what}": second_round(advance=value) for what, value in {**ABSURD, "zero": 0.0}.items()},
     "restored of another length": second_round(own=np.zeros(3)),
     "restored NaN": second_round(own=np.full(D, NAN)),
     "restored without own": second_round(own=False),
@@ -256,7 +255,7 @@ def test_an_absurd_message_is_a_clear_error_at_once(strategy, case):
         ({"max_plan": 100}, None, "a plan of .* characters; this client allows max_plan=100"),
         (
             {"max_parameters": 20},
-            plan("options.trajectory", True),
+            plan("options.output", "shadow"),
             "all 3 local points: 21 numbers in the reply; this client allows max_parameters=20",
         ),
         ({"max_iterations": 5}, minimise(), "a minimisation of 10 iterations; this client allows max_iterations=5"),

@@ -57,9 +57,7 @@ def far_away(self, problem, state, replies):
         (
             {
                 "name": "wrong",
-                "engine": "primal steps",
-                "begin": SubgradientSteps.begin,
-                "local_step": SubgradientSteps.local_step,
+                "local": SubgradientSteps.local,
                 "downlink": lambda self, problem, state, to: Downlink(
                     problem.plan, {"primal": state.dual}, problem.client_lr
                 ),
@@ -80,7 +78,6 @@ def far_away(self, problem, state, replies):
     ],
 )
 def test_the_check_finds_a_broken_strategy(broken, message):
-    broken = {key: staticmethod(value) if key in ("begin", "local_step") else value for key, value in broken.items()}
     wrong = type("Wrong", (FedDualAvg,), {"algorithm": type("Broken", (DualAveraging,), broken)})
     with pytest.raises(AssertionError, match=message):
         check_strategy(lambda **options: wrong(**{"regularizer": L1(0.3), **options}))

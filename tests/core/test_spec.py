@@ -76,7 +76,7 @@ def test_plan_round_trip():
         Euclidean(),
         work=FirstOrder(steps=3, batch_size=None),
         seed=7,
-        options={"client-prox": True},
+        options={"client_prox": True},
     )
     spec = plan.spec
     again = Plan.from_spec(spec)

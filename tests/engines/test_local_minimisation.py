@@ -21,7 +21,7 @@ from quadratics import Quadratic, optimum, quadratics
 
 from flwr_fco.algorithms import dual_fl as dual_fl_rule
 from flwr_fco.algorithms import fed_dr as fed_dr_rule
-from flwr_fco.algorithms.primal_averaging import MeanState
+from flwr_fco.algorithms.fed_dr import MeanState
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.work import FirstOrder, Minimise
 

@@ -25,7 +25,7 @@ from reproduction.problems.sequential import dual_extrapolation
 def test_dual_extrapolation_is_algorithm_1(case, trajectory):
     objective, psi, h = CASES[case]
     start = RNG.normal(size=objective.layout.size)
-    vectors = {"dual": start.copy(), "options": {"trajectory": trajectory}}
+    vectors = {"dual": start.copy(), "options": {"output": "ergodic" if trajectory else "last"}}
     message, uplink = answer("dual_extrapolation", objective, psi, h, vectors)
     bound_psi, bound_h, g = message.plan.psi, message.plan.h, iter(queries(objective, 8))
     omega, halves = start.copy(), []
@@ -51,7 +51,7 @@ def test_mirror_prox_is_algorithm_2(case, trajectory):
     objective, psi, h = CASES[case]
     layout = objective.layout
     start = h.bind(layout).retrieve(RNG.normal(size=layout.size), 0.0, psi.bind(layout))
-    vectors = {"primal": start.copy(), "options": {"trajectory": trajectory}}
+    vectors = {"primal": start.copy(), "options": {"output": "ergodic" if trajectory else "last"}}
     message, uplink = answer("mirror_prox", objective, psi, h, vectors)
     bound_psi, bound_h, g = message.plan.psi, message.plan.h, iter(queries(objective, 8))
     z, halves = start.copy(), []

@@ -9,7 +9,6 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 from together import together
 
-from flwr_fco.algorithms import GradientSteps, Start
 from flwr_fco.core.layout import Layout
 from flwr_fco.engines.sparse_steps import Coordinates, groups_of, shard_of, shrunk
 from flwr_fco.messages.protocol import Downlink, Plan
@@ -98,7 +97,7 @@ def test_dual_averaging_agrees(kind, psi):
     agree(found)
 
 
-@together("options", [{}, {"client-prox": False}])
+@together("options", [{}, {"client_prox": False}])
 @together("psi", ["nothing", "l1", "elastic net"])
 def test_a_diagonal_metric_agrees(psi, options):
     objectives, h = pair("logistic"), DiagonalMetric(np.linspace(0.5, 2.0, D + 1))
@@ -136,31 +135,8 @@ def test_mirror_descent_agrees(kind, psi):
     agree(found)
 
 
-class Drifting(GradientSteps):
-    """Gradient steps with a factor, and with a vector that every step goes too."""
-
-    name = "test-drifting"
-
-    @staticmethod
-    def begin(downlink, memory):
-        return Start(downlink.vectors["primal"], downlink.vectors["drift"], scale=downlink.numbers["scale"])
-
-    @staticmethod
-    def local_step(client, downlink, start):
-        def step(point, batch):
-            point -= client.rate * start.scale * client.objective.gradient(point, batch)
-            point -= start.shift
-
-        return step
-
-
 def test_gradient_steps_agree():
     agree(answers("gradient_steps", pair(), Zero(), vectors=("primal",))[0])
-
-
-@pytest.mark.parametrize("scale", [1.0, 0.3])
-def test_gradient_steps_with_a_factor_and_a_shift_agree(scale):
-    agree(answers("test-drifting", pair(), Zero(), vectors=("primal", "drift"), scale=scale)[0])
 
 
 def test_dense_methods_agree_and_say_so(caplog):
@@ -231,9 +207,9 @@ def test_groups_of_several_classes(groups):
 
 def test_groups_without_psi_in_local_steps_and_proximal_steps():
     objectives = [Logistic(x, np.arange(N) % 2) for x in (FEW.toarray(), FEW)]
-    agree(answers("dual_averaging", objectives, GROUPS["blocks"], options={"client-prox": False})[0])
+    agree(answers("dual_averaging", objectives, GROUPS["blocks"], options={"client_prox": False})[0])
     agree(answers("mirror_descent", objectives, GROUPS["blocks"], vectors=("primal",))[0])
-    agree(answers("test-drifting", objectives, GROUPS["blocks"], vectors=("primal", "drift"), scale=0.3)[0])
+    agree(answers("gradient_steps", objectives, GROUPS["blocks"], vectors=("primal",))[0])
 
 
 @pytest.mark.parametrize("intercept", [False, True])

@@ -60,7 +60,7 @@ def stepwise(objective):
 
 def answer(objective, mirror_map, psi, solver, *, client_prox=True, steps=9):
     """Return what the client sends after steps of five rows, four of 23 rows' epochs being partial ones."""
-    options = {"dual_averaging": {"client-prox": client_prox, "trajectory": False}}.get(solver, {})
+    options = {"dual_averaging": {"client_prox": client_prox}}.get(solver, {})
     work = FirstOrder(steps=steps, batch_size=5)
     plan = Plan(solver, objective.layout, psi, mirror_map, work=work, options=options)
     vectors = {"dual": DUAL} if solver == "dual_averaging" else {"dual": DUAL, "tracker": TRACKER}
@@ -68,7 +68,7 @@ def answer(objective, mirror_map, psi, solver, *, client_prox=True, steps=9):
     uplink, _ = find_solver(solver)(downlink, objective, None, np.random.default_rng(1))
     # What the solver did is one thing, whether it was in a compiled loop another.
     dual = DUAL.copy()
-    done = compiled_steps(downlink, objective, dual, np.random.default_rng(1))
+    done = compiled_steps(downlink, objective, dual, np.random.default_rng(1), None, True)
     assert done is not None or (dual == DUAL).all()
     return uplink, done
 

@@ -29,7 +29,7 @@ from flwr_fco.work import FirstOrder, Minimise, work_from_header
 D = FEATURES + 1
 LAYOUT = clients()[0].layout
 GOOD_PLANS = [
-    Plan("dual_averaging", LAYOUT, L1(0.3), Euclidean(), options={"client-prox": True, "trajectory": False}),
+    Plan("dual_averaging", LAYOUT, L1(0.3), Euclidean(), options={"client_prox": True}),
     Plan("mirror_descent", LAYOUT, L1(0.3, weights=np.arange(6.0)), PNorm(3.0), work=FirstOrder(steps=3)),
     Plan("dual_averaging", LAYOUT, ElasticNet(0.1), Euclidean(), scope="joint", work=Minimise(), wire_dtype="float32"),
     Plan("dual_averaging", LAYOUT, PerParameter({"coefficients": L1(0.1)}), DiagonalMetric(np.ones(D)), seed=7),

@@ -8,11 +8,11 @@ from flwr.serverapp.strategy import FedAvg
 from problems import FEATURES, app_of, clients, flat, start_arrays
 
 from flwr_fco.algorithms import DecentralizedDualAveraging
-from flwr_fco.algorithms.dual_averaging import FLOAT32_LIMIT, short_wire
 from flwr_fco.mirror_maps import PNorm
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.strategies import DFedDA, Epochs, FedDA, FedDAGT, FedDualAvg, Steps, Wire
+from flwr_fco.strategies.training import FLOAT32_LIMIT, short_wire
 
 OPTIONS = {"regularizer": L1(0.3), "client_lr": 0.05, "work": Epochs(1, batch_size=None), "fraction_evaluate": 0.0}
 START = np.full(FEATURES + 1, 0.5)

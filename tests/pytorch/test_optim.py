@@ -44,7 +44,7 @@ def setting(problem, psi, solver):
         labels = rng.integers(0, 3, 40)
         labels[:3] = [0, 1, 2]
         objective, model, loss = MultinomialLogistic(features, labels), Linear(6, 3), nn.functional.cross_entropy
-    options = {"client-prox": True, "trajectory": False, "remember": False, "variate": "average"}
+    options = {"client_prox": True}
     plan = Plan(solver, objective.layout, psi, Euclidean(), work=FirstOrder(epochs=2, batch_size=7), options=options)
 
     def run(optimizer, downlink):

@@ -253,15 +253,16 @@ def test_an_answer_that_cannot_count_is_left_out_in_the_same_words(vectors, reas
 
 
 def test_where_everyone_must_take_part_a_bad_answer_is_asked_again(monkeypatch):
-    plain, asked = DualAcceleration.send, []
+    plain, asked = DualAcceleration.local, []
 
-    def odd(client, downlink, memory, moved):
-        if not memory["local"].any() or client.objective.num_examples != 12:
-            return plain(client, downlink, memory, moved)
+    def odd(self, client, downlink, memory):
+        sent, moved = plain(self, client, downlink, memory)
+        if memory is None or client.objective.num_examples != 12:
+            return sent, moved
         asked[-1] += 1
-        return {"increment": np.full(7, np.nan)}
+        return {"increment": np.full(7, np.nan)}, moved
 
-    monkeypatch.setattr(DualAcceleration, "send", staticmethod(odd))
+    monkeypatch.setattr(DualAcceleration, "local", odd)
 
     def everyone():
         asked.append(0)

@@ -48,25 +48,19 @@ class ExactProximalPoint(Algorithm):
     """argmin F(w) + 1/2 ||w - primal||^2 of least squares, in closed form; remembers two vectors."""
 
     name = "test_exact_proximal_point"
-    engine = None
     memory = ("seen", "moved")
 
-    @staticmethod
-    def fresh(downlink):
-        return dict.fromkeys(ExactProximalPoint.memory, np.zeros(downlink.vectors["primal"].size))
-
-    @staticmethod
-    def local(client, downlink, memory):
+    def local(self, client, downlink, memory):
         primal, objective = downlink.vectors["primal"], client.objective
         assert isinstance(downlink.local_work, Minimise)
         size = primal.size
         hessian = np.array([objective.hessian_product(primal, e) for e in np.eye(size)])
         w = np.linalg.solve(hessian + np.eye(size), primal - objective.gradient(np.zeros(size)))
-        return {"increment": w - primal}, Moved(w - primal, None, 1, metrics={"inner-iterations": 7.0})
+        return {"increment": w - primal}, Moved(None, 1, metrics={"inner-iterations": 7.0})
 
-    @staticmethod
-    def remember(downlink, memory, sent, elapsed):
-        return {"seen": memory["seen"] + sent["increment"], "moved": sent["increment"]}
+    def remember(self, downlink, memory, sent, elapsed):
+        seen = 0.0 if memory is None else memory["seen"]
+        return {"seen": seen + sent["increment"], "moved": sent["increment"]}
 
     def setting(self, given, state):
         return given._replace(work=Minimise(tolerance=1e-12))

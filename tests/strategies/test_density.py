@@ -128,11 +128,6 @@ def test_the_schedule_fits_the_number_of_rounds(rounds, falling, reached):
     assert densities[-1] == pytest.approx(0.1, abs=2e-3)
 
 
-def test_the_summary_says_how_many_rounds_a_density_needs():
-    lines = dict(FedDualAvg(client="unmodified", density=Density(0.05, rounds=7)).describe())
-    assert lines["Density"] == "0.05 from round 7 on, layers; most networks need 18 rounds, deep ones 35"
-
-
 def test_clients_of_ours_feel_the_density_in_their_local_steps():
     """The plan of each round has its psi: clients and server agree on the support, and the model learns."""
     data = digits(num_clients=4, alpha=None)

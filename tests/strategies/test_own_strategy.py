@@ -3,21 +3,20 @@
 import re
 import sys
 import types
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from fitting import fitting
-from halves import find_solver
 from problems import app_of, clients, run, start_arrays
 from together import together
 
-from flwr_fco.algorithms import ClientHalf, DualAveraging, MirrorDescent, Start
-from flwr_fco.algorithms.contract import halves
+from flwr_fco.algorithms import Algorithm, DualAveraging, Moved
+from flwr_fco.algorithms.contract import method_of, methods, options_of
 from flwr_fco.errors import ClientError, ConfigurationError, NothingTrainedError
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import DualFL, FedDAGT, FedDualAvg, Steps, run_of
+from flwr_fco.strategies import DualFL, FedDAGT, FedDualAvg, Last, Steps, run_of
 from flwr_fco.testing import check_strategy
 
 PAGE = Path(__file__).parents[2] / "docs" / "tutorials" / "own-strategy.md"
@@ -44,70 +43,74 @@ def test_the_pages_own_loop_keeps_the_contract_and_its_option_the_range():
     assert 0.0 < np.linalg.norm(strategy.state.dual) <= 5 * 0.1 * 1e-3
 
 
-@pytest.mark.parametrize(
-    ("engine", "says", "missing"),
-    [
-        ("dual steps", {}, "needs begin of"),
-        ("minimise", {}, "needs begin of"),
-        ("primal steps", {}, "needs begin and local_step of"),
-        ("gradient steps", {"begin": staticmethod(Start)}, "needs local_step of"),
-        (None, {"begin": staticmethod(Start)}, "needs local of"),
-    ],
-)
-def test_a_method_without_what_its_engine_needs_is_refused_when_it_is_defined(engine, says, missing):
-    with pytest.raises(ConfigurationError, match=missing):
-        type("Lacking", (ClientHalf,), {"name": "lacking", "engine": engine, **says})
-    assert "lacking" not in halves()
+def half(**own):
+    """Return the functions and class variables of a method that takes dual averaging's steps."""
+    return {"local": lambda self, client, downlink, memory: client.dual_steps(downlink.vectors["dual"]), **own}
 
 
-def test_an_engine_that_is_not_there_is_named():
-    type("Misspelt", (ClientHalf,), {"name": "misspelt", "engine": "dual step", "begin": staticmethod(Start)})
-    with pytest.raises(ConfigurationError, match="engine='dual step'; expected one of dual steps, "):
-        find_solver("misspelt")
-
-
-@pytest.mark.parametrize("name", sorted(name for name in vars(ClientHalf) if name[0] != "_" and name != "name"))
-def test_a_subclass_that_changes_the_client_half_needs_a_name(name):
-    """Clients find their half by its name, so a change without one would never run."""
-    kind = MirrorDescent if name == "local_step" else DualAveraging
-    with pytest.raises(ConfigurationError, match=f"changes {name} of the method {kind.name!r}.* give yours a `name`"):
-        type("Changed", (kind,), {name: object()})
-
-
-def test_a_base_class_that_changes_the_client_half_needs_a_name_too():
-    mixin = type("Mixin", (), {"send": staticmethod(lambda downlink, moved, memory: {})})
-    with pytest.raises(ConfigurationError, match=f"changes send of the method {DualAveraging.name!r}"):
-        type("Changed", (mixin, DualAveraging), {})
+@pytest.mark.parametrize("part", ["local", "remember", "memory", "sparse"])
+def test_a_subclass_that_changes_what_clients_run_needs_a_name(part):
+    """Clients find a method by its name, so a change without one would never run."""
+    own = {part: ("own",) if part == "memory" else object()}
+    own |= {"memory": ("own",)} if part == "remember" else {"remember": object()} if part == "memory" else {}
+    said = rf"changes .*{part}.* of the method 'dual_averaging'.* give yours a `name`"
+    with pytest.raises(ConfigurationError, match=said):
+        type("Changed", (DualAveraging,), own)
+    with pytest.raises(ConfigurationError, match=said):
+        type("Changed", (type("Mixin", (), own), DualAveraging), {})
 
 
 def test_a_name_is_of_one_class_which_may_be_defined_again():
-    half = {"name": "defined-twice", "engine": "dual steps", "begin": staticmethod(Start)}
     for _ in range(2):
-        last = type("First", (ClientHalf,), half)
+        last = type("First", (Algorithm,), half(name="defined-twice"))
     with pytest.raises(ConfigurationError, match=r"a method called 'defined-twice' exists already, .*First"):
-        type("Second", (ClientHalf,), half)
-    assert halves()["defined-twice"] is last
+        type("Second", (Algorithm,), half(name="defined-twice"))
+    assert methods()["defined-twice"] is last
+
+
+@pytest.mark.parametrize("own", [{"memory": ("own",)}, {"remember": lambda *given: {}}])
+def test_a_method_that_remembers_says_what_and_how(own):
+    with pytest.raises(ConfigurationError, match="a method whose clients remember vectors names them, and has it"):
+        type("Forgetful", (Algorithm,), half(name="forgetful", **own))
+    assert "forgetful" not in methods()
+
+
+@pytest.mark.parametrize("held", [{"gradient": "derivatives", "held_out": "loss"}, ("loss",), {"held_out": ["loss"]}])
+def test_what_a_vector_holds_is_of_a_known_kind(held):
+    """Misspelt, it would be compared by its length, or kept back by nobody."""
+    with pytest.raises(ConfigurationError, match=r"discloses=.*'loss'.*expected 'derivatives' or 'losses'"):
+        type("Misspelt", (Algorithm,), half(name="holds-what", discloses=held))
+    assert "holds-what" not in methods()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounded(DualAveraging):
+    """Dual averaging with a number of its own, which has no default."""
+
+    name = "bounded-here"
+    longest: float
+
+
+def test_a_client_makes_the_method_from_what_the_plan_tells():
+    made = Bounded(longest=2.0, client_prox=False, output=Last(3))
+    told = options_of(made)
+    assert told == {"longest": 2.0, "client_prox": False, "client": "composite"}
+    assert method_of("bounded-here", told) == replace(made, output="last")
+    # A subclass on the server has options that its clients' class has not.
+    assert method_of("dual_averaging", told) == DualAveraging(client_prox=False)
 
 
 @together(
-    ("memory", "functions"),
-    [(("own",), ()), (("own",), ("fresh",)), (("own",), ("remember",)), ((), ("fresh", "remember")), ((), ("fresh",))],
+    ("options", "said"),
+    [
+        ({}, "do not make a Bounded: .*longest"),
+        ({"longest": "far"}, "the option longest='far' is a str; expected a number"),
+        ({"longest": 1.0, "client_prox": 3}, "the option client_prox=3 is a int; expected True or False"),
+    ],
 )
-def test_a_method_that_remembers_says_what_and_how(memory, functions):
-    half = {"engine": "dual steps", "begin": staticmethod(Start), "memory": memory}
-    half |= {name: staticmethod(lambda *given: {}) for name in functions}
-    with pytest.raises(ConfigurationError, match="names them in `memory` and has both `fresh` and `remember`"):
-        type("Forgetful", (ClientHalf,), {"name": "forgetful", **half})
-    assert "forgetful" not in halves()
-
-
-@pytest.mark.parametrize("holds", [{"gradient": "derivatives", "held_out": "loss"}, ("loss",), {"held_out": ["loss"]}])
-def test_what_a_vector_holds_is_of_a_known_kind(holds):
-    """Misspelt, it would be compared by its length, or kept back by nobody."""
-    half = {"begin": staticmethod(Start), "holds": holds}
-    with pytest.raises(ConfigurationError, match=r"holds=.*'loss'.*expected 'derivatives' or 'losses'"):
-        type("Misspelt", (ClientHalf,), {"name": "holds-what", **half})
-    assert "holds-what" not in halves()
+def test_options_that_make_no_method_are_named(options, said):
+    with pytest.raises(ConfigurationError, match=said):
+        method_of("bounded-here", options)
 
 
 @together(
@@ -133,18 +136,18 @@ def test_an_option_that_the_strategy_lacks_is_named():
 
 
 @together(
-    ("start", "said"),
+    ("found", "said"),
     [
-        (lambda point: {"point": point}, "returned a dict; expected a Start"),
-        (lambda point: Start(point.tolist()), r"returned a Start\(list\)"),
-        (lambda point: Start(point.astype(np.float32)), r"returned a Start\(ndarray\)"),
-        (lambda point: Start(point[None]), r"returned a Start\(ndarray\)"),
+        (lambda point: {"increment": point}, "returned a dict"),
+        (lambda point: (point, Moved(0.1, 1)), "returned a tuple"),
+        (lambda point: ({"increment": point}, 0.1), "returned a tuple"),
+        (lambda point: ({"increment": point.tolist()}, Moved(0.1, 1)), "returned a tuple"),
     ],
 )
-def test_where_a_client_begins_is_a_start_of_float64(start, said):
-    half = {"name": "begins-oddly", "begin": staticmethod(lambda downlink, memory: start(downlink.vectors["dual"]))}
-    kind = type("Odd", (FedDualAvg,), {"algorithm": type("Half", (DualAveraging,), half)})
-    with pytest.raises(ClientError, match=said):
+def test_what_a_client_sends_is_arrays_by_name_and_what_it_did(found, said):
+    own = {"name": "sends-oddly", "local": lambda self, client, down, memory: found(down.vectors["dual"])}
+    kind = type("Odd", (FedDualAvg,), {"algorithm": type("Half", (DualAveraging,), own)})
+    with pytest.raises(ClientError, match=r"Half.local returned .*expected a dict of arrays by name, and a Moved"):
         run(kind(), clients(), 1)
 
 
@@ -164,10 +167,11 @@ class ByMessages(InProcessGrid):
 def test_a_method_that_forgot_its_shapes_ends_after_two_rounds(grid, strategy):
     kind = strategy.algorithm
 
-    def send(client, downlink, memory, moved):
-        return {**kind.send(client, downlink, memory, moved), "curvature": np.ones(3)}
+    def local(self, client, downlink, memory):
+        sent, moved = kind.local(self, client, downlink, memory)
+        return {**sent, "curvature": np.ones(3)}, moved
 
-    forgetful = type("Forgetful", (kind,), {"name": f"forgetful-{kind.name}", "send": staticmethod(send)})
+    forgetful = type("Forgetful", (kind,), {"name": f"forgetful-{kind.name}", "local": local})
     options = fitting(strategy, {"client_lr": 0.02, "fraction_evaluate": 0.0})
     own = type("Own", (strategy,), {"algorithm": forgetful})(**options)
     said = r"the arrays are \['curvature', 'increment'\], expected \['increment'\]"

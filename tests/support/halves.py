@@ -1,15 +1,17 @@
 """Client halves of methods, called without Flower."""
 
-from flwr_fco.algorithms.contract import Disclosure
-from flwr_fco.client_apps.client import half_of
-from flwr_fco.engines.run import answer as run_half
+from flwr_fco.algorithms.contract import method_of
+from flwr_fco.engines.client import answer
 
 
 def find_solver(name):
-    """Return ``(downlink, objective, memory, rng) -> (uplink, memory)`` of a method's client half."""
-    half = half_of(name)
+    """Return ``(downlink, objective, memory, rng) -> (uplink, memory)`` of a method's client half.
+
+    The message's numbers are options too, where the method has them.
+    """
 
     def solve(downlink, objective, memory, rng):
-        return run_half(half, downlink, objective, memory, rng, Disclosure())
+        numbers = {name.replace("-", "_"): value for name, value in downlink.numbers.items()}
+        return answer(method_of(name, {**numbers, **downlink.plan.options}), downlink, objective, memory, rng)
 
     return solve

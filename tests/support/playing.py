@@ -1,6 +1,5 @@
 """Both halves of methods without Flower, in a loop over clients that minimise."""
 
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -9,8 +8,8 @@ from quadratics import optimum, quadratics
 
 from flwr_fco.algorithms import dual_fl as dual_fl_rule
 from flwr_fco.algorithms import fed_dr as fed_dr_rule
-from flwr_fco.algorithms.primal_averaging import MeanState
-from flwr_fco.engines.run import minimised
+from flwr_fco.algorithms.fed_dr import MeanState
+from flwr_fco.engines import client as engine
 from flwr_fco.messages.protocol import Downlink, Plan
 from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.regularizers import Zero
@@ -23,6 +22,8 @@ UNEQUAL = np.array([0.1, 0.35, 0.2, 0.05, 0.3])
 #: For any method that minimises.
 NUMBERS = {
     "duality": MU,
+    "nu": MU,
+    "rho": 0.0,
     "momentum": 0.3,
     "step": 0.4,
     "relaxation": 1.2,
@@ -70,7 +71,7 @@ def play_dual_fl(objectives, rounds, rho, nu=MU, weights=None, work=EXACT, works
     state = dual_fl_rule.DualFLState(np.zeros(objectives[0].layout.size) if start is None else start)
     states = [state]
     for n in range(rounds):
-        numbers = {"duality": nu, "momentum": state.momentum, "regularization": alpha}
+        numbers = {"nu": nu, "rho": rho, "duality": nu, "momentum": state.momentum, "alpha": alpha}
         mean = clients.ask({"primal": state.primal}, work=None if works is None else works(n), **numbers)
         state = dual_fl_rule.advance(state, mean, rho)
         states.append(state)
@@ -94,14 +95,13 @@ def error(point, objectives, weights=None):
 def begins_where_it_ended(solver, monkeypatch, minimisations=2):
     """The second minimisation of a client begins where its first one ended."""
     starts = []
-    module = sys.modules[minimised.__module__]
-    original = module.minimise
+    original = engine.minimise
 
     def watched(*args, start=None, **options):
         starts.append(start.copy())
         return original(*args, start=start, **options)
 
-    monkeypatch.setattr(module, "minimise", watched)
+    monkeypatch.setattr(engine, "minimise", watched)
     clients, primal = Clients(solver, quadratics(count=1)), np.linspace(-1, 1, D)
     clients.ask({"primal": primal}, **NUMBERS)
     last = clients.memories[0]["local"]

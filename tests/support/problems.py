@@ -5,7 +5,7 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
-from flwr_fco.algorithms import ORIGIN, Moved
+from flwr_fco.algorithms import Moved
 from flwr_fco.algorithms.gradient_tracking import trackers
 from flwr_fco.client_apps import client_app
 from flwr_fco.objectives import LeastSquares
@@ -226,9 +226,9 @@ def changed(base, **functions):
 def solved_by(base, name, solver):
     """Return a strategy class whose clients run a function ``(downlink, objective, state, rng) -> (uplink, state)``."""
 
-    def local(client, downlink, memory):
+    def local(self, client, downlink, memory):
         uplink, _ = solver(downlink, client.objective, memory, client.rng)
-        return dict(uplink.vectors), Moved(ORIGIN, uplink.elapsed, uplink.steps, uplink.metrics)
+        return dict(uplink.vectors), Moved(uplink.elapsed, uplink.steps, uplink.metrics)
 
-    half = {"name": name, "engine": None, "local": staticmethod(local)}
+    half = {"name": name, "local": local}
     return type("Solved", (base,), {"algorithm": type("Half", (base.algorithm,), half)})

@@ -7,30 +7,20 @@ from typing import Any
 import pytest
 from _pytest.mark.structures import ParameterSet
 
-from flwr_fco.strategies import STRATEGIES, CompositeStrategy
+from flwr_fco.strategies import STRATEGIES
 
 #: A strategy, and why it is here: what runs its clients, what they remember, who takes part, what the server reads.
 REPRESENTATIVES = {
     "FedDualAvg": "dual steps of clients that remember nothing; the server reads the mean",
     "FedDAGT": "dual steps with a tracker in each client's memory; sums over a sample",
     "DFedDAGT": "dual steps on a graph: the server reads every node's row, and remembers for all",
-    "FedMid": "primal steps of clients that remember nothing",
+    "FedMid": "proximal steps of clients that remember nothing",
     "FeDualEx": "pairs of extragradient steps, on a saddle point",
     "FedMiP": "steps of its own, in pairs, whose primal points are averaged",
     "FedDR": "minimisations with two vectors in each client's memory; a sample",
     "DualFL": "minimisations with a shift; everybody, and nobody's answer may be missing",
     "FedNewton": "evaluations by clients that remember nothing; everybody, and the server checks what is said",
 }
-
-
-def class_of(strategy: type[CompositeStrategy]) -> tuple[str, bool, bool, bool]:
-    """Return what decides which code of client and server a strategy runs through."""
-    algorithm = strategy.algorithm
-    # Proximal and gradient steps are primal steps with compiled loops.
-    engine = {None: "its own", "proximal steps": "primal steps", "gradient steps": "primal steps"}
-    graph = algorithm.reads == "rows"
-    name = "" if graph else engine.get(algorithm.engine, str(algorithm.engine))
-    return name, bool(algorithm.memory), algorithm.reads == "everyone", graph
 
 
 def nightly(*values: Any) -> list[ParameterSet]:

@@ -30,7 +30,7 @@ PSI = PerParameter({"x": L1(STRENGTH, bound=SIDE), "y": L1(STRENGTH, bound=SIDE)
 
 
 def downlink(solver, objective, psi, h, vectors, *, steps=4, batch_size=3, client_lr=0.07, elapsed=0.3, numbers=None):
-    options = {"trajectory": False, "alternating": False, "sign-ascent": False, **vectors.pop("options", {})}
+    options = vectors.pop("options", {})
     plan = Plan(solver, objective.layout, psi, h, work=FirstOrder(steps=steps, batch_size=batch_size), options=options)
     return Downlink(plan, vectors, client_lr=client_lr, elapsed=elapsed, numbers=numbers or {})
 
@@ -105,7 +105,6 @@ def takes_two_batches_a_step(solver):
         ATTACK,
         Euclidean(),
         work=FirstOrder(epochs=1, batch_size=4),
-        options={"trajectory": False},
     )
     start = np.zeros(objective.layout.size)
     message = Downlink(plan, {"dual": start, "primal": start}, client_lr=0.1)

@@ -1,23 +1,23 @@
 """The contract of an algorithm: both halves of a method, and what they see of a run."""
 
 from flwr_fco.algorithms.contract.algorithm import Algorithm as Algorithm
+from flwr_fco.algorithms.contract.algorithm import method_of as method_of
+from flwr_fco.algorithms.contract.algorithm import methods as methods
+from flwr_fco.algorithms.contract.algorithm import options_of as options_of
+from flwr_fco.algorithms.contract.algorithm import register as register
+from flwr_fco.algorithms.contract.algorithm import without_common as without_common
 from flwr_fco.algorithms.contract.client import Client as Client
-from flwr_fco.algorithms.contract.client import ClientHalf as ClientHalf
 from flwr_fco.algorithms.contract.client import Memory as Memory
 from flwr_fco.algorithms.contract.client import Moved as Moved
-from flwr_fco.algorithms.contract.client import Start as Start
+from flwr_fco.algorithms.contract.client import Sent as Sent
 from flwr_fco.algorithms.contract.client import Step as Step
-from flwr_fco.algorithms.contract.client import halves as halves
-from flwr_fco.algorithms.contract.client import named as named
-from flwr_fco.algorithms.contract.client import register as register
-from flwr_fco.algorithms.contract.client import without_common as without_common
-from flwr_fco.algorithms.contract.client import zeros_like as zeros_like
 from flwr_fco.algorithms.contract.disclosure import Disclosure as Disclosure
+from flwr_fco.algorithms.contract.problem import NO_POINTS as NO_POINTS
 from flwr_fco.algorithms.contract.problem import Change as Change
-from flwr_fco.algorithms.contract.problem import LossFacts as LossFacts
 from flwr_fco.algorithms.contract.problem import Problem as Problem
 from flwr_fco.algorithms.contract.problem import Setting as Setting
 from flwr_fco.algorithms.contract.problem import To as To
+from flwr_fco.algorithms.contract.replies import Rejected as Rejected
 from flwr_fco.algorithms.contract.replies import Replies as Replies
 from flwr_fco.core.layout import Vector as Vector
 from flwr_fco.messages.protocol import Downlink as Downlink

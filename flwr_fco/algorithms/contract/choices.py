@@ -130,7 +130,8 @@ class Reference(Choice):
 class Density(Choice):
     """The fraction of the regularized entries that are not 0 in the end.
 
-    The density of a round is share ** (round / rounds), and `share` itself from round `rounds` on.
+    The density of a round is share ** (round / rounds), and `share` itself from round `rounds` on. Most networks need
+    four rounds for each halving of the density, those of more than three layers eight (``benchmarks/density.py``).
 
     Parameters
     ----------
@@ -354,7 +355,7 @@ class Wire(Choice):
         Precision. ``"float32"``: for the uplink only, which halves it but loses digits, because the dual grows with the
         rounds while the model is its small difference from a threshold (an error of 1e-4 at t * strength = 5e4).
         ``"auto"``: float32 in both directions for a float32 model as long as the rounding does not matter, and float64
-        otherwise; see :func:`flwr_fco.algorithms.dual_averaging.short_wire`. By default ``"auto"`` for PyTorch models
+        otherwise; see :func:`flwr_fco.strategies.training.short_wire`. By default ``"auto"`` for PyTorch models
         in float32 (arrays called ``weight``, as in ``state_dict()``), else ``"float64"``.
     sparse : bool, default True
         Whether a client with sparse features sends only the coordinates that occur in its rows when that takes fewer

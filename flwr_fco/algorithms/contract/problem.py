@@ -8,9 +8,10 @@ from collections.abc import Set as AbstractSet
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+
 from flwr_fco.algorithms.contract.graph import Graph
 from flwr_fco.core.layout import Layout, Vector
-from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.protocol import Node, Plan, Uplink
 from flwr_fco.mirror_maps import MirrorMap
 from flwr_fco.regularizers.base import BoundRegularizer, Regularizer
@@ -18,6 +19,8 @@ from flwr_fco.work import Work
 
 #: How many times the clients' median a claim of smoothness may be.
 LARGEST_CLAIM = 10.0
+#: Of a state whose output averages no other points than those that it retrieves.
+NO_POINTS = np.zeros((0, 0))
 
 
 class Memories(Protocol):
@@ -36,9 +39,6 @@ class Memories(Protocol):
     def population(self, uplinks: Sequence[Uplink] = ()) -> float:
         """Return the total weight of all current clients."""
 
-    def everybody(self, uplinks: Sequence[Uplink]) -> bool:
-        """Whether all current clients have answered."""
-
 
 class To(NamedTuple):
     """The client that a message goes to: all that a shorter message may depend on.
@@ -49,26 +49,15 @@ class To(NamedTuple):
         :attr:`Node.key` of the client.
     begins : bool, default False
         Whether it has no memory yet: none of its replies has counted in this epoch.
-    lost : bool, default False
-        Whether it has lost its memory, and is sent it again.
-    answered_opening : bool, default False
-        Whether it has answered round 0 for the state of this round.
-    left : bool, default False
-        Whether it counts as having left, and begins anew with its next answer.
 
     Examples
     --------
     >>> To((7, 0)).begins
     False
-    >>> To((7, 0), lost=True).lost
-    True
     """
 
     key: tuple[int, int]
     begins: bool = False
-    lost: bool = False
-    answered_opening: bool = False
-    left: bool = False
 
 
 class Setting(NamedTuple):
@@ -217,63 +206,3 @@ class Change(NamedTuple):
     means: Mapping[str, Vector] | None
     population: float
     left: Sequence[int] = ()
-
-
-class LossFacts(NamedTuple):
-    """The clients' reports about their losses, as the server uses them.
-
-    Parameters
-    ----------
-    smoothness : float
-        L, for the minibatch gradients of all clients, in the norm of the mirror map.
-    norm : str
-        Name of that norm.
-    convexity : float
-        mu, of all clients' losses in the Euclidean norm; 0 if unknown.
-    steps : int
-        K, the largest number of steps among the clients.
-    probed : bool
-        Whether L was probed at the start point, because a client's loss does not know it.
-    clients : int
-        Number of clients that have answered.
-    clipped : int
-        Number of claims clipped to ten times the median.
-
-    Examples
-    --------
-    >>> str(LossFacts(2.0, "l2", 0.0, 5, False, 3, 0))
-    'L = 2 (l2 norm), K = 5, as 3 clients say'
-    """
-
-    smoothness: float
-    norm: str
-    convexity: float
-    steps: int
-    probed: bool
-    clients: int
-    clipped: int
-
-    @property
-    def curvature(self) -> float:
-        """L, above 0.
-
-        Raises
-        ------
-        ConfigurationError
-            If it is 0.
-        """
-        if not self.smoothness > 0.0:
-            raise ConfigurationError(
-                "the clients' gradients do not change, or jump as those of a loss with kinks do: no rate follows from "
-                "their smoothness; give the rates by hand"
-            )
-        return self.smoothness
-
-    def __str__(self) -> str:
-        convexity = f", mu = {self.convexity:.4g}" if self.convexity > 0.0 else ""
-        probed = ", probed at the start point" if self.probed else ""
-        clipped = f"; {self.clipped} said more than {LARGEST_CLAIM:g} times the median, as which it counts"
-        return (
-            f"L = {self.smoothness:.4g} ({self.norm} norm){convexity}, K = {self.steps}, as {self.clients} clients "
-            f"say{probed}{clipped if self.clipped else ''}"
-        )

@@ -16,16 +16,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol, overload
+from typing import NamedTuple, Protocol, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.algorithms.contract.client import ClientHalf, without_common
 from flwr_fco.algorithms.contract.problem import Memories
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.sparse import SparseVector, add_to, dense, weighted_sum
-from flwr_fco.messages.protocol import Downlink, Uplink
+from flwr_fco.core.sparse import SparseVector, dense, weighted_sum
+from flwr_fco.errors import ProtocolError
+from flwr_fco.messages.protocol import Uplink
 
 Matrix = NDArray[np.float64]
 
@@ -127,6 +127,22 @@ def _by_coordinate(rows: Matrix, weights: Vector, part: Callable[[Matrix, Matrix
         order = np.argsort(block, axis=0, kind="stable")
         result[begin : begin + _BLOCK] = part(np.take_along_axis(block, order, axis=0), weights[order])
     return result
+
+
+class Rejected(ProtocolError):
+    """A reply cannot be, by the meaning of its numbers.
+
+    Parameters
+    ----------
+    uplink : Uplink
+        The reply.
+    reason : str
+        Why it does not count.
+    """
+
+    def __init__(self, uplink: Uplink, reason: str) -> None:
+        super().__init__(reason)
+        self.uplink = uplink
 
 
 class Direction(Protocol):
@@ -251,10 +267,6 @@ class Replies(Sequence[Uplink]):
         The direction of the server's step; by default the mean, with all clients scaled to the same work.
     memories : Memories, optional
         The record of clients that remember something.
-    half : type of ClientHalf, optional
-        The method's client half.
-    message : callable, optional
-        Returns the whole message that the clients answer.
 
     Examples
     --------
@@ -264,16 +276,9 @@ class Replies(Sequence[Uplink]):
     """
 
     def __init__(
-        self,
-        uplinks: Sequence[Uplink],
-        centre: Direction | None = None,
-        memories: Memories | None = None,
-        half: type[ClientHalf] | None = None,
-        message: Callable[[], Downlink] | None = None,
+        self, uplinks: Sequence[Uplink], centre: Direction | None = None, memories: Memories | None = None
     ) -> None:
         self._uplinks, self._centre, self._memories = uplinks, Mean() if centre is None else centre, memories
-        self._half = half
-        self._whole: Any = message
 
     def __len__(self) -> int:
         """Return the number of replies."""
@@ -293,20 +298,36 @@ class Replies(Sequence[Uplink]):
         """Yield the replies with dense float64 vectors."""
         return map(_whole, self._uplinks)
 
-    def mean(self) -> tuple[Vector, float]:
+    def mean(self, common: Vector | None = None) -> tuple[Vector, float]:
         """Return the mean of the increments, or the centre that ``aggregation=`` chose, and of the elapsed times.
 
         With unequal work all clients are scaled to the same, if the strategy does that. The vector is a new array.
+
+        Parameters
+        ----------
+        common : ndarray of float64, shape (d,), optional
+            The vector that the method's `sparse` names, whose effect clients with sparse features have left out.
         """
         mean, elapsed = self._centre(self._uplinks)
-        apart = [isinstance(uplink.vectors["increment"], SparseVector) for uplink in self._uplinks]
-        if self._half is not None and self._half.common is not None and any(apart):
-            # Clients with sparse features leave the effect of the common vector out.
+        if common is not None and any(map(_is_sparse, self._uplinks)):
             assert isinstance(self._centre, Mean)
-            parts = zip(self._centre.factors(self._uplinks)[0], self._uplinks, apart, strict=True)
-            times = sum(uplink.weight * factor * uplink.step_sizes for factor, uplink, without in parts if without)
-            mean -= times * self._whole().vectors[self._half.common]
+            pairs = zip(self._centre.factors(self._uplinks)[0], self._uplinks, strict=True)
+            mean -= sum(f * up.weight * up.step_sizes for f, up in pairs if _is_sparse(up)) * common
         return mean, elapsed
+
+    def moves(self, common: Vector | None = None) -> Vector:
+        """Return the sum of the clients' weights times their moves, increment / elapsed.
+
+        Parameters
+        ----------
+        common : ndarray of float64, shape (d,), optional
+            As for :meth:`mean`.
+        """
+        pairs = [(self._weight(up) / up.step_sizes, up.vectors["increment"]) for up in self._uplinks]
+        moves = np.asarray(weighted_sum(pairs, pairs[0][1].shape))
+        if common is not None and any(map(_is_sparse, self._uplinks)):
+            moves -= sum(self._weight(up) for up in self._uplinks if _is_sparse(up)) * common
+        return moves
 
     def plain_mean(self, name: str, *, normalize: bool = False) -> Vector:
         """Return the weighted mean of a vector, whatever ``aggregation=`` is.
@@ -333,28 +354,6 @@ class Replies(Sequence[Uplink]):
         pairs = [(self._weight(uplink) / over, uplink.vectors[name]) for uplink in self._uplinks]
         return np.asarray(weighted_sum(pairs, pairs[0][1].shape))
 
-    def changes(self, onto: Vector) -> None:
-        """Add, in the order of the clients, their weights times the method's ``change`` of what each of them remembers.
-
-        Parameters
-        ----------
-        onto : ndarray of float64, shape (d,)
-            Changed in place.
-        """
-        assert self._half is not None
-        half, message = self._half, self._whole()
-        for uplink in self._uplinks:
-            sent = {name: vector.astype(np.float64, copy=False) for name, vector in uplink.vectors.items()}
-            some = sent["increment"]
-            if isinstance(some, SparseVector):
-                where = some.indices
-                here = message._replace(vectors={name: vector[where] for name, vector in message.vectors.items()})
-                values = {name: vector.values for name, vector in sent.items()}
-                change: Any = some.with_values(half.change(without_common(half, here), values, uplink.elapsed))
-            else:
-                change = half.change(message, sent, uplink.elapsed)
-            add_to(onto, self._weight(uplink), change)
-
     @property
     def weight(self) -> float:
         """Sum of the clients' weights in sums."""
@@ -366,20 +365,12 @@ class Replies(Sequence[Uplink]):
         assert self._memories is not None
         return self._memories.population(self._uplinks)
 
-    @property
-    def everybody(self) -> bool:
-        """Whether all current clients have answered; of methods with memories."""
-        assert self._memories is not None
-        return self._memories.everybody(self._uplinks)
-
-    @property
-    def comparable(self) -> bool:
-        """Whether the mean is of equal work: all did the same, or are scaled to it."""
-        equal = all(uplink.elapsed == self._uplinks[0].elapsed for uplink in self._uplinks)
-        return equal or bool(getattr(self._centre, "normalize", True))
-
     def _weight(self, uplink: Uplink) -> float:
         return uplink.weight if self._memories is None else self._memories.weight_of(uplink)
+
+
+def _is_sparse(uplink: Uplink) -> bool:
+    return isinstance(uplink.vectors["increment"], SparseVector)
 
 
 def _whole(uplink: Uplink) -> Uplink:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from flwr_fco.algorithms.contract import Algorithm, Evaluation, Problem, Replies, Setting, Uplink, Vector
+from flwr_fco.algorithms.contract import Algorithm, Evaluation, Problem, Rejected, Replies, Setting, Uplink, Vector
 from flwr_fco.algorithms.newton.model import Indices
 from flwr_fco.algorithms.newton.terms import FACTS_OF_LOSS, TERMS, Evaluated, reference_size
 from flwr_fco.certificates.told import ROUNDING, check_references, link_of
@@ -354,8 +355,8 @@ class CertifiedMethod(Algorithm):
         Duality gap at which the run ends.
     """
 
-    engine, reads = None, "everyone"
-    holds: ClassVar[Mapping[str, Any]] = {"gradient": "derivatives"}
+    reads: ClassVar[Any] = "everyone"
+    discloses: ClassVar[Mapping[str, Any]] = {"gradient": "derivatives"}
 
     tolerance: float = 1e-8
 
@@ -375,14 +376,34 @@ class CertifiedMethod(Algorithm):
         """Return the best point whose objective is known."""
         return np.asarray(state.point)
 
-    def finished(self, problem: Problem, state: Any) -> str:
-        """Return why the run is over: a duality gap, or a residual, below the tolerance, or rounding."""
-        count = len(problem.asked)
-        return finished(state, self.tolerance, f"the data of {count} clients" if count else "all clients' data")
+    def aggregate(self, problem: Problem, state: Any, replies: Replies) -> Any:
+        """Return the state after what the clients say is checked by its meaning, and the method's step taken.
 
-    def describe(self, state: Any) -> list[tuple[str, str]]:
-        """Return the line about when the run ends."""
-        return [("Ends", f"at a duality gap of {self.tolerance:g}, of the data of all clients")]
+        Raises
+        ------
+        Rejected
+            If a reply cannot be.
+        """
+        for uplink in replies:
+            try:
+                self._check(problem, state, uplink)
+            except ProtocolError as error:
+                raise Rejected(uplink, str(error)) from error
+        return self._step(problem, state, replies)
+
+    @abstractmethod
+    def _step(self, problem: Problem, state: Any, replies: Replies) -> Any:
+        """Return the state after a round."""
+
+    def _check(self, problem: Problem, state: Any, uplink: Uplink) -> None:
+        """Raise a ProtocolError that says why a reply cannot be."""
+        checked(state, uplink, self.tolerance)
+
+    def metrics(self, problem: Problem, state: Any) -> dict[str, Any]:
+        """Return the objective, the duality gap or else the residual, and why the run is over, if it is."""
+        count = len(problem.asked)
+        over = finished(state, self.tolerance, f"the data of {count} clients" if count else "all clients' data")
+        return {**progress(state), **({"finished": over} if over else {})}
 
 
 def begun_anew(state: Any, **own: Any) -> Any:

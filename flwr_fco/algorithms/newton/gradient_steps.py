@@ -42,10 +42,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.algorithms.contract import Client, Downlink, Memory, Moved, Problem, Replies, To, Uplink, Vector
+from flwr_fco.algorithms.contract import Client, Downlink, Memory, Moved, Problem, Replies, Sent, To, Uplink, Vector
 from flwr_fco.algorithms.contract.problem import LARGEST_CLAIM
 from flwr_fco.algorithms.newton import exchange
-from flwr_fco.algorithms.newton.exchange import UNKNOWN, CertifiedMethod, progress
+from flwr_fco.algorithms.newton.exchange import UNKNOWN, CertifiedMethod
 from flwr_fco.algorithms.newton.terms import terms_at
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.objectives.base import probed_curvature
@@ -133,8 +133,7 @@ class AcceleratedGradient(CertifiedMethod):
 
     name, refuses = "accelerated_gradient", {"mirror_map": "takes Euclidean steps, whose length it finds"}
 
-    @staticmethod
-    def local(client: Client, downlink: Downlink, memory: Memory | None) -> tuple[dict[str, Vector], Moved]:
+    def local(self, client: Client, downlink: Downlink, memory: Memory | None) -> tuple[Sent, Moved]:
         """Return loss and gradient at the server's point; at first also what never changes."""
         w, objective = downlink.vectors["primal"], client.objective
         _, gradient = objective.value_and_gradient(w)
@@ -146,7 +145,7 @@ class AcceleratedGradient(CertifiedMethod):
             except ConfigurationError:
                 smoothness = probed_curvature(objective, w)
             sent["smoothness"] = np.array([smoothness])
-        return sent, Moved(gradient, None, 1)
+        return sent, Moved(None, 1)
 
     def init(self, problem: Problem, primal: Vector) -> Any:
         """Return the state before round 1."""
@@ -162,13 +161,13 @@ class AcceleratedGradient(CertifiedMethod):
         """Return the shapes of gradient and terms; of the first round also of what never changes."""
         return super().shapes(problem, state) | ({"smoothness": (1,)} if state.population < 0.0 else {})
 
-    def check(self, problem: Problem, state: Any, uplink: Uplink) -> None:
+    def _check(self, problem: Problem, state: Any, uplink: Uplink) -> None:
         """Check what a client says by its meaning."""
         vectors = exchange.checked(state, uplink, self.tolerance)
         if "smoothness" in vectors and not vectors["smoothness"][0] >= 0.0:
             raise ProtocolError(f"its smoothness is {vectors['smoothness'][0]:.3g}; expected a number >= 0")
 
-    def aggregate(self, problem: Problem, state: Any, replies: Replies) -> Any:
+    def _step(self, problem: Problem, state: Any, replies: Replies) -> Any:
         """Return the state after a proximal gradient step from the point of the exchange."""
         psi, y, first = problem.psi, state.trial, state.population < 0.0
         told = exchange.heard(state, psi, replies, self.tolerance)
@@ -191,9 +190,9 @@ class AcceleratedGradient(CertifiedMethod):
         state = state._replace(lower=lower, smoothness=smoothness, since=0.0 if better else state.since + 1.0)
         return _stepped(problem, state, y, known.gradient)
 
-    def metrics(self, problem: Problem, state: Any) -> dict[str, float | int]:
-        """Return the objective, and the duality gap or else the residual."""
-        return {**progress(state), "smoothness": state.smoothness}
+    def metrics(self, problem: Problem, state: Any) -> dict[str, Any]:
+        """Return the objective, the duality gap or else the residual, and the smoothness."""
+        return {**super().metrics(problem, state), "smoothness": state.smoothness}
 
 
 def mean_smoothness(replies: Replies) -> float:
@@ -304,7 +303,7 @@ class QuasiNewton(AcceleratedGradient):
         start, facts, references = exchange.beginning(problem, primal)
         return QuasiNewtonState(start, start, zero, zero, pairs, pairs, zero, zero, facts, references)
 
-    def aggregate(self, problem: Problem, state: Any, replies: Replies) -> Any:
+    def _step(self, problem: Problem, state: Any, replies: Replies) -> Any:
         """Return the state after a step, or half of the last one."""
         psi, y, first = problem.psi, state.trial, state.population < 0.0
         told = exchange.heard(state, psi, replies, self.tolerance)
@@ -335,7 +334,7 @@ class QuasiNewton(AcceleratedGradient):
         over = state.since >= _PATIENCE or np.array_equal(trial, state.point)
         return state._replace(trial=trial, stalled=float(over))
 
-    def metrics(self, problem: Problem, state: Any) -> dict[str, float | int]:
+    def metrics(self, problem: Problem, state: Any) -> dict[str, Any]:
         """Return the objective, the duality gap or else the residual, and the step size."""
         return {**super().metrics(problem, state), "step": state.step}
 

@@ -9,7 +9,6 @@ The clients do what they do in a round of :mod:`.method`, and what they say is c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -76,11 +75,11 @@ class Information(ProximalNewton):
         """Return the shapes of gradient, block and terms."""
         return super().shapes(problem, self._asked(problem, state))
 
-    def check(self, problem: Problem, state: Any, uplink: Uplink) -> None:
+    def _check(self, problem: Problem, state: Any, uplink: Uplink) -> None:
         """Check an answer as one of the method's rounds."""
-        super().check(problem, self._asked(problem, state), uplink)
+        super()._check(problem, self._asked(problem, state), uplink)
 
-    def aggregate(self, problem: Problem, state: Any, replies: Replies) -> Any:
+    def _step(self, problem: Problem, state: Any, replies: Replies) -> Any:
         """Return the sums."""
         known, share = evaluated(problem.psi, state.point, replies), replies.sum("block")
         _check_curvatures(replies)
@@ -88,17 +87,9 @@ class Information(ProximalNewton):
         told = (known.loss, rows, float(len(replies)))
         return InformationState(state.point, known.gradient, share, *told, round=state.round + 1)
 
-    def metrics(self, problem: Problem, state: Any) -> Mapping[str, float | int]:  # type: ignore[override]
-        """Return the objective, which is the loss."""
-        return {"objective": state.loss}
-
-    def finished(self, problem: Problem, state: Any) -> str:
-        """Return that one exchange is all."""
-        return "all that is asked for is known" if state.round else ""
-
-    def describe(self, state: Any) -> list[tuple[str, str]]:
-        """Return the line about when the run ends."""
-        return [("Ends", "after one exchange")]
+    def metrics(self, problem: Problem, state: Any) -> dict[str, Any]:
+        """Return the objective, which is the loss, and that one exchange is all."""
+        return {"objective": state.loss, **({"finished": "all that is asked for is known"} if state.round else {})}
 
     def _asked(self, problem: Problem, state: InformationState) -> NewtonState:
         """Return the state of the method before a round about the point, in which what never changes is known."""

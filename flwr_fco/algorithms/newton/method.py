@@ -44,9 +44,9 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.algorithms.contract import Client, Memory, Moved, Problem, Replies, To, Vector
+from flwr_fco.algorithms.contract import Client, Memory, Moved, Problem, Replies, Sent, To, Vector
 from flwr_fco.algorithms.newton import exchange
-from flwr_fco.algorithms.newton.exchange import UNKNOWN, CertifiedMethod, distance, progress
+from flwr_fco.algorithms.newton.exchange import UNKNOWN, CertifiedMethod, distance
 from flwr_fco.algorithms.newton.model import (
     LEAST,
     SMALL,
@@ -58,9 +58,9 @@ from flwr_fco.algorithms.newton.model import (
     working_set,
 )
 from flwr_fco.algorithms.newton.terms import Evaluated, largest_square, terms_at
-from flwr_fco.core.sparse import NonZeros, dense
+from flwr_fco.core.sparse import NonZeros
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.messages.protocol import CONVEX, Downlink, Option, ReceivedVectors, Uplink
+from flwr_fco.messages.protocol import CONVEX, Downlink, ReceivedVectors, Uplink
 from flwr_fco.objectives.base import Objective
 
 #: Fraction of the predicted decrease that a step must reach, the shortest step, and what is left of a step at least.
@@ -155,12 +155,12 @@ class ProximalNewton(CertifiedMethod):
 
     Examples
     --------
-    >>> ProximalNewton.reads, dict(ProximalNewton.holds)
+    >>> ProximalNewton.reads, dict(ProximalNewton.discloses)
     ('everyone', {'gradient': 'derivatives', 'block': 'derivatives'})
     """
 
     name, refuses = "proximal_newton", {"mirror_map": "takes steps in the metric of the Hessian"}
-    holds: ClassVar[Mapping[str, Any]] = {**CertifiedMethod.holds, "block": "derivatives"}
+    discloses: ClassVar[Mapping[str, Any]] = {**CertifiedMethod.discloses, "block": "derivatives"}
 
     #: Whether a block's diagonal is held against the curvature of its loss.
     bounded: ClassVar[bool] = True
@@ -169,8 +169,7 @@ class ProximalNewton(CertifiedMethod):
 
     # --- a client -------------------------------------------------------------------------------------------------
 
-    @staticmethod
-    def local(client: Client, downlink: Downlink, memory: Memory | None) -> tuple[dict[str, Vector], Moved]:
+    def local(self, client: Client, downlink: Downlink, memory: Memory | None) -> tuple[Sent, Moved]:
         """Return loss, gradient and the Hessian's block at the server's point; at first also what never changes."""
         vectors = downlink.vectors
         size = client.objective.layout.size
@@ -178,13 +177,9 @@ class ProximalNewton(CertifiedMethod):
         if "working-set" in vectors:
             ((_, on),) = exchange.parted(_places(vectors, "working-set"), size)
         sent = answer(client.objective, w, on, bool(downlink.numbers["first"]))
-        return sent, Moved(dense(sent["gradient"]), None, 1)
+        return sent, Moved(None, 1)
 
     # --- the server -----------------------------------------------------------------------------------------------
-
-    def options(self, numbers: Mapping[str, float]) -> dict[str, Option]:
-        """Return that the point travels with the places of the working set."""
-        return {"sparse-wire": False}
 
     def init(self, problem: Problem, primal: Vector) -> NewtonState:
         """Return the state before round 1."""
@@ -209,14 +204,14 @@ class ProximalNewton(CertifiedMethod):
         k, once = _set_of(state).size, {"square": (1,)} if state.population < 0.0 else {}
         return super().shapes(problem, state) | {"block": (k * (k + 1) // 2,)} | once
 
-    def check(self, problem: Problem, state: NewtonState, uplink: Uplink) -> None:
+    def _check(self, problem: Problem, state: NewtonState, uplink: Uplink) -> None:
         """Check what a client says by its meaning: bounds of losses and conjugates, and a Hessian's entries."""
         vectors = exchange.checked(state, uplink, self.tolerance)
         square = float(vectors["square"][0]) if "square" in vectors else math.inf
         block, on, terms = unpacked(vectors["block"]), _set_of(state), vectors["terms"]
         exchange.check_block(block, on, terms, state.trial.size if self.bounded else None, square)
 
-    def aggregate(self, problem: Problem, state: Any, replies: Replies) -> Any:
+    def _step(self, problem: Problem, state: Any, replies: Replies) -> Any:
         """Return the state after the trial point is known: a shorter step, or the next Newton step."""
         first, told = state.population < 0.0, exchange.opened(state, problem.psi, replies)
         if told is None:
@@ -322,9 +317,9 @@ class ProximalNewton(CertifiedMethod):
 
     # --- what else it says ----------------------------------------------------------------------------------------
 
-    def metrics(self, problem: Problem, state: NewtonState) -> dict[str, float | int]:
+    def metrics(self, problem: Problem, state: NewtonState) -> dict[str, Any]:
         """Return the objective, the duality gap or else the residual, and the size of the working set."""
-        return {**progress(state), "working-set": _set_of(state).size, "step": state.step}
+        return {**super().metrics(problem, state), "working-set": _set_of(state).size, "step": state.step}
 
 
 def answer(objective: Objective, w: Vector, on: Indices, first: bool) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.algorithms.contract import Algorithm, Client, Memory, Moved, Problem, Replies, To, Vector
+from flwr_fco.algorithms.contract import Algorithm, Client, Memory, Moved, Problem, Replies, Sent, To, Vector
 from flwr_fco.algorithms.contract.choices import Strengths
 from flwr_fco.algorithms.contract.disclosure import Disclosure
 from flwr_fco.algorithms.newton import exchange
@@ -39,7 +39,7 @@ from flwr_fco.algorithms.newton.terms import TERMS
 from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import NonZeros, SparseVector, dense
 from flwr_fco.errors import ConfigurationError, ProtocolError
-from flwr_fco.messages.protocol import CONVEX, FOLDS, LINKS, POINTS, Downlink, Option, ReceivedVectors, Uplink
+from flwr_fco.messages.protocol import CONVEX, FOLDS, LINKS, POINTS, Downlink, ReceivedVectors, Uplink
 from flwr_fco.objectives.base import Objective
 from flwr_fco.regularizers import L2Squared
 from flwr_fco.regularizers.base import with_strength
@@ -124,14 +124,13 @@ class NewtonPath(CertifiedMethod):
     """
 
     name, refuses = "newton_path", ProximalNewton.refuses
-    holds: ClassVar[Mapping[str, Any]] = {**CertifiedMethod.holds, "held_out": "losses"}
+    discloses: ClassVar[Mapping[str, Any]] = {**CertifiedMethod.discloses, "held_out": "losses"}
 
     strengths: Strengths = field(default_factory=Strengths)
 
     # --- a client -------------------------------------------------------------------------------------------------
 
-    @staticmethod
-    def local(client: Client, downlink: Downlink, memory: Memory | None) -> tuple[dict[str, Vector], Moved]:
+    def local(self, client: Client, downlink: Downlink, memory: Memory | None) -> tuple[Sent, Moved]:
         """Return the answers about all points, one after the other, each on the rows of its fold."""
         vectors, numbers, objective = downlink.vectors, downlink.numbers, client.objective
         told: Any = vectors.as_sent("primal") if isinstance(vectors, ReceivedVectors) else vectors["primal"]
@@ -152,13 +151,9 @@ class NewtonPath(CertifiedMethod):
             losses += _held_out(objective, rows, about) if validates else []
         sent = {name: _joined([own[name] for own in answers]) for name in (answers or [{}])[0]}
         sent |= {"held_out": np.array(losses)} if numbers["validate"] else {}
-        return sent | {"shares": shares}, Moved(np.zeros(size), None, 1)
+        return sent | {"shares": shares}, Moved(None, 1)
 
     # --- the server -----------------------------------------------------------------------------------------------
-
-    def options(self, numbers: Mapping[str, float]) -> dict[str, Option]:
-        """Return that the points travel with the places of their working sets."""
-        return {"sparse-wire": False}
 
     def init(self, problem: Problem, primal: Vector) -> PathState:
         """Return the state before round 1: the null models are open."""
@@ -203,7 +198,7 @@ class NewtonPath(CertifiedMethod):
                 sizes[name] = sizes.get(name, 0) + size
         return {name: (size,) for name, size in sizes.items()}
 
-    def check(self, problem: Problem, state: PathState, uplink: Uplink) -> None:
+    def _check(self, problem: Problem, state: PathState, uplink: Uplink) -> None:
         """Check what a client says by its meaning, of each problem."""
         shares = dense(uplink.vectors["shares"])
         folds = shares.size - 1
@@ -225,9 +220,9 @@ class NewtonPath(CertifiedMethod):
             return
         for row, own in zip(_asked(state), self._parts(problem, state, uplink), strict=True):
             if shares[row % (folds + 1)] > 0.0:
-                self._rule().check(problem, _row(state, row), own)
+                self._rule()._check(problem, _row(state, row), own)
 
-    def aggregate(self, problem: Problem, state: PathState, replies: Replies) -> PathState:
+    def _step(self, problem: Problem, state: PathState, replies: Replies) -> PathState:
         """Return the state after a step of each problem; solved ones close, and others open."""
         uplinks = list(replies)
         if state.stage == VALIDATING:
@@ -271,28 +266,21 @@ class NewtonPath(CertifiedMethod):
             number = int(np.flatnonzero(state.status[::folds] != WAITING)[-1])
         return np.asarray(state.points[number * folds])
 
-    def finished(self, problem: Problem, state: PathState) -> str:
-        """Return that the run is over, if all problems are solved and validated."""
-        if state.stage < DONE:
-            return ""
-        rows = [_row(state, row) for row in range(len(state.status))]
-        missed = sum(distance(own) > self.tolerance for own in rows)
-        rest = f", but {missed}, whose steps no longer change the objective" if missed else ""
-        return f"all {len(rows)} problems of the path are solved to tolerance={self.tolerance:g}{rest}"
-
-    def metrics(self, problem: Problem, state: PathState) -> dict[str, float | int]:
-        """Return how many problems are open and solved, and the largest duality gap or residual among them."""
+    def metrics(self, problem: Problem, state: PathState) -> dict[str, Any]:
+        """Return how many problems are open and solved, the largest gap or residual, and if all is done."""
         told = [progress(_row(state, row)) for row in _rows(state, OPEN, CLOSED)]
-        numbers: dict[str, float | int] = {"open-problems": len(_rows(state, OPEN))}
+        numbers: dict[str, Any] = {"open-problems": len(_rows(state, OPEN))}
         numbers["solved-problems"] = len(_rows(state, CLOSED))
         for name in ("duality-gap", "residual"):
             own = [each[name] for each in told if name in each]
             numbers |= {name: max(own)} if own else {}
+        if state.stage >= DONE:
+            rows = [_row(state, row) for row in range(len(state.status))]
+            missed = sum(distance(own) > self.tolerance for own in rows)
+            rest = f", but {missed}, whose steps no longer change the objective" if missed else ""
+            text = f"all {len(rows)} problems of the path are solved to tolerance={self.tolerance:g}{rest}"
+            numbers["finished"] = text
         return numbers
-
-    def describe(self, state: Any) -> list[tuple[str, str]]:
-        """Return the lines about the path and when the run ends."""
-        return [("Path", f"{self.strengths}, all problems in each message"), *super().describe(state)]
 
     # --- problems -------------------------------------------------------------------------------------------------
 
@@ -303,7 +291,7 @@ class NewtonPath(CertifiedMethod):
     def _stepped(self, problem: Problem, stage: float, fold: int, own: NewtonState, replies: Replies) -> NewtonState:
         """Return a problem's state after an exchange; an error says in which fold it is."""
         try:
-            after: NewtonState = self._rule(stage).aggregate(problem, own, replies)
+            after: NewtonState = self._rule(stage)._step(problem, own, replies)
             return after
         except ConfigurationError as error:
             if not fold:

@@ -64,11 +64,10 @@ def play_fed_pd(objectives, rounds, eta, weights=None, start=None, work=EXACT):
 
 def play_apda(objectives, rounds, eta_x=0.25, beta_y=0.1, weights=None):
     eta_y = 1 / (32 * eta_x)
-    theta = apda_rule.extrapolation(eta_x, eta_y, beta_y, MU)
     clients, state = Clients(apda_inexact, objectives, weights), MeanState(np.zeros(D), np.zeros(D))
     for n in range(rounds):
         vectors = {"primal": state.primal} if n == 0 else {"dual-mean": state.mean}
-        numbers = {"primal_step": eta_x, "dual_step": eta_y, "damping": beta_y, "extrapolation": theta}
+        numbers = {"primal_step": eta_x, "dual_step": eta_y, "damping": beta_y, "convexity": MU}
         mean = clients.ask(vectors, **numbers)
         state = apda_rule.advance(state, mean, clients.mean("local-increment"))
     return clients, state
@@ -126,7 +125,7 @@ def _at_optimum(name, objectives):
     if name == "apda":
         clients, eta_y = Clients(apda_inexact, objectives), 0.2
         clients.memories = [{"sent": -g + eta_y * solution, "local": solution} for g in gradients]
-        numbers = {"primal_step": 0.25, "dual_step": eta_y, "damping": 0.1, "extrapolation": 0.9}
+        numbers = {"primal_step": 0.25, "dual_step": eta_y, "damping": 0.1}
         change = clients.ask({"dual-mean": eta_y * solution}, **numbers)
         np.testing.assert_allclose(change, 0.0, atol=1e-10)
         return solution + clients.mean("local-increment")

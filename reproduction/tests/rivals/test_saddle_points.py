@@ -55,7 +55,7 @@ def test_descent_ascent_alternating(sign, bound):
     objective, split = ADVERSARIAL, ADVERSARIAL.split
     start = np.clip(0.1 * RNG.normal(size=objective.layout.size), -0.1, 0.1)
     psi = PerParameter({"coefficients": L1(0.01, bound=bound), "perturbation": L1(0.02, bound=0.1)})
-    vectors = {"primal": start.copy(), "options": {"alternating": True, "sign-ascent": sign}}
+    vectors = {"primal": start.copy(), "options": {"alternating": True, "sign_ascent": sign}}
     _, uplink = answer(
         "descent_ascent", objective, psi, Euclidean(), vectors, numbers={"ascent-lr": 0.02}, client_lr=0.3
     )
@@ -76,7 +76,7 @@ def test_alternating_ascends_from_where_the_attack_is():
     objective, split = ADVERSARIAL, ADVERSARIAL.split
     start = np.full(objective.layout.size, 0.3)
     psi = PerParameter({"coefficients": L1(0.01), "perturbation": L1(0.0, bound=0.1)})
-    vectors = {"primal": start.copy(), "options": {"alternating": True, "sign-ascent": False}}
+    vectors = {"primal": start.copy(), "options": {"alternating": True, "sign_ascent": False}}
     _, uplink = answer(
         "descent_ascent", objective, psi, Euclidean(), vectors, numbers={"ascent-lr": 5.0}, client_lr=0.3
     )
@@ -102,7 +102,7 @@ def test_descent_ascent_simultaneous_is_gradient_descent_along_the_operator():
 def test_descent_ascent_descends_a_loss_without_a_maximising_player(alternating):
     objective = CASES["a convex loss"][0]
     start = RNG.normal(size=5)
-    vectors = {"primal": start.copy(), "options": {"alternating": alternating, "sign-ascent": alternating}}
+    vectors = {"primal": start.copy(), "options": {"alternating": alternating, "sign_ascent": alternating}}
     _, uplink = answer("descent_ascent", objective, Zero(), Euclidean(), vectors)
     w = start.copy()
     for g in queries(objective, 4):

@@ -17,7 +17,6 @@ from flwr_fco.strategies import (
     DFedDAGT,
     DReFedDAGT,
     FedDAGT,
-    FedDualAvg,
     MultistepReFedDAGT,
     ReFedDAGT,
     Reference,
@@ -105,24 +104,12 @@ def test_scaffold_is_the_printed_one():
 # --- traffic ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("start", ["gradient", "zero"])
-@pytest.mark.parametrize("server_lr", [1.0, 0.7])
-def test_tracking_with_everybody_sends_what_fed_avg_sends(start, server_lr):
-    """Round 0 included: a gradient up for the start point down, then the control for the dual that is known."""
-    more = options(server_lr=server_lr)
-    values, volumes = traffic(FedDAGT(tracker_start=start, **more))
-    plain_values, plain_volumes = traffic(FedDualAvg(**more))
-    expected = (4 * D, 4 * D)
-    assert set(plain_values) == {1, 2, 3, 4}
-    assert set(values) == ({0, 1, 2, 3, 4} if start == "gradient" else {1, 2, 3, 4})
-    assert all(found == [expected] for found in (*values.values(), *plain_values.values()))
-    assert volumes == plain_volumes
-
-
-def test_tracking_with_a_sample_sends_one_more_vector_down():
-    values, _ = traffic(FedDAGT(tracker_start="zero", fraction_train=0.5, **options()))
-    assert values[1] == [(2 * D, 2 * D)]
-    assert all(values[r] == [(4 * D, 2 * D)] for r in (2, 3, 4))
+@pytest.mark.parametrize(("start", "sampled"), [("gradient", 4), ("zero", 4), ("zero", 2)])
+def test_tracking_sends_one_more_vector_down_where_the_control_is_not_zero(start, sampled):
+    values, _ = traffic(FedDAGT(tracker_start=start, fraction_train=sampled / 4, **options()))
+    plain = [(sampled * D, sampled * D)]
+    first = {0: plain} if start == "gradient" else {1: plain}
+    assert values == {**{number: [(2 * sampled * D, sampled * D)] for number in range(1, 5)}, **first}
 
 
 # --- stages -------------------------------------------------------------------------------------------------------
