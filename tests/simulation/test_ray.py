@@ -72,19 +72,6 @@ def test_every_strategy_gives_the_bits_of_one_process(name, ray):
         assert outcome(grid, make(name), start) == here
 
 
-def passing(message, context, call_next):
-    return call_next(message, context)
-
-
-@pytest.mark.slow
-@pytest.mark.flower
-@pytest.mark.parametrize("cls", [FedDualAvg, FedDAGT])
-def test_messages_to_actors_give_the_same_bits(cls, ray):
-    here = outcome(InProcessGrid(app_of(clients()), 4), strategy(cls), start_arrays())
-    with on_actors(app_of(clients(), [passing])) as grid:
-        assert outcome(grid, strategy(cls), start_arrays()) == here
-
-
 def killing(ray, grid, worker, number):
     def callback(server_round, arrays, metrics):
         if server_round == number:
@@ -212,28 +199,6 @@ def test_what_the_nodes_remember_is_saved_and_restored(ray):
     other = InProcessGrid(app_of(clients()), 4)
     other.restore(saved)
     assert other.states() == saved
-
-
-@pytest.mark.flower
-@pytest.mark.nightly
-def test_on_a_cluster_of_two_machines_one_may_go():
-    from ray.cluster_utils import Cluster
-
-    here = outcome(InProcessGrid(app_of(clients()), 4), strategy(), start_arrays(), 10)
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
-    second = cluster.add_node(num_cpus=2)
-
-    def callback(server_round, arrays, metrics):
-        if server_round == 5:
-            cluster.remove_node(second, allow_graceful=False)
-
-    try:
-        with RayGrid(app_of(clients()), 4, workers=3, address=cluster.address) as grid:
-            there = outcome(grid, strategy(), start_arrays(), 10, callbacks=[callback])
-    finally:
-        cluster.shutdown()
-    assert there[:2] == here[:2]
-    assert {metrics["num-replies"] for metrics in there[2].values()} == {4}
 
 
 # --- before Ray is started ----------------------------------------------------------------------------------------

@@ -7,19 +7,17 @@ import numpy as np
 import pytest
 from fault_bars import make, problem_of
 from flwr.app import Array, ArrayRecord, Message
-from flwr.serverapp import Grid
 from halves import find_solver
-from problems import FEATURES, app_of, clients, solved_by, start_arrays
+from problems import FEATURES, Foreign, app_of, clients, solved_by, start_arrays
 from representatives import by_class
 
-from flwr_fco.algorithms import DualAcceleration
 from flwr_fco.client_apps import Limits
 from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ClientError
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import DualFL, Epochs, Everyone, FedAvgSubgradient, FedDAGT, FedDualAvg, FedMid, Steps, Wire
+from flwr_fco.strategies import Epochs, FedAvgSubgradient, FedDAGT, FedDualAvg, FedMid, Steps, Wire
 
 
 def passing(message, context, call_next):
@@ -91,33 +89,6 @@ def test_a_float32_model_gives_the_same_bits():
 # --- who looks ----------------------------------------------------------------------------------------------------
 
 
-class Foreign(Grid):
-    """A grid as Flower's own are: it knows nothing of what this package's grids do for its strategies."""
-
-    def __init__(self, inside):
-        self.inside, self.contexts, self.identity = inside, inside.contexts, inside.identity
-
-    run = property(lambda self: None)
-
-    def set_run(self, run):
-        pass
-
-    def get_node_ids(self):
-        return self.inside.get_node_ids()
-
-    def create_message(self, *given, **options):
-        return self.inside.create_message(*given, **options)
-
-    def push_messages(self, messages):
-        return self.inside.push_messages(list(messages))
-
-    def pull_messages(self, message_ids):
-        return self.inside.pull_messages(message_ids)
-
-    def send_and_receive(self, messages, *, timeout=None):
-        return self.inside.send_and_receive(list(messages), timeout=timeout)
-
-
 class Opens(FedDualAvg):
     def configure_train(self, server_round, arrays, config, grid):
         return list(super().configure_train(server_round, arrays, config, grid))
@@ -180,17 +151,6 @@ def test_messages_are_made_for_whoever_looks_and_change_no_bit(grid, chosen, loo
     assert looks or made == []
 
 
-def test_a_mod_sees_every_message():
-    seen = []
-
-    def mod(message, context, call_next):
-        seen.append((message.metadata.message_type, context.node_config["partition-id"]))
-        return call_next(message, context)
-
-    outcome(InProcessGrid(app([mod]), 4), strategy(), start_arrays(), 3)
-    assert [kind for kind in seen if kind[0] == "train"] == [("train", partition) for partition in range(4)] * 3
-
-
 # --- what clients do ----------------------------------------------------------------------------------------------
 
 
@@ -250,45 +210,6 @@ def test_an_answer_that_cannot_count_is_left_out_in_the_same_words(vectors, reas
     assert len(direct[3]) == 4
     assert re.search(reason, direct[3][0].reason)
     assert direct[:2] == by_messages[:2]
-
-
-def test_where_everyone_must_take_part_a_bad_answer_is_asked_again(monkeypatch):
-    plain, asked = DualAcceleration.local, []
-
-    def odd(self, client, downlink, memory):
-        sent, moved = plain(self, client, downlink, memory)
-        if memory is None or client.objective.num_examples != 12:
-            return sent, moved
-        asked[-1] += 1
-        return {"increment": np.full(7, np.nan)}, moved
-
-    monkeypatch.setattr(DualAcceleration, "local", odd)
-
-    def everyone():
-        asked.append(0)
-        return DualFL(nu=0.05, fraction_evaluate=0.0, participation=Everyone(evict_after=9))
-
-    direct, by_messages = both_ways(everyone, clients(), start_arrays(), rounds=2)
-    assert direct == by_messages
-    assert [(row.round, row.partition_id) for row in direct[3]] == [(2, 0)]
-    assert asked == [3, 3]
-
-
-def test_no_client_can_change_what_another_one_reads():
-    def greedy(downlink, objective, state, rng):
-        with pytest.raises(ValueError, match="read-only"):
-            downlink.vectors["primal"][0] = 9.0
-        uplink, state = find_solver("subgradient")(downlink, objective, state, rng)
-        downlink.vectors["primal"] = np.ones(7)
-        return uplink, state
-
-    own = solved_by(FedAvgSubgradient, "test-greedy", greedy)
-
-    one, other = (
-        outcome(InProcessGrid(app_of(clients()), 4), cls(client_lr=0.02, fraction_evaluate=0.0), start_arrays())
-        for cls in (own, FedAvgSubgradient)
-    )
-    assert one[:2] == other[:2]
 
 
 def failures(make_strategy, objectives, rounds=4, **limits):
