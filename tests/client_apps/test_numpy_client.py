@@ -136,21 +136,19 @@ def test_what_is_no_function_of_one_argument_is_refused():
     for client_fn in (lambda: None, lambda node_id, partition_id: None, 3):
         with pytest.raises(ConfigurationError, match=r"a function \(context\) -> client, or \(cid\) -> client"):
             numpy_client_app(client_fn)
-    with pytest.raises(ClientError, match=r"client_fn\(i\) is given a Context, .*call its argument cid"):
+    with pytest.raises(ClientError, match=r"client_fn\(i\) is given a Context: .*call its argument cid"):
         simulated(FedDualAvg(**DENSE), numpy_client_app(lambda i: [3][i]), 1)
 
 
 @pytest.mark.parametrize("base", [None, "Client", "NumPyClient"])
-@pytest.mark.parametrize(
-    ("name", "advice"), [("evaluate", "fraction_evaluate=0.0, or write one"), ("fit", "write one")]
-)
+@pytest.mark.parametrize(("name", "advice"), [("evaluate", "fraction_evaluate=0.0"), ("fit", "expected a NumPyClient")])
 def test_a_client_without_the_method_is_told_what_to_write(base, name, advice):
     """Flower's base classes have methods that do nothing: they would count as 0 examples."""
     methods = {"fit": lambda self, w, config: (w, 10, {}), "evaluate": lambda self, w, config: (0.0, 10, {})}
     own = {} if base == "Client" else {other: method for other, method in methods.items() if other != name}
     kind = type("Mine", (getattr(flower, base),) if base else (), own)
     for client in (kind(), kind().to_client()) if base else (kind(),):
-        with pytest.raises(ClientError, match=rf"Mine has no `{name}`: .*{advice}"):
+        with pytest.raises(ClientError, match=rf"Mine, .* has no `{name}`.*{advice}"):
             go(client, {"fraction_train": float(name == "fit")})
 
 
