@@ -130,7 +130,7 @@ class DecentralizedDualAveraging(Algorithm):
         dual = downlink.vectors["dual"]
         if "gradient" in downlink.numbers:
             return client.gradient(dual)
-        return client.dual_steps(dual, downlink.vectors.get("tracker"))
+        return client.dual_steps(dual, downlink.vectors.get("tracker", 0.0))
 
     def init(self, problem: Problem, primal: Vector) -> GraphState:
         """Return the state before round 1: every dual = grad h(primal), trackers 0."""

@@ -190,10 +190,9 @@ class GradientTracking(Algorithm):
         return {"tracker-norm": float(np.sqrt(np.mean(squares)))} if squares else {}
 
 
-def _tracker(downlink: Downlink, memory: Memory | None) -> Vector:
+def _tracker(downlink: Downlink, memory: Memory | None) -> Any:
     """Return control - own; a control of 0 is not in the message."""
-    control = downlink.vectors.get("control", 0.0) + np.zeros(downlink.vectors["dual"].size)
-    return control if memory is None else np.asarray(control - memory["own"])
+    return downlink.vectors.get("control", 0.0) - (0.0 if memory is None else memory["own"])
 
 
 def trackers(problem: Problem, state: TrackingState) -> dict[tuple[int, int], Vector]:

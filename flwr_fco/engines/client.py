@@ -102,7 +102,7 @@ class LocalClient(NamedTuple):
         return {"increment": _made(gradient)}, Moved(self.rate, 1)
 
     def dual_steps(
-        self, dual: Vector, shift: Vector | None = None, *, psi: bool = True, every: bool = False
+        self, dual: Vector, shift: Vector | float = 0.0, *, psi: bool = True, every: bool = False
     ) -> tuple[Sent, Moved]:
         """Take steps z <- z - rate (g(retrieve(z, t)) + shift), on sparse features or in a compiled loop if possible.
 
@@ -110,7 +110,7 @@ class LocalClient(NamedTuple):
         ----------
         dual : ndarray of float64, shape (d,)
             z_0.
-        shift : ndarray of float64, shape (d,), optional
+        shift : ndarray of float64, shape (d,), or float, default 0.0
             Added to every gradient.
         psi : bool, default True
             Whether psi acts.
@@ -118,7 +118,8 @@ class LocalClient(NamedTuple):
             Whether all z_k - z_0 are sent as well, as ``"trajectory"``.
         """
         rate, point, trajectory = self.rate, dual.copy(), None
-        given: Any = self.downlink, self.objective, point, self.rng, None if shift is None else rate * shift, psi
+        move = rate * np.broadcast_to(shift, dual.shape) if np.any(shift) else None
+        given: Any = self.downlink, self.objective, point, self.rng, move, psi
         if self.shard is not None:
             steps = self.shard.local_dual_steps(self.downlink, *given[2:])
         elif every:
@@ -143,13 +144,10 @@ class LocalClient(NamedTuple):
         every : bool, default False
             Whether all omega_{k+1/2} - omega_0 are sent as well, as ``"trajectory"``.
         """
-        rate, point, steps, halves = self.rate, dual.copy(), 0, list[Vector]()
-        for half in extragradient(self.downlink, self.objective, point, self.rng):
-            steps += 1
-            if every:
-                halves.append(half - dual)
+        rate, point, halves = self.rate, dual.copy(), list[Vector]()
+        steps = extragradient(self.downlink, self.objective, point, self.rng, halves if every else None)
         point -= dual
-        sent = {"increment": _made(point)} | ({"trajectory": np.array(halves)} if every else {})
+        sent = {"increment": _made(point)} | ({"trajectory": np.array(halves) - dual} if every else {})
         return sent, Moved(rate * steps, steps)
 
     def proximal_steps(self, primal: Vector, *, psi: bool = True) -> tuple[Sent, Moved]:

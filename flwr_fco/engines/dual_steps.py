@@ -60,7 +60,7 @@ def compiled_steps(
         The number of steps; None, without a step, if the compiled loop does not support this problem.
     """
     plan, client_lr = downlink.plan, downlink.client_lr
-    retrieval, work = plan.local_retrieval(psi), downlink.local_work
+    retrieval, work = plan.local_retrievals[psi], plan.work if downlink.work is None else downlink.work
     if retrieval is None or not isinstance(work, FirstOrder) or work.batch_size is None:
         return None
     data = objective.linear_data()
@@ -118,8 +118,10 @@ def compiled_epoch(
     return steps
 
 
-def extragradient(downlink: Downlink, objective: Objective, dual: Vector, rng: np.random.Generator) -> Iterator[Vector]:
-    """Take the steps of dual extrapolation, with two new batches each; yield the dual of each half step.
+def extragradient(
+    downlink: Downlink, objective: Objective, dual: Vector, rng: np.random.Generator, halves: list[Vector] | None
+) -> int:
+    """Take the steps of dual extrapolation, with two new batches each; return their number.
 
     A step goes from the dual omega_k to omega_{k+1/2} = omega_k - client_lr g(z_k), and with the operator at z_{k+1/2}
     from omega_k to omega_{k+1}.
@@ -128,16 +130,20 @@ def extragradient(downlink: Downlink, objective: Objective, dual: Vector, rng: n
     ----------
     downlink, objective, dual, rng
         As in :func:`one_by_one`.
+    halves : list of ndarray, or None
+        Gets all omega_{k+1/2}.
     """
-    rate, elapsed, add_operator = downlink.client_lr, downlink.elapsed, objective.add_gradient
-    retrieve = downlink.plan.point_in_loops
+    rate, elapsed, add_operator, steps = downlink.client_lr, downlink.elapsed, objective.add_gradient, 0
+    retrieve, primal, half = downlink.plan.point_in_loops, np.empty_like(dual), np.empty_like(dual)
     batches = iter(objective.batches(rng, downlink.first_order, per_step=2))
-    primal, half = np.empty_like(dual), np.empty_like(dual)
-    for k, (first, second) in enumerate(zip(batches, batches, strict=True)):
-        retrieve(dual, elapsed + rate * k, primal)
+    for first, second in zip(batches, batches, strict=True):
+        retrieve(dual, elapsed + rate * steps, primal)
         half[:] = dual
         add_operator(primal, first, -rate, half)
-        yield half
+        if halves is not None:
+            halves.append(half.copy())
+        steps += 1
         # In place, so that arrays without psi are not copied again.
-        retrieve(half, elapsed + rate * (k + 1), half)
+        retrieve(half, elapsed + rate * steps, half)
         add_operator(half, second, -rate, dual)
+    return steps

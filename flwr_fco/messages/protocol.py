@@ -207,13 +207,10 @@ class Plan:
         return isinstance(self.regularizer, Zero)
 
     @cached_property
-    def _retrieval(self) -> Retrieval | None:
-        return self.h.compiled(self.psi)
-
-    def local_retrieval(self, psi: bool) -> Retrieval | None:
-        """Return data of h, and of psi if it acts, for compiled loops; None if these do not support them."""
-        kernel = self._retrieval
-        return kernel if kernel is None or psi else kernel._replace(thresholds=NOTHING)
+    def local_retrievals(self) -> tuple[Retrieval | None, Retrieval | None]:
+        """Data for compiled loops: of h without psi, and with it; None if the loops do not support them."""
+        kernel = self.h.compiled(self.psi)
+        return None if kernel is None else kernel._replace(thresholds=NOTHING), kernel
 
     @property
     def sends_every_step(self) -> bool:

@@ -112,9 +112,9 @@ class Ledger:
         """Return what a task may depend on: whether its client begins."""
         return To(node.key, begins=not self.members.get(node.key, Member()).digest)
 
-    def stamped(self, node: Node, down: Downlink, lost: bool) -> Downlink:
+    def stamped(self, key: Key, down: Downlink, lost: bool) -> Downlink:
         """Return a task with the stamp of the client's memory, and with the memory itself if it has lost it."""
-        member = self.members.get(node.key, Member())
+        member = self.members.get(key, Member())
         return down._replace(stamp=member.digest, restored=member.memory if lost and member.digest else None)
 
     def check_weight(self, node: Node, examples: float) -> None:
@@ -140,13 +140,14 @@ class Ledger:
         """
         for up in uplinks:
             assert up.node is not None
-            member = self.members.get(up.node.key, Member())
-            before = self.memory(up.node.key) if member.digest else None
+            key = up.node.key
+            member = self.members.get(key, Member())
+            before = self.memory(key) if member.digest else None
             after = dict(remembered(method, message, before, up))
-            self.members[up.node.key] = Member(up.examples, up.digest, self._kept(after, member.memory))
-            self.missed.pop(up.node.key, None)
+            self.members[key] = Member(up.examples, up.digest, self._kept(after, member.memory))
+            self.missed.pop(key, None)
             # One that counted as having left, and is in the sums again.
-            self.present.add(up.node.key)
+            self.present.add(key)
 
     def _kept(self, memory: dict[str, Any], before: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return a memory as it is held: in memory, or in the file."""

@@ -183,16 +183,15 @@ def _tasks(run: Run, nodes: Sequence[Node], lost: set[Node]) -> Iterator[Task]:
     if run.ledger is None and run.graph is None:
         down = run.method.downlink(run.problem, run.state, None)._replace(**more)
         short = _by_non_zeros(run, down, shared)
-        yield from ((node, _at_its_indices(run, node, down) if node.key in run.places else short) for node in nodes)
+        for node in nodes:
+            yield node, _at_its_indices(run, node, down) if run.places and node.key in run.places else short
         return
     for node in nodes:
-        to = To(node.key)
-        if run.ledger is not None:
-            to = run.ledger.to(node)
+        to = To(node.key) if run.ledger is None else run.ledger.to(node)
         down = run.method.downlink(run.problem, run.state, to)._replace(**more)
         if run.ledger is not None:
-            down = run.ledger.stamped(node, down, node in lost)
-        yield node, _at_its_indices(run, node, down) if node.key in run.places else _by_non_zeros(run, down, shared)
+            down = run.ledger.stamped(to.key, down, node in lost)
+        yield node, _at_its_indices(run, node, down) if to.key in run.places else _by_non_zeros(run, down, shared)
 
 
 def _at_its_indices(run: Run, node: Node, down: Downlink) -> Downlink:
@@ -301,8 +300,7 @@ class _Reader:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        own = run.options._unmodified or run.options.bounds.own_loops
-        self._own_loops = own
+        self._own_loops = run.options._unmodified or run.options.bounds.own_loops
         self._says_elapsed = run.options._unmodified and getattr(run.options, "density", None) is not None
         #: What the last reply says that it did: most of a round say the same.
         self._possible: Any = None
@@ -327,7 +325,9 @@ class _Reader:
             if weight is None:
                 raise FormError(f"it lacks the metric {options.weighted_by_key!r}, its weight")
             examples = replies.check_examples(weight, options.bounds.max_examples)
-        examples, digest = run.weight(node, examples), up.digest
+        if options.site_weights is not None:
+            examples = run.weight(node, examples)
+        digest = up.digest
         if run.ledger is not None:
             run.ledger.check_weight(node, examples)
             digest = digest or digest_of(up.vectors, up.elapsed)

@@ -264,7 +264,7 @@ class LocalTraining:
         # As they came: what is sent back is of the same precision.
         self._single = kind is optim.DualAveraging and plan.wire_dtype == "auto" and start.dtype == np.float32
         self.optimizer.start_from(plan.layout.views(start), elapsed=downlink.elapsed, single=self._single)
-        if self._loop.shift is not None:
+        if np.any(self._loop.shift):
             self.optimizer.set_shift(plan.layout.views(self._loop.shift))
         rng = random_generator(plan.seed, self._round, partition_of(self._context))
         seed = int(rng.integers(2**63))
@@ -353,7 +353,7 @@ class UserLoop:
     kind : type of CompositeOptimizer
         Of the optimiser.
     start, shift : ndarray, shape (d,)
-        Where it starts, and what is added to every gradient; None for nothing.
+        Where it starts, and what is added to every gradient.
     psi : bool
         Whether psi acts.
     done : tuple of dict and Moved, or None
@@ -362,7 +362,7 @@ class UserLoop:
 
     kind: type[optim.CompositeOptimizer]
     start: Any
-    shift: Any = None
+    shift: Any = 0.0
     psi = True
     done: tuple[Sent, Moved] | None = None
 
@@ -380,17 +380,17 @@ class UserLoop:
             method.local(self, downlink, memory)
             raise ConfigurationError(f"the method {self._solver!r} asks for no steps; {_INSTEAD}")
 
-    def dual_steps(self, dual: Any, shift: Any = None, *, psi: bool = True, every: bool = False) -> tuple[Sent, Moved]:
+    def dual_steps(self, dual: Any, shift: Any = 0.0, *, psi: bool = True, every: bool = False) -> tuple[Sent, Moved]:
         """Take note of steps of dual averaging."""
         return self._note(optim.DualAveraging, dual, shift, psi)
 
     def proximal_steps(self, primal: Any, *, psi: bool = True) -> tuple[Sent, Moved]:
         """Take note of proximal steps."""
-        return self._note(optim.ProximalSGD, primal, None, psi)
+        return self._note(optim.ProximalSGD, primal, 0.0, psi)
 
     def gradient(self, dual: Any) -> tuple[Sent, Moved]:
         """Take note that a gradient is asked for."""
-        return self._note(GradientProbe, dual, None, True)
+        return self._note(GradientProbe, dual, 0.0, True)
 
     def _note(self, kind: Any, start: Any, shift: Any, psi: bool) -> tuple[Sent, Moved]:
         if self.done is not None:

@@ -86,7 +86,7 @@ class Client(Protocol):
         """Send one stochastic gradient, at retrieve(dual, the message's elapsed), in the place of an increment."""
 
     def dual_steps(
-        self, dual: Vector, shift: Vector | None = None, *, psi: bool = True, every: bool = False
+        self, dual: Vector, shift: Vector | float = 0.0, *, psi: bool = True, every: bool = False
     ) -> tuple[Sent, Moved]:
         """Take steps z <- z - rate (g(retrieve(z, t)) + shift), t = elapsed + rate k; without `psi` retrieve(z, 0).
 
