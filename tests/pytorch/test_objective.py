@@ -45,6 +45,10 @@ def _pair(kind):
 def test_it_keeps_the_contract_with_the_values_and_gradients_of_our_objectives(kind):
     theirs, ours = _pair(kind)
     check_objective(theirs)
+    theirs.take_training_loss()
+    assert theirs.take_training_loss() is None
+    values = [theirs.value_and_gradient(np.full(theirs.layout.size, scale))[0] for scale in (0.0, 0.5)]
+    assert theirs.take_training_loss() == pytest.approx(sum(values) / 2)
     assert (theirs.layout.signature, theirs.num_examples) == (ours.layout.signature, ours.num_examples)
     w = np.random.default_rng(1).normal(size=ours.layout.size)
     assert theirs.value(w) == pytest.approx(ours.value(w), rel=1e-13)
@@ -54,14 +58,6 @@ def test_it_keeps_the_contract_with_the_values_and_gradients_of_our_objectives(k
         for batch, same in zip(own, other, strict=True):
             np.testing.assert_allclose(theirs.gradient(w, batch), ours.gradient(w, same), rtol=0, atol=1e-13)
     assert [batch.rows.size for batch in own] == [20, 20, 10, 20]
-
-
-def test_the_loss_of_the_minibatches_is_kept_until_it_is_taken():
-    objective, _ = _pair("logistic")
-    assert objective.take_training_loss() is None
-    values = [objective.value_and_gradient(np.full(21, scale))[0] for scale in (0.0, 0.5)]
-    assert objective.take_training_loss() == pytest.approx(sum(values) / 2)
-    assert objective.take_training_loss() is None
 
 
 # --- networks --------------------------------------------------------------------------------------------------------
@@ -125,6 +121,9 @@ def test_buffers_travel_and_only_training_changes_them():
     assert after["1.num_batches_tracked"] == 1
     assert after["1.num_batches_tracked"].dtype == np.int64
     assert not np.array_equal(after["1.running_mean"], before["1.running_mean"])
+    frozen = _network()
+    frozen[0].weight.requires_grad_(False)
+    assert names | {"0.weight"} == TorchObjective(frozen, _loss, Images()).buffers().keys()
     other = TorchObjective(_network(), _loss, Images())
     other.load_buffers(after)
     assert other.value(w) == objective.value(w)
@@ -132,13 +131,6 @@ def test_buffers_travel_and_only_training_changes_them():
         other.load_buffers({name: value for name, value in after.items() if name != "1.running_var"})
     with pytest.raises(ConfigurationError, match=r"has shape \[4\], the server's has \[2\]"):
         other.load_buffers({**after, "1.running_var": np.zeros(2, np.float32)})
-
-
-def test_frozen_parameters_pass_through():
-    model = _network()
-    model[0].weight.requires_grad_(False)
-    objective = TorchObjective(model, _loss, Images())
-    assert ("0.weight" in objective.layout.shapes, "0.weight" in objective.buffers()) == (False, True)
 
 
 def test_scores_are_means_over_all_examples():
@@ -207,22 +199,11 @@ def test_a_function_that_does_not_take_model_and_batch_is_refused_with_an_exampl
         TorchObjective(Linear(2), dataset=(X, Y), **options)
 
 
-@pytest.mark.parametrize(
-    "function",
-    [Critic(), functools.partial(Critic(), weight=2.0), lambda *args: _squares(*args), max],
-    ids=["module", "partial", "any number", "without a signature"],
-)
-def test_what_can_be_called_with_model_and_batch_is_taken(function):
-    TorchObjective(Linear(2), function, (X, Y))
-
-
-def test_an_error_inside_a_loss_stays_the_users_own():
-    def broken(model, batch):
-        return len(3)
-
-    with pytest.raises(TypeError, match="has no len") as caught:
-        TorchObjective(Linear(2), broken, (X, Y)).gradient(np.zeros(3))
-    assert not isinstance(caught.value, ConfigurationError)
+def test_what_can_be_called_with_model_and_batch_is_taken_and_its_errors_stay_the_users_own():
+    for function in (Critic(), functools.partial(Critic(), weight=2.0), lambda *args: _squares(*args), max):
+        TorchObjective(Linear(2), function, (X, Y))
+    with pytest.raises(TypeError, match="has no len"):
+        TorchObjective(Linear(2), lambda model, batch: len(3), (X, Y)).gradient(np.zeros(3))
 
 
 class _Words(nn.Module):
