@@ -17,24 +17,8 @@ from reproduction.pooled import certify
 STRENGTH = 0.3
 
 
-@pytest.mark.parametrize("before", [np.zeros(0), np.zeros((7, 1)), np.array("x"), np.full(7, np.nan)], ids=repr)
-def test_what_a_checkpoint_says_of_the_model_before_is_checked(before):
-    stopping = EarlyStopping(1e-9)
-    saved = {"numbers": np.array([0.0, np.nan, 0.0, 0.0]), "before": before}
-    if before.shape != (0,):
-        with pytest.raises(ValueError, match="before"):
-            stopping.from_arrays(saved)
-    else:
-        stopping.from_arrays(saved)
-        assert stopping.on_round_end(1, start_arrays(), {}) == (False, {})
-
-
 def strategy(**options):
     return FedDualAvg(**{"regularizer": L1(STRENGTH), "client_lr": 0.05, "work": Steps(1, batch_size=None), **options})
-
-
-def loss(server_round, arrays):
-    return MetricRecord({"loss": float(np.abs(flat(arrays)).sum())})
 
 
 class Diary(Callback):
@@ -54,87 +38,69 @@ class Diary(Callback):
         self.entries.append(("over", max(result.train_metrics_clientapp, default=0)))
 
 
-def test_the_hooks_are_called_in_order_with_the_models_before_and_after():
+class Answers(Callback):
+    """Answers what a function makes of the round's number."""
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    def on_round_end(self, server_round, arrays, metrics):
+        return self.answer(server_round)
+
+
+def test_the_hooks_are_called_in_order_with_models_and_metrics_of_the_result():
     diary, models = Diary(), []
-    run(strategy(), clients(), 3, callbacks=[diary, lambda n, arrays, m: models.append(flat(arrays))])
+    result = run(
+        strategy(),
+        clients(),
+        3,
+        evaluate_fn=lambda number, arrays: MetricRecord({"loss": float(np.abs(flat(arrays)).sum())}),
+        fraction_evaluate=1.0,
+        callbacks=[diary, lambda n, arrays, m: models.append(flat(arrays))],
+    )
     assert [entry[0] for entry in diary.entries] == ["begin", *["round", "end"] * 3, "over"]
-    assert diary.entries[0] == ("begin", True, 3)
-    assert diary.entries[-1] == ("over", 3)
+    assert (diary.entries[0], diary.entries[-1]) == (("begin", True, 3), ("over", 3))
     befores = [entry[2] for entry in diary.entries if entry[0] == "round"]
     np.testing.assert_array_equal(befores, [np.zeros(7), *models[:-1]])
-
-
-def test_metrics_are_those_of_the_result_whoever_evaluates():
-    diary = Diary()
-    result = run(strategy(), clients(), 2, evaluate_fn=loss, fraction_evaluate=1.0, callbacks=[diary])
     told = {entry[1]: entry[2] for entry in diary.entries if entry[0] == "end"}
-    for row in result.rows():
-        if row["round"]:
-            assert {"round": row["round"], **told[row["round"]]} == row
+    assert [{"round": row["round"], **told[row["round"]]} for row in result.rows()[1:]] == result.rows()[1:]
     assert {"train/density", "train/num-left-out", "evaluate/loss", "server/loss"} <= set(told[1])
 
 
-def test_what_a_callback_adds_is_told_to_those_after_it_and_kept():
-    class Adds(Callback):
-        def on_round_end(self, server_round, arrays, metrics):
-            return False, {"own": 10 * server_round}
-
+@together("kind", [int, np.float32, np.int64, np.array, lambda number: np.bool_(number > 1)])
+def test_what_a_callback_adds_is_told_to_those_after_it_and_kept(kind):
     diary = Diary()
-    result = run(strategy(), clients(), 2, callbacks=[Adds(), diary])
-    assert [entry[2]["own"] for entry in diary.entries if entry[0] == "end"] == [10, 20]
-    assert [row["own"] for row in result.rows()] == [10, 20]
-    assert result.callback_metrics == {1: {"own": 10}, 2: {"own": 20}}
+    result = run(strategy(), clients(), 2, callbacks=[Answers(lambda number: (False, {"own": kind(number)})), diary])
+    added = [entry[2]["own"] for entry in diary.entries if entry[0] == "end"]
+    assert added == [row["own"] for row in result.rows()] == [kind(1), kind(2)]
+    assert all(type(number) in (int, float, bool) for number in added)
+    assert result.callback_metrics == {1: {"own": added[0]}, 2: {"own": added[1]}}
 
 
-@pytest.mark.parametrize("value", [np.float32(0.5), np.int64(3), np.bool_(True), np.array(0.5)], ids=repr)
-def test_what_a_callback_adds_may_be_a_number_of_numpys(value):
-    class Adds(Callback):
-        def on_round_end(self, server_round, arrays, metrics):
-            return False, {"own": value}
-
-    added = run(strategy(), clients(), 1, callbacks=[Adds()]).callback_metrics[1]["own"]
-    assert added == value.item()
-    assert type(added) is type(value.item())
-
-
-@pytest.mark.parametrize("answer", [True, (True, {})])
-def test_any_callback_ends_the_run_and_all_are_told_of_the_round(answer):
-    class Stops:
-        def on_round_end(self, server_round, arrays, metrics):
-            return answer if server_round == 2 else None
-
+@together("word", [bool, np.bool_, np.array, lambda stop: stop or None, lambda stop: (stop, {})])
+def test_any_callback_ends_the_run_and_all_are_told_of_the_round(word):
     diary = Diary()
-    result = run(strategy(), clients(), 9, callbacks=[Stops(), diary])
-    assert max(result.train_metrics_clientapp) == 2
-    assert diary.entries[-2][1] == 2
+    result = run(strategy(), clients(), 9, callbacks=[Answers(lambda number: word(number == 2)), diary])
+    assert max(result.train_metrics_clientapp) == diary.entries[-2][1] == 2
+    if not isinstance(word(True), tuple):
+        answers = run(strategy(), clients(), 9, callbacks=[lambda number, *_: word(number == 2)])
+        assert max(answers.train_metrics_clientapp) == 2
 
 
-@together("answer", [{}, {"own": 1.0}, (False, {}), [], 0, 1, "no", np.array([True, False])])
+NO_WORDS = [{"own": 1.0}, [False, {"own": 1.0}], (False,), (False, None), (False, {}, {}), ("no", {})]
+NO_WORDS_OF_FUNCTIONS = [{}, (False, {}), [], 0, 1, "no", np.array([True, False])]
+
+
+@together(("callback", "more"), [(Answers(lambda _, answer=answer: answer), ", or that and a") for answer in NO_WORDS])
+def test_an_objects_answer_that_is_no_word_is_an_error_and_not_the_end_of_the_run(callback, more):
+    with pytest.raises(ConfigurationError, match=rf"returned a \w+; expected True, False or None{more}"):
+        run(strategy(), clients(), 3, callbacks=[callback])
+
+
+@together("answer", NO_WORDS_OF_FUNCTIONS)
 def test_a_functions_answer_that_is_no_word_is_an_error_and_not_the_end_of_the_run(answer):
     with pytest.raises(ConfigurationError, match=f"returned a {type(answer).__name__}; expected True, False or None"):
         run(strategy(), clients(), 3, callbacks=[lambda *_: answer])
-
-
-@pytest.mark.parametrize(
-    "answer", [{"own": 1.0}, [False, {"own": 1.0}], (False,), (False, None), (False, {}, {}), ("no", {})], ids=repr
-)
-def test_an_objects_answer_that_is_no_word_is_an_error_and_not_the_end_of_the_run(answer):
-    class Odd:
-        def on_round_end(self, server_round, arrays, metrics):
-            return answer
-
-    with pytest.raises(
-        ConfigurationError, match=r"returned a \w+; expected True, False or None, or that and a mapping"
-    ):
-        run(strategy(), clients(), 3, callbacks=[Odd()])
-
-
-@pytest.mark.parametrize("word", [bool, np.bool_, lambda stop: np.array(stop), lambda stop: stop or None])
-def test_a_word_may_come_from_a_comparison(word):
-    def after_two(server_round, arrays, metrics):
-        return word(server_round == 2)
-
-    assert max(run(strategy(), clients(), 5, callbacks=[after_two]).train_metrics_clientapp) == 2
 
 
 def test_the_end_is_told_after_an_error_too():
@@ -169,14 +135,6 @@ def test_a_certificate_ends_the_run_only_where_it_holds(tol):
     assert result.callback_metrics[stopping.stopped]["certificate"] == gaps[-1]
 
 
-def test_a_certificate_may_be_a_metric():
-    stopping = EarlyStopping(4.0, certificate="server/loss")
-    result = run(
-        strategy(), clients(), 100, evaluate_fn=lambda n, a: MetricRecord({"loss": 10.0 - n}), callbacks=[stopping]
-    )
-    assert max(result.train_metrics_clientapp) == stopping.stopped == 6
-
-
 def test_a_model_that_no_longer_moves_ends_the_run():
     stopping, models = EarlyStopping(1e-9, patience=3), [np.zeros(7)]
     result = run(strategy(), clients(), 5000, callbacks=[stopping, lambda n, a, m: models.append(flat(a))])
@@ -186,45 +144,39 @@ def test_a_model_that_no_longer_moves_ends_the_run():
     assert moves[-4] > 1e-9
 
 
-def test_validation_keeps_the_best_model():
-    scores = [5.0, 4.0, 3.0, 3.5, 3.2, 3.1, 1.0]
-    models = []
-    stopping = EarlyStopping(validation="server/score", patience=3)
+NAN = np.nan
+
+
+@together(
+    ("options", "scores", "stopped", "best"),
+    [
+        ({"validation": "server/score", "patience": 3}, [5.0, 4.0, 3.0, 3.5, 3.2, 3.1, 1.0], 6, 3),
+        # Rounds without a score do not count.
+        ({"validation": "server/score", "mode": "max", "patience": 2}, [None, 5, None, 7, None, 6, 6.5, 9], 7, 4),
+        # A score that is NaN is not the best, not even the first.
+        ({"validation": "server/score", "patience": 2}, [NAN, 2.0, NAN, NAN, 1.0], 4, 2),
+        ({"validation": "server/score", "patience": 2}, [NAN, NAN, 1.0], 2, None),
+        ({"validation": "server/score", "patience": 1, "every": 2}, [1.0, 3.0, 0.0, 4.0, 1.0], 4, 2),
+        ({"tol": 4.0, "certificate": "server/score"}, [9.0, 8.0, 4.5, 4.0, 3.0], 4, None),
+    ],
+)
+def test_a_metric_ends_the_run_and_the_best_model_is_kept(options, scores, stopped, best):
+    models, stopping = [], EarlyStopping(**options)
+    scored = [None if score is None else MetricRecord({"score": float(score)}) for score in scores]
     result = run(
         strategy(),
         clients(),
-        7,
-        evaluate_fn=lambda n, a: MetricRecord({"score": scores[n - 1]}) if n else None,
-        callbacks=[stopping, lambda n, a, m: models.append(flat(a))],
+        len(scores),
+        evaluate_fn=lambda n, arrays: scored[n - 1] if n else None,
+        callbacks=[stopping, lambda n, arrays, m: models.append(flat(arrays))],
     )
-    assert max(result.train_metrics_clientapp) == stopping.stopped == 6
-    assert stopping.best == 3.0
-    np.testing.assert_array_equal(flat(stopping.best_arrays), models[2])
-
-
-def test_a_larger_score_may_be_better_and_rounds_without_one_do_not_count():
-    stopping = EarlyStopping(validation="server/accuracy", mode="max", patience=2)
-    values = {2: 0.5, 4: 0.7, 6: 0.6, 8: 0.65, 10: 0.9}
-    result = run(
-        strategy(),
-        clients(),
-        10,
-        evaluate_fn=lambda n, a: MetricRecord({"accuracy": values[n]}) if n in values else None,
-        callbacks=[stopping],
-    )
-    assert max(result.train_metrics_clientapp) == 8
-    assert stopping.best == 0.7
-
-
-def test_a_score_that_is_nan_is_not_the_best():
-    stopping = EarlyStopping(validation="evaluate/loss", patience=2)
-    scores = [np.nan, 2.0, np.nan, np.nan, 1.0]
-    answers = [stopping.on_round_end(n, start_arrays(), {"evaluate/loss": s})[0] for n, s in enumerate(scores)]
-    assert answers == [False, False, False, True, False]
-    assert stopping.best == 1.0
-    stopping = EarlyStopping(validation="evaluate/loss", patience=2)
-    assert [stopping.on_round_end(n, start_arrays(), {"evaluate/loss": np.nan})[0] for n in (1, 2)] == [False, True]
-    assert stopping.best_arrays is None
+    assert max(result.train_metrics_clientapp) == stopping.stopped == stopped
+    if best is None:
+        assert stopping.best_arrays is None
+        assert np.isnan(stopping.best)
+    else:
+        assert stopping.best == scores[best - 1]
+        np.testing.assert_array_equal(flat(stopping.best_arrays), models[best - 1])
 
 
 def test_a_metric_that_never_comes_is_said(caplog):
@@ -232,7 +184,7 @@ def test_a_metric_that_never_comes_is_said(caplog):
     assert "'server/acuracy', which no round had; they had" in caplog.text
 
 
-@pytest.mark.parametrize(
+@together(
     "options",
     [
         {},
@@ -249,10 +201,30 @@ def test_early_stopping_says_what_it_needs(options):
         EarlyStopping(**options)
 
 
+@together("score", [None, "low", np.ones(2)])
+def test_a_score_that_is_no_number_is_named(score):
+    for name, options in (("certificate", {"tol": 1.0}), ("validation", {})):
+        stopping = EarlyStopping(**options, **{name: lambda arrays: score})
+        with pytest.raises(ConfigurationError, match=f"{name} returned a {type(score).__name__}; expected a number"):
+            run(strategy(), clients(), 1, callbacks=[stopping])
+
+
 # --- checkpoints ----------------------------------------------------------------------------------------------
 
 
-def test_a_checkpoint_is_the_state_after_the_last_whole_round(tmp_path):
+@together("before", [np.zeros(0), np.zeros((7, 1)), np.array("x"), np.full(7, np.nan)])
+def test_what_a_checkpoint_says_of_the_model_before_is_checked(before):
+    stopping = EarlyStopping(1e-9)
+    saved = {"numbers": np.array([0.0, np.nan, 0.0, 0.0]), "before": before}
+    if before.shape != (0,):
+        with pytest.raises(ValueError, match="before"):
+            stopping.from_arrays(saved)
+    else:
+        stopping.from_arrays(saved)
+        assert stopping.on_round_end(1, start_arrays(), {}) == (False, {})
+
+
+def test_a_checkpoint_is_the_state_after_the_last_whole_round_and_not_a_diverged_one(tmp_path):
     path = tmp_path / "state.npz"
     once, checkpoint = strategy(), Checkpoint(path, every=4)
     run(once, clients(), 6, callbacks=[checkpoint])
@@ -261,6 +233,13 @@ def test_a_checkpoint_is_the_state_after_the_last_whole_round(tmp_path):
     run(again, clients(), 6, resume=path)
     np.testing.assert_array_equal(again.state.dual, once.state.dual)
     assert again.state.round == 6
+    diverging = {"client_lr": 1.2, "regularizer": L1(0.0)}
+    checkpoint = Checkpoint(tmp_path / "other.npz", every=5)
+    with pytest.raises(DivergedError) as caught:
+        run(strategy(**diverging), clients(), 500, callbacks=[checkpoint])
+    again = strategy(**diverging)
+    run(again, clients(), checkpoint.saved_round, resume=checkpoint.path)
+    assert again.state.round == checkpoint.saved_round < caught.value.server_round
 
 
 @together(
@@ -270,30 +249,8 @@ def test_a_checkpoint_is_the_state_after_the_last_whole_round(tmp_path):
         (("state.txt",), "expected the name of a file that ends in .npz"),
         (("state.npz", 0), "every=0; expected a whole number >= 1"),
         (("state.npz", 1.5), "every=1.5 is a float; expected a whole number"),
-        (("state.npz", "2"), "every='2' is a str; expected a whole number"),
     ],
 )
 def test_a_checkpoint_takes_the_name_of_a_file_and_a_number(given, said):
     with pytest.raises(ConfigurationError, match=said):
         Checkpoint(*given)
-
-
-def test_a_diverged_state_does_not_replace_a_checkpoint(tmp_path):
-    path = tmp_path / "state.npz"
-    diverging = strategy(client_lr=1.2, regularizer=L1(0.0))
-    checkpoint = Checkpoint(path, every=5)
-    with pytest.raises(DivergedError) as caught:
-        run(diverging, clients(), 500, callbacks=[checkpoint])
-    again = strategy(regularizer=L1(0.0), client_lr=1.2)
-    run(again, clients(), checkpoint.saved_round, resume=path)
-    assert again.state.round == checkpoint.saved_round < caught.value.server_round
-
-
-@pytest.mark.parametrize("score", [None, "low", np.ones(2)], ids=str)
-def test_a_score_that_is_no_number_is_named(score):
-    for name, callback in (
-        ("certificate", EarlyStopping(tol=1.0, certificate=lambda arrays: score)),
-        ("validation", EarlyStopping(validation=lambda arrays: score)),
-    ):
-        with pytest.raises(ConfigurationError, match=f"{name} returned a {type(score).__name__}; expected a number"):
-            run(strategy(), clients(), 1, callbacks=[callback])
