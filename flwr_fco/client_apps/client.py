@@ -243,9 +243,7 @@ class Client:
             up = self.answer(context, number, down)
         return Message(records.encode_uplink(up), reply_to=message)
 
-    def answer(
-        self, context: Context, number: int, down: Downlink, rng: np.random.Generator | None = None
-    ) -> Uplink | None:
+    def answer(self, context: Context, number: int, down: Downlink) -> Uplink | None:
         """Do a task.
 
         Parameters
@@ -256,8 +254,6 @@ class Client:
             The round.
         down : Downlink
             The task, as it was received.
-        rng : numpy.random.Generator, optional
-            That of (seed, round, partition), where the caller has it.
 
         Returns
         -------
@@ -275,11 +271,11 @@ class Client:
             objective.load_buffers(down.pass_through)
         if FOLDS in down.numbers:
             check_folds(down, self.disclosure, context)
-        rng = random_generator(plan.seed, number, partition_of(context)) if rng is None else rng
+        rng = random_generator(plan.seed, number, partition_of(context))
         up, after = run_half(method, down, objective, memory, rng, self.disclosure)
         # A class that records no losses is not asked for one, as in the compiled loops.
-        records = type(objective).take_training_loss is not Objective.take_training_loss
-        loss = objective.take_training_loss() if records else None
+        records_losses = type(objective).take_training_loss is not Objective.take_training_loss
+        loss = objective.take_training_loss() if records_losses else None
         metrics = up.metrics if loss is None or not math.isfinite(loss) else {"loss": loss, **up.metrics}
         passed = objective.buffers() if plan.layout.passed_through else up.pass_through
         examples = float(objective.num_examples)

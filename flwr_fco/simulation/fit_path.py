@@ -83,23 +83,20 @@ def strength_max(run: Run) -> tuple[float, Vector]:
         w[~acts] = free
         answers = ask(run, request, w)
         if not answers:
-            raise ConfigurationError("no client has answered, so no strength follows; the reasons are in `left_out`")
+            raise ConfigurationError("no client has answered, so no strength follows; see `left_out`")
         told[:] = answers
         weights = [answer.weight for answer in answers]
         losses = [answer.numbers["loss"] for answer in answers]
         gradient[:] = run.mean.of([answer.vectors["gradient"] for answer in answers], weights)
-        if run.mean.aggregation == "mean":
-            return sum(weight * loss for weight, loss in zip(weights, losses, strict=True)), gradient[~acts]
         return centre_of(run.mean)(losses, weights), gradient[~acts]
 
     gradient, told = np.zeros(size), list[Answer]()
-    if acts.all():
-        loss_and_gradient(np.zeros(0))
-    else:
+    best = np.zeros(0)
+    if not acts.all():
         # "ftol" 0: the gradient decides. The last point that was asked about need not be the best one.
         options = {"maxfun": _QUESTIONS, "gtol": _TOLERANCE, "ftol": 0.0}
-        minimum = minimize(loss_and_gradient, w[~acts], jac=True, method="L-BFGS-B", options=options)
-        loss_and_gradient(minimum.x)
+        best = minimize(loss_and_gradient, w[~acts], jac=True, method="L-BFGS-B", options=options).x
+    loss_and_gradient(best)
     # 0 in what psi leaves alone, up to rounding, which a weight of 0 divides.
     slopes = [gradient, *(answer.vectors["gradient"] for answer in told)]
     largest, *others = (psi.strength_max(np.where(acts, own, 0.0)) for own in slopes)
@@ -110,8 +107,7 @@ def strength_max(run: Run) -> tuple[float, Vector]:
         log(WARNING, text, limit, largest, own[-1][1], own[-1][0])
         largest = limit
     if not 0.0 < largest < math.inf:
-        what = f"the strength at which the solution becomes 0 is {largest:g}, so there is no path down from it"
-        raise ConfigurationError(f"{what}; give strengths=[...] by hand")
+        raise ConfigurationError(f"the solution is 0 from a strength of {largest:g} on; give strengths=[...] by hand")
     return largest, w
 
 
@@ -128,14 +124,12 @@ def held_out_losses(run: Run, w: Vector) -> dict[int | None, tuple[float, float]
     names = ("loss", "held-out")
     answers = ask(run, Request("validation", {}, names, agreed=("held-out",), check=_check_held_out), w)
     if not answers:
-        raise ConfigurationError("no client has answered, so nothing is validated; the reasons are in `left_out`")
+        raise ConfigurationError("no client has answered, so nothing is validated; see `left_out`")
     without = [f"partition {answer.partition}" for answer in answers if not answer.numbers["held-out"]]
     if without:
-        raise ConfigurationError(
-            f"{len(without)} of {len(answers)} clients would validate on the data that they train on, which always "
-            f"favours the smallest strength: {', '.join(without[:20])}. Give them "
-            "client_app(load_objective, load_evaluation_objective=...)"
-        )
+        what = f"{len(without)} of {len(answers)} clients would validate on the data that they train on, which always"
+        advice = "Give them client_app(load_objective, load_evaluation_objective=...)"
+        raise ConfigurationError(f"{what} favours the smallest strength: {', '.join(without[:20])}. {advice}")
     return {answer.node_id: (answer.weight, answer.numbers["loss"]) for answer in answers}
 
 
@@ -236,8 +230,7 @@ class PathResult:
 
     def _validated(self) -> list[PathPoint]:
         if not self.points or math.isnan(self.points[0].held_out):
-            what = "this path was not validated (validate=False), so no point is better than another"
-            raise ConfigurationError(f"{what}; take one of `points`")
+            raise ConfigurationError("this path was not validated (validate=False); take one of `points`")
         return self.points
 
     def rows(self) -> list[dict[str, Number]]:
@@ -245,12 +238,11 @@ class PathResult:
         rows = []
         for point in self.points:
             history = point.result.train_metrics_clientapp
-            row: dict[str, Any] = {"strength": point.strength, "nonzero": point.nonzero}
+            last = [{"certificate": own["certificate"]} for own in history.values() if "certificate" in own][-1:]
             known = {"held-out": point.held_out, "standard-error": point.standard_error, "duality-gap": point.gap}
+            row: dict[str, Any] = {"strength": point.strength, "nonzero": point.nonzero}
             row |= {name: number for name, number in known.items() if not math.isnan(number)}
-            certified = [metrics["certificate"] for metrics in history.values() if "certificate" in metrics]
-            row["rounds"] = max(history, default=0)
-            rows.append(row | ({"certificate": certified[-1]} if certified else {}))
+            rows.append(row | {"rounds": max(history, default=0)} | dict(*last))
         return rows
 
     def table(self) -> Any:
@@ -258,14 +250,15 @@ class PathResult:
         return frame_of(self.rows())
 
     def __repr__(self) -> str:
-        shown = f"PathResult: {len(self.points)} strengths"
-        if self.points:
-            shown += f" from {self.points[0].strength:.4g} to {self.points[-1].strength:.4g}"
-        if self.points and not math.isnan(self.points[0].held_out):
+        if not self.points:
+            return "PathResult: 0 strengths"
+        ends = f"from {self.points[0].strength:.4g} to {self.points[-1].strength:.4g}"
+        shown = f"PathResult: {len(self.points)} strengths {ends}"
+        if not math.isnan(self.points[0].held_out):
             best, simple = self.best, self.one_standard_error
-            edge = best is self.points[-1] and len(self.points) > 1
-            where = f"{best.strength:.4g}{', the smallest of the path' if edge else ''}"
-            shown += f"\n  smallest held-out loss {best.held_out:.4g} at {where} ({best.nonzero} not zero)"
+            edge = ", the smallest of the path" if best is self.points[-1] and len(self.points) > 1 else ""
+            where = f"{best.strength:.4g}{edge} ({best.nonzero} not zero)"
+            shown += f"\n  smallest held-out loss {best.held_out:.4g} at {where}"
             shown += f"\n  one standard error: {simple.strength:.4g} ({simple.nonzero} not zero)"
         return shown
 
@@ -316,21 +309,18 @@ class StrengthPath:
         checked("num_strengths", self.num_strengths, int, {"range": (lambda count: count >= 2, "at least 2")})
         checked("ratio", self.ratio, float, PART)
         checked("validate", self.validate, bool)
-        strengths: Any = self.strengths
-        if strengths is not None:
-            if isinstance(strengths, str) or not isinstance(strengths, Iterable):
-                what = f"strengths={strengths!r}; expected a list of numbers >= 0"
-                raise ConfigurationError(f"{what}, such as [1.0, 0.1]")
-            numbers = [checked(f"strengths[{i}]", each, float, NON_NEGATIVE) for i, each in enumerate(strengths)]
-            self.strengths = sorted(numbers, reverse=True)
-            if not numbers:
-                raise ConfigurationError(f"strengths={self.strengths!r}; expected finite numbers >= 0")
         checked("cv", self.cv, int | None)
+        if self.strengths is not None:
+            given: Any = self.strengths
+            numbers = [*given] if isinstance(given, Iterable) and not isinstance(given, str) else []
+            if not numbers:
+                raise ConfigurationError(f"strengths={given!r}; expected a list of numbers >= 0, such as [1.0, 0.1]")
+            each = [checked(f"strengths[{i}]", own, float, NON_NEGATIVE) for i, own in enumerate(numbers)]
+            self.strengths = sorted(each, reverse=True)
         if self.cv is not None and not self._in_one_run:
-            raise ConfigurationError(
-                f"cv={self.cv!r}: only FedNewton with hessian='block' solves for all folds in one run; take it, or "
-                "give client_app(load_objective, load_evaluation_objective=...) and no cv"
-            )
+            what = f"cv={self.cv!r}: only FedNewton with hessian='block' solves for all folds in one run"
+            advice = "give client_app(load_objective, load_evaluation_objective=...) and no cv"
+            raise ConfigurationError(f"{what}; take it, or {advice}")
         if self.cv is not None and not self.validate:
             raise ConfigurationError(f"cv={self.cv!r} validates, and validate=False does not; leave one of them out")
 
@@ -420,11 +410,9 @@ class StrengthPath:
             run, state = run_of(strategy), strategy.state
             models, gaps = models_of(state)
             if not run.finished():
-                raise ConfigurationError(
-                    f"{len(models)} of {strategy.strengths.count} strengths are begun and not all problems are solved "
-                    f"after num_rounds={num_rounds}; give more rounds, a larger tolerance (now {strategy.tolerance:g}) "
-                    f"or a larger ratio (now {self.ratio:g})"
-                )
+                what = f"{len(models)} of {strategy.strengths.count} strengths are begun, and not all are solved"
+                advice = f"give more rounds than {num_rounds}, or a larger tolerance or ratio"
+                raise ConfigurationError(f"{what}; {advice} (now {strategy.tolerance:g} and {self.ratio:g})")
             errors = state.held_out
             if self.cv is None:
                 losses = [held_out_losses(run, w) for w in models] if self.validate else []

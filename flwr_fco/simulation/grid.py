@@ -16,7 +16,7 @@ from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
 from flwr.serverapp import Grid
 
 from flwr_fco.client_apps.client import Client, TaskApp
-from flwr_fco.core.computing import random_generator, single_threaded_blas
+from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.errors import ClientError, ConfigurationError, advice_on
 from flwr_fco.messages.protocol import Described, Downlink, Node
 from flwr_fco.messages.records import FCO, NAMES_ONLY, TABLE, Inbox, Outbox, Reply, Task
@@ -193,9 +193,8 @@ class InProcessGrid(Grid):
             return inbox
         messages = list(messages)
         replies = [reply for reply in self.replies(messages) if reply is not None]
-        if messages and messages[0].metadata.message_type == "train":
-            number = messages[0].metadata.group_id
-            self._report(int(number) if number.isdigit() else 0)
+        if messages and messages[0].metadata.message_type == "train" and messages[0].metadata.group_id.isdigit():
+            self._report(int(messages[0].metadata.group_id))
         return replies
 
     @property
@@ -225,16 +224,13 @@ class InProcessGrid(Grid):
             Most of a round are one object.
         """
         client, received, found = self.direct, dict[int, Downlink](), list[Reply]()
-        if client is None or not tasks:
-            return []
-        partitions = [self.partition_ids[node.node_id] for node, _ in tasks]
+        assert client is not None
         with single_threaded_blas():
-            for (node, down), partition in zip(tasks, partitions, strict=True):
-                context, rng = self.context(node.node_id), random_generator(down.plan.seed, number, partition)
+            for node, down in tasks:
                 try:
                     if id(down) not in received:
                         received[id(down)] = down.as_received()
-                    up = client.answer(context, number, received[id(down)].own(), rng)
+                    up = client.answer(self.context(node.node_id), number, received[id(down)].own())
                 except Exception as error:
                     raise self._raised(error, node.node_id, f"{number}", "train") from error
                 found.append((node, up))
@@ -243,12 +239,10 @@ class InProcessGrid(Grid):
     def described(self, nodes: Sequence[Node], scales: bool) -> dict[Node, Described]:
         """Return what clients say of their tables, `scales` or names only, without messages."""
         client, found = self.direct, dict[Node, Described]()
-        if client is None:
-            return found
+        assert client is not None
         for node in nodes:
-            context = self.context(node.node_id)
             try:
-                found[node] = client.described(context, scales)
+                found[node] = client.described(self.context(node.node_id), scales)
             except Exception as error:
                 raise self._raised(error, node.node_id, "", "its table") from error
         return found

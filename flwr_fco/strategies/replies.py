@@ -198,9 +198,8 @@ def _content(current: Round, node: Node, message: Message, good: Mapping[int, An
         raise kind(f"error {message.error.code}: {cause_of(reason)}{advice}")
     if node.node_id not in current.nodes:
         raise ProtocolError("this node was not asked")
-    if message.metadata.group_id != str(current.number):
-        group = message.metadata.group_id or "without a stamp"
-        raise ProtocolError(f"it answers round {group}, this is {current.number}")
+    if (group := message.metadata.group_id) != str(current.number):
+        raise ProtocolError(f"it answers round {group or 'without a stamp'}, this is {current.number}")
     if node.node_id in good:
         raise ProtocolError("it answered twice; the first answer counts")
     return message.content
@@ -252,8 +251,8 @@ def check_form(up: Uplink, shapes: Mapping[str, tuple[int, ...]], layout: Layout
     for name, vector in up.vectors.items():
         held = vector.values if isinstance(vector, SparseVector) else vector
         if vector.shape != shapes[name] or held.dtype.name not in ("float64", "float32"):
-            what = f"array {name!r} is {held.dtype}{list(vector.shape)}"
-            raise FormError(f"{what}, expected float64 or float32{list(shapes[name])}")
+            expected = f"expected float64 or float32{list(shapes[name])}"
+            raise FormError(f"array {name!r} is {held.dtype}{list(vector.shape)}, {expected}")
         # A finite norm has finite entries only: one pass for both.
         norm = math.sqrt(np.vdot(held, held)) if held.dtype is _FLOAT64 else euclidean_norm(held)
         if not math.isfinite(norm):
@@ -264,8 +263,8 @@ def check_form(up: Uplink, shapes: Mapping[str, tuple[int, ...]], layout: Layout
     for name, value in up.pass_through.items():
         entry = entries.get(name)
         if entry is None or value.shape != entry.shape or value.dtype != np.dtype(entry.dtype):
-            what = f"array {name!r} is {value.dtype}{list(value.shape)}"
-            raise FormError(f"{what}, expected {(entry and f'{entry.dtype}{list(entry.shape)}') or 'none'}")
+            expected = f"expected {entry.dtype}{list(entry.shape)}" if entry else "expected none"
+            raise FormError(f"array {name!r} is {value.dtype}{list(value.shape)}, {expected}")
         if value.dtype.kind == "f" and not all_finite(value):
             raise ProtocolError(f"array {name!r} holds {NOT_FINITE}")
     check_metrics(up.metrics)
@@ -274,14 +273,14 @@ def check_form(up: Uplink, shapes: Mapping[str, tuple[int, ...]], layout: Layout
 
 def check_metrics(metrics: Mapping[str, Any]) -> None:
     """Raise a ProtocolError if a client reports something else than finite numbers, or lists of them, or too many."""
-    if len(metrics) > MOST_METRICS:
-        raise ProtocolError(f"it reports {len(metrics)} metrics, expected at most {MOST_METRICS}")
-    if (numbers := sum(len(value) for value in metrics.values() if type(value) is list)) > MOST_NUMBERS:
-        raise ProtocolError(f"it reports lists of {numbers} numbers, expected at most {MOST_NUMBERS}")
+    lists = sum(len(value) for value in metrics.values() if type(value) is list)
+    if len(metrics) > MOST_METRICS or lists > MOST_NUMBERS:
+        most = f"expected at most {MOST_METRICS} and {MOST_NUMBERS}"
+        raise ProtocolError(f"it reports {len(metrics)} metrics, and {lists} numbers in lists; {most}")
     for name, value in metrics.items():
         if not isinstance(name, str) or len(name) > LONGEST_NAME or not name.isprintable():
-            what = f"it reports a metric {name!r:.100}"
-            raise ProtocolError(f"{what}, expected a name of at most {LONGEST_NAME} printable characters")
+            expected = f"expected a name of at most {LONGEST_NAME} printable characters"
+            raise ProtocolError(f"it reports a metric {name!r:.100}, {expected}")
         if not all(map(is_number, value if isinstance(value, list) else [value])):
             raise ProtocolError(f"the metric {name!r:.100} is {value!r:.100}, expected finite numbers")
 
@@ -300,28 +299,22 @@ def check_work(up: Uplink, work: Work, rate: float, *, own_loops: bool) -> None:
     own_loops : bool
         Whether the client has a training loop of its own.
     """
+    first = isinstance(work, FirstOrder)
+    most = max(1, work.num_draws(max(1, int(up.examples)))) if isinstance(work, FirstOrder) else work.max_iterations
+    advice = "" if own_loops or not first else _LOOPS_ADVICE
     if not is_number(up.steps) or up.steps != int(up.steps) or up.steps < 1:
         raise ProtocolError(f"it reports {up.steps!r} local steps, expected a whole number >= 1")
-    if not isinstance(work, FirstOrder):
-        if up.steps > work.max_iterations:
-            raise ProtocolError(f"it reports {up.steps} local steps, the plan asks for {work.max_iterations}")
-        return
-    if not is_number(up.elapsed) or up.step_sizes <= 0.0:
-        raise ProtocolError(f"the metric 'elapsed' is {up.elapsed!r}, expected a finite number > 0")
-    most = max(1, work.num_draws(max(1, int(up.examples))))
-    advice = "" if own_loops else _LOOPS_ADVICE
-    if up.steps > most * (_OWN_LOOPS if own_loops else 1.0):
+    if up.steps > most * (_OWN_LOOPS if own_loops and first else 1.0):
         raise ProtocolError(f"it reports {up.steps} local steps, the plan asks for {most}{advice}")
+    if first and (not is_number(up.elapsed) or up.step_sizes <= 0.0):
+        raise ProtocolError(f"the metric 'elapsed' is {up.elapsed!r}, expected a finite number > 0")
     expected = up.steps * (1.0 if math.isnan(rate) else rate)
     factor = _OWN_LOOPS if own_loops else 1.0 + _ROUNDING
-    if not expected / factor <= up.step_sizes <= expected * factor:
-        what = f"it reports elapsed={up.elapsed:g} after {up.steps} steps of size {rate:g}"
-        raise ProtocolError(f"{what}{advice}")
+    if first and not expected / factor <= up.step_sizes <= expected * factor:
+        raise ProtocolError(f"it reports elapsed={up.elapsed:g} after {up.steps} steps of size {rate:g}{advice}")
 
 
-_LOOPS_ADVICE = (
-    "; if the clients train with flwr_fco.torch.local_training, give the strategy bounds=Bounds(own_loops=True)"
-)
+_LOOPS_ADVICE = "; clients that train with flwr_fco.torch.local_training need bounds=Bounds(own_loops=True)"
 
 
 def check_examples(examples: Any, most: float) -> float:
@@ -333,9 +326,8 @@ def check_examples(examples: Any, most: float) -> float:
         If it is no number from 0 to `most`.
     """
     if not is_number(examples) or not 0.0 <= examples <= most:
-        what = f"it reports {examples!r:.50} examples"
         kind = FormError if examples is None or examples != examples else ProtocolError
-        raise kind(f"{what}; expected a number from 0 to max_examples={most:g}")
+        raise kind(f"it reports {examples!r:.50} examples; expected a number from 0 to max_examples={most:g}")
     return float(examples)
 
 
@@ -364,12 +356,7 @@ class Bounds:
         self.usual: dict[str, float] = {}
 
     def objections(
-        self,
-        ups: Sequence[Uplink],
-        passed: Mapping[str, NDArray[Any]],
-        *,
-        weighed: bool,
-        lengths: bool = True,
+        self, ups: Sequence[Uplink], passed: Mapping[str, NDArray[Any]], *, weighed: bool, lengths: bool = True
     ) -> dict[int, str]:
         """Return why replies do not count, by position.
 
@@ -441,9 +428,9 @@ def weights_of(examples: Sequence[float], uniform: bool) -> list[float]:
     >>> weights_of([30.0, 10.0], uniform=False), weights_of([0.0], uniform=False)
     ([0.75, 0.25], [])
     """
+    if uniform:
+        return [1.0 / len(examples)] * len(examples) if examples else []
     total = math.fsum(examples)
-    if uniform and examples:
-        return [1.0 / len(examples)] * len(examples)
     return [number / total for number in examples] if total > 0.0 else []
 
 

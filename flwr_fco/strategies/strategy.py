@@ -19,7 +19,6 @@ from flwr.serverapp.strategy import FedAvg
 
 from flwr_fco.algorithms.contract.graph import Graph
 from flwr_fco.core.logs import log
-from flwr_fco.core.sparse import SparseVector
 from flwr_fco.core.validation import NATURAL, NON_NEGATIVE, POSITIVE, checked, short
 from flwr_fco.errors import ConfigurationError, FormError
 from flwr_fco.messages.protocol import Node, Uplink
@@ -38,11 +37,6 @@ from flwr_fco.work import Epochs, FirstOrder, Minimise, Work
 
 #: ``(round, arrays) -> metrics or None``: evaluation on the server.
 EvaluateFunction = Callable[[int, ArrayRecord], MetricRecord | Mapping[str, Any] | None]
-#: Options that are Flower's, but for the fractions.
-_OF_FLOWER = (
-    *("min_train_nodes", "min_evaluate_nodes", "min_available_nodes", "weighted_by_key", "arrayrecord_key"),
-    *("configrecord_key", "train_metrics_aggr_fn", "evaluate_metrics_aggr_fn"),
-)
 
 
 class CompositeStrategy(Options):
@@ -74,12 +68,10 @@ class CompositeStrategy(Options):
 
     def __post_init__(self) -> None:
         self._check()
-        fractions = self.fraction_train, self.fraction_evaluate
-        functions = self.train_metrics_aggr_fn, self.evaluate_metrics_aggr_fn
-        # Flower warns about a fraction of 0.0, which is deliberate here, and has its own function for None.
-        FedAvg.__init__(self, **{name: getattr(self, name) for name in _OF_FLOWER})
-        self.fraction_train, self.fraction_evaluate = fractions
-        self.train_metrics_aggr_fn, self.evaluate_metrics_aggr_fn = functions
+        # Flower's has defaults of its own, and warns about a fraction of 0.0, which is deliberate here.
+        own = dict(self.__dict__)
+        FedAvg.__init__(self)
+        self.__dict__.update(own)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if isinstance(getattr(type(self), name, None), property):
@@ -92,11 +84,9 @@ class CompositeStrategy(Options):
 
     def __getattr__(self, name: str) -> Any:
         if name in ("initialize_parameters", "configure_fit", "aggregate_fit", "evaluate"):
-            raise AttributeError(
-                f"{type(self).__name__} has no {name!r}, which Flower's earlier interface calls (flwr.server.Server, "
-                "start_server, start_simulation): run it in a ServerApp, `strategy.start(grid, initial_arrays, "
-                "num_rounds)`, or in one process with flwr_fco.simulate (docs/how-to/subclasses.md)"
-            )
+            what = f"{type(self).__name__} has no {name!r}, which Flower's earlier interface calls (start_simulation)"
+            advice = "take `strategy.start(grid, initial_arrays, num_rounds)` in a ServerApp, or flwr_fco.simulate"
+            raise AttributeError(f"{what}: {advice} (docs/how-to/subclasses.md)")
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
 
     def __copy__(self) -> Self:
@@ -209,27 +199,18 @@ class CompositeStrategy(Options):
         ConfigurationError
             If an argument is of another kind, a run is under way, or `resume` is no checkpoint of this strategy.
         """
-        given: Any = initial_arrays
-        if not isinstance(given, ArrayRecord):
-            what = f"initial_arrays is {short(initial_arrays)}" if initial_arrays is None else ""
-            what = what or f"initial_arrays is a {type(initial_arrays).__name__}"
-            raise ConfigurationError(f"{what}; expected an ArrayRecord, such as ArrayRecord(model.state_dict())")
+        checked("initial_arrays", initial_arrays, ArrayRecord)
         if not hasattr(grid, "send_and_receive") or isinstance(grid, type):
             raise ConfigurationError(f"grid is a {type(grid).__name__}; expected the Grid that a ServerApp gets")
         checked("num_rounds", num_rounds, int, NATURAL)
         checked("timeout", timeout, float, NON_NEGATIVE)
         checked("evaluate_fn", evaluate_fn, EvaluateFunction | None)
-        configs_given: dict[str, Any] = {"train_config": train_config, "evaluate_config": evaluate_config}
-        for name, config in configs_given.items():
-            if not isinstance(config, ConfigRecord | None):
-                what = f"{name} is a {type(config).__name__}"
-                raise ConfigurationError(f"{what}; expected a ConfigRecord, such as ConfigRecord({{'lr': 0.1}})")
+        checked("train_config", train_config, ConfigRecord | None)
+        checked("evaluate_config", evaluate_config, ConfigRecord | None)
         checked("resume", resume, str | os.PathLike | None)
         if self._running:
-            raise ConfigurationError(
-                f"this {type(self).__name__} is in a run that has not ended: a strategy has one state; make another "
-                "one for another run, such as `copy.copy(strategy)`"
-            )
+            what = f"this {type(self).__name__} is in a run that has not ended: a strategy has one state"
+            raise ConfigurationError(f"{what}; make another one, such as `copy.copy(strategy)`")
         hooks = Callbacks(callbacks)
         run = self.prepare(initial_arrays, num_rounds)
         run.grid, run.timeout = grid, timeout
@@ -291,8 +272,7 @@ class CompositeStrategy(Options):
         run.config["server-round"] = server_round
         if self.fraction_train == 0.0:
             if server_round == 1:
-                text = "configure_train: fraction_train=0.0, so no client trains and the model stays as it is"
-                log(WARNING, text)
+                log(WARNING, "configure_train: fraction_train=0.0, so no client trains and the model stays as it is")
             run.current = replies.Round(server_round, [], run.left_out)
             return []
         self._choose_rates(run)
@@ -323,10 +303,8 @@ class CompositeStrategy(Options):
         """
         run = self._run
         if run is None or run.current.number != server_round or run.current.kind != "train" or run.closed:
-            raise ConfigurationError(
-                f"aggregate_train was called for round {server_round}, which configure_train has not opened: call them "
-                "in turn, as `start` does, and super()'s in hooks of your own"
-            )
+            what = f"aggregate_train was called for round {server_round}, which configure_train has not opened"
+            raise ConfigurationError(f"{what}: call them in turn, as `start` does, and super()'s in hooks of your own")
         run.closed = True
         if not run.current.nodes and run.privacy is None:
             return run.primal_arrays(), None
@@ -388,8 +366,8 @@ class CompositeStrategy(Options):
         run = self._run
         if run is None or run.current.kind != "evaluate" or run.current.number != server_round:
             what = f"aggregate_evaluate was called for round {server_round}, but super().configure_evaluate was not"
-            advice = "the server knows whom it asks only from that. Leave messages out of what it returns"
-            raise ConfigurationError(f"{what}: {advice}, or change them; an empty list skips the evaluation of a round")
+            advice = "leave messages out of what it returns, or change them; an empty list skips the evaluation"
+            raise ConfigurationError(f"{what}: {advice}")
         if not run.current.nodes:
             return None
         asked, good = len(run.current.nodes), _evaluations(self, run, replies)
@@ -442,18 +420,9 @@ def _evaluations(strategy: CompositeStrategy, run: Run, answered: Iterable[Messa
 def _traffic(run: Run, good: Sequence[Reply]) -> dict[str, Any]:
     """Return the bytes of arrays in a round's messages, and how many minimisations were stopped early."""
     capped = [reply.value.metrics["capped"] for reply in good if "capped" in reply.value.metrics]
-    return {
-        "bytes-down": run.bytes_down,
-        "bytes-up": sum(_size(reply.value) for reply in good),
-        **({"num-capped": sum(value > 0.0 for value in capped)} if capped else {}),
-    }
-
-
-def _size(up: Uplink) -> int:
-    arrays = [*up.pass_through.values()]
-    for vector in up.vectors.values():
-        arrays += vector.parts if isinstance(vector, SparseVector) else (vector,)
-    return sum(int(array.nbytes) for array in arrays)
+    each = [[*reply.value.vectors.values(), *reply.value.pass_through.values()] for reply in good]
+    counts = {"bytes-down": run.bytes_down, "bytes-up": sum(map(training.bytes_of, each))}
+    return {**counts, "num-capped": sum(value > 0.0 for value in capped)} if capped else counts
 
 
 def _joined(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:

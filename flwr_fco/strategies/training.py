@@ -167,7 +167,10 @@ def _messages(run: Run, nodes: Sequence[Node], lost: Iterable[Node]) -> Sequence
         return addressed(run.grid, contents, "train", number)
     tasks = list(_tasks(run, nodes, set(lost)))
     run.works |= {node.node_id: down.work for node, down in tasks if down.work is not None}
-    run.bytes_down += sum(map(_Bytes(run.dtype), (down for _, down in tasks)))
+    # Most of them are one object.
+    sizes = {id(down): bytes_of(down.vectors.values(), np.dtype(run.dtype).itemsize) for _, down in tasks}
+    more = [*run.passed.values(), *run.problem.plan.spec.arrays.values()]
+    run.bytes_down += sum(sizes[id(down)] for _, down in tasks) + len(tasks) * bytes_of(more)
 
     def make() -> list[Message]:
         encode = Encoder(run.config, options.arrayrecord_key, options.configrecord_key)
@@ -216,26 +219,10 @@ def _by_non_zeros(run: Run, down: Downlink, shared: dict[int, Any]) -> Downlink:
     return down._replace(vectors=vectors)
 
 
-class _Bytes:
-    """Counts the bytes of arrays in tasks, of which most are one object."""
-
-    def __init__(self, dtype: str) -> None:
-        self._item, self._bytes = np.dtype(dtype).itemsize, 0
-        self._last: Downlink | None = None
-
-    def __call__(self, down: Downlink) -> int:
-        """Return the bytes of a task."""
-        if down is not self._last:
-            numbers = sum(_numbers(vector, self._item) for vector in down.vectors.values())
-            more = [*down.pass_through.values(), *down.plan.spec.arrays.values()]
-            self._last, self._bytes = down, numbers + sum(int(array.nbytes) for array in more)
-        return self._bytes
-
-
-def _numbers(vector: Any, item: int) -> int:
-    if isinstance(vector, SparseVector):
-        return int(vector.indices.nbytes + item * vector.values.size)
-    return int(item * vector.size)
+def bytes_of(vectors: Iterable[Any], item: int = 0) -> int:
+    """Return the bytes of arrays and sparse vectors; of numbers with a point so many each, if it is said."""
+    parts = [part for each in vectors for part in (each.parts if isinstance(each, SparseVector) else (each,))]
+    return sum(part.size * item if item and part.dtype.kind == "f" else part.nbytes for part in parts)
 
 
 # --- which replies count ----------------------------------------------------------------------------------------------

@@ -445,9 +445,9 @@ GOOD = {"initial_arrays": start_arrays(), "num_rounds": 1}
 @together(
     ("arguments", "said"),
     [
-        ({"train_config": {"lr": 0.1}}, "train_config is a dict; expected a ConfigRecord"),
-        ({"initial_arrays": {"w": np.zeros(3)}}, "initial_arrays is a dict; expected an ArrayRecord"),
-        ({"initial_arrays": None}, "initial_arrays is None; expected an ArrayRecord"),
+        ({"train_config": {"lr": 0.1}}, "train_config=.* is a dict; expected a ConfigRecord"),
+        ({"initial_arrays": {"w": np.zeros(3)}}, "initial_arrays=.* is a dict; expected an ArrayRecord"),
+        ({"initial_arrays": None}, "initial_arrays=None is a NoneType; expected an ArrayRecord"),
         ({"initial_arrays": ArrayRecord()}, "initial arrays"),
         ({"num_rounds": "3"}, "num_rounds='3' is a str; expected a whole number"),
         ({"num_rounds": -1}, "num_rounds=-1; expected"),
