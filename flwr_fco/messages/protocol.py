@@ -388,10 +388,6 @@ class Downlink(NamedTuple):
             vectors[name] = self._as_received(name, vector)
         return self._replace(vectors=vectors, numbers=Received(self.numbers))
 
-    def own(self) -> Downlink:
-        """Return a task with mappings of its own: no client changes what another one reads."""
-        return self._replace(vectors=ReceivedVectors(self.vectors), numbers=Received(self.numbers))
-
     def _as_received(self, name: str, vector: Any) -> Any:
         if isinstance(vector, SparseVector):
             return type(vector)(vector.indices, self._as_received(name, vector.values), vector.size)

@@ -18,7 +18,7 @@ from flwr.serverapp import Grid
 from flwr_fco.client_apps.client import Client, TaskApp
 from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.errors import ClientError, ConfigurationError, advice_on
-from flwr_fco.messages.protocol import Described, Downlink, Node
+from flwr_fco.messages.protocol import Described, Downlink, Node, Received, ReceivedVectors
 from flwr_fco.messages.records import FCO, NAMES_ONLY, TABLE, Inbox, Outbox, Reply, Task
 
 try:
@@ -227,10 +227,14 @@ class InProcessGrid(Grid):
         assert client is not None
         with single_threaded_blas():
             for node, down in tasks:
+                context = self.context(node.node_id)
                 try:
                     if id(down) not in received:
                         received[id(down)] = down.as_received()
-                    up = client.answer(self.context(node.node_id), number, received[id(down)].own())
+                    task = received[id(down)]
+                    # Mappings of its own: no client changes what another one reads.
+                    vectors, numbers = ReceivedVectors(task.vectors), Received(task.numbers)
+                    up = client.answer(context, number, task._replace(vectors=vectors, numbers=numbers))
                 except Exception as error:
                     raise self._raised(error, node.node_id, f"{number}", "train") from error
                 found.append((node, up))
@@ -241,8 +245,9 @@ class InProcessGrid(Grid):
         client, found = self.direct, dict[Node, Described]()
         assert client is not None
         for node in nodes:
+            context = self.context(node.node_id)
             try:
-                found[node] = client.described(self.context(node.node_id), scales)
+                found[node] = client.described(context, scales)
             except Exception as error:
                 raise self._raised(error, node.node_id, "", "its table") from error
         return found

@@ -183,11 +183,11 @@ class Ledger:
         """
         here, gone = {up.node for up in uplinks}, set[Key]()
         for node in asked:
-            if node in here:
-                self.missed.pop(node.key, None)
-            else:
+            if node not in here:
                 self.missed[node.key] = missed = self.missed.get(node.key, 0) + 1
                 gone |= {node.key} if missed == patience else set()
+            elif self.missed:
+                self.missed.pop(node.key, None)
         if not gone:
             return None
         text = "%s gave no good reply in %s rounds in a row: what they remember is dropped"
@@ -201,7 +201,7 @@ class Ledger:
 
     def there(self, nodes: Iterable[Node], patience: int) -> list[Node]:
         """Return the nodes but for those that count as having left."""
-        return [node for node in nodes if self.missed.get(node.key, 0) < patience]
+        return [node for node in nodes if not self.missed or self.missed.get(node.key, 0) < patience]
 
     def restart(self, reason: str) -> Change:
         """Drop all memories: every client begins again with its next task."""

@@ -21,9 +21,10 @@ from flwr_fco.core.layout import Layout, all_finite, euclidean_norm
 from flwr_fco.core.logs import log, printable
 from flwr_fco.core.sparse import SparseVector
 from flwr_fco.errors import FOR_A_MODEL, FormError, ProtocolError, advice_on
-from flwr_fco.messages.arrays import NOT_FINITE
+from flwr_fco.messages.arrays import NOT_FINITE, digest_of
 from flwr_fco.messages.protocol import Node, Uplink
-from flwr_fco.messages.records import Inbox, is_number
+from flwr_fco.messages.records import Inbox, decode_uplink, is_number
+from flwr_fco.strategies.unmodified import read_model
 from flwr_fco.work import FirstOrder, Work
 
 #: Rows of the table of what was left out, and characters of a reason: clients choose parts of it.
@@ -329,6 +330,53 @@ def check_examples(examples: Any, most: float) -> float:
         kind = FormError if examples is None or examples != examples else ProtocolError
         raise kind(f"it reports {examples!r:.50} examples; expected a number from 0 to max_examples={most:g}")
     return float(examples)
+
+
+class Reader:
+    """Reads the replies of an exchange, and checks each by itself."""
+
+    def __init__(self, run: Any) -> None:
+        self._run = run
+        self._own_loops = run.options._unmodified or run.options.bounds.own_loops
+        self._says_elapsed = run.options._unmodified and getattr(run.options, "density", None) is not None
+        #: What the last reply says that it did: most of a round say the same.
+        self._possible: Any = None
+
+    def __call__(self, node: Node, said: Any) -> Uplink | None:
+        """Return a reply that can be; None if the client has lost its memory."""
+        run, options = self._run, self._run.options
+        up = self._uplink(said)
+        if up is None:
+            return None
+        norms = check_form(up, run.shapes, run.problem.layout)
+        work = FirstOrder(steps=1) if run.current.number == 0 else run.works.get(node.node_id, run.problem.plan.work)
+        claims = up.examples, up.steps, up.elapsed, work
+        if claims != self._possible:
+            up = up._replace(examples=check_examples(up.examples, options.bounds.max_examples))
+            if not self._says_elapsed:
+                check_work(up, work, run.problem.client_lr, own_loops=self._own_loops)
+            self._possible = claims
+        examples = up.examples
+        if options.weighted_by_key != "num-examples":
+            weight = up.metrics.get(options.weighted_by_key)
+            if weight is None:
+                raise FormError(f"it lacks the metric {options.weighted_by_key!r}, its weight")
+            examples = check_examples(weight, options.bounds.max_examples)
+        if options.site_weights is not None:
+            examples = run.weight(node, examples)
+        digest = up.digest
+        if run.ledger is not None:
+            run.ledger.check_weight(node, examples)
+            digest = digest or digest_of(up.vectors, up.elapsed)
+        return up._replace(examples=examples, node=node, norms=norms, digest=digest)
+
+    def _uplink(self, said: Any) -> Uplink | None:
+        run = self._run
+        if said is None or isinstance(said, Uplink):
+            return said
+        if run.options._unmodified:
+            return read_model(run.options, run.problem.layout, said, run.sent, run.problem.client_lr)
+        return decode_uplink(said, run.problem.layout.size, run.shapes)
 
 
 # --- is it far from the others ----------------------------------------------------------------------------------------

@@ -245,11 +245,10 @@ def _messages(answer: Any, who: str, run: Run) -> Sequence[Message]:
     """Return the messages of a hook, as a subclass has changed them: who is left out is not missed."""
     if isinstance(answer, Outbox):
         return answer
-    odd, messages = short(answer), list[Message]()
-    if isinstance(answer, Iterable) and not isinstance(answer, str | Mapping):
-        messages = list(answer)
-        odd = next((f"{short(each)} among its messages" for each in messages if not isinstance(each, Message)), "")
-    if odd:
+    messages = list(answer) if isinstance(answer, Iterable) and not isinstance(answer, str | Mapping) else [None]
+    if not all(isinstance(each, Message) for each in messages):
+        others = [each for each in messages if not isinstance(each, Message)]
+        odd = short(answer) if others == [None] else f"{short(others[0])} among its messages"
         expected = f"expected messages: end it with `return super().{who.partition('.')[2]}(server_round, arrays, "
         raise ConfigurationError(f"{who} returned {odd}; {expected}config, grid)`")
     if messages and run.method.reads != "everyone":

@@ -420,8 +420,7 @@ def _evaluations(strategy: CompositeStrategy, run: Run, answered: Iterable[Messa
 def _traffic(run: Run, good: Sequence[Reply]) -> dict[str, Any]:
     """Return the bytes of arrays in a round's messages, and how many minimisations were stopped early."""
     capped = [reply.value.metrics["capped"] for reply in good if "capped" in reply.value.metrics]
-    each = [[*reply.value.vectors.values(), *reply.value.pass_through.values()] for reply in good]
-    counts = {"bytes-down": run.bytes_down, "bytes-up": sum(map(training.bytes_of, each))}
+    counts = {"bytes-down": run.bytes_down, "bytes-up": training.bytes_up(good)}
     return {**counts, "num-capped": sum(value > 0.0 for value in capped)} if capped else counts
 
 

@@ -20,10 +20,9 @@ from flwr_fco.core.layout import Vector, all_finite
 from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import NonZeros, SparseVector, dense, is_shorter
 from flwr_fco.core.validation import short
-from flwr_fco.errors import ConfigurationError, FormError, MagnitudeError
-from flwr_fco.messages.arrays import digest_of
+from flwr_fco.errors import ConfigurationError, MagnitudeError
 from flwr_fco.messages.protocol import Downlink, Node, Uplink
-from flwr_fco.messages.records import Encoder, Outbox, Task, addressed, decode_uplink
+from flwr_fco.messages.records import Encoder, Outbox, Task, addressed
 from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.strategies import checkpoint, replies
 from flwr_fco.strategies.divergence import advice_on
@@ -33,8 +32,7 @@ from flwr_fco.strategies.options import AUTO
 from flwr_fco.strategies.questions import extrapolation
 from flwr_fco.strategies.replies import Reply
 from flwr_fco.strategies.run import Run
-from flwr_fco.strategies.unmodified import model_message, read_model
-from flwr_fco.work import FirstOrder
+from flwr_fco.strategies.unmodified import model_message
 
 #: Times that a client is asked again: of a method that needs everyone, or that has lost its memory.
 _REPEATS = 2
@@ -219,6 +217,11 @@ def _by_non_zeros(run: Run, down: Downlink, shared: dict[int, Any]) -> Downlink:
     return down._replace(vectors=vectors)
 
 
+def bytes_up(good: Sequence[Reply]) -> int:
+    """Return the bytes of the arrays of replies."""
+    return sum(bytes_of([*reply.value.vectors.values(), *reply.value.pass_through.values()]) for reply in good)
+
+
 def bytes_of(vectors: Iterable[Any], item: int = 0) -> int:
     """Return the bytes of arrays and sparse vectors; of numbers with a point so many each, if it is said."""
     parts = [part for each in vectors for part in (each.parts if isinstance(each, SparseVector) else (each,))]
@@ -238,7 +241,7 @@ def good_replies(run: Run, answered: Iterable[Message]) -> list[Reply]:
     answered : iterable of Message
         As they came.
     """
-    everyone, read = run.method.reads == "everyone", _Reader(run)
+    everyone, read = run.method.reads == "everyone", replies.Reader(run)
     run.current.waits = everyone and run.grid is not None
     good = {reply.node: reply for reply in replies.collect(run.current, answered, read)}
     for _ in range(_REPEATS):
@@ -280,53 +283,6 @@ def _note_indices(run: Run, found: Sequence[Reply]) -> None:
     held = sum(indices.nbytes for indices in run.places.values())
     while held > _MOST_INDICES:
         held -= run.places.pop(next(iter(run.places))).nbytes
-
-
-class _Reader:
-    """Reads the replies of an exchange, and checks each by itself."""
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self._own_loops = run.options._unmodified or run.options.bounds.own_loops
-        self._says_elapsed = run.options._unmodified and getattr(run.options, "density", None) is not None
-        #: What the last reply says that it did: most of a round say the same.
-        self._possible: Any = None
-
-    def __call__(self, node: Node, said: Any) -> Uplink | None:
-        """Return a reply that can be; None if the client has lost its memory."""
-        run, options = self._run, self._run.options
-        up = self._uplink(said)
-        if up is None:
-            return None
-        norms = replies.check_form(up, run.shapes, run.problem.layout)
-        work = FirstOrder(steps=1) if run.current.number == 0 else run.works.get(node.node_id, run.problem.plan.work)
-        claims = up.examples, up.steps, up.elapsed, work
-        if claims != self._possible:
-            up = up._replace(examples=replies.check_examples(up.examples, options.bounds.max_examples))
-            if not self._says_elapsed:
-                replies.check_work(up, work, run.problem.client_lr, own_loops=self._own_loops)
-            self._possible = claims
-        examples = up.examples
-        if options.weighted_by_key != "num-examples":
-            weight = up.metrics.get(options.weighted_by_key)
-            if weight is None:
-                raise FormError(f"it lacks the metric {options.weighted_by_key!r}, its weight")
-            examples = replies.check_examples(weight, options.bounds.max_examples)
-        if options.site_weights is not None:
-            examples = run.weight(node, examples)
-        digest = up.digest
-        if run.ledger is not None:
-            run.ledger.check_weight(node, examples)
-            digest = digest or digest_of(up.vectors, up.elapsed)
-        return up._replace(examples=examples, node=node, norms=norms, digest=digest)
-
-    def _uplink(self, said: Any) -> Uplink | None:
-        run = self._run
-        if said is None or isinstance(said, Uplink):
-            return said
-        if run.options._unmodified:
-            return read_model(run.options, run.problem.layout, said, run.sent, run.problem.client_lr)
-        return decode_uplink(said, run.problem.layout.size, run.shapes)
 
 
 def weighted(run: Run, good: Sequence[Reply]) -> list[Uplink]:
@@ -380,8 +336,10 @@ def update(run: Run, uplinks: Sequence[Uplink]) -> bool:
     if getattr(run.options, "server_lr", None) == AUTO:
         chosen = {**chosen, "server_lr": extrapolation(uplinks)}
         problem = problem._replace(server_lr=chosen["server_lr"])
-    undo = {name: part for name, part in (("average", run.average), ("untrained", run.untrained)) if part is not None}
-    kept = checkpoint.moment(undo)
+    # What the step changes before it is known to be finite.
+    undo: dict[str, Any] = {"average": run.average} if run.average.averages else {}
+    undo |= {} if run.untrained is None else {"untrained": run.untrained}
+    kept = checkpoint.moment(undo) if undo else {}
     try:
         with single_threaded_blas(), np.errstate(over="ignore", invalid="ignore"):
             given = _given(run, uplinks)
