@@ -19,7 +19,7 @@ from typing import Any
 from uuid import uuid4
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 import flwr_fco.algorithms  # noqa: F401 (a task names one of its methods)
@@ -34,19 +34,9 @@ from flwr_fco.core.sparse import SparseVector
 from flwr_fco.core.validation import AT_LEAST_ONE, checked
 from flwr_fco.engines.client import answer as run_half
 from flwr_fco.errors import ConfigurationError, FlwrFcoError, ProtocolError, PublicError
-from flwr_fco.messages import records
-from flwr_fco.messages.arrays import digest_of, model_vector, pack
-from flwr_fco.messages.protocol import (
-    BINS,
-    FOLDS,
-    POINTS,
-    ClientState,
-    Described,
-    Downlink,
-    MemoryLostError,
-    Plan,
-    Uplink,
-)
+from flwr_fco.messages import protocol, records
+from flwr_fco.messages.arrays import digest_of, model_vector, pack, record_of
+from flwr_fco.messages.protocol import BINS, FOLDS, ClientState, Described, Downlink, MemoryLostError, Plan, Uplink
 from flwr_fco.objectives import Objective
 from flwr_fco.objectives._linear import LinearModel
 from flwr_fco.work import FirstOrder
@@ -113,7 +103,7 @@ class Limits:
             The client's, on which the steps of an epoch depend; None for a training loop of its own.
         """
         work, size = down.local_work, down.plan.layout.size
-        points = int(down.numbers.get(POINTS, 1))
+        points = int(down.numbers.get(protocol.POINTS, 1))
         what, unit = ("a model of", "parameters") if points == 1 else ("answers about points:", "numbers")
         self._check("max_parameters", points * size, what, unit)
         if not isinstance(work, FirstOrder):
@@ -198,7 +188,8 @@ def task_of(message: Message, limits: Limits, *, as_sent: bool = False) -> tuple
     """
     with readable("the server's message"):
         limits.check_text(records.plan_text(message.content))
-        if any(_CLIPPING in record for record in message.content.config_records.values()):
+        configs = (record for record in message.content.values() if isinstance(record, ConfigRecord))
+        if any(_CLIPPING in record for record in configs):
             raise ConfigurationError(_NO_CLIPS)
         return int(message.metadata.group_id), records.decode_downlink(message.content, as_sent=as_sent)
 
@@ -601,8 +592,8 @@ def remember(context: Context, stamp: str, before: ClientState | None, digest: s
     """
     state: Any = context.state
     stays = _STAMPS in state and state[_STAMPS].get(_NEW) == stamp
-    state[_OLD] = state[_NEW] if stays else ArrayRecord(pack(before or {}))
-    state[_NEW] = ArrayRecord(pack(after))
+    state[_OLD] = state[_NEW] if stays else record_of(pack(before or {}))
+    state[_NEW] = record_of(pack(after))
     state[_STAMPS] = ConfigRecord({_NEW: digest, _OLD: stamp})
 
 

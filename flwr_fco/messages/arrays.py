@@ -36,6 +36,9 @@ NOTHING: Mapping[str, tuple[int, ...]] = MappingProxyType({})
 _LONGEST_HEADER = 4096
 
 
+_EMPTY = ArrayRecord()
+
+
 @lru_cache(maxsize=256)
 def _header(dtype: str, shape: tuple[int, ...]) -> bytes:
     buffer = io.BytesIO()
@@ -189,7 +192,15 @@ def model_record(layout: Layout, primal: Vector, passed: Mapping[str, NDArray[An
     for entry in layout.entries:
         own = primal[entry.block].astype(entry.dtype, copy=False).reshape(entry.shape) if entry.optimized else None
         arrays[entry.name] = to_array(passed[entry.name] if own is None else own)
-    return ArrayRecord(arrays)
+    return record_of(arrays)
+
+
+def record_of(arrays: Mapping[str, Array]) -> ArrayRecord:
+    """Return a record of arrays as they are: Flower's constructor makes each of them anew."""
+    record = _EMPTY.copy()
+    for name, array in arrays.items():
+        record[name] = array
+    return record
 
 
 def model_vector(layout: Layout, arrays: Mapping[str, Array]) -> tuple[Vector, dict[str, NDArray[Any]]]:

@@ -13,6 +13,7 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from copy import copy
 from functools import lru_cache
 from typing import Any
 
@@ -25,7 +26,7 @@ from flwr_fco.core.sparse import SparseVector
 from flwr_fco.core.spec import Spec
 from flwr_fco.errors import ConfigurationError, FormError, ProtocolError
 from flwr_fco.messages import protocol
-from flwr_fco.messages.arrays import PASS, from_array, pack, split_passed, to_array, unpack
+from flwr_fco.messages.arrays import PASS, from_array, pack, record_of, split_passed, to_array, unpack
 from flwr_fco.messages.protocol import Answer, Described, Downlink, Node, Plan, Question, Received, Uplink
 from flwr_fco.work import work_from_header
 
@@ -54,9 +55,15 @@ class Encoder:
         self._config, self._arrays_key, self._config_key = config, arrayrecord_key, configrecord_key
         #: Sources are held with what was made of them: an id is unique only as long as its object lives.
         self._made: dict[int, tuple[Any, Any]] = {}
+        self._records: dict[int, tuple[Downlink, RecordDict]] = {}
 
     def __call__(self, down: Downlink) -> RecordDict:
-        """Return the records of a task."""
+        """Return the records of a task, of their own for each client: the server's hooks may change them."""
+        if id(down) not in self._records:
+            self._records[id(down)] = down, self._encoded(down)
+        return isolated(self._records[id(down)][1])
+
+    def _encoded(self, down: Downlink) -> RecordDict:
         arrays: dict[str, Array] = {}
         for name, vector in down.vectors.items():
             arrays |= self._once(vector, lambda vector=vector: pack({"": vector.astype(down.dtype, copy=False)}), name)
@@ -67,16 +74,15 @@ class Encoder:
         about |= {} if down.work is None else {"work": json.dumps(down.work.to_header())}
         about |= {} if down.stamp is None else {"stamp": down.stamp}
         about |= {NUMBER + name: float(number) for name, number in down.numbers.items()}
-        # Records of their own for each client: Flower's mods may change them.
         records: dict[str, Any] = {
-            self._arrays_key: ArrayRecord(arrays),
-            self._config_key: self._config.copy(),
+            self._arrays_key: record_of(arrays),
+            self._config_key: self._config,
             FCO: ConfigRecord(about),
         }
         if down.plan.spec.arrays:
-            records[PLAN] = ArrayRecord(self._once(down.plan, lambda: pack(down.plan.spec.arrays), None))
+            records[PLAN] = record_of(self._once(down.plan, lambda: pack(down.plan.spec.arrays), None))
         if down.restored is not None:
-            records[RESTORED] = ArrayRecord(pack(down.restored))
+            records[RESTORED] = record_of(pack(down.restored))
         return RecordDict(records)
 
     def _once(self, source: Any, make: Any, name: str | None) -> dict[str, Array]:
@@ -262,7 +268,7 @@ def encode_uplink(up: Uplink | None, key: str = ARRAYS) -> RecordDict:
             raise ProtocolError(f"a client reports the metric {name!r}, which is the protocol's own; rename it")
         metrics[name] = value if isinstance(value, list) else float(value)
     arrays = pack({**up.vectors, **{PASS + name: value for name, value in up.pass_through.items()}})
-    return RecordDict({key: ArrayRecord(arrays), METRICS: MetricRecord(metrics)})
+    return RecordDict({key: record_of(arrays), METRICS: MetricRecord(metrics)})
 
 
 def decode_uplink(content: RecordDict, size: int, shapes: Mapping[str, tuple[int, ...]]) -> Uplink | None:
@@ -329,7 +335,7 @@ def encode_question(asked: Question) -> RecordDict:
     arrays = {**asked.vectors, **{PASS + name: value for name, value in asked.pass_through.items()}}
     about: dict[str, Any] = {"kind": asked.kind, "layout": json.dumps(asked.layout.to_header())}
     about |= {NUMBER + name: float(number) for name, number in asked.numbers.items()}
-    return RecordDict({ARRAYS: ArrayRecord(pack(arrays)), QUESTION: ConfigRecord(about)})
+    return RecordDict({ARRAYS: record_of(pack(arrays)), QUESTION: ConfigRecord(about)})
 
 
 def decode_question(content: RecordDict, most_characters: float = math.inf) -> Question:
@@ -360,7 +366,7 @@ def decode_question(content: RecordDict, most_characters: float = math.inf) -> Q
 def encode_answer(answer: Answer) -> RecordDict:
     """Return the records of an answer to a question."""
     metrics: dict[str, Any] = {**{n: float(v) for n, v in answer.numbers.items()}, EXAMPLES: int(answer.examples)}
-    return RecordDict({ARRAYS: ArrayRecord(pack(answer.vectors)), METRICS: MetricRecord(metrics)})
+    return RecordDict({ARRAYS: record_of(pack(answer.vectors)), METRICS: MetricRecord(metrics)})
 
 
 def decode_answer(content: RecordDict, size: int) -> Answer:
@@ -375,7 +381,7 @@ def encode_described(said: Described) -> RecordDict:
     names = {"columns": said.columns, "classes": said.classes}
     deviations = {} if said.deviations is None else {"deviations": np.asarray(said.deviations, np.float64)}
     about = ConfigRecord({name: list(each) for name, each in names.items() if each})
-    return RecordDict({NAMES: about, ARRAYS: ArrayRecord(pack(deviations))})
+    return RecordDict({NAMES: about, ARRAYS: record_of(pack(deviations))})
 
 
 def decode_described(content: RecordDict) -> Described:
@@ -399,6 +405,17 @@ def decode_described(content: RecordDict) -> Described:
     if deviations is not None:
         _check_vectors({"deviations": deviations}, "the table's", deviations.size)
     return Described(*names, deviations)
+
+
+def isolated(content: RecordDict) -> RecordDict:
+    """Return a copy that shares only what nobody can change, bytes and numbers."""
+    twins = content.copy()
+    for key, record in content.items():
+        twins[key] = twin = record.copy()
+        for name, item in record.items():
+            if isinstance(item, Array | list):
+                twin[name] = copy(item)  # type: ignore[index, assignment]
+    return twins
 
 
 # --- messages ---------------------------------------------------------------------------------------------------------

@@ -410,9 +410,11 @@ class StrengthPath:
             run, state = run_of(strategy), strategy.state
             models, gaps = models_of(state)
             if not run.finished():
-                what = f"{len(models)} of {strategy.strengths.count} strengths are begun, and not all are solved"
-                advice = f"give more rounds than {num_rounds}, or a larger tolerance or ratio"
-                raise ConfigurationError(f"{what}; {advice} (now {strategy.tolerance:g} and {self.ratio:g})")
+                what = f"{len(models)} of {strategy.strengths.count} strengths are begun"
+                advice = (
+                    f"give more rounds, a larger tolerance or ratio (now {strategy.tolerance:g} and {self.ratio:g})"
+                )
+                raise ConfigurationError(f"{what}; not all problems are solved after num_rounds={num_rounds}; {advice}")
             errors = state.held_out
             if self.cv is None:
                 losses = [held_out_losses(run, w) for w in models] if self.validate else []

@@ -6,10 +6,9 @@ import secrets
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from copy import copy
 from typing import Any
 
-from flwr.app import Array, Context, Error, Message, RecordDict
+from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
@@ -19,7 +18,7 @@ from flwr_fco.client_apps.client import Client, TaskApp
 from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.errors import ClientError, ConfigurationError, advice_on
 from flwr_fco.messages.protocol import Described, Downlink, Node, Received, ReceivedVectors
-from flwr_fco.messages.records import FCO, NAMES_ONLY, TABLE, Inbox, Outbox, Reply, Task
+from flwr_fco.messages.records import FCO, NAMES_ONLY, TABLE, Inbox, Outbox, Reply, Task, isolated
 
 try:
     from flwr.supercore.task_identity import TaskIdentity
@@ -106,6 +105,7 @@ class InProcessGrid(Grid):
         self.contexts: dict[int, Context] = {}
         self.report: Callable[[int], object] | None = None
         self._replies: dict[str, Message] = {}
+        self._fresh = False
 
     def context(self, node_id: int) -> Context:
         """Return a node's context, made when it is first used.
@@ -191,8 +191,13 @@ class InProcessGrid(Grid):
             inbox = Inbox(messages, self.uplinks(messages.number, messages.tasks))
             self._report(messages.number)
             return inbox
+        # Of messages that are made here nobody else has the records.
+        self._fresh = isinstance(messages, Outbox) and not messages.opened
         messages = list(messages)
-        replies = [reply for reply in self.replies(messages) if reply is not None]
+        try:
+            replies = [reply for reply in self.replies(messages) if reply is not None]
+        finally:
+            self._fresh = False
         if messages and messages[0].metadata.message_type == "train" and messages[0].metadata.group_id.isdigit():
             self._report(int(messages[0].metadata.group_id))
         return replies
@@ -262,7 +267,7 @@ class InProcessGrid(Grid):
         context = self.context(about.dst_node_id)
         state = context.state if self.raise_errors else isolated(context.state)
         try:
-            message.content = isolated(content)
+            message.content = content if self._fresh else isolated(content)
             reply: Any = self.client_app(message, context)
             if reply is not None and not isinstance(reply, Message):
                 raise TypeError(f"the ClientApp returned a {type(reply).__name__}; expected a Message")
@@ -288,15 +293,3 @@ class InProcessGrid(Grid):
         text = f"{where} raised {type(error).__name__} in round {number or '?'} ({kind}): {error}"
         text += advice_on(f"{type(error).__name__}: {error}", foreign=foreign)
         return ClientError(text, node_id, number)
-
-
-def isolated(content: RecordDict) -> RecordDict:
-    """Return a copy that shares only what nobody can change, bytes and numbers."""
-    copies = RecordDict()
-    for key, record in content.items():
-        twin: Any = record.copy()
-        for name, item in record.items():
-            if isinstance(item, Array | list):
-                twin[name] = copy(item)
-        copies[key] = twin
-    return copies
