@@ -411,10 +411,8 @@ class StrengthPath:
             models, gaps = models_of(state)
             if not run.finished():
                 what = f"{len(models)} of {strategy.strengths.count} strengths are begun"
-                advice = (
-                    f"give more rounds, a larger tolerance or ratio (now {strategy.tolerance:g} and {self.ratio:g})"
-                )
-                raise ConfigurationError(f"{what}; not all problems are solved after num_rounds={num_rounds}; {advice}")
+                advice = f"give more, or a larger tolerance or ratio (now {strategy.tolerance:g}, {self.ratio:g})"
+                raise ConfigurationError(f"{what}, not all problems are solved after num_rounds={num_rounds}; {advice}")
             errors = state.held_out
             if self.cv is None:
                 losses = [held_out_losses(run, w) for w in models] if self.validate else []
