@@ -37,20 +37,6 @@ def test_small_alpha_is_skewed_and_large_alpha_is_even():
     assert _skew(1000.0) < 0.13
 
 
-def test_every_client_is_as_likely_to_be_large():
-    labels = np.repeat(np.arange(3), 100)
-    sizes = np.zeros(4)
-    rng = np.random.default_rng(0)
-    for _ in range(300):
-        sizes += [part.size for part in dirichlet_partition(labels, 4, 0.5, rng, min_size=1)]
-    assert_allclose(sizes / sizes.sum(), 0.25, atol=0.02)
-
-
-def test_rows_of_a_class_are_shuffled():
-    parts = dirichlet_partition(np.zeros(100, dtype=int), 2, 100.0, np.random.default_rng(0))
-    assert parts[0].max() > parts[1].min()
-
-
 def test_iid_partition():
     parts = iid_partition(103, 10, np.random.default_rng(0))
     assert _covers(parts, 103)
@@ -115,10 +101,6 @@ def test_breast_cancer_is_standardised_by_the_training_part():
     assert np.abs(data.test.features.mean(axis=0)).max() > 1e-3
     assert isinstance(data.objective(0, intercept=False), Logistic)
     assert data.test_objective(l2=0.1).l2 == 0.1
-
-
-def test_a_fraction_may_be_a_numpy_number():
-    assert digits(train_fraction=np.float32(0.75)).train.targets.size == digits().train.targets.size
 
 
 def test_what_is_refused():

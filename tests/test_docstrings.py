@@ -1,9 +1,7 @@
 """What `help` shows: every public object and method has a docstring, its own or inherited; entries describe."""
 
-import ast
 import importlib
 import inspect
-import re
 from pathlib import Path
 
 import pytest
@@ -14,8 +12,6 @@ PUBLIC = sorted(
     for path in [*ROOT.glob("[a-z]*.py"), *ROOT.glob("[a-z]*/__init__.py")]
     if "__all__" in path.read_text(encoding="utf-8")
 )
-PARTS = [path.stem for path in ROOT.iterdir() if path.name[0] != "_" and path.name != "py.typed"]
-NEXT = re.compile(r"\n[A-Z][A-Za-z ]+\n-{3,}\n")
 
 
 def public_objects(part):
@@ -47,25 +43,3 @@ def test_every_public_object_and_method_has_a_docstring_of_its_own_or_inherits_o
             if name[0] != "_" and is_method(member) and not documented(value, name):
                 missing.append(f"{value.__name__}.{name}")
     assert not missing
-
-
-def parameters_without_description(text):
-    """Return the bare names of a numpydoc section 'Parameters'."""
-    _, _, rest = f"\n{text}".partition("\nParameters\n----------\n")
-    lines = NEXT.split(f"\n{rest}", maxsplit=1)[0].split("\n")
-    return [
-        line
-        for line, following in zip(lines, [*lines[1:], ""], strict=True)
-        if line and not line.startswith(" ") and not following.startswith(" ")
-    ]
-
-
-@pytest.mark.parametrize("part", sorted(PARTS))
-def test_every_entry_of_a_section_of_parameters_says_more_than_name_and_type(part):
-    bare = []
-    for path in [ROOT / f"{part}.py"] if (ROOT / f"{part}.py").exists() else sorted((ROOT / part).rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.FunctionDef | ast.ClassDef):
-                entries = parameters_without_description(ast.get_docstring(node) or "")
-                bare += [f"{path.name}, {node.name}: {entry}" for entry in entries]
-    assert not bare

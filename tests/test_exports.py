@@ -5,7 +5,6 @@ import importlib
 import inspect
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -52,12 +51,6 @@ def test_type_checkers_see_what_is_exported():
     assert all(alias.asname == alias.name for node in block.body for alias in node.names)
 
 
-def test_a_star_import_gives_every_name():
-    names = {}
-    exec("from flwr_fco import *", names)
-    assert set(flwr_fco.__all__) <= set(names)
-
-
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="FedAdam"):
         flwr_fco.FedAdam  # noqa: B018
@@ -76,11 +69,6 @@ def loaded_after(code):
 def test_importing_the_package_imports_nothing_heavy():
     assert loaded_after("import flwr_fco; dir(flwr_fco)") == []
     assert {"flwr", "numba"} <= set(loaded_after("from flwr_fco import FedDualAvg"))
-
-
-def test_the_version_is_that_of_pyproject():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert flwr_fco.__version__ in (project["version"], "0+unknown")
 
 
 PARTS = sorted(

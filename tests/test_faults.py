@@ -3,18 +3,14 @@
 import numpy as np
 import pytest
 from faults import FAULTS, FaultyGrid, Injected, fault_mod
-from flwr.app import ConfigRecord
-from problems import FEATURES, app_of, clients, flat, run, simulated, start_arrays
+from problems import app_of, clients, flat, run, simulated, start_arrays
 from together import together
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.core.logs import quiet
 from flwr_fco.regularizers import L1
-from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import Epochs, FedDAGT, FedDualAvg
-
-D = FEATURES + 1
+from flwr_fco.strategies import Epochs, FedDualAvg
 
 
 def strategy(**options):
@@ -37,27 +33,6 @@ def start_on(grid, chosen=None, rounds=6, **options):
 
 def faulty(faults, **options):
     return FaultyGrid(app_of(clients()), 4, faults, **options)
-
-
-def replies_to(grid, number=1):
-    """Return what comes back in one round, by partition."""
-    chosen = strategy()
-    with grid.identity(), quiet(50), single_threaded_blas():
-        chosen.prepare(start_arrays())
-        messages = chosen.configure_train(number, start_arrays(), ConfigRecord(), grid)
-        return grid.send_and_receive(messages)
-
-
-def honest():
-    return {reply.metadata.src_node_id: reply for reply in replies_to(InProcessGrid(app_of(clients()), 4))}
-
-
-def test_without_faults_it_is_the_plain_grid():
-    grid = faulty({})
-    np.testing.assert_array_equal(
-        flat(start_on(grid).arrays), flat(start_on(InProcessGrid(app_of(clients()), 4)).arrays)
-    )
-    assert grid.injected == []
 
 
 @together("fault", [*FAULTS, "delay", "leave"])
@@ -83,22 +58,6 @@ def test_a_run_in_which_the_same_replies_are_missing(fault):
     # Garbage of one kind or another ends general readers in errors that are no ValueError: see the bars.
     one, other = (start_on(faulty({fault: 0.3}, missing=missing, **options)) for missing in (False, True))
     np.testing.assert_array_equal(flat(one.arrays), flat(other.arrays))
-
-
-def test_garbage_and_malformed_replies_are_not_the_honest_ones():
-    good = honest()
-    for fault in ("garbage", "malformed", "absurd"):
-        for reply in replies_to(faulty({fault: 1.0})):
-            assert reply.content != good[reply.metadata.src_node_id].content
-
-
-def test_a_restarted_client_has_no_state():
-    grid = faulty({"restart": 1.0}, rounds=[3])
-    plain = start_on(InProcessGrid(app_of(clients()), 4), FedDAGT(client_lr=0.02, fraction_evaluate=0.0))
-    result = start_on(grid, FedDAGT(client_lr=0.02, fraction_evaluate=0.0))
-    # The ledger sends each client its memory again: one more vector up and down for each of the four.
-    assert result.train_metrics_clientapp[3]["bytes-down"] > plain.train_metrics_clientapp[3]["bytes-down"]
-    np.testing.assert_allclose(flat(result.arrays), flat(plain.arrays), rtol=1e-10, atol=1e-12)
 
 
 def test_a_node_leaves_and_comes_back_under_another_id():

@@ -14,8 +14,6 @@ ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 CI = ROOT / ".ci" / "run"
 WORKFLOW = ROOT / ".github" / "workflows" / "ci.yml"
-#: Tools that a hook calls; each is a development dependency of the same name.
-TOOLS = {"ruff", "mypy"}
 
 
 def read(path):
@@ -92,31 +90,6 @@ def test_the_citation_is_of_this_package():
     for reference in citation["references"]:
         assert {"type", "title"} <= reference.keys()
         assert reference["authors"][0]["family-names"] in sources, reference["title"]
-
-
-def test_hooks_call_the_projects_own_tools():
-    """The hooks use the versions that `make check` uses, not copies of their own."""
-    repositories = yaml.safe_load(read(ROOT / ".pre-commit-config.yaml"))["repos"]
-    assert all(repository["repo"] == "local" for repository in repositories)
-    hooks = [hook for repository in repositories for hook in repository["hooks"]]
-    installed = [re.match(r"[\w-]+", line)[0] for line in PROJECT["optional-dependencies"]["dev"]]
-    venv = re.search(r"^VENV := (\S+)$", read(ROOT / "Makefile"), flags=re.MULTILINE)[1]
-    commands = [hook["entry"].split()[0] for hook in hooks if hook["language"] == "system"]
-    assert {command.removeprefix(f"{venv}/bin/") for command in commands} == TOOLS
-    assert set(installed) >= TOOLS
-
-
-def test_texts_end_with_one_line_end_and_lines_with_none():
-    """What the hooks refuse would stop the next contributor who has installed them; ruff looks at Python."""
-    for path in [
-        *ROOT.glob("*.md"),
-        *ROOT.glob("*.toml"),
-        *ROOT.glob("*.cff"),
-        *(ROOT / "docs").rglob("*.md"),
-        WORKFLOW,
-    ]:
-        text = read(path)
-        assert not text or (text[-1] == "\n" and text[-2:] != "\n\n" and not re.search(r"[ \t]$", text, re.M)), path
 
 
 def test_hosted_ci_runs_our_script_on_every_supported_python():

@@ -11,18 +11,9 @@ from problems import clients, flat, run
 from representatives import by_class
 from together import together
 
-from flwr_fco.algorithms.restricted_gradient_tracking import restricted_map
-from flwr_fco.core.layout import Layout
-from flwr_fco.mirror_maps import Euclidean, PNorm
-from flwr_fco.regularizers import L1, Zero
+from flwr_fco.regularizers import L1
 from flwr_fco.strategies import (
-    DReFedDAGT,
     FedAvgSubgradient,
-    FedDA,
-    FedDualAvg,
-    FedNewton,
-    MultistepReFedDAGT,
-    ReFedDAGT,
     Steps,
 )
 
@@ -30,8 +21,6 @@ SCRIPT = Path(__file__).parents[1] / "docs" / "make_strategy_table.py"
 spec = importlib.util.spec_from_file_location("make_strategy_table", SCRIPT)
 tables = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(tables)
-
-RESTRICTED = (ReFedDAGT, MultistepReFedDAGT, DReFedDAGT)
 
 
 @pytest.mark.parametrize("page", tables.PAGES)
@@ -44,31 +33,6 @@ def test_every_strategy_has_a_row_that_says_what_it_converges_to(page):
     lines = page.read_text(encoding="utf-8").split("<!--")[0].splitlines()
     rows = [line.split("|")[1] for line in lines if line.startswith("| `")]
     assert sorted(name for row in rows for name in re.findall(r"`(\w+)`", row)) == sorted(tables.PAGES[page])
-
-
-@together("name", tables.STRATEGIES)
-@together("column", tables.MIRROR_MAPS)
-def test_every_cell_is_what_the_map_supports(name, column):
-    cls, mirror_map = tables.STRATEGIES[name], tables.MIRROR_MAPS[column]
-    for row, psi in tables.REGULARIZERS.items():
-        arrays = {key: array.numpy() for key, array in tables.start_arrays().items()}
-        layout = Layout.from_arrays(arrays)
-        geometry = mirror_map
-        refuses = cls.algorithm.refuses
-        if issubclass(cls, FedNewton):
-            continue  # its own tests: Euclidean, psi by coordinates or groups
-        if "mirror_map" in refuses and not issubclass(cls, FedAvgSubgradient):
-            takes = isinstance(mirror_map, Euclidean) and ("regularizer" not in refuses or isinstance(psi, Zero))
-            assert tables.supported(name, column, row) == takes, row
-            continue
-        if issubclass(cls, RESTRICTED):
-            if not isinstance(mirror_map, Euclidean | PNorm):
-                assert not tables.supported(name, column, row)
-                continue
-            geometry = restricted_map(mirror_map, layout.flatten(arrays), None)
-        if issubclass(cls, FedAvgSubgradient):
-            continue  # its own tests: Euclidean, finite psi
-        assert tables.supported(name, column, row) == geometry.supports(psi.bind(layout)), row
 
 
 @pytest.mark.parametrize(
@@ -87,12 +51,3 @@ def test_what_is_supported_runs(name, column):
     objectives = clients()
     loss = np.mean([f.value(w) for f in objectives])
     assert loss < 0.9 * np.mean([f.value(np.zeros(7)) for f in objectives])
-
-
-def test_fed_da_takes_what_fed_dual_avg_takes():
-    assert all(
-        tables.supported("FedDA", column, row) == tables.supported("FedDualAvg", column, row)
-        for column in tables.MIRROR_MAPS
-        for row in tables.REGULARIZERS
-    )
-    assert FedDA.algorithm is FedDualAvg.algorithm

@@ -11,7 +11,6 @@ import pytest
 from flwr.app import Context, RecordDict
 from sklearn.datasets import load_breast_cancer, load_digits
 
-from flwr_fco.errors import ConfigurationError
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.testing import check_saddle_objective
 from reproduction.data.saddle_objectives import UniversalAdversarialLogistic
@@ -91,18 +90,6 @@ def test_exact_logistic(module, tmp_path, capsys):
     run_without_bundled_data(module, "exact-logistic", "exact_logistic", path, **settings)
     assert len((said := capsys.readouterr().out).split("Coefficients:")[1].split()) == 31
     assert "pooled" not in said
-
-
-@pytest.mark.parametrize(
-    ("folder", "package"), [("one-line-sklearn", "one_line_sklearn"), ("robust-logistic", "robust_logistic")]
-)
-def test_images_of_another_size_are_refused(module, tmp_path, folder, package):
-    """Not cut anew into images of 64 pixels."""
-    np.savez(tmp_path / "images.npz", images=np.zeros((64, 28, 28)), labels=np.arange(64) % 10)
-    task = module(folder, f"{package}.task")
-    load = getattr(task, "load_file", lambda path: task.load_data({"data-path": path}))
-    with pytest.raises((ValueError, ConfigurationError)):
-        load(str(tmp_path / "images.npz"))
 
 
 def test_one_line_sklearn(module, tmp_path):

@@ -1,6 +1,5 @@
 """The examples in this process; `tests/integration/test_flwr_run.py` runs one of them through Flower too."""
 
-import ast
 import csv
 import functools
 import importlib
@@ -64,11 +63,6 @@ def test_the_quickstart_is_scikit_learns_solution_of_the_scaled_pool(example):
     theirs = LogisticRegression(C=0.05, l1_ratio=1.0, solver="saga", tol=1e-10, max_iter=10**5)
     theirs.fit(scaler.transform(features), labels)
     np.testing.assert_allclose(model.coef_ * scaler.scale_, theirs.coef_, atol=1e-4)
-
-
-def test_no_example_scales_by_rows_that_a_node_does_not_have():
-    for path in EXAMPLES.rglob("*.py"):
-        assert "sklearn.preprocessing" not in path.read_text(encoding="utf-8"), path
 
 
 def test_the_sparse_example_uses_few_of_a_million_words(example, capsys):
@@ -140,19 +134,6 @@ def _strategy_of(server):
     strategy = eval(line.split("=", 1)[1], vars(server))
     strategy.fraction_evaluate = 0.0
     return strategy
-
-
-def test_the_one_line_example_is_one_line_away_from_flower_and_its_clients_know_nothing():
-    folder = EXAMPLES / "one-line-sklearn" / "one_line_sklearn"
-    for name in ("client_app.py", "task.py"):
-        tree = ast.parse((folder / name).read_text())
-        modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-        assert not any(module.startswith("flwr_fco") for module in modules)
-    body = ast.parse((folder / "server_app.py").read_text()).body
-    code = [node for node in body if not (isinstance(node, ast.ImportFrom) and node.module.startswith("flwr_fco"))]
-    calls = [ast.unparse(n.func) for part in code for n in ast.walk(part) if isinstance(n, ast.Call)]
-    assert sum(call in ("FedDualAvg", "L1") for call in calls) == 2
-    assert np.all([call not in ("FedAvg",) for call in calls])
 
 
 def test_ten_hospitals_get_the_pooled_solution(example, capsys):
@@ -329,17 +310,3 @@ def test_small_institutions_and_one_with_other_columns_are_refused_by_name(lung,
     with pytest.raises(ConfigurationError, match=r"\(partition 3\) lacks 'female' and has 'sex'") as refused:
         survival_run(client, server, config | {"misaligned": 3})
     assert " ".join(shown("hospital-survival", 3).split()) == str(refused.value)
-
-
-def test_the_comparison_is_as_the_readme_shows_it(example, capsys, tmp_path, monkeypatch):
-    pytest.importorskip("lifelines", reason="pip install lifelines")
-    example("hospital-survival", "hospital_survival")
-    monkeypatch.delitem(sys.modules, "compare", raising=False)
-    compare = importlib.import_module("compare")
-    monkeypatch.setattr(sys, "argv", ["compare.py", "--picture", str(tmp_path / "forest.png")])
-    compare.main()
-    printed = capsys.readouterr().out
-    for line in shown("hospital-survival", 4).splitlines():
-        assert line in printed or "differ by" in line
-    apart = float(re.search(r"Federated and pooled differ by (\S+)\.", printed)[1])
-    assert apart < 1e-8

@@ -58,29 +58,6 @@ def test_flower_builds_the_app_and_recommends_nothing(app, clone, tmp_path, monk
         assert not [name for name in names if name.startswith(("tests/", "benchmarks/", "docs/"))]
 
 
-@pytest.mark.skipif(not STRICT, reason="this release of Flower does not know the format")
-@pytest.mark.parametrize(
-    ("line", "wrong"),
-    [
-        ('flwr-version-target = "1.41.0"', ""),
-        ('flwr-version-target = "1.41.0"', 'flwr-version-target = "1.21.0"'),
-        ('license = { file = "LICENSE" }', 'license = "Apache-2.0"'),
-    ],
-    ids=["no target", "a target below what it needs", "no file with the licence"],
-)
-def test_the_format_that_is_declared_is_the_strict_one(line, wrong, tmp_path, monkeypatch):
-    app, folder = tmp_path / "an-app", tmp_path / "out"
-    folder.mkdir()
-    for path in [path for path in EXAMPLES[0].rglob("*") if path.suffix in (".py", ".toml", ".md") or not path.suffix]:
-        if path.is_file():
-            (app / path.relative_to(EXAMPLES[0])).parent.mkdir(parents=True, exist_ok=True)
-            (app / path.relative_to(EXAMPLES[0])).write_bytes(path.read_bytes())
-    text = (app / "pyproject.toml").read_text(encoding="utf-8")
-    assert line in text
-    (app / "pyproject.toml").write_text(text.replace(line, wrong), encoding="utf-8")
-    assert build(app, folder, monkeypatch)[0] != 0
-
-
 def test_the_target_is_the_release_that_is_tested():
     targets = {manifest(app)["tool"]["flwr"]["app"]["flwr-version-target"] for app in [ROOT, *EXAMPLES]}
     assert len(targets) == 1

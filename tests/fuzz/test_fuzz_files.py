@@ -58,17 +58,12 @@ BAD = {
     "objects": [("dense/w.npy", pickled())],
     "a shape that is not there": [("dense/w.npy", header((25_000, 25_000)))],
     "more than there is": [("dense/w.npy", header((4,)) + bytes(24))],
-    "less than there is": [("dense/w.npy", header((2,)) + bytes(24))],
     "negative sizes": [("dense/w.npy", header((-2, -1)) + bytes(16))],
     "texts of no length": [("dense/w.npy", header((10**12,), "<U0"))],
-    "a record": [("dense/w.npy", header((1,), [("a", "<f8")]) + bytes(8))],
-    "an array of arrays": [("dense/w.npy", header((1,), ("<f8", (2,))) + bytes(16))],
-    "dates": [("dense/w.npy", header((1,), "<M8[s]") + bytes(8))],
     "another format": [("dense/w.npy", b"\x93NUMPY\x03\x00" + bytes(64))],
     "a header without end": [("dense/w.npy", b"\x93NUMPY\x02\x00\xff\xff\xff\xff")],
     "a header that is code": [("dense/w.npy", header("__import__('os').abort()"))],
     "numbers that are no letters": [("dense/w.npy", header((1,), "<U1") + (0x7FFFFFFF).to_bytes(4, "little"))],
-    "numbers that are no letters, of the other order": [("dense/w.npy", header((1,), ">U1") + b"\x7f\xff\xff\xff")],
     "no array": [("dense/w.npy", b"text")],
     "two of a name": [("dense/w.npy", plain(np.zeros(2))), ("dense/w.npy", plain(np.zeros(3)))],
 }
@@ -119,25 +114,12 @@ def test_the_name_of_a_file_forges_no_line_and_is_printed_everywhere(tmp_path, r
     assert str(caught.value).isprintable()
 
 
-def test_texts_of_an_array_are_read(tmp_path):
-    write_npz(tmp_path / "a.npz", {"w": np.array(["a", "\U0010ffff", ""]).astype(">U2")})
-    assert read_npz(tmp_path / "a.npz")["w"].tolist() == ["a", "\U0010ffff", ""]
-
-
 @pytest.mark.parametrize("reader", READERS)
 def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path, reader):
     path = tmp_path / "bomb.npz"
     archive(path, [("dense/w.npy", header((60 * 2**20,), "|u1") + bytes(60 * 2**20))], zipfile.ZIP_DEFLATED)
     assert path.stat().st_size < 2**21
     assert str(path) in small(lambda: READERS[reader](path))
-
-
-def test_many_arrays_are_refused(tmp_path):
-    path = tmp_path / "many.npz"
-    one = plain(np.zeros(0))
-    archive(path, ((f"dense/{i}.npy", one) for i in range(50_001)))
-    with pytest.raises(ConfigurationError, match="50001 arrays of 50001 names, expected at most 50000"):
-        load_npz(path)
 
 
 @fuzzed(0.1)
@@ -183,20 +165,6 @@ def test_damaged_checkpoints_are_refused_or_harmless(saved, tmp_path_factory, da
         found, said = None, str(error)
     assert str(path) in said
     assert found is None or found.arrays == resumed(saved, client_lr=0.1).arrays
-
-
-def test_a_checkpoint_with_another_number_or_of_another_run_is_refused(saved, tmp_path):
-    arrays = read_npz(saved)
-    for name in [name for name, array in arrays.items() if array.size and name not in ("checksum", "tree")]:
-        changed = {
-            **arrays,
-            name: np.nextafter(arrays[name], 9) if arrays[name].dtype.kind == "f" else arrays[name][:0],
-        }
-        write_npz(tmp_path / "run.npz", changed)
-        with pytest.raises(ConfigurationError, match="is no saved run, or is damaged"):
-            resumed(tmp_path / "run.npz", client_lr=0.1)
-    with pytest.raises(ConfigurationError, match=r"other settings: client_lr=0\.1, here client_lr=0\.2"):
-        resumed(saved, client_lr=0.2)
 
 
 @pytest.mark.parametrize("reader", [read_npz, read_npy, read_json, read_text, load_npz])
@@ -255,12 +223,6 @@ def test_a_link_is_replaced_and_what_it_leads_to_stays(tmp_path):
     assert (tmp_path / "theirs").read_text() == "theirs"
     assert (tmp_path / "ours").read_text() == "new"
     assert not (tmp_path / "ours").is_symlink()
-
-
-def test_any_name_that_a_file_may_have_is_written(tmp_path):
-    for name in ("x" * 255, "é" * 127):
-        write_file(tmp_path / name, "x")
-        assert (tmp_path / name).read_text() == "x"
 
 
 def test_what_fails_leaves_the_old_file_and_nothing_else(tmp_path):

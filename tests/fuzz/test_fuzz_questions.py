@@ -5,6 +5,7 @@ import math
 import warnings
 
 import numpy as np
+import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from fuzz.budget import NUMBERS, VALUES, damaged, fuzzed, mutated
 from fuzz.test_fuzz_wire import config_of, readable
@@ -78,21 +79,11 @@ class Asked:
         self.objective = objectives_of(kind, 1)[0]
         self.grid = InProcessGrid(app_of([self.objective]), 1)
         layout = self.objective.layout
-        numbers = {
-            "gradient": [{}],
-            "validation": [{}],
-            "smoothness": [{"batch-size": 4.0}],
-            "duality": [
-                {"references": 1.0},
-                {"references": 1.0, **{f"share-{k}": 0.25 for k in range(4)}},
-            ],
-        }
         vectors = {"primal": np.linspace(-1.0, 1.0, layout.size)}
-        self.questions = [
-            encode_question(Question(name, layout, vectors, given))
-            for name, several in numbers.items()
-            for given in several
-        ]
+        shares = {"references": 1.0, **{f"share-{k}": 0.25 for k in range(4)}}
+        asked = [("gradient", {}), ("validation", {}), ("smoothness", {"batch-size": 4.0})]
+        asked += [("duality", {"references": 1.0}), ("duality", shares)]
+        self.questions = [encode_question(Question(name, layout, vectors, given)) for name, given in asked]
         self.evaluation = RecordDict({"arrays": start_of(layout), "config": ConfigRecord()})
         self.good = self.answer(self.questions[0]).content["arrays"]["gradient"].numpy()
 
@@ -237,74 +228,47 @@ DATA = {kind: objectives_of(kind) for kind in (*KINDS, Own)}
 PSIS = (L1(0.1), ElasticNet(0.1, 0.5), L2Ball(1.0))
 
 
-def prepared(strategy, layout):
-    strategy.fraction_evaluate = 0.0
-    with quiet(50):
-        strategy.prepare(start_of(layout), 3)
-    return strategy
-
-
-def on(strategy, grid):
-    run_of(strategy).grid = grid
-    return run_of(strategy)
-
-
-@fuzzed(0.06)
-@given(st.data())
-def test_answers_that_certificates_are_made_of(data):
-    objectives = DATA[data.draw(st.sampled_from([*KINDS, Own]))]
+def certificate(data, objectives):
     psi = data.draw(st.sampled_from(PSIS))
-    strategy = prepared(FedDualAvg(regularizer=psi, client_lr=0.01, certificate_every=1), objectives[0].layout)
-    grid = Lying(objectives, data.draw(lies()), data.draw(LIARS))
     w = np.linspace(-0.3, 0.3, objectives[0].layout.size)
-    with grid.identity(), quiet(50), np.errstate(all="ignore"):
-        metrics = certified(on(strategy, grid), w)
-    # There is one, or there is none, and a warning said so; what is none is not written down as one.
-    assert all(math.isfinite(value) for value in metrics.values())
-    assert not metrics or metrics["certificate"] >= 0.0
+    return FedDualAvg(regularizer=psi, client_lr=0.01, certificate_every=1), lambda run: certified(run, w)
 
 
-@fuzzed(0.03)
-@given(st.data())
-def test_answers_that_rates_are_made_of(data):
-    objectives = DATA[data.draw(st.sampled_from([*KINDS, Own]))]
-    smooth = objectives[0].smooth
-    kinds = [
-        lambda: FedDualAvg(client_lr="auto", work=Steps(3, batch_size=4)),
-        lambda: FedDAGT(client_lr="auto", work=Steps(3)),
-        lambda: DualFL(nu="auto", rho="auto") if smooth else FedDualAvg(client_lr="auto"),
-    ]
-    strategy = prepared(data.draw(st.sampled_from(kinds))(), objectives[0].layout)
-    grid = Lying(objectives, data.draw(lies()), data.draw(LIARS))
-    with grid.identity(), quiet(50), np.errstate(all="ignore"):
-        run = on(strategy, grid)
-        chosen = in_words(lambda: choose(run, [name for name in run.rates if getattr(strategy, name) == "auto"]))
-    assert all(math.isfinite(value) and value >= 0.0 for value in (chosen or {}).values())
+def rate(data, objectives):
+    kinds = [FedDualAvg(client_lr="auto", work=Steps(3, batch_size=4)), FedDAGT(client_lr="auto", work=Steps(3))]
+    kinds += [DualFL(nu="auto", rho="auto")] if objectives[0].smooth else []
+    strategy = data.draw(st.sampled_from(kinds))
+    return strategy, lambda run: choose(run, [name for name in run.rates if getattr(strategy, name) == "auto"])
 
 
-@fuzzed(0.02)
-@given(st.data())
-def test_answers_that_strengths_are_made_of(data):
-    objectives = DATA[data.draw(st.sampled_from([*KINDS, Own]))]
-    psi = data.draw(st.sampled_from(PSIS[:2]))
-    strategy = prepared(FedDualAvg(regularizer=psi, client_lr=0.01), objectives[0].layout)
-    grid = Lying(objectives, data.draw(lies()), data.draw(LIARS))
+def strength(data, objectives):
+    strategy = FedDualAvg(regularizer=data.draw(st.sampled_from(PSIS[:2])), client_lr=0.01)
     w = np.zeros(objectives[0].layout.size)
-    run = on(strategy, grid)
-    for question in (lambda: strength_max(run), lambda: held_out_losses(run, w)):
-        with grid.identity(), quiet(50), np.errstate(all="ignore"), warnings.catch_warnings():
-            found = in_words(question)
-        assert found is None or math.isfinite(found[0])
+    return strategy, lambda run: {"most": strength_max(run)[0], "held out": held_out_losses(run, w)[0]}
+
+
+@pytest.mark.parametrize("ask", [certificate, rate, strength])
+@fuzzed(0.04)
+@given(st.data())
+def test_what_is_made_of_answers_is_finite_or_an_error_in_words(ask, data):
+    objectives = DATA[data.draw(st.sampled_from([*KINDS, Own]))]
+    strategy, question = ask(data, objectives)
+    strategy.fraction_evaluate = 0.0
+    grid = Lying(objectives, data.draw(lies()), data.draw(LIARS))
+    with grid.identity(), quiet(50), np.errstate(all="ignore"), warnings.catch_warnings():
+        strategy.prepare(start_of(objectives[0].layout), 3)
+        run_of(strategy).grid = grid
+        found = in_words(lambda: question(run_of(strategy))) or {}
+    assert all(math.isfinite(value) for value in found.values())
+    assert all(found[name] >= 0.0 for name in ("certificate", "client_lr", "nu", "rho") if name in found)
 
 
 @fuzzed(0.03)
 @given(st.data())
 def test_a_run_goes_on_whatever_is_answered(data):
-    objectives = DATA[data.draw(st.sampled_from(KINDS))]
-    strategy = FedDualAvg(
-        regularizer=L1(0.1), client_lr=0.01, work=Steps(2, batch_size=None), certificate_every=1, min_evaluate_nodes=1
-    )
-    alter = data.draw(lies())
+    objectives, alter = DATA[data.draw(st.sampled_from(KINDS))], data.draw(lies())
+    options = {"work": Steps(2, batch_size=None), "certificate_every": 1, "min_evaluate_nodes": 1}
+    strategy = FedDualAvg(regularizer=L1(0.1), client_lr=0.01, **options)
     grid = Lying(objectives, None, data.draw(LIARS))
     grid.alter = lambda content: content if "increment" in content.get("arrays", {}) else alter(content)
     with grid.identity(), quiet(50), np.errstate(all="ignore"):

@@ -51,11 +51,3 @@ def test_another_directory_than_the_clone_is_refused(tmp_path, capsys):
         (tmp_path / "pyproject.toml").write_text(content)
         with pytest.raises(ConfigurationError, match=r"pyproject\.toml is not the root app's"):
             read_task(tmp_path, {})
-
-
-def test_a_directory_that_cannot_be_written_is_named_in_one_line(request, tmp_path, capsys):
-    (tmp_path / "file").touch()
-    assert main(["--root", str(request.config.rootpath), "--directory", str(tmp_path / "file" / "run")]) == 1
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert str(tmp_path / "file") in error

@@ -9,7 +9,7 @@ import pytest
 from flwr.app import Context, RecordDict
 
 from flwr_fco.core.computing import single_threaded_blas
-from flwr_fco.errors import ClientError, ConfigurationError
+from flwr_fco.errors import ConfigurationError
 from flwr_fco.models import load_npz
 from flwr_fco.simulation import InProcessGrid
 from main_job import client_app, server_app
@@ -84,12 +84,6 @@ def test_the_app_is_simulate_to_the_bit(tmp_path):
         assert evaluated(line) == dict(result.evaluate_metrics_serverapp[line["round"]])
 
 
-def test_rounds_are_evaluated_as_often_as_asked_and_at_the_end(tmp_path):
-    run({"output-dir": str(tmp_path), "evaluate-every": 3})
-    _, lines, _ = only_run(tmp_path)
-    assert [line["round"] for line in lines if evaluated(line)] == [3, 4]
-
-
 def test_a_private_run_tells_epsilon_and_not_how_many_bytes_have_come(tmp_path):
     pytest.importorskip("dp_accounting")
     run({"output-dir": str(tmp_path), "privacy-clip": 0.3, "privacy-target-epsilon": 8.0, "privacy-delta": 0.05})
@@ -97,12 +91,6 @@ def test_a_private_run_tells_epsilon_and_not_how_many_bytes_have_come(tmp_path):
     assert not any("bytes" in name or "replies" in name for line in lines for name in line)
     assert [line["train/delta"] for line in lines] == [0.05] * 4
     assert 7.9 < lines[-1]["train/epsilon"] <= 8.0
-
-
-def test_without_an_output_dir_nothing_is_written(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    run({})
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_bad_config_ends_the_run_before_it_starts():
@@ -132,10 +120,3 @@ def test_the_run_waits_for_nodes_that_connect_late():
     grid = Grid()
     assert server_app.wait_for_nodes(grid, 4, patience=30.0) == 4
     assert grid.calls == 4
-
-
-def test_a_client_checks_the_config_too():
-    grid = InProcessGrid(client_app.app, 2, run_config={**CONFIG, "alpha": "small"})
-    task = Task(checked_config(CONFIG), 2)
-    with grid.identity(), pytest.raises(ClientError, match="alpha='small'"):
-        task.strategy().start(grid, task.initial_arrays(), 1)

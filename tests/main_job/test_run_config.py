@@ -102,39 +102,22 @@ def test_every_regularizer_can_be_chosen(name):
     assert getattr(psi, "strength", 0.5) == 0.5
 
 
-def test_whole_numbers_will_do_for_numbers_and_a_rate_may_be_chosen_by_the_strategy():
-    task = task_of(client_lr=1, strength=0, server_lr="auto")
-    assert isinstance(task.config["client-lr"], float)
-    assert task.regularizer.strength == 0.0
-    assert task.strategy().server_lr == "auto"
-
-
 @together(
     ("key", "value", "words"),
     [
         ("client-lr", "0.1", ["client-lr='0.1'", "str", "expected a number"]),
-        ("client-lr", True, ["bool", "expected a number"]),
         ("num-server-rounds", True, ["bool", "expected a whole number"]),
-        ("num-server-rounds", 3.0, ["float", "expected a whole number"]),
-        ("problem", 3, ["expected a string"]),
-        ("problem", "haxby", ["'haxby'", "digits"]),
-        ("strategy", "centralized", ["'centralized'", "FedDualAvg"]),
         ("problem", "mnist", ["'mnist'", "digits", "breast-cancer", "lasso"]),
         ("strategy", "FedAvg", ["'FedAvg'", "FedDualAvg", "FedAvgSubgradient"]),
         ("regularizer", "l1", ["'l1'", "L1", "Nuclear"]),
         ("client-lr", 0.0, ["> 0"]),
         ("server-lr", float("inf"), ["finite"]),
-        ("server-lr", float("nan"), ["finite"]),
         ("strength", -1.0, [">= 0"]),
-        ("strength", float("nan"), [">= 0"]),
         ("num-server-rounds", 0, [">= 1"]),
         ("num-nodes", 1, [">= 2"]),
         ("batch-size", 0, [">= 1"]),
-        ("local-steps", 0, [">= 1"]),
-        ("evaluate-every", 0, [">= 1"]),
         ("alpha", 0.0, ["> 0"]),
         ("train-fraction", 1.0, ["between 0 and 1"]),
-        ("seed", -1, ["2**32"]),
         ("seed", 2**32, ["2**32"]),
         ("output-dir", "runs", ["'runs'", "absolute"]),
         ("privacy-delta", 1.0, ["from 0 to 1"]),

@@ -8,15 +8,13 @@ import stat
 import subprocess
 import sys
 import time
-import tomllib
 
 import pytest
 from typer.testing import CliRunner
 
 from flwr_fco.errors import ConfigurationError
-from tools import deployment as module
 from tools.deploy import app
-from tools.deployment import LocalDeployment, free_ports
+from tools.deployment import LocalDeployment
 from tools.local_superlink import command_line, exists
 
 pytestmark = pytest.mark.skipif(
@@ -73,41 +71,12 @@ def test_what_it_prints_does_the_same_in_a_shell(made, tmp_path):
     assert (copied / "config.toml").read_text() == config
 
 
-def test_a_folder_of_any_name_is_in_the_configuration_as_it_is(tmp_path, monkeypatch):
-    """Neither TOML nor a shell that is given what was printed takes a part of the name for its own."""
-    monkeypatch.setattr(LocalDeployment, "_certify", lambda self: None)
-    told, home = [], tmp_path / 'a "b"\n\\n $(touch c) `touch d` é'
-    made = LocalDeployment.create(home, 1, tell=told.append)
-    made._require_connection()
-    config = home / "config.toml"
-    found = config.read_text()
-    assert tomllib.loads(found)["superlink"][module.CONNECTION]["root-certificates"] == str(home / "ca.crt")
-    config.unlink()
-    subprocess.run(["sh", "-ec", "\n".join(told)], cwd=tmp_path, check=True)
-    assert config.read_text() == found
-    assert sorted(path.name for path in home.iterdir()) == ["config.toml", "deployment.json"]
-
-
 def test_an_older_flower_is_refused_before_anything_is_made(tmp_path, monkeypatch):
     monkeypatch.setattr("tools.deploy.version", lambda name: "1.22.0")
     done = call("local", tmp_path / "home")
     assert done.exit_code == 2
     assert "flwr 1.22.0 is installed" in " ".join(done.output.split())
     assert not (tmp_path / "home").exists()
-
-
-def test_a_process_is_found_by_its_command_and_a_dead_one_is_not(tmp_path):
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", str(tmp_path)]) as process:
-        deadline = time.monotonic() + 10
-        # Between fork and exec a process has no command line.
-        while not command_line(process.pid) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert str(tmp_path) in command_line(process.pid)
-        process.kill()
-        # Dead, but nobody has waited for it.
-        while command_line(process.pid) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert command_line(process.pid) == ""
 
 
 def test_a_folder_that_is_not_empty_is_refused(made):
@@ -199,38 +168,6 @@ def test_a_process_that_has_the_number_now_is_not_ended_whatever_it_is_called(ma
         os.kill(child, signal.SIGKILL)
 
 
-def test_a_session_of_that_number_is_somebody_elses_unless_it_has_our_home(made):
-    """The leader of a daemon's session is dead, and its number was a SuperNode's once."""
-    deployment, _ = made
-    leader = subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(deployment.home)], stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
-    child = int(leader.stdout.readline())
-    try:
-        deployment._note("node-1", leader.pid)
-        leader.kill()
-        leader.wait()
-        assert "nothing was running" in call("stop", deployment.home).output
-        time.sleep(0.2)
-        assert command_line(child)
-    finally:
-        os.kill(child, signal.SIGKILL)
-
-
-def test_without_its_configuration_nothing_is_asked_or_started(made, monkeypatch):
-    deployment, _ = made
-    (deployment.home / "config.toml").unlink()
-    monkeypatch.setattr(LocalDeployment, "_call", lambda *arguments: pytest.fail("Flower's command was called"))
-    monkeypatch.setattr(LocalDeployment, "spawn", lambda *arguments: pytest.fail("a process was started"))
-    assert "does not answer" in call("status", deployment.home).output
-    for arguments in (("restart", deployment.home), ("restart", deployment.home, "superlink")):
-        result = call(*arguments)
-        assert result.exit_code == 2
-        assert "does not say where the SuperLink is" in " ".join(result.output.split())
-    monkeypatch.setattr(LocalDeployment, "pid", lambda *arguments: 1)
-    assert call("status", deployment.home).exit_code == 2
-
-
 @pytest.mark.parametrize(
     "content",
     [
@@ -257,35 +194,3 @@ def test_a_file_that_says_something_odd_is_refused_in_words(made, content):
         result = call(what, deployment.home)
         assert result.exit_code == 2, (result.output, result.exception)
         assert "deployment.json is damaged" in " ".join(result.output.split()).replace(" /", "/")
-
-
-def test_ports_are_free_and_differ():
-    assert len(set(free_ports(5))) == 5
-
-
-NODE = """
-import sys, time
-from pathlib import Path
-tried = Path(sys.argv[1], "tried")
-number = len(tried.read_text()) if tried.exists() else 0
-tried.write_text("x" * (number + 1))
-print(["Exit Code: 412", "refused", "SuperNode ID: 1"][number], flush=True)
-if number != 1:
-    time.sleep(60)
-"""
-
-
-def test_a_node_whose_key_is_still_in_use_is_started_until_it_is_taken(made, monkeypatch):
-    """Refused it reports so and lives on, or ends."""
-    deployment, _ = made
-    own = ["python", "-c", NODE, str(deployment.home)]
-    monkeypatch.setattr(deployment, "_command", lambda name: own)
-    monkeypatch.setattr(module, "_REFUSED", 2.0)
-    sleep = time.sleep
-    monkeypatch.setattr(time, "sleep", lambda seconds: sleep(min(seconds, 0.1)))
-    try:
-        deployment.start_node(0, again=True)
-        assert (deployment.home / "tried").read_text() == "xxx"
-        assert command_line(deployment.pids["node-0"])
-    finally:
-        deployment.stop("node-0")
