@@ -16,7 +16,8 @@ from flwr_fco.engines.minimise import minimise
 from flwr_fco.engines.sparse_steps import Shard, has_sparse_rows, shard_of, tell_dense
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.messages.protocol import ClientState, Downlink, Plan, Received, Uplink
-from flwr_fco.objectives.base import Batch, Objective
+from flwr_fco.mirror_maps import Euclidean
+from flwr_fco.objectives.base import Batch, Objective, Place
 from flwr_fco.objectives.design import SparseDesign
 from flwr_fco.work import FirstOrder, Minimise
 
@@ -117,21 +118,26 @@ class LocalClient(NamedTuple):
         every : bool, default False
             Whether all z_k - z_0 are sent as well, as ``"trajectory"``.
         """
-        rate, point, trajectory = self.rate, dual.copy(), None
+        rate, point, trajectory = self.rate, dual.copy(), list[Vector]()
         move = rate * np.broadcast_to(shift, dual.shape) if np.any(shift) else None
         given: Any = self.downlink, self.objective, point, self.rng, move, psi
         if self.shard is not None:
             steps = self.shard.local_dual_steps(self.downlink, *given[2:])
-        elif every:
-            trajectory = np.array([point - dual for _ in one_by_one(*given)])
-            steps = len(trajectory)
-        elif (features := self._features) is not None:
+        elif not every and (features := self._features) is not None:
             steps = features.dual_steps(self.downlink, *given[2:])
         else:
-            done = compiled_steps(*given)
-            steps = sum(1 for _ in one_by_one(*given)) if done is None else done
+            done = None if every else compiled_steps(*given)
+            steps = done or 0
+            if done is None:
+                place = self._place(psi)
+                there, along = place.put(dual), None if move is None else place.put(move)
+                for _ in one_by_one(self.downlink, self.objective, there, self.rng, along, place):
+                    steps += 1
+                    if every:
+                        trajectory.append(place.get(there) - dual)
+                point = place.get(there)
         point -= dual
-        sent = {"increment": _made(point)} | ({} if trajectory is None else {"trajectory": trajectory})
+        sent = {"increment": _made(point)} | ({"trajectory": np.array(trajectory)} if every else {})
         return sent, Moved(rate * steps, steps)
 
     def extragradient(self, dual: Vector, *, every: bool = False) -> tuple[Sent, Moved]:
@@ -144,9 +150,10 @@ class LocalClient(NamedTuple):
         every : bool, default False
             Whether all omega_{k+1/2} - omega_0 are sent as well, as ``"trajectory"``.
         """
-        rate, point, halves = self.rate, dual.copy(), list[Vector]()
-        steps = extragradient(self.downlink, self.objective, point, self.rng, halves if every else None)
-        point -= dual
+        rate, place, halves = self.rate, self._place(True), list[Vector]()
+        there = place.put(dual)
+        steps = extragradient(self.downlink, self.objective, there, self.rng, place, halves if every else None)
+        point = place.get(there) - dual
         sent = {"increment": _made(point)} | ({"trajectory": np.array(halves) - dual} if every else {})
         return sent, Moved(rate * steps, steps)
 
@@ -160,24 +167,25 @@ class LocalClient(NamedTuple):
         psi : bool, default True
             Whether psi acts; without it, w <- grad h*(grad h(w) - rate g(w)).
         """
-        plan, rate, add_gradient, features = self.plan, self.rate, self.objective.add_gradient, self._features
+        rate, add_gradient, features = self.rate, self.objective.add_gradient, self._features
         if features is not None:
             point = primal.copy()
             steps = features.proximal_steps(self.downlink, point, self.rng, psi)
             if steps is not None:
                 return {"increment": _made(point - primal)}, Moved(rate * steps, steps)
 
-        def step(point: Vector, batch: Batch) -> None:
-            dual = plan.h.gradient(point)
+        place = self._place(psi)
+
+        def step(point: Any, batch: Batch) -> None:
+            dual = place.gradient(point)
             add_gradient(point, batch, -rate, dual)
-            if psi:
-                plan.point(dual, rate, point)
-            else:
-                plan.h.conjugate_gradient(dual, point)
+            place.retrieve(dual, rate, point)
 
-        return self.steps(primal, step)
+        return self.steps(primal, step, place=place)
 
-    def steps(self, point: Vector, step: Step, *, pairs: bool = False) -> tuple[Sent, Moved]:
+    def steps(
+        self, point: Vector, step: Step, *, pairs: bool = False, place: Place | None = None
+    ) -> tuple[Sent, Moved]:
         """Take steps of the method's own, each with one batch or with a pair of them.
 
         Parameters
@@ -188,15 +196,18 @@ class LocalClient(NamedTuple):
             ``step(point, batch)`` changes the point in place.
         pairs : bool, default False
             Whether a step gets a pair of batches.
+        place : Place, optional
+            Where the points of the steps are; by default in NumPy's memory.
         """
         if has_sparse_rows(self.objective):
             tell_dense(self.plan, f"{self.plan.solver} moves all of them in every step")
-        rate, moved, steps = self.rate, point.copy(), 0
+        rate, steps = self.rate, 0
+        moving = point.copy() if place is None else place.put(point)
         drawn = iter(self.objective.batches(self.rng, self.downlink.first_order, per_step=2 if pairs else 1))
         for batch in zip(drawn, drawn, strict=True) if pairs else drawn:
-            step(moved, batch)
+            step(moving, batch)
             steps += 1
-        moved -= point
+        moved = (moving if place is None else place.get(moving)) - point
         return {"increment": _made(moved)}, Moved(rate * steps, steps)
 
     def minimise(
@@ -235,6 +246,13 @@ class LocalClient(NamedTuple):
         metrics = {name: value for name, value in minimum.metrics.items() if np.isfinite(value)}
         # A sufficiently good warm start needs no iteration, but 0 steps in a reply would mean that no work was done.
         return minimum.point, Moved(None, max(minimum.iterations, 1), metrics)
+
+    def _place(self, psi: bool) -> Place:
+        """Return where the steps are taken: where the loss is computed, if it has vectors of its own."""
+        plan = self.plan
+        place = self.objective.place(plan.psi if psi else None) if type(plan.h) is Euclidean else None
+        retrieve = plan.point_in_loops if psi else lambda z, _, out: plan.h.conjugate_gradient(z, out)
+        return Place(np.array, np.asarray, plan.h.gradient, retrieve) if place is None else place
 
     @property
     def _features(self) -> Shard | None:

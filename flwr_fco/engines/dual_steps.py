@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,13 +11,13 @@ from numpy.typing import NDArray
 from flwr_fco.core.layout import Vector
 from flwr_fco.kernels.dual_averaging import NOTHING, Retrieval, dual_averaging
 from flwr_fco.messages.protocol import Downlink
-from flwr_fco.objectives.base import Objective, shuffled_epochs
+from flwr_fco.objectives.base import Objective, Place, shuffled_epochs
 from flwr_fco.objectives.design import LinearData, SparseDesign
 from flwr_fco.work import FirstOrder
 
 
 def one_by_one(
-    downlink: Downlink, objective: Objective, dual: Vector, rng: np.random.Generator, shift: Vector | None, psi: bool
+    downlink: Downlink, objective: Objective, dual: Any, rng: np.random.Generator, shift: Any, place: Place
 ) -> Iterator[None]:
     """Take the local steps of dual averaging one by one: z <- z - client_lr g(retrieve(z, t)) - shift.
 
@@ -25,19 +26,15 @@ def one_by_one(
     downlink : Downlink
         The server's message, with the elapsed time t, to which each step adds its size.
     dual : ndarray of float64, shape (d,)
-        Changed in place.
+        Changed in place. Or another kind of vector, that of the place; so are the next ones.
     shift : ndarray of float64, shape (d,), or None
         client_lr times a tracker.
-    psi : bool
-        Whether psi acts.
+    place : Place
+        Where the vectors are.
     """
-    plan, client_lr, primal = downlink.plan, downlink.client_lr, np.empty_like(dual)
-    retrieve = plan.point_in_loops
+    client_lr, retrieve, primal = downlink.client_lr, place.retrieve, 1.0 * dual
     for k, batch in enumerate(objective.batches(rng, downlink.first_order)):
-        if psi:
-            retrieve(dual, downlink.elapsed + client_lr * k, primal)
-        else:
-            plan.h.conjugate_gradient(dual, primal)
+        retrieve(dual, downlink.elapsed + client_lr * k, primal)
         objective.add_gradient(primal, batch, -client_lr, dual)
         if shift is not None:
             dual -= shift
@@ -51,8 +48,10 @@ def compiled_steps(
 
     Parameters
     ----------
-    downlink, objective, dual, rng, shift, psi
+    downlink, objective, dual, rng, shift
         As in :func:`one_by_one`.
+    psi : bool
+        Whether psi acts.
 
     Returns
     -------
@@ -119,7 +118,12 @@ def compiled_epoch(
 
 
 def extragradient(
-    downlink: Downlink, objective: Objective, dual: Vector, rng: np.random.Generator, halves: list[Vector] | None
+    downlink: Downlink,
+    objective: Objective,
+    dual: Any,
+    rng: np.random.Generator,
+    place: Place,
+    halves: list[Vector] | None,
 ) -> int:
     """Take the steps of dual extrapolation, with two new batches each; return their number.
 
@@ -128,20 +132,20 @@ def extragradient(
 
     Parameters
     ----------
-    downlink, objective, dual, rng
+    downlink, objective, dual, rng, place
         As in :func:`one_by_one`.
     halves : list of ndarray, or None
         Gets all omega_{k+1/2}.
     """
     rate, elapsed, add_operator, steps = downlink.client_lr, downlink.elapsed, objective.add_gradient, 0
-    retrieve, primal, half = downlink.plan.point_in_loops, np.empty_like(dual), np.empty_like(dual)
+    retrieve, primal, half = place.retrieve, 1.0 * dual, 1.0 * dual
     batches = iter(objective.batches(rng, downlink.first_order, per_step=2))
     for first, second in zip(batches, batches, strict=True):
         retrieve(dual, elapsed + rate * steps, primal)
         half[:] = dual
         add_operator(primal, first, -rate, half)
         if halves is not None:
-            halves.append(half.copy())
+            halves.append(np.array(place.get(half)))
         steps += 1
         # In place, so that arrays without psi are not copied again.
         retrieve(half, elapsed + rate * steps, half)

@@ -69,6 +69,34 @@ class DualTerms(NamedTuple):
     link: Literal["convex", "poisson", "cox", "profiled"] = "convex"
 
 
+class Place(NamedTuple):
+    """Where the vectors of a client's steps are: in NumPy's memory, or in that of the device that computes a loss.
+
+    Parameters
+    ----------
+    put : callable
+        ``(vector) -> copy there``.
+    get : callable
+        ``(copy there) -> vector``.
+    gradient : callable
+        ``(w) -> grad h(w)``, a new vector.
+    retrieve : callable
+        ``(z, t, out)`` writes the primal point of a dual; `out` may be `z`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> here = Place(np.array, np.asarray, np.copy, lambda z, t, out: np.copyto(out, z))
+    >>> here.get(here.put(np.ones(2)))
+    array([1., 1.])
+    """
+
+    put: Callable[[Vector], Any]
+    get: Callable[[Any], Vector]
+    gradient: Callable[[Any], Any]
+    retrieve: Callable[[Any, float, Any], Any]
+
+
 class Line(ABC):
     """F_m along a line: values, slopes and gradients at w + step * direction.
 
@@ -531,6 +559,18 @@ class Objective(ABC):
             Both may change afterwards, because no reference to them is kept.
         """
         return _Trials(self, w, direction)
+
+    def place(self, psi: Any) -> Place | None:
+        """Return where a client's steps are taken, if this loss is computed on a device that has vectors of its own.
+
+        :meth:`add_gradient` takes these vectors too. The geometry is Euclidean.
+
+        Parameters
+        ----------
+        psi : BoundRegularizer or None
+            None for none.
+        """
+        return None
 
     def take_training_loss(self) -> float | None:
         """Return the mean loss of the minibatches since the last call; None if it was not recorded.

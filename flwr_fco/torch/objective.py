@@ -16,8 +16,9 @@ from torch.utils.data import Dataset, TensorDataset, default_collate
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.validation import AT_LEAST_ONE, checked
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.objectives.base import Objective
-from flwr_fco.torch.regularizers import widest_dtype
+from flwr_fco.objectives.base import Objective, Place
+from flwr_fco.regularizers.base import BoundRegularizer
+from flwr_fco.torch.regularizers import ListedProx, supported_regularizers, widest_dtype
 from flwr_fco.torch.state import buffers_of, layout_of, load_buffers, matching, seeded, trainable
 from flwr_fco.work import FirstOrder
 
@@ -166,7 +167,7 @@ class TorchObjective(Objective):
         return value, out
 
     def add_gradient(self, w: Any, batch: TorchBatch | None, scale: float, out: Any) -> None:
-        """Add scale times the gradient to `out` in place; both are arrays, or tensors as :meth:`on_device` has them."""
+        """Add scale times the gradient to `out` in place; both are arrays, or tensors of the :meth:`place`."""
         gradient = self._gradient(w, batch)
         if isinstance(out, Tensor):
             out.add_(gradient, alpha=scale)
@@ -199,6 +200,26 @@ class TorchObjective(Objective):
         for block in self._ascending:
             flat[block].neg_()
         return flat
+
+    def place(self, psi: BoundRegularizer | None) -> Place | None:
+        """Return the model's device as the place of a client's steps: vectors go there once, and come back once."""
+        parts, first = [] if psi is None else psi.blocks, self._parameters[0]
+        wide: dict[str, Any] = {"dtype": widest_dtype(first), "device": first.device}
+        scattered = psi is not None and psi.scope == "joint" and not parts
+        if scattered or not all(type(part) in supported_regularizers() for _, _, part in parts):
+            return None
+        maps = ListedProx([part for _, _, part in parts], [torch.empty(shape, **wide) for _, shape, _ in parts])
+
+        def retrieve(z: Tensor, t: float, out: Tensor) -> None:
+            if out is not z:
+                out.copy_(z)
+            views = [out[block].view(shape) for block, shape, _ in parts]
+            maps.write(views, t, views)
+
+        def get(vector: Tensor) -> Vector:
+            return vector.cpu().numpy().astype(np.float64)
+
+        return Place(partial(torch.tensor, **wide), get, torch.clone, retrieve)
 
     def take_training_loss(self) -> float | None:
         """Return the mean training-mode loss of the gradients computed since the last call; None if there were none."""

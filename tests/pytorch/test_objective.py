@@ -8,14 +8,21 @@ from together import together
 
 pytest.importorskip("torch.optim", reason="needs PyTorch: make test-torch, or pip install torch")
 
+import networks
 import torch
 from networks import Linear
+from problems import start_arrays
 from torch import nn
 from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
+from flwr_fco.client_apps import client_app
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.objectives import LeastSquares, MultinomialLogistic
+from flwr_fco.objectives import LeastSquares, MultinomialLogistic, Objective
+from flwr_fco.regularizers import L1, GroupLasso, HardSparsity, L1Ball, Nuclear, PerParameter
+from flwr_fco.simulation import simulate
+from flwr_fco.strategies import FedDAGT, FedDualAvg, FedDualAvgOSP, FedMid, FeDualEx, LocalSGD, Steps
 from flwr_fco.testing import check_objective
 from flwr_fco.torch import TorchObjective
 from flwr_fco.work import FirstOrder
@@ -142,6 +149,60 @@ def test_scores_are_means_over_all_examples():
     w = _start(whole)
     assert parts.metrics(w) == pytest.approx(whole.metrics(w), rel=1e-6)
     assert 12 * whole.metrics(w)["accuracy"] == pytest.approx(round(12 * whole.metrics(w)["accuracy"]))
+
+
+# --- where its vectors are -------------------------------------------------------------------------------------------
+
+
+class Conversions(TorchFunctionMode):
+    """Counts the tensors of a model's size that come from NumPy or go there."""
+
+    count = 0
+
+    def __torch_function__(self, function, types, given=(), named=None):
+        if function in (torch.Tensor.numpy, torch.tensor, torch.from_numpy, torch.as_tensor):
+            self.count += len(np.ravel(given[0].detach() if isinstance(given[0], torch.Tensor) else given[0])) > 1000
+        return function(*given, **(named or {}))
+
+
+ON_DEVICE = {
+    "FedDualAvg": (FedDualAvg, {"regularizer": PerParameter({"0.*": Nuclear(1e-2), "*": L1(1e-3)})}),
+    "FedDualAvgOSP": (FedDualAvgOSP, {"regularizer": L1(1e-3)}),
+    "FedDAGT": (FedDAGT, {"regularizer": L1(1e-3)}),
+    "FedMid": (FedMid, {"regularizer": HardSparsity(density=0.5)}),
+    "FeDualEx": (FeDualEx, {"regularizer": L1(1e-3)}),
+    "LocalSGD": (LocalSGD, {}),
+}
+
+
+@together("name", ON_DEVICE)
+def test_a_vector_goes_to_the_models_device_once_a_round_whatever_the_number_of_steps(name, monkeypatch):
+    kind, options = ON_DEVICE[name]
+    counts, models = [], []
+    for number, place in ((2, True), (9, True), (9, False)):
+        with monkeypatch.context() as patch, Conversions() as mode:
+            if not place:
+                patch.setattr(TorchObjective, "place", Objective.place)
+            work = {"client_lr": 0.1, "work": Steps(number, batch_size=25), "fraction_evaluate": 0.0}
+            result = networks.run(kind(**work, **options), networks.objective_app(), 1)
+        counts.append(mode.count)
+        models.append(np.concatenate([array.numpy().ravel() for array in result.arrays.values()]))
+    assert counts[0] == counts[1] < counts[2]
+    np.testing.assert_allclose(models[1], models[2], rtol=0, atol=1e-6)
+
+
+@together("psi", [L1(0.05), GroupLasso(0.05, groups=np.arange(6) // 2), L1Ball(1.0)])
+def test_steps_on_the_device_are_those_in_numpys_memory(psi):
+    theirs, ours = _pair("least squares")
+    start, length = start_arrays(), {"num_nodes": 2, "num_rounds": 3, "progress": False}
+    for kind in (FedDualAvg, FedMid):
+        strategy = kind(regularizer=psi, client_lr=0.05, work=Steps(5, batch_size=7), fraction_evaluate=0.0)
+        found = [
+            simulate(strategy, client_app(lambda context, own=own: own), initial_arrays=start, **length)
+            for own in (theirs, ours)
+        ]
+        one, other = (result.arrays["coefficients"].numpy() for result in found)
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-13)
 
 
 # --- saddle points ---------------------------------------------------------------------------------------------------
