@@ -25,13 +25,14 @@ if TYPE_CHECKING:
     from flwr_fco.objectives import SiteIntercept as SiteIntercept, TraceRegression as TraceRegression
     from flwr_fco.privacy import GaussianDP as GaussianDP
     from flwr_fco.regularizers import L1 as L1, L2 as L2, Adapter as Adapter, BoundRegularizer as BoundRegularizer
-    from flwr_fco.regularizers import Box as Box, ElasticNet as ElasticNet, FlatRegularizer as FlatRegularizer
+    from flwr_fco.regularizers import Box as Box, ElasticNet as ElasticNet
     from flwr_fco.regularizers import GroupLasso as GroupLasso, HardSparsity as HardSparsity, L1Ball as L1Ball
     from flwr_fco.regularizers import L2Ball as L2Ball, L2Squared as L2Squared, LInfinityBall as LInfinityBall
     from flwr_fco.regularizers import NonNegative as NonNegative, Nuclear as Nuclear, NuclearBall as NuclearBall
-    from flwr_fco.regularizers import PerParameter as PerParameter, Proximable as Proximable, Regularizer as Regularizer
-    from flwr_fco.regularizers import SeparableTerms as SeparableTerms, Simplex as Simplex
-    from flwr_fco.regularizers import SparseGroupLasso as SparseGroupLasso, SpectralBall as SpectralBall, Zero as Zero
+    from flwr_fco.regularizers import PerParameter as PerParameter, Regularizer as Regularizer
+    from flwr_fco.regularizers import Separable as Separable, Simplex as Simplex
+    from flwr_fco.regularizers import SparseGroupLasso as SparseGroupLasso, SpectralBall as SpectralBall
+    from flwr_fco.regularizers import Terms as Terms, Zero as Zero
     from flwr_fco.simulation.fit_path import fit_path as fit_path
     from flwr_fco.simulation.simulate import simulate as simulate
     from flwr_fco.strategies import Arrays as Arrays, Average as Average, Bounds as Bounds
@@ -57,9 +58,9 @@ else:
         ),
         "privacy": "GaussianDP",
         "regularizers": (
-            "Adapter BoundRegularizer Box ElasticNet FlatRegularizer GroupLasso HardSparsity L1 L1Ball L2 L2Ball "
-            "L2Squared LInfinityBall NonNegative Nuclear NuclearBall PerParameter Proximable Regularizer "
-            "SeparableTerms Simplex SparseGroupLasso SpectralBall Zero"
+            "Adapter BoundRegularizer Box ElasticNet GroupLasso HardSparsity L1 L1Ball L2 L2Ball L2Squared "
+            "LInfinityBall NonNegative Nuclear NuclearBall PerParameter Regularizer Separable Simplex "
+            "SparseGroupLasso SpectralBall Terms Zero"
         ),
         "simulation.fit_path": "fit_path",
         "simulation.simulate": "simulate",

@@ -20,7 +20,7 @@ from flwr_fco.mirror_maps import Euclidean, MirrorMap
 from flwr_fco.objectives import DualTerms, LeastSquares, Objective, SaddleObjective
 from flwr_fco.objectives.base import num_intercepts
 from flwr_fco.regularizers import L1, L2, Box, ElasticNet, L1Ball, L2Ball, L2Squared, NonNegative, Simplex, Zero
-from flwr_fco.regularizers.base import BoundRegularizer, Proximable, Regularizer
+from flwr_fco.regularizers.base import BoundRegularizer, Psi, Regularizer
 from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.strategies import CompositeStrategy
 from flwr_fco.work import Epochs, FirstOrder, Minimise, Steps
@@ -90,7 +90,7 @@ def check_regularizer(regularizer: Regularizer, shape: tuple[int, ...] = (12,), 
 
     For every regularizer: the proximal map preserves shape and dtype (float64, float32), does not change its argument,
     gives the same result with ``out`` and in place, returns no negative zero and propagates NaN; it refuses a step that
-    is no finite number >= 0 and an array of integers, as :class:`~flwr_fco.regularizers.FlatRegularizer` does; psi is
+    is no finite number >= 0 and an array of integers; psi is
     finite at the result; and ``from_spec(to_spec())`` reproduces the regularizer. For a constraint: the map ignores the
     step and is idempotent. For a convex psi, with p = prox(v): the three-point inequality
 
@@ -125,7 +125,7 @@ def check_regularizer(regularizer: Regularizer, shape: tuple[int, ...] = (12,), 
     _check_once(Regularizer, psi, lambda v: psi.prox(v, 0.5), points[0])
     for dtype, step in (("float64", -1.0), ("float64", math.nan), ("float64", math.inf), ("int64", 1.0)):
         refused = not known(attempt(psi.prox, points[0].astype(dtype), step))
-        require(refused, f"{psi!r}: prox accepts {step=} for {dtype}; it has to refuse it, as a FlatRegularizer's does")
+        require(refused, f"{psi!r}: prox accepts {step=} for {dtype}; it has to refuse it")
     for step in (*[0.0] * psi.constraint, 1e-6, 1e-3, 0.1, 1.0, 7.0, 1e3, 1e6):
         where = f"{psi!r}, step {step:g}: prox"
         for v, p in zip(points, _check_minima(Euclidean(), psi, step, where, points, near), strict=True):
@@ -142,7 +142,7 @@ def check_regularizer(regularizer: Regularizer, shape: tuple[int, ...] = (12,), 
 
 
 def check_mirror_map(
-    mirror_map: MirrorMap, dimension: int = 12, seed: int = 0, regularizers: Sequence[Proximable] = REGULARIZERS
+    mirror_map: MirrorMap, dimension: int = 12, seed: int = 0, regularizers: Sequence[Psi] = REGULARIZERS
 ) -> None:
     """Check that a mirror map fulfils its contract, on random duals with scales from 0.01 to 10.
 
@@ -194,7 +194,7 @@ def check_mirror_map(
         check_pair(h, regularizer, dimension, seed)
 
 
-def check_pair(mirror_map: MirrorMap, regularizer: Proximable, dimension: int = 12, seed: int = 0) -> None:
+def check_pair(mirror_map: MirrorMap, regularizer: Psi, dimension: int = 12, seed: int = 0) -> None:
     """Check that ``retrieve`` returns the minimiser of -<z, w> + t psi(w) + h(w), or refuses the pair by name.
 
     With w = retrieve(z, t), other feasible points x, t >= 0 and psi convex:
@@ -276,7 +276,7 @@ def _check_map(call: Callable[..., Any], v: Vector, who: str) -> Vector:
     return np.asarray(result)
 
 
-def _check_minima(h: MirrorMap, psi: Proximable, t: float, where: str, duals: list[Vector], more: list[Vector]) -> Any:
+def _check_minima(h: MirrorMap, psi: Psi, t: float, where: str, duals: list[Vector], more: list[Vector]) -> Any:
     """Check that no point is better than a result, by first-order conditions.
 
     Against the other results, the inequality also says that the map is firmly non-expansive.

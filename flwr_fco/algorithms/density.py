@@ -18,7 +18,6 @@ import glob
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -27,9 +26,9 @@ from flwr_fco.algorithms.contract.choices import Arrays, Density
 from flwr_fco.algorithms.dual_averaging import DualAveraging, DualState
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.kernels import hard_sparsity as kernels
 from flwr_fco.regularizers import L1, HardSparsity, PerParameter, Regularizer
 from flwr_fco.regularizers.base import BoundRegularizer, Scope
+from flwr_fco.regularizers.sets import kth_largest
 
 #: What a round keeps of the dual of entries that are 0: 1 is dual averaging, 0 iterative hard thresholding. With 1,
 #: what was right for another network comes back all at once; with 0 nothing small ever comes back.
@@ -130,14 +129,18 @@ def allotted(arrays: Sequence[Vector], least: Sequence[int], total: int) -> list
     >>> allotted([np.array([9.0, 8.0, 7.0]), np.array([2.0, 1.0])], [1, 1], 3)
     [2, 1]
     """
-    counts, free = list(least), [i for i in range(len(least)) if least[i] < arrays[i].size]
+    counts, sizes, free = (
+        list(least),
+        [np.abs(array) for array in arrays],
+        [i for i in range(len(least)) if least[i] < arrays[i].size],
+    )
     while free:
         budget = total - sum(counts[i] for i in range(len(counts)) if i not in free)
         if not 0 < budget < sum(arrays[i].size for i in free):
             return [arrays[i].size if i in free and budget > 0 else counts[i] for i in range(len(counts))]
-        level = kernels.kth_largest([arrays[i] for i in free], budget)
-        above_and_at = {i: kernels.above_and_at(arrays[i], level) for i in free}
-        above, ties = ({i: number[part] for i, number in above_and_at.items()} for part in (0, 1))
+        level = kth_largest(np.concatenate([sizes[i] for i in free]), budget)
+        above = {i: int(np.count_nonzero(sizes[i] > level)) for i in free}
+        ties = {i: int(np.count_nonzero(sizes[i] == level)) for i in free}
         sure = {i: max(above[i], least[i]) for i in free}
         short = [i for i in free if above[i] + ties[i] < least[i]]
         if not short and sum(sure.values()) <= budget:
@@ -233,15 +236,15 @@ def sparse_step(psi: BoundRegularizer, primal: Vector, dual: Vector, new: Vector
     >>> new.round(6)
     array([2.141421, 0.6     ])
     """
-    blocks: list[tuple[Any, Regularizer]] = [(block, regularizer) for block, _, regularizer in psi.blocks]
-    for block, regularizer in blocks or [(psi.layout.regularized_mask(), psi.regularizer)]:
-        step = new[block]
-        if isinstance(regularizer, HardSparsity):
-            kernels.sparse_step(primal[block], dual[block], step, MEMORY, further)
-        else:
-            step += (1.0 - MEMORY) * (primal[block] - dual[block])
-        if not blocks:
-            new[block] = step
+    for place, _, part in psi.parts:
+        before, step = dual[place], new[place] - dual[place]
+        if part.count_of(1) is None:
+            new[place] += (1.0 - MEMORY) * (primal[place] - before)
+            continue
+        kept = primal[place] != 0.0
+        own, whole = float(step[kept] @ step[kept]), float(step @ step)
+        factor = min(further, math.sqrt(whole / own)) if own > 0.0 else 1.0
+        new[place] = np.where(kept, before + factor * step, MEMORY * before + step)
 
 
 def keep_gain(psi: BoundRegularizer, primal: Vector, dual: Vector) -> None:
@@ -269,12 +272,22 @@ def keep_gain(psi: BoundRegularizer, primal: Vector, dual: Vector) -> None:
     >>> dual
     array([0.5, 0.3])
     """
-    sparse = {block.start for block, _, regularizer in psi.blocks if isinstance(regularizer, HardSparsity)}
-    entries = [e for e in psi.layout.optimized if e.regularized and (not psi.blocks or e.block.start in sparse)]
-    squares = [kernels.square_where(primal[entry.block], dual[entry.block]) for entry in entries]
+    sparse = np.zeros(psi.layout.size, dtype=np.bool_)
+    for place, _, part in psi.parts:
+        sparse[place] = part.count_of(1) is not None
+    entries = [entry for entry in psi.layout.optimized if sparse[entry.block].any()]
+    squares = [_square_where(primal[entry.block], dual[entry.block]) for entry in entries]
     kept = psi.prox(dual, 1.0, out=primal)
     for entry, square in zip(entries, squares, strict=True):
-        kernels.lengthen_to(kept[entry.block], dual[entry.block], min(square, GAIN**2 * smaller_side(entry.shape)))
+        own, wanted = kept[entry.block], min(square, GAIN**2 * smaller_side(entry.shape))
+        if 0.0 < (there := _square_where(own, dual[entry.block])) < wanted:
+            dual[entry.block][own != 0.0] *= math.sqrt(wanted / there)
+
+
+def _square_where(primal: Vector, dual: Vector) -> float:
+    """Return the squared norm of a dual where the primal is not 0."""
+    there = dual[primal != 0.0]
+    return float(there @ there)
 
 
 def smaller_side(shape: tuple[int, ...]) -> int:

@@ -6,9 +6,8 @@ conjugates, and then the conjugate at the mixture that is a dual point (:mod:`fl
 are convex, and need not be of one kind. psi* is known
 
 - for any convex psi if the losses have an l2 term, through psi's proximal map;
-- for sums over coordinates (l1, squared l2, elastic net, boxes, l1 in a box), balls and the simplex
-  (:mod:`flwr_fco.regularizers.conjugates`);
-- for norms with a strength: 0 up to the strength in the dual norm, infinite beyond.
+- for all regularizers of this package that are convex but :class:`~flwr_fco.regularizers.Adapter`
+  (:meth:`~flwr_fco.regularizers.Regularizer.conjugate`).
 
 In all other cases, also where psi leaves coefficients alone that no l2 term holds, the certificate is the norm of the
 proximal gradient mapping, ||w - prox(w - g)||, which is 0 exactly at the minimisers but does not bound the distance

@@ -12,7 +12,6 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.protocol import LINKS
 from flwr_fco.regularizers import BoundRegularizer, Regularizer
-from flwr_fco.regularizers.conjugates import conjugate
 
 Matrix = NDArray[np.float64]
 Parts = tuple[float, float, float]
@@ -20,8 +19,6 @@ Parts = tuple[float, float, float]
 _CONVEX = LINKS.index("convex")
 #: Residual of a mixture that is to be 0, relative to what it balances, and rounding error of its parts.
 _UNBALANCED, _ROUNDING = 1e-9, 1e-14
-#: Factor that keeps a scaled dual vector within the domain of psi* despite rounding.
-_INWARDS = 1.0 - 1e-15
 
 
 def why_none(told: Sequence[Mapping[str, float]], psi: BoundRegularizer, w: Vector) -> str:
@@ -56,27 +53,25 @@ def why_none(told: Sequence[Mapping[str, float]], psi: BoundRegularizer, w: Vect
     free = psi.free_coordinates()
     if free[: coefficients.size].any():
         return "psi leaves coefficients alone"
-    terms = psi.separable_terms(w.shape)
+    terms = psi.terms()
     if terms is not None:
         unbounded = ~np.isfinite(terms.lower) | ~np.isfinite(terms.upper)
         idle = (np.asarray(terms.threshold) == 0.0) & (np.asarray(terms.shrinkage) == 0.0) & unbounded & ~free
         return "psi does not act in some directions" if bool(idle.any()) else ""
     try:
-        for _, shape, regularizer in psi.blocks:
-            if not is_norm(regularizer, shape):
-                conjugate(regularizer, np.zeros(shape))
+        psi.conjugate(np.zeros(w.size))
     except ConfigurationError:
         return f"the conjugate of {psi.regularizer!r} is not known"
-    return "" if psi.blocks else f"the conjugate of {psi.regularizer!r} is not known"
+    return ""
 
 
-def is_norm(regularizer: Regularizer, shape: tuple[int, ...]) -> bool:
+def is_norm(regularizer: Regularizer) -> bool:
     """Whether psi is strength times a norm: psi* is 0 up to the strength in the dual norm, and infinite beyond."""
     if not getattr(regularizer, "strength", 0.0) > 0.0 or getattr(regularizer, "bound", None) is not None:
         return False
     if type(regularizer).strength_max is Regularizer.strength_max:
         return False
-    terms = regularizer.separable_terms(shape)
+    terms = regularizer.terms()
     if terms is None:
         return True
     curved = bool(np.any(np.asarray(terms.shrinkage) > 0.0))
@@ -85,7 +80,7 @@ def is_norm(regularizer: Regularizer, shape: tuple[int, ...]) -> bool:
 
 def only_norms(psi: BoundRegularizer, l2: float) -> bool:
     """Whether psi* takes only the values 0 and infinity, so that any scaling within the limit is feasible."""
-    return l2 == 0.0 and bool(psi.blocks) and all(is_norm(regularizer, shape) for _, shape, regularizer in psi.blocks)
+    return l2 == 0.0 and bool(psi.parts) and all(is_norm(regularizer) for *_, regularizer in psi.parts)
 
 
 def free_intercept(facts: Mapping[str, float], psi: BoundRegularizer, w: Vector) -> bool:
@@ -97,17 +92,7 @@ def largest_scaling(psi: BoundRegularizer, dual: Vector, l2: float) -> float:
     """Return the largest factor for which psi* of the scaled dual vector is finite."""
     if l2 > 0.0:
         return math.inf
-    terms = psi.separable_terms(dual.shape)
-    if terms is not None:
-        a, b, lower, upper = (np.broadcast_to(np.asarray(term, dtype=np.float64), dual.shape) for term in terms)
-        bound = (b == 0.0) & np.where(dual > 0.0, np.isinf(upper), np.isinf(lower)) & (dual != 0.0)
-        return float((a[bound] / np.abs(dual[bound])).min(initial=math.inf))
-    limits = [math.inf]
-    for block, shape, regularizer in psi.blocks:
-        if is_norm(regularizer, shape):
-            largest = regularizer.strength_max(dual[block].reshape(shape))
-            limits.append(getattr(regularizer, "strength", 0.0) / largest if largest > 0.0 else math.inf)
-    return min(limits)
+    return psi.largest_scaling(dual)
 
 
 def convex_bound(
@@ -188,6 +173,4 @@ def conjugate_at(psi: BoundRegularizer, u: Vector, l2: float, count: int) -> flo
         best = psi.prox(u / l2, 1.0 / l2)
         best[count:] = 0.0
         return float(u @ best) - psi.value(best) - 0.5 * l2 * float(best @ best)
-    # For a norm it is 0, but at the end of the interval rounding may give infinity.
-    others = [(block, shape, part) for block, shape, part in psi.blocks if not is_norm(part, shape)]
-    return sum(conjugate(part, u[block].reshape(shape) * _INWARDS) for block, shape, part in others)
+    return psi.conjugate(u)

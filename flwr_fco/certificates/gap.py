@@ -23,15 +23,12 @@ from numpy.typing import NDArray
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Objective, num_intercepts
-from flwr_fco.regularizers import BoundRegularizer, Regularizer
-from flwr_fco.regularizers.conjugates import conjugate
+from flwr_fco.regularizers import BoundRegularizer
 
 #: Intercepts that are tried until one is large enough.
 _LENGTHS = 4.0 ** np.arange(25)
 #: Residual of a mixture that is to be 0, relative to what it balances, and rounding error of its parts.
 _UNBALANCED, _ROUNDING = 1e-9, 1e-14
-#: Factor that keeps a scaled dual vector within the domain of psi* despite rounding.
-_INWARDS = 1.0 - 1e-15
 
 
 def references(objective: Objective) -> list[Vector]:
@@ -139,19 +136,16 @@ def why_none(psi: BoundRegularizer, l2: float) -> str:
     free = psi.free_coordinates()
     if free[:count].any():
         return "psi leaves coefficients alone"
-    terms = psi.separable_terms((psi.layout.size,))
+    terms = psi.terms()
     if terms is not None:
         unbounded = ~np.isfinite(terms.lower) | ~np.isfinite(terms.upper)
         idle = (terms.threshold == 0.0) & (terms.shrinkage == 0.0) & unbounded & ~free
         return "psi does not act in some directions" if bool(idle.any()) else ""
-    unknown = f"the conjugate of {psi.regularizer!r} is not known"
     try:
-        for _, shape, part in psi.blocks:
-            if not _is_norm(part, shape):
-                conjugate(part, np.zeros(shape))
+        psi.conjugate(np.zeros(psi.layout.size))
     except ConfigurationError:
-        return unknown
-    return "" if psi.blocks else unknown
+        return f"the conjugate of {psi.regularizer!r} is not known"
+    return ""
 
 
 def feasible(psi: BoundRegularizer, gradients: NDArray[np.float64], l2: float) -> Feasible | None:
@@ -177,7 +171,7 @@ def feasible(psi: BoundRegularizer, gradients: NDArray[np.float64], l2: float) -
             return None
     point = shares @ gradients
     point[point.size - count :] = 0.0
-    scale = min(1.0 / float(shares.sum()), _limit(psi, -point, l2))
+    scale = min(1.0 / float(shares.sum()), math.inf if l2 > 0.0 else psi.largest_scaling(-point))
     return Feasible(scale * shares, scale * point) if scale > 0.0 else None
 
 
@@ -188,28 +182,4 @@ def conjugate_at(psi: BoundRegularizer, u: Vector, l2: float) -> float:
         best = psi.prox(u / l2, 1.0 / l2)
         best[u.size - num_intercepts(psi.layout) :] = 0.0
         return float(u @ best) - psi.value(best) - 0.5 * l2 * float(best @ best)
-    # Of a norm it is 0, but at the end of the interval rounding may give infinity.
-    others = [(place, shape, part) for place, shape, part in psi.blocks if not _is_norm(part, shape)]
-    return sum(conjugate(part, u[place].reshape(shape) * _INWARDS) for place, shape, part in others)
-
-
-def _is_norm(part: Regularizer, shape: tuple[int, ...]) -> bool:
-    """Whether psi is strength times a norm: psi* is 0 up to the strength in the dual norm, and infinite beyond."""
-    if not getattr(part, "strength", 0.0) > 0.0 or getattr(part, "bound", None) is not None:
-        return False
-    return type(part).strength_max is not Regularizer.strength_max and part.separable_terms(shape) is None
-
-
-def _limit(psi: BoundRegularizer, u: Vector, l2: float) -> float:
-    """Return the largest factor with which psi* of u is finite."""
-    if l2 > 0.0:
-        return math.inf
-    terms, others = psi.split_terms()
-    bound = (terms.shrinkage == 0.0) & np.where(u > 0.0, np.isinf(terms.upper), np.isinf(terms.lower)) & (u != 0.0)
-    for place, _, _ in others:
-        bound[place] = False
-    limits = [float((np.asarray(terms.threshold)[bound] / np.abs(u[bound])).min(initial=math.inf))]
-    for place, shape, part in others:
-        largest = part.strength_max(u[place].reshape(shape)) if _is_norm(part, shape) else 0.0
-        limits.append(getattr(part, "strength", 0.0) / largest if largest > 0.0 else math.inf)
-    return min(limits)
+    return psi.conjugate(u)

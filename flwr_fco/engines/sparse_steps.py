@@ -22,21 +22,18 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import SparseVector, is_shorter
 from flwr_fco.kernels.dual_averaging import NOTHING
-from flwr_fco.kernels.mirror import diagonal_terms
-from flwr_fco.kernels.prox import group_norms, group_shrink
+from flwr_fco.kernels.prox import grouped, separable
 from flwr_fco.kernels.sparse import lazy_dual_averaging
 from flwr_fco.messages.protocol import Downlink, Plan, ReceivedVectors
 from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, MirrorMap
 from flwr_fco.objectives._linear import LinearModel
 from flwr_fco.objectives.base import Batch, Objective, shuffled_epochs
 from flwr_fco.objectives.design import SparseDesign
-from flwr_fco.regularizers.base import BoundRegularizer, SeparableTerms
-from flwr_fco.regularizers.groups import GroupLasso, SparseGroupLasso
+from flwr_fco.regularizers import BoundRegularizer, Terms
 
 Indices = NDArray[np.integer[Any]]
 #: Steps are dense if the groups of a client's features cover more than 1/_DENSE of the model's coordinates.
 _DENSE = 2
-_ONE = np.ones(1)
 #: ``(z, t, places) -> w``: the primal point at some of a shard's coordinates.
 Retrieve = Callable[[Vector, float, Indices], Vector]
 
@@ -46,7 +43,7 @@ class Groups(NamedTuple):
 
     Parameters
     ----------
-    terms : SeparableTerms
+    terms : Terms
         The terms of the first sum, with arrays of shape (d,).
     numbers : ndarray of int64, shape (d,)
         Each coordinate's group number; the last number for coordinates in no group.
@@ -54,7 +51,7 @@ class Groups(NamedTuple):
         Weight of each group's norm; the last is 0.
     """
 
-    terms: SeparableTerms
+    terms: Terms
     numbers: NDArray[np.int64]
     weights: Vector
 
@@ -66,34 +63,12 @@ class Groups(NamedTuple):
         return np.union1d(np.flatnonzero(touched[self.numbers]), indices)
 
 
-#: psi of this process, as sums over coordinates and groups.
-_groups: WeakKeyDictionary[BoundRegularizer, Groups | None] = WeakKeyDictionary()
-
-
 def groups_of(h: MirrorMap, psi: BoundRegularizer) -> Groups | None:
     """Return psi as a sum over coordinates plus a sum over groups; None if psi or h does not allow this."""
-    if type(h) is not Euclidean:
+    if type(h) is not Euclidean or psi.sums is None or not psi.sums.strengths.size:
         return None
-    if psi not in _groups:
-        _groups[psi] = _split(psi)
-    return _groups[psi]
-
-
-def _split(regularizer: BoundRegularizer) -> Groups | None:
-    terms, others = regularizer.split_terms()
-    numbers = np.full(regularizer.layout.size, -1, dtype=np.int64)
-    weights: list[Vector] = []
-    count = 0
-    for place, shape, psi in others:
-        if not isinstance(psi, GroupLasso | SparseGroupLasso):
-            return None
-        l1, group_numbers, factors = psi.group_terms(shape)
-        terms.threshold[place] = l1  # type: ignore[index]
-        numbers[place] = group_numbers + count
-        weights.append(factors)
-        count += factors.size
-    numbers[numbers < 0] = count
-    return Groups(terms, numbers, np.concatenate([*weights, np.zeros(1)])) if others else None
+    table, groups, strengths = psi.sums
+    return Groups(Terms(*table), np.where(groups < 0, strengths.size, groups), np.append(strengths, 0.0))
 
 
 @dataclass(frozen=True)
@@ -102,7 +77,7 @@ class Coordinates:
 
     Parameters
     ----------
-    terms : SeparableTerms
+    terms : Terms
         psi's terms: each a number or an array of shape (k,).
     metric : ndarray, shape (k,), or None
         Weights of the diagonal metric; None for Euclidean h.
@@ -114,6 +89,7 @@ class Coordinates:
     Examples
     --------
     >>> from flwr_fco.core.layout import Layout
+    >>> from flwr_fco.regularizers import GroupLasso
     >>> psi = GroupLasso(1.0, groups=np.array([0, 0, 1, 1]), weights=np.ones(2))
     >>> psi = psi.bind(Layout.from_arrays({"w": np.zeros(4)}))
     >>> here = Coordinates.of_groups(groups_of(Euclidean(), psi), np.array([0, 1]))
@@ -121,7 +97,7 @@ class Coordinates:
     array([1.5, 2. ])
     """
 
-    terms: SeparableTerms
+    terms: Terms
     metric: Vector | None = None
     numbers: NDArray[np.int64] | None = None
     weights: Vector = field(default_factory=lambda: NOTHING)
@@ -129,9 +105,10 @@ class Coordinates:
     @classmethod
     def of(cls, h: MirrorMap, psi: BoundRegularizer, indices: Indices) -> Coordinates | None:
         """Return h and psi at some coordinates, or None if one of them is no sum over coordinates."""
-        if type(h) not in (Euclidean, DiagonalMetric) or psi.terms is None:
+        terms = psi.terms()
+        if type(h) not in (Euclidean, DiagonalMetric) or terms is None:
             return None
-        return cls(psi.terms.at(indices), h.weights[indices] if isinstance(h, DiagonalMetric) else None)
+        return cls(terms.at(indices), h.weights[indices] if isinstance(h, DiagonalMetric) else None)
 
     @classmethod
     def of_groups(cls, groups: Groups, indices: Indices) -> Coordinates:
@@ -141,7 +118,7 @@ class Coordinates:
 
     def without_psi(self) -> Coordinates:
         """Return the same coordinates without psi."""
-        return Coordinates(SeparableTerms(), self.metric)
+        return Coordinates(Terms(), self.metric)
 
     def members(self, positions: Indices) -> Indices:
         """Return the positions of all coordinates in the groups of the given ones, group by group.
@@ -189,7 +166,7 @@ class Coordinates:
             terms = terms.at(positions)
             metric = None if metric is None else metric[positions]
         point = np.empty_like(z)
-        diagonal_terms(z, _ONE if metric is None else metric, point, *terms.scaled(t, z.size))
+        separable(z, t, terms.rows(z.shape), 1.0 if metric is None else metric, point)
         if numbers is None:
             return point
         if positions is not None:
@@ -197,7 +174,7 @@ class Coordinates:
             begins = np.ones(here.size, dtype=bool)
             np.not_equal(here[1:], here[:-1], out=begins[1:])
             numbers, weights = np.cumsum(begins) - 1, weights[here[begins]]
-        group_shrink(point, numbers, group_norms(point, numbers, weights.size), float(t), weights, point)
+        grouped(point, 0.0, numbers, t * weights, point)
         return point
 
 
@@ -329,7 +306,7 @@ class Shard:
         """
         plan, client_lr, local = downlink.plan, downlink.client_lr, primal[self.indices]
         coordinates = self.coordinates if psi else self.coordinates.without_psi()
-        everywhere = plan.psi.terms
+        everywhere = plan.psi.terms()
         if everywhere is None or coordinates.metric is not None or coordinates.numbers is not None:
             return None
         if np.any(np.greater(everywhere.lower, -np.inf)) or np.any(np.less(everywhere.upper, np.inf)):

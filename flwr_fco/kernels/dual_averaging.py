@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from flwr_fco.kernels import njit
 from flwr_fco.kernels.losses import add_scalar_gradient
 from flwr_fco.kernels.mirror import p_norm_point
-from flwr_fco.kernels.prox import soft
+from flwr_fco.kernels.prox import separable
 
 Vector = NDArray[np.float64]
 
@@ -51,7 +51,7 @@ class Retrieval(NamedTuple):
 @njit(cache=True)
 def soft_threshold(thresholds, dual, elapsed, primal):  # type: ignore[no-untyped-def]
     """Write sign(z_i) max(|z_i| - elapsed * thresholds_i, 0), a zero as +0.0."""
-    soft(dual, elapsed, thresholds, 1.0, np.inf, primal)
+    separable(dual, elapsed, (thresholds, 0.0, -np.inf, np.inf), 1.0, primal)
 
 
 @njit(cache=True)

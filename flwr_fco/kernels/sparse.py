@@ -8,6 +8,7 @@ import numpy as np
 
 from flwr_fco.kernels import njit
 from flwr_fco.kernels.losses import check_rows, slope
+from flwr_fco.kernels.prox import clamp, point
 
 
 @njit(cache=True)
@@ -156,7 +157,7 @@ def _retrieved_score(  # type: ignore[no-untyped-def]
     if uniform:
         for p in range(starts[row], starts[row + 1]):
             v = dual[indices[p]]
-            score += values[p] * (v - min(max(v, -high), high))
+            score += values[p] * (v - clamp(v, -high, high))
         score /= divisor
     else:
         for p in range(starts[row], starts[row + 1]):
@@ -168,6 +169,4 @@ def _retrieved_score(  # type: ignore[no-untyped-def]
 @njit(cache=True, inline="always")
 def _retrieved(z, t, terms, j):  # type: ignore[no-untyped-def]
     """Return clip(soft(z, t threshold) / (a + t shrinkage), lower, upper) of a coordinate."""
-    high = t * terms[0, j]
-    w = (z - min(max(z, -high), high)) / (terms[4, j] + t * terms[1, j])
-    return min(max(w, terms[2, j]), terms[3, j])
+    return point(z, t, terms[0, j], terms[1, j], terms[2, j], terms[3, j], terms[4, j])

@@ -5,27 +5,29 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from functools import partial
 from typing import ClassVar, Self
 
 import numpy as np
+from scipy.optimize import brentq
+from scipy.special import logsumexp
 
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.core.spec import Specified
 from flwr_fco.errors import ConfigurationError, UnsupportedPairError
-from flwr_fco.kernels import mirror as kernels
 from flwr_fco.kernels.dual_averaging import NOTHING, Retrieval
-from flwr_fco.kernels.prox import soft
-from flwr_fco.regularizers.base import BoundRegularizer, Proximable, SeparableTerms, Terms
-from flwr_fco.regularizers.constraints import Simplex
-from flwr_fco.regularizers.per_parameter import PerParameter
-from flwr_fco.regularizers.validation import POSITIVE, finite_vector, number
+from flwr_fco.kernels.mirror import p_norm_point
+from flwr_fco.kernels.prox import separable
+from flwr_fco.regularizers import BoundRegularizer, Regularizer, Simplex, Terms
+from flwr_fco.regularizers.base import POSITIVE, Psi, array, number
+
+#: The smallest weight that an entropy map returns: log w exists at every point it gives.
+TINY = 2.2250738585072014e-308
 
 
 class MirrorMap(Specified, ABC):
     """A geometry: a strictly convex h and its conjugate, on flat float64 vectors.
 
-    Subclasses are frozen dataclasses (``eq=False``: maps are equal if their specifications are) that set ``kind`` and
+    Subclasses are frozen dataclasses that set ``kind`` and
     implement :meth:`value`, :meth:`gradient`, :meth:`conjugate_gradient`, :meth:`supports` and :meth:`retrieve`.
     A new map needs nothing else.
 
@@ -61,11 +63,11 @@ class MirrorMap(Specified, ABC):
         """Return grad h*(z) = argmin_w { -<z, w> + h(w) }."""
 
     @abstractmethod
-    def supports(self, regularizer: Proximable) -> bool:
+    def supports(self, regularizer: Psi) -> bool:
         """Whether :meth:`retrieve` can be computed exactly for this psi."""
 
     @abstractmethod
-    def retrieve(self, z: Vector, t: float, regularizer: Proximable, out: Vector | None = None) -> Vector:
+    def retrieve(self, z: Vector, t: float, regularizer: Psi, out: Vector | None = None) -> Vector:
         """Return argmin_w { -<z, w> + t psi(w) + h(w) }.
 
         Parameters
@@ -102,7 +104,7 @@ class MirrorMap(Specified, ABC):
         w = self.conjugate_gradient(z)
         return float(z @ w) - self.value(w)
 
-    def start(self, size: int, regularizer: Proximable | None = None) -> Vector:
+    def start(self, size: int, regularizer: Psi | None = None) -> Vector:
         """Return the default start of a model of this size: the primal point of the dual 0, feasible for psi.
 
         Parameters
@@ -123,39 +125,22 @@ class MirrorMap(Specified, ABC):
     def check_layout(self, layout: Layout) -> None:
         """Raise :class:`ConfigurationError` if the map cannot act on a model of this layout."""
 
-    def require(self, regularizer: Proximable) -> None:
+    def require(self, regularizer: Psi) -> None:
         """Raise :class:`UnsupportedPairError` unless the pair is supported."""
         if not self.supports(regularizer):
-            raise self._refusal(regularizer)
+            psi = regularizer.regularizer if isinstance(regularizer, BoundRegularizer) else regularizer
+            raise UnsupportedPairError(
+                f"{type(self).__name__} cannot be combined with {psi!r}: the minimiser of -<z, w> + t psi(w) + h(w) "
+                f"has no closed form here. {type(self).__name__} works with {self.works_with}; Euclidean() works with "
+                "every regularizer."
+            )
 
-    def _refusal(self, regularizer: Proximable) -> UnsupportedPairError:
-        psi = regularizer.regularizer if isinstance(regularizer, BoundRegularizer) else regularizer
-        return UnsupportedPairError(
-            f"{type(self).__name__} cannot be combined with {psi!r}: the minimiser of -<z, w> + t psi(w) + h(w) has no "
-            f"closed form here. {type(self).__name__} works with {self.works_with}; Euclidean() works with every "
-            "regularizer."
-        )
-
-    def never_supports(self, regularizer: Proximable) -> bool:
-        """Whether the pair is unsupported for every model layout, so that it can be refused at once.
-
-        Parameters
-        ----------
-        regularizer : Regularizer
-            psi, not bound to a model.
-        """
+    def never_supports(self, regularizer: Regularizer) -> bool:
+        """Whether the pair is unsupported for every model, so that it can be refused before one is known."""
         return False
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, MirrorMap) or type(self) is not type(other):
-            return NotImplemented
-        return self.to_spec().digest() == other.to_spec().digest()
 
-    def __hash__(self) -> int:
-        return hash(self.to_spec().digest())
-
-
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Euclidean(MirrorMap):
     """h(w) = 1/2 ||w||^2: dual and primal coincide and retrieve is the proximal map of t psi.
 
@@ -180,17 +165,13 @@ class Euclidean(MirrorMap):
 
     def conjugate_gradient(self, z: Vector, out: Vector | None = None) -> Vector:
         """Return z."""
-        if out is None:
-            return z.copy()
-        if out is not z:
-            out[:] = z
-        return out
+        return np.add(z, 0.0, out=out)
 
-    def supports(self, regularizer: Proximable) -> bool:
+    def supports(self, regularizer: Psi) -> bool:
         """Return True: every regularizer has a Euclidean proximal map."""
         return True
 
-    def retrieve(self, z: Vector, t: float, regularizer: Proximable, out: Vector | None = None) -> Vector:
+    def retrieve(self, z: Vector, t: float, regularizer: Psi, out: Vector | None = None) -> Vector:
         """Return prox_{t psi}(z)."""
         return regularizer.prox(z, t, out)
 
@@ -202,22 +183,22 @@ class Euclidean(MirrorMap):
 
 def l1_thresholds(regularizer: BoundRegularizer) -> Vector | None:
     """Return the thresholds strength * weights if psi is a (weighted) l1 norm, ``NOTHING`` if it is 0, else None."""
-    terms = regularizer.separable_terms((regularizer.layout.size,))
+    terms = regularizer.terms()
     if terms is None or not terms.is_l1:
         return None
-    return np.asarray(terms.threshold, dtype=np.float64) if np.any(terms.threshold) else NOTHING
+    return np.full(regularizer.layout.size, terms.threshold) if np.any(terms.threshold) else NOTHING
 
 
 class _ClosedForm(MirrorMap):
     """A map with a closed form for sums over coordinates whose terms it covers."""
 
     @abstractmethod
-    def _covers(self, terms: SeparableTerms) -> bool:
+    def _covers(self, terms: Terms) -> bool:
         """Whether there is a closed form for these terms."""
 
     @abstractmethod
-    def _solve(self, z: Vector, terms: Terms, out: Vector) -> None:
-        """Write argmin_w { -<z, w> + h(w) + terms }, the terms multiplied by t; `out` may be `z`."""
+    def _solve(self, z: Vector, t: float, terms: Terms, out: Vector) -> None:
+        """Write argmin_w { -<z, w> + h(w) + t psi(w) }; `out` may be `z`."""
 
     def check_size(self, size: int) -> None:
         """Raise :class:`ConfigurationError` if the map cannot act on vectors of this length."""
@@ -225,33 +206,35 @@ class _ClosedForm(MirrorMap):
     def check_layout(self, layout: Layout) -> None:
         self.check_size(layout.size)
 
-    def _terms(self, regularizer: Proximable, shape: tuple[int, ...]) -> SeparableTerms | None:
+    def _terms(self, regularizer: Psi) -> Terms | None:
         """Return psi's terms; None if there is no closed form for them."""
-        terms = regularizer.terms if isinstance(regularizer, BoundRegularizer) else regularizer.separable_terms(shape)
+        terms = regularizer.terms()
         return terms if terms is not None and self._covers(terms) else None
 
-    def supports(self, regularizer: Proximable) -> bool:
+    def supports(self, regularizer: Psi) -> bool:
         """Whether psi is a sum over coordinates for which the map has a closed form."""
-        return self._terms(regularizer, ()) is not None
+        return self._terms(regularizer) is not None
 
-    def never_supports(self, regularizer: Proximable) -> bool:
+    def never_supports(self, regularizer: Regularizer) -> bool:
         """Whether the pair is unsupported whatever the arrays are; of a :class:`PerParameter` their names decide."""
-        return not isinstance(regularizer, PerParameter) and not self.supports(regularizer)
+        return not regularizer.by_name and not self.supports(regularizer)
 
-    def retrieve(self, z: Vector, t: float, regularizer: Proximable, out: Vector | None = None) -> Vector:
+    def retrieve(self, z: Vector, t: float, regularizer: Psi, out: Vector | None = None) -> Vector:
         if not 0.0 <= t < math.inf:
             raise ConfigurationError(f"retrieve(t={t!r}): expected a finite number >= 0")
         z = np.ascontiguousarray(z, dtype=np.float64)
+        # Kernels treat a read-only array as another type.
+        z = z if z.flags.writeable else z.copy()
         self.check_size(z.size)
-        terms = self._terms(regularizer, z.shape)
+        terms = self._terms(regularizer)
         if terms is None:
-            raise self._refusal(regularizer)
+            self.require(regularizer)
         out = np.empty_like(z) if out is None else out
-        self._solve(z, terms.scaled(t, z.size), out)
+        self._solve(z, float(t), terms or Terms(), out)
         return out
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class DiagonalMetric(_ClosedForm):
     """h(w) = 1/2 sum_i weights_i w_i^2: coordinates with a large weight move slowly.
 
@@ -284,7 +267,7 @@ class DiagonalMetric(_ClosedForm):
     works_with: ClassVar[str] = (
         "sums over coordinates (Zero, L1, L2Squared, ElasticNet, Box, NonNegative, LInfinityBall)"
     )
-    weights: Vector = field(metadata={"check": partial(finite_vector, positive=True)})
+    weights: Vector = field(metadata=array(least=TINY, vector=True))
 
     def value(self, w: Vector) -> float:
         """Return 1/2 sum_i weights_i w_i^2."""
@@ -302,11 +285,11 @@ class DiagonalMetric(_ClosedForm):
         """Return 1/2 sum_i z_i^2 / weights_i."""
         return 0.5 * float(z @ (z / self.weights))
 
-    def _covers(self, terms: SeparableTerms) -> bool:
+    def _covers(self, terms: Terms) -> bool:
         return True
 
-    def _solve(self, z: Vector, terms: Terms, out: Vector) -> None:
-        kernels.diagonal_terms(z, self.weights, out, *terms)
+    def _solve(self, z: Vector, t: float, terms: Terms, out: Vector) -> None:
+        separable(z, t, terms.rows(z.shape), self.weights, out)
 
     def check_size(self, size: int) -> None:
         """Raise unless there is a weight for each coordinate."""
@@ -317,12 +300,22 @@ class DiagonalMetric(_ClosedForm):
             )
 
 
+def _largest(u: Vector) -> float:
+    """Return the largest magnitude, or 1.0 where that is 0: powers are taken of u in these units."""
+    return float(np.abs(u).max(initial=0.0)) or 1.0
+
+
+def _norm(u: Vector, p: float) -> float:
+    scale = _largest(u)
+    return scale if math.isinf(scale) else scale * float(np.sum(np.abs(u / scale) ** p)) ** (1.0 / p)
+
+
 _AT_LEAST_TWO = {
     "range": (lambda p: 2.0 <= p < math.inf, "a finite number >= 2 (2 is Euclidean, the paper takes 12 or 2 log d)")
 }
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class PNorm(_ClosedForm):
     """h(w) = ||w - center||_q^2 / (2 (q - 1)) on ||w - center||_q <= radius, with 1/p + 1/q = 1.
 
@@ -379,8 +372,8 @@ class PNorm(_ClosedForm):
 
     kind: ClassVar[str] = "p-norm"
     works_with: ClassVar[str] = "Zero and L1 (also with weights, or in a PerParameter)"
-    p: float = field(metadata={"check": partial(number, within=_AT_LEAST_TWO)})
-    center: Vector | None = field(default=None, metadata={"check": finite_vector})
+    p: float = field(metadata=number(_AT_LEAST_TWO))
+    center: Vector | None = field(default=None, metadata=array(least=-math.inf, vector=True))
     radius: float | None = field(default=None, metadata=POSITIVE)
 
     @classmethod
@@ -414,44 +407,79 @@ class PNorm(_ClosedForm):
 
     def value(self, w: Vector) -> float:
         """Return ||w - center||_q^2 (p-1)/2; inf outside the ball (up to rounding)."""
-        length = float(kernels.p_norm(self._displacement(w), self.q))
+        length = _norm(self._displacement(w), self.q)
         return math.inf if length > self._limit * (1.0 + 1e-12) else 0.5 * (self.p - 1.0) * length * length
 
     def gradient(self, w: Vector) -> Vector:
         """Return (p-1) ||u||_q^(2-q) |u|^(q-1) sign(u), u = w - center; 0 at the center."""
-        u = np.ascontiguousarray(self._displacement(w), dtype=np.float64)
-        out = np.empty_like(u)
-        kernels.p_norm_gradient(u, self.p, out)
-        return out
+        u = self._displacement(w)
+        scale = _largest(u)
+        roots = np.sign(u) * np.abs(u / scale) ** (self.q - 1.0)
+        total = float(roots @ (u / scale)) or 1.0
+        return np.asarray(roots * (total ** ((2.0 - self.q) / self.q) * (self.p - 1.0)) * scale + 0.0)
 
     def conjugate_gradient(self, z: Vector, out: Vector | None = None) -> Vector:
         """Return center + P(z)."""
-        if out is None:
-            out = np.empty_like(z)
         self.check_size(z.size)
-        kernels.p_norm_point(z, self.p, self._limit, out)
-        if self.center is not None:
-            out += self.center
-        return out
+        out = np.empty_like(z) if out is None else out
+        p_norm_point(z, self.p, self._limit, out)
+        return out if self.center is None else np.add(out, self.center, out=out)
 
     def conjugate(self, z: Vector) -> float:
         """Return <z, center> + ||z||_p^2 / (2 (p-1)); if the ball is active, <z, center> + r ||z||_p - (p-1) r^2/2."""
-        size = float(kernels.p_norm(z, self.p))
+        size = _norm(z, self.p)
         length = min(size / (self.p - 1.0), self._limit)
         shift = 0.0 if self.center is None else float(z @ self.center)
         return shift + length * (size - 0.5 * (self.p - 1.0) * length)
 
-    def _covers(self, terms: SeparableTerms) -> bool:
+    def _covers(self, terms: Terms) -> bool:
         return terms.is_l1
 
-    def _solve(self, z: Vector, terms: Terms, out: Vector) -> None:
-        threshold = terms.threshold
-        if self.center is not None and threshold.any():
-            kernels.p_norm_l1(z, threshold, self.center, self.p, self._limit, out)
-            return
-        one = threshold.size == 1
-        soft(z, threshold[0] if one else 1.0, None if one else threshold, 1.0, math.inf, out)
-        self.conjugate_gradient(out, out)
+    def _solve(self, z: Vector, t: float, terms: Terms, out: Vector) -> None:
+        if self.center is not None and np.any(terms.threshold) and t > 0.0:
+            out[:] = self._around(z, t * terms.threshold, self.center)
+        else:
+            separable(z, t, terms.rows(z.shape), 1.0, out)
+            self.conjugate_gradient(out, out)
+
+    def _around(self, z: Vector, thresholds: Vector | float, center: Vector) -> Vector:
+        """Return argmin { -<z, w> + sum thresholds |w| + h(w) }.
+
+        For a given norm n of u = w - center the problem separates into coordinates, with the factor c = n^(2-q) in
+        front of |u_i|^(q-1). One number x orders the candidates: n = exp(x) up to the border of the ball, and on it the
+        multiplier that c grows by. log ||u(c)||_q - log n decreases in x.
+        """
+        # Around 0 only what exceeds the threshold moves w.
+        free = np.maximum(np.abs(z) - np.where(center == 0.0, thresholds, 0.0), 0.0)
+        scale = max(float(free.max()), float(np.abs(center).max()))
+        if not scale > 0.0:
+            return center + scale
+        start, border = center / scale, math.log(self._limit / scale)
+        up, down = (z - thresholds) / scale, (z + thresholds) / scale
+
+        def moved(x: float) -> Vector:
+            factor = math.exp((2.0 - self.q) * min(x, border) + max(x - border, 0.0)) * (self.p - 1.0)
+            with np.errstate(over="ignore"):
+                right, left = (np.copysign(np.abs(pull / factor) ** (self.p - 1.0), pull) for pull in (up, down))
+            return np.where(start + right > 0.0, right, np.where(start + left < 0.0, left, -start))
+
+        def excess(x: float) -> float:
+            # Numbers above and below all others, where the norm is none.
+            size = _norm(moved(x), self.q)
+            return max(math.log(size) if 0.0 < size < math.inf else math.copysign(709.0, size - 1.0), -1e4) - min(
+                x, border
+            )
+
+        low = high = min(math.log(max(_norm(free / scale, self.p) / (self.p - 1.0), TINY)), border)
+        stride = 1.0
+        while excess(low) < 0.0 and low > -2.0 * 709.0:
+            low, stride = low - stride, 2.0 * stride
+        stride = 1.0
+        while excess(high) > 0.0:
+            high, stride = high + stride, 2.0 * stride
+        x = brentq(excess, low, high, xtol=1e-300, rtol=8.9e-16) if excess(low) > 0.0 else low
+        u = moved(x)
+        return np.asarray(np.where(u == 0.0, center, scale * (start + u)))
 
     def compiled(self, regularizer: BoundRegularizer) -> Retrieval | None:
         """Return thresholds, p, radius and center if psi is zero, or an l1 norm and there is no center."""
@@ -479,7 +507,7 @@ class PNorm(_ClosedForm):
 _OFF_SIMPLEX = 1e-4
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class SimplexEntropy(_ClosedForm):
     """h(w) = sum_i w_i log w_i - w_i on the simplex {w >= 0, sum w = radius}: w = radius softmax(z).
 
@@ -548,33 +576,26 @@ class SimplexEntropy(_ClosedForm):
 
     def conjugate_gradient(self, z: Vector, out: Vector | None = None) -> Vector:
         """Return radius softmax(z), at least 2.2e-308."""
-        if out is None:
-            out = np.empty_like(z)
-        kernels.softmax(z, self.radius, out)
-        return out
+        w = np.exp(np.subtract(z, z.max(), out=out), out=out)
+        w *= self.radius / float(w.sum())
+        return np.asarray(np.maximum(w, TINY, out=w))
 
     def conjugate(self, z: Vector) -> float:
         """Return radius (log sum exp(z) - log radius + 1)."""
-        top = float(z.max())
-        return self.radius * (top + math.log(float(np.exp(z - top).sum())) - math.log(self.radius) + 1.0)
+        return self.radius * (float(logsumexp(z)) - math.log(self.radius) + 1.0)
 
-    def _terms(self, regularizer: Proximable, shape: tuple[int, ...]) -> SeparableTerms | None:
-        return SeparableTerms() if self._is_own(regularizer) else super()._terms(regularizer, shape)
+    def _terms(self, regularizer: Psi) -> Terms | None:
+        """Return no terms for the map's own simplex, on the whole vector."""
+        psi: Psi = regularizer
+        if isinstance(regularizer, BoundRegularizer) and len(regularizer.parts) == 1:
+            _, shape, part = regularizer.parts[0]
+            psi = part if math.prod(shape) == regularizer.layout.size else regularizer
+        return Terms() if isinstance(psi, Simplex) and psi.radius == self.radius else super()._terms(regularizer)
 
-    def _is_own(self, regularizer: Proximable) -> bool:
-        """Whether psi is the map's own simplex, on the whole vector."""
-        psi: Proximable | None = regularizer
-        if isinstance(regularizer, BoundRegularizer):
-            blocks = regularizer.blocks
-            whole = len(blocks) == 1 and blocks[0][0] == slice(0, regularizer.layout.size)
-            psi = blocks[0][2] if whole else None
-        return isinstance(psi, Simplex) and psi.radius == self.radius
-
-    def _covers(self, terms: SeparableTerms) -> bool:
+    def _covers(self, terms: Terms) -> bool:
         """Whether there are no bounds but 0 and the radius, and no squared l2 norm."""
         bounds = np.all(np.less_equal(terms.lower, 0.0)) and np.all(np.greater_equal(terms.upper, self.radius))
         return bool(bounds) and not np.any(terms.shrinkage)
 
-    def _solve(self, z: Vector, terms: Terms, out: Vector) -> None:
-        np.subtract(z, terms.threshold, out=out)
-        kernels.softmax(out, self.radius, out)
+    def _solve(self, z: Vector, t: float, terms: Terms, out: Vector) -> None:
+        self.conjugate_gradient(np.subtract(z, t * terms.threshold, out=out), out)

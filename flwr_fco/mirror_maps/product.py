@@ -14,10 +14,10 @@ import numpy as np
 from flwr_fco.core.layout import Entry, Layout, Vector
 from flwr_fco.errors import ConfigurationError, UnsupportedPairError
 from flwr_fco.mirror_maps.base import MirrorMap
-from flwr_fco.regularizers.base import BoundRegularizer, Proximable
+from flwr_fco.regularizers.base import BoundRegularizer, Psi
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Product(MirrorMap):
     """h(w) = sum over arrays of h_array(w_array): a map for each array, chosen by its name.
 
@@ -107,18 +107,18 @@ class Product(MirrorMap):
 
     value = gradient = conjugate_gradient = _refuse
 
-    def _bound_as(self, regularizer: Proximable) -> BoundProduct:
+    def _bound_as(self, regularizer: Psi) -> BoundProduct:
         """Return the product on the layout that psi is bound to."""
         return self.bind(regularizer.layout) if isinstance(regularizer, BoundRegularizer) else self._refuse()
 
-    def supports(self, regularizer: Proximable) -> bool:
+    def supports(self, regularizer: Psi) -> bool:
         """Whether the bound map supports psi, on the layout that psi is bound to."""
         return self._bound_as(regularizer).supports(regularizer)
 
-    def require(self, regularizer: Proximable) -> None:
+    def require(self, regularizer: Psi) -> None:
         self._bound_as(regularizer).require(regularizer)
 
-    def retrieve(self, z: Vector, t: float, regularizer: Proximable, out: Vector | None = None) -> Vector:
+    def retrieve(self, z: Vector, t: float, regularizer: Psi, out: Vector | None = None) -> Vector:
         """Return the bound map's result, for the layout that psi is bound to; binding once beforehand is faster."""
         return self._bound_as(regularizer).retrieve(z, t, regularizer, out)
 
@@ -172,7 +172,7 @@ class BoundProduct(MirrorMap):
             self.parts.append(_Part(entry, product.maps[pattern]))
         product.require_names(entry.name for entry in layout.optimized)
         self._split: WeakKeyDictionary[BoundRegularizer, list[BoundRegularizer]] = WeakKeyDictionary()
-        self._accepted: WeakSet[Proximable] = WeakSet()
+        self._accepted: WeakSet[Psi] = WeakSet()
 
     def value(self, w: Vector) -> float:
         return sum(part.mirror_map.value(w[part.place]) for part in self.parts)
@@ -189,7 +189,7 @@ class BoundProduct(MirrorMap):
     def conjugate(self, z: Vector) -> float:
         return sum(part.mirror_map.conjugate(z[part.place]) for part in self.parts)
 
-    def supports(self, regularizer: Proximable) -> bool:
+    def supports(self, regularizer: Psi) -> bool:
         """Whether psi is bound to this layout with scope="each", and every array's map supports its psi."""
         if not isinstance(regularizer, BoundRegularizer) or regularizer.layout != self.layout:
             return False
@@ -197,7 +197,7 @@ class BoundProduct(MirrorMap):
             return False
         return all(part.mirror_map.supports(bound) for part, bound in self._pairs(regularizer))
 
-    def require(self, regularizer: Proximable) -> None:
+    def require(self, regularizer: Psi) -> None:
         """Raise :class:`UnsupportedPairError` naming the first array whose pair is not supported."""
         if not isinstance(regularizer, BoundRegularizer):
             raise UnsupportedPairError(
@@ -222,7 +222,7 @@ class BoundProduct(MirrorMap):
                     f"Product cannot be combined with {psi!r}: array {part.entry.name!r}: {error}"
                 ) from None
 
-    def retrieve(self, z: Vector, t: float, regularizer: Proximable, out: Vector | None = None) -> Vector:
+    def retrieve(self, z: Vector, t: float, regularizer: Psi, out: Vector | None = None) -> Vector:
         """Return the minimiser array by array; see :meth:`MirrorMap.retrieve`.
 
         Raises

@@ -1,20 +1,19 @@
 """Regularizers psi: value, exact proximal map, and how they act on a model's arrays."""
 
-from flwr_fco.regularizers.adapter import Adapter
-from flwr_fco.regularizers.base import BoundRegularizer, FlatRegularizer, Proximable, Regularizer, SeparableTerms
-from flwr_fco.regularizers.conjugates import conjugate
-from flwr_fco.regularizers.constraints import (
+from flwr_fco.regularizers.base import BoundRegularizer, Regularizer, Terms
+from flwr_fco.regularizers.groups import L2, GroupLasso, SparseGroupLasso
+from flwr_fco.regularizers.named import Adapter, PerParameter
+from flwr_fco.regularizers.separable import (
+    L1,
     Box,
-    HardSparsity,
-    L1Ball,
-    L2Ball,
+    ElasticNet,
+    L2Squared,
     LInfinityBall,
     NonNegative,
-    Simplex,
+    Separable,
+    Zero,
 )
-from flwr_fco.regularizers.groups import L2, GroupLasso, SparseGroupLasso
-from flwr_fco.regularizers.per_parameter import PerParameter
-from flwr_fco.regularizers.separable import L1, ElasticNet, L2Squared, Zero
+from flwr_fco.regularizers.sets import HardSparsity, L1Ball, L2Ball, Simplex
 from flwr_fco.regularizers.spectral import Nuclear, NuclearBall, SpectralBall
 
 __all__ = [
@@ -24,7 +23,6 @@ __all__ = [
     "BoundRegularizer",
     "Box",
     "ElasticNet",
-    "FlatRegularizer",
     "GroupLasso",
     "HardSparsity",
     "L1Ball",
@@ -35,12 +33,11 @@ __all__ = [
     "Nuclear",
     "NuclearBall",
     "PerParameter",
-    "Proximable",
     "Regularizer",
-    "SeparableTerms",
+    "Separable",
     "Simplex",
     "SparseGroupLasso",
     "SpectralBall",
+    "Terms",
     "Zero",
-    "conjugate",
 ]

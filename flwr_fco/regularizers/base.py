@@ -2,144 +2,159 @@
 
 from __future__ import annotations
 
-import sys
+import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from flwr_fco.core import validation as ranges
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.core.spec import Specified
 from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.regularizers.validation import Array as Array
-from flwr_fco.regularizers.validation import check_step, destination
+from flwr_fco.kernels.prox import separable
 
+Array = NDArray[Any]
 Scope = Literal["each", "joint"]
+#: ``(v, step, out)``: writes argmin_w step * psi(w) + 1/2 ||w - v||^2 to `out`, which may be `v`; both are contiguous.
+Solver = Callable[[Array, float, Array], Any]
+#: The l1 strength, the group number of each coordinate, and the strength of each group's norm.
+Groups = tuple[float, NDArray[np.int64], Vector]
+_Own = TypeVar("_Own", bound="Regularizer")
+
+#: By how much, relative to it, rounding may exceed the end of a conjugate's domain.
+ROUNDING = 1e-12
+
+
+# --- checks of arguments ----------------------------------------------------------------------------------------------
+
+
+def _number(owner: object, name: str, value: Any, within: Mapping[str, Any] | None, kind: Any) -> Any:
+    return checked(f"{type(owner).__name__}.{name}", value, kind, within)
+
+
+def _array(owner: object, name: str, value: ArrayLike, dtype: type, least: float, vector: bool) -> Array:
+    try:
+        array = np.asarray(value)
+        if array.dtype.kind not in ("iu" if dtype is np.int64 else "fiu"):
+            raise TypeError(f"its dtype is {array.dtype}")
+        array = np.array(array, dtype=dtype, order="C")
+    except (TypeError, ValueError) as error:
+        kind = "integers" if dtype is np.int64 else "numbers"
+        what = f"{type(owner).__name__}({name}=...): expected an array of {kind}"
+        raise ConfigurationError(f"{what}, but {error}") from error
+    bad = ~(np.isfinite(array) & (array >= least))
+    if bad.any() or (vector and array.ndim != 1):
+        what = f"got shape {array.shape}: {array!r}" if vector else f"got {array[bad][0]} at {np.argwhere(bad)[0]}"
+        expected = "a vector of finite numbers" if vector else "finite numbers"
+        expected += f" > {0}" if 0.0 < least < 1.0 else f" >= {least:g}" if math.isfinite(least) else ""
+        raise ConfigurationError(f"{type(owner).__name__}({name}=...): expected {expected}, {what}")
+    # Read-only, and a copy: changes to the user's array cannot affect the regularizer.
+    array.setflags(write=False)
+    return array
+
+
+def number(within: Mapping[str, Any] | None = None, kind: Any = float) -> dict[str, Any]:
+    """Return the metadata of a field that is a number in a range of :mod:`flwr_fco.core.validation`."""
+    return {"check": partial(_number, within=within, kind=kind)}
+
+
+def array(dtype: type = np.float64, *, least: float = 0.0, vector: bool = False) -> dict[str, Any]:
+    """Return the metadata of a field that is an array of finite numbers, none below `least`; kept as a copy."""
+    return {"check": partial(_array, dtype=dtype, least=least, vector=vector)}
+
+
+NON_NEGATIVE, POSITIVE, RATIO = map(number, (ranges.NON_NEGATIVE, ranges.POSITIVE, ranges.FRACTION))
+WEIGHTS = array()
+
+
+def fits(owner: object, what: str, sizes: tuple[int, ...], name: str, shape: tuple[int, ...]) -> None:
+    """Raise :class:`ConfigurationError` unless an array of shape `sizes` broadcasts to `shape`."""
+    try:
+        good = np.broadcast_shapes(sizes, shape) == shape
+    except ValueError:
+        good = False
+    if not good:
+        raise ConfigurationError(
+            f"{type(owner).__name__} has {what} of shape {sizes}, which does not broadcast to the array {name!r} of "
+            f"shape {shape}. Pass {what} of the array's shape, or use PerParameter to give each array its own."
+        )
+
+
+def outside(violation: float, scale: float, w: Array) -> float:
+    """Return inf if a violation is NaN or exceeds the rounding of quantities of this scale, else 0.0."""
+    return 0.0 if violation <= 16.0 * float(np.finfo(w.dtype).eps) * scale else math.inf
+
+
+def flat(array: Array, shape: tuple[int, ...]) -> Array:
+    """Return an array, broadcast to a shape, as a new vector: kernels take writable ones."""
+    return np.array(np.broadcast_to(array, shape), order="C").reshape(-1)
+
+
+# --- what a regularizer says of itself --------------------------------------------------------------------------------
 
 
 class Terms(NamedTuple):
-    """The separable terms of t psi for kernels: float64 arrays with one element or as many as the vector.
-
-    Examples
-    --------
-    >>> Terms(np.ones(1), np.zeros(1), np.array([-np.inf]), np.array([np.inf])).threshold
-    array([1.])
-    """
-
-    threshold: Vector
-    shrinkage: Vector
-    lower: Vector
-    upper: Vector
-
-
-class SeparableTerms(NamedTuple):
     """The terms of a separable psi(w) = sum_i a_i |w_i| + b_i/2 w_i^2 + indicator(lower_i <= w_i <= upper_i).
 
-    Its proximal map is ``clip(soft(v, step * a) / (1 + step * b), lower, upper)``. Each field is a number or an array
-    that broadcasts to the array's shape. Non-Euclidean geometries use these terms for their closed forms.
+    Each is a number or an array that broadcasts to the array's shape. All that is done with a separable psi is read
+    from them: ``prox(v, step) = clip(soft(v, step * a) / (1 + step * b), lower, upper)``, values, conjugates, compiled
+    loops, tensors, Newton steps, geometries.
 
     Examples
     --------
-    >>> SeparableTerms(threshold=0.5, lower=0.0).scaled(2.0).threshold
-    array([1.])
+    >>> Terms(threshold=0.5, lower=0.0).is_l1, Terms(np.array([0.5, 1.0])).is_l1
+    (False, True)
     """
 
-    threshold: float | Array = 0.0
-    shrinkage: float | Array = 0.0
-    lower: float | Array = -np.inf
-    upper: float | Array = np.inf
+    threshold: Any = 0.0
+    shrinkage: Any = 0.0
+    lower: Any = -math.inf
+    upper: Any = math.inf
 
     @property
     def is_l1(self) -> bool:
         """Whether there are no terms but thresholds."""
-        bounds = np.any(np.greater(self.lower, -np.inf)) or np.any(np.less(self.upper, np.inf))
-        return not (np.any(self.shrinkage) or bounds)
+        return not (np.any(self.shrinkage) or np.isfinite(self.lower).any() or np.isfinite(self.upper).any())
 
-    def at(self, indices: NDArray[np.integer[Any]]) -> SeparableTerms:
-        """Return the terms at some coordinates.
+    def at(self, indices: NDArray[np.integer[Any]]) -> Terms:
+        """Return the terms of a vector at some of its coordinates."""
+        return Terms(*(term[indices] if np.ndim(term) else term for term in self))
 
-        Parameters
-        ----------
-        indices : ndarray of int
-            Their numbers.
-        """
-        return SeparableTerms(*(field[indices] if isinstance(field, np.ndarray) else field for field in self))
-
-    def scaled(self, t: float, size: int | None = None) -> Terms:
-        """Return the terms of t psi as arrays for the kernels.
-
-        Parameters
-        ----------
-        t : float
-            The weight of psi, finite and >= 0.
-        size : int, optional
-            The length of the vector that the terms have to fit; not checked by default.
+    def rows(self, shape: tuple[int, ...]) -> tuple[Any, ...]:
+        """Return each term for kernels: a float, or a new vector with an entry for each coordinate of the shape.
 
         Raises
         ------
         ConfigurationError
-            If a term does not fit.
+            If a term does not broadcast to the shape.
         """
-        arrays = Terms(_vector(self.threshold, t), _vector(self.shrinkage, t), _vector(self.lower), _vector(self.upper))
-        for name, array in zip(Terms._fields, arrays, strict=True):
-            if size is not None and array.shape not in ((1,), (size,)):
-                raise ConfigurationError(
-                    f"psi's {name} has shape {array.shape}, the vector has {size} elements; bind psi to the model's "
-                    "layout (psi.bind(layout)), or give it weights of the vector's shape"
-                )
-        return arrays
+        try:
+            return tuple(float(term) if np.ndim(term) == 0 else flat(np.asarray(term, float), shape) for term in self)
+        except ValueError:
+            name, term = next(pair for pair in self._asdict().items() if np.shape(pair[1]) not in ((), shape))
+            raise ConfigurationError(
+                f"psi's {name} has shape {np.shape(term)}, the array {shape}; bind psi to the model's layout "
+                "(psi.bind(layout)), or give it weights of the array's shape"
+            ) from None
 
-
-def _vector(field: Any, factor: float = 1.0) -> Vector:
-    """Return factor * field, at most the largest float, as a new array (kernels require writable ones)."""
-    if isinstance(field, float):
-        return np.array([field if factor == 1.0 else min(field * factor, sys.float_info.max)])
-    with np.errstate(over="ignore"):
-        array = np.atleast_1d(np.multiply(field, factor, dtype=np.float64))
-    return array if factor == 1.0 else np.minimum(array, sys.float_info.max, out=array)
-
-
-def _number_if_constant(field: Any) -> Any:
-    return float(field[0]) if np.size(field) and np.all(field == field[0]) else field
-
-
-class Proximable(Protocol):
-    """psi on a flat vector, as mirror maps use it: a :class:`Regularizer` or a :class:`BoundRegularizer`.
-
-    Examples
-    --------
-    >>> from flwr_fco.regularizers import L1
-    >>> def envelope(psi: Proximable, v):
-    ...     w = psi.prox(v, 1.0)
-    ...     return psi.value(w) + 0.5 * float(np.square(w - v).sum())
-    >>> envelope(L1(1.0), np.array([3.0, 0.0]))
-    2.5
-    """
-
-    def value(self, w: Array) -> float:
-        """Return psi(w)."""
-
-    def prox(self, v: Array, step: float, out: Array | None = None) -> Array:
-        """Return argmin_w step * psi(w) + 1/2 ||w - v||^2."""
-
-    def subgradient(self, w: Array) -> Array:
-        """Return a subgradient of psi's finite part at w."""
-
-    def separable_terms(self, shape: tuple[int, ...]) -> SeparableTerms | None:
-        """Return the terms of a separable psi, or None."""
+    def table(self, shape: tuple[int, ...]) -> Array:
+        """Return the terms as a new array of four rows, with a column for each coordinate of the shape."""
+        return np.array([np.broadcast_to(term, shape).reshape(-1) for term in self], dtype=np.float64)
 
 
 class Regularizer(Specified, ABC):
     """A function psi with an exact proximal map; psi = indicator of a set is a constraint.
 
-    Subclasses are frozen dataclasses that validate their fields in ``__post_init__`` and set ``kind``, a unique name
-    that identifies them to clients. They implement :meth:`value` and :meth:`prox` on one array (of any shape that
-    :meth:`check_shape` accepts).
+    Subclasses are frozen dataclasses that set ``kind``, a unique name that identifies them to clients. A sum over
+    coordinates derives from :class:`Separable` and says its :meth:`terms`: nothing else. Others write :meth:`value` and
+    :meth:`solve`, a formula; :meth:`conjugate`, :meth:`subgradient` and :meth:`strength_max` are optional.
 
     Attributes
     ----------
@@ -149,6 +164,8 @@ class Regularizer(Specified, ABC):
         Whether psi is convex. The prox of a non-convex psi is a global minimiser.
     constraint : bool
         Whether psi only takes the values 0 and infinity; its prox then ignores the step.
+    by_name : bool
+        Whether psi acts on named arrays only, each by a regularizer of its own.
 
     Examples
     --------
@@ -161,12 +178,30 @@ class Regularizer(Specified, ABC):
     family: ClassVar[str] = "regularizer"
     convex: ClassVar[bool] = True
     constraint: ClassVar[bool] = False
+    by_name: ClassVar[bool] = False
 
     @abstractmethod
     def value(self, w: Array) -> float:
         """Return psi(w); for a constraint, 0.0 inside (up to rounding) and inf outside."""
 
-    @abstractmethod
+    def solve(self, v: Array, step: float, out: Array) -> None:
+        """Write argmin_w step * psi(w) + 1/2 ||w - v||^2 to `out`; NaN stays NaN, and no zero is negative.
+
+        Parameters
+        ----------
+        v : ndarray of float64 or float32
+            Contiguous, of the array's shape.
+        step : float
+            Finite and non-negative. A constraint ignores it, even if it is 0.
+        out : ndarray
+            Contiguous, of the shape and dtype of `v`; may be `v`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} writes no solve(v, step, out), the formula of its prox")
+
+    def solver(self, shape: tuple[int, ...]) -> Solver:
+        """Return :meth:`solve` for arrays of one shape; a class with constants of a shape makes them here, once."""
+        return self.solve
+
     def prox(self, v: Array, step: float, out: Array | None = None) -> Array:
         """Return argmin_w step * psi(w) + 1/2 ||w - v||^2.
 
@@ -184,22 +219,43 @@ class Regularizer(Specified, ABC):
         ndarray
             The result, with the shape and dtype of `v`; `out` if it was given.
         """
+        name = type(self).__name__
+        if not isinstance(v, np.ndarray) or v.dtype not in (np.float64, np.float32):
+            got = v.dtype if isinstance(v, np.ndarray) else type(v).__name__
+            raise ConfigurationError(
+                f"{name}.prox expects an array of float64 or float32, got {got}; "
+                "convert it with np.asarray(v, dtype=np.float64)"
+            )
+        if isinstance(step, bool) or not 0.0 <= step < math.inf:
+            raise ConfigurationError(f"{name}.prox(step={step!r}): expected a finite number >= 0")
+        result = np.empty(v.shape, v.dtype) if out is None else out
+        if result.shape != v.shape or result.dtype != v.dtype:
+            raise ConfigurationError(
+                f"{name}.prox writes {v.dtype} of shape {v.shape}, but out is {result.dtype} of shape {result.shape}; "
+                "pass np.empty_like(v), or v itself"
+            )
+        if not v.flags.c_contiguous or not v.flags.writeable:
+            # Kernels are compiled for each memory layout; a copy is cheaper than seconds of compilation.
+            v = v.copy()
+        target = result if result.flags.c_contiguous else np.empty(v.shape, v.dtype)
+        self.solver(v.shape)(v, float(step), target)
+        if target is not result:
+            result[...] = target
+        return result
 
-    def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
-        """Write the proximal map to `out` without checking the arguments, for loops that call it often.
+    def conjugate(self, u: Array) -> float:
+        """Return psi*(u) = max_w <u, w> - psi(w); may be infinite.
 
-        Parameters
-        ----------
-        v : ndarray of float64, shape (n,)
-            Contiguous; may share memory with `out`.
-        step : float
-            Finite and non-negative.
-        out : ndarray, shape (n,)
-            Contiguous.
-        shape : tuple of int
-            The shape of the array that `v` and `out` are flattened from.
+        Raises
+        ------
+        ConfigurationError
+            If psi* is not known.
         """
-        self.prox(v.reshape(shape), step, out.reshape(shape))
+        raise ConfigurationError(f"the conjugate of {self!r} is not known in closed form, so there is no duality gap")
+
+    def largest_scaling(self, u: Array) -> float:
+        """Return the largest t for which the conjugate at t u is finite; inf where it is finite everywhere."""
+        return math.inf
 
     def subgradient(self, w: Array) -> Array:
         """Return a subgradient of psi's finite part at w; where it is not unique, subclasses choose 0.
@@ -222,11 +278,33 @@ class Regularizer(Specified, ABC):
             Gradient of the smooth part at 0 (with the unregularized arrays at their optimum, for the exact threshold of
             the whole problem).
         """
-        raise ConfigurationError(f"{type(self).__name__} has no strength at which the solution becomes 0")
+        raise ConfigurationError(f"{self!r} has no strength at which the solution becomes 0")
 
-    def separable_terms(self, shape: tuple[int, ...]) -> SeparableTerms | None:
-        """Return the terms of psi on an array of this shape, or None if psi is not separable."""
+    def terms(self) -> Terms | None:
+        """Return psi as a sum over coordinates, or None."""
         return None
+
+    def groups_of(self, shape: tuple[int, ...]) -> Groups | None:
+        """Return psi as an l1 norm and norms of groups of an array of this shape, or None.
+
+        Returns
+        -------
+        tuple of float, ndarray and ndarray
+            Strength of the l1 norm, each coordinate's group number, each group's strength.
+        """
+        return None
+
+    def of_values(self) -> Regularizer | None:
+        """Return the regularizer of the singular values that psi is of the matrix, or None."""
+        return None
+
+    def count_of(self, size: int) -> int | None:
+        """Return how many of so many entries psi lets be other than 0; None if it sets no limit."""
+        return None
+
+    def matrix(self, w: Array) -> Array:
+        """Return an array as the matrix that psi reads."""
+        return w
 
     def check_shape(self, name: str, shape: tuple[int, ...]) -> None:
         """Raise :class:`ConfigurationError` if psi cannot act on an array of this shape.
@@ -256,57 +334,8 @@ class Regularizer(Specified, ABC):
         return BoundRegularizer(self, layout, scope=scope)
 
 
-class FlatRegularizer(Regularizer):
-    """A psi that reads any array as one vector; subclasses implement :meth:`solve` on contiguous 1-D arrays.
-
-    Examples
-    --------
-    >>> from flwr_fco.regularizers import Zero
-    >>> isinstance(Zero(), FlatRegularizer), Zero().prox(np.array([[3.0, -0.5]]), 1.0)
-    (True, array([[ 3. , -0.5]]))
-    """
-
-    @abstractmethod
-    def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
-        """Write argmin_w step * psi(w) + 1/2 ||w - v||^2 to `out`.
-
-        Parameters
-        ----------
-        v : ndarray of float64 or float32, shape (n,)
-            Contiguous; may share memory with `out`.
-        step : float
-            Finite and non-negative.
-        out : ndarray, shape (n,)
-            Contiguous.
-        shape : tuple of int
-            The original shape of the array, for weights that broadcast to it.
-        """
-
-    def prox(self, v: Array, step: float, out: Array | None = None) -> Array:
-        """Return argmin_w step * psi(w) + 1/2 ||w - v||^2; see the class for its closed form."""
-        result = destination(self, v, out)
-        step = check_step(self, step)
-        if not v.flags.c_contiguous or not v.flags.writeable:
-            # Kernels are compiled for each memory layout; a copy is cheaper than seconds of compilation.
-            v = v.copy()
-        if result.flags.c_contiguous:
-            self.solve(v.reshape(-1), step, result.reshape(-1), v.shape)
-        else:
-            flat = np.empty(v.size, v.dtype)
-            self.solve(v.reshape(-1), step, flat, v.shape)
-            result[...] = flat.reshape(v.shape)
-        return result
-
-
-def with_strength(regularizer: Regularizer, strength: float) -> Regularizer:
+def with_strength(regularizer: _Own, strength: float) -> _Own:
     """Return a regularizer with another strength.
-
-    Parameters
-    ----------
-    regularizer : Regularizer
-        One that has a strength.
-    strength : float
-        The new one.
 
     Raises
     ------
@@ -323,8 +352,33 @@ def with_strength(regularizer: Regularizer, strength: float) -> Regularizer:
         raise ConfigurationError(
             f"{regularizer!r} has no strength to be chosen; take one that has, such as L1(1.0) or Nuclear(1.0)"
         )
-    changed: Regularizer = replace(regularizer, strength=strength)  # type: ignore[type-var]
-    return changed
+    return replace(regularizer, strength=strength)  # type: ignore[type-var]
+
+
+# --- psi on a model's flat vector -------------------------------------------------------------------------------------
+
+
+class Sums(NamedTuple):
+    """psi on the flat vector as a sum over coordinates and over norms of groups.
+
+    Parameters
+    ----------
+    table : ndarray of float64, shape (4, d)
+        Thresholds, shrinkages, lower and upper bounds; neutral where psi does not act.
+    groups : ndarray of int64, shape (d,)
+        Each coordinate's group; -1 for none.
+    strengths : ndarray of float64, shape (number of groups,)
+        The factor of each group's norm.
+
+    Examples
+    --------
+    >>> Sums(Terms(0.5).table((2,)), np.array([-1, 0]), np.ones(1)).table[0]
+    array([0.5, 0.5])
+    """
+
+    table: Array
+    groups: NDArray[np.int64]
+    strengths: Vector
 
 
 class BoundRegularizer:
@@ -339,6 +393,13 @@ class BoundRegularizer:
     scope : {"each", "joint"}, default "each"
         ``"each"`` sums psi over the regularized arrays; ``"joint"`` applies it to their concatenation (constraints
         such as one l1 ball for the whole model).
+
+    Attributes
+    ----------
+    parts : list of tuple
+        Place in the flat vector (a slice, or numbers of coordinates), shape and psi of each array that psi acts on.
+    convex : bool
+        Whether psi is convex on every array that it acts on.
 
     Raises
     ------
@@ -355,96 +416,108 @@ class BoundRegularizer:
     """
 
     def __init__(self, regularizer: Regularizer, layout: Layout, *, scope: Scope = "each") -> None:
-        self.regularizer = regularizer
-        self.layout = layout
+        self.regularizer, self.layout = regularizer, layout
         self.scope: Scope = checked("scope", scope, Scope)
         hit = [entry for entry in layout.optimized if entry.regularized]
-        self._parts: list[tuple[Any, tuple[int, ...], Regularizer]] = []
+        self.parts: list[tuple[Any, tuple[int, ...], Regularizer]] = []
         if scope == "joint":
-            size = sum(entry.size for entry in hit)
-            regularizer.check_shape(" + ".join(entry.name for entry in hit), (size,))
-            spans = [entry.block for entry in hit]
             place: Any = np.flatnonzero(layout.regularized_mask())
-            if spans and all(a.stop == b.start for a, b in pairwise(spans)):
-                place = slice(spans[0].start, spans[-1].stop)
-            if spans:
-                self._parts.append((place, (size,), regularizer))
+            regularizer.check_shape(" + ".join(entry.name for entry in hit), place.shape)
+            if hit:
+                together = all(one.block.stop == other.offset for one, other in pairwise(hit))
+                part = slice(hit[0].offset, hit[-1].block.stop) if together else place
+                self.parts.append((part, place.shape, regularizer))
         else:
             for entry in hit:
-                part = regularizer.for_array(entry.name)
-                if part is not None:
-                    part.check_shape(entry.name, entry.shape)
-                    self._parts.append((entry.block, entry.shape, part))
-        self._gaps = self._complement()
-
-    def _complement(self) -> list[slice]:
-        """Return the slices of the vector outside all blocks, merged."""
-        stops = [0, *(block.stop for block, _, _ in self.blocks)]
-        starts = [*(block.start for block, _, _ in self.blocks), self.layout.size]
-        return [slice(stop, start) for stop, start in zip(stops, starts, strict=True) if stop < start]
-
-    @property
-    def convex(self) -> bool:
-        """Whether psi is convex on every array that it acts on."""
-        return all(part.convex for _, _, part in self._parts) if self._parts else self.regularizer.convex
-
-    @property
-    def blocks(self) -> tuple[tuple[slice, tuple[int, ...], Regularizer], ...]:
-        """Slice, shape and psi of every block that psi acts on (empty for a joint scope that is not contiguous)."""
-        return tuple(part for part in self._parts if isinstance(part[0], slice))
-
-    def strength_max(self, gradient_at_zero: Vector) -> float:
-        """Return the smallest strength at which 0 is optimal wherever psi acts, from the gradient there."""
-        return max(part.strength_max(gradient_at_zero[place].reshape(shape)) for place, shape, part in self._parts)
+                if (own := regularizer.for_array(entry.name)) is not None:
+                    own.check_shape(entry.name, entry.shape)
+                    self.parts.append((entry.block, entry.shape, own))
+        self.convex = all(part.convex for *_, part in self.parts) if self.parts else regularizer.convex
+        #: The parts that are sums over coordinates, with their terms; the others, with their maps.
+        self._sums: list[tuple[Any, tuple[Any, ...]]] = []
+        self._others: list[tuple[Any, tuple[int, ...], Solver]] = []
+        for where, shape, own in self.parts:
+            if (terms := own.terms()) is not None:
+                self._sums.append((where, terms.rows(shape)))
+            else:
+                self._others.append((where, shape, own.solver(shape)))
+        places = [place for place, *_ in self.parts if isinstance(place, slice)]
+        stops, starts = [0, *(p.stop for p in places)], [*(p.start for p in places), layout.size]
+        self._gaps = [slice(stop, start) for stop, start in zip(stops, starts, strict=True) if stop < start]
 
     def value(self, w: Vector) -> float:
         """Return psi(w)."""
-        return sum((part.value(w[place].reshape(shape)) for place, shape, part in self._parts), 0.0)
+        return sum((part.value(w[place].reshape(shape)) for place, shape, part in self.parts), 0.0)
 
     def prox(self, v: Vector, step: float, out: Vector | None = None) -> Vector:
         """Return argmin_w step * psi(w) + 1/2 ||w - v||^2; arrays that psi does not act on are copied."""
-        out = np.empty_like(v) if out is None else out
+        out, step = np.empty_like(v) if out is None else out, float(step)
         if out is not v:
             for gap in self._gaps:
                 out[gap] = v[gap]
-        for place, shape, part in self._parts:
+        for place, rows in self._sums:
             if isinstance(place, slice):
-                part.solve(v[place], step, out[place], shape)
+                separable(v[place], step, rows, 1.0, out[place])
             else:
-                out[place] = part.prox(v[place], step)
+                separable(own := v[place], step, rows, 1.0, own)
+                out[place] = own
+        for place, shape, solve in self._others:
+            target = out[place].reshape(shape)
+            solve(v[place].reshape(shape), step, target)
+            if not isinstance(place, slice):
+                out[place] = target.reshape(-1)
         return out
+
+    def conjugate(self, u: Vector) -> float:
+        """Return psi*(u), the sum over arrays; where psi does not act, it is 0 at 0, else inf."""
+        free = np.ones(u.size, dtype=np.bool_)
+        for place, *_ in self.parts:
+            free[place] = False
+        total = sum((part.conjugate(u[place].reshape(shape)) for place, shape, part in self.parts), 0.0)
+        return math.inf if u[free].any() else total
+
+    def largest_scaling(self, u: Vector) -> float:
+        """Return the largest t for which the conjugate at t u is finite where psi acts."""
+        scalings = (part.largest_scaling(u[place].reshape(shape)) for place, shape, part in self.parts)
+        return min(scalings, default=math.inf)
+
+    def strength_max(self, gradient_at_zero: Vector) -> float:
+        """Return the smallest strength at which 0 is optimal wherever psi acts, from the gradient there."""
+        return max(part.strength_max(gradient_at_zero[place].reshape(shape)) for place, shape, part in self.parts)
 
     def subgradient(self, w: Vector) -> Vector:
         """Return a subgradient of psi's finite part at w; it is 0 where psi does not act."""
         result = np.zeros_like(w)
-        for place, shape, part in self._parts:
+        for place, shape, part in self.parts:
             result[place] = part.subgradient(w[place].reshape(shape)).reshape(-1)
         return result
 
     @cached_property
-    def terms(self) -> SeparableTerms | None:
-        """The terms on the flat vector, constant ones as numbers; None if a block is not separable."""
-        terms = self.separable_terms((self.layout.size,))
-        return None if terms is None else SeparableTerms(*(_number_if_constant(field) for field in terms))
+    def sums(self) -> Sums | None:
+        """Psi as a sum over coordinates and over norms of groups; None if a part is neither."""
+        table = Terms().table((self.layout.size,))
+        groups, strengths = np.full(self.layout.size, -1, dtype=np.int64), np.zeros(0)
+        for place, shape, part in self.parts:
+            terms, grouped = part.terms(), part.groups_of(shape)
+            if terms is not None:
+                table[:, place] = terms.table(shape)
+            elif grouped is not None:
+                table[0, place], groups[place] = grouped[0], grouped[1] + strengths.size
+                strengths = np.concatenate([strengths, grouped[2]])
+            else:
+                return None
+        return Sums(table, groups, strengths)
 
-    def separable_terms(self, shape: tuple[int, ...]) -> SeparableTerms | None:
-        """Return the terms on the flat vector, neutral where psi does not act; None if a block is not separable."""
-        terms, others = self.split_terms()
-        return None if others else terms
+    @cached_property
+    def _terms(self) -> Terms | None:
+        if self.sums is None or self.sums.strengths.size:
+            return None
+        same = (self.sums.table == self.sums.table[:, :1]).all(axis=1)
+        return Terms(*(float(row[0]) if one else row for row, one in zip(self.sums.table, same, strict=True)))
 
-    def split_terms(self) -> tuple[SeparableTerms, list[tuple[Any, tuple[int, ...], Regularizer]]]:
-        """Return the terms on the flat vector, and the slice, shape and psi of each block that is not separable."""
-        size = self.layout.size
-        terms = SeparableTerms(np.zeros(size), np.zeros(size), np.full(size, -np.inf), np.full(size, np.inf))
-        others = []
-        for place, shape, part in self._parts:
-            part_terms = part.separable_terms(shape)
-            if part_terms is None:
-                others.append((place, shape, part))
-                continue
-            for target, source in zip(terms, part_terms, strict=True):
-                target[place] = np.broadcast_to(source, shape).reshape(-1)  # type: ignore[index]
-        return terms, others
+    def terms(self) -> Terms | None:
+        """Return the terms on the flat vector, constant ones as numbers; None if psi is no sum over coordinates."""
+        return self._terms
 
     def free_coordinates(self) -> NDArray[np.bool_]:
         """Return which coordinates psi leaves alone, shape (d,): outside of its arrays, or with a weight of 0.
@@ -456,11 +529,16 @@ class BoundRegularizer:
         >>> L1(0.5, weights=np.array([0.0, 1.0])).bind(layout).free_coordinates().tolist()
         [True, False, True]
         """
-        terms, others = self.split_terms()
-        free = (terms.threshold == 0.0) & (terms.shrinkage == 0.0) & np.isinf(terms.lower) & np.isinf(terms.upper)
-        for place, shape, part in others:
-            free[place] = False
-            if hasattr(part, "group_terms"):
-                l1, groups, strengths = part.group_terms(shape)
-                free[place] = (l1 == 0.0) & (strengths[groups] == 0.0)
-        return np.asarray(free)
+        free = np.ones(self.layout.size, dtype=np.bool_)
+        for place, shape, part in self.parts:
+            terms, grouped = part.terms(), part.groups_of(shape)
+            if terms is not None:
+                a, b, lower, upper = terms.table(shape)
+                free[place] = (a == 0.0) & (b == 0.0) & np.isinf(lower) & np.isinf(upper)
+            else:
+                free[place] = grouped is not None and ((grouped[0] == 0.0) & (grouped[2][grouped[1]] == 0.0))
+        return free
+
+
+#: psi of one array, or on the flat vector of a model.
+Psi = Regularizer | BoundRegularizer

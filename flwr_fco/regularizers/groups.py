@@ -8,25 +8,159 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from flwr_fco.core.layout import Vector
+from flwr_fco.core.validation import short
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.kernels import prox as kernels
-from flwr_fco.regularizers.base import Array, FlatRegularizer
-from flwr_fco.regularizers.separable import flat_weights
-from flwr_fco.regularizers.validation import (
+from flwr_fco.kernels.prox import grouped, scale
+from flwr_fco.regularizers.base import (
     NON_NEGATIVE,
     RATIO,
-    amount,
-    broadcastable,
-    frozen_array,
-    non_negative_array,
+    ROUNDING,
+    WEIGHTS,
+    Array,
+    Groups,
+    Regularizer,
+    Solver,
+    fits,
+    flat,
+    with_strength,
 )
+from flwr_fco.regularizers.base import array as an_array
 
 #: Maximum number of group numbers per coordinate.
 _SPARSEST = 16
 
 
+def norm_of(v: Array) -> tuple[float, float]:
+    """Return (unit, root) with ||v||_2 = unit * root; the unit is 1.0 unless squares over- or underflow."""
+    values = np.asarray(v, dtype=np.float64).reshape(-1)
+    # vdot does not warn if the sum overflows; dot does.
+    square = float(np.vdot(values, values))
+    if 1e-280 < square < 1e300 or math.isnan(square):
+        return 1.0, math.sqrt(square)
+    unit = float(np.abs(values).max(initial=0.0))
+    if unit == 0.0 or math.isinf(unit):
+        return 1.0, unit
+    values = values / unit
+    return unit, math.sqrt(np.vdot(values, values))
+
+
+class Grouped(Regularizer):
+    """strength * (l1_ratio ||w||_1 + (1 - l1_ratio) sum_g weights_g ||w_g||_2), with groups that cover the array."""
+
+    strength: float
+    groups: Array
+    weights: Array | None
+    l1_ratio: float = 0.0
+
+    def __post_init__(self) -> None:
+        name, numbers = type(self).__name__, "the number of each coordinate's group"
+        if _are_index_lists(self.groups):
+            raise ConfigurationError(
+                f"{name}(groups={short(self.groups)}): these look like one list of indices for each group; expected "
+                f"{numbers}, such as [0, 0, 1] for the groups {{0, 1}} and {{2}}. "
+                "Make it with `for number, indices in enumerate(lists): groups[indices] = number`"
+            )
+        if np.ndim(self.groups) == 0:
+            raise ConfigurationError(
+                f"{name}(groups={self.groups!r}): expected an array, {numbers}; "
+                "for groups of k consecutive coordinates of d that is np.arange(d) // k"
+            )
+        super().__post_init__()
+        # A table has a row for each number up to the largest, including unused numbers.
+        count = int(self.groups.max(initial=-1)) + 1
+        if not 0 < count <= max(_SPARSEST * self.groups.size, 1024):
+            raise ConfigurationError(
+                f"{name}(groups=...): the largest group number is {count - 1} for {self.groups.size} coordinates; "
+                "number the groups 0, 1, 2, ... without large gaps"
+            )
+        if self.weights is not None and (self.weights.ndim != 1 or self.weights.size < count):
+            raise ConfigurationError(
+                f"{name}(weights=...): expected one number for each of the {count} groups, got an array of shape "
+                f"{self.weights.shape}"
+            )
+
+    def groups_of(self, shape: tuple[int, ...]) -> Groups:
+        groups = flat(self.groups, shape)
+        weights = self.weights
+        if weights is None:
+            weights = np.sqrt(np.bincount(groups, minlength=int(self.groups.max()) + 1))
+        return self.strength * self.l1_ratio, groups, self.strength * (1.0 - self.l1_ratio) * weights
+
+    def value(self, w: Array) -> float:
+        """Return the sum of the norms."""
+        l1, groups, strengths = self.groups_of(w.shape)
+        absolute = l1 * np.abs(w).sum(dtype=np.float64) if l1 else 0.0
+        return float(absolute + strengths @ _norms(w, groups, strengths.size))
+
+    def solver(self, shape: tuple[int, ...]) -> Solver:
+        """Return the map that soft-thresholds, then shrinks each group."""
+        l1, groups, strengths = self.groups_of(shape)
+
+        def solve(v: Array, step: float, out: Array) -> None:
+            v, unit, target = v.reshape(-1), norm_of(v)[0], out.reshape(-1)
+            if unit == 1.0:
+                grouped(v, step * l1, groups, step * strengths, target)
+            else:
+                with np.errstate(over="ignore"):
+                    limits = step * strengths / unit
+                grouped(v / unit, step * l1 / unit, groups, limits, target)
+                target *= unit
+
+        return solve
+
+    def conjugate(self, u: Array) -> float:
+        """Return 0 up to the strength in the dual norm, inf beyond."""
+        return 0.0 if self.strength_max(u) <= self.strength * (1.0 + ROUNDING) else math.inf
+
+    def largest_scaling(self, u: Array) -> float:
+        size = self.strength_max(u)
+        return self.strength / size if size > 0.0 else math.inf
+
+    def subgradient(self, w: Array) -> Array:
+        """Return the sum of the gradients of the norms, 0 for norms that are 0."""
+        l1, groups, strengths = self.groups_of(w.shape)
+        norms = _norms(w, groups, strengths.size)
+        factors = np.divide(strengths, norms, out=np.zeros(norms.size), where=norms > 0.0)
+        return np.asarray(l1 * np.sign(w) + w * factors[groups].reshape(w.shape), dtype=w.dtype)
+
+    def strength_max(self, gradient_at_zero: Array) -> float:
+        """Return the smallest strength for which 0 is optimal, the maximum over the groups.
+
+        Without an l1 term it is ||gradient_g||_2 / weights_g; with one, the root of ||soft(g, s * l1_ratio)||_2 =
+        s (1 - l1_ratio) weights_g, whose left side decreases and right side increases with s.
+        """
+        l1, groups, pulls = with_strength(self, 1.0).groups_of(np.shape(gradient_at_zero))
+        size = np.abs(np.asarray(gradient_at_zero, dtype=np.float64)).reshape(-1)
+        norms = _norms(size, groups, pulls.size)
+        if l1 == 0.0:
+            return float(np.divide(norms, pulls, out=np.where(norms > 0.0, np.inf, 0.0), where=pulls > 0.0).max())
+        return max(_group_strength(size[groups == g], l1, float(pulls[g])) for g in range(pulls.size))
+
+    def check_shape(self, name: str, shape: tuple[int, ...]) -> None:
+        """Raise unless the group numbers broadcast to the array."""
+        fits(self, "groups", self.groups.shape, name, shape)
+
+
+def _norms(w: Array, groups: Array, count: int) -> Vector:
+    """Return the Euclidean norms of the groups."""
+    unit = norm_of(w)[0]
+    return np.asarray(unit * np.sqrt(np.bincount(groups, np.square(w.reshape(-1) / unit), count)))
+
+
+def _group_strength(size: Array, l1: float, pull: float) -> float:
+    """Return the root of ||soft(size, s l1)||_2 = s pull by bisection, to the last bit."""
+    low, high = 0.0, float(size.max(initial=0.0)) / l1
+    while pull > 0.0 and low < (middle := 0.5 * (low + high)) < high:
+        if float(np.linalg.norm(np.maximum(size - middle * l1, 0.0))) > middle * pull:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
 @dataclass(frozen=True)
-class L2(FlatRegularizer):
+class L2(Grouped):
     """The l2 norm, not squared: psi(w) = strength * ||w||_2. It sets either the whole array or no coordinate to 0.
 
     The proximal map shrinks the array as a block::
@@ -51,135 +185,32 @@ class L2(FlatRegularizer):
     """
 
     kind: ClassVar[str] = "l2"
+    groups: ClassVar[Array] = np.zeros((), dtype=np.int64)  # type: ignore[misc]
+    weights: ClassVar[Array] = np.ones(1)  # type: ignore[misc]
     strength: float = field(metadata=NON_NEGATIVE)
+
+    def __post_init__(self) -> None:
+        Regularizer.__post_init__(self)
 
     def value(self, w: Array) -> float:
         """Return strength * ||w||_2."""
-        unit, root = kernels.scaled_norm(w.reshape(-1))
-        return self.strength * unit * root
-
-    def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
-        unit, root = kernels.scaled_norm(v)
-        threshold = amount(step, self.strength) / unit
-        if root <= threshold:
-            out.fill(0.0)
-        else:
-            kernels.scale_twice(v, 1.0, 1.0 - threshold / root, out)
-
-    def subgradient(self, w: Array) -> Array:
-        """Return strength * w / ||w||_2, 0 at 0."""
-        unit, root = kernels.scaled_norm(w.reshape(-1))
-        if root == 0.0:
-            return np.zeros_like(w)
-        result: Array = ((w / unit) * (self.strength / root)).astype(w.dtype)
-        return result
+        return self.strength * math.prod(norm_of(w))
 
     def strength_max(self, gradient_at_zero: Array) -> float:
         """Return the l2 norm of the gradient, the smallest strength for which 0 is optimal."""
-        unit, root = kernels.scaled_norm(np.asarray(gradient_at_zero, dtype=np.float64).reshape(-1))
-        return unit * root
+        return math.prod(norm_of(gradient_at_zero))
 
+    def solver(self, shape: tuple[int, ...]) -> Solver:
+        return self.solve
 
-class _Grouped(FlatRegularizer):
-    """Base class of the group regularizers: the groups and their weights."""
-
-    strength: float
-    groups: Array
-    weights: Array | None
-    l1_ratio: float = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        name = type(self).__name__
-        if _are_index_lists(self.groups):
-            raise ConfigurationError(
-                f"{name}(groups={_shortened(self.groups)}): these look like one list of indices for each group; "
-                "expected the number of each coordinate's group, such as [0, 0, 1] for the groups {0, 1} and {2}. "
-                "Make it with `for number, indices in enumerate(lists): groups[indices] = number`"
-            )
-        if np.ndim(self.groups) == 0:
-            raise ConfigurationError(
-                f"{name}(groups={self.groups!r}): expected an array, the number of each coordinate's group; "
-                "for groups of k consecutive coordinates of d that is np.arange(d) // k"
-            )
-        if np.asarray(self.groups).dtype.kind not in "iu":
-            raise ConfigurationError(
-                f"{name}(groups=...): expected an array of integers, the number of each coordinate's group, got dtype "
-                f"{np.asarray(self.groups).dtype}"
-            )
-        groups = frozen_array(self, "groups", self.groups, np.int64)
-        if groups.size == 0 or groups.min() < 0:
-            raise ConfigurationError(
-                f"{name}(groups=...): expected group numbers 0, 1, ..., got "
-                f"{'an empty array' if groups.size == 0 else int(groups.min())}"
-            )
-        # A table has a row for each number up to the largest, including unused numbers.
-        if groups.max() >= max(_SPARSEST * groups.size, 1024):
-            raise ConfigurationError(
-                f"{name}(groups=...): the largest group number is {int(groups.max())} for {groups.size} coordinates; "
-                "number the groups 0, 1, 2, ... without large gaps"
-            )
-        object.__setattr__(self, "groups", groups)
-        if self.weights is None:
-            return
-        weights = non_negative_array(self, "weights", self.weights)
-        if weights.ndim != 1 or weights.size <= groups.max():
-            raise ConfigurationError(
-                f"{name}(weights=...): expected one number for each of the {int(groups.max()) + 1} groups, got an "
-                f"array of shape {weights.shape}"
-            )
-        object.__setattr__(self, "weights", weights)
-
-    def _resolve(self, shape: tuple[int, ...]) -> tuple[Array, Array]:
-        """Return each coordinate's group number and each group's weight for an array of this shape."""
-        groups = flat_weights(self.groups, shape)
-        if self.weights is not None:
-            return groups, self.weights
-        return groups, np.sqrt(np.bincount(groups, minlength=int(self.groups.max()) + 1))
-
-    def _norms(self, w: Array) -> tuple[Array, Array, Array]:
-        """Return each coordinate's group number, and the weights and norms of the groups."""
-        groups, weights = self._resolve(w.shape)
-        return groups, weights, kernels.group_norms(w.reshape(-1), groups, weights.size)
-
-    def group_terms(self, shape: tuple[int, ...]) -> tuple[float, Array, Array]:
-        """Return the strength of the l1 norm, each coordinate's group number and each group's strength.
-
-        Parameters
-        ----------
-        shape : tuple of int
-            The array's shape.
-        """
-        groups, weights = self._resolve(shape)
-        l1, strength = self._strengths
-        return l1, groups, strength * weights
-
-    @property
-    def _strengths(self) -> tuple[float, float]:
-        """Strengths of the l1 norm and of the group norms."""
-        return self.strength * self.l1_ratio, self.strength * (1.0 - self.l1_ratio)
-
-    def value(self, w: Array) -> float:
-        """Return strength * (l1_ratio ||w||_1 + (1 - l1_ratio) sum_g weights_g ||w_g||_2)."""
-        _, weights, norms = self._norms(w)
-        absolute = self.l1_ratio * kernels.absolute_sum(w.reshape(-1)) if self.l1_ratio else 0.0
-        return float(self.strength * (absolute + (1.0 - self.l1_ratio) * float(weights @ norms)))
-
-    def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
-        (groups, weights), (l1, strength) = self._resolve(shape), self._strengths
-        if self.l1_ratio:
-            kernels.soft(v, amount(step, l1), None, 1.0, np.inf, out)
-            v = out
-        norms = kernels.group_norms(v, groups, weights.size)
-        kernels.group_shrink(v, groups, norms, amount(step, strength), weights, out)
-
-    def check_shape(self, name: str, shape: tuple[int, ...]) -> None:
-        """Raise unless the group numbers broadcast to the array."""
-        broadcastable(self, "groups", self.groups.shape, name, shape)
+    def solve(self, v: Array, step: float, out: Array) -> None:
+        unit, root = norm_of(v)
+        limit = step * self.strength / unit
+        scale(v.reshape(-1), 0.0 if root <= limit else 1.0 - limit / root, out.reshape(-1))
 
 
 @dataclass(frozen=True)
-class GroupLasso(_Grouped):
+class GroupLasso(Grouped):
     """The group lasso: psi(w) = strength * sum_g weights_g ||w_g||_2. Groups become 0 as a whole.
 
     The proximal map shrinks each group as a block::
@@ -212,25 +243,12 @@ class GroupLasso(_Grouped):
 
     kind: ClassVar[str] = "group-lasso"
     strength: float = field(metadata=NON_NEGATIVE)
-    groups: Array
-    weights: Array | None = None
-
-    def subgradient(self, w: Array) -> Array:
-        """Return strength * weights_g * w_g / ||w_g||_2, 0 for groups that are 0."""
-        groups, weights, norms = self._norms(w)
-        factors = np.divide(self.strength * weights, norms, out=np.zeros(weights.size), where=norms > 0)
-        return (w.reshape(-1) * factors[groups]).reshape(w.shape).astype(w.dtype)
-
-    def strength_max(self, gradient_at_zero: Array) -> float:
-        """Return max_g ||gradient_g||_2 / weights_g, the smallest strength for which 0 is optimal."""
-        gradient = np.asarray(gradient_at_zero, dtype=np.float64)
-        _, weights, norms = self._norms(gradient)
-        needed = np.divide(norms, weights, out=np.where(norms > 0, np.inf, 0.0), where=weights > 0)
-        return float(needed.max())
+    groups: Array = field(metadata=an_array(np.int64))
+    weights: Array | None = field(default=None, metadata=WEIGHTS)
 
 
 @dataclass(frozen=True)
-class SparseGroupLasso(_Grouped):
+class SparseGroupLasso(Grouped):
     """Sparse group lasso: psi(w) = strength * (l1_ratio ||w||_1 + (1 - l1_ratio) sum_g weights_g ||w_g||_2).
 
     The proximal map soft-thresholds, then shrinks each group: with u = soft(v, step * strength * l1_ratio)::
@@ -266,66 +284,17 @@ class SparseGroupLasso(_Grouped):
 
     kind: ClassVar[str] = "sparse-group-lasso"
     strength: float = field(metadata=NON_NEGATIVE)
-    groups: Array
+    groups: Array = field(metadata=an_array(np.int64))
     l1_ratio: float = field(default=0.5, metadata=RATIO)
-    weights: Array | None = None
-
-    def subgradient(self, w: Array) -> Array:
-        """Return the sum of the two subgradients; where one is not unique, it is 0."""
-        groups, weights, norms = self._norms(w)
-        factors = np.divide(weights, norms, out=np.zeros(weights.size), where=norms > 0)
-        group_part = (w.reshape(-1) * factors[groups]).reshape(w.shape)
-        result: Array = self.strength * (self.l1_ratio * np.sign(w) + (1.0 - self.l1_ratio) * group_part)
-        return result.astype(w.dtype)
-
-    def strength_max(self, gradient_at_zero: Array) -> float:
-        """Return the smallest strength for which 0 is optimal, the maximum over the groups.
-
-        For one group it is the root of ||soft(g, s * l1_ratio)||_2 = s (1 - l1_ratio) weights_g, found by bisection
-        to the last bit: with s the left side decreases and the right side increases.
-        """
-        gradient = np.abs(np.asarray(gradient_at_zero, dtype=np.float64))
-        groups, weights = self._resolve(gradient.shape)
-        flat = gradient.reshape(-1)
-        largest = 0.0
-        for group, weight in enumerate(weights):
-            entries = flat[groups == group]
-            largest = max(largest, self._group_strength(entries, float(weight)))
-        return largest
-
-    def _group_strength(self, size: Array, weight: float) -> float:
-        norm = float(np.linalg.norm(size))
-        if norm == 0.0:
-            return 0.0
-        pull = (1.0 - self.l1_ratio) * weight
-        # Either term alone would set the group to 0 at its own threshold.
-        high = min(
-            norm / pull if pull > 0.0 else math.inf,
-            float(size.max()) / self.l1_ratio if self.l1_ratio > 0.0 else math.inf,
-        )
-        if not math.isfinite(high):
-            return high
-        low = 0.0
-        while low < (middle := 0.5 * (low + high)) < high:
-            rest = float(np.linalg.norm(np.maximum(size - middle * self.l1_ratio, 0.0)))
-            if rest > middle * pull:
-                low = middle
-            else:
-                high = middle
-        return high
+    weights: Array | None = field(default=None, metadata=WEIGHTS)
 
 
 def _are_index_lists(groups: Any) -> bool:
     """Whether this is a list of index sequences: they contain every coordinate once, or differ in length."""
     if not isinstance(groups, list | tuple) or not groups or not all(np.ndim(members) == 1 for members in groups):
         return False
-    indices = np.concatenate([np.asarray(members).reshape(-1) for members in groups])
     if len({len(members) for members in groups}) > 1:
         return True
+    indices = np.concatenate([np.asarray(members) for members in groups])
     # Lists of one number each are a column of group numbers.
     return indices.size > len(groups) and bool(np.array_equal(np.sort(indices), np.arange(indices.size)))
-
-
-def _shortened(groups: Any) -> str:
-    text = repr(groups)
-    return text if len(text) <= 60 else f"{text[:57]}..."

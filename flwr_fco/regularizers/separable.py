@@ -1,65 +1,119 @@
-"""Regularizers that are sums over coordinates: none, l1, squared l2, elastic net."""
+"""Sums over coordinates: penalties and boxes. A class says its terms; all else is read from them."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from abc import abstractmethod
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 import numpy as np
 
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.kernels import prox as kernels
-from flwr_fco.regularizers.base import Array, FlatRegularizer, SeparableTerms
-from flwr_fco.regularizers.validation import NON_NEGATIVE, POSITIVE, RATIO, WEIGHTS, amount, broadcastable, outside
+from flwr_fco.kernels.prox import separable
+from flwr_fco.regularizers.base import (
+    NON_NEGATIVE,
+    POSITIVE,
+    RATIO,
+    ROUNDING,
+    WEIGHTS,
+    Array,
+    Regularizer,
+    Solver,
+    Terms,
+    fits,
+    with_strength,
+)
 
 
-def flat_weights(weights: Any, shape: tuple[int, ...]) -> Any:
-    """Return weights as a contiguous vector, one for each coordinate of an array of this shape; None if it is None."""
-    if weights is None:
-        return None
-    if weights.shape != shape:
-        weights = np.broadcast_to(weights, shape)
-    return weights.reshape(-1)
+class Separable(Regularizer):
+    """A sum over coordinates; a subclass writes :meth:`terms`.
 
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> import numpy as np
+    >>> @dataclass(frozen=True)
+    ... class NonNegativeL1(Separable):
+    ...     kind = "non-negative-l1"
+    ...     strength: float
+    ...     def terms(self):
+    ...         return Terms(threshold=self.strength, lower=0.0)
+    >>> NonNegativeL1(1.0).prox(np.array([3.0, -2.0]), 0.5)
+    array([2.5, 0. ])
+    """
 
-def in_range(square: float) -> bool:
-    """Whether a sum of squares has neither overflowed nor underflowed; NaN passes."""
-    return 1e-280 < square < 1e300 or square == 0.0 or math.isnan(square)
+    @abstractmethod
+    def terms(self) -> Terms:
+        """Return the terms: numbers, or arrays that broadcast to the array's shape."""
 
-
-def times(strength: float, size: float) -> float:
-    """Return strength * size; a strength of 0 gives 0 even if size is infinite."""
-    return 0.0 if strength == 0.0 and math.isinf(size) else float(strength * size)
-
-
-def half_squares(strength: float, flat: Array, weights: Array | None) -> float:
-    """Return strength/2 * sum_i weights_i w_i^2 without intermediate overflow or underflow."""
-    square = kernels.square_sum(flat, weights)
-    if in_range(square) and (square != 0.0 or strength == 0.0):
-        return float(0.5 * strength * square)
-    if weights is not None:
+    def value(self, w: Array) -> float:
+        """Return the sum of the terms, or inf if a coordinate is beyond its bounds by more than rounding."""
+        a, b, lower, upper = self.terms()
+        slack = 16.0 * float(np.finfo(w.dtype).eps)
+        if np.isfinite(lower).any() or np.isfinite(upper).any():
+            # A violation is measured relative to the bound; an open side stays infinite.
+            inside = (w >= lower - slack * np.abs(lower)) & (w <= upper + slack * np.abs(upper))
+            if not inside.all():
+                return math.inf
         with np.errstate(over="ignore"):
-            flat = np.sqrt(weights) * flat
-    unit, root = kernels.scaled_norm(np.ascontiguousarray(flat))
-    norm = unit * root
-    return 0.0 if strength == 0.0 or norm == 0.0 else float((0.5 * strength * norm) * norm)
+            # In this order: a square may overflow where its product with a small factor does not.
+            curved = np.sum((b * w) * w, dtype=np.float64) if np.any(b) else 0.0
+            return float(np.sum(a * np.abs(w), dtype=np.float64) + 0.5 * curved)
+
+    def solver(self, shape: tuple[int, ...]) -> Solver:
+        """Return the map clip(soft(v, step a) / (1 + step b), lower, upper)."""
+        rows = self.terms().rows(shape)
+        return lambda v, step, out: separable(v.reshape(-1), step, rows, 1.0, out.reshape(-1))
+
+    def conjugate(self, u: Array) -> float:
+        """Return the sum over coordinates of max_w u w - a |w| - b/2 w^2 over lower <= w <= upper."""
+        a, b, lower, upper = self.terms().table(u.shape)
+        u = u.reshape(-1)
+        pull = np.sign(u) * np.maximum(np.abs(u) - a, 0.0)
+        # Without curvature, a coordinate with a non-zero slope goes to its bound.
+        best = np.where(pull == 0.0, 0.0, np.copysign(np.inf, pull))
+        np.divide(pull, b, out=best, where=b > 0.0)
+        best = np.clip(best, lower, upper)
+        # At the end of the domain rounding decides nothing.
+        best[np.isinf(best) & (np.abs(pull) <= ROUNDING * a)] = 0.0
+        return float((u * best - a * np.abs(best) - 0.5 * b * best**2).sum()) if np.isfinite(best).all() else math.inf
+
+    def largest_scaling(self, u: Array) -> float:
+        a, b, lower, upper = self.terms().table(u.shape)
+        u = u.reshape(-1)
+        limited = (b == 0.0) & (u != 0.0) & np.isinf(np.where(u > 0.0, upper, lower))
+        return float((a[limited] / np.abs(u[limited])).min(initial=math.inf))
+
+    def subgradient(self, w: Array) -> Array:
+        """Return a sign(w) + b w, with sign(0) = 0."""
+        a, b, *_ = self.terms()
+        return np.asarray(a * np.sign(w) + b * w, dtype=w.dtype)
+
+    def strength_max(self, gradient_at_zero: Array) -> float:
+        """Return max_i |g_i| / a_i of strength 1, with 0/0 = 0: that coordinate is optimal at 0 for any strength."""
+        size = np.abs(np.asarray(gradient_at_zero, dtype=np.float64))
+        unit = np.zeros(()) if not hasattr(self, "strength") else np.asarray(with_strength(self, 1.0).terms()[0])
+        if not unit.any():
+            return super().strength_max(size)
+        ratio = np.divide(
+            size, unit, out=np.where(size > 0.0, np.inf, 0.0), where=np.broadcast_to(unit > 0, size.shape)
+        )
+        return float(ratio.max(initial=0.0))
+
+    def check_shape(self, name: str, shape: tuple[int, ...]) -> None:
+        """Raise unless all arrays of psi broadcast to the array."""
+        for own in fields(self):  # type: ignore[arg-type]
+            if isinstance(value := getattr(self, own.name), np.ndarray):
+                fits(self, own.name, value.shape, name, shape)
 
 
-def threshold_max(gradient_at_zero: Array, weights: Array | None) -> float:
-    """Return max_i |g_i| / weights_i with 0/0 = 0, because that coordinate is optimal at 0 for any strength."""
-    size = np.abs(np.asarray(gradient_at_zero, dtype=np.float64))
-    if weights is not None:
-        heavy = np.broadcast_to(weights, size.shape)
-        ratio = np.full(size.shape, np.inf)
-        np.divide(size, heavy, out=ratio, where=heavy > 0)
-        ratio[(heavy == 0) & (size == 0)] = 0.0
-        size = ratio
-    return float(size.max(initial=0.0))
+def _times(strength: float, weights: Array | None) -> float | Array:
+    return strength if weights is None else strength * weights
 
 
 @dataclass(frozen=True)
-class Zero(FlatRegularizer):
+class Zero(Separable):
     """No regularization: psi(w) = 0.
 
     The proximal map is ``prox(v, step) = v``.
@@ -73,34 +127,12 @@ class Zero(FlatRegularizer):
 
     kind: ClassVar[str] = "zero"
 
-    def value(self, w: Array) -> float:
-        """Return 0."""
-        return 0.0
-
-    def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
-        np.add(v, v.dtype.type(0.0), out=out)
-
-    def subgradient(self, w: Array) -> Array:
-        """Return zeros."""
-        return np.zeros_like(w)
-
-    def separable_terms(self, shape: tuple[int, ...]) -> SeparableTerms:
-        return SeparableTerms()
-
-
-class Weighted(FlatRegularizer):
-    """A sum over coordinates, optionally with ``weights``."""
-
-    weights: Array | None
-
-    def check_shape(self, name: str, shape: tuple[int, ...]) -> None:
-        """Raise unless the weights broadcast to the array."""
-        if self.weights is not None:
-            broadcastable(self, "weights", self.weights.shape, name, shape)
+    def terms(self) -> Terms:
+        return Terms()
 
 
 @dataclass(frozen=True)
-class L1(Weighted):
+class L1(Separable):
     """The l1 norm, optionally within a box: psi(w) = strength * sum_i weights_i |w_i|, |w_i| <= bound.
 
     The proximal map soft-thresholds, then clips::
@@ -126,8 +158,6 @@ class L1(Weighted):
     >>> import numpy as np
     >>> L1(1.0).prox(np.array([3.0, -0.5, -2.0]), 1.0)
     array([ 2.,  0., -1.])
-    >>> L1(1.0, bound=1.5).prox(np.array([3.0, -0.5, -2.0]), 1.0)
-    array([ 1.5,  0. , -1. ])
     """
 
     kind: ClassVar[str] = "l1"
@@ -135,36 +165,13 @@ class L1(Weighted):
     weights: Array | None = field(default=None, metadata=WEIGHTS)
     bound: float | None = field(default=None, metadata=POSITIVE)
 
-    def value(self, w: Array) -> float:
-        """Return strength * sum_i weights_i |w_i|, inf outside the box."""
-        flat = w.reshape(-1)
-        if self.bound is not None and outside(float(np.abs(flat).max(initial=0.0)) - self.bound, self.bound, flat):
-            return float(np.inf)
-        return times(self.strength, kernels.absolute_sum(flat, flat_weights(self.weights, w.shape)))
-
-    def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
+    def terms(self) -> Terms:
         bound = math.inf if self.bound is None else self.bound
-        kernels.soft(v, amount(step, self.strength), flat_weights(self.weights, shape), 1.0, bound, out)
-
-    def subgradient(self, w: Array) -> Array:
-        """Return strength * weights * sign(w), with sign(0) = 0."""
-        result = np.sign(w)
-        result *= self.strength if self.weights is None else self.strength * self.weights
-        return result
-
-    def strength_max(self, gradient_at_zero: Array) -> float:
-        """Return max_i |g_i| / weights_i, the smallest strength for which 0 is optimal."""
-        return threshold_max(gradient_at_zero, self.weights)
-
-    def separable_terms(self, shape: tuple[int, ...]) -> SeparableTerms:
-        """Return the thresholds strength * weights and the box."""
-        bound = math.inf if self.bound is None else self.bound
-        threshold = self.strength if self.weights is None else self.strength * self.weights
-        return SeparableTerms(threshold=threshold, lower=-bound, upper=bound)
+        return Terms(_times(self.strength, self.weights), 0.0, -bound, bound)
 
 
 @dataclass(frozen=True)
-class L2Squared(Weighted):
+class L2Squared(Separable):
     """Half the squared l2 norm (ridge): psi(w) = strength/2 * sum_i weights_i w_i^2.
 
     The proximal map shrinks::
@@ -194,31 +201,12 @@ class L2Squared(Weighted):
     strength: float = field(metadata=NON_NEGATIVE)
     weights: Array | None = field(default=None, metadata=WEIGHTS)
 
-    def value(self, w: Array) -> float:
-        """Return strength/2 * sum_i weights_i w_i^2."""
-        return half_squares(self.strength, w.reshape(-1), flat_weights(self.weights, w.shape))
-
-    def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
-        shrinkage = amount(step, self.strength)
-        if self.weights is None:
-            kernels.soft(v, 0.0, None, 1.0 / (1.0 + shrinkage), math.inf, out)
-        else:
-            kernels.soft_scale_weighted(v, 0.0, shrinkage, flat_weights(self.weights, shape), out)
-
-    def subgradient(self, w: Array) -> Array:
-        """Return the gradient, strength * weights * w."""
-        result: Array = w * w.dtype.type(self.strength)
-        if self.weights is not None:
-            result *= self.weights
-        return result
-
-    def separable_terms(self, shape: tuple[int, ...]) -> SeparableTerms:
-        """Return the curvatures strength * weights."""
-        return SeparableTerms(shrinkage=self.strength if self.weights is None else self.strength * self.weights)
+    def terms(self) -> Terms:
+        return Terms(shrinkage=_times(self.strength, self.weights))
 
 
 @dataclass(frozen=True)
-class ElasticNet(Weighted):
+class ElasticNet(Separable):
     """The elastic net: psi(w) = strength * sum_i weights_i (l1_ratio |u_i| + (1 - l1_ratio)/2 u_i^2), u = scales * w.
 
     The proximal map soft-thresholds, then shrinks::
@@ -256,63 +244,112 @@ class ElasticNet(Weighted):
     weights: Array | None = field(default=None, metadata=WEIGHTS)
     scales: Array | None = field(default=None, metadata=WEIGHTS)
 
-    def check_shape(self, name: str, shape: tuple[int, ...]) -> None:
-        """Raise unless weights and scales broadcast to the array."""
-        super().check_shape(name, shape)
-        if self.scales is not None:
-            broadcastable(self, "scales", self.scales.shape, name, shape)
-
-    def value(self, w: Array) -> float:
-        """Return strength * sum_i weights_i (l1_ratio |u_i| + (1 - l1_ratio)/2 u_i^2)."""
-        flat = w.reshape(-1)
-        if self.scales is not None:
-            flat = flat * flat_weights(self.scales, w.shape)
-        weights = flat_weights(self.weights, w.shape)
-        absolute = kernels.absolute_sum(flat, weights)
-        square = kernels.square_sum(flat, weights)
-        if in_range(square):
-            return float(self.strength * (self.l1_ratio * absolute + 0.5 * (1.0 - self.l1_ratio) * square))
-        # Summed separately, so that an overflowing square cannot give 0 * inf.
-        total = times(self.strength * self.l1_ratio, absolute)
-        return total + half_squares(self.strength * (1.0 - self.l1_ratio), flat, weights)
-
-    def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
-        threshold = amount(step, self.strength * self.l1_ratio)
-        shrinkage = amount(step, self.strength * (1.0 - self.l1_ratio))
-        if self.scales is not None:
-            thresholds, shrinkages = (flat_weights(np.asarray(own), shape) for own in self._scaled())
-            kernels.soft(v, threshold, thresholds, 1.0, math.inf, out)
-            out /= 1.0 + shrinkage * shrinkages
-        elif self.weights is None:
-            kernels.soft(v, threshold, None, 1.0 / (1.0 + shrinkage), math.inf, out)
-        else:
-            kernels.soft_scale_weighted(v, threshold, shrinkage, flat_weights(self.weights, shape), out)
-
-    def subgradient(self, w: Array) -> Array:
-        """Return strength * weights * scales * (l1_ratio * sign(w) + (1 - l1_ratio) * u), with sign(0) = 0."""
-        u = w if self.scales is None else (w * self.scales).astype(w.dtype)
-        result: Array = np.sign(w) * w.dtype.type(self.l1_ratio) + u * w.dtype.type(1.0 - self.l1_ratio)
-        if self.scales is not None:
-            result *= self.scales
-        result *= self.strength if self.weights is None else self.strength * self.weights
-        return result
-
-    def strength_max(self, gradient_at_zero: Array) -> float:
-        """Return max_i |g_i| / (l1_ratio * weights_i * scales_i), the smallest strength for which 0 is optimal."""
-        if self.l1_ratio == 0.0:
-            raise ConfigurationError(
-                "ElasticNet(l1_ratio=0.0) is a ridge: no strength makes its solution 0. Use an l1_ratio > 0."
-            )
-        weights = self.weights if self.scales is None else self._scaled()[0]
-        return threshold_max(gradient_at_zero, weights) / self.l1_ratio
-
-    def separable_terms(self, shape: tuple[int, ...]) -> SeparableTerms:
-        """Return the thresholds and curvatures."""
-        thresholds, shrinkages = self._scaled()
+    def terms(self) -> Terms:
+        weights: Any = 1.0 if self.weights is None else self.weights
+        scales: Any = 1.0 if self.scales is None else self.scales
         l1, l2 = self.strength * self.l1_ratio, self.strength * (1.0 - self.l1_ratio)
-        return SeparableTerms(threshold=l1 * thresholds, shrinkage=l2 * shrinkages)
+        return Terms(l1 * (weights * scales), l2 * (weights * scales**2))
 
-    def _scaled(self) -> tuple[Any, Any]:
-        """Return weights * scales, and weights * scales^2."""
-        weights = 1.0 if self.weights is None else self.weights
-        return (weights, weights) if self.scales is None else (weights * self.scales, weights * self.scales**2)
+
+@dataclass(frozen=True)
+class Box(Separable):
+    """The box {w : lower <= w <= upper}, coordinate by coordinate.
+
+    The proximal map is the projection, whatever the step: ``clip(v, lower, upper)``.
+
+    Parameters
+    ----------
+    lower, upper : float or array
+        Numbers or arrays that broadcast to the array; -inf and inf leave a side open.
+
+    Raises
+    ------
+    ConfigurationError
+        If a bound is NaN or a lower bound is above its upper bound.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> Box(-1.0, 2.0).prox(np.array([3.0, -0.5, -2.0]), 1.0)
+    array([ 2. , -0.5, -1. ])
+    """
+
+    kind: ClassVar[str] = "box"
+    constraint: ClassVar[bool] = True
+    lower: float | Array
+    upper: float | Array
+
+    def __post_init__(self) -> None:
+        for name in ("lower", "upper"):
+            try:
+                side = np.array(getattr(self, name), dtype=np.float64)
+            except (TypeError, ValueError) as error:
+                raise ConfigurationError(f"Box({name}=...): expected numbers, but {error}") from None
+            if np.isnan(side).any() or isinstance(getattr(self, name), bool):
+                raise ConfigurationError(f"Box({name}=...): expected numbers, got {getattr(self, name)!r} (NaN?)")
+            side.setflags(write=False)
+            object.__setattr__(self, name, side if side.ndim else float(side))
+        try:
+            np.broadcast(self.lower, self.upper)
+        except ValueError:
+            raise ConfigurationError(
+                f"Box: lower of shape {np.shape(self.lower)} and upper of shape {np.shape(self.upper)} do not "
+                "broadcast to each other"
+            ) from None
+        empty = np.greater(self.lower, self.upper) | np.equal(self.lower, np.inf) | np.equal(self.upper, -np.inf)
+        if empty.any():
+            raise ConfigurationError(f"{self!r} is empty: expected lower <= upper everywhere, with inf for open sides")
+
+    def terms(self) -> Terms:
+        return Terms(lower=self.lower, upper=self.upper)
+
+
+@dataclass(frozen=True)
+class NonNegative(Separable):
+    """The non-negative numbers {w : w >= 0}.
+
+    The proximal map is the projection, whatever the step: ``max(v, 0)``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> NonNegative().prox(np.array([3.0, -0.5]), 1.0)
+    array([3., 0.])
+    """
+
+    kind: ClassVar[str] = "non-negative"
+    constraint: ClassVar[bool] = True
+
+    def terms(self) -> Terms:
+        return Terms(lower=0.0)
+
+
+@dataclass(frozen=True)
+class LInfinityBall(Separable):
+    """The l-infinity ball {w : max |w_i| <= radius}.
+
+    The proximal map is the projection, whatever the step: ``clip(v, -radius, radius)``.
+
+    Parameters
+    ----------
+    radius : float
+        Finite, > 0.
+
+    Raises
+    ------
+    ConfigurationError
+        If the radius is not a finite number > 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> LInfinityBall(1.0).prox(np.array([3.0, -0.5]), 1.0)
+    array([ 1. , -0.5])
+    """
+
+    kind: ClassVar[str] = "l-infinity-ball"
+    constraint: ClassVar[bool] = True
+    radius: float = field(metadata=POSITIVE)
+
+    def terms(self) -> Terms:
+        return Terms(lower=-self.radius, upper=self.radius)

@@ -15,7 +15,6 @@ from flwr_fco.core.layout import Layout, Vector, largest_entries
 from flwr_fco.messages.protocol import Uplink
 from flwr_fco.regularizers import Zero
 from flwr_fco.regularizers.base import BoundRegularizer
-from flwr_fco.regularizers.spectral import MatrixRegularizer
 
 
 class PointAverage:
@@ -122,17 +121,14 @@ def structure(psi: BoundRegularizer, layout: Layout, w: Vector) -> dict[str, int
     """
     if isinstance(psi.regularizer, Zero):
         return {}
-    parts: Any = [(w[block], shape, regularizer) for block, shape, regularizer in psi.blocks]
-    if not parts and psi.scope == "joint":
-        scattered = w[layout.regularized_mask()]
-        parts = [(scattered, scattered.shape, psi.regularizer)]
     numbers: dict[str, int | float] = {}
     nonzero = size = 0
-    for part, shape, regularizer in parts:
+    for place, shape, regularizer in psi.parts:
+        part = w[place]
         if isinstance(regularizer, Zero) or not part.size:
             continue
         array = (part if layout.double else part.astype(np.float32)).reshape(shape)
-        if isinstance(regularizer, MatrixRegularizer):
+        if regularizer.of_values() is not None:
             numbers["rank"] = max(numbers.get("rank", 0), _rank(regularizer.matrix(array)))
         else:
             nonzero, size = nonzero + int(np.count_nonzero(part)), size + part.size

@@ -11,7 +11,7 @@ except ImportError as error:
 from flwr_fco.torch.client import ClientApp, LocalTraining, local_training
 from flwr_fco.torch.objective import TorchBatch, TorchObjective
 from flwr_fco.torch.optim import CompositeOptimizer, DualAveraging, ProximalSGD
-from flwr_fco.torch.regularizers import register_tensor_prox, supported_regularizers, tensor_prox
+from flwr_fco.torch.regularizers import tensor_prox
 
 __all__ = [
     "ClientApp",
@@ -22,7 +22,5 @@ __all__ = [
     "TorchBatch",
     "TorchObjective",
     "local_training",
-    "register_tensor_prox",
-    "supported_regularizers",
     "tensor_prox",
 ]

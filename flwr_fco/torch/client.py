@@ -217,12 +217,12 @@ class LocalTraining:
         self._method, self._loop = method_of(plan.solver, plan.options), UserLoop(plan.solver)
         self._loop.ask(self._method, self._downlink, self._state)
         self._plain = "becomes_sparse" in plan.options or not self._loop.psi
-        terms = plan.regularizer.separable_terms(()) if plan.scope == "joint" and not self._plain else (0.0,)
+        terms = plan.regularizer.terms() if plan.scope == "joint" and not self._plain else ()
         objections = (
             (plan.sends_every_step, "the strategy asks for all local points, which an optimiser does not keep"),
             (type(plan.mirror_map) is not Euclidean, f"mirror_map={plan.mirror_map!r}: the optimisers are Euclidean"),
             (
-                not all(isinstance(term, float) for term in terms or [None]),
+                terms is None or any(map(np.ndim, terms)),
                 f"scope='joint': {plan.regularizer!r} of all arrays together has no form on tensors",
             ),
         )

@@ -1,77 +1,28 @@
-"""Proximal maps of ``flwr_fco.regularizers`` on tensors: sums over coordinates, groups, Nuclear, HardSparsity.
+"""Proximal maps of ``flwr_fco.regularizers`` on tensors, from what a regularizer says of itself.
 
-The classes are those in ``flwr_fco.regularizers``; only the arithmetic uses PyTorch, on the tensors' device. In float64
-the results agree with the NumPy maps to 1e-12. Every psi has a NumPy map, which a TorchObjective uses.
+Only the arithmetic uses PyTorch, on the tensors' device; in float64 the results agree with the NumPy maps to 1e-12. A
+psi that says neither terms, groups, singular values nor a count goes through NumPy.
 """
 
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from flwr_fco import regularizers as psis
-from flwr_fco.errors import ConfigurationError
-from flwr_fco.regularizers import Regularizer
+from flwr_fco.regularizers import Regularizer, Terms
+from flwr_fco.regularizers.base import Groups
 from flwr_fco.regularizers.spectral import noise_of
-from flwr_fco.regularizers.validation import amount, check_step
 
 #: A proximal map on tensors of one shape, dtype and device: ``(v, step) -> argmin_w step * psi(w) + 1/2 ||w - v||^2``.
 TensorProx = Callable[[Tensor, float], Tensor]
-#: Builds the map for a regularizer, given a tensor like the map's inputs.
-_Make = Callable[[Any, Tensor], TensorProx]
-_Maker = TypeVar("_Maker", bound=_Make)
 
-
-def register_tensor_prox(kind: type[Regularizer]) -> Callable[[_Maker], _Maker]:
-    """Register a class's proximal map on tensors.
-
-    Parameters
-    ----------
-    kind : type
-        A subclass of :class:`~flwr_fco.regularizers.Regularizer`.
-
-    Returns
-    -------
-    callable
-        A decorator for a function ``(regularizer, like) -> map``: `like` is a tensor with the shape, dtype and device
-        of the map's inputs, so that constants are computed once.
-
-    Examples
-    --------
-    >>> from dataclasses import dataclass
-    >>> from flwr_fco.regularizers import L1, Regularizer
-    >>> @dataclass(frozen=True)
-    ... class TwiceL1(L1):
-    ...     kind = "twice-l1"
-    >>> @register_tensor_prox(TwiceL1)
-    ... def _(psi, like):
-    ...     return lambda v, step: v - v.clamp(-2 * step * psi.strength, 2 * step * psi.strength)
-    >>> tensor_prox(TwiceL1(1.0), torch.tensor([3.0, -0.5]))(torch.tensor([3.0, -0.5]), 1.0)
-    tensor([1., 0.])
-    """
-
-    def register(make: _Maker) -> _Maker:
-        _MAKERS[kind] = make
-        return make
-
-    return register
-
-
-def supported_regularizers() -> tuple[type[Regularizer], ...]:
-    """Return the classes that have a proximal map on tensors.
-
-    Examples
-    --------
-    >>> from flwr_fco.regularizers import L1
-    >>> L1 in supported_regularizers()
-    True
-    """
-    return tuple(_MAKERS)
+#: Number of elements of a CPU tensor that are processed at a time, where possible: they stay in the cache.
+_PART = 1 << 16
 
 
 def tensor_prox(regularizer: Regularizer, like: Tensor) -> TensorProx:
@@ -82,7 +33,7 @@ def tensor_prox(regularizer: Regularizer, like: Tensor) -> TensorProx:
     regularizer : Regularizer
         psi.
     like : Tensor
-        A tensor with the shape, floating dtype and device of the map's inputs.
+        A tensor with the shape, floating dtype and device of the map's inputs, so that constants are computed once.
 
     Returns
     -------
@@ -92,7 +43,7 @@ def tensor_prox(regularizer: Regularizer, like: Tensor) -> TensorProx:
     Raises
     ------
     ConfigurationError
-        If this class has no such map, or psi cannot act on tensors of this shape.
+        If psi cannot act on tensors of this shape.
 
     Examples
     --------
@@ -102,17 +53,17 @@ def tensor_prox(regularizer: Regularizer, like: Tensor) -> TensorProx:
     >>> tensor_prox(L1(1.0), v)(v, 1.0)
     tensor([ 2.,  0., -1.])
     """
-    make = _MAKERS.get(type(regularizer))
-    if make is None:
-        names = ", ".join(sorted(each.__name__ for each in supported_regularizers()))
-        raise ConfigurationError(
-            f"{type(regularizer).__name__} has no proximal map on tensors; {names} have one. Use another regularizer, "
-            "register a map of your own with flwr_fco.torch.register_tensor_prox, or train with a "
-            "flwr_fco.torch.TorchObjective, which takes every regularizer"
-        )
-    regularizer.check_shape("the tensor", tuple(like.shape))
-    solve = make(regularizer, like)
-    return lambda v, step: solve(v, check_step(regularizer, step))
+    shape = tuple(like.shape)
+    regularizer.check_shape("the tensor", shape)
+    terms, groups, inner = regularizer.terms(), regularizer.groups_of(shape), regularizer.of_values()
+    if terms is not None:
+        return _termwise(terms, like)
+    if groups is not None:
+        return _grouped(groups, like)
+    if inner is not None:
+        return _spectral(regularizer, inner)
+    count = regularizer.count_of(like.numel())
+    return _through_numpy(regularizer) if count is None else _sparse(count)
 
 
 class ListedProx:
@@ -128,16 +79,16 @@ class ListedProx:
     Raises
     ------
     ConfigurationError
-        If a regularizer has no map on tensors, or cannot act on a shape.
+        If a regularizer cannot act on a shape.
     """
 
     def __init__(self, regularizers: Sequence[Regularizer | None], like: list[Tensor]) -> None:
         self._maps: list[tuple[TensorProx | None, bool]] = []
         for psi, tensor in zip(regularizers, like, strict=True):
-            solve, even = None, True
-            if psi is not None and not isinstance(psi, psis.Zero):
-                solve, terms = tensor_prox(psi, tensor), psi.separable_terms(())
-                even = _MAKERS[type(psi)] is _termwise and all(isinstance(term, float) for term in terms or ())
+            terms = Terms() if psi is None else psi.terms()
+            even = terms is not None and all(np.ndim(term) == 0 for term in terms)
+            idle = terms is not None and terms.is_l1 and not np.any(terms.threshold)
+            solve = None if psi is None or idle else tensor_prox(psi, tensor)
             self._maps.append((solve, even and tensor.device.type == "cpu" and tensor.numel() > _PART))
 
     def write(self, vectors: list[Tensor], step: float, out: list[Tensor], moved: list[Tensor] | None = None) -> None:
@@ -158,45 +109,6 @@ class ListedProx:
                 point.copy_(v if solve is None else solve(v, step))
 
 
-# --- sums over coordinates -------------------------------------------------------------------------------------------
-
-#: Number of elements of a CPU tensor that are processed at a time, where possible: they stay in the cache.
-_PART = 1 << 16
-
-
-def _constant(array: Any, like: Tensor) -> Tensor:
-    """Return an array of a regularizer (which is read-only) as a tensor of the dtype and device of `like`."""
-    return torch.tensor(array, dtype=like.dtype, device=like.device)
-
-
-def _termwise(regularizer: Regularizer, like: Tensor) -> TensorProx:
-    """Return the map clip(soft(v, step * threshold) / (1 + step * shrinkage), lower, upper)."""
-    terms = regularizer.separable_terms(tuple(like.shape))
-    assert terms is not None
-    threshold, shrinkage, lower, upper = (term if isinstance(term, float) else _constant(term, like) for term in terms)
-
-    def solve(v: Tensor, step: float) -> Tensor:
-        cut = _times(step, threshold)
-        result = v - torch.clamp(v, -cut, cut)  # type: ignore[call-overload,arg-type,unused-ignore]
-        if isinstance(shrinkage, Tensor) or shrinkage > 0.0:
-            result.div_(1.0 + _times(step, shrinkage))
-        if isinstance(lower, Tensor) or isinstance(upper, Tensor):
-            # One after the other: `clamp` takes no tensor beside a number.
-            result.clamp_(min=lower).clamp_(max=upper)  # type: ignore[arg-type,unused-ignore]
-        elif lower > -math.inf or upper < math.inf:
-            result.clamp_(lower, upper)
-        return result
-
-    return solve
-
-
-def _times(step: float, term: Tensor | float) -> Tensor | float:
-    return step * term if isinstance(term, Tensor) else amount(step, term)
-
-
-# --- whole arrays, groups, singular values ---------------------------------------------------------------------------
-
-
 def widest_dtype(like: Tensor) -> torch.dtype:
     """Return the most precise real dtype on a tensor's device; Apple's GPUs have no float64."""
     return torch.float32 if like.device.type == "mps" else torch.float64
@@ -207,9 +119,67 @@ def _exact(v: Tensor) -> Tensor:
     return v.to(widest_dtype(v))
 
 
-def _hard_sparsity(psi: psis.HardSparsity, like: Tensor) -> TensorProx:
-    count = psi.count_of(like.numel())
+def _constant(array: Any, like: Tensor) -> Tensor:
+    """Return an array of a regularizer (which is read-only) as a tensor of the dtype and device of `like`."""
+    return torch.tensor(array, dtype=like.dtype, device=like.device)
 
+
+def _soft(v: Tensor, cut: Any) -> Tensor:
+    """Return sign(v) max(|v| - cut, 0)."""
+    return v - torch.clamp(v, -cut, cut)
+
+
+def _termwise(terms: Terms, like: Tensor) -> TensorProx:
+    """Return the map clip(soft(v, step * threshold) / (1 + step * shrinkage), lower, upper)."""
+    rows: list[Any] = [_constant(term, like) if np.ndim(term) else float(term) for term in terms]
+    threshold, shrinkage, lower, upper = rows
+    curved, bounded = bool(np.any(terms.shrinkage)), bool(np.isfinite([np.max(terms.lower), np.min(terms.upper)]).any())
+
+    def solve(v: Tensor, step: float) -> Tensor:
+        result = _soft(v, step * threshold)
+        if curved:
+            result.div_(1.0 + step * shrinkage)
+        # One after the other: `clamp` takes no tensor beside a number.
+        return result.clamp_(min=lower).clamp_(max=upper) if bounded else result
+
+    return solve
+
+
+def _grouped(given: Groups, like: Tensor) -> TensorProx:
+    """Return the map w_g = u_g max(1 - step strengths_g / ||u_g||, 0) of the soft-thresholded u."""
+    l1, groups = given[0], torch.tensor(given[1], dtype=torch.int64, device=like.device)
+    strengths = _constant(given[2], _exact(like))
+
+    def solve(v: Tensor, step: float) -> Tensor:
+        flat = _exact(_soft(v, step * l1) if l1 else v).reshape(-1)
+        norms = torch.zeros_like(strengths).index_add_(0, groups, flat * flat).sqrt()
+        cut = step * strengths
+        # The quotient 0/0 is discarded: a group that is 0 stays 0.
+        factors = torch.where(norms > cut, 1.0 - cut / norms, torch.where(norms.isnan(), norms, 0.0))
+        return (flat * factors[groups] + 0.0).reshape(v.shape).to(v.dtype)
+
+    return solve
+
+
+def _spectral(psi: Regularizer, inner: Regularizer) -> TensorProx:
+    def solve(v: Tensor, step: float) -> Tensor:
+        if not v.numel():
+            return v
+        matrix: Any = psi.matrix(_exact(v))  # type: ignore[arg-type]
+        if not bool(torch.isfinite(matrix).all()):
+            return torch.full_like(v, math.nan)
+        left, values, right = torch.linalg.svd(matrix, full_matrices=False)
+        changed = tensor_prox(inner, values)(values, step)
+        # Values below the rounding of a product do not count for the rank, as in the NumPy map.
+        rank = int((changed > noise_of(changed.max().item(), tuple(matrix.shape))).sum())
+        # Adding 0.0 turns the negative zeros of a product with zeros into zeros.
+        product: Tensor = (left[:, :rank] * changed[:rank]) @ right[:rank] + 0.0
+        return product.reshape(v.shape).to(v.dtype)
+
+    return solve
+
+
+def _sparse(count: int) -> TensorProx:
     def solve(v: Tensor, step: float) -> Tensor:
         if count >= v.numel():
             return v
@@ -223,52 +193,5 @@ def _hard_sparsity(psi: psis.HardSparsity, like: Tensor) -> TensorProx:
     return solve
 
 
-def _groups(psi: psis.GroupLasso | psis.SparseGroupLasso, like: Tensor) -> TensorProx:
-    """Return the map w_g = u_g max(1 - cut * weights_g / ||u_g||, 0), with v or v soft-thresholded as u."""
-    groups_array, weights_array = psi._resolve(tuple(like.shape))
-    groups = torch.tensor(groups_array, dtype=torch.int64, device=like.device)
-    weights = _constant(weights_array, _exact(like))
-    ratio = psi.l1_ratio if isinstance(psi, psis.SparseGroupLasso) else 0.0
-
-    def solve(v: Tensor, step: float) -> Tensor:
-        shrink = amount(step, psi.strength * ratio)
-        u = v - torch.clamp(v, -shrink, shrink) if ratio else v
-        flat = _exact(u).reshape(-1)
-        norms = torch.zeros_like(weights).index_add_(0, groups, flat * flat).sqrt()
-        cut = amount(step, psi.strength * (1.0 - ratio)) * weights
-        # The quotient 0/0 is discarded: a group that is 0 stays 0.
-        factors = torch.where(norms > cut, 1.0 - cut / norms, torch.where(norms.isnan(), norms, 0.0))
-        return (flat * factors[groups] + 0.0).reshape(v.shape).to(v.dtype)
-
-    return solve
-
-
-def _nuclear(psi: psis.Nuclear, like: Tensor) -> TensorProx:
-    bound = sys.float_info.max if psi.bound is None else psi.bound
-
-    def solve(v: Tensor, step: float) -> Tensor:
-        if not v.numel():
-            return v
-        matrix: Any = psi.matrix(_exact(v))  # type: ignore[arg-type]
-        if not bool(torch.isfinite(matrix).all()):
-            return torch.full_like(v, math.nan)
-        left, values, right = torch.linalg.svd(matrix, full_matrices=False)
-        changed = torch.clamp(values - amount(step, psi.strength), min=0.0, max=bound)
-        # Values below the rounding of a product do not count for the rank, as in the NumPy map.
-        rank = int((changed > noise_of(changed.max().item(), tuple(matrix.shape))).sum())
-        # Adding 0.0 turns the negative zeros of a product with zeros into zeros.
-        product: Tensor = (left[:, :rank] * changed[:rank]) @ right[:rank] + 0.0
-        return product.reshape(v.shape).to(v.dtype)
-
-    return solve
-
-
-# By class, not by isinstance: a subclass may have another proximal map.
-_MAKERS: dict[type[Regularizer], _Make] = {
-    **dict.fromkeys((psis.Zero, psis.L1, psis.L2Squared, psis.ElasticNet), _termwise),
-    **dict.fromkeys((psis.Box, psis.NonNegative, psis.LInfinityBall), _termwise),
-    psis.HardSparsity: _hard_sparsity,
-    psis.GroupLasso: _groups,
-    psis.SparseGroupLasso: _groups,
-    psis.Nuclear: _nuclear,
-}
+def _through_numpy(psi: Regularizer) -> TensorProx:
+    return lambda v, step: torch.from_numpy(psi.prox(_exact(v).numpy(force=True), step)).to(v)

@@ -22,7 +22,6 @@ from flwr_fco.regularizers import (
     Regularizer,
     SpectralBall,
     Zero,
-    conjugate,
 )
 from reproduction.data.saddle_objectives import QuadraticSaddle, UniversalAdversarialLogistic
 from reproduction.pooled.certificates import Clients, Psi, bound_to, client_weights, pooled_gradient, stationarity
@@ -98,7 +97,7 @@ def duality_gap(objectives: Clients, weights: ArrayLike | None, regularizer: Psi
         if pooled.strong_convexity() > 0.0:
             return _quadratic_gap(pooled, w)
     operator = pooled_gradient(objectives, weights, w)
-    return value + conjugate(psi, -operator) + float(operator @ w)
+    return value + psi.conjugate(-operator) + float(operator @ w)
 
 
 def natural_residual(
@@ -251,7 +250,7 @@ def strongest_perturbation(
     array([ 1. , -1. , -0.5])
     """
     place, w = slice(objective.split, None), np.asarray(w, dtype=np.float64)
-    terms = regularizer.separable_terms(w[place].shape)
+    terms = regularizer.terms()
     if terms is None or not np.isfinite([np.min(terms.lower), np.max(terms.upper)]).all():
         raise ConfigurationError(
             f"{regularizer!r} leaves the strongest perturbation infinite, or couples its entries; give a box or an l1 "

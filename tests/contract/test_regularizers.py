@@ -217,8 +217,8 @@ def test_subgradient_inequality(regularizer, shape):
 
 
 @together(("regularizer", "shape"), EXAMPLES)
-def test_separable_terms_are_the_prox(regularizer, shape):
-    terms = regularizer.separable_terms(shape)
+def test_terms_are_the_prox(regularizer, shape):
+    terms = regularizer.terms()
     if terms is None:
         pytest.skip("not separable")
     v = np.random.default_rng(6).normal(size=shape)

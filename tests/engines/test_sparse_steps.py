@@ -249,7 +249,7 @@ def test_coordinates_are_retrieved_as_the_vector_is(psi, h):
 
 def test_many_shrinkages_are_one():
     w, psi = RNG.normal(size=D), ElasticNet(0.3, 0.5)
-    terms = psi.separable_terms((D,))
+    terms = psi.terms()
     for times in (0, 1, 7):
         expected = w.copy()
         for _ in range(times):

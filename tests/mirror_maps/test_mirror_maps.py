@@ -61,7 +61,7 @@ def test_retrieve_agrees_with_cvxpy(mirror_map, psi):
     ours = mirror_map.retrieve(z, t, psi)
     w = cp.Variable(5)
     h, domain = oracle_h(mirror_map, w)
-    thresholds = t * psi.separable_terms((5,)).threshold * np.ones(5)
+    thresholds = t * psi.terms().threshold * np.ones(5)
     problem = cp.Problem(cp.Minimize(-z @ w + thresholds @ cp.abs(w) + h), domain)
     problem.solve(solver=cp.CLARABEL, tol_gap_abs=1e-11, tol_gap_rel=1e-11, tol_feas=1e-11)
     assert problem.status in (cp.OPTIMAL, cp.OPTIMAL_INACCURATE)

@@ -19,7 +19,7 @@ from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.mirror_maps import PNorm
 from flwr_fco.objectives import LeastSquares
-from flwr_fco.regularizers import L1, HardSparsity, L1Ball, Zero
+from flwr_fco.regularizers import L1, HardSparsity, Zero
 from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.strategies import (
     Arrays,
@@ -241,10 +241,6 @@ def test_random_numbers_of_a_loop_depend_on_the_runs_seed_the_round_and_the_part
             "asks for all local points",
         ),
         (lambda: FedDualAvg(**OPTIONS, mirror_map=PNorm(4.0)), r"mirror_map=PNorm\(p=4.0"),
-        (
-            lambda: FedDualAvg(**{**OPTIONS, "regularizer": L1Ball(1.0)}),
-            "L1Ball has no proximal map on tensors",
-        ),
         (
             lambda: FedDualAvg(**{**OPTIONS, "regularizer": HardSparsity(2)}, arrays=Arrays(scope="joint")),
             r"scope='joint': HardSparsity\(count=2\) of all arrays together",

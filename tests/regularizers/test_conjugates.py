@@ -11,6 +11,8 @@ from flwr_fco.regularizers import (
     L2,
     Box,
     ElasticNet,
+    GroupLasso,
+    HardSparsity,
     L1Ball,
     L2Ball,
     L2Squared,
@@ -20,9 +22,9 @@ from flwr_fco.regularizers import (
     NuclearBall,
     PerParameter,
     Simplex,
+    SparseGroupLasso,
     SpectralBall,
     Zero,
-    conjugate,
 )
 
 WEIGHTS = np.array([0.5, 1.0, 2.0, 0.7, 1.0, 3.0])
@@ -44,6 +46,9 @@ CONJUGATES = [
     (NuclearBall(1.1), (3, 4)),
     (SpectralBall(0.4), (4, 3)),
     (Nuclear(0.2, bound=0.4, reshape="first"), (3, 2, 2)),
+    (L2(0.3), (6,)),
+    (GroupLasso(0.3, groups=[0, 0, 1, 1, 2, 1]), (6,)),
+    (SparseGroupLasso(0.3, groups=[0, 0, 1, 1, 2, 1], l1_ratio=0.4), (6,)),
 ]
 
 
@@ -57,19 +62,19 @@ def test_a_conjugate_is_fenchels(psi, shape):
         v = (u - p) / step
         # Of an unbounded norm v lies on the boundary of where psi* is finite: rounding may push it outside.
         inner = v * (1.0 - 1e-12)
-        assert psi.value(p) + conjugate(psi, inner) == pytest.approx(float(np.vdot(p, v)), abs=1e-10)
+        assert psi.value(p) + psi.conjugate(inner) == pytest.approx(float(np.vdot(p, v)), abs=1e-10)
         for _ in range(10):
             other = psi.prox(rng.normal(size=shape), 0.5)
-            assert psi.value(other) + conjugate(psi, inner) >= float(np.vdot(other, inner)) - 1e-12
+            assert psi.value(other) + psi.conjugate(inner) >= float(np.vdot(other, inner)) - 1e-12
 
 
 def test_conjugates_that_are_infinite_or_unknown():
-    assert conjugate(L1(1.0), np.array([0.5, 1.5])) == np.inf
-    assert conjugate(Nuclear(1.0), np.diag([0.5, 1.5])) == np.inf
-    assert conjugate(NonNegative(), np.array([-1.0, 1e-3])) == np.inf
-    assert conjugate(L1Ball(1.0, weights=np.array([1.0, 0.0])), np.array([1.0, 0.5])) == np.inf
+    assert L1(1.0).conjugate(np.array([0.5, 1.5])) == np.inf
+    assert Nuclear(1.0).conjugate(np.diag([0.5, 1.5])) == np.inf
+    assert NonNegative().conjugate(np.array([-1.0, 1e-3])) == np.inf
+    assert L1Ball(1.0, weights=np.array([1.0, 0.0])).conjugate(np.array([1.0, 0.5])) == np.inf
     layout = BilinearSaddle([[1.0]]).layout
-    assert conjugate(PerParameter({"x": Box(-1.0, 1.0)}).bind(layout), np.array([2.0, 0.0])) == 2.0
-    assert conjugate(PerParameter({"x": Box(-1.0, 1.0)}).bind(layout), np.array([2.0, 0.1])) == np.inf
-    with pytest.raises(ConfigurationError, match="conjugate of L2"):
-        conjugate(L2(1.0), np.ones(2))
+    assert PerParameter({"x": Box(-1.0, 1.0)}).bind(layout).conjugate(np.array([2.0, 0.0])) == 2.0
+    assert PerParameter({"x": Box(-1.0, 1.0)}).bind(layout).conjugate(np.array([2.0, 0.1])) == np.inf
+    with pytest.raises(ConfigurationError, match="conjugate of HardSparsity"):
+        HardSparsity(2).conjugate(np.ones(2))

@@ -42,7 +42,7 @@ def test_the_smallest_kept_singular_value_is_accurate(m, n, condition):
     left, values, right = with_singular_values(m, n, np.geomspace(1.0, 1.0 / condition, 8))
     threshold = 0.25 / condition
     exact = (left * (values - threshold)) @ right
-    got, rank = Nuclear(1.0).prox_and_rank((left * values) @ right, threshold)
+    got, rank = Nuclear(1.0).solve_and_rank((left * values) @ right, threshold)
     assert rank == 8
     # A matrix product in float64 knows the matrix to eps sigma_1, so its singular values to eps * condition.
     limit = max(1e-9, 1e-14 * condition)
@@ -73,7 +73,7 @@ def test_few_large_singular_values_above_the_noise_are_the_rank(m, n, rank):
     v = low_rank_and_noise(m, n, max(rank, 1), 1e-3) if rank else 1e-3 * np.random.default_rng(1).normal(size=(m, n))
     threshold = 0.2 if rank else 0.05
     left, values, right = np.linalg.svd(v, full_matrices=False)
-    got, found = Nuclear(1.0).prox_and_rank(v, threshold)
+    got, found = Nuclear(1.0).solve_and_rank(v, threshold)
     assert found == rank
     exact = (left * np.maximum(values - threshold, 0)) @ right
     assert np.abs(got - exact).max() <= 1e-11 * values[0]
@@ -84,7 +84,7 @@ def test_a_threshold_inside_the_bulk_is_still_exact():
     left, values, right = np.linalg.svd(v)
     for k in (1, 3, 10, 100):
         threshold = 0.5 * (values[k - 1] + values[k])
-        got, rank = Nuclear(1.0).prox_and_rank(v, threshold)
+        got, rank = Nuclear(1.0).solve_and_rank(v, threshold)
         assert rank == k
         exact = (left * np.maximum(values - threshold, 0)) @ right
         assert np.abs(got - exact).max() <= 1e-10
@@ -98,7 +98,7 @@ def test_the_rank_is_the_numerical_rank_after_the_wire_too(m, n, quantile, size)
     threshold = np.quantile(np.linalg.svd(v, compute_uv=False), quantile) * (1 + 1e-9)
     layout = Layout.from_arrays({"w": v})
     for psi in (Nuclear(1.0), Nuclear(1.0, bound=1.5 * threshold), NuclearBall(3 * threshold), SpectralBall(threshold)):
-        p, rank = psi.prox_and_rank(v, threshold)
+        p, rank = psi.solve_and_rank(v, threshold)
         wire = np.frombuffer(layout.flatten({"w": p}).tobytes())
         assert numerical_rank(layout.views(wire)["w"]) == rank
 
@@ -106,9 +106,9 @@ def test_the_rank_is_the_numerical_rank_after_the_wire_too(m, n, quantile, size)
 def test_nearly_equal_to_the_threshold():
     """Singular values that exceed the threshold by rounding do not count."""
     left, values, right = with_singular_values(40, 40, [3.0, 1.0 + 1e-15, 1.0, 1.0 - 1e-15, 0.5])
-    p, rank = Nuclear(1.0).prox_and_rank((left * values) @ right, 1.0)
+    p, rank = Nuclear(1.0).solve_and_rank((left * values) @ right, 1.0)
     assert rank == 1 == numerical_rank(p)
-    p, rank = Nuclear(1.0).prox_and_rank(np.eye(5), 1.0)
+    p, rank = Nuclear(1.0).solve_and_rank(np.eye(5), 1.0)
     assert rank == 0
     assert not p.any()
 
@@ -116,8 +116,8 @@ def test_nearly_equal_to_the_threshold():
 def test_float32_is_computed_in_float64():
     left, values, right = with_singular_values(50, 30, np.geomspace(1.0, 1e-4, 6))
     v = ((left * values) @ right).astype(np.float32)
-    exact, rank = Nuclear(1.0).prox_and_rank(v.astype(np.float64), 5e-5)
-    got, rank32 = Nuclear(1.0).prox_and_rank(v, 5e-5)
+    exact, rank = Nuclear(1.0).solve_and_rank(v.astype(np.float64), 5e-5)
+    got, rank32 = Nuclear(1.0).prox(v, 5e-5), Nuclear(1.0).solve_and_rank(v, 5e-5)[1]
     assert got.dtype == np.float32
     assert rank32 == rank
     np.testing.assert_array_equal(got, exact.astype(np.float32))

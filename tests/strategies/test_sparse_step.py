@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from together import together
 
 from flwr_fco.algorithms.density import FURTHER, GAIN, MEMORY, keep_gain, sparse_step
 from flwr_fco.core.layout import Layout
-from flwr_fco.kernels.hard_sparsity import _COUNTED_FROM, above_and_at, kth_largest
 from flwr_fco.regularizers import HardSparsity, L1Ball, PerParameter, Zero
+from flwr_fco.regularizers.sets import _LONG, kth_largest
 
 KINDS = ("normal", "ties", "any size", "equal", "zeros")
 
@@ -29,15 +30,31 @@ def entries(kind, size, dtype, seed=0):
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("kind", KINDS)
-@given(share=st.floats(0.0, 1.0), cut=st.floats(0.0, 1.0))
+@given(share=st.floats(0.0, 1.0))
 @settings(max_examples=5, deadline=None)
-def test_the_kth_largest_is_that_of_a_sort(dtype, kind, share, cut):
-    for size in (7, _COUNTED_FROM + 11):
+def test_the_kth_largest_is_that_of_a_sort(dtype, kind, share):
+    for size in (7, _LONG + 11):
         v = entries(kind, size, dtype)
         count = min(size, 1 + int(share * size))
-        level = kth_largest([v[: int(cut * size)], v[int(cut * size) :]], count)
-        assert level == np.sort(np.abs(v))[size - count]
-        assert above_and_at(v, level) == ((np.abs(v) > level).sum(), (np.abs(v) == level).sum())
+        assert kth_largest(np.abs(v), count) == np.sort(np.abs(v))[size - count]
+
+
+@together("dtype", [np.float64, np.float32])
+@together("kind", KINDS)
+def test_a_large_array_keeps_exactly_its_count_and_its_largest(dtype, kind):
+    v = entries(kind, _LONG + 11, dtype)
+    w = HardSparsity(1000).prox(v, 1.0)
+    kept = w != 0
+    np.testing.assert_array_equal(w[kept], v[kept])
+    assert kept.sum() == min(1000, np.count_nonzero(v))
+    assert np.abs(v[kept]).min() >= np.abs(v[~kept]).max()
+
+
+def test_nan_counts_as_the_largest():
+    v = entries("normal", _LONG, np.float64)
+    v[5] = np.nan
+    assert np.isnan(kth_largest(np.abs(v), 1))
+    assert kth_largest(np.abs(v), 2) == np.sort(np.abs(np.delete(v, 5)))[-1]
 
 
 LAYOUT = Layout.from_arrays({"a": np.zeros((3, 4)), "b": np.zeros((2, 5)), "c": np.zeros((2, 2)), "bias": np.zeros(3)})

@@ -313,7 +313,7 @@ class QuasiNewton(AcceleratedGradient):
         state, known, objective, lower = told
         if first:
             state = state._replace(smoothness=mean_smoothness(replies))
-        terms = psi.separable_terms(y.shape)
+        terms = psi.terms()
         assert terms is not None  # of an l2 term
         gradient = known.gradient + terms.shrinkage * y
         enough = state.objective + _SUFFICIENT * state.step * float(state.gradient @ state.direction)

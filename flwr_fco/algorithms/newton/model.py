@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.kernels.prox import grouped, separable
 from flwr_fco.kernels.quadratic import descend
-from flwr_fco.regularizers import L2
 from flwr_fco.regularizers.base import BoundRegularizer
 
 Matrix = NDArray[np.float64]
@@ -71,23 +71,14 @@ class Penalty(NamedTuple):
         >>> Penalty.of(L1(0.5).bind(layout)).terms[0]
         array([0.5, 0.5, 0. ])
         """
-        separable, others = psi.split_terms()
-        terms = np.array([np.broadcast_to(term, (psi.layout.size,)) for term in separable])
-        groups, strengths = np.full(psi.layout.size, -1, dtype=np.int64), np.zeros(0)
-        for place, shape, part in others:
-            if isinstance(part, L2):
-                l1, numbers, own = 0.0, np.zeros(groups[place].size, dtype=np.int64), np.array([part.strength])
-            elif hasattr(part, "group_terms"):
-                l1, numbers, own = part.group_terms(shape)
-            else:
-                raise ConfigurationError(
-                    f"regularizer={part!r}: a proximal Newton step needs l1, elastic net, l2, boxes, group lasso or "
-                    "none, alone or by PerParameter; take FedDAGT, which needs psi's proximal map only"
-                )
-            terms[0, place] = l1
-            groups[place] = np.where(own[numbers] > 0.0, numbers + strengths.size, -1)
-            strengths = np.concatenate([strengths, own])
-        return cls(terms, groups, strengths).at(np.arange(groups.size))
+        if psi.sums is None:
+            raise ConfigurationError(
+                f"regularizer={psi.regularizer!r}: a proximal Newton step needs l1, elastic net, l2, boxes, group "
+                "lasso or none, alone or by PerParameter; take FedDAGT, which needs psi's proximal map only"
+            )
+        table, groups, strengths = psi.sums
+        groups = np.where(np.append(strengths > 0.0, False)[groups], groups, -1)
+        return cls(table, groups, strengths).at(np.arange(groups.size))
 
     def at(self, on: Indices) -> Penalty:
         """Return the penalty of the coordinates `on`, which hold groups as a whole."""
@@ -109,12 +100,14 @@ class Penalty(NamedTuple):
 
     def prox(self, v: Vector) -> Vector:
         """Return the proximal map of psi with step 1."""
-        x = np.sign(v) * np.maximum(np.abs(v) - self.terms[0], 0.0) / (1.0 + self.terms[1])
+        x = np.empty(v.size)
+        separable(v, 1.0, tuple(self.terms), 1.0, x)
         if self.strengths.size:
-            norms = self.norms(x)
-            shrunk = np.divide(self.strengths, norms, out=np.ones(norms.size), where=norms > self.strengths)
-            x *= np.append(1.0 - shrunk, 1.0)[self.groups]
-        return np.asarray(np.clip(x, self.terms[2], self.terms[3]))
+            # What is in no group is in one of strength 0. Groups are neither curved nor bounded.
+            grouped(
+                x, 0.0, np.where(self.groups < 0, self.strengths.size, self.groups), np.append(self.strengths, 0.0), x
+            )
+        return x
 
     def norms(self, x: Vector) -> Vector:
         """Return ||x_G||_2 of each group."""

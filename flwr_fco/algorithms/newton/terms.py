@@ -301,7 +301,7 @@ class Evaluated(NamedTuple):
         once
             As for :meth:`dual`, with `square`, the weighted mean of :func:`largest_square`.
         """
-        terms = psi.separable_terms(self.w.shape)
+        terms = psi.terms()
         # The squares of clients with intercepts of their own have the curvature in them.
         curvatures = {"identity": self.facts["factor"], "logistic": 0.25, "softmax": 0.5, "profiled": 1.0}
         curvature = curvatures.get(self.link)

@@ -1,18 +1,138 @@
-"""A proximal operator from another library as a regularizer."""
+"""A separate regularizer for each array of a model, and proximal operators from other libraries."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 
+from flwr_fco.core.layout import Layout
 from flwr_fco.core.spec import Spec
 from flwr_fco.errors import ConfigurationError, SpecError
-from flwr_fco.regularizers.base import Array, Regularizer
-from flwr_fco.regularizers.validation import check_step, destination
+from flwr_fco.regularizers.base import Array, BoundRegularizer, Regularizer, Scope
+
+_MOST_PATTERNS = 1_000
+
+
+@dataclass(frozen=True)
+class PerParameter(Regularizer):
+    """A psi for each array, chosen by its name: psi(w) = sum over arrays of psi_array(w_array).
+
+    The proximal map applies each array's own. It acts on named arrays only: ``bind`` it to a layout, as strategies and
+    clients do. ``regularizer.for_array(name)`` returns the regularizer of an array.
+
+    Parameters
+    ----------
+    regularizers : mapping of str to Regularizer
+        Shell patterns (``"*.weight"``) and the regularizer of the matching arrays. The first match wins; an array that
+        matches no pattern has no regularizer.
+
+    Raises
+    ------
+    ConfigurationError
+        If the mapping is empty, a key is not a string or a value is not a regularizer. At :meth:`bind`, if a pattern is
+        not the first match of any array that the regularizer acts on.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from flwr_fco.core.layout import Layout
+    >>> from flwr_fco.regularizers import L1, L2Squared
+    >>> layout = Layout.from_arrays({"first": np.zeros((1, 2)), "second": np.zeros((1, 2))})
+    >>> psi = PerParameter({"first": L1(1.0), "*": L2Squared(1.0)})
+    >>> psi.bind(layout).prox(np.array([3.0, 0.5, 3.0, 0.5]), 1.0)
+    array([2.  , 0.  , 1.5 , 0.25])
+    """
+
+    kind: ClassVar[str] = "per-parameter"
+    by_name: ClassVar[bool] = True
+    regularizers: Mapping[str, Regularizer]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.regularizers, Mapping) or not self.regularizers:
+            raise ConfigurationError(
+                f"PerParameter({self.regularizers!r}): expected a non-empty mapping of shell patterns to regularizers, "
+                'such as {"*.weight": L1(0.1)}'
+            )
+        for pattern, regularizer in self.regularizers.items():
+            is_one = isinstance(regularizer, Regularizer) and not isinstance(regularizer, PerParameter)
+            if not isinstance(pattern, str) or not is_one:
+                raise ConfigurationError(
+                    f"PerParameter: {pattern!r}: {regularizer!r}; expected a shell pattern and one array's regularizer"
+                )
+        if len(self.regularizers) > _MOST_PATTERNS:
+            raise ConfigurationError(
+                f"PerParameter: {len(self.regularizers)} patterns; expected at most {_MOST_PATTERNS}: every array is "
+                "compared with every pattern. Write one pattern for many arrays"
+            )
+        object.__setattr__(self, "regularizers", MappingProxyType(dict(self.regularizers)))
+
+    def __reduce__(self) -> tuple[type[PerParameter], tuple[dict[str, Regularizer]]]:
+        """Pickle by constructor: a mapping proxy does not pickle (Ray copies strategies between processes)."""
+        return type(self), (dict(self.regularizers),)
+
+    @property
+    def convex(self) -> bool:  # type: ignore[override]
+        """Whether every psi is convex."""
+        return all(regularizer.convex for regularizer in self.regularizers.values())
+
+    def for_array(self, name: str) -> Regularizer | None:
+        """Return the regularizer of the first pattern that matches, or None."""
+        for pattern, regularizer in self.regularizers.items():
+            if fnmatchcase(name, pattern):
+                return regularizer.for_array(name)
+        return None
+
+    def bind(self, layout: Layout, *, scope: Scope = "each") -> BoundRegularizer:
+        """Return psi as a function of the flat vector of a model; every pattern must match an array.
+
+        Raises
+        ------
+        ConfigurationError
+            If a pattern matches none, because a misspelt name would leave its array without a regularizer.
+        """
+        left_alone = [entry.name for entry in layout.optimized if not entry.regularized]
+        self.require_names(layout.regularized_names, left_alone)
+        return super().bind(layout, scope=scope)
+
+    def require_names(self, names: Sequence[str], left_alone: Sequence[str] = ()) -> None:
+        """Raise unless every pattern is the first match of at least one array name.
+
+        Parameters
+        ----------
+        names : sequence of str
+            Names of the regularized arrays.
+        left_alone : sequence of str
+            Names of the other arrays, for the error message.
+
+        Raises
+        ------
+        ConfigurationError
+            If a pattern is not the first match of any name.
+        """
+        unused = dict.fromkeys(self.regularizers)
+        for name in names:
+            unused.pop(next((pattern for pattern in self.regularizers if fnmatchcase(name, pattern)), ""), None)
+        if unused:
+            besides = f" ({list(left_alone)} are not regularized: name them in apply_to=)" if left_alone else ""
+            raise ConfigurationError(
+                f"PerParameter: the patterns {list(unused)} match no array that is still free; the arrays are "
+                f"{list(names)}{besides} and the first pattern that matches wins"
+            )
+
+    def _refuse(self, *arguments: Any, **named: Any) -> NoReturn:
+        """Raise, because single-array operations require the regularizer of that array."""
+        raise ConfigurationError(
+            "PerParameter acts on named arrays, one by one: use psi.bind(layout) with scope='each', or "
+            "psi.for_array(name) for the regularizer of one array"
+        )
+
+    value = prox = subgradient = check_shape = _refuse
+
 
 #: Named factories of operators; see Adapter.register.
 _FACTORIES: dict[str, Callable[..., Any]] = {}
@@ -135,22 +255,18 @@ class Adapter(Regularizer):
             return 0.0 if result else float(np.inf)
         return float(result)
 
-    def prox(self, v: Array, step: float, out: Array | None = None) -> Array:
-        """Return operator.prox(v, step)."""
-        result = destination(self, v, out)
-        step = check_step(self, step)
-        flat = v.reshape(-1).copy()
-        operator: Any = self._operator  # type: ignore[attr-defined]
-        if step > 0.0 or isinstance(operator(flat.copy()), bool | np.bool_):
+    def solve(self, v: Array, step: float, out: Array) -> None:
+        """Write operator.prox(v, step)."""
+        point, operator = v.reshape(-1).copy(), self._operator  # type: ignore[attr-defined]
+        if step > 0.0 or isinstance(operator(point.copy()), bool | np.bool_):
             # An indicator ignores the step, but may divide by it.
-            flat = np.asarray(operator.prox(flat, step or 1.0))
-        if flat.shape != (v.size,):
+            point = np.asarray(operator.prox(point, step or 1.0))
+        if point.shape != (v.size,):
             raise ConfigurationError(
-                f"Adapter: {type(operator).__name__}.prox returned shape {flat.shape} for a vector of shape "
+                f"Adapter: {type(operator).__name__}.prox returned shape {point.shape} for a vector of shape "
                 f"{(v.size,)}; expected the same shape"
             )
-        np.add(flat.reshape(v.shape), 0.0, out=result, casting="same_kind")
-        return result
+        np.add(point.reshape(v.shape), 0.0, out=out, casting="same_kind")
 
     def to_spec(self) -> Spec:
         """Return the name and the arguments.

@@ -1,0 +1,246 @@
+"""Constraint sets that are no boxes: norm balls, the simplex and hard sparsity."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+
+from flwr_fco.core import validation as ranges
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.kernels.prox import largest, on_simplex, scale
+from flwr_fco.regularizers.base import POSITIVE, WEIGHTS, Array, Regularizer, Solver, fits, flat, number, outside
+from flwr_fco.regularizers.groups import norm_of
+from flwr_fco.regularizers.separable import L1
+
+#: From how many entries on the k-th largest is looked for among those that a sample of so many says are large.
+_LONG, _SAMPLE = 1 << 16, 1 << 12
+
+
+@dataclass(frozen=True)
+class L1Ball(Regularizer):
+    """The (weighted) l1 ball {w : sum_i weights_i |w_i| <= radius}.
+
+    The proximal map is the projection, whatever the step: ``v`` inside the ball, otherwise
+    ``sign(v) max(|v| - theta * weights, 0)`` with the unique theta that puts it on the boundary, found by Newton steps
+    on the active set.
+
+    Parameters
+    ----------
+    radius : float
+        Finite, > 0.
+    weights : array, optional
+        Non-negative numbers that broadcast to the array; 1 by default. A coordinate of weight 0 is free.
+
+    Raises
+    ------
+    ConfigurationError
+        If an argument is not as described.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> L1Ball(1.0).prox(np.array([1.5, -1.0, 0.25]), 1.0)
+    array([ 0.75, -0.25,  0.  ])
+    """
+
+    kind: ClassVar[str] = "l1-ball"
+    constraint: ClassVar[bool] = True
+    radius: float = field(metadata=POSITIVE)
+    weights: Array | None = field(default=None, metadata=WEIGHTS)
+
+    def value(self, w: Array) -> float:
+        norm = L1(1.0, self.weights).value(w)
+        return outside(norm - self.radius, self.radius, w)
+
+    def solver(self, shape: tuple[int, ...]) -> Solver:
+        weights = 1.0 if self.weights is None else flat(self.weights, shape)
+        return lambda v, step, out: on_simplex(v.reshape(-1), weights, self.radius, True, out.reshape(-1))
+
+    def conjugate(self, u: Array) -> float:
+        return self.radius * L1(1.0, self.weights).strength_max(u)
+
+    def check_shape(self, name: str, shape: tuple[int, ...]) -> None:
+        """Raise unless the weights broadcast to the array."""
+        fits(self, "weights", np.shape(1.0 if self.weights is None else self.weights), name, shape)
+
+
+@dataclass(frozen=True)
+class L2Ball(Regularizer):
+    """The l2 ball {w : ||w||_2 <= radius}.
+
+    The proximal map is the projection, whatever the step: ``v * min(1, radius / ||v||_2)``.
+
+    Parameters
+    ----------
+    radius : float
+        Finite, > 0.
+
+    Raises
+    ------
+    ConfigurationError
+        If the radius is not a finite number > 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> L2Ball(1.0).prox(np.array([3.0, -4.0]), 1.0)
+    array([ 0.6, -0.8])
+    """
+
+    kind: ClassVar[str] = "l2-ball"
+    constraint: ClassVar[bool] = True
+    radius: float = field(metadata=POSITIVE)
+
+    def value(self, w: Array) -> float:
+        unit, root = norm_of(w)
+        return outside(root - self.radius / unit, self.radius / unit, w)
+
+    def solve(self, v: Array, step: float, out: Array) -> None:
+        unit, root = norm_of(v)
+        if root <= self.radius / unit:
+            scale(v.reshape(-1), 1.0, out.reshape(-1))
+        elif math.isfinite(root):
+            scale((v / unit if unit != 1.0 else v).reshape(-1), self.radius / root, out.reshape(-1))
+        else:
+            out.fill(np.nan)
+
+    def conjugate(self, u: Array) -> float:
+        return self.radius * math.prod(norm_of(u))
+
+
+@dataclass(frozen=True)
+class Simplex(Regularizer):
+    """The simplex {w : w >= 0, sum_i w_i = radius}.
+
+    The proximal map is the projection, whatever the step: ``max(v - theta, 0)`` with the unique theta for which the sum
+    equals the radius, found by Newton steps on the active set.
+
+    Parameters
+    ----------
+    radius : float, default 1.0
+        Finite, > 0.
+
+    Raises
+    ------
+    ConfigurationError
+        If the radius is not a finite number > 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> Simplex().prox(np.array([1.5, -1.0, 1.0]), 1.0)
+    array([0.75, 0.  , 0.25])
+    """
+
+    kind: ClassVar[str] = "simplex"
+    constraint: ClassVar[bool] = True
+    radius: float = field(default=1.0, metadata=POSITIVE)
+
+    def value(self, w: Array) -> float:
+        """Return 0.0 on the simplex (up to rounding), inf elsewhere."""
+        off = abs(float(np.abs(w).sum(dtype=np.float64)) - self.radius)
+        return outside(max(off, -float(w.min())), self.radius, w)
+
+    def solve(self, v: Array, step: float, out: Array) -> None:
+        on_simplex(v.reshape(-1), 1.0, self.radius, False, out.reshape(-1))
+
+    def conjugate(self, u: Array) -> float:
+        return self.radius * float(u.max())
+
+    def check_shape(self, name: str, shape: tuple[int, ...]) -> None:
+        """Raise for an empty array, because its sum is 0 instead of the radius."""
+        if 0 in shape:
+            raise ConfigurationError(f"Simplex cannot act on the empty array {name!r} of shape {shape}")
+
+
+@dataclass(frozen=True)
+class HardSparsity(Regularizer):
+    """At most `count` non-zeros, or at most a share of all entries: {w : ||w||_0 <= count}. Not convex.
+
+    The proximal map is a projection, whatever the step: the `count` coordinates with the largest |v_i| are kept and all
+    others become 0. Ties are broken in favour of the first coordinate, so the result is the same on every machine. Dual
+    averaging with it is iterative hard thresholding on a dual, which the papers' theory does not cover.
+
+    Parameters
+    ----------
+    count : int, optional
+        Maximum number of non-zeros, >= 1.
+    density : float, optional
+        Maximum share of non-zeros, 0 < density <= 1, instead of `count`. It is rounded to a whole number of entries, at
+        least 1.
+
+    Raises
+    ------
+    ConfigurationError
+        If `count` is not a positive integer, `density` is not in (0, 1], or not exactly one of them is given.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> HardSparsity(2).prox(np.array([1.0, -3.0, 2.0, -2.0]), 1.0)
+    array([ 0., -3.,  2.,  0.])
+    >>> HardSparsity(density=0.25).prox(np.array([1.0, -3.0, 2.0, -2.0]), 1.0)
+    array([ 0., -3.,  0.,  0.])
+    """
+
+    kind: ClassVar[str] = "hard-sparsity"
+    convex: ClassVar[bool] = False
+    constraint: ClassVar[bool] = True
+    count: int | None = field(default=None, metadata=number(ranges.AT_LEAST_ONE, int))
+    density: float | None = field(default=None, metadata=number(ranges.CHANCE))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        count, density = self.count, self.density
+        if (count is None) == (density is None):
+            raise ConfigurationError(f"HardSparsity(count={count!r}, density={density!r}): expected one of the two")
+
+    def __repr__(self) -> str:
+        option = f"count={self.count}" if self.density is None else f"density={self.density}"
+        return f"{type(self).__name__}({option})"
+
+    def count_of(self, size: int) -> int:
+        """Return the maximum number of non-zeros in an array of so many entries."""
+        return min(size, (self.count or size) if self.density is None else max(1, round(self.density * size)))
+
+    def value(self, w: Array) -> float:
+        """Return 0.0 if w has at most `count` non-zeros, else inf."""
+        return 0.0 if np.count_nonzero(w) <= self.count_of(w.size) else math.inf
+
+    def solve(self, v: Array, step: float, out: Array) -> None:
+        """Keep the largest coordinates and set all others to 0."""
+        keep = largest_of(np.abs(v.reshape(-1)), self.count_of(v.size))
+        np.add(np.where(keep.reshape(v.shape), v, v.dtype.type(0.0)), v.dtype.type(0.0), out=out)
+
+
+def kth_largest(sizes: Array, count: int) -> float:
+    """Return exactly the `count`-th largest of a vector of magnitudes, 1 <= count <= size; NaN is the largest."""
+    if sizes.size >= _LONG:
+        sample = np.sort(sizes[:: sizes.size // _SAMPLE])
+        # Three standard deviations more than the sample's share.
+        share = count / sizes.size
+        rank = int(sample.size * share + 3.0 * math.sqrt(sample.size * share)) + 1
+        if rank < sample.size and math.isfinite(guess := float(sample[-rank])):
+            kept = largest(sizes, 1.0, guess, False, 1)[0]
+            sizes = kept if kept.size >= count else sizes
+    return float(np.partition(sizes, sizes.size - count)[sizes.size - count])
+
+
+def largest_of(sizes: Array, count: int) -> Array:
+    """Return which entries are the `count` largest of a vector of magnitudes; of equal ones the first, and every NaN.
+
+    Examples
+    --------
+    >>> largest_of(np.array([1.0, 3.0, 2.0, 2.0]), 2)
+    array([False,  True,  True, False])
+    """
+    if count >= sizes.size:
+        return np.ones(sizes.size, dtype=np.bool_)
+    level = kth_largest(sizes, count)
+    keep = ~(sizes < level)
+    surplus = np.count_nonzero(keep) - count
+    keep[np.flatnonzero(sizes == level)[-surplus:] if surplus > 0 else []] = False
+    return keep
