@@ -4,24 +4,15 @@ The fault of a reply is drawn only from (seed, round, partition). So two runs wi
 whatever else differs between them, and a node that receives another message in a round has the same fault again.
 """
 
-from __future__ import annotations
-
 import itertools
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
 
 from flwr_fco.simulation.grid import CLIENT_APP_RAISED, InProcessGrid
-
-#: Key in a client's state for the round in which it was restarted.
-_RESTARTED = "restarted"
-
-Arrays = dict[str, Array]
-Metrics = dict[str, Any]
 
 
 class InjectedError(RuntimeError):
@@ -30,38 +21,19 @@ class InjectedError(RuntimeError):
 
 @dataclass
 class Delivery:
-    """A message on its way to a client; the argument of a fault.
-
-    Parameters
-    ----------
-    message : flwr.app.Message
-        The server's message.
-    context : flwr.app.Context
-        The node's context; a fault may change its state.
-    rng : numpy.random.Generator
-        The generator for this (seed, round, partition).
-    deliver : callable
-        ``() -> Message or None``: delivers the message to the client and returns its reply.
-    """
+    """A message on its way to a client; the argument of a fault, which returns the messages that reach the server."""
 
     message: Message
+    #: A fault may change its state.
     context: Context
+    #: For this (seed, round, partition).
     rng: np.random.Generator
+    #: Delivers the message to the client and returns its reply.
     deliver: Callable[[], Message | None]
 
 
-#: ``(delivery) -> replies``: the messages that reach the server instead of the one reply.
-Fault = Callable[[Delivery], Sequence[Message]]
-
-
 class Injected(NamedTuple):
-    """A fault that was injected.
-
-    Parameters
-    ----------
-    fault : str
-        Name of the fault.
-    """
+    """A fault that was injected."""
 
     server_round: int
     partition: int
@@ -71,50 +43,47 @@ class Injected(NamedTuple):
 # --- faults ----------------------------------------------------------------------------------------------------------
 
 
-def _drop(delivery: Delivery) -> list[Message]:
+def _drop(delivery):
     """Lose the reply of a client that has done its work."""
     delivery.deliver()
     return []
 
 
-def _lose(delivery: Delivery) -> list[Message]:
+def _lose(delivery):
     """Lose the message: it never reaches the client."""
     return []
 
 
-def _raise(delivery: Delivery) -> list[Message]:
+def _raise(delivery):
     """Raise before the client does anything."""
     raise InjectedError("this client raises on purpose")
 
 
-def _restart(delivery: Delivery) -> list[Message]:
+def _restart(delivery):
     """Reply as a new process, without the client's state; at most one restart per client and round."""
-    number = _round_of(delivery.message)
-    mark = delivery.context.state.get(_RESTARTED)
-    if not isinstance(mark, ConfigRecord) or mark["round"] != number:
-        delivery.context.state = RecordDict({_RESTARTED: ConfigRecord({"round": number})})
+    number, mark = _round_of(delivery.message), delivery.context.state.get("restarted")
+    if mark is None or mark["round"] != number:
+        delivery.context.state = RecordDict({"restarted": ConfigRecord({"round": number})})
     return _answers(delivery)
 
 
-def _corrupt(delivery: Delivery) -> list[Message]:
+def _corrupt(delivery):
     """Flip one bit of one array's data; the array can still be read and may be finite."""
 
-    def change(arrays: Arrays, metrics: Metrics) -> None:
+    def change(arrays, metrics):
         name = _some(delivery.rng, sorted(arrays))
-        array = arrays[name]
-        data = bytearray(array.data)
-        start = min(128, len(data) - 1)
-        place = int(delivery.rng.integers(start, len(data)))
+        data = bytearray(arrays[name].data)
+        place = int(delivery.rng.integers(min(128, len(data) - 1), len(data)))
         data[place] ^= 1 << int(delivery.rng.integers(8))
-        arrays[name] = Array(array.dtype, tuple(array.shape), array.stype, bytes(data))
+        arrays[name] = _with_data(arrays[name], bytes(data))
 
     return _changed(delivery, change)
 
 
-def _malformed(delivery: Delivery) -> list[Message]:
+def _malformed(delivery):
     """Violate the protocol: NaN, another shape, dtype or name, a metric missing or out of range."""
 
-    def change(arrays: Arrays, metrics: Metrics) -> None:
+    def change(arrays, metrics):
         name = _some(delivery.rng, sorted(arrays))
         value = arrays[name].numpy().copy()
         kind = _some(delivery.rng, ("NaN", "infinite", "shape", "dtype", "name", "extra", "none", "weight", "metrics"))
@@ -139,42 +108,38 @@ def _malformed(delivery: Delivery) -> list[Message]:
     return _changed(delivery, change)
 
 
-def _npy(header: bytes) -> bytes:
+def _npy(header):
     return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
 
 
 #: Bytes that are not an array of the protocol; some make general-purpose readers raise their own errors.
 _GARBAGE = (
-    b"",
-    b"not an array",
-    b"PK\x03\x04junk",
-    b"\x93NUMPY",
-    _npy(b"-" * 9_000),
+    *(b"", b"not an array", b"PK\x03\x04junk", b"\x93NUMPY", _npy(b"-" * 9_000)),
     _npy(b"{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000000,), }\n"),
     _npy(b"{'descr': '|O', 'fortran_order': False, 'shape': (7,), }\n"),
     _npy(b"{'': {"),
 )
 
 
-def _garbage(delivery: Delivery) -> list[Message]:
+def _garbage(delivery):
     """Replace an array's bytes with crafted or random ones."""
 
-    def change(arrays: Arrays, metrics: Metrics) -> None:
+    def change(arrays, metrics):
         name = _some(delivery.rng, sorted(arrays))
-        array = arrays[name]
-        data = _some(delivery.rng, (*_GARBAGE, delivery.rng.bytes(64), array.data[:-3], array.data + b"more"))
-        arrays[name] = Array(array.dtype, tuple(array.shape), array.stype, data)
+        data = arrays[name].data
+        kinds = (*_GARBAGE, delivery.rng.bytes(64), data[:-3], data + b"more")
+        arrays[name] = _with_data(arrays[name], _some(delivery.rng, kinds))
 
     return _changed(delivery, change)
 
 
-def _absurd(delivery: Delivery) -> list[Message]:
+def _absurd(delivery):
     """Make one number in a well-formed reply absurd: elapsed, steps, examples, or the length of the increment.
 
     An increment shorter than 1 is first scaled to length 1, because 1e12 times a tiny one could look honest.
     """
 
-    def change(arrays: Arrays, metrics: Metrics) -> None:
+    def change(arrays, metrics):
         name = _some(delivery.rng, ("elapsed", "local-steps", "num-examples", "increment"))
         if name == "increment" or name not in metrics:
             factor = _some(delivery.rng, (1e12, -1e12, 1e100))
@@ -192,30 +157,23 @@ def _absurd(delivery: Delivery) -> list[Message]:
     return _changed(delivery, change)
 
 
-def lying(factor: float) -> Fault:
-    """Return a fault that multiplies every array of a reply by a factor.
+def lying(factor):
+    """Return a fault that multiplies every array of a reply; by 10 it is within honest heterogeneity."""
 
-    Parameters
-    ----------
-    factor : float
-        The factor. -1 reverses the increment; 10 is within the range of honest heterogeneity, so no bound detects it.
+    def fault(delivery):
+        def scale(arrays, metrics):
+            for name, array in arrays.items():
+                value = array.numpy()
+                arrays[name] = Array((value * factor).astype(value.dtype))
 
-    Examples
-    --------
-    >>> lying(-1.0).__name__
-    'lying(-1)'
-    """
-
-    def fault(delivery: Delivery) -> list[Message]:
-        return _changed(delivery, lambda arrays, metrics: _scale(arrays, factor))
+        return _changed(delivery, scale)
 
     fault.__name__ = f"lying({factor:g})"
-    fault.__doc__ = f"Every array of the reply times {factor:g}."
     return fault
 
 
 #: Faults of a client or of the network, by name.
-FAULTS: dict[str, Fault] = {
+FAULTS = {
     fault.__name__.removeprefix("_"): fault
     for fault in (_absurd, _corrupt, _drop, _garbage, _lose, _malformed, _raise, _restart)
 }
@@ -223,29 +181,19 @@ FAULTS: dict[str, Fault] = {
 # --- injection -------------------------------------------------------------------------------------------------------
 
 
-class _Schedule:
-    """The random choice of each message's fault."""
+class Schedule:
+    """The random choice of each message's fault: ``faults`` have probabilities, and a reply has at most one."""
 
-    def __init__(
-        self,
-        faults: Mapping[str | Fault, float],
-        seed: int,
-        rounds: Container[int] | None,
-        partitions: Container[int] | None,
-        message_types: Sequence[str],
-    ) -> None:
-        self.seed, self.rounds, self.partitions, self.message_types = seed, rounds, partitions, message_types
-        self.faults = dict(faults)
+    def __init__(self, faults, seed=0, rounds=None, partitions=None, message_types=("train",)):
+        self.faults, self.seed, self.message_types = dict(faults), seed, message_types
+        self.rounds, self.partitions = rounds, partitions
 
-    def draw(self, message: Message, partition: int) -> tuple[str | Fault, np.random.Generator] | None:
+    def draw(self, message, partition):
         """Return the fault of a message and the generator for its own draws; None without a fault."""
         number = _round_of(message)
-        may_hit = (
-            message.metadata.message_type in self.message_types
-            and (self.rounds is None or number in self.rounds)
-            and (self.partitions is None or partition in self.partitions)
-        )
-        if not may_hit:
+        may_hit = message.metadata.message_type in self.message_types
+        may_hit = may_hit and (self.rounds is None or number in self.rounds)
+        if not may_hit or not (self.partitions is None or partition in self.partitions):
             return None
         rng = np.random.default_rng((self.seed, number, partition, 11))
         chance = float(rng.random())
@@ -259,79 +207,22 @@ class _Schedule:
 class FaultyGrid(InProcessGrid):
     """An in-process grid that injects faults with seeded probabilities.
 
-    Parameters
-    ----------
-    client_app : flwr.clientapp.ClientApp
-        The clients' app.
-    num_nodes : int
-        Node m has partition id m.
-    faults : mapping of (str or callable) to float
-        Probability of each fault; a reply has at most one. Names are the keys of :data:`FAULTS`, ``"delay"`` (the reply
-        arrives in the next round) and ``"leave"`` (the node disconnects, and returns after `absence` rounds with
-        another id and without its state). A custom function takes a :class:`Delivery` and returns the messages that
-        reach the server.
-    seed : int, default 0
-        Seed of the faults.
-    rounds, partitions : container of int, optional
-        Rounds and partitions with faults; by default all of them.
-    message_types : sequence of str, default ("train",)
-        Types of the messages with faults.
-    absence : int or None, default 3
-        Number of rounds that a node is absent after ``"leave"``; None for the rest of the run.
-    missing : bool, default False
-        Whether to lose the message instead of injecting the fault. A server that excludes faulty replies should give
-        nearly the same run.
-    **options
-        Options of :class:`flwr_fco.simulation.InProcessGrid`; a client's exception becomes an error reply by default.
-
-    Attributes
-    ----------
-    injected : list of Injected
-        The faults injected so far.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from flwr_fco.core.logs import quiet
-    >>> from flwr.app import Array, ArrayRecord
-    >>> from flwr_fco.client_apps import client_app
-    >>> from flwr_fco.objectives import LeastSquares
-    >>> from flwr_fco.strategies import FedDualAvg
-    >>> app = client_app(lambda context: LeastSquares(np.eye(2), np.ones(2)))
-    >>> grid = FaultyGrid(app, 4, {"drop": 0.2, "malformed": 0.2}, seed=1)
-    >>> start = ArrayRecord({"coefficients": Array(np.zeros(2)), "intercept": Array(np.zeros(1))})
-    >>> with grid.identity(), quiet(50):
-    ...     result = FedDualAvg(client_lr=0.1, fraction_evaluate=0.0).start(grid, start, 10)
-    >>> left_out = sum(metrics["num-left-out"] for metrics in result.train_metrics_clientapp.values())
-    >>> left_out == len(grid.injected) > 5
-    True
+    Names of faults are the keys of :data:`FAULTS`, ``"delay"`` (the reply arrives in the next round) and ``"leave"``
+    (the node disconnects, and returns after `absence` rounds with another id and without its state). With `missing`
+    the message is lost instead: a server that leaves faulty replies out should give nearly the same run. A client's
+    exception becomes an error reply by default. `injected` has the faults so far.
     """
 
-    def __init__(
-        self,
-        client_app: ClientApp,
-        num_nodes: int,
-        faults: Mapping[str | Fault, float],
-        *,
-        seed: int = 0,
-        rounds: Container[int] | None = None,
-        partitions: Container[int] | None = None,
-        message_types: Sequence[str] = ("train",),
-        absence: int | None = 3,
-        missing: bool = False,
-        **options: Any,
-    ) -> None:
-        super().__init__(client_app, num_nodes, **{"raise_errors": False, **options})
-        self.schedule = _Schedule(faults, seed, rounds, partitions, message_types)
-        self.absence, self.missing = absence, missing
-        self.injected: list[Injected] = []
-        self._round = 0
-        self._late: list[Message] = []
+    def __init__(self, client_app, num_nodes, faults, *, absence=3, missing=False, raise_errors=False, **where):
+        super().__init__(client_app, num_nodes, raise_errors=raise_errors)
+        self.schedule = Schedule(faults, **where)
+        self.absence, self.missing, self.injected = absence, missing, []
+        self._round, self._late = 0, []
         #: Absent nodes: the round in which the node connects, its id and its context.
-        self._away: list[tuple[int, int, Context]] = []
+        self._away = []
         self._new_ids, self._numbers = itertools.count(num_nodes + 2), itertools.count(1)
 
-    def get_node_ids(self) -> Sequence[int]:
+    def get_node_ids(self):
         """Return the ids of the nodes that are connected for the next round."""
         due = [entry for entry in self._away if entry[0] <= self._round + 1]
         self._away = [entry for entry in self._away if entry[0] > self._round + 1]
@@ -340,28 +231,26 @@ class FaultyGrid(InProcessGrid):
             self.partition_ids[node_id] = int(context.node_config["partition-id"])
         return super().get_node_ids()
 
-    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+    def push_messages(self, messages):
         """Deliver messages at once and store each one's first reply for :meth:`pull_messages`."""
         numbers = []
         for message in messages:
             answers = self._answers_to(message)
-            number = f"{next(self._numbers)}"
-            numbers.append(number)
+            numbers.append(f"{next(self._numbers)}")
             if answers:
-                self._replies[number] = answers[0]
+                self._replies[numbers[-1]] = answers[0]
         return numbers
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+    def send_and_receive(self, messages, *, timeout=None):
         """Deliver messages one by one and return the replies, starting with late replies from the last round."""
-        messages = list(messages)
-        replies: list[Message] = []
+        messages, replies = list(messages), []
         if messages and messages[0].metadata.message_type in self.schedule.message_types:
             replies, self._late = self._late, []
         for message in messages:
             replies.extend(self._answers_to(message))
         return replies
 
-    def _answers_to(self, message: Message) -> list[Message]:
+    def _answers_to(self, message):
         node_id = message.metadata.dst_node_id
         if message.metadata.message_type == "train":
             self._round = max(self._round, _round_of(message))
@@ -369,12 +258,12 @@ class FaultyGrid(InProcessGrid):
             return []
         partition = self.partition_ids[node_id]
         drawn = self.schedule.draw(message, partition)
-        if drawn is None:
-            reply = self.reply(message)
-            return [] if reply is None else [reply]
-        fault, rng = drawn
+        fault, rng = drawn or (None, None)
         delivery = Delivery(message, self.context(node_id), rng, lambda: self.reply(message))
-        self.injected.append(Injected(_round_of(message), partition, _name(fault)))
+        if drawn is None:
+            return _answers(delivery)
+        name = fault if isinstance(fault, str) else fault.__name__
+        self.injected.append(Injected(_round_of(message), partition, name))
         if self.missing:
             return []
         if fault == "delay":
@@ -383,58 +272,35 @@ class FaultyGrid(InProcessGrid):
         if fault == "leave":
             self._leave(node_id)
             return []
-        function = FAULTS[fault] if isinstance(fault, str) else fault
         try:
-            return list(function(delivery))
+            return list(FAULTS.get(fault, fault)(delivery))
         except InjectedError as error:
             return [Message(Error(CLIENT_APP_RAISED, f"{error}"), reply_to=message)]
 
-    def _leave(self, node_id: int) -> None:
+    def _leave(self, node_id):
         old = self.context(node_id)
-        self._disconnect(node_id)
+        del self.contexts[node_id], self.partition_ids[node_id]
         if self.absence is not None:
             new_id = next(self._new_ids)
             made = {"node_id": new_id, "node_config": dict(old.node_config), "run_config": dict(old.run_config)}
             context = Context(run_id=self.run_id, state=RecordDict(), **made)
             self._away.append((self._round + 1 + self.absence, new_id, context))
 
-    def _disconnect(self, node_id: int) -> None:
-        del self.contexts[node_id], self.partition_ids[node_id]
 
-
-def fault_mod(
-    faults: Mapping[str | Fault, float],
-    *,
-    seed: int = 0,
-    rounds: Container[int] | None = None,
-    partitions: Container[int] | None = None,
-    message_types: Sequence[str] = ("train",),
-) -> Callable[[Message, Context, Callable[[Message, Context], Message]], Message]:
+def fault_mod(faults, **where):
     """Return a Flower mod that makes a client fail, also in Flower's own simulation and in a deployment.
 
-    Parameters
-    ----------
-    faults : mapping of (str or callable) to float
-        As for :class:`FaultyGrid`, without the network's (``"drop"``, ``"lose"``, ``"delay"``, ``"leave"``): a mod
-        returns exactly one message.
-    seed, rounds, partitions, message_types
-        As for :class:`FaultyGrid`.
-
-    Examples
-    --------
-    >>> from flwr_fco.client_apps import client_app
-    >>> app = client_app(lambda context: ..., mods=[fault_mod({"absurd": 1.0}, partitions=[3])])
+    Without the network's faults (``"drop"``, ``"lose"``, ``"delay"``, ``"leave"``): it returns exactly one message.
     """
-    schedule = _Schedule(faults, seed, rounds, partitions, message_types)
+    schedule = Schedule(faults, **where)
 
-    def injecting(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
+    def injecting(message, context, call_next):
         partition = int(context.node_config.get("partition-id", context.node_id))
         drawn = schedule.draw(message, partition)
         if drawn is None:
             return call_next(message, context)
         fault, rng = drawn
-        function = FAULTS[fault] if isinstance(fault, str) else fault
-        return function(Delivery(message, context, rng, lambda: call_next(message, context)))[0]
+        return FAULTS.get(fault, fault)(Delivery(message, context, rng, lambda: call_next(message, context)))[0]
 
     return injecting
 
@@ -442,46 +308,36 @@ def fault_mod(
 # --- helpers ---------------------------------------------------------------------------------------------------------
 
 
-def _answers(delivery: Delivery) -> list[Message]:
+def _answers(delivery):
     reply = delivery.deliver()
     return [] if reply is None else [reply]
 
 
-def _changed(delivery: Delivery, change: Callable[[Arrays, Metrics], None]) -> list[Message]:
+def _changed(delivery, change):
     """Return the client's reply with changed arrays and metrics; a reply without arrays is unchanged."""
     reply = delivery.deliver()
-    if reply is None:
-        return []
-    if not reply.has_content():
-        return [reply]
+    if reply is None or not reply.has_content():
+        return [] if reply is None else [reply]
     content = reply.content.copy()
+    metric_keys = [name for name, record in reply.content.items() if isinstance(record, MetricRecord)]
     for key, record in reply.content.items():
-        if not isinstance(record, ArrayRecord) or not record:
-            continue
-        metric_keys = [name for name, other in reply.content.items() if isinstance(other, MetricRecord)]
-        arrays: Arrays = dict(record)
-        metrics: Metrics = dict(reply.content[metric_keys[0]]) if metric_keys else {}
-        change(arrays, metrics)
-        content[key] = ArrayRecord(arrays)
-        if metric_keys:
-            content[metric_keys[0]] = MetricRecord(metrics)
+        if isinstance(record, ArrayRecord) and record:
+            arrays, metrics = dict(record), dict(reply.content[metric_keys[0]]) if metric_keys else {}
+            change(arrays, metrics)
+            content[key] = ArrayRecord(arrays)
+            if metric_keys:
+                content[metric_keys[0]] = MetricRecord(metrics)
     return [Message(content, reply_to=delivery.message)]
 
 
-def _scale(arrays: Arrays, factor: float) -> None:
-    for name, array in arrays.items():
-        value = array.numpy()
-        arrays[name] = Array((value * factor).astype(value.dtype))
+def _with_data(array, data):
+    return Array(array.dtype, tuple(array.shape), array.stype, data)
 
 
-def _some(rng: np.random.Generator, choices: Sequence[Any]) -> Any:
+def _some(rng, choices):
     return choices[int(rng.integers(len(choices)))]
 
 
-def _round_of(message: Message) -> int:
+def _round_of(message):
     text = message.metadata.group_id
     return int(text) if text.isdecimal() else 0
-
-
-def _name(fault: str | Fault) -> str:
-    return fault if isinstance(fault, str) else getattr(fault, "__name__", type(fault).__name__)
