@@ -91,7 +91,7 @@ def test_the_log_does_not_speak_of_rates_and_batches_that_unmodified_clients_ign
     assert "client (the clients' own) | server (1)" in theirs
     assert "Local work: the clients' own" in theirs
     assert "client (0.25)" in told
-    assert "batch" not in theirs + told
+    assert "batches of" not in theirs + told
     assert "client (0.25)" in ours
     assert "batches of" in ours
 
