@@ -18,7 +18,7 @@ from flwr_fco.core.validation import AT_LEAST_ONE, checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Objective, Place
 from flwr_fco.regularizers.base import BoundRegularizer
-from flwr_fco.torch.regularizers import ListedProx, supported_regularizers, widest_dtype
+from flwr_fco.torch.regularizers import ListedProx, widest_dtype
 from flwr_fco.torch.state import buffers_of, layout_of, load_buffers, matching, seeded, trainable
 from flwr_fco.work import FirstOrder
 
@@ -203,10 +203,9 @@ class TorchObjective(Objective):
 
     def place(self, psi: BoundRegularizer | None) -> Place | None:
         """Return the model's device as the place of a client's steps: vectors go there once, and come back once."""
-        parts, first = [] if psi is None else psi.blocks, self._parameters[0]
+        parts, first = [] if psi is None else psi.parts, self._parameters[0]
         wide: dict[str, Any] = {"dtype": widest_dtype(first), "device": first.device}
-        scattered = psi is not None and psi.scope == "joint" and not parts
-        if scattered or not all(type(part) in supported_regularizers() for _, _, part in parts):
+        if not all(isinstance(block, slice) for block, *_ in parts):
             return None
         maps = ListedProx([part for _, _, part in parts], [torch.empty(shape, **wide) for _, shape, _ in parts])
 
