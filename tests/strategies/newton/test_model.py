@@ -72,23 +72,6 @@ def test_the_minimiser_is_that_of_cvxpy(name, seed):
     assert_allclose(found, x.value, atol=2e-6)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_a_prox_step_from_the_minimiser_stays_there(name):
-    """Also where H has no full rank, and two coordinates are the same."""
-    psi = CASES[name][0]
-    hessian, gradient, start = _model(2, rows=8)
-    if name == "none":
-        gradient = hessian @ gradient  # otherwise there is no minimum
-    order = np.r_[:11, 10]
-    hessian, gradient, start = hessian[np.ix_(order, order)], gradient[order], start[order]
-    penalty = Penalty.of(L1(0.3).bind(LAYOUT) if name == "weighted l1" else psi.bind(LAYOUT))
-    if name == "weighted l1":
-        psi = L1(0.3)
-    found = minimise_model(hessian, gradient, start, penalty)
-    slope = gradient + hessian @ (found - start)
-    assert_allclose(psi.prox(found - slope, 1.0), found, atol=1e-7 * (1.0 + np.abs(found).max()))
-
-
 @pytest.mark.filterwarnings("ignore:Objective did not converge")
 def test_a_badly_conditioned_lasso_is_solved_to_rounding():
     """Descent alone needs more than 100,000 sweeps here."""

@@ -4,17 +4,12 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord
 from newton import numbers, objective_value, point, sites, solved
-from problems import app_of
 from scipy.sparse import csr_array
-from threadpoolctl import threadpool_limits
 
 from flwr_fco.algorithms.newton import ProximalNewton
 from flwr_fco.algorithms.newton.gradient_steps import AcceleratedGradient, QuasiNewton
-from flwr_fco.callbacks import Checkpoint
-from flwr_fco.core.logs import quiet
-from flwr_fco.objectives import LeastSquares, Logistic
+from flwr_fco.objectives import Logistic
 from flwr_fco.regularizers import L1, L2Squared, Zero
-from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import FedNewton, run_of
 
 
@@ -98,34 +93,6 @@ def test_sparse_features_give_the_answer_of_dense_ones():
     np.testing.assert_allclose(*(numbers(end, "objective")[-1] for end in ends), rtol=1e-8)
 
 
-def state_of(strategy):
-    return [np.asarray(value).tobytes() for value in run_of(strategy).state]
-
-
-def test_over_messages_and_with_threads_the_bits_are_the_same():
-    objectives, psi = wide(30_000, 20), L2Squared(0.01)
-    _, strategy = solved(objectives, psi, hessian="none", rounds=12)
-
-    class Messages(InProcessGrid):
-        direct = None
-
-    other, grid = FedNewton(regularizer=psi, hessian="none", fraction_evaluate=0.0), Messages(app_of(objectives), 3)
-    start = {name: Array(np.zeros(shape)) for name, shape in objectives[0].layout.shapes.items()}
-    with grid.identity(), quiet(50), threadpool_limits(limits=2, user_api="blas"):
-        other.start(grid, ArrayRecord(start), 12)
-    assert state_of(other) == state_of(strategy)
-
-
-@pytest.mark.parametrize("stop", [1, 2, 7, 14])
-def test_a_resumed_run_ends_in_the_same_bits(tmp_path, stop):
-    objectives, psi, path = wide(300), L2Squared(0.01), tmp_path / "run.npz"
-    whole, strategy = solved(objectives, psi, hessian="none")
-    assert len(whole.train_metrics_clientapp) > 14
-    solved(objectives, psi, hessian="none", rounds=stop, callbacks=[Checkpoint(path)])
-    _, resumed = solved(objectives, psi, hessian="none", resume=path)
-    assert state_of(resumed) == state_of(strategy)
-
-
 def test_a_step_is_halved_where_a_whole_one_would_go_up():
     rng = np.random.default_rng(0)
     features = rng.normal(size=(40, 1))
@@ -145,10 +112,3 @@ def test_a_tolerance_below_rounding_ends_at_rounding(kind):
     assert run_of(strategy).finished()
     exact, _ = solved(objectives, psi, tolerance=1e-14)
     np.testing.assert_allclose(numbers(result, "objective")[-1], numbers(exact, "objective")[-1], rtol=1e-14)
-
-
-def test_data_without_a_slope_end_at_once():
-    objectives = [LeastSquares(np.zeros((5, 3)), np.zeros(5)) for _ in range(2)]
-    result, _ = solved(objectives, L2Squared(0.1), hessian="none")
-    assert not point(result, objectives[0]).any()
-    assert len(result.train_metrics_clientapp) == 1

@@ -10,13 +10,12 @@ from newton import numbers, objective_value, point, sites, solved
 from problems import app_of
 
 from flwr_fco.core.logs import quiet
-from flwr_fco.errors import ClientError, ConfigurationError, UnknownOptionError
+from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.mirror_maps import PNorm
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic
 from flwr_fco.regularizers import L1, Nuclear, Zero
 from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.strategies import Average, Everyone, FedNewton, Last, Wire, run_of
-from flwr_fco.testing import check_strategy
 from reproduction.pooled import centralized_solution
 
 
@@ -49,12 +48,6 @@ def test_classes_that_are_separable_along_what_psi_leaves_alone(hessian):
         assert not numbers(result, "duality-gap")
 
 
-def test_overlapping_classes_without_psi_are_no_such_case():
-    objectives = sites("logistic", sizes=(60, 80))
-    result, _ = solved(objectives, Zero())
-    assert numbers(result, "residual")[-1] <= 1e-8
-
-
 def test_a_constant_column_and_two_equal_columns_have_a_solution():
     objectives = []
     for plain in sites("logistic"):
@@ -63,16 +56,6 @@ def test_a_constant_column_and_two_equal_columns_have_a_solution():
     w = _certified(objectives, L1(0.03))
     best = centralized_solution(sites("logistic"), L1(0.03), tol=1e-10)
     assert objective_value(objectives, L1(0.03), w) <= objective_value(sites("logistic"), L1(0.03), best) + 1e-8
-
-
-@pytest.mark.parametrize("kind", ["squares", "logistic"])
-def test_a_column_of_zeros_stays_at_zero(kind):
-    objectives = []
-    for plain in sites(kind):
-        features = np.column_stack([plain.features, np.zeros(plain.num_examples)])
-        kind_of = LeastSquares if kind == "squares" else Logistic
-        objectives.append(kind_of(features, plain.targets if kind == "squares" else plain.labels))
-    assert _certified(objectives, L1(0.03))[9] == 0.0
 
 
 def test_sites_with_one_class_and_with_one_row():
@@ -103,11 +86,6 @@ def test_features_in_other_units_leave_no_site_out():
     assert numbers(result, "duality-gap")[-1] <= 1e-8
     assert not result.left_out
     assert run_of(strategy).state.round == len(result.train_metrics_clientapp)
-
-
-def test_more_features_than_rows_at_a_tiny_strength():
-    objectives = sites("logistic", sizes=(8, 9, 7), p=80)
-    _certified(objectives, L1(1e-3), rounds=60)
 
 
 def test_an_exact_fit_leaves_no_site_out():
@@ -333,16 +311,6 @@ def test_a_site_that_stays_away_ends_the_run_with_its_name():
         _faulty_run(lambda reply: None, range(4, 99), participation=Everyone(evict_after=2))
 
 
-def test_two_of_three_sites_do_not_end_the_run():
-    """The round in which the gap would reach the tolerance counts only with all sites."""
-    objectives, psi = sites("logistic"), L1(0.05)
-    whole, _ = solved(objectives, psi)
-    last = len(whole.train_metrics_clientapp)
-    result, _, _ = _faulty_run(lambda reply: None, (last, last + 1))
-    assert len(result.train_metrics_clientapp) == last + 2
-    assert [m["skipped"] for m in result.train_metrics_clientapp.values()][-3:] == [1, 1, 0]
-
-
 def test_a_loss_without_second_derivatives_is_refused_by_the_client():
     objectives = [Distance(np.ones(3)) for _ in range(2)]
     with pytest.raises((ClientError, ConfigurationError), match=r"Distance does not know its Hessian.*FedDAGT"):
@@ -377,12 +345,6 @@ def test_what_has_no_place_is_refused_in_words(options, message):
         FedNewton(**options)
 
 
-@pytest.mark.parametrize(("name", "value"), [("privacy", 1.0), ("density", 0.1), ("client_lr", 0.1)])
-def test_options_of_other_strategies_are_unknown(name, value):
-    with pytest.raises(UnknownOptionError, match=f"{name}="):
-        FedNewton(**{name: value})
-
-
 def test_a_psi_of_another_kind_is_refused_before_the_first_round():
     strategy = FedNewton(regularizer=Nuclear(0.1), fraction_evaluate=0.0)
     with pytest.raises(ConfigurationError, match=r"Nuclear.*FedDAGT"):
@@ -394,10 +356,6 @@ def test_a_psi_of_another_kind_is_refused_before_the_first_round():
             initial_arrays={"coefficients": np.zeros((3, 3)), "intercept": np.zeros(1)},
             progress=False,
         )
-
-
-def test_without_a_hessian_the_contract_holds_too():
-    check_strategy(lambda **options: FedNewton(**{"hessian": "none", "tolerance": 1e-16, **options}))
 
 
 def test_what_a_convex_loss_says_is_bounded_by_its_loss():
