@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, MISSING, Field, dataclass, field, fields
+from dataclasses import KW_ONLY, MISSING, Field, dataclass, field, fields, is_dataclass
 from difflib import get_close_matches
 from functools import wraps
 from inspect import getattr_static, signature
@@ -287,9 +287,16 @@ class Options(FedAvg):
         return float(value)
 
     def __repr__(self) -> str:
-        values = [(option, getattr(self, option.name)) for option in fields(self) if option.init]
-        texts = [f"{option.name}={value!r}" for option, value in values if not _is_default(option, value)]
-        return f"{type(self).__name__}({', '.join(texts)})"
+        return text_of(self)
+
+
+def text_of(made: Any) -> str:
+    """Return a strategy or a method in words: the options that are not the defaults."""
+    values = (
+        [(option, getattr(made, option.name)) for option in fields(made) if option.init] if is_dataclass(made) else []
+    )
+    texts = [f"{option.name}={value!r}" for option, value in values if not _is_default(option, value)]
+    return f"{type(made).__name__}({', '.join(texts)})"
 
 
 def _is_default(option: Field[Any], value: Any) -> bool:

@@ -23,7 +23,7 @@ from flwr_fco.results import Result
 from flwr_fco.strategies import replies
 from flwr_fco.strategies.ledger import Ledger
 from flwr_fco.strategies.nodes import Nodes, Tables
-from flwr_fco.strategies.options import Options
+from flwr_fco.strategies.options import Options, text_of
 from flwr_fco.strategies.output import Momentum, PointAverage
 from flwr_fco.strategies.private import PrivateMean
 from flwr_fco.strategies.unmodified import Untrained
@@ -305,7 +305,7 @@ class Run:
         """Return the lines of the summary that are about this run."""
         chosen = self.chosen.items()
         lines = [(f"Chosen {name}", f"{value:.4g} = {self.reasons.get(name, 'as saved')}") for name, value in chosen]
-        lines.append(("Method", f"{self.method}"))
+        lines.append(("Method", text_of(self.method)))
         if self.ledger is not None:
             most = f"{self.ledger.max_bytes / 2**20:.0f} MiB"
             lines.append(("Clients' memories", f"a copy on the server, above {most} in a temporary file"))

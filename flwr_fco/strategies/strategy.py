@@ -28,7 +28,7 @@ from flwr_fco.strategies import questions, replies, training
 from flwr_fco.strategies.divergence import Watch
 from flwr_fco.strategies.ledger import Ledger
 from flwr_fco.strategies.nodes import EVALUATION
-from flwr_fco.strategies.options import AUTO, MetricsFunction, Options, Rate, strategy
+from flwr_fco.strategies.options import AUTO, MetricsFunction, Options, Rate, strategy, text_of
 from flwr_fco.strategies.output import centre_of, structure
 from flwr_fco.strategies.replies import Reply
 from flwr_fco.strategies.rounds import Callbacks, Saved, run_rounds
@@ -136,7 +136,7 @@ class CompositeStrategy(Options):
         ]
         mixing = getattr(self, "mixing", None)
         lines += [] if mixing is None else [("Graph", f"{Graph(mixing) if run is None else run.graph}")]
-        return lines + ([("Method", f"{self._method()}")] if run is None else run.describe())
+        return lines + ([("Method", text_of(self._method()))] if run is None else run.describe())
 
     def summary(self) -> None:
         """Log the settings as a tree."""
