@@ -36,14 +36,13 @@ except ImportError:
     sys.exit(0)
 
 from flwr_fco.datasets import lasso
-from flwr_fco.engines.dual_steps import compiled_epoch
-from flwr_fco.kernels.dual_averaging import NOTHING
+from flwr_fco.kernels.dual_averaging import NOTHING, dual_averaging
 from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.regularizers import L1
 from flwr_fco.strategies import FedAvgSubgradient, FedDualAvg
 
 OBJECTIVES = lasso().objectives()
-DATA = [objective.linear_data() for objective in OBJECTIVES]
+LOSSES = [objective.compiled for objective in OBJECTIVES]
 PSI = L1(STRENGTH).bind(OBJECTIVES[0].layout)
 RETRIEVAL = Euclidean().bind(OBJECTIVES[0].layout).compiled(PSI)
 CLIENTS = [
@@ -74,7 +73,7 @@ class DualAveraging(FederatedAveraging):
     def train_one_user(self, initial_model_state, model, user_dataset, central_context):
         elapsed = RATE * STEPS * central_context.current_central_iteration
         order, dual = RNG.permutation(len(user_dataset)), model.variable_map["point"].detach().numpy()
-        compiled_epoch(DATA[user_dataset.user_id], order, BATCH, RETRIEVAL, elapsed, RATE, NOTHING, dual)
+        dual_averaging(*LOSSES[user_dataset.user_id], order, BATCH, tuple(RETRIEVAL), elapsed, RATE, 0.0, NOTHING, dual)
         return model.get_model_difference(initial_model_state), Metrics()
 
 

@@ -57,8 +57,7 @@ from flwr_fco.client_apps import client_app
 from flwr_fco.core.computing import random_generator
 from flwr_fco.core.layout import Layout
 from flwr_fco.datasets import lasso
-from flwr_fco.engines.dual_steps import compiled_epoch
-from flwr_fco.kernels.dual_averaging import NOTHING
+from flwr_fco.kernels.dual_averaging import NOTHING, dual_averaging
 from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.models import write_file
 from flwr_fco.objectives import LeastSquares
@@ -86,7 +85,7 @@ def bare_loop(objectives: list[LeastSquares], rounds: int) -> None:
     """Run the algorithm with the compiled kernel and the same draws, and nothing else."""
     layout: Layout = objectives[0].layout
     retrieval = Euclidean().bind(layout).compiled(L1(STRENGTH).bind(layout))
-    data = [objective.linear_data() for objective in objectives]
+    losses = [objective.compiled for objective in objectives]
     dual, elapsed = np.zeros(layout.size), 0.0
     for number in range(1, rounds + 1):
         chosen = random_generator(0, number, 0, 2).choice(NODES, SAMPLE, replace=False)
@@ -94,7 +93,7 @@ def bare_loop(objectives: list[LeastSquares], rounds: int) -> None:
         for m in np.sort(chosen):
             order = random_generator(0, number, int(m)).permutation(objectives[m].num_examples)
             z = dual.copy()
-            compiled_epoch(data[m], order, BATCH, retrieval, elapsed, RATE, NOTHING, z)
+            dual_averaging(*losses[m], order, BATCH, tuple(retrieval), elapsed, RATE, 0.0, NOTHING, z)
             spent = RATE * -(-order.size // BATCH)
             total += (z - dual) / SAMPLE
         dual, elapsed = dual + total, elapsed + spent

@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from flwr_fco.mirror_maps import PNorm as PNorm, Product as Product, SimplexEntropy as SimplexEntropy
     from flwr_fco.objectives import BilinearSaddle as BilinearSaddle, CoxRegression as CoxRegression
     from flwr_fco.objectives import FunctionSaddle as FunctionSaddle, Huber as Huber
-    from flwr_fco.objectives import LeastSquares as LeastSquares, Logistic as Logistic
+    from flwr_fco.objectives import LeastSquares as LeastSquares, Linear as Linear, Link as Link, Logistic as Logistic
     from flwr_fco.objectives import MultinomialLogistic as MultinomialLogistic, Objective as Objective
     from flwr_fco.objectives import Poisson as Poisson, SaddleObjective as SaddleObjective
-    from flwr_fco.objectives import SiteIntercept as SiteIntercept, TraceRegression as TraceRegression
+    from flwr_fco.objectives import SiteIntercept as SiteIntercept, SquaredHinge as SquaredHinge
+    from flwr_fco.objectives import TraceRegression as TraceRegression
     from flwr_fco.privacy import GaussianDP as GaussianDP
     from flwr_fco.regularizers import L1 as L1, L2 as L2, Adapter as Adapter, BoundRegularizer as BoundRegularizer
     from flwr_fco.regularizers import Box as Box, ElasticNet as ElasticNet
@@ -53,8 +54,8 @@ else:
         "client_apps": "client_app",
         "mirror_maps": "DiagonalMetric Euclidean MirrorMap PNorm Product SimplexEntropy",
         "objectives": (
-            "BilinearSaddle CoxRegression FunctionSaddle Huber LeastSquares Logistic MultinomialLogistic Objective "
-            "Poisson SaddleObjective SiteIntercept TraceRegression"
+            "BilinearSaddle CoxRegression FunctionSaddle Huber LeastSquares Linear Link Logistic MultinomialLogistic "
+            "Objective Poisson SaddleObjective SiteIntercept SquaredHinge TraceRegression"
         ),
         "privacy": "GaussianDP",
         "regularizers": (

@@ -30,7 +30,17 @@ def expected():
         | classes(mirror_maps, mirror_maps.MirrorMap)
         | classes(objectives, objectives.Objective)
         | (classes(strategies, Choice) - {"Stage"})
-        | {"CompositeStrategy", "Epochs", "GaussianDP", "Minimise", "Steps", "client_app", "fit_path", "simulate"}
+        | {
+            "CompositeStrategy",
+            "Epochs",
+            "GaussianDP",
+            "Link",
+            "Minimise",
+            "Steps",
+            "client_app",
+            "fit_path",
+            "simulate",
+        }
     )
 
 

@@ -12,7 +12,7 @@ from sklearn.preprocessing import StandardScaler
 
 from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.objectives.design import Design
+from flwr_fco.objectives.design import as_rows, moments
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.sklearn import FederatedElasticNet, FederatedLasso, FederatedLogisticRegression
 
@@ -101,14 +101,14 @@ def test_row_weights_are_those_of_the_scaler():
 @pytest.mark.parametrize("weights", [None, 1.0 + np.arange(50) % 4])
 def test_moments_of_dense_and_sparse_columns(weights):
     sparse = random_array((50, 8), density=0.3, rng=np.random.default_rng(0), format="csr") * 1e3
-    dense, shares = sparse.toarray(), None if weights is None else weights / weights.mean()
+    dense, shares = sparse.toarray(), np.full(50, 1.0 / 50) if weights is None else weights / weights.sum()
     dense[:, 3] += 1e9
     expected = (
         np.average(dense, axis=0, weights=weights),
         np.average((dense - np.average(dense, axis=0, weights=weights)) ** 2, axis=0, weights=weights),
     )
     for own in (dense, csr_array(dense)):
-        for told, true in zip(Design.of(own).moments(shares), expected, strict=True):
+        for told, true in zip(moments(as_rows(own), shares), expected, strict=True):
             np.testing.assert_allclose(told, true, rtol=1e-12)
 
 

@@ -16,8 +16,7 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.core.schema import MASS, MEANS, MOMENTS, VARIANCES
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.protocol import BINS, CALIBRATION, EDGE, ESTIMATES, QUALITY, TREND, Answer, Question
-from flwr_fco.objectives import CoxRegression, LeastSquares, Logistic, SiteIntercept
-from flwr_fco.objectives._linear import LinearModel
+from flwr_fco.objectives import CoxRegression, LeastSquares, Linear, Logistic, SiteIntercept
 from flwr_fco.objectives.base import Objective, probed_curvature
 from flwr_fco.objectives.survival import concordance, expected_events, time_trend
 
@@ -79,9 +78,9 @@ def gradient(question: Question, objective: Objective) -> Answer:
     """
     value, vector = objective.value_and_gradient(question.vectors["primal"])
     vectors = {"gradient": np.asarray(vector, dtype=np.float64)}
-    if MOMENTS in question.numbers and isinstance(objective, LinearModel):
+    if MOMENTS in question.numbers and isinstance(objective, Linear):
         vectors[MEANS], vectors[VARIANCES] = objective.moments()
-    mass = {MASS: objective.mass} if MASS in question.numbers and isinstance(objective, LinearModel) else {}
+    mass = {MASS: objective.mass} if MASS in question.numbers and isinstance(objective, Linear) else {}
     return Answer({"loss": float(value), **mass}, vectors)
 
 
@@ -109,7 +108,7 @@ def estimates(question: Question, objective: Objective) -> Answer:
     found = own_estimates(objective)
     zeros = np.zeros(objective.layout.size)
     estimate, error = (zeros, zeros) if found is None else found
-    unequal = isinstance(objective, LinearModel) and objective.weighs_rows
+    unequal = isinstance(objective, Linear) and objective.weighs_rows
     numbers = {"told": float(found is not None), "events": float(events), "others": float(others)}
     numbers |= {"weighted": float(unequal), "intercepts": float(_own_intercepts(objective))}
     return Answer(numbers, {"estimate": estimate, "error": error})
@@ -233,7 +232,7 @@ def _minimum(objective: Objective) -> tuple[Vector, Vector] | None:
 def quality(question: Question, objective: Objective) -> Answer:
     """Return pairs in the order of the events, the events, mean and mean square of the scores, and Brier's score."""
     own, w = judged(objective), question.vectors["primal"]
-    scores = own.margins(w)
+    scores = own.scores(w)
     numbers = {"mean": float(scores.mean()), "square": float(scores @ scores / scores.size), "brier": 0.0}
     if isinstance(own, CoxRegression):
         ordered, compared = concordance(own, w)
@@ -270,7 +269,7 @@ def bins(question: Question, objective: Objective) -> Answer:
     """Return rows, expected and observed events between the edges of the scores, as shares of the rows."""
     own, w = judged(objective), question.vectors["primal"]
     place, count = bins_of(question, own)
-    expected = expected_events(own, w) if isinstance(own, CoxRegression) else _chances(own.margins(w))
+    expected = expected_events(own, w) if isinstance(own, CoxRegression) else _chances(own.scores(w))
     each = {"rows": np.ones(place.size), "expected": expected, "observed": (own.labels == 1).astype(np.float64)}
     return Answer({"told": 1.0}, {name: np.bincount(place, own, count) / place.size for name, own in each.items()})
 
@@ -292,7 +291,7 @@ def bins_of(question: Question, own: Any) -> tuple[NDArray[np.int64], int]:
     if merged < 1 or merged & (merged - 1):
         # Differences of bins that are not nested are smaller than any of them.
         raise ConfigurationError(f"the server asks to merge {merged} neighbouring bins; expected 1, 2, 4, 8, ...")
-    place = np.searchsorted(edges, own.margins(question.vectors["primal"]))
+    place = np.searchsorted(edges, own.scores(question.vectors["primal"]))
     return place // merged, len(edges) // merged + 1
 
 

@@ -37,8 +37,8 @@ from flwr_fco.errors import ConfigurationError, FlwrFcoError, ProtocolError, Pub
 from flwr_fco.messages import protocol, records
 from flwr_fco.messages.arrays import digest_of, model_vector, pack, record_of
 from flwr_fco.messages.protocol import BINS, FOLDS, ClientState, Described, Downlink, MemoryLostError, Plan, Uplink
-from flwr_fco.objectives import Objective
-from flwr_fco.objectives._linear import LinearModel
+from flwr_fco.objectives import Objective, design
+from flwr_fco.objectives.linear import Linear
 from flwr_fco.work import FirstOrder
 
 LoadObjective = Callable[[Context], Objective]
@@ -357,8 +357,8 @@ class Client:
         """
         what = "the names and scales of its columns" if scales else "the names of its columns and classes"
         objective = self.objective(context, "train", what)
-        design = objective.design if scales and isinstance(objective, LinearModel) else None
-        deviations = None if design is None or design.shape[1] > _MOST_COLUMNS else design.deviations()
+        rows = objective.features if scales and isinstance(objective, Linear) else None
+        deviations = None if rows is None or rows.shape[1] > _MOST_COLUMNS else design.deviations(rows)
         return Described(names_of(objective.feature_names), names_of(objective.class_names), deviations)
 
     def table(self, message: Message, context: Context) -> Message:

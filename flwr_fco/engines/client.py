@@ -18,7 +18,6 @@ from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.messages.protocol import ClientState, Downlink, Plan, Received, Uplink
 from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.objectives.base import Batch, Objective, Place
-from flwr_fco.objectives.design import SparseDesign
 from flwr_fco.work import FirstOrder, Minimise
 
 _NO_LIMITS = Disclosure()
@@ -257,9 +256,7 @@ class LocalClient(NamedTuple):
     @property
     def _features(self) -> Shard | None:
         """The coordinates of sparse features, if the steps can be done on these."""
-        # Most clients' features are dense: asking `shard_of` would take longer.
-        sparse = type(getattr(self.objective, "design", None)) is SparseDesign
-        return shard_of(self.plan, self.objective) if sparse else None
+        return shard_of(self.plan, self.objective)
 
 
 def _made(increment: Vector) -> Vector:
@@ -333,7 +330,7 @@ def _shard_for(method: Algorithm, downlink: Downlink, objective: Objective, memo
     What a client remembers is at the coordinates of its rows as long as these are the same.
     """
     plan = downlink.plan
-    if not method.sparse or type(getattr(objective, "design", None)) is not SparseDesign or plan.sends_every_step:
+    if not method.sparse or not has_sparse_rows(objective) or plan.sends_every_step:
         return None
     if not plan.options.get("sparse_wire", True):
         return None

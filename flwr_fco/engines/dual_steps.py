@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector
-from flwr_fco.kernels.dual_averaging import NOTHING, Retrieval, dual_averaging
+from flwr_fco.kernels.dual_averaging import NOTHING, dual_averaging
 from flwr_fco.messages.protocol import Downlink
 from flwr_fco.objectives.base import Objective, Place, shuffled_epochs
-from flwr_fco.objectives.design import LinearData, SparseDesign
 from flwr_fco.work import FirstOrder
 
 
@@ -62,58 +60,18 @@ def compiled_steps(
     retrieval, work = plan.local_retrievals[psi], plan.work if downlink.work is None else downlink.work
     if retrieval is None or not isinstance(work, FirstOrder) or work.batch_size is None:
         return None
-    data = objective.linear_data()
-    if data is None or data.link == "softmax" or type(data.design) is SparseDesign:
+    loss = objective.compiled
+    if loss is None or loss[0] < 0 or not isinstance(loss[2], np.ndarray):
         return None
     # The loop itself cuts shuffled epochs into batches, so it cannot be used for an objective with its own batches.
     if type(objective).batches is not Objective.batches:
         return None
     move = NOTHING if shift is None else shift
-    steps, rows = 0, len(data.targets)
+    steps, rows, kernel = 0, objective.num_examples, cast(Any, dual_averaging)
     batch_size = min(work.batch_size, rows)
     for order in shuffled_epochs(rows, rng, work):
         elapsed = downlink.elapsed + client_lr * steps
-        steps += compiled_epoch(data, order, batch_size, retrieval, elapsed, client_lr, move, dual)
-    return steps
-
-
-def compiled_epoch(
-    data: LinearData,
-    order: NDArray[np.int64],
-    batch_size: int,
-    retrieval: Retrieval,
-    elapsed: float,
-    client_lr: float,
-    shift: Vector,
-    dual: Vector,
-) -> int:
-    """Take the steps of local dual averaging over an epoch in one kernel call.
-
-    Parameters
-    ----------
-    data : LinearData
-        The data of a loss with the link ``"identity"`` or ``"logistic"``.
-    order : ndarray of int64
-        Row numbers, cut into minibatches from the front.
-    retrieval : Retrieval
-        The map retrieve.
-    elapsed : float
-        The weight of psi at the first step.
-    shift : ndarray of float64, shape (d,) or (0,)
-        Subtracted from the dual in each step: client_lr times a tracker.
-    dual : ndarray of float64, shape (d,)
-        Changed in place.
-
-    Returns
-    -------
-    int
-        The number of steps.
-    """
-    design, link, targets, _, l2, factor, *_ = data
-    logistic, fields = link == "logistic", tuple(retrieval)
-    steps: int = dual_averaging(
-        logistic, design.matrix, targets, order, batch_size, fields, elapsed, client_lr, factor, l2, shift, dual
-    )
+        steps += kernel(*loss, order, batch_size, tuple(retrieval), elapsed, client_lr, objective.l2, move, dual)
     return steps
 
 

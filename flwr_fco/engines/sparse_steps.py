@@ -26,9 +26,9 @@ from flwr_fco.kernels.prox import grouped, separable
 from flwr_fco.kernels.sparse import lazy_dual_averaging
 from flwr_fco.messages.protocol import Downlink, Plan, ReceivedVectors
 from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, MirrorMap
-from flwr_fco.objectives._linear import LinearModel
 from flwr_fco.objectives.base import Batch, Objective, shuffled_epochs
-from flwr_fco.objectives.design import SparseDesign
+from flwr_fco.objectives.linear import Linear
+from flwr_fco.objectives.links import Coupled
 from flwr_fco.regularizers import BoundRegularizer, Terms
 
 Indices = NDArray[np.integer[Any]]
@@ -184,7 +184,7 @@ class Shard:
 
     Parameters
     ----------
-    objective : LinearModel
+    objective : Linear
         The client's loss as a function of these coordinates.
     coordinates : Coordinates
         h and psi on these coordinates.
@@ -193,7 +193,7 @@ class Shard:
         all coordinates of the groups that the rows touch.
     """
 
-    objective: LinearModel
+    objective: Linear
     coordinates: Coordinates
     indices: NDArray[np.int64]
 
@@ -255,18 +255,18 @@ class Shard:
         """
         coordinates = self.coordinates if psi else self.coordinates.without_psi()
         client_lr, work = downlink.client_lr, downlink.first_order
-        data, terms = self.objective.linear_data(), self._terms[psi]
+        loss, terms = self.objective.compiled, self._terms[psi]
         move = NOTHING if shift is None else shift
-        if work.batch_size is None or terms is None or data is None or data.link == "softmax":
+        if work.batch_size is None or terms is None or loss is None or loss[0] < 0 or loss[4].size or loss[5].size:
             return self._lazy_steps(downlink, rng, dual, move, coordinates.retrieve)
         last = np.empty(move.size, dtype=np.int64)
-        steps, rows = 0, len(data.targets)
-        assert isinstance(data.design, SparseDesign)
-        size, logistic = min(work.batch_size, rows), data.link == "logistic"
-        take = partial(lazy_dual_averaging, logistic, data.design.rows_data, data.intercept, data.targets)
+        code, parameter, matrix, targets, *_ = loss
+        steps, rows = 0, len(targets)
+        size, stored = min(work.batch_size, rows), (matrix.indptr, matrix.indices, matrix.data)
+        take = partial(lazy_dual_averaging, code, parameter, stored, self.objective.intercept, targets)
         for order in shuffled_epochs(rows, rng, work):
             elapsed = downlink.elapsed + client_lr * steps
-            steps += take(order, size, terms, elapsed, client_lr, data.factor, move, last, dual)
+            steps += take(order, size, terms, elapsed, client_lr, move, last, dual)
         return steps
 
     def _lazy_steps(
@@ -335,8 +335,9 @@ class Shard:
         batch : ndarray of int64 or None
             Row numbers; None for all.
         """
-        outputs, columns = self.objective.num_outputs, self.objective.design.support(batch)
-        intercepts = np.arange(self.objective.design.shape[1] * outputs, self.indices.size)
+        outputs, matrix = self.objective.num_outputs, self.objective.features
+        columns = np.unique((matrix if batch is None else matrix[batch]).indices).astype(np.int64)
+        intercepts = np.arange(matrix.shape[1] * outputs, self.indices.size)
         return self.coordinates.members(np.concatenate([flat_indices(columns, outputs), intercepts]))
 
     @cached_property
@@ -362,7 +363,8 @@ class Shard:
 
 def has_sparse_rows(objective: Objective) -> bool:
     """Whether an objective's features are sparse."""
-    return isinstance(objective, LinearModel) and isinstance(objective.design, SparseDesign)
+    # Called for every client in every round, most of them dense: isinstance is slower for an abstract class.
+    return type(getattr(objective, "features", None)) is not np.ndarray and isinstance(objective, Linear)
 
 
 #: The shards of this process, with their plans.
@@ -371,32 +373,31 @@ _shards: WeakKeyDictionary[Objective, tuple[Plan, Shard | None]] = WeakKeyDictio
 
 def shard_of(plan: Plan, objective: Objective) -> Shard | None:
     """Return an objective's shard, or None if steps read every coordinate; for sparse features the reason is logged."""
-    # Called for every client in every round, most of them dense: isinstance is slower for an abstract class.
-    if type(getattr(objective, "design", None)) is not SparseDesign or not isinstance(objective, LinearModel):
+    if not has_sparse_rows(objective):
         return None
+    assert isinstance(objective, Linear)
     entry = _shards.get(objective)
     if entry is None or entry[0] is not plan:
         _shards[objective] = entry = (plan, _make_shard(plan, objective))
     return entry[1]
 
 
-def _make_shard(plan: Plan, objective: LinearModel) -> Shard | None:
-    design = objective.design
-    assert isinstance(design, SparseDesign)
-    # A subclass with its own gradients has no dual terms, because the coordinates they read are unknown.
+def _make_shard(plan: Plan, objective: Linear) -> Shard | None:
+    matrix = objective.features
+    width = matrix.shape[1]
     outputs, reason = objective.num_outputs, ""
     groups = groups_of(plan.h, plan.psi)
-    columns = design.columns.astype(np.int64)
+    columns = np.unique(matrix.indices).astype(np.int64)
     if groups is not None:
-        columns = _whole_groups(groups, columns, outputs, design.shape[1])
+        columns = _whole_groups(groups, columns, outputs, width)
     indices = flat_indices(columns, outputs)
-    indices = np.concatenate([indices, np.arange(design.shape[1] * outputs, objective.layout.size)])
+    indices = np.concatenate([indices, np.arange(width * outputs, objective.layout.size)])
     coordinates = Coordinates.of(plan.h, plan.psi, indices)
     if groups is not None and _DENSE * indices.size <= objective.layout.size:
         coordinates = Coordinates.of_groups(groups, indices)
-    if objective.duality() is None or type(objective).batches is not LinearModel.batches:
-        reason = f"{type(objective).__name__} has gradients or batches of its own"
-    elif not objective._separable:
+    if type(objective).batches is not Linear.batches:
+        reason = f"{type(objective).__name__} has batches of its own"
+    elif isinstance(objective.link, Coupled):
         reason = f"a batch of {type(objective).__name__} concerns all rows"
     elif objective.l2 != 0.0:
         reason = "l2 moves every coefficient in every step; a squared l2 term of psi (ElasticNet) does not"
@@ -408,9 +409,7 @@ def _make_shard(plan: Plan, objective: LinearModel) -> Shard | None:
         tell_dense(plan, reason)
     if reason or coordinates is None:
         return None
-    return Shard(
-        objective.with_features(design.compact if groups is None else design.on(columns)), coordinates, indices
-    )
+    return Shard(objective.on_columns(columns), coordinates, indices)
 
 
 def _whole_groups(groups: Groups, columns: NDArray[np.int64], outputs: int, number: int) -> NDArray[np.int64]:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.kernels import njit
-from flwr_fco.kernels.losses import add_scalar_gradient
+from flwr_fco.kernels.losses import add_batch
 from flwr_fco.kernels.mirror import p_norm_point
 from flwr_fco.kernels.prox import separable
 
@@ -56,22 +56,33 @@ def soft_threshold(thresholds, dual, elapsed, primal):  # type: ignore[no-untype
 
 @njit(cache=True)
 def dual_averaging(  # type: ignore[no-untyped-def]
-    logistic, features, targets, order, batch_size, retrieval, elapsed, client_lr, factor, l2, shift, dual
+    code,
+    parameter,
+    features,
+    targets,
+    weights,
+    offset,
+    order,
+    batch_size,
+    retrieval,
+    elapsed,
+    client_lr,
+    l2,
+    shift,
+    dual,
 ):
     """Run local dual averaging over the rows in `order`, one minibatch per step; return the number of steps.
 
     Parameters
     ----------
-    logistic : bool
-        True for the logistic loss, False for least squares.
-    features, targets
-        As in :func:`add_scalar_gradient`.
+    code, parameter, features, targets, weights, offset
+        The loss, as :func:`~flwr_fco.kernels.losses.add_batch` takes it.
     order : ndarray of int64, shape (m,)
         Row numbers; the last minibatch may be smaller.
     retrieval : tuple
         The fields of a :class:`Retrieval`; a plain tuple is passed faster than its class.
-    elapsed, client_lr, factor, l2 : float
-        The weight of psi at the first step, the step size, and the factors of the loss and of its l2 term.
+    elapsed, client_lr, l2 : float
+        The weight of psi at the first step, the step size, and the strength of the ridge term.
     shift : ndarray of float64, shape of dual or (0,)
         Subtracted from the dual in each step: client_lr * tracker; empty for none.
     dual : ndarray of float64, shape (d,) or (d + 1,)
@@ -93,7 +104,7 @@ def dual_averaging(  # type: ignore[no-untyped-def]
         for i in range(center.shape[0]):
             primal[i] += center[i]
         rows = order[start : start + batch_size]
-        add_scalar_gradient(logistic, features, targets, rows, primal, -client_lr * factor, -client_lr * l2, dual)
+        add_batch(code, parameter, features, targets, weights, offset, rows, primal, -client_lr, l2, dual)
         for i in range(shift.shape[0]):
             dual[i] -= shift[i]
         steps += 1

@@ -17,7 +17,7 @@ def row_scores(starts, indices, values, rows, weights, offsets, scores):  # type
 
     Parameters
     ----------
-    starts : ndarray of int64, shape (n + 1,)
+    starts : ndarray of int, shape (n + 1,)
         Where the entries of each row start in `indices` and `values`, and where the last row ends.
     indices : ndarray of int32
         Less than the number of rows of `weights`; the caller must check this.
@@ -67,7 +67,7 @@ def add_sparse_rows(starts, indices, values, rows, slopes, weights, offsets):  #
 
 @njit(cache=True)
 def lazy_dual_averaging(  # type: ignore[no-untyped-def]
-    logistic, rows, intercept, targets, order, batch_size, terms, elapsed, client_lr, factor, shift, last, dual
+    code, parameter, rows, intercept, targets, order, batch_size, terms, elapsed, client_lr, shift, last, dual
 ):
     """Run local dual averaging over the rows in `order`, retrieving only touched coordinates; return the step count.
 
@@ -77,19 +77,19 @@ def lazy_dual_averaging(  # type: ignore[no-untyped-def]
 
     Parameters
     ----------
-    logistic : bool
-        True for the logistic loss, False for least squares.
+    code, parameter : int, float
+        Of the link, as :func:`~flwr_fco.kernels.losses.slope` takes them.
     rows : tuple of ndarray
         The starts, indices and values of :func:`row_scores`, with columns numbered within the shard.
     targets : ndarray of float64, shape (n,)
-        The y_i; -1 or +1 for the logistic loss.
+        The y_i.
     order : ndarray of int64, shape (m,)
         Row numbers; the last minibatch may be smaller.
     terms : ndarray of float64, shape (5, 1) or (5, shape of dual)
         Thresholds, shrinkages, lower and upper bounds of psi, and the a_j. A single column applies to all coordinates
         but the intercept, which has no terms and a = 1; it must have no bounds.
-    elapsed, client_lr, factor : float
-        The weight of psi at the first step, the step size, the factor of the loss.
+    elapsed, client_lr : float
+        The weight of psi at the first step, and the step size.
     shift : ndarray of float64, shape of dual or (0,)
         Subtracted from the dual in each step; empty for none.
     last : ndarray of int64, shape of dual or (0,)
@@ -111,7 +111,7 @@ def lazy_dual_averaging(  # type: ignore[no-untyped-def]
     for start in range(0, order.shape[0], batch_size):
         stop = min(start + batch_size, order.shape[0])
         t = elapsed + client_lr * steps
-        weight = -client_lr * factor / (stop - start)
+        weight = -client_lr / (stop - start)
         high, divisor = t * threshold, terms[4, 0] + t * terms[1, 0]
         offset = 0.0
         if intercept:
@@ -124,7 +124,7 @@ def lazy_dual_averaging(  # type: ignore[no-untyped-def]
             if tracked:
                 _shift_row(starts, indices, row, steps, shift, last, dual)
             score = offset + _retrieved_score(starts, indices, values, row, t, terms, high, divisor, uniform, dual)
-            slopes[i - start] = slope(logistic, score, targets[row], weight)
+            slopes[i - start] = weight * slope(code, parameter, score, targets[row])
         for i in range(start, stop):
             row, change = order[i], slopes[i - start]
             for p in range(starts[row], starts[row + 1]):

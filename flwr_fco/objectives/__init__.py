@@ -2,10 +2,18 @@
 
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.objectives.base import Batch, DualTerms, Line, Objective
-from flwr_fco.objectives.classification import Logistic, MultinomialLogistic
-from flwr_fco.objectives.design import Design, LinearData
 from flwr_fco.objectives.duality import duality_terms
-from flwr_fco.objectives.regression import Huber, LeastSquares, Poisson, TraceRegression
+from flwr_fco.objectives.linear import (
+    Huber,
+    LeastSquares,
+    Linear,
+    Logistic,
+    MultinomialLogistic,
+    Poisson,
+    SquaredHinge,
+    TraceRegression,
+)
+from flwr_fco.objectives.links import Link
 from flwr_fco.objectives.saddle import BilinearSaddle, FunctionSaddle, SaddleObjective
 from flwr_fco.objectives.site_intercept import SiteIntercept
 from flwr_fco.objectives.survival import CoxRegression
@@ -14,20 +22,21 @@ __all__ = [
     "Batch",
     "BilinearSaddle",
     "CoxRegression",
-    "Design",
     "DualTerms",
     "FunctionSaddle",
     "Huber",
     "Layout",
     "LeastSquares",
     "Line",
-    "LinearData",
+    "Linear",
+    "Link",
     "Logistic",
     "MultinomialLogistic",
     "Objective",
     "Poisson",
     "SaddleObjective",
     "SiteIntercept",
+    "SquaredHinge",
     "TraceRegression",
     "Vector",
     "duality_terms",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial, wraps
-from itertools import chain, repeat
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import repeat
 from typing import Any, ClassVar, Literal, NamedTuple, NoReturn
 
 import numpy as np
@@ -14,26 +14,23 @@ from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.objectives.design import LinearData
 from flwr_fco.work import FirstOrder
 
 #: A batch for a stochastic gradient: any item yielded by the objective's own `batches`. None means all examples.
 Batch = Any
 
-_LOSS = frozenset({"value", "gradient", "add_gradient", "value_and_gradient"})
-#: What a class may inherit from another than :class:`Objective` only together with the methods that it was made for.
-_MADE_FOR = {
-    "quadratic": _LOSS,
-    **dict.fromkeys(
-        ("hessian_product", "hessian_block", "along", "subset", "duality", "dual_terms", "largest_square", "least"),
-        _LOSS,
-    ),
-    "newton_block": _LOSS | {"hessian_block"},
-    "linear_data": _LOSS | {"batches"},
-    "value_and_gradient": _LOSS - {"value_and_gradient"},
-    "add_gradient": {"gradient"},
-    "metrics": {"value"},
-}
+
+class LinearData(NamedTuple):
+    """A mean of losses of linear predictions, for the stages of a duality gap: see the fields of :class:`Linear`."""
+
+    features: Any
+    link: str
+    targets: NDArray[Any]
+    intercept: bool
+    l2: float
+    factor: float
+    num_outputs: int
+    weights: Vector | None
 
 
 class DualTerms(NamedTuple):
@@ -97,11 +94,18 @@ class Place(NamedTuple):
     retrieve: Callable[[Any, float, Any], Any]
 
 
-class Line(ABC):
+class Line:
     """F_m along a line: values, slopes and gradients at w + step * direction.
 
-    Returned by :meth:`Objective.along`. It stores the examples' contributions at `w` and along `direction` (for a
-    linear model their scores), so that another step size needs no new pass over the features.
+    Returned by :meth:`Objective.along`. This one evaluates the loss at each trial point. A linear model's stores the
+    examples' scores at `w` and along `direction`, so that another step size needs no new pass over the features.
+
+    Parameters
+    ----------
+    objective : Objective
+        F_m.
+    w, direction : ndarray of float64, shape (layout.size,)
+        The start and the direction; copied.
 
     Examples
     --------
@@ -113,11 +117,22 @@ class Line(ABC):
     ((0.5, 3.0), array([3.]))
     """
 
-    @abstractmethod
+    def __init__(self, objective: Objective, w: Vector, direction: Vector) -> None:
+        self.objective, self.w, self.direction = objective, w.copy(), direction.copy()
+        #: The last step size, with the value and the gradient there.
+        self._last: tuple[float, float, Vector] = (math.nan, 0.0, w)
+
+    def _at(self, step: float) -> tuple[float, float, Vector]:
+        if step != self._last[0]:
+            value, gradient = self.objective.value_and_gradient(self.w + step * self.direction)
+            self._last = step, value, np.array(gradient)
+        return self._last
+
     def __call__(self, step: float) -> tuple[float, float]:
         """Return F_m and its derivative with respect to the step size, at w + step * direction."""
+        _, value, gradient = self._at(step)
+        return value, float(gradient @ self.direction)
 
-    @abstractmethod
     def gradient(self, step: float, out: Vector | None = None) -> Vector:
         """Return the full gradient at w + step * direction.
 
@@ -128,8 +143,10 @@ class Line(ABC):
         out : ndarray of float64, shape (layout.size,), optional
             Where to write the result.
         """
+        out = np.empty_like(self.w) if out is None else out
+        out[:] = self._at(step)[2]
+        return out
 
-    @abstractmethod
     def turn(self, step: float, direction: Vector) -> Line:
         """Return a line from this line's point w + step * direction along another direction.
 
@@ -140,8 +157,10 @@ class Line(ABC):
         direction : ndarray of float64, shape (layout.size,)
             The direction of the new line.
         """
+        line = Line(self.objective, self.w + step * self.direction, direction)
+        line._last = (0.0, *self._last[1:]) if step == self._last[0] else line._last
+        return line
 
-    @abstractmethod
     def curvature(self, step: float) -> Callable[[Vector], Vector]:
         """Return v -> H v with the Hessian at w + step * direction, for many products there.
 
@@ -155,8 +174,8 @@ class Line(ABC):
         ConfigurationError
             If the Hessian is not known.
         """
+        return partial(self.objective.hessian_product, self.w + step * self.direction)
 
-    @abstractmethod
     def diagonal(self, step: float) -> Vector:
         """Return the scale of each coordinate's curvature at w + step * direction, such as the Hessian's diagonal.
 
@@ -165,39 +184,6 @@ class Line(ABC):
         step : float
             The step size.
         """
-
-
-class _Trials(Line):
-    """Any loss along a line, evaluated at each trial point."""
-
-    def __init__(self, objective: Objective, w: Vector, direction: Vector) -> None:
-        self.objective, self.w, self.direction = objective, w.copy(), direction.copy()
-        self.last: tuple[float, float, Vector] = (math.nan, 0.0, w)
-
-    def _at(self, step: float) -> tuple[float, float, Vector]:
-        if step != self.last[0]:
-            value, gradient = self.objective.value_and_gradient(self.w + step * self.direction)
-            self.last = step, value, np.array(gradient)
-        return self.last
-
-    def __call__(self, step: float) -> tuple[float, float]:
-        _, value, gradient = self._at(step)
-        return value, float(gradient @ self.direction)
-
-    def gradient(self, step: float, out: Vector | None = None) -> Vector:
-        out = np.empty_like(self.w) if out is None else out
-        out[:] = self._at(step)[2]
-        return out
-
-    def turn(self, step: float, direction: Vector) -> Line:
-        line = _Trials(self.objective, self.w + step * self.direction, direction)
-        line.last = (0.0, *self.last[1:]) if step == self.last[0] else line.last
-        return line
-
-    def curvature(self, step: float) -> Callable[[Vector], Vector]:
-        return partial(self.objective.hessian_product, self.w + step * self.direction)
-
-    def diagonal(self, step: float) -> Vector:
         return np.ones_like(self.w)
 
 
@@ -207,13 +193,8 @@ class Objective(ABC):
     Subclasses set :attr:`layout` and :attr:`num_examples` and implement :meth:`value` and :meth:`gradient`; all other
     methods have defaults. A saddle-point objective returns the operator (grad_x f, -grad_y f) from :meth:`gradient`.
 
-    A subclass of a built-in loss with another :meth:`gradient`, :meth:`value` or :meth:`value_and_gradient` is another
-    loss: of :meth:`add_gradient`, :meth:`value_and_gradient`, :meth:`hessian_product`, :meth:`hessian_block`,
-    :meth:`newton_block`, :meth:`along`, :meth:`subset`, :meth:`linear_data` (the compiled loops), :meth:`duality`,
-    :meth:`largest_square` and, with another value, :meth:`metrics` it has those that it gives itself, and otherwise
-    this class's, which use its gradient, return None or raise an error. With other :meth:`batches` it has no compiled
-    loops. Of one that gives :meth:`add_gradient` only, :meth:`gradient` follows.
-    Bounds (:meth:`lipschitz`, :meth:`strong_convexity`) are kept: override them if the curvature changes.
+    The defaults call these two, and nothing looks at which of them a subclass overrides: another linear loss is another
+    :class:`~flwr_fco.objectives.Link`, not a :class:`~flwr_fco.objectives.LeastSquares` with another gradient.
 
     Attributes
     ----------
@@ -239,6 +220,8 @@ class Objective(ABC):
         Names of the classes in the order of their codes, which are compared likewise.
     ascends : slice or ndarray of bool, optional
         Entries of the flat vector that belong to a maximising player; None if there is none.
+    compiled : tuple, optional
+        What compiled loops take of a loss of linear predictions (:attr:`Linear.compiled`); None for any other loss.
     least : float, optional
         A number that no value of G = F_m - l2/2 ||W||^2 is below, which says that G is convex and gives the loss a
         duality gap; None, the default, where it need not be convex.
@@ -272,19 +255,9 @@ class Objective(ABC):
     feature_names: Sequence[str] | None = None
     class_names: Sequence[str] | None = None
     ascends: slice | NDArray[np.bool_] | None = None
+    compiled: tuple[Any, ...] | None = None
     least: float | None = None
     l2: float = 0.0
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        """Leave another loss without the methods that were made for its parent's: they would bypass its own."""
-        super().__init_subclass__(**options)
-        parent = next(base for base in cls.__mro__[1:] if issubclass(base, Objective))
-        changed = {name for name in {*_MADE_FOR, *_LOSS, "batches"} if getattr(cls, name) is not getattr(parent, name)}
-        if "add_gradient" in changed and "gradient" not in changed:
-            cls.gradient = gradient_from_zeros(cls.add_gradient)  # type: ignore[method-assign]
-        for name, others in _MADE_FOR.items():
-            if changed & others and name not in changed | vars(cls).keys():
-                setattr(cls, name, vars(Objective)[name])
 
     @abstractmethod
     def value(self, w: Vector) -> float:
@@ -318,7 +291,12 @@ class Objective(ABC):
         out : ndarray of float64, shape (layout.size,)
             Changed in place.
         """
-        _add(self.gradient(w, batch), scale, out)
+        gradient = self.gradient(w, batch)
+        # A scalar would be added to every coordinate.
+        if np.shape(gradient) != out.shape:
+            shapes = f"{np.shape(gradient)}; expected {out.shape}, that of the model"
+            raise ConfigurationError(f"the gradient has shape {shapes}")
+        out += scale * gradient
 
     def value_and_gradient(self, w: Vector, batch: Batch = None, out: Vector | None = None) -> tuple[float, Vector]:
         """Return the mean over a batch and its gradient; subclasses may do this in one pass over the data.
@@ -363,32 +341,20 @@ class Objective(ABC):
         >>> [len(rows) for rows in objective.batches(np.random.default_rng(0), FirstOrder(epochs=1, batch_size=2))]
         [2, 2, 1]
         """
-        # Of epochs, so that iterating over batches runs no Python code here.
-        return chain.from_iterable(self._epochs(rng, work, per_step))
-
-    def _epochs(self, rng: np.random.Generator, work: FirstOrder, per_step: int) -> Iterator[Iterable[Batch]]:
         size = work.batch_size
         if size is None:
-            yield repeat(None, work.num_draws(self.num_examples, per_step))
-            return
-        for order in shuffled_epochs(self.num_examples, rng, work, per_step):
-            yield [order[start : start + size] for start in range(0, order.size, size)]
-
-    def linear_data(self) -> LinearData | None:
-        """Return the data of a mean of losses of linear predictions; None for any other objective.
-
-        Local solvers use it to select compiled loops, which do not call the objective's methods.
-        """
-        return None
+            return repeat(None, work.num_draws(self.num_examples, per_step))
+        orders = shuffled_epochs(self.num_examples, rng, work, per_step)
+        return (order[start : start + size] for order in orders for start in range(0, order.size, size))
 
     def duality(self) -> LinearData | DualTerms | None:
         """Return what bounds of the optimum are made of: an objective that returns it has duality gaps.
 
         A convex loss needs no more than to say so, as :class:`DualTerms`: the rest follows from values and gradients.
         Losses of linear predictions with the links of :class:`LinearData` return these data, which give closer bounds.
-        None if the loss need not be convex; certificates are then residuals. The default is :meth:`linear_data`.
+        None if the loss need not be convex; certificates are then residuals.
         """
-        return self.linear_data()
+        return None
 
     def dual_terms(self, points: Sequence[Vector], shares: Sequence[float]) -> tuple[float, Vector]:
         """Return what a duality gap takes of a convex loss G = F_m - l2/2 ||W||^2: G*(r), or more, and r.
@@ -558,7 +524,7 @@ class Objective(ABC):
         w, direction : ndarray of float64, shape (layout.size,)
             Both may change afterwards, because no reference to them is kept.
         """
-        return _Trials(self, w, direction)
+        return Line(self, w, direction)
 
     def place(self, psi: Any) -> Place | None:
         """Return where a client's steps are taken, if this loss is computed on a device that has vectors of its own.
@@ -645,43 +611,15 @@ def shuffled_epochs(
     >>> [order.size for order in shuffled_epochs(4, np.random.default_rng(0), work)]
     [4, 2]
     """
-    assert work.batch_size is not None
+    draws, size = work.num_draws(num_examples, per_step), work.batch_size
+    assert size is not None
     if num_examples < 1:
         # Epochs without rows would never end.
         raise ConfigurationError(f"num_examples={num_examples}; expected at least one example to draw minibatches from")
-    draws = work.num_draws(num_examples, per_step)
-    if draws == -(-num_examples // work.batch_size):
-        # The common case of one epoch, which needs no cut.
-        return iter((rng.permutation(num_examples),))
-    # Not a generator function, so that iterating over epochs runs no Python code here.
-    whole, rest = divmod(draws, -(-num_examples // work.batch_size))
-    sizes = chain(repeat(num_examples, whole), repeat(rest * work.batch_size, rest > 0))
-    orders: Iterator[NDArray[np.int64]] = map(rng.permutation, repeat(num_examples, whole + (rest > 0)))
-    return map(np.ndarray.__getitem__, orders, map(slice, sizes))
-
-
-def _add(gradient: Vector, scale: float, out: Vector) -> None:
-    """Add scale times a gradient, after checking its shape: a scalar would broadcast to every coordinate."""
-    if np.shape(gradient) != out.shape:
-        raise ConfigurationError(
-            f"the gradient has shape {np.shape(gradient)}; expected {out.shape}, that of the model"
-        )
-    out += scale * gradient
-
-
-def gradient_from_zeros(add_gradient: Callable[..., None]) -> Callable[..., Vector]:
-    """Return a method `gradient` derived from `add_gradient`."""
-
-    @wraps(Objective.gradient, updated=())
-    def gradient(self: Objective, w: Vector, batch: Batch = None, out: Vector | None = None) -> Vector:
-        if out is None:
-            out = np.zeros(self.layout.size)
-        else:
-            out[:] = 0.0
-        add_gradient(self, w, batch, 1.0, out)
-        return out
-
-    return gradient
+    while draws > 0:
+        order = rng.permutation(num_examples)[: draws * size]
+        draws -= -(-order.size // size)
+        yield order
 
 
 #: Iterations of the power method that estimates an unknown constant.

@@ -34,8 +34,8 @@ from numpy.typing import NDArray
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.protocol import BALANCE, ENTROPY, FACTS, LINKS, SLOPES
-from flwr_fco.objectives.base import DualTerms, Objective, num_intercepts
-from flwr_fco.objectives.design import LinearData
+from flwr_fco.objectives.base import DualTerms, LinearData, Objective, num_intercepts
+from flwr_fco.objectives.linear import Linear
 
 #: Numbers and vectors of a stage.
 Terms = tuple[dict[str, float], dict[str, NDArray[np.float64]]]
@@ -89,7 +89,7 @@ def duality_terms(objective: Objective, w: Vector, numbers: Mapping[str, float])
         raise ConfigurationError(f"{type(objective).__name__} has no duality gap to take part in (stage {stage})")
     if data.link == "identity":
         return _of_scalars(data, objective, w, numbers.get("centre", 0.0))
-    q, truth = _chances(data, w)
+    q, truth = _chances(data, objective, w)
     if "common-0" in numbers:
         common = np.array([numbers[f"common-{i}"] for i in range(truth.shape[1])])
         if (common < 0.0).any():
@@ -183,12 +183,12 @@ def _facts(objective: Objective, data: LinearData | DualTerms | None, w: Vector)
         known = LINKS.index(data.link), data.num_outputs, data.intercept, data.l2, data.factor
         facts.update(zip(_OF_LOSS, map(float, known), strict=True))
         if data.link == "identity":
-            facts["slope"] = float(data.factor * _mean(data, data.design.predict(w) - data.targets))
+            facts["slope"] = float(data.factor * _mean(data, _scores(objective, w) - data.targets))
     return facts
 
 
 def _of_scalars(data: LinearData, objective: Objective, w: Vector, centre: float) -> Terms:
-    scores = data.design.predict(w)
+    scores = _scores(objective, w)
     slopes = data.factor * (scores - data.targets) - centre
     own = slopes if data.weights is None else data.weights * slopes
     linear, quadratic = own @ data.targets, own @ slopes / (2.0 * data.factor)
@@ -201,15 +201,22 @@ def _sums(
     gradient = np.zeros(objective.layout.size)
     if data.weights is not None:
         slopes = (slopes.T * data.weights).T
-    data.design.add_rows(slopes / slopes.shape[0], gradient)
+    assert isinstance(objective, Linear)
+    objective._add_product(objective.features, slopes / slopes.shape[0], gradient)
     return {"linear": linear, "quadratic": quadratic}, {"gradient": gradient}
 
 
-def _chances(data: LinearData, w: Vector) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _scores(objective: Objective, w: Vector) -> NDArray[np.float64]:
+    """Return the predictions without offsets."""
+    assert isinstance(objective, Linear)
+    return objective._predicted(w)
+
+
+def _chances(data: LinearData, objective: Objective, w: Vector) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the predicted class probabilities and the one-hot labels, shape (n, classes)."""
     from scipy.special import expit, softmax
 
-    scores = data.design.predict(w, num_outputs=data.num_outputs)
+    scores = _scores(objective, w)
     if data.link == "logistic":
         q = np.column_stack([expit(-scores), expit(scores)])
         return q, np.column_stack([data.targets < 0.0, data.targets > 0.0]).astype(np.float64)

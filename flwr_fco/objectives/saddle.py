@@ -12,8 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.core.validation import AT_LEAST_ONE, NON_NEGATIVE, checked
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.kernels.passes import add_both_products
-from flwr_fco.objectives.base import Objective, gradient_from_zeros
+from flwr_fco.objectives.base import Objective
 from flwr_fco.work import FirstOrder
 
 
@@ -264,14 +263,11 @@ class BilinearSaddle(SaddleObjective):
         return float(np.vdot(self.matrix @ x - self.offset, y))
 
     def add_operator(self, w: Vector, scale: float, out: Vector) -> None:
-        """Add scale (A' y, b - A x); for vectors in one pass over the matrix."""
+        """Add scale (A' y, b - A x)."""
         (x, y), (towards_x, towards_y) = self.players(w), self.players(out)
-        towards_y += scale * self.offset
-        if x.ndim == 1:
-            add_both_products(self.matrix, y, x, -scale, scale, towards_y, towards_x)
-        else:
+        with np.errstate(over="ignore", invalid="ignore"):
             towards_x += scale * (self.matrix.T @ y)
-            towards_y -= scale * (self.matrix @ x)
+            towards_y -= scale * (self.matrix @ x - self.offset)
 
     def players(self, w: Vector) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return views of x and y in a point of shape (layout.size,)."""
@@ -288,7 +284,12 @@ class BilinearSaddle(SaddleObjective):
         if batch is not None:
             out += (scale * self.noise) * batch
 
-    gradient = gradient_from_zeros(add_gradient)
+    def gradient(self, w: Vector, batch: NDArray[Any] | None = None, out: Vector | None = None) -> Vector:
+        """Return the operator, with a draw of the noise from :meth:`batches`, or without any."""
+        out = np.empty(self.layout.size) if out is None else out
+        out[:] = 0.0
+        self.add_gradient(w, batch, 1.0, out)
+        return out
 
     def batches(self, rng: np.random.Generator, work: FirstOrder, per_step: int = 1) -> Iterator[Any]:
         """Yield a draw of the noise for each query of a round; None if there is no noise. An epoch is one query."""

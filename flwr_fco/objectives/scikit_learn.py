@@ -17,8 +17,7 @@ from __future__ import annotations
 from flwr_fco.core.validation import AT_LEAST_ONE, NON_NEGATIVE, POSITIVE, checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Objective
-from flwr_fco.objectives.classification import Logistic, MultinomialLogistic
-from flwr_fco.objectives.regression import LeastSquares, TraceRegression
+from flwr_fco.objectives.linear import LeastSquares, Logistic, MultinomialLogistic
 
 
 def sklearn_strength(strength: float, objective: Objective, num_examples: int | None = None) -> float:
@@ -46,8 +45,8 @@ def sklearn_strength(strength: float, objective: Objective, num_examples: int | 
     >>> sklearn_strength(0.1, Logistic(np.eye(2), np.ones(2)), num_examples=50)
     0.2
     """
-    if isinstance(objective, LeastSquares | TraceRegression):
-        return float(checked("strength", strength, float, NON_NEGATIVE)) / (2.0 * objective.scale)
+    if isinstance(objective, LeastSquares):
+        return float(checked("strength", strength, float, NON_NEGATIVE) / (2.0 * objective.scale))
     count = _count(objective, num_examples)
     if strength == 0.0:
         raise ConfigurationError("strength=0.0 is C = infinity in scikit-learn: its penalty=None")
@@ -77,8 +76,8 @@ def strength_of_sklearn(value: float, objective: Objective, num_examples: int | 
     >>> strength_of_sklearn(0.05, LeastSquares(np.eye(2), np.ones(2)))
     0.1
     """
-    if isinstance(objective, LeastSquares | TraceRegression):
-        return 2.0 * objective.scale * float(checked("alpha", value, float, NON_NEGATIVE))
+    if isinstance(objective, LeastSquares):
+        return float(2.0 * objective.scale * checked("alpha", value, float, NON_NEGATIVE))
     count = _count(objective, num_examples)
     return 1.0 / (count * float(checked("C", value, float, POSITIVE)))
 

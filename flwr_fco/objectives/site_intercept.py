@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -13,23 +13,106 @@ from numpy.typing import ArrayLike, NDArray
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import printable
 from flwr_fco.errors import ConfigurationError, PublicError
-from flwr_fco.objectives._linear import LinearModel
-from flwr_fco.objectives.base import Batch, DualTerms, Objective
-from flwr_fco.objectives.classification import Logistic
-from flwr_fco.objectives.design import Design, Scores
-from flwr_fco.objectives.regression import LeastSquares, Poisson
+from flwr_fco.objectives import design
+from flwr_fco.objectives.base import DualTerms
+from flwr_fco.objectives.linear import Linear, Logistic
+from flwr_fco.objectives.links import Coupled, Link, Scores, Targets
 
 #: Rows of a logistic client: refused below the first number, with a warning below the second.
 FEWEST_ROWS, FEW_ROWS = 10, 25
-#: Newton steps for an intercept, which is known to rounding after about ten.
-_STEPS = 100
+#: Distances that are tried until the best intercept is within, and a score without loss, where there is one.
+_LENGTHS, _FAR = 4.0 ** np.arange(1, 25), 1e9
 #: Names of sites in a warning.
 _SHOWN = 5
 #: Rounding error of a column's second moment, relative to it: what is left of a constant column's variance.
 _CONSTANT = 1e-13
 
 
-class SiteIntercept(LinearModel):
+class Profiled(Coupled):
+    """min over b of the weighted loss of the scores s + b, of a link with one output.
+
+    Parameters
+    ----------
+    link : Link
+        The loss of a row.
+    weights : ndarray of float64, shape (n,)
+        Of the rows, of mean 1.
+    counts : ndarray of float64, shape (n,), optional
+        How often each row is in a batch, relative to all rows; the best b is that of all rows.
+    """
+
+    def __init__(self, link: Link, weights: Vector, counts: Vector | None = None) -> None:
+        self.link, self.weights = link, weights
+        self.shares = weights if counts is None else weights * counts
+        self.bounds, self.targets = link.bounds, link.targets
+        self._known: tuple[Scores, float] | None = None
+
+    def encoded(self, targets: Targets) -> Targets:
+        return self.link.encoded(targets)
+
+    def of_rows(self, rows: NDArray[np.int64]) -> Profiled:
+        return Profiled(self.link, self.weights[rows] / self.weights[rows].mean())
+
+    def sample(self, counts: Vector) -> Profiled:
+        return Profiled(self.link, self.weights, counts)
+
+    def idle(self, y: Targets) -> float:
+        """Return the infinite intercept that fits all rows without loss; 0.0 if there is none."""
+        for side in (1.0, -1.0):
+            if not self.link.slope(np.full(y.shape, side * _FAR), y).any():
+                return side * math.inf
+        return 0.0
+
+    def best(self, s: Scores, y: Targets) -> float:
+        """Return the best b, to machine precision."""
+        if self._known is None or not np.array_equal(self._known[0], s):
+            self._known = s.copy(), self.idle(y) or self._root(s, y)
+        return self._known[1]
+
+    def _root(self, s: Scores, y: Targets) -> float:
+        from scipy.optimize import brentq
+
+        def slope(b: float) -> float:
+            return float(self.weights @ self.link.slope(s + b, y))
+
+        middle = -float(s.mean())
+        for length in _LENGTHS:
+            low, high = middle - length, middle + length
+            if slope(low) <= 0.0 <= slope(high):
+                return float(brentq(slope, low, high, xtol=1e-16, rtol=1e-15, maxiter=1000))
+        raise ConfigurationError("the loss has no best intercept on this client's rows")
+
+    def value(self, s: Scores, y: Targets) -> Vector:
+        b = self.best(s, y)
+        return self.shares * self.link.value(s + b, y) if math.isfinite(b) else np.zeros_like(s)
+
+    def slope(self, s: Scores, y: Targets) -> Scores:
+        b = self.best(s, y)
+        return self.shares * self.link.slope(s + b, y) if math.isfinite(b) else np.zeros_like(s)
+
+    def curvature(self, s: Scores, y: Targets, change: Scores) -> Scores:
+        # The intercept moves with w, which centres the change of the scores.
+        each = self.each(s, y)
+        total = float(each.sum())
+        return each * (change - float(each @ change) / total) if total > 0.0 else each
+
+    def each(self, s: Scores, y: Targets) -> Vector:
+        """Return the second derivative of each row's loss at the best intercept, times its weight."""
+        b = self.best(s, y)
+        return self.shares * self.link.curvature(s + b, y, np.ones_like(s)) if math.isfinite(b) else np.zeros_like(s)
+
+    def steady(self) -> Profiled:
+        return Profiled(self.link.steady(), self.weights)
+
+    def predicted(self, s: Scores) -> NDArray[Any]:
+        return self.link.predicted(s)
+
+    def scored(self, s: Scores, y: Targets, mean: Callable[[NDArray[Any]], float]) -> dict[str, float]:
+        b = self.best(s, y)
+        return self.link.scored(s + b, y, mean) if math.isfinite(b) else {}
+
+
+class SiteIntercept(Linear):
     """A linear model's loss at the client's best intercept: F(w) = min_b G(w, b).
 
     Its sum over the clients is the loss of a model with an intercept of each client's own, as one dummy variable a
@@ -39,9 +122,9 @@ class SiteIntercept(LinearModel):
 
     Parameters
     ----------
-    objective : LeastSquares, Logistic or Poisson
-        G, with an intercept. Of a logistic client with one class, or of counts that are all 0, nothing is learnt: F is
-        0 besides its l2 term.
+    objective : Linear
+        G, with an intercept and one output. Of a logistic client with one class, or of counts that are all 0, nothing
+        is learnt: F is 0 besides its l2 term.
 
     Attributes
     ----------
@@ -71,24 +154,20 @@ class SiteIntercept(LinearModel):
 
     Examples
     --------
+    >>> from flwr_fco.objectives import LeastSquares
     >>> objective = SiteIntercept(LeastSquares(np.array([[1.0], [3.0]]), np.array([1.0, 2.0]), scale=0.5))
     >>> objective.value(np.zeros(1)), objective.gradient(np.zeros(1)), objective.own_intercept(np.zeros(1))
     (0.125, array([-0.5]), 1.5)
     """
 
-    _compiled = False
-    _separable = False
-    dual_terms, least = Objective.dual_terms, 0.0
+    #: The objective with its intercept.
+    with_intercept: Linear
+    link: Profiled
 
-    #: The objective with its intercept, and coefficients with their best intercept.
-    with_intercept: LinearModel
-    _known: tuple[Vector, float] | None
-
-    def __init__(self, objective: LinearModel) -> None:
-        # One that a subclass has changed has another best intercept, and no terms.
-        if not isinstance(objective, LeastSquares | Logistic | Poisson) or objective.duality() is None:
+    def __init__(self, objective: Linear) -> None:
+        if not isinstance(objective, Linear) or isinstance(objective.link, Coupled) or objective.num_outputs > 1:
             raise ConfigurationError(
-                f"{type(objective).__name__} has no intercept of each site; LeastSquares, Logistic and Poisson have one"
+                f"{type(objective).__name__} has no intercept of each site; a linear loss with one output has one"
             )
         if not objective.intercept:
             raise ConfigurationError(
@@ -96,133 +175,53 @@ class SiteIntercept(LinearModel):
             )
         if isinstance(objective, Logistic):
             check_site_rows({"this site": objective.num_examples})
-        self._wrap(objective)
-
-    def _wrap(self, objective: Any) -> None:
-        self.with_intercept, design = objective, objective.design
-        self._set_data(design, design.shape[1:], intercept=False, l2=objective.l2)
-        self._weights, self._mean_weight = objective._weights, objective._mean_weight
-        self.class_names = objective.class_names
-        self._targets = objective._targets
-        if isinstance(objective, Logistic):
-            self.labels = objective.labels
-        self._known = None
+        weights = objective.weights if objective.weights.size else np.ones(objective.num_examples)
+        # All that there is of the rows, and of the labels.
+        vars(self).update(vars(objective))
+        self.with_intercept, self.intercept = objective, False
+        self.link = Profiled(objective.link, weights)
+        self._set_features(objective.features, objective._row_shape)
 
     @property
     def adds_nothing(self) -> bool:
         """Whether all rows are of one class, or have no events: the best intercept is infinite, and fits all rows."""
-        objective: Any = self.with_intercept
-        if isinstance(objective, Logistic):
-            return bool((self._targets == self._targets[0]).all())
-        return isinstance(objective, Poisson) and not self._targets.any()
+        return self.link.idle(self.targets) != 0.0
 
     def own_intercept(self, w: Vector) -> float:
         """Return the best intercept for coefficients `w` on the client's rows, to machine precision."""
-        self._check(w)
-        if self._known is None or not np.array_equal(self._known[0], w):
-            self._known = (w.copy(), self._best(self.with_intercept._scores(np.append(w, 0.0))))
-        return self._known[1]
+        return self.link.best(self.scores(w), self.targets)
 
-    def _best(self, scores: Scores) -> float:
-        objective, targets = self.with_intercept, self._targets
-        weights = np.ones(scores.size) if self._weights is None else self._weights
-        if isinstance(objective, LeastSquares):
-            return float(weights @ (targets - scores) / weights.sum())
-        if isinstance(objective, Poisson):
-            top = float(scores.max())
-            events = float(weights @ targets)
-            return math.log(events / float(weights @ np.exp(scores - top))) - top if events else -math.inf
-        events = float(weights @ (targets > 0.0))
-        if self.adds_nothing or not 0.0 < events < weights.sum():
-            return math.inf if events else -math.inf
-        return _log_odds(scores, weights, events)
-
-    def _at_best(self, w: Vector) -> Vector:
-        """Return the coefficients with the best intercept."""
-        return np.append(w, self.own_intercept(w))
-
-    def value(self, w: Vector) -> float:
-        self._check(w)
-        if self.adds_nothing:
-            return self._l2_value(w)
-        return self.with_intercept.value(self._at_best(w))
-
-    def _accumulate(self, w: Vector, batch: Batch, scale: float, out: Vector) -> None:
-        found = self.l2 * w
-        if not self.adds_nothing:
-            found = self.with_intercept.gradient(self._at_best(w), batch)[:-1]
-        out += scale * found
-
-    def value_and_gradient(self, w: Vector, batch: Batch = None, out: Vector | None = None) -> tuple[float, Vector]:
-        """Return the mean over a batch and its gradient, both at the best intercept of all rows."""
-        self._check(w)
-        out = self._zeros(out)
-        if self.adds_nothing:
-            out += self.l2 * w
-            return self._l2_value(w), out
-        value, gradient = self.with_intercept.value_and_gradient(self._at_best(w), batch)
-        out += gradient[:-1]
-        return value, out
-
-    def hessian_product(self, w: Vector, v: Vector) -> Vector:
-        """Return the Hessian over all examples at `w` times `v`, in three passes over the rows."""
-        self._check(v)
-        if self.adds_nothing:
-            return np.asarray(self.l2 * v)
-        whole, product = self._at_best(w), self.with_intercept.hessian_product
-        bend = float(product(whole, np.append(np.zeros(v.size), 1.0))[-1])
-        # The intercept moves with w, which centres the predictions' change.
-        move = -float(product(whole, np.append(v, 0.0))[-1]) / bend if bend > 0.0 else 0.0
-        return product(whole, np.append(v, move))[:-1]
-
-    def hessian_block(self, w: Vector, indices: NDArray[np.int64]) -> Vector:
-        """Return the Hessian at `w` on some coordinates, less what the intercept takes up, as a packed triangle."""
-        self._check(w)
-        upper, count = np.triu_indices(indices.size), indices.size
-        if self.adds_nothing:
-            return np.asarray(self.l2 * np.eye(count)[upper])
-        own = np.zeros((count + 1, count + 1))
-        on = np.append(indices, self.layout.size)
-        own[np.triu_indices(count + 1)] = self.with_intercept.hessian_block(self._at_best(w), on)
-        block, beside, bend = own[:-1, :-1] - self.l2 * np.eye(count), own[:-1, -1], float(own[-1, -1])
-        if bend > 0.0:
-            block = np.triu(block - np.outer(beside, beside) / bend)
+    def _block(self, link: Link, w: Vector, indices: NDArray[np.int64]) -> Vector:
+        assert isinstance(link, Profiled)
+        each = link.each(self.scores(w), self.targets) / self.num_examples
+        values, total = design.dense(self.features[:, indices]).astype(np.float64), float(each.sum())
+        mean_squares = each @ values**2
+        values = values - each @ values / total if total > 0.0 else values
         # Of a column that is constant here rounding is left, which is no variance.
-        diagonal = np.diag(block)
-        variance = np.where(diagonal > _CONSTANT * (np.diag(own)[:-1] - self.l2), diagonal, 0.0)
-        most = np.sqrt(np.outer(variance, variance))
-        return np.asarray((np.clip(block, -most, most) + self.l2 * np.eye(count))[upper])
-
-    def subset(self, rows: NDArray[np.int64]) -> tuple[Self, float]:
-        objective, share = self.with_intercept.subset(rows)
-        return self._of(objective), share
-
-    def with_features(self, features: ArrayLike | Design) -> Self:
-        """Return the same loss for the same examples with other features."""
-        return self._of(self.with_intercept.with_features(features))
-
-    def _of(self, objective: Any) -> Self:
-        other = type(self).__new__(type(self))
-        other._wrap(objective)
-        return other
+        values[:, each @ values**2 <= _CONSTANT * mean_squares] = 0.0
+        return np.asarray(
+            (design.product_of(values, each, values) + self.l2 * np.eye(indices.size))[np.triu_indices(indices.size)]
+        )
 
     def duality(self) -> DualTerms:
         objective = self.with_intercept
-        kind = f"{type(objective).__name__} {objective._factor:g}, own intercepts"
+        kind = f"{type(objective).__name__} {objective.link.parameter:g}, own intercepts"
         # The curvature of counts has no bound.
-        return DualTerms(kind, l2=self.l2, link="convex" if isinstance(objective, Poisson) else "profiled")
+        return DualTerms(kind, l2=self.l2, link="profiled" if objective.link.bounds else "convex")
 
-    def metrics(self, w: Vector) -> dict[str, float]:
-        """Return the metrics of the objective with its best intercept."""
-        if self.adds_nothing:
-            return {"loss": self.value(w)}
-        return self.with_intercept.metrics(self._at_best(w))
+    def subset(self, rows: NDArray[np.int64]) -> tuple[Self, float]:
+        other, share = super().subset(rows)
+        other.with_intercept = self.with_intercept.subset(rows)[0]
+        return other, share
+
+    def with_features(self, features: ArrayLike) -> Self:
+        other = super().with_features(features)
+        other.with_intercept = self.with_intercept.with_features(features)
+        return other
 
     def largest_square(self) -> float:
         """Return the largest variance of a feature times the curvature of the loss; 0 of what adds nothing."""
-        if self.adds_nothing:
-            return 0.0
-        return self.with_intercept._curvature[0] * float(self.with_intercept.moments()[1].max(initial=0.0))
+        return 0.0 if self.adds_nothing else self._bounds()[1] * float(self.moments()[1].max(initial=0.0))
 
     def lipschitz(self, norm: str = "l2") -> float:
         """Return that of the objective with its intercept, which is no smaller."""
@@ -285,25 +284,3 @@ def check_site_rows(rows: dict[str, int]) -> None:
             UserWarning,
             stacklevel=3,
         )
-
-
-def _log_odds(scores: Scores, weights: Vector, events: float) -> float:
-    """Return b with sum_i weights_i expit(scores_i + b) = events, by Newton steps within a bracket."""
-    from scipy.special import expit
-
-    total = float(weights.sum())
-    odds = math.log(events / (total - events))
-    low, high = odds - float(scores.max()), odds - float(scores.min())
-    b: float = min(max(odds - float(weights @ scores) / total, low), high)
-    for _ in range(_STEPS):
-        chances = expit(scores + b)
-        missing = events - float(weights @ chances)
-        low, high = (b, high) if missing > 0.0 else (low, b)
-        bend = float(weights @ (chances * (1.0 - chances)))
-        after = b + missing / bend if bend > 0.0 else math.inf
-        if not low <= after <= high:
-            after = 0.5 * (low + high)
-        if after == b or abs(after - b) <= 4e-16 * max(1.0, abs(b)):
-            return after
-        b = after
-    return b

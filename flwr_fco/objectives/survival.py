@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import copy
+from contextlib import suppress
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flwr_fco.core.layout import Vector
+from flwr_fco.core.schema import is_missing
 from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels import risk_sets
-from flwr_fco.objectives._linear import LinearModel, as_labels, as_strata, as_targets, examples_of
-from flwr_fco.objectives.base import Batch, DualTerms, Objective
-from flwr_fco.objectives.design import Design, Scores, dense
+from flwr_fco.objectives import design
+from flwr_fco.objectives.base import DualTerms
+from flwr_fco.objectives.linear import NOTHING, Linear
+from flwr_fco.objectives.links import Coupled, Link, Scores, Targets, examples_of
 
 
-class _RiskSets(NamedTuple):
+class _Sums(NamedTuple):
     """The sums of each event's risk set, relative to exp(top): of the weights, and of values by them.
 
     Of tied events a part is gone. `own` is each event's own weight in its risk set, and `mean` that of its loss.
@@ -29,7 +31,136 @@ class _RiskSets(NamedTuple):
     mean: Vector
 
 
-class CoxRegression(LinearModel):
+class PartialLikelihood(Coupled):
+    """The negative log partial likelihood of the events, of the scores of all rows.
+
+    Parameters
+    ----------
+    times, events, entry, strata, weights : ndarray, shape (n,)
+        Of each row.
+    ties : {"efron", "breslow"}
+        What is done with events at the same time.
+
+    Attributes
+    ----------
+    dead : ndarray of int64, shape (E,)
+        Rows with an event, by risk set.
+    set : ndarray of int64, shape (E,)
+        The risk set of each, one for each time and stratum with an event.
+    at : ndarray of float64, shape (G,)
+        When the event of each risk set is.
+    """
+
+    targets = "times"
+
+    def __init__(
+        self,
+        times: Vector,
+        events: NDArray[Any],
+        entry: Vector,
+        strata: NDArray[np.int64],
+        weights: Vector,
+        ties: str,
+    ) -> None:
+        self.of_row: tuple[Any, ...] = times, events, entry, strata, weights
+        self.ties, self.raw = ties, weights
+        self.entry, self.strata = entry, strata
+        #: n times the shares of the weights: of a mean over the rows the weighted sum is left.
+        self.shares = weights * (times.size / weights.sum())
+        out, into = np.lexsort((-times, strata)), np.lexsort((-entry, strata))
+        self.order = np.array([out, into])
+        self.dead = dead = out[events[out] == 1]
+        new = np.ones(dead.size, dtype=np.bool_)
+        new[1:] = (np.diff(times[dead]) != 0.0) | (np.diff(strata[dead]) != 0)
+        self.set, starts = np.cumsum(new) - 1, np.flatnonzero(new)
+        #: Number of events of each risk set, and the part of each event that is gone.
+        self.sizes = np.diff(np.append(starts, dead.size))
+        ranks = np.arange(dead.size) - starts[self.set]
+        self.gone = ranks / self.sizes[self.set] if ties == "efron" else np.zeros(dead.size)
+        self.at, where = times[dead[starts]], strata[dead[starts]]
+        first, ends, stops = (np.zeros(starts.size, dtype=np.int64) for _ in range(3))
+        numbers = np.arange(strata.max() + 2)
+        of_rows, of_sets = np.searchsorted(strata[out], numbers), np.searchsorted(where, numbers)
+        for stratum in numbers[:-1]:
+            rows = slice(of_rows[stratum], of_rows[stratum + 1])
+            own = slice(of_sets[stratum], of_sets[stratum + 1])
+            first[own] = rows.start
+            ends[own] = rows.start + np.searchsorted(-times[out[rows]], -self.at[own], side="right")
+            stops[own] = rows.start + np.searchsorted(-entry[into[rows]], -self.at[own], side="right")
+        begins, lates = (np.where(first == np.roll(first, 1), np.roll(own, 1), first) for own in (ends, stops))
+        if first.size:
+            begins[0] = lates[0] = first[0]
+        self.spans = np.column_stack([first, begins, ends, lates, stops])
+
+    def of_rows(self, rows: NDArray[np.int64]) -> PartialLikelihood:
+        times, events, entry, strata, weights = (each[rows] for each in self.of_row)
+        return PartialLikelihood(times, events, entry, strata, weights, self.ties)
+
+    def sample(self, counts: Vector) -> PartialLikelihood:
+        other = PartialLikelihood(*self.of_row, self.ties)
+        other.shares = self.shares * counts
+        return other
+
+    @property
+    def least(self) -> float:  # type: ignore[override]
+        """A number that no mean loss is below."""
+        # Each event's own weight is in its risk set; of tied ones equal scores are the least, by Jensen's inequality.
+        shares, groups = self.shares[self.dead] / len(self.shares), self.at.size
+        total, heads = (np.bincount(self.set, own, groups) for own in (shares, self.raw[self.dead]))
+        left = np.log1p(-self.gone) @ (total / self.sizes)[self.set] if shares.size else 0.0
+        return float(total @ np.log(heads) + left)
+
+    def sums(self, scores: Scores, values: NDArray[np.float64] | None = None) -> tuple[NDArray[np.float64], Vector]:
+        """Return the sums over the risk sets of the weights, and of values by them, and their scales."""
+        values = np.empty((scores.size, 0)) if values is None else values
+        sums, tops = np.empty((self.at.size, 1 + values.shape[1])), np.empty(self.at.size)
+        kernel: Any = risk_sets.risk_sums
+        kernel(scores, self.raw, values, self.order, self.spans, self.entry, self.at, sums, tops)
+        return sums, tops
+
+    def evaluated(self, scores: Scores, values: NDArray[np.float64] | None = None) -> _Sums:
+        """Return the sums over the risk sets with the scores of all rows."""
+        values = np.empty((scores.size, 0)) if values is None else values
+        (sums, tops), dead, place = self.sums(scores, values), self.dead, self.set
+        own = self.raw[dead] * np.exp(scores[dead] - tops[place])
+        tied = np.zeros_like(sums)
+        np.add.at(tied, place, own[:, None] * np.column_stack([np.ones(dead.size), values[dead]]))
+        mean = np.bincount(place, self.shares[dead], tops.size) / self.sizes
+        return _Sums(sums[place] - self.gone[:, None] * tied[place], tops, own, mean[place])
+
+    def spread(self, scores: Scores, found: _Sums, terms: Vector) -> Vector:
+        """Return the derivative by each score of sum_i terms_i log (sum of risk set i), with terms over the sums given.
+
+        Tied events count in part.
+        """
+        groups, out = self.at.size, np.empty(scores.size)
+        shares, kernel = np.bincount(self.set, terms, groups), risk_sets.spread
+        kernel(scores, shares, found.tops, self.order, self.spans, self.entry, self.at, out)
+        out *= self.raw
+        gone = np.bincount(self.set, self.gone * terms, groups)
+        out[self.dead] -= found.own * gone[self.set]
+        return out
+
+    def value(self, s: Scores, y: Targets) -> Vector:
+        found, each = self.evaluated(s), np.zeros_like(s)
+        each[self.dead] = found.mean * (np.log(found.sums[:, 0]) + found.tops[self.set])
+        each[self.dead] -= self.shares[self.dead] * s[self.dead]
+        return each
+
+    def slope(self, s: Scores, y: Targets) -> Scores:
+        found = self.evaluated(s)
+        slopes = self.spread(s, found, found.mean / found.sums[:, 0])
+        slopes[self.dead] -= self.shares[self.dead]
+        return slopes
+
+    def curvature(self, s: Scores, y: Targets, change: Scores) -> Scores:
+        found = self.evaluated(s, change[:, None])
+        terms = found.mean / found.sums[:, 0]
+        moved = self.spread(s, found, terms * found.sums[:, 1] / found.sums[:, 0])
+        return self.spread(s, found, terms) * change - moved
+
+
+class CoxRegression(Linear):
     """Cox regression: the negative log partial likelihood of the events, over the rows, plus l2/2 ||w||^2.
 
     F(w) = 1/n sum_i [ log sum_{j at risk at t_i} exp(eta_j) - eta_i ] + l2/2 ||w||^2 over the rows i with an event,
@@ -90,10 +221,8 @@ class CoxRegression(LinearModel):
     (0.366204, array([-0.222222]))
     """
 
-    _compiled = False
-    _separable = False
-    dual_terms = Objective.dual_terms
-    _by_row = ("_targets", "labels", "entry", "_strata", "_raw", "_offset")
+    link: PartialLikelihood
+    _by_row = (*Linear._by_row, "entry", "strata")
 
     def __init__(
         self,
@@ -108,201 +237,70 @@ class CoxRegression(LinearModel):
         sample_weight: ArrayLike | None = None,
         offset: ArrayLike | None = None,
     ) -> None:
-        checked("ties", ties, Literal["efron", "breslow"])
-        design = Design.of(features)
-        self._set_data(design, design.shape[1:], intercept=False, l2=l2)
-        n, self.ties = self.num_examples, ties
-        self._targets = as_targets("times", times, n)
-        self.labels = as_labels("events", events, n)
-        codes = np.unique(self.labels)
-        if not np.isin(codes, (0, 1)).all():
+        n, self.ties = (*np.shape(features), 0)[0], checked("ties", ties, Literal["efron", "breslow"])
+        when = design.as_numbers("times", times, (n,))
+        self.labels = design.with_rows("events", events, (n,))
+        if not np.isin(self.labels, (0, 1)).all():
             raise ConfigurationError(
-                f"events hold {examples_of(codes)}; expected 1 for an event and 0 for a censored row"
+                f"events hold {examples_of(self.labels)}; expected 1 for an event and 0 for a censored row"
             )
-        if (self.times < 0.0).any():
-            row = int(np.argmin(self.times))
-            raise ConfigurationError(f"times[{row}] is {self.times[row]:g}; expected numbers >= 0")
-        self.entry = np.full(n, -np.inf) if entry is None else as_targets("entry", entry, n)
-        late = np.flatnonzero(self.entry >= self.times)
+        if (when < 0.0).any():
+            row = int(np.argmin(when))
+            raise ConfigurationError(f"times[{row}] is {when[row]:g}; expected numbers >= 0")
+        self.entry = np.full(n, -np.inf) if entry is None else design.as_numbers("entry", entry, (n,))
+        late = np.flatnonzero(self.entry >= when)
         if late.size:
             row = int(late[0])
             raise ConfigurationError(
                 f"entry[{row}] is not before times[{row}], so the row is never under observation; leave such rows out"
             )
-        self._strata = np.zeros(n, dtype=np.int64) if strata is None else as_strata(strata, n)[1]
-        self._set_rows(sample_weight, offset)
+        self.strata = np.zeros(n, dtype=np.int64) if strata is None else as_strata(strata, n)[1]
         # The likelihood is not changed by a common factor of the weights, but its value is.
-        self._raw = np.ones(n) if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
-        self._weights = None
-        self._sort()
-
-    @property
-    def weighs_rows(self) -> bool:
-        return bool(np.ptp(self._raw) > 0.0)
-
-    def unweighted(self) -> Self:
-        other = copy.copy(self)
-        other._raw = np.ones(self.num_examples)
-        other._sort()
-        return other
-
-    def _sort(self) -> None:
-        """Find the risk sets: one for each time and stratum with an event; and the rows' shares of the weights."""
-        self._shares = self._raw / self._raw.sum()
-        times, entry, strata = self.times, self.entry, self._strata
-        out, into = np.lexsort((-times, strata)), np.lexsort((-entry, strata))
-        self._order = np.array([out, into])
-        dead = out[self.labels[out] == 1]
-        new = np.ones(dead.size, dtype=np.bool_)
-        new[1:] = (np.diff(times[dead]) != 0.0) | (np.diff(strata[dead]) != 0)
-        # The risk set of each event, and their number in it.
-        self._dead, self._set = dead, np.cumsum(new) - 1
-        starts = np.flatnonzero(new)
-        self._sizes = np.diff(np.append(starts, dead.size))
-        ranks = np.arange(dead.size) - starts[self._set]
-        self._gone = ranks / self._sizes[self._set] if self.ties == "efron" else np.zeros(dead.size)
-        self._at, where = times[dead[starts]], strata[dead[starts]]
-        first, ends, stops = (np.zeros(starts.size, dtype=np.int64) for _ in range(3))
-        numbers = np.arange(strata.max() + 2)
-        of_rows, of_sets = np.searchsorted(strata[out], numbers), np.searchsorted(where, numbers)
-        for stratum in numbers[:-1]:
-            rows = slice(of_rows[stratum], of_rows[stratum + 1])
-            own = slice(of_sets[stratum], of_sets[stratum + 1])
-            first[own] = rows.start
-            ends[own] = rows.start + np.searchsorted(-times[out[rows]], -self._at[own], side="right")
-            stops[own] = rows.start + np.searchsorted(-entry[into[rows]], -self._at[own], side="right")
-        begins, lates = (np.where(first == np.roll(first, 1), np.roll(own, 1), first) for own in (ends, stops))
-        if first.size:
-            begins[0] = lates[0] = first[0]
-        self._spans = np.column_stack([first, begins, ends, lates, stops])
-
-    @property
-    def _sets(self) -> tuple[Any, ...]:
-        """The risk sets' arguments of the kernels."""
-        return self._order, self._spans, self.entry, self._at
-
-    def subset(self, rows: NDArray[np.int64]) -> tuple[Self, float]:
-        other, _ = super().subset(rows)
-        other._sort()
-        return other, float(self._shares[rows].sum())
-
-    @property
-    def least(self) -> float:  # type: ignore[override]
-        """A number that no value without the l2 term is below."""
-        # Each event's own weight is in its risk set; of tied ones equal scores are the least, by Jensen's inequality.
-        weights, groups = self._shares[self._dead], self._at.size
-        total, heads = (np.bincount(self._set, own[self._dead], groups) for own in (self._shares, self._raw))
-        left = np.log1p(-self._gone) @ (total / self._sizes)[self._set] if weights.size else 0.0
-        return float(total @ np.log(heads) + left)
-
-    def duality(self) -> DualTerms:
-        return DualTerms(f"Cox {self.ties}", self.least, self.l2, "cox")
-
-    @property
-    def num_events(self) -> int:
-        """Number of rows with an event."""
-        return int(self._dead.size)
+        raw = np.ones(n) if sample_weight is None else design.as_weights(sample_weight, n)
+        link = PartialLikelihood(when, self.labels, self.entry, self.strata, raw, ties)
+        super().__init__(link, features, when, intercept=False, l2=l2, sample_weight=sample_weight, offset=offset)
+        # The link has them.
+        self.weights = NOTHING
 
     @property
     def times(self) -> Vector:
         """When each row's observation ends, shape (num_examples,)."""
-        return self._targets
+        return self.targets
 
-    def margins(self, w: Vector) -> Vector:
-        """Return the log hazard ratios eta_i of the client's rows, shape (num_examples,)."""
-        return self._scores(w)
+    @property
+    def num_events(self) -> int:
+        """Number of rows with an event."""
+        return int(self.link.dead.size)
 
-    def _sums(self, scores: Scores, values: NDArray[np.float64]) -> tuple[NDArray[np.float64], Vector]:
-        """Return the sums over the risk sets, and their scales."""
-        sums, tops = np.empty((self._at.size, 1 + values.shape[1])), np.empty(self._at.size)
-        kernel: Any = risk_sets.risk_sums
-        kernel(scores, self._raw, values, *self._sets, sums, tops)
-        return sums, tops
+    def subset(self, rows: NDArray[np.int64]) -> tuple[Self, float]:
+        return super().subset(rows)[0], float(self.link.shares[rows].sum()) / self.num_examples
 
-    def _evaluated(self, scores: Scores, shares: Vector, values: NDArray[np.float64]) -> _RiskSets:
-        """Return the sums over the risk sets with the scores of all rows, for events with these weights."""
-        sums, tops = self._sums(scores, values)
-        dead, place = self._dead, self._set
-        own = self._raw[dead] * np.exp(scores[dead] - tops[place])
-        tied = np.zeros_like(sums)
-        np.add.at(tied, place, own[:, None] * np.column_stack([np.ones(dead.size), values[dead]]))
-        mean = np.bincount(place, shares[dead], tops.size) / self._sizes
-        return _RiskSets(sums[place] - self._gone[:, None] * tied[place], tops, own, mean[place])
+    @property
+    def weighs_rows(self) -> bool:
+        return bool(np.ptp(self.link.raw) > 0.0)
 
-    def _spread(self, scores: Scores, found: _RiskSets, terms: Vector) -> Vector:
-        """Return the derivative by each score of sum_i terms_i log (sum of risk set i), with terms over the sums given.
+    def unweighted(self) -> Self:
+        other = super().unweighted()
+        other.link = PartialLikelihood(*self.link.of_row[:-1], np.ones(self.num_examples), self.ties)
+        return other
 
-        Tied events count in part.
-        """
-        groups, out = self._at.size, np.empty(scores.size)
-        kernel: Any = risk_sets.spread
-        kernel(scores, np.bincount(self._set, terms, groups), found.tops, *self._sets, out)
-        out *= self._raw
-        gone = np.bincount(self._set, self._gone * terms, groups)
-        out[self._dead] -= found.own * gone[self._set]
-        return out
-
-    def _slopes_of(self, scores: Scores, shares: Vector) -> tuple[float, Vector]:
-        """Return the loss of events with these weights, and its derivatives by the scores of all rows."""
-        found = self._evaluated(scores, shares, np.empty((scores.size, 0)))
-        dead, sums = self._dead, found.sums[:, 0]
-        loss = found.mean @ (np.log(sums) + found.tops[self._set]) - shares[dead] @ scores[dead]
-        slopes = self._spread(scores, found, found.mean / sums)
-        slopes[dead] -= shares[dead]
-        return float(loss), slopes
-
-    def _mean_loss(self, scores: Scores) -> float:
-        return self._slopes_of(scores, self._shares)[0]
-
-    def _slopes(self, scores: Scores, targets: NDArray[Any], weight: float) -> float:
-        loss, scores[:] = self._slopes_of(scores, self._shares)
-        return loss * self.num_examples
-
-    def _bend(self, scores: Scores, targets: NDArray[Any], change: Scores, weight: float) -> Scores:
-        found = self._evaluated(scores, self._shares, change[:, None])
-        terms = found.mean / found.sums[:, 0]
-        moved = self._spread(scores, found, terms * found.sums[:, 1] / found.sums[:, 0])
-        return self._spread(scores, found, terms) * change - moved
-
-    def _of_batch(self, w: Vector, batch: Batch) -> tuple[float, Vector]:
-        shares = self._shares
-        if batch is not None:
-            shares = np.bincount(batch, minlength=self.num_examples) * shares * (self.num_examples / batch.size)
-        return self._slopes_of(self._scores(w), shares)
-
-    def _accumulate(self, w: Vector, batch: Batch, scale: float, out: Vector) -> None:
-        slopes = self._of_batch(w, batch)[1]
-        out += scale * self.l2 * w
-        self.design.add_rows(scale * slopes, out)
-
-    def value_and_gradient(self, w: Vector, batch: Batch = None, out: Vector | None = None) -> tuple[float, Vector]:
-        """Return the mean over a batch of events and its gradient, both with the l2 term."""
-        out, (loss, slopes) = self._zeros(out), self._of_batch(w, batch)
-        self.design.add_rows(slopes, out)
-        out += self.l2 * w
-        return loss + self._l2_value(w), out
-
-    def hessian_product(self, w: Vector, v: Vector) -> Vector:
-        """Return the Hessian over all examples at `w` times `v`, in one pass over the rows."""
-        product = self.l2 * v
-        self.design.add_rows(self._bend(self._scores(w), self.times, self.design.predict(v), 1.0), product)
-        return product
-
-    def hessian_block(self, w: Vector, indices: NDArray[np.int64]) -> Vector:
-        """Return the Hessian at `w` on some coordinates, a sum of covariances in risk sets, as a packed triangle."""
-        values = dense(self.design.matrix[:, indices]).astype(np.float64)
+    def _block(self, link: Link, w: Vector, indices: NDArray[np.int64]) -> Vector:
+        values = design.dense(self.features[:, indices]).astype(np.float64)
         # A covariance is that of centred values, with less to cancel.
-        values = values - values.mean(axis=0)
-        scores = self._scores(w)
-        found = self._evaluated(scores, self._shares, np.ascontiguousarray(values))
+        values = np.ascontiguousarray(values - values.mean(axis=0))
+        scores, n = self.scores(w), self.num_examples
+        found = self.link.evaluated(scores, values)
         means = found.sums[:, 1:] / found.sums[:, :1] * np.sqrt(found.mean)[:, None]
-        rows = self._spread(scores, found, found.mean / found.sums[:, 0])
-        block = (values.T * rows) @ values - means.T @ means
+        rows = self.link.spread(scores, found, found.mean / found.sums[:, 0])
+        block = ((values.T * rows) @ values - means.T @ means) / n
         # Of a column that hardly varies in a risk set rounding is left, which is no covariance.
         own = np.maximum(np.diag(block), 0.0)
         most = np.sqrt(np.outer(own, own))
         block = np.clip(block, -most, most) + self.l2 * np.eye(own.size)
         return np.asarray(block[np.triu_indices(indices.size)])
+
+    def duality(self) -> DualTerms:
+        return DualTerms(f"Cox {self.ties}", self.least, self.l2, "cox")
 
     def lipschitz(self, norm: str = "l2") -> float:
         """Return a Lipschitz constant of the gradient; see :meth:`Objective.lipschitz`.
@@ -311,17 +309,17 @@ class CoxRegression(LinearModel):
         squared distance of a row from the mean row, in the l1 norm a fourth of the largest squared range of a feature,
         times the weight of the events.
         """
-        weight = float(self._shares[self._dead].sum())
+        weight, matrix = float(self.link.shares[self.link.dead].sum()) / self.num_examples, self.features
         if norm == "l1":
-            matrix: Any = self.design.matrix
-            ranges = dense(matrix.max(axis=0) - matrix.min(axis=0))
+            ranges = design.dense(matrix.max(axis=0) - matrix.min(axis=0))
             return 0.25 * weight * float(ranges.astype(np.float64).max()) ** 2 + self.l2
         if norm != "l2":
             raise ConfigurationError(f"norm={norm!r}; expected 'l2' or 'l1'")
-        centre = self._column_means()
-        apart = self.design.row_squares() - 2.0 * self.design.predict(centre) + float(centre @ centre)
-        # The distance of a single row from itself is 0 up to rounding, of either sign.
-        return weight * max(0.0, float(apart.max())) + self.l2
+        centre, apart = np.asarray(matrix.mean(axis=0, dtype=np.float64)).reshape(-1), 0.0
+        for _, block in design.blocks(matrix):
+            squares = np.asarray((block**2).sum(axis=1)).reshape(-1)
+            apart = max(apart, float((squares - 2.0 * (block @ centre) + centre @ centre).max()))
+        return weight * apart + self.l2
 
     def batch_lipschitz(self, batch_size: int | None, norm: str = "l2") -> float:
         """Raise a :class:`ConfigurationError`: rates from :meth:`lipschitz` would be hundreds of times too small.
@@ -330,6 +328,26 @@ class CoxRegression(LinearModel):
         curvature at the start instead.
         """
         self._does_not_know("a useful constant of its batches", "give the rates by hand, or client_lr='auto'")
+
+    def largest_square(self) -> float:
+        """Raise a :class:`ConfigurationError`, for no useful number is known."""
+        self._does_not_know("a useful bound of its second derivatives", "take another certificate")
+
+
+def as_strata(strata: ArrayLike, num_examples: int) -> tuple[list[Any], NDArray[np.int64]]:
+    """Return the sorted labels of strata, and which of them each row has."""
+    # As they are: NumPy makes a text of NaN among texts.
+    given = design.with_rows("strata", np.asarray(strata, dtype=object), (num_examples,)).tolist()
+    if any(is_missing(label) for label in given):
+        raise ConfigurationError("strata hold a label that is missing; give such rows a stratum, or leave them out")
+    try:
+        labels = list(dict.fromkeys(given))
+    except TypeError as error:
+        raise ConfigurationError(f"strata hold what is no label: {error}; expected texts or numbers") from error
+    with suppress(TypeError):  # Numbers beside texts have no order.
+        labels.sort()
+    codes = {label: code for code, label in enumerate(labels)}
+    return labels, np.array([codes[label] for label in given])
 
 
 def concordance(objective: CoxRegression, w: Vector) -> tuple[float, float]:
@@ -356,10 +374,10 @@ def concordance(objective: CoxRegression, w: Vector) -> tuple[float, float]:
     >>> concordance(objective, np.ones(1))
     (1.0, 3.0)
     """
-    ranks = np.unique(objective.margins(w), return_inverse=True)[1].astype(np.int64)
+    link, ranks = objective.link, np.unique(objective.scores(w), return_inverse=True)[1].astype(np.int64)
     counts = np.zeros((objective.num_events, 3), dtype=np.int64)
     kernel: Any = risk_sets.ordered_pairs
-    kernel(ranks, objective._order, objective._spans, objective._dead, objective._sizes, counts)
+    kernel(ranks, link.order, link.spans, link.dead, link.sizes, counts)
     less, equal, total = counts.sum(axis=0).tolist()
     return less + 0.5 * equal, float(total)
 
@@ -418,19 +436,20 @@ def baseline(objective: CoxRegression, w: Vector) -> Baseline:
     >>> found.at(0, [0.5, 1.0, 2.5, 4.0]).round(3).tolist()
     [0.0, 0.333, 0.833, nan]
     """
-    sums, tops = objective._sums(objective.margins(w), np.empty((objective.num_examples, 0)))
-    heads = np.bincount(objective._set, objective._raw[objective._dead], tops.size)
+    link = objective.link
+    sums, tops = link.sums(objective.scores(w))
+    heads = np.bincount(link.set, link.raw[link.dead], tops.size)
     rises = heads / sums[:, 0] * np.exp(-tops)
-    where = objective._strata[objective._dead[np.cumsum(objective._sizes) - objective._sizes]]
-    ends = np.full(objective._strata.max() + 1, -np.inf)
-    np.maximum.at(ends, objective._strata, objective.times)
+    where = objective.strata[link.dead[np.cumsum(link.sizes) - link.sizes]]
+    ends = np.full(objective.strata.max() + 1, -np.inf)
+    np.maximum.at(ends, objective.strata, objective.times)
     # Risk sets are from the last time to the first.
-    order = np.lexsort((objective._at, where))
+    order = np.lexsort((link.at, where))
     hazards = rises[order]
     for stratum in np.unique(where):
         own = where[order] == stratum
         hazards[own] = np.cumsum(hazards[own])
-    return Baseline(where[order], objective._at[order], hazards, ends)
+    return Baseline(where[order], link.at[order], hazards, ends)
 
 
 def expected_events(objective: CoxRegression, w: Vector) -> Vector:
@@ -453,9 +472,9 @@ def expected_events(objective: CoxRegression, w: Vector) -> Vector:
     """
     found, hazards = baseline(objective, w), np.empty(objective.num_examples)
     for stratum in range(found.ends.size):
-        own = objective._strata == stratum
+        own = objective.strata == stratum
         hazards[own] = found.at(stratum, objective.times[own]) - found.at(stratum, objective.entry[own])
-    return np.asarray(hazards * np.exp(objective.margins(w)))
+    return np.asarray(hazards * np.exp(objective.scores(w)))
 
 
 def time_trend(objective: CoxRegression, w: Vector) -> tuple[Vector, float]:
@@ -487,7 +506,8 @@ def time_trend(objective: CoxRegression, w: Vector) -> tuple[Vector, float]:
     >>> trend.round(6), round(squares, 6)
     (array([0.166667]), 0.222222)
     """
-    dead, nothing = objective._dead, np.zeros(objective.layout.size)
+    link, nothing = objective.link, np.zeros(objective.layout.size)
+    dead = link.dead
     if not dead.size:
         return nothing, 0.0
     times, ranks = np.unique(objective.times[dead], return_inverse=True)
@@ -495,9 +515,9 @@ def time_trend(objective: CoxRegression, w: Vector) -> tuple[Vector, float]:
     middle = 0.5 * (ends + np.append(0.0, ends[:-1]))
     g = middle[ranks] / dead.size
     g -= g.mean()
-    values = dense(objective.design.matrix).astype(np.float64)
+    values = design.dense(objective.features).astype(np.float64)
     # A mean at risk has less rounding of centred values.
     values -= values.mean(axis=0)
-    found = objective._evaluated(objective.margins(w), objective._shares, values)
+    found = link.evaluated(objective.scores(w), values)
     apart = values[dead] - found.sums[:, 1:] / found.sums[:, :1]
     return np.asarray(g @ apart), float(g @ g)

@@ -26,7 +26,7 @@ from flwr_fco.inference import Intervals
 from flwr_fco.inference.federated import CLASSES, SQUARES, TIMES, prepared, reasons_of
 from flwr_fco.messages.protocol import Answer, Described
 from flwr_fco.objectives import LeastSquares, Logistic, Objective, SiteIntercept
-from flwr_fco.objectives.design import Design, is_sparse, refuse_text
+from flwr_fco.objectives.design import as_rows, deviations, is_sparse
 from flwr_fco.objectives.site_intercept import check_site_rows, name_idle
 from flwr_fco.regularizers import Regularizer
 from flwr_fco.sklearn import reading
@@ -269,7 +269,7 @@ class Federated(Judges, Solves):
                 what = "groups is for one X, y"
                 raise ConfigurationError(f"{what}; here X is a list, whose parts are the clients already")
             for own in X:
-                refuse_text(own, "X")
+                reading.refuse_text(own, "X")
             parts = reading.aligned_frames(X, y, sample_weight)
             self._on_trust = len(parts) > 1 and not reading.columns_in(parts[0])
             names = [f"{site}" for site in self._sites or (f"part {m}" for m in range(len(parts)))]
@@ -282,7 +282,7 @@ class Federated(Judges, Solves):
                     raise ConfigurationError(f"{site}: {error}") from error
                 clients.append((*pair, weights))
         else:
-            refuse_text(X, "X")
+            reading.refuse_text(X, "X")
             X, y = validate_data(self, X, y, reset=reset, **checks)
             self._on_trust = False
             owner = np.arange(X.shape[0]) % min(self.num_clients, X.shape[0])
@@ -298,7 +298,7 @@ class Federated(Judges, Solves):
         if len(names) > 1 and (rows is None or self._sites):
             if isinstance(self, ClassifierMixin):
                 reading.refuse_two_codings(dict(zip(names, (labels for _, labels, _ in clients), strict=True)))
-            told = {site: Design.of(own).deviations() for site, (own, *_) in zip(names, clients, strict=True)}
+            told = {site: deviations(as_rows(own)) for site, (own, *_) in zip(names, clients, strict=True)}
             reading.warn_of_units(told, self._names(clients[0][0].shape[1]))
         weighted = [reading.row_weights(weights, own) for own, _, weights in clients]
         if any((w < 0.0).any() for w in weighted) or not any(w.any() for w in weighted):

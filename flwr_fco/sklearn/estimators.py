@@ -20,9 +20,8 @@ from flwr_fco.core.schema import Names, is_missing
 from flwr_fco.errors import ConfigurationError, PublicError
 from flwr_fco.inference import Intervals
 from flwr_fco.inference.federated import CLASSES, TIMES
-from flwr_fco.objectives import CoxRegression, LeastSquares, Logistic, MultinomialLogistic, Objective
-from flwr_fco.objectives._linear import as_strata
-from flwr_fco.objectives.survival import baseline, concordance
+from flwr_fco.objectives import CoxRegression, LeastSquares, Logistic, MultinomialLogistic, Objective, TraceRegression
+from flwr_fco.objectives.survival import as_strata, baseline, concordance
 from flwr_fco.regularizers import Regularizer
 from flwr_fco.sklearn.base import Federated
 from flwr_fco.sklearn.reading import are_parts, as_table, is_grid
@@ -628,7 +627,8 @@ def to_estimator(result: Any, objective: Objective, *, classes: ArrayLike | None
     if not hasattr(result, "arrays"):
         what = f"result is a {type(result).__name__}"
         raise ConfigurationError(f"{what}; expected what `start` or `simulate` returned, with `arrays`")
-    if not isinstance(objective, LeastSquares | Logistic | MultinomialLogistic):
+    known = isinstance(objective, LeastSquares | Logistic | MultinomialLogistic)
+    if not known or isinstance(objective, TraceRegression):
         what = f"{type(objective).__name__} has no estimator"
         raise ConfigurationError(f"{what}; LeastSquares, Logistic and MultinomialLogistic have one")
     arrays = {name: np.asarray(array.numpy(), dtype=np.float64) for name, array in result.arrays.items()}

@@ -10,10 +10,36 @@ from numpy.typing import ArrayLike, NDArray
 
 from flwr_fco.engines import Minimise, Minimum
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.objectives import Batch, Design, Layout, Objective, Vector
+from flwr_fco.objectives import Linear, Link, Objective, Vector
 
 
-class Hinge(Objective):
+class HingeLoss(Link):
+    """max(0, 1 - y s) of signs y."""
+
+    targets = "labels"
+
+    def encoded(self, targets: NDArray[Any]) -> NDArray[Any]:
+        return np.where(targets == 1, 1.0, -1.0)
+
+    def value(self, s: Vector, y: Vector) -> Vector:
+        return np.maximum(0.0, 1.0 - y * s)
+
+    def slope(self, s: Vector, y: Vector) -> Vector:
+        # A subgradient; a margin of exactly 1 counts as 0.
+        return np.where(y * s < 1.0, -y, 0.0)
+
+    def curvature(self, s: Vector, y: Vector, change: Vector) -> Vector:
+        raise ConfigurationError("the hinge loss has no second derivative")
+
+    def conjugate(self, a: Vector, y: Vector) -> Vector:
+        inside = (a * y >= -1.0 - 1e-12) & (a * y <= 1e-12)
+        return np.where(inside, a * y, np.inf)
+
+    def scored(self, s: Vector, y: Vector, mean: Any) -> dict[str, float]:
+        return {"accuracy": mean((s > 0.0) == (y > 0.0))}
+
+
+class Hinge(Linear):
     """F(w) = mean_i max(0, 1 - s_i <x_i, w>) + l2/2 ||w||^2, strongly convex with modulus `l2`, but not smooth.
 
     Parameters
@@ -27,41 +53,10 @@ class Hinge(Objective):
     """
 
     smooth: ClassVar[bool] = False
+    along = Objective.along
 
     def __init__(self, features: ArrayLike, labels: ArrayLike, l2: float) -> None:
-        self.design = Design.of(features)
-        self.signs = np.where(np.asarray(labels) == 1, 1.0, -1.0)
-        self.num_examples, size = self.design.shape
-        self.l2 = l2
-        self.layout = Layout.from_arrays({"coefficients": np.zeros(size)})
-
-    def value(self, w: Vector) -> float:
-        """Return F(w)."""
-        losses = np.maximum(0.0, 1.0 - self.signs * self.design.predict(w))
-        return float(losses.mean()) + 0.5 * self.l2 * float(w @ w)
-
-    def add_gradient(self, w: Vector, batch: Batch, scale: float, out: Vector) -> None:
-        """Add scale times a subgradient to `out`; an example with a margin of exactly 1 counts as 0."""
-        signs = self.signs if batch is None else self.signs[batch]
-        active = signs * self.design.predict(w, batch) < 1.0
-        out += (scale * self.l2) * w
-        self.design.add_rows(np.where(active, -(scale / signs.size) * signs, 0.0), out, batch)
-
-    def gradient(self, w: Vector, batch: Batch = None, out: Vector | None = None) -> Vector:
-        """Return a subgradient."""
-        out = np.zeros(w.size) if out is None else out
-        out[:] = 0.0
-        self.add_gradient(w, batch, 1.0, out)
-        return out
-
-    def strong_convexity(self) -> float:
-        """Return `l2`."""
-        return self.l2
-
-    def metrics(self, w: Vector) -> dict[str, float]:
-        """Return the loss, and the share of examples on the right side."""
-        right = (self.design.predict(w) > 0.0) == (self.signs > 0.0)
-        return {"loss": self.value(w), "accuracy": float(right.mean())}
+        super().__init__(HingeLoss(), features, labels, intercept=False, l2=l2)
 
     def minimiser(self, pull: Vector, penalty: float, start: Vector, work: Minimise, duality: float) -> Minimum:
         """Minimise mean_i max(0, 1 - s_i <x_i, theta>) + m/2 ||theta - v||^2 by dual coordinate ascent.
@@ -103,7 +98,7 @@ class Hinge(Objective):
             what = f"l2={self.l2:g} and penalty={penalty:g} leave no strong convexity"
             raise ConfigurationError(f"{what}; give Hinge an l2 > 0")
         theta = anchor = pull / modulus
-        features, signs, n = self.design.matrix, self.signs, self.num_examples
+        features, signs, n = self.features, self.targets, self.num_examples
         scale = 1.0 / (modulus * n)
         squares = np.einsum("ij,ij->i", features, features, dtype=np.float64)
         # It is unknown which alpha are inside (0, 1), but at the start the margins predict the bound of most others.

@@ -4,7 +4,6 @@ import logging
 import re
 
 import numpy as np
-import pandas as pd
 import pytest
 from fitting import fitting
 from flwr.app import ConfigRecord
@@ -197,7 +196,6 @@ def test_limits_on_work_stand_beside_it():
         (lambda: Logistic(np.zeros((30, 2)), ["hiv"] + ["no"] * 29), "(ConfigurationError)"),
         (lambda: np.array(["John"]).astype(float), "(ValueError)"),
         (lambda: {}["John"], "(KeyError)"),
-        (lambda: Logistic(pd.DataFrame({"sex": ["hiv", "no"]}), [0, 1]), "['sex'] hold texts"),
     ],
 )
 def test_the_text_of_an_error_about_the_data_tells_no_value(caplog, raised, shown, limit):

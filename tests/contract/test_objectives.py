@@ -1,6 +1,7 @@
 """Every objective in `flwr_fco.objectives.__all__` keeps the contract; the checker notices when one does not."""
 
 import inspect
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,14 +15,17 @@ from flwr_fco.objectives import (
     DualTerms,
     Huber,
     LeastSquares,
+    Linear,
     Logistic,
     MultinomialLogistic,
     Objective,
     Poisson,
     SaddleObjective,
     SiteIntercept,
+    SquaredHinge,
     TraceRegression,
 )
+from flwr_fco.objectives.links import SquaredHingeLoss
 from flwr_fco.testing import check_objective
 
 
@@ -30,34 +34,22 @@ def _data(n, d, dtype=np.float64, seed=0):
     return rng.normal(size=(n, d)).astype(dtype), rng
 
 
-def _least_squares(n=23, d=7, dtype=np.float64, **options):
-    features, rng = _data(n, d, dtype)
-    return LeastSquares(features, rng.normal(size=n), **options)
+def _made(cls, targets, width=1, **fixed):
+    """Return a factory of a loss, whose targets are drawn."""
+
+    def make(n=23, d=7, dtype=np.float64, **options):
+        features, rng = _data(n, d * width, dtype)
+        features = features.reshape(n, d, width) if width > 1 else features
+        return cls(features, targets(rng, n), **fixed, **options)
+
+    return make
 
 
-def _logistic(n=23, d=7, dtype=np.float64, **options):
-    features, rng = _data(n, d, dtype)
-    return Logistic(features, rng.integers(0, 2, n), **options)
-
-
-def _multinomial(n=23, d=7, dtype=np.float64, **options):
-    features, rng = _data(n, d, dtype)
-    return MultinomialLogistic(features, rng.integers(0, 4, n), num_classes=4, **options)
-
-
-def _trace(n=23, d=7, dtype=np.float64, **options):
-    features, rng = _data(n, 3 * d, dtype)
-    return TraceRegression(features.reshape(n, d, 3), rng.normal(size=n), **options)
-
-
-def _huber(n=23, d=7, dtype=np.float64, **options):
-    features, rng = _data(n, d, dtype)
-    return Huber(features, 2.0 * rng.normal(size=n), **options)
-
-
-def _poisson(n=23, d=7, dtype=np.float64, **options):
-    features, rng = _data(n, d, dtype)
-    return Poisson(features, rng.poisson(2.0, size=n), **options)
+_least_squares = _made(LeastSquares, lambda rng, n: rng.normal(size=n))
+_logistic = _made(Logistic, lambda rng, n: rng.integers(0, 2, n))
+_multinomial = _made(MultinomialLogistic, lambda rng, n: rng.integers(0, 4, n), num_classes=4)
+_trace = _made(TraceRegression, lambda rng, n: rng.normal(size=n), width=3)
+_poisson = _made(Poisson, lambda rng, n: rng.poisson(2.0, size=n))
 
 
 def _cox(n=23, d=7, dtype=np.float64, intercept=True, **options):
@@ -77,12 +69,14 @@ def _site(n=23, d=7, dtype=np.float64, intercept=True, **options):
 
 FACTORIES = {
     CoxRegression: _cox,
-    Huber: _huber,
+    Huber: _made(Huber, lambda rng, n: 2.0 * rng.normal(size=n)),
     LeastSquares: _least_squares,
+    Linear: _made(partial(Linear, SquaredHingeLoss()), lambda rng, n: rng.integers(0, 2, n)),
     Logistic: _logistic,
     MultinomialLogistic: _multinomial,
     Poisson: _poisson,
     SiteIntercept: _site,
+    SquaredHinge: _made(SquaredHinge, lambda rng, n: rng.integers(0, 2, n)),
     TraceRegression: _trace,
 }
 
@@ -112,8 +106,8 @@ def test_weights_and_offsets_keep_the_contract(cls, sparse, given):
     shape = (23, 4) if cls is MultinomialLogistic else 23
     both = {"sample_weight": rng.uniform(0.2, 3.0, 23), "offset": rng.normal(size=shape)}
     check_objective(FACTORIES[cls](l2=0.3, **{name: both[name] for name in given}))
-    if sparse and cls is not TraceRegression:
-        labels = getattr(plain, "labels", getattr(plain, "targets", None))
+    if sparse and cls not in (TraceRegression, Linear):
+        labels = getattr(plain, "labels", plain.targets)
         more = {"num_classes": 4} if cls is MultinomialLogistic else {}
         check_objective(cls(csr_array(plain.features), labels, **more, **{name: both[name] for name in given}))
 
@@ -148,7 +142,7 @@ def test_a_step_may_be_taken_in_place(cls, n):
 
 
 @together("cls", [Huber, LeastSquares, Logistic, MultinomialLogistic, Poisson])
-def test_features_in_float32_or_a_memory_map_are_read_where_they_are_and_summed_in_float64(cls, tmp_path, monkeypatch):
+def test_features_in_float32_or_a_memory_map_are_read_where_they_are_and_summed_in_float64(cls, tmp_path):
     features, rng = 0.3 * _data(200, 31, np.float32)[0], np.random.default_rng(3)
     labels = {Huber: 2.0 * rng.normal(size=200), LeastSquares: rng.normal(size=200)}.get(cls, rng.integers(0, 2, 200))
     np.save(tmp_path / "features.npy", features)
@@ -164,7 +158,6 @@ def test_features_in_float32_or_a_memory_map_are_read_where_they_are_and_summed_
     if cls is not Poisson:
         for norm in ("l2", "l1"):
             np.testing.assert_allclose(one.lipschitz(norm), wide.lipschitz(norm), rtol=1e-12)
-    monkeypatch.setattr("flwr_fco.objectives._linear.CHUNK", 64)
     np.testing.assert_allclose(one.value(w), wide.value(w), rtol=1e-13)
 
 
@@ -345,7 +338,10 @@ def _value_and_gradient(value=1.0, gradient=1.0, batch_value=1.0, batch_gradient
     ],
 )
 def test_the_checker_notices(name, broken, message):
-    cls = type("Broken", (_Broken,), {name: broken})
+    # Another gradient alone is found by all that is made of it: those of the base class follow it.
+    follows = ("add_gradient", "value_and_gradient", "hessian_product", "hessian_block", "along", "duality")
+    more = {each: getattr(Objective, each) for each in follows} if name == "gradient" else {}
+    cls = type("Broken", (_Broken,), {**more, name: broken})
     with pytest.raises(AssertionError, match=message):
         check_objective(cls())
 

@@ -11,8 +11,8 @@ import numpy as np
 from flwr_fco.core.validation import AT_LEAST_ONE, Choice
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import Poisson
-from flwr_fco.objectives._linear import LinearModel
 from flwr_fco.objectives.base import Objective
+from flwr_fco.objectives.linear import Linear
 
 
 @dataclass(frozen=True)
@@ -160,9 +160,7 @@ def _classes_of(objective: Objective) -> list[int] | None:
     labels: Any = getattr(objective, "labels", None)
     if labels is not None:
         return [int(count) for count in np.unique(labels, return_counts=True)[1]]
-    data = objective.linear_data()
-    numbers = isinstance(objective, LinearModel) or (data is not None and data.link == "identity")
-    return [] if numbers else None
+    return [] if isinstance(objective, Linear) else None
 
 
 def _events_of(objective: Objective) -> list[int] | None:

@@ -46,9 +46,9 @@ from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.core.sparse import SparseVector, is_shorter
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.protocol import CONVEX, ENTROPY, FACTS, LINKS, SLOPES
-from flwr_fco.objectives.base import DualTerms, Objective, num_intercepts
-from flwr_fco.objectives.design import LinearData, SparseDesign
+from flwr_fco.objectives.base import DualTerms, LinearData, Objective, num_intercepts
 from flwr_fco.objectives.duality import duality_terms, num_references, references
+from flwr_fco.objectives.linear import Linear
 from flwr_fco.regularizers.base import BoundRegularizer
 
 #: Rounding errors of a gap and of a mean square, relative to their terms.
@@ -97,15 +97,16 @@ def constant_terms(objective: Objective, w: Vector) -> dict[str, Vector]:
         nobody[-1] = _NO_EVENTS
         columns = objective.gradient(np.zeros(size)) - objective.gradient(nobody)
     elif isinstance(data, LinearData):
-        n, outputs = data.design.shape[0], data.num_outputs
+        n, outputs = objective.num_examples, data.num_outputs
         y = data.targets
         if data.link == "logistic":
             y = 0.5 * (1.0 + data.targets)
         elif data.link == "softmax":
             y = np.eye(outputs)[data.targets]
         shares: Any = 1.0 / n if data.weights is None else (data.weights / n).reshape(-1, *[1] * (np.ndim(y) - 1))
-        data.design.add_rows(np.broadcast_to(shares, np.shape(y)).copy(), columns)
-        data.design.add_rows(np.asarray(y, dtype=np.float64) * shares, targets)
+        assert isinstance(objective, Linear)
+        objective._add_product(objective.features, np.broadcast_to(shares, np.shape(y)).copy(), columns)
+        objective._add_product(objective.features, np.asarray(y, dtype=np.float64) * shares, targets)
     return {"columns": columns, "targets": targets} if w.any() else {"columns": columns}
 
 
@@ -128,8 +129,10 @@ def largest_square(objective: Objective) -> Vector:
                 "derivative in one coefficient is above"
             )
         return np.array([square])
-    squares = data.design.mean_squares(data.weights) if isinstance(data, LinearData) else np.zeros(1)
-    return np.array([squares.max(initial=0.0)])
+    if not isinstance(data, LinearData):
+        return np.zeros(1)
+    assert isinstance(objective, Linear)
+    return np.array([objective.largest_square() / objective._bounds()[1]])
 
 
 def short(objective: Objective, vectors: dict[str, Vector]) -> dict[str, Any]:
@@ -138,11 +141,11 @@ def short(objective: Objective, vectors: dict[str, Vector]) -> dict[str, Any]:
     Elsewhere they are 0, because the loss does not depend on these coordinates.
     """
     data = objective.duality()
-    if not isinstance(data, LinearData) or not isinstance(data.design, SparseDesign) or data.l2 != 0.0:
+    if not isinstance(data, LinearData) or isinstance(data.features, np.ndarray) or data.l2 != 0.0:
         return dict(vectors)
     size, outputs = objective.layout.size, data.num_outputs
-    columns = data.design.columns.astype(np.int64)[:, None] * outputs + np.arange(outputs)
-    on = np.concatenate([columns.reshape(-1), np.arange(data.design.shape[1] * outputs, size)]).astype(np.int32)
+    columns = np.unique(data.features.indices).astype(np.int64)[:, None] * outputs + np.arange(outputs)
+    on = np.concatenate([columns.reshape(-1), np.arange(data.features.shape[1] * outputs, size)]).astype(np.int32)
     if not is_shorter(on.size, size):
         return dict(vectors)
     return {name: SparseVector(on, vector[on], size) for name, vector in vectors.items()}

@@ -28,7 +28,7 @@ def test_dual_ascent_finds_the_minimiser_as_a_quadratic_program_does():
     found = minimise(objective, Minimise(tolerance=1e-12, rule="gap"), **extra)
     assert found.reached
     w = cvxpy.Variable(5)
-    margins = cvxpy.multiply(objective.signs, objective.design.matrix @ w)
+    margins = cvxpy.multiply(objective.targets, objective.features @ w)
     loss = cvxpy.sum(cvxpy.pos(1 - margins)) / 80 + 0.025 * cvxpy.sum_squares(w) - extra["shift"] @ w
     cvxpy.Problem(cvxpy.Minimize(loss + 0.1 * cvxpy.sum_squares(w - extra["center"]))).solve(solver="CLARABEL")
     np.testing.assert_allclose(found.point, w.value, atol=1e-5)

@@ -10,6 +10,7 @@ from converging import converges
 from fitting import fitting
 from limits import biased, doubled_strength, exact, shifted_by, subgradient, vanishing
 from problems import CONSTANTS, app_of, clients, start_arrays
+from tests.objectives.test_sparse_features import agrees_with_dense_features
 from unequal_work import RATE, takes_gradient_steps
 
 from flwr_fco import strategies
@@ -20,7 +21,6 @@ from flwr_fco.testing import check_strategy
 from reproduction import rivals
 from reproduction.rivals import RIVALS, STRATEGIES, FedCM, FedSAM
 from reproduction.tests.rivals.days import by_day
-from tests.objectives.test_sparse_features import agrees_with_dense_features
 
 ROOT = Path(__file__).parents[3]
 

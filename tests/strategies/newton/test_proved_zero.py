@@ -12,7 +12,7 @@ from scipy.sparse import csr_array
 from flwr_fco.algorithms.newton.exchange import check_columns
 from flwr_fco.algorithms.newton.method import _begun_anew
 from flwr_fco.algorithms.newton.terms import Evaluated, constant_terms, evaluation_terms, largest_square
-from flwr_fco.errors import ClientError, ConfigurationError, ProtocolError
+from flwr_fco.errors import ClientError, ProtocolError
 from flwr_fco.objectives import (
     DualTerms,
     LeastSquares,
@@ -251,29 +251,6 @@ def test_a_loss_of_ones_own_is_proved_zero_by_the_bound_that_it_gives_and_by_no_
         cls = type("Wrong", (_Own,), {"largest_square": lambda self, wrong=wrong: wrong})
         with pytest.raises(ClientError, match=r"Wrong.largest_square\(\)=.*expected a finite number >= 0"):
             solved([cls(own) for own in inner], psi)
-
-
-def test_a_bound_is_not_inherited_by_another_loss():
-    """Nor is the best intercept that of a loss that a subclass has changed."""
-
-    class Steep(_Bounded):
-        def value(self, w):
-            return 10.0 * super().value(w)
-
-        def gradient(self, w, batch=None, out=None):
-            return np.multiply(10.0, super().gradient(w, batch), out=out)
-
-        def duality(self):
-            return DualTerms("steep", link="profiled")
-
-    class Bent(Logistic):
-        value, gradient = Steep.value, Steep.gradient
-
-    (own, *_) = _profiled(0)
-    with pytest.raises(ConfigurationError, match="Steep does not know its largest_square"):
-        Steep(own).largest_square()
-    with pytest.raises(ConfigurationError, match="Bent has no intercept of each site"):
-        SiteIntercept(Bent(own.features, np.arange(30) % 2))
 
 
 def test_no_client_takes_from_what_others_leave_unproved():

@@ -1,0 +1,966 @@
+"""Losses of linear predictions: a link, a design, weights, offsets and a ridge term; all else is written once."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from typing import Any, ClassVar, Self, TypedDict, Unpack
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from flwr_fco.core.layout import Layout, Vector
+from flwr_fco.core.schema import names_of
+from flwr_fco.core.validation import NON_NEGATIVE, POSITIVE, checked
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.kernels.losses import add_batch, add_batch_of_classes
+from flwr_fco.kernels.sparse import add_sparse_rows, row_scores
+from flwr_fco.objectives import design
+from flwr_fco.objectives.base import Batch, DualTerms, Line, LinearData, Objective
+from flwr_fco.objectives.links import (
+    Categories,
+    Coupled,
+    HuberLoss,
+    Link,
+    LogisticLoss,
+    PoissonLoss,
+    Scores,
+    SquaredHingeLoss,
+    Squares,
+    examples_of,
+    is_integral,
+)
+
+#: Largest order for which a Gram matrix is formed and its eigenvalues are computed directly; above it, Lanczos.
+LARGEST_GRAM = 2048
+#: Relative tolerance of Lanczos; its estimate, a lower bound, is increased by this factor.
+LANCZOS_TOLERANCE = 1e-9
+#: Rows of a Hessian's block at a time, at least.
+_TOGETHER = 1024
+#: Numbers of a matrix below which a kernel takes less time than BLAS.
+_SMALL = 2**14
+#: Stands for weights or offsets of rows that there are none of.
+NOTHING: Vector = np.zeros(0)
+
+
+class RowOptions(TypedDict, total=False):
+    """The options that all losses of linear predictions share; see :class:`Linear`.
+
+    Examples
+    --------
+    >>> RowOptions(l2=0.1)
+    {'l2': 0.1}
+    """
+
+    intercept: bool
+    l2: float
+    sample_weight: ArrayLike | None
+    offset: ArrayLike | None
+
+
+class Linear(Objective):
+    """F(W, b) = mean_i v_i phi(W' x_i + b + o_i, y_i) + l2/2 ||W||^2, with weights v_i of mean 1 and offsets o_i.
+
+    A batch's mean is over v_i phi_i too, so that the batches of an epoch average to the whole.
+
+    Parameters
+    ----------
+    link : Link
+        phi, in five formulas.
+    features : array-like, shape (n, ...), or sparse, shape (n, d)
+        The x_i. float32 and float64 are used as they are, without a copy if C-contiguous (also a memory map), or sorted
+        by rows and columns if sparse; sums are in float64. The coefficients of each output have the shape of a row.
+    targets : array-like, shape (n,)
+        The y_i, as the link takes them.
+    intercept : bool, default True
+        Whether to fit an intercept b, on which the regularizer and `l2` do not act.
+    l2 : float, default 0.0
+        Strength of a ridge term on the coefficients, not on the intercept.
+    sample_weight : array-like, shape (n,), optional
+        Weight > 0 of each row in the mean; 1 by default. Only their ratios matter: a client counts by its rows in the
+        pooled mean, so where they have other mean weights take :mod:`flwr_fco.sklearn`, which weighs sites by sums.
+    offset : array-like, shape (n,) or (n, outputs), optional
+        Added to each score x_i' w + b, with a coefficient that is not fitted; 0 by default.
+
+    Attributes
+    ----------
+    layout : Layout
+        ``coefficients``, with a last axis for several outputs, then ``intercept`` of shape (outputs,).
+    features : ndarray or csr_array, shape (n, d)
+        The matrix; shares memory with the argument if possible.
+    targets : ndarray, shape (n,)
+        As the link's formulas take them.
+
+    Raises
+    ------
+    ConfigurationError
+        If shapes do not match, there is no example, a number is not finite, or a target, `l2` or a weight is out of
+        range.
+
+    Examples
+    --------
+    >>> objective = Linear(Squares(1.0), [[1.0], [3.0]], [1.0, 2.0])
+    >>> objective.value(np.zeros(2)), objective.gradient(np.zeros(2))
+    (1.25, array([-3.5, -1.5]))
+    """
+
+    #: What there is of each row.
+    _by_row: ClassVar[tuple[str, ...]] = ("targets", "labels", "weights", "offset")
+
+    def __init__(
+        self,
+        link: Link,
+        features: ArrayLike,
+        targets: ArrayLike,
+        *,
+        intercept: bool = True,
+        l2: float = 0.0,
+        sample_weight: ArrayLike | None = None,
+        offset: ArrayLike | None = None,
+    ) -> None:
+        self.link, self.intercept, self.l2 = link, intercept, checked("l2", l2, float, NON_NEGATIVE)
+        self._set_features(design.as_rows(features), np.shape(features)[1:])
+        self.feature_names = names_of(getattr(features, "columns", None))
+        n, self.weights, self.offset, self._mean_weight = self.num_examples, NOTHING, NOTHING, 1.0
+        self.targets = link.encoded(design.with_rows(link.targets, targets, (n,)))
+        if self.targets.dtype == np.float64:
+            design.check_finite(link.targets, self.targets)
+        if sample_weight is not None:
+            weights = design.as_weights(sample_weight, n)
+            self._mean_weight = float(weights.mean())
+            self.weights = weights / self._mean_weight
+        if offset is not None:
+            self.offset = design.as_numbers("offset", offset, (n,) if link.outputs == 1 else (n, link.outputs))
+
+    def _set_features(self, features: Any, shape: tuple[int, ...]) -> None:
+        outputs = self.link.outputs
+        self.features, self._single = features, None
+        self._rows = np.arange(features.shape[0] if features.size <= _SMALL else 0)
+        self.layout = _layout_of((*shape, *[outputs] * (outputs > 1)), outputs if self.intercept else 0)
+        self._size = features.shape[1] * outputs
+
+    @property
+    def num_examples(self) -> int:  # type: ignore[override]
+        """The number of rows, over which the loss is a mean: not to be set."""
+        return int(self.features.shape[0])
+
+    @property
+    def num_outputs(self) -> int:
+        """Number of columns of the coefficients."""
+        return self.link.outputs
+
+    @property
+    def quadratic(self) -> bool:  # type: ignore[override]
+        """Whether the Hessian is the same everywhere."""
+        return self.link.quadratic
+
+    @property
+    def least(self) -> float:  # type: ignore[override]
+        """A number that no value without the l2 term is below."""
+        return self.link.least
+
+    @property
+    def compiled(self) -> tuple[Any, ...] | None:  # type: ignore[override]
+        """What compiled loops take of the loss: code, parameter, features, targets, weights and offset.
+
+        None if the link has no compiled slope. Weights and offset are empty for ones and zeros; codes are those of
+        :func:`flwr_fco.kernels.losses.slope`, and -1 with several outputs.
+        """
+        link = self.link
+        if link.code is None:
+            return None
+        return link.code, link.parameter, self.features, self.targets, self.weights, self.offset
+
+    # --- one pass over the rows ---------------------------------------------------------------------------------------
+
+    def scores(self, w: Vector) -> Scores:
+        """Return the scores W' x_i + b + o_i of all rows, shape (n,) or (n, outputs)."""
+        self._check(w)
+        return self._shifted(self._predicted(w), slice(None))
+
+    def _predicted(self, w: Vector) -> Scores:
+        """Return the scores of all rows, without offsets."""
+        if self.num_outputs == 1 and self.features.dtype == np.float64:
+            return self._product(self.features, w)
+        return np.concatenate([self._product(block, w) for _, block in self._blocks()])
+
+    def _blocks(self, batch: Batch = None, least: int = 0) -> Iterable[tuple[Any, Any]]:
+        """Return some rows at a time, with their numbers; all of them for a loss of all rows."""
+        return design.blocks(self.features, batch, self.num_examples if isinstance(self.link, Coupled) else least)
+
+    def _narrow(self) -> Any:
+        """Return the features in single precision, converted once."""
+        if self._single is None:
+            self._single = self.features.astype(np.float32, copy=False)
+        return self._single
+
+    def _product(self, block: Any, w: Vector) -> Scores:
+        """Return the scores of some rows, without offsets."""
+        matrix, intercepts = self._split(w)
+        scores: Scores = block @ matrix
+        if self.intercept:
+            scores += intercepts
+        return scores
+
+    def _add_product(self, block: Any, slopes: Scores, out: Vector) -> None:
+        """Add the adjoint of :meth:`_product` to `out`."""
+        matrix, intercepts = self._split(out)
+        matrix += block.T @ slopes
+        if self.intercept:
+            intercepts += np.add.reduce(slopes)
+
+    def _split(self, w: Vector) -> tuple[NDArray[np.float64], Vector]:
+        """Return views of the coefficients, a matrix if there are several outputs, and of the intercepts."""
+        matrix = w[: self._size]
+        return matrix if self.link.outputs == 1 else matrix.reshape(-1, self.link.outputs), w[self._size :]
+
+    def _shifted(self, scores: Scores, rows: Any) -> Scores:
+        return scores + self.offset[rows] if self.offset.size else scores
+
+    def _weighted(self, each: NDArray[np.float64], rows: Any = slice(None)) -> NDArray[np.float64]:
+        """Return numbers of some rows times the rows' weights, unless the formulas have these in them."""
+        if not self.weights.size or isinstance(self.link, Coupled):
+            return each
+        return np.asarray((each.T * self.weights[rows]).T)
+
+    def _mean(self, each: NDArray[Any]) -> float:
+        """Return the mean of a number of each row, by the weights."""
+        return float(each.sum() if not self.weights.size else self.weights @ each) / self.num_examples
+
+    def _loss(self, scores: Scores) -> float:
+        """Return the mean loss at scores of all rows."""
+        return float(np.add.reduce(self._weighted(self.link.value(scores, self.targets)))) / self.num_examples
+
+    def _ridge(self, w: Vector) -> float:
+        coefficients = w[: self._size]
+        return 0.5 * self.l2 * float(coefficients @ coefficients) if self.l2 else 0.0
+
+    def _add_ridge(self, w: Vector, scale: float, out: Vector) -> None:
+        if self.l2:
+            out[: self._size] += (scale * self.l2) * w[: self._size]
+
+    def _pass(self, w: Vector, batch: Batch, scale: float, out: Vector, value: bool = False) -> float:
+        """Add scale times the gradient to `out`, in one pass over the rows; return the mean loss if it is asked for."""
+        link, count, total = self.link, self.num_examples if batch is None else len(batch), 0.0
+        if isinstance(link, Coupled) and batch is not None:
+            counts = np.bincount(batch, minlength=self.num_examples).astype(np.float64)
+            link = link.sample(counts * (self.num_examples / count))
+            batch, count = None, self.num_examples
+        w = w.copy() if out is w else w
+        for rows, block in self._blocks(batch):
+            scores, y = self._shifted(self._product(block, w), rows), self.targets[rows]
+            if value:
+                losses, slopes = link.value_and_slope(scores, y)
+                total += float(np.add.reduce(self._weighted(losses, rows)))
+            else:
+                slopes = link.slope(scores, y)
+            self._add_product(block, self._weighted(slopes, rows) * (scale / count), out)
+        self._add_ridge(w, scale, out)
+        return total / count
+
+    def value(self, w: Vector) -> float:
+        """Return F_m(w), the mean over all examples plus the l2 term."""
+        return self._loss(self.scores(w)) + self._ridge(w)
+
+    def gradient(self, w: Vector, batch: Batch = None, out: Vector | None = None) -> Vector:
+        """Return the gradient of the mean over a batch, plus l2 times the coefficients; a batch is row numbers."""
+        self._check(w)
+        out = self._zeros(out)
+        self.add_gradient(w, batch, 1.0, out)
+        return out
+
+    def value_and_gradient(self, w: Vector, batch: Batch = None, out: Vector | None = None) -> tuple[float, Vector]:
+        """Return the mean over a batch and its gradient, both with the l2 term, in one pass over the rows.
+
+        Agrees with :meth:`value` and :meth:`gradient` up to rounding. BLAS multiplies a block of rows at a time, which
+        stays in the cache between its two products.
+        """
+        self._check(w)
+        out = self._zeros(out)
+        return self._pass(w, batch, 1.0, out, value=True) + self._ridge(w), out
+
+    def _zeros(self, out: Vector | None) -> Vector:
+        if out is None:
+            return np.zeros(self.layout.size)
+        out[:] = 0.0
+        return out
+
+    def add_gradient(self, w: Vector, batch: Batch, scale: float, out: Vector) -> None:
+        """Add scale times the gradient to `out` in place, in one pass over the rows; `out` may be `w`."""
+        link, sparse = self.link, not isinstance(self.features, np.ndarray)
+        few = batch is not None or self.features.size <= _SMALL
+        if not few or isinstance(link, Coupled) or (link.code is None and not sparse):
+            self._pass(w, batch, scale, out)
+            return
+        # A call of a kernel takes less than NumPy's calls do.
+        batch = self._rows if batch is None else batch
+        if sparse:
+            self._add_sparse(w, batch, scale, out)
+        elif link.outputs == 1:
+            add_batch(
+                link.code, link.parameter, self.features, self.targets, self.weights, self.offset,
+                batch, w, scale, self.l2, out,
+            )  # fmt: skip
+        else:
+            offset = self.offset.reshape(-1, link.outputs)
+            add_batch_of_classes(
+                link.outputs, self.features, self.targets, self.weights, offset, batch, w, scale, self.l2, out
+            )
+
+    def _add_sparse(self, w: Vector, batch: Batch, scale: float, out: Vector) -> None:
+        outputs, (coefficients, intercepts), rows = self.link.outputs, self._split(w), self.features
+        stored, scores = (rows.indptr, rows.indices, rows.data), np.empty((batch.size, outputs))
+        row_scores(*stored, batch, coefficients.reshape(-1, outputs), intercepts, scores)
+        scores = self._shifted(scores.reshape(-1) if outputs == 1 else scores, batch)
+        slopes = self._weighted(self.link.slope(scores, self.targets[batch]), batch) * (scale / batch.size)
+        self._add_ridge(w, scale, out)
+        coefficients, intercepts = self._split(out)
+        add_sparse_rows(*stored, batch, slopes.reshape(-1, outputs), coefficients.reshape(-1, outputs), intercepts)
+
+    # --- curvature ----------------------------------------------------------------------------------------------------
+
+    def hessian_product(self, w: Vector, v: Vector) -> Vector:
+        """Return the Hessian over all examples at `w` times `v`, in one pass over the rows."""
+        self._check(w)
+        self._check(v)
+        product = np.zeros(self.layout.size)
+        for rows, block in self._blocks():
+            change = self._product(block, v)
+            # The curvature of a square is constant.
+            scores = change if self.quadratic else self._shifted(self._product(block, w), rows)
+            bent = self._weighted(self.link.curvature(scores, self.targets[rows], change), rows)
+            self._add_product(block, bent * (1.0 / self.num_examples), product)
+        self._add_ridge(v, 1.0, product)
+        return product
+
+    def hessian_block(self, w: Vector, indices: NDArray[np.int64]) -> Vector:
+        """Return the Hessian at `w` on some coordinates, (A' diag(phi''/n) A + l2 I) on them, as a packed triangle.
+
+        A is the matrix of these columns; an intercept's is 1. Costs n k^2 operations, and memory for k columns.
+        """
+        self._check(w)
+        return self._block(self.link, w, indices)
+
+    def newton_block(self, w: Vector, indices: NDArray[np.int64]) -> Vector:
+        """Return the block with the link's steady curvature, which gives steps a length where phi'' is 0."""
+        return self._block(self.link.steady(), w, indices)
+
+    def _block(self, link: Link, w: Vector, indices: NDArray[np.int64]) -> Vector:
+        outputs = link.outputs
+        column, output = np.divmod(indices, outputs)
+        places = [np.flatnonzero(output == c) for c in range(outputs)]
+        hessian = np.zeros((indices.size, indices.size))
+        for rows, block in self._blocks(least=_TOGETHER):
+            scores = self._shifted(self._product(block, w), rows)
+            taken = [design.columns_of(block, column[place]) for place in places]
+            for c, right in enumerate(places):
+                unit = np.zeros_like(scores)
+                unit.reshape(-1, outputs)[:, c] = 1.0
+                bent = link.curvature(scores, self.targets[rows], unit).reshape(-1, outputs)
+                if outputs > 1:
+                    # Rows of a softmax's Hessian sum to 0; p (1 - p) is 0 where p rounds to 1, the others are not.
+                    bent[:, c] = -np.delete(bent, c, axis=1).sum(axis=1)
+                bent = self._weighted(bent, rows) / self.num_examples
+                for a, left in enumerate(places[: c + 1]):
+                    if left.size and right.size:
+                        hessian[np.ix_(left, right)] += design.product_of(taken[a], bent[:, a], taken[c])
+        for c, right in enumerate(places):
+            for left in places[:c]:
+                hessian[np.ix_(right, left)] = hessian[np.ix_(left, right)].T
+        own = np.flatnonzero(indices < self._size)
+        hessian[own, own] += self.l2
+        return hessian[np.triu_indices(indices.size)]
+
+    def along(self, w: Vector, direction: Vector) -> Line:
+        """Return F_m along a line, which stores the scores of `w` and `direction`, one feature product each.
+
+        A value costs O(n) operations per output; a gradient or a turn costs one product with the features.
+        """
+        self._check(direction)
+        return _LinearLine(self, w, self.scores(w), direction)
+
+    def lipschitz(self, norm: str = "l2") -> float:
+        """Return the Lipschitz constant of the gradient over the client's examples; see :meth:`Objective.lipschitz`.
+
+        With A the features (and a column of ones for the intercept), n examples and c the link's largest second
+        derivative, the Hessian is at most H = c A'A / n + l2 I. ``"l2"`` is the largest eigenvalue of H, ``"l1"`` its
+        largest entry, which is on the diagonal: the largest mean square of a feature. It is exact for least squares;
+        for other losses it is the smallest constant valid for all labels. (l2 does not act on the intercept; with fewer
+        examples than features, the l2 norm's constant ignores this and exceeds the exact one by at most l2.)
+
+        Notes
+        -----
+        Uses a Gram matrix of the smaller dimension up to order 2,048, and above that Lanczos iterations, whose estimate
+        is increased by the tolerance.
+        """
+        spectral, entrywise = self._bounds()
+        if norm == "l1":
+            return max(self.largest_square() + self.l2, entrywise * self.intercept)
+        if norm != "l2":
+            raise ConfigurationError(f"norm={norm!r}; expected 'l2' or 'l1'")
+        n, order = self.num_examples, self.features.shape[1] + self.intercept
+        if n < order and n <= LARGEST_GRAM:
+            roots = self._roots(spectral)
+            rows = design.scaled(self.features, roots)
+            gram = design.dense(rows @ rows.T) + self.intercept * np.outer(roots, roots)
+            return float(_eigenvalues(gram)[-1]) + self.l2
+        if order <= LARGEST_GRAM:
+            return float(_eigenvalues(self._hessian_bound(spectral))[-1])
+
+        # Imported here: a deployment imports this module for every message, but never needs this import.
+        from scipy.sparse.linalg import LinearOperator, eigsh
+
+        flat = copy.copy(self)
+        flat.link, flat.offset = Squares(spectral), NOTHING
+        flat._set_features(self.features, self.features.shape[1:])
+        operator: Any = LinearOperator((order, order), lambda v: flat.hessian_product(v.ravel(), v.ravel()))
+        start = np.random.default_rng(0).normal(size=order)
+        estimate = eigsh(operator, k=1, which="LA", v0=start, tol=LANCZOS_TOLERANCE, return_eigenvectors=False)
+        return float(estimate[0]) * (1.0 + LANCZOS_TOLERANCE)
+
+    def _bounds(self) -> tuple[float, float]:
+        if self.link.bounds is None:
+            self._does_not_know(
+                "its Lipschitz constant, for there is none", "give the rates by hand, or client_lr='auto'"
+            )
+        return self.link.bounds
+
+    def _roots(self, curvature: float) -> Vector:
+        """Return the roots of the rows' weights in curvature / n times their mean."""
+        weights = self.weights if self.weights.size else np.ones(self.num_examples)
+        return np.sqrt(weights * (curvature / self.num_examples))
+
+    def _hessian_bound(self, curvature: float) -> NDArray[np.float64]:
+        """Return curvature * A'A / n + l2 I, which is the Hessian of an output if the curvature is constant."""
+        d, roots = self.features.shape[1], self._roots(curvature)
+        hessian = np.empty((d + self.intercept, d + self.intercept))
+        rows = design.scaled(self.features, roots)
+        hessian[:d, :d] = design.dense(rows.T @ rows)
+        if self.intercept:
+            hessian[d, :d] = hessian[:d, d] = roots @ rows
+            hessian[d, d] = roots @ roots
+        hessian[np.arange(d), np.arange(d)] += self.l2
+        return hessian
+
+    def batch_lipschitz(self, batch_size: int | None, norm: str = "l2") -> float:
+        """Return the expected smoothness of minibatches without replacement.
+
+        As the batch size b grows from 1 to n, it decreases from the largest constant of a single example,
+        L_max = max_i c ||x_i||^2 (plus 1 for the intercept, plus l2), to the constant L of all n examples::
+
+            n (b - 1) / (b (n - 1)) L + (n - b) / (b (n - 1)) L_max
+
+        Parameters
+        ----------
+        batch_size : int or None
+            b; None for full batches.
+        norm : {"l2", "l1"}
+            As in :meth:`lipschitz`; ``"l1"`` inserts that norm's constants, which no theorem covers.
+
+        References
+        ----------
+        Gower, Loizou, Qian, Sailanbayev, Shulgin, Richtarik: SGD, general analysis and improved rates (ICML 2019).
+
+        Examples
+        --------
+        >>> objective = LeastSquares(np.eye(4), np.ones(4), scale=0.5, intercept=False)
+        >>> [objective.batch_lipschitz(size) for size in (1, 2, None)]
+        [1.0, 0.5, 0.25]
+        """
+        full, n = self.lipschitz(norm), self.num_examples
+        b = n if batch_size is None else min(batch_size, n)
+        if b == n:
+            return full
+        (spectral, entrywise), single = self._bounds(), 0.0
+        # The weight of a row is a factor of its loss.
+        weights, one = self.weights if self.weights.size else np.ones(n), float(self.intercept)
+        for rows, block in design.blocks(self.features):
+            lengths = np.asarray((block**2).sum(axis=1)).reshape(-1) + one
+            single = max(
+                single, float((weights[rows] * lengths).max()) if norm == "l2" else float(abs(block).max()) ** 2
+            )
+        single = spectral * single if norm == "l2" else entrywise * float(weights.max()) * max(single, one)
+        return (n * (b - 1) * full + (n - b) * max(single + self.l2, full)) / (b * (n - 1))
+
+    def largest_square(self) -> float:
+        """Return the largest mean square of a feature times the bound of the second derivative's entries."""
+        squares = np.zeros(self.features.shape[1])
+        for rows, block in design.blocks(self.features):
+            squares += self.weights[rows] @ block**2 if self.weights.size else (block**2).sum(axis=0)
+        return self._bounds()[1] * float(squares.max()) / self.num_examples
+
+    def strong_convexity(self) -> float:
+        """Return the strong convexity of F_m in the l2 norm.
+
+        For least squares it is the smallest eigenvalue of the Hessian, computed directly up to order 2,048; above that
+        a lower bound, the contribution of l2. The curvature of other losses vanishes far from 0, so for them it is l2,
+        or 0 with an intercept, on which l2 does not act.
+        """
+        n, order = self.num_examples, self.features.shape[1] + self.intercept
+        if not self.quadratic:
+            return 0.0 if self.intercept else self.l2
+        factor = self._bounds()[0]
+        if order <= LARGEST_GRAM and (n >= order or self.intercept):
+            spectrum = _eigenvalues(self._hessian_bound(factor))
+            # For a singular matrix rounding leaves a small value of either sign.
+            return float(spectrum[0]) if spectrum[0] > order * np.finfo(np.float64).eps * spectrum[-1] else 0.0
+        if not self.intercept:
+            return self.l2
+        # X'X / n is at least the outer product of the column means, which leaves a two-dimensional problem.
+        mean = float(np.linalg.norm(self.moments()[0]))
+        bound = factor * np.array([[mean * mean, mean], [mean, 1.0]]) + np.diag([self.l2, 0.0])
+        # Compute the smaller root from the product of both, which avoids cancellation.
+        return factor * self.l2 / float(_eigenvalues(bound)[-1])
+
+    # --- duality ------------------------------------------------------------------------------------------------------
+
+    def dual_terms(self, points: Sequence[Vector], shares: Sequence[float]) -> tuple[float, Vector]:
+        """Return G*(r) and r; see :meth:`Objective.dual_terms`. The mixture is one of each row's slopes."""
+        if isinstance(self.link, Coupled):
+            return super().dual_terms(points, shares)
+        for point in points:
+            self._check(point)
+        total, mixture = 0.0, np.zeros(self.layout.size)
+        for rows, block in self._blocks():
+            y, slopes = self.targets[rows], np.zeros((block.shape[0], *[self.num_outputs] * (self.num_outputs > 1)))
+            for point, share in zip(points, shares, strict=True):
+                slopes += share * self.link.slope(self._shifted(self._product(block, point), rows), y)
+            each = self.link.conjugate(slopes, y)
+            if self.offset.size:
+                each = each - (slopes * self.offset[rows]).reshape(each.size, -1).sum(axis=1)
+            total += float(self._weighted(each, rows).sum())
+            self._add_product(block, self._weighted(slopes, rows) / self.num_examples, mixture)
+        return total / self.num_examples, mixture
+
+    def duality(self) -> LinearData | DualTerms | None:
+        names = {Squares: "identity", LogisticLoss: "logistic", Categories: "softmax"}
+        name, link = names.get(type(self.link)), self.link
+        if name is None or (self.offset.size and name != "identity"):
+            kind = "poisson" if isinstance(link, PoissonLoss) else "convex"
+            return DualTerms(f"{type(link).__name__} {link.parameter!r}", self.least, self.l2, kind)  # type: ignore[arg-type]
+        targets = self.targets - self.offset if self.offset.size else self.targets
+        factor = link.parameter if name == "identity" else 1.0
+        weights = self.weights if self.weights.size else None
+        return LinearData(self.features, name, targets, self.intercept, self.l2, factor, link.outputs, weights)
+
+    # --- rows and columns ---------------------------------------------------------------------------------------------
+
+    def subset(self, rows: NDArray[np.int64]) -> tuple[Self, float]:
+        other, share = copy.copy(self), rows.size / self.num_examples
+        other.feature_names = None
+        other._set_features(self.features[rows], self._row_shape)
+        for name in self._by_row:
+            each = vars(self).get(name)
+            if each is not None and len(each):
+                setattr(other, name, each[rows])
+        if isinstance(self.link, Coupled):
+            other.link = self.link.of_rows(rows)
+        if other.weights.size:
+            mean = float(other.weights.mean())
+            other.weights, share = other.weights / mean, share * mean
+        return other, share
+
+    @property
+    def _row_shape(self) -> tuple[int, ...]:
+        shape = self.layout["coefficients"].shape
+        return shape if self.num_outputs == 1 else shape[:-1]
+
+    def with_features(self, features: ArrayLike) -> Self:
+        """Return the same loss for the same examples with other features."""
+        other, rows = copy.copy(self), design.as_rows(features)
+        other._set_features(rows, rows.shape[1:])
+        other.feature_names = names_of(getattr(features, "columns", None))
+        return other
+
+    def on_columns(self, columns: NDArray[np.int64]) -> Self:
+        """Return the same loss on some columns of sparse features, ascending, which hold all that is not 0."""
+        from scipy.sparse import csr_array
+
+        other, rows = copy.copy(self), self.features
+        local = np.searchsorted(columns, rows.indices).astype(np.int32)
+        matrix = csr_array((rows.data, local, rows.indptr), shape=(self.num_examples, len(columns)))
+        other._set_features(matrix, matrix.shape[1:])
+        return other
+
+    def moments(self) -> tuple[Vector, Vector]:
+        """Return mean and variance of each feature by the weights of the rows, shape (num_features,) each."""
+        n = self.num_examples
+        return design.moments(self.features, self.weights / n if self.weights.size else np.full(n, 1.0 / n))
+
+    @property
+    def weighs_rows(self) -> bool:
+        """Whether rows have unequal weights."""
+        return bool(self.weights.size) and bool(np.ptp(self.weights) > 0.0)
+
+    @property
+    def mass(self) -> float:
+        """The sum of the weights that the rows were given: their number without any."""
+        return self._mean_weight * self.num_examples
+
+    def unweighted(self) -> Self:
+        """Return the same loss with rows of equal weights."""
+        other = copy.copy(self)
+        other.weights = NOTHING
+        return other
+
+    # --- predictions --------------------------------------------------------------------------------------------------
+
+    def predict(self, w: Vector) -> NDArray[Any]:
+        """Return the predictions for the client's examples."""
+        return self.link.predicted(self.scores(w))
+
+    def metrics(self, w: Vector) -> dict[str, float]:
+        """Return ``loss``, :meth:`value`, and what the link scores besides, by the sample weights."""
+        scores = self.scores(w)
+        loss = self._loss(scores) + self._ridge(w)
+        return {"loss": loss, **self.link.scored(scores, self.targets, self._mean)}
+
+
+class _LinearLine(Line):
+    """A linear model along a line, with the scores of the start and of the direction."""
+
+    def __init__(self, model: Linear, w: Vector, scores: Scores, direction: Vector) -> None:
+        self.model, self.w, self.direction, self.scores = model, w.copy(), direction.copy(), scores
+        self.change = model._predicted(direction)
+
+    def _slopes(self, step: float) -> Scores:
+        """Return the derivatives of the mean loss with respect to the scores."""
+        model, scores = self.model, self.scores + step * self.change
+        return model._weighted(model.link.slope(scores, model.targets)) / model.num_examples
+
+    def __call__(self, step: float) -> tuple[float, float]:
+        model, w = self.model, self.w + step * self.direction
+        ridge = model.l2 * float(w[: model._size] @ self.direction[: model._size])
+        value = model._loss(self.scores + step * self.change) + model._ridge(w)
+        return value, float(np.vdot(self._slopes(step), self.change)) + ridge
+
+    def gradient(self, step: float, out: Vector | None = None) -> Vector:
+        model, slopes, out = self.model, self._slopes(step), self.model._zeros(out)
+        for rows, block in model._blocks():
+            model._add_product(block, slopes[rows], out)
+        model._add_ridge(self.w + step * self.direction, 1.0, out)
+        return out
+
+    def turn(self, step: float, direction: Vector) -> Line:
+        return _LinearLine(self.model, self.w + step * self.direction, self.scores + step * self.change, direction)
+
+    def _bend(self, step: float, dtype: DTypeLike = np.float64) -> Callable[[Scores, Any], Scores]:
+        """Return (change, rows) -> the second derivatives of the mean loss times a change of some rows' scores."""
+        model, scores = self.model, self.scores + step * self.change
+        factors = model._weighted(np.full(model.num_examples, 1.0 / model.num_examples))
+        return model.link.bend(scores, model.targets, factors.astype(dtype))
+
+    def curvature(self, step: float) -> Callable[[Vector], Vector]:
+        model, dtype, least = self.model, np.float64, 0
+        if isinstance(model.link, Coupled):
+            least = model.num_examples
+        elif model.link.bounds is not None and not model.quadratic:
+            # In single precision where that is enough for steps that are corrected by the next one: half of the time.
+            dtype = np.float32
+        features = model.features if dtype is np.float64 else model._narrow()
+        bend = self._bend(step, dtype)
+
+        def multiply(v: Vector) -> Vector:
+            product, move = np.zeros(v.size), v.astype(dtype)
+            for rows, block in design.blocks(features, least=least, dtype=dtype):
+                model._add_product(block, bend(model._product(block, move), rows), product)
+            model._add_ridge(v, 1.0, product)
+            return product
+
+        return multiply
+
+    def diagonal(self, step: float) -> Vector:
+        model, bend, outputs = self.model, self._bend(step), self.model.num_outputs
+        each = np.empty((model.num_examples, outputs))
+        for c in range(outputs):
+            unit = np.zeros_like(each)
+            unit[:, c] = 1.0
+            each[:, c] = bend(unit.reshape(self.scores.shape), slice(None)).reshape(each.shape)[:, c]
+        diagonal = np.zeros(self.w.size)
+        for rows, block in model._blocks():
+            model._add_product(block**2, each[rows].reshape(-1, *self.scores.shape[1:]), diagonal)
+        model._add_ridge(np.ones(self.w.size), 1.0, diagonal)
+        return diagonal
+
+
+class LeastSquares(Linear):
+    """Least squares: F(w, b) = scale * mean_i (<x_i, w> + b - y_i)^2 + l2/2 ||w||^2.
+
+    Parameters
+    ----------
+    features, targets, intercept, l2, sample_weight, offset
+        As for :class:`Linear`.
+    scale : float, default 1.0
+        1.0: the mean of the squares. 0.5: half the mean, as in `sklearn.linear_model.Lasso`.
+
+    Notes
+    -----
+    The strength of psi on scikit-learn's scale is ``alpha = strength / (2 scale)``: with the default `scale`,
+    ``L1(0.1)`` corresponds to ``Lasso(alpha=0.05)``; with ``scale=0.5`` the two scales agree
+    (:mod:`flwr_fco.objectives.scikit_learn`).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> objective = LeastSquares(np.array([[1.0], [3.0]]), np.array([1.0, 2.0]))
+    >>> w = objective.layout.flatten({"coefficients": [1.0], "intercept": [0.0]})
+    >>> objective.value(w), objective.gradient(w)
+    (0.5, array([3., 1.]))
+    """
+
+    def __init__(
+        self, features: ArrayLike, targets: ArrayLike, *, scale: float = 1.0, **options: Unpack[RowOptions]
+    ) -> None:
+        about = {"range": (POSITIVE["range"][0], "a finite number > 0: 1.0 for mean squares, 0.5 for scikit-learn's")}
+        self.scale = checked("scale", scale, float, about)
+        super().__init__(Squares(2.0 * self.scale), features, targets, **options)
+
+
+class TraceRegression(LeastSquares):
+    """Least squares on matrices: F(W, b) = scale * mean_i (<X_i, W> + b - y_i)^2 + l2/2 ||W||_F^2.
+
+    Parameters
+    ----------
+    matrices : array-like, shape (n, rows, columns)
+        The X_i; float32 and float64 are used as they are.
+    targets, scale, intercept, l2, sample_weight, offset
+        As for :class:`LeastSquares`.
+
+    Attributes
+    ----------
+    layout : Layout
+        ``coefficients`` of shape (rows, columns), then ``intercept`` of shape (1,).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> objective = TraceRegression(np.array([np.eye(2), np.ones((2, 2))]), np.array([2.0, 3.0]), intercept=False)
+    >>> objective.layout
+    Layout(coefficients[2, 2]*; size 4, * regularized)
+    >>> objective.value(np.eye(2).reshape(-1))
+    0.5
+    """
+
+    def __init__(
+        self, matrices: ArrayLike, targets: ArrayLike, *, scale: float = 1.0, **options: Unpack[RowOptions]
+    ) -> None:
+        if np.ndim(matrices) != 3:
+            raise ConfigurationError(f"matrices have shape {np.shape(matrices)}; expected (examples, rows, columns)")
+        super().__init__(matrices, targets, scale=scale, **options)
+
+
+class Huber(Linear):
+    """Robust regression: F(w, b) = mean_i h(<x_i, w> + b - y_i) + l2/2 ||w||^2.
+
+    h(r) = r^2/2 for |r| <= delta, and delta (|r| - delta/2) beyond: its slope is never more than delta.
+
+    Parameters
+    ----------
+    features, targets, intercept, l2, sample_weight, offset
+        As for :class:`Linear`.
+    delta : float, default 1.35
+        Where the loss becomes linear, in units of the targets: 1.35 standard deviations of the noise keep 95 % of the
+        efficiency of least squares. It is not estimated, and must be the same on every client.
+
+    References
+    ----------
+    Huber: Robust estimation of a location parameter (Ann. Math. Stat. 1964).
+
+    Examples
+    --------
+    >>> objective = Huber(np.array([[1.0], [3.0]]), np.array([1.0, 9.0]), delta=2.0, intercept=False)
+    >>> objective.value(np.array([1.0])), objective.gradient(np.array([1.0]))
+    (5.0, array([-3.]))
+    """
+
+    def __init__(
+        self, features: ArrayLike, targets: ArrayLike, *, delta: float = 1.35, **options: Unpack[RowOptions]
+    ) -> None:
+        self.delta = checked("delta", delta, float, POSITIVE)
+        super().__init__(HuberLoss(self.delta), features, targets, **options)
+
+
+class Poisson(Linear):
+    """Poisson regression with the logarithm as link: half the mean deviance, plus l2/2 ||w||^2.
+
+    F(w, b) = mean_i [ mu_i - y_i + y_i log(y_i / mu_i) ] + l2/2 ||w||^2 with mu_i = exp(<x_i, w> + b + o_i): the
+    negative log likelihood less its smallest value, so that it is never negative.
+
+    Parameters
+    ----------
+    features, intercept, l2, sample_weight
+        As for :class:`Linear`.
+    counts : array-like, shape (n,)
+        The y_i >= 0; fractions are allowed.
+    offset : array-like, shape (n,), optional
+        The o_i: the logarithm of the exposure, such as person-years, whose rate of events is modelled.
+
+    Notes
+    -----
+    Its gradient has no Lipschitz constant: :meth:`lipschitz` raises an error, and ``client_lr="auto"`` measures the
+    curvature at the start. Where log mu_i > 300 the loss goes on by its tangent. In scikit-learn's ``PoissonRegressor``
+    ``alpha`` is `l2`.
+
+    Examples
+    --------
+    >>> objective = Poisson(np.array([[1.0], [1.0]]), np.array([2.0, 0.0]), intercept=False)
+    >>> round(objective.value(np.zeros(1)), 6), objective.gradient(np.zeros(1))
+    (0.693147, array([0.]))
+    """
+
+    def __init__(self, features: ArrayLike, counts: ArrayLike, **options: Unpack[RowOptions]) -> None:
+        super().__init__(PoissonLoss(), features, counts, **options)
+
+
+class _Classes(Linear):
+    """A loss of two classes, which keeps their coding."""
+
+    labels: NDArray[Any]
+
+    def __init__(self, link: Link, features: ArrayLike, labels: ArrayLike, **options: Unpack[RowOptions]) -> None:
+        super().__init__(link, features, labels, **options)
+        self.labels = np.asarray(labels)
+        self._negative = -1 if (self.labels == -1).any() else 0
+        # Of labels that are all 1 the other one is not known.
+        self.class_names = (f"{self._negative}", "1") if (self.labels != 1).any() else None
+
+    def predict(self, w: Vector) -> NDArray[Any]:
+        """Return the more likely label of each of the client's examples, in the coding of `labels`.
+
+        Returns
+        -------
+        ndarray of int64, shape (num_examples,)
+            The negative label at a score of exactly 0, as in scikit-learn.
+        """
+        return np.where(self.scores(w) > 0.0, 1, self._negative)
+
+
+class Logistic(_Classes):
+    """Logistic regression: F(w, b) = mean_i log(1 + exp(-s_i (<x_i, w> + b))) + l2/2 ||w||^2, s_i = -1 or +1.
+
+    Parameters
+    ----------
+    features, intercept, l2, sample_weight, offset
+        As for :class:`Linear`.
+    labels : array-like, shape (n,)
+        0 and 1, or -1 and +1; one class alone is fine.
+
+    Notes
+    -----
+    The strength of psi on scikit-learn's scale is ``C = 1 / (n strength)`` in ``LogisticRegression`` with the l1
+    penalty, where n is the number of examples of all clients (:mod:`flwr_fco.objectives.scikit_learn`).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> objective = Logistic(np.array([[1.0], [-1.0]]), np.array([1, 0]))
+    >>> round(objective.value(np.zeros(2)), 6), objective.gradient(np.zeros(2))
+    (0.693147, array([-0.5,  0. ]))
+    """
+
+    def __init__(self, features: ArrayLike, labels: ArrayLike, **options: Unpack[RowOptions]) -> None:
+        super().__init__(LogisticLoss(), features, labels, **options)
+
+
+class SquaredHinge(_Classes):
+    """Support vector machines: F(w, b) = mean_i max(0, 1 - s_i (<x_i, w> + b))^2 + l2/2 ||w||^2, s_i = -1 or +1.
+
+    Parameters
+    ----------
+    features, intercept, l2, sample_weight, offset
+        As for :class:`Linear`.
+    labels : array-like, shape (n,)
+        0 and 1, or -1 and +1.
+
+    Notes
+    -----
+    In scikit-learn's ``LinearSVC`` without an intercept ``C`` is 1 / (n l2), where n is the number of all rows.
+
+    Examples
+    --------
+    >>> objective = SquaredHinge(np.array([[1.0], [-1.0]]), np.array([1, 0]))
+    >>> objective.value(np.zeros(2)), objective.gradient(np.zeros(2))
+    (1.0, array([-2.,  0.]))
+    """
+
+    def __init__(self, features: ArrayLike, labels: ArrayLike, **options: Unpack[RowOptions]) -> None:
+        super().__init__(SquaredHingeLoss(), features, labels, **options)
+
+
+class MultinomialLogistic(Linear):
+    """Multinomial logistic regression: the mean cross entropy of softmax(W' x_i + b), plus l2/2 ||W||_F^2.
+
+    F(W, b) = mean_i [ log sum_c exp(m_ic) - m_{i, y_i} ] + l2/2 ||W||_F^2 with m_i = W' x_i + b.
+
+    Parameters
+    ----------
+    features, intercept, l2, sample_weight, offset
+        As for :class:`Linear`.
+    labels : array-like, shape (n,)
+        Integers 0 .. num_classes - 1.
+    num_classes : int, optional
+        Number of classes in the whole federation. By default one more than the largest label, if every class occurs.
+        Required if a client may lack a class, because all clients' models must have the same shape.
+
+    Attributes
+    ----------
+    layout : Layout
+        ``coefficients`` of shape (d, num_classes), then ``intercept`` of shape (num_classes,).
+
+    Notes
+    -----
+    The strength of psi on scikit-learn's scale is ``C = 1 / (n strength)`` in ``LogisticRegression`` with the l1
+    penalty, where n is the number of examples of all clients (:mod:`flwr_fco.objectives.scikit_learn`).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> objective = MultinomialLogistic(np.array([[1.0], [2.0]]), np.array([0, 2]), num_classes=3, intercept=False)
+    >>> w = np.array([0.0, 0.0, 1.0])
+    >>> round(objective.value(w), 6), objective.predict(w)
+    (0.895495, array([2, 2]))
+    """
+
+    def __init__(
+        self, features: ArrayLike, labels: ArrayLike, *, num_classes: int | None = None, **options: Unpack[RowOptions]
+    ) -> None:
+        given = np.asarray(labels)
+        self.num_classes = _count_classes(given) if num_classes is None else num_classes
+        if self.num_classes < 2:
+            raise ConfigurationError(f"num_classes={num_classes}; expected at least 2")
+        super().__init__(Categories(self.num_classes), features, given, **options)
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """The labels."""
+        return self.targets
+
+
+def _count_classes(labels: NDArray[Any]) -> int:
+    """Return the number of classes, if it can be read off the labels."""
+    values = np.unique(labels)
+    if not is_integral(values) or values[0] != 0 or values[-1] != values.size - 1 or values.size < 2:
+        raise ConfigurationError(
+            f"labels hold {examples_of(labels)}, so the number of classes cannot be read off them: some class is "
+            "missing on this client, or they are no integers 0, 1, ... Give num_classes= (that of the whole "
+            "federation): all clients must have models of the same shape."
+        )
+    return int(values.size)
+
+
+@lru_cache(maxsize=64)
+def _layout_of(coefficients: tuple[int, ...], num_intercepts: int) -> Layout:
+    """Return the model's arrays; one object for all clients of a run."""
+    arrays = {"coefficients": np.broadcast_to(np.zeros(1), coefficients)}
+    if num_intercepts:
+        arrays["intercept"] = np.zeros(num_intercepts)
+    return Layout.from_arrays(arrays, apply_to="coefficients")
+
+
+def _eigenvalues(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+    # Imported here: not all clients need it, and in a deployment each message starts a new process.
+    from scipy.linalg import eigh
+
+    # All of them, by QR steps: LAPACK's bisection for the largest one alone fails where most of them are equal.
+    return np.asarray(eigh(matrix, eigvals_only=True))

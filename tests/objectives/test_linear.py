@@ -1,0 +1,442 @@
+"""Linear losses against scikit-learn, dense rows against sparse ones, and what weights, offsets and constants mean."""
+
+import copy
+
+import numpy as np
+import pytest
+from newton import point, solved
+from numpy.testing import assert_allclose
+from scipy.optimize import minimize
+from scipy.sparse import csr_array
+from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
+from sklearn.metrics import accuracy_score, log_loss, mean_squared_error, r2_score
+from sklearn.svm import LinearSVC
+from sparse_rows import as_users_bring_them, rows
+from together import together
+
+from flwr_fco.engines import minimise
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.objectives import (
+    CoxRegression,
+    Huber,
+    LeastSquares,
+    Logistic,
+    MultinomialLogistic,
+    Poisson,
+    SquaredHinge,
+    TraceRegression,
+)
+from flwr_fco.regularizers import L1, ElasticNet
+from flwr_fco.work import Minimise
+from reproduction.pooled import centralized_solution, certify
+
+RNG = np.random.default_rng(1)
+FEATURES, TARGETS = RNG.normal(size=(60, 5)) + 0.5, RNG.normal(size=60)
+LABELS = (FEATURES[:, 0] + RNG.normal(size=60) > 0.5).astype(int)
+CLASSES_OF_ROWS = (FEATURES[:, :3] + RNG.normal(size=(60, 3))).argmax(axis=1)
+
+
+# --- values and optima ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+def test_gradients_are_zero_at_scikit_learns_solutions(intercept):
+    def at(model):
+        return np.append(np.transpose(model.coef_).reshape(-1), model.intercept_ if intercept else [])
+
+    plain = LinearRegression(fit_intercept=intercept).fit(FEATURES, TARGETS)
+    assert np.abs(LeastSquares(FEATURES, TARGETS, intercept=intercept).gradient(at(plain))).max() < 1e-12
+    # Ridge minimises ||y - Xw||^2 + alpha ||w||^2: divide by n and compare with scale = 1, l2 / 2 = alpha / n.
+    ridge = Ridge(alpha=3.0, fit_intercept=intercept).fit(FEATURES, TARGETS)
+    squares = LeastSquares(FEATURES, TARGETS, intercept=intercept, l2=2 * 3.0 / 60)
+    assert np.abs(squares.gradient(at(ridge))).max() < 1e-12
+    # LogisticRegression minimises C * sum of losses + 1/2 ||w||^2: divide by C n, so l2 = 1 / (C n).
+    l2, options = 1 / (0.7 * 60), {"C": 0.7, "tol": 1e-12, "max_iter": 10_000, "fit_intercept": intercept}
+    for cls, labels, solver in ((Logistic, LABELS, "newton-cholesky"), (MultinomialLogistic, CLASSES_OF_ROWS, "lbfgs")):
+        model = LogisticRegression(solver=solver, **options).fit(FEATURES, labels)
+        w, objective = at(model), cls(FEATURES, labels, l2=l2, intercept=intercept)
+        assert np.abs(objective.gradient(w)).max() < (1e-9 if cls is Logistic else 1e-6)
+        assert np.array_equal(objective.predict(w), model.predict(FEATURES))
+        assert_allclose(objective.scores(w), model.decision_function(FEATURES), rtol=1e-10, atol=1e-12)
+        loss = objective.value(w) - 0.5 * l2 * (model.coef_**2).sum()
+        assert_allclose(loss, log_loss(labels, model.predict_proba(FEATURES)), rtol=1e-10)
+        assert objective.metrics(w)["accuracy"] == accuracy_score(labels, model.predict(FEATURES))
+
+
+def test_a_squared_hinge_has_the_solution_of_linear_svc():
+    objective = SquaredHinge(FEATURES, LABELS, l2=1 / 20.0, intercept=False)
+    w = minimize(objective.value_and_gradient, np.zeros(5), jac=True, tol=1e-14, options={"gtol": 1e-10}).x
+    svc = LinearSVC(C=20.0 / 60, loss="squared_hinge", fit_intercept=False, tol=1e-12, max_iter=10**5)
+    assert_allclose(w, svc.fit(FEATURES, LABELS).coef_[0], atol=1e-6)
+    assert np.array_equal(objective.predict(w), svc.predict(FEATURES))
+
+
+def test_squares_and_their_metrics():
+    w = RNG.normal(size=6)
+    predicted = FEATURES @ w[:5] + w[5]
+    for scale in (1.0, 0.5):
+        objective = LeastSquares(FEATURES, TARGETS, scale=scale, l2=0.1)
+        metrics = objective.metrics(w)
+        loss = scale * np.mean((predicted - TARGETS) ** 2) + 0.05 * (w[:5] ** 2).sum()
+        assert_allclose([objective.value(w), metrics["loss"]], loss, rtol=1e-13)
+        assert_allclose(objective.predict(w), predicted, rtol=1e-13)
+        assert_allclose(metrics["mse"], mean_squared_error(TARGETS, predicted), rtol=1e-13)
+        assert_allclose(metrics["r2"], r2_score(TARGETS, predicted), rtol=1e-12)
+    constant = LeastSquares(np.array([[1.0], [2.0]]), np.array([3.0, 3.0]))
+    assert [constant.metrics(np.array([0.0, b]))["r2"] for b in (3.0, 2.0)] == [1.0, 0.0]
+
+
+def test_trace_regression_is_least_squares_on_flattened_matrices():
+    matrices, targets = RNG.normal(size=(12, 4, 3)), RNG.normal(size=12)
+    objective = TraceRegression(matrices, targets, scale=0.5, l2=0.1)
+    flat, w = LeastSquares(matrices.reshape(12, 12), targets, scale=0.5, l2=0.1), RNG.normal(size=13)
+    assert objective.layout["coefficients"].shape == objective.subset(np.arange(3))[0].layout["coefficients"].shape
+    assert objective.layout["coefficients"].shape == (4, 3)
+    assert objective.layout.regularized_names == ("coefficients",)
+    residuals = [np.trace(x.T @ w[:12].reshape(4, 3)) + w[12] - y for x, y in zip(matrices, targets, strict=True)]
+    assert_allclose(objective.value(w), 0.5 * np.mean(np.square(residuals)) + 0.05 * (w[:12] ** 2).sum(), rtol=1e-13)
+    assert np.array_equal(objective.gradient(w), flat.gradient(w))
+    assert objective.lipschitz() == flat.lipschitz()
+
+
+def test_two_classes_multinomial_is_binary_at_the_difference():
+    coefficients, intercept = RNG.normal(size=(5, 2)), RNG.normal(size=2)
+    multinomial, binary = MultinomialLogistic(FEATURES, LABELS), Logistic(FEATURES, LABELS)
+    w = np.append(coefficients.reshape(-1), intercept)
+    difference = np.append(coefficients[:, 1] - coefficients[:, 0], intercept[1] - intercept[0])
+    assert_allclose(multinomial.value(w), binary.value(difference), rtol=1e-13)
+    assert_allclose(multinomial.gradient(w)[:10].reshape(5, 2)[:, 1], binary.gradient(difference)[:5], rtol=1e-11)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("margin", [1e2, 1e4, 1e300])
+def test_margins_of_any_size(margin):
+    objective = Logistic(np.array([[1.0], [1.0]]), np.array([1, 0]), intercept=False)
+    for sign in (1.0, -1.0):
+        assert_allclose(objective.value(np.array([sign * margin])), margin / 2, rtol=1e-15)
+        assert_allclose(objective.gradient(np.array([sign * margin])), [sign * 0.5], rtol=1e-15)
+    objective = MultinomialLogistic(np.array([[1.0], [1.0]]), np.array([0, 2]), num_classes=3, intercept=False)
+    w = np.array([margin, 0.0, -margin])
+    assert_allclose(objective.value(w), margin, rtol=1e-15)
+    assert_allclose(objective.gradient(w), [0.5, 0.0, -0.5], rtol=1e-15, atol=1e-40)
+
+
+def test_small_probabilities_are_not_rounded_away():
+    one = Logistic([[1.0]], [1], intercept=False).gradient(np.array([40.0]))
+    other = MultinomialLogistic([[1.0]], [1], num_classes=2, intercept=False).gradient(np.array([0.0, 40.0]))
+    assert_allclose([one[0], other[0]], [-np.exp(-40.0), np.exp(-40.0)], rtol=1e-12)
+
+
+# --- labels -----------------------------------------------------------------------------------------------------------
+
+
+def test_labels_in_either_coding_and_dtype():
+    w, zero_one = RNG.normal(size=6), Logistic(FEATURES, LABELS)
+    for coded in (2 * LABELS - 1, LABELS.astype(bool), LABELS.astype(float), (2 * LABELS - 1).astype(np.float32)):
+        other = Logistic(FEATURES, coded)
+        assert other.value(w) == zero_one.value(w)
+        assert np.array_equal(other.gradient(w), zero_one.gradient(w))
+    assert set(zero_one.predict(w)) == {0, 1}
+    assert set(Logistic(FEATURES, 2 * LABELS - 1).predict(w)) == {-1, 1}
+
+
+def test_a_client_with_one_class():
+    assert_allclose(Logistic(FEATURES, np.zeros(60)).gradient(np.zeros(6))[-1], 0.5, rtol=1e-14)
+    multinomial = MultinomialLogistic(FEATURES, np.full(60, 2), num_classes=4)
+    assert multinomial.layout["coefficients"].shape == (5, 4)
+    assert_allclose(multinomial.gradient(np.zeros(24))[-4:], [0.25, 0.25, -0.75, 0.25])
+
+
+@pytest.mark.parametrize(
+    "labels", [[0, 1, 2], [1, 2, 1], [0, -1, 1], [0.5, 1, 0], [np.nan, 0, 1], ["cat", "dog", "dog"]]
+)
+def test_binary_labels_that_are_refused(labels):
+    with pytest.raises(ConfigurationError, match=r"labels hold .*; expected 0 and 1, or -1 and \+1"):
+        Logistic(np.ones((3, 2)), labels)
+
+
+@together(
+    ("labels", "num_classes", "message"),
+    [
+        ([0, 2, 0], None, "hold 0, 2.*num_classes="),
+        ([0, 0, 0], None, "num_classes="),
+        ([1, 1, 1], None, "num_classes="),
+        ([0, 1, 2], 2, r"integers 0 \.\. 1"),
+        ([0, 0, 0], 1, "expected at least 2"),
+        ([-1, 1, 0], 3, "integers"),
+        ([0.5, 1, 0], 3, "integers"),
+        ([np.nan, 1, 0], 3, "integers"),
+        (["cat", "dog", "dog"], None, "cat"),
+    ],
+)
+def test_labels_of_classes_that_are_refused(labels, num_classes, message):
+    with pytest.raises(ConfigurationError, match=message):
+        MultinomialLogistic(np.ones((3, 2)), labels, num_classes=num_classes)
+
+
+# --- constants and lines ----------------------------------------------------------------------------------------------
+
+
+def _hessian(objective):
+    zero = objective.gradient(np.zeros(objective.layout.size))
+    return np.array([objective.gradient(row) - zero for row in np.eye(objective.layout.size)])
+
+
+@together("shape", [(40, 6), (6, 40), (7, 7), (1, 5), (5, 1)])
+@together("intercept", [True, False])
+@together("l2", [0.0, 0.3])
+def test_constants_of_squares_are_eigenvalues(shape, intercept, l2):
+    rng = np.random.default_rng(0)
+    objective = LeastSquares(rng.normal(size=shape) + 0.5, rng.normal(size=shape[0]), intercept=intercept, l2=l2)
+    hessian = _hessian(objective)
+    smallest, *_, largest = np.linalg.eigvalsh(hessian) if len(hessian) > 1 else 2 * [hessian[0, 0]]
+    # With fewer rows than columns an intercept counts as if l2 acted on it.
+    assert largest * (1 - 1e-10) <= objective.lipschitz() <= largest * (1 + 1e-10) + l2 * (shape[0] < len(hessian))
+    assert_allclose(objective.lipschitz("l1"), np.abs(hessian).max(), rtol=1e-10)
+    assert_allclose(objective.strong_convexity(), max(smallest, 0.0), rtol=1e-9, atol=1e-12)
+    with pytest.MonkeyPatch.context() as patch:
+        # Too large for a Gram matrix: what is due to l2 alone, never more than the truth.
+        patch.setattr("flwr_fco.objectives.linear.LARGEST_GRAM", 0)
+        bound = objective.strong_convexity()
+    assert 0.0 <= bound <= smallest * (1.0 + 1e-9) + 1e-12
+    assert (bound > 0.0) == (l2 > 0.0)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_lanczos_agrees_with_the_gram_matrix(monkeypatch, dtype):
+    dense = RNG.normal(size=(90, 60)).astype(dtype)
+    for kind, features in ((LeastSquares, dense), (Logistic, csr_array(dense * (np.abs(dense) > 1.0)))):
+        objective = kind(features, np.arange(90) % 2, l2=0.2, sample_weight=1.0 + np.arange(90) % 3)
+        exact = objective.lipschitz("l2")
+        with monkeypatch.context() as patch:
+            patch.setattr("flwr_fco.objectives.linear.LARGEST_GRAM", 10)
+            assert exact * (1 - 1e-12) <= objective.lipschitz("l2") <= exact * (1 + 1e-8)
+
+
+def test_the_largest_eigenvalue_where_most_are_equal():
+    """Orthonormal features with an intercept: LAPACK's search for one eigenvalue ends with an internal error here."""
+    for m in range(4):
+        features, _ = np.linalg.qr(np.random.default_rng(m).standard_normal((30, 6)))
+        objective = LeastSquares(np.sqrt(30) * features, np.ones(30), scale=0.5)
+        assert_allclose(objective.lipschitz(), np.linalg.eigvalsh(_hessian(objective))[-1], rtol=1e-12)
+
+
+def test_constants_of_other_losses_bound_the_hessian_and_are_attained():
+    augmented = np.column_stack([FEATURES, np.ones(60)])
+    bound = augmented.T @ augmented / 60
+    top = np.linalg.eigvalsh(bound)[-1]
+    for cls, spectral, entrywise in (
+        (Logistic, 0.25, 0.25),
+        (MultinomialLogistic, 0.5, 0.25),
+        (SquaredHinge, 2.0, 2.0),
+    ):
+        objective = cls(FEATURES, LABELS)
+        assert_allclose(objective.lipschitz("l2"), spectral * top, rtol=1e-12)
+        assert_allclose(objective.lipschitz("l1"), entrywise * bound.max(), rtol=1e-12)
+        assert_allclose(objective.largest_square(), entrywise * np.diag(bound)[:5].max(), rtol=1e-12)
+        assert cls(FEATURES, LABELS, intercept=False, l2=0.3).strong_convexity() == 0.3
+        assert cls(FEATURES, LABELS, l2=0.3).strong_convexity() == 0.0
+    # At w = 0 every sample has the largest curvature.
+    vector = np.linalg.eigh(bound)[1][:, -1]
+    direction = np.column_stack([vector, -vector]) / np.sqrt(2)
+    multinomial, direction = MultinomialLogistic(FEATURES, LABELS), np.append(direction[:5].reshape(-1), direction[5])
+    curved = np.linalg.norm(multinomial.hessian_product(np.zeros(12), direction))
+    assert_allclose(curved, multinomial.lipschitz("l2"), rtol=1e-12)
+
+
+def test_a_line_search_neither_reads_features_nor_vectors_that_change():
+    objective = MultinomialLogistic(FEATURES, CLASSES_OF_ROWS, l2=0.1)
+    w, direction = RNG.normal(size=(2, 18))
+    line, expected = objective.along(w, direction), objective.value(w + 0.5 * direction)
+    w *= 0.0
+    direction *= 0.0
+    objective.features = np.full((60, 5), np.nan)
+    assert line(0.5)[0] == pytest.approx(expected, rel=1e-13)
+    slope = (line(0.5 + 1e-6)[0] - line(0.5 - 1e-6)[0]) / 2e-6
+    assert line(0.5)[1] == pytest.approx(slope, rel=1e-6)
+
+
+# --- sparse rows ------------------------------------------------------------------------------------------------------
+
+KINDS = {
+    LeastSquares: np.random.default_rng(0).standard_normal(25),
+    Logistic: np.arange(25) % 2,
+    MultinomialLogistic: np.arange(25) % 3,
+    SquaredHinge: np.arange(25) % 2,
+}
+
+
+def agree(found, expected):
+    assert_allclose(found, expected, rtol=1e-12, atol=1e-13)
+
+
+@together("dtype", [np.float64, np.float32])
+@together("options", [{}, {"intercept": False}, {"l2": 0.3}])
+@together("kind", KINDS)
+def test_every_method_agrees_on_dense_and_sparse_rows(kind, options, dtype):
+    one = kind(rows().toarray().astype(dtype), KINDS[kind], **options)
+    given = as_users_bring_them(rows()) if dtype == np.float64 else rows().astype(dtype)
+    other = kind(given, KINDS[kind], **options)
+    (w, v), batch = np.random.default_rng(1).normal(size=(2, one.layout.size)), np.array([3, 17, 3, 0])
+    agree(other.value(w), one.value(w))
+    for chosen in (None, batch):
+        agree(other.gradient(w, chosen), one.gradient(w, chosen))
+        for a, b in zip(*(own.value_and_gradient(w, chosen) for own in (one, other)), strict=True):
+            agree(b, a)
+        in_place = [w.copy(), w.copy()]
+        for own, at in zip((one, other), in_place, strict=True):
+            own.add_gradient(at, chosen, -0.1, at)
+        agree(*in_place)
+    agree(other.hessian_product(w, v), one.hessian_product(w, v))
+    agree(other.hessian_block(w, np.arange(0, w.size, 2)), one.hessian_block(w, np.arange(0, w.size, 2)))
+    for norm in ("l2", "l1"):
+        for size in (None, 4):
+            assert_allclose(other.batch_lipschitz(size, norm), one.batch_lipschitz(size, norm), rtol=1e-9)
+    assert_allclose(other.strong_convexity(), one.strong_convexity(), rtol=1e-9, atol=1e-15)
+    lines = [own.along(w, v) for own in (one, other)]
+    agree(lines[1](0.7), lines[0](0.7))
+    agree(lines[1].gradient(0.7), lines[0].gradient(0.7))
+    agree(lines[1].diagonal(0.7), lines[0].diagonal(0.7))
+    assert_allclose(lines[1].curvature(0.7)(v), lines[0].curvature(0.7)(v), rtol=1e-4, atol=1e-6)
+    for a, b in zip(one.metrics(w).values(), other.metrics(w).values(), strict=True):
+        agree(b, a)
+    for a, b in zip(one.dual_terms([w], [0.9]), other.dual_terms([w], [0.9]), strict=True):
+        agree(b, a)
+    for a, b in zip(one.moments(), other.moments(), strict=True):
+        agree(b, a)
+
+
+def test_rows_without_entries_have_no_columns_left():
+    objective = LeastSquares(csr_array((3, 5)), np.full(3, 2.0)).on_columns(np.zeros(0, dtype=np.int64))
+    value, gradient = objective.value_and_gradient(np.ones(1))
+    assert (value, gradient.tolist()) == (1.0, [-2.0])
+
+
+@together("kind", KINDS)
+def test_local_minimisations_and_pooled_references_agree(kind):
+    matrix = rows(25, density=0.4)
+    pair = [kind(x, KINDS[kind], l2=0.1) for x in (matrix.toarray(), matrix)]
+    points = [minimise(own, Minimise(1e-7), penalty=0.3) for own in pair]
+    assert all(found.reached for found in points)
+    assert_allclose(points[1].point, points[0].point, rtol=0, atol=1e-6)
+    found = [centralized_solution([own], L1(0.01)) for own in pair]
+    assert_allclose(found[1], found[0], atol=1e-6)
+
+
+# --- weights and offsets of rows --------------------------------------------------------------------------------------
+
+N, D = 24, 5
+X = np.random.default_rng(0).normal(0.3, 1.0, size=(N, D))
+SCORES = X[:, 0] - X[:, 1] + np.random.default_rng(1).normal(size=N)
+COPIES = np.random.default_rng(2).integers(1, 5, N)
+
+
+def _made(cls, features=X, rows=None, **options):
+    """An objective of some of the rows, by default all."""
+    rows = np.arange(N) if rows is None else rows
+    features = features[rows] if cls is not TraceRegression else features[rows].reshape(-1, D, 1)
+    if cls is CoxRegression:
+        times = 1.0 + np.floor(4.0 * np.abs(SCORES))
+        return cls(features, times[rows], SCORES[rows] > -0.5, ties="breslow", **options)
+    if cls in (Logistic, SquaredHinge):
+        return cls(features, SCORES[rows] > 0.0, **options)
+    if cls is MultinomialLogistic:
+        return cls(features, np.digitize(SCORES[rows], [-1.0, 1.0]), num_classes=3, **options)
+    return cls(features, np.floor(np.abs(SCORES))[rows] if cls is Poisson else SCORES[rows], **options)
+
+
+LOSSES = (LeastSquares, TraceRegression, Logistic, MultinomialLogistic, Huber, Poisson, SquaredHinge, CoxRegression)
+
+
+@together("cls", LOSSES)
+@together("l2", [0.0, 0.2])
+@together("form", [np.asarray, csr_array])
+def test_a_weight_of_k_is_k_copies(cls, l2, form):
+    """In the value, gradient, Hessian, constants and metrics, and whatever the weights' common factor is."""
+    features = np.asarray(X) if cls is TraceRegression else form(X)
+    # A common factor changes the partial likelihood by a constant.
+    weights = (1.0 if cls is CoxRegression else 7.0) * COPIES
+    one = _made(cls, features, l2=l2, sample_weight=weights)
+    other = _made(cls, features, np.repeat(np.arange(N), COPIES), l2=l2)
+    for w in 0.4 * np.random.default_rng(3).normal(size=(3, one.layout.size)):
+        v, on = w[::-1].copy(), np.arange(w.size)
+        agree(one.value(w), other.value(w))
+        agree(one.gradient(w), other.gradient(w))
+        agree(list(one.metrics(w).values()), list(other.metrics(w).values()))
+        agree(one.hessian_product(w, v), other.hessian_product(w, v))
+        agree(one.hessian_block(w, on), other.hessian_block(w, on))
+        if cls is not CoxRegression:
+            agree(one.dual_terms([w], [0.7])[0], other.dual_terms([w], [0.7])[0])
+    agree(one.strong_convexity(), other.strong_convexity())
+    for norm in ("l2", "l1") if cls is not Poisson else ():
+        near = 0.5 if cls is CoxRegression else 1e-12
+        assert one.lipschitz(norm) == pytest.approx(other.lipschitz(norm), rel=near)
+
+
+@together("cls", [cls for cls in LOSSES if cls is not CoxRegression])
+def test_a_subset_has_the_weights_and_offsets_of_its_rows(cls):
+    rows, rng = np.array([1, 4, 5, 11, 19]), np.random.default_rng(5)
+    offset = rng.normal(size=(N, 3) if cls is MultinomialLogistic else N)
+    whole = _made(cls, sample_weight=COPIES, offset=offset)
+    (part, share), (rest, left) = (whole.subset(own) for own in (rows, np.setdiff1d(np.arange(N), rows)))
+    other = _made(cls, rows=rows, sample_weight=COPIES[rows], offset=offset[rows])
+    assert share == pytest.approx(COPIES[rows].sum() / COPIES.sum())
+    for w in 0.4 * rng.normal(size=(3, whole.layout.size)):
+        agree(part.value(w), other.value(w))
+        agree(part.gradient(w), other.gradient(w))
+        agree(share * part.value(w) + left * rest.value(w), whole.value(w))
+
+
+@together("cls", [LeastSquares, Logistic, Huber, Poisson, SquaredHinge])
+def test_an_offset_is_a_column_with_the_coefficient_one(cls):
+    offset = np.random.default_rng(4).normal(size=N)
+    one, other = _made(cls, offset=offset, intercept=False), _made(cls, np.column_stack([X, offset]), intercept=False)
+    for w in 0.4 * np.random.default_rng(3).normal(size=(3, D)):
+        agree(one.value(w), other.value(np.append(w, 1.0)))
+        agree(one.gradient(w), other.gradient(np.append(w, 1.0))[:-1])
+        agree(one.predict(w), other.predict(np.append(w, 1.0)))
+
+
+@pytest.mark.parametrize("cls", LOSSES)
+@pytest.mark.parametrize("psi", [L1(0.03), ElasticNet(0.1, 0.5)], ids=["l1", "elastic net"])
+@pytest.mark.parametrize("given", ["weights", "both"])
+def test_no_gap_is_below_the_distance_from_the_optimum(cls, psi, given):
+    """At points of any distance, and 0 at the optimum: with weights alone, and with offsets."""
+    rng = np.random.default_rng(1)
+    options = {"sample_weight": rng.uniform(0.2, 3.0, N)}
+    if given == "both":
+        options["offset"] = rng.normal(size=(N, 3) if cls is MultinomialLogistic else N)
+    sites = [_made(cls, rows=np.arange(m, N, 3), **{k: v[m::3] for k, v in options.items()}) for m in range(3)]
+    best = centralized_solution(sites, psi, tol=1e-11)
+    at = certify(sites, None, psi, best)
+    assert at.kind == "duality-gap"
+    assert at.value < 1e-9
+    for distance in (1e-4, 1e-2, 0.3, 2.0):
+        for _ in range(8):
+            found = certify(sites, None, psi, best + distance * rng.normal(size=best.size))
+            assert found.kind == "duality-gap"
+            assert found.value >= found.objective - at.objective - 1e-10
+
+
+@pytest.mark.parametrize("cls", [LeastSquares, Logistic, MultinomialLogistic])
+def test_newton_certifies_the_pooled_problem_of_weighted_sites(cls):
+    """With the sums of weights as the sites' weights, it is that of all rows in one place."""
+    parts, psi = [np.arange(10), np.arange(10, 13), np.arange(13, N)], L1(0.03)
+    sites = [_made(cls, rows=rows, sample_weight=COPIES[rows]) for rows in parts]
+    weighting = {m: float(COPIES[rows].sum()) for m, rows in enumerate(parts)}
+    result, _ = solved(sites, psi, tolerance=1e-13, site_weights=weighting)
+    one = _made(cls, rows=np.repeat(np.arange(N), COPIES))
+    assert certify([one], None, psi, point(result, one)).value < 1e-12
+
+
+def test_offsets_of_many_classes_have_a_column_for_each():
+    with pytest.raises(ConfigurationError, match=r"expected \(24, 3\)"):
+        _made(MultinomialLogistic, offset=np.ones(N))
+
+
+def test_a_copy_without_weights_is_another_loss():
+    objective = _made(Logistic, sample_weight=COPIES)
+    assert (objective.weighs_rows, objective.mass) == (True, COPIES.sum())
+    plain, w = objective.unweighted(), np.ones(D + 1)
+    assert not plain.weighs_rows
+    assert plain.value(w) == copy.copy(_made(Logistic)).value(w) != objective.value(w)
