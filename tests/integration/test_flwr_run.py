@@ -49,14 +49,6 @@ def test_the_root_app_gives_the_same_bits_as_the_run_in_this_process(superlink, 
     assert [line["round"] for line in lines] == [1, 2, 3]
 
 
-# By day tests/examples runs its two apps in this process, and the root app comes this way.
-@pytest.mark.nightly
-def test_the_quickstart_example_runs(superlink, tmp_path, request):
-    app = request.config.rootpath / "examples" / "quickstart-sparse-logistic"
-    flower_run(app, superlink, {"num-server-rounds": 3}, num_nodes=4, log=tmp_path / "log")
-    assert "of 30 measurements" in (tmp_path / "log").read_text()
-
-
 def test_a_run_that_fails_is_an_error_with_flowers_own_words(superlink, clone, tmp_path):
     with pytest.raises(FlwrFcoError, match=r"strategy='FedNova'; expected a string, one of"):
         flower_run(clone, superlink, {"strategy": "FedNova"}, num_nodes=2, log=tmp_path / "log")

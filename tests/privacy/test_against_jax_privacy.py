@@ -4,13 +4,11 @@ jax-privacy is 650 MB, and no dependency of this package. The slow test is skipp
 ``pip install jax-privacy && python -m pytest -m slow tests/privacy/test_against_jax_privacy.py``.
 """
 
-import os
-
 import numpy as np
 import pytest
 from together import together
 
-from flwr_fco.privacy.noise import BandedNoise, banded_sensitivity, square_root_coefficients
+from flwr_fco.privacy.noise import BandedNoise, banded_sensitivity
 
 #: Of jax-privacy 2.0.0, in double precision: rounds, separation, bands; the squared sensitivity
 #: (`toeplitz.minsep_sensitivity_squared`) and the variance of the last prefix sum's noise (`toeplitz.per_query_error`).
@@ -40,24 +38,3 @@ def test_sensitivity_and_error_are_the_stored_ones(case):
     squared, variance = STORED[case]
     assert banded_sensitivity(rounds, separation, bands) ** 2 == pytest.approx(squared, rel=1e-12)
     assert variance_of_the_last_prefix(rounds, bands) == pytest.approx(variance, rel=1e-10)
-
-
-@pytest.mark.slow
-def test_sensitivity_and_error_are_those_of_the_library(monkeypatch):
-    monkeypatch.setitem(os.environ, "JAX_ENABLE_X64", "1")
-    toeplitz = pytest.importorskip("jax_privacy.matrix_factorization.toeplitz")
-    sensitivity = pytest.importorskip("jax_privacy.matrix_factorization.sensitivity")
-    rng = np.random.default_rng(0)
-    drawn = [tuple(int(n) for n in rng.integers(1, [300, 60, 90])) for _ in range(8)]
-    for rounds, separation, bands in [*STORED, *drawn]:
-        theirs = np.array(toeplitz.optimal_max_error_strategy_coefs(max(2, min(bands, rounds))))
-        own = square_root_coefficients(min(bands, rounds))
-        np.testing.assert_allclose(own, theirs[: own.size], rtol=1e-12)
-        squared = float(toeplitz.minsep_sensitivity_squared(own, separation, n=rounds))
-        assert banded_sensitivity(rounds, separation, bands) ** 2 == pytest.approx(squared, rel=1e-12)
-        error = float(toeplitz.per_query_error(strategy_coef=own, n=rounds)[-1])
-        assert variance_of_the_last_prefix(rounds, bands) == pytest.approx(error, rel=1e-9)
-        if bands <= separation <= rounds:
-            matrix = np.array(toeplitz.materialize_lower_triangular(own, rounds))
-            general = float(sensitivity.get_sensitivity_banded(matrix, separation))
-            assert banded_sensitivity(rounds, separation, bands) == pytest.approx(general, rel=1e-9)

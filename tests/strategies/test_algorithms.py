@@ -13,7 +13,6 @@ from flwr_fco.strategies import (
     FedDualAvgOSP,
     FedMid,
     FedMidOSP,
-    Steps,
 )
 
 ROUNDS, ETA_C, ETA_S, LAMBDA, SEED = 7, 0.02, 0.7, 0.4, 5
@@ -103,48 +102,6 @@ def test_strategy_is_the_papers_box(strategy, weighting, normalize):
     np.testing.assert_allclose(flat(result.arrays), expected, rtol=0, atol=1e-13)
 
 
-def test_changing_rates_keep_psi_in_proportion():
-    """t is the sum of server_lr times the step sizes, whatever the schedules."""
-    strategy = FedDualAvg(
-        regularizer=L1(0.1), client_lr=lambda r: 0.1 / r, server_lr=lambda r: float(r), work=Steps(2, batch_size=5)
-    )
-    run(strategy, clients(), 4)
-    assert strategy.state.elapsed == pytest.approx(sum(r * 2 * 0.1 / r for r in range(1, 5)), rel=1e-14)
-
-
 def test_a_schedule_that_leaves_the_positive_numbers_is_an_error():
     with pytest.raises(ValueError, match=r"client_lr\(2\)=0.0"):
         run(FedDualAvg(client_lr=lambda r: 2.0 - r, work=Epochs(1, batch_size=5)), clients(), 3)
-
-
-def test_shadow_is_the_mean_of_the_retrieved_mean_duals():
-    objectives = clients()
-    result = run(
-        FedDualAvg(
-            output="shadow",
-            regularizer=L1(LAMBDA),
-            client_lr=ETA_C,
-            work=Steps(3, batch_size=5),
-            seed=SEED,
-            weighting="uniform",
-        ),
-        objectives,
-        4,
-    )
-    z, t, points = np.zeros(FEATURES + 1), 0.0, []
-    for number in range(1, 5):
-        duals = np.tile(z, (len(objectives), 1))
-        rows = []
-        for m, objective in enumerate(objectives):
-            rng, own = random_generator(SEED, number, m), []
-            while len(own) < 3:
-                order = rng.permutation(objective.num_examples)
-                own += [order[i : i + 5] for i in range(0, objective.num_examples, 5)]
-            rows.append(own)
-        for k in range(3):
-            for m, objective in enumerate(objectives):
-                primal = soft(duals[m], (t + ETA_C * k) * LAMBDA)
-                duals[m] = duals[m] - ETA_C * gradient(objective, primal, rows[m][k])
-            points.append(soft(duals.mean(axis=0), (t + ETA_C * (k + 1)) * LAMBDA))
-        z, t = duals.mean(axis=0), t + 3 * ETA_C
-    np.testing.assert_allclose(flat(result.arrays), np.mean(points, axis=0), rtol=0, atol=1e-13)

@@ -81,27 +81,3 @@ def test_without_psi_the_hooks_give_flowers_model(ours, flowers, examples, count
 def test_replies_to_nothing_are_a_clear_error():
     with pytest.raises(ConfigurationError, match="called for round 1, which configure_train has not opened"):
         unmodified().aggregate_train(1, [Mock(spec=Message, content=content(MODELS[0]))])
-
-
-@pytest.mark.parametrize(
-    "odd",
-    [
-        RecordDict({"arrays": arrays(MODELS[0])}),
-        RecordDict({"arrays": arrays(MODELS[0]), "metrics": MetricRecord({"loss": 0.01})}),
-        RecordDict({"arrays": arrays(MODELS[0]), "metrics": MetricRecord({"num-examples": [1, 2]})}),
-        RecordDict({"arrays": arrays(MODELS[0]), "more": arrays(MODELS[0]), "m": MetricRecord({"num-examples": 1})}),
-        RecordDict({"arrays": arrays(MODELS[0]), "m": MetricRecord({"num-examples": 1}), "n": MetricRecord({"a": 1})}),
-        content([1.0, 2.0]),
-    ],
-    ids=["no metrics", "no weight", "a list as weight", "two ArrayRecords", "two MetricRecords", "another shape"],
-)
-def test_an_inconsistent_reply_is_left_out_where_flowers_run_ends(odd):
-    grid, strategy = InProcessGrid(lambda message, context: message, 3), unmodified()
-    with grid.identity():
-        messages = strategy.configure_train(1, arrays([0.0] * 4), ConfigRecord(), grid)
-        replies = [Message(own, reply_to=m) for own, m in zip([odd, content(MODELS[1])], messages, strict=False)]
-        for reply, message in zip(replies, messages, strict=False):
-            reply.metadata.__dict__["_src_node_id"] = message.metadata.dst_node_id
-        model, metrics = strategy.aggregate_train(1, replies)
-    np.testing.assert_allclose(model["w"].numpy(), MODELS[1], atol=1e-15)
-    assert (metrics["num-replies"], metrics["num-left-out"]) == (1, 2)

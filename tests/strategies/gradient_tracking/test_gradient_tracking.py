@@ -115,47 +115,6 @@ def test_tracking_sends_one_more_vector_down_where_the_control_is_not_zero(start
 # --- stages -------------------------------------------------------------------------------------------------------
 
 
-NEWEST = {"reference": Reference(3, window=3, newest=True)}
-
-
-@pytest.mark.parametrize(
-    ("window", "more"),
-    [(None, {}), (3, {"reference": Reference(3, window=3)}), (3, NEWEST)],
-    ids=["all rounds", "window", "the authors' code"],
-)
-def test_the_multistep_method_is_algorithm_3(window, more):
-    objectives, p = clients(EQUAL), 3.0
-    stages = [Stage(6), Stage(5, local_steps=3, client_lr=0.01, server_lr=0.9), Stage(4)]
-
-    def played(stage, rounds, v, square):
-        rates = {"lr": stage.client_lr or 0.02, "server_lr": stage.server_lr or 1.0, "steps": stage.local_steps or 4}
-        around = {"p": p, "start": "zero", "v": v, "radius": np.sqrt(square)}
-        return plain(objectives, rounds, mixing=np.full((4, 4), 0.25), **rates, **around)
-
-    def made(rounds):
-        options_of = {"radius_squared": 8.0, "mirror_map": PNorm(p), "reference": Reference(3), **more, **options()}
-        strategy = MultistepReFedDAGT(stages=stages, **options_of)
-        return strategy, run(strategy, objectives, rounds)
-
-    v, square = np.zeros(D), 8.0
-    for stage in stages[:2]:
-        # The points in which rounds begin, as printed, or those in which they end.
-        rounds = range(1, stage.rounds + 1) if more is NEWEST else range(stage.rounds)
-        points = [v + grad_conjugate(played(stage, r, v, square)[0][0], p, np.sqrt(square)) for r in rounds]
-        mean = np.mean(points if window is None else points[-window:], axis=0)
-        v, square = np.where(np.abs(mean) >= np.sort(np.abs(mean))[-3], mean, 0.0), square / 2
-    strategy, result = made(11)
-    assert (strategy.state.stage, np.count_nonzero(v)) == (2, 3)
-    assert run_of(strategy).problem.plan.mirror_map.radius == pytest.approx(np.sqrt(2.0))
-    assert run_of(strategy).problem.plan.work == strategy.work
-    np.testing.assert_allclose(strategy.state.reference, v, rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(flat(result.arrays), v, rtol=1e-9, atol=1e-12)
-    z, c = played(stages[2], 3, v, 2.0)
-    further, _ = made(14)
-    assert relative(further.state.dual, z[0]) <= 1e-9
-    assert relative(np.array(list(trackers_of(further).values())), c) <= 1e-8
-
-
 @pytest.mark.parametrize("kind", [MultistepReFedDAGT, DReFedDAGT])
 @pytest.mark.parametrize("reference", [Reference(), Reference(window=3), Reference(window=9)])
 def test_a_run_in_stages_goes_on_from_any_round(kind, reference, tmp_path):

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from problems import D, clients, run, start_arrays
-from tracking import EQUAL, grad_conjugate, options, plain, relative, traffic
+from problems import clients, run, start_arrays
+from tracking import EQUAL, options, relative
 
 from flwr_fco import topology
 from flwr_fco.errors import ConfigurationError
@@ -17,22 +17,7 @@ from flwr_fco.strategies import (
     FedDAGT,
     ReFedDAGT,
     Steps,
-    run_of,
 )
-
-
-@pytest.mark.parametrize("make", [topology.chain, topology.ring, topology.star])
-@pytest.mark.parametrize("tracking", [True, False])
-def test_the_graph_forms_are_the_matrices(make, tracking):
-    objectives, graph = clients(EQUAL), make(4)
-    z, c = plain(objectives, 30, mixing=graph.mixing, lr=0.02, server_lr=0.7, steps=4, p=3.0, tracking=tracking)
-    strategy = (DFedDAGT if tracking else DFedDA)(mixing=graph, mirror_map=PNorm(3.0), **options(server_lr=0.7))
-    run(strategy, objectives, 30)
-    assert relative(strategy.state.dual, z) <= 1e-10
-    if tracking:
-        assert relative(strategy.state.trackers, c) <= 1e-10
-    primals = np.array([grad_conjugate(row, 3.0) for row in z])
-    assert relative(run_of(strategy).method.node_points(run_of(strategy).problem, strategy.state), primals) <= 1e-9
 
 
 @pytest.mark.parametrize("cls", [DFedDA, DFedDAGT, DReFedDAGT])
@@ -56,13 +41,6 @@ def test_the_complete_graph_is_the_centralised_method(psi, batch_size):
         run(a, clients(EQUAL), 20)
         run(b, clients(EQUAL), 20)
         assert relative(a.state.dual, np.repeat(b.state.dual[None], 4, axis=0)) <= 1e-10, graph.__name__
-
-
-def test_the_graph_sends_a_mixture_and_a_tracker_down_and_an_increment_up():
-    assert all(found == [(4 * D, 4 * D)] for found in traffic(DFedDA(**options()))[0].values())
-    values, _ = traffic(DFedDAGT(mixing="ring", **options()))
-    assert values[0] == [(4 * D, 4 * D)]
-    assert all(values[r] == [(8 * D, 4 * D)] for r in (1, 2, 3, 4))
 
 
 def test_the_metrics_name_consensus_and_trackers():

@@ -84,25 +84,6 @@ def test_the_ergodic_average_of_mirror_prox_is_over_half_steps():
     np.testing.assert_allclose(found, np.mean(halves, axis=0), atol=1e-13)
 
 
-def test_the_servers_map_of_mirror_prox_weighs_psi_by_what_has_elapsed():
-    """Algorithm 2's server: retrieve(z + server_lr mean(increment), server_lr client_lr K), as printed."""
-    clients = [bilinear(seed) for seed in range(2)]
-    psi = PSI.bind(clients[0].layout)
-    z = np.full(16, 0.2)
-    start = {"x": z[:10], "y": z[10:]}
-    options = {"regularizer": PSI, "client_lr": 0.1, "server_lr": 0.4, "work": Steps(3, batch_size=None)}
-    for _ in range(2):
-        moved = []
-        for client in clients:
-            own = z.copy()
-            for _ in range(3):
-                half = psi.prox(own - 0.1 * client.gradient(own), 0.1)
-                own = psi.prox(own - 0.1 * client.gradient(half), 0.1)
-            moved.append(own - z)
-        z = psi.prox(z + 0.4 * np.mean(moved, axis=0), 0.4 * 0.3)
-    np.testing.assert_allclose(run(FedMiP(**options), clients, 2, start), z, atol=1e-14)
-
-
 def test_a_misspelt_player_is_an_error_before_the_first_round():
     strategy = FeDualEx(regularizer=PerParameter({"x": L1(0.1), "z": L1(0.1)}))
     arrays = ArrayRecord({"x": Array(np.zeros(3)), "y": Array(np.zeros(2))})
