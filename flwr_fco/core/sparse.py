@@ -64,6 +64,11 @@ class SparseVector:
         """Values and indices, the parts in messages."""
         return self.values, self.indices
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of both parts."""
+        return self.values.nbytes + self.indices.nbytes
+
     def astype(self, dtype: str, copy: bool = True) -> SparseVector:
         """Return the vector with values of another dtype."""
         return type(self)(self.indices, self.values.astype(dtype, copy=copy), self.size)

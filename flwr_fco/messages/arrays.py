@@ -83,15 +83,15 @@ def from_array(name: str, array: Array) -> NDArray[Any]:
         raise ProtocolError(f"{what}, expected numbers and sizes >= 0 in {NUMPY!r}")
     header, dtype = _header(label, shape), np.dtype(label)
     known = data.startswith(header)
-    begin, order = (len(header), "C") if known else _other_header(name, data, dtype, shape)
+    begin, columns_first = (len(header), False) if known else _other_header(name, data, dtype, shape)
     if len(data) - begin != math.prod(shape) * dtype.itemsize:
         what = f"array {name!r} cannot be read: {len(data) - begin} bytes are no {label}{list(shape)}"
         raise ProtocolError(what)
     value = np.frombuffer(data, dtype, offset=begin)
-    return value if len(shape) == 1 else value.reshape(shape, order=order)
+    return value if len(shape) == 1 else value.reshape(shape, order="F" if columns_first else "C")
 
 
-def _other_header(name: str, data: bytes, dtype: np.dtype[Any], shape: tuple[int, ...]) -> tuple[int, Any]:
+def _other_header(name: str, data: bytes, dtype: np.dtype[Any], shape: tuple[int, ...]) -> tuple[int, bool]:
     """Return where the data begin, and their order, of another version, padding or memory order."""
     file = io.BytesIO(data[:_LONGEST_HEADER])
     try:
@@ -100,7 +100,7 @@ def _other_header(name: str, data: bytes, dtype: np.dtype[Any], shape: tuple[int
         raise ProtocolError(f"array {name!r} cannot be read: {type(error).__name__}: {error!s:.200}") from error
     if found != shape or held != dtype:
         raise ProtocolError(f"array {name!r} holds {held!s:.50}{list(found)}, its label says {dtype}{list(shape)}")
-    return file.tell(), "F" if fortran else "C"
+    return file.tell(), fortran
 
 
 def pack(vectors: Mapping[str, Any]) -> dict[str, Array]:

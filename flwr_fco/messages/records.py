@@ -300,7 +300,8 @@ def only_arrays(content: RecordDict) -> Mapping[str, Array]:
     ProtocolError
         If there is none, or more than one.
     """
-    return _only(ArrayRecord, content)
+    found: ArrayRecord = _only(ArrayRecord, content)
+    return found
 
 
 def only_metrics(content: RecordDict) -> Mapping[str, Any]:
@@ -311,7 +312,8 @@ def only_metrics(content: RecordDict) -> Mapping[str, Any]:
     ProtocolError
         If there is none, or more than one.
     """
-    return _only(MetricRecord, content)
+    found: MetricRecord = _only(MetricRecord, content)
+    return found
 
 
 def _only(kind: Any, content: RecordDict) -> Any:
@@ -397,14 +399,15 @@ def decode_described(content: RecordDict) -> Described:
         raise ProtocolError(f"it lacks the record {NAMES!r}")
     names: list[tuple[str, ...] | None] = [None, None]
     for place, name in enumerate(("columns", "classes")):
-        if (each := about.get(name)) is not None:
+        each: Any = about.get(name)
+        if each is not None:
             if not isinstance(each, list) or not all(isinstance(one, str) for one in each):
                 raise ProtocolError(f"its {name} are {each!r:.100}, expected texts")
             names[place] = tuple(each)
     deviations = unpack(only_arrays(content), 0).get("deviations")
     if deviations is not None:
         _check_vectors({"deviations": deviations}, "the table's", deviations.size)
-    return Described(*names, deviations)
+    return Described(names[0], names[1], deviations)
 
 
 def isolated(content: RecordDict) -> RecordDict:
@@ -414,7 +417,7 @@ def isolated(content: RecordDict) -> RecordDict:
         twins[key] = twin = record.copy()
         for name, item in record.items():
             if isinstance(item, Array | list):
-                twin[name] = copy(item)  # type: ignore[index, assignment]
+                twin[name] = copy(item)  # type: ignore[assignment]
     return twins
 
 

@@ -204,7 +204,7 @@ class Options(FedAvg):
         }
         for key in (key for key, is_wrong in wrong.items() if is_wrong):
             of_option = {"participation": "an Everyone" if everyone else "a Participation", "output": wrong["output"]}
-            text = _WRONG[key].format((of_option | method.refuses).get(key, ""))
+            text = _WRONG[key].format({**of_option, **method.refuses}.get(key, ""))
             raise ConfigurationError(f"{key}={getattr(self, key)!r}: {name} {text}")
         if self.mirror_map.never_supports(self.regularizer):
             self.mirror_map.require(self.regularizer)

@@ -251,7 +251,9 @@ def check_form(up: Uplink, shapes: Mapping[str, tuple[int, ...]], layout: Layout
     norms = {}
     for name, vector in up.vectors.items():
         held = vector.values if isinstance(vector, SparseVector) else vector
-        if vector.shape != shapes[name] or held.dtype.name not in ("float64", "float32"):
+        # NumPy makes the name of a dtype anew each time.
+        known = held.dtype is _FLOAT64 or held.dtype.name in ("float64", "float32")
+        if vector.shape != shapes[name] or not known:
             expected = f"expected float64 or float32{list(shapes[name])}"
             raise FormError(f"array {name!r} is {held.dtype}{list(vector.shape)}, {expected}")
         # A finite norm has finite entries only: one pass for both.

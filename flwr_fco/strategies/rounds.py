@@ -245,7 +245,8 @@ def _messages(answer: Any, who: str, run: Run) -> Sequence[Message]:
     """Return the messages of a hook, as a subclass has changed them: who is left out is not missed."""
     if isinstance(answer, Outbox):
         return answer
-    messages = list(answer) if isinstance(answer, Iterable) and not isinstance(answer, str | Mapping) else [None]
+    many = isinstance(answer, Iterable) and not isinstance(answer, str | Mapping)
+    messages: list[Any] = list(answer) if many else [None]
     if not all(isinstance(each, Message) for each in messages):
         others = [each for each in messages if not isinstance(each, Message)]
         odd = short(answer) if others == [None] else f"{short(others[0])} among its messages"

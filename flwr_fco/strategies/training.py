@@ -166,9 +166,10 @@ def _messages(run: Run, nodes: Sequence[Node], lost: Iterable[Node]) -> Sequence
     tasks = list(_tasks(run, nodes, set(lost)))
     run.works |= {node.node_id: down.work for node, down in tasks if down.work is not None}
     # Most of them are one object.
-    sizes = {id(down): bytes_of(down.vectors.values(), np.dtype(run.dtype).itemsize) for _, down in tasks}
-    more = [*run.passed.values(), *run.problem.plan.spec.arrays.values()]
-    run.bytes_down += sum(sizes[id(down)] for _, down in tasks) + len(tasks) * bytes_of(more)
+    distinct = {id(down): down.vectors.values() for _, down in tasks}
+    sizes = {key: _bytes_down(vectors, np.dtype(run.dtype).itemsize) for key, vectors in distinct.items()}
+    more = sum(array.nbytes for array in (*run.passed.values(), *run.problem.plan.spec.arrays.values()))
+    run.bytes_down += sum(sizes[id(down)] + more for _, down in tasks)
 
     def make() -> list[Message]:
         encode = Encoder(run.config, options.arrayrecord_key, options.configrecord_key)
@@ -219,13 +220,16 @@ def _by_non_zeros(run: Run, down: Downlink, shared: dict[int, Any]) -> Downlink:
 
 def bytes_up(good: Sequence[Reply]) -> int:
     """Return the bytes of the arrays of replies."""
-    return sum(bytes_of([*reply.value.vectors.values(), *reply.value.pass_through.values()]) for reply in good)
+    each = [
+        part for reply in good for held in (reply.value.vectors, reply.value.pass_through) for part in held.values()
+    ]
+    return sum(part.nbytes for part in each)
 
 
-def bytes_of(vectors: Iterable[Any], item: int = 0) -> int:
-    """Return the bytes of arrays and sparse vectors; of numbers with a point so many each, if it is said."""
+def _bytes_down(vectors: Iterable[Any], item: int) -> int:
+    """Return the bytes of vectors whose numbers take so many each in a message."""
     parts = [part for each in vectors for part in (each.parts if isinstance(each, SparseVector) else (each,))]
-    return sum(part.size * item if item and part.dtype.kind == "f" else part.nbytes for part in parts)
+    return sum(part.size * (item if part.dtype.kind == "f" else part.itemsize) for part in parts)
 
 
 # --- which replies count ----------------------------------------------------------------------------------------------

@@ -1,11 +1,13 @@
 """Clients on Ray actors: the bits of one process whoever dies, what is reserved, and nobody else's code."""
 
+import contextlib
 import copy
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -19,7 +21,7 @@ from scipy import sparse
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.core.logs import quiet
-from flwr_fco.errors import ClientError, ConfigurationError, FlwrFcoError
+from flwr_fco.errors import ClientError, ConfigurationError, FlwrFcoError, RunInterrupted
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, RayGrid, ray_grid, room_of
@@ -70,6 +72,29 @@ def test_every_strategy_gives_the_bits_of_one_process(name, ray):
     here = outcome(InProcessGrid(app_of(copy.deepcopy(objectives)), number), make(name), start)
     with on_actors(app_of(copy.deepcopy(objectives)), number) as grid:
         assert outcome(grid, make(name), start) == here
+
+
+@pytest.mark.slow
+@pytest.mark.flower
+@pytest.mark.parametrize("how", [KeyboardInterrupt, RuntimeError, None])
+def test_a_run_leaves_no_actor_on_a_users_ray_however_it_ends(how, ray):
+    reserved = ray.available_resources()["CPU"]
+
+    def ends(server_round, arrays, metrics):
+        if server_round == 2 and how is not None:
+            raise how("enough")
+
+    kind, options = contextlib.nullcontext(), {"engine": "ray", "workers": 2, "num_cpus": 0.5, "callbacks": [ends]}
+    if how is not None:
+        kind = pytest.raises(RunInterrupted if how is KeyboardInterrupt else how)
+    with kind:
+        simulated(strategy(), app_of(clients()), 4, on_interrupt="raise", **options)
+    assert ray.is_initialized()
+    for _ in range(100):
+        if ray.available_resources().get("CPU") == reserved:
+            break
+        time.sleep(0.1)
+    assert ray.available_resources()["CPU"] == reserved
 
 
 def killing(ray, grid, worker, number):
