@@ -22,7 +22,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from contextvars import ContextVar
 from dataclasses import asdict
-from types import TracebackType
 from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
@@ -264,24 +263,20 @@ class LocalTraining:
         # As they came: what is sent back is of the same precision.
         self._single = kind is optim.DualAveraging and plan.wire_dtype == "auto" and start.dtype == np.float32
         self.optimizer.start_from(plan.layout.views(start), elapsed=downlink.elapsed, single=self._single)
-        if np.any(self._loop.shift):
+        if isinstance(self.optimizer, optim.DualAveraging) and np.any(self._loop.shift):
             self.optimizer.set_shift(plan.layout.views(self._loop.shift))
         rng = random_generator(plan.seed, self._round, partition_of(self._context))
         seed = int(rng.integers(2**63))
         self._stack.enter_context(seeded(self.model.parameters(), seed, all_devices=True))
-        self._steps = 0
         # Removed at the end: the reference cycle would keep the optimiser, this object and the model in memory.
         self._stack.callback(self.optimizer.register_step_pre_hook(self._before_step).remove)
         return self
 
     def _before_step(self, *_: object) -> None:
         """Check the next step against the limits of the client's owner."""
-        self._limits.check_steps(self._steps + 1)
-        self._steps += 1
+        self._limits.check_steps(self.optimizer.num_steps + 1)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     def reply(self, metrics: Mapping[str, float]) -> Message:
@@ -415,16 +410,12 @@ class GradientProbe(optim.DualAveraging):
 
 
 def _explain_difference(client: Mapping[str, tuple[int, ...]], server: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise an error that lists the differences between the model's parameters and the server's optimised arrays."""
-    extra, missing = sorted(set(server) - set(client)), sorted(set(client) - set(server))
-    other = sorted(name for name in set(client) & set(server) if client[name] != server[name])
-    parts = [
-        f"the server optimises {extra}, which are no trainable parameters of this model: name the buffers and frozen "
-        "parameters in the strategy's arrays=Arrays(pass_through=...)",
-        f"the server does not optimise {missing}: give `start` ArrayRecord(model.state_dict())",
-        f"the shapes of {other} differ: the server has {[server[name] for name in other]}",
-    ]
-    found = [part for part, names in zip(parts, (extra, missing, other), strict=True) if names]
-    raise ConfigurationError(
-        "; ".join(found) or f"the order of the arrays differs: {list(client)} here, {list(server)}"
-    )
+    """Raise an error about a model whose parameters are not the server's optimised arrays."""
+    extra = sorted(set(server) - set(client))
+    if extra:
+        raise ConfigurationError(
+            f"the server optimises {extra}, which are no trainable parameters of this model: name the buffers and "
+            "frozen parameters in the strategy's arrays=Arrays(pass_through=...)"
+        )
+    what = f"the server optimises {dict(server)}, this model has {dict(client)}"
+    raise ConfigurationError(f"{what}: give `start` ArrayRecord(model.state_dict()) of the same model")

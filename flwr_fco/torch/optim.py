@@ -157,15 +157,14 @@ class CompositeOptimizer(torch.optim.Optimizer):
         return [p.detach().to(widest_dtype(p), copy=True) for p in group["params"]]
 
     def _descend(self, group: Group, vectors: list[Tensor], lr: float) -> None:
-        """Take a step against the gradients and the shifts: v <- v - lr (g + shift)."""
+        """Take a step against the gradients: v <- v - lr g."""
         having = [(vector, p.grad) for p, vector in zip(group["params"], vectors, strict=True) if p.grad is not None]
         if any(gradient.is_sparse for _, gradient in having):
             what = f"{type(self).__name__} takes no sparse gradients"
             raise ConfigurationError(f"{what}; make the embedding with sparse=False")
-        _add([vector for vector, _ in having], self._directions(group, [gradient for _, gradient in having]), -lr)
-        # Most optimisers have no shift; a model has one for every parameter or for none.
-        if "shift" in self.state[group["params"][0]]:
-            _add(vectors, self._kept(group, "shift"), -lr)
+        if having:
+            targets, gradients = zip(*having, strict=True)
+            torch._foreach_add_(list(targets), self._directions(group, list(gradients)), alpha=-lr)
 
     def _directions(self, group: Group, gradients: list[Tensor]) -> list[Tensor]:
         """Return the directions that a step follows instead of the gradients."""
@@ -181,8 +180,8 @@ class CompositeOptimizer(torch.optim.Optimizer):
         kept[1].write(vectors, time, group["params"], moved)
 
     @abstractmethod
-    def _begin(self, group: Group) -> None:
-        """Keep the start of a group, from its parameters."""
+    def _begin(self, group: Group, starts: list[Tensor] | None = None) -> None:
+        """Keep the start of a group, by default its parameters; else set these to what belongs to the start."""
 
     @abstractmethod
     def _take(self, group: Group, lr: float) -> None:
@@ -243,14 +242,7 @@ class CompositeOptimizer(torch.optim.Optimizer):
         for group in self._filled:
             starts = self._vectors(group, vectors, torch.float32 if single else None)
             group.update(_CLOCK, start_elapsed=float(elapsed))
-            for p in group["params"]:
-                self.state[p].pop("velocity", None)
-            self._keep(group, "start", starts)
-            self._restart(group)
-
-    @abstractmethod
-    def _restart(self, group: Group) -> None:
-        """Set a group's parameters to those of its start."""
+            self._begin(group, starts)
 
     @torch.no_grad()
     def increments(self) -> dict[str, Tensor]:
@@ -272,18 +264,6 @@ class CompositeOptimizer(torch.optim.Optimizer):
                 raise ConfigurationError(f"{what}, expected {list(p.shape)}")
             values.append(tensor.to(device=p.device, dtype=dtype or widest_dtype(p)))
         return values
-
-    def set_shift(self, shifts: Values) -> None:
-        """Set vectors to add to every gradient, such as a tracker.
-
-        Parameters
-        ----------
-        shifts : mapping of str to Tensor or ndarray
-            One vector per parameter name.
-        """
-        # All of them first: those that do not fit leave the earlier ones.
-        for group, tensors in [(group, self._vectors(group, shifts)) for group in self.param_groups]:
-            self._keep(group, "shift", tensors)
 
     @property
     def elapsed(self) -> float:
@@ -397,16 +377,19 @@ class DualAveraging(CompositeOptimizer):
         for group in (self.defaults, *self.param_groups):
             group.setdefault("momentum", float(momentum))
 
-    def _begin(self, group: Group) -> None:
-        self._keep(group, "start", self._points(group))
+    def _begin(self, group: Group, starts: list[Tensor] | None = None) -> None:
+        self._keep(group, "start", self._points(group) if starts is None else starts)
         self._keep(group, "moved", [torch.zeros_like(start) for start in self._kept(group, "start")])
-
-    def _restart(self, group: Group) -> None:
-        self._keep(group, "moved", [torch.zeros_like(start) for start in self._kept(group, "start")])
-        self._back(group)
+        for p in group["params"]:
+            self.state[p].pop("velocity", None)
+        if starts is not None:
+            self._back(group)
 
     def _take(self, group: Group, lr: float) -> None:
         self._descend(group, self._kept(group, "moved"), lr)
+        # Most optimisers have no shift; a model has one for every parameter or for none.
+        if "shift" in self.state[group["params"][0]]:
+            torch._foreach_add_(self._kept(group, "moved"), self._kept(group, "shift"), alpha=-lr)
         group["pull"] = group["momentum"] * group["pull"] + 1.0
         group["used"] += lr * group["pull"]
         self._back(group)
@@ -430,11 +413,19 @@ class DualAveraging(CompositeOptimizer):
         return [state["velocity"] for state in states]
 
     def set_shift(self, shifts: Values) -> None:
-        """Set vectors to add to every gradient, without momentum only; see :meth:`CompositeOptimizer.set_shift`."""
+        """Set vectors to add to every gradient, such as a tracker; without momentum only.
+
+        Parameters
+        ----------
+        shifts : mapping of str to Tensor or ndarray
+            One vector per parameter name.
+        """
         if any(group["momentum"] for group in self.param_groups):
             what = "momentum: a tracker is added to plain gradients"
             raise ConfigurationError(f"{what}; take no momentum with methods that track gradients")
-        super().set_shift(shifts)
+        # All of them first: those that do not fit leave the earlier ones.
+        for group, tensors in [(group, self._vectors(group, shifts)) for group in self.param_groups]:
+            self._keep(group, "shift", tensors)
 
 
 class ProximalSGD(CompositeOptimizer):
@@ -461,13 +452,11 @@ class ProximalSGD(CompositeOptimizer):
     tensor([[0., 0.]])
     """
 
-    def _begin(self, group: Group) -> None:
-        self._keep(group, "start", self._points(group))
-
-    def _restart(self, group: Group) -> None:
-        torch._foreach_copy_(group["params"], self._kept(group, "start"))
+    def _begin(self, group: Group, starts: list[Tensor] | None = None) -> None:
+        if starts is not None:
+            torch._foreach_copy_(group["params"], starts)
         # In the parameters' own precision, so that rounding of the start does not count as an increment.
-        self._begin(group)
+        self._keep(group, "start", self._points(group))
 
     def _take(self, group: Group, lr: float) -> None:
         points = self._points(group)
@@ -477,11 +466,6 @@ class ProximalSGD(CompositeOptimizer):
 
     def _moved(self, group: Group) -> list[Tensor]:
         return [end - start for end, start in zip(self._points(group), self._kept(group, "start"), strict=True)]
-
-
-def _add(tensors: list[Tensor], others: list[Tensor], scale: float) -> None:
-    if tensors:
-        torch._foreach_add_(tensors, others, alpha=scale)
 
 
 def _groups_of(params: Iterable[Any]) -> list[Group]:

@@ -294,7 +294,7 @@ def test_arguments_that_cannot_work(change, message):
 
 def test_vectors_that_do_not_fit_are_named_and_leave_those_before():
     parameters = [("one", nn.Parameter(torch.zeros(2))), ("two", nn.Parameter(torch.zeros(3)))]
-    optimizer = ProximalSGD(parameters, lr=1.0)
+    optimizer = DualAveraging(parameters, lr=1.0)
     optimizer.set_shift({name: torch.ones_like(p) for name, p in parameters})
     for take in (optimizer.set_shift, optimizer.start_from):
         with pytest.raises(ConfigurationError, match=r"'two' has shape \[4\], expected \[3\]"):
