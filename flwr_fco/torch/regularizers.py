@@ -136,7 +136,8 @@ def _termwise(terms: Terms, like: Tensor) -> TensorProx:
     curved, bounded = bool(np.any(terms.shrinkage)), bool(np.isfinite([np.max(terms.lower), np.min(terms.upper)]).any())
 
     def solve(v: Tensor, step: float) -> Tensor:
-        result = _soft(v, step * threshold)
+        # Adding 0.0 turns negative zeros into zeros, here and below.
+        result = _soft(v, step * threshold).add_(0.0)
         if curved:
             result.div_(1.0 + step * shrinkage)
         # One after the other: `clamp` takes no tensor beside a number.
@@ -152,7 +153,9 @@ def _grouped(given: Groups, like: Tensor) -> TensorProx:
 
     def solve(v: Tensor, step: float) -> Tensor:
         flat = _exact(_soft(v, step * l1) if l1 else v).reshape(-1)
-        norms = torch.zeros_like(strengths).index_add_(0, groups, flat * flat).sqrt()
+        norms = torch.linalg.vector_norm(flat).reshape(1)
+        if len(strengths) > 1:
+            norms = torch.zeros_like(strengths).index_add_(0, groups, flat * flat).sqrt()
         cut = step * strengths
         # The quotient 0/0 is discarded: a group that is 0 stays 0.
         factors = torch.where(norms > cut, 1.0 - cut / norms, torch.where(norms.isnan(), norms, 0.0))
@@ -171,10 +174,8 @@ def _spectral(psi: Regularizer, inner: Regularizer) -> TensorProx:
         left, values, right = torch.linalg.svd(matrix, full_matrices=False)
         changed = tensor_prox(inner, values)(values, step)
         # Values below the rounding of a product do not count for the rank, as in the NumPy map.
-        rank = int((changed > noise_of(changed.max().item(), tuple(matrix.shape))).sum())
-        # Adding 0.0 turns the negative zeros of a product with zeros into zeros.
-        product: Tensor = (left[:, :rank] * changed[:rank]) @ right[:rank] + 0.0
-        return product.reshape(v.shape).to(v.dtype)
+        changed = torch.where(changed > noise_of(1.0, tuple(matrix.shape)) * changed.max(), changed, 0.0)
+        return ((left * changed) @ right + 0.0).reshape(v.shape).to(v.dtype)
 
     return solve
 
@@ -183,12 +184,12 @@ def _sparse(count: int) -> TensorProx:
     def solve(v: Tensor, step: float) -> Tensor:
         if count >= v.numel():
             return v
-        flat = v.reshape(-1)
-        # Stable: of equal ones the first stay, as in the NumPy map.
-        kept = torch.sort(flat.abs(), descending=True, stable=True).indices[:count]
-        result = torch.zeros_like(flat)
-        result[kept] = flat[kept]
-        return result.reshape(v.shape)
+        size = v.abs().reshape(-1)
+        level = torch.kthvalue(size, size.numel() - count + 1).values
+        # NaN is kept, not hidden. Of equal ones the first stay, as in the NumPy map.
+        kept, equal = ~(size <= level), size == level
+        kept |= equal & (equal.cumsum(0) <= count - kept.sum())
+        return torch.where(kept.reshape(v.shape), v, 0.0) + 0.0
 
     return solve
 
