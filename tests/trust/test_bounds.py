@@ -25,6 +25,7 @@ def test_bounds_look_back_and_are_wide_in_first_small_rounds():
         return Bounds(1000.0, None)
 
     assert out(new(), replies(1.0, 1.0, 1.0, 1e5)) == []
+    assert out(new(), replies(1.0, 1.0, 1.0, 1.0, 1e5)) == [4]
     bounds = new()
     assert out(bounds, replies(1.0, 1.0, 1.0, 1e9)) == [3]
     assert out(bounds, replies(1.0, 1.0, 1.0, 1.0, 1e9)) == [4]
@@ -43,7 +44,7 @@ def test_bounds_look_back_and_are_wide_in_first_small_rounds():
     assert out(again, replies(1e-9, 1e-9, 1e-9, 1e-9, 1001.0)) == [4]
     # A median of 0 says nothing.
     assert out(new(), replies(0.0, 0.0, 0.0, 1.0, 2.0)) == []
-    assert out(Bounds(None, 5.0), replies(1.0, 6.0)) == [1]
+    assert out(Bounds(None, 5.0), replies(5.0, 6.0)) == [1]
     assert out(Bounds(None, None), replies(1.0, 1e300)) == []
 
 

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from faults import FaultyGrid
 from flwr.app import Array, ArrayRecord
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import trackers_of
@@ -71,31 +70,6 @@ def test_numbers_are_those_of_dense_features(case, form):
                 assert metrics[name] == pytest.approx(value, rel=1e-9)
     for key, tracker in trackers_of(expected).items():
         assert_allclose(trackers_of(found)[key], tracker, rtol=0, atol=1e-13)
-
-
-FAULTS = {
-    "raises": "raise",
-    "lost reply": "drop",
-    "lost message": "lose",
-    "restart": "restart",
-    "late": "delay",
-    "gone": "leave",
-}
-
-
-@pytest.mark.parametrize(("fault", "fraction"), crossed(FAULTS, [1.0, 0.6]))
-def test_faults_do_what_they_do_with_dense_features(fault, fraction):
-    states = []
-    for form in ("dense", "sparse"):
-        app = client_app(lambda context, form=form: load(context, form))
-        grid = FaultyGrid(app, CLIENTS, {FAULTS[fault]: 0.5}, rounds=range(2, 8), partitions=[1, 3])
-        strategy = made(fraction_train=fraction)
-        run(strategy, rounds=9, grid=grid)
-        assert len(grid.injected) >= 2
-        states.append(strategy.state)
-    for name in ("dual", "control"):
-        dense, found = (getattr(state, name) for state in states)
-        assert_allclose(found, dense, rtol=0, atol=1e-12 * np.abs(dense).max())
 
 
 def test_first_messages_are_no_longer_than_what_is_not_zero_yet(monkeypatch):

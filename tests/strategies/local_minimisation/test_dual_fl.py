@@ -2,11 +2,9 @@
 
 import numpy as np
 import pytest
-from problems import D, clients, flat, optimum, problem, run
-from remembering import FAULTS, faulty_run, weights_of
-from representatives import nightly
+from problems import clients, flat, optimum, problem, run
 
-from flwr_fco.algorithms.dual_fl import controls, linear_tolerance, sublinear_tolerance
+from flwr_fco.algorithms.dual_fl import linear_tolerance, sublinear_tolerance
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import PNorm
 from flwr_fco.regularizers import L1
@@ -17,49 +15,16 @@ from flwr_fco.strategies import (
     Minimise,
     Participation,
     Steps,
-    run_of,
 )
 from reproduction.pooled import centralized_solution
 
 NU = 0.05
-#: With rates for the problem of `problems.problem`, whose Hessians have eigenvalues from about 0.1 to 2.
-METHODS = {
-    "DualFL": lambda **o: DualFL(nu=NU, smoothness=2.0, work=Minimise(tolerance=1e-12), **o),
-    "FedDR": lambda **o: FedDR(step=2.0, **o),
-}
-ROUNDS = {"DualFL": 120, "FedDR": 75}
 
 
 def test_a_run_that_diverges_is_told_its_nu():
     """It has no rates to lower; one client is far from the others first, and stays so."""
     with pytest.raises(ConfigurationError, match=r"nu=1000 is too large for these data; try 100,"):
         run(DualFL(nu=1000.0, alpha=0.0), clients(), 40)
-
-
-def check_controls(strategy, grid, number, metrics):
-    """sum p_j zeta_j = 0."""
-    held_now, weights = controls(run_of(strategy).problem), weights_of(strategy, grid)
-    held = np.array([held_now.get((0, p), np.zeros(D)) for p in range(len(weights))])
-    assert np.abs(weights @ held).max() <= 1e-11 * max(1.0, np.abs(held).max()), f"round {number}"
-
-
-@pytest.mark.parametrize("fault", ["raises", "restart", *nightly("NaN", "lost reply", "lost message")])
-def test_the_controls_of_dual_fl_sum_to_zero_and_the_optimum_is_reached(fault):
-    strategy = METHODS["DualFL"]()
-    w, grid, result = faulty_run(strategy, FAULTS[fault], num_rounds=ROUNDS["DualFL"], check=check_controls)
-    assert len(grid.injected) >= 3
-    assert np.abs(w - optimum(problem(), weights_of(strategy, grid))).max() <= 1e-8
-    # The ledger restores what a restart has lost in the same round; what stays away skips its round.
-    skipped = [number for number, metrics in result.train_metrics_clientapp.items() if metrics["skipped"]]
-    assert skipped == ([] if fault == "restart" else [3, 4, 9])
-
-
-@pytest.mark.parametrize("fault", ["lost reply", "restart"])
-def test_samples_of_clients_reach_the_optimum_whatever_is_lost(fault):
-    strategy = METHODS["FedDR"](fraction_train=0.6, seed=1)
-    w, grid, _ = faulty_run(strategy, FAULTS[fault], rounds=range(1, 30), num_rounds=2 * ROUNDS["FedDR"])
-    assert len(grid.injected) >= 8
-    assert np.abs(w - optimum(problem(), weights_of(strategy, grid))).max() <= 1e-8
 
 
 # --- what is refused, and what the rounds are told ------------------------------------------------------------------
