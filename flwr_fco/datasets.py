@@ -123,10 +123,8 @@ class FederatedDataset(ABC):
 
     def _check_index(self, index: int) -> None:
         if not 0 <= index < self.num_clients:
-            raise ConfigurationError(
-                f"there is no client {index}; expected 0 .. {self.num_clients - 1}. "
-                "Give the data set as many clients as the federation has nodes."
-            )
+            what = f"there is no client {index}; expected 0 .. {self.num_clients - 1}"
+            raise ConfigurationError(f"{what}. Give the data set as many clients as the federation has nodes.")
 
 
 def iid_partition(num_examples: int, num_clients: int, rng: np.random.Generator) -> list[NDArray[np.int64]]:
@@ -210,19 +208,14 @@ def dirichlet_partition(
         parts = [np.sort(np.concatenate(part)) for part in zip(*pieces, strict=True)]
         if min(part.size for part in parts) >= min_size:
             return parts
-    raise ConfigurationError(
-        f"{_TRIES} draws of {array.size} examples over {num_clients} clients with alpha={alpha} all left some client "
-        f"with fewer than min_size={min_size}; expected a split to be likely. Raise alpha, or lower num_clients or "
-        "min_size."
-    )
+    what = f"{_TRIES} draws of {array.size} examples over {num_clients} clients with {alpha=} all left some client"
+    raise ConfigurationError(f"{what} with fewer than {min_size=}. Raise alpha, or lower num_clients or min_size.")
 
 
 def _check_counts(num_examples: int, num_clients: int, min_size: int) -> None:
     if num_clients < 1 or num_clients * min_size > num_examples:
-        raise ConfigurationError(
-            f"num_clients={num_clients} with at least {min_size} of {num_examples} examples each; expected at least "
-            f"one client and at most {num_examples // max(min_size, 1)}"
-        )
+        what = f"{num_clients=} with at least {min_size} of {num_examples} examples each"
+        raise ConfigurationError(f"{what}; expected at least one client and at most {num_examples // max(min_size, 1)}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -318,7 +311,7 @@ def digits(
     from sklearn.datasets import load_digits
 
     features, labels = load_digits(return_X_y=True)
-    return _partitioned(*_split(features / 16.0, labels, train_fraction), num_clients, alpha, seed, min_size)
+    return _partitioned(features / 16.0, labels, train_fraction, num_clients, alpha, seed, min_size)
 
 
 def breast_cancer(
@@ -353,33 +346,32 @@ def breast_cancer(
     from sklearn.preprocessing import StandardScaler
 
     features, labels = load_breast_cancer(return_X_y=True)
-    train, test = _split(features, labels, train_fraction)
-    scaler = StandardScaler().fit(train.features)
-    train, test = (Samples(scaler.transform(part.features), part.targets) for part in (train, test))
-    return _partitioned(train, test, num_clients, alpha, seed, min_size)
-
-
-def _split(features: NDArray[Any], labels: NDArray[Any], train_fraction: float) -> tuple[Samples, Samples]:
-    """Return a training and a test part, the same whatever the seed, so that all runs are scored on one test part."""
-    from sklearn.model_selection import train_test_split
-
-    share = checked("train_fraction", train_fraction, float, PART)
-    train, test, train_labels, test_labels = train_test_split(
-        features, labels, train_size=share, stratify=labels, random_state=0
-    )
-    return Samples(train, train_labels), Samples(test, test_labels)
+    data = _partitioned(features, labels, train_fraction, num_clients, alpha, seed, min_size)
+    scaler = StandardScaler().fit(data.train.features)
+    train, test = (Samples(scaler.transform(part.features), part.targets) for part in (data.train, data.test))
+    return PartitionedClassification(train, test, data.partition, data.num_classes)
 
 
 def _partitioned(
-    train: Samples, test: Samples, num_clients: int, alpha: float | None, seed: int, min_size: int
+    features: NDArray[Any],
+    labels: NDArray[Any],
+    train_fraction: float,
+    num_clients: int,
+    alpha: float | None,
+    seed: int,
+    min_size: int,
 ) -> PartitionedClassification:
-    labels, rng = train.targets, np.random.default_rng(seed)
-    parts = (
-        iid_partition(labels.size, num_clients, rng)
-        if alpha is None
-        else dirichlet_partition(labels, num_clients, alpha, rng, min_size)
-    )
-    return PartitionedClassification(train, test, tuple(parts), int(labels.max()) + 1)
+    """Split off a test part, the same whatever the seed, so that all runs are scored on it; deal the rest."""
+    from sklearn.model_selection import train_test_split
+
+    share, rng = checked("train_fraction", train_fraction, float, PART), np.random.default_rng(seed)
+    parts = train_test_split(features, labels, train_size=share, stratify=labels, random_state=0)
+    train, test = Samples(parts[0], parts[2]), Samples(parts[1], parts[3])
+    if alpha is None:
+        dealt = iid_partition(len(train.targets), num_clients, rng)
+    else:
+        dealt = dirichlet_partition(train.targets, num_clients, alpha, rng, min_size)
+    return PartitionedClassification(train, test, tuple(dealt), int(train.targets.max()) + 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -464,9 +456,7 @@ def lasso(
     (64, (128, 1024), 8)
     """
     if min(num_clients, examples_per_client) < 1 or not 0 <= num_ones <= num_features:
-        raise ConfigurationError(
-            f"num_clients={num_clients}, examples_per_client={examples_per_client}, num_ones={num_ones}, "
-            f"num_features={num_features}; expected at least one client and example, and no more ones than features"
-        )
+        given = f"{num_clients=}, {examples_per_client=}, {num_ones=}, {num_features=}"
+        raise ConfigurationError(f"{given}; expected at least one client and example, and no more ones than features")
     truth = (np.arange(num_features) < num_ones).astype(np.float64)
     return SyntheticRegression(truth, num_clients, examples_per_client, seed)

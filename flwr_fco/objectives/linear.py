@@ -16,21 +16,9 @@ from flwr_fco.core.validation import NON_NEGATIVE, POSITIVE, checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.losses import add_batch, add_batch_of_classes
 from flwr_fco.kernels.sparse import add_sparse_rows, row_scores
-from flwr_fco.objectives import design
+from flwr_fco.objectives import design, links
 from flwr_fco.objectives.base import Batch, DualTerms, Line, LinearData, Objective
-from flwr_fco.objectives.links import (
-    Categories,
-    Coupled,
-    HuberLoss,
-    Link,
-    LogisticLoss,
-    PoissonLoss,
-    Scores,
-    SquaredHingeLoss,
-    Squares,
-    examples_of,
-    is_integral,
-)
+from flwr_fco.objectives.links import Coupled, Link, Scores
 
 #: Largest order for which a Gram matrix is formed and its eigenvalues are computed directly; above it, Lanczos.
 LARGEST_GRAM = 2048
@@ -100,6 +88,7 @@ class Linear(Objective):
 
     Examples
     --------
+    >>> from flwr_fco.objectives.links import Squares
     >>> objective = Linear(Squares(1.0), [[1.0], [3.0]], [1.0, 2.0])
     >>> objective.value(np.zeros(2)), objective.gradient(np.zeros(2))
     (1.25, array([-3.5, -1.5]))
@@ -412,7 +401,7 @@ class Linear(Objective):
         from scipy.sparse.linalg import LinearOperator, eigsh
 
         flat = copy.copy(self)
-        flat.link, flat.offset = Squares(spectral), NOTHING
+        flat.link, flat.offset = links.Squares(spectral), NOTHING
         flat._set_features(self.features, self.features.shape[1:])
         operator: Any = LinearOperator((order, order), lambda v: flat.hessian_product(v.ravel(), v.ravel()))
         start = np.random.default_rng(0).normal(size=order)
@@ -523,9 +512,9 @@ class Linear(Objective):
             self._check(point)
         total, mixture = 0.0, np.zeros(self.layout.size)
         for rows, block in self._blocks():
-            y, slopes = self.targets[rows], np.zeros((block.shape[0], *[self.num_outputs] * (self.num_outputs > 1)))
-            for point, share in zip(points, shares, strict=True):
-                slopes += share * self.link.slope(self._shifted(self._product(block, point), rows), y)
+            y, each_slope = self.targets[rows], self.link.slope
+            scores = [self._shifted(self._product(block, point), rows) for point in points]
+            slopes = np.asarray(sum(share * each_slope(s, y) for s, share in zip(scores, shares, strict=True)))
             each = self.link.conjugate(slopes, y)
             if self.offset.size:
                 each = each - (slopes * self.offset[rows]).reshape(each.size, -1).sum(axis=1)
@@ -534,10 +523,10 @@ class Linear(Objective):
         return total / self.num_examples, mixture
 
     def duality(self) -> LinearData | DualTerms | None:
-        names = {Squares: "identity", LogisticLoss: "logistic", Categories: "softmax"}
+        names = {links.Squares: "identity", links.LogisticLoss: "logistic", links.Categories: "softmax"}
         name, link = names.get(type(self.link)), self.link
         if name is None or (self.offset.size and name != "identity"):
-            kind = "poisson" if isinstance(link, PoissonLoss) else "convex"
+            kind = "poisson" if isinstance(link, links.PoissonLoss) else "convex"
             return DualTerms(f"{type(link).__name__} {link.parameter!r}", self.least, self.l2, kind)  # type: ignore[arg-type]
         targets = self.targets - self.offset if self.offset.size else self.targets
         factor = link.parameter if name == "identity" else 1.0
@@ -652,7 +641,8 @@ class _LinearLine(Line):
         return model.link.bend(scores, model.targets, factors.astype(dtype))
 
     def curvature(self, step: float) -> Callable[[Vector], Vector]:
-        model, dtype, least = self.model, np.float64, 0
+        model, least = self.model, 0
+        dtype: Any = np.float64
         if isinstance(model.link, Coupled):
             least = model.num_examples
         elif model.link.bounds is not None and not model.quadratic:
@@ -714,7 +704,7 @@ class LeastSquares(Linear):
     ) -> None:
         about = {"range": (POSITIVE["range"][0], "a finite number > 0: 1.0 for mean squares, 0.5 for scikit-learn's")}
         self.scale = checked("scale", scale, float, about)
-        super().__init__(Squares(2.0 * self.scale), features, targets, **options)
+        super().__init__(links.Squares(2.0 * self.scale), features, targets, **options)
 
 
 class TraceRegression(LeastSquares):
@@ -778,7 +768,7 @@ class Huber(Linear):
         self, features: ArrayLike, targets: ArrayLike, *, delta: float = 1.35, **options: Unpack[RowOptions]
     ) -> None:
         self.delta = checked("delta", delta, float, POSITIVE)
-        super().__init__(HuberLoss(self.delta), features, targets, **options)
+        super().__init__(links.HuberLoss(self.delta), features, targets, **options)
 
 
 class Poisson(Linear):
@@ -810,7 +800,7 @@ class Poisson(Linear):
     """
 
     def __init__(self, features: ArrayLike, counts: ArrayLike, **options: Unpack[RowOptions]) -> None:
-        super().__init__(PoissonLoss(), features, counts, **options)
+        super().__init__(links.PoissonLoss(), features, counts, **options)
 
 
 class _Classes(Linear):
@@ -860,7 +850,7 @@ class Logistic(_Classes):
     """
 
     def __init__(self, features: ArrayLike, labels: ArrayLike, **options: Unpack[RowOptions]) -> None:
-        super().__init__(LogisticLoss(), features, labels, **options)
+        super().__init__(links.LogisticLoss(), features, labels, **options)
 
 
 class SquaredHinge(_Classes):
@@ -885,7 +875,7 @@ class SquaredHinge(_Classes):
     """
 
     def __init__(self, features: ArrayLike, labels: ArrayLike, **options: Unpack[RowOptions]) -> None:
-        super().__init__(SquaredHingeLoss(), features, labels, **options)
+        super().__init__(links.SquaredHingeLoss(), features, labels, **options)
 
 
 class MultinomialLogistic(Linear):
@@ -929,7 +919,7 @@ class MultinomialLogistic(Linear):
         self.num_classes = _count_classes(given) if num_classes is None else num_classes
         if self.num_classes < 2:
             raise ConfigurationError(f"num_classes={num_classes}; expected at least 2")
-        super().__init__(Categories(self.num_classes), features, given, **options)
+        super().__init__(links.Categories(self.num_classes), features, given, **options)
 
     @property
     def labels(self) -> NDArray[np.int64]:
@@ -940,9 +930,9 @@ class MultinomialLogistic(Linear):
 def _count_classes(labels: NDArray[Any]) -> int:
     """Return the number of classes, if it can be read off the labels."""
     values = np.unique(labels)
-    if not is_integral(values) or values[0] != 0 or values[-1] != values.size - 1 or values.size < 2:
+    if not links.is_integral(values) or values[0] != 0 or values[-1] != values.size - 1 or values.size < 2:
         raise ConfigurationError(
-            f"labels hold {examples_of(labels)}, so the number of classes cannot be read off them: some class is "
+            f"labels hold {links.examples_of(labels)}, so the number of classes cannot be read off them: some class is "
             "missing on this client, or they are no integers 0, 1, ... Give num_classes= (that of the whole "
             "federation): all clients must have models of the same shape."
         )

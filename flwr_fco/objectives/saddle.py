@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from typing import Any, ClassVar
+from itertools import repeat
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,6 +14,7 @@ from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.core.validation import AT_LEAST_ONE, NON_NEGATIVE, checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Objective
+from flwr_fco.objectives.design import as_numbers
 from flwr_fco.work import FirstOrder
 
 
@@ -171,10 +173,7 @@ class FunctionSaddle(SaddleObjective):
 
     def batches(self, rng: np.random.Generator, work: FirstOrder, per_step: int = 1) -> Iterator[Any]:
         """Yield the row numbers of each query of a round; None if the functions do not take any."""
-        if self.minibatch:
-            yield from super().batches(rng, work, per_step)
-        else:
-            yield from [None] * work.num_draws(1, per_step)
+        return super().batches(rng, work, per_step) if self.minibatch else repeat(None, work.num_draws(1, per_step))
 
     def lipschitz(self, norm: str = "l2") -> float:
         """Return the given Lipschitz constant, which is for the l2 norm."""
@@ -299,11 +298,8 @@ class BilinearSaddle(SaddleObjective):
 
     def lipschitz(self, norm: str = "l2") -> float:
         """Return the Lipschitz constant of the operator: the spectral norm, or largest entry, of its matrix."""
-        if norm == "l1":
-            return float(np.abs(self.operator).max())
-        if norm == "l2":
-            return self._spectral_norm
-        raise ConfigurationError(f"norm={norm!r}; expected 'l2' or 'l1'")
+        checked("norm", norm, Literal["l2", "l1"])
+        return self._spectral_norm if norm == "l2" else float(np.abs(self.operator).max())
 
     @cached_property
     def _spectral_norm(self) -> float:
@@ -316,12 +312,7 @@ class BilinearSaddle(SaddleObjective):
 
 def _finite(name: str, value: ArrayLike, *dimensions: int) -> NDArray[np.float64]:
     """Return an argument as a C-contiguous float64 array of finite numbers, with one of these numbers of dimensions."""
-    array = np.asarray(value)
-    if array.dtype.kind not in "fiub" or array.ndim not in dimensions or array.size == 0:
+    if np.ndim(value) not in dimensions or not np.size(value):
         wanted = " or ".join(map(str, dimensions))
-        raise ConfigurationError(
-            f"{name} has shape {array.shape} and dtype {array.dtype}; expected numbers in {wanted} dimensions"
-        )
-    if not np.isfinite(array).all():
-        raise ConfigurationError(f"{name} holds NaN or infinite numbers; expected finite ones")
-    return np.ascontiguousarray(array, dtype=np.float64)
+        raise ConfigurationError(f"{name} has shape {np.shape(value)}; expected numbers in {wanted} dimensions")
+    return as_numbers(name, value, np.shape(value))

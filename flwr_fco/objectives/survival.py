@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from contextlib import suppress
 from typing import Any, Literal, NamedTuple, Self
 
@@ -97,7 +98,7 @@ class PartialLikelihood(Coupled):
         return PartialLikelihood(times, events, entry, strata, weights, self.ties)
 
     def sample(self, counts: Vector) -> PartialLikelihood:
-        other = PartialLikelihood(*self.of_row, self.ties)
+        other = copy.copy(self)
         other.shares = self.shares * counts
         return other
 
@@ -281,7 +282,8 @@ class CoxRegression(Linear):
 
     def unweighted(self) -> Self:
         other = super().unweighted()
-        other.link = PartialLikelihood(*self.link.of_row[:-1], np.ones(self.num_examples), self.ties)
+        times, events, entry, strata, _ = self.link.of_row
+        other.link = PartialLikelihood(times, events, entry, strata, np.ones(self.num_examples), self.ties)
         return other
 
     def _block(self, link: Link, w: Vector, indices: NDArray[np.int64]) -> Vector:

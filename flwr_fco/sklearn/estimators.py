@@ -652,6 +652,7 @@ def to_estimator(result: Any, objective: Objective, *, classes: ArrayLike | None
             raise ConfigurationError(f"{what}; say which they are: classes=[0, 1] or classes=[-1, 1]")
         labels = np.array([0, 1]) if np.isin(objective.labels, (0, 1)).all() else np.array([-1, 1])
     else:
+        assert isinstance(objective, MultinomialLogistic)
         labels = np.arange(objective.num_classes)
     names = labels if classes is None else np.asarray(classes)
     if names.shape != labels.shape:

@@ -79,7 +79,7 @@ def test_functions_of_wrong_shapes_are_refused():
     [
         (lambda: BilinearSaddle(np.ones(3)), r"matrix has shape \(3,\)"),
         (lambda: BilinearSaddle(np.ones((3, 2)), np.ones(2)), r"offset has shape \(2,\)"),
-        (lambda: BilinearSaddle([[np.nan]]), "NaN"),
+        (lambda: BilinearSaddle([[np.nan]]), r"matrix\[0, 0\] is nan"),
         (lambda: BilinearSaddle(np.ones((0, 2))), "matrix"),
         (lambda: BilinearSaddle([[1.0]], noise=-1.0), "noise=-1.0"),
         (lambda: BilinearSaddle([[1.0]], num_examples=0), "num_examples=0"),
