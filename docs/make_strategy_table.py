@@ -21,15 +21,14 @@ from flwr_fco.strategies import STRATEGIES as LIBRARY
 from flwr_fco.strategies import CompositeStrategy
 
 sys.path.insert(0, str(Path(__file__).parent))
-from make_tables import MIRROR_MAPS, HalfSquare
+from make_tables import MIRROR_MAPS
 from make_tables import REGULARIZERS as _LOCAL
 from writing import markers, replaced, table_of, write_pages
 
 from reproduction.rivals import RIVALS
 
 # An operator of one's own reaches the clients under a registered name only.
-Adapter.register("half-square-of-the-table", HalfSquare)
-REGULARIZERS = {**_LOCAL, "Adapter": Adapter(name="half-square-of-the-table")}
+REGULARIZERS = {**_LOCAL, "Adapter": Adapter("half-square-of-the-tables")}
 
 Strategies = dict[str, type[CompositeStrategy]]
 STRATEGIES: Strategies = {**LIBRARY, **RIVALS}

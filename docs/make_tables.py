@@ -61,6 +61,7 @@ class HalfSquare:
         return x / (1.0 + tau)
 
 
+Adapter.register("half-square-of-the-tables", HalfSquare)
 #: What a row shows, in the order of the table: label and psi.
 REGULARIZERS: dict[str, Regularizer] = {
     "Zero": Zero(),
@@ -83,7 +84,7 @@ REGULARIZERS: dict[str, Regularizer] = {
     "NuclearBall": NuclearBall(0.7),
     "SpectralBall": SpectralBall(0.4),
     "HardSparsity": HardSparsity(2),
-    "Adapter": Adapter(HalfSquare()),
+    "Adapter": Adapter("half-square-of-the-tables"),
 }
 #: What a column shows.
 MIRROR_MAPS: dict[str, MirrorMap] = {

@@ -65,9 +65,9 @@ class Groups(NamedTuple):
 
 def groups_of(h: MirrorMap, psi: BoundRegularizer) -> Groups | None:
     """Return psi as a sum over coordinates plus a sum over groups; None if psi or h does not allow this."""
-    if type(h) is not Euclidean or psi.sums is None or not psi.sums.strengths.size:
+    table, groups, strengths, others = psi.sums
+    if type(h) is not Euclidean or others or not strengths.size:
         return None
-    table, groups, strengths = psi.sums
     return Groups(Terms(*table), np.where(groups < 0, strengths.size, groups), np.append(strengths, 0.0))
 
 

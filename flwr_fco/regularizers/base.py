@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
@@ -16,13 +16,12 @@ from numpy.typing import ArrayLike, NDArray
 from flwr_fco.core import validation as ranges
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.core.spec import Specified
-from flwr_fco.core.validation import checked
+from flwr_fco.core.validation import checked, short
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.kernels.prox import separable
 
 Array = NDArray[Any]
 Scope = Literal["each", "joint"]
-#: ``(v, step, out)``: writes argmin_w step * psi(w) + 1/2 ||w - v||^2 to `out`, which may be `v`; both are contiguous.
+#: ``(v, step, out)``: writes argmin_w step * psi(w) + 1/2 ||w - v||^2 of an array's flat vector `v` to `out`.
 Solver = Callable[[Array, float, Array], Any]
 #: The l1 strength, the group number of each coordinate, and the strength of each group's norm.
 Groups = tuple[float, NDArray[np.int64], Vector]
@@ -35,39 +34,37 @@ ROUNDING = 1e-12
 # --- checks of arguments ----------------------------------------------------------------------------------------------
 
 
-def _number(owner: object, name: str, value: Any, within: Mapping[str, Any] | None, kind: Any) -> Any:
-    return checked(f"{type(owner).__name__}.{name}", value, kind, within)
-
-
-def _array(owner: object, name: str, value: ArrayLike, dtype: type, least: float, vector: bool) -> Array:
-    try:
-        array = np.asarray(value)
-        if array.dtype.kind not in ("iu" if dtype is np.int64 else "fiu"):
-            raise TypeError(f"its dtype is {array.dtype}")
-        array = np.array(array, dtype=dtype, order="C")
-    except (TypeError, ValueError) as error:
-        kind = "integers" if dtype is np.int64 else "numbers"
-        what = f"{type(owner).__name__}({name}=...): expected an array of {kind}"
-        raise ConfigurationError(f"{what}, but {error}") from error
-    bad = ~(np.isfinite(array) & (array >= least))
-    if bad.any() or (vector and array.ndim != 1):
-        what = f"got shape {array.shape}: {array!r}" if vector else f"got {array[bad][0]} at {np.argwhere(bad)[0]}"
-        expected = "a vector of finite numbers" if vector else "finite numbers"
-        expected += f" > {0}" if 0.0 < least < 1.0 else f" >= {least:g}" if math.isfinite(least) else ""
-        raise ConfigurationError(f"{type(owner).__name__}({name}=...): expected {expected}, {what}")
-    # Read-only, and a copy: changes to the user's array cannot affect the regularizer.
-    array.setflags(write=False)
-    return array
-
-
 def number(within: Mapping[str, Any] | None = None, kind: Any = float) -> dict[str, Any]:
     """Return the metadata of a field that is a number in a range of :mod:`flwr_fco.core.validation`."""
-    return {"check": partial(_number, within=within, kind=kind)}
+
+    def check(owner: object, name: str, value: Any) -> Any:
+        return checked(f"{type(owner).__name__}.{name}", value, kind, within)
+
+    return {"check": check}
 
 
 def array(dtype: type = np.float64, *, least: float = 0.0, vector: bool = False) -> dict[str, Any]:
-    """Return the metadata of a field that is an array of finite numbers, none below `least`; kept as a copy."""
-    return {"check": partial(_array, dtype=dtype, least=least, vector=vector)}
+    """Return the metadata of a field that is an array of finite numbers, none below `least`.
+
+    It is kept as a read-only copy: changes to the user's array cannot affect the regularizer.
+    """
+    what = ("a vector of " if vector else "") + ("integers" if dtype is np.int64 else "finite numbers")
+    what += f" >= {least:g}" if math.isfinite(least) else ""
+
+    def check(owner: object, name: str, value: ArrayLike) -> Array:
+        try:
+            given = np.asarray(value)
+            good = given.dtype.kind in ("iu" if dtype is np.int64 else "fiu") and (given.ndim == 1 or not vector)
+            good = good and bool((np.isfinite(given) & (given >= least)).all())
+        except ValueError:
+            good = False
+        if not good:
+            raise ConfigurationError(f"{type(owner).__name__}({name}=...): expected {what}, got {short(value)}")
+        result: Array = np.array(given, dtype=dtype, order="C")
+        result.setflags(write=False)
+        return result
+
+    return {"check": check}
 
 
 NON_NEGATIVE, POSITIVE, RATIO = map(number, (ranges.NON_NEGATIVE, ranges.POSITIVE, ranges.FRACTION))
@@ -199,8 +196,8 @@ class Regularizer(Specified, ABC):
         raise NotImplementedError(f"{type(self).__name__} writes no solve(v, step, out), the formula of its prox")
 
     def solver(self, shape: tuple[int, ...]) -> Solver:
-        """Return :meth:`solve` for arrays of one shape; a class with constants of a shape makes them here, once."""
-        return self.solve
+        """Return :meth:`solve` on the flat vectors of arrays of a shape; constants of a shape are made once."""
+        return lambda v, step, out: self.solve(v.reshape(shape), step, out.reshape(shape))
 
     def prox(self, v: Array, step: float, out: Array | None = None) -> Array:
         """Return argmin_w step * psi(w) + 1/2 ||w - v||^2.
@@ -219,26 +216,19 @@ class Regularizer(Specified, ABC):
         ndarray
             The result, with the shape and dtype of `v`; `out` if it was given.
         """
-        name = type(self).__name__
+        result, name = np.empty_like(v, order="C") if out is None else out, type(self).__name__
         if not isinstance(v, np.ndarray) or v.dtype not in (np.float64, np.float32):
-            got = v.dtype if isinstance(v, np.ndarray) else type(v).__name__
-            raise ConfigurationError(
-                f"{name}.prox expects an array of float64 or float32, got {got}; "
-                "convert it with np.asarray(v, dtype=np.float64)"
-            )
+            raise ConfigurationError(f"{name}.prox expects an array of float64 or float32, got {short(v)}")
         if isinstance(step, bool) or not 0.0 <= step < math.inf:
             raise ConfigurationError(f"{name}.prox(step={step!r}): expected a finite number >= 0")
-        result = np.empty(v.shape, v.dtype) if out is None else out
         if result.shape != v.shape or result.dtype != v.dtype:
-            raise ConfigurationError(
-                f"{name}.prox writes {v.dtype} of shape {v.shape}, but out is {result.dtype} of shape {result.shape}; "
-                "pass np.empty_like(v), or v itself"
-            )
+            what = f"{name}.prox writes {v.dtype} of shape {v.shape}, but out is {result.dtype} of shape"
+            raise ConfigurationError(f"{what} {result.shape}; pass np.empty_like(v), or v itself")
         if not v.flags.c_contiguous or not v.flags.writeable:
             # Kernels are compiled for each memory layout; a copy is cheaper than seconds of compilation.
             v = v.copy()
         target = result if result.flags.c_contiguous else np.empty(v.shape, v.dtype)
-        self.solver(v.shape)(v, float(step), target)
+        self.solver(v.shape)(v.reshape(-1), float(step), target.reshape(-1))
         if target is not result:
             result[...] = target
         return result
@@ -369,16 +359,19 @@ class Sums(NamedTuple):
         Each coordinate's group; -1 for none.
     strengths : ndarray of float64, shape (number of groups,)
         The factor of each group's norm.
+    others : list of slice or ndarray
+        Where psi is neither.
 
     Examples
     --------
-    >>> Sums(Terms(0.5).table((2,)), np.array([-1, 0]), np.ones(1)).table[0]
+    >>> Sums(Terms(0.5).table((2,)), np.array([-1, 0]), np.ones(1), []).table[0]
     array([0.5, 0.5])
     """
 
     table: Array
     groups: NDArray[np.int64]
     strengths: Vector
+    others: list[Any]
 
 
 class BoundRegularizer:
@@ -433,21 +426,18 @@ class BoundRegularizer:
                     own.check_shape(entry.name, entry.shape)
                     self.parts.append((entry.block, entry.shape, own))
         self.convex = all(part.convex for *_, part in self.parts) if self.parts else regularizer.convex
-        #: The parts that are sums over coordinates, with their terms; the others, with their maps.
-        self._sums: list[tuple[Any, tuple[Any, ...]]] = []
-        self._others: list[tuple[Any, tuple[int, ...], Solver]] = []
-        for where, shape, own in self.parts:
-            if (terms := own.terms()) is not None:
-                self._sums.append((where, terms.rows(shape)))
-            else:
-                self._others.append((where, shape, own.solver(shape)))
+        self._maps = [(where, own.solver(shape)) for where, shape, own in self.parts]
         places = [place for place, *_ in self.parts if isinstance(place, slice)]
         stops, starts = [0, *(p.stop for p in places)], [*(p.start for p in places), layout.size]
         self._gaps = [slice(stop, start) for stop, start in zip(stops, starts, strict=True) if stop < start]
 
+    def _own(self, w: Vector) -> list[tuple[Any, Regularizer, Array]]:
+        """Return place, psi and array of each part of a vector."""
+        return [(place, part, w[place].reshape(shape)) for place, shape, part in self.parts]
+
     def value(self, w: Vector) -> float:
         """Return psi(w)."""
-        return sum((part.value(w[place].reshape(shape)) for place, shape, part in self.parts), 0.0)
+        return sum((part.value(own) for _, part, own in self._own(w)), 0.0)
 
     def prox(self, v: Vector, step: float, out: Vector | None = None) -> Vector:
         """Return argmin_w step * psi(w) + 1/2 ||w - v||^2; arrays that psi does not act on are copied."""
@@ -455,17 +445,12 @@ class BoundRegularizer:
         if out is not v:
             for gap in self._gaps:
                 out[gap] = v[gap]
-        for place, rows in self._sums:
+        for place, solve in self._maps:
             if isinstance(place, slice):
-                separable(v[place], step, rows, 1.0, out[place])
+                solve(v[place], step, out[place])
             else:
-                separable(own := v[place], step, rows, 1.0, own)
+                solve(own := v[place], step, own)
                 out[place] = own
-        for place, shape, solve in self._others:
-            target = out[place].reshape(shape)
-            solve(v[place].reshape(shape), step, target)
-            if not isinstance(place, slice):
-                out[place] = target.reshape(-1)
         return out
 
     def conjugate(self, u: Vector) -> float:
@@ -473,29 +458,28 @@ class BoundRegularizer:
         free = np.ones(u.size, dtype=np.bool_)
         for place, *_ in self.parts:
             free[place] = False
-        total = sum((part.conjugate(u[place].reshape(shape)) for place, shape, part in self.parts), 0.0)
+        total = sum((part.conjugate(own) for _, part, own in self._own(u)), 0.0)
         return math.inf if u[free].any() else total
 
     def largest_scaling(self, u: Vector) -> float:
         """Return the largest t for which the conjugate at t u is finite where psi acts."""
-        scalings = (part.largest_scaling(u[place].reshape(shape)) for place, shape, part in self.parts)
-        return min(scalings, default=math.inf)
+        return min((part.largest_scaling(own) for _, part, own in self._own(u)), default=math.inf)
 
     def strength_max(self, gradient_at_zero: Vector) -> float:
         """Return the smallest strength at which 0 is optimal wherever psi acts, from the gradient there."""
-        return max(part.strength_max(gradient_at_zero[place].reshape(shape)) for place, shape, part in self.parts)
+        return max(part.strength_max(own) for _, part, own in self._own(gradient_at_zero))
 
     def subgradient(self, w: Vector) -> Vector:
         """Return a subgradient of psi's finite part at w; it is 0 where psi does not act."""
         result = np.zeros_like(w)
-        for place, shape, part in self.parts:
-            result[place] = part.subgradient(w[place].reshape(shape)).reshape(-1)
+        for place, part, own in self._own(w):
+            result[place] = part.subgradient(own).reshape(-1)
         return result
 
     @cached_property
-    def sums(self) -> Sums | None:
-        """Psi as a sum over coordinates and over norms of groups; None if a part is neither."""
-        table = Terms().table((self.layout.size,))
+    def sums(self) -> Sums:
+        """Sums over coordinates and over norms of groups, which psi is, and the places of parts that are neither."""
+        table, others = Terms().table((self.layout.size,)), []
         groups, strengths = np.full(self.layout.size, -1, dtype=np.int64), np.zeros(0)
         for place, shape, part in self.parts:
             terms, grouped = part.terms(), part.groups_of(shape)
@@ -505,15 +489,13 @@ class BoundRegularizer:
                 table[0, place], groups[place] = grouped[0], grouped[1] + strengths.size
                 strengths = np.concatenate([strengths, grouped[2]])
             else:
-                return None
-        return Sums(table, groups, strengths)
+                others.append(place)
+        return Sums(table, groups, strengths, others)
 
     @cached_property
     def _terms(self) -> Terms | None:
-        if self.sums is None or self.sums.strengths.size:
-            return None
-        same = (self.sums.table == self.sums.table[:, :1]).all(axis=1)
-        return Terms(*(float(row[0]) if one else row for row, one in zip(self.sums.table, same, strict=True)))
+        table, _, strengths, others = self.sums
+        return None if others or strengths.size else Terms(*(row[0] if (row == row[0]).all() else row for row in table))
 
     def terms(self) -> Terms | None:
         """Return the terms on the flat vector, constant ones as numbers; None if psi is no sum over coordinates."""
@@ -529,15 +511,12 @@ class BoundRegularizer:
         >>> L1(0.5, weights=np.array([0.0, 1.0])).bind(layout).free_coordinates().tolist()
         [True, False, True]
         """
-        free = np.ones(self.layout.size, dtype=np.bool_)
-        for place, shape, part in self.parts:
-            terms, grouped = part.terms(), part.groups_of(shape)
-            if terms is not None:
-                a, b, lower, upper = terms.table(shape)
-                free[place] = (a == 0.0) & (b == 0.0) & np.isinf(lower) & np.isinf(upper)
-            else:
-                free[place] = grouped is not None and ((grouped[0] == 0.0) & (grouped[2][grouped[1]] == 0.0))
-        return free
+        table, groups, strengths, others = self.sums
+        free = (table[:2] == 0.0).all(axis=0) & np.isinf(table[2:]).all(axis=0)
+        free &= np.append(strengths, 0.0)[groups] == 0.0
+        for place in others:
+            free[place] = False
+        return np.asarray(free)
 
 
 #: psi of one array, or on the flat vector of a model.

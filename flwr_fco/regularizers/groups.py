@@ -98,14 +98,14 @@ class Grouped(Regularizer):
         l1, groups, strengths = self.groups_of(shape)
 
         def solve(v: Array, step: float, out: Array) -> None:
-            v, unit, target = v.reshape(-1), norm_of(v)[0], out.reshape(-1)
+            unit = norm_of(v)[0]
             if unit == 1.0:
-                grouped(v, step * l1, groups, step * strengths, target)
+                grouped(v, step * l1, groups, step * strengths, out)
             else:
                 with np.errstate(over="ignore"):
                     limits = step * strengths / unit
-                grouped(v / unit, step * l1 / unit, groups, limits, target)
-                target *= unit
+                grouped(v / unit, step * l1 / unit, groups, limits, out)
+                out *= unit
 
         return solve
 
@@ -201,12 +201,12 @@ class L2(Grouped):
         return math.prod(norm_of(gradient_at_zero))
 
     def solver(self, shape: tuple[int, ...]) -> Solver:
-        return self.solve
+        def solve(v: Array, step: float, out: Array) -> None:
+            unit, root = norm_of(v)
+            limit = step * self.strength / unit
+            scale(v, 0.0 if root <= limit else 1.0 - limit / root, out)
 
-    def solve(self, v: Array, step: float, out: Array) -> None:
-        unit, root = norm_of(v)
-        limit = step * self.strength / unit
-        scale(v.reshape(-1), 0.0 if root <= limit else 1.0 - limit / root, out.reshape(-1))
+        return solve
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from types import MappingProxyType
 from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 
 from flwr_fco.core.layout import Layout
-from flwr_fco.core.spec import Spec
-from flwr_fco.errors import ConfigurationError, SpecError
+from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers.base import Array, BoundRegularizer, Regularizer, Scope
 
 _MOST_PATTERNS = 1_000
@@ -53,39 +51,36 @@ class PerParameter(Regularizer):
     regularizers: Mapping[str, Regularizer]
 
     def __post_init__(self) -> None:
-        if not isinstance(self.regularizers, Mapping) or not self.regularizers:
+        given: Any = self.regularizers
+        if not isinstance(given, Mapping) or not given:
             raise ConfigurationError(
-                f"PerParameter({self.regularizers!r}): expected a non-empty mapping of shell patterns to regularizers, "
-                'such as {"*.weight": L1(0.1)}'
+                f"PerParameter({given!r}): expected a non-empty mapping of shell patterns to regularizers, such as "
+                '{"*.weight": L1(0.1)}'
             )
-        for pattern, regularizer in self.regularizers.items():
-            is_one = isinstance(regularizer, Regularizer) and not isinstance(regularizer, PerParameter)
-            if not isinstance(pattern, str) or not is_one:
-                raise ConfigurationError(
-                    f"PerParameter: {pattern!r}: {regularizer!r}; expected a shell pattern and one array's regularizer"
-                )
-        if len(self.regularizers) > _MOST_PATTERNS:
+        for pattern, psi in given.items():
+            if not isinstance(pattern, str) or not isinstance(psi, Regularizer) or psi.by_name:
+                what = f"{pattern!r}: {psi!r}; expected a shell pattern and one array's regularizer"
+                raise ConfigurationError(f"PerParameter: {what}")
+        if len(given) > _MOST_PATTERNS:
             raise ConfigurationError(
-                f"PerParameter: {len(self.regularizers)} patterns; expected at most {_MOST_PATTERNS}: every array is "
-                "compared with every pattern. Write one pattern for many arrays"
+                f"PerParameter: {len(given)} patterns; expected at most {_MOST_PATTERNS}: every array is compared with "
+                "every pattern. Write one pattern for many arrays"
             )
-        object.__setattr__(self, "regularizers", MappingProxyType(dict(self.regularizers)))
-
-    def __reduce__(self) -> tuple[type[PerParameter], tuple[dict[str, Regularizer]]]:
-        """Pickle by constructor: a mapping proxy does not pickle (Ray copies strategies between processes)."""
-        return type(self), (dict(self.regularizers),)
+        object.__setattr__(self, "regularizers", dict(given))
 
     @property
     def convex(self) -> bool:  # type: ignore[override]
         """Whether every psi is convex."""
-        return all(regularizer.convex for regularizer in self.regularizers.values())
+        return all(psi.convex for psi in self.regularizers.values())
+
+    def _pattern(self, name: str) -> str | None:
+        """Return the first pattern that matches a name."""
+        return next((pattern for pattern in self.regularizers if fnmatchcase(name, pattern)), None)
 
     def for_array(self, name: str) -> Regularizer | None:
         """Return the regularizer of the first pattern that matches, or None."""
-        for pattern, regularizer in self.regularizers.items():
-            if fnmatchcase(name, pattern):
-                return regularizer.for_array(name)
-        return None
+        pattern = self._pattern(name)
+        return None if pattern is None else self.regularizers[pattern]
 
     def bind(self, layout: Layout, *, scope: Scope = "each") -> BoundRegularizer:
         """Return psi as a function of the flat vector of a model; every pattern must match an array.
@@ -114,13 +109,11 @@ class PerParameter(Regularizer):
         ConfigurationError
             If a pattern is not the first match of any name.
         """
-        unused = dict.fromkeys(self.regularizers)
-        for name in names:
-            unused.pop(next((pattern for pattern in self.regularizers if fnmatchcase(name, pattern)), ""), None)
-        if unused:
+        used = {self._pattern(name) for name in names}
+        if unused := [pattern for pattern in self.regularizers if pattern not in used]:
             besides = f" ({list(left_alone)} are not regularized: name them in apply_to=)" if left_alone else ""
             raise ConfigurationError(
-                f"PerParameter: the patterns {list(unused)} match no array that is still free; the arrays are "
+                f"PerParameter: the patterns {unused} match no array that is still free; the arrays are "
                 f"{list(names)}{besides} and the first pattern that matches wins"
             )
 
@@ -152,19 +145,16 @@ class Adapter(Regularizer):
 
     Parameters
     ----------
-    operator : object, optional
-        Has ``operator(x) -> float | bool`` and ``operator.prox(x, tau) -> array``. It stays in this process; to send
-        psi to clients, give `name` instead.
-    name : str, optional
-        Name of a factory of operators registered with :meth:`register`; only the name and the `arguments` are sent.
+    name : str
+        Name of a factory of operators registered with :meth:`register`; only the name and the `arguments` are sent. An
+        operator has ``operator(x) -> float | bool`` and ``operator.prox(x, tau) -> array``.
     arguments : mapping of str to number, string or array, optional
         Keyword arguments of the factory.
 
     Raises
     ------
     ConfigurationError
-        Unless exactly one of `operator` and `name` is given, the name is not registered, or the operator lacks the
-        two methods.
+        If the name is not registered, or the operator lacks the two methods.
 
     Examples
     --------
@@ -176,44 +166,36 @@ class Adapter(Regularizer):
     ...         return float(np.where(abs(x) > self.sigma, abs(x) - self.sigma / 2, x**2 / (2 * self.sigma)).sum())
     ...     def prox(self, x, tau):
     ...         return x - tau * x / np.maximum(abs(x), tau + self.sigma)
-    >>> Adapter(Huber(1.0)).prox(np.array([3.0, 0.5]), 1.0)
-    array([2.  , 0.25])
     >>> _ = Adapter.register("huber", Huber)
-    >>> psi = Adapter(name="huber", arguments={"sigma": 1.0})
+    >>> psi = Adapter("huber", {"sigma": 1.0})
+    >>> psi.prox(np.array([3.0, 0.5]), 1.0)
+    array([2.  , 0.25])
     >>> Regularizer.from_spec(psi.to_spec()) == psi
     True
     """
 
     kind: ClassVar[str] = "adapter"
-    operator: Any = None
-    name: str | None = None
+    name: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if (self.operator is None) == (self.name is None):
-            raise ConfigurationError("Adapter: give either an operator or the name of a registered factory")
-        if not isinstance(self.arguments, Mapping) or (self.arguments and self.name is None):
-            raise ConfigurationError("Adapter: arguments is a mapping of keyword arguments of the factory called name")
-        object.__setattr__(self, "arguments", MappingProxyType(dict(self.arguments)))
-        if self.name is not None:
-            if self.name not in _FACTORIES:
-                raise ConfigurationError(
-                    f"Adapter(name={self.name!r}): no operator is registered under this name; known here: "
-                    f"{', '.join(sorted(_FACTORIES)) or 'none'}. Call Adapter.register({self.name!r}, factory) in a "
-                    "module that both the ServerApp and the ClientApp import."
-                )
-            operator = _FACTORIES[self.name](**self.arguments)
-        else:
-            operator = self.operator
+        if self.name not in _FACTORIES or not isinstance(self.arguments, Mapping):
+            raise ConfigurationError(
+                f"Adapter({self.name!r}, {self.arguments!r}): expected the name of a registered factory of operators "
+                f"and a mapping of its arguments; known here: {', '.join(sorted(_FACTORIES)) or 'none'}. Call "
+                f"Adapter.register({self.name!r}, factory) in a module of both ServerApp and ClientApp."
+            )
+        operator = _FACTORIES[self.name](**self.arguments)
         if not callable(operator) or not callable(getattr(operator, "prox", None)):
             raise ConfigurationError(
                 f"Adapter: {operator!r} is no proximal operator; expected operator(x) and operator.prox(x, tau)"
             )
+        object.__setattr__(self, "arguments", dict(self.arguments))
         object.__setattr__(self, "_operator", operator)
 
-    def __reduce__(self) -> tuple[type[Adapter], tuple[Any, str | None, dict[str, Any]]]:
-        """Pickle by constructor: a mapping proxy does not pickle."""
-        return type(self), (self.operator, self.name, dict(self.arguments))
+    def __reduce__(self) -> tuple[type[Adapter], tuple[str, Mapping[str, Any]]]:
+        """Pickle by constructor: the operator is made anew."""
+        return type(self), (self.name, self.arguments)
 
     @staticmethod
     def register(name: str, factory: Callable[..., Any]) -> Callable[..., Any]:
@@ -267,21 +249,3 @@ class Adapter(Regularizer):
                 f"{(v.size,)}; expected the same shape"
             )
         np.add(point.reshape(v.shape), 0.0, out=out, casting="same_kind")
-
-    def to_spec(self) -> Spec:
-        """Return the name and the arguments.
-
-        Raises
-        ------
-        SpecError
-            If the adapter was built from an operator, which cannot be sent.
-        """
-        if self.name is None:
-            raise SpecError(
-                f"Adapter({type(self.operator).__name__}) cannot travel to clients: objects are never sent. Register "
-                "its class under a name in a module that ServerApp and ClientApp both import, "
-                f'Adapter.register("my-operator", {type(self.operator).__name__}), and use '
-                'Adapter(name="my-operator", arguments={...}).'
-            )
-        whole = super().to_spec()
-        return whole._replace(header={key: item for key, item in whole.header.items() if key != "operator"})

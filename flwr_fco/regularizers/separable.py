@@ -64,7 +64,7 @@ class Separable(Regularizer):
     def solver(self, shape: tuple[int, ...]) -> Solver:
         """Return the map clip(soft(v, step a) / (1 + step b), lower, upper)."""
         rows = self.terms().rows(shape)
-        return lambda v, step, out: separable(v.reshape(-1), step, rows, 1.0, out.reshape(-1))
+        return lambda v, step, out: separable(v, step, rows, 1.0, out)
 
     def conjugate(self, u: Array) -> float:
         """Return the sum over coordinates of max_w u w - a |w| - b/2 w^2 over lower <= w <= upper."""
@@ -280,25 +280,18 @@ class Box(Separable):
     upper: float | Array
 
     def __post_init__(self) -> None:
-        for name in ("lower", "upper"):
-            try:
-                side = np.array(getattr(self, name), dtype=np.float64)
-            except (TypeError, ValueError) as error:
-                raise ConfigurationError(f"Box({name}=...): expected numbers, but {error}") from None
-            if np.isnan(side).any() or isinstance(getattr(self, name), bool):
-                raise ConfigurationError(f"Box({name}=...): expected numbers, got {getattr(self, name)!r} (NaN?)")
-            side.setflags(write=False)
-            object.__setattr__(self, name, side if side.ndim else float(side))
         try:
-            np.broadcast(self.lower, self.upper)
-        except ValueError:
-            raise ConfigurationError(
-                f"Box: lower of shape {np.shape(self.lower)} and upper of shape {np.shape(self.upper)} do not "
-                "broadcast to each other"
-            ) from None
-        empty = np.greater(self.lower, self.upper) | np.equal(self.lower, np.inf) | np.equal(self.upper, -np.inf)
+            sides = [np.array(side, dtype=np.float64) for side in (self.lower, self.upper)]
+            empty = (sides[0] > sides[1]) | (sides[0] == np.inf) | (sides[1] == -np.inf)
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(f"{self!r}: expected numbers that broadcast to each other: {error}") from None
+        if np.isnan(sides[0]).any() or np.isnan(sides[1]).any() or bool in (type(self.lower), type(self.upper)):
+            raise ConfigurationError(f"{self!r}: expected numbers, not NaN or a boolean")
         if empty.any():
             raise ConfigurationError(f"{self!r} is empty: expected lower <= upper everywhere, with inf for open sides")
+        for name, side in zip(("lower", "upper"), sides, strict=True):
+            side.setflags(write=False)
+            object.__setattr__(self, name, side if side.ndim else float(side))
 
     def terms(self) -> Terms:
         return Terms(lower=self.lower, upper=self.upper)

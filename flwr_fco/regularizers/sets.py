@@ -57,7 +57,7 @@ class L1Ball(Regularizer):
 
     def solver(self, shape: tuple[int, ...]) -> Solver:
         weights = 1.0 if self.weights is None else flat(self.weights, shape)
-        return lambda v, step, out: on_simplex(v.reshape(-1), weights, self.radius, True, out.reshape(-1))
+        return lambda v, step, out: on_simplex(v, weights, self.radius, True, out)
 
     def conjugate(self, u: Array) -> float:
         return self.radius * L1(1.0, self.weights).strength_max(u)
@@ -100,12 +100,9 @@ class L2Ball(Regularizer):
 
     def solve(self, v: Array, step: float, out: Array) -> None:
         unit, root = norm_of(v)
-        if root <= self.radius / unit:
-            scale(v.reshape(-1), 1.0, out.reshape(-1))
-        elif math.isfinite(root):
-            scale((v / unit if unit != 1.0 else v).reshape(-1), self.radius / root, out.reshape(-1))
-        else:
-            out.fill(np.nan)
+        # An infinite one has no projection.
+        factor = 1.0 if root <= self.radius / unit else self.radius / root if math.isfinite(root) else math.nan
+        scale((v if unit == 1.0 or factor == 1.0 else v / unit).reshape(-1), factor, out.reshape(-1))
 
     def conjugate(self, u: Array) -> float:
         return self.radius * math.prod(norm_of(u))
@@ -144,8 +141,8 @@ class Simplex(Regularizer):
         off = abs(float(np.abs(w).sum(dtype=np.float64)) - self.radius)
         return outside(max(off, -float(w.min())), self.radius, w)
 
-    def solve(self, v: Array, step: float, out: Array) -> None:
-        on_simplex(v.reshape(-1), 1.0, self.radius, False, out.reshape(-1))
+    def solver(self, shape: tuple[int, ...]) -> Solver:
+        return lambda v, step, out: on_simplex(v, 1.0, self.radius, False, out)
 
     def conjugate(self, u: Array) -> float:
         return self.radius * float(u.max())

@@ -50,6 +50,9 @@ class HalfSquare:
         return x / (1.0 + tau)
 
 
+Adapter.register("half-square", HalfSquare)
+
+
 def clients_of(rng, kind, *, intercept=True, l2=0.0, missing=False):
     """Unequal clients, so that the weights matter."""
     found = []
@@ -143,7 +146,7 @@ class Cubic(Objective):
         (clients_of(np.random.default_rng(0), "squares"), NonNegative(), "some directions"),
         (
             clients_of(np.random.default_rng(0), "squares"),
-            Adapter(HalfSquare()),
+            Adapter("half-square"),
             "the conjugate of Adapter(",
         ),
         (clients_of(np.random.default_rng(0), "squares"), L1(0.0), "psi leaves coefficients alone"),

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from together import together
 
-from flwr_fco.errors import ConfigurationError, SpecError
+from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers import L1, Adapter, HardSparsity, L1Ball, Regularizer
 from flwr_fco.testing import check_regularizer
 
@@ -23,15 +23,6 @@ class Absolute:
         return np.sign(x) * np.maximum(np.abs(x) - tau * self.sigma, 0)
 
 
-def test_an_operator_works_here_and_says_how_to_travel():
-    psi = Adapter(Absolute(0.5))
-    v = np.random.default_rng(0).normal(size=(3, 4))
-    np.testing.assert_array_equal(psi.prox(v, 0.7), L1(0.5).prox(v, 0.7))
-    assert psi.value(v) == pytest.approx(L1(0.5).value(v))
-    with pytest.raises(SpecError, match=r'Adapter\.register\("my-operator", Absolute\)'):
-        psi.to_spec()
-
-
 def test_a_registered_operator_travels():
     Adapter.register("test-absolute", Absolute)
     psi = Adapter(name="test-absolute", arguments={"sigma": 0.5})
@@ -43,23 +34,21 @@ def test_a_registered_operator_travels():
         "arguments": {"$mapping": [["sigma", 0.5]]},
     }
     check_regularizer(psi)
+    v = np.random.default_rng(0).normal(size=(3, 4))
+    np.testing.assert_array_equal(psi.prox(v, 0.7), L1(0.5).prox(v, 0.7))
     with pytest.raises(ConfigurationError, match="taken"):
         Adapter.register("test-absolute", L1)
-    with pytest.raises(ConfigurationError, match=r"known here: .*test-absolute.*both the ServerApp and the ClientApp"):
+    with pytest.raises(ConfigurationError, match=r"known here: .*test-absolute.*both ServerApp and ClientApp"):
         Adapter(name="test-absolut")
 
 
-@pytest.mark.parametrize("arguments", [{}, {"operator": Absolute(), "name": "x"}, {"operator": 3}, {"operator": abs}])
-def test_adapter_arguments(arguments):
+def test_pyproximal_operators_and_what_is_none():
+    Adapter.register("test-no-operator", lambda: 3)
     with pytest.raises(ConfigurationError, match="Adapter"):
-        Adapter(**arguments)
-
-
-def test_pyproximal_operators():
+        Adapter("test-no-operator", {})
     pyproximal = pytest.importorskip("pyproximal")
-    v = np.random.default_rng(1).normal(size=20)
-    np.testing.assert_allclose(Adapter(pyproximal.L1(sigma=0.5)).prox(v, 0.7), L1(0.5).prox(v, 0.7), atol=1e-15)
-    ball = Adapter(pyproximal.L1Ball(20, 1.0))
+    Adapter.register("test-ball", pyproximal.L1Ball)
+    v, ball = np.random.default_rng(1).normal(size=20), Adapter("test-ball", {"n": 20, "radius": 1.0})
     np.testing.assert_allclose(ball.prox(v, 0.7), L1Ball(1.0).prox(v, 0.7), atol=1e-5)
     assert ball.value(v) == np.inf
     assert ball.value(np.zeros(20)) == 0.0
