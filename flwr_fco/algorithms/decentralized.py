@@ -183,13 +183,10 @@ class DecentralizedDualAveraging(Algorithm):
         return state._replace(trackers=_graph(problem).handed_on(state.trackers, change.left))
 
     def _started(self, problem: Problem, state: GraphState, replies: Replies) -> GraphState:
-        state = state._replace(started=1)
-        if not replies:
-            return state
         rows, mixing = _graph(problem).rows_of(replies)
         answers = [uplink._replace(elapsed=1.0) for uplink in replies]
         gradients = _graph(problem).increments(answers, rows, normalize=False)[0]
-        return state._replace(trackers=mixing @ gradients - gradients)
+        return state._replace(trackers=mixing @ gradients - gradients, started=1)
 
     def metrics(self, problem: Problem, state: GraphState) -> dict[str, Any]:
         """Return the nodes' disagreement and, with tracking, the root mean square norm of their trackers."""
@@ -243,11 +240,6 @@ class StagedGraphState(NamedTuple):
     stage_round: int
     reference: Vector
     stage_points: Vector
-
-    @property
-    def shared(self) -> tuple[str, ...]:
-        """Names of the arrays that have no row for each node."""
-        return "reference", "stage_points"
 
 
 @dataclass(frozen=True, kw_only=True)

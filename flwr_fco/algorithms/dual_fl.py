@@ -281,5 +281,4 @@ def controls(problem: Problem) -> dict[tuple[int, int], Vector]:
         Problem of the last round.
     """
     memories = problem.memories
-    assert memories is not None
     return {key: memories.memory(key)["control"] for key in sorted(memories.present)}

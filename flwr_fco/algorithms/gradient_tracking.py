@@ -177,8 +177,7 @@ class GradientTracking(Algorithm):
 
     def metrics(self, problem: Problem, state: TrackingState) -> dict[str, Any]:
         """Return the trackers' root mean square norm over the round's clients."""
-        memories: Any = problem.memories
-        squares: list[float] = []
+        memories, squares = problem.memories, list[float]()
         for node in problem.asked if memories is not None else ():
             memory = memories.memory(node.key)["own"]
             control, rest = state.control, 0.0
@@ -214,5 +213,4 @@ def trackers(problem: Problem, state: TrackingState) -> dict[tuple[int, int], Ve
     {(7, 0): array([1.]), (9, 0): array([-1.])}
     """
     memories = problem.memories
-    assert memories is not None
     return {key: state.control - dense(memories.memory(key)["own"]) for key in sorted(memories.present)}

@@ -34,7 +34,7 @@ class Member(NamedTuple):
 
 
 class Ledger:
-    """The clients' memories and weights; methods see it as :class:`flwr_fco.algorithms.Memories`.
+    """The clients' memories and weights; methods see it as ``problem.memories``.
 
     Parameters
     ----------

@@ -85,10 +85,6 @@ class Momentum:
         self.next = mean.copy(), elapsed
         return mean, elapsed
 
-    def mean(self, uplinks: Sequence[Uplink], name: str = "increment", *, normalize: bool = False) -> Vector:
-        """Return the mean of another vector, without momentum."""
-        return self.centre.mean(uplinks, name, normalize=normalize)
-
 
 def centre_of(mean: Mean) -> Callable[[Sequence[float], Sequence[float]], float]:
     """Return the centre of numbers with weights that sum to 1: their mean, or the strategy's robust centre.

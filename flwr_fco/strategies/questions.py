@@ -207,7 +207,7 @@ def _theory(run: Run, facts: LossFacts) -> dict[str, tuple[float, str]]:
         return _of_dual_fl(options, run.problem.plan.work, facts)
     formula, time = options.theory, 1.0
     if run.graph is not None:
-        time = run.graph.theorem_time(len(run.nodes.ordered), 8 if "^2" in formula else 4)
+        time = run.graph.of_size(len(run.nodes.ordered)).theorem_time(8 if "^2" in formula else 4)
     rate = RATES[formula](facts.curvature, facts.steps, time)
     return {"client_lr": (rate, formula + (f", tau = {time:.4g}" if "tau" in formula else ""))}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from logging import INFO, WARNING
 from typing import Any
 
@@ -57,18 +57,6 @@ class Graph:
     def of_size(self, num_nodes: int) -> Topology:
         """Return the graph, if only its name is known that of so many nodes."""
         return self.topology or TOPOLOGIES[str(self.mixing)](num_nodes)
-
-    def theorem_time(self, num_nodes: int, factor: int) -> float:
-        """Return tau of Liang, Peng, Zhang's theorems; see :meth:`flwr_fco.topology.Topology.theorem_time`.
-
-        Parameters
-        ----------
-        num_nodes : int
-            Number of connected nodes: the size of a topology that is known by its name.
-        factor : int
-            4 without trackers, 8 with them.
-        """
-        return self.of_size(num_nodes).theorem_time(factor)
 
     @property
     def num_rows(self) -> int:
@@ -143,18 +131,19 @@ class Graph:
 
     # --- a round ----------------------------------------------------------------------------------------------
 
-    def rows_of(self, uplinks: Sequence[Uplink]) -> tuple[list[int], Matrix]:
+    def rows_of(self, uplinks: Iterable[Uplink]) -> tuple[list[int], Matrix]:
         """Return the rows of the uplinks, and the gossip matrix without the nodes that have not answered.
 
         A missing node keeps its state, and its neighbours keep the weight that they give it: the matrix is symmetric
         and doubly stochastic again.
         """
+        uplinks = list(uplinks)
         topology = self.topology = self.of_size(len(uplinks))
         rows = [i if u.node is None else self.rows.get(u.node.key, i) for i, u in enumerate(uplinks)]
         return rows, effective_mixing(topology.mixing, set(range(topology.num_nodes)) - set(rows))
 
     def increments(
-        self, uplinks: Sequence[Uplink], rows: Sequence[int], *, normalize: bool, moves: bool = False
+        self, uplinks: Iterable[Uplink], rows: Sequence[int], *, normalize: bool, moves: bool = False
     ) -> tuple[Matrix, Matrix, Vector]:
         """Return the nodes' increments as rows, scaled to equal work, increment / elapsed before scaling, and elapsed.
 
@@ -172,7 +161,7 @@ class Graph:
             Whether to compute the moves; otherwise they are zeros.
         """
         assert self.topology is not None
-        num_nodes = self.topology.num_nodes
+        uplinks, num_nodes = list(uplinks), self.topology.num_nodes
         shape = (num_nodes, uplinks[0].vectors["increment"].size)
         increments = np.empty(shape) if len(set(rows)) == num_nodes else np.zeros(shape)
         elapsed, times = np.zeros(num_nodes), np.ones((num_nodes, 1))

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from flwr_fco.algorithms.contract.graph import Graph
 from flwr_fco.core.layout import Layout, Vector
-from flwr_fco.messages.protocol import Node, Plan, Uplink
+from flwr_fco.messages.protocol import Node, Plan
 from flwr_fco.mirror_maps import MirrorMap
 from flwr_fco.regularizers.base import BoundRegularizer, Regularizer
 from flwr_fco.work import Work
@@ -21,23 +20,6 @@ from flwr_fco.work import Work
 LARGEST_CLAIM = 10.0
 #: Of a state whose output averages no other points than those that it retrieves.
 NO_POINTS = np.zeros((0, 0))
-
-
-class Memories(Protocol):
-    """The server's record of clients with memories."""
-
-    @property
-    def present(self) -> AbstractSet[tuple[int, int]]:
-        """Keys of the current clients."""
-
-    def memory(self, key: tuple[int, int]) -> Mapping[str, Any]:
-        """Return a client's memory from the ledger."""
-
-    def weight_of(self, uplink: Uplink) -> float:
-        """Return a client's weight in sums over all clients."""
-
-    def population(self, uplinks: Sequence[Uplink] = ()) -> float:
-        """Return the total weight of all current clients."""
 
 
 class To(NamedTuple):
@@ -121,8 +103,8 @@ class Problem(NamedTuple):
         Current round, from 1; 0 before round 1, and in a round 0 that asks for first gradients.
     asked : sequence of Node
         Clients that are asked in this round, sorted by partition id.
-    memories : Memories or None
-        The server's record of clients with memories.
+    memories : Ledger or None
+        The server's record of clients with memories: ``memory(key)``, and ``present``, the keys of those who are there.
     graph : Graph or None
         The communication graph.
     numbers : mapping of str to float
@@ -147,7 +129,7 @@ class Problem(NamedTuple):
     server_lr: float = math.nan
     round: int = 0
     asked: Sequence[Node] = ()
-    memories: Memories | None = None
+    memories: Any = None
     graph: Graph | None = None
     numbers: Mapping[str, float] = MappingProxyType({})
     given: Setting | None = None

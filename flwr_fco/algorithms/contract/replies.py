@@ -16,12 +16,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, Protocol, overload
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.algorithms.contract.problem import Memories
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.sparse import SparseVector, dense, weighted_sum
 from flwr_fco.errors import ProtocolError
@@ -145,16 +144,6 @@ class Rejected(ProtocolError):
         self.uplink = uplink
 
 
-class Direction(Protocol):
-    """The direction of the server's step: a :class:`Mean`, or a part that modifies one."""
-
-    def __call__(self, uplinks: Sequence[Uplink]) -> tuple[Vector, float]:
-        """Return the centre of the increments, a new array, and the mean of the elapsed times."""
-
-    def mean(self, uplinks: Sequence[Uplink], name: str = "increment", *, normalize: bool = False) -> Vector:
-        """Return the plain weighted mean of a vector that clients send."""
-
-
 class Mean(NamedTuple):
     """The direction of the server's step: the mean of the increments and of the elapsed times, or another centre.
 
@@ -238,22 +227,8 @@ class Mean(NamedTuple):
         rows = [np.multiply(dense(vector), factor, dtype=np.float64) for factor, vector in pairs]
         return self.of(rows, weights), elapsed
 
-    def mean(self, uplinks: Sequence[Uplink], name: str = "increment", *, normalize: bool = False) -> Vector:
-        """Return the plain weighted mean of a vector that clients send.
 
-        Parameters
-        ----------
-        uplinks : sequence of Uplink
-            Those of the round, with weights.
-        name : str, default "increment"
-            Name of the vector.
-        normalize : bool, default False
-            Whether all clients are scaled to the same work, if the strategy does that.
-        """
-        return Mean(normalize and self.normalize)(uplinks, name)[0]
-
-
-class Replies(Sequence[Uplink]):
+class Replies:
     """The replies that count, sorted by partition id, with weights that sum to 1.
 
     Iterated over, they are uplinks with dense float64 vectors. Means and sums read vectors as they arrived (sparse, or
@@ -263,9 +238,9 @@ class Replies(Sequence[Uplink]):
     ----------
     uplinks : sequence of Uplink
         Those of the round, with weights.
-    centre : callable, optional
+    centre : Mean, or callable of the uplinks, optional
         The direction of the server's step; by default the mean, with all clients scaled to the same work.
-    memories : Memories, optional
+    memories : Ledger, optional
         The record of clients that remember something.
 
     Examples
@@ -275,24 +250,12 @@ class Replies(Sequence[Uplink]):
     (array([1., 1.]), 0.5)
     """
 
-    def __init__(
-        self, uplinks: Sequence[Uplink], centre: Direction | None = None, memories: Memories | None = None
-    ) -> None:
+    def __init__(self, uplinks: Sequence[Uplink], centre: Any = None, memories: Any = None) -> None:
         self._uplinks, self._centre, self._memories = uplinks, Mean() if centre is None else centre, memories
 
     def __len__(self) -> int:
         """Return the number of replies."""
         return len(self._uplinks)
-
-    @overload
-    def __getitem__(self, i: int) -> Uplink: ...
-
-    @overload
-    def __getitem__(self, i: slice) -> list[Uplink]: ...
-
-    def __getitem__(self, i: int | slice) -> Uplink | list[Uplink]:
-        """Return a reply with dense float64 vectors."""
-        return [_whole(uplink) for uplink in self._uplinks[i]] if isinstance(i, slice) else _whole(self._uplinks[i])
 
     def __iter__(self) -> Iterator[Uplink]:
         """Yield the replies with dense float64 vectors."""
@@ -310,7 +273,6 @@ class Replies(Sequence[Uplink]):
         """
         mean, elapsed = self._centre(self._uplinks)
         if common is not None and any(map(_is_sparse, self._uplinks)):
-            assert isinstance(self._centre, Mean)
             pairs = zip(self._centre.factors(self._uplinks)[0], self._uplinks, strict=True)
             mean -= sum(f * up.weight * up.step_sizes for f, up in pairs if _is_sparse(up)) * common
         return mean, elapsed
@@ -339,34 +301,31 @@ class Replies(Sequence[Uplink]):
         normalize : bool, default False
             Whether all clients are scaled to the same work, if the strategy does that.
         """
-        return self._centre.mean(self._uplinks, name, normalize=normalize)
+        return Mean(normalize and self._centre.normalize)(self._uplinks, name)[0]
 
-    def sum(self, name: str = "increment", *, over: float = 1.0) -> Vector:
-        """Return the sum of the clients' weights, each divided by a number, times a vector.
+    def sum(self, name: str = "increment") -> Vector:
+        """Return the sum of the clients' weights times a vector.
 
         Parameters
         ----------
         name : str, default "increment"
             Name of the vector.
-        over : float, default 1.0
-            By what the weights are divided.
         """
-        pairs = [(self._weight(uplink) / over, uplink.vectors[name]) for uplink in self._uplinks]
+        pairs = [(self._weight(uplink), uplink.vectors[name]) for uplink in self._uplinks]
         return np.asarray(weighted_sum(pairs, pairs[0][1].shape))
 
     @property
     def weight(self) -> float:
         """Sum of the clients' weights in sums."""
-        return sum(self._weight(uplink) for uplink in self._uplinks)
+        return sum(map(self._weight, self._uplinks))
 
     @property
     def population(self) -> float:
         """Sum of the weights of all current clients, those without a reply too; of methods with memories."""
-        assert self._memories is not None
-        return self._memories.population(self._uplinks)
+        return float(self._memories.population(self._uplinks))
 
     def _weight(self, uplink: Uplink) -> float:
-        return uplink.weight if self._memories is None else self._memories.weight_of(uplink)
+        return uplink.weight if self._memories is None else float(self._memories.weight_of(uplink))
 
 
 def _is_sparse(uplink: Uplink) -> bool:
