@@ -10,7 +10,6 @@ from converging import converges
 from fitting import fitting
 from limits import biased, doubled_strength, exact, shifted_by, subgradient, vanishing
 from problems import CONSTANTS, app_of, clients, start_arrays
-from tests.objectives.test_sparse_features import agrees_with_dense_features
 from unequal_work import RATE, takes_gradient_steps
 
 from flwr_fco import strategies
@@ -21,6 +20,7 @@ from flwr_fco.testing import check_strategy
 from reproduction import rivals
 from reproduction.rivals import RIVALS, STRATEGIES, FedCM, FedSAM
 from reproduction.tests.rivals.days import by_day
+from tests.objectives import test_sparse_training
 
 ROOT = Path(__file__).parents[3]
 
@@ -112,7 +112,7 @@ def test_with_and_without_messages_the_same_bits_and_metrics(name):
 
 @pytest.mark.parametrize("name", by_day())
 def test_sparse_features_agree_with_dense_ones(name):
-    agrees_with_dense_features(name)
+    test_sparse_training.test_every_strategy_agrees(name)
 
 
 # --- unequal work ---------------------------------------------------------------------------------------------------
