@@ -1,6 +1,5 @@
 """The in-process grid and `simulate`."""
 
-import logging
 from functools import partial
 
 import numpy as np
@@ -8,7 +7,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
-from problems import FEATURES, app_of, arrays_of, clients, flat, foreign_app, run, simulated, solved_by, start_arrays
+from problems import FEATURES, app_of, arrays_of, clients, flat, run, simulated, solved_by, start_arrays
 from together import together
 
 from flwr_fco.errors import ClientError, ConfigurationError
@@ -70,18 +69,6 @@ def test_what_a_client_does_with_its_message_is_not_seen_by_the_next(wire_dtype)
     options = {"client_lr": 0.1, "work": Steps(1), "wire": Wire(dtype=wire_dtype), "fraction_evaluate": 0.0}
     simulated(solved_by(FedDualAvg, "greedy", greedy)(**options), app_of(clients()), 2, initial_arrays=model)
     assert seen == [(0.0, False, {})] * 4 + [(FEATURES + 1.0, False, {})] * 4
-
-
-def test_the_state_of_nodes_is_kept_over_rounds_and_runs_are_apart():
-    def trained(arrays, message, context):
-        count = context.state.get("count", MetricRecord({"n": 0}))["n"] + 1
-        context.state["count"] = MetricRecord({"n": count})
-        return {"w": np.full(1, float(count))}
-
-    app = foreign_app(trained)
-    for _ in range(2):
-        result = simulated(FedAvg(fraction_evaluate=0.0), app, 4, num_nodes=2, initial_arrays={"w": np.zeros(1)})
-        assert result.arrays["w"].numpy()[0] == 4.0
 
 
 @pytest.mark.parametrize("raise_errors", [True, False])
@@ -201,13 +188,6 @@ def test_federated_evaluation_is_of_the_primal_model():
     sizes = np.array([o.num_examples for o in OBJECTIVES])
     expected = np.average([o.value(flat(result.arrays)) for o in OBJECTIVES], weights=sizes)
     assert result.evaluate_metrics_clientapp[3]["loss"] == pytest.approx(expected, rel=1e-14)
-
-
-def test_the_logger_is_restored():
-    logger = logging.getLogger("flwr")
-    before = logger.level
-    run(strategy(), clients(), 1)
-    assert logger.level == before
 
 
 def test_lists_are_arrays():

@@ -59,13 +59,6 @@ def test_the_federated_pass_is_the_pooled_certificate(kind):
     assert last["certificate"] < result.train_metrics_clientapp[20]["certificate"]
 
 
-def test_the_weights_of_the_pass_are_those_of_the_run():
-    objectives = objectives_of(LeastSquares)
-    result = run(objectives, rounds=5, certificate_every=5, weighting="uniform")
-    found = certify(objectives, [1, 1, 1], L1(0.1), vector(result))
-    assert result.train_metrics_clientapp[5]["certificate"] == pytest.approx(found.value, rel=1e-9)
-
-
 def test_a_certificate_ends_a_run():
     stopping = EarlyStopping(tol=1e-4, certificate="train/duality-gap")
     result = run(objectives_of(LeastSquares), rounds=2000, certificate_every=10, callbacks=[stopping])

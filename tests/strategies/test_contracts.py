@@ -4,11 +4,10 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from problems import app_of, clients, flat, run, start_arrays
+from problems import clients, flat, run
 
 from flwr_fco.algorithms import Algorithm, DualAveraging, Moved
 from flwr_fco.messages.protocol import Downlink
-from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import CompositeStrategy, Epochs, FedDualAvg, Ledger, Steps, run_of, strategy
 from flwr_fco.work import FirstOrder, Minimise
 
@@ -88,10 +87,6 @@ class ProximalPoint(CompositeStrategy):
     client_state: Ledger = Ledger()
 
 
-def ledger(strategy):
-    return {key: strategy.memories.memory(key) for key in sorted(strategy.memories.present)}
-
-
 def test_a_minimisation_has_no_rates_no_elapsed_and_its_metrics_arrive():
     strategy = ProximalPoint(fraction_evaluate=0.0)
     result = run(strategy, clients(), 4)
@@ -102,58 +97,3 @@ def test_a_minimisation_has_no_rates_no_elapsed_and_its_metrics_arrive():
     assert np.isnan(run_of(strategy).problem.server_lr)
     with pytest.raises(TypeError, match="client_lr"):
         ProximalPoint(client_lr=0.1)
-
-
-def test_several_vectors_are_remembered_restored_and_saved(tmp_path):
-    """The ledger's copies are the clients' own, a node that lost them goes on as if it had not, a file keeps them."""
-
-    class Forgetful(InProcessGrid):
-        direct = None
-
-        def reply(self, message):
-            if message.metadata.group_id == "3" and message.metadata.dst_node_id == 3 and not self.done:
-                self.done = True
-                self.context(3).state.clear()
-            return super().reply(message)
-
-    strategies = []
-    for kind in (InProcessGrid, Forgetful):
-        grid = kind(app_of(clients()), 4)
-        grid.done = False
-        strategy = ProximalPoint(fraction_evaluate=0.0)
-        result = strategy.start(grid, start_arrays(), 5)
-        strategies.append(strategy)
-        for node, partition in grid.partition_ids.items():
-            held = grid.contexts[node].state["fco-memory-new"]
-            kept = strategy.memories.memory((0, partition))
-            assert kept.keys() == set(held)
-            assert all(np.array_equal(held[name].numpy(), kept[name]) for name in kept)
-    assert grid.done
-    plain, restored = (ledger(strategy) for strategy in strategies)
-    assert all(np.array_equal(plain[k][n], restored[k][n]) for k in plain for n in ("seen", "moved"))
-    path = tmp_path / "state.npz"
-    strategies[0].saved.save(path)
-    again = ProximalPoint(fraction_evaluate=0.0)
-    result = again.start(InProcessGrid(app_of(clients()), 4), start_arrays(), 5, resume=path)
-    assert all(np.array_equal(ledger(again)[k][n], plain[k][n]) for k in plain for n in ("seen", "moved"))
-    assert np.isfinite(flat(result.arrays)).all()
-
-
-def test_a_gradient_solver_refuses_a_minimisation():
-    class Minimising(DualAveraging):
-        def setting(self, given, state):
-            return given._replace(work=Minimise())
-
-    class Wrong(FedDualAvg):
-        """Dual averaging of clients that are to minimise."""
-
-        algorithm = Minimising
-
-    with pytest.raises(Exception, match="takes gradient steps"):
-        run(Wrong(client_lr=0.02), clients(), 1)
-
-
-def test_an_epoch_counts_draws_and_a_step_takes_two():
-    assert FirstOrder(epochs=2, batch_size=10).num_draws(25) == 6
-    assert FirstOrder(epochs=1, batch_size=10).num_draws(25, per_step=2) == 4
-    assert FirstOrder(steps=5, batch_size=10).num_draws(25, per_step=2) == 10

@@ -7,21 +7,16 @@ from problems import changed, clients, run, simulated
 from together import together
 
 from flwr_fco.client_apps import client_app
-from flwr_fco.core.layout import Layout
 from flwr_fco.objectives import TraceRegression
 from flwr_fco.regularizers import (
     L1,
-    GroupLasso,
     L1Ball,
     L2Ball,
     Nuclear,
     NuclearBall,
-    PerParameter,
     Simplex,
-    SpectralBall,
 )
 from flwr_fco.strategies import Epochs, FedDualAvg, FedMid
-from flwr_fco.strategies.output import structure
 from reproduction.pooled import numerical_rank
 
 
@@ -48,19 +43,6 @@ def test_the_models_of_a_constraint_are_feasible(psi, dtype):
     assert all(metrics["feasible"] == 1 for metrics in result.train_metrics_clientapp.values())
 
 
-def test_a_model_outside_is_not_feasible():
-    layout = Layout.from_arrays({"a": np.zeros((2, 2)), "b": np.zeros((2, 2))})
-    psi = L1Ball(1.0).bind(layout)
-    inside, outside = np.full(8, 0.25), np.full(8, 0.25)
-    outside[7] = 0.26
-    assert structure(psi, layout, inside)["feasible"] == 1
-    assert structure(psi, layout, outside)["feasible"] == 0
-    # Jointly the sum counts, of all arrays.
-    joint = L1Ball(1.0).bind(layout, scope="joint")
-    assert structure(joint, layout, inside)["feasible"] == 0
-    assert structure(joint, layout, inside / 2)["feasible"] == 1
-
-
 @pytest.mark.parametrize("psi", [Nuclear(2.0), NuclearBall(1.0)], ids=str)
 def test_rank_is_that_of_each_rounds_model(psi):
     rng = np.random.default_rng(0)
@@ -80,14 +62,6 @@ def test_rank_is_that_of_each_rounds_model(psi):
     )
     assert [metrics["rank"] for metrics in result.train_metrics_clientapp.values()] == ranks
     assert 0 < min(ranks[1:]) < 5
-
-
-def test_each_array_is_looked_at_for_what_its_own_psi_promises():
-    layout = Layout.from_arrays({"conv": np.zeros((4, 4)), "head": np.zeros((2, 3)), "free": np.zeros((2, 2))})
-    psi = PerParameter({"conv": SpectralBall(1.0), "head": GroupLasso(1.0, groups=np.arange(2)[:, None])})
-    w = np.concatenate([np.diag([1.0, 1.0, 0, 0]).ravel(), [1.0, 1, 1, 0, 0, 0], np.ones(4)])
-    layout = Layout.from_arrays({"conv": np.zeros((4, 4)), "head": np.zeros((2, 3)), "free": np.zeros((2, 2))})
-    assert structure(psi.bind(layout), layout, w) == {"rank": 2, "feasible": 1, "density": 0.5}
 
 
 def test_a_methods_numbers_replace_none_of_the_rounds_own():

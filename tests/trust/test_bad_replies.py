@@ -182,7 +182,7 @@ def test_a_loop_of_ones_own_is_allowed_more_where_the_server_app_says_so(work):
         return [row.reason for row in result.left_out]
 
     (said,) = reasons()
-    assert re.search(r"train with flwr_fco\.torch\.local_training, .*Bounds\(own_loops=True\)", said)
+    assert re.search(r"local_training .*bounds=Bounds\(own_loops=True\)", said)
     assert reasons(bounds=Bounds(own_loops=True)) == []
 
 

@@ -65,25 +65,6 @@ def test_ergodic_points_need_a_number_of_steps(strategy):
         strategy(output="ergodic", work=Epochs(1))
 
 
-def test_the_ergodic_average_of_mirror_prox_is_over_half_steps():
-    objective = bilinear(1)
-    found = run(
-        FedMiP(
-            **one_client(
-                regularizer=PSI, client_lr=0.2, work=Steps(3, batch_size=None), output="ergodic", server_prox=False
-            )
-        ),
-        [objective],
-        2,
-    )
-    psi = PSI.bind(objective.layout)
-    z, halves = np.zeros(16), []
-    for _ in range(6):
-        halves.append(psi.prox(z - 0.2 * objective.gradient(z), 0.2))
-        z = psi.prox(z - 0.2 * objective.gradient(halves[-1]), 0.2)
-    np.testing.assert_allclose(found, np.mean(halves, axis=0), atol=1e-13)
-
-
 def test_a_misspelt_player_is_an_error_before_the_first_round():
     strategy = FeDualEx(regularizer=PerParameter({"x": L1(0.1), "z": L1(0.1)}))
     arrays = ArrayRecord({"x": Array(np.zeros(3)), "y": Array(np.zeros(2))})
