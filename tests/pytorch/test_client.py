@@ -50,30 +50,43 @@ class Linear(networks.Linear):
         super().__init__(FEATURES)
 
 
-def torch_app(objectives, *, scheduler=None, model=Linear, app=ClientApp, look=lambda net: None, **options):
+def own(training):
+    return training.optimizer
+
+
+def torch_app(
+    objectives,
+    *,
+    model=Linear,
+    app=ClientApp,
+    look=lambda net: None,
+    steps_with=own,
+    metrics=(),
+    scheduler=None,
+    **options,
+):
     """Return a ClientApp with a training loop over the batches that our own client takes."""
     app = app(**options)
 
     @app.train()
     def train(message, context):
         partition = int(context.node_config["partition-id"])
-        own = objectives[partition]
-        net = model()
+        rows, net = objectives[partition], model()
         with local_training(message, context, net) as training:
             look(net)
             work = training.work
             if isinstance(training.optimizer, GradientProbe):
                 work = FirstOrder(steps=1, batch_size=work.batch_size)
             schedule = scheduler(training.optimizer) if scheduler else None
-            for batch in own.batches(random_generator(0, training.server_round, partition), work):
-                x, y = torch.tensor(own.features[batch]), torch.tensor(own.targets[batch])
+            for batch in rows.batches(random_generator(0, training.server_round, partition), work):
+                x, y = torch.tensor(rows.features[batch]), torch.tensor(rows.targets[batch])
                 training.optimizer.zero_grad()
                 ((net(x) - y) ** 2).mean().backward()
-                training.optimizer.step()
+                steps_with(training).step()
                 if schedule:
                     schedule.step()
             look(net)
-        return training.reply({"num-examples": own.num_examples, "train_loss": 0.25})
+        return training.reply({"num-examples": rows.num_examples, "train_loss": torch.tensor(0.25), **dict(metrics)})
 
     return app
 
@@ -190,19 +203,6 @@ def test_an_altered_answer_is_noticed_by_a_loop_of_ones_own():
     assert not np.array_equal(plain["coefficients"].numpy(), ours.arrays["coefficients"].numpy())
 
 
-# --- the limits of the client's owner -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("limit", [{"max_parameters": 3}, {"max_plan": 40}, {"max_steps": 2}])
-def test_a_loop_of_ones_own_keeps_to_the_owners_limits(limit):
-    strategy = FedDualAvg(**{**OPTIONS, "work": Steps(3, batch_size=5)})
-    with pytest.raises(ClientError) as caught:
-        go(strategy, torch_app(clients(), limits=Limits(**limit)), rounds=1)
-    assert isinstance(caught.value.__cause__, ConfigurationError)
-    (name,) = limit
-    assert f"this client allows {name}={limit[name]}" in str(caught.value.__cause__)
-
-
 def test_a_smallest_number_of_rows_holds_back_no_answer_about_none(caplog):
     go(FedDualAvg(**OPTIONS), torch_app(clients(), disclosure=Disclosure(min_rows=7)), rounds=1)
     lines = [record.getMessage() for record in caplog.records if record.name == "flwr.disclosure"]
@@ -232,72 +232,45 @@ def test_random_numbers_of_a_loop_depend_on_the_runs_seed_the_round_and_the_part
 # --- refused ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("strategy", "message"),
-    [
-        (lambda: FeDualEx(regularizer=L1(0.1), client_lr=0.1), "method 'dual_extrapolation' has no optimiser"),
-        (
-            lambda: FedDualAvg(**{**OPTIONS, "output": "shadow", "work": Steps(2, batch_size=5)}),
-            "asks for all local points",
-        ),
-        (lambda: FedDualAvg(**OPTIONS, mirror_map=PNorm(4.0)), r"mirror_map=PNorm\(p=4.0"),
-        (
-            lambda: FedDualAvg(**{**OPTIONS, "regularizer": HardSparsity(2)}, arrays=Arrays(scope="joint")),
-            r"scope='joint': HardSparsity\(count=2\) of all arrays together",
-        ),
-    ],
-)
-def test_what_an_optimiser_cannot_do_is_said(strategy, message):
-    with pytest.raises(ClientError, match=f"{message}.*flwr_fco.torch.TorchObjective, which takes every"):
-        go(strategy(), torch_app(clients()), rounds=1)
-
-
 class Frozen(Linear):
     def __init__(self):
         super().__init__()
         self.intercept.requires_grad_(False)
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
+def plain(**options):
+    return FedDualAvg(**{**OPTIONS, "work": Steps(3, batch_size=5), **options})
+
+
+OBJECTIVE = ".*flwr_fco.torch.TorchObjective, which takes every"
+JOINT = {"regularizer": HardSparsity(2), "arrays": Arrays(scope="joint")}
+
+
+@together(
+    ("strategy", "client", "message"),
     [
-        ({"app": flwr.clientapp.ClientApp}, "from flwr_fco.torch import ClientApp"),
-        ({"model": Frozen}, r"the server optimises \['intercept'\].*pass_through="),
+        (FeDualEx(regularizer=L1(0.1), client_lr=0.1), {}, f"'dual_extrapolation' has no optimiser{OBJECTIVE}"),
+        (plain(output="shadow"), {}, f"asks for all local points{OBJECTIVE}"),
+        (plain(mirror_map=PNorm(4.0)), {}, rf"mirror_map=PNorm\(p=4.0{OBJECTIVE}"),
+        (plain(**JOINT), {}, rf"scope='joint': HardSparsity\(count=2\) of all arrays together{OBJECTIVE}"),
+        (plain(), {"app": flwr.clientapp.ClientApp}, "from flwr_fco.torch import ClientApp"),
+        (plain(), {"model": Frozen}, r"the server optimises \['intercept'\].*pass_through="),
+        (plain(), {"model": lambda: networks.Linear(3)}, "this model has .*: give `start` ArrayRecord"),
+        (plain(), {"steps_with": lambda training: torch.optim.SGD([torch.zeros(1)])}, "has taken no step"),
+        *(
+            (plain(), {"metrics": {"histogram": value}}, r"the metric 'histogram' is a .*'histogram-0'")
+            for value in ([1.0, 2.0], None, "high", torch.zeros(2))
+        ),
+        *(
+            (plain(), {"limits": Limits(**{name: limit})}, f"this client allows {name}={limit}")
+            for name, limit in (("max_parameters", 3), ("max_plan", 40), ("max_steps", 2))
+        ),
     ],
 )
-def test_another_client_app_and_a_frozen_parameter_are_named(changed, message):
-    with pytest.raises(ClientError, match=message):
-        go(FedDualAvg(**OPTIONS), torch_app(clients(), **changed), rounds=1)
-
-
-def test_a_loop_with_another_optimiser_is_noticed():
-    app = ClientApp()
-
-    @app.train()
-    def train(message, context):
-        net = Linear()
-        with local_training(message, context, net) as training:
-            torch.optim.SGD(net.parameters(), lr=0.1).step()
-        return training.reply({"num-examples": 1})
-
-    with pytest.raises(ClientError, match="has taken no step"):
-        go(FedDualAvg(**OPTIONS), app, rounds=1)
-
-
-@pytest.mark.parametrize("value", [[1.0, 2.0], None, "high", torch.zeros(2)])
-def test_a_metric_that_is_no_number_is_named(value):
-    app, objectives = ClientApp(), clients()
-
-    @app.train()
-    def train(message, context):
-        own, net = objectives[int(context.node_config["partition-id"])], Linear()
-        with local_training(message, context, net) as training:
-            net(torch.tensor(own.features)).square().mean().backward()
-            training.optimizer.step()
-        return training.reply({"num-examples": 4, "loss": torch.tensor(0.5), "histogram": value})
-
-    with pytest.raises(ClientError, match=r"the metric 'histogram' is a .*'histogram-0'"):
-        go(FedDualAvg(**OPTIONS), app, rounds=1)
+def test_what_a_loop_cannot_do_or_an_owner_does_not_allow_is_said(strategy, client, message):
+    with pytest.raises(ClientError, match=message) as caught:
+        go(strategy, torch_app(clients(), **client), rounds=1)
+    assert isinstance(caught.value.__cause__, ConfigurationError)
 
 
 # --- networks with buffers --------------------------------------------------------------------------------------------
