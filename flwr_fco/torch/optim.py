@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from flwr_fco.core.files import json_object
 from flwr_fco.core.spec import Spec
-from flwr_fco.core.validation import MOMENTUM, checked
+from flwr_fco.core.validation import MOMENTUM, NON_NEGATIVE, checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers import PerParameter, Regularizer, Zero
 from flwr_fco.torch.regularizers import ListedProx, widest_dtype
@@ -84,7 +83,7 @@ class CompositeOptimizer(torch.optim.Optimizer):
     ) -> None:
         self._proxes: dict[int, tuple[list[torch.device], ListedProx]] = {}
         psi = Zero() if regularizer is None else regularizer
-        super().__init__(_groups_of(params), {"lr": _plain(lr), "regularizer": psi, "apply_to": apply_to})
+        super().__init__(_groups_of(params), {"lr": lr, "regularizer": psi, "apply_to": apply_to})
         if not self._filled:
             raise ConfigurationError("no group has any parameters; expected some, such as model.named_parameters()")
 
@@ -107,7 +106,8 @@ class CompositeOptimizer(torch.optim.Optimizer):
         if taken:
             raise ConfigurationError(f"two parameters are called {min(taken)!r}; give each a name of its own")
         group = {**self.defaults, **param_group, **_CLOCK, "names": names, "params": [p for _, p in pairs]}
-        group["lr"] = _plain(group["lr"])
+        # A Python number, because ``weights_only`` does not load NumPy's.
+        group["lr"] = checked("lr", group["lr"], float, NON_NEGATIVE)
         # A group's own regularizer acts on all its parameters, unless the group has `apply_to`.
         group["everywhere"] = "regularizer" in param_group and "apply_to" not in param_group
         _check_group(group, named=all(isinstance(item, tuple) for item in items))
@@ -478,16 +478,9 @@ def _groups_of(params: Iterable[Any]) -> list[Group]:
     return items if isinstance(items[0], dict) else [{"params": items}]
 
 
-def _plain(lr: Any) -> Any:
-    """Return a learning rate as a Python number, because ``weights_only`` does not load NumPy scalars."""
-    return lr.item() if isinstance(lr, np.generic) else lr
-
-
 def _check_group(group: Group, named: bool) -> None:
     """Raise unless a group's options are of their types, and names are there where they are needed."""
-    lr, psi, patterns = group["lr"], group["regularizer"], group["apply_to"]
-    if isinstance(lr, bool) or not isinstance(lr, int | float | Tensor) or not 0.0 <= float(lr) < math.inf:
-        raise ConfigurationError(f"lr={lr!r}; expected a finite number >= 0")
+    psi, patterns = group["regularizer"], group["apply_to"]
     if not isinstance(psi, Regularizer):
         raise ConfigurationError(f"regularizer={psi!r}; expected one of flwr_fco.regularizers, such as L1(1e-3)")
     if not named and (patterns is not None or isinstance(psi, PerParameter)):
