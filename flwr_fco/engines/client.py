@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +13,7 @@ from flwr_fco.algorithms.contract import Algorithm, Disclosure, Memory, Moved, S
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.sparse import SparseVector, dense
 from flwr_fco.core.validation import short
-from flwr_fco.engines.dual_steps import compiled_steps, extragradient, one_by_one
+from flwr_fco.engines.dual_steps import compiled_pairs, compiled_steps, in_pairs, one_by_one
 from flwr_fco.engines.minimise import minimise
 from flwr_fco.engines.sparse_steps import Shard, has_sparse_rows, shard_of, tell_dense
 from flwr_fco.errors import ConfigurationError, ProtocolError
@@ -117,27 +119,20 @@ class LocalClient(NamedTuple):
         every : bool, default False
             Whether all z_k - z_0 are sent as well, as ``"trajectory"``.
         """
-        rate, point, trajectory = self.rate, dual.copy(), list[Vector]()
+        rate, point = self.rate, dual.copy()
         move = rate * np.broadcast_to(shift, dual.shape) if np.any(shift) else None
-        given: Any = self.downlink, self.objective, point, self.rng, move, psi
+        done: int | None = None
         if self.shard is not None:
-            steps = self.shard.local_dual_steps(self.downlink, *given[2:])
+            done = self.shard.local_dual_steps(self.downlink, point, self.rng, move, psi)
         elif not every and (features := self._features) is not None:
-            steps = features.dual_steps(self.downlink, *given[2:])
-        else:
-            done = None if every else compiled_steps(*given)
-            steps = done or 0
-            if done is None:
-                place = self._place(psi)
-                there, along = place.put(dual), None if move is None else place.put(move)
-                for _ in one_by_one(self.downlink, self.objective, there, self.rng, along, place):
-                    steps += 1
-                    if every:
-                        trajectory.append(place.get(there) - dual)
-                point = place.get(there)
-        point -= dual
-        sent = {"increment": _made(point)} | ({"trajectory": np.array(trajectory)} if every else {})
-        return sent, Moved(rate * steps, steps)
+            done = features.dual_steps(self.downlink, point, self.rng, move, psi)
+        elif not every:
+            done = compiled_steps(self.downlink, self.objective, point, self.rng, move, psi)
+        if done is not None:
+            return self._moved(dual, point, done)
+        place = self._place(psi)
+        along = None if move is None else place.put(move)
+        return self._one_by_one(dual, partial(one_by_one, shift=along), place, every)
 
     def extragradient(self, dual: Vector, *, every: bool = False) -> tuple[Sent, Moved]:
         """Take steps of dual extrapolation, with two new batches each.
@@ -149,12 +144,27 @@ class LocalClient(NamedTuple):
         every : bool, default False
             Whether all omega_{k+1/2} - omega_0 are sent as well, as ``"trajectory"``.
         """
-        rate, place, halves = self.rate, self._place(True), list[Vector]()
-        there = place.put(dual)
-        steps = extragradient(self.downlink, self.objective, there, self.rng, place, halves if every else None)
-        point = place.get(there) - dual
-        sent = {"increment": _made(point)} | ({"trajectory": np.array(halves) - dual} if every else {})
-        return sent, Moved(rate * steps, steps)
+        point = dual.copy()
+        done = None if every else compiled_pairs(self.downlink, self.objective, point, self.rng)
+        if done is not None:
+            return self._moved(dual, point, done)
+        return self._one_by_one(dual, in_pairs, self._place(True), every)
+
+    def _one_by_one(
+        self, dual: Vector, loop: Callable[..., Iterator[Any]], place: Place, every: bool
+    ) -> tuple[Sent, Moved]:
+        """Run a loop; with `every` send all points that it passes as well."""
+        there, steps, trajectory = place.put(dual), 0, list[Vector]()
+        for passed in loop(self.downlink, self.objective, there, self.rng, place):
+            steps += 1
+            if every:
+                trajectory.append(place.get(passed) - dual)
+        sent, moved = self._moved(dual, place.get(there), steps)
+        return (sent | {"trajectory": np.array(trajectory)} if every else sent), moved
+
+    def _moved(self, start: Vector, end: Vector, steps: int) -> tuple[Sent, Moved]:
+        """Return what steps have changed."""
+        return {"increment": _made(end - start)}, Moved(self.rate * steps, steps)
 
     def proximal_steps(self, primal: Vector, *, psi: bool = True) -> tuple[Sent, Moved]:
         """Take steps w <- retrieve(grad h(w) - rate g(w), rate); with sparse features only where these are.
@@ -171,8 +181,7 @@ class LocalClient(NamedTuple):
             point = primal.copy()
             steps = features.proximal_steps(self.downlink, point, self.rng, psi)
             if steps is not None:
-                return {"increment": _made(point - primal)}, Moved(rate * steps, steps)
-
+                return self._moved(primal, point, steps)
         place = self._place(psi)
 
         def step(point: Any, batch: Batch) -> None:
@@ -200,14 +209,12 @@ class LocalClient(NamedTuple):
         """
         if has_sparse_rows(self.objective):
             tell_dense(self.plan, f"{self.plan.solver} moves all of them in every step")
-        rate, steps = self.rate, 0
-        moving = point.copy() if place is None else place.put(point)
+        moving, steps = point.copy() if place is None else place.put(point), 0
         drawn = iter(self.objective.batches(self.rng, self.downlink.first_order, per_step=2 if pairs else 1))
         for batch in zip(drawn, drawn, strict=True) if pairs else drawn:
             step(moving, batch)
             steps += 1
-        moved = (moving if place is None else place.get(moving)) - point
-        return {"increment": _made(moved)}, Moved(rate * steps, steps)
+        return self._moved(point, moving if place is None else place.get(moving), steps)
 
     def minimise(
         self,

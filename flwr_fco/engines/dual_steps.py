@@ -1,34 +1,35 @@
-"""Steps of dual averaging: one by one, compiled, or on sparse features; and of dual extrapolation, in pairs."""
+"""Steps of dual averaging, and of dual extrapolation in pairs: one by one, or many in a compiled loop."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import zip_longest
 from typing import Any, cast
 
 import numpy as np
 
 from flwr_fco.core.layout import Vector
-from flwr_fco.kernels.dual_averaging import NOTHING, dual_averaging
+from flwr_fco.kernels.dual_averaging import NOTHING, dual_averaging, dual_extrapolation
 from flwr_fco.messages.protocol import Downlink
 from flwr_fco.objectives.base import Objective, Place, shuffled_epochs
 from flwr_fco.work import FirstOrder
 
 
 def one_by_one(
-    downlink: Downlink, objective: Objective, dual: Any, rng: np.random.Generator, shift: Any, place: Place
-) -> Iterator[None]:
-    """Take the local steps of dual averaging one by one: z <- z - client_lr g(retrieve(z, t)) - shift.
+    downlink: Downlink, objective: Objective, dual: Any, rng: np.random.Generator, place: Place, shift: Any = None
+) -> Iterator[Any]:
+    """Take the local steps of dual averaging one by one: z <- z - client_lr g(retrieve(z, t)) - shift; yield each z.
 
     Parameters
     ----------
     downlink : Downlink
         The server's message, with the elapsed time t, to which each step adds its size.
     dual : ndarray of float64, shape (d,)
-        Changed in place. Or another kind of vector, that of the place; so are the next ones.
-    shift : ndarray of float64, shape (d,), or None
-        client_lr times a tracker.
+        Changed in place. Or another kind of vector, that of the place; so is the shift.
     place : Place
         Where the vectors are.
+    shift : ndarray of float64, shape (d,), optional
+        client_lr times a tracker.
     """
     client_lr, retrieve, primal = downlink.client_lr, place.retrieve, 1.0 * dual
     for k, batch in enumerate(objective.batches(rng, downlink.first_order)):
@@ -36,54 +37,13 @@ def one_by_one(
         objective.add_gradient(primal, batch, -client_lr, dual)
         if shift is not None:
             dual -= shift
-        yield
+        yield dual
 
 
-def compiled_steps(
-    downlink: Downlink, objective: Objective, dual: Vector, rng: np.random.Generator, shift: Vector | None, psi: bool
-) -> int | None:
-    """Take the local steps of dual averaging one epoch at a time, if psi, h and the objective allow it.
-
-    Parameters
-    ----------
-    downlink, objective, dual, rng, shift
-        As in :func:`one_by_one`.
-    psi : bool
-        Whether psi acts.
-
-    Returns
-    -------
-    int or None
-        The number of steps; None, without a step, if the compiled loop does not support this problem.
-    """
-    plan, client_lr = downlink.plan, downlink.client_lr
-    retrieval, work = plan.local_retrievals[psi], plan.work if downlink.work is None else downlink.work
-    if retrieval is None or not isinstance(work, FirstOrder) or work.batch_size is None:
-        return None
-    loss = objective.compiled
-    if loss is None or loss[0] < 0 or not isinstance(loss[2], np.ndarray):
-        return None
-    # The loop itself cuts shuffled epochs into batches, so it cannot be used for an objective with its own batches.
-    if type(objective).batches is not Objective.batches:
-        return None
-    move = NOTHING if shift is None else shift
-    steps, rows, kernel = 0, objective.num_examples, cast(Any, dual_averaging)
-    batch_size = min(work.batch_size, rows)
-    for order in shuffled_epochs(rows, rng, work):
-        elapsed = downlink.elapsed + client_lr * steps
-        steps += kernel(*loss, order, batch_size, tuple(retrieval), elapsed, client_lr, objective.l2, move, dual)
-    return steps
-
-
-def extragradient(
-    downlink: Downlink,
-    objective: Objective,
-    dual: Any,
-    rng: np.random.Generator,
-    place: Place,
-    halves: list[Vector] | None,
-) -> int:
-    """Take the steps of dual extrapolation, with two new batches each; return their number.
+def in_pairs(
+    downlink: Downlink, objective: Objective, dual: Any, rng: np.random.Generator, place: Place
+) -> Iterator[Any]:
+    """Take the steps of dual extrapolation, with two new batches each; yield the dual of each half step.
 
     A step goes from the dual omega_k to omega_{k+1/2} = omega_k - client_lr g(z_k), and with the operator at z_{k+1/2}
     from omega_k to omega_{k+1}.
@@ -92,20 +52,74 @@ def extragradient(
     ----------
     downlink, objective, dual, rng, place
         As in :func:`one_by_one`.
-    halves : list of ndarray, or None
-        Gets all omega_{k+1/2}.
     """
-    rate, elapsed, add_operator, steps = downlink.client_lr, downlink.elapsed, objective.add_gradient, 0
+    rate, elapsed, add_operator = downlink.client_lr, downlink.elapsed, objective.add_gradient
     retrieve, primal, half = place.retrieve, 1.0 * dual, 1.0 * dual
     batches = iter(objective.batches(rng, downlink.first_order, per_step=2))
-    for first, second in zip(batches, batches, strict=True):
-        retrieve(dual, elapsed + rate * steps, primal)
+    for k, (first, second) in enumerate(zip(batches, batches, strict=True)):
+        retrieve(dual, elapsed + rate * k, primal)
         half[:] = dual
         add_operator(primal, first, -rate, half)
-        if halves is not None:
-            halves.append(np.array(place.get(half)))
-        steps += 1
+        yield half
         # In place, so that arrays without psi are not copied again.
-        retrieve(half, elapsed + rate * steps, half)
+        retrieve(half, elapsed + rate * (k + 1), half)
         add_operator(half, second, -rate, dual)
+
+
+def compiled_steps(
+    downlink: Downlink, objective: Objective, dual: Vector, rng: np.random.Generator, shift: Vector | None, psi: bool
+) -> int | None:
+    """Take the steps of :func:`one_by_one` in a compiled loop; return their number.
+
+    None, without a step, if psi, h or the objective is not for compiled loops.
+
+    Parameters
+    ----------
+    downlink, objective, dual, rng, shift
+        As in :func:`one_by_one`.
+    psi : bool
+        Whether psi acts.
+    """
+    loop = _loop(downlink, objective, psi)
+    if loop is None:
+        return None
+    (loss, retrieval, work, rows), kernel, steps = loop, cast(Any, dual_averaging), 0
+    size, move = min(work.batch_size, rows), NOTHING if shift is None else shift
+    for order in shuffled_epochs(rows, rng, work):
+        elapsed = downlink.elapsed + downlink.client_lr * steps
+        steps += kernel(loss, order, size, retrieval, elapsed, downlink.client_lr, objective.l2, move, dual)
     return steps
+
+
+def compiled_pairs(downlink: Downlink, objective: Objective, dual: Vector, rng: np.random.Generator) -> int | None:
+    """Take the steps of :func:`in_pairs` in a compiled loop; return their number, or None as :func:`compiled_steps`.
+
+    Parameters
+    ----------
+    downlink, objective, dual, rng
+        As in :func:`one_by_one`.
+    """
+    loop = _loop(downlink, objective, True)
+    if loop is None:
+        return None
+    (loss, retrieval, work, rows), kernel, steps = loop, cast(Any, dual_extrapolation), 0
+    size, orders = min(work.batch_size, rows), shuffled_epochs(rows, rng, work, per_step=2)
+    # Two epochs at a time have whole pairs of batches.
+    for one, other in zip_longest(orders, orders):
+        order = one if other is None else np.concatenate([one, other])
+        elapsed = downlink.elapsed + downlink.client_lr * steps
+        steps += kernel(loss, order, rows, size, retrieval, elapsed, downlink.client_lr, objective.l2, dual)
+    return steps
+
+
+def _loop(downlink: Downlink, objective: Objective, psi: bool) -> Any:
+    """Return what compiled loops take: the loss, the map, the work and the number of rows; None if they cannot."""
+    retrieval, work, loss = downlink.plan.local_retrievals[psi], downlink.local_work, objective.compiled
+    if retrieval is None or not isinstance(work, FirstOrder) or work.batch_size is None:
+        return None
+    if loss is None or loss[0] < 0 or not isinstance(loss[2], np.ndarray):
+        return None
+    # The loops cut shuffled epochs into batches themselves.
+    if type(objective).batches is not Objective.batches:
+        return None
+    return loss, tuple(retrieval), work, objective.num_examples

@@ -55,28 +55,30 @@ def soft_threshold(thresholds, dual, elapsed, primal):  # type: ignore[no-untype
 
 
 @njit(cache=True)
-def dual_averaging(  # type: ignore[no-untyped-def]
-    code,
-    parameter,
-    features,
-    targets,
-    weights,
-    offset,
-    order,
-    batch_size,
-    retrieval,
-    elapsed,
-    client_lr,
-    l2,
-    shift,
-    dual,
-):
+def _retrieve(retrieval, dual, elapsed, primal):  # type: ignore[no-untyped-def]
+    """Write retrieve(dual, elapsed) to `primal`, which may be the dual."""
+    thresholds, p, radius, center = retrieval
+    for vector in (thresholds, center):
+        if vector.shape[0] != 0 and vector.shape[0] != dual.shape[0]:
+            raise ValueError("thresholds and center must be empty or as long as the dual")
+    if thresholds.shape[0] > 0:
+        soft_threshold(thresholds, dual, elapsed, primal)
+    else:
+        primal[:] = dual
+    if p > 0.0:
+        p_norm_point(primal, p, radius, primal)
+    for i in range(center.shape[0]):
+        primal[i] += center[i]
+
+
+@njit(cache=True)
+def dual_averaging(loss, order, batch_size, retrieval, elapsed, client_lr, l2, shift, dual):  # type: ignore[no-untyped-def]
     """Run local dual averaging over the rows in `order`, one minibatch per step; return the number of steps.
 
     Parameters
     ----------
-    code, parameter, features, targets, weights, offset
-        The loss, as :func:`~flwr_fco.kernels.losses.add_batch` takes it.
+    loss : tuple
+        The first arguments of :func:`~flwr_fco.kernels.losses.add_batch`.
     order : ndarray of int64, shape (m,)
         Row numbers; the last minibatch may be smaller.
     retrieval : tuple
@@ -88,24 +90,41 @@ def dual_averaging(  # type: ignore[no-untyped-def]
     dual : ndarray of float64, shape (d,) or (d + 1,)
         Changed in place.
     """
-    thresholds, p, radius, center = retrieval
-    for vector in (thresholds, center, shift):
-        if vector.shape[0] != 0 and vector.shape[0] != dual.shape[0]:
-            raise ValueError("thresholds, center and shift must be empty or as long as the dual")
-    primal = np.empty_like(dual)
-    steps = 0
+    if shift.shape[0] not in (0, dual.shape[0]):
+        raise ValueError("shift must be empty or as long as the dual")
+    primal, steps = np.empty_like(dual), 0
     for start in range(0, order.shape[0], batch_size):
-        if thresholds.shape[0] > 0:
-            soft_threshold(thresholds, dual, elapsed + client_lr * steps, primal)
-        else:
-            primal[:] = dual
-        if p > 0.0:
-            p_norm_point(primal, p, radius, primal)
-        for i in range(center.shape[0]):
-            primal[i] += center[i]
+        _retrieve(retrieval, dual, elapsed + client_lr * steps, primal)
         rows = order[start : start + batch_size]
-        add_batch(code, parameter, features, targets, weights, offset, rows, primal, -client_lr, l2, dual)
+        add_batch(*loss, rows, primal, -client_lr, l2, dual)
         for i in range(shift.shape[0]):
             dual[i] -= shift[i]
         steps += 1
+    return steps
+
+
+@njit(cache=True)
+def dual_extrapolation(loss, order, epoch, batch_size, retrieval, elapsed, client_lr, l2, dual):  # type: ignore[no-untyped-def]
+    """Run dual extrapolation over the rows in `order`, two minibatches per step; return the number of steps.
+
+    Parameters
+    ----------
+    epoch : int
+        Number of rows after which a minibatch ends early.
+    loss, order, batch_size, retrieval, elapsed, client_lr, l2, dual
+        As in :func:`dual_averaging`.
+    """
+    primal, half = np.empty_like(dual), np.empty_like(dual)
+    stop, count, steps = 0, order.shape[0], 0
+    while stop < count:
+        start, stop = stop, min(stop + batch_size, (stop // epoch + 1) * epoch, count)
+        _retrieve(retrieval, dual, elapsed + client_lr * steps, primal)
+        half[:] = dual
+        rows = order[start:stop]
+        add_batch(*loss, rows, primal, -client_lr, l2, half)
+        steps += 1
+        start, stop = stop, min(stop + batch_size, (stop // epoch + 1) * epoch, count)
+        _retrieve(retrieval, half, elapsed + client_lr * steps, half)
+        rows = order[start:stop]
+        add_batch(*loss, rows, half, -client_lr, l2, dual)
     return steps

@@ -5,7 +5,7 @@ import pytest
 from halves import find_solver
 from together import together
 
-from flwr_fco.engines.dual_steps import compiled_steps
+from flwr_fco.engines.dual_steps import compiled_pairs, compiled_steps, in_pairs
 from flwr_fco.messages.protocol import Downlink, Plan
 from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, PNorm
 from flwr_fco.objectives import LeastSquares, Logistic
@@ -85,6 +85,20 @@ def test_an_epoch_in_one_call_takes_the_same_steps(solver, name, mirror_map, psi
     expected = loop.vectors["increment"]
     assert np.abs(expected).max() > 0.1
     np.testing.assert_allclose(fused.vectors["increment"], expected, rtol=0, atol=1e-13 * np.abs(expected).max())
+
+
+@together("name", OBJECTIVES)
+@together(("mirror_map", "psi"), COMPILED)
+def test_pairs_of_batches_in_one_call_take_the_same_steps(name, mirror_map, psi):
+    """Also where a pair has the last batch of an epoch and the first of the next one."""
+    objective, steps = OBJECTIVES[name](), 11
+    plan = Plan("dual_extrapolation", objective.layout, psi, mirror_map, work=FirstOrder(steps=steps, batch_size=5))
+    downlink, fused, loop = Downlink(plan, {"dual": DUAL}, 0.05, 0.7), DUAL.copy(), DUAL.copy()
+    assert compiled_pairs(downlink, objective, fused, np.random.default_rng(1)) == steps
+    assert compiled_pairs(downlink, stepwise(objective), loop, np.random.default_rng(1)) is None
+    assert len(list(in_pairs(downlink, objective, loop, np.random.default_rng(1)))) == steps
+    assert np.abs(loop - DUAL).max() > 0.1
+    np.testing.assert_allclose(fused, loop, rtol=0, atol=1e-13 * np.abs(loop).max())
 
 
 @pytest.mark.parametrize(("mirror_map", "psi"), STEP_BY_STEP, ids=repr)
