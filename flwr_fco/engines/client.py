@@ -86,7 +86,7 @@ class LocalClient(NamedTuple):
     def point(self, dual: Vector, elapsed: float) -> Vector:
         """Return retrieve(dual, elapsed) at the coordinates that the client works on."""
         if self.shard is not None:
-            return self.shard.coordinates.retrieve(dual, elapsed)
+            return self.shard.retrieve(dual, elapsed)
         return self.plan.point(dual, elapsed)
 
     def as_sent(self, vector: Vector) -> Vector:

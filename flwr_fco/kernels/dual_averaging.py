@@ -96,7 +96,7 @@ def dual_averaging(loss, order, batch_size, retrieval, elapsed, client_lr, l2, s
     for start in range(0, order.shape[0], batch_size):
         _retrieve(retrieval, dual, elapsed + client_lr * steps, primal)
         rows = order[start : start + batch_size]
-        add_batch(*loss, rows, primal, -client_lr, l2, dual)
+        add_batch(*loss, rows, primal, -client_lr, l2, dual)  # type: ignore[call-arg]
         for i in range(shift.shape[0]):
             dual[i] -= shift[i]
         steps += 1
@@ -121,10 +121,10 @@ def dual_extrapolation(loss, order, epoch, batch_size, retrieval, elapsed, clien
         _retrieve(retrieval, dual, elapsed + client_lr * steps, primal)
         half[:] = dual
         rows = order[start:stop]
-        add_batch(*loss, rows, primal, -client_lr, l2, half)
+        add_batch(*loss, rows, primal, -client_lr, l2, half)  # type: ignore[call-arg]
         steps += 1
         start, stop = stop, min(stop + batch_size, (stop // epoch + 1) * epoch, count)
         _retrieve(retrieval, half, elapsed + client_lr * steps, half)
         rows = order[start:stop]
-        add_batch(*loss, rows, half, -client_lr, l2, dual)
+        add_batch(*loss, rows, half, -client_lr, l2, dual)  # type: ignore[call-arg]
     return steps

@@ -20,7 +20,7 @@ Array = NDArray[Any]
 _LONG, _SAMPLE = 1 << 18, 4096
 
 
-def at(term: Any, i: int) -> Any:
+def at(term: Any, i: Any) -> Any:
     """Return entry i of an array, or a number itself: kernels take either, each compiled for its own."""
     return term if np.ndim(term) == 0 else term[i]
 

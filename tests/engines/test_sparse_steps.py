@@ -9,8 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 from together import together
 
-from flwr_fco.core.layout import Layout
-from flwr_fco.engines.sparse_steps import Coordinates, groups_of, shard_of, shrunk
+from flwr_fco.engines.sparse_steps import closure, shard_of, shrunk
 from flwr_fco.messages.protocol import Downlink, Plan
 from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, PNorm
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic
@@ -191,9 +190,8 @@ def test_groups_are_retrieved_as_they_are_touched(psi, intercept, solver):
 
 
 def test_what_shares_no_norm_is_not_in_the_closure():
-    layout = Logistic(FEW, np.arange(N) % 2).layout
-    groups = groups_of(Euclidean(), GROUPS["weighted"].bind(layout))
-    assert_array_equal(groups.closure(np.array([5, 8, D])), [4, 5, 6, 7, 8, D])
+    sums = GROUPS["weighted"].bind(Logistic(FEW, np.arange(N) % 2).layout).sums
+    assert_array_equal(closure(np.array([5, 8, D]), sums.groups, sums.strengths), [4, 5, 6, 7, 8, D])
 
 
 @pytest.mark.parametrize("groups", [np.arange(D)[:, None], np.arange(D)[:, None] // 2 + 0 * np.arange(3), np.arange(3)])
@@ -231,20 +229,23 @@ def test_a_subclass_with_its_own_gradient_is_taken_at_its_word():
 
 
 def test_a_scalar_threshold_where_psi_has_one():
-    for psi, columns in (("l1", 1), ("elastic net", 1), ("weighted l1", None), ("box", None)):
+    for psi, scalar in (("l1", True), ("elastic net", True), ("weighted l1", False), ("box", True)):
         _, objective = pair()
         _, plan = answers("dual_averaging", [objective], PSI[psi])
-        shard = shard_of(plan, objective)
-        assert shard._terms[True].shape == (5, columns or shard.indices.size)
+        terms, own = shard_of(plan, objective)._compiled_terms[True]
+        assert {np.ndim(term) for term in terms} == {0 if scalar else 1}
+        assert own == (0.0, 0.0, -np.inf, np.inf, 1.0)
 
 
-@together("h", [Euclidean(), DiagonalMetric(np.linspace(0.5, 2.0, D))])
+@together("h", [Euclidean(), DiagonalMetric(np.linspace(0.5, 2.0, D + 1))])
 @together("psi", PSI)
 def test_coordinates_are_retrieved_as_the_vector_is(psi, h):
-    bound = PSI[psi].bind(Layout.from_arrays({"w": np.zeros(D)}))
-    z, places = RNG.normal(size=D), np.array([5, 0, 59, 17, 5])
-    found = Coordinates.of(h, bound, places).retrieve(z[places], 1.7)
-    assert_allclose(found, h.retrieve(z, 1.7, bound)[places], rtol=1e-14, atol=1e-16)
+    _, objective = pair()
+    _, plan = answers("dual_averaging", [objective], PSI[psi], h)
+    shard, z = shard_of(plan, objective), RNG.normal(size=D + 1)
+    places = np.array([5, 0, 17, 5])
+    found = shard.retrieve(z[shard.indices[places]], 1.7, places)
+    assert_allclose(found, plan.h.retrieve(z, 1.7, plan.psi)[shard.indices[places]], rtol=1e-14, atol=1e-16)
 
 
 def test_many_shrinkages_are_one():
@@ -254,4 +255,4 @@ def test_many_shrinkages_are_one():
         expected = w.copy()
         for _ in range(times):
             expected = psi.prox(expected, 0.2)
-        assert_allclose(shrunk(w, times, 0.2, terms.threshold, terms.shrinkage), expected, rtol=1e-13, atol=1e-15)
+        assert_allclose(shrunk(w, times, 0.2, terms), expected, rtol=1e-13, atol=1e-15)

@@ -5,6 +5,7 @@ import pytest
 from halves import find_solver
 from together import together
 
+from flwr_fco.engines import LocalClient
 from flwr_fco.engines.dual_steps import compiled_pairs, compiled_steps, in_pairs
 from flwr_fco.messages.protocol import Downlink, Plan
 from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, PNorm
@@ -94,9 +95,10 @@ def test_pairs_of_batches_in_one_call_take_the_same_steps(name, mirror_map, psi)
     objective, steps = OBJECTIVES[name](), 11
     plan = Plan("dual_extrapolation", objective.layout, psi, mirror_map, work=FirstOrder(steps=steps, batch_size=5))
     downlink, fused, loop = Downlink(plan, {"dual": DUAL}, 0.05, 0.7), DUAL.copy(), DUAL.copy()
+    place = LocalClient(downlink, objective, np.random.default_rng())._place(True)
     assert compiled_pairs(downlink, objective, fused, np.random.default_rng(1)) == steps
     assert compiled_pairs(downlink, stepwise(objective), loop, np.random.default_rng(1)) is None
-    assert len(list(in_pairs(downlink, objective, loop, np.random.default_rng(1)))) == steps
+    assert len(list(in_pairs(downlink, objective, loop, np.random.default_rng(1), place))) == steps
     assert np.abs(loop - DUAL).max() > 0.1
     np.testing.assert_allclose(fused, loop, rtol=0, atol=1e-13 * np.abs(loop).max())
 
