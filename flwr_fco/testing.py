@@ -17,7 +17,7 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ConfigurationError, FlwrFcoError, UnsupportedPairError
 from flwr_fco.mirror_maps import Euclidean, MirrorMap
-from flwr_fco.objectives import DualTerms, LeastSquares, Objective, SaddleObjective
+from flwr_fco.objectives import LeastSquares, Objective, SaddleObjective
 from flwr_fco.objectives.base import num_intercepts
 from flwr_fco.regularizers import L1, L2, Box, ElasticNet, L1Ball, L2Ball, L2Squared, NonNegative, Simplex, Zero
 from flwr_fco.regularizers.base import BoundRegularizer, Psi, Regularizer
@@ -315,8 +315,8 @@ def check_objective(objective: Objective, seed: int = 0, *, precision: str = "fl
     weighted by batch size, average to the full gradient, but are not all equal to it. If they are known: Hessian
     products agree with differences of the gradient, values and gradients along a line agree with those at its points,
     and the bounds on the curvature hold. The objective's own buffers can be loaded, and unknown ones are refused. With
-    :class:`DualTerms` the loss is convex, and nowhere less than `least`; under the link ``"profiled"`` no slope in one
-    coefficient changes faster than :meth:`largest_square` says.
+    `least` the loss is convex, and nowhere less; no slope in one coefficient changes faster than :meth:`largest_square`
+    says.
 
     With ``smooth = False`` the gradient only needs to be a subgradient: no value, near or far, is below its line (plus
     half the strong convexity times the squared distance), and the objective has neither a Lipschitz constant nor a
@@ -530,19 +530,19 @@ class _Checks:
 
     def dual_terms(self) -> None:
         """Compare values, near and far, with tangents and with the least value: a gap is made of both."""
-        f, terms, count = self.f, cast(Any, self.f.duality()), self.size - num_intercepts(self.f.layout)
-        for distance in np.geomspace(1e-2, 1e2, 20) if isinstance(terms, DualTerms) else ():
-            w, v, ridge = self.draw(distance), self.draw(distance), terms.l2 * (np.arange(self.size) < count)
+        f, count, square = self.f, self.size - num_intercepts(self.f.layout), attempt(self.f.largest_square)
+        for distance in np.geomspace(1e-2, 1e2, 20) if f.least is not None else ():
+            w, v, ridge = self.draw(distance), self.draw(distance), f.l2 * (np.arange(self.size) < count)
             (value, gradient), there = f.value_and_gradient(w), f.value(v)
             tangent = value - 0.5 * float(ridge @ w**2) + float((gradient - ridge * w) @ (v - w))
             noise, loss = self.noise * (1.0 + abs(value) + abs(tangent) + abs(there)), there - 0.5 * float(ridge @ v**2)
             what = f"gaps would be wrong: the loss is {loss:.8g} where"
             require(loss >= tangent - noise, f"{what} a tangent is {tangent:.8g}: not convex, or has another l2 term")
-            require(loss >= terms.least - noise, f"{what} duality() says least={terms.least:.8g}")
-            for j in range(count) if terms.link == "profiled" else ():
+            require(loss >= cast(float, f.least) - noise, f"{what} it says least={f.least:.8g}")
+            for j in range(count) if known(square) else ():
                 moved = np.where(np.arange(self.size) == j, v, w)
                 slope = abs((f.gradient(moved) - gradient - ridge * (moved - w))[j])
-                most = (1.0 + 1e-6) * f.largest_square() * abs(v[j] - w[j]) + self.noise * (1.0 + abs(value))
+                most = (1.0 + 1e-6) * square * abs(v[j] - w[j]) + self.noise * (1.0 + abs(value))
                 require(slope <= most, f"a slope changes by {slope:.6g}, by largest_square() {most:.6g} at most")
 
 

@@ -162,6 +162,8 @@ def feasible(psi: BoundRegularizer, gradients: NDArray[np.float64], l2: float) -
     """
     shares, count = np.eye(1, len(gradients))[0], free_intercepts(psi)
     size = float(np.linalg.norm(gradients[0, -count:])) if count else 0.0
+    if size > 0.0 and len(gradients) == 1:
+        return None
     if size > 0.0:
         from scipy.optimize import nnls
 

@@ -455,12 +455,6 @@ class Uplink(NamedTuple):
         return self.elapsed
 
 
-#: Stages of ``"duality"``: facts about the loss; mean class probabilities, or references; sums of slopes; the entropy.
-FACTS, BALANCE, SLOPES, ENTROPY = range(4)
-#: Links of losses by their number in messages; 0 means that there is no duality gap for this loss.
-LINKS = ("none", "identity", "logistic", "softmax", "convex", "poisson", "cox", "profiled")
-#: Links of losses of which no more is known than that they are convex and not below a number.
-CONVEX = LINKS[4:]
 #: The kind of question about a site's own estimates, whose standard errors are second derivatives.
 ESTIMATES = "estimates"
 #: The kinds of questions about how good a model is, and the numbers of one that are edges of bins.

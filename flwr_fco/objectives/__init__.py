@@ -1,8 +1,7 @@
 """Objectives F_m: a client's loss, its stochastic gradients and its metrics."""
 
 from flwr_fco.core.layout import Layout, Vector
-from flwr_fco.objectives.base import Batch, DualTerms, Line, Objective
-from flwr_fco.objectives.duality import duality_terms
+from flwr_fco.objectives.base import Batch, Line, Objective
 from flwr_fco.objectives.linear import (
     Huber,
     LeastSquares,
@@ -22,7 +21,6 @@ __all__ = [
     "Batch",
     "BilinearSaddle",
     "CoxRegression",
-    "DualTerms",
     "FunctionSaddle",
     "Huber",
     "Layout",
@@ -39,5 +37,4 @@ __all__ = [
     "SquaredHinge",
     "TraceRegression",
     "Vector",
-    "duality_terms",
 ]

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import repeat
-from typing import Any, ClassVar, Literal, NamedTuple, NoReturn
+from typing import Any, ClassVar, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,52 +18,6 @@ from flwr_fco.work import FirstOrder
 
 #: A batch for a stochastic gradient: any item yielded by the objective's own `batches`. None means all examples.
 Batch = Any
-
-
-class LinearData(NamedTuple):
-    """A mean of losses of linear predictions, for the stages of a duality gap: see the fields of :class:`Linear`."""
-
-    features: Any
-    link: str
-    targets: NDArray[Any]
-    intercept: bool
-    l2: float
-    factor: float
-    num_outputs: int
-    weights: Vector | None
-
-
-class DualTerms(NamedTuple):
-    """What a convex loss G + l2/2 ||W||^2 says of itself, so that its clients' answers bound the optimum.
-
-    Where G is convex and its values are at least `least`, gradients r_k = grad G(w_k) and the numbers
-    c_k = <r_k, w_k> - G(w_k) bound it: a mixture sum mu_k r_k with sum mu_k <= 1 is a dual point, whose conjugate is at
-    most sum mu_k c_k - (1 - sum mu_k) least. Nobody checks that G is convex but
-    :func:`flwr_fco.testing.check_objective`, at random points: of another loss the gap would be wrong.
-
-    Parameters
-    ----------
-    kind : str
-        Name of the loss with its parameters. Clients whose losses have other names get no common gap.
-    least : float, default 0.0
-        A number that no value of G is below.
-    l2 : float, default 0.0
-        Strength of the ridge term, which acts on all but the intercept: the last array of the layout, if its name is
-        ``intercept``.
-    link : {"convex", "poisson", "cox", "profiled"}, default "convex"
-        What the server may know of G besides. ``"profiled"`` promises an :meth:`Objective.largest_square`, by which the
-        gap proves coefficients zero.
-
-    Examples
-    --------
-    >>> DualTerms("Huber 1.35").least
-    0.0
-    """
-
-    kind: str
-    least: float = 0.0
-    l2: float = 0.0
-    link: Literal["convex", "poisson", "cox", "profiled"] = "convex"
 
 
 class Place(NamedTuple):
@@ -347,15 +301,6 @@ class Objective(ABC):
         orders = shuffled_epochs(self.num_examples, rng, work, per_step)
         return (order[start : start + size] for order in orders for start in range(0, order.size, size))
 
-    def duality(self) -> LinearData | DualTerms | None:
-        """Return what bounds of the optimum are made of: an objective that returns it has duality gaps.
-
-        A convex loss needs no more than to say so, as :class:`DualTerms`: the rest follows from values and gradients.
-        Losses of linear predictions with the links of :class:`LinearData` return these data, which give closer bounds.
-        None if the loss need not be convex; certificates are then residuals.
-        """
-        return None
-
     def dual_terms(self, points: Sequence[Vector], shares: Sequence[float]) -> tuple[float, Vector]:
         """Return what a duality gap takes of a convex loss G = F_m - l2/2 ||W||^2: G*(r), or more, and r.
 
@@ -451,9 +396,7 @@ class Objective(ABC):
         ConfigurationError
             If it is not known.
         """
-        self._does_not_know(
-            'its largest_square(), which duality() promises by link="profiled"', 'define it, or return link="convex"'
-        )
+        self._does_not_know("its largest_square()", "nothing is proved zero without it")
 
     def hessian_product(self, w: Vector, v: Vector) -> Vector:
         """Return the Hessian over all examples at `w` times `v`, both of shape (layout.size,).

@@ -17,7 +17,7 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.losses import add_batch, add_batch_of_classes
 from flwr_fco.kernels.sparse import add_sparse_rows, row_scores
 from flwr_fco.objectives import design, links
-from flwr_fco.objectives.base import Batch, DualTerms, Line, LinearData, Objective
+from flwr_fco.objectives.base import Batch, Line, Objective
 from flwr_fco.objectives.links import Coupled, Link, Scores
 
 #: Largest order for which a Gram matrix is formed and its eigenvalues are computed directly; above it, Lanczos.
@@ -521,17 +521,6 @@ class Linear(Objective):
             total += float(self._weighted(each, rows).sum())
             self._add_product(block, self._weighted(slopes, rows) / self.num_examples, mixture)
         return total / self.num_examples, mixture
-
-    def duality(self) -> LinearData | DualTerms | None:
-        names = {links.Squares: "identity", links.LogisticLoss: "logistic", links.Categories: "softmax"}
-        name, link = names.get(type(self.link)), self.link
-        if name is None or (self.offset.size and name != "identity"):
-            kind = "poisson" if isinstance(link, links.PoissonLoss) else "convex"
-            return DualTerms(f"{type(link).__name__} {link.parameter!r}", self.least, self.l2, kind)  # type: ignore[arg-type]
-        targets = self.targets - self.offset if self.offset.size else self.targets
-        factor = link.parameter if name == "identity" else 1.0
-        weights = self.weights if self.weights.size else None
-        return LinearData(self.features, name, targets, self.intercept, self.l2, factor, link.outputs, weights)
 
     # --- rows and columns ---------------------------------------------------------------------------------------------
 

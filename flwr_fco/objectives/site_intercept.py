@@ -14,7 +14,6 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import printable
 from flwr_fco.errors import ConfigurationError, PublicError
 from flwr_fco.objectives import design
-from flwr_fco.objectives.base import DualTerms
 from flwr_fco.objectives.linear import Linear, Logistic
 from flwr_fco.objectives.links import Coupled, Link, Scores, Targets
 
@@ -202,12 +201,6 @@ class SiteIntercept(Linear):
         return np.asarray(
             (design.product_of(values, each, values) + self.l2 * np.eye(indices.size))[np.triu_indices(indices.size)]
         )
-
-    def duality(self) -> DualTerms:
-        objective = self.with_intercept
-        kind = f"{type(objective).__name__} {objective.link.parameter:g}, own intercepts"
-        # The curvature of counts has no bound.
-        return DualTerms(kind, l2=self.l2, link="profiled" if objective.link.bounds else "convex")
 
     def subset(self, rows: NDArray[np.int64]) -> tuple[Self, float]:
         other, share = super().subset(rows)

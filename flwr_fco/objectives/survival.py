@@ -15,7 +15,6 @@ from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels import risk_sets
 from flwr_fco.objectives import design
-from flwr_fco.objectives.base import DualTerms
 from flwr_fco.objectives.linear import NOTHING, Linear
 from flwr_fco.objectives.links import Coupled, Link, Scores, Targets, examples_of
 
@@ -300,9 +299,6 @@ class CoxRegression(Linear):
         most = np.sqrt(np.outer(own, own))
         block = np.clip(block, -most, most) + self.l2 * np.eye(own.size)
         return np.asarray(block[np.triu_indices(indices.size)])
-
-    def duality(self) -> DualTerms:
-        return DualTerms(f"Cox {self.ties}", self.least, self.l2, "cox")
 
     def lipschitz(self, norm: str = "l2") -> float:
         """Return a Lipschitz constant of the gradient; see :meth:`Objective.lipschitz`.

@@ -12,7 +12,6 @@ from together import together
 import flwr_fco.objectives
 from flwr_fco.objectives import (
     CoxRegression,
-    DualTerms,
     Huber,
     LeastSquares,
     Linear,
@@ -196,8 +195,13 @@ class _Broken(Objective):
     def strong_convexity(self):
         return self.inner.strong_convexity()
 
-    def duality(self):
-        return DualTerms("squares", l2=self.inner.l2)
+    @property
+    def least(self):
+        return 0.0
+
+    @property
+    def l2(self):
+        return self.inner.l2
 
 
 def test_the_unbroken_copy_passes():
@@ -326,8 +330,8 @@ def _value_and_gradient(value=1.0, gradient=1.0, batch_value=1.0, batch_gradient
         ("lipschitz", lambda self, norm="l2": 0.3 * self.inner.lipschitz(norm), "lipschitz"),
         ("strong_convexity", lambda self: 2.0 * self.inner.lipschitz(), "strong_convexity"),
         ("strong_convexity", lambda self: -1.0, "strong_convexity"),
-        ("duality", lambda self: DualTerms("squares", least=1.0, l2=0.3), "says least=1"),
-        ("duality", lambda self: DualTerms("squares", l2=9.0), "not convex, or has another l2"),
+        ("least", 1.0, "says least=1"),
+        ("l2", 9.0, "not convex, or has another l2"),
         ("batches", _drops_last, "last partial"),
         ("batches", _draws_with_replacement, "exactly once"),
         ("batches", _ignores_per_step, "2 a step"),
@@ -339,7 +343,7 @@ def _value_and_gradient(value=1.0, gradient=1.0, batch_value=1.0, batch_gradient
 )
 def test_the_checker_notices(name, broken, message):
     # Another gradient alone is found by all that is made of it: those of the base class follow it.
-    follows = ("add_gradient", "value_and_gradient", "hessian_product", "hessian_block", "along", "duality")
+    follows = ("add_gradient", "value_and_gradient", "hessian_product", "hessian_block", "along", "least")
     more = {each: getattr(Objective, each) for each in follows} if name == "gradient" else {}
     cls = type("Broken", (_Broken,), {**more, name: broken})
     with pytest.raises(AssertionError, match=message):
@@ -348,12 +352,9 @@ def test_the_checker_notices(name, broken, message):
 
 @pytest.mark.parametrize("factor", [1.0, 0.99])
 def test_the_checker_notices_a_bound_of_second_derivatives_that_is_none(factor):
-    """Under the link "profiled" coefficients are proved zero by it."""
+    """Coefficients are proved zero by it."""
 
     class Profiled(_Broken):
-        def duality(self):
-            return DualTerms("squares", l2=self.inner.l2, link="profiled")
-
         def largest_square(self):
             return factor * (self.inner.lipschitz("l1") - self.inner.l2)
 

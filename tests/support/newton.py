@@ -3,6 +3,9 @@
 import numpy as np
 from problems import app_of
 
+from flwr_fco.algorithms.contract import Replies, Uplink
+from flwr_fco.algorithms.newton import asking
+from flwr_fco.algorithms.newton.method import NewtonState
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import FedNewton
@@ -27,6 +30,16 @@ def solved(objectives, psi, rounds=40, *, start=None, disclosure=None, **options
         **given,
     )
     return result, strategy
+
+
+def exchanged(objective, psi, w):
+    """Return what one exchange with one client about a point tells, and the state after it."""
+    layout, first = objective.layout, asking.shapes_of_first(objective.layout, True)
+    zeros, rows = np.zeros(layout.size), np.zeros(first.get("references", 0))
+    state = NewtonState(w, w, zeros, zeros, zeros, np.full(4, -1.0), zeros, rows)
+    uplink = Uplink(asking.answer(objective, w, True), None, 1, weight=1.0)
+    asking.checked(layout, state, uplink, 0.0)
+    return asking.opened(state, psi.bind(layout), Replies([uplink]))
 
 
 def numbers(result, name):

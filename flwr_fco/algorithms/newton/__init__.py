@@ -2,12 +2,11 @@
 
 ========================  ============================================================
 :mod:`.method`            both halves of the method
+:mod:`.model`             the quadratic model of a step, its minimiser, and the coordinates of a step
+:mod:`.asking`            a client's answer, what of it is possible, and the gap that it gives
+:mod:`.quasi_newton`      the same exchanges without a Hessian
 :mod:`.path`              all strengths of a path, and the folds of a cross-validation, in each message
 :mod:`.information`       one exchange about one point, with the whole Hessian
-:mod:`.gradient_steps`    the same exchanges without a Hessian, and L-BFGS for an l2 term
-:mod:`.model`             the quadratic model of a step, its minimiser, and the coordinates of a step
-:mod:`.terms`             what a duality gap takes of an exchange
-:mod:`.exchange`          whose an exchange is, what is possible, how far the run is
 ========================  ============================================================
 """
 

@@ -15,8 +15,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from flwr_fco.algorithms.contract import Downlink, Problem, Replies, To, Uplink, Vector
-from flwr_fco.algorithms.newton.exchange import evaluated
-from flwr_fco.algorithms.newton.method import NewtonState, ProximalNewton, unpacked
+from flwr_fco.algorithms.newton.asking import Known
+from flwr_fco.algorithms.newton.method import ProximalNewton, unpacked
 from flwr_fco.algorithms.newton.model import Matrix
 from flwr_fco.errors import ConfigurationError
 
@@ -81,7 +81,7 @@ class Information(ProximalNewton):
 
     def _step(self, problem: Problem, state: Any, replies: Replies) -> Any:
         """Return the sums."""
-        known, share = evaluated(problem.psi, state.point, replies), replies.sum("block")
+        known, share = Known.of(problem.psi, state.point, replies), replies.sum("block")
         _check_curvatures(replies)
         rows = float(sum(uplink.examples for uplink in replies))
         told = (known.loss, rows, float(len(replies)))
@@ -91,7 +91,7 @@ class Information(ProximalNewton):
         """Return the objective, which is the loss, and that one exchange is all."""
         return {"objective": state.loss, **({"finished": "all that is asked for is known"} if state.round else {})}
 
-    def _asked(self, problem: Problem, state: InformationState) -> NewtonState:
+    def _asked(self, problem: Problem, state: InformationState) -> Any:
         """Return the state of the method before a round about the point, in which what never changes is known."""
         everything = np.ones(state.point.size)
         return super().init(problem, state.point)._replace(mask=everything, population=0.0)

@@ -42,11 +42,23 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from flwr_fco.algorithms.contract import Client, Memory, Moved, Problem, Replies, Sent, To, Vector
-from flwr_fco.algorithms.newton import exchange
-from flwr_fco.algorithms.newton.exchange import UNKNOWN, CertifiedMethod, distance
+from flwr_fco.algorithms.contract import (
+    Algorithm,
+    Client,
+    Evaluation,
+    Memory,
+    Moved,
+    Problem,
+    Rejected,
+    Replies,
+    Sent,
+    Setting,
+    To,
+    Vector,
+)
+from flwr_fco.algorithms.newton import asking
+from flwr_fco.algorithms.newton.asking import UNKNOWN, Known, distance, handed_out, progress
 from flwr_fco.algorithms.newton.model import (
     LEAST,
     SMALL,
@@ -57,12 +69,13 @@ from flwr_fco.algorithms.newton.model import (
     whole_groups,
     working_set,
 )
-from flwr_fco.algorithms.newton.terms import Evaluated, largest_square, terms_at
+from flwr_fco.certificates.gap import free_intercepts
 from flwr_fco.core.sparse import NonZeros
-from flwr_fco.errors import ConfigurationError
-from flwr_fco.messages.protocol import CONVEX, Downlink, ReceivedVectors, Uplink
-from flwr_fco.objectives.base import Objective
+from flwr_fco.errors import ConfigurationError, ProtocolError
+from flwr_fco.messages.protocol import Downlink, Uplink
+from flwr_fco.objectives.base import num_intercepts
 
+NOTHING: Vector = np.zeros(0)
 #: Fraction of the predicted decrease that a step must reach, the shortest step, and what is left of a step at least.
 _SUFFICIENT, _SHORTEST, _SHORTENED = 1e-4, 1e-60, 1e-9
 #: Rounding error of an objective, relative to its size.
@@ -112,10 +125,14 @@ class NewtonState(NamedTuple):
         Smallest eigenvalue of the Hessian on the coordinates that psi leaves alone, at the first point.
     population : float
         A digest of the clients and their weights, whose sums the bounds are about; -1 before the first round.
+    since : float
+        Steps since the gap, or the residual, was last halved.
     stalled : float
         1.0 if no step decreases the objective by more than its rounding error.
     round : int
         Number of successful rounds.
+    pairs, gradient, smoothness : ndarray of float64, shapes (2, k, d) and (d,), and float
+        Of :mod:`.quasi_newton`: moves and changes of the gradient, the gradient at the point, and sum_m p_m L_m.
     """
 
     point: Vector
@@ -126,7 +143,7 @@ class NewtonState(NamedTuple):
     facts: Vector
     proved: Vector
     references: Vector
-    square: float = 0.0
+    square: float = UNKNOWN
     objective: float = UNKNOWN
     lower: float = -UNKNOWN
     residual: float = UNKNOWN
@@ -134,12 +151,16 @@ class NewtonState(NamedTuple):
     step: float = 1.0
     curvature: float = 0.0
     population: float = -1.0
+    since: float = 0.0
     stalled: float = 0.0
     round: int = 0
+    pairs: Matrix = NOTHING
+    gradient: Vector = NOTHING
+    smoothness: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProximalNewton(CertifiedMethod):
+class ProximalNewton(Algorithm):
     """Proximal Newton steps on a working set, from sums of the clients' gradients and Hessian blocks.
 
     Parameters
@@ -159,38 +180,44 @@ class ProximalNewton(CertifiedMethod):
     ('everyone', {'gradient': 'derivatives', 'block': 'derivatives'})
     """
 
-    name, refuses = "proximal_newton", {"mirror_map": "takes steps in the metric of the Hessian"}
-    discloses: ClassVar[Mapping[str, Any]] = {**CertifiedMethod.discloses, "block": "derivatives"}
-
+    name, reads = "proximal_newton", "everyone"
+    refuses: ClassVar[Mapping[str, str]] = {"mirror_map": "takes steps in the metric of the Hessian"}
+    discloses: ClassVar[Mapping[str, Any]] = {"gradient": "derivatives", "block": "derivatives"}
     #: Whether a block's diagonal is held against the curvature of its loss.
     bounded: ClassVar[bool] = True
+    #: Steps in a row that neither lower the objective's digits nor halve the gap, after which none will.
+    patience: ClassVar[int] = 1
 
+    tolerance: float = 1e-8
     sizes: tuple[int, int] = (SMALL, LEAST)
 
     # --- a client -------------------------------------------------------------------------------------------------
 
     def local(self, client: Client, downlink: Downlink, memory: Memory | None) -> tuple[Sent, Moved]:
         """Return loss, gradient and the Hessian's block at the server's point; at first also what never changes."""
-        vectors = downlink.vectors
-        size = client.objective.layout.size
-        ((w, on),) = exchange.parted(_places(vectors, "primal"), size)
+        vectors, objective = downlink.vectors, client.objective
+        ((w, on),) = asking.parted(vectors, "primal", objective.layout.size)
         if "working-set" in vectors:
-            ((_, on),) = exchange.parted(_places(vectors, "working-set"), size)
-        sent = answer(client.objective, w, on, bool(downlink.numbers["first"]))
-        return sent, Moved(None, 1)
+            ((_, on),) = asking.parted(vectors, "working-set", objective.layout.size)
+        return asking.answer(objective, w, bool(downlink.numbers["first"]), on), Moved(None, 1)
 
     # --- the server -----------------------------------------------------------------------------------------------
 
-    def init(self, problem: Problem, primal: Vector) -> NewtonState:
-        """Return the state before round 1."""
-        penalty = Penalty.of(problem.psi)
-        start, facts, references = exchange.beginning(problem, primal)
+    def setting(self, given: Setting, state: Any) -> Setting:
+        """Return the user's, with one evaluation as the work."""
+        return given._replace(work=Evaluation())
+
+    def init(self, problem: Problem, primal: Vector) -> Any:
+        """Return the state before round 1, at the user's start or the point of psi's domain next to it."""
+        penalty, zeros = Penalty.of(problem.psi), np.zeros(primal.size)
+        feasible = math.isfinite(problem.psi.value(primal))
+        start = handed_out(problem.layout, primal if feasible else problem.psi.prox(primal, 0.0))
         mask = (start != 0.0) | penalty.idle | (primal.size <= self.sizes[0])
         on = whole_groups(mask, penalty).astype(np.float64)
-        zeros = np.zeros(primal.size)
-        return NewtonState(start, start, on, zeros, zeros, facts, zeros, references)
+        rows = np.zeros(asking.shapes_of_first(problem.layout, True).get("references", 0))
+        return NewtonState(start, start, on, zeros, zeros, np.full(len(asking.FACTS), -1.0), zeros, rows)
 
-    def downlink(self, problem: Problem, state: NewtonState, to: To | None) -> Downlink:
+    def downlink(self, problem: Problem, state: Any, to: To | None) -> Downlink:
         """Return the trial point at the coordinates of the working set; where it is not 0 elsewhere, both apart."""
         on = _set_of(state).astype(np.int32)
         size, values = state.trial.size, state.trial[on]
@@ -199,26 +226,41 @@ class ProximalNewton(CertifiedMethod):
             vectors = {"primal": NonZeros.of(state.trial), "working-set": NonZeros(on, np.ones(on.size), size)}
         return Downlink(problem.plan, vectors, numbers={"first": float(state.population < 0.0)})
 
-    def shapes(self, problem: Problem, state: NewtonState) -> dict[str, tuple[int, ...]]:
+    def shapes(self, problem: Problem, state: Any) -> dict[str, tuple[int, ...]]:
         """Return the shapes of gradient, block and terms; of the first round also of what never changes."""
-        k, once = _set_of(state).size, {"square": (1,)} if state.population < 0.0 else {}
-        return super().shapes(problem, state) | {"block": (k * (k + 1) // 2,)} | once
+        k = _set_of(state).size
+        shapes = {"gradient": state.trial.shape, "terms": (len(asking.TERMS),), "block": (k * (k + 1) // 2,)}
+        once = asking.shapes_of_first(problem.layout, not state.trial.any()) if state.population < 0.0 else {}
+        return {**shapes, **once}
 
-    def _check(self, problem: Problem, state: NewtonState, uplink: Uplink) -> None:
-        """Check what a client says by its meaning: bounds of losses and conjugates, and a Hessian's entries."""
-        vectors = exchange.checked(state, uplink, self.tolerance)
-        square = float(vectors["square"][0]) if "square" in vectors else math.inf
-        block, on, terms = unpacked(vectors["block"]), _set_of(state), vectors["terms"]
-        exchange.check_block(block, on, terms, state.trial.size if self.bounded else None, square)
+    def aggregate(self, problem: Problem, state: Any, replies: Replies) -> Any:
+        """Return the state after what the clients say is checked by its meaning, and the method's step taken.
+
+        Raises
+        ------
+        Rejected
+            If a reply cannot be.
+        """
+        for uplink in replies:
+            try:
+                self._check(problem, state, uplink)
+            except ProtocolError as error:
+                raise Rejected(uplink, str(error)) from error
+        return self._step(problem, state, replies)
+
+    def _check(self, problem: Problem, state: Any, uplink: Uplink) -> None:
+        """Raise a ProtocolError that says why a reply cannot be: by its conjugates, or a Hessian's entries."""
+        vectors = asking.checked(problem.layout, state, uplink, self.tolerance)
+        if "block" in vectors:
+            count = state.trial.size - num_intercepts(problem.layout) if self.bounded else None
+            asking.check_block(unpacked(vectors["block"]), _set_of(state), vectors, count)
 
     def _step(self, problem: Problem, state: Any, replies: Replies) -> Any:
         """Return the state after the trial point is known: a shorter step, or the next Newton step."""
-        first, told = state.population < 0.0, exchange.opened(state, problem.psi, replies)
+        first, told = state.population < 0.0, asking.opened(state, problem.psi, replies)
         if told is None:
-            return _begun_anew(state)
+            return begun_anew(state)
         state, known = told
-        if first:
-            state = state._replace(square=float(replies.sum("square")[0]))
         objective = known.loss + problem.psi.value(state.trial)
         rounding = _EPSILON * (1.0 + abs(objective))
         enough = state.objective + _SUFFICIENT * state.step * state.slope + rounding
@@ -229,23 +271,24 @@ class ProximalNewton(CertifiedMethod):
             return state._replace(trial=state.point, step=1.0, stalled=1.0, round=state.round + 1)
         lower, proved = state.lower, state.proved
         if not known.reason and state.facts[0] >= 0.0:
-            found, slopes = known.dual(problem.psi, state)
-            zeros = known.zeros(problem.psi, objective, found, slopes, state)
+            found, slopes = known.dual(state)
+            zeros = known.zeros(objective, found, slopes, state)
             lower, proved = max(lower, found), np.maximum(proved, zeros)
-        if exchange.contradicts(objective, lower, self.tolerance):
-            return _begun_anew(state)
+        if asking.contradicts(objective, lower, self.tolerance):
+            return begun_anew(state)
         before = state
-        residual = exchange.residual_of(problem.psi, state.trial, known.gradient)
+        residual = float(np.linalg.norm(state.trial - problem.psi.prox(state.trial - known.gradient, 1.0)))
         state = state._replace(point=state.trial, objective=objective, lower=lower, proved=proved, residual=residual)
         state = state._replace(step=1.0, round=state.round + 1)
         # Near the optimum a step that no longer lowers the objective's digits still lowers the gap.
-        state = state._replace(stalled=float(not first and distance(state) > _LESS * distance(before)))
-        if state.stalled and before.step < 1.0 and objective >= before.objective - rounding:
+        since = 0.0 if first or distance(state) <= _LESS * distance(before) else before.since + 1.0
+        state = state._replace(since=since, stalled=0.0)
+        if since >= self.patience and before.step < 1.0 and objective >= before.objective - rounding:
             # Nor does any shorter one: the next search would end as this one did.
-            return state._replace(trial=state.point)
-        return self._next_step(problem, state, known, unpacked(replies.sum("block")), first)
+            return state._replace(trial=state.point, stalled=1.0)
+        return self._next_step(problem, state, known, replies, first)
 
-    def _shortened(self, problem: Problem, state: NewtonState, known: Evaluated, objective: float) -> NewtonState:
+    def _shortened(self, problem: Problem, state: Any, known: Known, objective: float) -> Any:
         """Return the state with a trial point nearer to the best one.
 
         The tangents at both ends meet where a piecewise linear function would have its minimum: half of the step, or
@@ -257,86 +300,55 @@ class ProximalNewton(CertifiedMethod):
         factor = 0.5
         if end > begin:
             factor = min(max((objective - state.objective - end) / (begin - end), _SHORTENED), 0.5)
-        trial = exchange.handed_out(problem.layout, state.point + factor * move)
+        trial = handed_out(problem.layout, state.point + factor * move)
         same = np.array_equal(trial, state.point) or np.array_equal(trial, state.trial)
         mask = whole_groups((state.mask > 0.0) | (trial != 0.0), Penalty.of(psi))
         state = state._replace(trial=trial, mask=mask.astype(np.float64), step=factor * state.step)
         return state._replace(stalled=float(same), round=state.round + 1)
 
-    def _next_step(self, problem: Problem, state: NewtonState, known: Evaluated, block: Matrix, first: bool) -> Any:
+    def _next_step(self, problem: Problem, state: Any, known: Known, replies: Replies, first: bool) -> Any:
         """Return the state with the next trial point, its working set and the decrease that the step promises."""
-        psi, w, on = problem.psi, state.point, _set_of(state)
-        penalty = Penalty.of(psi)
-        state = self._with_curvature(penalty, state, known, block)
-        x, gradient = w.copy(), known.gradient.copy()
-        if first and not w.any() and known.has_free_intercept(psi):
-            x, gradient, block = _null_model(known, state, block)
-        if block.size:
-            own = minimise_model(block, gradient[on], x[on], penalty.at(on))
-            gradient[on] += block @ (own - x[on])
-            x[on] = own
-        x = exchange.handed_out(problem.layout, x)
+        psi, w, penalty = problem.psi, state.point, Penalty.of(problem.psi)
+        x, gradient, bend = w.copy(), known.gradient.copy(), 1.0
+        if first and state.facts[0] >= 0.0 and not w.any() and free_intercepts(psi):
+            x, gradient, bend = _null_model(known, state)
+        state, x, gradient = self._minimised(state, known, replies, penalty, x, gradient, bend)
+        x = handed_out(problem.layout, x)
         mask = working_set(x, gradient, penalty, *self.sizes, outputs=known.outputs).astype(np.float64)
         slope = min(0.0, float(known.gradient @ (x - w)) + psi.value(x) - psi.value(w))
         nothing = np.array_equal(mask, state.mask) and -slope <= 0.1 * _EPSILON * abs(state.objective)
-        stalled = nothing and (state.stalled > 0.0 or np.array_equal(x, w))
+        stalled = nothing and (state.since >= self.patience or np.array_equal(x, w))
         return state._replace(trial=x, mask=mask, slope=slope, stalled=float(stalled))
 
-    def _with_curvature(self, penalty: Penalty, state: NewtonState, known: Evaluated, block: Matrix) -> NewtonState:
-        """Return the state, unless the classes are separable along coefficients that psi leaves alone.
+    def _minimised(
+        self, state: Any, known: Known, replies: Replies, penalty: Penalty, x: Vector, gradient: Vector, bend: float
+    ) -> tuple[Any, Vector, Vector]:
+        """Return the minimiser of the model at x, and the gradient there as far as it is known, both in place.
 
-        Raises
-        ------
-        ConfigurationError
-            If they are: these coefficients grow without end, and the loss has no minimum.
+        The clients' block is that of a point at which it is `bend` times as small as at x; 0 if it says nothing of x.
         """
-        on, outputs = _set_of(state), max(1, known.outputs)
-        places = np.arange(state.point.size)
-        idle = penalty.idle & (known.facts["l2"] == 0.0)
-        if known.facts["intercept"]:
-            idle &= places < places.size - outputs
-        if outputs > 1:
-            # A common change of all classes' coefficients has no effect.
-            idle &= places % outputs < outputs - 1
-        idle_places = np.flatnonzero(idle[on])
-        # Of some of them the smallest eigenvalue is another one.
-        if not idle_places.size or idle_places.size < np.count_nonzero(idle):
-            return state
-        spectrum = np.linalg.eigvalsh(block[np.ix_(idle_places, idle_places)])
-        smallest, largest = float(spectrum[0]), float(spectrum[-1])
-        if state.curvature == 0.0:
-            return state._replace(curvature=smallest if smallest > _SINGULAR * largest else -1.0)
-        if smallest < _SEPARABLE * state.curvature and state.residual > self.tolerance:
-            size = float(np.abs(state.point[on[idle_places]]).max())
-            raise ConfigurationError(
-                f"the classes are separable along coefficients that psi leaves alone: the largest of them is "
-                f"{size:.3g} and grows without end (the curvature has fallen from {state.curvature:.3g} to "
-                f"{smallest:.3g}): the loss has no minimum. Let psi act on them, or add an l2 term to the losses"
-            )
-        return state
+        on, block = _set_of(state), unpacked(replies.sum("block"))
+        state = state._replace(curvature=_curvature(state, known, penalty, block, self.tolerance))
+        if on.size and bend:
+            ridge = known.facts["l2"] * (on < x.size - num_intercepts(known.psi.layout))
+            block = bend * block + np.diag((1.0 - bend) * ridge)
+            own = minimise_model(block, gradient[on], x[on], penalty.at(on))
+            gradient[on] += block @ (own - x[on])
+            x[on] = own
+        return state, x, gradient
 
     # --- what else it says ----------------------------------------------------------------------------------------
 
-    def metrics(self, problem: Problem, state: NewtonState) -> dict[str, Any]:
-        """Return the objective, the duality gap or else the residual, and the size of the working set."""
-        return {**super().metrics(problem, state), "working-set": _set_of(state).size, "step": state.step}
+    def retrieve(self, problem: Problem, state: Any) -> Vector:
+        """Return the best point whose objective is known."""
+        return np.asarray(state.point)
 
-
-def answer(objective: Objective, w: Vector, on: Indices, first: bool) -> dict[str, Any]:
-    """Return what a client says of its loss at a point: derivatives and terms, at first also what never changes."""
-    _, gradient = objective.value_and_gradient(w)
-    sent = terms_at(objective, w, gradient, first) | {"block": objective.newton_block(w, on)}
-    return sent | {"square": largest_square(objective)} if first else sent
-
-
-def _set_of(state: NewtonState) -> NDArray[np.int64]:
-    """Return the coordinates of the working set, ascending."""
-    return np.flatnonzero(state.mask)
-
-
-def _places(vectors: Any, name: str) -> Any:
-    """Return a vector with its places, on a client or in this process."""
-    return vectors.as_sent(name) if isinstance(vectors, ReceivedVectors) else vectors[name]
+    def metrics(self, problem: Problem, state: Any) -> dict[str, Any]:
+        """Return the objective, the duality gap or else the residual, the size of the working set, and why it ends."""
+        count = len(problem.asked)
+        over = asking.finished(state, self.tolerance, f"the data of {count} clients" if count else "all clients' data")
+        own = {"working-set": _set_of(state).size, "step": state.step}
+        return {**progress(state), **own, **({"finished": over} if over else {})}
 
 
 def unpacked(triangle: Vector) -> Matrix:
@@ -347,42 +359,75 @@ def unpacked(triangle: Vector) -> Matrix:
     return upper + np.triu(upper, 1).T
 
 
-def _begun_anew(state: NewtonState) -> Any:
+def begun_anew(state: Any) -> Any:
     """Return the state at its best point with nothing known of its objective: other clients have another one."""
     mask = np.maximum(state.mask, state.point != 0.0)
-    return exchange.begun_anew(state, mask=mask, proved=np.zeros(mask.size), step=1.0, slope=0.0, curvature=0.0)
+    nothing = {"objective": UNKNOWN, "lower": -UNKNOWN, "residual": UNKNOWN, "population": -1.0, "stalled": 0.0}
+    state = state._replace(**nothing, step=1.0, slope=0.0, curvature=0.0, since=0.0, round=state.round + 1)
+    return state._replace(trial=state.point, mask=mask, proved=np.zeros(mask.size))
 
 
-def _null_model(known: Evaluated, state: NewtonState, block: Matrix) -> tuple[Vector, Vector, Matrix]:
-    """Return the best point with an intercept alone, the gradient there, and the block; empty if it is not known.
+def _set_of(state: Any) -> Indices:
+    """Return the coordinates of the working set, ascending."""
+    return np.flatnonzero(state.mask)
 
-    Only from 0, where the block is at the same predictions for all examples.
+
+def _curvature(state: Any, known: Known, penalty: Penalty, block: Matrix, tolerance: float) -> float:
+    """Return the smallest eigenvalue at the first point of the coefficients that psi leaves alone; -1 if it is none.
+
+    Raises
+    ------
+    ConfigurationError
+        If it falls to nothing: these coefficients grow without end, because the classes are separable along them.
     """
-    size, outputs = state.point.size, known.outputs
-    x, targets, on = np.zeros(size), state.targets, _set_of(state)
-    if known.link == "softmax":
-        if on.size == size:
-            return x, known.gradient.copy(), block
-        shares = known.shares(targets)
-        x[size - outputs :] = np.log(shares) - np.log(shares).mean()
-        return x, np.resize(shares, size) * state.columns - targets, np.zeros((0, 0))
-    if known.link in CONVEX and known.link != "poisson":
-        return x, known.gradient.copy(), block
-    factor, bend = 1.0, 1.0
-    if known.link == "logistic":
-        level = float(known.shares(targets)[0])
-        x[-1], bend = math.log(level / (1.0 - level)), 4.0 * level * (1.0 - level)
+    on, places, outputs = _set_of(state), np.arange(state.point.size), known.outputs
+    idle = penalty.idle & (known.facts["l2"] == 0.0) & (places < places.size - num_intercepts(known.psi.layout))
+    if outputs > 1:
+        # A common change of all classes' coefficients has no effect.
+        idle &= places % outputs < outputs - 1
+    here = np.flatnonzero(idle[on])
+    # Of some of them the smallest eigenvalue is another one.
+    if not here.size or here.size < np.count_nonzero(idle):
+        return float(state.curvature)
+    spectrum = np.linalg.eigvalsh(block[np.ix_(here, here)])
+    smallest, largest = float(spectrum[0]), float(spectrum[-1])
+    if state.curvature == 0.0:
+        return smallest if smallest > _SINGULAR * largest else -1.0
+    if smallest < _SEPARABLE * state.curvature and state.residual > tolerance:
+        size = float(np.abs(state.point[on[here]]).max())
+        raise ConfigurationError(
+            f"the classes are separable along coefficients that psi leaves alone: the largest of them is {size:.3g} "
+            f"and grows without end (the curvature has fallen from {state.curvature:.3g} to {smallest:.3g}): the loss "
+            "has no minimum. Let psi act on them, or add an l2 term to the losses"
+        )
+    return float(state.curvature)
+
+
+def _null_model(known: Known, state: Any) -> tuple[Vector, Vector, float]:
+    """Return the best point with an intercept alone, the gradient there, and how its Hessian is to that at 0.
+
+    That is a factor, as far as losses are about predictions that are the same for all examples; 0 if it is none.
+    """
+    size, outputs, targets = state.point.size, known.outputs, state.targets
+    x, level, factor, bend = np.zeros(size), targets[size - outputs :], 1.0, 1.0
+    if known.link == "identity":
+        x[-1], factor = level[0], known.factor
     elif known.link == "poisson":
-        level = bend = float(targets[-1] / state.columns[-1])
-        if not level > _NO_EVENTS:
+        level = level / state.columns[-1]
+        if not level[0] > _NO_EVENTS:
             raise ConfigurationError(
-                f"the clients have {max(0.0, level):.1g} times the events that the offsets alone expect, exp(offset): "
-                "none, or too few beside rounding. Without any, and without a regularized intercept "
+                f"the clients have {max(0.0, level[0]):.1g} times the events that the offsets alone expect, "
+                "exp(offset): none, or too few beside rounding. Without any, and without a regularized intercept "
                 "(arrays=Arrays(apply_to=...)), the loss has no minimum. Otherwise subtract a constant from all "
                 "offsets, which the intercept takes up"
             )
-        x[-1] = math.log(level)
+        x[-1], bend = math.log(level[0]), float(level[0])
+    elif known.link == "logistic":
+        level = known.shares(targets)
+        x[-1], bend = math.log(level[0] / (1.0 - level[0])), float(4.0 * level[0] * (1.0 - level[0]))
+    elif known.link == "softmax" and not state.mask.all():
+        level = known.shares(targets)
+        x[size - outputs :], bend = np.log(level) - np.log(level).mean(), 0.0
     else:
-        x[-1], level, factor = targets[-1], targets[-1], known.facts["factor"]
-    ridge = (1.0 - bend) * known.facts["l2"] * (on < size - 1)
-    return x, factor * (level * state.columns - targets), bend * block + np.diag(ridge)
+        return x, known.gradient.copy(), 1.0
+    return x, factor * (np.tile(level, size // outputs) * state.columns - targets), bend

@@ -30,18 +30,25 @@ from numpy.typing import NDArray
 from flwr_fco.algorithms.contract import Algorithm, Client, Memory, Moved, Problem, Replies, Sent, To, Vector
 from flwr_fco.algorithms.contract.choices import Strengths
 from flwr_fco.algorithms.contract.disclosure import Disclosure
-from flwr_fco.algorithms.newton import exchange
-from flwr_fco.algorithms.newton.exchange import UNKNOWN, CertifiedMethod, distance, finished, progress
-from flwr_fco.algorithms.newton.gradient_steps import AcceleratedGradient, QuasiNewton
-from flwr_fco.algorithms.newton.method import NewtonState, ProximalNewton, answer
+from flwr_fco.algorithms.newton.asking import (
+    LINKS,
+    TERMS,
+    UNKNOWN,
+    answer,
+    distance,
+    finished,
+    parted,
+    population_of,
+    progress,
+)
+from flwr_fco.algorithms.newton.method import NewtonState, ProximalNewton
 from flwr_fco.algorithms.newton.model import LEAST, SMALL, Matrix, Penalty
-from flwr_fco.algorithms.newton.terms import TERMS
+from flwr_fco.algorithms.newton.quasi_newton import QuasiNewton
 from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import NonZeros, SparseVector, dense
 from flwr_fco.errors import ConfigurationError, ProtocolError
-from flwr_fco.messages.protocol import CONVEX, FOLDS, LINKS, POINTS, Downlink, ReceivedVectors, Uplink
+from flwr_fco.messages.protocol import FOLDS, POINTS, Downlink, Uplink
 from flwr_fco.objectives.base import Objective
-from flwr_fco.regularizers import L2Squared
 from flwr_fco.regularizers.base import with_strength
 
 #: A strength at which all that psi acts on is 0, and more than a loss can be.
@@ -56,7 +63,7 @@ WAITING, OPEN, CLOSED = 0.0, 1.0, 2.0
 #: Sizes of working sets on the path: no model is its own one, for there are many.
 _SIZES = (0, 10)
 #: The numbers of a problem's state.
-_NUMBERS = ("objective", "lower", "residual", "slope", "step", "curvature", "stalled")
+_NUMBERS = ("objective", "lower", "residual", "slope", "step", "curvature", "since", "stalled")
 
 
 class PathState(NamedTuple):
@@ -72,7 +79,7 @@ class PathState(NamedTuple):
         0.0 for a problem that waits, 1.0 for one that is open, 2.0 for one that is solved.
     points, trials, masks : ndarray of float64, shape (P, d)
         As in :class:`~flwr_fco.algorithms.newton.method.NewtonState`.
-    numbers : ndarray of float64, shape (P, 7)
+    numbers : ndarray of float64, shape (P, 8)
         Its numbers.
     columns, targets : ndarray of float64, shape (folds + 1, d)
         Its vectors, which all strengths of a fold share.
@@ -112,7 +119,7 @@ _WRITTEN = ("status", "points", "trials", "masks", "numbers", *_OF_A_FOLD, "popu
 
 
 @dataclass(frozen=True, kw_only=True)
-class NewtonPath(CertifiedMethod):
+class NewtonPath(ProximalNewton):
     """A federated proximal Newton method for all strengths of a path, and all folds, in the same rounds.
 
     Parameters
@@ -123,8 +130,8 @@ class NewtonPath(CertifiedMethod):
         The path.
     """
 
-    name, refuses = "newton_path", ProximalNewton.refuses
-    discloses: ClassVar[Mapping[str, Any]] = {**CertifiedMethod.discloses, "held_out": "losses"}
+    name = "newton_path"
+    discloses: ClassVar[Mapping[str, Any]] = {**ProximalNewton.discloses, "held_out": "losses"}
 
     strengths: Strengths = field(default_factory=Strengths)
 
@@ -133,13 +140,12 @@ class NewtonPath(CertifiedMethod):
     def local(self, client: Client, downlink: Downlink, memory: Memory | None) -> tuple[Sent, Moved]:
         """Return the answers about all points, one after the other, each on the rows of its fold."""
         vectors, numbers, objective = downlink.vectors, downlink.numbers, client.objective
-        told: Any = vectors.as_sent("primal") if isinstance(vectors, ReceivedVectors) else vectors["primal"]
         size = objective.layout.size
         counts = [int(numbers[f"fold-{fold}"]) for fold in range(int(numbers[FOLDS]) + 1)]
-        if min(counts, default=-1) < 0 or sum(counts) * size != told.size:
-            raise ProtocolError(f"the server tells {told.size // size} points, of folds with {counts} of them")
+        points, first = parted(vectors, "primal", size), bool(numbers["first"])
+        if min(counts, default=-1) < 0 or sum(counts) != len(points):
+            raise ProtocolError(f"the server tells {len(points)} points, of folds with {counts} of them")
         left_out = folds_of(objective, len(counts) - 1, client.plan.seed)
-        points, first = exchange.parted(told, size), bool(numbers["first"])
         check_what_leaves(client.disclosure, objective, left_out)
         shares, begins = np.ones(len(counts)), np.cumsum([0, *counts])
         answers: list[dict[str, Any]] = []
@@ -211,7 +217,7 @@ class NewtonPath(CertifiedMethod):
             )
         if state.stage == VALIDATING:
             losses = dense(uplink.vectors["held_out"])
-            least = 0.0 if 0.0 < state.facts[0, 0] < LINKS.index(CONVEX[0]) else -_HUGE
+            least = 0.0 if state.facts[0, 0] >= LINKS.index("identity") else -_HUGE
             if not ((losses >= least) & (losses <= _HUGE)).all():
                 absurd = losses.min() if losses.min() < least else losses.max()
                 raise ProtocolError(
@@ -226,7 +232,7 @@ class NewtonPath(CertifiedMethod):
         """Return the state after a step of each problem; solved ones close, and others open."""
         uplinks = list(replies)
         if state.stage == VALIDATING:
-            who = [exchange.population_of(_weighted(uplinks, uplinks, fold)) for fold in range(len(state.populations))]
+            who = [population_of(_weighted(uplinks, uplinks, fold)) for fold in range(len(state.populations))]
             # Of models of all clients only all of them can say how good they are.
             same = who == state.populations.tolist()
             return self._validated(state, uplinks) if same else self._begun_anew(problem, state)
@@ -387,7 +393,7 @@ def _outside(
     rest, share = np.setdiff1d(np.arange(objective.num_examples), rows) if rows.size else rows, 1.0
     if rows.size:
         objective, share = objective.subset(rest) if rest.size else (objective, 0.0)
-    answers = [answer(objective, w, on, first) for w, on in points]
+    answers = [answer(objective, w, first, on) for w, on in points]
     # A client without a row says nothing.
     return answers if share else [{name: np.zeros(dense(own[name]).size) for name in own} for own in answers], share
 
@@ -460,20 +466,10 @@ def _bytes_of(state: PathState, row: int) -> int:
 
 
 def newton_method(options: Any) -> type[Algorithm]:
-    """Return the method for the options of a FedNewton: of a path, or of one strength.
-
-    With ``hessian="none"``, it is L-BFGS if psi is an l2 term on all that it acts on, else accelerated gradients.
-    """
+    """Return the method for the options of a FedNewton: of a path, or of one strength, with or without blocks."""
     if options.strengths is not None:
         return NewtonPath
-    if options.hessian == "block":
-        return ProximalNewton
-    psi = options.regularizer
-    if not isinstance(psi, L2Squared) or psi.strength == 0.0:
-        return AcceleratedGradient
-    # Along what no term holds, separable classes would have no optimum, and small slopes.
-    everywhere = psi.weights is None or bool((np.asarray(psi.weights) > 0.0).all())
-    return QuasiNewton if everywhere else AcceleratedGradient
+    return ProximalNewton if options.hessian == "block" else QuasiNewton
 
 
 # --- folds, and what losses on them say of strengths -------------------------------------------------------------

@@ -179,7 +179,10 @@ def test_sparse_features_send_the_columns_of_their_rows(kind, hessian):
     (dense, _), (sparse, _) = (solved(each, psi, rounds=1000, hessian=hessian) for each in both)
     assert numbers(sparse, "duality-gap")[-1] <= 1e-8
     assert np.count_nonzero(sparse.arrays["coefficients"].numpy()) >= 3
-    assert numbers(sparse, "bytes-up")[-1] < numbers(dense, "bytes-up")[-1]
+    # A gradient's zeros are not sent, whatever form the features have.
+    assert numbers(sparse, "bytes-up")[-1] == numbers(dense, "bytes-up")[-1]
+    if hessian == "none":
+        assert numbers(sparse, "bytes-up")[-1] < 0.3 * 3 * 8 * given[0].layout.size
     assert numbers(sparse, "objective")[-1] == pytest.approx(numbers(dense, "objective")[-1], abs=1e-8)
 
 

@@ -295,8 +295,8 @@ def changed(name, change, rounds):
 LIES = {
     "shares above 1": ("shares", lambda own: own * 2.0, "shares of rows are"),
     "rows in no fold": ("shares", lambda own: np.r_[1.0, np.ones(own.size - 1)], "each row is in one fold"),
-    "a gradient times 3": ("gradient", lambda own: 3.0 * own, "from those of one function"),
-    "a loss of -1e9": ("terms", lambda own: np.r_[-1e9, own[1:]], "expected a number >= 0"),
+    "a gradient times 3": ("gradient", lambda own: 3.0 * own, "of one convex function"),
+    "a loss of -1e9": ("terms", lambda own: np.r_[-1e9, own[1:]], "it says that none is below 0"),
     "a short block": ("block", lambda own: own[:-1], "block"),
 }
 

@@ -1,20 +1,17 @@
 """What the rounds prove zero, however loose their gaps, against the optimum that CVXPY finds."""
 
-from types import SimpleNamespace
-
 import cvxpy as cp
 import numpy as np
 import pytest
-from newton import numbers, solved
+from newton import exchanged, numbers, solved
 from representatives import crossed
 from scipy.sparse import csr_array
 
-from flwr_fco.algorithms.newton.exchange import check_columns
-from flwr_fco.algorithms.newton.method import _begun_anew
-from flwr_fco.algorithms.newton.terms import Evaluated, constant_terms, evaluation_terms, largest_square
+from flwr_fco.algorithms.contract import Uplink
+from flwr_fco.algorithms.newton.asking import answer, checked
+from flwr_fco.algorithms.newton.method import begun_anew
 from flwr_fco.errors import ClientError, ProtocolError
 from flwr_fco.objectives import (
-    DualTerms,
     LeastSquares,
     Logistic,
     MultinomialLogistic,
@@ -125,11 +122,9 @@ def test_the_slopes_are_those_of_the_feasible_dual_point(kind):
     """Scaled to the threshold, far from the optimum, and 0 in the intercept."""
     for seed in range(6):
         objective = problem(kind, 3 * seed)[1]
-        psi = L1(0.1).bind(objective.layout)
         point = 0.5 * np.random.default_rng(seed).normal(size=objective.layout.size)
-        known = Evaluated.of(psi, point, objective.gradient(point), [(evaluation_terms(objective, point), 1.0)])
-        constants = constant_terms(objective, point)
-        _, slopes = known.dual(psi, SimpleNamespace(**constants, references=np.zeros(0)))
+        state, known = exchanged(objective, L1(0.1), point)
+        _, slopes = known.dual(state)
         count = slopes.size - known.outputs
         assert np.abs(slopes[:count]).max() == pytest.approx(0.1, rel=1e-12)
         np.testing.assert_allclose(slopes[count:], 0.0, atol=1e-14)
@@ -141,13 +136,10 @@ def _reach(objective, point, at_zero):
     for _ in range(60):
         middle = 0.5 * (lower + upper)
         # An elastic net of a large threshold leaves the dual point as it is, and 0 is its optimum.
-        psi = ElasticNet(100.0, 0.5).bind(objective.layout)
-        known = Evaluated.of(psi, point, objective.gradient(point), [(evaluation_terms(objective, point), 1.0)])
-        square = float(largest_square(objective)[0])
-        once = SimpleNamespace(**constant_terms(objective, point), references=np.zeros(0), square=square)
-        bound, slopes = known.dual(psi, once)
-        narrow = ElasticNet(2.0 * middle, 0.5).bind(objective.layout)
-        proved = known.zeros(narrow, at_zero, bound, slopes, once)
+        state, known = exchanged(objective, ElasticNet(100.0, 0.5), point)
+        bound, slopes = known.dual(state)
+        narrow = known._replace(psi=ElasticNet(2.0 * middle, 0.5).bind(objective.layout))
+        proved = narrow.zeros(at_zero, bound, slopes, state)
         lower, upper = (lower, middle) if proved[0] else (middle, upper)
     return middle - abs(slopes[0]), abs(slopes[0] - objective.gradient(np.zeros(point.size))[0])
 
@@ -220,8 +212,7 @@ class _Own(Objective):
     def hessian_block(self, w, indices):
         return self.inner.hessian_block(w, indices)
 
-    def duality(self):
-        return DualTerms("own", link="profiled")
+    least = 0.0
 
 
 class _Bounded(_Own):
@@ -245,8 +236,7 @@ def test_a_loss_of_ones_own_is_proved_zero_by_the_bound_that_it_gives_and_by_no_
     found = proved_zero(solved([_Bounded(own) for own in inner], psi)[1])["coefficients"]
     np.testing.assert_array_equal(found, expected)
     assert 0 < found.sum() < P
-    with pytest.raises(ClientError, match=r"does not know its largest_square.*or return link=\"convex\""):
-        solved([_Own(own) for own in inner], psi)
+    assert not proved_zero(solved([_Own(own) for own in inner], psi)[1])["coefficients"].any()
     for wrong in (-1.0, np.nan, np.inf):
         cls = type("Wrong", (_Own,), {"largest_square": lambda self, wrong=wrong: wrong})
         with pytest.raises(ClientError, match=r"Wrong.largest_square\(\)=.*expected a finite number >= 0"):
@@ -256,11 +246,12 @@ def test_a_loss_of_ones_own_is_proved_zero_by_the_bound_that_it_gives_and_by_no_
 def test_no_client_takes_from_what_others_leave_unproved():
     """The server adds the squares of all clients: below 0 is none."""
     (own, *_) = _profiled(0)
-    terms = evaluation_terms(own, np.zeros(P))
-    check_columns(np.zeros(P), terms, 0.0)
+    state, _ = exchanged(own, L1(0.1), np.zeros(P))
+    sent = answer(own, np.zeros(P), True)
     for square in (-1.0, np.nan):
+        sent["square"][0] = square
         with pytest.raises(ProtocolError, match="expected a number >= 0"):
-            check_columns(np.zeros(P), terms, square)
+            checked(own.layout, state, Uplink(sent, None, 1), 0.0)
 
 
 def test_counts_have_no_radius():
@@ -273,7 +264,7 @@ def test_counts_have_no_radius():
 def test_nothing_is_said_where_nothing_can_be_proved():
     objectives = problem("logistic", 1)
     groups = GroupLasso(1e9, np.arange(P) // 2)
-    for psi, options in ((groups, {}), (NonNegative(), {}), (L1(1e9), {"hessian": "none"})):
+    for psi, options in ((groups, {}), (NonNegative(), {})):
         _, strategy = solved(objectives, psi, **options)
         assert {name: mask.shape for name, mask in proved_zero(strategy).items()} == {
             "coefficients": (P,),
@@ -283,7 +274,14 @@ def test_nothing_is_said_where_nothing_can_be_proved():
     assert proved_zero(FedNewton(regularizer=L1(1.0), fraction_evaluate=0.0)) == {}
 
 
+def test_zeros_are_proved_without_a_block_too():
+    objectives, psi = problem("logistic", 1), L1(0.05)
+    found = [proved_zero(solved(objectives, psi, 400, hessian=name)[1])["coefficients"] for name in ("block", "none")]
+    np.testing.assert_array_equal(*found)
+    assert 0 < found[0].sum() < P
+
+
 def test_what_is_proved_of_other_clients_is_dropped():
     _, strategy = solved(problem("logistic", 0), L1(0.1))
     assert strategy.state.proved.any()
-    assert not _begun_anew(strategy.state).proved.any()
+    assert not begun_anew(strategy.state).proved.any()

@@ -7,7 +7,7 @@ from newton import numbers, objective_value, point, sites, solved
 from scipy.sparse import csr_array
 
 from flwr_fco.algorithms.newton import ProximalNewton
-from flwr_fco.algorithms.newton.gradient_steps import AcceleratedGradient, QuasiNewton
+from flwr_fco.algorithms.newton.quasi_newton import QuasiNewton, approximation
 from flwr_fco.objectives import Logistic
 from flwr_fco.regularizers import L1, L2Squared, Zero
 from flwr_fco.strategies import FedNewton, run_of
@@ -21,21 +21,32 @@ def method(psi, hessian="none"):
     return method_of(FedNewton(regularizer=psi, hessian=hessian))
 
 
-def test_an_l2_term_on_all_coefficients_takes_quasi_newton_steps():
-    """Where nothing holds a coefficient, separable classes would have a small residual and no optimum."""
-    assert method(L2Squared(0.1)) is method(L2Squared(0.1, weights=[1.0, 2.0])) is QuasiNewton
-    for psi in (Zero(), L1(0.1), L2Squared(0.0), L2Squared(0.1, weights=[0.0, 1.0])):
-        assert method(psi) is AcceleratedGradient
+def test_without_a_block_there_is_one_method_for_all():
+    for psi in (L2Squared(0.1), Zero(), L1(0.1), L2Squared(0.1, weights=[0.0, 1.0])):
+        assert method(psi) is QuasiNewton
     assert method(L2Squared(0.1), "block") is ProximalNewton
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_approximation_is_positive_definite_and_maps_the_last_move_to_its_change(seed):
+    """Also of pairs that are no steps in a row, and before there are as many as are kept."""
+    rng = np.random.default_rng(seed)
+    root = rng.normal(size=(6, 9)) * 10.0 ** rng.uniform(-2, 2, 9)
+    moves = np.vstack([np.zeros((4, 9)), rng.normal(size=(5, 9))])
+    changes = moves @ (root.T @ root)
+    sigma, plus, minus = approximation(moves, changes, 1.0, bool(seed % 2))
+    B = sigma * np.eye(9) + plus.T @ plus - minus.T @ minus
+    np.testing.assert_allclose(B @ moves[-1], changes[-1], rtol=1e-8, atol=1e-8 * np.abs(changes[-1]).max())
+    assert np.linalg.eigvalsh(B)[0] > 0.0
 
 
 def test_a_strategy_with_its_own_algorithm_does_not_inherit_the_choice():
     class Mine(FedNewton):
         """Of FedNewton's options, none chooses."""
 
-        algorithm = AcceleratedGradient
+        algorithm = QuasiNewton
 
-    assert method_of(Mine()) is AcceleratedGradient
+    assert method_of(Mine()) is QuasiNewton
 
 
 @pytest.mark.parametrize("strength", [1e-3, 0.1, 30.0])
@@ -63,7 +74,7 @@ def wide(p=5000, rows=40):
 
 
 def test_many_features_take_tens_of_rounds():
-    """Accelerated gradient steps take some hundred; the gap is that to a ridge in the span of the rows."""
+    """The gap is that to a ridge in the span of the rows."""
     objectives, psi = wide(), L2Squared(1 / 120)
     result, _ = solved(objectives, psi, hessian="none", tolerance=1e-13, rounds=200)
     assert numbers(result, "duality-gap")[-1] <= 1e-13

@@ -168,13 +168,15 @@ def _terms(position, value):
     return _changing("terms", change)
 
 
+_ONE = "of one convex function"
 LIES = {
-    "a loss of -1e9": (_terms(0, lambda loss: -1e9), "its loss is -1e\\+09; expected a number >= 0"),
-    "half the loss": (_terms(0, lambda loss: 0.5 * loss), "differ by .* from those of one function"),
-    "a conjugate below its range": (_terms(1, lambda linear: -5.0), "sums q log q is -5; expected a number from"),
-    "another conjugate": (_terms(1, lambda linear: 0.9 * linear), "differ by .* from those of one function"),
+    "a loss of -1e9": (_terms(0, lambda loss: -1e9), "its loss is -1e\\+09, and it says that none is below 0"),
+    "half the loss": (_terms(0, lambda loss: 0.5 * loss), _ONE),
+    "a conjugate below its range": (_terms(1, lambda conjugate: -5.0), _ONE),
+    "another conjugate": (_terms(1, lambda conjugate: 0.9 * conjugate), _ONE),
+    "a least value above the loss": (_terms(2, lambda least: 9.0), "and it says that none is below 9"),
     "an unknown link": (_terms(3, lambda link: 17.0), "its loss is another one than in the first round"),
-    "a gradient times 3": (_changing("gradient", lambda g: 3.0 * g), "differ by .* from those of one function"),
+    "a gradient times 3": (_changing("gradient", lambda g: 3.0 * g), _ONE),
     "a negative curvature": (_changing("block", lambda block: -block), "on the diagonal; expected none below 0"),
     "no positive semidefinite block": (
         _changing("block", lambda block: np.r_[block[:1], 1e6 * block[1:2], block[2:]]),
@@ -190,10 +192,10 @@ def test_no_mean_square_is_below_the_square_of_a_mean():
     objectives, psi = sites("logistic"), L1(0.05)
     start = {name: np.zeros(shape) for name, shape in objectives[0].layout.shapes.items()}
     strategy = FedNewton(regularizer=psi, fraction_evaluate=0.0)
-    grid = Faulty(app_of(objectives), 3, _changing("square", lambda square: 0.001 * square), rounds=(1,))
+    grid = Faulty(app_of(objectives), 3, _changing("square", lambda square: square * [0.001, 1.0]), rounds=(1,))
     result = _start(strategy, grid, start, 30)
     assert result.left_out
-    assert all("largest mean square of its columns is" in row.reason for row in result.left_out)
+    assert all("largest mean square is" in row.reason for row in result.left_out)
     assert numbers(result, "duality-gap")[-1] <= 1e-8
 
 
@@ -220,43 +222,26 @@ def _all_terms(change):
     return _changing("terms", change)
 
 
-def _last_slope(value):
-    return _changing("gradient", lambda gradient: np.r_[gradient[:-1], value])
-
-
 def _link_unknown(reply):
-    return _all_terms(lambda terms: np.r_[-1e9, np.zeros(7)])(reply)
+    return _all_terms(lambda terms: np.r_[-1e9, np.zeros(6)])(reply)
 
 
 #: What is changed, in which rounds, of which losses, and what is told of it.
 CONTRADICTIONS = {
-    "a factor of its own": (_terms(7, lambda factor: 2.0), (1,), "both", "no gap"),
+    "a factor of its own": (_terms(6, lambda factor: 2.0), (1,), "both", "no gap"),
     "no link from round 2 on": (_link_unknown, (2,), "both", "another one than in the first round"),
     "no link, but facts": (_terms(3, lambda link: 0.0), (1,), "both", "a loss whose link it does not know"),
-    "an intercept's slope at 0": (_last_slope(1e9), (1,), "both", "slope 1e\\+09 in an intercept"),
-    "a loss that is no mean square": (
-        _all_terms(lambda terms: np.r_[terms[:1], terms[1] + terms[2], 0.0, terms[3:]]),
-        (1,),
-        "squares",
-        "expected the same of squares",
-    ),
-    "a conjugate for a loss": (
-        _all_terms(lambda terms: np.r_[terms[0] - 0.05, terms[1] + 0.05, terms[2:]]),
-        (2,),
-        "squares",
-        "expected the same of squares",
-    ),
     "the intercept's mean": (
         _changing("columns", lambda columns: 5.0 * columns),
         (1,),
         "both",
         "mean of its intercept's column is 5",
     ),
-    "a loss of 0 at 0": (_all_terms(lambda terms: np.r_[0.0, 0.0, 0.0, terms[3:]]), (1,), "logistic", ""),
+    "a loss of 0 at 0": (_all_terms(lambda terms: np.r_[0.0, 0.0, terms[2:]]), (1,), "logistic", ""),
     "a lower loss in one round": (
         _all_terms(lambda terms: np.r_[terms[0] - 0.05, terms[1] + 0.05, terms[2:]]),
         (3,),
-        "logistic",
+        "both",
         "",
     ),
 }
@@ -356,32 +341,3 @@ def test_a_psi_of_another_kind_is_refused_before_the_first_round():
             initial_arrays={"coefficients": np.zeros((3, 3)), "intercept": np.zeros(1)},
             progress=False,
         )
-
-
-def test_what_a_convex_loss_says_is_bounded_by_its_loss():
-    """Its least value by its value, and the conjugates of further dual points by Fenchel's inequality."""
-    from flwr_fco.algorithms.newton.exchange import check_first, check_terms
-    from flwr_fco.algorithms.newton.terms import evaluation_terms
-    from flwr_fco.errors import ProtocolError
-    from flwr_fco.objectives import Poisson
-    from flwr_fco.objectives.duality import references
-
-    rng = np.random.default_rng(0)
-    objective = Poisson(rng.normal(size=(20, 3)), rng.poisson(2.0, 20), l2=0.1)
-    w = 0.3 * rng.normal(size=4)
-    terms, gradient = evaluation_terms(objective, w), objective.gradient(w)
-    rows = references(objective)
-    check_terms(terms, gradient, w, 1e-12)
-    check_first({"terms": terms, "references": rows.reshape(-1)}, w, 1e-12)
-    lie = terms.copy()
-    lie[2] = -1.1 * terms[0]
-    with pytest.raises(ProtocolError, match="it says that none is below"):
-        check_terms(lie, gradient, w, 1e-12)
-    lie = terms.copy()
-    lie[1] -= 0.1
-    with pytest.raises(ProtocolError, match="differ by"):
-        check_terms(lie, gradient, w, 1e-12)
-    least = rows[1, :-1] @ w - (terms[0] - 0.05 * w[:3] @ w[:3])
-    rows[1, -1] = least - 1e-3
-    with pytest.raises(ProtocolError, match="a conjugate of its references"):
-        check_first({"terms": terms, "references": rows.reshape(-1)}, w, 1e-12)

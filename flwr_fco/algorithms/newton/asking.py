@@ -1,0 +1,539 @@
+"""What the methods ask in a round: a client's answer, what of it is possible, and what a duality gap takes of all.
+
+The terms of an answer are seven numbers: the loss, the conjugate at its gradient, and what the loss says of itself. The
+gap is that of :mod:`flwr_fco.certificates.gap`, with conjugates by convexity, so that it needs no second question. The
+gradients at points of the intercept alone, which make a mixture feasible, are sent once. Of squares and of chances they
+follow from the column means A'1/n and from A'y/n, which the method begins with anyway: A'1/n times a prediction that is
+the same for all examples, less A'y/n. For squares a prediction that is taken off is exact.
+
+The same dual points prove coefficients zero. Where second derivatives in the predictions are at most c, G* is 1/c
+strongly convex: with u* the only optimal slopes, and a gap Phi(w) - D(u) = Gap,
+
+    mean |u_i - u*_i|^2 <= 2 c Gap,    |x_j'u - x_j'u*| / n <= sqrt(2 c Gap) s_j,    s_j^2 = mean x_ij^2
+
+or the variance of x_j, where u and u* sum to 0. A coefficient with |x_j'u*| / n below its l1 threshold is 0 in every
+optimum. Of the c s_j^2 the server knows a bound: the weighted mean of each client's largest, one number in the first
+round (:meth:`flwr_fco.objectives.Objective.largest_square`).
+
+Ndiaye, Fercoq, Gramfort, Salmon: Gap safe screening rules for sparsity enforcing penalties (JMLR 2017), section 2, has
+the scaled dual points, and section 3 the radius.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import Counter
+from itertools import pairwise
+from logging import WARNING
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fco.algorithms.contract import Replies, Uplink, Vector
+from flwr_fco.certificates.certificate import ROUNDING, check_conjugates
+from flwr_fco.certificates.gap import conjugate_at, feasible, free_intercepts, references, why_none
+from flwr_fco.core.layout import Layout
+from flwr_fco.core.logs import log
+from flwr_fco.core.sparse import SparseVector, dense, is_shorter
+from flwr_fco.errors import ConfigurationError, ProtocolError
+from flwr_fco.messages.protocol import ReceivedVectors
+from flwr_fco.objectives.base import Objective, num_intercepts
+from flwr_fco.objectives.links import Categories, LogisticLoss, PoissonLoss, Squares
+from flwr_fco.objectives.survival import PartialLikelihood
+from flwr_fco.regularizers.base import BoundRegularizer
+
+Indices = NDArray[np.int64]
+Matrix = NDArray[np.float64]
+
+#: What losses are, by their number in messages: not known to be convex; convex; and those of predictions that the
+#: method's first step knows more of.
+LINKS = ("none", "convex", "cox", "poisson", "identity", "logistic", "softmax")
+#: Those whose gradients at points of the intercept alone follow from A'1/n and A'y/n.
+_CONSTANT = LINKS[4:]
+_NAMES: dict[type, str] = {
+    PartialLikelihood: "cox",
+    PoissonLoss: "poisson",
+    Squares: "identity",
+    LogisticLoss: "logistic",
+    Categories: "softmax",
+}
+#: The largest second derivative of chances in a prediction; that of squares is told.
+_FACTORS = {"logistic": 0.25, "softmax": 0.5}
+#: Numbers of an answer, in their order, and those in which clients must agree.
+TERMS = ("loss", "conjugate", "least", "link", "outputs", "l2", "factor")
+FACTS = TERMS[3:]
+#: An intercept beside which all others are 0.
+_FAR = 1e6
+#: As large a number as a state may hold where nothing is known yet.
+UNKNOWN = 1e300
+#: Rounding errors of a gap and of a mean square, and by how much an objective may be below a bound of it, relative.
+_GAP, _SQUARE, _CONTRADICTION = 1e-11, 1e-9, 1e-11
+#: A share of examples that is 0 up to rounding.
+_NOBODY = 1e-13
+#: Bytes of a digest that a float64 holds exactly.
+_DIGEST = 6
+
+
+# --- a client ---------------------------------------------------------------------------------------------------------
+
+
+def answer(objective: Objective, w: Vector, first: bool, on: Indices | None = None) -> dict[str, Any]:
+    """Return what a client says of its loss at a point: the gradient and the terms, at first also what never changes.
+
+    Parameters
+    ----------
+    objective : Objective
+        The loss.
+    w : ndarray of float64, shape (d,)
+        The point.
+    first : bool
+        Whether it is the first exchange.
+    on : ndarray of int64, shape (k,), optional
+        Coordinates on which the Hessian is wanted.
+
+    Examples
+    --------
+    >>> from flwr_fco.objectives import LeastSquares
+    >>> objective = LeastSquares(np.array([[1.0], [3.0]]), np.array([1.0, 2.0]), scale=0.5)
+    >>> dict(zip(TERMS, answer(objective, np.zeros(2), False)["terms"], strict=True))["conjugate"]
+    np.float64(-1.25)
+    """
+    link, outputs, factor = _kind(objective)
+    loss, gradient = objective.value_and_gradient(w)
+    conjugate = float(gradient @ w) - loss - 0.5 * objective.l2 * float(objective.ridged(w) @ w)
+    known = (conjugate, objective.least, LINKS.index(link), outputs, objective.l2, factor)
+    once = _once(objective, w, link, factor) if first else {}
+    sent: dict[str, Any] = {name: _short(vector) for name, vector in {"gradient": gradient, **once}.items()}
+    sent["terms"] = np.array([loss, *(known if link != "none" else np.zeros(len(known)))])
+    return sent if on is None else sent | {"block": objective.newton_block(w, on)}
+
+
+def _kind(objective: Objective) -> tuple[str, int, float]:
+    """Return the link of a loss, its outputs, and the largest second derivative in a constant prediction, or 0."""
+    row: Any = getattr(objective, "link", None)
+    link = "none" if objective.least is None else _NAMES.get(type(row), "convex")
+    if link in _FACTORS and getattr(objective, "offset", np.zeros(0)).size:
+        # Predictions are not the same for all examples then.
+        link = "convex"
+    return link, getattr(row, "outputs", 1), row.parameter if link == "identity" else _FACTORS.get(link, 0.0)
+
+
+def _largest_square(objective: Objective) -> Vector:
+    """Return the largest square and 1; twice 0 if it is not known."""
+    try:
+        square = float(objective.largest_square())
+    except ConfigurationError:
+        return np.zeros(2)
+    if not 0.0 <= square < math.inf:
+        raise ConfigurationError(
+            f"{type(objective).__name__}.largest_square()={square}; expected a finite number >= 0, which no second "
+            "derivative in one coefficient is above"
+        )
+    # Slopes of several outputs move together.
+    whole, entry = getattr(getattr(objective, "link", None), "bounds", None) or (1.0, 1.0)
+    return np.array([square * whole / entry, 1.0])
+
+
+def _once(objective: Objective, w: Vector, link: str, factor: float) -> dict[str, Vector]:
+    """Return what a client sends in the first exchange only, of shapes that :func:`shapes_of_first` knows."""
+    size, count = w.size, num_intercepts(objective.layout)
+    once = {"square": _largest_square(objective)}
+    if not count:
+        return once
+    columns, targets, rows = np.zeros(size), np.zeros(size), np.zeros((max(2, count), size + 1))
+    if link in (*_CONSTANT, "poisson"):
+        far, at_zero = np.zeros(size), objective.gradient(np.zeros(size))
+        far[size - count] = -_FAR if link == "poisson" else _FAR
+        change = objective.gradient(far) - at_zero
+        # Of several outputs the first one's columns are those of each.
+        columns = -change if link == "poisson" else np.repeat(change[::count] / change[size - count], count)
+        targets = targets_at_zero(link, factor, count, at_zero, columns)
+    if link not in ("none", *_CONSTANT):
+        dual = [objective.dual_terms([point], [1.0]) for point in references(objective)]
+        rows = np.array([np.append(slopes, value) for value, slopes in dual])
+    once |= {"columns": columns, "references": rows.reshape(-1)}
+    return once | ({"targets": targets} if w.any() else {})
+
+
+def _short(vector: Vector) -> Any:
+    """Return a vector by its non-zeros, if these are few: as of rows with sparse features."""
+    on = np.flatnonzero(vector).astype(np.int32)
+    return SparseVector(on, vector[on], vector.size) if is_shorter(on.size, vector.size) else vector
+
+
+def parted(vectors: Any, name: str, size: int) -> list[tuple[Vector, Indices]]:
+    """Return the points of a message, 0 where nothing is told, and the coordinates that are told of each."""
+    told = vectors.as_sent(name) if isinstance(vectors, ReceivedVectors) else vectors[name]
+    if told.size % size:
+        raise ProtocolError(f"the server tells {told.size} coordinates of points with {size} each")
+    points, ends = [], np.searchsorted(told.indices, np.arange(0, told.size + size, size))
+    for k, (begin, end) in enumerate(pairwise(ends.tolist())):
+        on = told.indices[begin:end].astype(np.int64) - k * size
+        point = np.zeros(size)
+        point[on] = told.values[begin:end]
+        points.append((point, on))
+    return points
+
+
+# --- what of an answer is possible ------------------------------------------------------------------------------------
+
+
+def shapes_of_first(layout: Layout, begins_at_zero: bool) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of what clients send once, besides gradient and terms."""
+    size, count = layout.size, num_intercepts(layout)
+    vectors = ["columns"] * bool(count) + ["targets"] * bool(count and not begins_at_zero)
+    rows = {"references": (max(2, count) * (size + 1),)} if count else {}
+    return {"square": (2,), **dict.fromkeys(vectors, (size,)), **rows}
+
+
+def checked(layout: Layout, state: Any, uplink: Uplink, tolerance: float) -> dict[str, Vector]:
+    """Return the dense vectors of a client that has told of its loss at the trial point, checked by their meaning.
+
+    Parameters
+    ----------
+    layout : Layout
+        The model's arrays.
+    state : NamedTuple
+        The state of the message.
+    uplink : Uplink
+        The reply.
+    tolerance : float
+        What may be missing to an equality besides rounding: all terms of squares go to 0 where the fit is exact, and a
+        lie of this size moves the gap by no more.
+
+    Raises
+    ------
+    ProtocolError
+        If the numbers are not those of one convex function, or what all clients agreed on in the first round is not so
+        any more.
+    """
+    vectors = {name: dense(vector) for name, vector in uplink.vectors.items()}
+    told, w, gradient = dict(zip(TERMS, vectors["terms"].tolist(), strict=True)), state.trial, vectors["gradient"]
+    if state.population >= 0.0 and state.facts[0] >= 0.0 and not np.array_equal(vectors["terms"][3:], state.facts):
+        raise ProtocolError("its loss is another one than in the first round")
+    if told["link"] not in range(len(LINKS)):
+        raise ProtocolError(f"the link of its loss is {told['link']:g}; expected a whole number below {len(LINKS)}")
+    if not told["link"]:
+        if vectors["terms"][1:].any():
+            raise ProtocolError("it says something of a loss whose link it does not know")
+        return vectors
+    if told["outputs"] not in range(1, w.size + 1) or told["l2"] < 0.0 or told["factor"] < 0.0:
+        raise ProtocolError(
+            f"its loss has {told['outputs']:g} outputs, l2={told['l2']:g} and factor={told['factor']:g}: no such model"
+        )
+    count = w.size - num_intercepts(layout)
+    ridge = told["l2"] * np.append(w[:count], np.zeros(w.size - count))
+    loss = told["loss"] - 0.5 * float(ridge @ w)
+    if loss < told["least"] - ROUNDING * (abs(told["loss"]) + abs(told["least"])) - tolerance:
+        raise ProtocolError(f"its loss is {told['loss']:.6g}, and it says that none is below {told['least']:.6g}")
+    rows = np.append(gradient - ridge, told["conjugate"])[None]
+    if "references" in vectors and LINKS[int(told["link"])] not in _CONSTANT:
+        rows = np.concatenate([rows, vectors["references"].reshape(-1, w.size + 1)])
+    check_conjugates(rows, w, loss, exact=True, tolerance=tolerance)
+    if "square" in vectors:
+        _check_constants(vectors, told, w, count)
+    return vectors
+
+
+def _check_constants(vectors: dict[str, Vector], told: dict[str, float], w: Vector, count: int) -> None:
+    """Check the largest mean square, and of predictions that are the same for all examples A'1/n and A'y/n."""
+    link, outputs, (square, known) = LINKS[int(told["link"])], w.size - count, vectors["square"].tolist()
+    if not square >= 0.0 or known not in (0.0, 1.0):
+        raise ProtocolError(f"the largest mean square of its columns is {square:.6g}; expected a number >= 0")
+    if not outputs or link not in _CONSTANT:
+        return
+    factor, columns, gradient = _FACTORS.get(link, told["factor"]), vectors["columns"], vectors["gradient"]
+    if not np.abs(columns[count:] - 1.0).max() <= ROUNDING:
+        raise ProtocolError(f"the mean of its intercept's column is {columns[count]:.6g}; expected 1")
+    largest = factor * float(np.abs(columns[:count]).max(initial=0.0)) ** 2
+    if (1.0 + ROUNDING) * square < largest:
+        raise ProtocolError(f"the largest mean square is {square:.6g}, and the square of a mean {largest:.6g}; more")
+    targets = vectors.get("targets", targets_at_zero(link, factor, outputs, gradient, columns))
+    if link == "identity":
+        pairs, slope = columns * w, float(gradient[count]) / factor
+        expected, target = float(pairs.sum()) - slope, float(targets[count])
+        if abs(target - expected) > ROUNDING * (float(np.abs(pairs).sum()) + abs(slope) + abs(expected)):
+            raise ProtocolError(f"its mean target is {target:.6g}, and by its slopes {expected:.6g}")
+        return
+    shares, each = targets[count:], np.tile(targets[count:], count // outputs)
+    whole = outputs == 1 or abs(float(shares.sum()) - 1.0) <= ROUNDING
+    if not (whole and (shares >= -ROUNDING).all() and (shares <= 1.0 + ROUNDING).all()):
+        raise ProtocolError(f"its shares of classes are {shares.tolist()}; expected numbers from 0 to 1, together 1")
+    # A class may be empty.
+    if (factor * targets[:count] ** 2 > square * ((1.0 + ROUNDING) * np.maximum(each, 0.0) + ROUNDING**2)).any():
+        raise ProtocolError("a mean of its columns in a class is above what the largest mean square of a column allows")
+
+
+def check_block(block: Matrix, on: Indices, vectors: dict[str, Vector], count: int | None) -> None:
+    """Check a client's Hessian on a working set: it is positive semidefinite, and no larger than that of its loss.
+
+    Parameters
+    ----------
+    block : ndarray of float64, shape (k, k)
+        The Hessian.
+    on : ndarray of int64, shape (k,)
+        The working set.
+    vectors : dict of str to ndarray
+        What else the client says.
+    count : int or None
+        Number of coefficients; None: no curvature bounds the diagonal.
+
+    Raises
+    ------
+    ProtocolError
+        If it is not.
+    """
+    told, diagonal = dict(zip(TERMS, vectors["terms"].tolist(), strict=True)), np.diag(block)
+    if (diagonal < 0.0).any():
+        raise ProtocolError(f"its Hessian has the entry {diagonal.min():.3g} on the diagonal; expected none below 0")
+    if count is not None:
+        square, known = vectors.get("square", np.zeros(2)).tolist()
+        factor = _FACTORS.get(LINKS[int(told["link"])], told["factor"])
+        most = np.where(on < count, square + told["l2"] if known else math.inf, factor or math.inf)
+        beyond = np.flatnonzero(diagonal > (1.0 + ROUNDING) * most)
+        if beyond.size:
+            value, limit = diagonal[beyond[0]], most[beyond[0]]
+            raise ProtocolError(f"its Hessian has the entry {value:.3g} on the diagonal; expected at most {limit:.3g}")
+    roots, empty = np.sqrt(np.where(diagonal > 0.0, diagonal, 1.0)), diagonal == 0.0
+    indefinite = bool((np.abs(block[empty]) > np.finfo(np.float64).tiny).any())
+    try:
+        np.linalg.cholesky(block / np.outer(roots, roots) + (ROUNDING * (1 + diagonal.size)) * np.eye(diagonal.size))
+    except np.linalg.LinAlgError:
+        indefinite = True
+    if indefinite:
+        raise ProtocolError("its Hessian is not positive semidefinite")
+
+
+# --- all clients together ---------------------------------------------------------------------------------------------
+
+
+def targets_at_zero(link: str, factor: float, outputs: int, gradient: Vector, columns: Vector) -> Vector:
+    """Return A'y/n, from the gradient at w = 0 and A'1/n; 0 of a loss of which it says nothing."""
+    if link == "identity":
+        return np.asarray(-gradient / factor)
+    levels = {"logistic": 0.5, "softmax": 1.0 / outputs, "poisson": 1.0}
+    return np.asarray(levels[link] * columns - gradient) if link in levels else np.zeros(columns.size)
+
+
+class Known(NamedTuple):
+    """The weighted means of an exchange, at a point.
+
+    Parameters
+    ----------
+    psi : BoundRegularizer
+        The regularizer.
+    w : ndarray of float64, shape (d,)
+        The point.
+    gradient : ndarray of float64, shape (d,)
+        Of the pooled loss.
+    loss, conjugate, least : float
+        Weighted means of the clients' terms.
+    facts : dict of str to float
+        What the clients agree on.
+    reason : str
+        Why there is no duality gap; empty if there is one.
+    """
+
+    psi: BoundRegularizer
+    w: Vector
+    gradient: Vector
+    loss: float
+    conjugate: float
+    least: float
+    facts: dict[str, float]
+    reason: str
+
+    @classmethod
+    def of(cls, psi: BoundRegularizer, w: Vector, replies: Replies) -> Known:
+        """Return the means of the clients' answers about w."""
+        each = [dense(uplink.vectors["terms"]) for uplink in replies]
+        pairs = [(uplink.weight, terms[:3]) for uplink, terms in zip(replies, each, strict=True)]
+        sums = [math.fsum(weight * own[k] for weight, own in pairs) for k in range(3)]
+        facts = dict(zip(FACTS, each[0][3:].tolist(), strict=True))
+        reason = why_none(psi, facts["l2"]) if facts["link"] else "the clients' losses are not known to be convex"
+        if any(not np.array_equal(own[3:], each[0][3:]) for own in each):
+            reason = "the clients' losses are of several kinds"
+        known = cls(psi, w, replies.sum("gradient"), sums[0], sums[1], sums[2], facts, reason)
+        if known.link == "cox" and known.loss == 0.0 and not known.gradient.any():
+            raise ConfigurationError(
+                "no client has an event while somebody else of its stratum is at risk, so there is nothing to learn "
+                "from; check what `events` and `strata` hold"
+            )
+        return known
+
+    @property
+    def link(self) -> str:
+        """Name of the loss's link."""
+        return LINKS[int(self.facts["link"])]
+
+    @property
+    def outputs(self) -> int:
+        """Number of outputs."""
+        return max(1, int(self.facts["outputs"]))
+
+    @property
+    def factor(self) -> float:
+        """The largest second derivative in a prediction that is the same for all examples."""
+        return _FACTORS.get(self.link, self.facts["factor"])
+
+    def shares(self, targets: Vector) -> Vector:
+        """Return the share of each class, the intercepts' entries of A'y/n; of two classes the second one's.
+
+        Raises
+        ------
+        ConfigurationError
+            If no client has an example of some class, or none that counts, whose free intercept then has no optimum.
+        """
+        shares = targets[self.w.size - self.outputs :]
+        both = np.array([1.0 - shares[0], shares[0]]) if self.outputs == 1 else shares
+        if (both < _NOBODY).any():
+            raise ConfigurationError(
+                f"no client has an example of class {int(np.argmin(both))}, or it weighs less than {_NOBODY:g} of "
+                "all, and the intercept is not regularized: the loss has no minimum. Leave this class out "
+                "(num_classes=), or make psi act on the intercept: arrays=Arrays(apply_to=...)"
+            )
+        return np.asarray(shares)
+
+    def dual(self, once: Any) -> tuple[float, Vector]:
+        """Return a number that no value of the pooled objective is below, and the dual point that it is the value of.
+
+        That is a gradient A'u/n, shape (d,). There is none with a :attr:`reason`.
+
+        Parameters
+        ----------
+        once
+            A state, with the weighted means of `columns`, `targets` and `references`.
+        """
+        psi, size, factor = self.psi, self.w.size, self.factor
+        count, ridge = free_intercepts(psi), self.facts["l2"] * self.w
+        ridge[size - num_intercepts(psi.layout) :] = 0.0
+        gradients, values = [self.gradient - ridge], [self.conjugate]
+        if count and self.link == "identity":
+            mean = float(gradients[0][-1])
+            gradients[0] = gradients[0] - mean * once.columns
+            gradients[0][-1] = 0.0
+            values[0] -= mean * float(once.targets[-1]) + mean**2 / (2.0 * factor)
+        elif count and self.link in _CONSTANT:
+            self.shares(once.targets)
+            levels = np.array([[1.0], [0.0]]) if count == 1 else np.eye(count)
+            gradients += [np.tile(level, size // count) * once.columns - once.targets for level in levels]
+            values += [0.0] * len(levels)
+        elif count:
+            rows = once.references.reshape(-1, size + 1)
+            gradients, values = [*gradients, *rows[:, :-1]], [*values, *rows[:, -1]]
+        found = feasible(psi, np.array(gradients), self.facts["l2"])
+        if found is None:
+            return -math.inf, np.zeros(size)
+        value = float(found.shares @ values) - (1.0 - float(found.shares.sum())) * self.least
+        return -value - conjugate_at(psi, -found.point, self.facts["l2"]), found.point
+
+    def zeros(self, objective: float, lower: float, slopes: Vector, once: Any) -> Vector:
+        """Return 1.0 for each coefficient that is 0 in every optimum of the pooled problem, 0.0 for all others.
+
+        Nothing is said where psi is no sum over coordinates.
+
+        Parameters
+        ----------
+        objective : float
+            Phi at any point.
+        lower, slopes : float and ndarray of float64, shape (d,)
+            Of :meth:`dual`.
+        once
+            As for :meth:`dual`, with `square`, the weighted mean of the clients' largest squares.
+        """
+        psi, terms, factor = self.psi, self.psi.terms(), self.factor
+        if terms is None or once.square == UNKNOWN or lower == -math.inf:
+            return np.zeros(self.w.size)
+        gap = max(objective - lower, 0.0) + _GAP * (abs(objective) + abs(lower))
+        centred = factor * once.columns**2 if free_intercepts(psi) and self.link in _CONSTANT else 0.0
+        reach = np.sqrt(2.0 * gap * np.maximum((1.0 + _SQUARE) * once.square - centred, 0.0))
+        proved = (np.abs(slopes) + reach < terms.threshold) & (terms.lower <= 0.0) & (terms.upper >= 0.0)
+        proved[self.w.size - num_intercepts(psi.layout) :] = False
+        return np.asarray(proved, dtype=np.float64)
+
+
+def population_of(replies: Replies) -> float:
+    """Return a digest of who has answered, and with which weight, as a whole number that a float64 holds."""
+    told = [(None if uplink.node is None else uplink.node.key, uplink.weight) for uplink in replies]
+    return float(int.from_bytes(hashlib.sha256(repr(told).encode()).digest()[:_DIGEST], "big"))
+
+
+def opened(state: Any, psi: BoundRegularizer, replies: Replies) -> tuple[Any, Known] | None:
+    """Return the state with what clients say once, and their means; None if others answer than before.
+
+    What they say once are the facts that they agree on, what never changes, and a digest of who they are.
+    """
+    first, who = state.population < 0.0, population_of(replies)
+    if not first and who != state.population:
+        log(WARNING, "Clients, or their numbers of examples, have changed: what is known of the objective begins anew")
+        return None
+    known = Known.of(psi, state.trial, replies)
+    if not first:
+        return state, known
+    square, share = replies.sum("square").tolist()
+    once: dict[str, Any] = {"square": square if share > 1.0 - ROUNDING else UNKNOWN, "population": who}
+    if num_intercepts(psi.layout):
+        once |= {name: replies.sum(name) for name in ("columns", "references")}
+        told = replies.sum("targets") if state.trial.any() else None
+        zero = targets_at_zero(known.link, known.factor, known.outputs, known.gradient, once["columns"])
+        once["targets"] = zero if told is None else told
+    facts = [dense(uplink.vectors["terms"])[3:] for uplink in replies]
+    usual, count = Counter(tuple(own.tolist()) for own in facts).most_common(1)[0]
+    others = [f"{uplink.node}" for uplink, own in zip(replies, facts, strict=True) if tuple(own.tolist()) != usual]
+    if others:
+        text = "The losses of %s are of another kind than those of the other %s clients: nothing bounds the objective"
+        log(WARNING, text, ", ".join(others[:20]), count)
+    return state._replace(**once, facts=np.full(len(usual), -1.0) if others else np.array(usual)), known
+
+
+def contradicts(objective: float, lower: float, tolerance: float) -> bool:
+    """Whether an objective is below a lower bound of it, and warn: somebody's answers do not fit together.
+
+    A contradiction below the tolerance is none: the bound of an exact fit is rounding, however small the objective.
+    """
+    below = objective < lower - _CONTRADICTION * (abs(objective) + abs(lower)) - tolerance
+    if below:
+        text = (
+            "The objective, %.9g, is below what an earlier exchange has bounded it by, %.9g: a client's answers "
+            "contradict each other. All that is known of the objective is dropped, and asked for again"
+        )
+        log(WARNING, text, objective, lower)
+    return below
+
+
+def handed_out(layout: Layout, w: Vector) -> Vector:
+    """Return a point as the user gets it, rounded to the dtypes of the model's arrays: what is certified is that."""
+    # The sum makes 0.0 of -0.0, whose sign depends on how a coordinate has become zero.
+    return layout.rounded(w + 0.0)
+
+
+def progress(state: Any) -> dict[str, float | int]:
+    """Return the metrics of a state: the objective, and the duality gap or else the residual."""
+    if state.population < 0.0 or state.objective == UNKNOWN:
+        return {}
+    if state.lower > -UNKNOWN:
+        return {"objective": state.objective, "duality-gap": max(0.0, state.objective - state.lower)}
+    return {"objective": state.objective, "residual": state.residual}
+
+
+def distance(state: Any) -> float:
+    """Return the duality gap of a state, or else the residual; :data:`UNKNOWN` if there is none yet."""
+    told = progress(state)
+    return float(told.get("duality-gap", told.get("residual", UNKNOWN)))
+
+
+def finished(state: Any, tolerance: float, whose: str = "all clients' data") -> str:
+    """Return why a run is over, and whose data that is about; an empty string as long as it goes on."""
+    told, left = progress(state), distance(state)
+    name = "duality gap" if "duality-gap" in told else "residual"
+    if left <= tolerance:
+        step = "" if name == "duality gap" else " of a proximal gradient step"
+        return f"the {name}{step} of {whose} is {left:.3g}, at most tolerance={tolerance:g}"
+    if told and state.stalled:
+        return (
+            f"no step decreases the objective, {state.objective:.9g}, by more than its rounding error; the "
+            f"{name.replace(' ', '-')} is {left:.3g}, above tolerance={tolerance:g}"
+        )
+    return ""
