@@ -9,66 +9,47 @@ from flwr_fco.kernels import njit
 
 Vector = NDArray[np.float64]
 
-#: Elements handled at a time where powers are taken by repeated squaring: three buffers fit the first-level cache.
-_CHUNK = 256
-
-# Sums may be reordered (that is what lets them use vector instructions); NaN and infinity keep their meaning.
-_REORDER = {"reassoc", "contract", "nsz"}
+#: Elements handled at a time: buffers that fit the first-level cache, and maxima side by side.
+_CHUNK, _LANES = 256, 64
 
 
 @njit(cache=True)
 def _largest(z: Vector) -> float:
-    """Return max |z_i|, NaN ignored. Four running maxima: a single one waits for itself."""
-    m0 = m1 = m2 = m3 = 0.0
-    whole = z.size - z.size % 4
-    for i in range(0, whole, 4):
-        a0, a1, a2, a3 = abs(z[i]), abs(z[i + 1]), abs(z[i + 2]), abs(z[i + 3])
-        if a0 > m0:
-            m0 = a0
-        if a1 > m1:
-            m1 = a1
-        if a2 > m2:
-            m2 = a2
-        if a3 > m3:
-            m3 = a3
-    for i in range(whole, z.size):
-        if abs(z[i]) > m0:
-            m0 = abs(z[i])
-    return max(max(m0, m1), max(m2, m3))
+    """Return max |z_i|, NaN ignored: side by side, because a single running maximum waits for itself."""
+    tops = np.zeros(_LANES)
+    for start in range(0, z.size, _LANES):
+        part = z[start : start + _LANES]
+        for j in range(part.size):
+            tops[j] = abs(part[j]) if abs(part[j]) > tops[j] else tops[j]
+    return float(tops.max())
 
 
-@njit(cache=True, fastmath=_REORDER)
+# Sums may be reordered (that is what lets them use vector instructions); NaN and infinity keep their meaning.
+@njit(cache=True, fastmath={"reassoc", "contract", "nsz"})
 def _scaled_powers(z: Vector, scale: float, p: float, out: Vector) -> float:
     """Write sign(x) |x|^(p-1) for x = z/scale and return sum |x|^p."""
-    total = 0.0
-    exponent = int(p) - 2
+    total, exponent = 0.0, int(p) - 2
     whole = p == exponent + 2 and exponent <= 64
-    x = np.empty(_CHUNK)
-    base = np.empty(_CHUNK)
-    power = np.empty(_CHUNK)
+    x, base, power = np.empty(_CHUNK), np.empty(_CHUNK), np.empty(_CHUNK)
     for start in range(0, z.size, _CHUNK):
-        size = min(_CHUNK, z.size - start)
+        size, left = min(_CHUNK, z.size - start), exponent
         for j in range(size):
             x[j] = z[start + j] / scale
             base[j] = abs(x[j])
             power[j] = x[j]
-        if whole:
-            left = exponent
-            while left > 0:
-                if left & 1:
-                    for j in range(size):
-                        power[j] *= base[j]
-                left >>= 1
-                if left > 0:
-                    for j in range(size):
-                        base[j] *= base[j]
-        else:
+        if not whole:
             for j in range(size):
-                power[j] = x[j] * base[j] ** (p - 2.0)
+                power[j] *= base[j] ** (p - 2.0)
+        while whole and left > 0:  # by repeated squaring
+            if left & 1:
+                for j in range(size):
+                    power[j] *= base[j]
+            for j in range(size):
+                base[j] *= base[j]
+            left >>= 1
         # Summed from the buffers: the order, and so the bits, cannot depend on whether `out` is `z`.
         for j in range(size):
             total += power[j] * x[j]
-        for j in range(size):
             out[start + j] = power[j]
     return total
 

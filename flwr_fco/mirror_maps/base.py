@@ -125,15 +125,21 @@ class MirrorMap(Specified, ABC):
     def check_layout(self, layout: Layout) -> None:
         """Raise :class:`ConfigurationError` if the map cannot act on a model of this layout."""
 
+    def objection(self, regularizer: Psi) -> str:
+        """Return why psi is not supported and what would be; an empty string if it is."""
+        if self.supports(regularizer):
+            return ""
+        psi = regularizer.regularizer if isinstance(regularizer, BoundRegularizer) else regularizer
+        return (
+            f"{type(self).__name__} cannot be combined with {psi!r}: the minimiser of -<z, w> + t psi(w) + h(w) has no "
+            f"closed form here. {type(self).__name__} works with {self.works_with}; Euclidean() works with every "
+            "regularizer."
+        )
+
     def require(self, regularizer: Psi) -> None:
         """Raise :class:`UnsupportedPairError` unless the pair is supported."""
-        if not self.supports(regularizer):
-            psi = regularizer.regularizer if isinstance(regularizer, BoundRegularizer) else regularizer
-            raise UnsupportedPairError(
-                f"{type(self).__name__} cannot be combined with {psi!r}: the minimiser of -<z, w> + t psi(w) + h(w) "
-                f"has no closed form here. {type(self).__name__} works with {self.works_with}; Euclidean() works with "
-                "every regularizer."
-            )
+        if objection := self.objection(regularizer):
+            raise UnsupportedPairError(objection)
 
     def never_supports(self, regularizer: Regularizer) -> bool:
         """Whether the pair is unsupported for every model, so that it can be refused before one is known."""

@@ -49,7 +49,7 @@ def array(dtype: type = np.float64, *, least: float = 0.0, vector: bool = False)
     It is kept as a read-only copy: changes to the user's array cannot affect the regularizer.
     """
     what = ("a vector of " if vector else "") + ("integers" if dtype is np.int64 else "finite numbers")
-    what += f" >= {least:g}" if math.isfinite(least) else ""
+    what += " > 0" if 0.0 < least < 1e-300 else f" >= {least:g}" if math.isfinite(least) else ""
 
     def check(owner: object, name: str, value: ArrayLike) -> Array:
         try:
