@@ -6,7 +6,7 @@ NumPy passes.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,13 +22,18 @@ Vector = NDArray[np.float64]
 NOTHING: Vector = np.zeros(0)
 
 
+#: The terms of no psi.
+NO_TERMS = NOTHING, 0.0, -np.inf, np.inf
+
+
 class Retrieval(NamedTuple):
-    """The parameters of retrieve(z, t) in a compiled loop: soft-threshold z by t * thresholds, then apply the map.
+    """The parameters of retrieve(z, t) in a compiled loop: psi's proximal map, then the mirror map.
 
     Parameters
     ----------
-    thresholds : ndarray of float64, shape (d,) or (0,)
-        strength * weights of an l1 norm; empty for none.
+    terms : tuple
+        psi's thresholds, shape (d,), or (0,) for none; its shrinkages, lower and upper bounds, as numbers or all as
+        arrays of shape (d,): the loop is compiled for either.
     p : float
         Exponent of a p-norm map; 0 for the Euclidean map.
     radius : float
@@ -42,27 +47,21 @@ class Retrieval(NamedTuple):
     inf
     """
 
-    thresholds: Vector = NOTHING
+    terms: tuple[Any, ...] = NO_TERMS
     p: float = 0.0
     radius: float = np.inf
     center: Vector = NOTHING
 
 
 @njit(cache=True)
-def soft_threshold(thresholds, dual, elapsed, primal):  # type: ignore[no-untyped-def]
-    """Write sign(z_i) max(|z_i| - elapsed * thresholds_i, 0), a zero as +0.0."""
-    separable(dual, elapsed, (thresholds, 0.0, -np.inf, np.inf), 1.0, primal)
-
-
-@njit(cache=True)
 def _retrieve(retrieval, dual, elapsed, primal):  # type: ignore[no-untyped-def]
     """Write retrieve(dual, elapsed) to `primal`, which may be the dual."""
-    thresholds, p, radius, center = retrieval
-    for vector in (thresholds, center):
+    terms, p, radius, center = retrieval
+    for vector in (terms[0], center):
         if vector.shape[0] != 0 and vector.shape[0] != dual.shape[0]:
             raise ValueError("thresholds and center must be empty or as long as the dual")
-    if thresholds.shape[0] > 0:
-        soft_threshold(thresholds, dual, elapsed, primal)
+    if terms[0].shape[0] > 0:
+        separable(dual, elapsed, terms, 1.0, primal)
     else:
         primal[:] = dual
     if p > 0.0:

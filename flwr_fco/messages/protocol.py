@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
@@ -22,9 +22,10 @@ from flwr_fco.core.sparse import NonZeros, SparseVector
 from flwr_fco.core.spec import Spec
 from flwr_fco.core.validation import check_fields, checked
 from flwr_fco.errors import ConfigurationError, ProtocolError, SpecError
-from flwr_fco.kernels.dual_averaging import NOTHING, Retrieval, soft_threshold
+from flwr_fco.kernels.dual_averaging import NO_TERMS, Retrieval
+from flwr_fco.kernels.prox import separable
 from flwr_fco.mirror_maps import Euclidean, MirrorMap
-from flwr_fco.regularizers import L1, Zero
+from flwr_fco.regularizers import Zero
 from flwr_fco.regularizers.base import BoundRegularizer, Regularizer, Scope
 from flwr_fco.work import FirstOrder, Work, work_from_header
 
@@ -210,7 +211,7 @@ class Plan:
     def local_retrievals(self) -> tuple[Retrieval | None, Retrieval | None]:
         """Data for compiled loops: of h without psi, and with it; None if the loops do not support them."""
         kernel = self.h.compiled(self.psi)
-        return None if kernel is None else kernel._replace(thresholds=NOTHING), kernel
+        return None if kernel is None else kernel._replace(terms=NO_TERMS), kernel
 
     @property
     def sends_every_step(self) -> bool:
@@ -232,11 +233,12 @@ class Plan:
 
     @cached_property
     def point_in_loops(self) -> Callable[[Vector, float, Vector], Any]:
-        """``(z, t, out)``: the same for loops of many steps, compiled for an l1 norm and the Euclidean map."""
-        psi, h = self.regularizer, self.h
-        if type(psi) is L1 and psi.weights is None and type(h) is Euclidean and (kernel := h.compiled(self.psi)):
-            return partial(soft_threshold, kernel.thresholds) if kernel.thresholds.size else self.point
-        return self.point
+        """``(z, t, out)``: the same for loops of many steps, one kernel for a sum over coordinates."""
+        terms = self.psi.terms() if type(self.h) is Euclidean and not self.smooth else None
+        if terms is None:
+            return self.point
+        rows = terms.rows((self.layout.size,))
+        return lambda z, t, out: separable(z, float(t), rows, 1.0, out)
 
     @cached_property
     def spec(self) -> Spec:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from scipy.optimize import brentq
@@ -14,7 +14,7 @@ from scipy.special import logsumexp
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.core.spec import Specified
 from flwr_fco.errors import ConfigurationError, UnsupportedPairError
-from flwr_fco.kernels.dual_averaging import NOTHING, Retrieval
+from flwr_fco.kernels.dual_averaging import NO_TERMS, NOTHING, Retrieval
 from flwr_fco.kernels.mirror import p_norm_point
 from flwr_fco.kernels.prox import separable
 from flwr_fco.regularizers import BoundRegularizer, Regularizer, Simplex, Terms
@@ -182,17 +182,17 @@ class Euclidean(MirrorMap):
         return regularizer.prox(z, t, out)
 
     def compiled(self, regularizer: BoundRegularizer) -> Retrieval | None:
-        """Return the thresholds if psi is zero or a (weighted) l1 norm; see :meth:`MirrorMap.compiled`."""
-        thresholds = l1_thresholds(regularizer)
-        return None if type(self) is not Euclidean or thresholds is None else Retrieval(thresholds)
+        """Return the terms of a sum over coordinates; see :meth:`MirrorMap.compiled`."""
+        terms = regularizer.terms()
+        return None if type(self) is not Euclidean or terms is None else Retrieval(_compiled(terms, regularizer))
 
 
-def l1_thresholds(regularizer: BoundRegularizer) -> Vector | None:
-    """Return the thresholds strength * weights if psi is a (weighted) l1 norm, ``NOTHING`` if it is 0, else None."""
-    terms = regularizer.terms()
-    if terms is None or not terms.is_l1:
-        return None
-    return np.full(regularizer.layout.size, terms.threshold) if np.any(terms.threshold) else NOTHING
+def _compiled(terms: Terms, regularizer: BoundRegularizer) -> tuple[Any, ...]:
+    """Return psi's terms as compiled loops take them."""
+    size = regularizer.layout.size
+    if not terms.is_l1:
+        return tuple(terms.table((size,)))
+    return (np.full(size, terms.threshold), *NO_TERMS[1:]) if np.any(terms.threshold) else NO_TERMS
 
 
 class _ClosedForm(MirrorMap):
@@ -488,12 +488,13 @@ class PNorm(_ClosedForm):
         return np.asarray(np.where(u == 0.0, center, scale * (start + u)))
 
     def compiled(self, regularizer: BoundRegularizer) -> Retrieval | None:
-        """Return thresholds, p, radius and center if psi is zero, or an l1 norm and there is no center."""
-        thresholds = l1_thresholds(regularizer)
-        if type(self) is not PNorm or thresholds is None or (thresholds.size and self.center is not None):
+        """Return terms, p, radius and center if psi is zero, or an l1 norm and there is no center."""
+        terms = self._terms(regularizer)
+        if type(self) is not PNorm or terms is None or (self.center is not None and np.any(terms.threshold)):
             return None
         # A copy, because kernels treat a read-only array as another type.
-        return Retrieval(thresholds, self.p, self._limit, NOTHING if self.center is None else self.center.copy())
+        center = NOTHING if self.center is None else self.center.copy()
+        return Retrieval(_compiled(terms, regularizer), self.p, self._limit, center)
 
     def check_size(self, size: int) -> None:
         """Raise unless the center has an element for each coordinate."""

@@ -10,7 +10,7 @@ from flwr_fco.engines.dual_steps import compiled_pairs, compiled_steps, in_pairs
 from flwr_fco.messages.protocol import Downlink, Plan
 from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, PNorm
 from flwr_fco.objectives import LeastSquares, Logistic
-from flwr_fco.regularizers import L1, ElasticNet, NonNegative, Zero
+from flwr_fco.regularizers import L1, L2, ElasticNet, NonNegative, Zero
 from flwr_fco.work import FirstOrder
 
 ROWS, FEATURES = 23, 7
@@ -31,17 +31,18 @@ COMPILED = [
     (Euclidean(), Zero()),
     (Euclidean(), L1(0.3)),
     (Euclidean(), L1(0.3, weights=np.linspace(0.0, 2.0, FEATURES))),
+    (Euclidean(), ElasticNet(0.3)),
+    (Euclidean(), NonNegative()),
+    (Euclidean(), L1(0.3, bound=1.0)),
     (PNorm(12.0), Zero()),
     (PNorm(12.0), L1(0.3)),
     (PNorm(3.5, radius=0.4), L1(0.3)),
     (PNorm(12.0, center=CENTER), Zero()),
     (PNorm(2.0, center=CENTER, radius=0.4), Zero()),
 ]
-#: What takes a root find, a sign, a bound or weights of its own in each step.
+#: What takes a norm, a root find or weights of its own in each step.
 STEP_BY_STEP = [
-    (Euclidean(), ElasticNet(0.3)),
-    (Euclidean(), NonNegative()),
-    (Euclidean(), L1(0.3, bound=1.0)),
+    (Euclidean(), L2(0.3)),
     (PNorm(12.0, center=CENTER), L1(0.3)),
     (DiagonalMetric(np.linspace(1.0, 2.0, FEATURES + 1)), L1(0.3)),
 ]
