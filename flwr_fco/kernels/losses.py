@@ -138,18 +138,22 @@ def add_batch(code, parameter, features, targets, weights, offset, rows, w, scal
 
 
 @njit(cache=True)
-def logistic_losses(scores, signs, losses):  # type: ignore[no-untyped-def]
-    """Replace scores, shape (b,), by the derivatives of their logistic losses, which are written to `losses`."""
+def logistic_losses(scores, signs, weights):  # type: ignore[no-untyped-def]
+    """Replace scores, shape (b,), by the derivatives of their logistic losses; return the sum of these by weights."""
+    total = 0.0
     for i in range(scores.shape[0]):
         margin = signs[i] * scores[i]
+        # exp of a negative number only: it underflows to 0, exp of a large positive one would overflow.
         small = math.exp(-abs(margin))
-        losses[i] = math.log1p(small) + max(-margin, 0.0)
-        scores[i] = slope(1, 0.0, scores[i], signs[i])
+        loss = math.log1p(small) + max(-margin, 0.0)
+        total += loss * weights[i] if weights.shape[0] > 0 else loss
+        scores[i] = -signs[i] * (small if margin > 0.0 else 1.0) / (1.0 + small)
+    return total
 
 
 @njit(cache=True)
-def cross_entropies(scores, labels, losses):  # type: ignore[no-untyped-def]
-    """Replace scores by the derivatives of their cross entropies, which are written to `losses`.
+def cross_entropies(scores, labels, weights):  # type: ignore[no-untyped-def]
+    """Replace scores by the derivatives of their cross entropies; return the sum of these by weights.
 
     Parameters
     ----------
@@ -157,10 +161,10 @@ def cross_entropies(scores, labels, losses):  # type: ignore[no-untyped-def]
         Changed in place.
     labels : ndarray of int64, shape (b,)
         0 .. outputs - 1.
-    losses : ndarray of float64, shape (b,)
-        Written.
+    weights : ndarray of float64, shape (b,) or (0,)
+        Of the rows; empty for ones.
     """
-    outputs = scores.shape[1]
+    outputs, sum_of_losses = scores.shape[1], 0.0
     for i in range(scores.shape[0]):
         top = -np.inf
         for c in range(outputs):
@@ -169,10 +173,12 @@ def cross_entropies(scores, labels, losses):  # type: ignore[no-untyped-def]
         for c in range(outputs):
             scores[i, c] = math.exp(scores[i, c] - top)
             total += scores[i, c]
-        losses[i] = math.log(total) + (top - own)
+        loss = math.log(total) + (top - own)
+        sum_of_losses += loss * weights[i] if weights.shape[0] > 0 else loss
         for c in range(outputs):
             scores[i, c] /= total
         scores[i, labels[i]] -= 1.0
+    return sum_of_losses
 
 
 @njit(cache=True)
@@ -204,7 +210,7 @@ def add_batch_of_classes(  # type: ignore[no-untyped-def]
     if l2 != 0.0:
         for j in range(size):
             out[j] += scale * l2 * w[j]
-    gathered, losses = np.empty((min(CHUNK, count), d)), np.empty(min(CHUNK, count))
+    gathered = np.empty((min(CHUNK, count), d))
     for start in range(0, count, CHUNK):
         part = rows[start : start + CHUNK]
         block = gathered[: part.shape[0]]
@@ -216,7 +222,7 @@ def add_batch_of_classes(  # type: ignore[no-untyped-def]
                 slopes[i, c] += intercepts[c]
             if offset.shape[0] > 0:
                 slopes[i] += offset[part[i]]
-        cross_entropies(slopes, labels[part], losses)
+        cross_entropies(slopes, labels[part], weights[:0])
         for i in range(part.shape[0]):
             factor = scale / count
             if weights.shape[0] > 0:

@@ -207,11 +207,15 @@ class Linear(Objective):
     def _shifted(self, scores: Scores, rows: Any) -> Scores:
         return scores + self.offset[rows] if self.offset.size else scores
 
+    @property
+    def _row_weights(self) -> Vector:
+        """The rows' weights; empty if all are 1, or the formulas have them in them."""
+        return NOTHING if isinstance(self.link, Coupled) else self.weights
+
     def _weighted(self, each: NDArray[np.float64], rows: Any = slice(None)) -> NDArray[np.float64]:
-        """Return numbers of some rows times the rows' weights, unless the formulas have these in them."""
-        if not self.weights.size or isinstance(self.link, Coupled):
-            return each
-        return np.asarray((each.T * self.weights[rows]).T)
+        """Return numbers of some rows times the rows' weights."""
+        weights = self._row_weights
+        return np.asarray((each.T * weights[rows]).T) if weights.size else each
 
     def _mean(self, each: NDArray[Any]) -> float:
         """Return the mean of a number of each row, by the weights."""
@@ -219,7 +223,7 @@ class Linear(Objective):
 
     def _loss(self, scores: Scores) -> float:
         """Return the mean loss at scores of all rows."""
-        return float(np.add.reduce(self._weighted(self.link.value(scores, self.targets)))) / self.num_examples
+        return self.link.total(scores, self.targets, self._row_weights) / self.num_examples
 
     def _ridge(self, w: Vector) -> float:
         coefficients = w[: self._size]
@@ -240,8 +244,9 @@ class Linear(Objective):
         for rows, block in self._blocks(batch):
             scores, y = self._shifted(self._product(block, w), rows), self.targets[rows]
             if value:
-                losses, slopes = link.value_and_slope(scores, y)
-                total += float(np.add.reduce(self._weighted(losses, rows)))
+                weights = self._row_weights
+                part, slopes = link.total_and_slope(scores, y, weights[rows] if weights.size else weights)
+                total += part
             else:
                 slopes = link.slope(scores, y)
             self._add_product(block, self._weighted(slopes, rows) * (scale / count), out)
