@@ -133,5 +133,5 @@ class DualAveraging(Algorithm):
 
     def shapes(self, problem: Problem, state: DualState) -> dict[str, tuple[int, ...]]:
         """Return the shape of the increment and, if they are averaged, of all local steps."""
-        every = {"trajectory": (problem.plan.steps, problem.layout.size)} if self.every else {}
-        return super().shapes(problem, state) | every
+        size = problem.layout.size
+        return {"increment": (size,)} | ({"trajectory": (problem.plan.steps, size)} if self.every else {})

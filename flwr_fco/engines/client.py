@@ -47,6 +47,8 @@ class LocalClient(NamedTuple):
         What may leave, as the client's owner says.
     shard : Shard or None
         The coordinates of the client's sparse features, if all of the round is done on these.
+    sparse : bool
+        Whether the loss has sparse features.
 
     Examples
     --------
@@ -62,6 +64,7 @@ class LocalClient(NamedTuple):
     rng: np.random.Generator
     disclosure: Disclosure = _NO_LIMITS
     shard: Shard | None = None
+    sparse: bool = False
 
     @property
     def plan(self) -> Plan:
@@ -207,7 +210,7 @@ class LocalClient(NamedTuple):
         place : Place, optional
             Where the points of the steps are; by default in NumPy's memory.
         """
-        if has_sparse_rows(self.objective):
+        if self.sparse:
             tell_dense(self.plan, f"{self.plan.solver} moves all of them in every step")
         moving, steps = point.copy() if place is None else place.put(point), 0
         drawn = iter(self.objective.batches(self.rng, self.downlink.first_order, per_step=2 if pairs else 1))
@@ -263,7 +266,7 @@ class LocalClient(NamedTuple):
     @property
     def _features(self) -> Shard | None:
         """The coordinates of sparse features, if the steps can be done on these."""
-        return shard_of(self.plan, self.objective)
+        return shard_of(self.plan, self.objective) if self.sparse else None
 
 
 def _made(increment: Vector) -> Vector:
@@ -298,15 +301,15 @@ def answer(
     disclosure : Disclosure, optional
         What may leave, as the client's owner says.
     """
-    plan, known = downlink.plan, downlink
-    shard = _shard_for(method, downlink, objective, memory)
+    plan, known, sparse = downlink.plan, downlink, has_sparse_rows(objective)
+    shard = _shard_for(downlink, objective, memory) if sparse and method.sparse else None
     if shard is None:
         memory = _whole(memory)
-        client = LocalClient(downlink, objective, rng, disclosure)
+        client = LocalClient(downlink, objective, rng, disclosure, None, sparse)
     else:
         known = downlink._replace(vectors={name: shard.vector(downlink, name) for name in downlink.vectors})
         memory = None if memory is None else Received({name: vector.values for name, vector in memory.items()})
-        client = LocalClient(known, shard.objective, rng, disclosure, shard)
+        client = LocalClient(known, shard.objective, rng, disclosure, shard, sparse)
     sent, moved = _checked(method, method.local(client, known, memory))
     if shard is not None and method.sparse in known.vectors:
         # As every client's dual moves by it, the server adds it, and what is sent is 0 where the features are not.
@@ -331,17 +334,14 @@ def _checked(method: Algorithm, found: Any) -> tuple[dict[str, Any], Moved]:
     return found[0], found[1]
 
 
-def _shard_for(method: Algorithm, downlink: Downlink, objective: Objective, memory: ClientState | None) -> Shard | None:
+def _shard_for(downlink: Downlink, objective: Objective, memory: ClientState | None) -> Shard | None:
     """Return the coordinates of a client's features, if all of its round can be done on these.
 
     What a client remembers is at the coordinates of its rows as long as these are the same.
     """
     plan = downlink.plan
-    if not method.sparse or not has_sparse_rows(objective) or plan.sends_every_step:
-        return None
-    if not plan.options.get("sparse_wire", True):
-        return None
-    shard = shard_of(plan, objective)
+    allowed = plan.options.get("sparse_wire", True) and not plan.sends_every_step
+    shard = shard_of(plan, objective) if allowed else None
     if shard is None or not shard.is_short(plan):
         return None
     remembered: Any = {} if memory is None else memory
