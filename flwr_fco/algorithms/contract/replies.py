@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -285,10 +286,12 @@ class Replies:
         common : ndarray of float64, shape (d,), optional
             As for :meth:`mean`.
         """
-        pairs = [(self._weight(up) / up.step_sizes, up.vectors["increment"]) for up in self._uplinks]
+        each = zip(self._weights, self._uplinks, strict=True)
+        pairs = [(weight / up.step_sizes, up.vectors["increment"]) for weight, up in each]
         moves = np.asarray(weighted_sum(pairs, pairs[0][1].shape))
         if common is not None and any(map(_is_sparse, self._uplinks)):
-            moves -= sum(self._weight(up) for up in self._uplinks if _is_sparse(up)) * common
+            each = zip(self._weights, self._uplinks, strict=True)
+            moves -= sum(weight for weight, up in each if _is_sparse(up)) * common
         return moves
 
     def plain_mean(self, name: str, *, normalize: bool = False) -> Vector:
@@ -311,21 +314,22 @@ class Replies:
         name : str, default "increment"
             Name of the vector.
         """
-        pairs = [(self._weight(uplink), uplink.vectors[name]) for uplink in self._uplinks]
+        pairs = [(weight, up.vectors[name]) for weight, up in zip(self._weights, self._uplinks, strict=True)]
         return np.asarray(weighted_sum(pairs, pairs[0][1].shape))
 
     @property
     def weight(self) -> float:
         """Sum of the clients' weights in sums."""
-        return sum(map(self._weight, self._uplinks))
+        return sum(self._weights)
 
     @property
     def population(self) -> float:
         """Sum of the weights of all current clients, those without a reply too; of methods with memories."""
         return float(self._memories.population(self._uplinks))
 
-    def _weight(self, uplink: Uplink) -> float:
-        return uplink.weight if self._memories is None else float(self._memories.weight_of(uplink))
+    @cached_property
+    def _weights(self) -> list[float]:
+        return [up.weight if self._memories is None else self._memories.weight_of(up) for up in self._uplinks]
 
 
 def _is_sparse(uplink: Uplink) -> bool:
