@@ -13,15 +13,10 @@ import math
 
 import numpy as np
 
-from flwr_fco.kernels import njit
+from flwr_fco.kernels import njit, prox
 
 #: Proximal gradient steps on a group before the next group.
 _STEPS_ON_A_GROUP = 8
-
-
-@njit(cache=True)
-def _soft(value, threshold):  # type: ignore[no-untyped-def]
-    return math.copysign(max(abs(value) - threshold, 0.0), value)
 
 
 @njit(cache=True)
@@ -44,7 +39,7 @@ def _group_step(hessian, slope, point, threshold, members, strength, curvature):
     square = 0.0
     for k in range(size):
         j = members[k]
-        best[k] = _soft(point[j] - slope[j] / curvature, threshold[j] / curvature)
+        best[k] = prox.point(point[j] - slope[j] / curvature, 1.0, threshold[j] / curvature, 0.0, -np.inf, np.inf, 1.0)
         square += best[k] * best[k]
     norm = math.sqrt(square)
     factor = 0.0 if norm * curvature <= strength else 1.0 - strength / (curvature * norm)
@@ -95,8 +90,8 @@ def descend(  # type: ignore[no-untyped-def]
         most = 0.0
         for k in range(singles.shape[0]):
             j, h = singles[k], curvatures[k]
-            new = _soft(h * point[j] - slope[j], terms[0, j]) / (h + terms[1, j])
-            new = min(max(new, terms[2, j]), terms[3, j])
+            a, b, lower, upper = terms[0, j], terms[1, j], terms[2, j], terms[3, j]
+            new = prox.point(h * point[j] - slope[j], 1.0, a, b, lower, upper, h)
             most = max(most, _move(hessian, slope, point, j, new) * math.sqrt(h))
         for group in range(strengths.shape[0]):
             own = members[starts[group] : starts[group + 1]]

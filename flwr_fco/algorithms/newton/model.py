@@ -104,9 +104,8 @@ class Penalty(NamedTuple):
         separable(v, 1.0, tuple(self.terms), 1.0, x)
         if self.strengths.size:
             # What is in no group is in one of strength 0. Groups are neither curved nor bounded.
-            grouped(
-                x, 0.0, np.where(self.groups < 0, self.strengths.size, self.groups), np.append(self.strengths, 0.0), x
-            )
+            groups = np.where(self.groups < 0, self.strengths.size, self.groups)
+            grouped(x, 0.0, groups, np.append(self.strengths, 0.0), x)
         return x
 
     def norms(self, x: Vector) -> Vector:
