@@ -727,27 +727,18 @@ class FedNewton(CompositeStrategy):
 
     def _check(self) -> None:
         super()._check()
-        name = type(self).__name__
-        if self.strengths is not None:
-            if not hasattr(self.regularizer, "strength"):
-                raise ConfigurationError(
-                    f"regularizer={self.regularizer!r} has no strength to be chosen; take one that has, such as "
-                    "L1(1.0), or leave strengths out"
-                )
-            if self.hessian == "none" or self.certificate_every is not None:
-                raise ConfigurationError(
-                    f"strengths={self.strengths!r} with hessian={self.hessian!r}, certificate_every="
-                    f"{self.certificate_every!r}; a path needs the Hessian's blocks, and each of its problems has a "
-                    "duality gap already; leave both out, or take StrengthPath, which runs one strength after the other"
-                )
-        if self.output != "last":
-            raise ConfigurationError(
-                f"output={self.output!r}: {name} certifies its last point, which is sparse by psi; leave it out"
-            )
-        if self.wire.dtype == "float32":
-            raise ConfigurationError(
-                f"wire={self.wire!r}: the duality gap of {name} would be that of rounded sums; leave it out"
-            )
+        name, wrong, path = type(self).__name__, "", self.strengths is not None
+        if path and not hasattr(self.regularizer, "strength"):
+            wrong = f"regularizer={self.regularizer!r} has no strength to be chosen; take L1(1.0), or no strengths"
+        elif path and (self.hessian == "none" or self.certificate_every is not None):
+            given = f"hessian={self.hessian!r}, certificate_every={self.certificate_every!r}"
+            wrong = f"strengths={self.strengths!r} with {given}: a path needs blocks, and has gaps; leave both out"
+        elif self.output != "last":
+            wrong = f"output={self.output!r}: {name} certifies its last point, which is sparse by psi; leave it out"
+        elif self.wire.dtype == "float32":
+            wrong = f"wire={self.wire!r}: the duality gap of {name} would be that of rounded sums; leave it out"
+        if wrong:
+            raise ConfigurationError(wrong)
 
 
 def proved_zero(strategy: FedNewton) -> dict[str, NDArray[np.bool_]]:

@@ -410,10 +410,8 @@ class Saved:
         done, nodes, here = tree["parts"]["run"]["number"], tree["num nodes"], getattr(run.grid, "num_nodes", None)
         wrong = ""
         if density is not None and density.rounds is None and before != num_rounds:
-            own = f"density=Density({density.share}, rounds={max(1, -(-3 * (before or 4) // 4))})"
-            wrong = (
-                f"is of a run of {before}: how fast its density falls depends on that number; resume with it, or {own}"
-            )
+            wrong = f"is of a run of {before}: how fast its density falls depends on that number; resume with it, or "
+            wrong += f"density=Density({density.share}, rounds={max(1, -(-3 * (before or 4) // 4))})"
         elif private is not None and 0 < private["rounds"] < num_rounds:
             wrong = f"is accounted for {private['rounds']} rounds, and this run is to have {num_rounds}"
         elif done > num_rounds:
@@ -421,10 +419,8 @@ class Saved:
         elif None not in (nodes, here) and nodes != here:
             wrong = f"is of a run of {nodes} nodes, and there are {here}: resume with the nodes that the run had"
         elif run.privacy is not None and not self._callbacks.saves_to(path):
-            wrong = (
-                "is of a private run, which goes on only where it saves itself, or its next rounds could be released "
-            )
-            wrong += f"again, with other noise: add Checkpoint({os.fspath(path)!r}) to callbacks"
+            wrong = "is of a private run, which goes on only where it saves itself, or its next rounds could be "
+            wrong += f"released again, with other noise: add Checkpoint({os.fspath(path)!r}) to callbacks"
         if wrong:
             raise ConfigurationError(f"num_rounds={num_rounds}, but {path} {wrong}")
         try:
