@@ -249,7 +249,9 @@ def moments(features: Features, shares: Vector) -> tuple[Vector, Vector]:
 def _powers(block: Any, means: Vector, shares: Vector, power: int) -> Vector:
     """Return the sums of the columns' deviations from their means to a power, by shares of the rows."""
     if isinstance(block, np.ndarray):
-        return np.asarray(shares @ (block - means) ** power)
+        # A power of an array takes a hundred times as long as its square.
+        raised = np.square(block - means)
+        return np.asarray(shares @ (raised if power == 2 else np.square(raised, out=raised)))
     each, at = np.repeat(shares, np.diff(block.indptr)), block.indices
     stored = np.bincount(at, each * (block.data - means[at]) ** power, means.size)
     # What is not stored is 0.
@@ -276,10 +278,12 @@ def deviations(features: Features) -> Vector:
     shares = np.full(n, 1.0 / n)
     means, variances = moments(features, shares)
     # Rows that are far apart, because rows may be sorted.
-    some = np.sort(dense(features[np.unique(np.linspace(0, n - 1, _LOOKED_AT).astype(np.int64))]), axis=0)
-    few = 1 + (np.diff(some, axis=0) != 0.0).sum(axis=0) < _FEWEST_VALUES
+    rows = np.unique(np.linspace(0, n - 1, _LOOKED_AT).astype(np.int64))
+    # By columns, which lie together then: sorting across rows takes four times as long.
+    some = np.sort(np.ascontiguousarray(dense(features[rows]).T), axis=1)
+    few = 1 + (np.diff(some, axis=1) != 0.0).sum(axis=1) < _FEWEST_VALUES
     few |= 2 * np.asarray((features != 0).sum(axis=0)).reshape(-1) < n
-    fourth = sum(_powers(block, means, shares[rows], 4) for rows, block in blocks(features))
+    fourth = sum(_powers(block, means, shares[own], 4) for own, block in blocks(features))
     # A column without variance has few values.
     units = np.where(variances > 0.0, variances, 1.0)
     return np.where(few | (fourth / units**2 - 1.0 > _VARIANCE * n), 0.0, np.sqrt(variances))
