@@ -61,11 +61,9 @@ _NAMES: dict[type, str] = {
 }
 #: The largest second derivative of chances in a prediction; that of squares is told.
 _FACTORS = {"logistic": 0.25, "softmax": 0.5}
-#: Numbers of an answer, in their order, and those in which clients must agree.
-TERMS = ("loss", "conjugate", "least", "link", "outputs", "l2", "factor")
-FACTS = TERMS[3:]
 #: An intercept beside which all others are 0.
 _FAR = 1e6
+NOTHING: Vector = np.zeros(0)
 #: As large a number as a state may hold where nothing is known yet.
 UNKNOWN = 1e300
 #: Rounding errors of a gap and of a mean square, and by how much an objective may be below a bound of it, relative.
@@ -74,6 +72,42 @@ _GAP, _SQUARE, _CONTRADICTION = 1e-11, 1e-9, 1e-11
 _NOBODY = 1e-13
 #: Bytes of a digest that a float64 holds exactly.
 _DIGEST = 6
+
+
+class Terms(NamedTuple):
+    """The numbers of an answer; of all of them, the weighted means of the first three.
+
+    Parameters
+    ----------
+    loss, conjugate, least : float
+        F, the conjugate of G = F - l2/2 ||W||^2 at its gradient, and what no value of G is below.
+    link : float
+        The number of the loss's link in :data:`LINKS`; from here on clients must agree.
+    outputs, l2, scale : float
+        Numbers of a row's predictions, the strength of the l2 term, and the second derivative of squares.
+    """
+
+    loss: float
+    conjugate: float
+    least: float
+    link: float
+    outputs: float
+    l2: float
+    scale: float
+
+    @property
+    def name(self) -> str:
+        """Name of the link."""
+        return LINKS[int(self.link)]
+
+    @property
+    def factor(self) -> float:
+        """The largest second derivative in a prediction that is the same for all examples, or 0."""
+        return _FACTORS.get(self.name, self.scale)
+
+
+#: How many numbers an answer has, and how many of them clients agree in.
+NUMBERS, FACTS = 7, 4
 
 
 # --- a client ---------------------------------------------------------------------------------------------------------
@@ -97,27 +131,25 @@ def answer(objective: Objective, w: Vector, first: bool, on: Indices | None = No
     --------
     >>> from flwr_fco.objectives import LeastSquares
     >>> objective = LeastSquares(np.array([[1.0], [3.0]]), np.array([1.0, 2.0]), scale=0.5)
-    >>> dict(zip(TERMS, answer(objective, np.zeros(2), False)["terms"], strict=True))["conjugate"]
-    np.float64(-1.25)
+    >>> Terms(*answer(objective, np.zeros(2), False)["terms"].tolist()).conjugate
+    -1.25
     """
-    link, outputs, factor = _kind(objective)
-    loss, gradient = objective.value_and_gradient(w)
-    conjugate = float(gradient @ w) - loss - 0.5 * objective.l2 * float(objective.ridged(w) @ w)
-    known = (conjugate, objective.least, LINKS.index(link), outputs, objective.l2, factor)
-    once = _once(objective, w, link, factor) if first else {}
-    sent: dict[str, Any] = {name: _short(vector) for name, vector in {"gradient": gradient, **once}.items()}
-    sent["terms"] = np.array([loss, *(known if link != "none" else np.zeros(len(known)))])
-    return sent if on is None else sent | {"block": objective.newton_block(w, on)}
-
-
-def _kind(objective: Objective) -> tuple[str, int, float]:
-    """Return the link of a loss, its outputs, and the largest second derivative in a constant prediction, or 0."""
     row: Any = getattr(objective, "link", None)
     link = "none" if objective.least is None else _NAMES.get(type(row), "convex")
-    if link in _FACTORS and getattr(objective, "offset", np.zeros(0)).size:
+    if link in _FACTORS and getattr(objective, "offset", NOTHING).size:
         # Predictions are not the same for all examples then.
         link = "convex"
-    return link, getattr(row, "outputs", 1), row.parameter if link == "identity" else _FACTORS.get(link, 0.0)
+    loss, gradient = objective.value_and_gradient(w)
+    terms = np.zeros(NUMBERS)
+    terms[0] = loss
+    if objective.least is not None:
+        conjugate = float(gradient @ w) - loss - 0.5 * objective.l2 * float(objective.ridged(w) @ w)
+        scale = row.parameter if link == "identity" else 0.0
+        terms[1:] = conjugate, objective.least, LINKS.index(link), getattr(row, "outputs", 1), objective.l2, scale
+    once = _once(objective, w, Terms(*terms.tolist())) if first else {}
+    sent: dict[str, Any] = {name: _short(vector) for name, vector in {"gradient": gradient, **once}.items()}
+    sent["terms"] = terms
+    return sent if on is None else sent | {"block": objective.newton_block(w, on)}
 
 
 def _largest_square(objective: Objective) -> Vector:
@@ -136,21 +168,20 @@ def _largest_square(objective: Objective) -> Vector:
     return np.array([square * whole / entry, 1.0])
 
 
-def _once(objective: Objective, w: Vector, link: str, factor: float) -> dict[str, Vector]:
+def _once(objective: Objective, w: Vector, told: Terms) -> dict[str, Vector]:
     """Return what a client sends in the first exchange only, of shapes that :func:`shapes_of_first` knows."""
-    size, count = w.size, num_intercepts(objective.layout)
-    once = {"square": _largest_square(objective)}
+    size, count, once = w.size, num_intercepts(objective.layout), {"square": _largest_square(objective)}
     if not count:
         return once
     columns, targets, rows = np.zeros(size), np.zeros(size), np.zeros((max(2, count), size + 1))
-    if link in (*_CONSTANT, "poisson"):
+    if told.name in (*_CONSTANT, "poisson"):
         far, at_zero = np.zeros(size), objective.gradient(np.zeros(size))
-        far[size - count] = -_FAR if link == "poisson" else _FAR
+        far[size - count] = -_FAR if told.name == "poisson" else _FAR
         change = objective.gradient(far) - at_zero
         # Of several outputs the first one's columns are those of each.
-        columns = -change if link == "poisson" else np.repeat(change[::count] / change[size - count], count)
-        targets = targets_at_zero(link, factor, count, at_zero, columns)
-    if link not in ("none", *_CONSTANT):
+        columns = -change if told.name == "poisson" else np.repeat(change[::count] / change[size - count], count)
+        targets = targets_at_zero(told, at_zero, columns)
+    if told.link and told.name not in _CONSTANT:
         dual = [objective.dual_terms([point], [1.0]) for point in references(objective)]
         rows = np.array([np.append(slopes, value) for value, slopes in dual])
     once |= {"columns": columns, "references": rows.reshape(-1)}
@@ -210,26 +241,22 @@ def checked(layout: Layout, state: Any, uplink: Uplink, tolerance: float) -> dic
         any more.
     """
     vectors = {name: dense(vector) for name, vector in uplink.vectors.items()}
-    told, w, gradient = dict(zip(TERMS, vectors["terms"].tolist(), strict=True)), state.trial, vectors["gradient"]
-    if state.population >= 0.0 and state.facts[0] >= 0.0 and not np.array_equal(vectors["terms"][3:], state.facts):
+    told, w = Terms(*vectors["terms"].tolist()), state.trial
+    if state.population >= 0.0 and state.facts[0] >= 0.0 and told[3:] != tuple(state.facts.tolist()):
         raise ProtocolError("its loss is another one than in the first round")
-    if told["link"] not in range(len(LINKS)):
-        raise ProtocolError(f"the link of its loss is {told['link']:g}; expected a whole number below {len(LINKS)}")
-    if not told["link"]:
-        if vectors["terms"][1:].any():
+    if told.link not in range(len(LINKS)) or told.l2 < 0.0 or told.scale < 0.0 or not 0.0 <= told.outputs <= w.size:
+        raise ProtocolError(f"it says {told._asdict()} of its loss, and there is no such one")
+    if not told.link:
+        if any(told[1:]):
             raise ProtocolError("it says something of a loss whose link it does not know")
         return vectors
-    if told["outputs"] not in range(1, w.size + 1) or told["l2"] < 0.0 or told["factor"] < 0.0:
-        raise ProtocolError(
-            f"its loss has {told['outputs']:g} outputs, l2={told['l2']:g} and factor={told['factor']:g}: no such model"
-        )
     count = w.size - num_intercepts(layout)
-    ridge = told["l2"] * np.append(w[:count], np.zeros(w.size - count))
-    loss = told["loss"] - 0.5 * float(ridge @ w)
-    if loss < told["least"] - ROUNDING * (abs(told["loss"]) + abs(told["least"])) - tolerance:
-        raise ProtocolError(f"its loss is {told['loss']:.6g}, and it says that none is below {told['least']:.6g}")
-    rows = np.append(gradient - ridge, told["conjugate"])[None]
-    if "references" in vectors and LINKS[int(told["link"])] not in _CONSTANT:
+    ridge = told.l2 * np.append(w[:count], np.zeros(w.size - count))
+    loss = told.loss - 0.5 * float(ridge @ w)
+    if loss < told.least - ROUNDING * (abs(told.loss) + abs(told.least)) - tolerance:
+        raise ProtocolError(f"its loss is {told.loss:.6g}, and it says that none is below {told.least:.6g}")
+    rows = np.append(vectors["gradient"] - ridge, told.conjugate)[None]
+    if "references" in vectors and told.name not in _CONSTANT:
         rows = np.concatenate([rows, vectors["references"].reshape(-1, w.size + 1)])
     check_conjugates(rows, w, loss, exact=True, tolerance=tolerance)
     if "square" in vectors:
@@ -237,22 +264,22 @@ def checked(layout: Layout, state: Any, uplink: Uplink, tolerance: float) -> dic
     return vectors
 
 
-def _check_constants(vectors: dict[str, Vector], told: dict[str, float], w: Vector, count: int) -> None:
+def _check_constants(vectors: dict[str, Vector], told: Terms, w: Vector, count: int) -> None:
     """Check the largest mean square, and of predictions that are the same for all examples A'1/n and A'y/n."""
-    link, outputs, (square, known) = LINKS[int(told["link"])], w.size - count, vectors["square"].tolist()
+    outputs, (square, known) = w.size - count, vectors["square"].tolist()
     if not square >= 0.0 or known not in (0.0, 1.0):
         raise ProtocolError(f"the largest mean square of its columns is {square:.6g}; expected a number >= 0")
-    if not outputs or link not in _CONSTANT:
+    if not outputs or told.name not in _CONSTANT:
         return
-    factor, columns, gradient = _FACTORS.get(link, told["factor"]), vectors["columns"], vectors["gradient"]
+    columns, gradient = vectors["columns"], vectors["gradient"]
     if not np.abs(columns[count:] - 1.0).max() <= ROUNDING:
         raise ProtocolError(f"the mean of its intercept's column is {columns[count]:.6g}; expected 1")
-    largest = factor * float(np.abs(columns[:count]).max(initial=0.0)) ** 2
+    largest = told.factor * float(np.abs(columns[:count]).max(initial=0.0)) ** 2
     if (1.0 + ROUNDING) * square < largest:
         raise ProtocolError(f"the largest mean square is {square:.6g}, and the square of a mean {largest:.6g}; more")
-    targets = vectors.get("targets", targets_at_zero(link, factor, outputs, gradient, columns))
-    if link == "identity":
-        pairs, slope = columns * w, float(gradient[count]) / factor
+    targets = vectors.get("targets", targets_at_zero(told, gradient, columns))
+    if told.name == "identity":
+        pairs, slope = columns * w, float(gradient[count]) / told.factor
         expected, target = float(pairs.sum()) - slope, float(targets[count])
         if abs(target - expected) > ROUNDING * (float(np.abs(pairs).sum()) + abs(slope) + abs(expected)):
             raise ProtocolError(f"its mean target is {target:.6g}, and by its slopes {expected:.6g}")
@@ -262,7 +289,7 @@ def _check_constants(vectors: dict[str, Vector], told: dict[str, float], w: Vect
     if not (whole and (shares >= -ROUNDING).all() and (shares <= 1.0 + ROUNDING).all()):
         raise ProtocolError(f"its shares of classes are {shares.tolist()}; expected numbers from 0 to 1, together 1")
     # A class may be empty.
-    if (factor * targets[:count] ** 2 > square * ((1.0 + ROUNDING) * np.maximum(each, 0.0) + ROUNDING**2)).any():
+    if (told.factor * targets[:count] ** 2 > square * ((1.0 + ROUNDING) * np.maximum(each, 0.0) + ROUNDING**2)).any():
         raise ProtocolError("a mean of its columns in a class is above what the largest mean square of a column allows")
 
 
@@ -285,13 +312,12 @@ def check_block(block: Matrix, on: Indices, vectors: dict[str, Vector], count: i
     ProtocolError
         If it is not.
     """
-    told, diagonal = dict(zip(TERMS, vectors["terms"].tolist(), strict=True)), np.diag(block)
+    told, diagonal = Terms(*vectors["terms"].tolist()), np.diag(block)
     if (diagonal < 0.0).any():
         raise ProtocolError(f"its Hessian has the entry {diagonal.min():.3g} on the diagonal; expected none below 0")
     if count is not None:
         square, known = vectors.get("square", np.zeros(2)).tolist()
-        factor = _FACTORS.get(LINKS[int(told["link"])], told["factor"])
-        most = np.where(on < count, square + told["l2"] if known else math.inf, factor or math.inf)
+        most = np.where(on < count, square + told.l2 if known else math.inf, told.factor or math.inf)
         beyond = np.flatnonzero(diagonal > (1.0 + ROUNDING) * most)
         if beyond.size:
             value, limit = diagonal[beyond[0]], most[beyond[0]]
@@ -309,12 +335,12 @@ def check_block(block: Matrix, on: Indices, vectors: dict[str, Vector], count: i
 # --- all clients together ---------------------------------------------------------------------------------------------
 
 
-def targets_at_zero(link: str, factor: float, outputs: int, gradient: Vector, columns: Vector) -> Vector:
+def targets_at_zero(told: Terms, gradient: Vector, columns: Vector) -> Vector:
     """Return A'y/n, from the gradient at w = 0 and A'1/n; 0 of a loss of which it says nothing."""
-    if link == "identity":
-        return np.asarray(-gradient / factor)
-    levels = {"logistic": 0.5, "softmax": 1.0 / outputs, "poisson": 1.0}
-    return np.asarray(levels[link] * columns - gradient) if link in levels else np.zeros(columns.size)
+    if told.name == "identity":
+        return np.asarray(-gradient / told.factor)
+    levels = {"logistic": 0.5, "softmax": 1.0 / told.outputs if told.outputs else 0.0, "poisson": 1.0}
+    return levels[told.name] * columns - gradient if told.name in levels else np.zeros(columns.size)
 
 
 class Known(NamedTuple):
@@ -328,10 +354,8 @@ class Known(NamedTuple):
         The point.
     gradient : ndarray of float64, shape (d,)
         Of the pooled loss.
-    loss, conjugate, least : float
-        Weighted means of the clients' terms.
-    facts : dict of str to float
-        What the clients agree on.
+    told : Terms
+        Means, and what the first client says of its loss.
     reason : str
         Why there is no duality gap; empty if there is one.
     """
@@ -339,24 +363,20 @@ class Known(NamedTuple):
     psi: BoundRegularizer
     w: Vector
     gradient: Vector
-    loss: float
-    conjugate: float
-    least: float
-    facts: dict[str, float]
+    told: Terms
     reason: str
 
     @classmethod
     def of(cls, psi: BoundRegularizer, w: Vector, replies: Replies) -> Known:
         """Return the means of the clients' answers about w."""
-        each = [dense(uplink.vectors["terms"]) for uplink in replies]
-        pairs = [(uplink.weight, terms[:3]) for uplink, terms in zip(replies, each, strict=True)]
-        sums = [math.fsum(weight * own[k] for weight, own in pairs) for k in range(3)]
-        facts = dict(zip(FACTS, each[0][3:].tolist(), strict=True))
-        reason = why_none(psi, facts["l2"]) if facts["link"] else "the clients' losses are not known to be convex"
-        if any(not np.array_equal(own[3:], each[0][3:]) for own in each):
+        pairs = [(uplink.weight, dense(uplink.vectors["terms"])) for uplink in replies]
+        facts = pairs[0][1][3:]
+        told = Terms(*(math.fsum(weight * own[k] for weight, own in pairs) for k in range(3)), *facts.tolist())
+        reason = why_none(psi, told.l2) if told.link else "the clients' losses are not known to be convex"
+        if any(not np.array_equal(own[3:], facts) for _, own in pairs):
             reason = "the clients' losses are of several kinds"
-        known = cls(psi, w, replies.sum("gradient"), sums[0], sums[1], sums[2], facts, reason)
-        if known.link == "cox" and known.loss == 0.0 and not known.gradient.any():
+        known = cls(psi, w, replies.sum("gradient"), told, reason)
+        if told.name == "cox" and told.loss == 0.0 and not known.gradient.any():
             raise ConfigurationError(
                 "no client has an event while somebody else of its stratum is at risk, so there is nothing to learn "
                 "from; check what `events` and `strata` hold"
@@ -364,19 +384,9 @@ class Known(NamedTuple):
         return known
 
     @property
-    def link(self) -> str:
-        """Name of the loss's link."""
-        return LINKS[int(self.facts["link"])]
-
-    @property
     def outputs(self) -> int:
         """Number of outputs."""
-        return max(1, int(self.facts["outputs"]))
-
-    @property
-    def factor(self) -> float:
-        """The largest second derivative in a prediction that is the same for all examples."""
-        return _FACTORS.get(self.link, self.facts["factor"])
+        return max(1, int(self.told.outputs))
 
     def shares(self, targets: Vector) -> Vector:
         """Return the share of each class, the intercepts' entries of A'y/n; of two classes the second one's.
@@ -406,16 +416,16 @@ class Known(NamedTuple):
         once
             A state, with the weighted means of `columns`, `targets` and `references`.
         """
-        psi, size, factor = self.psi, self.w.size, self.factor
-        count, ridge = free_intercepts(psi), self.facts["l2"] * self.w
+        psi, told, size = self.psi, self.told, self.w.size
+        count, ridge = free_intercepts(psi), told.l2 * self.w
         ridge[size - num_intercepts(psi.layout) :] = 0.0
-        gradients, values = [self.gradient - ridge], [self.conjugate]
-        if count and self.link == "identity":
+        gradients, values = [self.gradient - ridge], [told.conjugate]
+        if count and told.name == "identity":
             mean = float(gradients[0][-1])
             gradients[0] = gradients[0] - mean * once.columns
             gradients[0][-1] = 0.0
-            values[0] -= mean * float(once.targets[-1]) + mean**2 / (2.0 * factor)
-        elif count and self.link in _CONSTANT:
+            values[0] -= mean * float(once.targets[-1]) + mean**2 / (2.0 * told.factor)
+        elif count and told.name in _CONSTANT:
             self.shares(once.targets)
             levels = np.array([[1.0], [0.0]]) if count == 1 else np.eye(count)
             gradients += [np.tile(level, size // count) * once.columns - once.targets for level in levels]
@@ -423,11 +433,11 @@ class Known(NamedTuple):
         elif count:
             rows = once.references.reshape(-1, size + 1)
             gradients, values = [*gradients, *rows[:, :-1]], [*values, *rows[:, -1]]
-        found = feasible(psi, np.array(gradients), self.facts["l2"])
+        found = feasible(psi, np.array(gradients), told.l2)
         if found is None:
             return -math.inf, np.zeros(size)
-        value = float(found.shares @ values) - (1.0 - float(found.shares.sum())) * self.least
-        return -value - conjugate_at(psi, -found.point, self.facts["l2"]), found.point
+        value = float(found.shares @ values) - (1.0 - float(found.shares.sum())) * told.least
+        return -value - conjugate_at(psi, -found.point, told.l2), found.point
 
     def zeros(self, objective: float, lower: float, slopes: Vector, once: Any) -> Vector:
         """Return 1.0 for each coefficient that is 0 in every optimum of the pooled problem, 0.0 for all others.
@@ -443,11 +453,11 @@ class Known(NamedTuple):
         once
             As for :meth:`dual`, with `square`, the weighted mean of the clients' largest squares.
         """
-        psi, terms, factor = self.psi, self.psi.terms(), self.factor
+        psi, terms, told = self.psi, self.psi.terms(), self.told
         if terms is None or once.square == UNKNOWN or lower == -math.inf:
             return np.zeros(self.w.size)
         gap = max(objective - lower, 0.0) + _GAP * (abs(objective) + abs(lower))
-        centred = factor * once.columns**2 if free_intercepts(psi) and self.link in _CONSTANT else 0.0
+        centred = told.factor * once.columns**2 if free_intercepts(psi) and told.name in _CONSTANT else 0.0
         reach = np.sqrt(2.0 * gap * np.maximum((1.0 + _SQUARE) * once.square - centred, 0.0))
         proved = (np.abs(slopes) + reach < terms.threshold) & (terms.lower <= 0.0) & (terms.upper >= 0.0)
         proved[self.w.size - num_intercepts(psi.layout) :] = False
@@ -476,9 +486,8 @@ def opened(state: Any, psi: BoundRegularizer, replies: Replies) -> tuple[Any, Kn
     once: dict[str, Any] = {"square": square if share > 1.0 - ROUNDING else UNKNOWN, "population": who}
     if num_intercepts(psi.layout):
         once |= {name: replies.sum(name) for name in ("columns", "references")}
-        told = replies.sum("targets") if state.trial.any() else None
-        zero = targets_at_zero(known.link, known.factor, known.outputs, known.gradient, once["columns"])
-        once["targets"] = zero if told is None else told
+        zero = targets_at_zero(known.told, known.gradient, once["columns"])
+        once["targets"] = replies.sum("targets") if state.trial.any() else zero
     facts = [dense(uplink.vectors["terms"])[3:] for uplink in replies]
     usual, count = Counter(tuple(own.tolist()) for own in facts).most_common(1)[0]
     others = [f"{uplink.node}" for uplink, own in zip(replies, facts, strict=True) if tuple(own.tolist()) != usual]

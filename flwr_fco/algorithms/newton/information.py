@@ -84,7 +84,7 @@ class Information(ProximalNewton):
         known, share = Known.of(problem.psi, state.point, replies), replies.sum("block")
         _check_curvatures(replies)
         rows = float(sum(uplink.examples for uplink in replies))
-        told = (known.loss, rows, float(len(replies)))
+        told = (known.told.loss, rows, float(len(replies)))
         return InformationState(state.point, known.gradient, share, *told, round=state.round + 1)
 
     def metrics(self, problem: Problem, state: Any) -> dict[str, Any]:

@@ -58,7 +58,7 @@ from flwr_fco.algorithms.contract import (
     Vector,
 )
 from flwr_fco.algorithms.newton import asking
-from flwr_fco.algorithms.newton.asking import UNKNOWN, Known, distance, handed_out, progress
+from flwr_fco.algorithms.newton.asking import NOTHING, UNKNOWN, Known, distance, handed_out, progress
 from flwr_fco.algorithms.newton.model import (
     LEAST,
     SMALL,
@@ -75,7 +75,6 @@ from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.messages.protocol import Downlink, Uplink
 from flwr_fco.objectives.base import num_intercepts
 
-NOTHING: Vector = np.zeros(0)
 #: Fraction of the predicted decrease that a step must reach, the shortest step, and what is left of a step at least.
 _SUFFICIENT, _SHORTEST, _SHORTENED = 1e-4, 1e-60, 1e-9
 #: Rounding error of an objective, relative to its size.
@@ -215,7 +214,7 @@ class ProximalNewton(Algorithm):
         mask = (start != 0.0) | penalty.idle | (primal.size <= self.sizes[0])
         on = whole_groups(mask, penalty).astype(np.float64)
         rows = np.zeros(asking.shapes_of_first(problem.layout, True).get("references", 0))
-        return NewtonState(start, start, on, zeros, zeros, np.full(len(asking.FACTS), -1.0), zeros, rows)
+        return NewtonState(start, start, on, zeros, zeros, np.full(asking.FACTS, -1.0), zeros, rows)
 
     def downlink(self, problem: Problem, state: Any, to: To | None) -> Downlink:
         """Return the trial point at the coordinates of the working set; where it is not 0 elsewhere, both apart."""
@@ -229,7 +228,7 @@ class ProximalNewton(Algorithm):
     def shapes(self, problem: Problem, state: Any) -> dict[str, tuple[int, ...]]:
         """Return the shapes of gradient, block and terms; of the first round also of what never changes."""
         k = _set_of(state).size
-        shapes = {"gradient": state.trial.shape, "terms": (len(asking.TERMS),), "block": (k * (k + 1) // 2,)}
+        shapes = {"gradient": state.trial.shape, "terms": (asking.NUMBERS,), "block": (k * (k + 1) // 2,)}
         once = asking.shapes_of_first(problem.layout, not state.trial.any()) if state.population < 0.0 else {}
         return {**shapes, **once}
 
@@ -261,7 +260,7 @@ class ProximalNewton(Algorithm):
         if told is None:
             return begun_anew(state)
         state, known = told
-        objective = known.loss + problem.psi.value(state.trial)
+        objective = known.told.loss + problem.psi.value(state.trial)
         rounding = _EPSILON * (1.0 + abs(objective))
         enough = state.objective + _SUFFICIENT * state.step * state.slope + rounding
         if not first and objective > enough and state.step > _SHORTEST:
@@ -330,7 +329,7 @@ class ProximalNewton(Algorithm):
         on, block = _set_of(state), unpacked(replies.sum("block"))
         state = state._replace(curvature=_curvature(state, known, penalty, block, self.tolerance))
         if on.size and bend:
-            ridge = known.facts["l2"] * (on < x.size - num_intercepts(known.psi.layout))
+            ridge = known.told.l2 * (on < x.size - num_intercepts(known.psi.layout))
             block = bend * block + np.diag((1.0 - bend) * ridge)
             own = minimise_model(block, gradient[on], x[on], penalty.at(on))
             gradient[on] += block @ (own - x[on])
@@ -381,7 +380,7 @@ def _curvature(state: Any, known: Known, penalty: Penalty, block: Matrix, tolera
         If it falls to nothing: these coefficients grow without end, because the classes are separable along them.
     """
     on, places, outputs = _set_of(state), np.arange(state.point.size), known.outputs
-    idle = penalty.idle & (known.facts["l2"] == 0.0) & (places < places.size - num_intercepts(known.psi.layout))
+    idle = penalty.idle & (known.told.l2 == 0.0) & (places < places.size - num_intercepts(known.psi.layout))
     if outputs > 1:
         # A common change of all classes' coefficients has no effect.
         idle &= places % outputs < outputs - 1
@@ -410,9 +409,9 @@ def _null_model(known: Known, state: Any) -> tuple[Vector, Vector, float]:
     """
     size, outputs, targets = state.point.size, known.outputs, state.targets
     x, level, factor, bend = np.zeros(size), targets[size - outputs :], 1.0, 1.0
-    if known.link == "identity":
-        x[-1], factor = level[0], known.factor
-    elif known.link == "poisson":
+    if known.told.name == "identity":
+        x[-1], factor = level[0], known.told.factor
+    elif known.told.name == "poisson":
         level = level / state.columns[-1]
         if not level[0] > _NO_EVENTS:
             raise ConfigurationError(
@@ -422,10 +421,10 @@ def _null_model(known: Known, state: Any) -> tuple[Vector, Vector, float]:
                 "offsets, which the intercept takes up"
             )
         x[-1], bend = math.log(level[0]), float(level[0])
-    elif known.link == "logistic":
+    elif known.told.name == "logistic":
         level = known.shares(targets)
         x[-1], bend = math.log(level[0] / (1.0 - level[0])), float(4.0 * level[0] * (1.0 - level[0]))
-    elif known.link == "softmax" and not state.mask.all():
+    elif known.told.name == "softmax" and not state.mask.all():
         level = known.shares(targets)
         x[size - outputs :], bend = np.log(level) - np.log(level).mean(), 0.0
     else:

@@ -32,7 +32,7 @@ from flwr_fco.algorithms.contract.choices import Strengths
 from flwr_fco.algorithms.contract.disclosure import Disclosure
 from flwr_fco.algorithms.newton.asking import (
     LINKS,
-    TERMS,
+    NUMBERS,
     UNKNOWN,
     answer,
     distance,
@@ -462,7 +462,7 @@ def _keep(state: PathState, row: int, own: NewtonState, status: float) -> None:
 def _bytes_of(state: PathState, row: int) -> int:
     """Return the size of an answer about a problem."""
     size = int(state.masks[row].sum())
-    return 8 * (int(state.masks.shape[1]) + size * (size + 1) // 2 + len(TERMS))
+    return 8 * (int(state.masks.shape[1]) + size * (size + 1) // 2 + NUMBERS)
 
 
 def newton_method(options: Any) -> type[Algorithm]:
