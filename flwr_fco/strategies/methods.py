@@ -688,9 +688,8 @@ class FedNewton(CompositeStrategy):
     tolerance : float, default 1e-8
         Duality gap, or residual, at which the run ends.
     hessian : {"block", "none"}, default "block"
-        ``"none"``: clients send no second derivatives. Accelerated proximal gradient steps with restarts take the place
-        of Newton steps, with the same certificate, in some hundred rounds; with an l2 term alone (``L2Squared``)
-        steps of L-BFGS, in some tens.
+        ``"none"``: clients send no second derivatives. Proximal quasi-Newton steps take the place of Newton steps, with
+        the same certificate, in some tens to hundreds of rounds.
     strengths : Strengths, optional
         Solve for a path of strengths of the regularizer, and its cross-validation, in the rounds of the hardest of
         them; the strength of `regularizer` is ignored. :func:`flwr_fco.fit_path` returns all models of it.
@@ -746,13 +745,13 @@ def proved_zero(strategy: FedNewton) -> dict[str, NDArray[np.bool_]]:
 
     A coefficient is, if at the dual point of some round, whose gap is G,
     ``|slope_j| + sqrt(2 c G) s_j < threshold_j``: c is the losses' largest second derivative in a prediction (twice the
-    scale of squares, 1/4 logistic, 1/2 multinomial), s_j bounds the root mean square of column j, about its mean if
+    scale of squares, 1/4 logistic, 1/2 multinomial, 1 Huber), s_j bounds the root mean square of column j, about its mean if
     there is an intercept that psi leaves alone, about its mean at each client if these have intercepts of their own,
     and threshold_j is psi's l1 strength. A duality gap of 0 would prove
     all but those on the boundary. It holds as far as the clients' sums are right, as the gap does.
 
-    Nothing is proved without a duality gap, for a psi that is no sum over coordinates, with ``hessian="none"``, and of
-    a path of strengths.
+    Nothing is proved without a duality gap, for a psi that is no sum over coordinates, for counts and survival times,
+    and of a path of strengths.
 
     Parameters
     ----------
