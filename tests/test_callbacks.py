@@ -156,6 +156,7 @@ NAN = np.nan
         # A score that is NaN is not the best, not even the first.
         ({"validation": "server/score", "patience": 2}, [NAN, 2.0, NAN, NAN, 1.0], 4, 2),
         ({"validation": "server/score", "patience": 2}, [NAN, NAN, 1.0], 2, None),
+        ({"validation": "server/score", "patience": 2}, [1.0, 1.0, 1.0, 0.0], 3, 1),
         ({"validation": "server/score", "patience": 1, "every": 2}, [1.0, 3.0, 0.0, 4.0, 1.0], 4, 2),
         ({"tol": 4.0, "certificate": "server/score"}, [9.0, 8.0, 4.5, 4.0, 3.0], 4, None),
     ],
