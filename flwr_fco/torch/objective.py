@@ -180,8 +180,7 @@ class TorchObjective(Objective):
         # PyTorch sets the mode module by module, which takes a tenth of a small network's step.
         if not all(module.training for module in self._modules):
             self.model.train()
-        wide, total = widest_dtype(self._parameters[0]), list[Tensor]()
-        value = torch.zeros((), dtype=wide, device=self._parameters[0].device)
+        wide, total, value = widest_dtype(self._parameters[0]), list[Tensor](), list[Tensor]()
         with seeded(self._parameters, 0 if batch is None else batch.seed):
             for share, examples in self._chunks(None if batch is None else batch.rows):
                 loss = self._loss_of(examples)
@@ -191,12 +190,13 @@ class TorchObjective(Objective):
                 found = torch.autograd.grad(loss, self._parameters, allow_unused=True, materialize_grads=True)
                 # A sparse gradient is that of an embedding with sparse=True.
                 dense = [part.to_dense() if part.is_sparse else part for part in found]
-                value = value + share * loss.detach().to(wide)
+                value.append(loss.detach() if share == 1.0 else share * loss.detach().to(wide))
                 if share < 1.0:
                     dense = [share * part.to(wide) for part in dense]
                 total = list(torch._foreach_add(total, dense)) if total else dense
-        self._losses.append(value)
-        flat = torch.cat([part.reshape(-1).to(self._parameters[0].device) for part in total]).to(wide)
+        self._losses.append(sum(value[1:], value[0]))
+        device = self._parameters[0].device
+        flat = torch.cat([part.reshape(-1).to(device) for part in total]).to(wide)
         for block in self._ascending:
             flat[block].neg_()
         return flat
@@ -223,7 +223,8 @@ class TorchObjective(Objective):
     def take_training_loss(self) -> float | None:
         """Return the mean training-mode loss of the gradients computed since the last call; None if there were none."""
         losses, self._losses = self._losses, []
-        return float(torch.stack(losses).mean()) if losses else None
+        wide = widest_dtype(self._parameters[0])
+        return float(torch.stack([loss.to(wide) for loss in losses]).mean()) if losses else None
 
     def batches(self, rng: np.random.Generator, work: FirstOrder, per_step: int = 1) -> Iterator[TorchBatch | None]:
         """Yield the row numbers that any other objective yields for this generator, with a seed from a child of it."""
