@@ -31,13 +31,23 @@ class _Sums(NamedTuple):
     mean: Vector
 
 
+class _Rows(NamedTuple):
+    """What there is of each row, arrays of shape (n,)."""
+
+    times: Vector
+    events: NDArray[Any]
+    entry: Vector
+    strata: NDArray[np.int64]
+    weights: Vector
+
+
 class PartialLikelihood(Coupled):
     """The negative log partial likelihood of the events, of the scores of all rows.
 
     Parameters
     ----------
-    times, events, entry, strata, weights : ndarray, shape (n,)
-        Of each row.
+    of_row : tuple of ndarray
+        Times, events, entries, strata and weights of the rows.
     ties : {"efron", "breslow"}
         What is done with events at the same time.
 
@@ -53,18 +63,9 @@ class PartialLikelihood(Coupled):
 
     targets = "times"
 
-    def __init__(
-        self,
-        times: Vector,
-        events: NDArray[Any],
-        entry: Vector,
-        strata: NDArray[np.int64],
-        weights: Vector,
-        ties: str,
-    ) -> None:
-        self.of_row: tuple[Any, ...] = times, events, entry, strata, weights
-        self.ties, self.raw = ties, weights
-        self.entry, self.strata = entry, strata
+    def __init__(self, of_row: _Rows, ties: str) -> None:
+        self.of_row, self.ties, self.raw = of_row, ties, of_row.weights
+        times, events, entry, strata, weights = of_row
         #: n times the shares of the weights: of a mean over the rows the weighted sum is left.
         self.shares = weights * (times.size / weights.sum())
         out, into = np.lexsort((-times, strata)), np.lexsort((-entry, strata))
@@ -93,8 +94,7 @@ class PartialLikelihood(Coupled):
         self.spans = np.column_stack([first, begins, ends, lates, stops])
 
     def of_rows(self, rows: NDArray[np.int64]) -> PartialLikelihood:
-        times, events, entry, strata, weights = (each[rows] for each in self.of_row)
-        return PartialLikelihood(times, events, entry, strata, weights, self.ties)
+        return PartialLikelihood(_Rows._make(each[rows] for each in self.of_row), self.ties)
 
     def sample(self, counts: Vector) -> PartialLikelihood:
         other = copy.copy(self)
@@ -115,7 +115,7 @@ class PartialLikelihood(Coupled):
         values = np.empty((scores.size, 0)) if values is None else values
         sums, tops = np.empty((self.at.size, 1 + values.shape[1])), np.empty(self.at.size)
         kernel: Any = risk_sets.risk_sums
-        kernel(scores, self.raw, values, self.order, self.spans, self.entry, self.at, sums, tops)
+        kernel(scores, self.raw, values, self.order, self.spans, self.of_row.entry, self.at, sums, tops)
         return sums, tops
 
     def evaluated(self, scores: Scores, values: NDArray[np.float64] | None = None) -> _Sums:
@@ -135,7 +135,7 @@ class PartialLikelihood(Coupled):
         """
         groups, out = self.at.size, np.empty(scores.size)
         shares, kernel = np.bincount(self.set, terms, groups), risk_sets.spread
-        kernel(scores, shares, found.tops, self.order, self.spans, self.entry, self.at, out)
+        kernel(scores, shares, found.tops, self.order, self.spans, self.of_row.entry, self.at, out)
         out *= self.raw
         gone = np.bincount(self.set, self.gone * terms, groups)
         out[self.dead] -= found.own * gone[self.set]
@@ -222,7 +222,6 @@ class CoxRegression(Linear):
     """
 
     link: PartialLikelihood
-    _by_row = (*Linear._by_row, "entry", "strata")
 
     def __init__(
         self,
@@ -247,17 +246,17 @@ class CoxRegression(Linear):
         if (when < 0.0).any():
             row = int(np.argmin(when))
             raise ConfigurationError(f"times[{row}] is {when[row]:g}; expected numbers >= 0")
-        self.entry = np.full(n, -np.inf) if entry is None else design.as_numbers("entry", entry, (n,))
-        late = np.flatnonzero(self.entry >= when)
+        begins = np.full(n, -np.inf) if entry is None else design.as_numbers("entry", entry, (n,))
+        late = np.flatnonzero(begins >= when)
         if late.size:
             row = int(late[0])
             raise ConfigurationError(
                 f"entry[{row}] is not before times[{row}], so the row is never under observation; leave such rows out"
             )
-        self.strata = np.zeros(n, dtype=np.int64) if strata is None else as_strata(strata, n)[1]
+        codes = np.zeros(n, dtype=np.int64) if strata is None else as_strata(strata, n)[1]
         # The likelihood is not changed by a common factor of the weights, but its value is.
         raw = np.ones(n) if sample_weight is None else design.as_weights(sample_weight, n)
-        link = PartialLikelihood(when, self.labels, self.entry, self.strata, raw, ties)
+        link = PartialLikelihood(_Rows(when, self.labels, begins, codes, raw), ties)
         super().__init__(link, features, when, intercept=False, l2=l2, sample_weight=sample_weight, offset=offset)
         # The link has them.
         self.weights = NOTHING
@@ -281,8 +280,7 @@ class CoxRegression(Linear):
 
     def unweighted(self) -> Self:
         other = super().unweighted()
-        times, events, entry, strata, _ = self.link.of_row
-        other.link = PartialLikelihood(times, events, entry, strata, np.ones(self.num_examples), self.ties)
+        other.link = PartialLikelihood(self.link.of_row._replace(weights=np.ones(self.num_examples)), self.ties)
         return other
 
     def _block(self, link: Link, w: Vector, indices: NDArray[np.int64]) -> Vector:
@@ -438,9 +436,10 @@ def baseline(objective: CoxRegression, w: Vector) -> Baseline:
     sums, tops = link.sums(objective.scores(w))
     heads = np.bincount(link.set, link.raw[link.dead], tops.size)
     rises = heads / sums[:, 0] * np.exp(-tops)
-    where = objective.strata[link.dead[np.cumsum(link.sizes) - link.sizes]]
-    ends = np.full(objective.strata.max() + 1, -np.inf)
-    np.maximum.at(ends, objective.strata, objective.times)
+    strata = link.of_row.strata
+    where = strata[link.dead[np.cumsum(link.sizes) - link.sizes]]
+    ends = np.full(strata.max() + 1, -np.inf)
+    np.maximum.at(ends, strata, objective.times)
     # Risk sets are from the last time to the first.
     order = np.lexsort((link.at, where))
     hazards = rises[order]
@@ -468,10 +467,10 @@ def expected_events(objective: CoxRegression, w: Vector) -> Vector:
     >>> expected_events(objective, np.ones(1)).sum().round(9)
     np.float64(2.0)
     """
-    found, hazards = baseline(objective, w), np.empty(objective.num_examples)
+    found, rows, hazards = baseline(objective, w), objective.link.of_row, np.empty(objective.num_examples)
     for stratum in range(found.ends.size):
-        own = objective.strata == stratum
-        hazards[own] = found.at(stratum, objective.times[own]) - found.at(stratum, objective.entry[own])
+        own = rows.strata == stratum
+        hazards[own] = found.at(stratum, rows.times[own]) - found.at(stratum, rows.entry[own])
     return np.asarray(hazards * np.exp(objective.scores(w)))
 
 

@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 from newton import numbers, objective_value, point, solved
 from problems import app_of, simulated
-from scipy.sparse import csr_array
 
 from flwr_fco.callbacks import EarlyStopping
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.objectives import CoxRegression, Huber, LeastSquares, Logistic, Poisson
+from flwr_fco.objectives import CoxRegression, Huber, Logistic, Poisson
 from flwr_fco.regularizers import L1, L2Squared, Zero
 from flwr_fco.strategies import FedDAGT, FedDualAvg, Steps, Strengths
 from reproduction.pooled import centralized_solution, certify
@@ -130,15 +129,6 @@ def test_sites_are_strata_of_the_pooled_data(options):
     assert point(result, whole) == pytest.approx(best, abs=1e-8)
 
 
-@pytest.mark.parametrize("ties", ["efron", "breslow"])
-def test_newton_needs_few_rounds_to_a_relative_gap_of_1e_10(ties):
-    sites = hospitals(ties=ties, more=("entry", "strata"))
-    result, _ = solved(sites, L1(0.03), 20, tolerance=1e-13)
-    objective, gap = numbers(result, "objective")[-1], numbers(result, "duality-gap")[-1]
-    assert gap <= 1e-10 * objective
-    assert 0 < np.count_nonzero(point(result, sites[0])) < 6
-
-
 def test_a_column_that_is_the_same_at_a_site_has_no_covariance():
     """Rounding would be refused by the server as a Hessian that is not positive semidefinite."""
     sites = []
@@ -149,21 +139,6 @@ def test_a_column_that_is_the_same_at_a_site_has_no_covariance():
     result, _ = solved(sites, L1(0.01), 20, tolerance=1e-12)
     assert numbers(result, "duality-gap")[-1] <= 1e-12
     assert point(result, sites[0])[3] == 0.0
-
-
-def test_cvxpy_finds_the_same_objective():
-    cvxpy = pytest.importorskip("cvxpy")
-    sites = hospitals(ties="breslow")
-    w, terms = cvxpy.Variable(6), []
-    for site in sites:
-        eta = site.features @ w
-        for i in np.flatnonzero(site.labels == 1):
-            terms.append(cvxpy.log_sum_exp(eta[np.flatnonzero(site.times >= site.times[i])]) - eta[i])
-    n = sum(site.num_examples for site in sites)
-    problem = cvxpy.Problem(cvxpy.Minimize(sum(terms) / n + 0.02 * cvxpy.norm1(w)))
-    expected = problem.solve(solver=cvxpy.CLARABEL)
-    result, _ = solved(sites, L1(0.02), tolerance=1e-12)
-    assert numbers(result, "objective")[-1] == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize("ties", ["efron", "breslow"])
@@ -215,18 +190,6 @@ def test_cox_agrees_with_lifelines():
     fitter.fit(frame, "times", "events", strata="strata", entry_col="entry", weights_col="sample_weight", robust=True)
     best = centralized_solution([CoxRegression(**data)], Zero(), tol=1e-12)
     assert best == pytest.approx(fitter.params_.to_numpy(), abs=1e-4)
-
-
-def test_cox_agrees_with_statsmodels():
-    phreg = pytest.importorskip("statsmodels.duration.hazard_regression").PHReg
-    data = rows_of(1, 120)
-    # There a row is at risk at the time of its entry too: here none happens then.
-    data["entry"] = data["entry"] + 0.5
-    others = {"status": data["events"], "strata": data["strata"], "entry": data["entry"], "ties": "efron"}
-    model = phreg(data["times"], data["features"], **others)
-    del data["sample_weight"]
-    objective, w = CoxRegression(**data), np.linspace(-0.5, 0.5, 6)
-    assert objective.value(w) == pytest.approx(-model.loglike(w) / 120.0, rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -305,28 +268,6 @@ def test_newton_counts_in_few_rounds_whatever_the_mean(high):
     assert min(numbers(result, "duality-gap")) <= 1e-10 * numbers(result, "objective")[-1] + rounding
 
 
-def test_cvxpy_finds_the_same_counts_and_the_same_huber_fit():
-    cvxpy = pytest.importorskip("cvxpy")
-    counts = [_counts(seed, n) for seed, n in enumerate((60, 30, 1))]
-    rng = np.random.default_rng(4)
-    wild = [Huber(s.features, s.features[:, 0] + rng.standard_t(1.5, s.num_examples), delta=0.8) for s in counts]
-    w, b, n = cvxpy.Variable(5), cvxpy.Variable(), 91
-    for sites in (counts, wild):
-        total = 0.0
-        for site in sites:
-            m, y = site.features @ w + b, site.targets
-            if sites is wild:
-                total += 0.5 * cvxpy.sum(cvxpy.huber(m - y, 0.8))
-            else:
-                positive = y[y > 0]
-                total += cvxpy.sum(cvxpy.exp(m + site.offset) - cvxpy.multiply(y, m + site.offset))
-                total += float((positive * np.log(positive)).sum() - y.sum())
-        problem = cvxpy.Problem(cvxpy.Minimize(total / n + 0.05 * cvxpy.norm1(w)))
-        expected = problem.solve(solver=cvxpy.CLARABEL)
-        result, _ = solved(sites, L1(0.05), tolerance=1e-12)
-        assert numbers(result, "objective")[-1] == pytest.approx(expected, abs=1e-6)
-
-
 @pytest.mark.parametrize("level", [0.0, 1e3, 1e6])
 def test_newton_fits_huber_from_where_its_hessian_is_zero(level):
     rng = np.random.default_rng(0)
@@ -338,28 +279,6 @@ def test_newton_fits_huber_from_where_its_hessian_is_zero(level):
     # Of targets around a million ten digits are the level.
     most = 1e-10 if level < 1e6 else 1e-6
     assert min(numbers(result, "duality-gap")) <= most * numbers(result, "objective")[-1]
-
-
-def test_hubers_hessian_is_not_that_of_squares():
-    """It is that of the rows within delta, as differences of the gradient have it, dense and sparse."""
-    X, y = np.eye(3) + 1.0, np.array([0.1, 50.0, -0.2])
-    for features in (X, csr_array(X)):
-        objective, v = Huber(features, y, delta=1.0, intercept=False), np.array([1.0, 2.0, 3.0])
-        inside = X[[0, 2]]
-        assert objective.hessian_product(np.zeros(3), v) == pytest.approx(inside.T @ (inside @ v) / 3.0)
-        on = np.arange(3)
-        block = (inside.T @ inside / 3.0)[np.triu_indices(3)]
-        assert objective.hessian_block(np.zeros(3), on) == pytest.approx(block)
-        assert (objective.newton_block(np.zeros(3), on) >= block - 1e-15).all()
-
-
-def test_with_a_wide_delta_huber_is_least_squares():
-    rng = np.random.default_rng(0)
-    X, y, w = rng.normal(size=(9, 3)), rng.normal(size=9), rng.normal(size=4)
-    one, other = Huber(X, y, delta=1e3), LeastSquares(X, y, scale=0.5)
-    assert one.value(w) == pytest.approx(other.value(w))
-    assert one.gradient(w) == pytest.approx(other.gradient(w))
-    assert one.lipschitz() == other.lipschitz()
 
 
 @pytest.mark.parametrize(
