@@ -1,20 +1,9 @@
 """Algorithms: both halves of every method, one file each, and the contract for your own."""
 
-from flwr_fco.algorithms.contract import (
-    Algorithm,
-    Change,
-    Client,
-    Downlink,
-    Memory,
-    Moved,
-    Problem,
-    Rejected,
-    Replies,
-    Sent,
-    Setting,
-    Step,
-    To,
-)
+from flwr_fco.algorithms.contract.algorithm import Algorithm
+from flwr_fco.algorithms.contract.client import Client, Memory, Moved, Sent, Step
+from flwr_fco.algorithms.contract.problem import Change, Problem, Setting, To
+from flwr_fco.algorithms.contract.replies import Rejected, Replies
 from flwr_fco.algorithms.decentralized import (
     DecentralizedDualAveraging,
     DecentralizedGradientTracking,
@@ -35,6 +24,7 @@ from flwr_fco.algorithms.primal_averaging import (
 )
 from flwr_fco.algorithms.restricted_gradient_tracking import MultistepGradientTracking, RestrictedGradientTracking
 from flwr_fco.algorithms.saddle_points import DualExtrapolation, MirrorProx
+from flwr_fco.messages.protocol import Downlink
 
 __all__ = [
     "Algorithm",

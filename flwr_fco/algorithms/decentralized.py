@@ -42,21 +42,14 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
-from flwr_fco.algorithms.contract import (
-    Algorithm,
-    Change,
-    Client,
-    Downlink,
-    Memory,
-    Moved,
-    Problem,
-    Replies,
-    Sent,
-    To,
-    Vector,
-)
+from flwr_fco.algorithms.contract.algorithm import Algorithm
+from flwr_fco.algorithms.contract.client import Client, Memory, Moved, Sent
 from flwr_fco.algorithms.contract.graph import Graph, Matrix
+from flwr_fco.algorithms.contract.problem import Change, Problem, To
+from flwr_fco.algorithms.contract.replies import Replies
 from flwr_fco.algorithms.restricted_gradient_tracking import Staged
+from flwr_fco.core.layout import Vector
+from flwr_fco.messages.protocol import Downlink
 from flwr_fco.topology import consensus_error, root_mean_square_norm
 
 _State = TypeVar("_State")

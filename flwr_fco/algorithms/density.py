@@ -21,8 +21,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from flwr_fco.algorithms.contract import Problem, Replies, Setting
 from flwr_fco.algorithms.contract.choices import Arrays, Density
+from flwr_fco.algorithms.contract.problem import Problem, Setting
+from flwr_fco.algorithms.contract.replies import Replies
 from flwr_fco.algorithms.dual_averaging import DualAveraging, DualState
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.errors import ConfigurationError

@@ -29,21 +29,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flwr_fco.algorithms.contract import (
-    NO_POINTS,
-    Algorithm,
-    Client,
-    Downlink,
-    Memory,
-    Moved,
-    Problem,
-    Replies,
-    Sent,
-    To,
-    Vector,
-)
+from flwr_fco.algorithms.contract.algorithm import Algorithm
 from flwr_fco.algorithms.contract.choices import Average, Last
-from flwr_fco.messages.protocol import OF_ALL_STEPS
+from flwr_fco.algorithms.contract.client import Client, Memory, Moved, Sent
+from flwr_fco.algorithms.contract.problem import NO_POINTS, Problem, To
+from flwr_fco.algorithms.contract.replies import Replies
+from flwr_fco.core.layout import Vector
+from flwr_fco.messages.protocol import OF_ALL_STEPS, Downlink
 
 
 class DualState(NamedTuple):

@@ -32,22 +32,14 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from flwr_fco.algorithms.contract import (
-    Change,
-    Client,
-    Downlink,
-    Memory,
-    Minimise,
-    Moved,
-    Problem,
-    Replies,
-    Sent,
-    Setting,
-    To,
-    Vector,
-)
+from flwr_fco.algorithms.contract.client import Client, Memory, Moved, Sent
+from flwr_fco.algorithms.contract.problem import Change, Problem, Setting, To
+from flwr_fco.algorithms.contract.replies import Replies
 from flwr_fco.algorithms.primal_averaging import PrimalAveraging, no_psi
+from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.messages.protocol import Downlink
+from flwr_fco.work import Minimise
 
 
 class DualFLState(NamedTuple):

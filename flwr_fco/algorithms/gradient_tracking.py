@@ -46,21 +46,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flwr_fco.algorithms.contract import (
-    NO_POINTS,
-    Algorithm,
-    Change,
-    Client,
-    Downlink,
-    Memory,
-    Moved,
-    Problem,
-    Replies,
-    Sent,
-    To,
-    Vector,
-)
+from flwr_fco.algorithms.contract.algorithm import Algorithm
+from flwr_fco.algorithms.contract.client import Client, Memory, Moved, Sent
+from flwr_fco.algorithms.contract.problem import NO_POINTS, Change, Problem, To
+from flwr_fco.algorithms.contract.replies import Replies
+from flwr_fco.core.layout import Vector
 from flwr_fco.core.sparse import SparseVector, dense
+from flwr_fco.messages.protocol import Downlink
 
 
 class TrackingState(NamedTuple):

@@ -36,10 +36,12 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from flwr_fco.algorithms.contract import Algorithm, Problem, Replies, Setting, Vector
+from flwr_fco.algorithms.contract.algorithm import Algorithm
 from flwr_fco.algorithms.contract.choices import Reference
+from flwr_fco.algorithms.contract.problem import Problem, Setting
+from flwr_fco.algorithms.contract.replies import Replies
 from flwr_fco.algorithms.gradient_tracking import GradientTracking
-from flwr_fco.core.layout import largest_entries
+from flwr_fco.core.layout import Vector, largest_entries
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import Euclidean, MirrorMap, PNorm
 from flwr_fco.work import FirstOrder

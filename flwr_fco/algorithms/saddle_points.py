@@ -65,20 +65,15 @@ from typing import Any
 
 import numpy as np
 
-from flwr_fco.algorithms.contract import (
-    Batch,
-    Client,
-    Downlink,
-    Memory,
-    Moved,
-    Problem,
-    Replies,
-    Sent,
-    Vector,
-)
 from flwr_fco.algorithms.contract.choices import Average, Last
+from flwr_fco.algorithms.contract.client import Client, Memory, Moved, Sent
+from flwr_fco.algorithms.contract.problem import Problem
+from flwr_fco.algorithms.contract.replies import Replies
 from flwr_fco.algorithms.dual_averaging import DualAveraging
 from flwr_fco.algorithms.primal_averaging import MirrorDescent, PrimalAveraging, PrimalState
+from flwr_fco.core.layout import Vector
+from flwr_fco.messages.protocol import Downlink
+from flwr_fco.objectives.base import Batch
 
 _NO_RULE = {"server_lr": "its clients' increments are no gradients at one point"}
 

@@ -1,6 +1,6 @@
 """Client apps: what runs on a client, for every strategy."""
 
-from flwr_fco.algorithms.contract import Disclosure
+from flwr_fco.algorithms.contract.disclosure import Disclosure
 from flwr_fco.client_apps.client import Limits, client_app
 from flwr_fco.client_apps.numpy_client import numpy_client_app
 

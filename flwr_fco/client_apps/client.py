@@ -23,7 +23,8 @@ from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 import flwr_fco.algorithms  # noqa: F401 (a task names one of its methods)
-from flwr_fco.algorithms.contract import Algorithm, Disclosure, method_of
+from flwr_fco.algorithms.contract.algorithm import Algorithm, method_of
+from flwr_fco.algorithms.contract.disclosure import Disclosure
 from flwr_fco.client_apps.answers import find_answer, server_buffers
 from flwr_fco.client_apps.disclosed import as_bins_may_leave, check_folds, recorded
 from flwr_fco.core.computing import random_generator, single_threaded_blas

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 
-from flwr_fco.algorithms.contract import Disclosure
+from flwr_fco.algorithms.contract.disclosure import Disclosure
 from flwr_fco.client_apps.answers import bins_of, judged
 from flwr_fco.core.logs import log, printable
 from flwr_fco.errors import ConfigurationError, FlwrFcoError

@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flwr_fco.algorithms.contract import Algorithm, Disclosure, Memory, Moved, Sent, Step, without_common
+from flwr_fco.algorithms.contract.algorithm import Algorithm, without_common
+from flwr_fco.algorithms.contract.client import Memory, Moved, Sent, Step
+from flwr_fco.algorithms.contract.disclosure import Disclosure
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.sparse import SparseVector, dense
 from flwr_fco.core.validation import short
@@ -291,7 +293,7 @@ def answer(
     Parameters
     ----------
     method : Algorithm
-        As :func:`~flwr_fco.algorithms.contract.method_of` makes it from the plan.
+        As :func:`~flwr_fco.algorithms.contract.algorithm.method_of` makes it from the plan.
     downlink : Downlink
         The server's message; its vectors are read-only.
     memory : mapping or None

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flwr_fco.algorithms.contract import Algorithm, Change, To, without_common
+from flwr_fco.algorithms.contract.algorithm import Algorithm, without_common
+from flwr_fco.algorithms.contract.problem import Change, To
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import SparseVector, add_to, dense

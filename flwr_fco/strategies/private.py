@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from flwr_fco.algorithms.contract import Problem
+from flwr_fco.algorithms.contract.problem import Problem
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import dense

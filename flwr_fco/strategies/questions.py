@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flwr_fco.algorithms.contract import Change, Minimise
-from flwr_fco.algorithms.contract.problem import LARGEST_CLAIM
+from flwr_fco.algorithms.contract.problem import LARGEST_CLAIM, Change
 from flwr_fco.certificates import Certificate, Request, certificate, settle
 from flwr_fco.core.layout import Vector, all_finite
 from flwr_fco.core.logs import log
@@ -24,7 +23,7 @@ from flwr_fco.mirror_maps.product import BoundProduct
 from flwr_fco.strategies import replies
 from flwr_fco.strategies.nodes import ASKING
 from flwr_fco.strategies.run import Run
-from flwr_fco.work import FirstOrder
+from flwr_fco.work import FirstOrder, Minimise
 
 #: A claim of strong convexity counts as at least this part of the clients' upper median.
 _SMALLEST_CLAIM = 0.01
@@ -301,7 +300,7 @@ def _modulus(h: MirrorMap) -> float:
     if isinstance(h, SimplexEntropy):
         return 1.0 / h.radius
     if isinstance(h, BoundProduct):
-        return min((_modulus(part.mirror_map) for part in h.parts), default=1.0)
+        return min((_modulus(part) for _, _, part in h.parts), default=1.0)
     return 0.0
 
 

@@ -10,9 +10,10 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord
 from numpy.typing import NDArray
 
-from flwr_fco.algorithms.contract import Algorithm, Change, Problem, Setting, options_of
+from flwr_fco.algorithms.contract.algorithm import Algorithm, options_of
 from flwr_fco.algorithms.contract.choices import Trimmed
 from flwr_fco.algorithms.contract.graph import Graph
+from flwr_fco.algorithms.contract.problem import Change, Problem, Setting
 from flwr_fco.algorithms.contract.replies import Mean
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.validation import short

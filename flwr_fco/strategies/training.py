@@ -11,9 +11,10 @@ import numpy as np
 from flwr.app import Message
 from numpy.typing import NDArray
 
-from flwr_fco.algorithms.contract import Algorithm, Change, Problem, Rejected, Replies, To
+from flwr_fco.algorithms.contract.algorithm import Algorithm
 from flwr_fco.algorithms.contract.choices import Everyone
-from flwr_fco.algorithms.contract.replies import Mean
+from flwr_fco.algorithms.contract.problem import Change, Problem, To
+from flwr_fco.algorithms.contract.replies import Mean, Rejected, Replies
 from flwr_fco.algorithms.dual_averaging import DualAveraging
 from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.core.layout import Vector, all_finite

@@ -30,7 +30,9 @@ from flwr.app import Context, Message
 from numpy.typing import NDArray
 from torch import nn
 
-from flwr_fco.algorithms.contract import Disclosure, Moved, Sent, method_of
+from flwr_fco.algorithms.contract.algorithm import method_of
+from flwr_fco.algorithms.contract.client import Moved, Sent
+from flwr_fco.algorithms.contract.disclosure import Disclosure
 from flwr_fco.client_apps.client import (
     Limits,
     Mod,

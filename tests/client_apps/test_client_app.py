@@ -11,7 +11,7 @@ from halves import find_solver
 from problems import FEATURES, app_of, clients, flat, run, simulated, solved_by, start_arrays
 from together import together
 
-from flwr_fco.algorithms.contract import method_of
+from flwr_fco.algorithms.contract.algorithm import method_of
 from flwr_fco.client_apps import client, client_app
 from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ClientError, ConfigurationError

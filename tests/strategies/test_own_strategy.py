@@ -13,7 +13,7 @@ from problems import app_of, clients, run, start_arrays
 from together import together
 
 from flwr_fco.algorithms import Algorithm, DualAveraging, Moved
-from flwr_fco.algorithms.contract import method_of, methods, options_of
+from flwr_fco.algorithms.contract.algorithm import method_of, methods, options_of
 from flwr_fco.errors import ClientError, ConfigurationError, NothingTrainedError
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import DualFL, FedDAGT, FedDualAvg, Last, Steps, run_of

@@ -1,6 +1,6 @@
 """Client halves of methods, called without Flower."""
 
-from flwr_fco.algorithms.contract import method_of
+from flwr_fco.algorithms.contract.algorithm import method_of
 from flwr_fco.engines.client import answer
 
 

@@ -3,9 +3,10 @@
 import numpy as np
 from problems import app_of
 
-from flwr_fco.algorithms.contract import Replies, Uplink
+from flwr_fco.algorithms.contract.replies import Replies
 from flwr_fco.algorithms.newton import asking
 from flwr_fco.algorithms.newton.method import NewtonState
+from flwr_fco.messages.protocol import Uplink
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import FedNewton

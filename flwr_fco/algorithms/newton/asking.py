@@ -31,14 +31,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.algorithms.contract import Replies, Uplink, Vector
+from flwr_fco.algorithms.contract.replies import Replies
 from flwr_fco.certificates.certificate import ROUNDING, check_conjugates
 from flwr_fco.certificates.gap import conjugate_at, feasible, free_intercepts, references, why_none
-from flwr_fco.core.layout import Layout
+from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import SparseVector, dense, is_shorter
 from flwr_fco.errors import ConfigurationError, ProtocolError
-from flwr_fco.messages.protocol import ReceivedVectors
+from flwr_fco.messages.protocol import ReceivedVectors, Uplink
 from flwr_fco.objectives.base import Objective, num_intercepts
 from flwr_fco.objectives.links import Categories, LogisticLoss, PoissonLoss, Squares
 from flwr_fco.objectives.survival import PartialLikelihood

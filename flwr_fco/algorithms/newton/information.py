@@ -14,11 +14,14 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from flwr_fco.algorithms.contract import Downlink, Problem, Replies, To, Uplink, Vector
+from flwr_fco.algorithms.contract.problem import Problem, To
+from flwr_fco.algorithms.contract.replies import Replies
 from flwr_fco.algorithms.newton.asking import Known
 from flwr_fco.algorithms.newton.method import ProximalNewton, unpacked
 from flwr_fco.algorithms.newton.model import Matrix
+from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.messages.protocol import Downlink, Uplink
 
 #: How many times the clients' median a client's second derivative may be: units differ by less, and so do all features
 #: but those that only one in ten thousand rows of most clients has.

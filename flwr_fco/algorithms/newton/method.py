@@ -43,20 +43,10 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from flwr_fco.algorithms.contract import (
-    Algorithm,
-    Client,
-    Evaluation,
-    Memory,
-    Moved,
-    Problem,
-    Rejected,
-    Replies,
-    Sent,
-    Setting,
-    To,
-    Vector,
-)
+from flwr_fco.algorithms.contract.algorithm import Algorithm
+from flwr_fco.algorithms.contract.client import Client, Memory, Moved, Sent
+from flwr_fco.algorithms.contract.problem import Problem, Setting, To
+from flwr_fco.algorithms.contract.replies import Rejected, Replies
 from flwr_fco.algorithms.newton import asking
 from flwr_fco.algorithms.newton.asking import NOTHING, UNKNOWN, Known, distance, handed_out, progress
 from flwr_fco.algorithms.newton.model import (
@@ -70,10 +60,12 @@ from flwr_fco.algorithms.newton.model import (
     working_set,
 )
 from flwr_fco.certificates.gap import free_intercepts
+from flwr_fco.core.layout import Vector
 from flwr_fco.core.sparse import NonZeros
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.messages.protocol import Downlink, Uplink
 from flwr_fco.objectives.base import num_intercepts
+from flwr_fco.work import Evaluation
 
 #: Fraction of the predicted decrease that a step must reach, the shortest step, and what is left of a step at least.
 _SUFFICIENT, _SHORTEST, _SHORTENED = 1e-4, 1e-60, 1e-9

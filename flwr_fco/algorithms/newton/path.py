@@ -27,9 +27,12 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.algorithms.contract import Algorithm, Client, Memory, Moved, Problem, Replies, Sent, To, Vector
+from flwr_fco.algorithms.contract.algorithm import Algorithm
 from flwr_fco.algorithms.contract.choices import Strengths
+from flwr_fco.algorithms.contract.client import Client, Memory, Moved, Sent
 from flwr_fco.algorithms.contract.disclosure import Disclosure
+from flwr_fco.algorithms.contract.problem import Problem, To
+from flwr_fco.algorithms.contract.replies import Replies
 from flwr_fco.algorithms.newton.asking import (
     LINKS,
     NUMBERS,
@@ -44,6 +47,7 @@ from flwr_fco.algorithms.newton.asking import (
 from flwr_fco.algorithms.newton.method import NewtonState, ProximalNewton
 from flwr_fco.algorithms.newton.model import LEAST, SMALL, Matrix, Penalty
 from flwr_fco.algorithms.newton.quasi_newton import QuasiNewton
+from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import NonZeros, SparseVector, dense
 from flwr_fco.errors import ConfigurationError, ProtocolError

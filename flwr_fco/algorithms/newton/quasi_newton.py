@@ -27,13 +27,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from flwr_fco.algorithms.contract import Client, Downlink, Memory, Moved, Problem, Replies, Sent, To, Uplink, Vector
-from flwr_fco.algorithms.contract.problem import LARGEST_CLAIM
+from flwr_fco.algorithms.contract.client import Client, Memory, Moved, Sent
+from flwr_fco.algorithms.contract.problem import LARGEST_CLAIM, Problem, To
+from flwr_fco.algorithms.contract.replies import Replies
 from flwr_fco.algorithms.newton import asking
 from flwr_fco.algorithms.newton.asking import Known
 from flwr_fco.algorithms.newton.method import ProximalNewton
 from flwr_fco.algorithms.newton.model import Matrix, Penalty, minimise_model
+from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError, ProtocolError
+from flwr_fco.messages.protocol import Downlink, Uplink
 from flwr_fco.objectives.base import probed_curvature
 
 #: Pairs that are kept for a smooth psi and for another one, and for a large model; the numbers that they may take.

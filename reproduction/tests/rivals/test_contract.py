@@ -39,13 +39,15 @@ def in_a_new_process(lines):
 
 
 def test_the_client_app_of_the_experiments_finds_their_halves():
-    lines = "from reproduction.runs.flower import client_app; from flwr_fco.algorithms.contract import methods; "
+    lines = (
+        "from reproduction.runs.flower import client_app; from flwr_fco.algorithms.contract.algorithm import methods; "
+    )
     found = in_a_new_process(f"{lines}[methods()[name] for name in {METHODS}]")
     assert found.returncode == 0, found.stderr
 
 
 def test_a_client_without_them_says_what_to_import():
-    lines = "import flwr_fco.client_apps; from flwr_fco.algorithms.contract import method_of; "
+    lines = "import flwr_fco.client_apps; from flwr_fco.algorithms.contract.algorithm import method_of; "
     found = in_a_new_process(f"{lines}method_of('fed_pd', {{}})")
     assert "the server asks for the method 'fed_pd'; this client knows " in found.stderr
     assert "Import its module in the ClientApp" in found.stderr

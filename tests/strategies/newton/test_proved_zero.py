@@ -7,10 +7,10 @@ from newton import exchanged, numbers, solved
 from representatives import crossed
 from scipy.sparse import csr_array
 
-from flwr_fco.algorithms.contract import Uplink
 from flwr_fco.algorithms.newton.asking import answer, checked
 from flwr_fco.algorithms.newton.method import begun_anew
 from flwr_fco.errors import ClientError, ProtocolError
+from flwr_fco.messages.protocol import Uplink
 from flwr_fco.objectives import (
     LeastSquares,
     Logistic,
