@@ -229,3 +229,26 @@ def test_the_audit_finds_no_more_than_is_claimed_and_nearly_as_much(repeats):
 @pytest.mark.parametrize("repeats", [1500, pytest.param(20_000, marks=pytest.mark.slow)])
 def test_the_audit_finds_a_mechanism_that_is_broken(broken, repeats):
     assert audit(repeats, **broken) > CLAIMED
+
+
+def begun(privacy, arrays, clients):
+    """Return a mean that has begun a round, and a function of what a client says to an uplink of its."""
+    mean, nodes = make(privacy), nodes_of(clients)
+    problem = SimpleNamespace(plan=SimpleNamespace(steps=1), layout=Layout.from_arrays(arrays), client_lr=0.1)
+    mean.begin_round(nodes, 4, problem)
+    return mean, lambda vector: [uplink(node, vector) for node in nodes]
+
+
+def test_the_noise_of_clips_by_array_covers_all_of_them():
+    """One client moves the sum by the root of the sum of the squares, and the noise is that many times as large."""
+    privacy = GaussianDP(clip={"a": 3.0, "b": 4.0}, noise_multiplier=2.0, delta=1e-3, noise_seed=1)
+    mean, said = begun(privacy, {"a": np.zeros(4000), "b": np.zeros(4000)}, 1)
+    assert np.linalg.norm(mean.clipped_sum(said(np.full(8000, 1e6)))) == pytest.approx(5.0, rel=1e-9)
+    assert np.std(mean.release([]).vectors["increment"]) == pytest.approx(2.0 * 5.0, rel=0.05)
+
+
+def test_the_number_of_clients_is_that_of_the_privacy_and_not_of_the_connected():
+    privacy = GaussianDP(clip=1.0, noise_multiplier=0.0, delta=1e-3, clients=40)
+    mean, said = begun(privacy, {"w": np.zeros(3)}, 4)
+    mean = mean.release(said([0.5, 0.0, 0.0])).vectors["increment"]
+    np.testing.assert_allclose(mean, [4 * 0.5 / 40, 0.0, 0.0], rtol=1e-9)

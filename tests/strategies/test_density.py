@@ -7,7 +7,8 @@ import pytest
 from flwr.app import Array, ArrayRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problems import foreign_app, numpy_of, simulated
+from problems import app_of, foreign_app, numpy_of, simulated
+from quadratics import Quadratic
 
 from flwr_fco.algorithms import DualAveraging
 from flwr_fco.algorithms.density import allotted, erdos_renyi
@@ -147,3 +148,28 @@ def test_a_density_is_an_algorithm_of_its_own():
 
     with pytest.raises(ConfigurationError, match=r"density=.*: Mine runs Own, .* make yours a subclass"):
         Mine(density=0.5)
+
+
+def test_an_array_comes_to_its_own_density_step_by_step():
+    """As all others do: share ** (round / rounds) of its entries are left."""
+    counts = {}
+
+    def count(number, arrays, metrics):
+        counts[number] = np.count_nonzero(arrays["own"].numpy())
+
+    own = {"density": Density(0.1, rounds=8), "regularizer": PerParameter({"own": HardSparsity(density=0.25)})}
+    rng = np.random.default_rng(9)
+    begin = {name: rng.standard_normal((20, 20)) for name in ("own", "rest")}
+    options = {"num_nodes": 2, "initial_arrays": begin, "callbacks": [count]}
+    simulated(FedDualAvg(client="unmodified", fraction_evaluate=0.0, **own), foreign_app(walking), 12, **options)
+    assert counts == {number: round(400 * 0.25 ** min(1.0, number / 8)) for number in range(1, 13)}
+
+
+def test_the_step_of_our_clients_is_no_longer_than_what_they_have_trained():
+    """They have trained nothing but what stays; unmodified clients move the whole array."""
+    objective = Quadratic(np.eye(2), np.array([1.0, 4.0]))
+    options = {"client_lr": 0.1, "work": Steps(1, batch_size=None), "fraction_evaluate": 0.0}
+    own = FedDualAvg(density=Density(0.5, rounds=1000), **options)
+    simulated(own, app_of([objective] * 2), 1, num_nodes=2, initial_arrays={"x": np.array([2.0, 0.0])})
+    # A gradient of 2 - 1 at the entry that is not 0.
+    assert own.state.dual[0] == pytest.approx(2.0 - 0.1 * 1.0, rel=1e-12)

@@ -1,8 +1,9 @@
 """What is not finite is neither kept as a state nor handed out as a model."""
 
 import numpy as np
+import pytest
 from faulty import Faulty, start_on, with_increment
-from problems import FEATURES, D, app_of, clients, flat, start_arrays
+from problems import FEATURES, D, app_of, changed, clients, flat, run, start_arrays
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.mirror_maps import DiagonalMetric
@@ -35,3 +36,17 @@ def test_a_state_that_is_not_finite_is_skipped_even_if_its_primal_is():
     result = start_on(Faulty(app_of(clients()), 4, fault, nodes=(2, 3, 4, 5)), chosen)
     assert [metrics["skipped"] for metrics in result.train_metrics_clientapp.values()] == [0, 1, 0]
     assert np.isfinite(chosen.state.control).all()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_model_that_is_not_finite_is_refused_though_its_state_is_finite(bad):
+    def retrieve(own, self, problem, state):
+        point = own.retrieve(self, problem, state)
+        return np.where(np.arange(point.size) == 1, bad, point) if state.round in (3, 4) else point
+
+    kind = changed(FedDualAvg, retrieve=retrieve)
+    strategy = kind(client_lr=0.1, work=Steps(2, batch_size=None), fraction_evaluate=0.0, on_divergence="warn")
+    seen = []
+    result = run(strategy, clients(), 6, callbacks=[lambda n, arrays, m: seen.append(flat(arrays))])
+    assert np.isfinite(seen).all()
+    assert [metrics["skipped"] for metrics in result.train_metrics_clientapp.values()] == [0, 0, 1, 1, 1, 1]

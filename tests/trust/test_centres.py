@@ -7,6 +7,7 @@ from problems import app_of, clients, flat
 
 from flwr_fco.algorithms.contract.replies import Mean, geometric_median, median, trimmed_mean
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.messages.protocol import Uplink
 from flwr_fco.strategies import DFedDA, FedDAGT, FedDualAvg, FedMid, Scaffold, Steps, Trimmed
 from flwr_fco.strategies.output import centre_of
 
@@ -63,3 +64,16 @@ def test_methods_that_need_the_mean_say_why():
             cls(aggregation="median")
     with pytest.raises(ConfigurationError, match="shadow"):
         FedDualAvg(aggregation="median", output="shadow", work=Steps(3))
+
+
+@pytest.mark.parametrize("rule", ["trimmed", "median", "geometric-median"])
+def test_a_robust_centre_is_of_equal_work(rule):
+    """The centre is that of the gradients, whatever the numbers of steps; without that, long ones are outliers."""
+    gradients = np.random.default_rng(0).standard_normal((5, 3)) + np.array([1.0, -2.0, 0.5])
+    said = [
+        Uplink({"increment": 0.1 * k * own}, 0.1 * k, k, weight=0.2)
+        for k, own in zip([9, 1, 2, 5, 40], gradients, strict=True)
+    ]
+    mean, elapsed = Mean(aggregation=rule)(said)
+    expected = Mean(aggregation=rule, trim=0.2).of([elapsed * own for own in gradients], [0.2] * 5)
+    np.testing.assert_allclose(mean, expected, rtol=1e-7)
