@@ -185,7 +185,7 @@ def _sparse(count: int) -> TensorProx:
         if count >= v.numel():
             return v
         size = v.abs().reshape(-1)
-        level = torch.kthvalue(size, size.numel() - count + 1).values
+        level = torch.topk(size, count, sorted=False).values.min()
         # NaN is kept, not hidden. Of equal ones the first stay, as in the NumPy map.
         kept, equal = ~(size <= level), size == level
         kept |= equal & (equal.cumsum(0) <= count - kept.sum())
