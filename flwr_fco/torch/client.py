@@ -189,7 +189,7 @@ class LocalTraining:
     Raises
     ------
     ConfigurationError
-        If the model differs from the server's, or the strategy's local solver, psi or geometry has no PyTorch version.
+        If the model differs from the server's, or the strategy's method or geometry has no optimiser.
 
     Examples
     --------

@@ -49,9 +49,10 @@ class TorchBatch(NamedTuple):
 class TorchObjective(Objective):
     """The mean loss of a PyTorch model over a data set, as a function of the flat vector of its parameters.
 
-    Every local solver and strategy works with it, including those that need full gradients or two gradients a step, and
-    every regularizer and mirror map, which are the NumPy ones. The optimisers of this package (:class:`DualAveraging`,
-    :class:`ProximalSGD`) are for your own training loops, and have some of them only.
+    Every local solver and strategy works with it, including those that need full gradients or two gradients a step,
+    every regularizer and every mirror map. Local steps with the Euclidean map are taken on the model's device
+    (:meth:`place`); minimisations and other maps go through NumPy. The optimisers of this package
+    (:class:`DualAveraging`, :class:`ProximalSGD`) are for your own training loops.
 
     Notes
     -----
