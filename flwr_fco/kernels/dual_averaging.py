@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from flwr_fco.kernels import njit
 from flwr_fco.kernels.losses import add_batch
 from flwr_fco.kernels.mirror import p_norm_point
+from flwr_fco.kernels.passes import copy
 from flwr_fco.kernels.prox import separable
 
 Vector = NDArray[np.float64]
@@ -63,7 +64,7 @@ def _retrieve(retrieval, dual, elapsed, primal):  # type: ignore[no-untyped-def]
     if terms[0].shape[0] > 0:
         separable(dual, elapsed, terms, 1.0, primal)
     else:
-        primal[:] = dual
+        copy(dual, primal)
     if p > 0.0:
         p_norm_point(primal, p, radius, primal)
     for i in range(center.shape[0]):
@@ -118,7 +119,7 @@ def dual_extrapolation(loss, order, epoch, batch_size, retrieval, elapsed, clien
     while stop < count:
         start, stop = stop, min(stop + batch_size, (stop // epoch + 1) * epoch, count)
         _retrieve(retrieval, dual, elapsed + client_lr * steps, primal)
-        half[:] = dual
+        copy(dual, half)
         rows = order[start:stop]
         add_batch(*loss, rows, primal, -client_lr, l2, half)  # type: ignore[call-arg]
         steps += 1

@@ -15,6 +15,7 @@ import math
 import numpy as np
 
 from flwr_fco.kernels import njit
+from flwr_fco.kernels.passes import copy
 
 #: Rows that the gradient of several outputs gathers for one pair of products: they stay in the cache between the two.
 CHUNK = 64
@@ -215,13 +216,14 @@ def add_batch_of_classes(  # type: ignore[no-untyped-def]
         part = rows[start : start + CHUNK]
         block = gathered[: part.shape[0]]
         for i in range(part.shape[0]):
-            block[i] = features[part[i]]
+            copy(features[part[i]], block[i])
         slopes = np.dot(block, coefficients)
         for i in range(part.shape[0]):
             for c in range(intercepts.shape[0]):
                 slopes[i, c] += intercepts[c]
             if offset.shape[0] > 0:
-                slopes[i] += offset[part[i]]
+                for c in range(outputs):
+                    slopes[i, c] += offset[part[i], c]
         cross_entropies(slopes, labels[part], weights[:0])
         for i in range(part.shape[0]):
             factor = scale / count

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.kernels import njit
+from flwr_fco.kernels.passes import copy
 
 Vector = NDArray[np.float64]
 
@@ -63,7 +64,7 @@ def p_norm_point(z: Vector, p: float, radius: float, out: Vector) -> None:
     scale = _largest(z)
     if scale == 0.0:
         # A NaN is not larger than 0: it is passed on, not lost.
-        out[:] = z
+        copy(z, out)
         return
     total = _scaled_powers(z, scale, p, out)
     length = scale / (p - 1.0) * total ** (1.0 / p)

@@ -15,6 +15,13 @@ _REORDER = {"reassoc", "contract", "nsz"}
 
 
 @njit(cache=True)
+def copy(source, out):  # type: ignore[no-untyped-def]
+    """Write a vector to another: ``out[:] = source`` takes Numba two seconds to compile, for the text of its error."""
+    for j in range(source.size):
+        out[j] = source[j]
+
+
+@njit(cache=True)
 def add_four(out, a, b, c, d, factors, begin, end):  # type: ignore[no-untyped-def]
     """Add four vectors times their factors to a part of a sum, in order, bit for bit as in four single additions."""
     p, q, r, s = factors[0], factors[1], factors[2], factors[3]

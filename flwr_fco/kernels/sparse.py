@@ -133,5 +133,6 @@ def lazy_dual_averaging(  # type: ignore[no-untyped-def]
     if tracked:
         if intercept:
             last[columns] = steps - 1
-        dual -= (steps - last) * shift
+        for j in range(last.shape[0]):
+            dual[j] -= (steps - last[j]) * shift[j]
     return steps
