@@ -90,8 +90,15 @@ def outside(violation: float, scale: float, w: Array) -> float:
 
 
 def flat(array: Array, shape: tuple[int, ...]) -> Array:
-    """Return an array, broadcast to a shape, as a new vector: kernels take writable ones."""
+    """Return an array, broadcast to a shape, as a vector; as a new one unless it can be written, as kernels want."""
+    if array.shape == shape and array.ndim == 1 and array.flags.writeable and array.flags.c_contiguous:
+        return array
     return np.array(np.broadcast_to(array, shape), order="C").reshape(-1)
+
+
+def everywhere(term: Any, value: float) -> bool:
+    """Whether a term, a number or an array, has this value in all coordinates."""
+    return bool(term == value if np.ndim(term) == 0 else (term == value).all())
 
 
 # --- what a regularizer says of itself --------------------------------------------------------------------------------
@@ -118,7 +125,12 @@ class Terms(NamedTuple):
     @property
     def is_l1(self) -> bool:
         """Whether there are no terms but thresholds."""
-        return not (np.any(self.shrinkage) or np.isfinite(self.lower).any() or np.isfinite(self.upper).any())
+        return not self.is_bounded and everywhere(self.shrinkage, 0.0)
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether a coordinate has a bound."""
+        return not (everywhere(self.lower, -math.inf) and everywhere(self.upper, math.inf))
 
     def at(self, indices: NDArray[np.integer[Any]]) -> Terms:
         """Return the terms of a vector at some of its coordinates."""

@@ -21,6 +21,7 @@ from flwr_fco.regularizers.base import (
     Regularizer,
     Solver,
     Terms,
+    everywhere,
     fits,
     with_strength,
 )
@@ -49,17 +50,19 @@ class Separable(Regularizer):
 
     def value(self, w: Array) -> float:
         """Return the sum of the terms, or inf if a coordinate is beyond its bounds by more than rounding."""
-        a, b, lower, upper = self.terms()
-        slack = 16.0 * float(np.finfo(w.dtype).eps)
-        if np.isfinite(lower).any() or np.isfinite(upper).any():
+        a, b, lower, upper = terms = self.terms()
+        if terms.is_bounded:
             # A violation is measured relative to the bound; an open side stays infinite.
+            slack = 16.0 * float(np.finfo(w.dtype).eps)
             inside = (w >= lower - slack * np.abs(lower)) & (w <= upper + slack * np.abs(upper))
             if not inside.all():
                 return math.inf
+        value = float((a * np.abs(w)).sum(dtype=np.float64))
+        if everywhere(b, 0.0):
+            return value
         with np.errstate(over="ignore"):
             # In this order: a square may overflow where its product with a small factor does not.
-            curved = np.sum((b * w) * w, dtype=np.float64) if np.any(b) else 0.0
-            return float(np.sum(a * np.abs(w), dtype=np.float64) + 0.5 * curved)
+            return value + 0.5 * float(((b * w) * w).sum(dtype=np.float64))
 
     def solver(self, shape: tuple[int, ...]) -> Solver:
         """Return the map clip(soft(v, step a) / (1 + step b), lower, upper)."""

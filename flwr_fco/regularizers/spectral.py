@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -47,6 +48,10 @@ class Spectral(Regularizer):
     def of_values(self) -> Regularizer:
         """Return the regularizer of the vector of singular values."""
 
+    @cached_property
+    def _inner(self) -> Regularizer:
+        return self.of_values()
+
     def matrix(self, w: Array) -> Array:
         """Return the array as the matrix that psi reads."""
         self.check_shape("w", w.shape)
@@ -63,7 +68,7 @@ class Spectral(Regularizer):
 
     def value(self, w: Array) -> float:
         """Return psi of the singular values; a bound holds up to the rounding of a product of matrices."""
-        values, inner = self._values(w), self.of_values()
+        values, inner = self._values(w), self._inner
         value = inner.value(values)
         slack = 16.0 * float(np.finfo(w.dtype).eps) * math.sqrt(max(w.shape))
         return value if value < math.inf else inner.value(values / (1.0 + slack))
@@ -80,7 +85,7 @@ class Spectral(Regularizer):
         times its largest are set to 0: they are rounding errors, and without them every method of computing the
         numerical rank gives this one.
         """
-        matrix, inner = np.asarray(self.matrix(v), dtype=np.float64), self.of_values()
+        matrix, inner = np.asarray(self.matrix(v), dtype=np.float64), self._inner
         if not np.isfinite(matrix).all():
             return np.full(v.shape, np.nan), 0
         unit, norm = norm_of(matrix)
@@ -96,10 +101,10 @@ class Spectral(Regularizer):
         return ((left[:, :rank] * shrunk[:rank]) @ right[:rank]).reshape(v.shape), rank
 
     def conjugate(self, u: Array) -> float:
-        return self.of_values().conjugate(self._values(u))
+        return self._inner.conjugate(self._values(u))
 
     def largest_scaling(self, u: Array) -> float:
-        return self.of_values().largest_scaling(self._values(u))
+        return self._inner.largest_scaling(self._values(u))
 
     def subgradient(self, w: Array) -> Array:
         """Return P diag(subgradient(s)) Q' over the non-zero singular values (0 where W is 0)."""
@@ -107,14 +112,14 @@ class Spectral(Regularizer):
             return np.where(np.isfinite(w).all(), np.zeros_like(w), w.dtype.type(np.nan))
         left, values, right = np.linalg.svd(self.matrix(w), full_matrices=False)
         noise = 64.0 * np.finfo(w.dtype).eps * max(left.shape[0], right.shape[1]) * values.max(initial=0.0)
-        slopes = self.of_values().subgradient(np.where(values > noise, values, 0.0))
+        slopes = self._inner.subgradient(np.where(values > noise, values, 0.0))
         return np.asarray((left * slopes) @ right, dtype=w.dtype).reshape(w.shape)
 
     def strength_max(self, gradient_at_zero: Array) -> float:
         """Return that of the singular values: for a nuclear norm, the largest one."""
         if not hasattr(self, "strength"):
             return super().strength_max(gradient_at_zero)
-        return self.of_values().strength_max(self._values(np.asarray(gradient_at_zero)))
+        return self._inner.strength_max(self._values(np.asarray(gradient_at_zero)))
 
     def check_shape(self, name: str, shape: tuple[int, ...]) -> None:
         """Raise unless the array is a matrix, or has two or more dimensions and ``reshape`` is given."""

@@ -133,7 +133,7 @@ def _termwise(terms: Terms, like: Tensor) -> TensorProx:
     """Return the map clip(soft(v, step * threshold) / (1 + step * shrinkage), lower, upper)."""
     rows: list[Any] = [_constant(term, like) if np.ndim(term) else float(term) for term in terms]
     threshold, shrinkage, lower, upper = rows
-    curved, bounded = bool(np.any(terms.shrinkage)), bool(np.isfinite([np.max(terms.lower), np.min(terms.upper)]).any())
+    curved, bounded = bool(np.any(terms.shrinkage)), terms.is_bounded
 
     def solve(v: Tensor, step: float) -> Tensor:
         # Adding 0.0 turns negative zeros into zeros, here and below.
