@@ -73,15 +73,6 @@ def test_retrieve_agrees_with_cvxpy(mirror_map, psi):
 # ---- Hand-worked numbers --------------------------------------------------------------------------------------------
 
 
-def test_p_norm_by_hand():
-    """p = 4, z = (2, 0): n = 2, grad h* = 2/3 (1)^3 = 2/3; z = (1, 1): n = 2^(1/4), n/3 n^-3 = 2^(-1/2)/3."""
-    assert_allclose(PNorm(4.0).conjugate_gradient(np.array([2.0, 0.0])), [2 / 3, 0.0], rtol=1e-15)
-    assert_allclose(PNorm(4.0).conjugate_gradient(np.ones(2)), np.full(2, 2**-0.5 / 3), rtol=1e-15)
-    # h((1, 0)) = 3/2, its gradient is (3, 0).
-    assert PNorm(4.0).value(np.array([1.0, 0.0])) == pytest.approx(1.5, rel=1e-15)
-    assert_allclose(PNorm(4.0).gradient(np.array([1.0, 0.0])), [3.0, 0.0], rtol=1e-15)
-
-
 @pytest.mark.parametrize("p", [2.0, 3.0, 5.5, 12.0])
 def test_p_norm_is_the_formula_of_the_paper(p):
     """n/(p-1) |z/n|^(p-1) sign(z), and P(z) with the ball, where the formula itself does not overflow."""
@@ -112,13 +103,6 @@ def test_p_norm_is_homogeneous_at_every_size(p, size):
     assert_allclose(scaled / size, plain, rtol=1e-11, atol=1e-15)
 
 
-def test_float32_range_of_the_authors_code_is_left_far_behind():
-    """Their float32 powers give NaN for ||z|| above about 1,600 and below 1e-4."""
-    for size in (1e-5, 1e5):
-        w = PNorm(12.0).conjugate_gradient(np.full(1024, size))
-        assert_allclose(w, size * 1024 ** (-10 / 12) / 11, rtol=1e-13)
-
-
 @pytest.mark.parametrize("psi", [Zero(), L1(0.4), ElasticNet(0.4), Box(-0.3, 0.2)], ids=repr)
 def test_p_of_two_and_unit_weights_are_euclidean(psi):
     z = np.random.default_rng(2).normal(size=9)
@@ -130,19 +114,6 @@ def test_p_of_two_and_unit_weights_are_euclidean(psi):
         assert_allclose(PNorm(2.0, center=np.ones(9)).retrieve(z, 0.7, psi), around, rtol=1e-13, atol=1e-15)
     assert_allclose(PNorm(2.0).gradient(z), z, rtol=1e-15)
     assert PNorm(2.0).value(z) == pytest.approx(Euclidean().value(z), rel=1e-14)
-
-
-def test_duals_of_the_interior_come_back():
-    z = np.random.default_rng(3).uniform(0.5, 2.0, size=20)
-    for mirror_map in (Euclidean(), PNorm(12.0), PNorm(12.0, radius=50.0), DiagonalMetric(z)):
-        assert_allclose(mirror_map.gradient(mirror_map.conjugate_gradient(z)), z, rtol=1e-13)
-    # On the simplex, up to a constant.
-    back = SimplexEntropy(3.0).gradient(SimplexEntropy(3.0).conjugate_gradient(z))
-    assert np.ptp(back - z) <= 1e-13
-    # On the border of the q-ball, up to a positive multiple.
-    back = PNorm(12.0, radius=0.01).gradient(PNorm(12.0, radius=0.01).conjugate_gradient(z))
-    assert np.ptp(back / z) <= 1e-13
-    assert 0 < (back / z)[0] < 1
 
 
 def test_p_norm_around_a_center_starts_at_the_center():
@@ -164,11 +135,6 @@ def test_p_norm_with_l1_keeps_exact_zeros_and_composes_with_center_and_ball():
     assert np.linalg.norm(kept - [0.1, -0.2, 0.3], 1.5) == pytest.approx(0.1, rel=1e-12)
 
 
-def test_theory_takes_two_log_d():
-    assert PNorm.for_dimension(1024).p == pytest.approx(2 * np.log(1024))
-    assert PNorm.for_dimension(1).p == 2.0
-
-
 # ---- Entropy --------------------------------------------------------------------------------------------------------
 
 
@@ -182,14 +148,6 @@ def test_simplex_with_duals_in_the_tens_of_thousands():
     assert np.isfinite(SimplexEntropy().gradient(w)).all()
     near = SimplexEntropy().conjugate_gradient(3e4 + np.log([1.0, 3.0]))
     assert_allclose(near, [0.25, 0.75], rtol=1e-11)
-
-
-def test_equal_weights_of_l1_change_nothing_on_the_simplex_and_unequal_ones_shift():
-    z = np.array([0.3, -1.0, 2.0])
-    assert_allclose(SimplexEntropy().retrieve(z, 5.0, L1(2.0)), SimplexEntropy().conjugate_gradient(z), rtol=1e-14)
-    shift = np.array([1.0, 0.0, 2.0])
-    expected = SimplexEntropy().conjugate_gradient(z - 5.0 * 0.2 * shift)
-    assert_allclose(SimplexEntropy().retrieve(z, 5.0, L1(0.2, weights=shift)), expected, rtol=1e-14)
 
 
 @pytest.mark.parametrize("bad", [0.0, -0.1, np.nan])

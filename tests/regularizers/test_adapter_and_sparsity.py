@@ -69,14 +69,6 @@ def test_hard_sparsity_beats_every_support(count):
         assert np.sum((v - p) ** 2) == pytest.approx(best)
 
 
-def test_hard_sparsity_keeps_the_first_of_equals():
-    np.testing.assert_array_equal(HardSparsity(2).prox(np.array([1.0, -1.0, 1.0]), 1.0), [1.0, -1.0, 0.0])
-    assert not HardSparsity.convex
-    for bad in (0, -1, 1.5, True, "2"):
-        with pytest.raises(ConfigurationError, match="HardSparsity"):
-            HardSparsity(bad)
-
-
 @dataclass(frozen=True)
 class Broken(Regularizer):
     """An l1 norm with one fault at a time."""

@@ -11,6 +11,7 @@ from flwr_fco.regularizers import (
     Box,
     ElasticNet,
     GroupLasso,
+    HardSparsity,
     L1Ball,
     L2Ball,
     L2Squared,
@@ -37,6 +38,12 @@ def test_strengths(cls, strength):
 def test_radii(cls, radius):
     with pytest.raises(ConfigurationError, match=f"{cls.__name__}\\.radius="):
         cls(radius)
+
+
+@pytest.mark.parametrize("count", [0, -1, 1.5, True, "2", None])
+def test_counts(count):
+    with pytest.raises(ConfigurationError, match="HardSparsity"):
+        HardSparsity(count)
 
 
 @pytest.mark.parametrize("weights", [[-1.0], [np.nan], [np.inf], ["a"], [True, False], [[1.0], [1.0, 2.0]]])
@@ -190,13 +197,3 @@ def test_lists_of_indices_are_no_groups(cls, groups):
 def test_a_single_number_is_no_groups(cls, groups):
     with pytest.raises(ConfigurationError, match="expected an array, the number of each coordinate's group"):
         cls(1.0, groups=groups)
-
-
-@GROUPED
-@pytest.mark.parametrize(
-    "groups",
-    [[0, 0, 1], (0, 1, 2), [[0, 0], [1, 1]], [[0], [1]], np.arange(6).reshape(2, 3), np.zeros(3, int)],
-    ids=str,
-)
-def test_group_numbers_in_lists_and_arrays_stay_what_they_are(cls, groups):
-    np.testing.assert_array_equal(cls(1.0, groups=groups).groups, groups)

@@ -1,4 +1,4 @@
-"""Every proximal map against conditions that prove it (duality, rational arithmetic) and against CVXPY."""
+"""Proximal maps against CVXPY and rational arithmetic, and where squares leave the range of floats."""
 
 from fractions import Fraction
 
@@ -10,128 +10,23 @@ from together import together
 from flwr_fco.regularizers import (
     L1,
     L2,
-    Box,
     ElasticNet,
     GroupLasso,
     L1Ball,
     L2Ball,
     L2Squared,
-    LInfinityBall,
     NonNegative,
     Nuclear,
-    NuclearBall,
     Simplex,
-    SparseGroupLasso,
-    SpectralBall,
 )
 
 N = 12
 EPS = np.finfo(np.float64).eps
 WEIGHTS = np.array([0.0, 1.0, 2.0, 0.5, 1.0, 3.0, 1.0, 1.0, 0.25, 1.0, 4.0, 1.0])
 POSITIVE = WEIGHTS + 0.5
-GROUPS = np.array([0, 1, 0, 3, 1, 1, 4, 4, 4, 5, 3, 0])
-ROOTS = np.sqrt(np.bincount(GROUPS))
 
 
-def soft(v, threshold):
-    return np.sign(v) * np.maximum(np.abs(v) - threshold, 0)
-
-
-def group_norms(w):
-    return np.array([np.linalg.norm(w[g == GROUPS]) for g in range(6)])
-
-
-def spectral(w):
-    return np.linalg.norm(w, 2)
-
-
-def nuclear(w):
-    return np.linalg.norm(w, "nuc")
-
-
-# psi(w) = norm(w); r = v - p is step times a subgradient at p exactly if dual(r) <= step and <r, p> = step norm(p).
-NORMS = [
-    (L1(0.7), (N,), lambda w: 0.7 * np.abs(w).sum(), lambda r: np.abs(r).max() / 0.7),
-    (
-        L1(0.7, weights=POSITIVE),
-        (N,),
-        lambda w: 0.7 * (POSITIVE * np.abs(w)).sum(),
-        lambda r: (np.abs(r) / POSITIVE).max() / 0.7,
-    ),
-    (L2(0.7), (N,), lambda w: 0.7 * np.linalg.norm(w), lambda r: np.linalg.norm(r) / 0.7),
-    (
-        GroupLasso(0.7, groups=GROUPS),
-        (N,),
-        lambda w: 0.7 * (ROOTS * group_norms(w)).sum(),
-        lambda r: (group_norms(r)[ROOTS > 0] / ROOTS[ROOTS > 0]).max() / 0.7,
-    ),
-    (Nuclear(0.7), (4, 3), lambda w: 0.7 * nuclear(w), lambda r: spectral(r) / 0.7),
-    (Nuclear(0.7), (3, 6), lambda w: 0.7 * nuclear(w), lambda r: spectral(r) / 0.7),
-]
-
-# A set C; p is the projection exactly if it is in C and <r, p> is the largest <r, x> over C, the support function.
-SETS = [
-    (L1Ball(0.7), (N,), lambda r: 0.7 * np.abs(r).max()),
-    (L1Ball(0.7, weights=POSITIVE), (N,), lambda r: 0.7 * (np.abs(r) / POSITIVE).max()),
-    (L2Ball(0.7), (N,), lambda r: 0.7 * np.linalg.norm(r)),
-    (LInfinityBall(0.7), (N,), lambda r: 0.7 * np.abs(r).sum()),
-    (Simplex(0.7), (N,), lambda r: 0.7 * r.max()),
-    (Box(-0.3, 0.7), (N,), lambda r: np.where(r > 0, 0.7 * r, -0.3 * r).sum()),
-    (NuclearBall(0.7), (4, 3), lambda r: 0.7 * spectral(r)),
-    (SpectralBall(0.7), (3, 6), lambda r: 0.7 * nuclear(r)),
-]
-
-
-def points(shape):
-    rng = np.random.default_rng(1)
-    for size in (1e-3, 0.3, 1.0, 10.0, 1e4):
-        yield size * rng.normal(size=shape)
-    yield np.ones(shape)
-    yield np.resize([1.0, -1.0, 1.0, 0.0], shape)
-    yield np.zeros(shape)
-
-
-@together(("psi", "shape", "norm", "dual"), NORMS)
-@together("step", [1e-6, 1e-2, 0.4, 1.0, 30.0, 1e6])
-def test_norms_satisfy_their_optimality_conditions(psi, shape, norm, dual, step):
-    for v in points(shape):
-        p = psi.prox(v, step)
-        r = v - p
-        size = step + np.abs(v).max()
-        assert psi.value(p) == pytest.approx(norm(p), rel=1e-13, abs=1e-300)
-        assert dual(r) - step <= 1e-13 * size
-        assert abs(np.sum(r * p) - step * norm(p)) <= 1e-13 * size * (np.abs(v).sum() + norm(p))
-
-
-@together(("psi", "shape", "support"), SETS)
-def test_projections_satisfy_their_optimality_conditions(psi, shape, support):
-    for v in points(shape):
-        p = psi.prox(v, 1.0)
-        assert psi.value(p) == 0.0
-        # The residual against the size of v: rounding v alone moves it by this much.
-        assert support(v - p) - np.sum((v - p) * p) <= 2e-14 * (1 + np.abs(v).sum())
-
-
-@pytest.mark.parametrize("step", [1e-2, 0.4, 3.0])
-def test_other_optimality_conditions(step):
-    for v in points((N,)):
-        size = 1e-13 * (step + np.abs(v).max())
-        p = ElasticNet(0.7, 0.3).prox(v, step)
-        r = v - p - step * 0.7 * 0.7 * p
-        assert np.abs(r).max() <= step * 0.21 + size
-        assert np.abs(r[p != 0] - step * 0.21 * np.sign(p[p != 0])).max(initial=0) <= size
-
-        p = SparseGroupLasso(0.7, groups=GROUPS, l1_ratio=0.3).prox(v, step)
-        r = v - p
-        assert (group_norms(soft(r, step * 0.21)) <= step * 0.49 * ROOTS + size).all()
-        norm = 0.21 * np.abs(p).sum() + 0.49 * (ROOTS * group_norms(p)).sum()
-        assert abs(r @ p - step * norm) <= size * (1 + np.abs(v).sum())
-
-        p = L2Squared(0.7, weights=WEIGHTS).prox(v, step)
-        assert np.abs(p * (1 + step * 0.7 * WEIGHTS) - v).max() <= size
-
-
-#: What the conditions above do not cover: coordinates without weight, and two constraints at a time.
+#: Coordinates without weight, and two constraints at a time.
 CONES = [
     (L1(0.7, weights=WEIGHTS), (N,), lambda x: 0.7 * WEIGHTS @ cp.abs(x), lambda x: []),
     (L1(0.7, bound=0.2), (N,), lambda x: 0.7 * cp.norm1(x), lambda x: [cp.abs(x) <= 0.2]),
@@ -214,21 +109,6 @@ def test_long_projections(n, dtype):
             theta = (np.abs(v) - np.abs(p))[p != 0]
             assert np.ptp(theta) <= 8 * eps * np.abs(v).max()
             assert (np.abs(v)[p == 0] <= theta.min() + 8 * eps * np.abs(v).max()).all()
-
-
-@pytest.mark.parametrize("radius", [0.5, 4.0])
-@pytest.mark.parametrize("magnitude", [1.0, 1e8, 1e200])
-def test_weighted_ball_is_feasible_and_proportional(radius, magnitude):
-    rng = np.random.default_rng(5)
-    for _ in range(20):
-        v = magnitude * rng.normal(size=N)
-        p = L1Ball(radius, weights=WEIGHTS).prox(v, 1.0)
-        inside = (WEIGHTS * np.abs(v)).sum() <= radius
-        assert inside or abs((WEIGHTS * np.abs(p)).sum() - radius) <= 16 * EPS * radius
-        assert np.array_equal(p[WEIGHTS == 0], v[WEIGHTS == 0])
-        shrunk = (WEIGHTS > 0) & (p != 0)
-        theta = (np.abs(v) - np.abs(p))[shrunk] / WEIGHTS[shrunk]
-        assert np.ptp(theta) <= 16 * EPS * np.abs(v).max() / WEIGHTS[WEIGHTS > 0].min()
 
 
 def test_values_are_not_lost_to_overflow():
