@@ -116,20 +116,6 @@ def test_a_wrapper_that_clips_acts_on_unmodified_clients_as_with_fedavg():
     assert np.abs(free["0.weight"].numpy() - fedavg["0.weight"].numpy()).max() > 0.01
 
 
-def test_an_unmodified_client_may_clip_its_own_model():
-    """It replies with a model, so local differential privacy acts on what it is about: model minus model."""
-    app = unmodified_app(mods=[LocalDpMod(0.05, 0.0, 1.0, 0.1)], make=Plain)
-    strategy = FedDualAvg(client="unmodified", **OFF)
-    arrays = start(make=Plain)
-    moved = [
-        np.concatenate([(after[name].numpy() - before[name].numpy()).ravel() for name in before])
-        for before, after in [(arrays, run(strategy, app, 1, arrays).arrays)]
-    ]
-    free = run(FedDualAvg(client="unmodified", **OFF), unmodified_app(make=Plain), 1, arrays).arrays
-    assert 0.0 < np.linalg.norm(moved) <= 0.05 + 1e-6
-    assert np.linalg.norm(free["0.weight"].numpy() - arrays["0.weight"].numpy()) > 0.1
-
-
 @pytest.mark.parametrize("name", ["unmodified", "loop"])
 def test_the_run_config_reaches_the_clients(name):
     make, app = WAYS[name]

@@ -63,23 +63,6 @@ def test_the_statistics_are_averaged_and_not_optimised():
     assert int(net[2].num_batches_tracked) == 2 * networks.TRAIN // networks.NODES // networks.BATCH
 
 
-@pytest.mark.nightly
-def test_a_factor_of_three_too_much_leaves_nothing():
-    """Which is why `density=` takes the place of strength, rate and steps: the threshold outruns the gradients."""
-
-    def train(threshold):
-        psi = {"regularizer": L1(1.0), "client_lr": threshold, "work": Steps(1)}
-        net, _ = run(FedDualAvg(client="unmodified", **psi, **OFF), 12)
-        return density(net), accuracy(net)
-
-    some, learnt = train(0.04)
-    none, lost = train(0.12)
-    assert 0.05 < some < 0.2
-    assert learnt > 0.6
-    assert none < 0.02
-    assert lost < 0.25  # chance is .1
-
-
 class Plateau(nn.Sequential):
     """Seven layers with PyTorch's own initial weights."""
 
