@@ -1,6 +1,5 @@
 """A path of strengths and its cross-validation in one run: against runs of one strength each, and scikit-learn."""
 
-import re
 import weakref
 from functools import cache
 from itertools import product
@@ -11,7 +10,6 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord
 from newton import objective_value, point, sites, solved
 from problems import app_of
-from sklearn.datasets import load_breast_cancer
 
 from flwr_fco.algorithms.newton.path import errors_of, folds_of
 from flwr_fco.callbacks import Checkpoint
@@ -120,11 +118,6 @@ def test_folds_part_the_rows_with_the_same_shares_of_each_class(folds):
             )
 
 
-def test_a_site_of_few_rows_does_not_always_have_them_in_the_same_folds():
-    objective = LeastSquares(np.ones((3, 1)), np.ones(3))
-    assert len({tuple(rows.size for rows in folds_of(objective, 7, seed)) for seed in range(20)}) > 3
-
-
 class Copied(Logistic):
     """Counts the copies of most of its rows that exist at the same time."""
 
@@ -136,12 +129,6 @@ class Copied(Logistic):
             Copied.copies = [ref for ref in (*Copied.copies, weakref.ref(part)) if ref() is not None]
             Copied.most = max(Copied.most, len(Copied.copies))
         return part, share
-
-
-def test_a_site_copies_the_rows_outside_of_one_fold_at_a_time():
-    objectives = sites("logistic", sizes=(60, 81))
-    path_of([Copied(own.features, own.labels) for own in objectives], num_strengths=3, cv=5)
-    assert Copied.most == 1
 
 
 class Counting(InProcessGrid):
@@ -170,34 +157,6 @@ def start_of(strategy, grid, objectives, rounds=60, **options):
     arrays = ArrayRecord({name: Array(np.zeros(shape)) for name, shape in shapes.items()})
     with grid.identity(), quiet(50):
         return strategy.start(grid, arrays, rounds, **options)
-
-
-def cancer():
-    """569 rows and 30 features, sorted by the first one up to noise, at four sites."""
-    features, labels = load_breast_cancer(return_X_y=True)
-    features = (features - features.mean(axis=0)) / features.std(axis=0)
-    order = np.argsort(features[:, 0] + np.random.default_rng(0).standard_normal(len(labels)))
-    return [Logistic(features[rows], labels[rows]) for rows in np.array_split(order, 4)]
-
-
-@pytest.mark.parametrize(
-    ("number", "folds", "most"), [(8, 3, 0.4e6), pytest.param(30, 5, 2e6, marks=pytest.mark.nightly)]
-)
-def test_thirty_strengths_and_five_folds_take_the_rounds_of_the_hardest_problem(number, folds, most):
-    """186 problems, each message about all that are open: at most 15 rounds and 2 MB a site. By day, 36."""
-    objectives, strengths = cancer(), Strengths(number, folds=folds)
-    strategy = FedNewton(regularizer=L1(1.0), strengths=strengths, tolerance=1e-6, fraction_evaluate=0.0)
-    grid = Counting(app_of(objectives), 4)
-    result = start_of(strategy, grid, objectives)
-    assert len(grid.rounds) == len(set(grid.rounds)) == len(result.train_metrics_clientapp) <= 15
-    assert grid.points[:2] == [folds + 1] * 2
-    assert number * folds < max(grid.points) <= number * (folds + 1)
-    assert grid.points[-1] == number * folds
-    assert grid.up < most
-    assert run_of(strategy).finished()
-    last = result.train_metrics_clientapp[len(grid.rounds)]
-    assert last["duality-gap"] <= 1e-6
-    assert last["solved-problems"] == (number + 1) * (folds + 1)
 
 
 def test_a_message_carries_no_more_than_it_may():
@@ -229,14 +188,6 @@ def test_the_run_hands_out_the_model_of_its_rule(rule):
     chosen = path.best if rule == "best" else path.one_standard_error
     np.testing.assert_array_equal(point(result, objectives[0]), point(chosen.result, objectives[0]))
     assert path.one_standard_error.strength >= path.best.strength
-
-
-def test_differences_between_strengths_and_not_levels_of_sites_count():
-    """A site whose losses are ten times the others': the rule would choose nothing by levels."""
-    losses = np.array([[1.0, 0.9, 0.85, 0.86], [11.0, 10.9, 10.84, 10.86], [2.0, 1.88, 1.86, 1.87]])
-    mean, level, difference = errors_of(losses, np.ones(3))
-    assert level[2] > mean[0] - mean[2] > difference[0]
-    assert np.argmax(mean - mean[2] <= difference) == 2
 
 
 def test_messages_processes_and_a_resumed_run_have_the_same_bits(tmp_path):
@@ -311,19 +262,6 @@ def test_a_lie_about_one_problem_is_named_and_the_round_is_skipped(lie):
     assert [number for number, own in result.train_metrics_clientapp.items() if own["skipped"]] == [4]
     assert any(reason in row.reason for row in result.left_out)
     assert run_of(strategy).finished()
-
-
-@pytest.mark.parametrize("lie", [lambda own: own - 100.0, lambda own: 1e300 + own], ids=["below 0", "1e300"])
-def test_an_absurd_loss_on_left_out_rows_does_not_count(lie):
-    objectives = sites("logistic", sizes=(60, 81, 50))
-    make = lambda: FedNewton(regularizer=L1(1.0), strengths=Strengths(4, folds=3), fraction_evaluate=0.0)  # noqa: E731
-    honest = start_of(make(), InProcessGrid(app_of(objectives), 3), objectives)
-    rounds = len(honest.train_metrics_clientapp)
-    grid = Counting(app_of(objectives), 3, changed("held_out", lie, (rounds,)))
-    result = start_of(make(), grid, objectives)
-    assert len(result.train_metrics_clientapp) == rounds + 1
-    assert any(re.search("a loss on left-out rows is|overflows", row.reason) for row in result.left_out)
-    np.testing.assert_array_equal(point(result, objectives[0]), point(honest, objectives[0]))
 
 
 def test_a_fold_without_a_class_is_named():
@@ -408,19 +346,6 @@ def test_what_a_site_does_not_allow_is_refused_of_each_fold(limits, cv, message)
             num_strengths=3,
             progress=False,
         )
-
-
-def test_what_a_site_allows_of_each_fold_changes_nothing():
-    objectives = sites("logistic", sizes=(60, 81, 58))
-    app = client_app(
-        lambda context: objectives[int(context.node_config["partition-id"])],
-        disclosure=Disclosure(min_rows=14, min_class_rows=2),
-    )
-    options = {"num_nodes": 3, "num_rounds": 40, "cv": 4, "num_strengths": 3, "progress": False}
-    options["initial_arrays"] = objectives[0].layout.unflatten(np.zeros(10))
-    limited = fit_path(FedNewton(regularizer=L1(1.0), fraction_evaluate=0.0), app, **options)
-    free = fit_path(FedNewton(regularizer=L1(1.0), fraction_evaluate=0.0), app_of(objectives), **options)
-    assert [at.held_out for at in limited.points] == [at.held_out for at in free.points]
 
 
 # --- a server that a site's owner does not trust ----------------------------------------------------------------------

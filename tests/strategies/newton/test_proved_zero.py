@@ -8,7 +8,6 @@ from representatives import crossed
 from scipy.sparse import csr_array
 
 from flwr_fco.algorithms.newton.asking import answer, checked
-from flwr_fco.algorithms.newton.method import begun_anew
 from flwr_fco.errors import ClientError, ProtocolError
 from flwr_fco.messages.protocol import Uplink
 from flwr_fco.objectives import (
@@ -16,7 +15,6 @@ from flwr_fco.objectives import (
     Logistic,
     MultinomialLogistic,
     Objective,
-    Poisson,
     SiteIntercept,
 )
 from flwr_fco.regularizers import L1, ElasticNet, GroupLasso, NonNegative
@@ -254,13 +252,6 @@ def test_no_client_takes_from_what_others_leave_unproved():
             checked(own.layout, state, Uplink(sent, None, 1), 0.0)
 
 
-def test_counts_have_no_radius():
-    rows = np.random.default_rng(0).normal(size=(30, 3))
-    objective = SiteIntercept(Poisson(rows, np.arange(30) % 4))
-    _, strategy = solved([objective, objective], L1(0.5))
-    assert not proved_zero(strategy)["coefficients"].any()
-
-
 def test_nothing_is_said_where_nothing_can_be_proved():
     objectives = problem("logistic", 1)
     groups = GroupLasso(1e9, np.arange(P) // 2)
@@ -279,9 +270,3 @@ def test_zeros_are_proved_without_a_block_too():
     found = [proved_zero(solved(objectives, psi, 400, hessian=name)[1])["coefficients"] for name in ("block", "none")]
     np.testing.assert_array_equal(*found)
     assert 0 < found[0].sum() < P
-
-
-def test_what_is_proved_of_other_clients_is_dropped():
-    _, strategy = solved(problem("logistic", 0), L1(0.1))
-    assert strategy.state.proved.any()
-    assert not begun_anew(strategy.state).proved.any()

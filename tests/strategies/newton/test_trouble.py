@@ -15,7 +15,7 @@ from flwr_fco.mirror_maps import PNorm
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic
 from flwr_fco.regularizers import L1, Nuclear, Zero
 from flwr_fco.simulation import InProcessGrid, simulate
-from flwr_fco.strategies import Average, Everyone, FedNewton, Last, Wire, run_of
+from flwr_fco.strategies import Average, FedNewton, Last, Wire, run_of
 from reproduction.pooled import centralized_solution
 
 
@@ -168,25 +168,6 @@ def _terms(position, value):
     return _changing("terms", change)
 
 
-_ONE = "of one convex function"
-LIES = {
-    "a loss of -1e9": (_terms(0, lambda loss: -1e9), "its loss is -1e\\+09, and it says that none is below 0"),
-    "half the loss": (_terms(0, lambda loss: 0.5 * loss), _ONE),
-    "a conjugate below its range": (_terms(1, lambda conjugate: -5.0), _ONE),
-    "another conjugate": (_terms(1, lambda conjugate: 0.9 * conjugate), _ONE),
-    "a least value above the loss": (_terms(2, lambda least: 9.0), "and it says that none is below 9"),
-    "an unknown link": (_terms(3, lambda link: 17.0), "its loss is another one than in the first round"),
-    "a gradient times 3": (_changing("gradient", lambda g: 3.0 * g), _ONE),
-    "a negative curvature": (_changing("block", lambda block: -block), "on the diagonal; expected none below 0"),
-    "no positive semidefinite block": (
-        _changing("block", lambda block: np.r_[block[:1], 1e6 * block[1:2], block[2:]]),
-        "not positive semidefinite|on the diagonal; expected at most",
-    ),
-    "a block of another size": (_changing("block", lambda block: block[:-1]), "block"),
-    "NaN": (_changing("gradient", lambda g: np.full_like(g, np.nan)), "NaN"),
-}
-
-
 def test_no_mean_square_is_below_the_square_of_a_mean():
     """It bounds how far a proof of a zero reaches."""
     objectives, psi = sites("logistic"), L1(0.05)
@@ -197,25 +178,6 @@ def test_no_mean_square_is_below_the_square_of_a_mean():
     assert result.left_out
     assert all("largest mean square is" in row.reason for row in result.left_out)
     assert numbers(result, "duality-gap")[-1] <= 1e-8
-
-
-@pytest.mark.parametrize("lie", LIES)
-def test_a_lie_is_named_and_the_round_is_skipped(lie):
-    """From the second round on, where the point is not 0 and the numbers of one function go together."""
-    change, reason = LIES[lie]
-    objectives, psi = sites("logistic"), L1(0.05)
-    whole, _ = solved(objectives, psi)
-    layout = objectives[0].layout
-    start = {name: np.zeros(shape) for name, shape in layout.shapes.items()}
-    strategy = FedNewton(regularizer=psi, fraction_evaluate=0.0)
-    grid = Faulty(app_of(objectives), 3, change, rounds=(3,))
-    result = _start(strategy, grid, start, 30)
-    skipped = [number for number, metrics in result.train_metrics_clientapp.items() if metrics["skipped"]]
-    assert skipped == [3]
-    assert any(row.round == 3 and row.node_id == 2 for row in result.left_out)
-    assert any(re.search(reason, row.reason) for row in result.left_out)
-    assert len(result.train_metrics_clientapp) == len(whole.train_metrics_clientapp) + 1
-    assert numbers(result, "duality-gap")[-1] == numbers(whole, "duality-gap")[-1]
 
 
 def _all_terms(change):
@@ -281,19 +243,6 @@ def _start(strategy, grid, start, rounds):
     arrays = ArrayRecord({name: Array(value) for name, value in start.items()})
     with grid.identity(), quiet(50):
         return strategy.start(grid, arrays, rounds)
-
-
-def _faulty_run(change, rounds, num_rounds=30, node=2, **options):
-    objectives, psi = sites("logistic"), L1(0.05)
-    start = {name: np.zeros(shape) for name, shape in objectives[0].layout.shapes.items()}
-    strategy = FedNewton(regularizer=psi, fraction_evaluate=0.0, **options)
-    return _start(strategy, Faulty(app_of(objectives), 3, change, rounds, node), start, num_rounds), objectives, psi
-
-
-def test_a_site_that_stays_away_ends_the_run_with_its_name():
-    told = r"partition 0 gave no good reply in 2 rounds in a row \(the last one: no reply\), and FedNewton needs"
-    with pytest.raises(ConfigurationError, match=told):
-        _faulty_run(lambda reply: None, range(4, 99), participation=Everyone(evict_after=2))
 
 
 def test_a_loss_without_second_derivatives_is_refused_by_the_client():
