@@ -276,10 +276,10 @@ def test_a_fold_without_a_class_is_named():
     ("make", "message"),
     [
         (lambda: FedNewton(regularizer=L1Ball(1.0), strengths=Strengths()), "has no strength to be chosen"),
-        (lambda: FedNewton(regularizer=L1(1.0), hessian="none", strengths=Strengths()), "a path needs the Hessian"),
+        (lambda: FedNewton(regularizer=L1(1.0), hessian="none", strengths=Strengths()), "a path needs blocks"),
         (
             lambda: FedNewton(regularizer=L1(1.0), certificate_every=1, strengths=Strengths()),
-            "has a duality gap already",
+            "a path needs blocks, and has gaps",
         ),
         (lambda: Strengths(folds=1), "Strengths.folds=1"),
         (lambda: Strengths(num=1), "Strengths.num=1"),
