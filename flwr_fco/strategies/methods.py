@@ -237,8 +237,7 @@ class MultistepReFedDAGT(ReFedDAGT):
     Parameters
     ----------
     stages : sequence of Stage, optional
-        The schedule; :func:`theorem_stages` returns the theoretical one. The settings of the last stage stay in force
-        after it. By default one stage without an end.
+        The schedule. The settings of the last stage stay in force after it. By default one stage without an end.
     radius_squared : float, optional
         Q_0, the first radius; without it and without radii in the stages there is no ball.
     reference : Reference, default Reference()

@@ -18,13 +18,14 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.models import parse_json
 from flwr_fco.objectives import Vector
 from flwr_fco.regularizers import Regularizer
-from flwr_fco.strategies import Arrays, CompositeStrategy, Epochs, Stage, Steps, run_of, theorem_stages
+from flwr_fco.strategies import Arrays, CompositeStrategy, Epochs, Stage, Steps, run_of
 from reproduction.problems.mirror_maps import named_map
 from reproduction.problems.tasks import Task
 from reproduction.runs.methods import is_private, make_stages, make_strategy, needs_everyone
 from reproduction.runs.plateau import Plateau
 from reproduction.runs.run_folder import RunFolder
 from reproduction.runs.settings import RunSettings
+from reproduction.runs.theorem_stages import theorem_stages
 
 #: A coefficient of this size means that the run has diverged: no problem here has a solution near it.
 DIVERGED = 1e6
@@ -192,9 +193,7 @@ class Recorder:
     def is_last(self, server_round: int) -> bool:
         """Return whether no round follows: all are done, or the strategy needs no more."""
         run = run_of(self.strategy)
-        return server_round == self.settings.exchanges or bool(
-            run.state.round and run.method.finished(run.problem, run.state)
-        )
+        return server_round == self.settings.exchanges or bool(run.state.round and run.finished())
 
     def _due(self, server_round: int, every: int) -> bool:
         """Return whether this is the first communication at or after a multiple of `every` rounds."""

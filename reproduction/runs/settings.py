@@ -84,8 +84,8 @@ class RunSettings:
         an end.
     stage_accuracy : float, default 0.0
         An alternative to `stage_rounds` for the problem ``sparse-linear-graph``: the squared L1 error for which
-        :func:`flwr_fco.strategies.theorem_stages` computes the stages, with the strategy's `radius_squared` and
-        `sparsity`; 0: not used.
+        :func:`~reproduction.runs.theorem_stages.theorem_stages` computes the stages, with the strategy's
+        `radius_squared` and `sparsity`; 0: not used.
     problem_options, strategy_options : dict of str to value
         In kebab-case.
 
