@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Mapping, Sequence
-from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -163,11 +162,25 @@ def certificate(psi: BoundRegularizer, w: Vector) -> Asking:
     """
     count, wanted = num_intercepts(psi.layout), free_intercepts(psi)
     ridged = np.append(w[: w.size - count], np.zeros(count))
-    told = _Told(w, 0.5 * float(ridged @ ridged))
+    told: dict[int | None, tuple[NDArray[np.float64], float]] = {}
+
+    # By Fenchel's inequality all that a client says must be of one function: a certificate is then one of some data.
+    def check_rows(answer: Answer) -> None:
+        loss, l2, convex = (answer.numbers[name] for name in wanted_first)
+        if l2 < 0.0 or convex not in (0.0, 1.0):
+            raise ProtocolError(f"it says l2={l2:g} and convex={convex:g}; expected a number >= 0, and 0 or 1")
+        told[answer.node_id] = answer.vectors["rows"], loss - 0.5 * l2 * float(ridged @ ridged)
+        if convex:
+            check_conjugates(answer.vectors["rows"], w, told[answer.node_id][1], exact=True)
+
+    def check_conjugate(answer: Answer) -> None:
+        if answer.node_id in told:
+            rows, loss = told[answer.node_id]
+            check_conjugates(np.append(shares @ rows[:, :-1], answer.numbers["conjugate"])[None], w, loss)
+
+    about, wanted_first = {"references": float(wanted)}, ("loss", *_AGREED)
     shape = (1 + max(wanted, 2) if wanted else 1, w.size + 1)
-    about = {"references": float(wanted)}
-    request = Request("duality", about, ("loss", *_AGREED), {"rows": shape}, agreed=_AGREED, check=told.check_rows)
-    answers = yield request
+    answers = yield Request("duality", about, wanted_first, {"rows": shape}, _AGREED, check_rows)
     if not answers:
         raise NoAnswerError("no client answered, so nothing is known about this point")
     loss, l2 = _mean(answers, "loss"), _mean(answers, "l2")
@@ -180,10 +193,10 @@ def certificate(psi: BoundRegularizer, w: Vector) -> Asking:
         residual = w - psi.prox(w - gradients[0] - l2 * ridged, 1.0)
         reason = reason or "the loss has no minimum in the intercept"
         return Certificate("residual", float(np.linalg.norm(residual)), objective, reason)
-    about |= {f"share-{k}": float(share) for k, share in enumerate(found.shares)}
-    check = partial(told.check_conjugate, found.shares)
-    answers = yield Request("duality", about, ("conjugate",), check=check)
-    lower = -_mean(answers, "conjugate") - conjugate_at(psi, -found.point, l2)
+    shares, point = found
+    about |= {f"share-{k}": float(share) for k, share in enumerate(shares)}
+    answers = yield Request("duality", about, ("conjugate",), check=check_conjugate)
+    lower = -_mean(answers, "conjugate") - conjugate_at(psi, -point, l2)
     gap = float(objective - lower)
     if gap < -_NEGATIVE * (abs(objective) + abs(lower)):
         raise NoAnswerError(
@@ -195,34 +208,6 @@ def certificate(psi: BoundRegularizer, w: Vector) -> Asking:
 
 def _mean(answers: Sequence[Answer], name: str) -> float:
     return math.fsum(answer.weight * answer.numbers[name] for answer in answers)
-
-
-class _Told:
-    """Checks that what each client says of a convex loss G is of one function.
-
-    By Fenchel's inequality G*(r) >= <r, w> - G(w) for every r, with equality for the gradient at w. So a certificate is
-    one of some data, whatever a client says.
-    """
-
-    def __init__(self, w: Vector, square: float) -> None:
-        self._w, self._square = w, square
-        self._answers: dict[int | None, Answer] = {}
-
-    def check_rows(self, answer: Answer) -> None:
-        """Check the loss, and gradients with their conjugates, of which the first one's is known."""
-        l2, convex = answer.numbers["l2"], answer.numbers["convex"]
-        if l2 < 0.0 or convex not in (0.0, 1.0):
-            raise ProtocolError(f"it says l2={l2:g} and convex={convex:g}; expected a number >= 0, and 0 or 1")
-        self._answers[answer.node_id] = answer
-        if convex:
-            check_conjugates(answer.vectors["rows"], self._w, answer.numbers["loss"] - l2 * self._square, exact=True)
-
-    def check_conjugate(self, shares: Vector, answer: Answer) -> None:
-        """Check the conjugate at a mixture of the gradients."""
-        before = self._answers.get(answer.node_id)
-        if before is not None:
-            row = np.append(shares @ before.vectors["rows"][:, :-1], answer.numbers["conjugate"])
-            check_conjugates(row[None], self._w, before.numbers["loss"] - before.numbers["l2"] * self._square)
 
 
 def check_conjugates(

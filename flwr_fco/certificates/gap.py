@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,21 +95,6 @@ def told_at(
     return told, {"rows": np.array([np.append(slopes, value) for value, slopes in dual])}
 
 
-class Feasible(NamedTuple):
-    """A mixture of gradients that is a dual point for psi.
-
-    Parameters
-    ----------
-    shares : ndarray of float64, shape (k,)
-        Of each gradient, >= 0, of a sum of at most 1.
-    point : ndarray of float64, shape (d,)
-        r, the mixture.
-    """
-
-    shares: Vector
-    point: Vector
-
-
 def free_intercepts(psi: BoundRegularizer) -> int:
     """Return the number of intercepts, the model's last array, if psi leaves them alone; else 0."""
     count = num_intercepts(psi.layout)
@@ -148,8 +132,8 @@ def why_none(psi: BoundRegularizer, l2: float) -> str:
     return ""
 
 
-def feasible(psi: BoundRegularizer, gradients: NDArray[np.float64], l2: float) -> Feasible | None:
-    """Return a mixture of gradients that is within psi's domain; None if there is none.
+def feasible(psi: BoundRegularizer, gradients: NDArray[np.float64], l2: float) -> tuple[Vector, Vector] | None:
+    """Return the shares of gradients in a mixture within psi's domain, and the mixture r; None if there is none.
 
     Parameters
     ----------
@@ -159,6 +143,11 @@ def feasible(psi: BoundRegularizer, gradients: NDArray[np.float64], l2: float) -
         Of G, the first one at the point that the bound is to be close at.
     l2 : float
         Strength of the l2 term.
+
+    Returns
+    -------
+    tuple of ndarray of float64, shapes (k,) and (d,), or None
+        Shares >= 0 of a sum of at most 1, and the mixture.
     """
     shares, count = np.eye(1, len(gradients))[0], free_intercepts(psi)
     size = float(np.linalg.norm(gradients[0, -count:])) if count else 0.0
@@ -174,7 +163,7 @@ def feasible(psi: BoundRegularizer, gradients: NDArray[np.float64], l2: float) -
     point = shares @ gradients
     point[point.size - count :] = 0.0
     scale = min(1.0 / float(shares.sum()), math.inf if l2 > 0.0 else psi.largest_scaling(-point))
-    return Feasible(scale * shares, scale * point) if scale > 0.0 else None
+    return (scale * shares, scale * point) if scale > 0.0 else None
 
 
 def conjugate_at(psi: BoundRegularizer, u: Vector, l2: float) -> float:

@@ -744,10 +744,10 @@ def proved_zero(strategy: FedNewton) -> dict[str, NDArray[np.bool_]]:
 
     A coefficient is, if at the dual point of some round, whose gap is G,
     ``|slope_j| + sqrt(2 c G) s_j < threshold_j``: c is the losses' largest second derivative in a prediction (twice the
-    scale of squares, 1/4 logistic, 1/2 multinomial, 1 Huber), s_j bounds the root mean square of column j, about its mean if
-    there is an intercept that psi leaves alone, about its mean at each client if these have intercepts of their own,
-    and threshold_j is psi's l1 strength. A duality gap of 0 would prove
-    all but those on the boundary. It holds as far as the clients' sums are right, as the gap does.
+    scale of squares, 1/4 logistic, 1/2 multinomial, 1 Huber), s_j bounds the root mean square of column j, about its
+    mean if there is an intercept that psi leaves alone, about its mean at each client if these have intercepts of their
+    own, and threshold_j is psi's l1 strength. A duality gap of 0 would prove all but those on the boundary. It holds as
+    far as the clients' sums are right, as the gap does.
 
     Nothing is proved without a duality gap, for a psi that is no sum over coordinates, for counts and survival times,
     and of a path of strengths.

@@ -436,8 +436,9 @@ class Known(NamedTuple):
         found = feasible(psi, np.array(gradients), told.l2)
         if found is None:
             return -math.inf, np.zeros(size)
-        value = float(found.shares @ values) - (1.0 - float(found.shares.sum())) * told.least
-        return -value - conjugate_at(psi, -found.point, told.l2), found.point
+        shares, point = found
+        value = float(shares @ values) - (1.0 - float(shares.sum())) * told.least
+        return -value - conjugate_at(psi, -point, told.l2), point
 
     def zeros(self, objective: float, lower: float, slopes: Vector, once: Any) -> Vector:
         """Return 1.0 for each coefficient that is 0 in every optimum of the pooled problem, 0.0 for all others.
