@@ -42,3 +42,40 @@ def sum_of_squares(vector: NDArray[np.float32]) -> float:
         value = np.float64(vector[j])
         total += value * value
     return total
+
+
+@njit(cache=True, fastmath={"reassoc", "contract"})
+def add_both_products(matrix, x, y, scale, towards_x, towards_y):  # type: ignore[no-untyped-def]
+    """Add scale M'y to `towards_x` and -scale M x to `towards_y`, reading the matrix once: memory is what it costs.
+
+    Parameters
+    ----------
+    matrix : ndarray of float64, shape (n, m), C-contiguous
+        M.
+    x, towards_x : ndarray of float64, shape (m,)
+        Must not overlap.
+    y, towards_y : ndarray of float64, shape (n,)
+        Must not overlap.
+    """
+    n, m = matrix.shape
+    by_four = n - n % 4
+    for i in range(0, by_four, 4):
+        a, b, c, d = matrix[i], matrix[i + 1], matrix[i + 2], matrix[i + 3]
+        p, q, r, s = scale * y[i], scale * y[i + 1], scale * y[i + 2], scale * y[i + 3]
+        e = f = g = h = 0.0
+        for j in range(m):
+            e += a[j] * x[j]
+            f += b[j] * x[j]
+            g += c[j] * x[j]
+            h += d[j] * x[j]
+            towards_x[j] += (p * a[j] + q * b[j]) + (r * c[j] + s * d[j])
+        towards_y[i] -= scale * e
+        towards_y[i + 1] -= scale * f
+        towards_y[i + 2] -= scale * g
+        towards_y[i + 3] -= scale * h
+    for i in range(by_four, n):
+        a, e, p = matrix[i], 0.0, scale * y[i]
+        for j in range(m):
+            e += a[j] * x[j]
+            towards_x[j] += p * a[j]
+        towards_y[i] -= scale * e

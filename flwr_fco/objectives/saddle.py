@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.core.validation import AT_LEAST_ONE, NON_NEGATIVE, checked
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.kernels.passes import add_both_products
 from flwr_fco.objectives.base import Objective
 from flwr_fco.objectives.design import as_numbers
 from flwr_fco.work import FirstOrder
@@ -262,8 +263,12 @@ class BilinearSaddle(SaddleObjective):
         return float(np.vdot(self.matrix @ x - self.offset, y))
 
     def add_operator(self, w: Vector, scale: float, out: Vector) -> None:
-        """Add scale (A' y, b - A x)."""
+        """Add scale (A' y, b - A x); for vectors in one pass over the matrix."""
         (x, y), (towards_x, towards_y) = self.players(w), self.players(out)
+        if x.ndim == 1:
+            towards_y += scale * self.offset
+            add_both_products(self.matrix, x, y, scale, towards_x, towards_y)
+            return
         with np.errstate(over="ignore", invalid="ignore"):
             towards_x += scale * (self.matrix.T @ y)
             towards_y -= scale * (self.matrix @ x - self.offset)
