@@ -275,10 +275,9 @@ def test_what_are_names(columns, names):
     ],
     ids=["strings", "objects", "categories"],
 )
-def test_a_column_of_text_is_refused_with_a_recipe_that_shows_none_of_its_values(text):
+def test_a_column_of_text_is_refused_with_none_of_its_values(text):
     table = frames(1)[0].assign(sex=text)
-    told = r"columns \['sex'\] hold texts or categories; expected numbers\. Agree .*get_dummies\(X\['sex'\]"
-    with pytest.raises(ConfigurationError, match=told) as error:
+    with pytest.raises(ConfigurationError, match=r"features have dtype object; expected numbers\. Encode") as error:
         Logistic(table, labels_of(table))
     assert "secret" not in str(error.value)
 

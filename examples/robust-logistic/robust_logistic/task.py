@@ -29,14 +29,12 @@ class RobustLogistic(SaddleObjective):
         """Return the mean cross entropy of the perturbed images."""
         return self.attacked(w).value(w[: self.split])
 
-    def add_gradient(self, w: np.ndarray, batch: np.ndarray | None, scale: float, out: np.ndarray) -> None:
-        """Add scale times the gradients by the classifier, and minus that by the perturbation, which ascends."""
-        own = np.zeros(self.split)
-        self.attacked(w, slice(None) if batch is None else batch).add_gradient(w[: self.split], None, scale, own)
+    def gradient(self, w: np.ndarray, batch: np.ndarray | None = None, out: np.ndarray | None = None) -> np.ndarray:
+        """Return the gradients by the classifier, and minus that by the perturbation, which ascends."""
+        own = self.attacked(w, slice(None) if batch is None else batch).gradient(w[: self.split])
         # A perturbation shifts the scores of all images alike, like the intercept, whose gradient comes last.
         ascent = self.layout.views(w)["coefficients"] @ own[-10:]
-        out[: self.split] += own
-        out[self.split :] -= ascent
+        return np.concatenate([own, -ascent], out=out)
 
     def metrics(self, w: np.ndarray) -> dict[str, float]:
         """Return loss and accuracy of the perturbed images, and those of the clean ones."""
