@@ -236,7 +236,8 @@ def check_conjugates(
     pairs = rows[:, :-1] * w
     above = rows[:, -1] - pairs.sum(axis=1) + loss
     most = ROUNDING * (np.abs(pairs).sum(axis=1) + abs(loss) + np.abs(rows[:, -1])) + tolerance
-    wrong = above < -most
+    # What overflows is no number of a loss.
+    wrong = ~((above >= -most) & np.isfinite(most))
     wrong[0] |= exact and above[0] > most[0]
     if wrong.any():
         worst = int(np.argmax(wrong))

@@ -156,8 +156,12 @@ def feasible(psi: BoundRegularizer, gradients: NDArray[np.float64], l2: float) -
     if size > 0.0:
         from scipy.optimize import nnls
 
-        shares[1:], rest = nnls(gradients[1:, -count:].T, -gradients[0, -count:] / size)
-        shares[1:] *= size
+        try:
+            found, rest = nnls(gradients[1:, -count:].T, -gradients[0, -count:] / size)
+        except (RuntimeError, ValueError):
+            # Of numbers that are none, or too large.
+            return None
+        shares[1:] = size * found
         if rest > _UNBALANCED + _ROUNDING * float(np.abs(gradients[:, -count:]).max()) / size:
             return None
     point = shares @ gradients

@@ -13,13 +13,12 @@ References: van de Geer, Buehlmann, Ritov, Dezeure: On asymptotically optimal co
 high-dimensional models (Ann. Stat. 2014), the nodewise lasso. Xia, Nan, Li: Debiased lasso for generalized linear
 models with a diverging number of covariates (Biometrics 2023): in generalised linear models, invert the Hessian.
 
-Then: a meta-analysis of several sites' own estimates of the same coefficients, and false discovery rates.
+Then: a meta-analysis of several sites' own estimates of the same coefficients.
 
 References: Cochran: The combination of estimates from different experiments (Biometrics 1954). DerSimonian, Laird:
 Meta-analysis in clinical trials (Control. Clin. Trials 1986). Higgins, Thompson: Quantifying heterogeneity in a
 meta-analysis (Stat. Med. 2002). Hartung, Knapp: A refined method for the meta-analysis of controlled clinical trials
-with binary outcome (Stat. Med. 2001). Benjamini, Hochberg: Controlling the false discovery rate (J. R. Stat. Soc. B
-1995).
+with binary outcome (Stat. Med. 2001).
 """
 
 from __future__ import annotations
@@ -301,18 +300,3 @@ def between(estimates: Matrix, errors: Matrix) -> Between:
     refined = np.sqrt((shrunk * (estimates - random) ** 2).sum(axis=0) / (degrees * mass))
     share = np.maximum(0.0, q - degrees) / np.where(q > 0.0, q, 1.0)
     return Between(q, stats.chi2.sf(q, degrees), share, fixed, total**-0.5, random, mass**-0.5, refined)
-
-
-def benjamini_hochberg(p: Vector) -> Vector:
-    """Return the smallest false discovery rate at which each hypothesis is rejected, from their p of shape (m,).
-
-    Examples
-    --------
-    >>> benjamini_hochberg(np.array([0.01, 0.5, 0.02, 0.9])).tolist()
-    [0.04, 0.6666666666666666, 0.04, 0.9]
-    """
-    order = np.argsort(p)[::-1]
-    scaled = p[order] * p.size / np.arange(p.size, 0, -1)
-    rates = np.empty(p.size)
-    rates[order] = np.minimum.accumulate(np.minimum(scaled, 1.0))
-    return rates

@@ -15,7 +15,7 @@ from flwr_fco.algorithms.newton.information import Information, InformationState
 from flwr_fco.certificates import Request
 from flwr_fco.core.validation import Choice
 from flwr_fco.errors import ConfigurationError, NothingTrainedError
-from flwr_fco.inference.estimates import Estimates, Sums, Vector, benjamini_hochberg, between, of_likelihood, of_squares
+from flwr_fco.inference.estimates import Estimates, Sums, Vector, between, of_likelihood, of_squares
 from flwr_fco.messages.protocol import ESTIMATES, TREND, Answer
 from flwr_fco.regularizers import Zero
 from flwr_fco.strategies import FedNewton, run_of
@@ -337,7 +337,8 @@ def table(
         # Beside a ratio, limits of its logarithm would be read as its own.
         ends = {f"{kind.ratio} {end}": columns[end] for end in ("lower", "upper")}
         columns |= {name: np.exp(np.minimum(own, 700.0)) for name, own in ends.items()}
-    columns |= {"p": p, "q": benjamini_hochberg(p)} | ({} if trend is None else {"p of trend": trend[0][places]})
+    columns |= {"p": p, "q": stats.false_discovery_control(p)}
+    columns |= {} if trend is None else {"p of trend": trend[0][places]}
     own, doubted = _plausible(told, found, names, sites)
     columns |= _compared(own, places, int(sums.sites), half, asked.level)
     for site, (values, errors) in own.items():

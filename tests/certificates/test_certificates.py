@@ -10,7 +10,7 @@ from together import together
 
 from flwr_fco import certificates
 from flwr_fco.core.layout import Layout
-from flwr_fco.errors import ProtocolError
+from flwr_fco.errors import NoAnswerError, ProtocolError
 from flwr_fco.objectives import Huber, LeastSquares, Logistic, MultinomialLogistic, Objective
 from flwr_fco.regularizers import (
     L1,
@@ -265,3 +265,22 @@ def test_what_a_client_says_is_of_one_convex_function(kind, change):
     asked = certificates.certificate(L1(0.1).bind(own.layout), w)
     with pytest.raises(ProtocolError, match=r"of one convex function|expected a number >= 0, and 0 or 1"):
         certificates.settle(asked, lambda request: Told(own, change)(w, request))
+
+
+@together("value", [1e150, 1e300, -1e300, 1.7e308])
+@pytest.mark.parametrize("place", [(0, 0), (0, -2), (1, -2), (2, -2), (1, -1), (slice(None), slice(None))], ids=str)
+def test_numbers_that_overflow_end_in_words_or_bound_nothing(place, value):
+    (own,) = losses("logistic", np.random.default_rng(1), (30,), 4)
+    w = np.random.default_rng(2).normal(size=own.layout.size)
+
+    def change(numbers, vectors):
+        if vectors:
+            vectors["rows"][place] = value
+
+    asked = certificates.certificate(L1(0.1).bind(own.layout), w)
+    with np.errstate(all="ignore"):
+        try:
+            found = certificates.settle(asked, lambda request: Told(own, change)(w, request))
+        except (ProtocolError, NoAnswerError):
+            return
+    assert not found.value < 0.1

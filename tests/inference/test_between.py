@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from flwr_fco.inference.estimates import benjamini_hochberg, between
+from flwr_fco.inference.estimates import between
 
 #: Thirteen trials of a vaccine against tuberculosis (Colditz and others, JAMA 1994): cases and others, treated and not.
 BCG = np.array(
@@ -49,9 +49,3 @@ def test_equal_estimates_do_not_differ():
     found = between(np.ones((3, 1)), np.array([[1.0], [2.0], [3.0]]))
     assert (found.q[0], found.i2[0], found.q_p[0], found.random[0]) == (0.0, 0.0, 1.0, 1.0)
     assert found.random_error[0] == found.fixed_error[0]
-
-
-def test_the_false_discovery_rate_is_that_of_scipy_and_in_any_order():
-    p = np.random.default_rng(0).uniform(size=50) ** 3
-    np.testing.assert_allclose(benjamini_hochberg(p), stats.false_discovery_control(p))
-    np.testing.assert_allclose(benjamini_hochberg(p[::-1]), stats.false_discovery_control(p)[::-1])

@@ -33,17 +33,8 @@ from flwr_fco.algorithms.contract.client import Client, Memory, Moved, Sent
 from flwr_fco.algorithms.contract.disclosure import Disclosure
 from flwr_fco.algorithms.contract.problem import Problem, To
 from flwr_fco.algorithms.contract.replies import Replies
-from flwr_fco.algorithms.newton.asking import (
-    LINKS,
-    NUMBERS,
-    UNKNOWN,
-    answer,
-    distance,
-    finished,
-    parted,
-    population_of,
-    progress,
-)
+from flwr_fco.algorithms.newton import asking
+from flwr_fco.algorithms.newton.asking import UNKNOWN, distance, finished, progress
 from flwr_fco.algorithms.newton.method import NewtonState, ProximalNewton
 from flwr_fco.algorithms.newton.model import LEAST, SMALL, Matrix, Penalty
 from flwr_fco.algorithms.newton.quasi_newton import QuasiNewton
@@ -146,7 +137,7 @@ class NewtonPath(ProximalNewton):
         vectors, numbers, objective = downlink.vectors, downlink.numbers, client.objective
         size = objective.layout.size
         counts = [int(numbers[f"fold-{fold}"]) for fold in range(int(numbers[FOLDS]) + 1)]
-        points, first = parted(vectors, "primal", size), bool(numbers["first"])
+        points, first = asking.parted(vectors, "primal", size), bool(numbers["first"])
         if min(counts, default=-1) < 0 or sum(counts) != len(points):
             raise ProtocolError(f"the server tells {len(points)} points, of folds with {counts} of them")
         left_out = folds_of(objective, len(counts) - 1, client.plan.seed)
@@ -221,7 +212,7 @@ class NewtonPath(ProximalNewton):
             )
         if state.stage == VALIDATING:
             losses = dense(uplink.vectors["held_out"])
-            least = 0.0 if state.facts[0, 0] >= LINKS.index("identity") else -_HUGE
+            least = 0.0 if state.facts[0, 0] >= asking.LINKS.index("identity") else -_HUGE
             if not ((losses >= least) & (losses <= _HUGE)).all():
                 absurd = losses.min() if losses.min() < least else losses.max()
                 raise ProtocolError(
@@ -236,7 +227,7 @@ class NewtonPath(ProximalNewton):
         """Return the state after a step of each problem; solved ones close, and others open."""
         uplinks = list(replies)
         if state.stage == VALIDATING:
-            who = [population_of(_weighted(uplinks, uplinks, fold)) for fold in range(len(state.populations))]
+            who = [asking.population_of(_weighted(uplinks, uplinks, fold)) for fold in range(len(state.populations))]
             # Of models of all clients only all of them can say how good they are.
             same = who == state.populations.tolist()
             return self._validated(state, uplinks) if same else self._begun_anew(problem, state)
@@ -397,7 +388,7 @@ def _outside(
     rest, share = np.setdiff1d(np.arange(objective.num_examples), rows) if rows.size else rows, 1.0
     if rows.size:
         objective, share = objective.subset(rest) if rest.size else (objective, 0.0)
-    answers = [answer(objective, w, first, on) for w, on in points]
+    answers = [asking.answer(objective, w, first, on) for w, on in points]
     # A client without a row says nothing.
     return answers if share else [{name: np.zeros(dense(own[name]).size) for name in own} for own in answers], share
 
@@ -466,7 +457,7 @@ def _keep(state: PathState, row: int, own: NewtonState, status: float) -> None:
 def _bytes_of(state: PathState, row: int) -> int:
     """Return the size of an answer about a problem."""
     size = int(state.masks[row].sum())
-    return 8 * (int(state.masks.shape[1]) + size * (size + 1) // 2 + NUMBERS)
+    return 8 * (int(state.masks.shape[1]) + size * (size + 1) // 2 + asking.NUMBERS)
 
 
 def newton_method(options: Any) -> type[Algorithm]:
