@@ -258,7 +258,7 @@ class Client:
         except MemoryLostError:
             return None
         objective = self.objective(context, "train", f"a round of training ({plan.solver})")
-        self._check(down, objective)
+        examples = self._check(down, objective)
         if plan.layout.passed_through:
             objective.load_buffers(down.pass_through)
         if FOLDS in down.numbers:
@@ -270,8 +270,7 @@ class Client:
         loss = objective.take_training_loss() if records_losses else None
         metrics = up.metrics if loss is None or not math.isfinite(loss) else {"loss": loss, **up.metrics}
         passed = objective.buffers() if plan.layout.passed_through else up.pass_through
-        examples = float(objective.num_examples)
-        up = Uplink(up.vectors, up.elapsed, up.steps, math.nan, None, examples, metrics, passed)
+        up = Uplink(up.vectors, up.elapsed, up.steps, math.nan, None, float(examples), metrics, passed)
         return as_it_leaves(context, down, memory, up, after)
 
     def _method_of(self, plan: Plan) -> Algorithm:
@@ -279,16 +278,18 @@ class Client:
             self._made = plan, method_of(plan.solver, plan.options)
         return self._made[1]
 
-    def _check(self, down: Downlink, objective: Objective) -> None:
-        plan = down.plan
-        asked = plan, down.client_lr, down.numbers, down.work, objective.layout.signature, objective.num_examples
+    def _check(self, down: Downlink, objective: Objective) -> int:
+        """Refuse what the owner does not allow, and another model; return the number of examples."""
+        plan, examples = down.plan, objective.num_examples
+        asked = plan, down.client_lr, down.numbers, down.work, objective.layout.signature, examples
         if asked != self._allowed:
-            self.limits.check(down, objective.num_examples)
+            self.limits.check(down, examples)
             # A pair of psi and h that a client cannot combine is an error here, not in its first step.
             plan.h.require(plan.psi)
             check_layout(objective.layout, plan.layout)
         # Also when equal: to compare with the same objects is quicker, and most of a round have them.
         self._allowed = asked
+        return examples
 
     def objective(self, context: Context, role: str, what: str) -> Objective:
         """Return the client's loss; the first time it is loaded, and its owner's limits are checked.
