@@ -85,13 +85,26 @@ def agree(found):
         assert_allclose(after[name], state[name], rtol=0, atol=1e-11)
 
 
+#: What a message carries, and what a client remembers, by method.
+METHODS = {
+    "dual_averaging": (("dual",), None),
+    "gradient_tracking": (("dual", "control"), ("own",)),
+    "tracked_dual_averaging": (("dual", "tracker"), None),
+    "mirror_descent": (("primal",), None),
+    "gradient_steps": (("primal",), None),
+}
+
+
 @together("psi", PSI)
 @together("kind", KINDS)
-def test_dual_averaging_agrees(kind, psi):
+@together("method", METHODS)
+def test_lazy_steps_are_dense_ones(method, kind, psi):
     if kind == "multinomial" and psi == "weighted l1":
         pytest.skip("weights are of one output")
-    objectives = pair(kind)
-    found, plan = answers("dual_averaging", objectives, PSI[psi])
+    if method == "gradient_steps" and psi != "nothing":
+        pytest.skip("has no place for psi")
+    objectives, (vectors, state) = pair(kind), METHODS[method]
+    found, plan = answers(method, objectives, PSI[psi], vectors=vectors, state=state)
     assert shard_of(plan, objectives[1]) is not None
     agree(found)
 
@@ -105,37 +118,13 @@ def test_a_diagonal_metric_agrees(psi, options):
     agree(found)
 
 
-@pytest.mark.parametrize(
+@together(
     "work",
     [FirstOrder(steps=7, batch_size=5), FirstOrder(steps=3, batch_size=None), FirstOrder(epochs=1, batch_size=99)],
 )
-@pytest.mark.parametrize("intercept", [False, True])
-def test_other_work_agrees(work, intercept):
-    objectives = pair("logistic", intercept=intercept)
-    agree(answers("dual_averaging", objectives, L1(0.02), work=work)[0])
-
-
-@together("psi", ["l1", "weighted l1", "box"])
-@together("kind", ["least squares", "logistic"])
-def test_gradient_tracking_agrees(kind, psi):
-    agree(answers("gradient_tracking", pair(kind), PSI[psi], vectors=("dual", "control"), state=("own",))[0])
-
-
-def test_tracking_on_graphs_agrees():
-    agree(answers("tracked_dual_averaging", pair(), L1(0.02), vectors=("dual", "tracker"))[0])
-
-
-@together("psi", PSI)
-@together("kind", ["logistic", "multinomial"])
-def test_mirror_descent_agrees(kind, psi):
-    if kind == "multinomial" and psi == "weighted l1":
-        pytest.skip("weights are of one output")
-    found, _ = answers("mirror_descent", pair(kind), PSI[psi], vectors=("primal",))
-    agree(found)
-
-
-def test_gradient_steps_agree():
-    agree(answers("gradient_steps", pair(), Zero(), vectors=("primal",))[0])
+@together("options", [{}, {"intercept": False}, {"sample_weight": WEIGHTS[:N], "offset": WEIGHTS[N : 2 * N]}])
+def test_other_work_and_rows_with_weights_and_offsets_agree(work, options):
+    agree(answers("dual_averaging", pair("logistic", **options), L1(0.02), work=work)[0])
 
 
 def test_dense_methods_agree_and_say_so(caplog):
