@@ -116,7 +116,7 @@ def test_what_is_refused():
         lasso().client(64)
 
 
-def test_a_client_of_the_regression_is_the_same_whatever_was_asked_for_before():
+def test_a_client_of_the_regression_is_the_same_in_any_order():
     data = lasso(seed=3)
     first, other, again = data.client(40), data.client(5), lasso(seed=3).client(40)
     assert np.array_equal(first.features, again.features)

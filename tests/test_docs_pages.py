@@ -91,7 +91,7 @@ def test_a_page_says_what_its_blocks_need_beside_the_package(page):
     assert [name for name in used - known - sys.stdlib_module_names if not re.search(rf"\b{name}\b", said)] == []
 
 
-def test_an_own_strategy_is_imported_from_another_folder_and_keeps_the_contract(tmp_path):
+def test_an_own_strategy_in_another_folder_keeps_the_contract(tmp_path):
     (tmp_path / "my_strategy.py").write_text(blocks("tutorials/own-strategy")[0], encoding="utf-8")
     path = tmp_path / "check.py"
     path.write_text(

@@ -112,7 +112,7 @@ def test_after_a_clients_error_its_state_is_what_it_was_before_the_message(raise
     assert remembered() == ([0, 1], [1.0, 1.0], ["log", "memory"])
 
 
-def test_replies_may_be_pulled_and_a_handler_that_forgets_to_answer_is_silent():
+def test_replies_may_be_pulled_and_who_forgets_to_answer_is_silent():
     app = ClientApp()
 
     @app.query()

@@ -116,7 +116,7 @@ def test_a_certificate_is_about_the_clients_that_answer_and_says_how_many(caplog
     ("silent", "reason"),
     [([{0, 1, 2}], "no client answered"), ([set(), {1}], "1 of the 3 clients"), ([set(), {0, 1, 2}], "3 of the 3")],
 )
-def test_without_the_clients_answers_there_is_no_certificate_and_the_run_goes_on(silent, reason, caplog):
+def test_without_answers_there_is_no_certificate_and_the_run_goes_on(silent, reason, caplog):
     metrics, _, text = certified(objectives_of(LeastSquares), silent, caplog)
     assert not {"objective", "certificate", "duality-gap", "certificate-clients"} & set(metrics)
     assert "There is no certificate of this round" in text

@@ -65,7 +65,7 @@ def test_a_sparse_start_and_large_coefficients_are_no_divergence():
     assert np.abs(flat(result.arrays)).max() > 5e3
 
 
-def test_the_last_good_model_is_from_before_and_a_start_point_that_converges():
+def test_the_last_good_model_is_a_start_point_that_converges():
     objectives = clients()
     rate = largest_stable_rate(objectives)
     options = {"regularizer": L1(0.3), "work": Steps(1, batch_size=None)}

@@ -76,7 +76,7 @@ def test_the_reason_of_a_reply_that_does_not_count_says_what_to_do(trained, else
 
 
 @pytest.mark.parametrize(("make", "options"), [(client_app, {}), (numpy_client_app, {"client": "unmodified"})])
-def test_an_error_of_a_client_of_ours_or_of_a_numpy_client_gets_no_advice_about_duals(make, options):
+def test_an_error_of_loading_data_gets_no_advice_about_duals(make, options):
     def broken(context):
         raise FileNotFoundError("rows.csv")
 

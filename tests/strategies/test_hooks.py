@@ -198,7 +198,7 @@ def test_methods_that_average_models_take_changes_too():
         end(answering(halved, FedDAGT))
 
 
-def test_clients_that_return_a_part_of_the_model_are_told_what_to_start_from():
+def test_clients_that_return_a_part_of_the_model_are_told_of_it():
     with pytest.raises(NothingTrainedError, match=r"missing \['head'\].*the arrays that the clients return"):
         simulated(FedDualAvg(**DENSE), moving_app(), 2, initial_arrays={"w": np.zeros((6, 5)), "head": np.zeros(3)})
 
@@ -346,7 +346,7 @@ WRAPPERS = {
 
 
 @pytest.mark.parametrize("name", WRAPPERS)
-def test_flowers_wrappers_for_privacy_do_what_they_do_around_fed_avg_or_are_refused(name):
+def test_flowers_privacy_wrappers_do_as_around_fed_avg_or_are_refused(name):
     """Their noise is in the model that the next round sends: nothing that they add is forgotten."""
 
     def models(inner):

@@ -251,7 +251,7 @@ def by_hand(strategy, rounds=3):
 
 
 @together("make", [DualFL, lambda: FedDAGT(client_lr=0.02), lambda: FedDualAvg(client_lr=0.02)])
-def test_rounds_by_hand_are_those_of_start_also_after_options_were_set_and_unpickled(make):
+def test_rounds_by_hand_are_the_same_of_a_strategy_set_anew_or_unpickled(make):
     expected = by_hand(make())
     again = make()
     again.participation = type(again.participation)()

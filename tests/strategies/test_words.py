@@ -78,7 +78,7 @@ def test_an_array_that_messages_cannot_hold_is_named():
         simulated(strategy(), client_app(lambda context: None), 1, initial_arrays={"weight": Tensor()})
 
 
-def test_the_log_does_not_speak_of_rates_and_batches_that_unmodified_clients_ignore(caplog):
+def test_the_log_is_silent_on_options_that_unmodified_clients_ignore(caplog):
     def logged(**options):
         caplog.clear()
         with caplog.at_level(logging.INFO, "flwr"):

@@ -143,7 +143,7 @@ CHILD = (
 
 @pytest.mark.parametrize("home", [True, False])
 @pytest.mark.parametrize("began", ["", "another start"])
-def test_a_process_that_has_the_number_now_is_not_ended_whatever_it_is_called(made, home, began):
+def test_a_process_that_has_the_number_now_is_not_ended(made, home, began):
     """Its command line may name the folder, and it may even have the same FLWR_HOME: an editor, a backup."""
     deployment, _ = made
     environment = deployment.environment if home else None

@@ -88,7 +88,7 @@ def without_examples(*rounds):
     return in_messages(lambda number, vectors, claims: number in rounds and claims.update({"num-examples": 0}))
 
 
-def test_where_everybody_must_answer_a_reply_without_examples_skips_the_round():
+def test_where_everybody_must_answer_no_examples_skip_the_round():
     strategy = make("DualFL", nu=0.5, smoothness=1.0)
     result = run(strategy, OBJECTIVES, 10, mods=[without_examples(4, 7)])
     assert [number for number, m in result.train_metrics_clientapp.items() if m["skipped"]] == [4, 7]

@@ -168,7 +168,7 @@ def test_a_weight_that_is_none_leaves_the_reply_out(weight):
     assert [(row.round, row.node_id) for row in start_on(grid, chosen, rounds=2).left_out] == [(1, 3), (2, 3)]
 
 
-def test_steps_follow_from_examples_also_where_another_number_is_the_weight():
+def test_steps_follow_from_examples_where_another_number_weighs():
     chosen = FedDualAvg(client_lr=0.02, work=Epochs(2, batch_size=5), weighted_by_key="weight", fraction_evaluate=0.0)
     grid = Faulty(app_of(clients()), 4, says(weight=0.5), rounds=range(99), nodes=range(2, 6))
     assert start_on(grid, chosen, rounds=4).left_out == []
@@ -255,7 +255,7 @@ def test_a_round_that_does_not_count_leaves_the_state_as_it_is(fault, nodes, opt
     assert chosen.state.round == 2
 
 
-def test_a_run_in_which_no_round_counted_is_an_error_with_its_reason_and_result():
+def test_a_run_of_which_no_round_counted_is_an_error_with_its_reason():
     """What no round could count ends it after two; anything else is played to the end."""
     shorter = with_increment(lambda arrays: {"increment": arrays["increment"][:-1]})
     broken = error(2, "ZeroDivisionError: division by zero\nTraceback ...")
@@ -278,7 +278,7 @@ def test_too_few_replies_in_every_round_are_that_error_too():
         run(strategy(participation=Participation(min_replies=5)), clients(), 3)
 
 
-def test_no_good_reply_at_all_gives_the_initial_arrays_where_only_a_warning_is_wanted():
+def test_without_a_good_reply_a_warned_run_ends_in_its_initial_arrays():
     grid = Faulty(app_of(clients()), 4, filled(np.nan), rounds=range(9), **EVERYBODY)
     result = start_on(grid, strategy(on_divergence="warn"))
     np.testing.assert_array_equal(flat(result.arrays), np.zeros(D))

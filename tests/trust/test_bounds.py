@@ -48,7 +48,7 @@ def test_bounds_look_back_and_are_wide_in_first_small_rounds():
     assert out(Bounds(None, None), replies(1.0, 1e300)) == []
 
 
-def test_a_round_of_rounding_noise_is_no_yardstick_where_an_earlier_one_was_longer():
+def test_a_round_of_rounding_noise_is_no_yardstick_after_a_longer_one():
     bounds = Bounds(1000.0, None)
     for norm in (1.0, 1e-17, 1e-17, 0.5):
         assert out(bounds, replies(*[norm] * 8)) == []

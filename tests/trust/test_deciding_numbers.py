@@ -136,7 +136,7 @@ def test_one_client_picks_no_strength(kind, said):
     assert found.points[0].strength == honest.points[0].strength
 
 
-def test_a_held_out_loss_within_the_bounds_picks_none_under_a_robust_centre():
+def test_a_held_out_loss_within_bounds_picks_none_in_a_robust_centre():
     honest, found = path(aggregation="median"), path(of_validation(loss=-15.0), "median")
     # At most the neighbour, whose loss is as good.
     assert 0.5 < found.best.strength / honest.best.strength < 2.0

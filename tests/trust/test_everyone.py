@@ -76,7 +76,7 @@ def test_a_share_of_the_clients_is_refused_at_construction():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_only_the_node_without_a_good_answer_is_asked_again_and_nothing_is_lost(kind):
+def test_only_the_node_without_a_good_answer_is_asked_again(kind):
     grid = Flaky(2, kind)
     result = Everyone(**OPTIONS).start(grid, start_arrays(), 4)
     np.testing.assert_allclose(flat(result.arrays), flat(run(Everyone(**OPTIONS), clients(), 4).arrays), rtol=1e-12)

@@ -90,7 +90,7 @@ def test_nobody_is_left_out_of_fifty_federations(seed, name):
 
 @pytest.mark.filterwarnings("ignore:standard deviations differ")
 @together(("seed", "factor"), [(100, 1.0), (101, 2.0), (102, 2.0)])
-def test_nobody_is_left_out_of_dual_fl_even_where_nu_is_twice_what_theory_allows(seed, factor):
+def test_nobody_is_left_out_of_dual_fl_at_twice_the_nu_of_theory(seed, factor):
     objectives = federation(seed)
     alpha = 0.0 if isinstance(objectives[0], LeastSquares) else 0.05
     nu = alpha or min(float(np.linalg.eigvalsh(gram(own))[0]) for own in objectives)

@@ -50,7 +50,7 @@ def test_sampled_clients_keep_the_sum_too(fault):
 
 
 @pytest.mark.parametrize(("cls", "rounds"), crossed(["FedDAGT", "Scaffold"], [range(1, 10**6), (3,)]))
-def test_replies_that_a_mod_has_scaled_act_on_trackers_without_breaking_them(cls, rounds):
+def test_replies_that_a_mod_has_scaled_break_no_trackers(cls, rounds):
     reaches_the_optimum(CENTRAL[cls](**FAST), lying(0.8), rounds=rounds, num_rounds=110)
 
 
@@ -173,7 +173,7 @@ def test_a_client_that_is_asked_in_vain_has_left_and_comes_back(kind):
 
 
 @together("name", ["FedDR", "DFedDAGT", "FedDAGT"])
-def test_a_client_may_send_a_few_coordinates_where_the_method_has_whole_vectors(name):
+def test_a_few_coordinates_may_come_where_the_method_has_vectors(name):
     def lie(number, vectors):
         for key in list(vectors):
             vectors[key], vectors[f"indices:{key}"] = vectors[key][:2], np.arange(2, dtype=np.int32)
@@ -182,7 +182,7 @@ def test_a_client_may_send_a_few_coordinates_where_the_method_has_whole_vectors(
     assert all(metrics["num-replies"] >= CLIENTS - 1 for metrics in result.train_metrics_clientapp.values())
 
 
-def test_only_rounds_in_a_row_in_which_it_was_asked_make_a_client_one_that_has_left():
+def test_only_silence_in_a_row_makes_a_client_one_that_has_left():
     def present(strategy, rounds):
         seen = []
         look = [lambda *_: seen.append(len(strategy.memories.present))]
@@ -227,7 +227,7 @@ def test_a_run_goes_on_from_its_checkpoint_with_the_counts_of_silence(tmp_path):
 
 
 @together("name", ["DualFL", "FedNewton", "FedDAGT"])
-def test_a_method_that_needs_everyone_ends_without_one_and_the_others_go_on(name):
+def test_only_a_method_that_needs_everyone_ends_without_one(name):
     strategy = make(name)
     if name == "FedDAGT":
         assert len(played(strategy, 20, lambda *_: True).train_metrics_clientapp) == 20

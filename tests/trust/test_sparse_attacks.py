@@ -132,7 +132,7 @@ def test_an_increment_of_nothing_counts(cls):
 @pytest.mark.parametrize(
     "lie", [other_indices_in_each_round, lambda *_: {"increment": np.full(D + 1, 1e-9)}], ids=["other", "all"]
 )
-def test_what_one_says_of_its_features_neither_ends_the_ledger_nor_moves_the_trackers(lie):
+def test_other_features_neither_end_the_ledger_nor_move_the_trackers(lie):
     """Its replies count, and what it is said to remember is what follows from them."""
     # Whole vectors of all would not fit.
     options = {"client_state": Ledger(max_bytes=8 * D * 3), "fraction_train": 0.6, "bounds": Bounds(max_ratio=1000.0)}

@@ -109,7 +109,7 @@ def test_a_psi_without_such_terms_names_another_method():
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_how_far_a_coordinate_is_from_optimal_is_by_the_proximal_map_of_psi(name):
+def test_distance_from_optimality_is_by_the_proximal_map_of_psi(name):
     psi, rng = CASES[name][0].bind(LAYOUT), np.random.default_rng(0)
     for _ in range(20):
         v = rng.normal(size=SIZE) * rng.choice([0.01, 0.1, 1.0])

@@ -308,7 +308,7 @@ def test_cross_validation_needs_newton_and_validation():
         path_of(objectives, rounds=3, cv=3)
 
 
-def test_without_a_strength_at_which_all_is_zero_strengths_are_given_by_hand():
+def test_where_no_strength_makes_all_zero_they_are_given_by_hand():
     objectives = sites("logistic", sizes=(60, 81, 50))
     with pytest.raises(ConfigurationError, match=r"no strength|no path down"):
         path_of(objectives, L2Squared(1.0), cv=3)

@@ -226,7 +226,7 @@ def _profiled(seed):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_loss_of_ones_own_is_proved_zero_by_the_bound_that_it_gives_and_by_no_other(seed):
+def test_a_loss_of_ones_own_is_proved_zero_by_its_own_bound_only(seed):
     """Without a bound of its own it has no radius, and one of 0 would prove what the optimum has."""
     inner = list(_profiled(seed))
     psi = L1(0.2 * np.abs(sum(own.gradient(np.zeros(P)) for own in inner) / 3).max())

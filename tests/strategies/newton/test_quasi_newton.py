@@ -28,7 +28,7 @@ def test_without_a_block_there_is_one_method_for_all():
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_approximation_is_positive_definite_and_maps_the_last_move_to_its_change(seed):
+def test_the_approximation_is_definite_and_maps_the_last_move(seed):
     """Also of pairs that are no steps in a row, and before there are as many as are kept."""
     rng = np.random.default_rng(seed)
     root = rng.normal(size=(6, 9)) * 10.0 ** rng.uniform(-2, 2, 9)

@@ -29,7 +29,7 @@ def test_local_sgd_is_fed_avg():
     np.testing.assert_allclose(flat(result.arrays), w, atol=1e-13)
 
 
-def test_fed_dual_avg_without_psi_is_fed_avg_and_both_miss_what_scaffold_reaches():
+def test_without_psi_dual_averaging_is_fed_avg_and_misses_the_optimum():
     objectives = problem()
     sizes = np.array([f.num_examples for f in objectives], dtype=float)
     solution = optimum(objectives, sizes / sizes.sum())
