@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 
 from flwr_fco.core.layout import Layout, Vector
+from flwr_fco.core.patterns import checked_patterns, first_match, require_matches
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps.base import MirrorMap
 from flwr_fco.regularizers.base import BoundRegularizer, Psi
@@ -53,18 +53,8 @@ class Product(MirrorMap):
     maps: Mapping[str, MirrorMap]
 
     def __post_init__(self) -> None:
-        given: Any = self.maps
-        if not isinstance(given, Mapping) or not given:
-            raise ConfigurationError(
-                f"Product({given!r}): expected a non-empty mapping of shell patterns to mirror maps, such as "
-                '{"x": SimplexEntropy(), "y": SimplexEntropy()}'
-            )
-        for pattern, own in given.items():
-            if not isinstance(pattern, str) or not isinstance(own, MirrorMap) or isinstance(own, Product):
-                raise ConfigurationError(
-                    f"Product: {pattern!r}: {own!r}; expected a shell pattern and the mirror map of one array"
-                )
-        object.__setattr__(self, "maps", dict(given))
+        own = lambda h: isinstance(h, MirrorMap) and not isinstance(h, Product)  # noqa: E731
+        object.__setattr__(self, "maps", checked_patterns("Product", self.maps, "mirror map", own))
 
     def bind(self, layout: Layout) -> BoundProduct:
         return BoundProduct(self, layout)
@@ -72,30 +62,6 @@ class Product(MirrorMap):
     def check_layout(self, layout: Layout) -> None:
         """Raise unless every array has a map that can act on it and every pattern matches an array."""
         self.bind(layout)
-
-    def pattern_of(self, name: str) -> str | None:
-        """Return the first pattern that matches an array's name."""
-        return next((pattern for pattern in self.maps if fnmatchcase(name, pattern)), None)
-
-    def require_names(self, names: Iterable[str]) -> None:
-        """Raise unless every pattern is the first match of at least one array name.
-
-        Parameters
-        ----------
-        names : iterable of str
-            Names of the arrays.
-
-        Raises
-        ------
-        ConfigurationError
-            If a pattern is not the first match of any name.
-        """
-        arrays = list(names)
-        if unused := sorted(set(self.maps) - set(map(self.pattern_of, arrays))):
-            raise ConfigurationError(
-                f"Product: the patterns {unused} match no array that is still free; the arrays are {arrays} and the "
-                "first pattern that matches wins"
-            )
 
     def _refuse(self, *arguments: Any, **named: Any) -> NoReturn:
         """Raise, because the map cannot act on a vector without the names of its arrays."""
@@ -127,14 +93,14 @@ class BoundProduct(MirrorMap):
         #: Each array's place in the vector, its own layout and its map.
         self.parts: list[tuple[slice, Layout, MirrorMap]] = []
         for entry in layout.optimized:
-            pattern, alone = product.pattern_of(entry.name), Layout([replace(entry, offset=0)])
+            pattern, alone = first_match(product.maps, entry.name), Layout([replace(entry, offset=0)])
             if pattern is None:
                 raise ConfigurationError(
                     f"Product has no map for the array {entry.name!r}; its patterns are {list(product.maps)}. Add one, "
                     'or "*": Euclidean() for all the others.'
                 )
             self.parts.append((entry.block, alone, product.maps[pattern].bind(alone)))
-        product.require_names(layout.shapes)
+        require_matches("Product", product.maps, layout.shapes)
         self._last: tuple[Any, list[BoundRegularizer]] = None, []
         self._accepted: Any = None
 

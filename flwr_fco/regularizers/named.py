@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 
 from flwr_fco.core.layout import Layout
+from flwr_fco.core.patterns import checked_patterns, first_match, require_matches
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers.base import Array, BoundRegularizer, Regularizer, Scope
-
-_MOST_PATTERNS = 1_000
 
 
 @dataclass(frozen=True)
@@ -39,6 +37,7 @@ class PerParameter(Regularizer):
     --------
     >>> import numpy as np
     >>> from flwr_fco.core.layout import Layout
+    from flwr_fco.core.patterns import checked_patterns, first_match, require_matches
     >>> from flwr_fco.regularizers import L1, L2Squared
     >>> layout = Layout.from_arrays({"first": np.zeros((1, 2)), "second": np.zeros((1, 2))})
     >>> psi = PerParameter({"first": L1(1.0), "*": L2Squared(1.0)})
@@ -51,35 +50,18 @@ class PerParameter(Regularizer):
     regularizers: Mapping[str, Regularizer]
 
     def __post_init__(self) -> None:
-        given: Any = self.regularizers
-        if not isinstance(given, Mapping) or not given:
-            raise ConfigurationError(
-                f"PerParameter({given!r}): expected a non-empty mapping of shell patterns to regularizers, such as "
-                '{"*.weight": L1(0.1)}'
-            )
-        for pattern, psi in given.items():
-            if not isinstance(pattern, str) or not isinstance(psi, Regularizer) or psi.by_name:
-                what = f"{pattern!r}: {psi!r}; expected a shell pattern and one array's regularizer"
-                raise ConfigurationError(f"PerParameter: {what}")
-        if len(given) > _MOST_PATTERNS:
-            raise ConfigurationError(
-                f"PerParameter: {len(given)} patterns; expected at most {_MOST_PATTERNS}: every array is compared with "
-                "every pattern. Write one pattern for many arrays"
-            )
-        object.__setattr__(self, "regularizers", dict(given))
+        own = lambda psi: isinstance(psi, Regularizer) and not psi.by_name  # noqa: E731
+        patterns = checked_patterns("PerParameter", self.regularizers, "regularizer", own)
+        object.__setattr__(self, "regularizers", patterns)
 
     @property
     def convex(self) -> bool:  # type: ignore[override]
         """Whether every psi is convex."""
         return all(psi.convex for psi in self.regularizers.values())
 
-    def _pattern(self, name: str) -> str | None:
-        """Return the first pattern that matches a name."""
-        return next((pattern for pattern in self.regularizers if fnmatchcase(name, pattern)), None)
-
     def for_array(self, name: str) -> Regularizer | None:
         """Return the regularizer of the first pattern that matches, or None."""
-        pattern = self._pattern(name)
+        pattern = first_match(self.regularizers, name)
         return None if pattern is None else self.regularizers[pattern]
 
     def bind(self, layout: Layout, *, scope: Scope = "each") -> BoundRegularizer:
@@ -109,13 +91,8 @@ class PerParameter(Regularizer):
         ConfigurationError
             If a pattern is not the first match of any name.
         """
-        used = {self._pattern(name) for name in names}
-        if unused := [pattern for pattern in self.regularizers if pattern not in used]:
-            besides = f" ({list(left_alone)} are not regularized: name them in apply_to=)" if left_alone else ""
-            raise ConfigurationError(
-                f"PerParameter: the patterns {unused} match no array that is still free; the arrays are "
-                f"{list(names)}{besides} and the first pattern that matches wins"
-            )
+        besides = f" ({list(left_alone)} are not regularized: name them in apply_to=)" if left_alone else ""
+        require_matches("PerParameter", self.regularizers, names, besides)
 
     def _refuse(self, *arguments: Any, **named: Any) -> NoReturn:
         """Raise, because single-array operations require the regularizer of that array."""
