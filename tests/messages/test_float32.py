@@ -2,15 +2,14 @@
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.serverapp.strategy import FedAvg
 from problems import FEATURES, app_of, clients, flat, start_arrays
 
 from flwr_fco.algorithms import DecentralizedDualAveraging
 from flwr_fco.mirror_maps import PNorm
 from flwr_fco.regularizers import L1
-from flwr_fco.simulation import InProcessGrid, simulate
+from flwr_fco.simulation import simulate
 from flwr_fco.strategies import DFedDA, Epochs, FedDA, FedDAGT, FedDualAvg, Steps, Wire
 from flwr_fco.strategies.training import FLOAT32_LIMIT, short_wire
 
@@ -30,61 +29,6 @@ def go(strategy, rounds=30, dtype=np.float32, start=START):
     )
 
 
-def count_bytes(contents):
-    return sum(
-        len(array.data)
-        for content in contents
-        for record in content.values()
-        if isinstance(record, ArrayRecord)
-        for array in record.values()
-    )
-
-
-class Counting(InProcessGrid):
-    """Counts the bytes of arrays down and up."""
-
-    down = up = 0
-
-    def send_and_receive(self, messages, **options):
-        messages = list(messages)
-        self.down += count_bytes(message.content for message in messages)
-        replies = list(super().send_and_receive(messages, **options))
-        self.up += count_bytes(reply.content for reply in replies)
-        return replies
-
-
-def echo_app():
-    """A FedAvg client."""
-    app = ClientApp()
-
-    @app.train()
-    def train(message, context):
-        metrics = MetricRecord({"num-examples": 1})
-        return Message(RecordDict({"arrays": message.content["arrays"], "metrics": metrics}), reply_to=message)
-
-    return app
-
-
-def traffic(strategy, app):
-    grid = Counting(app, 4)
-    arrays = start_arrays(dtype=np.float32, start=START)
-    with grid.identity():
-        for number in (1, 2, 3):
-            messages = strategy.configure_train(number, arrays, ConfigRecord(), grid)
-            arrays, _ = strategy.aggregate_train(number, grid.send_and_receive(messages))
-    return grid.down, grid.up
-
-
-def test_no_more_bytes_than_fedavg():
-    down, up = traffic(FedDualAvg(**OPTIONS, wire=Wire(dtype="auto")), app_of(clients()))
-    fedavg_down, fedavg_up = traffic(FedAvg(fraction_evaluate=0.0), echo_app())
-    assert 0 < down <= fedavg_down
-    assert 0 < up <= fedavg_up
-    full_down, full_up = traffic(FedDualAvg(**OPTIONS), app_of(clients()))
-    numbers = 4 * 3 * (FEATURES + 1)
-    assert full_down - down == full_up - up == 4 * numbers
-
-
 def test_the_model_is_that_of_float64_messages():
     strategy = FedDualAvg(**OPTIONS, wire=Wire(dtype="auto"))
     short, full = go(strategy), go(FedDualAvg(**OPTIONS))
@@ -92,6 +36,10 @@ def test_the_model_is_that_of_float64_messages():
     assert not np.array_equal(strategy.state.dual, strategy.state.dual.astype(np.float32))
     np.testing.assert_allclose(flat(short.arrays), flat(full.arrays), rtol=0, atol=1e-6)
     np.testing.assert_array_equal(flat(short.arrays) == 0, flat(full.arrays) == 0)
+    # The bytes of FedAvg's float32 models.
+    few, all_ = (result.train_metrics_clientapp[3] for result in (short, full))
+    assert few["bytes-up"] == few["bytes-down"] == 4 * 4 * (FEATURES + 1)
+    assert all_["bytes-up"] == all_["bytes-down"] == 2 * few["bytes-up"]
 
 
 @pytest.mark.parametrize(
