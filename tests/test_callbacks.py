@@ -48,7 +48,7 @@ class Answers(Callback):
         return self.answer(server_round)
 
 
-def test_the_hooks_are_called_in_order_with_models_and_metrics_of_the_result():
+def test_the_hooks_are_called_in_order_with_models_and_metrics():
     diary, models = Diary(), []
     result = run(
         strategy(),
@@ -92,13 +92,13 @@ NO_WORDS_OF_FUNCTIONS = [{}, (False, {}), [], 0, 1, "no", np.array([True, False]
 
 
 @together(("callback", "more"), [(Answers(lambda _, answer=answer: answer), ", or that and a") for answer in NO_WORDS])
-def test_an_objects_answer_that_is_no_word_is_an_error_and_not_the_end_of_the_run(callback, more):
+def test_an_objects_answer_that_is_no_word_is_an_error(callback, more):
     with pytest.raises(ConfigurationError, match=rf"returned a \w+; expected True, False or None{more}"):
         run(strategy(), clients(), 3, callbacks=[callback])
 
 
 @together("answer", NO_WORDS_OF_FUNCTIONS)
-def test_a_functions_answer_that_is_no_word_is_an_error_and_not_the_end_of_the_run(answer):
+def test_a_functions_answer_that_is_no_word_is_an_error(answer):
     with pytest.raises(ConfigurationError, match=f"returned a {type(answer).__name__}; expected True, False or None"):
         run(strategy(), clients(), 3, callbacks=[lambda *_: answer])
 
@@ -225,7 +225,7 @@ def test_what_a_checkpoint_says_of_the_model_before_is_checked(before):
         assert stopping.on_round_end(1, start_arrays(), {}) == (False, {})
 
 
-def test_a_checkpoint_is_the_state_after_the_last_whole_round_and_not_a_diverged_one(tmp_path):
+def test_a_checkpoint_is_the_state_after_the_last_whole_and_sound_round(tmp_path):
     path = tmp_path / "state.npz"
     once, checkpoint = strategy(), Checkpoint(path, every=4)
     run(once, clients(), 6, callbacks=[checkpoint])

@@ -19,7 +19,7 @@ GRAPHS = [
 
 
 @together("graph", GRAPHS)
-def test_every_graph_has_a_gossip_matrix_whose_gap_is_how_fast_averaging_agrees(graph):
+def test_every_graph_has_a_gossip_matrix_and_its_gap(graph):
     u, m = graph.mixing, graph.num_nodes
     assert u.dtype == np.float64
     assert np.array_equal(u, u.T)

@@ -87,7 +87,7 @@ def test_the_streamed_banded_noise_is_that_of_the_inverse(bands):
 
 
 @pytest.mark.parametrize("bands", [4, 1])
-def test_ten_thousand_draws_have_the_stated_covariance_and_few_vectors_are_kept(bands):
+def test_draws_have_the_stated_covariance_and_few_vectors_are_kept(bands):
     stream = BandedNoise(bands)
     rows = noise_matrix(BandedNoise(bands), 10)
     draws = []

@@ -31,7 +31,7 @@ def test_the_code_of_the_page_keeps_its_promise(tmp_path):
     assert density < 1.0
 
 
-def test_blocks_of_as_many_columns_as_rows_give_the_rows_away_and_of_fewer_do_not(tmp_path):
+def test_blocks_of_as_many_columns_as_rows_give_the_rows_away(tmp_path):
     few, all_of_them, _ = (float(line.split()[-1]) for line in lines_of(1, tmp_path))
     assert few > 0.1
     assert all_of_them < 1e-9

@@ -68,7 +68,7 @@ HOSTILE = [
 
 
 @together("vector", HOSTILE)
-def test_one_client_moves_the_sum_by_the_clip_and_replaced_by_twice_that_whatever_it_says(vector):
+def test_one_client_moves_the_sum_by_the_clip_and_replaced_by_twice_that(vector):
     clip = 0.7
     mean = make(GaussianDP(clip=clip, noise_multiplier=1.0, delta=1e-3))
     mean.asks(nodes := nodes_of(6))
@@ -127,7 +127,7 @@ def test_poisson_sampling_takes_each_client_by_itself():
     assert mean.denominator == pytest.approx(10.0)
 
 
-def test_a_client_that_reconnects_keeps_its_turn_and_one_that_comes_later_has_none():
+def test_a_client_that_reconnects_keeps_its_turn_and_a_late_one_has_none():
     mean = make(GaussianDP(clip=1.0, noise_multiplier=1.0, delta=1e-3), 0.5, rounds=4)
     around = nodes_of(4)
     first = mean.asks(around)
@@ -247,7 +247,7 @@ def test_the_noise_of_clips_by_array_covers_all_of_them():
     assert np.std(mean.release([]).vectors["increment"]) == pytest.approx(2.0 * 5.0, rel=0.05)
 
 
-def test_the_number_of_clients_is_that_of_the_privacy_and_not_of_the_connected():
+def test_the_number_of_clients_is_that_of_the_privacy():
     privacy = GaussianDP(clip=1.0, noise_multiplier=0.0, delta=1e-3, clients=40)
     mean, said = begun(privacy, {"w": np.zeros(3)}, 4)
     mean = mean.release(said([0.5, 0.0, 0.0])).vectors["increment"]

@@ -130,7 +130,7 @@ def test_a_delta_that_guarantees_nothing_is_warned_of(caplog):
 
 
 @pytest.mark.parametrize("cls", [FedDAGT, DualFL])
-def test_strategies_whose_clients_remember_something_are_refused_with_the_reason(cls):
+def test_strategies_whose_clients_remember_are_refused_with_the_reason(cls):
     with pytest.raises(UnknownOptionError, match="remember"):
         cls(privacy=privacy())
 
@@ -186,7 +186,7 @@ def state_after(fault, noise_multiplier):
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
-def test_whatever_one_client_says_moves_the_dual_by_twice_the_clip_over_the_denominator(fault):
+def test_whatever_one_client_says_moves_the_dual_by_twice_the_clip_at_most(fault):
     (honest, _), (other, result) = state_after(lambda message, reply: [reply], 0.2), state_after(fault, 0.2)
     assert np.linalg.norm(honest.dual - other.dual) <= 2 * 0.5 / 5 * (1 + 1e-9)
     assert (honest.elapsed, honest.round) == (other.elapsed, other.round)
@@ -299,7 +299,7 @@ def test_a_file_that_cannot_be_written_ends_the_run(tmp_path, monkeypatch):
         play(strategy, callbacks=[Checkpoint(tmp_path / "run.npz")])
 
 
-def test_a_run_anew_beside_the_file_of_one_that_has_released_something_is_refused(tmp_path):
+def test_a_run_anew_beside_the_file_of_one_that_has_released_is_refused(tmp_path):
     path = tmp_path / "run.npz"
     play(make(), callbacks=[Checkpoint(path)])
     with pytest.raises(ConfigurationError, match="spent again"):
@@ -310,7 +310,7 @@ def test_a_run_anew_beside_the_file_of_one_that_has_released_something_is_refuse
         play(make(), 7, resume=path)
 
 
-def test_an_option_that_is_set_between_runs_forgets_nothing_that_is_released():
+def test_an_option_set_between_runs_forgets_nothing_that_is_released():
     strategy = make(privacy=privacy(rounds=3))
     play(strategy, 3)
     strategy.client_lr = 0.03

@@ -133,7 +133,7 @@ def test_a_loop_of_one_s_own_gives_the_model_of_our_client(name):
     assert np.abs(ours.arrays["coefficients"].numpy()).max() > 0.01
 
 
-def test_a_density_belongs_to_the_server_and_a_loop_takes_plain_steps_from_its_model():
+def test_with_a_density_a_loop_takes_plain_steps_from_the_servers_model():
     seen = []
     app = torch_app(clients(), look=lambda net: seen.append(np.count_nonzero(net.coefficients.detach())))
     go(FedDualAvg(**OPTIONS | {"regularizer": Zero()}, density=0.5), app, 8)
@@ -213,7 +213,7 @@ def test_a_smallest_number_of_rows_holds_back_no_answer_about_none(caplog):
 # --- random numbers -------------------------------------------------------------------------------------------------
 
 
-def test_random_numbers_of_a_loop_depend_on_the_runs_seed_the_round_and_the_partition_alone():
+def test_random_numbers_of_a_loop_follow_from_seed_round_and_partition():
     def drawn(seed):
         draws = []
         app = torch_app(clients(), look=lambda net: draws.append(torch.rand(1).item()))

@@ -29,7 +29,7 @@ def _run(script):
     return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
 
 
-def test_without_pytorch_everything_else_works_and_the_error_names_the_command():
+def test_without_pytorch_all_else_works_and_the_error_names_the_command():
     assert _run(_WITHOUT) == "NotInstalledError flwr_fco.torch needs PyTorch: pip install torch (the extra [torch])\n"
 
 

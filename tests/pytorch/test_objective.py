@@ -49,7 +49,7 @@ def _pair(kind):
 
 
 @pytest.mark.parametrize("kind", ["least squares", "logistic"])
-def test_it_keeps_the_contract_with_the_values_and_gradients_of_our_objectives(kind):
+def test_it_has_the_values_and_gradients_of_our_objectives(kind):
     theirs, ours = _pair(kind)
     check_objective(theirs)
     theirs.take_training_loss()
@@ -176,7 +176,7 @@ ON_DEVICE = {
 
 
 @together("name", ON_DEVICE)
-def test_a_vector_goes_to_the_models_device_once_a_round_whatever_the_number_of_steps(name, monkeypatch):
+def test_a_vector_goes_to_the_models_device_once_a_round_not_once_a_step(name, monkeypatch):
     kind, options = ON_DEVICE[name]
     counts, models = [], []
     for number, place in ((2, True), (9, True), (9, False)):
@@ -254,13 +254,13 @@ class Critic(nn.Module):
         ("mse", "='mse' cannot be called"),
     ],
 )
-def test_a_function_that_does_not_take_model_and_batch_is_refused_with_an_example(argument, function, message):
+def test_a_function_of_other_arguments_is_refused_with_an_example(argument, function, message):
     options = {"loss": _squares, argument: function}
     with pytest.raises(ConfigurationError, match=f"^{argument}.*{message}.*function .model, batch., such as lambda"):
         TorchObjective(Linear(2), dataset=(X, Y), **options)
 
 
-def test_what_can_be_called_with_model_and_batch_is_taken_and_its_errors_stay_the_users_own():
+def test_what_takes_model_and_batch_is_taken_and_its_errors_stay_its_own():
     for function in (Critic(), functools.partial(Critic(), weight=2.0), lambda *args: _squares(*args), max):
         TorchObjective(Linear(2), function, (X, Y))
     with pytest.raises(TypeError, match="has no len"):

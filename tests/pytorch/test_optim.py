@@ -115,7 +115,7 @@ def test_duals_in_float64_hold_a_small_weight_beside_a_large_threshold():
 
 @together(("psi", "shape", "scale"), [(Zero(), (40, 30), 1.0), (L1(0.3), (400, 500), 1.0), (L1(300.0), (40, 30), 1e3)])
 @together("momentum", [0.0, 0.9])
-def test_increments_kept_by_themselves_in_float32_lose_no_digits_to_a_large_dual(psi, shape, scale, momentum):
+def test_increments_in_float32_lose_no_digits_to_a_large_dual(psi, shape, scale, momentum):
     rng = np.random.default_rng(1)
     dual = {"weight": rng.standard_normal(shape), "bias": rng.standard_normal(shape[0])}
     dual = {name: (scale * part).astype(np.float32) for name, part in dual.items()}
@@ -209,7 +209,7 @@ def test_without_psi_it_is_sgd(kind, options):
         torch.testing.assert_close(own, other, rtol=0, atol=1e-13)
 
 
-def test_each_layer_can_have_a_psi_of_its_own_by_pattern_and_a_group_one_for_all_it_has():
+def test_a_layer_has_a_psi_by_pattern_and_a_group_one_for_all_it_has():
     model = network()
     # By default it acts on matrices, and leaves biases and batch normalisation alone.
     plain = ProximalSGD(model.named_parameters(), 0.1, L1(1.0))
@@ -328,7 +328,7 @@ def test_groups_of_different_rates_have_no_common_time():
     ],
 )
 @together("kind", BOTH)
-def test_a_pattern_that_matches_nothing_is_an_error_and_not_a_parameter_without_psi(kind, groups, options, words):
+def test_a_pattern_that_matches_nothing_is_an_error(kind, groups, options, words):
     model = network()
     own = list(model.named_parameters())
     with pytest.raises(ConfigurationError, match=words):
@@ -336,7 +336,7 @@ def test_a_pattern_that_matches_nothing_is_an_error_and_not_a_parameter_without_
 
 
 @pytest.mark.parametrize("kind", BOTH)
-def test_groups_without_options_of_their_own_and_an_empty_one_change_nothing(kind):
+def test_groups_without_own_options_and_an_empty_one_change_nothing(kind):
     """Patterns of all groups together need not match in each of them; a split may leave a part without parameters."""
     options = {
         "regularizer": PerParameter({"0.*": L1(0.5), "3.*": ElasticNet(0.5)}),
