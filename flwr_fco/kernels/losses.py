@@ -81,6 +81,19 @@ def _fill_scores(features, rows, w, result):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
+def scores_of(features, w):  # type: ignore[no-untyped-def]
+    """Return <x, w> + intercept of all rows; the intercept is what w has beyond the features."""
+    n, d = features.shape
+    result = np.empty(n)
+    _fill_scores(features, np.arange(n), w, result)
+    if w.shape[0] > d:
+        # Loops compile in half of the time that expressions of arrays take.
+        for i in range(n):
+            result[i] += w[d]
+    return result
+
+
+@njit(cache=True)
 def add_batch(code, parameter, features, targets, weights, offset, rows, w, scale, l2, out):  # type: ignore[no-untyped-def]
     """Add scale times the gradient of weighted mean loss over some rows, and of l2/2 ||w||^2, to out.
 

@@ -14,7 +14,7 @@ from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.core.schema import names_of
 from flwr_fco.core.validation import NON_NEGATIVE, POSITIVE, checked
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.kernels.losses import add_batch, add_batch_of_classes
+from flwr_fco.kernels.losses import add_batch, add_batch_of_classes, scores_of
 from flwr_fco.kernels.sparse import add_sparse_rows, row_scores
 from flwr_fco.objectives import design, links
 from flwr_fco.objectives.base import Batch, Line, Objective
@@ -170,8 +170,8 @@ class Linear(Objective):
 
     def _predicted(self, w: Vector) -> Scores:
         """Return the scores of all rows, without offsets."""
-        if self.num_outputs == 1 and self.features.dtype == np.float64:
-            return self._product(self.features, w)
+        if self.num_outputs == 1 and isinstance(self.features, np.ndarray):
+            return np.asarray(scores_of(self.features, w))
         return np.concatenate([self._product(block, w) for _, block in self._blocks()])
 
     def _blocks(self, batch: Batch = None, least: int = 0) -> Iterable[tuple[Any, Any]]:
