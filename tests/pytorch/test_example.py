@@ -76,9 +76,7 @@ def test_the_quickstart_learns_and_only_ours_is_sparse(strategy, load, mnist, ca
     assert density < 0.95 if strategy == "FedDualAvg" else density == 1.0
 
 
-def test_the_tables_script_compares_all_ways_and_goes_on_where_it_stopped(
-    load, mnist, monkeypatch, capsys, tmp_path
-):
+def test_the_tables_script_compares_all_ways_and_goes_on_where_it_stopped(load, mnist, monkeypatch, capsys, tmp_path):
     """On too few images and rounds to learn anything: the densities are those that the rows say."""
     _, compare = load("quickstart-pytorch-sparse", "pytorch_sparse", "compare")
     kept = tmp_path / "compare.jsonl"
