@@ -171,7 +171,7 @@ class Options(FedAvg):
 
     #: The method: both halves.
     algorithm: ClassVar[type[Algorithm] | None] = None
-    #: The client rate of theory, which ``client_lr="auto"`` takes; see :data:`flwr_fco.strategies.questions.RATES`.
+    #: The client rate of theory, which ``client_lr="auto"`` takes; one of `RATES` in questions.py.
     theory: ClassVar[str] = "1/(4 L)"
 
     def _check(self) -> None:
