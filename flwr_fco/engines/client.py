@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.sparse import issparse
 
 from flwr_fco.algorithms.contract.algorithm import Algorithm, without_common
 from flwr_fco.algorithms.contract.client import Memory, Moved, Sent, Step
@@ -17,7 +18,7 @@ from flwr_fco.core.sparse import SparseVector, dense
 from flwr_fco.core.validation import short
 from flwr_fco.engines.dual_steps import compiled_pairs, compiled_steps, in_pairs, one_by_one
 from flwr_fco.engines.minimise import minimise
-from flwr_fco.engines.sparse_steps import Shard, has_sparse_rows, shard_of, tell_dense
+from flwr_fco.engines.sparse_steps import Shard, shard_of, tell_dense
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.messages.protocol import ClientState, Downlink, Plan, Received, Uplink
 from flwr_fco.mirror_maps import Euclidean
@@ -303,7 +304,7 @@ def answer(
     disclosure : Disclosure, optional
         What may leave, as the client's owner says.
     """
-    plan, known, sparse = downlink.plan, downlink, has_sparse_rows(objective)
+    plan, known, sparse = downlink.plan, downlink, issparse(getattr(objective, "features", None))
     shard = _shard_for(downlink, objective, memory) if sparse and method.sparse else None
     if shard is None:
         memory = _whole(memory)

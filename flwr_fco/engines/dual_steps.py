@@ -114,7 +114,8 @@ def compiled_pairs(downlink: Downlink, objective: Objective, dual: Vector, rng: 
 
 def _loop(downlink: Downlink, objective: Objective, psi: bool) -> Any:
     """Return what compiled loops take: the loss, the map, the work and the number of rows; None if they cannot."""
-    retrieval, work, loss = downlink.plan.local_retrievals[psi], downlink.local_work, objective.compiled
+    plan, loss = downlink.plan, objective.compiled
+    retrieval, work = plan.local_retrievals[psi], plan.work if downlink.work is None else downlink.work
     if retrieval is None or not isinstance(work, FirstOrder) or work.batch_size is None:
         return None
     if loss is None or loss[0] < 0 or not isinstance(loss[2], np.ndarray):

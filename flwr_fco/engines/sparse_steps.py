@@ -222,21 +222,14 @@ class Shard:
         return steps
 
 
-def has_sparse_rows(objective: Objective) -> bool:
-    """Whether an objective's features are sparse."""
-    # Called for every client in every round, most of them dense: isinstance is slower for an abstract class.
-    return type(getattr(objective, "features", None)) is not np.ndarray and isinstance(objective, Linear)
-
-
 #: The shards of this process, with their plans.
 _shards: WeakKeyDictionary[Objective, tuple[Plan, Shard | None]] = WeakKeyDictionary()
 
 
 def shard_of(plan: Plan, objective: Objective) -> Shard | None:
     """Return an objective's shard, or None if steps read every coordinate; for sparse features the reason is logged."""
-    if not has_sparse_rows(objective):
+    if not isinstance(objective, Linear) or isinstance(objective.features, np.ndarray):
         return None
-    assert isinstance(objective, Linear)
     entry = _shards.get(objective)
     if entry is None or entry[0] is not plan:
         found = _make_shard(plan, objective)
