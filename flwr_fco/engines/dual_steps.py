@@ -123,4 +123,4 @@ def _loop(downlink: Downlink, objective: Objective, psi: bool) -> Any:
     # The loops cut shuffled epochs into batches themselves.
     if type(objective).batches is not Objective.batches:
         return None
-    return loss, tuple(retrieval), work, objective.num_examples
+    return loss, tuple(retrieval), work, loss[2].shape[0]
