@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from problems import clients, flat, run
 
-from flwr_fco.algorithms import Algorithm, DualAveraging, Moved
+from flwr_fco.algorithms import Algorithm, DualAveraging, Moved, Rejected
 from flwr_fco.messages.protocol import Downlink
-from flwr_fco.strategies import CompositeStrategy, Epochs, FedDualAvg, Ledger, Steps, run_of, strategy
+from flwr_fco.strategies import CompositeStrategy, Epochs, FedDualAvg, Ledger, Participation, Steps, run_of, strategy
 from flwr_fco.work import FirstOrder, Minimise
 
 
@@ -97,3 +97,38 @@ def test_a_minimisation_has_no_rates_no_elapsed_and_its_metrics_arrive():
     assert np.isnan(run_of(strategy).problem.server_lr)
     with pytest.raises(TypeError, match="client_lr"):
         ProximalPoint(client_lr=0.1)
+
+
+class Suspicious(DualAveraging):
+    """Dual averaging that takes no reply from partitions 1 and 3, and has enough after four rounds."""
+
+    def aggregate(self, problem, state, replies):
+        for uplink in replies:
+            if uplink.node.partition_id in (1, 3):
+                raise Rejected(uplink, f"partition {uplink.node.partition_id} is not to be believed")
+        return super().aggregate(problem, state, replies)
+
+    def metrics(self, problem, state):
+        return {"seen": state.round, **({"finished": "that will do"} if state.round == 4 else {})}
+
+
+def test_what_a_method_rejects_is_left_out_and_the_step_is_taken_with_the_others():
+    options = {"client_lr": 0.02, "work": Steps(2, batch_size=None)}
+    strategy = type("Doubting", (FedDualAvg,), {"algorithm": Suspicious})(**options)
+    result = run(strategy, clients(), 9)
+    losses = clients()
+    believed = run(FedDualAvg(**options), [losses[0], losses[2]], 4)
+    np.testing.assert_allclose(flat(result.arrays), flat(believed.arrays), rtol=1e-12)
+    # A text in the metrics ends the run, and is none of them.
+    assert {*result.train_metrics_clientapp} == {1, 2, 3, 4}
+    last = dict(result.train_metrics_clientapp[4])
+    assert (last["seen"], last["num-replies"], last["num-left-out"], "finished" in last) == (4, 2, 2, False)
+    reasons = {row.reason for row in result.left_out}
+    assert reasons == {"partition 1 is not to be believed", "partition 3 is not to be believed"}
+
+
+def test_a_round_whose_replies_are_all_rejected_is_skipped():
+    strategy = type("Doubting", (FedDualAvg,), {"algorithm": Suspicious})
+    options = {"participation": Participation(choose_nodes=lambda number, nodes: nodes[1 : 1 + number])}
+    result = run(strategy(client_lr=0.02, work=Steps(2, batch_size=None), **options), clients(), 2)
+    assert [result.train_metrics_clientapp[number]["skipped"] for number in (1, 2)] == [1, 0]
