@@ -1,7 +1,7 @@
 """Local dual averaging in one compiled call: retrieve, gradient step and tracker for many minibatches.
 
 At 1,024 features a kernel call costs a third of a step, and a step written in Python needs two kernel calls and four
-NumPy passes.
+NumPy passes. Tuples are taken apart before the loop: in it they cost a fifth of a step of ten rows of 50 features.
 """
 
 from __future__ import annotations
@@ -55,12 +55,16 @@ class Retrieval(NamedTuple):
 
 
 @njit(cache=True)
-def _retrieve(retrieval, dual, elapsed, primal):  # type: ignore[no-untyped-def]
-    """Write retrieve(dual, elapsed) to `primal`, which may be the dual."""
-    terms, p, radius, center = retrieval
-    for vector in (terms[0], center):
+def _check(terms, center, shift, dual):  # type: ignore[no-untyped-def]
+    """Refuse vectors of another length than the dual's."""
+    for vector in (terms[0], center, shift):
         if vector.shape[0] != 0 and vector.shape[0] != dual.shape[0]:
-            raise ValueError("thresholds and center must be empty or as long as the dual")
+            raise ValueError("thresholds, center and shift must be empty or as long as the dual")
+
+
+@njit(cache=True)
+def _retrieve(terms, p, radius, center, dual, elapsed, primal):  # type: ignore[no-untyped-def]
+    """Write retrieve(dual, elapsed) to `primal`, which may be the dual."""
     if terms[0].shape[0] > 0:
         separable(dual, elapsed, terms, 1.0, primal)
     else:
@@ -90,13 +94,13 @@ def dual_averaging(loss, order, batch_size, retrieval, elapsed, client_lr, l2, s
     dual : ndarray of float64, shape (d,) or (d + 1,)
         Changed in place.
     """
-    if shift.shape[0] not in (0, dual.shape[0]):
-        raise ValueError("shift must be empty or as long as the dual")
+    (code, parameter, features, targets, weights, offset), (terms, p, radius, center) = loss, retrieval
+    _check(terms, center, shift, dual)
     primal, steps = np.empty_like(dual), 0
     for start in range(0, order.shape[0], batch_size):
-        _retrieve(retrieval, dual, elapsed + client_lr * steps, primal)
+        _retrieve(terms, p, radius, center, dual, elapsed + client_lr * steps, primal)
         rows = order[start : start + batch_size]
-        add_batch(*loss, rows, primal, -client_lr, l2, dual)  # type: ignore[call-arg]
+        add_batch(code, parameter, features, targets, weights, offset, rows, primal, -client_lr, l2, dual)
         for i in range(shift.shape[0]):
             dual[i] -= shift[i]
         steps += 1
@@ -114,17 +118,19 @@ def dual_extrapolation(loss, order, epoch, batch_size, retrieval, elapsed, clien
     loss, order, batch_size, retrieval, elapsed, client_lr, l2, dual
         As in :func:`dual_averaging`.
     """
+    (code, parameter, features, targets, weights, offset), (terms, p, radius, center) = loss, retrieval
+    _check(terms, center, dual[:0], dual)
     primal, half = np.empty_like(dual), np.empty_like(dual)
     stop, count, steps = 0, order.shape[0], 0
     while stop < count:
         start, stop = stop, min(stop + batch_size, (stop // epoch + 1) * epoch, count)
-        _retrieve(retrieval, dual, elapsed + client_lr * steps, primal)
+        _retrieve(terms, p, radius, center, dual, elapsed + client_lr * steps, primal)
         copy(dual, half)
         rows = order[start:stop]
-        add_batch(*loss, rows, primal, -client_lr, l2, half)  # type: ignore[call-arg]
+        add_batch(code, parameter, features, targets, weights, offset, rows, primal, -client_lr, l2, half)
         steps += 1
         start, stop = stop, min(stop + batch_size, (stop // epoch + 1) * epoch, count)
-        _retrieve(retrieval, half, elapsed + client_lr * steps, half)
+        _retrieve(terms, p, radius, center, half, elapsed + client_lr * steps, half)
         rows = order[start:stop]
-        add_batch(*loss, rows, half, -client_lr, l2, dual)  # type: ignore[call-arg]
+        add_batch(code, parameter, features, targets, weights, offset, rows, half, -client_lr, l2, dual)
     return steps

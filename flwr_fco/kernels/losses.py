@@ -123,15 +123,13 @@ def add_batch(code, parameter, features, targets, weights, offset, rows, w, scal
     slopes = np.empty(count)
     _fill_scores(features, rows, w, slopes)
     intercept = w[d] if w.shape[0] > d else 0.0
-    total = 0.0
+    total, mean = 0.0, scale / max(count, 1)
     for i in range(count):
         row = rows[i]
         score = slopes[i] + intercept
         if offset.shape[0] > 0:
             score += offset[row]
-        factor = scale / count
-        if weights.shape[0] > 0:
-            factor *= weights[row]
+        factor = mean * weights[row] if weights.shape[0] > 0 else mean
         slopes[i] = factor * slope(code, parameter, score, targets[row])
         total += slopes[i]
     if l2 != 0.0:
