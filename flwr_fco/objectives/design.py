@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from datetime import date, time, timedelta
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from flwr_fco.core.layout import Vector
-from flwr_fco.errors import ConfigurationError
+from flwr_fco.errors import ConfigurationError, PublicError
 
 #: A matrix of features, shape (n, d): an ndarray or a csr_array, of float64 or float32.
 Features = Any
@@ -51,6 +52,7 @@ def as_rows(features: Any, name: str = "features") -> Features:
     array([[1., 0.],
            [0., 2.]])
     """
+    refuse_text(features, name)
     given: Any = _in_rows(features, name) if is_sparse(features) else np.asarray(features)
     if given.dtype.kind not in "fiub":
         raise ConfigurationError(
@@ -73,6 +75,55 @@ def as_rows(features: Any, name: str = "features") -> Features:
     rows = array.reshape(len(array), -1).view(np.ndarray)
     rows.flags.writeable = False
     return rows
+
+
+#: How the types of a frame's columns begin that are no numbers, the types of such entries, and what to do.
+_NO_NUMBERS = (
+    (
+        ("categor", "str", "utf8", "enum"),
+        (str,),
+        "texts or categories; expected numbers. Agree on the categories at all sites, and give a column for each, such "
+        'as pandas.get_dummies(X[{!r}].astype(pandas.CategoricalDtype(["agreed", ...])), dtype=float)',
+    ),
+    (
+        ("date", "time", "period", "duration"),
+        (date, time, timedelta),
+        "dates or times; expected numbers, such as days since a day that all sites agree on",
+    ),
+)
+
+
+def refuse_text(features: Any, name: str = "features") -> None:
+    """Refuse a frame's columns of text or categories, whose codes each site would choose for itself, and of dates.
+
+    The values are not shown: the error goes to the server, and a category can be that of one row.
+
+    Parameters
+    ----------
+    features : Any
+        A data frame, or anything else, which is not looked at.
+    name : str, default "features"
+        Name of the argument, for the error.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is such a column; it names them.
+    """
+    if not (hasattr(features, "columns") and hasattr(features, "dtypes")):
+        return
+    kinds = [(column, f"{kind}") for column, kind in zip(features.columns, features.dtypes, strict=True)]
+    for begins, types, what in _NO_NUMBERS:
+        columns = [
+            f"{column}"
+            for place, (column, kind) in enumerate(kinds)
+            if kind.lower().startswith(begins)
+            # A single entry is enough in a column of objects, which are pandas' only.
+            or (kind == "object" and any(isinstance(entry, types) for entry in features.iloc[:, place]))
+        ]
+        if columns:
+            more = " and more" if len(columns) > 5 else ""
+            raise PublicError(f"{name}: the columns {columns[:5]}{more} hold {what.format(columns[0])}")
 
 
 def is_sparse(features: Any) -> bool:

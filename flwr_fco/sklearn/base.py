@@ -26,7 +26,7 @@ from flwr_fco.inference import Intervals
 from flwr_fco.inference.federated import CLASSES, SQUARES, TIMES, prepared, reasons_of
 from flwr_fco.messages.protocol import Answer, Described
 from flwr_fco.objectives import LeastSquares, Logistic, Objective, SiteIntercept
-from flwr_fco.objectives.design import as_rows, deviations, is_sparse
+from flwr_fco.objectives.design import as_rows, deviations, is_sparse, refuse_text
 from flwr_fco.objectives.site_intercept import check_site_rows, name_idle
 from flwr_fco.regularizers import Regularizer
 from flwr_fco.sklearn import reading
@@ -269,7 +269,7 @@ class Federated(Judges, Solves):
                 what = "groups is for one X, y"
                 raise ConfigurationError(f"{what}; here X is a list, whose parts are the clients already")
             for own in X:
-                reading.refuse_text(own, "X")
+                refuse_text(own, "X")
             parts = reading.aligned_frames(X, y, sample_weight)
             self._on_trust = len(parts) > 1 and not reading.columns_in(parts[0])
             names = [f"{site}" for site in self._sites or (f"part {m}" for m in range(len(parts)))]
@@ -282,7 +282,7 @@ class Federated(Judges, Solves):
                     raise ConfigurationError(f"{site}: {error}") from error
                 clients.append((*pair, weights))
         else:
-            reading.refuse_text(X, "X")
+            refuse_text(X, "X")
             X, y = validate_data(self, X, y, reset=reset, **checks)
             self._on_trust = False
             owner = np.arange(X.shape[0]) % min(self.num_clients, X.shape[0])

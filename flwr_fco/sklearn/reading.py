@@ -5,7 +5,6 @@ from __future__ import annotations
 import fnmatch
 import warnings
 from collections.abc import Mapping, Sequence
-from datetime import date, time, timedelta
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +15,7 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import printable
 from flwr_fco.core.schema import MASS, Names, Scales, difference, is_missing, listed, names_of
 from flwr_fco.errors import ConfigurationError, PublicError
-from flwr_fco.objectives.design import is_sparse
+from flwr_fco.objectives.design import is_sparse, refuse_text
 from flwr_fco.regularizers import L1, ElasticNet, L2Squared, Regularizer, Zero
 
 
@@ -34,60 +33,6 @@ class Parts(NamedTuple):
     def rows_of_clients(self) -> tuple[list[Any], list[NDArray[Any]], list[Any]]:
         """The arguments of each client's loss, whose weights are None if none were given."""
         return self.features, self.y, list(self.weights) if self.weighted else [None] * len(self.y)
-
-
-def refuse_text(features: Any, name: str = "features") -> None:
-    """Refuse a frame's columns of text or categories, whose codes each site would choose for itself, and of dates.
-
-    The values are not shown: the error goes to the server, and a category can be that of one row.
-
-    Parameters
-    ----------
-    features : Any
-        A data frame, or anything else, which is not looked at.
-    name : str, default "features"
-        Name of the argument, for the error.
-
-    Raises
-    ------
-    ConfigurationError
-        If there is such a column; it names them.
-    """
-    kinds = getattr(features, "dtypes", None)
-    if not hasattr(features, "columns") or kinds is None:
-        return
-    for begins, types, what in _NO_NUMBERS:
-        columns = [
-            f"{own}"
-            for j, (own, kind) in enumerate(zip(features.columns, kinds, strict=True))
-            if _holds(features, j, str(kind).lower(), begins, *types)
-        ]
-        if columns:
-            more = " and more" if len(columns) > 5 else ""
-            raise PublicError(f"{name}: the columns {columns[:5]}{more} hold {what.format(columns[0])}")
-
-
-#: How the types of columns that are no numbers begin, the types of entries, and what to do: texts, dates and times.
-_NO_NUMBERS: tuple[tuple[tuple[str, ...], tuple[type, ...], str], ...] = (
-    (
-        ("category", "string", "str", "utf8", "enum", "categorical"),
-        (str,),
-        "texts or categories; expected numbers. Agree on the categories at all sites, and give a column for each, such "
-        'as pandas.get_dummies(X[{!r}].astype(pandas.CategoricalDtype(["agreed", ...])), dtype=float)',
-    ),
-    (
-        ("date", "time", "period", "duration"),
-        (date, time, timedelta),
-        "dates or times; expected numbers, such as days since a day that all sites agree on",
-    ),
-)
-
-
-def _holds(frame: Any, column: int, kind: str, kinds: tuple[str, ...], *types: type) -> bool:
-    """Whether a column's type begins in one of these ways; one of objects needs a single entry of these types."""
-    if kind == "object" and hasattr(frame, "iloc"):
-        return any(isinstance(entry, types) for entry in frame.iloc[:, column])
-    return kind.startswith(kinds)
 
 
 def aligned_frames(X: Any, y: Any, sample_weight: Any) -> list[Any]:

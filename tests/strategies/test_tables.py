@@ -275,11 +275,15 @@ def test_what_are_names(columns, names):
     ],
     ids=["strings", "objects", "categories"],
 )
-def test_a_column_of_text_is_refused_with_none_of_its_values(text):
+def test_a_column_of_text_is_refused_with_a_recipe_that_shows_none_of_its_values(text):
     table = frames(1)[0].assign(sex=text)
-    with pytest.raises(ConfigurationError, match=r"features have dtype object; expected numbers\. Encode") as error:
+    told = r"columns \['sex'\] hold texts or categories; expected numbers\. Agree .*get_dummies\(X\['sex'\]"
+    with pytest.raises(ConfigurationError, match=told) as error:
         Logistic(table, labels_of(table))
     assert "secret" not in str(error.value)
+    agreed = pd.CategoricalDtype(["m", "f", "secret"])
+    coded = [pd.get_dummies(own.astype({"sex": agreed}), columns=["sex"], dtype=float) for own in (table, table[:3])]
+    assert Logistic(coded[0], labels_of(table)).feature_names == Logistic(coded[1], labels_of(table[:3])).feature_names
 
 
 # --- units ------------------------------------------------------------------------------------------------------------
