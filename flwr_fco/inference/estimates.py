@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from flwr_fco.algorithms.newton.information import inverse as inverse_of
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.quadratic import descend
 
@@ -42,8 +43,8 @@ Matrix = NDArray[np.float64]
 _LASSO, _NODEWISE = 0.65, 0.1
 #: Rows for each parameter from which on the Hessian of squares is inverted.
 _ROWS = 2
-#: Smallest eigenvalue of a Hessian whose diagonal is 1 and that is not singular; variance of a column that is constant.
-_SINGULAR, _CONSTANT = 1e-10, 1e-14
+#: Variance of a column that is constant.
+_CONSTANT = 1e-14
 #: Square of the last Newton step, in standard errors, that is left to one step.
 _SOLVED = 1e-8
 #: Residual squares that are rounding: relative to those of the model, and to those of 0.
@@ -173,14 +174,15 @@ def _remaining(sums: Sums, loss: float) -> float:
 
 
 def _inverse(hessian: Matrix, names: Sequence[str]) -> Matrix:
-    """Return the inverse, in the units of the diagonal."""
+    """Return the inverse; columns that keep it from being one are named."""
     units = np.sqrt(np.diag(hessian))
     _refuse(units == 0.0, names, "is 0 at all sites, or its curvature is")
-    values, vectors = np.linalg.eigh(hessian / np.outer(units, units))
-    if not values[0] > _SINGULAR:
+    found = inverse_of(hessian)
+    if found is None:
+        _, vectors = np.linalg.eigh(hessian / np.outer(units, units))
         largest = np.abs(vectors[:, 0]) > 0.1 * np.abs(vectors[:, 0]).max()
         _refuse(largest, names, "is linearly dependent on other columns, or constant")
-    return np.asarray((vectors / values) @ vectors.T / np.outer(units, units))
+    return np.asarray(found)
 
 
 def _refuse(wrong: NDArray[np.bool_], names: Sequence[str], why: str) -> None:

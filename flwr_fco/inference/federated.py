@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
@@ -170,43 +170,55 @@ def reasons_of(run: Run) -> list[str]:
     return [f"partition {row.partition_id}: {row.reason}" for row in run.left_out]
 
 
-@dataclass(frozen=True)
-class OwnEstimates:
-    """A question to all sites about their own estimates; ``start`` takes the arguments of a strategy's ``start``.
+class Questions(NamedTuple):
+    """Questions to all sites of a strategy; ``start`` is called as a strategy's.
 
     Parameters
     ----------
     strategy : FedNewton
         The strategy of the fit, whose sites these are.
-    kind : Kind
-        What is fitted.
+    ask : callable
+        ``(run) -> answer``: a function that asks the sites of a run.
     """
 
     strategy: FedNewton
-    kind: Kind
+    ask: Callable[[Run], Any]
 
-    def start(self, grid: Any, initial_arrays: Any, num_rounds: int, timeout: float = 3600, **options: Any) -> Told:
-        """Ask the sites; one whose rows have unequal weights is an error."""
-        run = prepared(self.strategy, grid, initial_arrays, timeout)
-        size = run.problem.layout.size
-        wanted = ("told", "events", "others", "weighted", "intercepts")
-        answers = ask(run, Request(ESTIMATES, {}, wanted, {"estimate": (size,), "error": (size,)}), np.zeros(size))
-        weighted = [f"partition {answer.partition}" for answer in answers if answer.numbers["weighted"]]
-        if weighted:
-            raise ConfigurationError(
-                f"intervals: rows of {', '.join(weighted[:_SITES])}{', ...' * (len(weighted) > _SITES)} have unequal "
-                "weights, and rows that weigh twice have other standard errors than rows that are there twice. Give "
-                "copies as rows, or fit without intervals"
-            )
-        # Beside an intercept of all sites none has one of its own, nor has a stratum of times, whatever it says.
-        possible = "intercept" not in run.problem.layout.names and self.kind is not TIMES
-        intercepts = sum(answer.numbers["intercepts"] > 0.0 for answer in answers) if possible else 0
-        return Told(answers, reasons_of(run), float(intercepts))
+    def start(self, grid: Any, initial_arrays: Any, num_rounds: int, timeout: float = 3600, **options: Any) -> Any:
+        """Ask the sites."""
+        return self.ask(prepared(self.strategy, grid, initial_arrays, timeout))
 
 
-@dataclass(frozen=True)
-class Exchanges:
-    """The exchanges for the estimates of all sites together; ``start`` takes the arguments of a strategy's ``start``.
+def own_estimates(run: Run, kind: Kind) -> Told:
+    """Ask all sites about their own estimates; one whose rows have unequal weights is an error.
+
+    Parameters
+    ----------
+    run : Run
+        A run of the sites.
+    kind : Kind
+        What is fitted.
+    """
+    size = run.problem.layout.size
+    wanted = ("told", "events", "others", "weighted", "intercepts")
+    answers = ask(run, Request(ESTIMATES, {}, wanted, {"estimate": (size,), "error": (size,)}), np.zeros(size))
+    weighted = [f"partition {answer.partition}" for answer in answers if answer.numbers["weighted"]]
+    if weighted:
+        raise ConfigurationError(
+            f"intervals: rows of {', '.join(weighted[:_SITES])}{', ...' * (len(weighted) > _SITES)} have unequal "
+            "weights, and rows that weigh twice have other standard errors than rows that are there twice. Give "
+            "copies as rows, or fit without intervals"
+        )
+    # Beside an intercept of all sites none has one of its own, nor has a stratum of times, whatever it says.
+    possible = "intercept" not in run.problem.layout.names and kind is not TIMES
+    intercepts = sum(answer.numbers["intercepts"] > 0.0 for answer in answers) if possible else 0
+    return Told(answers, reasons_of(run), float(intercepts))
+
+
+def sums_of(
+    strategy: FedNewton, kind: Kind, tolerance: float, run: Any, arrays: Any, num_rounds: int
+) -> tuple[InformationState, int]:
+    """Return the sums for the estimates of all sites together, and in how many rounds they came.
 
     Parameters
     ----------
@@ -216,28 +228,24 @@ class Exchanges:
         What is fitted: the derivatives of squares at any point are enough.
     tolerance : float
         Residual at which the unpenalised fit of another loss ends.
+    run : callable
+        ``(strategy, arrays, num_rounds)``: it runs a strategy at the sites.
+    arrays : ArrayRecord
+        The point where it begins.
+    num_rounds : int
+        The rounds of the unpenalised fit at most.
     """
-
-    strategy: FedNewton
-    kind: Kind
-    tolerance: float
-
-    def start(
-        self, grid: Any, initial_arrays: Any, num_rounds: int, timeout: float = 3600, **options: Any
-    ) -> tuple[InformationState, int]:
-        """Return the sums, and in how many rounds they came."""
-        plain = alike(self.strategy, regularizer=Zero(), hessian="block", tolerance=self.tolerance)
-        arrays, rounds = initial_arrays, 0
-        if self.kind is not SQUARES:
-            result = plain.start(grid, arrays, num_rounds, timeout, **options)
-            arrays, rounds = result.arrays, len(result.train_metrics_clientapp)
-        last = alike(plain, _Exchange)
-        try:
-            last.start(grid, arrays, 1, timeout, **options)
-        except NothingTrainedError as error:
-            reasons = "; ".join(reasons_of(run_of(last)))
-            raise ConfigurationError(f"the sites' second derivatives are not known: {reasons}") from error
-        return last.state, rounds + 1
+    plain, rounds = alike(strategy, regularizer=Zero(), hessian="block", tolerance=tolerance), 0
+    if kind is not SQUARES:
+        result = run(plain, arrays, num_rounds)
+        arrays, rounds = result.arrays, len(result.train_metrics_clientapp)
+    last = alike(plain, _Exchange)
+    try:
+        run(last, arrays, 1)
+    except NothingTrainedError as error:
+        reasons = "; ".join(reasons_of(run_of(last)))
+        raise ConfigurationError(f"the sites' second derivatives are not known: {reasons}") from error
+    return last.state, rounds + 1
 
 
 class Table(NamedTuple):
@@ -286,12 +294,13 @@ def check_events(told: Told, names: Sequence[str], kind: Kind) -> None:
     counts = [[min(answer.numbers[name], answer.examples) for answer in told.answers] for name in ("events", "others")]
     events = min(sum(max(0.0, number) for number in numbers) for numbers in counts)
     if kind is not SQUARES and events < _EVENTS * (len(names) + told.intercepts):
+        left_out = "; ".join(told.left_out)
         what = "events" if kind is TIMES else f"events ({kind.counted})"
         raise ConfigurationError(
             f"intervals of {len(names)} columns{f' and {told.intercepts:.0f} intercepts' * bool(told.intercepts)} from "
             f"{events:.0f} {what}; expected at least {_EVENTS} a column, with "
             "fewer the intervals are too short. Take fewer columns, chosen without these rows, or fit without "
-            f"intervals{_others(told.left_out)}"
+            f"intervals{f'. Without {left_out}' * bool(left_out)}"
         )
 
 
@@ -411,10 +420,6 @@ def _reasons(told: Told, doubted: list[str], kind: Kind, sites: Sequence[Any]) -
     return "".join(f"; {text}" for text in texts)
 
 
-def _others(left_out: Sequence[str]) -> str:
-    return f". Without {'; '.join(left_out)}" if left_out else ""
-
-
 def site_of(answer: Answer, sites: Sequence[Any]) -> str:
     """Return the name of the site that has answered.
 
@@ -430,30 +435,23 @@ def site_of(answer: Answer, sites: Sequence[Any]) -> str:
     return f"site {sites[answer.partition] if answer.partition < len(sites) else answer.partition}"
 
 
-@dataclass(frozen=True)
-class Trends:
-    """A question to all sites about trends over time; ``start`` takes the arguments of a strategy's ``start``.
+def trends(run: Run, sums: InformationState) -> tuple[Vector, float]:
+    """Ask all sites about trends over time: p of each coefficient, and that of all of them.
+
+    They are NaN if not every site answers with possible sums.
 
     Parameters
     ----------
-    strategy : FedNewton
-        The strategy of the fit, whose sites these are.
+    run : Run
+        A run of the sites.
     sums : InformationState
         The sums at the unpenalised estimates.
     """
-
-    strategy: FedNewton
-    sums: InformationState
-
-    def start(
-        self, grid: Any, initial_arrays: Any, num_rounds: int, timeout: float = 3600, **options: Any
-    ) -> tuple[Vector, float]:
-        """Return p of each coefficient, and that of all of them; NaN if not every site answers with possible sums."""
-        run, size = prepared(self.strategy, grid, initial_arrays, timeout), self.sums.point.size
-        answers = ask(run, Request(TREND, {}, ("squares", "events"), {"trend": (size,)}), self.sums.point)
-        if len(answers) < self.sums.sites or not all(map(_is_possible, answers)):
-            return np.full(size, math.nan), math.nan
-        return proportional(self.sums, answers)
+    size = sums.point.size
+    answers = ask(run, Request(TREND, {}, ("squares", "events"), {"trend": (size,)}), sums.point)
+    if len(answers) < sums.sites or not all(map(_is_possible, answers)):
+        return np.full(size, math.nan), math.nan
+    return proportional(sums, answers)
 
 
 def _is_possible(answer: Answer) -> bool:

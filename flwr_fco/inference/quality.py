@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,9 +26,10 @@ from scipy import stats
 from flwr_fco.algorithms.newton.information import inverse
 from flwr_fco.certificates import Request
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.inference.federated import CLASSES, Kind, prepared, reasons_of, site_of
+from flwr_fco.inference.federated import CLASSES, Kind, reasons_of, site_of
 from flwr_fco.messages.protocol import BINS, CALIBRATION, EDGE, QUALITY, Answer
-from flwr_fco.strategies import FedNewton, questions
+from flwr_fco.strategies import questions
+from flwr_fco.strategies.run import Run
 
 Vector = NDArray[np.float64]
 
@@ -64,14 +64,13 @@ class Found(NamedTuple):
     lines: list[tuple[str, str]]
 
 
-@dataclass(frozen=True)
-class Judged:
-    """Questions to all sites about a model; ``start`` takes the arguments of a strategy's ``start``.
+def judged(run: Run, kind: Kind, point: Vector, sites: Sequence[Any] = ()) -> Found:
+    """Ask all sites about a model.
 
     Parameters
     ----------
-    strategy : FedNewton
-        A strategy, whose sites these are; its tables have the names of columns and classes that these must have.
+    run : Run
+        A run of the sites, whose tables have the names of columns and classes that these must have.
     kind : Kind
         What was fitted.
     point : ndarray of float64, shape (d,)
@@ -80,101 +79,85 @@ class Judged:
         Names of the sites by partition.
     """
 
-    strategy: FedNewton
-    kind: Kind
-    point: Vector
-    sites: Sequence[Any] = ()
+    def ask(question: str, wanted: Sequence[str], numbers: dict[str, float], shapes: Any = ()) -> list[Answer]:
+        return questions.ask(run, Request(question, numbers, tuple(wanted), dict(shapes)), point)
 
-    def start(self, grid: Any, initial_arrays: Any, num_rounds: int, timeout: float = 3600, **options: Any) -> Found:
-        """Ask the sites."""
-        run = prepared(self.strategy, grid, initial_arrays, timeout)
+    answers, doubted = _possible(ask(QUALITY, _WANTED, {}), sites)
+    left_out = [*doubted, *reasons_of(run)]
+    if not answers:
+        raise ConfigurationError(f"no site says how good the model is: {'; '.join(left_out)}")
+    nodes = {answer.node_id for answer in answers}
 
-        def ask(kind: str, wanted: Sequence[str], numbers: dict[str, float], shapes: Any = ()) -> list[Answer]:
-            return questions.ask(run, Request(kind, numbers, tuple(wanted), dict(shapes)), self.point)
+    def derivatives(slope: float, intercept: float) -> tuple[float, Vector, NDArray[np.float64]]:
+        wanted = ("loss", "by-slope", "by-intercept", *_CURVED)
+        told = ask(CALIBRATION, wanted, {"slope": slope, "intercept": intercept})
+        kept = [answer for answer in told if answer.node_id in nodes]
+        if len(kept) < len(nodes):
+            what = f"{len(kept)} of {len(nodes)} sites say how the model is calibrated"
+            raise ConfigurationError(f"{what}, of which all have said how good it is; ask again")
+        means = {name: _mean(kept, name) for name in wanted}
+        curved = np.array([[means[_CURVED[0]], means[_CURVED[1]]], [means[_CURVED[1]], means[_CURVED[2]]]])
+        return means["loss"], np.array([means["by-slope"], means["by-intercept"]]), curved
 
-        answers, doubted = _possible(ask(QUALITY, _WANTED, {}), self.sites)
-        left_out = [*doubted, *reasons_of(run)]
-        if not answers:
-            raise ConfigurationError(f"no site says how good the model is: {'; '.join(left_out)}")
-        nodes = {answer.node_id for answer in answers}
-
-        def derivatives(slope: float, intercept: float) -> tuple[float, Vector, NDArray[np.float64]]:
-            wanted = ("loss", "by-slope", "by-intercept", *_CURVED)
-            told = ask(CALIBRATION, wanted, {"slope": slope, "intercept": intercept})
-            kept = [answer for answer in told if answer.node_id in nodes]
-            if len(kept) < len(nodes):
-                what = f"{len(kept)} of {len(nodes)} sites say how the model is calibrated"
-                raise ConfigurationError(f"{what}, of which all have said how good it is; ask again")
-            means = {name: _mean(kept, [answer.numbers[name] for answer in kept]) for name in wanted}
-            curved = np.array([[means[_CURVED[0]], means[_CURVED[1]]], [means[_CURVED[1]], means[_CURVED[2]]]])
-            return means["loss"], np.array([means["by-slope"], means["by-intercept"]]), curved
-
-        rows = sum(answer.examples for answer in answers)
-        overall = self._overall(answers) | _calibrated(derivatives, rows, "intercept" in run.problem.layout.shapes)
-        bins, kept_back = [], ""
-        mean, square = (_mean(answers, [own.numbers[name] for own in answers]) for name in ("mean", "square"))
-        deviation = math.sqrt(max(square - mean**2, 0.0))
-        if deviation > 0.0:
-            edges = mean + deviation * stats.norm.ppf(np.arange(1, _BINS) / _BINS)
-            numbers = {f"{EDGE}{i}": float(edge) for i, edge in enumerate(edges)}
-            for merged in _MERGED:
-                shapes = dict.fromkeys(("rows", "expected", "observed"), (_BINS // merged,))
-                told = ask(BINS, ("told",), {**numbers, "merged": float(merged)}, shapes)
-                told = [answer for answer in told if answer.node_id in nodes]
-                if len(told) == len(nodes) and all(answer.numbers["told"] for answer in told):
-                    bins = _binned(told, edges[merged - 1 :: merged])
-                    break
-            else:
-                kept_back = "kept back by a site, whose owner allows no bin of so few rows, or a site has not answered"
-        lines = self._lines(overall, answers, kept_back, left_out)
-        return Found(overall, [self._of_site(own) for own in answers], bins, lines)
-
-    def _overall(self, answers: Sequence[Answer]) -> dict[str, float]:
-        ordered, pairs = (sum(answer.numbers[name] for answer in answers) for name in ("ordered", "compared"))
-        found = {"concordance": ordered / pairs if pairs else math.nan, "pairs": pairs}
-        if self.kind is CLASSES:
-            found["Brier"] = _mean(answers, [answer.numbers["brier"] for answer in answers])
-        return found
-
-    def _of_site(self, answer: Answer) -> dict[str, Any]:
-        own = {"site": site_of(answer, self.sites), "rows": int(answer.examples)}
-        found = self._overall([answer._replace(weight=1.0)])
-        del found["pairs"]
-        return own | {"events": int(answer.numbers["events"])} | found
-
-    def _lines(
-        self, overall: dict[str, float], answers: Sequence[Answer], kept_back: str, left_out: Sequence[str]
-    ) -> list[tuple[str, str]]:
-        count, events = (sum(own) for own in zip(*((a.examples, a.numbers["events"]) for a in answers), strict=True))
-        lines = [("Data", f"{count:.0f} rows, {events:.0f} events, of {len(answers)} sites")]
-        lines.append(("Concordance", about_pairs(overall)))
-        if math.isnan(overall["slope"]):
-            text = "the rows tell no slope: scores or outcomes are all the same, or in order without error"
+    rows = sum(answer.examples for answer in answers)
+    overall = _overall(kind, answers) | _calibrated(derivatives, rows, "intercept" in run.problem.layout.shapes)
+    bins, kept_back = [], ""
+    mean, square = (_mean(answers, name) for name in ("mean", "square"))
+    deviation = math.sqrt(max(square - mean**2, 0.0))
+    if deviation > 0.0:
+        edges = mean + deviation * stats.norm.ppf(np.arange(1, _BINS) / _BINS)
+        numbers = {f"{EDGE}{i}": float(edge) for i, edge in enumerate(edges)}
+        for merged in _MERGED:
+            shapes = dict.fromkeys(("rows", "expected", "observed"), (_BINS // merged,))
+            told = ask(BINS, ("told",), {**numbers, "merged": float(merged)}, shapes)
+            told = [answer for answer in told if answer.node_id in nodes]
+            if len(told) == len(nodes) and all(answer.numbers["told"] for answer in told):
+                bins = _binned(told, edges[merged - 1 :: merged])
+                break
         else:
-            text = f"slope {overall['slope']:.4g} +- {overall['slope error']:.3g} (1 where the model is exact)"
-            if "intercept" in overall:
-                text += f", intercept {overall['intercept']:.4g} +- {overall['intercept error']:.3g} (0)"
-        lines.append(("Calibration", text))
-        if self.kind is CLASSES:
-            lines.append(("Brier's score", f"{overall['Brier']:.4g} (0.25: every chance is a half)"))
-        return lines + [("Bins", kept_back)] * bool(kept_back) + [("Left out", text) for text in left_out]
+            kept_back = "kept back by a site, whose owner allows no bin of so few rows, or a site has not answered"
+    of_sites: list[dict[str, Any]] = [
+        {"site": site_of(own, sites), "rows": int(own.examples), "events": int(own.numbers["events"])}
+        | _overall(kind, [own])
+        for own in answers
+    ]
+    lines = [("Data", f"{rows:.0f} rows, {sum(own['events'] for own in of_sites)} events, of {len(answers)} sites")]
+    lines += _lines(overall)
+    for own in of_sites:
+        del own["pairs"]
+    return Found(
+        overall,
+        of_sites,
+        bins,
+        lines + [("Bins", kept_back)] * bool(kept_back) + [("Left out", text) for text in left_out],
+    )
 
 
-def about_pairs(overall: dict[str, float]) -> str:
-    """Return a concordance in words.
-
-    Parameters
-    ----------
-    overall : dict of str to float
-        The concordance, and its pairs.
-    """
-    return f"{overall['concordance']:.4g}, of {overall['pairs']:.0f} pairs within sites (0.5: no better than chance)"
+def _overall(kind: Kind, answers: Sequence[Answer]) -> dict[str, float]:
+    ordered, pairs = (sum(answer.numbers[name] for answer in answers) for name in ("ordered", "compared"))
+    found = {"concordance": ordered / pairs if pairs else math.nan, "pairs": pairs}
+    return found | ({"Brier": _mean(answers, "brier")} if kind is CLASSES else {})
 
 
-def _mean(answers: Sequence[Answer], numbers: Sequence[float]) -> float:
-    """Return the mean over the rows."""
-    total = sum(answer.examples for answer in answers)
-    return sum(answer.examples * number for answer, number in zip(answers, numbers, strict=True)) / total
+def _lines(overall: dict[str, float]) -> list[tuple[str, str]]:
+    """Return what is known of all rows in words."""
+    text = f"{overall['concordance']:.4g}, of {overall['pairs']:.0f} pairs within sites (0.5: no better than chance)"
+    lines = [("Concordance", text)]
+    if math.isnan(overall["slope"]):
+        text = "the rows tell no slope: scores or outcomes are all the same, or in order without error"
+    else:
+        text = f"slope {overall['slope']:.4g} +- {overall['slope error']:.3g} (1 where the model is exact)"
+        if "intercept" in overall:
+            text += f", intercept {overall['intercept']:.4g} +- {overall['intercept error']:.3g} (0)"
+    lines.append(("Calibration", text))
+    if "Brier" in overall:
+        lines.append(("Brier's score", f"{overall['Brier']:.4g} (0.25: every chance is a half)"))
+    return lines
+
+
+def _mean(answers: Sequence[Answer], name: str) -> float:
+    """Return the mean of a number over the rows."""
+    return sum(own.examples * own.numbers[name] for own in answers) / sum(own.examples for own in answers)
 
 
 def _possible(answers: Sequence[Answer], sites: Sequence[Any]) -> tuple[list[Answer], list[str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -16,8 +17,8 @@ from flwr_fco.client_apps import client_app as make_app
 from flwr_fco.core.logs import printable
 from flwr_fco.core.schema import names_of
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.inference.federated import COMPARED, ESTIMATED, SQUARES, Kind, Table
-from flwr_fco.inference.quality import Found, Judged
+from flwr_fco.inference.federated import COMPARED, ESTIMATED, SQUARES, Kind, Questions, Table
+from flwr_fco.inference.quality import judged
 from flwr_fco.messages.protocol import Described
 from flwr_fco.objectives.base import Objective
 from flwr_fco.results import frame_of
@@ -229,7 +230,7 @@ class Judges:
         return y
 
 
-def _judged(model: Any, X: Any, y: Any, groups: Any) -> Found:
+def _judged(model: Any, X: Any, y: Any, groups: Any) -> Any:
     """Ask the sites about a model."""
     point = np.ravel(np.append(model.coef_, model.intercept_) if model.fit_intercept else model.coef_)
     start, own = model._start(model.n_features_in_, 1), FedNewton(min_available_nodes=1, **FEW)
@@ -237,14 +238,14 @@ def _judged(model: Any, X: Any, y: Any, groups: Any) -> Found:
         own.min_available_nodes = model.num_clients
         names = names_of(getattr(model, "feature_names_in_", None))
         own.tables = Tables(Described(names, model._names_of_classes()))
-        return Judged(own, model._kind, point).start(X, start, 1)
+        return Questions(own, partial(judged, kind=model._kind, point=point)).start(X, start, 1)
     # The rows are here, and are compared as those of a fit; a copy, because a fitted model is not changed.
     own.tables = Tables(settled=True)
     other, extra = copy.copy(model), (model.classes_,) if hasattr(model, "classes_") else ()
     parts = other._parts(X, y, None, groups, reset=False)
     objectives = [model._objective(*pair, *extra) for pair in zip(parts.features, parts.y, strict=True)]
-    found: Found = simulated(objectives, Judged(own, model._kind, point, sites=other._sites), start, 1)
-    return found
+    asked = Questions(own, partial(judged, kind=model._kind, point=point, sites=other._sites))
+    return simulated(objectives, asked, start, 1)
 
 
 def simulated(objectives: Sequence[Objective], runs: Any, start: Any, num_rounds: int) -> Any:

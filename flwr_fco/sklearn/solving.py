@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.inference.federated import TIMES, Exchanges, OwnEstimates, Table, Trends, check_events
+from flwr_fco.inference.federated import TIMES, Questions, Table, check_events, own_estimates, sums_of, trends
 from flwr_fco.inference.federated import table as table_of
 from flwr_fco.regularizers import L2Squared, Regularizer, Zero
 from flwr_fco.regularizers.base import with_strength
@@ -104,7 +105,7 @@ class Solves(BaseEstimator):  # type: ignore[misc]
         if self._intervals is not None:
             # Before the fit: what cannot be is refused at once.
             self._intervals.places(names)
-            answers = run(OwnEstimates(strategy, self._kind), start, 1)
+            answers = run(Questions(strategy, partial(own_estimates, kind=self._kind)), start, 1)
             check_events(answers, names, self._kind)
             self.n_iter_ += 1
         for name in ("path_", "strength_"):
@@ -125,10 +126,10 @@ class Solves(BaseEstimator):  # type: ignore[misc]
             warnings.warn(what, ConvergenceWarning, stacklevel=4)
         if self._intervals is not None:
             own = tolerance * min(1.0, _UNPENALISED / self.tol)
-            sums, asked = run(Exchanges(strategy, self._kind, own), result.arrays, rounds)
+            sums, asked = sums_of(strategy, self._kind, own, run, result.arrays, rounds)
             trend = None
             if self._kind is TIMES:
-                trend = run(Trends(strategy, sums), start, 1)
+                trend = run(Questions(strategy, partial(trends, sums=sums)), start, 1)
                 self.n_iter_ += 1
             self._table = table_of(self._intervals, names, answers, sums, self._kind, self._sites, trend)
             self.n_iter_ += asked
