@@ -35,7 +35,6 @@ from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
-from flwr_fco.models import read_npy
 from flwr_fco.objectives import Logistic, MultinomialLogistic
 from flwr_fco.regularizers import L1
 from flwr_fco.strategies import FedNewton, Strengths
@@ -127,7 +126,7 @@ def tumours(folder: Path) -> Iterator[Problem]:
         for kind in "xy"
     ]
     nci60 = (
-        read_npy(folder / "NCI60data.npy"),
+        np.load(folder / "NCI60data.npy"),
         np.loadtxt(folder / "NCI60labs.csv", dtype=str, skiprows=1, delimiter=","),
     )
     for name, (features, kinds) in (("Khan", khan), ("NCI60", nci60)):

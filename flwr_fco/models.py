@@ -15,24 +15,12 @@ from flwr.serverapp.strategy import Result as FlowerResult
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 
-from flwr_fco.core.files import (
-    append_text,
-    json_object,
-    open_log,
-    parse_json,
-    read_json,
-    read_npy,
-    read_npz,
-    read_text,
-    write_file,
-    write_npy,
-    write_npz,
-)
+from flwr_fco.core.files import json_object, parse_json, read_json, read_npz, read_text, write_file, write_npz
 from flwr_fco.core.logs import printable
 from flwr_fco.errors import ConfigurationError
 
-__all__ = ["append_text", "json_object", "load_npz", "open_log", "parse_json", "printable", "read_json", "read_npy"]
-__all__ += ["read_npz", "read_text", "save_npz", "to_sparse", "write_file", "write_npy", "write_npz"]
+__all__ = ["json_object", "load_npz", "parse_json", "printable", "read_json", "read_npz", "read_text", "save_npz"]
+__all__ += ["to_sparse", "write_file", "write_npz"]
 
 Model = FlowerResult | ArrayRecord | Mapping[str, ArrayLike]
 

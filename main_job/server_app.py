@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from flwr_fco.callbacks import Callback, Checkpoint
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.models import append_text, json_object, save_npz, write_file
+from flwr_fco.models import json_object, save_npz, write_file
 from main_job.run_config import checked_config
 from main_job.task import Task
 
@@ -66,7 +66,8 @@ class _Lines(Callback):
         self.path = path
 
     def on_round_end(self, server_round: int, arrays: ArrayRecord, metrics: Mapping[str, Any]) -> None:
-        append_text(self.path, json.dumps({"round": server_round, **metrics}) + "\n")
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"round": server_round, **metrics}) + "\n")
 
     def on_run_end(self, result: Any) -> None:
         write_file(self.path, "".join(json.dumps(row) + "\n" for row in result.rows() if row["round"]))

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from flwr_fco.errors import FlwrFcoError
-from flwr_fco.models import open_log, write_file
+from flwr_fco.models import write_file
 
 #: Seconds for the SuperLink to answer, and to stop when it is asked to.
 STARTUP, SHUTDOWN = 60.0, 10.0
@@ -150,7 +150,7 @@ def local_superlink(home: Path, environment: Mapping[str, str] | None = None) ->
 def spawned(arguments: Sequence[str], home: Path, environment: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
     """Return a process of one of Flower's commands, in a session of its own; its output goes into a log."""
     where: dict[str, Any] = {"env": environment, "cwd": home, "stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT}
-    with open_log(log) as output:
+    with log.open("ab") as output:
         return subprocess.Popen([command(arguments[0]), *arguments[1:]], stdout=output, start_new_session=True, **where)
 
 
@@ -217,7 +217,7 @@ def flower_run(
     finished = False
     write_file(log, "")
     output: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
-    with open_log(log) as file, subprocess.Popen(arguments, env=dict(environment), **output) as process:
+    with log.open("ab") as file, subprocess.Popen(arguments, env=dict(environment), **output) as process:
         assert process.stdout is not None
         try:
             for line in process.stdout:

@@ -12,6 +12,7 @@ import os
 import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from operator import methodcaller
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 from zipfile import ZIP_STORED, ZipFile
@@ -75,18 +76,12 @@ def npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     return shape, columns_first, dtype
 
 
-def _check_header(file: IO[bytes], size: int, name: str) -> None:
-    """Reject an array whose header claims another size than there is."""
-    try:
-        shape, _, dtype = npy_header(file)
-        if math.prod(shape) * dtype.itemsize != size - file.tell():
-            raise ValueError(f"it claims {dtype}{list(shape)} in {size} bytes")
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from error
-
-
-def _read(file: Any) -> NDArray[Any]:
-    """Return an array whose header was checked."""
+def _array(file: IO[bytes], size: int) -> NDArray[Any]:
+    """Read an array of so many bytes, unless its header claims another number of them."""
+    shape, _, dtype = npy_header(file)
+    if math.prod(shape) * dtype.itemsize != size - file.tell():
+        raise ValueError(f"it claims {dtype}{list(shape)} in {size} bytes")
+    file.seek(0)
     array: NDArray[Any] = npy.read_array(file, allow_pickle=False, max_header_size=_LONGEST_HEADER)
     if array.dtype.kind == "U":
         # Python fails on numbers that stand for no letter, here instead of where such a text is used.
@@ -129,7 +124,7 @@ def read_npz(
             what = f"it holds {len(archive.infolist())} arrays of {len(members)} names"
             raise ValueError(f"{what}, expected at most {_MEMBERS}, each with a name of its own")
         wanted = {name: member for name, member in members.items() if names is None or name in names}
-        size, total = _size(file), sum(member.file_size for member in wanted.values())
+        size, total = os.fstat(file.fileno()).st_size, sum(member.file_size for member in wanted.values())
         if any(member.compress_type != ZIP_STORED for member in wanted.values()):
             if not compressed:
                 raise ValueError("its arrays are compressed")
@@ -139,39 +134,11 @@ def read_npz(
         arrays = {}
         for name, member in wanted.items():
             with archive.open(member) as content:
-                _check_header(content, member.file_size, repr(member.filename))
-            with archive.open(member) as content:
-                arrays[name] = _read(content)
+                try:
+                    arrays[name] = _array(content, member.file_size)
+                except ValueError as error:
+                    raise ValueError(f"{member.filename!r}: {error}") from error
         return arrays
-
-
-def read_npy(path: FilePath) -> NDArray[Any]:
-    """Read the array of an ``.npy`` file.
-
-    Parameters
-    ----------
-    path : path-like
-        The file.
-
-    Raises
-    ------
-    ConfigurationError
-        If it is no such file, is damaged, holds objects, or claims another size than it has.
-    FileNotFoundError
-        If there is no such file.
-
-    Examples
-    --------
-    >>> from tempfile import TemporaryDirectory
-    >>> with TemporaryDirectory() as folder:
-    ...     write_npy(f"{folder}/w.npy", np.arange(3.0))
-    ...     print(read_npy(f"{folder}/w.npy"))
-    [0. 1. 2.]
-    """
-    with _opened(path, ".npy file") as file:
-        _check_header(file, _size(file), "the array")
-        file.seek(0)
-        return _read(file)
 
 
 # --- text -----------------------------------------------------------------------------------------------------------
@@ -323,10 +290,12 @@ def write_file(path: FilePath, content: bytes | str | Callable[[BinaryIO], objec
     ...     print(os.listdir(folder), read_text(f"{folder}/note.txt"))
     ['note.txt'] new
     """
+    data = content.encode() if isinstance(content, str) else content
+    fill = data if callable(data) else methodcaller("write", data)
     target, before = Path(path), 0o600 if secret else None
     if target.exists() and not target.is_file():
         with target.open("wb") as stream:
-            _fill(stream, content)
+            fill(stream)
         return
     if target.exists() and not secret:
         before = target.stat().st_mode & 0o777
@@ -336,7 +305,7 @@ def write_file(path: FilePath, content: bytes | str | Callable[[BinaryIO], objec
             if before is not None:
                 # Whatever the umask takes away.
                 os.chmod(partial, before)
-            _fill(file, content)
+            fill(file)
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, target)
@@ -354,13 +323,6 @@ def write_file(path: FilePath, content: bytes | str | Callable[[BinaryIO], objec
             os.fsync(folder)
         finally:
             os.close(folder)
-
-
-def _fill(file: BinaryIO, content: bytes | str | Callable[[BinaryIO], object]) -> None:
-    if callable(content):
-        content(file)
-    else:
-        file.write(content.encode() if isinstance(content, str) else content)
 
 
 def write_npz(path: FilePath, arrays: Mapping[str, Any], *, secret: bool = False) -> None:
@@ -400,78 +362,6 @@ def write_npz(path: FilePath, arrays: Mapping[str, Any], *, secret: bool = False
     write_file(path, fill, secret=secret)
 
 
-def write_npy(path: FilePath, array: NDArray[Any]) -> None:
-    """Write an array to an ``.npy`` file, as :func:`write_file` writes.
-
-    Parameters
-    ----------
-    path : path-like
-        The file.
-    array : ndarray
-        Numbers or text.
-
-    Raises
-    ------
-    ValueError
-        If it holds objects.
-    OSError
-        If it cannot be written.
-
-    Examples
-    --------
-    >>> from tempfile import TemporaryDirectory
-    >>> with TemporaryDirectory() as folder:
-    ...     write_npy(f"{folder}/w.npy", np.eye(2))
-    ...     print(np.load(f"{folder}/w.npy").tolist())
-    [[1.0, 0.0], [0.0, 1.0]]
-    """
-    write_file(path, lambda file: npy.write_array(file, array, allow_pickle=False))
-
-
-def open_log(path: FilePath) -> BinaryIO:
-    """Open a file to append to it, for the output of a process; it is made if there is none.
-
-    Parameters
-    ----------
-    path : path-like
-        The file.
-
-    Examples
-    --------
-    >>> from tempfile import TemporaryDirectory
-    >>> with TemporaryDirectory() as folder:
-    ...     for line in (b"begins, ", b"ends"):
-    ...         with open_log(f"{folder}/log.txt") as log:
-    ...             _ = log.write(line)
-    ...     print(read_text(f"{folder}/log.txt"))
-    begins, ends
-    """
-    return Path(path).open("ab")
-
-
-def append_text(path: FilePath, text: str) -> None:
-    """Append a text to a file, which is made if there is none.
-
-    Parameters
-    ----------
-    path : path-like
-        The file.
-    text : str
-        The text, written as UTF-8.
-
-    Examples
-    --------
-    >>> from tempfile import TemporaryDirectory
-    >>> with TemporaryDirectory() as folder:
-    ...     append_text(f"{folder}/log.txt", "round 1, ")
-    ...     append_text(f"{folder}/log.txt", "round 2")
-    ...     print(read_text(f"{folder}/log.txt"))
-    round 1, round 2
-    """
-    with open_log(path) as file:
-        file.write(text.encode())
-
-
 # --- reading --------------------------------------------------------------------------------------------------------
 
 
@@ -489,11 +379,6 @@ def _opened(path: FilePath, expected: str) -> Iterator[BinaryIO]:
     except Exception as error:  # zipfile, zlib and NumPy have no error in common for bytes that are none of theirs
         reason = f"it is no {expected}, or not a whole one: {str(error) or type(error).__name__}"
         raise ConfigurationError(f"{shown(path)} is damaged: {printable(reason):.{_LONGEST_REASON}}") from error
-
-
-def _size(file: BinaryIO) -> int:
-    """Return the number of bytes of an open file."""
-    return os.fstat(file.fileno()).st_size
 
 
 def shown(path: FilePath) -> str:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.models import parse_json, read_json, read_npy, write_file, write_npy
+from flwr_fco.models import parse_json, read_json, read_npz, write_file, write_npz
 from reproduction.claims.definition import Claim, Definition, RunLine
 from reproduction.claims.densities import measure_densities
 from reproduction.claims.figures import figure_of
@@ -124,7 +124,7 @@ class _Job(NamedTuple):
     @property
     def kept(self) -> Path:
         """Where the array for the figure is kept."""
-        return self.file.with_suffix(".npy")
+        return self.file.with_suffix(".npz")
 
 
 def judge(definition: Definition, outcomes: Outcomes) -> list[Verdict]:
@@ -242,7 +242,7 @@ def reproduce(
     page = _page(definition, verdicts) + (f"\n{tables}\n" if tables else "")
     write_file(folder / "verdicts.md", page)
     kept = {job.line.label: job.kept for job in jobs if array and job.settings.seed == definition.seeds[0]}
-    images = {label: read_npy(file) for label, file in kept.items()}
+    images = {label: read_npz(file)["image"] for label, file in kept.items()}
     draw(figure_of(definition, outcomes, images), folder / "figure.png")
     return Report(definition, verdicts, outcomes, folder, seconds, tables)
 
@@ -526,7 +526,7 @@ def _do(job: _Job) -> Outcome:
         history = [{**line, "gap": line["objective"] - best} if "objective" in line else line for line in history]
     content = {"settings": config, "diverged": result.diverged, **cost, "history": history}
     if job.array:
-        write_npy(job.kept, result.arrays[job.array])
+        write_npz(job.kept, {"image": result.arrays[job.array]})
     write_file(job.file, json.dumps(content))
     return Outcome(history, result.diverged)
 

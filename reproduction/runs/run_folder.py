@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.models import append_text, json_object, parse_json, read_npz, read_text, write_file, write_npz
+from flwr_fco.models import json_object, parse_json, read_npz, read_text, write_file, write_npz
 
 _CONFIG, _METRICS, _MODEL, _LEFT_OUT = "config.json", "metrics.jsonl", "model.npz", "left-out.csv"
 _EXCHANGES, _SUPPORT, _STATUS = "exchanges.jsonl", "support.npz", "status.json"
@@ -113,8 +113,8 @@ class RunFolder:
 
     def add(self, metrics: Mapping[str, float]) -> None:
         """Append a line of metrics; it is on disk when this returns, so a killed run keeps its history."""
-        with _writing(self.path / _METRICS):
-            append_text(self.path / _METRICS, json.dumps(dict(metrics)) + "\n")
+        with _writing(self.path / _METRICS), open(self.path / _METRICS, "a", encoding="utf-8") as file:
+            file.write(json.dumps(dict(metrics)) + "\n")
 
     def checkpoint(
         self,

@@ -29,7 +29,7 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 from flwr_fco.errors import ConfigurationError, FlwrFcoError
-from flwr_fco.models import append_text, json_object, open_log, read_text, write_file
+from flwr_fco.models import json_object, read_text, write_file
 from flwr_fco.simulation import check_reservation, import_ray, room_of
 from reproduction.runs.run import RunResult, run
 from reproduction.runs.run_folder import write_csv
@@ -294,7 +294,8 @@ def run_sweep(
         missing = [own for own in settings if _key(own.to_config()) not in done]
 
         def keep(trial: Trial) -> None:
-            append_text(file, json.dumps(trial) + "\n")
+            with file.open("a", encoding="utf-8") as lines:
+                lines.write(json.dumps(trial) + "\n")
             done[_key(trial["settings"])] = trial
             if on_trial is not None:
                 on_trial(trial)
@@ -326,7 +327,7 @@ def run_sweep(
 @contextlib.contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
     """Hold a folder's lock, where the file system has one; two sweeps would write over each other's trials."""
-    with open_log(folder / _LOCK) as file:
+    with (folder / _LOCK).open("ab") as file:
         try:
             if fcntl is not None:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

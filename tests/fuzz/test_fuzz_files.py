@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from problems import app_of, clients, start_arrays
 
 from flwr_fco.callbacks import Checkpoint
-from flwr_fco.core.files import read_json, read_npy, read_npz, read_text, write_file, write_npz
+from flwr_fco.core.files import read_json, read_npz, read_text, write_file, write_npz
 from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.models import load_npz, save_npz
@@ -166,7 +166,7 @@ def test_damaged_checkpoints_are_refused_or_harmless(saved, tmp_path_factory, da
     assert found is None or found.arrays == resumed(saved, client_lr=0.1).arrays
 
 
-@pytest.mark.parametrize("reader", [read_npz, read_npy, read_json, read_text, load_npz])
+@pytest.mark.parametrize("reader", [read_npz, read_json, read_text, load_npz])
 def test_what_is_no_file_is_not_waited_for(tmp_path, reader):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "folder").mkdir()

@@ -170,15 +170,15 @@ def test_the_images_of_an_experiment_are_drawn_and_kept(tmp_path):
     definition = load_definition("spp-fig7").quick_version().with_settings({"num-rounds": 3})
     definition = replace(definition, seeds=(3,))
     reproduce(definition, tmp_path)
-    kept = np.load(next((tmp_path / "runs").glob("pgda-*.npy")))
+    kept = np.load(next((tmp_path / "runs").glob("pgda-*.npz")))["image"]
     assert kept.shape == (64,)
     assert np.abs(kept).max() <= 0.05 + 1e-12
     assert (tmp_path / "figure.png").stat().st_size > 1000
     # Without the array a run is done again.
-    for file in (tmp_path / "runs").glob("*.npy"):
+    for file in (tmp_path / "runs").glob("*.npz"):
         file.unlink()
     reproduce(definition, tmp_path)
-    np.testing.assert_array_equal(np.load(next((tmp_path / "runs").glob("pgda-*.npy"))), kept)
+    np.testing.assert_array_equal(np.load(next((tmp_path / "runs").glob("pgda-*.npz")))["image"], kept)
 
 
 def test_a_panel_may_be_of_one_part_alone():
