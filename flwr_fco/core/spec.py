@@ -21,8 +21,6 @@ from flwr_fco.errors import FlwrFcoError, SpecError
 _ARRAY = "$array"
 _NESTED = "$nested"
 _MAPPING = "$mapping"
-#: What is compared item by item stays out of the hash.
-_COMPARED = (np.ndarray, Mapping, tuple, list)
 #: Limits on objects that a message may request.
 _MOST_ITEMS, _DEEPEST = 10_000, 16
 
@@ -108,19 +106,16 @@ class Specified:
 
     def __eq__(self, other: object) -> bool:
         """Whether the other object is of the same class with equal fields: arrays by dtype, shape and content."""
-        if self is other:
-            return True
         if type(other) is not type(self):
             return NotImplemented
-        return all(
-            _equal(getattr(self, field.name), getattr(other, field.name))
-            for field in dataclasses.fields(self)  # type: ignore[arg-type]
-        )
+        return self is other or self._contents() == other._contents()
 
     def __hash__(self) -> int:
         """Hash the class and its fields; equal objects have equal hashes."""
-        values = (getattr(self, field.name) for field in dataclasses.fields(self))  # type: ignore[arg-type]
-        return hash((type(self), *(None if isinstance(value, _COMPARED) else value for value in values)))
+        return hash((type(self), self._contents()))
+
+    def _contents(self) -> tuple[Any, ...]:
+        return tuple(_content(getattr(self, field.name)) for field in dataclasses.fields(self))  # type: ignore[arg-type]
 
     def to_spec(self) -> Spec:
         """Return the specification from which :meth:`from_spec` rebuilds an equal object."""
@@ -150,20 +145,14 @@ class Specified:
         return built
 
 
-def _equal(one: Any, other: Any) -> bool:
-    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
-        return (
-            isinstance(one, np.ndarray)
-            and isinstance(other, np.ndarray)
-            and one.dtype == other.dtype
-            and np.array_equal(one, other)
-        )
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
+def _content(value: Any) -> Any:
+    """Return what equal values have in common, and others have not, in a form that can be compared and hashed."""
+    if isinstance(value, np.ndarray):
+        return value.dtype.str, value.shape, value.tobytes()
+    if isinstance(value, Mapping):
         # The order counts: patterns are tried one after the other, so it is part of the meaning.
-        return list(one) == list(other) and all(_equal(one[key], other[key]) for key in one)
-    if isinstance(one, tuple | list) and isinstance(other, tuple | list):
-        return len(one) == len(other) and all(map(_equal, one, other))
-    return bool(one == other)
+        return tuple((key, _content(item)) for key, item in value.items())
+    return tuple(map(_content, value)) if isinstance(value, tuple | list) else value
 
 
 def _encode(value: Any, path: str, arrays: dict[str, NDArray[Any]]) -> Any:
@@ -198,22 +187,18 @@ def _decode(value: Any, path: str, arrays: Mapping[str, NDArray[Any]]) -> Any:
         return _build(value[_NESTED], arrays, f"{path}/")
     if _MAPPING in value:
         pairs = value[_MAPPING]
-        if not isinstance(pairs, list) or len(pairs) > _MOST_ITEMS or not all(map(_is_pair, pairs)):
+        good = isinstance(pairs, list) and len(pairs) <= _MOST_ITEMS
+        good = good and all(isinstance(pair, list) and len(pair) == 2 for pair in pairs)
+        if not good or not all(isinstance(key, str) for key, _ in pairs):
             raise SpecError(f"{path} is {str(pairs)[:80]}; expected at most {_MOST_ITEMS} pairs of a name and a value")
-        return {key: _decode(item, f"{path}/{key}", arrays) for key, item in value[_MAPPING]}
+        return {key: _decode(item, f"{path}/{key}", arrays) for key, item in pairs}
     raise SpecError(f"{path} holds an object that is not part of a specification: {sorted(value)}")
 
 
-def _is_pair(item: Any) -> bool:
-    return isinstance(item, list | tuple) and len(item) == 2 and isinstance(item[0], str)
-
-
 def _build(header: Any, arrays: Mapping[str, NDArray[Any]], prefix: str) -> Specified:
-    if not isinstance(header, dict) or "kind" not in header or "family" not in header:
-        raise SpecError(f"not a specification: {header!r}")
-    family, kind = header["family"], header["kind"]
+    family, kind = (header.get("family"), header.get("kind")) if isinstance(header, dict) else (None, None)
     if not isinstance(family, str) or not isinstance(kind, str):
-        raise SpecError(f"not a specification: family {str(family)[:80]}, kind {str(kind)[:80]}; expected two names")
+        raise SpecError(f"not a specification: {str(header)[:80]}; expected names of a family and of a kind")
     if prefix.count("/") > _DEEPEST:
         raise SpecError(f"a specification that is nested more than {_DEEPEST} times: {prefix[:80]}")
     classes = Specified._families.get(family, {})
