@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from flwr_fco.core.patterns import first_match
 from flwr_fco.kernels.passes import sum_of_squares
 
 Vector = NDArray[np.float64]
@@ -110,20 +111,19 @@ class Entry:
         return slice(self.offset, self.offset + self.size)
 
 
+@dataclass(frozen=True, repr=False)
 class Layout:
     """Names, shapes, dtypes and places of a model's arrays.
 
     Parameters
     ----------
-    entries : iterable of Entry
+    entries : tuple of Entry
         The arrays, in the user's order. Offsets must be consecutive.
 
-    Attributes
-    ----------
-    entries : tuple of Entry
-        All arrays, in the user's order.
-    size : int
-        Length of the flat vector.
+    Raises
+    ------
+    ValueError
+        If two arrays have the same name, or one does not start where the last one ends.
 
     Examples
     --------
@@ -135,17 +135,21 @@ class Layout:
     array([3.])
     """
 
-    def __init__(self, entries: Iterable[Entry]) -> None:
-        self.entries = tuple(entries)
-        names = [entry.name for entry in self.entries]
-        if len(set(names)) != len(names):
-            raise ValueError(f"array names must be unique, got {names}")
+    entries: tuple[Entry, ...]
+
+    def __post_init__(self) -> None:
+        if len(set(self.names)) != len(self.names):
+            raise ValueError(f"array names must be unique, got {self.names}")
         offset = 0
         for entry in self.optimized:
             if entry.offset != offset:
                 raise ValueError(f"array {entry.name!r} starts at {entry.offset}, expected {offset}")
             offset += entry.size
-        self.size = offset
+
+    @cached_property
+    def size(self) -> int:
+        """Length of the flat vector."""
+        return sum(entry.size for entry in self.optimized)
 
     @cached_property
     def optimized(self) -> tuple[Entry, ...]:
@@ -196,18 +200,21 @@ class Layout:
         """
         through = (pass_through,) if isinstance(pass_through, str) else tuple(pass_through)
         through = (*through, *PASS_THROUGH) if through else ()
-        described = [_describe(name, array, through) for name, array in arrays.items()]
-        candidates = [(name, shape) for name, shape, _, optimized in described if optimized]
+        entries, offset = [], 0
+        for name, given in arrays.items():
+            array = np.asarray(given)
+            if array.dtype.kind not in "fiub":
+                what = f"array {name!r} has dtype {array.dtype}"
+                raise ValueError(f"{what}; expected floating point, integer or boolean")
+            optimized = array.dtype.kind == "f" and first_match(through, name) is None
+            entries.append(Entry(name, array.shape, array.dtype.name, offset if optimized else -1, False))
+            offset += array.size if optimized else 0
+        candidates = [entry for entry in entries if entry.optimized]
         if not candidates:
             what = f"no floating-point array to optimise among {sorted(arrays)}"
             raise ValueError(f"{what}; pass the model's parameters as initial arrays")
-        hit = _regularized(candidates, apply_to)
-        entries = []
-        offset = 0
-        for name, shape, dtype, optimized in described:
-            entries.append(Entry(name, shape, dtype, offset if optimized else -1, name in hit))
-            offset += math.prod(shape) if optimized else 0
-        return cls(entries)
+        regularized = _regularized(candidates, apply_to)
+        return cls(tuple(replace(entry, regularized=entry.name in regularized) for entry in entries))
 
     def leaving(self, names: Iterable[str]) -> Layout:
         """Return the layout in which the regularizer does not act on these arrays.
@@ -223,7 +230,7 @@ class Layout:
         ('second',)
         """
         left = set(names)
-        return Layout(replace(e, regularized=False) if e.name in left else e for e in self.entries)
+        return Layout(tuple(replace(e, regularized=e.regularized and e.name not in left) for e in self.entries))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -329,19 +336,13 @@ class Layout:
         ValueError
             If an entry does not have the form that :meth:`to_header` writes.
         """
-        return cls(_entry(*fields) for fields in header)
+        return cls(tuple(_entry(*fields) for fields in header))
 
     def __getitem__(self, name: str) -> Entry:
         for entry in self.entries:
             if entry.name == name:
                 return entry
         raise KeyError(name)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Layout) and self.entries == other.entries
-
-    def __hash__(self) -> int:
-        return hash(self.entries)
 
     def __repr__(self) -> str:
         parts = ", ".join(
@@ -360,31 +361,24 @@ def _entry(name: Any, shape: Any, dtype: Any, offset: Any, regularized: Any) -> 
     return Entry(name, tuple(shape), np.dtype(dtype).name, offset, regularized)
 
 
-def _describe(name: str, array: ArrayLike, pass_through: Sequence[str]) -> tuple[str, tuple[int, ...], str, bool]:
-    """Return name, shape, dtype and whether the array is optimised."""
-    array = np.asarray(array)
-    if array.dtype.kind not in "fiub":
-        raise ValueError(f"array {name!r} has dtype {array.dtype}; expected floating point, integer or boolean")
-    optimized = array.dtype.kind == "f" and not any(fnmatchcase(name, pattern) for pattern in pass_through)
-    return name, array.shape, array.dtype.name, optimized
-
-
-def _regularized(candidates: Sequence[tuple[str, tuple[int, ...]]], apply_to: str | Sequence[str] | None) -> set[str]:
+def _regularized(candidates: Sequence[Entry], apply_to: str | Sequence[str] | None) -> set[str]:
     """Return the names of the arrays that a regularizer acts on."""
-    names = [name for name, _ in candidates]
+    names = [entry.name for entry in candidates]
     if apply_to is not None:
         patterns = (apply_to,) if isinstance(apply_to, str) else tuple(apply_to)
-        for pattern in patterns:
-            if not any(fnmatchcase(name, pattern) for name in names):
+        matched = {pattern: {name for name in names if fnmatchcase(name, pattern)} for pattern in patterns}
+        for pattern, found in matched.items():
+            if not found:
                 raise ValueError(f"apply_to={pattern!r} matches none of the arrays {names}")
-        return {name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)}
-    matrices = {name for name, shape in candidates if len(shape) >= 2}
+        return set[str]().union(*matched.values())
+    matrices = {entry.name for entry in candidates if len(entry.shape) >= 2}
     if matrices:
         return matrices
-    named = {name for name in names if name.rsplit(".", 1)[-1] not in UNREGULARIZED}
-    longer = {name for name, shape in candidates if math.prod(shape) > 1}
+    longer = {entry.name for entry in candidates if entry.size > 1}
     # Arrays in a list are named "0", "1", ...: usually the coefficients and intercept of a linear model.
-    return longer if longer and all(name.isdecimal() for name in names) else named
+    if longer and all(name.isdecimal() for name in names):
+        return longer
+    return {name for name in names if name.rsplit(".", 1)[-1] not in UNREGULARIZED}
 
 
 def largest_entries(vector: Vector, count: int) -> Vector:

@@ -93,7 +93,7 @@ class BoundProduct(MirrorMap):
         #: Each array's place in the vector, its own layout and its map.
         self.parts: list[tuple[slice, Layout, MirrorMap]] = []
         for entry in layout.optimized:
-            pattern, alone = first_match(product.maps, entry.name), Layout([replace(entry, offset=0)])
+            pattern, alone = first_match(product.maps, entry.name), Layout((replace(entry, offset=0),))
             if pattern is None:
                 raise ConfigurationError(
                     f"Product has no map for the array {entry.name!r}; its patterns are {list(product.maps)}. Add one, "
@@ -162,7 +162,7 @@ class BoundProduct(MirrorMap):
                 (entry,) = alone.entries
                 psi = regularizer.regularizer.for_array(entry.name) if entry.regularized else None
                 # There is no psi on this array: bind any regularizer to a layout without regularized arrays.
-                none = Layout([replace(entry, regularized=False)])
+                none = Layout((replace(entry, regularized=False),))
                 found.append(BoundRegularizer(regularizer.regularizer, none) if psi is None else psi.bind(alone))
             self._last = regularizer, found
         return self._last[1]

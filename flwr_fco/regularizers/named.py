@@ -37,7 +37,6 @@ class PerParameter(Regularizer):
     --------
     >>> import numpy as np
     >>> from flwr_fco.core.layout import Layout
-    from flwr_fco.core.patterns import checked_patterns, first_match, require_matches
     >>> from flwr_fco.regularizers import L1, L2Squared
     >>> layout = Layout.from_arrays({"first": np.zeros((1, 2)), "second": np.zeros((1, 2))})
     >>> psi = PerParameter({"first": L1(1.0), "*": L2Squared(1.0)})

@@ -63,7 +63,7 @@ def layout_of(model: nn.Module, apply_to: str | Sequence[str] | None = None) -> 
         place = offset if name in parameters else -1
         entries.append(Entry(name, tuple(tensor.shape), _numpy_name(tensor.dtype), place, name in regularized))
         offset += tensor.numel() if name in parameters else 0
-    return Layout(entries)
+    return Layout(tuple(entries))
 
 
 def regularized_names(shapes: Mapping[str, tuple[int, ...]], apply_to: str | Sequence[str] | None = None) -> set[str]:
