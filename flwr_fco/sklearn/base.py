@@ -8,11 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from numbers import Integral, Real
-from typing import Any, Literal, Self
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
+from flwr.app import Array, ArrayRecord
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import ClassifierMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
 
 from flwr_fco.certificates import Request
@@ -23,27 +26,69 @@ from flwr_fco.core.schema import MASS, MEANS, MOMENTS, VARIANCES, Names, names_o
 from flwr_fco.core.validation import AT_LEAST_ONE, FRACTION, NON_NEGATIVE, POSITIVE, checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.inference import Intervals
-from flwr_fco.inference.federated import CLASSES, SQUARES, TIMES, prepared, reasons_of
+from flwr_fco.inference.federated import (
+    CLASSES,
+    SQUARES,
+    TIMES,
+    Questions,
+    Table,
+    check_events,
+    own_estimates,
+    prepared,
+    reasons_of,
+    sums_of,
+    trends,
+)
+from flwr_fco.inference.federated import table as table_of
 from flwr_fco.messages.protocol import Answer, Described
 from flwr_fco.objectives import LeastSquares, Logistic, Objective, SiteIntercept
 from flwr_fco.objectives.design import as_rows, deviations, is_sparse, refuse_text
 from flwr_fco.objectives.site_intercept import check_site_rows, name_idle
-from flwr_fco.regularizers import Regularizer
+from flwr_fco.regularizers import L2Squared, Regularizer, Zero
+from flwr_fco.regularizers.base import with_strength
+from flwr_fco.simulation.fit_path import StrengthPath
 from flwr_fco.sklearn import reading
-from flwr_fco.sklearn.reports import Judges, Summary, simulated, summary_of
-from flwr_fco.sklearn.solving import FEW, Sites, Solves
-from flwr_fco.strategies import Everyone, FedNewton, Strengths
+from flwr_fco.sklearn.reports import FEW, Quality, Summary, quality_of, simulated, summary_of
+from flwr_fco.strategies import Everyone, FedNewton, Strengths, proved_zero, run_of
 from flwr_fco.strategies.nodes import ASKING, Nodes, Tables
 from flwr_fco.strategies.questions import ask
 
 #: Seconds to wait for the sites' answers before the fit.
 _TIMEOUT = 3600.0
+#: Relative duality gap above which a fit is not solved, even if no step lowers the objective by more than rounding.
+_SOLVED = 1e-9
+#: Ratio of the loss with an intercept alone to that at 0, at which it is rounding.
+_CONSTANT = 1e-13
+#: Relative residual of the unpenalised fit of a table of intervals.
+_UNPENALISED = 1e-14
+#: That of the models of a cross-validation.
+_ON_A_PATH = 1e-10
+#: Without an l1 term all coefficients are non-zero: above so many no block of the Hessian is asked for.
+_LARGEST_BLOCK = 2048
+
+
+class Sites(NamedTuple):
+    """What the runs of a fit know of the sites.
+
+    Parameters
+    ----------
+    number : int
+        How many there are.
+    tables : Tables
+        What they have said of their tables.
+    weights : dict of int to float, or None
+        What the rows of each partition weigh, if they have weights.
+    """
+
+    number: int
+    tables: Tables
+    weights: dict[int | None, float] | None
 
 
 # Dataclasses, because scikit-learn takes an estimator's parameters from the signature of its constructor: each is
 # declared once, and an estimator adds its own.
 @dataclass(repr=False, eq=False)
-class Federated(Judges, Solves):
+class Federated(BaseEstimator):  # type: ignore[misc]
     """Base class of the estimators: the split into clients and the run; the subclasses document the fields."""
 
     fit_intercept: bool = field(default=True, kw_only=True)
@@ -57,6 +102,10 @@ class Federated(Judges, Solves):
     # What is fitted, for a table of intervals, and the name of the parameter that is its strength.
     _kind = SQUARES
     _first = "alpha"
+    #: How `y` is checked besides.
+    _of_y: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    #: Whether rows of the fit had weights.
+    _weighted = False
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -77,6 +126,52 @@ class Federated(Judges, Solves):
             Before `fit`.
         """
         return summary_of(self)
+
+    def quality(self, X: Any, y: Any = None, groups: Any = None) -> Quality:
+        """Return how good the fitted model is on the rows of several sites, which send sums of them.
+
+        Of two classes and of survival times. Give rows that the model has not been fitted to: on those of the fit it
+        looks better than it is. Or ``fit(..., without=site)`` to the others, and judge that model there.
+
+        Every row counts once, whatever weights of rows the fit had, so that chances are judged by how often events
+        happen. A model of balanced classes promises as many events as others, and the calibration's intercept says by
+        how much that is off.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix, shape (n, d), a list or dict of them, or a Flower Grid
+            Each site's rows, as for :meth:`fit`.
+        y : array-like, or a list or dict of them
+            The classes, or the times and events, as for :meth:`fit`; none with a grid.
+        groups : array-like, shape (n,), optional
+            The site of each row of one `X`.
+
+        Returns
+        -------
+        Quality
+            A text, with its numbers as attributes.
+
+        Raises
+        ------
+        ConfigurationError
+            Of squares, of more than two classes, or of intercepts that stay at the sites.
+        sklearn.exceptions.NotFittedError
+            Before `fit`.
+        """
+        check_is_fitted(self)
+        if self._kind is SQUARES or len(getattr(self, "classes_", "01")) > 2:
+            what = "quality is of two classes and of survival times"
+            raise ConfigurationError(f"{what}; of other models ask `score`, at each site")
+        if self.site_intercepts is not None:
+            raise ConfigurationError(
+                f"quality with site_intercepts={self.site_intercepts!r}: each site's intercept has stayed there; ask "
+                "`score` at each site, after model.intercept_ = model.intercept_for(X, y)"
+            )
+        return quality_of(self, X, y, groups)
+
+    def _told(self, X: Any, y: Any) -> Any:
+        """Return the targets in the form in which they are checked."""
+        return y
 
     def _names(self, d: int) -> Sequence[str]:
         return getattr(self, "feature_names_in_", [f"x{j}" for j in range(d)])
@@ -148,7 +243,8 @@ class Federated(Judges, Solves):
     def _ask(self, intervals: Any, sample_weight: Any, without: Any) -> None:
         """Store what is asked for, before a fit."""
         chosen = checked("intervals", intervals, bool | Intervals)
-        self._table, self.without_ = None, without
+        self._table: Table | None = None
+        self.without_ = without
         self._intervals: Intervals | None = (Intervals() if chosen else None) if isinstance(chosen, bool) else chosen
         self._check_weighted(sample_weight is not None)
 
@@ -451,3 +547,126 @@ class Federated(Judges, Solves):
     def _names_of_classes(self) -> Names:
         """Return the classes as texts, by which sites are compared; None without classes."""
         return None
+
+    # --- the runs before, of and after a fit ------------------------------------------------------------------------
+
+    def _start(self, d: int, outputs: int) -> ArrayRecord:
+        start = ArrayRecord({"coefficients": Array(np.zeros((d, outputs) if outputs > 1 else (d,)))})
+        if self._common_intercept:
+            start["intercept"] = Array(np.zeros(outputs))
+        return start
+
+    def _strategy(self, psi: Regularizer, told: list[tuple[float, float, Vector]], outputs: int, sites: Sites) -> Any:
+        """Return the strategy; `told` is each client's weight, and its loss and gradient at 0."""
+        dense_solution = isinstance(psi, L2Squared | Zero) and told[0][2].size > _LARGEST_BLOCK
+        if dense_solution and self._path is not None:
+            raise ConfigurationError(
+                f"cv={self.cv!r} of a ridge with {told[0][2].size} coefficients, which are all non-zero: above "
+                f"{_LARGEST_BLOCK} no Hessian block is asked for, and a cross-validation needs blocks; give l1_ratio > "
+                "0, or leave cv out"
+            )
+        null = at_zero = math.fsum(weight * loss for weight, loss, _ in told)
+        if self._common_intercept and isinstance(self, RegressorMixin):
+            # With the best intercept the loss is less by half of its slope's square.
+            null -= 0.5 * math.fsum(weight * float(gradient[-1]) for weight, _, gradient in told) ** 2
+            if null <= _CONSTANT * at_zero:
+                # Targets that are all the same: what is left of them is rounding.
+                null = at_zero
+        tolerance = max(self.tol * null, np.finfo(np.float64).tiny)
+        hessian: Literal["none", "block"] = "none" if dense_solution else "block"
+        options: dict[str, Any] = {"hessian": hessian, "tolerance": tolerance, "min_available_nodes": sites.number}
+        strategy = FedNewton(regularizer=psi, **options, **FEW)
+        strategy.site_weights, strategy.tables = sites.weights, sites.tables
+        return strategy
+
+    def _solved(
+        self, told: Any, sites: Sites, run: Any, start: Any, outputs: int, total: float, rows: float
+    ) -> tuple[NDArray[np.float64], Vector]:
+        """Return the coefficients and intercepts of a run, at the strength of the cross-validation if there is one."""
+        psi = self._penalty(self._strength(total) if self._path is None else 1.0, outputs)
+        strategy = self._strategy(psi, told, outputs, sites)
+        self._total, self._slopes = total, np.sum([weight * own[-outputs:] for weight, _, own in told], axis=0)
+        self._weighted = sites.weights is not None
+        without = "" if self.without_ is None else f", without site {self.without_}"
+        data = f"{rows:.0f} rows{', weighted' * self._weighted}, of {len(told)} sites{without}"
+        rounds, tolerance = max(1, self.max_rounds - 1), strategy.tolerance
+        self.n_iter_ = 1
+        names = self._names(self.n_features_in_)
+        if self._intervals is not None:
+            # Before the fit: what cannot be is refused at once.
+            self._intervals.places(names)
+            answers = run(Questions(strategy, partial(own_estimates, kind=self._kind)), start, 1)
+            check_events(answers, names, self._kind)
+            self.n_iter_ += 1
+        for name in ("path_", "strength_"):
+            # Of an earlier fit.
+            self.__dict__.pop(name, None)
+        if self._path is not None:
+            start = self._choose(self._path, strategy, run, start, rounds, total)
+        result = run(strategy, start, rounds)
+        metrics = result.train_metrics_clientapp
+        last = metrics[max(metrics)]
+        self.n_iter_ += len(metrics)
+        self.duality_gap_ = float(last.get("duality-gap", math.nan))
+        # The tolerance is `tol` times the loss with an intercept alone.
+        unbounded = self.duality_gap_ > tolerance * max(1.0, _SOLVED / self.tol)
+        unsolved = unbounded or not run_of(strategy).finished()
+        if unsolved:
+            what = f"not solved to tol={self.tol} after {self.n_iter_} rounds; raise max_rounds or scale the features"
+            warnings.warn(what, ConvergenceWarning, stacklevel=4)
+        if self._intervals is not None:
+            own = tolerance * min(1.0, _UNPENALISED / self.tol)
+            sums, asked = sums_of(strategy, self._kind, own, run, result.arrays, rounds)
+            trend = None
+            if self._kind is TIMES:
+                trend = run(Questions(strategy, partial(trends, sums=sums)), start, 1)
+                self.n_iter_ += 1
+            self._table = table_of(self._intervals, names, answers, sums, self._kind, self._sites, trend)
+            self.n_iter_ += asked
+        self._describe(strategy, last, outputs, total, data, unsolved)
+        intercepts = np.full(outputs, math.nan if self.site_intercepts else 0.0)
+        if self._common_intercept:
+            intercepts = result.arrays["intercept"].numpy()
+        return result.arrays["coefficients"].numpy().reshape(-1, outputs), intercepts
+
+    def _choose(self, path: Strengths, strategy: FedNewton, run: Any, start: Any, rounds: int, examples: float) -> Any:
+        """Give the strategy the strength that a cross-validation chooses; return the model there."""
+        # What is no argument of StrengthPath, such as the size of a message, is the user's too.
+        tolerance = strategy.tolerance
+        strategy.strengths, strategy.tolerance = path, tolerance * max(1.0, _ON_A_PATH / self.tol)
+        values = path.values
+        if values is None and isinstance(strategy.regularizer, L2Squared):
+            # No strength makes a ridge 0: C from 1e-3 to 1e3 in scikit-learn's scale, ten of them as there.
+            num = path.num if isinstance(self.cv, Strengths) else 10
+            values = (np.geomspace(1e3, 1e-3, num) / examples).tolist()
+        runs = StrengthPath(strategy, path.num, path.ratio, values, cv=path.folds)
+        self.path_ = run(runs, start, rounds)
+        chosen = self.path_.best if path.rule == "best" else self.path_.one_standard_error
+        self.n_iter_ += len(chosen.result.train_metrics_clientapp)
+        self.strength_ = chosen.strength
+        strategy.strengths, strategy.tolerance = None, tolerance
+        strategy.regularizer = with_strength(strategy.regularizer, chosen.strength)
+        return chosen.result.arrays
+
+    def _describe(
+        self, strategy: FedNewton, last: Any, outputs: int, examples: float, data: str, unsolved: bool
+    ) -> None:
+        """Store what is proved, and the lines of a summary."""
+        first, path = self._first, self._path
+        strength = getattr(strategy.regularizer, "strength", 0.0)
+        value = strength if first == "alpha" else 1.0 / (strength * examples) if strength > 0.0 else math.inf
+        chosen_by = "" if path is None else f", of {len(self.path_.points)} by {path.folds}-fold cross-validation"
+        end = ("Duality gap", f"{self.duality_gap_:.3g}, of an objective of {last.get('objective', math.nan):.6g}")
+        if math.isnan(self.duality_gap_):
+            text = "the length of a proximal gradient step; there is no duality gap"
+            end = ("Residual", f"{last.get('residual', math.nan):.3g}, {text}")
+        text = f"{strength:.6g} ({first}={value:.6g}, l1_ratio={self.l1_ratio:g}){chosen_by}"
+        rounds = f"{self.n_iter_}" + f", not solved to tol={self.tol:g}" * unsolved
+        self._lines = [("Strength", text), ("Data", data), ("Rounds", rounds), end]
+        if self.site_intercepts:
+            self._lines.append(("Intercepts", "each site's own, which have stayed there"))
+        proved = proved_zero(strategy)["coefficients"].reshape(-1, outputs)
+        self.proved_zero_ = proved[:, 0] if first == "alpha" else np.ascontiguousarray(proved.T)
+        if proved.any():
+            count = np.count_nonzero(proved.all(axis=1))
+            self._lines.append(("Proved zero", f"{count} features, which no optimum of the pooled problem has"))

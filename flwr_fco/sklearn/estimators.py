@@ -10,6 +10,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import softmax
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.utils.multiclass import check_classification_targets
@@ -23,10 +24,9 @@ from flwr_fco.inference.federated import CLASSES, TIMES
 from flwr_fco.objectives import CoxRegression, LeastSquares, Logistic, MultinomialLogistic, Objective, TraceRegression
 from flwr_fco.objectives.survival import as_strata, baseline, concordance
 from flwr_fco.regularizers import Regularizer
-from flwr_fco.sklearn.base import Federated
+from flwr_fco.sklearn.base import Federated, Sites
 from flwr_fco.sklearn.reading import are_parts, as_table, is_grid
 from flwr_fco.sklearn.reports import class_names
-from flwr_fco.sklearn.solving import Sites
 
 
 @dataclass(repr=False, eq=False)
@@ -373,8 +373,7 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
         scores = self.decision_function(X)
         if scores.ndim == 1:
             scores = np.column_stack([np.zeros_like(scores), scores])
-        scores = np.exp(scores - scores.max(axis=1, keepdims=True))
-        return np.asarray(scores / scores.sum(axis=1, keepdims=True))
+        return np.asarray(softmax(scores, axis=1))
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Return the most likely class of each row."""

@@ -57,14 +57,15 @@ def aligned_frames(X: Any, y: Any, sample_weight: Any) -> list[Any]:
             what = f"part {number} is a {type(X[number]).__name__} of shape {features.shape}"
             raise ConfigurationError(f"{what}; expected a table")
         width, expected, names = features.shape[-1], aligned[0].shape[-1], columns_in(features)
-        if names and first and (sorted(names) != sorted(first) or len(set(names)) < len(names)):
-            twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
+        twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
+        if sorted(names) != sorted(first) or twice:
             about = f"part {number} has several of the name {listed(twice)}"
             if not twice:
-                about = difference(f"part {number}", tuple(names), "part 0", tuple(first), classes=False)
+                about = difference(f"part {number}", names_of(names), "part 0", names_of(first), classes=False)
             raise ConfigurationError(
-                f"part {number} has the columns {listed(names)}, part 0 has {listed(first)}: {about}; "
-                "expected the same names, in any order: give all parts the columns that they have in common"
+                f"part {number} has the columns {listed(names) or 'of an array'}, part 0 has "
+                f"{listed(first) or 'those of an array'}: {about}; expected the same names, in any order: give all "
+                "parts the columns that they have in common"
             )
         if width != expected:
             what = f"part {number} has {width} columns in X and part 0 has {expected}"
@@ -74,11 +75,6 @@ def aligned_frames(X: Any, y: Any, sample_weight: Any) -> list[Any]:
             raise ConfigurationError(
                 f"part {number} and part 0 have other columns, and their names are no texts, by which they could be "
                 "ordered; expected the same columns in the same order"
-            )
-        if bool(names) != bool(first):
-            raise ConfigurationError(
-                f"part {number} has the columns {listed(names) or 'of an array'}, part 0 has "
-                f"{listed(first) or 'those of an array'}; expected the same names, in any order"
             )
         if names != first:
             aligned[number] = features[first]

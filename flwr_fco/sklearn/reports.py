@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,15 +15,13 @@ from sklearn.utils.validation import check_is_fitted
 from flwr_fco.client_apps import client_app as make_app
 from flwr_fco.core.logs import printable
 from flwr_fco.core.schema import names_of
-from flwr_fco.errors import ConfigurationError
-from flwr_fco.inference.federated import COMPARED, ESTIMATED, SQUARES, Kind, Questions, Table
-from flwr_fco.inference.quality import judged
+from flwr_fco.inference.federated import COMPARED, ESTIMATED, Questions, Table
+from flwr_fco.inference.quality import Found, judged
 from flwr_fco.messages.protocol import Described
 from flwr_fco.objectives.base import Objective
 from flwr_fco.results import frame_of
 from flwr_fco.simulation import simulate
 from flwr_fco.sklearn.reading import is_grid
-from flwr_fco.sklearn.solving import FEW
 from flwr_fco.strategies import FedNewton
 from flwr_fco.strategies.nodes import Tables
 
@@ -49,11 +46,25 @@ def class_names(classes: NDArray[Any]) -> tuple[str, ...]:
     return tuple(repr(label) if isinstance(label, str) else f"{label:.17g}" for label in classes.tolist())
 
 
+#: Options of a strategy that is used, or of which only questions are, at however many sites.
+FEW: dict[str, Any] = {"min_train_nodes": 1, "fraction_evaluate": 0.0}
 #: Coefficients in the text of a summary, and sites with their own estimates, at most.
 _SHOWN, _SHOWN_SITES = 40, 8
 
 
-class Summary(str):
+class _Told(str):
+    """A text, which printing and a notebook show, and the rows of a table."""
+
+    rows: list[dict[str, Any]]
+
+    def table(self) -> Any:
+        """Return the rows as a pandas ``DataFrame`` (``pip install pandas``)."""
+        return frame_of(self.rows)
+
+    __repr__ = str.__str__
+
+
+class Summary(_Told):
     """What a fitted estimator says of its fit: a text, which printing and a notebook show, and a table.
 
     Attributes
@@ -68,14 +79,6 @@ class Summary(str):
     >>> [row["feature"] for row in model.summary().rows]
     ['x0', 'x1']
     """
-
-    rows: list[dict[str, Any]]
-
-    def table(self) -> Any:
-        """Return all features as a pandas ``DataFrame`` (``pip install pandas``)."""
-        return frame_of(self.rows)
-
-    __repr__ = str.__str__
 
 
 def summary_of(model: Any) -> Summary:
@@ -129,7 +132,7 @@ def _with_intervals(table: Table | None, rows: list[dict[str, Any]]) -> list[str
     return lines
 
 
-class Quality(str):
+class Quality(_Told):
     """How good a model is on some rows: a text, which printing and a notebook show, and its numbers.
 
     Attributes
@@ -153,81 +156,22 @@ class Quality(str):
     """
 
     overall: dict[str, float]
-    rows: list[dict[str, Any]]
     bins: list[dict[str, float]]
 
-    def table(self) -> Any:
-        """Return what is known of each site as a pandas ``DataFrame`` (``pip install pandas``)."""
-        return frame_of(self.rows)
 
-    __repr__ = str.__str__
-
-
-class Judges:
-    """An estimator whose fitted models the sites can judge."""
-
-    _kind: Kind
-    site_intercepts: Any
-    #: Whether rows of the fit had weights.
-    _weighted = False
-    #: How `y` is checked besides.
-    _of_y: Mapping[str, Any] = MappingProxyType({})
-
-    def quality(self, X: Any, y: Any = None, groups: Any = None) -> Quality:
-        """Return how good the fitted model is on the rows of several sites, which send sums of them.
-
-        Of two classes and of survival times. Give rows that the model has not been fitted to: on those of the fit it
-        looks better than it is. Or ``fit(..., without=site)`` to the others, and judge that model there.
-
-        Every row counts once, whatever weights of rows the fit had, so that chances are judged by how often events
-        happen. A model of balanced classes promises as many events as others, and the calibration's intercept says by
-        how much that is off.
-
-        Parameters
-        ----------
-        X : array-like or sparse matrix, shape (n, d), a list or dict of them, or a Flower Grid
-            Each site's rows, as for :meth:`fit`.
-        y : array-like, or a list or dict of them
-            The classes, or the times and events, as for :meth:`fit`; none with a grid.
-        groups : array-like, shape (n,), optional
-            The site of each row of one `X`.
-
-        Returns
-        -------
-        Quality
-            A text, with its numbers as attributes.
-
-        Raises
-        ------
-        ConfigurationError
-            Of squares, of more than two classes, or of intercepts that stay at the sites.
-        sklearn.exceptions.NotFittedError
-            Before `fit`.
-        """
-        check_is_fitted(self)
-        if self._kind is SQUARES or len(getattr(self, "classes_", "01")) > 2:
-            what = "quality is of two classes and of survival times"
-            raise ConfigurationError(f"{what}; of other models ask `score`, at each site")
-        if self.site_intercepts is not None:
-            raise ConfigurationError(
-                f"quality with site_intercepts={self.site_intercepts!r}: each site's intercept has stayed there; ask "
-                "`score` at each site, after model.intercept_ = model.intercept_for(X, y)"
-            )
-        found = _judged(self, X, y, groups)
-        lines = found.lines
-        if self._weighted:
-            lines.append(("Weights", "none: every row counts once, unlike in the fit"))
-        text = [f"Quality of {type(self).__name__}", *(f"├── {title}: {about}" for title, about in lines)]
-        text += aligned_columns(found.sites)
-        if found.bins:
-            text += aligned_columns([{"bin": "scores", **own} for own in found.bins])
-        quality = Quality("\n".join(text))
-        quality.overall, quality.rows, quality.bins = found.overall, found.sites, found.bins
-        return quality
-
-    def _told(self, X: Any, y: Any) -> Any:
-        """Return the targets in the form in which they are checked."""
-        return y
+def quality_of(model: Any, X: Any, y: Any, groups: Any) -> Quality:
+    """Return how good a fitted estimator is on the rows of several sites."""
+    found: Found = _judged(model, X, y, groups)
+    lines = found.lines
+    if model._weighted:
+        lines.append(("Weights", "none: every row counts once, unlike in the fit"))
+    text = [f"Quality of {type(model).__name__}", *(f"├── {title}: {about}" for title, about in lines)]
+    text += aligned_columns(found.sites)
+    if found.bins:
+        text += aligned_columns([{"bin": "scores", **own} for own in found.bins])
+    quality = Quality("\n".join(text))
+    quality.overall, quality.rows, quality.bins = found.overall, found.sites, found.bins
+    return quality
 
 
 def _judged(model: Any, X: Any, y: Any, groups: Any) -> Any:
