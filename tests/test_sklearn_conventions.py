@@ -161,7 +161,7 @@ def test_weights_that_cannot_be(weights, message):
         FederatedLasso().fit(X, Y, sample_weight=weights)
     with pytest.raises(ConfigurationError, match="sample_weight is ndarray of 60; expected a list of as many parts"):
         FederatedLasso().fit([X, X], [Y, Y], sample_weight=WEIGHTS)
-    with pytest.raises(ConfigurationError, match="60 rows in X and 3 in sample_weight"):
+    with pytest.raises(ConfigurationError, match=r"part 1: .* \[60, 3\]; expected .* an entry for each row"):
         FederatedLasso().fit([X, X], [Y, Y], sample_weight=[WEIGHTS, WEIGHTS[:3]])
 
 
@@ -227,12 +227,15 @@ def test_parts_that_are_lists_of_rows_are_arrays(model, y):
     [
         ([[[1.0, 2.0], [3.0]], X[30:, :2]], "part 0 has rows of unequal length"),
         ([X[:2], [[1.0, 2.0, 3.0], [1.0]]], "part 1 has rows of unequal length"),
-        ([[], X[30:]], "part 0 has no rows"),
-        ([X[:2].tolist(), []], "part 1 has no rows"),
-        ([X[:2].tolist(), [[1.0, 2.0]]], "part 1 has 2 columns in X and part 0 has 3"),
+        ([[], X[30:]], r"part 0: (.|\n)*array=\[\](.|\n)*; expected a table with a row"),
+        ([X[:2].tolist(), []], r"part 1: (.|\n)*array=\[\](.|\n)*; expected a table with a row"),
+        (
+            [X[:2].tolist(), [[1.0, 2.0]] * 2],
+            "part 1: X has 2 f.* expecting 3 .*; .* columns of the first",
+        ),
         ([X[:2].tolist(), [["a", "b", "c"]] * 2], "part 1: could not convert string"),
-        ([None, X[:2]], r"part 0 is a NoneType of shape \(\); expected a table"),
-        ([X[:2], X[0]], r"part 1 is a ndarray of shape \(3,\); expected a table"),
+        ([None, X[:2]], "part 0: .*got scalar array(.|\n)*; expected a table"),
+        ([X[:2], X[0]], "part 1: .*got 1D array(.|\n)*; expected a table"),
     ],
 )
 def test_lists_that_are_no_tables_are_refused_by_their_part(features, message):
@@ -243,11 +246,11 @@ def test_lists_that_are_no_tables_are_refused_by_their_part(features, message):
 @pytest.mark.parametrize("odd", [None, 1.0, np.array(1.0), sparse.csr_array(np.ones((2, 1))), iter([1.0, 2.0])])
 def test_parts_of_targets_and_of_weights_without_rows_are_refused_by_their_part(odd):
     parts, full = [X[:2], X[2:4]], [Y[:2], Y[2:4]]
-    with pytest.raises(ConfigurationError, match=f"part 1 of sample_weight is a {type(odd).__name__}; expected an arr"):
+    with pytest.raises(ConfigurationError, match=r"^part 1: (.|\n)*; expected .* an entry for each row in y, and "):
         FederatedLasso(0.1).fit(parts, full, sample_weight=[np.ones(2), odd])
-    with pytest.raises(ConfigurationError, match=f"part 0 of y is a {type(odd).__name__}; expected an array or a list"):
+    with pytest.raises(ConfigurationError, match=r"^part 0: (.|\n)*; expected .* an entry for each row in y"):
         FederatedLasso(0.1).fit(parts, [odd, full[1]])
-    with pytest.raises(ConfigurationError, match="part 1 of y has rows of unequal length"):
+    with pytest.raises(ConfigurationError, match=r"^part 1: (.|\n)*inhomogeneous(.|\n)*; .* entry for each row in y"):
         FederatedLasso(0.1).fit(parts, [full[0], [[1.0], [1.0, 2.0]]])
-    with pytest.raises(ConfigurationError, match="part 1 of y has rows without entries"):
+    with pytest.raises(ConfigurationError, match=r"^part 1: .*\(2, 0\).*; expected .* an entry for each row in y"):
         FederatedLasso(0.1).fit(parts, [full[0], [[], []]])

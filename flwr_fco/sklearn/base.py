@@ -374,8 +374,13 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             for site, own, labels, weights in zip(names, parts, y, given, strict=True):
                 try:
                     pair = validate_data(self, own, labels, reset=reset and not clients, **checks)
-                except ValueError as error:
-                    raise ConfigurationError(f"{site}: {error}") from error
+                    if sample_weight is not None:
+                        weights = reading.row_weights(() if weights is None else weights, own)
+                except (TypeError, ValueError) as error:
+                    raise ConfigurationError(
+                        f"{site}: {f'{error}'.rstrip('.')}; expected a table with a row or more and the columns of the "
+                        "first one, and an entry for each row in y, and in sample_weight if it is given"
+                    ) from error
                 clients.append((*pair, weights))
         else:
             refuse_text(X, "X")

@@ -51,12 +51,7 @@ def aligned_frames(X: Any, y: Any, sample_weight: Any) -> list[Any]:
     aligned = [own if hasattr(own, "shape") else as_table(own, f"part {number}") for number, own in enumerate(X)]
     first = columns_in(X[0])
     for number, features in enumerate(aligned):
-        if features.shape[:1] == (0,):
-            raise ConfigurationError(f"part {number} has no rows; leave it out")
-        if len(features.shape) != 2:
-            what = f"part {number} is a {type(X[number]).__name__} of shape {features.shape}"
-            raise ConfigurationError(f"{what}; expected a table")
-        width, expected, names = features.shape[-1], aligned[0].shape[-1], columns_in(features)
+        names = columns_in(features)
         twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
         if sorted(names) != sorted(first) or twice:
             about = f"part {number} has several of the name {listed(twice)}"
@@ -67,9 +62,6 @@ def aligned_frames(X: Any, y: Any, sample_weight: Any) -> list[Any]:
                 f"{listed(first) or 'those of an array'}: {about}; expected the same names, in any order: give all "
                 "parts the columns that they have in common"
             )
-        if width != expected:
-            what = f"part {number} has {width} columns in X and part 0 has {expected}"
-            raise ConfigurationError(f"{what}; expected the same features of every client")
         numbered = [list(getattr(part, "columns", [])) for part in (X[0], features)]
         if not names and not first and all(numbered) and numbered[0] != numbered[1]:
             raise ConfigurationError(
@@ -78,14 +70,6 @@ def aligned_frames(X: Any, y: Any, sample_weight: Any) -> list[Any]:
             )
         if names != first:
             aligned[number] = features[first]
-        for name, parts in beside.items():
-            _check_count(features.shape[0], parts[number], number, name)
-        targets = as_table(y[number], f"part {number} of y")
-        if targets.size == 0:
-            raise ConfigurationError(f"part {number} of y has rows without entries; expected a label or a target each")
-        if isinstance(targets.flat[0], str) != isinstance(np.asarray(y[0]).flat[0], str):
-            what = f"part {number} has other labels than part 0: texts and numbers"
-            raise ConfigurationError(f"{what}; expected one kind")
     return aligned
 
 
@@ -101,16 +85,6 @@ def as_table(rows: Any, whose: str) -> NDArray[Any]:
         return np.asarray(rows)
     except ValueError as error:
         raise PublicError(f"{whose} has rows of unequal length; expected as many numbers in each") from error
-
-
-def _check_count(rows: int, given: Any, number: int, name: str) -> None:
-    try:
-        count = len(given)
-    except TypeError as error:
-        what = f"part {number} of {name} is a {type(given).__name__}"
-        raise ConfigurationError(f"{what}; expected an array or a list with an entry for each row") from error
-    if rows != count:
-        raise ConfigurationError(f"part {number} has {rows} rows in X and {count} in {name}; expected as many")
 
 
 def are_parts(X: Any) -> bool:
@@ -156,7 +130,7 @@ def read_site(data: Any, order: Sequence[str] | None) -> tuple[Any, Any, Any, Na
 
 
 def refuse_two_codings(labels: Mapping[str, NDArray[Any]]) -> None:
-    """Refuse clients of which some code two classes as 0 and 1, and others as -1 and 1, or a class by other letters.
+    """Refuse clients that code classes in two ways: 0 and 1, and -1 and 1; texts, and numbers; or by other letters.
 
     Raises
     ------
@@ -165,6 +139,11 @@ def refuse_two_codings(labels: Mapping[str, NDArray[Any]]) -> None:
         each other differ in case or spaces only.
     """
     held = {site: set(own.tolist()) for site, own in labels.items()}
+    texts = {site: any(isinstance(label, str) for label in own) for site, own in held.items()}
+    here = next(iter(held))
+    for site in held:
+        if texts[site] != texts[here]:
+            raise ConfigurationError(f"{site} has other labels than {here}: texts and numbers; expected one kind")
     spellings: dict[str, list[tuple[str, Any]]] = {}
     for site, own in held.items():
         for label in sorted(own) if all(isinstance(label, str) for label in own) else []:
