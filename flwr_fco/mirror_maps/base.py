@@ -119,22 +119,16 @@ class MirrorMap(Specified, ABC):
 
     def bind(self, layout: Layout) -> MirrorMap:
         """Return the map on a model's flat vectors; the map itself, unless it needs the names of the arrays."""
-        self.check_layout(layout)
         return self
-
-    def check_layout(self, layout: Layout) -> None:
-        """Raise :class:`ConfigurationError` if the map cannot act on a model of this layout."""
 
     def objection(self, regularizer: Psi) -> str:
         """Return why psi is not supported and what would be; an empty string if it is."""
         if self.supports(regularizer):
             return ""
         psi = regularizer.regularizer if isinstance(regularizer, BoundRegularizer) else regularizer
-        return (
-            f"{type(self).__name__} cannot be combined with {psi!r}: the minimiser of -<z, w> + t psi(w) + h(w) has no "
-            f"closed form here. {type(self).__name__} works with {self.works_with}; Euclidean() works with every "
-            "regularizer."
-        )
+        what = f"{type(self).__name__} cannot be combined with {psi!r}: the minimiser of -<z, w> + t psi(w) + h(w)"
+        advice = f"It works with {self.works_with}; Euclidean() works with every regularizer"
+        return f"{what} has no closed form here. {advice}"
 
     def require(self, regularizer: Psi) -> None:
         """Raise :class:`UnsupportedPairError` unless the pair is supported."""
@@ -209,8 +203,9 @@ class _ClosedForm(MirrorMap):
     def check_size(self, size: int) -> None:
         """Raise :class:`ConfigurationError` if the map cannot act on vectors of this length."""
 
-    def check_layout(self, layout: Layout) -> None:
+    def bind(self, layout: Layout) -> MirrorMap:
         self.check_size(layout.size)
+        return self
 
     def _terms(self, regularizer: Psi) -> Terms | None:
         """Return psi's terms; None if there is no closed form for them."""
@@ -270,9 +265,7 @@ class DiagonalMetric(_ClosedForm):
     """
 
     kind: ClassVar[str] = "diagonal"
-    works_with: ClassVar[str] = (
-        "sums over coordinates (Zero, L1, L2Squared, ElasticNet, Box, NonNegative, LInfinityBall)"
-    )
+    works_with: ClassVar[str] = "coordinatewise ones: Zero, L1, L2Squared, ElasticNet, Box, NonNegative, LInfinityBall"
     weights: Vector = field(metadata=array(least=TINY, vector=True))
 
     def value(self, w: Vector) -> float:
@@ -287,10 +280,6 @@ class DiagonalMetric(_ClosedForm):
         """Return z / weights."""
         return np.divide(z, self.weights, out=out)
 
-    def conjugate(self, z: Vector) -> float:
-        """Return 1/2 sum_i z_i^2 / weights_i."""
-        return 0.5 * float(z @ (z / self.weights))
-
     def _covers(self, terms: Terms) -> bool:
         return True
 
@@ -300,10 +289,8 @@ class DiagonalMetric(_ClosedForm):
     def check_size(self, size: int) -> None:
         """Raise unless there is a weight for each coordinate."""
         if self.weights.size != size:
-            raise ConfigurationError(
-                f"DiagonalMetric has {self.weights.size} weights, the flat vector has {size} coordinates; pass one "
-                "weight for each"
-            )
+            what = f"DiagonalMetric has {self.weights.size} weights, the flat vector has {size} coordinates"
+            raise ConfigurationError(f"{what}; pass one weight for each")
 
 
 def _largest(u: Vector) -> float:
@@ -499,10 +486,8 @@ class PNorm(_ClosedForm):
     def check_size(self, size: int) -> None:
         """Raise unless the center has an element for each coordinate."""
         if self.center is not None and self.center.size != size:
-            raise ConfigurationError(
-                f"PNorm has a center of {self.center.size} elements, the flat vector has {size}; pass the reference "
-                "point as layout.flatten(arrays) gives it"
-            )
+            what = f"PNorm has a center of {self.center.size} elements, the flat vector has {size}"
+            raise ConfigurationError(f"{what}; pass the reference point as layout.flatten(arrays) gives it")
 
     def _displacement(self, w: Vector) -> Vector:
         """Return w - center."""
@@ -569,16 +554,11 @@ class SimplexEntropy(_ClosedForm):
         """
         if not (w > 0.0).all():
             place = int(np.argmin(w > 0.0))
-            raise ConfigurationError(
-                f"SimplexEntropy: the gradient does not exist at a point whose coordinate {place} is {w[place]}; the "
-                "start point must be interior, every coordinate > 0. Use the default start (the primal point of the "
-                "dual 0: `mirror_map.start(size)`), or raise zeros to a small positive number."
-            )
+            what = f"SimplexEntropy: the gradient does not exist at a point whose coordinate {place} is {w[place]}"
+            raise ConfigurationError(f"{what}; expected an interior one: raise zeros, or use the default start")
         if abs(float(w.sum()) - self.radius) > _OFF_SIMPLEX * self.radius:
-            raise ConfigurationError(
-                f"SimplexEntropy(radius={self.radius}): the point sums to {float(w.sum())}, so it is not on the "
-                "simplex; divide it by its sum and multiply it by the radius, or use the default start"
-            )
+            what = f"SimplexEntropy(radius={self.radius}): the point sums to {float(w.sum())}, off the simplex"
+            raise ConfigurationError(f"{what}; scale it to the radius, or use the default start")
         return np.log(w)
 
     def conjugate_gradient(self, z: Vector, out: Vector | None = None) -> Vector:

@@ -59,15 +59,10 @@ class Product(MirrorMap):
     def bind(self, layout: Layout) -> BoundProduct:
         return BoundProduct(self, layout)
 
-    def check_layout(self, layout: Layout) -> None:
-        """Raise unless every array has a map that can act on it and every pattern matches an array."""
-        self.bind(layout)
-
     def _refuse(self, *arguments: Any, **named: Any) -> NoReturn:
         """Raise, because the map cannot act on a vector without the names of its arrays."""
-        raise ConfigurationError(
-            "Product acts on named arrays: use Product(...).bind(layout), and psi.bind(layout) of the same layout"
-        )
+        what = "Product acts on named arrays: use Product(...).bind(layout)"
+        raise ConfigurationError(f"{what}, and psi.bind(layout) of the same layout")
 
     value = gradient = conjugate_gradient = supports = objection = retrieve = _refuse
 
@@ -95,10 +90,8 @@ class BoundProduct(MirrorMap):
         for entry in layout.optimized:
             pattern, alone = first_match(product.maps, entry.name), Layout((replace(entry, offset=0),))
             if pattern is None:
-                raise ConfigurationError(
-                    f"Product has no map for the array {entry.name!r}; its patterns are {list(product.maps)}. Add one, "
-                    'or "*": Euclidean() for all the others.'
-                )
+                what = f"Product has no map for the array {entry.name!r}; its patterns are {list(product.maps)}"
+                raise ConfigurationError(f'{what}. Add one, or "*": Euclidean() for all the others')
             self.parts.append((entry.block, alone, product.maps[pattern].bind(alone)))
         require_matches("Product", product.maps, layout.shapes)
         self._last: tuple[Any, list[BoundRegularizer]] = None, []
@@ -126,10 +119,7 @@ class BoundProduct(MirrorMap):
     def objection(self, regularizer: Psi) -> str:
         """Return why psi is not supported, with the first array whose pair is not; an empty string if it is."""
         if not isinstance(regularizer, BoundRegularizer):
-            what, why = (
-                regularizer,
-                "itself, which does not know the arrays' names; use psi.bind(layout) of the same layout",
-            )
+            what, why = regularizer, "it does not know the arrays' names; use psi.bind(layout) of the same layout"
         elif regularizer.layout != self.layout:
             what, why = regularizer.regularizer, f"bound to {regularizer.layout!r}; bind both to the same layout"
         elif regularizer.scope == "joint":
@@ -167,9 +157,10 @@ class BoundProduct(MirrorMap):
             self._last = regularizer, found
         return self._last[1]
 
-    def check_layout(self, layout: Layout) -> None:
+    def bind(self, layout: Layout) -> BoundProduct:
         if layout != self.layout:
             raise ConfigurationError(f"this Product is bound to {self.layout!r}, not to {layout!r}; bind it again")
+        return self
 
     def __repr__(self) -> str:
         return f"{self.product!r} on {self.layout!r}"

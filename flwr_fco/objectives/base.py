@@ -508,10 +508,8 @@ class Objective(ABC):
             mapping.
         """
         if buffers:
-            raise ConfigurationError(
-                f"the model has arrays besides the optimised ones, {sorted(buffers)}; {type(self).__name__} has none. "
-                "Leave them out of the initial arrays"
-            )
+            what = f"the model has arrays besides the optimised ones, {sorted(buffers)}"
+            raise ConfigurationError(f"{what}; {type(self).__name__} has none. Leave them out of the initial arrays")
 
     def metrics(self, w: Vector) -> dict[str, float]:
         """Return the evaluation metrics at a point w of shape (layout.size,) as Python numbers; at least the loss."""
@@ -519,10 +517,8 @@ class Objective(ABC):
 
     def _check(self, w: Vector) -> None:
         if w.shape != (self.layout.size,):
-            raise ConfigurationError(
-                f"the vector has shape {w.shape}, expected ({self.layout.size},): {self.layout!r}. "
-                "layout.flatten(arrays) builds it from named arrays."
-            )
+            what = f"the vector has shape {w.shape}, expected ({self.layout.size},): {self.layout!r}"
+            raise ConfigurationError(f"{what}. layout.flatten(arrays) builds it from named arrays")
 
     def _does_not_know(self, what: str, instead: str) -> NoReturn:
         raise ConfigurationError(f"{type(self).__name__} does not know {what}; {instead}")

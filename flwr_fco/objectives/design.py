@@ -55,17 +55,13 @@ def as_rows(features: Any, name: str = "features") -> Features:
     refuse_text(features, name)
     given: Any = _in_rows(features, name) if is_sparse(features) else np.asarray(features)
     if given.dtype.kind not in "fiub":
-        raise ConfigurationError(
-            f"{name} have dtype {given.dtype}; expected numbers. Encode texts, categories or dates as numbers, the "
-            "same way on every client, or leave them out"
-        )
+        advice = "Encode texts, categories or dates as numbers, the same way on every client, or leave them out"
+        raise ConfigurationError(f"{name} have dtype {given.dtype}; expected numbers. {advice}")
     if given.ndim < 2:
         raise ConfigurationError(f"{name} have shape {given.shape}; expected (examples, features). Reshape them first.")
     if 0 in given.shape:
-        raise ConfigurationError(
-            f"{name} have shape {given.shape}; expected at least one example and one feature. "
-            "A client without data should not take part."
-        )
+        what = f"{name} have shape {given.shape}; expected at least one example and one feature"
+        raise ConfigurationError(f"{what}. A client without data should not take part")
     dtype = np.dtype(np.float32) if given.dtype == np.float32 else np.dtype(np.float64)
     if not isinstance(given, np.ndarray):
         return _canonical(given.astype(dtype, copy=False), name)
@@ -148,10 +144,8 @@ def _in_rows(features: Any, name: str) -> Any:
     except (TypeError, ValueError) as error:
         raise ConfigurationError(f"{name}: a sparse {type(features).__name__} that cannot be read: {error}") from error
     if given.ndim != 2 or given.shape[1] >= 2**31 - 1:
-        raise ConfigurationError(
-            f"{name}: a sparse {type(features).__name__} of shape {given.shape}; expected (examples, features), and "
-            "fewer than 2147483647 features"
-        )
+        what = f"{name}: a sparse {type(features).__name__} of shape {given.shape}"
+        raise ConfigurationError(f"{what}; expected (examples, features), and fewer than 2147483647 features")
     return rows
 
 
@@ -201,9 +195,8 @@ def as_weights(weights: ArrayLike, num_examples: int) -> Vector:
     found = as_numbers("sample_weight", weights, (num_examples,))
     if not (found > 0.0).all():
         row = int(np.argmin(found))
-        raise ConfigurationError(
-            f"sample_weight[{row}] is {found[row]:g}; expected numbers > 0. Leave out rows that do not count"
-        )
+        what = f"sample_weight[{row}] is {found[row]:g}"
+        raise ConfigurationError(f"{what}; expected numbers > 0. Leave out rows that do not count")
     return found
 
 
@@ -211,9 +204,8 @@ def with_rows(name: str, values: ArrayLike, shape: tuple[int, ...]) -> NDArray[A
     """Return an argument as an array of a shape whose first entry is the number of examples."""
     array = np.asarray(values)
     if array.shape != shape:
-        raise ConfigurationError(
-            f"{name} have shape {array.shape}, but there are {shape[0]} examples; expected {shape}"
-        )
+        what = f"{name} have shape {array.shape}, but there are {shape[0]} examples"
+        raise ConfigurationError(f"{what}; expected {shape}")
     return array
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from typing import Any, ClassVar, Self, TypedDict, Unpack
+from typing import Any, ClassVar, Literal, Self, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -389,10 +389,8 @@ class Linear(Objective):
         is increased by the tolerance.
         """
         spectral, entrywise = self._bounds()
-        if norm == "l1":
+        if checked("norm", norm, Literal["l2", "l1"]) == "l1":
             return max(self.largest_square() + self.l2, entrywise * self.intercept)
-        if norm != "l2":
-            raise ConfigurationError(f"norm={norm!r}; expected 'l2' or 'l1'")
         n, order = self.num_examples, self.features.shape[1] + self.intercept
         if n < order and n <= LARGEST_GRAM:
             roots = self._roots(spectral)
@@ -415,9 +413,8 @@ class Linear(Objective):
 
     def _bounds(self) -> tuple[float, float]:
         if self.link.bounds is None:
-            self._does_not_know(
-                "its Lipschitz constant, for there is none", "give the rates by hand, or client_lr='auto'"
-            )
+            what = "its Lipschitz constant, for there is none"
+            self._does_not_know(what, "give the rates by hand, or client_lr='auto'")
         return self.link.bounds
 
     def _roots(self, curvature: float) -> Vector:
@@ -471,9 +468,8 @@ class Linear(Objective):
         weights, one = self.weights if self.weights.size else np.ones(n), float(self.intercept)
         for rows, block in design.blocks(self.features):
             lengths = np.asarray((block**2).sum(axis=1)).reshape(-1) + one
-            single = max(
-                single, float((weights[rows] * lengths).max()) if norm == "l2" else float(abs(block).max()) ** 2
-            )
+            largest = (weights[rows] * lengths).max() if norm == "l2" else abs(block).max() ** 2
+            single = max(single, float(largest))
         single = spectral * single if norm == "l2" else entrywise * float(weights.max()) * max(single, one)
         return (n * (b - 1) * full + (n - b) * max(single + self.l2, full)) / (b * (n - 1))
 
@@ -925,11 +921,9 @@ def _count_classes(labels: NDArray[Any]) -> int:
     """Return the number of classes, if it can be read off the labels."""
     values = np.unique(labels)
     if not links.is_integral(values) or values[0] != 0 or values[-1] != values.size - 1 or values.size < 2:
-        raise ConfigurationError(
-            f"labels hold {links.examples_of(labels)}, so the number of classes cannot be read off them: some class is "
-            "missing on this client, or they are no integers 0, 1, ... Give num_classes= (that of the whole "
-            "federation): all clients must have models of the same shape."
-        )
+        what = f"labels hold {links.examples_of(labels)}, so the number of classes cannot be read off them"
+        why = "some class is missing on this client, or they are no integers 0, 1, ..."
+        raise ConfigurationError(f"{what}: {why} Give num_classes=, that of the whole federation")
     return int(values.size)
 
 

@@ -22,6 +22,7 @@ Targets = NDArray[Any]
 _ONES: Vector = np.zeros(0)
 #: By how much rounding may leave the domain of a conjugate.
 _ROUNDING = 1e-12
+_NAMES = "for names, encode them first (the same way on every client)"
 
 
 class Link(ABC):
@@ -259,10 +260,8 @@ class _Signs(Link):
     def encoded(self, targets: Targets) -> Targets:
         values = np.unique(targets)
         if not (np.isin(values, (0, 1)).all() or np.isin(values, (-1, 1)).all()):
-            raise ConfigurationError(
-                f"labels hold {examples_of(values)}; expected 0 and 1, or -1 and +1. "
-                "For more classes use MultinomialLogistic; for names, encode them first (the same way on every client)."
-            )
+            advice = f"For more classes use MultinomialLogistic; {_NAMES}"
+            raise ConfigurationError(f"labels hold {examples_of(values)}; expected 0 and 1, or -1 and +1. {advice}")
         return np.where(targets == 1, 1.0, -1.0)
 
     def predicted(self, s: Scores) -> NDArray[Any]:
@@ -325,10 +324,8 @@ class Categories(Link):
 
     def encoded(self, targets: Targets) -> Targets:
         if not is_integral(targets) or targets.min() < 0 or targets.max() >= self.outputs:
-            raise ConfigurationError(
-                f"labels hold {examples_of(targets)}; expected integers 0 .. {self.outputs - 1}. "
-                "For names, encode them first (the same way on every client)."
-            )
+            what = f"labels hold {examples_of(targets)}; expected integers 0 .. {self.outputs - 1}"
+            raise ConfigurationError(f"{what}; {_NAMES}")
         return np.require(targets, np.int64, ["C", "W"])
 
     def value(self, s: Scores, y: Targets) -> Vector:

@@ -141,9 +141,8 @@ class FunctionSaddle(SaddleObjective):
             If `value` was not given.
         """
         if self._value is None:
-            raise ConfigurationError(
-                "the value of this saddle function is not known: give value=, a function of x and y, to from_functions"
-            )
+            what = "the value of this saddle function is not known"
+            raise ConfigurationError(f"{what}: give value=, a function of x and y, to from_functions")
         value = self._value(*self._players(w))
         try:
             return float(value)
@@ -161,9 +160,8 @@ class FunctionSaddle(SaddleObjective):
                 # NumPy would drop imaginary parts and convert text to numbers.
                 raise ConfigurationError(f"grad_{name} returned dtype {gradient.dtype}; expected real numbers")
             if gradient.shape != result.shape:
-                raise ConfigurationError(
-                    f"grad_{name} returned shape {gradient.shape}; expected {result.shape}, that of {name}"
-                )
+                what = f"grad_{name} returned shape {gradient.shape}"
+                raise ConfigurationError(f"{what}; expected {result.shape}, that of {name}")
             result[...] = gradient
         out[self.split :] *= -1.0
         return out
@@ -248,9 +246,7 @@ class BilinearSaddle(SaddleObjective):
         rows, columns = self.matrix.shape
         self.offset = np.zeros(rows) if offset is None else _finite("offset", offset, 1, 2)
         if len(self.offset) != rows:
-            raise ConfigurationError(
-                f"offset has shape {self.offset.shape}; expected {rows} rows, as many as the matrix"
-            )
+            raise ConfigurationError(f"offset has shape {self.offset.shape}; expected {rows} rows, as the matrix has")
         self._set_players((columns, *self.offset.shape[1:]), self.offset.shape)
         #: The matrix of the operator's linear part, up to signs and transposes; for its Lipschitz constants.
         self.operator = self.matrix

@@ -165,13 +165,10 @@ class SiteIntercept(Linear):
 
     def __init__(self, objective: Linear) -> None:
         if not isinstance(objective, Linear) or isinstance(objective.link, Coupled) or objective.num_outputs > 1:
-            raise ConfigurationError(
-                f"{type(objective).__name__} has no intercept of each site; a linear loss with one output has one"
-            )
+            what = f"{type(objective).__name__} has no intercept of each site"
+            raise ConfigurationError(f"{what}; a linear loss with one output has one")
         if not objective.intercept:
-            raise ConfigurationError(
-                "the objective has intercept=False; an intercept of each site needs intercept=True"
-            )
+            raise ConfigurationError("the objective has intercept=False; an intercept of each site needs True")
         if isinstance(objective, Logistic):
             check_site_rows({"this site": objective.num_examples})
         weights = objective.weights if objective.weights.size else np.ones(objective.num_examples)
@@ -198,9 +195,8 @@ class SiteIntercept(Linear):
         values = values - each @ values / total if total > 0.0 else values
         # Of a column that is constant here rounding is left, which is no variance.
         values[:, each @ values**2 <= _CONSTANT * mean_squares] = 0.0
-        return np.asarray(
-            (design.product_of(values, each, values) + self.l2 * np.eye(indices.size))[np.triu_indices(indices.size)]
-        )
+        block = design.product_of(values, each, values) + self.l2 * np.eye(indices.size)
+        return np.asarray(block[np.triu_indices(indices.size)])
 
     def subset(self, rows: NDArray[np.int64]) -> tuple[Self, float]:
         other, share = super().subset(rows)
@@ -234,12 +230,8 @@ def name_idle(names: Sequence[str], stacklevel: int = 3) -> None:
     """
     if names:
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-        warnings.warn(
-            f"{', '.join(map(printable, names[:_SHOWN]))}{more}: all rows of one class, which tell nothing beside an "
-            "intercept of their own",
-            UserWarning,
-            stacklevel=stacklevel,
-        )
+        what = "all rows of one class, which tell nothing beside an intercept of their own"
+        warnings.warn(f"{', '.join(map(printable, names[:_SHOWN]))}{more}: {what}", stacklevel=stacklevel)
 
 
 def check_site_rows(rows: dict[str, int]) -> None:
@@ -264,16 +256,11 @@ def check_site_rows(rows: dict[str, int]) -> None:
     """  # noqa: E501
     least = [site for site, count in rows.items() if count < FEWEST_ROWS]
     if least:
-        raise PublicError(
-            "too few rows for an intercept of their own, which biases logistic coefficients away from 0: "
-            f"{', '.join(least)} has fewer than {FEWEST_ROWS}. Leave such rows out, join them with others, or take a "
-            "common intercept"
-        )
+        what = "too few rows for an intercept of their own, which biases logistic coefficients away from 0"
+        advice = "Leave such rows out, join them with others, or take a common intercept"
+        raise PublicError(f"{what}: {', '.join(least)} has fewer than {FEWEST_ROWS}. {advice}")
     less = [site for site, count in rows.items() if count < FEW_ROWS]
     if less:
-        warnings.warn(
-            f"few rows for an intercept of their own: {', '.join(less)} has fewer than {FEW_ROWS}, and logistic "
-            "coefficients are biased away from 0, by about 17 % with 10 rows for every intercept",
-            UserWarning,
-            stacklevel=3,
-        )
+        what = f"few rows for an intercept of their own: {', '.join(less)} has fewer than {FEW_ROWS}, and logistic"
+        more = "coefficients are biased away from 0, by about 17 % with 10 rows for every intercept"
+        warnings.warn(f"{what} {more}", stacklevel=3)

@@ -110,9 +110,8 @@ class PartialLikelihood(Coupled):
         left = np.log1p(-self.gone) @ (total / self.sizes)[self.set] if shares.size else 0.0
         return float(total @ np.log(heads) + left)
 
-    def sums(self, scores: Scores, values: NDArray[np.float64] | None = None) -> tuple[NDArray[np.float64], Vector]:
+    def sums(self, scores: Scores, values: NDArray[np.float64]) -> tuple[NDArray[np.float64], Vector]:
         """Return the sums over the risk sets of the weights, and of values by them, and their scales."""
-        values = np.empty((scores.size, 0)) if values is None else values
         sums, tops = np.empty((self.at.size, 1 + values.shape[1])), np.empty(self.at.size)
         kernel: Any = risk_sets.risk_sums
         kernel(scores, self.raw, values, self.order, self.spans, self.of_row.entry, self.at, sums, tops)
@@ -240,19 +239,16 @@ class CoxRegression(Linear):
         when = design.as_numbers("times", times, (n,))
         self.labels = design.with_rows("events", events, (n,))
         if not np.isin(self.labels, (0, 1)).all():
-            raise ConfigurationError(
-                f"events hold {examples_of(self.labels)}; expected 1 for an event and 0 for a censored row"
-            )
+            what = f"events hold {examples_of(self.labels)}"
+            raise ConfigurationError(f"{what}; expected 1 for an event and 0 for a censored row")
         if (when < 0.0).any():
             row = int(np.argmin(when))
             raise ConfigurationError(f"times[{row}] is {when[row]:g}; expected numbers >= 0")
         begins = np.full(n, -np.inf) if entry is None else design.as_numbers("entry", entry, (n,))
         late = np.flatnonzero(begins >= when)
         if late.size:
-            row = int(late[0])
-            raise ConfigurationError(
-                f"entry[{row}] is not before times[{row}], so the row is never under observation; leave such rows out"
-            )
+            what = f"entry[{late[0]}] is not before times[{late[0]}], so the row is never under observation"
+            raise ConfigurationError(f"{what}; leave such rows out")
         codes = np.zeros(n, dtype=np.int64) if strata is None else as_strata(strata, n)[1]
         # The likelihood is not changed by a common factor of the weights, but its value is.
         raw = np.ones(n) if sample_weight is None else design.as_weights(sample_weight, n)
@@ -306,11 +302,9 @@ class CoxRegression(Linear):
         times the weight of the events.
         """
         weight, matrix = float(self.link.shares[self.link.dead].sum()) / self.num_examples, self.features
-        if norm == "l1":
+        if checked("norm", norm, Literal["l2", "l1"]) == "l1":
             ranges = design.dense(matrix.max(axis=0) - matrix.min(axis=0))
             return 0.25 * weight * float(ranges.astype(np.float64).max()) ** 2 + self.l2
-        if norm != "l2":
-            raise ConfigurationError(f"norm={norm!r}; expected 'l2' or 'l1'")
         centre, apart = np.asarray(matrix.mean(axis=0, dtype=np.float64)).reshape(-1), 0.0
         for _, block in design.blocks(matrix):
             squares = np.asarray((block**2).sum(axis=1)).reshape(-1)
@@ -433,7 +427,7 @@ def baseline(objective: CoxRegression, w: Vector) -> Baseline:
     [0.0, 0.333, 0.833, nan]
     """
     link = objective.link
-    sums, tops = link.sums(objective.scores(w))
+    sums, tops = link.sums(objective.scores(w), np.empty((objective.num_examples, 0)))
     heads = np.bincount(link.set, link.raw[link.dead], tops.size)
     rises = heads / sums[:, 0] * np.exp(-tops)
     strata = link.of_row.strata

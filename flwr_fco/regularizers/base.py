@@ -78,10 +78,8 @@ def fits(owner: object, what: str, sizes: tuple[int, ...], name: str, shape: tup
     except ValueError:
         good = False
     if not good:
-        raise ConfigurationError(
-            f"{type(owner).__name__} has {what} of shape {sizes}, which does not broadcast to the array {name!r} of "
-            f"shape {shape}. Pass {what} of the array's shape, or use PerParameter to give each array its own."
-        )
+        wrong = f"{type(owner).__name__} has {what} of shape {sizes}, the array {name!r} of shape {shape}"
+        raise ConfigurationError(f"{wrong}; pass {what} of the array's shape, or PerParameter to give each its own")
 
 
 def outside(violation: float, scale: float, w: Array) -> float:
@@ -147,11 +145,9 @@ class Terms(NamedTuple):
         try:
             return tuple(float(term) if np.ndim(term) == 0 else flat(np.asarray(term, float), shape) for term in self)
         except ValueError:
-            name, term = next(pair for pair in self._asdict().items() if np.shape(pair[1]) not in ((), shape))
-            raise ConfigurationError(
-                f"psi's {name} has shape {np.shape(term)}, the array {shape}; bind psi to the model's layout "
-                "(psi.bind(layout)), or give it weights of the array's shape"
-            ) from None
+            shapes = {name: np.shape(term) for name, term in self._asdict().items() if np.ndim(term)}
+            what = f"psi's terms have the shapes {shapes}, the array {shape}"
+            raise ConfigurationError(f"{what}; bind psi to the model's layout: psi.bind(layout)") from None
 
     def table(self, shape: tuple[int, ...]) -> Array:
         """Return the terms as a new array of four rows, with a column for each coordinate of the shape."""
@@ -265,10 +261,8 @@ class Regularizer(Specified, ABC):
         The default, 0, is correct for constraints: 0 is in the normal cone of the set at every feasible point.
         """
         if not self.constraint:
-            raise ConfigurationError(
-                f"{type(self).__name__} defines no subgradient; FedAvgSubgradient needs one. "
-                "Implement `subgradient(w)`, or use a proximal method."
-            )
+            what = f"{type(self).__name__} defines no subgradient, which FedAvgSubgradient needs"
+            raise ConfigurationError(f"{what}; implement `subgradient(w)`, or use a proximal method")
         return np.zeros_like(w)
 
     def strength_max(self, gradient_at_zero: Array) -> float:
@@ -351,9 +345,7 @@ def with_strength(regularizer: _Own, strength: float) -> _Own:
     L1(strength=0.5, weights=None, bound=2.0)
     """
     if "strength" not in getattr(regularizer, "__dataclass_fields__", {}):
-        raise ConfigurationError(
-            f"{regularizer!r} has no strength to be chosen; take one that has, such as L1(1.0) or Nuclear(1.0)"
-        )
+        raise ConfigurationError(f"{regularizer!r} has no strength to be chosen; take one that has, such as L1(1.0)")
     return replace(regularizer, strength=strength)  # type: ignore[type-var]
 
 

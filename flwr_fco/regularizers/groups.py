@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -54,31 +54,23 @@ class Grouped(Regularizer):
     l1_ratio: float = 0.0
 
     def __post_init__(self) -> None:
-        name, numbers = type(self).__name__, "the number of each coordinate's group"
-        if _are_index_lists(self.groups):
-            raise ConfigurationError(
-                f"{name}(groups={short(self.groups)}): these look like one list of indices for each group; expected "
-                f"{numbers}, such as [0, 0, 1] for the groups {{0, 1}} and {{2}}. "
-                "Make it with `for number, indices in enumerate(lists): groups[indices] = number`"
-            )
+        name, numbers = f"{type(self).__name__}(groups={short(self.groups)})", "the number of each coordinate's group"
+        # Those of a matrix's coordinates are an array.
+        if isinstance(self.groups, list | tuple) and any(np.size(members) > 1 for members in self.groups):
+            what = f"these look like one list of indices for each group; expected {numbers}"
+            raise ConfigurationError(f"{name}: {what}, such as [0, 0, 1] for the groups {{0, 1}} and {{2}}")
         if np.ndim(self.groups) == 0:
-            raise ConfigurationError(
-                f"{name}(groups={self.groups!r}): expected an array, {numbers}; "
-                "for groups of k consecutive coordinates of d that is np.arange(d) // k"
-            )
+            what = f"expected an array, {numbers}, such as np.arange(d) // k for k consecutive ones of d"
+            raise ConfigurationError(f"{name}: {what}")
         super().__post_init__()
         # A table has a row for each number up to the largest, including unused numbers.
         count = int(self.groups.max(initial=-1)) + 1
         if not 0 < count <= max(_SPARSEST * self.groups.size, 1024):
-            raise ConfigurationError(
-                f"{name}(groups=...): the largest group number is {count - 1} for {self.groups.size} coordinates; "
-                "number the groups 0, 1, 2, ... without large gaps"
-            )
+            what = f"the largest group number is {count - 1} for {self.groups.size} coordinates"
+            raise ConfigurationError(f"{name}: {what}; number the groups 0, 1, 2, ... without large gaps")
         if self.weights is not None and (self.weights.ndim != 1 or self.weights.size < count):
-            raise ConfigurationError(
-                f"{name}(weights=...): expected one number for each of the {count} groups, got an array of shape "
-                f"{self.weights.shape}"
-            )
+            what = f"expected one number for each of the {count} groups, got an array of shape {self.weights.shape}"
+            raise ConfigurationError(f"{type(self).__name__}(weights=...): {what}")
 
     def groups_of(self, shape: tuple[int, ...]) -> Groups:
         groups = flat(self.groups, shape)
@@ -287,14 +279,3 @@ class SparseGroupLasso(Grouped):
     groups: Array = field(metadata=an_array(np.int64))
     l1_ratio: float = field(default=0.5, metadata=RATIO)
     weights: Array | None = field(default=None, metadata=WEIGHTS)
-
-
-def _are_index_lists(groups: Any) -> bool:
-    """Whether this is a list of index sequences: they contain every coordinate once, or differ in length."""
-    if not isinstance(groups, list | tuple) or not groups or not all(np.ndim(members) == 1 for members in groups):
-        return False
-    if len({len(members) for members in groups}) > 1:
-        return True
-    indices = np.concatenate([np.asarray(members) for members in groups])
-    # Lists of one number each are a column of group numbers.
-    return indices.size > len(groups) and bool(np.array_equal(np.sort(indices), np.arange(indices.size)))

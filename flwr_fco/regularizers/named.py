@@ -95,10 +95,8 @@ class PerParameter(Regularizer):
 
     def _refuse(self, *arguments: Any, **named: Any) -> NoReturn:
         """Raise, because single-array operations require the regularizer of that array."""
-        raise ConfigurationError(
-            "PerParameter acts on named arrays, one by one: use psi.bind(layout) with scope='each', or "
-            "psi.for_array(name) for the regularizer of one array"
-        )
+        what = "PerParameter acts on named arrays, one by one"
+        raise ConfigurationError(f"{what}: use psi.bind(layout) with scope='each', or psi.for_array(name) of one")
 
     value = prox = subgradient = check_shape = _refuse
 
@@ -156,16 +154,13 @@ class Adapter(Regularizer):
 
     def __post_init__(self) -> None:
         if self.name not in _FACTORIES or not isinstance(self.arguments, Mapping):
-            raise ConfigurationError(
-                f"Adapter({self.name!r}, {self.arguments!r}): expected the name of a registered factory of operators "
-                f"and a mapping of its arguments; known here: {', '.join(sorted(_FACTORIES)) or 'none'}. Call "
-                f"Adapter.register({self.name!r}, factory) in a module of both ServerApp and ClientApp."
-            )
+            what = f"Adapter({self.name!r}, {self.arguments!r}): expected a registered name and a mapping of arguments"
+            advice = f"call Adapter.register({self.name!r}, factory) in a module of both ServerApp and ClientApp"
+            raise ConfigurationError(f"{what}; known here: {', '.join(sorted(_FACTORIES)) or 'none'}; {advice}")
         operator = _FACTORIES[self.name](**self.arguments)
         if not callable(operator) or not callable(getattr(operator, "prox", None)):
-            raise ConfigurationError(
-                f"Adapter: {operator!r} is no proximal operator; expected operator(x) and operator.prox(x, tau)"
-            )
+            what = f"Adapter: {operator!r} is no proximal operator"
+            raise ConfigurationError(f"{what}; expected operator(x) and operator.prox(x, tau)")
         object.__setattr__(self, "arguments", dict(self.arguments))
         object.__setattr__(self, "_operator", operator)
 
@@ -199,10 +194,8 @@ class Adapter(Regularizer):
         """
         other = _FACTORIES.get(name)
         if other is not None and (other.__module__, other.__qualname__) != (factory.__module__, factory.__qualname__):
-            raise ConfigurationError(
-                f"Adapter.register({name!r}, ...): the name is taken by {other.__module__}.{other.__qualname__}; "
-                "choose another"
-            )
+            what = f"the name is taken by {other.__module__}.{other.__qualname__}; choose another"
+            raise ConfigurationError(f"Adapter.register({name!r}, ...): {what}")
         _FACTORIES[name] = factory
         return factory
 
@@ -220,8 +213,6 @@ class Adapter(Regularizer):
             # An indicator ignores the step, but may divide by it.
             point = np.asarray(operator.prox(point, step or 1.0))
         if point.shape != (v.size,):
-            raise ConfigurationError(
-                f"Adapter: {type(operator).__name__}.prox returned shape {point.shape} for a vector of shape "
-                f"{(v.size,)}; expected the same shape"
-            )
+            what = f"Adapter: {type(operator).__name__}.prox returned shape {point.shape}"
+            raise ConfigurationError(f"{what}; expected {(v.size,)}, that of its argument")
         np.add(point.reshape(v.shape), 0.0, out=out, casting="same_kind")
