@@ -13,7 +13,7 @@ over a SuperLink.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from logging import INFO, WARNING
 from typing import Any, NamedTuple, cast
@@ -31,7 +31,7 @@ from flwr_fco.algorithms.newton.path import errors_of, models_of
 from flwr_fco.certificates import Request
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import log
-from flwr_fco.core.validation import NON_NEGATIVE, PART, checked
+from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.messages.arrays import model_record, model_vector
 from flwr_fco.messages.protocol import Answer
@@ -48,8 +48,6 @@ Matrix = NDArray[np.float64]
 
 #: Maximum number of points at which the unregularized arrays are evaluated, and the tolerance on their gradient.
 _QUESTIONS, _TOLERANCE = 100, 1e-11
-#: Relative excess of the path's largest strength over `strength_max`.
-_ABOVE = 1e-6
 
 
 def strength_max(run: Run) -> tuple[float, Vector]:
@@ -72,7 +70,7 @@ def strength_max(run: Run) -> tuple[float, Vector]:
     Raises
     ------
     ConfigurationError
-        If psi has no such strength, no client answers, or the gradient at 0 is 0 (as in a deep network).
+        If psi has no such strength, or no client answers.
     """
     psi, size = run.problem.psi, run.problem.layout.size
     request = Request("gradient", {}, ("loss",), {"gradient": (size,)})
@@ -106,8 +104,6 @@ def strength_max(run: Run) -> tuple[float, Vector]:
         text = "The path begins at %.4g, ten times the clients' median, not at %.4g: that of partition %s is %.4g"
         log(WARNING, text, limit, largest, own[-1][1], own[-1][0])
         largest = limit
-    if not 0.0 < largest < math.inf:
-        raise ConfigurationError(f"the solution is 0 from a strength of {largest:g} on; give strengths=[...] by hand")
     return largest, w
 
 
@@ -293,8 +289,6 @@ class StrengthPath:
     >>> from flwr_fco.regularizers import L1
     >>> from flwr_fco.strategies import FedDualAvg
     >>> path = StrengthPath(FedDualAvg(regularizer=L1(1.0), client_lr="auto"), num_strengths=3, ratio=0.01)
-    >>> [round(strength, 6) for strength in path.strengths_below(2.0)]
-    [2.0, 0.2, 0.02]
     """
 
     strategy: CompositeStrategy
@@ -306,17 +300,9 @@ class StrengthPath:
 
     def __post_init__(self) -> None:
         with_strength(self.strategy.regularizer, 1.0)
-        checked("num_strengths", self.num_strengths, int, {"range": (lambda count: count >= 2, "at least 2")})
-        checked("ratio", self.ratio, float, PART)
         checked("validate", self.validate, bool)
-        checked("cv", self.cv, int | None)
-        if self.strengths is not None:
-            given: Any = self.strengths
-            numbers = [*given] if isinstance(given, Iterable) and not isinstance(given, str) else []
-            if not numbers:
-                raise ConfigurationError(f"strengths={given!r}; expected a list of numbers >= 0, such as [1.0, 0.1]")
-            each = [checked(f"strengths[{i}]", own, float, NON_NEGATIVE) for i, own in enumerate(numbers)]
-            self.strengths = sorted(each, reverse=True)
+        values = self.strengths.tolist() if isinstance(self.strengths, np.ndarray) else self.strengths
+        self._path = Strengths(self.num_strengths, self.ratio, values, self.cv)
         if self.cv is not None and not self._in_one_run:
             what = f"cv={self.cv!r}: only FedNewton with hessian='block' solves for all folds in one run"
             advice = "give client_app(load_objective, load_evaluation_objective=...) and no cv"
@@ -333,10 +319,6 @@ class StrengthPath:
         if name.startswith(("fraction_", "min_")):
             return getattr(self.strategy, name)
         raise AttributeError(name)
-
-    def strengths_below(self, largest: float) -> list[float]:
-        """Return the strengths from the largest one down, in equal steps of the logarithm."""
-        return [largest * self.ratio ** (i / (self.num_strengths - 1)) for i in range(self.num_strengths)]
 
     def start(
         self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int = 3, timeout: float = 3600, **options: Any
@@ -370,12 +352,11 @@ class StrengthPath:
             # Asked once for all runs.
             strategy.tables = strategy.tables or Tables()
             run = self._prepared(grid, initial_arrays, timeout)
-            strengths, arrays = self.strengths, initial_arrays
-            if strengths is None:
+            largest, arrays = 0.0, initial_arrays
+            if self.strengths is None:
                 largest, w = strength_max(run)
-                # At exactly this strength an entry is on the edge: rounding would let it in.
-                strengths = self.strengths_below(largest * (1.0 + _ABOVE))
                 arrays = model_record(run.problem.layout, w, run.passed)
+            strengths = self._path.from_largest(largest)
             for strength in strengths:
                 strategy.regularizer = with_strength(before[0], strength)
                 results.append(strategy.start(grid, arrays, num_rounds, timeout, **options))
@@ -384,7 +365,7 @@ class StrengthPath:
                 if self.validate:
                     losses.append(held_out_losses(run_of(strategy), models[-1]))
                 log(INFO, "Strength %.4g: %s not zero", strength, np.count_nonzero(models[-1]))
-            return self._path(strengths, results, models, _errors_of(losses, run.mean) if losses else None)
+            return self._result(strengths, results, models, _errors_of(losses, run.mean) if losses else None)
         finally:
             strategy.regularizer, strategy.tables = before
 
@@ -400,8 +381,8 @@ class StrengthPath:
         strategy: Any = self.strategy
         before = strategy.strengths
         try:
-            own = {"num": self.num_strengths, "ratio": self.ratio, "values": self.strengths, "folds": self.cv}
-            strategy.strengths = replace(before or Strengths(), **own)
+            kept = before or self._path
+            strategy.strengths = replace(self._path, rule=kept.rule, max_bytes=kept.max_bytes)
             if self.validate and self.cv is None:
                 # Before the run: clients may have no data to validate on.
                 run = self._prepared(grid, initial_arrays, timeout)
@@ -419,11 +400,11 @@ class StrengthPath:
                 errors = _errors_of(losses, run.mean) if losses else None
             records = [model_record(run.problem.layout, w, run.passed) for w in models]
             results = [replace(result, arrays=record) for record in records]
-            return self._path(state.strengths.tolist(), results, models, errors, gaps)
+            return self._result(state.strengths.tolist(), results, models, errors, gaps)
         finally:
             strategy.strengths = before
 
-    def _path(self, strengths: Any, results: Any, models: Any, errors: Matrix | None, gaps: Any = None) -> PathResult:
+    def _result(self, strengths: Any, results: Any, models: Any, errors: Matrix | None, gaps: Any = None) -> PathResult:
         layout, nothing = run_of(self.strategy).problem.layout, np.full((3, len(models)), math.nan)
         counts = [int(np.count_nonzero(w[layout.regularized_mask()])) for w in models]
         of_losses = (nothing if errors is None else errors).tolist()

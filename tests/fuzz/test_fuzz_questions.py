@@ -21,7 +21,7 @@ from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic
 from flwr_fco.regularizers import L1, ElasticNet, L2Ball
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.simulation.fit_path import held_out_losses, strength_max
-from flwr_fco.strategies import DualFL, FedDAGT, FedDualAvg, Steps, run_of
+from flwr_fco.strategies import DualFL, FedDAGT, FedDualAvg, Steps, Strengths, run_of
 from flwr_fco.strategies.questions import certified, choose
 
 CLIENTS = 6
@@ -244,7 +244,11 @@ def rate(data, objectives):
 def strength(data, objectives):
     strategy = FedDualAvg(regularizer=data.draw(st.sampled_from(PSIS[:2])), client_lr=0.01)
     w = np.zeros(objectives[0].layout.size)
-    return strategy, lambda run: {"most": strength_max(run)[0], "held out": held_out_losses(run, w)[0]}
+
+    def about(run):
+        return {"most": Strengths().from_largest(strength_max(run)[0])[0], "held out": held_out_losses(run, w)[0]}
+
+    return strategy, about
 
 
 @pytest.mark.parametrize("ask", [certificate, rate, strength])

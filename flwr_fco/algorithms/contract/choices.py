@@ -9,6 +9,7 @@ from typing import Literal
 
 from flwr_fco.core.layout import PASS_THROUGH
 from flwr_fco.core.validation import AT_LEAST_ONE, POSITIVE, Choice
+from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.protocol import Node
 from flwr_fco.regularizers.base import Scope
 
@@ -301,6 +302,10 @@ def _are_strengths(values: Sequence[float]) -> bool:
     return len(values) > 0 and all(0.0 <= float(value) < math.inf for value in values)
 
 
+#: Relative excess of a path's largest strength over the one at which an entry is on the edge: rounding would let it in.
+_ABOVE = 1e-6
+
+
 @dataclass(frozen=True)
 class Strengths(Choice):
     """A path of strengths of psi, from the smallest one at which all that psi acts on is 0.
@@ -343,6 +348,31 @@ class Strengths(Choice):
     def count(self) -> int:
         """Number of strengths."""
         return self.num if self.values is None else len(self.values)
+
+    def from_largest(self, largest: float) -> list[float]:
+        """Return the strengths, from the largest to the smallest.
+
+        Parameters
+        ----------
+        largest : float
+            The smallest strength at which all that psi acts on is 0; of no account with `values`.
+
+        Raises
+        ------
+        ConfigurationError
+            If no path leads down from there.
+
+        Examples
+        --------
+        >>> [round(strength, 4) for strength in Strengths(3, 0.01).from_largest(2.0)]
+        [2.0, 0.2, 0.02]
+        """
+        if self.values is not None:
+            return sorted(self.values, reverse=True)
+        if not 0.0 < largest < math.inf:
+            what = f"the solution is 0 from a strength of {largest:g} on, so there is no path down from it"
+            raise ConfigurationError(f"{what}; give strengths=[...] by hand, to FedNewton Strengths(values=[...])")
+        return [largest * (1.0 + _ABOVE) * self.ratio ** (i / (self.num - 1)) for i in range(self.num)]
 
 
 @dataclass(frozen=True)

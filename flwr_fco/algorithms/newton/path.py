@@ -48,9 +48,6 @@ from flwr_fco.regularizers.base import with_strength
 
 #: A strength at which all that psi acts on is 0, and more than a loss can be.
 _HUGE = 1e100
-#: Relative excess of the largest strength over the one at which the first entry is not 0: there rounding would let it
-#: in.
-_ABOVE = 1e-6
 #: What a run is about, in this order.
 NULL, SOLVING, VALIDATING, DONE = 0.0, 1.0, 2.0, 3.0
 #: What is known of a problem.
@@ -251,7 +248,8 @@ class NewtonPath(ProximalNewton):
         if state.stage == NULL and (state.status[:folds] == CLOSED).all():
             gradient = exchanges[0].sum("gradient")
             gradient[Penalty.of(problems[0].psi).idle] = 0.0
-            state = state._replace(strengths=self._strengths(problem, gradient), stage=SOLVING)
+            largest = 0.0 if self.strengths.values is not None else problem.psi.strength_max(gradient)
+            state = state._replace(strengths=np.array(self.strengths.from_largest(largest)), stage=SOLVING)
         if state.stage == SOLVING:
             state = self._opened(problem, before, state, exchanges)
             if (state.status == CLOSED).all():
@@ -307,18 +305,6 @@ class NewtonPath(ProximalNewton):
         """Return the problem of each strength, after that of the null models."""
         known = state.strengths.tolist() if state.strengths[0] >= 0.0 else []
         return [self._of_strength(problem, strength) for strength in (_HUGE, *known)]
-
-    def _strengths(self, problem: Problem, gradient: Vector) -> Vector:
-        """Return the path's strengths, from the gradient at the null model of all data."""
-        if self.strengths.values is not None:
-            return np.array(sorted(self.strengths.values, reverse=True))
-        largest = problem.psi.strength_max(gradient) * (1.0 + _ABOVE)
-        if not 0.0 < largest < math.inf:
-            raise ConfigurationError(
-                f"the strength at which the solution becomes 0 is {largest:g}, so there is no path down from it; give "
-                "Strengths(values=[...]) by hand"
-            )
-        return largest * self.strengths.ratio ** (np.arange(self.strengths.num) / (self.strengths.num - 1))
 
     def _opened(self, problem: Problem, old: PathState, state: PathState, exchanges: dict[int, Replies]) -> PathState:
         """Return the state with as many further strengths open as a message may carry."""
