@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from flwr_fco.algorithms.newton.information import Sums
 from flwr_fco.algorithms.newton.information import inverse as inverse_of
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.quadratic import descend
@@ -71,34 +72,6 @@ class Estimates(NamedTuple):
     error: Vector
     degrees: float
     how: str
-
-
-class Sums(NamedTuple):
-    """Sums of the clients' derivatives at a point.
-
-    Parameters
-    ----------
-    point, gradient : ndarray of float64, shape (d,)
-        Coefficients, then the intercept, if there is one.
-    hessian : ndarray of float64, shape (d, d)
-        The Hessian.
-    loss, rows : float
-        The mean loss there, and of how many rows.
-    intercepts : float, default 0.0
-        How many intercepts stay at the clients, whose best values these derivatives are at.
-    """
-
-    point: Vector
-    gradient: Vector
-    hessian: Matrix
-    loss: float
-    rows: float
-    intercepts: float = 0.0
-
-    @property
-    def parameters(self) -> float:
-        """How many parameters are fitted, those that stay at the clients among them."""
-        return self.point.size + self.intercepts
 
 
 def of_likelihood(sums: Sums, names: Sequence[str]) -> Estimates:
@@ -252,33 +225,13 @@ def _lasso(gram: Matrix, product: Vector, strength: float, start: Vector, on: ND
     return b
 
 
-class Between(NamedTuple):
-    """A meta-analysis of each of p coefficients, from k sites.
+def between(estimates: Matrix, errors: Matrix) -> dict[str, Vector]:
+    """Return the meta-analysis of the sites' estimates of p coefficients, by names of a table's columns, shape (p,).
 
-    Parameters
-    ----------
-    q, q_p, i2 : ndarray of float64, shape (p,)
-        Cochran's Q, its p of a chi-squared distribution with k - 1 degrees of freedom, and I2, from 0 to 1.
-    fixed, fixed_error : ndarray of float64, shape (p,)
-        The mean by inverse variances, and its standard error, if all sites estimate the same.
-    random, random_error : ndarray of float64, shape (p,)
-        DerSimonian and Laird's mean, and its standard error, of sites whose effects are drawn from a distribution.
-    hartung_knapp : ndarray of float64, shape (p,)
-        Hartung and Knapp's standard error of that mean, for quantiles of t with k - 1 degrees of freedom.
-    """
-
-    q: Vector
-    q_p: Vector
-    i2: Vector
-    fixed: Vector
-    fixed_error: Vector
-    random: Vector
-    random_error: Vector
-    hartung_knapp: Vector
-
-
-def between(estimates: Matrix, errors: Matrix) -> Between:
-    """Return the meta-analysis of the sites' estimates.
+    ``Q``, ``p of Q`` and ``I2`` are Cochran's Q, its p of a chi-squared distribution with k - 1 degrees of freedom, and
+    I2, from 0 to 1. ``fixed`` is the mean by inverse variances, if all sites estimate the same; ``DerSimonian-Laird``
+    that of sites whose effects are drawn from a distribution; of both there is the standard error. ``Hartung-Knapp
+    error`` is another one of the latter, for quantiles of t with k - 1 degrees of freedom.
 
     Parameters
     ----------
@@ -288,7 +241,7 @@ def between(estimates: Matrix, errors: Matrix) -> Between:
     Examples
     --------
     >>> found = between(np.array([[0.0], [1.0], [2.0]]), np.full((3, 1), 0.5))
-    >>> float(found.q[0]), float(found.i2[0]), float(found.random[0])
+    >>> float(found["Q"][0]), float(found["I2"][0]), float(found["DerSimonian-Laird"][0])
     (8.0, 0.75, 1.0)
     """
     weights, degrees = errors**-2.0, len(estimates) - 1
@@ -301,4 +254,6 @@ def between(estimates: Matrix, errors: Matrix) -> Between:
     random = (shrunk * estimates).sum(axis=0) / mass
     refined = np.sqrt((shrunk * (estimates - random) ** 2).sum(axis=0) / (degrees * mass))
     share = np.maximum(0.0, q - degrees) / np.where(q > 0.0, q, 1.0)
-    return Between(q, stats.chi2.sf(q, degrees), share, fixed, total**-0.5, random, mass**-0.5, refined)
+    found = {"Q": q, "p of Q": stats.chi2.sf(q, degrees), "I2": share, "fixed": fixed, "fixed error": total**-0.5}
+    means = {"DerSimonian-Laird": random, "DerSimonian-Laird error": mass**-0.5}
+    return found | means | {"Hartung-Knapp error": refined}

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from flwr_fco.algorithms.newton.information import Information, InformationState, inverse
+from flwr_fco.algorithms.newton.information import Information, Sums, inverse
 from flwr_fco.certificates import Request
 from flwr_fco.core.validation import Choice
 from flwr_fco.errors import ConfigurationError, NothingTrainedError
-from flwr_fco.inference.estimates import Estimates, Sums, Vector, between, of_likelihood, of_squares
+from flwr_fco.inference.estimates import Estimates, Vector, between, of_likelihood, of_squares
 from flwr_fco.messages.protocol import ESTIMATES, TREND, Answer
 from flwr_fco.regularizers import Zero
 from flwr_fco.strategies import FedNewton, run_of
@@ -217,7 +217,7 @@ def own_estimates(run: Run, kind: Kind) -> Told:
 
 def sums_of(
     strategy: FedNewton, kind: Kind, tolerance: float, run: Any, arrays: Any, num_rounds: int
-) -> tuple[InformationState, int]:
+) -> tuple[Sums, int]:
     """Return the sums for the estimates of all sites together, and in how many rounds they came.
 
     Parameters
@@ -317,7 +317,7 @@ def table(
         The features.
     told : Told
         What the sites say of themselves.
-    sums : InformationState
+    sums : Sums
         The sums of all sites.
     kind : Kind
         What is fitted.
@@ -333,7 +333,7 @@ def table(
     """
     # A site that has sent sums and has not said how many intercepts it has, has one where the others have theirs.
     silent = max(0.0, sums.sites - len(told.answers)) * bool(told.intercepts)
-    at = Sums(sums.point, sums.gradient, sums.hessian, sums.loss, sums.rows, told.intercepts + silent)
+    at = sums._replace(intercepts=told.intercepts + silent)
     found = (of_squares if kind is SQUARES else of_likelihood)(at, names)
     places = np.array(asked.places(names))
     estimate, error = found.estimate[places], found.error[places]
@@ -375,14 +375,13 @@ def _compared(own: dict[str, Any], places: NDArray[Any], count: int, half: Vecto
         return columns
     values, errors = (np.array([pair[i][places] for pair in own.values()]) for i in range(2))
     found = between(values, errors)
-    columns |= {"fixed": found.fixed, "fixed error": found.fixed_error}
-    columns |= {"DerSimonian-Laird": found.random, "DerSimonian-Laird error": found.random_error}
-    if len(own) == count:
-        columns |= {"Q": found.q, "p of Q": found.q_p, "I2": found.i2}
+    mean, refined = found["DerSimonian-Laird"], found.pop("Hartung-Knapp error")
+    if len(own) < count:
+        found |= dict.fromkeys(("Q", "p of Q", "I2"), nothing)
     if len(own) >= _SITES:
-        wide = np.maximum(half, stats.t.isf(0.5 * (1.0 - level), len(own) - 1) * found.hartung_knapp)
-        columns |= {"Hartung-Knapp lower": found.random - wide, "Hartung-Knapp upper": found.random + wide}
-    return columns
+        wide = np.maximum(half, stats.t.isf(0.5 * (1.0 - level), len(own) - 1) * refined)
+        found |= {"Hartung-Knapp lower": mean - wide, "Hartung-Knapp upper": mean + wide}
+    return columns | found
 
 
 def _plausible(
@@ -435,7 +434,7 @@ def site_of(answer: Answer, sites: Sequence[Any]) -> str:
     return f"site {sites[answer.partition] if answer.partition < len(sites) else answer.partition}"
 
 
-def trends(run: Run, sums: InformationState) -> tuple[Vector, float]:
+def trends(run: Run, sums: Sums) -> tuple[Vector, float]:
     """Ask all sites about trends over time: p of each coefficient, and that of all of them.
 
     They are NaN if not every site answers with possible sums.
@@ -444,7 +443,7 @@ def trends(run: Run, sums: InformationState) -> tuple[Vector, float]:
     ----------
     run : Run
         A run of the sites.
-    sums : InformationState
+    sums : Sums
         The sums at the unpenalised estimates.
     """
     size = sums.point.size
@@ -460,7 +459,7 @@ def _is_possible(answer: Answer) -> bool:
     return 0.0 <= events <= answer.examples and 0.0 <= squares <= events / 12.0 * (1.0 + 1e-9)
 
 
-def proportional(sums: InformationState, answers: Sequence[Answer]) -> tuple[Vector, float]:
+def proportional(sums: Sums, answers: Sequence[Answer]) -> tuple[Vector, float]:
     """Return p of each coefficient, shape (d,), and that of all of them; NaN without two times of events.
 
     Schoenfeld's residuals are compared with the rank of their time. With u the sum over the events of (g_i - mean)
@@ -472,7 +471,7 @@ def proportional(sums: InformationState, answers: Sequence[Answer]) -> tuple[Vec
 
     Parameters
     ----------
-    sums : InformationState
+    sums : Sums
         The sums at the unpenalised estimates.
     answers : sequence of Answer
         Each site's trend, squares and events.

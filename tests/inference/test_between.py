@@ -23,29 +23,31 @@ def test_the_numbers_of_a_published_meta_analysis():
     ratio = np.log(a / (a + b)) - np.log(c / (c + d))
     error = np.sqrt(1 / a - 1 / (a + b) + 1 / c - 1 / (c + d))
     found = between(ratio[:, None], error[:, None])
-    assert found.q[0] == pytest.approx(152.233, abs=1e-3)
-    assert found.i2[0] == pytest.approx(0.9212, abs=5e-5)
-    assert found.fixed[0] == pytest.approx(-0.4303, abs=5e-5)
-    assert found.fixed_error[0] == pytest.approx(0.0405, abs=5e-5)
-    assert (found.random[0], found.random_error[0]) == pytest.approx((-0.7141, 0.1787), abs=5e-5)
+    assert found["Q"][0] == pytest.approx(152.233, abs=1e-3)
+    assert found["I2"][0] == pytest.approx(0.9212, abs=5e-5)
+    assert found["fixed"][0] == pytest.approx(-0.4303, abs=5e-5)
+    assert found["fixed error"][0] == pytest.approx(0.0405, abs=5e-5)
+    assert (found["DerSimonian-Laird"][0], found["DerSimonian-Laird error"][0]) == pytest.approx(
+        (-0.7141, 0.1787), abs=5e-5
+    )
     # Hartung and Knapp's formula, by hand, with the published variance between trials.
     weights = 1 / (error**2 + 0.3088)
     mean = sum(weights * ratio) / sum(weights)
     by_hand = (sum(w * (y - mean) ** 2 for w, y in zip(weights, ratio, strict=True)) / 12 / sum(weights)) ** 0.5
-    assert found.hartung_knapp[0] == pytest.approx(by_hand, abs=2e-5)
-    assert found.q_p[0] == pytest.approx(stats.chi2.sf(152.233, 12), rel=1e-3)
+    assert found["Hartung-Knapp error"][0] == pytest.approx(by_hand, abs=2e-5)
+    assert found["p of Q"][0] == pytest.approx(stats.chi2.sf(152.233, 12), rel=1e-3)
 
 
 def test_sites_of_equal_errors_have_the_plain_mean_and_the_t_test_of_one_sample():
     """Then Hartung and Knapp's error is s / sqrt(k), that of a t test on the sites' estimates."""
     values = np.random.default_rng(0).normal(size=(6, 4))
     found = between(values, np.full((6, 4), 0.7))
-    np.testing.assert_allclose(found.random, values.mean(axis=0))
-    np.testing.assert_allclose(found.fixed, values.mean(axis=0))
-    np.testing.assert_allclose(found.hartung_knapp, values.std(axis=0, ddof=1) / 6**0.5)
+    np.testing.assert_allclose(found["DerSimonian-Laird"], values.mean(axis=0))
+    np.testing.assert_allclose(found["fixed"], values.mean(axis=0))
+    np.testing.assert_allclose(found["Hartung-Knapp error"], values.std(axis=0, ddof=1) / 6**0.5)
 
 
 def test_equal_estimates_do_not_differ():
     found = between(np.ones((3, 1)), np.array([[1.0], [2.0], [3.0]]))
-    assert (found.q[0], found.i2[0], found.q_p[0], found.random[0]) == (0.0, 0.0, 1.0, 1.0)
-    assert found.random_error[0] == found.fixed_error[0]
+    assert (found["Q"][0], found["I2"][0], found["p of Q"][0], found["DerSimonian-Laird"][0]) == (0.0, 0.0, 1.0, 1.0)
+    assert found["DerSimonian-Laird error"][0] == found["fixed error"][0]

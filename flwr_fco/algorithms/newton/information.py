@@ -30,33 +30,38 @@ _LARGEST = 1e4
 _SINGULAR = 1e-10
 
 
-class InformationState(NamedTuple):
-    """What an exchange has told.
+class Sums(NamedTuple):
+    """Sums of the clients' derivatives at a point, which an exchange has told.
 
     Parameters
     ----------
     point, gradient : ndarray of float64, shape (d,)
-        w, and the gradient there.
-    block : ndarray of float64, shape (d (d + 1) / 2,)
-        The upper triangle of the Hessian, by rows.
-    loss, rows, sites : float
-        The mean loss at the point, and of how many rows and sites all of it is.
-    round : int
+        Coefficients, then the intercept, if there is one; and the gradient there.
+    hessian : ndarray of float64, shape (d, d)
+        The Hessian.
+    loss, rows : float
+        The mean loss there, and of how many rows.
+    intercepts : float, default 0.0
+        How many intercepts stay at the clients, whose best values these derivatives are at.
+    sites : float, default 0.0
+        Of how many clients all of it is.
+    round : int, default 0
         1 after the exchange.
     """
 
     point: Vector
     gradient: Vector
-    block: Vector
-    loss: float = 0.0
-    rows: float = 0.0
+    hessian: Matrix
+    loss: float
+    rows: float
+    intercepts: float = 0.0
     sites: float = 0.0
     round: int = 0
 
     @property
-    def hessian(self) -> Matrix:
-        """The Hessian, shape (d, d)."""
-        return unpacked(self.block)
+    def parameters(self) -> float:
+        """How many parameters are fitted, those that stay at the clients among them."""
+        return self.point.size + self.intercepts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +73,7 @@ class Information(ProximalNewton):
 
     def init(self, problem: Problem, primal: Vector) -> Any:
         """Return the state before the exchange."""
-        return InformationState(primal, np.zeros(primal.size), np.zeros(primal.size * (primal.size + 1) // 2))
+        return Sums(primal, np.zeros(primal.size), np.zeros((primal.size, primal.size)), 0.0, 0.0)
 
     def downlink(self, problem: Problem, state: Any, to: To | None) -> Downlink:
         """Return the point, and that all coordinates are asked for."""
@@ -84,17 +89,17 @@ class Information(ProximalNewton):
 
     def _step(self, problem: Problem, state: Any, replies: Replies) -> Any:
         """Return the sums."""
-        known, share = Known.of(problem.psi, state.point, replies), replies.sum("block")
+        known = Known.of(problem.psi, state.point, replies)
         _check_curvatures(replies)
-        rows = float(sum(uplink.examples for uplink in replies))
-        told = (known.told.loss, rows, float(len(replies)))
-        return InformationState(state.point, known.gradient, share, *told, round=state.round + 1)
+        hessian, rows = unpacked(replies.sum("block")), float(sum(uplink.examples for uplink in replies))
+        told = {"gradient": known.gradient, "hessian": hessian, "loss": known.told.loss, "rows": rows}
+        return state._replace(**told, sites=float(len(replies)), round=state.round + 1)
 
     def metrics(self, problem: Problem, state: Any) -> dict[str, Any]:
         """Return the objective, which is the loss, and that one exchange is all."""
         return {"objective": state.loss, **({"finished": "all that is asked for is known"} if state.round else {})}
 
-    def _asked(self, problem: Problem, state: InformationState) -> Any:
+    def _asked(self, problem: Problem, state: Sums) -> Any:
         """Return the state of the method before a round about the point, in which what never changes is known."""
         everything = np.ones(state.point.size)
         return super().init(problem, state.point)._replace(mask=everything, population=0.0)

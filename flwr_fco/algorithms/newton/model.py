@@ -119,6 +119,11 @@ class Penalty(NamedTuple):
         return np.asarray((self.terms[0] == 0.0) & (self.groups < 0))
 
     @property
+    def smooth(self) -> bool:
+        """Whether psi has no kink and no bound anywhere."""
+        return bool(self.free.all() and np.isinf(self.terms[2:]).all())
+
+    @property
     def idle(self) -> NDArray[np.bool_]:
         """The coordinates on which psi does not act at all."""
         return np.asarray(self.free & (self.terms[1] == 0.0) & np.isinf(self.terms[2]) & np.isinf(self.terms[3]))
@@ -156,7 +161,7 @@ def minimise_model(hessian: Matrix, gradient: Vector, start: Vector, penalty: Pe
         penalty = penalty.scaled(scales)
     model = _Model(hessian / np.outer(scales, scales), gradient / scales, start, penalty)
     x = start.copy()
-    if penalty.free.all() and np.isinf(penalty.terms[2:]).all():
+    if penalty.smooth:
         # No coordinate stops at a kink: one factorisation is enough, unless rounding keeps it from any decrease.
         x = model.solved(x)
         if not np.array_equal(x, start):

@@ -78,7 +78,7 @@ class QuasiNewton(ProximalNewton):
 
     def init(self, problem: Problem, primal: Vector) -> Any:
         """Return the state before round 1."""
-        most = _SMOOTH if _is_smooth(Penalty.of(problem.psi)) else _MANY
+        most = _SMOOTH if Penalty.of(problem.psi).smooth else _MANY
         pairs = np.zeros((2, min(max(_NUMBERS // primal.size, _FEW), most), primal.size))
         return super().init(problem, primal)._replace(pairs=pairs, gradient=np.zeros(primal.size))
 
@@ -114,7 +114,7 @@ class QuasiNewton(ProximalNewton):
         self, state: Any, known: Known, replies: Replies, penalty: Penalty, x: Vector, gradient: Vector, bend: float
     ) -> tuple[Any, Vector, Vector]:
         """Return the minimiser of the model with B, and the gradient there."""
-        smooth, start = _is_smooth(penalty), x.copy()
+        smooth, start = penalty.smooth, x.copy()
         sigma, plus, minus = approximation(state.pairs[0], state.pairs[1], state.smoothness, smooth)
         if smooth:
             diagonal, both = sigma + penalty.terms[1], np.concatenate([plus, minus])
@@ -128,11 +128,6 @@ class QuasiNewton(ProximalNewton):
             x[on] = minimise_model(block, gradient[on], x[on], penalty.at(on))
         move = x - start
         return state, x, gradient + sigma * move + plus.T @ (plus @ move) - minus.T @ (minus @ move)
-
-
-def _is_smooth(penalty: Penalty) -> bool:
-    """Whether psi has no kink and no bound."""
-    return bool(penalty.free.all() and np.isinf(penalty.terms[2:]).all())
 
 
 def approximation(moves: Matrix, changes: Matrix, largest: float, smooth: bool) -> tuple[float, Matrix, Matrix]:
