@@ -135,17 +135,6 @@ def test_factors_of_0_alone_are_no_penalty():
     assert re.search(r"Residual: .*; there is no duality gap", ours.summary())
 
 
-def test_parts_of_ones_own_are_pooled():
-    """How the rows are divided has no effect on the solution, also where a client has one class."""
-    X, y = load_iris(return_X_y=True)
-    whole = FederatedLogisticRegression(0.1).fit(X, y)
-    parts = FederatedLogisticRegression(0.1).fit([X[:50], X[50:70], X[70:]], [y[:50], y[50:70], y[70:]])
-    np.testing.assert_allclose(parts.coef_, whole.coef_, rtol=0, atol=1e-6)
-    X, y = regression_data()
-    whole, parts = FederatedLasso(0.1).fit(X, y), FederatedLasso(0.1).fit([X[:10], X[10:]], [y[:10], y[10:]])
-    np.testing.assert_allclose(parts.coef_, whole.coef_, rtol=0, atol=1e-6)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "estimator",
@@ -419,15 +408,6 @@ def test_few_rounds_no_joint_array_and_no_square_of_the_features():
     np.testing.assert_allclose(slopes[on], -strength * np.sign(w[on]), rtol=1e-7)
     assert np.abs(slopes[~on]).max() < strength
     assert abs(residuals.sum()) < 1e-9
-
-
-def test_a_ridge_of_many_features_asks_for_no_square():
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(50, 2500))
-    y = X[:, 0] > 0.0
-    model = FederatedLogisticRegression(num_clients=2, tol=1e-8).fit(X, y)
-    expected = LogisticRegression(tol=1e-10, max_iter=1000).fit(X, y)
-    np.testing.assert_allclose(model.coef_, expected.coef_, atol=1e-4)
 
 
 @pytest.mark.parametrize("limit", ["min_rows", "min_class_rows"])

@@ -93,8 +93,7 @@ def test_the_order_of_arrays_is_taken_on_trust_and_the_summary_says_so(named, tr
 
 
 @together(
-    ("at_a_site", "classes"),
-    [(["no", "yes"], [0, 1]), ([0, 1], [-1, 1]), ([0, 1], ["0", "1"]), ([0, 1, 2], [0, 1, 3])],
+    ("at_a_site", "classes"), [(["no", "yes"], [0, 1]), ([0, 1], [-1, 1]), ([0, 1], ["0", "1"]), ([0, 1, 2], [0, 1, 3])]
 )
 def test_classes_that_a_site_and_the_server_name_differently_are_refused(at_a_site, classes):
     model = FederatedLogisticRegression(num_clients=3)
@@ -285,11 +284,7 @@ def test_a_fit_that_no_site_can_load_says_why(features):
     assert str(caught.value) == f"0 of num_clients=3 sites have answered; the reasons of the others: {whys}"
     app = model.client_app(lambda own: load(own) if own.node_config["partition-id"] == 1 else (table.to_numpy(), y))
     grid = InProcessGrid(app, 3, raise_errors=False)
-    with (
-        grid.identity(),
-        quiet(50),
-        pytest.raises(ConfigurationError, match=r"^2 of num_cl.*rows-1"),
-    ):
+    with grid.identity(), quiet(50), pytest.raises(ConfigurationError, match=r"^2 of num_cl.*rows-1"):
         model.fit(grid, features=features)
 
 

@@ -91,10 +91,7 @@ OBJECTIVES: dict[str, list[Any]] = {
 
 def start_of(width: int = D, outputs: tuple[int, ...] = (), dtype: Any = np.float64, value: float = 0.0) -> Any:
     """Arrays to start from."""
-    return {
-        "coefficients": np.full((width, *outputs), value, dtype),
-        "intercept": np.full(outputs or 1, value, dtype),
-    }
+    return {"coefficients": np.full((width, *outputs), value, dtype), "intercept": np.full(outputs or 1, value, dtype)}
 
 
 def place(message: Message, context: Any) -> tuple[int, int]:

@@ -12,10 +12,7 @@ from representatives import by_class
 from together import together
 
 from flwr_fco.regularizers import L1
-from flwr_fco.strategies import (
-    FedAvgSubgradient,
-    Steps,
-)
+from flwr_fco.strategies import FedAvgSubgradient, Steps
 
 SCRIPT = Path(__file__).parents[1] / "docs" / "make_strategy_table.py"
 spec = importlib.util.spec_from_file_location("make_strategy_table", SCRIPT)

@@ -246,11 +246,7 @@ def test_an_absurd_message_is_a_clear_error_at_once(strategy, case):
 @pytest.mark.parametrize(
     ("limits", "change", "text"),
     [
-        (
-            {"max_steps": 2},
-            None,
-            r"3 step\(s\) in batches of 5: 3 local steps; this client allows max_steps=2",
-        ),
+        ({"max_steps": 2}, None, r"3 step\(s\) in batches of 5: 3 local steps; this client allows max_steps=2"),
         ({"max_parameters": 6}, None, "asks for a model of 7 parameters; this client allows max_parameters=6"),
         ({"max_plan": 100}, None, "a plan of .* characters; this client allows max_plan=100"),
         (

@@ -44,10 +44,6 @@ CLASSES = [
 ]
 
 
-def title(example):
-    return repr(example)[:60] if isinstance(example, MirrorMap) else None
-
-
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
 def test_every_exported_class_has_an_example_and_a_name(cls):
     known = {type(example) for example, _ in EXAMPLES} | {Product}

@@ -17,8 +17,7 @@ SETTINGS = ("FedDA", "FedDualAvgOSP", "FedMidOSP")
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=pytest.mark.nightly) if name in SETTINGS else name for name in STRATEGIES],
+    "name", [pytest.param(name, marks=pytest.mark.nightly) if name in SETTINGS else name for name in STRATEGIES]
 )
 def test_contract(name):
     check_strategy(STRATEGIES[name], tolerance=None)

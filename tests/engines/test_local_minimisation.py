@@ -2,26 +2,10 @@
 
 import numpy as np
 import pytest
-from halves import find_solver
-from playing import (
-    MU,
-    TOP,
-    UNEQUAL,
-    Clients,
-    D,
-    begins_where_it_ended,
-    dual_fl,
-    error,
-    fed_dr,
-    play_dual_fl,
-    play_fed_dr,
-    remembers,
-)
+from playing import MU, TOP, UNEQUAL, Clients, D, begins_where_it_ended, dual_fl, error, fed_dr, play_dual_fl, remembers
 from quadratics import Quadratic, optimum, quadratics
 
 from flwr_fco.algorithms import dual_fl as dual_fl_rule
-from flwr_fco.algorithms import fed_dr as fed_dr_rule
-from flwr_fco.algorithms.fed_dr import MeanState
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.work import FirstOrder, Minimise
 
@@ -180,40 +164,7 @@ def test_a_problem_that_is_not_strongly_convex_is_solved_to_its_regularized_mini
 # --- FedDR: equalities and fixed points ------------------------------------------------------------
 
 
-def test_the_optimum_is_a_fixed_point_of_fed_dr():
-    objectives = quadratics()
-    solution, clients = optimum(objectives), Clients(fed_dr, objectives)
-    clients.memories = [{"center": solution + 0.3 * f.gradient(solution), "local": solution} for f in objectives]
-    change = clients.ask({"primal": solution}, step=0.3, relaxation=1.5)
-    found = fed_dr_rule.advance(MeanState(solution, solution), change, 0.3).primal
-    np.testing.assert_allclose(found, solution, atol=1e-10)
-
-
 # --- who reaches the optimum of heterogeneous clients, and who does not -------------------------------------------
-
-
-EXACT_METHODS = {
-    "DualFL": lambda f, p: play_dual_fl(f, 150, MU / TOP, weights=p)[1][-1].primal,
-    "FedDR": lambda f, p: play_fed_dr(f, 150, 0.5, 1.0, p)[1][-1],
-    "FedDR, over-relaxed": lambda f, p: play_fed_dr(f, 400, 0.3, 1.6, p)[1][-1],
-}
-
-
-@pytest.mark.parametrize("weights", [None, UNEQUAL], ids=["equal", "unequal"])
-@pytest.mark.parametrize("name", EXACT_METHODS)
-def test_reaches_the_optimum(name, weights):
-    objectives = quadratics()
-    assert error(EXACT_METHODS[name](objectives, weights), objectives, weights) < 1e-8
-
-
-@pytest.mark.parametrize(("steps", "bound"), [(1, (0.0, 1e-9)), (10, (1e-3, np.inf))])
-def test_fed_avg_reaches_the_optimum_with_one_local_step_only(steps, bound):
-    objectives, rate = quadratics(), 0.3 / TOP
-    clients, primal = Clients(find_solver("gradient_steps"), objectives), np.zeros(D)
-    for _ in range(500):
-        work = FirstOrder(steps=steps, batch_size=None)
-        primal = primal + clients.ask({"primal": primal}, client_lr=rate, work=work)
-    assert bound[0] <= error(primal, objectives) < bound[1]
 
 
 def test_a_minimiser_refuses_gradient_steps_and_reports_its_cap():

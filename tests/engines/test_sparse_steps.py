@@ -153,7 +153,6 @@ def test_what_is_no_sum_over_coordinates_takes_dense_steps(psi, h, options, reas
 
 #: Columns 0 to 19 alone have entries, so that a few groups are touched.
 FEW = sparse.hstack([ROWS[:, :20], sparse.csr_array((N, D - 20))]).tocsr()
-NUMBERS = np.random.default_rng(4).permutation(np.arange(D) // 4)
 GROUPS = {
     "blocks": GroupLasso(0.02, groups=np.arange(D) // 4),
     "scattered": GroupLasso(0.02, groups=np.where(np.arange(D) < 24, np.arange(D) % 6, 6 + np.arange(D) // 4)),

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.inference import estimates
@@ -42,17 +41,6 @@ def test_least_squares_have_the_textbooks_errors_from_any_point(intercept):
         np.testing.assert_allclose(found.estimate, best[:4], rtol=1e-8)
         np.testing.assert_allclose(found.error, errors[:4], rtol=1e-8)
         assert found.degrees == 60 - A.shape[1]
-
-
-def test_least_squares_are_those_of_statsmodels():
-    api = pytest.importorskip("statsmodels.api")
-    X, y = rows_of()
-    theirs = api.OLS(y, api.add_constant(X, prepend=False)).fit()
-    found = of_squares(sums_of(X, y), list("abcd"))
-    np.testing.assert_allclose(found.estimate, theirs.params[:4], rtol=1e-6)
-    np.testing.assert_allclose(found.error, theirs.bse[:4], rtol=1e-6)
-    half = stats.t.isf(0.025, found.degrees) * found.error
-    np.testing.assert_allclose(found.estimate - half, theirs.conf_int()[:4, 0], rtol=1e-6)
 
 
 def test_where_nothing_is_shrunk_the_nodewise_lasso_is_least_squares(monkeypatch):

@@ -55,8 +55,7 @@ GROUPS = GroupLasso(0.2, groups=np.array([0, 0, 1]))
 
 
 @together(
-    "pair",
-    [(Euclidean(), psi) for psi in (L1(0.1), Zero(), GROUPS)] + [(PNorm(3.0), psi) for psi in (L1(0.1), Zero())],
+    "pair", [(Euclidean(), psi) for psi in (L1(0.1), Zero(), GROUPS)] + [(PNorm(3.0), psi) for psi in (L1(0.1), Zero())]
 )
 def test_the_point_of_a_plan_is_what_its_map_retrieves(pair):
     mirror_map, regularizer = pair

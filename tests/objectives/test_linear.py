@@ -1,20 +1,15 @@
 """Linear losses against scikit-learn, dense rows against sparse ones, and what weights, offsets and constants mean."""
 
-import copy
-
 import numpy as np
 import pytest
-from newton import point, solved
 from numpy.testing import assert_allclose
 from scipy.optimize import minimize
 from scipy.sparse import csr_array
 from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
-from sklearn.metrics import accuracy_score, log_loss, mean_squared_error, r2_score
+from sklearn.metrics import accuracy_score, log_loss
 from sklearn.svm import LinearSVC
-from sparse_rows import as_users_bring_them, rows
 from together import together
 
-from flwr_fco.engines import minimise
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import (
     CoxRegression,
@@ -26,9 +21,6 @@ from flwr_fco.objectives import (
     SquaredHinge,
     TraceRegression,
 )
-from flwr_fco.regularizers import L1
-from flwr_fco.work import Minimise
-from reproduction.pooled import centralized_solution, certify
 
 RNG = np.random.default_rng(1)
 FEATURES, TARGETS = RNG.normal(size=(60, 5)) + 0.5, RNG.normal(size=60)
@@ -71,17 +63,7 @@ def test_a_squared_hinge_has_the_solution_of_linear_svc():
     assert np.array_equal(objective.predict(w), svc.predict(FEATURES))
 
 
-def test_squares_and_their_metrics():
-    w = RNG.normal(size=6)
-    predicted = FEATURES @ w[:5] + w[5]
-    for scale in (1.0, 0.5):
-        objective = LeastSquares(FEATURES, TARGETS, scale=scale, l2=0.1)
-        metrics = objective.metrics(w)
-        loss = scale * np.mean((predicted - TARGETS) ** 2) + 0.05 * (w[:5] ** 2).sum()
-        assert_allclose([objective.value(w), metrics["loss"]], loss, rtol=1e-13)
-        assert_allclose(objective.predict(w), predicted, rtol=1e-13)
-        assert_allclose(metrics["mse"], mean_squared_error(TARGETS, predicted), rtol=1e-13)
-        assert_allclose(metrics["r2"], r2_score(TARGETS, predicted), rtol=1e-12)
+def test_of_targets_that_are_all_the_same_r2_is_1_or_0():
     constant = LeastSquares(np.array([[1.0], [2.0]]), np.array([3.0, 3.0]))
     assert [constant.metrics(np.array([0.0, b]))["r2"] for b in (3.0, 2.0)] == [1.0, 0.0]
 
@@ -97,15 +79,6 @@ def test_trace_regression_is_least_squares_on_flattened_matrices():
     assert_allclose(objective.value(w), 0.5 * np.mean(np.square(residuals)) + 0.05 * (w[:12] ** 2).sum(), rtol=1e-13)
     assert np.array_equal(objective.gradient(w), flat.gradient(w))
     assert objective.lipschitz() == flat.lipschitz()
-
-
-def test_two_classes_multinomial_is_binary_at_the_difference():
-    coefficients, intercept = RNG.normal(size=(5, 2)), RNG.normal(size=2)
-    multinomial, binary = MultinomialLogistic(FEATURES, LABELS), Logistic(FEATURES, LABELS)
-    w = np.append(coefficients.reshape(-1), intercept)
-    difference = np.append(coefficients[:, 1] - coefficients[:, 0], intercept[1] - intercept[0])
-    assert_allclose(multinomial.value(w), binary.value(difference), rtol=1e-13)
-    assert_allclose(multinomial.gradient(w)[:10].reshape(5, 2)[:, 1], binary.gradient(difference)[:5], rtol=1e-11)
 
 
 @pytest.mark.filterwarnings("error")
@@ -221,29 +194,6 @@ def test_the_largest_eigenvalue_where_most_are_equal():
         assert_allclose(objective.lipschitz(), np.linalg.eigvalsh(_hessian(objective))[-1], rtol=1e-12)
 
 
-def test_constants_of_other_losses_bound_the_hessian_and_are_attained():
-    augmented = np.column_stack([FEATURES, np.ones(60)])
-    bound = augmented.T @ augmented / 60
-    top = np.linalg.eigvalsh(bound)[-1]
-    for cls, spectral, entrywise in (
-        (Logistic, 0.25, 0.25),
-        (MultinomialLogistic, 0.5, 0.25),
-        (SquaredHinge, 2.0, 2.0),
-    ):
-        objective = cls(FEATURES, LABELS)
-        assert_allclose(objective.lipschitz("l2"), spectral * top, rtol=1e-12)
-        assert_allclose(objective.lipschitz("l1"), entrywise * bound.max(), rtol=1e-12)
-        assert_allclose(objective.largest_square(), entrywise * np.diag(bound)[:5].max(), rtol=1e-12)
-        assert cls(FEATURES, LABELS, intercept=False, l2=0.3).strong_convexity() == 0.3
-        assert cls(FEATURES, LABELS, l2=0.3).strong_convexity() == 0.0
-    # At w = 0 every sample has the largest curvature.
-    vector = np.linalg.eigh(bound)[1][:, -1]
-    direction = np.column_stack([vector, -vector]) / np.sqrt(2)
-    multinomial, direction = MultinomialLogistic(FEATURES, LABELS), np.append(direction[:5].reshape(-1), direction[5])
-    curved = np.linalg.norm(multinomial.hessian_product(np.zeros(12), direction))
-    assert_allclose(curved, multinomial.lipschitz("l2"), rtol=1e-12)
-
-
 def test_a_line_search_neither_reads_features_nor_vectors_that_change():
     objective = MultinomialLogistic(FEATURES, CLASSES_OF_ROWS, l2=0.1)
     w, direction = RNG.normal(size=(2, 18))
@@ -258,69 +208,15 @@ def test_a_line_search_neither_reads_features_nor_vectors_that_change():
 
 # --- sparse rows ------------------------------------------------------------------------------------------------------
 
-KINDS = {
-    LeastSquares: np.random.default_rng(0).standard_normal(25),
-    Logistic: np.arange(25) % 2,
-    MultinomialLogistic: np.arange(25) % 3,
-    SquaredHinge: np.arange(25) % 2,
-}
-
 
 def agree(found, expected):
     assert_allclose(found, expected, rtol=1e-12, atol=1e-13)
-
-
-@together("dtype", [np.float64, np.float32])
-@together("options", [{}, {"intercept": False}, {"l2": 0.3}])
-@together("kind", KINDS)
-def test_every_method_agrees_on_dense_and_sparse_rows(kind, options, dtype):
-    one = kind(rows().toarray().astype(dtype), KINDS[kind], **options)
-    given = as_users_bring_them(rows()) if dtype == np.float64 else rows().astype(dtype)
-    other = kind(given, KINDS[kind], **options)
-    (w, v), batch = np.random.default_rng(1).normal(size=(2, one.layout.size)), np.array([3, 17, 3, 0])
-    agree(other.value(w), one.value(w))
-    for chosen in (None, batch):
-        agree(other.gradient(w, chosen), one.gradient(w, chosen))
-        for a, b in zip(*(own.value_and_gradient(w, chosen) for own in (one, other)), strict=True):
-            agree(b, a)
-        in_place = [w.copy(), w.copy()]
-        for own, at in zip((one, other), in_place, strict=True):
-            own.add_gradient(at, chosen, -0.1, at)
-        agree(*in_place)
-    agree(other.hessian_product(w, v), one.hessian_product(w, v))
-    agree(other.hessian_block(w, np.arange(0, w.size, 2)), one.hessian_block(w, np.arange(0, w.size, 2)))
-    for norm in ("l2", "l1"):
-        for size in (None, 4):
-            assert_allclose(other.batch_lipschitz(size, norm), one.batch_lipschitz(size, norm), rtol=1e-9)
-    assert_allclose(other.strong_convexity(), one.strong_convexity(), rtol=1e-9, atol=1e-15)
-    lines = [own.along(w, v) for own in (one, other)]
-    agree(lines[1](0.7), lines[0](0.7))
-    agree(lines[1].gradient(0.7), lines[0].gradient(0.7))
-    agree(lines[1].diagonal(0.7), lines[0].diagonal(0.7))
-    assert_allclose(lines[1].curvature(0.7)(v), lines[0].curvature(0.7)(v), rtol=1e-4, atol=1e-6)
-    for a, b in zip(one.metrics(w).values(), other.metrics(w).values(), strict=True):
-        agree(b, a)
-    for a, b in zip(one.dual_terms([w], [0.9]), other.dual_terms([w], [0.9]), strict=True):
-        agree(b, a)
-    for a, b in zip(one.moments(), other.moments(), strict=True):
-        agree(b, a)
 
 
 def test_rows_without_entries_have_no_columns_left():
     objective = LeastSquares(csr_array((3, 5)), np.full(3, 2.0)).on_columns(np.zeros(0, dtype=np.int64))
     value, gradient = objective.value_and_gradient(np.ones(1))
     assert (value, gradient.tolist()) == (1.0, [-2.0])
-
-
-@together("kind", KINDS)
-def test_local_minimisations_and_pooled_references_agree(kind):
-    matrix = rows(25, density=0.4)
-    pair = [kind(x, KINDS[kind], l2=0.1) for x in (matrix.toarray(), matrix)]
-    points = [minimise(own, Minimise(1e-7), penalty=0.3) for own in pair]
-    assert all(found.reached for found in points)
-    assert_allclose(points[1].point, points[0].point, rtol=0, atol=1e-6)
-    found = [centralized_solution([own], L1(0.01)) for own in pair]
-    assert_allclose(found[1], found[0], atol=1e-6)
 
 
 # --- weights and offsets of rows --------------------------------------------------------------------------------------
@@ -373,20 +269,6 @@ def test_a_weight_of_k_is_k_copies(cls, l2, form):
         assert one.lipschitz(norm) == pytest.approx(other.lipschitz(norm), rel=near)
 
 
-@together("cls", [cls for cls in LOSSES if cls is not CoxRegression])
-def test_a_subset_has_the_weights_and_offsets_of_its_rows(cls):
-    rows, rng = np.array([1, 4, 5, 11, 19]), np.random.default_rng(5)
-    offset = rng.normal(size=(N, 3) if cls is MultinomialLogistic else N)
-    whole = _made(cls, sample_weight=COPIES, offset=offset)
-    (part, share), (rest, left) = (whole.subset(own) for own in (rows, np.setdiff1d(np.arange(N), rows)))
-    other = _made(cls, rows=rows, sample_weight=COPIES[rows], offset=offset[rows])
-    assert share == pytest.approx(COPIES[rows].sum() / COPIES.sum())
-    for w in 0.4 * rng.normal(size=(3, whole.layout.size)):
-        agree(part.value(w), other.value(w))
-        agree(part.gradient(w), other.gradient(w))
-        agree(share * part.value(w) + left * rest.value(w), whole.value(w))
-
-
 @together("cls", [LeastSquares, Logistic, Huber, Poisson, SquaredHinge])
 def test_an_offset_is_a_column_with_the_coefficient_one(cls):
     offset = np.random.default_rng(4).normal(size=N)
@@ -397,25 +279,6 @@ def test_an_offset_is_a_column_with_the_coefficient_one(cls):
         agree(one.predict(w), other.predict(np.append(w, 1.0)))
 
 
-@pytest.mark.parametrize("cls", [LeastSquares, Logistic, MultinomialLogistic])
-def test_newton_certifies_the_pooled_problem_of_weighted_sites(cls):
-    """With the sums of weights as the sites' weights, it is that of all rows in one place."""
-    parts, psi = [np.arange(10), np.arange(10, 13), np.arange(13, N)], L1(0.03)
-    sites = [_made(cls, rows=rows, sample_weight=COPIES[rows]) for rows in parts]
-    weighting = {m: float(COPIES[rows].sum()) for m, rows in enumerate(parts)}
-    result, _ = solved(sites, psi, tolerance=1e-13, site_weights=weighting)
-    one = _made(cls, rows=np.repeat(np.arange(N), COPIES))
-    assert certify([one], None, psi, point(result, one)).value < 1e-12
-
-
 def test_offsets_of_many_classes_have_a_column_for_each():
     with pytest.raises(ConfigurationError, match=r"expected \(24, 3\)"):
         _made(MultinomialLogistic, offset=np.ones(N))
-
-
-def test_a_copy_without_weights_is_another_loss():
-    objective = _made(Logistic, sample_weight=COPIES)
-    assert (objective.weighs_rows, objective.mass) == (True, COPIES.sum())
-    plain, w = objective.unweighted(), np.ones(D + 1)
-    assert not plain.weighs_rows
-    assert plain.value(w) == copy.copy(_made(Logistic)).value(w) != objective.value(w)

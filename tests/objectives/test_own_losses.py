@@ -94,14 +94,6 @@ def test_its_sites_may_have_intercepts_of_their_own():
     assert abs(inner.gradient(np.append(w, b))[-1]) < 1e-14
 
 
-def test_a_subclass_may_report_more():
-    class Reported(LeastSquares):
-        def metrics(self, w):
-            return super().metrics(w) | {"size": float(np.abs(w).sum())}
-
-    assert Reported(DATA, TARGETS).metrics(np.ones(6)).keys() == {"loss", "mse", "r2", "size"}
-
-
 class _Bare(Objective):
     """The smallest objective: 1/2 ||w||^2."""
 

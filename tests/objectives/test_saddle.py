@@ -6,11 +6,7 @@ from together import together
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import Product, SimplexEntropy
-from flwr_fco.objectives import (
-    BilinearSaddle,
-    FunctionSaddle,
-    SaddleObjective,
-)
+from flwr_fco.objectives import BilinearSaddle, FunctionSaddle, SaddleObjective
 from flwr_fco.regularizers import L1, L2Squared, PerParameter
 from flwr_fco.work import FirstOrder
 

@@ -1,7 +1,5 @@
 """The strategies, through `simulate`, against implementations from the papers; `rivals` has two from memory."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from quadratics import quadratics
@@ -11,14 +9,7 @@ from flwr_fco import (
     DFedDA,
     DFedDAGT,
     DReFedDAGT,
-    DualFL,
     FedDAGT,
-    FedDualAvg,
-    FedDualAvgOSP,
-    FedMid,
-    FedMidOSP,
-    FedMiP,
-    FeDualEx,
     MultistepReFedDAGT,
     PNorm,
     ReFedDAGT,
@@ -26,14 +17,12 @@ from flwr_fco import (
     client_app,
     simulate,
 )
-from flwr_fco.strategies import Minimise, Reference, Stage
+from flwr_fco.strategies import Reference, Stage
 from flwr_fco.topology import chain
-from reproduction.data.saddle_objectives import QuadraticSaddle
 from reproduction.rivals import DecoupledProx, FedCM, Scaffnew
 
-from . import dual_fl, fed_dual_avg, gradient_tracking, rivals, saddle_points
+from . import gradient_tracking, rivals
 
-HERE = Path(__file__).parent
 COUNT, SIZE = 4, 6
 RATES = {"client_lr": 0.02, "server_lr": 0.7}
 WORK = {"steps": 5, "rounds": 12}
@@ -66,21 +55,6 @@ def agree(ours, oracle):
 
 def options(**more):
     return {**RATES, "work": Steps(WORK["steps"], batch_size=None), "fraction_evaluate": 0.0, **more}
-
-
-@pytest.mark.parametrize(
-    ("kind", "oracle", "more"),
-    [
-        (FedDualAvg, fed_dual_avg.fed_dual_avg, {}),
-        (FedDualAvgOSP, fed_dual_avg.fed_dual_avg, {"osp": True}),
-        (FedMid, fed_dual_avg.fed_mid, {}),
-        (FedMidOSP, fed_dual_avg.fed_mid, {"osp": True}),
-    ],
-)
-def test_dual_averaging_and_mirror_descent(kind, oracle, more):
-    objectives = quadratics(COUNT, SIZE)
-    _, ours = run(kind(regularizer=L1(0.4), **options()), objectives, START, WORK["rounds"])
-    agree(ours, oracle([f.gradient for f in objectives], soft(0.4), START, **RATES, **WORK, **more))
 
 
 @pytest.mark.parametrize(
@@ -125,23 +99,6 @@ def test_stages(kind, graph, window, newest):
     assert np.count_nonzero(oracle) == 4
     agree(strategy.state.reference, oracle)
     assert not strategy.state.dual.any()
-
-
-@pytest.mark.parametrize(("kind", "oracle"), [(FeDualEx, saddle_points.fe_dual_ex), (FedMiP, saddle_points.fed_mip)])
-def test_saddle_points(kind, oracle):
-    rng = np.random.default_rng(1)
-    objectives = [QuadraticSaddle(np.eye(4), rng.normal(size=(2, 4)), np.eye(2)) for _ in range(COUNT)]
-    strategy = kind(regularizer=L1(0.1), **options())
-    _, ours = run(strategy, objectives, START, WORK["rounds"])
-    agree(ours, oracle([f.gradient for f in objectives], soft(0.1), START, **RATES, **WORK))
-
-
-def test_dual_fl():
-    objectives = quadratics(COUNT, SIZE)
-    strategy = DualFL(nu=0.4, rho=0.02, work=Minimise(tolerance=1e-13), fraction_evaluate=0.0)
-    _, ours = run(strategy, objectives, np.zeros(SIZE), WORK["rounds"])
-    solvers = [lambda v, f=f: np.linalg.solve(f.matrix, f.vector + v) for f in objectives]
-    agree(ours, dual_fl.dual_fl(solvers, SIZE, nu=0.4, rho=0.02, rounds=WORK["rounds"]))
 
 
 def test_rivals():

@@ -34,19 +34,6 @@ def test_epsilon_is_that_of_the_event_and_rises_with_the_rounds(mechanism, round
     assert found <= bound.compose(mechanism.event(2.0, rounds)).get_epsilon(DELTA) * 1.001
 
 
-@pytest.mark.parametrize(("sampling", "method"), [(0.1, "POISSON"), (1.0, "NO_AMPLIFICATION")])
-def test_flowers_own_accountant_agrees_on_independent_noise(sampling, method):
-    """It composes by Renyi bounds, which are a little larger."""
-    flower = pytest.importorskip("flwr.serverapp")
-    if not hasattr(flower, "RdpAccountant"):
-        pytest.skip("PrivacyAccountant came with flwr 1.37")
-    kind = (flower.NeighboringRelation.ADD_OR_REMOVE_ONE, flower.SamplingMethod[method])
-    theirs = flower.RdpAccountant(flower.PrivacyConfig(DELTA, 1000, *kind))
-    theirs.compose(flower.GaussianPrivacyEvent(2.0, int(1000 * sampling), 1000), 30)
-    own = Accountant("independent", sampling=sampling).epsilon(2.0, 30, DELTA)
-    assert own < theirs.get_epsilon(DELTA) < 1.25 * own
-
-
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=str)
 def test_the_multiplier_of_a_target_does_not_pass_it(mechanism):
     for target in (0.3, 8.0):

@@ -10,21 +10,8 @@ pytest.importorskip("torch.optim", reason="needs PyTorch: make test-torch, or pi
 import torch
 from flwr.app import Array, ArrayRecord, MetricRecord
 from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, arrays_size_mod, fixedclipping_mod, message_size_mod
-from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
-from networks import (
-    BATCH,
-    NODES,
-    TRAIN,
-    accuracy,
-    density,
-    load,
-    loop_app,
-    objective_app,
-    run,
-    start,
-    unmodified_app,
-)
-from torch import nn
+from flwr.serverapp.strategy import FedAvg
+from networks import BATCH, NODES, TRAIN, accuracy, density, load, loop_app, objective_app, run, start, unmodified_app
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.errors import ConfigurationError
@@ -97,25 +84,6 @@ def test_mods_that_clip_models_are_refused_by_our_client_apps(mod):
             make()
 
 
-class Plain(nn.Sequential):
-    """Without integer buffers, to which Flower's mod would add noise, and with which its wrapper fails."""
-
-    def __init__(self):
-        super().__init__(nn.Linear(64, 10))
-
-
-def test_a_wrapper_that_clips_acts_on_unmodified_clients_as_with_fedavg():
-    def trained(strategy):
-        return run(strategy, unmodified_app(make=Plain), 3, start(make=Plain)).arrays
-
-    kinds = FedDualAvg(client="unmodified", **OFF), FedAvg(**OFF)
-    ours, fedavg = (trained(DifferentialPrivacyServerSideFixedClipping(kind, 0.0, 0.5, NODES)) for kind in kinds)
-    for name in fedavg:
-        np.testing.assert_allclose(ours[name].numpy(), fedavg[name].numpy(), rtol=2e-4, atol=2e-5, err_msg=name)
-    free = trained(FedAvg(**OFF))
-    assert np.abs(free["0.weight"].numpy() - fedavg["0.weight"].numpy()).max() > 0.01
-
-
 @pytest.mark.parametrize("name", ["unmodified", "loop"])
 def test_the_run_config_reaches_the_clients(name):
     make, app = WAYS[name]
@@ -171,23 +139,6 @@ def test_a_trained_checkpoint_becomes_sparse_and_keeps_what_it_has_learnt(way):
     assert accuracies[-1] > accuracies[0] - 0.06
     assert seen[0]["density"] == 1.0
     assert seen[8]["density"] == density(load(result.arrays)) < 0.9
-
-
-@pytest.mark.parametrize("name", WAYS)
-def test_half_of_the_nodes_take_part(name):
-    make, app = WAYS[name]
-    asked = []
-
-    def noting(message, context, call_next):
-        if message.metadata.message_type == "train":
-            asked.append((message.metadata.group_id, context.node_config["partition-id"]))
-        return call_next(message, context)
-
-    result = run(make(fraction_train=0.5, **OFF), app(mods=[noting]), 8)
-    assert len(asked) == 8 * NODES // 2
-    assert {partition for _, partition in asked} == set(range(NODES))
-    assert accuracy(load(result.arrays)) > 0.6
-    assert density(load(result.arrays)) < 0.95
 
 
 class Weighed(InProcessGrid):

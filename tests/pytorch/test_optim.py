@@ -18,17 +18,7 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.protocol import Downlink, Plan
 from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.objectives import LeastSquares, MultinomialLogistic
-from flwr_fco.regularizers import (
-    L1,
-    L2,
-    Box,
-    ElasticNet,
-    GroupLasso,
-    HardSparsity,
-    Nuclear,
-    PerParameter,
-    Zero,
-)
+from flwr_fco.regularizers import L1, L2, Box, ElasticNet, GroupLasso, HardSparsity, Nuclear, PerParameter, Zero
 from flwr_fco.torch import DualAveraging, ProximalSGD
 from flwr_fco.work import FirstOrder
 

@@ -6,6 +6,7 @@ from together import together
 
 from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ConfigurationError, SpecError
+from flwr_fco.objectives import BilinearSaddle
 from flwr_fco.regularizers import (
     L1,
     Box,
@@ -15,6 +16,7 @@ from flwr_fco.regularizers import (
     L1Ball,
     L2Ball,
     L2Squared,
+    NonNegative,
     Nuclear,
     PerParameter,
     Regularizer,
@@ -152,14 +154,7 @@ def test_specs_are_checked_like_arguments():
         Regularizer.from_spec(spec._replace(header={**spec.header, "kind": "l1-bal"}))
 
 
-def test_values():
-    assert L1(2.0).value(np.array([1.0, -2.0])) == 6.0
-    assert L1(2.0, weights=[1.0, 0.5]).value(np.array([1.0, -2.0])) == 4.0
-    assert L1(2.0, bound=1.5).value(np.array([1.0, -2.0])) == np.inf
-    assert L2Squared(2.0).value(np.array([1.0, -2.0])) == 5.0
-    assert ElasticNet(2.0, 0.25).value(np.array([1.0, -2.0])) == 2.0 * (0.25 * 3 + 0.75 * 2.5)
-    assert Nuclear(2.0).value(np.diag([3.0, -1.0])) == pytest.approx(8.0)
-    assert Nuclear(2.0, bound=2.0).value(np.diag([3.0, -1.0])) == np.inf
+def test_a_point_out_of_a_constraint_has_an_infinite_value():
     for psi, inside, out in (
         (L1Ball(1.0), [0.5, -0.5], [0.5, -0.51]),
         (L2Ball(1.0), [0.6, -0.8], [0.6, -0.81]),
@@ -197,3 +192,15 @@ def test_lists_of_indices_are_no_groups(cls, groups):
 def test_a_single_number_is_no_groups(cls, groups):
     with pytest.raises(ConfigurationError, match="expected an array, the number of each coordinate's group"):
         cls(1.0, groups=groups)
+
+
+def test_conjugates_that_are_infinite_or_unknown():
+    assert L1(1.0).conjugate(np.array([0.5, 1.5])) == np.inf
+    assert Nuclear(1.0).conjugate(np.diag([0.5, 1.5])) == np.inf
+    assert NonNegative().conjugate(np.array([-1.0, 1e-3])) == np.inf
+    assert L1Ball(1.0, weights=np.array([1.0, 0.0])).conjugate(np.array([1.0, 0.5])) == np.inf
+    layout = BilinearSaddle([[1.0]]).layout
+    assert PerParameter({"x": Box(-1.0, 1.0)}).bind(layout).conjugate(np.array([2.0, 0.0])) == 2.0
+    assert PerParameter({"x": Box(-1.0, 1.0)}).bind(layout).conjugate(np.array([2.0, 0.1])) == np.inf
+    with pytest.raises(ConfigurationError, match="conjugate of HardSparsity"):
+        HardSparsity(2).conjugate(np.ones(2))

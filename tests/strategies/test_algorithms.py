@@ -6,14 +6,7 @@ from problems import FEATURES, clients, flat, run
 
 from flwr_fco.core.computing import random_generator
 from flwr_fco.regularizers import L1
-from flwr_fco.strategies import (
-    Epochs,
-    FedAvgSubgradient,
-    FedDualAvg,
-    FedDualAvgOSP,
-    FedMid,
-    FedMidOSP,
-)
+from flwr_fco.strategies import Epochs, FedAvgSubgradient, FedDualAvg, FedDualAvgOSP, FedMid, FedMidOSP
 
 ROUNDS, ETA_C, ETA_S, LAMBDA, SEED = 7, 0.02, 0.7, 0.4, 5
 START = np.linspace(-1.0, 1.0, FEATURES + 1)

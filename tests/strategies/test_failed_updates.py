@@ -78,10 +78,7 @@ def other(state, primal):
             {"aggregate": lambda state, primal: state.dual},
             r"aggregate returned an array of shape \(7,\); expected a DualState",
         ),
-        (
-            {"aggregate": lambda state, primal: state._replace(round=5)},
-            "of round 5; expected a DualState whose",
-        ),
+        ({"aggregate": lambda state, primal: state._replace(round=5)}, "of round 5; expected a DualState whose"),
         ({"aggregate": lambda state, primal: state._replace(round=0)}, "expected a DualState whose round is 1"),
         ({"retrieve": lambda state, primal: primal[:-1]}, r"retrieve returned an array of shape \(6,\); .*\(7,\)"),
         ({"retrieve": lambda state, primal: None}, "retrieve returned None; expected an array"),

@@ -8,14 +8,7 @@ from together import together
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.objectives import TraceRegression
-from flwr_fco.regularizers import (
-    L1,
-    L1Ball,
-    L2Ball,
-    Nuclear,
-    NuclearBall,
-    Simplex,
-)
+from flwr_fco.regularizers import L1, L1Ball, L2Ball, Nuclear, NuclearBall, Simplex
 from flwr_fco.strategies import Epochs, FedDualAvg, FedMid
 from reproduction.pooled import numerical_rank
 

@@ -51,6 +51,11 @@ def with_increment(change):
     return with_content(changed)
 
 
+def changing(name, change):
+    """Return a fault: ``change(array)`` returns another array of this name."""
+    return with_increment(lambda arrays: {**arrays, name: change(arrays[name])})
+
+
 def with_metrics(change):
     """Return a fault: ``change(metrics)`` returns other metrics."""
     return with_content(lambda content: {"metrics": MetricRecord(change(dict(content["metrics"])))})

@@ -89,16 +89,7 @@ def make(name, **options):
 
 
 def run(
-    strategy,
-    objectives,
-    rounds,
-    *,
-    mods=(),
-    grid=InProcessGrid,
-    prepare=None,
-    callbacks=(),
-    start=None,
-    **options,
+    strategy, objectives, rounds, *, mods=(), grid=InProcessGrid, prepare=None, callbacks=(), start=None, **options
 ):
     """Run a strategy, and look after every round whether all is finite; return the result."""
     app = client_app(lambda context: objectives[int(context.node_config["partition-id"])], mods=list(mods))

@@ -36,9 +36,5 @@ def problems() -> Iterator[tuple[str, Any, dict[str, Any]]]:
                 }[kind]
                 loss = getattr(objectives, kind)(features, targets, l2=l2, intercept=intercept, **rows)
                 size = loss.layout.size
-                terms = {
-                    "center": 0.1 * rng.normal(size=size),
-                    "shift": 0.05 * rng.normal(size=size),
-                    "penalty": 0.2,
-                }
+                terms = {"center": 0.1 * rng.normal(size=size), "shift": 0.05 * rng.normal(size=size), "penalty": 0.2}
                 yield f"{kind} {n} x {d}, {what}{', intercept' if intercept else ''}", loss, terms

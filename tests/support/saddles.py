@@ -99,13 +99,7 @@ def unequal_quadratics():
 def takes_two_batches_a_step(solver):
     """An epoch counts batches: 17 rows in batches of 4 are five batches, three steps of two."""
     objective = ADVERSARIAL
-    plan = Plan(
-        solver,
-        objective.layout,
-        ATTACK,
-        Euclidean(),
-        work=FirstOrder(epochs=1, batch_size=4),
-    )
+    plan = Plan(solver, objective.layout, ATTACK, Euclidean(), work=FirstOrder(epochs=1, batch_size=4))
     start = np.zeros(objective.layout.size)
     message = Downlink(plan, {"dual": start, "primal": start}, client_lr=0.1)
     uplink, _ = find_solver(solver)(message, objective, None, np.random.default_rng(0))

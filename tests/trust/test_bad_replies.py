@@ -13,16 +13,7 @@ from together import together
 from flwr_fco.errors import NothingTrainedError
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import (
-    Bounds,
-    DFedDA,
-    Epochs,
-    FedDAGT,
-    FedDualAvg,
-    FedMid,
-    Participation,
-    Steps,
-)
+from flwr_fco.strategies import Bounds, DFedDA, Epochs, FedDAGT, FedDualAvg, FedMid, Participation, Steps
 
 #: Enough to compare with the median of a round; partition 1 is the one with faults, which has 25 examples.
 SIZES = (12, 25, 7, 16, 20, 14, 11)

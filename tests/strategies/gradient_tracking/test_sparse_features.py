@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_allclose
 from problems import trackers_of
 from representatives import crossed
 from scipy import sparse
@@ -70,19 +70,6 @@ def test_numbers_are_those_of_dense_features(case, form):
                 assert metrics[name] == pytest.approx(value, rel=1e-9)
     for key, tracker in trackers_of(expected).items():
         assert_allclose(trackers_of(found)[key], tracker, rtol=0, atol=1e-13)
-
-
-def test_first_messages_are_no_longer_than_what_is_not_zero_yet(monkeypatch):
-    monkeypatch.setattr("flwr_fco.strategies.training._LONG", 100)
-    strategy = made(fraction_train=0.4)
-    result = run(strategy)
-    metrics = result.train_metrics_clientapp
-    # Whoever is new is told the dual and the control.
-    assert all(metrics[number]["bytes-down"] < 2 * 2 * 8 * D for number in range(1, 7))
-    whole = made(fraction_train=0.4)
-    monkeypatch.undo()
-    run(whole)
-    assert_array_equal(strategy.state.dual, whole.state.dual)
 
 
 def test_all_that_a_client_sends_gets_and_remembers_is_at_its_columns():

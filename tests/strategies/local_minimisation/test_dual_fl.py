@@ -8,14 +8,7 @@ from flwr_fco.algorithms.dual_fl import linear_tolerance, sublinear_tolerance
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import PNorm
 from flwr_fco.regularizers import L1
-from flwr_fco.strategies import (
-    DualFL,
-    FedDR,
-    LocalSGD,
-    Minimise,
-    Participation,
-    Steps,
-)
+from flwr_fco.strategies import DualFL, FedDR, LocalSGD, Minimise, Participation, Steps
 from reproduction.pooled import centralized_solution
 
 NU = 0.05

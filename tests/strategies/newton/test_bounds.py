@@ -1,13 +1,12 @@
-"""The lower bound of an exchange at any point, against the optimum, and against the dual point that it is made of."""
+"""The lower bound of an exchange at any point, against the dual point that it is made of."""
 
 import numpy as np
 import pytest
-from newton import exchanged, objective_value, sites
+from newton import exchanged, sites
 from scipy.special import expit, xlogy
 
-from flwr_fco.objectives import Logistic, MultinomialLogistic
-from flwr_fco.regularizers import L1, ElasticNet
-from reproduction.pooled import centralized_solution
+from flwr_fco.objectives import Logistic
+from flwr_fco.regularizers import L1
 
 
 def _bound(objective, psi, w):
@@ -15,30 +14,11 @@ def _bound(objective, psi, w):
     return known.dual(state)[0]
 
 
-def _off_centre(seed, classes=2):
+def _off_centre(seed):
     """Columns whose means are far from 0, and few examples of a class: the intercept matters."""
     rng = np.random.default_rng(seed)
     features = rng.normal(rng.normal(size=4), 1.0, size=(40, 4))
-    scores = features[:, 0] - features[:, 0].mean() + rng.normal(size=40) - 1.2
-    if classes == 2:
-        return Logistic(features, scores > 0.0)
-    return MultinomialLogistic(features, np.digitize(scores, [-0.5, 0.5]), num_classes=3)
-
-
-@pytest.mark.parametrize("classes", [2, 3])
-@pytest.mark.parametrize("psi", [L1(0.05), L1(0.3), ElasticNet(0.1, 0.5)], ids=["l1", "strong l1", "elastic net"])
-def test_no_bound_is_above_the_optimum_wherever_it_is_asked(classes, psi):
-    for seed in range(4):
-        objective, rng = _off_centre(seed, classes), np.random.default_rng(seed)
-        solution = centralized_solution([objective], psi, tol=1e-10)
-        best = objective_value([objective], psi, solution)
-        bounds = []
-        for size in (0.0, 1e-3, 0.1, 1.0, 5.0):
-            for _ in range(5):
-                w = solution + size * rng.normal(size=solution.size)
-                bounds.append(_bound(objective, psi, w))
-                assert bounds[-1] <= best + 1e-10
-        assert bounds[0] >= best - 1e-6
+    return Logistic(features, features[:, 0] - features[:, 0].mean() + rng.normal(size=40) > 1.2)
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -1,12 +1,11 @@
 """A path of strengths and its cross-validation in one run: against runs of one strength each, and scikit-learn."""
 
-import weakref
-from functools import cache
 from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from faulty import Faulty, changing
 from flwr.app import Array, ArrayRecord, ConfigRecord
 from newton import objective_value, point, sites, solved
 from problems import app_of
@@ -118,37 +117,19 @@ def test_folds_part_the_rows_with_the_same_shares_of_each_class(folds):
             )
 
 
-class Copied(Logistic):
-    """Counts the copies of most of its rows that exist at the same time."""
-
-    copies, most = [], 0
-
-    def subset(self, rows):
-        part, share = super().subset(rows)
-        if 2 * rows.size > self.num_examples:
-            Copied.copies = [ref for ref in (*Copied.copies, weakref.ref(part)) if ref() is not None]
-            Copied.most = max(Copied.most, len(Copied.copies))
-        return part, share
-
-
 class Counting(InProcessGrid):
-    """What a site sends and gets."""
+    """About how many points a site is asked at once."""
 
     direct = None
 
-    def __init__(self, app, nodes, change=None):
+    def __init__(self, app, nodes):
         super().__init__(app, nodes)
-        self.rounds, self.up, self.points, self.change = [], 0, [], change
+        self.points = []
 
     def reply(self, message):
         reply = super().reply(message)
         if message.metadata.message_type == "train" and message.metadata.dst_node_id == 2:
-            self.rounds.append(message.metadata.group_id)
             self.points.append(int(message.content["fco"]["number:points"]))
-            (arrays,) = reply.content.array_records.values()
-            self.up += sum(len(array.data) for array in arrays.values())
-            if self.change is not None:
-                reply = self.change(reply, int(message.metadata.group_id))
         return reply
 
 
@@ -170,24 +151,6 @@ def test_a_message_carries_no_more_than_it_may():
         state = run_of(strategy).state
         assert max(grid.points[:-1]) == 4 or max_bytes > 1
         np.testing.assert_allclose(state.held_out[0], [at.held_out for at in whole.points], atol=1e-5)
-
-
-@cache
-def the_path():
-    objectives = sites("logistic", sizes=(60, 81, 50))
-    return objectives, path_of(objectives, num_strengths=8, cv=3)
-
-
-@pytest.mark.parametrize("rule", ["best", "one-standard-error"])
-def test_the_run_hands_out_the_model_of_its_rule(rule):
-    objectives, path = the_path()
-    strategy = FedNewton(
-        regularizer=L1(1.0), tolerance=1e-9, strengths=Strengths(8, folds=3, rule=rule), fraction_evaluate=0.0
-    )
-    result = start_of(strategy, InProcessGrid(app_of(objectives), 3), objectives)
-    chosen = path.best if rule == "best" else path.one_standard_error
-    np.testing.assert_array_equal(point(result, objectives[0]), point(chosen.result, objectives[0]))
-    assert path.one_standard_error.strength >= path.best.strength
 
 
 def test_messages_processes_and_a_resumed_run_have_the_same_bits(tmp_path):
@@ -233,16 +196,6 @@ def test_a_run_says_how_many_problems_have_missed_its_tolerance():
 # --- trouble ----------------------------------------------------------------------------------------------------------
 
 
-def changed(name, change, rounds):
-    def of(reply, number):
-        if number in rounds:
-            (arrays,) = reply.content.array_records.values()
-            arrays[name] = Array(change(arrays[name].numpy().copy()))
-        return reply
-
-    return of
-
-
 LIES = {
     "shares above 1": ("shares", lambda own: own * 2.0, "shares of rows are"),
     "rows in no fold": ("shares", lambda own: np.r_[1.0, np.ones(own.size - 1)], "each row is in one fold"),
@@ -257,7 +210,7 @@ def test_a_lie_about_one_problem_is_named_and_the_round_is_skipped(lie):
     name, change, reason = LIES[lie]
     objectives = sites("logistic", sizes=(60, 81, 50))
     strategy = FedNewton(regularizer=L1(1.0), strengths=Strengths(4, folds=3), tolerance=1e-7, fraction_evaluate=0.0)
-    grid = Counting(app_of(objectives), 3, changed(name, change, (4,)))
+    grid = Faulty(app_of(objectives), 3, changing(name, change), rounds=(4,), nodes=(2,))
     result = start_of(strategy, grid, objectives)
     assert [number for number, own in result.train_metrics_clientapp.items() if own["skipped"]] == [4]
     assert any(reason in row.reason for row in result.left_out)

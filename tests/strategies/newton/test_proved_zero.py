@@ -10,13 +10,7 @@ from scipy.sparse import csr_array
 from flwr_fco.algorithms.newton.asking import answer, checked
 from flwr_fco.errors import ClientError, ProtocolError
 from flwr_fco.messages.protocol import Uplink
-from flwr_fco.objectives import (
-    LeastSquares,
-    Logistic,
-    MultinomialLogistic,
-    Objective,
-    SiteIntercept,
-)
+from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective, SiteIntercept
 from flwr_fco.regularizers import L1, ElasticNet, GroupLasso, NonNegative
 from flwr_fco.strategies import FedNewton, proved_zero
 
@@ -113,19 +107,6 @@ def test_no_optimum_has_what_a_round_has_proved_zero(kind, case):
         counts.append((proved.sum(), (slopes < 0.99 * thresholds).sum()))
     found, provable = np.sum(counts, axis=0)
     assert found >= 0.95 * provable > 0
-
-
-@pytest.mark.parametrize("kind", ["squares", "logistic", "multinomial"])
-def test_the_slopes_are_those_of_the_feasible_dual_point(kind):
-    """Scaled to the threshold, far from the optimum, and 0 in the intercept."""
-    for seed in range(6):
-        objective = problem(kind, 3 * seed)[1]
-        point = 0.5 * np.random.default_rng(seed).normal(size=objective.layout.size)
-        state, known = exchanged(objective, L1(0.1), point)
-        _, slopes = known.dual(state)
-        count = slopes.size - known.outputs
-        assert np.abs(slopes[:count]).max() == pytest.approx(0.1, rel=1e-12)
-        np.testing.assert_allclose(slopes[count:], 0.0, atol=1e-14)
 
 
 def _reach(objective, point, at_zero):

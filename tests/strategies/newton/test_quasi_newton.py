@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord
 from newton import numbers, objective_value, point, sites, solved
-from scipy.sparse import csr_array
 
 from flwr_fco.algorithms.newton import ProximalNewton
 from flwr_fco.algorithms.newton.quasi_newton import QuasiNewton, approximation
@@ -17,14 +16,10 @@ def method_of(strategy):
     return type(strategy.prepare(ArrayRecord({"coefficients": Array(np.zeros(2))})).method)
 
 
-def method(psi, hessian="none"):
-    return method_of(FedNewton(regularizer=psi, hessian=hessian))
-
-
 def test_without_a_block_there_is_one_method_for_all():
     for psi in (L2Squared(0.1), Zero(), L1(0.1), L2Squared(0.1, weights=[0.0, 1.0])):
-        assert method(psi) is QuasiNewton
-    assert method(L2Squared(0.1), "block") is ProximalNewton
+        assert method_of(FedNewton(regularizer=psi, hessian="none")) is QuasiNewton
+    assert method_of(FedNewton(regularizer=L2Squared(0.1))) is ProximalNewton
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -84,35 +79,6 @@ def test_many_features_take_tens_of_rounds():
     slopes = (1.0 / (1.0 + np.exp(-(X @ w[:-1] + w[-1]))) - y) / len(y)
     np.testing.assert_allclose(X.T @ slopes, -w[:-1] / 120, atol=1e-8)
     assert abs(slopes.sum()) < 1e-8
-
-
-def test_a_ridge_has_its_closed_form():
-    objectives = sites("squares", intercept=False)
-    result, _ = solved(objectives, L2Squared(0.3), hessian="none", tolerance=1e-20, rounds=200)
-    X, y = np.vstack([own.features for own in objectives]), np.concatenate([own.targets for own in objectives])
-    expected = np.linalg.solve(X.T @ X / len(y) + 0.3 * np.eye(9), X.T @ y / len(y))
-    np.testing.assert_allclose(point(result, objectives[0]), expected, atol=1e-8)
-
-
-def test_sparse_features_give_the_answer_of_dense_ones():
-    rng = np.random.default_rng(1)
-    plain = sites("logistic", p=200)
-    dense = [own.with_features(own.features * (rng.random(own.features.shape) < 0.03)) for own in plain]
-    thin = [own.with_features(csr_array(own.features)) for own in dense]
-    ends = [solved(each, L2Squared(0.01), hessian="none", rounds=200)[0] for each in (dense, thin)]
-    assert numbers(ends[1], "duality-gap")[-1] <= 1e-8
-    np.testing.assert_allclose(*(numbers(end, "objective")[-1] for end in ends), rtol=1e-8)
-
-
-def test_a_step_is_halved_where_a_whole_one_would_go_up():
-    rng = np.random.default_rng(0)
-    features = rng.normal(size=(40, 1))
-    objectives = [Logistic(features, features[:, 0] + 0.3 * rng.normal(size=40) > 0.0)]
-    start = {"coefficients": np.array([-6.0]), "intercept": np.array([3.0])}
-    result, _ = solved(objectives, L2Squared(1e-4), hessian="none", start=start, rounds=100)
-    assert min(numbers(result, "step")) < 1.0
-    assert (np.diff(numbers(result, "objective")) <= 1e-14).all()
-    assert numbers(result, "duality-gap")[-1] <= 1e-8
 
 
 @pytest.mark.parametrize("kind", ["squares", "logistic"])

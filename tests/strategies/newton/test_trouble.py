@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+from faulty import Faulty, changing
 from flwr.app import Array, ArrayRecord
 from kinks import Distance
 from newton import numbers, objective_value, point, sites, solved
@@ -14,7 +15,7 @@ from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.mirror_maps import PNorm
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic
 from flwr_fco.regularizers import L1, Nuclear, Zero
-from flwr_fco.simulation import InProcessGrid, simulate
+from flwr_fco.simulation import simulate
 from flwr_fco.strategies import Average, FedNewton, Last, Wire, run_of
 from reproduction.pooled import centralized_solution
 
@@ -134,38 +135,12 @@ def test_sites_whose_losses_differ_have_no_gap_but_a_residual():
 # --- clients ----------------------------------------------------------------------------------------------------------
 
 
-class Faulty(InProcessGrid):
-    """A node whose replies in some rounds are changed, or are not there."""
-
-    direct = None
-
-    def __init__(self, app, nodes, change, rounds, node=2):
-        super().__init__(app, nodes)
-        self.change, self.rounds, self.node = change, rounds, node
-
-    def reply(self, message):
-        reply = super().reply(message)
-        train = message.metadata.message_type == "train"
-        if train and message.metadata.dst_node_id == self.node and int(message.metadata.group_id) in self.rounds:
-            return self.change(reply)
-        return reply
+def _terms(change):
+    return changing("terms", change)
 
 
-def _changing(name, change):
-    def changed(reply):
-        (arrays,) = reply.content.array_records.values()
-        arrays[name] = Array(change(arrays[name].numpy().copy()))
-        return reply
-
-    return changed
-
-
-def _terms(position, value):
-    def change(terms):
-        terms[position] = value(terms[position])
-        return terms
-
-    return _changing("terms", change)
+def _term(position, value):
+    return _terms(lambda terms: np.r_[terms[:position], value, terms[position + 1 :]])
 
 
 def test_no_mean_square_is_below_the_square_of_a_mean():
@@ -173,35 +148,29 @@ def test_no_mean_square_is_below_the_square_of_a_mean():
     objectives, psi = sites("logistic"), L1(0.05)
     start = {name: np.zeros(shape) for name, shape in objectives[0].layout.shapes.items()}
     strategy = FedNewton(regularizer=psi, fraction_evaluate=0.0)
-    grid = Faulty(app_of(objectives), 3, _changing("square", lambda square: square * [0.001, 1.0]), rounds=(1,))
+    grid = Faulty(
+        app_of(objectives), 3, changing("square", lambda square: square * [0.001, 1.0]), rounds=(1,), nodes=(2,)
+    )
     result = _start(strategy, grid, start, 30)
     assert result.left_out
     assert all("largest mean square is" in row.reason for row in result.left_out)
     assert numbers(result, "duality-gap")[-1] <= 1e-8
 
 
-def _all_terms(change):
-    return _changing("terms", change)
-
-
-def _link_unknown(reply):
-    return _all_terms(lambda terms: np.r_[-1e9, np.zeros(6)])(reply)
-
-
 #: What is changed, in which rounds, of which losses, and what is told of it.
 CONTRADICTIONS = {
-    "a factor of its own": (_terms(6, lambda factor: 2.0), (1,), "both", "no gap"),
-    "no link from round 2 on": (_link_unknown, (2,), "both", "another one than in the first round"),
-    "no link, but facts": (_terms(3, lambda link: 0.0), (1,), "both", "a loss whose link it does not know"),
-    "the intercept's mean": (
-        _changing("columns", lambda columns: 5.0 * columns),
-        (1,),
+    "a factor of its own": (_term(6, 2.0), (1,), "both", "no gap"),
+    "no link from round 2 on": (
+        _terms(lambda terms: np.r_[-1e9, np.zeros(6)]),
+        (2,),
         "both",
-        "mean of its intercept's column is 5",
+        "another one than in the first round",
     ),
-    "a loss of 0 at 0": (_all_terms(lambda terms: np.r_[0.0, 0.0, terms[2:]]), (1,), "logistic", ""),
+    "no link, but facts": (_term(3, 0.0), (1,), "both", "a loss whose link it does not know"),
+    "the intercept's mean": (changing("columns", lambda own: 5.0 * own), (1,), "both", "its intercept's column is 5"),
+    "a loss of 0 at 0": (_terms(lambda terms: np.r_[0.0, 0.0, terms[2:]]), (1,), "logistic", ""),
     "a lower loss in one round": (
-        _all_terms(lambda terms: np.r_[terms[0] - 0.05, terms[1] + 0.05, terms[2:]]),
+        _terms(lambda terms: np.r_[terms[0] - 0.05, terms[1] + 0.05, terms[2:]]),
         (3,),
         "both",
         "",
@@ -225,7 +194,7 @@ def test_no_lie_certifies_a_point_that_is_not_optimal(kind, lie, hessian):
     objectives, psi = sites(kind), L1(0.05)
     start = {name: np.zeros(shape) for name, shape in objectives[0].layout.shapes.items()}
     strategy = FedNewton(regularizer=psi, fraction_evaluate=0.0, hessian=hessian)
-    result = _start(strategy, Faulty(app_of(objectives), 3, change, rounds), start, 60)
+    result = _start(strategy, Faulty(app_of(objectives), 3, change, rounds, nodes=(2,)), start, 60)
     state = run_of(strategy).state
     assert state.objective >= state.lower - 1e-10
     told = [row.reason for row in result.left_out]

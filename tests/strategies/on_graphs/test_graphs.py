@@ -9,15 +9,7 @@ from flwr_fco import topology
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import PNorm
 from flwr_fco.regularizers import L1, Zero
-from flwr_fco.strategies import (
-    DFedDA,
-    DFedDAGT,
-    DReFedDAGT,
-    FedDA,
-    FedDAGT,
-    ReFedDAGT,
-    Steps,
-)
+from flwr_fco.strategies import DFedDA, DFedDAGT, DReFedDAGT, FedDA, FedDAGT, ReFedDAGT, Steps
 
 
 @pytest.mark.parametrize("cls", [DFedDA, DFedDAGT, DReFedDAGT])

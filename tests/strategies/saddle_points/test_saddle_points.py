@@ -7,12 +7,7 @@ from saddles import PSI, SIDE, bilinear, one_client, run
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers import L1, PerParameter
-from flwr_fco.strategies import (
-    Epochs,
-    FedMiP,
-    FeDualEx,
-    Steps,
-)
+from flwr_fco.strategies import Epochs, FedMiP, FeDualEx, Steps
 from reproduction.pooled import duality_gap
 from reproduction.problems.sequential import dual_extrapolation
 
