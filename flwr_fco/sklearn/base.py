@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -16,18 +17,17 @@ from flwr.app import Array, ArrayRecord
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
 from flwr_fco.certificates import Request
 from flwr_fco.client_apps import Disclosure
 from flwr_fco.client_apps import client_app as make_app
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.schema import MASS, MEANS, MOMENTS, VARIANCES, Names, names_of
-from flwr_fco.core.validation import AT_LEAST_ONE, FRACTION, NON_NEGATIVE, POSITIVE, checked
+from flwr_fco.core.validation import AT_LEAST_ONE, check_fields, checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.inference import Intervals
 from flwr_fco.inference.federated import (
-    CLASSES,
     SQUARES,
     TIMES,
     Questions,
@@ -92,9 +92,9 @@ class Federated(BaseEstimator):  # type: ignore[misc]
     """Base class of the estimators: the split into clients and the run; the subclasses document the fields."""
 
     fit_intercept: bool = field(default=True, kw_only=True)
-    num_clients: int = field(default=4, kw_only=True)
-    max_rounds: int = field(default=5000, kw_only=True)
-    tol: float = field(default=1e-14, kw_only=True)
+    num_clients: int = field(default=4, kw_only=True, metadata=AT_LEAST_ONE)
+    max_rounds: int = field(default=5000, kw_only=True, metadata=AT_LEAST_ONE)
+    tol: float = field(default=1e-14, kw_only=True, metadata={"range": (lambda tol: tol > 0.0, "a number > 0")})
     cv: int | Strengths | Sequence[Any] | None = field(default=None, kw_only=True)
     penalty_factor: Any = field(default=None, kw_only=True)
     standardize: bool = field(default=False, kw_only=True)
@@ -257,13 +257,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
 
     def _check_settings(self) -> None:
         # scikit-learn's estimators check in `fit`, and leave their parameters as they were given.
-        checked(self._first, getattr(self, self._first), float, POSITIVE if self._kind is CLASSES else NON_NEGATIVE)
-        checked("l1_ratio", self.l1_ratio, float, FRACTION)
-        for name in ("num_clients", "max_rounds"):
-            checked(name, getattr(self, name), int, AT_LEAST_ONE)
-        checked("tol", self.tol, float, {"range": (lambda tol: tol > 0.0, "a number > 0")})
-        checked("standardize", self.standardize, bool)
-        if self.site_intercepts not in (None, "local") or (self.site_intercepts and not self.fit_intercept):
+        check_fields(copy.copy(self))
+        if self.site_intercepts and not self.fit_intercept:
             raise ConfigurationError(
                 f"site_intercepts={self.site_intercepts!r}, fit_intercept={self.fit_intercept!r}; expected None for a "
                 "common intercept, or 'local' with fit_intercept=True for one of each site"
@@ -318,10 +313,9 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         if self.site_intercepts is None:
             raise ConfigurationError("the model has a common intercept, or none; expected site_intercepts='local'")
-        X = validate_data(self, X, reset=False, dtype=np.float64, accept_sparse="csr")
+        X, y = validate_data(self, X, y, reset=False, dtype=np.float64, accept_sparse="csr")
         classes = (self.classes_,) if isinstance(self, ClassifierMixin) else ()
-        y, weights = column_or_1d(y), reading.row_weights(sample_weight, X)
-        check_consistent_length(X, y)
+        weights = reading.row_weights(sample_weight, X)
         X, y, weights = (own[weights != 0.0] for own in (X, y, weights))
         given = weights if sample_weight is not None else None
         found = self._objective(X, y, *classes, given).own_intercept(np.ravel(self.coef_))
@@ -360,12 +354,13 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             y, sample_weight = (reading.in_order(own, self._sites) for own in (y, sample_weight))
             X = list(X.values())
         y, checks = self._told(X, y), {"dtype": np.float64, "accept_sparse": "csr", **self._of_y}
-        if reading.are_parts(X):
+        several = reading.are_parts(X)
+        for own in X if several else [X]:
+            refuse_text(own, "X")
+        if several:
             if groups is not None:
                 what = "groups is for one X, y"
                 raise ConfigurationError(f"{what}; here X is a list, whose parts are the clients already")
-            for own in X:
-                refuse_text(own, "X")
             parts = reading.aligned_frames(X, y, sample_weight)
             self._on_trust = len(parts) > 1 and not reading.columns_in(parts[0])
             names = [f"{site}" for site in self._sites or (f"part {m}" for m in range(len(parts)))]
@@ -383,7 +378,6 @@ class Federated(BaseEstimator):  # type: ignore[misc]
                     ) from error
                 clients.append((*pair, weights))
         else:
-            refuse_text(X, "X")
             X, y = validate_data(self, X, y, reset=reset, **checks)
             self._on_trust = False
             owner = np.arange(X.shape[0]) % min(self.num_clients, X.shape[0])

@@ -18,6 +18,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from flwr_fco.client_apps import Disclosure
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.schema import Names, is_missing
+from flwr_fco.core.validation import FRACTION, NON_NEGATIVE, POSITIVE
 from flwr_fco.errors import ConfigurationError, PublicError
 from flwr_fco.inference import Intervals
 from flwr_fco.inference.federated import CLASSES, TIMES
@@ -92,8 +93,8 @@ class FederatedElasticNet(RegressorMixin, Federated):  # type: ignore[misc]
     ((2,), (4,))
     """
 
-    alpha: float = 1.0
-    l1_ratio: float = field(default=0.5, kw_only=True)
+    alpha: float = field(default=1.0, metadata=NON_NEGATIVE)
+    l1_ratio: float = field(default=0.5, kw_only=True, metadata=FRACTION)
     _of_y = MappingProxyType({"y_numeric": True})
 
     def _objective(self, X: Any, y: NDArray[Any], weights: Vector | None = None) -> Objective:
@@ -240,8 +241,8 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
     (['no', 'yes'], 1)
     """
 
-    C: float = 1.0
-    l1_ratio: float = field(default=0.0, kw_only=True)
+    C: float = field(default=1.0, metadata=POSITIVE)
+    l1_ratio: float = field(default=0.0, kw_only=True, metadata=FRACTION)
     _kind, _first = CLASSES, "C"
 
     def fit(
@@ -467,8 +468,8 @@ class FederatedCoxRegression(Federated):
     fit_intercept: bool = field(default=False, init=False)
     # Each site is a stratum, whose baseline takes the place of an intercept.
     site_intercepts: None = field(default=None, init=False)
-    alpha: float = 0.0
-    l1_ratio: float = field(default=1.0, kw_only=True)
+    alpha: float = field(default=0.0, metadata=NON_NEGATIVE)
+    l1_ratio: float = field(default=1.0, kw_only=True, metadata=FRACTION)
     ties: Literal["efron", "breslow"] = field(default="efron", kw_only=True)
     _kind = TIMES
     _of_y = MappingProxyType({"multi_output": True})
