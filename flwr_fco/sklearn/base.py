@@ -169,10 +169,6 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             )
         return quality_of(self, X, y, groups)
 
-    def _told(self, X: Any, y: Any) -> Any:
-        """Return the targets in the form in which they are checked."""
-        return y
-
     def _names(self, d: int) -> Sequence[str]:
         return getattr(self, "feature_names_in_", [f"x{j}" for j in range(d)])
 
@@ -353,8 +349,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             self._sites = list(X)
             y, sample_weight = (reading.in_order(own, self._sites) for own in (y, sample_weight))
             X = list(X.values())
-        y, checks = self._told(X, y), {"dtype": np.float64, "accept_sparse": "csr", **self._of_y}
-        several = reading.are_parts(X)
+        several, checks = reading.are_parts(X), {"dtype": np.float64, "accept_sparse": "csr", **self._of_y}
+        y = [self._targets(own) for own in y] if several and isinstance(y, list | tuple) else self._targets(y)
         for own in X if several else [X]:
             refuse_text(own, "X")
         if several:
@@ -532,16 +528,16 @@ class Federated(BaseEstimator):  # type: ignore[misc]
     def _app(self, load: Any, order: Sequence[str] | None, disclosure: Disclosure | None, *classes: Any) -> Any:
         def objective_of(context: Any) -> Objective:
             X, y, weights, names = reading.read_site(load(context), order)
-            objective: Objective = self._objective(X, self._targets(y), *classes, weights)
+            objective: Objective = self._objective(X, np.asarray(self._targets(y)), *classes, weights)
             objective.feature_names = names
             return objective
 
         return make_app(objective_of, disclosure=disclosure)
 
     @staticmethod
-    def _targets(y: Any) -> NDArray[Any]:
-        """Return a site's targets as an array."""
-        return np.asarray(y)
+    def _targets(y: Any) -> Any:
+        """Return a site's targets in the form in which they are checked."""
+        return y
 
     def _names_of_classes(self) -> Names:
         """Return the classes as texts, by which sites are compared; None without classes."""

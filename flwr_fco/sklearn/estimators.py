@@ -26,7 +26,7 @@ from flwr_fco.objectives import CoxRegression, LeastSquares, Logistic, Multinomi
 from flwr_fco.objectives.survival import as_strata, baseline, concordance
 from flwr_fco.regularizers import Regularizer
 from flwr_fco.sklearn.base import Federated, Sites
-from flwr_fco.sklearn.reading import are_parts, as_table, is_grid
+from flwr_fco.sklearn.reading import as_table, is_grid
 from flwr_fco.sklearn.reports import class_names
 
 
@@ -545,10 +545,6 @@ class FederatedCoxRegression(Federated):
         """
         ordered, compared = concordance(self._objective(self._features(X), self._targets(y)), self.coef_)
         return ordered / compared if compared else math.nan
-
-    def _told(self, X: Any, y: Any) -> Any:
-        several = are_parts(X) and isinstance(y, list | tuple)
-        return [self._targets(own) for own in y] if several else self._targets(y)
 
     @staticmethod
     def _targets(y: Any) -> NDArray[np.float64]:

@@ -19,6 +19,7 @@ Softw. 2010) has the strengths and the one-standard-error rule.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from logging import WARNING
@@ -190,10 +191,9 @@ class NewtonPath(ProximalNewton):
         folds, asked = len(state.populations), _asked(state)
         if state.stage == VALIDATING:
             return {"shares": (folds,), "held_out": (len(asked),)}
-        sizes = {"shares": folds}
+        sizes = Counter(shares=folds)
         for row in asked:
-            for name, (size,) in self._rule().shapes(problem, _row(state, row)).items():
-                sizes[name] = sizes.get(name, 0) + size
+            sizes.update({name: size for name, (size,) in self._rule().shapes(problem, _row(state, row)).items()})
         return {name: (size,) for name, size in sizes.items()}
 
     def _check(self, problem: Problem, state: PathState, uplink: Uplink) -> None:
