@@ -181,9 +181,8 @@ class EarlyStopping(Callback):
             raise ConfigurationError(f"{wrong} (what the model may still move), or tol and certificate, or validation")
         self.certificate, self.validation = certificate, validation
         self._kind, self._looks_at = ("certificate", certificate) if validation is None else ("validation", validation)
-        if not isinstance(self._looks_at, str | None) and (
-            isinstance(self._looks_at, type) or not callable(self._looks_at)
-        ):
+        is_function = callable(self._looks_at) and not isinstance(self._looks_at, type)
+        if not is_function and not isinstance(self._looks_at, str | None):
             what = f"{self._kind}={self._looks_at!r}; expected a function of the arrays"
             raise ConfigurationError(f"{what}, or the name of a metric such as 'evaluate/loss'")
         self.tol: float | None = checked("tol", tol, float | None, NON_NEGATIVE)
@@ -341,11 +340,10 @@ class Checkpoint(Callback):
             raise ConfigurationError(f"{error}. It is not overwritten: give another path, or remove it") from error
         private = tree["parts"].get("privacy")
         if private is not None and private["round"] != strategy.released_now:
-            raise ConfigurationError(
-                f"{self.path} is of a private run that has released {private['round']} rounds, and this one goes on "
-                f"after round {strategy.released_now}: the clients' privacy would be spent again. Resume from that "
-                "file; for a run whose epsilon adds to that one's give another path"
-            )
+            what = f"{self.path} is of a private run that has released {private['round']} rounds, and this one goes on"
+            why = f"after round {strategy.released_now}: the clients' privacy would be spent again"
+            advice = "Resume from that file; for a run whose epsilon adds to that one's give another path"
+            raise ConfigurationError(f"{what} {why}. {advice}")
 
     def _take(self) -> None:
         """Hold the lock file; the system lets go of it when this process ends, however it does."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -126,10 +127,8 @@ class Topology:
         1.0
         """
         if math.isinf(self.mixing_time):
-            raise ConfigurationError(
-                f"{self}: its nodes never agree, and no rate follows from its mixing time; let nodes keep a part of "
-                "their own value, or give client_lr by hand"
-            )
+            what = f"{self}: its nodes never agree, and no rate follows from its mixing time"
+            raise ConfigurationError(f"{what}; let nodes keep a part of their own value, or give client_lr by hand")
         return max(1.0, 0.5 * math.log(factor * self.num_nodes) * self.mixing_time)
 
     def __str__(self) -> str:
@@ -272,10 +271,9 @@ def from_edges(edges: Iterable[tuple[int, int]], num_nodes: int, name: str = "ed
         ends = tuple(edge) if isinstance(edge, Iterable) else ()
         known = all(isinstance(end, int | np.integer) and 0 <= end < num_nodes for end in ends)
         if not known or len(ends) != 2 or ends[0] == ends[1]:
-            raise ConfigurationError(
-                f"the edge {edge!r} does not join two different nodes of 0 .. {num_nodes - 1}; expected pairs such as "
-                "(0, 1). A node's weight on itself is what its edges leave"
-            )
+            what = f"the edge {edge!r} does not join two different nodes of 0 .. {num_nodes - 1}"
+            advice = "A node's weight on itself is what its edges leave"
+            raise ConfigurationError(f"{what}; expected pairs such as (0, 1). {advice}")
         linked[ends] = linked[ends[::-1]] = True
     degrees = linked.sum(axis=1)
     weights = np.where(linked, 1.0 / (1.0 + np.maximum.outer(degrees, degrees)), 0.0)
@@ -307,10 +305,8 @@ def from_graph(graph: Any, name: str = "graph") -> Topology:
     if not (hasattr(graph, "nodes") and hasattr(graph, "edges")):
         raise ConfigurationError(f"{graph!r} has no nodes and edges; expected a networkx graph, or use from_edges")
     nodes = list(graph.nodes)
-    try:
-        nodes.sort()
-    except TypeError:
-        nodes = list(graph.nodes)
+    with suppress(TypeError):  # Numbers beside texts have no order.
+        nodes = sorted(nodes)
     number = {node: m for m, node in enumerate(nodes)}
     pairs = [(number[edge[0]], number[edge[1]]) for edge in graph.edges]
     return from_edges([(i, j) for i, j in pairs if i != j], len(nodes), name)

@@ -65,10 +65,8 @@ class FirstOrder(_Kept):
         if self.steps is None and self.epochs is None:
             object.__setattr__(self, "epochs", 1)
         if self.steps is not None and self.epochs is not None:
-            raise ConfigurationError(
-                f"epochs={self.epochs!r} and steps={self.steps!r}; give one of them: passes over the data, or a number "
-                "of minibatches"
-            )
+            what = f"epochs={self.epochs!r} and steps={self.steps!r}"
+            raise ConfigurationError(f"{what}; give one of them: passes over the data, or a number of minibatches")
         super().__post_init__()
 
     def __repr__(self) -> str:
@@ -192,11 +190,9 @@ class Minimise(_Kept):
         if self.rule == "gradient":
             return self.tolerance
         if not convexity > duality:
-            raise ConfigurationError(
-                f"rule='gap' needs a strong convexity above {duality:g}, but only {convexity:g} is known of the "
-                "client's problem, so the primal-dual gap cannot be bounded. Use rule='gradient', add an l2 term to "
-                "the objective, or choose DualFL's nu below it"
-            )
+            what = f"rule='gap' needs a strong convexity above {duality:g}, but only {convexity:g} is known of the"
+            advice = "Use rule='gradient', add an l2 term to the objective, or choose DualFL's nu below it"
+            raise ConfigurationError(f"{what} client's problem, so the primal-dual gap cannot be bounded. {advice}")
         return math.sqrt(2.0 * (convexity - duality) * self.tolerance)
 
 

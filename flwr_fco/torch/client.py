@@ -129,10 +129,9 @@ def _of_a_loop(disclosure: Disclosure | None) -> Disclosure:
     given: Disclosure = checked("disclosure", Disclosure() if disclosure is None else disclosure, Disclosure)
     wrong = [name for name, limit in asdict(given).items() if name != "min_rows" and limit is not None]
     if wrong:
-        raise ConfigurationError(
-            f"disclosure has {', '.join(wrong)}, and a training loop of your own says only how many rows it has: leave "
-            "all but min_rows out, or use flwr_fco.client_apps.client_app with an objective"
-        )
+        what = f"disclosure has {', '.join(wrong)}, and a training loop of your own says only how many rows it has"
+        advice = "leave all but min_rows out, or use flwr_fco.client_apps.client_app with an objective"
+        raise ConfigurationError(f"{what}: {advice}")
     return given
 
 
@@ -145,10 +144,9 @@ def _check_rows(answer: Message, message: Message, disclosure: Disclosure) -> No
     counts = [record["num-examples"] for record in answer.content.metric_records.values() if "num-examples" in record]
     what = f"an answer to {kind!r:.80}"
     if not counts:
-        raise ConfigurationError(
-            f"the server asks for {what}; this site's owner sets min_rows={disclosure.min_rows}, and the answer does "
-            "not say how many rows it is about: add 'num-examples' to its metrics, or leave the limit out"
-        )
+        what = f"the server asks for {what}; this site's owner sets min_rows={disclosure.min_rows}"
+        advice = "add 'num-examples' to its metrics, or leave the limit out"
+        raise ConfigurationError(f"{what}, and the answer does not say how many rows it is about: {advice}")
     for count in counts:
         disclosure.check_rows(int(_number("num-examples", count)), what)
 
@@ -205,10 +203,9 @@ class LocalTraining:
     def __init__(self, message: Message, context: Context, model: nn.Module, *, momentum: float = 0.0) -> None:
         limits = _within_app.get()
         if limits is None:
-            raise ConfigurationError(
-                "this message came through Flower's own ClientApp, which cannot tell the server what is missing here; "
-                "write `from flwr_fco.torch import ClientApp` instead of `from flwr.clientapp import ClientApp`"
-            )
+            what = "this message came through Flower's own ClientApp, which cannot tell the server what is missing here"
+            advice = "write `from flwr_fco.torch import ClientApp` instead of `from flwr.clientapp import ClientApp`"
+            raise ConfigurationError(f"{what}; {advice}")
         self.model, self._momentum, self._limits = model, momentum, limits
         self._stack = ExitStack()
         self._round, self._downlink = task_of(message, limits, as_sent=True)
@@ -219,17 +216,14 @@ class LocalTraining:
         self._loop.ask(self._method, self._downlink, self._state)
         self._plain = "becomes_sparse" in plan.options or not self._loop.psi
         terms = plan.regularizer.terms() if plan.scope == "joint" and not self._plain else ()
-        objections = (
-            (plan.sends_every_step, "the strategy asks for all local points, which an optimiser does not keep"),
-            (type(plan.mirror_map) is not Euclidean, f"mirror_map={plan.mirror_map!r}: the optimisers are Euclidean"),
-            (
-                terms is None or any(map(np.ndim, terms)),
-                f"scope='joint': {plan.regularizer!r} of all arrays together has no form on tensors",
-            ),
-        )
-        for objects, what in objections:
-            if objects:
-                raise ConfigurationError(f"{what}. Take something else on the server, or {_INSTEAD}")
+        joint = f"scope='joint': {plan.regularizer!r} of all arrays together has no form on tensors"
+        objections = {
+            "the strategy asks for all local points, which an optimiser does not keep": plan.sends_every_step,
+            f"mirror_map={plan.mirror_map!r}: the optimisers are Euclidean": type(plan.mirror_map) is not Euclidean,
+            joint: terms is None or any(map(np.ndim, terms)),
+        }
+        for what in (what for what, objects in objections.items() if objects):
+            raise ConfigurationError(f"{what}. Take something else on the server, or {_INSTEAD}")
         tracked = self._method.memory or hasattr(self._method, "tracker_start")
         if momentum and (tracked or self._loop.kind is not optim.DualAveraging):
             what = f"momentum={momentum!r}: the method {plan.solver!r} has none. Leave it out, or take FedDualAvg"
@@ -299,10 +293,8 @@ class LocalTraining:
             raise ConfigurationError(f"the metrics are {sorted(metrics)}; expected 'num-examples' among them")
         optimizer = self.optimizer
         if optimizer.num_steps < 1:
-            raise ConfigurationError(
-                f"the optimiser of {downlink.plan.solver!r} has taken no step in this round: step with "
-                "`training.optimizer`, not with one of your own, and see that the loader is not empty"
-            )
+            what = f"the optimiser of {plan.solver!r} has taken no step in this round: step with `training.optimizer`"
+            raise ConfigurationError(f"{what}, not with one of your own, and see that the loader is not empty")
         increments = {name: tensor.cpu().numpy() for name, tensor in optimizer.increments().items()}
         # `Layout.flatten` makes float64 of it.
         parts = [increments[name].reshape(-1) for name in plan.layout.shapes]
@@ -331,10 +323,9 @@ def _number(name: str, value: Any) -> float:
     try:
         return float(value)
     except (TypeError, ValueError, RuntimeError):
-        raise ConfigurationError(
-            f"the metric {name!r} is a {type(value).__name__}, {value!r:.80}; expected a number. Report the entries of "
-            f"a list under names of their own, such as {name + '-0'!r}"
-        ) from None
+        what = f"the metric {name!r} is a {type(value).__name__}, {value!r:.80}; expected a number"
+        advice = f"Report the entries of a list under names of their own, such as {name + '-0'!r}"
+        raise ConfigurationError(f"{what}. {advice}") from None
 
 
 class UserLoop:
@@ -415,9 +406,8 @@ def _explain_difference(client: Mapping[str, tuple[int, ...]], server: Mapping[s
     """Raise an error about a model whose parameters are not the server's optimised arrays."""
     extra = sorted(set(server) - set(client))
     if extra:
-        raise ConfigurationError(
-            f"the server optimises {extra}, which are no trainable parameters of this model: name the buffers and "
-            "frozen parameters in the strategy's arrays=Arrays(pass_through=...)"
-        )
+        what = f"the server optimises {extra}, which are no trainable parameters of this model"
+        advice = "name the buffers and frozen parameters in the strategy's arrays=Arrays(pass_through=...)"
+        raise ConfigurationError(f"{what}: {advice}")
     what = f"the server optimises {dict(server)}, this model has {dict(client)}"
     raise ConfigurationError(f"{what}: give `start` ArrayRecord(model.state_dict()) of the same model")

@@ -322,11 +322,9 @@ def _tensors(dataset: Any) -> TensorDataset:
     if tensors == []:
         raise ConfigurationError("the data set is empty; expected tensors, such as (images, labels)")
     if tensors is None or not all(isinstance(tensor, Tensor) and tensor.ndim for tensor in tensors):
-        raise ConfigurationError(
-            f"dataset is a {type(dataset).__name__}; expected a data set, or a list or tuple of tensors whose first "
-            "axis counts examples, such as (images, labels). Of one tensor: (images,); of arrays: "
-            "torch.from_numpy(...); of a DataLoader: its dataset"
-        )
+        what = f"dataset is a {type(dataset).__name__}; expected a data set, or a list or tuple of tensors whose first"
+        advice = "Of one tensor: (images,); of arrays: torch.from_numpy(...); of a DataLoader: its dataset"
+        raise ConfigurationError(f"{what} axis counts examples, such as (images, labels). {advice}")
     sizes = [len(tensor) for tensor in tensors]
     if len(set(sizes)) > 1:
         raise ConfigurationError(f"the tensors have {sizes} examples; expected as many of each")

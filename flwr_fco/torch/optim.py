@@ -117,9 +117,8 @@ class CompositeOptimizer(torch.optim.Optimizer):
     @property
     def regularizers(self) -> dict[str, Regularizer | None]:
         """Regularizer of each parameter by name; None if psi does not act on it."""
-        shapes = {
-            name: tuple(p.shape) for g in self.param_groups for name, p in zip(g["names"], g["params"], strict=True)
-        }
+        pairs = [pair for g in self.param_groups for pair in zip(g["names"], g["params"], strict=True)]
+        shapes = {name: tuple(p.shape) for name, p in pairs}
         common, acted_on = self.defaults["apply_to"], dict[PerParameter, list[str]]()
         by_default = regularized_names(shapes) if common is None else matching(shapes, common)
         regularizers: dict[str, Regularizer | None] = {}
@@ -283,10 +282,8 @@ class CompositeOptimizer(torch.optim.Optimizer):
     def _common(self, key: str) -> float:
         values = [float(group[key]) for group in self._filled]
         if max(values) - min(values) > 1e-9 * max(map(abs, values)):
-            raise ConfigurationError(
-                f"the parameter groups differ in their sums of step sizes ({values}): one number cannot say what they "
-                "have done. Give all groups the same learning rate"
-            )
+            what = f"the parameter groups differ in their sums of step sizes ({values})"
+            raise ConfigurationError(f"{what}: give all groups the same learning rate")
         return values[0]
 
     # --- saving ------------------------------------------------------------------------------------------------------
