@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from itertools import chain, repeat
 from typing import Any, ClassVar, Literal
 
 from flwr_fco.core.validation import AT_LEAST_ONE, POSITIVE, check_fields, checked
@@ -92,6 +93,28 @@ class FirstOrder(_Kept):
         per_epoch = 1 if self.batch_size is None else -(-num_examples // self.batch_size)
         assert self.epochs is not None
         return -(-self.epochs * per_epoch // per_step) * per_step
+
+    def epoch_sizes(self, num_examples: int, per_step: int = 1) -> Iterator[int]:
+        """Return how many rows of each shuffled epoch are used: all, but for the last the remaining batches.
+
+        Parameters
+        ----------
+        num_examples : int
+            The client's number of examples.
+        per_step : int, default 1
+            Minibatches per step.
+
+        Examples
+        --------
+        >>> list(Steps(3, batch_size=2).epoch_sizes(4))
+        [4, 2]
+        """
+        assert self.batch_size is not None
+        if num_examples < 1:
+            what = f"num_examples={num_examples}; expected at least one example to draw minibatches from"
+            raise ConfigurationError(what)
+        whole, rest = divmod(self.num_draws(num_examples, per_step), -(-num_examples // self.batch_size))
+        return chain(repeat(num_examples, whole), [rest * self.batch_size] * (rest > 0))
 
 
 def Epochs(count: int = 1, batch_size: int | None = 32) -> FirstOrder:

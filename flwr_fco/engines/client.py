@@ -126,7 +126,9 @@ class LocalClient(NamedTuple):
             Whether all z_k - z_0 are sent as well, as ``"trajectory"``.
         """
         rate, point = self.rate, dual.copy()
-        move = rate * np.broadcast_to(shift, dual.shape) if np.any(shift) else None
+        # NumPy takes long to look at one number.
+        moves = np.any(shift) if isinstance(shift, np.ndarray) else shift != 0.0
+        move = rate * np.broadcast_to(shift, dual.shape) if moves else None
         done: int | None = None
         if self.shard is not None:
             done = self.shard.local_dual_steps(self.downlink, point, self.rng, move, psi)

@@ -11,7 +11,7 @@ import numpy as np
 from flwr_fco.core.layout import Vector
 from flwr_fco.kernels.dual_averaging import NOTHING, dual_averaging, dual_extrapolation
 from flwr_fco.messages.protocol import Downlink
-from flwr_fco.objectives.base import Objective, Place, shuffled_epochs
+from flwr_fco.objectives.base import Objective, Place
 from flwr_fco.work import FirstOrder
 
 
@@ -85,8 +85,8 @@ def compiled_steps(
         return None
     (loss, retrieval, work, rows), kernel, steps = loop, cast(Any, dual_averaging), 0
     size, move = min(work.batch_size, rows), NOTHING if shift is None else shift
-    for order in shuffled_epochs(rows, rng, work):
-        elapsed = downlink.elapsed + downlink.client_lr * steps
+    for used in work.epoch_sizes(rows):
+        order, elapsed = rng.permutation(rows)[:used], downlink.elapsed + downlink.client_lr * steps
         steps += kernel(loss, order, size, retrieval, elapsed, downlink.client_lr, objective.l2, move, dual)
     return steps
 
@@ -103,7 +103,7 @@ def compiled_pairs(downlink: Downlink, objective: Objective, dual: Vector, rng: 
     if loop is None:
         return None
     (loss, retrieval, work, rows), kernel, steps = loop, cast(Any, dual_extrapolation), 0
-    size, orders = min(work.batch_size, rows), shuffled_epochs(rows, rng, work, per_step=2)
+    size, orders = min(work.batch_size, rows), (rng.permutation(rows)[:used] for used in work.epoch_sizes(rows, 2))
     # Two epochs at a time have whole pairs of batches.
     for one, other in zip_longest(orders, orders):
         order = one if other is None else np.concatenate([one, other])

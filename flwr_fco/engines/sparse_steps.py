@@ -26,7 +26,7 @@ from flwr_fco.kernels.prox import grouped, separable
 from flwr_fco.kernels.sparse import lazy_dual_averaging
 from flwr_fco.messages.protocol import Downlink, Plan, ReceivedVectors
 from flwr_fco.mirror_maps import DiagonalMetric, Euclidean
-from flwr_fco.objectives.base import Batch, Objective, shuffled_epochs
+from flwr_fco.objectives.base import Batch, Objective
 from flwr_fco.objectives.linear import Linear
 from flwr_fco.objectives.links import Coupled
 from flwr_fco.regularizers import Terms
@@ -158,8 +158,8 @@ class Shard:
             code, parameter, matrix, *of_rows = loss
             (terms, own), size = self._compiled_terms[psi], min(work.batch_size, rows)
             given = (code, parameter, *of_rows), (matrix.indptr, matrix.indices, matrix.data), self.objective.intercept
-            for order in shuffled_epochs(rows, rng, work):
-                elapsed = downlink.elapsed + client_lr * steps
+            for used in work.epoch_sizes(rows):
+                order, elapsed = rng.permutation(rows)[:used], downlink.elapsed + client_lr * steps
                 steps += lazy_dual_averaging(*given, own, order, size, terms, elapsed, client_lr, move, dual)
             return steps
         primal, last = np.zeros(dual.size), np.zeros(dual.size, dtype=np.int64)

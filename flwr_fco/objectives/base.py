@@ -298,7 +298,8 @@ class Objective(ABC):
         size = work.batch_size
         if size is None:
             return repeat(None, work.num_draws(self.num_examples, per_step))
-        orders = shuffled_epochs(self.num_examples, rng, work, per_step)
+        used = work.epoch_sizes(self.num_examples, per_step)
+        orders = (rng.permutation(self.num_examples)[:rows] for rows in used)
         return (order[start : start + size] for order in orders for start in range(0, order.size, size))
 
     def dual_terms(self, points: Sequence[Vector], shares: Sequence[float]) -> tuple[float, Vector]:
@@ -528,37 +529,6 @@ def num_intercepts(layout: Layout) -> int:
     """Return the size of the layout's last array if it is the intercept, else 0."""
     last = layout.optimized[-1]
     return last.size if last.name == "intercept" and last.block.stop == layout.size else 0
-
-
-def shuffled_epochs(
-    num_examples: int, rng: np.random.Generator, work: FirstOrder, per_step: int = 1
-) -> Iterator[NDArray[np.int64]]:
-    """Return an iterator over the epochs' row orders, drawn one by one, the last cut to the remaining batches.
-
-    Parameters
-    ----------
-    rng : numpy.random.Generator
-        Draws one permutation per epoch.
-    work : FirstOrder
-        The work; its batch size must not be None.
-    per_step : int, default 1
-        Batches per step.
-
-    Examples
-    --------
-    >>> work = FirstOrder(steps=3, batch_size=2)
-    >>> [order.size for order in shuffled_epochs(4, np.random.default_rng(0), work)]
-    [4, 2]
-    """
-    draws, size = work.num_draws(num_examples, per_step), work.batch_size
-    assert size is not None
-    if num_examples < 1:
-        # Epochs without rows would never end.
-        raise ConfigurationError(f"num_examples={num_examples}; expected at least one example to draw minibatches from")
-    while draws > 0:
-        order = rng.permutation(num_examples)[: draws * size]
-        draws -= -(-order.size // size)
-        yield order
 
 
 #: Iterations of the power method that estimates an unknown constant.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, ClassVar, Literal, Self, TypedDict, Unpack
 
 import numpy as np
@@ -127,12 +128,20 @@ class Linear(Objective):
         self.features, self._single = features, None
         self._rows = np.arange(features.shape[0] if features.size <= _SMALL else 0)
         self.layout = _layout_of((*shape, *[outputs] * (outputs > 1)), outputs if self.intercept else 0)
-        self._size = features.shape[1] * outputs
+        self._num_examples, self._size = features.shape[0], features.shape[1] * outputs
 
-    @property
-    def num_examples(self) -> int:  # type: ignore[override]
-        """The number of rows, over which the loss is a mean: not to be set."""
-        return int(self.features.shape[0])
+    # Every round asks every client for these two, which a function in Python would answer more slowly.
+    num_examples: int = property(  # type: ignore[assignment]
+        attrgetter("_num_examples"), doc="The number of rows, over which the loss is a mean: not to be set."
+    )
+    compiled: tuple[Any, ...] = property(  # type: ignore[assignment]
+        attrgetter("link.code", "link.parameter", "features", "targets", "weights", "offset"),
+        doc="""What compiled loops take of the loss: code, parameter, features, targets, weights and offset.
+
+        Weights and offset are empty for ones and zeros; codes are those of :func:`flwr_fco.kernels.losses.slope`, -1 if
+        the link has no compiled slope, and -2 with several outputs.
+        """,
+    )
 
     @property
     def num_outputs(self) -> int:
@@ -148,18 +157,6 @@ class Linear(Objective):
     def least(self) -> float:  # type: ignore[override]
         """A number that no value without the l2 term is below."""
         return self.link.least
-
-    @property
-    def compiled(self) -> tuple[Any, ...] | None:  # type: ignore[override]
-        """What compiled loops take of the loss: code, parameter, features, targets, weights and offset.
-
-        None if the link has no compiled slope. Weights and offset are empty for ones and zeros; codes are those of
-        :func:`flwr_fco.kernels.losses.slope`, and -1 with several outputs.
-        """
-        link = self.link
-        if link.code is None:
-            return None
-        return link.code, link.parameter, self.features, self.targets, self.weights, self.offset
 
     # --- one pass over the rows ---------------------------------------------------------------------------------------
 
@@ -284,7 +281,7 @@ class Linear(Objective):
         """Add scale times the gradient to `out` in place, in one pass over the rows; `out` may be `w`."""
         link, sparse = self.link, not isinstance(self.features, np.ndarray)
         few = batch is not None or self.features.size <= _SMALL
-        if not few or isinstance(link, Coupled) or (link.code is None and not sparse):
+        if not few or isinstance(link, Coupled) or (link.code == -1 and not sparse):
             self._pass(w, batch, scale, out)
             return
         # A call of a kernel takes less than NumPy's calls do.
@@ -292,10 +289,7 @@ class Linear(Objective):
         if sparse:
             self._add_sparse(w, batch, scale, out)
         elif link.outputs == 1:
-            add_batch(
-                link.code, link.parameter, self.features, self.targets, self.weights, self.offset,
-                batch, w, scale, self.l2, out,
-            )  # fmt: skip
+            add_batch(*self.compiled, batch, w, scale, self.l2, out)  # type: ignore[call-arg]
         else:
             offset = self.offset.reshape(-1, link.outputs)
             add_batch_of_classes(

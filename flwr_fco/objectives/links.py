@@ -42,8 +42,8 @@ class Link(ABC):
         A number that no value is below.
     quadratic : bool, default False
         Whether the second derivative is the same everywhere.
-    code, parameter : int or None, float
-        Which compiled slope it is (:func:`flwr_fco.kernels.losses.slope`), with its parameter; None for your own.
+    code, parameter : int, float
+        Which compiled slope it is (:func:`flwr_fco.kernels.losses.slope`), with its parameter; -1 for your own.
     targets : str
         What the targets are called in error messages.
 
@@ -57,7 +57,7 @@ class Link(ABC):
     bounds: tuple[float, float] | None = None
     least: float = 0.0
     quadratic: ClassVar[bool] = False
-    code: ClassVar[int | None] = None
+    code: ClassVar[int] = -1
     parameter: float = 0.0
     targets: str = "targets"
 
@@ -320,7 +320,7 @@ class Categories(Link):
 
     outputs: int = 2
     # diag(p) - pp' has norm at most 1/2 (two classes at 1/2 each) and entries at most 1/4.
-    code, bounds, targets = -1, (0.5, 0.25), "labels"
+    code, bounds, targets = -2, (0.5, 0.25), "labels"
 
     def encoded(self, targets: Targets) -> Targets:
         if not is_integral(targets) or targets.min() < 0 or targets.max() >= self.outputs:
