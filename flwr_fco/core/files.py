@@ -10,7 +10,7 @@ import json
 import math
 import os
 import secrets
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from operator import methodcaller
 from pathlib import Path
@@ -35,8 +35,6 @@ _MEMBERS = 50_000
 _LONGEST_HEADER = 4096
 #: Maximum size in bytes of a text file that is read whole.
 TEXT = 2**26
-#: Maximum number of bytes of compressed arrays: in all, for each byte of the file, and for a small one.
-_UNPACKED, _TIMES, _SMALL = 2**30, 100, 2**20
 _LONGEST_REASON = 500
 
 
@@ -89,19 +87,13 @@ def _array(file: IO[bytes], size: int) -> NDArray[Any]:
     return array
 
 
-def read_npz(
-    path: FilePath, names: Collection[str] | None = None, *, compressed: bool = False
-) -> dict[str, NDArray[Any]]:
-    """Read the arrays of an ``.npz`` file; they take no more memory than the file has bytes.
+def read_npz(path: FilePath) -> dict[str, NDArray[Any]]:
+    """Read the arrays of an ``.npz`` file that is not compressed; they take no more memory than the file has bytes.
 
     Parameters
     ----------
     path : path-like
         The file.
-    names : collection of str, optional
-        The arrays to read, where they are there; by default all of them.
-    compressed : bool, default False
-        Whether the arrays may be compressed, to no less than a hundredth.
 
     Raises
     ------
@@ -123,16 +115,13 @@ def read_npz(
         if len(members) < len(archive.infolist()) or len(members) > _MEMBERS:
             what = f"it holds {len(archive.infolist())} arrays of {len(members)} names"
             raise ValueError(f"{what}, expected at most {_MEMBERS}, each with a name of its own")
-        wanted = {name: member for name, member in members.items() if names is None or name in names}
-        size, total = os.fstat(file.fileno()).st_size, sum(member.file_size for member in wanted.values())
-        if any(member.compress_type != ZIP_STORED for member in wanted.values()):
-            if not compressed:
-                raise ValueError("its arrays are compressed")
-            size = min(_UNPACKED, max(_SMALL, _TIMES * size))
+        if any(member.compress_type != ZIP_STORED for member in members.values()):
+            raise ValueError("its arrays are compressed")
+        size, total = os.fstat(file.fileno()).st_size, sum(member.file_size for member in members.values())
         if total > size:
             raise ValueError(f"it claims {total} bytes of arrays, expected at most {size}")
         arrays = {}
-        for name, member in wanted.items():
+        for name, member in members.items():
             with archive.open(member) as content:
                 try:
                     arrays[name] = _array(content, member.file_size)
