@@ -23,33 +23,6 @@ from flwr_fco.objectives.survival import concordance, expected_events, time_tren
 #: ``(question, objective) -> Answer``.
 AnswerFunction = Callable[[Question, Objective], Answer]
 
-_ANSWERS: dict[str, AnswerFunction] = {}
-
-
-def answer(kind: str) -> Callable[[AnswerFunction], AnswerFunction]:
-    """Register a function that answers questions of a kind."""
-
-    def register(function: AnswerFunction) -> AnswerFunction:
-        if _ANSWERS.setdefault(kind, function).__module__ != function.__module__:
-            raise ConfigurationError(f"an answer to {kind!r} exists already; give yours another name")
-        return function
-
-    return register
-
-
-def find_answer(kind: str) -> AnswerFunction:
-    """Return the function that answers questions of a kind.
-
-    Raises
-    ------
-    ConfigurationError
-        If there is none.
-    """
-    if kind not in _ANSWERS:
-        what = f"the server asks a question of the kind {kind!r}; this client answers {', '.join(sorted(_ANSWERS))}"
-        raise ConfigurationError(f"{what}. Install the server's version of flwr-fco")
-    return _ANSWERS[kind]
-
 
 @contextmanager
 def server_buffers(objective: Objective, passed: Mapping[str, NDArray[Any]]) -> Iterator[None]:
@@ -70,7 +43,6 @@ def server_buffers(objective: Objective, passed: Mapping[str, NDArray[Any]]) -> 
             objective.load_buffers(before)
 
 
-@answer("gradient")
 def gradient(question: Question, objective: Objective) -> Answer:
     """Return the loss and its full gradient at ``primal``.
 
@@ -84,19 +56,16 @@ def gradient(question: Question, objective: Objective) -> Answer:
     return Answer({"loss": float(value), **mass}, vectors)
 
 
-@answer("validation")
 def validation(question: Question, objective: Objective) -> Answer:
     """Return the loss at ``primal``; the ClientApp passes the objective of the held-out data."""
     return Answer({"loss": float(objective.value(question.vectors["primal"]))})
 
 
-@answer("duality")
 def duality(question: Question, objective: Objective) -> Answer:
     """Return a client's part of a duality gap; see :func:`flwr_fco.certificates.told_at`."""
     return Answer(*told_at(objective, question.vectors["primal"], question.numbers))
 
 
-@answer(ESTIMATES)
 def estimates(question: Question, objective: Objective) -> Answer:
     """Return the site's own estimates and standard errors, with ``told`` 1; zeros, with 0, if it has none.
 
@@ -114,7 +83,6 @@ def estimates(question: Question, objective: Objective) -> Answer:
     return Answer(numbers, {"estimate": estimate, "error": error})
 
 
-@answer("smoothness")
 def smoothness(question: Question, objective: Objective) -> Answer:
     """Return Lipschitz constants of the gradients of minibatches, and the strong convexity.
 
@@ -228,7 +196,6 @@ def _minimum(objective: Objective) -> tuple[Vector, Vector] | None:
 # --- how good a model is ------------------------------------------------------------------------------------------
 
 
-@answer(QUALITY)
 def quality(question: Question, objective: Objective) -> Answer:
     """Return pairs in the order of the events, the events, mean and mean square of the scores, and Brier's score."""
     own, w = judged(objective), question.vectors["primal"]
@@ -246,7 +213,6 @@ def quality(question: Question, objective: Objective) -> Answer:
     return Answer(numbers | {"ordered": ordered, "compared": compared, "events": float(events)})
 
 
-@answer(CALIBRATION)
 def calibration(question: Question, objective: Objective) -> Answer:
     """Return the loss of ``slope`` times the scores plus ``intercept``, and its derivatives by these two numbers."""
     own, w = judged(objective), question.vectors["primal"]
@@ -264,7 +230,6 @@ def calibration(question: Question, objective: Objective) -> Answer:
     return Answer({name: float(number) for name, number in numbers.items()})
 
 
-@answer(BINS)
 def bins(question: Question, objective: Objective) -> Answer:
     """Return rows, expected and observed events between the edges of the scores, as shares of the rows."""
     own, w = judged(objective), question.vectors["primal"]
@@ -274,7 +239,6 @@ def bins(question: Question, objective: Objective) -> Answer:
     return Answer({"told": 1.0}, {name: np.bincount(place, own, count) / place.size for name, own in each.items()})
 
 
-@answer(TREND)
 def trend(question: Question, objective: Objective) -> Answer:
     """Return the trend of a Cox model's residuals over time (:func:`flwr_fco.objectives.survival.time_trend`)."""
     if not isinstance(objective, CoxRegression):
@@ -306,3 +270,30 @@ def judged(objective: Objective) -> Any:
 
 def _chances(scores: Vector) -> Vector:
     return np.asarray(np.exp(-np.logaddexp(0.0, -scores)))
+
+
+_ANSWERS: dict[str, AnswerFunction] = {
+    "gradient": gradient,
+    "validation": validation,
+    "duality": duality,
+    ESTIMATES: estimates,
+    "smoothness": smoothness,
+    QUALITY: quality,
+    CALIBRATION: calibration,
+    BINS: bins,
+    TREND: trend,
+}
+
+
+def find_answer(kind: str) -> AnswerFunction:
+    """Return the function that answers questions of a kind.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is none.
+    """
+    if kind not in _ANSWERS:
+        what = f"the server asks a question of the kind {kind!r}; this client answers {', '.join(sorted(_ANSWERS))}"
+        raise ConfigurationError(f"{what}. Install the server's version of flwr-fco")
+    return _ANSWERS[kind]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -71,11 +71,7 @@ class SparseVector:
 
     def astype(self, dtype: str, copy: bool = True) -> SparseVector:
         """Return the vector with values of another dtype."""
-        return type(self)(self.indices, self.values.astype(dtype, copy=copy), self.size)
-
-    def with_values(self, values: NDArray[Any]) -> SparseVector:
-        """Return a vector with other values at the same coordinates."""
-        return type(self)(self.indices, values, self.size)
+        return replace(self, values=self.values.astype(dtype, copy=copy))
 
     def to_dense(self) -> NDArray[Any]:
         """Return the whole vector."""

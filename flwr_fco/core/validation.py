@@ -153,7 +153,7 @@ def describe(kind: Any) -> str:
         return " or ".join(dict.fromkeys(describe(arg) for arg in args))
     if origin is Literal:
         return " or ".join(map(repr, args))
-    if kind is None or kind is type(None):
+    if kind is type(None):
         return "None"
     if origin is collections.abc.Callable or kind is collections.abc.Callable:
         count = _count_of(kind)
@@ -190,17 +190,13 @@ def _match(value: Any, kind: Any) -> tuple[bool, Any]:
         return True, value
     if origin in (Union, types.UnionType):
         return next((match for match in (_match(value, arg) for arg in args) if match[0]), (False, value))
-    if isinstance(value, np.generic):
+    if isinstance(value, np.generic) or (kind in (bool, float, int) and _is_array(value) and not value.ndim):
         value = value.item()
     if origin is Literal:
         # 1 == True: types must agree as well.
         return any(type(value) is type(arg) and value == arg for arg in args), value
-    if kind is None or kind is type(None):
-        return value is None, value
     if origin is collections.abc.Callable or kind is collections.abc.Callable:
         return callable(value) and (not _count_of(kind) or takes(value, _count_of(kind))), value
-    if kind in (bool, float, int) and isinstance(value, np.ndarray) and not value.ndim:
-        value = value.item()
     if kind is float:
         number = isinstance(value, int | float) and not isinstance(value, bool)
         try:

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from copy import copy
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -231,7 +232,7 @@ def _finite(array: Any) -> bool:
 
 def _double(vector: Any) -> Any:
     if isinstance(vector, SparseVector):
-        return vector.with_values(_double(vector.values))
+        return replace(vector, values=_double(vector.values))
     if vector.dtype == np.float64:
         return vector
     vector = vector.astype(np.float64)

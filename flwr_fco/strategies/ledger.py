@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from logging import INFO, WARNING
 from typing import Any, NamedTuple
 
@@ -286,7 +287,7 @@ def remembered(method: Algorithm, message: Downlink, memory: Mapping[str, Any] |
     values = {name: vector.values for name, vector in sent.items()}
     after = method.remember(without_common(method, at), None if memory is None else here, values, up.elapsed)
     if same:
-        return {name: some.with_values(vector) for name, vector in after.items()}
+        return {name: replace(some, values=vector) for name, vector in after.items()}
     whole = {name: np.array(dense(held[name])) for name in after}
     for name, vector in after.items():
         whole[name][where] = vector
