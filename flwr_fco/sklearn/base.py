@@ -361,18 +361,16 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             self._on_trust = len(parts) > 1 and not reading.columns_in(parts[0])
             names = [f"{site}" for site in self._sites or (f"part {m}" for m in range(len(parts)))]
             clients = list[Any]()
-            given = [None] * len(parts) if sample_weight is None else sample_weight
-            for site, own, labels, weights in zip(names, parts, y, given, strict=True):
+            for m, (site, own) in enumerate(zip(names, parts, strict=True)):
                 try:
-                    pair = validate_data(self, own, labels, reset=reset and not clients, **checks)
-                    if sample_weight is not None:
-                        weights = reading.row_weights(() if weights is None else weights, own)
+                    pair = validate_data(self, own, y[m], reset=reset and not m, **checks)
+                    given = None if sample_weight is None else np.asarray(sample_weight[m])
+                    clients.append((*pair, reading.row_weights(given, own)))
                 except (TypeError, ValueError) as error:
                     raise ConfigurationError(
                         f"{site}: {f'{error}'.rstrip('.')}; expected a table with a row or more and the columns of the "
                         "first one, and an entry for each row in y, and in sample_weight if it is given"
                     ) from error
-                clients.append((*pair, weights))
         else:
             X, y = validate_data(self, X, y, reset=reset, **checks)
             self._on_trust = False
@@ -381,9 +379,9 @@ class Federated(BaseEstimator):  # type: ignore[misc]
                 check_consistent_length(X, groups)
                 sites, owner = reading.owners_of(groups)
                 self._sites = sites.tolist()
-            whole = None if sample_weight is None else reading.row_weights(sample_weight, X)
+            whole = reading.row_weights(sample_weight, X)
             rows = [np.flatnonzero(owner == m) for m in np.unique(owner)]
-            clients = [(X[own], y[own], None if whole is None else whole[own]) for own in rows]
+            clients = [(X[own], y[own], whole[own]) for own in rows]
             names = [f"{site}" for site in self._sites or (f"part {m}" for m in range(len(rows)))]
         # Rows that are dealt from one X have its units and its coding.
         if len(names) > 1 and (rows is None or self._sites):
@@ -391,15 +389,15 @@ class Federated(BaseEstimator):  # type: ignore[misc]
                 reading.refuse_two_codings(dict(zip(names, (labels for _, labels, _ in clients), strict=True)))
             told = {site: deviations(as_rows(own)) for site, (own, *_) in zip(names, clients, strict=True)}
             reading.warn_of_units(told, self._names(clients[0][0].shape[1]))
-        weighted = [reading.row_weights(weights, own) for own, _, weights in clients]
-        if any((w < 0.0).any() for w in weighted) or not any(w.any() for w in weighted):
+        weights = [own for *_, own in clients]
+        if any((own < 0.0).any() for own in weights) or not any(own.any() for own in weights):
             raise ConfigurationError("sample_weight is negative somewhere or zero everywhere; expected weights > 0")
         known = self._sites or list(range(len(clients)))
         left_out = None if without is None else reading.place_of(without, known)
-        columns = zip(clients, weighted, rows or weighted, names, known, strict=True)
+        columns = zip(clients, rows or weights, names, known, strict=True)
         kept = [
             (X[w > 0.0], y[w > 0.0], w[w > 0.0], own[w > 0.0], who, site)
-            for m, ((X, y, _), w, own, who, site) in enumerate(columns)
+            for m, ((X, y, w), own, who, site) in enumerate(columns)
             if w.any() and m != left_out
         ]
         features, targets, weights, numbers, names, self._sites = (list(column) for column in zip(*kept, strict=True))
