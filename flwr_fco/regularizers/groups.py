@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -54,12 +54,13 @@ class Grouped(Regularizer):
     l1_ratio: float = 0.0
 
     def __post_init__(self) -> None:
-        name, numbers = f"{type(self).__name__}(groups={short(self.groups)})", "the number of each coordinate's group"
+        given: Any = self.groups
+        name, numbers = f"{type(self).__name__}(groups={short(given)})", "the number of each coordinate's group"
         # Those of a matrix's coordinates are an array.
-        if isinstance(self.groups, list | tuple) and any(np.size(members) > 1 for members in self.groups):
+        if isinstance(given, list | tuple) and any(np.size(members) > 1 for members in given):
             what = f"these look like one list of indices for each group; expected {numbers}"
             raise ConfigurationError(f"{name}: {what}, such as [0, 0, 1] for the groups {{0, 1}} and {{2}}")
-        if np.ndim(self.groups) == 0:
+        if np.ndim(given) == 0:
             what = f"expected an array, {numbers}, such as np.arange(d) // k for k consecutive ones of d"
             raise ConfigurationError(f"{name}: {what}")
         super().__post_init__()
