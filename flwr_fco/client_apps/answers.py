@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import expit
 
 from flwr_fco.algorithms.newton.information import inverse
 from flwr_fco.algorithms.newton.method import unpacked
@@ -209,7 +210,7 @@ def quality(question: Question, objective: Objective) -> Answer:
         zeros, ones = np.sort(scores[own.labels != 1]), scores[own.labels == 1]
         places = sum(np.searchsorted(zeros, ones, side=side).sum() for side in ("left", "right"))
         ordered, compared = 0.5 * float(places), float(zeros.size) * ones.size
-        numbers["brier"] = float(np.square(_chances(scores) - (own.labels == 1)).mean())
+        numbers["brier"] = float(np.square(expit(scores) - (own.labels == 1)).mean())
     return Answer(numbers | {"ordered": ordered, "compared": compared, "events": float(events)})
 
 
@@ -234,7 +235,7 @@ def bins(question: Question, objective: Objective) -> Answer:
     """Return rows, expected and observed events between the edges of the scores, as shares of the rows."""
     own, w = judged(objective), question.vectors["primal"]
     place, count = bins_of(question, own)
-    expected = expected_events(own, w) if isinstance(own, CoxRegression) else _chances(own.scores(w))
+    expected = expected_events(own, w) if isinstance(own, CoxRegression) else expit(own.scores(w))
     each = {"rows": np.ones(place.size), "expected": expected, "observed": (own.labels == 1).astype(np.float64)}
     return Answer({"told": 1.0}, {name: np.bincount(place, own, count) / place.size for name, own in each.items()})
 
@@ -266,10 +267,6 @@ def judged(objective: Objective) -> Any:
         raise ConfigurationError(f"{what}; only CoxRegression and Logistic, of two classes, can say it")
     # Weights are the fit's: chances are judged by what happened.
     return objective.unweighted()
-
-
-def _chances(scores: Vector) -> Vector:
-    return np.asarray(np.exp(-np.logaddexp(0.0, -scores)))
 
 
 _ANSWERS: dict[str, AnswerFunction] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import lru_cache
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
@@ -19,8 +20,6 @@ _WORDS = 2**32
 #: Nesting depth of the blocks.
 depth = 0
 _NESTED = nullcontext()
-#: The BLAS libraries of this process, and the number of imported modules when they were found.
-_searched: tuple[int, ThreadpoolController] | None = None
 
 
 def single_threaded_blas() -> AbstractContextManager[None]:
@@ -31,13 +30,10 @@ def single_threaded_blas() -> AbstractContextManager[None]:
     return _NESTED if depth else _limited()
 
 
-def _libraries() -> ThreadpoolController:
-    """Return the BLAS libraries; the search takes milliseconds and is repeated only after new imports."""
-    global _searched
-    modules = len(sys.modules)
-    if _searched is None or _searched[0] != modules:
-        _searched = (modules, ThreadpoolController())
-    return _searched[1]
+@lru_cache(maxsize=1)
+def _libraries(modules: int) -> ThreadpoolController:
+    """Return the BLAS libraries; the search takes milliseconds and is repeated only once there are more modules."""
+    return ThreadpoolController()
 
 
 @contextmanager
@@ -45,7 +41,7 @@ def _limited() -> Iterator[None]:
     global depth
     depth += 1
     try:
-        with _libraries().limit(limits=1, user_api="blas"):
+        with _libraries(len(sys.modules)).limit(limits=1, user_api="blas"):
             yield
     finally:
         depth -= 1

@@ -39,7 +39,7 @@ def short(value: object, most: int = 100) -> str:
     if isinstance(value, collections.abc.Mapping | list | tuple | set | str | bytes):
         each: Any = value.values() if isinstance(value, collections.abc.Mapping) else value
         # A repr of a model's arrays takes four bytes of text for each byte.
-        if len(value) > most or (not isinstance(value, str | bytes) and any(map(_is_array, each))):
+        if len(value) > most or any(map(_is_array, each)):
             return f"{describe(type(value))} of {len(value)} values"
     text = " ".join(repr(value).split())
     return text if len(text) <= most else f"{text[: most - 4]} ..."

@@ -33,7 +33,7 @@ def test_libraries_are_looked_for_again_once_a_module_has_come(monkeypatch):
     looks = []
     real = threads.ThreadpoolController
     monkeypatch.setattr(threads, "ThreadpoolController", lambda: looks.append(1) or real())
-    monkeypatch.setattr(threads, "_searched", None)
+    threads._libraries.cache_clear()
     for _ in range(3):
         with single_threaded_blas():
             pass
