@@ -16,6 +16,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from flwr_fco.core.validation import checked, kinds_of
 from flwr_fco.errors import FlwrFcoError, SpecError
 
 _ARRAY = "$array"
@@ -98,11 +99,15 @@ class Specified:
         return [kind for family in Specified._families.values() for kind in family.values()]
 
     def __post_init__(self) -> None:
-        """Validate and convert each field with the check in its metadata; a default of None is kept."""
-        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+        """Validate and convert each field with the range or the check in its metadata; a default of None is kept."""
+        own: Any = type(self)
+        for field in dataclasses.fields(own):
             value, check = getattr(self, field.name), field.metadata.get("check")
             if check is not None and not (value is None and field.default is None):
-                object.__setattr__(self, field.name, check(self, field.name, value))
+                value = check(self, field.name, value)
+            elif "range" in field.metadata:
+                value = checked(f"{own.__name__}.{field.name}", value, kinds_of(own)[field.name], field.metadata)
+            object.__setattr__(self, field.name, value)
 
     def __eq__(self, other: object) -> bool:
         """Whether the other object is of the same class with equal fields: arrays by dtype, shape and content."""

@@ -13,12 +13,13 @@ from scipy.special import logsumexp
 
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.core.spec import Specified
+from flwr_fco.core.validation import POSITIVE
 from flwr_fco.errors import ConfigurationError, UnsupportedPairError
 from flwr_fco.kernels.dual_averaging import NO_TERMS, NOTHING, Retrieval
 from flwr_fco.kernels.mirror import p_norm_point
 from flwr_fco.kernels.prox import separable
 from flwr_fco.regularizers import BoundRegularizer, Regularizer, Simplex, Terms
-from flwr_fco.regularizers.base import POSITIVE, Psi, array, number
+from flwr_fco.regularizers.base import Psi, array
 
 #: The smallest weight that an entropy map returns: log w exists at every point it gives.
 TINY = 2.2250738585072014e-308
@@ -365,7 +366,7 @@ class PNorm(_ClosedForm):
 
     kind: ClassVar[str] = "p-norm"
     works_with: ClassVar[str] = "Zero and L1 (also with weights, or in a PerParameter)"
-    p: float = field(metadata=number(_AT_LEAST_TWO))
+    p: float = field(metadata=_AT_LEAST_TWO)
     center: Vector | None = field(default=None, metadata=array(least=-math.inf, vector=True))
     radius: float | None = field(default=None, metadata=POSITIVE)
 
@@ -459,9 +460,8 @@ class PNorm(_ClosedForm):
         def excess(x: float) -> float:
             # Numbers above and below all others, where the norm is none.
             size = _norm(moved(x), self.q)
-            return max(math.log(size) if 0.0 < size < math.inf else math.copysign(709.0, size - 1.0), -1e4) - min(
-                x, border
-            )
+            logarithm = math.log(size) if 0.0 < size < math.inf else math.copysign(709.0, size - 1.0)
+            return max(logarithm, -1e4) - min(x, border)
 
         low = high = min(math.log(max(_norm(free / scale, self.p) / (self.p - 1.0), TINY)), border)
         stride = 1.0

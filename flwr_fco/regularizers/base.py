@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
@@ -13,7 +13,6 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flwr_fco.core import validation as ranges
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.core.spec import Specified
 from flwr_fco.core.validation import checked, short
@@ -32,15 +31,6 @@ ROUNDING = 1e-12
 
 
 # --- checks of arguments ----------------------------------------------------------------------------------------------
-
-
-def number(within: Mapping[str, Any] | None = None, kind: Any = float) -> dict[str, Any]:
-    """Return the metadata of a field that is a number in a range of :mod:`flwr_fco.core.validation`."""
-
-    def check(owner: object, name: str, value: Any) -> Any:
-        return checked(f"{type(owner).__name__}.{name}", value, kind, within)
-
-    return {"check": check}
 
 
 def array(dtype: type = np.float64, *, least: float = 0.0, vector: bool = False) -> dict[str, Any]:
@@ -67,7 +57,6 @@ def array(dtype: type = np.float64, *, least: float = 0.0, vector: bool = False)
     return {"check": check}
 
 
-NON_NEGATIVE, POSITIVE, RATIO = map(number, (ranges.NON_NEGATIVE, ranges.POSITIVE, ranges.FRACTION))
 WEIGHTS = array()
 
 
@@ -94,11 +83,6 @@ def flat(array: Array, shape: tuple[int, ...]) -> Array:
     return np.array(np.broadcast_to(array, shape), order="C").reshape(-1)
 
 
-def everywhere(term: Any, value: float) -> bool:
-    """Whether a term, a number or an array, has this value in all coordinates."""
-    return bool(term == value if np.ndim(term) == 0 else (term == value).all())
-
-
 # --- what a regularizer says of itself --------------------------------------------------------------------------------
 
 
@@ -123,12 +107,12 @@ class Terms(NamedTuple):
     @property
     def is_l1(self) -> bool:
         """Whether there are no terms but thresholds."""
-        return not self.is_bounded and everywhere(self.shrinkage, 0.0)
+        return not self.is_bounded and not np.any(self.shrinkage)
 
     @property
     def is_bounded(self) -> bool:
         """Whether a coordinate has a bound."""
-        return not (everywhere(self.lower, -math.inf) and everywhere(self.upper, math.inf))
+        return bool(np.any(self.lower != -math.inf) or np.any(self.upper != math.inf))
 
     def at(self, indices: NDArray[np.integer[Any]]) -> Terms:
         """Return the terms of a vector at some of its coordinates."""

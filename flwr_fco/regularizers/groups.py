@@ -9,22 +9,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.validation import short
+from flwr_fco.core.validation import FRACTION, NON_NEGATIVE, short
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.prox import grouped, scale
-from flwr_fco.regularizers.base import (
-    NON_NEGATIVE,
-    RATIO,
-    ROUNDING,
-    WEIGHTS,
-    Array,
-    Groups,
-    Regularizer,
-    Solver,
-    fits,
-    flat,
-    with_strength,
-)
+from flwr_fco.regularizers.base import ROUNDING, WEIGHTS, Array, Groups, Regularizer, Solver, fits, flat, with_strength
 from flwr_fco.regularizers.base import array as an_array
 
 #: Maximum number of group numbers per coordinate.
@@ -278,5 +266,5 @@ class SparseGroupLasso(Grouped):
     kind: ClassVar[str] = "sparse-group-lasso"
     strength: float = field(metadata=NON_NEGATIVE)
     groups: Array = field(metadata=an_array(np.int64))
-    l1_ratio: float = field(default=0.5, metadata=RATIO)
+    l1_ratio: float = field(default=0.5, metadata=FRACTION)
     weights: Array | None = field(default=None, metadata=WEIGHTS)

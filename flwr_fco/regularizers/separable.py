@@ -9,22 +9,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from flwr_fco.core.validation import FRACTION, NON_NEGATIVE, POSITIVE
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.prox import separable
-from flwr_fco.regularizers.base import (
-    NON_NEGATIVE,
-    POSITIVE,
-    RATIO,
-    ROUNDING,
-    WEIGHTS,
-    Array,
-    Regularizer,
-    Solver,
-    Terms,
-    everywhere,
-    fits,
-    with_strength,
-)
+from flwr_fco.regularizers.base import ROUNDING, WEIGHTS, Array, Regularizer, Solver, Terms, fits, with_strength
 
 
 class Separable(Regularizer):
@@ -58,7 +46,7 @@ class Separable(Regularizer):
             if not inside.all():
                 return math.inf
         value = float((a * np.abs(w)).sum(dtype=np.float64))
-        if everywhere(b, 0.0):
+        if not np.any(b):
             return value
         with np.errstate(over="ignore"):
             # In this order: a square may overflow where its product with a small factor does not.
@@ -242,7 +230,7 @@ class ElasticNet(Separable):
 
     kind: ClassVar[str] = "elastic-net"
     strength: float = field(metadata=NON_NEGATIVE)
-    l1_ratio: float = field(default=0.5, metadata=RATIO)
+    l1_ratio: float = field(default=0.5, metadata=FRACTION)
     weights: Array | None = field(default=None, metadata=WEIGHTS)
     scales: Array | None = field(default=None, metadata=WEIGHTS)
 

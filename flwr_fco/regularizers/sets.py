@@ -8,10 +8,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from flwr_fco.core import validation as ranges
+from flwr_fco.core.validation import AT_LEAST_ONE, CHANCE, POSITIVE
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.prox import largest, on_simplex, scale
-from flwr_fco.regularizers.base import POSITIVE, WEIGHTS, Array, Regularizer, Solver, fits, flat, number, outside
+from flwr_fco.regularizers.base import WEIGHTS, Array, Regularizer, Solver, fits, flat, outside
 from flwr_fco.regularizers.groups import norm_of
 from flwr_fco.regularizers.separable import L1
 
@@ -186,8 +186,8 @@ class HardSparsity(Regularizer):
     kind: ClassVar[str] = "hard-sparsity"
     convex: ClassVar[bool] = False
     constraint: ClassVar[bool] = True
-    count: int | None = field(default=None, metadata=number(ranges.AT_LEAST_ONE, int))
-    density: float | None = field(default=None, metadata=number(ranges.CHANCE))
+    count: int | None = field(default=None, metadata=AT_LEAST_ONE)
+    density: float | None = field(default=None, metadata=CHANCE)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -11,8 +11,9 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from flwr_fco.core.layout import Vector
+from flwr_fco.core.validation import NON_NEGATIVE, POSITIVE
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.regularizers.base import NON_NEGATIVE, POSITIVE, Array, Regularizer, number
+from flwr_fco.regularizers.base import Array, Regularizer
 from flwr_fco.regularizers.groups import norm_of
 from flwr_fco.regularizers.separable import L1, LInfinityBall
 from flwr_fco.regularizers.sets import L1Ball
@@ -156,7 +157,7 @@ def _factors(matrix: Array, cut: float, norm: float) -> tuple[Array, Vector, Arr
     return left, values, right
 
 
-RESHAPE = number(kind=Reshape | None)
+RESHAPE = {"range": (lambda axis: axis in ("first", "last"), "'first' or 'last'")}
 
 
 @dataclass(frozen=True)
