@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 from flwr.app import Array
 from halves import find_solver
-from problems import FEATURES, app_of, clients, flat, run, simulated, solved_by, start_arrays
+from problems import FEATURES, app_of, clients, flat, simulated, start_arrays
 from together import together
 
 from flwr_fco.algorithms.contract.algorithm import method_of
 from flwr_fco.client_apps import client, client_app
 from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ClientError, ConfigurationError
-from flwr_fco.messages.protocol import Downlink, Plan, Uplink
+from flwr_fco.messages.protocol import Downlink, Plan
 from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import DualFL, Epochs, FedDualAvg, FedMidOSP, Steps
+from flwr_fco.strategies import DualFL, Epochs, FedDualAvg
 from flwr_fco.work import FirstOrder
 
 OPTIONS = {"regularizer": L1(0.3), "client_lr": 0.02, "work": Epochs(1, batch_size=5)}
@@ -140,17 +140,6 @@ def test_buffers_travel_both_ways(mods):
     counts = [result.evaluate_metrics_clientapp[number]["count"] for number in (1, 2)]
     assert counts[1] == result.arrays["count"].numpy()
     assert counts in ([6, 8], [6, 9], [7, 9], [7, 10])
-
-
-def test_a_solver_of_ones_own():
-    def one_step(downlink, objective, state, rng):
-        step = -downlink.client_lr * objective.gradient(downlink.vectors["primal"])
-        return Uplink({"increment": step}, downlink.client_lr, 1), state
-
-    own = solved_by(FedMidOSP, "one step of a test", one_step)
-    ours = run(own(regularizer=L1(0.3), client_lr=0.05), clients(), 5)
-    theirs = run(FedMidOSP(regularizer=L1(0.3), client_lr=0.05, work=Steps(1, batch_size=None)), clients(), 5)
-    np.testing.assert_allclose(flat(ours.arrays), flat(theirs.arrays), rtol=0, atol=1e-15)
 
 
 @pytest.mark.parametrize(("name", "frozen"), [("flwr-clientapp", True), ("notebook", False)])

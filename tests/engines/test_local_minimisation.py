@@ -81,48 +81,6 @@ def test_the_weighted_sum_of_the_controls_is_zero_however_inexact_the_local_solu
     assert min(controls) > 0.1
 
 
-def test_theorem_3_2_without_smoothness_constants_the_squared_error_is_below_c_over_n_squared():
-    # Many scales at once: a spectrum without a gap shows the sublinear rate that a single condition number hides.
-    objectives = quadratics(count=6, d=D, mu=MU, top=4000.0, seed=3, exact=False)
-    solution = optimum(objectives)
-    nu = 0.8 * MU
-
-    def works(n):
-        tolerance = dual_fl_rule.sublinear_tolerance(n, duality=nu, clients=6, gamma=0.5)
-        return Minimise(tolerance=tolerance, rule="gap")
-
-    states = play_dual_fl(objectives, 120, 0.0, nu=nu, works=works)[1]
-    squares = np.array([np.sum((state.primal - solution) ** 2) for state in states])
-    # (6.13) with FISTA's bound: |theta_n - theta*|^2 <= 2/(N nu) * 2/(nu (n+1)^2) sum_j |xi_j*|^2.
-    duals = [f.matrix @ solution - f.vector - nu * solution for f in objectives]
-    constant = 4 / (6 * nu**2) * sum(float(dual @ dual) for dual in duals)
-    n = np.arange(len(squares))
-    assert (squares[1:] <= 1.5 * constant / (n[1:] + 1) ** 2).all()
-    assert squares[-1] < 1e-3 * squares[1]
-
-
-@pytest.mark.parametrize("top", [5.0, 50.0, 500.0])
-def test_theorem_3_3_the_error_falls_at_the_rate_of_one_minus_the_root_of_rho(top):
-    objectives = quadratics(top=top, seed=1)
-    nu = 0.999 * MU
-    rho = nu / top
-
-    def works(n):
-        tolerance = dual_fl_rule.linear_tolerance(n, rho=rho, clients=5, gamma=0.1)
-        return Minimise(tolerance=max(tolerance, 1e-26), rule="gap")
-
-    rounds = int(12 / np.sqrt(rho))
-    states = play_dual_fl(objectives, rounds, rho, nu=nu, works=works)[1]
-    solution = optimum(objectives)
-    squares = np.array([np.sum((state.primal - solution) ** 2) for state in states[1:]])
-    # E_d(0) - E_d* of the dual bounds the constant; a factor 4 covers the inexactness that (3.8) allows.
-    duals = [f.matrix @ solution - f.vector - nu * solution for f in objectives]
-    constant = 4 * 2 / (5 * nu**2) * sum(float(dual @ dual) for dual in duals)
-    n = np.arange(1, rounds + 1)
-    assert (squares <= constant * (1 - np.sqrt(rho)) ** n + 1e-20).all()
-    assert squares[-1] < 2e-5 * squares[0]
-
-
 def test_the_gap_is_what_the_paper_says_and_lies_between_its_bounds():
     (f,) = quadratics(count=1, exact=False)
     nu, control, theta = 0.7 * MU, np.ones(D), np.full(D, 0.3)

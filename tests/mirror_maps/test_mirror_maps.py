@@ -8,7 +8,7 @@ from together import together
 from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ConfigurationError, SpecError, UnsupportedPairError
 from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, MirrorMap, PNorm, Product, SimplexEntropy
-from flwr_fco.regularizers import L1, L2, L1Ball, L2Ball, Nuclear, PerParameter, Simplex, Zero
+from flwr_fco.regularizers import L1, L2, L1Ball, L2Ball, Nuclear, Simplex, Zero
 
 # ---- Hand-worked numbers --------------------------------------------------------------------------------------------
 
@@ -98,22 +98,6 @@ def test_a_simplex_is_that_of_the_map_or_refused():
             SimplexEntropy(2.0).require(psi)
 
 
-def test_l1_norms_may_differ_from_array_to_array():
-    layout = Layout.from_arrays({"a": np.zeros(2), "b": np.zeros(3)})
-    psi = PerParameter({"a": L1(0.5), "b": L1(0.2, weights=np.array([0.0, 1.0, 2.0]))})
-    z = np.array([1.0, -2.0, 0.3, 0.1, 3.0])
-    soft = np.sign(z) * np.maximum(np.abs(z) - [0.5, 0.5, 0.0, 0.2, 0.4], 0.0)
-    assert not PNorm(3.0).never_supports(psi)
-    assert_allclose(PNorm(3.0).retrieve(z, 1.0, psi.bind(layout)), PNorm(3.0).conjugate_gradient(soft), rtol=1e-15)
-
-
-def test_the_intercept_has_threshold_zero_but_is_part_of_the_norm():
-    layout = Layout.from_arrays({"coefficients": np.zeros(3), "intercept": np.zeros(1)})
-    z = np.array([2.0, -0.3, 1.0, 0.2])
-    expected = PNorm(4.0).conjugate_gradient(np.array([1.5, 0.0, 0.5, 0.2]))
-    assert_allclose(PNorm(4.0).retrieve(z, 1.0, L1(0.5).bind(layout)), expected, rtol=1e-15)
-
-
 @together(
     ("build", "message"),
     [
@@ -157,15 +141,6 @@ def test_a_nan_in_the_dual_stays_visible():
 
 class TestProduct:
     layout = Layout.from_arrays({"x": np.zeros(3), "y": np.zeros(2), "y2": np.zeros(2)})
-
-    def test_matrix_game_is_entropy_times_entropy(self):
-        game = Product({"x": SimplexEntropy(), "y*": SimplexEntropy(2.0)}).bind(self.layout)
-        w = game.start(7)
-        assert_allclose(w, [1 / 3, 1 / 3, 1 / 3, 1, 1, 1, 1])
-        z = np.arange(7.0)
-        w = game.retrieve(z, 1.0, Zero().bind(self.layout))
-        assert_allclose([w[:3].sum(), w[3:5].sum(), w[5:].sum()], [1, 2, 2], rtol=1e-15)
-        assert_allclose(w[:3], SimplexEntropy().conjugate_gradient(z[:3]), rtol=1e-15)
 
     def test_each_array_has_its_own_psi_and_its_own_reshape(self):
         layout = Layout.from_arrays({"matrix": np.zeros((2, 3)), "vector": np.zeros(3)}, apply_to="matrix")

@@ -3,13 +3,11 @@
 import numpy as np
 import pytest
 from newton import numbers, objective_value, point, solved
-from problems import app_of, simulated
 
-from flwr_fco.callbacks import EarlyStopping
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import CoxRegression, Huber, Poisson
 from flwr_fco.regularizers import L1, L2Squared, Zero
-from flwr_fco.strategies import FedDAGT, FedDualAvg, Steps, Strengths
+from flwr_fco.strategies import Strengths
 from reproduction.pooled import centralized_solution, certify
 
 
@@ -298,24 +296,6 @@ def test_the_accelerated_gradient_mode_ends_at_the_same_gap(family):
     sites, psi = FAMILIES[family](), L1(0.05)
     result, _ = solved(sites, psi, 2000, tolerance=1e-8, hessian="none")
     assert numbers(result, "duality-gap")[-1] <= 1e-8
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("strategy", [FedDAGT, FedDualAvg])
-def test_first_order_methods_stop_at_a_certificate(family, strategy):
-    """Over one pass of full gradients, by the rates that they find themselves."""
-    sites, psi = FAMILIES[family](), L1(0.05)
-    stop = EarlyStopping(1e-3, certificate="train/duality-gap", every=10)
-    options = {"client_lr": "auto", "work": Steps(1, batch_size=None), "fraction_evaluate": 0.0}
-    options |= {"certificate_every": 10}
-    run = strategy(regularizer=psi, min_train_nodes=1, min_available_nodes=1, **options)
-    zeros = {name: np.zeros(shape) for name, shape in sites[0].layout.shapes.items()}
-    result = simulated(run, app_of(sites), 600, num_nodes=len(sites), initial_arrays=zeros, callbacks=[stop])
-    found = certify(sites, None, psi, point(result, sites[0]))
-    assert found.kind == "duality-gap"
-    # Dual averaging is slow, but on its way.
-    most = 1e-3 if strategy is FedDAGT else 0.5 * certify(sites, None, psi, np.zeros(sites[0].layout.size)).value
-    assert found.value <= most
 
 
 @pytest.mark.parametrize("family", FAMILIES)

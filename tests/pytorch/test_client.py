@@ -18,7 +18,6 @@ from flwr_fco.core.computing import random_generator
 from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.mirror_maps import PNorm
-from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1, HardSparsity, Zero
 from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.strategies import (
@@ -62,7 +61,6 @@ def torch_app(
     look=lambda net: None,
     steps_with=own,
     metrics=(),
-    scheduler=None,
     **options,
 ):
     """Return a ClientApp with a training loop over the batches that our own client takes."""
@@ -77,14 +75,11 @@ def torch_app(
             work = training.work
             if isinstance(training.optimizer, GradientProbe):
                 work = FirstOrder(steps=1, batch_size=work.batch_size)
-            schedule = scheduler(training.optimizer) if scheduler else None
             for batch in rows.batches(random_generator(0, training.server_round, partition), work):
                 x, y = torch.tensor(rows.features[batch]), torch.tensor(rows.targets[batch])
                 training.optimizer.zero_grad()
                 ((net(x) - y) ** 2).mean().backward()
                 steps_with(training).step()
-                if schedule:
-                    schedule.step()
             look(net)
         return training.reply({"num-examples": rows.num_examples, "train_loss": torch.tensor(0.25), **dict(metrics)})
 
@@ -139,21 +134,6 @@ def test_with_a_density_a_loop_takes_plain_steps_from_the_servers_model():
     go(FedDualAvg(**OPTIONS | {"regularizer": Zero()}, density=0.5), app, 8)
     assert set(seen[-2 * NODES :: 2]) == {FEATURES // 2}  # from three quarters of the rounds on
     assert set(seen[1::2]) == {FEATURES}
-
-
-def test_elapsed_is_what_the_schedule_made_of_the_rate():
-    """A rate that halves after the first step, against our client with the same steps by hand."""
-    objectives = [LeastSquares(np.eye(FEATURES), np.arange(1.0, FEATURES + 1.0)) for _ in range(NODES)]
-    strategy = FedDualAvg(**{**OPTIONS, "work": Steps(3, batch_size=None), "client_lr": 0.4})
-    halving = torch_app(objectives, scheduler=lambda o: torch.optim.lr_scheduler.ExponentialLR(o, 0.5))
-    result = go(strategy, halving, rounds=1)
-    z, t, f = np.zeros(FEATURES + 1), 0.0, objectives[0]
-    mask = np.arange(FEATURES + 1) < FEATURES
-    for rate in (0.4, 0.2, 0.1):
-        w = np.where(mask, np.sign(z) * np.maximum(np.abs(z) - 0.05 * t, 0), z)
-        z, t = z - rate * f.gradient(w), t + rate
-    expected = np.sign(z) * np.maximum(np.abs(z) - 0.05 * t, 0)
-    np.testing.assert_allclose(result.arrays["coefficients"].numpy(), expected[:FEATURES], rtol=0, atol=1e-13)
 
 
 def test_a_client_app_with_a_loop_can_be_sent_to_other_processes():

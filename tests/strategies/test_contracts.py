@@ -1,15 +1,12 @@
-"""The contracts that methods to come stand on: work that changes, metrics of clients, memories of several vectors."""
-
-from typing import NamedTuple
+"""The contracts that methods to come stand on: work that changes, and replies that a method rejects."""
 
 import numpy as np
 import pytest
 from problems import clients, flat, run
 
-from flwr_fco.algorithms import Algorithm, DualAveraging, Moved, Rejected
-from flwr_fco.messages.protocol import Downlink
-from flwr_fco.strategies import CompositeStrategy, Epochs, FedDualAvg, Ledger, Participation, Steps, run_of, strategy
-from flwr_fco.work import FirstOrder, Minimise
+from flwr_fco.algorithms import DualAveraging, Rejected
+from flwr_fco.strategies import Epochs, FedDualAvg, Participation, Steps
+from flwr_fco.work import FirstOrder
 
 
 class GrowingWork(DualAveraging):
@@ -36,67 +33,6 @@ def test_a_message_can_override_the_work_of_the_plan():
     plain = run(FedDualAvg(client_lr=0.02, work=Steps(1, batch_size=None)), clients(), 1)
     varying = run(RandomSteps(client_lr=0.02), clients(), 1)
     assert flat(plain.arrays).tobytes() == flat(varying.arrays).tobytes()
-
-
-class AverageState(NamedTuple):
-    primal: np.ndarray
-    round: int = 0
-
-
-class ExactProximalPoint(Algorithm):
-    """argmin F(w) + 1/2 ||w - primal||^2 of least squares, in closed form; remembers two vectors."""
-
-    name = "test_exact_proximal_point"
-    memory = ("seen", "moved")
-
-    def local(self, client, downlink, memory):
-        primal, objective = downlink.vectors["primal"], client.objective
-        assert isinstance(downlink.local_work, Minimise)
-        size = primal.size
-        hessian = np.array([objective.hessian_product(primal, e) for e in np.eye(size)])
-        w = np.linalg.solve(hessian + np.eye(size), primal - objective.gradient(np.zeros(size)))
-        return {"increment": w - primal}, Moved(None, 1, metrics={"inner-iterations": 7.0})
-
-    def remember(self, downlink, memory, sent, elapsed):
-        seen = 0.0 if memory is None else memory["seen"]
-        return {"seen": seen + sent["increment"], "moved": sent["increment"]}
-
-    def setting(self, given, state):
-        return given._replace(work=Minimise(tolerance=1e-12))
-
-    def init(self, problem, primal):
-        return AverageState(primal)
-
-    def downlink(self, problem, state, to):
-        return Downlink(problem.plan, {"primal": state.primal})
-
-    def aggregate(self, problem, state, replies):
-        assert all(uplink.elapsed is None for uplink in replies)
-        mean = sum(uplink.weight * uplink.vectors["increment"] for uplink in replies)
-        return AverageState(state.primal + mean, state.round + 1)
-
-    def retrieve(self, problem, state):
-        return state.primal
-
-
-@strategy
-class ProximalPoint(CompositeStrategy):
-    """Averages of proximal points: a strategy with a minimisation for its work, no rates, two vectors a client."""
-
-    algorithm = ExactProximalPoint
-    client_state: Ledger = Ledger()
-
-
-def test_a_minimisation_has_no_rates_no_elapsed_and_its_metrics_arrive():
-    strategy = ProximalPoint(fraction_evaluate=0.0)
-    result = run(strategy, clients(), 4)
-    metrics = result.train_metrics_clientapp[4]
-    assert metrics["inner-iterations"] == 7.0
-    assert "sum-of-step-sizes" not in metrics
-    assert np.isnan(run_of(strategy).problem.client_lr)
-    assert np.isnan(run_of(strategy).problem.server_lr)
-    with pytest.raises(TypeError, match="client_lr"):
-        ProximalPoint(client_lr=0.1)
 
 
 class Suspicious(DualAveraging):

@@ -8,7 +8,7 @@ from flwr_fco.algorithms.dual_fl import linear_tolerance, sublinear_tolerance
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import PNorm
 from flwr_fco.regularizers import L1
-from flwr_fco.strategies import DualFL, FedDR, LocalSGD, Minimise, Participation, Steps
+from flwr_fco.strategies import DualFL, FedDR, LocalSGD, Minimise, Participation, Steps, run_of
 from reproduction.pooled import centralized_solution
 
 NU = 0.05
@@ -97,9 +97,13 @@ def test_a_warm_start_that_is_good_enough_is_an_answer():
 
 
 def test_an_iteration_cap_is_reported():
-    result = run(DualFL(nu=NU, work=Minimise(tolerance=1e-20, max_iterations=2)), problem(), 2)
+    strategy = DualFL(nu=NU, work=Minimise(tolerance=1e-20, max_iterations=2))
+    result = run(strategy, problem(), 2)
     assert [metrics["num-capped"] for metrics in result.train_metrics_clientapp.values()] == [5, 5]
     assert result.train_metrics_clientapp[1]["gradient-evaluations"] >= 2
+    # A minimisation has no rates.
+    assert "sum-of-step-sizes" not in result.train_metrics_clientapp[1]
+    assert np.isnan([run_of(strategy).problem.client_lr, run_of(strategy).problem.server_lr]).all()
 
 
 def test_a_round_that_is_skipped_counts_the_iteration_caps_of_who_replied():
