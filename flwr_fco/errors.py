@@ -7,20 +7,9 @@ A message says what was wrong (with the value), what was expected and what to do
 
 from typing import Any
 
-__all__ = [
-    "ClientError",
-    "ConfigurationError",
-    "DivergedError",
-    "FlwrFcoError",
-    "NoAnswerError",
-    "NotInstalledError",
-    "NothingTrainedError",
-    "ProtocolError",
-    "RunInterrupted",
-    "SpecError",
-    "UnknownOptionError",
-    "UnsupportedPairError",
-]
+__all__ = ["ClientError", "ConfigurationError", "DivergedError", "FlwrFcoError", "NoAnswerError", "NotInstalledError"]
+__all__ += ["NothingTrainedError", "ProtocolError", "RunInterrupted", "SpecError", "UnknownOptionError"]
+__all__ += ["UnsupportedPairError"]
 
 
 #: Advice when the ClientApp of a FedAvg project meets a strategy that sends duals.

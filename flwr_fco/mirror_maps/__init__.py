@@ -9,11 +9,4 @@ a dual back, and ``retrieve`` maps a dual to the primal point that takes psi int
 from flwr_fco.mirror_maps.base import DiagonalMetric, Euclidean, MirrorMap, PNorm, SimplexEntropy
 from flwr_fco.mirror_maps.product import Product
 
-__all__ = [
-    "DiagonalMetric",
-    "Euclidean",
-    "MirrorMap",
-    "PNorm",
-    "Product",
-    "SimplexEntropy",
-]
+__all__ = ["DiagonalMetric", "Euclidean", "MirrorMap", "PNorm", "Product", "SimplexEntropy"]

@@ -125,9 +125,8 @@ class BoundProduct(MirrorMap):
         elif regularizer.scope == "joint":
             what, why = regularizer.regularizer, "over all arrays together (scope='joint'): it treats one at a time"
         else:
-            objections = (
-                (alone, h.objection(own)) for (_, alone, h), own in zip(self.parts, self._own(regularizer), strict=True)
-            )
+            pairs = zip(self.parts, self._own(regularizer), strict=True)
+            objections = ((alone, h.objection(own)) for (_, alone, h), own in pairs)
             found = next(((alone, objection) for alone, objection in objections if objection), None)
             if found is None:
                 return ""

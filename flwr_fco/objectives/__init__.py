@@ -17,24 +17,6 @@ from flwr_fco.objectives.saddle import BilinearSaddle, FunctionSaddle, SaddleObj
 from flwr_fco.objectives.site_intercept import SiteIntercept
 from flwr_fco.objectives.survival import CoxRegression
 
-__all__ = [
-    "Batch",
-    "BilinearSaddle",
-    "CoxRegression",
-    "FunctionSaddle",
-    "Huber",
-    "Layout",
-    "LeastSquares",
-    "Line",
-    "Linear",
-    "Link",
-    "Logistic",
-    "MultinomialLogistic",
-    "Objective",
-    "Poisson",
-    "SaddleObjective",
-    "SiteIntercept",
-    "SquaredHinge",
-    "TraceRegression",
-    "Vector",
-]
+__all__ = ["Batch", "BilinearSaddle", "CoxRegression", "FunctionSaddle", "Huber", "Layout", "LeastSquares", "Line"]
+__all__ += ["Linear", "Link", "Logistic", "MultinomialLogistic", "Objective", "Poisson", "SaddleObjective"]
+__all__ += ["SiteIntercept", "SquaredHinge", "TraceRegression", "Vector"]

@@ -291,10 +291,8 @@ class Linear(Objective):
         elif link.outputs == 1:
             add_batch(*self.compiled, batch, w, scale, self.l2, out)  # type: ignore[call-arg]
         else:
-            offset = self.offset.reshape(-1, link.outputs)
-            add_batch_of_classes(
-                link.outputs, self.features, self.targets, self.weights, offset, batch, w, scale, self.l2, out
-            )
+            rows = self.features, self.targets, self.weights, self.offset.reshape(-1, link.outputs)
+            add_batch_of_classes(link.outputs, *rows, batch, w, scale, self.l2, out)
 
     def _add_sparse(self, w: Vector, batch: Batch, scale: float, out: Vector) -> None:
         outputs, (coefficients, intercepts), rows = self.link.outputs, self._split(w), self.features
