@@ -79,19 +79,17 @@ class PartialLikelihood(Coupled):
         ranks = np.arange(dead.size) - starts[self.set]
         self.gone = ranks / self.sizes[self.set] if ties == "efron" else np.zeros(dead.size)
         self.at, where = times[dead[starts]], strata[dead[starts]]
-        first, ends, stops = (np.zeros(starts.size, dtype=np.int64) for _ in range(3))
+        self.spans = np.empty((starts.size, 5), dtype=np.int64)
         numbers = np.arange(strata.max() + 2)
         of_rows, of_sets = np.searchsorted(strata[out], numbers), np.searchsorted(where, numbers)
         for stratum in numbers[:-1]:
             rows = slice(of_rows[stratum], of_rows[stratum + 1])
             own = slice(of_sets[stratum], of_sets[stratum + 1])
-            first[own] = rows.start
-            ends[own] = rows.start + np.searchsorted(-times[out[rows]], -self.at[own], side="right")
-            stops[own] = rows.start + np.searchsorted(-entry[into[rows]], -self.at[own], side="right")
-        begins, lates = (np.where(first == np.roll(first, 1), np.roll(own, 1), first) for own in (ends, stops))
-        if first.size:
-            begins[0] = lates[0] = first[0]
-        self.spans = np.column_stack([first, begins, ends, lates, stops])
+            ends = rows.start + np.searchsorted(-times[out[rows]], -self.at[own], side="right")
+            stops = rows.start + np.searchsorted(-entry[into[rows]], -self.at[own], side="right")
+            # A risk set goes on where the one before it in its stratum ended.
+            begins, lates = (np.append(rows.start, each)[:-1] for each in (ends, stops))
+            self.spans[own] = np.column_stack([np.full(ends.size, rows.start), begins, ends, lates, stops])
 
     def of_rows(self, rows: NDArray[np.int64]) -> PartialLikelihood:
         return PartialLikelihood(_Rows._make(each[rows] for each in self.of_row), self.ties)

@@ -177,10 +177,6 @@ class L2(Grouped):
         """Return strength * ||w||_2."""
         return self.strength * math.prod(norm_of(w))
 
-    def strength_max(self, gradient_at_zero: Array) -> float:
-        """Return the l2 norm of the gradient, the smallest strength for which 0 is optimal."""
-        return math.prod(norm_of(gradient_at_zero))
-
     def solver(self, shape: tuple[int, ...]) -> Solver:
         def solve(v: Array, step: float, out: Array) -> None:
             unit, root = norm_of(v)
