@@ -21,7 +21,7 @@ _SPARSEST = 16
 
 def norm_of(v: Array) -> tuple[float, float]:
     """Return (unit, root) with ||v||_2 = unit * root; the unit is 1.0 unless squares over- or underflow."""
-    values = np.asarray(v, dtype=np.float64).reshape(-1)
+    values = np.asarray(v, dtype=np.float64)
     # vdot does not warn if the sum overflows; dot does.
     square = float(np.vdot(values, values))
     if 1e-280 < square < 1e300 or math.isnan(square):

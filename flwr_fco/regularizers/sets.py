@@ -10,7 +10,7 @@ import numpy as np
 
 from flwr_fco.core.validation import AT_LEAST_ONE, CHANCE, POSITIVE
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.kernels.prox import largest, on_simplex, scale
+from flwr_fco.kernels.prox import on_simplex, scale
 from flwr_fco.regularizers.base import WEIGHTS, Array, Regularizer, Solver, fits, flat, outside
 from flwr_fco.regularizers.groups import norm_of
 from flwr_fco.regularizers.separable import L1
@@ -98,11 +98,14 @@ class L2Ball(Regularizer):
         unit, root = norm_of(w)
         return outside(root - self.radius / unit, self.radius / unit, w)
 
+    def solver(self, shape: tuple[int, ...]) -> Solver:
+        return self.solve
+
     def solve(self, v: Array, step: float, out: Array) -> None:
         unit, root = norm_of(v)
         # An infinite one has no projection.
         factor = 1.0 if root <= self.radius / unit else self.radius / root if math.isfinite(root) else math.nan
-        scale((v if unit == 1.0 or factor == 1.0 else v / unit).reshape(-1), factor, out.reshape(-1))
+        scale(v if unit == 1.0 or factor == 1.0 else v / unit, factor, out)
 
     def conjugate(self, u: Array) -> float:
         return self.radius * math.prod(norm_of(u))
@@ -207,10 +210,15 @@ class HardSparsity(Regularizer):
         """Return 0.0 if w has at most `count` non-zeros, else inf."""
         return 0.0 if np.count_nonzero(w) <= self.count_of(w.size) else math.inf
 
+    def solver(self, shape: tuple[int, ...]) -> Solver:
+        return self.solve
+
     def solve(self, v: Array, step: float, out: Array) -> None:
         """Keep the largest coordinates and set all others to 0."""
-        keep = largest_of(np.abs(v.reshape(-1)), self.count_of(v.size))
-        np.add(np.where(keep.reshape(v.shape), v, v.dtype.type(0.0)), v.dtype.type(0.0), out=out)
+        places = np.flatnonzero(largest_of(np.abs(v), self.count_of(v.size)))
+        kept = v[places] + v.dtype.type(0.0)
+        out[:] = 0.0
+        out[places] = kept
 
 
 def kth_largest(sizes: Array, count: int) -> float:
@@ -221,7 +229,7 @@ def kth_largest(sizes: Array, count: int) -> float:
         share = count / sizes.size
         rank = int(sample.size * share + 3.0 * math.sqrt(sample.size * share)) + 1
         if rank < sample.size and math.isfinite(guess := float(sample[-rank])):
-            kept = largest(sizes, 1.0, guess, False, 1)[0]
+            kept = sizes[np.flatnonzero(~(sizes < guess))]
             sizes = kept if kept.size >= count else sizes
     return float(np.partition(sizes, sizes.size - count)[sizes.size - count])
 
