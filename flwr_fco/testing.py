@@ -5,7 +5,6 @@ import tempfile
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import fields
-from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -626,11 +625,9 @@ def _check(make: Callable[..., CompositeStrategy], tolerance: float | None) -> N
     require(equal == (everyone and not draws), f"the seed has {'no' * equal} effect, where clients draw: {draws}")
     with tempfile.TemporaryDirectory() as folder:
         run(twin, 2, callbacks=[Checkpoint(path := f"{folder}/run.npz")])
-        goes_on = known(attempt(partial(run, resume=path), other, 4))
-        require(not goes_on, "a run goes on from a file that other settings wrote")
+        require(not known(attempt(lambda: run(other, 4, resume=path))), "a run goes on from a file of other settings")
         run(twin, 4, resume=path)
-    same = all(map(np.array_equal, one.state, twin.state))
-    require(same, "two runs with the same seed differ, of which one was saved after round 2 and resumed")
+    require(all(map(np.array_equal, one.state, twin.state)), "two runs of one seed differ, of which one was resumed")
     for number, (state, held) in enumerate(states, 1):
         require(state.round == number, f"after {number} rounds the state says round {state.round}")
         for name, value, now in zip(held._fields, held, one.state, strict=True):
@@ -644,8 +641,7 @@ def _check(make: Callable[..., CompositeStrategy], tolerance: float | None) -> N
         messages = one.configure_train(5, result.arrays, ConfigRecord(), grid)
         arrays, metrics = one.aggregate_train(5, grid.send_and_receive(messages))
     require(one.state is before, "a round without replies changed the state")
-    skipped = arrays and metrics and metrics["skipped"] == 1
-    require(skipped, f"a round without replies returned {arrays} and reports {metrics}")
+    require(arrays and metrics and metrics["skipped"] == 1, f"a round without replies gave {arrays} and {metrics}")
     if tolerance is not None:
         w, bound = np.zeros(7), psi.bind(objectives[0].layout)
         for _ in range(1000):
