@@ -457,13 +457,16 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         self._check_weighted(weighted)
         weights = {own.partition: mass for own, mass in zip(answers, masses, strict=True)} if weighted else None
         told = [(answer.weight, answer.numbers["loss"], answer.vectors["gradient"]) for answer in answers]
-        self._scales = self._scales_of(answers, names or range(d)) if self.standardize else None
+        sites, self._scales = [f"partition {answer.partition}" for answer in answers], None
+        if self.standardize:
+            moments = [(answer.weight, answer.vectors[MEANS], answer.vectors[VARIANCES]) for answer in answers]
+            self._scales = reading.scales_of(moments)
+            reading.check_scales(self._scales, moments, sites, names or range(d))
         self.n_features_in_ = d
         self.__dict__.pop("feature_names_in_", None)
         if names:
             self.feature_names_in_ = np.array(names, dtype=object)
         self._on_trust = not tables.all_named
-        sites = [f"partition {answer.partition}" for answer in answers]
         self._check_sites({site: int(answer.examples) for site, answer in zip(sites, answers, strict=True)})
         self._name_idle(sites, told)
 
@@ -500,18 +503,6 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         if self.site_intercepts is not None and isinstance(self, ClassifierMixin):
             idle = [site for site, (_, loss, slopes) in zip(sites, told, strict=True) if not (loss or slopes.any())]
             name_idle(idle, stacklevel=5)
-
-    @staticmethod
-    def _scales_of(answers: Sequence[Any], names: Sequence[Any]) -> Vector:
-        """Return the features' deviations over all sites, from what these say of theirs."""
-        for answer in answers:
-            if (answer.vectors[VARIANCES] < 0.0).any():
-                what = f"partition {answer.partition} says a variance of {answer.vectors[VARIANCES].min():.3g}"
-                raise ConfigurationError(f"{what}; expected none below 0")
-        moments = [(answer.weight, answer.vectors[MEANS], answer.vectors[VARIANCES]) for answer in answers]
-        scales = reading.scales_of(moments)
-        reading.check_scales(scales, moments, [f"partition {answer.partition}" for answer in answers], names)
-        return scales
 
     def _tables_at(self, grid: Any, names: Names) -> Tables:
         """Ask the sites what their tables are."""

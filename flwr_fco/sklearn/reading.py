@@ -345,8 +345,11 @@ def check_scales(
     Raises
     ------
     ConfigurationError
-        If it is infinite.
+        If it is infinite, or a site says a variance below 0.
     """
+    for site, (_, _, variances) in zip(sites, moments, strict=True):
+        if (variances < 0.0).any():
+            raise ConfigurationError(f"{site} says a variance of {variances.min():.3g}; expected none below 0")
     own = np.sqrt([variances for _, _, variances in moments])
     usual = np.sort(own, axis=0)[(len(own) - 1) // 2]
     means = np.abs([each for _, each, _ in moments])
@@ -359,7 +362,7 @@ def check_scales(
         )
         if not np.isfinite(scales[j]):
             raise ConfigurationError(text)
-        warnings.warn(text, UserWarning, stacklevel=5)
+        warnings.warn(text, UserWarning, stacklevel=4)
 
 
 def warn_of_units(deviations: Mapping[str, Vector], names: Sequence[str]) -> None:
