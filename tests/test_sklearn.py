@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from flwr.app import Array
 from problems import clients, run
+from scipy import sparse
 from scipy.special import expit
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_iris
@@ -19,6 +20,7 @@ from sklearn.linear_model import ElasticNet, Lasso, LogisticRegression
 from sklearn.metrics import log_loss
 from sklearn.model_selection import GroupKFold, KFold
 from sklearn.utils.estimator_checks import check_estimator
+from sparse_rows import rows
 from together import together
 
 from flwr_fco.client_apps import Disclosure
@@ -133,6 +135,19 @@ def test_factors_of_0_alone_are_no_penalty():
     np.testing.assert_allclose([*ours.coef_, ours.intercept_], expected, atol=1e-8)
     assert np.isnan(ours.duality_gap_)
     assert re.search(r"Residual: .*; there is no duality gap", ours.summary())
+
+
+def test_sparse_features_give_the_fit_of_dense_ones():
+    X, y = rows(80, 12), np.random.default_rng(5).standard_normal(80)
+    for make, target in ((FederatedLasso(0.005), y), (FederatedLogisticRegression(C=2.0), y > 0)):
+        dense = make.fit(X.toarray(), target)
+        expected = dense.coef_.copy(), np.copy(dense.intercept_)
+        for given in (X, sparse.csc_matrix(X), [X[:30], X[30:].toarray()]):
+            parts = target if sparse.issparse(given) else [target[:30], target[30:]]
+            found = make.fit(given, parts)
+            np.testing.assert_allclose(found.coef_, expected[0], atol=1e-6)
+            np.testing.assert_allclose(found.intercept_, expected[1], atol=1e-6)
+        np.testing.assert_allclose(found.predict(X), found.predict(X.toarray()), rtol=1e-12)
 
 
 @pytest.mark.slow

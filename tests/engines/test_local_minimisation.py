@@ -119,9 +119,6 @@ def test_a_problem_that_is_not_strongly_convex_is_solved_to_its_regularized_mini
     assert 0 < bias[1] < bias[0] / 5
 
 
-# --- FedDR: equalities and fixed points ------------------------------------------------------------
-
-
 # --- who reaches the optimum of heterogeneous clients, and who does not -------------------------------------------
 
 

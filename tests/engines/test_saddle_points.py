@@ -1,4 +1,4 @@
-"""Local solvers with an extra step: the papers' boxes written out, and what is known of them."""
+"""Local solvers with an extra step: the papers' boxes written out."""
 
 import numpy as np
 import pytest

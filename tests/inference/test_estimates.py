@@ -1,4 +1,4 @@
-"""Estimates and standard errors: textbook formulas on the pooled rows, statsmodels, and what a lasso must satisfy."""
+"""Estimates and standard errors: textbook formulas on the pooled rows, and what a lasso must satisfy."""
 
 import numpy as np
 import pytest

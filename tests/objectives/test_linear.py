@@ -1,4 +1,4 @@
-"""Linear losses against scikit-learn, dense rows against sparse ones, and what weights, offsets and constants mean."""
+"""Linear losses against scikit-learn, and what weights, offsets and constants mean."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Cox regression against the definition, CVXPY and other packages; counts and Huber's loss against scikit-learn."""
+"""Cox regression against the definition; counts and Huber's loss against scikit-learn."""
 
 import numpy as np
 import pytest

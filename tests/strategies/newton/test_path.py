@@ -1,4 +1,4 @@
-"""A path of strengths and its cross-validation in one run: against runs of one strength each, and scikit-learn."""
+"""A path of strengths and its cross-validation in one run: against runs of one strength each."""
 
 from itertools import product
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""L-BFGS steps of FedNewton without Hessian blocks, for an l2 term: against Newton steps and closed forms."""
+"""L-BFGS steps of FedNewton without Hessian blocks, for an l2 term: against Newton steps."""
 
 import numpy as np
 import pytest
