@@ -216,22 +216,6 @@ class Layout:
         regularized = _regularized(candidates, apply_to)
         return cls(tuple(replace(entry, regularized=entry.name in regularized) for entry in entries))
 
-    def leaving(self, names: Iterable[str]) -> Layout:
-        """Return the layout in which the regularizer does not act on these arrays.
-
-        Parameters
-        ----------
-        names : iterable of str
-            Names of arrays.
-
-        Examples
-        --------
-        >>> Layout.from_arrays({"first": np.zeros(3), "second": np.zeros(3)}).leaving(["first"]).regularized_names
-        ('second',)
-        """
-        left = set(names)
-        return Layout(tuple(replace(e, regularized=e.regularized and e.name not in left) for e in self.entries))
-
     @property
     def names(self) -> tuple[str, ...]:
         """All names, in the user's order."""
@@ -397,9 +381,6 @@ def largest_entries(vector: Vector, count: int) -> Vector:
     >>> largest_entries(np.array([1.0, -3.0, 2.0]), 2)
     array([ 0., -3.,  2.])
     """
-    if count >= vector.size:
-        return vector.copy()
-    kept = np.argsort(-np.abs(vector), kind="stable")[:count]
-    result = np.zeros_like(vector)
-    result[kept] = vector[kept]
+    result = vector.copy()
+    result[np.argsort(-np.abs(vector), kind="stable")[count:]] = 0.0
     return result

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from logging import INFO, WARNING
 from typing import Any
 
@@ -168,7 +169,9 @@ class Untrained:
 
     def without(self, layout: Layout) -> Layout:
         """Return the layout in which psi does not act on these arrays."""
-        return layout.leaving(self.names) if self.names else layout
+        if not self.names:
+            return layout
+        return Layout(tuple(replace(e, regularized=e.regularized and e.name not in self.names) for e in layout.entries))
 
 
 def _listed(names: set[str]) -> str:
