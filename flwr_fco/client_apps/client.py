@@ -270,8 +270,8 @@ class Client:
         loss = objective.take_training_loss() if records_losses else None
         metrics = up.metrics if loss is None or not math.isfinite(loss) else {"loss": loss, **up.metrics}
         passed = objective.buffers() if plan.layout.passed_through else up.pass_through
-        up = Uplink(up.vectors, up.elapsed, up.steps, math.nan, None, float(examples), metrics, passed)
-        return as_it_leaves(context, down, memory, up, after)
+        said: Any = {"examples": float(examples), "metrics": metrics, "pass_through": passed}
+        return as_it_leaves(context, down, memory, up, after, **said)
 
     def _method_of(self, plan: Plan) -> Algorithm:
         if self._made is None or self._made[0] is not plan:
@@ -600,7 +600,7 @@ def remember(context: Context, stamp: str, before: ClientState | None, digest: s
 
 
 def as_it_leaves(
-    context: Context, down: Downlink, before: ClientState | None, up: Uplink, after: ClientState | None
+    context: Context, down: Downlink, before: ClientState | None, up: Uplink, after: ClientState | None, **said: Any
 ) -> Uplink:
     """Return a reply in the precision of its message, once the memory that follows from it is kept.
 
@@ -614,14 +614,16 @@ def as_it_leaves(
         The client's memory; None for a client that began, and for a method without memories.
     up : Uplink
         The reply.
+    **said
+        What else it says: fields of an uplink.
     """
     dtype = down.dtype if down.plan.wire_dtype == "auto" else down.plan.wire_dtype
     vectors = {name: locked(vector.astype(dtype, copy=False)) for name, vector in up.vectors.items()}
     if down.stamp is None:
-        return up._replace(vectors=vectors)
+        return up._replace(vectors=vectors, **said)
     digest = digest_of(vectors, up.elapsed)
     remember(context, down.stamp, before, digest, after or {})
-    return up._replace(vectors=vectors, digest=digest)
+    return up._replace(vectors=vectors, digest=digest, **said)
 
 
 def locked(vector: Any) -> Any:
