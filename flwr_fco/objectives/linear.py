@@ -537,13 +537,6 @@ class Linear(Objective):
         shape = self.layout["coefficients"].shape
         return shape if self.num_outputs == 1 else shape[:-1]
 
-    def with_features(self, features: ArrayLike) -> Self:
-        """Return the same loss for the same examples with other features."""
-        other, rows = copy.copy(self), design.as_rows(features)
-        other._set_features(rows, rows.shape[1:])
-        other.feature_names = names_of(getattr(features, "columns", None))
-        return other
-
     def on_columns(self, columns: NDArray[np.int64]) -> Self:
         """Return the same loss on some columns of sparse features, ascending, which hold all that is not 0."""
         from scipy.sparse import csr_array

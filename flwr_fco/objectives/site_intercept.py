@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import printable
@@ -202,11 +202,6 @@ class SiteIntercept(Linear):
         other, share = super().subset(rows)
         other.with_intercept = self.with_intercept.subset(rows)[0]
         return other, share
-
-    def with_features(self, features: ArrayLike) -> Self:
-        other = super().with_features(features)
-        other.with_intercept = self.with_intercept.with_features(features)
-        return other
 
     def largest_square(self) -> float:
         """Return the largest variance of a feature times the curvature of the loss; 0 of what adds nothing."""
