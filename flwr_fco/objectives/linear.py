@@ -29,6 +29,8 @@ LANCZOS_TOLERANCE = 1e-9
 _TOGETHER = 1024
 #: Numbers of a matrix below which a kernel takes less time than BLAS.
 _SMALL = 2**14
+#: What kernels take of a loss. A subclass may set `compiled` to None and still use them for its batches.
+_DATA = attrgetter("link.code", "link.parameter", "features", "targets", "weights", "offset")
 #: Stands for weights or offsets of rows that there are none of.
 NOTHING: Vector = np.zeros(0)
 
@@ -135,7 +137,7 @@ class Linear(Objective):
         attrgetter("_num_examples"), doc="The number of rows, over which the loss is a mean: not to be set."
     )
     compiled: tuple[Any, ...] = property(  # type: ignore[assignment]
-        attrgetter("link.code", "link.parameter", "features", "targets", "weights", "offset"),
+        _DATA,
         doc="""What compiled loops take of the loss: code, parameter, features, targets, weights and offset.
 
         Weights and offset are empty for ones and zeros; codes are those of :func:`flwr_fco.kernels.losses.slope`, -1 if
@@ -289,7 +291,7 @@ class Linear(Objective):
         if sparse:
             self._add_sparse(w, batch, scale, out)
         elif link.outputs == 1:
-            add_batch(*self.compiled, batch, w, scale, self.l2, out)  # type: ignore[call-arg]
+            add_batch(*_DATA(self), batch, w, scale, self.l2, out)  # type: ignore[call-arg]
         else:
             rows = self.features, self.targets, self.weights, self.offset.reshape(-1, link.outputs)
             add_batch_of_classes(link.outputs, *rows, batch, w, scale, self.l2, out)
