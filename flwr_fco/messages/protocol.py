@@ -161,6 +161,7 @@ class Plan:
 
     Examples
     --------
+    >>> from flwr_fco.regularizers import L1
     >>> plan = Plan("dual_averaging", Layout.from_arrays({"coef": np.zeros(2)}), L1(1.0), Euclidean())
     >>> Plan.from_spec(plan.spec).point(np.array([3.0, -0.5]), 1.0)
     array([2., 0.])
@@ -335,6 +336,7 @@ class Downlink(NamedTuple):
 
     Examples
     --------
+    >>> from flwr_fco.regularizers import L1
     >>> plan = Plan("dual_averaging", Layout.from_arrays({"coef": np.zeros(2)}), L1(0.1), Euclidean())
     >>> Downlink(plan, {"dual": np.array([1.0, 2.0])}, client_lr=0.1).vectors["dual"]
     array([1., 2.])

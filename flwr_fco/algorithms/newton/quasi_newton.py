@@ -145,9 +145,8 @@ def approximation(moves: Matrix, changes: Matrix, largest: float, smooth: bool) 
     Examples
     --------
     >>> sigma, plus, minus = approximation(np.eye(1, 2), np.array([[2.0, 1.0]]), 1.0, True)
-    >>> sigma * np.eye(2) + plus.T @ plus - minus.T @ minus
-    array([[2. , 1. ],
-           [1. , 3. ]])
+    >>> (sigma * np.eye(2) + plus.T @ plus - minus.T @ minus).round(6).tolist()
+    [[2.0, 1.0], [1.0, 3.0]]
     """
     known = moves.any(axis=1)
     moves, changes = moves[known], changes[known]
