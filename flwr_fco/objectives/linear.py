@@ -111,6 +111,8 @@ class Linear(Objective):
         sample_weight: ArrayLike | None = None,
         offset: ArrayLike | None = None,
     ) -> None:
+        if not isinstance(link, Link):
+            raise ConfigurationError(f"link={link!r:.80}; expected a Link, such as Squares()")
         self.link, self.intercept, self.l2 = link, intercept, checked("l2", l2, float, NON_NEGATIVE)
         self._set_features(design.as_rows(features), np.shape(features)[1:])
         self.feature_names = names_of(getattr(features, "columns", None))

@@ -207,15 +207,6 @@ def test_a_client_whose_rows_are_empty(psi, intercept):
     assert_allclose(whole(lazy.vectors["increment"]), dense.vectors["increment"], rtol=1e-13)
 
 
-def test_a_subclass_with_its_own_gradient_is_taken_at_its_word():
-    class Doubled(LeastSquares):
-        def gradient(self, w, batch=None, out=None):
-            return np.add(super().gradient(w, batch), w, out=out)
-
-    objectives = [Doubled(x, np.ones(N)) for x in (ROWS.toarray(), ROWS)]
-    agree(answers("dual_averaging", objectives, L1(0.02))[0])
-
-
 def test_a_scalar_threshold_where_psi_has_one():
     for psi, scalar in (("l1", True), ("elastic net", True), ("weighted l1", False), ("box", True)):
         _, objective = pair()

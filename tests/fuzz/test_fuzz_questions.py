@@ -29,10 +29,7 @@ KINDS = (LeastSquares, Logistic, MultinomialLogistic)
 
 
 class Own(LeastSquares):
-    """A user's loss, of which the package knows its gradients alone."""
-
-    def gradient(self, w, batch=None, out=None):
-        return super().gradient(w, batch, out)
+    """A user's loss, of which the package knows no smoothness."""
 
     def lipschitz(self, norm="l2"):
         raise ConfigurationError("unknown")

@@ -15,11 +15,13 @@ from flwr_fco.objectives import (
     CoxRegression,
     Huber,
     LeastSquares,
+    Linear,
     Logistic,
     MultinomialLogistic,
     Poisson,
     SquaredHinge,
     TraceRegression,
+    links,
 )
 
 RNG = np.random.default_rng(1)
@@ -282,3 +284,9 @@ def test_an_offset_is_a_column_with_the_coefficient_one(cls):
 def test_offsets_of_many_classes_have_a_column_for_each():
     with pytest.raises(ConfigurationError, match=r"expected \(24, 3\)"):
         _made(MultinomialLogistic, offset=np.ones(N))
+
+
+@pytest.mark.parametrize("link", ["squares", links.Squares, None])
+def test_what_is_no_link_is_refused(link):
+    with pytest.raises(ConfigurationError, match=r"link=.* expected a Link"):
+        Linear(link, np.eye(2), np.ones(2))
