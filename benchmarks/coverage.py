@@ -26,7 +26,7 @@ import numpy as np
 from shared import options_of, print_row
 
 from flwr_fco.models import write_file
-from flwr_fco.sklearn import FederatedCoxRegression, FederatedLasso, FederatedLogisticRegression
+from flwr_fco.tables import FederatedCoxRegression, FederatedLasso, FederatedLogisticRegression
 
 SITES, FEDERATIONS, QUICK, LEVEL = 5, 500, 2, 0.05
 STORED = Path(__file__).with_suffix(".json")

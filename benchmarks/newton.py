@@ -145,7 +145,7 @@ ESTIMATOR = """
 import re, sys, time
 from pathlib import Path
 import numpy as np
-from flwr_fco.sklearn import FederatedLogisticRegression
+from flwr_fco.tables import FederatedLogisticRegression
 rng = np.random.default_rng(0)
 X = rng.standard_normal((200, 20_000))
 y = X[:, :5].sum(axis=1) + rng.standard_normal(200) > 0.0

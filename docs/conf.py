@@ -12,7 +12,7 @@ from numpydoc import docscrape_sphinx
 from numpydoc.docscrape import NumpyDocString
 from numpydoc.xref import DEFAULT_LINKS
 
-from flwr_fco import sklearn, strategies
+from flwr_fco import strategies, tables
 from flwr_fco.strategies import Options
 
 DOCS = Path(__file__).parent
@@ -62,7 +62,7 @@ myst_heading_anchors = 4
 autosummary_context = {
     "with_a_page": [
         *(name for name, kind in vars(strategies).items() if isinstance(kind, type) and issubclass(kind, Options)),
-        *sklearn.__all__,
+        *tables.__all__,
     ]
 }
 autosummary_imported_members = True

@@ -76,7 +76,7 @@ OUTSIDE = ("main_job", "reproduction", "tools")
 #: The packages of DESIGN's 'public imports'; the names that they offer are in their `__all__`.
 PUBLIC = (
     *("algorithms", "callbacks", "certificates", "client_apps", "datasets", "engines", "errors", "mirror_maps"),
-    *("models", "objectives", "privacy", "regularizers", "results", "simulation", "sklearn", "strategies", "testing"),
+    *("models", "objectives", "privacy", "regularizers", "results", "simulation", "strategies", "tables", "testing"),
     *("topology", "torch"),
 )
 

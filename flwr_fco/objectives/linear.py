@@ -70,7 +70,7 @@ class Linear(Objective):
         Strength of a ridge term on the coefficients, not on the intercept.
     sample_weight : array-like, shape (n,), optional
         Weight > 0 of each row in the mean; 1 by default. Only their ratios matter: a client counts by its rows in the
-        pooled mean, so where they have other mean weights take :mod:`flwr_fco.sklearn`, which weighs sites by sums.
+        pooled mean, so where they have other mean weights take :mod:`flwr_fco.tables`, which weighs sites by sums.
     offset : array-like, shape (n,) or (n, outputs), optional
         Added to each score x_i' w + b, with a coefficient that is not fitted; 0 by default.
 

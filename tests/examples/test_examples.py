@@ -18,8 +18,8 @@ from sklearn.preprocessing import StandardScaler
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.simulation import InProcessGrid, simulate
-from flwr_fco.sklearn import FederatedCoxRegression
 from flwr_fco.strategies import FedDR, LocalSGD, Minimise, Scaffold, Steps
+from flwr_fco.tables import FederatedCoxRegression
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

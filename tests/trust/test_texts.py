@@ -9,8 +9,8 @@ from problems import app_of, clients
 
 from flwr_fco.core.logs import printable
 from flwr_fco.errors import NothingTrainedError
-from flwr_fco.sklearn.reports import aligned_columns
 from flwr_fco.strategies.replies import LONGEST_NAME, MOST_METRICS, MOST_NUMBERS
+from flwr_fco.tables.reports import aligned_columns
 from tools import local_superlink
 
 FORGED = "x\r\n\x1b[92mINFO \x1b[0m:      Strategy execution finished in 9.99s\n\u202e\u2028\x07\x85\x00\ud800y"

@@ -13,8 +13,8 @@ import numpy as np
 from flwr.app import Context
 from sklearn.datasets import load_diabetes
 
-from flwr_fco.sklearn import FederatedLasso
 from flwr_fco.strategies import Strengths
+from flwr_fco.tables import FederatedLasso
 
 HOSPITALS = 5
 TARGET = "progression"

@@ -7,7 +7,7 @@ The rows are lifelines' copy of the lung cancer data of the North Central Cancer
 import pandas as pd
 from flwr.app import Context
 
-from flwr_fco.sklearn import FederatedCoxRegression
+from flwr_fco.tables import FederatedCoxRegression
 
 #: The institutions by partition id. The owners of the last five refuse: they have fewer than 5 patients or 3 deaths.
 INSTITUTIONS = (1, 2, 3, 5, 6, 7, 11, 12, 13, 15, 16, 21, 22, 4, 10, 26, 32, 33)

@@ -8,7 +8,7 @@ from flwr.app import Context
 from sklearn.datasets import load_breast_cancer
 from sklearn.model_selection import train_test_split
 
-from flwr_fco.sklearn import FederatedLogisticRegression
+from flwr_fco.tables import FederatedLogisticRegression
 
 
 def new_model(**options: Any) -> FederatedLogisticRegression:

@@ -11,7 +11,7 @@ from sklearn.model_selection import LeaveOneGroupOut, cross_val_score
 from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.sklearn import FederatedCoxRegression, FederatedElasticNet, FederatedLasso, FederatedLogisticRegression
+from flwr_fco.tables import FederatedCoxRegression, FederatedElasticNet, FederatedLasso, FederatedLogisticRegression
 
 pd = pytest.importorskip("pandas")
 

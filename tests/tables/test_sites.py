@@ -16,7 +16,7 @@ from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.messages.records import NAMES_ONLY, TABLE, addressed, decode_described
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.sklearn import FederatedLasso, FederatedLogisticRegression
+from flwr_fco.tables import FederatedLasso, FederatedLogisticRegression
 
 NAMES = ["age", "bmi", "crp", "sex"]
 

@@ -10,8 +10,8 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import CoxRegression
 from flwr_fco.regularizers import L1, ElasticNet, Zero
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.sklearn import FederatedCoxRegression
 from flwr_fco.strategies import Strengths
+from flwr_fco.tables import FederatedCoxRegression
 from reproduction.pooled import centralized_solution
 
 NAMES = ["age", "dose", "sex", "noise"]

@@ -30,8 +30,8 @@ from flwr_fco.messages.records import TABLE
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, TraceRegression
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.sklearn import FederatedElasticNet, FederatedLasso, FederatedLogisticRegression, to_estimator
 from flwr_fco.strategies import FedDualAvg, Strengths
+from flwr_fco.tables import FederatedElasticNet, FederatedLasso, FederatedLogisticRegression, to_estimator
 
 
 def regression_data():

@@ -17,7 +17,7 @@ from flwr_fco.messages.protocol import Question
 from flwr_fco.objectives import CoxRegression
 from flwr_fco.objectives.survival import baseline, concordance, expected_events, time_trend
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.sklearn import FederatedCoxRegression, FederatedLasso, FederatedLogisticRegression
+from flwr_fco.tables import FederatedCoxRegression, FederatedLasso, FederatedLogisticRegression
 
 
 def site(m, n=90):

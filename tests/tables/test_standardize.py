@@ -14,7 +14,7 @@ from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.design import as_rows, moments
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.sklearn import FederatedElasticNet, FederatedLasso, FederatedLogisticRegression
+from flwr_fco.tables import FederatedElasticNet, FederatedLasso, FederatedLogisticRegression
 
 UNITS = np.array([1.0, 1e4, 1e-3, 30.0, 0.2, 7.0])
 

@@ -12,7 +12,7 @@ from sklearn.linear_model import ElasticNet
 from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.sklearn import FederatedElasticNet, FederatedLasso, FederatedLogisticRegression
+from flwr_fco.tables import FederatedElasticNet, FederatedLasso, FederatedLogisticRegression
 
 
 def parts(sizes=(40, 33, 60), classes=False):

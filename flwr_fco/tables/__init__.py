@@ -18,15 +18,15 @@ each feature. In a deployment ``model.client_app(load)`` is a site's ClientApp, 
 the ServerApp's part.
 """
 
-from flwr_fco.inference import Intervals
-from flwr_fco.sklearn.estimators import (
+from flwr_fco.tables.estimators import (
     FederatedCoxRegression,
     FederatedElasticNet,
     FederatedLasso,
     FederatedLogisticRegression,
     to_estimator,
 )
-from flwr_fco.sklearn.reports import Quality, Summary
+from flwr_fco.tables.intervals import Intervals
+from flwr_fco.tables.reports import Quality, Summary
 
 __all__ = [
     "FederatedCoxRegression",

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from flwr_fco.inference.estimates import between
+from flwr_fco.tables.estimates import between
 
 #: Thirteen trials of a vaccine against tuberculosis (Colditz and others, JAMA 1994): cases and others, treated and not.
 BCG = np.array(

@@ -26,10 +26,10 @@ from scipy import stats
 from flwr_fco.algorithms.newton.information import inverse
 from flwr_fco.certificates import Request
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.inference.federated import CLASSES, Kind, reasons_of, site_of
 from flwr_fco.messages.protocol import BINS, CALIBRATION, EDGE, QUALITY, Answer
 from flwr_fco.strategies import questions
 from flwr_fco.strategies.run import Run
+from flwr_fco.tables.intervals import CLASSES, Kind, reasons_of, site_of
 
 Vector = NDArray[np.float64]
 

@@ -15,15 +15,15 @@ from sklearn.utils.validation import check_is_fitted
 from flwr_fco.client_apps import client_app as make_app
 from flwr_fco.core.logs import printable
 from flwr_fco.core.schema import names_of
-from flwr_fco.inference.federated import COMPARED, ESTIMATED, Questions, Table
-from flwr_fco.inference.quality import Found, judged
 from flwr_fco.messages.protocol import Described
 from flwr_fco.objectives.base import Objective
 from flwr_fco.results import frame_of
 from flwr_fco.simulation import simulate
-from flwr_fco.sklearn.reading import is_grid
 from flwr_fco.strategies import FedNewton
 from flwr_fco.strategies.nodes import Tables
+from flwr_fco.tables.intervals import COMPARED, ESTIMATED, Questions, Table
+from flwr_fco.tables.quality import Found, judged
+from flwr_fco.tables.reading import is_grid
 
 
 def aligned_columns(rows: list[dict[str, Any]]) -> list[str]:
@@ -74,7 +74,7 @@ class Summary(_Told):
 
     Examples
     --------
-    >>> from flwr_fco.sklearn import FederatedLasso
+    >>> from flwr_fco.tables import FederatedLasso
     >>> model = FederatedLasso(0.1).fit([np.eye(2), np.eye(2)], [np.array([3.0, 0.0]), np.array([3.0, 0.0])])
     >>> [row["feature"] for row in model.summary().rows]
     ['x0', 'x1']
@@ -148,7 +148,7 @@ class Quality(_Told):
 
     Examples
     --------
-    >>> from flwr_fco.sklearn import FederatedLogisticRegression
+    >>> from flwr_fco.tables import FederatedLogisticRegression
     >>> X, y = [np.array([[0.0], [1.0], [2.0]])] * 2, [np.array([0, 1, 1]), np.array([0, 0, 1])]
     >>> quality = FederatedLogisticRegression().fit(X, y).quality(X, y)
     >>> [row["events"] for row in quality.rows], quality.overall["concordance"]

@@ -19,8 +19,8 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.records import TABLE
 from flwr_fco.objectives import LeastSquares, Logistic, Objective
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.sklearn import FederatedCoxRegression, FederatedLasso, FederatedLogisticRegression, Intervals
 from flwr_fco.strategies import Strengths
+from flwr_fco.tables import FederatedCoxRegression, FederatedLasso, FederatedLogisticRegression, Intervals
 
 NAMES = ["age", "dose", "sex"]
 

@@ -26,10 +26,21 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.core.schema import MASS, MEANS, MOMENTS, VARIANCES, Names, names_of
 from flwr_fco.core.validation import AT_LEAST_ONE, check_fields, checked
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.inference import Intervals
-from flwr_fco.inference.federated import (
+from flwr_fco.messages.protocol import Answer, Described
+from flwr_fco.objectives import LeastSquares, Logistic, Objective, SiteIntercept
+from flwr_fco.objectives.design import as_rows, deviations, is_sparse, refuse_text
+from flwr_fco.objectives.site_intercept import check_site_rows, name_idle
+from flwr_fco.regularizers import L2Squared, Regularizer, Zero
+from flwr_fco.regularizers.base import with_strength
+from flwr_fco.simulation.fit_path import StrengthPath
+from flwr_fco.strategies import Everyone, FedNewton, Strengths, proved_zero, run_of
+from flwr_fco.strategies.nodes import ASKING, Nodes, Tables
+from flwr_fco.strategies.questions import ask
+from flwr_fco.tables import reading
+from flwr_fco.tables.intervals import (
     SQUARES,
     TIMES,
+    Intervals,
     Questions,
     Table,
     check_events,
@@ -39,19 +50,8 @@ from flwr_fco.inference.federated import (
     sums_of,
     trends,
 )
-from flwr_fco.inference.federated import table as table_of
-from flwr_fco.messages.protocol import Answer, Described
-from flwr_fco.objectives import LeastSquares, Logistic, Objective, SiteIntercept
-from flwr_fco.objectives.design import as_rows, deviations, is_sparse, refuse_text
-from flwr_fco.objectives.site_intercept import check_site_rows, name_idle
-from flwr_fco.regularizers import L2Squared, Regularizer, Zero
-from flwr_fco.regularizers.base import with_strength
-from flwr_fco.simulation.fit_path import StrengthPath
-from flwr_fco.sklearn import reading
-from flwr_fco.sklearn.reports import FEW, Quality, Summary, quality_of, simulated, summary_of
-from flwr_fco.strategies import Everyone, FedNewton, Strengths, proved_zero, run_of
-from flwr_fco.strategies.nodes import ASKING, Nodes, Tables
-from flwr_fco.strategies.questions import ask
+from flwr_fco.tables.intervals import table as table_of
+from flwr_fco.tables.reports import FEW, Quality, Summary, quality_of, simulated, summary_of
 
 #: Seconds to wait for the sites' answers before the fit.
 _TIMEOUT = 3600.0

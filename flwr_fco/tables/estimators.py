@@ -20,14 +20,13 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.core.schema import Names, is_missing
 from flwr_fco.core.validation import FRACTION, NON_NEGATIVE, POSITIVE
 from flwr_fco.errors import ConfigurationError, PublicError
-from flwr_fco.inference import Intervals
-from flwr_fco.inference.federated import CLASSES, TIMES
 from flwr_fco.objectives import CoxRegression, LeastSquares, Logistic, MultinomialLogistic, Objective, TraceRegression
 from flwr_fco.objectives.survival import as_strata, baseline, concordance
 from flwr_fco.regularizers import Regularizer
-from flwr_fco.sklearn.base import Federated, Sites
-from flwr_fco.sklearn.reading import as_table, is_grid
-from flwr_fco.sklearn.reports import class_names
+from flwr_fco.tables.base import Federated, Sites
+from flwr_fco.tables.intervals import CLASSES, TIMES, Intervals
+from flwr_fco.tables.reading import as_table, is_grid
+from flwr_fco.tables.reports import class_names
 
 
 @dataclass(repr=False, eq=False)

@@ -15,13 +15,13 @@ from flwr_fco.algorithms.newton.information import Information, Sums, inverse
 from flwr_fco.certificates import Request
 from flwr_fco.core.validation import Choice
 from flwr_fco.errors import ConfigurationError, NothingTrainedError
-from flwr_fco.inference.estimates import Estimates, Vector, between, of_likelihood, of_squares
 from flwr_fco.messages.protocol import ESTIMATES, TREND, Answer
 from flwr_fco.regularizers import Zero
 from flwr_fco.strategies import FedNewton, run_of
 from flwr_fco.strategies import strategy as as_strategy
 from flwr_fco.strategies.questions import ask
 from flwr_fco.strategies.run import Run
+from flwr_fco.tables.estimates import Estimates, Vector, between, of_likelihood, of_squares
 
 #: Columns of a model whose Hessian is asked for as a whole: 16 MB a site.
 MOST_COLUMNS = 2_000

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.inference import estimates
-from flwr_fco.inference.estimates import Sums, of_likelihood, of_squares
+from flwr_fco.tables import estimates
+from flwr_fco.tables.estimates import Sums, of_likelihood, of_squares
 
 
 def rows_of(n=60, p=4, seed=0):
