@@ -282,6 +282,30 @@ _ANSWERS: dict[str, AnswerFunction] = {
 }
 
 
+def answers_to(kind: str) -> Callable[[AnswerFunction], AnswerFunction]:
+    """Return a decorator of a function that answers questions of a kind, at clients that import its module.
+
+    Parameters
+    ----------
+    kind : str
+        Kind of question.
+
+    Examples
+    --------
+    >>> @answers_to("rows")
+    ... def rows(question, objective):
+    ...     return Answer({"rows": float(objective.num_examples)})
+    >>> find_answer("rows") is rows
+    True
+    """
+
+    def register(answer: AnswerFunction) -> AnswerFunction:
+        _ANSWERS[kind] = answer
+        return answer
+
+    return register
+
+
 def find_answer(kind: str) -> AnswerFunction:
     """Return the function that answers questions of a kind.
 
