@@ -92,13 +92,14 @@ WITH_TORCH := PYTHONPATH=$(CURDIR)/$(BESIDE)$${PYTHONPATH:+:$$PYTHONPATH}
 $(BESIDE)/.installed: $(INSTALLED)
 	rm -rf $(BESIDE)
 	$(BIN)/python -m pip install --quiet --target $(BESIDE) $(TORCH)
+	$(BIN)/python -m pip install --quiet --target $(BESIDE) --no-deps 'torch-pruning==1.6.1'
 	@touch $@
 
 test-torch: $(BESIDE)/.installed ## Run the tests that need PyTorch
 	$(WITH_TORCH) $(BIN)/python -m pytest -q -m "not slow" tests/pytorch flwr_fco/torch reproduction/tests/problems/test_networks.py
 
 bench-torch: $(BESIDE)/.installed ## Run the benchmarks that need PyTorch in their quick mode
-	@set -e; for name in density gpu networks; do echo "== benchmarks/$$name.py"; $(WITH_TORCH) $(BIN)/python benchmarks/$$name.py --quick; done
+	@set -e; for name in density gpu networks smaller; do echo "== benchmarks/$$name.py"; $(WITH_TORCH) $(BIN)/python benchmarks/$$name.py --quick; done
 
 torch: test-torch bench-torch ## Both, one after the other
 

@@ -115,11 +115,21 @@ def maps() -> tuple[bool, str]:
     v, groups = torch.randn(64, 48, dtype=torch.float64), np.repeat(np.arange(64), 48).reshape(64, 48)
     worst = 0.0, ""
     cases = psis.L1(0.3), psis.ElasticNet(0.3), psis.Box(-0.2, 0.3), psis.L2(0.3), psis.GroupLasso(0.5, groups=groups)
-    for psi in (*cases, psis.HardSparsity(density=0.1), psis.Nuclear(2.0), psis.SpectralBall(3.0)):
+    for psi in (*cases, psis.HardSparsity(density=0.1), psis.NofM(), psis.Nuclear(2.0), psis.SpectralBall(3.0)):
         found = tensor_prox(psi, v.to(GPU))(v.to(GPU), 0.7)
         error = float(np.abs(found.cpu().numpy() - psi.prox(v.numpy(), 0.7)).max())
         worst = max(worst, (error, type(psi).__name__))
     return worst[0] < 1e-11, f"largest difference from NumPy {worst[0]:.1e} ({worst[1]})"
+
+
+def two_of_four() -> tuple[bool, str]:
+    """Compare a product with PyTorch's semi-structured form of a matrix to the dense one, in half precision."""
+    rng = np.random.default_rng(0)
+    weights, inputs = rng.normal(size=(256, 256)) / 16.0, rng.normal(size=(256, 256))
+    dense = torch.tensor(psis.NofM(2, 4).prox(weights, 1.0), dtype=torch.float16, device=GPU)
+    right = torch.tensor(inputs, dtype=torch.float16, device=GPU)
+    error = float((torch.sparse.to_sparse_semi_structured(dense) @ right - dense @ right).abs().max())
+    return error < 1e-2, f"largest difference from the dense product {error:.1e}"
 
 
 def same(kind: Any, here: Any, there: Any, **options: Any) -> tuple[bool, str]:
@@ -193,6 +203,8 @@ def main() -> None:
     torch.set_num_threads(1)
     print(torch.__version__, torch.cuda.get_device_name() if GPU.type == "cuda" else "CPU")
     check("proximal maps", maps)
+    if GPU.type == "cuda":
+        check("2 of 4 as PyTorch's semi-structured form", two_of_four)
     for kind in (FedDualAvg,) if quick else (FedDualAvg, FedDAGT, FedMid, FeDualEx):
         check(f"TorchObjective, {kind.__name__}", same, kind, objectives(CPU), objectives(GPU))
     for moves in (False, True):

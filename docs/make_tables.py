@@ -31,6 +31,7 @@ from flwr_fco.regularizers import (
     L2Ball,
     L2Squared,
     LInfinityBall,
+    NofM,
     NonNegative,
     Nuclear,
     NuclearBall,
@@ -84,6 +85,7 @@ REGULARIZERS: dict[str, Regularizer] = {
     "NuclearBall": NuclearBall(0.7),
     "SpectralBall": SpectralBall(0.4),
     "HardSparsity": HardSparsity(2),
+    "NofM": NofM(1, 3),
     "Adapter": Adapter("half-square-of-the-tables"),
 }
 #: What a column shows.

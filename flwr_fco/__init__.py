@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from flwr_fco.regularizers import Box as Box, ElasticNet as ElasticNet
     from flwr_fco.regularizers import GroupLasso as GroupLasso, HardSparsity as HardSparsity, L1Ball as L1Ball
     from flwr_fco.regularizers import L2Ball as L2Ball, L2Squared as L2Squared, LInfinityBall as LInfinityBall
-    from flwr_fco.regularizers import NonNegative as NonNegative, Nuclear as Nuclear, NuclearBall as NuclearBall
+    from flwr_fco.regularizers import NofM as NofM, NonNegative as NonNegative, Nuclear as Nuclear
+    from flwr_fco.regularizers import NuclearBall as NuclearBall
     from flwr_fco.regularizers import PerParameter as PerParameter, Regularizer as Regularizer
     from flwr_fco.regularizers import Separable as Separable, Simplex as Simplex
     from flwr_fco.regularizers import SparseGroupLasso as SparseGroupLasso, SpectralBall as SpectralBall
@@ -60,7 +61,7 @@ else:
         "privacy": "GaussianDP",
         "regularizers": (
             "Adapter BoundRegularizer Box ElasticNet GroupLasso HardSparsity L1 L1Ball L2 L2Ball L2Squared "
-            "LInfinityBall NonNegative Nuclear NuclearBall PerParameter Regularizer Separable Simplex "
+            "LInfinityBall NofM NonNegative Nuclear NuclearBall PerParameter Regularizer Separable Simplex "
             "SparseGroupLasso SpectralBall Terms Zero"
         ),
         "simulation.fit_path": "fit_path",

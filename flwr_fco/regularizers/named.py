@@ -12,6 +12,7 @@ from flwr_fco.core.layout import Layout
 from flwr_fco.core.patterns import checked_patterns, first_match, require_matches
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers.base import Array, BoundRegularizer, Regularizer, Scope
+from flwr_fco.regularizers.separable import Zero
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,11 @@ class PerParameter(Regularizer):
     def convex(self) -> bool:  # type: ignore[override]
         """Whether every psi is convex."""
         return all(psi.convex for psi in self.regularizers.values())
+
+    @property
+    def constraint(self) -> bool:  # type: ignore[override]
+        """Whether every psi is a constraint, or leaves its arrays alone."""
+        return all(psi.constraint or isinstance(psi, Zero) for psi in self.regularizers.values())
 
     def for_array(self, name: str) -> Regularizer | None:
         """Return the regularizer of the first pattern that matches, or None."""

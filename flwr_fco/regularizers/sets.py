@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -219,6 +219,88 @@ class HardSparsity(Regularizer):
         kept = v[places] + v.dtype.type(0.0)
         out[:] = 0.0
         out[places] = kept
+
+
+@dataclass(frozen=True)
+class NofM(Regularizer):
+    """At most `n` of `m` neighbours are not 0: with n = 2, m = 4 the sparsity that tensor cores run. Not convex.
+
+    Neighbours are m entries in a row along the second axis, the input features or channels of PyTorch's layers, as
+    ``torch.sparse.to_sparse_semi_structured`` and NVIDIA's ASP read a layer. The proximal map is a projection, whatever
+    the step: in each row of m the n largest |v_i| are kept, among equal ones the first. An array of fewer than m inputs
+    (the first convolution of an image) is left whole.
+
+    Parameters
+    ----------
+    n : int, default 2
+        Maximum number of non-zeros of m neighbours, 1 <= n <= m.
+    m : int, default 4
+        Number of neighbours.
+
+    Raises
+    ------
+    ConfigurationError
+        If n and m are not such integers; where psi acts on a vector, or on an array of m inputs or more whose number is
+        no multiple of m.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> NofM(2, 4).prox(np.array([[1.0, -3.0, 2.0, -2.0, 0.1, 0.0, 0.0, 0.2]]), 1.0)
+    array([[ 0. , -3. ,  2. ,  0. ,  0.1,  0. ,  0. ,  0.2]])
+    """
+
+    kind: ClassVar[str] = "n-of-m"
+    convex: ClassVar[bool] = False
+    constraint: ClassVar[bool] = True
+    n: int = field(default=2, metadata=AT_LEAST_ONE)
+    m: int = field(default=4, metadata=AT_LEAST_ONE)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.n > self.m:
+            raise ConfigurationError(f"NofM(n={self.n}, m={self.m}): expected n <= m")
+
+    def value(self, w: Array) -> float:
+        """Return 0.0 if of each m neighbours at most n are not 0, else inf."""
+        if w.shape[1] < self.m:
+            return 0.0
+        rows = np.moveaxis(w, 1, -1).reshape(-1, self.m)
+        return 0.0 if (np.count_nonzero(rows, axis=1) <= self.n).all() else math.inf
+
+    def solve(self, v: Array, step: float, out: Array) -> None:
+        """Keep the n largest of each m neighbours and set the others to 0."""
+        np.add(v, 0.0, out=out)
+        if v.shape[1] >= self.m:
+            rows = np.moveaxis(v, 1, -1)
+            kept = self.largest(np.abs(rows.reshape(-1, self.m)))
+            np.moveaxis(out, 1, -1)[~kept.reshape(rows.shape)] = 0.0
+
+    def largest(self, sizes: Any) -> Any:
+        """Return which of m magnitudes in a row are the n largest, and every NaN; of an array or a tensor.
+
+        Parameters
+        ----------
+        sizes : ndarray or Tensor, shape (rows, m)
+            Magnitudes.
+        """
+        kept = sizes == sizes
+        for i in range(self.m):
+            own = sizes[:, i : i + 1]
+            # Of equal ones the first stay; nothing is larger than NaN.
+            ahead = (sizes[:, :i] >= own).sum(1) + (sizes[:, i + 1 :] > own).sum(1)
+            kept[:, i] = ahead < self.n
+        return kept
+
+    def check_shape(self, name: str, shape: tuple[int, ...]) -> None:
+        """Raise unless the array has inputs, fewer than m or a multiple of it."""
+        if len(shape) < 2:
+            what = f"the array {name!r} has the shape {shape}; it reads the second axis of matrices and kernels"
+            raise ConfigurationError(f"{self!r}: {what}. Name those in apply_to=... of Arrays")
+        if shape[1] > self.m and shape[1] % self.m:
+            what = f"the array {name!r} of shape {shape} has {shape[1]} inputs, no multiple of {self.m}"
+            whole = f"PerParameter({{{name!r}: Zero(), '*': {self!r}}})"
+            raise ConfigurationError(f"{self!r}: {what}; leave it whole with regularizer={whole}")
 
 
 def kth_largest(sizes: Array, count: int) -> float:

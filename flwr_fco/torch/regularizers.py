@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flwr_fco.regularizers import Regularizer, Terms
+from flwr_fco.regularizers import NofM, Regularizer, Terms
 from flwr_fco.regularizers.base import Groups
 from flwr_fco.regularizers.spectral import noise_of
 
@@ -62,6 +62,8 @@ def tensor_prox(regularizer: Regularizer, like: Tensor) -> TensorProx:
         return _grouped(groups, like)
     if inner is not None:
         return _spectral(regularizer, inner)
+    if isinstance(regularizer, NofM):
+        return _n_of_m(regularizer)
     count = regularizer.count_of(like.numel())
     return _through_numpy(regularizer) if count is None else _sparse(count)
 
@@ -190,6 +192,17 @@ def _sparse(count: int) -> TensorProx:
         kept, equal = ~(size <= level), size == level
         kept |= equal & (equal.cumsum(0) <= count - kept.sum())
         return torch.where(kept.reshape(v.shape), v, 0.0) + 0.0
+
+    return solve
+
+
+def _n_of_m(psi: NofM) -> TensorProx:
+    def solve(v: Tensor, step: float) -> Tensor:
+        if v.shape[1] < psi.m:
+            return v
+        rows = v.movedim(1, -1)
+        kept = psi.largest(rows.abs().reshape(-1, psi.m)).reshape(rows.shape).movedim(-1, 1)
+        return torch.where(kept, v, 0.0) + 0.0
 
     return solve
 

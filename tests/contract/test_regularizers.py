@@ -22,6 +22,7 @@ from flwr_fco.regularizers import (
     L2Ball,
     L2Squared,
     LInfinityBall,
+    NofM,
     NonNegative,
     Nuclear,
     NuclearBall,
@@ -116,6 +117,9 @@ EXAMPLES = [
     (SpectralBall(0.4), (3, 5)),
     (HardSparsity(2), (6,)),
     (HardSparsity(9), (2, 3)),
+    (NofM(), (3, 8)),
+    (NofM(1, 3), (2, 6, 2)),
+    (NofM(2, 4), (5, 3, 2)),
     (Adapter(name="test-huber", arguments={"sigma": 0.5}), (6,)),
     (Adapter(name="test-band", arguments={"radius": 0.5}), (2, 3)),
 ]

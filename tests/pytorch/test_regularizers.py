@@ -42,6 +42,7 @@ CASES = [
     GroupLasso(0.7, groups=RNG.integers(0, 5, SHAPE), weights=np.array([0.0, 0.5, 1.0, 2.0, 3.0, 1.0])),
     SparseGroupLasso(0.7, groups=ROWS, l1_ratio=0.4),
     *(Nuclear(0.7), Nuclear(0.7, bound=1.1), psis.NuclearBall(1.5), psis.SpectralBall(0.8), psis.HardSparsity(5)),
+    psis.NofM(1, SHAPE[1]),
     # Through NumPy: these say nothing of themselves.
     *(psis.L1Ball(2.0), psis.L1Ball(2.0, weights=WEIGHTS), psis.L2Ball(1.5), psis.Simplex(1.5)),
 ]

@@ -1,0 +1,201 @@
+"""Networks that become smaller while they are trained: whole channels away, and 2:4 sparsity, beside FedAvg.
+
+    python benchmarks/smaller.py --data FOLDER    MNIST, digits and breast cancer, three seeds: half an hour of a core
+    python benchmarks/smaller.py --quick          digits, one seed, some seconds
+
+Channels: `Channels(share)` below is psi of all layers but the last; after every three rounds the channels that are 0
+are taken out, six times, and six rounds of FedAvg follow (docs/how-to/smaller-networks.md). Beside it are
+FedAvg and FedAvg whose channels are cut by the same norms afterwards. The times are those of the network on batches of
+1, 64 and 256 images, by turns, smallest of nine. Needs PyTorch and torch-pruning; FOLDER, or $FLWR_FCO_DATA, holds
+`mnist/`.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+try:
+    import torch
+    import torch_pruning as pruning
+except ImportError:
+    print("skipped: benchmarks/smaller.py needs PyTorch and torch-pruning (pip install torch torch-pruning)")
+    sys.exit(0)
+import density
+from density import Task, convolutions, fed_avg, fed_dual_avg
+from shared import options_of, print_head, print_row
+from torch import nn
+
+from flwr_fco.regularizers import NofM, PerParameter, Regularizer, Zero
+
+#: How often channels are taken out, after so many rounds each; so many rounds of FedAvg follow.
+CUTS, EACH, AFTER = 6, 3, 6
+SHARES = (0.5, 0.25)
+WIDE = "mnist wide"
+density.NARROW[WIDE] = ((28, 28, 1), lambda: convolutions(1, 28, (64, 128), 3, 256, 10), (0.05, 2e-3), 32)
+density.NARROW["digits wide"] = ((8, 8, 1), lambda: convolutions(1, 8, (16, 32), 3, 64, 10), (0.05, 3e-3), 16)
+
+
+@dataclass(frozen=True)
+class Channels(Regularizer):
+    """At most a share of an array's output channels is not 0: those of the largest norms are kept. Not convex."""
+
+    kind = "channels"
+    convex = False
+    constraint = True
+    share: float
+
+    def value(self, w):
+        return 0.0 if np.count_nonzero(w.any(axis=tuple(range(1, w.ndim)))) <= self.count(w) else np.inf
+
+    def solve(self, v, step, out):
+        norms = np.nan_to_num(np.linalg.norm(v.reshape(len(v), -1), axis=1), nan=np.inf)  # NaN stays NaN
+        kept = np.argsort(-norms, kind="stable")[: self.count(v)]
+        channels = v[kept] + 0.0
+        out[:] = 0.0
+        out[kept] = channels
+
+    def count(self, v):
+        return max(1, round(self.share * len(v)))
+
+
+def shrink(network, example):
+    """Return a network without the output channels whose weights are all 0; their biases go with them."""
+    small = copy.deepcopy(network).eval()
+    graph = pruning.DependencyGraph().build_dependency(small, example)
+    ways = {nn.Conv2d: pruning.prune_conv_out_channels, nn.Linear: pruning.prune_linear_out_channels}
+    layers = [layer for layer in small.modules() if type(layer) in ways]
+    for layer in layers[:-1]:
+        way = ways[type(layer)]
+        group = graph.get_pruning_group(layer, way, idxs=list(range(len(layer.weight))))
+        # Layers whose outputs are added share their channels: one goes where it is 0 in all of them.
+        makers = [step.target.module for step, _ in group if step.handler in ways.values()]
+        zero = torch.stack([~maker.weight.flatten(1).any(dim=1) for maker in makers]).all(dim=0)
+        if zero.any():
+            graph.get_pruning_group(layer, way, idxs=zero.nonzero().flatten().tolist()).prune()
+    return small.train()
+
+
+def copy_of(task: Task, network: nn.Module) -> Task:
+    """Return the same data and seed with another network."""
+    again = copy.copy(task)
+    again.network = copy.deepcopy(network)
+    again.params = list(again.network.parameters())
+    ends = np.cumsum([p.numel() for p in again.params])
+    again.blocks = [slice(int(end) - p.numel(), int(end)) for end, p in zip(ends, again.params, strict=True)]
+    again.start = again.get()
+    return again
+
+
+def psi_of(task: Task, psi: Regularizer) -> PerParameter:
+    """Return psi on all weights but those of the last layer."""
+    names = [name for name, p in task.network.named_parameters() if p.ndim > 1]
+    return PerParameter({names[-1]: Zero(), "*": psi})
+
+
+def smaller(task: Task, share: float) -> Task:
+    """Return the task with the small network, trained."""
+    task.set(task.start)
+    task = copy_of(task, task.network)
+    for _ in range(CUTS):
+        w = fed_dual_avg(task, EACH, None, regularizer=psi_of(task, Channels(share ** (1.0 / CUTS))))
+        task.set(w)
+        task = copy_of(task, shrink(task.network, task.test[0][:2]))
+    w = task.start
+    for number in range(CUTS * EACH + 1, CUTS * EACH + AFTER + 1):
+        w = task.mean(w, number)
+    task.set(w)
+    return task
+
+
+def cut(task: Task, w: Any, psi: Regularizer) -> Any:
+    """Return a model with psi's projection of all weights but the last layer's."""
+    result = w.copy()
+    for block, p in list(zip(task.blocks, task.params, strict=True))[:-2]:
+        if p.ndim > 1:
+            result[block] = psi.prox(w[block].reshape(p.shape), 1.0).ravel()
+    return result
+
+
+def times(networks: dict[Any, nn.Module], images: torch.Tensor) -> dict[Any, float]:
+    """Return the seconds of a processor that each network takes, by turns."""
+    found: dict[Any, list[float]] = {name: [] for name in networks}
+    with torch.inference_mode():
+        for name, network in list(networks.items()) * 9:
+            network(images)
+            begin, count = time.process_time(), 0
+            while time.process_time() - begin < 0.08:
+                network(images)
+                count += 1
+            found[name].append((time.process_time() - begin) / count)
+    return {name: min(own) for name, own in found.items()}
+
+
+def print_channels(problem: str, seeds: list[int], folder: Path | None) -> None:
+    print_head("channels", "seed", "accuracy", "parameters", "cut afterwards", "1 image", "64 images", "256 images")
+    for seed in seeds:
+        task = Task(problem, "sgd", seed, folder)
+        dense = fed_avg(task, CUTS * EACH + AFTER)
+        accuracies = {1.0: (task.accuracy(dense), task.accuracy(dense))}
+        networks: dict[Any, nn.Module] = {1.0: copy.deepcopy(task.network).eval()}
+        for share in SHARES:
+            small = smaller(task, share)
+            afterwards = task.accuracy(cut(task, dense, Channels(share)))
+            accuracies[share] = (small.accuracy(small.get()), afterwards)
+            networks[share] = copy.deepcopy(small.network).eval()
+        found = [times(networks, task.test[0][:size]) for size in (1, 64, 256)]
+        for share, network in networks.items():
+            faster = (f"{own[1.0] / own[share]:.1f}x" for own in found)
+            count = sum(p.numel() for p in network.parameters())
+            ours, afterwards = (f"{value:.4f}" for value in accuracies[share])
+            print_row(f"{share:g}", seed, ours, count, afterwards, *faster)
+
+
+def print_two_of_four(problems: list[str], seeds: list[int], folder: Path | None) -> None:
+    print_head("2:4", "seed", "FedAvg", "cut afterwards", "FedDualAvg, NofM(2, 4)")
+    for problem in problems:
+        for seed in seeds:
+            task = Task(problem, "sgd", seed, folder)
+            dense = fed_avg(task, 24)
+            psi = two_of_four(task)
+            ours = fed_dual_avg(task, 24, None, regularizer=psi)
+            cut_afterwards = dense.copy()
+            for (name, p), block in zip(task.network.named_parameters(), task.blocks, strict=True):
+                if p.ndim > 1 and (own := psi.for_array(name)) is not None:
+                    cut_afterwards[block] = own.prox(dense[block].reshape(p.shape), 1.0).ravel()
+            print_row(problem, seed, *(f"{task.accuracy(w):.3f}" for w in (dense, cut_afterwards, ours)))
+
+
+def two_of_four(task: Task) -> PerParameter:
+    """Return 2 of 4 for each layer whose number of inputs is a multiple of 4."""
+    shapes = {name: p.shape for name, p in task.network.named_parameters() if p.ndim > 1}
+    whole = {name: Zero() for name, shape in shapes.items() if shape[1] > 4 and shape[1] % 4}
+    return PerParameter({**whole, "*": NofM(2, 4)})
+
+
+def main() -> None:
+    data: dict[str, Any] = {"type": Path, "default": os.environ.get("FLWR_FCO_DATA"), "help": "folder of mnist/"}
+    seeds: dict[str, Any] = {"type": int, "nargs": "+", "default": (0, 1, 2)}
+    settings = options_of(__doc__, "digits, one seed", data=data, seeds=seeds)
+    torch.set_num_threads(1)
+    if settings.quick:
+        print_channels("digits wide", [0], None)
+        print_two_of_four(["digits small"], [0], None)
+        return
+    try:
+        print_channels(WIDE, settings.seeds, settings.data)
+    except FileNotFoundError as error:
+        print(f"skipped: {error}", file=sys.stderr)
+    print()
+    print_two_of_four(["digits deep", "digits small", "cancer small", "cancer deep"], settings.seeds, settings.data)
+
+
+if __name__ == "__main__":
+    main()
