@@ -22,12 +22,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from flwr_fco.algorithms.contract.choices import Arrays, Density
-from flwr_fco.algorithms.contract.problem import Problem, Setting
+from flwr_fco.algorithms.contract.problem import Problem, Setting, To
 from flwr_fco.algorithms.contract.replies import Replies
 from flwr_fco.algorithms.dual_averaging import DualAveraging, DualState
-from flwr_fco.core.layout import Layout, Vector
+from flwr_fco.core.layout import Entry, Layout, Vector
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.regularizers import L1, HardSparsity, PerParameter, Regularizer
+from flwr_fco.messages.protocol import Downlink
+from flwr_fco.regularizers import HardSparsity, PerParameter, Regularizer
 from flwr_fco.regularizers.base import BoundRegularizer, Scope
 from flwr_fco.regularizers.sets import kth_largest
 
@@ -168,7 +169,7 @@ def psi_of(layout: Layout, given: Regularizer, density: float, way: float, scope
     given : Regularizer
         The user's. A :class:`PerParameter` names the arrays that have no share in the density: those with Zero() stay
         whole, those with a HardSparsity come to a count or a density of their own, others have the constraint that
-        they say. An l1 norm marks an array that has a share; its strength has no effect.
+        they say.
     density : float
         What the arrays that share it come to in the end.
     way : float
@@ -183,14 +184,16 @@ def psi_of(layout: Layout, given: Regularizer, density: float, way: float, scope
     ConfigurationError
         If no array is left that has a share.
     """
+    acted_on = [entry for entry in layout.optimized if entry.regularized]
+    if not acted_on:  # nobody trains what psi is to act on
+        return HardSparsity(density=1.0)
     if scope == "joint":
         return HardSparsity(density=density**way)
-    acted_on = [entry for entry in layout.optimized if entry.regularized]
     special: dict[str, Regularizer] = {}
     if isinstance(given, PerParameter):
         given.bind(layout)
         named = ((entry.name, given.for_array(entry.name)) for entry in acted_on)
-        special = {name: psi for name, psi in named if psi is not None and not isinstance(psi, L1)}
+        special = {name: psi for name, psi in named if psi is not None}
     shared = [entry for entry in acted_on if entry.name not in special]
     if not shared:
         raise ConfigurationError(
@@ -211,11 +214,11 @@ def psi_of(layout: Layout, given: Regularizer, density: float, way: float, scope
     return PerParameter({glob.escape(name): psi for name, psi in (special | kept).items()})
 
 
-def sparse_step(psi: BoundRegularizer, primal: Vector, dual: Vector, new: Vector, *, further: float = FURTHER) -> None:
+def sparse_step(psi: BoundRegularizer, primal: Vector, dual: Vector, new: Vector) -> None:
     """Make a step of dual averaging one of a model that becomes sparse, in place.
 
     Array by array: entries that are 0 keep a part of their dual, and the step of the others is made as long as that of
-    the whole array was, but at most `further` times as long as it is.
+    the whole array was, but at most `FURTHER` times as long as it is.
 
     Parameters
     ----------
@@ -225,8 +228,6 @@ def sparse_step(psi: BoundRegularizer, primal: Vector, dual: Vector, new: Vector
         The model and the dual before the step.
     new : ndarray of float64, shape (d,)
         The dual after it; takes the result.
-    further : float
-        1 for clients of ours: where psi acts in local steps, they have trained nothing but what stays.
 
     Examples
     --------
@@ -244,7 +245,7 @@ def sparse_step(psi: BoundRegularizer, primal: Vector, dual: Vector, new: Vector
             continue
         kept = primal[place] != 0.0
         own, whole = float(step[kept] @ step[kept]), float(step @ step)
-        factor = min(further, math.sqrt(whole / own)) if own > 0.0 else 1.0
+        factor = min(FURTHER, math.sqrt(whole / own)) if own > 0.0 else 1.0
         new[place] = np.where(kept, before + factor * step, MEMORY * before + step)
 
 
@@ -273,16 +274,33 @@ def keep_gain(psi: BoundRegularizer, primal: Vector, dual: Vector) -> None:
     >>> dual
     array([0.5, 0.3])
     """
-    sparse = np.zeros(psi.layout.size, dtype=np.bool_)
-    for place, _, part in psi.parts:
-        sparse[place] = part.count_of(1) is not None
-    entries = [entry for entry in psi.layout.optimized if sparse[entry.block].any()]
+    entries = sparse_entries(psi)
     squares = [_square_where(primal[entry.block], dual[entry.block]) for entry in entries]
     kept = psi.prox(dual, 1.0, out=primal)
     for entry, square in zip(entries, squares, strict=True):
         own, wanted = kept[entry.block], min(square, GAIN**2 * smaller_side(entry.shape))
         if 0.0 < (there := _square_where(own, dual[entry.block])) < wanted:
             dual[entry.block][own != 0.0] *= math.sqrt(wanted / there)
+
+
+def sparse_entries(psi: BoundRegularizer) -> list[Entry]:
+    """Return the arrays of which psi keeps so many entries.
+
+    Parameters
+    ----------
+    psi : BoundRegularizer
+        Of a round.
+
+    Examples
+    --------
+    >>> layout = Layout.from_arrays({"weight": np.zeros((2, 2)), "bias": np.zeros(2)})
+    >>> [entry.name for entry in sparse_entries(HardSparsity(1).bind(layout))]
+    ['weight']
+    """
+    sparse = np.zeros(psi.layout.size, dtype=np.bool_)
+    for place, _, part in psi.parts:
+        sparse[place] = part.count_of(1) is not None
+    return [entry for entry in psi.layout.optimized if sparse[entry.block].any()]
 
 
 def _square_where(primal: Vector, dual: Vector) -> float:
@@ -318,7 +336,8 @@ class SparseDualAveraging(DualAveraging):
     """Dual averaging of a model that becomes sparse: psi allows so many entries, fewer from round to round.
 
     psi is not convex and changes from round to round; the dual fades where the model is 0, and what stays of it goes
-    further or is lengthened. No theory covers it.
+    further or is lengthened. No theory covers it. psi belongs to the server alone: clients take plain steps, from the
+    model, whether they know of psi or not.
 
     Parameters
     ----------
@@ -335,8 +354,8 @@ class SparseDualAveraging(DualAveraging):
 
     density: float | Density
     arrays: Arrays = field(default=Arrays())
-    #: Told to clients with a training loop of their own: psi is the server's.
-    becomes_sparse: bool = field(init=False, default=True)
+    #: Clients take plain steps.
+    client_prox: bool = field(init=False, default=False)
 
     @property
     def _end(self) -> Density:
@@ -353,12 +372,16 @@ class SparseDualAveraging(DualAveraging):
         psi = psi_of(given.layout, given.regularizer, self._end.share, way, self._scope, dual)
         return given._replace(regularizer=psi)
 
+    def downlink(self, problem: Problem, state: DualState, to: To | None) -> Downlink:
+        """Return the dual whose point without psi is the model."""
+        model = problem.h.gradient(problem.retrieve(state.dual, state.elapsed))
+        return Downlink(problem.plan, {"dual": model}, problem.client_lr, state.elapsed)
+
     def aggregate(self, problem: Problem, state: DualState, replies: Replies) -> DualState:
         """Return the dual after the step, faded and lengthened, and the number of rounds that have gone by."""
         following = super().aggregate(problem, state, replies)
         primal = problem.retrieve(state.dual, state.elapsed)
-        further = FURTHER if self.client == "unmodified" else 1.0
-        sparse_step(problem.psi, primal, state.dual, following.dual, further=further)
+        sparse_step(problem.psi, primal, state.dual, following.dual)
         following = following._replace(elapsed=float(problem.round))
         assert problem.given is not None
         psi = self.setting(problem.given._replace(layout=problem.layout), following).regularizer

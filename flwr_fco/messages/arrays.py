@@ -259,7 +259,7 @@ def increment_of(layout: Layout, arrays: Mapping[str, Array], sent: Vector) -> t
     """Return a model minus the one that was sent, and its arrays that pass through.
 
     The difference of single-precision models is also in single precision: this loses less than the models have lost
-    already, and halves the size.
+    already, and halves the size. A client that works in less precision than the server has got a rounded model.
 
     Parameters
     ----------
@@ -278,4 +278,8 @@ def increment_of(layout: Layout, arrays: Mapping[str, Array], sent: Vector) -> t
     primal, passed = model_vector(layout, arrays)
     single = all(arrays[entry.name].dtype == entry.dtype == "float32" for entry in layout.optimized)
     kind = np.float32 if single else np.float64
+    if rounded := [entry for entry in layout.optimized if arrays[entry.name].dtype not in (entry.dtype, "float64")]:
+        sent = sent.copy()
+        for entry in rounded:
+            sent[entry.block] = sent[entry.block].astype(arrays[entry.name].dtype)
     return primal.astype(kind, copy=False) - sent.astype(kind, copy=False), passed

@@ -103,7 +103,7 @@ def centre_of(mean: Mean) -> Callable[[Sequence[float], Sequence[float]], float]
     return centre
 
 
-def structure(psi: BoundRegularizer, layout: Layout, w: Vector) -> dict[str, int | float]:
+def structure(psi: BoundRegularizer, layout: Layout, w: Vector, given: Layout) -> dict[str, int | float]:
     """Return density, rank and feasibility of a model, as far as psi is about them.
 
     Parameters
@@ -114,11 +114,15 @@ def structure(psi: BoundRegularizer, layout: Layout, w: Vector) -> dict[str, int
         Of the model.
     w : ndarray of float64, shape (d,)
         The model.
+    given : Layout
+        The user's: the density is also about arrays that psi is to act on once somebody trains them.
     """
     if isinstance(psi.regularizer, Zero):
         return {}
-    numbers: dict[str, int | float] = {}
-    nonzero = size = 0
+    acted_on = {*layout.regularized_names}
+    still = [w[entry.block] for entry in given.optimized if entry.regularized and entry.name not in acted_on]
+    nonzero, size = sum(int(np.count_nonzero(part)) for part in still), sum(part.size for part in still)
+    numbers: dict[str, int | float] = {"density": nonzero / size} if size and not psi.parts else {}
     for place, shape, regularizer in psi.parts:
         part = w[place]
         if isinstance(regularizer, Zero) or not part.size:

@@ -103,7 +103,7 @@ class Run:
         ratio = None if privacy is not None else options.bounds.max_ratio
         self.bounds = replies.Bounds(ratio, options.bounds.max_increment_norm)
         self.average = PointAverage(options.output)
-        self.untrained = Untrained() if options._unmodified else None
+        self.untrained = Untrained() if options._unmodified or options._density else None
         mixing = getattr(options, "mixing", None)
         self.graph = None if mixing is None else Graph(mixing)
         try:

@@ -23,6 +23,7 @@ from flwr_fco.core.validation import NATURAL, NON_NEGATIVE, POSITIVE, checked, s
 from flwr_fco.errors import ConfigurationError, FormError
 from flwr_fco.messages.protocol import Node, Uplink
 from flwr_fco.messages.records import STEPS, addressed, encode_uplink, only_metrics
+from flwr_fco.regularizers import Zero
 from flwr_fco.results import Result
 from flwr_fco.strategies import questions, replies, training
 from flwr_fco.strategies.divergence import Watch
@@ -125,8 +126,11 @@ class CompositeStrategy(Options):
         run = self._run
         where = "" if run is None else f" on {', '.join(run.problem.layout.regularized_names) or 'nothing'}"
         normalized = ", local work normalised" if getattr(self, "normalize_local_work", False) else ""
+        psi = [("Density", f"{self._density}{where}")] if self._density else []
+        if not psi or not isinstance(self.regularizer, Zero):
+            psi.append(("Regularizer", f"{self.regularizer}{where} (scope: {self._scope})"))
         lines = [
-            ("Regularizer", f"{self.regularizer}{where} (scope: {self._scope})"),
+            *psi,
             ("Mirror map", f"{self.mirror_map}"),
             *_lines_of_work(self),
             ("Weights", f"{self.weighting if self.site_weights is None else 'given by partition'}{normalized}"),
@@ -329,7 +333,7 @@ class CompositeStrategy(Options):
         run.number = server_round
         metrics = {**run.method.metrics(run.problem, run.state), "skipped": int(skipped), **counts}
         metrics.pop("finished", None)
-        metrics |= structure(run.problem.psi, run.problem.layout, run.point)
+        metrics |= structure(run.problem.psi, run.problem.layout, run.point, run.given.layout)
         theirs = {} if skipped or run.privacy is not None else self._averaged(run, self.train_metrics_aggr_fn, good)
         if self._watch is not None:
             self._watch.look(server_round, len(good), skipped=skipped, metrics=_joined(theirs, metrics))

@@ -8,19 +8,19 @@ from dataclasses import replace
 from logging import INFO, WARNING
 from typing import Any
 
-import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
 from flwr_fco.algorithms.contract.choices import Density
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.core.logs import log
+from flwr_fco.core.sparse import dense
 from flwr_fco.core.validation import short
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.arrays import increment_of
 from flwr_fco.messages.protocol import Uplink
 from flwr_fco.messages.records import ELAPSED, EXAMPLES, STEPS, is_number, only_arrays, only_metrics
 from flwr_fco.mirror_maps import Euclidean
-from flwr_fco.regularizers import L1, HardSparsity, PerParameter, Zero
+from flwr_fco.regularizers import HardSparsity, PerParameter, Zero
 from flwr_fco.strategies.options import AUTO
 from flwr_fco.work import FirstOrder
 
@@ -68,9 +68,8 @@ def _check_density(options: Any) -> None:
     """Reject regularizers that cannot be combined with a density, which is a psi of its own."""
     whole = options.regularizer
     for psi in whole.regularizers.values() if isinstance(whole, PerParameter) else [whole]:
-        marks = isinstance(psi, Zero) or (isinstance(psi, L1) and psi.weights is None and psi.strength > 0.0)
-        if not marks and (psi is whole or not psi.constraint):
-            what = f"density={options.density} keeps the largest entries, {short(psi)} has another form"
+        if not isinstance(psi, Zero) and (psi is whole or not psi.constraint):
+            what = f"density={options.density} is a psi of its own, beside which {short(psi)} would have no effect"
             which = "in a PerParameter, Zero(), HardSparsity(...) and constraints say which arrays have no share in it"
             raise ConfigurationError(f"{what}. Leave one of them out; {which}")
     density: Density = options._density
@@ -128,7 +127,9 @@ def read_model(options: Any, layout: Layout, content: RecordDict, sent: Vector, 
 
 
 class Untrained:
-    """Arrays that no client has moved yet: psi leaves them alone, as frozen layers and buffers of a ``state_dict``.
+    """Arrays that no client has moved yet: they pass through until one does, as frozen layers of a ``state_dict``.
+
+    psi leaves them alone, and the method does not change what nobody has moved.
 
     Attributes
     ----------
@@ -153,8 +154,8 @@ class Untrained:
         uplinks : sequence of Uplink
             The replies that count.
         """
-        entries = [entry for entry in layout.optimized if entry.regularized and entry.size]
-        increments = [np.asarray(up.vectors["increment"]) for up in uplinks]
+        entries = [entry for entry in layout.optimized if entry.size]
+        increments = [dense(up.vectors["increment"]) for up in uplinks]
         still = {entry.name for entry in entries if not any(part[entry.block].any() for part in increments)}
         self.idle = self.idle + 1 if len(still) == len(entries) else 0
         if self.idle == 2:
@@ -163,9 +164,9 @@ class Untrained:
             return
         before, self.names = self.names, still if self.names is None else self.names & still
         if before is None and still:
-            log(INFO, "nobody has trained %s: psi leaves them as they are until they move", _listed(still))
+            log(INFO, "nobody has trained %s: they stay as they are until somebody does", _listed(still))
         elif moved := (before or set()) - still:
-            log(INFO, "clients train %s now: psi acts on them", _listed(moved))
+            log(INFO, "clients train %s now", _listed(moved))
 
     def without(self, layout: Layout) -> Layout:
         """Return the layout in which psi does not act on these arrays."""

@@ -165,7 +165,7 @@ class LocalTraining:
        ``batch_size`` (``training.work`` has these, if you want to follow them).
     2. PyTorch's random numbers in the block depend only on the run's seed, the round and the partition.
     3. Frozen parameters and buffers must pass through the strategy unoptimised (``arrays=Arrays(pass_through=...)``).
-    4. With a strategy's ``density`` the steps are plain ones from the server's model: a density belongs to the server.
+    4. With a strategy's ``density`` the steps are plain ones from the server's model.
 
     Parameters
     ----------
@@ -214,7 +214,7 @@ class LocalTraining:
         self._state = recall(context, self._downlink)
         self._method, self._loop = method_of(plan.solver, plan.options), UserLoop(plan.solver)
         self._loop.ask(self._method, self._downlink, self._state)
-        self._plain = "becomes_sparse" in plan.options or not self._loop.psi
+        self._plain = not self._loop.psi
         terms = plan.regularizer.terms() if plan.scope == "joint" and not self._plain else ()
         joint = f"scope='joint': {plan.regularizer!r} of all arrays together has no form on tensors"
         objections = {
@@ -247,9 +247,6 @@ class LocalTraining:
             _explain_difference(layout.shapes, plan.layout.shapes)
         if plan.layout.passed_through:
             load_buffers(self.model, downlink.pass_through)
-        if "becomes_sparse" in plan.options:
-            # As unmodified clients do: a density belongs to the server.
-            start = plan.h.retrieve(start, downlink.elapsed, plan.psi).astype(start.dtype, copy=False)
         own: dict[str, Any] = {"momentum": self._momentum} if self._momentum else {}
         # Escaped, because these are names, not patterns.
         own["apply_to"] = [glob.escape(name) for name in plan.layout.regularized_names]

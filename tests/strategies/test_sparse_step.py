@@ -71,13 +71,6 @@ def test_a_step_that_only_what_is_0_takes_has_no_length_to_be_scaled_to():
     assert following.tolist() == [2.0, MEMORY * 1.0 + 0.5]
 
 
-def test_where_clients_feel_psi_nothing_is_lengthened():
-    psi = HardSparsity(1).bind(Layout.from_arrays({"a": np.zeros((1, 2))}))
-    following = np.array([2.25, 1.5])
-    sparse_step(psi, np.array([2.0, 0.0]), np.array([2.0, 1.0]), following, further=1.0)
-    assert following.tolist() == [2.25, 1.0]
-
-
 NAMES = ("a", "b", "c")
 
 

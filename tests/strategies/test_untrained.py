@@ -38,6 +38,30 @@ def test_what_nobody_trains_stays_whole(options):
     assert np.count_nonzero(model["fc.weight"]) < model["fc.weight"].size
 
 
+@pytest.mark.parametrize("kind", ["BitFit", "rounded"])
+def test_frozen_matrices_stay_whole_and_two_lines_say_so(kind, caplog):
+    """Where only vectors are trained; and where a float64 start comes back in float32, which is no training."""
+    rng = np.random.default_rng(0)
+    begin = {"weight": rng.normal(size=(30, 10)), "head.weight": rng.normal(size=(10, 4)), "bias": np.zeros(10)}
+    dtype, moving = (np.float64, "bias") if kind == "BitFit" else (np.float32, "head.weight")
+
+    def trained(arrays, message, context):
+        later = ("head.weight",) if message.content["config"]["server-round"] > 8 else ()
+        return {n: (w + 0.3 * (1.0 - w) * (n in (moving, *later))).astype(dtype) for n, w in arrays.items()}
+
+    with caplog.at_level(logging.INFO, logger="flwr"):
+        model = simulated(FedDualAvg(**SPARSE), foreign_app(trained), 14, initial_arrays=begin, verbose=True)
+    found = numpy_of(model.arrays)
+    np.testing.assert_array_equal(found["weight"], begin["weight"])
+    assert np.count_nonzero(found["head.weight"]) == 12
+    said = [line for line in caplog.messages if "nobody" in line or ("train" in line and "now" in line)]
+    still = sorted({*begin} - {moving})
+    assert said[0] == f"nobody has trained {', '.join(still)}: they stay as they are until somebody does"
+    assert said[1:] == (["clients train head.weight now"] if kind == "BitFit" else [])
+    # The density is that of the model, with what nobody trains in it.
+    assert model.train_metrics_clientapp[14]["density"] == (300 + 12) / 340
+
+
 @pytest.mark.parametrize("number", [1, 5])
 def test_what_a_hook_makes_of_untrained_arrays_stays(number):
     class Own(FedDualAvg):

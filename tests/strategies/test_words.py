@@ -11,6 +11,7 @@ from problems import app_of, clients, foreign_app, run, simulated
 from flwr_fco.client_apps import client_app
 from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.objectives import LeastSquares, MultinomialLogistic
+from flwr_fco.regularizers import Zero
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import Arrays, FedDualAvg, Steps
 
@@ -85,10 +86,14 @@ def test_the_log_is_silent_on_options_that_unmodified_clients_ignore(caplog):
             strategy(**options).summary()
         return caplog.text
 
-    theirs = logged(client="unmodified", density=0.1)
+    theirs = logged(client="unmodified", density=0.1, regularizer=Zero())
     told = logged(client="unmodified", work=Steps(3), client_lr=0.25)
     ours = logged(work=Steps(3), client_lr=0.25)
     assert "client (the clients' own) | server (1)" in theirs
+    # A density is the psi.
+    assert "Density: Density(share=0.1" in theirs
+    assert "Regularizer" not in theirs
+    assert "Regularizer" in told
     assert "Local work: the clients' own" in theirs
     assert "client (0.25)" in told
     assert "batches of" not in theirs + told
