@@ -150,7 +150,7 @@ reproduce: $(INSTALLED) ## Run all experiments in full (ten hours of one core, o
 
 pictures: $(INSTALLED) ## Draw the pictures of the README again
 	$(BIN)/python -m main_job.compare --flower-rounds 0 --picture docs/images/main-job.png
-	@set -e; for script in docs/make_*.py; do $(BIN)/python $$script; done
+	@set -e; for script in benchmarks/pages/make_*.py; do $(BIN)/python $$script; done
 
 BUILD_SITE := $(BIN)/python -m sphinx -W --keep-going -q docs docs/_build/html
 docs: $(INSTALLED) $(BESIDE)/.installed ## Build the documentation site in docs/_build/html, gallery included; nothing is fetched

@@ -14,7 +14,7 @@ from together import together
 from flwr_fco.regularizers import L1
 from flwr_fco.strategies import FedAvgSubgradient, Steps
 
-SCRIPT = Path(__file__).parents[1] / "docs" / "make_strategy_table.py"
+SCRIPT = Path(__file__).parents[1] / "benchmarks" / "pages" / "make_strategy_table.py"
 spec = importlib.util.spec_from_file_location("make_strategy_table", SCRIPT)
 tables = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(tables)
@@ -22,7 +22,7 @@ spec.loader.exec_module(tables)
 
 @pytest.mark.parametrize("page", tables.PAGES)
 def test_the_committed_table_is_the_generated_one(page):
-    assert page.read_text(encoding="utf-8") == tables.rendered(page), "run: python docs/make_strategy_table.py"
+    assert page.read_text(encoding="utf-8") == tables.rendered(page), "run: make_strategy_table.py"
 
 
 @pytest.mark.parametrize("page", tables.PAGES)

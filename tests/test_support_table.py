@@ -7,7 +7,7 @@ from together import together
 
 from flwr_fco.testing import check_pair
 
-SCRIPT = Path(__file__).parents[1] / "docs" / "make_tables.py"
+SCRIPT = Path(__file__).parents[1] / "benchmarks" / "pages" / "make_tables.py"
 spec = importlib.util.spec_from_file_location("make_tables", SCRIPT)
 tables = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(tables)
@@ -18,7 +18,7 @@ def test_every_exported_class_has_a_row_or_a_column():
 
 
 def test_the_committed_table_is_the_generated_one():
-    assert tables.PAGE.read_text(encoding="utf-8") == tables.rendered(), "run: python docs/make_tables.py"
+    assert tables.PAGE.read_text(encoding="utf-8") == tables.rendered(), "run: python benchmarks/pages/make_tables.py"
 
 
 @together("column", tables.MIRROR_MAPS)

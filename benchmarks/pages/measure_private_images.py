@@ -1,7 +1,7 @@
 """MNIST with privacy, for docs/benchmarks/privacy.md: FedDualAvg with l1 beside FedAvg under Flower's central privacy.
 
-    python docs/measure_private_images.py --data ~/data/mnist --clients 1000   (about an hour of one core)
-    python docs/measure_private_images.py --tables                             tables and picture of what is stored
+    python benchmarks/pages/measure_private_images.py --data ~/data/mnist --clients 1000   (about an hour of one core)
+    python benchmarks/pages/measure_private_images.py --tables                             tables and picture of these
 
 Multinomial logistic regression (784 x 10 and an intercept), one gradient of all of its images by each client that is
 asked, the same number of rounds and the same expected number of clients a round for all. FedAvg's noise multiplier is
@@ -10,7 +10,7 @@ constants by the accuracy on 10,000 images that nobody trains on, of a model in 
 not 0, with the same number of trial runs: the best of its constants is improved by factors of two until none is better
 or the trials are spent. FedAvg's weights are cut to its largest fifth. Then five more seeds are measured on the test
 images, FedAvg's as they are and cut to the density of each of the others. Each run is a line of
-docs/private_images.jsonl; what is there is not run again.
+benchmarks/results/private_images.jsonl; what is there is not run again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from flwr_fco.privacy.noise import Accountant
 from flwr_fco.strategies import Steps
 from reproduction.data.images import mnist
 
-STORED = Path(__file__).parent / "private_images.jsonl"
+STORED = Path(__file__).parents[1] / "results" / "private_images.jsonl"
 ROUNDS, HELD_OUT, DENSITY, TUNING_SEED = 100, 10_000, 0.2, 100
 #: Clients: fraction a round, delta.
 FEDERATIONS = {1_000: (0.1, 1e-4), 10_000: (0.02, 1e-5)}

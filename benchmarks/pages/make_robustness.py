@@ -1,4 +1,6 @@
-"""Write the tables of benchmarks/robustness.md, and draw images/robustness.png: `python docs/make_robustness.py`.
+"""Write the tables of docs/benchmarks/robustness.md, and draw images/robustness.png.
+
+    python benchmarks/pages/make_robustness.py
 
 Ten of 64 clients lie in every round. FedDualAvg under each rule of aggregation, beside Flower's own robust strategies
 on FedAvg clients that take subgradient steps, on LASSO I and on scikit-learn's digits. It takes some nine minutes of
@@ -9,7 +11,6 @@ import logging
 import sys
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordD
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg, FedMedian, FedTrimmedAvg, Krum
 from matplotlib.figure import Figure
-from writing import between, federate, markers, partition, replaced, row_of, save, table_of
+from writing import DOCS, between, federate, markers, partition, replaced, row_of, save, table_of
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.core.computing import random_generator
@@ -29,7 +30,7 @@ from flwr_fco.regularizers import L1
 from flwr_fco.strategies import FedDualAvg, Steps, Trimmed
 from reproduction.pooled import centralized_solution, support_scores
 
-PAGE = Path(__file__).parent / "benchmarks" / "robustness.md"
+PAGE = DOCS / "benchmarks" / "robustness.md"
 CLIENTS, LIARS, STEPS, BATCH = 64, 10, 5, 16
 RULES = ("mean", "trimmed", "median", "geometric-median")
 FLOWERS = {"FedAvg": FedAvg, "FedTrimmedAvg": FedTrimmedAvg, "FedMedian": FedMedian, "Krum": Krum}

@@ -1,8 +1,8 @@
 """The tables of docs/how-to/sparse.md: the problem `text` by FedDualAvg, and pooled by liblinear and SGDClassifier.
 
-    python docs/measure_text.py            a million words, 300 rounds (half a minute)
-    python docs/measure_text.py --quick    20,000 words, 30 rounds
-    python docs/measure_text.py --robust   20,000 words, 20 clients in every round, each rule of aggregation (a minute)
+    python benchmarks/pages/measure_text.py            a million words, 300 rounds (half a minute)
+    python benchmarks/pages/measure_text.py --quick    20,000 words, 30 rounds
+    python benchmarks/pages/measure_text.py --robust   20,000 words, 20 clients, each rule of aggregation (a minute)
 
 Objective: the mean logistic loss of all clients' documents plus strength times the l1 norm. CPU seconds of training
 alone. Bytes: of the pooled methods what the clients' documents take as CSR with 32-bit columns, which would have to

@@ -1,7 +1,7 @@
 """Write the generated tables of strategies: which mirror map and psi each takes.
 
-    python docs/make_strategy_table.py            # rewrite reference/strategies.md and the rivals' page between markers
-    python docs/make_strategy_table.py --check    # exit with 1 if a committed table is not the generated one
+    python benchmarks/pages/make_strategy_table.py            # rewrite the tables between their markers
+    python benchmarks/pages/make_strategy_table.py --check    # exit with 1 if one of them would change
 
 Every cell is tried: the strategy is built and prepared with each psi of docs/how-to/geometries.md.
 """
@@ -23,7 +23,7 @@ from flwr_fco.strategies import CompositeStrategy
 sys.path.insert(0, str(Path(__file__).parent))
 from make_tables import MIRROR_MAPS
 from make_tables import REGULARIZERS as _LOCAL
-from writing import markers, replaced, table_of, write_pages
+from writing import DOCS, markers, replaced, table_of, write_pages
 
 from reproduction.rivals import RIVALS
 
@@ -34,8 +34,8 @@ Strategies = dict[str, type[CompositeStrategy]]
 STRATEGIES: Strategies = {**LIBRARY, **RIVALS}
 #: The strategies of each page, in the order of the table.
 PAGES: dict[Path, Strategies] = {
-    Path(__file__).parent / "reference" / "strategies.md": LIBRARY,
-    Path(__file__).parent / "reproduction" / "rivals.md": RIVALS,
+    DOCS / "reference" / "strategies.md": LIBRARY,
+    DOCS / "reproduction" / "rivals.md": RIVALS,
 }
 
 

@@ -1,7 +1,7 @@
 """Measure what rates that are left to theory cost, on every named problem: the table of docs/benchmarks/rates.md.
 
-    python docs/measure_auto_rates.py table.json                 # some minutes; goes on where stopped
-    python docs/measure_auto_rates.py table.json --problems lasso-I digits     # the others: as the file has them
+    python benchmarks/pages/measure_auto_rates.py table.json                 # some minutes; goes on where stopped
+    python benchmarks/pages/measure_auto_rates.py table.json --problems lasso-I digits    # the others: from the file
 
 A problem is run with `client-lr=auto` and server rate 1, and with client rates of 1/4, 1/2, 1, 2, ... 64 times what was
 chosen. The best rate is the one with the lowest score after 30 rounds (haxby and adversarial-network-cifar10: 10); how
@@ -20,7 +20,7 @@ from logging import ERROR, getLogger
 from pathlib import Path
 from typing import Any
 
-from writing import markers, replaced, table_of
+from writing import DOCS, markers, replaced, table_of
 
 from flwr_fco.errors import FlwrFcoError
 from flwr_fco.models import write_file
@@ -28,7 +28,7 @@ from reproduction.problems.named import PROBLEMS
 from reproduction.runs.run import RunResult, run
 from reproduction.runs.settings import RunSettings
 
-PAGE = Path(__file__).parent / "benchmarks" / "rates.md"
+PAGE = DOCS / "benchmarks" / "rates.md"
 #: Rounds of the runs at fixed rates; those at rates from theory have four times as many.
 ROUNDS = 30
 PATIENCE = 4

@@ -1,4 +1,4 @@
-"""Draw the proximal maps of one or two numbers: `python docs/make_prox_pictures.py` writes images/prox.png."""
+"""Draw the proximal maps of one or two numbers, images/prox.png: `python benchmarks/pages/make_prox_pictures.py`."""
 
 import numpy as np
 from matplotlib.axes import Axes

@@ -1,4 +1,4 @@
-"""Draw docs/images/curse.png: the curse of primal averaging, measured. Run: python docs/make_curse.py.
+"""Draw docs/images/curse.png: the curse of primal averaging, measured. Run: python benchmarks/pages/make_curse.py.
 
 How many coefficients are not 0 in each client's model at the end of its local work, and in the server's, on the digits
 of `flwr run .` (10 clients, non-IID): for FedMid without a proximal step on the server, for FedMid as printed, and for

@@ -1,7 +1,7 @@
 """Write the generated tables of the documentation.
 
-    python docs/make_tables.py            # rewrite docs/how-to/geometries.md between its markers
-    python docs/make_tables.py --check    # exit with 1 if the committed table is not the generated one
+    python benchmarks/pages/make_tables.py            # rewrite docs/how-to/geometries.md between its markers
+    python benchmarks/pages/make_tables.py --check    # exit with 1 if the committed table is not the generated one
 
 The rows and columns are the classes that ``flwr_fco.regularizers`` and ``flwr_fco.mirror_maps`` export; the cells are
 what ``MirrorMap.supports`` answers, never what somebody remembers.
@@ -43,9 +43,9 @@ from flwr_fco.regularizers import (
 )
 
 sys.path.insert(0, str(Path(__file__).parent))
-from writing import markers, replaced, table_of, write_pages
+from writing import DOCS, markers, replaced, table_of, write_pages
 
-PAGE = Path(__file__).parent / "how-to" / "geometries.md"
+PAGE = DOCS / "how-to" / "geometries.md"
 #: The arrays that the examples act on: a matrix of six elements, so that every psi has something to act on.
 LAYOUT = Layout.from_arrays({"w": np.zeros((2, 3))})
 

@@ -1,4 +1,4 @@
-"""What the scripts of docs/ share: tables between the markers of a page, runs in this process, and pictures."""
+"""What the scripts of this folder share: tables between the markers of a page, runs in this process, and pictures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from flwr_fco.client_apps import client_app
 from flwr_fco.models import write_file
 from flwr_fco.simulation import simulate
 
-IMAGES = Path(__file__).parent / "images"
+DOCS = Path(__file__).parents[2] / "docs"
 OURS = "#0072B2"
 
 
@@ -47,7 +47,7 @@ def table_of(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
 
 def markers(name: str, command: str) -> tuple[str, str]:
     """Return what a generated table of a page begins and ends with."""
-    return f"<!-- {name}: begin (python docs/{command}) -->", f"<!-- {name}: end -->"
+    return f"<!-- {name}: begin (python benchmarks/pages/{command}) -->", f"<!-- {name}: end -->"
 
 
 def between(page: str, marks: tuple[str, str]) -> str:
@@ -79,7 +79,7 @@ def without_frame(axes: Axes) -> None:
 def save(figure: Figure, name: str, title: str, *, colours: int = 0, **size: float) -> None:
     """Write a picture into images/ with its title, where asked with a few colours: a quarter of the bytes."""
     figure.suptitle(title, x=0.01, ha="left", fontweight="bold", **size)
-    path = IMAGES / name
+    path = DOCS / "images" / name
     if colours:
         file = BytesIO()
         figure.savefig(file, dpi=200)

@@ -1,4 +1,4 @@
-"""Print the mean number of words of a page's sentences, longest first: `python docs/sentences.py [PAGE ...]`.
+"""Print the mean number of words of a page's sentences: `python benchmarks/pages/sentences.py [PAGE ...]`.
 
 Tables, code and headings do not count. It is a mirror, not a test.
 """
@@ -7,7 +7,7 @@ import re
 import sys
 from pathlib import Path
 
-DOCS = Path(__file__).parent
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def sentences(text: str) -> list[int]:

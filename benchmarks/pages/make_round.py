@@ -1,4 +1,4 @@
-"""Draw docs/images/round.png: one round of federated dual averaging. Run: python docs/make_round.py."""
+"""Draw docs/images/round.png: one round of federated dual averaging. Run: python benchmarks/pages/make_round.py."""
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure

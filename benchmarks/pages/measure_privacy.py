@@ -1,6 +1,6 @@
 """The numbers of docs/benchmarks/privacy.md: LASSO, each client in one of 256 rounds, three noises at one epsilon.
 
-``python docs/measure_privacy.py`` takes some minutes of one core.
+``python benchmarks/pages/measure_privacy.py`` takes some minutes of one core.
 """
 
 import argparse
