@@ -18,6 +18,7 @@ each feature. In a deployment ``model.client_app(load)`` is a site's ClientApp, 
 the ServerApp's part.
 """
 
+from flwr_fco.tables.codebook import Codebook, Column
 from flwr_fco.tables.estimators import (
     FederatedCoxRegression,
     FederatedElasticNet,
@@ -29,6 +30,8 @@ from flwr_fco.tables.intervals import Intervals
 from flwr_fco.tables.reports import Quality, Summary
 
 __all__ = [
+    "Codebook",
+    "Column",
     "FederatedCoxRegression",
     "FederatedElasticNet",
     "FederatedLasso",

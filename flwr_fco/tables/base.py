@@ -37,6 +37,7 @@ from flwr_fco.strategies import Everyone, FedNewton, Strengths, proved_zero, run
 from flwr_fco.strategies.nodes import ASKING, Nodes, Tables
 from flwr_fco.strategies.questions import ask
 from flwr_fco.tables import reading
+from flwr_fco.tables.codebook import Codebook
 from flwr_fco.tables.intervals import (
     SQUARES,
     TIMES,
@@ -99,6 +100,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
     penalty_factor: Any = field(default=None, kw_only=True)
     standardize: bool = field(default=False, kw_only=True)
     site_intercepts: Literal["local"] | None = field(default=None, kw_only=True)
+    codebook: Codebook | None = field(default=None, kw_only=True)
     # What is fitted, for a table of intervals, and the name of the parameter that is its strength.
     _kind = SQUARES
     _first = "alpha"
@@ -189,17 +191,19 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         ----------
         X : array-like or sparse matrix, shape (n, d), a list or dict of them, or a Flower Grid
             The rows, which are dealt to `num_clients` clients in turn; or each client's own rows, in a dict by its
-            name; or the grid of a ServerApp, whose `num_clients` sites run :meth:`client_app`.
+            name; or the grid of a ServerApp, whose `num_clients` sites run :meth:`client_app`. With a codebook a table
+            is a frame as it comes, and is read by it.
         y : array-like, shape (n,), or a list or dict of them
-            The targets; none with a grid. :class:`FederatedCoxRegression` says how times and events are given.
+            The targets; none with a grid, or where the codebook has an outcome. :class:`FederatedCoxRegression` says
+            how times and events are given.
         sample_weight : array-like, shape (n,), or a list or dict of them, optional
             Weight of each row; a row of weight 2 counts as two copies of it. With a grid the sites' ``load`` returns
             them.
         groups : array-like, shape (n,), optional
             Client of each row, instead of `num_clients` parts: rows with the same entry belong to one client.
         features : int or sequence of str, optional
-            With a grid, how many columns the sites have, or their names; by default the sites, whose data are frames
-            then, are asked for them in one more message.
+            With a grid, how many columns the sites have, or their names; by default the codebook's, and without one the
+            sites, whose data are frames then, are asked for them in one more message.
         without : str or int, optional
             The site that the fit leaves out: an entry of `groups`, a name of the dict, a place in the list, or with a
             grid a partition id.
@@ -228,7 +232,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         ----------
         load : callable
             ``(context) -> (X, y)`` or ``(X, y, sample_weight)``: the site's rows and targets, as arrays, a sparse
-            matrix or a frame, with the same columns at every site: in the same order, or `features` gives it.
+            matrix or a frame, with the same columns at every site: in the same order, or `features` gives it. With a
+            codebook it is the site's table as it comes, alone if the outcome is in it.
         features : sequence of str, optional
             The order of the columns, of which a frame may have more, in another order; as for :meth:`fit`.
         disclosure : Disclosure, optional
@@ -335,6 +340,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
                 "model.intercept_ = model.intercept_for(X, y) of the site's rows. Up to a site's intercept, "
                 "X @ model.coef_.T are the scores"
             )
+        if self.codebook is not None:
+            X = self.codebook.read(X)
         return validate_data(self, X, reset=False, dtype=np.float64, accept_sparse="csr")
 
     def _parts(
@@ -350,6 +357,9 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             y, sample_weight = (reading.in_order(own, self._sites) for own in (y, sample_weight))
             X = list(X.values())
         several, checks = reading.are_parts(X), {"dtype": np.float64, "accept_sparse": "csr", **self._of_y}
+        if self.codebook is not None:
+            read = reading.parts_of if several else reading.whole_of
+            X, y, sample_weight, groups = read(self.codebook, X, y, sample_weight, groups, self._sites)
         y = [self._targets(own) for own in y] if several and isinstance(y, list | tuple) else self._targets(y)
         for own in X if several else [X]:
             refuse_text(own, "X")
@@ -429,6 +439,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
     def _run_over(self, grid: Any, features: Any, outputs: int) -> tuple[Vector, Vector]:
         """Train where the data are; return coefficients of shape (d, outputs) and intercepts of shape (outputs,)."""
         self._check_settings()
+        features = self.codebook.features if features is None and self.codebook is not None else features
         whole = isinstance(features, Integral) and not isinstance(features, bool)
         names = [] if features is None or isinstance(features, Real) else list(features)
         tables = self._tables_at(grid, None) if features is None else None
@@ -442,6 +453,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             what = f"features={features!r}; expected the names of the sites' columns in their order"
             raise ConfigurationError(f"{what}, how many there are, or None, which asks the sites")
         self._factors, self._sites = reading.factors_of(self.penalty_factor, names, d), []
+        if self.codebook is not None:
+            self._sites = list(self.codebook.sites)
         tables = tables or self._tables_at(grid, names_of(names))
         tables.compare(d)
         start = self._start(d, outputs)
@@ -457,7 +470,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         self._check_weighted(weighted)
         weights = {own.partition: mass for own, mass in zip(answers, masses, strict=True)} if weighted else None
         told = [(answer.weight, answer.numbers["loss"], answer.vectors["gradient"]) for answer in answers]
-        sites, self._scales = [f"partition {answer.partition}" for answer in answers], None
+        sites, self._scales = [self._site_of(answer.partition) for answer in answers], None
         if self.standardize:
             moments = [(answer.weight, answer.vectors[MEANS], answer.vectors[VARIANCES]) for answer in answers]
             self._scales = reading.scales_of(moments)
@@ -489,6 +502,10 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             raise self._too_few(len(answers), reasons_of(run))
         return answers
 
+    def _site_of(self, partition: int | None) -> str:
+        """Return the name of a site."""
+        return f"partition {partition}" if self.codebook is None else self.codebook.name_of(partition)
+
     def _too_few(self, answers: int, reasons: Sequence[str]) -> ConfigurationError:
         what = f"{answers} of num_clients={self.num_clients} sites have answered; the reasons of the others"
         return ConfigurationError(f"{what}: {'; '.join(reasons)}")
@@ -510,13 +527,13 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         tables = Tables(Described(names, self._names_of_classes()))
         failed = tables.ask(grid, nodes, _TIMEOUT)
         if len(nodes) - len(failed) < self.num_clients:
-            why = [f"partition {node.partition_id}: {reason}" for node, reason in failed.items()]
+            why = [f"{self._site_of(node.partition_id)}: {reason}" for node, reason in failed.items()]
             raise self._too_few(len(nodes) - len(failed), why)
         return tables
 
     def _app(self, load: Any, order: Sequence[str] | None, disclosure: Disclosure | None, *classes: Any) -> Any:
         def objective_of(context: Any) -> Objective:
-            X, y, weights, names = reading.read_site(load(context), order)
+            X, y, weights, names = reading.read_site(load(context), order, self.codebook)
             objective: Objective = self._objective(X, np.asarray(self._targets(y)), *classes, weights)
             objective.feature_names = names
             return objective

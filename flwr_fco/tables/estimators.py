@@ -60,6 +60,8 @@ class FederatedElasticNet(RegressorMixin, Federated):  # type: ignore[misc]
         ``"local"``: each client has an intercept of its own instead of a common one, as dummy variables of the clients
         would give, and does not send it (:class:`flwr_fco.objectives.SiteIntercept`). `intercept_` is then NaN, and
         :meth:`intercept_for` returns that of a client's rows, at the client, with which the model predicts there.
+    codebook : Codebook, optional
+        What the columns of all sites' tables are: the rows are then frames as they come, and are read by it.
     cv : int, Strengths or list of splits, optional
         Choose the strength by a cross-validation: a number of folds, into which each client deals its own rows; a
         ``flwr_fco.strategies.Strengths`` that says which strengths, folds and rule; or, of one X, pairs of training and
@@ -134,6 +136,8 @@ class FederatedLasso(FederatedElasticNet):
         ``"local"``: each client has an intercept of its own instead of a common one, as dummy variables of the clients
         would give, and does not send it (:class:`flwr_fco.objectives.SiteIntercept`). `intercept_` is then NaN, and
         :meth:`intercept_for` returns that of a client's rows, at the client, with which the model predicts there.
+    codebook : Codebook, optional
+        What the columns of all sites' tables are: the rows are then frames as they come, and are read by it.
     cv : int, Strengths or list of splits, optional
         Choose the strength by a cross-validation: a number of folds, into which each client deals its own rows; a
         ``flwr_fco.strategies.Strengths`` that says which strengths, folds and rule; or, of one X, pairs of training and
@@ -203,6 +207,8 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
         would give, and does not send it (:class:`flwr_fco.objectives.SiteIntercept`). `intercept_` is then NaN, and
         :meth:`intercept_for` returns that of a client's rows, at the client, with which the model predicts there. For
         two classes; clients with fewer than 10 rows are refused, and there is a warning below 25.
+    codebook : Codebook, optional
+        What the columns of all sites' tables are: the rows are then frames as they come, and are read by it.
     cv : int, Strengths or list of splits, optional
         Choose the strength by a cross-validation: a number of folds, into which each client deals its own rows; a
         ``flwr_fco.strategies.Strengths`` that says which strengths, folds and rule; or, of one X, pairs of training and
@@ -264,17 +270,17 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
             The rows, dealt to `num_clients` clients in turn; or each client's own, in a dict by its name; or the grid
             of a ServerApp, whose `num_clients` sites run :meth:`client_app`.
         y : array-like, shape (n,), or a list or dict of them
-            The classes; none with a grid.
+            The classes; none with a grid, or where the codebook has an outcome.
         sample_weight : array-like, shape (n,), or a list or dict of them, optional
             Weight of each row; a row of weight 2 counts as two copies of it. With a grid the sites' ``load`` returns
             them.
         groups : array-like, shape (n,), optional
             Client of each row, instead of `num_clients` parts: rows with the same entry belong to one client.
         features : int or sequence of str, optional
-            With a grid, how many columns the sites have, or their names; by default the sites, whose data are frames
-            then, are asked for them in one more message.
+            With a grid, how many columns the sites have, or their names; by default the codebook's, and without one the
+            sites, whose data are frames then, are asked for them in one more message.
         classes : array-like, default (0, 1)
-            With a grid, as for :meth:`client_app`.
+            With a grid, as for :meth:`client_app`; by default those of the codebook.
         without : str or int, optional
             The site that the fit leaves out: an entry of `groups`, a name of the dict, a place in the list, or with a
             grid a partition id.
@@ -284,7 +290,7 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
             (docs/how-to/inference.md).
         """
         self._ask(intervals, sample_weight, without)
-        parts = None
+        parts, classes = None, self._all_classes(classes)
         if not is_grid(X):
             parts = self._parts(X, y, sample_weight, groups, without)
             for own in parts.y:
@@ -338,10 +344,15 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
         disclosure : Disclosure, optional
             What may leave the site, as its owner says; by default no limit is set.
         """
-        return self._app(load, features, disclosure, np.unique(np.asarray(classes)))
+        return self._app(load, features, disclosure, np.unique(self._all_classes(classes)))
 
     def _strength(self, total: float) -> float:
         return float(1.0 / (self.C * total))
+
+    def _all_classes(self, given: ArrayLike) -> NDArray[Any]:
+        """Return the codebook's classes, or without any the given ones."""
+        levels = [own.levels for own in self.codebook.outcome.values()] if self.codebook is not None else []
+        return np.asarray(levels[0] if levels and levels[0] else given)
 
     def _names_of_classes(self) -> Names:
         return class_names(self.classes_)
@@ -435,6 +446,8 @@ class FederatedCoxRegression(Federated):
     standardize : bool, default False
         Penalise the coefficients of features that are divided by their standard deviations over the rows of all
         clients; `coef_` is that of the features as they are.
+    codebook : Codebook, optional
+        What the columns of all sites' tables are: the rows are then frames as they come, and are read by it.
     cv : int, Strengths or list of splits, optional
         Choose the strength by a cross-validation, as in :class:`FederatedElasticNet`, by the partial likelihood of the
         left-out rows alone; `alpha` is then ignored.

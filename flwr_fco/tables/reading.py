@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from flwr_fco.core.schema import MASS, Names, Scales, difference, is_missing, li
 from flwr_fco.errors import ConfigurationError, PublicError
 from flwr_fco.objectives.design import is_sparse, refuse_text
 from flwr_fco.regularizers import L1, ElasticNet, L2Squared, Regularizer, Zero
+from flwr_fco.tables.codebook import Codebook
 
 
 class Parts(NamedTuple):
@@ -35,6 +37,14 @@ class Parts(NamedTuple):
         return self.features, self.y, list(self.weights) if self.weighted else [None] * len(self.y)
 
 
+def check_parts(X: Sequence[Any], **beside: Any) -> None:
+    """Refuse what stands beside the clients' tables if it is not a list of as many parts."""
+    for name, parts in beside.items():
+        if not isinstance(parts, list | tuple) or len(parts) != len(X):
+            what = f"X has {len(X)} parts, {name} is {type(parts).__name__} of {0 if parts is None else len(parts)}"
+            raise ConfigurationError(f"{what}; expected a list of as many parts")
+
+
 def aligned_frames(X: Any, y: Any, sample_weight: Any) -> list[Any]:
     """Return the clients' features, with columns in the first frame's order; nothing is pooled.
 
@@ -43,11 +53,7 @@ def aligned_frames(X: Any, y: Any, sample_weight: Any) -> list[Any]:
     ConfigurationError
         If the parts do not fit together.
     """
-    beside = {"y": y} if sample_weight is None else {"y": y, "sample_weight": sample_weight}
-    for name, parts in beside.items():
-        if not isinstance(parts, list | tuple) or len(parts) != len(X):
-            what = f"X has {len(X)} parts, {name} is {type(parts).__name__} of {0 if parts is None else len(parts)}"
-            raise ConfigurationError(f"{what}; expected a list of as many parts")
+    check_parts(X, y=y, **({} if sample_weight is None else {"sample_weight": sample_weight}))
     aligned = [own if hasattr(own, "shape") else as_table(own, f"part {number}") for number, own in enumerate(X)]
     first = columns_in(X[0])
     for number, features in enumerate(aligned):
@@ -103,11 +109,62 @@ def is_grid(X: Any) -> bool:
     return hasattr(X, "send_and_receive")
 
 
-def read_site(data: Any, order: Sequence[str] | None) -> tuple[Any, Any, Any, Names]:
+def read_by(codebook: Codebook, X: Any, y: Any, beside: Sequence[Any], whose: str) -> tuple[Any, Any, list[Any]]:
+    """Return the model's columns of a site's table, its targets, and what stands beside its rows: of complete rows.
+
+    Parameters
+    ----------
+    codebook : Codebook
+        What the table is.
+    X : data frame
+        The table.
+    y : Any
+        The targets; None if they are in the table.
+    beside : sequence
+        An entry for each row, or None.
+    whose : str
+        Begins an error.
+    """
+    if y is None and not codebook.outcome:
+        what = f"{whose} gives no y, and the codebook has no outcome"
+        raise PublicError(f"{what}: name its columns, Codebook(..., outcome={{'death': Column(levels=[0, 1])}})")
+    book = codebook if y is None else replace(codebook, outcome={})
+    values = book.parsed(X, whose)
+    kept = book.complete(values, whose)
+    values = {name: own[kept] for name, own in values.items()}
+    if y is None:
+        y = book.target(values)
+    elif not kept.all():
+        y = y[kept] if hasattr(y, "shape") else np.asarray(y)[kept]
+    return type(X)(book.made(values)), y, [None if own is None else np.asarray(own)[kept] for own in beside]
+
+
+def parts_of(codebook: Codebook, X: Any, y: Any, sample_weight: Any, groups: Any, sites: Sequence[Any]) -> Any:
+    """Return the parts of several clients, read by a codebook: features, targets, weights, and groups as they are."""
+    names = [str(site) for site in sites] or [f"part {m}" for m in range(len(X))]
+    ys, weights = ([None] * len(X) if own is None else own for own in (y, sample_weight))
+    check_parts(X, y=ys, sample_weight=weights)
+    each = [read_by(codebook, *own[:2], own[2:3], own[3]) for own in zip(X, ys, weights, names, strict=True)]
+    own_weights = None if sample_weight is None else [beside[0] for *_, beside in each]
+    return [own[0] for own in each], [own[1] for own in each], own_weights, groups
+
+
+def whole_of(codebook: Codebook, X: Any, y: Any, sample_weight: Any, groups: Any, sites: Sequence[Any]) -> Any:
+    """Return the rows of one X, read by a codebook: features, targets, weights and groups."""
+    features, targets, beside = read_by(codebook, X, y, (sample_weight, groups), "X")
+    return features, targets, *beside
+
+
+def read_site(data: Any, order: Sequence[str] | None, codebook: Codebook | None) -> tuple[Any, Any, Any, Names]:
     """Return a site's features, of an array or of a frame, targets and weights as they are, and the columns' names.
 
-    A frame's columns are those of `order`, if it is given. Weights are None if there are none.
+    A frame's columns are those of `order`, if it is given, or are made by a codebook. Weights are None if there are
+    none.
     """
+    if codebook is not None:
+        X, y, weights = (*data, None, None)[:3] if isinstance(data, tuple | list) else (data, None, None)
+        features, targets, beside = read_by(codebook, X, y, [weights], "this site")
+        data = features, targets, *beside
     given = tuple(data) if isinstance(data, tuple | list) else ()
     if len(given) not in (2, 3):
         of = f"{type(data).__name__}{f' of {len(given)}' * bool(given)}"

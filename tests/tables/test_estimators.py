@@ -176,6 +176,7 @@ def test_their_parameters_are_those_of_scikit_learns():
         "standardize": False,
         "site_intercepts": None,
         "cv": None,
+        "codebook": None,
     }
     for ours, theirs, first in (
         (FederatedLasso, Lasso, {"alpha": 1.0}),

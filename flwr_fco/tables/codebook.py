@@ -1,0 +1,438 @@
+"""A codebook: what each column of every site's table is, in one object or TOML file that sites and server share.
+
+A transformation that a site learns from its own rows, such as a mean to subtract or the knots of a spline, makes
+columns of one name and several meanings. Here the numbers are in the codebook: a column means the same at every site.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import tomllib
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from hashlib import blake2b
+from logging import ERROR, WARNING
+from numbers import Real
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fco.core.layout import Vector
+from flwr_fco.core.logs import log, printable
+from flwr_fco.core.schema import is_missing, listed
+from flwr_fco.core.validation import POSITIVE, Choice
+from flwr_fco.errors import ConfigurationError, PublicError
+from flwr_fco.tables import formulas
+
+#: Transformations of a number, and the smallest one of which each is known.
+_TRANSFORMS: dict[str, tuple[Any, float]] = {
+    "none": (np.asarray, -math.inf),
+    "log": (np.log, np.finfo(np.float64).tiny),
+    "log1p": (np.log1p, 0.0),
+    "sqrt": (np.sqrt, 0.0),
+}
+#: Rows that the log shows of each thing that is wrong, and letters of an entry.
+_SHOWN, _LETTERS = 5, 40
+
+
+class Wrong(NamedTuple):
+    """What is wrong with some rows of a column: in words without any of them, which rows, and what they hold."""
+
+    column: str
+    what: str
+    rows: NDArray[np.int64]
+    entries: Sequence[Any]
+
+    @property
+    def for_the_log(self) -> str:
+        """The same with the rows, for the site itself."""
+        shown = zip(self.rows[:_SHOWN].tolist(), self.entries, strict=False)
+        about = ", ".join(f"row {row} ({printable(repr(entry))[:_LETTERS]})" for row, entry in shown)
+        more = ", ..." if len(self.rows) > _SHOWN else ""
+        return f"{self.column}: {len(self.rows)} rows are {self.what}: {about}{more}"
+
+
+@dataclass(frozen=True)
+class Column(Choice):
+    """What a column holds, and what becomes of it in a model.
+
+    A number is transformed, then less `center` and divided by `spread`; with `knots` a natural cubic spline of it has
+    a column for each of them but one. Levels have a column of 0 and 1 each, but for the reference; the levels 0 and 1
+    have one of the column's own name.
+
+    Parameters
+    ----------
+    type : {"number", "integer", "levels"}, default "number"
+        What an entry is; ``"levels"`` if there are any.
+    levels : sequence, default ()
+        All entries that there may be at any site: texts or numbers.
+    reference : Any, optional
+        The level without a column; by default the first.
+    unit : str, default ""
+        The unit of a number, which tables and errors show.
+    range : pair of float, default ()
+        The smallest and the largest plausible number.
+    missing : sequence, default ()
+        Entries that stand for a missing one, such as -9 or "unknown", besides NaN and None.
+    transform : {"none", "log", "log1p", "sqrt"}, default "none"
+        What is done with a number first; it must be known in all of `range`.
+    center, spread : float, default 0.0 and 1.0
+        Numbers that all sites subtract and divide by, after the transformation.
+    knots : sequence of float, default ()
+        Of a spline, three or more, in the column's unit, rising; it is linear before the first and after the last.
+
+    Raises
+    ------
+    ConfigurationError
+        If these do not fit together.
+
+    Examples
+    --------
+    >>> Column(levels=["I", "II", "III"], reference="II").names("stage")
+    ['stage=I', 'stage=III']
+    >>> Column(center=60.0, spread=10.0).columns("age", np.array([60.0, 75.0]))
+    {'age': array([0. , 1.5])}
+    """
+
+    type: Literal["number", "integer", "levels"] = "number"
+    levels: Sequence[Any] = ()
+    reference: Any = None
+    unit: str = ""
+    range: Sequence[float] = ()
+    missing: Sequence[Any] = ()
+    transform: Literal["none", "log", "log1p", "sqrt"] = "none"
+    center: float = 0.0
+    spread: float = field(default=1.0, metadata=POSITIVE)
+    knots: Sequence[float] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.levels and self.type == "number":
+            object.__setattr__(self, "type", "levels")
+        least, levels, limits = _TRANSFORMS[self.transform][1], list(self.levels), list(self.range)
+        if (self.type == "levels") != bool(levels):
+            raise ConfigurationError(f"type={self.type!r} with levels={levels}; expected levels of type='levels' only")
+        if levels and not 1 < len(set(levels)) == len(levels):
+            raise ConfigurationError(f"levels={levels}; expected two or more, each once")
+        if self.reference is not None and self.reference not in levels:
+            raise ConfigurationError(f"reference={self.reference!r}; expected one of levels={levels}")
+        if limits and (len(limits) != 2 or not limits[0] < limits[1]):
+            raise ConfigurationError(f"range={limits}; expected the smallest and the largest plausible number")
+        if self.knots and (len(self.knots) < 3 or (np.diff(self.knots) <= 0.0).any()):
+            raise ConfigurationError(
+                f"knots={list(self.knots)}; expected three or more, rising; none for a straight line"
+            )
+        if not min([*self.knots, *(limits or [-math.inf])]) >= least:
+            what = f"transform={self.transform!r} with range={limits}, knots={list(self.knots)}"
+            raise ConfigurationError(f"{what}; expected a range, and knots, of numbers from {least:.3g} on")
+
+    @property
+    def shown(self) -> list[Any]:
+        """The levels that have a column of the model: all but the reference."""
+        reference = self.levels[0] if self.reference is None and self.levels else self.reference
+        return [level for level in self.levels if level != reference]
+
+    def names(self, name: str) -> list[str]:
+        """Return the names of the model's columns that it becomes."""
+        if not self.levels:
+            return [name + "'" * number for number in range(max(1, len(self.knots) - 1))]
+        return [name] if set(self.levels) == {0, 1} and self.shown == [1] else [f"{name}={own}" for own in self.shown]
+
+    def parsed(self, name: str, given: Any) -> tuple[Vector, list[Wrong]]:
+        """Return a site's entries as numbers, of levels their places, NaN where missing; and what is wrong with them.
+
+        Parameters
+        ----------
+        name : str
+            Of the column.
+        given : array-like, shape (n,)
+            The entries.
+        """
+        entries = np.asarray(given)
+        if entries.dtype.kind in "fiub" and not self.levels:
+            values = entries.astype(np.float64)
+            values[np.isin(values, [float(own) for own in self.missing if isinstance(own, Real)])] = np.nan
+            lacking = np.isnan(values)
+        else:
+            entries = np.asarray(given, dtype=object)
+            lacking = np.array([is_missing(own) or own in self.missing for own in entries.tolist()], dtype=bool)
+            values = np.array(
+                [math.nan if gone else self._number(own) for own, gone in zip(entries, lacking, strict=True)]
+            )
+        unknown = np.isnan(values) & ~lacking
+        if self.levels:
+            checks = {f"none of the levels {listed([f'{own}' for own in self.levels])}": unknown}
+        else:
+            low, high = self.range or (-math.inf, math.inf)
+            checks = {
+                "no number": unknown,
+                "infinite": np.isinf(values),
+                f"outside {low:g} to {high:g}{' ' * bool(self.unit)}{self.unit}": np.isfinite(values)
+                & ((values < low) | (values > high)),
+                "no whole number": np.isfinite(values) & (self.type == "integer") & (values != np.round(values)),
+            }
+        found = [(what, np.flatnonzero(rows)) for what, rows in checks.items() if rows.any()]
+        return values, [Wrong(name, what, rows, entries[rows[:_SHOWN]].tolist()) for what, rows in found]
+
+    def _number(self, entry: Any) -> float:
+        if self.levels:
+            # 1, 1.0 and True are one level, as they are one key of a dict.
+            return float(self._places.get(entry, math.nan)) if isinstance(entry, Hashable) else math.nan
+        return float(entry) if isinstance(entry, Real) else math.nan
+
+    @cached_property
+    def _places(self) -> dict[Any, int]:
+        return {level: place for place, level in enumerate(self.levels)}
+
+    def columns(self, name: str, values: Vector) -> dict[str, Vector]:
+        """Return the model's columns by name, of entries as :meth:`parsed` returns them."""
+        if self.levels:
+            missing = np.isnan(values)
+            made = [np.where(missing, np.nan, values == self._places[level]) for level in self.shown]
+        else:
+            made = list(self.spline(values)) if self.knots else [self.scaled(values)]
+        return dict(zip(self.names(name), made, strict=True))
+
+    def scaled(self, values: Vector) -> Vector:
+        """Return numbers transformed, less the centre, divided by the spread."""
+        return np.asarray((_TRANSFORMS[self.transform][0](values) - self.center) / self.spread)
+
+    def spline(self, values: Vector) -> NDArray[np.float64]:
+        """Return the columns of a natural cubic spline, shape (k - 1, n): the number itself and k - 2 cubic ones.
+
+        References
+        ----------
+        Harrell: Regression modeling strategies (2001), 2.4.5: truncated cubes, over the square of the knots' span.
+        """
+        x, knots = self.scaled(values), self.scaled(np.asarray(self.knots, dtype=np.float64))
+        # Of NaN the larger of both is NaN.
+        *cubes, before, last = np.maximum(x - knots[:, None], 0.0) ** 3
+        gap = knots[-1] - knots[-2]
+        curved = [
+            cube - before * (knots[-1] - knot) / gap + last * (knots[-2] - knot) / gap
+            for cube, knot in zip(cubes, knots[:-2], strict=True)
+        ]
+        return np.vstack([x, np.array(curved) / (knots[-1] - knots[0]) ** 2])
+
+
+@dataclass(frozen=True)
+class Codebook(Choice):
+    """What the columns of every site's table are: the same object at all sites and at the server.
+
+    ``FederatedLogisticRegression(codebook=codebook)`` reads each site's raw table by it. A row that does not fit is an
+    error that names the column, and the site's own log says which rows and what they hold.
+
+    Parameters
+    ----------
+    columns : mapping of str to Column
+        By name, in the order of the model's columns. A table may have more, in any order.
+    outcome : mapping of str to Column, default {}
+        What is explained, if it is in the same table: one column; of survival times the time, the event, and where
+        there are any ``"entry"`` and ``"strata"``.
+    incomplete : {"refuse", "leave out"}, default "refuse"
+        What is done with rows that lack an entry.
+    sites : sequence of str, default ()
+        The sites' names, by partition id.
+    formula : str, default ""
+        The model's columns as a formula such as ``"scale(age) * stage + bs(bmi)"`` (``pip install formulaic``); by
+        default each column by itself (docs/how-to/codebook.md).
+
+    Raises
+    ------
+    ConfigurationError
+        If a column is named twice, or the formula learns something from a site's rows.
+
+    Examples
+    --------
+    >>> book = Codebook({"age": Column(range=(18, 110), center=60, spread=10), "stage": Column(levels=["I", "II"])})
+    >>> book.features
+    ('age', 'stage=II')
+    >>> read = book.read({"stage": ["I", "II"], "age": [70, 50]})
+    >>> read["age"].tolist(), read["stage=II"].tolist()
+    ([1.0, -1.0], [0.0, 1.0])
+    """
+
+    columns: Mapping[str, Column]
+    outcome: Mapping[str, Column] = field(default_factory=dict)
+    incomplete: Literal["refuse", "leave out"] = "refuse"
+    sites: Sequence[str] = ()
+    formula: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.columns or {*self.columns} & {*self.outcome} or len({*self.features}) < len(self.features):
+            what = f"columns={list(self.columns)}, outcome={list(self.outcome)}"
+            raise ConfigurationError(f"{what}; expected a column or more, each name once, and no column as an outcome")
+
+    @cached_property
+    def features(self) -> tuple[str, ...]:
+        """The names of the model's columns."""
+        if self.formula:
+            # A possible row, as no site's rows change which columns there are; of levels the first, whose place is 0.
+            rows = {name: np.array([np.mean(own.range or float(not own.levels))]) for name, own in self.columns.items()}
+            return tuple(formulas.columns(self.formula, self.columns, rows))
+        return tuple(own for name, column in self.columns.items() for own in column.names(name))
+
+    @cached_property
+    def digest(self) -> float:
+        """A number by which sites compare their codebooks."""
+        return float(int.from_bytes(blake2b(self.to_toml().encode(), digest_size=6).digest(), "big"))
+
+    def name_of(self, partition: Any) -> str:
+        """Return the name of a site; ``partition 3`` for one without."""
+        known = isinstance(partition, int) and 0 <= partition < len(self.sites)
+        return self.sites[partition] if known else f"partition {partition}"
+
+    # --- at a site ------------------------------------------------------------------------------------------------
+
+    def parsed(self, frame: Any, whose: str = "this site") -> dict[str, Vector]:
+        """Return the entries of a table as numbers, of levels their places, NaN where missing, once all are checked.
+
+        Parameters
+        ----------
+        frame : data frame, or mapping of str to array-like
+            The table.
+        whose : str, default "this site"
+            Begins an error.
+
+        Raises
+        ------
+        PublicError
+            If a column is not there, or a row does not fit. The rows are in the log, at the site.
+        """
+        expected = {**self.columns, **self.outcome}
+        has = list(getattr(frame, "columns", frame if isinstance(frame, Mapping) else ()))
+        if lacks := [name for name in expected if name not in has]:
+            kind = "" if has else f": it is no table with names of columns but a {type(frame).__name__}"
+            raise PublicError(f"{whose} lacks the columns {listed(lacks)} of the codebook{kind}. Give them their names")
+        values, wrong = dict[str, Vector](), list[Wrong]()
+        for name, column in expected.items():
+            values[name], found = column.parsed(name, frame[name])
+            wrong += found
+        if wrong:
+            for own in wrong:
+                log(ERROR, "%s does not fit the codebook: %s", whose, own.for_the_log)
+            about = "; ".join(f"{printable(own.column)} has rows that are {own.what}" for own in wrong)
+            advice = "Which rows these are is in this site's own log: mend them there, or the codebook at all sites"
+            raise PublicError(f"{whose} does not fit the codebook: {about}. {advice}")
+        return values
+
+    def complete(self, values: Mapping[str, Vector], whose: str = "this site") -> NDArray[np.bool_]:
+        """Return which rows lack no entry; an error if some do, unless they are to be left out.
+
+        Parameters
+        ----------
+        values : mapping of str to ndarray
+            As :meth:`parsed` returns them.
+        whose : str, default "this site"
+            Begins an error.
+        """
+        lacking = {name: np.flatnonzero(np.isnan(own)) for name, own in values.items()}
+        lacking = {name: rows for name, rows in lacking.items() if rows.size}
+        for name, rows in lacking.items():
+            log(WARNING, "%s: %s is missing in %d rows: %s", whose, name, rows.size, rows[:_SHOWN].tolist())
+        kept = np.asarray(~np.isnan(list(values.values())).any(axis=0))
+        if lacking and (self.incomplete == "refuse" or not kept.any()):
+            what = f"{whose} has missing entries of {listed(list(lacking))}"
+            advice = "leave such rows out at all sites with Codebook(incomplete='leave out'), or fill them in"
+            raise PublicError(f"{what}; expected none{', at least in one row' * (not kept.any())}: {advice}")
+        return kept
+
+    def made(self, values: Mapping[str, Vector]) -> dict[str, Vector]:
+        """Return the model's columns by name, of entries as :meth:`parsed` returns them."""
+        if self.formula:
+            return formulas.columns(self.formula, self.columns, values)
+        each = [column.columns(name, values[name]) for name, column in self.columns.items()]
+        return {name: own for made in each for name, own in made.items()}
+
+    def read(self, frame: Any) -> Any:
+        """Return the model's columns of a table, without outcomes: a frame of the same kind, missing entries as NaN.
+
+        Parameters
+        ----------
+        frame : data frame, or mapping of str to array-like
+            The table. It need not have the outcome.
+
+        Raises
+        ------
+        PublicError
+            If a column is not there, or a row does not fit.
+        """
+        return type(frame)(self.made(replace(self, outcome={}).parsed(frame)))
+
+    def target(self, values: Mapping[str, Vector]) -> Any:
+        """Return the outcome of parsed entries: one array, or of several columns an array of them by name."""
+        own = {
+            name: np.asarray(column.levels)[values[name].astype(np.int64)] if column.levels else values[name]
+            for name, column in self.outcome.items()
+        }
+        if len(own) == 1:
+            return next(iter(own.values()))
+        for name, column in self.outcome.items():
+            if len(column.levels) == 2:
+                own[name] = own[name] == column.shown[0]
+        made = np.empty(len(next(iter(own.values()))), dtype=[(name, each.dtype) for name, each in own.items()])
+        for name, each in own.items():
+            made[name] = each
+        return made
+
+    # --- as a file ------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def from_toml(cls, path: str | Path) -> Codebook:
+        """Read a codebook from a TOML file, which :meth:`to_toml` shows.
+
+        Raises
+        ------
+        ConfigurationError
+            If it is not one; it names the file and the column.
+        """
+        where = ""
+        try:
+            tables = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
+            for part in ("columns", "outcome"):
+                for name, about in tables.get(part, {}).items():
+                    where = f"[{part}.{name}]"
+                    tables[part][name] = Column(**about)
+            where = ""
+            return cls(**tables)
+        except (OSError, TypeError, AttributeError, ValueError) as error:
+            raise ConfigurationError(f"{path} {where} is no codebook: {error}") from error
+
+    def to_toml(self) -> str:
+        """Return the codebook as the text of a TOML file.
+
+        Examples
+        --------
+        >>> print(Codebook({"age": Column(unit="years", range=[18, 110])}, sites=["Oslo", "Bergen"]).to_toml())
+        sites = ["Oslo", "Bergen"]
+        [columns."age"]
+        unit = "years"
+        range = [18, 110]
+        """
+        lines = _settings(self)
+        for part in ("columns", "outcome"):
+            for name, column in getattr(self, part).items():
+                lines += [f"[{part}.{_written(name)}]", *_settings(column)]
+        return "\n".join(lines)
+
+
+def _written(value: Any) -> str:
+    """Return a value as TOML, in which a text of JSON is one, but for a control character."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_written, value))}]"
+    return f"{value}" if isinstance(value, float) else json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _settings(own: Any) -> list[str]:
+    """Return the fields that have not their defaults, as lines of TOML."""
+    lines = []
+    for each in fields(own):
+        value = getattr(own, each.name)
+        if not isinstance(value, Mapping) and value != each.default:
+            lines.append(f"{each.name} = {_written(value)}")
+    return lines
