@@ -11,8 +11,9 @@ BENCHMARKS := $(filter-out benchmarks/deployment.py,$(wildcard benchmarks/*.py))
 .DEFAULT_GOAL := help
 .PHONY: help install install-torch run test test-servers test-others test-other-blas test-nightly test-reproduction test-all test-flower test-deployment test-deployment-lowest test-torch test-torch-lowest torch fuzz reproduce reproduce-quick test-lowest check bench bench-torch bench-compare pictures docs docs-quick dist clean
 
-help: ## Show this help
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+help:
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo "CONTRIBUTING.md names the others."
 
 install: $(INSTALLED) ## Make .venv and install the package in it, with everything for development
 
@@ -34,7 +35,7 @@ $(PLAIN): pyproject.toml
 	test $(INSTALLED) -nt $< || $(BIN)/python -m pip install --quiet --editable '.[plot]'
 	@touch $@
 
-run: $(PLAIN) ## Train on real data: FedDualAvg beside FedAvg and scikit-learn, a table and a picture; with Ray, also through Flower
+run: $(PLAIN) ## Train on real data: FedDualAvg beside FedAvg and scikit-learn, a table and a picture
 	$(BIN)/python -m main_job.compare
 
 test: $(INSTALLED) ## Run the tests, without those marked slow, nightly or flower
@@ -42,30 +43,37 @@ test: $(INSTALLED) ## Run the tests, without those marked slow, nightly or flowe
 
 # The two halves of `make test`, for continuous integration.
 SERVERS := tests/strategies tests/trust tests/simulation
-test-servers: $(INSTALLED) ## The half of `make test` about servers, strategies and simulation
+# The half of `make test` about servers, strategies and simulation
+test-servers: $(INSTALLED)
 	$(BIN)/python -m pytest -q -m "not slow and not flower" $(SERVERS)
 
-test-others: $(INSTALLED) ## The other half of it
+# The other half of it
+test-others: $(INSTALLED)
 	$(BIN)/python -m pytest -q -m "not slow and not flower" $(addprefix --ignore=,$(SERVERS))
 
 # OpenBLAS adds in an order that depends on the processor, and so do last bits: a test must hold with all of them.
 MATHEMATICS := $(addprefix tests/,kernels objectives regularizers mirror_maps certificates engines contract) $(wildcard tests/strategies/*/) tests/strategies/test_algorithms.py
-test-other-blas: $(INSTALLED) ## Run the tests of the mathematics as OpenBLAS computes on another processor
+# Run the tests of the mathematics as OpenBLAS computes on another processor
+test-other-blas: $(INSTALLED)
 	@other=$$(env -u OPENBLAS_CORETYPE $(BIN)/python tools/other_blas.py) && \
 	if test -z "$$other"; then echo "no other core type of OpenBLAS is known for this machine: nothing to test"; \
 	else OPENBLAS_CORETYPE=$$other $(BIN)/python -m pytest -q -m "not slow and not flower" $(MATHEMATICS); fi
 
-test-nightly: $(INSTALLED) ## Run what one strategy of each class stands for by day, with all strategies (half an hour)
+# Run what one strategy of each class stands for by day, with all strategies (half an hour)
+test-nightly: $(INSTALLED)
 	$(BIN)/python -m pytest -q -m nightly tests reproduction
 
-test-reproduction: $(INSTALLED) ## Run the tests of reproduction/: the papers' experiments and their command line
+# Run the tests of reproduction/: the papers' experiments and their command line
+test-reproduction: $(INSTALLED)
 	$(BIN)/python -m pytest -q -m "not slow and not flower" reproduction
 
 # Only what has such tests: to collect all others takes half a minute.
-test-flower: $(INSTALLED) ## Run the tests that start Flower itself: Ray simulation, SuperLink and SuperNodes
+# Run the tests that start Flower itself: Ray simulation, SuperLink and SuperNodes
+test-flower: $(INSTALLED)
 	$(BIN)/python -m pytest -q -m "flower and not nightly" $$(grep -rl 'mark\.flower' --include='test_*.py' tests reproduction)
 
-test-deployment: $(INSTALLED) ## Kill and restart SuperNodes and SuperLinks of real deployments (half an hour)
+# Kill and restart SuperNodes and SuperLinks of real deployments (half an hour)
+test-deployment: $(INSTALLED)
 	$(BIN)/python -m pytest -q -m deployment
 
 test-all: $(INSTALLED) ## Run all tests, those of reproduction/ too
@@ -74,7 +82,8 @@ test-all: $(INSTALLED) ## Run all tests, those of reproduction/ too
 # `make fuzz FUZZ_CASES=100000` tries more.
 FUZZ_CASES ?= 10000
 
-fuzz: $(INSTALLED) ## Try 10,000 odd plans, replies, questions, answers, messages, settings, files and command lines: errors in words only
+# Try 10,000 odd plans, replies, questions, answers, messages, settings, files and command lines: errors in words only
+fuzz: $(INSTALLED)
 	FUZZ_CASES=$(FUZZ_CASES) $(BIN)/python -m pytest -q tests/fuzz reproduction/tests/test_fuzz.py
 
 # Which PyTorch, and for pip where it is: on Linux the package index has it with CUDA, several GB; a build for CPUs
@@ -84,7 +93,8 @@ $(VENV)/.torch: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet $(TORCH)
 	@touch $@
 
-install-torch: $(VENV)/.torch ## Install PyTorch in .venv too (TORCH= says which)
+# Install PyTorch in .venv too (TORCH= says which)
+install-torch: $(VENV)/.torch
 
 # The targets that need PyTorch have it beside .venv: all others run without it, at the same time if need be.
 BESIDE := .venv-torch
@@ -95,13 +105,15 @@ $(BESIDE)/.installed: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --target $(BESIDE) --no-deps 'torch-pruning==1.6.1'
 	@touch $@
 
-test-torch: $(BESIDE)/.installed ## Run the tests that need PyTorch
+# Run the tests that need PyTorch
+test-torch: $(BESIDE)/.installed
 	$(WITH_TORCH) $(BIN)/python -m pytest -q -m "not slow" tests/pytorch flwr_fco/torch reproduction/tests/problems/test_networks.py
 
-bench-torch: $(BESIDE)/.installed ## Run the benchmarks that need PyTorch in their quick mode
+# Run the benchmarks that need PyTorch in their quick mode
+bench-torch: $(BESIDE)/.installed
 	@set -e; for name in density gpu networks smaller; do echo "== benchmarks/$$name.py"; $(WITH_TORCH) $(BIN)/python benchmarks/$$name.py --quick; done
 
-torch: test-torch bench-torch ## Both, one after the other
+torch: test-torch bench-torch ## Run the tests and benchmarks that need PyTorch
 
 LOWEST := .venv-lowest
 $(LOWEST)/.installed: pyproject.toml
@@ -113,7 +125,8 @@ $(LOWEST)/.torch: $(LOWEST)/.installed
 	$(LOWEST)/bin/python -m pip install --quiet $(TORCH)
 	@touch $@
 
-test-torch-lowest: $(LOWEST)/.torch ## Run the tests that need PyTorch on the lowest release of Flower that is supported
+# Run the tests that need PyTorch on the lowest release of Flower that is supported
+test-torch-lowest: $(LOWEST)/.torch
 	$(LOWEST)/bin/python -m pytest -q tests/pytorch flwr_fco/torch
 
 # What calls Flower: records and messages, a Strategy's hooks, a ClientApp and its mods, the grid, node ids, callbacks.
@@ -122,10 +135,12 @@ TOUCHES_FLOWER := tests/messages tests/client_apps/test_client_app.py tests/clie
   tests/strategies/test_as_flowers_tests.py tests/strategies/test_hooks.py tests/strategies/test_options.py \
   tests/strategies/test_resume.py tests/strategies/test_unmodified.py \
   tests/trust/test_nodes.py tests/simulation/test_simulate.py tests/simulation/test_without_messages.py
-test-lowest: $(LOWEST)/.installed ## Run the tests that touch Flower on the lowest release of it that is supported
+# Run the tests that touch Flower on the lowest release of it that is supported
+test-lowest: $(LOWEST)/.installed
 	$(LOWEST)/bin/python -m pytest -q -m "not slow and not flower" $(TOUCHES_FLOWER)
 
-test-deployment-lowest: $(LOWEST)/.installed ## A deployment of the lowest release of Flower that is supported (three minutes)
+# A deployment of the lowest release of Flower that is supported (three minutes)
+test-deployment-lowest: $(LOWEST)/.installed
 	$(LOWEST)/bin/python -m pytest -q -m "flower and (nightly or not nightly)" tests/integration/deployment
 
 check: $(INSTALLED) ## Lint, formatting, types
@@ -136,31 +151,36 @@ check: $(INSTALLED) ## Lint, formatting, types
 bench: $(INSTALLED) ## Run the benchmarks but that of a deployment in their quick mode (BENCH= for the full one)
 	@set -e; for script in $(BENCHMARKS); do echo "== $$script $(BENCH)"; $(BIN)/python $$script $(BENCH); done
 
-bench-compare: $(INSTALLED) ## Compare the engines' costs with the stored ones: a ratio that is 30 % worse is an error
+# Compare the engines' costs with the stored ones: a ratio that is 30 % worse is an error
+bench-compare: $(INSTALLED)
 	$(BIN)/python benchmarks/engines.py --compare
 
 # `make reproduce-quick EXPERIMENTS='*-theor*'` runs those of this pattern.
 EXPERIMENTS ?= all
-reproduce-quick: $(INSTALLED) ## Run all experiments in their quick mode: one claim each must hold
+# Run all experiments in their quick mode: one claim each must hold
+reproduce-quick: $(INSTALLED)
 	$(BIN)/python -m reproduction reproduce '$(EXPERIMENTS)' --quick --quiet --out .run/reproduce-quick
 
-reproduce: $(INSTALLED) ## Run all experiments in full (ten hours of one core, of which docs/reproduction has the parts; goes on where it was stopped) and write docs/reproduction
+reproduce: $(INSTALLED) ## Run all experiments of the papers (ten hours of a core, goes on where stopped) and write docs/reproduction
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m reproduction reproduce all --out .run/reproduce
 	$(BIN)/python docs/collect_reproduction.py .run/reproduce
 
-pictures: $(INSTALLED) ## Draw the pictures of the README again
+# Draw the pictures of the README again
+pictures: $(INSTALLED)
 	$(BIN)/python -m main_job.compare --flower-rounds 0 --picture docs/images/main-job.png
 	@set -e; for script in benchmarks/pages/make_*.py; do $(BIN)/python $$script; done
 
 BUILD_SITE := $(BIN)/python -m sphinx -W --keep-going -q docs docs/_build/html
-docs: $(INSTALLED) $(BESIDE)/.installed ## Build the documentation site in docs/_build/html, gallery included; nothing is fetched
+docs: $(INSTALLED) $(BESIDE)/.installed ## Build the documentation site in docs/_build/html; nothing is fetched
 	$(WITH_TORCH) $(BUILD_SITE)
 
 # Without PyTorch, which another job may be installing.
-docs-quick: $(INSTALLED) ## Build it without running the gallery's scripts
+# Build it without running the gallery's scripts
+docs-quick: $(INSTALLED)
 	$(BUILD_SITE) -D plot_gallery=0
 
-dist: ## Build wheel and sdist, and run the README's block with each and the lowest and newest Flower (ten minutes)
+# Build wheel and sdist, and run the README's block with each and the lowest and newest Flower (ten minutes)
+dist:
 	PYTHON=$(PYTHON) tools/try_release.sh
 
 clean: ## Remove .venv and what runs and tests have written

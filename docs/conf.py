@@ -18,6 +18,8 @@ from flwr_fco.strategies import Options
 DOCS = Path(__file__).parent
 PROJECT = loads((DOCS.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 SOURCE = f"{PROJECT['urls']['Source']}/blob/main"
+#: Until there is an address of the repository, no page links it.
+PUBLISHED = "example.org" not in SOURCE
 
 project, author, release = PROJECT["name"], PROJECT["authors"][0]["name"], PROJECT["version"]
 version = release
@@ -45,10 +47,10 @@ html_css_files = ["site.css"]
 html_show_sourcelink = False
 html_theme_options = {
     "logo": {"text": "flwr-fco"},
-    "icon_links": [{"name": "Source", "url": PROJECT["urls"]["Source"], "icon": "fa-solid fa-code"}],
-    "show_prev_next": False,
+    "icon_links": [{"name": "Source", "url": PROJECT["urls"]["Source"], "icon": "fa-solid fa-code"}] * PUBLISHED,
+    "show_prev_next": True,
     "navigation_with_keys": False,
-    "header_links_before_dropdown": 5,
+    "header_links_before_dropdown": 9,
     "secondary_sidebar_items": ["page-toc"],
     "pygments_light_style": "a11y-high-contrast-light",
 }
@@ -134,16 +136,16 @@ sphinx_gallery_conf = {
 
 
 def link_the_repository(app, docname, source):
-    """Turn a page's links to files outside docs/ into addresses of the repository: the site does not hold them."""
+    """Turn a link to a file outside docs/ into its address, or into text: the site has no such file."""
     folder = Path(app.env.doc2path(docname)).parent
 
     def outside(match):
-        path = (folder / match[1]).resolve()
-        if (path.is_relative_to(DOCS) and path.suffix != ".jsonl") or not path.exists():
+        path = (folder / match[2]).resolve()
+        if path.is_relative_to(DOCS) or not path.exists():
             return match[0]
-        return f"]({SOURCE}/{path.relative_to(DOCS.parent)}{match[2] or ''})"
+        return f"[{match[1]}]({SOURCE}/{path.relative_to(DOCS.parent)}{match[3] or ''})" if PUBLISHED else match[1]
 
-    source[0] = re.sub(r"\]\(((?!https?:)[^)#\s]+)(#[^)\s]*)?\)", outside, source[0])
+    source[0] = re.sub(r"\[([^][]*)\]\(((?!https?:)[^)#\s]+)(#[^)\s]*)?\)", outside, source[0])
 
 
 def add_inherited(app, what, name, obj, options, lines):

@@ -32,12 +32,14 @@ def named_targets(text):
     return {word for word in words if re.fullmatch(r"[a-z][a-z-]*", word)}
 
 
-def test_the_makefile_declares_and_explains_every_target():
-    """An undeclared target does nothing where a file has its name, and `make help` lists what is explained."""
+def test_every_target_is_declared_and_in_the_help_or_in_contributing():
+    """An undeclared target does nothing where a file has its name; nobody finds one that is explained nowhere."""
     makefile = read(ROOT / "Makefile")
     phony = set(re.search(r"^\.PHONY: (.*)$", makefile, flags=re.MULTILINE)[1].split())
     explained = set(re.findall(r"^([a-z][a-z-]*):.*## ", makefile, flags=re.MULTILINE))
-    assert targets() == phony == explained
+    assert targets() == phony
+    assert len(explained) <= 10
+    assert targets() - explained - {"help"} <= named_targets(read(ROOT / "CONTRIBUTING.md"))
 
 
 @pytest.mark.parametrize("page", ["CONTRIBUTING.md", "README.md", ".ci/run"])
@@ -94,7 +96,7 @@ def test_the_citation_is_of_this_package():
 
 def test_hosted_ci_runs_our_script_on_every_supported_python():
     """The classifiers promise these versions of Python; CI is what keeps the promise."""
-    (job,) = yaml.safe_load(read(WORKFLOW))["jobs"].values()
+    job = yaml.safe_load(read(WORKFLOW))["jobs"]["test"]
     supported = {text.rpartition(" ")[2] for text in PROJECT["classifiers"] if re.search(r"Python :: 3\.\d+$", text)}
     assert set(job["strategy"]["matrix"]["python"]) == supported == {"3.11", "3.12", "3.13", "3.14"}
     (command,) = (step["run"] for step in job["steps"] if "run" in step)

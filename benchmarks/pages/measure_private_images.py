@@ -10,7 +10,7 @@ constants by the accuracy on 10,000 images that nobody trains on, of a model in 
 not 0, with the same number of trial runs: the best of its constants is improved by factors of two until none is better
 or the trials are spent. FedAvg's weights are cut to its largest fifth. Then five more seeds are measured on the test
 images, FedAvg's as they are and cut to the density of each of the others. Each run is a line of
-benchmarks/results/private_images.jsonl; what is there is not run again.
+benchmarks/stored/private_images.jsonl; what is there is not run again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from flwr_fco.privacy.noise import Accountant
 from flwr_fco.strategies import Steps
 from reproduction.data.images import mnist
 
-STORED = Path(__file__).parents[1] / "results" / "private_images.jsonl"
+STORED = Path(__file__).parents[1] / "stored" / "private_images.jsonl"
 ROUNDS, HELD_OUT, DENSITY, TUNING_SEED = 100, 10_000, 0.2, 100
 #: Clients: fraction a round, delta.
 FEDERATIONS = {1_000: (0.1, 1e-4), 10_000: (0.02, 1e-5)}
