@@ -135,7 +135,7 @@ def show(rows: Sequence[Row], console: Console) -> None:
 
 
 def draw(runs: Mapping[str, Mapping[int, Mapping[str, Any]]], reference: Mapping[str, float], path: Path) -> None:
-    """Plot objective, accuracy and density against rounds.
+    """Plot density and accuracy against rounds.
 
     Parameters
     ----------
@@ -150,39 +150,34 @@ def draw(runs: Mapping[str, Mapping[int, Mapping[str, Any]]], reference: Mapping
     from matplotlib.figure import Figure
     from matplotlib.ticker import PercentFormatter
 
-    figure = Figure(figsize=(8.8, 3.3), layout="constrained")
-    panels = figure.subplots(1, 3)
+    # Two panels of this size can be read on a telephone.
+    figure = Figure(figsize=(5.2, 2.9), layout="constrained")
+    panels = figure.subplots(1, 2)
     titles = {"density": "coefficients that are not 0", "accuracy": "test accuracy"}
-    titles["objective"] = "objective above scikit-learn's"
     looks: dict[str, dict[str, Any]] = dict(zip(runs, _LOOKS, strict=False))
     longest = max(map(len, runs.values()))
     for axes, (key, title) in zip(panels, titles.items(), strict=True):
-        relative = key == "objective"
         for name, rounds in runs.items():
-            values = np.array([metrics[key] for metrics in rounds.values()])
-            shown = values / reference[key] - 1 if relative else values
+            shown = [metrics[key] for metrics in rounds.values()]
             width = 1.0 if key == "accuracy" else 1.8
             axes.plot(list(rounds), shown, linewidth=width, **looks[name])
             if key == "density" and len(rounds) == longest:
                 end, place = (list(rounds)[-1], shown[-1]), {"textcoords": "offset points", "ha": "right"}
                 axes.annotate(f"{shown[-1]:.0%}", end, (0, 4), **place)
-        if relative:
-            axes.set_yscale("log")
-            axes.set_ylim(bottom=1e-4)
-        else:
-            axes.axhline(reference[key], color="black", linestyle="dashed", linewidth=1.2, label="scikit-learn, pooled")
-            axes.set_ylim(*((0, 1.05) if key == "density" else (0.85, 1)))
-            axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        axes.axhline(reference[key], color="black", linestyle="dashed", linewidth=1.2, label="scikit-learn, pooled")
+        axes.set_ylim(*((0, 1.05) if key == "density" else (0.85, 1)))
+        axes.set_yticks((0, 0.25, 0.5, 0.75, 1) if key == "density" else (0.85, 0.9, 0.95, 1))
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
         axes.set_title(title, fontsize=10, loc="left")
         axes.set_xlabel("round")
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
-    panels[1].legend(fontsize=8.5, loc="lower right", frameon=False)
+    panels[1].legend(fontsize=9, loc="lower right", frameon=False)
     last = [list(rounds.values())[-1] for rounds in runs.values()]
     if len(last) > 1 and last[0]["density"] < last[1]["density"] and last[0]["accuracy"] >= last[1]["accuracy"]:
         kept = [f"{100 * metrics['density']:.0f} %" for metrics in last]
-        title = f"As accurate with {kept[0]} of the coefficients as FedAvg by subgradients with {kept[1]}"
-        figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
+        title = f"As accurate with {kept[0]} of the coefficients, not {kept[1]}"
+        figure.suptitle(title, x=0.01, ha="left", fontweight="bold", fontsize=11)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_file(path, lambda file: figure.savefig(file, dpi=200, format=path.suffix[1:]))
 
