@@ -189,9 +189,9 @@ def task_of(message: Message, limits: Limits, *, as_sent: bool = False) -> tuple
     """
     with readable("the server's message"):
         limits.check_text(records.plan_text(message.content))
-        configs = (record for record in message.content.values() if isinstance(record, ConfigRecord))
-        if any(_CLIPPING in record for record in configs):
-            raise ConfigurationError(_NO_CLIPS)
+        for record in message.content.values():
+            if isinstance(record, ConfigRecord) and _CLIPPING in record:
+                raise ConfigurationError(_NO_CLIPS)
         return int(message.metadata.group_id), records.decode_downlink(message.content, as_sent=as_sent)
 
 

@@ -46,9 +46,9 @@ def _header(dtype: str, shape: tuple[int, ...]) -> bytes:
     return buffer.getvalue()
 
 
-@lru_cache(maxsize=32)
-def _name(dtype: np.dtype[Any]) -> str:
-    # NumPy makes this text anew each time.
+@lru_cache(maxsize=64)
+def name_of(dtype: np.dtype[Any]) -> str:
+    """Return the name of a dtype, which NumPy makes anew each time."""
     return dtype.name
 
 
@@ -56,7 +56,7 @@ def to_array(value: NDArray[Any]) -> Array:
     """Return Flower's array of a NumPy array: what ``Array(value)`` makes with three copies of the data."""
     if not (value.flags.c_contiguous and value.dtype.isnative):
         value = np.ascontiguousarray(value, value.dtype.newbyteorder("=")).reshape(value.shape)
-    name = _name(value.dtype)
+    name = name_of(value.dtype)
     return Array(name, value.shape, NUMPY, b"".join((_header(name, value.shape), value.data)))
 
 

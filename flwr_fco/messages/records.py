@@ -27,7 +27,7 @@ from flwr_fco.core.sparse import SparseVector
 from flwr_fco.core.spec import Spec
 from flwr_fco.errors import ConfigurationError, FormError, ProtocolError
 from flwr_fco.messages import protocol
-from flwr_fco.messages.arrays import PASS, from_array, pack, record_of, split_passed, to_array, unpack
+from flwr_fco.messages.arrays import PASS, from_array, name_of, pack, record_of, split_passed, to_array, unpack
 from flwr_fco.messages.protocol import Answer, Described, Downlink, Node, Plan, Question, Received, Uplink
 from flwr_fco.work import work_from_header
 
@@ -170,7 +170,7 @@ def decode_downlink(content: RecordDict, *, as_sent: bool = False) -> Downlink:
     numbers = _numbers_in(about)
     size = _size_of(plan, numbers.get(protocol.POINTS, 1.0))
     vectors, passed = split_passed(unpack(only_arrays(content), size))
-    dtype = next((f"{_values(vector).dtype}" for vector in vectors.values()), "float64")
+    dtype = next((name_of(_values(vector).dtype) for vector in vectors.values()), "float64")
     allowed = ("float64", "float32") if plan.wire_dtype == "auto" else ("float64",)
     _check_vectors(vectors, "the server's", size, allowed)
     read = protocol.ReceivedVectors({name: each if as_sent else _double(each) for name, each in vectors.items()})
@@ -217,7 +217,7 @@ def _check_vectors(vectors: Mapping[str, Any], whose: str, size: int, dtypes: Se
     """Raise a ProtocolError about a vector of another length or precision, or one that is not finite."""
     for name, vector in vectors.items():
         held = _values(vector)
-        if held.dtype.name not in dtypes or vector.shape != (size,) or not all_finite(held):
+        if name_of(held.dtype) not in dtypes or vector.shape != (size,) or not all_finite(held):
             what = f"{whose} vector {name!r} is {held.dtype}{list(vector.shape)}"
             raise ProtocolError(f"{what}, expected finite {' or '.join(dtypes)}[{size}]")
 
@@ -262,14 +262,19 @@ def encode_uplink(up: Uplink | None, key: str = ARRAYS) -> RecordDict:
     """Return the records of a reply; None says that the memory which the task's stamp names is lost."""
     if up is None:
         return RecordDict({METRICS: MetricRecord({LOST: 1})})
-    metrics: dict[str, Any] = {EXAMPLES: int(up.examples), STEPS: int(up.steps)}
-    metrics |= {} if up.elapsed is None else {ELAPSED: float(up.elapsed)}
+    metrics = _work_record(int(up.examples), int(up.steps), None if up.elapsed is None else float(up.elapsed)).copy()
     for name, value in up.metrics.items():
         if name in OWN_METRICS:
             raise ProtocolError(f"a client reports the metric {name!r}, which is the protocol's own; rename it")
         metrics[name] = value if isinstance(value, list) else float(value)
     arrays = pack({**up.vectors, **{PASS + name: value for name, value in up.pass_through.items()}})
-    return RecordDict({key: record_of(arrays), METRICS: MetricRecord(metrics)})
+    return RecordDict({key: record_of(arrays), METRICS: metrics})
+
+
+@lru_cache(maxsize=64)
+def _work_record(examples: int, steps: int, elapsed: float | None) -> MetricRecord:
+    """Return what a reply says of a client's work: most of a round say the same, and Flower checks each number."""
+    return MetricRecord({EXAMPLES: examples, STEPS: steps, **({} if elapsed is None else {ELAPSED: elapsed})})
 
 
 def decode_uplink(content: RecordDict, size: int, shapes: Mapping[str, tuple[int, ...]]) -> Uplink | None:

@@ -21,7 +21,7 @@ from flwr_fco.core.layout import Layout, all_finite, euclidean_norm
 from flwr_fco.core.logs import log, printable
 from flwr_fco.core.sparse import SparseVector
 from flwr_fco.errors import FOR_A_MODEL, FormError, ProtocolError, advice_on
-from flwr_fco.messages.arrays import NOT_FINITE, digest_of
+from flwr_fco.messages.arrays import NOT_FINITE, digest_of, name_of
 from flwr_fco.messages.protocol import Node, Uplink
 from flwr_fco.messages.records import Inbox, decode_uplink, is_number
 from flwr_fco.strategies.unmodified import read_model
@@ -251,8 +251,7 @@ def check_form(up: Uplink, shapes: Mapping[str, tuple[int, ...]], layout: Layout
     norms = {}
     for name, vector in up.vectors.items():
         held = vector.values if isinstance(vector, SparseVector) else vector
-        # NumPy makes the name of a dtype anew each time.
-        known = held.dtype is _FLOAT64 or held.dtype.name in ("float64", "float32")
+        known = held.dtype is _FLOAT64 or name_of(held.dtype) in ("float64", "float32")
         if vector.shape != shapes[name] or not known:
             expected = f"expected float64 or float32{list(shapes[name])}"
             raise FormError(f"array {name!r} is {held.dtype}{list(vector.shape)}, {expected}")
@@ -371,7 +370,8 @@ class Reader:
         if run.ledger is not None:
             run.ledger.check_weight(node, examples)
             digest = digest or digest_of(up.vectors, up.elapsed)
-        return up._replace(examples=examples, node=node, norms=norms, digest=digest)
+        said_of = up.metrics, up.pass_through, digest, norms
+        return Uplink(up.vectors, up.elapsed, up.steps, math.nan, node, examples, *said_of)
 
     def _uplink(self, said: Any) -> Uplink | None:
         run = self._run

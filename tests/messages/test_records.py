@@ -171,6 +171,13 @@ def test_a_reply_is_what_was_sent(up):
     assert fields(decode_uplink(travelled(encode_uplink(up)), 5, {})) == fields(up)
 
 
+def test_what_somebody_adds_to_a_reply_is_not_in_the_next_one():
+    up = Uplink({"increment": VECTOR}, 0.5, 5, examples=8.0)
+    first = encode_uplink(up._replace(metrics={"loss": 1.0}))
+    first["metrics"]["num-examples"] = 99
+    assert dict(encode_uplink(up)["metrics"]) == {"num-examples": 8, "local-steps": 5, "elapsed": 0.5}
+
+
 def test_a_sparse_vector_has_the_length_that_the_method_says():
     long = SparseVector(AT, np.ones(2), 16)
     content = travelled(encode_uplink(Uplink({"rows": long, "increment": SPARSE}, None, 1, examples=1)))
