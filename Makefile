@@ -59,7 +59,7 @@ test-other-blas: $(INSTALLED)
 	if test -z "$$other"; then echo "no other core type of OpenBLAS is known for this machine: nothing to test"; \
 	else OPENBLAS_CORETYPE=$$other $(BIN)/python -m pytest -q -m "not slow and not flower" $(MATHEMATICS); fi
 
-# Run what one strategy of each class stands for by day, with all strategies (half an hour)
+# Run the nightly tests: every strategy instead of one per class (half an hour)
 test-nightly: $(INSTALLED)
 	$(BIN)/python -m pytest -q -m nightly tests reproduction
 
@@ -82,7 +82,7 @@ test-all: $(INSTALLED) ## Run all tests, those of reproduction/ too
 # `make fuzz FUZZ_CASES=100000` tries more.
 FUZZ_CASES ?= 10000
 
-# Try 10,000 odd plans, replies, questions, answers, messages, settings, files and command lines: errors in words only
+# Fuzz plans, replies, messages, settings, files and command lines with 10,000 malformed inputs
 fuzz: $(INSTALLED)
 	FUZZ_CASES=$(FUZZ_CASES) $(BIN)/python -m pytest -q tests/fuzz reproduction/tests/test_fuzz.py
 
