@@ -1,7 +1,7 @@
 """Client apps: what runs on a client, for every strategy."""
 
-from flwr_fco.algorithms.contract.disclosure import Disclosure
 from flwr_fco.client_apps.client import Limits, client_app
+from flwr_fco.client_apps.disclosure import Disclosure
 from flwr_fco.client_apps.numpy_client import numpy_client_app
 
 __all__ = ["Disclosure", "Limits", "client_app", "numpy_client_app"]

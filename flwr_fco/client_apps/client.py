@@ -13,7 +13,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from logging import ERROR
+from functools import partial
+from logging import ERROR, INFO
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -24,9 +25,9 @@ from flwr.clientapp import ClientApp
 
 import flwr_fco.algorithms  # noqa: F401 (a task names one of its methods)
 from flwr_fco.algorithms.contract.algorithm import Algorithm, method_of
-from flwr_fco.algorithms.contract.disclosure import Disclosure
-from flwr_fco.client_apps.answers import find_answer, server_buffers
-from flwr_fco.client_apps.disclosed import as_bins_may_leave, check_folds, recorded
+from flwr_fco.algorithms.newton.path import folds_of
+from flwr_fco.client_apps.answers import bins_of, find_answer, judged, server_buffers
+from flwr_fco.client_apps.disclosure import Disclosure, answered
 from flwr_fco.core.computing import random_generator, single_threaded_blas
 from flwr_fco.core.layout import Layout
 from flwr_fco.core.logs import log
@@ -37,7 +38,7 @@ from flwr_fco.engines.client import answer as run_half
 from flwr_fco.errors import ConfigurationError, FlwrFcoError, ProtocolError, PublicError
 from flwr_fco.messages import protocol, records
 from flwr_fco.messages.arrays import digest_of, model_vector, pack, record_of
-from flwr_fco.messages.protocol import BINS, FOLDS, ClientState, Described, Downlink, MemoryLostError, Plan, Uplink
+from flwr_fco.messages.protocol import Answer, ClientState, Described, Downlink, MemoryLostError, Plan, Question, Uplink
 from flwr_fco.objectives import Objective, design
 from flwr_fco.objectives.linear import Linear
 from flwr_fco.work import FirstOrder
@@ -63,8 +64,8 @@ class Limits:
     max_iterations : int, default 1000000
         Iterations of a minimisation.
     max_parameters : int, default 100000000
-        Numbers in the model, in all points that a message asks about, and in a reply that holds the points of all local
-        steps; eight bytes each.
+        Numbers in the model, in all points that a message asks about with their Hessian blocks, in the rows outside all
+        folds, and in a reply that holds the points of all local steps; eight bytes each.
     max_plan : int, default 1000000
         Characters in the plan's JSON (regularizer, mirror map, names of arrays).
 
@@ -93,7 +94,7 @@ class Limits:
         if isinstance(text, str):
             self._check("max_plan", len(text), "a plan of", "characters")
 
-    def check(self, down: Downlink, num_examples: int | None) -> None:
+    def check(self, down: Downlink, num_examples: int | None, *, blocks: bool = False) -> None:
         """Refuse too much work.
 
         Parameters
@@ -102,11 +103,17 @@ class Limits:
             The task.
         num_examples : int or None
             The client's, on which the steps of an epoch depend; None for a training loop of its own.
+        blocks : bool, default False
+            Whether the method sends Hessian blocks, at the coordinates that come of each point.
         """
         work, size = down.local_work, down.plan.layout.size
         points = int(down.numbers.get(protocol.POINTS, 1))
         what, unit = ("a model of", "parameters") if points == 1 else ("answers about points:", "numbers")
         self._check("max_parameters", points * size, what, unit)
+        if blocks:
+            self._check("max_parameters", points * size + _entries_of(down), "gradients and Hessian blocks:", "numbers")
+        folds = float(down.numbers.get(protocol.FOLDS, 0.0))
+        self._check("max_parameters", folds * (num_examples or 0), "the rows outside of each fold:", "rows")
         if not isinstance(work, FirstOrder):
             self._check("max_iterations", work.max_iterations, "a minimisation of", "iterations")
         elif num_examples is not None:
@@ -125,6 +132,14 @@ class Limits:
             number = f"{asked:g}" if asked < 1e15 else f"over 10^{len(str(int(asked))) - 1}"
             text = f"the server asks for {what} {number} {unit}; this client allows {limit}={most:g}"
             raise ConfigurationError(f"{text}. Its owner can raise it: client_app(..., limits=Limits({limit}=...))")
+
+
+def _entries_of(down: Downlink) -> int:
+    """Return the entries of the Hessian blocks that a message asks for: of k coordinates k (k + 1) / 2."""
+    vectors: Any = down.vectors
+    told = vectors.as_sent("working-set" if "working-set" in vectors else "primal")
+    counts = np.bincount(getattr(told, "indices", np.arange(told.size)) // down.plan.layout.size)
+    return int((counts * (counts + 1) // 2).sum())
 
 
 # --- losses -----------------------------------------------------------------------------------------------------------
@@ -204,8 +219,8 @@ class Client:
         ``(context) -> Objective``; the second for evaluations on other data, or None.
     limits : Limits
         What a server may ask for.
-    disclosure : Disclosure
-        What may leave.
+    disclosure : Disclosure or None
+        What may leave; None where the owner says nothing of it.
     max_objectives : int or None
         Most losses that this process keeps.
     """
@@ -215,11 +230,12 @@ class Client:
         load: LoadObjective,
         load_evaluation: LoadObjective | None,
         limits: Limits,
-        disclosure: Disclosure,
+        disclosure: Disclosure | None,
         max_objectives: int | None,
     ) -> None:
         self._load = {"train": load, "evaluate": load_evaluation or load}
-        self.held_out, self.limits, self.disclosure = load_evaluation is not None, limits, disclosure
+        self.held_out, self.limits = load_evaluation is not None, limits
+        self.disclosure, self._is_recorded = disclosure or Disclosure(), disclosure is not None
         self._most, self._identity = max_objectives, uuid4().hex
         #: The last task and loss that were checked against the limits: most of a round are alike.
         self._allowed: Any = None
@@ -258,13 +274,17 @@ class Client:
         except MemoryLostError:
             return None
         objective = self.objective(context, "train", f"a round of training ({plan.solver})")
-        examples = self._check(down, objective)
+        examples = self._check(down, objective, method)
         if plan.layout.passed_through:
             objective.load_buffers(down.pass_through)
-        if FOLDS in down.numbers:
-            check_folds(down, self.disclosure, context)
-        rng = random_generator(plan.seed, number, partition_of(context))
-        up, after = run_half(method, down, objective, memory, rng, self.disclosure)
+        if self._is_recorded:
+            down = down._replace(work=self.disclosure.allowed(down.local_work, examples, context))
+        rng, seed = random_generator(plan.seed, number, partition_of(context)), self.disclosure.secret(context)
+        if seed is not None:
+            rng = np.random.default_rng((seed, number))
+        if seed is not None and (folds := int(down.numbers.get(protocol.FOLDS, 0))) > 0:
+            self.disclosure.check_division(objective, folds_of(objective, folds, seed), "folds", folds, context)
+        up, after = run_half(method, down, objective, memory, rng, seed)
         # A class that records no losses is not asked for one, as in the compiled loops.
         records_losses = type(objective).take_training_loss is not Objective.take_training_loss
         loss = objective.take_training_loss() if records_losses else None
@@ -278,12 +298,13 @@ class Client:
             self._made = plan, method_of(plan.solver, plan.options)
         return self._made[1]
 
-    def _check(self, down: Downlink, objective: Objective) -> int:
+    def _check(self, down: Downlink, objective: Objective, method: Algorithm) -> int:
         """Refuse what the owner does not allow, and another model; return the number of examples."""
         plan, examples = down.plan, objective.num_examples
         asked = plan, down.client_lr, down.numbers, down.work, objective.layout.signature, examples
         if asked != self._allowed:
-            self.limits.check(down, examples)
+            blocks = "block" in method.discloses and not down.numbers.get("validate")
+            self.limits.check(down, examples, blocks=blocks)
             # A pair of psi and h that a client cannot combine is an error here, not in its first step.
             plan.h.require(plan.psi)
             check_layout(objective.layout, plan.layout)
@@ -378,15 +399,36 @@ class Client:
         role = "evaluate" if held_out else "train"
         objective = self.objective(context, role, f"an answer to its question {asked.kind!r}")
         check_layout(objective.layout, asked.layout)
+        if asked.kind == protocol.ESTIMATES:
+            entries = asked.layout.size * (asked.layout.size + 1) // 2
+            self.limits._check("max_parameters", entries, "estimates by second derivatives:", "numbers")
+        if asked.kind == "smoothness" and self._is_recorded:
+            work = FirstOrder(steps=1, batch_size=int(asked.numbers["batch-size"]) or None)
+            allowed: Any = self.disclosure.allowed(work, objective.num_examples, context)
+            asked = asked._replace(numbers={"batch-size": float(allowed.batch_size or 0)})
         with single_threaded_blas(), server_buffers(objective, asked.pass_through):
             answer = answers(asked, objective)
         objective.take_training_loss()
-        if asked.kind == BINS:
-            answer = as_bins_may_leave(answer, asked, objective, self.disclosure, context)
+        if asked.kind == protocol.BINS:
+            answer = self._as_bins_may_leave(answer, asked, objective, context)
         if held_out:
             answer = answer._replace(numbers={**answer.numbers, "held-out": float(self.held_out)})
         content = records.encode_answer(answer._replace(examples=float(objective.num_examples)))
         return Message(content, reply_to=message)
+
+    def _as_bins_may_leave(self, answer: Answer, asked: Question, objective: Objective, context: Context) -> Answer:
+        """Return an answer about bins; zeros if its owner does not allow them. Merged neighbours are no other bins."""
+        place, count = bins_of(asked, judged(objective))
+        edges = sorted((name, value) for name, value in asked.numbers.items() if name.startswith(protocol.EDGE))
+        bins = repr(edges).encode() + asked.vectors["primal"].tobytes()
+        try:
+            parts = (np.flatnonzero(place == number) for number in range(count))
+            self.disclosure.check_division(objective, parts, "bins", bins, context)
+        except ConfigurationError as error:
+            log(INFO, "Run %s: withheld bins of scores: %s", context.run_id, error)
+            zeros = {name: np.zeros(own.shape) for name, own in answer.vectors.items()}
+            return answer._replace(numbers={"told": 0.0}, vectors=zeros)
+        return answer
 
 
 class TaskApp(ClientApp):
@@ -497,13 +539,13 @@ def client_app(
             here = "lambda context: objectives[context.node_config['partition-id']]"
             raise ConfigurationError(f"{what}. For an objective that is here already: {here}")
     _end_quickly()
-    owner = limits or Limits(), checked("disclosure", disclosure or Disclosure(), Disclosure)
+    owner = limits or Limits(), checked("disclosure", disclosure, Disclosure | None)
     most = checked("max_objectives", max_objectives, int | None, AT_LEAST_ONE)
     client = Client(load_objective, load_evaluation_objective, *owner, most)
     own = checked_mods(mods)
     if disclosure is not None:
         # Outside of the others: what they change leaves as they have changed it.
-        own = [recorded, *own]
+        own = [partial(answered, disclosure), *own]
     return CompositeClientApp(client, own)
 
 

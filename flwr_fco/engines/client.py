@@ -12,7 +12,6 @@ from scipy.sparse import issparse
 
 from flwr_fco.algorithms.contract.algorithm import Algorithm, without_common
 from flwr_fco.algorithms.contract.client import Memory, Moved, Sent, Step
-from flwr_fco.algorithms.contract.disclosure import Disclosure
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.sparse import SparseVector, dense
 from flwr_fco.core.validation import short
@@ -24,8 +23,6 @@ from flwr_fco.messages.protocol import ClientState, Downlink, Plan, Received, Up
 from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.objectives.base import Batch, Objective, Place
 from flwr_fco.work import FirstOrder, Minimise
-
-_NO_LIMITS = Disclosure()
 
 
 def as_sent(vector: Vector, plan: Plan) -> Vector:
@@ -46,8 +43,8 @@ class LocalClient(NamedTuple):
         The client's loss; as a function of these coordinates if there is a shard.
     rng : numpy.random.Generator
         The generator of this (seed, round, partition).
-    disclosure : Disclosure
-        What may leave, as the client's owner says.
+    seed : int
+        Of what is the same in all rounds, such as folds.
     shard : Shard or None
         The coordinates of the client's sparse features, if all of the round is done on these.
     sparse : bool
@@ -65,7 +62,7 @@ class LocalClient(NamedTuple):
     downlink: Downlink
     objective: Objective
     rng: np.random.Generator
-    disclosure: Disclosure = _NO_LIMITS
+    seed: int = 0
     shard: Shard | None = None
     sparse: bool = False
 
@@ -289,7 +286,7 @@ def answer(
     objective: Objective,
     memory: ClientState | None,
     rng: np.random.Generator,
-    disclosure: Disclosure = _NO_LIMITS,
+    seed: int | None = None,
 ) -> tuple[Uplink, Any]:
     """Return a client's answer in a round, and what it remembers then; None for a method without memories.
 
@@ -303,18 +300,19 @@ def answer(
         What the client remembers; None for a client that begins, and for a method without memories.
     rng : numpy.random.Generator
         The generator of this (seed, round, partition).
-    disclosure : Disclosure, optional
-        What may leave, as the client's owner says.
+    seed : int, optional
+        Of what is the same in all rounds; by default the plan's.
     """
     plan, known, sparse = downlink.plan, downlink, issparse(getattr(objective, "features", None))
     shard = _shard_for(downlink, objective, memory) if sparse and method.sparse else None
+    seed = plan.seed if seed is None else seed
     if shard is None:
         memory = _whole(memory)
-        client = LocalClient(downlink, objective, rng, disclosure, None, sparse)
+        client = LocalClient(downlink, objective, rng, seed, None, sparse)
     else:
         known = downlink._replace(vectors={name: shard.vector(downlink, name) for name in downlink.vectors})
         memory = None if memory is None else Received({name: vector.values for name, vector in memory.items()})
-        client = LocalClient(known, shard.objective, rng, disclosure, shard, sparse)
+        client = LocalClient(known, shard.objective, rng, seed, shard, sparse)
     sent, moved = _checked(method, method.local(client, known, memory))
     if shard is not None and method.sparse in known.vectors:
         # As every client's dual moves by it, the server adds it, and what is sent is 0 where the features are not.

@@ -21,7 +21,7 @@ import glob
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from contextvars import ContextVar
-from dataclasses import asdict
+from functools import partial
 from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
@@ -32,7 +32,6 @@ from torch import nn
 
 from flwr_fco.algorithms.contract.algorithm import method_of
 from flwr_fco.algorithms.contract.client import Moved, Sent
-from flwr_fco.algorithms.contract.disclosure import Disclosure
 from flwr_fco.client_apps.client import (
     Limits,
     Mod,
@@ -43,7 +42,7 @@ from flwr_fco.client_apps.client import (
     recall,
     task_of,
 )
-from flwr_fco.client_apps.disclosed import recorded
+from flwr_fco.client_apps.disclosure import Disclosure, answered
 from flwr_fco.core.computing import random_generator
 from flwr_fco.core.validation import checked
 from flwr_fco.engines.client import as_sent
@@ -77,9 +76,10 @@ class ClientApp(TaskApp):
         read raises an error that says why. The steps of your training loop are counted as it runs: the optimiser step
         that exceeds ``max_steps`` raises.
     disclosure : Disclosure, optional
-        Only `min_rows`, for a training loop says of its data how many rows there are: an answer whose
-        ``"num-examples"`` are fewer, or that has none, does not leave. With one, even ``Disclosure()``, each message is
-        a line of the log: what the server asked for, and what was sent, or why it was refused.
+        Only `min_rows` and `max_numbers`, for a training loop says of its data how many rows there are: an answer whose
+        ``"num-examples"`` are fewer, or that has none, does not leave. Your loop draws the batches. With one, even
+        ``Disclosure()``, each message is a line of the log: what the server asked for, and what was sent, or why it was
+        refused.
 
     Raises
     ------
@@ -103,7 +103,7 @@ class ClientApp(TaskApp):
     ) -> None:
         answering = _Answering(Limits() if limits is None else limits, _of_a_loop(disclosure))
         own = [*checked_mods(mods), answering]
-        super().__init__(own if disclosure is None else [recorded, *own])
+        super().__init__(own if disclosure is None else [partial(answered, disclosure), *own])
 
 
 class _Answering(NamedTuple):
@@ -127,10 +127,10 @@ class _Answering(NamedTuple):
 def _of_a_loop(disclosure: Disclosure | None) -> Disclosure:
     """Return a Disclosure of a training loop of one's own."""
     given: Disclosure = checked("disclosure", Disclosure() if disclosure is None else disclosure, Disclosure)
-    wrong = [name for name, limit in asdict(given).items() if name != "min_rows" and limit is not None]
+    wrong = [name for name in ("min_class_rows", "min_events") if getattr(given, name) is not None]
     if wrong:
         what = f"disclosure has {', '.join(wrong)}, and a training loop of your own says only how many rows it has"
-        advice = "leave all but min_rows out, or use flwr_fco.client_apps.client_app with an objective"
+        advice = "leave it out, or use flwr_fco.client_apps.client_app with an objective"
         raise ConfigurationError(f"{what}: {advice}")
     return given
 

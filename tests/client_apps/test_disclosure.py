@@ -71,7 +71,7 @@ def saddle(events=None):
         ("min_class_rows", LeastSquares(X, N, sample_weight=N + 1.0), None),
         ("min_class_rows", CoxRegression(X, N, N > 6.0), None),
         ("min_class_rows", CoxRegression(X, N, N > 9.0), CLASSES),
-        ("min_class_rows", saddle(), "min_class_rows=5, and its QuadraticSaddle does not say which class"),
+        ("min_class_rows", saddle(), "min_class_rows=5, and its QuadraticSaddle lacks the attribute `labels`"),
         # --- events: deaths, counts above 0, rows of each class; no event at all is not few
         *(("min_events", CoxRegression(X, N, n < N), None) for n in (6.0, 2.0, 20.0)),
         *(("min_events", CoxRegression(X, N, n < N), EVENTS) for n in (7.0, 10.0)),
@@ -81,7 +81,7 @@ def saddle(events=None):
         *(("min_events", Logistic(X, n < N), EVENTS) for n in (7.0, 1.5)),
         ("min_events", of_classes(5, 4, 7), EVENTS),
         ("min_events", LeastSquares(X, N), None),
-        ("min_events", saddle(), r"QuadraticSaddle does not say its events: give it .* `num_events`"),
+        ("min_events", saddle(), "QuadraticSaddle lacks the attribute `num_events`"),
         ("min_events", saddle(5), None),
         ("min_events", saddle(4), EVENTS),
         # A fold is refused by its own events, not by the site's.
@@ -111,7 +111,7 @@ def run(strategy, objectives, limits, rounds=3, **options):
 
 def made(name):
     kind = kind_of(name)
-    options = {"client_lr": 0.01, "batch_size": 5, "work": (Steps(4, batch_size=5), Minimise())}
+    options = {"client_lr": 0.01, "batch_size": None, "work": (Steps(4, batch_size=None), Minimise())}
     options |= CONSTANTS.get(name, {}) | {"fraction_evaluate": 0.0, "min_train_nodes": 1}
     if name.startswith(("DFed", "DReFed")):
         options |= {"mixing": "ring", "weighting": "uniform"}

@@ -10,7 +10,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from problems import app_of, clients, simulated, start_arrays
 
 from flwr_fco.client_apps import Disclosure, answers, client_app
-from flwr_fco.client_apps.disclosed import plain
+from flwr_fco.client_apps.disclosure import plain
 from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ClientError
 from flwr_fco.messages.protocol import Question
@@ -54,10 +54,10 @@ def test_with_a_disclosure_each_message_is_a_line_and_no_bit_changes(lines):
     for name, array in without.arrays.items():
         np.testing.assert_array_equal(with_it.arrays[name].numpy(), array.numpy())
     assert len(lines()) == 3 * 4
-    assert re.search(r"asked for the names and scales of its columns; sent arrays: deviations\[6\]; num", lines()[3])
+    assert re.search(r"asked for 'query.table'; sent 6 numbers \(6 in this run\): deviations\[6\]", lines()[3])
     assert re.fullmatch(
-        r"Disclosure: run \d+, partition 3, round 2: asked for training by 'dual_averaging'; sent arrays: "
-        r"increment\[7\]; numbers: num-examples, local-steps, elapsed",
+        r"Disclosure: run \d+, partition 3, round 2: asked for 'train'; sent 10 numbers about 16 rows in batches of 16 "
+        r"\(26 in this run\): increment\[7\], num-examples, local-steps, elapsed",
         lines()[-1],
     )
 
@@ -67,17 +67,17 @@ def test_a_refusal_is_a_line_with_its_reason(lines):
         train(app_of(clients(), disclosure=Disclosure(min_rows=10)), num_rounds=1)
     assert ["; sent " in line for line in lines()] == [True, True, False, True, True, True, False]
     for line, asked, what in (
-        (2, "the names and scales of its columns", "the names and scales of its columns"),
-        (6, "training by 'dual_averaging'", "a round of training (dual_averaging)"),
+        (2, "query.table", "the names and scales of its columns"),
+        (6, "train", "a round of training (dual_averaging)"),
     ):
-        told = f"asked for {asked}; refused: the server asks for {what}; this site has fewer rows for it than min_rows="
-        assert told in lines()[line]
+        why = f"the server asks for {what}; this site has fewer rows for it than min_rows="
+        assert f"asked for '{asked}'; refused: ConfigurationError: {why}" in lines()[line]
 
 
-def test_an_error_of_the_owners_code_is_no_refusal(lines):
+def test_an_error_of_the_owners_code_is_a_line_with_its_type(lines):
     with pytest.raises(ClientError):
         train(client_app(lambda context: {}["path"], disclosure=Disclosure()), num_rounds=1)
-    assert lines()[-1].endswith("asked for training by 'dual_averaging'; failed: KeyError: 'path'")
+    assert lines()[-1].endswith("asked for 'train'; refused: KeyError: 'path'")
 
 
 def test_each_kind_of_message_says_what_it_asked_and_names_what_left(lines):
@@ -87,16 +87,16 @@ def test_each_kind_of_message_says_what_it_asked_and_names_what_left(lines):
         assert ask(grid, content, kind).has_content()
     who = f"Disclosure: run {grid.run_id}, partition 0, round 1: asked for "
     assert lines() == [
-        who + "an answer to the question 'gradient'; sent arrays: gradient[7], means[6], variances[6]; numbers: loss, "
-        "num-examples",
-        who + "its partition; sent arrays: none; numbers: partition-id",
-        who + "the names and scales of its columns; sent arrays: deviations[6]; numbers: none",
-        who + "the names of its columns and classes; sent arrays: none; numbers: none",
+        who + "'query.question/gradient'; sent 21 numbers about 12 rows (21 in this run): gradient[7], means[6], "
+        "variances[6], loss, num-examples",
+        who + "'query.partition'; sent 1 numbers (22 in this run): partition-id",
+        who + "'query.table'; sent 6 numbers (28 in this run): deviations[6]",
+        who + "'query.names'; sent 0 numbers (28 in this run): none",
     ]
     with grid.identity(), quiet(50):
         scores = FedDualAvg(client_lr=0.1).configure_evaluate(1, start_arrays(), ConfigRecord(), grid)
         grid.send_and_receive(scores)
-    assert "round 1: asked for an evaluation; sent arrays: none; numbers: num-examples, loss" in lines()[-1]
+    assert "round 1: asked for 'evaluate'; sent 4 numbers about 16 rows (10 in this run): num-examples, " in lines()[-1]
 
 
 def adding(message, context, call_next):
@@ -106,11 +106,9 @@ def adding(message, context, call_next):
     return answer
 
 
-@pytest.mark.parametrize(("rows", "mods", "zeros"), [(200, [], ""), (20, [], " of zeros"), (20, [adding], " of zeros")])
-def test_estimates_that_a_site_does_not_have_are_zeros_in_the_record(lines, rows, mods, zeros):
-    ask(grid_of((rows, 200), mods=mods), question("estimates"))
-    own = ", own[2]" if mods else ""
-    assert f"sent arrays: estimate[7]{zeros}, error[7]{zeros}{own}; numbers: " in lines()[-1]
+def test_what_a_mod_of_the_owners_adds_is_counted_too(lines):
+    ask(grid_of(mods=[adding]), question())
+    assert "sent 11 numbers about 12 rows (11 in this run): gradient[7], loss, num-examples, own[2]" in lines()[-1]
 
 
 HOSTILE = (
@@ -132,8 +130,8 @@ def test_a_server_cannot_forge_a_line_or_move_the_cursor(text, lines):
     for line in lines():
         assert line.isprintable()
         assert len(line) < 1000
-        assert line.count("Disclosure: run ") == 1 or re.search(r"asked for an answer to the question '[^;]*\\';", line)
-    quoted = re.search(r"asked for an answer to the question '((?:[^'\\]|\\.)*)'; (refused|sent)", lines()[0])
+        assert line.count("Disclosure: run ") == 1 or re.search(r"asked for '[^;]*\\';", line)
+    quoted = re.search(r"asked for '((?:[^'\\]|\\.)*)'; (refused|sent)", lines()[0])
     assert quoted
     assert len(quoted[1]) <= 60 * 10 + 3
     assert plain(text, 60).isprintable()
@@ -149,7 +147,6 @@ def test_a_message_that_is_no_message_of_ours_is_a_line_too(lines):
         assert all(ask(grid, content, kind).has_error() for kind in ("train", QUESTIONS, "evaluate"))
     assert len(lines()) == 6
     assert all("; refused: " in line for line in lines())
-    assert lines()[0].split(": asked for ")[1].startswith("training; refused")
 
 
 def test_the_record_goes_to_a_file_of_the_owner(tmp_path):
@@ -163,18 +160,17 @@ def test_the_record_goes_to_a_file_of_the_owner(tmp_path):
     assert len((tmp_path / "disclosed.log").read_text(encoding="utf-8").splitlines()) == 2 * 4
 
 
-def test_the_table_of_the_page_has_every_question_and_what_holds_it_back():
+def test_the_table_of_the_page_has_every_question_and_limits_hold_for_all_but_the_first():
     """What a ClientApp answers, and each kind of question: one that is new fails here until it has a row."""
     section = PAGE.read_text(encoding="utf-8").split("## What a site is asked")[1].split("\n## ")[0]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if "| `" in line]
-    told = {re.match(r"`(\w+)`", row[0])[1]: row[3] for row in rows}
-    assert all(len(row) == 4 and all(row) for row in rows)
+    first, *others = [re.match(r"`(\w+)`", row[0])[1] for row in rows]
+    assert all(len(row) == 3 and all(row) for row in rows)
     handlers = {name.removesuffix(".default").removeprefix("query.") for name in client_app(clients)._registered_funcs}
-    assert told.keys() == handlers - {"question"} | set(answers._ANSWERS)
+    assert {first, *others} == handlers - {"question"} | set(answers._ANSWERS)
     grid = grid_of(disclosure=Disclosure(min_rows=10))
     for kind in answers._ANSWERS:
         refused = ask(grid, question(kind, {"batch-size": 0.0, "stage": 0.0}), node=4)
-        assert ("`min_*`" in told[kind]) == ("min_rows=10" in refused.error.reason), kind
+        assert "min_rows=10" in refused.error.reason, kind
     for kind in (TABLE, NAMES_ONLY, PARTITION):
-        refused = ask(grid, RecordDict(), kind, node=4)
-        assert ("`min_*`" in told[kind.removeprefix("query.")]) == refused.has_error()
+        assert ask(grid, RecordDict(), kind, node=4).has_error() == (kind != f"query.{first}")

@@ -31,15 +31,9 @@ def test_the_code_of_the_page_keeps_its_promise(tmp_path):
     assert density < 1.0
 
 
-def test_blocks_of_as_many_columns_as_rows_give_the_rows_away(tmp_path):
-    few, all_of_them, _ = (float(line.split()[-1]) for line in lines_of(1, tmp_path))
-    assert few > 0.1
-    assert all_of_them < 1e-9
-
-
 def test_the_refusal_of_the_page_is_as_printed(tmp_path):
     printed = re.search(r"```text\n(.*?)```", PAGE, flags=re.DOTALL)[1].splitlines()
-    done = run_block(2, tmp_path)
+    done = run_block(1, tmp_path)
     # What Flower and the strategy log stands between.
     assert [line for line in done.stdout.splitlines() if line in printed] == printed
     record = re.search(r"^(Disclosure: run )\d+(, .*)$", PAGE, flags=re.MULTILINE)

@@ -8,7 +8,6 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from flwr_fco.algorithms.contract.disclosure import Disclosure
 from flwr_fco.core.layout import Vector
 from flwr_fco.messages.protocol import Plan
 from flwr_fco.objectives.base import Batch, Objective
@@ -72,8 +71,8 @@ class Client(Protocol):
         """The settings that all rounds share."""
 
     @property
-    def disclosure(self) -> Disclosure:
-        """What may leave, as the client's owner says; of all of its rows it has been checked already."""
+    def seed(self) -> int:
+        """The seed of what is the same in all rounds, such as folds: the run's, or a secret of the client's owner."""
 
     @property
     def rate(self) -> float:

@@ -31,7 +31,6 @@ from numpy.typing import NDArray
 from flwr_fco.algorithms.contract.algorithm import Algorithm
 from flwr_fco.algorithms.contract.choices import Strengths
 from flwr_fco.algorithms.contract.client import Client, Memory, Moved, Sent
-from flwr_fco.algorithms.contract.disclosure import Disclosure
 from flwr_fco.algorithms.contract.problem import Problem, To
 from flwr_fco.algorithms.contract.replies import Replies
 from flwr_fco.algorithms.newton import asking
@@ -138,8 +137,7 @@ class NewtonPath(ProximalNewton):
         points, first = asking.parted(vectors, "primal", size), bool(numbers["first"])
         if min(counts, default=-1) < 0 or sum(counts) != len(points):
             raise ProtocolError(f"the server tells {len(points)} points, of folds with {counts} of them")
-        left_out = folds_of(objective, len(counts) - 1, client.plan.seed)
-        check_what_leaves(client.disclosure, objective, left_out)
+        left_out = folds_of(objective, len(counts) - 1, client.seed)
         shares, begins = np.ones(len(counts)), np.cumsum([0, *counts])
         answers: list[dict[str, Any]] = []
         losses: list[float] = []
@@ -476,32 +474,6 @@ def folds_of(objective: Objective, folds: int, seed: int) -> list[NDArray[np.int
     # Of few rows not always the same folds are empty.
     turn = (np.arange(rows) + rng.integers(folds)) % folds
     return [np.sort(order[turn == fold]) for fold in range(folds)]
-
-
-def check_what_leaves(limits: Disclosure, objective: Objective, folds: Sequence[NDArray[np.int64]]) -> None:
-    """Refuse a path that a client's owner does not allow of each fold.
-
-    Sums over all rows less those without a fold are those of the fold; the rows without it hold other folds.
-
-    Parameters
-    ----------
-    limits : Disclosure
-        What the owner allows.
-    objective : Objective
-        The loss on the client's rows.
-    folds : sequence of ndarray of int64
-        The rows of each fold.
-
-    Raises
-    ------
-    ConfigurationError
-        If there are sums that are about too few rows.
-    """
-    if not limits.limits_rows:
-        return
-    for fold, rows in enumerate(folds, start=1):
-        if rows.size:
-            limits.check(objective.subset(rows)[0], f"sums over fold {fold}")
 
 
 def errors_of(losses: Matrix, weights: Vector) -> tuple[Vector, Vector, Vector]:

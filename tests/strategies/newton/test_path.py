@@ -1,7 +1,6 @@
 """A path of strengths and its cross-validation in one run: against runs of one strength each."""
 
-from itertools import product
-from types import SimpleNamespace
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from problems import app_of
 from flwr_fco.algorithms.newton.path import errors_of, folds_of
 from flwr_fco.callbacks import Checkpoint
 from flwr_fco.client_apps import Disclosure, Limits, client_app
-from flwr_fco.client_apps.disclosed import check_folds
 from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ClientError, ConfigurationError, ProtocolError
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic
@@ -275,7 +273,7 @@ def test_where_no_strength_makes_all_zero_they_are_given_by_hand():
 @pytest.mark.parametrize(
     ("limits", "cv", "message"),
     [
-        ({"min_rows": 20}, 4, r"sums over fold 1; this site has fewer rows for it than min_rows=20"),
+        ({"min_rows": 20}, 4, r"sums over folds; this site has fewer rows for it than min_rows=20"),
         ({"min_rows": 45}, 4, r"this site has fewer rows for it than min_rows=45"),
         ({"min_class_rows": 5}, 8, r"has a class with fewer rows than min_class_rows=5"),
         ({"min_events": 5}, 8, r"has fewer events than min_events=5"),
@@ -342,33 +340,35 @@ def asked(**options):
     [
         ({"folds": -1.0}, r"tells 4 points, of folds with \[\] of them"),
         ({"folds": 0.5}, r"tells 4 points, of folds with \[1\] of them"),
-        ({"folds": 1e9}, "lacks 'fold-4'"),
+        ({"folds": 4.0}, "lacks 'fold-4'"),
+        ({"folds": 1e9}, r"the rows outside of each fold: 6e\+10 rows; this client allows max_parameters"),
         ({"fold-0": -1.0}, r"of folds with \[-1, 1, 1, 1\]"),
         ({"points": 1e15}, "sends 1000000000000000.0 points"),
     ],
 )
 def test_numbers_of_points_that_are_none_are_refused_in_words(numbers, message):
-    with pytest.raises(ProtocolError, match=message):
+    with pytest.raises((ProtocolError, ConfigurationError), match=message):
         asked().ask(**numbers)
 
 
-def test_a_site_answers_about_as_many_points_as_its_owner_allows():
+def test_a_site_answers_about_as_many_points_and_second_derivatives_as_its_owner_allows():
+    """Of ten columns and four models a gradient, and a triangle of the columns that come of each."""
     with pytest.raises(ClientError, match=r"asks for answers about points: 40 numbers; .* max_parameters=39"):
         asked(limits=Limits(max_parameters=39))
-    assert asked(limits=Limits(max_parameters=40)).ask()
+    needed = 40 + 4 * 55
+    with pytest.raises(ClientError, match=rf"Hessian blocks: {needed} numbers; .* max_parameters={needed - 1}"):
+        asked(limits=Limits(max_parameters=needed - 1))
+    assert asked(limits=Limits(max_parameters=needed)).ask()
 
 
 def test_where_rows_are_limited_a_run_deals_them_into_folds_once():
-    """Each row is alone in some intersection of folds of several sizes."""
+    """Each row is alone in some intersection of folds of several sizes; the seed of the server deals none."""
     assert asked().ask(folds=2.0, **{"fold-0": 2.0})
-    grid = asked(disclosure=Disclosure(min_rows=10))
-    assert grid.ask()
-    with pytest.raises(ConfigurationError, match=r"asks for 2 folds \(seed=0\), and has asked for 3 \(seed=0\) before"):
-        grid.ask(folds=2.0, **{"fold-0": 2.0})
-    for seed, limit in product((0, 1), ("min_class_rows", "min_events")):
-        downlink = SimpleNamespace(plan=SimpleNamespace(seed=seed), numbers={"folds": 3.0})
-        if seed:
-            with pytest.raises(ConfigurationError, match=r"asks for 3 folds \(seed=1\)"):
-                check_folds(downlink, Disclosure(**{limit: 1}), grid.contexts[2])
-        else:
-            check_folds(downlink, Disclosure(**{limit: 1}), grid.contexts[2])
+    limits = {"disclosure": Disclosure(min_rows=10)}
+    grids = [asked(), asked(**limits), asked(**limits)]
+    sums = [[grid.ask()["arrays"]["gradient"].numpy() for _ in range(2)] for grid in grids]
+    for one, other in sums:
+        np.testing.assert_array_equal(one, other)
+    assert not any(np.allclose(one[0], other[0]) for one, other in combinations(sums, 2))
+    with pytest.raises(ConfigurationError, match="asks for other folds than before in this run"):
+        grids[1].ask(folds=2.0, **{"fold-0": 2.0})

@@ -1,0 +1,310 @@
+"""A server that runs this package and wants single rows: what limits of a site's owner hold against, and how far."""
+
+import json
+import logging
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, Message, RecordDict
+from hypothesis import given
+from hypothesis import strategies as st
+from problems import arrays_of
+from scipy.sparse import csr_array
+
+from flwr_fco.algorithms.newton.path import folds_of
+from flwr_fco.client_apps import Disclosure, client_app
+from flwr_fco.core.computing import random_generator
+from flwr_fco.core.logs import quiet
+from flwr_fco.errors import ConfigurationError, FlwrFcoError
+from flwr_fco.messages.protocol import Question
+from flwr_fco.messages.records import encode_question
+from flwr_fco.objectives import LeastSquares, Logistic
+from flwr_fco.regularizers import L1
+from flwr_fco.simulation import InProcessGrid
+from flwr_fco.strategies import FedDAGT, FedDualAvg, FedMid, FedNewton, FeDualEx, Steps, Strengths
+from flwr_fco.work import FirstOrder
+
+N, P = 60, 8
+RNG = np.random.default_rng(0)
+X, LABELS = RNG.standard_normal((N, P)).round(3), (np.arange(N) < 28).astype(int)
+ROWS = Disclosure(min_rows=20)
+RATE = 0.1
+
+
+class Curious:
+    """A server's way to one site: it asks what it likes, as often as it likes, at points of its choice."""
+
+    def __init__(self, disclosure=ROWS, objective=None, strategy=None):
+        objective = objective or Logistic(X, LABELS)
+        self.grid = InProcessGrid(client_app(lambda context: objective, disclosure=disclosure), 1)
+        self.layout, self.context, self.heard = objective.layout, self.grid.context(2), 0
+        self.size = self.layout.size
+        strategy = strategy or FedDualAvg(client_lr=RATE, work=Steps(1, batch_size=None))
+        strategy.fraction_evaluate, strategy.min_train_nodes, strategy.min_available_nodes = 0.0, 1, 1
+        start = self.layout.unflatten(np.zeros(self.size))
+        with self.grid.identity(), quiet(50):
+            strategy.prepare(arrays_of(start))
+            self.message = strategy.configure_train(1, arrays_of(start), ConfigRecord(), self.grid)[0]
+
+    def ask(self, content, kind, number):
+        with self.grid.identity():
+            message = Message(content, 2, kind, group_id=f"{number}")
+            answer = self.grid.client_app(message, self.context).content
+        for part in answer.values():
+            if not isinstance(part, ConfigRecord):
+                self.heard += sum(value.numpy().size if hasattr(value, "numpy") else 1 for value in part.values())
+        return answer
+
+    def train(self, number=1, seed=None, **work):
+        """Return the increment of a round, from the same point; `work` and the seed may be others than the plan's."""
+        content = self.message.content.copy()
+        about = dict(content["fco"])
+        if work:
+            kind = {"kind": "first-order", "steps": 1, "epochs": None, **work}
+            about["work"] = json.dumps({name.replace("_", "-"): value for name, value in kind.items()})
+        if seed is not None:
+            about["plan"] = json.dumps({**json.loads(about["plan"]), "seed": seed})
+        content["fco"] = ConfigRecord(about)
+        return self.ask(content, "train", number)["arrays"]["increment"].numpy()
+
+    def question(self, kind, w=None, **numbers):
+        point = {"primal": np.zeros(self.size) if w is None else w}
+        return self.ask(encode_question(Question(kind, self.layout, point, numbers)), "query.question", 1)
+
+
+@pytest.fixture(autouse=True)
+def quietly():
+    """Hundreds of answers are no news here."""
+    logger = logging.getLogger("flwr.disclosure")
+    logger.disabled = True
+    yield
+    logger.disabled = False
+
+
+def found(sums, rows=X):
+    """Return how many rows are among sums over rows, each of which is a slope times the row and 1."""
+    apart = [each[:-1] / each[-1] for each in sums if abs(each[-1]) > 1e-12]
+    return sum(any(np.abs(row - one).max() < 1e-3 for one in apart) for row in rows)
+
+
+# --- batches ----------------------------------------------------------------------------------------------------------
+
+
+def test_without_a_limit_batches_of_one_row_are_the_rows():
+    server = Curious(Disclosure())
+    assert found([server.train(number, batch_size=1) for number in range(400)]) > N - 5
+
+
+@pytest.mark.parametrize("size", [1, 3, 19])
+@pytest.mark.parametrize("kind", [FedDualAvg, FedMid, FedDAGT, FeDualEx])
+def test_smaller_batches_than_the_owner_allows_are_refused_whatever_the_method(kind, size):
+    server = Curious(strategy=kind(client_lr=RATE, work=Steps(1, batch_size=None), seed=1))
+    server.train(1)
+    with pytest.raises(ConfigurationError, match=rf"batches of {size} rows; .* min_rows=20 allows"):
+        server.train(2, batch_size=size)
+
+
+def test_sparse_rows_have_the_same_limit():
+    with pytest.raises(ConfigurationError, match="min_rows=20"):
+        Curious(objective=Logistic(csr_array(X), LABELS)).train(batch_size=2)
+
+
+def test_all_rows_less_a_batch_of_all_but_one_are_no_row():
+    """The sum over 59 of 60 rows tells as much as that over the row which it lacks."""
+
+    def differences(server):
+        whole = N * server.train()
+        return [whole - (N - 1) * server.train(number, batch_size=N - 1) for number in range(300)]
+
+    assert found(differences(Curious(Disclosure()))) > N - 10
+    assert found(differences(Curious())) == 0
+
+
+@given(st.integers(1, 300), st.integers(1, 60), st.integers(1, 300), st.integers(1, 9), st.booleans())
+def test_no_batch_and_no_rest_of_an_epoch_is_smaller(rows, least, size, count, epochs):
+    objective, limit = LeastSquares(np.zeros((rows, 1)), np.zeros(rows)), Disclosure(min_rows=least)
+    context = InProcessGrid(client_app(lambda context: objective), 1).context(2)
+    work = FirstOrder(epochs=count, batch_size=size) if epochs else Steps(count, batch_size=size)
+    if rows < least:
+        return
+    try:
+        allowed = limit.allowed(work, rows, context)
+    except ConfigurationError:
+        assert size < least
+        return
+    assert size >= min(least, rows)
+    left = set(range(rows))
+    for batch in objective.batches(np.random.default_rng(0), allowed):
+        if not left:
+            left = set(range(rows))
+        left -= set(batch)
+        assert len(batch) >= least
+        assert not left or len(left) >= least
+
+
+def test_where_classes_or_events_are_limited_batches_are_full():
+    """A batch may hold one row of a class, and where the chances of all others are 0 it is that row alone."""
+    labels = (np.arange(N) < 6).astype(int)
+    only = np.r_[np.zeros(P), -40.0]
+
+    for limit in ({"min_class_rows": 5}, {"min_events": 5}):
+        server = Curious(Disclosure(min_rows=20, **limit), Logistic(X, labels))
+        server.train()
+        with pytest.raises(
+            ConfigurationError, match=rf"full batches \(batch_size=None\) only, .* {next(iter(limit))}=5"
+        ):
+            server.train(batch_size=20)
+    gradients = [Logistic(X, labels).gradient(only, RNG.permutation(N)[:20]) for _ in range(300)]
+    assert found(gradients, X[labels == 1]) > 3
+
+
+# --- who draws --------------------------------------------------------------------------------------------------------
+
+
+def solved(server, seeds, numbers, size=20):
+    """Return how many rows follow from increments over batches that the server believes to know."""
+    work, lines, sums = Steps(1, batch_size=size), [], []
+    like = LeastSquares(np.zeros((N, 1)), np.zeros(N))
+    for seed, number in zip(seeds, numbers, strict=True):
+        batch = next(iter(like.batches(random_generator(seed, number, 0), work)))
+        lines.append(np.bincount(batch, minlength=N) / size)
+        sums.append(server.train(number, seed=seed, batch_size=size))
+    return found(np.linalg.lstsq(np.array(lines), np.array(sums), rcond=None)[0])
+
+
+@pytest.mark.parametrize("by", ["rounds", "seeds"])
+def test_batches_of_a_known_seed_are_equations_and_of_the_sites_own_none(by):
+    many, same = range(1, 101), [7] * 100
+    seeds, numbers = (same, many) if by == "rounds" else (many, same)
+    assert solved(Curious(Disclosure()), seeds, numbers) == N
+    assert solved(Curious(), seeds, numbers) == 0
+
+
+def test_a_round_that_is_asked_for_again_has_the_same_batches():
+    server = Curious()
+    np.testing.assert_array_equal(server.train(5, batch_size=20), server.train(5, batch_size=20))
+    assert not np.allclose(server.train(5, batch_size=20), server.train(6, batch_size=20))
+    assert not np.allclose(server.train(5, batch_size=20), Curious().train(5, batch_size=20))
+
+
+def test_folds_of_many_runs_are_no_equations():
+    """The gradient outside of a fold, in runs with seeds of the server's choice."""
+    lines, sums = {True: [], False: []}, {True: [], False: []}
+    for seed in range(40):
+        for limited in (True, False):
+            kind = FedNewton(regularizer=L1(0.1), strengths=Strengths(2, folds=3), seed=seed, fraction_evaluate=0.0)
+            server = Curious(ROWS if limited else Disclosure(), strategy=kind)
+            arrays = server.ask(server.message.content, "train", 1)["arrays"]
+            outside = arrays["gradient"].numpy().reshape(4, -1)[1:]
+            for fold, rows in enumerate(folds_of(Logistic(X, LABELS), 3, seed)):
+                lines[limited].append((~np.isin(np.arange(N), rows)).astype(float) / (N - rows.size))
+                sums[limited].append(outside[fold])
+    rows = {key: found(np.linalg.lstsq(np.array(lines[key]), np.array(sums[key]), rcond=None)[0]) for key in lines}
+    assert rows == {True: 0, False: N}
+
+
+def test_the_longest_row_is_no_bound_that_leaves():
+    assert Curious(Disclosure()).question("smoothness", **{"batch-size": 1.0})["metrics"]["l2"] > 0.0
+    with pytest.raises(ConfigurationError, match="batches of 1 rows"):
+        Curious().question("smoothness", **{"batch-size": 1.0})
+    server, objective = Curious(), Logistic(X, LABELS)
+    told = server.question("smoothness", **{"batch-size": 45.0})["metrics"]["l2"]
+    assert told == objective.batch_lipschitz(60)
+
+
+# --- how much ---------------------------------------------------------------------------------------------------------
+
+
+def quality(server, number):
+    server.question("quality", RNG.standard_normal(P + 1))
+
+
+def calibration(server, number):
+    server.question("calibration", np.eye(P + 1)[number % (P + 1)], slope=1e-9, intercept=0.0)
+
+
+def gradient(server, number):
+    server.question("gradient", RNG.standard_normal(P + 1), moments=1.0)
+
+
+def references(server, number):
+    server.question("duality", RNG.standard_normal(P + 1), references=1.0)
+
+
+def steps(server, number):
+    server.train(number + 1)
+
+
+def evaluations(server, number):
+    point = server.layout.unflatten(RNG.standard_normal(P + 1))
+    server.ask(RecordDict({"arrays": arrays_of(point), "config": ConfigRecord()}), "evaluate", number + 1)
+
+
+@pytest.mark.parametrize("asks", [quality, calibration, gradient, references, steps, evaluations])
+def test_every_number_counts_until_the_owners_total_is_reached(asks):
+    """By the length of the answers, whatever they are called. A refusal says the total, which the server knows."""
+    server = Curious(Disclosure(max_numbers=200))
+    numbers = iter(range(300))
+    with pytest.raises(ConfigurationError, match=r"numbers; this site has sent \d+ .* max_numbers=200 allows"):
+        list(map(partial(asks, server), numbers))
+    # The scales of the columns came first.
+    assert 100 < server.heard <= 200 - P
+    assert server.context.state["fco-disclosed"]["numbers"] == server.heard + P
+
+
+def test_a_column_by_counts_of_rows_on_a_side_ends_at_the_total():
+    """Chances of 0 and 1 count the rows above a value: forty questions a row."""
+
+    def values(server):
+        known = {}
+
+        def above(value):
+            if value not in known:
+                w = np.r_[1e8, np.zeros(P - 1), -1e8 * value]
+                known[value] = round(dict(server.question("quality", w)["metrics"])["brier"] * N)
+            return known[value]
+
+        grid, got = np.linspace(-3.0, 3.0, 241), []
+        try:
+            for low, high in pairwise(grid):
+                while above(low) != above(high) and high - low > 1e-3:
+                    middle = (low + high) / 2
+                    low, high = (low, middle) if above(low) != above(middle) else (middle, high)
+                if above(low) != above(high):
+                    got.append((low + high) / 2)
+        except FlwrFcoError:
+            pass
+        return sum(any(abs(value - one) < 1.5e-3 for one in got) for value in X[:, 0])
+
+    assert values(Curious(Disclosure(min_rows=20))) > N // 2
+    assert values(Curious(Disclosure(min_rows=20, max_numbers=160))) < N // 10
+
+
+def test_two_blocks_of_second_derivatives_are_the_rows_and_half_a_table_of_numbers_is_none():
+    """The generalised eigenvectors of A'DA and A'EA are the rows A, for as many columns as rows."""
+    rng = np.random.default_rng(1)
+    n, p = 12, 11
+    site = Logistic(rng.standard_normal((n, p)), np.arange(n) % 2)
+
+    def asked(disclosure):
+        server = Curious(disclosure, site, FedNewton(regularizer=L1(0.1), fraction_evaluate=0.0))
+        on, blocks = np.arange(p + 1, dtype=np.int32), []
+        for number in range(2):
+            point = {"nonzeros:primal": on, "primal": 0.3 * rng.standard_normal(p + 1)}
+            content = server.message.content.copy()
+            content["arrays"] = arrays_of(point)
+            content["fco"] = ConfigRecord({**dict(content["fco"]), "number:first": 0.0})
+            triangle = server.ask(content, "train", number + 2)["arrays"]["block"].numpy()
+            blocks.append(np.zeros((p + 1, p + 1)))
+            blocks[-1][np.triu_indices(p + 1)] = triangle
+            blocks[-1] += np.triu(blocks[-1], 1).T
+        return blocks
+
+    first, second = asked(Disclosure(min_rows=10))
+    values, vectors = np.linalg.eigh(first)
+    _, turn = np.linalg.eigh((vectors / np.sqrt(values)).T @ second @ (vectors / np.sqrt(values)))
+    assert found(((vectors * np.sqrt(values)) @ turn).T, site.features) == n
+    with pytest.raises(ConfigurationError, match="max_numbers=70"):
+        asked(Disclosure(max_numbers=n * p // 2 + 4))
