@@ -17,7 +17,7 @@ __all__ = ["Number", "Result", "frame_of", "numbers_of"]
 
 Number = int | float
 
-_SHOWN_ARRAYS = 8
+_SHOWN_ARRAYS, _SHOWN_SITES = 8, 5
 
 
 @dataclass(repr=False)
@@ -88,11 +88,24 @@ class Result(FlowerResult):
         train, evaluate = self.train_metrics_clientapp, self.evaluate_metrics_clientapp
         return ("train", train), ("evaluate", evaluate), ("server", self.evaluate_metrics_serverapp)
 
+    def _without(self) -> list[str]:
+        """Return whose data the model is of, if the last step was without some of those who were asked."""
+        steps = [number for number, own in self.train_metrics_clientapp.items() if not own.get("skipped")]
+        last: Mapping[str, Any] = self.train_metrics_clientapp[max(steps)] if steps else {}
+        if not last.get("num-left-out"):
+            return []
+        rows = [row for row in self.left_out if row.kind == "train" and row.round == max(steps)]
+        who = [f"partition {row.partition_id}: {row.reason}" for row in rows[:_SHOWN_SITES]]
+        count = int(last["num-replies"])
+        text = f"  data: of {count} of {count + int(last['num-left-out'])} clients"
+        return [f"{text}; without {'; '.join(who)}" if who else text]
+
     def __repr__(self) -> str:
         numbers = [number for _, history in self._histories() for number in history]
         lines = [f"Result after round {max([*numbers, *self.callback_metrics], default=0)}"]
         shown = [f"{name} {_described(array)}" for name, array in list(self.arrays.items())[:_SHOWN_ARRAYS]]
         more = len(self.arrays) - len(shown)
+        lines += self._without()
         lines.append("  arrays: " + "; ".join(shown) + (f"; and {more} more" if more > 0 else ""))
         callbacks: tuple[str, Mapping[int, Any]] = ("callbacks", self.callback_metrics)
         last = max(numbers, default=0)

@@ -126,7 +126,13 @@ class Ledger:
         first = self.members.get(node.key, Member()).examples
         if examples <= 0.0 or first not in (None, examples):
             before = "" if first is None else f", in its first reply that counted it was {first:g}"
-            raise ProtocolError(f"it reports {examples:g} examples{before}; what clients remember keeps its weight")
+            raise ProtocolError(f"it reports {examples:g} examples{before}; this method's sums keep a client's weight")
+
+    def note_weights(self, uplinks: Sequence[Uplink]) -> None:
+        """Keep the weights of clients that remember nothing."""
+        for up in uplinks:
+            if up.node is not None:
+                self.members.setdefault(up.node.key, Member(up.examples))
 
     def commit(self, method: Algorithm, message: Downlink, uplinks: Sequence[Uplink]) -> None:
         """Move the memories of those whose replies count.

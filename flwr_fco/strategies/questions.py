@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from logging import INFO, WARNING
@@ -121,6 +122,7 @@ def ask(run: Run, request: Request, w: Vector) -> list[Answer]:
     def read(node: Node, said: Any) -> Answer:
         answer = decode_answer(said, layout.size)
         examples = replies.check_examples(answer.examples, options.bounds.max_examples)
+        replies.check_rows(run, node, examples)
         numbers = {name: answer.numbers.get(name) for name in request.wanted}
         wrong = [name for name, number in numbers.items() if not is_number(number)]
         form = {name: vector.shape for name, vector in answer.vectors.items()}
@@ -133,7 +135,7 @@ def ask(run: Run, request: Request, w: Vector) -> list[Answer]:
         return answer
 
     sent = addressed(run.grid, contents, QUESTIONS, run.number)
-    good = replies.collect(current, run.grid.send_and_receive(sent, timeout=run.timeout), read)
+    good = replies.collect(current, run.exchange(sent), read)
     claims = [Uplink({}, None, 1, examples=reply.value.examples) for reply in good]
     good = current.without(good, run.bounds.objections(claims, {}, weighed=False))
     good = current.without(good, _unlike_most([reply.value.numbers for reply in good], request.agreed))
@@ -427,8 +429,8 @@ def certified(run: Run, w: Vector) -> dict[str, float]:
         return {}
     connected = len(run.nodes.ordered)
     if found.clients < connected:
-        text = "The certificate of this round is about the data of %d of the %d clients: the others did not answer."
-        log(WARNING, "%s It ends no run.", text % (found.clients, connected))
+        what = f"The certificate of round {run.number} is of the data of {found.clients} of {connected} clients"
+        warnings.warn(f"{what}: the others did not answer. It ends no run", UserWarning, stacklevel=2)
     return {
         "objective": found.objective,
         "certificate": found.value,

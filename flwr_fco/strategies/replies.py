@@ -334,6 +334,24 @@ def check_examples(examples: Any, most: float) -> float:
     return float(examples)
 
 
+def check_rows(run: Any, node: Node, examples: float) -> None:
+    """Raise a ProtocolError if a client says another number of examples than it has, as far as that is known.
+
+    Parameters
+    ----------
+    run : Run
+        Of the strategy, with ``bounds.rows``, or a method that needs a client's first number in each round.
+    node : Node
+        The client.
+    examples : float
+        What it says.
+    """
+    known = run.options.bounds.rows
+    if known is not None and (expected := known.get(node.partition_id)) != examples:
+        own = "none: it is not in Bounds(rows=...)" if expected is None else f"{expected:g}, of Bounds(rows=...)"
+        raise ProtocolError(f"it reports {examples:g} examples; expected {own}")
+
+
 class Reader:
     """Reads the replies of an exchange, and checks each by itself."""
 
@@ -359,6 +377,7 @@ class Reader:
                 check_work(up, work, run.problem.client_lr, own_loops=self._own_loops)
             self._possible = claims
         examples = up.examples
+        check_rows(run, node, examples)
         if options.weighted_by_key != "num-examples":
             weight = up.metrics.get(options.weighted_by_key)
             if weight is None:
@@ -367,8 +386,9 @@ class Reader:
         if options.site_weights is not None:
             examples = run.weight(node, examples)
         digest = up.digest
+        if run.roll is not None:
+            run.roll.check_weight(node, examples)
         if run.ledger is not None:
-            run.ledger.check_weight(node, examples)
             digest = digest or digest_of(up.vectors, up.elapsed)
         said_of = up.metrics, up.pass_through, digest, norms
         return Uplink(up.vectors, up.elapsed, up.steps, math.nan, node, examples, *said_of)

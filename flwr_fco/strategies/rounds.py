@@ -177,7 +177,7 @@ def run_rounds(
             found = strategy.configure_evaluate(number, result.arrays, evaluate_config, run.grid)
             messages = _messages(found, f"{name}.configure_evaluate", run)
             if len(messages):
-                replies = run.grid.send_and_receive(messages, timeout=run.timeout)
+                replies = run.exchange(messages)
                 scores = strategy.aggregate_evaluate(number, replies)
                 _keep(result.evaluate_metrics_clientapp, number, scores, f"{name}.aggregate_evaluate")
             if evaluate_fn is not None:
@@ -216,7 +216,7 @@ def _train(strategy: Any, run: Run, number: int, config: ConfigRecord, callbacks
     assert result is not None
     found = strategy.configure_train(number, result.arrays, config, run.grid)
     messages = _messages(found, f"{name}.configure_train", run)
-    replies = run.grid.send_and_receive(messages, timeout=run.timeout) if len(messages) else []
+    replies = run.exchange(messages) if len(messages) else []
     arrays, metrics, who = None, None, f"{name}.aggregate_train"
     if len(messages) or run.current.number == number:
         try:

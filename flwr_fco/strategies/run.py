@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message
 from numpy.typing import NDArray
 
 from flwr_fco.algorithms.contract.algorithm import Algorithm, options_of
@@ -20,6 +22,7 @@ from flwr_fco.core.validation import short
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.messages.arrays import layout_of, model_record, model_vector
 from flwr_fco.messages.protocol import Node, Plan
+from flwr_fco.messages.records import Inbox
 from flwr_fco.results import Result
 from flwr_fco.strategies import replies
 from flwr_fco.strategies.ledger import Ledger
@@ -29,6 +32,10 @@ from flwr_fco.strategies.output import Momentum, PointAverage
 from flwr_fco.strategies.private import PrivateMean
 from flwr_fco.strategies.unmodified import Untrained
 from flwr_fco.work import Work
+
+#: Times that a client is waited for in vain before it is asked and no longer waited for; and the seconds that it then
+#: has if the others do not say how long an answer takes.
+_PATIENCE, _MOMENT = 2, 6.0
 
 
 class Run:
@@ -83,6 +90,8 @@ class Run:
         self.tables = options.tables or Tables()
         self.grid: Any = None
         self.config, self.timeout = ConfigRecord(), 3600.0
+        #: Exchanges in a row in which a node has not answered at all: any, and of a kind of messages.
+        self._silences = Counter[tuple[int, str]]()
         self.nodes = Nodes(options.seed, options.participation.node_timeout, not options._unmodified)
         self.needed = options.min_available_nodes
         self.left_out: list[replies.LeftOut] = []
@@ -116,7 +125,11 @@ class Run:
             max_bytes: int = cast(Any, options).client_state.max_bytes
             self.ledger = Ledger(self.method.memory, options.weighting == "uniform", layout.size, max_bytes)
         needs_all = self.method.reads == "everyone"
-        self.roll = Ledger((), True, layout.size, 0) if needs_all and self.ledger is None else self.ledger
+        self.roll = (
+            Ledger((), options.weighting == "uniform", layout.size, 0)
+            if needs_all and self.ledger is None
+            else self.ledger
+        )
         work: Work | None = getattr(options, "work", None)
         self.given = Setting(layout, primal, num_rounds, options.mirror_map, options.regularizer, work)
         self.setting = self.method.setting(self.given, None)
@@ -141,6 +154,36 @@ class Run:
         parts = {"run": self, "bounds": self.bounds, "average": self.average, "ledger": self.roll, "graph": self.graph}
         parts |= {"momentum": self.momentum, "privacy": self.privacy, "untrained": self.untrained}
         return {name: part for name, part in parts.items() if part is not None}
+
+    # --- messages -------------------------------------------------------------------------------------------------
+
+    def exchange(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """Send messages and return the replies, waiting for them up to the timeout.
+
+        A client that has been waited for in vain twice in a row, in messages of any kind or of this one, is asked after
+        all others, and has as long as they took: a site that hangs costs two timeouts and not one a round.
+
+        Parameters
+        ----------
+        messages : sequence of Message
+            One for each client.
+        """
+        kinds = ("", messages[0].metadata.message_type) if self._silences and len(messages) else ("",)
+        silent = {node_id for (node_id, kind), times in self._silences.items() if times >= _PATIENCE and kind in kinds}
+        waited_for = [each for each in messages if each.metadata.dst_node_id not in silent] if silent else messages
+        began, found = time.monotonic(), self.grid.send_and_receive(waited_for, timeout=self.timeout)
+        if isinstance(found, Inbox) and not found.opened:
+            return found
+        found = list(found)
+        if len(waited_for) < len(messages):
+            took = time.monotonic() - began if len(found) >= len(waited_for) else 0.0
+            others = [each for each in messages if each.metadata.dst_node_id in silent]
+            found += self.grid.send_and_receive(others, timeout=min(self.timeout, max(took, _MOMENT)))
+        answered = {each.metadata.src_node_id for each in found}
+        for about in [each.metadata for each in messages] if len(answered) < len(messages) or self._silences else ():
+            for key in ((about.dst_node_id, ""), (about.dst_node_id, about.message_type)):
+                self._silences[key] = 0 if about.dst_node_id in answered else self._silences[key] + 1
+        return found
 
     # --- plan and problem -----------------------------------------------------------------------------------------
 

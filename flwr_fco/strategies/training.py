@@ -90,7 +90,7 @@ def first_gradients(run: Run) -> None:
     problem = run.problem
     run.problem = problem._replace(round=0)
     outbox = post(run, 0, run.nodes.ordered)
-    good = good_replies(run, run.grid.send_and_receive(outbox, timeout=run.timeout))
+    good = good_replies(run, run.exchange(outbox))
     uplinks = weighted(run, good)
     if uplinks:
         if run.ledger is not None:
@@ -254,7 +254,7 @@ def good_replies(run: Run, answered: Iterable[Message]) -> list[Reply]:
         again = lost + [node for node in run.current.nodes.values() if everyone and node not in good]
         if not again or run.grid is None:
             break
-        sent = run.grid.send_and_receive(_messages(run, again, lost), timeout=run.timeout)
+        sent = run.exchange(_messages(run, again, lost))
         good |= {reply.node: reply for reply in replies.collect(run.current, sent, read)}
     run.current.settle(good)
     for node in [node for node, reply in good.items() if reply.value is None]:
@@ -380,6 +380,8 @@ def update(run: Run, uplinks: Sequence[Uplink]) -> bool:
         run.ledger.commit(run.method, run.method.downlink(problem, before, None), uplinks)
         if stage:
             run.ledger.restart("a new stage")
+    elif run.roll is not None:
+        run.roll.note_weights(uplinks)
     run.state, run.passed, run.setting, run.chosen = after, passed, setting, chosen
     run.problem = following._replace(server_lr=problem.server_lr)
     run.show(point, passed)

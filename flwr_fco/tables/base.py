@@ -24,7 +24,7 @@ from flwr_fco.client_apps import Disclosure
 from flwr_fco.client_apps import client_app as make_app
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.schema import MASS, MEANS, MOMENTS, VARIANCES, Names, names_of
-from flwr_fco.core.validation import AT_LEAST_ONE, check_fields, checked
+from flwr_fco.core.validation import AT_LEAST_ONE, POSITIVE, check_fields, checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.protocol import Answer, Described
 from flwr_fco.objectives import LeastSquares, Logistic, Objective, SiteIntercept
@@ -33,13 +33,14 @@ from flwr_fco.objectives.site_intercept import check_site_rows, name_idle
 from flwr_fco.regularizers import L2Squared, Regularizer, Zero
 from flwr_fco.regularizers.base import with_strength
 from flwr_fco.simulation.fit_path import StrengthPath
-from flwr_fco.strategies import Everyone, FedNewton, Strengths, proved_zero, run_of
+from flwr_fco.strategies import Bounds, Everyone, FedNewton, Strengths, proved_zero, run_of
 from flwr_fco.strategies.nodes import ASKING, Nodes, Tables
 from flwr_fco.strategies.questions import ask
 from flwr_fco.tables import reading
 from flwr_fco.tables.codebook import Codebook
 from flwr_fco.tables.intervals import (
     SQUARES,
+    TIMEOUT,
     TIMES,
     Intervals,
     Questions,
@@ -54,8 +55,6 @@ from flwr_fco.tables.intervals import (
 from flwr_fco.tables.intervals import table as table_of
 from flwr_fco.tables.reports import FEW, Quality, Summary, quality_of, simulated, summary_of
 
-#: Seconds to wait for the sites' answers before the fit.
-_TIMEOUT = 3600.0
 #: Relative duality gap above which a fit is not solved, even if no step lowers the objective by more than rounding.
 _SOLVED = 1e-9
 #: Ratio of the loss with an intercept alone to that at 0, at which it is rounding.
@@ -79,11 +78,14 @@ class Sites(NamedTuple):
         What they have said of their tables.
     weights : dict of int to float, or None
         What the rows of each partition weigh, if they have weights.
+    rows : dict of int to float, or None
+        The rows of each partition, which a fit is of to its end.
     """
 
     number: int
     tables: Tables
     weights: dict[int | None, float] | None
+    rows: dict[int, float] | None = None
 
 
 # Dataclasses, because scikit-learn takes an estimator's parameters from the signature of its constructor: each is
@@ -184,6 +186,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         features: Any = None,
         without: Any = None,
         intervals: bool | Intervals = False,
+        timeout: float = TIMEOUT,
     ) -> Self:
         """Fit the model to the clients' rows, here or where they are.
 
@@ -210,8 +213,11 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         intervals : bool or Intervals, default False
             Whether :meth:`summary` has estimates without shrinkage, intervals, tests, and whether the sites agree; they
             take one more round, of survival times some, and a question before the fit (docs/how-to/inference.md).
+        timeout : float, default 600
+            With a grid, seconds to wait for a site. One that has been waited for in vain twice is only asked; a fit
+            that a site does not take part in to its end is an error that names the site and the reason.
         """
-        self._ask(intervals, sample_weight, without)
+        self._ask(intervals, sample_weight, without, timeout)
         if reading.is_grid(X):
             coefficients, intercepts = self._run_over(X, features, 1)
         else:
@@ -241,11 +247,12 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         """
         return self._app(load, features, disclosure)
 
-    def _ask(self, intervals: Any, sample_weight: Any, without: Any) -> None:
+    def _ask(self, intervals: Any, sample_weight: Any, without: Any, timeout: Any) -> None:
         """Store what is asked for, before a fit."""
         chosen = checked("intervals", intervals, bool | Intervals)
         self._table: Table | None = None
         self.without_ = without
+        self._timeout = checked("timeout", timeout, float, POSITIVE)
         self._intervals: Intervals | None = (Intervals() if chosen else None) if isinstance(chosen, bool) else chosen
         self._check_weighted(sample_weight is not None)
 
@@ -462,7 +469,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         if self.without_ is not None:
             left_out = reading.place_of(self.without_, [answer.partition for answer in answers])
             answers = [answer for place, answer in enumerate(answers) if place != left_out]
-            grid = reading.SomeNodes(grid, [answer.node_id for answer in answers])
+        # The fit is of these and of nobody who comes later.
+        grid = reading.SomeNodes(grid, [answer.node_id for answer in answers])
         rows = math.fsum(answer.examples for answer in answers)
         total = math.fsum(masses := reading.masses_of(answers))
         answers = [own._replace(weight=mass / total) for own, mass in zip(answers, masses, strict=True)]
@@ -484,15 +492,17 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         self._name_idle(sites, told)
 
         def run(runs: Any, *begin: Any) -> Any:
-            return runs.start(grid, *begin)
+            return runs.start(grid, *begin, self._timeout)
 
-        return self._solved(told, Sites(len(answers), tables, weights), run, start, outputs, total, rows)
+        known = {answer.partition: answer.examples for answer in answers if answer.partition is not None}
+        counts = known if len(known) == len(answers) else None
+        return self._solved(told, Sites(len(answers), tables, weights, counts), run, start, outputs, total, rows)
 
     def _answers(self, grid: Any, tables: Tables, start: Any, d: int) -> list[Answer]:
         """Ask all sites about their loss at 0, and what standardises their columns."""
         strategy = FedNewton(min_available_nodes=self.num_clients, **FEW)
         strategy.tables = tables
-        run = prepared(strategy, grid, start, _TIMEOUT)
+        run = prepared(strategy, grid, start, self._timeout)
         size, numbers, shapes = run.problem.layout.size, {MASS: 1.0}, {}
         if self.standardize:
             numbers, shapes = {**numbers, MOMENTS: 1.0}, {MEANS: (d,), VARIANCES: (d,)}
@@ -525,7 +535,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         """Ask the sites what their tables are."""
         nodes = Nodes(0, Everyone().node_timeout, asks=True).sample(grid, 0, ASKING, 1.0, 1, self.num_clients)
         tables = Tables(Described(names, self._names_of_classes()))
-        failed = tables.ask(grid, nodes, _TIMEOUT)
+        failed = tables.ask(grid, nodes, self._timeout)
         if len(nodes) - len(failed) < self.num_clients:
             why = [f"{self._site_of(node.partition_id)}: {reason}" for node, reason in failed.items()]
             raise self._too_few(len(nodes) - len(failed), why)
@@ -578,6 +588,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         options: dict[str, Any] = {"hessian": hessian, "tolerance": tolerance, "min_available_nodes": sites.number}
         strategy = FedNewton(regularizer=psi, **options, **FEW)
         strategy.site_weights, strategy.tables = sites.weights, sites.tables
+        strategy.bounds = Bounds(rows=sites.rows)
         return strategy
 
     def _solved(

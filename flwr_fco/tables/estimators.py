@@ -24,7 +24,7 @@ from flwr_fco.objectives import CoxRegression, LeastSquares, Logistic, Multinomi
 from flwr_fco.objectives.survival import as_strata, baseline, concordance
 from flwr_fco.regularizers import Regularizer
 from flwr_fco.tables.base import Federated, Sites
-from flwr_fco.tables.intervals import CLASSES, TIMES, Intervals
+from flwr_fco.tables.intervals import CLASSES, TIMEOUT, TIMES, Intervals
 from flwr_fco.tables.reading import as_table, is_grid
 from flwr_fco.tables.reports import class_names
 
@@ -261,6 +261,7 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
         classes: Any = (0, 1),
         without: Any = None,
         intervals: bool | Intervals = False,
+        timeout: float = TIMEOUT,
     ) -> Self:
         """Fit the model to the clients' rows, here or where they are.
 
@@ -288,8 +289,11 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
             Of two classes, whether :meth:`summary` has estimates without shrinkage, intervals, tests, odds ratios, and
             whether the sites agree; they take some more rounds, and a question before the fit
             (docs/how-to/inference.md).
+        timeout : float, default 600
+            With a grid, seconds to wait for a site. One that has been waited for in vain twice is only asked; a fit
+            that a site does not take part in to its end is an error that names the site and the reason.
         """
-        self._ask(intervals, sample_weight, without)
+        self._ask(intervals, sample_weight, without, timeout)
         parts, classes = None, self._all_classes(classes)
         if not is_grid(X):
             parts = self._parts(X, y, sample_weight, groups, without)

@@ -23,6 +23,8 @@ from flwr_fco.strategies.questions import ask
 from flwr_fco.strategies.run import Run
 from flwr_fco.tables.estimates import Estimates, Vector, between, of_likelihood, of_squares
 
+#: Seconds to wait for a site's answer.
+TIMEOUT = 600.0
 #: Columns of a model whose Hessian is asked for as a whole: 16 MB a site.
 MOST_COLUMNS = 2_000
 #: Events, or rows of the rarer class, for each column, below which intervals of a generalised linear model are too
@@ -184,7 +186,7 @@ class Questions(NamedTuple):
     strategy: FedNewton
     ask: Callable[[Run], Any]
 
-    def start(self, grid: Any, initial_arrays: Any, num_rounds: int, timeout: float = 3600, **options: Any) -> Any:
+    def start(self, grid: Any, initial_arrays: Any, num_rounds: int, timeout: float = TIMEOUT, **options: Any) -> Any:
         """Ask the sites."""
         return self.ask(prepared(self.strategy, grid, initial_arrays, timeout))
 

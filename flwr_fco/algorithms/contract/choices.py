@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -29,6 +29,7 @@ SHARE = {
     )
 }
 _EXAMPLES = {"range": (lambda most: 0.0 < most <= LARGEST_WEIGHT, "a finite number > 0, at most 1e100")}
+_ROWS = {"range": (lambda rows: min(rows.values(), default=0.0) > 0.0, "numbers > 0 by partition id")}
 _RATIO = {"range": (lambda ratio: 1.0 <= ratio < math.inf, "a finite number >= 1")}
 _SECONDS = {"range": (lambda value: 0.0 <= value < math.inf, "a finite number >= 0, of seconds")}
 
@@ -177,6 +178,9 @@ class Bounds(Choice):
         replies. None disables these checks.
     max_increment_norm : float, optional
         Largest Euclidean norm of a vector, whatever the other clients send.
+    rows : mapping of int to number, optional
+        What each partition id has of examples, where you know it: a reply that says another number is left out, and
+        so is that of any other partition.
     own_loops : bool, default False
         Whether the clients run their own training loops (:class:`flwr_fco.torch.LocalTraining`), with their own
         schedules, epochs and batches: then they may take up to a thousand times the requested steps. Otherwise a client
@@ -196,6 +200,7 @@ class Bounds(Choice):
     max_examples: float = field(default=1e12, metadata=_EXAMPLES)
     max_ratio: float | None = field(default=1_000.0, metadata=_RATIO)
     max_increment_norm: float | None = field(default=None, metadata=POSITIVE)
+    rows: Mapping[int, float] | None = field(default=None, metadata=_ROWS)
     own_loops: bool = False
 
 

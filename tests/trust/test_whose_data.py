@@ -1,0 +1,221 @@
+"""Whose data a model is of: a fit is of all its sites or ends in words; rows that change; sites that hang."""
+
+import re
+
+import numpy as np
+import pytest
+from flwr.app import Error, Message
+from problems import app_of, clients, flat, optimum, start_arrays
+from together import together
+
+from flwr_fco.core.logs import quiet
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.regularizers import L1
+from flwr_fco.simulation import InProcessGrid
+from flwr_fco.strategies import Bounds, FedDAGT, FedDR, FedDualAvg, FedNewton, Steps, Strengths
+from flwr_fco.tables import FederatedLasso
+
+SITES = clients((40, 40, 40, 40))
+ODD = 2
+
+
+class Changed(InProcessGrid):
+    """Something happens to the replies of one site, of a kind, from some round on."""
+
+    direct = None
+
+    def __init__(self, app, happens, since=1, kind="train"):
+        super().__init__(app, len(SITES), raise_errors=False)
+        self.happens, self.since, self.kind, self.asked = happens, since, kind, 0
+
+    def reply(self, message):
+        about = message.metadata
+        here = self.partition_ids[about.dst_node_id] == ODD and about.message_type == self.kind
+        self.asked += here
+        if not here or int(about.group_id) < self.since:
+            return super().reply(message)
+        return self.happens(message, super().reply(message))
+
+
+def raises(message, reply):
+    return Message(Error(2, "RuntimeError: disk"), reply_to=message)
+
+
+def is_silent(message, reply):
+    return None
+
+
+def lies(message, reply):
+    reply.content["arrays"]["gradient"] = type(reply.content["arrays"]["gradient"])(
+        -reply.content["arrays"]["gradient"].numpy()
+    )
+    return reply
+
+
+def counts(change):
+    def happens(message, reply):
+        number = int(message.metadata.group_id)
+        reply.content["metrics"]["num-examples"] = change(int(reply.content["metrics"]["num-examples"]), number)
+        return reply
+
+    return happens
+
+
+def fitted(happens, since=1, kind="train", options=(), **fit):
+    """Fit a lasso at four sites; what happens at one of them is not said to the model."""
+    model = FederatedLasso(alpha=0.05, num_clients=4, **dict(options))
+
+    def load(context):
+        site = SITES[int(context.node_config["partition-id"])]
+        return site.features, site.targets
+
+    grid = Changed(model.client_app(load), happens, since, kind)
+    with grid.identity(), quiet(50):
+        model.fit(grid, features=6, **fit)
+    return model
+
+
+def unchanged(message, reply):
+    return reply
+
+
+CV = {"cv": Strengths(num=4, folds=3)}.items()
+
+
+@together("happens", [raises, is_silent, lies])
+@together("since", [1, 3])
+@together(("options", "fit"), [((), {}), (CV, {}), ((), {"intervals": True})])
+def test_a_fit_is_of_all_sites_or_names_the_one_that_it_is_without(happens, since, options, fit):
+    expected = fitted(unchanged, options=options, **fit)
+    said = ""
+    try:
+        model = fitted(happens, since, options=options, **fit)
+    except ConfigurationError as error:
+        said = f"{error}"
+    if said:
+        assert re.search(r"^partition 2 gave no good reply in 3 rounds .*(disk|no reply|convex function)", said)
+    else:
+        # Its last round was before.
+        np.testing.assert_array_equal(model.coef_, expected.coef_)
+        assert "160 rows, of 4 sites" in model.summary()
+
+
+def test_a_site_that_comes_later_is_not_of_the_fit():
+    class Growing(Changed):
+        def get_node_ids(self):
+            return super().get_node_ids()[: 4 if self.asked else 3]
+
+    model = FederatedLasso(alpha=0.05, num_clients=3)
+
+    def load(context):
+        site = SITES[int(context.node_config["partition-id"])]
+        return site.features, site.targets
+
+    grid = Growing(model.client_app(load), unchanged, kind="query.question")
+    with grid.identity(), quiet(50):
+        model.fit(grid, features=6)
+    assert "120 rows, of 3 sites" in model.summary()
+    here = FederatedLasso(alpha=0.05).fit([own.features for own in SITES[:3]], [own.targets for own in SITES[:3]])
+    np.testing.assert_allclose(model.coef_, here.coef_, atol=1e-9)
+
+
+# --- rows that change -------------------------------------------------------------------------------------------------
+
+
+@together("change", [lambda rows, number: rows + number % 2, lambda rows, number: 0 if number == 2 else rows])
+def test_newton_leaves_out_who_changes_its_rows_and_goes_on(change):
+    grid = Changed(app_of(SITES), counts(change))
+    strategy = FedNewton(regularizer=L1(0.05), fraction_evaluate=0.0)
+    with grid.identity(), quiet(50):
+        result = strategy.start(grid, start_arrays(), 40)
+    assert result.train_metrics_clientapp[max(result.train_metrics_clientapp)]["duality-gap"] <= 1e-8
+    reasons = {row.reason for row in result.left_out}
+    assert all(re.search(r"reports \d+ examples, in its first reply that counted it was 4", own) for own in reasons)
+    assert reasons
+
+
+def test_newton_ends_in_words_with_a_site_that_grows():
+    grid = Changed(app_of(SITES), counts(lambda rows, number: rows + number))
+    said = r"partition 2 gave no good reply in 3 rounds .* reports 44 examples, in its first reply .* it was 41"
+    with grid.identity(), quiet(50), pytest.raises(ConfigurationError, match=said):
+        FedNewton(regularizer=L1(0.05), fraction_evaluate=0.0).start(grid, start_arrays(), 40)
+
+
+@together("change", [lambda rows, number: rows + 1, lambda rows, number: 0, lambda rows, number: rows * 800])
+def test_a_fit_is_of_the_rows_that_it_was_told_of_first(change):
+    said = r"partition 2 gave no good reply .* reports \d+ examples; expected 40, of Bounds\(rows"
+    with pytest.raises(ConfigurationError, match=said):
+        fitted(counts(change))
+    # Rows that come and go cost rounds.
+    model = fitted(counts(lambda rows, number: rows + number % 2))
+    np.testing.assert_allclose(model.coef_, fitted(unchanged).coef_, atol=1e-9)
+
+
+def test_rows_that_are_known_bound_every_weight():
+    known = {m: float(own.num_examples) for m, own in enumerate(SITES)}
+    options = {"bounds": Bounds(rows=known), "fraction_evaluate": 0.0}
+    strategy = FedDualAvg(client_lr=0.2, work=Steps(1, batch_size=None), **options)
+    grid = Changed(app_of(SITES), counts(lambda rows, number: rows * 800))
+    with grid.identity(), quiet(50):
+        result = strategy.start(grid, start_arrays(), 200)
+    assert {(row.partition_id, row.reason) for row in result.left_out} == {
+        (ODD, "it reports 32000 examples; expected 40, of Bounds(rows=...)")
+    }
+    others = [own for m, own in enumerate(SITES) if m != ODD]
+    np.testing.assert_allclose(flat(result.arrays), optimum(others, [1 / 3] * 3), atol=1e-3)
+    with pytest.raises(ConfigurationError, match="expected numbers > 0 by partition id"):
+        Bounds(rows={0: 0.0})
+
+
+# --- sites that hang --------------------------------------------------------------------------------------------------
+
+
+class Hung(Changed):
+    """Nothing here waits: the timeouts of exchanges without some reply are added up."""
+
+    waited, back = 0.0, None
+
+    def send_and_receive(self, messages, *, timeout=None):
+        messages = list(messages)
+        found = super().send_and_receive(messages, timeout=timeout)
+        self.waited += timeout if len(found) < len(messages) else 0.0
+        return found
+
+
+@together("kind", ["train", "evaluate", "query.question"])
+@together("strategy", [FedDualAvg, FedDAGT, FedDR])
+def test_a_site_that_hangs_costs_two_timeouts(strategy, kind):
+    options = {} if strategy is FedDR else {"client_lr": 0.02, "work": Steps(2, batch_size=None)}
+    own = strategy(certificate_every=1, **options)
+    grid = Hung(app_of(SITES), is_silent, 2, kind)
+    with grid.identity(), quiet(50):
+        result = own.start(grid, start_arrays(), 30)
+    assert len(result.train_metrics_clientapp) == 30
+    assert 2 * 3600.0 <= grid.waited < 2.5 * 3600.0
+    if kind == "train":
+        assert f"{result}".splitlines()[1] == "  data: of 3 of 4 clients; without partition 2: no reply"
+    # It is asked in every round.
+    assert grid.asked >= 30
+
+
+def test_a_site_that_comes_back_counts_again_and_is_waited_for():
+    grid = Hung(app_of(SITES), lambda message, reply: None if message.metadata.group_id in "45679" else reply)
+    own = FedDualAvg(client_lr=0.02, work=Steps(2, batch_size=None), fraction_evaluate=0.0)
+    with grid.identity(), quiet(50):
+        result = own.start(grid, start_arrays(), 9)
+    assert [row.round for row in result.left_out] == [4, 5, 6, 7, 9]
+    assert 3 * 3600.0 <= grid.waited < 3.5 * 3600.0
+
+
+def test_a_fit_waits_minutes_for_a_site_that_hangs():
+    model = FederatedLasso(alpha=0.05, num_clients=4)
+
+    def load(context):
+        site = SITES[int(context.node_config["partition-id"])]
+        return site.features, site.targets
+
+    for options, least in (({}, 600.0), ({"timeout": 30.0}, 30.0)):
+        grid = Hung(model.client_app(load), is_silent, 2)
+        with grid.identity(), quiet(50), pytest.raises(ConfigurationError, match=r"partition 2 .* no reply"):
+            model.fit(grid, features=6, **options)
+        assert 2 * least <= grid.waited < 4 * least
