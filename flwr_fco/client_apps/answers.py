@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from flwr_fco.algorithms.newton.information import inverse
 from flwr_fco.algorithms.newton.method import unpacked
+from flwr_fco.algorithms.newton.model import inverse
 from flwr_fco.certificates import told_at
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.schema import MASS, MEANS, MOMENTS, VARIANCES

@@ -167,6 +167,8 @@ class Objective(ABC):
     folds : ndarray of int, shape (num_examples,), optional
         Fold of each example in a cross-validation, from 0; None if they are dealt at random. Examples of one patient
         belong in one fold.
+    clusters : ndarray of int, shape (num_examples,), optional
+        Cluster of each example, such as its patient, by which standard errors are clustered.
     feature_names : sequence of str, optional
         Names of the features in their order; linear models have those of a data frame. A run refuses clients whose
         names differ; of clients without names it takes the order on trust.
@@ -206,6 +208,7 @@ class Objective(ABC):
     layout: Layout
     num_examples: int
     folds: NDArray[np.int64] | None = None
+    clusters: NDArray[np.int64] | None = None
     feature_names: Sequence[str] | None = None
     class_names: Sequence[str] | None = None
     ascends: slice | NDArray[np.bool_] | None = None

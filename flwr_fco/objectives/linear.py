@@ -362,6 +362,22 @@ class Linear(Objective):
         hessian[own, own] += self.l2
         return hessian[np.triu_indices(indices.size)]
 
+    def row_gradients(self, w: Vector) -> NDArray[np.float64]:
+        """Return the gradient of each row's part of the loss, shape (n, layout.size), of a loss with one output.
+
+        Their mean is the gradient without the l2 term; what clustered standard errors are made of.
+        """
+        values = design.dense(self.features).astype(np.float64)
+        if self.intercept:
+            values = np.column_stack([values, np.ones(self.num_examples)])
+        return np.asarray(
+            self._centred(values, w) * self._weighted(self.link.slope(self.scores(w), self.targets))[:, None]
+        )
+
+    def _centred(self, values: NDArray[np.float64], w: Vector) -> NDArray[np.float64]:
+        """Return the rows' columns less what is profiled out of the loss: nothing."""
+        return values
+
     def along(self, w: Vector, direction: Vector) -> Line:
         """Return F_m along a line, which stores the scores of `w` and `direction`, one feature product each.
 

@@ -190,13 +190,18 @@ class SiteIntercept(Linear):
     def _block(self, link: Link, w: Vector, indices: NDArray[np.int64]) -> Vector:
         assert isinstance(link, Profiled)
         each = link.each(self.scores(w), self.targets) / self.num_examples
-        values, total = design.dense(self.features[:, indices]).astype(np.float64), float(each.sum())
+        values = design.dense(self.features[:, indices]).astype(np.float64)
         mean_squares = each @ values**2
-        values = values - each @ values / total if total > 0.0 else values
+        values = self._centred(values, w)
         # Of a column that is constant here rounding is left, which is no variance.
         values[:, each @ values**2 <= _CONSTANT * mean_squares] = 0.0
         block = design.product_of(values, each, values) + self.l2 * np.eye(indices.size)
         return np.asarray(block[np.triu_indices(indices.size)])
+
+    def _centred(self, values: NDArray[np.float64], w: Vector) -> NDArray[np.float64]:
+        each = self.link.each(self.scores(w), self.targets)
+        total = float(each.sum())
+        return values - each @ values / total if total > 0.0 else values
 
     def subset(self, rows: NDArray[np.int64]) -> tuple[Self, float]:
         other, share = super().subset(rows)

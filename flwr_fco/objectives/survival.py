@@ -292,6 +292,26 @@ class CoxRegression(Linear):
         block = np.clip(block, -most, most) + self.l2 * np.eye(own.size)
         return np.asarray(block[np.triu_indices(indices.size)])
 
+    def row_gradients(self, w: Vector) -> NDArray[np.float64]:
+        """Return the score residuals of the rows, with the sign of the loss.
+
+        References
+        ----------
+        Lin, Wei: The robust inference for the Cox proportional hazards model (J. Am. Stat. Assoc. 1989).
+        """
+        link, scores = self.link, self.scores(w)
+        values = design.dense(self.features).astype(np.float64)
+        values -= values.mean(axis=0)
+        found = link.evaluated(scores, values)
+        means, terms = found.sums[:, 1:] / found.sums[:, :1], found.mean / found.sums[:, 0]
+        residuals = values * link.spread(scores, found, terms)[:, None]
+        for column, own in enumerate(means.T):
+            residuals[:, column] -= link.spread(scores, found, terms * own)
+        # Each of tied events has the mean of those that are at risk for any of them.
+        tied = np.array([np.bincount(link.set, own, link.at.size) for own in means.T]) / link.sizes
+        residuals[link.dead] -= link.shares[link.dead, None] * (values[link.dead] - tied.T[link.set])
+        return np.asarray(residuals)
+
     def lipschitz(self, norm: str = "l2") -> float:
         """Return a Lipschitz constant of the gradient; see :meth:`Objective.lipschitz`.
 

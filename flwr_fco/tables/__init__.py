@@ -27,7 +27,7 @@ from flwr_fco.tables.estimators import (
     to_estimator,
 )
 from flwr_fco.tables.intervals import Intervals
-from flwr_fco.tables.reports import Quality, Summary
+from flwr_fco.tables.reports import Quality, Summary, Tested
 
 __all__ = [
     "Codebook",
@@ -39,5 +39,6 @@ __all__ = [
     "Intervals",
     "Quality",
     "Summary",
+    "Tested",
     "to_estimator",
 ]

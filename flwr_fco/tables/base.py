@@ -42,6 +42,7 @@ from flwr_fco.tables.intervals import (
     SQUARES,
     TIMEOUT,
     TIMES,
+    Fitted,
     Intervals,
     Questions,
     Table,
@@ -49,18 +50,26 @@ from flwr_fco.tables.intervals import (
     own_estimates,
     prepared,
     reasons_of,
-    sums_of,
     trends,
+    unpenalised,
 )
 from flwr_fco.tables.intervals import table as table_of
-from flwr_fco.tables.reports import FEW, Quality, Summary, quality_of, simulated, summary_of
+from flwr_fco.tables.reports import (
+    FEW,
+    Quality,
+    Summary,
+    Tested,
+    compared,
+    contrasted,
+    quality_of,
+    simulated,
+    summary_of,
+)
 
 #: Relative duality gap above which a fit is not solved, even if no step lowers the objective by more than rounding.
 _SOLVED = 1e-9
 #: Ratio of the loss with an intercept alone to that at 0, at which it is rounding.
 _CONSTANT = 1e-13
-#: Relative residual of the unpenalised fit of a table of intervals.
-_UNPENALISED = 1e-14
 #: That of the models of a cross-validation.
 _ON_A_PATH = 1e-10
 #: Without an l1 term all coefficients are non-zero: above so many no block of the Hessian is asked for.
@@ -101,7 +110,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
     cv: int | Strengths | Sequence[Any] | None = field(default=None, kw_only=True)
     penalty_factor: Any = field(default=None, kw_only=True)
     standardize: bool = field(default=False, kw_only=True)
-    site_intercepts: Literal["local"] | None = field(default=None, kw_only=True)
+    site_intercepts: Literal["local", "common"] | None = field(default=None, kw_only=True)
+    cluster: str | None = field(default=None, kw_only=True)
     codebook: Codebook | None = field(default=None, kw_only=True)
     # What is fitted, for a table of intervals, and the name of the parameter that is its strength.
     _kind = SQUARES
@@ -166,12 +176,70 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         if self._kind is SQUARES or len(getattr(self, "classes_", "01")) > 2:
             what = "quality is of two classes and of survival times"
             raise ConfigurationError(f"{what}; of other models ask `score`, at each site")
-        if self.site_intercepts is not None:
+        if self.site_intercepts == "local":
             raise ConfigurationError(
                 f"quality with site_intercepts={self.site_intercepts!r}: each site's intercept has stayed there; ask "
                 "`score` at each site, after model.intercept_ = model.intercept_for(X, y)"
             )
         return quality_of(self, X, y, groups)
+
+    def contrast(self, combinations: Any) -> Tested:
+        """Return Wald's test that linear combinations of coefficients are 0, and their estimates and intervals.
+
+        Of the table's estimates, with their covariance `covariance_`; of several combinations, that all are 0.
+
+        Parameters
+        ----------
+        combinations : mapping of str to float, or sequence of them
+            For each feature in a combination its factor, such as ``{"age": 1.0, "sex": -1.0}``, the difference.
+
+        Returns
+        -------
+        Tested
+            A text, with its numbers as attributes.
+
+        Raises
+        ------
+        ConfigurationError
+            Without a table (``fit(..., intervals=True)``), or if a name is no feature.
+        sklearn.exceptions.NotFittedError
+            Before `fit`.
+
+        Examples
+        --------
+        >>> from flwr_fco.tables import FederatedLasso
+        >>> X = np.random.default_rng(0).normal(size=(60, 2))
+        >>> model = FederatedLasso(0.1).fit(X, X[:, 0] + np.sin(9.0 * X[:, 1]), intervals=True)
+        >>> model.contrast({"x0": 1.0, "x1": -1.0}).rows[0]["contrast"]
+        'x0 - x1'
+        """
+        return contrasted(self, combinations)
+
+    def compare(self, other: Any) -> Tested:
+        """Return the likelihood-ratio test of two models of the same rows, where one has some of the other's columns.
+
+        Both are fitted with ``intervals=True``, and what is compared are their unpenalised fits. Of squares it is the F
+        test.
+
+        Parameters
+        ----------
+        other : estimator
+            The other model.
+
+        Returns
+        -------
+        Tested
+            A text, with its numbers as attributes.
+
+        Raises
+        ------
+        ConfigurationError
+            If a model has no likelihood: without a table, with weights or clusters, or with fewer than two rows for
+            each column; or if the rows or the columns do not fit together.
+        sklearn.exceptions.NotFittedError
+            Before `fit`.
+        """
+        return compared(self, other)
 
     def _names(self, d: int) -> Sequence[str]:
         return getattr(self, "feature_names_in_", [f"x{j}" for j in range(d)])
@@ -200,8 +268,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             The targets; none with a grid, or where the codebook has an outcome. :class:`FederatedCoxRegression` says
             how times and events are given.
         sample_weight : array-like, shape (n,), or a list or dict of them, optional
-            Weight of each row; a row of weight 2 counts as two copies of it. With a grid the sites' ``load`` returns
-            them.
+            Weight of each row; a row of weight 2 counts as two copies of it, except among Efron's ties. With a grid the
+            sites' ``load`` returns them. Errors of a table are robust then.
         groups : array-like, shape (n,), optional
             Client of each row, instead of `num_clients` parts: rows with the same entry belong to one client.
         features : int or sequence of str, optional
@@ -254,22 +322,14 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         self.without_ = without
         self._timeout = checked("timeout", timeout, float, POSITIVE)
         self._intervals: Intervals | None = (Intervals() if chosen else None) if isinstance(chosen, bool) else chosen
-        self._check_weighted(sample_weight is not None)
-
-    def _check_weighted(self, weighted: bool) -> None:
-        if self._intervals is not None and weighted:
-            raise ConfigurationError(
-                "intervals with sample_weight: rows that count twice as copies have other standard errors than rows "
-                "that weigh twice; give copies as rows, or fit without intervals"
-            )
 
     def _check_settings(self) -> None:
         # scikit-learn's estimators check in `fit`, and leave their parameters as they were given.
         check_fields(copy.copy(self))
         if self.site_intercepts and not self.fit_intercept:
             raise ConfigurationError(
-                f"site_intercepts={self.site_intercepts!r}, fit_intercept={self.fit_intercept!r}; expected None for a "
-                "common intercept, or 'local' with fit_intercept=True for one of each site"
+                f"site_intercepts={self.site_intercepts!r}, fit_intercept={self.fit_intercept!r}; expected None, or "
+                "fit_intercept=True with 'local' for one of each site, or 'common'"
             )
         if self._path is not None and self._path.folds is None:
             raise ConfigurationError(f"cv={self.cv!r} has no folds; give Strengths(folds=5)")
@@ -286,11 +346,11 @@ class Federated(BaseEstimator):  # type: ignore[misc]
     @property
     def _common_intercept(self) -> bool:
         """Whether the model has an intercept that all clients share."""
-        return self.fit_intercept and self.site_intercepts is None
+        return self.fit_intercept and self.site_intercepts != "local"
 
     def _sited(self, objective: LeastSquares | Logistic) -> Objective:
         """Return a client's objective, with an intercept of its own if that is asked for."""
-        if self.site_intercepts is None:
+        if self.site_intercepts != "local":
             return objective
         with warnings.catch_warnings():
             # Who knows all sites names those with few rows.
@@ -319,7 +379,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             Without ``site_intercepts="local"``, or if the rows are of one class.
         """
         check_is_fitted(self)
-        if self.site_intercepts is None:
+        if self.site_intercepts != "local":
             raise ConfigurationError("the model has a common intercept, or none; expected site_intercepts='local'")
         X, y = validate_data(self, X, y, reset=False, dtype=np.float64, accept_sparse="csr")
         classes = (self.classes_,) if isinstance(self, ClassifierMixin) else ()
@@ -347,6 +407,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
                 "model.intercept_ = model.intercept_for(X, y) of the site's rows. Up to a site's intercept, "
                 "X @ model.coef_.T are the scores"
             )
+        X, _ = reading.taken(X, self.cluster, needed=False)
         if self.codebook is not None:
             X = self.codebook.read(X)
         return validate_data(self, X, reset=False, dtype=np.float64, accept_sparse="csr")
@@ -363,10 +424,15 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             self._sites = list(X)
             y, sample_weight = (reading.in_order(own, self._sites) for own in (y, sample_weight))
             X = list(X.values())
-        several, checks = reading.are_parts(X), {"dtype": np.float64, "accept_sparse": "csr", **self._of_y}
+        several = reading.are_parts(X)
+        pairs = [reading.taken(own, self.cluster, needed=reset) for own in (X if several else [X])]
+        X, clusters = (list(each) if several else each[0] for each in zip(*pairs, strict=True))
+        checks = {"dtype": np.float64, "accept_sparse": "csr", **self._of_y}
         if self.codebook is not None:
             read = reading.parts_of if several else reading.whole_of
-            X, y, sample_weight, groups = read(self.codebook, X, y, sample_weight, groups, self._sites)
+            X, y, sample_weight, groups, clusters = read(
+                self.codebook, X, y, sample_weight, groups, clusters, self._sites
+            )
         y = [self._targets(own) for own in y] if several and isinstance(y, list | tuple) else self._targets(y)
         for own in X if several else [X]:
             refuse_text(own, "X")
@@ -399,6 +465,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             whole = reading.row_weights(sample_weight, X)
             rows = [np.flatnonzero(owner == m) for m in np.unique(owner)]
             clients = [(X[own], y[own], whole[own]) for own in rows]
+            clusters = [None if clusters is None else clusters[own] for own in rows]
             names = [f"{site}" for site in self._sites or (f"part {m}" for m in range(len(rows)))]
         # Rows that are dealt from one X have its units and its coding.
         if len(names) > 1 and (rows is None or self._sites):
@@ -411,15 +478,16 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             raise ConfigurationError("sample_weight is negative somewhere or zero everywhere; expected weights > 0")
         known = self._sites or list(range(len(clients)))
         left_out = None if without is None else reading.place_of(without, known)
-        columns = zip(clients, rows or weights, names, known, strict=True)
+        columns = zip(clients, rows or weights, clusters, names, known, strict=True)
         kept = [
-            (X[w > 0.0], y[w > 0.0], w[w > 0.0], own[w > 0.0], who, site)
-            for m, ((X, y, w), own, who, site) in enumerate(columns)
+            (X[w > 0.0], y[w > 0.0], w[w > 0.0], own[w > 0.0], None if held is None else held[w > 0.0], who, site)
+            for m, ((X, y, w), own, held, who, site) in enumerate(columns)
             if w.any() and m != left_out
         ]
-        features, targets, weights, numbers, names, self._sites = (list(column) for column in zip(*kept, strict=True))
+        each = (list(column) for column in zip(*kept, strict=True))
+        features, targets, weights, numbers, held, names, self._sites = each
         self._check_sites({name: len(own) for name, own in zip(names, targets, strict=True)})
-        return reading.Parts(features, targets, weights, sample_weight is not None, rows and numbers, names)
+        return reading.Parts(features, targets, weights, sample_weight is not None, rows and numbers, names, held)
 
     def _run(self, objectives: Sequence[Objective], split: reading.Parts, outputs: int) -> tuple[Vector, Vector]:
         """Train in this process; return coefficients of shape (d, outputs) and intercepts of shape (outputs,)."""
@@ -429,6 +497,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             fold = reading.fold_of_rows(self.cv, split.rows)
             for objective, rows in zip(objectives, split.rows or [], strict=True):
                 objective.folds = fold[rows]
+        for objective, clusters in zip(objectives, split.clusters, strict=True):
+            objective.clusters = clusters
         total, w = math.fsum(masses), np.zeros(objectives[0].layout.size)
         told = [(mass / total, f.value(w), f.gradient(w)) for f, mass in zip(objectives, masses, strict=True)]
         self._name_idle(split.sites, told)
@@ -475,7 +545,6 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         total = math.fsum(masses := reading.masses_of(answers))
         answers = [own._replace(weight=mass / total) for own, mass in zip(answers, masses, strict=True)]
         weighted = any(mass != own.examples for own, mass in zip(answers, masses, strict=True))
-        self._check_weighted(weighted)
         weights = {own.partition: mass for own, mass in zip(answers, masses, strict=True)} if weighted else None
         told = [(answer.weight, answer.numbers["loss"], answer.vectors["gradient"]) for answer in answers]
         sites, self._scales = [self._site_of(answer.partition) for answer in answers], None
@@ -522,12 +591,12 @@ class Federated(BaseEstimator):  # type: ignore[misc]
 
     def _check_sites(self, rows: dict[str, int]) -> None:
         """Refuse sites with too few rows for an intercept of their own."""
-        if self.site_intercepts is not None and isinstance(self, ClassifierMixin):
+        if self.site_intercepts == "local" and isinstance(self, ClassifierMixin):
             check_site_rows(rows)
 
     def _name_idle(self, sites: Sequence[str], told: Sequence[tuple[float, float, Vector]]) -> None:
         """Warn of sites that add nothing: at their own intercepts one class is fitted whatever the coefficients are."""
-        if self.site_intercepts is not None and isinstance(self, ClassifierMixin):
+        if self.site_intercepts == "local" and isinstance(self, ClassifierMixin):
             idle = [site for site, (_, loss, slopes) in zip(sites, told, strict=True) if not (loss or slopes.any())]
             name_idle(idle, stacklevel=5)
 
@@ -543,9 +612,9 @@ class Federated(BaseEstimator):  # type: ignore[misc]
 
     def _app(self, load: Any, order: Sequence[str] | None, disclosure: Disclosure | None, *classes: Any) -> Any:
         def objective_of(context: Any) -> Objective:
-            X, y, weights, names = reading.read_site(load(context), order, self.codebook)
+            X, y, weights, names, clusters = reading.read_site(load(context), order, self.codebook, self.cluster)
             objective: Objective = self._objective(X, np.asarray(self._targets(y)), *classes, weights)
-            objective.feature_names = names
+            objective.feature_names, objective.clusters = names, clusters
             return objective
 
         return make_app(objective_of, disclosure=disclosure)
@@ -604,13 +673,16 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         rounds, tolerance = max(1, self.max_rounds - 1), strategy.tolerance
         self.n_iter_ = 1
         names = self._names(self.n_features_in_)
+        fitted = Fitted(self._kind, names, self._sites, self.cluster, total, self._weighted)
+        self._null = total * math.fsum(weight * loss for weight, loss, _ in told)
         if self._intervals is not None:
             # Before the fit: what cannot be is refused at once.
             self._intervals.places(names)
-            answers = run(Questions(strategy, partial(own_estimates, kind=self._kind)), start, 1)
-            check_events(answers, names, self._kind)
+            own = self.fit_intercept and self.site_intercepts != "common"
+            said = run(Questions(strategy, partial(own_estimates, fitted=fitted, own=own)), start, 1)
+            check_events(said, fitted)
             self.n_iter_ += 1
-        for name in ("path_", "strength_"):
+        for name in ("path_", "strength_", "covariance_", "log_likelihood_"):
             # Of an earlier fit.
             self.__dict__.pop(name, None)
         if self._path is not None:
@@ -627,16 +699,18 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             what = f"not solved to tol={self.tol} after {self.n_iter_} rounds; raise max_rounds or scale the features"
             warnings.warn(what, ConvergenceWarning, stacklevel=4)
         if self._intervals is not None:
-            own = tolerance * min(1.0, _UNPENALISED / self.tol)
-            sums, asked = sums_of(strategy, self._kind, own, run, result.arrays, rounds)
+            begin = np.concatenate([array.numpy().ravel() for array in result.arrays.values()])
+            asking = partial(unpenalised, asked=self._intervals, fitted=fitted, told=said, start=begin)
+            sums, asked = run(Questions(strategy, asking), start, 1)
             trend = None
             if self._kind is TIMES:
                 trend = run(Questions(strategy, partial(trends, sums=sums)), start, 1)
                 self.n_iter_ += 1
-            self._table = table_of(self._intervals, names, answers, sums, self._kind, self._sites, trend)
+            self._table = table_of(self._intervals, fitted, said, sums, trend)
+            self.covariance_, self.log_likelihood_ = self._table.found.covariance, self._table.found.log_likelihood
             self.n_iter_ += asked
         self._describe(strategy, last, outputs, total, data, unsolved)
-        intercepts = np.full(outputs, math.nan if self.site_intercepts else 0.0)
+        intercepts = np.full(outputs, math.nan if self.site_intercepts == "local" else 0.0)
         if self._common_intercept:
             intercepts = result.arrays["intercept"].numpy()
         return result.arrays["coefficients"].numpy().reshape(-1, outputs), intercepts
@@ -675,7 +749,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         text = f"{strength:.6g} ({first}={value:.6g}, l1_ratio={self.l1_ratio:g}){chosen_by}"
         rounds = f"{self.n_iter_}" + f", not solved to tol={self.tol:g}" * unsolved
         self._lines = [("Strength", text), ("Data", data), ("Rounds", rounds), end]
-        if self.site_intercepts:
+        if self.site_intercepts == "local":
             self._lines.append(("Intercepts", "each site's own, which have stayed there"))
         proved = proved_zero(strategy)["coefficients"].reshape(-1, outputs)
         self.proved_zero_ = proved[:, 0] if first == "alpha" else np.ascontiguousarray(proved.T)

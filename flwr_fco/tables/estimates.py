@@ -1,19 +1,22 @@
-"""Estimates without shrinkage and their standard errors, from the sums of the clients' derivatives.
+"""Estimates without shrinkage and their covariances, from the sums of the sites' derivatives.
 
 With H, g and F the Hessian, gradient and loss of n rows at a point w, and d parameters:
 
     w - H^-1 g,                         n well above d, or a generalised linear model at its unpenalised minimiser:
     covariance s H^-1 / n               s = 1, or for squares s = 2 n F(w - H^-1 g) / (n - d)
+    covariance c H^-1 M H^-1            M the sum over the clusters of s s', s the sum of their rows' gradients
     b - Theta grad F(b),                squares otherwise: b the lasso at a small strength of its own, Theta the
     covariance s Theta H Theta' / n     nodewise lassos' approximate inverse of H, s = 2 n F(b) / (n - nonzeros)
 
-All of it is a function of sums: the clients' Hessians add up, and the nodewise lassos need nothing else.
+All of it is a function of sums: the sites' Hessians add up, and the nodewise lassos need nothing else. c is G/(G - 1)
+of G clusters, for squares times (n - 1)/(n - d), and 1 for survival times, as in R's vcovCL and coxph.
 
 References: van de Geer, Buehlmann, Ritov, Dezeure: On asymptotically optimal confidence regions and tests for
 high-dimensional models (Ann. Stat. 2014), the nodewise lasso. Xia, Nan, Li: Debiased lasso for generalized linear
-models with a diverging number of covariates (Biometrics 2023): in generalised linear models, invert the Hessian.
+models with a diverging number of covariates (Biometrics 2023): in generalised linear models, invert the Hessian. Liang,
+Zeger: Longitudinal data analysis using generalized linear models (Biometrika 1986), the clusters.
 
-Then: a meta-analysis of several sites' own estimates of the same coefficients.
+Then: whether sites differ, by Rao's test at the common estimates, and by a meta-analysis of the sites' own estimates.
 
 References: Cochran: The combination of estimates from different experiments (Biometrics 1954). DerSimonian, Laird:
 Meta-analysis in clinical trials (Control. Clin. Trials 1986). Higgins, Thompson: Quantifying heterogeneity in a
@@ -31,8 +34,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from flwr_fco.algorithms.newton.information import Sums
-from flwr_fco.algorithms.newton.information import inverse as inverse_of
+from flwr_fco.algorithms.newton.method import unpacked
+from flwr_fco.algorithms.newton.model import inverse as inverse_of
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.quadratic import descend
 
@@ -50,31 +53,112 @@ _CONSTANT = 1e-14
 _SOLVED = 1e-8
 #: Residual squares that are rounding: relative to those of the model, and to those of 0.
 _EXACT, _ROUNDING = 1e-13, 1e-24
+#: Information of a site on a column, and of a contrast of sites, relative to others, that is rounding.
+_SINGULAR = 1e-9
 #: Sweeps of a lasso, its precision, and how often the noise is estimated.
 _SWEEPS, _RELATIVE, _ABSOLUTE, _TIMES = 500, 1e-4, 1e-5, 20
 _NONE = np.zeros(0, dtype=np.int64)
 
 
-class Estimates(NamedTuple):
-    """Estimates of the coefficients.
+class SiteSums(NamedTuple):
+    """A site's derivatives at a point.
 
     Parameters
     ----------
-    estimate, error : ndarray of float64, shape (p,)
-        Estimates and standard errors.
+    site : str
+        Its name.
+    mass, rows : float
+        The sum of the weights of its rows, and their number.
+    gradient, block : ndarray of float64, shape (d,) and (d (d + 1) / 2,)
+        Of its mean loss; the Hessian as a packed triangle.
+    """
+
+    site: str
+    mass: float
+    rows: float
+    gradient: Vector
+    block: Vector
+
+
+class Sums(NamedTuple):
+    """Sums of the sites' derivatives at a point.
+
+    Parameters
+    ----------
+    point, gradient : ndarray of float64, shape (d,)
+        Coefficients, then the intercept, if there is one in these sums; and the gradient of the mean loss.
+    hessian : ndarray of float64, shape (d, d)
+        The Hessian.
+    loss, rows : float
+        The mean loss there, and of how many rows.
+    mass : float, optional
+        The sum of the rows' weights, if they have any.
+    intercepts : float, default 0.0
+        How many intercepts have stayed at the sites, at whose best values these derivatives are.
+    each : tuple of SiteSums
+        Of each site.
+    meat, clusters : ndarray of float64, shape (d, d), and float, optional
+        The sum over the clusters of the outer products of the sums of their rows' gradients; and how many there are.
+    """
+
+    point: Vector
+    gradient: Vector
+    hessian: Matrix
+    loss: float
+    rows: float
+    mass: float | None = None
+    intercepts: float = 0.0
+    each: tuple[SiteSums, ...] = ()
+    meat: Matrix | None = None
+    clusters: float = 0.0
+
+    @property
+    def parameters(self) -> float:
+        """How many parameters are fitted, those that stay at the sites among them."""
+        return self.point.size + self.intercepts
+
+    @property
+    def total(self) -> float:
+        """What all rows weigh."""
+        return self.rows if self.mass is None else self.mass
+
+
+class Estimates(NamedTuple):
+    """Estimates of the p coefficients, and what follows from them.
+
+    Parameters
+    ----------
+    estimate : ndarray of float64, shape (p,)
+        The estimates.
+    covariance : ndarray of float64, shape (p, p)
+        Their covariance.
     degrees : float
         Degrees of freedom of t; infinite for a normal distribution.
     how : str
         In words.
+    noise : float, default 1.0
+        The variance of squares' residuals.
+    inverse : ndarray of float64, shape (d, d), optional
+        That of the mean loss's Hessian.
+    log_likelihood : float
+        Of the fit; NaN if there is none.
     """
 
     estimate: Vector
-    error: Vector
+    covariance: Matrix
     degrees: float
     how: str
+    noise: float = 1.0
+    inverse: Matrix | None = None
+    log_likelihood: float = math.nan
+
+    @property
+    def error(self) -> Vector:
+        """The standard errors, shape (p,)."""
+        return np.asarray(np.sqrt(np.diag(self.covariance)))
 
 
-def of_likelihood(sums: Sums, names: Sequence[str]) -> Estimates:
+def of_likelihood(sums: Sums, names: Sequence[str], *, of_times: bool = False) -> Estimates:
     """Return the estimates of a mean of negative log likelihoods, from sums at its minimiser, or next to it.
 
     Parameters
@@ -83,23 +167,25 @@ def of_likelihood(sums: Sums, names: Sequence[str]) -> Estimates:
         The sums.
     names : sequence of str
         Names of the p coefficients.
+    of_times : bool, default False
+        Whether it is a partial likelihood.
 
     Raises
     ------
     ConfigurationError
         If the Hessian is singular, or the point is no minimiser.
     """
-    inverse = _inverse(sums.hessian, names)
+    inverse = invertible(sums.hessian, names)
     step = inverse @ sums.gradient
     left = sums.rows * float(sums.gradient @ step)
     if not left <= _SOLVED:
         raise ConfigurationError(
             f"the unpenalised fit has not ended: its last step is of {math.sqrt(max(left, 0.0)):.3g} standard errors. "
-            "Raise max_rounds or scale the features; if a column tells the classes apart without error, leave it out"
+            "If a column tells the classes apart without error, leave it out"
         )
-    error = np.sqrt(np.diag(inverse) / sums.rows)
-    count = len(names)
-    return Estimates((sums.point - step)[:count], error[:count], math.inf, "unpenalised fit, inverse of the Hessian")
+    how = "unpenalised fit, inverse of the Hessian"
+    factor = 1.0 if of_times else sums.clusters / max(sums.clusters - 1.0, 1.0)
+    return _estimated(sums, names, (inverse, step), 1.0, math.inf, how, factor, -sums.total * sums.loss)
 
 
 def of_squares(sums: Sums, names: Sequence[str]) -> Estimates:
@@ -124,13 +210,143 @@ def of_squares(sums: Sums, names: Sequence[str]) -> Estimates:
     >>> found.estimate.round(6), found.error.round(6), found.degrees
     (array([0.916667]), array([0.159571]), 3.0)
     """
-    if sums.rows < _ROWS * sums.parameters:
+    n = sums.rows
+    if n < _ROWS * sums.parameters:
+        if sums.meat is not None:
+            raise ConfigurationError(
+                f"clustered or weighted intervals of {len(names)} columns from {n:.0f} rows; expected at least "
+                f"{_ROWS} rows for each column and intercept. Take fewer columns, chosen without these rows"
+            )
         return _nodewise(sums, names)
-    inverse, count = _inverse(sums.hessian, names), len(names)
-    step, degrees = inverse @ sums.gradient, sums.rows - sums.parameters
-    noise = 2.0 * sums.rows * _remaining(sums, sums.loss - 0.5 * float(sums.gradient @ step)) / degrees
-    error = np.sqrt(noise * np.diag(inverse) / sums.rows)
-    return Estimates((sums.point - step)[:count], error[:count], degrees, "least squares")
+    inverse = invertible(sums.hessian, names)
+    step, degrees = inverse @ sums.gradient, n - sums.parameters
+    squares = 2.0 * _remaining(sums, sums.loss - 0.5 * float(sums.gradient @ step))
+    likelihood = -0.5 * n * (math.log(2.0 * math.pi * squares) + 1.0) if sums.mass is None else math.nan
+    factor = sums.clusters / max(sums.clusters - 1.0, 1.0) * (n - 1.0) / degrees
+    noise = n * squares / degrees
+    return _estimated(sums, names, (inverse, step), noise, degrees, "least squares", factor, likelihood)
+
+
+def _estimated(
+    sums: Sums,
+    names: Sequence[str],
+    solved: tuple[Matrix, Vector],
+    noise: float,
+    degrees: float,
+    how: str,
+    factor: float,
+    likelihood: float,
+) -> Estimates:
+    """Return the estimates of an inverse and a step, with the covariance of clusters if there are any."""
+    (inverse, step), count = solved, len(names)
+    covariance = noise * inverse / sums.total
+    if sums.meat is not None:
+        covariance = factor * inverse @ sums.meat @ inverse / sums.total**2
+        degrees = min(degrees, sums.clusters - 1.0)
+    estimate = (sums.point - step)[:count]
+    return Estimates(estimate, covariance[:count, :count], degrees, how, noise, inverse, likelihood)
+
+
+def rao(sums: Sums, found: Estimates, columns: NDArray[np.int64]) -> tuple[Vector, Vector, Vector]:
+    """Return Rao's test that each of some parameters is the same at all sites: statistic, degrees of freedom and p.
+
+    With s_m and H_m the sites' summed gradients and Hessians at the common estimates, I = sum_m H_m, and j the
+    parameter: s' V^- s, s the s_mj, V = diag(H_m[j, j]) - A I^-1 A', the rows of A those of H_m[j]. No fit of a site
+    alone is needed, so that it is there whatever the sites' sizes.
+
+    Parameters
+    ----------
+    sums : Sums
+        The sums at the minimiser; of squares anywhere.
+    found : Estimates
+        The estimates.
+    columns : ndarray of int64, shape (k,)
+        Which parameters.
+
+    References
+    ----------
+    Rao: Large sample tests of statistical hypotheses concerning several parameters (Math. Proc. Cambridge 1948).
+    """
+    statistic, degrees = np.full(columns.size, math.nan), np.full(columns.size, math.nan)
+    if found.inverse is None or len(sums.each) < 2:
+        return statistic, degrees, statistic.copy()
+    whole, move = found.inverse / sums.total, -found.inverse @ sums.gradient
+    slopes, own, rows = [], [], []
+    for site in sums.each:
+        block = unpacked(site.block)[: move.size, : move.size]
+        rows.append(site.mass * block[columns])
+        slopes.append(site.mass * (site.gradient[: move.size] + block @ move)[columns])
+        own.append(site.mass * np.diag(block)[columns])
+    taken = np.array(rows)
+    crossed = np.einsum("ajk,kl,bjl->jab", taken, whole, taken, optimize=True)
+    for place in range(columns.size):
+        curved = np.array([each[place] for each in own])
+        on = np.flatnonzero(curved > _SINGULAR * curved.max(initial=0.0))
+        if on.size < 2:
+            continue
+        units = np.sqrt(curved[on])
+        spread = np.eye(on.size) - crossed[place][np.ix_(on, on)] / np.outer(units, units)
+        values, vectors = np.linalg.eigh(spread)
+        kept = values > _SINGULAR
+        s = vectors.T @ (np.array([each[place] for each in slopes])[on] / units)
+        statistic[place] = float((s[kept] ** 2 / values[kept]).sum()) / found.noise
+        degrees[place] = np.count_nonzero(kept)
+    return statistic, degrees, np.asarray(stats.chi2.sf(statistic, np.maximum(degrees, 1.0)))
+
+
+class Wald(NamedTuple):
+    """A test of linear combinations of coefficients.
+
+    Parameters
+    ----------
+    estimate, error : ndarray of float64, shape (k,)
+        The combinations and their standard errors.
+    statistic, of, left, p : float
+        Wald's statistic, F if the residuals have finite degrees of freedom and else chi-squared; its degrees of
+        freedom, those left, and p.
+    """
+
+    estimate: Vector
+    error: Vector
+    statistic: float
+    of: float
+    left: float
+    p: float
+
+
+def wald(estimate: Vector, covariance: Matrix, degrees: float, combinations: Matrix) -> Wald:
+    """Return Wald's test that all of some linear combinations of coefficients are 0.
+
+    Parameters
+    ----------
+    estimate, covariance : ndarray of float64, shape (p,) and (p, p)
+        Of the coefficients.
+    degrees : float
+        The residuals' degrees of freedom.
+    combinations : ndarray of float64, shape (k, p)
+        The combinations.
+
+    Raises
+    ------
+    ConfigurationError
+        If they are linearly dependent.
+
+    Examples
+    --------
+    >>> found = wald(np.array([1.0, 3.0]), np.eye(2), np.inf, np.array([[1.0, -1.0]]))
+    >>> float(found.estimate[0]), round(found.statistic, 3), round(found.p, 4)
+    (-2.0, 2.0, 0.1573)
+    """
+    values, spread = combinations @ estimate, combinations @ covariance @ combinations.T
+    inverse = inverse_of(spread)
+    if inverse is None:
+        raise ConfigurationError("the combinations are linearly dependent, or there are more of them than clusters")
+    statistic, count = float(values @ inverse @ values), len(values)
+    error = np.sqrt(np.diag(spread))
+    if math.isinf(degrees):
+        return Wald(values, error, statistic, count, degrees, float(stats.chi2.sf(statistic, count)))
+    ratio = statistic / count
+    return Wald(values, error, ratio, count, degrees, float(stats.f.sf(ratio, count, degrees)))
 
 
 def _remaining(sums: Sums, loss: float) -> float:
@@ -146,7 +362,7 @@ def _remaining(sums: Sums, loss: float) -> float:
     return loss
 
 
-def _inverse(hessian: Matrix, names: Sequence[str]) -> Matrix:
+def invertible(hessian: Matrix, names: Sequence[str]) -> Matrix:
     """Return the inverse; columns that keep it from being one are named."""
     units = np.sqrt(np.diag(hessian))
     _refuse(units == 0.0, names, "is 0 at all sites, or its curvature is")
@@ -191,10 +407,10 @@ def _nodewise(sums: Sums, names: Sequence[str]) -> Estimates:
         own = _lasso(gram, gram[j], _NODEWISE * base, np.zeros(count), others)
         own[others], own[j] = -own[others], 1.0
         theta[j] = own / float(gram[j] @ own)
-    error = np.sqrt(noise / n * np.einsum("ij,ij->i", theta @ gram, theta))
+    covariance = noise / n * theta @ gram @ theta.T / np.outer(units, units)
     estimate = b + theta @ (product - gram @ b)
     how = f"de-biased lasso ({np.count_nonzero(b)} of {count} not 0), nodewise"
-    return Estimates(estimate / units, error / units, degrees, how)
+    return Estimates(estimate / units, covariance, degrees, how)
 
 
 def _scaled_lasso(

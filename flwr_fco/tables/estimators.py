@@ -56,10 +56,16 @@ class FederatedElasticNet(RegressorMixin, Federated):  # type: ignore[misc]
         Penalise the coefficients of features that are divided by their standard deviations over the rows of all
         clients, as glmnet does and a ``StandardScaler`` before scikit-learn's estimator; `coef_` is that of the
         features as they are. Each client sends means and variances of its columns; no data are changed.
-    site_intercepts : {"local"}, optional
-        ``"local"``: each client has an intercept of its own instead of a common one, as dummy variables of the clients
-        would give, and does not send it (:class:`flwr_fco.objectives.SiteIntercept`). `intercept_` is then NaN, and
-        :meth:`intercept_for` returns that of a client's rows, at the client, with which the model predicts there.
+    site_intercepts : {"local", "common"}, optional
+        Whose intercepts. By default the model has a common one, and the table of ``fit(..., intervals=True)`` one of
+        each client, as dummy variables of the clients would give, because coefficients are biased where clients' levels
+        differ; none of them is sent (:class:`flwr_fco.objectives.SiteIntercept`). ``"common"``: the table has a common
+        one too, and says by how much clients differ. ``"local"``: the model has one of each client too. `intercept_` is
+        then NaN, and :meth:`intercept_for` returns that of a client's rows, at the client, with which the model
+        predicts there.
+    cluster : str, optional
+        What the table's standard errors are clustered by: ``"site"``, or a column of the clients' frames, such as the
+        patient of each row, which is no feature then. Without it rows with weights are their own clusters.
     codebook : Codebook, optional
         What the columns of all sites' tables are: the rows are then frames as they come, and are read by it.
     cv : int, Strengths or list of splits, optional
@@ -85,6 +91,11 @@ class FederatedElasticNet(RegressorMixin, Federated):  # type: ignore[misc]
         With `cv`, the models and losses of all strengths.
     strength_ : float
         With `cv`, the chosen strength of the mean loss: scikit-learn's alpha.
+    covariance_ : ndarray, shape (d, d)
+        With `intervals`, the covariance of the table's estimates.
+    log_likelihood_ : float
+        With `intervals`, that of the unpenalised fit; NaN of squares with weights, or with fewer than two rows for each
+        column.
 
     Examples
     --------
@@ -132,10 +143,16 @@ class FederatedLasso(FederatedElasticNet):
         Penalise the coefficients of features that are divided by their standard deviations over the rows of all
         clients, as glmnet does and a ``StandardScaler`` before scikit-learn's estimator; `coef_` is that of the
         features as they are. Each client sends means and variances of its columns; no data are changed.
-    site_intercepts : {"local"}, optional
-        ``"local"``: each client has an intercept of its own instead of a common one, as dummy variables of the clients
-        would give, and does not send it (:class:`flwr_fco.objectives.SiteIntercept`). `intercept_` is then NaN, and
-        :meth:`intercept_for` returns that of a client's rows, at the client, with which the model predicts there.
+    site_intercepts : {"local", "common"}, optional
+        Whose intercepts. By default the model has a common one, and the table of ``fit(..., intervals=True)`` one of
+        each client, as dummy variables of the clients would give, because coefficients are biased where clients' levels
+        differ; none of them is sent (:class:`flwr_fco.objectives.SiteIntercept`). ``"common"``: the table has a common
+        one too, and says by how much clients differ. ``"local"``: the model has one of each client too. `intercept_` is
+        then NaN, and :meth:`intercept_for` returns that of a client's rows, at the client, with which the model
+        predicts there.
+    cluster : str, optional
+        What the table's standard errors are clustered by: ``"site"``, or a column of the clients' frames, such as the
+        patient of each row, which is no feature then. Without it rows with weights are their own clusters.
     codebook : Codebook, optional
         What the columns of all sites' tables are: the rows are then frames as they come, and are read by it.
     cv : int, Strengths or list of splits, optional
@@ -161,6 +178,11 @@ class FederatedLasso(FederatedElasticNet):
         With `cv`, the models and losses of all strengths.
     strength_ : float
         With `cv`, the chosen strength of the mean loss: scikit-learn's alpha.
+    covariance_ : ndarray, shape (d, d)
+        With `intervals`, the covariance of the table's estimates.
+    log_likelihood_ : float
+        With `intervals`, that of the unpenalised fit; NaN of squares with weights, or with fewer than two rows for each
+        column.
 
     Examples
     --------
@@ -202,11 +224,18 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
         Penalise the coefficients of features that are divided by their standard deviations over the rows of all
         clients, as glmnet does and a ``StandardScaler`` before scikit-learn's estimator; `coef_` is that of the
         features as they are. Each client sends means and variances of its columns; no data are changed.
-    site_intercepts : {"local"}, optional
-        ``"local"``: each client has an intercept of its own instead of a common one, as dummy variables of the clients
-        would give, and does not send it (:class:`flwr_fco.objectives.SiteIntercept`). `intercept_` is then NaN, and
-        :meth:`intercept_for` returns that of a client's rows, at the client, with which the model predicts there. For
-        two classes; clients with fewer than 10 rows are refused, and there is a warning below 25.
+    site_intercepts : {"local", "common"}, optional
+        Whose intercepts. By default the model has a common one, and the table of ``fit(..., intervals=True)`` one of
+        each client, as dummy variables of the clients would give, because coefficients are biased where clients' levels
+        differ; none of them is sent (:class:`flwr_fco.objectives.SiteIntercept`). ``"common"``: the table has a common
+        one too, and says by how much clients differ. ``"local"``: the model has one of each client too. `intercept_` is
+        then NaN, and :meth:`intercept_for` returns that of a client's rows, at the client, with which the model
+        predicts there.
+        For two classes; with "local" clients of fewer than 10 rows are refused, and there is a warning below 25. In a
+        table they share an intercept.
+    cluster : str, optional
+        What the table's standard errors are clustered by: ``"site"``, or a column of the clients' frames, such as the
+        patient of each row, which is no feature then. Without it rows with weights are their own clusters.
     codebook : Codebook, optional
         What the columns of all sites' tables are: the rows are then frames as they come, and are read by it.
     cv : int, Strengths or list of splits, optional
@@ -237,6 +266,11 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
         With `cv`, the models and losses of all strengths.
     strength_ : float
         With `cv`, the chosen strength of the mean loss: 1 / (n C).
+    covariance_ : ndarray, shape (d, d)
+        With `intervals`, the covariance of the table's estimates.
+    log_likelihood_ : float
+        With `intervals`, that of the unpenalised fit; NaN of squares with weights, or with fewer than two rows for each
+        column.
 
     Examples
     --------
@@ -274,7 +308,7 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
             The classes; none with a grid, or where the codebook has an outcome.
         sample_weight : array-like, shape (n,), or a list or dict of them, optional
             Weight of each row; a row of weight 2 counts as two copies of it. With a grid the sites' ``load`` returns
-            them.
+            them. Errors of a table are robust then.
         groups : array-like, shape (n,), optional
             Client of each row, instead of `num_clients` parts: rows with the same entry belong to one client.
         features : int or sequence of str, optional
@@ -307,7 +341,7 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
         outputs = self.classes_.size if self.classes_.size > 2 else 1
         if outputs > 1 and self._intervals is not None:
             raise ConfigurationError(f"intervals of {outputs} classes; there are some of two classes only")
-        if outputs > 1 and self.site_intercepts is not None:
+        if outputs > 1 and self.site_intercepts == "local":
             what = f"site_intercepts={self.site_intercepts!r} of {outputs} classes"
             raise ConfigurationError(f"{what}; sites have their own of two only")
         if parts is None:
@@ -455,6 +489,8 @@ class FederatedCoxRegression(Federated):
     cv : int, Strengths or list of splits, optional
         Choose the strength by a cross-validation, as in :class:`FederatedElasticNet`, by the partial likelihood of the
         left-out rows alone; `alpha` is then ignored.
+    cluster : str, optional
+        What the table's standard errors are clustered by, as in :class:`FederatedElasticNet`.
 
     Attributes
     ----------
@@ -471,6 +507,11 @@ class FederatedCoxRegression(Federated):
         With `cv`, the models and losses of all strengths.
     strength_ : float
         With `cv`, the chosen `alpha`.
+    covariance_ : ndarray, shape (d, d)
+        With `intervals`, the covariance of the table's estimates.
+    log_likelihood_ : float
+        With `intervals`, that of the unpenalised fit; NaN of squares with weights, or with fewer than two rows for each
+        column.
 
     Examples
     --------

@@ -1,8 +1,9 @@
-"""What a table of intervals takes of a federation: a question about the sites' own estimates, and a few exchanges."""
+"""What a table of intervals takes of a federation: questions about the sites' own estimates, and about derivatives."""
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
@@ -11,30 +12,52 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from flwr_fco.algorithms.newton.information import Information, Sums, inverse
+from flwr_fco.algorithms.newton.method import unpacked
+from flwr_fco.algorithms.newton.model import inverse as inverse_of
 from flwr_fco.certificates import Request
 from flwr_fco.core.validation import Choice
-from flwr_fco.errors import ConfigurationError, NothingTrainedError
+from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.messages.protocol import ESTIMATES, TREND, Answer
-from flwr_fco.regularizers import Zero
-from flwr_fco.strategies import FedNewton, run_of
-from flwr_fco.strategies import strategy as as_strategy
+from flwr_fco.objectives.site_intercept import FEWEST_ROWS
+from flwr_fco.strategies import FedNewton
 from flwr_fco.strategies.questions import ask
 from flwr_fco.strategies.run import Run
-from flwr_fco.tables.estimates import Estimates, Vector, between, of_likelihood, of_squares
+from flwr_fco.tables.answers import CLUSTERED, DERIVATIVES, LEAST, OWN, POOLED
+from flwr_fco.tables.estimates import (
+    Estimates,
+    SiteSums,
+    Sums,
+    Vector,
+    between,
+    invertible,
+    of_likelihood,
+    of_squares,
+    rao,
+)
 
 #: Seconds to wait for a site's answer.
 TIMEOUT = 600.0
 #: Columns of a model whose Hessian is asked for as a whole: 16 MB a site.
 MOST_COLUMNS = 2_000
-#: Events, or rows of the rarer class, for each column, below which intervals of a generalised linear model are too
-#: short: with 4, of 100 columns and 800 rows, they covered .91 of the coefficients that are not 0.
-_EVENTS = 20
+#: Events, or rows of the rarer class, for each column, below which intervals of a generalised linear model are refused,
+#: and below which there is a warning (docs/benchmarks/intervals.md).
+_EVENTS, _FEW_EVENTS = 5, 10
 #: The smallest standard error of one site, relative to that of all sites together; and its largest estimate, relative
 #: to the median of the sites.
 _SMALLEST, _LARGEST = 1.0 / 3.0, 1_000.0
+#: Exchanges and halvings at most; the square of a step that is the last one, and of one that may be, in standard
+#: errors; and a change of the loss that is rounding.
+_STEPS, _HALVINGS, _SOLVED, _SHORT, _NO_CHANGE = 60, 30, 1e-16, 1e-10, 1e-14
+#: How many times the variance at the start that at the minimum is where an estimate grows without end.
+_SEPARABLE = 1e6
+#: Rounding error of a site's derivatives, relative to others that bound them.
+_ROUNDING = 1e-6
+#: Clusters below which their intervals are too short.
+_FEW_CLUSTERS = 20
 #: Sites from which on a spread between them can be estimated.
 _SITES = 3
+#: Names of sites in a line.
+_SHOWN = 5
 _LEVEL = {"range": (lambda level: 0.5 <= level < 1.0, "a number from 0.5 to 1, exclusive")}
 _DISTINCT = {"range": (lambda columns: 0 < len(set(columns)) == len(columns), "other columns")}
 
@@ -50,6 +73,9 @@ class Intervals(Choice):
     columns : sequence of str or int, optional
         The features that they are asked for, by name or place; by default all. The false discovery rates are over
         these, so they are to be chosen before the data are seen. The estimates are of the model with all its columns.
+    largest : float, default 1e5
+        How many times the sites' median the second derivative of one of them may be: columns in other units make it as
+        large, and standard errors would be those of one site. Infinite where one site's column does spread so much.
 
     Raises
     ------
@@ -64,6 +90,7 @@ class Intervals(Choice):
 
     level: float = field(default=0.95, metadata=_LEVEL)
     columns: Sequence[str | int] | None = field(default=None, metadata=_DISTINCT)
+    largest: float = field(default=1e5, metadata={"range": (lambda ratio: ratio > 1.0, "a number > 1")})
 
     def places(self, names: Sequence[str]) -> list[int]:
         """Return the places of the columns among the features' names.
@@ -93,13 +120,6 @@ class Intervals(Choice):
         return [known[column] for column in self.columns]
 
 
-@as_strategy
-class _Exchange(FedNewton):
-    """All sites' derivatives at one point."""
-
-    algorithm = Information
-
-
 class Kind(NamedTuple):
     """What is fitted, as a table of intervals distinguishes it.
 
@@ -124,6 +144,37 @@ CLASSES = Kind("rows of the rarer class", 5, "odds ratio")
 TIMES = Kind("events", 5, "hazard ratio")
 
 
+class Fitted(NamedTuple):
+    """What is fitted.
+
+    Parameters
+    ----------
+    kind : Kind
+        Which model.
+    names : sequence of str
+        The features.
+    sites : sequence
+        Names of the sites by partition, of which there may be none.
+    cluster : str or None
+        By what the standard errors are clustered: ``"site"``, or a column at the sites.
+    mass : float
+        The sum of the weights of all rows.
+    weighted : bool
+        Whether rows were given weights.
+    """
+
+    kind: Kind
+    names: Sequence[str]
+    sites: Sequence[Any]
+    cluster: str | None
+    mass: float
+    weighted: bool
+
+    def named(self, answer: Answer) -> str:
+        """Return the name of the site that has answered."""
+        return site_of(answer, self.sites)
+
+
 class Told(NamedTuple):
     """What the sites say of themselves.
 
@@ -133,36 +184,31 @@ class Told(NamedTuple):
         Of the sites that have answered.
     left_out : list of str
         The others, with the reasons.
+    own : bool
+        Whether sites have intercepts of their own.
     intercepts : float
-        How many sites have an intercept of their own.
+        How many of them have one, those that share one counted once.
+    pooled, idle : tuple of str
+        Sites too small for an intercept of their own, which share one; or which add nothing beside an intercept.
+    weighted : bool
+        Whether rows of a site have unequal weights.
     """
 
     answers: list[Answer]
     left_out: list[str]
+    own: bool
     intercepts: float
-
-
-def alike(strategy: FedNewton, kind: type[FedNewton] = FedNewton, **options: Any) -> FedNewton:
-    """Return another strategy of the same sites, with their weights and tables.
-
-    Parameters
-    ----------
-    strategy : FedNewton
-        Whose options it has.
-    kind : type of FedNewton
-        Its class.
-    **options
-        Options that it has instead.
-    """
-    own = {option.name: getattr(strategy, option.name) for option in fields(strategy) if option.init}
-    other = kind(**(own | options))
-    other.site_weights, other.tables = strategy.site_weights, strategy.tables
-    return other
+    pooled: tuple[str, ...]
+    idle: tuple[str, ...]
+    weighted: bool
 
 
 def prepared(strategy: FedNewton, grid: Any, initial_arrays: Any, timeout: float) -> Run:
     """Return a run of the strategy's sites that asks them questions only."""
-    run = alike(strategy).prepare(initial_arrays)
+    own = {option.name: getattr(strategy, option.name) for option in fields(strategy) if option.init}
+    other = type(strategy)(**own)
+    other.site_weights, other.tables = strategy.site_weights, strategy.tables
+    run = other.prepare(initial_arrays)
     run.grid, run.timeout = grid, timeout
     return run
 
@@ -191,63 +237,184 @@ class Questions(NamedTuple):
         return self.ask(prepared(self.strategy, grid, initial_arrays, timeout))
 
 
-def own_estimates(run: Run, kind: Kind) -> Told:
-    """Ask all sites about their own estimates; one whose rows have unequal weights is an error.
+def own_estimates(run: Run, fitted: Fitted, own: bool) -> Told:
+    """Ask all sites about their own estimates, and what they have for intercepts of their own.
 
     Parameters
     ----------
     run : Run
         A run of the sites.
-    kind : Kind
+    fitted : Fitted
         What is fitted.
+    own : bool
+        Whether sites have intercepts of their own.
     """
     size = run.problem.layout.size
     wanted = ("told", "events", "others", "weighted", "intercepts")
     answers = ask(run, Request(ESTIMATES, {}, wanted, {"estimate": (size,), "error": (size,)}), np.zeros(size))
-    weighted = [f"partition {answer.partition}" for answer in answers if answer.numbers["weighted"]]
-    if weighted:
-        raise ConfigurationError(
-            f"intervals: rows of {', '.join(weighted[:_SITES])}{', ...' * (len(weighted) > _SITES)} have unequal "
-            "weights, and rows that weigh twice have other standard errors than rows that are there twice. Give "
-            "copies as rows, or fit without intervals"
-        )
-    # Beside an intercept of all sites none has one of its own, nor has a stratum of times, whatever it says.
-    possible = "intercept" not in run.problem.layout.names and kind is not TIMES
-    intercepts = sum(answer.numbers["intercepts"] > 0.0 for answer in answers) if possible else 0
-    return Told(answers, reasons_of(run), float(intercepts))
+    weighted = fitted.weighted or any(answer.numbers["weighted"] for answer in answers)
+    pooled, idle, intercepts, classes = list[Answer](), list[Answer](), 0, fitted.kind is CLASSES
+    # A model whose intercepts stay at the sites has refused those that are too small.
+    shared = "intercept" in run.problem.layout.names
+    for answer in answers if own else []:
+        events, others = (answer.numbers[name] for name in ("events", "others"))
+        if classes and shared and answer.examples < FEWEST_ROWS:
+            pooled.append(answer)
+        elif classes and min(events, others) < 1.0:
+            idle.append(answer)
+        else:
+            intercepts += 1
+    counts = [sum(answer.numbers[name] for answer in pooled) for name in ("events", "others")]
+    if sum(counts) < FEWEST_ROWS or min(counts) < 1.0:
+        pooled, idle = [], [*idle, *pooled]
+    shares, nothing = (tuple(map(fitted.named, each)) for each in (pooled, idle))
+    return Told(answers, reasons_of(run), own, float(intercepts + bool(pooled)), shares, nothing, weighted)
 
 
-def sums_of(
-    strategy: FedNewton, kind: Kind, tolerance: float, run: Any, arrays: Any, num_rounds: int
-) -> tuple[Sums, int]:
-    """Return the sums for the estimates of all sites together, and in how many rounds they came.
+def unpenalised(run: Run, asked: Intervals, fitted: Fitted, told: Told, start: Vector) -> tuple[Sums, int]:
+    """Return the sums of all sites at the unpenalised minimiser, and in how many exchanges they came.
 
     Parameters
     ----------
-    strategy : FedNewton
-        The strategy of the fit, whose sites these are.
-    kind : Kind
+    run : Run
+        A run of the sites.
+    asked : Intervals
+        What is asked for.
+    fitted : Fitted
         What is fitted: the derivatives of squares at any point are enough.
-    tolerance : float
-        Residual at which the unpenalised fit of another loss ends.
-    run : callable
-        ``(strategy, arrays, num_rounds)``: it runs a strategy at the sites.
-    arrays : ArrayRecord
-        The point where it begins.
-    num_rounds : int
-        The rounds of the unpenalised fit at most.
+    told : Told
+        What the sites say of themselves.
+    start : ndarray of float64, shape (d,)
+        Where it begins: of all the model's arrays.
+
+    Raises
+    ------
+    ConfigurationError
+        If a site does not answer, the columns are linearly dependent, or an estimate grows without end.
     """
-    plain, rounds = alike(strategy, regularizer=Zero(), hessian="block", tolerance=tolerance), 0
-    if kind is not SQUARES:
-        result = run(plain, arrays, num_rounds)
-        arrays, rounds = result.arrays, len(result.train_metrics_clientapp)
-    last = alike(plain, _Exchange)
-    try:
-        run(last, arrays, 1)
-    except NothingTrainedError as error:
-        reasons = "; ".join(reasons_of(run_of(last)))
-        raise ConfigurationError(f"the sites' second derivatives are not known: {reasons}") from error
-    return last.state, rounds + 1
+    asking, names, kind = _Asking(run, asked, fitted, told), fitted.names, fitted.kind
+    sums, first, left = asking.sums(start), None, math.inf
+    while kind is not SQUARES:
+        inverse = invertible(sums.hessian, names)
+        variances = np.diag(inverse)[: len(names)]
+        first = variances if first is None else first
+        grown = np.flatnonzero(variances > _SEPARABLE * first)
+        if grown.size:
+            what = "events" if kind is TIMES else "classes"
+            raise ConfigurationError(
+                f"the {kind.ratio} of {', '.join(names[j] for j in grown[:5])} grows without end: by these columns "
+                f"{what} are told apart without error. Leave one out"
+            )
+        step, before = inverse @ sums.gradient, left
+        left = sums.rows * float(sums.gradient @ step)
+        # Steps that do not get shorter are rounding.
+        if left <= _SOLVED or 0.25 * before < left <= _SHORT or asking.count >= _STEPS:
+            break
+        for _ in range(_HALVINGS):
+            trial = asking.sums(sums.point - step)
+            if trial.loss <= sums.loss + _NO_CHANGE * abs(sums.loss):
+                break
+            step = 0.5 * step
+        sums = trial
+    if fitted.cluster is not None or told.weighted:
+        if kind is SQUARES:
+            sums = asking.sums(sums.point - invertible(sums.hessian, names) @ sums.gradient)
+        sums = asking.clustered(sums)
+    return sums, asking.count
+
+
+class _Asking:
+    """Asks all sites about their derivatives at a point."""
+
+    def __init__(self, run: Run, asked: Intervals, fitted: Fitted, told: Told) -> None:
+        self.run, self.asked, self.fitted, self.told = run, asked, fitted, told
+        self.count, self.size = 0, run.problem.layout.size
+        #: An intercept of the model that no site uses is no parameter.
+        self.used = len(fitted.names) if told.own and not told.pooled else self.size
+
+    def sums(self, point: Vector) -> Sums:
+        """Return the sums at a point."""
+        answers, used, mass = self._answers(point, clustered=False), self.used, self.fitted.mass
+        rows = sum(answer.examples for answer in answers)
+        self._check_sites(answers)
+        gradient, block = (np.sum([a.weight * a.vectors[name] for a in answers], 0) for name in ("gradient", "block"))
+        return Sums(
+            point[:used],
+            gradient[:used],
+            unpacked(block)[:used, :used],
+            sum(a.weight * a.numbers["loss"] for a in answers),
+            rows,
+            mass if self.told.weighted else None,
+            float(len(answers) * self.told.own),
+            tuple(
+                SiteSums(self.fitted.named(a), a.weight * mass, a.examples, a.vectors["gradient"], a.vectors["block"])
+                for a in answers
+            ),
+        )
+
+    def clustered(self, sums: Sums) -> Sums:
+        """Return the sums at a minimiser with those of clusters."""
+        if self.fitted.cluster == "site":
+            own = np.array([site.mass * site.gradient[: self.used] for site in sums.each])
+            return sums._replace(meat=own.T @ own, clusters=float(len(own)))
+        answers = self._answers(sums.point, clustered=True)
+        # A mean over rows whose weights have a mean of 1.
+        scales = [(a.weight * self.fitted.mass) ** 2 / a.examples for a in answers]
+        meat = np.sum([scale * a.vectors["meat"] for scale, a in zip(scales, answers, strict=True)], axis=0)
+        clusters = sum(min(a.numbers["clusters"], a.examples) for a in answers)
+        return sums._replace(meat=unpacked(meat)[: self.used, : self.used], clusters=clusters)
+
+    def _answers(self, point: Vector, *, clustered: bool) -> list[Answer]:
+        self.count += 1
+        size, more = self.size, ("clusters",) * clustered
+        w, triangle = np.append(point, np.zeros(size - point.size)), (size * (size + 1) // 2,)
+        numbers = {OWN: float(self.told.own), LEAST: float(FEWEST_ROWS), POOLED: float(bool(self.told.pooled))}
+        shapes = {"gradient": (size,), "block": triangle} | dict.fromkeys(("meat",) * clustered, triangle)
+        numbers[CLUSTERED] = float(clustered)
+        request = Request(DERIVATIVES, numbers, ("loss", *more), shapes, (), _check_possible)
+        answers = ask(self.run, request, w)
+        if self.run.left_out or not answers:
+            raise ConfigurationError(f"the sites' second derivatives are not known: {'; '.join(reasons_of(self.run))}")
+        return answers
+
+    def _check_sites(self, answers: Sequence[Answer]) -> None:
+        """Refuse sums that one site's second derivatives make up, or slopes that its own loss does not allow."""
+        fitted = self.fitted
+        own = np.array([np.diag(unpacked(answer.vectors["block"])) for answer in answers])
+        usual = np.sort(own, axis=0)[(len(own) - 1) // 2]
+        ratio = np.divide(own, usual, out=np.zeros_like(own), where=usual > 0.0)
+        for m, j in np.argwhere(ratio > self.asked.largest)[:1].tolist():
+            raise ConfigurationError(
+                f"the second derivative of {self._column(j)} is {own[m, j]:.3g} at "
+                f"{fitted.named(answers[m])}, and {usual[j]:.3g} at the median of the sites: standard errors "
+                "would be those of one site. Check its units; if the column does spread so much there, give "
+                "intervals=Intervals(largest=math.inf)"
+            )
+        if fitted.kind is not SQUARES:
+            return
+        # The square of a mean of products is at most the product of the mean squares.
+        losses = np.array([answer.numbers["loss"] for answer in answers])
+        slopes = np.array([answer.vectors["gradient"] for answer in answers])
+        room = np.sqrt(2.0 * np.abs(losses)[:, None] * own)
+        room = (1.0 + _ROUNDING) * room + _ROUNDING * np.sqrt(2.0 * np.abs(losses).max() * own.max(axis=0))
+        for m, j in np.argwhere(np.abs(slopes) > room)[:1].tolist():
+            raise ConfigurationError(
+                f"{fitted.named(answers[m])} says a slope of {self._column(j)} of {slopes[m, j]:.3g}; "
+                f"with its loss and second derivative at most {room[m, j]:.3g} is possible"
+            )
+
+    def _column(self, j: int) -> str:
+        return self.fitted.names[j] if j < len(self.fitted.names) else "the intercept"
+
+
+def _check_possible(answer: Answer) -> None:
+    """Refuse second derivatives that no convex loss has."""
+    hessian = unpacked(answer.vectors["block"])
+    with np.errstate(invalid="ignore", over="ignore"):
+        most = np.sqrt(np.diag(hessian))
+        possible = (np.abs(hessian) <= (1.0 + _ROUNDING) * most[:, None] * most).all()
+    if not possible:
+        raise ProtocolError("its second derivatives are those of no convex loss")
 
 
 class Table(NamedTuple):
@@ -261,20 +428,32 @@ class Table(NamedTuple):
         The names of the sites' own estimates among them.
     lines : list of (str, str)
         Lines of a summary.
+    found : Estimates
+        The estimates of all columns.
+    sums : Sums
+        The sums they are made of.
+    intercepts : list of dict
+        Of a common intercept, observed and expected events of each site.
     """
 
     rows: dict[int, dict[str, float]]
     sites: tuple[str, ...]
     lines: list[tuple[str, str]]
+    found: Estimates
+    sums: Sums
+    intercepts: list[dict[str, Any]]
 
 
 #: What of a table stands in one part of a text.
 ESTIMATED = ("estimate", "odds ratio", "hazard ratio", "standard error", "lower", "upper", "p", "q", "p of trend")
-COMPARED = ("Q", "p of Q", "I2", "fixed", "DerSimonian-Laird", "Hartung-Knapp lower", "Hartung-Knapp upper", "sites")
+COMPARED = (
+    *("Rao", "p of Rao", "Q", "p of Q", "I2", "fixed", "DerSimonian-Laird"),
+    *("Hartung-Knapp lower", "Hartung-Knapp upper", "sites"),
+)
 
 
-def check_events(told: Told, names: Sequence[str], kind: Kind) -> None:
-    """Refuse intervals of a generalised linear model with too few events for its columns.
+def check_events(told: Told, fitted: Fitted) -> None:
+    """Refuse intervals of a generalised linear model with too few events for its columns, and warn of few.
 
     An intercept of a site's own counts as a column: it biases coefficients as they do.
 
@@ -282,49 +461,48 @@ def check_events(told: Told, names: Sequence[str], kind: Kind) -> None:
     ----------
     told : Told
         What the sites say of themselves.
-    names : sequence of str
-        The features.
-    kind : Kind
+    fitted : Fitted
         What is fitted; squares have no events.
 
     Raises
     ------
     ConfigurationError
-        If there are fewer than 20 rows of the rarer class, or events, a column.
+        If there are fewer than 5 rows of the rarer class, or events, a column.
     """
-    # No site has more of them than rows.
-    counts = [[min(answer.numbers[name], answer.examples) for answer in told.answers] for name in ("events", "others")]
+    if fitted.kind is SQUARES:
+        return
+    # No site has more of them than rows, and where all are of one class they tell nothing beside its intercept.
+    of = [answer for answer in told.answers if fitted.named(answer) not in told.idle]
+    counts = [[min(answer.numbers[name], answer.examples) for answer in of] for name in ("events", "others")]
     events = min(sum(max(0.0, number) for number in numbers) for numbers in counts)
-    if kind is not SQUARES and events < _EVENTS * (len(names) + told.intercepts):
+    columns = len(fitted.names) + told.intercepts
+    kind = "events" if fitted.kind is TIMES else f"events ({fitted.kind.counted})"
+    own = f" and {told.intercepts:.0f} intercepts" * bool(told.intercepts)
+    what = f"intervals of {len(fitted.names)} columns{own} from {events:.0f} {kind}"
+    if events < _EVENTS * columns:
         left_out = "; ".join(told.left_out)
-        what = "events" if kind is TIMES else f"events ({kind.counted})"
         raise ConfigurationError(
-            f"intervals of {len(names)} columns{f' and {told.intercepts:.0f} intercepts' * bool(told.intercepts)} from "
-            f"{events:.0f} {what}; expected at least {_EVENTS} a column, with "
-            "fewer the intervals are too short. Take fewer columns, chosen without these rows, or fit without "
-            f"intervals{f'. Without {left_out}' * bool(left_out)}"
+            f"{what}; expected at least {_EVENTS} a column, with fewer the estimates are too far from 0. Take fewer "
+            f"columns, chosen without these rows, or fit without intervals{f'. Without {left_out}' * bool(left_out)}"
         )
+    if events < _FEW_EVENTS * columns:
+        more = f"from {_FEW_EVENTS} a column on the estimates are less far from 0"
+        warnings.warn(f"{what}: {events / columns:.1f} a column; {more}", UserWarning, stacklevel=5)
 
 
-def table(
-    asked: Intervals, names: Sequence[str], told: Told, sums: Any, kind: Kind, sites: Any = (), trend: Any = None
-) -> Table:
+def table(asked: Intervals, fitted: Fitted, told: Told, sums: Sums, trend: Any = None) -> Table:
     """Return the table of a model.
 
     Parameters
     ----------
     asked : Intervals
         What is asked for.
-    names : sequence of str
-        The features.
+    fitted : Fitted
+        What is fitted.
     told : Told
         What the sites say of themselves.
     sums : Sums
         The sums of all sites.
-    kind : Kind
-        What is fitted.
-    sites : sequence, optional
-        Names of the sites by partition.
     trend : pair of (ndarray of float64, shape (d,), float), optional
         Of hazard ratios, p of a change over time, of each and of all.
 
@@ -333,10 +511,8 @@ def table(
     ConfigurationError
         If the sums have no estimates.
     """
-    # A site that has sent sums and has not said how many intercepts it has, has one where the others have theirs.
-    silent = max(0.0, sums.sites - len(told.answers)) * bool(told.intercepts)
-    at = sums._replace(intercepts=told.intercepts + silent)
-    found = (of_squares if kind is SQUARES else of_likelihood)(at, names)
+    names, kind = fitted.names, fitted.kind
+    found = of_squares(sums, names) if kind is SQUARES else of_likelihood(sums, names, of_times=kind is TIMES)
     places = np.array(asked.places(names))
     estimate, error = found.estimate[places], found.error[places]
     z, quantile = stats.t(found.degrees), stats.t.isf(0.5 * (1.0 - asked.level), found.degrees)
@@ -350,29 +526,74 @@ def table(
         columns |= {name: np.exp(np.minimum(own, 700.0)) for name, own in ends.items()}
     columns |= {"p": p, "q": stats.false_discovery_control(p)}
     columns |= {} if trend is None else {"p of trend": trend[0][places]}
-    own, doubted = _plausible(told, found, names, sites)
-    columns |= _compared(own, places, int(sums.sites), half, asked.level)
-    for site, (values, errors) in own.items():
-        columns |= {site: values[places], f"{site} error": errors[places]}
+    # A test without clusters, and sites' own errors, do not go with clustered ones.
+    plain, own, doubted = sums.meat is None, dict[str, Any](), list[str]()
+    if plain:
+        own, doubted = _plausible(told, found, fitted)
+        columns |= dict(zip(("Rao", "degrees of Rao", "p of Rao"), rao(sums, found, places), strict=True))
+        columns |= _compared(own, places, len(sums.each), half, asked.level)
+        for site, (values, errors) in own.items():
+            columns |= {site: values[places], f"{site} error": errors[places]}
     rows = {int(j): {name: float(column[i]) for name, column in columns.items()} for i, j in enumerate(places)}
-    degrees = "" if math.isinf(found.degrees) else f", {found.degrees:.0f} degrees of freedom"
-    lines = [("Intervals", f"{100 * asked.level:g} %, {found.how}{degrees}; q over {len(places)} columns")]
-    text = f"of {len(own)} of {sums.sites:.0f} sites{_reasons(told, doubted, kind, sites)}"
-    lines.append(("Own estimates", text))
-    text = "an insignificant Q does not show that they agree; Hartung-Knapp's interval covers a spread"
-    if len(own) < _SITES:
-        text = "no Hartung-Knapp interval with fewer than three sites: nothing here covers a spread between sites"
-    lines.append(("Between sites", text))
+    intercepts, more = _intercepts(told, fitted, sums, found)
+    lines = [
+        ("Intervals", f"{100 * asked.level:g} %, {_how(found, fitted, sums)}; q over {len(places)} columns"),
+        *more,
+    ]
+    if plain:
+        text = f"of {len(own)} of {len(sums.each)} sites{_reasons(told, doubted, fitted)}"
+        few = "; no Hartung-Knapp interval with fewer than three sites: nothing here covers a spread between sites"
+        text += few * (len(own) < _SITES)
+        lines.append(("Own estimates", text))
+        text = "an insignificant Rao or Q does not show that they agree; Hartung-Knapp's interval covers a spread"
+        lines.append(("Between sites", text))
     if trend is not None:
         text = "not tested: a site has not answered" if math.isnan(trend[1]) else f"p = {trend[1]:.3g} over all"
         lines.append(("Proportional hazards", f"{text}; a small 'p of trend': a hazard ratio changes over time"))
-    return Table(rows, tuple(own), lines)
+    return Table(rows, tuple(own), lines, found, sums, intercepts)
+
+
+def _how(found: Estimates, fitted: Fitted, sums: Sums) -> str:
+    """Return in words how the estimates and their errors are made."""
+    text = found.how + ("" if math.isinf(found.degrees) else f", {found.degrees:.0f} degrees of freedom")
+    if sums.meat is None:
+        return text
+    by = {None: "rows, which have weights", "site": "sites"}.get(fitted.cluster, f"{fitted.cluster}")
+    few = f", which are few: below {_FEW_CLUSTERS} such intervals are too short" * (sums.clusters < _FEW_CLUSTERS)
+    return f"{text}, clustered by {sums.clusters:.0f} {by}{few}"
+
+
+def _intercepts(
+    told: Told, fitted: Fitted, sums: Sums, found: Estimates
+) -> tuple[list[dict[str, Any]], list[tuple[str, str]]]:
+    """Return observed and expected events of the sites beside a common intercept, and what is said of intercepts."""
+    if told.own:
+        lines = [("Intercepts of the table", "one of each site, which has stayed there")]
+        for which, why in ((told.pooled, "share one, of too few rows for their own"), (told.idle, "add nothing")):
+            shown = ", ".join(which[:_SHOWN]) + f" and {len(which) - _SHOWN} more" * (len(which) > _SHOWN)
+            lines += [(f"{len(which)} sites", f"{shown}: {why}")] * bool(which)
+        return [], lines
+    if sums.point.size == len(fitted.names) or found.inverse is None:
+        return [], []
+    _, degrees, p = rao(sums, found, np.array([sums.point.size - 1]))
+    events = {fitted.named(answer): answer.numbers["events"] for answer in told.answers}
+    rows = []
+    for site in sums.each:
+        excess = -site.mass * float(site.gradient[-1])
+        if fitted.kind is SQUARES:
+            rows.append({"site": site.site, "rows": site.rows, "mean residual": excess / site.mass})
+        else:
+            observed = events.get(site.site, math.nan)
+            ratio = observed / (observed - excess) if observed > excess else math.nan
+            rows.append({"site": site.site, "observed": observed, "expected": observed - excess, "ratio": ratio})
+    text = f"one of all sites; p = {p[0]:.3g} that they have the same one (Rao, {degrees[0]:.0f} degrees of freedom)"
+    return rows, [("Intercept of the table", f"{text}; where they differ, site_intercepts=None is right")]
 
 
 def _compared(own: dict[str, Any], places: NDArray[Any], count: int, half: Vector, level: float) -> dict[str, Vector]:
     """Return the meta-analysis; NaN where too few sites have estimates of their own."""
     nothing = np.full(places.size, math.nan)
-    columns = dict.fromkeys(COMPARED, nothing) | {"sites": np.full(places.size, float(len(own)))}
+    columns = dict.fromkeys(COMPARED[2:], nothing) | {"sites": np.full(places.size, float(len(own)))}
     if len(own) < 2:
         return columns
     values, errors = (np.array([pair[i][places] for pair in own.values()]) for i in range(2))
@@ -386,11 +607,10 @@ def _compared(own: dict[str, Any], places: NDArray[Any], count: int, half: Vecto
     return columns | found
 
 
-def _plausible(
-    told: Told, found: Estimates, names: Sequence[str], sites: Sequence[Any]
-) -> tuple[dict[str, tuple[Vector, Vector]], list[str]]:
+def _plausible(told: Told, found: Estimates, fitted: Fitted) -> tuple[dict[str, tuple[Vector, Vector]], list[str]]:
     """Return the sites' own estimates and errors by name of site, and who is left out for impossible ones."""
-    count, said = len(names), {site_of(own, sites): own.vectors for own in told.answers if own.numbers["told"]}
+    names, count = fitted.names, len(fitted.names)
+    said = {fitted.named(own): own.vectors for own in told.answers if own.numbers["told"]}
     given = {site: (own["estimate"][:count], own["error"][:count]) for site, own in said.items()}
     sizes = np.array([np.abs(estimate) + np.abs(error) for estimate, error in given.values()])
     usual = np.sort(sizes, axis=0)[(len(sizes) - 1) // 2] if len(sizes) else sizes
@@ -411,13 +631,13 @@ def _plausible(
     return given, doubted
 
 
-def _reasons(told: Told, doubted: list[str], kind: Kind, sites: Sequence[Any]) -> str:
+def _reasons(told: Told, doubted: list[str], fitted: Fitted) -> str:
     """Return why sites have no estimates of their own; an empty string if all of them have."""
-    silent = [site_of(answer, sites) for answer in told.answers if not answer.numbers["told"]]
-    texts = [*doubted, *told.left_out]
+    silent = [fitted.named(answer) for answer in told.answers if not answer.numbers["told"]]
+    texts, kind = [*doubted, *told.left_out], fitted.kind
     if silent:
-        shown = ", ".join(silent[:5]) + f" and {len(silent) - 5} more" * (len(silent) > 5)
-        texts.append(f"none of {shown}: fewer than {kind.least} {kind.counted} a column, no unique fit, or kept back")
+        shown = ", ".join(silent[:_SHOWN]) + f" and {len(silent) - _SHOWN} more" * (len(silent) > _SHOWN)
+        texts.append(f"none of {shown}: fewer than {kind.least} {kind.counted} a column, no unique fit, or withheld")
     return "".join(f"; {text}" for text in texts)
 
 
@@ -450,7 +670,7 @@ def trends(run: Run, sums: Sums) -> tuple[Vector, float]:
     """
     size = sums.point.size
     answers = ask(run, Request(TREND, {}, ("squares", "events"), {"trend": (size,)}), sums.point)
-    if len(answers) < sums.sites or not all(map(_is_possible, answers)):
+    if len(answers) < len(sums.each) or not all(map(_is_possible, answers)):
         return np.full(size, math.nan), math.nan
     return proportional(sums, answers)
 
@@ -485,7 +705,7 @@ def proportional(sums: Sums, answers: Sequence[Answer]) -> tuple[Vector, float]:
     """
     trend = np.sum([answer.vectors["trend"] for answer in answers], axis=0)
     squares, events = (sum(answer.numbers[name] for answer in answers) for name in ("squares", "events"))
-    found = inverse(sums.hessian)
+    found = inverse_of(sums.hessian)
     if found is None or not squares > 0.0:
         return np.full(trend.size, math.nan), math.nan
     covariance = found / sums.rows

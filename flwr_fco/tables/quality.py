@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from flwr_fco.algorithms.newton.information import inverse
+from flwr_fco.algorithms.newton.model import inverse
 from flwr_fco.certificates import Request
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.protocol import BINS, CALIBRATION, EDGE, QUALITY, Answer

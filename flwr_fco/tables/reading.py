@@ -22,7 +22,7 @@ from flwr_fco.tables.codebook import Codebook
 
 
 class Parts(NamedTuple):
-    """Each client's features, targets and weights of rows, whether these were given, rows of one X, and its name."""
+    """Each client's features, targets and weights of rows, whether these were given, rows of one X, name, clusters."""
 
     features: list[Any]
     y: list[NDArray[Any]]
@@ -30,6 +30,7 @@ class Parts(NamedTuple):
     weighted: bool
     rows: list[NDArray[np.int64]] | None
     sites: list[str]
+    clusters: list[Any]
 
     @property
     def rows_of_clients(self) -> tuple[list[Any], list[NDArray[Any]], list[Any]]:
@@ -93,6 +94,27 @@ def as_table(rows: Any, whose: str) -> NDArray[Any]:
         raise PublicError(f"{whose} has rows of unequal length; expected as many numbers in each") from error
 
 
+def taken(X: Any, name: str | None, *, needed: bool = True) -> tuple[Any, NDArray[np.int64] | None]:
+    """Return features without the column of clusters, and the cluster of each row; None if sites are the clusters.
+
+    Raises
+    ------
+    PublicError
+        If the column is not there, and needed, or an entry of it is missing.
+    """
+    if name is None or name == "site":
+        return X, None
+    if name not in columns_in(X):
+        if needed:
+            raise PublicError(f"cluster={name!r} is no column of the rows; expected frames that have it, or 'site'")
+        return X, None
+    entries = np.asarray(X[name], dtype=object).tolist()
+    if any(map(is_missing, entries)):
+        raise PublicError(f"the column {name!r} of clusters has entries that are missing; leave such rows out")
+    codes = {entry: code for code, entry in enumerate(dict.fromkeys(entries))}
+    return X[[column for column in X.columns if column != name]], np.array([codes[entry] for entry in entries])
+
+
 def are_parts(X: Any) -> bool:
     """Whether `X` is a list of tables, each a client's, also of lists of rows."""
     return isinstance(X, list | tuple) and any(map(_is_table, X))
@@ -139,32 +161,45 @@ def read_by(codebook: Codebook, X: Any, y: Any, beside: Sequence[Any], whose: st
     return type(X)(book.made(values)), y, [None if own is None else np.asarray(own)[kept] for own in beside]
 
 
-def parts_of(codebook: Codebook, X: Any, y: Any, sample_weight: Any, groups: Any, sites: Sequence[Any]) -> Any:
-    """Return the parts of several clients, read by a codebook: features, targets, weights, and groups as they are."""
+def parts_of(
+    codebook: Codebook, X: Any, y: Any, sample_weight: Any, groups: Any, clusters: Sequence[Any], sites: Sequence[Any]
+) -> Any:
+    """Return the parts of several clients, read by a codebook: features, targets, weights, groups, clusters."""
     names = [str(site) for site in sites] or [f"part {m}" for m in range(len(X))]
     ys, weights = ([None] * len(X) if own is None else own for own in (y, sample_weight))
     check_parts(X, y=ys, sample_weight=weights)
-    each = [read_by(codebook, *own[:2], own[2:3], own[3]) for own in zip(X, ys, weights, names, strict=True)]
+    given = zip(X, ys, weights, clusters, names, strict=True)
+    each = [read_by(codebook, *own[:2], own[2:4], own[4]) for own in given]
     own_weights = None if sample_weight is None else [beside[0] for *_, beside in each]
-    return [own[0] for own in each], [own[1] for own in each], own_weights, groups
+    return [own[0] for own in each], [own[1] for own in each], own_weights, groups, [own[2][1] for own in each]
 
 
-def whole_of(codebook: Codebook, X: Any, y: Any, sample_weight: Any, groups: Any, sites: Sequence[Any]) -> Any:
-    """Return the rows of one X, read by a codebook: features, targets, weights and groups."""
-    features, targets, beside = read_by(codebook, X, y, (sample_weight, groups), "X")
+def whole_of(
+    codebook: Codebook, X: Any, y: Any, sample_weight: Any, groups: Any, clusters: Any, sites: Sequence[Any]
+) -> Any:
+    """Return the rows of one X, read by a codebook: features, targets, weights, groups and clusters."""
+    features, targets, beside = read_by(codebook, X, y, (sample_weight, groups, clusters), "X")
     return features, targets, *beside
 
 
-def read_site(data: Any, order: Sequence[str] | None, codebook: Codebook | None) -> tuple[Any, Any, Any, Names]:
-    """Return a site's features, of an array or of a frame, targets and weights as they are, and the columns' names.
+def read_site(
+    data: Any, order: Sequence[str] | None, codebook: Codebook | None, cluster: str | None
+) -> tuple[Any, Any, Any, Names, NDArray[np.int64] | None]:
+    """Return a site's features, of an array or of a frame, targets and weights as they are, names of columns, clusters.
 
     A frame's columns are those of `order`, if it is given, or are made by a codebook. Weights are None if there are
     none.
     """
+    clusters = None
+    if cluster is not None and isinstance(data, tuple | list) and data:
+        features, clusters = taken(data[0], cluster)
+        data = features, *data[1:]
+    elif cluster is not None:
+        data, clusters = taken(data, cluster)
     if codebook is not None:
         X, y, weights = (*data, None, None)[:3] if isinstance(data, tuple | list) else (data, None, None)
-        features, targets, beside = read_by(codebook, X, y, [weights], "this site")
-        data = features, targets, *beside
+        features, targets, (weights, clusters) = read_by(codebook, X, y, [weights, clusters], "this site")
+        data = features, targets, weights
     given = tuple(data) if isinstance(data, tuple | list) else ()
     if len(given) not in (2, 3):
         of = f"{type(data).__name__}{f' of {len(given)}' * bool(given)}"
@@ -183,7 +218,8 @@ def read_site(data: Any, order: Sequence[str] | None, codebook: Codebook | None)
         what = f"this site's rows have {np.shape(features)[-1]} columns without names"
         raise PublicError(f"{what}, and features= has {len(order)}")
     refuse_text(features, "X")
-    return features if is_sparse(features) else np.asarray(features, dtype=np.float64), targets, weights, names
+    rows = features if is_sparse(features) else np.asarray(features, dtype=np.float64)
+    return rows, targets, weights, names, clusters
 
 
 def refuse_two_codings(labels: Mapping[str, NDArray[Any]]) -> None:

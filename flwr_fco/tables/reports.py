@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 from sklearn.utils.validation import check_is_fitted
 
 from flwr_fco.client_apps import client_app as make_app
 from flwr_fco.core.logs import printable
 from flwr_fco.core.schema import names_of
+from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.protocol import Described
 from flwr_fco.objectives.base import Objective
 from flwr_fco.results import frame_of
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import FedNewton
 from flwr_fco.strategies.nodes import Tables
-from flwr_fco.tables.intervals import COMPARED, ESTIMATED, Questions, Table
+from flwr_fco.tables.estimates import wald
+from flwr_fco.tables.intervals import COMPARED, ESTIMATED, SQUARES, Questions, Table
 from flwr_fco.tables.quality import Found, judged
 from flwr_fco.tables.reading import is_grid
 
@@ -123,13 +126,133 @@ def _with_intervals(table: Table | None, rows: list[dict[str, Any]]) -> list[str
         row |= own.get(j, nothing)
     shown = list(own) if len(own) <= _SHOWN else sorted(own, key=lambda j: own[j]["p"])[:_SHOWN]
     lines = [f"├── {title}: {about}" for title, about in table.lines]
-    for names in (ESTIMATED, COMPARED if sites else (), sites if len(sites) <= _SHOWN_SITES else ()):
+    for names in (
+        ESTIMATED,
+        COMPARED if "Rao" in next(iter(own.values())) else (),
+        sites if len(sites) <= _SHOWN_SITES else (),
+    ):
         if names:
             cells = [{"feature": rows[j]["feature"]} | {k: own[j][k] for k in names if k in own[j]} for j in shown]
             lines += aligned_columns(cells)
+    if table.intercepts:
+        lines += aligned_columns([{"intercept": "", **row} for row in table.intercepts[:_SHOWN]])
     if len(own) > len(shown):
         lines.append(f"    of the smallest p, and {len(own) - len(shown)} more columns: .table()")
     return lines
+
+
+class Tested(_Told):
+    """A test: a text, which printing and a notebook show, and its numbers.
+
+    Attributes
+    ----------
+    rows : list of dict
+        Of linear combinations: ``contrast``, ``estimate``, ``standard error``, ``lower``, ``upper`` and ``p`` of each,
+        at the level of the table. Of two models: the ``columns`` and the ``log likelihood`` of each.
+    statistic, p : float
+        F where residuals have degrees of freedom, and else chi-squared; and p, that all combinations are 0, or that
+        the columns of the larger model that the other one lacks have coefficients of 0.
+    degrees : tuple of float
+        Degrees of freedom: how many are tested, and those of the residuals.
+
+    Examples
+    --------
+    >>> from flwr_fco.tables import FederatedLasso
+    >>> X = np.random.default_rng(0).normal(size=(60, 2))
+    >>> model = FederatedLasso(0.1).fit(X, X[:, 0] + np.sin(9.0 * X[:, 1]), intervals=True)
+    >>> model.contrast([{"x0": 1.0}, {"x1": 1.0}]).degrees
+    (2, 55.0)
+    """
+
+    statistic: float
+    degrees: tuple[float, float]
+    p: float
+
+
+def _tested(title: str, rows: list[dict[str, Any]], statistic: float, degrees: tuple[float, float], p: float) -> Tested:
+    kind = f"chi-squared({degrees[0]:g})" if math.isinf(degrees[1]) else f"F({degrees[0]:g}, {degrees[1]:g})"
+    tested = Tested("\n".join([f"{title}: {kind} = {statistic:.5g}, p = {p:.3g}", *aligned_columns(rows)]))
+    tested.rows, tested.statistic, tested.degrees, tested.p = rows, statistic, degrees, p
+    return tested
+
+
+def _table_of(model: Any) -> Table:
+    check_is_fitted(model)
+    table: Table | None = model._table
+    if table is None:
+        raise ConfigurationError("the model has no table of estimates; give intervals=True to its fit")
+    return table
+
+
+def contrasted(model: Any, combinations: Any) -> Tested:
+    """Return Wald's test of linear combinations of a fitted estimator's coefficients."""
+    found, given = _table_of(model).found, [combinations] if isinstance(combinations, Mapping) else list(combinations)
+    names = [str(name) for name in model._names(len(found.estimate))]
+    factors = np.zeros((len(given), len(names)))
+    for row, combination in enumerate(given):
+        unknown = [name for name in combination if name not in names]
+        if unknown or not combination:
+            what = f"contrast({combinations!r:.200}) has {unknown[:5] or 'no features'}"
+            raise ConfigurationError(f"{what}; expected factors by names of features, which are {names[:10]}")
+        for name, factor in combination.items():
+            factors[row, names.index(name)] = factor
+    tested = wald(found.estimate, found.covariance, found.degrees, factors)
+    z = stats.t(found.degrees)
+    half = z.isf(0.5 * (1.0 - model._intervals.level)) * tested.error
+    rows = [
+        {"contrast": _written(combination), "estimate": value, "standard error": error}
+        | {"lower": value - each, "upper": value + each, "p": float(2.0 * z.sf(abs(value) / error))}
+        for combination, value, error, each in zip(
+            given, tested.estimate.tolist(), tested.error.tolist(), half.tolist(), strict=True
+        )
+    ]
+    return _tested("Wald's test that all are 0", rows, tested.statistic, (tested.of, tested.left), tested.p)
+
+
+def _written(combination: Mapping[str, float]) -> str:
+    """Return a combination in words, such as ``age - 2 sex``."""
+    text = ""
+    for name, factor in combination.items():
+        sign = "-" if factor < 0 else "+"
+        size = "" if abs(factor) == 1 else f"{abs(factor):g} "
+        text += f" {sign} {size}{name}" if text else f"{'-' * (factor < 0)}{size}{name}"
+    return text
+
+
+def compared(model: Any, other: Any) -> Tested:
+    """Return the likelihood-ratio test of two fitted estimators, of which one has some of the other's columns."""
+    tables = [_table_of(model), _table_of(other)]
+    names = [set(map(str, own._names(own.n_features_in_))) for own in (model, other)]
+    if len(names[0]) < len(names[1]):
+        tables, names = tables[::-1], names[::-1]
+    if not names[1] < names[0]:
+        raise ConfigurationError(
+            "two models are compared of which one has some of the other's columns; these have "
+            f"{sorted(names[0] - names[1])[:5]} and {sorted(names[1] - names[0])[:5]} apart from each other"
+        )
+    (large, small), (more, fewer) = tables, (table.sums for table in tables)
+    same = more.rows == fewer.rows and len(more.each) == len(fewer.each) and more.intercepts == fewer.intercepts
+    apart = abs(model._null - other._null) > 1e-9 * abs(model._null)
+    if model._kind is not other._kind or not same or apart or model.fit_intercept != other.fit_intercept:
+        raise ConfigurationError("two models are compared of the same rows, sites, outcome and kind of intercepts")
+    if math.isnan(large.found.log_likelihood + small.found.log_likelihood) or more.meat is not None:
+        what = "a model has no likelihood: its rows have weights or clusters, or are fewer than two for each column"
+        raise ConfigurationError(f"{what}. Test the columns with contrast([...]) of the larger model")
+    count = float(len(names[0]) - len(names[1]))
+    if model._kind is SQUARES:
+        squares = [found.noise * found.degrees for found in (large.found, small.found)]
+        statistic, left = (squares[1] - squares[0]) / count / large.found.noise, large.found.degrees
+        p = float(stats.f.sf(statistic, count, left))
+    else:
+        statistic, left = 2.0 * (large.found.log_likelihood - small.found.log_likelihood), math.inf
+        p = float(stats.chi2.sf(statistic, count))
+    rows = [
+        {"model": kind, "columns": len(own), "log likelihood": table.found.log_likelihood}
+        for kind, own, table in zip(("larger", "smaller"), names, tables, strict=True)
+    ]
+    return _tested(
+        "Likelihood ratio" if math.isinf(left) else "Ratio of mean squares", rows, statistic, (count, left), p
+    )
 
 
 class Quality(_Told):

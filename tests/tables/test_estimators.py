@@ -175,6 +175,7 @@ def test_their_parameters_are_those_of_scikit_learns():
         "penalty_factor": None,
         "standardize": False,
         "site_intercepts": None,
+        "cluster": None,
         "cv": None,
         "codebook": None,
     }

@@ -176,7 +176,7 @@ def test_who_adds_nothing_is_named_to_who_fits_and_of_many_sites_five():
 def test_what_cannot_go_together():
     features, targets = parts(classes=True)
     for options, told in (
-        ({"site_intercepts": "local", "fit_intercept": False}, "fit_intercept=False; expected None for a common"),
+        ({"site_intercepts": "local", "fit_intercept": False}, "fit_intercept=False; expected None, or"),
         ({"site_intercepts": True}, "site_intercepts=True"),
     ):
         with pytest.raises(ConfigurationError, match=told):

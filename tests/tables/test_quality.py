@@ -118,7 +118,7 @@ def test_the_calibration_is_the_model_of_the_scores(fitted):
         other = FederatedCoxRegression().fit(scores, y, intervals=True)
     else:
         scores = [pd.DataFrame({"score": model.decision_function(own)}) for own in X]
-        other = FederatedLogisticRegression(1e10).fit(scores, y, intervals=True)
+        other = FederatedLogisticRegression(1e10, site_intercepts="common").fit(scores, y, intervals=True)
         assert overall["intercept"] == pytest.approx(other.intercept_[0], abs=1e-6)
         error = np.square(np.concatenate([model.predict_proba(own)[:, 1] for own in X]) - np.concatenate(y)).mean()
         assert overall["Brier"] == pytest.approx(error, rel=1e-12)

@@ -155,8 +155,11 @@ def with_events(counts, n=80):
 def test_events_are_counted_and_not_the_rarer_of_events_and_censored_rows():
     X, y = with_events([75, 75])
     assert "estimate" in FederatedCoxRegression().fit(X, y, intervals=True).summary().rows[0]
-    X, y = with_events([19, 20])
-    with pytest.raises(ConfigurationError, match=r"intervals of 2 columns from 39 events; expected at least 20 a col"):
+    X, y = with_events([9, 10])
+    with pytest.warns(UserWarning, match=r"intervals of 2 columns from 19 events: 9\.5 a column"):
+        FederatedCoxRegression().fit(X, y, intervals=True)
+    X, y = with_events([4, 5])
+    with pytest.raises(ConfigurationError, match=r"intervals of 2 columns from 9 events; expected at least 5 a col"):
         FederatedCoxRegression().fit(X, y, intervals=True)
     X, y = with_events([40, 10, 9, 0])
     model = FederatedCoxRegression().fit(X, y, intervals=True)

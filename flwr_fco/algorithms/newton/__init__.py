@@ -6,7 +6,6 @@
 :mod:`.asking`            a client's answer, what of it is possible, and the gap that it gives
 :mod:`.quasi_newton`      the same exchanges without a Hessian
 :mod:`.path`              all strengths of a path, and the folds of a cross-validation, in each message
-:mod:`.information`       one exchange about one point, with the whole Hessian
 ========================  ============================================================
 """
 

@@ -275,6 +275,29 @@ def _solve(matrix: Matrix, right: Vector) -> Vector | None:
     return found if np.isfinite(found).all() else None
 
 
+#: Smallest eigenvalue of a matrix whose diagonal is 1 and that is not singular.
+_SINGULAR = 1e-10
+
+
+def inverse(hessian: Matrix) -> Matrix | None:
+    """Return the inverse of a positive definite matrix, in the units of its diagonal; None if it is singular.
+
+    Examples
+    --------
+    >>> inverse(np.diag([4.0, 1e12])).diagonal()
+    array([2.5e-01, 1.0e-12])
+    >>> inverse(np.ones((2, 2))) is None
+    True
+    """
+    if not (np.diag(hessian) > 0.0).all():
+        return None
+    units = np.sqrt(np.diag(hessian))
+    values, vectors = np.linalg.eigh(hessian / np.outer(units, units))
+    if not values[0] > _SINGULAR:
+        return None
+    return np.asarray((vectors / values) @ vectors.T / np.outer(units, units))
+
+
 #: Models of at most so many parameters are their own working set.
 SMALL = 64
 #: Smallest size, and for each class, size as a multiple of the non-zeros, and largest size: its block is then 67 MB. On

@@ -1,0 +1,47 @@
+"""Federations for a table of intervals, and the table of their pooled rows by the textbook."""
+
+import numpy as np
+
+from flwr_fco.tables import FederatedLasso, FederatedLogisticRegression
+
+
+def federation(kind, sites=4, rows=60, seed=0):
+    """Features of unequal location, and targets or classes."""
+    rng = np.random.default_rng(seed)
+    parts = [rng.normal(0.3 * m, 1.0, size=(rows + 10 * m, 3)) * [1.0, 10.0, 0.1] for m in range(sites)]
+    scores = [X @ [0.5, 0.05, 0.0] for X in parts]
+    if kind == "lasso":
+        return parts, [score + rng.normal(size=score.size) for score in scores]
+    return parts, [(rng.random(score.size) < 1 / (1 + np.exp(-score))).astype(float) for score in scores]
+
+
+def model_of(kind, sites=4):
+    if kind == "lasso":
+        return FederatedLasso(0.1, num_clients=sites)
+    return FederatedLogisticRegression(0.05, l1_ratio=1.0, num_clients=sites)
+
+
+def by_hand(kind, A, y, weights=None, clusters=None):
+    """Return the unpenalised estimates and standard errors of rows in one place; or robust ones."""
+    w, v, n = np.zeros(A.shape[1]), np.ones(len(y)) if weights is None else weights, len(y)
+    for _ in range(1 if kind == "lasso" else 30):
+        chance = A @ w if kind == "lasso" else 1 / (1 + np.exp(-A @ w))
+        bent = v * (np.ones(n) if kind == "lasso" else chance * (1 - chance))
+        inverse = np.linalg.inv((A.T * bent) @ A)
+        w = w + inverse @ A.T @ (v * (y - chance))
+    left = y - (A @ w if kind == "lasso" else chance)
+    if weights is None and clusters is None:
+        return w, np.sqrt(np.diag(inverse) * (left @ left / (n - w.size) if kind == "lasso" else 1.0))
+    codes = np.arange(n) if clusters is None else clusters
+    sums = np.array([(A * (v * left)[:, None])[codes == code].sum(axis=0) for code in np.unique(codes)])
+    factor = len(sums) / (len(sums) - 1) * ((n - 1) / (n - w.size) if kind == "lasso" else 1.0)
+    return w, np.sqrt(np.diag(inverse @ sums.T @ sums @ inverse) * factor)
+
+
+def pooled(kind, parts, targets, *, own=True, weights=None, clusters=None):
+    """Return the estimates and errors of the three features, beside dummies of the sites or one intercept."""
+    sites = np.repeat(np.arange(len(parts)), [len(y) for y in targets])
+    beside = np.eye(len(parts))[sites] if own else np.ones((sites.size, 1))
+    clusters = sites if isinstance(clusters, str) else clusters
+    both = by_hand(kind, np.c_[np.vstack(parts), beside], np.concatenate(targets), weights, clusters)
+    return [each[: parts[0].shape[1]] for each in both]
