@@ -3,6 +3,7 @@
     python benchmarks/density.py --out density.jsonl --data FOLDER --seeds 0   one seed: under four hours of a core
     python benchmarks/density.py --out density.jsonl --data FOLDER             three of them
     python benchmarks/density.py --out density.jsonl --table                   print what is in the file, train nothing
+    python benchmarks/density.py --out short.jsonl --data FOLDER --short       short messages beside rivals, with bytes
     python benchmarks/density.py --quick                                       a small network, two cells, some seconds
 
 Small and deep networks on breast cancer (a table), digits, MNIST and CIFAR-10, with SGD and Adam, 5 nodes, one local
@@ -16,6 +17,11 @@ FedSparsify (Stripelis et al. 2022), where clients prune and the server keeps wh
 FedDualAvg(client="unmodified", density=...), through `simulate`. Of two prunings the better one counts. With --more, in
 some cells: Fed-HT and FedIter-HT (Tong et al. 2020), hard thresholding of the mean, or of each local step as well, and
 SSFL (Ohib et al. 2024), a mask from the saliency of the start. Their density is that of the end from round 1 on.
+
+With --short, 24 rounds and density 0.1: the same FedDualAvg with whole and with short messages, and rivals with the
+bytes that int8 values and deflated bitmaps of their places would take (their values are not rounded, except as said):
+FedAvg in float16 down and int8 up, or int8 both ways; FedAvg with the largest changes and error feedback both ways
+(Sattler et al. 2019) at the bytes of ours; masks, Fed-HT, SSFL. Bytes are parts of FedAvg's in float32, both ways.
 """
 
 from __future__ import annotations
@@ -46,12 +52,17 @@ from torch import nn
 from torch.nn import functional
 from torch.optim.swa_utils import update_bn
 
-from flwr_fco.strategies import FedDualAvg
+from flwr_fco.client_apps import short_mod
+from flwr_fco.messages.short import bits_of, rounded
+from flwr_fco.strategies import FedDualAvg, Short, Wire
 
 NODES, ROUNDS, DENSITIES, SEEDS = 5, (12, 24, 3, 40, 80), (0.2, 0.1, 0.05), (0, 1, 2)
 OURS = "FedDualAvg(density)"
 #: Rivals in some cells only (--more): their density is that of the end from round 1 on.
 MORE = ("Fed-HT", "FedIter-HT", "SSFL")
+#: With --short: the share of the entries that FedAvg with error feedback sends, which takes as many bytes as ours.
+SHARE = 0.33
+WHOLE, INT8, FLOAT16 = "whole messages", "Short()", 'Short(down="float16")'
 #: What makes a result one of its kind.
 NAMES = ("rounds", "problem", "optimizer", "seed", "way", "density")
 #: What a cell compares with; of several ways the best counts.
@@ -151,6 +162,16 @@ class Task:
         for block in self.layers:
             self.pruned[block] = True
         self.start = self.get()
+        #: Bytes that a client gets and sends, of a way that counts them.
+        self.bytes = 0.0
+        #: Number of nodes that take part in a round.
+        self.asked = NODES
+
+    def sent(self, *masks: Vector | None, item: float = 1.0) -> None:
+        """Count messages of entries, each of some bytes, with a bitmap of their places; None sends all of them."""
+        for mask in masks:
+            on = np.ones(int(self.pruned.sum()), bool) if mask is None else mask[self.pruned]
+            self.bytes += item * on.sum() + (0 if mask is None else bits_of(on).size) + 4 * (~self.pruned).sum()
 
     def tensors(self, examples: Any) -> tuple[torch.Tensor, torch.Tensor]:
         scaled = torch.tensor((examples.features - self.centre) / self.spread, dtype=torch.float32)
@@ -191,14 +212,27 @@ class Task:
 
     def trained(self, w: Vector, server_round: int, *how: Any) -> Iterator[Vector]:
         """Return what each node makes of a model."""
-        for node in range(NODES):
+        for node in self.chosen(server_round):
             self.set(w)
             self.train(node, server_round, *how)
             yield self.get()
 
+    def chosen(self, server_round: int) -> list[int]:
+        """Return the nodes of a round."""
+        everybody = list(range(NODES))
+        if self.asked == NODES:
+            return everybody
+        return sorted(np.random.default_rng((self.seed, server_round)).choice(everybody, self.asked, replace=False))
+
     def mean(self, w: Vector, server_round: int, *how: Any) -> Vector:
         """Return the mean of what the nodes make of a model."""
-        return sum(p * own for p, own in zip(self.weights, self.trained(w, server_round, *how), strict=True))
+        shares = self.shares(server_round)
+        return sum(p * own for p, own in zip(shares, self.trained(w, server_round, *how), strict=True))
+
+    def shares(self, server_round: int) -> Vector:
+        """Return the weights of a round's nodes."""
+        weights = self.weights[self.chosen(server_round)]
+        return weights / weights.sum()
 
     def saliency(self, node: int) -> Vector:
         """Return |w g| at the start, g the gradient of a node's mean loss."""
@@ -257,6 +291,7 @@ def masks(task: Task, rounds: int, density: float, how: str) -> Vector:
     """Return the model of FedAvg whose clients train the weights that the server has not pruned yet."""
     w, mask = task.start, np.ones(task.start.size, bool)
     for number in range(1, rounds + 1):
+        task.sent(mask, mask)
         w = task.mean(w, number, mask)
         mask = mask_of(task, w, cubic(number, density, 3 * rounds // 4), how)
         w = w * mask
@@ -286,6 +321,7 @@ def hard_thresholding(task: Task, rounds: int, density: float, *, locally: bool)
 
     w = task.start
     for number in range(1, rounds + 1):
+        task.sent(w != 0.0, None)
         w = task.mean(w, number, None, cut if locally else None)
         w = w * mask_of(task, w, density, "global")
     return w
@@ -297,13 +333,69 @@ def salient(task: Task, rounds: int, density: float) -> Vector:
     mask = mask_of(task, scores, density, "global")
     w = task.start * mask
     for number in range(1, rounds + 1):
+        task.sent(mask, mask)
         w = task.mean(w, number, mask)
     return w
 
 
+def quantised(task: Task, v: Vector, rng: np.random.Generator) -> Vector:
+    """Return int8 with random rounding and a scale for each array."""
+    v = v.copy()
+    for block in task.layers:
+        scale, parts = rounded(v[block], "int8", rng)
+        v[block] = parts * float(scale)
+    return v
+
+
+def fed_avg_quantised(task: Task, rounds: int, item: float) -> Vector:
+    """Return FedAvg's model: int8 increments up, int8 or float16 models down."""
+    w, rng = task.start, np.random.default_rng(0)
+    for number in range(1, rounds + 1):
+        task.sent(None, item=item)
+        task.sent(None)
+        sent = quantised(task, w, rng) if item == 1.0 else w.astype(np.float16).astype(np.float64)
+        moves = (own - sent for own in task.trained(sent, number))
+        w = w + sum(p * quantised(task, move, rng) for p, move in zip(task.shares(number), moves, strict=True))
+    return w
+
+
+def error_feedback(task: Task, rounds: int, share: float) -> Vector:
+    """Return FedAvg's model: each side sends its largest changes in int8, and keeps the rest for the next round."""
+    w, sent, rng = task.start, task.start, np.random.default_rng(0)
+    kept = [np.zeros_like(w) for _ in task.weights]
+    for number in range(1, rounds + 1):
+        total = np.zeros_like(w)
+        trained = task.trained(sent, number)
+        for node, share_of_node, own in zip(task.chosen(number), task.shares(number), trained, strict=True):
+            change = own - sent + kept[node]
+            up = mask_of(task, change, share, "global")
+            part = quantised(task, change * up, rng)
+            kept[node] = change - part
+            total += share_of_node * part
+        w = w + total
+        down = mask_of(task, w - sent, share, "global")
+        sent = sent + quantised(task, (w - sent) * down, rng)
+        task.sent(down, up)
+    return w
+
+
+def short_ways(task: Task, rounds: int, density: float = 0.1) -> dict[tuple[str, float], Callable[[], Vector]]:
+    """Return short messages and what there is beside them."""
+    found: dict[tuple[str, float], Callable[[], Vector]] = {("FedAvg", 1.0): partial(fed_avg, task, rounds)}
+    found["FedAvg, float16 / int8", 1.0] = partial(fed_avg_quantised, task, rounds, 2.0)
+    found["FedAvg, int8 / int8", 1.0] = partial(fed_avg_quantised, task, rounds, 1.0)
+    found["FedAvg, error feedback", 1.0] = partial(error_feedback, task, rounds, SHARE)
+    found["masks, global", density] = partial(masks, task, rounds, density, "global")
+    found["Fed-HT", density] = partial(hard_thresholding, task, rounds, density, locally=False)
+    found["SSFL", density] = partial(salient, task, rounds, density)
+    for name, wire in ((WHOLE, Wire()), (INT8, Short()), (FLOAT16, Short(down="float16"))):
+        found[name, density] = partial(fed_dual_avg, task, rounds, density, wire=wire)
+    return found
+
+
 def fed_dual_avg(task: Task, rounds: int, density: float, **options: Any) -> Vector:
     """Return our model; the ClientApp is that of any FedAvg project."""
-    app = ClientApp()
+    app = ClientApp(mods=[short_mod()])
 
     @app.train()
     def train(message: Message, context: Any) -> Message:
@@ -314,10 +406,18 @@ def fed_dual_avg(task: Task, rounds: int, density: float, **options: Any) -> Vec
         content = RecordDict({"arrays": ArrayRecord(task.network.state_dict()), "metrics": metrics})
         return Message(content, reply_to=message)
 
-    strategy = FedDualAvg(client="unmodified", density=density, fraction_evaluate=0.0, **options)
+    options |= {"fraction_train": task.asked / NODES, "fraction_evaluate": 0.0}
+    strategy = FedDualAvg(client="unmodified", density=density, **options)
     task.set(task.start)
     start = ArrayRecord(task.network.state_dict())
     result = federate(strategy, app, rounds, start, nodes=NODES)
+    numbers = [dict(row) for row in result.train_metrics_clientapp.values()]
+    down_and_up, theirs = (
+        sum(sum(row.get(f"bytes-{name}", 0) for name in names) for row in numbers)
+        for names in (("down", "up"), ("fedavg",))
+    )
+    # Of a client in a round of FedAvg's, which has messages of all arrays of this model.
+    task.bytes = 8.0 * rounds * task.start.size * (down_and_up / theirs if theirs else 1.0)
     task.network.load_state_dict(result.arrays.to_torch_state_dict())
     return task.get()
 
@@ -400,7 +500,24 @@ def print_table(results: list[dict[str, Any]]) -> None:
         print_row(*row)
 
 
+def print_short(results: list[dict[str, Any]]) -> None:
+    """Print accuracy, and the part of FedAvg's bytes, of each way: means over the seeds."""
+    found: dict[tuple[Any, ...], dict[str, list[dict[str, Any]]]] = {}
+    for row in results:
+        key = row["problem"], row["optimizer"], row["rounds"]
+        found.setdefault(key, {}).setdefault(row["way"], []).append(row)
+    names = list(dict.fromkeys(row["way"] for row in results))
+    print_head("problem", "optimiser", "rounds", "seeds", *names)
+    for key, ways_of in sorted(found.items()):
+        means = {
+            way: [np.mean([row[n] for row in rows]) for n in ("accuracy", "bytes")] for way, rows in ways_of.items()
+        }
+        texts = (f"{means[way][0]:.3f} 1/{1 / means[way][1]:.1f}" if way in means else "-" for way in names)
+        print_row(*key, max(map(len, ways_of.values())), *texts)
+
+
 def main() -> None:
+    global NODES  # data sets are of so many clients
     data: dict[str, Any] = {"type": Path, "default": os.environ.get("FLWR_FCO_DATA")}
     settings = options_of(
         __doc__,
@@ -411,15 +528,21 @@ def main() -> None:
         rounds={"type": int, "nargs": "+", "default": ROUNDS},
         seeds={"type": int, "nargs": "+", "default": SEEDS},
         more={"action": "store_true", "help": "Fed-HT, FedIter-HT and SSFL too"},
+        short={"action": "store_true", "help": "short messages and rivals, with bytes; 24 rounds unless --rounds"},
+        optimizers={"nargs": "+", "default": ("sgd", "adam"), "choices": ("sgd", "adam")},
+        nodes={"type": int, "default": NODES, "help": "number of clients"},
+        asked={"type": int, "default": 0, "help": "clients in a round; by default all"},
         table={"action": "store_true", "help": "print the table of --out, and end"},
     )
     torch.set_num_threads(1)
+    NODES = settings.nodes
     known = settings.out is not None and settings.out.exists()
     results = [json.loads(line) for line in settings.out.read_text().splitlines()] if known else []
     if settings.quick:
         grid: Any = [(12, "cancer small", "sgd", 0)]
     else:
-        grid = itertools.product(settings.rounds, settings.problems, ("sgd", "adam"), settings.seeds)
+        rounds = (24,) if settings.short and settings.rounds == ROUNDS else settings.rounds
+        grid = itertools.product(rounds, settings.problems, settings.optimizers, settings.seeds)
     done = {tuple(row[name] for name in NAMES) for row in results}
     for rounds, problem, optimizer, seed in () if settings.table else grid:
         densities = DENSITIES[:2] if settings.quick else DENSITIES
@@ -428,18 +551,23 @@ def main() -> None:
         except FileNotFoundError as error:
             print(f"skipped: {error}", file=sys.stderr)
             continue
-        for (way, density), model in ways(task, rounds, densities, more=settings.more).items():
+        task.asked = settings.asked or NODES
+        found = short_ways(task, rounds) if settings.short else ways(task, rounds, densities, more=settings.more)
+        for (way, density), model in found.items():
             key = (rounds, problem, optimizer, seed, way, density)
             if key in done:
                 continue
+            task.bytes = 0.0
             w = model()
             results.append(dict(zip(NAMES, key, strict=True)) | {"accuracy": task.accuracy(w)})
+            if settings.short:
+                results[-1]["bytes"] = task.bytes / (8.0 * rounds * w.size) or 1.0
             if task.statistics:
                 results[-1]["anew"] = task.accuracy(w, anew=True)
             if settings.out:
                 with settings.out.open("a") as file:
                     file.write(json.dumps(results[-1]) + "\n")
-    print_table(results)
+    (print_short if settings.short else print_table)(results)
 
 
 if __name__ == "__main__":

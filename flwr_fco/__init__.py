@@ -14,7 +14,7 @@ __version__: str
 
 if TYPE_CHECKING:
     # For type checkers; the same names are below. (Flower ships no .pyi where it runs this repository as an app.)
-    from flwr_fco.client_apps import client_app as client_app  # noqa: I001 (short lines, not a name a line)
+    from flwr_fco.client_apps import client_app as client_app, short_mod as short_mod  # noqa: I001 (short lines, not a name a line)
     from flwr_fco.mirror_maps import DiagonalMetric as DiagonalMetric, Euclidean as Euclidean, MirrorMap as MirrorMap
     from flwr_fco.mirror_maps import PNorm as PNorm, Product as Product, SimplexEntropy as SimplexEntropy
     from flwr_fco.objectives import BilinearSaddle as BilinearSaddle, CoxRegression as CoxRegression
@@ -47,12 +47,13 @@ if TYPE_CHECKING:
     from flwr_fco.strategies import FedNewton as FedNewton, FeDualEx as FeDualEx, Last as Last, Ledger as Ledger
     from flwr_fco.strategies import LocalSGD as LocalSGD, Minimise as Minimise
     from flwr_fco.strategies import MultistepReFedDAGT as MultistepReFedDAGT, Participation as Participation
-    from flwr_fco.strategies import Reference as Reference, ReFedDAGT as ReFedDAGT, Scaffold as Scaffold, Steps as Steps
+    from flwr_fco.strategies import Reference as Reference, ReFedDAGT as ReFedDAGT, Scaffold as Scaffold, Short as Short
+    from flwr_fco.strategies import Steps as Steps
     from flwr_fco.strategies import Strengths as Strengths, Trimmed as Trimmed, Wire as Wire
 else:
     #: What each module provides: the names above, where they are imported from.
     _NAMES = {
-        "client_apps": "client_app",
+        "client_apps": "client_app short_mod",
         "mirror_maps": "DiagonalMetric Euclidean MirrorMap PNorm Product SimplexEntropy",
         "objectives": (
             "BilinearSaddle CoxRegression FunctionSaddle Huber LeastSquares Linear Link Logistic MultinomialLogistic "
@@ -69,7 +70,7 @@ else:
         "strategies": (
             "Arrays Average Bounds CompositeStrategy DFedDA DFedDAGT DReFedDAGT Density DualFL Epochs Everyone "
             "FeDualEx FedAvgSubgradient FedDA FedDAGT FedDR FedDualAvg FedDualAvgOSP FedMiP FedMid FedMidOSP FedNewton "
-            "Last Ledger LocalSGD Minimise MultistepReFedDAGT Participation ReFedDAGT Reference Scaffold Steps "
+            "Last Ledger LocalSGD Minimise MultistepReFedDAGT Participation ReFedDAGT Reference Scaffold Short Steps "
             "Strengths Trimmed Wire"
         ),
     }

@@ -27,8 +27,15 @@ OLD_CLIENT = (
     "(docs/how-to/subclasses.md)"
 )
 
+#: Advice when a ClientApp meets short messages, and cannot read them.
+SHORT_MOD = (
+    "The strategy sends short messages, wire=Short(), which a client reads with one line: "
+    "ClientApp(mods=[flwr_fco.short_mod()])"
+)
+
 #: What is in the error of a client whose cause is known, and what to do.
 _SIGNS = {
+    "short:": SHORT_MOD,
     "fitins.parameters": OLD_CLIENT,
     "evaluateins.parameters": OLD_CLIENT,
     "No train function registered": "The ClientApp has no @app.train(), which the server calls in each round: add one",
@@ -39,7 +46,7 @@ _SIGNS = {
 }
 
 
-def advice_on(text: str, *, foreign: bool) -> str:
+def advice_on(text: str, *, foreign: bool, short: bool = False) -> str:
     """Return what to do after a client's error whose cause is known, after a full stop; else an empty text.
 
     Parameters
@@ -48,8 +55,11 @@ def advice_on(text: str, *, foreign: bool) -> str:
         The error.
     foreign : bool
         Whether a ClientApp that knows nothing of this package was sent a task of its strategies.
+    short : bool, default False
+        Whether it was sent a short message, and there is no sign yet that it can read one.
     """
-    advice = next((advice for sign, advice in _SIGNS.items() if sign in text), FOR_A_MODEL if foreign else "")
+    otherwise = SHORT_MOD if short else FOR_A_MODEL if foreign else ""
+    advice = next((advice for sign, advice in _SIGNS.items() if sign in text), otherwise)
     return f". {advice}" if advice else ""
 
 

@@ -13,7 +13,7 @@ from flwr.serverapp.strategy import Result as FlowerResult
 
 from flwr_fco.errors import ConfigurationError
 
-__all__ = ["Number", "Result", "frame_of", "numbers_of"]
+__all__ = ["Number", "Result", "frame_of", "numbers_of", "traffic_of"]
 
 Number = int | float
 
@@ -115,6 +115,8 @@ class Result(FlowerResult):
                 when = "" if number == last else f" (round {number})"
                 metrics = ", ".join(f"{name} {_short(value)}" for name, value in history[number].items())
                 lines.append(f"  {title}{when}: {metrics}")
+        if traffic := traffic_of(self):
+            lines.append(f"  messages of training: {traffic}")
         return "\n".join([*lines, "All rounds: .table()"])
 
     __str__ = __repr__
@@ -149,6 +151,24 @@ def numbers_of(prefix: str, metrics: Mapping[str, Any]) -> dict[str, Number]:
     {'train/loss': 0.5}
     """
     return {f"{prefix}/{name}": value for name, value in metrics.items() if isinstance(value, int | float)}
+
+
+def traffic_of(result: Result | None) -> str:
+    """Return the bytes of a run's short messages beside those of FedAvg's; empty of other runs.
+
+    Examples
+    --------
+    >>> bytes_ = {"bytes-down": 1_000, "bytes-up": 1_000, "bytes-fedavg": 18_000}
+    >>> traffic_of(Result(train_metrics_clientapp={1: MetricRecord(bytes_)}))
+    '0.001 MB down, 0.001 MB up; of FedAvg 0.018 MB, 9.0 times as many'
+    """
+    rounds: list[Any] = [] if result is None else list(result.train_metrics_clientapp.values())
+    parts = [[row.get(f"bytes-{name}", 0) for row in rounds] for name in ("down", "up", "fedavg")]
+    down, up, theirs = (sum(part) for part in parts)
+    if not theirs or not down + up:
+        return ""
+    ratio = theirs / (down + up)
+    return f"{down / 1e6:.4g} MB down, {up / 1e6:.4g} MB up; of FedAvg {theirs / 1e6:.4g} MB, {ratio:.1f} times as many"
 
 
 def _short(value: Any) -> str:

@@ -39,6 +39,7 @@ def expected():
             "Steps",
             "client_app",
             "fit_path",
+            "short_mod",
             "simulate",
         }
     )

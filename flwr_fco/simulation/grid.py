@@ -19,6 +19,7 @@ from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.errors import ClientError, ConfigurationError, advice_on
 from flwr_fco.messages.protocol import Described, Downlink, Node, Received, ReceivedVectors
 from flwr_fco.messages.records import FCO, NAMES_ONLY, TABLE, Inbox, Outbox, Reply, Task, isolated
+from flwr_fco.messages.short import SHORT
 
 try:
     from flwr.supercore.task_identity import TaskIdentity
@@ -276,9 +277,9 @@ class InProcessGrid(Grid):
         except Exception as error:
             # Who does not say what its table is has none; an error in loading it comes with its task again.
             if self.raise_errors and about.message_type not in (TABLE, NAMES_ONLY):
-                foreign = self.foreign and FCO in content
+                foreign, unread = self.foreign and FCO in content, SHORT in message.content
                 where = about.dst_node_id, about.group_id, about.message_type
-                raise self._raised(error, *where, foreign=foreign) from error
+                raise self._raised(error, *where, foreign=foreign, short=unread) from error
             context.state = state
             reason = f"{type(error).__name__}: {error}\n{traceback.format_exc(limit=-3)}"
             reply = Message(Error(CLIENT_APP_RAISED, reason), reply_to=message)
@@ -290,8 +291,10 @@ class InProcessGrid(Grid):
         found: Message | None = reply
         return found
 
-    def _raised(self, error: Exception, node_id: int, number: str, kind: str, *, foreign: bool = False) -> ClientError:
+    def _raised(
+        self, error: Exception, node_id: int, number: str, kind: str, *, foreign: bool = False, short: bool = False
+    ) -> ClientError:
         where = f"node {node_id} (partition {self.partition_ids[node_id]})"
         text = f"{where} raised {type(error).__name__} in round {number or '?'} ({kind}): {error}"
-        text += advice_on(f"{type(error).__name__}: {error}", foreign=foreign)
+        text += advice_on(f"{type(error).__name__}: {error}", foreign=foreign, short=short)
         return ClientError(text, node_id, number)

@@ -16,6 +16,7 @@ from flwr_fco.algorithms.contract.choices import (
 )
 from flwr_fco.algorithms.restricted_gradient_tracking import Stage
 from flwr_fco.core.validation import AT_LEAST_ONE, POSITIVE
+from flwr_fco.messages.short import Short
 from flwr_fco.strategies import methods
 from flwr_fco.strategies.methods import *  # noqa: F403
 from flwr_fco.strategies.options import Options, Rate, strategy
@@ -29,5 +30,6 @@ STRATEGIES: dict[str, type[CompositeStrategy]] = {
 
 __all__ = ["AT_LEAST_ONE", "POSITIVE", "STRATEGIES", "Arrays", "Average", "Bounds", "CompositeStrategy", "Density"]
 __all__ += ["Epochs", "Everyone", "Last", "Ledger", "Minimise", "MinimiseStrategy", "Options", "Participation", "Rate"]
-__all__ += ["Reference", "Stage", "StepStrategy", "Steps", "Strengths", "Trimmed", "Wire", "run_of", "strategy"]
+__all__ += ["Reference", "Short", "Stage", "StepStrategy", "Steps", "Strengths", "Trimmed", "Wire", "run_of"]
+__all__ += ["strategy"]
 __all__ += methods.__all__

@@ -30,6 +30,7 @@ from flwr_fco.algorithms.density import SparseDualAveraging
 from flwr_fco.algorithms.dual_averaging import DualAveraging
 from flwr_fco.core.validation import AT_LEAST_ONE, FRACTION, NATURAL, POSITIVE, checked, kinds_of, short
 from flwr_fco.errors import ConfigurationError, UnknownOptionError
+from flwr_fco.messages.short import Short
 from flwr_fco.mirror_maps import Euclidean, MirrorMap
 from flwr_fco.regularizers import Regularizer, Zero
 from flwr_fco.strategies.private import check_private
@@ -50,6 +51,7 @@ _WRONG = {
     "participation": "waits for others; expected {}",
     "server_lr": "takes no plain mean of increments, for which the rule is; give a number",
     "output": "cannot average the clients' steps: {}",
+    "wire": 'has no density=, or output="shadow": short messages are of models that are mostly zero, and of no steps',
 }
 _SEED = {"range": (lambda seed: 0 <= seed < 2**32, "a whole number from 0 to 2**32 - 1")}
 _Kind = TypeVar("_Kind", bound=type[Any])
@@ -133,8 +135,9 @@ class Options(FedAvg):
         What the server accepts of a reply.
     arrays : Arrays, default Arrays()
         Which arrays psi acts on, and which are not optimised.
-    wire : Wire, default Wire()
-        Precision and form of the vectors in messages.
+    wire : Wire or Short, default Wire()
+        Precision and form of the vectors in messages. ``Short()``: a ninth of the bytes for a model of `density` 0.1,
+        with one line at the clients.
     participation : Participation, default Participation()
         Who takes part in a round, and how long the server waits.
     """
@@ -160,7 +163,7 @@ class Options(FedAvg):
     aggregation: Literal["mean", "median", "geometric-median"] | Trimmed = "mean"
     bounds: Bounds = field(default=Bounds())
     arrays: Arrays = field(default=Arrays())
-    wire: Wire = field(default=Wire())
+    wire: Wire | Short = field(default=Wire())
     participation: Participation | Everyone = field(default=Participation())
 
     #: Weights by partition in the place of those that clients report: estimators set what their rows weigh.
@@ -201,6 +204,7 @@ class Options(FedAvg):
             "participation": everyone != isinstance(self.participation, Everyone),
             "server_lr": getattr(self, "server_lr", None) == AUTO and not plain,
             "output": sends_steps and self._why_no_steps(),
+            "wire": isinstance(self.wire, Short) and (self._density is None or sends_steps),
         }
         for key in (key for key, is_wrong in wrong.items() if is_wrong):
             of_option = {"participation": "an Everyone" if everyone else "a Participation", "output": wrong["output"]}

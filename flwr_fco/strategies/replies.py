@@ -24,6 +24,7 @@ from flwr_fco.errors import FOR_A_MODEL, FormError, ProtocolError, advice_on
 from flwr_fco.messages.arrays import NOT_FINITE, digest_of, name_of
 from flwr_fco.messages.protocol import Node, Uplink
 from flwr_fco.messages.records import Inbox, decode_uplink, is_number
+from flwr_fco.messages.short import read_reply
 from flwr_fco.strategies.unmodified import read_model
 from flwr_fco.work import FirstOrder, Work
 
@@ -105,10 +106,12 @@ class Round:
         Number of replies of this round that did not count, and of those that no round could count.
     foreign : set of int
         Ids of nodes whose ClientApp knows nothing of this package.
+    short : bool
+        Whether nodes were sent short messages, and none has answered one yet.
     """
 
     def __init__(self, number: int, nodes: Sequence[Node], table: list[LeftOut], kind: str = "train") -> None:
-        self.number, self.kind, self.table, self.foreign = number, kind, table, set[int]()
+        self.number, self.kind, self.table, self.foreign, self.short = number, kind, table, set[int](), False
         self.nodes = {node.node_id: node for node in nodes}
         self.left_out = self.malformed = 0
         self.silent = set(self.nodes)
@@ -193,7 +196,7 @@ def _sender(current: Round, message: Message) -> Node:
 def _content(current: Round, node: Node, message: Message, good: Mapping[int, Any]) -> Any:
     if message.has_error():
         reason = message.error.reason or ""
-        advice = advice_on(reason, foreign=node.node_id in current.foreign)
+        advice = advice_on(reason, foreign=node.node_id in current.foreign, short=current.short)
         # A ClientApp that expects a model does so in every round.
         kind = FormError if FOR_A_MODEL in advice else ProtocolError
         raise kind(f"error {message.error.code}: {cause_of(reason)}{advice}")
@@ -397,9 +400,14 @@ class Reader:
         run = self._run
         if said is None or isinstance(said, Uplink):
             return said
+        increment = None
+        if run.short is not None:
+            form, support = run.short
+            increment, said = read_reply(form, support, said)
         if run.options._unmodified:
-            return read_model(run.options, run.problem.layout, said, run.sent, run.problem.client_lr)
-        return decode_uplink(said, run.problem.layout.size, run.shapes)
+            return read_model(run.options, run.problem.layout, said, run.sent, run.problem.client_lr, increment)
+        up = decode_uplink(said, run.problem.layout.size, run.shapes)
+        return up if increment is None or up is None else up._replace(vectors={"increment": increment})
 
 
 # --- is it far from the others ----------------------------------------------------------------------------------------

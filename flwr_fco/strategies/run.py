@@ -23,7 +23,8 @@ from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.messages.arrays import layout_of, model_record, model_vector
 from flwr_fco.messages.protocol import Node, Plan
 from flwr_fco.messages.records import Inbox
-from flwr_fco.results import Result
+from flwr_fco.messages.short import Form, Mask, Short
+from flwr_fco.results import Result, traffic_of
 from flwr_fco.strategies import replies
 from flwr_fco.strategies.ledger import Ledger
 from flwr_fco.strategies.nodes import Nodes, Tables
@@ -146,6 +147,8 @@ class Run:
         self.works: dict[int, Work] = {}
         self.dtype, self.sent, self.overflowed = "float64", primal, False
         self.bytes_down = 0
+        #: The form of the round's messages, if they are short, and where the model in them is not 0.
+        self.short: tuple[Form, Mask] | None = None
         self.places: dict[tuple[int, int], NDArray[np.int32]] = {}
 
     @property
@@ -350,6 +353,9 @@ class Run:
         chosen = self.chosen.items()
         lines = [(f"Chosen {name}", f"{value:.4g} = {self.reasons.get(name, 'as saved')}") for name, value in chosen]
         lines.append(("Method", text_of(self.method)))
+        if isinstance(wire := self.options.wire, Short):
+            said = f"{wire.down} down, {wire.up} up; clients need ClientApp(mods=[short_mod()])"
+            lines.append(("Short messages", said + (f"; {traffic}" if (traffic := traffic_of(self.result)) else "")))
         if self.ledger is not None:
             most = f"{self.ledger.max_bytes / 2**20:.0f} MiB"
             lines.append(("Clients' memories", f"a copy on the server, above {most} in a temporary file"))

@@ -22,7 +22,8 @@ from flwr_fco.core.logs import log
 from flwr_fco.core.validation import NATURAL, NON_NEGATIVE, POSITIVE, checked, short
 from flwr_fco.errors import ConfigurationError, FormError
 from flwr_fco.messages.protocol import Node, Uplink
-from flwr_fco.messages.records import STEPS, addressed, encode_uplink, only_metrics
+from flwr_fco.messages.records import STEPS, addressed, encode_uplink, isolated, only_metrics
+from flwr_fco.messages.short import Short, shorten
 from flwr_fco.regularizers import Zero
 from flwr_fco.results import Result
 from flwr_fco.strategies import questions, replies, training
@@ -362,8 +363,10 @@ class CompositeStrategy(Options):
         config = config.copy()
         config["server-round"] = server_round
         keys = self.arrayrecord_key, self.configrecord_key
-        contents = ((n.node_id, RecordDict({keys[0]: arrays.copy(), keys[1]: config.copy()})) for n in nodes)
-        return addressed(grid, contents, "evaluate", server_round)
+        content = RecordDict({keys[0]: arrays.copy(), keys[1]: config})
+        if isinstance(self.wire, Short):
+            shorten(content, keys[0], training.short_form(run, "", arrays), exact=True)
+        return addressed(grid, ((node.node_id, isolated(content)) for node in nodes), "evaluate", server_round)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Average the good replies' metrics; bad ones are left out, logged and counted."""
@@ -424,7 +427,10 @@ def _evaluations(strategy: CompositeStrategy, run: Run, answered: Iterable[Messa
 def _traffic(run: Run, good: Sequence[Reply]) -> dict[str, Any]:
     """Return the bytes of arrays in a round's messages, and how many minimisations were stopped early."""
     capped = [reply.value.metrics["capped"] for reply in good if "capped" in reply.value.metrics]
-    counts = {"bytes-down": run.bytes_down, "bytes-up": training.bytes_up(good)}
+    counts = {"bytes-down": run.bytes_down, "bytes-up": training.bytes_up(run, good)}
+    if run.short is not None:
+        model = sum(len(array.data) for array in run.initial.values())
+        counts["bytes-fedavg"] = (len(run.current.nodes) + len(good)) * model
     return {**counts, "num-capped": sum(value > 0.0 for value in capped)} if capped else counts
 
 

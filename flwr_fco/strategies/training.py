@@ -8,13 +8,14 @@ from logging import INFO, WARNING
 from typing import Any
 
 import numpy as np
-from flwr.app import Message
+from flwr.app import Message, RecordDict
 from numpy.typing import NDArray
 
 from flwr_fco.algorithms.contract.algorithm import Algorithm
 from flwr_fco.algorithms.contract.choices import Everyone
 from flwr_fco.algorithms.contract.problem import Change, Problem, To
 from flwr_fco.algorithms.contract.replies import Mean, Rejected, Replies
+from flwr_fco.algorithms.density import sparse_entries
 from flwr_fco.algorithms.dual_averaging import DualAveraging
 from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.core.layout import Vector, all_finite
@@ -23,7 +24,8 @@ from flwr_fco.core.sparse import NonZeros, SparseVector, dense, is_shorter
 from flwr_fco.core.validation import short
 from flwr_fco.errors import ConfigurationError, MagnitudeError
 from flwr_fco.messages.protocol import Downlink, Node, Uplink
-from flwr_fco.messages.records import Encoder, Outbox, Task, addressed
+from flwr_fco.messages.records import Encoder, Outbox, Task, addressed, isolated
+from flwr_fco.messages.short import Form, Short, Unit, bytes_in, shorten
 from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.strategies import checkpoint, replies
 from flwr_fco.strategies.divergence import advice_on
@@ -120,6 +122,7 @@ def post(run: Run, number: int, nodes: Sequence[Node]) -> Sequence[Message]:
     run.tables.look(run, nodes)
     run.current = replies.Round(number, nodes, run.left_out)
     run.current.foreign = run.nodes.foreign
+    run.current.short = isinstance(run.options.wire, Short) and run.state.round == 0
     run.problem = run.problem._replace(asked=nodes)
     run.shapes = run.method.shapes(run.problem, run.state)
     auto = run.problem.plan.wire_dtype == "auto" and not run.options._unmodified
@@ -161,6 +164,8 @@ def _messages(run: Run, nodes: Sequence[Node], lost: Iterable[Node]) -> Sequence
     if options._unmodified:
         numbers = run.method.downlink(run.problem, run.state, None).numbers
         run.sent = run.point
+        if isinstance(options.wire, Short):
+            return _short_messages(run, nodes, model_message(options, run.arrays, run.config, numbers), "")
         contents = [(node.node_id, model_message(options, run.arrays, run.config, numbers)) for node in nodes]
         run.bytes_down += len(nodes) * sum(len(array.data) for array in run.arrays.values())
         return addressed(run.grid, contents, "train", number)
@@ -171,12 +176,42 @@ def _messages(run: Run, nodes: Sequence[Node], lost: Iterable[Node]) -> Sequence
     sizes = {key: _bytes_down(vectors, np.dtype(run.dtype).itemsize) for key, vectors in distinct.items()}
     more = sum(array.nbytes for array in (*run.passed.values(), *run.problem.plan.spec.arrays.values()))
     run.bytes_down += sum(sizes[id(down)] + more for _, down in tasks)
+    encode = Encoder(run.config, options.arrayrecord_key, options.configrecord_key)
+    if tasks and isinstance(options.wire, Short):
+        # All tasks are one: the methods of a density have no memories.
+        return _short_messages(run, nodes, encode(tasks[0][1]), "dual")
 
     def make() -> list[Message]:
-        encode = Encoder(run.config, options.arrayrecord_key, options.configrecord_key)
         return addressed(run.grid, [(node.node_id, encode(down)) for node, down in tasks], "train", number)
 
     return Outbox(number, tasks, make)
+
+
+def _short_messages(run: Run, nodes: Sequence[Node], content: RecordDict, vector: str) -> Sequence[Message]:
+    """Return the messages of a round in their short form; mods read it, so that they are made at once."""
+    form = short_form(run, vector, content[run.options.arrayrecord_key])
+    run.short = form, shorten(content, run.options.arrayrecord_key, form)
+    run.bytes_down = len(nodes) * bytes_in(content)
+    return addressed(run.grid, [(node.node_id, isolated(content)) for node in nodes], "train", run.current.number)
+
+
+def short_form(run: Run, vector: str, arrays: Iterable[str]) -> Form:
+    """Return the form of short messages.
+
+    Parameters
+    ----------
+    run : Run
+        Of the strategy.
+    vector : str
+        The name of the vector that travels in the place of the model's arrays; else empty.
+    arrays : iterable of str
+        The names in a message.
+    """
+    sparse = {entry.name for entry in sparse_entries(run.problem.psi)}
+    units = [Unit(e.name, e.dtype, e.shape, e.name in sparse) for e in run.problem.layout.optimized]
+    wire = run.options.wire
+    assert isinstance(wire, Short)
+    return Form(wire, units, vector, list(arrays), run.options.seed)
 
 
 def _tasks(run: Run, nodes: Sequence[Node], lost: set[Node]) -> Iterator[Task]:
@@ -219,8 +254,10 @@ def _by_non_zeros(run: Run, down: Downlink, shared: dict[int, Any]) -> Downlink:
     return down._replace(vectors=vectors)
 
 
-def bytes_up(good: Sequence[Reply]) -> int:
+def bytes_up(run: Run, good: Sequence[Reply]) -> int:
     """Return the bytes of the arrays of replies."""
+    if run.short is not None:
+        return sum(bytes_in(reply.content) for reply in good)
     each = [
         part for reply in good for held in (reply.value.vectors, reply.value.pass_through) for part in held.values()
     ]

@@ -16,7 +16,7 @@ from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import dense
 from flwr_fco.core.validation import short
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.messages.arrays import increment_of
+from flwr_fco.messages.arrays import increment_of, model_vector
 from flwr_fco.messages.protocol import Uplink
 from flwr_fco.messages.records import ELAPSED, EXAMPLES, STEPS, is_number, only_arrays, only_metrics
 from flwr_fco.mirror_maps import Euclidean
@@ -100,7 +100,9 @@ def model_message(options: Any, arrays: ArrayRecord, config: ConfigRecord, numbe
     return RecordDict(records)
 
 
-def read_model(options: Any, layout: Layout, content: RecordDict, sent: Vector, client_lr: float) -> Uplink:
+def read_model(
+    options: Any, layout: Layout, content: RecordDict, sent: Vector, client_lr: float, increment: Vector | None = None
+) -> Uplink:
     """Return the client's model minus the one that it was sent, as an uplink.
 
     Parameters
@@ -115,8 +117,13 @@ def read_model(options: Any, layout: Layout, content: RecordDict, sent: Vector, 
         The model that it was sent.
     client_lr : float
         The clients' own learning rate, as the user says it; what a client reports takes precedence.
+    increment : ndarray of float64, shape (d,), optional
+        Of a short message, whose arrays are those that pass through.
     """
-    increment, passed = increment_of(layout, only_arrays(content), sent)
+    if increment is None:
+        increment, passed = increment_of(layout, only_arrays(content), sent)
+    else:
+        passed = model_vector(layout.of_passed_through, only_arrays(content))[1]
     metrics: dict[str, Any] = dict(only_metrics(content))
     examples, work = metrics.pop(EXAMPLES, math.nan), options.work
     steps = metrics.pop(STEPS, getattr(work, "steps", None) or 1)

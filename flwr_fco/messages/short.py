@@ -1,0 +1,482 @@
+"""Short messages for models that are mostly zero: both halves, NumPy only.
+
+The server sends the places of a model's non-zeros and their values. A client sends its increments there, and of all
+others the largest, some times as many as there are non-zeros: from them the server learns what to let in. The client
+remembers nothing, and its code sees models as ``FedAvg`` sends them: :func:`short_mod` is all that it adds.
+
+What the arrays of a message hold, one after the other:
+
+- ``short:places``: a bit for each entry that may be there, deflated where that is shorter. Down: of the arrays that
+  travel short. Up: of those of their entries that are 0 in the model.
+- ``short:scales``: for each array that travels short what its values are multiplied by; up, for every array, and 0 says
+  that nothing in it has moved, so that nothing of it follows.
+- ``short:values``: in int8, rounded at random up and to the nearest down, or in float16. Up, array by array: at the
+  non-zeros, then at the places.
+- ``short:rest``: the arrays that do not travel short, as they are.
+
+Arrays that are not optimised travel beside them under their own names.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from numpy.typing import NDArray
+
+from flwr_fco.core.computing import random_generator
+from flwr_fco.core.layout import Vector, all_finite
+from flwr_fco.core.validation import AT_LEAST_ONE, NON_NEGATIVE, Choice, checked
+from flwr_fco.errors import SHORT_MOD, ConfigurationError, FormError, ProtocolError
+from flwr_fco.messages.arrays import FLOATS, NOT_FINITE, OTHER_NAMES, from_array, record_of, to_array
+from flwr_fco.messages.records import only_arrays
+
+#: The record that says what the arrays of a short message are.
+SHORT = "fco-short"
+PLACES, SCALES, VALUES, REST = (f"short:{part}" for part in ("places", "scales", "values", "rest"))
+#: The stream of a client's random rounding, beside those of :func:`random_generator`.
+_ROUNDING = 7
+#: The largest number in a form, whose scale makes it the largest value.
+_LARGEST = {"int8": 127.0, "float16": 1.0, "exact": math.inf}
+Kind = Literal["int8", "float16"]
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Short(Choice):
+    """Short messages, for a model that becomes sparse by ``density=``; clients need :func:`flwr_fco.short_mod`.
+
+    Parameters
+    ----------
+    down, up : {"int8", "float16"}, default "int8"
+        Form of the values that the server and the clients send, with one scale for each array. int8 increments are
+        rounded at random, so that their mean is exact; the seed, the round and the partition say how.
+    growth : float, default 0.3
+        Largest number of increments off the non-zeros that a client sends of each array, times the number of its
+        non-zeros. Without them nothing that is 0 comes back.
+
+    Raises
+    ------
+    ConfigurationError
+        If a value is out of range.
+
+    Examples
+    --------
+    >>> Short(down="float16")
+    Short(down='float16', up='int8', growth=0.3)
+    """
+
+    down: Kind = "int8"
+    up: Kind = "int8"
+    growth: float = field(default=0.3, metadata=NON_NEGATIVE)
+
+    #: As of a :class:`Wire`.
+    dtype: ClassVar[None] = None
+    sparse: ClassVar[bool] = False
+
+    def most_places(self, nonzeros: int) -> int:
+        """Return how many increments a client may send off the non-zeros of an array."""
+        return math.ceil(self.growth * nonzeros)
+
+
+class Unit(NamedTuple):
+    """An array of a model, and whether it travels short; models are these one after the other."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    short: bool
+
+    @property
+    def size(self) -> int:
+        """Number of entries."""
+        return math.prod(self.shape)
+
+
+class Form(NamedTuple):
+    """What both sides know of the messages of a round.
+
+    Parameters
+    ----------
+    wire : Short
+        The strategy's option.
+    units : sequence of Unit
+        The model's arrays that are optimised.
+    vector : str
+        The name under which all of them travel as one vector, to clients of this package; else empty.
+    order : sequence of str
+        The names of all arrays of a message as ``FedAvg`` sends it.
+    seed : int
+        The run's.
+    """
+
+    wire: Short
+    units: Sequence[Unit]
+    vector: str
+    order: Sequence[str]
+    seed: int
+
+    @property
+    def blocks(self) -> list[tuple[Unit, slice]]:
+        """The arrays with their places in the vector."""
+        ends = np.cumsum([unit.size for unit in self.units], dtype=np.int64).tolist()
+        return [(unit, slice(end - unit.size, end)) for unit, end in zip(self.units, ends, strict=True)]
+
+    @property
+    def size(self) -> int:
+        """Number of entries."""
+        return sum(unit.size for unit in self.units)
+
+    @property
+    def header(self) -> str:
+        """The form as JSON."""
+        return json.dumps(self._asdict() | {"wire": {"up": self.wire.up, "growth": self.wire.growth}})
+
+    @classmethod
+    def of(cls, text: object, most: float) -> Form:
+        """Return the form of a server's message.
+
+        Raises
+        ------
+        ProtocolError
+            If it is none.
+        ConfigurationError
+            If the model is larger than the client's owner allows.
+        """
+        try:
+            said: Any = json.loads(str(text))
+            units = [Unit(str(n), str(d), tuple(map(int, shape)), bool(s)) for n, d, shape, s in said["units"]]
+            form = cls(Short(**said["wire"]), units, str(said["vector"]), list(map(str, said["order"])), said["seed"])
+        except (ValueError, TypeError, LookupError, RecursionError) as error:
+            raise ProtocolError(f"the server's short message cannot be read: {error!r:.200}") from error
+        if not all(unit.dtype in FLOATS and min(unit.shape, default=0) >= 0 for unit in units):
+            raise ProtocolError("the server's short message has arrays of other numbers or sizes than it can have")
+        if form.size > most:
+            what = f"the server asks for a model of {form.size} parameters; this client allows max_parameters={most:g}"
+            raise ConfigurationError(f"{what}. Its owner can raise it: short_mod(max_parameters=...)")
+        return form
+
+
+# --- bits and values --------------------------------------------------------------------------------------------------
+
+
+def bits_of(mask: Mask) -> NDArray[np.uint8]:
+    """Return a mask as bytes, deflated where that is shorter.
+
+    Examples
+    --------
+    >>> bits_of(np.ones(80, bool)).size, bits_of(np.array([True, False])).tolist()
+    (9, [128])
+    """
+    packed = np.packbits(mask)
+    deflated = zlib.compress(packed.data, 6)
+    return np.frombuffer(deflated, np.uint8) if len(deflated) < packed.size else packed
+
+
+def mask_of(bits: NDArray[Any], size: int) -> Mask:
+    """Return the mask of some bytes.
+
+    Raises
+    ------
+    ProtocolError
+        If they are none of so many bits.
+    """
+    data, length = bits.tobytes(), -(-size // 8)
+    if len(data) > length:
+        raise ProtocolError(f"array {PLACES!r} has {len(data)} bytes, expected at most {length}")
+    if len(data) < length:
+        inflate = zlib.decompressobj()
+        try:
+            # No more than there can be, whatever follows.
+            data = inflate.decompress(data, length + 1)
+        except zlib.error as error:
+            raise ProtocolError(f"array {PLACES!r} cannot be read: {error}") from error
+        if len(data) != length or not inflate.eof or inflate.unused_data:
+            raise ProtocolError(f"array {PLACES!r} holds other than {size} bits")
+    mask = np.unpackbits(np.frombuffer(data, np.uint8), count=size)
+    return mask.astype(np.bool_)
+
+
+def rounded(values: NDArray[Any], kind: str, rng: np.random.Generator | None) -> tuple[np.float32, NDArray[Any]]:
+    """Return the scale of values, and what they are of it.
+
+    Parameters
+    ----------
+    values : ndarray of float, shape (k,)
+        Of an array.
+    kind : {"int8", "float16", "exact"}
+        Their form.
+    rng : numpy.random.Generator or None
+        Rounds int8 at random, so that the mean is exact; None rounds to the nearest.
+
+    Examples
+    --------
+    >>> scale, parts = rounded(np.array([254.0, -1.0]), "int8", None)
+    >>> float(scale).__round__(5), parts.tolist()
+    (2.0, [127, 0])
+    """
+    if kind == "exact":
+        return np.float32(1.0), values
+    with np.errstate(all="ignore"):
+        largest = np.float32(np.abs(values).max(initial=0.0) / _LARGEST[kind])
+        # Above it, so that no part is larger than it may be.
+        scale = np.nextafter(largest, np.float32(np.inf))
+        parts = values / scale
+        if kind == "int8":
+            parts = np.rint(parts) if rng is None else np.floor(parts + rng.random(parts.size))
+        return scale, parts.astype(kind)
+
+
+# --- down -------------------------------------------------------------------------------------------------------------
+
+
+def shorten(content: RecordDict, key: str, form: Form, *, exact: bool = False) -> Mask:
+    """Make the message of a server short; return where the arrays that travel short are not 0.
+
+    Parameters
+    ----------
+    content : RecordDict
+        Of the message.
+    key : str
+        Of its arrays.
+    form : Form
+        Of the round.
+    exact : bool, default False
+        Whether values are not rounded, as for an evaluation.
+    """
+    arrays: Any = content[key]
+    vector = _flat(form, {name: array.numpy() for name, array in arrays.items()})
+    short = _short_entries(form)
+    support: Mask = short & (vector != 0.0)
+    kind = "exact" if exact else form.wire.down
+    parts = [rounded(vector[block][support[block]], kind, None) for unit, block in form.blocks if unit.short]
+    made = _packed(support[short], parts, vector[~short])
+    own = {form.vector} if form.vector else {unit.name for unit in form.units}
+    content[key] = record_of(made | {name: array for name, array in arrays.items() if name not in own})
+    content[SHORT] = ConfigRecord({"form": form.header})
+    return support
+
+
+def _flat(form: Form, arrays: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+    if form.vector:
+        return arrays[form.vector]
+    dtype = np.result_type(np.float32, *(arrays[unit.name].dtype for unit in form.units))
+    return np.concatenate([arrays[unit.name].reshape(-1).astype(dtype, copy=False) for unit in form.units])
+
+
+def _short_entries(form: Form) -> Mask:
+    short: Mask = np.repeat([unit.short for unit in form.units], [unit.size for unit in form.units])
+    return short
+
+
+def _packed(places: Mask, parts: Sequence[tuple[Any, NDArray[Any]]], rest: NDArray[Any]) -> dict[str, Array]:
+    scales = np.array([scale for scale, _ in parts], np.float32)
+    values = [held for _, held in parts if held.size]
+    own: dict[str, NDArray[Any]] = {PLACES: bits_of(places), SCALES: scales, REST: rest}
+    own[VALUES] = np.concatenate(values) if values else np.zeros(0, np.int8)
+    return {name: to_array(array) for name, array in own.items()}
+
+
+def _restored(form: Form, parts: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], Mask]:
+    """Return the server's model, and where it is not 0."""
+    short = _short_entries(form)
+    support = np.zeros(form.size, np.bool_)
+    support[short] = mask_of(parts[PLACES], int(short.sum()))
+    counts = [int(support[block].sum()) for unit, block in form.blocks if unit.short]
+    rest = _expected(parts, REST, int((~short).sum()), FLOATS)
+    scales = _expected(parts, SCALES, len(counts), ("float32",))
+    vector = np.zeros(form.size, rest.dtype)
+    vector[support] = _expected(parts, VALUES, sum(counts), ("int8", *FLOATS)).astype(rest.dtype)
+    vector[support] *= np.repeat(scales, counts)
+    vector[~short] = rest
+    return vector, support
+
+
+def _expected(parts: Mapping[str, NDArray[Any]], name: str, size: int, dtypes: Sequence[str]) -> NDArray[Any]:
+    """Return an array of so many finite numbers of some dtypes."""
+    found = parts[name]
+    if found.shape != (size,) or (size and found.dtype.name not in dtypes):
+        what = f"array {name!r} is {found.dtype}{list(found.shape)}"
+        raise ProtocolError(f"{what}, expected {' or '.join(dtypes)}[{size}]")
+    if found.dtype.kind == "f" and not all_finite(found):
+        raise ProtocolError(f"array {name!r} holds {NOT_FINITE}")
+    return found
+
+
+# --- at the client ----------------------------------------------------------------------------------------------------
+
+
+class ShortMod(NamedTuple):
+    """Flower's mod that reads and writes short messages; other processes can be sent it."""
+
+    max_parameters: int = 100_000_000
+
+    def __call__(self, message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
+        content: Any = message.content
+        if SHORT not in content:
+            return call_next(message, context)
+        form = Form.of(content[SHORT].get("form"), self.max_parameters)
+        key, sent = next((pair for pair in content.array_records.items() if PLACES in pair[1]), ("", ArrayRecord()))
+        if missing := {PLACES, SCALES, VALUES, REST} - sent.keys():
+            raise ProtocolError(f"the server's short message lacks {sorted(missing)}")
+        parts = {name: from_array(name, sent[name]) for name in (PLACES, SCALES, VALUES, REST)}
+        start, support = _restored(form, parts)
+        given = {form.vector: start}
+        if not form.vector:
+            given = {unit.name: _as_sent(unit, start[block]) for unit, block in form.blocks}
+        arrays = dict(sent) | {name: to_array(array) for name, array in given.items()}
+        content[key] = record_of({name: arrays[name] for name in form.order if name in arrays})
+        del content[SHORT]
+        reply = call_next(message, context)
+        # A handler that returns nothing is silent in Flower.
+        answered = reply is not None and reply.has_content() and message.metadata.message_type.startswith("train")
+        if answered and len(reply.content.array_records) == 1:
+            partition = int(context.node_config.get("partition-id", context.node_id))
+            rng = random_generator(form.seed, int(message.metadata.group_id), partition, _ROUNDING)
+            ((name, record),) = reply.content.array_records.items()
+            reply.content[name] = _reply(form, record, given, support, rng)
+            # Those of a client that returns what it was sent have the same names.
+            reply.content[SHORT] = ConfigRecord()
+        return reply
+
+
+def short_mod(max_parameters: int = 100_000_000) -> ShortMod:
+    """Return what a client adds for a server with ``wire=Short()``: ``ClientApp(mods=[short_mod()])``.
+
+    It is the first of several mods: those behind it see models as ``FedAvg`` sends them. To other messages it does
+    nothing.
+
+    Parameters
+    ----------
+    max_parameters : int, default 100000000
+        Size of a model that a server may send.
+
+    Raises
+    ------
+    ConfigurationError
+        If the number is no whole number >= 1.
+
+    Examples
+    --------
+    >>> from flwr.clientapp import ClientApp
+    >>> app = ClientApp(mods=[short_mod()])
+    """
+    return ShortMod(checked("max_parameters", max_parameters, int, AT_LEAST_ONE))
+
+
+def _as_sent(unit: Unit, values: NDArray[Any]) -> NDArray[Any]:
+    return values.astype(unit.dtype).reshape(unit.shape)
+
+
+def _reply(
+    form: Form, record: ArrayRecord, given: Mapping[str, NDArray[Any]], support: Mask, rng: np.random.Generator
+) -> ArrayRecord:
+    """Return the short form of a client's arrays."""
+    own = ["increment"] if form.vector else [unit.name for unit in form.units]
+    found = {name: record[name].numpy() for name in own if name in record}
+    shapes = {"increment": (form.size,)} if form.vector else {name: array.shape for name, array in given.items()}
+    if {name: array.shape for name, array in found.items()} != shapes:
+        raise ProtocolError(f"{OTHER_NAMES}, or their shapes do: the ClientApp returned {sorted(record)}")
+    if not form.vector:
+        # A client that works in less precision has got a rounded model.
+        found = {name: array - given[name].astype(array.dtype) for name, array in found.items()}
+        moved = _flat(form, found)
+    else:
+        moved = found["increment"]
+    places, parts, rest = np.zeros(form.size, np.bool_), list[tuple[Any, NDArray[Any]]](), list[NDArray[Any]]()
+    nothing = 0.0, np.zeros(0, form.wire.up)
+    for unit, block in form.blocks:
+        moves, on = moved[block], support[block]
+        if unit.short:
+            more = _largest_off(moves, on, form.wire.most_places(int(on.sum())))
+            values = np.concatenate([moves[on], moves[more]])
+            places[block][more] = True
+            parts.append(rounded(values, form.wire.up, rng) if values.any() else nothing)
+        elif moves.any():
+            rest.append(moves)
+            parts.append((1.0, nothing[1]))
+        else:
+            parts.append(nothing)
+    off = places[_short_entries(form) & ~support]
+    made = _packed(off, parts, np.concatenate(rest) if rest else np.zeros(0, moved.dtype))
+    return record_of(made | {name: array for name, array in record.items() if name not in own})
+
+
+def _largest_off(moves: NDArray[Any], on: Mask, most: int) -> NDArray[Any]:
+    """Return the sorted indices of the largest moves, none of them 0, where a mask is not."""
+    off = np.flatnonzero(~on)
+    sizes = np.abs(moves[off])
+    count = min(most, int(np.count_nonzero(sizes)))
+    return np.sort(off[np.argpartition(-sizes, count - 1)[:count]]) if count else off[:0]
+
+
+# --- what comes back --------------------------------------------------------------------------------------------------
+
+
+def read_reply(form: Form, support: Mask, content: RecordDict) -> tuple[Vector, RecordDict]:
+    """Return a client's increment, and the rest of its reply.
+
+    Parameters
+    ----------
+    form : Form
+        Of the round.
+    support : ndarray of bool, shape (d,)
+        Where the model that was sent is not 0.
+    content : RecordDict
+        Of the reply.
+
+    Raises
+    ------
+    ProtocolError
+        If it is no short message of this form.
+    """
+    arrays = dict(only_arrays(content))
+    if SHORT not in content or not {PLACES, SCALES, VALUES, REST} <= arrays.keys():
+        raise FormError(f"its arrays are {sorted(arrays)!s:.200}, no short message. {SHORT_MOD}")
+    parts = {name: from_array(name, arrays.pop(name)) for name in (PLACES, SCALES, VALUES, REST)}
+    increment = _increment(form, support, parts)
+    plain = RecordDict(dict(content.metric_records))
+    plain["arrays"] = record_of(arrays)
+    return increment, plain
+
+
+def _increment(form: Form, support: Mask, parts: Mapping[str, NDArray[Any]]) -> Vector:
+    blocks = form.blocks
+    scales = _expected(parts, SCALES, len(blocks), ("float32",))
+    if (scales < 0.0).any():
+        raise ProtocolError(f"array {SCALES!r} holds {scales.min()}, expected numbers >= 0")
+    off, candidates = np.zeros(form.size, np.bool_), _short_entries(form) & ~support
+    off[candidates] = mask_of(parts[PLACES], int(candidates.sum()))
+    counts, rest_size = list[tuple[int, int]](), 0
+    for (unit, block), scale in zip(blocks, scales, strict=True):
+        nonzeros, more = (int(mask[block].sum()) for mask in (support, off))
+        most = form.wire.most_places(nonzeros) if scale else 0
+        if more > most:
+            what = f"it sends {more} increments off the non-zeros of {unit.name!r}"
+            raise ProtocolError(f"{what}, expected at most {most}")
+        counts.append((nonzeros, more) if unit.short and scale else (0, 0))
+        rest_size += unit.size if scale and not unit.short else 0
+    values = _expected(parts, VALUES, sum(map(sum, counts)), (form.wire.up,))
+    rest = _expected(parts, REST, rest_size, FLOATS)
+    increment, at, at_rest = np.zeros(form.size), 0, 0
+    for (unit, block), scale, (nonzeros, more) in zip(blocks, scales, counts, strict=True):
+        if unit.short:
+            held = values[at : at + nonzeros + more].astype(np.float64) * float(scale)
+            if scale:
+                increment[block][support[block]], increment[block][off[block]] = held[:nonzeros], held[nonzeros:]
+            at += nonzeros + more
+        elif scale:
+            increment[block] = rest[at_rest : at_rest + unit.size]
+            at_rest += unit.size
+    return increment
+
+
+def bytes_in(content: RecordDict) -> int:
+    """Return the bytes of the arrays of a message."""
+    return sum(len(array.data) for record in content.array_records.values() for array in record.values())

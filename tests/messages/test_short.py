@@ -1,0 +1,478 @@
+"""Short messages: what they hold, who can read them, and what hostile bytes come to."""
+
+import json
+import zlib
+
+import numpy as np
+import pytest
+from flwr.app import Array, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from fuzz.budget import damaged, fuzzed, mutated
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from problems import arrays_of, foreign_app, numpy_of, simulated
+from together import together
+
+from flwr_fco.callbacks import Checkpoint
+from flwr_fco.client_apps import client_app
+from flwr_fco.core.logs import quiet
+from flwr_fco.datasets import digits
+from flwr_fco.errors import ClientError, ConfigurationError, FlwrFcoError, NothingTrainedError, ProtocolError
+from flwr_fco.messages.arrays import to_array
+from flwr_fco.messages.short import (
+    PLACES,
+    REST,
+    SCALES,
+    SHORT,
+    VALUES,
+    Form,
+    Short,
+    Unit,
+    bits_of,
+    mask_of,
+    read_reply,
+    rounded,
+    short_mod,
+    shorten,
+)
+from flwr_fco.regularizers import HardSparsity, PerParameter, Zero
+from flwr_fco.simulation import InProcessGrid, simulate
+from flwr_fco.strategies import Density, FedAvgSubgradient, FedDualAvg, Steps
+
+LINE = r"ClientApp\(mods=\[flwr_fco\.short_mod\(\)\]\)"
+
+
+# --- one exchange -----------------------------------------------------------------------------------------------------
+
+
+def model(rng, units, share=0.3):
+    """Return arrays of which those that travel short are mostly 0."""
+    arrays = {}
+    for unit in units:
+        dense = not unit.short
+        kept = rng.random(unit.shape) < share
+        arrays[unit.name] = np.where(dense | kept, rng.standard_normal(unit.shape), 0.0).astype(unit.dtype)
+    return arrays
+
+
+def exchange(form, arrays, moved, number=3, partition=1, **options):
+    """Return what a client is given, its reply, and where the model that it was sent is not 0."""
+    content = RecordDict({"arrays": arrays_of(arrays), "config": ConfigRecord({"x": 1})})
+    support = shorten(content, "arrays", form, **options)
+    seen = {}
+
+    def handler(message, context):
+        seen.update(numpy_of(message.content["arrays"]))
+        assert set(message.content) == {"arrays", "config"}
+        found = {name: np.asarray(a + moved.get(name, 0), a.dtype) for name, a in seen.items()}
+        return Message(RecordDict({"arrays": arrays_of(found), "metrics": MetricRecord({"n": 1})}), reply_to=message)
+
+    with InProcessGrid(None, 1).identity():
+        message = Message(content, dst_node_id=2, message_type="train", group_id=f"{number}")
+    context = Context(1, 2, {"partition-id": partition}, RecordDict(), {})
+    return seen, short_mod()(message, context, handler).content, support
+
+
+def form_of(units, order=None, **wire):
+    return Form(Short(**wire), units, "", order or [unit.name for unit in units], 7)
+
+
+@st.composite
+def exchanges(draw):
+    shapes = draw(st.lists(st.lists(st.integers(0, 9), max_size=3).map(tuple), min_size=1, max_size=5))
+    flags = draw(st.lists(st.booleans(), min_size=len(shapes), max_size=len(shapes)))
+    dtype = draw(st.sampled_from(["float32", "float64"]))
+    units = [Unit(f"w{i}", dtype, shape, flag) for i, (shape, flag) in enumerate(zip(shapes, flags, strict=True))]
+    wire = {name: draw(st.sampled_from(["int8", "float16"])) for name in ("down", "up")}
+    still = draw(st.sets(st.sampled_from(units)))
+    return form_of(units, growth=draw(st.sampled_from([0.0, 0.3, 5.0])), **wire), still, draw(st.integers(0, 99))
+
+
+@given(exchanges())
+@settings(max_examples=150, deadline=None)
+def test_what_is_sent_arrives(exchange_of):
+    """Zeros as zeros, values to half a step of their scale, increments to one, the largest ones off the non-zeros."""
+    form, still, seed = exchange_of
+    rng = np.random.default_rng(seed)
+    arrays = model(rng, form.units)
+    passed = {"running_mean": rng.standard_normal(3).astype(np.float32), "count": np.array(seed)}
+    moved = {u.name: rng.standard_normal(u.shape).astype(u.dtype) for u in form.units if u not in still}
+    form = form._replace(order=[*passed, *arrays])
+    seen, reply, support = exchange(form, {**arrays, **passed}, moved)
+    assert list(seen) == form.order
+    increment, rest = read_reply(form, support, reply)
+    found = numpy_of(rest["arrays"])
+    assert {name: array.tolist() for name, array in found.items()} == {n: a.tolist() for n, a in passed.items()}
+    steps = {"int8": 1 / 127, "float16": 2.0**-11}
+    for unit, block in form.blocks:
+        sent, found, got = arrays[unit.name], seen[unit.name], increment[block]
+        assert found.dtype == unit.dtype
+        assert found.shape == unit.shape
+        move = np.ravel((found + moved[unit.name] if unit.name in moved else found) - found)
+        if not unit.short:
+            np.testing.assert_array_equal(found, sent)
+            np.testing.assert_array_equal(got, move)
+            continue
+        most = np.abs(sent).max(initial=0.0)
+        assert not found[sent == 0.0].any()
+        assert np.abs(found - sent).max(initial=0.0) <= most * steps[form.wire.down] * 0.51
+        on = np.ravel(sent) != 0.0
+        np.testing.assert_array_equal(support[block], on)
+        left = np.sort(np.abs(move[~on]))[::-1][: form.wire.most_places(int(on.sum()))]
+        sent_off = got[~on] != 0.0
+        assert sent_off.sum() <= left.size
+        step = max(np.abs(move[on]).max(initial=0.0), left.max(initial=0.0)) * steps[form.wire.up]
+        assert np.abs(got - move)[on].max(initial=0.0) <= step * 1.01
+        assert np.abs(got - move)[~on][sent_off].max(initial=0.0) <= step * 1.01
+        assert np.all(np.abs(move[~on][sent_off]) >= left.min(initial=np.inf))
+
+
+def test_a_client_that_works_in_less_precision_has_moved_nothing():
+    form = form_of([Unit("w", "float64", (40,), True), Unit("b", "float64", (5,), False)])
+    arrays = model(np.random.default_rng(0), form.units)
+    content = RecordDict({"arrays": arrays_of(arrays)})
+    support = shorten(content, "arrays", form)
+
+    def handler(message, context):
+        half = {name: a.astype(np.float32) for name, a in numpy_of(message.content["arrays"]).items()}
+        return Message(RecordDict({"arrays": arrays_of(half)}), reply_to=message)
+
+    with InProcessGrid(None, 1).identity():
+        message = Message(content, dst_node_id=2, message_type="train", group_id="1")
+    reply = short_mod()(message, Context(1, 2, {}, RecordDict(), {}), handler).content
+    assert not read_reply(form, support, reply)[0].any()
+
+
+def test_rounding_is_right_in_the_mean_and_of_seed_round_and_partition():
+    form = form_of([Unit("w", "float32", (40,), True)])
+    rng = np.random.default_rng(0)
+    arrays, moved = model(rng, form.units), {"w": (0.1 * rng.standard_normal(40)).astype(np.float32)}
+
+    def got(*of):
+        seen, reply, support = exchange(form, arrays, moved, *of)
+        return read_reply(form, support, reply)[0][support], ((seen["w"] + moved["w"]) - seen["w"])[support]
+
+    found = np.array([got(number)[0] for number in range(1, 2001)])
+    expected, step = got(1)[1], np.abs(moved["w"]).max() / 127
+    assert np.abs(found - expected).max() <= step * 1.001
+    assert np.abs(found.mean(0) - expected).max() < 5.0 * 0.5 * step / np.sqrt(2000)
+    np.testing.assert_array_equal(got(5, 2)[0], got(5, 2)[0])
+    assert (got(5, 2)[0] != got(5, 3)[0]).any()
+    assert (got(5, 2)[0] != got(6, 2)[0]).any()
+
+
+def test_an_evaluation_is_of_the_model_itself():
+    form = form_of([Unit("w", "float32", (90,), True), Unit("b", "float32", (5,), False)])
+    arrays = model(np.random.default_rng(0), form.units)
+    seen, _, _ = exchange(form, arrays, {}, exact=True)
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(seen[name], array)
+
+
+@given(st.integers(0, 300), st.sampled_from([0.0, 0.02, 0.5, 1.0]), st.integers(0, 9))
+@settings(max_examples=60, deadline=None)
+def test_masks_return(size, share, seed):
+    mask = np.random.default_rng(seed).random(size) < share
+    bits = bits_of(mask)
+    assert bits.size <= -(-size // 8)
+    np.testing.assert_array_equal(mask_of(bits, size), mask)
+
+
+@given(
+    st.lists(st.floats(-(2.0**99), 2.0**99, width=32), max_size=9), st.sampled_from(["int8", "float16"]), st.booleans()
+)
+@settings(max_examples=100, deadline=None)
+def test_no_part_is_more_than_its_form_holds(values, kind, at_random):
+    held = np.array(values, np.float32)
+    scale, parts = rounded(held, kind, np.random.default_rng(0) if at_random else None)
+    most, step = {"int8": (127, 1.0), "float16": (1, 2e-3)}[kind]
+    assert parts.dtype == kind
+    assert np.isfinite(scale)
+    assert np.abs(parts.astype(float)).max(initial=0.0) <= most
+    assert np.abs(parts.astype(float) * float(scale) - held).max(initial=0.0) <= float(scale) * step
+
+
+# --- hostile bytes ----------------------------------------------------------------------------------------------------
+
+UNITS = [Unit("w", "float32", (60, 10), True), Unit("v", "float32", (9,), True), Unit("b", "float32", (5,), False)]
+FORM = form_of(UNITS)
+
+
+def good_reply():
+    rng = np.random.default_rng(0)
+    moved = {unit.name: rng.standard_normal(unit.shape).astype(np.float32) for unit in UNITS}
+    _, reply, support = exchange(FORM, model(rng, UNITS), moved)
+    return reply, support
+
+
+def bomb(size):
+    return np.frombuffer(zlib.compress(bytes(size), 9), np.uint8)
+
+
+@together(
+    ("name", "change", "message"),
+    [
+        (PLACES, lambda a: np.zeros(a.size + 40, np.uint8), r"has \d+ bytes, expected at most"),
+        (PLACES, lambda a: a[:-1], "cannot be read|holds other than"),
+        (PLACES, lambda a: np.frombuffer(zlib.compress(bytes(2)), np.uint8), "holds other than"),
+        (PLACES, lambda a: bomb(20_000), "holds other than"),
+        (PLACES, lambda a: np.full(a.size, 255, np.uint8), "increments off the non-zeros of 'w', expected at most"),
+        (SCALES, lambda a: a * np.float32(np.nan), "NaN or infinite"),
+        (SCALES, lambda a: a + np.float32(np.inf), "NaN or infinite"),
+        (SCALES, lambda a: -a, "expected numbers >= 0"),
+        (SCALES, lambda a: a[:-1], r"expected float32\[3\]"),
+        (SCALES, lambda a: a.astype(np.float64), r"expected float32\[3\]"),
+        (SCALES, lambda a: a * 0, "expected at most 0"),
+        (VALUES, lambda a: a[:-1], r"expected int8\[\d+\]"),
+        (VALUES, lambda a: a.astype(np.float32), r"expected int8\[\d+\]"),
+        (VALUES, lambda a: a.reshape(1, -1), r"expected int8\[\d+\]"),
+        (REST, lambda a: a[:-1], r"expected float64 or float32 or float16\[5\]"),
+        (REST, lambda a: a * np.float32(np.nan), "NaN or infinite"),
+        (REST, lambda a: a.astype("S4"), "expected numbers"),
+    ],
+)
+def test_hostile_arrays_have_a_reason(name, change, message):
+    reply, support = good_reply()
+    changed = np.asarray(change(reply["arrays"][name].numpy()))
+    reply["arrays"][name] = Array(changed) if changed.dtype.kind == "S" else to_array(changed)
+    with pytest.raises(ProtocolError, match=message):
+        read_reply(FORM, support, reply)
+
+
+def test_lengths_that_lie_have_a_reason():
+    reply, support = good_reply()
+    good = reply["arrays"][VALUES]
+    reply["arrays"][VALUES] = Array(good.dtype, (10**9,), good.stype, good.data)
+    with pytest.raises(ProtocolError, match=r"holds int8\[\d+\], its label says int8\[1000000000\]"):
+        read_reply(FORM, support, reply)
+
+
+@fuzzed(0.3)
+@given(st.data())
+def test_any_bytes_are_read_or_refused(data):
+    reply, support = good_reply()
+    for name in data.draw(st.sets(st.sampled_from([PLACES, SCALES, VALUES, REST]), min_size=1)):
+        array = reply["arrays"][name]
+        if data.draw(st.booleans()):
+            reply["arrays"][name] = Array(array.dtype, array.shape, array.stype, data.draw(damaged(array.data)))
+        else:
+            raw = np.frombuffer(data.draw(damaged(array.numpy().tobytes())), np.uint8)
+            whole = raw[: raw.size - raw.size % array.numpy().itemsize]
+            reply["arrays"][name] = to_array(whole.view(array.dtype))
+    try:
+        increment, _ = read_reply(FORM, support, reply)
+    except ProtocolError as error:
+        assert str(error)  # noqa: PT017
+    else:
+        assert increment.shape == (FORM.size,)
+        assert np.isfinite(increment).all()
+
+
+@fuzzed(0.3)
+@given(st.data())
+def test_a_client_reads_or_refuses_any_form(data):
+    content = RecordDict({"arrays": arrays_of(model(np.random.default_rng(0), UNITS))})
+    shorten(content, "arrays", FORM)
+    said = data.draw(mutated(json.loads(FORM.header)))
+    content[SHORT] = ConfigRecord({"form": json.dumps(said)})
+    with InProcessGrid(None, 1).identity():
+        message = Message(content, dst_node_id=2, message_type="train", group_id="1")
+    context = Context(1, 2, {"partition-id": 0}, RecordDict(), {})
+
+    def handler(message, context):
+        return Message(RecordDict({"arrays": message.content["arrays"]}), reply_to=message)
+
+    try:
+        short_mod(10_000)(message, context, handler)
+    except FlwrFcoError as error:
+        assert str(error)  # noqa: PT017
+
+
+def test_a_client_refuses_a_model_that_is_too_large_before_it_makes_one():
+    content = RecordDict({"arrays": arrays_of(model(np.random.default_rng(0), UNITS))})
+    shorten(content, "arrays", FORM._replace(units=UNITS))
+    content[SHORT] = ConfigRecord({"form": FORM._replace(units=[Unit("w", "float32", (10**6, 10**6), True)]).header})
+    with InProcessGrid(None, 1).identity():
+        message = Message(content, dst_node_id=2, message_type="train", group_id="1")
+    with pytest.raises(ConfigurationError, match=r"1000000000000 parameters.*max_parameters=1e\+08.*short_mod"):
+        short_mod()(message, Context(1, 2, {}, RecordDict(), {}), None)
+
+
+# --- runs -------------------------------------------------------------------------------------------------------------
+
+RNG = np.random.default_rng(0)
+SHAPES = {"conv": (4, 2, 3, 3), "hidden": (60, 36), "bias": (60,), "head": (10, 60), "frozen": (20, 20)}
+START = {name: RNG.standard_normal(shape).astype(np.float32) for name, shape in SHAPES.items()}
+START |= {"bn.running_mean": np.zeros(3, np.float32), "bn.num_batches_tracked": np.array(0)}
+OPTIONS = {"client": "unmodified", "density": 0.2, "fraction_evaluate": 0.0}
+
+
+def walking(arrays, message, context):
+    """A client that goes to a fixed place of its own."""
+    rng = np.random.default_rng(context.node_config["partition-id"])
+    ends = {name: 2.0 * rng.standard_normal(shape) for name, shape in SHAPES.items() if name != "frozen"}
+    moved = {n: a + (0.2 * (ends[n] - a) if n in ends else 0) for n, a in arrays.items()}
+    moved |= {name: arrays[name] + 1 for name in arrays if name.startswith("bn.")}
+    return {name: np.asarray(moved[name], arrays[name].dtype) for name in arrays}
+
+
+def run(app=None, rounds=12, start=START, **options):
+    own = FedDualAvg(**OPTIONS | {"wire": Short()} | options)
+    result = simulated(own, app or foreign_app(walking, mods=[short_mod()]), rounds, initial_arrays=start)
+    return numpy_of(result.arrays), own, result
+
+
+def test_a_run_says_what_it_costs_and_ends_near_that_of_whole_messages():
+    short, own, result = run()
+    whole, _, _ = run(wire=FedDualAvg().wire)
+    for name in ("bn.running_mean", "bn.num_batches_tracked", "frozen"):
+        np.testing.assert_array_equal(short[name], whole[name])
+    np.testing.assert_array_equal(short["frozen"], START["frozen"])
+    assert sum(np.count_nonzero(short[n]) for n in ("conv", "hidden", "head")) == round(0.2 * (72 + 2160 + 600))
+    kept = np.concatenate([np.ravel((short[n] != 0) == (whole[n] != 0)) for n in ("conv", "hidden", "head")])
+    assert kept.mean() > 0.97
+    last = result.train_metrics_clientapp[12]
+    theirs = sum(len(array.data) for array in arrays_of(START).values())
+    assert last["bytes-fedavg"] == 8 * theirs
+    assert last["bytes-down"] + last["bytes-up"] < last["bytes-fedavg"] / 2.5
+    said = dict(own.describe())["Short messages"]
+    assert "int8 down, int8 up" in said
+    assert "times as many" in said
+    assert f"messages of training: {said.partition('; ')[2].partition('; ')[2]}" in str(result)
+
+
+def bits(result):
+    return {name: array.tobytes() for name, array in numpy_of(result.arrays).items()}
+
+
+def test_a_resumed_run_has_the_bits_of_a_whole_one(tmp_path):
+    def stop(number, arrays, metrics):
+        if number == 5:
+            raise FlwrFcoError("stop")
+
+    app, saving = foreign_app(walking, mods=[short_mod()]), Checkpoint(tmp_path / "run.npz")
+    go = {"num_rounds": 10, "initial_arrays": START}
+    make = lambda: FedDualAvg(**OPTIONS, wire=Short(), fraction_train=0.5)  # noqa: E731
+    whole = simulated(make(), app, **go)
+    with pytest.raises(FlwrFcoError):
+        simulated(make(), app, **go, callbacks=[saving, stop])
+    again = simulated(make(), app, **go, callbacks=[saving], resume=tmp_path / "run.npz")
+    assert bits(again) == bits(whole)
+
+
+@pytest.mark.slow
+@pytest.mark.flower
+def test_actors_give_the_bits_of_one_process():
+    pytest.importorskip("ray")
+    from flwr_fco.simulation import RayGrid
+
+    here = run(rounds=4)[2]
+    own = FedDualAvg(**OPTIONS, wire=Short())
+    app = foreign_app(walking, mods=[short_mod()])
+    with RayGrid(app, 4, workers=2, num_cpus=0.5) as grid, grid.identity(), quiet(50):
+        assert bits(own.start(grid, arrays_of(START), 4)) == bits(here)
+
+
+def without_mod(arrays, message, context):
+    return {name: a + 1.0 for name, a in arrays.items()}
+
+
+def needs_its_arrays(arrays, message, context):
+    raise RuntimeError("shapes differ")
+
+
+@pytest.mark.parametrize("trained", [without_mod, walking, needs_its_arrays])
+def test_a_client_without_the_mod_is_refused_in_its_first_reply_with_the_line_to_add(trained):
+    grid = InProcessGrid(foreign_app(trained), 3, raise_errors=False)
+    with grid.identity(), quiet(50), pytest.raises(NothingTrainedError, match=LINE) as caught:
+        FedDualAvg(**OPTIONS, wire=Short()).start(grid, arrays_of(START), 4)
+    first = [row for row in caught.value.result.left_out if row.round == 1]
+    assert len(first) == 3
+    for row in first:
+        assert row.reason.endswith("ClientApp(mods=[flwr_fco.short_mod()])")
+
+
+def test_in_process_its_error_names_the_line_and_that_of_a_client_with_the_mod_does_not():
+    with pytest.raises(ClientError, match=LINE):
+        run(foreign_app(needs_its_arrays))
+    with pytest.raises(ClientError, match="shapes differ") as caught:
+        run(foreign_app(needs_its_arrays, mods=[short_mod()]))
+    assert "short_mod" not in str(caught.value)
+
+
+def test_one_hostile_client_of_five_is_left_out_with_a_reason():
+    def liar(message, context, call_next):
+        reply = call_next(message, context)
+        if context.node_config["partition-id"] == 2 and message.metadata.group_id == "3":
+            arrays = reply.content["arrays"]
+            arrays[SCALES] = to_array(np.where(arrays[SCALES].numpy() > 0.0, np.float32(1e30), np.float32(0.0)))
+        return reply
+
+    _, _, result = run(foreign_app(walking, mods=[liar, short_mod()]), 6)
+    assert [(row.round, row.partition_id) for row in result.left_out] == [(3, 2)]
+    assert "more than max_ratio" in result.left_out[0].reason
+
+
+def test_evaluations_are_short_and_of_the_model():
+    lengths, seen = [], []
+
+    def counted(message, context, call_next):
+        if message.metadata.message_type == "evaluate":
+            lengths.append(sum(len(array.data) for array in message.content["arrays"].values()))
+        return call_next(message, context)
+
+    def evaluated(message, context):
+        seen.append({name: a.tobytes() for name, a in numpy_of(message.content["arrays"]).items()})
+        return {}
+
+    app = foreign_app(walking, evaluated=evaluated, mods=[counted, short_mod()])
+    _, _, result = run(app, 12, fraction_evaluate=1.0)
+    assert seen[-1] == bits(result)
+    assert max(lengths[-4:]) < 0.6 * sum(len(array.data) for array in result.arrays.values())
+
+
+@pytest.mark.parametrize("options", [{}, {"density": Density(0.25, "global")}, {"wire": Short("float16", "float16")}])
+def test_clients_of_this_package_learn_as_well_with_a_fraction_of_the_bytes(options):
+    data = digits(num_clients=4, alpha=None)
+    clients = client_app(lambda context: data.objective(context.node_config["partition-id"]), mods=[short_mod()])
+    test, found = data.test_objective(), {}
+    zeros = arrays_of({"coefficients": np.zeros((64, 10)), "intercept": np.zeros(10)})
+    for name, wire in (("whole", {}), ("short", {"wire": Short()})):
+        given = {"density": 0.25, "client_lr": 0.3, "work": Steps(5), "fraction_evaluate": 0.0, **wire}
+        own = FedDualAvg(**given | (options if wire else {}))
+        result = simulate(own, clients, num_nodes=4, num_rounds=20, initial_arrays=zeros, progress=False)
+        found[name] = test.metrics(test.layout.flatten(numpy_of(result.arrays)))["accuracy"]
+    assert np.count_nonzero(result.arrays["coefficients"].numpy()) == 160
+    assert found["short"] > found["whole"] - 0.01
+    last = result.train_metrics_clientapp[20]
+    assert last["bytes-down"] + last["bytes-up"] < last["bytes-fedavg"] / 4
+
+
+def test_what_has_no_share_in_the_density_travels_whole():
+    wholes = []
+
+    def counted(message, context, call_next):
+        wholes.append(message.content["arrays"][REST].shape[0])
+        return call_next(message, context)
+
+    psi = PerParameter({"head": Zero(), "conv": HardSparsity(density=0.5)})
+    run(foreign_app(walking, mods=[counted, short_mod()]), 2, regularizer=psi)
+    # The bias and the head; and what nobody has trained, from round 2 on.
+    assert wholes == [60 + 600] * 4 + [60 + 600 + 400] * 4
+
+
+@together(
+    ("options", "message"),
+    [
+        ({"density": None}, "wire=.*has no density="),
+        ({"client": "composite", "output": "shadow", "work": Steps(2)}, "wire=.*of no steps"),
+        ({"wire": "short"}, "Short"),
+    ],
+)
+def test_what_does_not_go_together(options, message):
+    with pytest.raises(ConfigurationError, match=message):
+        FedDualAvg(**OPTIONS | {"wire": Short()} | options)
+
+
+def test_a_strategy_without_densities_has_no_short_messages():
+    with pytest.raises(ConfigurationError, match="has no density="):
+        FedAvgSubgradient(wire=Short())
