@@ -255,7 +255,7 @@ def _below(excess: Vector, limits: Vector, what: str, x: Vector, **points: Vecto
 def _check_once(family: Any, thing: Any, call: Callable[[Vector], Vector], v: Vector) -> None:
     """Check that the spec rebuilds an equal object, and that the map keeps a NaN."""
     copy, spoiled = family.from_spec(thing.to_spec()), v.copy()
-    good = copy == thing and hash(copy) == hash(thing) and copy.to_spec().digest() == thing.to_spec().digest()
+    good = copy == thing and hash(copy) == hash(thing)
     require(good, f"{thing!r}: its spec rebuilds {copy!r}, which is not equal to it")
     spoiled.flat[v.size // 2] = np.nan
     require(np.isnan(call(spoiled).flat[v.size // 2]), f"{thing!r}: NaN becomes a number, as if a run had not diverged")

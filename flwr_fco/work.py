@@ -3,35 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from itertools import chain, repeat
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
+from flwr_fco.core.spec import Specified
 from flwr_fco.core.validation import AT_LEAST_ONE, POSITIVE, check_fields, checked
-from flwr_fco.errors import ConfigurationError, SpecError
+from flwr_fco.errors import ConfigurationError
 
-__all__ = ["Epochs", "Evaluation", "FirstOrder", "Minimise", "Steps", "Work", "work_from_header"]
+__all__ = ["Epochs", "Evaluation", "FirstOrder", "LocalWork", "Minimise", "Steps", "Work"]
 
 
-class _Kept:
-    """Work that is checked, and kept in a message's JSON."""
+class LocalWork(Specified):
+    """Base class of what a client does in a round."""
 
-    kind: ClassVar[str]
+    family: ClassVar[str] = "work"
 
     def __post_init__(self) -> None:
         # NumPy integers cannot be written to the plan's JSON.
         check_fields(self)
 
-    def to_header(self) -> dict[str, Any]:
-        """Return the work as JSON; :func:`work_from_header` reads it."""
-        values: Any = self
-        own = {option.name.replace("_", "-"): getattr(self, option.name) for option in fields(values)}
-        return {"kind": self.kind, **own}
-
 
 @dataclass(frozen=True, repr=False)
-class FirstOrder(_Kept):
+class FirstOrder(LocalWork):
     """Steps along stochastic gradients; :func:`Epochs` and :func:`Steps` are the short ways to write one.
 
     Parameters
@@ -154,7 +149,7 @@ def Steps(count: int, batch_size: int | None = 32) -> FirstOrder:
 
 
 @dataclass(frozen=True)
-class Minimise(_Kept):
+class Minimise(LocalWork):
     """One minimisation of the client's loss with linear and quadratic terms, to a tolerance.
 
     Parameters
@@ -220,7 +215,7 @@ class Minimise(_Kept):
 
 
 @dataclass(frozen=True)
-class Evaluation(_Kept):
+class Evaluation(LocalWork):
     """One evaluation of the client's loss and its derivatives, at the server's point.
 
     Examples
@@ -238,25 +233,3 @@ class Evaluation(_Kept):
 
 
 Work = FirstOrder | Minimise | Evaluation
-
-
-def work_from_header(header: Mapping[str, Any]) -> Work:
-    """Return the work described by a header from ``to_header``.
-
-    Raises
-    ------
-    SpecError
-        If the header does not describe any work.
-
-    Examples
-    --------
-    >>> work_from_header(FirstOrder(steps=3).to_header())
-    Steps(3, batch_size=32)
-    """
-    kinds: dict[Any, type[Work]] = {cls.kind: cls for cls in (FirstOrder, Minimise, Evaluation)}
-    try:
-        given = dict(header)
-        cls = kinds[given.pop("kind")]
-        return cls(**{name.replace("-", "_"): value for name, value in given.items()})
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise SpecError(f"{str(header)[:200]} is not a client's work: {error}") from error

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from itertools import groupby
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.kernels.passes import add_four
+from flwr_fco.kernels.passes import add_scaled
 
 #: Numbers in a block of a sum: half a megabyte.
 _BLOCK = 65_536
@@ -111,27 +110,11 @@ def dense(vector: NDArray[Any] | SparseVector) -> NDArray[np.float64]:
     return whole.astype(np.float64, copy=False)
 
 
-def add_to(total: NDArray[np.float64], factor: float, vector: NDArray[Any] | SparseVector) -> None:
-    """Add a factor times a vector to a sum, in place.
-
-    Examples
-    --------
-    >>> total = np.ones(3)
-    >>> add_to(total, 2.0, SparseVector(np.array([1], np.int32), np.array([0.5]), 3))
-    >>> total
-    array([1., 2., 1.])
-    """
-    if isinstance(vector, SparseVector):
-        total[vector.indices] += factor * vector.values.astype(np.float64, copy=False)
-    else:
-        total += factor * vector
-
-
 def weighted_sum(pairs: Iterable[tuple[float, NDArray[Any] | SparseVector]], shape: tuple[int, ...]) -> Any:
     """Return the sum of factors times vectors, in their order.
 
     float32 vectors are read without conversion and added in float64. The result is bit-identical to adding one vector
-    after another, in no more memory than that of the result.
+    after another, in no more memory than that of the result: all are added to a block of it that stays in the cache.
 
     Parameters
     ----------
@@ -144,40 +127,29 @@ def weighted_sum(pairs: Iterable[tuple[float, NDArray[Any] | SparseVector]], sha
     array([0.5, 2.5])
     """
     total = np.zeros(shape)
-    flat = total.reshape(-1)
-    # Consecutive vectors of the same dtype; None stands for sparse ones.
-    for dtype, group in groupby(pairs, lambda pair: None if isinstance(pair[1], SparseVector) else pair[1].dtype.str):
-        if dtype is None:
-            for factor, vector in group:
-                add_to(flat, factor, vector)
-        else:
-            _add(flat, [(factor, _readable(vector)) for factor, vector in group])
+    flat, held = total.reshape(-1), [(float(factor), _readable(vector)) for factor, vector in pairs]
+    for begin in range(0, flat.size, _BLOCK):
+        end = begin + _BLOCK
+        part = flat[begin:end]
+        for factor, vector in held:
+            if isinstance(vector, SparseVector):
+                here = slice(*np.searchsorted(vector.indices, (begin, end)))
+                part[vector.indices[here] - begin] += factor * vector.values[here].astype(np.float64, copy=False)
+            else:
+                add_scaled(part, factor, vector[begin:end])
     return total
 
 
-def _readable(vector: Any) -> NDArray[Any]:
+def _readable(vector: Any) -> Any:
     """Return a vector as the kernel reads it, which is compiled separately for writable and read-only arrays."""
+    if isinstance(vector, SparseVector):
+        return vector
     plain = vector if vector.dtype in (np.float64, np.float32) else vector.astype(np.float64)
     flags = plain.flags
     if type(plain) is not np.ndarray or plain.ndim != 1 or flags.writeable or not flags.c_contiguous:
         plain = np.ascontiguousarray(plain).reshape(-1).view()
         plain.flags.writeable = False
-    return plain  # type: ignore[no-any-return]
-
-
-def _add(total: NDArray[np.float64], run: list[tuple[float, NDArray[Any]]]) -> None:
-    """Add factors times vectors to a sum, four at a time, block by block in the cache."""
-    groups = []
-    for i in range(0, len(run), 4):
-        four = run[i : i + 4]
-        # A factor of 0 adds nothing, and its vector is already in the cache.
-        four += [(0.0, four[0][1])] * (4 - len(four))
-        groups.append(([vector for _, vector in four], np.array([factor for factor, _ in four])))
-    for begin in range(0, total.size, _BLOCK):
-        end = min(begin + _BLOCK, total.size)
-        for vectors, factors in groups:
-            a, b, c, d = vectors
-            add_four(total, a, b, c, d, factors, begin, end)
+    return plain
 
 
 def is_shorter(count: int, size: int) -> bool:

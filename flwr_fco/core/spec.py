@@ -1,4 +1,4 @@
-"""Specifications: regularizers and mirror maps as JSON and named arrays for messages, without pickle.
+"""Specifications: plans, and what they are made of, as JSON and named arrays for messages, without pickle.
 
 A *spec* is a pair of a header (a JSON object with a ``"kind"``) and a dictionary of arrays (weights, groups,
 reference points). Reading a spec never evaluates code: the kind is looked up in a table of registered classes and
@@ -8,7 +8,6 @@ the class validates its arguments as its constructor always does.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple, Self
@@ -16,12 +15,13 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from flwr_fco.core.layout import Layout
 from flwr_fco.core.validation import checked, kinds_of
 from flwr_fco.errors import FlwrFcoError, SpecError
 
 _ARRAY = "$array"
-_NESTED = "$nested"
 _MAPPING = "$mapping"
+_LAYOUT = "$layout"
 #: Limits on objects that a message may request.
 _MOST_ITEMS, _DEEPEST = 10_000, 16
 
@@ -36,22 +36,13 @@ class Spec(NamedTuple):
         """Return the header as canonical JSON (sorted keys, no white space)."""
         return json.dumps(self.header, sort_keys=True, separators=(",", ":"))
 
-    def digest(self) -> str:
-        """Return a hash of header and arrays: equal specs have equal digests."""
-        digest = hashlib.sha256(self.to_json().encode())
-        for name in sorted(self.arrays):
-            array = np.ascontiguousarray(self.arrays[name])
-            digest.update(f"{name}:{array.dtype.str}:{array.shape}".encode())
-            digest.update(array.tobytes())
-        return digest.hexdigest()[:32]
-
 
 class Specified:
     """Mixin of dataclasses that can be sent as a :class:`Spec`.
 
     A direct subclass with ``registry = True`` opens a family (regularizers, mirror maps); every dataclass below it
     that sets ``kind`` is registered under that name. Fields may be numbers, strings, booleans, None, tuples of these,
-    arrays, other members of a family, and string-keyed mappings of such members.
+    arrays, layouts, other members of a family, and mappings from strings to any of these.
     """
 
     kind: ClassVar[str] = ""
@@ -164,12 +155,14 @@ def _encode(value: Any, path: str, arrays: dict[str, NDArray[Any]]) -> Any:
     if isinstance(value, Specified):
         nested = value.to_spec()
         arrays.update({f"{path}/{name}": array for name, array in nested.arrays.items()})
-        return {_NESTED: nested.header}
+        return nested.header
     if isinstance(value, np.ndarray):
         arrays[path] = value
         return {_ARRAY: path.rsplit("/", 1)[-1]}
     if isinstance(value, np.generic):
         return _encode(value.item(), path, arrays)
+    if isinstance(value, Layout):
+        return {_LAYOUT: value.to_header()}
     if isinstance(value, Mapping):
         return {_MAPPING: [[key, _encode(item, f"{path}/{key}", arrays)] for key, item in value.items()]}
     if isinstance(value, tuple | list):
@@ -188,8 +181,10 @@ def _decode(value: Any, path: str, arrays: Mapping[str, NDArray[Any]]) -> Any:
         if path not in arrays:
             raise SpecError(f"the specification names an array {path!r} that did not come with it")
         return arrays[path]
-    if _NESTED in value:
-        return _build(value[_NESTED], arrays, f"{path}/")
+    if "family" in value:
+        return _build(value, arrays, f"{path}/")
+    if _LAYOUT in value:
+        return Layout.from_header(value[_LAYOUT])
     if _MAPPING in value:
         pairs = value[_MAPPING]
         good = isinstance(pairs, list) and len(pairs) <= _MOST_ITEMS
@@ -214,13 +209,14 @@ def _build(header: Any, arrays: Mapping[str, NDArray[Any]], prefix: str) -> Spec
         )
     cls = classes[kind]
     names = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
-    arguments = {name for name in header if name not in ("family", "kind")}
-    if arguments - names:
-        raise SpecError(f"{family} {kind!r} has no argument {', '.join(sorted(arguments - names))}")
-    values = {name: _decode(header[name], f"{prefix}{name}", arrays) for name in arguments}
+    arguments = header.keys() - {"family", "kind"}
+    if arguments != names:
+        wrong = f"lacks {', '.join(sorted(names - arguments))}" if names - arguments else ""
+        wrong = wrong or f"has no argument {', '.join(sorted(arguments - names))}"
+        raise SpecError(f"{family} {kind!r} {wrong}; server and client probably run different versions of flwr-fco")
     try:
-        return cls(**values)
+        return cls(**{name: _decode(header[name], f"{prefix}{name}", arrays) for name in arguments})
     except FlwrFcoError:
         raise
-    except (TypeError, ValueError, AttributeError, ArithmeticError, IndexError) as error:
+    except (TypeError, ValueError, AttributeError, ArithmeticError, LookupError) as error:
         raise SpecError(f"{family} {kind!r} cannot be built: {error}") from error

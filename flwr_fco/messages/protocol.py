@@ -12,14 +12,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Layout, Vector, all_finite
 from flwr_fco.core.sparse import NonZeros, SparseVector
-from flwr_fco.core.spec import Spec
+from flwr_fco.core.spec import Spec, Specified
 from flwr_fco.core.validation import check_fields, checked
 from flwr_fco.errors import ConfigurationError, ProtocolError, SpecError
 from flwr_fco.kernels.dual_averaging import NO_TERMS, Retrieval
@@ -27,7 +27,7 @@ from flwr_fco.kernels.prox import separable
 from flwr_fco.mirror_maps import Euclidean, MirrorMap
 from flwr_fco.regularizers import Zero
 from flwr_fco.regularizers.base import BoundRegularizer, Regularizer, Scope
-from flwr_fco.work import FirstOrder, Work, work_from_header
+from flwr_fco.work import FirstOrder, Work
 
 Option = bool | int | float | str
 #: A client's memory between rounds: vectors by name, sparse ones for a client with sparse features.
@@ -130,7 +130,7 @@ class Node(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Specified):
     """The settings that all rounds of a run share.
 
     Parameters
@@ -166,6 +166,9 @@ class Plan:
     >>> Plan.from_spec(plan.spec).point(np.array([3.0, -0.5]), 1.0)
     array([2., 0.])
     """
+
+    family: ClassVar[str] = "plan"
+    kind: ClassVar[str] = "plan"
 
     solver: str
     layout: Layout
@@ -244,52 +247,12 @@ class Plan:
     @cached_property
     def spec(self) -> Spec:
         """The plan as JSON and named arrays."""
-        parts = {"regularizer": self.regularizer.to_spec(), "mirror-map": self.mirror_map.to_spec()}
-        header = {
-            "solver": self.solver,
-            "layout": self.layout.to_header(),
-            "scope": self.scope,
-            "seed": self.seed,
-            "work": self.work.to_header(),
-            "wire-dtype": self.wire_dtype,
-            "options": dict(self.options),
-            **{name: part.header for name, part in parts.items()},
-        }
-        return Spec(header, {f"{own}/{n}": array for own, part in parts.items() for n, array in part.arrays.items()})
+        return self.to_spec()
 
     @cached_property
     def text(self) -> str:
         """The spec's JSON."""
         return self.spec.to_json()
-
-    @classmethod
-    def from_spec(cls, spec: Spec) -> Plan:
-        """Rebuild a plan.
-
-        Raises
-        ------
-        SpecError
-            If the spec is not one of :attr:`spec`.
-        """
-
-        def part(name: str) -> Spec:
-            begin = f"{name}/"
-            own = {key.removeprefix(begin): array for key, array in spec.arrays.items() if key.startswith(begin)}
-            return Spec(header[name], own)
-
-        header = spec.header
-        try:
-            psi, h = Regularizer.from_spec(part("regularizer")), MirrorMap.from_spec(part("mirror-map"))
-            layout, work = Layout.from_header(header["layout"]), work_from_header(header["work"])
-            others = header["scope"], work, header["seed"], header["wire-dtype"], Received(header["options"])
-            return cls(header["solver"], layout, psi, h, *others)
-        except KeyError as error:
-            what = f"the server's plan lacks {error}"
-            raise SpecError(f"{what}; server and client probably run different versions of flwr-fco") from error
-        except SpecError:
-            raise
-        except (TypeError, ValueError, AttributeError, ArithmeticError) as error:
-            raise SpecError(f"the server's plan cannot be read: {error}") from error
 
 
 #: The last plan that this process has got from another one, by its text.

@@ -16,7 +16,7 @@ from contextlib import nullcontext
 from copy import copy
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
@@ -29,7 +29,7 @@ from flwr_fco.errors import ConfigurationError, FormError, ProtocolError
 from flwr_fco.messages import protocol
 from flwr_fco.messages.arrays import PASS, from_array, name_of, pack, record_of, split_passed, to_array, unpack
 from flwr_fco.messages.protocol import Answer, Described, Downlink, Node, Plan, Question, Received, Uplink
-from flwr_fco.work import work_from_header
+from flwr_fco.work import LocalWork, Work
 
 FCO, PLAN, RESTORED, QUESTION, NAMES = "fco", "fco-plan", "fco-restored", "fco-question", "fco-names"
 ARRAYS, METRICS, NUMBER = "arrays", "metrics", "number:"
@@ -72,7 +72,7 @@ class Encoder:
             arrays |= self._once(value, lambda value=value: {"": to_array(value)}, PASS + name)
         about: dict[str, Any] = {"plan": down.plan.text, ELAPSED: float(down.elapsed)}
         about |= {} if math.isnan(down.client_lr) else {"client-lr": float(down.client_lr)}
-        about |= {} if down.work is None else {"work": json.dumps(down.work.to_header())}
+        about |= {} if down.work is None else {"work": down.work.to_spec().to_json()}
         about |= {} if down.stamp is None else {"stamp": down.stamp}
         about |= {NUMBER + name: float(number) for name, number in down.numbers.items()}
         records: dict[str, Any] = {
@@ -193,7 +193,7 @@ def decode_downlink(content: RecordDict, *, as_sent: bool = False) -> Downlink:
         elapsed=float(elapsed),
         numbers=numbers,
         stamp=stamp,
-        work=work_from_header(parsed(about["work"])) if "work" in about else None,
+        work=cast(Work, LocalWork.from_spec(Spec(parsed(about["work"]), {}))) if "work" in about else None,
         pass_through=passed,
         restored=None if restored is None else memory_in(restored, plan.layout.size),
         dtype=dtype,

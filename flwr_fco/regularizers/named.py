@@ -8,8 +8,7 @@ from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 
-from flwr_fco.core.layout import Layout
-from flwr_fco.core.patterns import checked_patterns, first_match, require_matches
+from flwr_fco.core.layout import Layout, checked_patterns, first_match, require_matches
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers.base import Array, BoundRegularizer, Regularizer, Scope
 from flwr_fco.regularizers.separable import Zero

@@ -19,7 +19,7 @@ from flwr_fco.algorithms.contract.algorithm import Algorithm, without_common
 from flwr_fco.algorithms.contract.problem import Change, To
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import log
-from flwr_fco.core.sparse import SparseVector, add_to, dense
+from flwr_fco.core.sparse import SparseVector, dense, weighted_sum
 from flwr_fco.errors import ProtocolError
 from flwr_fco.messages.protocol import Downlink, Node, Uplink
 
@@ -93,13 +93,13 @@ class Ledger:
 
     def means(self) -> dict[str, Vector]:
         """Return the weighted means of the memories of those who are there."""
-        total, means = self.population(), {name: np.zeros(self.size) for name in self.names}
-        for key in sorted(self.members.keys() & self.present):
-            member = self.members[key]
+        here = [self.members[key] for key in sorted(self.members.keys() & self.present)]
+        total, pairs = self.population(), {name: list[tuple[float, Any]]() for name in self.names}
+        for member in here:
             share = (1.0 if self.uniform else member.examples or 0.0) / total
             for name, vector in (member.memory or {}).items():
-                add_to(means[name], share, vector)
-        return means
+                pairs[name].append((share, vector))
+        return {name: weighted_sum(own, (self.size,)) for name, own in pairs.items()}
 
     # --- a round --------------------------------------------------------------------------------------------------
 

@@ -14,9 +14,10 @@ from together import together
 from flwr_fco.client_apps import Limits, client_app
 from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ClientError, ConfigurationError, FlwrFcoError
+from flwr_fco.mirror_maps import PNorm
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import Epochs, FedDAGT, FedDualAvg, FedMid, Steps
+from flwr_fco.strategies import Epochs, FedDAGT, FedDualAvg, FedMid, Minimise, Steps
 
 NAN, INF = math.nan, math.inf
 #: Values that no field of a message has a use for.
@@ -83,29 +84,28 @@ def group(value):
 
 def weights(values):
     def change(hostile):
-        psi = {"family": "regularizer", "kind": "l1", "strength": 0.1, "weights": {"$array": "weights"}}
+        psi = {**L1(0.1).to_spec().header, "weights": {"$array": "weights"}}
         hostile.header["regularizer"], hostile.more = psi, {"fco-plan": {"regularizer/weights": values}}
 
     return change
 
 
 def work(**values):
-    return fco("work", json.dumps({"kind": "first-order", "steps": 3, "epochs": None, "batch-size": 5, **values}))
+    return fco("work", json.dumps({**Steps(3, batch_size=5).to_spec().header, **values}))
 
 
 def minimise(**values):
-    known = {"kind": "minimise", "tolerance": 1e-8, "rule": "gradient", "max-iterations": 10}
-    return fco("work", json.dumps({**known, **values}))
+    return fco("work", json.dumps({**Minimise().to_spec().header, **values}))
 
 
 def nested(depth):
     """A specification in a specification in a specification."""
-    opening = '{"family":"regularizer","kind":"per_parameter","patterns":{"$mapping":[["*",{"$nested":'
-    return opening * depth + '{"family":"regularizer","kind":"l1","strength":0.1}' + "}]]}}" * depth
+    opening = '{"family":"regularizer","kind":"per_parameter","patterns":{"$mapping":[["*",'
+    return opening * depth + '{"family":"regularizer","kind":"l1","strength":0.1}' + "]]}}" * depth
 
 
 def layout(*entries):
-    return plan("layout", [list(entry) for entry in entries])
+    return plan("layout", {"$layout": [list(entry) for entry in entries]})
 
 
 def raw(data, stype="numpy.ndarray"):
@@ -133,14 +133,14 @@ FED_DUAL_AVG = {
     "steps as text": work(steps="many"),
     "steps true": work(steps=True),
     "steps and epochs": work(epochs=2),
-    "no batch": work(**{"batch-size": 0}),
+    "no batch": work(batch_size=0),
     "work of another kind": work(kind="mine-bitcoin"),
     "work of an unhashable kind": work(kind=["first-order"]),
     "work with more": work(gpu=True),
     **{f"work {text:.9}": fco("work", text) for text in ("{steps: 3", "[1, 2]", "17", "null", "[" * 100_000)},
     "work as a number": fco("work", 3),
     "a minimisation for a solver that takes steps": minimise(),
-    "1e12 iterations": minimise(**{"max-iterations": 10**12}),
+    "1e12 iterations": minimise(max_iterations=10**12),
     "a tolerance of zero": minimise(tolerance=0.0),
     "an unknown rule": minimise(rule="mood"),
     # --- the plan as a whole
@@ -152,13 +152,13 @@ FED_DUAL_AVG = {
     "a plan as a number": fco("plan", 7),
     **{
         f"{key} {what}": plan(key, value)
-        for key in ("solver", "layout", "regularizer", "mirror-map", "scope", "work", "wire-dtype", "options")
+        for key in ("solver", "layout", "regularizer", "mirror_map", "scope", "work", "wire_dtype", "options")
         for what, value in {"null": None, "a number": 3, "a list": ["x"]}.items()
     },
     "an unknown solver": plan("solver", "quantum_descent"),
     **{f"seed {value}": plan("seed", value) for value in (-1, 1.5, "x", 2**70)},
-    "an option that is infinite": plan("options.client_prox", INF),
-    "a complex wire": plan("wire-dtype", "complex128"),
+    "an option that is infinite": plan("options", {"$mapping": [["client_prox", INF]]}),
+    "a complex wire": plan("wire_dtype", "complex128"),
     # --- the layout
     "1e18 parameters": layout(("coefficients", [10**9, 10**9], "float64", 0, True)),
     "a negative shape": layout(("coefficients", [-6], "float64", 0, True)),
@@ -178,7 +178,7 @@ FED_DUAL_AVG = {
     "weights of another length": weights(np.ones(40)),
     "weights that are NaN": weights(np.full(6, NAN)),
     "weights that are negative": weights(-np.ones(6)),
-    **{f"p {p}": plan("mirror-map", {"family": "mirror map", "kind": "p-norm", "p": p}) for p in (NAN, -1.0, 1.0, [2])},
+    **{f"p {p}": plan("mirror_map", {**PNorm(3.0).to_spec().header, "p": p}) for p in (NAN, -1.0, 1.0, [2])},
     # --- the vectors
     "no dual": vector("dual", None),
     "dual NaN": vector("dual", np.full(D, NAN)),
@@ -251,10 +251,10 @@ def test_an_absurd_message_is_a_clear_error_at_once(strategy, case):
         ({"max_plan": 100}, None, "a plan of .* characters; this client allows max_plan=100"),
         (
             {"max_parameters": 20},
-            plan("options.output", "shadow"),
+            plan("options", {"$mapping": [["output", "shadow"]]}),
             "all 3 local points: 21 numbers in the reply; this client allows max_parameters=20",
         ),
-        ({"max_iterations": 5}, minimise(), "a minimisation of 10 iterations; this client allows max_iterations=5"),
+        ({"max_iterations": 5}, minimise(), "a minimisation of 10000 iterations; this client allows max_iterations=5"),
     ],
 )
 def test_an_owner_may_allow_less(limits, change, text):

@@ -131,7 +131,7 @@ def changed(content, record, **entries):
         (lambda c: changed(c, "fco", plan=3), "the plan is a int; expected JSON"),
         (lambda c: changed(c, "fco", plan="{"), "is no JSON"),
         (lambda c: changed(c, "fco", plan="[" * 100_000), "is no JSON"),
-        (lambda c: changed(c, "fco", plan="{}"), "the server's plan lacks"),
+        (lambda c: changed(c, "fco", plan="{}"), "not a specification: {}"),
         (lambda c: c.pop("fco-plan"), "names an array"),
         (lambda c: changed(c, "fco", elapsed=-1.0), "elapsed=-1.0"),
         (lambda c: changed(c, "fco", elapsed=float("inf")), "elapsed=inf"),
