@@ -23,7 +23,6 @@ from flwr_fco.core.validation import AT_LEAST_ONE, NATURAL, checked, takes
 from flwr_fco.errors import ConfigurationError, RunInterrupted
 from flwr_fco.simulation.grid import InProcessGrid, identity
 from flwr_fco.simulation.ray_grid import RayGrid
-from flwr_fco.strategies.strategy import CompositeStrategy
 
 #: Number of nodes from which on the answers of a round are many objects.
 _MANY = 256
@@ -247,15 +246,9 @@ def _progress_bar(num_rounds: int) -> Iterator[Callable[[int], None]]:
 
 def _check_kinds(strategy: Any, client_app: Any, initial_arrays: Any) -> None:
     """Reject arguments that would cause obscure errors in Python or Flower later."""
-    inner = getattr(strategy, "strategy", None)
-    name, theirs = type(inner).__name__, type(strategy).__name__
     wrong = ""
     if isinstance(strategy, type) or not callable(getattr(strategy, "start", None)):
         wrong = f"strategy={_called(strategy)}; expected a Strategy, such as FedDualAvg(client_lr=0.1)"
-    elif isinstance(inner, CompositeStrategy) and not inner._unmodified and theirs.startswith("DifferentialPrivacy"):
-        wrong = f"{theirs} clips differences of models, and the clients of {name} send increments of a dual: its "
-        wrong += f"differential-privacy claim would be void. Give {name} privacy=GaussianDP(...), or clients of FedAvg "
-        wrong += 'and client="unmodified"'
     # Any callable that takes a message and a context is accepted.
     elif isinstance(client_app, type) or not callable(client_app) or not takes(client_app, 2):
         wrong = f"client_app={_called(client_app)}; expected a ClientApp, such as client_app(load_objective)"

@@ -34,6 +34,7 @@ from flwr_fco.messages.short import Short
 from flwr_fco.mirror_maps import Euclidean, MirrorMap
 from flwr_fco.regularizers import Regularizer, Zero
 from flwr_fco.strategies.private import check_private
+from flwr_fco.work import FirstOrder, Minimise
 
 AUTO = "auto"
 #: Options that theory can choose, with their values before the choice.
@@ -53,6 +54,9 @@ _WRONG = {
     "output": "cannot average the clients' steps: {}",
     "wire": 'has no density=, or output="shadow": short messages are of models that are mostly zero, and of no steps',
 }
+#: What to write for an option of a kind, with a number that somebody has given in its place.
+_EXAMPLES: dict[Any, str] = {FirstOrder: "Steps({0}) or work=Epochs({0})", Minimise: "Minimise(tolerance=1e-8)"}
+_EXAMPLES |= {Regularizer: "L1(0.1)", MirrorMap: "PNorm(3.0)"}
 _SEED = {"range": (lambda seed: 0 <= seed < 2**32, "a whole number from 0 to 2**32 - 1")}
 _Kind = TypeVar("_Kind", bound=type[Any])
 
@@ -188,7 +192,7 @@ class Options(FedAvg):
                 raise ConfigurationError(f"{what}; {advice}, or give it to the constructor")
             if option.init:
                 value = option.default if value is None and option.name in _NONE_IS_DEFAULT else value
-                value = checked(option.name, value, kinds[option.name])
+                value = self._checked(option.name, value, kinds[option.name])
                 # A rate may be a function or "auto", and an array, as of a graph, is not compared with a word.
                 if "range" in option.metadata and not callable(value) and not isinstance(value, str):
                     checked(option.name, value, Any, option.metadata)
@@ -216,6 +220,15 @@ class Options(FedAvg):
             Graph(mixing)
         if getattr(self, "privacy", None) is not None:
             check_private(self)
+
+    def _checked(self, name: str, value: Any, kind: Any) -> Any:
+        try:
+            return checked(name, value, kind)
+        except ConfigurationError as error:
+            if kind not in _EXAMPLES:
+                raise
+            example = _EXAMPLES[kind].format(value if type(value) is int and value > 0 else 5)
+            raise ConfigurationError(f"{error}; write {name}={example}") from None
 
     def _why_no_steps(self) -> str:
         """Return why the clients' steps are not there to be averaged; an empty text if they are."""

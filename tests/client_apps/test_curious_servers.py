@@ -62,8 +62,7 @@ class Curious:
         content = self.message.content.copy()
         about = dict(content["fco"])
         if work:
-            kind = {"kind": "first-order", "steps": 1, "epochs": None, **work}
-            about["work"] = json.dumps({name.replace("_", "-"): value for name, value in kind.items()})
+            about["work"] = json.dumps({**Steps(1).to_spec().header, **work})
         if seed is not None:
             about["plan"] = json.dumps({**json.loads(about["plan"]), "seed": seed})
         content["fco"] = ConfigRecord(about)

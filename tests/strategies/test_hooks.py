@@ -365,6 +365,23 @@ def test_flowers_privacy_wrappers_do_as_around_fed_avg_or_are_refused(name):
         models(FedDualAvg(fraction_evaluate=0.0))
 
 
+class Hooked(FedDualAvg):
+    def configure_train(self, server_round, arrays, config, grid):
+        return super().configure_train(server_round, arrays, config, grid)
+
+
+@pytest.mark.parametrize("name", WRAPPERS)
+@together("inner", [FedDualAvg, Hooked, FedDAGT])
+def test_they_are_refused_around_clients_of_ours_on_any_grid(name, inner):
+    """In a ServerApp nobody but the strategy itself sees what is around it."""
+    own, grid = (
+        getattr(flowers, name)(inner(fraction_evaluate=0.0), *WRAPPERS[name]),
+        InProcessGrid(moving_app(), NODES),
+    )
+    with grid.identity(), pytest.raises(ConfigurationError, match=r"DifferentialPrivacy\w+ clips .*privacy=GaussianDP"):
+        own.start(grid, arrays_of({"w": np.zeros(6)}), 2)
+
+
 @pytest.mark.parametrize("scale", [1e-12, 1.0, 1e8, 1e12])
 def test_a_run_takes_its_units_from_its_first_round(scale):
     result = go(FedDualAvg, rounds=40, app=moving_app(target=scale * TARGET))

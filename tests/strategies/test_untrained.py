@@ -10,7 +10,7 @@ from flwr_fco.callbacks import Checkpoint
 from flwr_fco.core.layout import Layout
 from flwr_fco.errors import FlwrFcoError
 from flwr_fco.regularizers import L1
-from flwr_fco.strategies import FedDualAvg, Steps
+from flwr_fco.strategies import Density, FedDualAvg, Steps
 
 DENSE = {"client": "unmodified", "fraction_evaluate": 0.0}
 SPARSE = {**DENSE, "density": 0.3}
@@ -108,3 +108,21 @@ def test_pass_through_adds_to_running_statistics():
     passed = [entry.name for entry in Layout.from_arrays(arrays, pass_through="pe").passed_through]
     assert passed == ["pe", "bn.running_mean"]
     assert not Layout.from_arrays(arrays, pass_through=()).passed_through
+
+
+@pytest.mark.parametrize("options", [SPARSE, THRESHOLD, {**DENSE, "density": Density(0.3, scope="global")}])
+def test_weights_that_a_state_dict_holds_twice_move_together(options):
+    """A client that loads both has the second one under both names, as PyTorch's tied weights."""
+
+    def trained(arrays, message, context):
+        both = arrays["embedding.weight"] + 0.3 * (ENDS["embedding.weight"] - arrays["embedding.weight"])
+        other = arrays["fc.weight"] + 0.3 * (ENDS["fc.weight"] - arrays["fc.weight"])
+        return {"decoder.weight": both, "embedding.weight": both, "fc.weight": other}
+
+    begin = {name: NETWORK[name.replace("decoder", "embedding")] for name in ("decoder.weight", "embedding.weight")}
+    begin["fc.weight"] = NETWORK["fc.weight"]
+    model = simulated(FedDualAvg(**options), foreign_app(trained), 20, num_nodes=3, initial_arrays=begin)
+    found = numpy_of(model.arrays)
+    np.testing.assert_allclose(found["decoder.weight"], found["embedding.weight"], rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(found["decoder.weight"] == 0.0, found["embedding.weight"] == 0.0)
+    assert 0 < np.count_nonzero(found["decoder.weight"]) < found["decoder.weight"].size
