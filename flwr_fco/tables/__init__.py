@@ -18,7 +18,9 @@ each feature. In a deployment ``model.client_app(load)`` is a site's ClientApp, 
 the ServerApp's part.
 """
 
+from flwr_fco.tables.checks import Finding
 from flwr_fco.tables.codebook import Codebook, Column
+from flwr_fco.tables.description import Description
 from flwr_fco.tables.estimators import (
     FederatedCoxRegression,
     FederatedElasticNet,
@@ -32,10 +34,12 @@ from flwr_fco.tables.reports import Quality, Summary, Tested
 __all__ = [
     "Codebook",
     "Column",
+    "Description",
     "FederatedCoxRegression",
     "FederatedElasticNet",
     "FederatedLasso",
     "FederatedLogisticRegression",
+    "Finding",
     "Intervals",
     "Quality",
     "Summary",

@@ -38,6 +38,8 @@ from flwr_fco.strategies.nodes import ASKING, Nodes, Tables
 from flwr_fco.strategies.questions import ask
 from flwr_fco.tables import reading
 from flwr_fco.tables.codebook import Codebook
+from flwr_fco.tables.description import Description, Facts, columns_of
+from flwr_fco.tables.description import describe as description_of
 from flwr_fco.tables.intervals import (
     SQUARES,
     TIMEOUT,
@@ -240,6 +242,53 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             Before `fit`.
         """
         return compared(self, other)
+
+    def describe(
+        self,
+        X: Any,
+        y: Any = None,
+        groups: Any = None,
+        *,
+        features: Any = None,
+        classes: Any = (0, 1),
+        stop: bool = True,
+        timeout: float = TIMEOUT,
+    ) -> Description:
+        """Return a Table 1 of the sites before a fit, and what in it cannot be or is far from the other sites.
+
+        A site sends rows, missing entries, means, deviations, quartiles and level counts of its columns, as far as its
+        owner's `Disclosure` allows: no count below `min_rows` or `min_class_rows`, nor one that could be subtracted
+        from others; quartiles are means of so many rows.
+
+        Parameters
+        ----------
+        X : array-like or data frame, shape (n, d), a list or dict of them, or a Flower Grid
+            Each site's rows, as for :meth:`fit`.
+        y : array-like, or a list or dict of them
+            The targets; none with a grid, or where the codebook has an outcome.
+        groups : array-like, shape (n,), optional
+            The site of each row of one `X`.
+        features : int or sequence of str, optional
+            With a grid, as for :meth:`fit`.
+        classes : array-like, default (0, 1)
+            With a grid and without a codebook, all classes of a classifier.
+        stop : bool, default True
+            Whether it is an error if the fit would be wrong; otherwise a finding.
+        timeout : float, default 600.0
+            Seconds to wait for the sites.
+
+        Raises
+        ------
+        ConfigurationError
+            If a site's table does not fit the codebook, two sites have the same rows, a column is constant at one site
+            only, or a number is so far from the others' as it would be in one of 10,000 honest federations.
+
+        Warns
+        -----
+        UserWarning
+            Of what would be so in one of twenty (:mod:`flwr_fco.tables.checks` says what honest is).
+        """
+        return description_of(self, X, y, groups, features, classes, stop, timeout)
 
     def _names(self, d: int) -> Sequence[str]:
         return getattr(self, "feature_names_in_", [f"x{j}" for j in range(d)])
@@ -612,12 +661,21 @@ class Federated(BaseEstimator):  # type: ignore[misc]
 
     def _app(self, load: Any, order: Sequence[str] | None, disclosure: Disclosure | None, *classes: Any) -> Any:
         def objective_of(context: Any) -> Objective:
-            X, y, weights, names, clusters = reading.read_site(load(context), order, self.codebook, self.cluster)
-            objective: Objective = self._objective(X, np.asarray(self._targets(y)), *classes, weights)
-            objective.feature_names, objective.clusters = names, clusters
-            return objective
+            return self._objective_of(load(context), order, disclosure, *classes)
 
         return make_app(objective_of, disclosure=disclosure)
+
+    def _objective_of(
+        self, data: Any, order: Any, disclosure: Disclosure | None, *classes: Any, whose: str = "this site"
+    ) -> Objective:
+        """Return a site's loss, of what its `load` returns, and with it what a Table 1 says."""
+        X, y, weights, names, clusters, values = reading.read_site(data, order, self.codebook, self.cluster, whose)
+        objective: Any = self._objective(X, np.asarray(self._targets(y)), *classes, weights)
+        objective.feature_names, objective.clusters = names, clusters
+        columns = columns_of(self, names or [f"x{j}" for j in range(np.shape(X)[1])], *(classes or [None]))
+        digest = 0.0 if self.codebook is None else self.codebook.digest
+        objective.facts = Facts(columns, values, disclosure or Disclosure(), digest)
+        return objective  # type: ignore[no-any-return]
 
     @staticmethod
     def _targets(y: Any) -> Any:

@@ -131,8 +131,10 @@ def is_grid(X: Any) -> bool:
     return hasattr(X, "send_and_receive")
 
 
-def read_by(codebook: Codebook, X: Any, y: Any, beside: Sequence[Any], whose: str) -> tuple[Any, Any, list[Any]]:
+def read_by(codebook: Codebook, X: Any, y: Any, beside: Sequence[Any], whose: str) -> tuple[Any, Any, list[Any], Any]:
     """Return the model's columns of a site's table, its targets, and what stands beside its rows: of complete rows.
+
+    The last is the entries of all rows by name.
 
     Parameters
     ----------
@@ -153,12 +155,13 @@ def read_by(codebook: Codebook, X: Any, y: Any, beside: Sequence[Any], whose: st
     book = codebook if y is None else replace(codebook, outcome={})
     values = book.parsed(X, whose)
     kept = book.complete(values, whose)
-    values = {name: own[kept] for name, own in values.items()}
+    complete = {name: own[kept] for name, own in values.items()}
     if y is None:
-        y = book.target(values)
+        y = book.target(complete)
     elif not kept.all():
         y = y[kept] if hasattr(y, "shape") else np.asarray(y)[kept]
-    return type(X)(book.made(values)), y, [None if own is None else np.asarray(own)[kept] for own in beside]
+    rest = [None if own is None else np.asarray(own)[kept] for own in beside]
+    return type(X)(book.made(complete)), y, rest, values
 
 
 def parts_of(
@@ -170,7 +173,7 @@ def parts_of(
     check_parts(X, y=ys, sample_weight=weights)
     given = zip(X, ys, weights, clusters, names, strict=True)
     each = [read_by(codebook, *own[:2], own[2:4], own[4]) for own in given]
-    own_weights = None if sample_weight is None else [beside[0] for *_, beside in each]
+    own_weights = None if sample_weight is None else [own[2][0] for own in each]
     return [own[0] for own in each], [own[1] for own in each], own_weights, groups, [own[2][1] for own in each]
 
 
@@ -178,19 +181,44 @@ def whole_of(
     codebook: Codebook, X: Any, y: Any, sample_weight: Any, groups: Any, clusters: Any, sites: Sequence[Any]
 ) -> Any:
     """Return the rows of one X, read by a codebook: features, targets, weights, groups and clusters."""
-    features, targets, beside = read_by(codebook, X, y, (sample_weight, groups, clusters), "X")
+    features, targets, beside, _ = read_by(codebook, X, y, (sample_weight, groups, clusters), "X")
     return features, targets, *beside
 
 
+def sites_of(X: Any, y: Any, groups: Any) -> dict[str, tuple[Any, Any]]:
+    """Return each site's table and targets by its name; targets are None if there are none.
+
+    Raises
+    ------
+    ConfigurationError
+        If `X` is one table without `groups`.
+    """
+    if isinstance(X, Mapping) and not is_sparse(X):
+        ys = [None] * len(X) if y is None else in_order(y, list(X))
+        return {f"{site}": pair for site, pair in zip(X, zip(X.values(), ys, strict=True), strict=True)}
+    if are_parts(X):
+        ys = [None] * len(X) if y is None else y
+        check_parts(X, y=ys)
+        return {f"part {m}": pair for m, pair in enumerate(zip(X, ys, strict=True))}
+    if groups is None:
+        raise ConfigurationError(
+            "a Table 1 of one X by site needs groups=, the site of each row; or give a dict of sites"
+        )
+    check_consistent_length(X, groups)
+    names, owner = owners_of(groups)
+    rows = {f"{site}": owner == m for m, site in enumerate(names)}
+    return {site: (X[own], None if y is None else y[own]) for site, own in rows.items()}
+
+
 def read_site(
-    data: Any, order: Sequence[str] | None, codebook: Codebook | None, cluster: str | None
-) -> tuple[Any, Any, Any, Names, NDArray[np.int64] | None]:
+    data: Any, order: Sequence[str] | None, codebook: Codebook | None, cluster: str | None, whose: str = "this site"
+) -> tuple[Any, Any, Any, Names, NDArray[np.int64] | None, Any]:
     """Return a site's features, of an array or of a frame, targets and weights as they are, names of columns, clusters.
 
-    A frame's columns are those of `order`, if it is given, or are made by a codebook. Weights are None if there are
-    none.
+    A frame's columns are those of `order`, if it is given, or are made by a codebook, whose entries by name are the
+    last. Weights are None if there are none.
     """
-    clusters = None
+    clusters, values = None, None
     if cluster is not None and isinstance(data, tuple | list) and data:
         features, clusters = taken(data[0], cluster)
         data = features, *data[1:]
@@ -198,7 +226,7 @@ def read_site(
         data, clusters = taken(data, cluster)
     if codebook is not None:
         X, y, weights = (*data, None, None)[:3] if isinstance(data, tuple | list) else (data, None, None)
-        features, targets, (weights, clusters) = read_by(codebook, X, y, [weights, clusters], "this site")
+        features, targets, (weights, clusters), values = read_by(codebook, X, y, [weights, clusters], whose)
         data = features, targets, weights
     given = tuple(data) if isinstance(data, tuple | list) else ()
     if len(given) not in (2, 3):
@@ -219,7 +247,7 @@ def read_site(
         raise PublicError(f"{what}, and features= has {len(order)}")
     refuse_text(features, "X")
     rows = features if is_sparse(features) else np.asarray(features, dtype=np.float64)
-    return rows, targets, weights, names, clusters
+    return rows, targets, weights, names, clusters, values
 
 
 def refuse_two_codings(labels: Mapping[str, NDArray[Any]]) -> None:

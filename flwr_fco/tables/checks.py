@@ -1,0 +1,288 @@
+"""What in a Table 1 of several sites cannot be, or is far from the other sites: units, codings, files sent twice.
+
+A site's number is compared with the mean of the others' in units of their spread. As a few sites do not tell a spread,
+it is taken together with a usual one, which counts as much as twenty more sites (Smyth's moderated t). With all numbers
+of all sites counted, honest sites give a warning in at most one of twenty federations, and an error in one of ten
+thousand, if they differ by no more than the usual spreads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+from scipy.special import expit
+
+from flwr_fco.core.layout import Vector
+from flwr_fco.core.logs import printable
+
+#: Chance of a warning, and of an error, in a federation of honest sites.
+WARNS, REFUSES = 0.05, 1e-4
+#: Usual standard deviations between honest sites: of means, in deviations of rows; of log odds; of logarithms of the
+#: distances of quartiles, and of mean times; and of correlations with the outcome, of one column and along a direction.
+#: Each has an equal part of the chances.
+USUAL = {"mean": 0.3, "odds": 0.8, "spread": 0.4, "time": 0.5, "outcome": 0.1, "direction": 0.1}
+#: As many sites as the usual spread counts.
+_PRIOR = 20.0
+#: Rows without which nothing is said of a constant column.
+_ROWS = 10
+#: Part of a site's rows that repeat others, beyond the largest at the other sites.
+_REPEATED = 0.25
+#: Relative difference of sums of the same rows.
+_ROUNDING = 1e-12
+#: What a site says of each column.
+SAID = ("present", "mean", "deviation", "q25", "median", "q75", "wild")
+
+
+class Finding(NamedTuple):
+    """What is wrong at a site, or seems to be.
+
+    Parameters
+    ----------
+    site : str
+        Its name.
+    column : str
+        Which column; empty for the whole table.
+    what : str
+        In words.
+    refused : bool
+        Whether a fit would be wrong without a doubt.
+
+    Examples
+    --------
+    >>> print(Finding("Oslo", "age", "is constant", True))
+    Oslo: age is constant
+    """
+
+    site: str
+    column: str
+    what: str
+    refused: bool
+
+    def __str__(self) -> str:
+        return f"{self.site}: {f'{printable(self.column)} '.lstrip()}{self.what}"
+
+
+class Described(NamedTuple):
+    """A column of the sites' tables: its name, the names of its levels, its unit, and whether it is the time of events.
+
+    Examples
+    --------
+    >>> Described("age", unit="years").title
+    'age (years)'
+    """
+
+    name: str
+    levels: tuple[str, ...] = ()
+    unit: str = ""
+    is_time: bool = False
+
+    @property
+    def title(self) -> str:
+        """Its name in a table."""
+        return printable(self.name) + f" ({printable(self.unit)})" * bool(self.unit)
+
+
+class Cells:
+    """The numbers of a Table 1, of M sites, C columns of their tables, L levels of these, d columns of the model.
+
+    Parameters
+    ----------
+    sites, features : sequence of str
+        The names of the sites, and of the model's columns.
+    columns : sequence of Described
+        The tables' columns.
+    rows : ndarray, shape (M, C)
+        The rows that a column is about.
+    said : ndarray, shape (M, C, 7)
+        `SAID` of each column; NaN where a site withholds it.
+    counts : ndarray, shape (M, L)
+        The rows of each level.
+    outcome : ndarray, shape (M, d)
+        Correlations of the model's columns with what the outcome's mean leaves.
+    widest, repeated : ndarray, shape (M,)
+        The largest eigenvalue of the correlations of the model's columns, and the part of rows that are there before.
+    """
+
+    def __init__(
+        self,
+        sites: Sequence[str],
+        features: Sequence[str],
+        columns: Sequence[Described],
+        rows: NDArray[Any],
+        said: NDArray[Any],
+        counts: NDArray[Any],
+        outcome: NDArray[Any],
+        widest: Vector,
+        repeated: Vector,
+    ) -> None:
+        self.sites, self.features, self.columns = sites, features, columns
+        self.rows, self.said, self.counts, self.outcome = rows, said, counts, outcome
+        self.widest, self.repeated, self.names = widest, repeated, [own.name for own in columns]
+        self.missing = rows - said[..., 0]
+        #: All rows where a site withholds how many have an entry.
+        self.present = np.where(np.isnan(self.missing), rows, said[..., 0])
+        self.mean, self.deviation, self.quartiles = said[..., 1], said[..., 2], said[..., 3:6]
+        self.levels = [(place, level) for place, own in enumerate(columns) for level in own.levels]
+        self.times = np.array([own.is_time for own in columns])
+
+    @cached_property
+    def binary(self) -> NDArray[np.bool_]:
+        """Which columns are numbers 0 and 1 at all sites, shape (C,)."""
+        variance = np.square(self.deviation) * (1.0 - 1.0 / np.maximum(self.present, 1.0))
+        two = np.isclose(variance, self.mean * (1.0 - self.mean), rtol=1e-9, atol=1e-12) | np.isnan(self.mean)
+        return np.asarray(two.all(axis=0) & np.isfinite(self.mean).any(axis=0))
+
+
+def findings(cells: Cells) -> list[Finding]:
+    """Return what cannot be, and what is far from the other sites, the worst first."""
+    found = _same_rows(cells) + _by_themselves(cells)
+    if len(cells.sites) > 1:
+        with np.errstate(all="ignore"):
+            found += _far_numbers(cells) + _far_shares(cells) + _far_outcomes(cells)
+    return sorted(found, key=lambda own: not own.refused)
+
+
+# --- what a site's numbers say by themselves --------------------------------------------------------------------------
+
+
+def _same_rows(cells: Cells) -> list[Finding]:
+    """Find sites whose sums are identical: a file that was sent twice."""
+    sums = np.nan_to_num(np.hstack([cells.rows, cells.mean, cells.deviation, cells.counts, cells.outcome]), nan=-1.0)
+    what = "has the same rows as {}: all sums are identical. The file of one of them is the other's"
+    return [
+        Finding(site, "", what.format(cells.sites[k]), True)
+        for m, site in enumerate(cells.sites)
+        for k in range(m)
+        if np.allclose(sums[m], sums[k], rtol=_ROUNDING, atol=0.0) and np.nanmax(cells.deviation[m], initial=0.0) > 0.0
+    ]
+
+
+def _by_themselves(cells: Cells) -> list[Finding]:
+    """Find constant columns, single wild numbers, and repeated rows."""
+    found = []
+    constant = (cells.deviation == 0.0) & (cells.present >= _ROWS) & ~cells.binary
+    # A column of which most rows have one value, such as a count of rare events, can be constant at an honest site.
+    varies = cells.quartiles[..., 2] > cells.quartiles[..., 0]
+    for m, site in enumerate(cells.sites):
+        others = np.arange(len(cells.sites)) != m
+        for c in np.flatnonzero(constant[m]):
+            what = f"is {cells.mean[m, c]:.6g} in all rows"
+            if (cells.deviation[others, c] > 0.0).any():
+                what += ", and varies at other sites: it was not measured, or filled in"
+            found.append(Finding(site, cells.names[c], what, 2 * varies[others, c].sum() > others.sum()))
+        for c in np.flatnonzero(cells.said[m, :, -1] > 0.0):
+            what = "has a single number far beyond all others: look at it, and give the codebook a range"
+            found.append(Finding(site, cells.names[c], what, False))
+        if cells.repeated[m] > _REPEATED + cells.repeated[others].max(initial=0.0):
+            what = f"has {cells.repeated[m]:.0%} of its rows twice, unlike other sites: were they written twice?"
+            found.append(Finding(site, "", what, False))
+    return found
+
+
+# --- what is far from the other sites ---------------------------------------------------------------------------------
+
+
+def chances(values: NDArray[Any], errors: NDArray[Any], usual: float) -> NDArray[np.float64]:
+    """Return how likely honest sites are to have a number so far from the others', times the numbers compared.
+
+    Parameters
+    ----------
+    values, errors : ndarray, shape (M, J)
+        A number of each site, NaN for those without it, and its standard error.
+    usual : float
+        Usual standard deviation between sites.
+
+    References
+    ----------
+    Smyth: Linear models and empirical Bayes methods (Stat. Appl. Genet. Mol. Biol. 2004), the moderated t.
+    """
+    found = np.ones(values.shape)
+    known = np.isfinite(values) & np.isfinite(errors)
+    for m, j in zip(*np.nonzero(known), strict=True):
+        rest = known[:, j] & (np.arange(len(values)) != m)
+        others, count = values[rest, j], int(rest.sum())
+        if count:
+            square, freedom = float(np.mean(errors[rest, j] ** 2)), _PRIOR + count - 1
+            spread = (_PRIOR * (usual**2 + square) + np.sum((others - others.mean()) ** 2)) / freedom
+            own = spread + max(0.0, errors[m, j] ** 2 - square)
+            t = (values[m, j] - others.mean()) / np.sqrt(own + spread / count)
+            found[m, j] = known.sum() * len(USUAL) * 2.0 * stats.t.sf(abs(t), freedom)
+    return found
+
+
+def _judged(
+    cells: Cells, chance: NDArray[Any], names: Sequence[str], shown: NDArray[Any], what: str, form: str = ".3g"
+) -> list[Finding]:
+    """Return a finding for each number whose chance is too small, with the range of the others' numbers."""
+    found = []
+    for m, j in zip(*np.nonzero(chance < WARNS), strict=True):
+        others = np.delete(shown[:, j], m)
+        ranged = f"{shown[m, j]:{form}}, at other sites {np.nanmin(others):{form}} to {np.nanmax(others):{form}}"
+        found.append(Finding(cells.sites[m], names[j], what.format(ranged), bool(chance[m, j] < REFUSES)))
+    return found
+
+
+def _far_numbers(cells: Cells) -> list[Finding]:
+    """Compare means, distances of quartiles, and mean times."""
+    number, root = ~cells.binary & ~cells.times, np.sqrt(cells.present)
+    deviation = np.where(cells.deviation > 0.0, cells.deviation, np.nan)
+    usual = np.nanmedian(np.where(np.isfinite(deviation).any(axis=0), deviation, 1.0), axis=0)
+    apart = cells.quartiles[..., 2] - cells.quartiles[..., 0]
+    # A deviation is that of the largest numbers where a column is skewed.
+    compared: tuple[tuple[str, Any, Any, Any, Any, str], ...] = (
+        ("mean", number, cells.mean / usual, deviation / usual, cells.mean, "has a mean of {}"),
+        ("spread", number & (apart > 0.0), np.log(apart), 2.0, apart, "has quartiles that are apart {}"),
+        ("time", cells.times, np.log(cells.mean), deviation / cells.mean, cells.mean, "has a mean of {}"),
+    )
+    found = dict[tuple[str, str], Finding]()
+    for name, where, values, error, shown, what in compared:
+        chance = chances(np.where(where, values, np.nan), error / root, USUAL[name])
+        for own in _judged(cells, chance, cells.names, shown, f"{what}: check its unit and coding"):
+            found.setdefault((own.site, own.column), own)
+    return [*found.values()]
+
+
+def _far_shares(cells: Cells) -> list[Finding]:
+    """Compare the odds of each level, of two levels those of the second, and of numbers 0 and 1."""
+    binary, of = np.flatnonzero(cells.binary), [column for column, _ in cells.levels]
+    kept = [j for j, column in enumerate(of) if of.count(column) > 2 or of[:j].count(column)]
+    counts = np.hstack([cells.counts[:, kept], (cells.mean * cells.present)[:, binary]])
+    totals = cells.present[:, [*(of[j] for j in kept), *binary]]
+    names = [f"{cells.names[of[j]]}={cells.levels[j][1]}" for j in kept] + [cells.names[c] for c in binary]
+    odds = np.log((counts + 0.5) / (totals - counts + 0.5))
+    # The error is that at the others' odds, as those of a count of 0 are not known.
+    known = np.isfinite(odds)
+    rest = (np.nansum(odds, axis=0) - np.where(known, odds, 0.0)) / np.maximum(known.sum(axis=0) - known, 1)
+    errors = 1.0 / np.sqrt((totals + 1.0) * expit(rest) * expit(-rest))
+    what = "has a share of {}: check its coding"
+    return _judged(cells, chances(odds, errors, USUAL["odds"]), names, counts / totals, what, ".0%")
+
+
+def _far_outcomes(cells: Cells) -> list[Finding]:
+    """Compare how the columns go with the outcome: each by itself, and all along the direction of the other sites."""
+    values, errors = cells.outcome, np.sqrt(1.0 / cells.rows[:, -1:])
+    chance = chances(values, np.broadcast_to(errors, values.shape), USUAL["outcome"])
+    what = "has a correlation with the outcome of {}: is it coded in reverse, or made of the outcome?"
+    found = _judged(cells, chance, cells.features, values, what, ".2f")
+    # Correlated columns have errors in common, along a direction up to so many times those of one column.
+    widest, usual = float(cells.widest.max()), USUAL["direction"]
+    for m, site in enumerate(cells.sites):
+        mean = np.delete(values, m, axis=0).mean(axis=0)
+        size = float(np.sqrt(mean @ mean))
+        noise = (usual**2 + float(np.delete(errors, m).max()) ** 2) / (len(values) - 1)
+        # The length of a mean is too large by that of its noise.
+        expected = (size**2 - mean.size * noise) / size if size > 0.0 else 0.0
+        if expected > 0.0:
+            along = float(values[m] @ mean) / size
+            t = (along - expected) / np.sqrt(widest * (usual**2 + errors[m, 0] ** 2 + noise))
+            chance = stats.t.cdf(t, _PRIOR) * len(cells.sites) * len(USUAL)
+            if chance < WARNS:
+                what = f"has columns that go with the outcome by {along:.2f}, in the direction in which those of other "
+                advice = "is the outcome coded in reverse, or does it stand beside other rows?"
+                found.append(Finding(site, "", f"{what}sites do by {expected:.2f}: {advice}", bool(chance < REFUSES)))
+    return found

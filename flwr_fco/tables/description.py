@@ -1,0 +1,320 @@
+"""A Table 1 of all sites before a fit: what each site says of its rows, under its owner's limits, and what is wrong."""
+
+from __future__ import annotations
+
+import copy
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fco.certificates import Request
+from flwr_fco.client_apps import Disclosure
+from flwr_fco.client_apps.answers import answers_to
+from flwr_fco.core.layout import Vector
+from flwr_fco.core.logs import printable
+from flwr_fco.errors import ConfigurationError, FlwrFcoError
+from flwr_fco.messages.protocol import Answer, Question
+from flwr_fco.objectives import CoxRegression, Objective
+from flwr_fco.objectives.design import dense, moments
+from flwr_fco.strategies import FedNewton
+from flwr_fco.strategies.nodes import Tables
+from flwr_fco.strategies.questions import ask
+from flwr_fco.tables import reading
+from flwr_fco.tables.checks import SAID, Cells, Described, Finding, findings
+from flwr_fco.tables.intervals import CLASSES, TIMES, prepared
+from flwr_fco.tables.reports import FEW, _Told, aligned_columns, class_names
+
+#: The kind of question.
+DESCRIPTION = "description"
+#: Columns above which their correlations are not looked at, and in the text of a table.
+_MOST_COLUMNS, _SHOWN = 300, 40
+#: A number is wild if it is so many times farther from the median than the next one, and than the quartiles are apart.
+_WILD, _FAR = 15.0, 10.0
+_QUARTILES = (0.25, 0.5, 0.75)
+#: What stands for a number that a site withholds: as `present`, a count or `wild`, which stands for all but `present`.
+_WITHHELD = -1.0
+
+
+class Facts(NamedTuple):
+    """What a site keeps of its table besides the model's columns, and what of it may leave.
+
+    Parameters
+    ----------
+    columns : sequence of Described
+        The table's columns, those of the outcome last.
+    values : mapping of str to ndarray, or None
+        The entries of those of a codebook, in all rows; None if the table has the model's columns.
+    disclosure : Disclosure
+        The owner's limits.
+    digest : float
+        Of the codebook.
+    """
+
+    columns: Sequence[Described]
+    values: Mapping[str, Vector] | None
+    disclosure: Disclosure
+    digest: float
+
+
+def columns_of(model: Any, names: Sequence[str], classes: Any) -> list[Described]:
+    """Return the columns of all sites' tables: the codebook's, or the model's, and the outcome's."""
+    book, outcome = model.codebook, [] if model.codebook is None else [*model.codebook.outcome.items()]
+    own = [Described(name) for name in names]
+    if book is not None:
+        own = [Described(name, tuple(map(str, of.levels)), of.unit) for name, of in book.columns.items()]
+    named = [Described(name, (), of.unit) for name, of in outcome if name not in ("entry", "strata")]
+    if model._kind is TIMES:
+        events = [name for name, of in outcome if of.levels] or ["event"]
+        time = next((each for each in named if each.name != events[0]), Described("time"))
+        return [*own, time._replace(is_time=True), Described(events[0], ("0", "1"))]
+    target = next(iter(named), Described("y"))
+    return [*own, target._replace(levels=class_names(np.asarray(classes)) if model._kind is CLASSES else ())]
+
+
+# --- at a site --------------------------------------------------------------------------------------------------------
+
+
+@answers_to(DESCRIPTION)
+def description(question: Question, objective: Objective) -> Answer:
+    """Answer the question: nothing of it changes what is said."""
+    return description_of(objective)
+
+
+def description_of(objective: Any) -> Answer:
+    """Return what a site says of its rows.
+
+    A count of rows leaves if it is 0, or no fewer than the owner's `min_rows` and `min_class_rows`; of events and
+    classes, which the loss has been checked for, than `min_events` or `min_class_rows`, if there is one. Quartiles are
+    means of `min_rows` rows.
+    """
+    facts: Facts | None = getattr(objective, "facts", None)
+    if facts is None:
+        raise ConfigurationError("the server asks for a Table 1; this site's app is not one of model.client_app(load)")
+    is_times, limits, rows = isinstance(objective, CoxRegression), facts.disclosure, dense(objective.features)
+    ends = [objective.times, objective.labels == 1] if is_times else [_targets(objective)]
+    count = len(facts.columns) - len(ends)
+    inner = list(rows.T) if facts.values is None else [facts.values[own.name] for own in facts.columns[:count]]
+    most = max(limits.min_rows or 1, limits.min_class_rows or 1)
+    of_outcome = limits.min_events or limits.min_class_rows or most
+    least = [most] * count + [of_outcome if own.levels else most for own in facts.columns[count:]]
+    said, counts = list[Vector](), [np.zeros(1)]
+    for column, values, fewest in zip(facts.columns, [*inner, *ends], least, strict=True):
+        for parts, own in zip((said, counts), _column(column, np.asarray(values, float), fewest), strict=True):
+            parts.append(own)
+    repeated = 1.0 - len({row.tobytes() for row in np.column_stack([rows, *ends])}) / len(rows)
+    outcome, widest = _correlations(objective, rows)
+    numbers = {"rows": float(inner[0].size), "repeated": repeated, "codebook": facts.digest, "widest": widest}
+    return Answer(numbers, {"said": np.concatenate(said), "counts": np.concatenate(counts), "outcome": outcome})
+
+
+def _targets(loss: Any) -> Vector:
+    """Return the places of the classes, or the numbers."""
+    return np.asarray(loss.labels if hasattr(loss, "labels") else loss.targets, dtype=np.float64)
+
+
+def withheld(counts: NDArray[Any], least: int) -> NDArray[np.bool_]:
+    """Return which counts of a known sum are withheld: those of few rows, and if that is one, the smallest other.
+
+    Examples
+    --------
+    >>> withheld(np.array([40, 3, 12, 0]), 5).tolist()
+    [False, True, True, False]
+    """
+    few = (counts > 0) & (counts < least)
+    others = np.flatnonzero((counts > 0) & ~few)
+    if few.sum() == 1 and others.size:
+        few[others[np.argmin(counts[others])]] = True
+    return np.asarray(few)
+
+
+def _column(column: Described, values: Vector, least: int) -> tuple[Vector, Vector]:
+    """Return `SAID` of a column, and the counts of its levels."""
+    known = np.sort(values[np.isfinite(values)])
+    entries, each = np.unique(known, return_counts=True)
+    if column.levels:
+        counts = np.append(np.bincount(known.astype(np.int64), minlength=len(column.levels)), values.size - known.size)
+    else:
+        counts = np.array([known.size, values.size - known.size])
+    hidden = withheld(counts, least)
+    said = np.array([_WITHHELD if hidden[-1] else known.size, *np.zeros(5), _WITHHELD])
+    if column.levels:
+        return said, np.where(hidden, _WITHHELD, counts)[:-1].astype(np.float64)
+    # Of two numbers a mean is a count.
+    if known.size >= max(1, least) and not (entries.size == 2 and withheld(each, least).any()):
+        begins = [round(q * (known.size - 1) - (least - 1) / 2) for q in _QUARTILES]
+        at = np.clip(begins, 0, known.size - least)
+        quartiles = [float(known[begin : begin + least].mean()) for begin in at]
+        low, middle, high = np.quantile(known, _QUARTILES) if least == 1 else quartiles
+        second, first = np.append(0.0, np.sort(np.abs(known - middle)))[-2:]
+        wild = high > low and first > max(_WILD * second, _FAR * (high - low))
+        deviation = float(known.std(ddof=1)) if entries.size > 1 else 0.0
+        said[1:] = [known.mean(), deviation, low, middle, high, wild]
+    return said, np.zeros(0)
+
+
+def _correlations(loss: Any, rows: NDArray[Any]) -> tuple[Vector, float]:
+    """Return correlations with what the outcome's mean leaves, and the largest eigenvalue of those of the columns."""
+    n, d = rows.shape
+    rest = _targets(loss)
+    if isinstance(loss, CoxRegression):
+        rest = -loss.unweighted().link.slope(np.zeros(n), loss.targets)
+    means, variances = moments(rows, np.full(n, 1.0 / n))
+    scaled = (rows - means) / np.sqrt(np.where(variances > 0.0, variances, 1.0))
+    found = scaled.T @ (rest - rest.mean()) / (n * (float(rest.std()) or 1.0))
+    return found, float(np.linalg.eigvalsh(scaled.T @ scaled / n)[-1]) if d <= _MOST_COLUMNS else float(d)
+
+
+# --- of all sites -----------------------------------------------------------------------------------------------------
+
+
+class Description(_Told):
+    """A Table 1 by site: a text, which printing and a notebook show, its numbers, and what seems wrong.
+
+    Attributes
+    ----------
+    rows : list of dict
+        For each site and column, and each level of a column: ``site``, ``column``, ``level``, ``rows``, ``missing``,
+        ``count`` of a level, ``mean``, ``deviation``, ``q25``, ``median``, ``q75``. NaN where a site withholds it.
+    findings : list of Finding
+        What cannot be, or is far from the other sites, the worst first.
+    """
+
+    findings: list[Finding]
+
+
+def describe(
+    model: Any, X: Any, y: Any, groups: Any, features: Any, classes: Any, stop: bool, timeout: float
+) -> Description:
+    """Return the Table 1 of the sites of a model: :meth:`Federated.describe`."""
+    model = copy.copy(model)
+    model._check_settings()
+    model._timeout = timeout
+    if reading.is_grid(X):
+        columns, names, answers, found = _over_a_grid(model, X, features, classes, timeout)
+    else:
+        columns, names, answers, found = _here(model, reading.sites_of(X, y, groups), classes)
+    digest = 0.0 if model.codebook is None else model.codebook.digest
+    what = "has another codebook than the server: give all sites the same file"
+    found += [Finding(site, "", what, True) for site, own in answers.items() if own.numbers["codebook"] != digest]
+    text, rows = list[str](), list[dict[str, Any]]()
+    if answers:
+        cells = _cells(columns, names, answers)
+        found += findings(cells)
+        text, rows = _text(cells), _rows(cells)
+    told = Description("\n".join([*text, *(f"├── {own}" for own in found)]))
+    told.rows, told.findings = rows, found
+    refused = "; ".join(f"{own}" for own in found if own.refused)
+    if refused and stop:
+        advice = "Mend them at the sites; describe(..., stop=False) returns the table all the same"
+        raise ConfigurationError(f"the sites' tables do not fit together: {refused}. {advice}")
+    if found:
+        warnings.warn(f"before a fit, look at {'; '.join(map(str, found))}", UserWarning, stacklevel=3)
+    return told
+
+
+def _over_a_grid(model: Any, grid: Any, features: Any, classes: Any, timeout: float) -> Any:
+    """Ask the sites of a grid."""
+    outputs, tables = 1, Tables(settled=True)
+    if model._kind is CLASSES:
+        model.classes_ = classes = np.unique(model._all_classes(classes))
+        outputs = classes.size if classes.size > 2 else 1
+    names = features if model.codebook is None else model.codebook.features
+    if names is None:
+        tables = model._tables_at(grid, None)
+        names = tables.columns or ()
+        tables.compare(len(names))
+    names = [f"x{j}" for j in range(names)] if isinstance(names, int) else list(names)
+    columns = columns_of(model, names, classes)
+    strategy = FedNewton(min_available_nodes=model.num_clients, **FEW)
+    strategy.tables = tables
+    run = prepared(strategy, grid, model._start(len(names), outputs), timeout)
+    levels = sum(len(own.levels) for own in columns)
+    shapes = {"said": (len(SAID) * len(columns),), "counts": (1 + levels,), "outcome": (len(names),)}
+    request = Request(DESCRIPTION, {}, ("rows", "repeated", "codebook", "widest"), shapes)
+    answers = {model._site_of(own.partition): own for own in ask(run, request, np.zeros(run.problem.layout.size))}
+    return columns, names, answers, [Finding(model._site_of(r.partition_id), "", r.reason, True) for r in run.left_out]
+
+
+def _here(model: Any, sites: Mapping[str, tuple[Any, Any]], classes: Any) -> Any:
+    """Describe sites whose rows are in this process."""
+    extra: tuple[Any, ...] = ()
+    if model._kind is CLASSES:
+        labels = [np.asarray(own) for _, own in sites.values() if own is not None]
+        extra = (np.unique(np.concatenate(labels) if labels else model._all_classes(classes)),)
+    first = next(iter(sites.values()))[0]
+    order = (reading.columns_in(first) or None) if model.codebook is None else None
+    answers, found, names = dict[str, Answer](), list[Finding](), list[str]()
+    for site, (own, targets) in sites.items():
+        data = own if targets is None else (own, targets)
+        try:
+            objective = model._objective_of(data, order, None, *extra, whose=site)
+            answers[site] = description_of(objective)._replace(examples=float(objective.num_examples))
+        except (FlwrFcoError, ValueError) as error:
+            found.append(Finding(site, "", f"{error}", True))
+        else:
+            names = list(objective.feature_names or [f"x{j}" for j in range(objective.features.shape[1])])
+    return columns_of(model, names, *(extra or [None])), names, answers, found
+
+
+def _cells(columns: Sequence[Described], names: Sequence[str], answers: Mapping[str, Answer]) -> Cells:
+    """Return the sites' numbers, NaN where they are withheld."""
+    each = [*answers.values()]
+    said, counts, outcome = (np.array([own.vectors[name] for own in each]) for name in ("said", "counts", "outcome"))
+    rows, widest, repeated = (np.array([own.numbers[name] for own in each]) for name in ("rows", "widest", "repeated"))
+    # The outcome is that of the rows that lack nothing.
+    outcomes = 2 if any(own.is_time for own in columns) else 1
+    used = np.array([own.examples for own in each])
+    about = np.column_stack([rows] * (len(columns) - outcomes) + [used] * outcomes)
+    said = said.reshape(len(each), len(columns), len(SAID)).copy()
+    said[said[..., -1] == _WITHHELD, 1:] = np.nan
+    said[said[..., 0] == _WITHHELD, 0] = np.nan
+    counts = np.where(counts == _WITHHELD, np.nan, counts)[:, 1:]
+    return Cells(list(answers), names, columns, about, said, counts, outcome, widest, repeated)
+
+
+def _rows(cells: Cells) -> list[dict[str, Any]]:
+    """Return a row for each site and column, or level of a column."""
+    rows = []
+    for m, site in enumerate(cells.sites):
+        for c, column in enumerate(cells.names):
+            own = [(level, cells.counts[m, j]) for j, (place, level) in enumerate(cells.levels) if place == c]
+            about = {"rows": cells.rows[m, c], "missing": cells.missing[m, c]}
+            about |= dict(zip(SAID[1:-1], cells.said[m, c, 1:-1].tolist(), strict=True))
+            for level, count in own or [("", math.nan)]:
+                rows.append({"site": site, "column": column, "level": level, "count": count, **about})
+    return rows
+
+
+def _text(cells: Cells) -> list[str]:
+    """Return the lines of the table, a column for each site and one for all."""
+    lines = [{"": "rows", **_line(cells, cells.rows[:, :1], "{:.0f}")}]
+    for c, own in enumerate(cells.columns[:_SHOWN]):
+        present, mean, deviation = cells.present[:, c], cells.mean[:, c], cells.deviation[:, c]
+        for j, level in ((j, level) for j, (place, level) in enumerate(cells.levels) if place == c):
+            counts = np.append(cells.counts[:, j], cells.counts[:, j].sum())
+            shares = counts / np.append(present, present.sum())
+            line = _line(cells, np.column_stack([counts, shares]), "{:.0f} ({:.0%})")
+            lines.append({"": f"{own.title}={printable(level)}", **line})
+        if not own.levels:
+            whole = float(present @ mean / present.sum())
+            squares = float((present - 1.0) @ deviation**2 + present @ (mean - whole) ** 2)
+            spread = math.sqrt(squares / max(1.0, present.sum() - 1.0))
+            each = np.column_stack([np.append(mean, whole), np.append(deviation, spread)])
+            lines.append({"": own.title, **_line(cells, each, "{:.4g} ({:.3g})")})
+            lines.append({"": "  quartiles", **_line(cells, cells.quartiles[:, c], "{:.3g}, {:.3g}, {:.3g}")})
+        if not (cells.missing[:, c] == 0.0).all():
+            lines.append({"": "  missing", **_line(cells, cells.missing[:, c : c + 1], "{:.0f}")})
+    more = [f"    and {len(cells.columns) - _SHOWN} more columns: .table()"] * (len(cells.columns) > _SHOWN)
+    return ["Table 1: mean (standard deviation), or rows (share); - is withheld", *aligned_columns(lines), *more]
+
+
+def _line(cells: Cells, values: NDArray[Any], form: str) -> dict[str, str]:
+    """Return each site's numbers as a text, and those of all sites, if they are a count or given."""
+    if values.shape == (len(cells.sites), 1):
+        values = np.vstack([values, values.sum()])
+    texts = [form.format(*own) if np.isfinite(own).all() else "-" for own in values]
+    return dict(zip([*cells.sites, "all"], texts, strict=False))
