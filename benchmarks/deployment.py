@@ -151,7 +151,7 @@ def node_seconds(nodes: list[int]) -> float:
 
 def measure(deployment: LocalDeployment, strategy: str, rounds: int, size: int) -> dict[str, float]:
     """Run a strategy; return seconds a round, bytes a round and CPU a message."""
-    nodes = [pid for name in deployment.names[1:] if (pid := deployment.pid(name)) is not None]
+    nodes = [pid for name in deployment.names if name.startswith("node-") and (pid := deployment.pid(name)) is not None]
     before = node_seconds(nodes)
     app = "bare" if strategy == "FedAvg" else "ours"
     told, _ = run(deployment, app, strategy=strategy, rounds=rounds, size=size)

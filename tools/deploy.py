@@ -58,8 +58,20 @@ def local(
     node_config: Annotated[
         str, typer.Option("--node-config", help="Added to every SuperNode's, such as 'data-path=\"/data\"'.")
     ] = "",
+    trusted: Annotated[
+        Path | None,
+        typer.Option(
+            "--trusted-entities",
+            metavar="FILE",
+            help="Public keys: SuperNodes run no app but one from Flower Hub that one of them has signed.",
+        ),
+    ] = None,
 ) -> None:
-    """Create keys and certificates, start a SuperLink and SuperNodes and register them; keys are never overwritten."""
+    """Create keys and certificates, start a SuperLink and SuperNodes and register them; keys are never overwritten.
+
+    The SuperLink listens on loopback: runs are started on this machine only. SuperNodes come through a gate, at the
+    address that the network may see, which passes nothing else on.
+    """
     from tools.deployment import CONNECTION, LocalDeployment
 
     if app_folder is not None and not (app_folder / "pyproject.toml").is_file():
@@ -68,9 +80,15 @@ def local(
     if tuple(map(int, re.findall(r"\d+", installed)[:2])) < _FLOWER:
         raise ConfigurationError(
             f"flwr {installed} is installed, whose commands are others; `python -m tools.deploy` speaks those of flwr "
-            "1.41: pip install 'flwr>=1.41', or see 'Older releases of Flower' in docs/tutorials/deployment.md"
+            "1.41: pip install 'flwr>=1.41', or see 'Older releases of Flower' in docs/tutorials/deployment.md. Before "
+            "1.24 no SuperNode can refuse an app (--trusted-entities): whoever starts runs runs his code at every site"
         )
-    deployment = LocalDeployment.create(home, nodes, node_config=node_config, tell=_tell)
+    if trusted is not None and not trusted.is_file():
+        raise ConfigurationError(f"--trusted-entities {trusted} is no file; expected a YAML file of public keys")
+    if trusted is not None and app_folder is not None:
+        raise ConfigurationError("--app is a folder, which nobody has signed; with --trusted-entities run a Hub app")
+    keys = "" if trusted is None else str(trusted.resolve())
+    deployment = LocalDeployment.create(home, nodes, node_config=node_config, trusted=keys, tell=_tell)
     deployment.start_superlink()
     for i in range(nodes):
         deployment.make_key(i)
@@ -87,11 +105,14 @@ def local(
 
 def _status(deployment: LocalDeployment) -> None:
     connected = deployment.connected()
-    table = make_table(f"{deployment.home}, SuperLink at {deployment.address}", ["name", "process", "SuperLink says"])
+    title = f"{deployment.home}, SuperLink at {deployment.users_address}, for SuperNodes at {deployment.address}"
+    table = make_table(title, ["name", "process", "SuperLink says"])
     for name in deployment.names:
         pid = deployment.pid(name)
         if name == deployment.names[0]:
             said = "does not answer" if connected is None else "answers"
+        elif not name.startswith("node-"):
+            said = ""
         else:
             said = "" if connected is None else connected.get(name, "never connected")
         table.add_row(name, "not running" if pid is None else str(pid), said)

@@ -13,6 +13,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 import tomllib
 from collections.abc import Callable, Sequence
@@ -37,6 +38,8 @@ from tools.local_superlink import (
 
 #: The connection in Flower's configuration, and the SuperLink's name among the processes.
 CONNECTION, SUPERLINK = "local", "superlink"
+#: What stands between the network and the SuperLink.
+GATE = "gate"
 #: Seconds for the SuperLink to answer, and for a killed node's key to be free.
 READY, TAKEN = 120.0, 180.0
 #: The log line of an accepted SuperNode, and the seconds within which a refused one reports it.
@@ -49,10 +52,11 @@ _MOST = 12_000
 def _read(path: Path) -> dict[str, Any]:
     """Return what a deployment's file says."""
     kinds = {"nodes": int, "node_config": str, "ports": list[int], "node_ids": dict, "pids": dict, "began": dict}
+    kinds["trusted"] = str
     told = read_json(path, kinds)
     own = {"node_ids": str, "pids": int, "began": str}
-    names = {SUPERLINK, *(f"node-{i}" for i in range(min(told["nodes"], _MOST)))}
-    whole = 1 <= told["nodes"] <= _MOST and len(told["ports"]) == 1 + told["nodes"]
+    names = {SUPERLINK, GATE, *(f"node-{i}" for i in range(min(told["nodes"], _MOST)))}
+    whole = 1 <= told["nodes"] <= _MOST and len(told["ports"]) == 2 + told["nodes"]
     for field, kind in own.items():
         whole = whole and all(name in names and type(value) is kind for name, value in told[field].items())
     if not whole or not all(0 < pid < 2**31 for pid in told["pids"].values()):
@@ -106,6 +110,8 @@ class LocalDeployment:
         told = _read(path)
         self.nodes: int = told["nodes"]
         self.node_config: str = told["node_config"]
+        #: The file of the keys whose signature an app must have; "" for any app.
+        self.trusted: str = told["trusted"]
         self._ports: list[int] = told["ports"]
         self.pids: dict[str, int] = told["pids"]
         #: When each of them began, which tells it from another process that has its number now.
@@ -114,13 +120,19 @@ class LocalDeployment:
         self.node_ids: dict[str, str] = told["node_ids"]
 
     def _save(self) -> None:
-        own = {"nodes": self.nodes, "node_config": self.node_config, "ports": self._ports}
+        own = {"nodes": self.nodes, "node_config": self.node_config, "ports": self._ports, "trusted": self.trusted}
         own |= {"pids": self.pids, "began": self._began, "node_ids": self.node_ids}
         write_file(self.home / _FILE, json.dumps(own))
 
     @classmethod
     def create(
-        cls, home: Path, nodes: int, *, node_config: str = "", tell: Callable[[str], None] = lambda text: None
+        cls,
+        home: Path,
+        nodes: int,
+        *,
+        node_config: str = "",
+        trusted: str = "",
+        tell: Callable[[str], None] = lambda text: None,
     ) -> LocalDeployment:
         """Create the folder, certificates and configuration without starting anything.
 
@@ -132,6 +144,8 @@ class LocalDeployment:
             Number of SuperNodes.
         node_config : str, default ""
             Added to each SuperNode's ``--node-config``.
+        trusted : str, default ""
+            Absolute path of each SuperNode's ``--trusted-entities``; "" for none.
         tell : callable, optional
 
         Raises
@@ -148,16 +162,16 @@ class LocalDeployment:
             )
         home.mkdir(parents=True, exist_ok=True)
         home.chmod(0o700)
-        ports = free_ports(1 + nodes)
+        ports = free_ports(2 + nodes)
         told = {"nodes": nodes, "node_config": node_config, "ports": ports, "pids": {}, "began": {}, "node_ids": {}}
-        write_file(home / _FILE, json.dumps(told))
+        write_file(home / _FILE, json.dumps({**told, "trusted": trusted}))
         made = cls(home, tell)
         tell(f"mkdir -p -m 700 {shlex.quote(str(made.home))} && cd {shlex.quote(str(made.home))}")
         for key, value in made.settings.items():
             tell(f"export {key}={shlex.quote(value)}")
         made._write(
             "config.toml",
-            f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\naddress = "{made.address}"\n'
+            f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\naddress = "{made.users_address}"\n'
             # JSON's strings are TOML's.
             f"root-certificates = {json.dumps(str(made.home / 'ca.crt'))}\n",
         )
@@ -209,8 +223,13 @@ class LocalDeployment:
 
     @property
     def address(self) -> str:
-        """The address of the SuperLink."""
+        """The address that SuperNodes are given: the gate's."""
         return f"127.0.0.1:{self._ports[0]}"
+
+    @property
+    def users_address(self) -> str:
+        """The address of the SuperLink itself, on which runs are started: of this machine only."""
+        return f"127.0.0.1:{self._ports[-1]}"
 
     @property
     def settings(self) -> dict[str, str]:
@@ -250,10 +269,10 @@ class LocalDeployment:
                 f"{self.home / 'config.toml'} does not say where the SuperLink is: {error!r}; expected the file that "
                 "`python -m tools.deploy local` made. Put it back, or make a new deployment"
             ) from error
-        if address != self.address:
+        if address != self.users_address:
             raise ConfigurationError(
                 f"{self.home / 'config.toml'} names the SuperLink at {address!r}, this deployment's is at "
-                f"{self.address}. Put the file back that `python -m tools.deploy local` made"
+                f"{self.users_address}. Put the file back that `python -m tools.deploy local` made"
             )
 
     def _run(self, program: str, *arguments: str) -> str:
@@ -274,14 +293,20 @@ class LocalDeployment:
     @property
     def names(self) -> list[str]:
         """The names of all processes that should be running."""
-        return [SUPERLINK, *(f"node-{i}" for i in range(self.nodes))]
+        return [SUPERLINK, GATE, *(f"node-{i}" for i in range(self.nodes))]
 
     def _command(self, name: str) -> list[str]:
+        keys = ["--ssl-ca-certfile", str(self.home / "ca.crt")]
+        keys += ["--ssl-certfile", "server.pem", "--ssl-keyfile", "server.key"]
         if name == SUPERLINK:
             return [
-                "flower-superlink", "--host", "127.0.0.1", "--port", str(self._ports[0]),
-                "--ssl-ca-certfile", str(self.home / "ca.crt"), "--ssl-certfile", "server.pem",
-                "--ssl-keyfile", "server.key", "--enable-supernode-auth", "--database", "state.db",
+                "flower-superlink", "--host", "127.0.0.1", "--port", str(self._ports[-1]), *keys,
+                "--enable-supernode-auth", "--database", "state.db",
+            ]  # fmt: skip
+        if name == GATE:
+            return [
+                sys.executable, str(Path(__file__).with_name("gate.py")), "--host", "127.0.0.1",
+                "--port", str(self._ports[0]), "--superlink", self.users_address, *keys,
             ]  # fmt: skip
         i = int(name.removeprefix("node-"))
         return self.node_command(i, self._ports[1 + i])
@@ -301,7 +326,7 @@ class LocalDeployment:
         return [
             "flower-supernode", "--superlink", self.address, "--root-certificates", str(self.home / ca),
             "--auth-supernode-private-key", f"node-{i}", "--host", "127.0.0.1", "--port", str(port),
-            "--node-config", config,
+            "--node-config", config, *(["--trusted-entities", self.trusted] if self.trusted else []),
         ]  # fmt: skip
 
     def log(self, name: str, since: int = 0) -> str:
@@ -355,12 +380,14 @@ class LocalDeployment:
         return variable_of(pid, "FLWR_HOME") == str(self.home)
 
     def start_superlink(self) -> None:
-        """Start the SuperLink and wait until it answers."""
+        """Start the SuperLink and wait until it answers; then the gate."""
         self._require_connection()
         process = self.spawn(SUPERLINK, self._command(SUPERLINK))
         deadline = time.monotonic() + READY
         while time.monotonic() < deadline and process.poll() is None:
             if self.flwr("supernode", "list", CONNECTION).returncode == 0:
+                if self.pid(GATE) is None:
+                    self.spawn(GATE, self._command(GATE))
                 return
             time.sleep(0.2)
         raise FlwrFcoError(f"the SuperLink did not start; the end of its log:\n{self.log(SUPERLINK)[-2000:]}")
@@ -405,6 +432,8 @@ class LocalDeployment:
         self.stop(name)
         if name == SUPERLINK:
             self.start_superlink()
+        elif name == GATE:
+            self.spawn(GATE, self._command(GATE))
         else:
             self.start_node(int(name.removeprefix("node-")), again=True)
 

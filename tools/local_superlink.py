@@ -151,7 +151,8 @@ def spawned(arguments: Sequence[str], home: Path, environment: Mapping[str, str]
     """Return a process of one of Flower's commands, in a session of its own; its output goes into a log."""
     where: dict[str, Any] = {"env": environment, "cwd": home, "stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT}
     with log.open("ab") as output:
-        return subprocess.Popen([command(arguments[0]), *arguments[1:]], stdout=output, start_new_session=True, **where)
+        program = arguments[0] if Path(arguments[0]).is_absolute() else command(arguments[0])
+        return subprocess.Popen([program, *arguments[1:]], stdout=output, start_new_session=True, **where)
 
 
 def watch(leader: int, home: Path) -> tuple[int, int]:

@@ -78,6 +78,6 @@ def test_each_message_is_a_line(caplog):
     run(app_of(disclosure=Disclosure(min_rows=10)), raise_errors=False)
     trained = [line for line in lines() if ": asked for 'train'; " in line]
     assert len(trained) == 2 * 4
-    assert sum(re.search(r"sent 6 numbers about \d+ rows .*: increment\[3\], num-examples", line) is not None for line in trained) == 2 * 3
+    assert sum(": increment[3], num-examples" in line and "sent 6 numbers about" in line for line in trained) == 2 * 3
     assert sum("refused: " in line and "min_rows=10" in line for line in trained) == 2
     assert sum("asked for 'evaluate'; sent 2 numbers about " in line for line in lines()) == 6

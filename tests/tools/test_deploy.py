@@ -71,11 +71,25 @@ def test_what_it_prints_does_the_same_in_a_shell(made, tmp_path):
     assert (copied / "config.toml").read_text() == config
 
 
+def test_the_superlink_and_all_else_listen_on_loopback_and_nodes_come_by_the_gate(made):
+    deployment, _ = made
+    for name in deployment.names:
+        told = deployment._command(name)
+        assert told[told.index("--host") + 1] == "127.0.0.1", name
+    gate, node = deployment._command("gate"), deployment._command("node-1")
+    assert gate[gate.index("--superlink") + 1] == deployment.users_address != deployment.address
+    assert node[node.index("--superlink") + 1] == deployment.address
+    assert "--trusted-entities" not in node
+    deployment.trusted = "/keys.yaml"
+    assert deployment._command("node-1")[-2:] == ["--trusted-entities", "/keys.yaml"]
+
+
 def test_an_older_flower_is_refused_before_anything_is_made(tmp_path, monkeypatch):
     monkeypatch.setattr("tools.deploy.version", lambda name: "1.22.0")
     done = call("local", tmp_path / "home")
     assert done.exit_code == 2
     assert "flwr 1.22.0 is installed" in " ".join(done.output.split())
+    assert "no SuperNode can refuse an app" in " ".join(done.output.split())
     assert not (tmp_path / "home").exists()
 
 
@@ -92,7 +106,8 @@ def test_what_is_wrong_is_said(tmp_path, made):
     deployment, _ = made
     for arguments, text in (
         (("status", tmp_path / "nothing"), "holds no deployment"),
-        (("stop", deployment.home, "node-9"), "expected superlink, node-0, node-1"),
+        (("stop", deployment.home, "node-9"), "expected superlink, gate, node-0, node-1"),
+        (("local", tmp_path / "new", "--trusted-entities", tmp_path / "none"), "is no file; expected a YAML file"),
         (("local", tmp_path / "new", "--app", tmp_path), "is no Flower App"),
     ):
         result = call(*arguments)
@@ -181,6 +196,7 @@ def test_a_process_that_has_the_number_now_is_not_ended(made, home, began):
         *({"began": value} for value in ([], {"node-0": 1}, "x")),
         *({"node_ids": value} for value in ([], {"node-0": 1}, None)),
         {"node_config": 3},
+        {"trusted": None},
     ],
     ids=lambda value: str(value)[:20],
 )
