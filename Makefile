@@ -84,7 +84,7 @@ FUZZ_CASES ?= 10000
 
 # Fuzz plans, replies, messages, settings, files and command lines with 10,000 malformed inputs
 fuzz: $(INSTALLED)
-	FUZZ_CASES=$(FUZZ_CASES) $(BIN)/python -m pytest -q tests/fuzz reproduction/tests/test_fuzz.py
+	FUZZ_CASES=$(FUZZ_CASES) $(BIN)/python -m pytest -q tests/fuzz
 
 # Which PyTorch, and for pip where it is: on Linux the package index has it with CUDA, several GB; a build for CPUs
 # (750 MB installed) is at PyTorch's own index.
@@ -162,8 +162,7 @@ reproduce-quick: $(INSTALLED)
 	$(BIN)/python -m reproduction reproduce '$(EXPERIMENTS)' --quick --quiet --out .run/reproduce-quick
 
 reproduce: $(INSTALLED) ## Run all experiments of the papers (ten hours of a core, goes on where stopped) and write docs/reproduction
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m reproduction reproduce all --out .run/reproduce
-	$(BIN)/python docs/collect_reproduction.py .run/reproduce
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m reproduction reproduce all --store --out .run/reproduce
 
 # Draw the pictures of the README again
 pictures: $(INSTALLED)

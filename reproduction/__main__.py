@@ -1,6 +1,6 @@
 """The command ``python -m reproduction``."""
 
-from reproduction.cli.commands import main
+from reproduction.command import main
 
 if __name__ == "__main__":
     main()

@@ -12,7 +12,7 @@ from writing import OURS, federate, save, without_frame
 from flwr_fco.datasets import digits
 from flwr_fco.regularizers import L1
 from flwr_fco.strategies import CompositeStrategy, FedDualAvg, FedMid
-from reproduction.claims.densities import noting
+from reproduction.densities import noting
 from reproduction.pooled import density
 
 ROUNDS, CLIENTS, STRENGTH = 300, 10, 2e-3

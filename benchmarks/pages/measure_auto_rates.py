@@ -25,8 +25,8 @@ from writing import DOCS, markers, replaced, table_of
 from flwr_fco.errors import FlwrFcoError
 from flwr_fco.models import write_file
 from reproduction.problems.named import PROBLEMS
-from reproduction.runs.run import RunResult, run
-from reproduction.runs.settings import RunSettings
+from reproduction.running import RunResult, run
+from reproduction.settings import RunSettings
 
 PAGE = DOCS / "benchmarks" / "rates.md"
 #: Rounds of the runs at fixed rates; those at rates from theory have four times as many.

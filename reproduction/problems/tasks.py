@@ -140,7 +140,7 @@ class Task(ABC):
         return _pooled_squares(self.clients)
 
     def theorem_constants(self, batch_size: int | None) -> dict[str, Any] | None:
-        """Return what :func:`~reproduction.runs.theorem_stages.theorem_stages` must know of the problem, or None.
+        """Return what :func:`~reproduction.theorem_stages.theorem_stages` must know of the problem, or None.
 
         Parameters
         ----------

@@ -1,17 +1,9 @@
-"""Where the real data are; pictures that no test looks at closely are drawn with fewer dots."""
+"""Where the real data are."""
 
 import os
 from pathlib import Path
 
 import pytest
-
-from reproduction.pictures import report
-
-
-@pytest.fixture(autouse=True)
-def coarse_pictures(request, monkeypatch):
-    if "pictures" not in request.path.parts:
-        monkeypatch.setattr(report, "_DOTS", 100)
 
 
 @pytest.fixture

@@ -23,8 +23,8 @@ from reproduction.problems.baselines import solve_baseline
 from reproduction.problems.named import load_task
 from reproduction.problems.networks import AttackedNetwork, NetworkImages, two_layers
 from reproduction.rivals import DistributedPGDA, ExtraStepLocalSGD, FedAvgS
-from reproduction.runs.run import run
-from reproduction.runs.settings import RunSettings
+from reproduction.running import run
+from reproduction.settings import RunSettings
 
 # On networks as small as these, threads wait for each other most of the time.
 torch.set_num_threads(1)

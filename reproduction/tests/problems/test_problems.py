@@ -24,8 +24,8 @@ from reproduction.problems.baselines import solve_baseline
 from reproduction.problems.loaders import data_directory
 from reproduction.problems.named import PROBLEMS, find_problem, load_task
 from reproduction.problems.tasks import ConstrainedClassification
-from reproduction.runs.run import run
-from reproduction.runs.settings import RunSettings
+from reproduction.running import run
+from reproduction.settings import RunSettings
 from reproduction.tests import stand_ins
 
 

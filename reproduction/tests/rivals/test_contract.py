@@ -39,10 +39,8 @@ def in_a_new_process(lines):
     return subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True, cwd=ROOT)
 
 
-def test_the_client_app_of_the_experiments_finds_their_halves():
-    lines = (
-        "from reproduction.runs.flower import client_app; from flwr_fco.algorithms.contract.algorithm import methods; "
-    )
+def test_a_client_that_imports_them_finds_their_halves():
+    lines = "import reproduction.rivals; from flwr_fco.algorithms.contract.algorithm import methods; "
     found = in_a_new_process(f"{lines}[methods()[name] for name in {METHODS}]")
     assert found.returncode == 0, found.stderr
 

@@ -1,1 +1,0 @@
-"""Runs of named problems: settings, records, folders, sweeps."""
