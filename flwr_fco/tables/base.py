@@ -541,7 +541,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
     def _run(self, objectives: Sequence[Objective], split: reading.Parts, outputs: int) -> tuple[Vector, Vector]:
         """Train in this process; return coefficients of shape (d, outputs) and intercepts of shape (outputs,)."""
         d, masses = split.features[0].shape[1], [float(weights.sum()) for weights in split.weights]
-        self._factors = reading.factors_of(self.penalty_factor, getattr(self, "feature_names_in_", ()), d)
+        self._factors = reading.factors_of(self._given_factors, getattr(self, "feature_names_in_", ()), d)
         if not isinstance(self.cv, int | Strengths | None):
             fold = reading.fold_of_rows(self.cv, split.rows)
             for objective, rows in zip(objectives, split.rows or [], strict=True):
@@ -578,7 +578,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         if d < 1:
             what = f"features={features!r}; expected the names of the sites' columns in their order"
             raise ConfigurationError(f"{what}, how many there are, or None, which asks the sites")
-        self._factors, self._sites = reading.factors_of(self.penalty_factor, names, d), []
+        self._factors, self._sites = reading.factors_of(self._given_factors, names, d), []
         if self.codebook is not None:
             self._sites = list(self.codebook.sites)
         tables = tables or self._tables_at(grid, names_of(names))
@@ -629,6 +629,11 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         if len(answers) < self.num_clients:
             raise self._too_few(len(answers), reasons_of(run))
         return answers
+
+    @property
+    def _given_factors(self) -> Any:
+        """The factors of the penalty, by the names of the model's columns."""
+        return self.penalty_factor if self.codebook is None else self.codebook.by_feature(self.penalty_factor)
 
     def _site_of(self, partition: int | None) -> str:
         """Return the name of a site."""

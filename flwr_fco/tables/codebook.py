@@ -287,6 +287,13 @@ class Codebook(Choice):
         known = isinstance(partition, int) and 0 <= partition < len(self.sites)
         return self.sites[partition] if known else f"partition {partition}"
 
+    def by_feature(self, given: Any) -> Any:
+        """Return a mapping of names with those of the model's columns instead of a column's own."""
+        if not isinstance(given, Mapping):
+            return given
+        own = {key: self.columns[key].names(key) if key in self.columns else [key] for key in given}
+        return {name: given[key] for key, names in own.items() for name in names}
+
     # --- at a site ------------------------------------------------------------------------------------------------
 
     def parsed(self, frame: Any, whose: str = "this site") -> dict[str, Vector]:

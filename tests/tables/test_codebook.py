@@ -149,6 +149,14 @@ def test_a_fit_by_a_codebook_is_the_fit_of_its_columns_here_and_over_a_grid():
     assert tuple(far.feature_names_in_) == BOOK.features
 
 
+def test_factors_of_a_penalty_are_by_the_codebooks_columns():
+    tables = [hospital(seed) for seed in range(2)]
+    by_column = FederatedLogisticRegression(codebook=BOOK, C=0.1, penalty_factor={"stage": 0.0, "age": 2.0}).fit(tables)
+    factors = {"stage=1": 0.0, "stage=3": 0.0, "age": 2.0}
+    by_feature = FederatedLogisticRegression(codebook=BOOK, C=0.1, penalty_factor=factors).fit(tables)
+    np.testing.assert_array_equal(by_column.coef_, by_feature.coef_)
+
+
 def test_times_and_events_are_read_in_the_order_of_a_cox_model():
     book = Codebook(BOOK.columns, {"death": Column(levels=["no", "yes"]), "time": Column(range=(0, 1e3))})
     tables = [hospital(seed) for seed in range(3)]

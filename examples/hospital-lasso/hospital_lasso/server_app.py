@@ -1,11 +1,11 @@
-"""The ServerApp: choose the strength, fit the model, print and perhaps write its table."""
+"""The ServerApp: look at all tables, choose the strength, fit the model, print and perhaps write its table."""
 
 import csv
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from hospital_lasso.task import UNITS, new_model
+from hospital_lasso.task import CODEBOOK, new_model
 
 app = ServerApp()
 
@@ -14,12 +14,14 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Fit the lasso where the rows are."""
     model = new_model()
-    model.fit(grid, features=list(UNITS))
+    # Ends the run if a hospital's table cannot be right, and warns if it is far from the others'.
+    print(model.describe(grid))
+    model.fit(grid)
     print(model.summary())
     print(model.path_)
     if context.run_config["table"]:
         with open(str(context.run_config["table"]), "w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file)
-            writer.writerow(["feature", "coefficient", "per"])
-            writer.writerow(["(intercept)", float(model.intercept_), ""])
-            writer.writerows(zip(UNITS, model.coef_.tolist(), UNITS.values(), strict=True))
+            writer.writerow(["feature", "coefficient"])
+            writer.writerow(["(intercept)", float(model.intercept_)])
+            writer.writerows(zip(CODEBOOK.features, model.coef_.tolist(), strict=True))
