@@ -282,13 +282,24 @@ _ANSWERS: dict[str, AnswerFunction] = {
 }
 
 
-def answers_to(kind: str) -> Callable[[AnswerFunction], AnswerFunction]:
+#: How many Hessians at all coordinates an answer of a kind takes, if any.
+_HESSIANS = {ESTIMATES: 1}
+
+
+def entries_of(asked: Question) -> int:
+    """Return how many second derivatives an answer takes, by which a client's owner may refuse it."""
+    return _HESSIANS.get(asked.kind, 0) * asked.layout.size * (asked.layout.size + 1) // 2
+
+
+def answers_to(kind: str, *, hessians: int = 0) -> Callable[[AnswerFunction], AnswerFunction]:
     """Return a decorator of a function that answers questions of a kind, at clients that import its module.
 
     Parameters
     ----------
     kind : str
         Kind of question.
+    hessians : int, default 0
+        How many matrices of second derivatives, or of their size, it takes.
 
     Examples
     --------
@@ -300,7 +311,7 @@ def answers_to(kind: str) -> Callable[[AnswerFunction], AnswerFunction]:
     """
 
     def register(answer: AnswerFunction) -> AnswerFunction:
-        _ANSWERS[kind] = answer
+        _ANSWERS[kind], _HESSIANS[kind] = answer, hessians
         return answer
 
     return register

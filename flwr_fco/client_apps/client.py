@@ -26,7 +26,7 @@ from flwr.clientapp import ClientApp
 import flwr_fco.algorithms  # noqa: F401 (a task names one of its methods)
 from flwr_fco.algorithms.contract.algorithm import Algorithm, method_of
 from flwr_fco.algorithms.newton.path import folds_of
-from flwr_fco.client_apps.answers import bins_of, find_answer, judged, server_buffers
+from flwr_fco.client_apps.answers import bins_of, entries_of, find_answer, judged, server_buffers
 from flwr_fco.client_apps.disclosure import Disclosure, answered
 from flwr_fco.core.computing import random_generator, single_threaded_blas
 from flwr_fco.core.layout import Layout
@@ -109,18 +109,21 @@ class Limits:
         work, size = down.local_work, down.plan.layout.size
         points = int(down.numbers.get(protocol.POINTS, 1))
         what, unit = ("a model of", "parameters") if points == 1 else ("answers about points:", "numbers")
-        self._check("max_parameters", points * size, what, unit)
+        self.check_numbers(points * size, what, unit)
+        self.check_numbers(down.numbers.get(protocol.FOLDS, 0.0) * (num_examples or 0), "copies for folds:", "rows")
         if blocks:
-            self._check("max_parameters", points * size + _entries_of(down), "gradients and Hessian blocks:", "numbers")
-        folds = float(down.numbers.get(protocol.FOLDS, 0.0))
-        self._check("max_parameters", folds * (num_examples or 0), "the rows outside of each fold:", "rows")
+            self.check_numbers(points * size + _entries_of(down), "gradients and Hessian blocks:")
         if not isinstance(work, FirstOrder):
             self._check("max_iterations", work.max_iterations, "a minimisation of", "iterations")
         elif num_examples is not None:
             steps = work.num_draws(num_examples)
             self.check_steps(steps, work)
             if down.plan.sends_every_step:
-                self._check("max_parameters", steps * size, f"all {steps} local points:", "numbers in the reply")
+                self.check_numbers(steps * size, f"all {steps} local points:", "numbers in the reply")
+
+    def check_numbers(self, asked: float, what: str, unit: str = "numbers") -> None:
+        """Refuse to hold more numbers than are allowed."""
+        self._check("max_parameters", asked, what, unit)
 
     def check_steps(self, steps: int, work: FirstOrder | None = None) -> None:
         """Refuse more local steps than are allowed."""
@@ -393,15 +396,13 @@ class Client:
         """Answer a question about the loss."""
         with readable("the server's question"):
             asked = records.decode_question(message.content, self.limits.max_plan)
-            self.limits._check("max_parameters", asked.layout.size, "a model of", "parameters")
+            self.limits.check_numbers(asked.layout.size, "a model of", "parameters")
+            self.limits.check_numbers(entries_of(asked), "second derivatives:")
             answers = find_answer(asked.kind)
         held_out = asked.kind == "validation"
         role = "evaluate" if held_out else "train"
         objective = self.objective(context, role, f"an answer to its question {asked.kind!r}")
         check_layout(objective.layout, asked.layout)
-        if asked.kind == protocol.ESTIMATES:
-            entries = asked.layout.size * (asked.layout.size + 1) // 2
-            self.limits._check("max_parameters", entries, "estimates by second derivatives:", "numbers")
         if asked.kind == "smoothness" and self._is_recorded:
             work = FirstOrder(steps=1, batch_size=int(asked.numbers["batch-size"]) or None)
             allowed: Any = self.disclosure.allowed(work, objective.num_examples, context)

@@ -18,7 +18,7 @@ DERIVATIVES = "derivatives"
 OWN, LEAST, POOLED, CLUSTERED = "own", "least", "pooled", "clustered"
 
 
-@answers_to(DERIVATIVES)
+@answers_to(DERIVATIVES, hessians=2)
 def derivatives(question: Question, objective: Objective) -> Answer:
     """Return loss, gradient and Hessian (a packed triangle) at ``primal``, on all of its coordinates.
 

@@ -11,13 +11,17 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message
 from problems import D, app_of, arrays_of, clients, start_arrays
 from together import together
 
+import flwr_fco.tables  # noqa: F401 (it registers answers of its own)
 from flwr_fco.client_apps import Limits, client_app
 from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ClientError, ConfigurationError, FlwrFcoError
+from flwr_fco.messages.protocol import Question
+from flwr_fco.messages.records import encode_question
 from flwr_fco.mirror_maps import PNorm
+from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import Epochs, FedDAGT, FedDualAvg, FedMid, Minimise, Steps
+from flwr_fco.strategies import Epochs, FedDAGT, FedDualAvg, FedMid, FedNewton, Minimise, Steps, Strengths
 
 NAN, INF = math.nan, math.inf
 #: Values that no field of a message has a use for.
@@ -263,6 +267,78 @@ def test_an_owner_may_allow_less(limits, change, text):
         change(hostile)
     with pytest.raises(ConfigurationError, match=text):
         hostile.send(client_app(lambda context: objective, limits=Limits(**limits)))
+
+
+WIDE = 2_500
+
+
+class Wide:
+    """A site of many columns, and a server whose Newton steps ask for all of them."""
+
+    def __init__(self, limits, strengths=None):
+        loss = LeastSquares(np.zeros((4, WIDE)), np.zeros(4), intercept=False)
+        #: What the site computes of it.
+        self.asked = []
+        loss.hessian_block = lambda w, on: self.asked.append(on.size) or np.zeros(on.size * (on.size + 1) // 2)
+        loss.row_gradients = lambda w: self.asked.append(w.size)
+        self.layout = loss.layout
+        self.grid = InProcessGrid(client_app(lambda context: loss, limits=limits), 1)
+        start = arrays_of({"coefficients": np.zeros(WIDE)})
+        strategy = FedNewton(regularizer=L1(0.1), strengths=strengths, fraction_evaluate=0.0, min_train_nodes=1)
+        with self.grid.identity(), quiet(50):
+            strategy.min_available_nodes = 1
+            strategy.prepare(start)
+            self.content = strategy.configure_train(1, start, ConfigRecord(), self.grid)[0].content
+
+    def ask(self, content, kind="train"):
+        with self.grid.identity():
+            return self.grid.client_app(Message(content, 2, kind, group_id="1"), self.grid.context(2)).content
+
+    def train(self, sets, points=1, **numbers):
+        """Ask for blocks at sets of columns: by name, how many of each point."""
+        content = self.content.copy()
+        arrays = {}
+        for name, columns in sets.items():
+            on = (np.arange(columns) + WIDE * np.arange(points)[:, None]).ravel().astype(np.int32)
+            arrays |= {f"nonzeros:{name}": Array(on), name: Array(np.zeros(on.size))}
+        content["arrays"] = ArrayRecord(arrays)
+        told = {f"number:{name}": value for name, value in {"points": float(points), **numbers}.items()}
+        content["fco"] = ConfigRecord({**dict(content["fco"]), **told})
+        return self.ask(content)
+
+
+@pytest.mark.parametrize("limit", [10_000, 3_000_000])
+@pytest.mark.parametrize("sets", [{"primal": WIDE}, {"primal": 1, "working-set": WIDE}], ids=["points", "sets"])
+def test_a_hessian_block_is_refused_by_its_entries_before_it_is_computed(limit, sets):
+    """Of 2,500 columns 3,126,250 numbers, in the place of the 2,500 of the model."""
+    site = Wide(Limits(max_parameters=limit))
+    with pytest.raises(
+        ConfigurationError, match=rf"Hessian blocks: 3.12875e\+06 numbers; .* max_parameters={re.escape(f'{limit:g}')}"
+    ):
+        site.train(sets)
+    assert site.asked == []
+    site.train({name: min(columns, 100) for name, columns in sets.items()})
+    assert site.asked == [min(sets.get("working-set", WIDE), 100)]
+
+
+def test_blocks_of_many_points_and_copies_for_many_folds_are_refused_by_their_sum():
+    site = Wide(Limits(max_parameters=1_000_000), strengths=Strengths(3, folds=2))
+    counts = {"fold-0": 300.0, "fold-1": 0.0, "fold-2": 0.0, "validate": 0.0}
+    with pytest.raises(ConfigurationError, match=r"Hessian blocks: 2.265e\+06 numbers"):
+        site.train({"primal": 100}, 300, **counts)
+    with pytest.raises(ConfigurationError, match=r"copies for folds: 4e\+06 rows"):
+        site.train({"primal": 2}, 300, **counts, folds=1e6)
+    assert site.asked == []
+
+
+@pytest.mark.parametrize("kind", ["estimates", "derivatives"])
+def test_questions_that_take_second_derivatives_have_the_same_limit(kind):
+    site = Wide(Limits(max_parameters=1_000_000))
+    numbers = {"own": 0.0, "least": 0.0, "pooled": 0.0, "clustered": 1.0}
+    content = encode_question(Question(kind, site.layout, {"primal": np.zeros(WIDE)}, numbers))
+    with pytest.raises(ConfigurationError, match=r"second derivatives: \S+ numbers; .* max_parameters=1e\+06"):
+        site.ask(content, "query.question")
+    assert site.asked == []
 
 
 @together("value", [0, -1, NAN, "ten", True, None])

@@ -9,6 +9,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from problems import app_of, clients, simulated, start_arrays
 
+import flwr_fco.tables  # noqa: F401 (it registers answers of its own)
 from flwr_fco.client_apps import Disclosure, answers, client_app
 from flwr_fco.client_apps.disclosure import plain
 from flwr_fco.core.logs import quiet
