@@ -279,7 +279,9 @@ class Wide:
         loss = LeastSquares(np.zeros((4, WIDE)), np.zeros(4), intercept=False)
         #: What the site computes of it.
         self.asked = []
-        loss.hessian_block = lambda w, on: self.asked.append(on.size) or np.zeros(on.size * (on.size + 1) // 2)
+        loss.newton_block = loss.hessian_block = lambda w, on: (
+            self.asked.append(on.size) or np.zeros(on.size * (on.size + 1) // 2)
+        )
         loss.row_gradients = lambda w: self.asked.append(w.size)
         self.layout = loss.layout
         self.grid = InProcessGrid(client_app(lambda context: loss, limits=limits), 1)
