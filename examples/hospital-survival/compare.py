@@ -25,10 +25,12 @@ from flwr_fco.simulation import InProcessGrid
 
 
 def fitted(sites: int, **config: Any) -> Any:
-    """Return the model of the first institutions, fitted as the ServerApp does."""
+    """Return the model of the first institutions, described and fitted as the ServerApp does."""
     grid = InProcessGrid(client_app.app, sites, run_config=config, raise_errors=False)
     with grid.identity():
-        return task.new_model(sites).fit(grid, features=list(task.FEATURES), intervals=True)
+        model = task.new_model(sites)
+        model.describe(grid)
+        return model.fit(grid, intervals=True)
 
 
 def refusal(sites: int, **config: Any) -> str:
@@ -36,7 +38,7 @@ def refusal(sites: int, **config: Any) -> str:
     try:
         fitted(sites, **config)
     except ConfigurationError as error:
-        return str(error).replace("; partition", ";\npartition")
+        return str(error)
     raise AssertionError("expected a refusal")
 
 
@@ -44,8 +46,9 @@ def pooled() -> CoxPHFitter:
     """Return lifelines' fit of the rows of all institutions that take part, stratified by institution."""
     parts = []
     for institution in task.INSTITUTIONS[: task.TAKING_PART]:
-        features, targets = task.prepared(task.rows_of(institution))
-        parts.append(features.astype(float).join(targets).assign(institution=institution))
+        rows = task.rows_of(institution).dropna(subset=[*task.CODEBOOK.columns, *task.CODEBOOK.outcome])
+        targets = {name: rows[name].to_numpy() for name in task.CODEBOOK.outcome}
+        parts.append(task.CODEBOOK.read(rows).assign(**targets, institution=institution))
     options = {"duration_col": "time", "event_col": "status", "strata": ["institution"]}
     return CoxPHFitter().fit(pd.concat(parts), **options, fit_options={"precision": 1e-12})
 

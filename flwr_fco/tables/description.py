@@ -30,8 +30,8 @@ from flwr_fco.tables.reports import FEW, _Told, aligned_columns, class_names
 
 #: The kind of question.
 DESCRIPTION = "description"
-#: Columns above which their correlations are not looked at, and in the text of a table.
-_MOST_COLUMNS, _SHOWN = 300, 40
+#: Columns above which their correlations are not looked at; in the text of a table; and sites that are its columns.
+_MOST_COLUMNS, _SHOWN, _SHOWN_SITES = 300, 40, 8
 #: A number is wild if it is so many times farther from the median than the next one, and than the quartiles are apart.
 _WILD, _FAR = 15.0, 10.0
 _QUARTILES = (0.25, 0.5, 0.75)
@@ -308,6 +308,10 @@ def _text(cells: Cells) -> list[str]:
             lines.append({"": "  quartiles", **_line(cells, cells.quartiles[:, c], "{:.3g}, {:.3g}, {:.3g}")})
         if not (cells.missing[:, c] == 0.0).all():
             lines.append({"": "  missing", **_line(cells, cells.missing[:, c : c + 1], "{:.0f}")})
+    if len(cells.sites) > _SHOWN_SITES:
+        # A line for each site, and what belongs to another line is in the table alone.
+        own_lines = [line for line in lines if not line[""].startswith(" ")]
+        lines = [{"": site} | {line[""]: line[site] for line in own_lines} for site in [*cells.sites, "all"]]
     more = [f"    and {len(cells.columns) - _SHOWN} more columns: .table()"] * (len(cells.columns) > _SHOWN)
     return ["Table 1: mean (standard deviation), or rows (share); - is withheld", *aligned_columns(lines), *more]
 

@@ -4,39 +4,33 @@ The rows are lifelines' copy of the lung cancer data of the North Central Cancer
 1994): 228 patients of 18 institutions, and how long they lived.
 """
 
+from pathlib import Path
+
 import pandas as pd
 from flwr.app import Context
 
-from flwr_fco.tables import FederatedCoxRegression
+from flwr_fco.tables import Codebook, FederatedCoxRegression
 
-#: The institutions by partition id. The owners of the last five refuse: they have fewer than 5 patients or 3 deaths.
-INSTITUTIONS = (1, 2, 3, 5, 6, 7, 11, 12, 13, 15, 16, 21, 22, 4, 10, 26, 32, 33)
+#: What each institution's table has: ten years of age, being female and a step of the ECOG score are in the model.
+CODEBOOK = Codebook.from_toml(Path(__file__).parent / "codebook.toml")
+#: The institutions by partition id, and how many of them take part.
+INSTITUTIONS = tuple(map(int, CODEBOOK.sites))
 TAKING_PART = 13
-#: What is in the model: ten years of age, being female, a step of the ECOG performance score.
-FEATURES = ("age", "female", "ecog")
 
 
 def new_model(sites: int = TAKING_PART) -> FederatedCoxRegression:
     """Return the model: no penalty, and a baseline hazard of its own for each institution."""
-    return FederatedCoxRegression(num_clients=sites)
+    return FederatedCoxRegression(codebook=CODEBOOK, num_clients=sites)
 
 
-def load(context: Context) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return an institution's features and its times and events: of its file, or of its partition's patients."""
+def load(context: Context) -> pd.DataFrame:
+    """Return an institution's table: its file, or its partition's patients."""
     partition = context.node_config.get("partition-id")
     path = context.node_config.get("data-path")
     patients = rows_of(INSTITUTIONS[int(partition)]) if path is None else pd.read_csv(str(path))
-    features, targets = prepared(patients)
     if partition is not None and partition == context.run_config.get("misaligned"):
-        features = features.rename(columns={"female": "sex"})
-    return features, targets
-
-
-def prepared(patients: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the features, in the units of `FEATURES`, and the times and events of complete rows."""
-    complete = patients.dropna(subset=["time", "status", "age", "sex", "ph.ecog"])
-    columns = {"age": complete["age"] / 10.0, "female": complete["sex"] == 2, "ecog": complete["ph.ecog"]}
-    return pd.DataFrame(columns)[list(FEATURES)], complete[["time", "status"]]
+        patients = patients.rename(columns={"ph.ecog": "ecog"})
+    return patients
 
 
 def rows_of(institution: int) -> pd.DataFrame:
