@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from reproduction.figure import Figure, Tune, figure
+
+SYNTHETIC: dict[str, Any] = {"clients_per_round": 10, "batch_size": 10, "local_epochs": 1}
+SCANS: dict[str, Any] = {"num_rounds": 300, "clients_per_round": 10, "batch_size": 1, "local_epochs": 1}
+IMAGES: dict[str, Any] = {"clients_per_round": 10, "batch_size": 10, "local_epochs": 10}
+OFTEN: dict[str, Any] = {"structure_every": 10, "objective_every": 10}
+RARELY: dict[str, Any] = {"structure_every": 10, "objective_every": 100}
+#: B.4.2: the pairs of the grid with these products.
+B_4: dict[str, Any] = {
+    "client_lr": [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0],
+    "server_lr": [0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0],
+    "product": [0.003, 0.3],
+}
 
 
 @figure("haxby", "density; accuracy; validation-objective", seeds=6, limits={"validation-objective": [0.0, 1.2]})
@@ -16,7 +30,7 @@ def fco_fig1(own: Figure) -> None:
     B.4: batch 1, one epoch, 300 rounds, strength 1e-3; the paper draws 20 of 59 sessions, here all 10 of the slice's
     training sessions take part. A seed is a split: sessions 2 s and 2 s + 1 are held out.
     """
-    own.settings(num_rounds=300, clients_per_round=10, batch_size=1, local_epochs=1, objective_every=10)
+    own.settings(**SCANS, objective_every=10)
     own.run("centralized")
     own.run("local")
     own.pair("FedDualAvg", 0.1, 10.0)
@@ -67,7 +81,7 @@ def fco_fig3(own: Figure) -> None:
 
     B.2.1: 10 clients a round, batch 10, one epoch, 500 rounds. The last group of runs is off the paper's grid.
     """
-    own.settings(num_rounds=500, clients_per_round=10, batch_size=10, local_epochs=1)
+    own.settings(num_rounds=500, **SYNTHETIC)
     own.run("centralized")
     own.pair("FedDualAvg", 0.001, 1.0)
     own.pair("FedDualAvg", 0.001, 10.0)
@@ -102,7 +116,7 @@ def fco_fig4(own: Figure) -> None:
 
     B.3.1: 10 clients a round, batch 10, one epoch, 500 rounds. The last group of runs is off the paper's grid.
     """
-    own.settings(num_rounds=500, clients_per_round=10, batch_size=10, local_epochs=1)
+    own.settings(num_rounds=500, **SYNTHETIC)
     own.part("", client_lr=0.001)
     own.run("centralized")
     own.run("FedDualAvg (0.001, 1)", "FedDualAvg", server_lr=1.0)
@@ -113,7 +127,7 @@ def fco_fig4(own: Figure) -> None:
     own.part("off the paper's grid", client_lr=0.0003, server_lr=3.0)
     own.run("FedDualAvg (0.0003, 3)", "FedDualAvg")
     own.run("FedMidOSP (0.0003, 3)", "FedMidOSP")
-    own.quick("exact rank", num_rounds=20, structure_every=10, objective_every=100)
+    own.quick("exact rank", num_rounds=20, **RARELY)
 
 
 @figure("haxby", "validation-objective; accuracy; density", seeds=6, limits={"validation-objective": [0.0, 1.2]})
@@ -127,7 +141,7 @@ def fco_fig5(own: Figure) -> None:
     B.4: batch 1, one epoch, 300 rounds, strength 1e-3; the paper draws 20 of 59 sessions, here all 10 of the slice's
     training sessions take part. A seed is a split: sessions 2 s and 2 s + 1 are held out.
     """
-    own.settings(num_rounds=300, clients_per_round=10, batch_size=1, local_epochs=1, objective_every=10)
+    own.settings(**SCANS, objective_every=10)
     own.run("centralized")
     own.run("local")
     own.pair("FedDualAvg", 0.1, 10.0)
@@ -154,7 +168,7 @@ def fco_fig6(own: Figure) -> None:
 
     B.2.1: 10 clients a round, batch 10, one epoch, 500 rounds. The last group of runs is off the paper's grid.
     """
-    own.settings(num_rounds=500, clients_per_round=10, batch_size=10, local_epochs=1)
+    own.settings(num_rounds=500, **SYNTHETIC)
     own.part("", client_lr=0.001)
     own.run("centralized")
     own.run("FedDualAvg (0.001, 1)", "FedDualAvg", server_lr=1.0)
@@ -188,7 +202,7 @@ def fco_fig7(own: Figure) -> None:
 
     B.2.1: 10 clients a round, batch 10, one epoch, 500 rounds.
     """
-    own.settings(num_rounds=500, clients_per_round=10, batch_size=10, local_epochs=1)
+    own.settings(num_rounds=500, **SYNTHETIC)
     own.run("centralized")
     own.pair("FedDualAvg", 0.001, 1.0)
     own.pair("FedDualAvg", 0.001, 10.0)
@@ -218,7 +232,7 @@ def fco_fig8(own: Figure) -> None:
 
     B.2.1: 10 clients a round, batch 10, one epoch, 500 rounds. The last group of runs is off the paper's grid.
     """
-    own.settings(num_rounds=500, clients_per_round=10, batch_size=10, local_epochs=1)
+    own.settings(num_rounds=500, **SYNTHETIC)
     own.part("", client_lr=0.001)
     own.run("centralized")
     own.run("FedDualAvg (0.001, 3)", "FedDualAvg", server_lr=3.0)
@@ -251,14 +265,14 @@ def fco_fig9(own: Figure) -> None:
 
     B.3.1: 10 clients a round, batch 10, one epoch, 500 rounds.
     """
-    own.settings(num_rounds=500, clients_per_round=10, batch_size=10, local_epochs=1)
+    own.settings(num_rounds=500, **SYNTHETIC)
     own.run("centralized")
     own.pair("FedDualAvg", 0.001, 1.0)
     own.pair("FedDualAvg", 0.001, 10.0)
     own.pair("FedMid", 0.001, 0.1)
     own.pair("FedMidOSP", 0.001, 0.1)
     own.pair("FedDualAvgOSP", 0.001, 0.1)
-    own.quick("exact rank", num_rounds=30, structure_every=10, objective_every=100)
+    own.quick("exact rank", num_rounds=30, **RARELY)
 
 
 @figure("lasso-I", "recovery-error", kind="tuned")
@@ -272,9 +286,7 @@ def fco_grid(own: Figure) -> None:
     which has smaller client rates with larger server rates, in products of both from 1e-4 to 1e-2. Every seed has its
     own best pair, where the paper takes one for all.
     """
-    own.settings(
-        num_rounds=500, clients_per_round=10, batch_size=10, local_epochs=1, structure_every=10, objective_every=100
-    )
+    own.settings(num_rounds=500, **SYNTHETIC, **RARELY)
     own.tune = Tune(metric="recovery-error", window=10, grids={"paper's": [0.001], "wider": []})
     own.vary("LASSO I")
     own.vary("LASSO II", problem="lasso-II")
@@ -307,9 +319,7 @@ def fco_when(own: Figure) -> None:
 
     With exact local gradients FedDAGT reaches rounding with one seed.
     """
-    own.settings(
-        num_rounds=100, clients_per_round=16, local_steps=10, batch_size=8, structure_every=10, objective_every=10
-    )
+    own.settings(num_rounds=100, clients_per_round=16, local_steps=10, batch_size=8, **OFTEN)
     own.tune = Tune(metric="gap")
     own.vary("local steps", "local_steps", [1, 10, 50])
     own.vary("clients per round, of 16", "clients_per_round", [1, 4, 16])
@@ -420,9 +430,7 @@ def fco_drift(own: Figure) -> None:
     that it cannot have a row in fco-when, whose panels sample clients too. The grid is the part of fco-when's in which
     FedDAGT's best pairs are.
     """
-    own.settings(
-        num_rounds=100, clients_per_round=16, local_steps=10, disagreement=1.0, structure_every=10, objective_every=10
-    )
+    own.settings(num_rounds=100, clients_per_round=16, local_steps=10, disagreement=1.0, **OFTEN)
     own.tune = Tune(metric="gap")
     own.vary("examples per batch, of 32", "batch_size", [8, 32])
     for method in ("FedDAGT", "DecoupledProx"):
@@ -450,14 +458,14 @@ def fco_fig10(own: Figure) -> None:
 
     B.3.1: 10 clients a round, batch 10, one epoch, 500 rounds.
     """
-    own.settings(num_rounds=500, clients_per_round=10, batch_size=10, local_epochs=1)
+    own.settings(num_rounds=500, **SYNTHETIC)
     own.run("centralized")
     own.pair("FedDualAvg", 0.001, 1.0)
     own.pair("FedDualAvg", 0.001, 10.0)
     own.pair("FedMid", 0.001, 0.1)
     own.pair("FedMidOSP", 0.001, 0.1)
     own.pair("FedDualAvgOSP", 0.001, 0.1)
-    own.quick("exact rank", num_rounds=40, structure_every=10, objective_every=100)
+    own.quick("exact rank", num_rounds=40, **RARELY)
 
 
 @figure(
@@ -475,7 +483,7 @@ def fco_fig11(own: Figure) -> None:
 
     B.3.1: 10 clients a round, batch 10, one epoch, 500 rounds.
     """
-    own.settings(num_rounds=500, clients_per_round=10, batch_size=10, local_epochs=1)
+    own.settings(num_rounds=500, **SYNTHETIC)
     own.run("centralized")
     own.pair("FedDualAvg", 0.001, 1.0)
     own.pair("FedDualAvg", 0.001, 10.0)
@@ -483,7 +491,7 @@ def fco_fig11(own: Figure) -> None:
     own.pair("FedMidOSP", 0.001, 1.0)
     own.pair("FedDualAvgOSP", 0.001, 1.0)
     own.run("FedDualAvg on data set I", "FedDualAvg", client_lr=0.001, server_lr=10.0, problem="low-rank-I")
-    own.quick("exact rank", num_rounds=50, structure_every=10, objective_every=100)
+    own.quick("exact rank", num_rounds=50, **RARELY)
 
 
 @figure("haxby", "density; accuracy", kind="scatter")
@@ -494,16 +502,9 @@ def fco_fig12(own: Figure) -> None:
     one subject of six, 10 training sessions of 59, held out are two sessions of the same subject, not another subject's
     twelve; larger: all 10 take part in each round, not 20 of 59.
     """
-    own.settings(
-        num_rounds=300, clients_per_round=10, batch_size=1, local_epochs=1, structure_every=10, objective_every=10
-    )
+    own.settings(**SCANS, **OFTEN)
     for method in ("FedDualAvg", "FedDualAvgOSP", "FedMid", "FedMidOSP"):
-        own.grid(
-            method,
-            client_lr=[0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0],
-            server_lr=[0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0],
-            product=[0.003, 0.3],
-        )
+        own.grid(method, **B_4)
     own.quick(
         "FedDualAvg is robust",
         keep_every=4,
@@ -531,9 +532,7 @@ def fco_fig13(own: Figure) -> None:
     """
     own.settings(
         num_rounds=5000,
-        clients_per_round=10,
-        batch_size=10,
-        local_epochs=10,
+        **IMAGES,
         structure_every=50,
         objective_every=50,
         num_clients=338,
@@ -573,9 +572,7 @@ def fco_fig14(own: Figure) -> None:
     """
     own.settings(
         num_rounds=5000,
-        clients_per_round=10,
-        batch_size=10,
-        local_epochs=10,
+        **IMAGES,
         structure_every=50,
         objective_every=50,
         num_clients=338,
@@ -612,15 +609,7 @@ def fco_fig15(own: Figure) -> None:
     networks. Rates by rates.csv: the best of a grid that has grown until they are inside, by the training loss of the
     last 20 rounds, seed 0.
     """
-    own.settings(
-        num_rounds=40,
-        clients_per_round=10,
-        batch_size=10,
-        local_epochs=10,
-        server_lr=1.0,
-        structure_every=2,
-        objective_every=2,
-    )
+    own.settings(num_rounds=40, **IMAGES, server_lr=1.0, structure_every=2, objective_every=2)
     own.run("FedDualAvg", client_lr=0.3)
     own.run("FedDualAvgOSP", client_lr=0.3)
     own.run("FedMid", client_lr=0.1)
@@ -651,9 +640,7 @@ def fco_grid_l1(own: Figure) -> None:
 
     The seeds differ a hundred times as much as the methods do.
     """
-    own.settings(
-        num_rounds=600, clients_per_round=10, batch_size=10, local_epochs=10, structure_every=10, objective_every=10
-    )
+    own.settings(num_rounds=600, **IMAGES, **OFTEN)
     own.tune = Tune(
         metric="objective", window=10, against="FedDualAvg", grids={"paper's": [(0.03, 1.0), (0.1, 1.0)], "wider": []}
     )
@@ -688,9 +675,7 @@ def fco_grid_l2(own: Figure) -> None:
 
     The seeds differ a hundred times as much as the methods do.
     """
-    own.settings(
-        num_rounds=600, clients_per_round=10, batch_size=10, local_epochs=10, structure_every=10, objective_every=10
-    )
+    own.settings(num_rounds=600, **IMAGES, **OFTEN)
     own.tune = Tune(metric="objective", window=10, against="FedDualAvg", grids={"paper's": [0.01, 0.03], "wider": []})
     own.vary("l2 ball")
     for method in ("FedDualAvg", "FedDualAvgOSP", "FedMid", "FedMidOSP"):
@@ -781,9 +766,7 @@ def fco_grid_fmri(own: Figure) -> None:
     where the paper takes one for all; the held-out sessions choose the rates and judge them, as in B.4. Products as in
     rates.csv.
     """
-    own.settings(
-        num_rounds=300, clients_per_round=10, batch_size=1, local_epochs=1, structure_every=100, objective_every=100
-    )
+    own.settings(**SCANS, structure_every=100, objective_every=100)
     own.tune = Tune(
         metric="validation-objective", grids={"paper's": [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0], "finer": []}
     )
@@ -820,12 +803,7 @@ def fco_brain_rates(own: Figure) -> None:
         objective_every=50,
     )
     for method in ("FedDualAvg", "FedDualAvgOSP", "FedMid", "FedMidOSP"):
-        own.grid(
-            method,
-            client_lr=[0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0],
-            server_lr=[0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0],
-            product=[0.003, 0.3],
-        )
+        own.grid(method, **B_4)
     own.quick(
         "FedMid is on the right",
         keep_every=7,

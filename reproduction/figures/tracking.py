@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from reproduction.figure import Figure, figure
+
+#: On a chain both rates are halved where the first node sees a plateau.
+CHAIN: dict[str, Any] = {"mixing": "chain", "plateau": "gap", "plateau_node": 0, "server_lr": 1.0}
+LIANG: dict[str, Any] = {"variant": "liang", "mirror_map": "euclidean"}
+STAGES: dict[str, Any] = {"server_lr": 1.0, "restart_window": 100, "sparsity": 16, "mirror_map": "p-norm(12)"}
+STEPS: dict[str, Any] = {"batch_size": 10, "local_steps": 10}
+OFTEN: dict[str, Any] = {"structure_every": 10, "objective_every": 10}
 
 
 @figure(
@@ -40,96 +49,26 @@ def gt_fig1(own: Figure) -> None:
             "Fast-FedDA": [157, 34, 7.1, 5.8],
         },
     }
-    own.settings(
-        num_rounds=3000, structure_every=10, objective_every=10, batch_size=10, local_steps=10, sampling="gradients"
-    )
-    own.run(
-        "DFedMid",
-        mixing="chain",
-        plateau="gap",
-        plateau_node=0,
-        server_lr=1.0,
-        mirror_map="euclidean",
-        client_lr=0.0006,
-        strength=0.03,
-    )
-    own.run(
-        "DFedDA", mixing="chain", plateau="gap", plateau_node=0, server_lr=1.0, mirror_map="p-norm(12)", client_lr=0.1
-    )
-    own.run(
-        "DFedDA-GT",
-        "DFedDAGT",
-        mixing="chain",
-        plateau="gap",
-        plateau_node=0,
-        server_lr=1.0,
-        mirror_map="p-norm(12)",
-        client_lr=0.05,
-    )
-    own.run(
-        "DReFedDA-GT",
-        "DReFedDAGT",
-        mixing="chain",
-        plateau="gap",
-        plateau_node=0,
-        server_lr=1.0,
-        mirror_map="p-norm(12)",
-        client_lr=0.05,
-        radius_squared=25000.0,
-    )
-    own.run(
-        "MReFedDA-GT",
-        "MultistepReFedDAGT",
-        server_lr=1.0,
-        restart_window=100,
-        sparsity=16,
-        mirror_map="p-norm(12)",
-        radius_squared=25000.0,
-        stage_rounds=300,
-        client_lr=0.1,
-    )
-    own.run("Fast-FedDA", "FastFedDA", variant="liang", mirror_map="euclidean", convexity=4.0, strength=0.1)
-    own.run("C-FedDA", "CFedDA", variant="liang", mirror_map="euclidean", convexity=1.0, smoothness=6.0, strength=0.03)
+    own.settings(num_rounds=3000, **OFTEN, **STEPS, sampling="gradients")
+    own.run("DFedMid", **CHAIN, mirror_map="euclidean", client_lr=0.0006, strength=0.03)
+    own.run("DFedDA", **CHAIN, mirror_map="p-norm(12)", client_lr=0.1)
+    own.run("DFedDA-GT", "DFedDAGT", **CHAIN, mirror_map="p-norm(12)", client_lr=0.05)
+    own.run("DReFedDA-GT", "DReFedDAGT", **CHAIN, mirror_map="p-norm(12)", client_lr=0.05, radius_squared=25000.0)
+    own.run("MReFedDA-GT", "MultistepReFedDAGT", **STAGES, radius_squared=25000.0, stage_rounds=300, client_lr=0.1)
+    own.run("Fast-FedDA", "FastFedDA", **LIANG, convexity=4.0, strength=0.1)
+    own.run("C-FedDA", "CFedDA", **LIANG, convexity=1.0, smoothness=6.0, strength=0.03)
     own.part("M x batch", batch_size=160)
-    own.run(
-        "MReFedDA-GT",
-        "MultistepReFedDAGT",
-        server_lr=1.0,
-        restart_window=100,
-        sparsity=16,
-        mirror_map="p-norm(12)",
-        radius_squared=25000.0,
-        stage_rounds=300,
-        client_lr=0.2,
-    )
-    own.run("Fast-FedDA", "FastFedDA", variant="liang", mirror_map="euclidean", convexity=4.0, strength=0.007)
-    own.run("C-FedDA", "CFedDA", variant="liang", mirror_map="euclidean", convexity=1.0, smoothness=1.0, strength=0.01)
+    own.run("MReFedDA-GT", "MultistepReFedDAGT", **STAGES, radius_squared=25000.0, stage_rounds=300, client_lr=0.2)
+    own.run("Fast-FedDA", "FastFedDA", **LIANG, convexity=4.0, strength=0.007)
+    own.run("C-FedDA", "CFedDA", **LIANG, convexity=1.0, smoothness=1.0, strength=0.01)
     own.part("")
     own.run(
-        "MC-FedDA",
-        "MCFedDA",
-        variant="liang",
-        mirror_map="euclidean",
-        convexity=1.0,
-        smoothness=6.0,
-        strength=0.125,
-        radius=5000.0,
-        stage_rounds=250,
+        "MC-FedDA", "MCFedDA", **LIANG, convexity=1.0, smoothness=6.0, strength=0.125, radius=5000.0, stage_rounds=250
     )
     own.part("on the chain", mixing="chain")
-    own.run("Fast-FedDA", "FastFedDA", variant="liang", mirror_map="euclidean", convexity=4.0, strength=0.1)
-    own.run("C-FedDA", "CFedDA", variant="liang", mirror_map="euclidean", convexity=1.0, smoothness=6.0, strength=0.03)
-    own.run(
-        "MReFedDA-GT",
-        "DReFedDAGT",
-        server_lr=1.0,
-        restart_window=100,
-        sparsity=16,
-        mirror_map="p-norm(12)",
-        radius_squared=25000.0,
-        stage_rounds=300,
-        client_lr=0.1,
-    )
+    own.run("Fast-FedDA", "FastFedDA", **LIANG, convexity=4.0, strength=0.1)
+    own.run("C-FedDA", "CFedDA", **LIANG, convexity=1.0, smoothness=6.0, strength=0.03)
+    own.run("MReFedDA-GT", "DReFedDAGT", **STAGES, radius_squared=25000.0, stage_rounds=300, client_lr=0.1)
     own.quick("tracking", num_rounds=120, dimension=128, client_lr=0.1)
 
 
@@ -156,74 +95,18 @@ def gt_fig2(own: Figure) -> None:
     for 30 looks, and a stage has 30 of them. gt-long2 has the authors' stages of 2,000 rounds.
     """
     own.table = {"metric": "l1-error", "rounds": [100, 300, 1000, 3000]}
-    own.settings(
-        num_rounds=3000, structure_every=10, objective_every=10, batch_size=10, local_steps=10, sampling="gradients"
-    )
-    own.run(
-        "DFedMid",
-        mixing="chain",
-        plateau="gap",
-        plateau_node=0,
-        server_lr=1.0,
-        mirror_map="euclidean",
-        client_lr=0.003,
-        strength=0.002,
-    )
-    own.run(
-        "DFedDA", mixing="chain", plateau="gap", plateau_node=0, server_lr=1.0, mirror_map="p-norm(12)", client_lr=0.5
-    )
-    own.run(
-        "DFedDA-GT",
-        "DFedDAGT",
-        mixing="chain",
-        plateau="gap",
-        plateau_node=0,
-        server_lr=1.0,
-        mirror_map="p-norm(12)",
-        client_lr=0.2,
-    )
-    own.run(
-        "DReFedDA-GT",
-        "DReFedDAGT",
-        mixing="chain",
-        plateau="gap",
-        plateau_node=0,
-        server_lr=1.0,
-        mirror_map="p-norm(12)",
-        client_lr=0.2,
-        radius_squared=4.0,
-    )
-    own.run(
-        "MReFedDA-GT",
-        "MultistepReFedDAGT",
-        server_lr=1.0,
-        restart_window=100,
-        sparsity=16,
-        mirror_map="p-norm(12)",
-        radius_squared=4.0,
-        stage_rounds=300,
-        client_lr=0.2,
-    )
-    own.run("Fast-FedDA", "FastFedDA", variant="liang", mirror_map="euclidean", convexity=1.0, strength=0.0005)
-    own.run(
-        "C-FedDA", "CFedDA", variant="liang", mirror_map="euclidean", convexity=1.0, smoothness=1.0, strength=0.0005
-    )
+    own.settings(num_rounds=3000, **OFTEN, **STEPS, sampling="gradients")
+    own.run("DFedMid", **CHAIN, mirror_map="euclidean", client_lr=0.003, strength=0.002)
+    own.run("DFedDA", **CHAIN, mirror_map="p-norm(12)", client_lr=0.5)
+    own.run("DFedDA-GT", "DFedDAGT", **CHAIN, mirror_map="p-norm(12)", client_lr=0.2)
+    own.run("DReFedDA-GT", "DReFedDAGT", **CHAIN, mirror_map="p-norm(12)", client_lr=0.2, radius_squared=4.0)
+    own.run("MReFedDA-GT", "MultistepReFedDAGT", **STAGES, radius_squared=4.0, stage_rounds=300, client_lr=0.2)
+    own.run("Fast-FedDA", "FastFedDA", **LIANG, convexity=1.0, strength=0.0005)
+    own.run("C-FedDA", "CFedDA", **LIANG, convexity=1.0, smoothness=1.0, strength=0.0005)
     own.part("M x batch", batch_size=160)
-    own.run(
-        "MReFedDA-GT",
-        "MultistepReFedDAGT",
-        server_lr=1.0,
-        restart_window=100,
-        sparsity=16,
-        mirror_map="p-norm(12)",
-        radius_squared=4.0,
-        stage_rounds=300,
-        client_lr=1.0,
-    )
-    own.run("Fast-FedDA", "FastFedDA", variant="liang", mirror_map="euclidean", convexity=0.5, strength=0.0002)
-    own.run(
-        "C-FedDA", "CFedDA", variant="liang", mirror_map="euclidean", convexity=0.5, smoothness=0.6, strength=0.0002
-    )
+    own.run("MReFedDA-GT", "MultistepReFedDAGT", **STAGES, radius_squared=4.0, stage_rounds=300, client_lr=1.0)
+    own.run("Fast-FedDA", "FastFedDA", **LIANG, convexity=0.5, strength=0.0002)
+    own.run("C-FedDA", "CFedDA", **LIANG, convexity=0.5, smoothness=0.6, strength=0.0002)
     own.quick("tracking", num_rounds=120, dimension=128, client_lr=0.2)
 
 
@@ -248,59 +131,23 @@ def gt_long1(own: Figure) -> None:
     The constants are those of gt-fig1: for the server's methods, of its reading 'M x batch', which has the same 3,000
     exchanges.
     """
-    own.settings(
-        num_rounds=48000, structure_every=160, objective_every=160, batch_size=10, local_steps=10, sampling="gradients"
-    )
-    own.run(
-        "DFedMid",
-        mixing="chain",
-        plateau="gap",
-        plateau_node=0,
-        server_lr=1.0,
-        mirror_map="euclidean",
-        client_lr=0.0006,
-        strength=0.03,
-    )
-    own.run(
-        "DFedDA", mixing="chain", plateau="gap", plateau_node=0, server_lr=1.0, mirror_map="p-norm(12)", client_lr=0.1
-    )
-    own.run(
-        "DFedDA-GT",
-        "DFedDAGT",
-        mixing="chain",
-        plateau="gap",
-        plateau_node=0,
-        server_lr=1.0,
-        mirror_map="p-norm(12)",
-        client_lr=0.05,
-    )
+    own.settings(num_rounds=48000, structure_every=160, objective_every=160, **STEPS, sampling="gradients")
+    own.run("DFedMid", **CHAIN, mirror_map="euclidean", client_lr=0.0006, strength=0.03)
+    own.run("DFedDA", **CHAIN, mirror_map="p-norm(12)", client_lr=0.1)
+    own.run("DFedDA-GT", "DFedDAGT", **CHAIN, mirror_map="p-norm(12)", client_lr=0.05)
     own.run(
         "MReFedDA-GT",
         "MultistepReFedDAGT",
         plateau="gap",
-        server_lr=1.0,
-        restart_window=100,
-        sparsity=16,
-        mirror_map="p-norm(12)",
+        **STAGES,
         radius_squared=25000.0,
         stage_rounds=4800,
         client_lr=0.2,
         stretch=16,
         plateau_every=160,
     )
-    own.run(
-        "Fast-FedDA", "FastFedDA", variant="liang", mirror_map="euclidean", convexity=4.0, strength=0.007, stretch=16
-    )
-    own.run(
-        "C-FedDA",
-        "CFedDA",
-        variant="liang",
-        mirror_map="euclidean",
-        convexity=1.0,
-        smoothness=1.0,
-        strength=0.01,
-        stretch=16,
-    )
+    own.run("Fast-FedDA", "FastFedDA", **LIANG, convexity=4.0, strength=0.007, stretch=16)
+    own.run("C-FedDA", "CFedDA", **LIANG, convexity=1.0, smoothness=1.0, strength=0.01, stretch=16)
     # In the authors' code an exchange is a round, with 10 examples a step, and a stage has 2,000 rounds: the plateau
     # rule looks at it 200 times. The stages above, of 300 exchanges and 30 looks, end before the rule could halve a
     # rate.
@@ -309,16 +156,13 @@ def gt_long1(own: Figure) -> None:
         "MReFedDA-GT",
         "MultistepReFedDAGT",
         plateau="gap",
-        server_lr=1.0,
-        restart_window=100,
-        sparsity=16,
-        mirror_map="p-norm(12)",
+        **STAGES,
         radius_squared=25000.0,
         stage_rounds=2000,
         client_lr=0.1,
     )
-    own.run("Fast-FedDA", "FastFedDA", variant="liang", mirror_map="euclidean", convexity=4.0, strength=0.1)
-    own.run("C-FedDA", "CFedDA", variant="liang", mirror_map="euclidean", convexity=1.0, smoothness=6.0, strength=0.03)
+    own.run("Fast-FedDA", "FastFedDA", **LIANG, convexity=4.0, strength=0.1)
+    own.run("C-FedDA", "CFedDA", **LIANG, convexity=1.0, smoothness=6.0, strength=0.03)
     own.quick("L1 error: MReFedDA-GT", num_rounds=480, dimension=128)
 
 
@@ -342,59 +186,23 @@ def gt_long2(own: Figure) -> None:
     The constants are those of gt-fig2: for the server's methods, of its reading 'M x batch', which has the same 3,000
     exchanges.
     """
-    own.settings(
-        num_rounds=48000, structure_every=160, objective_every=160, batch_size=10, local_steps=10, sampling="gradients"
-    )
-    own.run(
-        "DFedMid",
-        mixing="chain",
-        plateau="gap",
-        plateau_node=0,
-        server_lr=1.0,
-        mirror_map="euclidean",
-        client_lr=0.003,
-        strength=0.002,
-    )
-    own.run(
-        "DFedDA", mixing="chain", plateau="gap", plateau_node=0, server_lr=1.0, mirror_map="p-norm(12)", client_lr=0.5
-    )
-    own.run(
-        "DFedDA-GT",
-        "DFedDAGT",
-        mixing="chain",
-        plateau="gap",
-        plateau_node=0,
-        server_lr=1.0,
-        mirror_map="p-norm(12)",
-        client_lr=0.2,
-    )
+    own.settings(num_rounds=48000, structure_every=160, objective_every=160, **STEPS, sampling="gradients")
+    own.run("DFedMid", **CHAIN, mirror_map="euclidean", client_lr=0.003, strength=0.002)
+    own.run("DFedDA", **CHAIN, mirror_map="p-norm(12)", client_lr=0.5)
+    own.run("DFedDA-GT", "DFedDAGT", **CHAIN, mirror_map="p-norm(12)", client_lr=0.2)
     own.run(
         "MReFedDA-GT",
         "MultistepReFedDAGT",
         plateau="gap",
-        server_lr=1.0,
-        restart_window=100,
-        sparsity=16,
-        mirror_map="p-norm(12)",
+        **STAGES,
         radius_squared=4.0,
         stage_rounds=4800,
         client_lr=1.0,
         stretch=16,
         plateau_every=160,
     )
-    own.run(
-        "Fast-FedDA", "FastFedDA", variant="liang", mirror_map="euclidean", convexity=0.5, strength=0.0002, stretch=16
-    )
-    own.run(
-        "C-FedDA",
-        "CFedDA",
-        variant="liang",
-        mirror_map="euclidean",
-        convexity=0.5,
-        smoothness=0.6,
-        strength=0.0002,
-        stretch=16,
-    )
+    own.run("Fast-FedDA", "FastFedDA", **LIANG, convexity=0.5, strength=0.0002, stretch=16)
+    own.run("C-FedDA", "CFedDA", **LIANG, convexity=0.5, smoothness=0.6, strength=0.0002, stretch=16)
     # In the authors' code an exchange is a round, with 10 examples a step, and a stage has 2,000 rounds: the plateau
     # rule looks at it 200 times. The stages above, of 300 exchanges and 30 looks, end before the rule could halve a
     # rate.
@@ -403,18 +211,13 @@ def gt_long2(own: Figure) -> None:
         "MReFedDA-GT",
         "MultistepReFedDAGT",
         plateau="gap",
-        server_lr=1.0,
-        restart_window=100,
-        sparsity=16,
-        mirror_map="p-norm(12)",
+        **STAGES,
         radius_squared=4.0,
         stage_rounds=2000,
         client_lr=0.2,
     )
-    own.run("Fast-FedDA", "FastFedDA", variant="liang", mirror_map="euclidean", convexity=1.0, strength=0.0005)
-    own.run(
-        "C-FedDA", "CFedDA", variant="liang", mirror_map="euclidean", convexity=1.0, smoothness=1.0, strength=0.0005
-    )
+    own.run("Fast-FedDA", "FastFedDA", **LIANG, convexity=1.0, strength=0.0005)
+    own.run("C-FedDA", "CFedDA", **LIANG, convexity=1.0, smoothness=1.0, strength=0.0005)
     own.quick("gap: DFedDA-GT", num_rounds=480, dimension=128)
 
 
@@ -435,8 +238,7 @@ def gt_spread(own: Figure) -> None:
         mirror_map="p-norm(12)",
         client_lr=0.1,
         server_lr=1.0,
-        batch_size=10,
-        local_steps=10,
+        **STEPS,
         num_rounds=1500,
         structure_every=10,
         objective_every=100,
@@ -477,15 +279,7 @@ def gt_theory(own: Figure) -> None:
     their exact distribution (sampling), which saves making the examples.
     """
     own.table = {"metric": "gap", "rounds": [100, 200, 400, 1000, 2000, 8000, 20000]}
-    own.settings(
-        sampling="gradients",
-        client_lr=0.1,
-        server_lr=1.0,
-        batch_size=10,
-        local_steps=10,
-        structure_every=5,
-        objective_every=5,
-    )
+    own.settings(sampling="gradients", client_lr=0.1, server_lr=1.0, **STEPS, structure_every=5, objective_every=5)
     # The dimension: complete graph, p = 2 log d as in the theorems, effects of the clients a fifth of the figures'.
     own.part("complete graph", spread=1.0, mirror_map="p-norm(2 log d)", client_lr=0.05, num_rounds=450)
     own.run("d = 256", "FedDAGT", dimension=256)

@@ -15,14 +15,7 @@ from numpy.typing import ArrayLike
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import SaddleObjective, Vector
-from flwr_fco.regularizers import (
-    Box,
-    Nuclear,
-    NuclearBall,
-    Regularizer,
-    SpectralBall,
-    Zero,
-)
+from flwr_fco.regularizers import Box, Nuclear, NuclearBall, Regularizer, SpectralBall, Zero
 from reproduction.data.saddle_objectives import QuadraticSaddle, UniversalAdversarialLogistic
 from reproduction.pooled.certificates import Clients, Psi, bound_to, client_weights, pooled_gradient, stationarity
 from reproduction.pooled.scores import density, numerical_rank

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -20,9 +19,7 @@ from reproduction.data.documents import ZipfDocuments
 from reproduction.data.fmri import SyntheticBrain, load_haxby
 from reproduction.data.graph import SparseGraphProblem
 from reproduction.data.images import PartitionedImages
-from reproduction.data.newsgroups import newsgroups
 from reproduction.data.regressions import EqualRegression, SyntheticRegression, Variant
-from reproduction.data.survival import survival
 from reproduction.problems import tasks
 from reproduction.problems.tasks import Task
 from reproduction.values import suggestion
@@ -93,12 +90,6 @@ def data_directory(name: str, path: str = "") -> Path:
 def lasso(seed: int, *, variant: Variant, strength: float = 0.2) -> Task:
     """Return the first paper's sparse recovery."""
     return tasks.SparseRecovery(regressions.lasso(variant, seed), L1(strength))
-
-
-def resized_lasso(seed: int, *, strength: float = 0.2, regularizer: str = "L1", num_clients: int = 64) -> Task:
-    """Return sparse recovery for any number of clients; clients beyond data set I's 64 are drawn like them."""
-    data = replace(regressions.lasso("I", seed), num_clients=num_clients)
-    return tasks.SparseRecovery(data, _regularizer(regularizer, strength))
 
 
 def low_rank(seed: int, *, variant: Variant, strength: float = 0.5) -> Task:
@@ -357,17 +348,13 @@ def _require_source(variant: str, source: str) -> None:
 def text(
     seed: int,
     *,
-    source: Literal["zipf", "newsgroups"] = "zipf",
     strength: float = 1e-4,
     num_clients: int = 100,
     examples_per_client: int = 100,
     num_features: int = 1_000_000,
-    download: bool = False,
 ) -> Task:
-    """Return a classification of documents; for newsgroups, all available posts are used."""
-    data: Any = ZipfDocuments(num_clients, examples_per_client, num_features, seed=seed)
-    if source == "newsgroups":
-        data = newsgroups(num_clients, seed, num_features, download=download)
+    """Return a classification of documents."""
+    data = ZipfDocuments(num_clients, examples_per_client, num_features, seed=seed)
     return tasks.TextClassification(data, L1(strength))
 
 
@@ -425,10 +412,3 @@ def support_vectors(
 def convex_logistic(seed: int, *, num_clients: int = 8, num_examples: int = 200, num_features: int = 10) -> Task:
     """Return a problem that is convex but not strongly convex."""
     return tasks.PooledMinimum(tasks.NoisyLabels(num_clients, num_examples, num_features, seed), 0.0)
-
-
-def survival_times(
-    seed: int, *, variant: Literal["lung", "gbsg2", "flchain"], strength: float = 0.01, num_clients: int = 0
-) -> Task:
-    """Return a stratified Cox regression of patients, with an l1 norm."""
-    return tasks.Survival(survival(variant, num_clients, seed), L1(strength))

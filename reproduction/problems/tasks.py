@@ -284,7 +284,7 @@ class TextClassification(Classification):
 
     Parameters
     ----------
-    dataset : ZipfDocuments or HashedPosts
+    dataset : ZipfDocuments
     regularizer : Regularizer
     """
 
@@ -292,20 +292,6 @@ class TextClassification(Classification):
         """Return the number of words that the model uses, and their share of all."""
         count = np.count_nonzero(coefficients)
         return {"non-zeros": float(count), "density": count / coefficients.size}
-
-
-class Survival(Task):
-    """Times of events, with a linear predictor of which few features are part.
-
-    Parameters
-    ----------
-    dataset : SurvivalTimes
-    regularizer : Regularizer
-    """
-
-    def structure(self, coefficients: NDArray[np.float64]) -> dict[str, float]:
-        """Return the number of features that the model uses."""
-        return {"non-zeros": float(np.count_nonzero(coefficients))}
 
 
 class ConstrainedClassification(Classification):

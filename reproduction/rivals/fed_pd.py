@@ -23,17 +23,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from flwr_fco.algorithms import (
-    Client,
-    Downlink,
-    Memory,
-    Moved,
-    PrimalAveraging,
-    PrimalState,
-    Problem,
-    Replies,
-    Sent,
-)
+from flwr_fco.algorithms import Client, Downlink, Memory, Moved, PrimalAveraging, PrimalState, Problem, Replies, Sent
 from flwr_fco.objectives import Vector
 from flwr_fco.strategies import POSITIVE, Everyone, Ledger, MinimiseStrategy, strategy
 

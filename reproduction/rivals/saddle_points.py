@@ -31,17 +31,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from flwr_fco.algorithms import (
-    Client,
-    Downlink,
-    Memory,
-    Moved,
-    PrimalAveraging,
-    PrimalState,
-    Problem,
-    Sent,
-    To,
-)
+from flwr_fco.algorithms import Client, Downlink, Memory, Moved, PrimalAveraging, PrimalState, Problem, Sent, To
 from flwr_fco.objectives import Batch, Vector
 from flwr_fco.strategies import POSITIVE, FedAvgSubgradient, Rate, Scaffold, strategy
 

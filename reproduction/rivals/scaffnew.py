@@ -24,29 +24,10 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from flwr_fco.algorithms import (
-    Client,
-    Downlink,
-    Memory,
-    Moved,
-    PrimalAveraging,
-    Problem,
-    Replies,
-    Sent,
-    Setting,
-    To,
-)
+from flwr_fco.algorithms import Client, Downlink, Memory, Moved, PrimalAveraging, Problem, Replies, Sent, Setting, To
 from flwr_fco.engines import FirstOrder
 from flwr_fco.objectives import Vector
-from flwr_fco.strategies import (
-    AT_LEAST_ONE,
-    POSITIVE,
-    CompositeStrategy,
-    Everyone,
-    Ledger,
-    Rate,
-    strategy,
-)
+from flwr_fco.strategies import AT_LEAST_ONE, POSITIVE, CompositeStrategy, Everyone, Ledger, Rate, strategy
 
 _CHANCE = {"range": (lambda p: 0.0 < p <= 1.0, "0 < probability <= 1")}
 #: Stream of the coin's random numbers, next to seed and round.

@@ -100,15 +100,7 @@ class FederatedDataset:
     unreachable = False
 
     def __init__(
-        self,
-        *,
-        dataset,
-        subset=None,
-        preprocessor=None,
-        partitioners,
-        shuffle=True,
-        seed=42,
-        **load_dataset_kwargs,
+        self, *, dataset, subset=None, preprocessor=None, partitioners, shuffle=True, seed=42, **load_dataset_kwargs
     ):
         assert dataset == "flwrlabs/femnist"
         assert not load_dataset_kwargs

@@ -133,7 +133,7 @@ def test_an_answer_is_checked_as_a_reply_is(alter, reason):
         (Limits(max_plan=10), {}, "max_plan"),
         (Limits(), {"vectors": {"primal": np.array([0.0, np.nan, 0.0, 0.0])}}, "expected finite"),
         (Limits(), {"vectors": {}}, "lacks 'primal'"),
-        (Limits(), {"kind": "salary"}, "answers bins, calibration, .*, validation"),
+        (Limits(), {"kind": "salary"}, "answers bins, calibration, duality, .*, validation"),
         (Limits(), {"layout": Layout.from_arrays({"other": np.zeros(4)})}, "this client's objective has"),
     ],
 )

@@ -1,10 +1,8 @@
 """Documents: Zipf's words, unit rows, one client at a time."""
 
 import numpy as np
-import pytest
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_allclose
 
-from flwr_fco.errors import ConfigurationError
 from reproduction.data.documents import ZipfDocuments
 from reproduction.data.samples import together
 
@@ -18,16 +16,6 @@ def test_rows_are_sparse_sorted_and_of_norm_one():
     assert 60 < features.nnz / 200 < 150
     assert_allclose(np.sqrt(features.multiply(features).sum(axis=1)), 1.0)
     assert set(labels) == {0, 1}
-
-
-def test_a_client_is_the_same_in_any_order_of_calls():
-    again = ZipfDocuments(num_clients=8, num_documents=200, num_features=20_000)
-    first = again.client(5)
-    again.client(2)
-    for one, other in ((first, DATA.client(5)), (again.client(2), DATA.client(2))):
-        assert_array_equal(one.features.toarray(), other.features.toarray())
-        assert_array_equal(one.targets, other.targets)
-    assert (first.features != DATA.client(4).features).nnz > 0
 
 
 def test_words_follow_zipfs_law():
@@ -44,18 +32,3 @@ def test_the_truth_explains_the_labels_of_documents_that_nobody_has():
     correct = float(np.mean((features @ DATA.coefficients > 0) == labels))
     assert correct > 0.7
     assert np.count_nonzero(DATA.coefficients) == DATA.informative
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"num_clients": 0}, "num_clients=0"),
-        ({"num_features": 300}, "at least informative"),
-        ({"num_words": 1.5}, "1.5"),
-    ],
-)
-def test_what_is_refused(options, message):
-    with pytest.raises(ConfigurationError, match=message):
-        ZipfDocuments(**options)
-    with pytest.raises(ConfigurationError, match="no client 8"):
-        DATA.client(8)

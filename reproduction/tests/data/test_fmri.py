@@ -1,11 +1,7 @@
-import shutil
-import sys
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
-from flwr_fco.errors import ConfigurationError, NotInstalledError
+from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers import L1
 from reproduction.data import DataNotFoundError
 from reproduction.data.fmri import BrainScans, SyntheticBrain, load_haxby, normalize_sessions
@@ -62,53 +58,6 @@ def test_scans_are_the_named_volumes_inside_the_mask(volumes):
     assert np.array_equal(scans.features[8:], expected)
 
 
-def test_fetching_reads_what_nilearn_downloaded(volumes, monkeypatch):
-    directory, *_ = volumes
-    asked = stand_ins.install_nilearn(monkeypatch, directory)
-    fetched = load_haxby(fetch=True, subjects=(1, 2))
-    assert np.array_equal(fetched.features, load_haxby(directory, subjects=(1, 2)).features)
-    load_haxby("elsewhere", fetch=True, subjects=(2,))
-    assert asked == [
-        {"data_dir": None, "subjects": [1, 2], "fetch_stimuli": False},
-        {"data_dir": "elsewhere", "subjects": [2], "fetch_stimuli": False},
-    ]
-
-
-def test_what_cannot_be_fetched_is_named(monkeypatch):
-    def unreachable(**options):
-        raise ConnectionError("no route to host")
-
-    monkeypatch.setitem(sys.modules, "nilearn", SimpleNamespace())
-    monkeypatch.setitem(sys.modules, "nilearn.datasets", SimpleNamespace(fetch_haxby=unreachable))
-    with pytest.raises(DataNotFoundError, match="no route to host"):
-        load_haxby(fetch=True)
-    monkeypatch.setitem(sys.modules, "nilearn.datasets", None)
-    with pytest.raises(NotInstalledError, match="pip install nilearn"):
-        load_haxby(fetch=True)
-
-
-def test_the_stand_in_is_called_as_nilearn():
-    real = pytest.importorskip("nilearn.datasets").fetch_haxby
-    assert stand_ins.parameters(stand_ins.fetch_haxby) == stand_ins.parameters(real)
-
-
-def test_nilearns_own_fetcher_is_called_as_it_wants(volumes, tmp_path_factory):
-    """Nilearn downloads nothing where its folder has the files already: the real function, without a network."""
-    pytest.importorskip("nilearn")
-    directory, *_ = volumes
-    home = tmp_path_factory.mktemp("nilearn")
-    shutil.copytree(directory, home / "haxby2001")
-    (home / "haxby2001" / "MD5SUMS").write_text("0  nothing\n")
-    masks = [f"mask{name}_vt.nii.gz" for name in ("4", "8b_face", "8b_house", "8_face", "8_house")]
-    for subject in (1, 2):
-        for name in (*masks, "anat.nii.gz"):
-            (home / "haxby2001" / f"subj{subject}" / name).touch()
-    fetched = load_haxby(home, fetch=True, subjects=(1, 2))
-    wanted = load_haxby(directory, subjects=(1, 2))
-    assert np.array_equal(fetched.features, wanted.features)
-    assert np.array_equal(fetched.subjects, wanted.subjects)
-
-
 def test_what_is_missing_is_named(volumes, tmp_path):
     directory, *_ = volumes
     with pytest.raises(ConfigurationError, match="fetch=True"):
@@ -123,38 +72,11 @@ def test_what_is_missing_is_named(volumes, tmp_path):
         load_haxby(directory, subjects=(1,))
 
 
-def test_splits_hold_out_each_session_once(volumes):
-    scans = load_haxby(volumes[0], subjects=(1, 2))
-    tests = []
-    for split in scans.splits(2):
-        assert split.num_clients == 2
-        tests.append(split.test.features)
-        rows = np.concatenate([split.client(0).features, split.client(1).features, split.test.features])
-        assert np.array_equal(np.sort(rows, axis=0), np.sort(scans.features, axis=0))
-    assert np.array_equal(np.concatenate(tests), scans.features)
-    for held_out in ([], [9], [0, 1, 2, 3]):
-        with pytest.raises(ConfigurationError, match="sessions 0"):
-            scans.split(held_out)
-
-
 def scans_of(*counts):
     """Return scans of subjects with so many sessions, two scans a session, whose only voxel is the session."""
     sessions = np.repeat(np.arange(sum(counts)), 2)
     subjects = np.repeat(np.arange(len(counts)) + 1, counts)
     return BrainScans(sessions[:, None].astype(np.float32), np.tile([0, 1], sum(counts)), sessions, subjects)
-
-
-@pytest.mark.parametrize("num_held_out", [1, 2, 5, 11, 12])
-def test_every_session_of_every_subject_is_held_out_once(num_held_out):
-    """Six subjects with 12 sessions, of which the eighth of the fifth has no stimuli: 71."""
-    scans = scans_of(12, 12, 12, 12, 11, 12)
-    folds = scans.folds(num_held_out)
-    assert np.concatenate(folds).tolist() == list(range(71))
-    for fold in folds:
-        assert len(set(scans.subjects[fold].tolist())) == 1
-        assert len(fold) <= num_held_out
-    tests = [np.unique(split.test.features).tolist() for split in scans.splits(num_held_out)]
-    assert tests == [list(fold) for fold in folds]
 
 
 def test_the_papers_split_is_the_last_of_six():
@@ -203,16 +125,3 @@ def test_synthetic_brain_is_smooth_seeded_and_told_apart_by_its_pattern():
     assert np.mean((scores > np.median(scores)) == (held.targets == 1)) > 0.9
     with pytest.raises(ConfigurationError, match="num_voxels=5000"):
         SyntheticBrain(num_voxels=5000, grid=(16, 16, 16))
-
-
-@pytest.mark.parametrize("num_voxels", [200, 2000, 39_912])
-def test_the_pattern_is_inside_the_mask(num_voxels):
-    pattern = SyntheticBrain(num_voxels=num_voxels).pattern
-    assert 0.05 < (pattern != 0).mean() < 0.3
-    assert pattern.min() < -0.5
-    assert pattern.max() > 0.5
-
-
-def test_the_full_size_is_that_of_the_standard_mask():
-    data = SyntheticBrain(num_clients=2, scans_per_client=2)
-    assert data.client(1).features.shape == (2, 39_912)

@@ -60,38 +60,6 @@ def test_samples_have_the_expected_gradient(problem):
     assert (np.abs(fixed.gradient(w) - expected) <= 5 * np.maximum(spread, 1.0) / np.sqrt(count)).all()
 
 
-@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: p.kind)
-def test_minibatches_are_fresh_and_repeatable(problem):
-    objective, w = problem.objective(2), np.ones(12)
-
-    def gradients(seed):
-        batches = objective.batches(np.random.default_rng(seed), FirstOrder(steps=3, batch_size=10))
-        return np.array([objective.gradient(w, batch) for batch in batches])
-
-    first = gradients(5)
-    assert first.shape == (3, 12)
-    assert np.unique(first, axis=0).shape == (3, 12)
-    assert np.array_equal(first, gradients(5))
-    assert not np.array_equal(first, gradients(6))
-    sizes = [
-        batch.num_examples for batch in objective.batches(np.random.default_rng(0), FirstOrder(epochs=1, batch_size=30))
-    ]
-    assert sizes == [30, 30, 30, 10]
-    assert list(objective.batches(np.random.default_rng(0), FirstOrder(steps=2, batch_size=None))) == [None, None]
-
-
-def test_the_paper_s_size():
-    problem = sparse_linear_graph()
-    assert (problem.num_clients, problem.dimension, problem.sparsity) == (16, 1024, 16)
-    q = 12 / 11
-    dual = 11 * np.sum(np.abs(problem.optimum) ** q) ** (1 / q)
-    assert 1000 < dual < 1600
-    assert problem.gap(np.zeros(1024)) == pytest.approx(0.5 * np.sum(problem.optimum**2))
-    samples = problem.client(3)
-    assert (samples.features[:, 0] == 1.0).all()
-    assert np.array_equal(samples.features, sparse_linear_graph().client(3).features)
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -129,18 +97,6 @@ def test_gradients_drawn_at_once_have_the_distribution_of_those_of_examples(prob
         np.testing.assert_allclose(tails[0], tails[1], rtol=0.12, atol=0.02 * sizes)
 
 
-@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: p.kind)
-def test_gradients_drawn_at_once_are_repeatable(problem):
-    objective = replace(problem, sampling="gradients").objective(2)
-    first, second = objective.batches(np.random.default_rng(5), FirstOrder(steps=2, batch_size=10))
-    w = np.ones(12)
-    assert np.array_equal(objective.gradient(w, first), objective.gradient(w, first))
-    assert not np.array_equal(objective.gradient(w, first), objective.gradient(w, second))
-    out = np.ones(12)
-    objective.add_gradient(w, first, -0.5, out)
-    np.testing.assert_allclose(out, 1.0 - 0.5 * objective.gradient(w, first))
-
-
 @pytest.mark.parametrize("spread", [0.01, 1.0, 1.001, 5.0, 164.0])
 def test_the_mean_slope_is_the_integral(spread):
     def integrand(margin):
@@ -163,47 +119,6 @@ def test_a_batch_is_the_draw_itself(problem, sampling):
     work = FirstOrder(epochs=1, batch_size=50)
     assert len(list(objective.batches(np.random.default_rng(0), work, per_step=2))) == 2
     assert len(list(objective.batches(np.random.default_rng(0), FirstOrder(steps=3), per_step=2))) == 6
-
-
-@pytest.mark.parametrize("place", ["far", "own"])
-@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: p.kind)
-def test_a_gradient_drawn_at_once_is_its_formula(problem, place):
-    """The rows' derivatives times their parts in the plane, and one normal vector for what is orthogonal to it."""
-    objective = replace(problem, sampling="gradients").objective(1)
-    own = problem.own_model(1)
-    w = own.copy() if place == "own" else np.random.default_rng(3).standard_normal(12)
-    (draw,) = objective.batches(np.random.default_rng(4), FirstOrder(steps=1, batch_size=5))
-    if problem.kind == "linear":
-        plane = [w - own]
-        plane[0][0] = 0.0
-        size = np.linalg.norm(plane[0])
-        slopes = w[0] - own[0] + size * draw.inside[:, 0] - problem.noise * draw.extra
-        free = np.r_[0.0, draw.outside[1:].astype(float)]
-    else:
-        first = own / np.linalg.norm(own)
-        plane = [first, w - (first @ w) * first]
-        if place == "own":
-            plane = plane[:1]
-        sign = np.where(draw.extra < expit(np.linalg.norm(own) * draw.inside[:, 0]), 1.0, -1.0)
-        rest = np.linalg.norm(plane[1]) if place == "far" else 0.0
-        slopes = -sign * expit(-sign * (draw.inside @ np.array([first @ w, rest])))
-        free = draw.outside.astype(float)
-    expected = np.r_[slopes.sum(), np.zeros(11)] if problem.kind == "linear" else np.zeros(12)
-    for column, vector in enumerate(plane):
-        if np.linalg.norm(vector) > 0:
-            unit = vector / np.linalg.norm(vector)
-            free -= (free @ unit) * unit
-            expected += (slopes @ draw.inside[:, column]) * unit
-    expected += np.linalg.norm(slopes) * free
-    np.testing.assert_allclose(objective.gradient(w, draw), expected / 5, rtol=1e-9, atol=1e-12)
-
-
-def test_a_drawn_gradient_refuses_vectors_of_another_length():
-    for problem in PROBLEMS:
-        objective = replace(problem, sampling="gradients").objective(0)
-        (draw,) = objective.batches(np.random.default_rng(4), FirstOrder(steps=1, batch_size=5))
-        with pytest.raises(ValueError, match="length"):
-            objective.gradient(np.zeros(11), draw)
 
 
 def test_truncated_covariates_are_bounded_and_keep_their_variance():

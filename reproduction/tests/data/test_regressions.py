@@ -3,16 +3,8 @@
 import numpy as np
 import pytest
 
-from flwr_fco import datasets
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.objectives import LeastSquares, TraceRegression
 from reproduction.data.regressions import EqualRegression, SyntheticRegression, lasso, low_rank
-
-
-def test_data_set_i_is_the_librarys():
-    ours, theirs = lasso("I", seed=3).client(40), datasets.lasso(seed=3).client(40)
-    for one, other in zip(ours, theirs, strict=True):
-        assert one.tobytes() == other.tobytes()
 
 
 @pytest.mark.parametrize(
@@ -42,30 +34,6 @@ def test_low_rank_is_as_in_the_paper(variant, rank, clients, examples):
     features, targets = data.client(0)
     assert features.shape == (examples, 32, 32)
     assert targets.shape == (examples,)
-
-
-def test_held_out_examples_are_new_but_of_the_same_client():
-    data = SyntheticRegression(np.ones(400), num_clients=2, examples_per_client=300)
-    train, validation, other = data.client(0), data.held_out(0), data.held_out(1)
-    assert validation.features.shape == train.features.shape
-    assert not np.isin(validation.features, train.features).any()
-    between = np.abs(train.features.mean(axis=0) - validation.features.mean(axis=0)).mean()
-    assert between < 0.1
-    assert np.abs(other.features.mean(axis=0) - train.features.mean(axis=0)).mean() > 0.5
-    assert data.held_out(0, 7).features.shape == (7, 400)
-
-
-def test_objectives_and_the_truth():
-    data = lasso("III")
-    objective = data.objective(0, scale=0.5)
-    assert isinstance(objective, LeastSquares)
-    assert objective.scale == 0.5
-    # At the truth the residuals are the noise: mean square 1, standard error 0.125.
-    assert 0.6 < data.objective(0).value(data.truth) < 1.4
-    matrices = low_rank("III")
-    assert isinstance(matrices.objective(3), TraceRegression)
-    assert 0.6 < matrices.objective(3).value(matrices.truth) < 1.4
-    assert len(SyntheticRegression(np.ones(2), 3, 4).objectives()) == 3
 
 
 def test_what_is_refused():
@@ -110,17 +78,3 @@ def test_the_clients_disagree_only_where_they_are_told_to():
         assert np.allclose(plain.held_out(client).features @ difference, held_out)
         own.append(difference)
     assert not np.allclose(own[0], own[1])
-
-
-@pytest.mark.parametrize("spread", [0.0, 3.0])
-def test_the_spread_scales_the_means_of_the_features(spread):
-    plain, other = (SyntheticRegression(np.ones(3), 2, 4000, spread=s) for s in (1.0, spread))
-    means = [data.client(1).features.mean(axis=0) for data in (plain, other)]
-    noise = (plain.client(1).features - other.client(1).features).std(axis=0)
-    assert np.allclose(means[1] - means[0], (spread - 1.0) * (means[0] - other_noise(plain)), atol=1e-9)
-    assert np.allclose(noise, 0.0, atol=1e-9)
-
-
-def other_noise(data):
-    """The mean of what is added to a client's mean."""
-    return SyntheticRegression(data.coefficients, 2, 4000, spread=0.0).client(1).features.mean(axis=0)

@@ -32,14 +32,6 @@ def test_the_clients_differ_around_their_mean(make, num_clients):
     assert np.array_equal(again.client(num_clients - 1).features, clients[-1].features)
 
 
-def test_equal_clients_share_memory():
-    data = sparse_bilinear(3, rows=4, columns=6)
-    objectives = data.objectives()
-    assert all(objective.matrix is data.matrix for objective in objectives)
-    assert {objective.noise for objective in objectives} == {0.1}
-    assert data.objective(0, noise=0.0).noise == 0.0
-
-
 def test_the_papers_sizes_ranks_and_starts():
     data = low_rank_bilinear()
     objective = data.objective(0)
@@ -75,21 +67,6 @@ def test_quadratics_are_bilinear_functions_with_curvature_for_both_players():
     assert 0.05 < np.abs(w).max() <= 1.0
     with pytest.raises(ConfigurationError, match="curvature=0"):
         quadratic_saddles(2, curvature=0.0)
-
-
-@pytest.mark.parametrize(
-    "options", [{"num_clients": 0}, {"rows": 0}, {"bound": 0.0}, {"noise": -1.0}, {"spread": np.inf}, {"rows": True}]
-)
-def test_errors(options):
-    with pytest.raises(ConfigurationError, match=next(iter(options))):
-        sparse_bilinear(**options)
-
-
-def test_there_is_no_such_client():
-    with pytest.raises(ConfigurationError, match="no client 2"):
-        sparse_bilinear(2).client(2)
-    with pytest.raises(ConfigurationError, match="width"):
-        low_rank_bilinear(width=1)
 
 
 def test_adversarial_images_are_those_of_the_classification():

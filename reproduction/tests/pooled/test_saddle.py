@@ -9,7 +9,7 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import BilinearSaddle, LeastSquares
 from flwr_fco.regularizers import L1, Box, Nuclear, PerParameter, Simplex, Zero
 from reproduction.data.saddle_objectives import QuadraticSaddle, UniversalAdversarialLogistic
-from reproduction.pooled import duality_gap, natural_residual, saddle_metrics, strongest_perturbation
+from reproduction.pooled import duality_gap, natural_residual, strongest_perturbation
 
 
 def bilinear(seed, *shape, width=None):
@@ -58,28 +58,6 @@ def test_the_gap_of_a_matrix_game_is_what_the_players_could_gain():
     assert duality_gap([game], None, Simplex(), equilibrium) == pytest.approx(0.0, abs=1e-9)
     assert natural_residual([game], None, Simplex(), equilibrium, step=0.1) <= 1e-8
     assert natural_residual([game], None, Simplex(), np.r_[x, y]) >= 1e-2
-
-
-def test_rounding_is_forgiven_and_infeasible_points_are_not():
-    objective, psi = bilinear(8, 3, 4), L1(0.1, bound=0.5)
-    edge = np.full(7, 0.5)
-    inside = duality_gap([objective], None, psi, edge)
-    assert duality_gap([objective], None, psi, edge * (1.0 + 1e-11)) == pytest.approx(inside, rel=1e-9)
-    assert duality_gap([objective], None, psi, edge * 1.001) == np.inf
-
-
-def test_metrics_of_each_player():
-    objective, side = bilinear(10, 4, 5, width=2), 0.5
-    psi = PerParameter({"x": Nuclear(0.1, bound=side), "y": L1(0.1, bound=side)})
-    w = np.zeros(objective.layout.size)
-    x, y = objective.players(w)
-    x[:, 0] = 0.1
-    y[0, 0], y[1, 1] = 0.2, 1e-6
-    metrics = saddle_metrics([objective], None, psi, w)
-    assert set(metrics) == {"gap", "residual", "density", "density-x", "density-y", "rank-x"}
-    assert (metrics["density-x"], metrics["density-y"], metrics["rank-x"]) == (0.5, 1 / 8, 1.0)
-    assert metrics["density"] == pytest.approx(6 / 18)
-    assert metrics["gap"] == duality_gap([objective], None, psi, w)
 
 
 def test_the_gap_of_quadratics_is_what_the_best_answers_gain():
@@ -135,3 +113,11 @@ def test_the_strongest_perturbation_needs_a_bound():
     objective = UniversalAdversarialLogistic(np.eye(3), [0, 1, 2])
     with pytest.raises(ConfigurationError, match="box"):
         strongest_perturbation(objective, np.zeros(15), L1(0.1))
+
+
+def test_rounding_is_forgiven_and_infeasible_points_are_not():
+    objective, psi = bilinear(8, 3, 4), L1(0.1, bound=0.5)
+    edge = np.full(7, 0.5)
+    inside = duality_gap([objective], None, psi, edge)
+    assert duality_gap([objective], None, psi, edge * (1.0 + 1e-11)) == pytest.approx(inside, rel=1e-9)
+    assert duality_gap([objective], None, psi, edge * 1.001) == np.inf

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from flwr_fco.client_apps import client_app
-from flwr_fco.datasets import PartitionedClassification, Samples, digits
+from flwr_fco.datasets import digits
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers import L1, PerParameter
 from flwr_fco.simulation import simulate
@@ -21,7 +21,7 @@ from reproduction.data.saddle_objectives import UniversalAdversarialLogistic
 from reproduction.pooled import client_weights
 from reproduction.problems.baselines import solve_baseline
 from reproduction.problems.named import load_task
-from reproduction.problems.networks import AttackedNetwork, NetworkImages, two_layers
+from reproduction.problems.networks import AttackedNetwork, two_layers
 from reproduction.rivals import DistributedPGDA, ExtraStepLocalSGD, FedAvgS
 from reproduction.running import run
 from reproduction.settings import RunSettings
@@ -91,20 +91,6 @@ def test_a_saddle_point_is_played_as_our_own_objective_plays_it(kind):
 
 
 # --- problems --------------------------------------------------------------------------------------------------------
-
-
-def test_an_image_is_taken_apart_into_channels():
-    """Of 8 x 8 pixels, red, green and blue side by side: red is the row, green the column, blue the example."""
-    row, column = np.mgrid[:8, :8]
-    images = np.stack([np.stack([row, column, np.full((8, 8), n)], axis=-1).reshape(-1) for n in range(3)])
-    samples = Samples(images.astype(np.float32), np.arange(3))
-    data = PartitionedClassification(samples, samples, (np.arange(3),), 3)
-    objective = NetworkImages(data, AttackedNetwork((3, 8, 8), 3), (3, 8, 8)).objective(0)
-    (found, labels) = objective.dataset.tensors
-    assert torch.equal(found[2, 0], torch.tensor(row, dtype=torch.float32))
-    assert torch.equal(found[2, 1], torch.tensor(column, dtype=torch.float32))
-    assert (found[2, 2] == 2).all()
-    assert labels.tolist() == [0, 1, 2]
 
 
 def test_the_attacked_network_is_the_papers():
@@ -187,9 +173,3 @@ def test_a_run_of_the_command_line_learns(problem, strategy, options):
     first, *_, last = run(settings).history
     metric = "objective" if strategy == "FedDualAvg" else "training-loss"
     assert last[metric] < first[metric]
-
-
-@pytest.mark.parametrize("width", [0, -1])
-def test_a_layer_is_not_empty(width):
-    with pytest.raises(ConfigurationError, match=f"width={width}; expected a whole number >= 1"):
-        two_layers(64, width, 10)

@@ -4,36 +4,20 @@ import numpy as np
 import pytest
 from sklearn.linear_model import Lasso
 
-from flwr_fco.datasets import Samples, digits
+from flwr_fco.datasets import digits
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers import L1Ball, L2Ball
 from reproduction.data import DataNotFoundError
-from reproduction.data import images as images_module
 from reproduction.data.fmri import load_haxby
-from reproduction.data.images import PartitionedImages
-from reproduction.pooled import (
-    composite_objective,
-    duality_gap,
-    natural_residual,
-    recovery_error,
-    saddle_point,
-    support_scores,
-)
+from reproduction.pooled import composite_objective, duality_gap, natural_residual, saddle_point
 from reproduction.problems import named as problems
 from reproduction.problems.baselines import solve_baseline
 from reproduction.problems.loaders import data_directory
-from reproduction.problems.named import PROBLEMS, find_problem, load_task
+from reproduction.problems.named import find_problem, load_task
 from reproduction.problems.tasks import ConstrainedClassification
 from reproduction.running import run
 from reproduction.settings import RunSettings
 from reproduction.tests import stand_ins
-
-
-def test_every_problem_says_what_it_is_and_how_to_begin():
-    for name, problem in PROBLEMS.items():
-        assert problem.name == name
-        assert problem.description
-        assert set(problem.defaults) >= {"client-lr", "server-lr", "num-rounds", "clients-per-round", "batch-size"}
 
 
 @pytest.mark.parametrize("name", ["lasso-III", "low-rank-III", "lasso-small"])
@@ -45,30 +29,6 @@ def test_the_gram_matrix_gives_the_pooled_objective(name):
         assert task.objective(w) == pytest.approx(
             composite_objective(task.clients, None, task.regularizer, w), rel=1e-9
         )
-
-
-def test_a_round_of_sparse_recovery_reports_what_the_metrics_say():
-    task = load_task("lasso-small")
-    w = np.zeros(task.layout.size)
-    w[:4], w[20] = 0.5, 0.02
-    found = task.scores(w)
-    truth = task.dataset.coefficients
-    assert (found["precision"], found["recall"], found["f1"]) == support_scores(w[:-1], truth, 1e-2)
-    assert found["density"] == 5 / 64
-    assert found["recovery-error"] == recovery_error(w[:-1], truth)
-    assert set(task.scores(w, full=False)) == set(found) - {"objective"}
-
-
-def test_a_round_of_rank_recovery():
-    task = load_task("low-rank-III")
-    w = np.append(task.dataset.coefficients.reshape(-1), task.dataset.intercept)
-    found = task.scores(w)
-    assert found["rank"] == 1
-    assert found["recovery-error"] == 0.0
-    # Nothing is left but the noise, of variance 1.
-    assert found["validation-mse"] == pytest.approx(1.0, abs=0.2)
-    w[0] = np.inf
-    assert task.scores(w, full=False)["rank"] == 32
 
 
 def test_a_round_of_classification():
@@ -124,11 +84,6 @@ def test_options_are_checked():
         load_task("lasso-small", options={"num-ones": 99})
 
 
-def test_tasks_are_shared_within_a_process():
-    assert load_task("lasso-small", 3) is load_task("lasso-small", 3)
-    assert load_task("lasso-small", 3) is not load_task("lasso-small", 4)
-
-
 def test_absent_data_say_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setenv("FLWR_FCO_DATA", str(tmp_path))
     with pytest.raises(DataNotFoundError, match="FLWR_FCO_DATA"):
@@ -137,20 +92,6 @@ def test_absent_data_say_what_to_do(tmp_path, monkeypatch):
     assert data_directory("mnist") == tmp_path / "mnist"
     with pytest.raises(DataNotFoundError, match="train-images"):
         load_task("mnist-l1-ball", 9)
-
-
-def test_mnist_has_other_sources(monkeypatch):
-    images = Samples(np.zeros((9, 16), dtype=np.uint8), np.arange(9))
-    data = PartitionedImages(images, images, (np.arange(5), np.arange(5, 9)), 10)
-    asked = []
-    monkeypatch.setattr(images_module, "femnist", lambda *given, **options: asked.append((given, options)) or data)
-    monkeypatch.setattr(images_module, "mnist", lambda path, *given, **options: asked.append(path) or data)
-    task = load_task("mnist-l2-ball", 8, options={"source": "femnist", "num-clients": 2})
-    assert [client.num_examples for client in task.clients] == [5, 4]
-    load_task("mnist-l2-ball", 8, options={"source": "openml"})
-    assert asked == [((2,), {"num_classes": 10, "seed": 8}), None]
-    with pytest.raises(ConfigurationError, match="source='web'"):
-        load_task("mnist-l2-ball", 8, options={"source": "web"})
 
 
 @pytest.fixture
@@ -231,18 +172,6 @@ def test_centralized_is_certified_and_what_scikit_learn_finds():
     assert np.allclose(found.w, np.append(model.coef_, model.intercept_), atol=1e-5)
 
 
-def test_local_solves_the_problem_of_one_client():
-    task = load_task("lasso-small")
-    found = solve_baseline(task, "local", client=2)
-    assert found.gap < 1e-5
-    assert task.objective(found.w) > task.objective(solve_baseline(task, "centralized").w)
-    assert not np.allclose(found.w, solve_baseline(task, "local", client=3).w)
-    with pytest.raises(ConfigurationError, match="no client 99"):
-        solve_baseline(task, "local", client=99)
-    with pytest.raises(ConfigurationError, match="baseline='best'"):
-        solve_baseline(task, "best")
-
-
 def test_a_bilinear_game_reports_the_gap_of_the_pooled_problem():
     small = {"rows": 8, "columns": 12, "num-clients": 4, "spread": 0.5}
     task = load_task("bilinear-l1", 3, small)
@@ -273,20 +202,6 @@ def test_a_quadratic_game_reports_the_distance_to_its_saddle_point():
     assert ends[0]["gap"] >= 20 * ends[1]["gap"]
     task = load_task("quadratic-saddle", 0, {"rows": 3, "columns": 4, "num-clients": 2})
     assert task.structure(saddle_point(task.clients))["gap"] <= 1e-20
-
-
-def test_equal_clients_of_a_small_lasso():
-    clients = load_task("lasso-small", 0, {"equal": True, "num-clients": 3}).clients
-    assert np.array_equal(clients[0].features, clients[2].features)
-
-
-def test_the_low_rank_game_has_no_gap_outside_its_balls_and_one_at_the_projected_start():
-    small = {"rows": 8, "columns": 12, "num-clients": 2}
-    outside, inside = (load_task("bilinear-nuclear", 0, {**small, "start": own}) for own in ("uniform", "projected"))
-    assert "gap" not in outside.scores(outside.layout.flatten(outside.initial_arrays()))
-    start = inside.initial_arrays()
-    assert np.linalg.norm(start["x"], 2) == pytest.approx(0.05)
-    assert inside.scores(inside.layout.flatten(start))["gap"] > 0
 
 
 def test_adversarial_training_reports_the_test_images_with_and_without_the_attack():

@@ -2,9 +2,7 @@
 
 import numpy as np
 import pytest
-from converging import converges
 from flwr.app import Array, ArrayRecord
-from limits import vanishing
 from problems import FEATURES, clients, flat, run
 from together import together
 
@@ -12,11 +10,8 @@ from flwr_fco import topology
 from flwr_fco.algorithms import Replies
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.protocol import Uplink
-from flwr_fco.mirror_maps import PNorm
-from flwr_fco.regularizers import L1, Zero
-from flwr_fco.strategies import Epochs, Steps, run_of
-from flwr_fco.testing import check_strategy
-from reproduction.pooled import centralized_solution
+from flwr_fco.regularizers import L1
+from flwr_fco.strategies import Steps, run_of
 from reproduction.rivals import CFedDA, FastFedDA, MCFedDA
 from reproduction.rivals.fast_fed_da import ModelStage
 
@@ -144,16 +139,6 @@ def test_stages_of_mc_fed_da(w0):
     assert (strategy.state.stage, strategy.state.stage_round) == (2, 5)
 
 
-@pytest.mark.parametrize("w0", STARTS, ids=["from zero", "from elsewhere"])
-@pytest.mark.parametrize("radius", [None, 0.5])
-def test_a_distance_does_not_depend_on_the_maps_center(w0, radius):
-    """1/2 ||w - v||^2 is the divergence of 1/2 ||w - c||^2 whatever c is, around a start at 0 as well."""
-    more = {**options(regularizer=Zero()), "anchor_weight": GAMMA, "radius": radius}
-    expected = trace(CFedDA(**more), 6, w0)
-    moved = trace(CFedDA(mirror_map=PNorm(2.0, center=np.linspace(-0.5, 1.0, D)), **more), 6, w0)
-    np.testing.assert_allclose(moved, expected, rtol=1e-10, atol=1e-12)
-
-
 @together("w0", STARTS)
 @together("mixing", [None, "complete", "chain"])
 @together("constrained", [False, True, 0.5])
@@ -170,59 +155,6 @@ def test_liang(w0, mixing, constrained):
         begun = run_of(strategy)
         points = begun.method.node_points(begun.problem, begun.state)
         np.testing.assert_allclose(points, expected[-1], rtol=1e-10, atol=1e-12)
-
-
-def test_one_client_and_one_step_without_psi_is_regularised_dual_averaging():
-    """w_r = argmin <g, w> + mu/4 sum ||w - w_s||^2 + gamma/2 ||w - w_0||^2, over one point for each gradient."""
-    objective, w0 = clients((20,))[0], np.linspace(-1.0, 1.0, D)
-    strategy = FastFedDA(
-        anchor_weight=GAMMA,
-        convexity=MU,
-        work=Steps(1, batch_size=None),
-        last_point=False,
-        min_train_nodes=1,
-        min_available_nodes=1,
-    )
-    seen = []
-    run(strategy, [objective], 20, start=w0, callbacks=[lambda n, a, m: seen.append(flat(a))])
-    points, gradients = [w0], [objective.gradient(w0)]
-    for w in seen:
-        count = len(points)
-        expected = (MU / 2 * sum(points) + GAMMA * w0 - sum(gradients)) / (MU / 2 * count + GAMMA)
-        np.testing.assert_allclose(w, expected, rtol=1e-10, atol=1e-12)
-        points.append(w)
-        gradients.append(objective.gradient(w))
-
-
-@pytest.mark.parametrize(("cls", "fixed"), [(FastFedDA, {"last_point": False}), (CFedDA, {"variant": "liang"})])
-def test_the_variants_without_a_shift_vanish(cls, fixed):
-    def make(**options):
-        work = options.get("work", Epochs())
-        options["work"] = Steps(work.steps or 2, work.batch_size)
-        return cls(**fixed, **options)
-
-    check_strategy(make, tolerance=None)
-    converges(make, vanishing)
-
-
-def test_the_last_point_shifts_the_limit_as_the_docstring_says():
-    """The minimiser of F + psi - mu/(4K) ||w||^2: its gradient condition at the limit."""
-    objectives = clients(SIZES)
-    strategy = FastFedDA(anchor_weight=GAMMA, **options(regularizer=L1(1e-3)))
-    w = trace(strategy, 1000, np.zeros(D))[-1]
-    gradient = np.mean([f.gradient(w) for f in objectives], axis=0) - MU / (2 * K) * w
-    assert np.abs(gradient + 1e-3 * np.sign(w) * WHERE).max() <= 5e-3
-    optimum = centralized_solution(objectives, L1(1e-3), tol=1e-10)
-    assert np.abs(w - optimum).max() > 0.01
-
-
-def test_another_geometry_has_the_same_fixed_point():
-    objectives = clients(SIZES)
-    optimum = centralized_solution(objectives, L1(LAMBDA), tol=1e-12)
-    strategy = CFedDA(anchor_weight=30.0, mirror_map=PNorm(3.0), **options(work=Steps(1, batch_size=None)))
-    errors = np.abs(trace(strategy, 1500, np.zeros(D)) - optimum).max(axis=1)
-    assert errors[1499] <= errors[149] / 5
-    assert errors[1499] <= 1e-2
 
 
 def test_sums_of_points_are_of_equal_work():

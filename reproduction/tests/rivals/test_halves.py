@@ -5,19 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from halves import find_solver
-from playing import (
-    EXACT,
-    MU,
-    TOP,
-    UNEQUAL,
-    Clients,
-    D,
-    begins_where_it_ended,
-    error,
-    play_fed_dr,
-    remembers,
-)
-from quadratics import Quadratic, optimum, quadratics
+from playing import EXACT, MU, TOP, UNEQUAL, Clients, D, begins_where_it_ended, error, play_fed_dr, remembers
+from quadratics import Quadratic, quadratics
 
 from flwr_fco.algorithms import MeanState
 from flwr_fco.engines import FirstOrder, Minimise
@@ -107,37 +96,6 @@ def test_fed_pd_and_fed_dr_and_fed_dyn_are_one_method(weights):
         np.testing.assert_allclose(a["dual"], -b["own"], atol=1e-10)
 
 
-def _at_optimum(name, objectives):
-    """Return the next point of a method whose memories are those of the optimum."""
-    solution = optimum(objectives)
-    gradients = [f.gradient(solution) for f in objectives]
-    if name == "fed_pd":
-        clients = Clients(fed_pd, objectives)
-        clients.memories = [{"dual": -g, "local": solution} for g in gradients]
-        return solution + clients.ask({"primal": solution}, step=0.3)
-    if name == "five_gcs":
-        clients = Clients(five_gcs, objectives)
-        duals = [g - MU * solution for g in gradients]
-        clients.memories = [{"dual": dual, "local": solution} for dual in duals]
-        change = clients.ask({"primal": solution}, dual_step=1.0, convexity=MU)
-        state = MeanState(solution, np.mean(duals, axis=0))
-        return five_gcs_rule.advance(state, change, step=0.5, convexity=MU).primal
-    if name == "apda":
-        clients, eta_y = Clients(apda_inexact, objectives), 0.2
-        clients.memories = [{"sent": -g + eta_y * solution, "local": solution} for g in gradients]
-        numbers = {"primal_step": 0.25, "dual_step": eta_y, "damping": 0.1}
-        change = clients.ask({"dual-mean": eta_y * solution}, **numbers)
-        np.testing.assert_allclose(change, 0.0, atol=1e-10)
-        return solution + clients.mean("local-increment")
-    raise AssertionError(name)
-
-
-@pytest.mark.parametrize("name", ["fed_pd", "five_gcs", "apda"])
-def test_the_optimum_is_a_fixed_point(name):
-    objectives = quadratics()
-    np.testing.assert_allclose(_at_optimum(name, objectives), optimum(objectives), atol=1e-10)
-
-
 EXACT_METHODS = {
     "FedDyn": lambda f, p: play_fed_dyn(f, 150, 2.0, p)[1][-1].primal,
     "Scaffnew": lambda f, p: play_scaffnew(f, 400, 1 / TOP, 0.25, p)[1][-1],
@@ -152,64 +110,6 @@ EXACT_METHODS = {
 def test_reaches_the_optimum(name, weights):
     objectives = quadratics()
     assert error(EXACT_METHODS[name](objectives, weights), objectives, weights) < 1e-8
-
-
-def test_fed_cm_and_fed_sam_do_not_reach_the_optimum():
-    objectives, rate = quadratics(), 0.3 / TOP
-    finals = {
-        "FedAvg": play_primal(client_momentum, objectives, 200, rate, 10, mix=1.0),
-        "FedCM": play_primal(client_momentum, objectives, 200, rate, 10, mix=0.5),
-        "FedSAM": play_primal(sharpness_aware, objectives, 200, rate, 10, radius=0.05),
-    }
-    for name, point in finals.items():
-        assert error(point, objectives) > 1e-3, name
-    # Bias, not slowness: with one local step FedAvg is gradient descent and arrives, and so does FedCM.
-    for mix in (1.0, 0.5):
-        assert error(play_primal(client_momentum, objectives, 500, rate, 1, mix=mix), objectives) < 1e-9
-    # FedAvg twice over: no momentum, no radius.
-    np.testing.assert_array_equal(finals["FedAvg"], play_primal(sharpness_aware, objectives, 200, rate, 10, radius=0.0))
-
-
-@pytest.mark.parametrize("weights", [None, UNEQUAL])
-def test_the_dual_of_fed_dyn_is_the_mean_of_the_clients_gradients(weights):
-    objectives = quadratics()
-    clients, states = play_fed_dyn(objectives, 7, 2.0, weights)
-    np.testing.assert_allclose(states[-1].mean, clients.memory("own"), atol=1e-12)
-    for f, memory in zip(objectives, clients.memories, strict=True):
-        np.testing.assert_allclose(f.gradient(memory["local"]), memory["own"], atol=1e-11)
-
-
-def test_scaffnew_that_always_averages_is_gradient_descent():
-    objectives, gamma = quadratics(), 0.9 / TOP
-    path = play_scaffnew(objectives, 25, gamma, 1.0, coin=np.random.default_rng(0))[1]
-    x = np.zeros(D)
-    for point in path:
-        np.testing.assert_allclose(point, x, atol=1e-14)
-        x = x - gamma * np.mean([f.gradient(x) for f in objectives], axis=0)
-
-
-def test_the_shifts_of_scaffnew_sum_to_zero_and_become_the_gradients():
-    objectives, p = quadratics(), 0.25
-    clients, path = play_scaffnew(objectives, 400, 1 / TOP, p, UNEQUAL, np.random.default_rng(1))
-    assert error(path[-1], objectives, UNEQUAL) < 1e-9
-    assert np.abs(clients.memory("shift")).max() < 1e-10
-    solution = optimum(objectives, UNEQUAL)
-    for f, memory in zip(objectives, clients.memories, strict=True):
-        np.testing.assert_allclose(memory["shift"], f.gradient(solution), atol=1e-8)
-
-
-def test_fed_prox_is_a_minimisation_around_the_model_and_has_a_bias():
-    objectives, penalty = quadratics(), 1.0
-    clients, primal = Clients(fed_prox, objectives), np.zeros(D)
-    for _ in range(200):
-        primal = primal + clients.ask({"primal": primal}, penalty=penalty)
-    # Its fixed point solves mean_j (prox_j(x) - x) = 0.
-    eye = np.eye(D)
-    maps = [np.linalg.inv(f.matrix + penalty * eye) for f in objectives]
-    left = eye - penalty * np.mean(maps, axis=0)
-    right = np.mean([m @ f.vector for m, f in zip(maps, objectives, strict=True)], axis=0)
-    np.testing.assert_allclose(primal, np.linalg.solve(left, right), atol=1e-10)
-    assert error(primal, objectives) > 1e-2
 
 
 # --- the boxes of the papers, step by step ----------------------------------------------------------------------
@@ -238,27 +138,6 @@ def test_apda_inexact_takes_the_steps_of_its_box():
     clients, state = play_apda(objectives, rounds + 1, eta_x, beta)
     np.testing.assert_allclose([memory["local"] for memory in clients.memories], x, atol=1e-11)
     np.testing.assert_allclose(state.primal, x.mean(axis=0), atol=1e-11)
-
-
-def test_five_gcs_takes_the_steps_of_its_box():
-    objectives, gamma, rounds = quadratics(), 0.5, 10
-    count = len(objectives)
-    tau = 1 / (2 * gamma * count)
-    x, u = np.zeros(D), np.zeros((count, D))
-    for _ in range(rounds):
-        hat = (x - gamma * u.sum(axis=0)) / (1 + gamma * MU)
-        # argmin 1/M (f - mu/2 |.|^2) + tau/2 |y - (hat + u/tau)|^2
-        y = [
-            np.linalg.solve((f.matrix - MU * np.eye(D)) / count + tau * np.eye(D), f.vector / count + tau * hat + v)
-            for f, v in zip(objectives, u, strict=True)
-        ]
-        following = u + tau * (hat - np.array(y))
-        x = hat - gamma * (following.sum(axis=0) - u.sum(axis=0))
-        u = following
-    hat = (x - gamma * u.sum(axis=0)) / (1 + gamma * MU)
-    clients, state = play_five_gcs(objectives, rounds, gamma)
-    np.testing.assert_allclose(state.primal, hat, atol=1e-11)
-    np.testing.assert_allclose([memory["dual"] / count for memory in clients.memories], u, atol=1e-11)
 
 
 def test_fed_cm_and_fed_sam_take_the_steps_of_their_boxes():
@@ -300,42 +179,10 @@ def test_fed_sam_says_how_many_gradients_its_steps_cost(radius, a_step):
     assert clients.uplinks[0].metrics["gradient-evaluations"] == objective.calls == 7 * a_step
 
 
-def test_fed_sam_stays_where_there_is_no_uphill():
-    objective = Counted(np.eye(D), np.zeros(D))
-    clients = Clients(sharpness_aware, [objective])
-    work = FirstOrder(steps=3, batch_size=None)
-    np.testing.assert_array_equal(clients.ask({"primal": np.zeros(D)}, client_lr=0.02, work=work, radius=0.1), 0.0)
-    assert clients.uplinks[0].metrics["gradient-evaluations"] == objective.calls == 3
-
-
 # The first round of APDA-Inexact has no minimisation.
 @pytest.mark.parametrize(("solver", "minimisations"), [(fed_pd, 2), (five_gcs, 2), (fed_dyn, 2), (apda_inexact, 1)])
 def test_a_minimisation_begins_where_the_last_one_ended(solver, minimisations, monkeypatch):
     begins_where_it_ended(solver, monkeypatch, minimisations)
-
-
-def test_a_memory_of_fed_pd_is_a_function_of_the_messages():
-    def expected(before, point, vectors):
-        moved = 0.5 * (vectors["increment"] - 0.4 * before["dual"])
-        return {"dual": before["dual"] + moved / 0.4, "local": point + moved}
-
-    remembers(fed_pd, expected)
-
-
-def test_a_memory_of_five_gcs_is_a_function_of_the_messages():
-    def expected(before, point, vectors):
-        increment = vectors["increment"]
-        return {"dual": before["dual"] + increment, "local": point - increment / 1.0}
-
-    remembers(five_gcs, expected)
-
-
-def test_a_memory_of_apda_inexact_is_a_function_of_the_messages():
-    def expected(before, point, vectors):
-        local = before["local"] + vectors["local-increment"]
-        return {"sent": before["sent"] + vectors["increment"], "local": local}
-
-    remembers(apda_inexact, expected)
 
 
 def test_scaffnew_takes_the_steps_of_its_box_with_the_same_coin():
@@ -351,6 +198,25 @@ def test_scaffnew_takes_the_steps_of_its_box_with_the_same_coin():
         np.testing.assert_allclose(point, x[0], atol=1e-12)
 
 
+def half_of_the_increment(before, point, vectors):
+    moved = 0.5 * (vectors["increment"] - 0.4 * before["dual"])
+    return {"dual": before["dual"] + moved / 0.4, "local": point + moved}
+
+
+#: The memory after a round, of the one before, the server's point and what was sent.
+MEMORIES = {
+    fed_pd: half_of_the_increment,
+    five_gcs: lambda b, x, v: {"dual": b["dual"] + v["increment"], "local": x - v["increment"] / 1.0},
+    apda_inexact: lambda b, x, v: {"sent": b["sent"] + v["increment"], "local": b["local"] + v["local-increment"]},
+    fed_dyn: lambda b, x, v: {"own": b["own"] - 2.0 * v["increment"], "local": x + v["increment"]},
+}
+
+
+@pytest.mark.parametrize("solver", MEMORIES)
+def test_a_memory_is_a_function_of_the_messages(solver):
+    remembers(solver, MEMORIES[solver])
+
+
 @pytest.mark.parametrize("solver", [scaffnew, fed_dyn])
 def test_where_a_client_has_ended_is_what_it_has_sent(solver):
     """The server's ledger knows the rounded increment alone."""
@@ -361,11 +227,3 @@ def test_where_a_client_has_ended_is_what_it_has_sent(solver):
     increment = clients.ask({"primal": primal}, client_lr=0.03, work=work, probability=0.3, last_rate=0.03, penalty=0.5)
     assert (increment == increment.astype(np.float32)).all()
     np.testing.assert_array_equal(clients.memories[0]["local"], primal + increment)
-
-
-def test_a_memory_of_fed_dyn_is_a_function_of_the_messages():
-    def expected(before, point, vectors):
-        increment = vectors["increment"]
-        return {"own": before["own"] - 2.0 * increment, "local": point + increment}
-
-    remembers(fed_dyn, expected)

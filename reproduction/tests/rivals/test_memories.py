@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from problems import D, app_of, clients, flat, optimum, problem, run
+from problems import app_of, optimum, problem
 from quadratics import quadratics
 from remembering import FAULTS, faulty_run, weights_of
 from together import together
 
 from flwr_fco.client_apps.client import recall
-from flwr_fco.errors import ConfigurationError, DivergedError
+from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.protocol import Downlink, MemoryLostError
 from flwr_fco.mirror_maps import PNorm
 from flwr_fco.regularizers import L1
@@ -54,16 +54,6 @@ def test_those_that_need_everyone_reach_the_optimum_whatever_is_lost(name, fault
     assert np.abs(w - optimum(problem(), weights_of(strategy, grid))).max() <= 1e-8
 
 
-@pytest.mark.parametrize("name", by_day(SAMPLED))
-@together("fault", ["lost reply", "restart"])
-def test_samples_of_clients_reach_the_optimum_whatever_is_lost(name, fault):
-    strategy = SAMPLED[name](fraction_train=0.6, seed=1)
-    faulty = {"rounds": range(1, 30), "num_rounds": 2 * ROUNDS[name], "check": the_ledger_is_what_clients_hold}
-    w, grid, _ = faulty_run(strategy, FAULTS[fault], **faulty)
-    assert len(grid.injected) >= 8
-    assert np.abs(w - optimum(problem(), weights_of(strategy, grid))).max() <= 1e-8
-
-
 @pytest.mark.parametrize("name", [*EVERYONE, *SAMPLED])
 def test_a_ledger_hides_a_restart_to_the_bit(name):
     make = {**EVERYONE, **SAMPLED}[name]
@@ -92,11 +82,6 @@ def test_those_that_need_everyone_refuse_samples(make):
         make(fraction_train=0.5)
     with pytest.raises(ConfigurationError, match="participation"):
         make(participation=Participation(choose_nodes=lambda number, nodes: nodes))
-
-
-def test_options_out_of_range():
-    with pytest.raises(ConfigurationError, match="dual_step"):
-        FiveGCS(step=10.0, convexity=0.1)
 
 
 @pytest.mark.parametrize("gamma", [0.5, 2.0])
@@ -128,16 +113,6 @@ def test_five_gcs_takes_the_steps_of_its_box_with_a_cohort(gamma):
     np.testing.assert_allclose(strategy.state.primal, hat, atol=1e-10)
 
 
-def test_the_coin_of_scaffnew_is_the_same_for_all_and_another_in_every_round():
-    result = run(Scaffnew(client_lr=0.1, probability=0.2, seed=3), clients(), 400)
-    steps = np.array([metrics["local-steps"] for metrics in result.train_metrics_clientapp.values()])
-    assert (steps == np.round(steps)).all()
-    assert steps.mean() == pytest.approx(5.0, rel=0.2)
-    assert (steps == 1).mean() == pytest.approx(0.2, abs=0.08)
-    periodic = run(Scaffnew(client_lr=0.1, probability=0.2, coin="periodic"), clients(), 3)
-    assert [metrics["local-steps"] for metrics in periodic.train_metrics_clientapp.values()] == [5, 5, 5]
-
-
 def test_the_shifts_of_scaffnew_follow_a_rate_that_changes():
     """h <- h + p / gamma (mean - x) with the gamma of the steps that led to x, not of those that follow."""
     objectives, probability = quadratics(count=3), 0.5
@@ -154,23 +129,3 @@ def test_the_shifts_of_scaffnew_follow_a_rate_that_changes():
         mean = ends.mean(axis=0)
         shifts += probability / gamma * (mean - ends)
     np.testing.assert_allclose(strategy.state.primal, mean, atol=1e-12)
-
-
-def test_fed_prox_is_told_its_penalty_in_every_round():
-    """A message without a rate and with one number lost the number."""
-    objectives = problem()
-    result = run(FedProx(penalty=30.0, weighting="uniform"), objectives, 3)
-    w = np.zeros(D)
-    for _ in range(3):
-        points = []
-        for f in objectives:
-            x = np.column_stack([f.features, np.ones(f.num_examples)])
-            hessian = x.T @ x / len(x) + 30.0 * np.eye(D)
-            points.append(np.linalg.solve(hessian, x.T @ f.targets / len(x) + 30.0 * w))
-        w = np.mean(points, axis=0)
-    np.testing.assert_allclose(flat(result.arrays), w, atol=1e-11)
-
-
-def test_a_method_whose_server_has_no_rate_is_told_of_none():
-    with pytest.raises(DivergedError, match=r"client_lr=50 is too large for these data; try client_lr=5\."):
-        run(Scaffnew(client_lr=50.0, coin="periodic"), clients(), 100)

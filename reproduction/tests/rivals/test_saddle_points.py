@@ -5,7 +5,6 @@ import pytest
 from saddles import (
     ADVERSARIAL,
     BILINEAR,
-    CASES,
     PSI,
     RNG,
     SIDE,
@@ -13,24 +12,21 @@ from saddles import (
     answer,
     bilinear,
     equal_bilinear,
-    federated,
     one_client,
     queries,
     run,
-    takes_two_batches_a_step,
-    unequal_quadratics,
 )
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.engines import FirstOrder
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.mirror_maps import Euclidean, PNorm
+from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.objectives import BilinearSaddle
-from flwr_fco.regularizers import L1, PerParameter, Zero
+from flwr_fco.regularizers import L1, PerParameter
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import Steps
 from reproduction.data.saddle_objectives import QuadraticSaddle
-from reproduction.pooled import saddle_metrics, saddle_point
+from reproduction.pooled import saddle_point
 from reproduction.rivals import DistributedPGDA, ExtraStepLocalSGD, FedAvgS, ScaffoldS
 
 
@@ -71,62 +67,6 @@ def test_descent_ascent_alternating(sign, bound):
     np.testing.assert_allclose(uplink.vectors["increment"], w - start, atol=1e-14)
 
 
-def test_alternating_ascends_from_where_the_attack_is():
-    """A start outside of the attack's bound: the descent must not project it before its own step."""
-    objective, split = ADVERSARIAL, ADVERSARIAL.split
-    start = np.full(objective.layout.size, 0.3)
-    psi = PerParameter({"coefficients": L1(0.01), "perturbation": L1(0.0, bound=0.1)})
-    vectors = {"primal": start.copy(), "options": {"alternating": True, "sign_ascent": False}}
-    _, uplink = answer(
-        "descent_ascent", objective, psi, Euclidean(), vectors, numbers={"ascent-lr": 5.0}, client_lr=0.3
-    )
-    w = start.copy()
-    for batch in objective.batches(np.random.default_rng(0), FirstOrder(steps=4, batch_size=3)):
-        descent = objective.gradient(w, batch) + np.r_[np.full(12, 0.01), np.zeros(7)] * np.sign(w)
-        w[:split] -= 0.3 * descent[:split]
-        ascent = -objective.gradient(w, batch)[split:]
-        w[split:] = np.clip(w[split:] + 5.0 * ascent, -0.1, 0.1)
-    np.testing.assert_allclose(uplink.vectors["increment"], w - start, atol=1e-14)
-
-
-def test_descent_ascent_simultaneous_is_gradient_descent_along_the_operator():
-    start = RNG.normal(size=13)
-    _, uplink = answer("descent_ascent", BILINEAR, Zero(), Euclidean(), {"primal": start.copy()})
-    w = start.copy()
-    for g in queries(BILINEAR, 4):
-        w = w - 0.07 * g(w)
-    np.testing.assert_allclose(uplink.vectors["increment"], w - start, atol=1e-14)
-
-
-@pytest.mark.parametrize("alternating", [False, True])
-def test_descent_ascent_descends_a_loss_without_a_maximising_player(alternating):
-    objective = CASES["a convex loss"][0]
-    start = RNG.normal(size=5)
-    vectors = {"primal": start.copy(), "options": {"alternating": alternating, "sign_ascent": alternating}}
-    _, uplink = answer("descent_ascent", objective, Zero(), Euclidean(), vectors)
-    w = start.copy()
-    for g in queries(objective, 4):
-        w = w - 0.07 * g(w)
-    np.testing.assert_allclose(uplink.vectors["increment"], w - start, atol=1e-14)
-
-
-def test_an_epoch_counts_batches_and_an_extra_step_takes_two():
-    takes_two_batches_a_step("extra_step")
-
-
-def test_on_a_bilinear_problem_descent_ascent_runs_away():
-    clients, saddle, rate = equal_bilinear()
-    found = federated("descent_ascent", clients, 200, client_lr=rate, steps=10)
-    assert np.linalg.norm(found - saddle) >= 1e6 * np.linalg.norm(saddle)
-
-
-def test_descent_ascent_has_no_half_step_and_is_exact_for_one_local_step():
-    clients = unequal_quadratics()
-    saddle = QuadraticSaddle.pooled(clients, np.full(4, 0.25)).solution
-    found = federated("descent_ascent", clients, 300, client_lr=0.1, steps=1)
-    assert np.linalg.norm(found - saddle) <= 1e-8
-
-
 def test_one_local_step_has_no_bias_and_control_variates_have_none_for_any_number_of_them():
     rng = np.random.default_rng(3)
     clients = [
@@ -148,19 +88,6 @@ def test_on_a_bilinear_problem_the_extra_step_converges_and_descent_ascent_diver
     options["on_divergence"] = "warn"
     for strategy in (FedAvgS(**options), DistributedPGDA(alternating=False, **options)):
         assert np.abs(run(strategy, clients, 200) - saddle).max() >= 1e3
-
-
-def test_the_extra_step_makes_no_exact_zeros():
-    a, b, c = (np.random.default_rng(np.random.SeedSequence(0, spawn_key=key)) for key in ((0,), (1,), (3, 0)))
-    matrix, offset = a.uniform(-1.0, 1.0, (20, 30)), b.uniform(-1.0, 1.0, 20)
-    clients = [BilinearSaddle(matrix, offset, noise=0.1) for _ in range(5)]
-    start = {"x": c.uniform(-0.05, 0.05, 30), "y": c.uniform(-0.05, 0.05, 20)}
-    psi = PerParameter({"*": L1(0.1, bound=0.05)})
-    options = {"regularizer": psi, "client_lr": 0.03, "server_lr": 1.0, "work": Steps(10, batch_size=1)}
-    w = run(ExtraStepLocalSGD(**options), clients, 40, start)
-    metrics = saddle_metrics(clients[:1], None, psi, w)
-    assert np.isfinite(metrics["gap"])
-    assert metrics["density"] > 0.97
 
 
 def test_the_ascent_has_its_own_rate():
@@ -195,12 +122,6 @@ def test_the_ascent_rate_is_one_number_for_all_nodes_of_a_round():
         arrays = simulate(strategy, app, **options).arrays
         rates.append(np.concatenate([array.numpy().ravel() for array in arrays.values()]))
     np.testing.assert_array_equal(*rates)
-
-
-@pytest.mark.parametrize("strategy", [ExtraStepLocalSGD, FedAvgS, DistributedPGDA])
-def test_the_baselines_are_euclidean(strategy):
-    with pytest.raises(ConfigurationError, match=f"{strategy.__name__} averages primal points"):
-        strategy(mirror_map=PNorm(3.0))
 
 
 @pytest.mark.parametrize("strategy", [ExtraStepLocalSGD, FedAvgS, DistributedPGDA])
