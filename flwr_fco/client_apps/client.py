@@ -26,7 +26,7 @@ from flwr.clientapp import ClientApp
 import flwr_fco.algorithms  # noqa: F401 (a task names one of its methods)
 from flwr_fco.algorithms.contract.algorithm import Algorithm, method_of
 from flwr_fco.algorithms.newton.path import folds_of
-from flwr_fco.client_apps.answers import bins_of, entries_of, find_answer, judged, server_buffers
+from flwr_fco.client_apps.answers import Division, find_answer, server_buffers
 from flwr_fco.client_apps.disclosure import Disclosure, answered
 from flwr_fco.core.computing import random_generator, single_threaded_blas
 from flwr_fco.core.layout import Layout
@@ -397,8 +397,8 @@ class Client:
         with readable("the server's question"):
             asked = records.decode_question(message.content, self.limits.max_plan)
             self.limits.check_numbers(asked.layout.size, "a model of", "parameters")
-            self.limits.check_numbers(entries_of(asked), "second derivatives:")
-            answers = find_answer(asked.kind)
+            kind, size = find_answer(asked.kind), asked.layout.size
+            self.limits.check_numbers(kind.hessians * size * (size + 1) // 2, "second derivatives:")
         held_out = asked.kind == "validation"
         role = "evaluate" if held_out else "train"
         objective = self.objective(context, role, f"an answer to its question {asked.kind!r}")
@@ -408,25 +408,24 @@ class Client:
             allowed: Any = self.disclosure.allowed(work, objective.num_examples, context)
             asked = asked._replace(numbers={"batch-size": float(allowed.batch_size or 0)})
         with single_threaded_blas(), server_buffers(objective, asked.pass_through):
-            answer = answers(asked, objective)
+            answer = kind.answer(asked, objective)
         objective.take_training_loss()
-        if asked.kind == protocol.BINS:
-            answer = self._as_bins_may_leave(answer, asked, objective, context)
+        if kind.division is not None:
+            answer = self._of_parts(kind.division, answer, asked, objective, context)
         if held_out:
             answer = answer._replace(numbers={**answer.numbers, "held-out": float(self.held_out)})
         content = records.encode_answer(answer._replace(examples=float(objective.num_examples)))
         return Message(content, reply_to=message)
 
-    def _as_bins_may_leave(self, answer: Answer, asked: Question, objective: Objective, context: Context) -> Answer:
-        """Return an answer about bins; zeros if its owner does not allow them. Merged neighbours are no other bins."""
-        place, count = bins_of(asked, judged(objective))
-        edges = sorted((name, value) for name, value in asked.numbers.items() if name.startswith(protocol.EDGE))
-        bins = repr(edges).encode() + asked.vectors["primal"].tobytes()
+    def _of_parts(
+        self, division: Division, answer: Answer, asked: Question, objective: Objective, context: Context
+    ) -> Answer:
+        """Return an answer about parts of the rows; zeros if their owner does not allow them."""
+        how, parts = division(asked, objective)
         try:
-            parts = (np.flatnonzero(place == number) for number in range(count))
-            self.disclosure.check_division(objective, parts, "bins", bins, context)
+            self.disclosure.check_division(objective, parts, asked.kind, how, context)
         except ConfigurationError as error:
-            log(INFO, "Run %s: withheld bins of scores: %s", context.run_id, error)
+            log(INFO, "Run %s: withheld %s: %s", context.run_id, asked.kind, error)
             zeros = {name: np.zeros(own.shape) for name, own in answer.vectors.items()}
             return answer._replace(numbers={"told": 0.0}, vectors=zeros)
         return answer

@@ -168,9 +168,9 @@ def test_the_table_of_the_page_has_every_question_and_limits_hold_for_all_but_th
     first, *others = [re.match(r"`(\w+)`", row[0])[1] for row in rows]
     assert all(len(row) == 3 and all(row) for row in rows)
     handlers = {name.removesuffix(".default").removeprefix("query.") for name in client_app(clients)._registered_funcs}
-    assert {first, *others} == handlers - {"question"} | set(answers._ANSWERS)
+    assert {first, *others} == handlers - {"question"} | set(answers._KINDS)
     grid = grid_of(disclosure=Disclosure(min_rows=10))
-    for kind in answers._ANSWERS:
+    for kind in answers._KINDS:
         refused = ask(grid, question(kind, {"batch-size": 0.0, "stage": 0.0}), node=4)
         assert "min_rows=10" in refused.error.reason, kind
     for kind in (TABLE, NAMES_ONLY, PARTITION):

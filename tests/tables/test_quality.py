@@ -194,7 +194,9 @@ def test_what_a_site_says_of_a_loss_of_times_has_no_weights():
     equal, weighted = CoxRegression(*rows), CoxRegression(*rows, sample_weight=heavy)
     layout, numbers = equal.layout, {"slope": 0.7, "intercept": 0.0, "edge-0": 0.1, "merged": 1.0}
     for kind in ("quality", "calibration", "bins"):
-        told = [find_answer(kind)(Question(kind, layout, {"primal": w}, numbers), own) for own in (equal, weighted)]
+        told = [
+            find_answer(kind).answer(Question(kind, layout, {"primal": w}, numbers), own) for own in (equal, weighted)
+        ]
         assert told[0].numbers == told[1].numbers
         for name, vector in told[0].vectors.items():
             np.testing.assert_array_equal(vector, told[1].vectors[name])
@@ -323,7 +325,7 @@ def test_bins_that_overflow_are_not_said_to_be_kept_back_alone():
 def test_bins_are_nested_however_they_are_merged(merged):
     question = Question("bins", objective_of(0).layout, {"primal": np.ones(3)}, {"merged": merged, "edge-0": 0.0})
     with pytest.raises(ConfigurationError, match=r"asks to merge .* expected 1, 2, 4"):
-        find_answer("bins")(question, objective_of(0))
+        find_answer("bins").answer(question, objective_of(0))
 
 
 def test_bins_of_another_model_stay_in_the_same_run():
