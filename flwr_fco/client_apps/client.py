@@ -660,12 +660,18 @@ def as_it_leaves(
         What else it says: fields of an uplink.
     """
     dtype = down.dtype if down.plan.wire_dtype == "auto" else down.plan.wire_dtype
-    vectors = {name: locked(vector.astype(dtype, copy=False)) for name, vector in up.vectors.items()}
+    vectors = {name: locked(_rounded(vector, dtype)) for name, vector in up.vectors.items()}
     if down.stamp is None:
         return up._replace(vectors=vectors, **said)
     digest = digest_of(vectors, up.elapsed)
     remember(context, down.stamp, before, digest, after or {})
     return up._replace(vectors=vectors, digest=digest, **said)
+
+
+def _rounded(vector: Any, dtype: str) -> Any:
+    """Return a vector in a precision, or as it is if that is less."""
+    held = vector.values if isinstance(vector, SparseVector) else vector
+    return vector if held.dtype.itemsize < np.dtype(dtype).itemsize else vector.astype(dtype, copy=False)
 
 
 def locked(vector: Any) -> Any:

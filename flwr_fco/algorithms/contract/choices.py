@@ -347,7 +347,7 @@ class Strengths(Choice):
     values: Sequence[float] | None = field(default=None, metadata={"range": (_are_strengths, "finite numbers >= 0")})
     folds: int | None = field(default=None, metadata={"range": (lambda folds: 2 <= folds <= 1000, "2 to 1000 folds")})
     rule: Literal["best", "one-standard-error"] = "best"
-    max_bytes: int = field(default=32 * 2**20, metadata=AT_LEAST_ONE)
+    max_bytes: int = field(default=262144, metadata=AT_LEAST_ONE)
 
     @property
     def count(self) -> int:
