@@ -126,13 +126,28 @@ class PathState(NamedTuple):
     held_out: Matrix
     stage: float = NULL
     round: int = 0
-    #: Whose size changes.
-    grows = ("hessians",)
+
+    @property
+    def grows(self) -> tuple[str, ...]:
+        """What changes its size in a run."""
+        return ("hessians",)
 
 
 #: What the problems of a fold share, and what an exchange writes into.
 _OF_A_FOLD = ("columns", "targets", "facts", "references")
-_WRITTEN = ("status", "points", "trials", "masks", "wanted", "held", "owners", "precise", "numbers", *_OF_A_FOLD, "populations")
+_WRITTEN = (
+    "status",
+    "points",
+    "trials",
+    "masks",
+    "wanted",
+    "held",
+    "owners",
+    "precise",
+    "numbers",
+    *_OF_A_FOLD,
+    "populations",
+)
 #: A Hessian is asked for anew when a step leaves more than this share of the gap.
 _SLOW = 0.1
 #: Coordinates of a Hessian that is wanted: new ones, those whose entries among each other are known, and new ones in
@@ -166,8 +181,10 @@ class NewtonPath(ProximalNewton):
         vectors, numbers, objective = downlink.vectors, downlink.numbers, client.objective
         size = objective.layout.size
         counts = [int(numbers[f"fold-{fold}"]) for fold in range(int(numbers[FOLDS]) + 1)]
-        points, first = asking.parted(vectors, "primal", size), bool(numbers["first"])
-        blocks = asking.parted(vectors, "wanted", size) if "wanted" in vectors else [(w, inside[:0]) for w, inside in points]
+        points, (first, whole) = asking.parted(vectors, "primal", size), (bool(numbers[n]) for n in ("first", "whole"))
+        blocks = (
+            asking.parted(vectors, "wanted", size) if "wanted" in vectors else [(w, inside[:0]) for w, inside in points]
+        )
         tasks = [(*point, on, kind[on]) for point, (kind, on) in zip(points, blocks, strict=True)]
         if min(counts, default=-1) < 0 or sum(counts) != len(points):
             raise ProtocolError(f"the server tells {len(points)} points, of folds with {counts} of them")
@@ -177,7 +194,7 @@ class NewtonPath(ProximalNewton):
         losses: list[float] = []
         for fold, rows in enumerate([np.zeros(0, dtype=np.int64), *left_out]):
             about, validates = tasks[begins[fold] : begins[fold + 1]], bool(numbers["validate"])
-            own, shares[fold] = _outside(objective, rows, [] if validates else about, first)
+            own, shares[fold] = _outside(objective, rows, [] if validates else about, first, whole)
             answers += own
             losses += _held_out(objective, rows, about) if validates else []
         names = dict.fromkeys(name for own in answers for name in own)
@@ -225,6 +242,8 @@ class NewtonPath(ProximalNewton):
         numbers = {f"fold-{fold}": float(count) for fold, count in enumerate(counts)}
         numbers |= {FOLDS: folds - 1.0, POINTS: float(len(told))}
         numbers |= {"first": float(state.populations[0] < 0.0), "validate": float(validates)}
+        # The strengths follow from the gradients of null models.
+        numbers["whole"] = float(state.stage == NULL)
         return Downlink(problem.plan, vectors, numbers=numbers)
 
     def shapes(self, problem: Problem, state: PathState) -> dict[str, tuple[int, ...]]:
@@ -240,12 +259,12 @@ class NewtonPath(ProximalNewton):
     def _sizes(self, problem: Problem, state: PathState, row: int) -> dict[str, int]:
         """Return the lengths of what is asked about a problem; a Hessian may take fewer numbers."""
         d, inside = state.masks.shape[1], int(state.masks[row].sum())
-        sizes = {"terms": asking.NUMBERS}
+        sizes = {"terms": asking.NUMBERS, "gradient": d if state.stage == NULL else inside}
         if state.populations[0] < 0.0:
             once = asking.shapes_of_first(problem.layout, not state.trials[row].any())
-            sizes |= {"gradient": d, **{name: size for name, (size,) in once.items()}}
-        else:
-            sizes |= {"gradient": inside, "elsewhere": d - inside, "scales": 1}
+            sizes |= {name: size for name, (size,) in once.items()}
+        if state.stage != NULL:
+            sizes |= {"elsewhere": d - inside, "scales": 1}
         new = _asked_of(state, row)[1]
         return sizes | ({"block": _length_of_block(0.0, new), "ranks": 1} if new.any() else {})
 
@@ -328,14 +347,15 @@ class NewtonPath(ProximalNewton):
         self, state: PathState, row: int, own: NewtonState, problem: Problem, about: Replies, block: Block, old: Any
     ) -> None:
         """Write a problem's state after a step into its row: it closes, or goes on, perhaps with another Hessian."""
-        penalty, squares, fresh = Penalty.of(problem.psi), _squares(state, row), bool(old.wanted[row].any())
+        penalty, squares, fold = Penalty.of(problem.psi), _squares(state, row), row % len(state.populations)
+        fresh = old.wanted[fold :: len(state.populations)].any() if squares else old.wanted[row].any()
         scores, working = violations(Known.gradient_of(about), penalty), own.mask > 0.0
         missing = (own.trial != 0.0) | (scores > 1.0)
         missing[block.on] = False
         began = distance(_row(old, row)) if old.status[row] == OPEN else UNKNOWN
-        slow = not fresh and bool(own.stalled or own.step < 1.0 or distance(own) > _SLOW * began)
+        slow = bool(own.stalled or own.step < 1.0 or distance(own) > _SLOW * began) and not fresh
+        slow &= distance(own) > self.tolerance
         if squares:
-            fold = row % len(state.populations)
             if missing.any():
                 # With those that violate most the others may not.
                 missing &= scores >= np.median(scores[missing])
@@ -406,7 +426,12 @@ class NewtonPath(ProximalNewton):
         return [self._of_strength(problem, strength) for strength in (_HUGE, *known)]
 
     def _opened(
-        self, problem: Problem, old: PathState, state: PathState, exchanges: dict[int, Replies], blocks: dict[int, Block]
+        self,
+        problem: Problem,
+        old: PathState,
+        state: PathState,
+        exchanges: dict[int, Replies],
+        blocks: dict[int, Block],
     ) -> PathState:
         """Return the state with as many further problems open as a message may carry, and one of each fold."""
         folds, problems = len(state.populations), self._problems(problem, state)
@@ -468,7 +493,7 @@ def models_of(state: PathState) -> tuple[list[Vector], list[float]]:
 
 
 def _outside(
-    objective: Objective, rows: NDArray[np.int64], tasks: Sequence[Task], first: bool
+    objective: Objective, rows: NDArray[np.int64], tasks: Sequence[Task], first: bool, whole: bool
 ) -> tuple[list[dict[str, Any]], float]:
     """Return the answers about points on the rows outside a fold, and their share.
 
@@ -483,13 +508,13 @@ def _outside(
         if not share:
             # A client without a row says nothing.
             own = {name: np.zeros(dense(vector).size) for name, vector in own.items()}
-        answers.append(_short(own, inside, kinds, first))
+        answers.append(_short(own, inside, kinds, whole))
     return answers, share
 
 
-def _short(answer: dict[str, Any], inside: Indices, kinds: Vector, first: bool) -> dict[str, Any]:
+def _short(answer: dict[str, Any], inside: Indices, kinds: Vector, whole: bool) -> dict[str, Any]:
     """Return an answer as it travels: the gradient outside of a set in half precision, a Hessian as it is shorter."""
-    if not first:
+    if not whole:
         gradient = dense(answer["gradient"])
         elsewhere = np.delete(gradient, inside)
         scale = float(np.abs(elsewhere).max(initial=0.0))
