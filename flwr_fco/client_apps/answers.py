@@ -10,10 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.certificates import told_at
-from flwr_fco.core.schema import MASS, MEANS, MOMENTS, VARIANCES
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.protocol import Answer, Question
-from flwr_fco.objectives import Linear
 from flwr_fco.objectives.base import Objective, probed_curvature
 
 #: ``(question, objective) -> Answer``.
@@ -107,16 +105,9 @@ def server_buffers(objective: Objective, passed: Mapping[str, NDArray[Any]]) -> 
 
 @answers_to("gradient")
 def gradient(question: Question, objective: Objective) -> Answer:
-    """Return the loss and its full gradient at ``primal``.
-
-    With the number ``moments`` also those of a linear model's columns, with ``mass`` its rows'.
-    """
+    """Return the loss and its full gradient at ``primal``."""
     value, vector = objective.value_and_gradient(question.vectors["primal"])
-    vectors = {"gradient": np.asarray(vector, dtype=np.float64)}
-    if MOMENTS in question.numbers and isinstance(objective, Linear):
-        vectors[MEANS], vectors[VARIANCES] = objective.moments()
-    mass = {MASS: objective.mass} if MASS in question.numbers and isinstance(objective, Linear) else {}
-    return Answer({"loss": float(value), **mass}, vectors)
+    return Answer({"loss": float(value)}, {"gradient": np.asarray(vector, dtype=np.float64)})
 
 
 @answers_to("validation")

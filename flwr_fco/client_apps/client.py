@@ -338,6 +338,7 @@ class Client:
                 _objectives.popitem(last=False)
         elif self._most is not None:
             _objectives.move_to_end(key)
+        found.recall(context.state)
         return found
 
     def _loaded(self, context: Context, role: str) -> Objective:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 from scipy.special import expit
 
@@ -17,12 +18,56 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.protocol import BINS, CALIBRATION, EDGE, ESTIMATES, QUALITY, TREND, Answer, Question
 from flwr_fco.objectives import CoxRegression, LeastSquares, Linear, Logistic, Objective, SiteIntercept
+from flwr_fco.objectives.design import dense
+from flwr_fco.objectives.linear import CENTRE
 from flwr_fco.objectives.survival import concordance, expected_events, time_trend
 
 #: The question about loss, gradient and Hessian, and the names of its numbers: whether sites have intercepts of their
 #: own; below how many rows classes have none; whether those sites share one; whether gradients are summed by cluster.
 DERIVATIVES = "derivatives"
 OWN, LEAST, POOLED, CLUSTERED = "own", "least", "pooled", "clustered"
+#: The question before a fit, the number and the vectors that answer besides the loss and its gradient; and the one that
+#: sets the columns' centre.
+FIRST, MASS, MEANS, VARIANCES, WITHIN, CENTRED = "first", "mass", "means", "variances", "within", "centred"
+
+
+@answers_to(FIRST)
+def first(question: Question, objective: Objective) -> Answer:
+    """Return loss and gradient at ``primal``, the sum of the rows' weights, and the columns' means and variances.
+
+    ``within`` are the variances about the means of the strata of survival times, or the same.
+    """
+    assert isinstance(objective, Linear)
+    if CENTRE in objective.state:
+        # Of an earlier fit that has not ended.
+        _keep(objective, np.zeros(objective.features.shape[1]))
+    value, gradient = objective.value_and_gradient(question.vectors["primal"])
+    means, variances = objective.moments()
+    vectors = {"gradient": gradient, MEANS: means, VARIANCES: variances, WITHIN: within(objective, variances)}
+    return Answer({"loss": float(value), MASS: objective.mass}, vectors)
+
+
+@answers_to(CENTRED)
+def centred(question: Question, objective: Objective) -> Answer:
+    """Take the first numbers of ``primal`` as the columns' centre, until the next fit."""
+    assert isinstance(objective, Linear)
+    _keep(objective, question.vectors["primal"][: objective.features.shape[1]])
+    return Answer({})
+
+
+def _keep(objective: Linear, centre: Vector) -> None:
+    """Shift the features, and keep it in the client's state, as the next message may be another process's."""
+    objective.shift(centre)
+    objective.state[CENTRE] = ArrayRecord({CENTRE: Array(centre)})
+
+
+def within(objective: Objective, variances: Vector) -> Vector:
+    """Return the variances of the columns within strata, of their variances."""
+    if not isinstance(objective, CoxRegression) or not (codes := objective.link.of_row.strata).any():
+        return variances
+    rows = dense(objective.features)
+    parts = [(np.count_nonzero(codes == code), rows[codes == code].var(axis=0)) for code in np.unique(codes)]
+    return np.asarray(sum(count * own for count, own in parts) / codes.size)
 
 
 @answers_to(DERIVATIVES, hessians=2)

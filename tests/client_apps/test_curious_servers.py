@@ -225,7 +225,7 @@ def calibration(server, number):
 
 
 def gradient(server, number):
-    server.question("gradient", RNG.standard_normal(P + 1), moments=1.0)
+    server.question("first", RNG.standard_normal(P + 1))
 
 
 def references(server, number):
