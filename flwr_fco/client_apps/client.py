@@ -284,11 +284,12 @@ class Client:
             objective.load_buffers(down.pass_through)
         if self._is_recorded and isinstance(down.local_work, FirstOrder):
             down = down._replace(work=self.disclosure.allowed(down.local_work, examples, context))
-        rng, seed = random_generator(plan.seed, number, partition_of(context)), self.disclosure.secret(context)
-        if seed is not None:
-            rng = np.random.default_rng((seed, number))
-        if seed is not None and (folds := int(down.numbers.get(protocol.FOLDS, 0))) > 0:
-            self.disclosure.check_division(objective, folds_of(objective, folds, seed), "folds", folds, context)
+        rng, seed = random_generator(plan.seed, number, partition_of(context)), plan.seed
+        if self.disclosure.limits_rows:
+            # Drawn anew for each message: the same rows in batches of two sizes would differ in a few of them.
+            rng, seed = np.random.default_rng(), self.disclosure.secret(context)
+            if (folds := int(down.numbers.get(protocol.FOLDS, 0))) > 0:
+                self.disclosure.check_division(objective, folds_of(objective, folds, seed), "folds", folds, context)
         up, after = run_half(method, down, objective, memory, rng, seed)
         # A class that records no losses is not asked for one, as in the compiled loops.
         records_losses = type(objective).take_training_loss is not Objective.take_training_loss
@@ -414,7 +415,7 @@ class Client:
         with single_threaded_blas(), server_buffers(objective, asked.pass_through):
             answer = kind.answer(asked, objective)
         objective.take_training_loss()
-        if kind.division is not None:
+        if kind.division is not None and self.disclosure.limits_rows:
             answer = self._of_parts(kind.division, answer, asked, objective, context)
         if held_out:
             answer = answer._replace(numbers={**answer.numbers, "held-out": float(self.held_out)})

@@ -125,8 +125,6 @@ class Disclosure(Choice):
         context : Context
             The node's; modified.
         """
-        if not self.limits_rows:
-            return
         for rows in (part for part in parts if part.size):
             self.check(objective.subset(rows)[0], f"sums over {what}")
         if _kept(context).setdefault(what, asked) != asked:
@@ -155,9 +153,9 @@ class Disclosure(Choice):
         _kept(context)["batch"] = size
         return work
 
-    def secret(self, context: Context) -> int | None:
-        """Return the seed of a site's batches and folds, which stays in its node; None without a limit on rows."""
-        return int(_kept(context).setdefault("seed", f"{secrets.randbits(128)}")) if self.limits_rows else None
+    def secret(self, context: Context) -> int:
+        """Return the seed of a site's folds, which stays in its node."""
+        return int(_kept(context).setdefault("seed", f"{secrets.randbits(128)}"))
 
     def count(self, numbers: int, context: Context) -> int:
         """Count numbers that are about to leave, and return those of the run; more than `max_numbers` are refused."""
@@ -248,8 +246,7 @@ def _sent(disclosure: Disclosure, answer: Any, context: Context) -> str:
     """Count the numbers of an answer, and return how many they are, of how many rows and batches, and their names."""
     if answer is None or answer.has_error():
         return "sent nothing" if answer is None else f"sent an error: {plain(answer.error.reason or '', _LONGEST)}"
-    parts = [part for part in answer.content.values() if not isinstance(part, ConfigRecord)]
-    named = [(name, value) for part in parts for name, value in part.items()]
+    named = [each for part in answer.content.values() if not isinstance(part, ConfigRecord) for each in part.items()]
     shapes = [[len(value)] if isinstance(value, list) else list(getattr(value, "shape", ())) for _, value in named]
     count = sum(map(prod, shapes))
     total = disclosure.count(count, context)
