@@ -25,7 +25,7 @@ from flwr_fco.client_apps import client_app as make_app
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.schema import Names, names_of
 from flwr_fco.core.validation import AT_LEAST_ONE, POSITIVE, check_fields, checked
-from flwr_fco.errors import ConfigurationError
+from flwr_fco.errors import ConfigurationError, PublicError
 from flwr_fco.messages.protocol import Answer, Described
 from flwr_fco.objectives import LeastSquares, Logistic, Objective, SiteIntercept
 from flwr_fco.objectives.design import as_rows, deviations, is_sparse, refuse_text
@@ -491,9 +491,6 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             X, y, sample_weight, groups, clusters = read(
                 self.codebook, X, y, sample_weight, groups, clusters, self._sites
             )
-        y = [self._targets(own) for own in y] if several and isinstance(y, list | tuple) else self._targets(y)
-        for own in X if several else [X]:
-            refuse_text(own, "X")
         if several:
             if groups is not None:
                 what = "groups is for one X, y"
@@ -503,17 +500,21 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             names = [f"{site}" for site in self._sites or (f"part {m}" for m in range(len(parts)))]
             clients = list[Any]()
             for m, (site, own) in enumerate(zip(names, parts, strict=True)):
+                refuse_text(own, f"{site}: X")
                 try:
-                    pair = validate_data(self, own, y[m], reset=reset and not m, **checks)
+                    pair = validate_data(self, own, self._targets(y[m]), reset=reset and not m, **checks)
                     given = None if sample_weight is None else np.asarray(sample_weight[m])
                     clients.append((*pair, reading.row_weights(given, own)))
                 except (TypeError, ValueError) as error:
-                    raise ConfigurationError(
-                        f"{site}: {f'{error}'.rstrip('.')}; expected a table with a row or more and the columns of the "
-                        "first one, and an entry for each row in y, and in sample_weight if it is given"
-                    ) from error
+                    text = f"{error}".rstrip(".")
+                    if not isinstance(error, ConfigurationError):
+                        text += "; expected a table with a row or more and the columns of the first one, and an entry "
+                        text += "for each row in y, and in sample_weight if it is given"
+                    missing = reading.missing_in(own, y[m], counted=True)
+                    raise ConfigurationError(f"{site}: {missing or text}") from error
         else:
-            X, y = validate_data(self, X, y, reset=reset, **checks)
+            refuse_text(X, "X")
+            X, y = validate_data(self, X, self._targets(y), reset=reset, **checks)
             self._on_trust = False
             owner = np.arange(X.shape[0]) % min(self.num_clients, X.shape[0])
             if groups is not None:
@@ -696,7 +697,12 @@ class Federated(BaseEstimator):  # type: ignore[misc]
     ) -> Objective:
         """Return a site's loss, of what its `load` returns, and with it what a Table 1 says."""
         X, y, weights, names, clusters, values = reading.read_site(data, order, self.codebook, self.cluster, whose)
-        objective: Any = self._objective(X, np.asarray(self._targets(y)), *classes, weights)
+        try:
+            objective: Any = self._objective(X, np.asarray(self._targets(y)), *classes, weights)
+        except (TypeError, ValueError) as error:
+            if text := reading.missing_in(X, y, names):
+                raise PublicError(text) from error
+            raise
         objective.feature_names, objective.clusters = names, clusters
         columns = columns_of(self, names or [f"x{j}" for j in range(np.shape(X)[1])], *(classes or [None]))
         digest = 0.0 if self.codebook is None else self.codebook.digest

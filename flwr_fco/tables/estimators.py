@@ -109,6 +109,13 @@ class FederatedElasticNet(RegressorMixin, Federated):  # type: ignore[misc]
     l1_ratio: float = field(default=0.5, kw_only=True, metadata=FRACTION)
     _of_y = MappingProxyType({"y_numeric": True})
 
+    @staticmethod
+    def _targets(y: Any) -> Any:
+        """Return a site's targets, if they are no texts, whose error would show one."""
+        if any(isinstance(own, str) for own in np.ravel(y).tolist()):
+            raise PublicError("y holds texts; expected numbers, or for classes FederatedLogisticRegression")
+        return y
+
     def _objective(self, X: Any, y: NDArray[Any], weights: Vector | None = None) -> Objective:
         targets = y.astype(np.float64)
         return self._sited(LeastSquares(X, targets, scale=0.5, intercept=self.fit_intercept, sample_weight=weights))
@@ -634,6 +641,9 @@ class FederatedCoxRegression(Federated):
             # As a number NaT is before all times.
             raise ConfigurationError("y has a date or a span that is missing (NaT); leave such rows out")
         try:
+            # A time that is none becomes the smallest number.
+            if any(np.isnat(own).any() for own in (*pair, more.get(_ENTRY, pair[0])) if own.dtype.kind in "mM"):
+                raise TypeError
             times, events = (own.astype(np.float64) for own in pair)
             entry = more[_ENTRY].astype(np.float64) if _ENTRY in more else np.full(len(times), -1.0)
         except (TypeError, ValueError) as error:

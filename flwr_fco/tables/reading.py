@@ -251,6 +251,43 @@ def read_site(
     return rows, targets, weights, names, clusters, values
 
 
+def missing_in(X: Any, y: Any, names: Names = None, *, counted: bool = False) -> str:
+    """Return in words which columns and targets lack entries, and what to do; an empty text if none does.
+
+    It is asked after an error, as it looks at each entry.
+
+    Parameters
+    ----------
+    X, y : Any
+        A site's table and its targets.
+    names : tuple of str, optional
+        Of the table's columns, if it has none itself.
+    counted : bool, default False
+        Whether to say in how many rows, which is not for a server.
+    """
+    found = []
+    for what, table in (("X", X), ("y", y)):
+        for name, entries in _columns(what, table, names).items():
+            lacking = sum(map(is_missing, entries))
+            found += [f"{name}{f' in {lacking} of {len(entries)} rows' * counted}"] * (lacking > 0)
+    advice = "Leave such rows out, fill them in in the same way at every site, or give a codebook that leaves them out"
+    return f"entries are missing (NaN): {', '.join(found[:_NAMED])}. {advice}" if found else ""
+
+
+def _columns(what: str, table: Any, names: Names) -> dict[str, list[Any]]:
+    """Return the entries of each column by name; none of what is sparse or has no rows of equal length."""
+    try:
+        array = np.zeros(()) if is_sparse(table) else np.asarray(table)
+    except ValueError:
+        return {}
+    own = [*table.columns] if hasattr(table, "columns") else [*(array.dtype.names or ())]
+    if own and array.ndim:
+        return {f"{what}[{name!r}]": np.asarray(table[name]).tolist() for name in own}
+    if array.ndim == 2:
+        return {f"{what}[{names[j] if names else j!r}]": column.tolist() for j, column in enumerate(array.T)}
+    return {what: array.tolist()} if array.ndim else {}
+
+
 def refuse_two_codings(labels: Mapping[str, NDArray[Any]]) -> None:
     """Refuse clients that code classes in two ways: 0 and 1, and -1 and 1; texts, and numbers; or by other letters.
 
@@ -378,6 +415,8 @@ def row_weights(weights: Any, features: Any) -> Vector:
     return np.asarray(checked)
 
 
+#: Columns named in an error.
+_NAMED = 5
 #: Ratio of a deviation to that at most sites above which there is a warning; and of a mean weight to the sites' median.
 _UNITS, _HEAVIEST = 5.0, 10.0
 #: Ratio of a mean to the deviation above which columns are centred: squares of them lose twice its digits.
