@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -105,8 +106,6 @@ class Figure:
         Whether the runs also report the objective above the centralized optimum.
     hours : bool, default False
         Whether the runs take hours: ``all`` leaves such figures out.
-    coloured : str
-        The curves with a colour of their own, with semicolons between them; by default those with the most claims.
     limits, targets : mapping of str
         By metric: limits of the axis; a level to mark.
     axes : mapping of str to str
@@ -121,7 +120,6 @@ class Figure:
     kind: str = "curves"
     gap: bool = False
     hours: bool = False
-    coloured: str = ""
     limits: Mapping[str, Sequence[float]] = field(default_factory=dict)
     targets: Mapping[str, float] = field(default_factory=dict)
     axes: Mapping[str, str] = field(default_factory=dict)
@@ -151,15 +149,17 @@ class Figure:
         self._part, self._of_part = name, settings
 
     def run(self, label: str, strategy: str = "", **settings: Any) -> None:
-        """Add a curve; without a strategy it is the one that the label names."""
-        own = {**self.shared, **self._of_part, **settings}
-        full = f"{label}, {self._part}" if self._part else label
-        self.runs.append(Run(full, strategy or label, own, full, self._part))
+        """Add a curve, or several with semicolons between; without a strategy it is the one that the label names."""
+        for own_label in label.split("; "):
+            full = f"{own_label}, {self._part}" if self._part else own_label
+            own = {**self.shared, **self._of_part, **settings}
+            self.runs.append(Run(full, strategy or own_label, own, full, self._part))
 
-    def pair(self, strategy: str, client_lr: float, server_lr: float, **settings: Any) -> None:
-        """Add the curve of a strategy at two rates, which its label has."""
-        rates = {"client_lr": client_lr, "server_lr": server_lr}
-        self.run(f"{strategy} ({client_lr:g}, {server_lr:g})", strategy, **rates, **settings)
+    def pairs(self, labels: str, **settings: Any) -> None:
+        """Add strategies at the rates that their labels have: ``"FedMid (0.001, 0.1); FedDualAvg (0.001, 1)"``."""
+        for label in labels.split("; "):
+            strategy, client_lr, server_lr = re.split(r"[ (),]+", label.rstrip(")"))
+            self.run(label, strategy, client_lr=float(client_lr), server_lr=float(server_lr), **settings)
 
     def grid(
         self,

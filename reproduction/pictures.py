@@ -45,7 +45,7 @@ _LINES = ("solid", "dashed", "dashdot", "dotted")
 #: Colour and width of the curves that are shown only for comparison.
 _GREY: dict[str, Any] = {"color": "#b0b0b0", "linewidth": 1.0, "zorder": 1.5}
 #: Number of curves in a panel that a reader can tell apart.
-_COLOURED = 6
+_COLOURED = 10
 
 
 def draw(figure: Figure, outcomes: Outcomes, images: Mapping[str, Sequence[float]], file: Path) -> None:
@@ -166,12 +166,10 @@ def _curves(figure: Figure, outcomes: Outcomes) -> Any:
 
 
 def _coloured(figure: Figure, methods: Mapping[str, str], levels: set[str]) -> list[str]:
-    """Return the curves with a colour of their own: as the figure has them, or those with the most claims."""
-    names = {one.label: one.curve for one in figure.runs}
-    if figure.coloured:
-        return [names.get(label, label) for label in figure.coloured.split("; ")]
-    named = [names[label] for check in figure.checks.values() for label in check.labels() if label in names]
+    """Return the curves with a colour of their own: all of a few, else those with the most claims."""
     order = [curve for curve in methods if curve not in levels]
+    names = {one.label: one.curve for one in figure.runs}
+    named = [names[label] for check in figure.checks.values() for label in check.labels() if label in names]
     return sorted(order, key=lambda curve: (-named.count(curve), order.index(curve)))[:_COLOURED]
 
 

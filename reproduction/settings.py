@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from functools import cache
 from inspect import signature
 from typing import Any, Literal, get_type_hints
 
@@ -211,11 +212,13 @@ class RunSettings:
         return {**flat, **options}
 
 
+@cache
 def _types() -> dict[str, Any]:
     """Return the types of a run's settings, except the options of problem and strategy."""
     return {name: kind for name, kind in get_type_hints(RunSettings).items() if not name.endswith("options")}
 
 
+@cache
 def option_names(strategy: str) -> list[str]:
     """Return the options of a strategy or baseline that a setting can give.
 

@@ -112,7 +112,7 @@ def fingerprint(figure: Figure, claim: str) -> str:
     check, runs = figure.checks[claim], {one.label: one for one in figure.runs}
     members = {**figure.groups, **{point.label: [label for label, _ in point.runs] for point in figure.bests}}
     settings = [
-        [runs[own].strategy, runs[own].settings.get("problem", figure.problem), dict(runs[own].settings)]
+        figure.run_settings(runs[own], 0).to_config()
         for label in check.labels()
         for own in ([label] if label in runs else members[label])
     ]

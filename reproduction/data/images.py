@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from flwr_fco.datasets import PartitionedClassification, Samples, dirichlet_partition, iid_partition
 from flwr_fco.errors import ConfigurationError, NotInstalledError
@@ -120,8 +119,6 @@ def mnist(
     num_clients: int = 100,
     alpha: float | None = 0.3,
     *,
-    by_label: bool = False,
-    labels_per_client: int = 2,
     num_examples: int | None = None,
     seed: int = 0,
     min_size: int = 10,
@@ -138,10 +135,6 @@ def mnist(
         Number of clients.
     alpha : float or None, default 0.3
         Concentration of :func:`flwr_fco.datasets.dirichlet_partition`; None for an even random split.
-    by_label : bool, default False
-        Whether to give each client images of only a few labels instead; see :func:`label_partition`.
-    labels_per_client : int, default 2
-        Labels per client, for `by_label`.
     num_examples : int, optional
         Train on a random subset of this size, drawn from the seed (the first paper uses a tenth of its data).
     seed : int, default 0
@@ -163,79 +156,25 @@ def mnist(
     (200, (6000, 784))
     """
     train, test = _from_openml() if path is None else (_read_part(Path(path), part) for part in ("train", "test"))
-    train, rng = _random_subset(train, num_examples, seed), stream(seed, _SPLIT)
-    if by_label:
-        parts = label_partition(train.targets, num_clients, labels_per_client, rng)
-    else:
-        parts = _random_partition(train.targets, num_clients, alpha, rng, min_size)
-    return PartitionedImages(train, test, tuple(parts), 10)
+    return _split(train, test, num_clients, alpha, num_examples, seed, min_size)
 
 
-def _random_partition(
-    labels: NDArray[Any], num_clients: int, alpha: float | None, rng: np.random.Generator, min_size: int
-) -> list[NDArray[np.int64]]:
-    """Return a Dirichlet split, or an even random split if alpha is None."""
+def _split(
+    train: Samples, test: Samples, num_clients: int, alpha: float | None, size: int | None, seed: int, least: int
+) -> PartitionedImages:
+    """Return a random subset of the training images on clients: a Dirichlet split, or an even one if alpha is None."""
+    if size is not None:
+        if not 1 <= size <= train.targets.size:
+            raise ConfigurationError(f"num_examples={size}; expected 1 .. {train.targets.size}")
+        # In the original order.
+        rows = np.sort(stream(seed, _SUBSET).choice(train.targets.size, size, replace=False))
+        train = Samples(train.features[rows], train.targets[rows])
+    rng = stream(seed, _SPLIT)
     if alpha is None:
-        return iid_partition(labels.size, num_clients, rng)
-    return dirichlet_partition(labels, num_clients, alpha, rng, min_size)
-
-
-def label_partition(
-    labels: ArrayLike, num_clients: int, labels_per_client: int, rng: np.random.Generator
-) -> list[NDArray[np.int64]]:
-    """Return a split with few labels per client: examples sorted by label, cut into shards, a few shards per client.
-
-    Parameters
-    ----------
-    labels : array-like, shape (n,)
-        The examples' labels.
-    num_clients : int
-        Number of clients.
-    labels_per_client : int
-        Number of shards per client. A shard at the boundary between two labels contains both.
-    rng : numpy.random.Generator
-        Draws the partition.
-
-    Returns
-    -------
-    list of ndarray of int64
-        Row numbers of each client, ascending; each row occurs once.
-
-    Raises
-    ------
-    ConfigurationError
-        If there are more shards than examples.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> labels = np.repeat([0, 1, 2, 3], 10)
-    >>> parts = label_partition(labels, 2, 2, np.random.default_rng(0))
-    >>> [np.unique(labels[part]).size for part in parts]
-    [2, 2]
-    """
-    array = np.asarray(labels)
-    if not 1 <= num_clients * labels_per_client <= array.size or labels_per_client < 1:
-        raise ConfigurationError(
-            f"num_clients={num_clients} with labels_per_client={labels_per_client} of {array.size} examples; expected "
-            "at least one client with one shard, and a shard of at least one example"
-        )
-    # Shuffled first, so that the assignment of a label's rows to shards also depends on the seed.
-    order = rng.permutation(array.size)
-    order = order[np.argsort(array[order], kind="stable")]
-    shards = np.array_split(order, num_clients * labels_per_client)
-    dealt = rng.permutation(len(shards)).reshape(num_clients, labels_per_client)
-    return [np.sort(np.concatenate([shards[shard] for shard in numbers])) for numbers in dealt]
-
-
-def _random_subset(train: Samples, num_examples: int | None, seed: int) -> Samples:
-    """Return a random subset of the examples in the original order, drawn from the seed; None returns all of them."""
-    if num_examples is None:
-        return train
-    if not 1 <= num_examples <= train.targets.size:
-        raise ConfigurationError(f"num_examples={num_examples}; expected 1 .. {train.targets.size}")
-    rows = np.sort(stream(seed, _SUBSET).choice(train.targets.size, num_examples, replace=False))
-    return Samples(train.features[rows], train.targets[rows])
+        parts = iid_partition(train.targets.size, num_clients, rng)
+    else:
+        parts = dirichlet_partition(train.targets, num_clients, alpha, rng, least)
+    return PartitionedImages(train, test, tuple(parts), 10)
 
 
 def femnist(
@@ -415,9 +354,7 @@ def cifar10(
     (500, 3072)
     """
     train, test = _from_npz(Path(path)) if Path(path).suffix == ".npz" else _from_batches(Path(path))
-    train = _random_subset(train, num_examples, seed)
-    parts = _random_partition(train.targets, num_clients, alpha, stream(seed, _SPLIT), min_size)
-    return PartitionedImages(train, test, tuple(parts), 10)
+    return _split(train, test, num_clients, alpha, num_examples, seed, min_size)
 
 
 def _from_npz(file: Path) -> tuple[Samples, Samples]:

@@ -31,11 +31,8 @@ def fco_fig1(own: Figure) -> None:
     training sessions take part. A seed is a split: sessions 2 s and 2 s + 1 are held out.
     """
     own.settings(**SCANS, objective_every=10)
-    own.run("centralized")
-    own.run("local")
-    own.pair("FedDualAvg", 0.1, 10.0)
-    own.pair("FedMid", 0.1, 3.0)
-    own.pair("FedAvgSubgradient", 0.1, 3.0)
+    own.run("centralized; local")
+    own.pairs("FedDualAvg (0.1, 10); FedMid (0.1, 3); FedAvgSubgradient (0.1, 3)")
     own.quick("sparser than FedAvg", but={"factor": 2}, num_rounds=40, objective_every=40)
 
 
@@ -44,7 +41,6 @@ def fco_fig1(own: Figure) -> None:
     "client-density; mean-density; server-density",
     kind="densities",
     limits={"client-density": [0.0, 1.02], "mean-density": [0.0, 1.02], "server-density": [0.0, 1.02]},
-    coloured="FedMid; FedMid as printed; FedDualAvg; FedMid, one epoch",
 )
 def fco_fig2(own: Figure) -> None:
     """The curse of primal averaging: density at the clients, of their mean, on the server.
@@ -64,16 +60,7 @@ def fco_fig2(own: Figure) -> None:
     own.quick("the mean is denser", but={"window": 3}, num_rounds=5)
 
 
-@figure(
-    "lasso-I",
-    "f1; precision; recall; density; recovery-error",
-    targets={"density": 0.5, "f1": 0.99},
-    coloured=(
-        "FedDualAvg (0.001, 1); FedDualAvg (0.01, 1); FedDualAvg (0.001, 0.1); FedDualAvg (0.001, 10); FedMid "
-        "(0.001, 0.1); FedMidOSP (0.001, 0.1); FedDualAvgOSP (0.001, 0.1); FedAvgSubgradient (0.001, 0.1); "
-        "FedDualAvg (0.0003, 3); FedMidOSP (0.0003, 3); FedAvgSubgradient (0.0003, 3)"
-    ),
-)
+@figure("lasso-I", "f1; precision; recall; density; recovery-error", targets={"density": 0.5, "f1": 0.99})
 def fco_fig3(own: Figure) -> None:
     """LASSO I, half of the truth is not zero.
 
@@ -83,32 +70,17 @@ def fco_fig3(own: Figure) -> None:
     """
     own.settings(num_rounds=500, **SYNTHETIC)
     own.run("centralized")
-    own.pair("FedDualAvg", 0.001, 1.0)
-    own.pair("FedDualAvg", 0.001, 10.0)
-    own.pair("FedMid", 0.001, 0.1)
-    own.pair("FedMidOSP", 0.001, 0.1)
-    own.pair("FedDualAvgOSP", 0.001, 0.1)
-    own.pair("FedAvgSubgradient", 0.001, 0.1)
-    own.pair("FedDualAvg", 0.01, 1.0)
-    own.pair("FedMid", 0.001, 0.3)
-    own.pair("FedMidOSP", 0.001, 0.3)
-    own.pair("FedDualAvgOSP", 0.001, 0.3)
-    own.pair("FedDualAvg", 0.001, 0.1)
-    own.part("off the paper's grid", client_lr=0.0003, server_lr=3.0)
-    own.run("FedDualAvg (0.0003, 3)", "FedDualAvg")
-    own.run("FedMidOSP (0.0003, 3)", "FedMidOSP")
-    own.run("FedAvgSubgradient (0.0003, 3)", "FedAvgSubgradient")
+    own.pairs(
+        "FedDualAvg (0.001, 1); FedDualAvg (0.001, 10); FedMid (0.001, 0.1); FedMidOSP (0.001, 0.1); "
+        "FedDualAvgOSP (0.001, 0.1); FedAvgSubgradient (0.001, 0.1); FedDualAvg (0.01, 1); FedMid (0.001, 0.3); "
+        "FedMidOSP (0.001, 0.3); FedDualAvgOSP (0.001, 0.3); FedDualAvg (0.001, 0.1)"
+    )
+    own.part("off the paper's grid")
+    own.pairs("FedDualAvg (0.0003, 3); FedMidOSP (0.0003, 3); FedAvgSubgradient (0.0003, 3)")
     own.quick("server rate 10", num_rounds=60)
 
 
-@figure(
-    "low-rank-I",
-    "objective; validation-mse; rank; recovery-error",
-    coloured=(
-        "FedDualAvg (0.001, 1); FedDualAvg (0.001, 10); FedMid (0.001, 0.1); FedMidOSP (0.001, 0.1); "
-        "FedDualAvgOSP (0.001, 0.1); FedDualAvg (0.0003, 3); FedMidOSP (0.0003, 3)"
-    ),
-)
+@figure("low-rank-I", "objective; validation-mse; rank; recovery-error")
 def fco_fig4(own: Figure) -> None:
     """Low rank I, the truth has rank 16.
 
@@ -117,16 +89,13 @@ def fco_fig4(own: Figure) -> None:
     B.3.1: 10 clients a round, batch 10, one epoch, 500 rounds. The last group of runs is off the paper's grid.
     """
     own.settings(num_rounds=500, **SYNTHETIC)
-    own.part("", client_lr=0.001)
     own.run("centralized")
-    own.run("FedDualAvg (0.001, 1)", "FedDualAvg", server_lr=1.0)
-    own.run("FedDualAvg (0.001, 10)", "FedDualAvg", server_lr=10.0)
-    own.run("FedMid (0.001, 0.1)", "FedMid", server_lr=0.1)
-    own.run("FedMidOSP (0.001, 0.1)", "FedMidOSP", server_lr=0.1)
-    own.run("FedDualAvgOSP (0.001, 0.1)", "FedDualAvgOSP", server_lr=0.1)
-    own.part("off the paper's grid", client_lr=0.0003, server_lr=3.0)
-    own.run("FedDualAvg (0.0003, 3)", "FedDualAvg")
-    own.run("FedMidOSP (0.0003, 3)", "FedMidOSP")
+    own.pairs(
+        "FedDualAvg (0.001, 1); FedDualAvg (0.001, 10); FedMid (0.001, 0.1); FedMidOSP (0.001, 0.1); "
+        "FedDualAvgOSP (0.001, 0.1)"
+    )
+    own.part("off the paper's grid")
+    own.pairs("FedDualAvg (0.0003, 3); FedMidOSP (0.0003, 3)")
     own.quick("exact rank", num_rounds=20, **RARELY)
 
 
@@ -142,25 +111,12 @@ def fco_fig5(own: Figure) -> None:
     training sessions take part. A seed is a split: sessions 2 s and 2 s + 1 are held out.
     """
     own.settings(**SCANS, objective_every=10)
-    own.run("centralized")
-    own.run("local")
-    own.pair("FedDualAvg", 0.1, 10.0)
-    own.pair("FedDualAvgOSP", 0.001, 3.0)
-    own.pair("FedMid", 0.1, 3.0)
-    own.pair("FedMidOSP", 0.1, 10.0)
+    own.run("centralized; local")
+    own.pairs("FedDualAvg (0.1, 10); FedDualAvgOSP (0.001, 3); FedMid (0.1, 3); FedMidOSP (0.1, 10)")
     own.quick("as accurate as centralized", but={"tolerance": 0.06}, num_rounds=40, objective_every=40)
 
 
-@figure(
-    "lasso-II",
-    "precision; recall; density; f1; recovery-error",
-    targets={"density": 0.0625, "f1": 0.98},
-    coloured=(
-        "FedDualAvg on data set I; FedDualAvg (0.001, 1); FedDualAvg (0.001, 10); FedMid (0.001, 0.1); FedMidOSP "
-        "(0.001, 0.1); FedDualAvgOSP (0.001, 0.1); FedAvgSubgradient (0.001, 0.1); FedDualAvg (0.0003, 10); "
-        "FedMidOSP (0.0003, 10); FedAvgSubgradient (0.0003, 10)"
-    ),
-)
+@figure("lasso-II", "precision; recall; density; f1; recovery-error", targets={"density": 0.0625, "f1": 0.98})
 def fco_fig6(own: Figure) -> None:
     """LASSO II, 1/16 of the truth is not zero.
 
@@ -169,32 +125,19 @@ def fco_fig6(own: Figure) -> None:
     B.2.1: 10 clients a round, batch 10, one epoch, 500 rounds. The last group of runs is off the paper's grid.
     """
     own.settings(num_rounds=500, **SYNTHETIC)
-    own.part("", client_lr=0.001)
     own.run("centralized")
-    own.run("FedDualAvg (0.001, 1)", "FedDualAvg", server_lr=1.0)
-    own.run("FedDualAvg (0.001, 10)", "FedDualAvg", server_lr=10.0)
-    own.run("FedMid (0.001, 0.1)", "FedMid", server_lr=0.1)
-    own.run("FedMidOSP (0.001, 0.1)", "FedMidOSP", server_lr=0.1)
-    own.run("FedDualAvgOSP (0.001, 0.1)", "FedDualAvgOSP", server_lr=0.1)
-    own.run("FedAvgSubgradient (0.001, 0.1)", "FedAvgSubgradient", server_lr=0.1)
-    own.run("FedDualAvgOSP on data set I", "FedDualAvgOSP", server_lr=0.1, problem="lasso-I")
-    own.run("FedDualAvg on data set I", "FedDualAvg", server_lr=1.0, problem="lasso-I")
-    own.part("off the paper's grid", client_lr=0.0003, server_lr=10.0)
-    own.run("FedDualAvg (0.0003, 10)", "FedDualAvg")
-    own.run("FedMidOSP (0.0003, 10)", "FedMidOSP")
-    own.run("FedAvgSubgradient (0.0003, 10)", "FedAvgSubgradient")
+    own.pairs(
+        "FedDualAvg (0.001, 1); FedDualAvg (0.001, 10); FedMid (0.001, 0.1); FedMidOSP (0.001, 0.1); "
+        "FedDualAvgOSP (0.001, 0.1); FedAvgSubgradient (0.001, 0.1)"
+    )
+    own.run("FedDualAvgOSP on data set I", "FedDualAvgOSP", client_lr=0.001, server_lr=0.1, problem="lasso-I")
+    own.run("FedDualAvg on data set I", "FedDualAvg", client_lr=0.001, server_lr=1.0, problem="lasso-I")
+    own.part("off the paper's grid")
+    own.pairs("FedDualAvg (0.0003, 10); FedMidOSP (0.0003, 10); FedAvgSubgradient (0.0003, 10)")
     own.quick("perfect F1, tuned for the F1-score", num_rounds=110)
 
 
-@figure(
-    "lasso-III",
-    "precision; recall; density; f1; recovery-error",
-    targets={"density": 0.0078125, "f1": 0.98},
-    coloured=(
-        "FedDualAvg on data set I; FedDualAvg (0.001, 1); FedDualAvg (0.001, 10); FedMid (0.001, 0.3); FedMidOSP "
-        "(0.001, 0.3); FedDualAvgOSP (0.001, 0.1); FedAvgSubgradient (0.001, 0.1)"
-    ),
-)
+@figure("lasso-III", "precision; recall; density; f1; recovery-error", targets={"density": 0.0078125, "f1": 0.98})
 def fco_fig7(own: Figure) -> None:
     """LASSO III, 1/128 of the truth is not zero.
 
@@ -204,27 +147,16 @@ def fco_fig7(own: Figure) -> None:
     """
     own.settings(num_rounds=500, **SYNTHETIC)
     own.run("centralized")
-    own.pair("FedDualAvg", 0.001, 1.0)
-    own.pair("FedDualAvg", 0.001, 10.0)
-    own.pair("FedMid", 0.001, 0.3)
-    own.pair("FedMidOSP", 0.001, 0.3)
-    own.pair("FedDualAvgOSP", 0.001, 0.1)
-    own.pair("FedAvgSubgradient", 0.001, 0.1)
+    own.pairs(
+        "FedDualAvg (0.001, 1); FedDualAvg (0.001, 10); FedMid (0.001, 0.3); FedMidOSP (0.001, 0.3); "
+        "FedDualAvgOSP (0.001, 0.1); FedAvgSubgradient (0.001, 0.1)"
+    )
     own.run("FedDualAvgOSP on data set I", "FedDualAvgOSP", client_lr=0.001, server_lr=0.1, problem="lasso-I")
     own.run("FedDualAvg on data set I", "FedDualAvg", client_lr=0.001, server_lr=1.0, problem="lasso-I")
     own.quick("perfect F1, tuned for the F1-score", num_rounds=110)
 
 
-@figure(
-    "lasso-IV",
-    "precision; recall; density; f1; recovery-error",
-    targets={"density": 0.5, "f1": 0.98},
-    coloured=(
-        "FedDualAvg on data set I; FedDualAvg (0.001, 3); FedDualAvg (0.001, 10); FedMid (0.001, 1); FedMidOSP "
-        "(0.001, 1); FedDualAvgOSP (0.001, 1); FedAvgSubgradient (0.001, 1); FedDualAvg (0.0003, 10); FedMidOSP "
-        "(0.0003, 3); FedMidOSP (0.0003, 10)"
-    ),
-)
+@figure("lasso-IV", "precision; recall; density; f1; recovery-error", targets={"density": 0.5, "f1": 0.98})
 def fco_fig8(own: Figure) -> None:
     """LASSO IV, 256 clients.
 
@@ -233,31 +165,19 @@ def fco_fig8(own: Figure) -> None:
     B.2.1: 10 clients a round, batch 10, one epoch, 500 rounds. The last group of runs is off the paper's grid.
     """
     own.settings(num_rounds=500, **SYNTHETIC)
-    own.part("", client_lr=0.001)
     own.run("centralized")
-    own.run("FedDualAvg (0.001, 3)", "FedDualAvg", server_lr=3.0)
-    own.run("FedDualAvg (0.001, 10)", "FedDualAvg", server_lr=10.0)
-    own.run("FedMid (0.001, 1)", "FedMid", server_lr=1.0)
-    own.run("FedMidOSP (0.001, 1)", "FedMidOSP", server_lr=1.0)
-    own.run("FedDualAvgOSP (0.001, 1)", "FedDualAvgOSP", server_lr=1.0)
-    own.run("FedAvgSubgradient (0.001, 1)", "FedAvgSubgradient", server_lr=1.0)
-    own.run("FedDualAvgOSP on data set I", "FedDualAvgOSP", server_lr=0.1, problem="lasso-I")
-    own.run("FedDualAvg on data set I", "FedDualAvg", server_lr=1.0, problem="lasso-I")
-    own.part("off the paper's grid", client_lr=0.0003)
-    own.run("FedDualAvg (0.0003, 10)", "FedDualAvg", server_lr=10.0)
-    own.run("FedMidOSP (0.0003, 3)", "FedMidOSP", server_lr=3.0)
-    own.run("FedMidOSP (0.0003, 10)", "FedMidOSP", server_lr=10.0)
+    own.pairs(
+        "FedDualAvg (0.001, 3); FedDualAvg (0.001, 10); FedMid (0.001, 1); FedMidOSP (0.001, 1); FedDualAvgOSP "
+        "(0.001, 1); FedAvgSubgradient (0.001, 1)"
+    )
+    own.run("FedDualAvgOSP on data set I", "FedDualAvgOSP", client_lr=0.001, server_lr=0.1, problem="lasso-I")
+    own.run("FedDualAvg on data set I", "FedDualAvg", client_lr=0.001, server_lr=1.0, problem="lasso-I")
+    own.part("off the paper's grid")
+    own.pairs("FedDualAvg (0.0003, 10); FedMidOSP (0.0003, 3); FedMidOSP (0.0003, 10)")
     own.quick("perfect F1, tuned for the F1-score", num_rounds=100)
 
 
-@figure(
-    "low-rank-II",
-    "objective; validation-mse; rank; recovery-error",
-    coloured=(
-        "FedDualAvg (0.001, 1); FedDualAvg (0.001, 10); FedMid (0.001, 0.1); FedMidOSP (0.001, 0.1); "
-        "FedDualAvgOSP (0.001, 0.1)"
-    ),
-)
+@figure("low-rank-II", "objective; validation-mse; rank; recovery-error")
 def fco_fig9(own: Figure) -> None:
     """Low rank II, the truth has rank 4.
 
@@ -267,11 +187,10 @@ def fco_fig9(own: Figure) -> None:
     """
     own.settings(num_rounds=500, **SYNTHETIC)
     own.run("centralized")
-    own.pair("FedDualAvg", 0.001, 1.0)
-    own.pair("FedDualAvg", 0.001, 10.0)
-    own.pair("FedMid", 0.001, 0.1)
-    own.pair("FedMidOSP", 0.001, 0.1)
-    own.pair("FedDualAvgOSP", 0.001, 0.1)
+    own.pairs(
+        "FedDualAvg (0.001, 1); FedDualAvg (0.001, 10); FedMid (0.001, 0.1); FedMidOSP (0.001, 0.1); "
+        "FedDualAvgOSP (0.001, 0.1)"
+    )
     own.quick("exact rank", num_rounds=30, **RARELY)
 
 
@@ -361,15 +280,9 @@ def fco_brain(own: Figure) -> None:
         client_lr=0.001,
     )
     own.part("(0.001, 0.01)", server_lr=0.01)
-    own.run("FedDualAvg")
-    own.run("FedDualAvgOSP")
-    own.run("FedMid")
-    own.run("FedMidOSP")
+    own.run("FedDualAvg; FedDualAvgOSP; FedMid; FedMidOSP")
     own.part("(0.001, 3)", server_lr=3.0)
-    own.run("FedDualAvg")
-    own.run("FedDualAvgOSP")
-    own.run("FedMid")
-    own.run("FedMidOSP")
+    own.run("FedDualAvg; FedDualAvgOSP; FedMid; FedMidOSP")
     own.quick(
         "FedMid is denser at larger rates",
         num_clients=12,
@@ -381,7 +294,7 @@ def fco_brain(own: Figure) -> None:
     )
 
 
-@figure("breast-cancer", "density; norm; gap, K = 1", gap=True, coloured="FedDualAvg; FedMid")
+@figure("breast-cancer", "density; norm; gap, K = 1", gap=True)
 def fco_curse(own: Figure) -> None:
     """The curse of primal averaging, and the relation (4.5) that FedMid breaks.
 
@@ -443,14 +356,7 @@ def fco_drift(own: Figure) -> None:
     own.quick("exact with exact local gradients", keep_every=5, but={"tolerance": 0.05}, num_rounds=40)
 
 
-@figure(
-    "low-rank-III",
-    "objective; validation-mse; rank; recovery-error",
-    coloured=(
-        "FedDualAvg (0.001, 1); FedDualAvg (0.001, 10); FedMid (0.001, 0.1); FedMidOSP (0.001, 0.1); "
-        "FedDualAvgOSP (0.001, 0.1)"
-    ),
-)
+@figure("low-rank-III", "objective; validation-mse; rank; recovery-error")
 def fco_fig10(own: Figure) -> None:
     """Low rank III, the truth has rank 1.
 
@@ -460,22 +366,14 @@ def fco_fig10(own: Figure) -> None:
     """
     own.settings(num_rounds=500, **SYNTHETIC)
     own.run("centralized")
-    own.pair("FedDualAvg", 0.001, 1.0)
-    own.pair("FedDualAvg", 0.001, 10.0)
-    own.pair("FedMid", 0.001, 0.1)
-    own.pair("FedMidOSP", 0.001, 0.1)
-    own.pair("FedDualAvgOSP", 0.001, 0.1)
+    own.pairs(
+        "FedDualAvg (0.001, 1); FedDualAvg (0.001, 10); FedMid (0.001, 0.1); FedMidOSP (0.001, 0.1); "
+        "FedDualAvgOSP (0.001, 0.1)"
+    )
     own.quick("exact rank", num_rounds=40, **RARELY)
 
 
-@figure(
-    "low-rank-IV",
-    "objective; validation-mse; rank; recovery-error",
-    coloured=(
-        "FedDualAvg on data set I; FedDualAvg (0.001, 1); FedDualAvg (0.001, 10); FedMid (0.001, 1); FedMidOSP "
-        "(0.001, 1); FedDualAvgOSP (0.001, 1)"
-    ),
-)
+@figure("low-rank-IV", "objective; validation-mse; rank; recovery-error")
 def fco_fig11(own: Figure) -> None:
     """Low rank IV, 256 clients.
 
@@ -485,11 +383,10 @@ def fco_fig11(own: Figure) -> None:
     """
     own.settings(num_rounds=500, **SYNTHETIC)
     own.run("centralized")
-    own.pair("FedDualAvg", 0.001, 1.0)
-    own.pair("FedDualAvg", 0.001, 10.0)
-    own.pair("FedMid", 0.001, 1.0)
-    own.pair("FedMidOSP", 0.001, 1.0)
-    own.pair("FedDualAvgOSP", 0.001, 1.0)
+    own.pairs(
+        "FedDualAvg (0.001, 1); FedDualAvg (0.001, 10); FedMid (0.001, 1); FedMidOSP (0.001, 1); FedDualAvgOSP "
+        "(0.001, 1)"
+    )
     own.run("FedDualAvg on data set I", "FedDualAvg", client_lr=0.001, server_lr=10.0, problem="low-rank-I")
     own.quick("exact rank", num_rounds=50, **RARELY)
 
@@ -539,10 +436,7 @@ def fco_fig13(own: Figure) -> None:
         num_examples=34000,
         alpha=100.0,
     )
-    own.pair("FedDualAvg", 0.03, 1.0)
-    own.pair("FedDualAvgOSP", 0.01, 1.0)
-    own.pair("FedMid", 0.03, 1.0)
-    own.pair("FedMidOSP", 0.03, 1.0)
+    own.pairs("FedDualAvg (0.03, 1); FedDualAvgOSP (0.01, 1); FedMid (0.03, 1); FedMidOSP (0.03, 1)")
     own.quick(
         "FedMid and FedMidOSP agree",
         but={"window": 1},
@@ -579,10 +473,7 @@ def fco_fig14(own: Figure) -> None:
         num_examples=34000,
         alpha=100.0,
     )
-    own.pair("FedDualAvg", 0.01, 1.0)
-    own.pair("FedDualAvgOSP", 0.001, 1.0)
-    own.pair("FedMid", 0.003, 1.0)
-    own.pair("FedMidOSP", 0.003, 1.0)
+    own.pairs("FedDualAvg (0.01, 1); FedDualAvgOSP (0.001, 1); FedMid (0.003, 1); FedMidOSP (0.003, 1)")
     own.quick(
         "FedMid and FedMidOSP agree",
         but={"window": 1},
@@ -610,10 +501,8 @@ def fco_fig15(own: Figure) -> None:
     last 20 rounds, seed 0.
     """
     own.settings(num_rounds=40, **IMAGES, server_lr=1.0, structure_every=2, objective_every=2)
-    own.run("FedDualAvg", client_lr=0.3)
-    own.run("FedDualAvgOSP", client_lr=0.3)
-    own.run("FedMid", client_lr=0.1)
-    own.run("FedMidOSP", client_lr=0.1)
+    own.run("FedDualAvg; FedDualAvgOSP", client_lr=0.3)
+    own.run("FedMid; FedMidOSP", client_lr=0.1)
     own.quick(
         "FedMid and FedMidOSP agree",
         but={"window": 1},
@@ -694,15 +583,7 @@ def fco_grid_l2(own: Figure) -> None:
     )
 
 
-@figure(
-    "lasso-small",
-    "gap",
-    gap=True,
-    coloured=(
-        "FedDualAvg; FedMid; FedMidOSP; K 1, rate 3e-4; K 4, rate 3e-4; K 4, rate 1.2e-3; K 16, rate 1.2e-3; K 1; "
-        "K 4; M 4, K 1; M 16, K 1; M 4, K 1, 4 R; M 4, K 4"
-    ),
-)
+@figure("lasso-small", "gap", gap=True)
 def fco_theorems(own: Figure) -> None:
     """Theorems 4.1 to 4.3: rates in R, in the client rate, in K and in M.
 
@@ -716,9 +597,7 @@ def fco_theorems(own: Figure) -> None:
     """
     own.settings(batch_size=0, clients_per_round=16, local_steps=4, num_rounds=1000, objective_every=1)
     own.part("in R", client_lr=1e-05, server_lr=1340.0)
-    own.run("FedDualAvg")
-    own.run("FedMid")
-    own.run("FedMidOSP")
+    own.run("FedDualAvg; FedMid; FedMidOSP")
     own.part("in K and the rate", server_lr=1.0)
     own.run("K 1, rate 3e-4", "FedDualAvg", client_lr=0.0003, local_steps=1, num_rounds=3000)
     own.run("K 4, rate 3e-4", "FedDualAvg", client_lr=0.0003, num_rounds=1500)

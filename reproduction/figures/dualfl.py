@@ -23,12 +23,7 @@ def dualfl_alpha(own: Figure) -> None:
     own.quick("as near as alpha says", but={"factor": 3.0}, num_rounds=50)
 
 
-@figure(
-    "logistic-mnist",
-    "energy-error; energy-error against passes; energy-error against cpu-seconds",
-    seeds=2,
-    coloured="DualFL; FedPD; FedDR, over-relaxed; Scaffnew; FedDualAvg; 5GCS; APDA-Inexact",
-)
+@figure("logistic-mnist", "energy-error; energy-error against passes; energy-error against cpu-seconds", seeds=2)
 def dualfl_fig1a(own: Figure) -> None:
     """MNIST, 2,400 images of the paper's 60,000: DualFL beside nine methods, eight clients.
 
@@ -109,12 +104,7 @@ def dualfl_fig1c(own: Figure) -> None:
     )
 
 
-@figure(
-    "logistic-cifar10",
-    "energy-error; energy-error against passes; energy-error against cpu-seconds",
-    seeds=2,
-    coloured="DualFL; FedPD; FedDR, over-relaxed; Scaffnew; FedDualAvg; 5GCS",
-)
+@figure("logistic-cifar10", "energy-error; energy-error against passes; energy-error against cpu-seconds", seeds=2)
 def dualfl_fig1d(own: Figure) -> None:
     """CIFAR-10, 640 images of the paper's 50,000: DualFL beside nine methods, eight clients.
 
@@ -185,12 +175,7 @@ def dualfl_fig1f(own: Figure) -> None:
     )
 
 
-@figure(
-    "logistic-mnist",
-    "energy-error",
-    seeds=2,
-    coloured="FedPD; FedDR; FedDyn; APDA-Inexact; 5GCS; FedDualAvg; Scaffnew; DualFL",
-)
+@figure("logistic-mnist", "energy-error", seeds=2)
 def dualfl_table2(own: Figure) -> None:
     """MNIST, 2,400 images of the paper's 60,000: table 2's settings, for means and for sums.
 
@@ -227,14 +212,7 @@ def dualfl_table2(own: Figure) -> None:
     own.quick("no method with a step arrives as printed", problem="logistic-digits", num_examples=0, num_rounds=3)
 
 
-@figure(
-    "logistic-digits",
-    "energy-error; distance",
-    seeds=2,
-    coloured=(
-        "mu = 0.1; mu = 0.01; no momentum, mu = 0.1; exact, nu = mu/2; rho = nu/4L, mu = 0.1; rho = nu/100L, mu = 0.1"
-    ),
-)
+@figure("logistic-digits", "energy-error; distance", seeds=2)
 def dualfl_theory(own: Figure) -> None:
     """scikit-learn's digits: what DualFL's theorems and sections 1 and 5 say.
 
@@ -294,12 +272,7 @@ def dualfl_nonsmooth(own: Figure) -> None:
     own.quick("subgradients stall", but={"factor": 1.5}, num_rounds=25)
 
 
-@figure(
-    "logistic-cifar10",
-    "energy-error; energy-error against passes; energy-error against cpu-seconds",
-    seeds=1,
-    coloured="DualFL; FedPD, step 20; FedPD, step 60; FedDR, step 10, relaxation 1.9; Scaffnew; FedDualAvg",
-)
+@figure("logistic-cifar10", "energy-error; energy-error against passes; energy-error against cpu-seconds", seeds=1)
 def dualfl_cifar10000(own: Figure) -> None:
     """CIFAR-10, 10,000 images of the paper's 50,000: DualFL beside FedPD, FedDR and FedDyn, which are one method, and
     three more.
@@ -328,12 +301,7 @@ def dualfl_cifar10000(own: Figure) -> None:
     )
 
 
-@figure(
-    "logistic-mnist",
-    "energy-error; energy-error against passes; energy-error against cpu-seconds",
-    seeds=1,
-    coloured="DualFL; FedPD, step 30; FedDR, step 10, relaxation 1.9; Scaffnew; FedDualAvg; FedDualAvg, 10 steps",
-)
+@figure("logistic-mnist", "energy-error; energy-error against passes; energy-error against cpu-seconds", seeds=1)
 def dualfl_mnist60000(own: Figure) -> None:
     """MNIST, all 60,000 images: DualFL beside FedPD, FedDR and FedDyn, which are one method, and three more.
 

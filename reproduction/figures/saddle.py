@@ -9,16 +9,7 @@ from reproduction.figure import Figure, figure
 BOTH: dict[str, Any] = {"structure_every": 10, "objective_every": 10}
 
 
-@figure(
-    "bilinear-l1",
-    "gap; density",
-    seeds=10,
-    targets={"gap": 0.316, "density": 0.7},
-    coloured=(
-        "FeDualEx; FeDualEx, average; FedMiP; FedMiP, psi once; FedMiP, psi once, average; FedDualAvg; FedMid; "
-        "ExtraStepLocalSGD"
-    ),
-)
+@figure("bilinear-l1", "gap; density", seeds=10, targets={"gap": 0.316, "density": 0.7})
 def spp_fig4(own: Figure) -> None:
     """Bilinear saddle point with l1 norms in boxes: the paper's 100 clients, A.2's rounds (A.1 prints none).
 
@@ -55,13 +46,7 @@ def spp_fig4(own: Figure) -> None:
     own.quick("FeDualEx before the methods of convex optimization, K = 1", num_clients=2, **BOTH)
 
 
-@figure(
-    "bilinear-nuclear",
-    "gap; rank-x; rank-y",
-    seeds=10,
-    targets={"rank-x": 10.0, "rank-y": 10.0},
-    coloured="FeDualEx; FeDualEx, average; FedMiP; FedMiP, psi once; FedDualAvg; FedMid; ExtraStepLocalSGD",
-)
+@figure("bilinear-nuclear", "gap; rank-x; rank-y", seeds=10, targets={"rank-x": 10.0, "rank-y": 10.0})
 def spp_fig5(own: Figure) -> None:
     """Bilinear saddle point with nuclear norms in spectral balls; the paper's size: 100 clients, ten seeds.
 

@@ -19,7 +19,6 @@ OFTEN: dict[str, Any] = {"structure_every": 10, "objective_every": 10}
     "l1-error; recovery-error; gap",
     limits={"l1-error": [0.05, 300.0], "recovery-error": [0.02, 50.0], "gap": [0.0002, 1000.0]},
     targets={"gap": 1.0},
-    coloured="DFedDA-GT; DReFedDA-GT; MReFedDA-GT; DFedMid; DFedDA; Fast-FedDA; C-FedDA",
 )
 def gt_fig1(own: Figure) -> None:
     """Sparse linear regression over a chain.
@@ -76,7 +75,6 @@ def gt_fig1(own: Figure) -> None:
     "sparse-logistic-graph",
     "l1-error; recovery-error; gap",
     limits={"l1-error": [0.005, 40.0], "recovery-error": [0.002, 2.0], "gap": [5e-07, 0.3]},
-    coloured="DFedDA-GT; DReFedDA-GT; MReFedDA-GT; DFedMid; DFedDA; Fast-FedDA; C-FedDA",
 )
 def gt_fig2(own: Figure) -> None:
     """Sparse logistic regression over a chain.
@@ -117,7 +115,6 @@ def gt_fig2(own: Figure) -> None:
     hours=True,
     targets={"gap": 1.0},
     axes={"": "round; a server's exchange counts as 16"},
-    coloured="DFedMid; DFedDA; DFedDA-GT; MReFedDA-GT; Fast-FedDA; C-FedDA",
 )
 def gt_long1(own: Figure) -> None:
     """Sparse linear regression for 48,000 rounds: an exchange with a server counts as 16 rounds of the chain.
@@ -172,7 +169,6 @@ def gt_long1(own: Figure) -> None:
     seeds=1,
     hours=True,
     axes={"": "round; a server's exchange counts as 16"},
-    coloured="DFedMid; DFedDA; DFedDA-GT; MReFedDA-GT; Fast-FedDA; C-FedDA",
 )
 def gt_long2(own: Figure) -> None:
     """Sparse logistic regression for 48,000 rounds: an exchange with a server counts as 16 rounds of the chain.
@@ -258,17 +254,7 @@ def gt_spread(own: Figure) -> None:
     own.quick("spread 20: tracking pays", num_rounds=100, dimension=64)
 
 
-@figure(
-    "sparse-linear-graph",
-    "gap",
-    coloured=(
-        "d = 256, complete graph; d = 1,024, complete graph; d = 4,096, complete graph; d = 16,384, complete "
-        "graph; complete, 16 nodes; ring, 16 nodes; chain, 16 nodes; M = 4, much noise; M = 16, much noise; M = "
-        "64, much noise; DFedDA, R = 2,500, exact gradients; DFedDA, R = 20,000, exact gradients; DFedDA-GT, "
-        "exact gradients; exact gradients, theorem C.2; noise, theorem C.2; normal covariates, d = 128; truncated "
-        "covariates, d = 128"
-    ),
-)
+@figure("sparse-linear-graph", "gap")
 def gt_theory(own: Figure) -> None:
     """What the theorems say.
 

@@ -150,12 +150,11 @@ def mnist(
     path: str = "",
     num_clients: int = 100,
     alpha: float = 0.3,
-    by_label: bool = False,
     num_examples: int = 6000,
 ) -> Task:
     """Return images and a linear model in a ball."""
     _require_ball(ball)
-    images = _mnist_images(seed, source, path, num_clients, num_examples, alpha=alpha, by_label=by_label)
+    images = _mnist_images(seed, source, path, num_clients, num_examples, alpha=alpha)
     return _in_ball(images, ball, radius)
 
 

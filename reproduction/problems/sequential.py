@@ -43,6 +43,7 @@ def dual_extrapolation(
     batch_size: int | None = None,
     seed: int = 0,
     callback: Callable[[Extrapolation], object] | None = None,
+    mirror_prox: bool = False,
 ) -> Extrapolation:
     """Solve a composite monotone inclusion, such as min_x max_y f(x, y) + psi_1(x) - psi_2(y), by dual extrapolation.
 
@@ -75,6 +76,14 @@ def dual_extrapolation(
     callback : callable, optional
         Called after each step with an :class:`Extrapolation` of the steps so far (it costs one retrieval).
 
+    mirror_prox : bool, default False
+        Whether every step begins anew from its point: mirror prox, as the clients of FedMiP with ``server_prox=False``
+        take it, for which the bound of theorem 4 holds as well. That is CoMP, a baseline of the paper's table 2 (He,
+        Juditsky, Nemirovski 2015)::
+
+            half    = retrieve(grad h(z_t) - step_size g(z_t), step_size)
+            z_{t+1} = retrieve(grad h(z_t) - step_size g(half), step_size)
+
     Raises
     ------
     FlwrFcoError
@@ -101,85 +110,22 @@ def dual_extrapolation(
     total = np.zeros_like(dual)
     work = FirstOrder(steps=steps, batch_size=batch_size)
     batches = objective.batches(np.random.default_rng(seed), work, per_step=2)
+    weight = 0
     for t in range(steps):
         half = dual.copy()
-        objective.add_gradient(h.retrieve(dual, step_size * t, psi), next(batches), -step_size, half)
-        half = h.retrieve(half, step_size * (t + 1), psi)
-        objective.add_gradient(half, next(batches), -step_size, dual)
+        with np.errstate(over="ignore", invalid="ignore"):  # an error says it
+            objective.add_gradient(h.retrieve(dual, step_size * weight, psi), next(batches), -step_size, half)
+            half = h.retrieve(half, step_size * (weight + 1), psi)
+            objective.add_gradient(half, next(batches), -step_size, dual)
         total += half
         if not np.isfinite(dual).all():
             raise FlwrFcoError(f"the dual is not finite after step {t + 1}: step_size={step_size:g} is too large")
-        found = Extrapolation(h.retrieve(dual, step_size * (t + 1), psi), total / (t + 1), dual.copy())
-        if callback is not None:
-            callback(found)
-    return found
-
-
-def mirror_prox(
-    objective: Objective,
-    start: Vector | None = None,
-    *,
-    steps: int,
-    step_size: float,
-    regularizer: Regularizer | None = None,
-    mirror_map: MirrorMap | None = None,
-    batch_size: int | None = None,
-    seed: int = 0,
-    callback: Callable[[Extrapolation], object] | None = None,
-) -> Extrapolation:
-    """Solve a composite monotone inclusion by mirror prox: CoMP, a baseline of Bai and Bullins's table 2.
-
-    For t < T::
-
-        half    = retrieve(grad h(z_t) - step_size g(z_t), step_size)
-        z_{t+1} = retrieve(grad h(z_t) - step_size g(half), step_size)
-
-    with retrieve(z, t) = argmin_w -<z, w> + t psi(w) + h(w). If psi is a constraint or absent it is Nemirovski's mirror
-    prox; with batches and a constraint it is the stochastic mirror prox of Juditsky, Nemirovski, Tauvel. FedMiP with
-    one client and ``server_prox=False`` takes the same steps.
-
-    Parameters
-    ----------
-    objective, start, steps, step_size, regularizer, mirror_map, batch_size, seed, callback
-        As in :func:`dual_extrapolation`; z_0 is the primal point itself.
-
-    Returns
-    -------
-    Extrapolation
-        z_T, the mean of the half steps, and grad h(z_T).
-
-    Raises
-    ------
-    FlwrFcoError
-        If a point overflows, or the geometry cannot be combined with psi.
-
-    Notes
-    -----
-    Without noise and with step_size <= 1 / beta, Gap(ergodic) <= B / (step_size T) after any T steps.
-
-    References
-    ----------
-    He, Juditsky, Nemirovski: Mirror prox algorithm for multi-term composite minimization and semi-separable problems
-    (2015). Nemirovski: Prox-method with rate of convergence O(1/t) (2004).
-    """
-    psi = (regularizer or Zero()).bind(objective.layout)
-    h = (mirror_map or Euclidean()).bind(objective.layout)
-    h.require(psi)
-    z = np.array(h.start(objective.layout.size, psi) if start is None else start)
-    total = np.zeros_like(z)
-    batches = objective.batches(np.random.default_rng(seed), FirstOrder(steps=steps, batch_size=batch_size), per_step=2)
-    for t in range(steps):
-        dual = np.array(h.gradient(z))
-        trial = dual.copy()
-        with np.errstate(over="ignore", invalid="ignore"):  # an error says it
-            objective.add_gradient(z, next(batches), -step_size, trial)
-            half = h.retrieve(trial, step_size, psi)
-            objective.add_gradient(half, next(batches), -step_size, dual)
-        z = h.retrieve(dual, step_size, psi)
-        total += half
-        if not np.isfinite(z).all():
-            raise FlwrFcoError(f"the point is not finite after step {t + 1}: step_size={step_size:g} is too large")
-        found = Extrapolation(z, total / (t + 1), np.array(h.gradient(z)))
+        last = h.retrieve(dual, step_size * (weight + 1), psi)
+        found = Extrapolation(last, total / (t + 1), dual.copy())
+        if mirror_prox:
+            dual = np.array(h.gradient(last))
+        else:
+            weight += 1
         if callback is not None:
             callback(found)
     return found

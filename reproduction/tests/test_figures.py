@@ -26,8 +26,6 @@ def test_a_figure_can_be_run_and_its_quick_version_decides_one_claim(name):
         settings = [own.run_settings(one, seed) for one in own.runs for seed in own.seeds[:1]]
         assert settings
         assert len({one.label for one in own.runs}) == len(own.runs)
-        curves = {one.label for one in own.runs} | {one.curve for one in own.runs} | {""}
-        assert quick or {*own.coloured.split("; ")} <= curves
     assert (len(own.checks), own.seeds) == (1, (0, 1))
     assert own.about.endswith(".")
 

@@ -42,7 +42,7 @@ def test_damaged_files_are_named(tmp_path):
         mnist(tmp_path)
 
 
-@pytest.mark.parametrize("options", [{"alpha": 0.5, "min_size": 1}, {"alpha": None}, {"by_label": True}])
+@pytest.mark.parametrize("options", [{"alpha": 0.5, "min_size": 1}, {"alpha": None}])
 def test_every_image_goes_to_one_client(tiny, options):
     data = mnist(tiny, num_clients=10, **options)
     rows = np.concatenate(data.partition)
