@@ -455,7 +455,7 @@ class Question(NamedTuple):
     Parameters
     ----------
     kind : str
-        Name of the function that answers: see :mod:`flwr_fco.client_apps.answers`.
+        By which a client finds its answer: see :mod:`flwr_fco.client_apps.answers`.
     layout : Layout
         The model's arrays, which must be the client's.
     vectors : mapping of str to ndarray of float64, shape (d,)

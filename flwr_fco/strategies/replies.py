@@ -17,11 +17,12 @@ import numpy as np
 from flwr.app import Message
 from numpy.typing import NDArray
 
+from flwr_fco.algorithms.contract.problem import AtMost
 from flwr_fco.core.layout import Layout, all_finite, euclidean_norm
 from flwr_fco.core.logs import log, printable
 from flwr_fco.core.sparse import SparseVector
 from flwr_fco.errors import FOR_A_MODEL, FormError, ProtocolError, advice_on
-from flwr_fco.messages.arrays import NOT_FINITE, digest_of, name_of
+from flwr_fco.messages.arrays import FLOATS, NOT_FINITE, digest_of, name_of
 from flwr_fco.messages.protocol import Node, Uplink
 from flwr_fco.messages.records import Inbox, decode_uplink, is_number
 from flwr_fco.messages.short import read_reply
@@ -254,9 +255,10 @@ def check_form(up: Uplink, shapes: Mapping[str, tuple[int, ...]], layout: Layout
     norms = {}
     for name, vector in up.vectors.items():
         held = vector.values if isinstance(vector, SparseVector) else vector
-        known = held.dtype is _FLOAT64 or name_of(held.dtype) in ("float64", "float32")
-        if vector.shape != shapes[name] or not known:
-            expected = f"expected float64 or float32{list(shapes[name])}"
+        known, shape = held.dtype is _FLOAT64 or name_of(held.dtype) in FLOATS, shapes[name]
+        fits = vector.shape == shape or (isinstance(shape, AtMost) and len(vector.shape) == 1 and vector.shape < shape)
+        if not (known and fits):
+            expected = f"expected float64 or float32{list(shape)}"
             raise FormError(f"array {name!r} is {held.dtype}{list(vector.shape)}, {expected}")
         # A finite norm has finite entries only: one pass for both.
         norm = math.sqrt(np.vdot(held, held)) if held.dtype is _FLOAT64 else euclidean_norm(held)

@@ -434,7 +434,8 @@ class Saved:
         run, parts, result = self._run, tree["parts"], self._run.result
         state = type(run.state)(*parts["run"]["state"])
         if run.graph is None:
-            checkpoint.check_alike(tuple(state), tuple(run.state), "the state")
+            grown = {name: np.zeros(np.shape(getattr(state, name))) for name in getattr(state, "grows", ())}
+            checkpoint.check_alike(tuple(state), tuple(run.state._replace(**grown)), "the state")
         parts["run"]["state"] = state
         if run.roll is not None:
             members = {key: Member(*member) for key, member in parts["ledger"]["members"].items()}

@@ -138,9 +138,9 @@ class Run:
         self.problem = Problem.of(plan, memories=self.ledger, graph=self.graph, given=self.given)
         self.state: Any = self.method.init(self.problem, primal)
         for name, value in zip(self.state._fields, self.state, strict=True):
-            if isinstance(value, np.ndarray) and value.dtype != np.float64:
+            if isinstance(value, np.ndarray) and value.dtype not in (np.float64, np.bool_):
                 what = f"{type(self.method).__name__}.init returned state.{name} as {value.dtype}{list(value.shape)}"
-                raise ConfigurationError(f"{what}; expected float64")
+                raise ConfigurationError(f"{what}; expected float64 or bool")
         self.arrays, self.point = arrays, primal
         #: What the messages of a round are made of.
         self.shapes: dict[str, tuple[int, ...]] = {}

@@ -448,8 +448,8 @@ def _check_state(run: Run, before: Any, after: Any) -> None:
         what = f"{who} returned {short(after)}{of_round}"
         raise ConfigurationError(f"{what}; expected a {type(before).__name__} whose round is {before.round + 1}")
     for name, old, new in zip(before._fields, before, after, strict=True):
-        form = np.shape(old), getattr(old, "dtype", None)
-        if run.graph is None and (np.shape(new), getattr(new, "dtype", None)) != form:
+        form, grows = (np.shape(old), getattr(old, "dtype", None)), name in getattr(after, "grows", ())
+        if run.graph is None and not grows and (np.shape(new), getattr(new, "dtype", None)) != form:
             what = f"{who} changes the form of {name!r} from {form[1] or 'a number'}{list(form[0])}"
             raise ConfigurationError(f"{what}; a state keeps its shapes and dtypes")
         if not all_finite(new):

@@ -109,6 +109,13 @@ class FederatedElasticNet(RegressorMixin, Federated):  # type: ignore[misc]
     l1_ratio: float = field(default=0.5, kw_only=True, metadata=FRACTION)
     _of_y = MappingProxyType({"y_numeric": True})
 
+    @staticmethod
+    def _targets(y: Any) -> Any:
+        """Return a site's targets, if they are no texts, whose error would show one."""
+        if any(isinstance(own, str) for own in np.ravel(y).tolist()):
+            raise PublicError("y holds texts; expected numbers, or for classes FederatedLogisticRegression")
+        return y
+
     def _objective(self, X: Any, y: NDArray[Any], weights: Vector | None = None) -> Objective:
         targets = y.astype(np.float64)
         return self._sited(LeastSquares(X, targets, scale=0.5, intercept=self.fit_intercept, sample_weight=weights))
@@ -356,6 +363,8 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
         if outputs > 1 and self._factors is not None:
             free = self._factors == 0.0
             coefficients[free] -= coefficients[free].mean(axis=1, keepdims=True)
+        if outputs > 1 and self.l1_ratio == 1.0:
+            coefficients -= _flat_middle(coefficients, self._factors)
         self.coef_ = np.ascontiguousarray(coefficients.T)
         self.intercept_ = intercept - intercept.mean() if outputs > 1 else intercept
         return self
@@ -429,6 +438,23 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
         scores = self.decision_function(X)
         best = (scores > 0.0).astype(np.intp) if scores.ndim == 1 else scores.argmax(axis=1)
         return np.asarray(self.classes_[best])
+
+
+def _flat_middle(coefficients: NDArray[np.float64], factors: Vector | None) -> NDArray[np.float64]:
+    """Return what to subtract of each feature's coefficients, shape (d, 1), where a sum of absolute values is flat.
+
+    Of an even number of classes all common constants between the middle two coefficients have the same penalty. The
+    one in the middle of both is taken, whatever the solver has found.
+
+    Examples
+    --------
+    >>> _flat_middle(np.array([[1.0, -2.0, 0.5, 4.0], [0.0, 0.0, 0.0, 3.0]]), None).tolist()
+    [[0.75], [0.0]]
+    """
+    d, count = coefficients.shape
+    ordered = np.sort(coefficients, axis=1)
+    middle = 0.5 * (ordered[:, (count - 1) // 2] + ordered[:, count // 2]) * (count % 2 == 0)
+    return np.asarray(np.where(np.ones(d) if factors is None else factors, middle, 0.0)[:, None])
 
 
 def class_shares(slopes: Vector) -> Vector:
@@ -540,7 +566,7 @@ class FederatedCoxRegression(Federated):
     ) -> NDArray[np.float64]:
         """Return the chances that rows of a site have no event up to some times, with the site's own baseline.
 
-        Call it at the site: the baseline is Breslow's, of the site's rows, and nothing is sent.
+        Call it at the site: the baseline is Breslow's or Efron's, as `ties`, of the site's rows; nothing is sent.
 
         Parameters
         ----------
@@ -611,7 +637,13 @@ class FederatedCoxRegression(Federated):
             raise ConfigurationError(f"y has {found}; {_EXPECTED}")
         if pair[0].dtype == np.bool_ and pair[1].dtype != np.bool_:
             pair.reverse()
+        if any(own.dtype.kind in "mM" and np.isnat(own).any() for own in (*pair, *more.values())):
+            # As a number NaT is before all times.
+            raise ConfigurationError("y has a date or a span that is missing (NaT); leave such rows out")
         try:
+            # A time that is none becomes the smallest number.
+            if any(np.isnat(own).any() for own in (*pair, more.get(_ENTRY, pair[0])) if own.dtype.kind in "mM"):
+                raise TypeError
             times, events = (own.astype(np.float64) for own in pair)
             entry = more[_ENTRY].astype(np.float64) if _ENTRY in more else np.full(len(times), -1.0)
         except (TypeError, ValueError) as error:

@@ -133,7 +133,7 @@ def test_an_answer_is_checked_as_a_reply_is(alter, reason):
         (Limits(max_plan=10), {}, "max_plan"),
         (Limits(), {"vectors": {"primal": np.array([0.0, np.nan, 0.0, 0.0])}}, "expected finite"),
         (Limits(), {"vectors": {}}, "lacks 'primal'"),
-        (Limits(), {"kind": "salary"}, "answers bins, calibration, duality, .*, validation"),
+        (Limits(), {"kind": "salary"}, "answers .*duality, .*validation"),
         (Limits(), {"layout": Layout.from_arrays({"other": np.zeros(4)})}, "this client's objective has"),
     ],
 )
@@ -156,8 +156,9 @@ def test_a_clients_limits_hold_for_questions(limits, change, reason):
 
 
 def smoothness(objective, batch_size=0):
-    question = Question("smoothness", objective.layout, {"primal": np.zeros(objective.layout.size)})
-    return find_answer("smoothness")(question._replace(numbers={"batch-size": float(batch_size)}), objective).numbers
+    point, numbers = {"primal": np.zeros(objective.layout.size)}, {"batch-size": float(batch_size)}
+    question = Question("smoothness", objective.layout, point, numbers)
+    return find_answer("smoothness").answer(question, objective).numbers
 
 
 def test_an_unknown_constant_is_probed():

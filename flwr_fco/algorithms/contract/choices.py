@@ -328,7 +328,7 @@ class Strengths(Choice):
     rule : {"best", "one-standard-error"}, default "best"
         Which model the run hands out: that of the smallest loss on left-out folds; or the sparsest one whose loss is
         above it by at most one standard error of the difference.
-    max_bytes : int, default 33554432
+    max_bytes : int, default 262144
         Size of a client's answer, up to which further strengths are put into one message; the others follow.
 
     Raises
@@ -347,7 +347,7 @@ class Strengths(Choice):
     values: Sequence[float] | None = field(default=None, metadata={"range": (_are_strengths, "finite numbers >= 0")})
     folds: int | None = field(default=None, metadata={"range": (lambda folds: 2 <= folds <= 1000, "2 to 1000 folds")})
     rule: Literal["best", "one-standard-error"] = "best"
-    max_bytes: int = field(default=32 * 2**20, metadata=AT_LEAST_ONE)
+    max_bytes: int = field(default=2**18, metadata=AT_LEAST_ONE)
 
     @property
     def count(self) -> int:
