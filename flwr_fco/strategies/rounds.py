@@ -439,7 +439,7 @@ class Saved:
         parts["run"]["state"] = state
         if run.roll is not None:
             members = {key: Member(*member) for key, member in parts["ledger"]["members"].items()}
-            for key, (examples, _, memory) in members.items():
+            for key, (examples, _, memory, _) in members.items():
                 held = [getattr(vector, "values", vector) for vector in (memory or {}).values()]
                 sizes = {vector.shape for vector in (memory or {}).values()} <= {(run.roll.size,)}
                 sound = sizes and {*(memory or ())} <= {*run.roll.names} and all(map(all_finite, held))

@@ -429,12 +429,12 @@ def _evaluations(strategy: CompositeStrategy, run: Run, answered: Iterable[Messa
         examples = metrics.pop(key, None)
         if examples is None:
             raise FormError(f"it lacks the metric {key!r}, its weight")
-        examples = replies.check_examples(examples, strategy.bounds.max_examples)
+        examples = replies.check_examples(run, node, examples)
         replies.check_metrics(metrics)
         return Uplink({}, None, 1, examples=run.weight(node, examples), metrics=metrics, node=node)
 
     good = replies.collect(run.current, answered, read)
-    good = run.current.without(good, run.bounds.objections([reply.value for reply in good], {}, weighed=False))
+    good = run.current.without(good, replies.objections(run, [reply.value for reply in good], lengths=False))
     run.current.leave_out_silent([reply.node for reply in good])
     return good
 

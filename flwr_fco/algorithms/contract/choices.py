@@ -28,8 +28,8 @@ SHARE = {
         "a number between 0 and 1, the share of weights that are not 0 in the end; to keep all of them leave it out",
     )
 }
-_EXAMPLES = {"range": (lambda most: 0.0 < most <= LARGEST_WEIGHT, "a finite number > 0, at most 1e100")}
 _ROWS = {"range": (lambda rows: min(rows.values(), default=0.0) > 0.0, "numbers > 0 by partition id")}
+_SHARE_OF_ONE = {"range": (lambda share: 0.0 < share <= 1.0, "a number above 0, at most 1")}
 _RATIO = {"range": (lambda ratio: 1.0 <= ratio < math.inf, "a finite number >= 1")}
 _SECONDS = {"range": (lambda value: 0.0 <= value < math.inf, "a finite number >= 0, of seconds")}
 
@@ -169,18 +169,18 @@ class Bounds(Choice):
 
     Parameters
     ----------
-    max_examples : float, default 1e12
-        Largest number of examples.
-    max_ratio : float or None, default 1000.0
-        A reply is left out if its number of examples, the norm of a vector per unit of elapsed, the product of the two,
-        the change of a pass-through array or a metric is more than this many times the larger of the median of the
-        round's replies and the largest median of an earlier round; the bounds are wider while there are fewer than five
-        replies. None disables these checks.
-    max_increment_norm : float, optional
-        Largest Euclidean norm of a vector, whatever the other clients send.
+    max_ratio : float or None, default 100.0
+        A reply is left out if its share of the round's weight times the length of a vector, per unit of elapsed, is
+        more than this many times the lower median length of the round, or of the first round if that is less, and is
+        more than that of the first round. None: no such bound.
+    max_share : float, optional
+        Largest share of the weight of a round of two replies or more that a client may have by the number of examples
+        that it reports.
     rows : mapping of int to number, optional
         What each partition id has of examples, where you know it: a reply that says another number is left out, and
         so is that of any other partition.
+    max_increment_norm : float, optional
+        Largest Euclidean norm of a vector, whatever the other clients send.
     own_loops : bool, default False
         Whether the clients run their own training loops (:class:`flwr_fco.torch.LocalTraining`), with their own
         schedules, epochs and batches: then they may take up to a thousand times the requested steps. Otherwise a client
@@ -193,14 +193,14 @@ class Bounds(Choice):
 
     Examples
     --------
-    >>> Bounds(max_ratio=10.0).max_examples
-    1000000000000.0
+    >>> Bounds(rows={0: 1200, 1: 800}).max_ratio
+    100.0
     """
 
-    max_examples: float = field(default=1e12, metadata=_EXAMPLES)
-    max_ratio: float | None = field(default=1_000.0, metadata=_RATIO)
-    max_increment_norm: float | None = field(default=None, metadata=POSITIVE)
+    max_ratio: float | None = field(default=100.0, metadata=_RATIO)
+    max_share: float | None = field(default=None, metadata=_SHARE_OF_ONE)
     rows: Mapping[int, float] | None = field(default=None, metadata=_ROWS)
+    max_increment_norm: float | None = field(default=None, metadata=POSITIVE)
     own_loops: bool = False
 
 
