@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from flwr_fco.core.layout import Layout, Vector, all_finite
 from flwr_fco.core.sparse import NonZeros, SparseVector
 from flwr_fco.core.spec import Spec, Specified
-from flwr_fco.core.validation import check_fields, checked
+from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError, ProtocolError, SpecError
 from flwr_fco.kernels.dual_averaging import NO_TERMS, Retrieval
 from flwr_fco.kernels.prox import separable
@@ -182,7 +182,7 @@ class Plan(Specified):
 
     def __post_init__(self) -> None:
         try:
-            check_fields(self)
+            super().__post_init__()
             if not self.solver:
                 raise ConfigurationError("solver=''; expected the name of a method")
             if any(size < 0 for entry in self.layout.entries for size in entry.shape):

@@ -421,8 +421,9 @@ def isolated(content: RecordDict) -> RecordDict:
     twins = content.copy()
     for key, record in content.items():
         twins[key] = twin = record.copy()
+        kind = Array if isinstance(record, ArrayRecord) else list
         for name, item in record.items():
-            if isinstance(item, Array | list):
+            if isinstance(item, kind):
                 twin[name] = copy(item)  # type: ignore[assignment]
     return twins
 
