@@ -487,10 +487,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         X, clusters = (list(each) if several else each[0] for each in zip(*pairs, strict=True))
         checks = {"dtype": np.float64, "accept_sparse": "csr", **self._of_y}
         if self.codebook is not None:
-            read = reading.parts_of if several else reading.whole_of
-            X, y, sample_weight, groups, clusters = read(
-                self.codebook, X, y, sample_weight, groups, clusters, self._sites
-            )
+            given = X, y, sample_weight, groups, clusters
+            X, y, sample_weight, groups, clusters = reading.read_parts(self.codebook, self._sites, *given)
         if several:
             if groups is not None:
                 what = "groups is for one X, y"

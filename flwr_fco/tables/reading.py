@@ -165,25 +165,29 @@ def read_by(codebook: Codebook, X: Any, y: Any, beside: Sequence[Any], whose: st
     return type(X)(book.made(complete)), y, rest, values
 
 
-def parts_of(
-    codebook: Codebook, X: Any, y: Any, sample_weight: Any, groups: Any, clusters: Sequence[Any], sites: Sequence[Any]
-) -> Any:
-    """Return the parts of several clients, read by a codebook: features, targets, weights, groups, clusters."""
-    names = [str(site) for site in sites] or [f"part {m}" for m in range(len(X))]
-    ys, weights = ([None] * len(X) if own is None else own for own in (y, sample_weight))
-    check_parts(X, y=ys, sample_weight=weights)
-    given = zip(X, ys, weights, clusters, names, strict=True)
-    each = [read_by(codebook, *own[:2], own[2:4], own[4]) for own in given]
-    own_weights = None if sample_weight is None else [own[2][0] for own in each]
-    return [own[0] for own in each], [own[1] for own in each], own_weights, groups, [own[2][1] for own in each]
+def read_parts(codebook: Codebook, sites: Sequence[Any], X: Any, y: Any, *beside: Any) -> Any:
+    """Return the clients' columns of the model, targets and what stands beside rows; of one X if there are no parts.
 
-
-def whole_of(
-    codebook: Codebook, X: Any, y: Any, sample_weight: Any, groups: Any, clusters: Any, sites: Sequence[Any]
-) -> Any:
-    """Return the rows of one X, read by a codebook: features, targets, weights, groups and clusters."""
-    features, targets, beside, _ = read_by(codebook, X, y, (sample_weight, groups, clusters), "X")
-    return features, targets, *beside
+    Parameters
+    ----------
+    codebook : Codebook
+        What the tables are.
+    sites : sequence
+        The clients' names, if they have any.
+    X, y : Any
+        The tables and the targets; None if these are in the tables.
+    *beside
+        An entry for each row of each client, or None.
+    """
+    if not are_parts(X):
+        features, targets, rest, _ = read_by(codebook, X, y, beside, "X")
+        return features, targets, *rest
+    given = [[None] * len(X) if own is None else own for own in (y, *beside)]
+    check_parts(X, **dict(zip(("y", "sample_weight", "groups", "clusters"), given, strict=True)))
+    names = [f"{site}" for site in sites] or [f"part {m}" for m in range(len(X))]
+    each = [read_by(codebook, own, rows[0], rows[1:], name) for own, name, *rows in zip(X, names, *given, strict=True)]
+    rest = [None if own is None else [read[2][k] for read in each] for k, own in enumerate(beside)]
+    return [read[0] for read in each], [read[1] for read in each], *rest
 
 
 def sites_of(X: Any, y: Any, groups: Any) -> dict[str, tuple[Any, Any]]:
