@@ -20,7 +20,7 @@ from typing import Any, cast
 from uuid import uuid4
 
 import numpy as np
-from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 import flwr_fco.algorithms  # noqa: F401 (a task names one of its methods)
@@ -369,7 +369,7 @@ class Client:
         """Answer an evaluation with the metrics of the server's model."""
         objective = self.objective(context, "evaluate", "an evaluation")
         with readable("the server's model"):
-            primal, passed = model_vector(objective.layout, records.only_arrays(message.content))
+            primal, passed = model_vector(objective.layout, records.only(ArrayRecord, message.content))
             if passed:
                 objective.load_buffers(passed)
         with single_threaded_blas():

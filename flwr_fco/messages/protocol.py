@@ -117,13 +117,8 @@ class Node(NamedTuple):
 
     @property
     def key(self) -> tuple[int, int]:
-        """What identifies the client from round to round: its partition, or its node id without one."""
+        """What identifies the client from round to round, and sorts: its partition, or its node id without one."""
         return (1, self.node_id) if self.partition_id is None else (0, self.partition_id)
-
-    @property
-    def order(self) -> tuple[int, int, int]:
-        """Sort key: by partition, nodes without one last."""
-        return (1, 0, self.node_id) if self.partition_id is None else (0, self.partition_id, self.node_id)
 
     def __str__(self) -> str:
         return f"node {self.node_id}" + ("" if self.partition_id is None else f" (partition {self.partition_id})")
