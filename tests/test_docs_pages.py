@@ -23,6 +23,7 @@ PAGES = (
     "how-to/resume",
     "how-to/survival",
     "how-to/saddle-points",
+    "how-to/short-messages",
     "how-to/sparse",
     "how-to/callbacks",
     "choose/rates",
