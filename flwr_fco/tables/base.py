@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from numbers import Integral, Real
@@ -23,9 +24,9 @@ from flwr_fco.certificates import Request
 from flwr_fco.client_apps import Disclosure
 from flwr_fco.client_apps import client_app as make_app
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.schema import Names, names_of
+from flwr_fco.core.schema import Names, listed, names_of
 from flwr_fco.core.validation import AT_LEAST_ONE, POSITIVE, check_fields, checked
-from flwr_fco.errors import ConfigurationError, PublicError
+from flwr_fco.errors import ConfigurationError, PublicError, SeparableError
 from flwr_fco.messages.protocol import Answer, Described
 from flwr_fco.objectives import LeastSquares, Logistic, Objective, SiteIntercept
 from flwr_fco.objectives.design import as_rows, deviations, is_sparse, refuse_text
@@ -106,6 +107,20 @@ def _centred(run: Any, centre: Vector) -> int:
     if run.left_out:
         raise ConfigurationError(f"sites have not centred their columns: {'; '.join(reasons_of(run))}")
     return 1
+
+
+@contextmanager
+def _separation_named(names: Sequence[str], outputs: int) -> Iterator[None]:
+    """Say by which columns an outcome is separable."""
+    try:
+        yield
+    except SeparableError as error:
+        columns = listed(list(dict.fromkeys(names[place // outputs] for place in error.places)))
+        raise ConfigurationError(
+            f"the outcome is separable by {columns}: from these columns alone it follows which rows have an event, so "
+            "that their coefficients have no finite best value. Look for a column that says the outcome and for levels "
+            "without events, or penalise these columns"
+        ) from error
 
 
 # Dataclasses, because scikit-learn takes an estimator's parameters from the signature of its constructor: each is
@@ -807,7 +822,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             self.__dict__.pop(name, None)
         if self._path is not None:
             start = self._choose(self._path, strategy, run, start, rounds, total)
-        result = run(strategy, start, rounds)
+        with _separation_named(names, outputs):
+            result = run(strategy, start, rounds)
         metrics = result.train_metrics_clientapp
         last = metrics[max(metrics)]
         self.n_iter_ += len(metrics)
@@ -873,6 +889,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         if math.isnan(self.duality_gap_):
             text = "the length of a proximal gradient step; there is no duality gap"
             end = ("Residual", f"{last.get('residual', math.nan):.3g}, {text}")
+        if path is not None and self.strength_ == self.path_.points[-1].strength:
+            chosen_by += "; it is the smallest one, so that a smaller one may be better: Strengths(ratio=...)"
         text = f"{strength:.6g} ({first}={value:.6g}, l1_ratio={self.l1_ratio:g}){chosen_by}"
         rounds = f"{self.n_iter_}" + f", not solved to tol={self.tol:g}" * unsolved
         self._lines = [("Strength", text), ("Data", data), ("Rounds", rounds), end]

@@ -18,7 +18,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from flwr_fco.client_apps import Disclosure
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.schema import Names, is_missing
-from flwr_fco.core.validation import FRACTION, NON_NEGATIVE, POSITIVE
+from flwr_fco.core.validation import FRACTION, NON_NEGATIVE
 from flwr_fco.errors import ConfigurationError, PublicError
 from flwr_fco.objectives import CoxRegression, LeastSquares, Logistic, MultinomialLogistic, Objective, TraceRegression
 from flwr_fco.objectives.survival import as_strata, baseline, concordance
@@ -211,7 +211,7 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
     Parameters
     ----------
     C : float, default 1.0
-        Inverse of the strength, as in scikit-learn: the loss is a sum over all rows.
+        Inverse of the strength, as in scikit-learn: the loss is a sum over all rows; ``math.inf`` for no penalty.
     l1_ratio : float, default 0.0
         Between 0 (ridge) and 1 (lasso). The default is scikit-learn's: a ridge, which sets no coefficient to 0.
     fit_intercept : bool, default True
@@ -287,7 +287,7 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
     (['no', 'yes'], 1)
     """
 
-    C: float = field(default=1.0, metadata=POSITIVE)
+    C: float = field(default=1.0, metadata={"range": (lambda C: C > 0.0, "a number > 0, or inf for no penalty")})
     l1_ratio: float = field(default=0.0, kw_only=True, metadata=FRACTION)
     _kind, _first = CLASSES, "C"
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from flwr_fco.core.layout import PASS_THROUGH
-from flwr_fco.core.validation import AT_LEAST_ONE, POSITIVE, Choice
+from flwr_fco.core.validation import AT_LEAST_ONE, PART, POSITIVE, Choice
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.protocol import Node
 from flwr_fco.regularizers.base import Scope
@@ -309,6 +309,8 @@ def _are_strengths(values: Sequence[float]) -> bool:
 
 #: Relative excess of a path's largest strength over the one at which an entry is on the edge: rounding would let it in.
 _ABOVE = 1e-6
+#: glmnet's ratio of the smallest to the largest strength, of more columns than rows and of fewer.
+_WIDE, _NARROW = 1e-2, 1e-4
 
 
 @dataclass(frozen=True)
@@ -319,8 +321,9 @@ class Strengths(Choice):
     ----------
     num : int, default 30
         Number of strengths, in equal steps of the logarithm.
-    ratio : float, default 0.01
-        Ratio of the smallest to the largest strength.
+    ratio : float, optional
+        Ratio of the smallest to the largest strength; by default 0.01 where psi acts on as many coefficients as there
+        are rows, or more, and 0.0001 where it acts on fewer, as in glmnet.
     values : sequence of float, optional
         Strengths to use instead of `num` and `ratio`.
     folds : int, optional
@@ -330,6 +333,8 @@ class Strengths(Choice):
         above it by at most one standard error of the difference.
     max_bytes : int, default 262144
         Size of a client's answer, up to which further strengths are put into one message; the others follow.
+    total_bytes : int, default 1073741824
+        Size of all answers of a client. A path that is estimated to take more is refused, before it begins.
 
     Raises
     ------
@@ -343,24 +348,27 @@ class Strengths(Choice):
     """
 
     num: int = field(default=30, metadata={"range": (lambda num: num >= 2, "a whole number >= 2")})
-    ratio: float = field(default=0.01, metadata={"range": (lambda ratio: 0.0 < ratio < 1.0, "a number > 0 and < 1")})
+    ratio: float | None = field(default=None, metadata=PART)
     values: Sequence[float] | None = field(default=None, metadata={"range": (_are_strengths, "finite numbers >= 0")})
     folds: int | None = field(default=None, metadata={"range": (lambda folds: 2 <= folds <= 1000, "2 to 1000 folds")})
     rule: Literal["best", "one-standard-error"] = "best"
     max_bytes: int = field(default=2**18, metadata=AT_LEAST_ONE)
+    total_bytes: int = field(default=2**30, metadata=AT_LEAST_ONE)
 
     @property
     def count(self) -> int:
         """Number of strengths."""
         return self.num if self.values is None else len(self.values)
 
-    def from_largest(self, largest: float) -> list[float]:
+    def from_largest(self, largest: float, wide: bool = True) -> list[float]:
         """Return the strengths, from the largest to the smallest.
 
         Parameters
         ----------
         largest : float
             The smallest strength at which all that psi acts on is 0; of no account with `values`.
+        wide : bool, default True
+            Whether psi acts on as many coefficients as there are rows, or more.
 
         Raises
         ------
@@ -377,7 +385,8 @@ class Strengths(Choice):
         if not 0.0 < largest < math.inf:
             what = f"the solution is 0 from a strength of {largest:g} on, so there is no path down from it"
             raise ConfigurationError(f"{what}; give strengths=[...] by hand, to FedNewton Strengths(values=[...])")
-        return [largest * (1.0 + _ABOVE) * self.ratio ** (i / (self.num - 1)) for i in range(self.num)]
+        ratio = self.ratio or (_WIDE if wide else _NARROW)
+        return [largest * (1.0 + _ABOVE) * ratio ** (i / (self.num - 1)) for i in range(self.num)]
 
 
 @dataclass(frozen=True)

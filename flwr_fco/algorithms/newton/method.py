@@ -60,9 +60,9 @@ from flwr_fco.algorithms.newton.model import (
     working_set,
 )
 from flwr_fco.certificates.gap import free_intercepts
-from flwr_fco.core.layout import Vector
+from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.core.sparse import NonZeros
-from flwr_fco.errors import ConfigurationError, ProtocolError
+from flwr_fco.errors import ConfigurationError, ProtocolError, SeparableError
 from flwr_fco.messages.protocol import Downlink, Uplink
 from flwr_fco.objectives.base import num_intercepts
 from flwr_fco.work import Evaluation
@@ -79,6 +79,8 @@ _SINGULAR = 1e-10
 _NO_EVENTS = 1e-12
 #: Ratio to its start below which the unpenalised block's smallest eigenvalue says that the classes are separable.
 _SEPARABLE = 1e-6
+#: Share of the largest effect on predictions above which a coefficient is named, and so many are.
+_PART, _SHOWN = 0.1, 10
 
 
 class Block(NamedTuple):
@@ -404,13 +406,31 @@ def _curvature(state: Any, known: Known, penalty: Penalty, block: Block, toleran
     if state.curvature == 0.0:
         return smallest if smallest > _SINGULAR * largest else -1.0
     if smallest < _SEPARABLE * state.curvature and state.residual > tolerance:
-        size = float(np.abs(state.point[on[here]]).max())
-        raise ConfigurationError(
-            f"the classes are separable along coefficients that psi leaves alone: the largest of them is {size:.3g} "
-            f"and grows without end (the curvature has fallen from {state.curvature:.3g} to {smallest:.3g}): the loss "
-            "has no minimum. Let psi act on them, or add an l2 term to the losses"
+        size, free = float(np.abs(state.point[on[here]]).max()), np.flatnonzero(penalty.idle[on])
+        # What grows without end is what a Newton step still moves; all else has come to rest.
+        step = np.zeros(on.size)
+        step[free] = np.linalg.lstsq(hessian[np.ix_(free, free)], known.gradient[on[free]], rcond=0.0)[0]
+        effects = np.abs(step[here]) * np.sqrt(hessian.diagonal()[here])
+        along = on[here[effects > _PART * effects.max()]]
+        raise SeparableError(
+            f"the outcome is separable along coefficients that psi leaves alone, {_named(known.psi.layout, along)}: "
+            f"the largest of them is {size:.3g} and grows without end (the curvature has fallen from "
+            f"{state.curvature:.3g} to {smallest:.3g}), so the loss has no minimum. Let psi act on them, or add an l2 "
+            "term to the losses",
+            along.tolist(),
         )
     return float(state.curvature)
+
+
+def _named(layout: Layout, places: Indices) -> str:
+    """Return the first coordinates by their arrays, as a text."""
+    names = [
+        f"{entry.name}[{k - entry.block.start}]"
+        for k in places[:_SHOWN].tolist()
+        for entry in layout.optimized
+        if entry.block.start <= k < entry.block.stop
+    ]
+    return ", ".join(names) + " and more" * (places.size > _SHOWN)
 
 
 def _null_model(known: Known, state: Any) -> tuple[Vector, Vector, float]:

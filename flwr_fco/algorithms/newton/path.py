@@ -28,7 +28,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from logging import WARNING
+from logging import INFO, WARNING
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -153,6 +153,8 @@ _SLOW = 0.1
 #: Coordinates of a Hessian that is wanted: new ones, those whose entries among each other are known, and new ones in
 #: single precision.
 _NEW, _KNOWN, _SINGLE = 1.0, 2.0, 3.0
+#: About how many gradients a problem of squares takes.
+_OFTEN = 2.5
 #: Rounding errors of half precision, relative to a number and to the largest one.
 _HALF, _LEAST_HALF = 5e-4, 3e-8
 
@@ -336,7 +338,10 @@ class NewtonPath(ProximalNewton):
             gradient = exchanges[0].sum("gradient")
             gradient[Penalty.of(problems[0].psi).idle] = 0.0
             largest = 0.0 if self.strengths.values is not None else problem.psi.strength_max(gradient)
-            state = state._replace(strengths=np.array(self.strengths.from_largest(largest)), stage=SOLVING)
+            acted, rows = int(np.count_nonzero(~problem.psi.free_coordinates())), sum(own.examples for own in uplinks)
+            strengths = np.array(self.strengths.from_largest(largest, acted >= rows))
+            self._say_bytes(state, min(acted, rows), rows / len(uplinks))
+            state = state._replace(strengths=strengths, stage=SOLVING)
         if state.stage == SOLVING:
             state = self._opened(problem, before, state, exchanges, blocks)
             if (state.status == CLOSED).all():
@@ -398,6 +403,28 @@ class NewtonPath(ProximalNewton):
             numbers["finished"] = text
         return numbers
 
+    def _say_bytes(self, state: PathState, support: float, rows: float) -> None:
+        """Log about how many bytes a client will send, from the largest support that there may be and its rows.
+
+        Raises
+        ------
+        ConfigurationError
+            If they are more than is allowed.
+        """
+        folds, d, squares = len(state.populations), state.masks.shape[1], _squares(state, 0)
+        problems, often = len(state.status) - folds, _OFTEN if squares else 2.0 * _OFTEN
+        slopes = problems * often * (2.0 * d + 4.0 * support)
+        block = min(0.5 * support * rows, 0.125 * support**2)
+        about = slopes + (folds * 4.0 * support**2 if squares else problems * 1.5 * 8.0 * block)
+        size, limit = f"about {about / 1e6:.3g} MB", self.strengths.total_bytes
+        if about > limit:
+            raise ConfigurationError(
+                f"a path of {problems} problems with {d} parameters takes {size} of each client, above "
+                f"total_bytes={limit}; take fewer strengths or folds, a larger ratio, or allow more: "
+                f"Strengths(total_bytes={math.ceil(about)})"
+            )
+        log(INFO, "The path takes %s of each client, at most", size)
+
     # --- problems -------------------------------------------------------------------------------------------------
 
     def _rule(self, stage: float = SOLVING) -> ProximalNewton:
@@ -412,9 +439,9 @@ class NewtonPath(ProximalNewton):
             after: NewtonState = self._rule(stage)._step(problem, own, replies, block)
             return after
         except ConfigurationError as error:
-            if not fold:
-                raise
-            raise ConfigurationError(f"without fold {fold} of {self.strengths.folds}: {error}") from error
+            if fold:
+                error.args = (f"without fold {fold} of {self.strengths.folds}: {error}",)
+            raise
 
     def _of_strength(self, problem: Problem, strength: float) -> Problem:
         psi = with_strength(problem.psi.regularizer, strength)
@@ -719,7 +746,7 @@ def _keep(state: PathState, row: int, own: NewtonState, status: float) -> None:
 def _bytes_of(state: PathState, row: int) -> int:
     """Return the size of an answer about a problem."""
     size, block = int(state.masks[row].sum()), _length_of_block(0.0, _asked_of(state, row)[1])
-    return 2 * state.masks.shape[1] + 8 * (size + block + asking.NUMBERS)
+    return 2 * int(state.masks.shape[1]) + 8 * (size + block + asking.NUMBERS)
 
 
 def newton_method(options: Any) -> type[Algorithm]:
