@@ -15,7 +15,6 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers import L1, L1Ball, L2Ball, Nuclear, PerParameter, Regularizer, Simplex, Zero
 from reproduction.data import DataNotFoundError, regressions, saddle
 from reproduction.data import images as real_images
-from reproduction.data.documents import ZipfDocuments
 from reproduction.data.fmri import SyntheticBrain, load_haxby
 from reproduction.data.graph import SparseGraphProblem
 from reproduction.data.images import PartitionedImages
@@ -342,19 +341,6 @@ def _require_source(variant: str, source: str) -> None:
     known = ("files", "openml") if variant == "mnist" else ("files",)
     if source not in known:
         raise ConfigurationError(f"source={source!r}; expected {' or '.join(map(repr, known))} for {variant}")
-
-
-def text(
-    seed: int,
-    *,
-    strength: float = 1e-4,
-    num_clients: int = 100,
-    examples_per_client: int = 100,
-    num_features: int = 1_000_000,
-) -> Task:
-    """Return a classification of documents."""
-    data = ZipfDocuments(num_clients, examples_per_client, num_features, seed=seed)
-    return tasks.TextClassification(data, L1(strength))
 
 
 def two_layers(

@@ -279,21 +279,6 @@ class Classification(Task):
         }
 
 
-class TextClassification(Classification):
-    """Classification of documents by a few of very many words.
-
-    Parameters
-    ----------
-    dataset : ZipfDocuments
-    regularizer : Regularizer
-    """
-
-    def structure(self, coefficients: NDArray[np.float64]) -> dict[str, float]:
-        """Return the number of words that the model uses, and their share of all."""
-        count = np.count_nonzero(coefficients)
-        return {"non-zeros": float(count), "density": count / coefficients.size}
-
-
 class ConstrainedClassification(Classification):
     """Classification with a model in a ball around 0.
 

@@ -50,16 +50,6 @@ def test_values_and_gradients_agree(problem):
             np.testing.assert_allclose(f.gradient(w), approx_fprime(w, f.value, 1e-7), atol=1e-5)
 
 
-@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: p.kind)
-def test_samples_have_the_expected_gradient(problem):
-    rng, w = np.random.default_rng(1), 0.3 * np.random.default_rng(2).standard_normal(12)
-    count = 200_000
-    fixed = problem.build_objective(problem.draw(1, rng, count))
-    expected = problem.objective(1).gradient(w)
-    spread = np.std(fixed.features * (np.abs(fixed.features @ w)[:, None] + 20.0), axis=0)
-    assert (np.abs(fixed.gradient(w) - expected) <= 5 * np.maximum(spread, 1.0) / np.sqrt(count)).all()
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -105,20 +95,6 @@ def test_the_mean_slope_is_the_integral(spread):
     ends = min(40.0, 12.0 * spread)
     expected = quad(integrand, -ends, ends, epsabs=0.0, epsrel=1e-12, limit=500, points=[0.0])[0]
     assert module._mean_slope(spread) == pytest.approx(expected, rel=1e-10)
-
-
-@pytest.mark.parametrize("sampling", ["examples", "gradients"])
-@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: p.kind)
-def test_a_batch_is_the_draw_itself(problem, sampling):
-    """Batches of another round, drawn in between, leave those at hand alone; an epoch counts draws, two a step."""
-    objective, w = replace(problem, sampling=sampling).objective(2), np.ones(12)
-    first = list(objective.batches(np.random.default_rng(5), FirstOrder(steps=3, batch_size=10)))
-    gradients = [objective.gradient(w, batch) for batch in first]
-    list(objective.batches(np.random.default_rng(6), FirstOrder(steps=2, batch_size=4)))
-    assert all(np.array_equal(objective.gradient(w, b), g) for b, g in zip(first, gradients, strict=True))
-    work = FirstOrder(epochs=1, batch_size=50)
-    assert len(list(objective.batches(np.random.default_rng(0), work, per_step=2))) == 2
-    assert len(list(objective.batches(np.random.default_rng(0), FirstOrder(steps=3), per_step=2))) == 6
 
 
 def test_truncated_covariates_are_bounded_and_keep_their_variance():

@@ -1,4 +1,4 @@
-"""Networks as problems of the command line, and saddle points with a network's player in them."""
+"""Networks as problems: layers, starts, what a round reports, and a few rounds of learning."""
 
 import numpy as np
 import pytest
@@ -6,91 +6,19 @@ import pytest
 pytest.importorskip("torch.optim", reason="needs PyTorch: make test-torch, or pip install torch")
 
 import torch
-from sklearn.datasets import load_digits
-from torch import nn
 from torch.nn import functional
 
-from flwr_fco.client_apps import client_app
 from flwr_fco.datasets import digits
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.regularizers import L1, PerParameter
-from flwr_fco.simulation import simulate
-from flwr_fco.strategies import Arrays, FedMiP, FeDualEx, Steps
-from flwr_fco.torch import TorchObjective
-from reproduction.data.saddle_objectives import UniversalAdversarialLogistic
 from reproduction.pooled import client_weights
 from reproduction.problems.baselines import solve_baseline
 from reproduction.problems.named import load_task
 from reproduction.problems.networks import AttackedNetwork, two_layers
-from reproduction.rivals import DistributedPGDA, ExtraStepLocalSGD, FedAvgS
 from reproduction.running import run
 from reproduction.settings import RunSettings
 
 # On networks as small as these, threads wait for each other most of the time.
 torch.set_num_threads(1)
-
-IMAGES, LABELS = (torch.tensor(array) for array in load_digits(return_X_y=True))
-ORDER = torch.randperm(len(IMAGES), generator=torch.Generator().manual_seed(0))
-IMAGES, LABELS = IMAGES[ORDER].float() / 16.0, LABELS[ORDER]
-
-# --- the players may be in any order ---------------------------------------------------------------------------------
-
-
-class Attacked(nn.Module):
-    """Multinomial logistic regression on perturbed images, whose perturbation is its first parameter."""
-
-    def __init__(self):
-        super().__init__()
-        self.perturbation = nn.Parameter(torch.zeros(64, dtype=torch.float64))
-        self.coefficients = nn.Parameter(torch.zeros(64, 10, dtype=torch.float64))
-        self.intercept = nn.Parameter(torch.zeros(10, dtype=torch.float64))
-
-    def forward(self, images):
-        return (images + self.perturbation) @ self.coefficients + self.intercept
-
-
-def parts():
-    return [(IMAGES[m:200:2].double(), LABELS[m:200:2]) for m in range(2)]
-
-
-def of_pytorch(images, labels):
-    def loss(model, batch):
-        return functional.cross_entropy(model(batch[0]), batch[1])
-
-    return TorchObjective(Attacked(), loss, (images, labels), maximize="perturbation")
-
-
-def of_ours(images, labels):
-    return UniversalAdversarialLogistic(images.numpy(), labels.numpy(), num_classes=10)
-
-
-@pytest.mark.parametrize("kind", [FeDualEx, FedMiP, DistributedPGDA, FedAvgS, ExtraStepLocalSGD])
-def test_a_saddle_point_is_played_as_our_own_objective_plays_it(kind):
-    start = {
-        "perturbation": np.random.default_rng(0).uniform(-0.1, 0.1, 64),
-        "coefficients": np.random.default_rng(1).normal(scale=0.1, size=(64, 10)),
-        "intercept": np.zeros(10),
-    }
-    found = []
-    for make in (of_pytorch, of_ours):
-        objectives = [make(*part) for part in parts()]
-        strategy = kind(
-            regularizer=PerParameter({"perturbation": L1(1e-3, bound=0.1)}),
-            arrays=Arrays(apply_to="perturbation"),
-            client_lr=0.2,
-            work=Steps(3, batch_size=16),
-            fraction_evaluate=0.0,
-        )
-        arrays = {name: start[name] for name in objectives[0].layout.names}
-        app = client_app(lambda context, o=objectives: o[int(context.node_config["partition-id"])])
-        found.append(simulate(strategy, app, num_nodes=2, num_rounds=4, initial_arrays=arrays, progress=False).arrays)
-    for name, value in start.items():
-        ours = found[1][name].numpy()
-        np.testing.assert_allclose(found[0][name].numpy(), ours, rtol=0, atol=1e-12, err_msg=name)
-        assert not np.array_equal(ours, value)
-
-
-# --- problems --------------------------------------------------------------------------------------------------------
 
 
 def test_the_attacked_network_is_the_papers():

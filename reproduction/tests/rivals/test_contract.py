@@ -9,15 +9,13 @@ import pytest
 from converging import converges
 from fitting import fitting
 from limits import biased, doubled_strength, exact, shifted_by, subgradient, vanishing
-from problems import CONSTANTS, app_of, clients, simulated, start_arrays
-from sparse_rows import as_users_bring_them, rows
+from problems import CONSTANTS, app_of, clients, start_arrays
 from unequal_work import RATE, takes_gradient_steps
 
 from flwr_fco import strategies
-from flwr_fco.objectives import Logistic
 from flwr_fco.regularizers import L1, Zero
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import Epochs, Minimise, Steps, run_of
+from flwr_fco.strategies import Steps
 from flwr_fco.testing import check_strategy
 from reproduction import rivals
 from reproduction.rivals import RIVALS, STRATEGIES, FedCM, FedSAM
@@ -109,23 +107,6 @@ def test_with_and_without_messages_the_same_bits_and_metrics(name):
     for key in here.memories.members if here.memories is not None else ():
         for vector, value in there.memories.memory(key).items():
             np.testing.assert_array_equal(here.memories.memory(key)[vector], value)
-
-
-@pytest.mark.parametrize("name", by_day())
-def test_sparse_features_agree_with_dense_ones(name):
-    psi = Zero() if "regularizer" in RIVALS[name].algorithm.refuses else L1(0.01)
-    work = (Epochs(2, batch_size=5), Minimise(tolerance=1e-12))
-    given = {"regularizer": psi, "client_lr": 0.05, "work": work, "batch_size": 5, "seed": 4, "fraction_evaluate": 0.0}
-    tables = [(rows(12 + m, seed=m), np.random.default_rng(m).standard_normal(12 + m) > 0.0) for m in range(4)]
-    points = []
-    for of in (lambda features: features.toarray(), as_users_bring_them):
-        strategy = RIVALS[name](**fitting(RIVALS[name], given))
-        objectives = [Logistic(of(features), labels, l2=0.1) for features, labels in tables]
-        start = {key: np.zeros(shape) for key, shape in objectives[0].layout.shapes.items()}
-        simulated(strategy, app_of(objectives), 4, initial_arrays=start)
-        points.append(run_of(strategy).method.retrieve(run_of(strategy).problem, strategy.state))
-    np.testing.assert_allclose(points[1], points[0], rtol=1e-12, atol=1e-12)
-    assert np.abs(points[0]).max() > 1e-3
 
 
 # --- unequal work ---------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from halves import find_solver
-from playing import EXACT, MU, TOP, UNEQUAL, Clients, D, begins_where_it_ended, error, play_fed_dr, remembers
+from playing import EXACT, MU, TOP, UNEQUAL, Clients, D, begins_where_it_ended, play_fed_dr, remembers
 from quadratics import Quadratic, quadratics
 
 from flwr_fco.algorithms import MeanState
@@ -13,7 +13,6 @@ from flwr_fco.engines import FirstOrder, Minimise
 from reproduction.rivals import apda_inexact as apda_rule
 from reproduction.rivals import fed_cm as fed_cm_rule
 from reproduction.rivals import fed_dyn as fed_dyn_rule
-from reproduction.rivals import five_gcs as five_gcs_rule
 
 apda_inexact, client_momentum, fed_pd, five_gcs, sharpness_aware = map(
     find_solver, ("apda_inexact", "client_momentum", "fed_pd", "five_gcs", "sharpness_aware")
@@ -62,14 +61,6 @@ def play_apda(objectives, rounds, eta_x=0.25, beta_y=0.1, weights=None):
     return clients, state
 
 
-def play_five_gcs(objectives, rounds, gamma=0.5, weights=None):
-    clients, state = Clients(five_gcs, objectives, weights), MeanState(np.zeros(D), np.zeros(D))
-    for _ in range(rounds):
-        change = clients.ask({"primal": state.primal}, dual_step=1 / (2 * gamma), convexity=MU)
-        state = five_gcs_rule.advance(state, change, step=gamma, convexity=MU)
-    return clients, state
-
-
 def play_primal(solver, objectives, rounds, rate, steps, **numbers):
     clients, state = Clients(solver, objectives), fed_cm_rule.FedCMState(np.zeros(D), np.zeros(D))
     work = FirstOrder(steps=steps, batch_size=None)
@@ -94,22 +85,6 @@ def test_fed_pd_and_fed_dr_and_fed_dyn_are_one_method(weights):
     np.testing.assert_allclose(pd[1], [state.primal for state in dyn[1]], atol=1e-11)
     for a, b in zip(pd[0].memories, dyn[0].memories, strict=True):
         np.testing.assert_allclose(a["dual"], -b["own"], atol=1e-10)
-
-
-EXACT_METHODS = {
-    "FedDyn": lambda f, p: play_fed_dyn(f, 150, 2.0, p)[1][-1].primal,
-    "Scaffnew": lambda f, p: play_scaffnew(f, 400, 1 / TOP, 0.25, p)[1][-1],
-    "FedPD": lambda f, p: play_fed_pd(f, 150, 0.5, p)[1][-1],
-    "APDAInexact": lambda f, p: play_apda(f, 1100, weights=p)[1].primal,
-    "FiveGCS": lambda f, p: play_five_gcs(f, 200, weights=p)[1].primal,
-}
-
-
-@pytest.mark.parametrize("weights", [None, UNEQUAL], ids=["equal", "unequal"])
-@pytest.mark.parametrize("name", EXACT_METHODS)
-def test_reaches_the_optimum(name, weights):
-    objectives = quadratics()
-    assert error(EXACT_METHODS[name](objectives, weights), objectives, weights) < 1e-8
 
 
 # --- the boxes of the papers, step by step ----------------------------------------------------------------------

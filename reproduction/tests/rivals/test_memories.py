@@ -54,20 +54,6 @@ def test_those_that_need_everyone_reach_the_optimum_whatever_is_lost(name, fault
     assert np.abs(w - optimum(problem(), weights_of(strategy, grid))).max() <= 1e-8
 
 
-@pytest.mark.parametrize("name", [*EVERYONE, *SAMPLED])
-def test_a_ledger_hides_a_restart_to_the_bit(name):
-    make = {**EVERYONE, **SAMPLED}[name]
-    one, other = (faulty_run(make(), "restart", rounds=rounds, num_rounds=12)[0] for rounds in ((3, 4, 9), ()))
-    np.testing.assert_array_equal(one, other)
-
-
-@together("name", EVERYONE)
-def test_where_everybody_must_answer_who_never_does_ends_the_run(name):
-    rounds = range(3, 10)
-    with pytest.raises(ConfigurationError, match=r"partition 2 gave no good reply in 3 rounds in a row"):
-        faulty_run(EVERYONE[name](), "drop", rounds=rounds, num_rounds=12)
-
-
 @together("cls", [APDAInexact, FedCM, FedDyn, FedPD, FedProx, FedSAM, FiveGCS, Scaffnew])
 def test_psi_is_refused_with_the_reason(cls):
     with pytest.raises(ConfigurationError, match=r"no place for psi, because .*FedDR"):

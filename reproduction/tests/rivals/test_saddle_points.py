@@ -2,28 +2,12 @@
 
 import numpy as np
 import pytest
-from saddles import (
-    ADVERSARIAL,
-    BILINEAR,
-    PSI,
-    RNG,
-    SIDE,
-    SPARSE,
-    answer,
-    bilinear,
-    equal_bilinear,
-    one_client,
-    queries,
-    run,
-)
+from saddles import ADVERSARIAL, BILINEAR, PSI, RNG, SIDE, SPARSE, answer, bilinear, one_client, queries, run
 
-from flwr_fco.client_apps import client_app
 from flwr_fco.engines import FirstOrder
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import Euclidean
-from flwr_fco.objectives import BilinearSaddle
 from flwr_fco.regularizers import L1, PerParameter
-from flwr_fco.simulation import simulate
 from flwr_fco.strategies import Steps
 from reproduction.data.saddle_objectives import QuadraticSaddle
 from reproduction.pooled import saddle_point
@@ -81,15 +65,6 @@ def test_one_local_step_has_no_bias_and_control_variates_have_none_for_any_numbe
     assert np.abs(run(FedAvgS(**many), clients, 400) - saddle).max() >= 1e-3
 
 
-def test_on_a_bilinear_problem_the_extra_step_converges_and_descent_ascent_diverges():
-    clients, saddle, rate = equal_bilinear()
-    options = {"client_lr": rate, "work": Steps(5, batch_size=None)}
-    assert np.abs(run(ExtraStepLocalSGD(**options), clients, 200) - saddle).max() <= 1e-6
-    options["on_divergence"] = "warn"
-    for strategy in (FedAvgS(**options), DistributedPGDA(alternating=False, **options)):
-        assert np.abs(run(strategy, clients, 200) - saddle).max() >= 1e3
-
-
 def test_the_ascent_has_its_own_rate():
     """One step from 0 on <A x - b, y>: y moves by ascent_lr along minus b, or along its sign; x does not move."""
     objective = bilinear(2)
@@ -105,23 +80,6 @@ def test_the_ascent_has_its_own_rate():
         assert not found[:10].any()
     with pytest.raises(ConfigurationError, match="ascent_lr"):
         DistributedPGDA(ascent_lr=-1.0)
-
-
-def test_the_ascent_rate_is_one_number_for_all_nodes_of_a_round():
-    rng = np.random.default_rng(0)
-    objective = BilinearSaddle(rng.uniform(-1.0, 1.0, (4, 3)), rng.uniform(-1.0, 1.0, 4))
-    start = {"x": rng.uniform(-0.05, 0.05, 3), "y": rng.uniform(-0.05, 0.05, 4)}
-    rates = []
-    for rate in ([0.1, 0.2], [0.1, 0.2, 9.0, 9.0, 9.0, 9.0]):
-        countdown = iter(rate)
-        strategy = DistributedPGDA(
-            client_lr=0.1, ascent_lr=lambda n, left=countdown: next(left), work=Steps(1), fraction_evaluate=0.0
-        )
-        app = client_app(lambda context: objective)
-        options = {"num_nodes": 3, "num_rounds": 2, "initial_arrays": start, "progress": False}
-        arrays = simulate(strategy, app, **options).arrays
-        rates.append(np.concatenate([array.numpy().ravel() for array in arrays.values()]))
-    np.testing.assert_array_equal(*rates)
 
 
 @pytest.mark.parametrize("strategy", [ExtraStepLocalSGD, FedAvgS, DistributedPGDA])
