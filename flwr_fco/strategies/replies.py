@@ -116,7 +116,7 @@ class Round:
         self.left_out = self.malformed = 0
         self.silent = set(self.nodes)
         #: Whether clients are asked again before a reply is left out, and why their last one would be.
-        self.waits, self._reasons = False, dict[Node, tuple[str, bool]]()
+        self.waits, self.reasons = False, dict[Node, tuple[str, bool]]()
 
     def keep(self, asked: Container[int]) -> None:
         """Note who is asked after all."""
@@ -125,10 +125,10 @@ class Round:
 
     def leave_out(self, node: Node, reason: str, *, malformed: bool = False, quiet: bool = False) -> None:
         """Record, and log, that a reply does not count."""
-        if self.waits:
-            self._reasons[node] = reason, malformed
-            return
         reason = printable(reason if len(reason) <= _MOST_CHARACTERS else f"{reason[:_MOST_CHARACTERS]} ...")
+        if self.waits:
+            self.reasons[node] = reason, malformed
+            return
         if not quiet:
             log(WARNING, "round %s (%s): left out the reply of %s: %s", self.number, self.kind, node, reason)
         self.left_out += 1
@@ -141,8 +141,8 @@ class Round:
     def settle(self, good: Iterable[Node]) -> None:
         """Leave out those who have given no good reply in any of the times that they were asked."""
         self.waits = False
-        for node in self._reasons.keys() - set(good):
-            reason, malformed = self._reasons[node]
+        for node in self.reasons.keys() - set(good):
+            reason, malformed = self.reasons[node]
             self.leave_out(node, reason, malformed=malformed)
 
     def without(self, good: list[Reply], reasons: Mapping[int, str]) -> list[Reply]:
