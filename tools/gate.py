@@ -62,6 +62,10 @@ class _Passing(BaseHTTPRequestHandler):
         if not _FLEET.fullmatch(self.path) or not length.isdecimal():
             self.close_connection = True
             self.send_error(403, "This address is for SuperNodes")
+            # Who is still sending reads the answer only afterwards.
+            left = int(length) if length.isdecimal() else 0
+            while left > 0 and (part := self.rfile.read(min(left, 2**16))):
+                left -= len(part)
             return
         body = self.rfile.read(int(length))
         headers = {name: value for name, value in self.headers.items() if name.lower() not in _OWN}

@@ -70,8 +70,8 @@ def found(source: str) -> list[tuple[int, str, str]]:
 
     Examples
     --------
-    >>> found("def heard(x):\\n    raise ValueError('kept back')")
-    [(1, 'heard', 'received'), (2, 'kept back', 'withheld')]
+    >>> found("def heard(x): raise ValueError('kept back')")
+    [(1, 'heard', 'received'), (1, 'kept back', 'withheld')]
     """
     tree = ast.parse(source)
     names = [

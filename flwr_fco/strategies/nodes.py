@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from logging import INFO, WARNING
 from typing import Any
 
-from flwr.app import RecordDict
+from flwr.app import MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
 from flwr_fco.algorithms.contract.choices import ChooseNodes
@@ -22,7 +22,7 @@ from flwr_fco.core.schema import Names, Scales, difference, listed
 from flwr_fco.core.validation import short
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.messages.protocol import Described, Node
-from flwr_fco.messages.records import NAMES_ONLY, PARTITION, TABLE, addressed, decode_described, only_metrics
+from flwr_fco.messages.records import NAMES_ONLY, PARTITION, TABLE, addressed, decode_described, only
 from flwr_fco.strategies.ledger import Key
 from flwr_fco.strategies.replies import Round, collect
 
@@ -116,7 +116,7 @@ class Nodes:
         if not nodes or not known or len({*nodes}) < len(nodes):
             expected = "expected a list of some of the nodes that it is given, none of them twice, such as nodes[:1]"
             raise ConfigurationError(f"choose_nodes returned {short(answer)} in round {number}; {expected}")
-        return sorted(nodes, key=lambda node: node.order)
+        return sorted(nodes, key=lambda node: node.key)
 
     def _meet(self, grid: Grid, available: list[int]) -> None:
         """Learn the partitions of new nodes, and forget those that have gone."""
@@ -133,7 +133,7 @@ class Nodes:
         twins = {i: first[node.key] for i, node in self._known.items() if first[node.key] is not node}
         for node_id in twins.keys() - self.refused.keys():
             log(WARNING, "node %s left out: another node has the same partition id", node_id)
-        self.refused, self.ordered = twins, sorted(first.values(), key=lambda node: node.order)
+        self.refused, self.ordered = twins, sorted(first.values(), key=lambda node: node.key)
         without = sum(node.partition_id is None for node in self.ordered)
         if new and without:
             text = "%s of %s nodes have no partition id: another run with the same seed may differ, as node ids do"
@@ -151,7 +151,7 @@ class Nodes:
         for answer in grid.send_and_receive(questions, timeout=_HANDSHAKE_TIMEOUT):
             self.foreign |= {answer.metadata.src_node_id} if answer.has_error() else set()
             try:
-                said: Any = only_metrics(answer.content).get("partition-id") if answer.has_content() else None
+                said: Any = only(MetricRecord, answer.content).get("partition-id") if answer.has_content() else None
             except ProtocolError:
                 said = None
             if type(said) is int and 0 <= said < 2**63:
