@@ -24,7 +24,7 @@ from flwr_fco.certificates import Request
 from flwr_fco.client_apps import Disclosure
 from flwr_fco.client_apps import client_app as make_app
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.schema import Names, listed, names_of
+from flwr_fco.core.schema import Names, is_missing, listed, names_of
 from flwr_fco.core.validation import AT_LEAST_ONE, POSITIVE, check_fields, checked
 from flwr_fco.errors import ConfigurationError, PublicError, SeparableError
 from flwr_fco.messages.protocol import Answer, Described
@@ -516,6 +516,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
                 refuse_text(own, f"{site}: X")
                 try:
                     pair = validate_data(self, own, self._targets(y[m]), reset=reset and not m, **checks)
+                    if pair[1].dtype == object and any(map(is_missing, pair[1].tolist())):
+                        raise ValueError("y has labels that are missing")
                     given = None if sample_weight is None else np.asarray(sample_weight[m])
                     clients.append((*pair, reading.row_weights(given, own)))
                 except (TypeError, ValueError) as error:

@@ -161,3 +161,11 @@ def test_a_missing_date_is_refused():
     y = pandas.DataFrame({"time": np.full(120, 9.0), "event": TIMES[:, 1] == 1, "entry": days - pandas.Timedelta("1D")})
     with pytest.raises(ConfigurationError, match=r"missing \(NaT\)"):
         FederatedCoxRegression().fit(X, y)
+
+
+def test_a_label_that_is_missing_is_no_other_kind_of_label():
+    y = np.array(["no", "yes"], dtype=object)[(SCORES > 0.0).astype(int)]
+    other = y.copy()
+    other[[4, 9]] = None
+    with pytest.raises(ConfigurationError, match=r"south: entries are missing \(NaN\): y in 2 of 120 rows"):
+        FederatedLogisticRegression().fit({"north": X, "south": X}, {"north": y, "south": other})
