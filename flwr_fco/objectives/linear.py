@@ -99,6 +99,16 @@ class Linear(Objective):
     (1.25, array([-3.5, -1.5]))
     """
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        own = [name for name in ("value", "gradient", "value_and_gradient", "hessian_product") if name in vars(cls)]
+        if own:
+            raise ConfigurationError(
+                f"{cls.__name__}.{own[0]}: a loss of linear predictions takes all of its numbers from its link, and "
+                "nothing would call this method; give Linear a Link of your own, or derive from Objective "
+                "(docs/how-to/own-loss.md)"
+            )
+
     #: What there is of each row.
     _by_row: ClassVar[tuple[str, ...]] = ("targets", "labels", "weights", "offset")
     state: MutableMapping[str, Any]
