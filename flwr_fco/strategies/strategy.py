@@ -297,7 +297,7 @@ class CompositeStrategy(Options):
         """Refuse Flower's strategies for differential privacy around this one, whatever the grid."""
         while frame is not None and frame.f_code.co_name == "configure_train" and not self._unmodified:
             for kind in type(frame.f_locals.get("self")).__mro__:
-                if kind.__name__.startswith("DifferentialPrivacy"):
+                if kind.__module__.startswith("flwr.") and kind.__name__.startswith("DifferentialPrivacy"):
                     raise ConfigurationError(
                         f"{kind.__name__} clips differences of models, and the clients of {type(self).__name__} send "
                         "increments of a dual: its differential-privacy claim would be void. Give "
