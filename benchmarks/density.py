@@ -222,8 +222,7 @@ class Task:
         everybody = list(range(NODES))
         if self.asked == NODES:
             return everybody
-        drawn = np.random.default_rng((self.seed, server_round)).choice(everybody, self.asked, replace=False)
-        return sorted(drawn.tolist())
+        return sorted(np.random.default_rng((self.seed, server_round)).choice(everybody, self.asked, replace=False))
 
     def mean(self, w: Vector, server_round: int, *how: Any) -> Vector:
         """Return the mean of what the nodes make of a model."""
