@@ -9,7 +9,8 @@ A federation is a fit with ``intervals=True`` on five sites whose rows differ in
 drawn from the seed (setting, i), so that each can be drawn again. The bars are of 95 % intervals: of squares within two
 standard errors (of 500 federations) of .95; logistic with 20 events a column at least .92 of coefficients that are not
 0, and .93 to .98 of those that are, Cox likewise; Hartung and Knapp's at least .93 where sites differ; Q rejects .03 to
-.07 at the level .05 where they do not. What covers less, without a bar: one effect for sites that differ.
+.07 at the level .05 where they do not. Of rare outcomes in unequal sites .935 to .965, and .035 to .065 of tests that
+reject what is true. What covers less, without a bar: one effect for sites that differ, and one intercept of them all.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.optimize import brentq
+from scipy.special import expit
 from shared import options_of, print_row
 
 from flwr_fco.models import write_file
@@ -33,6 +36,7 @@ STORED = Path(__file__).with_suffix(".json")
 #: Two standard errors of the share of 500 federations whose interval covers.
 AROUND = 2.0 * (0.95 * 0.05 / FEDERATIONS) ** 0.5
 LINEAR, NULL, ACTIVE = (0.95 - AROUND, 0.95 + AROUND), (0.93, 0.98), (0.92, 1.0)
+RARE = {"not 0": (0.935, 0.965), "0": (0.935, 0.965), "type I": (0.035, 0.065), "Rao rejects": (0.03, 0.07)}
 
 
 def features(rng: np.random.Generator, rows: int, columns: int) -> list[Any]:
@@ -132,6 +136,27 @@ def cox(rng: np.random.Generator) -> dict[str, float]:
     return split(FederatedCoxRegression(0.05).fit(parts, y, intervals=True).summary().rows, truth)
 
 
+def rare(baselines: str, site_intercepts: Any, rng: np.random.Generator) -> dict[str, float]:
+    """Six unequal sites, eight columns, 5 % events; baselines are the same, differ by .8, or follow a column's mean."""
+    sizes, truth, columns = (600, 1500, 300, 2500, 900, 200), np.array([0.5, -0.4, 0.3, 0.6, 0.0, 0.0, 0.0, 0.0]), 8
+    shift = 0.5 * rng.standard_normal((len(sizes), columns))
+    levels = {"same": np.zeros(6), "differ": 0.8 * rng.standard_normal(6), "linked": 1.2 * shift[:, 4]}[baselines]
+    parts, scores = [], []
+    for m, rows in enumerate(sizes):
+        X = 0.7 * rng.standard_normal((rows, columns)) + 0.5 * rng.standard_normal((rows, 1))
+        X[:, 3], X[:, 7] = rng.random(rows) < 0.1 + 0.1 * (m % 4), rng.random(rows) < 0.3
+        X[:, [0, 1, 2, 4, 5, 6]] += shift[m, [0, 1, 2, 4, 5, 6]]
+        X[:, 1] *= 1.0 + 0.3 * m
+        parts.append(X)
+        scores.append(X @ truth + levels[m])
+    level = brentq(lambda b: np.mean(expit(np.concatenate(scores) + b)) - 0.05, -15.0, 5.0)
+    labels = [(rng.random(own.size) < expit(own + level)).astype(int) for own in scores]
+    model = FederatedLogisticRegression(1e8, site_intercepts=site_intercepts).fit(parts, labels, intervals=True)
+    rows, null = model.summary().rows, truth == 0.0
+    p, q, test = (np.array([row[name] for row in rows])[null] < LEVEL for name in ("p", "q", "p of Rao"))
+    return {**split(rows, truth), "type I": p.mean(), "a false q": float(q.any()), "Rao rejects": test.mean()}
+
+
 Setting = tuple[Callable[[np.random.Generator], dict[str, float]], dict[str, tuple[float, float]]]
 SETTINGS: dict[str, Setting] = {
     "squares, 200 rows, 300 columns": (partial(squares, 200, 300, FederatedLasso(0.2)), {"not 0": LINEAR, "0": LINEAR}),
@@ -144,6 +169,10 @@ SETTINGS: dict[str, Setting] = {
     "squares, effects agree, 10 columns, 5 x 100 rows": (same_squares, {"Q rejects": (0.03, 0.07)}),
     "logistic, effects agree, 10 columns, 5 x 250 rows": (same_classes, {"Q rejects": (0.03, 0.07)}),
     "Cox, 10 columns, 20 events each": (cox, {"not 0": ACTIVE, "0": NULL}),
+    "rare, same baselines": (partial(rare, "same", None), RARE),
+    "rare, baselines differ": (partial(rare, "differ", None), RARE),
+    "rare, baselines follow a column": (partial(rare, "linked", None), RARE),
+    "rare, baselines differ, site_intercepts='common'": (partial(rare, "differ", "common"), {}),
 }
 
 

@@ -222,7 +222,8 @@ class Task:
         everybody = list(range(NODES))
         if self.asked == NODES:
             return everybody
-        return sorted(np.random.default_rng((self.seed, server_round)).choice(everybody, self.asked, replace=False))
+        drawn = np.random.default_rng((self.seed, server_round)).choice(everybody, self.asked, replace=False)
+        return sorted(drawn.tolist())
 
     def mean(self, w: Vector, server_round: int, *how: Any) -> Vector:
         """Return the mean of what the nodes make of a model."""

@@ -5,6 +5,7 @@ A message says what was wrong (with the value), what was expected and what to do
 ``ValueError`` keeps working.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 __all__ = ["ClientError", "ConfigurationError", "DivergedError", "FlwrFcoError", "NoAnswerError", "NotInstalledError"]
@@ -89,6 +90,22 @@ class NoAnswerError(ConfigurationError):
 
 class MagnitudeError(ConfigurationError):
     """Numbers too large to compute with, almost always because a rate is too large."""
+
+
+class SeparableError(ConfigurationError):
+    """Some coefficients have no optimum, because the classes are separable along them.
+
+    Parameters
+    ----------
+    text : str
+        What is wrong, and what to do.
+    places : sequence of int
+        Which coefficients, in the model's vector.
+    """
+
+    def __init__(self, text: str, places: Sequence[int] = ()) -> None:
+        super().__init__(text)
+        self.places = list(places)
 
 
 class UnsupportedPairError(ConfigurationError):

@@ -9,7 +9,7 @@ from itertools import chain, repeat
 from typing import ClassVar, Literal
 
 from flwr_fco.core.spec import Specified
-from flwr_fco.core.validation import AT_LEAST_ONE, POSITIVE, check_fields, checked
+from flwr_fco.core.validation import AT_LEAST_ONE, POSITIVE, checked
 from flwr_fco.errors import ConfigurationError
 
 __all__ = ["Epochs", "Evaluation", "FirstOrder", "LocalWork", "Minimise", "Steps", "Work"]
@@ -19,10 +19,6 @@ class LocalWork(Specified):
     """Base class of what a client does in a round."""
 
     family: ClassVar[str] = "work"
-
-    def __post_init__(self) -> None:
-        # NumPy integers cannot be written to the plan's JSON.
-        check_fields(self)
 
 
 @dataclass(frozen=True, repr=False)

@@ -16,12 +16,14 @@ from flwr_fco import callbacks
 ROOT = Path(__file__).parents[1]
 PAGES = (
     "get-started/first-model",
+    "how-to/codebook",
     "how-to/geometries",
     "how-to/objectives",
     "how-to/own-loss",
     "how-to/resume",
     "how-to/survival",
     "how-to/saddle-points",
+    "how-to/short-messages",
     "how-to/sparse",
     "how-to/callbacks",
     "choose/rates",
@@ -72,6 +74,11 @@ def test_every_block_runs_by_itself(page, number):
 def test_the_reason_for_a_rate_is_as_its_comment_says():
     stated = re.search(r'reasons\["client_lr"\]\)  # (.*)', blocks("choose/rates")[0])[1]
     assert run_block("choose/rates", 0).stdout.strip() == stated
+
+
+def test_a_table_of_the_sites_is_as_the_page_shows():
+    shown = text_of("how-to/codebook").split("```text\n")[1].split("```")[0]
+    assert run_block("how-to/codebook", 0).stdout.split() == shown.split()
 
 
 def test_a_first_model_is_as_sparse_as_the_page_shows():

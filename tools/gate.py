@@ -1,6 +1,6 @@
 """``python -m tools.gate``: lets SuperNodes through to a SuperLink on this machine, and nobody who would start runs.
 
-Since flwr 1.37 a SuperLink answers SuperNodes, users and its own processes on one port, and the open releases know no
+Since flwr 1.41 a SuperLink answers SuperNodes, users and its own processes on one port, and the open releases know no
 users: whoever reaches the port starts runs. So the SuperLink listens on loopback, and this listens for the network: it
 passes ``/v1/fleet/`` on, the part for SuperNodes, which sign what they send. A web server such as nginx does the same
 (docs/tutorials/deployment.md).
@@ -62,6 +62,10 @@ class _Passing(BaseHTTPRequestHandler):
         if not _FLEET.fullmatch(self.path) or not length.isdecimal():
             self.close_connection = True
             self.send_error(403, "This address is for SuperNodes")
+            # Who is still sending reads the answer only afterwards.
+            left = int(length) if length.isdecimal() else 0
+            while left > 0 and (part := self.rfile.read(min(left, 2**16))):
+                left -= len(part)
             return
         body = self.rfile.read(int(length))
         headers = {name: value for name, value in self.headers.items() if name.lower() not in _OWN}

@@ -131,29 +131,24 @@ def allotted(arrays: Sequence[Vector], least: Sequence[int], total: int) -> list
     >>> allotted([np.array([9.0, 8.0, 7.0]), np.array([2.0, 1.0])], [1, 1], 3)
     [2, 1]
     """
-    counts, sizes, free = (
-        list(least),
-        [np.abs(array) for array in arrays],
-        [i for i in range(len(least)) if least[i] < arrays[i].size],
-    )
-    while free:
-        budget = total - sum(counts[i] for i in range(len(counts)) if i not in free)
-        if not 0 < budget < sum(arrays[i].size for i in free):
-            return [arrays[i].size if i in free and budget > 0 else counts[i] for i in range(len(counts))]
-        level = kth_largest(np.concatenate([sizes[i] for i in free]), budget)
-        above = {i: int(np.count_nonzero(sizes[i] > level)) for i in free}
-        ties = {i: int(np.count_nonzero(sizes[i] == level)) for i in free}
-        sure = {i: max(above[i], least[i]) for i in free}
-        short = [i for i in free if above[i] + ties[i] < least[i]]
-        if not short and sum(sure.values()) <= budget:
-            spare = budget - sum(sure.values())
-            for i in free:  # of equal ones the first stay
-                more = min(spare, above[i] + ties[i] - sure[i])
-                counts[i], spare = sure[i] + more, spare - more
-            return counts
-        short = short or [i for i in free if above[i] < least[i]]
-        free = [i for i in free if i not in short]
+    # Each array keeps the largest that it is sure of; of all others together the largest stay.
+    rests = [_without_largest(np.abs(array), count) for array, count in zip(arrays, least, strict=True)]
+    spare, others = total - sum(least), np.concatenate(rests)
+    if not 0 < spare < others.size:
+        return [count + rest.size * (spare > 0) for count, rest in zip(least, rests, strict=True)]
+    level = kth_largest(others, spare)
+    counts = [count + int(np.count_nonzero(rest > level)) for count, rest in zip(least, rests, strict=True)]
+    for i, rest in enumerate(rests):  # of equal ones the first stay
+        counts[i] += min(total - sum(counts), int(np.count_nonzero(rest == level)))
     return counts
+
+
+def _without_largest(values: Vector, count: int) -> Vector:
+    if not count:
+        return values
+    level = kth_largest(values, count)
+    rest = values[values <= level]
+    return np.delete(rest, np.flatnonzero(rest == level)[: rest.size - values.size + count])
 
 
 def psi_of(layout: Layout, given: Regularizer, density: float, way: float, scope: Scope, dual: Vector) -> Regularizer:

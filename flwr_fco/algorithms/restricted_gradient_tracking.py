@@ -42,6 +42,7 @@ from flwr_fco.algorithms.contract.problem import Problem, Setting
 from flwr_fco.algorithms.contract.replies import Replies
 from flwr_fco.algorithms.gradient_tracking import GradientTracking
 from flwr_fco.core.layout import Vector, largest_entries
+from flwr_fco.core.validation import AT_LEAST_ONE, POSITIVE, Choice
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import Euclidean, MirrorMap, PNorm
 from flwr_fco.work import FirstOrder
@@ -84,7 +85,8 @@ def restricted_map(mirror_map: MirrorMap, reference: Vector, radius_squared: flo
     return PNorm(p, center=reference, radius=None if radius_squared is None else math.sqrt(radius_squared))
 
 
-class Stage(NamedTuple):
+@dataclass(frozen=True)
+class Stage(Choice):
     """A stage of the multistep method; None means the strategy's value, or for the radius half of the previous stage's.
 
     Parameters
@@ -104,11 +106,11 @@ class Stage(NamedTuple):
     20
     """
 
-    rounds: int
-    local_steps: int | None = None
-    client_lr: float | None = None
-    server_lr: float | None = None
-    radius_squared: float | None = None
+    rounds: int = field(metadata=AT_LEAST_ONE)
+    local_steps: int | None = field(default=None, metadata=AT_LEAST_ONE)
+    client_lr: float | None = field(default=None, metadata=POSITIVE)
+    server_lr: float | None = field(default=None, metadata=POSITIVE)
+    radius_squared: float | None = field(default=None, metadata=POSITIVE)
 
 
 class MultistepState(NamedTuple):

@@ -16,17 +16,17 @@ from dataclasses import dataclass
 from functools import partial
 from logging import ERROR, INFO
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 import numpy as np
-from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 import flwr_fco.algorithms  # noqa: F401 (a task names one of its methods)
 from flwr_fco.algorithms.contract.algorithm import Algorithm, method_of
 from flwr_fco.algorithms.newton.path import folds_of
-from flwr_fco.client_apps.answers import bins_of, entries_of, find_answer, judged, server_buffers
+from flwr_fco.client_apps.answers import Division, find_answer, server_buffers
 from flwr_fco.client_apps.disclosure import Disclosure, answered
 from flwr_fco.core.computing import random_generator, single_threaded_blas
 from flwr_fco.core.layout import Layout
@@ -41,7 +41,7 @@ from flwr_fco.messages.arrays import digest_of, model_vector, pack, record_of
 from flwr_fco.messages.protocol import Answer, ClientState, Described, Downlink, MemoryLostError, Plan, Question, Uplink
 from flwr_fco.objectives import Objective, design
 from flwr_fco.objectives.linear import Linear
-from flwr_fco.work import FirstOrder
+from flwr_fco.work import FirstOrder, Minimise
 
 LoadObjective = Callable[[Context], Objective]
 #: Flower moves its own name for this type between releases.
@@ -62,10 +62,10 @@ class Limits:
     max_steps : int, default 1000000
         Local steps in a round, including those asked for as epochs.
     max_iterations : int, default 1000000
-        Iterations of a minimisation.
+        Iterations of a minimisation; points and folds that a message asks about.
     max_parameters : int, default 100000000
-        Numbers in the model, in all points that a message asks about with their Hessian blocks, in the rows outside all
-        folds, and in a reply that holds the points of all local steps; eight bytes each.
+        Numbers in the model, in all points that a message asks about with their Hessian blocks, and in a reply that
+        holds the points of all local steps; eight bytes each.
     max_plan : int, default 1000000
         Characters in the plan's JSON (regularizer, mirror map, names of arrays).
 
@@ -89,12 +89,30 @@ class Limits:
         for name, limit in self.__dict__.items():
             checked(name, limit, float, _ABOVE_ZERO)
 
-    def check_text(self, text: object) -> None:
-        """Refuse a plan that is too long to be parsed."""
-        if isinstance(text, str):
-            self._check("max_plan", len(text), "a plan of", "characters")
+    def check(self, limit: str, asked: float, what: str, unit: str) -> None:
+        """Refuse more than a limit allows.
 
-    def check(self, down: Downlink, num_examples: int | None, *, blocks: bool = False) -> None:
+        Parameters
+        ----------
+        limit : str
+            Its name.
+        asked : float
+            The number.
+        what, unit : str
+            What the server asks for, before the number and after it.
+
+        Raises
+        ------
+        ConfigurationError
+            If it is more.
+        """
+        most = getattr(self, limit)
+        if asked > most:
+            number = f"{asked:g}" if asked < 1e15 else f"over 10^{len(str(int(asked))) - 1}"
+            text = f"the server asks for {what} {number} {unit}; this client allows {limit}={most:g}"
+            raise ConfigurationError(f"{text}. Its owner can raise it: client_app(..., limits=Limits({limit}=...))")
+
+    def check_task(self, down: Downlink, num_examples: int | None) -> None:
         """Refuse too much work.
 
         Parameters
@@ -103,46 +121,27 @@ class Limits:
             The task.
         num_examples : int or None
             The client's, on which the steps of an epoch depend; None for a training loop of its own.
-        blocks : bool, default False
-            Whether the method sends Hessian blocks, at the coordinates that come of each point.
         """
         work, size = down.local_work, down.plan.layout.size
-        points = int(down.numbers.get(protocol.POINTS, 1))
+        points, folds = int(down.numbers.get(protocol.POINTS, 1)), down.numbers.get(protocol.FOLDS, 0.0)
         what, unit = ("a model of", "parameters") if points == 1 else ("answers about points:", "numbers")
-        self.check_numbers(points * size, what, unit)
-        self.check_numbers(down.numbers.get(protocol.FOLDS, 0.0) * (num_examples or 0), "copies for folds:", "rows")
-        if blocks:
-            self.check_numbers(points * size + _entries_of(down), "gradients and Hessian blocks:")
+        self.check("max_parameters", points * size, what, unit)
         if not isinstance(work, FirstOrder):
-            self._check("max_iterations", work.max_iterations, "a minimisation of", "iterations")
+            what = "a minimisation of" if isinstance(work, Minimise) else "passes over rows, of points and folds:"
+            self.check("max_iterations", work.max_iterations * (points + max(folds, 0.0)), what, "iterations")
         elif num_examples is not None:
             steps = work.num_draws(num_examples)
-            self.check_steps(steps, work)
+            self.check("max_steps", steps, f"{work}:", "local steps")
             if down.plan.sends_every_step:
-                self.check_numbers(steps * size, f"all {steps} local points:", "numbers in the reply")
+                self.check("max_parameters", steps * size, f"all {steps} local points:", "numbers in the reply")
 
-    def check_numbers(self, asked: float, what: str, unit: str = "numbers") -> None:
-        """Refuse to hold more numbers than are allowed."""
-        self._check("max_parameters", asked, what, unit)
-
-    def check_steps(self, steps: int, work: FirstOrder | None = None) -> None:
-        """Refuse more local steps than are allowed."""
-        self._check("max_steps", steps, f"{work}:" if work else "a round of", "local steps")
-
-    def _check(self, limit: str, asked: float, what: str, unit: str) -> None:
-        most = getattr(self, limit)
-        if asked > most:
-            number = f"{asked:g}" if asked < 1e15 else f"over 10^{len(str(int(asked))) - 1}"
-            text = f"the server asks for {what} {number} {unit}; this client allows {limit}={most:g}"
-            raise ConfigurationError(f"{text}. Its owner can raise it: client_app(..., limits=Limits({limit}=...))")
-
-
-def _entries_of(down: Downlink) -> int:
-    """Return the entries of the Hessian blocks that a message asks for: of k coordinates k (k + 1) / 2."""
-    vectors: Any = down.vectors
-    told = vectors.as_sent("working-set" if "working-set" in vectors else "primal")
-    counts = np.bincount(getattr(told, "indices", np.arange(told.size)) // down.plan.layout.size)
-    return int((counts * (counts + 1) // 2).sum())
+    def check_blocks(self, down: Downlink) -> None:
+        """Refuse too many entries of Hessian blocks: of k coordinates of a point, k (k + 1) / 2."""
+        vectors, size = cast(Any, down.vectors), down.plan.layout.size
+        told = vectors.as_sent("working-set" if "working-set" in vectors else "primal")
+        counts = np.bincount(getattr(told, "indices", np.arange(told.size)) // size)
+        entries = counts.size * size + int((counts * (counts + 1) // 2).sum())
+        self.check("max_parameters", entries, "gradients and Hessian blocks:", "numbers")
 
 
 # --- losses -----------------------------------------------------------------------------------------------------------
@@ -206,7 +205,8 @@ def task_of(message: Message, limits: Limits, *, as_sent: bool = False) -> tuple
         If it cannot be read, or its plan is too long.
     """
     with readable("the server's message"):
-        limits.check_text(records.plan_text(message.content))
+        text = records.plan_text(message.content)
+        limits.check("max_plan", len(text) if isinstance(text, str) else 0, "a plan of", "characters")
         for record in message.content.values():
             if isinstance(record, ConfigRecord) and _CLIPPING in record:
                 raise ConfigurationError(_NO_CLIPS)
@@ -277,16 +277,19 @@ class Client:
         except MemoryLostError:
             return None
         objective = self.objective(context, "train", f"a round of training ({plan.solver})")
-        examples = self._check(down, objective, method)
+        examples = self._check(down, objective)
+        if "block" in method.discloses and not down.numbers.get("validate"):
+            self.limits.check_blocks(down)
         if plan.layout.passed_through:
             objective.load_buffers(down.pass_through)
-        if self._is_recorded:
+        if self._is_recorded and isinstance(down.local_work, FirstOrder):
             down = down._replace(work=self.disclosure.allowed(down.local_work, examples, context))
-        rng, seed = random_generator(plan.seed, number, partition_of(context)), self.disclosure.secret(context)
-        if seed is not None:
-            rng = np.random.default_rng((seed, number))
-        if seed is not None and (folds := int(down.numbers.get(protocol.FOLDS, 0))) > 0:
-            self.disclosure.check_division(objective, folds_of(objective, folds, seed), "folds", folds, context)
+        rng, seed = random_generator(plan.seed, number, partition_of(context)), plan.seed
+        if self.disclosure.limits_rows:
+            # Drawn anew for each message: the same rows in batches of two sizes would differ in a few of them.
+            rng, seed = np.random.default_rng(), self.disclosure.secret(context)
+            if (folds := int(down.numbers.get(protocol.FOLDS, 0))) > 0:
+                self.disclosure.check_division(objective, folds_of(objective, folds, seed), "folds", folds, context)
         up, after = run_half(method, down, objective, memory, rng, seed)
         # A class that records no losses is not asked for one, as in the compiled loops.
         records_losses = type(objective).take_training_loss is not Objective.take_training_loss
@@ -301,13 +304,12 @@ class Client:
             self._made = plan, method_of(plan.solver, plan.options)
         return self._made[1]
 
-    def _check(self, down: Downlink, objective: Objective, method: Algorithm) -> int:
+    def _check(self, down: Downlink, objective: Objective) -> int:
         """Refuse what the owner does not allow, and another model; return the number of examples."""
         plan, examples = down.plan, objective.num_examples
         asked = plan, down.client_lr, down.numbers, down.work, objective.layout.signature, examples
         if asked != self._allowed:
-            blocks = "block" in method.discloses and not down.numbers.get("validate")
-            self.limits.check(down, examples, blocks=blocks)
+            self.limits.check_task(down, examples)
             # A pair of psi and h that a client cannot combine is an error here, not in its first step.
             plan.h.require(plan.psi)
             check_layout(objective.layout, plan.layout)
@@ -338,6 +340,7 @@ class Client:
                 _objectives.popitem(last=False)
         elif self._most is not None:
             _objectives.move_to_end(key)
+        found.recall(context.state)
         return found
 
     def _loaded(self, context: Context, role: str) -> Objective:
@@ -366,7 +369,7 @@ class Client:
         """Answer an evaluation with the metrics of the server's model."""
         objective = self.objective(context, "evaluate", "an evaluation")
         with readable("the server's model"):
-            primal, passed = model_vector(objective.layout, records.only_arrays(message.content))
+            primal, passed = model_vector(objective.layout, records.only(ArrayRecord, message.content))
             if passed:
                 objective.load_buffers(passed)
         with single_threaded_blas():
@@ -396,37 +399,38 @@ class Client:
         """Answer a question about the loss."""
         with readable("the server's question"):
             asked = records.decode_question(message.content, self.limits.max_plan)
-            self.limits.check_numbers(asked.layout.size, "a model of", "parameters")
-            self.limits.check_numbers(entries_of(asked), "second derivatives:")
-            answers = find_answer(asked.kind)
+            kind, size = find_answer(asked.kind), asked.layout.size
+            self.limits.check("max_parameters", size, "a model of", "parameters")
+            self.limits.check(
+                "max_parameters", kind.hessians * size * (size + 1) // 2, "second derivatives:", "numbers"
+            )
         held_out = asked.kind == "validation"
         role = "evaluate" if held_out else "train"
         objective = self.objective(context, role, f"an answer to its question {asked.kind!r}")
         check_layout(objective.layout, asked.layout)
         if asked.kind == "smoothness" and self._is_recorded:
             work = FirstOrder(steps=1, batch_size=int(asked.numbers["batch-size"]) or None)
-            allowed: Any = self.disclosure.allowed(work, objective.num_examples, context)
-            asked = asked._replace(numbers={"batch-size": float(allowed.batch_size or 0)})
+            size = self.disclosure.allowed(work, objective.num_examples, context).batch_size or 0
+            asked = asked._replace(numbers={"batch-size": float(size)})
         with single_threaded_blas(), server_buffers(objective, asked.pass_through):
-            answer = answers(asked, objective)
+            answer = kind.answer(asked, objective)
         objective.take_training_loss()
-        if asked.kind == protocol.BINS:
-            answer = self._as_bins_may_leave(answer, asked, objective, context)
+        if kind.division is not None and self.disclosure.limits_rows:
+            answer = self._of_parts(kind.division, answer, asked, objective, context)
         if held_out:
             answer = answer._replace(numbers={**answer.numbers, "held-out": float(self.held_out)})
         content = records.encode_answer(answer._replace(examples=float(objective.num_examples)))
         return Message(content, reply_to=message)
 
-    def _as_bins_may_leave(self, answer: Answer, asked: Question, objective: Objective, context: Context) -> Answer:
-        """Return an answer about bins; zeros if its owner does not allow them. Merged neighbours are no other bins."""
-        place, count = bins_of(asked, judged(objective))
-        edges = sorted((name, value) for name, value in asked.numbers.items() if name.startswith(protocol.EDGE))
-        bins = repr(edges).encode() + asked.vectors["primal"].tobytes()
+    def _of_parts(
+        self, division: Division, answer: Answer, asked: Question, objective: Objective, context: Context
+    ) -> Answer:
+        """Return an answer about parts of the rows; zeros if their owner does not allow them."""
+        how, parts = division(asked, objective)
         try:
-            parts = (np.flatnonzero(place == number) for number in range(count))
-            self.disclosure.check_division(objective, parts, "bins", bins, context)
+            self.disclosure.check_division(objective, parts, asked.kind, how, context)
         except ConfigurationError as error:
-            log(INFO, "Run %s: withheld bins of scores: %s", context.run_id, error)
+            log(INFO, "Run %s: withheld %s: %s", context.run_id, asked.kind, error)
             zeros = {name: np.zeros(own.shape) for name, own in answer.vectors.items()}
             return answer._replace(numbers={"told": 0.0}, vectors=zeros)
         return answer
@@ -661,12 +665,18 @@ def as_it_leaves(
         What else it says: fields of an uplink.
     """
     dtype = down.dtype if down.plan.wire_dtype == "auto" else down.plan.wire_dtype
-    vectors = {name: locked(vector.astype(dtype, copy=False)) for name, vector in up.vectors.items()}
+    vectors = {name: locked(_rounded(vector, dtype)) for name, vector in up.vectors.items()}
     if down.stamp is None:
         return up._replace(vectors=vectors, **said)
     digest = digest_of(vectors, up.elapsed)
     remember(context, down.stamp, before, digest, after or {})
     return up._replace(vectors=vectors, digest=digest, **said)
+
+
+def _rounded(vector: Any, dtype: str) -> Any:
+    """Return a vector in a precision, or as it is if that is less."""
+    held = vector.values if isinstance(vector, SparseVector) else vector
+    return vector if held.dtype.itemsize < np.dtype(dtype).itemsize else vector.astype(dtype, copy=False)
 
 
 def locked(vector: Any) -> Any:

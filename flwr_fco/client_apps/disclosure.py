@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from flwr.app import ConfigRecord, Context, Message
@@ -22,7 +22,7 @@ from flwr_fco.core.logs import printable
 from flwr_fco.core.validation import AT_LEAST_ONE, Choice
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import Linear, Objective, Poisson
-from flwr_fco.work import FirstOrder, Work
+from flwr_fco.work import FirstOrder
 
 #: In a node's context: what has left. Where Flower keeps a context for several runs, it is the total of all.
 _LEFT = "fco-disclosed"
@@ -125,15 +125,13 @@ class Disclosure(Choice):
         context : Context
             The node's; modified.
         """
-        if not self.limits_rows:
-            return
         for rows in (part for part in parts if part.size):
             self.check(objective.subset(rows)[0], f"sums over {what}")
         if _kept(context).setdefault(what, asked) != asked:
             why = f"differences of {what} can be single rows. Start another run"
             raise ConfigurationError(f"the server asks for other {what} than before in this run: {why}")
 
-    def allowed(self, work: Work, rows: int, context: Context) -> Work:
+    def allowed(self, work: FirstOrder, rows: int, context: Context) -> FirstOrder:
         """Return a round's work with batches that this site allows, the last of an epoch among them.
 
         What a batch leaves out is other batches, so that neither it nor the rest is a few rows.
@@ -143,22 +141,21 @@ class Disclosure(Choice):
         ConfigurationError
             If the server asks for smaller batches, or for any where classes or events are limited.
         """
-        size, changed = getattr(work, "batch_size", None), work
-        if self.limits_rows and size is not None and size < rows:
+        size = min(work.batch_size or rows, rows)
+        if self.limits_rows and size < rows:
             what = f"batches of {size} rows"
-            for limit in (limit for limit in _COUNTED if getattr(self, limit) is not None):
-                raise self._refusal(limit, what, "takes full batches (batch_size=None) only, which is all that")
+            if full := [limit for limit in _COUNTED if getattr(self, limit) is not None]:
+                raise self._refusal(full[0], what, "takes full batches (batch_size=None) only, which is all that")
             self.check_rows(size, what)
             while 0 < rows % size < (self.min_rows or 0):
                 size += 1
-            changed = replace(cast(FirstOrder, work), batch_size=size)
-        if isinstance(work, FirstOrder):
-            _kept(context)["batch"] = min(size or rows, rows)
-        return changed
+            work = replace(work, batch_size=size)
+        _kept(context)["batch"] = size
+        return work
 
-    def secret(self, context: Context) -> int | None:
-        """Return the seed of a site's batches and folds, which stays in its node; None without a limit on rows."""
-        return int(_kept(context).setdefault("seed", f"{secrets.randbits(128)}")) if self.limits_rows else None
+    def secret(self, context: Context) -> int:
+        """Return the seed of a site's folds, which stays in its node."""
+        return int(_kept(context).setdefault("seed", f"{secrets.randbits(128)}"))
 
     def count(self, numbers: int, context: Context) -> int:
         """Count numbers that are about to leave, and return those of the run; more than `max_numbers` are refused."""
@@ -249,13 +246,11 @@ def _sent(disclosure: Disclosure, answer: Any, context: Context) -> str:
     """Count the numbers of an answer, and return how many they are, of how many rows and batches, and their names."""
     if answer is None or answer.has_error():
         return "sent nothing" if answer is None else f"sent an error: {plain(answer.error.reason or '', _LONGEST)}"
-    parts = [part for part in answer.content.values() if not isinstance(part, ConfigRecord)]
-    named = [(name, value) for part in parts for name, value in part.items()]
+    named = [each for part in answer.content.values() if not isinstance(part, ConfigRecord) for each in part.items()]
     shapes = [[len(value)] if isinstance(value, list) else list(getattr(value, "shape", ())) for _, value in named]
     count = sum(map(prod, shapes))
     total = disclosure.count(count, context)
     rows, batch = dict(named).get("num-examples"), _kept(context).get("batch")
     about = "" if rows is None else f" about {rows} rows" + ("" if batch is None else f" in batches of {batch}")
     names = [f"{plain(name, _LETTERS)}{shape or ''}" for (name, _), shape in zip(named, shapes, strict=True)]
-    more = f", and {len(names) - _MOST} more" if len(names) > _MOST else ""
-    return f"sent {count} numbers{about} ({total} in this run): {', '.join(names[:_MOST]) or 'none'}{more}"
+    return f"sent {count} numbers{about} ({total} in this run): {', '.join(names[:_MOST]) or 'none'}"

@@ -54,7 +54,7 @@ def euclidean_norm(vector: NDArray[Any]) -> float:
 
     Parameters
     ----------
-    vector : ndarray of float64 or float32
+    vector : ndarray of float64, float32 or float16
         Array of any shape.
 
     Examples
@@ -67,6 +67,7 @@ def euclidean_norm(vector: NDArray[Any]) -> float:
         flat = vector.reshape(-1).view()
         flat.flags.writeable = False
         return math.sqrt(sum_of_squares(flat))
+    vector = vector.astype(np.float64, copy=False)
     # vdot does not warn if the sum overflows; dot does.
     return math.sqrt(np.vdot(vector, vector))
 

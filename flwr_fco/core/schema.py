@@ -12,10 +12,6 @@ from flwr_fco.core.logs import printable
 
 Names = tuple[str, ...] | None
 
-#: The number that asks with a gradient for what standardises the columns, and the vectors that answer.
-MOMENTS, MEANS, VARIANCES = "moments", "means", "variances"
-#: That which asks for the sum of the weights of a client's rows, and the number that answers.
-MASS = "mass"
 
 #: Names in an error, and letters of each: sites choose them.
 _SHOWN, _LETTERS = 5, 60

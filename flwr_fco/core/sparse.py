@@ -14,6 +14,8 @@ from flwr_fco.kernels.passes import add_scaled
 
 #: Numbers in a block of a sum: half a megabyte.
 _BLOCK = 65_536
+#: Dtypes that a sum reads; NumPy makes dtypes of its types anew each time.
+_READ = np.dtype(np.float64), np.dtype(np.float32)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -144,7 +146,7 @@ def _readable(vector: Any) -> Any:
     """Return a vector as the kernel reads it, which is compiled separately for writable and read-only arrays."""
     if isinstance(vector, SparseVector):
         return vector
-    plain = vector if vector.dtype in (np.float64, np.float32) else vector.astype(np.float64)
+    plain = vector if vector.dtype in _READ else vector.astype(np.float64)
     flags = plain.flags
     if type(plain) is not np.ndarray or plain.ndim != 1 or flags.writeable or not flags.c_contiguous:
         plain = np.ascontiguousarray(plain).reshape(-1).view()

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Layout
-from flwr_fco.core.validation import checked, kinds_of
+from flwr_fco.core.validation import Choice
 from flwr_fco.errors import FlwrFcoError, SpecError
 
 _ARRAY = "$array"
@@ -37,7 +37,7 @@ class Spec(NamedTuple):
         return json.dumps(self.header, sort_keys=True, separators=(",", ":"))
 
 
-class Specified:
+class Specified(Choice):
     """Mixin of dataclasses that can be sent as a :class:`Spec`.
 
     A direct subclass with ``registry = True`` opens a family (regularizers, mirror maps); every dataclass below it
@@ -88,17 +88,6 @@ class Specified:
     def registered() -> list[type[Specified]]:
         """Return all classes that are known."""
         return [kind for family in Specified._families.values() for kind in family.values()]
-
-    def __post_init__(self) -> None:
-        """Validate and convert each field with the range or the check in its metadata; a default of None is kept."""
-        own: Any = type(self)
-        for field in dataclasses.fields(own):
-            value, check = getattr(self, field.name), field.metadata.get("check")
-            if check is not None and not (value is None and field.default is None):
-                value = check(self, field.name, value)
-            elif "range" in field.metadata:
-                value = checked(f"{own.__name__}.{field.name}", value, kinds_of(own)[field.name], field.metadata)
-            object.__setattr__(self, field.name, value)
 
     def __eq__(self, other: object) -> bool:
         """Whether the other object is of the same class with equal fields: arrays by dtype, shape and content."""

@@ -102,6 +102,8 @@ def kinds_of(kind: Any) -> Mapping[str, Any]:
 def check_fields(values: Any, owner: str = "") -> None:
     """Keep a dataclass's values as the types that they are declared with, if they are in their ranges.
 
+    A field may bring a check of its own in its metadata: ``check(values, name, value)`` returns what is kept.
+
     Parameters
     ----------
     owner : str, default ""
@@ -110,7 +112,11 @@ def check_fields(values: Any, owner: str = "") -> None:
     declared: Any = type(values)
     kinds = kinds_of(declared)
     for option in fields(values):
-        value = checked(owner + option.name, getattr(values, option.name), kinds[option.name], option.metadata)
+        value, check = getattr(values, option.name), option.metadata.get("check")
+        if check is None:
+            value = checked(owner + option.name, value, kinds[option.name], option.metadata)
+        elif not (value is None and option.default is None):
+            value = check(values, option.name, value)
         object.__setattr__(values, option.name, value)
 
 

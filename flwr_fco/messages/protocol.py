@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from flwr_fco.core.layout import Layout, Vector, all_finite
 from flwr_fco.core.sparse import NonZeros, SparseVector
 from flwr_fco.core.spec import Spec, Specified
-from flwr_fco.core.validation import check_fields, checked
+from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError, ProtocolError, SpecError
 from flwr_fco.kernels.dual_averaging import NO_TERMS, Retrieval
 from flwr_fco.kernels.prox import separable
@@ -117,13 +117,8 @@ class Node(NamedTuple):
 
     @property
     def key(self) -> tuple[int, int]:
-        """What identifies the client from round to round: its partition, or its node id without one."""
+        """What identifies the client from round to round, and sorts: its partition, or its node id without one."""
         return (1, self.node_id) if self.partition_id is None else (0, self.partition_id)
-
-    @property
-    def order(self) -> tuple[int, int, int]:
-        """Sort key: by partition, nodes without one last."""
-        return (1, 0, self.node_id) if self.partition_id is None else (0, self.partition_id, self.node_id)
 
     def __str__(self) -> str:
         return f"node {self.node_id}" + ("" if self.partition_id is None else f" (partition {self.partition_id})")
@@ -182,7 +177,7 @@ class Plan(Specified):
 
     def __post_init__(self) -> None:
         try:
-            check_fields(self)
+            super().__post_init__()
             if not self.solver:
                 raise ConfigurationError("solver=''; expected the name of a method")
             if any(size < 0 for entry in self.layout.entries for size in entry.shape):
@@ -455,7 +450,7 @@ class Question(NamedTuple):
     Parameters
     ----------
     kind : str
-        Name of the function that answers: see :mod:`flwr_fco.client_apps.answers`.
+        By which a client finds its answer: see :mod:`flwr_fco.client_apps.answers`.
     layout : Layout
         The model's arrays, which must be the client's.
     vectors : mapping of str to ndarray of float64, shape (d,)

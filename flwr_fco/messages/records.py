@@ -16,7 +16,7 @@ from contextlib import nullcontext
 from copy import copy
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
@@ -31,6 +31,7 @@ from flwr_fco.messages.arrays import PASS, from_array, name_of, pack, record_of,
 from flwr_fco.messages.protocol import Answer, Described, Downlink, Node, Plan, Question, Received, Uplink
 from flwr_fco.work import LocalWork, Work
 
+_Record = TypeVar("_Record", ArrayRecord, MetricRecord)
 FCO, PLAN, RESTORED, QUESTION, NAMES = "fco", "fco-plan", "fco-restored", "fco-question", "fco-names"
 ARRAYS, METRICS, NUMBER = "arrays", "metrics", "number:"
 #: Metrics that a client of ours reports of its round, and the one that says that its memory is lost.
@@ -169,7 +170,7 @@ def decode_downlink(content: RecordDict, *, as_sent: bool = False) -> Downlink:
     about: Any = Received(content[FCO].items())
     numbers = _numbers_in(about)
     size = _size_of(plan, numbers.get(protocol.POINTS, 1.0))
-    vectors, passed = split_passed(unpack(only_arrays(content), size))
+    vectors, passed = split_passed(unpack(only(ArrayRecord, content), size))
     dtype = next((name_of(_values(vector).dtype) for vector in vectors.values()), "float64")
     allowed = ("float64", "float32") if plan.wire_dtype == "auto" else ("float64",)
     _check_vectors(vectors, "the server's", size, allowed)
@@ -289,40 +290,23 @@ def decode_uplink(content: RecordDict, size: int, shapes: Mapping[str, tuple[int
     shapes : mapping of str to tuple of int
         Names and shapes of the vectors that a client sends.
     """
-    metrics: dict[str, Any] = dict(only_metrics(content))
+    metrics: dict[str, Any] = dict(only(MetricRecord, content))
     if metrics.keys() == {LOST}:
         return None
-    vectors, passed = split_passed(unpack(only_arrays(content), size, shapes))
+    vectors, passed = split_passed(unpack(only(ArrayRecord, content), size, shapes))
     steps, elapsed = metrics.pop(STEPS, None), metrics.pop(ELAPSED, None)
     examples = metrics.pop(EXAMPLES, math.nan)
     return Uplink(vectors, elapsed, steps, examples=examples, metrics=metrics, pass_through=passed)
 
 
-def only_arrays(content: RecordDict) -> Mapping[str, Array]:
-    """Return the one ArrayRecord that is neither a plan nor a memory.
+def only(kind: type[_Record], content: RecordDict) -> _Record:
+    """Return the one record of a kind that is neither a plan nor a memory.
 
     Raises
     ------
     ProtocolError
         If there is none, or more than one.
     """
-    found: ArrayRecord = _only(ArrayRecord, content)
-    return found
-
-
-def only_metrics(content: RecordDict) -> Mapping[str, Any]:
-    """Return the one MetricRecord.
-
-    Raises
-    ------
-    ProtocolError
-        If there is none, or more than one.
-    """
-    found: MetricRecord = _only(MetricRecord, content)
-    return found
-
-
-def _only(kind: Any, content: RecordDict) -> Any:
     found = [part for key, part in content.items() if isinstance(part, kind) and key not in (PLAN, RESTORED)]
     if len(found) != 1:
         raise FormError(f"expected exactly one {kind.__name__}, got {len(found)}")
@@ -365,7 +349,7 @@ def decode_question(content: RecordDict, most_characters: float = math.inf) -> Q
         what = f"the server's question has a model of {len(str(text))} characters"
         raise ConfigurationError(f"{what}; this client allows max_plan={most_characters:g}")
     layout = Layout.from_header(parsed(text))
-    vectors, passed = split_passed(unpack(only_arrays(content), layout.size))
+    vectors, passed = split_passed(unpack(only(ArrayRecord, content), layout.size))
     numbers = _numbers_in(said)
     _check_vectors(vectors, "the question's", layout.size)
     return Question(str(said["kind"]), layout, protocol.ReceivedVectors(vectors), numbers, passed)
@@ -379,9 +363,9 @@ def encode_answer(answer: Answer) -> RecordDict:
 
 def decode_answer(content: RecordDict, size: int) -> Answer:
     """Return the answer of a message, of which only the form is checked."""
-    metrics: dict[str, Any] = dict(only_metrics(content))
+    metrics: dict[str, Any] = dict(only(MetricRecord, content))
     examples = metrics.pop(EXAMPLES, math.nan)
-    return Answer(metrics, unpack(only_arrays(content), size), examples)
+    return Answer(metrics, unpack(only(ArrayRecord, content), size), examples)
 
 
 def encode_described(said: Described) -> RecordDict:
@@ -410,7 +394,7 @@ def decode_described(content: RecordDict) -> Described:
             if not isinstance(each, list) or not all(isinstance(one, str) for one in each):
                 raise ProtocolError(f"its {name} are {each!r:.100}, expected texts")
             names[place] = tuple(each)
-    deviations = unpack(only_arrays(content), 0).get("deviations")
+    deviations = unpack(only(ArrayRecord, content), 0).get("deviations")
     if deviations is not None:
         _check_vectors({"deviations": deviations}, "the table's", deviations.size)
     return Described(names[0], names[1], deviations)
@@ -421,8 +405,9 @@ def isolated(content: RecordDict) -> RecordDict:
     twins = content.copy()
     for key, record in content.items():
         twins[key] = twin = record.copy()
+        kind = Array if isinstance(record, ArrayRecord) else list
         for name, item in record.items():
-            if isinstance(item, Array | list):
+            if isinstance(item, kind):
                 twin[name] = copy(item)  # type: ignore[assignment]
     return twins
 

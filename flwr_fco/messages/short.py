@@ -35,7 +35,7 @@ from flwr_fco.core.layout import Vector, all_finite
 from flwr_fco.core.validation import AT_LEAST_ONE, NON_NEGATIVE, Choice, checked
 from flwr_fco.errors import SHORT_MOD, ConfigurationError, FormError, ProtocolError
 from flwr_fco.messages.arrays import FLOATS, NOT_FINITE, OTHER_NAMES, from_array, record_of, to_array
-from flwr_fco.messages.records import only_arrays
+from flwr_fco.messages.records import only
 
 #: The record that says what the arrays of a short message are.
 SHORT = "fco-short"
@@ -436,7 +436,7 @@ def read_reply(form: Form, support: Mask, content: RecordDict) -> tuple[Vector, 
     ProtocolError
         If it is no short message of this form.
     """
-    arrays = dict(only_arrays(content))
+    arrays = dict(only(ArrayRecord, content))
     if SHORT not in content or not {PLACES, SCALES, VALUES, REST} <= arrays.keys():
         raise FormError(f"its arrays are {sorted(arrays)!s:.200}, no short message. {SHORT_MOD}")
     parts = {name: from_array(name, arrays.pop(name)) for name in (PLACES, SCALES, VALUES, REST)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from functools import partial
 from itertools import repeat
 from typing import Any, ClassVar, NamedTuple, NoReturn
@@ -514,6 +514,15 @@ class Objective(ABC):
         if buffers:
             what = f"the model has arrays besides the optimised ones, {sorted(buffers)}"
             raise ConfigurationError(f"{what}; {type(self).__name__} has none. Leave them out of the initial arrays")
+
+    def recall(self, state: MutableMapping[str, Any]) -> None:  # noqa: B027, most losses keep nothing
+        """Take what earlier messages of a run have left for the loss at its client, before another one is answered.
+
+        Parameters
+        ----------
+        state : mapping of str to record
+            What the client keeps between the messages of a run.
+        """
 
     def metrics(self, w: Vector) -> dict[str, float]:
         """Return the evaluation metrics at a point w of shape (layout.size,) as Python numbers; at least the loss."""

@@ -281,26 +281,33 @@ def product_of(left: Any, weights: Vector, right: Any) -> NDArray[np.float64]:
 
 def moments(features: Features, shares: Vector) -> tuple[Vector, Vector]:
     """Return mean and variance of each column, shape (d,) each, by shares of the rows of sum 1, shape (n,)."""
-    means, variances = (np.zeros(features.shape[1]) for _ in range(2))
+    return _moments(features, shares)[:2]
+
+
+def _moments(features: Features, shares: Vector) -> tuple[Vector, Vector, Vector]:
+    """Return mean, variance and fourth central moment of each column."""
+    means, variances, fourth = (np.zeros(features.shape[1]) for _ in range(3))
     for rows, block in blocks(features):
         means += shares[rows] @ block
     for rows, block in blocks(features):
-        variances += _powers(block, means, shares[rows], 2)
-    return means, variances
+        second, higher = _powers(block, means, shares[rows])
+        variances += second
+        fourth += higher
+    return means, variances, fourth
 
 
-def _powers(block: Any, means: Vector, shares: Vector, power: int) -> Vector:
-    """Return the sums of the columns' deviations from their means to a power, by shares of the rows."""
+def _powers(block: Any, means: Vector, shares: Vector) -> tuple[Vector, Vector]:
+    """Return the sums of squares and of fourth powers of the columns' deviations from their means, by shares."""
     if isinstance(block, np.ndarray):
         # A power of an array takes a hundred times as long as its square.
         raised = np.square(block - means)
-        return np.asarray(shares @ (raised if power == 2 else np.square(raised, out=raised)))
+        return np.asarray(shares @ raised), np.asarray(shares @ np.square(raised, out=raised))
     each, at = np.repeat(shares, np.diff(block.indptr)), block.indices
-    stored = np.bincount(at, each * (block.data - means[at]) ** power, means.size)
     # What is not stored is 0.
     absent = np.where(np.bincount(at, minlength=means.size) < block.shape[0], 1.0, 0.0)
     absent *= np.maximum(shares.sum() - np.bincount(at, each, means.size), 0.0)
-    return np.asarray(stored + absent * means**power)
+    second, fourth = (np.bincount(at, each * (block.data - means[at]) ** power, means.size) for power in (2, 4))
+    return second + absent * means**2, fourth + absent * means**4
 
 
 def deviations(features: Features) -> Vector:
@@ -319,14 +326,17 @@ def deviations(features: Features) -> Vector:
     if n < _FEWEST_ROWS:
         return np.zeros(d)
     shares = np.full(n, 1.0 / n)
-    means, variances = moments(features, shares)
+    _, variances, fourth = _moments(features, shares)
     # Rows that are far apart, because rows may be sorted.
     rows = np.arange(min(n, _LOOKED_AT)) * (n - 1) // (min(n, _LOOKED_AT) - 1)
-    # By columns, which lie together then: sorting across rows takes four times as long.
-    some = np.sort(np.ascontiguousarray(dense(features[rows]).T), axis=1)
-    few = 1 + np.count_nonzero(some[:, 1:] != some[:, :-1], axis=1) < _FEWEST_VALUES
+    some = dense(features[rows])
+    # Most columns have so many values in so many rows; to sort all of them takes most of the time.
+    first = np.sort(some[:_FEWEST_VALUES], axis=0)
+    few = (first[1:] == first[:-1]).any(axis=0)
+    if few.any():
+        others = np.sort(some[:, few], axis=0)
+        few[few] = 1 + (others[1:] != others[:-1]).sum(axis=0) < _FEWEST_VALUES
     few |= 2 * np.asarray((features != 0).sum(axis=0)).reshape(-1) < n
-    fourth = sum(_powers(block, means, shares[own], 4) for own, block in blocks(features))
     # A column without variance has few values.
     units = np.where(variances > 0.0, variances, 1.0)
     return np.where(few | (fourth / units**2 - 1.0 > _VARIANCE * n), 0.0, np.sqrt(variances))

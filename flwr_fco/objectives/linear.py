@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any, ClassVar, Literal, Self, TypedDict, Unpack
@@ -31,6 +31,8 @@ _TOGETHER = 1024
 _SMALL = 2**14
 #: What kernels take of a loss. A subclass may set `compiled` to None and still use them for its batches.
 _DATA = attrgetter("link.code", "link.parameter", "features", "targets", "weights", "offset")
+#: What a client keeps of a run in which the server has asked for another centre of the columns.
+CENTRE = "fco-centre"
 #: Stands for weights or offsets of rows that there are none of.
 NOTHING: Vector = np.zeros(0)
 
@@ -97,8 +99,19 @@ class Linear(Objective):
     (1.25, array([-3.5, -1.5]))
     """
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        own = [name for name in ("value", "gradient", "value_and_gradient", "hessian_product") if name in vars(cls)]
+        if own:
+            raise ConfigurationError(
+                f"{cls.__name__}.{own[0]}: a loss of linear predictions takes all of its numbers from its link, and "
+                "nothing would call this method; give Linear a Link of your own, or derive from Objective "
+                "(docs/how-to/own-loss.md)"
+            )
+
     #: What there is of each row.
     _by_row: ClassVar[tuple[str, ...]] = ("targets", "labels", "weights", "offset")
+    state: MutableMapping[str, Any]
 
     def __init__(
         self,
@@ -115,6 +128,8 @@ class Linear(Objective):
             raise ConfigurationError(f"link={link!r:.80}; expected a Link, such as Squares()")
         self.link, self.intercept, self.l2 = link, intercept, checked("l2", l2, float, NON_NEGATIVE)
         self._set_features(design.as_rows(features), np.shape(features)[1:])
+        self._raw: Any = None
+        self._centre, self.state = NOTHING, {}
         self.feature_names = names_of(getattr(features, "columns", None))
         n, self.weights, self.offset, self._mean_weight = self.num_examples, NOTHING, NOTHING, 1.0
         self.targets = link.encoded(design.with_rows(link.targets, targets, (n,)))
@@ -571,6 +586,30 @@ class Linear(Objective):
         """Return mean and variance of each feature by the weights of the rows, shape (num_features,) each."""
         n = self.num_examples
         return design.moments(self.features, self.weights / n if self.weights.size else np.full(n, 1.0 / n))
+
+    def shift(self, centre: Vector) -> None:
+        """Subtract a number from each column of dense features, in the place of those before; zeros end it.
+
+        Columns far from 0 lose digits. Coefficients are the same about any centre; the intercept is that there.
+
+        Examples
+        --------
+        >>> from flwr_fco.objectives.links import Squares
+        >>> objective = Linear(Squares(1.0), [[1e9], [1e9 + 2.0]], [1.0, 2.0])
+        >>> objective.shift(np.array([1e9]))
+        >>> objective.gradient(np.zeros(2))
+        array([-2. , -1.5])
+        """
+        if not isinstance(self.features, np.ndarray) or not (centre.any() or self._centre.any()):
+            return
+        raw = self.features if self._raw is None else self._raw
+        self._set_features(raw - centre if centre.any() else raw, self._row_shape)
+        self._raw, self._centre = raw, centre
+
+    def recall(self, state: MutableMapping[str, Any]) -> None:
+        self.state, held = state, state.get(CENTRE)
+        if held is not None and not np.array_equal(held[CENTRE].numpy(), self._centre):
+            self.shift(held[CENTRE].numpy())
 
     @property
     def weighs_rows(self) -> bool:

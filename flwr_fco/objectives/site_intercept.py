@@ -203,6 +203,10 @@ class SiteIntercept(Linear):
         total = float(each.sum())
         return values - each @ values / total if total > 0.0 else values
 
+    def shift(self, centre: Vector) -> None:
+        super().shift(centre)
+        self.with_intercept.shift(centre)
+
     def subset(self, rows: NDArray[np.int64]) -> tuple[Self, float]:
         other, share = super().subset(rows)
         other.with_intercept = self.with_intercept.subset(rows)[0]

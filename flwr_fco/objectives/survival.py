@@ -425,7 +425,9 @@ class Baseline(NamedTuple):
 
 
 def baseline(objective: CoxRegression, w: Vector) -> Baseline:
-    """Return Breslow's baseline: at each time the weight of the events, over that of all at risk times their hazards.
+    """Return the baseline: at each time the weight of the events, over that of all at risk times their hazards.
+
+    It is Breslow's, or with Efron's ties Efron's, of whose tied events a part is gone for each.
 
     Parameters
     ----------
@@ -445,9 +447,10 @@ def baseline(objective: CoxRegression, w: Vector) -> Baseline:
     [0.0, 0.333, 0.833, nan]
     """
     link = objective.link
-    sums, tops = link.sums(objective.scores(w), np.empty((objective.num_examples, 0)))
-    heads = np.bincount(link.set, link.raw[link.dead], tops.size)
-    rises = heads / sums[:, 0] * np.exp(-tops)
+    found = link.evaluated(objective.scores(w))
+    heads = np.bincount(link.set, link.raw[link.dead], link.at.size) / link.sizes
+    each = heads[link.set] / found.sums[:, 0]
+    rises = np.asarray(np.bincount(link.set, each, link.at.size) * np.exp(-found.tops), dtype=np.float64)
     strata = link.of_row.strata
     where = strata[link.dead[np.cumsum(link.sizes) - link.sizes]]
     ends = np.full(strata.max() + 1, -np.inf)
@@ -479,11 +482,9 @@ def expected_events(objective: CoxRegression, w: Vector) -> Vector:
     >>> expected_events(objective, np.ones(1)).sum().round(9)
     np.float64(2.0)
     """
-    found, rows, hazards = baseline(objective, w), objective.link.of_row, np.empty(objective.num_examples)
-    for stratum in range(found.ends.size):
-        own = rows.strata == stratum
-        hazards[own] = found.at(stratum, rows.times[own]) - found.at(stratum, rows.entry[own])
-    return np.asarray(hazards * np.exp(objective.scores(w)))
+    scores = objective.scores(w)
+    found = objective.link.evaluated(scores)
+    return objective.link.spread(scores, found, found.mean / found.sums[:, 0])
 
 
 def time_trend(objective: CoxRegression, w: Vector) -> tuple[Vector, float]:

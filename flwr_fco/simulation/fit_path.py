@@ -269,8 +269,8 @@ class StrengthPath:
         Strategy whose regularizer has a strength; the value of that strength is ignored.
     num_strengths : int, default 20
         Number of strengths, in equal steps of the logarithm.
-    ratio : float, default 0.01
-        Ratio of the smallest to the largest strength.
+    ratio : float, optional
+        Ratio of the smallest to the largest strength: by default 0.01, and of ``FedNewton`` as ``Strengths`` says.
     strengths : sequence of float, optional
         Strengths to use instead of `num_strengths` and `ratio`; sorted from the largest.
     validate : bool, default True
@@ -293,7 +293,7 @@ class StrengthPath:
 
     strategy: CompositeStrategy
     num_strengths: int = 20
-    ratio: float = 0.01
+    ratio: float | None = None
     strengths: Sequence[float] | None = None
     validate: bool = True
     cv: int | None = None
@@ -382,7 +382,8 @@ class StrengthPath:
         before = strategy.strengths
         try:
             kept = before or self._path
-            strategy.strengths = replace(self._path, rule=kept.rule, max_bytes=kept.max_bytes)
+            told = {name: getattr(kept, name) for name in ("rule", "max_bytes", "total_bytes")}
+            strategy.strengths = replace(self._path, **told)
             if self.validate and self.cv is None:
                 # Before the run: clients may have no data to validate on.
                 run = self._prepared(grid, initial_arrays, timeout)
@@ -392,7 +393,7 @@ class StrengthPath:
             models, gaps = models_of(state)
             if not run.finished():
                 what = f"{len(models)} of {strategy.strengths.count} strengths are begun"
-                advice = f"give more, or a larger tolerance or ratio (now {strategy.tolerance:g}, {self.ratio:g})"
+                advice = f"give more, or a larger tolerance or ratio (now {strategy.tolerance:g}, {self.ratio})"
                 raise ConfigurationError(f"{what}, not all problems are solved after num_rounds={num_rounds}; {advice}")
             errors = state.held_out
             if self.cv is None:
@@ -423,7 +424,7 @@ def fit_path(
     num_rounds: int,
     initial_arrays: ArrayRecord | Mapping[str, NDArray[Any] | Array],
     num_strengths: int = 20,
-    ratio: float = 0.01,
+    ratio: float | None = None,
     strengths: Sequence[float] | None = None,
     validate: bool = True,
     cv: int | None = None,
@@ -444,8 +445,9 @@ def fit_path(
         strengths, and `num_rounds` is the largest number of all rounds.
     num_strengths : int, default 20
         Number of strengths, in equal steps of the logarithm.
-    ratio : float, default 0.01
-        Ratio of the smallest to the largest strength; at the largest, all entries that psi acts on are 0.
+    ratio : float, optional
+        Ratio of the smallest to the largest strength, at which all entries that psi acts on are 0: by default 0.01, and
+        of ``FedNewton`` as :class:`flwr_fco.strategies.Strengths` says.
     strengths : sequence of float, optional
         Strengths to use instead of `num_strengths` and `ratio`.
     validate : bool, default True

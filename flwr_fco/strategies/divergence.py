@@ -24,6 +24,8 @@ from flwr_fco.strategies.run import Run
 _TOO_LARGE = 1e6
 #: A model with at most this many times the first models' norm is worth keeping.
 _GOOD = 10.0
+#: Times the median move at which an error names the client.
+_MUCH = 10.0
 #: Rounds in a row in which all replies are far too long, or none has the method's form, after which a run ends.
 _IN_A_ROW = 2
 
@@ -117,6 +119,10 @@ class Watch:
             return
         result = self._result()
         result.arrays = self.good
+        node, times = run.cap.far
+        if times >= _MUCH:
+            text += f" The last reply of {node} moves the model {times:.3g} times as far as the median client's: if it"
+            text += " lies, run without it, or with a robust aggregation (docs/how-to/robustness.md)."
         text += f" The last good model, of round {self.good_round}, is the error's `arrays`, the rounds so far are its"
         raise DivergedError(f'{text} `result`; on_divergence="warn" goes on', number, result, self.good_round)
 

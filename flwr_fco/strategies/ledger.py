@@ -20,19 +20,27 @@ from flwr_fco.algorithms.contract.problem import Change, To
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import SparseVector, dense, weighted_sum
-from flwr_fco.errors import ProtocolError
 from flwr_fco.messages.protocol import Downlink, Node, Uplink
 
+#: Replies of a client that are known again.
+_SENT = 16
 #: A client from round to round: :attr:`Node.key`.
 Key = tuple[int, int]
 
 
 class Member(NamedTuple):
-    """A client: the weight of its first reply, the digest of the last one that counted, and what follows from it."""
+    """A client: the weight of its first reply, the digest of the last one that counted, and what follows from it.
+
+    `sent` has the digests of the last replies that counted, also of before a restart.
+    """
 
     examples: float | None = None
     digest: str = ""
     memory: Mapping[str, Any] | None = None
+    sent: tuple[str, ...] = ()
+
+
+_NOBODY = Member()
 
 
 class Ledger:
@@ -68,11 +76,15 @@ class Ledger:
         self.missed: dict[Key, int] = {}
         self._file: Rows | None = None
 
+    def member(self, key: Key) -> Member:
+        """Return what is known of a client."""
+        return self.members.get(key, _NOBODY)
+
     # --- what methods ask -----------------------------------------------------------------------------------------
 
     def memory(self, key: Key) -> Mapping[str, Any]:
         """Return a client's memory, zeros before its first round."""
-        held = self.members.get(key, Member()).memory
+        held = self.member(key).memory
         return {name: np.zeros(self.size) for name in self.names} if held is None else held
 
     def weight_of(self, uplink: Uplink) -> float:
@@ -112,21 +124,12 @@ class Ledger:
 
     def to(self, node: Node) -> To:
         """Return what a task may depend on: whether its client begins."""
-        return To(node.key, begins=not self.members.get(node.key, Member()).digest)
+        return To(node.key, begins=not self.member(node.key).digest)
 
     def stamped(self, key: Key, down: Downlink, lost: bool) -> Downlink:
         """Return a task with the stamp of the client's memory, and with the memory itself if it has lost it."""
-        member = self.members.get(key, Member())
+        member = self.member(key)
         return down._replace(stamp=member.digest, restored=member.memory if lost and member.digest else None)
-
-    def check_weight(self, node: Node, examples: float) -> None:
-        """Raise a ProtocolError if a reply has another weight than the client's first one."""
-        if self.uniform:
-            return
-        first = self.members.get(node.key, Member()).examples
-        if examples <= 0.0 or first not in (None, examples):
-            before = "" if first is None else f", in its first reply that counted it was {first:g}"
-            raise ProtocolError(f"it reports {examples:g} examples{before}; this method's sums keep a client's weight")
 
     def note_weights(self, uplinks: Sequence[Uplink]) -> None:
         """Keep the weights of clients that remember nothing."""
@@ -149,10 +152,11 @@ class Ledger:
         for up in uplinks:
             assert up.node is not None
             key = up.node.key
-            member = self.members.get(key, Member())
+            member = self.member(key)
             before = self.memory(key) if member.digest else None
             after = dict(remembered(method, message, before, up))
-            self.members[key] = Member(up.examples, up.digest, self._kept(after, member.memory))
+            sent = (*member.sent[1 - _SENT :], up.digest)
+            self.members[key] = Member(up.examples, up.digest, self._kept(after, member.memory), sent)
             self.missed.pop(key, None)
             # One that counted as having left, and is in the sums again.
             self.present.add(key)
@@ -202,9 +206,9 @@ class Ledger:
         log(WARNING, text, named(gone), patience)
         self.present -= gone
         for key in gone:
-            member = self.members.get(key, Member())
+            member = self.member(key)
             self._drop(member.memory)
-            self.members[key] = Member(member.examples)
+            self.members[key] = Member(member.examples, sent=member.sent)
         return Change(None, self.means(), self.population())
 
     def there(self, nodes: Iterable[Node], patience: int) -> list[Node]:
@@ -216,7 +220,7 @@ class Ledger:
         log(WARNING, "%s: all clients' memories restart", reason)
         for member in self.members.values():
             self._drop(member.memory)
-        self.members = {key: Member(member.examples) for key, member in self.members.items()}
+        self.members = {key: Member(own.examples, sent=own.sent) for key, own in self.members.items()}
         return Change(reason, {name: np.zeros(self.size) for name in self.names}, self.population())
 
 

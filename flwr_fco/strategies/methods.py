@@ -7,10 +7,9 @@ minimise (FedDR, DualFL), and proximal Newton.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import field
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +25,7 @@ from flwr_fco.algorithms.newton import ProximalNewton, newton_method
 from flwr_fco.algorithms.primal_averaging import GradientSteps, MirrorDescent, SubgradientSteps
 from flwr_fco.algorithms.restricted_gradient_tracking import MultistepGradientTracking, Stage
 from flwr_fco.algorithms.saddle_points import DualExtrapolation, MirrorProx
-from flwr_fco.core.validation import MOMENTUM, NON_NEGATIVE, POSITIVE, checked, kinds_of
+from flwr_fco.core.validation import MOMENTUM, NON_NEGATIVE, POSITIVE
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.privacy.gaussian_dp import GaussianDP
 from flwr_fco.strategies.options import AUTO, AUTOMATIC, strategy
@@ -237,7 +236,7 @@ class MultistepReFedDAGT(ReFedDAGT):
 
     Parameters
     ----------
-    stages : sequence of Stage, optional
+    stages : sequence of Stage, default ()
         The schedule. The settings of the last stage stay in force after it. By default one stage without an end.
     radius_squared : float, optional
         Q_0, the first radius; without it and without radii in the stages there is no ball.
@@ -261,12 +260,8 @@ class MultistepReFedDAGT(ReFedDAGT):
     """
 
     algorithm = MultistepGradientTracking
-    stages: Sequence[Stage] | None = None
+    stages: Sequence[Stage] = ()
     reference: Reference = field(default=Reference())
-
-    def _check(self) -> None:
-        self.stages = _checked_stages(self.stages)
-        super()._check()
 
 
 @strategy
@@ -344,7 +339,7 @@ class DReFedDAGT(DFedDAGT):
     ----------
     radius_squared : float, optional
         Q: the primal points stay within sqrt(Q) of the reference, at first the start point; no limit by default.
-    stages : sequence of Stage, optional
+    stages : sequence of Stage, default ()
         As in :class:`MultistepReFedDAGT`; by default one stage without an end.
     reference : Reference, default Reference()
         As in :class:`MultistepReFedDAGT`. The authors' code has ``Reference(sparsity=s, window=100, newest=True)``.
@@ -366,38 +361,12 @@ class DReFedDAGT(DFedDAGT):
     algorithm = decentralized.DecentralizedRestricted
     tracker_start: Literal["gradient", "zero"] = field(init=False, default="zero")
     radius_squared: float | None = None
-    stages: Sequence[Stage] | None = None
+    stages: Sequence[Stage] = ()
     reference: Reference = field(default=Reference())
 
     def _check(self) -> None:
-        self.stages = _checked_stages(self.stages)
         super()._check()
         restricted_gradient_tracking.restricted_map(self.mirror_map, np.zeros(1), self.radius_squared)
-
-
-def _checked_stages(stages: Iterable[Any] | None) -> tuple[Any, ...]:
-    """Return stages, none by default: NamedTuples, whose numbers are kept as the types that they are declared with.
-
-    Parameters
-    ----------
-    stages : iterable of NamedTuple, or None
-        A schedule.
-
-    Raises
-    ------
-    ConfigurationError
-        If a number of a stage is of another type, not finite, or not positive.
-    """
-    kept = []
-    for n, stage in enumerate(stages or ()):
-        kind: Any = type(stage)
-        values: dict[str, Any] = {}
-        for key, given in stage._asdict().items():
-            values[key] = value = checked(f"stage {n}: {key}", given, kinds_of(kind)[key])
-            if value is not None and not 0 < value < math.inf:
-                raise ConfigurationError(f"stage {n}: {key}={given!r}; expected a finite number > 0")
-        kept.append(stage._replace(**values))
-    return tuple(kept)
 
 
 @strategy

@@ -12,19 +12,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from logging import INFO, WARNING
 from typing import Any
 
-from flwr.app import RecordDict
+from flwr.app import MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
 from flwr_fco.algorithms.contract.choices import ChooseNodes
 from flwr_fco.core.computing import random_generator
-from flwr_fco.core.logs import log, printable
+from flwr_fco.core.logs import log
 from flwr_fco.core.schema import Names, Scales, difference, listed
 from flwr_fco.core.validation import short
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.messages.protocol import Described, Node
-from flwr_fco.messages.records import NAMES_ONLY, PARTITION, TABLE, addressed, decode_described, only_metrics
+from flwr_fco.messages.records import NAMES_ONLY, PARTITION, TABLE, addressed, decode_described, only
 from flwr_fco.strategies.ledger import Key
-from flwr_fco.strategies.replies import cause_of
+from flwr_fco.strategies.replies import Round, collect
 
 #: Seconds to wait for the nodes' answers to the question about their partition.
 _HANDSHAKE_TIMEOUT = 120.0
@@ -116,7 +116,7 @@ class Nodes:
         if not nodes or not known or len({*nodes}) < len(nodes):
             expected = "expected a list of some of the nodes that it is given, none of them twice, such as nodes[:1]"
             raise ConfigurationError(f"choose_nodes returned {short(answer)} in round {number}; {expected}")
-        return sorted(nodes, key=lambda node: node.order)
+        return sorted(nodes, key=lambda node: node.key)
 
     def _meet(self, grid: Grid, available: list[int]) -> None:
         """Learn the partitions of new nodes, and forget those that have gone."""
@@ -133,7 +133,7 @@ class Nodes:
         twins = {i: first[node.key] for i, node in self._known.items() if first[node.key] is not node}
         for node_id in twins.keys() - self.refused.keys():
             log(WARNING, "node %s left out: another node has the same partition id", node_id)
-        self.refused, self.ordered = twins, sorted(first.values(), key=lambda node: node.order)
+        self.refused, self.ordered = twins, sorted(first.values(), key=lambda node: node.key)
         without = sum(node.partition_id is None for node in self.ordered)
         if new and without:
             text = "%s of %s nodes have no partition id: another run with the same seed may differ, as node ids do"
@@ -151,7 +151,7 @@ class Nodes:
         for answer in grid.send_and_receive(questions, timeout=_HANDSHAKE_TIMEOUT):
             self.foreign |= {answer.metadata.src_node_id} if answer.has_error() else set()
             try:
-                said: Any = only_metrics(answer.content).get("partition-id") if answer.has_content() else None
+                said: Any = only(MetricRecord, answer.content).get("partition-id") if answer.has_content() else None
             except ProtocolError:
                 said = None
             if type(said) is int and 0 <= said < 2**63:
@@ -161,8 +161,8 @@ class Nodes:
 
 # --- their tables -----------------------------------------------------------------------------------------------------
 
-#: Sites in an error, and characters of the reason of one.
-_SHOWN, _LONGEST = 5, 500
+#: Sites in an error.
+_SHOWN = 5
 
 
 class Tables:
@@ -295,18 +295,10 @@ def _answers(
     grid: Any, nodes: Sequence[Node], timeout: float, scales: bool
 ) -> tuple[Mapping[Node, Described], dict[Node, str]]:
     """Ask clients by messages; return what they say, and why others have not said it."""
-    by_id, said = {node.node_id: node for node in nodes}, dict[Node, Described]()
-    failed = dict.fromkeys(nodes, "no reply")
-    questions = addressed(grid, ((node_id, RecordDict()) for node_id in by_id), TABLE if scales else NAMES_ONLY, 0)
-    for answer in grid.send_and_receive(questions, timeout=timeout) if questions else ():
-        node = by_id.get(answer.metadata.src_node_id)
-        if node is None:
-            continue
-        try:
-            if answer.has_error():
-                raise ProtocolError(f"error {answer.error.code}: {cause_of(answer.error.reason or '')[:_LONGEST]}")
-            said[node] = decode_described(answer.content)
-            failed.pop(node, None)
-        except ProtocolError as error:
-            failed[node] = printable(str(error))
-    return said, failed
+    current = Round(0, nodes, [], "table")
+    # Nothing is logged: a client that does not say what its table is has none.
+    current.waits = True
+    questions = addressed(grid, ((n.node_id, RecordDict()) for n in nodes), TABLE if scales else NAMES_ONLY, 0)
+    answered = grid.send_and_receive(questions, timeout=timeout) if questions else ()
+    said = {each.node: each.value for each in collect(current, answered, lambda _, content: decode_described(content))}
+    return said, {node: current.reasons.get(node, ("no reply",))[0] for node in nodes if node not in said}

@@ -342,7 +342,7 @@ aggregation="median", "geometric-median" or Trimmed(...) | first_aggregation_rul
 participation=Participation(min_replies=...) | accept_failures min_replies
 participation=Participation(min_replies=...) | min_completion_rate_fit min_completion_rate_evaluate
 work=Steps(...) or work=Epochs(...) | local_steps local_epochs epochs batch_size
-bounds=Bounds(...) | max_examples max_ratio max_increment_norm rows own_loops
+bounds=Bounds(...) | max_ratio max_share rows max_increment_norm own_loops
 regularizer=L1(...) | l1 alpha lambda_ strength penalty
 privacy=GaussianDP(...), which FedDualAvg and FeDualEx take | noise_multiplier clipping_norm clip_norm accountant
 privacy=GaussianDP(...), which FedDualAvg and FeDualEx take | num_sampled_clients initial_clipping_norm init_clip_norm

@@ -121,8 +121,7 @@ def ask(run: Run, request: Request, w: Vector) -> list[Answer]:
 
     def read(node: Node, said: Any) -> Answer:
         answer = decode_answer(said, layout.size)
-        examples = replies.check_examples(answer.examples, options.bounds.max_examples)
-        replies.check_rows(run, node, examples)
+        examples = replies.check_examples(run, node, answer.examples)
         numbers = {name: answer.numbers.get(name) for name in request.wanted}
         wrong = [name for name, number in numbers.items() if not is_number(number)]
         form = {name: vector.shape for name, vector in answer.vectors.items()}
@@ -136,14 +135,11 @@ def ask(run: Run, request: Request, w: Vector) -> list[Answer]:
 
     sent = addressed(run.grid, contents, QUESTIONS, run.number)
     good = replies.collect(current, run.exchange(sent), read)
-    claims = [Uplink({}, None, 1, examples=reply.value.examples) for reply in good]
-    good = current.without(good, run.bounds.objections(claims, {}, weighed=False))
     good = current.without(good, _unlike_most([reply.value.numbers for reply in good], request.agreed))
-    if request.kind == "validation":
-        told = [(reply.value.examples, {"loss": reply.value.numbers["loss"]}) for reply in good]
-        losses = [Uplink({}, None, 1, examples=examples, metrics=loss) for examples, loss in told]
-        bounds = replies.Bounds(run.bounds.ratio, None)
-        good = current.without(good, bounds.objections(losses, {}, weighed=False))
+    held_out, told = request.kind == "validation", [(reply.value.examples, reply.value.numbers) for reply in good]
+    said = [({"loss": numbers["loss"]} if held_out else {}, examples) for examples, numbers in told]
+    claims = [Uplink({}, None, 1, metrics=own, examples=examples) for own, examples in said]
+    good = current.without(good, replies.objections(run, claims, lengths=False))
     current.leave_out_silent([reply.node for reply in good])
     shares = [run.weight(reply.node, reply.value.examples) for reply in good]
     weights = replies.weights_of(shares, options.weighting == "uniform")

@@ -1,8 +1,8 @@
-"""All that a reply must be to count: every check of what clients send, in three functions.
+"""All that a reply must be to count: every check of what clients send.
 
-:func:`collect` asks whose reply it is, :func:`check_form` and :func:`check_work` whether it can be, and
-:meth:`Bounds.objections` whether it is far from the others and from earlier rounds. The first reason counts; a
-reply with a reason is left out, logged and counted, and nothing else changes.
+:func:`collect` asks whose reply it is, :class:`Reader` whether it can be, and :func:`objections` whether it would
+move a mean too far, or has been sent before. The first reason counts; a reply with a reason is left out, logged and
+counted, and nothing else changes.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from flwr.app import Message
-from numpy.typing import NDArray
 
+from flwr_fco.algorithms.contract.problem import AtMost
 from flwr_fco.core.layout import Layout, all_finite, euclidean_norm
 from flwr_fco.core.logs import log, printable
-from flwr_fco.core.sparse import SparseVector
+from flwr_fco.core.sparse import SparseVector, dense
 from flwr_fco.errors import FOR_A_MODEL, FormError, ProtocolError, advice_on
-from flwr_fco.messages.arrays import NOT_FINITE, digest_of, name_of
+from flwr_fco.messages.arrays import FLOATS, NOT_FINITE, digest_of, name_of
 from flwr_fco.messages.protocol import Node, Uplink
 from flwr_fco.messages.records import Inbox, decode_uplink, is_number
 from flwr_fco.messages.short import read_reply
+from flwr_fco.strategies.ledger import Ledger
 from flwr_fco.strategies.unmodified import read_model
 from flwr_fco.work import FirstOrder, Work
 
@@ -32,18 +33,19 @@ from flwr_fco.work import FirstOrder, Work
 MOST_ROWS, _MOST_CHARACTERS = 100_000, 500
 #: Metrics of a reply, characters of a name, and numbers in lists: they go into every table.
 MOST_METRICS, LONGEST_NAME, MOST_NUMBERS = 1_000, 200, 100_000
-#: Replies of a round whose median is meaningful; how much wider bounds are while there are fewer, on lengths and on
-#: what depends on numbers of examples.
-_ENOUGH, _WIDER, _WIDER_WEIGHTS = 5, 1_000.0, 100.0
+#: Largest number of examples.
+_MOST_EXAMPLES = 1e12
+#: Replies of the first rounds that say what length is usual.
+_FIRST_REPLIES = 3
 #: How much more, and in steps of how different a size, a client with a training loop of its own may do.
 _OWN_LOOPS = 1_000.0
 #: How far a sum of step sizes may be from steps times rate, in the solvers of this package.
 _ROUNDING = 1e-9
-#: Sizes that depend on numbers of examples.
-_EXAMPLES, _WEIGHT = "number of examples", "weight times "
-#: Part of the reason where the other clients' sizes set the bound.
+#: What is rounding of a length, and of a round's step, relative to the model.
+_NO_LENGTH, _NO_STEP = 1e-12, 1e-8
+#: Part of the reason where a reply is too long.
 TOO_LONG = "more than max_ratio="
-_FLOAT64 = np.dtype(np.float64)
+_FLOAT64, _WHOLE = np.dtype(np.float64), ("float64", "float32")
 _EXCEPTION = re.compile(r"^[\w.]*(Error|Exception|Interrupt|Exit|Warning)\b.*")
 #: What Flower and Ray put around a client's exception.
 _WRAPPER = re.compile(r"^([\w.]*\.)?(ClientAppException|RayTaskError)\b|^Exception ClientAppException occurred")
@@ -116,7 +118,7 @@ class Round:
         self.left_out = self.malformed = 0
         self.silent = set(self.nodes)
         #: Whether clients are asked again before a reply is left out, and why their last one would be.
-        self.waits, self._reasons = False, dict[Node, tuple[str, bool]]()
+        self.waits, self.reasons = False, dict[Node, tuple[str, bool]]()
 
     def keep(self, asked: Container[int]) -> None:
         """Note who is asked after all."""
@@ -125,10 +127,10 @@ class Round:
 
     def leave_out(self, node: Node, reason: str, *, malformed: bool = False, quiet: bool = False) -> None:
         """Record, and log, that a reply does not count."""
-        if self.waits:
-            self._reasons[node] = reason, malformed
-            return
         reason = printable(reason if len(reason) <= _MOST_CHARACTERS else f"{reason[:_MOST_CHARACTERS]} ...")
+        if self.waits:
+            self.reasons[node] = reason, malformed
+            return
         if not quiet:
             log(WARNING, "round %s (%s): left out the reply of %s: %s", self.number, self.kind, node, reason)
         self.left_out += 1
@@ -141,8 +143,8 @@ class Round:
     def settle(self, good: Iterable[Node]) -> None:
         """Leave out those who have given no good reply in any of the times that they were asked."""
         self.waits = False
-        for node in self._reasons.keys() - set(good):
-            reason, malformed = self._reasons[node]
+        for node in self.reasons.keys() - set(good):
+            reason, malformed = self.reasons[node]
             self.leave_out(node, reason, malformed=malformed)
 
     def without(self, good: list[Reply], reasons: Mapping[int, str]) -> list[Reply]:
@@ -230,7 +232,9 @@ def cause_of(reason: str) -> str:
 # --- can it be --------------------------------------------------------------------------------------------------------
 
 
-def check_form(up: Uplink, shapes: Mapping[str, tuple[int, ...]], layout: Layout) -> dict[str, float]:
+def check_form(
+    up: Uplink, shapes: Mapping[str, tuple[int, ...]], layout: Layout, half: bool = False
+) -> dict[str, float]:
     """Return the norms of a reply's vectors, which are those that the method sends, and finite.
 
     Parameters
@@ -241,6 +245,8 @@ def check_form(up: Uplink, shapes: Mapping[str, tuple[int, ...]], layout: Layout
         Names and shapes of the vectors that a client sends.
     layout : Layout
         Of the model.
+    half : bool, default False
+        Whether vectors may be in half precision, whose errors the method bounds.
 
     Raises
     ------
@@ -254,9 +260,11 @@ def check_form(up: Uplink, shapes: Mapping[str, tuple[int, ...]], layout: Layout
     norms = {}
     for name, vector in up.vectors.items():
         held = vector.values if isinstance(vector, SparseVector) else vector
-        known = held.dtype is _FLOAT64 or name_of(held.dtype) in ("float64", "float32")
-        if vector.shape != shapes[name] or not known:
-            expected = f"expected float64 or float32{list(shapes[name])}"
+        shape, allowed = shapes[name], FLOATS if half else _WHOLE
+        known = held.dtype is _FLOAT64 or name_of(held.dtype) in allowed
+        fits = vector.shape == shape or (isinstance(shape, AtMost) and len(vector.shape) == 1 and vector.shape < shape)
+        if not (known and fits):
+            expected = f"expected float64 or float32{list(shape)}"
             raise FormError(f"array {name!r} is {held.dtype}{list(vector.shape)}, {expected}")
         # A finite norm has finite entries only: one pass for both.
         norm = math.sqrt(np.vdot(held, held)) if held.dtype is _FLOAT64 else euclidean_norm(held)
@@ -323,36 +331,39 @@ def check_work(up: Uplink, work: Work, rate: float, *, own_loops: bool) -> None:
 _LOOPS_ADVICE = "; clients that train with flwr_fco.torch.local_training need bounds=Bounds(own_loops=True)"
 
 
-def check_examples(examples: Any, most: float) -> float:
+def check_examples(run: Any, node: Node, examples: Any) -> float:
     """Return a client's number of examples, or its weight under another key.
-
-    Raises
-    ------
-    ProtocolError
-        If it is no number from 0 to `most`.
-    """
-    if not is_number(examples) or not 0.0 <= examples <= most:
-        kind = FormError if examples is None or examples != examples else ProtocolError
-        raise kind(f"it reports {examples!r:.50} examples; expected a number from 0 to max_examples={most:g}")
-    return float(examples)
-
-
-def check_rows(run: Any, node: Node, examples: float) -> None:
-    """Raise a ProtocolError if a client says another number of examples than it has, as far as that is known.
 
     Parameters
     ----------
     run : Run
-        Of the strategy, with ``bounds.rows``, or a method that needs a client's first number in each round.
+        Of the strategy, with what is known of its clients' rows.
     node : Node
         The client.
     examples : float
         What it says.
+
+    Raises
+    ------
+    ProtocolError
+        If it is no number from 0 to 1e12, or another one than ``Bounds(rows=...)`` says.
     """
+    if not is_number(examples) or not 0.0 <= examples <= _MOST_EXAMPLES:
+        kind = FormError if examples is None or examples != examples else ProtocolError
+        raise kind(f"it reports {examples!r:.50} examples; expected a number from 0 to {_MOST_EXAMPLES:g}")
     known = run.options.bounds.rows
     if known is not None and (expected := known.get(node.partition_id)) != examples:
         own = "none: it is not in Bounds(rows=...)" if expected is None else f"{expected:g}, of Bounds(rows=...)"
         raise ProtocolError(f"it reports {examples:g} examples; expected {own}")
+    return float(examples)
+
+
+def check_weight(roll: Ledger, node: Node, weight: float) -> None:
+    """Raise a ProtocolError if a client has another weight than its first, in a method whose sums keep it."""
+    first = None if roll.uniform else roll.member(node.key).examples
+    if not roll.uniform and (weight <= 0.0 or first not in (None, weight)):
+        before = "" if first is None else f", in its first reply that counted it was {first:g}"
+        raise ProtocolError(f"it reports {weight:g} examples{before}; this method's sums keep a client's weight")
 
 
 class Reader:
@@ -371,26 +382,27 @@ class Reader:
         up = self._uplink(said)
         if up is None:
             return None
-        norms = check_form(up, run.shapes, run.problem.layout)
+        norms = check_form(up, run.shapes, run.problem.layout, half=bool(run.method.discloses))
         work = FirstOrder(steps=1) if run.current.number == 0 else run.works.get(node.node_id, run.problem.plan.work)
         claims = up.examples, up.steps, up.elapsed, work
-        if claims != self._possible:
-            up = up._replace(examples=check_examples(up.examples, options.bounds.max_examples))
+        if claims != self._possible or options.bounds.rows is not None:
+            up = up._replace(examples=check_examples(run, node, up.examples))
             if not self._says_elapsed:
                 check_work(up, work, run.problem.client_lr, own_loops=self._own_loops)
             self._possible = claims
         examples = up.examples
-        check_rows(run, node, examples)
         if options.weighted_by_key != "num-examples":
             weight = up.metrics.get(options.weighted_by_key)
             if weight is None:
                 raise FormError(f"it lacks the metric {options.weighted_by_key!r}, its weight")
-            examples = check_examples(weight, options.bounds.max_examples)
+            if not is_number(weight) or not 0.0 <= weight <= _MOST_EXAMPLES:
+                raise ProtocolError(f"its weight {options.weighted_by_key!r} is {weight!r:.50}; expected a number >= 0")
+            examples = float(weight)
         if options.site_weights is not None:
             examples = run.weight(node, examples)
         digest = up.digest
         if run.roll is not None:
-            run.roll.check_weight(node, examples)
+            check_weight(run.roll, node, examples)
         if run.ledger is not None:
             digest = digest or digest_of(up.vectors, up.elapsed)
         said_of = up.metrics, up.pass_through, digest, norms
@@ -410,90 +422,125 @@ class Reader:
         return up if increment is None or up is None else up._replace(vectors={"increment": increment})
 
 
-# --- is it far from the others ----------------------------------------------------------------------------------------
+# --- does it move a mean too far, and is it new ----------------------------------------------------------------------
 
 
-class Bounds:
-    """What is usual: for each number by which replies are compared, the largest median of the rounds so far.
+class Cap:
+    """How far one reply may move a mean: its share of the weight times its length.
 
-    A reply's influence is its weight times the length of its vector, per unit of elapsed. It may be `ratio` times the
-    larger of the round's lower median, which one liar of four cannot move, and what was usual before: near the optimum
-    a median is small, and an unlucky client is not a liar. A median counts as at most `ratio` times what was usual, so
-    that a round of absurd replies does not make them so. In a first round with few replies bounds are wider; those that
-    depend on numbers of examples, which differ for good among sites, while a run has never had more.
+    What is usual is, for each vector, the lower median of the first round, or the largest of those that it takes for
+    three replies. A reply may move the mean as far as a usual one alone, and up to `ratio` times as far as the lower
+    median of its own round, as long as that is no more than what is usual. So nothing that is accepted later widens a
+    bound: a lie makes the model worse and honest replies longer, but not the next lie.
 
     Parameters
     ----------
-    ratio, norm : float or None
-        Largest multiple, and largest norm of a vector whatever the others send; None for no bound.
+    ratio : float or None
+        Largest multiple; None for no bound.
+
+    Attributes
+    ----------
+    usual : dict of str to (float, int)
+        By vector the length, and the number of replies that it is of.
+    far : (Node or None, float)
+        Who has moved the mean furthest in the last round, and how many times as far as the median client.
     """
 
-    saved = ("usual", "many")
+    saved = ("usual",)
 
-    def __init__(self, ratio: float | None, norm: float | None) -> None:
-        self.ratio, self.norm, self.many = ratio, norm, False
-        self.usual: dict[str, float] = {}
+    def __init__(self, ratio: float | None) -> None:
+        self.ratio = ratio
+        self.usual: dict[str, tuple[float, int]] = {}
+        self.far: tuple[Node | None, float] = (None, 1.0)
 
-    def objections(
-        self, ups: Sequence[Uplink], passed: Mapping[str, NDArray[Any]], *, weighed: bool, lengths: bool = True
-    ) -> dict[int, str]:
-        """Return why replies do not count, by position.
+    def length(self, name: str, lengths: Sequence[float], rounding: float = 0.0) -> float:
+        """Return the length that the bound of a round's replies is a multiple of."""
+        usual, count = self.usual.get(name, (0.0, 0))
+        median = _lower_median(lengths)
+        if count < _FIRST_REPLIES and median > rounding:
+            usual = max(usual, median)
+            self.usual[name] = usual, count + len(lengths)
+        least = usual / self.ratio if self.ratio else 0.0
+        return min(max(median, least), usual)
 
-        Parameters
-        ----------
-        ups : sequence of Uplink
-            With the norms of their vectors.
-        passed : mapping of str to ndarray
-            The arrays that pass through, as they were sent.
-        weighed : bool
-            Whether a client's weight is what it reports.
-        lengths : bool, default True
-            Whether the lengths of vectors are compared.
-        """
-        reasons: dict[int, str] = {}
-        self.many = self.many or len(ups) >= _ENOUGH
-        shares = [up.examples if weighed else 1.0 for up in ups]
-        times = [up.elapsed or 1.0 for up in ups]
-        sizes: dict[str, list[float]] = {_EXAMPLES: [up.examples for up in ups]}
-        for name in ups[0].vectors if ups and lengths else ():
-            norms = [up.norms[name] for up in ups]
-            each = [norm / time for norm, time in zip(norms, times, strict=True)]
-            sizes[f"{name} per unit of elapsed"] = each
-            if weighed:
-                sizes[f"{_WEIGHT}{name} per unit of elapsed"] = [a * b for a, b in zip(each, shares, strict=True)]
-            for i, norm in enumerate(norms):
-                if self.norm is not None and norm > self.norm:
-                    reasons[i] = f"the norm of its {name} is {norm:.3g}, more than max_increment_norm={self.norm:g}"
-        for name, old in passed.items():
-            moved = (up.pass_through.get(name, old).astype(np.float64) - old for up in ups)
-            sizes[f"change of {name}"] = [float(np.linalg.norm(change)) for change in moved]
-        for name in dict.fromkeys(name for up in ups for name in up.metrics):
-            sizes[f"metric {name}"] = [_magnitude(up.metrics.get(name, 0.0)) for up in ups]
-        for name, values in sizes.items() if self.ratio is not None else ():
-            for i, reason in self._far(name, values).items():
-                reasons.setdefault(i, reason)
-        return reasons
-
-    def _far(self, name: str, values: list[float]) -> dict[int, str]:
-        if not values or self.ratio is None:
+    def too_long(self, name: str, lengths: Sequence[float], shares: Sequence[float], usual: float) -> dict[int, str]:
+        """Return why replies are too long, by index."""
+        if self.ratio is None or not usual > 0.0:
             return {}
-        before, median = self.usual.get(name, 0.0), sorted(values)[(len(values) - 1) // 2]
-        usual = min(max(median, before), self.ratio * before) if before else median
-        enough, wider = before or len(values) >= _ENOUGH, _WIDER
-        if name.startswith((_EXAMPLES, _WEIGHT)):
-            enough, wider = self.many, _WIDER_WEIGHTS
-        most = self.ratio * usual * (1.0 if enough else wider)
-        if 0.0 < median <= most:
-            self.usual[name] = usual
-        if not 0.0 < most < math.inf or max(values) <= most:
-            return {}
-        text = f"{TOO_LONG}{self.ratio:g} times {usual:.3g}, the clients' median or an earlier round's"
-        return {i: f"its {name} is {value:.3g}, {text}" for i, value in enumerate(values) if not value <= most}
+        text = f"{TOO_LONG}{self.ratio:g} times {usual:.3g}, as others are or were at first"
+        pairs = enumerate(zip(lengths, shares, strict=True))
+        beyond = [(i, length, share) for i, (length, share) in pairs if not share * length <= self.ratio * usual]
+        return {i: f"its {name} is {length:.3g} at {share:.2g} of the weight, {text}" for i, length, share in beyond}
 
 
-def _magnitude(value: Any) -> float:
-    numbers = value if isinstance(value, list) else [value]
-    return float(max([1.0, *(abs(one) for one in numbers if is_number(one))]))
+def objections(run: Any, ups: Sequence[Uplink], *, lengths: bool = True, losses: Sequence[str] = ()) -> dict[int, str]:
+    """Return why replies that can be do not count, by index.
+
+    Parameters
+    ----------
+    run : Run
+        Of the strategy.
+    ups : sequence of Uplink
+        With the norms of their vectors.
+    lengths : bool, default True
+        Whether the lengths of vectors are bounded: not those of derivatives, which are checked by their meaning.
+    losses : sequence of str
+        Vectors that hold losses.
+    """
+    options, cap, reasons = run.options, run.cap, dict[int, str]()
+    shares = weights_of([up.examples for up in ups], options.weighting == "uniform") or [0.0] * len(ups)
+    largest = options.bounds.max_share
+    if largest is not None and options.site_weights is None and len(ups) > 1:
+        text = "of the round's weight by the examples that it reports, more than max_share="
+        odd = [(i, share) for i, share in enumerate(shares) if share > largest]
+        reasons |= {i: f"it has {share:.3g} {text}{largest:g}" for i, share in odd}
+    longest, times = options.bounds.max_increment_norm, [up.elapsed or 1.0 for up in ups]
+    for name in ups[0].vectors if ups and lengths else ():
+        norms = [up.norms[name] for up in ups]
+        for i, norm in enumerate(norms):
+            if longest is not None and norm > longest:
+                reasons[i] = f"the norm of its {name} is {norm:.3g}, more than max_increment_norm={longest:g}"
+        each = [norm / time for norm, time in zip(norms, times, strict=True)]
+        # With a step of rounding, as after a tracker's first full batch, the first round says nothing.
+        usual = cap.length(name, each, _NO_LENGTH * run.size / max(times))
+        reasons = cap.too_long(f"{name} per unit of elapsed", each, shares, usual) | reasons
+        cap.far = _furthest(ups, [length * share for length, share in zip(each, shares, strict=True)])
+    for name, old in run.passed.items() if ups and lengths else ():
+        moved = [np.linalg.norm(up.pass_through.get(name, old).astype(np.float64) - old) for up in ups]
+        reasons = cap.too_long(f"change of {name}", moved, shares, cap.length(name, moved)) | reasons
+    # At one model losses are those of one question: of them this round's median is the usual one.
+    for name in ("loss", *losses):
+        sizes = [_size_of(up.vectors[name] if name in losses else up.metrics.get(name, 0.0)) for up in ups]
+        reasons = cap.too_long(name, sizes, shares, _lower_median(sizes)) | reasons
+    return _repeated(run, ups) | reasons
+
+
+def _lower_median(values: Sequence[float]) -> float:
+    return sorted(values)[(len(values) - 1) // 2] if values else 0.0
+
+
+def _size_of(loss: Any) -> float:
+    """Return the largest number of a loss, or of several, and 1 at least: below that all are small."""
+    return max(1.0, float(np.abs(dense(loss) if isinstance(loss, SparseVector) else loss).max(initial=0.0)))
+
+
+def _furthest(ups: Sequence[Uplink], moves: Sequence[float]) -> tuple[Node | None, float]:
+    worst = max(range(len(ups)), key=moves.__getitem__)
+    median = _lower_median(moves)
+    return ups[worst].node, moves[worst] / median if median > 0.0 else 1.0
+
+
+def _repeated(run: Any, ups: Sequence[Uplink]) -> dict[int, str]:
+    """Return who has sent what it had sent before, to the bit, though the model has moved; of methods with memories.
+
+    Where most do so, as at a solution, or where losses have constant slopes, it is no lie.
+    """
+    if run.ledger is None or run.moved <= _NO_STEP:
+        return {}
+    again = [i for i, up in enumerate(ups) if up.node and up.digest in run.ledger.member(up.node.key).sent]
+    again = [i for i in again if any(norm > _NO_LENGTH * run.size for norm in ups[i].norms.values())]
+    text = "it is what the client has sent in an earlier round, to the bit, and the model has moved since"
+    return dict.fromkeys(again, text) if 2 * len(again) <= len(ups) else {}
 
 
 # --- means ------------------------------------------------------------------------------------------------------------

@@ -434,11 +434,12 @@ class Saved:
         run, parts, result = self._run, tree["parts"], self._run.result
         state = type(run.state)(*parts["run"]["state"])
         if run.graph is None:
-            checkpoint.check_alike(tuple(state), tuple(run.state), "the state")
+            grown = {name: np.zeros(np.shape(getattr(state, name))) for name in getattr(state, "grows", ())}
+            checkpoint.check_alike(tuple(state), tuple(run.state._replace(**grown)), "the state")
         parts["run"]["state"] = state
         if run.roll is not None:
             members = {key: Member(*member) for key, member in parts["ledger"]["members"].items()}
-            for key, (examples, _, memory) in members.items():
+            for key, (examples, _, memory, _) in members.items():
                 held = [getattr(vector, "values", vector) for vector in (memory or {}).values()]
                 sizes = {vector.shape for vector in (memory or {}).values()} <= {(run.roll.size,)}
                 sound = sizes and {*(memory or ())} <= {*run.roll.names} and all(map(all_finite, held))

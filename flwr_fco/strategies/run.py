@@ -17,7 +17,7 @@ from flwr_fco.algorithms.contract.choices import Trimmed
 from flwr_fco.algorithms.contract.graph import Graph
 from flwr_fco.algorithms.contract.problem import Change, Problem, Setting
 from flwr_fco.algorithms.contract.replies import Mean
-from flwr_fco.core.layout import Vector
+from flwr_fco.core.layout import Vector, euclidean_norm
 from flwr_fco.core.validation import short
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.messages.arrays import layout_of, model_record, model_vector
@@ -83,7 +83,7 @@ class Run:
         The model that the user sees.
     """
 
-    saved = ("state", "passed", "number", "chosen", "places", "missed")
+    saved = ("state", "passed", "number", "chosen", "places", "missed", "moved")
 
     def __init__(self, options: Options, arrays: ArrayRecord, num_rounds: int | None) -> None:
         self.options, self.num_rounds, self.initial = options, num_rounds, arrays
@@ -110,8 +110,7 @@ class Run:
         privacy = getattr(options, "privacy", None)
         self.privacy = None if privacy is None else PrivateMean(privacy, options)
         # Of a private round no reply says whether another one counts.
-        ratio = None if privacy is not None else options.bounds.max_ratio
-        self.bounds = replies.Bounds(ratio, options.bounds.max_increment_norm)
+        self.cap = replies.Cap(None if privacy is not None else options.bounds.max_ratio)
         self.average = PointAverage(options.output)
         self.untrained = Untrained() if options._unmodified or options._density else None
         mixing = getattr(options, "mixing", None)
@@ -138,10 +137,12 @@ class Run:
         self.problem = Problem.of(plan, memories=self.ledger, graph=self.graph, given=self.given)
         self.state: Any = self.method.init(self.problem, primal)
         for name, value in zip(self.state._fields, self.state, strict=True):
-            if isinstance(value, np.ndarray) and value.dtype != np.float64:
+            if isinstance(value, np.ndarray) and value.dtype not in (np.float64, np.bool_):
                 what = f"{type(self.method).__name__}.init returned state.{name} as {value.dtype}{list(value.shape)}"
-                raise ConfigurationError(f"{what}; expected float64")
+                raise ConfigurationError(f"{what}; expected float64 or bool")
         self.arrays, self.point = arrays, primal
+        #: How far the last step of a method with memories has moved the model, relative to its size.
+        self.moved = 0.0
         #: What the messages of a round are made of.
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.works: dict[int, Work] = {}
@@ -154,7 +155,7 @@ class Run:
     @property
     def parts(self) -> dict[str, Any]:
         """All that changes, by name, for saving and going back."""
-        parts = {"run": self, "bounds": self.bounds, "average": self.average, "ledger": self.roll, "graph": self.graph}
+        parts = {"run": self, "cap": self.cap, "average": self.average, "ledger": self.roll, "graph": self.graph}
         parts |= {"momentum": self.momentum, "privacy": self.privacy, "untrained": self.untrained}
         return {name: part for name, part in parts.items() if part is not None}
 
@@ -262,6 +263,11 @@ class Run:
         if node.partition_id not in given:
             raise ProtocolError(f"its partition is {node.partition_id}, which is not one of the fit's")
         return given[node.partition_id]
+
+    @property
+    def size(self) -> float:
+        """The norm of the model, and 1 at least."""
+        return max(1.0, euclidean_norm(self.point))
 
     def change(self, change: Change | None) -> None:
         """Let the method follow who has come or gone."""

@@ -24,7 +24,7 @@ from flwr_fco.core.logs import log
 from flwr_fco.core.validation import NATURAL, NON_NEGATIVE, POSITIVE, checked, short
 from flwr_fco.errors import ConfigurationError, FormError
 from flwr_fco.messages.protocol import Node, Uplink
-from flwr_fco.messages.records import STEPS, addressed, encode_uplink, isolated, only_metrics
+from flwr_fco.messages.records import STEPS, addressed, encode_uplink, isolated, only
 from flwr_fco.messages.short import Short, shorten
 from flwr_fco.regularizers import Zero
 from flwr_fco.results import Result
@@ -297,7 +297,7 @@ class CompositeStrategy(Options):
         """Refuse Flower's strategies for differential privacy around this one, whatever the grid."""
         while frame is not None and frame.f_code.co_name == "configure_train" and not self._unmodified:
             for kind in type(frame.f_locals.get("self")).__mro__:
-                if kind.__name__.startswith("DifferentialPrivacy"):
+                if kind.__module__.startswith("flwr.") and kind.__name__.startswith("DifferentialPrivacy"):
                     raise ConfigurationError(
                         f"{kind.__name__} clips differences of models, and the clients of {type(self).__name__} send "
                         "increments of a dual: its differential-privacy claim would be void. Give "
@@ -425,16 +425,16 @@ def _evaluations(strategy: CompositeStrategy, run: Run, answered: Iterable[Messa
     key = strategy.weighted_by_key
 
     def read(node: Node, content: RecordDict) -> Uplink:
-        metrics = dict(only_metrics(content))
+        metrics = dict(only(MetricRecord, content))
         examples = metrics.pop(key, None)
         if examples is None:
             raise FormError(f"it lacks the metric {key!r}, its weight")
-        examples = replies.check_examples(examples, strategy.bounds.max_examples)
+        examples = replies.check_examples(run, node, examples)
         replies.check_metrics(metrics)
         return Uplink({}, None, 1, examples=run.weight(node, examples), metrics=metrics, node=node)
 
     good = replies.collect(run.current, answered, read)
-    good = run.current.without(good, run.bounds.objections([reply.value for reply in good], {}, weighed=False))
+    good = run.current.without(good, replies.objections(run, [reply.value for reply in good], lengths=False))
     run.current.leave_out_silent([reply.node for reply in good])
     return good
 

@@ -18,9 +18,9 @@ from flwr_fco.algorithms.contract.replies import Mean, Rejected, Replies
 from flwr_fco.algorithms.density import sparse_entries
 from flwr_fco.algorithms.dual_averaging import DualAveraging
 from flwr_fco.core.computing import single_threaded_blas
-from flwr_fco.core.layout import Vector, all_finite
+from flwr_fco.core.layout import Vector, all_finite, euclidean_norm
 from flwr_fco.core.logs import log
-from flwr_fco.core.sparse import NonZeros, SparseVector, dense, is_shorter
+from flwr_fco.core.sparse import NonZeros, SparseVector, is_shorter
 from flwr_fco.core.validation import short
 from flwr_fco.errors import ConfigurationError, MagnitudeError
 from flwr_fco.messages.protocol import Downlink, Node, Uplink
@@ -297,21 +297,13 @@ def good_replies(run: Run, answered: Iterable[Message]) -> list[Reply]:
     for node in [node for node, reply in good.items() if reply.value is None]:
         run.current.leave_out(good.pop(node).node, "it has lost its memory")
     found = [good[node] for node in run.current.nodes.values() if node in good]
-    weighed = run.options.weighting == "examples" and run.options.site_weights is None
-    lengths, uplinks = not run.method.discloses, [reply.value for reply in found]
-    if losses := [name for name, kind in run.method.discloses.items() if kind == "losses"]:
-        # They decide as metrics do.
-        uplinks = [_with_metrics(up, losses) for up in uplinks]
-    found = run.current.without(found, run.bounds.objections(uplinks, run.passed, weighed=weighed, lengths=lengths))
+    discloses, uplinks = run.method.discloses, [reply.value for reply in found]
+    losses = [name for name in run.shapes if discloses.get(name) == "losses"]
+    found = run.current.without(found, replies.objections(run, uplinks, lengths=not discloses, losses=losses))
     run.current.leave_out_silent([reply.node for reply in found])
     if run.method.sparse:
         _note_indices(run, found)
     return found
-
-
-def _with_metrics(up: Uplink, names: Sequence[str]) -> Uplink:
-    more = {name: dense(up.vectors[name]).tolist() for name in names if name in up.vectors}
-    return up._replace(metrics={**up.metrics, **more})
 
 
 def _note_indices(run: Run, found: Sequence[Reply]) -> None:
@@ -415,6 +407,7 @@ def update(run: Run, uplinks: Sequence[Uplink]) -> bool:
         run.momentum.velocity = run.momentum.next
     if run.ledger is not None:
         run.ledger.commit(run.method, run.method.downlink(problem, before, None), uplinks)
+        run.moved = euclidean_norm(point - run.point) / run.size
         if stage:
             run.ledger.restart("a new stage")
     elif run.roll is not None:
@@ -448,8 +441,8 @@ def _check_state(run: Run, before: Any, after: Any) -> None:
         what = f"{who} returned {short(after)}{of_round}"
         raise ConfigurationError(f"{what}; expected a {type(before).__name__} whose round is {before.round + 1}")
     for name, old, new in zip(before._fields, before, after, strict=True):
-        form = np.shape(old), getattr(old, "dtype", None)
-        if run.graph is None and (np.shape(new), getattr(new, "dtype", None)) != form:
+        form, grows = (np.shape(old), getattr(old, "dtype", None)), name in getattr(after, "grows", ())
+        if run.graph is None and not grows and (np.shape(new), getattr(new, "dtype", None)) != form:
             what = f"{who} changes the form of {name!r} from {form[1] or 'a number'}{list(form[0])}"
             raise ConfigurationError(f"{what}; a state keeps its shapes and dtypes")
         if not all_finite(new):

@@ -8,7 +8,7 @@ from dataclasses import replace
 from logging import INFO, WARNING
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from flwr_fco.algorithms.contract.choices import Density
 from flwr_fco.core.layout import Layout, Vector
@@ -18,7 +18,7 @@ from flwr_fco.core.validation import short
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.arrays import increment_of, model_vector
 from flwr_fco.messages.protocol import Uplink
-from flwr_fco.messages.records import ELAPSED, EXAMPLES, STEPS, is_number, only_arrays, only_metrics
+from flwr_fco.messages.records import ELAPSED, EXAMPLES, STEPS, is_number, only
 from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.regularizers import HardSparsity, PerParameter, Zero
 from flwr_fco.strategies.options import AUTO
@@ -121,10 +121,10 @@ def read_model(
         Of a short message, whose arrays are those that pass through.
     """
     if increment is None:
-        increment, passed = increment_of(layout, only_arrays(content), sent)
+        increment, passed = increment_of(layout, only(ArrayRecord, content), sent)
     else:
-        passed = model_vector(layout.of_passed_through, only_arrays(content))[1]
-    metrics: dict[str, Any] = dict(only_metrics(content))
+        passed = model_vector(layout.of_passed_through, only(ArrayRecord, content))[1]
+    metrics: dict[str, Any] = dict(only(MetricRecord, content))
     examples, work = metrics.pop(EXAMPLES, math.nan), options.work
     steps = metrics.pop(STEPS, getattr(work, "steps", None) or 1)
     elapsed = metrics.pop(ELAPSED, client_lr * steps if is_number(steps) else None)

@@ -3,19 +3,71 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
+from scipy.special import expit
 
+from flwr_fco.algorithms.newton.method import unpacked
+from flwr_fco.algorithms.newton.model import inverse
 from flwr_fco.client_apps.answers import answers_to
-from flwr_fco.messages.protocol import Answer, Question
-from flwr_fco.objectives import Logistic, Objective, SiteIntercept
+from flwr_fco.core.layout import Vector
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.messages.protocol import BINS, CALIBRATION, EDGE, ESTIMATES, QUALITY, TREND, Answer, Question
+from flwr_fco.objectives import CoxRegression, LeastSquares, Linear, Logistic, Objective, SiteIntercept
+from flwr_fco.objectives.design import dense
+from flwr_fco.objectives.linear import CENTRE
+from flwr_fco.objectives.survival import concordance, expected_events, time_trend
 
 #: The question about loss, gradient and Hessian, and the names of its numbers: whether sites have intercepts of their
 #: own; below how many rows classes have none; whether those sites share one; whether gradients are summed by cluster.
 DERIVATIVES = "derivatives"
 OWN, LEAST, POOLED, CLUSTERED = "own", "least", "pooled", "clustered"
+#: The question before a fit, the number and the vectors that answer besides the loss and its gradient; and the one that
+#: sets the columns' centre.
+FIRST, MASS, MEANS, VARIANCES, WITHIN, CENTRED = "first", "mass", "means", "variances", "within", "centred"
+
+
+@answers_to(FIRST)
+def first(question: Question, objective: Objective) -> Answer:
+    """Return loss and gradient at ``primal``, the sum of the rows' weights, and the columns' means and variances.
+
+    ``within`` are the variances about the means of the strata of survival times, or the same.
+    """
+    assert isinstance(objective, Linear)
+    if CENTRE in objective.state:
+        # Of an earlier fit that has not ended.
+        _keep(objective, np.zeros(objective.features.shape[1]))
+    value, gradient = objective.value_and_gradient(question.vectors["primal"])
+    means, variances = objective.moments()
+    vectors = {"gradient": gradient, MEANS: means, VARIANCES: variances, WITHIN: within(objective, variances)}
+    return Answer({"loss": float(value), MASS: objective.mass}, vectors)
+
+
+@answers_to(CENTRED)
+def centred(question: Question, objective: Objective) -> Answer:
+    """Take the first numbers of ``primal`` as the columns' centre, until the next fit."""
+    assert isinstance(objective, Linear)
+    _keep(objective, question.vectors["primal"][: objective.features.shape[1]])
+    return Answer({})
+
+
+def _keep(objective: Linear, centre: Vector) -> None:
+    """Shift the features, and keep it in the client's state, as the next message may be another process's."""
+    objective.shift(centre)
+    objective.state[CENTRE] = ArrayRecord({CENTRE: Array(centre)})
+
+
+def within(objective: Objective, variances: Vector) -> Vector:
+    """Return the variances of the columns within strata, of their variances."""
+    if not isinstance(objective, CoxRegression) or not (codes := objective.link.of_row.strata).any():
+        return variances
+    rows = dense(objective.features)
+    parts = [(np.count_nonzero(codes == code), rows[codes == code].var(axis=0)) for code in np.unique(codes)]
+    return np.asarray(sum(count * own for count, own in parts) / codes.size)
 
 
 @answers_to(DERIVATIVES, hessians=2)
@@ -63,3 +115,194 @@ def _summed(rows: NDArray[np.float64], clusters: NDArray[np.int64] | None) -> ND
     sums = np.zeros((codes.max() + 1, rows.shape[1]))
     np.add.at(sums, codes, rows)
     return sums
+
+
+# --- a site's own estimates -------------------------------------------------------------------------------------------
+
+
+@answers_to(ESTIMATES, hessians=1)
+def estimates(question: Question, objective: Objective) -> Answer:
+    """Return the site's own estimates and standard errors, with ``told`` 1; zeros, with 0, if it has none.
+
+    ``events`` and ``others`` are the rows of both classes (:func:`flwr_fco.tables.answers.events_of`), and
+    ``weighted`` is 1 if rows have unequal weights. ``intercepts`` counts those that stay at the site. The point of the
+    question is not used.
+    """
+    events, others = events_of(objective)
+    found = own_estimates(objective)
+    zeros = np.zeros(objective.layout.size)
+    estimate, error = (zeros, zeros) if found is None else found
+    unequal = isinstance(objective, Linear) and objective.weighs_rows
+    numbers = {"told": float(found is not None), "events": float(events), "others": float(others)}
+    numbers |= {"weighted": float(unequal), "intercepts": float(_own_intercepts(objective))}
+    return Answer(numbers, {"estimate": estimate, "error": error})
+
+
+#: Rows of squares, and events of other losses, that a site needs for each of its columns.
+ROWS, EVENTS = 10, 5
+#: Newton steps and halvings at most, and the square of a step that is the last one, in standard errors.
+_STEPS, _HALVINGS, _SOLVED = 50, 30, 1e-10
+#: How many times the variance at 0 that at the minimum is where classes are told apart: estimates grow without end.
+_SEPARABLE = 1e6
+
+
+def own_estimates(objective: Objective) -> tuple[Vector, Vector] | None:
+    """Return a site's unpenalised minimiser and its standard errors, shape (d,) each, of its rows alone.
+
+    Parameters
+    ----------
+    objective : Objective
+        The loss on the site's rows.
+
+    Returns
+    -------
+    tuple of ndarray of float64, or None
+        None with fewer than 10 rows a coefficient (of losses other than squares, 5 events, or rows without one), if
+        columns are linearly dependent, or if classes can be told apart without error.
+    """
+    columns = int(np.prod(objective.layout["coefficients"].shape))
+    enough = min(events_of(objective)) >= columns * (ROWS if _is_squares(objective) else EVENTS)
+    return _minimum(objective) if enough else None
+
+
+def events_of(objective: Objective) -> tuple[int, int]:
+    """Return the rows of both classes; of a loss without classes its `num_events`, for squares its rows, and its rows.
+
+    With an intercept of its own, the rows of a site of one class tell nothing, and do not count.
+
+    Parameters
+    ----------
+    objective : Objective
+        The loss. Deaths are events: a loss of times says how many in an attribute ``num_events``.
+    """
+    rows, labels = objective.num_examples, getattr(objective, "labels", None)
+    if _is_squares(objective):
+        return rows, rows
+    if labels is None or hasattr(objective, "num_events"):
+        return int(getattr(objective, "num_events", 0)), rows
+    idle = isinstance(objective, SiteIntercept) and objective.adds_nothing
+    ones = int(np.count_nonzero(np.asarray(labels) == 1))
+    return (0, 0) if idle else (ones, rows - ones)
+
+
+def _is_squares(objective: Objective) -> bool:
+    return isinstance(objective.with_intercept if isinstance(objective, SiteIntercept) else objective, LeastSquares)
+
+
+def _own_intercepts(objective: Objective) -> int:
+    return int(isinstance(objective, SiteIntercept) and not objective.adds_nothing)
+
+
+def _minimum(objective: Objective) -> tuple[Vector, Vector] | None:
+    """Return the unpenalised minimiser and its standard errors; None if rounding or the data have none."""
+    w, rows, squares = np.zeros(objective.layout.size), objective.num_examples, _is_squares(objective)
+    degrees = rows - w.size - _own_intercepts(objective)
+    if squares and degrees < 1:
+        return None
+    value, gradient = objective.value_and_gradient(w)
+    most = np.full(w.size, np.inf)
+    for number in range(_STEPS):
+        covariance = inverse(unpacked(objective.hessian_block(w, np.arange(w.size))))
+        if covariance is None or (np.diag(covariance) > most).any():
+            return None
+        most = _SEPARABLE * np.diag(covariance) if number == 0 else most
+        step = covariance @ gradient
+        # Of squares, whose Hessian has no noise in it, the loss estimates it, whatever its scale.
+        noise = 2.0 * value * rows / degrees if squares else 1.0
+        if rows * float(gradient @ step) <= _SOLVED * noise:
+            error = np.sqrt(noise * np.diag(covariance) / rows)
+            return (w - step, error) if error.all() else None
+        for _ in range(_HALVINGS):
+            after, slope = objective.value_and_gradient(w - step)
+            if after <= value:
+                break
+            step *= 0.5
+        w, value, gradient = w - step, after, slope
+    return None
+
+
+# --- how good a model is ------------------------------------------------------------------------------------------
+
+
+@answers_to(QUALITY)
+def quality(question: Question, objective: Objective) -> Answer:
+    """Return pairs in the order of the events, the events, mean and mean square of the scores, and Brier's score."""
+    own, w = judged(objective), question.vectors["primal"]
+    scores = own.scores(w)
+    numbers = {"mean": float(scores.mean()), "square": float(scores @ scores / scores.size), "brier": 0.0}
+    if isinstance(own, CoxRegression):
+        ordered, compared = concordance(own, w)
+        events = own.num_events
+    else:
+        events = int((own.labels == 1).sum())
+        zeros, ones = np.sort(scores[own.labels != 1]), scores[own.labels == 1]
+        places = sum(np.searchsorted(zeros, ones, side=side).sum() for side in ("left", "right"))
+        ordered, compared = 0.5 * float(places), float(zeros.size) * ones.size
+        numbers["brier"] = float(np.square(expit(scores) - (own.labels == 1)).mean())
+    return Answer(numbers | {"ordered": ordered, "compared": compared, "events": float(events)})
+
+
+@answers_to(CALIBRATION)
+def calibration(question: Question, objective: Objective) -> Answer:
+    """Return the loss of ``slope`` times the scores plus ``intercept``, and its derivatives by these two numbers."""
+    own, w = judged(objective), question.vectors["primal"]
+    more = np.zeros(w.size)
+    if own.intercept:
+        more[-1] = 1.0
+    point = question.numbers["slope"] * w + question.numbers["intercept"] * more
+    value, gradient = own.value_and_gradient(point)
+    curved = own.hessian_product(point, w)
+    numbers = {"loss": value, "by-slope": gradient @ w, "slope-slope": curved @ w}
+    numbers |= dict.fromkeys(("by-intercept", "slope-intercept", "intercept-intercept"), 0.0)
+    if own.intercept:
+        numbers |= {"by-intercept": gradient[-1], "slope-intercept": curved[-1]}
+        numbers["intercept-intercept"] = own.hessian_product(point, more)[-1]
+    return Answer({name: float(number) for name, number in numbers.items()})
+
+
+@answers_to(TREND)
+def trend(question: Question, objective: Objective) -> Answer:
+    """Return the trend of a Cox model's residuals over time (:func:`flwr_fco.objectives.survival.time_trend`)."""
+    if not isinstance(objective, CoxRegression):
+        raise ConfigurationError(f"{type(objective).__name__} has no times; a trend is of CoxRegression")
+    found, squares = time_trend(objective, question.vectors["primal"])
+    return Answer({"squares": squares, "events": float(objective.num_events)}, {"trend": found})
+
+
+def bins_of(question: Question, own: Any) -> tuple[NDArray[np.int64], int]:
+    """Return the bin of each row, and how many bins there are, with neighbours merged as the question says."""
+    numbers = question.numbers
+    edges = sorted(numbers[name] for name in numbers if name.startswith(EDGE))
+    merged = int(numbers["merged"])
+    if merged < 1 or merged & (merged - 1):
+        # Differences of bins that are not nested are smaller than any of them.
+        raise ConfigurationError(f"the server asks to merge {merged} neighbouring bins; expected 1, 2, 4, 8, ...")
+    place = np.searchsorted(edges, own.scores(question.vectors["primal"]))
+    return place // merged, len(edges) // merged + 1
+
+
+def judged(objective: Objective) -> Any:
+    """Return the loss that says how good a model is, without weights; an error of other losses."""
+    if not isinstance(objective, CoxRegression | Logistic):
+        what = f"the server asks how good a model of {type(objective).__name__} is"
+        raise ConfigurationError(f"{what}; only CoxRegression and Logistic, of two classes, can say it")
+    # Weights are the fit's: chances are judged by what happened.
+    return objective.unweighted()
+
+
+def division_of_bins(question: Question, objective: Objective) -> tuple[bytes, Iterable[NDArray[np.int64]]]:
+    """Return the edges of the bins at a point, of which merged neighbours are no others, and the rows of each bin."""
+    place, count = bins_of(question, judged(objective))
+    edges = sorted((name, value) for name, value in question.numbers.items() if name.startswith(EDGE))
+    parts = (np.flatnonzero(place == number) for number in range(count))
+    return repr(edges).encode() + question.vectors["primal"].tobytes(), parts
+
+
+@answers_to(BINS, division=division_of_bins)
+def bins(question: Question, objective: Objective) -> Answer:
+    """Return rows, expected and observed events between the edges of the scores, as shares of the rows."""
+    own, w = judged(objective), question.vectors["primal"]
+    place, count = bins_of(question, own)
+    expected = expected_events(own, w) if isinstance(own, CoxRegression) else expit(own.scores(w))
+    each = {"rows": np.ones(place.size), "expected": expected, "observed": (own.labels == 1).astype(np.float64)}
+    return Answer({"told": 1.0}, {name: np.bincount(place, own, count) / place.size for name, own in each.items()})

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from numbers import Integral, Real
@@ -23,9 +24,9 @@ from flwr_fco.certificates import Request
 from flwr_fco.client_apps import Disclosure
 from flwr_fco.client_apps import client_app as make_app
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.schema import MASS, MEANS, MOMENTS, VARIANCES, Names, names_of
+from flwr_fco.core.schema import Names, is_missing, listed, names_of
 from flwr_fco.core.validation import AT_LEAST_ONE, POSITIVE, check_fields, checked
-from flwr_fco.errors import ConfigurationError
+from flwr_fco.errors import ConfigurationError, PublicError, SeparableError
 from flwr_fco.messages.protocol import Answer, Described
 from flwr_fco.objectives import LeastSquares, Logistic, Objective, SiteIntercept
 from flwr_fco.objectives.design import as_rows, deviations, is_sparse, refuse_text
@@ -37,6 +38,7 @@ from flwr_fco.strategies import Bounds, Everyone, FedNewton, Strengths, proved_z
 from flwr_fco.strategies.nodes import ASKING, Nodes, Tables
 from flwr_fco.strategies.questions import ask
 from flwr_fco.tables import reading
+from flwr_fco.tables.answers import CENTRED, FIRST, MASS, MEANS, VARIANCES, WITHIN, within
 from flwr_fco.tables.codebook import Codebook
 from flwr_fco.tables.description import Description, Facts, columns_of
 from flwr_fco.tables.description import describe as description_of
@@ -97,6 +99,28 @@ class Sites(NamedTuple):
     tables: Tables
     weights: dict[int | None, float] | None
     rows: dict[int, float] | None = None
+
+
+def _centred(run: Any, centre: Vector) -> int:
+    """Have all sites centre their columns; return in how many messages."""
+    ask(run, Request(CENTRED), np.append(centre, np.zeros(run.problem.layout.size - centre.size)))
+    if run.left_out:
+        raise ConfigurationError(f"sites have not centred their columns: {'; '.join(reasons_of(run))}")
+    return 1
+
+
+@contextmanager
+def _separation_named(names: Sequence[str], outputs: int) -> Iterator[None]:
+    """Say by which columns an outcome is separable."""
+    try:
+        yield
+    except SeparableError as error:
+        columns = listed(list(dict.fromkeys(names[place // outputs] for place in error.places)))
+        raise ConfigurationError(
+            f"the outcome is separable by {columns}: from these columns alone it follows which rows have an event, so "
+            "that their coefficients have no finite best value. Look for a column that says the outcome and for levels "
+            "without events, or penalise these columns"
+        ) from error
 
 
 # Dataclasses, because scikit-learn takes an estimator's parameters from the signature of its constructor: each is
@@ -478,13 +502,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         X, clusters = (list(each) if several else each[0] for each in zip(*pairs, strict=True))
         checks = {"dtype": np.float64, "accept_sparse": "csr", **self._of_y}
         if self.codebook is not None:
-            read = reading.parts_of if several else reading.whole_of
-            X, y, sample_weight, groups, clusters = read(
-                self.codebook, X, y, sample_weight, groups, clusters, self._sites
-            )
-        y = [self._targets(own) for own in y] if several and isinstance(y, list | tuple) else self._targets(y)
-        for own in X if several else [X]:
-            refuse_text(own, "X")
+            given = X, y, sample_weight, groups, clusters
+            X, y, sample_weight, groups, clusters = reading.read_parts(self.codebook, self._sites, *given)
         if several:
             if groups is not None:
                 what = "groups is for one X, y"
@@ -494,17 +513,23 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             names = [f"{site}" for site in self._sites or (f"part {m}" for m in range(len(parts)))]
             clients = list[Any]()
             for m, (site, own) in enumerate(zip(names, parts, strict=True)):
+                refuse_text(own, f"{site}: X")
                 try:
-                    pair = validate_data(self, own, y[m], reset=reset and not m, **checks)
+                    pair = validate_data(self, own, self._targets(y[m]), reset=reset and not m, **checks)
+                    if pair[1].dtype == object and any(map(is_missing, pair[1].tolist())):
+                        raise ValueError("y has labels that are missing")
                     given = None if sample_weight is None else np.asarray(sample_weight[m])
                     clients.append((*pair, reading.row_weights(given, own)))
                 except (TypeError, ValueError) as error:
-                    raise ConfigurationError(
-                        f"{site}: {f'{error}'.rstrip('.')}; expected a table with a row or more and the columns of the "
-                        "first one, and an entry for each row in y, and in sample_weight if it is given"
-                    ) from error
+                    text = f"{error}".rstrip(".")
+                    if not isinstance(error, ConfigurationError):
+                        text += "; expected a table with a row or more and the columns of the first one, and an entry "
+                        text += "for each row in y, and in sample_weight if it is given"
+                    missing = reading.missing_in(own, y[m], counted=True)
+                    raise ConfigurationError(f"{site}: {missing or text}") from error
         else:
-            X, y = validate_data(self, X, y, reset=reset, **checks)
+            refuse_text(X, "X")
+            X, y = validate_data(self, X, self._targets(y), reset=reset, **checks)
             self._on_trust = False
             owner = np.arange(X.shape[0]) % min(self.num_clients, X.shape[0])
             if groups is not None:
@@ -551,11 +576,11 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         total, w = math.fsum(masses), np.zeros(objectives[0].layout.size)
         told = [(mass / total, f.value(w), f.gradient(w)) for f, mass in zip(objectives, masses, strict=True)]
         self._name_idle(split.sites, told)
-        self._scales = None
-        if self.standardize:
-            parts = zip(told, objectives, strict=True)
-            moments = [(weight, *f.moments()) for (weight, *_), f in parts]  # type: ignore[attr-defined]
-            self._scales = reading.scales_of(moments)
+        moments = list[reading.Moments]()
+        for (weight, *_), own in zip(told, objectives, strict=True):
+            means, variances = own.moments()  # type: ignore[attr-defined]
+            moments.append(reading.Moments(weight, means, variances, within(own, variances)))
+        self._set_columns(moments)
         # The rows are here, and their columns have been compared.
         sites = Sites(1, Tables(settled=True), dict(enumerate(masses)) if split.weighted else None)
         run = partial(simulated, objectives)
@@ -596,10 +621,13 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         weighted = any(mass != own.examples for own, mass in zip(answers, masses, strict=True))
         weights = {own.partition: mass for own, mass in zip(answers, masses, strict=True)} if weighted else None
         told = [(answer.weight, answer.numbers["loss"], answer.vectors["gradient"]) for answer in answers]
-        sites, self._scales = [self._site_of(answer.partition) for answer in answers], None
-        if self.standardize:
-            moments = [(answer.weight, answer.vectors[MEANS], answer.vectors[VARIANCES]) for answer in answers]
-            self._scales = reading.scales_of(moments)
+        sites = [self._site_of(answer.partition) for answer in answers]
+        moments = [
+            reading.Moments(answer.weight, *(answer.vectors[name] for name in (MEANS, VARIANCES, WITHIN)))
+            for answer in answers
+        ]
+        self._set_columns(moments)
+        if self._scales is not None:
             reading.check_scales(self._scales, moments, sites, names or range(d))
         self.n_features_in_ = d
         self.__dict__.pop("feature_names_in_", None)
@@ -621,10 +649,9 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         strategy = FedNewton(min_available_nodes=self.num_clients, **FEW)
         strategy.tables = tables
         run = prepared(strategy, grid, start, self._timeout)
-        size, numbers, shapes = run.problem.layout.size, {MASS: 1.0}, {}
-        if self.standardize:
-            numbers, shapes = {**numbers, MOMENTS: 1.0}, {MEANS: (d,), VARIANCES: (d,)}
-        request = Request("gradient", numbers, ("loss", MASS), {"gradient": (size,), **shapes})
+        size = run.problem.layout.size
+        shapes = {"gradient": (size,), **dict.fromkeys((MEANS, VARIANCES, WITHIN), (d,))}
+        request = Request(FIRST, {}, ("loss", MASS), shapes)
         answers = ask(run, request, np.zeros(size))
         if len(answers) < self.num_clients:
             raise self._too_few(len(answers), reasons_of(run))
@@ -642,6 +669,16 @@ class Federated(BaseEstimator):  # type: ignore[misc]
     def _too_few(self, answers: int, reasons: Sequence[str]) -> ConfigurationError:
         what = f"{answers} of num_clients={self.num_clients} sites have answered; the reasons of the others"
         return ConfigurationError(f"{what}: {'; '.join(reasons)}")
+
+    def _set_columns(self, moments: Sequence[reading.Moments]) -> None:
+        """Store what the columns' moments say."""
+        self._scales = reading.scales_of(moments) if self.standardize else None
+        self._columns = reading.Columns.of(moments)
+
+    @property
+    def _own_levels(self) -> bool:
+        """Whether each client has a level of its own, which takes up what is constant there."""
+        return self._kind is TIMES or self.site_intercepts == "local"
 
     def _check_sites(self, rows: dict[str, int]) -> None:
         """Refuse sites with too few rows for an intercept of their own."""
@@ -675,7 +712,12 @@ class Federated(BaseEstimator):  # type: ignore[misc]
     ) -> Objective:
         """Return a site's loss, of what its `load` returns, and with it what a Table 1 says."""
         X, y, weights, names, clusters, values = reading.read_site(data, order, self.codebook, self.cluster, whose)
-        objective: Any = self._objective(X, np.asarray(self._targets(y)), *classes, weights)
+        try:
+            objective: Any = self._objective(X, np.asarray(self._targets(y)), *classes, weights)
+        except (TypeError, ValueError) as error:
+            if text := reading.missing_in(X, y, names):
+                raise PublicError(text) from error
+            raise
         objective.feature_names, objective.clusters = names, clusters
         columns = columns_of(self, names or [f"x{j}" for j in range(np.shape(X)[1])], *(classes or [None]))
         digest = 0.0 if self.codebook is None else self.codebook.digest
@@ -726,6 +768,32 @@ class Federated(BaseEstimator):  # type: ignore[misc]
     def _solved(
         self, told: Any, sites: Sites, run: Any, start: Any, outputs: int, total: float, rows: float
     ) -> tuple[NDArray[np.float64], Vector]:
+        """Return the coefficients and intercepts of a run, of columns that are centred where they are far from 0."""
+        columns, asking = self._columns, FedNewton(min_available_nodes=sites.number, **FEW)
+        asking.tables, asking.bounds = sites.tables, Bounds(rows=sites.rows)
+
+        def centred(centre: Vector) -> None:
+            if columns.centre.any():
+                self.n_iter_ += run(Questions(asking, partial(_centred, centre=centre)), start, 1)
+
+        self.n_iter_ = 1
+        centred(columns.centre)
+        try:
+            coefficients, intercepts = self._solved_there(told, sites, run, start, outputs, total, rows)
+        finally:
+            centred(np.zeros_like(columns.centre))
+        for point in self.path_.points if self._path is not None else ():
+            arrays = point.result.arrays
+            own = arrays["coefficients"].numpy().copy()
+            moved = columns.settled(own.reshape(-1, outputs), np.zeros(outputs), own=self._own_levels)
+            arrays["coefficients"] = Array(own)
+            if self._common_intercept:
+                arrays["intercept"] = Array(arrays["intercept"].numpy() + moved)
+        return coefficients, columns.settled(coefficients, intercepts, own=self._own_levels)
+
+    def _solved_there(
+        self, told: Any, sites: Sites, run: Any, start: Any, outputs: int, total: float, rows: float
+    ) -> tuple[NDArray[np.float64], Vector]:
         """Return the coefficients and intercepts of a run, at the strength of the cross-validation if there is one."""
         psi = self._penalty(self._strength(total) if self._path is None else 1.0, outputs)
         strategy = self._strategy(psi, told, outputs, sites)
@@ -734,7 +802,6 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         without = "" if self.without_ is None else f", without site {self.without_}"
         data = f"{rows:.0f} rows{', weighted' * self._weighted}, of {len(told)} sites{without}"
         rounds, tolerance = max(1, self.max_rounds - 1), strategy.tolerance
-        self.n_iter_ = 1
         names = self._names(self.n_features_in_)
         fitted = Fitted(self._kind, names, self._sites, self.cluster, total, self._weighted)
         self._null = total * math.fsum(weight * loss for weight, loss, _ in told)
@@ -742,6 +809,13 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             # Before the fit: what cannot be is refused at once.
             self._intervals.places(names)
             own = self.fit_intercept and self.site_intercepts != "common"
+            if (idle := np.flatnonzero(self._columns.telling_nothing(own=own or self._kind is TIMES))).size:
+                why = f"constant {'at each site, whose own level takes it up' if own else 'at all sites together'}"
+                common = ", or give site_intercepts='common' if it differs between sites" * own
+                raise ConfigurationError(
+                    f"there are no intervals: {', '.join(names[j] for j in idle[:5])}{', ...' * (idle.size > 5)}: "
+                    f"{why}. Leave it out{common}"
+                )
             said = run(Questions(strategy, partial(own_estimates, fitted=fitted, own=own)), start, 1)
             check_events(said, fitted)
             self.n_iter_ += 1
@@ -750,7 +824,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             self.__dict__.pop(name, None)
         if self._path is not None:
             start = self._choose(self._path, strategy, run, start, rounds, total)
-        result = run(strategy, start, rounds)
+        with _separation_named(names, outputs):
+            result = run(strategy, start, rounds)
         metrics = result.train_metrics_clientapp
         last = metrics[max(metrics)]
         self.n_iter_ += len(metrics)
@@ -776,7 +851,14 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         intercepts = np.full(outputs, math.nan if self.site_intercepts == "local" else 0.0)
         if self._common_intercept:
             intercepts = result.arrays["intercept"].numpy()
-        return result.arrays["coefficients"].numpy().reshape(-1, outputs), intercepts
+        penalised = np.full(self.n_features_in_, getattr(strategy.regularizer, "strength", 0.0))
+        penalised = penalised if self._factors is None else penalised * self._factors
+        told_nothing = self._columns.telling_nothing(own=self._own_levels)
+        if (free := np.flatnonzero(told_nothing & (penalised == 0.0))).size:
+            where = "at each site" if self._own_levels else "at all sites together"
+            what = f"{', '.join(f'{names[j]}' for j in free[:5])}{', ...' * (free.size > 5)}"
+            warnings.warn(f"{what}: constant {where}, so that nothing is known of it, and 0 is said", stacklevel=5)
+        return result.arrays["coefficients"].numpy().reshape(-1, outputs).copy(), intercepts
 
     def _choose(self, path: Strengths, strategy: FedNewton, run: Any, start: Any, rounds: int, examples: float) -> Any:
         """Give the strategy the strength that a cross-validation chooses; return the model there."""
@@ -809,6 +891,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         if math.isnan(self.duality_gap_):
             text = "the length of a proximal gradient step; there is no duality gap"
             end = ("Residual", f"{last.get('residual', math.nan):.3g}, {text}")
+        if path is not None and self.strength_ == self.path_.points[-1].strength:
+            chosen_by += "; it is the smallest one, so that a smaller one may be better: Strengths(ratio=...)"
         text = f"{strength:.6g} ({first}={value:.6g}, l1_ratio={self.l1_ratio:g}){chosen_by}"
         rounds = f"{self.n_iter_}" + f", not solved to tol={self.tol:g}" * unsolved
         self._lines = [("Strength", text), ("Data", data), ("Rounds", rounds), end]

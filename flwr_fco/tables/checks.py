@@ -9,6 +9,7 @@ thousand, if they differ by no more than the usual spreads.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -87,6 +88,7 @@ class Described(NamedTuple):
         return printable(self.name) + f" ({printable(self.unit)})" * bool(self.unit)
 
 
+@dataclass
 class Cells:
     """The numbers of a Table 1, of M sites, C columns of their tables, L levels of these, d columns of the model.
 
@@ -108,27 +110,24 @@ class Cells:
         The largest eigenvalue of the correlations of the model's columns, and the part of rows that are there before.
     """
 
-    def __init__(
-        self,
-        sites: Sequence[str],
-        features: Sequence[str],
-        columns: Sequence[Described],
-        rows: NDArray[Any],
-        said: NDArray[Any],
-        counts: NDArray[Any],
-        outcome: NDArray[Any],
-        widest: Vector,
-        repeated: Vector,
-    ) -> None:
-        self.sites, self.features, self.columns = sites, features, columns
-        self.rows, self.said, self.counts, self.outcome = rows, said, counts, outcome
-        self.widest, self.repeated, self.names = widest, repeated, [own.name for own in columns]
-        self.missing = rows - said[..., 0]
+    sites: Sequence[str]
+    features: Sequence[str]
+    columns: Sequence[Described]
+    rows: NDArray[Any]
+    said: NDArray[Any]
+    counts: NDArray[Any]
+    outcome: NDArray[Any]
+    widest: Vector
+    repeated: Vector
+
+    def __post_init__(self) -> None:
+        self.names = [own.name for own in self.columns]
+        self.levels = [(place, level) for place, own in enumerate(self.columns) for level in own.levels]
+        self.times = np.array([own.is_time for own in self.columns])
+        self.mean, self.deviation, self.quartiles = self.said[..., 1], self.said[..., 2], self.said[..., 3:6]
+        self.missing = self.rows - self.said[..., 0]
         #: All rows where a site withholds how many have an entry.
-        self.present = np.where(np.isnan(self.missing), rows, said[..., 0])
-        self.mean, self.deviation, self.quartiles = said[..., 1], said[..., 2], said[..., 3:6]
-        self.levels = [(place, level) for place, own in enumerate(columns) for level in own.levels]
-        self.times = np.array([own.is_time for own in columns])
+        self.present = np.where(np.isnan(self.missing), self.rows, self.said[..., 0])
 
     @cached_property
     def binary(self) -> NDArray[np.bool_]:

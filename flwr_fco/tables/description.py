@@ -254,7 +254,7 @@ def _here(model: Any, sites: Mapping[str, tuple[Any, Any]], classes: Any) -> Any
             objective = model._objective_of(data, order, None, *extra, whose=site)
             answers[site] = description_of(objective)._replace(examples=float(objective.num_examples))
         except (FlwrFcoError, ValueError) as error:
-            found.append(Finding(site, "", f"{error}", True))
+            found.append(Finding(site, "", f"{error}".removeprefix(f"{site} "), True))
         else:
             names = list(objective.feature_names or [f"x{j}" for j in range(objective.features.shape[1])])
     return columns_of(model, names, *(extra or [None])), names, answers, found

@@ -18,7 +18,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from flwr_fco.client_apps import Disclosure
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.schema import Names, is_missing
-from flwr_fco.core.validation import FRACTION, NON_NEGATIVE, POSITIVE
+from flwr_fco.core.validation import FRACTION, NON_NEGATIVE
 from flwr_fco.errors import ConfigurationError, PublicError
 from flwr_fco.objectives import CoxRegression, LeastSquares, Logistic, MultinomialLogistic, Objective, TraceRegression
 from flwr_fco.objectives.survival import as_strata, baseline, concordance
@@ -108,6 +108,13 @@ class FederatedElasticNet(RegressorMixin, Federated):  # type: ignore[misc]
     alpha: float = field(default=1.0, metadata=NON_NEGATIVE)
     l1_ratio: float = field(default=0.5, kw_only=True, metadata=FRACTION)
     _of_y = MappingProxyType({"y_numeric": True})
+
+    @staticmethod
+    def _targets(y: Any) -> Any:
+        """Return a site's targets, if they are no texts, whose error would show one."""
+        if any(isinstance(own, str) for own in np.ravel(y).tolist()):
+            raise PublicError("y holds texts; expected numbers, or for classes FederatedLogisticRegression")
+        return y
 
     def _objective(self, X: Any, y: NDArray[Any], weights: Vector | None = None) -> Objective:
         targets = y.astype(np.float64)
@@ -204,7 +211,7 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
     Parameters
     ----------
     C : float, default 1.0
-        Inverse of the strength, as in scikit-learn: the loss is a sum over all rows.
+        Inverse of the strength, as in scikit-learn: the loss is a sum over all rows; ``math.inf`` for no penalty.
     l1_ratio : float, default 0.0
         Between 0 (ridge) and 1 (lasso). The default is scikit-learn's: a ridge, which sets no coefficient to 0.
     fit_intercept : bool, default True
@@ -280,7 +287,7 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
     (['no', 'yes'], 1)
     """
 
-    C: float = field(default=1.0, metadata=POSITIVE)
+    C: float = field(default=1.0, metadata={"range": (lambda C: C > 0.0, "a number > 0, or inf for no penalty")})
     l1_ratio: float = field(default=0.0, kw_only=True, metadata=FRACTION)
     _kind, _first = CLASSES, "C"
 
@@ -356,6 +363,8 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
         if outputs > 1 and self._factors is not None:
             free = self._factors == 0.0
             coefficients[free] -= coefficients[free].mean(axis=1, keepdims=True)
+        if outputs > 1 and self.l1_ratio == 1.0:
+            coefficients -= _flat_middle(coefficients, self._factors)
         self.coef_ = np.ascontiguousarray(coefficients.T)
         self.intercept_ = intercept - intercept.mean() if outputs > 1 else intercept
         return self
@@ -429,6 +438,23 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
         scores = self.decision_function(X)
         best = (scores > 0.0).astype(np.intp) if scores.ndim == 1 else scores.argmax(axis=1)
         return np.asarray(self.classes_[best])
+
+
+def _flat_middle(coefficients: NDArray[np.float64], factors: Vector | None) -> NDArray[np.float64]:
+    """Return what to subtract of each feature's coefficients, shape (d, 1), where a sum of absolute values is flat.
+
+    Of an even number of classes all common constants between the middle two coefficients have the same penalty. The
+    one in the middle of both is taken, whatever the solver has found.
+
+    Examples
+    --------
+    >>> _flat_middle(np.array([[1.0, -2.0, 0.5, 4.0], [0.0, 0.0, 0.0, 3.0]]), None).tolist()
+    [[0.75], [0.0]]
+    """
+    d, count = coefficients.shape
+    ordered = np.sort(coefficients, axis=1)
+    middle = 0.5 * (ordered[:, (count - 1) // 2] + ordered[:, count // 2]) * (count % 2 == 0)
+    return np.asarray(np.where(np.ones(d) if factors is None else factors, middle, 0.0)[:, None])
 
 
 def class_shares(slopes: Vector) -> Vector:
@@ -540,7 +566,7 @@ class FederatedCoxRegression(Federated):
     ) -> NDArray[np.float64]:
         """Return the chances that rows of a site have no event up to some times, with the site's own baseline.
 
-        Call it at the site: the baseline is Breslow's, of the site's rows, and nothing is sent.
+        Call it at the site: the baseline is Breslow's or Efron's, as `ties`, of the site's rows; nothing is sent.
 
         Parameters
         ----------
@@ -611,7 +637,13 @@ class FederatedCoxRegression(Federated):
             raise ConfigurationError(f"y has {found}; {_EXPECTED}")
         if pair[0].dtype == np.bool_ and pair[1].dtype != np.bool_:
             pair.reverse()
+        if any(own.dtype.kind in "mM" and np.isnat(own).any() for own in (*pair, *more.values())):
+            # As a number NaT is before all times.
+            raise ConfigurationError("y has a date or a span that is missing (NaT); leave such rows out")
         try:
+            # A time that is none becomes the smallest number.
+            if any(np.isnat(own).any() for own in (*pair, more.get(_ENTRY, pair[0])) if own.dtype.kind in "mM"):
+                raise TypeError
             times, events = (own.astype(np.float64) for own in pair)
             entry = more[_ENTRY].astype(np.float64) if _ENTRY in more else np.full(len(times), -1.0)
         except (TypeError, ValueError) as error:

@@ -16,7 +16,7 @@ from flwr_fco.errors import ConfigurationError, NotInstalledError
 #: Functions of one number: a row's value depends on no other row.
 _OF_ONE_ROW = ("abs", "exp", "log", "log10", "log1p", "log2", "sqrt")
 #: Those that take numbers of the codebook, or its levels, and with how many arguments.
-_OF_THE_CODEBOOK = {"scale": 1, "ns": 1, "bs": 1, "poly": 2, "C": 1}
+_OF_THE_CODEBOOK = {"scale": 1, "bs": 1, "poly": 2, "C": 1}
 
 
 def columns(formula: str, codebook: Mapping[str, Any], values: Mapping[str, Vector]) -> dict[str, Vector]:
@@ -25,8 +25,8 @@ def columns(formula: str, codebook: Mapping[str, Any], values: Mapping[str, Vect
     Parameters
     ----------
     formula : str
-        The right side of a formula. ``scale(x)`` is the column as the codebook scales it, ``ns(x)`` and ``bs(x)`` are a
-        natural and a B-spline with its knots, ``poly(x, 3)`` are powers of ``scale(x)``.
+        The right side of a formula. ``scale(x)`` is the column as the codebook scales it, ``bs(x)`` a B-spline with its
+        knots and range, ``poly(x, 3)`` are powers of ``scale(x)``.
     codebook : mapping of str to Column
         What the columns are.
     values : mapping of str to ndarray
@@ -55,7 +55,6 @@ def columns(formula: str, codebook: Mapping[str, Any], values: Mapping[str, Vect
             rows[name] = pandas.Categorical(names, categories=ordered)
     context: dict[str, Any] = {name: getattr(np, name) for name in _OF_ONE_ROW}
     context["scale"] = lambda x: codebook[x.name].scaled(x)
-    context["ns"] = lambda x: _named(codebook[x.name].spline(x.to_numpy()))
     context["bs"] = lambda x: _named(_b_spline(codebook[x.name], x.to_numpy()))
     context["poly"] = lambda x, degree: _named([codebook[x.name].scaled(x) ** power for power in range(1, degree + 1)])
     try:
@@ -101,7 +100,7 @@ def _check(node: Any, codebook: Mapping[str, Any]) -> None:
         return
     if name in _OF_THE_CODEBOOK and len(node.args) == _OF_THE_CODEBOOK[name] and not node.keywords:
         column: Any = codebook.get(ast.unparse(node.args[0]))
-        needs = {"C": "levels", "ns": "knots", "bs": "knots"}.get(name, "")
+        needs = {"C": "levels", "bs": "knots"}.get(name, "")
         fits = column is not None and (needs == "levels") == bool(column.levels)
         fits &= all(isinstance(each, ast.Constant) for each in node.args[1:])
         if fits and (not needs or getattr(column, needs)) and (name != "bs" or column.range):

@@ -14,10 +14,11 @@ from sklearn.utils.validation import check_array, check_consistent_length, colum
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import printable
-from flwr_fco.core.schema import MASS, Names, Scales, difference, is_missing, listed, names_of
+from flwr_fco.core.schema import Names, Scales, difference, is_missing, listed, names_of
 from flwr_fco.errors import ConfigurationError, PublicError
 from flwr_fco.objectives.design import is_sparse, refuse_text
 from flwr_fco.regularizers import L1, ElasticNet, L2Squared, Regularizer, Zero
+from flwr_fco.tables.answers import MASS
 from flwr_fco.tables.codebook import Codebook
 
 
@@ -164,25 +165,29 @@ def read_by(codebook: Codebook, X: Any, y: Any, beside: Sequence[Any], whose: st
     return type(X)(book.made(complete)), y, rest, values
 
 
-def parts_of(
-    codebook: Codebook, X: Any, y: Any, sample_weight: Any, groups: Any, clusters: Sequence[Any], sites: Sequence[Any]
-) -> Any:
-    """Return the parts of several clients, read by a codebook: features, targets, weights, groups, clusters."""
-    names = [str(site) for site in sites] or [f"part {m}" for m in range(len(X))]
-    ys, weights = ([None] * len(X) if own is None else own for own in (y, sample_weight))
-    check_parts(X, y=ys, sample_weight=weights)
-    given = zip(X, ys, weights, clusters, names, strict=True)
-    each = [read_by(codebook, *own[:2], own[2:4], own[4]) for own in given]
-    own_weights = None if sample_weight is None else [own[2][0] for own in each]
-    return [own[0] for own in each], [own[1] for own in each], own_weights, groups, [own[2][1] for own in each]
+def read_parts(codebook: Codebook, sites: Sequence[Any], X: Any, y: Any, *beside: Any) -> Any:
+    """Return the clients' columns of the model, targets and what stands beside rows; of one X if there are no parts.
 
-
-def whole_of(
-    codebook: Codebook, X: Any, y: Any, sample_weight: Any, groups: Any, clusters: Any, sites: Sequence[Any]
-) -> Any:
-    """Return the rows of one X, read by a codebook: features, targets, weights, groups and clusters."""
-    features, targets, beside, _ = read_by(codebook, X, y, (sample_weight, groups, clusters), "X")
-    return features, targets, *beside
+    Parameters
+    ----------
+    codebook : Codebook
+        What the tables are.
+    sites : sequence
+        The clients' names, if they have any.
+    X, y : Any
+        The tables and the targets; None if these are in the tables.
+    *beside
+        An entry for each row of each client, or None.
+    """
+    if not are_parts(X):
+        features, targets, rest, _ = read_by(codebook, X, y, beside, "X")
+        return features, targets, *rest
+    given = [[None] * len(X) if own is None else own for own in (y, *beside)]
+    check_parts(X, **dict(zip(("y", "sample_weight", "groups", "clusters"), given, strict=True)))
+    names = [f"{site}" for site in sites] or [f"part {m}" for m in range(len(X))]
+    each = [read_by(codebook, own, rows[0], rows[1:], name) for own, name, *rows in zip(X, names, *given, strict=True)]
+    rest = [None if own is None else [read[2][k] for read in each] for k, own in enumerate(beside)]
+    return [read[0] for read in each], [read[1] for read in each], *rest
 
 
 def sites_of(X: Any, y: Any, groups: Any) -> dict[str, tuple[Any, Any]]:
@@ -248,6 +253,43 @@ def read_site(
     refuse_text(features, "X")
     rows = features if is_sparse(features) else np.asarray(features, dtype=np.float64)
     return rows, targets, weights, names, clusters, values
+
+
+def missing_in(X: Any, y: Any, names: Names = None, *, counted: bool = False) -> str:
+    """Return in words which columns and targets lack entries, and what to do; an empty text if none does.
+
+    It is asked after an error, as it looks at each entry.
+
+    Parameters
+    ----------
+    X, y : Any
+        A site's table and its targets.
+    names : tuple of str, optional
+        Of the table's columns, if it has none itself.
+    counted : bool, default False
+        Whether to say in how many rows, which is not for a server.
+    """
+    found = []
+    for what, table in (("X", X), ("y", y)):
+        for name, entries in _columns(what, table, names).items():
+            lacking = sum(map(is_missing, entries))
+            found += [f"{name}{f' in {lacking} of {len(entries)} rows' * counted}"] * (lacking > 0)
+    advice = "Leave such rows out, fill them in in the same way at every site, or give a codebook that leaves them out"
+    return f"entries are missing (NaN): {', '.join(found[:_NAMED])}. {advice}" if found else ""
+
+
+def _columns(what: str, table: Any, names: Names) -> dict[str, list[Any]]:
+    """Return the entries of each column by name; none of what is sparse or has no rows of equal length."""
+    try:
+        array = np.zeros(()) if is_sparse(table) else np.asarray(table)
+    except ValueError:
+        return {}
+    own = [*table.columns] if hasattr(table, "columns") else [*(array.dtype.names or ())]
+    if own and array.ndim:
+        return {f"{what}[{name!r}]": np.asarray(table[name]).tolist() for name in own}
+    if array.ndim == 2:
+        return {f"{what}[{names[j] if names else j!r}]": column.tolist() for j, column in enumerate(array.T)}
+    return {what: array.tolist()} if array.ndim else {}
 
 
 def refuse_two_codings(labels: Mapping[str, NDArray[Any]]) -> None:
@@ -377,8 +419,12 @@ def row_weights(weights: Any, features: Any) -> Vector:
     return np.asarray(checked)
 
 
+#: Columns named in an error.
+_NAMED = 5
 #: Ratio of a deviation to that at most sites above which there is a warning; and of a mean weight to the sites' median.
 _UNITS, _HEAVIEST = 5.0, 10.0
+#: Ratio of a mean to the deviation above which columns are centred: squares of them lose twice its digits.
+_FAR = 1e3
 
 
 def penalty_of(l1: float, l2: float, weights: Vector | None, scales: Vector | None) -> Regularizer:
@@ -444,23 +490,70 @@ def _by_name(given: Mapping[str, Any], names: list[str]) -> list[Any]:
     return [given.get(name, found.get(name, 1.0)) for name in names]
 
 
-def scales_of(moments: Sequence[tuple[float, Vector, Vector]]) -> Vector:
-    """Return the standard deviations of the features of all clients, from weights, means and variances of each.
+class Moments(NamedTuple):
+    """Moments of a client's columns: the share of its rows, their means, variances, and those within strata."""
 
-    Of a feature that is constant up to rounding it is 1, as in scikit-learn's ``StandardScaler``.
-    """
+    weight: float
+    means: Vector
+    variances: Vector
+    within: Vector
+
+
+def moments_of(moments: Sequence[Moments]) -> tuple[Vector, Vector]:
+    """Return mean and standard deviation of the features of all clients."""
     with np.errstate(over="ignore", invalid="ignore"):
-        mean = np.sum([weight * means for weight, means, _ in moments], axis=0)
-        variance = np.sum([weight * (own + np.square(means - mean)) for weight, means, own in moments], axis=0)
-        deviations = np.sqrt(variance)
-    # A mean or a variance that overflows leaves no deviation, which is not one of 1.
-    constant = deviations <= 10.0 * np.finfo(np.float64).eps * np.abs(mean)
-    return np.asarray(np.where(constant & np.isfinite(deviations), 1.0, deviations))
+        mean = np.sum([own.weight * own.means for own in moments], axis=0)
+        variance = np.sum([own.weight * (own.variances + np.square(own.means - mean)) for own in moments], axis=0)
+        return np.asarray(mean), np.asarray(np.sqrt(variance))
 
 
-def check_scales(
-    scales: Vector, moments: Sequence[tuple[float, Vector, Vector]], sites: Sequence[str], names: Sequence[Any]
-) -> None:
+def constant(deviations: Vector, means: Vector) -> NDArray[np.bool_]:
+    """Which columns are constant up to rounding."""
+    return np.asarray(np.isfinite(deviations) & (deviations <= 10.0 * np.finfo(np.float64).eps * np.abs(means)))
+
+
+def scales_of(moments: Sequence[Moments]) -> Vector:
+    """Return the standard deviations of the features of all clients.
+
+    Of a feature that is constant up to rounding it is 1, as in scikit-learn's ``StandardScaler``. A mean or a variance
+    that overflows leaves no deviation, which is not one of 1.
+    """
+    mean, deviations = moments_of(moments)
+    return np.asarray(np.where(constant(deviations, mean), 1.0, deviations))
+
+
+class Columns(NamedTuple):
+    """How the columns of a fit are: constant in all rows; at each client; means; centres of those far from 0."""
+
+    same: NDArray[np.bool_]
+    within: NDArray[np.bool_]
+    means: Vector
+    centre: Vector
+
+    @classmethod
+    def of(cls, moments: Sequence[Moments]) -> Columns:
+        """Return what the clients' moments say."""
+        mean, deviations = moments_of(moments)
+        same = constant(deviations, mean)
+        within = np.all([constant(np.sqrt(np.abs(each.within)), each.means) for each in moments], axis=0)
+        far = (np.abs(mean) > _FAR * deviations) & np.isfinite(deviations) & ~same
+        return cls(same, within, mean, np.where(far, mean, 0.0))
+
+    def telling_nothing(self, *, own: bool) -> NDArray[np.bool_]:
+        """Which columns tell nothing; `own`: where each client's level is its own, or each stratum's."""
+        return self.within if own else self.same
+
+    def settled(self, coefficients: NDArray[Any], intercepts: Vector, *, own: bool) -> Vector:
+        """Make the coefficients of columns that tell nothing 0, in place; return the intercepts of columns about 0."""
+        moved, idle = self.centre @ coefficients, self.telling_nothing(own=own)
+        if idle.any():
+            # What such a column adds is a part of the intercept.
+            moved = moved - self.means[idle] @ coefficients[idle]
+            coefficients[idle] = 0.0
+        return np.asarray(intercepts - moved)
+
+
+def check_scales(scales: Vector, moments: Sequence[Moments], sites: Sequence[str], names: Sequence[Any]) -> None:
     """Warn of features whose standard deviation is far above that at most sites, which a single site can make it.
 
     Raises
@@ -468,17 +561,17 @@ def check_scales(
     ConfigurationError
         If it is infinite, or a site says a variance below 0.
     """
-    for site, (_, _, variances) in zip(sites, moments, strict=True):
-        if (variances < 0.0).any():
-            raise ConfigurationError(f"{site} says a variance of {variances.min():.3g}; expected none below 0")
-    own = np.sqrt([variances for _, _, variances in moments])
+    for site, told in zip(sites, moments, strict=True):
+        if (told.variances < 0.0).any():
+            raise ConfigurationError(f"{site} says a variance of {told.variances.min():.3g}; expected none below 0")
+    own = np.sqrt([told.variances for told in moments])
     usual = np.sort(own, axis=0)[(len(own) - 1) // 2]
-    means = np.abs([each for _, each, _ in moments])
+    means = np.abs([told.means for told in moments])
     for j in np.flatnonzero(~(scales <= _UNITS * usual) & ((usual > 0.0) | ~np.isfinite(scales)))[:5]:
         m = int(np.argmax(np.maximum(own[:, j], means[:, j])))
         text = (
             f"the standard deviation of {printable(str(names[j]))} over all sites is {scales[j]:.3g}, at most of them "
-            f"up to {usual[j]:.3g}: {sites[m]} says a mean of {moments[m][1][j]:.3g} and a deviation of "
+            f"up to {usual[j]:.3g}: {sites[m]} says a mean of {moments[m].means[j]:.3g} and a deviation of "
             f"{own[m, j]:.3g}. Its penalty is that of such a feature; check the unit at this site"
         )
         if not np.isfinite(scales[j]):

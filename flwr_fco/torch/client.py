@@ -210,7 +210,7 @@ class LocalTraining:
         self._stack = ExitStack()
         self._round, self._downlink = task_of(message, limits, as_sent=True)
         self._message, self._context, plan = message, context, self._downlink.plan
-        limits.check(self._downlink, None)
+        limits.check_task(self._downlink, None)
         self._state = recall(context, self._downlink)
         self._method, self._loop = method_of(plan.solver, plan.options), UserLoop(plan.solver)
         self._loop.ask(self._method, self._downlink, self._state)
@@ -267,7 +267,7 @@ class LocalTraining:
 
     def _before_step(self, *_: object) -> None:
         """Check the next step against the limits of the client's owner."""
-        self._limits.check_steps(self.optimizer.num_steps + 1)
+        self._limits.check("max_steps", self.optimizer.num_steps + 1, "a round of", "local steps")
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()

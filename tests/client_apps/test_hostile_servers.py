@@ -320,7 +320,9 @@ def test_a_hessian_block_is_refused_by_its_entries_before_it_is_computed(limit, 
         site.train(sets)
     assert site.asked == []
     site.train({name: min(columns, 100) for name, columns in sets.items()})
-    assert site.asked == [min(sets.get("working-set", WIDE), 100)]
+    with pytest.raises(ConfigurationError, match="Hessian blocks"):
+        site.train(sets)
+    assert site.asked == [100]
 
 
 def test_blocks_of_many_points_and_copies_for_many_folds_are_refused_by_their_sum():
@@ -328,8 +330,8 @@ def test_blocks_of_many_points_and_copies_for_many_folds_are_refused_by_their_su
     counts = {"fold-0": 300.0, "fold-1": 0.0, "fold-2": 0.0, "validate": 0.0}
     with pytest.raises(ConfigurationError, match=r"Hessian blocks: 2.265e\+06 numbers"):
         site.train({"primal": 100}, 300, **counts)
-    with pytest.raises(ConfigurationError, match=r"copies for folds: 4e\+06 rows"):
-        site.train({"primal": 2}, 300, **counts, folds=1e6)
+    with pytest.raises(ConfigurationError, match=r"of points and folds: 1\.00003e\+07 iterations"):
+        site.train({"primal": 2}, 300, **counts, folds=1e7)
     assert site.asked == []
 
 

@@ -83,16 +83,16 @@ def test_an_error_of_the_owners_code_is_a_line_with_its_type(lines):
 
 def test_each_kind_of_message_says_what_it_asked_and_names_what_left(lines):
     grid = grid_of()
-    asked = question("gradient", {"moments": 1.0})
+    asked = question("first")
     for kind, content in ((QUESTIONS, asked), *((kind, RecordDict()) for kind in (PARTITION, TABLE, NAMES_ONLY))):
         assert ask(grid, content, kind).has_content()
     who = f"Disclosure: run {grid.run_id}, partition 0, round 1: asked for "
     assert lines() == [
-        who + "'query.question/gradient'; sent 21 numbers about 12 rows (21 in this run): gradient[7], means[6], "
-        "variances[6], loss, num-examples",
-        who + "'query.partition'; sent 1 numbers (22 in this run): partition-id",
-        who + "'query.table'; sent 6 numbers (28 in this run): deviations[6]",
-        who + "'query.names'; sent 0 numbers (28 in this run): none",
+        who + "'query.question/first'; sent 28 numbers about 12 rows (28 in this run): gradient[7], means[6], "
+        "variances[6], within[6], loss, mass, num-examples",
+        who + "'query.partition'; sent 1 numbers (29 in this run): partition-id",
+        who + "'query.table'; sent 6 numbers (35 in this run): deviations[6]",
+        who + "'query.names'; sent 0 numbers (35 in this run): none",
     ]
     with grid.identity(), quiet(50):
         scores = FedDualAvg(client_lr=0.1).configure_evaluate(1, start_arrays(), ConfigRecord(), grid)
@@ -168,9 +168,9 @@ def test_the_table_of_the_page_has_every_question_and_limits_hold_for_all_but_th
     first, *others = [re.match(r"`(\w+)`", row[0])[1] for row in rows]
     assert all(len(row) == 3 and all(row) for row in rows)
     handlers = {name.removesuffix(".default").removeprefix("query.") for name in client_app(clients)._registered_funcs}
-    assert {first, *others} == handlers - {"question"} | set(answers._ANSWERS)
+    assert {first, *others} == handlers - {"question"} | set(answers._KINDS)
     grid = grid_of(disclosure=Disclosure(min_rows=10))
-    for kind in answers._ANSWERS:
+    for kind in answers._KINDS:
         refused = ask(grid, question(kind, {"batch-size": 0.0, "stage": 0.0}), node=4)
         assert "min_rows=10" in refused.error.reason, kind
     for kind in (TABLE, NAMES_ONLY, PARTITION):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from problems import app_of, clients, flat, run, start_arrays
 
-from flwr_fco import GaussianDP
+from flwr_fco import GaussianDP, Short, short_mod
 from flwr_fco.callbacks import Checkpoint
 from flwr_fco.regularizers import L1
 from flwr_fco.strategies import Epochs, FedDualAvg, FedMid, FedNewton, Steps
@@ -42,6 +42,7 @@ def private(noise_seed, noise):
 RUNS = {
     "steps": (lambda: composite(FedDualAvg, client_lr=0.02), 10),
     "questions": (lambda: composite(FedMid, client_lr="auto", certificate_every=5), 10),
+    "short": (lambda: FedDualAvg(density=0.5, wire=Short(), client_lr=0.02, **COMMON), 10),
     "newton": (lambda: FedNewton(regularizer=L1(0.3), fraction_evaluate=0.0, min_available_nodes=4), 10),
 }
 if importlib.util.find_spec("dp_accounting"):
@@ -65,19 +66,19 @@ def there(tmp_path_factory):
 
     run_simulation(
         server_app=app,
-        client_app=app_of(clients()),
+        client_app=app_of(clients(), [short_mod()]),
         num_supernodes=4,
         backend_config={"client_resources": {"num_cpus": 1}, "init_args": {"num_cpus": 2, "include_dashboard": False}},
     )
     return found
 
 
-@pytest.mark.parametrize("name", ["steps", "questions", "newton", "private"])
+@pytest.mark.parametrize("name", ["steps", "questions", "short", "newton", "private"])
 def test_the_bits_are_those_of_this_process(name, there):
     if name not in RUNS:
         pytest.skip("needs dp-accounting")
     (make, rounds), (result, _) = RUNS[name], there[name]
-    here = run(make(), clients(), rounds)
+    here = run(make(), clients(), rounds, mods=[short_mod()])
     assert flat(result.arrays).tobytes() == flat(here.arrays).tobytes()
     assert result.train_metrics_clientapp == here.train_metrics_clientapp
     last = result.train_metrics_clientapp[max(result.train_metrics_clientapp)]

@@ -179,3 +179,11 @@ def test_a_float32_gradient_counts_in_every_round_of_gradient_tracking():
     ]
     assert [result.left_out for result in results] == [[], []]
     np.testing.assert_allclose(*(result.arrays["coefficients"].numpy() for result in results), rtol=1e-7)
+
+
+@pytest.mark.parametrize("method", ["value", "gradient", "value_and_gradient", "hessian_product"])
+@pytest.mark.parametrize("base", [Linear, LeastSquares, SiteIntercept])
+def test_a_built_in_loss_is_changed_by_its_link_and_a_method_that_nothing_calls_is_refused(base, method):
+    with pytest.raises(ConfigurationError, match=rf"Own\.{method}: a loss of linear predictions .* give Linear a Link"):
+        type("Own", (base,), {method: lambda *_: 0.0})
+    type("Own", (base,), {"metrics": lambda *_: {}})

@@ -332,4 +332,4 @@ def test_no_reply_is_held_against_the_others():
     """Whether one counts would say something of the others."""
     strategy = make(bounds=Bounds(max_ratio=1.5))
     play(strategy, 2)
-    assert run_of(strategy).bounds.ratio is None
+    assert run_of(strategy).cap.ratio is None

@@ -382,6 +382,16 @@ def test_they_are_refused_around_clients_of_ours_on_any_grid(name, inner):
         own.start(grid, arrays_of({"w": np.zeros(6)}), 2)
 
 
+def test_a_class_of_ones_own_may_have_such_a_name():
+    class DifferentialPrivacyOfMine(FedDualAvg):
+        pass
+
+    start = {"coefficients": np.zeros(3), "intercept": np.zeros(1)}
+    losses = [LeastSquares(np.eye(3), np.ones(3))] * NODES
+    mine = DifferentialPrivacyOfMine(fraction_evaluate=0.0)
+    assert simulated(mine, app_of(losses), 2, initial_arrays=start).train_metrics_clientapp[2]["skipped"] == 0
+
+
 @pytest.mark.parametrize("scale", [1e-12, 1.0, 1e8, 1e12])
 def test_a_run_takes_its_units_from_its_first_round(scale):
     result = go(FedDualAvg, rounds=40, app=moving_app(target=scale * TARGET))

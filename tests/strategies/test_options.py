@@ -186,7 +186,7 @@ def test_a_function_of_the_round_is_called_once_a_round(name):
     ("make", "message"),
     [
         (lambda: Bounds(max_ratio=0.5), r"Bounds.max_ratio=0.5; expected a finite number >= 1, or None"),
-        (lambda: Bounds(max_examples=0.0), "expected a finite number > 0, at most 1e100"),
+        (lambda: Bounds(max_share=0.0), "Bounds.max_share=0.0; expected a number above 0, at most 1, or None"),
         (lambda: Bounds(max_increment_norm=float("inf")), "expected a finite number > 0, or None"),
         (lambda: Density(0.1, "rows"), "expected 'layers' or 'global'"),
         (lambda: FirstOrder(steps=3, epochs=1), "give one of them"),
@@ -220,7 +220,7 @@ BETWEEN = {"client_lr": 0.02, "work": Steps(2, batch_size=None)}
         {"aggregation": "median"},
         {"output": Average()},
         {"density": 0.5},
-        {"bounds": Bounds(max_examples=20.0)},
+        {"bounds": Bounds(max_share=0.4)},
         {"server_momentum": 0.5},
         {"regularizer": L1(0.3)},
     ],

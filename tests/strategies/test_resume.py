@@ -454,13 +454,15 @@ TREES = {
     "a short array": state_with(lambda a: a[:-1]),
     "a number for an array": state_with(lambda a: 0.0),
     "no state": without("parts", "run", "state"),
-    "no bounds": without("parts", "bounds"),
+    "no lengths": without("parts", "cap"),
     "no nodes": without("nodes"),
-    "a memory of another width": member_with(lambda w, digest, memory: (w, digest, {"own": memory["own"][:-1]})),
-    "a memory of another name": member_with(lambda w, digest, memory: (w, digest, {"mine": memory["own"]})),
-    "NaN in a memory": member_with(lambda w, digest, memory: (w, digest, {"own": memory["own"] * np.nan})),
-    "a negative weight": member_with(lambda w, digest, memory: (-1.0, digest, memory)),
-    "text for a weight": member_with(lambda w, digest, memory: ("w", digest, memory)),
+    "a memory of another width": member_with(
+        lambda w, digest, memory, sent: (w, digest, {"own": memory["own"][:-1]}, sent)
+    ),
+    "a memory of another name": member_with(lambda w, digest, memory, sent: (w, digest, {"mine": memory["own"]}, sent)),
+    "NaN in a memory": member_with(lambda w, digest, memory, sent: (w, digest, {"own": memory["own"] * np.nan}, sent)),
+    "a negative weight": member_with(lambda w, digest, memory, sent: (-1.0, digest, memory, sent)),
+    "text for a weight": member_with(lambda w, digest, memory, sent: ("w", digest, memory, sent)),
 }
 
 

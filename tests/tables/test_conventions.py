@@ -92,7 +92,7 @@ def test_a_factor_finds_features_by_a_pattern():
         (FRAME[30:].drop(columns="b"), "part 1 lacks 'b', compared with part 0; .* columns that they have in common"),
         (FRAME[30:].assign(z=1.0), "part 1 has 'z', compared with part 0"),
         (FRAME[30:].rename(columns={"a": "A"}), "part 1 lacks 'a' and has 'A'"),
-        (FRAME[30:].assign(b=np.nan), "part 1: Input X contains NaN"),
+        (FRAME[30:].assign(b=np.nan), r"part 1: entries are missing \(NaN\): X\['b'\] in 30 of 30 rows"),
         (FRAME[30:].assign(b=pd.Timestamp("2020-01-01")), r"the columns \['b'\] hold dates or times; expected numbers"),
         (FRAME[30:].assign(b=pd.Timedelta(days=1)), "hold dates or times"),
         (FRAME[30:].assign(b=date(2020, 1, 1)), "hold dates or times"),

@@ -13,7 +13,6 @@ from scipy import stats
 from sklearn.base import clone
 
 from flwr_fco.client_apps import Disclosure, client_app
-from flwr_fco.client_apps.answers import own_estimates
 from flwr_fco.core.layout import Layout
 from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ConfigurationError
@@ -22,6 +21,7 @@ from flwr_fco.objectives import LeastSquares, Logistic, Objective
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import Strengths
 from flwr_fco.tables import Codebook, Column, FederatedLasso, FederatedLogisticRegression, Intervals
+from flwr_fco.tables.answers import own_estimates
 
 NAMES = ["age", "dose", "sex"]
 

@@ -325,3 +325,32 @@ def test_a_column_of_text_is_refused_by_name_here_and_at_a_site():
     with pytest.raises(ConfigurationError, match=f"2 of num_clients=3 sites have answered.*{told}") as error:
         over_a_grid(lasso(), data)
     assert "secret" not in str(error.value)
+
+
+@pytest.mark.parametrize("lacks", ["crp", "y"])
+def test_missing_entries_are_named_with_site_column_and_rows(lacks):
+    data = sites()
+    table, targets = data[1]
+    rows = np.isin(np.arange(40), [3, 7])
+    data[1] = (table, targets.mask(rows)) if lacks == "y" else (table.assign(crp=table["crp"].mask(rows)), targets)
+    X, y = ({f"site {m}": own[place] for m, own in enumerate(data)} for place in (0, 1))
+    where = "y" if lacks == "y" else "X['crp']"
+    with pytest.raises(ConfigurationError) as error:
+        lasso().fit(X, y)
+    assert f"site 1: entries are missing (NaN): {where} in 2 of 40 rows. Leave such rows out" in str(error.value)
+    # The server is not told in how many, nor does a limit of the site's owner hide the column.
+    for disclosure in (None, Disclosure(min_rows=5)):
+        with pytest.raises(ConfigurationError) as error:
+            over_a_grid(lasso(), data, disclosure=disclosure)
+        assert f"partition 1: error 2: PublicError: entries are missing (NaN): {where}. Leave" in str(error.value)
+
+
+def test_texts_in_y_are_named_with_their_site_and_not_shown():
+    data = sites()
+    data[1] = data[1][0], pd.Series(["secret"] * 40)
+    X, y = ({f"site {m}": own[place] for m, own in enumerate(data)} for place in (0, 1))
+    with pytest.raises(ConfigurationError, match="site 1: y holds texts; expected numbers"):
+        lasso().fit(X, y)
+    with pytest.raises(ConfigurationError, match=r"partition 1: .*y holds texts") as error:
+        over_a_grid(lasso(), data)
+    assert "secret" not in str(error.value)

@@ -195,7 +195,7 @@ def test_strata_may_be_numbers_beside_texts():
         (TARGETS[0].assign(more=1.0), r"y has the fields \['time', 'event', 'entry', 'strata', 'more'\]"),
         (TARGETS[0][["time", "event"]].replace({"event": {True: "yes", False: "no"}}), "that are no numbers"),
         (PLAIN[0][:, ::-1], r"events hold .*; expected 1 for an event and 0 for a censored row"),
-        (TARGETS[0].assign(strata=None), "y has a stratum that is missing"),
+        (TARGETS[0].assign(strata=None), r"part 0: .* y\['strata'\] in 80 of 80 rows"),
         (TARGETS[0].assign(strata=[{}] * 80), "strata hold what is no label: unhashable type: 'dict'"),
         ([*PLAIN[0].tolist()[1:], [1.0]], "y has rows of unequal length"),
         (TARGETS[0].iloc[:, [0, 1, 1]], r"y has the fields \['time', 'event', 'event'\]; expected two columns"),
@@ -212,3 +212,12 @@ def test_targets_of_another_form_are_refused_in_words(y, message):
 def test_options_out_of_range_are_refused(options):
     with pytest.raises(ConfigurationError, match=next(iter(options))):
         FederatedCoxRegression(**options).fit(FEATURES, PLAIN)
+
+
+@pytest.mark.parametrize("field", ["time", "entry"])
+def test_a_date_that_is_missing_is_refused_and_not_the_earliest_one(field):
+    begin = pd.Timestamp(2026, 1, 1)
+    rows = np.arange(80)
+    y = pd.DataFrame({"time": begin + pd.to_timedelta(1 + rows, "D"), "event": rows % 2 == 0, "entry": begin})
+    with pytest.raises(ConfigurationError, match=rf"part 0: .*y\['{field}'\] in 5 of 80 rows"):
+        FederatedCoxRegression().fit([FEATURES[0]], [y.assign(**{field: y[field].mask(rows < 5)})])

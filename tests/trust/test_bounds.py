@@ -1,11 +1,28 @@
-"""A reply is left out for its length, its weight or both, if it is far from the others' and from earlier rounds'."""
+"""One rule for replies: a share of the weight times a length, against lengths that the first rounds fix."""
+
+from types import SimpleNamespace
 
 import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lies_of_one import make, regressions, run_with
+from problems import flat
 from together import together
 
-from flwr_fco.messages.protocol import Uplink
+from flwr_fco.errors import DivergedError
+from flwr_fco.messages.protocol import Node, Uplink
+from flwr_fco.strategies import Bounds
 from flwr_fco.strategies.checkpoint import go_back, moment
-from flwr_fco.strategies.replies import Bounds
+from flwr_fco.strategies.replies import Cap, objections
+
+
+def a_run(weighting="examples", passed=(), **bounds):
+    own = Bounds(**bounds)
+    options = SimpleNamespace(bounds=own, weighting=weighting, site_weights=None)
+    return SimpleNamespace(
+        options=options, cap=Cap(own.max_ratio), passed=dict(passed), ledger=None, moved=1.0, size=1.0
+    )
 
 
 def replies(*norms, examples=1.0, elapsed=1.0, **more):
@@ -16,70 +33,190 @@ def replies(*norms, examples=1.0, elapsed=1.0, **more):
     ]
 
 
-def out(bounds, ups, passed=None, **options):
-    return list(bounds.objections(ups, passed or {}, **{"weighed": True, **options}))
+def out(run, ups, **options):
+    return sorted(objections(run, ups, **options))
 
 
-def test_bounds_look_back_and_are_wide_in_first_small_rounds():
-    def new():
-        return Bounds(1000.0, None)
-
-    assert out(new(), replies(1.0, 1.0, 1.0, 1e5)) == []
-    assert out(new(), replies(1.0, 1.0, 1.0, 1.0, 1e5)) == [4]
-    bounds = new()
-    assert out(bounds, replies(1.0, 1.0, 1.0, 1e9)) == [3]
-    assert out(bounds, replies(1.0, 1.0, 1.0, 1.0, 1e9)) == [4]
-    # In small rounds what was usual before counts; a poisoned majority does not make its own usual.
-    small = new()
-    assert out(small, replies(1.0, 1.0, 2.0)) == []
-    assert out(small, replies(1.0, 1e7)) == [1]
-    assert out(small, replies(1e7)) == [0]
-    assert set(out(small, replies(1e300, 1e300, 1e300, 1e300, 1.0))) >= {0, 1, 2, 3}
-    assert out(small, replies(900.0, 900.0, 900.0)) == []
-    # Near the optimum the median is small; what was usual before is no lie.
-    assert out(bounds, replies(1e-9, 1e-9, 1e-9, 1e-9, 1.0)) == []
-    assert out(bounds, replies(1e-9, 1e-9, 1e-9, 1e-9, 1001.0)) == [4]
-    again = new()
-    go_back({"bounds": again}, moment({"bounds": bounds}))
-    assert out(again, replies(1e-9, 1e-9, 1e-9, 1e-9, 1001.0)) == [4]
-    # A median of 0 says nothing.
-    assert out(new(), replies(0.0, 0.0, 0.0, 1.0, 2.0)) == []
-    assert out(Bounds(None, 5.0), replies(5.0, 6.0)) == [1]
-    assert out(Bounds(None, None), replies(1.0, 1e300)) == []
+def test_the_first_rounds_fix_what_is_usual():
+    run = a_run()
+    # A share of 1/4 of 400 times the usual length is 100 times.
+    assert out(run, replies(1.0, 1.0, 1.0, 400.0)) == []
+    assert out(run, replies(1.0, 1.0, 2.0, 900.0)) == [3]
+    # What was usual at first is never too long, and bounds few replies, and a majority of absurd ones.
+    assert out(run, replies(1e-9, 1e-9, 1e-9, 3.9)) == []
+    assert out(run, replies(1e-9, 1e-9, 1e-9, 4.1)) == [3]
+    assert out(run, replies(0.1, 0.1, 0.1, 39.0)) == []
+    assert out(run, replies(0.1, 0.1, 0.1, 41.0)) == [3]
+    assert out(run, replies(9.0, 9.0, 9.0, 410.0)) == [3]
+    assert out(run, replies(1.0, 1e7)) == [1]
+    assert out(run, replies(1e7)) == [0]
+    assert out(run, replies(*[1e300] * 4, 1.0)) == [0, 1, 2, 3]
+    again = a_run()
+    go_back({"cap": again.cap}, moment({"cap": run.cap}))
+    assert out(again, replies(1e-9, 1e-9, 1e-9, 4.1)) == [3]
+    # A median of 0 says nothing, a length of 0 of most rounds neither.
+    still = a_run()
+    assert out(still, replies(0.0, 0.0, 0.0, 1.0, 2.0)) == []
+    assert out(still, replies(*[1.0] * 5)) == []
+    assert out(still, replies(*[1.0] * 4, 501.0)) == [4]
+    assert out(a_run(max_ratio=None), replies(1.0, 1e300)) == []
+    assert out(a_run(max_increment_norm=5.0), replies(5.0, 6.0)) == [1]
 
 
-def test_a_round_of_rounding_noise_is_no_yardstick_after_a_longer_one():
-    bounds = Bounds(1000.0, None)
+@settings(deadline=None)
+@given(
+    honest=st.lists(st.lists(st.floats(1.0, 10.0), min_size=3, max_size=3), min_size=1, max_size=30),
+    lies=st.lists(st.floats(0.0, 1e12), min_size=30, max_size=30),
+    rows=st.floats(1.0, 1e9),
+)
+def test_no_sequence_of_lies_of_one_of_four_widens_the_bound(honest, lies, rows):
+    """Whatever it sends, and its weight: it never moves the mean by more than 100 times an honest length."""
+    run = a_run()
+    for norms, lie in zip(honest, lies, strict=False):
+        weights = (10.0, 10.0, 10.0, 10.0 * rows)
+        found = out(run, replies(*norms, lie, examples=weights))
+        assert set(found) <= {3}
+        assert found == [3] or weights[3] / sum(weights) * lie <= 100.0 * 10.0 * (1 + 1e-9)
+
+
+def test_lengths_of_rounding_noise_in_one_of_the_first_rounds_are_no_yardstick():
+    run = a_run()
     for norm in (1.0, 1e-17, 1e-17, 0.5):
-        assert out(bounds, replies(*[norm] * 8)) == []
-
-
-def test_a_reply_counts_by_its_weight_times_its_length():
-    heavy = {"examples": (10.0,) * 5 + (9_000.0,)}
-    assert out(Bounds(1000.0, None), replies(*[1.0] * 5, 900.0, **heavy)) == [5]
-    assert out(Bounds(1000.0, None), replies(*[1.0] * 6, **heavy)) == []
-    assert out(Bounds(1000.0, None), replies(*[1.0] * 5, 900.0, **heavy), weighed=False) == []
-    # Per unit of elapsed: who has done more is longer.
-    longer = replies(*[1.0] * 5) + replies(5000.0, elapsed=1000.0)
-    assert out(Bounds(1000.0, None), longer) == []
+        assert out(run, replies(*[norm] * 8)) == []
+    run = a_run()
+    for norm in (1e-17, 1.0, 1e-17, 0.5):
+        assert out(run, replies(*[norm] * 8)) == []
+    # One reply a round: three of them say what is usual.
+    run = a_run()
+    for norm in (1e-3, 0.09, 5.0, 400.0):
+        assert out(run, replies(norm)) == []
 
 
 @together("sizes", [(10.0, 40_000.0), (10.0, 20.0, 60_000.0), (12.0, 12.0, 40.0, 90_000.0)])
-def test_sites_of_very_different_sizes_stay_for_good_in_a_small_federation(sizes):
-    bounds = Bounds(1000.0, None)
+def test_sites_of_very_different_sizes_stay_unless_the_user_says_otherwise(sizes):
+    run = a_run()
     for _ in range(5):
-        assert out(bounds, replies(*[1.0] * len(sizes), examples=sizes)) == []
-    assert out(bounds, replies(*[1.0] * len(sizes), examples=(*sizes[:-1], 1e12))) == [len(sizes) - 1]
+        assert out(run, replies(*[1.0] * len(sizes), examples=sizes)) == []
+        assert out(run, replies(*[1.0] * (len(sizes) - 1), 50.0, examples=sizes)) == []
+    assert out(run, replies(*[1.0] * (len(sizes) - 1), 900.0, examples=sizes)) == [len(sizes) - 1]
+    assert out(a_run("uniform"), replies(*[1.0] * (len(sizes) - 1), 50.0, examples=sizes)) == []
+    assert out(a_run(max_share=0.9), replies(*[1.0] * len(sizes), examples=sizes)) == [len(sizes) - 1]
+    # Who has done more is longer, and alone in a round somebody has all of the weight.
+    assert out(run, replies(*[1.0] * 5) + replies(50_000.0, elapsed=1000.0)) == []
+    assert out(a_run(max_share=0.9), replies(1.0)) == []
 
 
 def test_running_statistics_are_bounded_too():
-    old = {"mean": np.zeros(1, np.float32)}
+    run = a_run(passed={"mean": np.zeros(1)})
 
-    def says(*values):
-        return [replies(1.0, pass_through={"mean": np.array([v], np.float32)})[0] for v in values]
+    def says(*means):
+        return [
+            Uplink({}, None, 1, examples=1.0, pass_through={"mean": np.array([own], dtype=np.float32)}) for own in means
+        ]
 
-    assert out(Bounds(1000.0, None), says(1.0, 1.0, 1.0, 1.0, 900.0), old) == []
-    found = Bounds(1000.0, None).objections(says(1.0, 1.0, 1.0, 1.0, 3e38), old, weighed=True)
+    found = objections(run, says(1.0, 1.0, 1.0, 1.0, 3e38))
     assert found.keys() == {4}
-    assert found[4].startswith("its change of mean is 3e+38, more than max_ratio=1000 times 1,")
-    assert out(Bounds(1000.0, None), says(0.0, 0.0, 0.0, 1.0, 3.0), old) == []
+    assert found[4].startswith("its change of mean is 3e+38 at 0.2 of the weight, more than max_ratio=100 times 1,")
+    assert out(a_run(passed={"mean": np.zeros(1)}), says(0.0, 0.0, 0.0, 1.0, 3.0)) == []
+
+
+def test_losses_are_compared_with_those_of_the_same_model():
+    def says(*losses):
+        return [Uplink({}, None, 1, metrics={"loss": loss}, examples=1.0) for loss in losses]
+
+    run = a_run()
+    assert out(run, says(5.0, 4.0, 6.0, 5.0, 5.0)) == []
+    # Most clients fit exactly, and one does not; a fold that nobody fits.
+    assert out(run, says(1e-12, 0.0, 1e-13, 1e-12, 3.0)) == []
+    assert out(run, says(5e7, 4e7, 6e7, 5e7, 9e8)) == []
+    assert out(run, says(5.0, 4.0, 6.0, 5.0, -5001.0)) == [4]
+    assert out(run, says(0.5, -1e9)) == [1]
+
+
+# --- one of four nodes, from end to end -------------------------------------------------------------------------------
+
+FOUR = regressions(4)
+
+
+def times(rows, length):
+    def lie(number, vectors, claims):
+        # A client that has lost its memory says only that.
+        claims |= {"num-examples": int(claims["num-examples"] * rows)} if "num-examples" in claims else {}
+        for vector in vectors.values():
+            vector *= length
+
+    return lie
+
+
+def error_of(result):
+    truth = np.mean([np.linalg.lstsq(own.features, own.targets, rcond=None)[0] for own in FOUR], axis=0)
+    return float(np.abs(flat(result.arrays)[: truth.size] - truth).max())
+
+
+@together(("rows", "length"), [(900, -900.0), (50, -900.0), (900, -300.0), (1, -900.0), (1, 1e9), (30_000, 200.0)])
+@pytest.mark.parametrize("name", ["FedDualAvg", "FedMid", "FedDAGT", "Scaffold"])
+def test_one_of_four_that_overdoes_it_moves_nothing(name, rows, length):
+    result = run_with("messages", make(name), FOUR, 40, times(rows, length), liar=2)
+    assert {row.partition_id for row in result.left_out} == {2}
+    assert error_of(result) < 2.0
+
+
+@together(("rows", "length"), [(1, -9.0), (9, -3.0), (20, -30.0)])
+@pytest.mark.parametrize("name", ["FedDualAvg", "FedDAGT", "FedDR"])
+def test_a_lie_within_the_bound_never_grows_beyond_it(name, rows, length):
+    """The model is worse, by what the bound allows; or the run ends with an error that names who pulls."""
+    strategy, ended = make(name), None
+    try:
+        result = run_with("messages", strategy, FOUR, 60, times(rows, length), liar=2)
+    except DivergedError as error:
+        ended = error
+    if ended is not None:
+        assert "partition 2" in f"{ended}"
+        assert np.isfinite(flat(ended.arrays)).all()
+    else:
+        assert error_of(result) < 5_000.0
+
+
+# --- answers of before ------------------------------------------------------------------------------------------------
+
+
+def replayed(first, since, every=1):
+    """Send the vectors of one round again, in each round from another one on, or in every second one."""
+    held = {}
+
+    def lie(number, vectors, claims):
+        if number == first:
+            held.update({name: np.array(vector) for name, vector in vectors.items()})
+        if number >= since and number % every == 0:
+            for name in vectors:
+                vectors[name] = np.array(held[name])
+
+    return lie
+
+
+@together(("first", "since", "every"), [(1, 2, 1), (3, 4, 1), (2, 5, 2), (1, 8, 3)])
+@pytest.mark.parametrize("objectives", [FOUR, regressions(10)], ids=["4", "10"])
+@pytest.mark.parametrize("name", ["Scaffold", "FedDAGT", "FedDR"])
+def test_an_answer_of_an_earlier_round_counts_once(name, objectives, first, since, every):
+    result = run_with("messages", make(name), objectives, 30, replayed(first, since, every), liar=2)
+    rows = [row for row in result.left_out if row.round <= 12]
+    assert {(row.partition_id, row.round) for row in rows} == {(2, n) for n in range(since, 13) if n % every == 0}
+    assert all("has sent in an earlier round, to the bit" in row.reason for row in rows)
+    honest = run_with("messages", make(name), objectives, 30, lambda *all_: None, liar=2)
+    assert np.abs(flat(result.arrays) - flat(honest.arrays)).max() < 0.8
+
+
+def test_a_repeated_answer_counts_where_most_repeat_or_nothing_moves():
+    def members(key):
+        return SimpleNamespace(sent=("a",))
+
+    def ups(*digests):
+        own = zip(replies(*[1.0] * len(digests)), digests, strict=True)
+        return [up._replace(node=Node(m, m), digest=digest) for m, (up, digest) in enumerate(own)]
+
+    run = a_run()
+    run.ledger = SimpleNamespace(member=members)
+    assert out(run, ups("a", "b", "c")) == [0]
+    assert out(run, ups("a", "a", "c")) == []
+    run.moved = 1e-12
+    assert out(run, ups("a", "b", "c")) == []

@@ -14,12 +14,11 @@ from flwr_fco.callbacks import EarlyStopping
 from flwr_fco.client_apps import client_app
 from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.messages.protocol import Uplink
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, fit_path
 from flwr_fco.strategies import FedDualAvg, FedNewton, Steps, Trimmed
 from flwr_fco.strategies.output import centre_of
-from flwr_fco.strategies.replies import Bounds, average_metrics
+from flwr_fco.strategies.replies import average_metrics
 
 
 def reporting(number=CLIENTS):
@@ -77,22 +76,6 @@ def test_a_metric_below_the_seam_is_checked_too():
         result = strategy.start(grid, start_arrays(), 4)
     assert [(row.round, row.partition_id) for row in result.left_out] == [(number, LIAR) for number in (1, 2, 3, 4)]
     assert all(0.0 < metrics["loss"] < 10.0 for metrics in result.train_metrics_clientapp.values())
-
-
-def test_metrics_far_from_the_others_and_from_earlier_rounds_are_left_out():
-    bounds = Bounds(1000.0, None)
-
-    def objections(*losses):
-        ups = [Uplink({}, None, 1, metrics={"loss": loss}, examples=1.0) for loss in losses]
-        return set(bounds.objections(ups, {}, weighed=False))
-
-    assert objections(5.0, 4.0, 6.0, 5.0, 5.0) == set()
-    # Most clients fit exactly, and one does not.
-    assert objections(1e-12, 0.0, 1e-13, 1e-12, 3.0) == set()
-    assert objections(5.0, 4.0, 6.0, 5.0, -5001.0) == {4}
-    # Of two, or of one alone, the usual size of earlier rounds says which of them lies.
-    assert objections(0.5, -1e9) == {1}
-    assert objections(-1e9) == {0}
 
 
 def test_a_metric_that_few_report_is_not_averaged():

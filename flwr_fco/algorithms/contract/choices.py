@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from flwr_fco.core.layout import PASS_THROUGH
-from flwr_fco.core.validation import AT_LEAST_ONE, POSITIVE, Choice
+from flwr_fco.core.validation import AT_LEAST_ONE, PART, POSITIVE, Choice
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.protocol import Node
 from flwr_fco.regularizers.base import Scope
@@ -28,8 +28,8 @@ SHARE = {
         "a number between 0 and 1, the share of weights that are not 0 in the end; to keep all of them leave it out",
     )
 }
-_EXAMPLES = {"range": (lambda most: 0.0 < most <= LARGEST_WEIGHT, "a finite number > 0, at most 1e100")}
 _ROWS = {"range": (lambda rows: min(rows.values(), default=0.0) > 0.0, "numbers > 0 by partition id")}
+_SHARE_OF_ONE = {"range": (lambda share: 0.0 < share <= 1.0, "a number above 0, at most 1")}
 _RATIO = {"range": (lambda ratio: 1.0 <= ratio < math.inf, "a finite number >= 1")}
 _SECONDS = {"range": (lambda value: 0.0 <= value < math.inf, "a finite number >= 0, of seconds")}
 
@@ -169,18 +169,18 @@ class Bounds(Choice):
 
     Parameters
     ----------
-    max_examples : float, default 1e12
-        Largest number of examples.
-    max_ratio : float or None, default 1000.0
-        A reply is left out if its number of examples, the norm of a vector per unit of elapsed, the product of the two,
-        the change of a pass-through array or a metric is more than this many times the larger of the median of the
-        round's replies and the largest median of an earlier round; the bounds are wider while there are fewer than five
-        replies. None disables these checks.
-    max_increment_norm : float, optional
-        Largest Euclidean norm of a vector, whatever the other clients send.
+    max_ratio : float or None, default 100.0
+        A reply is left out if its share of the round's weight times the length of a vector, per unit of elapsed, is
+        more than this many times the lower median length of the round, or of the first round if that is less, and is
+        more than that of the first round. None: no such bound.
+    max_share : float, optional
+        Largest share of the weight of a round of two replies or more that a client may have by the number of examples
+        that it reports.
     rows : mapping of int to number, optional
         What each partition id has of examples, where you know it: a reply that says another number is left out, and
         so is that of any other partition.
+    max_increment_norm : float, optional
+        Largest Euclidean norm of a vector, whatever the other clients send.
     own_loops : bool, default False
         Whether the clients run their own training loops (:class:`flwr_fco.torch.LocalTraining`), with their own
         schedules, epochs and batches: then they may take up to a thousand times the requested steps. Otherwise a client
@@ -193,14 +193,14 @@ class Bounds(Choice):
 
     Examples
     --------
-    >>> Bounds(max_ratio=10.0).max_examples
-    1000000000000.0
+    >>> Bounds(rows={0: 1200, 1: 800}).max_ratio
+    100.0
     """
 
-    max_examples: float = field(default=1e12, metadata=_EXAMPLES)
-    max_ratio: float | None = field(default=1_000.0, metadata=_RATIO)
-    max_increment_norm: float | None = field(default=None, metadata=POSITIVE)
+    max_ratio: float | None = field(default=100.0, metadata=_RATIO)
+    max_share: float | None = field(default=None, metadata=_SHARE_OF_ONE)
     rows: Mapping[int, float] | None = field(default=None, metadata=_ROWS)
+    max_increment_norm: float | None = field(default=None, metadata=POSITIVE)
     own_loops: bool = False
 
 
@@ -309,6 +309,8 @@ def _are_strengths(values: Sequence[float]) -> bool:
 
 #: Relative excess of a path's largest strength over the one at which an entry is on the edge: rounding would let it in.
 _ABOVE = 1e-6
+#: glmnet's ratio of the smallest to the largest strength, of more columns than rows and of fewer.
+_WIDE, _NARROW = 1e-2, 1e-4
 
 
 @dataclass(frozen=True)
@@ -319,8 +321,9 @@ class Strengths(Choice):
     ----------
     num : int, default 30
         Number of strengths, in equal steps of the logarithm.
-    ratio : float, default 0.01
-        Ratio of the smallest to the largest strength.
+    ratio : float, optional
+        Ratio of the smallest to the largest strength; by default 0.01 where psi acts on as many coefficients as there
+        are rows, or more, and 0.0001 where it acts on fewer, as in glmnet.
     values : sequence of float, optional
         Strengths to use instead of `num` and `ratio`.
     folds : int, optional
@@ -328,8 +331,10 @@ class Strengths(Choice):
     rule : {"best", "one-standard-error"}, default "best"
         Which model the run hands out: that of the smallest loss on left-out folds; or the sparsest one whose loss is
         above it by at most one standard error of the difference.
-    max_bytes : int, default 33554432
+    max_bytes : int, default 262144
         Size of a client's answer, up to which further strengths are put into one message; the others follow.
+    total_bytes : int, default 1073741824
+        Size of all answers of a client. A path that is estimated to take more is refused, before it begins.
 
     Raises
     ------
@@ -343,24 +348,27 @@ class Strengths(Choice):
     """
 
     num: int = field(default=30, metadata={"range": (lambda num: num >= 2, "a whole number >= 2")})
-    ratio: float = field(default=0.01, metadata={"range": (lambda ratio: 0.0 < ratio < 1.0, "a number > 0 and < 1")})
+    ratio: float | None = field(default=None, metadata=PART)
     values: Sequence[float] | None = field(default=None, metadata={"range": (_are_strengths, "finite numbers >= 0")})
     folds: int | None = field(default=None, metadata={"range": (lambda folds: 2 <= folds <= 1000, "2 to 1000 folds")})
     rule: Literal["best", "one-standard-error"] = "best"
-    max_bytes: int = field(default=32 * 2**20, metadata=AT_LEAST_ONE)
+    max_bytes: int = field(default=2**18, metadata=AT_LEAST_ONE)
+    total_bytes: int = field(default=2**30, metadata=AT_LEAST_ONE)
 
     @property
     def count(self) -> int:
         """Number of strengths."""
         return self.num if self.values is None else len(self.values)
 
-    def from_largest(self, largest: float) -> list[float]:
+    def from_largest(self, largest: float, wide: bool = True) -> list[float]:
         """Return the strengths, from the largest to the smallest.
 
         Parameters
         ----------
         largest : float
             The smallest strength at which all that psi acts on is 0; of no account with `values`.
+        wide : bool, default True
+            Whether psi acts on as many coefficients as there are rows, or more.
 
         Raises
         ------
@@ -377,7 +385,8 @@ class Strengths(Choice):
         if not 0.0 < largest < math.inf:
             what = f"the solution is 0 from a strength of {largest:g} on, so there is no path down from it"
             raise ConfigurationError(f"{what}; give strengths=[...] by hand, to FedNewton Strengths(values=[...])")
-        return [largest * (1.0 + _ABOVE) * self.ratio ** (i / (self.num - 1)) for i in range(self.num)]
+        ratio = self.ratio or (_WIDE if wide else _NARROW)
+        return [largest * (1.0 + _ABOVE) * ratio ** (i / (self.num - 1)) for i in range(self.num)]
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,18 @@ LARGEST_CLAIM = 10.0
 NO_POINTS = np.zeros((0, 0))
 
 
+class AtMost(tuple[int, ...]):
+    """The shape of a vector that may be shorter.
+
+    Examples
+    --------
+    >>> AtMost((3,)) == (3,)
+    True
+    """
+
+    __slots__ = ()
+
+
 class To(NamedTuple):
     """The client that a message goes to: all that a shorter message may depend on.
 

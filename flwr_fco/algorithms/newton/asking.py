@@ -375,13 +375,21 @@ class Known(NamedTuple):
         reason = why_none(psi, told.l2) if told.link else "the clients' losses are not known to be convex"
         if any(not np.array_equal(own[3:], facts) for _, own in pairs):
             reason = "the clients' losses are of several kinds"
-        known = cls(psi, w, replies.sum("gradient"), told, reason)
+        known = cls(psi, w, cls.gradient_of(replies), told, reason)
         if told.name == "cox" and told.loss == 0.0 and not known.gradient.any():
             raise ConfigurationError(
                 "no client has an event while somebody else of its stratum is at risk, so there is nothing to learn "
                 "from; check what `events` and `strata` hold"
             )
         return known
+
+    @staticmethod
+    def gradient_of(replies: Replies) -> Vector:
+        """Return the mean gradient; entries that travel rounded are as large as they may be."""
+        gradient = replies.sum("gradient")
+        if "errors" in next(iter(replies)).vectors:
+            gradient += np.sign(gradient) * replies.sum("errors")
+        return gradient
 
     @property
     def outputs(self) -> int:

@@ -60,9 +60,9 @@ from flwr_fco.algorithms.newton.model import (
     working_set,
 )
 from flwr_fco.certificates.gap import free_intercepts
-from flwr_fco.core.layout import Vector
+from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.core.sparse import NonZeros
-from flwr_fco.errors import ConfigurationError, ProtocolError
+from flwr_fco.errors import ConfigurationError, ProtocolError, SeparableError
 from flwr_fco.messages.protocol import Downlink, Uplink
 from flwr_fco.objectives.base import num_intercepts
 from flwr_fco.work import Evaluation
@@ -79,6 +79,23 @@ _SINGULAR = 1e-10
 _NO_EVENTS = 1e-12
 #: Ratio to its start below which the unpenalised block's smallest eigenvalue says that the classes are separable.
 _SEPARABLE = 1e-6
+#: Share of the largest effect on predictions above which a coefficient is named, and so many are.
+_PART, _SHOWN = 0.1, 10
+
+
+class Block(NamedTuple):
+    """The Hessian on some coordinates.
+
+    Parameters
+    ----------
+    on : ndarray of int64, shape (k,)
+        The coordinates, ascending.
+    hessian : ndarray of float64, shape (k, k)
+        The Hessian on them.
+    """
+
+    on: Indices
+    hessian: Matrix
 
 
 class NewtonState(NamedTuple):
@@ -237,7 +254,7 @@ class ProximalNewton(Algorithm):
                 self._check(problem, state, uplink)
             except ProtocolError as error:
                 raise Rejected(uplink, str(error)) from error
-        return self._step(problem, state, replies)
+        return self._step(problem, state, replies, self._block(state, replies))
 
     def _check(self, problem: Problem, state: Any, uplink: Uplink) -> None:
         """Raise a ProtocolError that says why a reply cannot be: by its conjugates, or a Hessian's entries."""
@@ -246,8 +263,12 @@ class ProximalNewton(Algorithm):
             count = state.trial.size - num_intercepts(problem.layout) if self.bounded else None
             asking.check_block(unpacked(vectors["block"]), _set_of(state), vectors, count)
 
-    def _step(self, problem: Problem, state: Any, replies: Replies) -> Any:
-        """Return the state after the trial point is known: a shorter step, or the next Newton step."""
+    def _block(self, state: Any, replies: Replies) -> Block:
+        """Return the mean of the clients' Hessians on the working set."""
+        return Block(_set_of(state), unpacked(replies.sum("block")))
+
+    def _step(self, problem: Problem, state: Any, replies: Replies, block: Block) -> Any:
+        """Return the state after the trial point is known: a shorter step, or the next Newton step with a Hessian."""
         first, told = state.population < 0.0, asking.opened(state, problem.psi, replies)
         if told is None:
             return begun_anew(state)
@@ -277,7 +298,7 @@ class ProximalNewton(Algorithm):
         if since >= self.patience and before.step < 1.0 and objective >= before.objective - rounding:
             # Nor does any shorter one: the next search would end as this one did.
             return state._replace(trial=state.point, stalled=1.0)
-        return self._next_step(problem, state, known, replies, first)
+        return self._next_step(problem, state, known, block, first)
 
     def _shortened(self, problem: Problem, state: Any, known: Known, objective: float) -> Any:
         """Return the state with a trial point nearer to the best one.
@@ -297,13 +318,13 @@ class ProximalNewton(Algorithm):
         state = state._replace(trial=trial, mask=mask.astype(np.float64), step=factor * state.step)
         return state._replace(stalled=float(same), round=state.round + 1)
 
-    def _next_step(self, problem: Problem, state: Any, known: Known, replies: Replies, first: bool) -> Any:
+    def _next_step(self, problem: Problem, state: Any, known: Known, block: Block, first: bool) -> Any:
         """Return the state with the next trial point, its working set and the decrease that the step promises."""
         psi, w, penalty = problem.psi, state.point, Penalty.of(problem.psi)
         x, gradient, bend = w.copy(), known.gradient.copy(), 1.0
         if first and state.facts[0] >= 0.0 and not w.any() and free_intercepts(psi):
             x, gradient, bend = _null_model(known, state)
-        state, x, gradient = self._minimised(state, known, replies, penalty, x, gradient, bend)
+        state, x, gradient = self._minimised(state, known, block, penalty, x, gradient, bend)
         x = handed_out(problem.layout, x)
         mask = working_set(x, gradient, penalty, *self.sizes, outputs=known.outputs).astype(np.float64)
         slope = min(0.0, float(known.gradient @ (x - w)) + psi.value(x) - psi.value(w))
@@ -312,19 +333,19 @@ class ProximalNewton(Algorithm):
         return state._replace(trial=x, mask=mask, slope=slope, stalled=float(stalled))
 
     def _minimised(
-        self, state: Any, known: Known, replies: Replies, penalty: Penalty, x: Vector, gradient: Vector, bend: float
+        self, state: Any, known: Known, block: Block, penalty: Penalty, x: Vector, gradient: Vector, bend: float
     ) -> tuple[Any, Vector, Vector]:
         """Return the minimiser of the model at x, and the gradient there as far as it is known, both in place.
 
         The clients' block is that of a point at which it is `bend` times as small as at x; 0 if it says nothing of x.
         """
-        on, block = _set_of(state), unpacked(replies.sum("block"))
+        on, hessian = block
         state = state._replace(curvature=_curvature(state, known, penalty, block, self.tolerance))
         if on.size and bend:
             ridge = known.told.l2 * (on < x.size - num_intercepts(known.psi.layout))
-            block = bend * block + np.diag((1.0 - bend) * ridge)
-            own = minimise_model(block, gradient[on], x[on], penalty.at(on))
-            gradient[on] += block @ (own - x[on])
+            hessian = bend * hessian + np.diag((1.0 - bend) * ridge)
+            own = minimise_model(hessian, gradient[on], x[on], penalty.at(on))
+            gradient[on] += hessian @ (own - x[on])
             x[on] = own
         return state, x, gradient
 
@@ -363,7 +384,7 @@ def _set_of(state: Any) -> Indices:
     return np.flatnonzero(state.mask)
 
 
-def _curvature(state: Any, known: Known, penalty: Penalty, block: Matrix, tolerance: float) -> float:
+def _curvature(state: Any, known: Known, penalty: Penalty, block: Block, tolerance: float) -> float:
     """Return the smallest eigenvalue at the first point of the coefficients that psi leaves alone; -1 if it is none.
 
     Raises
@@ -371,7 +392,7 @@ def _curvature(state: Any, known: Known, penalty: Penalty, block: Matrix, tolera
     ConfigurationError
         If it falls to nothing: these coefficients grow without end, because the classes are separable along them.
     """
-    on, places, outputs = _set_of(state), np.arange(state.point.size), known.outputs
+    (on, hessian), places, outputs = block, np.arange(state.point.size), known.outputs
     idle = penalty.idle & (known.told.l2 == 0.0) & (places < places.size - num_intercepts(known.psi.layout))
     if outputs > 1:
         # A common change of all classes' coefficients has no effect.
@@ -380,18 +401,36 @@ def _curvature(state: Any, known: Known, penalty: Penalty, block: Matrix, tolera
     # Of some of them the smallest eigenvalue is another one.
     if not here.size or here.size < np.count_nonzero(idle):
         return float(state.curvature)
-    spectrum = np.linalg.eigvalsh(block[np.ix_(here, here)])
+    spectrum = np.linalg.eigvalsh(hessian[np.ix_(here, here)])
     smallest, largest = float(spectrum[0]), float(spectrum[-1])
     if state.curvature == 0.0:
         return smallest if smallest > _SINGULAR * largest else -1.0
     if smallest < _SEPARABLE * state.curvature and state.residual > tolerance:
-        size = float(np.abs(state.point[on[here]]).max())
-        raise ConfigurationError(
-            f"the classes are separable along coefficients that psi leaves alone: the largest of them is {size:.3g} "
-            f"and grows without end (the curvature has fallen from {state.curvature:.3g} to {smallest:.3g}): the loss "
-            "has no minimum. Let psi act on them, or add an l2 term to the losses"
+        size, free = float(np.abs(state.point[on[here]]).max()), np.flatnonzero(penalty.idle[on])
+        # What grows without end is what a Newton step still moves; all else has come to rest.
+        step = np.zeros(on.size)
+        step[free] = np.linalg.lstsq(hessian[np.ix_(free, free)], known.gradient[on[free]], rcond=0.0)[0]
+        effects = np.abs(step[here]) * np.sqrt(hessian.diagonal()[here])
+        along = on[here[effects > _PART * effects.max()]]
+        raise SeparableError(
+            f"the outcome is separable along coefficients that psi leaves alone, {_named(known.psi.layout, along)}: "
+            f"the largest of them is {size:.3g} and grows without end (the curvature has fallen from "
+            f"{state.curvature:.3g} to {smallest:.3g}), so the loss has no minimum. Let psi act on them, or add an l2 "
+            "term to the losses",
+            along.tolist(),
         )
     return float(state.curvature)
+
+
+def _named(layout: Layout, places: Indices) -> str:
+    """Return the first coordinates by their arrays, as a text."""
+    names = [
+        f"{entry.name}[{k - entry.block.start}]"
+        for k in places[:_SHOWN].tolist()
+        for entry in layout.optimized
+        if entry.block.start <= k < entry.block.stop
+    ]
+    return ", ".join(names) + " and more" * (places.size > _SHOWN)
 
 
 def _null_model(known: Known, state: Any) -> tuple[Vector, Vector, float]:

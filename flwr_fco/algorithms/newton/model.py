@@ -343,7 +343,7 @@ def working_set(
     if x.size <= min(small, least):
         return np.ones(x.size, dtype=np.bool_)
     needed = whole_groups((x != 0.0) | psi.free, psi)
-    score = _violations(slopes, psi)
+    score = violations(slopes, psi)
     count = int(needed.sum())
     if count < _MOST:
         score[needed] = np.inf
@@ -357,7 +357,7 @@ def working_set(
     return whole_groups(mask, psi)
 
 
-def _violations(gradient: Vector, penalty: Penalty) -> Vector:
+def violations(gradient: Vector, penalty: Penalty) -> Vector:
     """Return the size of each coordinate's, or group's, slope at 0 relative to what psi balances; 1 at the boundary."""
     threshold, size = penalty.terms[0], np.abs(gradient)
     score = np.divide(size, threshold, out=np.full(size.shape, np.inf), where=threshold > 0.0)

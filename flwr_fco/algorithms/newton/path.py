@@ -1,13 +1,19 @@
 """A path of strengths, and the folds of a cross-validation, in the rounds of its hardest problem.
 
-A round costs the same whether its message carries one point or a hundred. So a message carries all open problems, each
-with its own point and working set: a problem is a strength of psi and a fold that is left out, or none. Each is solved
-by the steps of :mod:`.method`, and closes at its own duality gap::
+A problem is a strength of psi and a fold that is left out, or none. A message carries as many open problems as it may,
+each with its own point and working set. Each is solved by the steps of :mod:`.method`, and closes at its own gap::
 
     null models       psi so strong that only what it leaves alone moves, of all data and without each fold
     strengths         from the gradient at the first of these, as in glmnet: s_max (1, ..., ratio)
     problems          each opens at the point of the next stronger one, with the derivatives that came for it
     validation        one message: each model's loss on the rows of its fold, at every client
+
+What is sent is what the steps need. A gradient is sent in full on the working set; elsewhere it is only compared with
+psi's threshold, so that half precision is enough: the bound of its rounding error is added to its size, and what is
+then above the threshold is in the next working set. A Hessian stays at the server, and is asked for anew when a
+coordinate outside of it violates optimality, or when its steps have become slow; that of squares is the same for all
+problems of a fold, which is asked for once on all their working sets. Of more columns than rows it travels as a factor
+that has as many rows.
 
 A client's folds follow from the run's seed and its number of rows, with the same shares of each class; or its objective
 has ``folds``.
@@ -22,7 +28,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from logging import WARNING
+from logging import INFO, WARNING
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -31,20 +37,24 @@ from numpy.typing import NDArray
 from flwr_fco.algorithms.contract.algorithm import Algorithm
 from flwr_fco.algorithms.contract.choices import Strengths
 from flwr_fco.algorithms.contract.client import Client, Memory, Moved, Sent
-from flwr_fco.algorithms.contract.problem import Problem, To
+from flwr_fco.algorithms.contract.problem import AtMost, Problem, To
 from flwr_fco.algorithms.contract.replies import Replies
 from flwr_fco.algorithms.newton import asking
-from flwr_fco.algorithms.newton.asking import UNKNOWN, distance, finished, progress
-from flwr_fco.algorithms.newton.method import NewtonState, ProximalNewton
-from flwr_fco.algorithms.newton.model import LEAST, SMALL, Matrix, Penalty
+from flwr_fco.algorithms.newton.asking import NOTHING, UNKNOWN, Known, distance, finished, progress
+from flwr_fco.algorithms.newton.method import Block, NewtonState, ProximalNewton, unpacked
+from flwr_fco.algorithms.newton.model import LEAST, SMALL, Indices, Matrix, Penalty, violations
 from flwr_fco.algorithms.newton.quasi_newton import QuasiNewton
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import NonZeros, SparseVector, dense
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.messages.protocol import FOLDS, POINTS, Downlink, Uplink
-from flwr_fco.objectives.base import Objective
+from flwr_fco.objectives.base import Objective, num_intercepts
 from flwr_fco.regularizers.base import with_strength
+
+Flags = NDArray[np.bool_]
+#: A point, its working set, on which coordinates its Hessian is wanted, and which of them are known.
+Task = tuple[Vector, Indices, Indices, Vector]
 
 #: A strength at which all that psi acts on is 0, and more than a loss can be.
 _HUGE = 1e100
@@ -69,8 +79,16 @@ class PathState(NamedTuple):
         From the largest to the smallest; -1 before they are known.
     status : ndarray of float64, shape (P,)
         0.0 for a problem that waits, 1.0 for one that is open, 2.0 for one that is solved.
-    points, trials, masks : ndarray of float64, shape (P, d)
+    points, trials : ndarray of float64, shape (P, d)
         As in :class:`~flwr_fco.algorithms.newton.method.NewtonState`.
+    masks, wanted, held : ndarray of bool, shape (P, d)
+        The working sets; on which coordinates a Hessian is asked for next, and on which there is one.
+    owners : ndarray of float64, shape (P,)
+        The problem whose Hessian a problem's steps take.
+    hessians : ndarray of float64
+        Those of the problems with one, as triangles, one after the other.
+    precise : ndarray of bool, shape (folds + 1,)
+        Whether the Hessian of squares is asked for in double precision.
     numbers : ndarray of float64, shape (P, 8)
         Its numbers.
     columns, targets : ndarray of float64, shape (folds + 1, d)
@@ -93,7 +111,12 @@ class PathState(NamedTuple):
     status: Vector
     points: Matrix
     trials: Matrix
-    masks: Matrix
+    masks: Flags
+    wanted: Flags
+    held: Flags
+    owners: Vector
+    hessians: Vector
+    precise: Flags
     numbers: Matrix
     columns: Matrix
     targets: Matrix
@@ -104,10 +127,36 @@ class PathState(NamedTuple):
     stage: float = NULL
     round: int = 0
 
+    @property
+    def grows(self) -> tuple[str, ...]:
+        """What changes its size in a run."""
+        return ("hessians",)
+
 
 #: What the problems of a fold share, and what an exchange writes into.
 _OF_A_FOLD = ("columns", "targets", "facts", "references")
-_WRITTEN = ("status", "points", "trials", "masks", "numbers", *_OF_A_FOLD, "populations")
+_WRITTEN = (
+    "status",
+    "points",
+    "trials",
+    "masks",
+    "wanted",
+    "held",
+    "owners",
+    "precise",
+    "numbers",
+    *_OF_A_FOLD,
+    "populations",
+)
+#: A Hessian is asked for anew when a step leaves more than this share of the gap.
+_SLOW = 0.1
+#: Coordinates of a Hessian that is wanted: new ones, those whose entries among each other are known, and new ones in
+#: single precision.
+_NEW, _KNOWN, _SINGLE = 1.0, 2.0, 3.0
+#: About how many gradients a problem of squares takes.
+_OFTEN = 2.5
+#: Rounding errors of half precision, relative to a number and to the largest one.
+_HALF, _LEAST_HALF = 5e-4, 3e-8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +183,11 @@ class NewtonPath(ProximalNewton):
         vectors, numbers, objective = downlink.vectors, downlink.numbers, client.objective
         size = objective.layout.size
         counts = [int(numbers[f"fold-{fold}"]) for fold in range(int(numbers[FOLDS]) + 1)]
-        points, first = asking.parted(vectors, "primal", size), bool(numbers["first"])
+        points, (first, whole) = asking.parted(vectors, "primal", size), (bool(numbers[n]) for n in ("first", "whole"))
+        blocks = (
+            asking.parted(vectors, "wanted", size) if "wanted" in vectors else [(w, inside[:0]) for w, inside in points]
+        )
+        tasks = [(*point, on, kind[on]) for point, (kind, on) in zip(points, blocks, strict=True)]
         if min(counts, default=-1) < 0 or sum(counts) != len(points):
             raise ProtocolError(f"the server tells {len(points)} points, of folds with {counts} of them")
         left_out = folds_of(objective, len(counts) - 1, client.seed)
@@ -142,11 +195,12 @@ class NewtonPath(ProximalNewton):
         answers: list[dict[str, Any]] = []
         losses: list[float] = []
         for fold, rows in enumerate([np.zeros(0, dtype=np.int64), *left_out]):
-            about, validates = points[begins[fold] : begins[fold + 1]], bool(numbers["validate"])
-            own, shares[fold] = _outside(objective, rows, [] if validates else about, first)
+            about, validates = tasks[begins[fold] : begins[fold + 1]], bool(numbers["validate"])
+            own, shares[fold] = _outside(objective, rows, [] if validates else about, first, whole)
             answers += own
             losses += _held_out(objective, rows, about) if validates else []
-        sent = {name: _joined([own[name] for own in answers]) for name in (answers or [{}])[0]}
+        names = dict.fromkeys(name for own in answers for name in own)
+        sent = {name: _joined([own[name] for own in answers if name in own]) for name in names}
         sent |= {"held_out": np.array(losses)} if numbers["validate"] else {}
         return sent | {"shares": shares}, Moved(None, 1)
 
@@ -159,12 +213,16 @@ class NewtonPath(ProximalNewton):
         start = np.where(problem.layout.regularized_mask(), 0.0, primal)
         own = self._rule(NULL).init(self._of_strength(problem, _HUGE), start)
         known: dict[str, Any] = {name: np.repeat(getattr(own, name)[None], folds, axis=0) for name in _OF_A_FOLD}
-        known |= dict(zip(("points", "trials", "masks"), np.zeros((3, problems, d)), strict=True))
+        known |= dict(zip(("points", "trials"), np.zeros((2, problems, d)), strict=True))
+        known |= dict(zip(("masks", "wanted", "held"), np.zeros((3, problems, d), dtype=np.bool_), strict=True))
+        known |= {"owners": np.arange(float(problems)), "hessians": np.zeros(0)}
+        known |= {"precise": np.zeros(folds, dtype=np.bool_)}
         known |= {"numbers": np.zeros((problems, len(_NUMBERS))), "populations": np.full(folds, -1.0)}
         known |= {"strengths": np.full(strengths, -1.0), "held_out": np.full((3, strengths), -1.0)}
         state = PathState(status=np.full(problems, WAITING), **known)
         for fold in range(folds):
             _keep(state, fold, own, OPEN)
+            state.wanted[fold] = state.masks[fold]
         return state
 
     def downlink(self, problem: Problem, state: PathState, to: To | None) -> Downlink:
@@ -176,13 +234,19 @@ class NewtonPath(ProximalNewton):
             point = state.points[row] if validates else state.trials[row]
             on = np.flatnonzero(point) if validates else np.flatnonzero(state.masks[row])
             told.append((on, point[on]))
-        places = np.concatenate([on + k * d for k, (on, _) in enumerate(told)]).astype(np.int32)
-        points: Any = NonZeros(places, np.concatenate([values for _, values in told]), len(told) * d)
+        vectors: dict[str, Any] = {"primal": _laid_out([on for on, _ in told], d, [values for _, values in told])}
+        if not validates and state.wanted.any():
+            sets = [_asked_of(state, row) for row in asked]
+            single = [_SINGLE if _squares(state, row) and not state.precise[row % folds] else _NEW for row in asked]
+            kinds = [np.where(new, kind, _KNOWN) for kind, (_, new) in zip(single, sets, strict=True)]
+            vectors["wanted"] = _laid_out([on for on, _ in sets], d, kinds)
         counts = np.bincount([row % folds for row in asked], minlength=folds)
         numbers = {f"fold-{fold}": float(count) for fold, count in enumerate(counts)}
         numbers |= {FOLDS: folds - 1.0, POINTS: float(len(told))}
         numbers |= {"first": float(state.populations[0] < 0.0), "validate": float(validates)}
-        return Downlink(problem.plan, {"primal": points}, numbers=numbers)
+        # The strengths follow from the gradients of null models.
+        numbers["whole"] = float(state.stage == NULL)
+        return Downlink(problem.plan, vectors, numbers=numbers)
 
     def shapes(self, problem: Problem, state: PathState) -> dict[str, tuple[int, ...]]:
         """Return the shapes of what is asked about all open problems, one after the other."""
@@ -191,8 +255,20 @@ class NewtonPath(ProximalNewton):
             return {"shares": (folds,), "held_out": (len(asked),)}
         sizes = Counter(shares=folds)
         for row in asked:
-            sizes.update({name: size for name, (size,) in self._rule().shapes(problem, _row(state, row)).items()})
-        return {name: (size,) for name, size in sizes.items()}
+            sizes.update(self._sizes(problem, state, row))
+        return {name: (AtMost if name == "block" else tuple)((size,)) for name, size in sizes.items()}
+
+    def _sizes(self, problem: Problem, state: PathState, row: int) -> dict[str, int]:
+        """Return the lengths of what is asked about a problem; a Hessian may take fewer numbers."""
+        d, inside = state.masks.shape[1], int(state.masks[row].sum())
+        sizes = {"terms": asking.NUMBERS, "gradient": d if state.stage == NULL else inside}
+        if state.populations[0] < 0.0:
+            once = asking.shapes_of_first(problem.layout, not state.trials[row].any())
+            sizes |= {name: size for name, (size,) in once.items()}
+        if state.stage != NULL:
+            sizes |= {"elsewhere": d - inside, "scales": 1}
+        new = _asked_of(state, row)[1]
+        return sizes | ({"block": _length_of_block(0.0, new), "ranks": 1} if new.any() else {})
 
     def _check(self, problem: Problem, state: PathState, uplink: Uplink) -> None:
         """Check what a client says by its meaning, of each problem."""
@@ -216,9 +292,18 @@ class NewtonPath(ProximalNewton):
             return
         for row, own in zip(_asked(state), self._parts(problem, state, uplink), strict=True):
             if shares[row % (folds + 1)] > 0.0:
-                self._rule()._check(problem, _row(state, row), own)
+                vectors = asking.checked(problem.layout, _row(state, row), own, self.tolerance)
+                if "block" in vectors:
+                    count = state.masks.shape[1] - num_intercepts(problem.layout)
+                    on, new = _asked_of(state, row)
+                    block = _grown(None, on, new, vectors["block"]).hessian[np.ix_(new, new)]
+                    asking.check_block(block, on[new], vectors, count)
 
-    def _step(self, problem: Problem, state: PathState, replies: Replies) -> PathState:
+    def _block(self, state: PathState, replies: Replies) -> Block:
+        """Return nothing: each problem has a Hessian of its own."""
+        return Block(np.zeros(0, dtype=np.int64), np.zeros((0, 0)))
+
+    def _step(self, problem: Problem, state: PathState, replies: Replies, block: Block) -> PathState:
         """Return the state after a step of each problem; solved ones close, and others open."""
         uplinks = list(replies)
         if state.stage == VALIDATING:
@@ -230,29 +315,68 @@ class NewtonPath(ProximalNewton):
         parts = [self._parts(problem, state, uplink) for uplink in uplinks]
         exchanges = {row: _weighted(uplinks, [own[k] for own in parts], row % folds) for k, row in enumerate(asked)}
         before, changed = state, state._replace(**{name: getattr(state, name).copy() for name in _WRITTEN})
-        problems = self._problems(problem, state)
+        problems, blocks = self._problems(problem, state), _blocks_of(state)
         for row, about in exchanges.items():
-            own = self._stepped(problems[row // folds], state.stage, row % folds, _row(state, row), about)
+            if state.wanted[row].any():
+                same = range(row % folds, len(state.status), folds) if _squares(state, row) else [row]
+                blocks[same[0]] = _grown(blocks.get(same[0]), *_asked_of(state, row), about.sum("block"))
+                changed.owners[list(same)] = same[0]
+        changed.wanted[:] = False
+        for row, about in exchanges.items():
+            fold, owner = row % folds, int(changed.owners[row])
+            own = self._stepped(problems[row // folds], state.stage, fold, _row(state, row), about, blocks[owner])
             if own.population < 0.0:
                 # Others answer now, or answers contradict each other: of all problems, for they share the clients.
                 return self._begun_anew(problem, state)
-            done = finished(own, self.tolerance)
-            _keep(changed, row, own, CLOSED if done or state.status[row] == CLOSED else OPEN)
             if state.stage == NULL:
                 changed.populations[row] = own.population
                 for name in _OF_A_FOLD:
                     getattr(changed, name)[row] = getattr(own, name)
+            self._settle(changed, row, own, problems[row // folds], about, blocks[owner], before)
         state = changed._replace(round=state.round + 1)
         if state.stage == NULL and (state.status[:folds] == CLOSED).all():
             gradient = exchanges[0].sum("gradient")
             gradient[Penalty.of(problems[0].psi).idle] = 0.0
             largest = 0.0 if self.strengths.values is not None else problem.psi.strength_max(gradient)
-            state = state._replace(strengths=np.array(self.strengths.from_largest(largest)), stage=SOLVING)
+            acted, rows = int(np.count_nonzero(~problem.psi.free_coordinates())), sum(own.examples for own in uplinks)
+            strengths = np.array(self.strengths.from_largest(largest, acted >= rows))
+            self._say_bytes(state, min(acted, rows), rows / len(uplinks))
+            state = state._replace(strengths=strengths, stage=SOLVING)
         if state.stage == SOLVING:
-            state = self._opened(problem, before, state, exchanges)
+            state = self._opened(problem, before, state, exchanges, blocks)
             if (state.status == CLOSED).all():
                 state = state._replace(stage=VALIDATING if folds > 1 else DONE)
-        return state
+        return _with_blocks(state, blocks)
+
+    def _settle(
+        self, state: PathState, row: int, own: NewtonState, problem: Problem, about: Replies, block: Block, old: Any
+    ) -> None:
+        """Write a problem's state after a step into its row: it closes, or goes on, perhaps with another Hessian."""
+        penalty, squares, fold = Penalty.of(problem.psi), _squares(state, row), row % len(state.populations)
+        fresh = old.wanted[fold :: len(state.populations)].any() if squares else old.wanted[row].any()
+        scores, working = violations(Known.gradient_of(about), penalty), own.mask > 0.0
+        missing = (own.trial != 0.0) | (scores > 1.0)
+        missing[block.on] = False
+        began = distance(_row(old, row)) if old.status[row] == OPEN else UNKNOWN
+        slow = bool(own.stalled or own.step < 1.0 or distance(own) > _SLOW * began) and not fresh
+        slow &= distance(own) > self.tolerance
+        if squares:
+            if missing.any():
+                # With those that violate most the others may not.
+                missing &= scores >= np.median(scores[missing])
+            elif slow and not state.precise[fold]:
+                # Rounded to single precision it is not good enough.
+                state.precise[fold], missing[block.on] = True, True
+            wanted, working = missing, missing.copy()
+        else:
+            wanted = working | missing if missing.any() or slow else np.zeros_like(missing)
+        # A number that travels rounded is not read as a slope of the next step.
+        working[block.on] = True
+        own = own._replace(mask=working.astype(np.float64), stalled=own.stalled * (not wanted.any()))
+        goes_on = state.status[row] != CLOSED and not finished(own, self.tolerance)
+        _keep(state, row, own, OPEN if goes_on else CLOSED)
+        if goes_on:
+            state.wanted[row] = wanted
 
     def retrieve(self, problem: Problem, state: PathState) -> Vector:
         """Return the model of the chosen strength; before it is chosen, that of the smallest one so far."""
@@ -279,21 +403,45 @@ class NewtonPath(ProximalNewton):
             numbers["finished"] = text
         return numbers
 
+    def _say_bytes(self, state: PathState, support: float, rows: float) -> None:
+        """Log about how many bytes a client will send, from the largest support that there may be and its rows.
+
+        Raises
+        ------
+        ConfigurationError
+            If they are more than is allowed.
+        """
+        folds, d, squares = len(state.populations), state.masks.shape[1], _squares(state, 0)
+        problems, often = len(state.status) - folds, _OFTEN if squares else 2.0 * _OFTEN
+        slopes = problems * often * (2.0 * d + 4.0 * support)
+        block = min(0.5 * support * rows, 0.125 * support**2)
+        about = slopes + (folds * 4.0 * support**2 if squares else problems * 1.5 * 8.0 * block)
+        size, limit = f"about {about / 1e6:.3g} MB", self.strengths.total_bytes
+        if about > limit:
+            raise ConfigurationError(
+                f"a path of {problems} problems with {d} parameters takes {size} of each client, above "
+                f"total_bytes={limit}; take fewer strengths or folds, a larger ratio, or allow more: "
+                f"Strengths(total_bytes={math.ceil(about)})"
+            )
+        log(INFO, "The path takes %s of each client, at most", size)
+
     # --- problems -------------------------------------------------------------------------------------------------
 
     def _rule(self, stage: float = SOLVING) -> ProximalNewton:
         """Return the method of one problem; null models are few, and have larger working sets."""
         return ProximalNewton(tolerance=self.tolerance, sizes=(SMALL, LEAST) if stage == NULL else _SIZES)
 
-    def _stepped(self, problem: Problem, stage: float, fold: int, own: NewtonState, replies: Replies) -> NewtonState:
+    def _stepped(
+        self, problem: Problem, stage: float, fold: int, own: NewtonState, replies: Replies, block: Block
+    ) -> NewtonState:
         """Return a problem's state after an exchange; an error says in which fold it is."""
         try:
-            after: NewtonState = self._rule(stage)._step(problem, own, replies)
+            after: NewtonState = self._rule(stage)._step(problem, own, replies, block)
             return after
         except ConfigurationError as error:
-            if not fold:
-                raise
-            raise ConfigurationError(f"without fold {fold} of {self.strengths.folds}: {error}") from error
+            if fold:
+                error.args = (f"without fold {fold} of {self.strengths.folds}: {error}",)
+            raise
 
     def _of_strength(self, problem: Problem, strength: float) -> Problem:
         psi = with_strength(problem.psi.regularizer, strength)
@@ -304,41 +452,50 @@ class NewtonPath(ProximalNewton):
         known = state.strengths.tolist() if state.strengths[0] >= 0.0 else []
         return [self._of_strength(problem, strength) for strength in (_HUGE, *known)]
 
-    def _opened(self, problem: Problem, old: PathState, state: PathState, exchanges: dict[int, Replies]) -> PathState:
-        """Return the state with as many further strengths open as a message may carry."""
+    def _opened(
+        self,
+        problem: Problem,
+        old: PathState,
+        state: PathState,
+        exchanges: dict[int, Replies],
+        blocks: dict[int, Block],
+    ) -> PathState:
+        """Return the state with as many further problems open as a message may carry, and one of each fold."""
         folds, problems = len(state.populations), self._problems(problem, state)
         used = sum(_bytes_of(state, row) for row in _rows(state, OPEN))
-        for i in range(1, len(problems)):
-            rows = range(i * folds, (i + 1) * folds)
-            if state.status[rows[0]] != WAITING:
+        alone = set(range(folds)) - {row % folds for row in _rows(state, OPEN)}
+        for row in range(folds, len(state.status)):
+            fold, wanted = row % folds, _bytes_of(state, row - folds)
+            if state.status[row] != WAITING or state.status[row - folds] == WAITING:
                 continue
-            wanted = sum(_bytes_of(state, row - folds) for row in rows)
-            if used and used + wanted > self.strengths.max_bytes:
-                break
-            for row in rows:
-                fold = row % folds
-                near = max((other for other in exchanges if other % folds == fold and other < row), default=None)
-                start = old.trials[near] if near is not None else state.points[row - folds]
-                mask = old.masks[near] if near is not None else state.masks[row - folds]
-                own = _row(state, row)._replace(point=start, trial=start, mask=mask, objective=UNKNOWN, lower=-UNKNOWN)
-                own = own._replace(residual=UNKNOWN, step=1.0)
-                if near is not None:
-                    own = self._stepped(problems[i], SOLVING, fold, own, exchanges[near])
-                _keep(state, row, own, CLOSED if finished(own, self.tolerance) else OPEN)
-                if state.status[row] == OPEN:
-                    used += _bytes_of(state, row)
+            if fold not in alone and used + wanted > self.strengths.max_bytes:
+                continue
+            near = max(other for other in exchanges if other % folds == fold and other < row)
+            start, owner = old.trials[near], int(state.owners[near])
+            own = _row(state, row)._replace(point=start, trial=start, mask=old.masks[near].astype(np.float64))
+            own = own._replace(objective=UNKNOWN, lower=-UNKNOWN, residual=UNKNOWN, step=1.0)
+            own = self._stepped(problems[row // folds], SOLVING, fold, own, exchanges[near], blocks[owner])
+            state.owners[row] = owner
+            self._settle(state, row, own, problems[row // folds], exchanges[near], blocks[owner], old)
+            if state.status[row] == OPEN:
+                used += _bytes_of(state, row)
+                alone.discard(fold)
         return state
 
     def _parts(self, problem: Problem, state: PathState, uplink: Uplink) -> list[Uplink]:
         """Return a reply apart for each problem that was asked about."""
         vectors = {name: dense(vector) for name, vector in uplink.vectors.items()}
-        at, parts = dict.fromkeys(vectors, 0), []
+        at, parts, ranks = dict.fromkeys(vectors, 0), [], iter(vectors.get("ranks", NOTHING).tolist())
         for row in _asked(state):
-            own = {}
-            for name, (size,) in self._rule().shapes(problem, _row(state, row)).items():
+            own, sizes = dict[str, Vector](), self._sizes(problem, state, row)
+            if "block" in sizes:
+                sizes["block"] = _length_of_block(next(ranks), _asked_of(state, row)[1])
+            for name, size in sizes.items():
                 own[name] = vectors[name][at[name] : at[name] + size]
                 at[name] += size
-            parts.append(uplink._replace(vectors=own))
+            parts.append(uplink._replace(vectors=_whole(own, state.masks[row], _asked_of(state, row)[1])))
+        if any(at[name] != vectors[name].size for name in at if name != "shares"):
+            raise ProtocolError(f"its blocks have {vectors['block'].size} numbers, and by their ranks {at['block']}")
         return parts
 
     def _begun_anew(self, problem: Problem, state: PathState) -> PathState:
@@ -363,7 +520,7 @@ def models_of(state: PathState) -> tuple[list[Vector], list[float]]:
 
 
 def _outside(
-    objective: Objective, rows: NDArray[np.int64], points: Sequence[tuple[Vector, Any]], first: bool
+    objective: Objective, rows: NDArray[np.int64], tasks: Sequence[Task], first: bool, whole: bool
 ) -> tuple[list[dict[str, Any]], float]:
     """Return the answers about points on the rows outside a fold, and their share.
 
@@ -372,25 +529,173 @@ def _outside(
     rest, share = np.setdiff1d(np.arange(objective.num_examples), rows) if rows.size else rows, 1.0
     if rows.size:
         objective, share = objective.subset(rest) if rest.size else (objective, 0.0)
-    answers = [asking.answer(objective, w, first, on) for w, on in points]
-    # A client without a row says nothing.
-    return answers if share else [{name: np.zeros(dense(own[name]).size) for name in own} for own in answers], share
+    answers = []
+    for w, inside, on, kinds in tasks:
+        own = asking.answer(objective, w, first, on if on.size else None)
+        if not share:
+            # A client without a row says nothing.
+            own = {name: np.zeros(dense(vector).size) for name, vector in own.items()}
+        answers.append(_short(own, inside, kinds, whole))
+    return answers, share
 
 
-def _held_out(objective: Objective, rows: NDArray[np.int64], points: Sequence[tuple[Vector, Any]]) -> list[float]:
+def _short(answer: dict[str, Any], inside: Indices, kinds: Vector, whole: bool) -> dict[str, Any]:
+    """Return an answer as it travels: the gradient outside of a set in half precision, a Hessian as it is shorter."""
+    if not whole:
+        gradient = dense(answer["gradient"])
+        elsewhere = np.delete(gradient, inside)
+        scale = float(np.abs(elsewhere).max(initial=0.0))
+        half: Any = (elsewhere / (scale or 1.0)).astype(np.float16)
+        on = np.flatnonzero(half)
+        if 3 * on.size < half.size:
+            half = SparseVector(on.astype(np.int32), half[on], half.size)
+        answer |= {"gradient": gradient[inside], "elsewhere": half, "scales": np.array([scale])}
+    if "block" in answer:
+        rank, block = factored(answer["block"], kinds != _KNOWN)
+        answer["block"] = block.astype(np.float32 if (kinds == _SINGLE).any() else np.float64)
+        answer["ranks"] = np.array([float(rank)])
+    return answer
+
+
+def _whole(answer: dict[str, Vector], mask: Flags, new: Flags) -> dict[str, Vector]:
+    """Return an answer as it was before it travelled, with a bound of the rounding error of its gradient."""
+    if "elsewhere" in answer:
+        gradient, errors, scale = np.zeros(mask.size), np.zeros(mask.size), float(answer.pop("scales")[0])
+        half = scale * answer.pop("elsewhere")
+        if not scale >= 0.0 or np.abs(half).max(initial=0.0) > scale:
+            raise ProtocolError(f"the scale of its gradient is {scale:.3g}, which is not that of its entries")
+        gradient[mask], gradient[~mask] = answer["gradient"], half
+        errors[~mask] = _HALF * np.abs(half) + _LEAST_HALF * scale
+        answer |= {"gradient": gradient, "errors": errors}
+    if "block" in answer:
+        rank = int(answer.pop("ranks")[0])
+        if rank:
+            factor = answer["block"].reshape(rank, new.size)
+            answer["block"] = (factor.T @ factor)[_entries(new)]
+    return answer
+
+
+def _entries(new: Flags) -> tuple[Indices, Indices]:
+    """Return the entries of an upper triangle, by rows, that are in a new row or column."""
+    rows, columns = np.triu_indices(new.size)
+    wanted = new[rows] | new[columns]
+    return rows[wanted], columns[wanted]
+
+
+def factored(triangle: Vector, new: Flags) -> tuple[int, Vector]:
+    """Return what tells a positive semidefinite matrix of which a part is known, in as few numbers as it takes.
+
+    Parameters
+    ----------
+    triangle : ndarray of float64, shape (k (k + 1) / 2,)
+        Its upper triangle by rows.
+    new : ndarray of bool, shape (k,)
+        Which rows and columns are not known yet.
+
+    Returns
+    -------
+    int
+        The rank r, if the next is a factor; else 0.
+    ndarray of float64
+        R of shape (r, k) by rows, with R'R the matrix; or the triangle's entries in new rows or columns.
+
+    Examples
+    --------
+    >>> rank, factor = factored(np.ones(10), np.full(4, True))
+    >>> rank, factor.round(12)
+    (1, array([1., 1., 1., 1.]))
+    >>> factored(np.arange(3.0), np.array([False, True]))
+    (0, array([1., 2.]))
+    """
+    from scipy.linalg.lapack import dpstrf
+
+    matrix, entries = unpacked(triangle), _entries(new)
+    units = np.sqrt(np.where(matrix.diagonal() > 0.0, matrix.diagonal(), 1.0))
+    found, order, rank, _ = dpstrf(matrix / np.outer(units, units))
+    if not 0 < rank * units.size < entries[0].size:
+        return 0, matrix[entries]
+    factor = np.zeros((rank, units.size))
+    factor[:, order - 1] = np.triu(found)[:rank]
+    return int(rank), (factor * units).reshape(-1)
+
+
+def _length_of_block(rank: float, new: Flags) -> int:
+    """Return how many numbers a Hessian takes that travels with a rank."""
+    if rank not in range(new.size + 1):
+        raise ProtocolError(f"the rank of its Hessian of {new.size} coordinates is {rank:g}")
+    known = int(new.size - new.sum())
+    return int(rank) * new.size if rank else (new.size * (new.size + 1) - known * (known + 1)) // 2
+
+
+def _held_out(objective: Objective, rows: NDArray[np.int64], tasks: Sequence[Task]) -> list[float]:
     """Return the loss of each point on the rows of its fold; 0 of none."""
     part = objective.subset(rows)[0] if rows.size else None
-    return [0.0 if part is None else part.value(w) for w, _ in points]
+    return [0.0 if part is None else part.value(w) for w, *_ in tasks]
 
 
 def _joined(vectors: Sequence[Any]) -> Any:
     """Return vectors one after the other; by their places if all have them."""
     if not all(isinstance(vector, SparseVector) for vector in vectors):
-        return np.concatenate([dense(vector) for vector in vectors])
+        return np.concatenate([own.to_dense() if isinstance(own, SparseVector) else own for own in vectors])
     begins = np.cumsum([0, *(vector.size for vector in vectors)])
     places = [vector.indices + begin for vector, begin in zip(vectors, begins[:-1].tolist(), strict=True)]
     values = np.concatenate([vector.values for vector in vectors])
     return SparseVector(np.concatenate(places).astype(np.int32), values, int(begins[-1]))
+
+
+def _laid_out(indices: Sequence[Indices], size: int, values: Sequence[Vector]) -> NonZeros:
+    """Return vectors one after the other, each by its indices and values."""
+    places = np.concatenate([on + k * size for k, on in enumerate(indices)]).astype(np.int32)
+    return NonZeros(places, np.concatenate(values), len(indices) * size)
+
+
+def _asked_of(state: PathState, row: int) -> tuple[Indices, Flags]:
+    """Return on which coordinates a problem's Hessian is asked for, and which are new; of squares the others stay."""
+    wanted = state.wanted[row]
+    whole = wanted | state.held[row % len(state.populations)] if wanted.any() and _squares(state, row) else wanted
+    on = np.flatnonzero(whole)
+    return on, wanted[on]
+
+
+def _squares(state: PathState, row: int) -> bool:
+    """Whether the Hessian of a problem is that of all problems of its fold."""
+    return bool(state.facts[row % len(state.populations), 0] == asking.LINKS.index("identity"))
+
+
+def _blocks_of(state: PathState) -> dict[int, Block]:
+    """Return the Hessians of a state by the problems that own them."""
+    blocks, begin = {}, 0
+    for row in np.flatnonzero(state.held.any(axis=1)).tolist():
+        on = np.flatnonzero(state.held[row])
+        end = begin + on.size * (on.size + 1) // 2
+        blocks[row], begin = Block(on, unpacked(state.hessians[begin:end])), end
+    return blocks
+
+
+def _grown(known: Block | None, on: Indices, new: Flags, entries: Vector) -> Block:
+    """Return a Hessian with new rows and columns."""
+    hessian, rows = np.zeros((on.size, on.size)), _entries(new)
+    if known is not None and not new.all():
+        hessian[np.ix_(~new, ~new)] = known.hessian
+    hessian[rows] = entries
+    hessian[rows[::-1]] = entries
+    return Block(on, hessian)
+
+
+def _with_blocks(state: PathState, blocks: dict[int, Block]) -> PathState:
+    """Return the state with the Hessians that open problems take; one of squares is asked for by one problem."""
+    folds, opened = len(state.populations), _asked(state) if state.stage < VALIDATING else []
+    for fold in range(folds):
+        rows = [row for row in opened if row % folds == fold]
+        if rows and _squares(state, fold) and state.wanted[rows].any():
+            state.wanted[rows[0]] = state.wanted[rows].any(axis=0)
+            state.wanted[rows[1:]] = False
+    state.held[:] = False
+    owners = sorted({int(state.owners[row]) for row in opened} & set(blocks))
+    for owner in owners:
+        state.held[owner, blocks[owner].on] = True
+    triangles = [blocks[owner].hessian[np.triu_indices(blocks[owner].on.size)] for owner in owners]
+    return state._replace(hessians=np.concatenate([NOTHING, *triangles]))
 
 
 def _weighted(uplinks: Sequence[Uplink], parts: Sequence[Uplink], fold: int) -> Replies:
@@ -425,8 +730,8 @@ def _row(state: PathState, row: int) -> NewtonState:
     known: dict[str, Any] = {"proved": np.zeros(state.points.shape[1])}
     known |= {name: getattr(state, name)[fold] for name in _OF_A_FOLD} | {"round": state.round}
     known |= dict(zip(_NUMBERS, state.numbers[row].tolist(), strict=True))
-    point, trial, mask, who = state.points[row], state.trials[row], state.masks[row], float(state.populations[fold])
-    return NewtonState(point, trial, mask, population=who, **known)
+    mask, who = state.masks[row].astype(np.float64), float(state.populations[fold])
+    return NewtonState(state.points[row], state.trials[row], mask, population=who, **known)
 
 
 def _keep(state: PathState, row: int, own: NewtonState, status: float) -> None:
@@ -434,14 +739,14 @@ def _keep(state: PathState, row: int, own: NewtonState, status: float) -> None:
     state.status[row] = status
     state.points[row], state.trials[row] = own.point, own.trial
     # A point travels at the places of its working set.
-    state.masks[row] = np.maximum(own.mask, own.trial != 0.0)
+    state.masks[row] = (own.mask > 0.0) | (own.trial != 0.0)
     state.numbers[row] = [getattr(own, name) for name in _NUMBERS]
 
 
 def _bytes_of(state: PathState, row: int) -> int:
     """Return the size of an answer about a problem."""
-    size = int(state.masks[row].sum())
-    return 8 * (int(state.masks.shape[1]) + size * (size + 1) // 2 + asking.NUMBERS)
+    size, block = int(state.masks[row].sum()), _length_of_block(0.0, _asked_of(state, row)[1])
+    return 2 * int(state.masks.shape[1]) + 8 * (size + block + asking.NUMBERS)
 
 
 def newton_method(options: Any) -> type[Algorithm]:

@@ -31,8 +31,8 @@ from flwr_fco.algorithms.contract.client import Client, Memory, Moved, Sent
 from flwr_fco.algorithms.contract.problem import LARGEST_CLAIM, Problem, To
 from flwr_fco.algorithms.contract.replies import Replies
 from flwr_fco.algorithms.newton import asking
-from flwr_fco.algorithms.newton.asking import Known
-from flwr_fco.algorithms.newton.method import ProximalNewton
+from flwr_fco.algorithms.newton.asking import NOTHING, Known
+from flwr_fco.algorithms.newton.method import Block, ProximalNewton
 from flwr_fco.algorithms.newton.model import Matrix, Penalty, minimise_model
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError, ProtocolError
@@ -97,7 +97,10 @@ class QuasiNewton(ProximalNewton):
         if "smoothness" in uplink.vectors and not uplink.vectors["smoothness"][0] >= 0.0:
             raise ProtocolError(f"its smoothness is {uplink.vectors['smoothness'][0]:.3g}; expected a number >= 0")
 
-    def _step(self, problem: Problem, state: Any, replies: Replies) -> Any:
+    def _block(self, state: Any, replies: Replies) -> Block:
+        return Block(np.flatnonzero(state.mask), NOTHING)
+
+    def _step(self, problem: Problem, state: Any, replies: Replies, block: Block) -> Any:
         """Return the state after a step or a shorter one, with what the exchange has shown of the Hessian."""
         gradient = replies.sum("gradient")
         if state.population < 0.0:
@@ -107,11 +110,11 @@ class QuasiNewton(ProximalNewton):
             if move @ change > _FLAT * (move @ move) * state.smoothness:
                 pairs = np.concatenate([state.pairs[:, 1:], np.stack([move, change])[:, None]], axis=1)
                 state = state._replace(pairs=pairs)
-        after = super()._step(problem, state, replies)
+        after = super()._step(problem, state, replies, block)
         return after._replace(gradient=gradient) if np.array_equal(after.point, state.trial) else after
 
     def _minimised(
-        self, state: Any, known: Known, replies: Replies, penalty: Penalty, x: Vector, gradient: Vector, bend: float
+        self, state: Any, known: Known, block: Block, penalty: Penalty, x: Vector, gradient: Vector, bend: float
     ) -> tuple[Any, Vector, Vector]:
         """Return the minimiser of the model with B, and the gradient there."""
         smooth, start = penalty.smooth, x.copy()
@@ -123,9 +126,9 @@ class QuasiNewton(ProximalNewton):
             inner = signs + (both / diagonal) @ both.T
             x = x - (slope - both.T @ np.linalg.solve(inner, both @ (slope / diagonal))) / diagonal
         else:
-            on = np.flatnonzero(state.mask)
-            block = sigma * np.eye(on.size) + plus[:, on].T @ plus[:, on] - minus[:, on].T @ minus[:, on]
-            x[on] = minimise_model(block, gradient[on], x[on], penalty.at(on))
+            on = block.on
+            hessian = sigma * np.eye(on.size) + plus[:, on].T @ plus[:, on] - minus[:, on].T @ minus[:, on]
+            x[on] = minimise_model(hessian, gradient[on], x[on], penalty.at(on))
         move = x - start
         return state, x, gradient + sigma * move + plus.T @ (plus @ move) - minus.T @ (minus @ move)
 

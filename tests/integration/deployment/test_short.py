@@ -12,7 +12,9 @@ def same(arrays, others):
         np.testing.assert_array_equal(array, others[name])
 
 
-@pytest.mark.parametrize("strategy", ["FedDAGT", pytest.param("FedDualAvg", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "strategy", ["FedDAGT", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("FedDualAvg", "Short"))]
+)
 def test_the_bits_are_those_of_simulate_and_strangers_stay_out(strategy, deployments, here):
     """By day with memories and a round 0, of which the other's messages are a part."""
     deployment = deployments(2)

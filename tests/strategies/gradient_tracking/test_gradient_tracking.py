@@ -162,10 +162,12 @@ def test_the_restricted_average_is_of_the_points_in_which_rounds_began():
         (lambda: ReFedDAGT(radius_squared=-1.0), "radius_squared=-1.0"),
         (lambda: ReFedDAGT(mirror_map=DiagonalMetric(np.ones(D))), "PNorm"),
         (lambda: ReFedDAGT(mirror_map=PNorm(3.0, radius=1.0)), "without center and radius"),
-        (lambda: MultistepReFedDAGT(stages=[Stage(0)]), "stage 0: rounds=0; expected a finite number > 0"),
-        (lambda: MultistepReFedDAGT(stages=[Stage(np.inf)]), "stage 0: rounds=inf .* expected a whole number"),
-        (lambda: MultistepReFedDAGT(stages=[Stage(3, local_steps=2.5)]), "local_steps=2.5 .* expected a whole number"),
-        (lambda: DReFedDAGT(mixing="ring", stages=[Stage(3), Stage(3, client_lr="0.1")]), "stage 1: client_lr='0.1'"),
+        (lambda: Stage(0), r"Stage\.rounds=0; expected a whole number >= 1"),
+        (lambda: Stage(np.inf), r"Stage\.rounds=inf .* expected a whole number"),
+        (lambda: Stage(3, local_steps=2.5), "local_steps=2.5 .* expected a whole number"),
+        (lambda: Stage(3, client_lr="0.1"), r"Stage\.client_lr='0\.1'"),
+        (lambda: Stage(3, radius_squared=np.nan), "radius_squared=nan; expected a finite number > 0"),
+        (lambda: DReFedDAGT(mixing="ring", stages=[(3, None)]), "expected a sequence of a Stage"),
     ],
 )
 def test_refusals_name_the_value(make, message):

@@ -341,7 +341,7 @@ def asked(**options):
         ({"folds": -1.0}, r"tells 4 points, of folds with \[\] of them"),
         ({"folds": 0.5}, r"tells 4 points, of folds with \[1\] of them"),
         ({"folds": 4.0}, "lacks 'fold-4'"),
-        ({"folds": 1e9}, r"copies for folds: 6e\+10 rows; this client allows max_parameters"),
+        ({"folds": 1e9}, r"of points and folds: 1e\+09 iterations; this client allows max_iterations"),
         ({"fold-0": -1.0}, r"of folds with \[-1, 1, 1, 1\]"),
         ({"points": 1e15}, "sends 1000000000000000.0 points"),
     ],

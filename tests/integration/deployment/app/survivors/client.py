@@ -2,7 +2,7 @@
 
 from faults import fault_mod
 
-from flwr_fco.client_apps import client_app
+from flwr_fco import client_app, short_mod
 from survivors.problem import objective
 
 
@@ -15,4 +15,4 @@ def faults(message, context, call_next):
     return fault_mod(dict.fromkeys(kinds, share), seed=3)(message, context, call_next)
 
 
-app = client_app(lambda context: objective(context.node_config["partition-id"]), mods=[faults])
+app = client_app(lambda context: objective(context.node_config["partition-id"]), mods=[short_mod(), faults])

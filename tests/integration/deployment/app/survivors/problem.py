@@ -4,7 +4,7 @@ import numpy as np
 
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1, Zero
-from flwr_fco.strategies import DualFL, Everyone, FedDAGT, FedDualAvg, FeDualEx, Steps
+from flwr_fco.strategies import DualFL, Everyone, FedDAGT, FedDualAvg, FeDualEx, Short, Steps
 
 FEATURES = 6
 
@@ -26,5 +26,7 @@ def build(name, nodes, **options):
     steps = {"client_lr": 0.05, "work": Steps(3, batch_size=4)}
     if name == "DualFL":
         return DualFL(nu=0.5, smoothness=1.0, regularizer=Zero(), participation=Everyone(evict_after=10), **common)
+    if name == "Short":
+        return FedDualAvg(density=0.5, wire=Short(), **steps, **common)
     cls = {"FedDualAvg": FedDualAvg, "FedDAGT": FedDAGT, "FeDualEx": FeDualEx}[name]
     return cls(regularizer=L1(0.05), **steps, **common)
