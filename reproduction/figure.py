@@ -141,8 +141,8 @@ class Figure:
         self._shorten: Callable[[], None] | None = None
 
     def settings(self, **settings: Any) -> None:
-        """Set what all runs share."""
-        self.shared = settings
+        """Set what all runs share; ``every=10``: rounds between two evaluations of any metric."""
+        self.shared = _evaluated(settings)
 
     def part(self, name: str, **settings: Any) -> None:
         """Begin a part of the figure, with panels of its own and what its runs share."""
@@ -152,7 +152,7 @@ class Figure:
         """Add a curve, or several with semicolons between; without a strategy it is the one that the label names."""
         for own_label in label.split("; "):
             full = f"{own_label}, {self._part}" if self._part else own_label
-            own = {**self.shared, **self._of_part, **settings}
+            own = {**self.shared, **_evaluated(self._of_part), **_evaluated(settings)}
             self.runs.append(Run(full, strategy or own_label, own, full, self._part))
 
     def pairs(self, labels: str, **settings: Any) -> None:
@@ -208,7 +208,7 @@ class Figure:
             self.bests = [point for point in self.bests if point.label in labels]
             labels |= {label for point in self.bests for label, _ in point.runs}
             kept = [one for one in self.runs if one.label in labels or one.group in labels][::keep_every]
-            self.runs = [one._replace(settings={**one.settings, **settings}) for one in kept]
+            self.runs = [one._replace(settings={**one.settings, **_evaluated(settings)}) for one in kept]
             known = {one.label for one in kept}
             self.bests = [p._replace(runs=[pair for pair in p.runs if pair[0] in known]) for p in self.bests]
             self.seeds, self.limits, self.table, self.shortened = (0, 1), {}, {}, True
@@ -273,6 +273,13 @@ def figure(problem: str, panels: str, **own: Any) -> Callable[[Callable[[Figure]
         return function
 
     return register
+
+
+def _evaluated(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with `every` as the intervals of cheap and of other metrics."""
+    own = dict(settings)
+    every = own.pop("every", None)
+    return own if every is None else {"structure_every": every, "objective_every": every, **own}
 
 
 @cache

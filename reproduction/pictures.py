@@ -160,7 +160,7 @@ def _curves(figure: Figure, outcomes: Outcomes) -> Any:
                 place.fill_between(across, low, high, color=style["color"], alpha=0.15, linewidth=0)
         _bounds(place, figure, outcomes, part, metric, handles)
         _finish(place, metric, cost, figure, part)
-        place.set_title(f"{panel}, {part}" if part else panel, fontsize=10)
+        place.set_title(f"{panel}, {part}" if part else panel, fontsize=8 if part else 10)
     _legend(drawing, handles)
     return drawing
 

@@ -6,7 +6,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -358,8 +358,3 @@ def _optimum(problem: str, seed: int, options: str) -> float:
     """Return the objective of the centralized solution."""
     task = load_task(problem, seed, json.loads(options))
     return task.objective(solve_baseline(task, "centralized", tol=1e-10).w)
-
-
-def measured_with(**options: Any) -> Callable[[RunSettings], Record]:
-    """Return :func:`measured` with options, for other processes."""
-    return partial(measured, **options)

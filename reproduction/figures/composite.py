@@ -9,8 +9,17 @@ from reproduction.figure import Figure, Tune, figure
 SYNTHETIC: dict[str, Any] = {"clients_per_round": 10, "batch_size": 10, "local_epochs": 1}
 SCANS: dict[str, Any] = {"num_rounds": 300, "clients_per_round": 10, "batch_size": 1, "local_epochs": 1}
 IMAGES: dict[str, Any] = {"clients_per_round": 10, "batch_size": 10, "local_epochs": 10}
-OFTEN: dict[str, Any] = {"structure_every": 10, "objective_every": 10}
 RARELY: dict[str, Any] = {"structure_every": 10, "objective_every": 100}
+FOUR = ("FedDualAvg", "FedDualAvgOSP", "FedMid", "FedMidOSP")
+BRAIN: dict[str, Any] = {
+    "num_clients": 59,
+    "clients_per_round": 20,
+    "batch_size": 1,
+    "local_epochs": 1,
+    "num_rounds": 300,
+}
+#: B.5: the writers, images and labels that stand for FEMNIST, and the intervals of the quick versions.
+WRITERS: dict[str, Any] = {"num_rounds": 5000, "num_clients": 338, "num_examples": 34000, "alpha": 100.0, "every": 50}
 #: B.4.2: the pairs of the grid with these products.
 B_4: dict[str, Any] = {
     "client_lr": [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0],
@@ -207,15 +216,11 @@ def fco_grid(own: Figure) -> None:
     """
     own.settings(num_rounds=500, **SYNTHETIC, **RARELY)
     own.tune = Tune(metric="recovery-error", window=10, grids={"paper's": [0.001], "wider": []})
-    own.vary("LASSO I")
-    own.vary("LASSO II", problem="lasso-II")
-    own.vary("LASSO III", problem="lasso-III")
-    own.vary("LASSO IV", problem="lasso-IV")
-    own.vary("low rank I", problem="low-rank-I", num_rounds=200)
-    own.vary("low rank II", problem="low-rank-II", num_rounds=200)
-    own.vary("low rank III", problem="low-rank-III", num_rounds=200)
-    own.vary("low rank IV", problem="low-rank-IV", num_rounds=200)
-    for method in ("FedDualAvg", "FedDualAvgOSP", "FedMid", "FedMidOSP", "FedAvgSubgradient"):
+    for data in ("I", "II", "III", "IV"):
+        own.vary(f"LASSO {data}", problem=f"lasso-{data}")
+    for data in ("I", "II", "III", "IV"):
+        own.vary(f"low rank {data}", problem=f"low-rank-{data}", num_rounds=200)
+    for method in (*FOUR, "FedAvgSubgradient"):
         own.best(
             method,
             client_lr=[3e-06, 1e-05, 3e-05, 0.0001, 0.0003, 0.001],
@@ -238,7 +243,7 @@ def fco_when(own: Figure) -> None:
 
     With exact local gradients FedDAGT reaches rounding with one seed.
     """
-    own.settings(num_rounds=100, clients_per_round=16, local_steps=10, batch_size=8, **OFTEN)
+    own.settings(num_rounds=100, clients_per_round=16, local_steps=10, batch_size=8, every=10)
     own.tune = Tune(metric="gap")
     own.vary("local steps", "local_steps", [1, 10, 50])
     own.vary("clients per round, of 16", "clients_per_round", [1, 4, 16])
@@ -268,17 +273,7 @@ def fco_brain(own: Figure) -> None:
     every method: what comes later fits the training sessions alone. The second part is where the models have become
     sparse.
     """
-    own.settings(
-        num_rounds=300,
-        num_clients=59,
-        clients_per_round=20,
-        batch_size=1,
-        local_epochs=1,
-        strength=0.001,
-        structure_every=10,
-        objective_every=30,
-        client_lr=0.001,
-    )
+    own.settings(**BRAIN, strength=0.001, structure_every=10, objective_every=30, client_lr=0.001)
     own.part("(0.001, 0.01)", server_lr=0.01)
     own.run("FedDualAvg; FedDualAvgOSP; FedMid; FedMidOSP")
     own.part("(0.001, 3)", server_lr=3.0)
@@ -289,8 +284,7 @@ def fco_brain(own: Figure) -> None:
         num_voxels=2000,
         clients_per_round=10,
         num_rounds=20,
-        structure_every=20,
-        objective_every=20,
+        every=20,
     )
 
 
@@ -343,7 +337,7 @@ def fco_drift(own: Figure) -> None:
     that it cannot have a row in fco-when, whose panels sample clients too. The grid is the part of fco-when's in which
     FedDAGT's best pairs are.
     """
-    own.settings(num_rounds=100, clients_per_round=16, local_steps=10, disagreement=1.0, **OFTEN)
+    own.settings(num_rounds=100, clients_per_round=16, local_steps=10, disagreement=1.0, every=10)
     own.tune = Tune(metric="gap")
     own.vary("examples per batch, of 32", "batch_size", [8, 32])
     for method in ("FedDAGT", "DecoupledProx"):
@@ -399,8 +393,8 @@ def fco_fig12(own: Figure) -> None:
     one subject of six, 10 training sessions of 59, held out are two sessions of the same subject, not another subject's
     twelve; larger: all 10 take part in each round, not 20 of 59.
     """
-    own.settings(**SCANS, **OFTEN)
-    for method in ("FedDualAvg", "FedDualAvgOSP", "FedMid", "FedMidOSP"):
+    own.settings(**SCANS, every=10)
+    for method in FOUR:
         own.grid(method, **B_4)
     own.quick(
         "FedDualAvg is robust",
@@ -427,15 +421,7 @@ def fco_fig13(own: Figure) -> None:
     checkpoints (here 100). Balanced labels: Dirichlet(100). Rates: the best of several client rates at server rate 1,
     see the first note; the whole grid, with fewer images and rounds, is in rates.csv.
     """
-    own.settings(
-        num_rounds=5000,
-        **IMAGES,
-        structure_every=50,
-        objective_every=50,
-        num_clients=338,
-        num_examples=34000,
-        alpha=100.0,
-    )
+    own.settings(**WRITERS, **IMAGES)
     own.pairs("FedDualAvg (0.03, 1); FedDualAvgOSP (0.01, 1); FedMid (0.03, 1); FedMidOSP (0.03, 1)")
     own.quick(
         "FedMid and FedMidOSP agree",
@@ -444,8 +430,7 @@ def fco_fig13(own: Figure) -> None:
         num_clients=30,
         num_examples=3000,
         alpha=1.0,
-        structure_every=2,
-        objective_every=2,
+        every=2,
     )
 
 
@@ -464,15 +449,7 @@ def fco_fig14(own: Figure) -> None:
     checkpoints (here 100). Balanced labels: Dirichlet(100). Rates: the best of several client rates at server rate 1,
     see the first note; the whole grid, with fewer images and rounds, is in rates.csv.
     """
-    own.settings(
-        num_rounds=5000,
-        **IMAGES,
-        structure_every=50,
-        objective_every=50,
-        num_clients=338,
-        num_examples=34000,
-        alpha=100.0,
-    )
+    own.settings(**WRITERS, **IMAGES)
     own.pairs("FedDualAvg (0.01, 1); FedDualAvgOSP (0.001, 1); FedMid (0.003, 1); FedMidOSP (0.003, 1)")
     own.quick(
         "FedMid and FedMidOSP agree",
@@ -481,8 +458,7 @@ def fco_fig14(own: Figure) -> None:
         num_clients=30,
         num_examples=3000,
         alpha=1.0,
-        structure_every=3,
-        objective_every=3,
+        every=3,
     )
 
 
@@ -500,7 +476,7 @@ def fco_fig15(own: Figure) -> None:
     networks. Rates by rates.csv: the best of a grid that has grown until they are inside, by the training loss of the
     last 20 rounds, seed 0.
     """
-    own.settings(num_rounds=40, **IMAGES, server_lr=1.0, structure_every=2, objective_every=2)
+    own.settings(num_rounds=40, **IMAGES, server_lr=1.0, every=2)
     own.run("FedDualAvg; FedDualAvgOSP", client_lr=0.3)
     own.run("FedMid; FedMidOSP", client_lr=0.1)
     own.quick(
@@ -529,12 +505,12 @@ def fco_grid_l1(own: Figure) -> None:
 
     The seeds differ a hundred times as much as the methods do.
     """
-    own.settings(num_rounds=600, **IMAGES, **OFTEN)
+    own.settings(num_rounds=600, **IMAGES, every=10)
     own.tune = Tune(
         metric="objective", window=10, against="FedDualAvg", grids={"paper's": [(0.03, 1.0), (0.1, 1.0)], "wider": []}
     )
     own.vary("l1 ball")
-    for method in ("FedDualAvg", "FedDualAvgOSP", "FedMid", "FedMidOSP"):
+    for method in FOUR:
         own.best(method, client_lr=[0.01, 0.03, 0.1, 0.2], server_lr=[1.0, 3.0], product=[0.03, 0.2])
     own.quick(
         "the constraint acts",
@@ -542,8 +518,7 @@ def fco_grid_l1(own: Figure) -> None:
         num_rounds=3,
         num_clients=20,
         num_examples=600,
-        structure_every=3,
-        objective_every=3,
+        every=3,
         radius=0.5,
     )
 
@@ -564,10 +539,10 @@ def fco_grid_l2(own: Figure) -> None:
 
     The seeds differ a hundred times as much as the methods do.
     """
-    own.settings(num_rounds=600, **IMAGES, **OFTEN)
+    own.settings(num_rounds=600, **IMAGES, every=10)
     own.tune = Tune(metric="objective", window=10, against="FedDualAvg", grids={"paper's": [0.01, 0.03], "wider": []})
     own.vary("l2 ball")
-    for method in ("FedDualAvg", "FedDualAvgOSP", "FedMid", "FedMidOSP"):
+    for method in FOUR:
         own.best(
             method, client_lr=[0.001, 0.003, 0.01, 0.02, 0.03], server_lr=[0.3, 1.0, 3.0, 10.0], product=[0.009, 0.02]
         )
@@ -577,8 +552,7 @@ def fco_grid_l2(own: Figure) -> None:
         num_rounds=3,
         num_clients=20,
         num_examples=600,
-        structure_every=3,
-        objective_every=3,
+        every=3,
         radius=0.5,
     )
 
@@ -645,7 +619,7 @@ def fco_grid_fmri(own: Figure) -> None:
     where the paper takes one for all; the held-out sessions choose the rates and judge them, as in B.4. Products as in
     rates.csv.
     """
-    own.settings(**SCANS, structure_every=100, objective_every=100)
+    own.settings(**SCANS, every=100)
     own.tune = Tune(
         metric="validation-objective", grids={"paper's": [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0], "finer": []}
     )
@@ -657,7 +631,7 @@ def fco_grid_fmri(own: Figure) -> None:
             server_lr=[0.03, 0.1, 0.3, 1.0, 3.0, 10.0],
             product=[0.003, 3.0],
         )
-    own.quick("sparsest, on the finer grid", keep_every=23, num_rounds=60, structure_every=60, objective_every=60)
+    own.quick("sparsest, on the finer grid", keep_every=23, num_rounds=60, every=60)
 
 
 @figure("synthetic-brain", "density; accuracy", seeds=[1, 2, 3], kind="scatter")
@@ -671,17 +645,8 @@ def fco_brain_rates(own: Figure) -> None:
     The data of seed 0 are left out: nobody is right about nine of ten held-out scans there at any pair of rates. B.4:
     batch 1, one epoch, 300 rounds, 20 of 59 sessions, strength 1e-3, as in fco-brain.
     """
-    own.settings(
-        num_rounds=300,
-        num_clients=59,
-        clients_per_round=20,
-        batch_size=1,
-        local_epochs=1,
-        strength=0.001,
-        structure_every=10,
-        objective_every=50,
-    )
-    for method in ("FedDualAvg", "FedDualAvgOSP", "FedMid", "FedMidOSP"):
+    own.settings(**BRAIN, strength=0.001, structure_every=10, objective_every=50)
+    for method in FOUR:
         own.grid(method, **B_4)
     own.quick(
         "FedMid is on the right",
@@ -690,6 +655,5 @@ def fco_brain_rates(own: Figure) -> None:
         num_voxels=1000,
         clients_per_round=10,
         num_rounds=28,
-        structure_every=28,
-        objective_every=28,
+        every=28,
     )

@@ -2,7 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from reproduction.figure import Figure, figure
+
+#: The energy error over rounds and over two costs.
+COSTS = "energy-error; energy-error against passes; energy-error against cpu-seconds"
+#: What the quick versions run on.
+DIGITS: dict[str, Any] = {"problem": "logistic-digits", "num_examples": 0}
+
+
+def _in_the_number_of_clients(own: Figure) -> None:
+    for count in (8, 16, 32, 64, 128):
+        own.run(f"N = {count}", "DualFL", num_clients=count)
+    but = {"run": ["N = 16"], "than": ["N = 8"], "below": 0.1, "at_most": 4.0}
+    own.quick("robust in N: the level", but=but, **DIGITS, num_rounds=10)
+
+
+def _in_rho(own: Figure, values: tuple[float, ...]) -> None:
+    for rho in values:
+        own.run(f"rho = {rho}", "DualFL", rho=rho)
+    own.quick("robust in rho, 0.03", but={"below": 0.1, "at_most": 2.0}, **DIGITS, num_rounds=12)
 
 
 @figure("logistic-convex", "energy-error; gradient-norm; distance", seeds=2)
@@ -23,7 +43,7 @@ def dualfl_alpha(own: Figure) -> None:
     own.quick("as near as alpha says", but={"factor": 3.0}, num_rounds=50)
 
 
-@figure("logistic-mnist", "energy-error; energy-error against passes; energy-error against cpu-seconds", seeds=2)
+@figure("logistic-mnist", COSTS, seeds=2)
 def dualfl_fig1a(own: Figure) -> None:
     """MNIST, 2,400 images of the paper's 60,000: DualFL beside nine methods, eight clients.
 
@@ -59,52 +79,30 @@ def dualfl_fig1a(own: Figure) -> None:
     own.run("FedAvg", "FedDualAvg", client_lr=0.3, local_steps=30)
     own.run("FedCM", client_lr=0.1, local_steps=10)
     own.run("FedSAM", client_lr=0.3, local_steps=30)
-    own.quick("not competitive", problem="logistic-digits", num_examples=0, num_rounds=8)
+    own.quick("not competitive", **DIGITS, num_rounds=8)
 
 
-@figure("logistic-mnist", "energy-error; energy-error against passes; energy-error against cpu-seconds", seeds=1)
+@figure("logistic-mnist", COSTS, seeds=1)
 def dualfl_fig1b(own: Figure) -> None:
     """MNIST, all 60,000 images: DualFL with more and more clients.
 
     Park, Xu, section 7, figure 1(b).
     """
     own.settings(num_rounds=30, num_examples=0, tolerance=1e-08, nu=0.01, rho=0.003)
-    own.run("N = 8", "DualFL", num_clients=8)
-    own.run("N = 16", "DualFL", num_clients=16)
-    own.run("N = 32", "DualFL", num_clients=32)
-    own.run("N = 64", "DualFL", num_clients=64)
-    own.run("N = 128", "DualFL", num_clients=128)
-    own.quick(
-        "robust in N: the level",
-        but={"run": ["N = 16"], "than": ["N = 8"], "below": 0.1, "at_most": 4.0},
-        problem="logistic-digits",
-        num_examples=0,
-        num_rounds=10,
-    )
+    _in_the_number_of_clients(own)
 
 
-@figure("logistic-mnist", "energy-error; energy-error against passes; energy-error against cpu-seconds", seeds=1)
+@figure("logistic-mnist", COSTS, seeds=1)
 def dualfl_fig1c(own: Figure) -> None:
     """MNIST, all 60,000 images: DualFL with several rho.
 
     Park, Xu, section 7, figure 1(c).
     """
     own.settings(num_rounds=30, num_examples=0, tolerance=1e-08, nu=0.01)
-    own.run("rho = 0.0", "DualFL", rho=0.0)
-    own.run("rho = 0.0003", "DualFL", rho=0.0003)
-    own.run("rho = 0.003", "DualFL", rho=0.003)
-    own.run("rho = 0.01", "DualFL", rho=0.01)
-    own.run("rho = 0.03", "DualFL", rho=0.03)
-    own.quick(
-        "robust in rho, 0.03",
-        but={"below": 0.1, "at_most": 2.0},
-        problem="logistic-digits",
-        num_examples=0,
-        num_rounds=12,
-    )
+    _in_rho(own, (0.0, 0.0003, 0.003, 0.01, 0.03))
 
 
-@figure("logistic-cifar10", "energy-error; energy-error against passes; energy-error against cpu-seconds", seeds=2)
+@figure("logistic-cifar10", COSTS, seeds=2)
 def dualfl_fig1d(own: Figure) -> None:
     """CIFAR-10, 640 images of the paper's 50,000: DualFL beside nine methods, eight clients.
 
@@ -130,49 +128,27 @@ def dualfl_fig1d(own: Figure) -> None:
     own.run("FedAvg", "FedDualAvg", client_lr=0.03, local_steps=100)
     own.run("FedCM", client_lr=0.2, local_steps=100)
     own.run("FedSAM", client_lr=0.03, local_steps=30)
-    own.quick("not competitive", problem="logistic-digits", num_examples=0, num_rounds=10)
+    own.quick("not competitive", **DIGITS, num_rounds=10)
 
 
-@figure("logistic-cifar10", "energy-error; energy-error against passes; energy-error against cpu-seconds", seeds=1)
+@figure("logistic-cifar10", COSTS, seeds=1)
 def dualfl_fig1e(own: Figure) -> None:
     """CIFAR-10, 10,000 images of the paper's 50,000: DualFL with more and more clients.
 
     Park, Xu, section 7, figure 1(e).
     """
     own.settings(num_rounds=20, num_examples=10000, tolerance=1e-08, nu=0.01, rho=0.0)
-    own.run("N = 8", "DualFL", num_clients=8)
-    own.run("N = 16", "DualFL", num_clients=16)
-    own.run("N = 32", "DualFL", num_clients=32)
-    own.run("N = 64", "DualFL", num_clients=64)
-    own.run("N = 128", "DualFL", num_clients=128)
-    own.quick(
-        "robust in N: the level",
-        but={"run": ["N = 16"], "than": ["N = 8"], "below": 0.1, "at_most": 4.0},
-        problem="logistic-digits",
-        num_examples=0,
-        num_rounds=10,
-    )
+    _in_the_number_of_clients(own)
 
 
-@figure("logistic-cifar10", "energy-error; energy-error against passes; energy-error against cpu-seconds", seeds=1)
+@figure("logistic-cifar10", COSTS, seeds=1)
 def dualfl_fig1f(own: Figure) -> None:
     """CIFAR-10, 10,000 images of the paper's 50,000: DualFL with several rho.
 
     Park, Xu, section 7, figure 1(f).
     """
     own.settings(num_rounds=20, num_examples=10000, tolerance=1e-08, nu=0.01)
-    own.run("rho = 0.0", "DualFL", rho=0.0)
-    own.run("rho = 0.001", "DualFL", rho=0.001)
-    own.run("rho = 0.003", "DualFL", rho=0.003)
-    own.run("rho = 0.01", "DualFL", rho=0.01)
-    own.run("rho = 0.03", "DualFL", rho=0.03)
-    own.quick(
-        "robust in rho, 0.03",
-        but={"below": 0.1, "at_most": 2.0},
-        problem="logistic-digits",
-        num_examples=0,
-        num_rounds=12,
-    )
+    _in_rho(own, (0.0, 0.001, 0.003, 0.01, 0.03))
 
 
 @figure("logistic-mnist", "energy-error", seeds=2)
@@ -209,7 +185,7 @@ def dualfl_table2(own: Figure) -> None:
     own.run("FedDualAvg", client_lr=0.001, local_steps=10)
     own.run("Scaffnew", client_lr=1e-05, probability=0.1)
     own.run("DualFL", nu=0.01, rho=0.003, tolerance=1e-08)
-    own.quick("no method with a step arrives as printed", problem="logistic-digits", num_examples=0, num_rounds=3)
+    own.quick("no method with a step arrives as printed", **DIGITS, num_rounds=3)
 
 
 @figure("logistic-digits", "energy-error; distance", seeds=2)
@@ -272,7 +248,7 @@ def dualfl_nonsmooth(own: Figure) -> None:
     own.quick("subgradients stall", but={"factor": 1.5}, num_rounds=25)
 
 
-@figure("logistic-cifar10", "energy-error; energy-error against passes; energy-error against cpu-seconds", seeds=1)
+@figure("logistic-cifar10", COSTS, seeds=1)
 def dualfl_cifar10000(own: Figure) -> None:
     """CIFAR-10, 10,000 images of the paper's 50,000: DualFL beside FedPD, FedDR and FedDyn, which are one method, and
     three more.
@@ -292,16 +268,10 @@ def dualfl_cifar10000(own: Figure) -> None:
     own.run("FedDR, step 10, relaxation 1.9", "FedDR", step=10.0, relaxation=1.9, tolerance=1e-08)
     own.run("Scaffnew", client_lr=0.02, probability=0.01)
     own.run("FedDualAvg", l2_as_psi=True, client_lr=0.03, local_steps=100)
-    own.quick(
-        "fast at first",
-        but={"than": ["FedPD, step 10"], "at_most": 0.5},
-        problem="logistic-digits",
-        num_examples=0,
-        num_rounds=8,
-    )
+    own.quick("fast at first", but={"than": ["FedPD, step 10"], "at_most": 0.5}, **DIGITS, num_rounds=8)
 
 
-@figure("logistic-mnist", "energy-error; energy-error against passes; energy-error against cpu-seconds", seeds=1)
+@figure("logistic-mnist", COSTS, seeds=1)
 def dualfl_mnist60000(own: Figure) -> None:
     """MNIST, all 60,000 images: DualFL beside FedPD, FedDR and FedDyn, which are one method, and three more.
 

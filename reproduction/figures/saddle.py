@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from reproduction.figure import Figure, figure
-
-BOTH: dict[str, Any] = {"structure_every": 10, "objective_every": 10}
 
 
 @figure("bilinear-l1", "gap; density", seeds=10, targets={"gap": 0.316, "density": 0.7})
@@ -43,7 +39,7 @@ def spp_fig4(own: Figure) -> None:
     own.run("FedMid", client_lr=0.006, server_lr=1.0)
     own.run("FedMid, average", "FedMid", client_lr=0.006, server_lr=2.0, output="average")
     own.run("ExtraStepLocalSGD", client_lr=0.02, server_lr=0.6)
-    own.quick("FeDualEx before the methods of convex optimization, K = 1", num_clients=2, **BOTH)
+    own.quick("FeDualEx before the methods of convex optimization, K = 1", num_clients=2, every=10)
 
 
 @figure("bilinear-nuclear", "gap; rank-x; rank-y", seeds=10, targets={"rank-x": 10.0, "rank-y": 10.0})
@@ -74,7 +70,7 @@ def spp_fig5(own: Figure) -> None:
     own.run("FedMid", client_lr=0.0006, server_lr=2.0, start="projected")
     own.run("ExtraStepLocalSGD", client_lr=0.003, server_lr=1.0, start="projected")
     own.quick(
-        "FeDualEx before FedDualAvg, K = 1", num_clients=1, noise=0.01, num_rounds=30, rows=60, columns=120, **BOTH
+        "FeDualEx before FedDualAvg, K = 1", num_clients=1, noise=0.01, num_rounds=30, rows=60, columns=120, every=10
     )
 
 
@@ -199,14 +195,14 @@ def spp_theory(own: Figure) -> None:
     own.part("theorem 3")
     own.run("T = 100", "FeDualEx", num_rounds=100, client_lr=0.023)
     own.run("T = 400", "FeDualEx", num_rounds=400, client_lr=0.0158)
-    own.run("T = 1,600", "FeDualEx", num_rounds=1600, client_lr=0.0079, **BOTH)
+    own.run("T = 1,600", "FeDualEx", num_rounds=1600, client_lr=0.0079, every=10)
     # Theorem 3 beyond the Euclidean space: a matrix game, entropy on both simplices. In the norm (||x||_1^2 +
     # ||y||_1^2)^(1/2) the operator has beta <= max |P_ij| <= 1, B = log(300) + log(600) is the metric 'diameter', and
     # sigma^2 is 0.01 times E max z_i^2 over 300 normal numbers plus the same over 600, 0.207. The steps are the
     # theorem's.
     own.part("theorem 3, two simplices", problem="matrix-game", mirror_map="simplex-entropy")
     own.run("game, T = 400", "FeDualEx", num_rounds=400, client_lr=0.221)
-    own.run("game, T = 1,600", "FeDualEx", num_rounds=1600, client_lr=0.11, **BOTH)
+    own.run("game, T = 1,600", "FeDualEx", num_rounds=1600, client_lr=0.11, every=10)
     # Theorem 1: much noise on a smaller problem for M; the paper's noise for K.
     own.part("theorem 1", rows=60, columns=120)
     own.run("M = 1", "FeDualEx", num_clients=1, num_rounds=40, local_steps=4, client_lr=0.02, noise=3.0)
@@ -224,7 +220,7 @@ def spp_theory(own: Figure) -> None:
     own.run("its own step", "FeDualEx", num_clients=10, num_rounds=100, local_steps=10, client_lr=0.000405)
     # 16 times the rounds, and the step of the last branch, which falls like R^(-1/2).
     own.run("R = 25", "FeDualEx", num_clients=10, num_rounds=25, local_steps=10, client_lr=0.01)
-    own.run("R = 400", "FeDualEx", num_clients=10, num_rounds=400, local_steps=10, client_lr=0.0025, **BOTH)
+    own.run("R = 400", "FeDualEx", num_clients=10, num_rounds=400, local_steps=10, client_lr=0.0025, every=10)
     # Theorem 2: sparse least squares, 16 clients with the same 512 examples (the theorems are about equal clients),
     # batches of 8; the gap is to the centralised optimum. The step falls like R^(-1/3), the last branch of the
     # theorem's.
@@ -254,30 +250,14 @@ def spp_theory(own: Figure) -> None:
         batch_size=0,
         output="last",
     )
-    own.run("FeDualEx, rate 0.1", "FeDualEx", spread=1.0, num_rounds=400, client_lr=0.1, **BOTH)
+    own.run("FeDualEx, rate 0.1", "FeDualEx", spread=1.0, num_rounds=400, client_lr=0.1, every=10)
+    own.run("FeDualEx, rate 0.01", "FeDualEx", spread=1.0, num_rounds=1500, client_lr=0.01, every=20)
+    own.run("FeDualEx, equal clients", "FeDualEx", spread=0.0, num_rounds=400, client_lr=0.1, every=10)
+    own.run("FedAvgS, rate 0.03", "FedAvgS", spread=1.0, num_rounds=1000, client_lr=0.03, every=20)
     own.run(
-        "FeDualEx, rate 0.01",
-        "FeDualEx",
-        spread=1.0,
-        num_rounds=1500,
-        client_lr=0.01,
-        structure_every=20,
-        objective_every=20,
+        "SCAFFOLD-S, five local steps", "ScaffoldS", spread=1.0, num_rounds=200, client_lr=0.03, local_steps=5, every=10
     )
-    own.run("FeDualEx, equal clients", "FeDualEx", spread=0.0, num_rounds=400, client_lr=0.1, **BOTH)
-    own.run(
-        "FedAvgS, rate 0.03",
-        "FedAvgS",
-        spread=1.0,
-        num_rounds=1000,
-        client_lr=0.03,
-        structure_every=20,
-        objective_every=20,
-    )
-    own.run(
-        "SCAFFOLD-S, five local steps", "ScaffoldS", spread=1.0, num_rounds=200, client_lr=0.03, local_steps=5, **BOTH
-    )
-    own.run("FedAvgS, five local steps", "FedAvgS", spread=1.0, num_rounds=200, client_lr=0.03, local_steps=5, **BOTH)
+    own.run("FedAvgS, five local steps", "FedAvgS", spread=1.0, num_rounds=200, client_lr=0.03, local_steps=5, every=10)
     # The game with nuclear norms (A.2), without noise: what its solution is like.
     own.part("nuclear norms")
     own.run(
@@ -288,6 +268,6 @@ def spp_theory(own: Figure) -> None:
         output="last",
         num_rounds=300,
         client_lr=10.0,
-        **BOTH,
+        every=10,
     )
     own.quick("theorem 4", num_rounds=60)

@@ -9,9 +9,9 @@ from reproduction.figure import Figure, figure
 #: On a chain both rates are halved where the first node sees a plateau.
 CHAIN: dict[str, Any] = {"mixing": "chain", "plateau": "gap", "plateau_node": 0, "server_lr": 1.0}
 LIANG: dict[str, Any] = {"variant": "liang", "mirror_map": "euclidean"}
+MULTISTEP = "MultistepReFedDAGT"
 STAGES: dict[str, Any] = {"server_lr": 1.0, "restart_window": 100, "sparsity": 16, "mirror_map": "p-norm(12)"}
-STEPS: dict[str, Any] = {"batch_size": 10, "local_steps": 10}
-OFTEN: dict[str, Any] = {"structure_every": 10, "objective_every": 10}
+STEPS: dict[str, Any] = {"batch_size": 10, "local_steps": 10, "sampling": "gradients"}
 
 
 @figure(
@@ -48,16 +48,16 @@ def gt_fig1(own: Figure) -> None:
             "Fast-FedDA": [157, 34, 7.1, 5.8],
         },
     }
-    own.settings(num_rounds=3000, **OFTEN, **STEPS, sampling="gradients")
+    own.settings(num_rounds=3000, every=10, **STEPS)
     own.run("DFedMid", **CHAIN, mirror_map="euclidean", client_lr=0.0006, strength=0.03)
     own.run("DFedDA", **CHAIN, mirror_map="p-norm(12)", client_lr=0.1)
     own.run("DFedDA-GT", "DFedDAGT", **CHAIN, mirror_map="p-norm(12)", client_lr=0.05)
     own.run("DReFedDA-GT", "DReFedDAGT", **CHAIN, mirror_map="p-norm(12)", client_lr=0.05, radius_squared=25000.0)
-    own.run("MReFedDA-GT", "MultistepReFedDAGT", **STAGES, radius_squared=25000.0, stage_rounds=300, client_lr=0.1)
+    own.run("MReFedDA-GT", MULTISTEP, **STAGES, radius_squared=25000.0, stage_rounds=300, client_lr=0.1)
     own.run("Fast-FedDA", "FastFedDA", **LIANG, convexity=4.0, strength=0.1)
     own.run("C-FedDA", "CFedDA", **LIANG, convexity=1.0, smoothness=6.0, strength=0.03)
     own.part("M x batch", batch_size=160)
-    own.run("MReFedDA-GT", "MultistepReFedDAGT", **STAGES, radius_squared=25000.0, stage_rounds=300, client_lr=0.2)
+    own.run("MReFedDA-GT", MULTISTEP, **STAGES, radius_squared=25000.0, stage_rounds=300, client_lr=0.2)
     own.run("Fast-FedDA", "FastFedDA", **LIANG, convexity=4.0, strength=0.007)
     own.run("C-FedDA", "CFedDA", **LIANG, convexity=1.0, smoothness=1.0, strength=0.01)
     own.part("")
@@ -93,16 +93,16 @@ def gt_fig2(own: Figure) -> None:
     for 30 looks, and a stage has 30 of them. gt-long2 has the authors' stages of 2,000 rounds.
     """
     own.table = {"metric": "l1-error", "rounds": [100, 300, 1000, 3000]}
-    own.settings(num_rounds=3000, **OFTEN, **STEPS, sampling="gradients")
+    own.settings(num_rounds=3000, every=10, **STEPS)
     own.run("DFedMid", **CHAIN, mirror_map="euclidean", client_lr=0.003, strength=0.002)
     own.run("DFedDA", **CHAIN, mirror_map="p-norm(12)", client_lr=0.5)
     own.run("DFedDA-GT", "DFedDAGT", **CHAIN, mirror_map="p-norm(12)", client_lr=0.2)
     own.run("DReFedDA-GT", "DReFedDAGT", **CHAIN, mirror_map="p-norm(12)", client_lr=0.2, radius_squared=4.0)
-    own.run("MReFedDA-GT", "MultistepReFedDAGT", **STAGES, radius_squared=4.0, stage_rounds=300, client_lr=0.2)
+    own.run("MReFedDA-GT", MULTISTEP, **STAGES, radius_squared=4.0, stage_rounds=300, client_lr=0.2)
     own.run("Fast-FedDA", "FastFedDA", **LIANG, convexity=1.0, strength=0.0005)
     own.run("C-FedDA", "CFedDA", **LIANG, convexity=1.0, smoothness=1.0, strength=0.0005)
     own.part("M x batch", batch_size=160)
-    own.run("MReFedDA-GT", "MultistepReFedDAGT", **STAGES, radius_squared=4.0, stage_rounds=300, client_lr=1.0)
+    own.run("MReFedDA-GT", MULTISTEP, **STAGES, radius_squared=4.0, stage_rounds=300, client_lr=1.0)
     own.run("Fast-FedDA", "FastFedDA", **LIANG, convexity=0.5, strength=0.0002)
     own.run("C-FedDA", "CFedDA", **LIANG, convexity=0.5, smoothness=0.6, strength=0.0002)
     own.quick("tracking", num_rounds=120, dimension=128, client_lr=0.2)
@@ -128,13 +128,13 @@ def gt_long1(own: Figure) -> None:
     The constants are those of gt-fig1: for the server's methods, of its reading 'M x batch', which has the same 3,000
     exchanges.
     """
-    own.settings(num_rounds=48000, structure_every=160, objective_every=160, **STEPS, sampling="gradients")
+    own.settings(num_rounds=48000, every=160, **STEPS)
     own.run("DFedMid", **CHAIN, mirror_map="euclidean", client_lr=0.0006, strength=0.03)
     own.run("DFedDA", **CHAIN, mirror_map="p-norm(12)", client_lr=0.1)
     own.run("DFedDA-GT", "DFedDAGT", **CHAIN, mirror_map="p-norm(12)", client_lr=0.05)
     own.run(
         "MReFedDA-GT",
-        "MultistepReFedDAGT",
+        MULTISTEP,
         plateau="gap",
         **STAGES,
         radius_squared=25000.0,
@@ -149,15 +149,7 @@ def gt_long1(own: Figure) -> None:
     # rule looks at it 200 times. The stages above, of 300 exchanges and 30 looks, end before the rule could halve a
     # rate.
     own.part("as the authors' code")
-    own.run(
-        "MReFedDA-GT",
-        "MultistepReFedDAGT",
-        plateau="gap",
-        **STAGES,
-        radius_squared=25000.0,
-        stage_rounds=2000,
-        client_lr=0.1,
-    )
+    own.run("MReFedDA-GT", MULTISTEP, plateau="gap", **STAGES, radius_squared=25000.0, stage_rounds=2000, client_lr=0.1)
     own.run("Fast-FedDA", "FastFedDA", **LIANG, convexity=4.0, strength=0.1)
     own.run("C-FedDA", "CFedDA", **LIANG, convexity=1.0, smoothness=6.0, strength=0.03)
     own.quick("L1 error: MReFedDA-GT", num_rounds=480, dimension=128)
@@ -182,13 +174,13 @@ def gt_long2(own: Figure) -> None:
     The constants are those of gt-fig2: for the server's methods, of its reading 'M x batch', which has the same 3,000
     exchanges.
     """
-    own.settings(num_rounds=48000, structure_every=160, objective_every=160, **STEPS, sampling="gradients")
+    own.settings(num_rounds=48000, every=160, **STEPS)
     own.run("DFedMid", **CHAIN, mirror_map="euclidean", client_lr=0.003, strength=0.002)
     own.run("DFedDA", **CHAIN, mirror_map="p-norm(12)", client_lr=0.5)
     own.run("DFedDA-GT", "DFedDAGT", **CHAIN, mirror_map="p-norm(12)", client_lr=0.2)
     own.run(
         "MReFedDA-GT",
-        "MultistepReFedDAGT",
+        MULTISTEP,
         plateau="gap",
         **STAGES,
         radius_squared=4.0,
@@ -203,15 +195,7 @@ def gt_long2(own: Figure) -> None:
     # rule looks at it 200 times. The stages above, of 300 exchanges and 30 looks, end before the rule could halve a
     # rate.
     own.part("as the authors' code")
-    own.run(
-        "MReFedDA-GT",
-        "MultistepReFedDAGT",
-        plateau="gap",
-        **STAGES,
-        radius_squared=4.0,
-        stage_rounds=2000,
-        client_lr=0.2,
-    )
+    own.run("MReFedDA-GT", MULTISTEP, plateau="gap", **STAGES, radius_squared=4.0, stage_rounds=2000, client_lr=0.2)
     own.run("Fast-FedDA", "FastFedDA", **LIANG, convexity=1.0, strength=0.0005)
     own.run("C-FedDA", "CFedDA", **LIANG, convexity=1.0, smoothness=1.0, strength=0.0005)
     own.quick("gap: DFedDA-GT", num_rounds=480, dimension=128)
@@ -228,7 +212,6 @@ def gt_spread(own: Figure) -> None:
     """
     own.table = {"metric": "gap", "rounds": [100, 300, 600, 1500]}
     own.settings(
-        sampling="gradients",
         dimension=128,
         mixing="chain",
         mirror_map="p-norm(12)",
@@ -239,18 +222,10 @@ def gt_spread(own: Figure) -> None:
         structure_every=10,
         objective_every=100,
     )
-    own.part("spread 0", spread=0.0)
-    own.run("DFedDA")
-    own.run("DFedDA-GT", "DFedDAGT")
-    own.part("spread 2", spread=2.0)
-    own.run("DFedDA")
-    own.run("DFedDA-GT", "DFedDAGT")
-    own.part("spread 5", spread=5.0)
-    own.run("DFedDA")
-    own.run("DFedDA-GT", "DFedDAGT")
-    own.part("spread 20", spread=20.0)
-    own.run("DFedDA")
-    own.run("DFedDA-GT", "DFedDAGT")
+    for spread in (0, 2, 5, 20):
+        own.part(f"spread {spread}", spread=float(spread))
+        own.run("DFedDA")
+        own.run("DFedDA-GT", "DFedDAGT")
     own.quick("spread 20: tracking pays", num_rounds=100, dimension=64)
 
 
@@ -265,7 +240,7 @@ def gt_theory(own: Figure) -> None:
     their exact distribution (sampling), which saves making the examples.
     """
     own.table = {"metric": "gap", "rounds": [100, 200, 400, 1000, 2000, 8000, 20000]}
-    own.settings(sampling="gradients", client_lr=0.1, server_lr=1.0, **STEPS, structure_every=5, objective_every=5)
+    own.settings(client_lr=0.1, server_lr=1.0, **STEPS, every=5)
     # The dimension: complete graph, p = 2 log d as in the theorems, effects of the clients a fifth of the figures'.
     own.part("complete graph", spread=1.0, mirror_map="p-norm(2 log d)", client_lr=0.05, num_rounds=450)
     own.run("d = 256", "FedDAGT", dimension=256)
@@ -292,8 +267,7 @@ def gt_theory(own: Figure) -> None:
         mixing="chain",
         mirror_map="p-norm(2 log d)",
         batch_size=0,
-        structure_every=100,
-        objective_every=100,
+        every=100,
     )
     own.run("DFedDA, R = 2,500", "DFedDA", client_lr=0.015, num_rounds=2500)
     own.run("DFedDA, R = 20,000", "DFedDA", client_lr=0.0075, num_rounds=20000)
