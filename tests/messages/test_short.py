@@ -1,6 +1,7 @@
 """Short messages: what they hold, who can read them, and what hostile bytes come to."""
 
 import json
+import tracemalloc
 import zlib
 
 import numpy as np
@@ -208,6 +209,9 @@ def bomb(size):
     return np.frombuffer(zlib.compress(bytes(size), 9), np.uint8)
 
 
+BOMB = bomb(50_000_000)
+
+
 @together(
     ("name", "change", "message"),
     [
@@ -236,6 +240,17 @@ def test_hostile_arrays_have_a_reason(name, change, message):
     reply["arrays"][name] = Array(changed) if changed.dtype.kind == "S" else to_array(changed)
     with pytest.raises(ProtocolError, match=message):
         read_reply(FORM, support, reply)
+
+
+def test_a_bomb_is_not_inflated():
+    """As many bytes as a mask may have, which would be a hundred times as many."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(ProtocolError, match="holds other than 480000 bits"):
+            mask_of(BOMB, 480_000)
+        assert tracemalloc.get_traced_memory()[1] < 2_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_lengths_that_lie_have_a_reason():

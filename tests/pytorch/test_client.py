@@ -13,6 +13,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from problems import FEATURES, clients, start_arrays
 
+from flwr_fco import Short, short_mod
 from flwr_fco.client_apps import Disclosure, Limits, client_app
 from flwr_fco.core.computing import random_generator
 from flwr_fco.core.logs import quiet
@@ -108,6 +109,7 @@ STRATEGIES = {
     "FedDAGT, some": lambda: FedDAGT(**OPTIONS | {"work": Steps(4, batch_size=5)}, fraction_train=0.5),
     "Scaffold": lambda: Scaffold(**OPTIONS | {"work": Steps(4, batch_size=5)}),
     "DFedDAGT": lambda: DFedDAGT(**OPTIONS | {"work": Steps(4, batch_size=5)}, mixing=ring(NODES)),
+    "FedDualAvg, short": lambda: FedDualAvg(**OPTIONS | {"regularizer": Zero()}, density=0.5, wire=Short()),
     # What a client remembers is what was sent, rounded.
     "FedDAGT, float32": lambda: FedDAGT(**OPTIONS | {"work": Steps(4, batch_size=5)}, wire=Wire(dtype="float32")),
 }
@@ -121,7 +123,9 @@ def go(strategy, app, rounds=6, start=None, **options):
 @together("name", STRATEGIES)
 def test_a_loop_of_one_s_own_gives_the_model_of_our_client(name):
     objectives = clients()
-    ours, theirs = go(STRATEGIES[name](), our_app(objectives)), go(STRATEGIES[name](), torch_app(objectives))
+    mods = [short_mod()]
+    apps = our_app(objectives, mods=mods), torch_app(objectives, mods=mods)
+    ours, theirs = (go(STRATEGIES[name](), app) for app in apps)
     for key in ours.arrays:
         expected = ours.arrays[key].numpy()
         np.testing.assert_allclose(theirs.arrays[key].numpy(), expected, rtol=0, atol=1e-12, err_msg=key)
