@@ -502,8 +502,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         X, clusters = (list(each) if several else each[0] for each in zip(*pairs, strict=True))
         checks = {"dtype": np.float64, "accept_sparse": "csr", **self._of_y}
         if self.codebook is not None:
-            given = X, y, sample_weight, groups, clusters
-            X, y, sample_weight, groups, clusters = reading.read_parts(self.codebook, self._sites, *given)
+            whole = X, y, sample_weight, groups, clusters
+            X, y, sample_weight, groups, clusters = reading.read_parts(self.codebook, self._sites, *whole)
         if several:
             if groups is not None:
                 what = "groups is for one X, y"
@@ -536,9 +536,9 @@ class Federated(BaseEstimator):  # type: ignore[misc]
                 check_consistent_length(X, groups)
                 sites, owner = reading.owners_of(groups)
                 self._sites = sites.tolist()
-            whole = reading.row_weights(sample_weight, X)
+            of_rows = reading.row_weights(sample_weight, X)
             rows = [np.flatnonzero(owner == m) for m in np.unique(owner)]
-            clients = [(X[own], y[own], whole[own]) for own in rows]
+            clients = [(X[own], y[own], of_rows[own]) for own in rows]
             clusters = [None if clusters is None else clusters[own] for own in rows]
             names = [f"{site}" for site in self._sites or (f"part {m}" for m in range(len(rows)))]
         # Rows that are dealt from one X have its units and its coding.
@@ -547,19 +547,18 @@ class Federated(BaseEstimator):  # type: ignore[misc]
                 reading.refuse_two_codings(dict(zip(names, (labels for _, labels, _ in clients), strict=True)))
             told = {site: deviations(as_rows(own)) for site, (own, *_) in zip(names, clients, strict=True)}
             reading.warn_of_units(told, self._names(clients[0][0].shape[1]))
-        weights = [own for *_, own in clients]
-        if any((own < 0.0).any() for own in weights) or not any(own.any() for own in weights):
+        each = [own for *_, own in clients]
+        if any((own < 0.0).any() for own in each) or not any(own.any() for own in each):
             raise ConfigurationError("sample_weight is negative somewhere or zero everywhere; expected weights > 0")
         known = self._sites or list(range(len(clients)))
         left_out = None if without is None else reading.place_of(without, known)
-        columns = zip(clients, rows or weights, clusters, names, known, strict=True)
+        columns = zip(clients, rows or each, clusters, names, known, strict=True)
         kept = [
             (X[w > 0.0], y[w > 0.0], w[w > 0.0], own[w > 0.0], None if held is None else held[w > 0.0], who, site)
             for m, ((X, y, w), own, held, who, site) in enumerate(columns)
             if w.any() and m != left_out
         ]
-        each = (list(column) for column in zip(*kept, strict=True))
-        features, targets, weights, numbers, held, names, self._sites = each
+        features, targets, weights, numbers, held, names, self._sites = map(list, zip(*kept, strict=True))
         self._check_sites({name: len(own) for name, own in zip(names, targets, strict=True)})
         return reading.Parts(features, targets, weights, sample_weight is not None, rows and numbers, names, held)
 

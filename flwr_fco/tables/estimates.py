@@ -53,6 +53,8 @@ _CONSTANT = 1e-14
 _SOLVED = 1e-8
 #: Residual squares that are rounding: relative to those of the model, and to those of 0.
 _EXACT, _ROUNDING = 1e-13, 1e-24
+#: Numbers of sites' Hessians that are unpacked at a time.
+_TOGETHER = 2**24
 #: Information of a site on a column, and of a contrast of sites, relative to others, that is rounding.
 _SINGULAR = 1e-9
 #: Sweeps of a lasso, its precision, and how often the noise is estimated.
@@ -271,26 +273,24 @@ def rao(sums: Sums, found: Estimates, columns: NDArray[np.int64]) -> tuple[Vecto
     if found.inverse is None or len(sums.each) < 2:
         return statistic, degrees, statistic.copy()
     whole, move = found.inverse / sums.total, -found.inverse @ sums.gradient
-    slopes, own, rows = [], [], []
-    for site in sums.each:
-        block = unpacked(site.block)[: move.size, : move.size]
-        rows.append(site.mass * block[columns])
-        slopes.append(site.mass * (site.gradient[: move.size] + block @ move)[columns])
-        own.append(site.mass * np.diag(block)[columns])
-    taken = np.array(rows)
-    crossed = np.einsum("ajk,kl,bjl->jab", taken, whole, taken, optimize=True)
-    for place in range(columns.size):
-        curved = np.array([each[place] for each in own])
-        on = np.flatnonzero(curved > _SINGULAR * curved.max(initial=0.0))
-        if on.size < 2:
-            continue
-        units = np.sqrt(curved[on])
-        spread = np.eye(on.size) - crossed[place][np.ix_(on, on)] / np.outer(units, units)
-        values, vectors = np.linalg.eigh(spread)
-        kept = values > _SINGULAR
-        s = vectors.T @ (np.array([each[place] for each in slopes])[on] / units)
-        statistic[place] = float((s[kept] ** 2 / values[kept]).sum()) / found.noise
-        degrees[place] = np.count_nonzero(kept)
+    parts = math.ceil(len(sums.each) * columns.size * move.size / _TOGETHER)
+    for places in np.array_split(np.arange(columns.size), parts):
+        rows = np.array(
+            [site.mass * unpacked(site.block)[: move.size, : move.size][columns[places]] for site in sums.each]
+        )
+        slopes = np.array([site.mass * site.gradient[columns[places]] for site in sums.each]) + rows @ move
+        crossed = np.einsum("ajk,kl,bjl->jab", rows, whole, rows, optimize=True)
+        for k, place in enumerate(places):
+            curved = rows[:, k, columns[place]]
+            on = np.flatnonzero(curved > _SINGULAR * curved.max())
+            if on.size < 2:
+                continue
+            units = np.sqrt(curved[on])
+            values, vectors = np.linalg.eigh(np.eye(on.size) - crossed[k][np.ix_(on, on)] / np.outer(units, units))
+            kept = values > _SINGULAR
+            s = vectors.T @ (slopes[on, k] / units)
+            statistic[place] = float((s[kept] ** 2 / values[kept]).sum()) / found.noise
+            degrees[place] = np.count_nonzero(kept)
     return statistic, degrees, np.asarray(stats.chi2.sf(statistic, np.maximum(degrees, 1.0)))
 
 

@@ -430,8 +430,8 @@ class Table(NamedTuple):
         Lines of a summary.
     found : Estimates
         The estimates of all columns.
-    sums : Sums
-        The sums they are made of.
+    rows_of : tuple of float
+        Of how many rows and sites they are, and how many intercepts have stayed there.
     intercepts : list of dict
         Of a common intercept, observed and expected events of each site.
     """
@@ -440,7 +440,7 @@ class Table(NamedTuple):
     sites: tuple[str, ...]
     lines: list[tuple[str, str]]
     found: Estimates
-    sums: Sums
+    rows_of: tuple[float, ...]
     intercepts: list[dict[str, Any]]
 
 
@@ -550,7 +550,9 @@ def table(asked: Intervals, fitted: Fitted, told: Told, sums: Sums, trend: Any =
     if trend is not None:
         text = "not tested: a site has not answered" if math.isnan(trend[1]) else f"p = {trend[1]:.3g} over all"
         lines.append(("Proportional hazards", f"{text}; a small 'p of trend': a hazard ratio changes over time"))
-    return Table(rows, tuple(own), lines, found, sums, intercepts)
+    # A model is kept without the sites' Hessians.
+    of = sums.rows, float(len(sums.each)), sums.intercepts
+    return Table(rows, tuple(own), lines, found._replace(inverse=None), of, intercepts)
 
 
 def _how(found: Estimates, fitted: Fitted, sums: Sums) -> str:

@@ -289,7 +289,8 @@ def _columns(what: str, table: Any, names: Names) -> dict[str, list[Any]]:
         return {f"{what}[{name!r}]": np.asarray(table[name]).tolist() for name in own}
     if array.ndim == 2:
         return {f"{what}[{names[j] if names else j!r}]": column.tolist() for j, column in enumerate(array.T)}
-    return {what: array.tolist()} if array.ndim else {}
+    entries: Any = array.tolist()
+    return {what: entries} if array.ndim else {}
 
 
 def refuse_two_codings(labels: Mapping[str, NDArray[Any]]) -> None:

@@ -230,12 +230,13 @@ def compared(model: Any, other: Any) -> Tested:
             "two models are compared of which one has some of the other's columns; these have "
             f"{sorted(names[0] - names[1])[:5]} and {sorted(names[1] - names[0])[:5]} apart from each other"
         )
-    (large, small), (more, fewer) = tables, (table.sums for table in tables)
-    same = more.rows == fewer.rows and len(more.each) == len(fewer.each) and more.intercepts == fewer.intercepts
+    large, small = tables
+    same = large.rows_of == small.rows_of
     apart = abs(model._null - other._null) > 1e-9 * abs(model._null)
     if model._kind is not other._kind or not same or apart or model.fit_intercept != other.fit_intercept:
         raise ConfigurationError("two models are compared of the same rows, sites, outcome and kind of intercepts")
-    if math.isnan(large.found.log_likelihood + small.found.log_likelihood) or more.meat is not None:
+    clustered = "Rao" not in next(iter(large.rows.values()))
+    if math.isnan(large.found.log_likelihood + small.found.log_likelihood) or clustered:
         what = "a model has no likelihood: its rows have weights or clusters, or are fewer than two for each column"
         raise ConfigurationError(f"{what}. Test the columns with contrast([...]) of the larger model")
     count = float(len(names[0]) - len(names[1]))

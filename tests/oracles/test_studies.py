@@ -30,7 +30,7 @@ def lifelines():
 def split(frame, site, outcome):
     """Return each site's features and outcome, by its name."""
     columns = [name for name in frame if name not in (site, *np.atleast_1d(outcome))]
-    parts = dict(frame.groupby(site))
+    parts = {name: frame[frame[site] == name] for name in sorted(frame[site].unique())}
     return {name: own[columns] for name, own in parts.items()}, {name: own[outcome] for name, own in parts.items()}
 
 
