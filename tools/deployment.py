@@ -53,18 +53,18 @@ def _read(path: Path) -> dict[str, Any]:
     """Return what a deployment's file says."""
     kinds = {"nodes": int, "node_config": str, "ports": list[int], "node_ids": dict, "pids": dict, "began": dict}
     kinds["trusted"] = str
-    told = read_json(path, kinds)
+    saved = read_json(path, kinds)
     own = {"node_ids": str, "pids": int, "began": str}
-    names = {SUPERLINK, GATE, *(f"node-{i}" for i in range(min(told["nodes"], _MOST)))}
-    whole = 1 <= told["nodes"] <= _MOST and len(told["ports"]) == 2 + told["nodes"]
+    names = {SUPERLINK, GATE, *(f"node-{i}" for i in range(min(saved["nodes"], _MOST)))}
+    whole = 1 <= saved["nodes"] <= _MOST and len(saved["ports"]) == 2 + saved["nodes"]
     for field, kind in own.items():
-        whole = whole and all(name in names and type(value) is kind for name, value in told[field].items())
-    if not whole or not all(0 < pid < 2**31 for pid in told["pids"].values()):
+        whole = whole and all(name in names and type(value) is kind for name, value in saved[field].items())
+    if not whole or not all(0 < pid < 2**31 for pid in saved["pids"].values()):
         raise ConfigurationError(
             f"{path} is damaged: its nodes, ports and processes do not fit each other. Make a new deployment "
             "in another folder, and end the processes of this one by hand"
         )
-    return told
+    return saved
 
 
 def free_ports(number: int) -> list[int]:
@@ -107,17 +107,17 @@ class LocalDeployment:
                 f"{home} holds no deployment; make one with `python -m tools.deploy local {home}`, or give "
                 "the folder of one"
             )
-        told = _read(path)
-        self.nodes: int = told["nodes"]
-        self.node_config: str = told["node_config"]
+        saved = _read(path)
+        self.nodes: int = saved["nodes"]
+        self.node_config: str = saved["node_config"]
         #: The file of the keys whose signature an app must have; "" for any app.
-        self.trusted: str = told["trusted"]
-        self._ports: list[int] = told["ports"]
-        self.pids: dict[str, int] = told["pids"]
+        self.trusted: str = saved["trusted"]
+        self._ports: list[int] = saved["ports"]
+        self.pids: dict[str, int] = saved["pids"]
         #: When each of them began, which tells it from another process that has its number now.
-        self._began: dict[str, str] = told["began"]
+        self._began: dict[str, str] = saved["began"]
         #: Node ids in the SuperLink by SuperNode name.
-        self.node_ids: dict[str, str] = told["node_ids"]
+        self.node_ids: dict[str, str] = saved["node_ids"]
 
     def _save(self) -> None:
         own = {"nodes": self.nodes, "node_config": self.node_config, "ports": self._ports, "trusted": self.trusted}
@@ -163,8 +163,8 @@ class LocalDeployment:
         home.mkdir(parents=True, exist_ok=True)
         home.chmod(0o700)
         ports = free_ports(2 + nodes)
-        told = {"nodes": nodes, "node_config": node_config, "ports": ports, "pids": {}, "began": {}, "node_ids": {}}
-        write_file(home / _FILE, json.dumps({**told, "trusted": trusted}))
+        saved = {"nodes": nodes, "node_config": node_config, "ports": ports, "pids": {}, "began": {}, "node_ids": {}}
+        write_file(home / _FILE, json.dumps({**saved, "trusted": trusted}))
         made = cls(home, tell)
         tell(f"mkdir -p -m 700 {shlex.quote(str(made.home))} && cd {shlex.quote(str(made.home))}")
         for key, value in made.settings.items():
@@ -214,9 +214,9 @@ class LocalDeployment:
         """
         self._run("ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", f"node-{i}")
         if register:
-            told = self._run("flwr", "supernode", "register", f"node-{i}.pub", CONNECTION, "--format", "json")
+            saved = self._run("flwr", "supernode", "register", f"node-{i}.pub", CONNECTION, "--format", "json")
             with suppress(ValueError, KeyError):
-                self.node_ids[f"node-{i}"] = str(json_object(told)["node-id"])
+                self.node_ids[f"node-{i}"] = str(json_object(saved)["node-id"])
             self._save()
 
     # --- commands ---------------------------------------------------------------------------------------------------
@@ -402,7 +402,7 @@ class LocalDeployment:
             Whether its key may still be in use: the SuperLink refuses it (412) until it has missed a killed node's
             heartbeats for about a minute. Starting is then retried.
         """
-        name, deadline, told = f"node-{i}", time.monotonic() + TAKEN, False
+        name, deadline, reported = f"node-{i}", time.monotonic() + TAKEN, False
         while True:
             log = self.home / f"{name}.log"
             before = log.stat().st_size if log.exists() else 0
@@ -417,9 +417,9 @@ class LocalDeployment:
             self.stop(name)
             if time.monotonic() > deadline:
                 raise FlwrFcoError(f"{name} cannot be started again; the end of its log:\n{said[-2000:]}")
-            if not told:
+            if not reported:
                 self._tell(f"# Refused (412): the SuperLink holds {name} for connected for a minute; again every 5 s.")
-            told = True
+            reported = True
             time.sleep(5.0)
 
     def restart(self, name: str) -> None:

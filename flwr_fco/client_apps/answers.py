@@ -77,9 +77,9 @@ def find_answer(kind: str) -> Kind:
         If there is none.
     """
     if kind not in _KINDS:
-        what = f"the server asks a question of the kind {kind!r}; this client answers {', '.join(sorted(_KINDS))}"
+        problem = f"the server asks a question of the kind {kind!r}; this client answers {', '.join(sorted(_KINDS))}"
         raise ConfigurationError(
-            f"{what}. Install the server's version of flwr-fco, or make the app by model.client_app"
+            f"{problem}. Install the server's version of flwr-fco, or make the app by model.client_app"
         )
     return _KINDS[kind]
 

@@ -89,7 +89,7 @@ class Limits:
         for name, limit in self.__dict__.items():
             checked(name, limit, float, _ABOVE_ZERO)
 
-    def check(self, limit: str, asked: float, what: str, unit: str) -> None:
+    def check(self, limit: str, asked: float, request: str, unit: str) -> None:
         """Refuse more than a limit allows.
 
         Parameters
@@ -98,7 +98,7 @@ class Limits:
             Its name.
         asked : float
             The number.
-        what, unit : str
+        request, unit : str
             What the server asks for, before the number and after it.
 
         Raises
@@ -109,7 +109,7 @@ class Limits:
         most = getattr(self, limit)
         if asked > most:
             number = f"{asked:g}" if asked < 1e15 else f"over 10^{len(str(int(asked))) - 1}"
-            text = f"the server asks for {what} {number} {unit}; this client allows {limit}={most:g}"
+            text = f"the server asks for {request} {number} {unit}; this client allows {limit}={most:g}"
             raise ConfigurationError(f"{text}. Its owner can raise it: client_app(..., limits=Limits({limit}=...))")
 
     def check_task(self, down: Downlink, num_examples: int | None) -> None:
@@ -124,11 +124,11 @@ class Limits:
         """
         work, size = down.local_work, down.plan.layout.size
         points, folds = int(down.numbers.get(protocol.POINTS, 1)), down.numbers.get(protocol.FOLDS, 0.0)
-        what, unit = ("a model of", "parameters") if points == 1 else ("answers about points:", "numbers")
-        self.check("max_parameters", points * size, what, unit)
+        request, unit = ("a model of", "parameters") if points == 1 else ("answers about points:", "numbers")
+        self.check("max_parameters", points * size, request, unit)
         if not isinstance(work, FirstOrder):
-            what = "a minimisation of" if isinstance(work, Minimise) else "passes over rows, of points and folds:"
-            self.check("max_iterations", work.max_iterations * (points + max(folds, 0.0)), what, "iterations")
+            request = "a minimisation of" if isinstance(work, Minimise) else "passes over rows, of points and folds:"
+            self.check("max_iterations", work.max_iterations * (points + max(folds, 0.0)), request, "iterations")
         elif num_examples is not None:
             steps = work.num_draws(num_examples)
             self.check("max_steps", steps, f"{work}:", "local steps")
@@ -138,8 +138,8 @@ class Limits:
     def check_blocks(self, down: Downlink) -> None:
         """Refuse too many entries of Hessian blocks: of k coordinates of a point, k (k + 1) / 2."""
         vectors, size = cast(Any, down.vectors), down.plan.layout.size
-        told = vectors.as_sent("working-set" if "working-set" in vectors else "primal")
-        counts = np.bincount(getattr(told, "indices", np.arange(told.size)) // size)
+        on = vectors.as_sent("working-set" if "working-set" in vectors else "primal")
+        counts = np.bincount(getattr(on, "indices", np.arange(on.size)) // size)
         entries = counts.size * size + int((counts * (counts + 1) // 2).sum())
         self.check("max_parameters", entries, "gradients and Hessian blocks:", "numbers")
 
@@ -163,12 +163,12 @@ def partition_of(context: Context) -> int:
 
 
 @contextmanager
-def readable(what: str) -> Iterator[None]:
+def readable(source: str) -> Iterator[None]:
     """Turn any error in reading a server's message into one of this package's.
 
     Parameters
     ----------
-    what : str
+    source : str
         Begins the error.
 
     Examples
@@ -184,7 +184,7 @@ def readable(what: str) -> Iterator[None]:
     except FlwrFcoError:
         raise
     except Exception as error:  # a server can send anything, and none of the owner's code runs here
-        raise ProtocolError(f"{what} cannot be read: {type(error).__name__}: {f'{error}':.500}") from error
+        raise ProtocolError(f"{source} cannot be read: {type(error).__name__}: {f'{error}':.500}") from error
 
 
 def task_of(message: Message, limits: Limits, *, as_sent: bool = False) -> tuple[int, Downlink]:
@@ -317,7 +317,7 @@ class Client:
         self._allowed = asked
         return examples
 
-    def objective(self, context: Context, role: str, what: str) -> Objective:
+    def objective(self, context: Context, role: str, purpose: str) -> Objective:
         """Return the client's loss; the first time it is loaded, and its owner's limits are checked.
 
         Parameters
@@ -326,7 +326,7 @@ class Client:
             The client's.
         role : {"train", "evaluate"}
             On which of its data.
-        what : str
+        purpose : str
             What it is needed for.
         """
         role = role if self.held_out else "train"
@@ -334,7 +334,7 @@ class Client:
         found = _objectives.get(key)
         if found is None:
             found = self._loaded(context, role)
-            self.disclosure.check(found, what)
+            self.disclosure.check(found, purpose)
             _objectives[key] = found
             while self._most is not None and len(_objectives) > self._most:
                 _objectives.popitem(last=False)
@@ -351,9 +351,9 @@ class Client:
                 raise
             # Its text may hold values of single rows, such as labels, and goes to the server.
             log(ERROR, "Run %s: this site's data cannot be loaded", context.run_id, exc_info=error)
-            what = f"this site's data cannot be loaded ({type(error).__name__})"
+            problem = f"this site's data cannot be loaded ({type(error).__name__})"
             why = "its owner limits what is said of few rows, and a text may be about one"
-            raise ConfigurationError(f"{what}. The reason is in its own log: {why}") from None
+            raise ConfigurationError(f"{problem}. The reason is in its own log: {why}") from None
         if not isinstance(found, Objective):
             # The value may be the client's data, and the error goes to the server.
             said = repr(found) if found is None or isinstance(found, str | int | float) else f"a {type(found).__name__}"
@@ -384,8 +384,8 @@ class Client:
 
         Of very many columns no scales are said.
         """
-        what = "the names and scales of its columns" if scales else "the names of its columns and classes"
-        objective = self.objective(context, "train", what)
+        purpose = "the names and scales of its columns" if scales else "the names of its columns and classes"
+        objective = self.objective(context, "train", purpose)
         rows = objective.features if scales and isinstance(objective, Linear) else None
         deviations = None if rows is None or rows.shape[1] > _MOST_COLUMNS else design.deviations(rows)
         return Described(names_of(objective.feature_names), names_of(objective.class_names), deviations)
@@ -540,9 +540,9 @@ def client_app(
     """
     for name, load in (("load_objective", load_objective), ("load_evaluation_objective", load_evaluation_objective)):
         if not callable(load) and not (load is None and name != "load_objective"):
-            what = f"{name} is a {type(load).__name__}; expected a function (context) -> Objective"
+            problem = f"{name} is a {type(load).__name__}; expected a function (context) -> Objective"
             here = "lambda context: objectives[context.node_config['partition-id']]"
-            raise ConfigurationError(f"{what}. For an objective that is here already: {here}")
+            raise ConfigurationError(f"{problem}. For an objective that is here already: {here}")
     _end_quickly()
     owner = limits or Limits(), checked("disclosure", disclosure, Disclosure | None)
     most = checked("max_objectives", max_objectives, int | None, AT_LEAST_ONE)
@@ -705,5 +705,5 @@ def check_layout(client: Layout, server: Layout) -> None:
         advice = f"{which}: here {', '.join(passing)}. Give floating-point initial arrays, such as np.zeros(10)"
     elif set(client.shapes) == set(server.shapes) and client.shapes != server.shapes:
         advice += "; where the classes of the clients' labels differ, give all of them the same num_classes="
-    what = f"the server's model is {server.shapes}, this client's objective has {client.shapes}"
-    raise ConfigurationError(f"{what}. {advice}")
+    problem = f"the server's model is {server.shapes}, this client's objective has {client.shapes}"
+    raise ConfigurationError(f"{problem}. {advice}")

@@ -74,14 +74,14 @@ class Disclosure(Choice):
         """Whether there is a limit on the rows that an answer is about."""
         return any(limit is not None for limit in (self.min_rows, self.min_class_rows, self.min_events))
 
-    def check(self, objective: Objective, what: str) -> None:
+    def check(self, objective: Objective, request: str) -> None:
         """Refuse an answer about the rows of an objective.
 
         Parameters
         ----------
         objective : Objective
             The loss on these rows.
-        what : str
+        request : str
             What the server asks for; begins the error message.
 
         Raises
@@ -89,24 +89,24 @@ class Disclosure(Choice):
         ConfigurationError
             If they are fewer than the limits, or the objective does not say its classes or events.
         """
-        self.check_rows(int(objective.num_examples), what)
+        self.check_rows(int(objective.num_examples), request)
         for limit, (counts_of, few, attribute) in _COUNTED.items():
             least = getattr(self, limit)
             counts = [] if least is None else counts_of(objective)
             if counts is None:
                 why = f"its {type(objective).__name__} lacks the attribute `{attribute}`: add it, or leave the limit"
-                raise ConfigurationError(f"the server asks for {what}; the owner sets {limit}={least}, and {why}")
+                raise ConfigurationError(f"the server asks for {request}; the owner sets {limit}={least}, and {why}")
             # No row with an event is not few.
             if any(0 < count < least for count in counts):
-                raise self._refusal(limit, what, f"has {few} than")
+                raise self._refusal(limit, request, f"has {few} than")
 
-    def check_rows(self, rows: int, what: str) -> None:
+    def check_rows(self, rows: int, request: str) -> None:
         """Refuse an answer about fewer rows than `min_rows`; the message does not say how many there are."""
         if self.min_rows is not None and rows < self.min_rows:
-            raise self._refusal("min_rows", what, "has fewer rows for it than")
+            raise self._refusal("min_rows", request, "has fewer rows for it than")
 
     def check_division(
-        self, objective: Objective, parts: Iterable[NDArray[np.int64]], what: str, asked: Any, context: Context
+        self, objective: Objective, parts: Iterable[NDArray[np.int64]], kind: str, asked: Any, context: Context
     ) -> None:
         """Refuse sums over parts of the rows, if one is too small, or if the rows were divided otherwise in this run.
 
@@ -118,7 +118,7 @@ class Disclosure(Choice):
             The loss on all rows.
         parts : iterable of ndarray of int64
             The rows of each part.
-        what : str
+        kind : str
             What the parts are, such as folds.
         asked : int, str or bytes
             By which the server says how they are divided.
@@ -126,10 +126,10 @@ class Disclosure(Choice):
             The node's; modified.
         """
         for rows in (part for part in parts if part.size):
-            self.check(objective.subset(rows)[0], f"sums over {what}")
-        if _kept(context).setdefault(what, asked) != asked:
-            why = f"differences of {what} can be single rows. Start another run"
-            raise ConfigurationError(f"the server asks for other {what} than before in this run: {why}")
+            self.check(objective.subset(rows)[0], f"sums over {kind}")
+        if _kept(context).setdefault(kind, asked) != asked:
+            why = f"differences of {kind} can be single rows. Start another run"
+            raise ConfigurationError(f"the server asks for other {kind} than before in this run: {why}")
 
     def allowed(self, work: FirstOrder, rows: int, context: Context) -> FirstOrder:
         """Return a round's work with batches that this site allows, the last of an epoch among them.
@@ -143,10 +143,10 @@ class Disclosure(Choice):
         """
         size = min(work.batch_size or rows, rows)
         if self.limits_rows and size < rows:
-            what = f"batches of {size} rows"
+            request = f"batches of {size} rows"
             if full := [limit for limit in _COUNTED if getattr(self, limit) is not None]:
-                raise self._refusal(full[0], what, "takes full batches (batch_size=None) only, which is all that")
-            self.check_rows(size, what)
+                raise self._refusal(full[0], request, "takes full batches (batch_size=None) only, which is all that")
+            self.check_rows(size, request)
             while 0 < rows % size < (self.min_rows or 0):
                 size += 1
             work = replace(work, batch_size=size)
@@ -166,10 +166,10 @@ class Disclosure(Choice):
         _kept(context)["numbers"] = before + numbers
         return before + numbers
 
-    def _refusal(self, limit: str, what: str, why: str) -> ConfigurationError:
+    def _refusal(self, limit: str, request: str, why: str) -> ConfigurationError:
         return ConfigurationError(
-            f"the server asks for {what}; this site {why} {limit}={getattr(self, limit)} allows. Its owner can change "
-            f"the limit: client_app(..., disclosure=Disclosure({limit}=...))"
+            f"the server asks for {request}; this site {why} {limit}={getattr(self, limit)} allows. Its owner can "
+            f"change the limit: client_app(..., disclosure=Disclosure({limit}=...))"
         )
 
 
@@ -207,8 +207,8 @@ def _kept(context: Context) -> Any:
 record = logging.getLogger("flwr.disclosure")
 record.setLevel(logging.INFO)
 
-#: Letters of a text from the server, of an error, and names of what was sent, at most.
-_LETTERS, _LONGEST, _MOST = 60, 400, 32
+#: Characters of a text from the server, of an error, and names of what was sent, at most.
+_CHARACTERS, _LONGEST, _MOST = 60, 400, 32
 
 
 def answered(
@@ -218,7 +218,7 @@ def answered(
     asked: Any = message.content.get("fco-question", {})
     kind = "/".join(f"{text}" for text in (message.metadata.message_type, dict(asked).get("kind")) if text)
     who = f"run {context.run_id}, partition {context.node_config.get('partition-id', '-')}"
-    number, quoted = plain(message.metadata.group_id or "-", 12), plain(kind, _LETTERS).replace("'", "\\'")
+    number, quoted = plain(message.metadata.group_id or "-", 12), plain(kind, _CHARACTERS).replace("'", "\\'")
     _kept(context).pop("batch", None)
     try:
         answer = call_next(message, context)
@@ -232,7 +232,7 @@ def answered(
 
 
 def plain(text: str, most: int) -> str:
-    """Return a text, up to so many letters of it, with escapes in place of what a terminal would not print as it is.
+    """Return a text, up to so many characters of it, with escapes in place of what a terminal would not print as it is.
 
     Examples
     --------
@@ -252,5 +252,5 @@ def _sent(disclosure: Disclosure, answer: Any, context: Context) -> str:
     total = disclosure.count(count, context)
     rows, batch = dict(named).get("num-examples"), _kept(context).get("batch")
     about = "" if rows is None else f" about {rows} rows" + ("" if batch is None else f" in batches of {batch}")
-    names = [f"{plain(name, _LETTERS)}{shape or ''}" for (name, _), shape in zip(named, shapes, strict=True)]
+    names = [f"{plain(name, _CHARACTERS)}{shape or ''}" for (name, _), shape in zip(named, shapes, strict=True)]
     return f"sent {count} numbers{about} ({total} in this run): {', '.join(names[:_MOST]) or 'none'}"

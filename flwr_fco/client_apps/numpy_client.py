@@ -66,9 +66,9 @@ def numpy_client_app(client_fn: Callable[[Any], Any]) -> ClientApp:
 def _of_a_context(client_fn: Callable[[Any], Any]) -> Callable[[Context], Any]:
     """Return the function as one of a context, as Flower itself reads both."""
     if not callable(client_fn) or not takes(client_fn, 1):
-        what = getattr(client_fn, "__name__", type(client_fn).__name__)
+        problem = getattr(client_fn, "__name__", type(client_fn).__name__)
         expected = "expected a function (context) -> client, or (cid) -> client with the partition id as text"
-        raise ConfigurationError(f"client_fn is {what}, which does not take one argument; {expected}")
+        raise ConfigurationError(f"client_fn is {problem}, which does not take one argument; {expected}")
     try:
         first = next(iter(signature(client_fn).parameters.values()))
     except ValueError:  # some functions that are not written in Python do not say what they take

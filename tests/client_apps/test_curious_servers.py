@@ -39,7 +39,7 @@ class Curious:
     def __init__(self, disclosure=ROWS, objective=None, strategy=None):
         objective = objective or Logistic(X, LABELS)
         self.grid = InProcessGrid(client_app(lambda context: objective, disclosure=disclosure), 1)
-        self.layout, self.context, self.heard = objective.layout, self.grid.context(2), 0
+        self.layout, self.context, self.received = objective.layout, self.grid.context(2), 0
         self.size = self.layout.size
         strategy = strategy or FedDualAvg(client_lr=RATE, work=Steps(1, batch_size=None))
         strategy.fraction_evaluate, strategy.min_train_nodes, strategy.min_available_nodes = 0.0, 1, 1
@@ -54,7 +54,7 @@ class Curious:
             answer = self.grid.client_app(message, self.context).content
         for part in answer.values():
             if not isinstance(part, ConfigRecord):
-                self.heard += sum(value.numpy().size if hasattr(value, "numpy") else 1 for value in part.values())
+                self.received += sum(value.numpy().size if hasattr(value, "numpy") else 1 for value in part.values())
         return answer
 
     def train(self, number=1, seed=None, **work):
@@ -213,8 +213,8 @@ def test_the_longest_row_is_no_bound_that_leaves():
     with pytest.raises(ConfigurationError, match="batches of 1 rows"):
         Curious().question("smoothness", **{"batch-size": 1.0})
     server, objective = Curious(), Logistic(X, LABELS)
-    told = server.question("smoothness", **{"batch-size": 45.0})["metrics"]["l2"]
-    assert told == objective.batch_lipschitz(60)
+    bound = server.question("smoothness", **{"batch-size": 45.0})["metrics"]["l2"]
+    assert bound == objective.batch_lipschitz(60)
 
 
 # --- how much ---------------------------------------------------------------------------------------------------------
@@ -253,8 +253,8 @@ def test_every_number_counts_until_the_owners_total_is_reached(asks):
     with pytest.raises(ConfigurationError, match=r"numbers; this site has sent \d+ .* max_numbers=200 allows"):
         list(map(partial(asks, server), numbers))
     # The scales of the columns came first.
-    assert 100 < server.heard <= 200 - P
-    assert server.context.state["fco-disclosed"]["numbers"] == server.heard + P
+    assert 100 < server.received <= 200 - P
+    assert server.context.state["fco-disclosed"]["numbers"] == server.received + P
 
 
 def test_a_column_by_counts_of_rows_on_a_side_ends_at_the_total():
