@@ -349,7 +349,8 @@ class Checkpoint(Callback):
         """Hold the lock file; the system lets go of it when this process ends, however it does."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._lock = open(f"{self.path}.lock", "a")  # noqa: SIM115 (held as long as the run)
+            # One file has one lock, by whichever path.
+            self._lock = open(f"{os.path.realpath(self.path)}.lock", "a")  # noqa: SIM115 (held as long as the run)
         except OSError as error:
             raise ConfigurationError(f"path={str(self.path)!r}: {error}; give a folder that can be written") from error
         if sys.platform == "win32":

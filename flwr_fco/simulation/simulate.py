@@ -23,6 +23,7 @@ from flwr_fco.core.validation import AT_LEAST_ONE, NATURAL, checked, takes
 from flwr_fco.errors import ConfigurationError, RunInterrupted
 from flwr_fco.simulation.grid import InProcessGrid, identity
 from flwr_fco.simulation.ray_grid import RayGrid
+from flwr_fco.strategies.strategy import CompositeStrategy
 
 #: Number of nodes from which on the answers of a round are many objects.
 _MANY = 256
@@ -166,8 +167,10 @@ def simulate(
         log(WARNING, "simulate: %s; this is the result so far", stop)
         return cast(Result, stop.result)
     except KeyboardInterrupt:
-        what = f"{type(strategy).__name__} is not a strategy of ours: its result so far is lost"
-        raise KeyboardInterrupt(what) from None
+        # The second Ctrl-C, while a run that was interrupted saves itself; or a strategy of Flower's.
+        kept = isinstance(strategy, CompositeStrategy) and strategy.result is not None
+        what = "the result so far is the strategy's `result`" if kept else "the result so far is lost"
+        raise KeyboardInterrupt(f"{type(strategy).__name__} was interrupted: {what}") from None
     if found is None:
         what = f"{type(strategy).__name__}.start returns None; expected a Result"
         raise ConfigurationError(f"{what}: return what super().start(...) does")

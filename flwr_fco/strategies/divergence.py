@@ -81,17 +81,19 @@ class Watch:
         if self.over:
             return
         self._round = number, metrics
-        if not skipped:
+        left_out = run.current.left_out if run.privacy is None else 0
+        reasons = [row.reason for row in run.left_out[-left_out:] if row.round == number] if left_out else []
+        # One liar is no majority, and without most clients the others go astray.
+        most = 2 * sum(TOO_LONG in reason for reason in reasons) > replied + len(reasons)
+        self._too_long = self._too_long + 1 if most else 0
+        if self._too_long >= _IN_A_ROW:
+            self._end(number, "the increments of most clients are far longer than at first")
+        elif not skipped:
             self._look_at(number, run.point, run.arrays)
         elif run.overflowed:
             self._end(number, "the update overflows")
-        elif not replied and run.privacy is None and run.current.left_out:
-            reasons = [row.reason for row in run.left_out[-run.current.left_out :] if row.round == number]
-            if all(NOT_FINITE in reason or "overflows" in reason for reason in reasons):
-                self._end(number, "the local steps of all clients overflow", locally=True)
-            self._too_long = self._too_long + 1 if all(TOO_LONG in reason for reason in reasons) else 0
-            if self._too_long >= _IN_A_ROW:
-                self._end(number, "the increments of all clients are far longer than ever before")
+        elif not replied and reasons and all(NOT_FINITE in own or "overflows" in own for own in reasons):
+            self._end(number, "the local steps of all clients overflow", locally=True)
         hopeless = not replied and 0 < run.current.malformed == run.current.left_out
         self._malformed = self._malformed + 1 if hopeless and run.state.round == 0 else 0
         if self._malformed >= _IN_A_ROW:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections import Counter
@@ -187,13 +188,13 @@ def run_rounds(
             ended = "a callback ended it" if stop else run.finished()
             saved.stopped, saved.unfinished = bool(ended), False
             callbacks.call("on_save_point", number, bool(ended) or number == num_rounds)
-            settled = run.state
+            settled = run.number, run.state
             if ended:
                 log(INFO, "The run is over after round %s: %s", number, ended)
                 break
     except BaseException as error:
         done = max(result.train_metrics_clientapp, default=0)
-        if settled is not None and run.state is settled and run.privacy is None:
+        if settled is not None and settled[0] == run.number and settled[1] is run.state and run.privacy is None:
             # Between two rounds; a private run is saved with each round that it releases.
             callbacks.call("on_save_point", run.number, True)
         if isinstance(error, KeyboardInterrupt):
@@ -308,6 +309,12 @@ def _why_nothing(run: Run, result: Result) -> str:
     return f"{text}{whys}{others}. All are in the error's `result.left_out`.{advice}"
 
 
+def _rows_of(lines: bytes) -> list[tuple[int, dict[str, Any]]]:
+    """Return the rounds and metrics of lines of JSON."""
+    rows = [json.loads(line) for line in lines.splitlines()]
+    return [(int(number), dict(row)) for number, row in rows]
+
+
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
@@ -335,6 +342,8 @@ class Saved:
         self._strategy, self._run, self._callbacks = strategy, run, callbacks
         self.stopped = self.unfinished = False
         self._of_callbacks: Mapping[str, Any] = {}
+        #: Of each history the last round of its lines, and these.
+        self._texts: dict[str, tuple[int, bytes]] = {}
 
     @property
     def private(self) -> bool:
@@ -367,8 +376,8 @@ class Saved:
         tree = {
             "parts": checkpoint.moment(self._parts),
             "good": {name: array.numpy() for name, array in self._strategy._watch.good.items()},
-            "histories": {n: {k: dict(m) for k, m in history.items()} for n, history in histories(result).items()},
-            "added": result.callback_metrics,
+            "histories": {name: self._lines(name, history) for name, history in histories(result).items()},
+            "added": self._lines("added", result.callback_metrics),
             "left out": run.left_out,
             "callbacks": {name: dict(each.to_arrays()) for name, each in self._callbacks.savers().items()},
             "num nodes": getattr(run.grid, "num_nodes", None),
@@ -378,6 +387,15 @@ class Saved:
             "unfinished": self.unfinished,
         }
         checkpoint.save(path, self._about, tree, secret=run.privacy is not None)
+
+    def _lines(self, name: str, history: Mapping[int, Any]) -> bytes:
+        """Return a history as lines of JSON: those of earlier rounds are made once, however often a run is saved."""
+        done, text = self._texts.get(name, (-1, b""))
+        new = [[number, dict(row)] for number, row in history.items() if number > done]
+        if new:
+            text += "".join(f"{json.dumps(each)}\n" for each in new).encode()
+            self._texts[name] = max(history), text
+        return text
 
     def read(self, path: str | os.PathLike[str]) -> Any:
         """Return the tree of a file of this strategy and model.
@@ -459,8 +477,8 @@ class Saved:
         run.left_out.extend(LeftOut(*row) for row in tree["left out"])
         if result is not None:
             for name, history in histories(result).items():
-                history.update({number: MetricRecord(dict(row)) for number, row in tree["histories"][name].items()})
-            result.callback_metrics.update(tree["added"])
+                history.update({number: MetricRecord(row) for number, row in _rows_of(tree["histories"][name])})
+            result.callback_metrics.update(_rows_of(tree["added"]))
         if tree["nodes"]:
             run.grid.restore(tree["nodes"])
         self.stopped, self.unfinished = bool(tree["stopped"]), bool(tree["unfinished"])

@@ -60,9 +60,20 @@ def test_a_script_may_stop_there():
     assert sorted(caught.value.result.train_metrics_clientapp) == [1, 2, 3]
 
 
+def test_a_second_interrupt_loses_no_result():
+    class Slow:
+        def on_run_end(self, result):
+            raise KeyboardInterrupt
+
+    strategy = FedDualAvg(regularizer=L1(0.1), client_lr=0.1, fraction_evaluate=0.0)
+    with pytest.raises(KeyboardInterrupt, match="FedDualAvg was interrupted: the result so far is the strategy's"):
+        run(strategy, callbacks=[Slow()])
+    assert sorted(strategy.result.train_metrics_clientapp) == [1, 2, 3]
+
+
 def test_a_foreign_strategy_ends_in_a_short_interrupt():
     strategy = FedAvg(fraction_evaluate=0.0, min_available_nodes=2)
-    with pytest.raises(KeyboardInterrupt, match="its result so far is lost"):
+    with pytest.raises(KeyboardInterrupt, match="FedAvg was interrupted: the result so far is lost"):
         simulated(strategy, _pressing, 5, num_nodes=2, initial_arrays=_START)
 
 

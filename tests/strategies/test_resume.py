@@ -382,6 +382,53 @@ def test_nodes_that_are_new_after_a_kill_are_told_what_they_were(cls, tmp_path):
     assert play_on_new_nodes(tmp_path / "run.npz", 4) == whole
 
 
+# --- two servers ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["averaging", "private"])
+@pytest.mark.parametrize("way", ["the same path", "a link", "from within"])
+def test_of_two_servers_one_saves_itself_to_a_file(kind, way, tmp_path):
+    """A private round is released by one of them, with one noise."""
+
+    def new():
+        return private() if kind == "private" else make(FedDualAvg)
+
+    path = tmp_path / "run.npz"
+    other = path if way == "the same path" else tmp_path / "link.npz"
+    if way == "a link":
+        os.symlink(path, other)
+    elif way == "from within":
+        other = tmp_path / "folder" / ".." / "run.npz"
+        (tmp_path / "folder").mkdir()
+    seen = []
+
+    class Second(Callback):
+        def on_round_end(self, server_round, arrays, metrics):
+            if server_round == 3:
+                with pytest.raises(ConfigurationError, match="another run saves itself to"):
+                    play(new(), other, every=1, resume=path)
+                seen.append(path.read_bytes())
+
+    play(new(), path, every=1, callbacks=[Second()])
+    assert len(seen) == 1
+    # When the first has ended, the file is free.
+    if kind == "averaging":
+        play(new(), other, resume=path)
+
+
+def test_a_save_writes_each_round_once_however_long_the_run_is(tmp_path, monkeypatch):
+    written, dumps = [], json.dumps
+
+    def count(value, **options):
+        written.extend(value[:1] if isinstance(value, list) else ())
+        return dumps(value, **options)
+
+    monkeypatch.setattr("flwr_fco.strategies.rounds.json.dumps", count)
+    play(make(FedDualAvg), tmp_path / "run.npz", 6, every=1)
+    # Training, evaluation by the clients and by the server, which has a round 0.
+    assert sorted(written) == sorted([0, *[1, 2, 3, 4, 5, 6] * 3])
+
+
 # --- what is on the disk ----------------------------------------------------------------------------------------------
 
 

@@ -129,7 +129,8 @@ def test_losses_are_compared_with_those_of_the_same_model():
     # Most clients fit exactly, and one does not; a fold that nobody fits.
     assert out(run, says(1e-12, 0.0, 1e-13, 1e-12, 3.0)) == []
     assert out(run, says(5e7, 4e7, 6e7, 5e7, 9e8)) == []
-    assert out(run, says(5.0, 4.0, 6.0, 5.0, -5001.0)) == [4]
+    assert out(run, says(5.0, 4.0, 6.0, 5.0, -2499.0)) == []
+    assert out(run, says(5.0, 4.0, 6.0, 5.0, -2501.0)) == [4]
     assert out(run, says(0.5, -1e9)) == [1]
 
 
