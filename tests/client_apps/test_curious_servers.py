@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from problems import arrays_of
 from scipy.sparse import csr_array
 
+import flwr_fco.tables  # noqa: F401 (it registers answers of its own)
 from flwr_fco.algorithms.newton.path import folds_of
 from flwr_fco.client_apps import Disclosure, client_app
 from flwr_fco.core.computing import random_generator
