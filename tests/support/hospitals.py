@@ -2,6 +2,7 @@
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 
 from flwr_fco.tables import Codebook, Column
 
@@ -164,7 +165,7 @@ WAYS = {
     "events only": {"classes": lambda own: own[own["died"] == 1], "times": lambda own: own[own["event"] == 1]},
     "a column made of the outcome": {
         "classes": lambda table: table.assign(marker=table["died"] * 1.0),
-        "times": lambda table: table.assign(marker=-np.log(table["time"])),
+        "times": lambda table: table.assign(marker=stats.zscore(-np.log(table["time"]))),
     },
     "ages as texts": _changed("age", lambda own: own.astype(str)),
     "a missing age": _one("age", np.nan),

@@ -105,6 +105,11 @@ def test_a_number_that_is_not_whole_is_refused_of_an_integer_only():
     assert Codebook({"visits": Column()}).read({"visits": [1.0, 2.5]})["visits"].tolist() == [1.0, 2.5]
 
 
+def test_codes_for_missing_are_no_entries_among_texts_too():
+    read = Codebook({"age": Column(range=(18, 110), missing=[-9, "?"])}).read({"age": [60, -9, "?", None, pandas.NA]})
+    np.testing.assert_array_equal(read["age"], [60.0, *[np.nan] * 4])
+
+
 @pytest.mark.parametrize("table", [np.zeros((3, 2)), {"age": [60]}])
 def test_a_column_that_is_not_there_is_named(table):
     with pytest.raises(PublicError, match=r"lacks the columns .*'sex'.*Give them their names"):
@@ -126,6 +131,10 @@ def test_missing_entries_are_refused_or_left_out_with_all_that_stands_beside_the
     labels = [hospital(1)["death"], table["death"][kept]]
     plain = FederatedLogisticRegression().fit(parts, labels, [np.arange(1.0, 121.0), np.arange(1.0, 121.0)[kept]])
     np.testing.assert_array_equal(model.coef_, plain.coef_)
+    beside = Codebook(BOOK.columns, incomplete="leave out")
+    targets = {site: own["death"] for site, own in sites.items()}
+    again = FederatedLogisticRegression(codebook=beside).fit(sites, targets, weights)
+    np.testing.assert_array_equal(again.coef_, plain.coef_)
     with pytest.raises(PublicError, match="in one row"):
         loose.complete(loose.parsed(table.assign(age=-9)))
 

@@ -220,6 +220,13 @@ def test_of_200_honest_federations_at_most_5_percent_have_a_warning_and_none_an_
     assert refused == 0
 
 
+def test_many_columns_of_other_effects_at_each_site_have_no_direction():
+    rng = np.random.default_rng(0)
+    X = {site: rng.standard_normal((800, 80)) for site in ("a", "b", "c")}
+    y = {site: own @ rng.normal(0.0, 0.11, 80) + 0.4 * rng.standard_normal(800) for site, own in X.items()}
+    assert not [own for own in described(FederatedLasso(), X, y=y, stop=False)[0].findings if not own.column]
+
+
 @pytest.mark.parametrize("sites", [2, 3, 10])
 def test_its_chances_are_as_small_as_it_says_where_sites_differ_as_usual(sites):
     rng, alarms = np.random.default_rng(0), 0
