@@ -31,6 +31,8 @@ _TOGETHER = 1024
 _SMALL = 2**14
 #: What kernels take of a loss. A subclass may set `compiled` to None and still use them for its batches.
 _DATA = attrgetter("link.code", "link.parameter", "features", "targets", "weights", "offset")
+#: Rounding error of a mean, relative to it.
+_ROUNDING = 1e-15
 #: What a client keeps of a run in which the server has asked for another centre of the columns.
 CENTRE = "fco-centre"
 #: Stands for weights or offsets of rows that there are none of.
@@ -603,7 +605,11 @@ class Linear(Objective):
         if not isinstance(self.features, np.ndarray) or not (centre.any() or self._centre.any()):
             return
         raw = self.features if self._raw is None else self._raw
-        self._set_features(raw - centre if centre.any() else raw, self._row_shape)
+        moved = raw - centre if centre.any() else raw
+        if centre.any():
+            # Rounding of a mean is no spread of a constant column.
+            moved[np.abs(moved) <= _ROUNDING * np.abs(centre)] = 0.0
+        self._set_features(moved, self._row_shape)
         self._raw, self._centre = raw, centre
 
     def recall(self, state: MutableMapping[str, Any]) -> None:

@@ -26,9 +26,10 @@ from flwr_fco.objectives.survival import concordance, expected_events, time_tren
 #: own; below how many rows classes have none; whether those sites share one; whether gradients are summed by cluster.
 DERIVATIVES = "derivatives"
 OWN, LEAST, POOLED, CLUSTERED = "own", "least", "pooled", "clustered"
-#: The question before a fit, the number and the vectors that answer besides the loss and its gradient; and the one that
-#: sets the columns' centre.
-FIRST, MASS, MEANS, VARIANCES, WITHIN, CENTRED = "first", "mass", "means", "variances", "within", "centred"
+#: The question before a fit, the numbers and the vectors that answer besides the loss and its gradient; and the one
+#: that sets the columns' centre.
+FIRST, MASS, DENSE, MEANS, VARIANCES, WITHIN = "first", "mass", "dense", "means", "variances", "within"
+CENTRED = "centred"
 
 
 @answers_to(FIRST)
@@ -44,7 +45,8 @@ def first(question: Question, objective: Objective) -> Answer:
     value, gradient = objective.value_and_gradient(question.vectors["primal"])
     means, variances = objective.moments()
     vectors = {"gradient": gradient, MEANS: means, VARIANCES: variances, WITHIN: within(objective, variances)}
-    return Answer({"loss": float(value), MASS: objective.mass}, vectors)
+    dense = float(isinstance(objective.features, np.ndarray))
+    return Answer({"loss": float(value), MASS: objective.mass, DENSE: dense}, vectors)
 
 
 @answers_to(CENTRED)

@@ -38,7 +38,7 @@ from flwr_fco.strategies import Bounds, Everyone, FedNewton, Strengths, proved_z
 from flwr_fco.strategies.nodes import ASKING, Nodes, Tables
 from flwr_fco.strategies.questions import ask
 from flwr_fco.tables import reading
-from flwr_fco.tables.answers import CENTRED, FIRST, MASS, MEANS, VARIANCES, WITHIN, within
+from flwr_fco.tables.answers import CENTRED, DENSE, FIRST, MASS, MEANS, VARIANCES, WITHIN, within
 from flwr_fco.tables.codebook import Codebook
 from flwr_fco.tables.description import Description, Facts, columns_of
 from flwr_fco.tables.description import describe as description_of
@@ -578,7 +578,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         moments = list[reading.Moments]()
         for (weight, *_), own in zip(told, objectives, strict=True):
             means, variances = own.moments()  # type: ignore[attr-defined]
-            moments.append(reading.Moments(weight, means, variances, within(own, variances)))
+            dense = isinstance(own.features, np.ndarray)  # type: ignore[attr-defined]
+            moments.append(reading.Moments(weight, means, variances, within(own, variances), dense))
         self._set_columns(moments)
         # The rows are here, and their columns have been compared.
         sites = Sites(1, Tables(settled=True), dict(enumerate(masses)) if split.weighted else None)
@@ -622,8 +623,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         told = [(answer.weight, answer.numbers["loss"], answer.vectors["gradient"]) for answer in answers]
         sites = [self._site_of(answer.partition) for answer in answers]
         moments = [
-            reading.Moments(answer.weight, *(answer.vectors[name] for name in (MEANS, VARIANCES, WITHIN)))
-            for answer in answers
+            reading.Moments(a.weight, a.vectors[MEANS], a.vectors[VARIANCES], a.vectors[WITHIN], a.numbers[DENSE] > 0.0)
+            for a in answers
         ]
         self._set_columns(moments)
         if self._scales is not None:
@@ -650,7 +651,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         run = prepared(strategy, grid, start, self._timeout)
         size = run.problem.layout.size
         shapes = {"gradient": (size,), **dict.fromkeys((MEANS, VARIANCES, WITHIN), (d,))}
-        request = Request(FIRST, {}, ("loss", MASS), shapes)
+        request = Request(FIRST, {}, ("loss", MASS, DENSE), shapes)
         answers = ask(run, request, np.zeros(size))
         if len(answers) < self.num_clients:
             raise self._too_few(len(answers), reasons_of(run))

@@ -492,12 +492,13 @@ def _by_name(given: Mapping[str, Any], names: list[str]) -> list[Any]:
 
 
 class Moments(NamedTuple):
-    """Moments of a client's columns: the share of its rows, their means, variances, and those within strata."""
+    """Moments of a client's columns: the share of its rows, their means, variances, those within strata; if dense."""
 
     weight: float
     means: Vector
     variances: Vector
     within: Vector
+    dense: bool = True
 
 
 def moments_of(moments: Sequence[Moments]) -> tuple[Vector, Vector]:
@@ -537,7 +538,8 @@ class Columns(NamedTuple):
         mean, deviations = moments_of(moments)
         same = constant(deviations, mean)
         within = np.all([constant(np.sqrt(np.abs(each.within)), each.means) for each in moments], axis=0)
-        far = (np.abs(mean) > _FAR * deviations) & np.isfinite(deviations) & ~same
+        # Sparse rows would be dense about another centre.
+        far = (np.abs(mean) > _FAR * deviations) & np.isfinite(deviations) & all(each.dense for each in moments)
         return cls(same, within, mean, np.where(far, mean, 0.0))
 
     def telling_nothing(self, *, own: bool) -> NDArray[np.bool_]:

@@ -4,6 +4,7 @@ import warnings
 
 import numpy as np
 import pytest
+from scipy import sparse
 from sklearn.linear_model import Lasso, LogisticRegression
 
 from flwr_fco.core.logs import quiet
@@ -75,6 +76,14 @@ def test_times_classes_own_intercepts_and_paths_are_centred_too():
         FederatedLogisticRegression().fit(parts(own), parts(y)).quality(parts(own), parts(y)) for own in (moved, X)
     )
     assert far.overall["Brier"] == pytest.approx(near.overall["Brier"], abs=1e-7)
+
+
+def test_sparse_columns_keep_their_zeros():
+    """Also where one is constant, or far from 0: predictions are those of dense ones."""
+    rows = np.c_[X * (X > 0.0), np.full(120, 1e4), 1e4 + X[:, 0]]
+    model = FederatedLasso(0.1).fit(parts(sparse.csr_array(rows)), parts(SCORES))
+    dense = FederatedLasso(0.1).fit(parts(rows), parts(SCORES))
+    np.testing.assert_allclose(model.predict(rows), dense.predict(rows), atol=1e-4)
 
 
 def test_a_fit_that_fails_leaves_no_centre_behind():
