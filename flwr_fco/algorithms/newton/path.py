@@ -9,11 +9,11 @@ each with its own point and working set. Each is solved by the steps of :mod:`.m
     validation        one message: each model's loss on the rows of its fold, at every client
 
 What is sent is what the steps need. A gradient is sent in full on the working set; elsewhere it is only compared with
-psi's threshold, so that half precision is enough: the bound of its rounding error is added to its size, and what is
-then above the threshold is in the next working set. A Hessian stays at the server, and is asked for anew when a
-coordinate outside of it violates optimality, or when its steps have become slow; that of squares is the same for all
-problems of a fold, which is asked for once on all their working sets. Of more columns than rows it travels as a factor
-that has as many rows.
+psi's threshold, so that half precision is enough (single for small strengths): the bound of its rounding error is
+added to its size, and what is then above the threshold is in the next working set. A Hessian stays at the server, and
+is asked for anew when a coordinate outside of it violates optimality, or when its steps have become slow. That of
+squares is the same for all problems of a fold, and only its new rows are sent, in single precision as long as that is
+enough for the steps. Of more columns than rows a Hessian travels as a factor that has as many rows.
 
 A client's folds follow from the run's seed and its number of rows, with the same shares of each class; or its objective
 has ``folds``.
@@ -155,8 +155,9 @@ _SLOW = 0.1
 _NEW, _KNOWN, _SINGLE = 1.0, 2.0, 3.0
 #: About how many gradients a problem of squares takes.
 _OFTEN = 2.5
-#: Rounding errors of half precision, relative to a number and to the largest one.
-_HALF, _LEAST_HALF = 5e-4, 3e-8
+#: Bits of a gradient's entries outside of the working set; of strengths below a share of the largest one they are more,
+#: because a site's own slopes are large beside them.
+_BITS, _HALF_FROM = {16.0: np.float16, 32.0: np.float32}, 9e-3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,7 +184,7 @@ class NewtonPath(ProximalNewton):
         vectors, numbers, objective = downlink.vectors, downlink.numbers, client.objective
         size = objective.layout.size
         counts = [int(numbers[f"fold-{fold}"]) for fold in range(int(numbers[FOLDS]) + 1)]
-        points, (first, whole) = asking.parted(vectors, "primal", size), (bool(numbers[n]) for n in ("first", "whole"))
+        points, first, bits = asking.parted(vectors, "primal", size), bool(numbers["first"]), numbers["bits"]
         blocks = (
             asking.parted(vectors, "wanted", size) if "wanted" in vectors else [(w, inside[:0]) for w, inside in points]
         )
@@ -196,7 +197,7 @@ class NewtonPath(ProximalNewton):
         losses: list[float] = []
         for fold, rows in enumerate([np.zeros(0, dtype=np.int64), *left_out]):
             about, validates = tasks[begins[fold] : begins[fold + 1]], bool(numbers["validate"])
-            own, shares[fold] = _outside(objective, rows, [] if validates else about, first, whole)
+            own, shares[fold] = _outside(objective, rows, [] if validates else about, first, bits)
             answers += own
             losses += _held_out(objective, rows, about) if validates else []
         names = dict.fromkeys(name for own in answers for name in own)
@@ -245,7 +246,8 @@ class NewtonPath(ProximalNewton):
         numbers |= {FOLDS: folds - 1.0, POINTS: float(len(told))}
         numbers |= {"first": float(state.populations[0] < 0.0), "validate": float(validates)}
         # The strengths follow from the gradients of null models.
-        numbers["whole"] = float(state.stage == NULL)
+        small = state.stage == SOLVING and state.strengths[max(asked) // folds - 1] < _HALF_FROM * state.strengths[0]
+        numbers["bits"] = 64.0 if state.stage == NULL else 32.0 if small else 16.0
         return Downlink(problem.plan, vectors, numbers=numbers)
 
     def shapes(self, problem: Problem, state: PathState) -> dict[str, tuple[int, ...]]:
@@ -485,6 +487,8 @@ class NewtonPath(ProximalNewton):
     def _parts(self, problem: Problem, state: PathState, uplink: Uplink) -> list[Uplink]:
         """Return a reply apart for each problem that was asked about."""
         vectors = {name: dense(vector) for name, vector in uplink.vectors.items()}
+        sent = uplink.vectors.get("elsewhere", np.zeros(0, dtype=np.float32))
+        kind = np.finfo(getattr(sent, "values", sent).dtype)
         at, parts, ranks = dict.fromkeys(vectors, 0), [], iter(vectors.get("ranks", NOTHING).tolist())
         for row in _asked(state):
             own, sizes = dict[str, Vector](), self._sizes(problem, state, row)
@@ -493,7 +497,7 @@ class NewtonPath(ProximalNewton):
             for name, size in sizes.items():
                 own[name] = vectors[name][at[name] : at[name] + size]
                 at[name] += size
-            parts.append(uplink._replace(vectors=_whole(own, state.masks[row], _asked_of(state, row)[1])))
+            parts.append(uplink._replace(vectors=_whole(own, state.masks[row], _asked_of(state, row)[1], kind)))
         if any(at[name] != vectors[name].size for name in at if name != "shares"):
             raise ProtocolError(f"its blocks have {vectors['block'].size} numbers, and by their ranks {at['block']}")
         return parts
@@ -520,7 +524,7 @@ def models_of(state: PathState) -> tuple[list[Vector], list[float]]:
 
 
 def _outside(
-    objective: Objective, rows: NDArray[np.int64], tasks: Sequence[Task], first: bool, whole: bool
+    objective: Objective, rows: NDArray[np.int64], tasks: Sequence[Task], first: bool, bits: float
 ) -> tuple[list[dict[str, Any]], float]:
     """Return the answers about points on the rows outside a fold, and their share.
 
@@ -535,21 +539,21 @@ def _outside(
         if not share:
             # A client without a row says nothing.
             own = {name: np.zeros(dense(vector).size) for name, vector in own.items()}
-        answers.append(_short(own, inside, kinds, whole))
+        answers.append(_short(own, inside, kinds, bits))
     return answers, share
 
 
-def _short(answer: dict[str, Any], inside: Indices, kinds: Vector, whole: bool) -> dict[str, Any]:
-    """Return an answer as it travels: the gradient outside of a set in half precision, a Hessian as it is shorter."""
-    if not whole:
+def _short(answer: dict[str, Any], inside: Indices, kinds: Vector, bits: float) -> dict[str, Any]:
+    """Return an answer as it travels: the gradient outside of a set in less precision, a Hessian as it is shorter."""
+    if bits in _BITS:
         gradient = dense(answer["gradient"])
         elsewhere = np.delete(gradient, inside)
         scale = float(np.abs(elsewhere).max(initial=0.0))
-        half: Any = (elsewhere / (scale or 1.0)).astype(np.float16)
-        on = np.flatnonzero(half)
-        if 3 * on.size < half.size:
-            half = SparseVector(on.astype(np.int32), half[on], half.size)
-        answer |= {"gradient": gradient[inside], "elsewhere": half, "scales": np.array([scale])}
+        rounded: Any = (elsewhere / (scale or 1.0)).astype(_BITS[bits])
+        on = np.flatnonzero(rounded)
+        if 3 * on.size < rounded.size:
+            rounded = SparseVector(on.astype(np.int32), rounded[on], rounded.size)
+        answer |= {"gradient": gradient[inside], "elsewhere": rounded, "scales": np.array([scale])}
     if "block" in answer:
         rank, block = factored(answer["block"], kinds != _KNOWN)
         answer["block"] = block.astype(np.float32 if (kinds == _SINGLE).any() else np.float64)
@@ -557,15 +561,16 @@ def _short(answer: dict[str, Any], inside: Indices, kinds: Vector, whole: bool) 
     return answer
 
 
-def _whole(answer: dict[str, Vector], mask: Flags, new: Flags) -> dict[str, Vector]:
+def _whole(answer: dict[str, Vector], mask: Flags, new: Flags, kind: Any) -> dict[str, Vector]:
     """Return an answer as it was before it travelled, with a bound of the rounding error of its gradient."""
     if "elsewhere" in answer:
         gradient, errors, scale = np.zeros(mask.size), np.zeros(mask.size), float(answer.pop("scales")[0])
-        half = scale * answer.pop("elsewhere")
-        if not scale >= 0.0 or np.abs(half).max(initial=0.0) > scale:
+        rounded = scale * answer.pop("elsewhere")
+        if not scale >= 0.0 or np.abs(rounded).max(initial=0.0) > scale:
             raise ProtocolError(f"the scale of its gradient is {scale:.3g}, which is not that of its entries")
-        gradient[mask], gradient[~mask] = answer["gradient"], half
-        errors[~mask] = _HALF * np.abs(half) + _LEAST_HALF * scale
+        gradient[mask], gradient[~mask] = answer["gradient"], rounded
+        # Rounding to the nearest is off by half of these at most.
+        errors[~mask] = float(kind.eps) * np.abs(rounded) + float(kind.smallest_subnormal) * scale
         answer |= {"gradient": gradient, "errors": errors}
     if "block" in answer:
         rank = int(answer.pop("ranks")[0])
@@ -686,10 +691,10 @@ def _with_blocks(state: PathState, blocks: dict[int, Block]) -> PathState:
     """Return the state with the Hessians that open problems take; one of squares is asked for by one problem."""
     folds, opened = len(state.populations), _asked(state) if state.stage < VALIDATING else []
     for fold in range(folds):
-        rows = [row for row in opened if row % folds == fold]
-        if rows and _squares(state, fold) and state.wanted[rows].any():
-            state.wanted[rows[0]] = state.wanted[rows].any(axis=0)
-            state.wanted[rows[1:]] = False
+        later = [row for row in opened if row % folds == fold and state.wanted[row].any()][1:]
+        if later and _squares(state, fold):
+            # They open anew at other points, when there is the Hessian that the first of them asks for.
+            state.wanted[later], state.status[later] = False, WAITING
     state.held[:] = False
     owners = sorted({int(state.owners[row]) for row in opened} & set(blocks))
     for owner in owners:
