@@ -12,7 +12,7 @@ import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from logging import ERROR, INFO
 from pathlib import Path
@@ -33,7 +33,7 @@ from flwr_fco.core.layout import Layout
 from flwr_fco.core.logs import log
 from flwr_fco.core.schema import names_of
 from flwr_fco.core.sparse import SparseVector
-from flwr_fco.core.validation import AT_LEAST_ONE, checked
+from flwr_fco.core.validation import AT_LEAST_ONE, Choice, checked
 from flwr_fco.engines.client import answer as run_half
 from flwr_fco.errors import ConfigurationError, FlwrFcoError, ProtocolError, PublicError
 from flwr_fco.messages import protocol, records
@@ -52,7 +52,7 @@ _ABOVE_ZERO = {"range": (lambda value: value > 0.0, "a number > 0")}
 
 
 @dataclass(frozen=True)
-class Limits:
+class Limits(Choice):
     """What a client's owner lets a server ask for; a task beyond a limit is refused before any work is done.
 
     The defaults exceed every run in the papers by orders of magnitude.
@@ -76,18 +76,14 @@ class Limits:
 
     Examples
     --------
-    >>> Limits(max_steps=500).max_parameters
-    100000000
+    >>> Limits(max_steps=500).max_steps
+    500.0
     """
 
-    max_steps: float = 1_000_000
-    max_iterations: float = 1_000_000
-    max_parameters: float = 100_000_000
-    max_plan: float = 1_000_000
-
-    def __post_init__(self) -> None:
-        for name, limit in self.__dict__.items():
-            checked(name, limit, float, _ABOVE_ZERO)
+    max_steps: float = field(default=1_000_000, metadata=_ABOVE_ZERO)
+    max_iterations: float = field(default=1_000_000, metadata=_ABOVE_ZERO)
+    max_parameters: float = field(default=100_000_000, metadata=_ABOVE_ZERO)
+    max_plan: float = field(default=1_000_000, metadata=_ABOVE_ZERO)
 
     def check(self, limit: str, asked: float, request: str, unit: str) -> None:
         """Refuse more than a limit allows.
