@@ -16,7 +16,7 @@ from flwr_fco.client_apps import Disclosure
 from flwr_fco.client_apps.answers import answers_to
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import printable
-from flwr_fco.errors import ConfigurationError, FlwrFcoError
+from flwr_fco.errors import ConfigurationError, FlwrFcoError, PublicError
 from flwr_fco.messages.protocol import Answer, Question
 from flwr_fco.objectives import CoxRegression, Objective
 from flwr_fco.objectives.design import dense, moments
@@ -34,6 +34,8 @@ DESCRIPTION = "description"
 _MOST_COLUMNS, _SHOWN, _SHOWN_SITES = 300, 40, 8
 #: A number is wild if it is so many times farther from the median than the next one, and than the quartiles are apart.
 _WILD, _FAR = 15.0, 10.0
+#: Entries of a table, which is looked at as a dense one.
+_LARGEST = 10**8
 _QUARTILES = (0.25, 0.5, 0.75)
 #: What stands for a number that a site withholds: as `present`, a count or `wild`, which stands for all but `present`.
 _WITHHELD = -1.0
@@ -94,6 +96,12 @@ def description_of(objective: Any) -> Answer:
     facts: Facts | None = getattr(objective, "facts", None)
     if facts is None:
         raise ConfigurationError("the server asks for a Table 1; this site's app is not one of model.client_app(load)")
+    shape = objective.features.shape
+    if shape[0] * shape[1] > _LARGEST:
+        what = f"the server asks for a Table 1 of {shape[1]} columns"
+        raise PublicError(
+            f"{what}, too many for this site's rows; describe the first columns of a study, not all of them"
+        )
     is_times, limits, rows = isinstance(objective, CoxRegression), facts.disclosure, dense(objective.features)
     ends = [objective.times, objective.labels == 1] if is_times else [_targets(objective)]
     count = len(facts.columns) - len(ends)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.sparse import csr_array
 
 from flwr_fco.client_apps import Disclosure, client_app
 from flwr_fco.core.logs import quiet
@@ -136,6 +137,12 @@ def test_a_site_of_another_app_says_what_it_needs():
     model = FederatedLogisticRegression(num_clients=1)
     with pytest.raises(ConfigurationError, match=r"model.client_app\(load\)"):
         model.describe(InProcessGrid(app, 1, raise_errors=False), features=2)
+
+
+def test_a_sparse_table_that_is_too_large_as_a_dense_one_is_refused():
+    X, y = {"a": csr_array((200, 10**6))}, {"a": np.arange(200) % 2}
+    with pytest.raises(ConfigurationError, match="a: the server asks for a Table 1 of 1000000 columns"):
+        FederatedLogisticRegression().describe(X, y)
 
 
 # --- what its owner withholds -----------------------------------------------------------------------------------------
