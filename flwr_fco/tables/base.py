@@ -27,7 +27,7 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.core.schema import Names, is_missing, listed, names_of
 from flwr_fco.core.validation import AT_LEAST_ONE, POSITIVE, check_fields, checked
 from flwr_fco.errors import ConfigurationError, PublicError, SeparableError
-from flwr_fco.messages.protocol import Answer, Described
+from flwr_fco.messages.protocol import Answer, Described, Question
 from flwr_fco.objectives import LeastSquares, Logistic, Objective, SiteIntercept
 from flwr_fco.objectives.design import as_rows, deviations, is_sparse, refuse_text
 from flwr_fco.objectives.site_intercept import check_site_rows, name_idle
@@ -38,7 +38,7 @@ from flwr_fco.strategies import Bounds, Everyone, FedNewton, Strengths, proved_z
 from flwr_fco.strategies.nodes import ASKING, Nodes, Tables
 from flwr_fco.strategies.questions import ask
 from flwr_fco.tables import reading
-from flwr_fco.tables.answers import CENTRED, DENSE, FIRST, MASS, MEANS, VARIANCES, WITHIN, within
+from flwr_fco.tables.answers import CENTRED, DENSE, FIRST, MASS, MEANS, VARIANCES, WITHIN, first
 from flwr_fco.tables.codebook import Codebook
 from flwr_fco.tables.description import Description, Facts, columns_of
 from flwr_fco.tables.description import describe as description_of
@@ -573,14 +573,11 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         for objective, clusters in zip(objectives, split.clusters, strict=True):
             objective.clusters = clusters
         total, w = math.fsum(masses), np.zeros(objectives[0].layout.size)
-        told = [(mass / total, f.value(w), f.gradient(w)) for f, mass in zip(objectives, masses, strict=True)]
-        self._name_idle(split.sites, told)
-        moments = list[reading.Moments]()
-        for (weight, *_), own in zip(told, objectives, strict=True):
-            means, variances = own.moments()  # type: ignore[attr-defined]
-            dense = isinstance(own.features, np.ndarray)  # type: ignore[attr-defined]
-            moments.append(reading.Moments(weight, means, variances, within(own, variances), dense))
-        self._set_columns(moments)
+        answers = [
+            first(Question(FIRST, own.layout, {"primal": w}), own)._replace(weight=mass / total)
+            for own, mass in zip(objectives, masses, strict=True)
+        ]
+        told, _ = self._heard(answers, split.sites)
         # The rows are here, and their columns have been compared.
         sites = Sites(1, Tables(settled=True), dict(enumerate(masses)) if split.weighted else None)
         run = partial(simulated, objectives)
@@ -620,13 +617,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         answers = [own._replace(weight=mass / total) for own, mass in zip(answers, masses, strict=True)]
         weighted = any(mass != own.examples for own, mass in zip(answers, masses, strict=True))
         weights = {own.partition: mass for own, mass in zip(answers, masses, strict=True)} if weighted else None
-        told = [(answer.weight, answer.numbers["loss"], answer.vectors["gradient"]) for answer in answers]
         sites = [self._site_of(answer.partition) for answer in answers]
-        moments = [
-            reading.Moments(a.weight, a.vectors[MEANS], a.vectors[VARIANCES], a.vectors[WITHIN], a.numbers[DENSE] > 0.0)
-            for a in answers
-        ]
-        self._set_columns(moments)
+        told, moments = self._heard(answers, sites)
         if self._scales is not None:
             reading.check_scales(self._scales, moments, sites, names or range(d))
         self.n_features_in_ = d
@@ -635,7 +627,6 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             self.feature_names_in_ = np.array(names, dtype=object)
         self._on_trust = not tables.all_named
         self._check_sites({site: int(answer.examples) for site, answer in zip(sites, answers, strict=True)})
-        self._name_idle(sites, told)
 
         def run(runs: Any, *begin: Any) -> Any:
             return runs.start(grid, *begin, self._timeout)
@@ -670,10 +661,17 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         what = f"{answers} of num_clients={self.num_clients} sites have answered; the reasons of the others"
         return ConfigurationError(f"{what}: {'; '.join(reasons)}")
 
-    def _set_columns(self, moments: Sequence[reading.Moments]) -> None:
-        """Store what the columns' moments say."""
+    def _heard(self, answers: Sequence[Answer], sites: Sequence[str]) -> tuple[list[Any], list[reading.Moments]]:
+        """Store what the first answers say of the columns; return weights, losses and gradients, and the moments."""
+        told = [(answer.weight, answer.numbers["loss"], answer.vectors["gradient"]) for answer in answers]
+        moments = [
+            reading.Moments(a.weight, a.vectors[MEANS], a.vectors[VARIANCES], a.vectors[WITHIN], a.numbers[DENSE] > 0.0)
+            for a in answers
+        ]
         self._scales = reading.scales_of(moments) if self.standardize else None
         self._columns = reading.Columns.of(moments)
+        self._name_idle(sites, told)
+        return told, moments
 
     @property
     def _own_levels(self) -> bool:
@@ -689,7 +687,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         """Warn of sites that add nothing: at their own intercepts one class is fitted whatever the coefficients are."""
         if self.site_intercepts == "local" and isinstance(self, ClassifierMixin):
             idle = [site for site, (_, loss, slopes) in zip(sites, told, strict=True) if not (loss or slopes.any())]
-            name_idle(idle, stacklevel=5)
+            name_idle(idle, stacklevel=6)
 
     def _tables_at(self, grid: Any, names: Names) -> Tables:
         """Ask the sites what their tables are."""
