@@ -601,8 +601,12 @@ class FederatedCoxRegression(Federated):
         array([[0.905, 0.741,   nan],
                [0.67 , 0.301,   nan]])
         """
-        scores = self.predict(X)
-        objective = self._objective(self._features(own[0]), self._targets(own[1]))
+        rows = self._features(own[0])
+        objective = self._objective(rows, self._targets(own[1]))
+        # Hazards relative to a row of zeros may be no numbers.
+        centre = rows.mean(axis=0) if isinstance(rows, np.ndarray) else np.zeros(self.n_features_in_)
+        objective.shift(centre)
+        scores = self.predict(X) - centre @ self.coef_
         if not objective.num_events:
             raise ConfigurationError("own=(X, y) has no event, so there is no baseline; give a site's rows with events")
         found = baseline(objective, self.coef_)

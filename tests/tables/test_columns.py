@@ -78,6 +78,17 @@ def test_times_classes_own_intercepts_and_paths_are_centred_too():
     assert far.overall["Brier"] == pytest.approx(near.overall["Brier"], abs=1e-7)
 
 
+def test_survival_does_not_depend_on_where_columns_are():
+    told = []
+    for offset in (0.0, 1e7):
+        moved = X + np.array([offset, 0.0, 0.0])
+        model = FederatedCoxRegression().fit(parts(moved), parts(TIMES))
+        own = parts(moved)[0], parts(TIMES)[0]
+        told.append(model.predict_survival_function(own[0][:5], [0.01, 0.1], own))
+    assert (told[0] < 1.0).any()
+    np.testing.assert_allclose(told[0], told[1], atol=1e-6)
+
+
 def test_sparse_columns_keep_their_zeros():
     """Also where one is constant, or far from 0: predictions are those of dense ones."""
     rows = np.c_[X * (X > 0.0), np.full(120, 1e4), 1e4 + X[:, 0]]
