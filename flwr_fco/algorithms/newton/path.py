@@ -153,8 +153,8 @@ _SLOW = 0.1
 #: Coordinates of a Hessian that is wanted: new ones, those whose entries among each other are known, and new ones in
 #: single precision.
 _NEW, _KNOWN, _SINGLE = 1.0, 2.0, 3.0
-#: About how many gradients a problem of squares takes.
-_OFTEN = 2.5
+#: About how many gradients a problem of squares takes; others take twice as many (``benchmarks/path.py``).
+_OFTEN = 3.5
 #: Bits of a gradient's entries outside of the working set; of strengths below a share of the largest one they are more,
 #: because a site's own slopes are large beside them.
 _BITS, _HALF_FROM = {16.0: np.float16, 32.0: np.float32}, 9e-3
@@ -425,7 +425,7 @@ class NewtonPath(ProximalNewton):
                 f"total_bytes={limit}; take fewer strengths or folds, a larger ratio, or allow more: "
                 f"Strengths(total_bytes={math.ceil(about)})"
             )
-        log(INFO, "The path takes %s of each client, at most", size)
+        log(INFO, "The path takes %s of each client", size)
 
     # --- problems -------------------------------------------------------------------------------------------------
 
