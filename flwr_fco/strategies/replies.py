@@ -453,11 +453,15 @@ class Cap:
         self.usual: dict[str, tuple[float, int]] = {}
         self.far: tuple[Node | None, float] = (None, 1.0)
 
+    def is_set(self, name: str) -> bool:
+        """Whether later rounds no longer say what is usual."""
+        return self.usual.get(name, (0.0, 0))[1] >= _FIRST_REPLIES
+
     def length(self, name: str, lengths: Sequence[float], rounding: float = 0.0) -> float:
         """Return the length that the bound of a round's replies is a multiple of."""
         usual, count = self.usual.get(name, (0.0, 0))
         median = _lower_median(lengths)
-        if count < _FIRST_REPLIES and median > rounding:
+        if median > rounding and not self.is_set(name):
             usual = max(usual, median)
             self.usual[name] = usual, count + len(lengths)
         least = usual / self.ratio if self.ratio else 0.0
@@ -502,14 +506,16 @@ def objections(run: Any, ups: Sequence[Uplink], *, lengths: bool = True, losses:
                 reasons[i] = f"the norm of its {name} is {norm:.3g}, more than max_increment_norm={longest:g}"
         each = [norm / time for norm, time in zip(norms, times, strict=True)]
         # With a step of rounding, as after a tracker's first full batch, the first round says nothing.
-        usual = cap.length(name, each, _NO_LENGTH * run.size / max(times))
+        rounding = 0.0 if cap.is_set(name) else _NO_LENGTH * run.size / max(times)
+        usual = cap.length(name, each, rounding)
         reasons = cap.too_long(f"{name} per unit of elapsed", each, shares, usual) | reasons
         cap.far = _furthest(ups, [length * share for length, share in zip(each, shares, strict=True)])
     for name, old in run.passed.items() if ups and lengths else ():
         moved = [np.linalg.norm(up.pass_through.get(name, old).astype(np.float64) - old) for up in ups]
         reasons = cap.too_long(f"change of {name}", moved, shares, cap.length(name, moved)) | reasons
     # At one model losses are those of one question: of them this round's median is the usual one.
-    for name in ("loss", *losses):
+    said = ("loss", *losses) if any("loss" in up.metrics for up in ups) else losses
+    for name in said:
         sizes = [_size_of(up.vectors[name] if name in losses else up.metrics.get(name, 0.0)) for up in ups]
         reasons = cap.too_long(name, sizes, shares, _lower_median(sizes)) | reasons
     return _repeated(run, ups) | reasons

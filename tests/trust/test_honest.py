@@ -49,7 +49,7 @@ def run(strategy, objectives, rounds=25):
         )
 
 
-#: By day each class of method in five federations; at night all methods in fifty.
+#: By day each class of method in five federations; at night all methods in 150.
 BY_DAY = [name for name in REPRESENTATIVES if name in METHODS]
 DAY = [(seed, name) for name in BY_DAY for seed in range(5)]
 
@@ -83,8 +83,8 @@ def test_nobody_is_left_out(seed, name):
 @pytest.mark.filterwarnings("ignore:standard deviations differ")
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", METHODS)
-@together("seed", range(50))
-def test_nobody_is_left_out_of_fifty_federations(seed, name):
+@together("seed", range(150))
+def test_nobody_is_left_out_of_150_federations(seed, name):
     nobody_is_left_out(seed, name)
 
 
