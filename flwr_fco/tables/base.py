@@ -430,7 +430,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             warnings.simplefilter("ignore", UserWarning)
             return SiteIntercept(objective)
 
-    def intercept_for(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
+    def intercept_for(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
         """Return the intercept that a site's own rows have at the fitted coefficients: for ``site_intercepts="local"``.
 
         At a site, ``model.intercept_ = model.intercept_for(X, y)`` makes a model that predicts there.
@@ -438,9 +438,9 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         Parameters
         ----------
         X : array-like or sparse matrix, shape (n, d)
-            The site's rows.
+            The site's rows; with a codebook its table as it comes.
         y : array-like, shape (n,)
-            Its targets.
+            Its targets; none where the codebook has an outcome.
         sample_weight : array-like, shape (n,), optional
             Weight of each row.
 
@@ -454,6 +454,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         if self.site_intercepts != "local":
             raise ConfigurationError("the model has a common intercept, or none; expected site_intercepts='local'")
+        if self.codebook is not None:
+            X, y, (sample_weight,), _ = reading.read_by(self.codebook, X, y, [sample_weight], "X")
         X, y = validate_data(self, X, y, reset=False, dtype=np.float64, accept_sparse="csr")
         classes = (self.classes_,) if isinstance(self, ClassifierMixin) else ()
         weights = reading.row_weights(sample_weight, X)

@@ -98,10 +98,8 @@ def description_of(objective: Any) -> Answer:
         raise ConfigurationError("the server asks for a Table 1; this site's app is not one of model.client_app(load)")
     shape = objective.features.shape
     if shape[0] * shape[1] > _LARGEST:
-        what = f"the server asks for a Table 1 of {shape[1]} columns"
-        raise PublicError(
-            f"{what}, too many for this site's rows; describe the first columns of a study, not all of them"
-        )
+        what = f"the server asks for a Table 1 of {shape[1]} columns, too many for this site's rows"
+        raise PublicError(f"{what}; describe fewer, or fit without a description")
     is_times, limits, rows = isinstance(objective, CoxRegression), facts.disclosure, dense(objective.features)
     ends = [objective.times, objective.labels == 1] if is_times else [_targets(objective)]
     count = len(facts.columns) - len(ends)

@@ -158,6 +158,18 @@ def test_a_fit_by_a_codebook_is_the_fit_of_its_columns_here_and_over_a_grid():
     assert tuple(far.feature_names_in_) == BOOK.features
 
 
+def test_a_fitted_model_takes_tables_as_they_come_wherever_it_takes_rows():
+    tables = [hospital(seed) for seed in range(2)]
+    parts, labels = [by_hand(own) for own in tables], [own["death"] for own in tables]
+    model = FederatedLogisticRegression(codebook=BOOK).fit(tables)
+    plain = FederatedLogisticRegression().fit(parts, labels)
+    assert model.quality(tables).overall == plain.quality(parts, labels).overall
+    assert model.score(tables[0], labels[0]) == plain.score(parts[0], labels[0])
+    model = FederatedLogisticRegression(codebook=BOOK, site_intercepts="local").fit(tables)
+    plain = FederatedLogisticRegression(site_intercepts="local").fit(parts, labels)
+    assert model.intercept_for(tables[1]) == plain.intercept_for(parts[1], labels[1])
+
+
 def test_factors_of_a_penalty_are_by_the_codebooks_columns():
     tables = [hospital(seed) for seed in range(2)]
     by_column = FederatedLogisticRegression(codebook=BOOK, C=0.1, penalty_factor={"stage": 0.0, "age": 2.0}).fit(tables)
