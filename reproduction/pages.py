@@ -30,8 +30,8 @@ COLUMNS = ("holds", "does not hold", "tie", "outside", AWAITS)
 _HEAD = (*COLUMNS, "differs", "ours", "minutes")
 KEY = (
     "A claim *holds* with every seed or *does not*; a *tie* is a comparison that neither side wins with every seed, or "
-    "by less than its noise; *outside* is what cannot be tested here; what *awaits a run* was defined anew after its "
-    "last run. These columns count the rows that test the paper's sentence as it stands. A row that *differs* tests it "
+    "by less than its noise; *outside* is what cannot be tested here; what *awaits a run* was changed after its last "
+    "run. These columns count the rows that test the paper's sentence as it stands. A row that *differs* tests it "
     "with one of several *readings* of the text, off the paper's *grid* of constants, at a smaller *scale* or on other "
     "*data*. Rows of *ours* ask what the paper does not. Measured: median [smallest, largest] over the seeds. Of "
     "`reproduction/`, `claims.csv` has the rules that decide, `results.jsonl` all values and `figures/` the runs."

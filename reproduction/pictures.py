@@ -130,12 +130,12 @@ def _curves(figure: Figure, outcomes: Outcomes) -> Any:
         if (metric := panel.partition(" against ")[0]) in frame and frame[frame.part == part][metric].notna().any()
     ]
     columns = len(figure.panels) if min(len(parts), len(figure.panels)) > 1 and panels == wanted else 0
-    drawing, places = _grid(len(panels), columns)
+    drawing, all_axes = _grid(len(panels), columns)
     methods = {one.curve: one.strategy for one in figure.runs}
     coloured = _coloured(figure, methods, levels)
     styles = looks({curve: method for curve, method in methods.items() if curve in coloured or curve in levels})
     handles: dict[str, Any] = {}
-    for place, (part, panel) in zip(places, panels, strict=True):
+    for axes, (part, panel) in zip(all_axes, panels, strict=True):
         metric, _, cost = panel.partition(" against ")
         own = frame[frame.part == part].dropna(subset=[metric])
         for number, (curve, rows) in enumerate(own.groupby("curve", sort=False)):
@@ -149,18 +149,18 @@ def _curves(figure: Figure, outcomes: Outcomes) -> Any:
                 # The starting point has cost 0, which a logarithmic axis cannot show.
                 middle, low, high, across = (own[across > 0.0] for own in (middle, low, high, across))
             if curve in levels:
-                handles[curve] = place.axhline(middle.iloc[-1], **styles[curve], linewidth=1.4)
-                place.axhspan(low.iloc[-1], high.iloc[-1], color=styles[curve]["color"], alpha=0.1, linewidth=0)
+                handles[curve] = axes.axhline(middle.iloc[-1], **styles[curve], linewidth=1.4)
+                axes.axhspan(low.iloc[-1], high.iloc[-1], color=styles[curve]["color"], alpha=0.1, linewidth=0)
                 continue
             # A line is thinner than those below it, so equal curves are seen.
             style = {**styles[curve], "linewidth": max(1.0, 3.0 - 0.25 * number)} if curve in styles else _GREY
-            (line,) = place.plot(across, middle, **style)
+            (line,) = axes.plot(across, middle, **style)
             if curve in styles:
                 handles[curve] = line
-                place.fill_between(across, low, high, color=style["color"], alpha=0.15, linewidth=0)
-        _bounds(place, figure, outcomes, part, metric, handles)
-        _finish(place, metric, cost, figure, part)
-        place.set_title(f"{panel}, {part}" if part else panel, fontsize=8 if part else 10)
+                axes.fill_between(across, low, high, color=style["color"], alpha=0.15, linewidth=0)
+        _bounds(axes, figure, outcomes, part, metric, handles)
+        _finish(axes, metric, cost, figure, part)
+        axes.set_title(f"{panel}, {part}" if part else panel, fontsize=8 if part else 10)
     _legend(drawing, handles)
     return drawing
 
@@ -173,7 +173,7 @@ def _coloured(figure: Figure, methods: Mapping[str, str], levels: set[str]) -> l
     return sorted(order, key=lambda curve: (-named.count(curve), order.index(curve)))[:_COLOURED]
 
 
-def _bounds(place: Any, figure: Figure, outcomes: Outcomes, part: str, metric: str, handles: dict[str, Any]) -> None:
+def _bounds(axes: Any, figure: Figure, outcomes: Outcomes, part: str, metric: str, handles: dict[str, Any]) -> None:
     """Draw the bounds of theorems on a metric."""
     parts = {one.label: one.part for one in figure.runs}
     for check in figure.checks.values():
@@ -181,23 +181,23 @@ def _bounds(place: Any, figure: Figure, outcomes: Outcomes, part: str, metric: s
         if check.rule == "within-bound" and own["metric"] == metric and parts[own["run"][0]] == part:
             (run,) = own.pop("run")
             own.pop("mean", None)
-            (line,) = place.plot(*bound_series(outcomes[run][0], **own), color="#222222", linestyle="dashdot")
+            (line,) = axes.plot(*bound_series(outcomes[run][0], **own), color="#222222", linestyle="dashdot")
             handles["bound"] = line
 
 
-def _finish(place: Any, metric: str, cost: str, figure: Figure, part: str) -> None:
+def _finish(axes: Any, metric: str, cost: str, figure: Figure, part: str) -> None:
     """Set the axes of a panel, their names and what marks a target."""
-    if metric in _LOGARITHMIC and place.get_ylim()[1] > 0.0:
-        place.set_yscale("log", nonpositive="mask")
+    if metric in _LOGARITHMIC and axes.get_ylim()[1] > 0.0:
+        axes.set_yscale("log", nonpositive="mask")
     if cost:
-        place.set_xscale("log")
+        axes.set_xscale("log")
     if metric in figure.limits:
-        place.set_ylim(*figure.limits[metric])
+        axes.set_ylim(*figure.limits[metric])
     if metric in figure.targets:
-        target = place.axhline(figure.targets[metric], color="#222222", linestyle=(0, (1, 2)), linewidth=1.2)
-        place.legend([target], [f"target {figure.targets[metric]:g}"], fontsize=7, frameon=False)
-    place.set_xlabel(cost or figure.axes.get(part, "round"))
-    _open(place)
+        target = axes.axhline(figure.targets[metric], color="#222222", linestyle=(0, (1, 2)), linewidth=1.2)
+        axes.legend([target], [f"target {figure.targets[metric]:g}"], fontsize=7, frameon=False)
+    axes.set_xlabel(cost or figure.axes.get(part, "round"))
+    _open(axes)
 
 
 def _grid(count: int, columns: int = 0, **shared: Any) -> tuple[Any, Any]:
@@ -205,15 +205,15 @@ def _grid(count: int, columns: int = 0, **shared: Any) -> tuple[Any, Any]:
     columns = columns or (count if count <= 3 else -(-count // 2))
     rows = -(-count // columns)
     drawing = Drawing(figsize=(3.6 * columns + 0.4, 2.9 * rows + 1.0), layout="constrained")
-    places = drawing.subplots(rows, columns, squeeze=False, **shared).ravel()
-    for unused in places[count:]:
+    all_axes = drawing.subplots(rows, columns, squeeze=False, **shared).ravel()
+    for unused in all_axes[count:]:
         unused.set_axis_off()
-    return drawing, places[:count]
+    return drawing, all_axes[:count]
 
 
-def _open(place: Any) -> None:
-    place.grid(alpha=0.25)
-    place.spines[["top", "right"]].set_visible(False)
+def _open(axes: Any) -> None:
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _legend(drawing: Any, handles: Mapping[str, Any]) -> None:
@@ -243,8 +243,8 @@ def _bests(figure: Figure, outcomes: Outcomes) -> Any:
     strategies = {method: method for method in frame.method.unique()}
     styles, handles = looks(strategies), dict[str, Any]()
     panels = list(frame.groupby(["metric", "part"], sort=False))
-    drawing, places = _grid(len(panels))
-    for place, ((metric, part), own) in zip(places, panels, strict=True):
+    drawing, all_axes = _grid(len(panels))
+    for axes, ((metric, part), own) in zip(all_axes, panels, strict=True):
         values = list(own["value"].unique())
         numbers = all(isinstance(value, int | float) for value in values)
         for number, (method, found) in enumerate(own.dropna(subset="found").groupby("method", sort=False)):
@@ -254,22 +254,20 @@ def _bests(figure: Figure, outcomes: Outcomes) -> Any:
             shift = 0.06 * (number - (len(strategies) - 1) / 2)
             across = [value if numbers else values.index(value) + shift for value in middle.index]
             bars = (middle - low, high - middle)
-            handles[method] = place.errorbar(
-                across, middle, bars, **styles[method], marker="o", markersize=4, capsize=2
-            )
+            handles[method] = axes.errorbar(across, middle, bars, **styles[method], marker="o", markersize=4, capsize=2)
         if not numbers:
-            place.set_xticks(range(len(values)), values)
+            axes.set_xticks(range(len(values)), values)
         elif min(values) > 0 and max(values) >= 10 * min(values):
-            place.set_xscale("log")
-            place.set_xticks(values, [f"{value:g}" for value in values], minor=False)
+            axes.set_xscale("log")
+            axes.set_xticks(values, [f"{value:g}" for value in values], minor=False)
         shown = own.found[own.found > figure.limits.get(metric, (-math.inf,))[0]]
         if metric in _LOGARITHMIC and shown.min() > 0 and shown.max() >= 10 * shown.min():
-            place.set_yscale("log")
+            axes.set_yscale("log")
         if metric in figure.limits:
-            place.set_ylim(*figure.limits[metric])
-        place.set_ylabel(f"{metric}, less {tune.against}'s" if tune.against else metric)
-        place.set_title(part, fontsize=10)
-        _open(place)
+            axes.set_ylim(*figure.limits[metric])
+        axes.set_ylabel(f"{metric}, less {tune.against}'s" if tune.against else metric)
+        axes.set_title(part, fontsize=10)
+        _open(axes)
     _legend(drawing, handles)
     return drawing
 
@@ -282,18 +280,18 @@ def _dots(figure: Figure, outcomes: Outcomes) -> Any:
     moments = sorted({10, 30, 100, 300} & {*frame["round"]}) or [frame["round"].max()]
     groups = list(frame.groupby("group", sort=False))
     drawing = Drawing(figsize=(2.6 * len(moments) + 0.6, 2.1 * len(groups) + 0.6), layout="constrained")
-    places = drawing.subplots(len(groups), len(moments), sharex=True, sharey=True, squeeze=False)
+    all_axes = drawing.subplots(len(groups), len(moments), sharex=True, sharey=True, squeeze=False)
     styles = looks({str(group): str(group) for group, _ in groups})
     boxes = {
         c.arguments["run"][0]: c.arguments["bounds"] for c in reversed(figure.checks.values()) if c.rule == "share"
     }
-    for row, (group, own) in zip(places, groups, strict=True):
-        for place, moment in zip(row, moments, strict=True):
+    for row, (group, own) in zip(all_axes, groups, strict=True):
+        for axes, moment in zip(row, moments, strict=True):
             dots = own[own["round"] == moment]
-            place.scatter(dots[x], dots[y], s=12, alpha=0.6, color=styles[str(group)]["color"])
-            place.set_title(f"{group}, round {moment:g}", fontsize=8)
-            place.grid(alpha=0.25)
-            place.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03))
+            axes.scatter(dots[x], dots[y], s=12, alpha=0.6, color=styles[str(group)]["color"])
+            axes.set_title(f"{group}, round {moment:g}", fontsize=8)
+            axes.grid(alpha=0.25)
+            axes.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03))
         if group in boxes:
             (left, right), (bottom, top) = (boxes[group].get(name, (0.0, 1.0)) for name in (x, y))
             row[-1].fill_between([left, right], bottom, top, color="0.5", alpha=0.2, linewidth=0, zorder=0)
@@ -304,18 +302,18 @@ def _dots(figure: Figure, outcomes: Outcomes) -> Any:
 
 def _images(images: Mapping[str, Sequence[float]]) -> Any:
     """Draw vectors as squares: s s numbers from blue (negative) to red, or 3 s s as RGB; each by its own largest."""
-    drawing, places = _grid(len(images), len(images) if len(images) <= 4 else min(5, -(-len(images) // 2)))
-    for place, (caption, numbers) in zip(places, images.items(), strict=True):
+    drawing, all_axes = _grid(len(images), len(images) if len(images) <= 4 else min(5, -(-len(images) // 2)))
+    for axes, (caption, numbers) in zip(all_axes, images.items(), strict=True):
         vector = np.asarray(numbers)
-        place.set_axis_off()
+        axes.set_axis_off()
         channels = 1 if math.isqrt(vector.size) ** 2 == vector.size else 3
         side = math.isqrt(vector.size // channels)
         largest = float(np.abs(vector).max(initial=0.0))
         shown = vector / (largest or 1.0)
         if channels == 3:
-            place.imshow(0.5 + 0.5 * shown.reshape(side, side, 3), interpolation="nearest")
+            axes.imshow(0.5 + 0.5 * shown.reshape(side, side, 3), interpolation="nearest")
         else:
-            place.imshow(shown.reshape(side, side), cmap="bwr", vmin=-1.0, vmax=1.0, interpolation="nearest")
+            axes.imshow(shown.reshape(side, side), cmap="bwr", vmin=-1.0, vmax=1.0, interpolation="nearest")
         share = 100 * float((np.abs(vector) > 1e-5).mean())
-        place.set_title(f"{caption}\nlargest {largest:.2g}, {share:.0f} % non-zero", fontsize=8)
+        axes.set_title(f"{caption}\nlargest {largest:.2g}, {share:.0f} % non-zero", fontsize=8)
     return drawing

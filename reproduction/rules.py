@@ -350,8 +350,8 @@ class Rule:
 
     def decide(self, values: list[float], *, mean: bool = False, **arguments: Any) -> Measurement:
         """Return the comparison's decision on the statistic's values, which may be those of an earlier run."""
-        told = {**arguments, "than": ", ".join(arguments.get("than", ()))}
-        meaning = self.meaning.format(**told) if isinstance(self.meaning, str) else self.meaning(told)
+        named = {**arguments, "than": ", ".join(arguments.get("than", ()))}
+        meaning = self.meaning.format(**named) if isinstance(self.meaning, str) else self.meaning(named)
         if mean:
             meaning = meaning.replace(arguments["metric"], f"mean {arguments['metric']} over the seeds", 1)
         even, noise = arguments.get("even", self.even), arguments.get("noise", 0.0)

@@ -218,7 +218,7 @@ def femnist(
     except ImportError as error:
         raise NotInstalledError("FEMNIST needs Flower Datasets: pip install 'flwr-datasets[vision]'") from error
     if num_classes not in (10, 62):
-        raise ConfigurationError(f"num_classes={num_classes!r}; expected 10 (digits) or 62 (letters too)")
+        raise ConfigurationError(f"num_classes={num_classes!r}; expected 10 (digits) or 62 (the alphabet too)")
     if not 0.0 < test_fraction < 1.0:
         raise ConfigurationError(f"test_fraction={test_fraction!r}; expected a number between 0 and 1")
     writers = NaturalIdPartitioner(partition_by="writer_id")

@@ -95,8 +95,7 @@ class Hinge(Linear):
         """
         modulus = self.l2 + penalty
         if not modulus > 0.0:
-            what = f"l2={self.l2:g} and penalty={penalty:g} leave no strong convexity"
-            raise ConfigurationError(f"{what}; give Hinge an l2 > 0")
+            raise ConfigurationError(f"l2={self.l2:g} and penalty={penalty:g}; expected a sum > 0: give Hinge an l2")
         theta = anchor = pull / modulus
         features, signs, n = self.features, self.targets, self.num_examples
         scale = 1.0 / (modulus * n)

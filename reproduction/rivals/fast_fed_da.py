@@ -176,7 +176,7 @@ class FastDualAveraging(Algorithm):
 
     def _model(self, problem: Problem, state: FastState, row: int) -> LowerModel:
         """Return the model around a node's anchor, in this stage, as the node has it."""
-        return LowerModel(self._told(problem, state, row), self)
+        return LowerModel(self._message(problem, state, row), self)
 
     # --- the server -----------------------------------------------------------------------------------------------
 
@@ -196,9 +196,9 @@ class FastDualAveraging(Algorithm):
 
     def downlink(self, problem: Problem, state: FastState, to: To | None) -> Downlink:
         """Return a node's sums and points, and the position in the stage."""
-        return self._told(problem, state, 0 if problem.graph is None or to is None else problem.graph.rows[to.key])
+        return self._message(problem, state, 0 if problem.graph is None or to is None else problem.graph.rows[to.key])
 
-    def _told(self, problem: Problem, state: FastState, row: int) -> Downlink:
+    def _message(self, problem: Problem, state: FastState, row: int) -> Downlink:
         vectors = {"gradients": state.gradients[row], "points": state.points[row], "primal": state.primal[row]}
         if (self.variant == "bao" or self.constrained) and state.anchor[row].any():
             vectors["anchor"] = state.anchor[row]
@@ -285,24 +285,29 @@ class LowerModel:
 
     Parameters
     ----------
-    told : Downlink
+    message : Downlink
         A node's message, with the anchor x_0 (Liang's r), unless that is 0.
     method : FastDualAveraging
         With mu, Bao's gamma, and Liang's L, which Fast-FedDA does not use: it takes mu, and has no anchor.
     """
 
-    def __init__(self, told: Downlink, method: FastDualAveraging) -> None:
-        self.told, self.h, self.constrained, self.last_point = told, told.plan.h, method.constrained, method.last_point
+    def __init__(self, message: Downlink, method: FastDualAveraging) -> None:
+        self.message, self.h, self.constrained, self.last_point = (
+            message,
+            message.plan.h,
+            method.constrained,
+            method.last_point,
+        )
         self.convexity, self.anchor_weight = method.convexity, method.anchor_weight
         self.smoothness: float | None = method.smoothness if self.constrained else None
-        self.anchor = told.vectors.get("anchor", np.zeros_like(told.vectors["primal"]))
+        self.anchor = message.vectors.get("anchor", np.zeros_like(message.vectors["primal"]))
         # Around a map's own center grad h(0) is not 0.
         anchored = self.constrained or method.variant == "bao"
         self.anchor_dual = self.h.gradient(self.anchor) if anchored else None
 
     def bao_step(self, client: Client, points: Vector, count: int) -> Step:
         """Return a step of Bao's variant, which adds to the gradients and to the points, in place."""
-        numbers, primal, k = self.told.numbers, self.told.vectors["primal"], 0
+        numbers, primal, k = self.message.numbers, self.message.vectors["primal"], 0
 
         def step(gradients: Vector, batch: Batch) -> None:
             nonlocal primal, k
@@ -318,8 +323,8 @@ class LowerModel:
 
     def liang_step(self, client: Client, points: Vector, count: int) -> Step:
         """Return a step of Liang's variant, which updates the means of gradients and points, in place."""
-        first = int(self.told.numbers["steps"])
-        primal, number = self.told.vectors["primal"], first
+        first = int(self.message.numbers["steps"])
+        primal, number = self.message.vectors["primal"], first
 
         def step(gradients: Vector, batch: Batch) -> None:
             nonlocal primal, number
@@ -376,8 +381,8 @@ class LowerModel:
 
     def _minimiser(self, dual: Vector, t: float) -> Vector:
         """Return retrieve(dual, t strength), then moved into the ball; not the exact minimiser of the sum."""
-        numbers = self.told.numbers
-        point = self.h.retrieve(dual, t * numbers["strength"], self.told.plan.psi)
+        numbers = self.message.numbers
+        point = self.h.retrieve(dual, t * numbers["strength"], self.message.plan.psi)
         if numbers["radius"] <= 0.0:
             return point
         return np.asarray(self.anchor + L1Ball(numbers["radius"]).prox(point - self.anchor, 1.0))
