@@ -16,7 +16,7 @@ from flwr_fco.engines import FirstOrder
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import Euclidean, MirrorMap, PNorm, Product, SimplexEntropy
 from flwr_fco.regularizers import Regularizer
-from flwr_fco.strategies import Arrays, Average, CompositeStrategy, Epochs, Last, Stage, Steps
+from flwr_fco.strategies import Arrays, Average, Bounds, CompositeStrategy, Epochs, Last, Stage, Steps
 from reproduction.problems.baselines import BASELINES
 from reproduction.problems.named import find_problem, load_task
 from reproduction.problems.tasks import Task
@@ -309,6 +309,8 @@ def build_strategy(
         "fraction_evaluate": 0.0,
         # The recorder has its own rule, and keeps the line of the round in which a run diverged.
         "on_divergence": "warn",
+        # The papers' methods count every reply: nobody here is dishonest, and lengths may grow where a run diverges.
+        "bounds": Bounds(max_ratio=None),
         "seed": settings.seed,
     }
     options = {key.replace("-", "_"): value for key, value in settings.strategy_options.items()}

@@ -11,7 +11,7 @@ from flwr_fco.algorithms import Replies
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.protocol import Uplink
 from flwr_fco.regularizers import L1
-from flwr_fco.strategies import Steps, run_of
+from flwr_fco.strategies import Bounds, Steps, run_of
 from reproduction.rivals import CFedDA, FastFedDA, MCFedDA
 from reproduction.rivals.fast_fed_da import ModelStage
 
@@ -104,6 +104,8 @@ def options(**more):
         "convexity": MU,
         "work": Steps(K, batch_size=None),
         "weighting": "uniform",
+        # Some of these runs diverge, and are compared all the same.
+        "bounds": Bounds(max_ratio=None),
         **more,
     }
 
