@@ -25,9 +25,10 @@ def test_its_methods_and_options_are_there():
     assert written <= options
 
 
-def test_each_strategy_names_entries_that_the_page_has_and_no_others():
-    entries = set(re.findall(r"^@\w+\{(\w+),$", TEXT, flags=re.MULTILINE))
-    line = re.compile(r"^ *BibTeX: ([\w, ]+), in docs/reference/notation\.md\.$", flags=re.MULTILINE)
+def test_each_strategy_names_entries_of_the_bibliography_and_no_others():
+    papers = (ROOT / "docs" / "reference" / "papers.bib").read_text(encoding="utf-8")
+    entries = set(re.findall(r"^@\w+\{(\w+),$", papers, flags=re.MULTILINE))
+    line = re.compile(r"^ *BibTeX: ([\w, ]+), in docs/reference/papers\.bib\.$", flags=re.MULTILINE)
     named = {name: line.findall(kind.__doc__ or "") for name, kind in strategies.STRATEGIES.items()}
     assert [name for name, found in named.items() if len(found) != 1] == []
     assert {key for (found,) in named.values() for key in found.split(", ")} == entries

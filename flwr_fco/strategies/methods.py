@@ -71,7 +71,7 @@ class FedDualAvg(StepStrategy):
     References
     ----------
     Yuan, Zaheer, Reddi: Federated Composite Optimization (ICML 2021), algorithm 3.
-    BibTeX: yuan2021federated, in docs/reference/notation.md.
+    BibTeX: yuan2021federated, in docs/reference/papers.bib.
 
     Examples
     --------
@@ -105,7 +105,7 @@ class FedDualAvgOSP(FedDualAvg):
     References
     ----------
     Yuan, Zaheer, Reddi: Federated Composite Optimization (ICML 2021), algorithm 5.
-    BibTeX: yuan2021federated, in docs/reference/notation.md.
+    BibTeX: yuan2021federated, in docs/reference/papers.bib.
 
     Examples
     --------
@@ -128,7 +128,7 @@ class FedDA(FedDualAvg):
     ----------
     Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithm 1 without tracking and
     with U = 11'/M.
-    BibTeX: liang2023gradient, in docs/reference/notation.md.
+    BibTeX: liang2023gradient, in docs/reference/papers.bib.
 
     Examples
     --------
@@ -156,7 +156,7 @@ class FedDAGT(StepStrategy):
     ----------
     Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithm 1 with U = 11'/M, and
     equation (4) with its erratum for partial participation.
-    BibTeX: liang2023gradient, in docs/reference/notation.md.
+    BibTeX: liang2023gradient, in docs/reference/papers.bib.
 
     Examples
     --------
@@ -179,7 +179,7 @@ class Scaffold(FedDAGT):
     References
     ----------
     Karimireddy and others: SCAFFOLD (ICML 2020), algorithm 1.
-    BibTeX: karimireddy2020scaffold, in docs/reference/notation.md.
+    BibTeX: karimireddy2020scaffold, in docs/reference/papers.bib.
 
     Examples
     --------
@@ -209,7 +209,7 @@ class ReFedDAGT(StepStrategy):
     References
     ----------
     Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithm 2.
-    BibTeX: liang2023gradient, in docs/reference/notation.md.
+    BibTeX: liang2023gradient, in docs/reference/papers.bib.
 
     Examples
     --------
@@ -247,7 +247,7 @@ class MultistepReFedDAGT(ReFedDAGT):
     References
     ----------
     Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithm 3.
-    BibTeX: liang2023gradient, in docs/reference/notation.md.
+    BibTeX: liang2023gradient, in docs/reference/papers.bib.
 
     Examples
     --------
@@ -280,7 +280,7 @@ class DFedDA(StepStrategy):
     References
     ----------
     Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithm 1.
-    BibTeX: liang2023gradient, in docs/reference/notation.md.
+    BibTeX: liang2023gradient, in docs/reference/papers.bib.
 
     Examples
     --------
@@ -313,7 +313,7 @@ class DFedDAGT(StepStrategy):
     References
     ----------
     Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithm 1.
-    BibTeX: liang2023gradient, in docs/reference/notation.md.
+    BibTeX: liang2023gradient, in docs/reference/papers.bib.
 
     Examples
     --------
@@ -348,7 +348,7 @@ class DReFedDAGT(DFedDAGT):
     ----------
     Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithms 2 and 3 with general
     U.
-    BibTeX: liang2023gradient, in docs/reference/notation.md.
+    BibTeX: liang2023gradient, in docs/reference/papers.bib.
 
     Examples
     --------
@@ -377,7 +377,7 @@ class LocalSGD(StepStrategy):
     ----------
     McMahan, Moore, Ramage, Hampson, y Arcas: Communication-efficient learning of deep networks from decentralized data
     (AISTATS 2017), algorithm 1.
-    BibTeX: mcmahan2017communication, in docs/reference/notation.md.
+    BibTeX: mcmahan2017communication, in docs/reference/papers.bib.
 
     Examples
     --------
@@ -403,7 +403,7 @@ class FedAvgSubgradient(StepStrategy):
     References
     ----------
     Yuan, Zaheer, Reddi: Federated Composite Optimization (ICML 2021), section 5, 'FedAvg'.
-    BibTeX: yuan2021federated, in docs/reference/notation.md.
+    BibTeX: yuan2021federated, in docs/reference/papers.bib.
 
     Examples
     --------
@@ -430,7 +430,7 @@ class FedMid(StepStrategy):
     References
     ----------
     Yuan, Zaheer, Reddi: Federated Composite Optimization (ICML 2021), algorithm 2.
-    BibTeX: yuan2021federated, in docs/reference/notation.md.
+    BibTeX: yuan2021federated, in docs/reference/papers.bib.
 
     Examples
     --------
@@ -455,7 +455,7 @@ class FedMidOSP(FedMid):
     References
     ----------
     Yuan, Zaheer, Reddi: Federated Composite Optimization (ICML 2021), algorithm 4.
-    BibTeX: yuan2021federated, in docs/reference/notation.md.
+    BibTeX: yuan2021federated, in docs/reference/papers.bib.
 
     Examples
     --------
@@ -485,7 +485,7 @@ class FeDualEx(StepStrategy):
     References
     ----------
     Bai, Bullins: Local Composite Saddle Point Optimization (ICLR 2024), algorithm 1.
-    BibTeX: bai2024local, in docs/reference/notation.md.
+    BibTeX: bai2024local, in docs/reference/papers.bib.
 
     Examples
     --------
@@ -518,7 +518,7 @@ class FedMiP(StepStrategy):
     References
     ----------
     Bai, Bullins: Local Composite Saddle Point Optimization (ICLR 2024), algorithm 2 (appendix H).
-    BibTeX: bai2024local, in docs/reference/notation.md.
+    BibTeX: bai2024local, in docs/reference/papers.bib.
 
     Examples
     --------
@@ -552,7 +552,7 @@ class FedDR(MinimiseStrategy):
     ----------
     Tran-Dinh, Pham, Phan, Nguyen: FedDR, randomized Douglas-Rachford splitting algorithms for nonconvex federated
     composite optimization (NeurIPS 2021), algorithm 1.
-    BibTeX: trandinh2021feddr, in docs/reference/notation.md.
+    BibTeX: trandinh2021feddr, in docs/reference/papers.bib.
 
     Examples
     --------
@@ -604,7 +604,7 @@ class DualFL(MinimiseStrategy):
     ----------
     Park, Xu: DualFL, a duality-based federated learning algorithm with communication acceleration in the general
     convex regime, algorithm 1.
-    BibTeX: park2023dualfl, in docs/reference/notation.md.
+    BibTeX: park2023dualfl, in docs/reference/papers.bib.
 
     Examples
     --------
@@ -668,7 +668,7 @@ class FedNewton(CompositeStrategy):
     Lee, Sun, Saunders: Proximal Newton-type methods for minimizing composite functions (SIAM J. Optim. 2014). Massias,
     Gramfort, Salmon: Celer, a fast solver for the lasso with dual extrapolation (ICML 2018). Ndiaye, Fercoq, Gramfort,
     Salmon: Gap safe screening rules for sparsity enforcing penalties (JMLR 2017).
-    BibTeX: lee2014proximal, massias2018celer, ndiaye2017gap, in docs/reference/notation.md.
+    BibTeX: lee2014proximal, massias2018celer, ndiaye2017gap, in docs/reference/papers.bib.
 
     Examples
     --------
