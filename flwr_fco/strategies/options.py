@@ -52,7 +52,7 @@ _WRONG = {
     "participation": "waits for others; expected {}",
     "server_lr": "takes no plain mean of increments, for which the rule is; give a number",
     "output": "cannot average the clients' steps: {}",
-    "wire": 'has no density=, or output="shadow": short messages are of models that are mostly zero, and of no steps',
+    "wire": 'sends short messages with density= alone, of models that are mostly zero, and without output="shadow"',
 }
 #: What to write for an option of a kind, with a number that somebody has given in its place.
 _EXAMPLES: dict[Any, str] = {FirstOrder: "Steps({0}) or work=Epochs({0})", Minimise: "Minimise(tolerance=1e-8)"}

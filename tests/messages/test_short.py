@@ -478,8 +478,8 @@ def test_what_has_no_share_in_the_density_travels_whole():
 @together(
     ("options", "message"),
     [
-        ({"density": None}, "wire=.*has no density="),
-        ({"client": "composite", "output": "shadow", "work": Steps(2)}, "wire=.*of no steps"),
+        ({"density": None}, "wire=.*with density= alone"),
+        ({"client": "composite", "output": "shadow", "work": Steps(2)}, "wire=.*without output="),
         ({"wire": "short"}, "Short"),
     ],
 )
@@ -489,5 +489,5 @@ def test_what_does_not_go_together(options, message):
 
 
 def test_a_strategy_without_densities_has_no_short_messages():
-    with pytest.raises(ConfigurationError, match="has no density="):
+    with pytest.raises(ConfigurationError, match="with density= alone"):
         FedAvgSubgradient(wire=Short())
