@@ -112,7 +112,7 @@ class FederatedElasticNet(RegressorMixin, Federated):  # type: ignore[misc]
     @staticmethod
     def _targets(y: Any) -> Any:
         """Return a site's targets, if they are no texts, whose error would show one."""
-        if any(isinstance(own, str) for own in np.ravel(y).tolist()):
+        if any(isinstance(own, str) for own in np.asarray(y).ravel().tolist()):
             raise PublicError("y holds texts; expected numbers, or for classes FederatedLogisticRegression")
         return y
 
