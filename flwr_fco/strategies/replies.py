@@ -549,7 +549,7 @@ def _repeated(run: Any, ups: Sequence[Uplink]) -> dict[int, str]:
     return dict.fromkeys(again, text) if 2 * len(again) <= len(ups) else {}
 
 
-# --- means ------------------------------------------------------------------------------------------------------------
+# --- weights ----------------------------------------------------------------------------------------------------------
 
 
 def weights_of(examples: Sequence[float], uniform: bool) -> list[float]:
@@ -564,33 +564,3 @@ def weights_of(examples: Sequence[float], uniform: bool) -> list[float]:
         return [1.0 / len(examples)] * len(examples) if examples else []
     total = math.fsum(examples)
     return [number / total for number in examples] if total > 0.0 else []
-
-
-def average_metrics(reports: Sequence[Mapping[str, Any]], weights: Sequence[float], centre: Any) -> dict[str, Any]:
-    """Return the weighted means of what more than half of the clients report, in the same form.
-
-    Parameters
-    ----------
-    reports : sequence of mapping of str to number or list
-        One for each client.
-    weights : sequence of float
-        Sum to 1.
-    centre : callable
-        ``(values, weights) -> float``: the mean, or the strategy's robust centre.
-    """
-    means: dict[str, Any] = {}
-    for name in dict.fromkeys(name for report in reports for name in report):
-        pairs = [(report[name], share) for report, share in zip(reports, weights, strict=True) if name in report]
-        form = type(pairs[0][0]) is list and len(pairs[0][0])
-        pairs = [(v, share) for v, share in pairs if (type(v) is list and len(v)) == form]
-        part = math.fsum(share for _, share in pairs)
-        if 2 * len(pairs) <= len(reports) or part <= 0.0:
-            continue
-        first, shares = pairs[0][0], [share / part for _, share in pairs]
-        if all(value == first for value, _ in pairs):
-            means[name] = first
-        elif form is False:
-            means[name] = centre([value for value, _ in pairs], shares)
-        else:
-            means[name] = [centre([value[k] for value, _ in pairs], shares) for k in range(form)]
-    return means

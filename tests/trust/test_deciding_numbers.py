@@ -17,8 +17,7 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, fit_path
 from flwr_fco.strategies import FedDualAvg, FedNewton, Steps, Trimmed
-from flwr_fco.strategies.output import centre_of
-from flwr_fco.strategies.replies import average_metrics
+from flwr_fco.strategies.output import average_metrics, centre_of
 
 
 def reporting(number=CLIENTS):
