@@ -16,7 +16,9 @@ import copy
 import os
 import sys
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +126,7 @@ def cut(task: Task, w: Any, psi: Regularizer) -> Any:
     return result
 
 
-def times(networks: dict[Any, nn.Module], images: torch.Tensor) -> dict[Any, float]:
+def times(networks: Mapping[Any, Callable[[torch.Tensor], Any]], images: torch.Tensor) -> dict[Any, float]:
     """Return the seconds of a processor that each network takes, by turns."""
     found: dict[Any, list[float]] = {name: [] for name in networks}
     with torch.inference_mode():
@@ -180,6 +182,17 @@ def two_of_four(task: Task) -> PerParameter:
     return PerParameter({**whole, "*": NofM(2, 4)})
 
 
+def print_linear(width: int = 4096, density: float = 0.05) -> None:
+    """Print how much faster a linear layer is with single weights of 0: as it is, and as a sparse matrix."""
+    weight = torch.randn(width, width) * (torch.rand(width, width) < density)
+    layers = {"dense": torch.randn(width, width), "with zeros": weight, "to_sparse_csr()": weight.to_sparse_csr()}
+    print_head(f"{width} x {width}, {density:.0%} not 0", *layers)
+    for batch in (1, 32):
+        inputs = torch.randn(width, batch)
+        found = times({name: partial(torch.mm, layer) for name, layer in layers.items()}, inputs)
+        print_row(f"batch {batch}", *(f"{found['dense'] / own:.1f}x" for own in found.values()))
+
+
 def main() -> None:
     data: dict[str, Any] = {"type": Path, "default": os.environ.get("FLWR_FCO_DATA"), "help": "folder of mnist/"}
     seeds: dict[str, Any] = {"type": int, "nargs": "+", "default": (0, 1, 2)}
@@ -188,6 +201,7 @@ def main() -> None:
     if settings.quick:
         print_channels("digits wide", [0], None)
         print_two_of_four(["digits small"], [0], None)
+        print_linear(256)
         return
     try:
         print_channels(WIDE, settings.seeds, settings.data)
@@ -195,6 +209,8 @@ def main() -> None:
         print(f"skipped: {error}", file=sys.stderr)
     print()
     print_two_of_four(["digits deep", "digits small", "cancer small", "cancer deep"], settings.seeds, settings.data)
+    print()
+    print_linear()
 
 
 if __name__ == "__main__":
