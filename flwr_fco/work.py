@@ -47,7 +47,7 @@ class FirstOrder(LocalWork):
     '5 step(s) in full batches'
     """
 
-    kind: ClassVar[str] = "first-order"
+    kind: ClassVar[str] = "steps"
 
     steps: int | None = field(default=None, metadata=AT_LEAST_ONE)
     epochs: int | None = field(default=None, metadata=AT_LEAST_ONE)

@@ -139,7 +139,7 @@ FED_DUAL_AVG = {
     "steps and epochs": work(epochs=2),
     "no batch": work(batch_size=0),
     "work of another kind": work(kind="mine-bitcoin"),
-    "work of an unhashable kind": work(kind=["first-order"]),
+    "work of an unhashable kind": work(kind=["steps"]),
     "work with more": work(gpu=True),
     **{f"work {text:.9}": fco("work", text) for text in ("{steps: 3", "[1, 2]", "17", "null", "[" * 100_000)},
     "work as a number": fco("work", 3),

@@ -27,7 +27,7 @@ PATTERNS = PerParameter({"w": L1(0.1)}).to_spec()
         {"layout": 3},
         {"layout": {"$layout": [["w", [-3], "float64", 0, True]]}},
         {"layout": {"$layout": 3}},
-        {"work": {"family": "work", "kind": "first-order", "steps": 0, "epochs": None, "batch_size": 3}},
+        {"work": {"family": "work", "kind": "steps", "steps": 0, "epochs": None, "batch_size": 3}},
         {"work": L1(0.1).to_spec().header},
         {"work": 3},
         {"regularizer": {"family": ["x"], "kind": "l1"}},
