@@ -40,7 +40,7 @@ def columns(formula: str, codebook: Mapping[str, Any], values: Mapping[str, Vect
     try:
         formulaic, pandas = import_module("formulaic"), import_module("pandas")
     except ImportError as error:
-        raise NotInstalledError("a formula needs formulaic: pip install 'flwr-fco[formulas]'") from error
+        raise NotInstalledError("a formula needs formulaic: pip install formulaic (the extra [formulas])") from error
     try:
         terms = formulaic.Formula(f"{formula} + 1")
         for factor in {factor.expr for term in terms for factor in term.factors}:

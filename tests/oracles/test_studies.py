@@ -1,6 +1,6 @@
 """Real studies of several sites, whose tables are those of R, statsmodels and lifelines on the pooled rows.
 
-The data are in statsmodels, lifelines and scikit-learn: ``pip install 'flwr-fco[oracles]'``.
+The data are in statsmodels, lifelines and scikit-learn: ``pip install '.[oracles]'``.
 """
 
 import warnings
@@ -13,7 +13,7 @@ from sklearn.datasets import load_diabetes
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.tables import FederatedCoxRegression, FederatedLasso, FederatedLogisticRegression
 
-REASON = "pip install 'flwr-fco[oracles]'"
+REASON = "pip install '.[oracles]'"
 pandas = pytest.importorskip("pandas", reason=REASON)
 
 

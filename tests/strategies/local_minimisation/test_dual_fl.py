@@ -5,7 +5,7 @@ import pytest
 from problems import clients, flat, optimum, problem, run
 
 from flwr_fco.algorithms.dual_fl import linear_tolerance, sublinear_tolerance
-from flwr_fco.errors import ConfigurationError
+from flwr_fco.errors import ConfigurationError, DivergedError
 from flwr_fco.mirror_maps import PNorm
 from flwr_fco.regularizers import L1
 from flwr_fco.strategies import DualFL, FedDR, LocalSGD, Minimise, Participation, Steps, run_of
@@ -16,7 +16,7 @@ NU = 0.05
 
 def test_a_run_that_diverges_is_told_its_nu():
     """It has no rates to lower; one client is far from the others first, and stays so."""
-    with pytest.raises(ConfigurationError, match=r"nu=1000 is too large for these data; try 100,"):
+    with pytest.raises(DivergedError, match=r"nu=1000 is too large for these data; try 100,"):
         run(DualFL(nu=1000.0, alpha=0.0), clients(), 40)
 
 
