@@ -164,7 +164,10 @@ def test_quick_claims_hold(name, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.nightly
-@pytest.mark.parametrize("name", ["dualfl-theory", "fco-theorems", "gt-spread"])
+@pytest.mark.parametrize("name", ["fco-fig2", "fco-fig5", "gt-spread"])
 def test_full_runs_have_the_stored_values(name, tmp_path):
-    report = reproduce(find_figure(name), tmp_path)
+    try:
+        report = reproduce(find_figure(name), tmp_path)
+    except DataNotFoundError as error:
+        pytest.skip(str(error))
     assert unlike(report.values, stored_values(report.figure, read_results())) == []
