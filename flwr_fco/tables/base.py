@@ -671,7 +671,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             for a in answers
         ]
         self._scales = reading.scales_of(moments) if self.standardize else None
-        self._columns = reading.Columns.of(moments)
+        self._columns = reading.Columns.of(moments, levels=self.fit_intercept or self._kind is TIMES)
         self._name_idle(sites, told)
         return told, moments
 

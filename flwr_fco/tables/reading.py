@@ -533,11 +533,14 @@ class Columns(NamedTuple):
     centre: Vector
 
     @classmethod
-    def of(cls, moments: Sequence[Moments]) -> Columns:
-        """Return what the clients' moments say."""
+    def of(cls, moments: Sequence[Moments], *, levels: bool) -> Columns:
+        """Return what the clients' moments say; `levels`: whether the model has some, which take up constants."""
         mean, deviations = moments_of(moments)
         same = constant(deviations, mean)
         within = np.all([constant(np.sqrt(np.abs(each.within)), each.means) for each in moments], axis=0)
+        if not levels:
+            # A constant column is the intercept then, and columns about a centre are another model's.
+            return cls(same & (mean == 0.0), within & (mean == 0.0), mean, np.zeros_like(mean))
         # Sparse rows would be dense about another centre.
         far = (np.abs(mean) > _FAR * deviations) & np.isfinite(deviations) & all(each.dense for each in moments)
         return cls(same, within, mean, np.where(far, mean, 0.0))

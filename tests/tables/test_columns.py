@@ -131,6 +131,29 @@ def test_a_constant_column_gets_0_and_is_named(value):
         assert FederatedLasso(0.1).fit(parts(wide), parts(SCORES)).coef_[3] == 0.0
 
 
+@pytest.mark.parametrize("value", [1.0, 1e3])
+@pytest.mark.parametrize("noise", [0.0, 1e-5])
+def test_without_an_intercept_a_constant_column_is_one_and_columns_far_from_0_stay_there(value, noise):
+    """Nothing else takes up what they add."""
+    wide, y = np.c_[X, value * (1.0 + noise * SCORES)], SCORES + 5.0
+    ours = FederatedLasso(1e-3, fit_intercept=False).fit(parts(wide), parts(y))
+    theirs = Lasso(1e-3, fit_intercept=False, tol=1e-14, max_iter=10**6).fit(wide, y)
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-9)
+    assert abs(ours.coef_[3] * value) > 4.0
+    labels = (y > 4.0).astype(int)
+    ours = FederatedLogisticRegression(1e-2, fit_intercept=False).fit(parts(wide), parts(labels))
+    theirs = LogisticRegression(C=1e-2, fit_intercept=False, tol=1e-10, solver="newton-cg").fit(wide, labels)
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-6)
+    table = FederatedLasso(0.0, fit_intercept=False).fit(parts(wide), parts(y), intervals=True).summary().rows
+    np.testing.assert_allclose([row["estimate"] for row in table], np.linalg.lstsq(wide, y)[0], rtol=1e-6)
+
+
+def test_without_an_intercept_a_column_of_zeros_tells_nothing():
+    with pytest.warns(UserWarning, match="x3: constant at all sites together, so that nothing is known of it"):
+        model = FederatedLasso(0.0, fit_intercept=False).fit(parts(np.c_[X, np.zeros(120)]), parts(SCORES))
+    np.testing.assert_allclose(model.coef_, [*np.linalg.lstsq(X, SCORES)[0], 0.0], atol=1e-9)
+
+
 def test_a_column_of_the_sites_or_of_strata_tells_nothing_within_them():
     pandas = pytest.importorskip("pandas")
     strata = (np.arange(120) % 2).astype(float)
