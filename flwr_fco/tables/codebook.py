@@ -316,6 +316,8 @@ class Codebook(Choice):
         if lacks := [name for name in expected if name not in has]:
             kind = "" if has else f": it is no table with names of columns but a {type(frame).__name__}"
             raise PublicError(f"{whose} lacks the columns {listed(lacks)} of the codebook{kind}. Give them their names")
+        if several := [name for name in expected if has.count(name) > 1]:
+            raise PublicError(f"{whose} has several columns of the name {listed(several)}; expected one of each")
         values, wrong = dict[str, Vector](), list[Wrong]()
         for name, column in expected.items():
             values[name], found = column.parsed(name, frame[name])

@@ -479,11 +479,12 @@ def check_events(told: Told, fitted: Fitted) -> None:
     kind = "events" if fitted.kind is TIMES else f"events ({fitted.kind.counted})"
     own = f" and {told.intercepts:.0f} intercepts" * bool(told.intercepts)
     what = f"intervals of {len(fitted.names)} columns{own} from {events:.0f} {kind}"
+    if events < _EVENTS * columns and told.left_out:
+        raise ConfigurationError(f"the sites' numbers of events are not known: {'; '.join(told.left_out)}")
     if events < _EVENTS * columns:
-        left_out = "; ".join(told.left_out)
         raise ConfigurationError(
             f"{what}; expected at least {_EVENTS} a column, with fewer the estimates are too far from 0. Take fewer "
-            f"columns, chosen without these rows, or fit without intervals{f'. Without {left_out}' * bool(left_out)}"
+            "columns, chosen without these rows, or fit without intervals"
         )
     if events < _FEW_EVENTS * columns:
         more = f"from {_FEW_EVENTS} a column on the estimates are less far from 0"

@@ -116,6 +116,12 @@ def test_a_column_that_is_not_there_is_named(table):
         BOOK.read(table)
 
 
+def test_two_columns_of_one_name_are_refused_by_it():
+    table = hospital(2)
+    with pytest.raises(PublicError, match=r"has several columns of the name 'age'; expected one of each"):
+        BOOK.read(pandas.concat([table, table[["age"]]], axis=1))
+
+
 def test_missing_entries_are_refused_or_left_out_with_all_that_stands_beside_them(caplog):
     table = hospital(2).astype({"age": float})
     table.loc[3, "age"], table.loc[5, "sex"], table.loc[8, "age"] = -9, "?", None

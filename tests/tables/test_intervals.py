@@ -515,6 +515,14 @@ def test_an_option_out_of_range_is_refused(options):
         Intervals(**options)
 
 
+@pytest.mark.parametrize("kind", ["logistic", "cox"])
+def test_events_of_sites_that_do_not_answer_are_not_few_but_unknown(kind):
+    parts, targets = federation(kind, rows=90)
+    with pytest.raises(ConfigurationError, match=r"numbers of events are not known: .*max_numbers=25") as told:
+        over(model_of(kind), parts, targets, Disclosure(max_numbers=25), intervals=True)
+    assert "too far from 0" not in str(told.value)
+
+
 def test_a_column_that_tells_the_classes_apart_is_refused():
     parts, targets = federation("logistic")
     parts = [np.c_[X, y] for X, y in zip(parts, targets, strict=True)]
