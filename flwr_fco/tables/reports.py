@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,8 @@ from flwr_fco.tables.reading import is_grid
 
 def aligned_columns(rows: list[dict[str, Any]]) -> list[str]:
     """Return a table's lines, the header first; missing cells are empty. Names of sites' columns are shown as text."""
+    if not rows:
+        return []
     names = list(dict.fromkeys(name for row in rows for name in row))
     cells = [["", *map(printable, names[1:])], *([_cell(row.get(name, "")) for name in names] for row in rows)]
     widths = [max(len(line[i]) for line in cells) for i in range(len(names))]
@@ -186,8 +189,12 @@ def _table_of(model: Any) -> Table:
 
 def contrasted(model: Any, combinations: Any) -> Tested:
     """Return Wald's test of linear combinations of a fitted estimator's coefficients."""
-    found, given = _table_of(model).found, [combinations] if isinstance(combinations, Mapping) else list(combinations)
+    found, given = _table_of(model).found, [combinations] if isinstance(combinations, Mapping) else combinations
     names = [str(name) for name in model._names(len(found.estimate))]
+    many = isinstance(given, Sequence) and all(isinstance(own, Mapping) for own in given)
+    if not many or not given or not all(isinstance(each, Real) for own in given for each in own.values()):
+        what = f"contrast({combinations!r:.200})"
+        raise ConfigurationError(f"{what}; expected factors by names of features, or a list of such mappings")
     factors = np.zeros((len(given), len(names)))
     for row, combination in enumerate(given):
         unknown = [name for name in combination if name not in names]
@@ -221,6 +228,8 @@ def _written(combination: Mapping[str, float]) -> str:
 
 def compared(model: Any, other: Any) -> Tested:
     """Return the likelihood-ratio test of two fitted estimators, of which one has some of the other's columns."""
+    if not hasattr(type(other), "_kind"):
+        raise ConfigurationError(f"compare({other!r:.200}); expected an estimator of flwr_fco.tables")
     tables = [_table_of(model), _table_of(other)]
     names = [set(map(str, own._names(own.n_features_in_))) for own in (model, other)]
     if len(names[0]) < len(names[1]):

@@ -255,6 +255,15 @@ def test_a_summary_says_what_was_found_and_of_what():
     assert "alpha=0.2" in model.summary()
 
 
+@pytest.mark.parametrize(
+    "model", [FederatedLasso(1e3, fit_intercept=False), FederatedLasso(1e3, site_intercepts="local")]
+)
+def test_a_summary_without_any_coefficient_has_no_table(model):
+    model.fit(*regression_data())
+    assert not model.coef_.any()
+    assert re.search(r"Coefficients: 0 of \d+ are not 0", model.summary())
+
+
 def test_a_summary_of_many_classes_of_weights_and_of_a_fit_that_did_not_end():
     X, y = load_iris(return_X_y=True)
     names = np.array(["setosa", "versicolor", "virginica"])

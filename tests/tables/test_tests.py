@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from federations import by_hand, federation, model_of
 from scipy import stats
+from sklearn.linear_model import Lasso
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.tables import FederatedCoxRegression, FederatedLasso, FederatedLogisticRegression, Intervals
@@ -139,6 +140,12 @@ def test_what_cannot_be_tested_is_refused_in_words():
     for wrong, told in (({"age": 1}, r"has \['age'\]"), ({}, "has no features"), ([{"x0": 1}, {"x0": 2}], "linearly")):
         with pytest.raises(ConfigurationError, match=told):
             model.contrast(wrong)
+    for nothing in ([], "x0", 3, None, {"x0": "1"}):
+        with pytest.raises(ConfigurationError, match=r"contrast\(.*expected factors by names of features, or a list"):
+            model.contrast(nothing)
+    for stranger in (None, Lasso()):
+        with pytest.raises(ConfigurationError, match=r"compare\(.*expected an estimator of flwr_fco.tables"):
+            model.compare(stranger)
     with pytest.raises(ConfigurationError, match="one has some of the other's columns"):
         model.compare(model)
     weights = [np.ones(len(y)) + np.arange(len(y)) % 2 for y in targets]
