@@ -199,9 +199,11 @@ def _content(current: Round, node: Node, message: Message, good: Mapping[int, An
     if message.has_error():
         reason = message.error.reason or ""
         advice = advice_on(reason, foreign=node.node_id in current.foreign, short=current.short)
-        # A ClientApp that expects a model does so in every round.
-        kind = FormError if FOR_A_MODEL in advice else ProtocolError
-        raise kind(f"error {message.error.code}: {cause_of(reason)}{advice}")
+        cause = cause_of(reason)
+        # Who expects a model does so in every round; what cannot work, or a site's owner refuses, does in none.
+        refused = cause.partition(":")[0].endswith("ConfigurationError")
+        kind = FormError if refused or FOR_A_MODEL in advice else ProtocolError
+        raise kind(f"error {message.error.code}: {cause}{advice}")
     if node.node_id not in current.nodes:
         raise ProtocolError("this node was not asked")
     if (group := message.metadata.group_id) != str(current.number):
