@@ -796,6 +796,9 @@ class Federated(BaseEstimator):  # type: ignore[misc]
     ) -> tuple[NDArray[np.float64], Vector]:
         """Return the coefficients and intercepts of a run, at the strength of the cross-validation if there is one."""
         psi = self._penalty(self._strength(total) if self._path is None else 1.0, outputs)
+        if self._path is not None and isinstance(psi, Zero):
+            what = "penalty_factor is 0 for all features, so that cv has nothing to choose"
+            raise ConfigurationError(f"{what}; leave one of them out, or give a feature another factor")
         strategy = self._strategy(psi, told, outputs, sites)
         self._total, self._slopes = total, np.sum([weight * own[-outputs:] for weight, _, own in told], axis=0)
         self._weighted = sites.weights is not None

@@ -581,6 +581,8 @@ def test_a_cross_validation_that_is_none(cv, message):
     X, y = regression_data()
     with pytest.raises(ConfigurationError, match=message):
         FederatedLasso(cv=cv).fit(X, y)
+    with pytest.raises(ConfigurationError, match="penalty_factor is 0 for all features, so that cv has nothing"):
+        FederatedLasso(cv=3, penalty_factor=np.zeros(6)).fit(X, y)
 
 
 def test_a_row_of_weight_2_is_two_rows_of_a_cross_validation():
