@@ -116,8 +116,8 @@ def same_classes(rng: np.random.Generator) -> dict[str, float]:
     """Some 70 of the rarer class a site, of the 50 that 10 columns need."""
     parts, truth = features(rng, 1250, 10), sparse(rng, 10, 4)
     rows = FederatedLogisticRegression(0.05, l1_ratio=1.0).fit(parts, classes(rng, parts, truth), intervals=True)
-    told = [row["p of Q"] for row in rows.summary().rows]
-    return {} if np.isnan(told).any() else {"Q rejects": np.mean(np.array(told) < LEVEL)}
+    reported = [row["p of Q"] for row in rows.summary().rows]
+    return {} if np.isnan(reported).any() else {"Q rejects": np.mean(np.array(reported) < LEVEL)}
 
 
 def times(rng: np.random.Generator, parts: list[Any], truth: Any) -> list[Any]:
@@ -179,8 +179,8 @@ SETTINGS: dict[str, Setting] = {
 def measured(number: int, count: int) -> dict[str, Any]:
     """Return each share's mean over a setting's federations, and its standard error."""
     make, begin = [*SETTINGS.values()][number][0], time.perf_counter()
-    told = [make(np.random.default_rng((number, i))) for i in range(count)]
-    kept = [own for own in told if own]
+    reported = [make(np.random.default_rng((number, i))) for i in range(count)]
+    kept = [own for own in reported if own]
     found: dict[str, Any] = {"federations": len(kept), "seconds": round(time.perf_counter() - begin, 1)}
     for name in kept[0]:
         shares = np.array([own[name] for own in kept if not np.isnan(own[name])])

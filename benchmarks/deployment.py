@@ -154,9 +154,9 @@ def measure(deployment: LocalDeployment, strategy: str, rounds: int, size: int) 
     nodes = [pid for name in deployment.names if name.startswith("node-") and (pid := deployment.pid(name)) is not None]
     before = node_seconds(nodes)
     app = "bare" if strategy == "FedAvg" else "ours"
-    told, _ = run(deployment, app, strategy=strategy, rounds=rounds, size=size)
+    reported, _ = run(deployment, app, strategy=strategy, rounds=rounds, size=size)
     time.sleep(5.0)
-    rows, times = told["rows"], told["times"]
+    rows, times = reported["rows"], reported["times"]
     # Before the first round ours asks each node which partition it has.
     messages = rounds + (strategy != "FedAvg")
     return {
@@ -174,10 +174,10 @@ def exact(deployment: LocalDeployment) -> None:
         write_npz(deployment.home / f"{i}.npz", {"features": site.features, "labels": site.labels})
     config = {"sites": str(deployment.home), "strength": repr(problem.strength), "tolerance": repr(TOLERANCE)}
     config |= {"strategy": "FedNewton", "size": 30}
-    told, seconds = run(deployment, "lasso", hessian="block", rounds=30, **config)
-    row = told["rows"][-1]
+    reported, seconds = run(deployment, "lasso", hessian="block", rounds=30, **config)
+    row = reported["rows"][-1]
     print(
-        f"{problem.name}: FedNewton is at a gap of {row['duality-gap']:.1e} after {len(told['rows'])} rounds, "
+        f"{problem.name}: FedNewton is at a gap of {row['duality-gap']:.1e} after {len(reported['rows'])} rounds, "
         f"{seconds:.0f} s after `flwr run`"
     )
     rounds, times = 8, run(deployment, "lasso", hessian="none", rounds=8, **config)[0]["times"]

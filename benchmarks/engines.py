@@ -242,10 +242,10 @@ def where_time_goes(app, rounds: int) -> None:
                 key = f"{kind.__name__}.{name}"
                 spent[key] = spent.get(key, 0.0) + (time.process_time() - began) / rounds * 1e3
 
-        places.callback(setattr, kind, name, plain)
+        indices.callback(setattr, kind, name, plain)
         setattr(kind, name, method)
 
-    with ExitStack() as places:
+    with ExitStack() as indices:
         for kind, names in PARTS.items():
             for name in names:
                 clocked(kind, name)

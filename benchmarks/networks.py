@@ -124,8 +124,8 @@ def main() -> None:
         for _ in range(1 if given.quick else given.turns):
             for way in WAYS:
                 command = [sys.executable, __file__, "--only", way, size]
-                told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-                found[way].append(json.loads(told.splitlines()[-1]))
+                reported = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+                found[way].append(json.loads(reported.splitlines()[-1]))
         middle = {way: middles(rows) for way, rows in found.items()}
         print_head(size, "CPU ms a round", "of the bare loop's", "of FedAvg's", "GB", "of FedAvg's")
         for way, own in middle.items():

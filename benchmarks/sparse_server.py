@@ -86,8 +86,8 @@ def compare_means(count: int, size: int, times: int) -> bool:
 def answering_app(size: int, count: int) -> ClientApp:
     """Return clients who answer with numbers at `count` places, and read nothing."""
     app, rng = ClientApp(), np.random.default_rng(1)
-    places = np.sort(rng.choice(size, count, replace=False)).astype(np.int32)
-    increment = SparseVector(places, rng.normal(size=count), size)
+    indices = np.sort(rng.choice(size, count, replace=False)).astype(np.int32)
+    increment = SparseVector(indices, rng.normal(size=count), size)
     content = encode_uplink(Uplink({"increment": increment}, 0.5, 5, examples=10))
 
     @app.train()

@@ -148,9 +148,9 @@ def link_the_repository(app, docname, source):
     source[0] = re.sub(r"\[([^][]*)\]\(((?!https?:)[^)#\s]+)(#[^)\s]*)?\)", outside, source[0])
 
 
-def add_inherited(app, what, name, obj, options, lines):
+def add_inherited(app, prefix, name, obj, options, lines):
     """Give the options that a strategy inherits a section of their own, before numpydoc reads the docstring."""
-    if what != "class" or not issubclass(obj, Options):
+    if prefix != "class" or not issubclass(obj, Options):
         return
     known, block = set(), ["Other Parameters", "----------------"]
     for kind in (kind for kind in obj.__mro__ if issubclass(kind, Options)):
@@ -168,7 +168,7 @@ def add_inherited(app, what, name, obj, options, lines):
 LOOKED_FOR = ("regularizer", "client_lr", "server_lr", "work", "client", "density", "fraction_train")
 
 
-def fold_inherited(app, what, name, obj, options, lines):
+def fold_inherited(app, prefix, name, obj, options, lines):
     """Put that section, as numpydoc has written it, into a box that opens: fifty options do not hide the first five.
 
     The box names those that people look for first.
@@ -184,7 +184,7 @@ def fold_inherited(app, what, name, obj, options, lines):
     lines[start:end] = [f".. dropdown:: {title}", "", *folded, ""]
 
 
-def escape_bars(app, what, name, obj, options, lines):
+def escape_bars(app, prefix, name, obj, options, lines):
     """Keep |w| an absolute value: reStructuredText would look for something to put in its place."""
     doctest = False
     for i, line in enumerate(lines):

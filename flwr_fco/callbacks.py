@@ -183,8 +183,8 @@ class EarlyStopping(Callback):
         self._kind, self._looks_at = ("certificate", certificate) if validation is None else ("validation", validation)
         is_function = callable(self._looks_at) and not isinstance(self._looks_at, type)
         if not is_function and not isinstance(self._looks_at, str | None):
-            what = f"{self._kind}={self._looks_at!r}; expected a function of the arrays"
-            raise ConfigurationError(f"{what}, or the name of a metric such as 'evaluate/loss'")
+            prefix = f"{self._kind}={self._looks_at!r}; expected a function of the arrays"
+            raise ConfigurationError(f"{prefix}, or the name of a metric such as 'evaluate/loss'")
         self.tol: float | None = checked("tol", tol, float | None, NON_NEGATIVE)
         self.patience: int = checked("patience", patience, int, AT_LEAST_ONE)
         self.every: int = checked("every", every, int, AT_LEAST_ONE)
@@ -266,8 +266,8 @@ class EarlyStopping(Callback):
         try:
             return float(found)
         except (TypeError, ValueError) as error:
-            what = f"{self._kind} returned a {type(found).__name__}"
-            raise ConfigurationError(f"{what}; expected a number") from error
+            prefix = f"{self._kind} returned a {type(found).__name__}"
+            raise ConfigurationError(f"{prefix}; expected a number") from error
 
     def _change(self, arrays: ArrayRecord) -> float | None:
         values = [array.numpy() for array in arrays.values()]
@@ -340,10 +340,12 @@ class Checkpoint(Callback):
             raise ConfigurationError(f"{error}. It is not overwritten: give another path, or remove it") from error
         private = tree["parts"].get("privacy")
         if private is not None and private["round"] != strategy.released_now:
-            what = f"{self.path} is of a private run that has released {private['round']} rounds, and this one goes on"
+            prefix = (
+                f"{self.path} is of a private run that has released {private['round']} rounds, and this one goes on"
+            )
             why = f"after round {strategy.released_now}: the clients' privacy would be spent again"
             advice = "Resume from that file; for a run whose epsilon adds to that one's give another path"
-            raise ConfigurationError(f"{what} {why}. {advice}")
+            raise ConfigurationError(f"{prefix} {why}. {advice}")
 
     def _take(self) -> None:
         """Hold the lock file; the system lets go of it when this process ends, however it does."""
@@ -359,8 +361,8 @@ class Checkpoint(Callback):
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self._lock.close()
-            what = f"another run saves itself to {self.path}"
-            raise ConfigurationError(f"{what}; wait until it ends, or give another path") from None
+            prefix = f"another run saves itself to {self.path}"
+            raise ConfigurationError(f"{prefix}; wait until it ends, or give another path") from None
         except OSError as error:
             # Some network file systems have no locks.
             advice = "take care that no other run saves itself there"

@@ -114,8 +114,8 @@ class FederatedDataset(ABC):
 
     def _check_index(self, index: int) -> None:
         if not 0 <= index < self.num_clients:
-            what = f"there is no client {index}; expected 0 .. {self.num_clients - 1}"
-            raise ConfigurationError(f"{what}. Give the data set as many clients as the federation has nodes.")
+            prefix = f"there is no client {index}; expected 0 .. {self.num_clients - 1}"
+            raise ConfigurationError(f"{prefix}. Give the data set as many clients as the federation has nodes.")
 
 
 def iid_partition(num_examples: int, num_clients: int, rng: np.random.Generator) -> list[NDArray[np.int64]]:
@@ -199,14 +199,16 @@ def dirichlet_partition(
         parts = [np.sort(np.concatenate(part)) for part in zip(*pieces, strict=True)]
         if min(part.size for part in parts) >= min_size:
             return parts
-    what = f"{_TRIES} draws of {array.size} examples over {num_clients} clients with {alpha=} all left some client"
-    raise ConfigurationError(f"{what} with fewer than {min_size=}. Raise alpha, or lower num_clients or min_size.")
+    prefix = f"{_TRIES} draws of {array.size} examples over {num_clients} clients with {alpha=} all left some client"
+    raise ConfigurationError(f"{prefix} with fewer than {min_size=}. Raise alpha, or lower num_clients or min_size.")
 
 
 def _check_counts(num_examples: int, num_clients: int, min_size: int) -> None:
     if num_clients < 1 or num_clients * min_size > num_examples:
-        what = f"{num_clients=} with at least {min_size} of {num_examples} examples each"
-        raise ConfigurationError(f"{what}; expected at least one client and at most {num_examples // max(min_size, 1)}")
+        prefix = f"{num_clients=} with at least {min_size} of {num_examples} examples each"
+        raise ConfigurationError(
+            f"{prefix}; expected at least one client and at most {num_examples // max(min_size, 1)}"
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -99,13 +99,13 @@ class SeparableError(ConfigurationError):
     ----------
     text : str
         What is wrong, and what to do.
-    places : sequence of int
+    indices : sequence of int
         Which coefficients, in the model's vector.
     """
 
-    def __init__(self, text: str, places: Sequence[int] = ()) -> None:
+    def __init__(self, text: str, indices: Sequence[int] = ()) -> None:
         super().__init__(text)
-        self.places = list(places)
+        self.indices = list(indices)
 
 
 class UnsupportedPairError(ConfigurationError):

@@ -106,8 +106,8 @@ def _arrays_of(source: Any) -> dict[str, NDArray[Any]]:
     if isinstance(source, FlowerResult):
         source = source.arrays
     if not isinstance(source, Mapping):
-        what = f"{source!r} is a {type(source).__name__}"
-        raise ConfigurationError(f"{what}; expected a Result, an ArrayRecord or a mapping of names to arrays")
+        prefix = f"{source!r} is a {type(source).__name__}"
+        raise ConfigurationError(f"{prefix}; expected a Result, an ArrayRecord or a mapping of names to arrays")
     arrays = {name: value.numpy() if isinstance(value, Array) else np.asarray(value) for name, value in source.items()}
     for name, array in arrays.items():
         if array.dtype.kind not in "biufc":

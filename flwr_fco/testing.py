@@ -48,7 +48,7 @@ def require(condition: object, message: str, **points: Any) -> None:
         raise AssertionError(message + "".join(f"\n  {name} = {point[:8]}" for name, point in points.items()))
 
 
-def agree(found: Any, expected: Any, what: str, tolerance: float = 0.0, size: float | None = None) -> None:
+def agree(found: Any, expected: Any, prefix: str, tolerance: float = 0.0, size: float | None = None) -> None:
     """Raise :class:`AssertionError` unless two numbers or arrays agree; say where they first differ.
 
     Parameters
@@ -61,7 +61,7 @@ def agree(found: Any, expected: Any, what: str, tolerance: float = 0.0, size: fl
     one, other = np.ravel(found), np.ravel(expected)
     close = np.abs(one - other) <= tolerance * (1.0 + _largest(other) if size is None else size)
     for i in np.flatnonzero(~close):
-        raise AssertionError(f"{what}: {one[i]:.9g} instead of {other[i]:.9g}, in entry {i} of {close.size}")
+        raise AssertionError(f"{prefix}: {one[i]:.9g} instead of {other[i]:.9g}, in entry {i} of {close.size}")
 
 
 def attempt(call: Callable[..., Any], *arguments: Any) -> Any:
@@ -246,10 +246,10 @@ def _towards(w: Vector, others: Any) -> Vector:
     return np.concatenate([w + fraction * (np.array(others) - w) for fraction in (1.0, 1e-2, 1e-4, 1e-6)])
 
 
-def _below(excess: Vector, limits: Vector, what: str, x: Vector, **points: Vector) -> None:
+def _below(excess: Vector, limits: Vector, prefix: str, x: Vector, **points: Vector) -> None:
     """Raise AssertionError at the first number above what rounding explains, with its point x."""
     for i in np.flatnonzero(~(excess <= limits)):
-        require(False, f"{what}, by {excess[i]:.2e} (rounding would explain {limits[i]:.0e}) at", **points, x=x[i])
+        require(False, f"{prefix}, by {excess[i]:.2e} (rounding would explain {limits[i]:.0e}) at", **points, x=x[i])
 
 
 def _check_once(family: Any, thing: Any, call: Callable[[Vector], Vector], v: Vector) -> None:
@@ -282,7 +282,9 @@ def _check_minima(h: MirrorMap, psi: Psi, t: float, where: str, duals: list[Vect
     """
     results = [_check_map(lambda v, *out: h.retrieve(v, t, psi, *out), z, where) for z in duals]
     convex = getattr(psi, "convex", True)
-    what = f"{where} is not the minimiser of -<z, w> + t psi(w) + h(w) (prox: 1/2 ||w - v||^2 + step psi(w)), {convex=}"
+    prefix = (
+        f"{where} is not the minimiser of -<z, w> + t psi(w) + h(w) (prox: 1/2 ||w - v||^2 + step psi(w)), {convex=}"
+    )
     points = np.array(results + more).reshape(len(results + more), -1)
     for w, z in zip(points, np.reshape(duals, (len(duals), -1)), strict=False):
         tried = _towards(w, points)
@@ -297,7 +299,7 @@ def _check_minima(h: MirrorMap, psi: Psi, t: float, where: str, duals: list[Vect
         limits = 1e-11 * (np.abs(moves) @ (np.abs(dual) + np.abs(z)) + np.abs(here - there)) + np.abs(moves) @ blur
         # A projection is rounded by eps times its size, which is multiplied by the distance to z.
         limits += 1e-13 * (abs(here) + np.abs(there)) + 1e-15 + _EPS * size @ np.abs(dual - z)
-        _below(excess, limits, what, tried, argument=z, result=w)
+        _below(excess, limits, prefix, tried, argument=z, result=w)
     return results
 
 
@@ -449,10 +451,10 @@ class _Checks:
         for direction in (*np.eye(w.size)[np.union1d(self.rng.permutation(w.size)[:20], ends)], self.draw()):
             slope, size = float(signs * gradient @ direction), 0.01 * (float(np.linalg.norm(gradient)) + saddle)
             if f.smooth:
-                what = f"the gradient is not what differences of the value give, at {np.abs(direction).argmax()}"
+                prefix = f"the gradient is not what differences of the value give, at {np.abs(direction).argmax()}"
                 expected = self.difference(f.value, w, direction)
                 size += abs(expected) + self.noise / self.slope * (1.0 + abs(value))
-                agree(slope, expected, what + ": is its sign right for y?" * saddle, self.slope, size)
+                agree(slope, expected, prefix + ": is its sign right for y?" * saddle, self.slope, size)
             # Nearby points on both sides test the derivative, if there is one; distant points test the convexity.
             for step in () if f.smooth else (self.step, -self.step, 1.0, -1.0):
                 there, line = f.value(w + step * direction), value + step * slope
@@ -466,8 +468,8 @@ class _Checks:
     def batch_gradients(self, w: Vector) -> None:
         """Check add_gradient and value_and_gradient, of all examples and of batches, and the means over an epoch."""
         f, batches = self.f, [*self.f.batches(self.rng, Epochs(1, batch_size=self.f.num_examples // 3 + 1))]
-        told = np.empty((1 + len(batches), w.size + 1))
-        for batch, row in zip((None, *batches), told, strict=True):
+        reported = np.empty((1 + len(batches), w.size + 1))
+        for batch, row in zip((None, *batches), reported, strict=True):
             gradient, start = f.gradient(w, batch), self.draw()
             f.add_gradient(w, batch, -0.3, out := start.copy())
             agree(out, start - 0.3 * gradient, "add_gradient(w, batch, -0.3, out) adds something else", self.same)
@@ -476,11 +478,13 @@ class _Checks:
                 require(type(pair[0]) is float and pair[1] is out, "value_and_gradient gave no Python float and out")
                 agree(out, gradient, "value_and_gradient(w, batch)[1] differs from gradient(w, batch)", self.same)
             row[:] = *gradient, pair[0] if known(pair) else f.value(w)
-        agree(told[0, -1], f.value(w), "value_and_gradient(w)[0] differs from value(w)", self.same)
+        agree(reported[0, -1], f.value(w), "value_and_gradient(w)[0] differs from value(w)", self.same)
         if all(map(_is_rows, batches)):
-            mean = np.average(told[1:], axis=0, weights=[batch.size for batch in batches])
-            agree(mean[:-1], told[0, :-1], "an epoch's batches do not average to the full gradient: sums?", self.same)
-            agree(mean[-1], told[0, -1], "the values of an epoch's batches do not average to value(w)", self.same)
+            mean = np.average(reported[1:], axis=0, weights=[batch.size for batch in batches])
+            agree(
+                mean[:-1], reported[0, :-1], "an epoch's batches do not average to the full gradient: sums?", self.same
+            )
+            agree(mean[-1], reported[0, -1], "the values of an epoch's batches do not average to value(w)", self.same)
 
     def hessian(self, w: Vector) -> None:
         f, size, v = self.f, self.noise / self.slope * (1.0 + _largest(self.f.gradient(w))), self.draw()
@@ -521,11 +525,13 @@ class _Checks:
             for norm, order, dual in (("l2", 2, 2), ("l1", 1, np.inf)):
                 most, unit = attempt(f.lipschitz, norm), np.linalg.norm(change, dual) / np.linalg.norm(move, order)
                 require(f.smooth or not known(most), f"{most=} of {norm} with smooth = False, where the gradient jumps")
-                what = f"lipschitz({norm!r})={most}, but the gradient or operator changed by {unit:.6g} a unit"
-                require(not known(most) or unit <= most * (1.0 + 1e-6), what)
+                prefix = f"lipschitz({norm!r})={most}, but the gradient or operator changed by {unit:.6g} a unit"
+                require(not known(most) or unit <= most * (1.0 + 1e-6), prefix)
             curvature, slack = float(change @ move / (move @ move)), 1e-9 + 1e-10 * _largest(change) / _largest(move)
-            what = f"f is not as convex (concave in y) as strong_convexity()={least}: its curvature is {curvature:.6g}"
-            require(not monotone or curvature >= least * (1.0 - 1e-6) - slack, what)
+            prefix = (
+                f"f is not as convex (concave in y) as strong_convexity()={least}: its curvature is {curvature:.6g}"
+            )
+            require(not monotone or curvature >= least * (1.0 - 1e-6) - slack, prefix)
 
     def dual_terms(self) -> None:
         """Compare values, near and far, with tangents and with the least value: a gap is made of both."""
@@ -535,9 +541,9 @@ class _Checks:
             (value, gradient), there = f.value_and_gradient(w), f.value(v)
             tangent = value - 0.5 * float(ridge @ w**2) + float((gradient - ridge * w) @ (v - w))
             noise, loss = self.noise * (1.0 + abs(value) + abs(tangent) + abs(there)), there - 0.5 * float(ridge @ v**2)
-            what = f"gaps would be wrong: the loss is {loss:.8g} where"
-            require(loss >= tangent - noise, f"{what} a tangent is {tangent:.8g}: not convex, or has another l2 term")
-            require(loss >= cast(float, f.least) - noise, f"{what} it says least={f.least:.8g}")
+            prefix = f"gaps would be wrong: the loss is {loss:.8g} where"
+            require(loss >= tangent - noise, f"{prefix} a tangent is {tangent:.8g}: not convex, or has another l2 term")
+            require(loss >= cast(float, f.least) - noise, f"{prefix} it says least={f.least:.8g}")
             for j in range(count) if known(square) else ():
                 moved = np.where(np.arange(self.size) == j, v, w)
                 slope = abs((f.gradient(moved) - gradient - ridge * (moved - w))[j])

@@ -66,8 +66,8 @@ class Topology:
         try:
             mixing = np.array(self.mixing, dtype=np.float64)
         except (TypeError, ValueError) as error:
-            what = f"the mixing matrix is no array of numbers ({error})"
-            raise ConfigurationError(f"{what}; expected M rows of M weights") from error
+            prefix = f"the mixing matrix is no array of numbers ({error})"
+            raise ConfigurationError(f"{prefix}; expected M rows of M weights") from error
         objection = _objection(mixing)
         if objection:
             raise ConfigurationError(f"the mixing matrix {objection}")
@@ -127,8 +127,8 @@ class Topology:
         1.0
         """
         if math.isinf(self.mixing_time):
-            what = f"{self}: its nodes never agree, and no rate follows from its mixing time"
-            raise ConfigurationError(f"{what}; let nodes keep a part of their own value, or give client_lr by hand")
+            prefix = f"{self}: its nodes never agree, and no rate follows from its mixing time"
+            raise ConfigurationError(f"{prefix}; let nodes keep a part of their own value, or give client_lr by hand")
         return max(1.0, 0.5 * math.log(factor * self.num_nodes) * self.mixing_time)
 
     def __str__(self) -> str:
@@ -271,9 +271,9 @@ def from_edges(edges: Iterable[tuple[int, int]], num_nodes: int, name: str = "ed
         ends = tuple(edge) if isinstance(edge, Iterable) else ()
         known = all(isinstance(end, int | np.integer) and 0 <= end < num_nodes for end in ends)
         if not known or len(ends) != 2 or ends[0] == ends[1]:
-            what = f"the edge {edge!r} does not join two different nodes of 0 .. {num_nodes - 1}"
+            prefix = f"the edge {edge!r} does not join two different nodes of 0 .. {num_nodes - 1}"
             advice = "A node's weight on itself is what its edges leave"
-            raise ConfigurationError(f"{what}; expected pairs such as (0, 1). {advice}")
+            raise ConfigurationError(f"{prefix}; expected pairs such as (0, 1). {advice}")
         linked[ends] = linked[ends[::-1]] = True
     degrees = linked.sum(axis=1)
     weights = np.where(linked, 1.0 / (1.0 + np.maximum.outer(degrees, degrees)), 0.0)

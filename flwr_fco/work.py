@@ -57,8 +57,8 @@ class FirstOrder(LocalWork):
         if self.steps is None and self.epochs is None:
             object.__setattr__(self, "epochs", 1)
         if self.steps is not None and self.epochs is not None:
-            what = f"epochs={self.epochs!r} and steps={self.steps!r}"
-            raise ConfigurationError(f"{what}; give one of them: passes over the data, or a number of minibatches")
+            prefix = f"epochs={self.epochs!r} and steps={self.steps!r}"
+            raise ConfigurationError(f"{prefix}; give one of them: passes over the data, or a number of minibatches")
         super().__post_init__()
 
     def __repr__(self) -> str:
@@ -102,8 +102,8 @@ class FirstOrder(LocalWork):
         """
         assert self.batch_size is not None
         if num_examples < 1:
-            what = f"num_examples={num_examples}; expected at least one example to draw minibatches from"
-            raise ConfigurationError(what)
+            prefix = f"num_examples={num_examples}; expected at least one example to draw minibatches from"
+            raise ConfigurationError(prefix)
         whole, rest = divmod(self.num_draws(num_examples, per_step), -(-num_examples // self.batch_size))
         return chain(repeat(num_examples, whole), [rest * self.batch_size] * (rest > 0))
 
@@ -204,9 +204,9 @@ class Minimise(LocalWork):
         if self.rule == "gradient":
             return self.tolerance
         if not convexity > duality:
-            what = f"rule='gap' needs a strong convexity above {duality:g}, but only {convexity:g} is known of the"
+            prefix = f"rule='gap' needs a strong convexity above {duality:g}, but only {convexity:g} is known of the"
             advice = "Use rule='gradient', add an l2 term to the objective, or choose DualFL's nu below it"
-            raise ConfigurationError(f"{what} client's problem, so the primal-dual gap cannot be bounded. {advice}")
+            raise ConfigurationError(f"{prefix} client's problem, so the primal-dual gap cannot be bounded. {advice}")
         return math.sqrt(2.0 * (convexity - duality) * self.tolerance)
 
 

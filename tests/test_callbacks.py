@@ -62,9 +62,9 @@ def test_the_hooks_are_called_in_order_with_models_and_metrics():
     assert (diary.entries[0], diary.entries[-1]) == (("begin", True, 3), ("over", 3))
     befores = [entry[2] for entry in diary.entries if entry[0] == "round"]
     np.testing.assert_array_equal(befores, [np.zeros(7), *models[:-1]])
-    told = {entry[1]: entry[2] for entry in diary.entries if entry[0] == "end"}
-    assert [{"round": row["round"], **told[row["round"]]} for row in result.rows()[1:]] == result.rows()[1:]
-    assert {"train/density", "train/num-left-out", "evaluate/loss", "server/loss"} <= set(told[1])
+    reported = {entry[1]: entry[2] for entry in diary.entries if entry[0] == "end"}
+    assert [{"round": row["round"], **reported[row["round"]]} for row in result.rows()[1:]] == result.rows()[1:]
+    assert {"train/density", "train/num-left-out", "evaluate/loss", "server/loss"} <= set(reported[1])
 
 
 @together("kind", [int, np.float32, np.int64, np.array, lambda number: np.bool_(number > 1)])

@@ -72,7 +72,7 @@ class ZipfDocuments(FederatedDataset):
             )
 
     @cached_property
-    def _chances(self) -> Vector:
+    def _probabilities(self) -> Vector:
         """The cumulative probability of each rank."""
         weights = (np.arange(self.num_features) + 1.0 + _OFFSET) ** -_EXPONENT
         return np.asarray(np.cumsum(weights / weights.sum()))
@@ -119,7 +119,7 @@ class ZipfDocuments(FederatedDataset):
         from scipy.sparse import csr_array
 
         d, length = self.num_features, self.num_words
-        ranks = np.searchsorted(self._chances, rng.random((count, length)), side="right")
+        ranks = np.searchsorted(self._probabilities, rng.random((count, length)), side="right")
         ranks = np.minimum(ranks, d - 1)
         # A client's own words are rare ones only, so that all clients share the stop words.
         of_client, rare = (np.arange(length) % 3 == 0)[None, :], ranks >= min(1000, d // 2)
@@ -131,8 +131,8 @@ class ZipfDocuments(FederatedDataset):
         counts.sum_duplicates()
         rank = counts.indices.astype(np.float64)
         # The share of documents with a word is about its probability times the document length, at most 1.
-        chance = (rank + 1.0 + _OFFSET) ** -_EXPONENT / ((1.0 + _OFFSET) ** -_EXPONENT / self._chances[0])
-        weights = (1.0 + np.log(counts.data)) * (1.0 - np.log(-np.expm1(-length * chance)))
+        probability = (rank + 1.0 + _OFFSET) ** -_EXPONENT / ((1.0 + _OFFSET) ** -_EXPONENT / self._probabilities[0])
+        weights = (1.0 + np.log(counts.data)) * (1.0 - np.log(-np.expm1(-length * probability)))
         features = csr_array((weights, self._columns[counts.indices], counts.indptr.astype(np.int32)), shape=(count, d))
         features.sort_indices()
         norms = np.sqrt(np.add.reduceat(features.data**2, features.indptr[:-1]))

@@ -66,10 +66,10 @@ def draw(axes: Axes, psi: Regularizer) -> None:
 def main() -> None:
     """Draw the picture."""
     figure = Figure(figsize=(11.4, 5.1), layout="constrained")
-    places = iter(figure.subplots(2, 6).flat)
+    indices = iter(figure.subplots(2, 6).flat)
     for group, maps in GROUPS.items():
         for number, (title, psi) in enumerate(maps.items()):
-            axes = next(places)
+            axes = next(indices)
             draw(axes, psi)
             axes.set_title(title, fontsize=10, loc="left")
             if not number:

@@ -203,12 +203,12 @@ def draw(tables: list[str]) -> None:
     panels = figure.subplots(1, len(tables), sharey=True)
     for axes, table in zip(panels, tables, strict=True):
         head, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines())
-        told = [[cell.split(",")[0] for cell in row[1:-1]] for row in rows]
-        shares = np.array([[0.0 if text == "lost" else float(text) for text in row] for row in told])
+        reported = [[cell.split(",")[0] for cell in row[1:-1]] for row in rows]
+        shares = np.array([[0.0 if text == "lost" else float(text) for text in row] for row in reported])
         axes.imshow(shares.clip(0.0, 1.0), cmap="Blues", vmin=0.0, vmax=1.0, aspect="auto")
         for (i, j), share in np.ndenumerate(shares):
             color = "white" if share > 0.6 else "black"
-            axes.text(j, i, told[i][j], ha="center", va="center", fontsize=9.5, color=color)
+            axes.text(j, i, reported[i][j], ha="center", va="center", fontsize=9.5, color=color)
         axes.axhline(len(RULES) - 0.5, color="white", linewidth=3)
         axes.set_title(head[0], fontsize=11)
         axes.set_xlabel("what ten of 64 clients send")

@@ -151,31 +151,31 @@ def certificate(psi: BoundRegularizer, w: Vector) -> Asking:
 
     Examples
     --------
-    >>> from flwr_fco.certificates import told_at
+    >>> from flwr_fco.certificates import reported_at
     >>> from flwr_fco.objectives import LeastSquares
     >>> from flwr_fco.regularizers import L1
     >>> client = LeastSquares(np.array([[1.0], [-1.0]]), np.array([2.0, -2.0]), scale=0.5)
     >>> w = np.array([1.5, 0.0])
     >>> settle(certificate(L1(0.5).bind(client.layout), w),
-    ...        lambda request: [Answer(*told_at(client, w, request.numbers), weight=1.0)])
+    ...        lambda request: [Answer(*reported_at(client, w, request.numbers), weight=1.0)])
     Certificate(kind='duality-gap', value=0.0, objective=0.875, reason='', clients=1)
     """
     count, wanted = num_intercepts(psi.layout), free_intercepts(psi)
     ridged = np.append(w[: w.size - count], np.zeros(count))
-    told: dict[int | None, tuple[NDArray[np.float64], float]] = {}
+    reported: dict[int | None, tuple[NDArray[np.float64], float]] = {}
 
     # By Fenchel's inequality all that a client says must be of one function: a certificate is then one of some data.
     def check_rows(answer: Answer) -> None:
         loss, l2, convex = (answer.numbers[name] for name in wanted_first)
         if l2 < 0.0 or convex not in (0.0, 1.0):
             raise ProtocolError(f"it says l2={l2:g} and convex={convex:g}; expected a number >= 0, and 0 or 1")
-        told[answer.node_id] = answer.vectors["rows"], loss - 0.5 * l2 * float(ridged @ ridged)
+        reported[answer.node_id] = answer.vectors["rows"], loss - 0.5 * l2 * float(ridged @ ridged)
         if convex:
-            check_conjugates(answer.vectors["rows"], w, told[answer.node_id][1], exact=True)
+            check_conjugates(answer.vectors["rows"], w, reported[answer.node_id][1], exact=True)
 
     def check_conjugate(answer: Answer) -> None:
-        if answer.node_id in told:
-            rows, loss = told[answer.node_id]
+        if answer.node_id in reported:
+            rows, loss = reported[answer.node_id]
             check_conjugates(np.append(shares @ rows[:, :-1], answer.numbers["conjugate"])[None], w, loss)
 
     about, wanted_first = {"references": float(wanted)}, ("loss", *_AGREED)

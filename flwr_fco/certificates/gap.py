@@ -54,7 +54,7 @@ def references(objective: Objective) -> list[Vector]:
     return points
 
 
-def told_at(
+def reported_at(
     objective: Objective, w: Vector, numbers: Mapping[str, float]
 ) -> tuple[dict[str, float], dict[str, Vector]]:
     """Return a client's part of a gap: gradients with the conjugates there, or the conjugate at a mixture of them.
@@ -80,7 +80,7 @@ def told_at(
     --------
     >>> from flwr_fco.objectives import LeastSquares
     >>> objective = LeastSquares(np.array([[1.0], [3.0]]), np.array([1.0, 2.0]), scale=0.5, intercept=False)
-    >>> told_at(objective, np.zeros(1), {"references": 0.0})
+    >>> reported_at(objective, np.zeros(1), {"references": 0.0})
     ({'loss': 1.25, 'l2': 0.0, 'convex': 1.0}, {'rows': array([[-3.5 , -1.25]])})
     """
     convex = objective.least is not None
@@ -88,11 +88,13 @@ def told_at(
     if "share-0" in numbers:
         return {"conjugate": objective.dual_terms(points, [numbers[f"share-{k}"] for k in range(len(points))])[0]}, {}
     loss, gradient = objective.value_and_gradient(w)
-    told = {"loss": float(loss), "l2": float(objective.l2), "convex": float(convex)}
+    reported = {"loss": float(loss), "l2": float(objective.l2), "convex": float(convex)}
     if not convex:
-        return told, {"rows": np.array([np.append(gradient - objective.l2 * objective.ridged(w), 0.0)] * len(points))}
+        return reported, {
+            "rows": np.array([np.append(gradient - objective.l2 * objective.ridged(w), 0.0)] * len(points))
+        }
     dual = [objective.dual_terms([point], [1.0]) for point in points]
-    return told, {"rows": np.array([np.append(slopes, value) for value, slopes in dual])}
+    return reported, {"rows": np.array([np.append(slopes, value) for value, slopes in dual])}
 
 
 def free_intercepts(psi: BoundRegularizer) -> int:

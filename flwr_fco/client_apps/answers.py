@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.certificates import told_at
+from flwr_fco.certificates import reported_at
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.protocol import Answer, Question
 from flwr_fco.objectives.base import Objective, probed_curvature
@@ -118,8 +118,8 @@ def validation(question: Question, objective: Objective) -> Answer:
 
 @answers_to("duality")
 def duality(question: Question, objective: Objective) -> Answer:
-    """Return a client's part of a duality gap; see :func:`flwr_fco.certificates.told_at`."""
-    return Answer(*told_at(objective, question.vectors["primal"], question.numbers))
+    """Return a client's part of a duality gap; see :func:`flwr_fco.certificates.reported_at`."""
+    return Answer(*reported_at(objective, question.vectors["primal"], question.numbers))
 
 
 @answers_to("smoothness")

@@ -428,7 +428,7 @@ class Client:
         except ConfigurationError as error:
             log(INFO, "Run %s: withheld %s: %s", context.run_id, asked.kind, error)
             zeros = {name: np.zeros(own.shape) for name, own in answer.vectors.items()}
-            return answer._replace(numbers={"told": 0.0}, vectors=zeros)
+            return answer._replace(numbers={"reported": 0.0}, vectors=zeros)
         return answer
 
 

@@ -75,8 +75,8 @@ def random_generator(
     55
     """
     if not (0 <= seed < _WORDS and 0 <= server_round < _WORDS):
-        what = f"seed={seed}, server_round={server_round}"
-        raise ConfigurationError(f"{what}; expected whole numbers from 0 to 2**32 - 1")
+        prefix = f"seed={seed}, server_round={server_round}"
+        raise ConfigurationError(f"{prefix}; expected whole numbers from 0 to 2**32 - 1")
     words = seed, server_round, partition_id % _WORDS, partition_id // _WORDS, purpose
     # The same bits as of the numbers one by one, in two thirds of the time.
     return np.random.default_rng(np.array(words, np.uint32))

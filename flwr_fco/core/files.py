@@ -113,8 +113,8 @@ def read_npz(path: FilePath) -> dict[str, NDArray[Any]]:
     with _opened(path, ".npz file") as file, ZipFile(file) as archive:
         members = {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
         if len(members) < len(archive.infolist()) or len(members) > _MEMBERS:
-            what = f"it holds {len(archive.infolist())} arrays of {len(members)} names"
-            raise ValueError(f"{what}, expected at most {_MEMBERS}, each with a name of its own")
+            prefix = f"it holds {len(archive.infolist())} arrays of {len(members)} names"
+            raise ValueError(f"{prefix}, expected at most {_MEMBERS}, each with a name of its own")
         if any(member.compress_type != ZIP_STORED for member in members.values()):
             raise ValueError("its arrays are compressed")
         size, total = os.fstat(file.fileno()).st_size, sum(member.file_size for member in members.values())

@@ -210,15 +210,15 @@ class Layout:
         for name, given in arrays.items():
             array = np.asarray(given)
             if array.dtype.kind not in "fiub":
-                what = f"array {name!r} has dtype {array.dtype}"
-                raise ValueError(f"{what}; expected floating point, integer or boolean")
+                prefix = f"array {name!r} has dtype {array.dtype}"
+                raise ValueError(f"{prefix}; expected floating point, integer or boolean")
             optimized = array.dtype.kind == "f" and first_match(through, name) is None
             entries.append(Entry(name, array.shape, array.dtype.name, offset if optimized else -1, False))
             offset += array.size if optimized else 0
         candidates = [entry for entry in entries if entry.optimized]
         if not candidates:
-            what = f"no floating-point array to optimise among {sorted(arrays)}"
-            raise ValueError(f"{what}; pass the model's parameters as initial arrays")
+            prefix = f"no floating-point array to optimise among {sorted(arrays)}"
+            raise ValueError(f"{prefix}; pass the model's parameters as initial arrays")
         regularized = _regularized(candidates, apply_to)
         return cls(tuple(replace(entry, regularized=entry.name in regularized) for entry in entries))
 
@@ -346,8 +346,8 @@ def _entry(name: Any, shape: Any, dtype: Any, offset: Any, regularized: Any) -> 
     """Return an entry of a header after checking it: a negative size could offset a surplus elsewhere."""
     sizes = isinstance(shape, list | tuple) and all(type(size) is int and size >= 0 for size in shape)
     if not (isinstance(name, str) and sizes and type(offset) is int and isinstance(regularized, bool)):
-        what = f"the entry {[name, shape, dtype, offset, regularized]!r} describes no array"
-        raise ValueError(f"{what}; expected a name, whole sizes >= 0, a dtype, a place and whether it is regularized")
+        prefix = f"the entry {[name, shape, dtype, offset, regularized]!r} describes no array"
+        raise ValueError(f"{prefix}; expected a name, whole sizes >= 0, a dtype, a place and whether it is regularized")
     return Entry(name, tuple(shape), np.dtype(dtype).name, offset, regularized)
 
 
@@ -397,14 +397,14 @@ def largest_entries(vector: Vector, count: int) -> Vector:
 _MOST_PATTERNS = 1_000
 
 
-def checked_patterns(owner: str, given: Any, what: str, fits: Any) -> dict[str, Any]:
+def checked_patterns(owner: str, given: Any, prefix: str, fits: Any) -> dict[str, Any]:
     """Return a copy of a user's mapping.
 
     Parameters
     ----------
     owner : str
         Name of the class, for error messages.
-    what : str
+    prefix : str
         What the patterns are mapped to.
     fits : callable
         Whether something is that.
@@ -415,10 +415,12 @@ def checked_patterns(owner: str, given: Any, what: str, fits: Any) -> dict[str, 
         If it is no mapping of shell patterns to such things, or one of too many.
     """
     if not isinstance(given, Mapping) or not given:
-        raise ConfigurationError(f"{owner}({given!r}): expected a non-empty mapping of shell patterns to {what}s")
+        raise ConfigurationError(f"{owner}({given!r}): expected a non-empty mapping of shell patterns to {prefix}s")
     for pattern, own in given.items():
         if not isinstance(pattern, str) or not fits(own):
-            raise ConfigurationError(f"{owner}: {pattern!r}: {own!r}; expected a shell pattern and one array's {what}")
+            raise ConfigurationError(
+                f"{owner}: {pattern!r}: {own!r}; expected a shell pattern and one array's {prefix}"
+            )
     if len(given) > _MOST_PATTERNS:
         raise ConfigurationError(
             f"{owner}: {len(given)} patterns; expected at most {_MOST_PATTERNS}: every array is compared with every "

@@ -64,10 +64,10 @@ def difference(site: str, names: Names, others: str, theirs: Names, *, classes: 
     >>> difference("node 2", ("bmi", "age"), "node 1", ("age", "bmi"), classes=False)
     "node 2 has its columns in another order than node 1: the first that differs is 'bmi', there 'age'"
     """
-    what = "classes" if classes else "columns"
+    prefix = "classes" if classes else "columns"
     if names is None or theirs is None:
         silent = site if names is None else others
-        return f"{site} has other {what} than {others}, and {silent} has not said which"
+        return f"{site} has other {prefix} than {others}, and {silent} has not said which"
     if classes:
         return f"{site} has the classes {listed(names)}, {others} {listed(theirs)}"
     here, there = set(names), set(theirs)
@@ -108,7 +108,7 @@ class Scales:
     def __init__(self, d: int) -> None:
         self._low, self._high = np.full(d, np.inf), np.zeros(d)
         self._low_at, self._high_at = np.full(d, "", object), np.full(d, "", object)
-        self._told = np.zeros(d, bool)
+        self._reported = np.zeros(d, bool)
 
     def add(self, site: str, deviations: Vector) -> None:
         """Take what a site says; of another number of columns it is nothing.
@@ -136,15 +136,15 @@ class Scales:
         names : sequence of str, length d
             Names of the columns.
         """
-        wrong = np.flatnonzero((self._high > _UNITS * self._low) & ~self._told)
+        wrong = np.flatnonzero((self._high > _UNITS * self._low) & ~self._reported)
         if not wrong.size:
             return ""
-        self._told[wrong] = True
+        self._reported[wrong] = True
         about = [
             f"{printable(names[j][:_LETTERS])} ({self._low[j]:.3g} at {self._low_at[j]}, "
             f"{self._high[j]:.3g} at {self._high_at[j]})"
             for j in wrong[:_SHOWN]
         ]
         more = f", and {wrong.size - _SHOWN} more" if wrong.size > _SHOWN else ""
-        what = f"standard deviations differ more than {_UNITS:g} times between sites, as those of other units do"
-        return f"{what}: {', '.join(about)}{more}. If the units differ, convert them at the sites"
+        prefix = f"standard deviations differ more than {_UNITS:g} times between sites, as those of other units do"
+        return f"{prefix}: {', '.join(about)}{more}. If the units differ, convert them at the sites"

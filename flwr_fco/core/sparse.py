@@ -49,11 +49,11 @@ class SparseVector:
     def __post_init__(self) -> None:
         indices, k = self.indices, self.indices.size
         if indices.dtype != np.int32 or indices.shape != (k,) or self.values.shape != (k,):
-            what = f"indices {indices.dtype}{list(indices.shape)} and values {list(self.values.shape)}"
-            raise ConfigurationError(f"a sparse vector has {what}; expected one int32 for each value")
+            prefix = f"indices {indices.dtype}{list(indices.shape)} and values {list(self.values.shape)}"
+            raise ConfigurationError(f"a sparse vector has {prefix}; expected one int32 for each value")
         if k and not (indices[0] >= 0 and indices[-1] < self.size and (indices[1:] > indices[:-1]).all()):
-            what = f"the indices of a sparse vector must ascend from 0 to {self.size - 1}"
-            raise ConfigurationError(f"{what}, none of them twice")
+            prefix = f"the indices of a sparse vector must ascend from 0 to {self.size - 1}"
+            raise ConfigurationError(f"{prefix}, none of them twice")
 
     @property
     def shape(self) -> tuple[int]:

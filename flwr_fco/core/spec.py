@@ -80,8 +80,8 @@ class Specified(Choice):
         classes = Specified._families[cls.family]
         other = classes.get(cls.kind)
         if other is not None and (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
-            what = f"two {cls.family} classes use kind={cls.kind!r}: {other.__module__}.{other.__qualname__}"
-            raise TypeError(f"{what} and {cls.__module__}.{cls.__qualname__}. Give one of them another kind.")
+            prefix = f"two {cls.family} classes use kind={cls.kind!r}: {other.__module__}.{other.__qualname__}"
+            raise TypeError(f"{prefix} and {cls.__module__}.{cls.__qualname__}. Give one of them another kind.")
         classes[cls.kind] = cls
 
     @staticmethod

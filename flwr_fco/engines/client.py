@@ -82,8 +82,8 @@ class LocalClient(NamedTuple):
         """
         rate = self.downlink.client_lr
         if math.isnan(rate):
-            what = f"the method {self.downlink.plan.solver!r} needs a learning rate"
-            raise ProtocolError(f"{what}; the server's message has no client-lr")
+            prefix = f"the method {self.downlink.plan.solver!r} needs a learning rate"
+            raise ProtocolError(f"{prefix}; the server's message has no client-lr")
         return rate
 
     def point(self, dual: Vector, elapsed: float) -> Vector:
@@ -250,8 +250,8 @@ class LocalClient(NamedTuple):
         """
         work = self.downlink.local_work
         if not isinstance(work, Minimise):
-            what = f"the method {self.plan.solver!r} minimises, it cannot take {work}"
-            raise ConfigurationError(f"{what}. Its strategy takes work=Minimise(...)")
+            prefix = f"the method {self.plan.solver!r} minimises, it cannot take {work}"
+            raise ConfigurationError(f"{prefix}. Its strategy takes work=Minimise(...)")
         terms: Any = {"shift": shift, "center": center, "penalty": penalty, "duality": duality}
         minimum = minimise(self.objective, work, start=start, **terms)
         metrics = {name: value for name, value in minimum.metrics.items() if np.isfinite(value)}
@@ -332,8 +332,8 @@ def _checked(method: Algorithm, found: Any) -> tuple[dict[str, Any], Moved]:
     pair = isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], Moved)
     vectors = found[0] if pair and isinstance(found[0], dict) else {"": None}
     if not all(isinstance(vector, np.ndarray | SparseVector) for vector in vectors.values()):
-        what = f"{type(method).__module__}.{type(method).__name__}.local returned {short(found)}"
-        raise ConfigurationError(f"{what}; expected a dict of arrays by name, and a Moved")
+        prefix = f"{type(method).__module__}.{type(method).__name__}.local returned {short(found)}"
+        raise ConfigurationError(f"{prefix}; expected a dict of arrays by name, and a Moved")
     return found[0], found[1]
 
 

@@ -79,14 +79,14 @@ def from_array(name: str, array: Array) -> NDArray[Any]:
     """
     label, shape, data = array.dtype, tuple(array.shape), array.data
     if label not in _DTYPES or array.stype != NUMPY or any(type(size) is not int or size < 0 for size in shape):
-        what = f"array {name!r} is {label!r:.50}{list(shape)} in {array.stype!r:.50}"
-        raise ProtocolError(f"{what}, expected numbers and sizes >= 0 in {NUMPY!r}")
+        prefix = f"array {name!r} is {label!r:.50}{list(shape)} in {array.stype!r:.50}"
+        raise ProtocolError(f"{prefix}, expected numbers and sizes >= 0 in {NUMPY!r}")
     header, dtype = _header(label, shape), np.dtype(label)
     known = data.startswith(header)
     begin, columns_first = (len(header), False) if known else _other_header(name, data, dtype, shape)
     if len(data) - begin != math.prod(shape) * dtype.itemsize:
-        what = f"array {name!r} cannot be read: {len(data) - begin} bytes are no {label}{list(shape)}"
-        raise ProtocolError(what)
+        prefix = f"array {name!r} cannot be read: {len(data) - begin} bytes are no {label}{list(shape)}"
+        raise ProtocolError(prefix)
     value = np.frombuffer(data, dtype, offset=begin)
     return value if len(shape) == 1 else value.reshape(shape, order="F" if columns_first else "C")
 
@@ -140,13 +140,13 @@ def unpack(arrays: Mapping[str, Array], size: int, shapes: Mapping[str, tuple[in
                 raise ProtocolError(f"array {name!r:.100} has indices of two kinds")
         else:
             vectors[name] = from_array(name, array)
-    for name, places in indices.items():
-        kind = SparseVector if places.startswith(INDICES) else NonZeros
+    for name, entry in indices.items():
+        kind = SparseVector if entry.startswith(INDICES) else NonZeros
         if name not in vectors:
-            raise ProtocolError(f"{places!r:.100} have no values of their own beside them")
+            raise ProtocolError(f"{entry!r:.100} have no values of their own beside them")
         try:
             length = math.prod(shapes.get(name, (size,)))
-            vectors[name] = kind(from_array(name, arrays[places]), vectors[name], length)
+            vectors[name] = kind(from_array(name, arrays[entry]), vectors[name], length)
         except (ConfigurationError, TypeError) as error:
             raise ProtocolError(f"array {name!r}: {error}") from error
     return vectors
@@ -242,8 +242,8 @@ def read_entry(entry: Entry, array: Array) -> NDArray[Any]:
     value = from_array(entry.name, array)
     floating = np.dtype(entry.dtype).kind == "f" or fnmatchcase(entry.name, COUNTERS)
     if value.shape != entry.shape or value.dtype.name not in (entry.dtype, *(FLOATS if floating else ())):
-        what = f"array {entry.name!r} is {value.dtype}{list(value.shape)}"
-        raise FormError(f"{what}, expected {entry.dtype}{list(entry.shape)}")
+        prefix = f"array {entry.name!r} is {value.dtype}{list(value.shape)}"
+        raise FormError(f"{prefix}, expected {entry.dtype}{list(entry.shape)}")
     if value.dtype.kind == "f" and not all_finite(value):
         bad = int(value.size - np.isfinite(value).sum())
         raise ProtocolError(f"array {entry.name!r} holds {bad} {NOT_FINITE}")

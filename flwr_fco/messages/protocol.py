@@ -326,15 +326,15 @@ class Downlink(NamedTuple):
             If the server asks for a minimisation.
         """
         if not isinstance(self.local_work, FirstOrder):
-            what = f"the method {self.plan.solver!r} takes gradient steps, it cannot {self.local_work}"
-            raise ConfigurationError(f"{what}. Its strategy takes work=Epochs(...) or Steps(...)")
+            prefix = f"the method {self.plan.solver!r} takes gradient steps, it cannot {self.local_work}"
+            raise ConfigurationError(f"{prefix}. Its strategy takes work=Epochs(...) or Steps(...)")
         return self.local_work
 
     def check_numbers(self) -> None:
         """Raise a ProtocolError if the rate or `elapsed` can be none; a rate of NaN is that of a method without one."""
         if not 0.0 <= self.elapsed < math.inf or not (math.isnan(self.client_lr) or 0.0 < self.client_lr < math.inf):
-            what = f"the server says elapsed={self.elapsed!r}, client-lr={self.client_lr!r}"
-            raise ProtocolError(f"{what}; expected finite numbers, the rate above 0")
+            prefix = f"the server says elapsed={self.elapsed!r}, client-lr={self.client_lr!r}"
+            raise ProtocolError(f"{prefix}; expected finite numbers, the rate above 0")
 
     def as_received(self) -> Downlink:
         """Return it as a client reads it from a message: read-only, float64, rounded to the message's precision.

@@ -187,8 +187,8 @@ def decode_downlink(content: RecordDict, *, as_sent: bool = False) -> Downlink:
     rate, elapsed, stamp = about.get("client-lr"), about[ELAPSED], about.get("stamp")
     sound = is_number(elapsed) and elapsed >= 0.0 and (rate is None or (is_number(rate) and rate > 0.0))
     if not sound or not isinstance(stamp, str | None):
-        what = f"the server says elapsed={elapsed!r}, client-lr={rate!r}, stamp={stamp!r:.50}"
-        raise ProtocolError(f"{what}; expected finite numbers, the rate above 0, and a text")
+        prefix = f"the server says elapsed={elapsed!r}, client-lr={rate!r}, stamp={stamp!r:.50}"
+        raise ProtocolError(f"{prefix}; expected finite numbers, the rate above 0, and a text")
     restored = _held(content, RESTORED)
     if restored is not None and not isinstance(restored, ArrayRecord):
         raise ProtocolError(f"{RESTORED!r} is a {type(restored).__name__}; expected arrays")
@@ -224,8 +224,8 @@ def _check_vectors(vectors: Mapping[str, Any], whose: str, size: int, dtypes: Se
     for name, vector in vectors.items():
         held = _values(vector)
         if name_of(held.dtype) not in dtypes or vector.shape != (size,) or not all_finite(held):
-            what = f"{whose} vector {name!r} is {held.dtype}{list(vector.shape)}"
-            raise ProtocolError(f"{what}, expected finite {' or '.join(dtypes)}[{size}]")
+            prefix = f"{whose} vector {name!r} is {held.dtype}{list(vector.shape)}"
+            raise ProtocolError(f"{prefix}, expected finite {' or '.join(dtypes)}[{size}]")
 
 
 def _values(vector: Any) -> Any:
@@ -259,8 +259,8 @@ def _size_of(plan: Plan, points: Any) -> int:
     """Return the length of a message's vectors, which may hold several points, one after the other."""
     size = plan.layout.size
     if points != 1.0 and not (points >= 1.0 and points == int(points) and points * size < 2**31):
-        what = f"the server sends {points!r} points of {size} numbers"
-        raise ProtocolError(f"{what}; expected 1 or more, below 2**31 numbers")
+        prefix = f"the server sends {points!r} points of {size} numbers"
+        raise ProtocolError(f"{prefix}; expected 1 or more, below 2**31 numbers")
     return size * int(points)
 
 
@@ -357,8 +357,8 @@ def decode_question(content: RecordDict, most_characters: float = math.inf) -> Q
     said: Any = Received(about.items())
     text = said["layout"]
     if not isinstance(text, str) or len(text) > most_characters:
-        what = f"the server's question has a model of {len(str(text))} characters"
-        raise ConfigurationError(f"{what}; this client allows max_plan={most_characters:g}")
+        prefix = f"the server's question has a model of {len(str(text))} characters"
+        raise ConfigurationError(f"{prefix}; this client allows max_plan={most_characters:g}")
     layout = Layout.from_header(parsed(text))
     vectors, passed = split_passed(unpack(only(ArrayRecord, content), layout.size))
     numbers = _numbers_in(said)

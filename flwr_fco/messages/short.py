@@ -39,7 +39,7 @@ from flwr_fco.messages.records import only
 
 #: The record that says what the arrays of a short message are.
 SHORT = "fco-short"
-PLACES, SCALES, VALUES, REST = (f"short:{part}" for part in ("places", "scales", "values", "rest"))
+PLACES, SCALES, VALUES, REST = (f"short:{part}" for part in ("indices", "scales", "values", "rest"))
 #: The stream of a client's random rounding, beside those of :func:`random_generator`.
 _ROUNDING = 7
 #: The largest number in a form, whose scale makes it the largest value.
@@ -80,7 +80,7 @@ class Short(Choice):
     dtype: ClassVar[None] = None
     sparse: ClassVar[bool] = False
 
-    def most_places(self, nonzeros: int) -> int:
+    def most_indices(self, nonzeros: int) -> int:
         """Return how many increments a client may send off the non-zeros of an array."""
         return math.ceil(self.growth * nonzeros)
 
@@ -158,8 +158,10 @@ class Form(NamedTuple):
         if not all(unit.dtype in FLOATS and min(unit.shape, default=0) >= 0 for unit in units):
             raise ProtocolError("the server's short message has arrays of other numbers or sizes than it can have")
         if form.size > most:
-            what = f"the server asks for a model of {form.size} parameters; this client allows max_parameters={most:g}"
-            raise ConfigurationError(f"{what}. Its owner can raise it: short_mod(max_parameters=...)")
+            prefix = (
+                f"the server asks for a model of {form.size} parameters; this client allows max_parameters={most:g}"
+            )
+            raise ConfigurationError(f"{prefix}. Its owner can raise it: short_mod(max_parameters=...)")
         return form
 
 
@@ -275,10 +277,10 @@ def _short_entries(form: Form) -> Mask:
     return short
 
 
-def _packed(places: Mask, parts: Sequence[tuple[Any, NDArray[Any]]], rest: NDArray[Any]) -> dict[str, Array]:
+def _packed(indices: Mask, parts: Sequence[tuple[Any, NDArray[Any]]], rest: NDArray[Any]) -> dict[str, Array]:
     scales = np.array([scale for scale, _ in parts], np.float32)
     values = [held for _, held in parts if held.size]
-    own: dict[str, NDArray[Any]] = {PLACES: bits_of(places), SCALES: scales, REST: rest}
+    own: dict[str, NDArray[Any]] = {PLACES: bits_of(indices), SCALES: scales, REST: rest}
     own[VALUES] = np.concatenate(values) if values else np.zeros(0, np.int8)
     return {name: to_array(array) for name, array in own.items()}
 
@@ -302,8 +304,8 @@ def _expected(parts: Mapping[str, NDArray[Any]], name: str, size: int, dtypes: S
     """Return an array of so many finite numbers of some dtypes."""
     found = parts[name]
     if found.shape != (size,) or (size and found.dtype.name not in dtypes):
-        what = f"array {name!r} is {found.dtype}{list(found.shape)}"
-        raise ProtocolError(f"{what}, expected {' or '.join(dtypes)}[{size}]")
+        prefix = f"array {name!r} is {found.dtype}{list(found.shape)}"
+        raise ProtocolError(f"{prefix}, expected {' or '.join(dtypes)}[{size}]")
     if found.dtype.kind == "f" and not all_finite(found):
         raise ProtocolError(f"array {name!r} holds {NOT_FINITE}")
     return found
@@ -389,21 +391,21 @@ def _reply(
         moved = _flat(form, found)
     else:
         moved = found["increment"]
-    places, parts, rest = np.zeros(form.size, np.bool_), list[tuple[Any, NDArray[Any]]](), list[NDArray[Any]]()
+    indices, parts, rest = np.zeros(form.size, np.bool_), list[tuple[Any, NDArray[Any]]](), list[NDArray[Any]]()
     nothing = 0.0, np.zeros(0, form.wire.up)
     for unit, block in form.blocks:
         moves, on = moved[block], support[block]
         if unit.short:
-            more = _largest_off(moves, on, form.wire.most_places(int(on.sum())))
+            more = _largest_off(moves, on, form.wire.most_indices(int(on.sum())))
             values = np.concatenate([moves[on], moves[more]])
-            places[block][more] = True
+            indices[block][more] = True
             parts.append(rounded(values, form.wire.up, rng) if values.any() else nothing)
         elif moves.any():
             rest.append(moves)
             parts.append((1.0, nothing[1]))
         else:
             parts.append(nothing)
-    off = places[_short_entries(form) & ~support]
+    off = indices[_short_entries(form) & ~support]
     made = _packed(off, parts, np.concatenate(rest) if rest else np.zeros(0, moved.dtype))
     return record_of(made | {name: array for name, array in record.items() if name not in own})
 
@@ -456,10 +458,10 @@ def _increment(form: Form, support: Mask, parts: Mapping[str, NDArray[Any]]) -> 
     counts, rest_size = list[tuple[int, int]](), 0
     for (unit, block), scale in zip(blocks, scales, strict=True):
         nonzeros, more = (int(mask[block].sum()) for mask in (support, off))
-        most = form.wire.most_places(nonzeros) if scale else 0
+        most = form.wire.most_indices(nonzeros) if scale else 0
         if more > most:
-            what = f"it sends {more} increments off the non-zeros of {unit.name!r}"
-            raise ProtocolError(f"{what}, expected at most {most}")
+            prefix = f"it sends {more} increments off the non-zeros of {unit.name!r}"
+            raise ProtocolError(f"{prefix}, expected at most {most}")
         counts.append((nonzeros, more) if unit.short and scale else (0, 0))
         rest_size += unit.size if scale and not unit.short else 0
     values = _expected(parts, VALUES, sum(map(sum, counts)), (form.wire.up,))

@@ -127,9 +127,9 @@ class MirrorMap(Specified, ABC):
         if self.supports(regularizer):
             return ""
         psi = regularizer.regularizer if isinstance(regularizer, BoundRegularizer) else regularizer
-        what = f"{type(self).__name__} cannot be combined with {psi!r}: the minimiser of -<z, w> + t psi(w) + h(w)"
+        prefix = f"{type(self).__name__} cannot be combined with {psi!r}: the minimiser of -<z, w> + t psi(w) + h(w)"
         advice = f"It works with {self.works_with}; Euclidean() works with every regularizer"
-        return f"{what} has no closed form here. {advice}"
+        return f"{prefix} has no closed form here. {advice}"
 
     def require(self, regularizer: Psi) -> None:
         """Raise :class:`UnsupportedPairError` unless the pair is supported."""
@@ -290,8 +290,8 @@ class DiagonalMetric(_ClosedForm):
     def check_size(self, size: int) -> None:
         """Raise unless there is a weight for each coordinate."""
         if self.weights.size != size:
-            what = f"DiagonalMetric has {self.weights.size} weights, the flat vector has {size} coordinates"
-            raise ConfigurationError(f"{what}; pass one weight for each")
+            prefix = f"DiagonalMetric has {self.weights.size} weights, the flat vector has {size} coordinates"
+            raise ConfigurationError(f"{prefix}; pass one weight for each")
 
 
 def _largest(u: Vector) -> float:
@@ -486,8 +486,8 @@ class PNorm(_ClosedForm):
     def check_size(self, size: int) -> None:
         """Raise unless the center has an element for each coordinate."""
         if self.center is not None and self.center.size != size:
-            what = f"PNorm has a center of {self.center.size} elements, the flat vector has {size}"
-            raise ConfigurationError(f"{what}; pass the reference point as layout.flatten(arrays) gives it")
+            prefix = f"PNorm has a center of {self.center.size} elements, the flat vector has {size}"
+            raise ConfigurationError(f"{prefix}; pass the reference point as layout.flatten(arrays) gives it")
 
     def _displacement(self, w: Vector) -> Vector:
         """Return w - center."""
@@ -554,11 +554,11 @@ class SimplexEntropy(_ClosedForm):
         """
         if not (w > 0.0).all():
             place = int(np.argmin(w > 0.0))
-            what = f"SimplexEntropy: the gradient does not exist at a point whose coordinate {place} is {w[place]}"
-            raise ConfigurationError(f"{what}; expected an interior one: raise zeros, or use the default start")
+            prefix = f"SimplexEntropy: the gradient does not exist at a point whose coordinate {place} is {w[place]}"
+            raise ConfigurationError(f"{prefix}; expected an interior one: raise zeros, or use the default start")
         if abs(float(w.sum()) - self.radius) > _OFF_SIMPLEX * self.radius:
-            what = f"SimplexEntropy(radius={self.radius}): the point sums to {float(w.sum())}, off the simplex"
-            raise ConfigurationError(f"{what}; scale it to the radius, or use the default start")
+            prefix = f"SimplexEntropy(radius={self.radius}): the point sums to {float(w.sum())}, off the simplex"
+            raise ConfigurationError(f"{prefix}; scale it to the radius, or use the default start")
         return np.log(w)
 
     def conjugate_gradient(self, z: Vector, out: Vector | None = None) -> Vector:

@@ -60,8 +60,8 @@ class Product(MirrorMap):
 
     def _refuse(self, *arguments: Any, **named: Any) -> NoReturn:
         """Raise, because the map cannot act on a vector without the names of its arrays."""
-        what = "Product acts on named arrays: use Product(...).bind(layout)"
-        raise ConfigurationError(f"{what}, and psi.bind(layout) of the same layout")
+        prefix = "Product acts on named arrays: use Product(...).bind(layout)"
+        raise ConfigurationError(f"{prefix}, and psi.bind(layout) of the same layout")
 
     value = gradient = conjugate_gradient = supports = objection = retrieve = _refuse
 
@@ -89,8 +89,8 @@ class BoundProduct(MirrorMap):
         for entry in layout.optimized:
             pattern, alone = first_match(product.maps, entry.name), Layout((replace(entry, offset=0),))
             if pattern is None:
-                what = f"Product has no map for the array {entry.name!r}; its patterns are {list(product.maps)}"
-                raise ConfigurationError(f'{what}. Add one, or "*": Euclidean() for all the others')
+                prefix = f"Product has no map for the array {entry.name!r}; its patterns are {list(product.maps)}"
+                raise ConfigurationError(f'{prefix}. Add one, or "*": Euclidean() for all the others')
             self.parts.append((entry.block, alone, product.maps[pattern].bind(alone)))
         require_matches("Product", product.maps, layout.shapes)
         self._last: tuple[Any, list[BoundRegularizer]] = None, []
@@ -118,19 +118,19 @@ class BoundProduct(MirrorMap):
     def objection(self, regularizer: Psi) -> str:
         """Return why psi is not supported, with the first array whose pair is not; an empty string if it is."""
         if not isinstance(regularizer, BoundRegularizer):
-            what, why = regularizer, "it does not know the arrays' names; use psi.bind(layout) of the same layout"
+            prefix, why = regularizer, "it does not know the arrays' names; use psi.bind(layout) of the same layout"
         elif regularizer.layout != self.layout:
-            what, why = regularizer.regularizer, f"bound to {regularizer.layout!r}; bind both to the same layout"
+            prefix, why = regularizer.regularizer, f"bound to {regularizer.layout!r}; bind both to the same layout"
         elif regularizer.scope == "joint":
-            what, why = regularizer.regularizer, "over all arrays together (scope='joint'): it treats one at a time"
+            prefix, why = regularizer.regularizer, "over all arrays together (scope='joint'): it treats one at a time"
         else:
             pairs = zip(self.parts, self._own(regularizer), strict=True)
             objections = ((alone, h.objection(own)) for (_, alone, h), own in pairs)
             found = next(((alone, objection) for alone, objection in objections if objection), None)
             if found is None:
                 return ""
-            what, why = regularizer.regularizer, f"array {found[0].names[0]!r}: {found[1]}"
-        return f"Product cannot be combined with {what!r}: {why}"
+            prefix, why = regularizer.regularizer, f"array {found[0].names[0]!r}: {found[1]}"
+        return f"Product cannot be combined with {prefix!r}: {why}"
 
     def retrieve(self, z: Vector, t: float, regularizer: Psi, out: Vector | None = None) -> Vector:
         """Return the minimiser array by array; see :meth:`MirrorMap.retrieve`."""

@@ -512,8 +512,8 @@ class Objective(ABC):
             mapping.
         """
         if buffers:
-            what = f"the model has arrays besides the optimised ones, {sorted(buffers)}"
-            raise ConfigurationError(f"{what}; {type(self).__name__} has none. Leave them out of the initial arrays")
+            prefix = f"the model has arrays besides the optimised ones, {sorted(buffers)}"
+            raise ConfigurationError(f"{prefix}; {type(self).__name__} has none. Leave them out of the initial arrays")
 
     def recall(self, state: MutableMapping[str, Any]) -> None:  # noqa: B027, most losses keep nothing
         """Take what earlier messages of a run have left for the loss at its client, before another one is answered.
@@ -530,11 +530,11 @@ class Objective(ABC):
 
     def _check(self, w: Vector) -> None:
         if w.shape != (self.layout.size,):
-            what = f"the vector has shape {w.shape}, expected ({self.layout.size},): {self.layout!r}"
-            raise ConfigurationError(f"{what}. layout.flatten(arrays) builds it from named arrays")
+            prefix = f"the vector has shape {w.shape}, expected ({self.layout.size},): {self.layout!r}"
+            raise ConfigurationError(f"{prefix}. layout.flatten(arrays) builds it from named arrays")
 
-    def _does_not_know(self, what: str, instead: str) -> NoReturn:
-        raise ConfigurationError(f"{type(self).__name__} does not know {what}; {instead}")
+    def _does_not_know(self, prefix: str, instead: str) -> NoReturn:
+        raise ConfigurationError(f"{type(self).__name__} does not know {prefix}; {instead}")
 
 
 def num_intercepts(layout: Layout) -> int:

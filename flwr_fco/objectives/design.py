@@ -60,8 +60,8 @@ def as_rows(features: Any, name: str = "features") -> Features:
     if given.ndim < 2:
         raise ConfigurationError(f"{name} have shape {given.shape}; expected (examples, features). Reshape them first.")
     if 0 in given.shape:
-        what = f"{name} have shape {given.shape}; expected at least one example and one feature"
-        raise ConfigurationError(f"{what}. A client without data should not take part")
+        prefix = f"{name} have shape {given.shape}; expected at least one example and one feature"
+        raise ConfigurationError(f"{prefix}. A client without data should not take part")
     dtype = np.dtype(np.float32) if given.dtype == np.float32 else np.dtype(np.float64)
     if not isinstance(given, np.ndarray):
         return _canonical(given.astype(dtype, copy=False), name)
@@ -109,7 +109,7 @@ def refuse_text(features: Any, name: str = "features") -> None:
     if not (hasattr(features, "columns") and hasattr(features, "dtypes")):
         return
     kinds = [(column, f"{kind}") for column, kind in zip(features.columns, features.dtypes, strict=True)]
-    for begins, types, what in _NO_NUMBERS:
+    for begins, types, prefix in _NO_NUMBERS:
         columns = [
             f"{column}"
             for place, (column, kind) in enumerate(kinds)
@@ -119,7 +119,7 @@ def refuse_text(features: Any, name: str = "features") -> None:
         ]
         if columns:
             more = " and more" if len(columns) > 5 else ""
-            raise PublicError(f"{name}: the columns {columns[:5]}{more} hold {what.format(columns[0])}")
+            raise PublicError(f"{name}: the columns {columns[:5]}{more} hold {prefix.format(columns[0])}")
 
 
 def is_sparse(features: Any) -> bool:
@@ -144,8 +144,8 @@ def _in_rows(features: Any, name: str) -> Any:
     except (TypeError, ValueError) as error:
         raise ConfigurationError(f"{name}: a sparse {type(features).__name__} that cannot be read: {error}") from error
     if given.ndim != 2 or given.shape[1] >= 2**31 - 1:
-        what = f"{name}: a sparse {type(features).__name__} of shape {given.shape}"
-        raise ConfigurationError(f"{what}; expected (examples, features), and fewer than 2147483647 features")
+        prefix = f"{name}: a sparse {type(features).__name__} of shape {given.shape}"
+        raise ConfigurationError(f"{prefix}; expected (examples, features), and fewer than 2147483647 features")
     return rows
 
 
@@ -195,8 +195,8 @@ def as_weights(weights: ArrayLike, num_examples: int) -> Vector:
     found = as_numbers("sample_weight", weights, (num_examples,))
     if not (found > 0.0).all():
         row = int(np.argmin(found))
-        what = f"sample_weight[{row}] is {found[row]:g}"
-        raise ConfigurationError(f"{what}; expected numbers > 0. Leave out rows that do not count")
+        prefix = f"sample_weight[{row}] is {found[row]:g}"
+        raise ConfigurationError(f"{prefix}; expected numbers > 0. Leave out rows that do not count")
     return found
 
 
@@ -204,8 +204,8 @@ def with_rows(name: str, values: ArrayLike, shape: tuple[int, ...]) -> NDArray[A
     """Return an argument as an array of a shape whose first entry is the number of examples."""
     array = np.asarray(values)
     if array.shape != shape:
-        what = f"{name} have shape {array.shape}, but there are {shape[0]} examples"
-        raise ConfigurationError(f"{what}; expected {shape}")
+        prefix = f"{name} have shape {array.shape}, but there are {shape[0]} examples"
+        raise ConfigurationError(f"{prefix}; expected {shape}")
     return array
 
 

@@ -356,12 +356,12 @@ class Linear(Objective):
     def _block(self, link: Link, w: Vector, indices: NDArray[np.int64]) -> Vector:
         outputs = link.outputs
         column, output = np.divmod(indices, outputs)
-        places = [np.flatnonzero(output == c) for c in range(outputs)]
+        by_output = [np.flatnonzero(output == c) for c in range(outputs)]
         hessian = np.zeros((indices.size, indices.size))
         for rows, block in self._blocks(least=_TOGETHER):
             scores = self._shifted(self._product(block, w), rows)
-            taken = [design.columns_of(block, column[place]) for place in places]
-            for c, right in enumerate(places):
+            taken = [design.columns_of(block, column[place]) for place in by_output]
+            for c, right in enumerate(by_output):
                 unit = np.zeros_like(scores)
                 unit.reshape(-1, outputs)[:, c] = 1.0
                 bent = link.curvature(scores, self.targets[rows], unit).reshape(-1, outputs)
@@ -369,11 +369,11 @@ class Linear(Objective):
                     # Rows of a softmax's Hessian sum to 0; p (1 - p) is 0 where p rounds to 1, the others are not.
                     bent[:, c] = -np.delete(bent, c, axis=1).sum(axis=1)
                 bent = self._weighted(bent, rows) / self.num_examples
-                for a, left in enumerate(places[: c + 1]):
+                for a, left in enumerate(by_output[: c + 1]):
                     if left.size and right.size:
                         hessian[np.ix_(left, right)] += design.product_of(taken[a], bent[:, a], taken[c])
-        for c, right in enumerate(places):
-            for left in places[:c]:
+        for c, right in enumerate(by_output):
+            for left in by_output[:c]:
                 hessian[np.ix_(right, left)] = hessian[np.ix_(left, right)].T
         own = np.flatnonzero(indices < self._size)
         hessian[own, own] += self.l2
@@ -442,8 +442,8 @@ class Linear(Objective):
 
     def _bounds(self) -> tuple[float, float]:
         if self.link.bounds is None:
-            what = "its Lipschitz constant, for there is none"
-            self._does_not_know(what, "give the rates by hand, or client_lr='auto'")
+            prefix = "its Lipschitz constant, for there is none"
+            self._does_not_know(prefix, "give the rates by hand, or client_lr='auto'")
         return self.link.bounds
 
     def _roots(self, curvature: float) -> Vector:
@@ -674,11 +674,11 @@ class _LinearLine(Line):
     def turn(self, step: float, direction: Vector) -> Line:
         return _LinearLine(self.model, self.w + step * self.direction, self.scores + step * self.change, direction)
 
-    def _bend(self, step: float, dtype: DTypeLike = np.float64) -> Callable[[Scores, Any], Scores]:
+    def _curvature_times(self, step: float, dtype: DTypeLike = np.float64) -> Callable[[Scores, Any], Scores]:
         """Return (change, rows) -> the second derivatives of the mean loss times a change of some rows' scores."""
         model, scores = self.model, self.scores + step * self.change
         factors = model._weighted(np.full(model.num_examples, 1.0 / model.num_examples))
-        return model.link.bend(scores, model.targets, factors.astype(dtype))
+        return model.link.curvature_times(scores, model.targets, factors.astype(dtype))
 
     def curvature(self, step: float) -> Callable[[Vector], Vector]:
         model, least = self.model, 0
@@ -689,24 +689,24 @@ class _LinearLine(Line):
             # In single precision where that is enough for steps that are corrected by the next one: half of the time.
             dtype = np.float32
         features = model.features if dtype is np.float64 else model._narrow()
-        bend = self._bend(step, dtype)
+        curve = self._curvature_times(step, dtype)
 
         def multiply(v: Vector) -> Vector:
             product, move = np.zeros(v.size), v.astype(dtype)
             for rows, block in design.blocks(features, least=least, dtype=dtype):
-                model._add_product(block, bend(model._product(block, move), rows), product)
+                model._add_product(block, curve(model._product(block, move), rows), product)
             model._add_ridge(v, 1.0, product)
             return product
 
         return multiply
 
     def diagonal(self, step: float) -> Vector:
-        model, bend, outputs = self.model, self._bend(step), self.model.num_outputs
+        model, curve, outputs = self.model, self._curvature_times(step), self.model.num_outputs
         each = np.empty((model.num_examples, outputs))
         for c in range(outputs):
             unit = np.zeros_like(each)
             unit[:, c] = 1.0
-            each[:, c] = bend(unit.reshape(self.scores.shape), slice(None)).reshape(each.shape)[:, c]
+            each[:, c] = curve(unit.reshape(self.scores.shape), slice(None)).reshape(each.shape)[:, c]
         diagonal = np.zeros(self.w.size)
         for rows, block in model._blocks():
             model._add_product(block**2, each[rows].reshape(-1, *self.scores.shape[1:]), diagonal)
@@ -971,9 +971,9 @@ def _count_classes(labels: NDArray[Any]) -> int:
     """Return the number of classes, if it can be read off the labels."""
     values = np.unique(labels)
     if not links.is_integral(values) or values[0] != 0 or values[-1] != values.size - 1 or values.size < 2:
-        what = f"labels hold {links.examples_of(labels)}, so the number of classes cannot be read off them"
+        prefix = f"labels hold {links.examples_of(labels)}, so the number of classes cannot be read off them"
         why = "some class is missing on this client, or they are no integers 0, 1, ..."
-        raise ConfigurationError(f"{what}: {why} Give num_classes=, that of the whole federation")
+        raise ConfigurationError(f"{prefix}: {why} Give num_classes=, that of the whole federation")
     return int(values.size)
 
 

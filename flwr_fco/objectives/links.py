@@ -94,7 +94,7 @@ class Link(ABC):
     def curvature(self, s: Scores, y: Targets, change: Scores) -> Scores:
         """Return phi'' times a change of the scores."""
 
-    def bend(self, s: Scores, y: Targets, factors: Vector) -> Callable[[Scores, Any], Scores]:
+    def curvature_times(self, s: Scores, y: Targets, factors: Vector) -> Callable[[Scores, Any], Scores]:
         """Return (change, rows) -> phi'' times a change of the scores of some rows, for many changes.
 
         Parameters
@@ -139,7 +139,7 @@ class Coupled(Link):
     def sample(self, counts: Vector) -> Coupled:
         """Return a loss whose gradient is that of a batch, in which each row is so many times; their mean is 1."""
 
-    def bend(self, s: Scores, y: Targets, factors: Vector) -> Callable[[Scores, Any], Scores]:
+    def curvature_times(self, s: Scores, y: Targets, factors: Vector) -> Callable[[Scores, Any], Scores]:
         return lambda change, rows: self.curvature(s, y, change) * factors
 
     def conjugate(self, a: Scores, y: Targets) -> Vector:
@@ -324,8 +324,8 @@ class Categories(Link):
 
     def encoded(self, targets: Targets) -> Targets:
         if not is_integral(targets) or targets.min() < 0 or targets.max() >= self.outputs:
-            what = f"labels hold {examples_of(targets)}; expected integers 0 .. {self.outputs - 1}"
-            raise ConfigurationError(f"{what}; {_NAMES}")
+            prefix = f"labels hold {examples_of(targets)}; expected integers 0 .. {self.outputs - 1}"
+            raise ConfigurationError(f"{prefix}; {_NAMES}")
         return np.require(targets, np.int64, ["C", "W"])
 
     def value(self, s: Scores, y: Targets) -> Vector:
@@ -342,20 +342,20 @@ class Categories(Link):
     def curvature(self, s: Scores, y: Targets, change: Scores) -> Scores:
         from scipy.special import softmax
 
-        chances = softmax(s, axis=1)
-        return np.asarray(chances * (change - (chances * change).sum(axis=1, keepdims=True)))
+        probabilities = softmax(s, axis=1)
+        return np.asarray(probabilities * (change - (probabilities * change).sum(axis=1, keepdims=True)))
 
-    def bend(self, s: Scores, y: Targets, factors: Vector) -> Callable[[Scores, Any], Scores]:
+    def curvature_times(self, s: Scores, y: Targets, factors: Vector) -> Callable[[Scores, Any], Scores]:
         from scipy.special import softmax
 
-        chances = softmax(s, axis=1).astype(factors.dtype)
-        shares, ones = chances * factors[:, None], np.ones((self.outputs, 1), factors.dtype)
-        return lambda change, rows: shares[rows] * (change - (chances[rows] * change) @ ones)
+        probabilities = softmax(s, axis=1).astype(factors.dtype)
+        shares, ones = probabilities * factors[:, None], np.ones((self.outputs, 1), factors.dtype)
+        return lambda change, rows: shares[rows] * (change - (probabilities[rows] * change) @ ones)
 
     def conjugate(self, a: Scores, y: Targets) -> Vector:
-        chances = a.copy()
-        chances[np.arange(y.size), y] += 1.0
-        return np.asarray(_entropy(chances).sum(axis=1))
+        probabilities = a.copy()
+        probabilities[np.arange(y.size), y] += 1.0
+        return np.asarray(_entropy(probabilities).sum(axis=1))
 
     def predicted(self, s: Scores) -> NDArray[Any]:
         return np.asarray(s.argmax(axis=1), dtype=np.int64)

@@ -141,8 +141,8 @@ class FunctionSaddle(SaddleObjective):
             If `value` was not given.
         """
         if self._value is None:
-            what = "the value of this saddle function is not known"
-            raise ConfigurationError(f"{what}: give value=, a function of x and y, to from_functions")
+            prefix = "the value of this saddle function is not known"
+            raise ConfigurationError(f"{prefix}: give value=, a function of x and y, to from_functions")
         value = self._value(*self._players(w))
         try:
             return float(value)
@@ -160,8 +160,8 @@ class FunctionSaddle(SaddleObjective):
                 # NumPy would drop imaginary parts and convert text to numbers.
                 raise ConfigurationError(f"grad_{name} returned dtype {gradient.dtype}; expected real numbers")
             if gradient.shape != result.shape:
-                what = f"grad_{name} returned shape {gradient.shape}"
-                raise ConfigurationError(f"{what}; expected {result.shape}, that of {name}")
+                prefix = f"grad_{name} returned shape {gradient.shape}"
+                raise ConfigurationError(f"{prefix}; expected {result.shape}, that of {name}")
             result[...] = gradient
         out[self.split :] *= -1.0
         return out

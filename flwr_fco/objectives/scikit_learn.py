@@ -84,7 +84,7 @@ def strength_of_sklearn(value: float, objective: Objective, num_examples: int | 
 
 def _count(objective: Objective, num_examples: int | None) -> int:
     if not isinstance(objective, Logistic | MultinomialLogistic):
-        what = f"{type(objective).__name__} has no counterpart in scikit-learn that is known here"
-        raise ConfigurationError(f"{what}; expected LeastSquares, TraceRegression, Logistic or MultinomialLogistic")
+        prefix = f"{type(objective).__name__} has no counterpart in scikit-learn that is known here"
+        raise ConfigurationError(f"{prefix}; expected LeastSquares, TraceRegression, Logistic or MultinomialLogistic")
     count = objective.num_examples if num_examples is None else num_examples
     return int(checked("num_examples", count, int, AT_LEAST_ONE))

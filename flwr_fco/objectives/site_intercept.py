@@ -165,8 +165,8 @@ class SiteIntercept(Linear):
 
     def __init__(self, objective: Linear) -> None:
         if not isinstance(objective, Linear) or isinstance(objective.link, Coupled) or objective.num_outputs > 1:
-            what = f"{type(objective).__name__} has no intercept of each site"
-            raise ConfigurationError(f"{what}; a linear loss with one output has one")
+            prefix = f"{type(objective).__name__} has no intercept of each site"
+            raise ConfigurationError(f"{prefix}; a linear loss with one output has one")
         if not objective.intercept:
             raise ConfigurationError("the objective has intercept=False; an intercept of each site needs True")
         if isinstance(objective, Logistic):
@@ -234,8 +234,8 @@ def name_idle(names: Sequence[str], stacklevel: int = 3) -> None:
     """
     if names:
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-        what = "all rows of one class, which tell nothing beside an intercept of their own"
-        warnings.warn(f"{', '.join(map(printable, names[:_SHOWN]))}{more}: {what}", stacklevel=stacklevel)
+        prefix = "all rows of one class, which tell nothing beside an intercept of their own"
+        warnings.warn(f"{', '.join(map(printable, names[:_SHOWN]))}{more}: {prefix}", stacklevel=stacklevel)
 
 
 def check_site_rows(rows: dict[str, int]) -> None:
@@ -260,11 +260,11 @@ def check_site_rows(rows: dict[str, int]) -> None:
     """  # noqa: E501
     least = [site for site, count in rows.items() if count < FEWEST_ROWS]
     if least:
-        what = "too few rows for an intercept of their own, which biases logistic coefficients away from 0"
+        prefix = "too few rows for an intercept of their own, which biases logistic coefficients away from 0"
         advice = "Leave such rows out, join them with others, or take a common intercept"
-        raise PublicError(f"{what}: {', '.join(least)} has fewer than {FEWEST_ROWS}. {advice}")
+        raise PublicError(f"{prefix}: {', '.join(least)} has fewer than {FEWEST_ROWS}. {advice}")
     less = [site for site, count in rows.items() if count < FEW_ROWS]
     if less:
-        what = f"few rows for an intercept of their own: {', '.join(less)} has fewer than {FEW_ROWS}, and logistic"
+        prefix = f"few rows for an intercept of their own: {', '.join(less)} has fewer than {FEW_ROWS}, and logistic"
         more = "coefficients are biased away from 0, by about 17 % with 10 rows for every intercept"
-        warnings.warn(f"{what} {more}", stacklevel=3)
+        warnings.warn(f"{prefix} {more}", stacklevel=3)

@@ -237,16 +237,16 @@ class CoxRegression(Linear):
         when = design.as_numbers("times", times, (n,))
         self.labels = design.with_rows("events", events, (n,))
         if not np.isin(self.labels, (0, 1)).all():
-            what = f"events hold {examples_of(self.labels)}"
-            raise ConfigurationError(f"{what}; expected 1 for an event and 0 for a censored row")
+            prefix = f"events hold {examples_of(self.labels)}"
+            raise ConfigurationError(f"{prefix}; expected 1 for an event and 0 for a censored row")
         if (when < 0.0).any():
             row = int(np.argmin(when))
             raise ConfigurationError(f"times[{row}] is {when[row]:g}; expected numbers >= 0")
         begins = np.full(n, -np.inf) if entry is None else design.as_numbers("entry", entry, (n,))
         late = np.flatnonzero(begins >= when)
         if late.size:
-            what = f"entry[{late[0]}] is not before times[{late[0]}], so the row is never under observation"
-            raise ConfigurationError(f"{what}; leave such rows out")
+            prefix = f"entry[{late[0]}] is not before times[{late[0]}], so the row is never under observation"
+            raise ConfigurationError(f"{prefix}; leave such rows out")
         codes = np.zeros(n, dtype=np.int64) if strata is None else as_strata(strata, n)[1]
         # The likelihood is not changed by a common factor of the weights, but its value is.
         raw = np.ones(n) if sample_weight is None else design.as_weights(sample_weight, n)

@@ -38,8 +38,8 @@ def array(dtype: type = np.float64, *, least: float = 0.0, vector: bool = False)
 
     It is kept as a read-only copy: changes to the user's array cannot affect the regularizer.
     """
-    what = ("a vector of " if vector else "") + ("integers" if dtype is np.int64 else "finite numbers")
-    what += " > 0" if 0.0 < least < 1e-300 else f" >= {least:g}" if math.isfinite(least) else ""
+    prefix = ("a vector of " if vector else "") + ("integers" if dtype is np.int64 else "finite numbers")
+    prefix += " > 0" if 0.0 < least < 1e-300 else f" >= {least:g}" if math.isfinite(least) else ""
 
     def check(owner: object, name: str, value: ArrayLike) -> Array:
         try:
@@ -49,7 +49,7 @@ def array(dtype: type = np.float64, *, least: float = 0.0, vector: bool = False)
         except ValueError:
             good = False
         if not good:
-            raise ConfigurationError(f"{type(owner).__name__}({name}=...): expected {what}, got {short(value)}")
+            raise ConfigurationError(f"{type(owner).__name__}({name}=...): expected {prefix}, got {short(value)}")
         result: Array = np.array(given, dtype=dtype, order="C")
         result.setflags(write=False)
         return result
@@ -60,15 +60,15 @@ def array(dtype: type = np.float64, *, least: float = 0.0, vector: bool = False)
 WEIGHTS = array()
 
 
-def fits(owner: object, what: str, sizes: tuple[int, ...], name: str, shape: tuple[int, ...]) -> None:
+def fits(owner: object, prefix: str, sizes: tuple[int, ...], name: str, shape: tuple[int, ...]) -> None:
     """Raise :class:`ConfigurationError` unless an array of shape `sizes` broadcasts to `shape`."""
     try:
         good = np.broadcast_shapes(sizes, shape) == shape
     except ValueError:
         good = False
     if not good:
-        wrong = f"{type(owner).__name__} has {what} of shape {sizes}, the array {name!r} of shape {shape}"
-        raise ConfigurationError(f"{wrong}; pass {what} of the array's shape, or PerParameter to give each its own")
+        wrong = f"{type(owner).__name__} has {prefix} of shape {sizes}, the array {name!r} of shape {shape}"
+        raise ConfigurationError(f"{wrong}; pass {prefix} of the array's shape, or PerParameter to give each its own")
 
 
 def outside(violation: float, scale: float, w: Array) -> float:
@@ -135,8 +135,8 @@ class Terms(NamedTuple):
             return tuple(float(term) if np.ndim(term) == 0 else flat(np.asarray(term, float), shape) for term in self)
         except ValueError:
             shapes = {name: np.shape(term) for name, term in self._asdict().items() if np.ndim(term)}
-            what = f"psi's terms have the shapes {shapes}, the array {shape}"
-            raise ConfigurationError(f"{what}; bind psi to the model's layout: psi.bind(layout)") from None
+            prefix = f"psi's terms have the shapes {shapes}, the array {shape}"
+            raise ConfigurationError(f"{prefix}; bind psi to the model's layout: psi.bind(layout)") from None
 
     def table(self, shape: tuple[int, ...]) -> Array:
         """Return the terms as a new array of four rows, with a column for each coordinate of the shape."""
@@ -219,8 +219,8 @@ class Regularizer(Specified, ABC):
         if isinstance(step, bool) or not 0.0 <= step < math.inf:
             raise ConfigurationError(f"{name}.prox(step={step!r}): expected a finite number >= 0")
         if result.shape != v.shape or result.dtype != v.dtype:
-            what = f"{name}.prox writes {v.dtype} of shape {v.shape}, but out is {result.dtype} of shape"
-            raise ConfigurationError(f"{what} {result.shape}; pass np.empty_like(v), or v itself")
+            prefix = f"{name}.prox writes {v.dtype} of shape {v.shape}, but out is {result.dtype} of shape"
+            raise ConfigurationError(f"{prefix} {result.shape}; pass np.empty_like(v), or v itself")
         if not v.flags.c_contiguous or not v.flags.writeable:
             # Kernels are compiled for each memory layout; a copy is cheaper than seconds of compilation.
             v = v.copy()
@@ -250,8 +250,8 @@ class Regularizer(Specified, ABC):
         The default, 0, is correct for constraints: 0 is in the normal cone of the set at every feasible point.
         """
         if not self.constraint:
-            what = f"{type(self).__name__} defines no subgradient, which FedAvgSubgradient needs"
-            raise ConfigurationError(f"{what}; implement `subgradient(w)`, or use a proximal method")
+            prefix = f"{type(self).__name__} defines no subgradient, which FedAvgSubgradient needs"
+            raise ConfigurationError(f"{prefix}; implement `subgradient(w)`, or use a proximal method")
         return np.zeros_like(w)
 
     def strength_max(self, gradient_at_zero: Array) -> float:
@@ -420,8 +420,8 @@ class BoundRegularizer:
                     self.parts.append((entry.block, entry.shape, own))
         self.convex = all(part.convex for *_, part in self.parts) if self.parts else regularizer.convex
         self._maps = [(where, own.solver(shape)) for where, shape, own in self.parts]
-        places = [place for place, *_ in self.parts if isinstance(place, slice)]
-        stops, starts = [0, *(p.stop for p in places)], [*(p.start for p in places), layout.size]
+        indices = [place for place, *_ in self.parts if isinstance(place, slice)]
+        stops, starts = [0, *(p.stop for p in indices)], [*(p.start for p in indices), layout.size]
         self._gaps = [slice(stop, start) for stop, start in zip(stops, starts, strict=True) if stop < start]
 
     def _own(self, w: Vector) -> list[tuple[Any, Regularizer, Array]]:

@@ -46,20 +46,20 @@ class Grouped(Regularizer):
         name, numbers = f"{type(self).__name__}(groups={short(given)})", "the number of each coordinate's group"
         # Those of a matrix's coordinates are an array.
         if isinstance(given, list | tuple) and any(np.size(members) > 1 for members in given):
-            what = f"these look like one list of indices for each group; expected {numbers}"
-            raise ConfigurationError(f"{name}: {what}, such as [0, 0, 1] for the groups {{0, 1}} and {{2}}")
+            prefix = f"these look like one list of indices for each group; expected {numbers}"
+            raise ConfigurationError(f"{name}: {prefix}, such as [0, 0, 1] for the groups {{0, 1}} and {{2}}")
         if np.ndim(given) == 0:
-            what = f"expected an array, {numbers}, such as np.arange(d) // k for k consecutive ones of d"
-            raise ConfigurationError(f"{name}: {what}")
+            prefix = f"expected an array, {numbers}, such as np.arange(d) // k for k consecutive ones of d"
+            raise ConfigurationError(f"{name}: {prefix}")
         super().__post_init__()
         # A table has a row for each number up to the largest, including unused numbers.
         count = int(self.groups.max(initial=-1)) + 1
         if not 0 < count <= max(_SPARSEST * self.groups.size, 1024):
-            what = f"the largest group number is {count - 1} for {self.groups.size} coordinates"
-            raise ConfigurationError(f"{name}: {what}; number the groups 0, 1, 2, ... without large gaps")
+            prefix = f"the largest group number is {count - 1} for {self.groups.size} coordinates"
+            raise ConfigurationError(f"{name}: {prefix}; number the groups 0, 1, 2, ... without large gaps")
         if self.weights is not None and (self.weights.ndim != 1 or self.weights.size < count):
-            what = f"expected one number for each of the {count} groups, got an array of shape {self.weights.shape}"
-            raise ConfigurationError(f"{type(self).__name__}(weights=...): {what}")
+            prefix = f"expected one number for each of the {count} groups, got an array of shape {self.weights.shape}"
+            raise ConfigurationError(f"{type(self).__name__}(weights=...): {prefix}")
 
     def groups_of(self, shape: tuple[int, ...]) -> Groups:
         groups = flat(self.groups, shape)

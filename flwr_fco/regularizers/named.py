@@ -100,8 +100,8 @@ class PerParameter(Regularizer):
 
     def _refuse(self, *arguments: Any, **named: Any) -> NoReturn:
         """Raise, because single-array operations require the regularizer of that array."""
-        what = "PerParameter acts on named arrays, one by one"
-        raise ConfigurationError(f"{what}: use psi.bind(layout) with scope='each', or psi.for_array(name) of one")
+        prefix = "PerParameter acts on named arrays, one by one"
+        raise ConfigurationError(f"{prefix}: use psi.bind(layout) with scope='each', or psi.for_array(name) of one")
 
     value = prox = subgradient = check_shape = _refuse
 
@@ -159,13 +159,15 @@ class Adapter(Regularizer):
 
     def __post_init__(self) -> None:
         if self.name not in _FACTORIES or not isinstance(self.arguments, Mapping):
-            what = f"Adapter({self.name!r}, {self.arguments!r}): expected a registered name and a mapping of arguments"
+            prefix = (
+                f"Adapter({self.name!r}, {self.arguments!r}): expected a registered name and a mapping of arguments"
+            )
             advice = f"call Adapter.register({self.name!r}, factory) in a module of both ServerApp and ClientApp"
-            raise ConfigurationError(f"{what}; known here: {', '.join(sorted(_FACTORIES)) or 'none'}; {advice}")
+            raise ConfigurationError(f"{prefix}; known here: {', '.join(sorted(_FACTORIES)) or 'none'}; {advice}")
         operator = _FACTORIES[self.name](**self.arguments)
         if not callable(operator) or not callable(getattr(operator, "prox", None)):
-            what = f"Adapter: {operator!r} is no proximal operator"
-            raise ConfigurationError(f"{what}; expected operator(x) and operator.prox(x, tau)")
+            prefix = f"Adapter: {operator!r} is no proximal operator"
+            raise ConfigurationError(f"{prefix}; expected operator(x) and operator.prox(x, tau)")
         object.__setattr__(self, "arguments", dict(self.arguments))
         object.__setattr__(self, "_operator", operator)
 
@@ -199,8 +201,8 @@ class Adapter(Regularizer):
         """
         other = _FACTORIES.get(name)
         if other is not None and (other.__module__, other.__qualname__) != (factory.__module__, factory.__qualname__):
-            what = f"the name is taken by {other.__module__}.{other.__qualname__}; choose another"
-            raise ConfigurationError(f"Adapter.register({name!r}, ...): {what}")
+            prefix = f"the name is taken by {other.__module__}.{other.__qualname__}; choose another"
+            raise ConfigurationError(f"Adapter.register({name!r}, ...): {prefix}")
         _FACTORIES[name] = factory
         return factory
 
@@ -218,6 +220,6 @@ class Adapter(Regularizer):
             # An indicator ignores the step, but may divide by it.
             point = np.asarray(operator.prox(point, step or 1.0))
         if point.shape != (v.size,):
-            what = f"Adapter: {type(operator).__name__}.prox returned shape {point.shape}"
-            raise ConfigurationError(f"{what}; expected {(v.size,)}, that of its argument")
+            prefix = f"Adapter: {type(operator).__name__}.prox returned shape {point.shape}"
+            raise ConfigurationError(f"{prefix}; expected {(v.size,)}, that of its argument")
         np.add(point.reshape(v.shape), 0.0, out=out, casting="same_kind")

@@ -215,10 +215,10 @@ class HardSparsity(Regularizer):
 
     def solve(self, v: Array, step: float, out: Array) -> None:
         """Keep the largest coordinates and set all others to 0."""
-        places = np.flatnonzero(largest_of(np.abs(v), self.count_of(v.size)))
-        kept = v[places] + v.dtype.type(0.0)
+        indices = np.flatnonzero(largest_of(np.abs(v), self.count_of(v.size)))
+        kept = v[indices] + v.dtype.type(0.0)
         out[:] = 0.0
-        out[places] = kept
+        out[indices] = kept
 
 
 @dataclass(frozen=True)
@@ -295,12 +295,12 @@ class NofM(Regularizer):
     def check_shape(self, name: str, shape: tuple[int, ...]) -> None:
         """Raise unless the array has inputs, fewer than m or a multiple of it."""
         if len(shape) < 2:
-            what = f"the array {name!r} has the shape {shape}; it reads the second axis of matrices and kernels"
-            raise ConfigurationError(f"{self!r}: {what}. Name those in apply_to=... of Arrays")
+            prefix = f"the array {name!r} has the shape {shape}; it reads the second axis of matrices and kernels"
+            raise ConfigurationError(f"{self!r}: {prefix}. Name those in apply_to=... of Arrays")
         if shape[1] > self.m and shape[1] % self.m:
-            what = f"the array {name!r} of shape {shape} has {shape[1]} inputs, no multiple of {self.m}"
+            prefix = f"the array {name!r} of shape {shape} has {shape[1]} inputs, no multiple of {self.m}"
             whole = f"PerParameter({{{name!r}: Zero(), '*': {self!r}}})"
-            raise ConfigurationError(f"{self!r}: {what}; leave it whole with regularizer={whole}")
+            raise ConfigurationError(f"{self!r}: {prefix}; leave it whole with regularizer={whole}")
 
 
 def kth_largest(sizes: Array, count: int) -> float:

@@ -129,8 +129,8 @@ class Spectral(Regularizer):
         advice = "choose its arrays with apply_to=, or give each array its own psi with PerParameter"
         if len(shape) > 2:
             advice = "say how to read it as a matrix: reshape='first' keeps the first axis and flattens the others"
-        what = f"{type(self).__name__} acts on matrices, but the array {name!r} has shape {shape}"
-        raise ConfigurationError(f"{what}; {advice}")
+        prefix = f"{type(self).__name__} acts on matrices, but the array {name!r} has shape {shape}"
+        raise ConfigurationError(f"{prefix}; {advice}")
 
 
 def _factors(matrix: Array, cut: float, norm: float) -> tuple[Array, Vector, Array]:

@@ -82,13 +82,13 @@ def strength_max(run: Run) -> tuple[float, Vector]:
         answers = ask(run, request, w)
         if not answers:
             raise ConfigurationError("no client has answered, so no strength follows; see `left_out`")
-        told[:] = answers
+        reported[:] = answers
         weights = [answer.weight for answer in answers]
         losses = [answer.numbers["loss"] for answer in answers]
         gradient[:] = run.mean.of([answer.vectors["gradient"] for answer in answers], weights)
         return centre_of(run.mean)(losses, weights), gradient[~acts]
 
-    gradient, told = np.zeros(size), list[Answer]()
+    gradient, reported = np.zeros(size), list[Answer]()
     best = np.zeros(0)
     if not acts.all():
         # "ftol" 0: the gradient decides. The last point that was asked about need not be the best one.
@@ -96,9 +96,9 @@ def strength_max(run: Run) -> tuple[float, Vector]:
         best = minimize(loss_and_gradient, w[~acts], jac=True, method="L-BFGS-B", options=options).x
     loss_and_gradient(best)
     # 0 in what psi leaves alone, up to rounding, which a weight of 0 divides.
-    slopes = [gradient, *(answer.vectors["gradient"] for answer in told)]
+    slopes = [gradient, *(answer.vectors["gradient"] for answer in reported)]
     largest, *others = (psi.strength_max(np.where(acts, own, 0.0)) for own in slopes)
-    own = sorted((strength, str(answer.partition)) for strength, answer in zip(others, told, strict=True))
+    own = sorted((strength, str(answer.partition)) for strength, answer in zip(others, reported, strict=True))
     limit = LARGEST_CLAIM * own[(len(own) - 1) // 2][0]
     if run.options.bounds.max_ratio is not None and 0.0 < limit < largest:
         text = "The path begins at %.4g, ten times the clients' median, not at %.4g: that of partition %s is %.4g"
@@ -123,9 +123,9 @@ def held_out_losses(run: Run, w: Vector) -> dict[int | None, tuple[float, float]
         raise ConfigurationError("no client has answered, so nothing is validated; see `left_out`")
     without = [f"partition {answer.partition}" for answer in answers if not answer.numbers["held-out"]]
     if without:
-        what = f"{len(without)} of {len(answers)} clients would validate on the data that they train on, which always"
+        prefix = f"{len(without)} of {len(answers)} clients would validate on the data that they train on, which always"
         advice = "Give them client_app(load_objective, load_evaluation_objective=...)"
-        raise ConfigurationError(f"{what} favours the smallest strength: {', '.join(without[:20])}. {advice}")
+        raise ConfigurationError(f"{prefix} favours the smallest strength: {', '.join(without[:20])}. {advice}")
     return {answer.node_id: (answer.weight, answer.numbers["loss"]) for answer in answers}
 
 
@@ -304,9 +304,9 @@ class StrengthPath:
         values = self.strengths.tolist() if isinstance(self.strengths, np.ndarray) else self.strengths
         self._path = Strengths(self.num_strengths, self.ratio, values, self.cv)
         if self.cv is not None and not self._in_one_run:
-            what = f"cv={self.cv!r}: only FedNewton with hessian='block' solves for all folds in one run"
+            prefix = f"cv={self.cv!r}: only FedNewton with hessian='block' solves for all folds in one run"
             advice = "give client_app(load_objective, load_evaluation_objective=...) and no cv"
-            raise ConfigurationError(f"{what}; take it, or {advice}")
+            raise ConfigurationError(f"{prefix}; take it, or {advice}")
         if self.cv is not None and not self.validate:
             raise ConfigurationError(f"cv={self.cv!r} validates, and validate=False does not; leave one of them out")
 
@@ -382,8 +382,8 @@ class StrengthPath:
         before = strategy.strengths
         try:
             kept = before or self._path
-            told = {name: getattr(kept, name) for name in ("rule", "max_bytes", "total_bytes")}
-            strategy.strengths = replace(self._path, **told)
+            reported = {name: getattr(kept, name) for name in ("rule", "max_bytes", "total_bytes")}
+            strategy.strengths = replace(self._path, **reported)
             if self.validate and self.cv is None:
                 # Before the run: clients may have no data to validate on.
                 run = self._prepared(grid, initial_arrays, timeout)
@@ -392,9 +392,11 @@ class StrengthPath:
             run, state = run_of(strategy), strategy.state
             models, gaps = models_of(state)
             if not run.finished():
-                what = f"{len(models)} of {strategy.strengths.count} strengths are begun"
+                prefix = f"{len(models)} of {strategy.strengths.count} strengths are begun"
                 advice = f"give more, or a larger tolerance or ratio (now {strategy.tolerance:g}, {self.ratio})"
-                raise ConfigurationError(f"{what}, not all problems are solved after num_rounds={num_rounds}; {advice}")
+                raise ConfigurationError(
+                    f"{prefix}, not all problems are solved after num_rounds={num_rounds}; {advice}"
+                )
             errors = state.held_out
             if self.cv is None:
                 losses = [held_out_losses(run, w) for w in models] if self.validate else []

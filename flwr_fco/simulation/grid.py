@@ -121,8 +121,8 @@ class InProcessGrid(Grid):
             partition = self.partition_ids[node_id]
             settings: Any = {} if self._node_config is None else self._node_config(partition)
             if not isinstance(settings, Mapping):
-                what = f"node_config({partition}) is a {type(settings).__name__}"
-                raise ConfigurationError(f"{what}; expected a mapping, such as {{}}")
+                prefix = f"node_config({partition}) is a {type(settings).__name__}"
+                raise ConfigurationError(f"{prefix}; expected a mapping, such as {{}}")
             config = {**settings, "partition-id": partition, "num-partitions": self.num_nodes}
             # With keywords: the order of the arguments differs between releases.
             found = self.contexts[node_id] = Context(

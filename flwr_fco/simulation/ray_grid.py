@@ -78,8 +78,8 @@ class RayGrid(InProcessGrid):
         try:
             ray: Any = import_ray(address)
         except ImportError as error:
-            what = "engine='ray' needs Ray; install it with `pip install -e '.[sweep]'`"
-            raise NotInstalledError(f"{what}, or take engine='in-process'") from error
+            prefix = "engine='ray' needs Ray; install it with `pip install -e '.[sweep]'`"
+            raise NotInstalledError(f"{prefix}, or take engine='in-process'") from error
         self._ray, self._owns, self._actors = ray, not ray.is_initialized(), list[Any]()
         if self._owns:
             start_ray(ray, address)
@@ -87,8 +87,10 @@ class RayGrid(InProcessGrid):
             room, reserved = room_of(ray, num_cpus, num_gpus), {"num_cpus": num_cpus, "num_gpus": num_gpus}
             self.workers = int(room) if workers is None else workers
             if room < self.workers:
-                what = f"{self.workers} workers with num_cpus={num_cpus:g} and num_gpus={num_gpus:g}"
-                raise ConfigurationError(f"{what}, but the cluster has room for {room:g}; take fewer, or reserve less")
+                prefix = f"{self.workers} workers with num_cpus={num_cpus:g} and num_gpus={num_gpus:g}"
+                raise ConfigurationError(
+                    f"{prefix}, but the cluster has room for {room:g}; take fewer, or reserve less"
+                )
             self._make: Callable[[], Any] = lambda: ray.remote(_Actor).options(max_restarts=0, **reserved).remote(made)
             self._actors = [self._make() for _ in range(self.workers)]
         except BaseException:
@@ -156,9 +158,9 @@ class RayGrid(InProcessGrid):
                     raise (error.cause if isinstance(error.cause, Exception) else error) from None
                 except (self._ray.exceptions.RayActorError, self._ray.exceptions.ObjectLostError) as error:
                     if attempt == _REPEATS:
-                        what = f"worker {worker} died {attempt + 1} times in the same round: {type(error).__name__}"
+                        prefix = f"worker {worker} died {attempt + 1} times in the same round: {type(error).__name__}"
                         why = "Its clients need more memory than there is, or end their process"
-                        raise FlwrFcoError(f"{what}. {why}; engine='in-process' shows where") from error
+                        raise FlwrFcoError(f"{prefix}. {why}; engine='in-process' shows where") from error
                     log(WARNING, "worker %s died; its clients run again in another one", worker)
                     self._actors[worker] = self._make()
         return found
@@ -211,9 +213,9 @@ def _pickled(client_app: ClientApp, num_nodes: int, options: Mapping[str, Any]) 
     try:
         text: bytes = cloudpickle.dumps((client_app, num_nodes, options, own, kinds))
     except Exception as error:
-        what = f"the ClientApp cannot be sent to other processes: {type(error).__name__}: {error}"
+        prefix = f"the ClientApp cannot be sent to other processes: {type(error).__name__}: {error}"
         advice = "Open files, locks and connections inside load_objective, not outside; or take engine='in-process'"
-        raise ConfigurationError(f"{what}. {advice}") from error
+        raise ConfigurationError(f"{prefix}. {advice}") from error
     if len(text) > _LARGE_APP:
         advice = "Load them inside load_objective, by context.node_config['partition-id']"
         log(WARNING, "simulate: the ClientApp carries %.0f MB of data to every worker. %s", len(text) / 1e6, advice)
@@ -273,8 +275,8 @@ def check_reservation(num_cpus: float, num_gpus: float) -> None:
     """
     finite = 0 <= num_cpus < math.inf and 0 <= num_gpus < math.inf
     if not finite or (num_gpus > 1 and num_gpus % 1):
-        what = f"num_cpus={num_cpus:g}, num_gpus={num_gpus:g}"
-        raise ConfigurationError(f"{what}; expected numbers of at least 0, and above 1 whole GPUs")
+        prefix = f"num_cpus={num_cpus:g}, num_gpus={num_gpus:g}"
+        raise ConfigurationError(f"{prefix}; expected numbers of at least 0, and above 1 whole GPUs")
 
 
 def room_of(ray: Any, num_cpus: float, num_gpus: float) -> float:
@@ -308,8 +310,8 @@ def room_of(ray: Any, num_cpus: float, num_gpus: float) -> float:
     room = sum(rooms) if wanted else math.inf
     if not room:
         there = {f"{machine.get('CPU', 0.0):g} cores and {machine.get('GPU', 0.0):g} GPUs" for machine in machines}
-        what = f"num_cpus={num_cpus:g}, num_gpus={num_gpus:g}: no machine of the cluster has that much"
-        raise ConfigurationError(f"{what}; there are machines with {', or '.join(sorted(there))}; reserve less")
+        prefix = f"num_cpus={num_cpus:g}, num_gpus={num_gpus:g}: no machine of the cluster has that much"
+        raise ConfigurationError(f"{prefix}; there are machines with {', or '.join(sorted(there))}; reserve less")
     return room
 
 

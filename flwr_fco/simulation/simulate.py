@@ -169,11 +169,11 @@ def simulate(
     except KeyboardInterrupt:
         # The second Ctrl-C, while a run that was interrupted saves itself; or a strategy of Flower's.
         kept = isinstance(strategy, CompositeStrategy) and strategy.result is not None
-        what = "the result so far is the strategy's `result`" if kept else "the result so far is lost"
-        raise KeyboardInterrupt(f"{type(strategy).__name__} was interrupted: {what}") from None
+        prefix = "the result so far is the strategy's `result`" if kept else "the result so far is lost"
+        raise KeyboardInterrupt(f"{type(strategy).__name__} was interrupted: {prefix}") from None
     if found is None:
-        what = f"{type(strategy).__name__}.start returns None; expected a Result"
-        raise ConfigurationError(f"{what}: return what super().start(...) does")
+        prefix = f"{type(strategy).__name__}.start returns None; expected a Result"
+        raise ConfigurationError(f"{prefix}: return what super().start(...) does")
     return cast(Result, found)
 
 
@@ -213,8 +213,12 @@ def _as_array(name: str, array: Any) -> Array:
         # Flower takes arrays, not NumPy's scalars, which have a shape too.
         return Array(array if hasattr(array, "shape") and not isinstance(array, np.generic) else np.asarray(array))
     except TypeError as error:
-        what = f"array {name!r} is {getattr(array, 'dtype', type(array).__name__)}, which Flower cannot send ({error})"
-        raise ConfigurationError(f"{what}; expected float64, float32 or float16, of a tensor by `.float()`") from error
+        prefix = (
+            f"array {name!r} is {getattr(array, 'dtype', type(array).__name__)}, which Flower cannot send ({error})"
+        )
+        raise ConfigurationError(
+            f"{prefix}; expected float64, float32 or float16, of a tensor by `.float()`"
+        ) from error
 
 
 @contextmanager
@@ -272,10 +276,10 @@ def _check_samples(strategy: Strategy, num_nodes: int) -> None:
     # Of a topology that was given; one that has a name only has as many as there are.
     rows = 0 if mixing is None else getattr(Graph(mixing).mixing, "num_nodes", 0)
     if rows > num_nodes:
-        what = f"mixing has {rows} nodes, but there are num_nodes={num_nodes}: {name} would wait for the others"
-        raise ConfigurationError(f"{what}. Simulate as many, or name the graph, such as mixing='ring'")
+        prefix = f"mixing has {rows} nodes, but there are num_nodes={num_nodes}: {name} would wait for the others"
+        raise ConfigurationError(f"{prefix}. Simulate as many, or name the graph, such as mixing='ring'")
     kinds = [kind for kind in ("train", "evaluate") if getattr(strategy, f"fraction_{kind}", 0.0) != 0.0]
     names = dict.fromkeys(each for kind in kinds for each in (f"min_{kind}_nodes", "min_available_nodes"))
     if needed := [f"{each}={value}" for each in names if (value := getattr(strategy, each, 0)) > num_nodes]:
-        what = f"{name} has {' and '.join(needed)}, but there are num_nodes={num_nodes}: it would wait for ever"
-        raise ConfigurationError(f"{what}. Lower what is larger, or simulate more nodes")
+        prefix = f"{name} has {' and '.join(needed)}, but there are num_nodes={num_nodes}: it would wait for ever"
+        raise ConfigurationError(f"{prefix}. Lower what is larger, or simulate more nodes")

@@ -189,14 +189,14 @@ def _unpacked(value: Any, arrays: Mapping[str, NDArray[Any]]) -> Any:
     return {"set": set, "tuple": tuple, "list": list}[kind](_unpacked(each, arrays) for each in own)
 
 
-def check_alike(found: Any, expected: Any, what: str) -> None:
+def check_alike(found: Any, expected: Any, prefix: str) -> None:
     """Check that a loaded value has the form of one that is there: type, shape, dtype, and finite entries.
 
     Parameters
     ----------
     found, expected : Any
         Numbers, arrays, or NamedTuples of them.
-    what : str
+    prefix : str
         Its name, for the error.
 
     Raises
@@ -206,12 +206,12 @@ def check_alike(found: Any, expected: Any, what: str) -> None:
     """
     if isinstance(expected, tuple) and isinstance(found, tuple) and len(found) == len(expected):
         for i, (one, other) in enumerate(zip(found, expected, strict=True)):
-            check_alike(one, other, f"{what}[{i}]")
+            check_alike(one, other, f"{prefix}[{i}]")
         return
     if _form(found) != _form(expected):
-        raise ValueError(f"{what} is {_form(found)}, expected {_form(expected)}")
+        raise ValueError(f"{prefix} is {_form(found)}, expected {_form(expected)}")
     if isinstance(found, np.ndarray | float) and not np.all(np.isfinite(found)):
-        raise ValueError(f"{what} is not finite")
+        raise ValueError(f"{prefix} is not finite")
 
 
 def _form(value: Any) -> str:

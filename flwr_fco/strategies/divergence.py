@@ -99,8 +99,8 @@ class Watch:
         if self._malformed >= _IN_A_ROW:
             reason = run.left_out[-1].reason
             reason += ". Give `start` the arrays that the clients return" if OTHER_NAMES in reason else ""
-            what = f"no client's reply can count, in {_IN_A_ROW} rounds in a row: {reason}"
-            raise NothingTrainedError(f"{type(run.options).__name__}: {what}", self._result())
+            prefix = f"no client's reply can count, in {_IN_A_ROW} rounds in a row: {reason}"
+            raise NothingTrainedError(f"{type(run.options).__name__}: {prefix}", self._result())
 
     def _look_at(self, number: int, point: Vector, arrays: ArrayRecord) -> None:
         norm = _norm(point)

@@ -90,8 +90,12 @@ class Nodes:
             if len(available) >= enough:
                 break
             if time.monotonic() > deadline:
-                what = f"only {len(available)} nodes connected within node_timeout={self.timeout} seconds, {enough} are"
-                raise ConfigurationError(f"{what} needed; start more, or lower min_available_nodes and min_train_nodes")
+                prefix = (
+                    f"only {len(available)} nodes connected within node_timeout={self.timeout} seconds, {enough} are"
+                )
+                raise ConfigurationError(
+                    f"{prefix} needed; start more, or lower min_available_nodes and min_train_nodes"
+                )
             if said != (said := len(available)):
                 text = "Waiting for nodes to connect: %d connected, %d needed; gives up after node_timeout=%g seconds"
                 log(INFO, text, said, enough, self.timeout)

@@ -187,9 +187,9 @@ class Options(FedAvg):
         for option in fields(self):
             default, value = getattr_static(type(self), option.name, MISSING), getattr(self, option.name)
             if option.default is not MISSING and default is not option.default:
-                what = f"class {name} has {option.name} = {default!r}, which changes no default"
+                prefix = f"class {name} has {option.name} = {default!r}, which changes no default"
                 advice = f"write `{option.name}: type = ...` under @flwr_fco.strategies.strategy"
-                raise ConfigurationError(f"{what}; {advice}, or give it to the constructor")
+                raise ConfigurationError(f"{prefix}; {advice}, or give it to the constructor")
             if option.init:
                 value = option.default if value is None and option.name in _NONE_IS_DEFAULT else value
                 value = self._checked(option.name, value, kinds[option.name])
@@ -253,8 +253,10 @@ class Options(FedAvg):
         if density is None or issubclass(kind, SparseDualAveraging):
             return kind
         if kind is not DualAveraging:
-            what = f"density={density!r}: {type(self).__name__} runs {kind.__name__}, a density is SparseDualAveraging"
-            raise ConfigurationError(f"{what}: make yours a subclass of it, or leave density out")
+            prefix = (
+                f"density={density!r}: {type(self).__name__} runs {kind.__name__}, a density is SparseDualAveraging"
+            )
+            raise ConfigurationError(f"{prefix}: make yours a subclass of it, or leave density out")
         return SparseDualAveraging
 
     def _method(self) -> Algorithm:
@@ -265,8 +267,8 @@ class Options(FedAvg):
             if option.init and hasattr(self, option.name):
                 values[option.name] = getattr(self, option.name)
             elif option.init and option.default is MISSING and option.default_factory is MISSING:
-                what = f"{kind.__name__} needs the option {option.name!r}, which {type(self).__name__} does not have"
-                raise ConfigurationError(f"{what}: add a field to it, or give it a default in {kind.__name__}")
+                prefix = f"{kind.__name__} needs the option {option.name!r}, which {type(self).__name__} does not have"
+                raise ConfigurationError(f"{prefix}: add a field to it, or give it a default in {kind.__name__}")
         made: Algorithm = kind(**values)
         return made
 

@@ -85,12 +85,12 @@ class PrivateMean:
         if not self.order:
             self._settle(nodes, privacy.rounds or num_rounds)
         if self.round >= self.rounds:
-            what = f"the privacy of this run is accounted for {self.rounds} rounds, and it has had them"
-            raise ConfigurationError(f"{what}. Give GaussianDP more `rounds`, or `start` a larger num_rounds")
+            prefix = f"the privacy of this run is accounted for {self.rounds} rounds, and it has had them"
+            raise ConfigurationError(f"{prefix}. Give GaussianDP more `rounds`, or `start` a larger num_rounds")
         if self.round < self.released:
-            what = f"round {self.round + 1} of this strategy has been released already, up to round {self.released}"
+            prefix = f"round {self.round + 1} of this strategy has been released already, up to round {self.released}"
             advice = "Resume from the last state; another run, whose epsilon adds to this one's, takes another strategy"
-            raise ConfigurationError(f"{what}; another one costs the clients' privacy again. {advice}")
+            raise ConfigurationError(f"{prefix}; another one costs the clients' privacy again. {advice}")
         if privacy.noise == "independent":
             taken = self._uniforms(len(nodes)) < self.accountant.sampling
             self._asked = {node.key for node, one in zip(nodes, taken, strict=True) if one}
@@ -152,8 +152,8 @@ class PrivateMean:
             The replies that count.
         """
         if self._asked is None:
-            what = "the replies of a private round are aggregated once; call configure_train before aggregate_train"
-            raise ConfigurationError(what)
+            prefix = "the replies of a private round are aggregated once; call configure_train before aggregate_train"
+            raise ConfigurationError(prefix)
         total, left = np.zeros(self._size), set(self._asked)
         for up in uplinks:
             key = None if up.node is None else up.node.key

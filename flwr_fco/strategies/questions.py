@@ -111,8 +111,8 @@ def ask(run: Run, request: Request, w: Vector) -> list[Answer]:
     """
     options, layout = run.options, run.problem.layout
     if run.privacy is not None:
-        what = f"clients answer questions, as about {request.kind!r}, with numbers to which no noise is added"
-        raise ConfigurationError(f"{what}: a private run asks none. Say what is asked, or leave out privacy")
+        prefix = f"clients answer questions, as about {request.kind!r}, with numbers to which no noise is added"
+        raise ConfigurationError(f"{prefix}: a private run asks none. Say what is asked, or leave out privacy")
     nodes = run.nodes.sample(run.grid, run.number, ASKING, 1.0, options.min_train_nodes, run.needed)
     run.tables.look(run, nodes)
     current = replies.Round(run.number, nodes, run.left_out, "question")
@@ -126,8 +126,8 @@ def ask(run: Run, request: Request, w: Vector) -> list[Answer]:
         wrong = [name for name, number in numbers.items() if not is_number(number)]
         form = {name: vector.shape for name, vector in answer.vectors.items()}
         if wrong or form != dict(request.shapes) or not all(map(all_finite, answer.vectors.values())):
-            what = f"it answers {sorted(answer.numbers)} and vectors {form}"
-            raise ProtocolError(f"{what}, expected finite {list(request.wanted)} and {dict(request.shapes)}")
+            prefix = f"it answers {sorted(answer.numbers)} and vectors {form}"
+            raise ProtocolError(f"{prefix}, expected finite {list(request.wanted)} and {dict(request.shapes)}")
         answer = answer._replace(examples=examples, partition=node.partition_id, node_id=node.node_id)
         if request.check is not None:
             request.check(answer)
@@ -136,8 +136,8 @@ def ask(run: Run, request: Request, w: Vector) -> list[Answer]:
     sent = addressed(run.grid, contents, QUESTIONS, run.number)
     good = replies.collect(current, run.exchange(sent), read)
     good = current.without(good, _unlike_most([reply.value.numbers for reply in good], request.agreed))
-    held_out, told = request.kind == "validation", [(reply.value.examples, reply.value.numbers) for reply in good]
-    said = [({"loss": numbers["loss"]} if held_out else {}, examples) for examples, numbers in told]
+    held_out, reported = request.kind == "validation", [(reply.value.examples, reply.value.numbers) for reply in good]
+    said = [({"loss": numbers["loss"]} if held_out else {}, examples) for examples, numbers in reported]
     claims = [Uplink({}, None, 1, metrics=own, examples=examples) for own, examples in said]
     good = current.without(good, replies.objections(run, claims, lengths=False))
     current.leave_out_silent([reply.node for reply in good])
@@ -235,8 +235,8 @@ def _facts(run: Run, names: Sequence[str]) -> LossFacts:
     request = Request("smoothness", {"batch-size": float(batch)}, ("l2", "l1", "convexity", "probed"))
     answers = ask(run, request, run.method.retrieve(run.problem, run.state))
     if not answers:
-        what = f"{' and '.join(names)} cannot be chosen: no client has said how smooth its loss is"
-        raise ConfigurationError(f"{what}. The reasons are in `left_out`; give the rates by hand")
+        prefix = f"{' and '.join(names)} cannot be chosen: no client has said how smooth its loss is"
+        raise ConfigurationError(f"{prefix}. The reasons are in `left_out`; give the rates by hand")
     l2, clipped = bounded_largest([answer.numbers["l2"] for answer in answers])
     l1, _ = bounded_largest([answer.numbers["l1"] for answer in answers])
     claims = sorted(max(0.0, answer.numbers["convexity"]) for answer in answers)
@@ -285,8 +285,8 @@ def smoothness_for(h: MirrorMap, l2: float, l1: float) -> tuple[float, str]:
     modulus = _modulus(h)
     if modulus > 0.0:
         return l2 / modulus, "weighted l2" if isinstance(h, DiagonalMetric) else "l2"
-    what = f"no rate follows from theory for mirror_map={h!r}, which is not strongly convex everywhere"
-    raise ConfigurationError(f"{what}; give client_lr by hand")
+    prefix = f"no rate follows from theory for mirror_map={h!r}, which is not strongly convex everywhere"
+    raise ConfigurationError(f"{prefix}; give client_lr by hand")
 
 
 def _modulus(h: MirrorMap) -> float:
@@ -394,8 +394,8 @@ class _Asking:
             absurd = missing & {row.node_id for row in rows[before:] if row.reason != "no reply"}
             if absurd and here:
                 raise _MissingError(absurd)
-            what = f"{len(missing)} of the {len(self._first)} clients that answered the first question did not answer"
-            raise NoAnswerError(f"{what} the next one, so the answers are about different data")
+            prefix = f"{len(missing)} of the {len(self._first)} clients that answered the first question did not answer"
+            raise NoAnswerError(f"{prefix} the next one, so the answers are about different data")
         # Clients that were silent at first would add data that the first answers do not cover.
         same = [answer for answer in answers if answer.node_id in self._first]
         total = math.fsum(answer.weight for answer in same)
@@ -425,8 +425,8 @@ def certified(run: Run, w: Vector) -> dict[str, float]:
         return {}
     connected = len(run.nodes.ordered)
     if found.clients < connected:
-        what = f"The certificate of round {run.number} is of the data of {found.clients} of {connected} clients"
-        warnings.warn(f"{what}: the others did not answer. It ends no run", UserWarning, stacklevel=2)
+        prefix = f"The certificate of round {run.number} is of the data of {found.clients} of {connected} clients"
+        warnings.warn(f"{prefix}: the others did not answer. It ends no run", UserWarning, stacklevel=2)
     return {
         "objective": found.objective,
         "certificate": found.value,

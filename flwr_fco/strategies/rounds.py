@@ -127,8 +127,8 @@ def _read(callback: Any, answer: Any, *, adds: bool) -> tuple[bool, Mapping[str,
     says = wants is None or isinstance(wants, bool)
     if not says or not isinstance(more, Mapping):
         expected = "True, False or None" + (", or that and a mapping of numbers" if adds else "")
-        what = f"callback {callback!r} returned a {type(answer if says else wants).__name__}"
-        raise ConfigurationError(f"{what}; expected {expected}: where it says True, the run ends")
+        prefix = f"callback {callback!r} returned a {type(answer if says else wants).__name__}"
+        raise ConfigurationError(f"{prefix}; expected {expected}: where it says True, the run ends")
     return bool(wants), more
 
 
@@ -229,8 +229,8 @@ def _train(strategy: Any, run: Run, number: int, config: ConfigRecord, callbacks
             raise
         pair = answer if isinstance(answer, tuple) and len(answer) == 2 else (answer, None)
         if pair is not answer or not isinstance(answer[0], ArrayRecord | None):
-            what = f"{who} returned a {type(pair[0]).__name__}"
-            raise ConfigurationError(f"{what}; expected (ArrayRecord or None, metrics), as super().aggregate_train")
+            prefix = f"{who} returned a {type(pair[0]).__name__}"
+            raise ConfigurationError(f"{prefix}; expected (ArrayRecord or None, metrics), as super().aggregate_train")
         arrays, metrics = answer
     if arrays is not None and not run.closed:
         raise ConfigurationError(
@@ -499,5 +499,5 @@ class Saved:
             except FlwrFcoError:
                 raise
             except (LookupError, AttributeError, TypeError, ValueError, ArithmeticError) as error:
-                what = f"the saved state of {name} is not this callback's: {error!r}"
-                raise ConfigurationError(f"{what}. Resume with the callbacks that the run had") from error
+                prefix = f"the saved state of {name} is not this callback's: {error!r}"
+                raise ConfigurationError(f"{prefix}. Resume with the callbacks that the run had") from error

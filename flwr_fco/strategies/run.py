@@ -83,7 +83,7 @@ class Run:
         The model that the user sees.
     """
 
-    saved = ("state", "passed", "number", "chosen", "places", "missed", "moved")
+    saved = ("state", "passed", "number", "chosen", "indices", "missed", "moved")
 
     def __init__(self, options: Options, arrays: ArrayRecord, num_rounds: int | None) -> None:
         self.options, self.num_rounds, self.initial = options, num_rounds, arrays
@@ -138,8 +138,8 @@ class Run:
         self.state: Any = self.method.init(self.problem, primal)
         for name, value in zip(self.state._fields, self.state, strict=True):
             if isinstance(value, np.ndarray) and value.dtype not in (np.float64, np.bool_):
-                what = f"{type(self.method).__name__}.init returned state.{name} as {value.dtype}{list(value.shape)}"
-                raise ConfigurationError(f"{what}; expected float64 or bool")
+                prefix = f"{type(self.method).__name__}.init returned state.{name} as {value.dtype}{list(value.shape)}"
+                raise ConfigurationError(f"{prefix}; expected float64 or bool")
         self.arrays, self.point = arrays, primal
         #: How far the last step of a method with memories has moved the model, relative to its size.
         self.moved = 0.0
@@ -150,7 +150,7 @@ class Run:
         self.bytes_down = 0
         #: The form of the round's messages, if they are short, and where the model in them is not 0.
         self.short: tuple[Form, Mask] | None = None
-        self.places: dict[tuple[int, int], NDArray[np.int32]] = {}
+        self.indices: dict[tuple[int, int], NDArray[np.int32]] = {}
 
     @property
     def parts(self) -> dict[str, Any]:
@@ -201,10 +201,10 @@ class Run:
         """
         options = self.options
         if setting.work is None:
-            what = f"{type(options).__name__} does not say what a client does"
+            prefix = f"{type(options).__name__} does not say what a client does"
             own = type(self.method).__name__
             advice = f"make it a StepStrategy or MinimiseStrategy, or return the work from {own}.setting"
-            raise ConfigurationError(f"{what}: {advice}")
+            raise ConfigurationError(f"{prefix}: {advice}")
         plan = Plan(
             solver=self.method.name,
             layout=setting.layout,
@@ -284,8 +284,8 @@ class Run:
         """Return the point of a state that the user sees, rounded to the user's dtypes."""
         found: Any = self.method.retrieve(problem, state)
         if np.shape(found) != (problem.layout.size,):
-            what = f"{type(self.method).__name__}.retrieve returned {short(found)}"
-            raise ConfigurationError(f"{what}; expected an array of shape ({problem.layout.size},)")
+            prefix = f"{type(self.method).__name__}.retrieve returned {short(found)}"
+            raise ConfigurationError(f"{prefix}; expected an array of shape ({problem.layout.size},)")
         return problem.layout.rounded(self.average.point(found))
 
     def show(self, point: Vector, passed: Mapping[str, NDArray[Any]]) -> None:
@@ -324,9 +324,9 @@ class Run:
         name = next((name for name in ("dual", "primal") if name in self.state._fields), "")
         alone = self.ledger is None and self.graph is None and self.privacy is None and not self.average.averages
         if not name or not alone:
-            what = f"{who} another model than {type(self.options).__name__} returned, and it cannot go on from one"
+            prefix = f"{who} another model than {type(self.options).__name__} returned, and it cannot go on from one"
             why = "what its clients remember, a graph, noise or an average belongs to the model of before"
-            raise ConfigurationError(f"{what}: {why}. Change what clients send, or take FedDualAvg without these")
+            raise ConfigurationError(f"{prefix}: {why}. Change what clients send, or take FedDualAvg without these")
         layout, h = self.problem.layout, self.problem.h
         now = self.method.retrieve(self.problem, self.state)
         changed, value = point != self.point, getattr(self.state, name).copy()

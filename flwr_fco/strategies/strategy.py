@@ -79,18 +79,18 @@ class CompositeStrategy(Options):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if isinstance(getattr(type(self), name, None), property):
-            what = f"self.{name} = {short(value)}: {type(self).__name__}.{name} is what a user reads of a run"
-            raise ConfigurationError(f"{what}; take another name for an attribute of your own")
+            prefix = f"self.{name} = {short(value)}: {type(self).__name__}.{name} is what a user reads of a run"
+            raise ConfigurationError(f"{prefix}; take another name for an attribute of your own")
         if self._running and name in type(self).__dataclass_fields__:
-            what = f"{name}={short(value)} was set while a run of this {type(self).__name__} is under way"
-            raise ConfigurationError(f"{what}; set options before `start`, which reads them anew")
+            prefix = f"{name}={short(value)} was set while a run of this {type(self).__name__} is under way"
+            raise ConfigurationError(f"{prefix}; set options before `start`, which reads them again")
         super().__setattr__(name, value)
 
     def __getattr__(self, name: str) -> Any:
         if name in ("initialize_parameters", "configure_fit", "aggregate_fit", "evaluate"):
-            what = f"{type(self).__name__} has no {name!r}, which Flower's earlier interface calls (start_simulation)"
+            prefix = f"{type(self).__name__} has no {name!r}, which Flower's earlier interface calls (start_simulation)"
             advice = "take `strategy.start(grid, initial_arrays, num_rounds)` in a ServerApp, or flwr_fco.simulate"
-            raise AttributeError(f"{what}: {advice} (docs/how-to/subclasses.md)")
+            raise AttributeError(f"{prefix}: {advice} (docs/how-to/subclasses.md)")
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
 
     def __copy__(self) -> Self:
@@ -216,8 +216,8 @@ class CompositeStrategy(Options):
         checked("evaluate_config", evaluate_config, ConfigRecord | None)
         checked("resume", resume, str | os.PathLike | None)
         if self._running:
-            what = f"this {type(self).__name__} is in a run that has not ended: a strategy has one state"
-            raise ConfigurationError(f"{what}; make another one, such as `copy.copy(strategy)`")
+            prefix = f"this {type(self).__name__} is in a run that has not ended: a strategy has one state"
+            raise ConfigurationError(f"{prefix}; make another one, such as `copy.copy(strategy)`")
         hooks = Callbacks(callbacks)
         run = self.prepare(initial_arrays, num_rounds)
         run.grid, run.timeout = grid, timeout
@@ -323,8 +323,10 @@ class CompositeStrategy(Options):
         """
         run = self._run
         if run is None or run.current.number != server_round or run.current.kind != "train" or run.closed:
-            what = f"aggregate_train was called for round {server_round}, which configure_train has not opened"
-            raise ConfigurationError(f"{what}: call them in turn, as `start` does, and super()'s in hooks of your own")
+            prefix = f"aggregate_train was called for round {server_round}, which configure_train has not opened"
+            raise ConfigurationError(
+                f"{prefix}: call them in turn, as `start` does, and super()'s in hooks of your own"
+            )
         run.closed = True
         if not run.current.nodes and run.privacy is None:
             return run.primal_arrays(), None
@@ -387,9 +389,9 @@ class CompositeStrategy(Options):
         """Average the good replies' metrics; bad ones are left out, logged and counted."""
         run = self._run
         if run is None or run.current.kind != "evaluate" or run.current.number != server_round:
-            what = f"aggregate_evaluate was called for round {server_round}, but super().configure_evaluate was not"
+            prefix = f"aggregate_evaluate was called for round {server_round}, but super().configure_evaluate was not"
             advice = "leave messages out of what it returns, or change them; an empty list skips the evaluation"
-            raise ConfigurationError(f"{what}: {advice}")
+            raise ConfigurationError(f"{prefix}: {advice}")
         if not run.current.nodes:
             return None
         asked, good = len(run.current.nodes), _evaluations(self, run, replies)
@@ -406,8 +408,8 @@ class CompositeStrategy(Options):
             found: Any = function(contents, self.weighted_by_key)
             if not isinstance(found, Mapping):
                 name = getattr(function, "__name__", repr(function))
-                what = f"{name}, which averages the clients' metrics, returned a {type(found).__name__}"
-                raise ConfigurationError(f"{what}; expected a MetricRecord or a dict of numbers")
+                prefix = f"{name}, which averages the clients' metrics, returned a {type(found).__name__}"
+                raise ConfigurationError(f"{prefix}; expected a MetricRecord or a dict of numbers")
             return dict(found)
         uplinks = [reply.value for reply in good]
         reports = [{STEPS: up.steps, **up.metrics} for up in uplinks]
@@ -533,6 +535,6 @@ def run_of(strategy: CompositeStrategy) -> Run:
         Before that.
     """
     if strategy._run is None:
-        what = f"{type(strategy).__name__} has not begun a run"
-        raise ConfigurationError(f"{what}; call `prepare(initial_arrays)` or `start(...)`")
+        prefix = f"{type(strategy).__name__} has not begun a run"
+        raise ConfigurationError(f"{prefix}; call `prepare(initial_arrays)` or `start(...)`")
     return strategy._run

@@ -222,26 +222,26 @@ def _tasks(run: Run, nodes: Sequence[Node], lost: set[Node]) -> Iterator[Task]:
         down = run.method.downlink(run.problem, run.state, None)._replace(**more)
         short = _by_non_zeros(run, down, shared)
         for node in nodes:
-            yield node, _at_its_indices(run, node, down) if run.places and node.key in run.places else short
+            yield node, _at_its_indices(run, node, down) if run.indices and node.key in run.indices else short
         return
     for node in nodes:
         to = To(node.key) if run.ledger is None else run.ledger.to(node)
         down = run.method.downlink(run.problem, run.state, to)._replace(**more)
         if run.ledger is not None:
             down = run.ledger.stamped(to.key, down, node in lost)
-        yield node, _at_its_indices(run, node, down) if to.key in run.places else _by_non_zeros(run, down, shared)
+        yield node, _at_its_indices(run, node, down) if to.key in run.indices else _by_non_zeros(run, down, shared)
 
 
 def _at_its_indices(run: Run, node: Node, down: Downlink) -> Downlink:
     """Return a task at the indices of the features that the client has reported."""
-    indices, size = run.places[node.key], run.problem.layout.size
+    indices, size = run.indices[node.key], run.problem.layout.size
     vectors: Any = {name: SparseVector(indices, vector[indices], size) for name, vector in down.vectors.items()}
     return down._replace(vectors=vectors)
 
 
 def _by_non_zeros(run: Run, down: Downlink, shared: dict[int, Any]) -> Downlink:
     """Return a task for clients that have not reported their features: shorter while most of it is zero."""
-    seldom = run.places or run.current.number <= 1
+    seldom = run.indices or run.current.number <= 1
     if not (seldom and run.method.sparse and run.options.wire.sparse):
         return down
     vectors: dict[str, Any] = {}
@@ -308,15 +308,15 @@ def good_replies(run: Run, answered: Iterable[Message]) -> list[Reply]:
 
 def _note_indices(run: Run, found: Sequence[Reply]) -> None:
     """Keep the indices of the clients' features, from their last replies."""
-    for node in run.current.nodes.values() if run.places else ():
-        run.places.pop(node.key, None)
+    for node in run.current.nodes.values() if run.indices else ():
+        run.indices.pop(node.key, None)
     for reply in found:
         vector = reply.value.vectors.get("increment")
         if isinstance(vector, SparseVector) and is_shorter(vector.indices.size, vector.size):
-            run.places[reply.node.key] = vector.indices
-    held = sum(indices.nbytes for indices in run.places.values())
+            run.indices[reply.node.key] = vector.indices
+    held = sum(indices.nbytes for indices in run.indices.values())
     while held > _MOST_INDICES:
-        held -= run.places.pop(next(iter(run.places))).nbytes
+        held -= run.indices.pop(next(iter(run.indices))).nbytes
 
 
 def weighted(run: Run, good: Sequence[Reply]) -> list[Uplink]:
@@ -438,13 +438,13 @@ def _check_state(run: Run, before: Any, after: Any) -> None:
     who = f"{type(run.method).__name__}.aggregate"
     if type(after) is not type(before) or after.round != before.round + 1:
         of_round = f" of round {after.round}" if type(after) is type(before) else ""
-        what = f"{who} returned {short(after)}{of_round}"
-        raise ConfigurationError(f"{what}; expected a {type(before).__name__} whose round is {before.round + 1}")
+        prefix = f"{who} returned {short(after)}{of_round}"
+        raise ConfigurationError(f"{prefix}; expected a {type(before).__name__} whose round is {before.round + 1}")
     for name, old, new in zip(before._fields, before, after, strict=True):
         form, grows = (np.shape(old), getattr(old, "dtype", None)), name in getattr(after, "grows", ())
         if run.graph is None and not grows and (np.shape(new), getattr(new, "dtype", None)) != form:
-            what = f"{who} changes the form of {name!r} from {form[1] or 'a number'}{list(form[0])}"
-            raise ConfigurationError(f"{what}; a state keeps its shapes and dtypes")
+            prefix = f"{who} changes the form of {name!r} from {form[1] or 'a number'}{list(form[0])}"
+            raise ConfigurationError(f"{prefix}; a state keeps its shapes and dtypes")
         if not all_finite(new):
             raise MagnitudeError(f"{name} is not finite")
 

@@ -69,13 +69,13 @@ def _check_density(options: Any) -> None:
     whole = options.regularizer
     for psi in whole.regularizers.values() if isinstance(whole, PerParameter) else [whole]:
         if not isinstance(psi, Zero) and (psi is whole or not psi.constraint):
-            what = f"density={options.density} is a psi of its own, beside which {short(psi)} would have no effect"
+            prefix = f"density={options.density} is a psi of its own, beside which {short(psi)} would have no effect"
             which = "in a PerParameter, Zero(), HardSparsity(...) and constraints say which arrays have no share in it"
-            raise ConfigurationError(f"{what}. Leave one of them out; {which}")
+            raise ConfigurationError(f"{prefix}. Leave one of them out; {which}")
     density: Density = options._density
     if options._scope == "joint" and isinstance(whole, PerParameter):
-        what = 'a PerParameter is about single arrays: take density=Density(..., scope="layers"), or leave one out'
-        raise ConfigurationError(what)
+        prefix = 'a PerParameter is about single arrays: take density=Density(..., scope="layers"), or leave one out'
+        raise ConfigurationError(prefix)
     if options.mirror_map.never_supports(HardSparsity(density=density.share)):
         options.mirror_map.require(HardSparsity(density=density.share))
 

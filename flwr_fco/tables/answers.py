@@ -82,19 +82,19 @@ def derivatives(question: Question, objective: Objective) -> Answer:
     """
     w, numbers = question.vectors["primal"], question.numbers
     used: Any = _with_own_intercept(objective, numbers) if numbers[OWN] else objective
-    size, told, vectors = w.size, {"loss": 0.0}, dict[str, Any]()
+    size, reported, vectors = w.size, {"loss": 0.0}, dict[str, Any]()
     gradient, block, meat = np.zeros(size), np.zeros((size, size)), np.zeros((size, size))
     if used is not None:
         count = used.layout.size
-        told["loss"], gradient[:count] = used.value_and_gradient(w[:count])
+        reported["loss"], gradient[:count] = used.value_and_gradient(w[:count])
         block[np.triu_indices(count)] = used.hessian_block(w[:count], np.arange(count))
     if numbers[CLUSTERED]:
-        told["clusters"] = 0.0
+        reported["clusters"] = 0.0
         if used is not None:
             sums = _summed(used.row_gradients(w[:count]), objective.clusters)
-            meat[:count, :count], told["clusters"] = sums.T @ sums / used.num_examples, float(len(sums))
+            meat[:count, :count], reported["clusters"] = sums.T @ sums / used.num_examples, float(len(sums))
         vectors["meat"] = meat[np.triu_indices(size)]
-    return Answer(told, {"gradient": gradient, "block": block[np.triu_indices(size)], **vectors})
+    return Answer(reported, {"gradient": gradient, "block": block[np.triu_indices(size)], **vectors})
 
 
 def _with_own_intercept(objective: Any, numbers: Any) -> Any:
@@ -135,7 +135,7 @@ def estimates(question: Question, objective: Objective) -> Answer:
     zeros = np.zeros(objective.layout.size)
     estimate, error = (zeros, zeros) if found is None else found
     unequal = isinstance(objective, Linear) and objective.weighs_rows
-    numbers = {"told": float(found is not None), "events": float(events), "others": float(others)}
+    numbers = {"reported": float(found is not None), "events": float(events), "others": float(others)}
     numbers |= {"weighted": float(unequal), "intercepts": float(_own_intercepts(objective))}
     return Answer(numbers, {"estimate": estimate, "error": error})
 
@@ -238,8 +238,8 @@ def quality(question: Question, objective: Objective) -> Answer:
     else:
         events = int((own.labels == 1).sum())
         zeros, ones = np.sort(scores[own.labels != 1]), scores[own.labels == 1]
-        places = sum(np.searchsorted(zeros, ones, side=side).sum() for side in ("left", "right"))
-        ordered, compared = 0.5 * float(places), float(zeros.size) * ones.size
+        indices = sum(np.searchsorted(zeros, ones, side=side).sum() for side in ("left", "right"))
+        ordered, compared = 0.5 * float(indices), float(zeros.size) * ones.size
         numbers["brier"] = float(np.square(expit(scores) - (own.labels == 1)).mean())
     return Answer(numbers | {"ordered": ordered, "compared": compared, "events": float(events)})
 
@@ -286,8 +286,8 @@ def bins_of(question: Question, own: Any) -> tuple[NDArray[np.int64], int]:
 def judged(objective: Objective) -> Any:
     """Return the loss that says how good a model is, without weights; an error of other losses."""
     if not isinstance(objective, CoxRegression | Logistic):
-        what = f"the server asks how good a model of {type(objective).__name__} is"
-        raise ConfigurationError(f"{what}; only CoxRegression and Logistic, of two classes, can say it")
+        prefix = f"the server asks how good a model of {type(objective).__name__} is"
+        raise ConfigurationError(f"{prefix}; only CoxRegression and Logistic, of two classes, can say it")
     # Weights are the fit's: chances are judged by what happened.
     return objective.unweighted()
 
@@ -307,4 +307,4 @@ def bins(question: Question, objective: Objective) -> Answer:
     place, count = bins_of(question, own)
     expected = expected_events(own, w) if isinstance(own, CoxRegression) else expit(own.scores(w))
     each = {"rows": np.ones(place.size), "expected": expected, "observed": (own.labels == 1).astype(np.float64)}
-    return Answer({"told": 1.0}, {name: np.bincount(place, own, count) / place.size for name, own in each.items()})
+    return Answer({"reported": 1.0}, {name: np.bincount(place, own, count) / place.size for name, own in each.items()})

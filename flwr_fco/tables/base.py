@@ -115,7 +115,7 @@ def _separation_named(names: Sequence[str], outputs: int) -> Iterator[None]:
     try:
         yield
     except SeparableError as error:
-        columns = listed(list(dict.fromkeys(names[place // outputs] for place in error.places)))
+        columns = listed(list(dict.fromkeys(names[place // outputs] for place in error.indices)))
         raise ConfigurationError(
             f"the outcome is separable by {columns}: from these columns alone it follows which rows have an event, so "
             "that their coefficients have no finite best value. Look for a column that says the outcome and for levels "
@@ -200,8 +200,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self)
         if self._kind is SQUARES or len(getattr(self, "classes_", "01")) > 2:
-            what = "quality is of two classes and of survival times"
-            raise ConfigurationError(f"{what}; of other models ask `score`, at each site")
+            prefix = "quality is of two classes and of survival times"
+            raise ConfigurationError(f"{prefix}; of other models ask `score`, at each site")
         if self.site_intercepts == "local":
             raise ConfigurationError(
                 f"quality with site_intercepts={self.site_intercepts!r}: each site's intercept has stayed there; ask "
@@ -508,8 +508,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             X, y, sample_weight, groups, clusters = reading.read_parts(self.codebook, self._sites, *whole)
         if several:
             if groups is not None:
-                what = "groups is for one X, y"
-                raise ConfigurationError(f"{what}; here X is a list, whose parts are the clients already")
+                prefix = "groups is for one X, y"
+                raise ConfigurationError(f"{prefix}; here X is a list, whose parts are the clients already")
             parts = reading.aligned_frames(X, y, sample_weight)
             self._on_trust = len(parts) > 1 and not reading.columns_in(parts[0])
             names = [f"{site}" for site in self._sites or (f"part {m}" for m in range(len(parts)))]
@@ -547,8 +547,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         if len(names) > 1 and (rows is None or self._sites):
             if isinstance(self, ClassifierMixin):
                 reading.refuse_two_codings(dict(zip(names, (labels for _, labels, _ in clients), strict=True)))
-            told = {site: deviations(as_rows(own)) for site, (own, *_) in zip(names, clients, strict=True)}
-            reading.warn_of_units(told, self._names(clients[0][0].shape[1]))
+            reported = {site: deviations(as_rows(own)) for site, (own, *_) in zip(names, clients, strict=True)}
+            reading.warn_of_units(reported, self._names(clients[0][0].shape[1]))
         each = [own for *_, own in clients]
         if any((own < 0.0).any() for own in each) or not any(own.any() for own in each):
             raise ConfigurationError("sample_weight is negative somewhere or zero everywhere; expected weights > 0")
@@ -579,12 +579,12 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             first(Question(FIRST, own.layout, {"primal": w}), own)._replace(weight=mass / total)
             for own, mass in zip(objectives, masses, strict=True)
         ]
-        told, _ = self._heard(answers, split.sites)
+        reported, _ = self._received(answers, split.sites)
         # The rows are here, and their columns have been compared.
         sites = Sites(1, Tables(settled=True), dict(enumerate(masses)) if split.weighted else None)
         run = partial(simulated, objectives)
         count = sum(objective.num_examples for objective in objectives)
-        return self._solved(told, sites, run, self._start(d, outputs), outputs, total, count)
+        return self._solved(reported, sites, run, self._start(d, outputs), outputs, total, count)
 
     def _run_over(self, grid: Any, features: Any, outputs: int) -> tuple[Vector, Vector]:
         """Train where the data are; return coefficients of shape (d, outputs) and intercepts of shape (outputs,)."""
@@ -595,13 +595,13 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         tables = self._tables_at(grid, None) if features is None else None
         if tables is not None:
             if tables.columns is None:
-                what = "no site names its columns, as arrays do not"
-                raise ConfigurationError(f"{what}: say how many there are, features=30, or their names")
+                prefix = "no site names its columns, as arrays do not"
+                raise ConfigurationError(f"{prefix}: say how many there are, features=30, or their names")
             names, tables.own = list(tables.columns), tables.own._replace(columns=tables.columns)
         d = int(features) if whole else len(names)
         if d < 1:
-            what = f"features={features!r}; expected the names of the sites' columns in their order"
-            raise ConfigurationError(f"{what}, how many there are, or None, which asks the sites")
+            prefix = f"features={features!r}; expected the names of the sites' columns in their order"
+            raise ConfigurationError(f"{prefix}, how many there are, or None, which asks the sites")
         self._factors, self._sites = reading.factors_of(self._given_factors, names, d), []
         if self.codebook is not None:
             self._sites = list(self.codebook.sites)
@@ -620,7 +620,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         weighted = any(mass != own.examples for own, mass in zip(answers, masses, strict=True))
         weights = {own.partition: mass for own, mass in zip(answers, masses, strict=True)} if weighted else None
         sites = [self._site_of(answer.partition) for answer in answers]
-        told, moments = self._heard(answers, sites)
+        reported, moments = self._received(answers, sites)
         if self._scales is not None:
             reading.check_scales(self._scales, moments, sites, names or range(d))
         self.n_features_in_ = d
@@ -635,7 +635,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
 
         known = {answer.partition: answer.examples for answer in answers if answer.partition is not None}
         counts = known if len(known) == len(answers) else None
-        return self._solved(told, Sites(len(answers), tables, weights, counts), run, start, outputs, total, rows)
+        return self._solved(reported, Sites(len(answers), tables, weights, counts), run, start, outputs, total, rows)
 
     def _answers(self, grid: Any, tables: Tables, start: Any, d: int) -> list[Answer]:
         """Ask all sites about their loss at 0, and what standardises their columns."""
@@ -660,20 +660,20 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         return f"partition {partition}" if self.codebook is None else self.codebook.name_of(partition)
 
     def _too_few(self, answers: int, reasons: Sequence[str]) -> ConfigurationError:
-        what = f"{answers} of num_clients={self.num_clients} sites have answered; the reasons of the others"
-        return ConfigurationError(f"{what}: {'; '.join(reasons)}")
+        prefix = f"{answers} of num_clients={self.num_clients} sites have answered; the reasons of the others"
+        return ConfigurationError(f"{prefix}: {'; '.join(reasons)}")
 
-    def _heard(self, answers: Sequence[Answer], sites: Sequence[str]) -> tuple[list[Any], list[reading.Moments]]:
+    def _received(self, answers: Sequence[Answer], sites: Sequence[str]) -> tuple[list[Any], list[reading.Moments]]:
         """Store what the first answers say of the columns; return weights, losses and gradients, and the moments."""
-        told = [(answer.weight, answer.numbers["loss"], answer.vectors["gradient"]) for answer in answers]
+        reported = [(answer.weight, answer.numbers["loss"], answer.vectors["gradient"]) for answer in answers]
         moments = [
             reading.Moments(a.weight, a.vectors[MEANS], a.vectors[VARIANCES], a.vectors[WITHIN], a.numbers[DENSE] > 0.0)
             for a in answers
         ]
         self._scales = reading.scales_of(moments) if self.standardize else None
         self._columns = reading.Columns.of(moments, levels=self.fit_intercept or self._kind is TIMES)
-        self._name_idle(sites, told)
-        return told, moments
+        self._name_idle(sites, reported)
+        return reported, moments
 
     @property
     def _own_levels(self) -> bool:
@@ -685,10 +685,10 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         if self.site_intercepts == "local" and isinstance(self, ClassifierMixin):
             check_site_rows(rows)
 
-    def _name_idle(self, sites: Sequence[str], told: Sequence[tuple[float, float, Vector]]) -> None:
+    def _name_idle(self, sites: Sequence[str], reported: Sequence[tuple[float, float, Vector]]) -> None:
         """Warn of sites that add nothing: at their own intercepts one class is fitted whatever the coefficients are."""
         if self.site_intercepts == "local" and isinstance(self, ClassifierMixin):
-            idle = [site for site, (_, loss, slopes) in zip(sites, told, strict=True) if not (loss or slopes.any())]
+            idle = [site for site, (_, loss, slopes) in zip(sites, reported, strict=True) if not (loss or slopes.any())]
             name_idle(idle, stacklevel=6)
 
     def _tables_at(self, grid: Any, names: Names) -> Tables:
@@ -741,19 +741,21 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             start["intercept"] = Array(np.zeros(outputs))
         return start
 
-    def _strategy(self, psi: Regularizer, told: list[tuple[float, float, Vector]], outputs: int, sites: Sites) -> Any:
-        """Return the strategy; `told` is each client's weight, and its loss and gradient at 0."""
-        dense_solution = isinstance(psi, L2Squared | Zero) and told[0][2].size > _LARGEST_BLOCK
+    def _strategy(
+        self, psi: Regularizer, reported: list[tuple[float, float, Vector]], outputs: int, sites: Sites
+    ) -> Any:
+        """Return the strategy; `reported` is each client's weight, and its loss and gradient at 0."""
+        dense_solution = isinstance(psi, L2Squared | Zero) and reported[0][2].size > _LARGEST_BLOCK
         if dense_solution and self._path is not None:
             raise ConfigurationError(
-                f"cv={self.cv!r} of a ridge with {told[0][2].size} coefficients, which are all non-zero: above "
+                f"cv={self.cv!r} of a ridge with {reported[0][2].size} coefficients, which are all non-zero: above "
                 f"{_LARGEST_BLOCK} no Hessian block is asked for, and a cross-validation needs blocks; give l1_ratio > "
                 "0, or leave cv out"
             )
-        null = at_zero = math.fsum(weight * loss for weight, loss, _ in told)
+        null = at_zero = math.fsum(weight * loss for weight, loss, _ in reported)
         if self._common_intercept and isinstance(self, RegressorMixin):
             # With the best intercept the loss is less by half of its slope's square.
-            null -= 0.5 * math.fsum(weight * float(gradient[-1]) for weight, _, gradient in told) ** 2
+            null -= 0.5 * math.fsum(weight * float(gradient[-1]) for weight, _, gradient in reported) ** 2
             if null <= _CONSTANT * at_zero:
                 # Targets that are all the same: what is left of them is rounding.
                 null = at_zero
@@ -766,7 +768,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         return strategy
 
     def _solved(
-        self, told: Any, sites: Sites, run: Any, start: Any, outputs: int, total: float, rows: float
+        self, reported: Any, sites: Sites, run: Any, start: Any, outputs: int, total: float, rows: float
     ) -> tuple[NDArray[np.float64], Vector]:
         """Return the coefficients and intercepts of a run, of columns that are centred where they are far from 0."""
         columns, asking = self._columns, FedNewton(min_available_nodes=sites.number, **FEW)
@@ -779,7 +781,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         self.n_iter_ = 1
         centred(columns.centre)
         try:
-            coefficients, intercepts = self._solved_there(told, sites, run, start, outputs, total, rows)
+            coefficients, intercepts = self._solved_there(reported, sites, run, start, outputs, total, rows)
         finally:
             centred(np.zeros_like(columns.centre))
         for point in self.path_.points if self._path is not None else ():
@@ -792,25 +794,25 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         return coefficients, columns.settled(coefficients, intercepts, own=self._own_levels)
 
     def _solved_there(
-        self, told: Any, sites: Sites, run: Any, start: Any, outputs: int, total: float, rows: float
+        self, reported: Any, sites: Sites, run: Any, start: Any, outputs: int, total: float, rows: float
     ) -> tuple[NDArray[np.float64], Vector]:
         """Return the coefficients and intercepts of a run, at the strength of the cross-validation if there is one."""
         psi = self._penalty(self._strength(total) if self._path is None else 1.0, outputs)
         if self._path is not None and isinstance(psi, Zero):
-            what = "penalty_factor is 0 for all features, so that cv has nothing to choose"
-            raise ConfigurationError(f"{what}; leave one of them out, or give a feature another factor")
-        strategy = self._strategy(psi, told, outputs, sites)
-        self._total, self._slopes = total, np.sum([weight * own[-outputs:] for weight, _, own in told], axis=0)
+            prefix = "penalty_factor is 0 for all features, so that cv has nothing to choose"
+            raise ConfigurationError(f"{prefix}; leave one of them out, or give a feature another factor")
+        strategy = self._strategy(psi, reported, outputs, sites)
+        self._total, self._slopes = total, np.sum([weight * own[-outputs:] for weight, _, own in reported], axis=0)
         self._weighted = sites.weights is not None
         without = "" if self.without_ is None else f", without site {self.without_}"
-        data = f"{rows:.0f} rows{', weighted' * self._weighted}, of {len(told)} sites{without}"
+        data = f"{rows:.0f} rows{', weighted' * self._weighted}, of {len(reported)} sites{without}"
         rounds, tolerance = max(1, self.max_rounds - 1), strategy.tolerance
         names = self._names(self.n_features_in_)
         fitted = Fitted(self._kind, names, self._sites, self.cluster, total, self._weighted)
-        self._null = total * math.fsum(weight * loss for weight, loss, _ in told)
+        self._null = total * math.fsum(weight * loss for weight, loss, _ in reported)
         if self._intervals is not None:
             # Before the fit: what cannot be is refused at once.
-            self._intervals.places(names)
+            self._intervals.indices(names)
             own = self.fit_intercept and self.site_intercepts != "common"
             if (idle := np.flatnonzero(self._columns.telling_nothing(own=own or self._kind is TIMES))).size:
                 why = f"constant {'at each site, whose own level takes it up' if own else 'at all sites together'}"
@@ -837,11 +839,11 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         unbounded = self.duality_gap_ > tolerance * max(1.0, _SOLVED / self.tol)
         unsolved = unbounded or not run_of(strategy).finished()
         if unsolved:
-            what = f"not solved to tol={self.tol} after {self.n_iter_} rounds; raise max_rounds or scale the features"
-            warnings.warn(what, ConvergenceWarning, stacklevel=4)
+            prefix = f"not solved to tol={self.tol} after {self.n_iter_} rounds; raise max_rounds or scale the features"
+            warnings.warn(prefix, ConvergenceWarning, stacklevel=4)
         if self._intervals is not None:
             begin = np.concatenate([array.numpy().ravel() for array in result.arrays.values()])
-            asking = partial(unpenalised, asked=self._intervals, fitted=fitted, told=said, start=begin)
+            asking = partial(unpenalised, asked=self._intervals, fitted=fitted, reported=said, start=begin)
             sums, asked = run(Questions(strategy, asking), start, 1)
             trend = None
             if self._kind is TIMES:
@@ -856,11 +858,11 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             intercepts = result.arrays["intercept"].numpy()
         penalised = np.full(self.n_features_in_, getattr(strategy.regularizer, "strength", 0.0))
         penalised = penalised if self._factors is None else penalised * self._factors
-        told_nothing = self._columns.telling_nothing(own=self._own_levels)
-        if (free := np.flatnonzero(told_nothing & (penalised == 0.0))).size:
+        reported_nothing = self._columns.telling_nothing(own=self._own_levels)
+        if (free := np.flatnonzero(reported_nothing & (penalised == 0.0))).size:
             where = "at each site" if self._own_levels else "at all sites together"
-            what = f"{', '.join(f'{names[j]}' for j in free[:5])}{', ...' * (free.size > 5)}"
-            warnings.warn(f"{what}: constant {where}, so that nothing is known of it, and 0 is said", stacklevel=5)
+            prefix = f"{', '.join(f'{names[j]}' for j in free[:5])}{', ...' * (free.size > 5)}"
+            warnings.warn(f"{prefix}: constant {where}, so that nothing is known of it, and 0 is said", stacklevel=5)
         return result.arrays["coefficients"].numpy().reshape(-1, outputs).copy(), intercepts
 
     def _choose(self, path: Strengths, strategy: FedNewton, run: Any, start: Any, rounds: int, examples: float) -> Any:

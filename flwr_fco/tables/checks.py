@@ -48,7 +48,7 @@ class Finding(NamedTuple):
         Its name.
     column : str
         Which column; empty for the whole table.
-    what : str
+    prefix : str
         In words.
     refused : bool
         Whether a fit would be wrong without a doubt.
@@ -61,11 +61,11 @@ class Finding(NamedTuple):
 
     site: str
     column: str
-    what: str
+    prefix: str
     refused: bool
 
     def __str__(self) -> str:
-        return f"{self.site}: {f'{printable(self.column)} '.lstrip()}{self.what}"
+        return f"{self.site}: {f'{printable(self.column)} '.lstrip()}{self.prefix}"
 
 
 class Described(NamedTuple):
@@ -152,9 +152,9 @@ def findings(cells: Cells) -> list[Finding]:
 def _same_rows(cells: Cells) -> list[Finding]:
     """Find sites whose sums are identical: a file that was sent twice."""
     sums = np.nan_to_num(np.hstack([cells.rows, cells.mean, cells.deviation, cells.counts, cells.outcome]), nan=-1.0)
-    what = "has the same rows as {}: all sums are identical. The file of one of them is the other's"
+    prefix = "has the same rows as {}: all sums are identical. The file of one of them is the other's"
     return [
-        Finding(site, "", what.format(cells.sites[k]), True)
+        Finding(site, "", prefix.format(cells.sites[k]), True)
         for m, site in enumerate(cells.sites)
         for k in range(m)
         if np.allclose(sums[m], sums[k], rtol=_ROUNDING, atol=0.0) and np.nanmax(cells.deviation[m], initial=0.0) > 0.0
@@ -170,23 +170,23 @@ def _by_themselves(cells: Cells) -> list[Finding]:
     for m, site in enumerate(cells.sites):
         others = np.arange(len(cells.sites)) != m
         for c in np.flatnonzero(constant[m]):
-            what = f"is {cells.mean[m, c]:.6g} in all rows"
+            prefix = f"is {cells.mean[m, c]:.6g} in all rows"
             if (cells.deviation[others, c] > 0.0).any():
-                what += ", and varies at other sites: it was not measured, or filled in"
-            found.append(Finding(site, cells.names[c], what, 2 * varies[others, c].sum() > others.sum()))
+                prefix += ", and varies at other sites: it was not measured, or filled in"
+            found.append(Finding(site, cells.names[c], prefix, 2 * varies[others, c].sum() > others.sum()))
         for c in np.flatnonzero(cells.said[m, :, -1] > 0.0):
-            what = "has a single number far beyond all others: look at it, and give the codebook a range"
-            found.append(Finding(site, cells.names[c], what, False))
+            prefix = "has a single number far beyond all others: look at it, and give the codebook a range"
+            found.append(Finding(site, cells.names[c], prefix, False))
         if cells.repeated[m] > _REPEATED + cells.repeated[others].max(initial=0.0):
-            what = f"has {cells.repeated[m]:.0%} of its rows twice, unlike other sites: were they written twice?"
-            found.append(Finding(site, "", what, False))
+            prefix = f"has {cells.repeated[m]:.0%} of its rows twice, unlike other sites: were they written twice?"
+            found.append(Finding(site, "", prefix, False))
     return found
 
 
 # --- what is far from the other sites ---------------------------------------------------------------------------------
 
 
-def chances(values: NDArray[Any], errors: NDArray[Any], usual: float) -> NDArray[np.float64]:
+def probabilities(values: NDArray[Any], errors: NDArray[Any], usual: float) -> NDArray[np.float64]:
     """Return how likely honest sites are to have a number so far from the others', times the numbers compared.
 
     Parameters
@@ -215,14 +215,14 @@ def chances(values: NDArray[Any], errors: NDArray[Any], usual: float) -> NDArray
 
 
 def _judged(
-    cells: Cells, chance: NDArray[Any], names: Sequence[str], shown: NDArray[Any], what: str, form: str = ".3g"
+    cells: Cells, probability: NDArray[Any], names: Sequence[str], shown: NDArray[Any], prefix: str, form: str = ".3g"
 ) -> list[Finding]:
     """Return a finding for each number whose chance is too small, with the range of the others' numbers."""
     found = []
-    for m, j in zip(*np.nonzero(chance < WARNS), strict=True):
+    for m, j in zip(*np.nonzero(probability < WARNS), strict=True):
         others = np.delete(shown[:, j], m)
         ranged = f"{shown[m, j]:{form}}, at other sites {np.nanmin(others):{form}} to {np.nanmax(others):{form}}"
-        found.append(Finding(cells.sites[m], names[j], what.format(ranged), bool(chance[m, j] < REFUSES)))
+        found.append(Finding(cells.sites[m], names[j], prefix.format(ranged), bool(probability[m, j] < REFUSES)))
     return found
 
 
@@ -239,9 +239,9 @@ def _far_numbers(cells: Cells) -> list[Finding]:
         ("time", cells.times, np.log(cells.mean), deviation / cells.mean, cells.mean, "has a mean of {}"),
     )
     found = dict[tuple[str, str], Finding]()
-    for name, where, values, error, shown, what in compared:
-        chance = chances(np.where(where, values, np.nan), error / root, USUAL[name])
-        for own in _judged(cells, chance, cells.names, shown, f"{what}: check its unit and coding"):
+    for name, where, values, error, shown, prefix in compared:
+        probability = probabilities(np.where(where, values, np.nan), error / root, USUAL[name])
+        for own in _judged(cells, probability, cells.names, shown, f"{prefix}: check its unit and coding"):
             found.setdefault((own.site, own.column), own)
     return [*found.values()]
 
@@ -258,16 +258,16 @@ def _far_shares(cells: Cells) -> list[Finding]:
     known = np.isfinite(odds)
     rest = (np.nansum(odds, axis=0) - np.where(known, odds, 0.0)) / np.maximum(known.sum(axis=0) - known, 1)
     errors = 1.0 / np.sqrt((totals + 1.0) * expit(rest) * expit(-rest))
-    what = "has a share of {}: check its coding"
-    return _judged(cells, chances(odds, errors, USUAL["odds"]), names, counts / totals, what, ".0%")
+    prefix = "has a share of {}: check its coding"
+    return _judged(cells, probabilities(odds, errors, USUAL["odds"]), names, counts / totals, prefix, ".0%")
 
 
 def _far_outcomes(cells: Cells) -> list[Finding]:
     """Compare how the columns go with the outcome: each by itself, and all along the direction of the other sites."""
     values, errors = cells.outcome, np.sqrt(1.0 / cells.rows[:, -1:])
-    chance = chances(values, np.broadcast_to(errors, values.shape), USUAL["outcome"])
-    what = "has a correlation with the outcome of {}: is it coded in reverse, or made of the outcome?"
-    found = _judged(cells, chance, cells.features, values, what, ".2f")
+    probability = probabilities(values, np.broadcast_to(errors, values.shape), USUAL["outcome"])
+    prefix = "has a correlation with the outcome of {}: is it coded in reverse, or made of the outcome?"
+    found = _judged(cells, probability, cells.features, values, prefix, ".2f")
     # Correlated columns have errors in common, along a direction up to so many times those of one column.
     widest, usual = float(cells.widest.max()), USUAL["direction"]
     for m, site in enumerate(cells.sites):
@@ -279,9 +279,13 @@ def _far_outcomes(cells: Cells) -> list[Finding]:
         if expected > 0.0:
             along = float(values[m] @ mean) / size
             t = (along - expected) / np.sqrt(widest * (usual**2 + errors[m, 0] ** 2 + noise))
-            chance = stats.t.cdf(t, _PRIOR) * len(cells.sites) * len(USUAL)
-            if chance < WARNS:
-                what = f"has columns that go with the outcome by {along:.2f}, in the direction in which those of other "
+            probability = stats.t.cdf(t, _PRIOR) * len(cells.sites) * len(USUAL)
+            if probability < WARNS:
+                prefix = (
+                    f"has columns that go with the outcome by {along:.2f}, in the direction in which those of other "
+                )
                 advice = "is the outcome coded in reverse, or does it stand beside other rows?"
-                found.append(Finding(site, "", f"{what}sites do by {expected:.2f}: {advice}", bool(chance < REFUSES)))
+                found.append(
+                    Finding(site, "", f"{prefix}sites do by {expected:.2f}: {advice}", bool(probability < REFUSES))
+                )
     return found

@@ -43,7 +43,7 @@ class Wrong(NamedTuple):
     """What is wrong with some rows of a column: in words without any of them, which rows, and what they hold."""
 
     column: str
-    what: str
+    prefix: str
     rows: NDArray[np.int64]
     entries: Sequence[Any]
 
@@ -53,7 +53,7 @@ class Wrong(NamedTuple):
         shown = zip(self.rows[:_SHOWN].tolist(), self.entries, strict=False)
         about = ", ".join(f"row {row} ({printable(repr(entry))[:_LETTERS]})" for row, entry in shown)
         more = ", ..." if len(self.rows) > _SHOWN else ""
-        return f"{self.column}: {len(self.rows)} rows are {self.what}: {about}{more}"
+        return f"{self.column}: {len(self.rows)} rows are {self.prefix}: {about}{more}"
 
 
 @dataclass(frozen=True)
@@ -127,8 +127,8 @@ class Column(Choice):
                 f"knots={list(self.knots)}; expected three or more, rising; none for a straight line"
             )
         if not min([*self.knots, *(limits or [-math.inf])]) >= least:
-            what = f"transform={self.transform!r} with range={limits}, knots={list(self.knots)}"
-            raise ConfigurationError(f"{what}; expected a range, and knots, of numbers from {least:.3g} on")
+            prefix = f"transform={self.transform!r} with range={limits}, knots={list(self.knots)}"
+            raise ConfigurationError(f"{prefix}; expected a range, and knots, of numbers from {least:.3g} on")
 
     @property
     def shown(self) -> list[Any]:
@@ -175,24 +175,24 @@ class Column(Choice):
                 & ((values < low) | (values > high)),
                 "no whole number": np.isfinite(values) & (self.type == "integer") & (values != np.round(values)),
             }
-        found = [(what, np.flatnonzero(rows)) for what, rows in checks.items() if rows.any()]
-        return values, [Wrong(name, what, rows, entries[rows[:_SHOWN]].tolist()) for what, rows in found]
+        found = [(prefix, np.flatnonzero(rows)) for prefix, rows in checks.items() if rows.any()]
+        return values, [Wrong(name, prefix, rows, entries[rows[:_SHOWN]].tolist()) for prefix, rows in found]
 
     def _number(self, entry: Any) -> float:
         if self.levels:
             # 1, 1.0 and True are one level, as they are one key of a dict.
-            return float(self._places.get(entry, math.nan)) if isinstance(entry, Hashable) else math.nan
+            return float(self._indices.get(entry, math.nan)) if isinstance(entry, Hashable) else math.nan
         return float(entry) if isinstance(entry, Real) else math.nan
 
     @cached_property
-    def _places(self) -> dict[Any, int]:
+    def _indices(self) -> dict[Any, int]:
         return {level: place for place, level in enumerate(self.levels)}
 
     def columns(self, name: str, values: Vector) -> dict[str, Vector]:
         """Return the model's columns by name, of entries as :meth:`parsed` returns them."""
         if self.levels:
             missing = np.isnan(values)
-            made = [np.where(missing, np.nan, values == self._places[level]) for level in self.shown]
+            made = [np.where(missing, np.nan, values == self._indices[level]) for level in self.shown]
         else:
             made = list(self.spline(values)) if self.knots else [self.scaled(values)]
         return dict(zip(self.names(name), made, strict=True))
@@ -265,8 +265,10 @@ class Codebook(Choice):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.columns or {*self.columns} & {*self.outcome} or len({*self.features}) < len(self.features):
-            what = f"columns={list(self.columns)}, outcome={list(self.outcome)}"
-            raise ConfigurationError(f"{what}; expected a column or more, each name once, and no column as an outcome")
+            prefix = f"columns={list(self.columns)}, outcome={list(self.outcome)}"
+            raise ConfigurationError(
+                f"{prefix}; expected a column or more, each name once, and no column as an outcome"
+            )
 
     @cached_property
     def features(self) -> tuple[str, ...]:
@@ -325,7 +327,7 @@ class Codebook(Choice):
         if wrong:
             for own in wrong:
                 log(ERROR, "%s does not fit the codebook: %s", whose, own.for_the_log)
-            about = "; ".join(f"{printable(own.column)} has rows that are {own.what}" for own in wrong)
+            about = "; ".join(f"{printable(own.column)} has rows that are {own.prefix}" for own in wrong)
             advice = "Which rows these are is in this site's own log: mend them there, or the codebook at all sites"
             raise PublicError(f"{whose} does not fit the codebook: {about}. {advice}")
         return values
@@ -346,9 +348,9 @@ class Codebook(Choice):
             log(WARNING, "%s: %s is missing in %d rows: %s", whose, name, rows.size, rows[:_SHOWN].tolist())
         kept = np.asarray(~np.isnan(list(values.values())).any(axis=0))
         if lacking and (self.incomplete == "refuse" or not kept.any()):
-            what = f"{whose} has missing entries of {listed(list(lacking))}"
+            prefix = f"{whose} has missing entries of {listed(list(lacking))}"
             advice = "leave such rows out at all sites with Codebook(incomplete='leave out'), or fill them in"
-            raise PublicError(f"{what}; expected none{', at least in one row' * (not kept.any())}: {advice}")
+            raise PublicError(f"{prefix}; expected none{', at least in one row' * (not kept.any())}: {advice}")
         return kept
 
     def made(self, values: Mapping[str, Vector]) -> dict[str, Vector]:

@@ -26,7 +26,7 @@ from flwr_fco.strategies.questions import ask
 from flwr_fco.tables import reading
 from flwr_fco.tables.checks import SAID, Cells, Described, Finding, findings
 from flwr_fco.tables.intervals import CLASSES, TIMES, prepared
-from flwr_fco.tables.reports import FEW, _Told, aligned_columns, class_names
+from flwr_fco.tables.reports import FEW, _Reported, aligned_columns, class_names
 
 #: The kind of question.
 DESCRIPTION = "description"
@@ -98,8 +98,8 @@ def description_of(objective: Any) -> Answer:
         raise ConfigurationError("the server asks for a Table 1; this site's app is not one of model.client_app(load)")
     shape = objective.features.shape
     if shape[0] * shape[1] > _LARGEST:
-        what = f"the server asks for a Table 1 of {shape[1]} columns, too many for this site's rows"
-        raise PublicError(f"{what}; describe fewer, or fit without a description")
+        prefix = f"the server asks for a Table 1 of {shape[1]} columns, too many for this site's rows"
+        raise PublicError(f"{prefix}; describe fewer, or fit without a description")
     is_times, limits, rows = isinstance(objective, CoxRegression), facts.disclosure, dense(objective.features)
     ends = [objective.times, objective.labels == 1] if is_times else [_targets(objective)]
     count = len(facts.columns) - len(ends)
@@ -177,7 +177,7 @@ def _correlations(loss: Any, rows: NDArray[Any]) -> tuple[Vector, float]:
 # --- of all sites -----------------------------------------------------------------------------------------------------
 
 
-class Description(_Told):
+class Description(_Reported):
     """A Table 1 by site: a text, which printing and a notebook show, its numbers, and what seems wrong.
 
     Attributes
@@ -204,22 +204,22 @@ def describe(
     else:
         columns, names, answers, found = _here(model, reading.sites_of(X, y, groups), classes)
     digest = 0.0 if model.codebook is None else model.codebook.digest
-    what = "has another codebook than the server: give all sites the same file"
-    found += [Finding(site, "", what, True) for site, own in answers.items() if own.numbers["codebook"] != digest]
+    prefix = "has another codebook than the server: give all sites the same file"
+    found += [Finding(site, "", prefix, True) for site, own in answers.items() if own.numbers["codebook"] != digest]
     text, rows = list[str](), list[dict[str, Any]]()
     if answers:
         cells = _cells(columns, names, answers)
         found += findings(cells)
         text, rows = _text(cells), _rows(cells)
-    told = Description("\n".join([*text, *(f"├── {own}" for own in found)]))
-    told.rows, told.findings = rows, found
+    reported = Description("\n".join([*text, *(f"├── {own}" for own in found)]))
+    reported.rows, reported.findings = rows, found
     refused = "; ".join(f"{own}" for own in found if own.refused)
     if refused and stop:
         advice = "Mend them at the sites; describe(..., stop=False) returns the table all the same"
         raise ConfigurationError(f"the sites' tables do not fit together: {refused}. {advice}")
     if found:
         warnings.warn(f"before a fit, look at {'; '.join(map(str, found))}", UserWarning, stacklevel=3)
-    return told
+    return reported
 
 
 def _over_a_grid(model: Any, grid: Any, features: Any, classes: Any, timeout: float) -> Any:

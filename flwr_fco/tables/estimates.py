@@ -274,13 +274,13 @@ def rao(sums: Sums, found: Estimates, columns: NDArray[np.int64]) -> tuple[Vecto
         return statistic, degrees, statistic.copy()
     whole, move = found.inverse / sums.total, -found.inverse @ sums.gradient
     parts = math.ceil(len(sums.each) * columns.size * move.size / _TOGETHER)
-    for places in np.array_split(np.arange(columns.size), parts):
+    for indices in np.array_split(np.arange(columns.size), parts):
         rows = np.array(
-            [site.mass * unpacked(site.block)[: move.size, : move.size][columns[places]] for site in sums.each]
+            [site.mass * unpacked(site.block)[: move.size, : move.size][columns[indices]] for site in sums.each]
         )
-        slopes = np.array([site.mass * site.gradient[columns[places]] for site in sums.each]) + rows @ move
+        slopes = np.array([site.mass * site.gradient[columns[indices]] for site in sums.each]) + rows @ move
         crossed = np.einsum("ajk,kl,bjl->jab", rows, whole, rows, optimize=True)
-        for k, place in enumerate(places):
+        for k, place in enumerate(indices):
             curved = rows[:, k, columns[place]]
             on = np.flatnonzero(curved > _SINGULAR * curved.max())
             if on.size < 2:
@@ -354,11 +354,11 @@ def _remaining(sums: Sums, loss: float) -> float:
     w = sums.point
     at_zero = sums.loss - float(sums.gradient @ w) + 0.5 * float(w @ sums.hessian @ w)
     if loss < -_EXACT * max(sums.loss, at_zero):
-        what = "the clients' sums contradict each other"
-        raise ConfigurationError(f"{what}: the mean square at their minimum is {2.0 * loss:.3g}")
+        prefix = "the clients' sums contradict each other"
+        raise ConfigurationError(f"{prefix}: the mean square at their minimum is {2.0 * loss:.3g}")
     if not loss > max(_EXACT * sums.loss, _ROUNDING * at_zero):
-        what = "the targets are a linear function of the features, or constant"
-        raise ConfigurationError(f"{what}: without noise there are no standard errors")
+        prefix = "the targets are a linear function of the features, or constant"
+        raise ConfigurationError(f"{prefix}: without noise there are no standard errors")
     return loss
 
 
@@ -436,8 +436,8 @@ def _lasso(gram: Matrix, product: Vector, strength: float, start: Vector, on: ND
     """Return argmin over the coordinates `on` of 1/2 b' gram b - <product, b> + strength ||b||_1."""
     b, size = start.copy(), start.size
     terms = np.array([np.full(size, strength), np.zeros(size), np.full(size, -np.inf), np.full(size, np.inf)])
-    places = on, _NONE, np.zeros(1, dtype=np.int64), np.zeros(0), np.ones(on.size)
-    descend(gram, gram @ b - product, b, terms, *places, _SWEEPS, _RELATIVE, _ABSOLUTE)
+    indices = on, _NONE, np.zeros(1, dtype=np.int64), np.zeros(0), np.ones(on.size)
+    descend(gram, gram @ b - product, b, terms, *indices, _SWEEPS, _RELATIVE, _ABSOLUTE)
     return b
 
 

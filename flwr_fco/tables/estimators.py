@@ -343,14 +343,14 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
             classes = np.concatenate(parts.y)
         self.classes_ = np.unique(classes)
         if self.classes_.size < 2:
-            what = f"y holds 1 class, {self.classes_.tolist()}"
-            raise ConfigurationError(f"{what}; a classifier needs examples of two classes at least")
+            prefix = f"y holds 1 class, {self.classes_.tolist()}"
+            raise ConfigurationError(f"{prefix}; a classifier needs examples of two classes at least")
         outputs = self.classes_.size if self.classes_.size > 2 else 1
         if outputs > 1 and self._intervals is not None:
             raise ConfigurationError(f"intervals of {outputs} classes; there are some of two classes only")
         if outputs > 1 and self.site_intercepts == "local":
-            what = f"site_intercepts={self.site_intercepts!r} of {outputs} classes"
-            raise ConfigurationError(f"{what}; sites have their own of two only")
+            prefix = f"site_intercepts={self.site_intercepts!r} of {outputs} classes"
+            raise ConfigurationError(f"{prefix}; sites have their own of two only")
         if parts is None:
             coefficients, intercept = self._run_over(X, features, outputs)
         else:
@@ -615,8 +615,8 @@ class FederatedCoxRegression(Federated):
         given = np.broadcast_to(known, (scores.size,)) if strata is None and len(known) == 1 else strata
         labels = [] if given is None else np.asarray(given, dtype=object).tolist()
         if len(labels) != scores.size or any(label not in known for label in labels):
-            what = f"strata={strata!r}; expected for each of the {scores.size} rows of X one of the site's"
-            raise ConfigurationError(f"{what}, which are {known[:10]}")
+            prefix = f"strata={strata!r}; expected for each of the {scores.size} rows of X one of the site's"
+            raise ConfigurationError(f"{prefix}, which are {known[:10]}")
         hazards = np.array([found.at(known.index(label), times) for label in labels])
         return np.asarray(np.exp(-hazards * np.exp(scores)[:, None]))
 
@@ -661,11 +661,13 @@ class FederatedCoxRegression(Federated):
         times, events, entry, strata = y.T
         return CoxRegression(X, times, events, ties=self.ties, entry=entry, strata=strata, sample_weight=weights)
 
-    def _strategy(self, psi: Regularizer, told: list[tuple[float, float, Vector]], outputs: int, sites: Sites) -> Any:
-        if not any(weight * loss > 0.0 for weight, loss, _ in told):
-            what = "there is no event at which anybody else of the same client and stratum is at risk"
-            raise ConfigurationError(f"{what}, so there is nothing to fit; events are 1 and censored rows 0")
-        return super()._strategy(psi, told, outputs, sites)
+    def _strategy(
+        self, psi: Regularizer, reported: list[tuple[float, float, Vector]], outputs: int, sites: Sites
+    ) -> Any:
+        if not any(weight * loss > 0.0 for weight, loss, _ in reported):
+            prefix = "there is no event at which anybody else of the same client and stratum is at risk"
+            raise ConfigurationError(f"{prefix}, so there is nothing to fit; events are 1 and censored rows 0")
+        return super()._strategy(psi, reported, outputs, sites)
 
 
 def _fields_of(y: Any) -> tuple[list[NDArray[Any]], dict[str, NDArray[Any]], str]:
@@ -714,18 +716,18 @@ def to_estimator(result: Any, objective: Objective, *, classes: ArrayLike | None
     array([7.])
     """
     if not hasattr(result, "arrays"):
-        what = f"result is a {type(result).__name__}"
-        raise ConfigurationError(f"{what}; expected what `start` or `simulate` returned, with `arrays`")
+        prefix = f"result is a {type(result).__name__}"
+        raise ConfigurationError(f"{prefix}; expected what `start` or `simulate` returned, with `arrays`")
     known = isinstance(objective, LeastSquares | Logistic | MultinomialLogistic)
     if not known or isinstance(objective, TraceRegression):
-        what = f"{type(objective).__name__} has no estimator"
-        raise ConfigurationError(f"{what}; LeastSquares, Logistic and MultinomialLogistic have one")
+        prefix = f"{type(objective).__name__} has no estimator"
+        raise ConfigurationError(f"{prefix}; LeastSquares, Logistic and MultinomialLogistic have one")
     arrays = {name: np.asarray(array.numpy(), dtype=np.float64) for name, array in result.arrays.items()}
     expected = dict(objective.layout.shapes)
     shapes = {name: array.shape for name, array in arrays.items()}
     if shapes != expected:
-        what = f"the result's arrays are {shapes}, the objective's {expected}"
-        raise ConfigurationError(f"{what}: they are of different runs")
+        prefix = f"the result's arrays are {shapes}, the objective's {expected}"
+        raise ConfigurationError(f"{prefix}: they are of different runs")
     coefficients = arrays["coefficients"]
     intercept = arrays.get("intercept", np.zeros(coefficients.shape[1:] or 1))
     if isinstance(objective, LeastSquares):
@@ -737,8 +739,8 @@ def to_estimator(result: Any, objective: Objective, *, classes: ArrayLike | None
         return regression
     if isinstance(objective, Logistic):
         if classes is None and np.isin(objective.labels, 1).all():
-            what = "all labels of this objective are 1, which are 0 and 1 or -1 and +1 on other clients"
-            raise ConfigurationError(f"{what}; say which they are: classes=[0, 1] or classes=[-1, 1]")
+            prefix = "all labels of this objective are 1, which are 0 and 1 or -1 and +1 on other clients"
+            raise ConfigurationError(f"{prefix}; say which they are: classes=[0, 1] or classes=[-1, 1]")
         labels = np.array([0, 1]) if np.isin(objective.labels, (0, 1)).all() else np.array([-1, 1])
     else:
         assert isinstance(objective, MultinomialLogistic)

@@ -60,8 +60,8 @@ def columns(formula: str, codebook: Mapping[str, Any], values: Mapping[str, Vect
     try:
         found = formulaic.model_matrix(terms, rows, context=context, na_action="ignore", output="pandas")
     except formulaic.errors.FormulaicError as error:
-        what = f"formula={formula!r} cannot be computed ({type(error).__name__})"
-        raise ConfigurationError(f"{what}; expected numbers where it has functions of numbers") from error
+        prefix = f"formula={formula!r} cannot be computed ({type(error).__name__})"
+        raise ConfigurationError(f"{prefix}; expected numbers where it has functions of numbers") from error
     return {name: found[name].to_numpy(np.float64) for name in found.columns if name != "Intercept"}
 
 

@@ -84,7 +84,7 @@ class Intervals(Choice):
 
     Examples
     --------
-    >>> Intervals(columns=["age", "dose"]).places(["weight", "age", "dose"])
+    >>> Intervals(columns=["age", "dose"]).indices(["weight", "age", "dose"])
     [1, 2]
     """
 
@@ -92,7 +92,7 @@ class Intervals(Choice):
     columns: Sequence[str | int] | None = field(default=None, metadata=_DISTINCT)
     largest: float = field(default=1e5, metadata={"range": (lambda ratio: ratio > 1.0, "a number > 1")})
 
-    def places(self, names: Sequence[str]) -> list[int]:
+    def indices(self, names: Sequence[str]) -> list[int]:
         """Return the places of the columns among the features' names.
 
         Parameters
@@ -115,8 +115,8 @@ class Intervals(Choice):
         known = {name: j for j, name in enumerate(names)} | {j: j for j in range(len(names))}
         unknown = [column for column in self.columns if column not in known]
         if unknown:
-            what = f"Intervals(columns=...) has {unknown[:5]}, which are no features"
-            raise ConfigurationError(f"{what}; they are {', '.join(names[:10])}{', ...' * (len(names) > 10)}")
+            prefix = f"Intervals(columns=...) has {unknown[:5]}, which are no features"
+            raise ConfigurationError(f"{prefix}; they are {', '.join(names[:10])}{', ...' * (len(names) > 10)}")
         return [known[column] for column in self.columns]
 
 
@@ -175,7 +175,7 @@ class Fitted(NamedTuple):
         return site_of(answer, self.sites)
 
 
-class Told(NamedTuple):
+class Reported(NamedTuple):
     """What the sites say of themselves.
 
     Parameters
@@ -237,7 +237,7 @@ class Questions(NamedTuple):
         return self.ask(prepared(self.strategy, grid, initial_arrays, timeout))
 
 
-def own_estimates(run: Run, fitted: Fitted, own: bool) -> Told:
+def own_estimates(run: Run, fitted: Fitted, own: bool) -> Reported:
     """Ask all sites about their own estimates, and what they have for intercepts of their own.
 
     Parameters
@@ -250,7 +250,7 @@ def own_estimates(run: Run, fitted: Fitted, own: bool) -> Told:
         Whether sites have intercepts of their own.
     """
     size = run.problem.layout.size
-    wanted = ("told", "events", "others", "weighted", "intercepts")
+    wanted = ("reported", "events", "others", "weighted", "intercepts")
     answers = ask(run, Request(ESTIMATES, {}, wanted, {"estimate": (size,), "error": (size,)}), np.zeros(size))
     weighted = fitted.weighted or any(answer.numbers["weighted"] for answer in answers)
     pooled, idle, intercepts, classes = list[Answer](), list[Answer](), 0, fitted.kind is CLASSES
@@ -268,10 +268,10 @@ def own_estimates(run: Run, fitted: Fitted, own: bool) -> Told:
     if sum(counts) < FEWEST_ROWS or min(counts) < 1.0:
         pooled, idle = [], [*idle, *pooled]
     shares, nothing = (tuple(map(fitted.named, each)) for each in (pooled, idle))
-    return Told(answers, reasons_of(run), own, float(intercepts + bool(pooled)), shares, nothing, weighted)
+    return Reported(answers, reasons_of(run), own, float(intercepts + bool(pooled)), shares, nothing, weighted)
 
 
-def unpenalised(run: Run, asked: Intervals, fitted: Fitted, told: Told, start: Vector) -> tuple[Sums, int]:
+def unpenalised(run: Run, asked: Intervals, fitted: Fitted, reported: Reported, start: Vector) -> tuple[Sums, int]:
     """Return the sums of all sites at the unpenalised minimiser, and in how many exchanges they came.
 
     Parameters
@@ -282,7 +282,7 @@ def unpenalised(run: Run, asked: Intervals, fitted: Fitted, told: Told, start: V
         What is asked for.
     fitted : Fitted
         What is fitted: the derivatives of squares at any point are enough.
-    told : Told
+    reported : Told
         What the sites say of themselves.
     start : ndarray of float64, shape (d,)
         Where it begins: of all the model's arrays.
@@ -292,7 +292,7 @@ def unpenalised(run: Run, asked: Intervals, fitted: Fitted, told: Told, start: V
     ConfigurationError
         If a site does not answer, the columns are linearly dependent, or an estimate grows without end.
     """
-    asking, names, kind = _Asking(run, asked, fitted, told), fitted.names, fitted.kind
+    asking, names, kind = _Asking(run, asked, fitted, reported), fitted.names, fitted.kind
     sums, first, left = asking.sums(start), None, math.inf
     while kind is not SQUARES:
         inverse = invertible(sums.hessian, names)
@@ -300,10 +300,10 @@ def unpenalised(run: Run, asked: Intervals, fitted: Fitted, told: Told, start: V
         first = variances if first is None else first
         grown = np.flatnonzero(variances > _SEPARABLE * first)
         if grown.size:
-            what = "events" if kind is TIMES else "classes"
+            prefix = "events" if kind is TIMES else "classes"
             raise ConfigurationError(
                 f"the {kind.ratio} of {', '.join(names[j] for j in grown[:5])} grows without end: by these columns "
-                f"{what} are told apart without error. Leave one out"
+                f"{prefix} are separated without error. Leave one out"
             )
         step, before = inverse @ sums.gradient, left
         left = sums.rows * float(sums.gradient @ step)
@@ -316,7 +316,7 @@ def unpenalised(run: Run, asked: Intervals, fitted: Fitted, told: Told, start: V
                 break
             step = 0.5 * step
         sums = trial
-    if fitted.cluster is not None or told.weighted:
+    if fitted.cluster is not None or reported.weighted:
         if kind is SQUARES:
             sums = asking.sums(sums.point - invertible(sums.hessian, names) @ sums.gradient)
         sums = asking.clustered(sums)
@@ -326,11 +326,11 @@ def unpenalised(run: Run, asked: Intervals, fitted: Fitted, told: Told, start: V
 class _Asking:
     """Asks all sites about their derivatives at a point."""
 
-    def __init__(self, run: Run, asked: Intervals, fitted: Fitted, told: Told) -> None:
-        self.run, self.asked, self.fitted, self.told = run, asked, fitted, told
+    def __init__(self, run: Run, asked: Intervals, fitted: Fitted, reported: Reported) -> None:
+        self.run, self.asked, self.fitted, self.reported = run, asked, fitted, reported
         self.count, self.size = 0, run.problem.layout.size
         #: An intercept of the model that no site uses is no parameter.
-        self.used = len(fitted.names) if told.own and not told.pooled else self.size
+        self.used = len(fitted.names) if reported.own and not reported.pooled else self.size
 
     def sums(self, point: Vector) -> Sums:
         """Return the sums at a point."""
@@ -344,8 +344,8 @@ class _Asking:
             unpacked(block)[:used, :used],
             sum(a.weight * a.numbers["loss"] for a in answers),
             rows,
-            mass if self.told.weighted else None,
-            float(len(answers) * self.told.own),
+            mass if self.reported.weighted else None,
+            float(len(answers) * self.reported.own),
             tuple(
                 SiteSums(self.fitted.named(a), a.weight * mass, a.examples, a.vectors["gradient"], a.vectors["block"])
                 for a in answers
@@ -368,7 +368,7 @@ class _Asking:
         self.count += 1
         size, more = self.size, ("clusters",) * clustered
         w, triangle = np.append(point, np.zeros(size - point.size)), (size * (size + 1) // 2,)
-        numbers = {OWN: float(self.told.own), LEAST: float(FEWEST_ROWS), POOLED: float(bool(self.told.pooled))}
+        numbers = {OWN: float(self.reported.own), LEAST: float(FEWEST_ROWS), POOLED: float(bool(self.reported.pooled))}
         shapes = {"gradient": (size,), "block": triangle} | dict.fromkeys(("meat",) * clustered, triangle)
         numbers[CLUSTERED] = float(clustered)
         request = Request(DERIVATIVES, numbers, ("loss", *more), shapes, (), _check_possible)
@@ -452,14 +452,14 @@ COMPARED = (
 )
 
 
-def check_events(told: Told, fitted: Fitted) -> None:
+def check_events(reported: Reported, fitted: Fitted) -> None:
     """Refuse intervals of a generalised linear model with too few events for its columns, and warn of few.
 
     An intercept of a site's own counts as a column: it biases coefficients as they do.
 
     Parameters
     ----------
-    told : Told
+    reported : Told
         What the sites say of themselves.
     fitted : Fitted
         What is fitted; squares have no events.
@@ -472,26 +472,26 @@ def check_events(told: Told, fitted: Fitted) -> None:
     if fitted.kind is SQUARES:
         return
     # No site has more of them than rows, and where all are of one class they tell nothing beside its intercept.
-    of = [answer for answer in told.answers if fitted.named(answer) not in told.idle]
+    of = [answer for answer in reported.answers if fitted.named(answer) not in reported.idle]
     counts = [[min(answer.numbers[name], answer.examples) for answer in of] for name in ("events", "others")]
     events = min(sum(max(0.0, number) for number in numbers) for numbers in counts)
-    columns = len(fitted.names) + told.intercepts
+    columns = len(fitted.names) + reported.intercepts
     kind = "events" if fitted.kind is TIMES else f"events ({fitted.kind.counted})"
-    own = f" and {told.intercepts:.0f} intercepts" * bool(told.intercepts)
-    what = f"intervals of {len(fitted.names)} columns{own} from {events:.0f} {kind}"
-    if events < _EVENTS * columns and told.left_out:
-        raise ConfigurationError(f"the sites' numbers of events are not known: {'; '.join(told.left_out)}")
+    own = f" and {reported.intercepts:.0f} intercepts" * bool(reported.intercepts)
+    prefix = f"intervals of {len(fitted.names)} columns{own} from {events:.0f} {kind}"
+    if events < _EVENTS * columns and reported.left_out:
+        raise ConfigurationError(f"the sites' numbers of events are not known: {'; '.join(reported.left_out)}")
     if events < _EVENTS * columns:
         raise ConfigurationError(
-            f"{what}; expected at least {_EVENTS} a column, with fewer the estimates are too far from 0. Take fewer "
+            f"{prefix}; expected at least {_EVENTS} a column, with fewer the estimates are too far from 0. Take fewer "
             "columns, chosen without these rows, or fit without intervals"
         )
     if events < _FEW_EVENTS * columns:
         more = f"from {_FEW_EVENTS} a column on the estimates are less far from 0"
-        warnings.warn(f"{what}: {events / columns:.1f} a column; {more}", UserWarning, stacklevel=5)
+        warnings.warn(f"{prefix}: {events / columns:.1f} a column; {more}", UserWarning, stacklevel=5)
 
 
-def table(asked: Intervals, fitted: Fitted, told: Told, sums: Sums, trend: Any = None) -> Table:
+def table(asked: Intervals, fitted: Fitted, reported: Reported, sums: Sums, trend: Any = None) -> Table:
     """Return the table of a model.
 
     Parameters
@@ -500,7 +500,7 @@ def table(asked: Intervals, fitted: Fitted, told: Told, sums: Sums, trend: Any =
         What is asked for.
     fitted : Fitted
         What is fitted.
-    told : Told
+    reported : Told
         What the sites say of themselves.
     sums : Sums
         The sums of all sites.
@@ -514,8 +514,8 @@ def table(asked: Intervals, fitted: Fitted, told: Told, sums: Sums, trend: Any =
     """
     names, kind = fitted.names, fitted.kind
     found = of_squares(sums, names) if kind is SQUARES else of_likelihood(sums, names, of_times=kind is TIMES)
-    places = np.array(asked.places(names))
-    estimate, error = found.estimate[places], found.error[places]
+    indices = np.array(asked.indices(names))
+    estimate, error = found.estimate[indices], found.error[indices]
     z, quantile = stats.t(found.degrees), stats.t.isf(0.5 * (1.0 - asked.level), found.degrees)
     p = 2.0 * z.sf(np.abs(estimate) / error)
     half = quantile * error
@@ -526,23 +526,23 @@ def table(asked: Intervals, fitted: Fitted, told: Told, sums: Sums, trend: Any =
         ends = {f"{kind.ratio} {end}": columns[end] for end in ("lower", "upper")}
         columns |= {name: np.exp(np.minimum(own, 700.0)) for name, own in ends.items()}
     columns |= {"p": p, "q": stats.false_discovery_control(p)}
-    columns |= {} if trend is None else {"p of trend": trend[0][places]}
+    columns |= {} if trend is None else {"p of trend": trend[0][indices]}
     # A test without clusters, and sites' own errors, do not go with clustered ones.
     plain, own, doubted = sums.meat is None, dict[str, Any](), list[str]()
     if plain:
-        own, doubted = _plausible(told, found, fitted)
-        columns |= dict(zip(("Rao", "degrees of Rao", "p of Rao"), rao(sums, found, places), strict=True))
-        columns |= _compared(own, places, len(sums.each), half, asked.level)
+        own, doubted = _plausible(reported, found, fitted)
+        columns |= dict(zip(("Rao", "degrees of Rao", "p of Rao"), rao(sums, found, indices), strict=True))
+        columns |= _compared(own, indices, len(sums.each), half, asked.level)
         for site, (values, errors) in own.items():
-            columns |= {site: values[places], f"{site} error": errors[places]}
-    rows = {int(j): {name: float(column[i]) for name, column in columns.items()} for i, j in enumerate(places)}
-    intercepts, more = _intercepts(told, fitted, sums, found)
+            columns |= {site: values[indices], f"{site} error": errors[indices]}
+    rows = {int(j): {name: float(column[i]) for name, column in columns.items()} for i, j in enumerate(indices)}
+    intercepts, more = _intercepts(reported, fitted, sums, found)
     lines = [
-        ("Intervals", f"{100 * asked.level:g} %, {_how(found, fitted, sums)}; q over {len(places)} columns"),
+        ("Intervals", f"{100 * asked.level:g} %, {_how(found, fitted, sums)}; q over {len(indices)} columns"),
         *more,
     ]
     if plain:
-        text = f"of {len(own)} of {len(sums.each)} sites{_reasons(told, doubted, fitted)}"
+        text = f"of {len(own)} of {len(sums.each)} sites{_reasons(reported, doubted, fitted)}"
         few = "; no Hartung-Knapp interval with fewer than three sites: nothing here covers a spread between sites"
         text += few * (len(own) < _SITES)
         lines.append(("Own estimates", text))
@@ -567,19 +567,22 @@ def _how(found: Estimates, fitted: Fitted, sums: Sums) -> str:
 
 
 def _intercepts(
-    told: Told, fitted: Fitted, sums: Sums, found: Estimates
+    reported: Reported, fitted: Fitted, sums: Sums, found: Estimates
 ) -> tuple[list[dict[str, Any]], list[tuple[str, str]]]:
     """Return observed and expected events of the sites beside a common intercept, and what is said of intercepts."""
-    if told.own:
+    if reported.own:
         lines = [("Intercepts of the table", "one of each site, which has stayed there")]
-        for which, why in ((told.pooled, "share one, of too few rows for their own"), (told.idle, "add nothing")):
+        for which, why in (
+            (reported.pooled, "share one, of too few rows for their own"),
+            (reported.idle, "add nothing"),
+        ):
             shown = ", ".join(which[:_SHOWN]) + f" and {len(which) - _SHOWN} more" * (len(which) > _SHOWN)
             lines += [(f"{len(which)} sites", f"{shown}: {why}")] * bool(which)
         return [], lines
     if sums.point.size == len(fitted.names) or found.inverse is None:
         return [], []
     _, degrees, p = rao(sums, found, np.array([sums.point.size - 1]))
-    events = {fitted.named(answer): answer.numbers["events"] for answer in told.answers}
+    events = {fitted.named(answer): answer.numbers["events"] for answer in reported.answers}
     rows = []
     for site in sums.each:
         excess = -site.mass * float(site.gradient[-1])
@@ -593,13 +596,13 @@ def _intercepts(
     return rows, [("Intercept of the table", f"{text}; where they differ, site_intercepts=None is right")]
 
 
-def _compared(own: dict[str, Any], places: NDArray[Any], count: int, half: Vector, level: float) -> dict[str, Vector]:
+def _compared(own: dict[str, Any], indices: NDArray[Any], count: int, half: Vector, level: float) -> dict[str, Vector]:
     """Return the meta-analysis; NaN where too few sites have estimates of their own."""
-    nothing = np.full(places.size, math.nan)
-    columns = dict.fromkeys(COMPARED[2:], nothing) | {"sites": np.full(places.size, float(len(own)))}
+    nothing = np.full(indices.size, math.nan)
+    columns = dict.fromkeys(COMPARED[2:], nothing) | {"sites": np.full(indices.size, float(len(own)))}
     if len(own) < 2:
         return columns
-    values, errors = (np.array([pair[i][places] for pair in own.values()]) for i in range(2))
+    values, errors = (np.array([pair[i][indices] for pair in own.values()]) for i in range(2))
     found = between(values, errors)
     mean, refined = found["DerSimonian-Laird"], found.pop("Hartung-Knapp error")
     if len(own) < count:
@@ -610,10 +613,12 @@ def _compared(own: dict[str, Any], places: NDArray[Any], count: int, half: Vecto
     return columns | found
 
 
-def _plausible(told: Told, found: Estimates, fitted: Fitted) -> tuple[dict[str, tuple[Vector, Vector]], list[str]]:
+def _plausible(
+    reported: Reported, found: Estimates, fitted: Fitted
+) -> tuple[dict[str, tuple[Vector, Vector]], list[str]]:
     """Return the sites' own estimates and errors by name of site, and who is left out for impossible ones."""
     names, count = fitted.names, len(fitted.names)
-    said = {fitted.named(own): own.vectors for own in told.answers if own.numbers["told"]}
+    said = {fitted.named(own): own.vectors for own in reported.answers if own.numbers["reported"]}
     given = {site: (own["estimate"][:count], own["error"][:count]) for site, own in said.items()}
     sizes = np.array([np.abs(estimate) + np.abs(error) for estimate, error in given.values()])
     usual = np.sort(sizes, axis=0)[(len(sizes) - 1) // 2] if len(sizes) else sizes
@@ -634,10 +639,10 @@ def _plausible(told: Told, found: Estimates, fitted: Fitted) -> tuple[dict[str, 
     return given, doubted
 
 
-def _reasons(told: Told, doubted: list[str], fitted: Fitted) -> str:
+def _reasons(reported: Reported, doubted: list[str], fitted: Fitted) -> str:
     """Return why sites have no estimates of their own; an empty string if all of them have."""
-    silent = [fitted.named(answer) for answer in told.answers if not answer.numbers["told"]]
-    texts, kind = [*doubted, *told.left_out], fitted.kind
+    silent = [fitted.named(answer) for answer in reported.answers if not answer.numbers["reported"]]
+    texts, kind = [*doubted, *reported.left_out], fitted.kind
     if silent:
         shown = ", ".join(silent[:_SHOWN]) + f" and {len(silent) - _SHOWN} more" * (len(silent) > _SHOWN)
         texts.append(f"none of {shown}: fewer than {kind.least} {kind.counted} a column, no unique fit, or withheld")

@@ -90,18 +90,18 @@ def judged(run: Run, kind: Kind, point: Vector, sites: Sequence[Any] = ()) -> Fo
 
     def derivatives(slope: float, intercept: float) -> tuple[float, Vector, NDArray[np.float64]]:
         wanted = ("loss", "by-slope", "by-intercept", *_CURVED)
-        told = ask(CALIBRATION, wanted, {"slope": slope, "intercept": intercept})
-        kept = [answer for answer in told if answer.node_id in nodes]
+        reported = ask(CALIBRATION, wanted, {"slope": slope, "intercept": intercept})
+        kept = [answer for answer in reported if answer.node_id in nodes]
         if len(kept) < len(nodes):
-            what = f"{len(kept)} of {len(nodes)} sites say how the model is calibrated"
-            raise ConfigurationError(f"{what}, of which all have said how good it is; ask again")
+            prefix = f"{len(kept)} of {len(nodes)} sites say how the model is calibrated"
+            raise ConfigurationError(f"{prefix}, of which all have said how good it is; ask again")
         means = {name: _mean(kept, name) for name in wanted}
         curved = np.array([[means[_CURVED[0]], means[_CURVED[1]]], [means[_CURVED[1]], means[_CURVED[2]]]])
         return means["loss"], np.array([means["by-slope"], means["by-intercept"]]), curved
 
     rows = sum(answer.examples for answer in answers)
     overall = _overall(kind, answers) | _calibrated(derivatives, rows, "intercept" in run.problem.layout.shapes)
-    bins, kept_back = [], ""
+    bins, withheld = [], ""
     mean, square = (_mean(answers, name) for name in ("mean", "square"))
     deviation = math.sqrt(max(square - mean**2, 0.0))
     if deviation > 0.0:
@@ -109,13 +109,13 @@ def judged(run: Run, kind: Kind, point: Vector, sites: Sequence[Any] = ()) -> Fo
         numbers = {f"{EDGE}{i}": float(edge) for i, edge in enumerate(edges)}
         for merged in _MERGED:
             shapes = dict.fromkeys(("rows", "expected", "observed"), (_BINS // merged,))
-            told = ask(BINS, ("told",), {**numbers, "merged": float(merged)}, shapes)
-            told = [answer for answer in told if answer.node_id in nodes]
-            if len(told) == len(nodes) and all(answer.numbers["told"] for answer in told):
-                bins = _binned(told, edges[merged - 1 :: merged])
+            reported = ask(BINS, ("reported",), {**numbers, "merged": float(merged)}, shapes)
+            reported = [answer for answer in reported if answer.node_id in nodes]
+            if len(reported) == len(nodes) and all(answer.numbers["reported"] for answer in reported):
+                bins = _binned(reported, edges[merged - 1 :: merged])
                 break
         else:
-            kept_back = "kept back by a site, whose owner allows no bin of so few rows, or a site has not answered"
+            withheld = "withheld by a site, whose owner allows no bin of so few rows, or a site has not answered"
     of_sites: list[dict[str, Any]] = [
         {"site": site_of(own, sites), "rows": int(own.examples), "events": int(own.numbers["events"])}
         | _overall(kind, [own])
@@ -129,7 +129,7 @@ def judged(run: Run, kind: Kind, point: Vector, sites: Sequence[Any] = ()) -> Fo
         overall,
         of_sites,
         bins,
-        lines + [("Bins", kept_back)] * bool(kept_back) + [("Left out", text) for text in left_out],
+        lines + [("Bins", withheld)] * bool(withheld) + [("Left out", text) for text in left_out],
     )
 
 
@@ -164,14 +164,14 @@ def _possible(answers: Sequence[Answer], sites: Sequence[Any]) -> tuple[list[Ans
     """Return the answers that rows can have, and who is left out for others."""
     kept, doubted = [], []
     for answer in answers:
-        told, n = answer.numbers, answer.examples
+        reported, n = answer.numbers, answer.examples
         most = 0.5 * n * (n - 1.0)
-        if not 0.0 <= told["ordered"] <= told["compared"] <= most:
-            why = f"{told['ordered']:g} of {told['compared']:g} pairs are in order, of {n:.0f} rows"
-        elif not 0.0 <= told["events"] <= n:
-            why = f"{told['events']:g} events of {n:.0f} rows"
-        elif not (0.0 <= told["brier"] <= 1.0 and told["square"] >= (1.0 - 1e-9) * told["mean"] ** 2):
-            why = f"Brier's score is {told['brier']:g}, and the scores' mean square {told['square']:g}"
+        if not 0.0 <= reported["ordered"] <= reported["compared"] <= most:
+            why = f"{reported['ordered']:g} of {reported['compared']:g} pairs are in order, of {n:.0f} rows"
+        elif not 0.0 <= reported["events"] <= n:
+            why = f"{reported['events']:g} events of {n:.0f} rows"
+        elif not (0.0 <= reported["brier"] <= 1.0 and reported["square"] >= (1.0 - 1e-9) * reported["mean"] ** 2):
+            why = f"Brier's score is {reported['brier']:g}, and the scores' mean square {reported['square']:g}"
         else:
             kept.append(answer)
             continue
@@ -200,11 +200,11 @@ def _calibrated(derivatives: Any, rows: float, intercept: bool) -> dict[str, flo
         for _ in range(_HALVINGS):
             trial = at.copy()
             trial[:size] -= step
-            told = derivatives(*trial)
-            if told[0] <= loss:
+            reported = derivatives(*trial)
+            if reported[0] <= loss:
                 break
             step = 0.5 * step
-        at, (loss, slopes, curved) = trial, told
+        at, (loss, slopes, curved) = trial, reported
     return nothing
 
 

@@ -43,8 +43,8 @@ def check_parts(X: Sequence[Any], **beside: Any) -> None:
     """Refuse what stands beside the clients' tables if it is not a list of as many parts."""
     for name, parts in beside.items():
         if not isinstance(parts, list | tuple) or len(parts) != len(X):
-            what = f"X has {len(X)} parts, {name} is {type(parts).__name__} of {0 if parts is None else len(parts)}"
-            raise ConfigurationError(f"{what}; expected a list of as many parts")
+            prefix = f"X has {len(X)} parts, {name} is {type(parts).__name__} of {0 if parts is None else len(parts)}"
+            raise ConfigurationError(f"{prefix}; expected a list of as many parts")
 
 
 def aligned_frames(X: Any, y: Any, sample_weight: Any) -> list[Any]:
@@ -151,8 +151,8 @@ def read_by(codebook: Codebook, X: Any, y: Any, beside: Sequence[Any], whose: st
         Begins an error.
     """
     if y is None and not codebook.outcome:
-        what = f"{whose} gives no y, and the codebook has no outcome"
-        raise PublicError(f"{what}: name its columns, Codebook(..., outcome={{'death': Column(levels=[0, 1])}})")
+        prefix = f"{whose} gives no y, and the codebook has no outcome"
+        raise PublicError(f"{prefix}: name its columns, Codebook(..., outcome={{'death': Column(levels=[0, 1])}})")
     book = codebook if y is None else replace(codebook, outcome={})
     values = book.parsed(X, whose)
     kept = book.complete(values, whose)
@@ -244,12 +244,12 @@ def read_site(
     if order is not None and names is not None:
         lacks = [name for name in order if name not in names]
         if lacks:
-            what = f"this site's rows lack the columns {lacks[:5]} of features="
-            raise PublicError(f"{what}; give them, or leave them out everywhere")
+            prefix = f"this site's rows lack the columns {lacks[:5]} of features="
+            raise PublicError(f"{prefix}; give them, or leave them out everywhere")
         features, names = features[list(order)], tuple(order)
     elif order is not None and np.shape(features)[-1] != len(order):
-        what = f"this site's rows have {np.shape(features)[-1]} columns without names"
-        raise PublicError(f"{what}, and features= has {len(order)}")
+        prefix = f"this site's rows have {np.shape(features)[-1]} columns without names"
+        raise PublicError(f"{prefix}, and features= has {len(order)}")
     refuse_text(features, "X")
     rows = features if is_sparse(features) else np.asarray(features, dtype=np.float64)
     return rows, targets, weights, names, clusters, values
@@ -270,15 +270,15 @@ def missing_in(X: Any, y: Any, names: Names = None, *, counted: bool = False) ->
         Whether to say in how many rows, which is not for a server.
     """
     found = []
-    for what, table in (("X", X), ("y", y)):
-        for name, entries in _columns(what, table, names).items():
+    for prefix, table in (("X", X), ("y", y)):
+        for name, entries in _columns(prefix, table, names).items():
             lacking = sum(map(is_missing, entries))
             found += [f"{name}{f' in {lacking} of {len(entries)} rows' * counted}"] * (lacking > 0)
     advice = "Leave such rows out, fill them in in the same way at every site, or give a codebook that leaves them out"
     return f"entries are missing (NaN): {', '.join(found[:_NAMED])}. {advice}" if found else ""
 
 
-def _columns(what: str, table: Any, names: Names) -> dict[str, list[Any]]:
+def _columns(prefix: str, table: Any, names: Names) -> dict[str, list[Any]]:
     """Return the entries of each column by name; none of what is sparse or has no rows of equal length."""
     try:
         array = np.zeros(()) if is_sparse(table) else np.asarray(table)
@@ -286,11 +286,11 @@ def _columns(what: str, table: Any, names: Names) -> dict[str, list[Any]]:
         return {}
     own = [*table.columns] if hasattr(table, "columns") else [*(array.dtype.names or ())]
     if own and array.ndim:
-        return {f"{what}[{name!r}]": np.asarray(table[name]).tolist() for name in own}
+        return {f"{prefix}[{name!r}]": np.asarray(table[name]).tolist() for name in own}
     if array.ndim == 2:
-        return {f"{what}[{names[j] if names else j!r}]": column.tolist() for j, column in enumerate(array.T)}
+        return {f"{prefix}[{names[j] if names else j!r}]": column.tolist() for j, column in enumerate(array.T)}
     entries: Any = array.tolist()
-    return {what: entries} if array.ndim else {}
+    return {prefix: entries} if array.ndim else {}
 
 
 def refuse_two_codings(labels: Mapping[str, NDArray[Any]]) -> None:
@@ -315,8 +315,10 @@ def refuse_two_codings(labels: Mapping[str, NDArray[Any]]) -> None:
     for (first, one), *others in spellings.values():
         for second, other in others:
             if one != other and not any({one, other} <= own for own in held.values()):
-                what = f"{first} has labels {one!r}, {second} has labels {other!r}: these are two codings of one class"
-                raise ConfigurationError(f"{what}. Write it in the same way at every client")
+                prefix = (
+                    f"{first} has labels {one!r}, {second} has labels {other!r}: these are two codings of one class"
+                )
+                raise ConfigurationError(f"{prefix}. Write it in the same way at every client")
     if set[Any]().union(*held.values()) == {-1, 0, 1} and not any({-1, 0} <= own for own in held.values()):
         first, second = (next(site for site, own in held.items() if label in own) for label in (0, -1))
         raise ConfigurationError(
@@ -330,8 +332,10 @@ def owners_of(groups: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
     given = column_or_1d(groups)
     missing = [row for row, name in enumerate(given.tolist()) if is_missing(name)]
     if missing:
-        what = f"groups[{missing[0]}] is missing (NaN or None), as {len(missing)} of {len(given)} entries are"
-        raise ConfigurationError(f"{what}; expected the client of each row: leave such rows out, or give them a group")
+        prefix = f"groups[{missing[0]}] is missing (NaN or None), as {len(missing)} of {len(given)} entries are"
+        raise ConfigurationError(
+            f"{prefix}; expected the client of each row: leave such rows out, or give them a group"
+        )
     return np.unique(given, return_inverse=True)
 
 
@@ -340,8 +344,10 @@ def in_order(given: Any, sites: Sequence[Any]) -> Any:
     if given is None:
         return None
     if not isinstance(given, Mapping) or set(given) != set(sites):
-        told = sorted(map(str, given)) if isinstance(given, Mapping) else type(given).__name__
-        raise ConfigurationError(f"X is a dict of the sites {listed(list(map(str, sites)))}, and beside it is {told}")
+        reported = sorted(map(str, given)) if isinstance(given, Mapping) else type(given).__name__
+        raise ConfigurationError(
+            f"X is a dict of the sites {listed(list(map(str, sites)))}, and beside it is {reported}"
+        )
     return [given[site] for site in sites]
 
 
@@ -354,8 +360,8 @@ def place_of(without: Any, sites: Sequence[Any]) -> int:
         If there is no such site, or no other one.
     """
     if without not in sites:
-        what = f"without={without!r} is none of the sites"
-        raise ConfigurationError(f"{what}, which are {', '.join(repr(site) for site in sites[:20])}")
+        prefix = f"without={without!r} is none of the sites"
+        raise ConfigurationError(f"{prefix}, which are {', '.join(repr(site) for site in sites[:20])}")
     if len(sites) < 2:
         raise ConfigurationError(f"without={without!r}: there is no other site, so nothing is left to fit to")
     return list(sites).index(without)
@@ -398,16 +404,16 @@ def masses_of(answers: Sequence[Any]) -> list[float]:
 def fold_of_rows(splits: Any, rows: list[NDArray[np.int64]] | None) -> NDArray[np.int64]:
     """Return the fold of each row of one X, of scikit-learn's pairs of training and test rows."""
     if rows is None:
-        what = "cv is a list of splits, whose numbers are rows of one X"
-        raise ConfigurationError(f"{what}; with clients' parts, or over a grid, give a number of folds")
+        prefix = "cv is a list of splits, whose numbers are rows of one X"
+        raise ConfigurationError(f"{prefix}; with clients' parts, or over a grid, give a number of folds")
     tests = [np.asarray(test, dtype=np.int64) for _, test in splits]
     tested = np.concatenate(tests)
     fold = np.full(1 + max(int(own.max()) for own in (*rows, tested)), -1, dtype=np.int64)
     for number, test in enumerate(tests):
         fold[test] = number
     if np.unique(tested).size != tested.size or (fold[np.concatenate(rows)] < 0).any():
-        what = "cv is a list of splits whose test rows overlap or leave rows out"
-        raise ConfigurationError(f"{what}; expected a partition")
+        prefix = "cv is a list of splits whose test rows overlap or leave rows out"
+        raise ConfigurationError(f"{prefix}; expected a partition")
     return fold
 
 
@@ -453,8 +459,8 @@ def factors_of(given: Any, names: Any, d: int) -> Vector | None:
     given = given.to_dict() if hasattr(given, "to_dict") else given
     if isinstance(given, Mapping):
         if not len(names):
-            what = f"penalty_factor={given!r} names features, but those of X have no names; give a data frame"
-            raise ConfigurationError(f"{what}, features=[...] with a grid, or an array of {d} factors")
+            prefix = f"penalty_factor={given!r} names features, but those of X have no names; give a data frame"
+            raise ConfigurationError(f"{prefix}, features=[...] with a grid, or an array of {d} factors")
         given = _by_name(given, [*names])
     factors = np.asarray(given)
     if factors.shape != (d,) or factors.dtype.kind not in "fiu":
@@ -465,8 +471,8 @@ def factors_of(given: Any, names: Any, d: int) -> Vector | None:
     wrong = np.flatnonzero(~(np.isfinite(factors) & (factors >= 0.0)))
     if wrong.size:
         where = names[wrong[0]] if len(names) else wrong[0]
-        what = f"penalty_factor={factors[wrong[0]]:g} of feature {where}"
-        raise ConfigurationError(f"{what}; expected finite numbers >= 0, where 0 leaves a feature without a penalty")
+        prefix = f"penalty_factor={factors[wrong[0]]:g} of feature {where}"
+        raise ConfigurationError(f"{prefix}; expected finite numbers >= 0, where 0 leaves a feature without a penalty")
     return factors.astype(np.float64)
 
 
@@ -486,8 +492,8 @@ def _by_name(given: Mapping[str, Any], names: list[str]) -> list[Any]:
         for name in those:
             # In a tuple, as NaN is refused by itself.
             if name not in given and found.setdefault(name, given[key]) not in (given[key],):
-                what = f"penalty_factor={given!r} has patterns with two factors of feature {name}"
-                raise ConfigurationError(f"{what}; name it itself")
+                prefix = f"penalty_factor={given!r} has patterns with two factors of feature {name}"
+                raise ConfigurationError(f"{prefix}; name it itself")
     return [given.get(name, found.get(name, 1.0)) for name in names]
 
 
@@ -567,12 +573,12 @@ def check_scales(scales: Vector, moments: Sequence[Moments], sites: Sequence[str
     ConfigurationError
         If it is infinite, or a site says a variance below 0.
     """
-    for site, told in zip(sites, moments, strict=True):
-        if (told.variances < 0.0).any():
-            raise ConfigurationError(f"{site} says a variance of {told.variances.min():.3g}; expected none below 0")
-    own = np.sqrt([told.variances for told in moments])
+    for site, reported in zip(sites, moments, strict=True):
+        if (reported.variances < 0.0).any():
+            raise ConfigurationError(f"{site} says a variance of {reported.variances.min():.3g}; expected none below 0")
+    own = np.sqrt([reported.variances for reported in moments])
     usual = np.sort(own, axis=0)[(len(own) - 1) // 2]
-    means = np.abs([told.means for told in moments])
+    means = np.abs([reported.means for reported in moments])
     for j in np.flatnonzero(~(scales <= _UNITS * usual) & ((usual > 0.0) | ~np.isfinite(scales)))[:5]:
         m = int(np.argmax(np.maximum(own[:, j], means[:, j])))
         text = (

@@ -58,7 +58,7 @@ FEW: dict[str, Any] = {"min_train_nodes": 1, "fraction_evaluate": 0.0}
 _SHOWN, _SHOWN_SITES = 40, 8
 
 
-class _Told(str):
+class _Reported(str):
     """A text, which printing and a notebook show, and the rows of a table."""
 
     rows: list[dict[str, Any]]
@@ -70,7 +70,7 @@ class _Told(str):
     __repr__ = str.__str__
 
 
-class Summary(_Told):
+class Summary(_Reported):
     """What a fitted estimator says of its fit: a text, which printing and a notebook show, and a table.
 
     Attributes
@@ -144,7 +144,7 @@ def _with_intervals(table: Table | None, rows: list[dict[str, Any]]) -> list[str
     return lines
 
 
-class Tested(_Told):
+class Tested(_Reported):
     """A test: a text, which printing and a notebook show, and its numbers.
 
     Attributes
@@ -193,14 +193,14 @@ def contrasted(model: Any, combinations: Any) -> Tested:
     names = [str(name) for name in model._names(len(found.estimate))]
     many = isinstance(given, Sequence) and all(isinstance(own, Mapping) for own in given)
     if not many or not given or not all(isinstance(each, Real) for own in given for each in own.values()):
-        what = f"contrast({combinations!r:.200})"
-        raise ConfigurationError(f"{what}; expected factors by names of features, or a list of such mappings")
+        prefix = f"contrast({combinations!r:.200})"
+        raise ConfigurationError(f"{prefix}; expected factors by names of features, or a list of such mappings")
     factors = np.zeros((len(given), len(names)))
     for row, combination in enumerate(given):
         unknown = [name for name in combination if name not in names]
         if unknown or not combination:
-            what = f"contrast({combinations!r:.200}) has {unknown[:5] or 'no features'}"
-            raise ConfigurationError(f"{what}; expected factors by names of features, which are {names[:10]}")
+            prefix = f"contrast({combinations!r:.200}) has {unknown[:5] or 'no features'}"
+            raise ConfigurationError(f"{prefix}; expected factors by names of features, which are {names[:10]}")
         for name, factor in combination.items():
             factors[row, names.index(name)] = factor
     tested = wald(found.estimate, found.covariance, found.degrees, factors)
@@ -246,8 +246,8 @@ def compared(model: Any, other: Any) -> Tested:
         raise ConfigurationError("two models are compared of the same rows, sites, outcome and kind of intercepts")
     clustered = "Rao" not in next(iter(large.rows.values()))
     if math.isnan(large.found.log_likelihood + small.found.log_likelihood) or clustered:
-        what = "a model has no likelihood: its rows have weights or clusters, or are fewer than two for each column"
-        raise ConfigurationError(f"{what}. Test the columns with contrast([...]) of the larger model")
+        prefix = "a model has no likelihood: its rows have weights or clusters, or are fewer than two for each column"
+        raise ConfigurationError(f"{prefix}. Test the columns with contrast([...]) of the larger model")
     count = float(len(names[0]) - len(names[1]))
     if model._kind is SQUARES:
         squares = [found.noise * found.degrees for found in (large.found, small.found)]
@@ -265,7 +265,7 @@ def compared(model: Any, other: Any) -> Tested:
     )
 
 
-class Quality(_Told):
+class Quality(_Reported):
     """How good a model is on some rows: a text, which printing and a notebook show, and its numbers.
 
     Attributes

@@ -129,9 +129,9 @@ def _of_a_loop(disclosure: Disclosure | None) -> Disclosure:
     given: Disclosure = checked("disclosure", Disclosure() if disclosure is None else disclosure, Disclosure)
     wrong = [name for name in ("min_class_rows", "min_events") if getattr(given, name) is not None]
     if wrong:
-        what = f"disclosure has {', '.join(wrong)}, and a training loop of your own says only how many rows it has"
+        prefix = f"disclosure has {', '.join(wrong)}, and a training loop of your own says only how many rows it has"
         advice = "leave it out, or use flwr_fco.client_apps.client_app with an objective"
-        raise ConfigurationError(f"{what}: {advice}")
+        raise ConfigurationError(f"{prefix}: {advice}")
     return given
 
 
@@ -142,13 +142,13 @@ def _check_rows(answer: Message, message: Message, disclosure: Disclosure) -> No
     if disclosure.min_rows is None or kind in (PARTITION, TABLE) or silent or answer.has_error():
         return
     counts = [record["num-examples"] for record in answer.content.metric_records.values() if "num-examples" in record]
-    what = f"an answer to {kind!r:.80}"
+    prefix = f"an answer to {kind!r:.80}"
     if not counts:
-        what = f"the server asks for {what}; this site's owner sets min_rows={disclosure.min_rows}"
+        prefix = f"the server asks for {prefix}; this site's owner sets min_rows={disclosure.min_rows}"
         advice = "add 'num-examples' to its metrics, or leave the limit out"
-        raise ConfigurationError(f"{what}, and the answer does not say how many rows it is about: {advice}")
+        raise ConfigurationError(f"{prefix}, and the answer does not say how many rows it is about: {advice}")
     for count in counts:
-        disclosure.check_rows(int(_number("num-examples", count)), what)
+        disclosure.check_rows(int(_number("num-examples", count)), prefix)
 
 
 class LocalTraining:
@@ -203,9 +203,11 @@ class LocalTraining:
     def __init__(self, message: Message, context: Context, model: nn.Module, *, momentum: float = 0.0) -> None:
         limits = _within_app.get()
         if limits is None:
-            what = "this message came through Flower's own ClientApp, which cannot tell the server what is missing here"
+            prefix = (
+                "this message came through Flower's own ClientApp, which cannot tell the server what is missing here"
+            )
             advice = "write `from flwr_fco.torch import ClientApp` instead of `from flwr.clientapp import ClientApp`"
-            raise ConfigurationError(f"{what}; {advice}")
+            raise ConfigurationError(f"{prefix}; {advice}")
         self.model, self._momentum, self._limits = model, momentum, limits
         self._stack = ExitStack()
         self._round, self._downlink = task_of(message, limits, as_sent=True)
@@ -222,12 +224,12 @@ class LocalTraining:
             f"mirror_map={plan.mirror_map!r}: the optimisers are Euclidean": type(plan.mirror_map) is not Euclidean,
             joint: terms is None or any(map(np.ndim, terms)),
         }
-        for what in (what for what, objects in objections.items() if objects):
-            raise ConfigurationError(f"{what}. Take something else on the server, or {_INSTEAD}")
+        for prefix in (prefix for prefix, objects in objections.items() if objects):
+            raise ConfigurationError(f"{prefix}. Take something else on the server, or {_INSTEAD}")
         tracked = self._method.memory or hasattr(self._method, "tracker_start")
         if momentum and (tracked or self._loop.kind is not optim.DualAveraging):
-            what = f"momentum={momentum!r}: the method {plan.solver!r} has none. Leave it out, or take FedDualAvg"
-            raise ConfigurationError(f"{what}; the server's momentum is server_momentum")
+            prefix = f"momentum={momentum!r}: the method {plan.solver!r} has none. Leave it out, or take FedDualAvg"
+            raise ConfigurationError(f"{prefix}; the server's momentum is server_momentum")
 
     @property
     def work(self) -> Work:
@@ -290,8 +292,8 @@ class LocalTraining:
             raise ConfigurationError(f"the metrics are {sorted(metrics)}; expected 'num-examples' among them")
         optimizer = self.optimizer
         if optimizer.num_steps < 1:
-            what = f"the optimiser of {plan.solver!r} has taken no step in this round: step with `training.optimizer`"
-            raise ConfigurationError(f"{what}, not with one of your own, and see that the loader is not empty")
+            prefix = f"the optimiser of {plan.solver!r} has taken no step in this round: step with `training.optimizer`"
+            raise ConfigurationError(f"{prefix}, not with one of your own, and see that the loader is not empty")
         increments = {name: tensor.cpu().numpy() for name, tensor in optimizer.increments().items()}
         # `Layout.flatten` makes float64 of it.
         parts = [increments[name].reshape(-1) for name in plan.layout.shapes]
@@ -320,9 +322,9 @@ def _number(name: str, value: Any) -> float:
     try:
         return float(value)
     except (TypeError, ValueError, RuntimeError):
-        what = f"the metric {name!r} is a {type(value).__name__}, {value!r:.80}; expected a number"
+        prefix = f"the metric {name!r} is a {type(value).__name__}, {value!r:.80}; expected a number"
         advice = f"Report the entries of a list under names of their own, such as {name + '-0'!r}"
-        raise ConfigurationError(f"{what}. {advice}") from None
+        raise ConfigurationError(f"{prefix}. {advice}") from None
 
 
 class UserLoop:
@@ -356,8 +358,8 @@ class UserLoop:
 
     def __getattr__(self, name: str) -> Any:
         methods = "dual averaging, gradient tracking and mirror descent have one"
-        what = f"the method {self._solver!r} has no optimiser ({methods})"
-        raise ConfigurationError(f"{what}. Take something else on the server, or {_INSTEAD}")
+        prefix = f"the method {self._solver!r} has no optimiser ({methods})"
+        raise ConfigurationError(f"{prefix}. Take something else on the server, or {_INSTEAD}")
 
     def ask(self, method: Any, downlink: Downlink, memory: ClientState | None) -> None:
         """Find out what a method asks for."""
@@ -403,8 +405,8 @@ def _explain_difference(client: Mapping[str, tuple[int, ...]], server: Mapping[s
     """Raise an error about a model whose parameters are not the server's optimised arrays."""
     extra = sorted(set(server) - set(client))
     if extra:
-        what = f"the server optimises {extra}, which are no trainable parameters of this model"
+        prefix = f"the server optimises {extra}, which are no trainable parameters of this model"
         advice = "name the buffers and frozen parameters in the strategy's arrays=Arrays(pass_through=...)"
-        raise ConfigurationError(f"{what}: {advice}")
-    what = f"the server optimises {dict(server)}, this model has {dict(client)}"
-    raise ConfigurationError(f"{what}: give `start` ArrayRecord(model.state_dict()) of the same model")
+        raise ConfigurationError(f"{prefix}: {advice}")
+    prefix = f"the server optimises {dict(server)}, this model has {dict(client)}"
+    raise ConfigurationError(f"{prefix}: give `start` ArrayRecord(model.state_dict()) of the same model")

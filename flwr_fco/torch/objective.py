@@ -128,8 +128,8 @@ class TorchObjective(Objective):
         try:
             self.num_examples = len(self.dataset)  # type: ignore[arg-type]
         except TypeError as error:
-            what = f"{type(dataset).__name__} has no length; expected a map-style data set"
-            raise ConfigurationError(f"{what}, whose examples can be counted and shuffled") from error
+            prefix = f"{type(dataset).__name__} has no length; expected a map-style data set"
+            raise ConfigurationError(f"{prefix}, whose examples can be counted and shuffled") from error
         if self.num_examples < 1:
             raise ConfigurationError("the data set is empty; expected at least one example")
         named = trainable(model)
@@ -186,8 +186,8 @@ class TorchObjective(Objective):
             for share, examples in self._chunks(None if batch is None else batch.rows):
                 loss = self._loss_of(examples)
                 if not loss.requires_grad:
-                    what = "the loss does not depend on the parameters that require a gradient"
-                    raise ConfigurationError(f"{what}, or was detached from them")
+                    prefix = "the loss does not depend on the parameters that require a gradient"
+                    raise ConfigurationError(f"{prefix}, or was detached from them")
                 found = torch.autograd.grad(loss, self._parameters, allow_unused=True, materialize_grads=True)
                 # A sparse gradient is that of an embedding with sparse=True.
                 dense = [part.to_dense() if part.is_sparse else part for part in found]
@@ -259,8 +259,10 @@ class TorchObjective(Objective):
     def _loss_of(self, examples: Any) -> Tensor:
         loss: Any = self.loss(self.model, examples)
         if not isinstance(loss, Tensor) or loss.numel() != 1:
-            what = f"tensor of shape {list(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
-            raise ConfigurationError(f"the loss is a {what}; expected a tensor of one number, the mean over the batch")
+            prefix = f"tensor of shape {list(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+            raise ConfigurationError(
+                f"the loss is a {prefix}; expected a tensor of one number, the mean over the batch"
+            )
         return loss
 
     def _load(self, w: Any) -> None:
@@ -322,9 +324,11 @@ def _tensors(dataset: Any) -> TensorDataset:
     if tensors == []:
         raise ConfigurationError("the data set is empty; expected tensors, such as (images, labels)")
     if tensors is None or not all(isinstance(tensor, Tensor) and tensor.ndim for tensor in tensors):
-        what = f"dataset is a {type(dataset).__name__}; expected a data set, or a list or tuple of tensors whose first"
+        prefix = (
+            f"dataset is a {type(dataset).__name__}; expected a data set, or a list or tuple of tensors whose first"
+        )
         advice = "Of one tensor: (images,); of arrays: torch.from_numpy(...); of a DataLoader: its dataset"
-        raise ConfigurationError(f"{what} axis counts examples, such as (images, labels). {advice}")
+        raise ConfigurationError(f"{prefix} axis counts examples, such as (images, labels). {advice}")
     sizes = [len(tensor) for tensor in tensors]
     if len(set(sizes)) > 1:
         raise ConfigurationError(f"the tensors have {sizes} examples; expected as many of each")

@@ -159,8 +159,8 @@ class CompositeOptimizer(torch.optim.Optimizer):
         """Take a step against the gradients: v <- v - lr g."""
         having = [(vector, p.grad) for p, vector in zip(group["params"], vectors, strict=True) if p.grad is not None]
         if any(gradient.is_sparse for _, gradient in having):
-            what = f"{type(self).__name__} takes no sparse gradients"
-            raise ConfigurationError(f"{what}; make the embedding with sparse=False")
+            prefix = f"{type(self).__name__} takes no sparse gradients"
+            raise ConfigurationError(f"{prefix}; make the embedding with sparse=False")
         if having:
             targets, gradients = zip(*having, strict=True)
             torch._foreach_add_(list(targets), self._directions(group, list(gradients)), alpha=-lr)
@@ -259,8 +259,8 @@ class CompositeOptimizer(torch.optim.Optimizer):
             # np.array copies: the server's vectors are read-only, which PyTorch does not support.
             tensor = vector.detach().clone() if isinstance(vector, Tensor) else torch.from_numpy(np.array(vector))
             if tensor.shape != p.shape:
-                what = f"the vector for the parameter {name!r} has shape {list(tensor.shape)}"
-                raise ConfigurationError(f"{what}, expected {list(p.shape)}")
+                prefix = f"the vector for the parameter {name!r} has shape {list(tensor.shape)}"
+                raise ConfigurationError(f"{prefix}, expected {list(p.shape)}")
             values.append(tensor.to(device=p.device, dtype=dtype or widest_dtype(p)))
         return values
 
@@ -282,8 +282,8 @@ class CompositeOptimizer(torch.optim.Optimizer):
     def _common(self, key: str) -> float:
         values = [float(group[key]) for group in self._filled]
         if max(values) - min(values) > 1e-9 * max(map(abs, values)):
-            what = f"the parameter groups differ in their sums of step sizes ({values})"
-            raise ConfigurationError(f"{what}: give all groups the same learning rate")
+            prefix = f"the parameter groups differ in their sums of step sizes ({values})"
+            raise ConfigurationError(f"{prefix}: give all groups the same learning rate")
         return values[0]
 
     # --- saving ------------------------------------------------------------------------------------------------------
@@ -418,8 +418,8 @@ class DualAveraging(CompositeOptimizer):
             One vector per parameter name.
         """
         if any(group["momentum"] for group in self.param_groups):
-            what = "momentum: a tracker is added to plain gradients"
-            raise ConfigurationError(f"{what}; take no momentum with methods that track gradients")
+            prefix = "momentum: a tracker is added to plain gradients"
+            raise ConfigurationError(f"{prefix}; take no momentum with methods that track gradients")
         # All of them first: those that do not fit leave the earlier ones.
         for group, tensors in [(group, self._vectors(group, shifts)) for group in self.param_groups]:
             self._keep(group, "shift", tensors)
@@ -481,8 +481,8 @@ def _check_group(group: Group, named: bool) -> None:
     if not isinstance(psi, Regularizer):
         raise ConfigurationError(f"regularizer={psi!r}; expected one of flwr_fco.regularizers, such as L1(1e-3)")
     if not named and (patterns is not None or isinstance(psi, PerParameter)):
-        what = "PerParameter" if patterns is None else f"apply_to={patterns!r}"
-        raise ConfigurationError(f"{what} needs names: pass model.named_parameters() instead of model.parameters()")
+        prefix = "PerParameter" if patterns is None else f"apply_to={patterns!r}"
+        raise ConfigurationError(f"{prefix} needs names: pass model.named_parameters() instead of model.parameters()")
     for name, p in zip(group["names"], group["params"], strict=True):
         if isinstance(p, Tensor) and not p.is_floating_point():
             raise ConfigurationError(f"the parameter {name!r} is {p.dtype}; expected a real floating-point dtype")

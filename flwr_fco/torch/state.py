@@ -33,9 +33,9 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     names: dict[int, str] = {}
     for name, p in named.items():
         if names.setdefault(id(p), name) != name:
-            what = f"the parameters {names[id(p)]!r} and {name!r} are one tensor"
+            prefix = f"the parameters {names[id(p)]!r} and {name!r} are one tensor"
             advice = "Register the tensor under one name, and use it from there"
-            raise ConfigurationError(f"{what}; as two arrays they would come to differ. {advice}")
+            raise ConfigurationError(f"{prefix}; as two arrays they would come to differ. {advice}")
     parameters = {name: p for name, p in named.items() if p.requires_grad}
     if not parameters:
         raise ConfigurationError(f"{type(model).__name__} has no parameter that requires a gradient")
@@ -116,13 +116,13 @@ def load_buffers(model: nn.Module, buffers: Mapping[str, NDArray[Any]]) -> None:
     """
     others = _passing(model)
     if others.keys() != buffers.keys():
-        what = f"the model's arrays that are not optimised are {sorted(others)}, the server's are {sorted(buffers)}"
+        prefix = f"the model's arrays that are not optimised are {sorted(others)}, the server's are {sorted(buffers)}"
         advice = "Give the strategy ArrayRecord(model.state_dict()) of the same model as initial arrays, and name in"
-        raise ConfigurationError(f"{what}. {advice} arrays=Arrays(pass_through=...) what is frozen")
+        raise ConfigurationError(f"{prefix}. {advice} arrays=Arrays(pass_through=...) what is frozen")
     for name, tensor in others.items():
         if tuple(tensor.shape) != buffers[name].shape:
-            what = f"the array {name!r} has shape {list(tensor.shape)}"
-            raise ConfigurationError(f"{what}, the server's has {list(buffers[name].shape)}")
+            prefix = f"the array {name!r} has shape {list(tensor.shape)}"
+            raise ConfigurationError(f"{prefix}, the server's has {list(buffers[name].shape)}")
         tensor.copy_(torch.from_numpy(np.array(buffers[name])))
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from flwr_fco.certificates import Answer, Certificate, Request, certificate, settle, told_at
+from flwr_fco.certificates import Answer, Certificate, Request, certificate, reported_at, settle
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import Layout, Objective, Vector
 from flwr_fco.regularizers import BoundRegularizer, Regularizer
@@ -221,6 +221,6 @@ def certify(objectives: Clients, weights: ArrayLike | None, regularizer: Psi, w:
     parts = [(float(share), objective) for share, objective in zip(shares, objectives, strict=True) if share > 0.0]
 
     def ask(request: Request) -> list[Answer]:
-        return [Answer(*told_at(objective, w, request.numbers), weight=share) for share, objective in parts]
+        return [Answer(*reported_at(objective, w, request.numbers), weight=share) for share, objective in parts]
 
     return settle(certificate(bound_to(regularizer, objectives[0].layout), w), ask)

@@ -157,14 +157,14 @@ def test_no_gap_is_below_the_distance_to_what_a_solver_finds(first, case):
             assert found.value <= 1e-8 * (1.0 + abs(least))
 
 
-class Told:
+class Reported:
     """A client's answers, of which some numbers are changed."""
 
     def __init__(self, objective, change):
         self.objective, self.change = objective, change
 
     def __call__(self, w, request):
-        numbers, vectors = certificates.told_at(self.objective, w, request.numbers)
+        numbers, vectors = certificates.reported_at(self.objective, w, request.numbers)
         self.change(numbers, vectors)
         answer = certificates.Answer(numbers, vectors, weight=1.0, node_id=1)
         request.check(answer)
@@ -199,11 +199,11 @@ def test_what_a_client_says_is_of_one_convex_function(kind, change):
     (own,) = losses(kind, rng, (30,), 4, ("weights",), l2=0.1)
     w = rng.normal(size=own.layout.size)
     asked = certificates.certificate(L1(0.1).bind(own.layout), w)
-    honest = certificates.settle(asked, lambda request: Told(own, lambda *_: None)(w, request))
+    honest = certificates.settle(asked, lambda request: Reported(own, lambda *_: None)(w, request))
     assert honest.kind == "duality-gap"
     asked = certificates.certificate(L1(0.1).bind(own.layout), w)
     with pytest.raises(ProtocolError, match=r"of one convex function|expected a number >= 0, and 0 or 1"):
-        certificates.settle(asked, lambda request: Told(own, change)(w, request))
+        certificates.settle(asked, lambda request: Reported(own, change)(w, request))
 
 
 @together("value", [1e150, 1e300, -1e300, 1.7e308])
@@ -219,7 +219,7 @@ def test_numbers_that_overflow_end_in_words_or_bound_nothing(place, value):
     asked = certificates.certificate(L1(0.1).bind(own.layout), w)
     with np.errstate(all="ignore"):
         try:
-            found = certificates.settle(asked, lambda request: Told(own, change)(w, request))
+            found = certificates.settle(asked, lambda request: Reported(own, change)(w, request))
         except (ProtocolError, NoAnswerError):
             return
     assert not found.value < 0.1

@@ -144,7 +144,7 @@ def test_buffers_travel_both_ways(mods):
 
 @pytest.mark.parametrize(("name", "frozen"), [("flwr-clientapp", True), ("notebook", False)])
 def test_only_a_process_of_one_message_ends_without_a_search_for_garbage(name, frozen, tmp_path):
-    path = tmp_path / "told"
+    path = tmp_path / "reported"
     code = (
         f"import gc, sys; sys.argv = ['/bin/{name}']\n"
         "from flwr_fco import client_app\n"

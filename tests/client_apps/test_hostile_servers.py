@@ -123,8 +123,8 @@ def npy(header):
 DUAL = Array(np.zeros(D)).data
 FED_DUAL_AVG = {
     # --- the numbers of the round
-    **{f"{key} {what}": fco(key, n) for key in ("client-lr", "elapsed") for what, n in ABSURD.items()},
-    **{f"a number {what}": fco("number:x", n) for what, n in ABSURD.items() if n != -1.0},
+    **{f"{key} {prefix}": fco(key, n) for key in ("client-lr", "elapsed") for prefix, n in ABSURD.items()},
+    **{f"a number {prefix}": fco("number:x", n) for prefix, n in ABSURD.items() if n != -1.0},
     "client-lr zero": fco("client-lr", 0.0),
     "client-lr absent": fco("client-lr", None),
     "elapsed absent": fco("elapsed", None),
@@ -155,9 +155,9 @@ FED_DUAL_AVG = {
     "a plan of two megabytes": fco("plan", '{"layout": "' + "x" * 2_000_000 + '"}'),
     "a plan as a number": fco("plan", 7),
     **{
-        f"{key} {what}": plan(key, value)
+        f"{key} {prefix}": plan(key, value)
         for key in ("solver", "layout", "regularizer", "mirror_map", "scope", "work", "wire_dtype", "options")
-        for what, value in {"null": None, "a number": 3, "a list": ["x"]}.items()
+        for prefix, value in {"null": None, "a number": 3, "a list": ["x"]}.items()
     },
     "an unknown solver": plan("solver", "quantum_descent"),
     **{f"seed {value}": plan("seed", value) for value in (-1, 1.5, "x", 2**70)},
@@ -174,7 +174,7 @@ FED_DUAL_AVG = {
     "an unknown dtype": layout(("coefficients", [6], "float1024", 0, True)),
     "an offset that is NaN": layout(("coefficients", [6], "float64", NAN, True)),
     # --- psi and h
-    **{f"strength {what}": plan("regularizer.strength", value) for what, value in ABSURD.items()},
+    **{f"strength {prefix}": plan("regularizer.strength", value) for prefix, value in ABSURD.items()},
     "strength an object": plan("regularizer.strength", {"$array": "nowhere"}),
     "a regularizer with more": plan("regularizer.power", 2),
     "an unknown regularizer": plan("regularizer.kind", "l17"),
@@ -304,8 +304,8 @@ class Wide:
             on = (np.arange(columns) + WIDE * np.arange(points)[:, None]).ravel().astype(np.int32)
             arrays |= {f"nonzeros:{name}": Array(on), name: Array(np.zeros(on.size))}
         content["arrays"] = ArrayRecord(arrays)
-        told = {f"number:{name}": value for name, value in {"points": float(points), **numbers}.items()}
-        content["fco"] = ConfigRecord({**dict(content["fco"]), **told})
+        reported = {f"number:{name}": value for name, value in {"points": float(points), **numbers}.items()}
+        content["fco"] = ConfigRecord({**dict(content["fco"]), **reported})
         return self.ask(content)
 
 

@@ -67,11 +67,11 @@ def test_a_refusal_is_a_line_with_its_reason(lines):
     with pytest.raises(ClientError):
         train(app_of(clients(), disclosure=Disclosure(min_rows=10)), num_rounds=1)
     assert ["; sent " in line for line in lines()] == [True, True, False, True, True, True, False]
-    for line, asked, what in (
+    for line, asked, prefix in (
         (2, "query.table", "the names and scales of its columns"),
         (6, "train", "a round of training (dual_averaging)"),
     ):
-        why = f"the server asks for {what}; this site has fewer rows for it than min_rows="
+        why = f"the server asks for {prefix}; this site has fewer rows for it than min_rows="
         assert f"asked for '{asked}'; refused: ConfigurationError: {why}" in lines()[line]
 
 

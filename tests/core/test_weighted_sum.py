@@ -17,8 +17,8 @@ def vectors(kinds, size):
     for kind in kinds:
         vector = rng.standard_normal(size)
         if kind == "s":
-            places = np.flatnonzero(rng.random(size) < 0.3).astype(np.int32)
-            vector = SparseVector(places, vector[places], size)
+            indices = np.flatnonzero(rng.random(size) < 0.3).astype(np.int32)
+            vector = SparseVector(indices, vector[indices], size)
         elif kind != "d":
             vector = {"f": vector.astype(np.float32), "t": np.repeat(vector, 2)[::2], "i": np.arange(size)}[kind]
         found.append(vector)

@@ -222,9 +222,9 @@ def test_coordinates_are_retrieved_as_the_vector_is(psi, h):
     _, objective = pair()
     _, plan = answers("dual_averaging", [objective], PSI[psi], h)
     shard, z = shard_of(plan, objective), RNG.normal(size=D + 1)
-    places = np.array([5, 0, 17, 5])
-    found = shard.retrieve(z[shard.indices[places]], 1.7, places)
-    assert_allclose(found, plan.h.retrieve(z, 1.7, plan.psi)[shard.indices[places]], rtol=1e-14, atol=1e-16)
+    indices = np.array([5, 0, 17, 5])
+    found = shard.retrieve(z[shard.indices[indices]], 1.7, indices)
+    assert_allclose(found, plan.h.retrieve(z, 1.7, plan.psi)[shard.indices[indices]], rtol=1e-14, atol=1e-16)
 
 
 def test_many_shrinkages_are_one():

@@ -278,8 +278,8 @@ def test_thirteen_institutions_have_the_hazard_ratios_of_their_pooled_rows(lung,
     institutions = [task.rows_of(number) for number in task.INSTITUTIONS[: task.TAKING_PART]]
     parts = [own.dropna(subset=["ph.ecog"]).assign(strata=number) for number, own in enumerate(institutions)]
     pooled = np.concatenate([np.column_stack([own["age"] / 10, own["sex"] == 2, own["ph.ecog"]]) for own in parts])
-    told = {name: np.concatenate([own[name] for own in parts]) for name in ("time", "status", "strata")}
-    y = np.array(list(zip(*told.values(), strict=True)), dtype=[(name, float) for name in told])
+    reported = {name: np.concatenate([own[name] for own in parts]) for name in ("time", "status", "strata")}
+    y = np.array(list(zip(*reported.values(), strict=True)), dtype=[(name, float) for name in reported])
     oracle = FederatedCoxRegression(num_clients=1).fit(pooled, y)
     found = [float(table[name]["estimate"]) for name in task.CODEBOOK.features]
     np.testing.assert_allclose(found, oracle.coef_, atol=1e-9)

@@ -94,10 +94,10 @@ READERS = {"load_npz": load_npz, "checkpoint": checkpoint, "read_npz": read_npz}
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 @pytest.mark.parametrize("reader", READERS)
-@pytest.mark.parametrize("what", BAD)
-def test_an_archive_that_claims_what_it_has_not_is_refused_by_every_reader(tmp_path, what, reader):
+@pytest.mark.parametrize("prefix", BAD)
+def test_an_archive_that_claims_what_it_has_not_is_refused_by_every_reader(tmp_path, prefix, reader):
     path = tmp_path / "a.npz"
-    archive(path, BAD[what])
+    archive(path, BAD[prefix])
     said = small(lambda: READERS[reader](path))
     assert said is not None
     assert str(path) in said

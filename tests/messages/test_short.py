@@ -118,7 +118,7 @@ def test_what_is_sent_arrives(exchange_of):
         assert np.abs(found - sent).max(initial=0.0) <= most * steps[form.wire.down] * 0.51
         on = np.ravel(sent) != 0.0
         np.testing.assert_array_equal(support[block], on)
-        left = np.sort(np.abs(move[~on]))[::-1][: form.wire.most_places(int(on.sum()))]
+        left = np.sort(np.abs(move[~on]))[::-1][: form.wire.most_indices(int(on.sum()))]
         sent_off = got[~on] != 0.0
         assert sent_off.sum() <= left.size
         step = max(np.abs(move[on]).max(initial=0.0), left.max(initial=0.0)) * steps[form.wire.up]

@@ -74,8 +74,8 @@ def test_any_places_of_non_zeros_are_those_of_the_whole(density):
     whole = np.where(rng.random(50) < density, rng.standard_normal(50), 0.0)
     whole[7] = -0.0
     short = NonZeros.of(whole)
-    for places in (np.arange(50), np.array([0, 7, 49]), np.array([], dtype=np.int64)):
-        assert_array_equal(short.at(places).view(np.int64), whole[places].view(np.int64))
+    for indices in (np.arange(50), np.array([0, 7, 49]), np.array([], dtype=np.int64)):
+        assert_array_equal(short.at(indices).view(np.int64), whole[indices].view(np.int64))
     assert_array_equal(short.to_dense().view(np.int64), whole.view(np.int64))
     assert type(short.astype("float32")) is NonZeros
 
@@ -228,9 +228,9 @@ def rows(m, form):
     rng = np.random.default_rng(m)
     # Each client has words of its own, and some that others have too.
     own = sparse.random_array((12, 60), density=0.1, rng=rng)
-    places = rng.permutation(D)[:60]
+    indices = rng.permutation(D)[:60]
     whole = np.zeros((12, D))
-    whole[:, places] = own.toarray()
+    whole[:, indices] = own.toarray()
     return Logistic(sparse.csr_array(whole) if form == "sparse" else whole, np.arange(12) % 2)
 
 

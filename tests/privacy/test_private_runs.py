@@ -269,7 +269,7 @@ def test_the_state_is_on_the_disk_before_anything_is_said_of_a_round(tmp_path, m
     )
     later = order[order.index("released") :]
     assert later.count("released") == later.count("shown") == 3
-    assert all(later[i + 1] == "saved" for i, what in enumerate(later) if what == "released")
+    assert all(later[i + 1] == "saved" for i, prefix in enumerate(later) if prefix == "released")
 
 
 @pytest.mark.parametrize("end", ["divergence", "a hook"])

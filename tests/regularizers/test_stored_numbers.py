@@ -12,8 +12,8 @@ EXPECTED = np.split(_STORED["numbers"], np.cumsum(_STORED["sizes"])[:-1])
 
 def check(found, expected, *, zeros=True):
     """To 1e-12 of a number, or of a thousandth of the largest one; with the same counts, ranks and zeros."""
-    told = ~np.isnan(expected)  # Some conjugates were not known.
-    found, expected = found[told], expected[told]
+    reported = ~np.isnan(expected)  # Some conjugates were not known.
+    found, expected = found[reported], expected[reported]
     finite = np.isfinite(expected)
     np.testing.assert_array_equal(found[~finite], expected[~finite])
     size = np.abs(expected[finite])

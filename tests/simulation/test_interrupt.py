@@ -100,8 +100,8 @@ def test_a_script_prints_a_line_and_goes_on_with_the_result(tmp_path):
     assert process.stdout is not None
     assert process.stdout.readline() == "begun\n"
     process.send_signal(signal.SIGINT)
-    told, complaints = process.communicate(timeout=60)
+    reported, complaints = process.communicate(timeout=60)
     assert process.returncode == 0
-    assert int(told.split()[0]) >= 1
+    assert int(reported.split()[0]) >= 1
     assert "interrupted after" in complaints
     assert len(complaints.splitlines()) <= 3

@@ -322,8 +322,8 @@ def test_a_stranger_is_refused_and_who_has_the_token_is_not(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", OURS], env=environment, capture_output=True, text=True, timeout=550, check=False
     )
-    told = [line for line in done.stdout.splitlines() if line.startswith(("stranger", "friend"))]
-    assert told == ["stranger 1 False True"] * 2 + ["friend 0 True"], done.stderr[-2000:]
+    reported = [line for line in done.stdout.splitlines() if line.startswith(("stranger", "friend"))]
+    assert reported == ["stranger 1 False True"] * 2 + ["friend 0 True"], done.stderr[-2000:]
     assert "demands no token" not in done.stderr
 
 

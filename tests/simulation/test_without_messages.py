@@ -251,16 +251,16 @@ def test_the_clients_limits_hold():
     assert "node 3 (partition 1)" in failures(rows, clients(), limits=Limits(max_steps=24))
 
 
-@pytest.mark.parametrize("what", [{"elapsed": -1.0}, {"elapsed": np.nan}, {"client_lr": 0.0}, {"client_lr": np.inf}])
-def test_a_client_refuses_what_it_refuses_in_a_message(what):
+@pytest.mark.parametrize("prefix", [{"elapsed": -1.0}, {"elapsed": np.nan}, {"client_lr": 0.0}, {"client_lr": np.inf}])
+def test_a_client_refuses_what_it_refuses_in_a_message(prefix):
     """From round 2 on answers come without messages."""
 
     def downlink(own, self, problem, state, to):
         message = own.downlink(self, problem, state, to)
-        return message._replace(**what) if problem.round == 3 else message
+        return message._replace(**prefix) if problem.round == 3 else message
 
     own = changed(FedDualAvg, downlink=downlink)(client_lr=0.1, work=Steps(2), fraction_evaluate=0.0)
-    ((name, value),) = what.items()
+    ((name, value),) = prefix.items()
     with pytest.raises(ClientError, match=f"{name.replace('_', '-')}={value}"):
         outcome(InProcessGrid(app(), 4), own, start_arrays(), 5)
     assert own.state.round == 2

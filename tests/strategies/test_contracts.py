@@ -27,9 +27,9 @@ def test_a_message_can_override_the_work_of_the_plan():
     result = run(RandomSteps(client_lr=0.02, work=Epochs(1)), clients(), 3)
     assert [result.train_metrics_clientapp[r]["local-steps"] for r in (1, 2, 3)] == [1, 2, 3]
     # 'elapsed', which is what a message calls it, would be read as seconds in a table.
-    told = [dict(result.train_metrics_clientapp[r]) for r in (1, 2, 3)]
-    assert [metrics.get("sum-of-step-sizes") for metrics in told] == pytest.approx([0.02, 0.04, 0.06])
-    assert not any("elapsed" in metrics for metrics in told)
+    reported = [dict(result.train_metrics_clientapp[r]) for r in (1, 2, 3)]
+    assert [metrics.get("sum-of-step-sizes") for metrics in reported] == pytest.approx([0.02, 0.04, 0.06])
+    assert not any("elapsed" in metrics for metrics in reported)
     plain = run(FedDualAvg(client_lr=0.02, work=Steps(1, batch_size=None)), clients(), 1)
     varying = run(RandomSteps(client_lr=0.02), clients(), 1)
     assert flat(plain.arrays).tobytes() == flat(varying.arrays).tobytes()

@@ -422,11 +422,11 @@ def project_app(evaluates=True):
         rate = float(message.content["config"].get("lr", 0.3))
         return {name: value + rate * (goals[name] - value) for name, value in arrays.items()}
 
-    def told(message, context):
+    def reported(message, context):
         loss = np.mean((message.content["arrays"]["0.weight"].numpy() - target_of(context)) ** 2)
         return {"loss": float(loss), "served": float(message.content["config"].get("serves", -1))}
 
-    return foreign_app(trained, metrics=told, evaluated={"accuracy": 0.5} if evaluates else None)
+    return foreign_app(trained, metrics=reported, evaluated={"accuracy": 0.5} if evaluates else None)
 
 
 class DecayingRate:
@@ -547,13 +547,13 @@ def test_a_hook_without_return_is_told_what_to_return():
 
 
 def test_a_client_app_without_evaluate_is_told_of_it():
-    told = r"has no @app\.evaluate\(\).*fraction_evaluate=0\.0"
+    reported = r"has no @app\.evaluate\(\).*fraction_evaluate=0\.0"
     for base in (FedDualAvg(client="unmodified"), FedAvg()):
-        with pytest.raises(ClientError, match=told):
+        with pytest.raises(ClientError, match=reported):
             simulated(base, project_app(False), 1, initial_arrays=START)
     without = FedDualAvg(client="unmodified")
     result = simulated(without, project_app(False), 1, initial_arrays=START, raise_errors=False)
-    assert [bool(re.search(told, row.reason)) for row in result.left_out] == [True] * NODES
+    assert [bool(re.search(reported, row.reason)) for row in result.left_out] == [True] * NODES
 
 
 # --- names ------------------------------------------------------------------------------------------------------------

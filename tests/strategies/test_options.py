@@ -160,7 +160,7 @@ def test_the_user_can_prescribe_who_takes_part():
 
 
 @together(
-    ("choose", "what"),
+    ("choose", "prefix"),
     [
         (lambda n, nodes: [nodes[0], nodes[0]], "none of them twice"),
         (lambda n, nodes: [nodes[0]._replace(node_id=77)], "expected a list of some of the nodes that it is given"),
@@ -170,8 +170,8 @@ def test_the_user_can_prescribe_who_takes_part():
         (lambda n: [], "is a function; expected a function of 2 arguments"),
     ],
 )
-def test_a_wrong_choice_of_nodes_is_an_error(choose, what):
-    with pytest.raises(ConfigurationError, match=what):
+def test_a_wrong_choice_of_nodes_is_an_error(choose, prefix):
+    with pytest.raises(ConfigurationError, match=prefix):
         run(FedDualAvg(client_lr=0.02, participation=Participation(choose_nodes=choose)), clients(), 1)
 
 
@@ -267,13 +267,13 @@ def test_a_default_that_follows_from_others_follows_when_it_is_set_to_none():
     assert (strategy.nu, strategy.rho) == (0.01, 0.01)
 
 
-def one_letter_wrong(name):
+def one_message_wrong(name):
     """Return names with a letter missing, doubled, replaced, two of them exchanged, and in other writing."""
-    places = range(len(name))
-    yield from (name[:i] + name[i + 1 :] for i in places)
-    yield from (name[:i] + name[i] + name[i:] for i in places)
-    yield from (name[:i] + "x" + name[i + 1 :] for i in places)
-    yield from (name[:i] + name[i + 1] + name[i] + name[i + 2 :] for i in places[:-1])
+    indices = range(len(name))
+    yield from (name[:i] + name[i + 1 :] for i in indices)
+    yield from (name[:i] + name[i] + name[i:] for i in indices)
+    yield from (name[:i] + "x" + name[i + 1 :] for i in indices)
+    yield from (name[:i] + name[i + 1] + name[i] + name[i + 2 :] for i in indices[:-1])
     yield from (name.replace("_", "-"), name.replace("_", "", 1), name.title(), name.upper())
 
 
@@ -281,12 +281,12 @@ def one_letter_wrong(name):
 def test_an_option_with_one_letter_wrong_is_recognised(cls):
     taken = inspect.signature(cls).parameters
     for option in taken:
-        for wrong in set(one_letter_wrong(option)) - set(taken):
+        for wrong in set(one_message_wrong(option)) - set(taken):
             with pytest.raises(UnknownOptionError, match=r"did you mean (\w+)\?") as caught:
                 cls(**{wrong: 1})
             # Of two options that are both one letter away either is good.
             meant = re.search(r"did you mean (\w+)\?", f"{caught.value}")[1]
-            assert meant == option or wrong in set(one_letter_wrong(meant)), (wrong, meant)
+            assert meant == option or wrong in set(one_message_wrong(meant)), (wrong, meant)
 
 
 def of_flower():
@@ -347,16 +347,16 @@ def test_an_option_of_flower_s_is_told_by_its_name_here(option, here):
     ids=lambda value: type(value).__name__,
 )
 def test_an_error_shows_a_value_in_a_line(value):
-    def told(make):
+    def reported(make):
         with pytest.raises(ConfigurationError) as caught:
             make()
         assert len(f"{caught.value}") < 300
         assert "\n" not in f"{caught.value}"
 
     for option in ("initial_parameters", "seed", "bounds", "regularizer", "density", "weighting", "work", "client_lr"):
-        told(lambda option=option: FedDualAvg(**{option: value}))
-    told(lambda: run(FedDualAvg(client_lr=0.02), clients(), 3, callbacks=[Setting("seed", value)]))
-    told(lambda: FedDualAvg().start(InProcessGrid(app_of(clients()), 4), start_arrays(), value))
+        reported(lambda option=option: FedDualAvg(**{option: value}))
+    reported(lambda: run(FedDualAvg(client_lr=0.02), clients(), 3, callbacks=[Setting("seed", value)]))
+    reported(lambda: FedDualAvg().start(InProcessGrid(app_of(clients()), 4), start_arrays(), value))
 
 
 class Setting(Callback):

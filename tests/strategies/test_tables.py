@@ -75,7 +75,7 @@ WAYS = {"in process": {}, "messages": {"mods": [plain_mod]}, "error replies": {"
 
 @pytest.mark.parametrize("way", WAYS)
 @together(
-    ("sites", "told"),
+    ("sites", "reported"),
     [
         (
             {"change": reordered},
@@ -96,9 +96,9 @@ WAYS = {"in process": {}, "messages": {"mods": [plain_mod]}, "error replies": {"
         ({"change": long_names}, r"partition 2\) lacks 'age', .* \(6 in all\) and has '0"),
     ],
 )
-def test_a_site_with_another_table_is_named_before_anything_is_trained(sites, told, way):
+def test_a_site_with_another_table_is_named_before_anything_is_trained(sites, reported, way):
     strategy, objectives = averaging(), losses(**sites)
-    with pytest.raises(ConfigurationError, match=told) as caught:
+    with pytest.raises(ConfigurationError, match=reported) as caught:
         run(strategy, objectives, 2, **WAYS[way])
     assert not strategy.state.dual.any()
     assert len(str(caught.value)) < 1000
@@ -277,8 +277,8 @@ def test_what_are_names(columns, names):
 )
 def test_a_column_of_text_is_refused_with_a_recipe_that_shows_none_of_its_values(text):
     table = frames(1)[0].assign(sex=text)
-    told = r"columns \['sex'\] hold texts or categories; expected numbers\. Agree .*get_dummies\(X\['sex'\]"
-    with pytest.raises(ConfigurationError, match=told) as error:
+    reported = r"columns \['sex'\] hold texts or categories; expected numbers\. Agree .*get_dummies\(X\['sex'\]"
+    with pytest.raises(ConfigurationError, match=reported) as error:
         Logistic(table, labels_of(table))
     assert "secret" not in str(error.value)
     agreed = pd.CategoricalDtype(["m", "f", "secret"])
@@ -289,31 +289,31 @@ def test_a_column_of_text_is_refused_with_a_recipe_that_shows_none_of_its_values
 # --- units ------------------------------------------------------------------------------------------------------------
 
 
-def told_of_units(strategy, objectives, rounds=1, **options):
+def reported_of_units(strategy, objectives, rounds=1, **options):
     """Return the warnings about units of a run."""
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as reported:
         warnings.simplefilter("always")
         run(strategy, objectives, rounds, **options)
-    return [text for text in (f"{warning.message}" for warning in told) if "standard deviations differ" in text]
+    return [text for text in (f"{warning.message}" for warning in reported) if "standard deviations differ" in text]
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("strategy", [averaging, lambda: FedNewton(regularizer=L1(0.01), min_train_nodes=1)])
 def test_units_are_compared_with_the_first_answers_of_any_strategy(way, strategy):
-    (told,) = told_of_units(strategy(), losses(other_units), 3, **WAYS[way])
-    assert re.search(r": crp \(.* at partition \d, .* at partition 2\)\. If the units", told)
-    assert not told_of_units(strategy(), losses(), **WAYS[way])
+    (reported,) = reported_of_units(strategy(), losses(other_units), 3, **WAYS[way])
+    assert re.search(r": crp \(.* at partition \d, .* at partition 2\)\. If the units", reported)
+    assert not reported_of_units(strategy(), losses(), **WAYS[way])
 
 
 def test_units_of_columns_without_names_and_of_a_site_that_comes_late():
     tables = [np.random.default_rng(m).standard_normal((20, D - 1)) for m in range(3)]
     tables[2][:, 2] *= 10.0
     objectives = [LeastSquares(table, table[:, 0]) for table in tables]
-    (told,) = told_of_units(averaging(participation=late(2, 1)), objectives, 3)
-    assert re.search(r"column 2 \(.* at partition [01], .* at partition 2\)", told)
+    (reported,) = reported_of_units(averaging(participation=late(2, 1)), objectives, 3)
+    assert re.search(r"column 2 \(.* at partition [01], .* at partition 2\)", reported)
     for table, rows in zip(tables, (19, 12, 11), strict=True):  # mostly zero at each site, as pixels at an edge are
         table[:rows] = 0.0
-    assert not told_of_units(averaging(), [LeastSquares(table, table[:, 0]) for table in tables])
+    assert not reported_of_units(averaging(), [LeastSquares(table, table[:, 0]) for table in tables])
 
 
 def test_a_private_run_hears_names_only():
@@ -327,7 +327,7 @@ def test_a_private_run_hears_names_only():
     sent = Counted(losses(other_units)).play(private(), 1)
     assert [len(content["arrays"]) for kind, _, content in sent if kind == NAMES_ONLY] == [0] * 4
     assert TABLE not in [kind for kind, _, _ in sent]
-    assert not told_of_units(private(), losses(other_units))
+    assert not reported_of_units(private(), losses(other_units))
     with pytest.raises(ConfigurationError, match="another order"):
         run(private(), losses(reordered), 1)
 
@@ -357,7 +357,7 @@ def altered(alter):
 )
 def test_nonsense_about_a_table_is_not_compared_and_ends_no_run(alter):
     strategy = averaging()
-    assert not told_of_units(strategy, losses(other_units), mods=[altered(alter)])
+    assert not reported_of_units(strategy, losses(other_units), mods=[altered(alter)])
     assert not strategy.result.left_out
     assert strategy.state.dual.any()
 

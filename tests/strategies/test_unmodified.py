@@ -25,10 +25,10 @@ def ordinary_app(objectives, steps, rate, extra=None, dtype=np.float64):
             w = w - rate * objective.gradient(w.astype(np.float64)).astype(dtype)
         return {"coefficients": w[:FEATURES], "intercept": w[FEATURES:]}
 
-    def told(message, context):
+    def reported(message, context):
         return {"num-examples": objectives[context.node_config["partition-id"]].num_examples, **(extra or {})}
 
-    return foreign_app(trained, metrics=told)
+    return foreign_app(trained, metrics=reported)
 
 
 def simulate_ordinary(objectives, rounds, steps, rate, dtype=np.float64, extra=None, **options):

@@ -87,16 +87,16 @@ def test_the_log_is_silent_on_options_that_unmodified_clients_ignore(caplog):
         return caplog.text
 
     theirs = logged(client="unmodified", density=0.1, regularizer=Zero())
-    told = logged(client="unmodified", work=Steps(3), client_lr=0.25)
+    reported = logged(client="unmodified", work=Steps(3), client_lr=0.25)
     ours = logged(work=Steps(3), client_lr=0.25)
     assert "client (the clients' own) | server (1)" in theirs
     # A density is the psi.
     assert "Density: Density(share=0.1" in theirs
     assert "Regularizer" not in theirs
-    assert "Regularizer" in told
+    assert "Regularizer" in reported
     assert "Local work: the clients' own" in theirs
-    assert "client (0.25)" in told
-    assert "batches of" not in theirs + told
+    assert "client (0.25)" in reported
+    assert "batches of" not in theirs + reported
     assert "client (0.25)" in ours
     assert "batches of" in ours
 

@@ -201,8 +201,8 @@ def _hold_the_count(outcome):
     left_out = {number: metrics[number]["num-left-out"] for number in metrics}
     # Where everybody must answer, a bad answer is asked for again: a node counts once, and has one row.
     assert left_out == {n: len({fault.partition for fault in hit if fault.server_round == n}) for n in left_out}
-    told = [entry for entry in run_of(outcome.strategy).left_out if entry.round > 0]
-    assert sorted((entry.round, entry.partition_id) for entry in told) == sorted(
+    reported = [entry for entry in run_of(outcome.strategy).left_out if entry.round > 0]
+    assert sorted((entry.round, entry.partition_id) for entry in reported) == sorted(
         {(fault.server_round, fault.partition) for fault in hit}
     )
-    assert all(entry.reason for entry in told)
+    assert all(entry.reason for entry in reported)

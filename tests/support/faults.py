@@ -196,11 +196,11 @@ class Schedule:
         if not may_hit or not (self.partitions is None or partition in self.partitions):
             return None
         rng = np.random.default_rng((self.seed, number, partition, 11))
-        chance = float(rng.random())
+        drawn = float(rng.random())
         for fault, probability in self.faults.items():
-            if chance < probability:
+            if drawn < probability:
                 return fault, rng
-            chance -= probability
+            drawn -= probability
         return None
 
 

@@ -25,11 +25,11 @@ def by_hand(kind, A, y, weights=None, clusters=None):
     """Return the unpenalised estimates and standard errors of rows in one place; or robust ones."""
     w, v, n = np.zeros(A.shape[1]), np.ones(len(y)) if weights is None else weights, len(y)
     for _ in range(1 if kind == "lasso" else 30):
-        chance = A @ w if kind == "lasso" else 1 / (1 + np.exp(-A @ w))
-        bent = v * (np.ones(n) if kind == "lasso" else chance * (1 - chance))
+        probability = A @ w if kind == "lasso" else 1 / (1 + np.exp(-A @ w))
+        bent = v * (np.ones(n) if kind == "lasso" else probability * (1 - probability))
         inverse = np.linalg.inv((A.T * bent) @ A)
-        w = w + inverse @ A.T @ (v * (y - chance))
-    left = y - (A @ w if kind == "lasso" else chance)
+        w = w + inverse @ A.T @ (v * (y - probability))
+    left = y - (A @ w if kind == "lasso" else probability)
     if weights is None and clusters is None:
         return w, np.sqrt(np.diag(inverse) * (left @ left / (n - w.size) if kind == "lasso" else 1.0))
     codes = np.arange(n) if clusters is None else clusters

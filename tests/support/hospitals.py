@@ -49,10 +49,10 @@ def honest(seed: int, kind: str) -> dict[str, pd.DataFrame]:
         scores = scaled @ (effects + rng.normal(0.0, 0.2, 6))
         table = {"age": (60.0 + 10.0 * x[:, 0]).round(), "crp": np.exp(x[:, 1]), "bmi": 27.0 + 4.0 * x[:, 2]}
         table |= {"smoker": smoker.astype(int), "rare": rare.astype(int), "ward": ward}
-        chance = 1.0 / (1.0 + np.exp(-scores - baseline - rng.normal(0.0, 0.8)))
+        probability = 1.0 / (1.0 + np.exp(-scores - baseline - rng.normal(0.0, 0.8)))
         ends = rng.exponential(365.0, n) / np.exp(scores)
         lost = rng.exponential(500.0 * np.exp(rng.normal(0.0, 0.5)), n)
-        table |= {"died": (rng.random(n) < chance).astype(int)}
+        table |= {"died": (rng.random(n) < probability).astype(int)}
         table |= {"time": np.minimum(np.ceil(np.minimum(ends, lost)), 3650.0), "event": (ends <= lost).astype(int)}
         table |= {"score": scores + 2.0 * rng.standard_normal(n) + rng.normal(0.0, 0.6)}
         sites[f"site {m}"] = pd.DataFrame(table)

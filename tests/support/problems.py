@@ -76,8 +76,8 @@ def foreign_app(trained, *, metrics=None, evaluated=None, mods=()):
 
         @app.evaluate()
         def evaluate(message, context):
-            told = MetricRecord(reported(evaluated, message, context))
-            return Message(RecordDict({"metrics": told}), reply_to=message)
+            own = MetricRecord(reported(evaluated, message, context))
+            return Message(RecordDict({"metrics": own}), reply_to=message)
 
     return app
 

@@ -54,7 +54,7 @@ def points():
     return [size * rng.normal(size=D).round(digits) for size, digits in ((1e-3, 16), (1.0, 0), (1.0, 16), (30.0, 16))]
 
 
-def numbers_of(name, options, known=lambda psi, what, v: getattr(psi, what)(v)):
+def numbers_of(name, options, known=lambda psi, prefix, v: getattr(psi, prefix)(v)):
     """Return all that a regularizer gives, in a row.
 
     Parameters
@@ -71,9 +71,9 @@ def numbers_of(name, options, known=lambda psi, what, v: getattr(psi, what)(v)):
             found.append(psi.value(v) if psi.constraint or "bound" not in options else 0.0)
             # Zero singular values have any vectors.
             found += [*psi.subgradient(w).ravel()] if psi.convex and (v.ndim == 1 or w.any()) else []
-            for what in ("conjugate", "strength_max"):
+            for prefix in ("conjugate", "strength_max"):
                 try:
-                    found.append(known(psi, what, v))
+                    found.append(known(psi, prefix, v))
                 except ConfigurationError:
                     found.append(np.nan)
     return np.array(found, dtype=np.float64)

@@ -16,9 +16,9 @@ def as_users_bring_them(matrix):
     data, indices, ends = [], [], [0]
     for i in range(matrix.shape[0]):
         part = slice(matrix.indptr[i], matrix.indptr[i + 1])
-        own, places = matrix.data[part], matrix.indices[part]
+        own, columns = matrix.data[part], matrix.indices[part]
         order = np.random.default_rng(i).permutation(2 * own.size)
         data.append(np.r_[np.r_[0.25 * own, 0.75 * own][order], 0.0])
-        indices.append(np.r_[np.r_[places, places][order], 3])
+        indices.append(np.r_[np.r_[columns, columns][order], 3])
         ends.append(ends[-1] + data[-1].size)
     return sparse.csr_array((np.concatenate(data), np.concatenate(indices), ends), shape=matrix.shape)

@@ -78,7 +78,7 @@ def test_every_site_has_the_same_columns_whatever_its_rows_are():
 
 
 @pytest.mark.parametrize(
-    ("column", "entry", "what"),
+    ("column", "entry", "prefix"),
     [
         ("age", 6200, "outside 18 to 110 years"),
         ("age", "62", "no number"),
@@ -89,14 +89,14 @@ def test_every_site_has_the_same_columns_whatever_its_rows_are():
         ("smoker", -9, "none of the levels '0', '1'"),
     ],
 )
-def test_an_entry_that_does_not_fit_is_named_to_all_and_shown_to_its_site_only(column, entry, what, caplog):
+def test_an_entry_that_does_not_fit_is_named_to_all_and_shown_to_its_site_only(column, entry, prefix, caplog):
     table = hospital(1).astype({column: object})
     table.loc[[7, 9], column] = [entry, entry]
     text, logged = log_of(caplog, lambda: BOOK.read(table))
-    assert f"{column} has rows that are {what}" in text
+    assert f"{column} has rows that are {prefix}" in text
     assert "row 7" not in text
-    assert repr(entry) not in text.replace(what, "")
-    assert f"{column}: 2 rows are {what}: row 7 ({entry!r}), row 9 ({entry!r})" in logged
+    assert repr(entry) not in text.replace(prefix, "")
+    assert f"{column}: 2 rows are {prefix}: row 7 ({entry!r}), row 9 ({entry!r})" in logged
 
 
 def test_a_number_that_is_not_whole_is_refused_of_an_integer_only():
@@ -261,7 +261,7 @@ def test_a_codebook_comes_back_from_its_file(tmp_path_factory, columns, sites):
 
 
 @pytest.mark.parametrize(
-    ("text", "what"),
+    ("text", "prefix"),
     [
         ("[columns.age]\nrange = [110, 18]", r"\[columns.age\] .*range=\[110, 18\]"),
         ("[columns.age]\nrnage = [18, 110]", r"\[columns.age\] .*rnage"),
@@ -278,10 +278,10 @@ def test_a_codebook_comes_back_from_its_file(tmp_path_factory, columns, sites):
         ("nothing", "no codebook"),
     ],
 )
-def test_a_file_that_is_no_codebook_is_an_error_that_names_file_and_column(tmp_path, text, what):
+def test_a_file_that_is_no_codebook_is_an_error_that_names_file_and_column(tmp_path, text, prefix):
     path = tmp_path / "codebook.toml"
     path.write_text(text)
-    with pytest.raises(ConfigurationError, match=what) as error:
+    with pytest.raises(ConfigurationError, match=prefix) as error:
         Codebook.from_toml(path)
     assert "codebook.toml" in str(error.value)
 

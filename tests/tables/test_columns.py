@@ -66,11 +66,11 @@ def test_times_classes_own_intercepts_and_paths_are_centred_too():
         np.testing.assert_allclose(far.coef_, near.coef_, atol=1e-7)
         if hasattr(near, "path_"):
             for one, other in zip(far.path_.points, near.path_.points, strict=True):
-                told = one.result.arrays
-                scores = moved @ told["coefficients"].numpy() + told["intercept"].numpy()
-                told = other.result.arrays
+                reported = one.result.arrays
+                scores = moved @ reported["coefficients"].numpy() + reported["intercept"].numpy()
+                reported = other.result.arrays
                 np.testing.assert_allclose(
-                    scores, X @ told["coefficients"].numpy() + told["intercept"].numpy(), atol=1e-5
+                    scores, X @ reported["coefficients"].numpy() + reported["intercept"].numpy(), atol=1e-5
                 )
     far, near = (
         FederatedLogisticRegression().fit(parts(own), parts(y)).quality(parts(own), parts(y)) for own in (moved, X)
@@ -79,14 +79,14 @@ def test_times_classes_own_intercepts_and_paths_are_centred_too():
 
 
 def test_survival_does_not_depend_on_where_columns_are():
-    told = []
+    reported = []
     for offset in (0.0, 1e7):
         moved = X + np.array([offset, 0.0, 0.0])
         model = FederatedCoxRegression().fit(parts(moved), parts(TIMES))
         own = parts(moved)[0], parts(TIMES)[0]
-        told.append(model.predict_survival_function(own[0][:5], [0.01, 0.1], own))
-    assert (told[0] < 1.0).any()
-    np.testing.assert_allclose(told[0], told[1], atol=1e-6)
+        reported.append(model.predict_survival_function(own[0][:5], [0.01, 0.1], own))
+    assert (reported[0] < 1.0).any()
+    np.testing.assert_allclose(reported[0], reported[1], atol=1e-6)
 
 
 def test_sparse_columns_keep_their_zeros():

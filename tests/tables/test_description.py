@@ -15,7 +15,7 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import Logistic
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.tables import Codebook, Column, FederatedCoxRegression, FederatedLasso, FederatedLogisticRegression
-from flwr_fco.tables.checks import WARNS, chances
+from flwr_fco.tables.checks import WARNS, probabilities
 from flwr_fco.tables.description import withheld
 
 pd = pytest.importorskip("pandas")
@@ -239,20 +239,20 @@ def test_its_chances_are_as_small_as_it_says_where_sites_differ_as_usual(sites):
     rng, alarms = np.random.default_rng(0), 0
     for _ in range(300):
         values = rng.normal(0.0, 0.3, (sites, 5)) + rng.normal(0.0, 0.2, (sites, 5))
-        alarms += (chances(values, np.full((sites, 5), 0.2), 0.3) < WARNS).any()
+        alarms += (probabilities(values, np.full((sites, 5), 0.2), 0.3) < WARNS).any()
     assert alarms <= 300 * WARNS
-    assert chances(np.array([[0.0], [0.1], [9.0]]), np.full((3, 1), 0.1), 0.3)[2, 0] < 1e-6
+    assert probabilities(np.array([[0.0], [0.1], [9.0]]), np.full((3, 1), 0.1), 0.3)[2, 0] < 1e-6
 
 
 @pytest.mark.parametrize(
-    ("change", "what"),
+    ("change", "prefix"),
     [
         ({"marker": 0.0}, "marker is 0 in all rows, and varies at other sites"),
         ({"age": [6200.0, *np.arange(299) % 50 + 40.0]}, "age has a single number far beyond all others"),
     ],
 )
-def test_it_finds_without_a_codebook(change, what):
+def test_it_finds_without_a_codebook(change, prefix):
     sites = hospitals.study()
     X, y = in_two(sites | {"Bergen": sites["Bergen"].assign(**change)})
     _, said = described(FederatedLogisticRegression(), X, y=y, stop=False)
-    assert f"Bergen: {what}" in said
+    assert f"Bergen: {prefix}" in said

@@ -72,9 +72,15 @@ def test_more_columns_than_rows_whatever_their_units_and_location():
 
 def logistic(X, y, w):
     A = np.c_[X, np.ones(len(y))]
-    chance = 1 / (1 + np.exp(-A @ w))
-    hessian = (A.T * (chance * (1 - chance))) @ A / len(y)
-    return Sums(w, A.T @ (chance - y) / len(y), hessian, float(-np.log(np.where(y, chance, 1 - chance)).mean()), len(y))
+    probability = 1 / (1 + np.exp(-A @ w))
+    hessian = (A.T * (probability * (1 - probability))) @ A / len(y)
+    return Sums(
+        w,
+        A.T @ (probability - y) / len(y),
+        hessian,
+        float(-np.log(np.where(y, probability, 1 - probability)).mean()),
+        len(y),
+    )
 
 
 def test_a_point_that_is_no_minimum_is_refused_and_one_next_to_it_is_not():

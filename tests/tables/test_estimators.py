@@ -242,9 +242,9 @@ def test_a_summary_says_what_was_found_and_of_what():
     value = ((model.predict(X) - y) ** 2).mean() / 2 + 0.2 * (0.7 * np.abs(w).sum() + 0.15 * w @ w)
     assert float(re.search(gap, summary, re.M)[1]) == pytest.approx(value, rel=1e-5)
     largest = np.argsort(-np.abs(w))[: 6 - zeros]
-    told = [line.split() for line in lines if re.match(r"    (x\d|\(intercept\)) ", line)]
-    assert [name for name, _ in told] == ["(intercept)", *(f"x{j}" for j in largest)]
-    np.testing.assert_allclose([float(number) for _, number in told], [model.intercept_, *w[largest]], rtol=1e-5)
+    reported = [line.split() for line in lines if re.match(r"    (x\d|\(intercept\)) ", line)]
+    assert [name for name, _ in reported] == ["(intercept)", *(f"x{j}" for j in largest)]
+    np.testing.assert_allclose([float(number) for _, number in reported], [model.intercept_, *w[largest]], rtol=1e-5)
     assert [row["coefficient"] for row in summary.rows] == w.tolist()
     assert list(summary.table()["feature"]) == [f"x{j}" for j in range(6)]
     np.testing.assert_array_equal(model.proved_zero_, model.coef_ == 0.0)
@@ -448,8 +448,8 @@ def test_over_a_grid_a_site_with_few_rows_is_named_with_its_limit(limit):
 
     app = model.client_app(load, disclosure=Disclosure(**{limit: 15 if limit == "min_class_rows" else 30}))
     grid = InProcessGrid(app, 3, raise_errors=False)
-    told = rf"2 of num_clients=3 sites have answered; the reasons.*asks for the names and scales .*{limit}="
-    with grid.identity(), quiet(50), pytest.raises(ConfigurationError, match=told):
+    reported = rf"2 of num_clients=3 sites have answered; the reasons.*asks for the names and scales .*{limit}="
+    with grid.identity(), quiet(50), pytest.raises(ConfigurationError, match=reported):
         model.fit(grid, features=3)
 
 

@@ -82,8 +82,8 @@ def test_a_site_predicts_with_its_own_intercept_and_nobody_without():
     assert "(intercept)" not in model.summary()
     model.intercept_ = model.intercept_for(features[2], targets[2])
     assert model.score(features[2], targets[2]) > 0.7
-    chances = model.predict_proba(features[2])[:, 1]
-    assert chances.mean() == pytest.approx((targets[2] == "yes").mean(), abs=1e-12)
+    probabilities = model.predict_proba(features[2])[:, 1]
+    assert probabilities.mean() == pytest.approx((targets[2] == "yes").mean(), abs=1e-12)
     with pytest.raises(ConfigurationError, match="all rows are of one class"):
         model.intercept_for(features[0][targets[0] == "no"], targets[0][targets[0] == "no"])
     with pytest.raises(ConfigurationError, match="sample_weight"):
@@ -166,8 +166,8 @@ def test_who_adds_nothing_is_named_to_who_fits_and_of_many_sites_five():
     sites = np.repeat([f"\x1b{m}" for m in range(8)], [40, *[12] * 7])
     y = np.concatenate([targets[0], *(np.full(12, "no") for _ in range(7))])
     model = FederatedLogisticRegression(site_intercepts="local")
-    told = r"^\\x1b1, \\x1b2, \\x1b3, \\x1b4, \\x1b5 and 2 more: all rows of one class, which tell nothing"
-    with pytest.warns(UserWarning, match=told) as caught:
+    reported = r"^\\x1b1, \\x1b2, \\x1b3, \\x1b4, \\x1b5 and 2 more: all rows of one class, which tell nothing"
+    with pytest.warns(UserWarning, match=reported) as caught:
         model.fit(np.vstack(features), y, groups=sites)
     (own,) = [each for each in caught if "tell nothing" in str(each.message)]
     assert own.filename == __file__
@@ -175,11 +175,11 @@ def test_who_adds_nothing_is_named_to_who_fits_and_of_many_sites_five():
 
 def test_what_cannot_go_together():
     features, targets = parts(classes=True)
-    for options, told in (
+    for options, reported in (
         ({"site_intercepts": "local", "fit_intercept": False}, "fit_intercept=False; expected None, or"),
         ({"site_intercepts": True}, "site_intercepts=True"),
     ):
-        with pytest.raises(ConfigurationError, match=told):
+        with pytest.raises(ConfigurationError, match=reported):
             FederatedLogisticRegression(**options).fit(features, targets)
     model = FederatedLogisticRegression(site_intercepts="local")
     with pytest.raises(ConfigurationError, match="of 3 classes; sites have their own of two only"):
@@ -202,6 +202,6 @@ def test_a_cross_validation_and_scales_go_with_it():
 def test_what_a_site_loads_is_rows_targets_and_perhaps_weights(loaded):
     model = FederatedLasso(num_clients=1)
     grid = InProcessGrid(model.client_app(lambda context: loaded), 1, raise_errors=False)
-    told = rf"load returns a {type(loaded).__name__}.*; expected a tuple \(X, y\) or \(X, y, sample_weight\)"
-    with grid.identity(), quiet(50), pytest.raises(ConfigurationError, match=told):
+    reported = rf"load returns a {type(loaded).__name__}.*; expected a tuple \(X, y\) or \(X, y, sample_weight\)"
+    with grid.identity(), quiet(50), pytest.raises(ConfigurationError, match=reported):
         model.fit(grid, features=5)

@@ -75,9 +75,9 @@ def test_intercepts_of_the_sites_are_parameters_of_squares():
     alone = by_hand("lasso", np.c_[parts[0], np.ones(60)], targets[0])
     for j, row in enumerate(rows_of(model)):
         half = stats.t.isf(0.025, 199 - 9) * error[j]
-        told = [row[name] for name in ("estimate", "standard error", "upper", "site 0", "site 0 error")]
+        reported = [row[name] for name in ("estimate", "standard error", "upper", "site 0", "site 0 error")]
         expected = [estimate[j], error[j], estimate[j] + half, alone[0][j], alone[1][j]]
-        np.testing.assert_allclose(told, expected, rtol=1e-6)
+        np.testing.assert_allclose(reported, expected, rtol=1e-6)
     assert "of 3 of 5 sites; none of site 1, site 2: fewer than 10 rows a column" in model.summary()
 
 
@@ -150,9 +150,9 @@ def test_estimates_and_errors_are_those_of_the_pooled_rows_and_of_each_sites(kin
     degrees = sum(map(len, parts)) - 3 - (4 if own else 1) if kind == "lasso" else np.inf
     for j, row in enumerate(rows_of(model)):
         half = stats.t.isf(0.025, degrees) * error[j]
-        told = [row[name] for name in ("estimate", "standard error", "lower", "upper", "p")]
+        reported = [row[name] for name in ("estimate", "standard error", "lower", "upper", "p")]
         p = 2 * stats.t.sf(abs(w[j] / error[j]), degrees)
-        np.testing.assert_allclose(told, [w[j], error[j], w[j] - half, w[j] + half, p], rtol=1e-6)
+        np.testing.assert_allclose(reported, [w[j], error[j], w[j] - half, w[j] + half, p], rtol=1e-6)
         assert row.get("odds ratio") == (pytest.approx(np.exp(w[j]), rel=1e-6) if kind == "logistic" else None)
         for m, (X, y) in enumerate(zip(parts, targets, strict=True)):
             alone = by_hand(kind, np.c_[X, np.ones(len(y))], y)
@@ -384,7 +384,7 @@ def lying(lie, liar=2, *, last=False):
                 return reply
             vectors = {name: array.numpy().copy() for name, array in content["arrays"].items()}
             numbers = dict(content["metrics"])
-            own = kind == "query.question" and "told" in numbers
+            own = kind == "query.question" and "reported" in numbers
             if (kind == "query.question" and "block" in vectors) if last else own:
                 lie(vectors, numbers)
                 content["arrays"] = ArrayRecord({name: Array(vector) for name, vector in vectors.items()})
@@ -403,7 +403,7 @@ LIES = {
     "1e300": lambda vectors, numbers: vectors["estimate"].fill(1e300),
     "an error of 1e300": lambda vectors, numbers: vectors["error"].fill(1e300),
     "an estimate of 1e5": lambda vectors, numbers: vectors["estimate"].fill(1e5),
-    "told twice": lambda vectors, numbers: numbers.update(told=np.nan),
+    "told twice": lambda vectors, numbers: numbers.update(reported=np.nan),
 }
 
 
@@ -443,16 +443,16 @@ def test_a_lie_that_is_possible_stands_under_its_name_and_widens_the_intervals()
 
 @pytest.mark.parametrize("kind", ["lasso", "logistic"])
 @pytest.mark.parametrize(
-    ("factor", "told"),
+    ("factor", "reported"),
     [
         (1e6, "second derivative of age is .* at site 2, .* at the median"),
         (1e300, "second derivative of .*(site|partition) 2|no convex loss|overflow"),
     ],
 )
-def test_standard_errors_that_one_site_makes_up_are_refused_by_its_name(kind, factor, told):
+def test_standard_errors_that_one_site_makes_up_are_refused_by_its_name(kind, factor, reported):
     parts, targets = federation(kind)
     grid = lying(lambda vectors, numbers: vectors["block"].__imul__(factor), last=True)
-    with pytest.raises(ConfigurationError, match=told):
+    with pytest.raises(ConfigurationError, match=reported):
         over(model_of(kind), parts, targets, grid_type=grid, intervals=True)
 
 
@@ -518,9 +518,9 @@ def test_an_option_out_of_range_is_refused(options):
 @pytest.mark.parametrize("kind", ["logistic", "cox"])
 def test_events_of_sites_that_do_not_answer_are_not_few_but_unknown(kind):
     parts, targets = federation(kind, rows=90)
-    with pytest.raises(ConfigurationError, match=r"numbers of events are not known: .*max_numbers=25") as told:
+    with pytest.raises(ConfigurationError, match=r"numbers of events are not known: .*max_numbers=25") as reported:
         over(model_of(kind), parts, targets, Disclosure(max_numbers=25), intervals=True)
-    assert "too far from 0" not in str(told.value)
+    assert "too far from 0" not in str(reported.value)
 
 
 def test_a_column_that_tells_the_classes_apart_is_refused():

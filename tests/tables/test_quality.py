@@ -142,8 +142,8 @@ def test_events_are_expected_where_the_scores_are_and_add_up(fitted):
     inside = scores <= quality.bins[0]["up to"]
     assert quality.bins[0]["rows"] == pytest.approx(inside.sum())
     if y is not TIMES:
-        chances = np.concatenate([model.predict_proba(own)[:, 1] for own in X])
-        assert quality.bins[0]["expected"] == pytest.approx(chances[inside].sum())
+        probabilities = np.concatenate([model.predict_proba(own)[:, 1] for own in X])
+        assert quality.bins[0]["expected"] == pytest.approx(probabilities[inside].sum())
         assert quality.bins[0]["observed"] == pytest.approx(np.concatenate(y)[inside].sum())
 
 
@@ -194,12 +194,12 @@ def test_what_a_site_says_of_a_loss_of_times_has_no_weights():
     equal, weighted = CoxRegression(*rows), CoxRegression(*rows, sample_weight=heavy)
     layout, numbers = equal.layout, {"slope": 0.7, "intercept": 0.0, "edge-0": 0.1, "merged": 1.0}
     for kind in ("quality", "calibration", "bins"):
-        told = [
+        reported = [
             find_answer(kind).answer(Question(kind, layout, {"primal": w}, numbers), own) for own in (equal, weighted)
         ]
-        assert told[0].numbers == told[1].numbers
-        for name, vector in told[0].vectors.items():
-            np.testing.assert_array_equal(vector, told[1].vectors[name])
+        assert reported[0].numbers == reported[1].numbers
+        for name, vector in reported[0].vectors.items():
+            np.testing.assert_array_equal(vector, reported[1].vectors[name])
 
 
 # --- without each site ----------------------------------------------------------------------------------------------
@@ -219,9 +219,9 @@ def test_each_site_is_judged_by_a_fit_without_it(fitted):
             f"site {name}": clone(model).fit(tables, targets, without=name),
             f"site {name} ": clone(model).fit(pd.concat(X), pd.concat(y), groups=np.repeat(names, 90), without=name),
         }
-        for told, other in found.items():
+        for reported, other in found.items():
             np.testing.assert_allclose(other.coef_, alone.coef_, atol=1e-12)
-            assert re.search(rf"Data: 270 rows, of 3 sites, without {told.strip()}\n", other.summary())
+            assert re.search(rf"Data: 270 rows, of 3 sites, without {reported.strip()}\n", other.summary())
         judged = alone.quality([X[m]], [y[m]])
         assert found[f"site {name}"].quality({name: tables[name]}, {name: targets[name]}).overall == judged.overall
         grid = InProcessGrid(app, 4, raise_errors=False)
@@ -309,7 +309,7 @@ def test_bins_with_few_rows_are_merged_or_stay():
     for least, count in ((None, 8), (8, 4), (20, 2), (44, 0)):
         quality, _ = over(model, y, Disclosure(min_rows=least))
         assert len(quality.bins) == count, least
-        assert ("kept back" in quality) == (count == 0)
+        assert ("withheld" in quality) == (count == 0)
         if count:
             assert sum(own["rows"] for own in quality.bins) == pytest.approx(360)
 
@@ -414,11 +414,11 @@ def test_squares_and_many_classes_have_another_quality():
 def test_a_site_that_is_none_or_the_only_one_cannot_be_left_out():
     model, y = KINDS["Cox"]
     model.set_params(num_clients=4)
-    for given, told in (
+    for given, reported in (
         ({"without": 4}, r"without=4 is none of the sites, which are 0, 1, 2, 3$"),
         ({"without": "part 1"}, "without='part 1' is none of the sites"),
     ):
-        with pytest.raises(ConfigurationError, match=told):
+        with pytest.raises(ConfigurationError, match=reported):
             model.fit(X, y, **given)
     with pytest.raises(ConfigurationError, match=r"without='e' is none of the sites, which are 'a', 'b', 'c', 'd'$"):
         model.fit(dict(zip("abcd", X, strict=True)), dict(zip("abcd", y, strict=True)), without="e")
@@ -442,7 +442,7 @@ def test_rows_that_do_not_fit_together_are_refused():
     model.fit(X, y)
     whole, classes, sites = pd.concat(X), pd.concat(y), np.repeat(["a", "b", "c", "d"], 90).astype(object)
     missing = np.where(np.arange(360) == 5, None, sites)
-    for rows, targets, groups, told in (
+    for rows, targets, groups, reported in (
         (whole, classes, missing, r"groups\[5\] is missing"),
         (whole, classes, sites[:10], "inconsistent numbers of samples"),
         (X, y, sites, "X is a list, whose parts are the clients already"),
@@ -450,5 +450,5 @@ def test_rows_that_do_not_fit_together_are_refused():
         (X, None, None, "y is NoneType"),
         ([own[["a", "b"]] for own in X], y, None, "feature names should match"),
     ):
-        with pytest.raises(ValueError, match=told):
+        with pytest.raises(ValueError, match=reported):
             model.quality(rows, targets, groups)

@@ -48,8 +48,8 @@ def lasso(**options):
 def test_columns_in_another_order_at_one_site_are_refused_or_taken_by_name():
     data = sites()
     data[1] = data[1][0][NAMES[::-1]], data[1][1]
-    told = r"partition 1\) has its columns in another order than the ServerApp: .*'sex', there 'age'"
-    with pytest.raises(ConfigurationError, match=told):
+    reported = r"partition 1\) has its columns in another order than the ServerApp: .*'sex', there 'age'"
+    with pytest.raises(ConfigurationError, match=reported):
         over_a_grid(lasso(), data)
     there, _ = over_a_grid(lasso(), data, app={"features": NAMES})
     here = lasso().fit(*zip(*sites(), strict=True))
@@ -112,8 +112,8 @@ def test_classes_that_a_site_and_the_server_name_differently_are_refused(at_a_si
 def test_who_forgets_the_classes_is_told_where_to_give_them(labels, app, raises):
     model = FederatedLogisticRegression(num_clients=3)
     data = [(table, np.array(labels)[np.arange(40) % len(labels)]) for table, _ in sites()]
-    told = r"(classes=\[\.\.\.\] to client_app.* and to fit|client_app and fit the same classes=)"
-    with pytest.raises((ConfigurationError, ClientError), match=told):
+    reported = r"(classes=\[\.\.\.\] to client_app.* and to fit|client_app and fit the same classes=)"
+    with pytest.raises((ConfigurationError, ClientError), match=reported):
         over_a_grid(model, data, app={"classes": labels} if app else {}, raise_errors=raises)
 
 
@@ -173,8 +173,8 @@ WARNED = r"crp \(0\.\d+ at {0} \d, \d+\.\d+ at {0} 1\)\. If the units differ"
 @pytest.mark.parametrize("form", [lambda table: table, lambda table: csr_array(table.to_numpy())], ids=["frame", "csr"])
 def test_a_column_in_other_units_is_named_with_the_sites(form):
     tables, y = zip(*in_other_units(sites()), strict=True)
-    told = WARNED if form(tables[0]) is tables[0] else WARNED.replace("crp", "x2")
-    with pytest.warns(UserWarning, match=told.replace("{0}", "part")) as caught:
+    reported = WARNED if form(tables[0]) is tables[0] else WARNED.replace("crp", "x2")
+    with pytest.warns(UserWarning, match=reported.replace("{0}", "part")) as caught:
         lasso().fit([form(table) for table in tables], y)
     assert [warning.filename for warning in caught] == [__file__]
     with pytest.warns(UserWarning, match=WARNED.replace("{0}", "partition")) as caught:
@@ -222,12 +222,12 @@ def test_a_site_of_few_rows_says_nothing_of_its_columns():
         over_a_grid(lasso(), data, disclosure=Disclosure(min_rows=20))
     app = lasso().client_app(lambda context: data[1], disclosure=Disclosure(min_rows=20))
     grid = InProcessGrid(app, 1, raise_errors=False)
-    for kind, what in (
+    for kind, prefix in (
         (NAMES_ONLY, "the names of its columns and classes"),
         (TABLE, "the names and scales of its col"),
     ):
         (answer,) = grid.send_and_receive(addressed(grid, [(2, RecordDict())], kind, 0))
-        assert re.search(f"{what}.*; .*min_rows=20", answer.error.reason)
+        assert re.search(f"{prefix}.*; .*min_rows=20", answer.error.reason)
 
 
 def test_a_site_says_the_deviations_of_its_columns_where_it_is_asked_for_them():
@@ -251,11 +251,11 @@ def test_a_fit_over_a_grid_with_names_is_scikit_learns():
 
 def test_sites_with_frames_say_the_names_themselves():
     data = sites()
-    told, _ = over_a_grid(lasso(penalty_factor={"age": 0.5}), data)
+    reported, _ = over_a_grid(lasso(penalty_factor={"age": 0.5}), data)
     asked, _ = over_a_grid(lasso(penalty_factor={"age": 0.5}), data, features=None)
-    assert np.array_equal(asked.coef_, told.coef_)
+    assert np.array_equal(asked.coef_, reported.coef_)
     assert asked.feature_names_in_.tolist() == NAMES
-    assert asked.n_iter_ == told.n_iter_
+    assert asked.n_iter_ == reported.n_iter_
     data[2] = data[2][0][NAMES[::-1]], data[2][1]
     with pytest.raises(ConfigurationError, match=r"partition 2\) has its columns in another order than the ServerApp"):
         over_a_grid(lasso(), data, features=None)
@@ -317,12 +317,12 @@ def test_a_column_of_text_is_refused_by_name_here_and_at_a_site():
     data = sites()
     features, targets = data[1]
     data[1] = features.assign(sex=np.where(features["sex"] > 0, "secret", "f")), targets
-    told = r"X: the columns \['sex'\] hold texts or categories"
-    with pytest.raises(ConfigurationError, match=told):
+    reported = r"X: the columns \['sex'\] hold texts or categories"
+    with pytest.raises(ConfigurationError, match=reported):
         lasso().fit(*zip(*data, strict=True))
-    with pytest.raises(ConfigurationError, match=told):
+    with pytest.raises(ConfigurationError, match=reported):
         lasso().fit(*data[1])
-    with pytest.raises(ConfigurationError, match=f"2 of num_clients=3 sites have answered.*{told}") as error:
+    with pytest.raises(ConfigurationError, match=f"2 of num_clients=3 sites have answered.*{reported}") as error:
         over_a_grid(lasso(), data)
     assert "secret" not in str(error.value)
 

@@ -178,9 +178,9 @@ def test_strata_may_be_numbers_beside_texts():
     model, texts = (FederatedCoxRegression(0.02).fit(FEATURES, y) for y in (mixed, TARGETS))
     np.testing.assert_allclose(model.coef_, texts.coef_, atol=1e-10)
     rows, strata = FEATURES[0][:2], np.array([1, "b"], dtype=object)
-    chances = model.predict_survival_function(rows, [5.0], (FEATURES[0], mixed[0]), strata=strata)
+    probabilities = model.predict_survival_function(rows, [5.0], (FEATURES[0], mixed[0]), strata=strata)
     expected = texts.predict_survival_function(rows, [5.0], (FEATURES[0], TARGETS[0]), strata=["a", "b"])
-    np.testing.assert_allclose(chances, expected, atol=1e-8)
+    np.testing.assert_allclose(probabilities, expected, atol=1e-8)
 
 
 # --- what is refused ------------------------------------------------------------------------------------------------

@@ -55,8 +55,8 @@ def test_a_common_intercept_comes_with_observed_and_expected_events_and_a_test()
     model = model_of("logistic").set_params(site_intercepts="common").fit(parts, targets, intervals=True)
     X, y = rows_with_dummies(parts, targets, own=False)
     w, _ = by_hand("logistic", X, y)
-    chance = np.split(1 / (1 + np.exp(-X @ w)), np.cumsum([len(own) for own in targets])[:-1])
-    for row, own, expected in zip(model._table.intercepts, targets, chance, strict=True):
+    probability = np.split(1 / (1 + np.exp(-X @ w)), np.cumsum([len(own) for own in targets])[:-1])
+    for row, own, expected in zip(model._table.intercepts, targets, probability, strict=True):
         assert row["observed"] == own.sum()
         assert row["expected"] == pytest.approx(expected.sum(), rel=1e-6)
         assert f"{row['ratio']:.6g}" in model.summary()
@@ -119,8 +119,8 @@ def test_contrasts_and_comparisons_are_the_textbooks(kind):
         assert both.statistic == pytest.approx(f, rel=1e-6)
         assert ratio.p == pytest.approx(stats.f.sf(f, 2, left), rel=1e-5)
     else:
-        chance = 1 / (1 + np.exp(-beside @ before))
-        statistic = 2 * (likelihood - np.log(np.where(y == 1, chance, 1 - chance)).sum())
+        probability = 1 / (1 + np.exp(-beside @ before))
+        statistic = 2 * (likelihood - np.log(np.where(y == 1, probability, 1 - probability)).sum())
         assert ratio.statistic == pytest.approx(statistic, rel=1e-6)
         assert ratio.p == pytest.approx(stats.chi2.sf(statistic, 2), rel=1e-5)
         assert both.statistic == pytest.approx(
@@ -137,8 +137,12 @@ def test_what_cannot_be_tested_is_refused_in_words():
     model, smaller = (FederatedLasso(0.1).fit([X[:, :k] for X in parts], targets, intervals=True) for k in (3, 2))
     with pytest.raises(ConfigurationError, match="no table of estimates; give intervals=True"):
         FederatedLasso(0.1).fit(parts, targets).contrast({"x0": 1})
-    for wrong, told in (({"age": 1}, r"has \['age'\]"), ({}, "has no features"), ([{"x0": 1}, {"x0": 2}], "linearly")):
-        with pytest.raises(ConfigurationError, match=told):
+    for wrong, reported in (
+        ({"age": 1}, r"has \['age'\]"),
+        ({}, "has no features"),
+        ([{"x0": 1}, {"x0": 2}], "linearly"),
+    ):
+        with pytest.raises(ConfigurationError, match=reported):
             model.contrast(wrong)
     for nothing in ([], "x0", 3, None, {"x0": "1"}):
         with pytest.raises(ConfigurationError, match=r"contrast\(.*expected factors by names of features, or a list"):

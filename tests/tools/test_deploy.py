@@ -29,19 +29,19 @@ def call(*arguments):
 @pytest.fixture(scope="module")
 def original(tmp_path_factory):
     """A deployment that nobody changes: keys of this length take a second."""
-    told = []
+    reported = []
     home = tmp_path_factory.mktemp("original") / "home"
-    return LocalDeployment.create(home, 2, node_config="data-path='/data'", tell=told.append), told
+    return LocalDeployment.create(home, 2, node_config="data-path='/data'", tell=reported.append), reported
 
 
 @pytest.fixture
 def made(original, tmp_path):
     """A deployment of the test's own, with the keys of the original."""
-    deployment, told = original
+    deployment, reported = original
     home = shutil.copytree(deployment.home, tmp_path / "home")
     config = home / "config.toml"
     config.write_text(config.read_text().replace(str(deployment.home), str(home)))
-    return LocalDeployment(home), [text.replace(str(deployment.home), str(home)) for text in told]
+    return LocalDeployment(home), [text.replace(str(deployment.home), str(home)) for text in reported]
 
 
 def test_keys_are_their_owners_and_the_certificate_is_the_authoritys(made):
@@ -61,9 +61,9 @@ def test_keys_are_their_owners_and_the_certificate_is_the_authoritys(made):
 
 
 def test_what_it_prints_does_the_same_in_a_shell(made, tmp_path):
-    deployment, told = made
+    deployment, reported = made
     copied = tmp_path / "typed"
-    script = "\n".join(told).replace(str(deployment.home), str(copied))
+    script = "\n".join(reported).replace(str(deployment.home), str(copied))
     subprocess.run(["sh", "-e", "-c", script], check=True, capture_output=True, cwd=tmp_path)
     own = {path.name for path in deployment.home.iterdir()} - {"deployment.json"}
     assert {path.name for path in copied.iterdir()} == own
@@ -74,8 +74,8 @@ def test_what_it_prints_does_the_same_in_a_shell(made, tmp_path):
 def test_the_superlink_and_all_else_listen_on_loopback_and_nodes_come_by_the_gate(made):
     deployment, _ = made
     for name in deployment.names:
-        told = deployment._command(name)
-        assert told[told.index("--host") + 1] == "127.0.0.1", name
+        reported = deployment._command(name)
+        assert reported[reported.index("--host") + 1] == "127.0.0.1", name
     gate, node = deployment._command("gate"), deployment._command("node-1")
     assert gate[gate.index("--superlink") + 1] == deployment.users_address != deployment.address
     assert node[node.index("--superlink") + 1] == deployment.address
@@ -143,7 +143,7 @@ def test_a_dead_process_takes_what_it_has_started_with_it(made):
     assert not exists(child)
 
 
-def told_of(deployment, **changes):
+def reported_of(deployment, **changes):
     """Change what the deployment's file says."""
     path = deployment.home / "deployment.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
@@ -171,7 +171,7 @@ def test_a_process_that_has_the_number_now_is_not_ended(made, home, began):
     )
     child = int(other.stdout.readline())
     try:
-        told_of(deployment, pids={"node-0": other.pid}, began={"node-0": began} if began else {})
+        reported_of(deployment, pids={"node-0": other.pid}, began={"node-0": began} if began else {})
         assert "nothing was running" in call("stop", deployment.home).output
         time.sleep(0.2)
         assert other.poll() is None
@@ -203,10 +203,10 @@ def test_a_process_that_has_the_number_now_is_not_ended(made, home, began):
 def test_a_file_that_says_something_odd_is_refused_in_words(made, content):
     deployment, _ = made
     if isinstance(content, dict):
-        told_of(deployment, **content)
+        reported_of(deployment, **content)
     else:
         (deployment.home / "deployment.json").write_bytes(content)
-    for what in ("status", "stop", "logs"):
-        result = call(what, deployment.home)
+    for prefix in ("status", "stop", "logs"):
+        result = call(prefix, deployment.home)
         assert result.exit_code == 2, (result.output, result.exception)
         assert "deployment.json is damaged" in " ".join(result.output.split()).replace(" /", "/")

@@ -193,10 +193,10 @@ def test_an_unmodified_client_may_have_a_schedule_but_not_any(elapsed, fine):
     [(4, 10**6, None, ()), (2, 10, 0.5, ()), (5, 10**4, 0.9, range(1, 15)), (4, 10**13, None, range(1, 15))],
 )
 def test_many_examples_are_treated_alike_in_training_and_in_evaluation(nodes, largest, most, left_out):
-    def told(message, context):
+    def reported(message, context):
         return {"num-examples": 10 if context.node_config["partition-id"] else largest, "loss": 0.5}
 
-    app = foreign_app(lambda arrays, *_: {"w": 0.7 * arrays["w"] + 0.3}, metrics=told, evaluated=told)
+    app = foreign_app(lambda arrays, *_: {"w": 0.7 * arrays["w"] + 0.3}, metrics=reported, evaluated=reported)
     chosen, start = FedDualAvg(client="unmodified", bounds=Bounds(max_share=most)), {"w": np.zeros(3)}
     result = simulate(chosen, app, num_nodes=nodes, num_rounds=14, initial_arrays=start, progress=False)
     rounds = {kind: [row.round for row in result.left_out if row.kind == kind] for kind in ("train", "evaluate")}

@@ -8,7 +8,7 @@ from problems import simulated
 from together import together
 
 from flwr_fco.callbacks import EarlyStopping
-from flwr_fco.certificates import Answer, certificate, settle, told_at
+from flwr_fco.certificates import Answer, certificate, reported_at, settle
 from flwr_fco.client_apps import client_app
 from flwr_fco.errors import NoAnswerError
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Poisson
@@ -82,17 +82,17 @@ def run(objectives, mods, rounds=2, callbacks=(), psi=None):
 def says(**numbers):
     """A number of its own, wherever it is told."""
 
-    def change(told, vectors):
-        told.update({name: value for name, value in numbers.items() if name in told})
+    def change(reported, vectors):
+        reported.update({name: value for name, value in numbers.items() if name in reported})
 
     change.__name__ = str(numbers)
     return change
 
 
 def scales(name, factor):
-    def change(told, vectors):
-        if told.get(name):
-            told[name] *= factor
+    def change(reported, vectors):
+        if reported.get(name):
+            reported[name] *= factor
         if name in vectors:
             vectors[name] = factor * vectors[name]
 
@@ -174,7 +174,7 @@ def test_answers_that_contradict_each_other_are_no_certificate():
     own, psi, w = objectives_of(LeastSquares)[0], L1(0.1), np.full(5, 0.3)
 
     def ask(request, less):
-        numbers, vectors = told_at(own, w, request.numbers)
+        numbers, vectors = reported_at(own, w, request.numbers)
         return [Answer({name: x - less * (name == "conjugate") for name, x in numbers.items()}, vectors, weight=1.0)]
 
     asked = certificate(psi.bind(own.layout), w)

@@ -146,15 +146,15 @@ def test_one_gradient_does_not_move_the_range_of_a_path(aggregation, most, facto
 
 def test_one_loss_on_left_out_folds_picks_no_strength():
     """The folds' losses are vectors of a training message."""
-    told = []
+    reported = []
 
     def lie(claims, vectors):
-        if "held_out" in vectors and len(told) < 2:
-            told.append(1)
+        if "held_out" in vectors and len(reported) < 2:
+            reported.append(1)
             vectors["held_out"] = np.where(np.arange(vectors["held_out"].size) % 6 == 0, 0.0, 1e9)
 
     honest = path(kind=FedNewton, cv=3)
     found = path(lie, kind=FedNewton, of="train", cv=3)
-    assert told
+    assert reported
     assert {row.partition_id for row in found.points[0].result.left_out} == {LIAR}
     assert found.best.strength == pytest.approx(honest.best.strength, rel=0.05)

@@ -69,9 +69,9 @@ def nobody_is_left_out(seed, name):
     strategy.fraction_evaluate, strategy.certificate_every = 1.0, 5
     result = run(strategy, objectives)
     assert result.left_out == []
-    told = [m for m in result.train_metrics_clientapp.values() if "certificate-of" in m]
-    assert told or name == "FedNewton"
-    assert all(m["certificate-clients"] == m["certificate-of"] == len(objectives) for m in told)
+    reported = [m for m in result.train_metrics_clientapp.values() if "certificate-of" in m]
+    assert reported or name == "FedNewton"
+    assert all(m["certificate-clients"] == m["certificate-of"] == len(objectives) for m in reported)
 
 
 @pytest.mark.filterwarnings("ignore:standard deviations differ")

@@ -120,11 +120,11 @@ class Lenient(InProcessGrid):
 def played(strategy, rounds, lie=None, *, grid=Lenient, **options):
     """Run with a liar: ``lie(number, vectors)`` changes what it sends from round 1 on, or is True for nothing."""
 
-    def told(number, vectors, claims):
+    def reported(number, vectors, claims):
         if lie and number >= 1 and lie(number, vectors):
             raise RuntimeError("it has nothing to say")
 
-    return run(strategy, OBJECTIVES, rounds, mods=[in_messages(told)], grid=grid, **options)
+    return run(strategy, OBJECTIVES, rounds, mods=[in_messages(reported)], grid=grid, **options)
 
 
 @cache

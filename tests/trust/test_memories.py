@@ -156,15 +156,15 @@ def test_a_run_with_faults_has_the_bits_of_one_without_these_replies(fault, name
     np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("places", [[0, 2, 4], [1, 3, 5], [0, 3, 5]])
-def test_what_a_client_remembers_is_the_same_by_its_columns_and_whole(places):
+@pytest.mark.parametrize("indices", [[0, 2, 4], [1, 3, 5], [0, 3, 5]])
+def test_what_a_client_remembers_is_the_same_by_its_columns_and_whole(indices):
     """A client that sends as many other columns as before remembers both."""
     rng, size, elapsed = np.random.default_rng(0), 6, 0.5
     control = rng.standard_normal(size)
     begun = FedDAGT(client_lr=0.1).prepare(arrays_of({"w": np.zeros(size)}))
     method, plan = begun.method, begun.problem.plan
     own = SparseVector(np.array([0, 2, 4], dtype=np.int32), rng.standard_normal(3), size)
-    sent = SparseVector(np.array(places, dtype=np.int32), rng.standard_normal(3), size)
+    sent = SparseVector(np.array(indices, dtype=np.int32), rng.standard_normal(3), size)
     message = Downlink(plan, {"dual": np.zeros(size), "control": control}, 0.1, 0.0)
     short = remembered(method, message, {"own": own}, Uplink({"increment": sent}, elapsed, 1))
     # Elsewhere the whole increment is what the control alone does.

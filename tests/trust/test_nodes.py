@@ -58,8 +58,8 @@ def test_what_a_run_waits_for_is_told_once(caplog):
         pytest.raises(ConfigurationError, match=r"only 4 nodes .*min_available_nodes"),
     ):
         start_on(grid, chosen)
-    told = [record.getMessage() for record in caplog.records if "Waiting for nodes" in record.getMessage()]
-    assert told == ["Waiting for nodes to connect: 4 connected, 5 needed; gives up after node_timeout=0.05 seconds"]
+    reported = [record.getMessage() for record in caplog.records if "Waiting for nodes" in record.getMessage()]
+    assert reported == ["Waiting for nodes to connect: 4 connected, 5 needed; gives up after node_timeout=0.05 seconds"]
 
 
 def test_without_partition_ids_the_run_says_that_it_is_not_reproducible(caplog):

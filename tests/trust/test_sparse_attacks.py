@@ -30,7 +30,7 @@ def objectives():
 def run(lie, rounds=4, cls=FedDualAvg, **options):
     """Run with a liar who sends ``lie(round, values, indices)``, if that is something."""
 
-    def told(number, vectors, claims):
+    def reported(number, vectors, claims):
         if number >= 1:
             said = lie(number, vectors["increment"], vectors[INDICES])
             vectors.clear()
@@ -38,7 +38,7 @@ def run(lie, rounds=4, cls=FedDualAvg, **options):
 
     options = {"bounds": Bounds(max_ratio=None), **options} | ({"tracker_start": "zero"} if cls is FedDAGT else {})
     strategy = cls(regularizer=L1(1e-3), client_lr=0.5, work=Epochs(1, batch_size=4), fraction_evaluate=0.0, **options)
-    grid = InProcessGrid(app_of(objectives(), [in_messages(told, LIAR)]), NODES, raise_errors=False)
+    grid = InProcessGrid(app_of(objectives(), [in_messages(reported, LIAR)]), NODES, raise_errors=False)
     start = arrays_of({"coefficients": np.zeros(D), "intercept": np.zeros(1)})
     return strategy, strategy.start(grid, start, rounds)
 
@@ -98,7 +98,7 @@ def test_a_lie_about_indices_is_a_reply_that_did_not_come(name, cls):
     assert [(row.round, row.partition_id) for row in result.left_out] == [(n, LIAR) for n in range(1, 5)]
     np.testing.assert_array_equal(strategy.state.dual, without_the_liar(cls))
     # A liar is sent what everybody can be sent.
-    assert len(run_of(strategy).places) == NODES - 1
+    assert len(run_of(strategy).indices) == NODES - 1
 
 
 @pytest.mark.parametrize("bounds", [Bounds(max_ratio=10.0), Bounds(max_ratio=None, max_increment_norm=50.0)])
@@ -118,9 +118,9 @@ def test_what_one_says_of_its_features_is_heard_by_nobody_else():
     honest, expected = run(lambda number, values, indices: pair(values, indices))
     assert {row.partition_id for row in result.left_out} <= {LIAR}
     assert not expected.left_out
-    for key, indices in run_of(honest).places.items():
+    for key, indices in run_of(honest).indices.items():
         if key != (0, LIAR):
-            np.testing.assert_array_equal(run_of(strategy).places[key], indices)
+            np.testing.assert_array_equal(run_of(strategy).indices[key], indices)
 
 
 @pytest.mark.parametrize("cls", [FedDualAvg, FedDAGT])

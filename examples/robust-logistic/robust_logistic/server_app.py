@@ -43,8 +43,8 @@ def main(grid: Grid, context: Context) -> None:
         result = strategy.start(grid=grid, initial_arrays=start, num_rounds=rounds)
         if not config["bundled"]:
             scores = result.evaluate_metrics_clientapp[rounds]
-            told = f"clean accuracy {scores['clean-accuracy']:.3f}, attacked {scores['accuracy']:.3f}"
-            print(f"{name}, at the nodes: {told}")
+            reported = f"clean accuracy {scores['clean-accuracy']:.3f}, attacked {scores['accuracy']:.3f}"
+            print(f"{name}, at the nodes: {reported}")
             continue
         w = test.layout.flatten({key: array.numpy() for key, array in result.arrays.items()})
         # The attacker knows the model and the training images; both are scored on the test images.

@@ -38,16 +38,16 @@ def draw(owners: np.ndarray, num_features: int, *key: int) -> tuple[csr_array, n
     *key : int
         Of the generator.
     """
-    (chances, columns, truth), rng, count = language(num_features), generator(*key), owners.size
-    ranks = np.minimum(np.searchsorted(chances, rng.random((count, NUM_WORDS)), side="right"), num_features - 1)
+    (probabilities, columns, truth), rng, count = language(num_features), generator(*key), owners.size
+    ranks = np.minimum(np.searchsorted(probabilities, rng.random((count, NUM_WORDS)), side="right"), num_features - 1)
     # A node's own words are other nodes' words with their ranks rotated, so all share the frequent ones.
     own = (ranks >= RARE) & (np.arange(NUM_WORDS) % 3 == 0)
     ranks = np.where(own, RARE + (ranks - RARE + owners[:, None] * 7919) % (num_features - RARE), ranks)
-    places = np.repeat(np.arange(count), NUM_WORDS), ranks.ravel()
-    counts = csr_array((np.ones(ranks.size), places), shape=(count, num_features))
+    indices = np.repeat(np.arange(count), NUM_WORDS), ranks.ravel()
+    counts = csr_array((np.ones(ranks.size), indices), shape=(count, num_features))
     counts.sum_duplicates()
     # The share of documents with a word is about its probability times the document length, at most 1.
-    share = -np.expm1(-NUM_WORDS * chances[0] * ((counts.indices + OFFSET) / OFFSET) ** -EXPONENT)
+    share = -np.expm1(-NUM_WORDS * probabilities[0] * ((counts.indices + OFFSET) / OFFSET) ** -EXPONENT)
     numbers = (1.0 + np.log(counts.data)) * (1.0 - np.log(share))
     numbers /= np.repeat(np.sqrt(np.add.reduceat(numbers**2, counts.indptr[:-1])), np.diff(counts.indptr))
     features = csr_array((numbers, columns[counts.indices], counts.indptr), shape=(count, num_features))

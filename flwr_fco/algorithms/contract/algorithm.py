@@ -96,15 +96,15 @@ class Algorithm(ABC):
             raise ConfigurationError(f"{who}: reads={cls.reads!r}; expected 'mean', 'sums', 'everyone' or 'rows'")
         allowed = {"regularizer", "mirror_map", "server_lr"}
         if not isinstance(cls.refuses, Mapping) or not cls.refuses.keys() <= allowed:
-            what = f"{who}: refuses={cls.refuses!r}"
-            raise ConfigurationError(f"{what}; expected reasons by option, of {', '.join(sorted(allowed))}")
+            prefix = f"{who}: refuses={cls.refuses!r}"
+            raise ConfigurationError(f"{prefix}; expected reasons by option, of {', '.join(sorted(allowed))}")
         kinds = cls.discloses.values() if isinstance(cls.discloses, Mapping) else [None]
         if any(kind not in ("derivatives", "losses") for kind in kinds):
-            what = f"{who}: discloses={cls.discloses!r}; expected 'derivatives' or 'losses' of each name"
-            raise ConfigurationError(f"{what}, and no name of an increment")
+            prefix = f"{who}: discloses={cls.discloses!r}; expected 'derivatives' or 'losses' of each name"
+            raise ConfigurationError(f"{prefix}, and no name of an increment")
         if bool(cls.memory) != (cls.remember is not Algorithm.remember):
-            what = f"{who}: memory={cls.memory!r} and {'no' if cls.memory else 'a'} function `remember`"
-            raise ConfigurationError(f"{what}: a method whose clients remember vectors names them, and has it")
+            prefix = f"{who}: memory={cls.memory!r} and {'no' if cls.memory else 'a'} function `remember`"
+            raise ConfigurationError(f"{prefix}: a method whose clients remember vectors names them, and has it")
         if vars(cls).get("name"):
             register(cls)
             return
@@ -324,12 +324,12 @@ def method_of(name: str, options: Mapping[str, Option]) -> Algorithm:
         )
     names = [option.name for option in fields(kind) if option.init] if is_dataclass(kind) else []
     kinds = kinds_of(kind) if names else {}
-    told = {own: checked(f"the option {own}", options[own], kinds[own]) for own in names if own in options}
+    reported = {own: checked(f"the option {own}", options[own], kinds[own]) for own in names if own in options}
     try:
-        made: Algorithm = kind(**told)
+        made: Algorithm = kind(**reported)
     except TypeError as error:
-        what = f"the plan's options {sorted(options)} do not make a {kind.__name__}: {error}"
-        raise ConfigurationError(f"{what}. What is no number or text is not told: give it a default") from error
+        prefix = f"the plan's options {sorted(options)} do not make a {kind.__name__}: {error}"
+        raise ConfigurationError(f"{prefix}. What is no number or text is not sent: give it a default") from error
     return made
 
 

@@ -383,8 +383,8 @@ class Strengths(Choice):
         if self.values is not None:
             return sorted(self.values, reverse=True)
         if not 0.0 < largest < math.inf:
-            what = f"the solution is 0 from a strength of {largest:g} on, so there is no path down from it"
-            raise ConfigurationError(f"{what}; give strengths=[...] by hand, to FedNewton Strengths(values=[...])")
+            prefix = f"the solution is 0 from a strength of {largest:g} on, so there is no path down from it"
+            raise ConfigurationError(f"{prefix}; give strengths=[...] by hand, to FedNewton Strengths(values=[...])")
         ratio = self.ratio or (_WIDE if wide else _NARROW)
         return [largest * (1.0 + _ABOVE) * ratio ** (i / (self.num - 1)) for i in range(self.num)]
 

@@ -168,20 +168,20 @@ def _largest_square(objective: Objective) -> Vector:
     return np.array([square * whole / entry, 1.0])
 
 
-def _once(objective: Objective, w: Vector, told: Terms) -> dict[str, Vector]:
+def _once(objective: Objective, w: Vector, reported: Terms) -> dict[str, Vector]:
     """Return what a client sends in the first exchange only, of shapes that :func:`shapes_of_first` knows."""
     size, count, once = w.size, num_intercepts(objective.layout), {"square": _largest_square(objective)}
     if not count:
         return once
     columns, targets, rows = np.zeros(size), np.zeros(size), np.zeros((max(2, count), size + 1))
-    if told.name in (*_CONSTANT, "poisson"):
+    if reported.name in (*_CONSTANT, "poisson"):
         far, at_zero = np.zeros(size), objective.gradient(np.zeros(size))
-        far[size - count] = -_FAR if told.name == "poisson" else _FAR
+        far[size - count] = -_FAR if reported.name == "poisson" else _FAR
         change = objective.gradient(far) - at_zero
         # Of several outputs the first one's columns are those of each.
-        columns = -change if told.name == "poisson" else np.repeat(change[::count] / change[size - count], count)
-        targets = targets_at_zero(told, at_zero, columns)
-    if told.link and told.name not in _CONSTANT:
+        columns = -change if reported.name == "poisson" else np.repeat(change[::count] / change[size - count], count)
+        targets = targets_at_zero(reported, at_zero, columns)
+    if reported.link and reported.name not in _CONSTANT:
         dual = [objective.dual_terms([point], [1.0]) for point in references(objective)]
         rows = np.array([np.append(slopes, value) for value, slopes in dual])
     once |= {"columns": columns, "references": rows.reshape(-1)}
@@ -196,14 +196,14 @@ def _short(vector: Vector) -> Any:
 
 def parted(vectors: Any, name: str, size: int) -> list[tuple[Vector, Indices]]:
     """Return the points of a message, 0 where nothing is told, and the coordinates that are told of each."""
-    told = vectors.as_sent(name) if isinstance(vectors, ReceivedVectors) else vectors[name]
-    if told.size % size:
-        raise ProtocolError(f"the server tells {told.size} coordinates of points with {size} each")
-    points, ends = [], np.searchsorted(told.indices, np.arange(0, told.size + size, size))
+    reported = vectors.as_sent(name) if isinstance(vectors, ReceivedVectors) else vectors[name]
+    if reported.size % size:
+        raise ProtocolError(f"the server tells {reported.size} coordinates of points with {size} each")
+    points, ends = [], np.searchsorted(reported.indices, np.arange(0, reported.size + size, size))
     for k, (begin, end) in enumerate(pairwise(ends.tolist())):
-        on = told.indices[begin:end].astype(np.int64) - k * size
+        on = reported.indices[begin:end].astype(np.int64) - k * size
         point = np.zeros(size)
-        point[on] = told.values[begin:end]
+        point[on] = reported.values[begin:end]
         points.append((point, on))
     return points
 
@@ -241,45 +241,50 @@ def checked(layout: Layout, state: Any, uplink: Uplink, tolerance: float) -> dic
         any more.
     """
     vectors = {name: dense(vector) for name, vector in uplink.vectors.items()}
-    told, w = Terms(*vectors["terms"].tolist()), state.trial
-    if state.population >= 0.0 and state.facts[0] >= 0.0 and told[3:] != tuple(state.facts.tolist()):
+    reported, w = Terms(*vectors["terms"].tolist()), state.trial
+    if state.population >= 0.0 and state.facts[0] >= 0.0 and reported[3:] != tuple(state.facts.tolist()):
         raise ProtocolError("its loss is another one than in the first round")
-    if told.link not in range(len(LINKS)) or told.l2 < 0.0 or told.scale < 0.0 or not 0.0 <= told.outputs <= w.size:
-        raise ProtocolError(f"it says {told._asdict()} of its loss, and there is no such one")
-    if not told.link:
-        if any(told[1:]):
+    if (
+        reported.link not in range(len(LINKS))
+        or reported.l2 < 0.0
+        or reported.scale < 0.0
+        or not 0.0 <= reported.outputs <= w.size
+    ):
+        raise ProtocolError(f"it says {reported._asdict()} of its loss, and there is no such one")
+    if not reported.link:
+        if any(reported[1:]):
             raise ProtocolError("it says something of a loss whose link it does not know")
         return vectors
     count = w.size - num_intercepts(layout)
-    ridge = told.l2 * np.append(w[:count], np.zeros(w.size - count))
-    loss = told.loss - 0.5 * float(ridge @ w)
-    if loss < told.least - ROUNDING * (abs(told.loss) + abs(told.least)) - tolerance:
-        raise ProtocolError(f"its loss is {told.loss:.6g}, and it says that none is below {told.least:.6g}")
-    rows = np.append(vectors["gradient"] - ridge, told.conjugate)[None]
-    if "references" in vectors and told.name not in _CONSTANT:
+    ridge = reported.l2 * np.append(w[:count], np.zeros(w.size - count))
+    loss = reported.loss - 0.5 * float(ridge @ w)
+    if loss < reported.least - ROUNDING * (abs(reported.loss) + abs(reported.least)) - tolerance:
+        raise ProtocolError(f"its loss is {reported.loss:.6g}, and it says that none is below {reported.least:.6g}")
+    rows = np.append(vectors["gradient"] - ridge, reported.conjugate)[None]
+    if "references" in vectors and reported.name not in _CONSTANT:
         rows = np.concatenate([rows, vectors["references"].reshape(-1, w.size + 1)])
     check_conjugates(rows, w, loss, exact=True, tolerance=tolerance)
     if "square" in vectors:
-        _check_constants(vectors, told, w, count)
+        _check_constants(vectors, reported, w, count)
     return vectors
 
 
-def _check_constants(vectors: dict[str, Vector], told: Terms, w: Vector, count: int) -> None:
+def _check_constants(vectors: dict[str, Vector], reported: Terms, w: Vector, count: int) -> None:
     """Check the largest mean square, and of predictions that are the same for all examples A'1/n and A'y/n."""
     outputs, (square, known) = w.size - count, vectors["square"].tolist()
     if not square >= 0.0 or known not in (0.0, 1.0):
         raise ProtocolError(f"the largest mean square of its columns is {square:.6g}; expected a number >= 0")
-    if not outputs or told.name not in _CONSTANT:
+    if not outputs or reported.name not in _CONSTANT:
         return
     columns, gradient = vectors["columns"], vectors["gradient"]
     if not np.abs(columns[count:] - 1.0).max() <= ROUNDING:
         raise ProtocolError(f"the mean of its intercept's column is {columns[count]:.6g}; expected 1")
-    largest = told.factor * float(np.abs(columns[:count]).max(initial=0.0)) ** 2
+    largest = reported.factor * float(np.abs(columns[:count]).max(initial=0.0)) ** 2
     if (1.0 + ROUNDING) * square < largest:
         raise ProtocolError(f"the largest mean square is {square:.6g}, and the square of a mean {largest:.6g}; more")
-    targets = vectors.get("targets", targets_at_zero(told, gradient, columns))
-    if told.name == "identity":
-        pairs, slope = columns * w, float(gradient[count]) / told.factor
+    targets = vectors.get("targets", targets_at_zero(reported, gradient, columns))
+    if reported.name == "identity":
+        pairs, slope = columns * w, float(gradient[count]) / reported.factor
         expected, target = float(pairs.sum()) - slope, float(targets[count])
         if abs(target - expected) > ROUNDING * (float(np.abs(pairs).sum()) + abs(slope) + abs(expected)):
             raise ProtocolError(f"its mean target is {target:.6g}, and by its slopes {expected:.6g}")
@@ -289,7 +294,9 @@ def _check_constants(vectors: dict[str, Vector], told: Terms, w: Vector, count: 
     if not (whole and (shares >= -ROUNDING).all() and (shares <= 1.0 + ROUNDING).all()):
         raise ProtocolError(f"its shares of classes are {shares.tolist()}; expected numbers from 0 to 1, together 1")
     # A class may be empty.
-    if (told.factor * targets[:count] ** 2 > square * ((1.0 + ROUNDING) * np.maximum(each, 0.0) + ROUNDING**2)).any():
+    if (
+        reported.factor * targets[:count] ** 2 > square * ((1.0 + ROUNDING) * np.maximum(each, 0.0) + ROUNDING**2)
+    ).any():
         raise ProtocolError("a mean of its columns in a class is above what the largest mean square of a column allows")
 
 
@@ -312,12 +319,12 @@ def check_block(block: Matrix, on: Indices, vectors: dict[str, Vector], count: i
     ProtocolError
         If it is not.
     """
-    told, diagonal = Terms(*vectors["terms"].tolist()), np.diag(block)
+    reported, diagonal = Terms(*vectors["terms"].tolist()), np.diag(block)
     if (diagonal < 0.0).any():
         raise ProtocolError(f"its Hessian has the entry {diagonal.min():.3g} on the diagonal; expected none below 0")
     if count is not None:
         square, known = vectors.get("square", np.zeros(2)).tolist()
-        most = np.where(on < count, square + told.l2 if known else math.inf, told.factor or math.inf)
+        most = np.where(on < count, square + reported.l2 if known else math.inf, reported.factor or math.inf)
         beyond = np.flatnonzero(diagonal > (1.0 + ROUNDING) * most)
         if beyond.size:
             value, limit = diagonal[beyond[0]], most[beyond[0]]
@@ -335,12 +342,12 @@ def check_block(block: Matrix, on: Indices, vectors: dict[str, Vector], count: i
 # --- all clients together ---------------------------------------------------------------------------------------------
 
 
-def targets_at_zero(told: Terms, gradient: Vector, columns: Vector) -> Vector:
+def targets_at_zero(reported: Terms, gradient: Vector, columns: Vector) -> Vector:
     """Return A'y/n, from the gradient at w = 0 and A'1/n; 0 of a loss of which it says nothing."""
-    if told.name == "identity":
-        return np.asarray(-gradient / told.factor)
-    levels = {"logistic": 0.5, "softmax": 1.0 / told.outputs if told.outputs else 0.0, "poisson": 1.0}
-    return levels[told.name] * columns - gradient if told.name in levels else np.zeros(columns.size)
+    if reported.name == "identity":
+        return np.asarray(-gradient / reported.factor)
+    levels = {"logistic": 0.5, "softmax": 1.0 / reported.outputs if reported.outputs else 0.0, "poisson": 1.0}
+    return levels[reported.name] * columns - gradient if reported.name in levels else np.zeros(columns.size)
 
 
 class Known(NamedTuple):
@@ -354,7 +361,7 @@ class Known(NamedTuple):
         The point.
     gradient : ndarray of float64, shape (d,)
         Of the pooled loss.
-    told : Terms
+    reported : Terms
         Means, and what the first client says of its loss.
     reason : str
         Why there is no duality gap; empty if there is one.
@@ -363,7 +370,7 @@ class Known(NamedTuple):
     psi: BoundRegularizer
     w: Vector
     gradient: Vector
-    told: Terms
+    reported: Terms
     reason: str
 
     @classmethod
@@ -371,12 +378,12 @@ class Known(NamedTuple):
         """Return the means of the clients' answers about w."""
         pairs = [(uplink.weight, dense(uplink.vectors["terms"])) for uplink in replies]
         facts = pairs[0][1][3:]
-        told = Terms(*(math.fsum(weight * own[k] for weight, own in pairs) for k in range(3)), *facts.tolist())
-        reason = why_none(psi, told.l2) if told.link else "the clients' losses are not known to be convex"
+        reported = Terms(*(math.fsum(weight * own[k] for weight, own in pairs) for k in range(3)), *facts.tolist())
+        reason = why_none(psi, reported.l2) if reported.link else "the clients' losses are not known to be convex"
         if any(not np.array_equal(own[3:], facts) for _, own in pairs):
             reason = "the clients' losses are of several kinds"
-        known = cls(psi, w, cls.gradient_of(replies), told, reason)
-        if told.name == "cox" and told.loss == 0.0 and not known.gradient.any():
+        known = cls(psi, w, cls.gradient_of(replies), reported, reason)
+        if reported.name == "cox" and reported.loss == 0.0 and not known.gradient.any():
             raise ConfigurationError(
                 "no client has an event while somebody else of its stratum is at risk, so there is nothing to learn "
                 "from; check what `events` and `strata` hold"
@@ -394,7 +401,7 @@ class Known(NamedTuple):
     @property
     def outputs(self) -> int:
         """Number of outputs."""
-        return max(1, int(self.told.outputs))
+        return max(1, int(self.reported.outputs))
 
     def shares(self, targets: Vector) -> Vector:
         """Return the share of each class, the intercepts' entries of A'y/n; of two classes the second one's.
@@ -424,16 +431,16 @@ class Known(NamedTuple):
         once
             A state, with the weighted means of `columns`, `targets` and `references`.
         """
-        psi, told, size = self.psi, self.told, self.w.size
-        count, ridge = free_intercepts(psi), told.l2 * self.w
+        psi, reported, size = self.psi, self.reported, self.w.size
+        count, ridge = free_intercepts(psi), reported.l2 * self.w
         ridge[size - num_intercepts(psi.layout) :] = 0.0
-        gradients, values = [self.gradient - ridge], [told.conjugate]
-        if count and told.name == "identity":
+        gradients, values = [self.gradient - ridge], [reported.conjugate]
+        if count and reported.name == "identity":
             mean = float(gradients[0][-1])
             gradients[0] = gradients[0] - mean * once.columns
             gradients[0][-1] = 0.0
-            values[0] -= mean * float(once.targets[-1]) + mean**2 / (2.0 * told.factor)
-        elif count and told.name in _CONSTANT:
+            values[0] -= mean * float(once.targets[-1]) + mean**2 / (2.0 * reported.factor)
+        elif count and reported.name in _CONSTANT:
             self.shares(once.targets)
             levels = np.array([[1.0], [0.0]]) if count == 1 else np.eye(count)
             gradients += [np.tile(level, size // count) * once.columns - once.targets for level in levels]
@@ -441,12 +448,12 @@ class Known(NamedTuple):
         elif count:
             rows = once.references.reshape(-1, size + 1)
             gradients, values = [*gradients, *rows[:, :-1]], [*values, *rows[:, -1]]
-        found = feasible(psi, np.array(gradients), told.l2)
+        found = feasible(psi, np.array(gradients), reported.l2)
         if found is None:
             return -math.inf, np.zeros(size)
         shares, point = found
-        value = float(shares @ values) - (1.0 - float(shares.sum())) * told.least
-        return -value - conjugate_at(psi, -point, told.l2), point
+        value = float(shares @ values) - (1.0 - float(shares.sum())) * reported.least
+        return -value - conjugate_at(psi, -point, reported.l2), point
 
     def zeros(self, objective: float, lower: float, slopes: Vector, once: Any) -> Vector:
         """Return 1.0 for each coefficient that is 0 in every optimum of the pooled problem, 0.0 for all others.
@@ -462,11 +469,11 @@ class Known(NamedTuple):
         once
             As for :meth:`dual`, with `square`, the weighted mean of the clients' largest squares.
         """
-        psi, terms, told = self.psi, self.psi.terms(), self.told
+        psi, terms, reported = self.psi, self.psi.terms(), self.reported
         if terms is None or once.square == UNKNOWN or lower == -math.inf:
             return np.zeros(self.w.size)
         gap = max(objective - lower, 0.0) + _GAP * (abs(objective) + abs(lower))
-        centred = told.factor * once.columns**2 if free_intercepts(psi) and told.name in _CONSTANT else 0.0
+        centred = reported.factor * once.columns**2 if free_intercepts(psi) and reported.name in _CONSTANT else 0.0
         reach = np.sqrt(2.0 * gap * np.maximum((1.0 + _SQUARE) * once.square - centred, 0.0))
         proved = (np.abs(slopes) + reach < terms.threshold) & (terms.lower <= 0.0) & (terms.upper >= 0.0)
         proved[self.w.size - num_intercepts(psi.layout) :] = False
@@ -475,8 +482,8 @@ class Known(NamedTuple):
 
 def population_of(replies: Replies) -> float:
     """Return a digest of who has answered, and with which weight, as a whole number that a float64 holds."""
-    told = [(None if uplink.node is None else uplink.node.key, uplink.weight) for uplink in replies]
-    return float(int.from_bytes(hashlib.sha256(repr(told).encode()).digest()[:_DIGEST], "big"))
+    reported = [(None if uplink.node is None else uplink.node.key, uplink.weight) for uplink in replies]
+    return float(int.from_bytes(hashlib.sha256(repr(reported).encode()).digest()[:_DIGEST], "big"))
 
 
 def opened(state: Any, psi: BoundRegularizer, replies: Replies) -> tuple[Any, Known] | None:
@@ -486,7 +493,7 @@ def opened(state: Any, psi: BoundRegularizer, replies: Replies) -> tuple[Any, Kn
     """
     first, who = state.population < 0.0, population_of(replies)
     if not first and who != state.population:
-        log(WARNING, "Clients, or their numbers of examples, have changed: what is known of the objective begins anew")
+        log(WARNING, "Clients, or their numbers of examples, have changed: what is known of the objective restarts")
         return None
     known = Known.of(psi, state.trial, replies)
     if not first:
@@ -495,7 +502,7 @@ def opened(state: Any, psi: BoundRegularizer, replies: Replies) -> tuple[Any, Kn
     once: dict[str, Any] = {"square": square if share > 1.0 - ROUNDING else UNKNOWN, "population": who}
     if num_intercepts(psi.layout):
         once |= {name: replies.sum(name) for name in ("columns", "references")}
-        zero = targets_at_zero(known.told, known.gradient, once["columns"])
+        zero = targets_at_zero(known.reported, known.gradient, once["columns"])
         once["targets"] = replies.sum("targets") if state.trial.any() else zero
     facts = [dense(uplink.vectors["terms"])[3:] for uplink in replies]
     usual, count = Counter(tuple(own.tolist()) for own in facts).most_common(1)[0]
@@ -538,18 +545,18 @@ def progress(state: Any) -> dict[str, float | int]:
 
 def distance(state: Any) -> float:
     """Return the duality gap of a state, or else the residual; :data:`UNKNOWN` if there is none yet."""
-    told = progress(state)
-    return float(told.get("duality-gap", told.get("residual", UNKNOWN)))
+    reported = progress(state)
+    return float(reported.get("duality-gap", reported.get("residual", UNKNOWN)))
 
 
 def finished(state: Any, tolerance: float, whose: str = "all clients' data") -> str:
     """Return why a run is over, and whose data that is about; an empty string as long as it goes on."""
-    told, left = progress(state), distance(state)
-    name = "duality gap" if "duality-gap" in told else "residual"
+    reported, left = progress(state), distance(state)
+    name = "duality gap" if "duality-gap" in reported else "residual"
     if left <= tolerance:
         step = "" if name == "duality gap" else " of a proximal gradient step"
         return f"the {name}{step} of {whose} is {left:.3g}, at most tolerance={tolerance:g}"
-    if told and state.stalled:
+    if reported and state.stalled:
         return (
             f"no step decreases the objective, {state.objective:.9g}, by more than its rounding error; the "
             f"{name.replace(' ', '-')} is {left:.3g}, above tolerance={tolerance:g}"

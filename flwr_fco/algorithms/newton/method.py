@@ -269,11 +269,11 @@ class ProximalNewton(Algorithm):
 
     def _step(self, problem: Problem, state: Any, replies: Replies, block: Block) -> Any:
         """Return the state after the trial point is known: a shorter step, or the next Newton step with a Hessian."""
-        first, told = state.population < 0.0, asking.opened(state, problem.psi, replies)
-        if told is None:
-            return begun_anew(state)
-        state, known = told
-        objective = known.told.loss + problem.psi.value(state.trial)
+        first, reported = state.population < 0.0, asking.opened(state, problem.psi, replies)
+        if reported is None:
+            return restarted(state)
+        state, known = reported
+        objective = known.reported.loss + problem.psi.value(state.trial)
         rounding = _EPSILON * (1.0 + abs(objective))
         enough = state.objective + _SUFFICIENT * state.step * state.slope + rounding
         if not first and objective > enough and state.step > _SHORTEST:
@@ -287,7 +287,7 @@ class ProximalNewton(Algorithm):
             zeros = known.zeros(objective, found, slopes, state)
             lower, proved = max(lower, found), np.maximum(proved, zeros)
         if asking.contradicts(objective, lower, self.tolerance):
-            return begun_anew(state)
+            return restarted(state)
         before = state
         residual = float(np.linalg.norm(state.trial - problem.psi.prox(state.trial - known.gradient, 1.0)))
         state = state._replace(point=state.trial, objective=objective, lower=lower, proved=proved, residual=residual)
@@ -321,10 +321,10 @@ class ProximalNewton(Algorithm):
     def _next_step(self, problem: Problem, state: Any, known: Known, block: Block, first: bool) -> Any:
         """Return the state with the next trial point, its working set and the decrease that the step promises."""
         psi, w, penalty = problem.psi, state.point, Penalty.of(problem.psi)
-        x, gradient, bend = w.copy(), known.gradient.copy(), 1.0
+        x, gradient, share = w.copy(), known.gradient.copy(), 1.0
         if first and state.facts[0] >= 0.0 and not w.any() and free_intercepts(psi):
-            x, gradient, bend = _null_model(known, state)
-        state, x, gradient = self._minimised(state, known, block, penalty, x, gradient, bend)
+            x, gradient, share = _null_model(known, state)
+        state, x, gradient = self._minimised(state, known, block, penalty, x, gradient, share)
         x = handed_out(problem.layout, x)
         mask = working_set(x, gradient, penalty, *self.sizes, outputs=known.outputs).astype(np.float64)
         slope = min(0.0, float(known.gradient @ (x - w)) + psi.value(x) - psi.value(w))
@@ -333,17 +333,17 @@ class ProximalNewton(Algorithm):
         return state._replace(trial=x, mask=mask, slope=slope, stalled=float(stalled))
 
     def _minimised(
-        self, state: Any, known: Known, block: Block, penalty: Penalty, x: Vector, gradient: Vector, bend: float
+        self, state: Any, known: Known, block: Block, penalty: Penalty, x: Vector, gradient: Vector, share: float
     ) -> tuple[Any, Vector, Vector]:
         """Return the minimiser of the model at x, and the gradient there as far as it is known, both in place.
 
-        The clients' block is that of a point at which it is `bend` times as small as at x; 0 if it says nothing of x.
+        The clients' block is that of a point at which it is `share` times as small as at x; 0 if it says nothing of x.
         """
         on, hessian = block
         state = state._replace(curvature=_curvature(state, known, penalty, block, self.tolerance))
-        if on.size and bend:
-            ridge = known.told.l2 * (on < x.size - num_intercepts(known.psi.layout))
-            hessian = bend * hessian + np.diag((1.0 - bend) * ridge)
+        if on.size and share:
+            ridge = known.reported.l2 * (on < x.size - num_intercepts(known.psi.layout))
+            hessian = share * hessian + np.diag((1.0 - share) * ridge)
             own = minimise_model(hessian, gradient[on], x[on], penalty.at(on))
             gradient[on] += hessian @ (own - x[on])
             x[on] = own
@@ -371,7 +371,7 @@ def unpacked(triangle: Vector) -> Matrix:
     return upper + np.triu(upper, 1).T
 
 
-def begun_anew(state: Any) -> Any:
+def restarted(state: Any) -> Any:
     """Return the state at its best point with nothing known of its objective: other clients have another one."""
     mask = np.maximum(state.mask, state.point != 0.0)
     nothing = {"objective": UNKNOWN, "lower": -UNKNOWN, "residual": UNKNOWN, "population": -1.0, "stalled": 0.0}
@@ -392,11 +392,11 @@ def _curvature(state: Any, known: Known, penalty: Penalty, block: Block, toleran
     ConfigurationError
         If it falls to nothing: these coefficients grow without end, because the classes are separable along them.
     """
-    (on, hessian), places, outputs = block, np.arange(state.point.size), known.outputs
-    idle = penalty.idle & (known.told.l2 == 0.0) & (places < places.size - num_intercepts(known.psi.layout))
+    (on, hessian), indices, outputs = block, np.arange(state.point.size), known.outputs
+    idle = penalty.idle & (known.reported.l2 == 0.0) & (indices < indices.size - num_intercepts(known.psi.layout))
     if outputs > 1:
         # A common change of all classes' coefficients has no effect.
-        idle &= places % outputs < outputs - 1
+        idle &= indices % outputs < outputs - 1
     here = np.flatnonzero(idle[on])
     # Of some of them the smallest eigenvalue is another one.
     if not here.size or here.size < np.count_nonzero(idle):
@@ -422,15 +422,15 @@ def _curvature(state: Any, known: Known, penalty: Penalty, block: Block, toleran
     return float(state.curvature)
 
 
-def _named(layout: Layout, places: Indices) -> str:
+def _named(layout: Layout, indices: Indices) -> str:
     """Return the first coordinates by their arrays, as a text."""
     names = [
         f"{entry.name}[{k - entry.block.start}]"
-        for k in places[:_SHOWN].tolist()
+        for k in indices[:_SHOWN].tolist()
         for entry in layout.optimized
         if entry.block.start <= k < entry.block.stop
     ]
-    return ", ".join(names) + " and more" * (places.size > _SHOWN)
+    return ", ".join(names) + " and more" * (indices.size > _SHOWN)
 
 
 def _null_model(known: Known, state: Any) -> tuple[Vector, Vector, float]:
@@ -439,10 +439,10 @@ def _null_model(known: Known, state: Any) -> tuple[Vector, Vector, float]:
     That is a factor, as far as losses are about predictions that are the same for all examples; 0 if it is none.
     """
     size, outputs, targets = state.point.size, known.outputs, state.targets
-    x, level, factor, bend = np.zeros(size), targets[size - outputs :], 1.0, 1.0
-    if known.told.name == "identity":
-        x[-1], factor = level[0], known.told.factor
-    elif known.told.name == "poisson":
+    x, level, factor, share = np.zeros(size), targets[size - outputs :], 1.0, 1.0
+    if known.reported.name == "identity":
+        x[-1], factor = level[0], known.reported.factor
+    elif known.reported.name == "poisson":
         level = level / state.columns[-1]
         if not level[0] > _NO_EVENTS:
             raise ConfigurationError(
@@ -451,13 +451,13 @@ def _null_model(known: Known, state: Any) -> tuple[Vector, Vector, float]:
                 "(arrays=Arrays(apply_to=...)), the loss has no minimum. Otherwise subtract a constant from all "
                 "offsets, which the intercept takes up"
             )
-        x[-1], bend = math.log(level[0]), float(level[0])
-    elif known.told.name == "logistic":
+        x[-1], share = math.log(level[0]), float(level[0])
+    elif known.reported.name == "logistic":
         level = known.shares(targets)
-        x[-1], bend = math.log(level[0] / (1.0 - level[0])), float(4.0 * level[0] * (1.0 - level[0]))
-    elif known.told.name == "softmax" and not state.mask.all():
+        x[-1], share = math.log(level[0] / (1.0 - level[0])), float(4.0 * level[0] * (1.0 - level[0]))
+    elif known.reported.name == "softmax" and not state.mask.all():
         level = known.shares(targets)
-        x[size - outputs :], bend = np.log(level) - np.log(level).mean(), 0.0
+        x[size - outputs :], share = np.log(level) - np.log(level).mean(), 0.0
     else:
         return x, known.gradient.copy(), 1.0
-    return x, factor * (np.tile(level, size // outputs) * state.columns - targets), bend
+    return x, factor * (np.tile(level, size // outputs) * state.columns - targets), share

@@ -230,12 +230,14 @@ class NewtonPath(ProximalNewton):
         """Return the points of all open problems, each at the coordinates of its working set."""
         d, folds, asked = state.points.shape[1], len(state.populations), _asked(state)
         validates = state.stage == VALIDATING
-        told = []
+        reported = []
         for row in asked:
             point = state.points[row] if validates else state.trials[row]
             on = np.flatnonzero(point) if validates else np.flatnonzero(state.masks[row])
-            told.append((on, point[on]))
-        vectors: dict[str, Any] = {"primal": _laid_out([on for on, _ in told], d, [values for _, values in told])}
+            reported.append((on, point[on]))
+        vectors: dict[str, Any] = {
+            "primal": _laid_out([on for on, _ in reported], d, [values for _, values in reported])
+        }
         if not validates and state.wanted.any():
             sets = [_asked_of(state, row) for row in asked]
             single = [_SINGLE if _squares(state, row) and not state.precise[row % folds] else _NEW for row in asked]
@@ -243,7 +245,7 @@ class NewtonPath(ProximalNewton):
             vectors["wanted"] = _laid_out([on for on, _ in sets], d, kinds)
         counts = np.bincount([row % folds for row in asked], minlength=folds)
         numbers = {f"fold-{fold}": float(count) for fold, count in enumerate(counts)}
-        numbers |= {FOLDS: folds - 1.0, POINTS: float(len(told))}
+        numbers |= {FOLDS: folds - 1.0, POINTS: float(len(reported))}
         numbers |= {"first": float(state.populations[0] < 0.0), "validate": float(validates)}
         # The strengths follow from the gradients of null models.
         small = state.stage == SOLVING and state.strengths[max(asked) // folds - 1] < _HALF_FROM * state.strengths[0]
@@ -312,7 +314,7 @@ class NewtonPath(ProximalNewton):
             who = [asking.population_of(_weighted(uplinks, uplinks, fold)) for fold in range(len(state.populations))]
             # Of models of all clients only all of them can say how good they are.
             same = who == state.populations.tolist()
-            return self._validated(state, uplinks) if same else self._begun_anew(problem, state)
+            return self._validated(state, uplinks) if same else self._restarted(problem, state)
         asked, folds = _asked(state), len(state.populations)
         parts = [self._parts(problem, state, uplink) for uplink in uplinks]
         exchanges = {row: _weighted(uplinks, [own[k] for own in parts], row % folds) for k, row in enumerate(asked)}
@@ -329,7 +331,7 @@ class NewtonPath(ProximalNewton):
             own = self._stepped(problems[row // folds], state.stage, fold, _row(state, row), about, blocks[owner])
             if own.population < 0.0:
                 # Others answer now, or answers contradict each other: of all problems, for they share the clients.
-                return self._begun_anew(problem, state)
+                return self._restarted(problem, state)
             if state.stage == NULL:
                 changed.populations[row] = own.population
                 for name in _OF_A_FOLD:
@@ -391,11 +393,11 @@ class NewtonPath(ProximalNewton):
 
     def metrics(self, problem: Problem, state: PathState) -> dict[str, Any]:
         """Return how many problems are open and solved, the largest gap or residual, and if all is done."""
-        told = [progress(_row(state, row)) for row in _rows(state, OPEN, CLOSED)]
+        reported = [progress(_row(state, row)) for row in _rows(state, OPEN, CLOSED)]
         numbers: dict[str, Any] = {"open-problems": len(_rows(state, OPEN))}
         numbers["solved-problems"] = len(_rows(state, CLOSED))
         for name in ("duality-gap", "residual"):
-            own = [each[name] for each in told if name in each]
+            own = [each[name] for each in reported if name in each]
             numbers |= {name: max(own)} if own else {}
         if state.stage >= DONE:
             rows = [_row(state, row) for row in range(len(state.status))]
@@ -502,8 +504,8 @@ class NewtonPath(ProximalNewton):
             raise ProtocolError(f"its blocks have {vectors['block'].size} numbers, and by their ranks {at['block']}")
         return parts
 
-    def _begun_anew(self, problem: Problem, state: PathState) -> PathState:
-        log(WARNING, "The path begins anew at its null models")
+    def _restarted(self, problem: Problem, state: PathState) -> PathState:
+        log(WARNING, "The path restarts at its null models")
         return self.init(problem, state.points[0])._replace(round=state.round + 1)
 
     def _validated(self, state: PathState, uplinks: Sequence[Uplink]) -> PathState:
@@ -643,15 +645,15 @@ def _joined(vectors: Sequence[Any]) -> Any:
     if not all(isinstance(vector, SparseVector) for vector in vectors):
         return np.concatenate([own.to_dense() if isinstance(own, SparseVector) else own for own in vectors])
     begins = np.cumsum([0, *(vector.size for vector in vectors)])
-    places = [vector.indices + begin for vector, begin in zip(vectors, begins[:-1].tolist(), strict=True)]
+    indices = [vector.indices + begin for vector, begin in zip(vectors, begins[:-1].tolist(), strict=True)]
     values = np.concatenate([vector.values for vector in vectors])
-    return SparseVector(np.concatenate(places).astype(np.int32), values, int(begins[-1]))
+    return SparseVector(np.concatenate(indices).astype(np.int32), values, int(begins[-1]))
 
 
 def _laid_out(indices: Sequence[Indices], size: int, values: Sequence[Vector]) -> NonZeros:
     """Return vectors one after the other, each by its indices and values."""
-    places = np.concatenate([on + k * size for k, on in enumerate(indices)]).astype(np.int32)
-    return NonZeros(places, np.concatenate(values), len(indices) * size)
+    on_all = np.concatenate([on + k * size for k, on in enumerate(indices)]).astype(np.int32)
+    return NonZeros(on_all, np.concatenate(values), len(indices) * size)
 
 
 def _asked_of(state: PathState, row: int) -> tuple[Indices, Flags]:

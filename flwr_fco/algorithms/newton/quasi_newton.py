@@ -114,7 +114,7 @@ class QuasiNewton(ProximalNewton):
         return after._replace(gradient=gradient) if np.array_equal(after.point, state.trial) else after
 
     def _minimised(
-        self, state: Any, known: Known, block: Block, penalty: Penalty, x: Vector, gradient: Vector, bend: float
+        self, state: Any, known: Known, block: Block, penalty: Penalty, x: Vector, gradient: Vector, share: float
     ) -> tuple[Any, Vector, Vector]:
         """Return the minimiser of the model with B, and the gradient there."""
         smooth, start = penalty.smooth, x.copy()

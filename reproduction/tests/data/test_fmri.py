@@ -50,8 +50,8 @@ def test_scans_are_the_named_volumes_inside_the_mask(volumes):
     assert scans.subjects.tolist() == [1, 1, 2, 2]
     assert scans.sessions.tolist() == [0] * 4 + [1] * 4 + [2] * 4 + [3] * 4
     assert scans.labels.tolist() == [1, 0, 1, 0] * 4
-    places = np.argwhere(mask)
-    series = np.array([arrays[2][tuple(place)] for place in places], dtype=float).T
+    indices = np.argwhere(mask)
+    series = np.array([arrays[2][tuple(place)] for place in indices], dtype=float).T
     expected = normalize_sessions(series, np.repeat([0, 1], 7))[
         [i for i, n in enumerate(names) if n in ("face", "house")]
     ]

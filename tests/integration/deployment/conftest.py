@@ -24,13 +24,13 @@ APP = Path(__file__).parent / "app"
 RUN = 900
 
 
-def wait_until(condition, seconds, what):
+def wait_until(condition, seconds, prefix):
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if found := condition():
             return found
         time.sleep(0.2)
-    raise AssertionError(f"{what}: not within {seconds} s")
+    raise AssertionError(f"{prefix}: not within {seconds} s")
 
 
 class Deployment(LocalDeployment):
@@ -96,8 +96,8 @@ class Deployment(LocalDeployment):
         assert out.exists(), self.log(name)[-4000:] + self.log("superlink")[-2000:]
         with np.load(out) as file:
             arrays = dict(file)
-        told = json.loads(str(arrays.pop("told")))
-        return arrays, told["rows"], told["left_out"]
+        reported = json.loads(str(arrays.pop("reported")))
+        return arrays, reported["rows"], reported["left_out"]
 
     def run(self, name, **config):
         self.begin(name, **config)

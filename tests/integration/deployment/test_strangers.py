@@ -76,7 +76,7 @@ def stranger(tmp_path):
     return app, ran
 
 
-def told(deployment, home, *arguments):
+def reported(deployment, home, *arguments):
     """Run Flower's command line as somebody who has the address of the SuperNodes and the CA's certificate."""
     home.mkdir(exist_ok=True)
     (home / "config.toml").write_text(
@@ -100,7 +100,7 @@ def test_a_stranger_starts_no_run_and_registers_no_node(deployments, stranger, t
         ("supernode", "list", "x"),
         ("supernode", "register", str(deployment.home / "node-7.pub"), "x"),
     ):
-        done = told(deployment, tmp_path / "stranger", *arguments)
+        done = reported(deployment, tmp_path / "stranger", *arguments)
         assert done.returncode != 0, arguments
         assert "403" in done.stdout + done.stderr or "SuperNodes" in done.stdout + done.stderr, done
     assert "stranger" not in deployment.flwr("list", "local").stdout

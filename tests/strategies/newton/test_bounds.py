@@ -36,8 +36,8 @@ def test_the_bound_is_that_of_a_feasible_dual_point(seed):
     direction = (q - y) + ratio * (constant - y)
     assert abs(direction.mean()) < 1e-14
     sigma = min(1.0 / (1.0 + ratio), strength / np.abs(X.T @ direction / len(y)).max())
-    chances = y + sigma * direction
-    value = -np.mean(xlogy(chances, chances) + xlogy(1.0 - chances, 1.0 - chances))
+    probabilities = y + sigma * direction
+    value = -np.mean(xlogy(probabilities, probabilities) + xlogy(1.0 - probabilities, 1.0 - probabilities))
     # By convexity the bound is below the value of the point, and at most by what the scaling leaves.
     assert bound <= value + 1e-12
     entropy = -np.mean(xlogy(q, q) + xlogy(1.0 - q, 1.0 - q))

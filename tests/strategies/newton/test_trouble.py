@@ -197,11 +197,11 @@ def test_no_lie_certifies_a_point_that_is_not_optimal(kind, lie, hessian):
     result = _start(strategy, Faulty(app_of(objectives), 3, change, rounds, nodes=(2,)), start, 60)
     state = run_of(strategy).state
     assert state.objective >= state.lower - 1e-10
-    told = [row.reason for row in result.left_out]
+    reported = [row.reason for row in result.left_out]
     if reason == "no gap":
         assert not numbers(result, "duality-gap")
     elif reason:
-        assert any(re.search(reason, text) for text in told), told
+        assert any(re.search(reason, text) for text in reported), reported
     true = objective_value(objectives, psi, state.point)
     best = objective_value(objectives, psi, centralized_solution(objectives, psi, tol=1e-11))
     if state.lower > -1e299 and state.objective - state.lower <= 1e-8:

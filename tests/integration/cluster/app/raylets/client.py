@@ -14,9 +14,9 @@ def note(message, context, call_next):
     if folder := str(context.run_config["out"]):
         import ray
 
-        told = {"raylet": ray.get_runtime_context().get_node_id(), "compiled": os.environ["NUMBA_CACHE_DIR"]}
+        reported = {"raylet": ray.get_runtime_context().get_node_id(), "compiled": os.environ["NUMBA_CACHE_DIR"]}
         partition = context.node_config["partition-id"]
-        Path(folder, f"{message.metadata.message_id}.json").write_text(json.dumps(told | {"partition": partition}))
+        Path(folder, f"{message.metadata.message_id}.json").write_text(json.dumps(reported | {"partition": partition}))
     return reply
 
 

@@ -26,7 +26,7 @@ def main(grid: Grid, context: Context) -> None:
         callbacks=[Checkpoint(saved, every=1)] if saved else [],
         resume=saved if config["resume"] and Path(saved).exists() else None,
     )
-    told = {"rows": result.rows(), "left_out": [list(row) for row in result.left_out]}
+    reported = {"rows": result.rows(), "left_out": [list(row) for row in result.left_out]}
     arrays = {name: array.numpy() for name, array in result.arrays.items()}
     with Path(str(config["out"])).open("wb") as file:
-        np.savez(file, told=np.array(json.dumps(told)), **arrays)
+        np.savez(file, reported=np.array(json.dumps(reported)), **arrays)
