@@ -326,5 +326,5 @@ def test_a_formula_of_all_sites_is_the_formula_of_all_rows():
 
 def test_a_formula_needs_formulaic(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "formulaic", None)
-    with pytest.raises(ConfigurationError, match=r"pip install 'flwr-fco\[formulas\]'"):
+    with pytest.raises(ConfigurationError, match=r"pip install formulaic \(the extra \[formulas\]\)"):
         Codebook(BOOK.columns, formula="age")
