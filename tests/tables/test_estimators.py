@@ -547,6 +547,22 @@ def test_a_cross_validation_fits_at_the_strength_that_it_chooses(make, kind):
     assert min(losses) < losses[0]
 
 
+@pytest.mark.parametrize("kind", ["regression", "two", "three"])
+def test_a_cross_validation_of_many_columns_without_an_intercept(kind):
+    """A null model without an intercept has no Hessian to ask for."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(66, 80))
+    scores = X[:, 0] - X[:, 1] + 0.3 * rng.normal(size=66)
+    y = {"regression": scores, "two": scores > 0.0, "three": np.digitize(scores, [-0.5, 0.5])}[kind]
+    kinds = {"regression": FederatedLasso, "two": FederatedLogisticRegression, "three": FederatedLogisticRegression}
+    ratio = {} if kind == "regression" else {"l1_ratio": 1.0}
+    model = kinds[kind](fit_intercept=False, num_clients=3, cv=Strengths(6, folds=3), **ratio).fit(X, y)
+    strength = {"alpha": model.strength_} if kind == "regression" else {"C": 1.0 / (66 * model.strength_)}
+    again = clone(model).set_params(cv=None, **strength).fit(X, y)
+    np.testing.assert_allclose(model.coef_, again.coef_, atol=1e-6)
+    assert np.count_nonzero(model.coef_) >= 2
+
+
 def test_a_cross_validation_over_a_grid_and_with_weights():
     X, y = regression_data()
     parts, targets = [X[:20], X[20:]], [y[:20], y[20:]]

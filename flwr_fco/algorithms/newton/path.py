@@ -25,7 +25,7 @@ Softw. 2010) has the strengths and the one-standard-error rule.
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from logging import INFO, WARNING
@@ -56,6 +56,8 @@ Flags = NDArray[np.bool_]
 #: A point, its working set, on which coordinates its Hessian is wanted, and which of them are known.
 Task = tuple[Vector, Indices, Indices, Vector]
 
+#: The Hessian of a problem that has been asked for none, such as a null model without an intercept.
+_UNKNOWN_BLOCK = Block(np.zeros(0, dtype=np.int64), np.zeros((0, 0)))
 #: A strength at which all that psi acts on is 0, and more than a loss can be.
 _HUGE = 1e100
 #: What a run is about, in this order.
@@ -305,7 +307,7 @@ class NewtonPath(ProximalNewton):
 
     def _block(self, state: PathState, replies: Replies) -> Block:
         """Return nothing: each problem has a Hessian of its own."""
-        return Block(np.zeros(0, dtype=np.int64), np.zeros((0, 0)))
+        return _UNKNOWN_BLOCK
 
     def _step(self, problem: Problem, state: PathState, replies: Replies, block: Block) -> PathState:
         """Return the state after a step of each problem; solved ones close, and others open."""
@@ -670,8 +672,8 @@ def _squares(state: PathState, row: int) -> bool:
 
 
 def _blocks_of(state: PathState) -> dict[int, Block]:
-    """Return the Hessians of a state by the problems that own them."""
-    blocks, begin = {}, 0
+    """Return the Hessians of a state by the problems that own them; an empty one where nothing is known yet."""
+    blocks, begin = defaultdict[int, Block](lambda: _UNKNOWN_BLOCK), 0
     for row in np.flatnonzero(state.held.any(axis=1)).tolist():
         on = np.flatnonzero(state.held[row])
         end = begin + on.size * (on.size + 1) // 2
