@@ -407,12 +407,13 @@ class Codebook(Choice):
             tables = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
             for part in ("columns", "outcome"):
                 for name, about in tables.get(part, {}).items():
-                    where = f"[{part}.{name}]"
-                    tables[part][name] = Column(**about)
+                    where = f" [{part}.{name}]"
+                    tables[part][name] = _made(Column, about)
             where = ""
-            return cls(**tables)
+            made: Codebook = _made(cls, {"columns": {}, **tables})
         except (OSError, TypeError, AttributeError, ValueError) as error:
-            raise ConfigurationError(f"{path} {where} is no codebook: {error}") from error
+            raise ConfigurationError(f"{path}{where} is no codebook: {error}") from error
+        return made
 
     def to_toml(self) -> str:
         """Return the codebook as the text of a TOML file.
@@ -430,6 +431,14 @@ class Codebook(Choice):
             for name, column in getattr(self, part).items():
                 lines += [f"[{part}.{_written(name)}]", *_settings(column)]
         return "\n".join(lines)
+
+
+def _made(kind: Any, given: Mapping[str, Any]) -> Any:
+    """Return a codebook or a column of what a file says of it."""
+    names = [each.name for each in fields(kind)]
+    if unknown := [name for name in given if name not in names]:
+        raise ValueError(f"it has {listed(unknown)}; expected of {', '.join(names)}")
+    return kind(**given)
 
 
 def _written(value: Any) -> str:
