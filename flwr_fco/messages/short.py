@@ -173,8 +173,8 @@ def bits_of(mask: Mask) -> NDArray[np.uint8]:
 
     Examples
     --------
-    >>> bits_of(np.ones(80, bool)).size, bits_of(np.array([True, False])).tolist()
-    (9, [128])
+    >>> bits_of(np.ones(80_000, bool)).size < 100, bits_of(np.array([True, False])).tolist()
+    (True, [128])
     """
     packed = np.packbits(mask)
     deflated = zlib.compress(packed.data, 6)

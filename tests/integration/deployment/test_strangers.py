@@ -112,6 +112,7 @@ def test_a_stranger_starts_no_run_and_registers_no_node(deployments, stranger, t
     assert {name.partition("-")[0] for name in os.listdir(ran)} == {"clientapp", "serverapp", "errors"}
 
 
+@pytest.mark.nightly
 def test_sites_with_trusted_entities_run_no_app_that_nobody_has_signed(deployments, stranger):
     """Even of a user of the SuperLink's machine: his ServerApp runs there, and his ClientApp nowhere."""
     deployment, (app, ran) = deployments(2, started=False), stranger
