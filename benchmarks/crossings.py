@@ -110,7 +110,7 @@ def second_round(name: str) -> Crossings:
 
     objectives = objectives_of(name)
     strategy = STRATEGIES["FedDualAvg" if name == "torch" else name](
-        regularizer=L1(0.2), client_lr=0.001, work=Epochs(1, batch_size=10), fraction_evaluate=0.0
+        regularizer=L1(0.2), client_lr=0.0001, work=Epochs(1, batch_size=10), fraction_evaluate=0.0
     )
     entries = objectives[0].layout.entries
     start = ArrayRecord({entry.name: Array(np.zeros(entry.shape, entry.dtype)) for entry in entries})
