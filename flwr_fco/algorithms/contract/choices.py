@@ -16,9 +16,6 @@ from flwr_fco.regularizers.base import Scope
 #: Chooses the connected nodes that take part in a round.
 ChooseNodes = Callable[[int, Sequence[Node]], Sequence[Node]]
 
-#: Above it, sums of weights are no numbers.
-LARGEST_WEIGHT = 1e100
-
 
 _BYTES = {"range": (lambda size: 0 <= size < 2**63, "a whole number from 0 to 2**63 - 1")}
 #: Of a density; 1 is the model without one.
