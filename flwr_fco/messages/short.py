@@ -10,7 +10,7 @@ What the arrays of a message hold, one after the other:
   travel short. Up: of those of their entries that are 0 in the model.
 - ``short:scales``: for each array that travels short what its values are multiplied by; up, for every array, and 0 says
   that nothing in it has moved, so that nothing of it follows.
-- ``short:values``: in int8, rounded at random up and to the nearest down, or in float16. Up, array by array: at the
+- ``short:values``: in int8 or float16, rounded at random up and to the nearest down. Up, array by array: at the
   non-zeros, then at the places.
 - ``short:rest``: the arrays that do not travel short, as they are.
 
@@ -55,8 +55,8 @@ class Short(Choice):
     Parameters
     ----------
     down, up : {"int8", "float16"}, default "int8"
-        Form of the values that the server and the clients send, with one scale for each array. int8 increments are
-        rounded at random, so that their mean is exact; the seed, the round and the partition say how.
+        Form of the values that the server and the clients send, with one scale for each array. Increments are rounded
+        at random, so that their mean is exact; the seed, the round and the partition say how.
     growth : float, default 0.3
         Largest number of increments off the non-zeros that a client sends of each array, times the number of its
         non-zeros. Without them nothing that is 0 comes back.
@@ -215,7 +215,7 @@ def rounded(values: NDArray[Any], kind: str, rng: np.random.Generator | None) ->
     kind : {"int8", "float16", "exact"}
         Their form.
     rng : numpy.random.Generator or None
-        Rounds int8 at random, so that the mean is exact; None rounds to the nearest.
+        Rounds up or down at random, so that the mean is exact; None rounds to the nearest.
 
     Examples
     --------
@@ -230,9 +230,10 @@ def rounded(values: NDArray[Any], kind: str, rng: np.random.Generator | None) ->
         # Above it, so that no part is larger than it may be.
         scale = np.nextafter(largest, np.float32(np.inf))
         parts = values / scale
-        if kind == "int8":
-            parts = np.rint(parts) if rng is None else np.floor(parts + rng.random(parts.size))
-        return scale, parts.astype(kind)
+        # From one number of the form to the next: float16 has 11 digits, and 2**-24 is the smallest.
+        unit = 1.0 if kind == "int8" else np.ldexp(1.0, np.maximum(np.frexp(parts)[1] - 11, -24))
+        parts = np.rint(parts / unit) if rng is None else np.floor(parts / unit + rng.random(parts.size))
+        return scale, (parts * unit).astype(kind)
 
 
 # --- down -------------------------------------------------------------------------------------------------------------

@@ -143,22 +143,44 @@ def test_a_client_that_works_in_less_precision_has_moved_nothing():
     assert not read_reply(form, support, reply)[0].any()
 
 
-def test_rounding_is_right_in_the_mean_and_of_seed_round_and_partition():
-    form = form_of([Unit("w", "float32", (40,), True)])
+@pytest.mark.parametrize("up", ["int8", "float16"])
+def test_rounding_is_right_in_the_mean_and_of_seed_round_and_partition(up):
+    form = form_of([Unit("w", "float32", (40,), True)], up=up)
     rng = np.random.default_rng(0)
     arrays, moved = model(rng, form.units), {"w": (0.1 * rng.standard_normal(40)).astype(np.float32)}
 
-    def got(*of):
+    def got(*of, form=form):
         seen, reply, support = exchange(form, arrays, moved, *of)
         return read_reply(form, support, reply)[0][support], ((seen["w"] + moved["w"]) - seen["w"])[support]
 
     found = np.array([got(number)[0] for number in range(1, 2001)])
-    expected, step = got(1)[1], np.abs(moved["w"]).max() / 127
-    assert np.abs(found - expected).max() <= step * 1.001
-    assert np.abs(found.mean(0) - expected).max() < 5.0 * 0.5 * step / np.sqrt(2000)
+    expected, most = got(1)[1], np.abs(moved["w"]).max()
+    # Of a number of float16, a step is at most 2**-10 of its size.
+    steps = most / 127 if up == "int8" else 2.0**-10 * np.abs(expected) + 2.0**-24 * most
+    assert np.all(np.abs(found - expected) <= steps * 1.001)
+    assert np.all(np.abs(found.mean(0) - expected) < 5.0 * 0.5 * steps / np.sqrt(2000))
+    # Each is rounded up in some rounds and down in others.
+    assert np.all([len(set(column)) == 2 for column in found.T])
     np.testing.assert_array_equal(got(5, 2)[0], got(5, 2)[0])
     assert (got(5, 2)[0] != got(5, 3)[0]).any()
     assert (got(5, 2)[0] != got(6, 2)[0]).any()
+    assert (got(5, 2)[0] != got(5, 2, form=form._replace(seed=8))[0]).any()
+
+
+@given(st.lists(st.floats(-70_000.0, 70_000.0, width=32), min_size=1, max_size=9), st.integers(0, 99))
+@settings(max_examples=100, deadline=None)
+def test_float16_is_one_of_the_two_neighbours(values, seed):
+    """Whatever their size: those above 65,504, the largest of float16, are scaled as all others."""
+    held = np.array(values, np.float32)
+    scale, parts = rounded(held, "float16", np.random.default_rng(seed))
+    exact = held.astype(np.float64) / float(scale)
+    below = np.where(parts <= exact, parts, np.nextafter(parts, np.float16(-np.inf)))
+    above = np.nextafter(below, np.float16(np.inf))
+    # The division of float32 rounds too.
+    slack = 2.0**-22 * np.abs(exact)
+    assert np.all((below <= exact + slack) & (exact <= above + slack))
+    scale, nearest = rounded(held, "float16", None)
+    np.testing.assert_array_equal(nearest, (held / scale).astype(np.float16))
 
 
 def test_an_evaluation_is_of_the_model_itself():
