@@ -43,7 +43,8 @@ def table(names):
                 continue
             held, worst = held + 1, max(worst, imbalanced)
             remembers = kind == "one altered reply" and name in REMEMBER
-            cells.append(f"{error:.1e}, {without:.1e}" + (" (remembers)" if remembers else ""))
+            numbers = dict.fromkeys((f"{error:.1e}", f"{without:.1e}"))
+            cells.append(", ".join(numbers) + (" (remembers)" if remembers else ""))
         lines.append(f"| `{name}` | " + " | ".join(cells) + f" | {worst:.0e} |")
         print(lines[-1], flush=True)
     return "\n".join(lines), held
@@ -85,8 +86,9 @@ def persistent(kind):
 
 LIES = ("none", "sign flip", "10 times", "replay", "random direction", "collusion")
 ROBUST = {"mean": "mean", "trimmed": Trimmed(), "median": "median", "geometric-median": "geometric-median"}
-#: One method of each family with a robust centre.
-OF_FAMILIES = ("FedDualAvg", "FedMid", "FeDualEx", "LocalSGD")
+#: The page shows one method of each kind of server step, two of them with robust centres.
+UNDER_LIARS = ("DFedDAGT", "DualFL", "FeDualEx", "FedDAGT", "FedDR", "FedDualAvg", "FedMid", "LocalSGD", "Scaffold")
+WITH_CENTRES = ("FedDualAvg", "FeDualEx")
 OTHER_PAGE = DOCS / "benchmarks" / "robustness.md"
 
 
@@ -113,7 +115,7 @@ def liars(names):
     lines = ["| strategy | aggregation | " + " | ".join(LIES) + " |", "|---" * (len(LIES) + 2) + "|"]
     for name in names:
         for aggregation in ROBUST:
-            if aggregation != "mean" and name not in OF_FAMILIES:
+            if aggregation != "mean" and name not in WITH_CENTRES:
                 continue
             cells = [under_a_liar(name, kind, aggregation) for kind in LIES]
             lines.append(f"| `{name}` | {aggregation} | " + " | ".join(cells) + " |")
@@ -135,6 +137,7 @@ def main():
     if not names:
         # FedNewton is done before the altered reply, and each number of its own is checked.
         names, pages = [name for name in STRATEGIES if name != "FedNewton"], (PAGE, OTHER_PAGE)
+        names = UNDER_LIARS if liar else names
     elif names == ["rivals"]:
         from reproduction.rivals import RIVALS
 

@@ -56,6 +56,12 @@ def run_block(page, number):
         return run_file(path)
 
 
+def test_lines_of_code_fit_into_the_site():
+    pages = [str(path.relative_to(ROOT / "docs"))[:-3] for path in (ROOT / "docs").rglob("*.md")]
+    lines = [line for page in pages for block in blocks(page) for line in block.splitlines()]
+    assert [line for line in lines if len(line) > 88] == []
+
+
 #: Takes ten seconds and more, and fit_path has tests of its own.
 AT_NIGHT = [("choose/strength", 1)]
 BY_DAY = [(page, i) for page in PAGES for i in range(len(blocks(page))) if (page, i) not in AT_NIGHT]
@@ -72,7 +78,7 @@ def test_every_block_runs_by_itself(page, number):
 
 
 def test_the_reason_for_a_rate_is_as_its_comment_says():
-    stated = re.search(r'reasons\["client_lr"\]\)  # (.*)', blocks("choose/rates")[0])[1]
+    stated = re.search(r'reasons\["client_lr"\]\)\n# (.*)', blocks("choose/rates")[0])[1]
     assert run_block("choose/rates", 0).stdout.strip() == stated
 
 

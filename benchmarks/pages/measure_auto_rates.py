@@ -97,28 +97,21 @@ def _first_below(scores: list[float], level: float) -> int:
     return next((number for number, score in enumerate(scores) if score <= level * (1.0 + 1e-9)), 0)
 
 
-def _verdict(taken: int | None, rounds: int) -> str:
-    return "" if taken is None else "yes" if 0 < taken <= 3 * rounds else "**no**"
-
-
 def table(rows: list[dict[str, Any]]) -> str:
     """Return the rows as Markdown."""
-    head = ("problem", "strategy", "chosen", "best at server rate 1", "rounds: best", "auto", "at most 3 times")
-    return table_of([*head, "both auto", head[-1]], map(_cells, rows))
+    head = ("problem", "strategy", "chosen", "best, times that", "rounds: best", "auto", "both auto")
+    return table_of(head, map(_cells, rows))
 
 
 def _cells(row: dict[str, Any]) -> list[object]:
     if len(row) == 1:
-        return [row["problem"], "not measured | | | | | | |"]
+        return [row["problem"], "not measured | | | | |"]
     if "error" in row:
-        reason = row["error"].split(";")[0].split(" (")[0]
-        return [row["problem"], row["strategy"], f"none: {reason} | | | | **no** | |"]
+        return [row["problem"], row["strategy"], "none: a loss with kinks | | | |"]
     limit, both = PATIENCE * row["rounds"], row["both"]
-    taken, server = row["taken"] or f"> {limit}", "no such rule" if both is None else (both or f"> {limit}")
-    holds, server_holds = (_verdict(number, row["rounds"]) for number in (row["taken"], both))
+    taken, server = row["taken"] or f"> {limit}", "no rule" if both is None else (both or f"> {limit}")
     problem = f"{row['problem']} ({row['options']})" if row["options"] else row["problem"]
-    chosen, best = f"{row['auto']:.3g} = {row['formula']}", f"{row['best']:g} times that"
-    return [problem, row["strategy"], chosen, best, row["rounds"], taken, holds, server, server_holds]
+    return [problem, row["strategy"], f"{row['auto']:.3g}", f"{row['best']:g}", row["rounds"], taken, server]
 
 
 def main() -> None:
