@@ -16,10 +16,7 @@ step is as exact as its stopping rule says.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Any, ClassVar
 
 import numpy as np
 
@@ -39,34 +36,6 @@ from flwr_fco.algorithms import (
 )
 from flwr_fco.objectives import Vector
 from flwr_fco.strategies import POSITIVE, Everyone, Ledger, MinimiseStrategy, strategy
-
-
-def advance(state: MeanState, change: Vector, local_change: Vector) -> MeanState:
-    """Return the state after a round.
-
-    Parameters
-    ----------
-    state : MeanState
-        Its primal is the mean of the clients' x, its mean the mean of their V.
-    change, local_change : ndarray of float64, shape (d,)
-        Weighted means of the changes of V and of x.
-    """
-    return state._replace(primal=state.primal + local_change, mean=state.mean + change, round=state.round + 1)
-
-
-def extrapolation(primal_step: float, dual_step: float, damping: float, convexity: float) -> float:
-    """Return theta = max(2/(2 + mu eta_x), 1 - beta_y eta_y), as in Park and Xu's table 2.
-
-    Parameters
-    ----------
-    primal_step, dual_step : float
-        eta_x and eta_y.
-    damping : float
-        beta_y.
-    convexity : float
-        mu.
-    """
-    return max(2.0 / (2.0 + convexity * primal_step), 1.0 - damping * dual_step)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,12 +64,10 @@ class APDA(PrimalAveraging):
         mu.
     """
 
-    name: ClassVar[str] = "apda_inexact"
-    memory: ClassVar[tuple[str, ...]] = ("sent", "local")
-    reads: ClassVar[Any] = "everyone"
-    refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {**PrimalAveraging.refuses, "regularizer": "its only constraint is that all clients agree"}
-    )
+    name = "apda_inexact"
+    memory = ("sent", "local")
+    reads = "everyone"
+    refuses = {**PrimalAveraging.refuses, "regularizer": "its only constraint is that all clients agree"}
 
     primal_step: float = 1.0
     dual_step: float = 0.03125
@@ -120,7 +87,7 @@ class APDA(PrimalAveraging):
         point, moved = client.minimise(local, center=local - eta_x * dual, penalty=1.0 / eta_x)
         gradient = gradient_of(point)
         change = client.as_sent(-eta_x * (gradient + dual))
-        theta = extrapolation(eta_x, eta_y, self.damping, self.convexity)
+        theta = max(2.0 / (2.0 + self.convexity * eta_x), 1.0 - damping)
         extrapolated = local + change + theta * change
         sent = dual - damping * (dual + gradient) + eta_y * extrapolated
         return {"increment": sent - before, "local-increment": change}, moved
@@ -149,9 +116,10 @@ class APDA(PrimalAveraging):
 
     def aggregate(self, problem: Problem, state: MeanState, replies: Replies) -> MeanState:
         """Return the means of all clients' V and x."""
-        population = replies.population
-        change, local_change = (replies.sum(name) / population for name in ("increment", "local-increment"))
-        return advance(rescaled(state, population), change, local_change)
+        state = rescaled(state, replies.population)
+        primal = state.primal + replies.sum("local-increment") / replies.population
+        mean = state.mean + replies.sum("increment") / replies.population
+        return state._replace(primal=primal, mean=mean, round=state.round + 1)
 
     def restart(self, problem: Problem, state: MeanState, change: Change) -> MeanState:
         """Return the state with the mean over the current clients."""

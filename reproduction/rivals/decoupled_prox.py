@@ -24,10 +24,8 @@ weigh more (``normalize_local_work``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -61,10 +59,10 @@ class DecoupledState(NamedTuple):
 class Decoupled(Algorithm):
     """Zhang, Hu, Johansson: Composite federated learning with heterogeneous data (2023), algorithm 1."""
 
-    name: ClassVar[str] = "decoupled_prox"
-    memory: ClassVar[tuple[str, ...]] = ("own",)
-    reads: ClassVar[Any] = "everyone"
-    refuses: ClassVar[Mapping[str, str]] = MappingProxyType({"mirror_map": "its server averages primal points"})
+    name = "decoupled_prox"
+    memory = ("own",)
+    reads = "everyone"
+    refuses = {"mirror_map": "its server averages primal points"}
 
     def local(self, client: Client, downlink: Downlink, memory: Memory | None) -> tuple[Sent, Moved]:
         """Begin at the server's point, with the correction."""

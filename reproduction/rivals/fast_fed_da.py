@@ -46,7 +46,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -142,8 +142,8 @@ class FastDualAveraging(Algorithm):
         gamma of Bao's variant, L of Liang's C-FedDA.
     """
 
-    name: ClassVar[str] = "fast_dual_averaging"
-    reads: ClassVar[Any] = "sums"
+    name = "fast_dual_averaging"
+    reads = "sums"
     variant: str
     convexity: float
     last_point: bool
@@ -275,7 +275,7 @@ class FastDualAveraging(Algorithm):
 class ConstrainedFastDualAveraging(FastDualAveraging):
     """C-FedDA: only the server's points enter the model, and an l1 ball may bound them. In stages it is MC-FedDA."""
 
-    name: ClassVar[str] = "constrained_fast_dual_averaging"
+    name = "constrained_fast_dual_averaging"
 
     constrained: bool = field(init=False, default=True)
 
@@ -292,31 +292,29 @@ class LowerModel:
     """
 
     def __init__(self, message: Downlink, method: FastDualAveraging) -> None:
-        self.message, self.h, self.constrained, self.last_point = (
-            message,
-            message.plan.h,
-            method.constrained,
-            method.last_point,
-        )
-        self.convexity, self.anchor_weight = method.convexity, method.anchor_weight
-        self.smoothness: float | None = method.smoothness if self.constrained else None
+        self.message, self.h, self.method = message, message.plan.h, method
+        self.smoothness: float | None = method.smoothness if method.constrained else None
         self.anchor = message.vectors.get("anchor", np.zeros_like(message.vectors["primal"]))
         # Around a map's own center grad h(0) is not 0.
-        anchored = self.constrained or method.variant == "bao"
+        anchored = self.method.constrained or method.variant == "bao"
         self.anchor_dual = self.h.gradient(self.anchor) if anchored else None
 
     def bao_step(self, client: Client, points: Vector, count: int) -> Step:
         """Return a step of Bao's variant, which adds to the gradients and to the points, in place."""
-        numbers, primal, k = self.message.numbers, self.message.vectors["primal"], 0
+        method, numbers = self.method, self.message.numbers
+        primal, k = self.message.vectors["primal"], 0
 
         def step(gradients: Vector, batch: Batch) -> None:
             nonlocal primal, k
             k += 1
             client.objective.add_gradient(primal, batch, 1.0, gradients)
-            # C-FedDA's model uses the weights at the end of the round in every step.
-            steps = numbers["steps"] + (count if self.constrained else k)
-            primal = self.bao_point(gradients, points, steps, numbers["rounds"] + 1.0 if self.constrained else steps)
-            if not self.constrained and (self.last_point or k < count):
+            if method.constrained:
+                # C-FedDA's model uses the weights at the end of the round in every step.
+                primal = self.bao_point(gradients, points, numbers["steps"] + count, numbers["rounds"] + 1.0)
+                return
+            steps = numbers["steps"] + k
+            primal = self.bao_point(gradients, points, steps, steps)
+            if method.last_point or k < count:
                 points[:] += self.h.gradient(primal)
 
         return step
@@ -352,10 +350,10 @@ class LowerModel:
         count : float
             The number of points in x: `steps` for Fast-FedDA, the rounds for C-FedDA.
         """
-        scale = 0.5 * self.convexity + self.anchor_weight / steps
-        dual = (0.5 * self.convexity / count) * points - gradients / steps
+        scale = 0.5 * self.method.convexity + self.method.anchor_weight / steps
+        dual = (0.5 * self.method.convexity / count) * points - gradients / steps
         if self.anchor_dual is not None:
-            dual += (self.anchor_weight / steps) * self.anchor_dual
+            dual += (self.method.anchor_weight / steps) * self.anchor_dual
         return self._minimiser(dual / scale, 1.0 / scale)
 
     def liang_point(self, gradients: Vector, points: Vector, step: int) -> Vector:
@@ -372,7 +370,7 @@ class LowerModel:
         step : int
             Number of the step, from 1.
         """
-        (a, before, after), convexity, smoothness = liang_weights(step), self.convexity, self.smoothness
+        (a, before, after), convexity, smoothness = liang_weights(step), self.method.convexity, self.smoothness
         dual = gradients + 0.5 * convexity * points
         if smoothness is not None and self.anchor_dual is not None:
             dual += (smoothness * a / after) * self.anchor_dual

@@ -13,10 +13,8 @@ Differs from the paper in: 1. weights p_i; 2. unequal local work is normalised (
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -43,23 +41,6 @@ class FedCMState(NamedTuple):
     round: int = 0
 
 
-def advance(state: FedCMState, mean: Vector, elapsed: float, server_lr: float = 1.0) -> FedCMState:
-    """Return the state after a round.
-
-    Parameters
-    ----------
-    state : FedCMState
-        The state before the round.
-    mean : ndarray of float64, shape (d,)
-        Weighted mean of the increments.
-    elapsed : float
-        Weighted mean of the clients' sums of step sizes, client_lr K.
-    server_lr : float, default 1.0
-        Step size of the server.
-    """
-    return state._replace(primal=state.primal + server_lr * mean, direction=-mean / elapsed, round=state.round + 1)
-
-
 @dataclass(frozen=True, kw_only=True)
 class ClientMomentum(PrimalAveraging):
     """Gradient steps, each mixed with the federation's last direction.
@@ -74,25 +55,19 @@ class ClientMomentum(PrimalAveraging):
     Xu, Wang, Wang, Yao: FedCM (2021), algorithm 2.
     """
 
-    refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {
-            **PrimalAveraging.refuses,
-            "regularizer": "its local steps are plain gradient steps",
-            "server_lr": "its clients' steps follow the last mean too",
-        }
-    )
-
-    name: ClassVar[str] = "client_momentum"
+    name = "client_momentum"
+    refuses = {
+        **PrimalAveraging.refuses,
+        "regularizer": "its local steps are plain gradient steps",
+        "server_lr": "its clients' steps follow the last mean too",
+    }
 
     mix: float = 0.1
 
     def local(self, client: Client, downlink: Downlink, memory: Memory | None) -> tuple[Sent, Moved]:
         """Take gradient steps, each mixed with the direction."""
-        rate, gradient_of, gradient = (
-            client.rate * self.mix,
-            client.objective.gradient,
-            np.empty(client.plan.layout.size),
-        )
+        rate, gradient_of = client.rate * self.mix, client.objective.gradient
+        gradient = np.empty(client.plan.layout.size)
         drift = client.rate * (1.0 - self.mix) * downlink.vectors.get("direction", 0.0)
 
         def step(point: Vector, batch: Batch) -> None:
@@ -115,7 +90,7 @@ class ClientMomentum(PrimalAveraging):
     def aggregate(self, problem: Problem, state: FedCMState, replies: Replies) -> FedCMState:
         """Return primal + server_lr mean(increment), and the new direction."""
         increment, elapsed = replies.mean()
-        return advance(state, increment, elapsed, problem.server_lr)
+        return FedCMState(state.primal + problem.server_lr * increment, -increment / elapsed, state.round + 1)
 
 
 @strategy

@@ -17,8 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import ClassVar
 
 import numpy as np
 
@@ -38,24 +36,6 @@ from flwr_fco.objectives import Vector
 from flwr_fco.strategies import POSITIVE, Ledger, MinimiseStrategy, strategy
 
 
-def advance(state: MeanState, mean: Vector, penalty: float, share: float = 1.0) -> MeanState:
-    """Return the state after a round.
-
-    Parameters
-    ----------
-    state : MeanState
-        Its mean is the dual h, over all clients' `own`.
-    mean : ndarray of float64, shape (d,)
-        Weighted mean of the sample's increments.
-    penalty : float
-        alpha.
-    share : float, default 1.0
-        Weight of the sample among all clients.
-    """
-    dual = state.mean - penalty * share * mean
-    return state._replace(primal=state.primal + mean - dual / penalty, mean=dual, round=state.round + 1)
-
-
 @dataclass(frozen=True, kw_only=True)
 class DynamicRegularization(MeanOfMemories):
     """Minimise f(theta) - <own, theta> + alpha/2 ||theta - primal||^2; own <- own - alpha (theta - primal).
@@ -69,11 +49,9 @@ class DynamicRegularization(MeanOfMemories):
         alpha.
     """
 
-    name: ClassVar[str] = "fed_dyn"
-    memory: ClassVar[tuple[str, ...]] = ("own", "local")
-    refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {**MeanOfMemories.refuses, "regularizer": "its fixed points are zeros of the clients' mean gradient"}
-    )
+    name = "fed_dyn"
+    memory = ("own", "local")
+    refuses = {**MeanOfMemories.refuses, "regularizer": "its fixed points are zeros of the clients' mean gradient"}
 
     penalty: float = 0.1
 
@@ -98,8 +76,10 @@ class DynamicRegularization(MeanOfMemories):
 
     def aggregate(self, problem: Problem, state: MeanState, replies: Replies) -> MeanState:
         """Return the mean of the sample's points, corrected by the mean of all clients' linear terms."""
-        state, share = rescaled(state, replies.population), replies.weight / replies.population
-        return advance(state, replies.sum() / replies.weight, self.penalty, share)
+        state = rescaled(state, replies.population)
+        dual = state.mean - self.penalty * replies.sum() / replies.population
+        primal = state.primal + replies.sum() / replies.weight - dual / self.penalty
+        return state._replace(primal=primal, mean=dual, round=state.round + 1)
 
 
 @strategy

@@ -16,10 +16,7 @@ the local minimisation is as exact as its stopping rule says.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Any, ClassVar
 
 import numpy as np
 
@@ -41,12 +38,10 @@ class PrimalDual(PrimalAveraging):
         eta.
     """
 
-    name: ClassVar[str] = "fed_pd"
-    memory: ClassVar[tuple[str, ...]] = ("dual", "local")
-    reads: ClassVar[Any] = "everyone"
-    refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {**PrimalAveraging.refuses, "regularizer": "its fixed points are zeros of the clients' mean gradient"}
-    )
+    name = "fed_pd"
+    memory = ("dual", "local")
+    reads = "everyone"
+    refuses = {**PrimalAveraging.refuses, "regularizer": "its fixed points are zeros of the clients' mean gradient"}
 
     step: float = 1.0
 

@@ -14,10 +14,7 @@ local minimisation is as exact as its stopping rule says, where the paper runs s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Any, ClassVar
 
 from flwr_fco.algorithms import Client, Downlink, Memory, Moved, PrimalAveraging, PrimalState, Problem, Replies, Sent
 from flwr_fco.strategies import POSITIVE, MinimiseStrategy, strategy
@@ -35,11 +32,9 @@ class ProximalPoint(PrimalAveraging):
         mu.
     """
 
-    name: ClassVar[str] = "fed_prox"
-    reads: ClassVar[Any] = "sums"
-    refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {**PrimalAveraging.refuses, "regularizer": "its clients' minimisations are smooth"}
-    )
+    name = "fed_prox"
+    reads = "sums"
+    refuses = {**PrimalAveraging.refuses, "regularizer": "its clients' minimisations are smooth"}
 
     penalty: float = 0.1
 

@@ -14,10 +14,7 @@ Differs from the paper in: 1. weights p_i; 2. unequal local work is normalised (
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import ClassVar
 
 import numpy as np
 
@@ -40,14 +37,12 @@ class SharpnessAware(PrimalAveraging):
     Qu and others: Generalized federated learning via sharpness aware minimization (ICML 2022), algorithm 1.
     """
 
-    name: ClassVar[str] = "sharpness_aware"
-    refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {
-            **PrimalAveraging.refuses,
-            "regularizer": "its local steps are plain gradient steps",
-            "server_lr": "its increments are no steps along gradients at the model",
-        }
-    )
+    name = "sharpness_aware"
+    refuses = {
+        **PrimalAveraging.refuses,
+        "regularizer": "its local steps are plain gradient steps",
+        "server_lr": "its increments are no steps along gradients at the model",
+    }
 
     radius: float = 0.05
 

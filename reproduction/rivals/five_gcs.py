@@ -15,8 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import ClassVar
 
 import numpy as np
 
@@ -35,28 +33,6 @@ from flwr_fco.algorithms import (
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import Vector
 from flwr_fco.strategies import POSITIVE, Ledger, MinimiseStrategy, strategy
-
-
-def advance(state: MeanState, change: Vector, *, step: float, convexity: float, population: float = 1.0) -> MeanState:
-    """Return the state after a round.
-
-    Parameters
-    ----------
-    state : MeanState
-        Its primal is x_hat, its mean the dual v.
-    change : ndarray of float64, shape (d,)
-        Sum of the cohort's increments, weighted by their share of all clients.
-    step : float
-        gamma.
-    convexity : float
-        mu.
-    population : float, default 1.0
-        M/C: weight of all clients relative to the cohort.
-    """
-    dual = state.mean + change
-    x = state.primal - step * population * change
-    primal = (x - step * dual) / (1.0 + step * convexity)
-    return state._replace(primal=primal, mean=dual, round=state.round + 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,11 +54,9 @@ class FifthGeneration(MeanOfMemories):
         mu.
     """
 
-    name: ClassVar[str] = "five_gcs"
-    memory: ClassVar[tuple[str, ...]] = ("dual", "local")
-    refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {**MeanOfMemories.refuses, "regularizer": "its server step is that of mu/2 ||x||^2 and of nothing else"}
-    )
+    name = "five_gcs"
+    memory = ("dual", "local")
+    refuses = {**MeanOfMemories.refuses, "regularizer": "its server step is that of mu/2 ||x||^2 and of nothing else"}
 
     step: float = 1.0
     dual_step: float = 0.5
@@ -118,9 +92,12 @@ class FifthGeneration(MeanOfMemories):
 
     def aggregate(self, problem: Problem, state: MeanState, replies: Replies) -> MeanState:
         """Return the mean of all clients' duals and the server's step against it."""
-        state, cohort = rescaled(state, replies.population), replies.weight
-        change = replies.sum() / state.population
-        return advance(state, change, step=self.step, convexity=self.convexity, population=state.population / cohort)
+        state = rescaled(state, replies.population)
+        dual = state.mean + replies.sum() / replies.population
+        # M/C is the weight of all clients over that of the cohort.
+        x = state.primal - self.step * replies.sum() / replies.weight
+        primal = (x - self.step * dual) / (1.0 + self.step * self.convexity)
+        return state._replace(primal=primal, mean=dual, round=state.round + 1)
 
 
 @strategy

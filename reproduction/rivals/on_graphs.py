@@ -19,7 +19,7 @@ DScaffold is ``DFedDAGT`` with trackers that start at 0.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,8 +66,8 @@ class DecentralizedMirrorDescent(MirrorDescent):
     Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, section 7.
     """
 
-    name: ClassVar[str] = "decentralized_mirror_descent"
-    reads: ClassVar[Any] = "rows"
+    name = "decentralized_mirror_descent"
+    reads = "rows"
 
     normalize_local_work: bool = True
 

@@ -24,10 +24,8 @@ weigh more (``normalize_local_work``); 3. DistributedPGDA's descent has no momen
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -35,9 +33,7 @@ from flwr_fco.algorithms import Client, Downlink, Memory, Moved, PrimalAveraging
 from flwr_fco.objectives import Batch, Vector
 from flwr_fco.strategies import POSITIVE, FedAvgSubgradient, Rate, Scaffold, strategy
 
-_REFUSES = MappingProxyType(
-    {**PrimalAveraging.refuses, "server_lr": "its clients' increments are no gradients at one point"}
-)
+_REFUSES = {**PrimalAveraging.refuses, "server_lr": "its clients' increments are no gradients at one point"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,8 +64,8 @@ class DescentAscent(PrimalAveraging):
         Step size of the maximising player; None: client_lr.
     """
 
-    name: ClassVar[str] = "descent_ascent"
-    refuses: ClassVar[Mapping[str, str]] = _REFUSES
+    name = "descent_ascent"
+    refuses = _REFUSES
 
     alternating: bool = False
     sign_ascent: bool = False
@@ -123,8 +119,8 @@ class ExtraStep(PrimalAveraging):
     Optimization (ICLR 2024).
     """
 
-    name: ClassVar[str] = "extra_step"
-    refuses: ClassVar[Mapping[str, str]] = _REFUSES
+    name = "extra_step"
+    refuses = _REFUSES
 
     def local(self, client: Client, downlink: Downlink, memory: Memory | None) -> tuple[Sent, Moved]:
         """Take the steps."""

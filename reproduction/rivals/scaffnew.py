@@ -17,10 +17,8 @@ are allowed (then the limit is a neighbourhood of the solution).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -72,12 +70,10 @@ class ShiftedSteps(PrimalAveraging):
         Of the coin.
     """
 
-    name: ClassVar[str] = "scaffnew"
-    memory: ClassVar[tuple[str, ...]] = ("shift", "local")
-    reads: ClassVar[Any] = "everyone"
-    refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {**PrimalAveraging.refuses, "regularizer": "its proximal map is that of 'all clients agree', the mean"}
-    )
+    name = "scaffnew"
+    memory = ("shift", "local")
+    reads = "everyone"
+    refuses = {**PrimalAveraging.refuses, "regularizer": "its proximal map is that of 'all clients agree', the mean"}
 
     probability: float = 0.1
     coin: str = "random"

@@ -1,11 +1,10 @@
-"""The strategies, through `simulate`, against implementations from the papers; `rivals` has two from memory."""
+"""The strategies, through `simulate`, against an implementation from the paper."""
 
 import numpy as np
 import pytest
 from quadratics import quadratics
 
 from flwr_fco import (
-    L1,
     DFedDA,
     DFedDAGT,
     DReFedDAGT,
@@ -19,18 +18,13 @@ from flwr_fco import (
 )
 from flwr_fco.strategies import Reference, Stage
 from flwr_fco.topology import chain
-from reproduction.rivals import DecoupledProx, FedCM, Scaffnew
 
-from . import gradient_tracking, rivals
+from . import gradient_tracking
 
 COUNT, SIZE = 4, 6
 RATES = {"client_lr": 0.02, "server_lr": 0.7}
 WORK = {"steps": 5, "rounds": 12}
 START = np.linspace(-1.0, 1.0, SIZE)
-
-
-def soft(strength):
-    return lambda v, t: np.sign(v) * np.maximum(np.abs(v) - t * strength, 0.0)
 
 
 def run(strategy, objectives, start, rounds):
@@ -99,21 +93,3 @@ def test_stages(kind, graph, window, newest):
     assert np.count_nonzero(oracle) == 4
     agree(strategy.state.reference, oracle)
     assert not strategy.state.dual.any()
-
-
-def test_rivals():
-    objectives = quadratics(COUNT, SIZE)
-    gradients = [f.gradient for f in objectives]
-    _, ours = run(FedCM(mix=0.3, **options()), objectives, START, WORK["rounds"])
-    agree(ours, rivals.fed_cm(gradients, START, mix=0.3, **RATES, **WORK))
-    start = np.zeros(SIZE)
-    _, ours = run(DecoupledProx(regularizer=L1(0.4), **options()), objectives, start, WORK["rounds"])
-    agree(ours, rivals.decoupled(gradients, soft(0.4), start, **RATES, **WORK))
-
-
-def test_scaffnew_is_rand_prox_whose_proximal_map_is_the_mean():
-    objectives = quadratics(COUNT, SIZE)
-    given = {"client_lr": 0.02, "probability": 0.2}
-    strategy = Scaffnew(coin="periodic", fraction_evaluate=0.0, **given)
-    _, ours = run(strategy, objectives, START, WORK["rounds"])
-    agree(ours, rivals.rand_prox([f.gradient for f in objectives], START, rounds=WORK["rounds"], **given))

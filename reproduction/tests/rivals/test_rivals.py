@@ -1,0 +1,250 @@
+"""Every rival keeps the contract of the library's strategies, comes to its limit, and takes the steps of its box."""
+
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from converging import converges
+from fitting import fitting
+from halves import find_solver
+from limits import biased, doubled_strength, exact, shifted_by, subgradient, vanishing
+from playing import begins_where_it_ended
+from problems import CONSTANTS, app_of, optimum, problem, simulated, start_arrays
+from problems import clients as regressions
+from remembering import FAULTS, faulty_run, weights_of
+from together import together
+from unequal_work import RATE, takes_gradient_steps
+
+from flwr_fco import strategies
+from flwr_fco.client_apps.client import recall
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.messages.protocol import Downlink, MemoryLostError
+from flwr_fco.mirror_maps import PNorm
+from flwr_fco.regularizers import L1, Zero
+from flwr_fco.strategies import FedDR, Minimise, Participation, Steps, Wire, run_of
+from flwr_fco.testing import check_strategy
+from reproduction.rivals import RIVALS, STRATEGIES, FedCM, FedSAM, __all__
+from reproduction.tests.rivals import boxes
+
+#: Tested by day: a client half of its own that minimises and remembers, while everybody answers; steps of its own whose
+#: weights grow; primal steps that remember. The others run through what a strategy of the library stands for.
+BY_DAY = ("FedPD", "FastFedDA", "Scaffnew")
+#: Settings of another strategy, without a line of code of their own.
+SETTINGS = ("ScaffoldS", "DScaffold")
+#: What each converges to.
+LIMITS = {
+    "APDAInexact": exact,
+    "CFedDA": vanishing,
+    "DFedMid": doubled_strength,
+    "DScaffold": exact,
+    "DecoupledProx": exact,
+    "DistributedPGDA": subgradient,
+    "ExtraStepLocalSGD": subgradient,
+    "FastFedDA": shifted_by("convexity", (0.1, 0.01), rounds=150, steps=(1, 3)),
+    "FedAvgS": subgradient,
+    "FedCM": biased,
+    "FedDyn": exact,
+    "FedPD": exact,
+    "FedProx": shifted_by("penalty", (3.0, 30.0)),
+    "FedSAM": shifted_by("radius", (0.1, 0.01)),
+    "FiveGCS": exact,
+    "MCFedDA": vanishing,
+    "ScaffoldS": exact,
+    "Scaffnew": exact,
+}
+
+
+def at_night(names, others):
+    """Mark names that only the nightly tests run."""
+    return [name if name in others else pytest.param(name, marks=pytest.mark.nightly) for name in names]
+
+
+def test_the_library_has_none_of_them():
+    assert set(RIVALS) == set(__all__) == LIMITS.keys()
+    assert not RIVALS.keys() & {*strategies.__all__, *strategies.STRATEGIES}
+    assert STRATEGIES == {**strategies.STRATEGIES, **RIVALS}
+
+
+@pytest.mark.parametrize(("imported", "error"), [("reproduction.rivals", ""), ("flwr_fco.client_apps", "'fed_pd'")])
+def test_a_client_finds_their_halves_where_it_imports_them(imported, error):
+    lines = (
+        f"import {imported}; from flwr_fco.algorithms.contract.algorithm import method_of; method_of('fed_pd', {{}})"
+    )
+    found = subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True, cwd=Path(__file__).parents[3])
+    assert (found.returncode == 0) == (not error), found.stderr
+    assert error in found.stderr
+    assert not error or "Import its module in the ClientApp" in found.stderr
+
+
+@pytest.mark.parametrize("name", at_night(RIVALS, {*RIVALS} - {*SETTINGS}))
+def test_contract(name):
+    check_strategy(RIVALS[name], tolerance=None)
+    converges(RIVALS[name], LIMITS[name])
+
+
+@pytest.mark.parametrize("name", at_night(RIVALS, BY_DAY))
+def test_with_and_without_messages_the_same_bits_and_metrics(name):
+    psi = Zero() if "regularizer" in RIVALS[name].algorithm.refuses else L1(0.05)
+    given = {"regularizer": psi, "client_lr": 0.05, "work": Steps(3, batch_size=4), "batch_size": 4, "seed": 3}
+    found = []
+    # With a mod that does nothing everything travels in messages.
+    for mods in ([], [lambda message, context, call_next: call_next(message, context)]):
+        strategy = RIVALS[name](**fitting(RIVALS[name], {**given, **CONSTANTS.get(name, {})}), fraction_evaluate=0.0)
+        result = simulated(strategy, app_of(regressions(), mods), 5, initial_arrays=start_arrays())
+        found.append((strategy, result))
+    (here, one), (there, other) = found
+    assert one.rows() == other.rows()
+    for value, same in zip(here.state, there.state, strict=True):
+        np.testing.assert_array_equal(value, same)
+    for key in here.memories.members if here.memories is not None else ():
+        for vector, value in there.memories.memory(key).items():
+            np.testing.assert_array_equal(here.memories.memory(key)[vector], value)
+
+
+# --- the boxes of the papers ------------------------------------------------------------------------------------------
+
+STEP = {"client_lr": boxes.RATE, "server_lr": boxes.SERVER_RATE, "work": Steps(boxes.STEPS, batch_size=None)}
+SOLVE = {"work": Minimise(tolerance=1e-13)}
+# Without weights of their own: those of clients that have not replied yet are unknown.
+SAMPLED = {
+    "participation": Participation(choose_nodes=lambda r, nodes: [nodes[m] for m in boxes.COHORTS[r - 1]]),
+    "weighting": "uniform",
+}
+PD = boxes.fed_pd, {"step": 0.4}
+#: The box, its constants, what else the strategy is given, and where it begins.
+BOXES = {
+    "APDAInexact": (boxes.apda_inexact, {"primal_step": 0.25, "damping": 0.1, "convexity": 0.5}, SOLVE),
+    "DFedMid": (boxes.d_fed_mid, {"strength": 0.4}, {**STEP, "mixing": "chain"}),
+    "DScaffold": (boxes.scaffold, {}, {**STEP, "mixing": "complete"}),
+    "DecoupledProx": (boxes.decoupled_prox, {"strength": 0.4}, STEP),
+    "FedCM": (lambda fs, p, **mix: boxes.averaged(fs, p, partial(boxes.cm_step, **mix)), {"mix": 0.3}, STEP),
+    "FedDR": (*PD, {**SOLVE, "relaxation": 1.0}),
+    "FedDyn": (boxes.fed_dyn, {"penalty": 2.5}, {**SOLVE, **SAMPLED}),
+    "FedPD": (*PD, SOLVE),
+    "FedProx": (boxes.fed_prox, {"penalty": 0.7}, SOLVE),
+    "FedSAM": (
+        lambda fs, p, radius: boxes.averaged(fs, p, partial(boxes.sam_step, radius=radius)),
+        {"radius": 0.1},
+        STEP,
+    ),
+    "FiveGCS": (boxes.five_gcs, {"step": 2.0, "convexity": 0.1}, {**SOLVE, **SAMPLED}),
+}
+
+
+def model_of(strategy, fs, start=boxes.START):
+    strategy.fraction_evaluate = 0.0
+    result = simulated(strategy, app_of(fs), boxes.ROUNDS, initial_arrays={"x": start})
+    return result.arrays["x"].numpy(), result.train_metrics_clientapp
+
+
+@pytest.mark.parametrize("name", BOXES)
+def test_the_steps_are_those_of_the_box(name):
+    box, constants, given = BOXES[name]
+    fs, p = boxes.clients()
+    p = np.full(4, 0.25) if "weighting" in given or name in ("DFedMid", "DScaffold") else p
+    own = {key: value for key, value in constants.items() if key != "strength"}
+    if "strength" in constants:
+        own["regularizer"] = L1(constants["strength"])
+    start = np.zeros(boxes.D) if name == "DecoupledProx" else boxes.START
+    found, metrics = model_of(STRATEGIES[name](**own, **given), fs, start)
+    np.testing.assert_allclose(found, box(fs, p, **constants), rtol=0, atol=1e-10)
+    if name == "FedSAM":
+        assert {own["gradient-evaluations"] for own in metrics.values()} == {2 * boxes.STEPS}
+
+
+@pytest.mark.parametrize("coin", ["random", "periodic"])
+def test_scaffnew_takes_the_steps_of_its_box_with_the_same_coin(coin):
+    fs, p = boxes.clients()
+    strategy = RIVALS["Scaffnew"](client_lr=lambda number: boxes.RATE / number, probability=0.25, coin=coin, seed=5)
+    found, metrics = model_of(strategy, fs)
+    counts = [metrics[number]["local-steps"] for number in sorted(metrics)]
+    assert (len({*counts}) > 1) == (coin == "random")
+    np.testing.assert_allclose(found, boxes.scaffnew(fs, p, counts, 0.25), rtol=0, atol=1e-12)
+
+
+def test_fed_dyn_with_everyone_is_fed_dr():
+    fs, _ = boxes.clients()
+    pair = RIVALS["FedDyn"](penalty=2.5, **SOLVE), FedDR(step=0.4, relaxation=1.0, **SOLVE)
+    one, other = (model_of(strategy, fs)[0] for strategy in pair)
+    np.testing.assert_allclose(one, other, rtol=0, atol=1e-10)
+
+
+# --- what clients remember --------------------------------------------------------------------------------------------
+
+#: Of those whose clients remember something and minimise, or take steps: constants, and the rounds to 1e-8.
+REMEMBER = {
+    "FedPD": ({"step": 2.0}, 75),
+    "Scaffnew": ({"client_lr": 0.4, "probability": 0.3, "seed": 5}, 50),
+    "APDAInexact": ({"primal_step": 0.2, "damping": 0.5, "convexity": 0.1}, 190),
+    "FedDyn": ({"penalty": 0.5}, 75),
+    "FiveGCS": ({"step": 2.0, "convexity": 0.05}, 140),
+}
+
+
+def the_ledger_is_what_clients_hold(strategy, grid, number, metrics):
+    """To the bit, of each client that has the memory which the ledger names."""
+    for node_id, partition in grid.partition_ids.items():
+        member = strategy.memories.members.get((0, partition))
+        if member is None or not member.digest:
+            continue
+        named = Downlink(run_of(strategy).problem.plan, {}, stamp=member.digest)
+        try:
+            held = recall(grid.context(node_id), named)
+        except MemoryLostError:
+            continue
+        for name, vector in strategy.memories.memory((0, partition)).items():
+            np.testing.assert_array_equal(held[name], vector, err_msg=f"round {number}, {partition}, {name}")
+
+
+@pytest.mark.parametrize("name", at_night(REMEMBER, BY_DAY))
+@together("fault", ["lost reply", "restart"])
+def test_the_optimum_is_reached_whatever_is_lost(name, fault):
+    constants, rounds = REMEMBER[name]
+    strategy = RIVALS[name](**constants)
+    check = the_ledger_is_what_clients_hold
+    w, grid, _ = faulty_run(strategy, FAULTS[fault], num_rounds=rounds, check=check)
+    assert len(grid.injected) >= 3
+    assert np.abs(w - optimum(problem(), weights_of(strategy, grid))).max() <= 1e-8
+
+
+@together("name", REMEMBER)
+def test_the_ledger_knows_what_was_sent_in_single_precision(name):
+    strategy = RIVALS[name](**REMEMBER[name][0], wire=Wire("float32"))
+    _, grid, _ = faulty_run(strategy, FAULTS["lost reply"], num_rounds=5, check=the_ledger_is_what_clients_hold)
+    assert grid.injected
+
+
+# The first round of APDA-Inexact has no minimisation.
+@together("name, minimisations", [("fed_pd", 2), ("five_gcs", 2), ("fed_dyn", 2), ("apda_inexact", 1)])
+def test_a_minimisation_begins_where_the_last_one_ended(name, minimisations):
+    with pytest.MonkeyPatch.context() as patch:
+        begins_where_it_ended(find_solver(name), patch, minimisations)
+
+
+# --- refusals and unequal work ----------------------------------------------------------------------------------------
+
+
+@together("name", [name for name, kind in RIVALS.items() if "regularizer" in kind.algorithm.refuses])
+def test_psi_is_refused_with_the_reason(name):
+    with pytest.raises(ConfigurationError, match=r"no place for psi, because .*FedDR"):
+        RIVALS[name](regularizer=L1(0.1))
+    with pytest.raises(ConfigurationError, match="Euclidean"):
+        RIVALS[name](mirror_map=PNorm(3.0))
+
+
+@together("name", [name for name, kind in RIVALS.items() if kind.algorithm.reads == "everyone"])
+def test_those_that_need_everyone_refuse_samples(name):
+    with pytest.raises(ConfigurationError, match="every client"):
+        RIVALS[name](fraction_train=0.5)
+    with pytest.raises(ConfigurationError, match="participation"):
+        RIVALS[name](participation=Participation(choose_nodes=lambda number, nodes: nodes))
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_who_takes_more_steps_counts_no_more_than_its_weight(normalize):
+    takes_gradient_steps(lambda **options: FedSAM(radius=0.0, **options), normalize)
+    strategy, mean, steps = takes_gradient_steps(lambda **options: FedCM(mix=1.0, **options), normalize)
+    assert abs(strategy.state.direction + mean / (RATE * steps)).max() <= 1e-11
