@@ -13,11 +13,21 @@ from functools import partial
 import matplotlib.pyplot as plt
 import numpy as np
 
-from flwr_fco import L1, FedAvgSubgradient, FedDualAvg, FedMid, Steps, client_app, simulate
+from flwr_fco import (
+    L1,
+    FedAvgSubgradient,
+    FedDualAvg,
+    FedMid,
+    Steps,
+    client_app,
+    simulate,
+)
 from flwr_fco.datasets import lasso
 
 data = lasso(16, num_features=128, num_ones=8, examples_per_client=64)
-app = client_app(lambda context: data.objective(int(context.node_config["partition-id"])))
+app = client_app(
+    lambda context: data.objective(int(context.node_config["partition-id"]))
+)
 
 # %%
 # Each method runs 100 rounds of 10 local steps at the same rates, from 0.
@@ -26,12 +36,16 @@ counts = {}
 for strategy in (FedAvgSubgradient, partial(FedMid, server_prox=False), FedDualAvg):
     counts[getattr(strategy, "__name__", "FedMid")] = found = []
     simulate(
-        strategy(regularizer=L1(0.3), client_lr=0.002, work=Steps(10), fraction_evaluate=0.0),
+        strategy(
+            regularizer=L1(0.3), client_lr=0.002, work=Steps(10), fraction_evaluate=0.0
+        ),
         app,
         num_nodes=16,
         num_rounds=100,
         initial_arrays={"coefficients": np.zeros(128), "intercept": np.zeros(1)},
-        evaluate_fn=lambda number, arrays, found=found: found.append(np.count_nonzero(arrays["coefficients"].numpy())),
+        evaluate_fn=lambda number, arrays, found=found: found.append(
+            np.count_nonzero(arrays["coefficients"].numpy())
+        ),
         progress=False,
     )
 

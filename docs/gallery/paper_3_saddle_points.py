@@ -14,7 +14,9 @@ from flwr_fco import L1, BilinearSaddle, FedMiP, FeDualEx, Steps, client_app, si
 
 rng = np.random.default_rng(0)
 matrix, offset = rng.uniform(-1, 1, (30, 60)), rng.uniform(-1, 1, 30)
-objectives = [BilinearSaddle(matrix, offset + rng.normal(0.0, 0.3, 30)) for _ in range(10)]
+objectives = [
+    BilinearSaddle(matrix, offset + rng.normal(0.0, 0.3, 30)) for _ in range(10)
+]
 app = client_app(lambda context: objectives[int(context.node_config["partition-id"])])
 psi = L1(0.1, bound=0.05)
 
@@ -22,7 +24,10 @@ psi = L1(0.1, bound=0.05)
 def gap(x, y):
     """Return what the players could still gain by their best answers: the paper's appendix A.1."""
     b = np.mean([objective.offset for objective in objectives], axis=0)
-    gains = [np.maximum(np.abs(slopes) - 0.1, 0.0).sum() for slopes in (matrix @ x - b, matrix.T @ y)]
+    gains = [
+        np.maximum(np.abs(slopes) - 0.1, 0.0).sum()
+        for slopes in (matrix @ x - b, matrix.T @ y)
+    ]
     return 0.05 * sum(gains) + 0.1 * (np.abs(x).sum() + np.abs(y).sum()) + b @ y
 
 
@@ -40,11 +45,20 @@ for name, strategy in {"FeDualEx": FeDualEx, "FedMiP": FedMiP}.items():
 
     options = {"server_prox": False} if strategy is FedMiP else {}
     simulate(
-        strategy(regularizer=psi, client_lr=0.03, work=Steps(10), fraction_evaluate=0.0, **options),
+        strategy(
+            regularizer=psi,
+            client_lr=0.03,
+            work=Steps(10),
+            fraction_evaluate=0.0,
+            **options,
+        ),
         app,
         num_nodes=10,
         num_rounds=40,
-        initial_arrays={"x": rng.uniform(-0.05, 0.05, 60), "y": rng.uniform(-0.05, 0.05, 30)},
+        initial_arrays={
+            "x": rng.uniform(-0.05, 0.05, 60),
+            "y": rng.uniform(-0.05, 0.05, 30),
+        },
         evaluate_fn=evaluate,
         progress=False,
     )

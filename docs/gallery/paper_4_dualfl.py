@@ -16,7 +16,10 @@ from flwr_fco.objectives import MultinomialLogistic
 pixels, labels = load_digits(return_X_y=True)
 parts = np.array_split(np.arange(len(labels)), 8)
 objectives = [
-    MultinomialLogistic(pixels[part] / 16.0, labels[part], l2=0.01, num_classes=10, intercept=False) for part in parts
+    MultinomialLogistic(
+        pixels[part] / 16.0, labels[part], l2=0.01, num_classes=10, intercept=False
+    )
+    for part in parts
 ]
 app = client_app(lambda context: objectives[int(context.node_config["partition-id"])])
 weights = np.array([len(part) for part in parts]) / len(labels)
@@ -40,12 +43,22 @@ for name, strategy in strategies.items():
         w = np.concatenate([arrays[key].numpy().ravel() for key in start])
         found.append(float(weights @ [f.value(w) for f in objectives]))
 
-    simulate(strategy, app, num_nodes=8, num_rounds=30, initial_arrays=start, evaluate_fn=evaluate, progress=False)
+    simulate(
+        strategy,
+        app,
+        num_nodes=8,
+        num_rounds=30,
+        initial_arrays=start,
+        evaluate_fn=evaluate,
+        progress=False,
+    )
 
 # %%
 
 best = min(map(min, energies.values()))
-for (name, found), color in zip(energies.items(), ("#0072B2", "0.4", "0.7"), strict=True):
+for (name, found), color in zip(
+    energies.items(), ("#0072B2", "0.4", "0.7"), strict=True
+):
     plt.semilogy(np.array(found) / best - 1.0 + 1e-16, color=color, label=name)
 plt.xlabel("round")
 plt.ylabel("relative energy error")
@@ -53,7 +66,9 @@ plt.legend()
 plt.show()
 
 first = {name: found[1] - best for name, found in energies.items()}
-assert all(first["DualFL"] < first[name] / 7 for name in first if name != "DualFL"), first
+assert all(first["DualFL"] < first[name] / 7 for name in first if name != "DualFL"), (
+    first
+)
 for number in (1, 10, 30):
     reached = {name: found[number] for name, found in energies.items()}
     assert min(reached, key=reached.__getitem__) == "DualFL", (number, reached)

@@ -26,7 +26,11 @@ def gaps(**options):
     )
     rounds = result.train_metrics_clientapp
     return np.array(
-        [[number, metrics["duality-gap"]] for number, metrics in rounds.items() if "duality-gap" in metrics]
+        [
+            [number, metrics["duality-gap"]]
+            for number, metrics in rounds.items()
+            if "duality-gap" in metrics
+        ]
     )
 
 
@@ -37,8 +41,19 @@ figure, axes = plt.subplots(figsize=(8, 3.4), layout="constrained")
 axes.plot(*gradients.T, color="0.6")
 axes.plot(*newton.T, color="#0072B2", linewidth=2)
 axes.axhline(1e-8, color="black", linestyle="dashed", linewidth=1)
-axes.text(newton[-1, 0] + 1, newton[-1, 1], f" second derivatives: {newton[-1, 0]:.0f} rounds", color="#0072B2")
-axes.text(gradients[-1, 0], 1e-2, f"gradients: {gradients[-1, 0]:.0f} rounds", ha="right", color="0.4")
+axes.text(
+    newton[-1, 0] + 1,
+    newton[-1, 1],
+    f" second derivatives: {newton[-1, 0]:.0f} rounds",
+    color="#0072B2",
+)
+axes.text(
+    gradients[-1, 0],
+    1e-2,
+    f"gradients: {gradients[-1, 0]:.0f} rounds",
+    ha="right",
+    color="0.4",
+)
 axes.set(yscale="log", xlabel="round", ylabel="duality gap")
 axes.set_title("Second derivatives save rounds", loc="left", fontweight="bold")
 axes.spines[["top", "right"]].set_visible(False)

@@ -35,7 +35,13 @@ figure, axes = plt.subplots(figsize=(8, 3.6), layout="constrained")
 axes.plot(strengths, losses, color=OURS)
 axes.fill_between(strengths, losses - errors, losses + errors, color=OURS, alpha=0.2)
 axes.axvline(chosen.strength, color="black", linestyle="dashed")
-axes.text(chosen.strength, axes.get_ylim()[1], f" {chosen.nonzero} measurements", va="top")
+axes.text(
+    chosen.strength, axes.get_ylim()[1], f" {chosen.nonzero} measurements", va="top"
+)
 axes.set(xscale="log", xlabel="strength of the penalty", ylabel="loss on left-out rows")
-axes.set_title("The sparsest model within one standard error of the best", loc="left", fontweight="bold")
+axes.set_title(
+    "The sparsest model within one standard error of the best",
+    loc="left",
+    fontweight="bold",
+)
 axes.spines[["top", "right"]].set_visible(False)

@@ -9,7 +9,15 @@ noise before the proximal step, so that the model is private and still exactly s
 import matplotlib.pyplot as plt
 import numpy as np
 
-from flwr_fco import L1, FedDualAvg, GaussianDP, LeastSquares, Steps, client_app, simulate
+from flwr_fco import (
+    L1,
+    FedDualAvg,
+    GaussianDP,
+    LeastSquares,
+    Steps,
+    client_app,
+    simulate,
+)
 
 truth = np.array([2.0, -2.0] + [0.0] * 18)
 
@@ -32,7 +40,14 @@ def fit(privacy):
         privacy=privacy,
     )
     start = {"coefficients": np.zeros(20)}
-    return simulate(strategy, client_app(load), num_nodes=400, num_rounds=40, initial_arrays=start, progress=False)
+    return simulate(
+        strategy,
+        client_app(load),
+        num_nodes=400,
+        num_rounds=40,
+        initial_arrays=start,
+        progress=False,
+    )
 
 
 clear, private = fit(None), fit(GaussianDP(clip=0.3, target_epsilon=4.0, delta=1e-3))

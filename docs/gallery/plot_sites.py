@@ -19,7 +19,9 @@ truth[:5] = [1.0, -0.8, 0.7, -0.6, 0.5]
 sites = []
 for _ in range(6):
     features = rng.standard_normal((60, 40))
-    sites.append(LeastSquares(features, features @ truth + 1.5 * rng.standard_normal(60)))
+    sites.append(
+        LeastSquares(features, features @ truth + 1.5 * rng.standard_normal(60))
+    )
 
 # %%
 # Each site by itself, at the strength of all sites together: scikit-learn's alpha is half of it.
@@ -38,8 +40,12 @@ together = result.arrays["coefficients"].numpy()
 selected = np.vstack([alone, together, truth]) != 0
 shades = selected * np.array([1] * 6 + [2, 3])[:, None]
 figure, axes = plt.subplots(figsize=(8, 2.8), layout="constrained")
-axes.imshow(shades, aspect="auto", cmap=ListedColormap(["white", "0.6", "#0072B2", "black"]))
-axes.set_yticks(range(8), [*(f"site {m + 1} alone" for m in range(6)), "together", "truth"])
+axes.imshow(
+    shades, aspect="auto", cmap=ListedColormap(["white", "0.6", "#0072B2", "black"])
+)
+axes.set_yticks(
+    range(8), [*(f"site {m + 1} alone" for m in range(6)), "together", "truth"]
+)
 axes.set_xlabel("feature")
 axes.set_title("Sites alone select features by chance", loc="left", fontweight="bold")
 assert selected[:6].any(axis=0).sum() > 20
