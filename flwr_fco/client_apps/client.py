@@ -10,8 +10,7 @@ import gc
 import math
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from logging import ERROR, INFO
@@ -35,10 +34,11 @@ from flwr_fco.core.schema import names_of
 from flwr_fco.core.sparse import SparseVector
 from flwr_fco.core.validation import AT_LEAST_ONE, Choice, checked
 from flwr_fco.engines.client import answer as run_half
-from flwr_fco.errors import ConfigurationError, FlwrFcoError, ProtocolError, PublicError
+from flwr_fco.errors import ConfigurationError, PublicError
 from flwr_fco.messages import protocol, records
 from flwr_fco.messages.arrays import digest_of, model_vector, pack, record_of
 from flwr_fco.messages.protocol import Answer, ClientState, Described, Downlink, MemoryLostError, Plan, Question, Uplink
+from flwr_fco.messages.records import readable
 from flwr_fco.objectives import Objective, design
 from flwr_fco.objectives.linear import Linear
 from flwr_fco.work import FirstOrder, Minimise
@@ -158,31 +158,6 @@ def partition_of(context: Context) -> int:
     return int(context.node_config.get("partition-id", context.node_id))
 
 
-@contextmanager
-def readable(source: str) -> Iterator[None]:
-    """Turn any error in reading a server's message into one of this package's.
-
-    Parameters
-    ----------
-    source : str
-        Begins the error.
-
-    Examples
-    --------
-    >>> with readable("the server's plan"):
-    ...     int("ten")
-    Traceback (most recent call last):
-    ...
-    flwr_fco.errors.ProtocolError: the server's plan cannot be read: ValueError: invalid literal for int() with base 10: 'ten'
-    """  # noqa: E501
-    try:
-        yield
-    except FlwrFcoError:
-        raise
-    except Exception as error:  # a server can send anything, and none of the owner's code runs here
-        raise ProtocolError(f"{source} cannot be read: {type(error).__name__}: {f'{error}':.500}") from error
-
-
 def task_of(message: Message, limits: Limits, *, as_sent: bool = False) -> tuple[int, Downlink]:
     """Return the round and the task of a training message.
 
@@ -200,13 +175,9 @@ def task_of(message: Message, limits: Limits, *, as_sent: bool = False) -> tuple
     ConfigurationError, ProtocolError, SpecError
         If it cannot be read, or its plan is too long.
     """
-    with readable("the server's message"):
-        text = records.plan_text(message.content)
-        limits.check("max_plan", len(text) if isinstance(text, str) else 0, "a plan of", "characters")
-        for record in message.content.values():
-            if isinstance(record, ConfigRecord) and _CLIPPING in record:
-                raise ConfigurationError(_NO_CLIPS)
-        return int(message.metadata.group_id), records.decode_downlink(message.content, as_sent=as_sent)
+    with readable("the message's round"):
+        number = int(message.metadata.group_id)
+    return number, records.decode_downlink(message.content, limits.max_plan, as_sent=as_sent)
 
 
 class Client:
@@ -393,13 +364,10 @@ class Client:
 
     def question(self, message: Message, context: Context) -> Message:
         """Answer a question about the loss."""
-        with readable("the server's question"):
-            asked = records.decode_question(message.content, self.limits.max_plan)
-            kind, size = find_answer(asked.kind), asked.layout.size
-            self.limits.check("max_parameters", size, "a model of", "parameters")
-            self.limits.check(
-                "max_parameters", kind.hessians * size * (size + 1) // 2, "second derivatives:", "numbers"
-            )
+        asked = records.decode_question(message.content, self.limits.max_plan)
+        kind, size = find_answer(asked.kind), asked.layout.size
+        self.limits.check("max_parameters", size, "a model of", "parameters")
+        self.limits.check("max_parameters", kind.hessians * size * (size + 1) // 2, "second derivatives:", "numbers")
         held_out = asked.kind == "validation"
         role = "evaluate" if held_out else "train"
         objective = self.objective(context, role, f"an answer to its question {asked.kind!r}")
@@ -552,12 +520,6 @@ def client_app(
 
 _CLIPS = "it clips (reply - what was received), and these replies are increments of a dual vector. Leave it out"
 _MASKS = "it speaks with SecAggPlusWorkflow of Flower's legacy API, which runs no strategy of this one. Leave it out"
-#: What Flower's wrappers for clipping at clients put into a config.
-_CLIPPING = "clipping_norm"
-_NO_CLIPS = (
-    "the server's strategy is wrapped in one of Flower's for differential privacy, which expects clients that clip "
-    "their models, and these send increments of a dual. Give the strategy privacy=GaussianDP(...) in its place"
-)
 _REFUSED_MODS: Mapping[str, str] = {
     **dict.fromkeys(("fixedclipping_mod", "adaptiveclipping_mod", "LocalDpMod"), _CLIPS),
     **dict.fromkeys(("secagg_mod", "secaggplus_mod"), _MASKS),

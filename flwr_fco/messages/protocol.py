@@ -331,10 +331,11 @@ class Downlink(NamedTuple):
         return self.local_work
 
     def check_numbers(self) -> None:
-        """Raise a ProtocolError if the rate or `elapsed` can be none; a rate of NaN is that of a method without one."""
-        if not 0.0 <= self.elapsed < math.inf or not (math.isnan(self.client_lr) or 0.0 < self.client_lr < math.inf):
-            prefix = f"the server says elapsed={self.elapsed!r}, client-lr={self.client_lr!r}"
-            raise ProtocolError(f"{prefix}; expected finite numbers, the rate above 0")
+        """Raise a ProtocolError about a wrong rate, `elapsed` or stamp; a method without a rate has NaN."""
+        rate = math.isnan(self.client_lr) or 0.0 < self.client_lr < math.inf
+        if not rate or not 0.0 <= self.elapsed < math.inf or not isinstance(self.stamp, str | None):
+            prefix = f"the server says elapsed={self.elapsed!r}, client-lr={self.client_lr!r}, stamp={self.stamp!r:.50}"
+            raise ProtocolError(f"{prefix}; expected finite numbers, the rate above 0, and a text")
 
     def as_received(self) -> Downlink:
         """Return it as a client reads it from a message: read-only, float64, rounded to the message's precision.

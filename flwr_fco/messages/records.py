@@ -12,7 +12,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from copy import copy
 from dataclasses import replace
 from functools import lru_cache
@@ -25,9 +25,9 @@ from flwr_fco.core.files import parse_json
 from flwr_fco.core.layout import Layout, all_finite
 from flwr_fco.core.sparse import SparseVector
 from flwr_fco.core.spec import Spec
-from flwr_fco.errors import ConfigurationError, FormError, ProtocolError
+from flwr_fco.errors import ConfigurationError, FlwrFcoError, FormError, ProtocolError
 from flwr_fco.messages import protocol
-from flwr_fco.messages.arrays import PASS, from_array, name_of, pack, record_of, split_passed, to_array, unpack
+from flwr_fco.messages.arrays import PASS, from_array, name_of, pack, record_of, split_passed, unpack
 from flwr_fco.messages.protocol import Answer, Described, Downlink, Node, Plan, Question, Received, Uplink
 from flwr_fco.work import LocalWork, Work
 
@@ -36,10 +36,13 @@ FCO, PLAN, RESTORED, QUESTION, NAMES = "fco", "fco-plan", "fco-restored", "fco-q
 ARRAYS, METRICS, NUMBER = "arrays", "metrics", "number:"
 #: Metrics that a client of ours reports of its round, and the one that says that its memory is lost.
 EXAMPLES, STEPS, ELAPSED, LOST = "num-examples", "local-steps", "elapsed", "fco-memory-lost"
+RATE = "client-lr"
+#: What is no number in the records of tasks and questions.
+_TEXTS = frozenset(("plan", "stamp", "work", "kind", "layout"))
 OWN_METRICS = frozenset((EXAMPLES, STEPS, ELAPSED, LOST))
 _LARGEST = sys.float_info.max
 #: The largest number of characters of a plan's JSON that is parsed at all.
-_LONGEST_JSON = 4_000_000
+LONGEST_PLAN = 4_000_000
 
 
 class Encoder:
@@ -56,7 +59,7 @@ class Encoder:
     def __init__(self, config: ConfigRecord, arrayrecord_key: str, configrecord_key: str) -> None:
         self._config, self._arrays_key, self._config_key = config, arrayrecord_key, configrecord_key
         #: Sources are held with what was made of them: an id is unique only as long as its object lives.
-        self._made: dict[int, tuple[Any, Any]] = {}
+        self._made: dict[int, tuple[Any, dict[str, Array]]] = {}
         self._records: dict[int, tuple[Downlink, RecordDict]] = {}
 
     def __call__(self, down: Downlink) -> RecordDict:
@@ -68,101 +71,77 @@ class Encoder:
     def _encoded(self, down: Downlink) -> RecordDict:
         arrays: dict[str, Array] = {}
         for name, vector in down.vectors.items():
-            arrays |= self._once(vector, lambda vector=vector: pack({"": vector.astype(down.dtype, copy=False)}), name)
+            arrays |= self._packed(vector, name, down.dtype)
         for name, value in down.pass_through.items():
-            arrays |= self._once(value, lambda value=value: {"": to_array(value)}, PASS + name)
+            arrays |= self._packed(value, PASS + name)
         about: dict[str, Any] = {"plan": down.plan.text, ELAPSED: float(down.elapsed)}
-        about |= {} if math.isnan(down.client_lr) else {"client-lr": float(down.client_lr)}
+        about |= {} if math.isnan(down.client_lr) else {RATE: float(down.client_lr)}
         about |= {} if down.work is None else {"work": down.work.to_spec().to_json()}
         about |= {} if down.stamp is None else {"stamp": down.stamp}
         about |= {NUMBER + name: float(number) for name, number in down.numbers.items()}
-        records: dict[str, Any] = {
-            self._arrays_key: record_of(arrays),
-            self._config_key: self._config,
-            FCO: ConfigRecord(about),
-        }
-        if down.plan.spec.arrays:
-            records[PLAN] = record_of(self._once(down.plan, lambda: pack(down.plan.spec.arrays), None))
+        records: dict[str, Any] = {self._arrays_key: record_of(arrays), self._config_key: self._config}
+        records[FCO] = ConfigRecord(about)
+        if of_plan := down.plan.spec.arrays:
+            records[PLAN] = record_of({n: own for key, a in of_plan.items() for n, own in self._packed(a, key).items()})
         if down.restored is not None:
             records[RESTORED] = record_of(pack(down.restored))
         return RecordDict(records)
 
-    def _once(self, source: Any, make: Any, name: str | None) -> dict[str, Array]:
-        """Return arrays made of a source, made once; `name` takes the place of the empty name in them."""
+    def _packed(self, source: Any, name: str, dtype: str | None = None) -> dict[str, Array]:
+        """Return the arrays of a vector under its name, made once."""
         if id(source) not in self._made:
-            self._made[id(source)] = source, make()
-        made: dict[str, Array] = self._made[id(source)][1]
-        return made if name is None else {prefix + name: array for prefix, array in made.items()}
+            self._made[id(source)] = source, pack({"": source if dtype is None else source.astype(dtype, copy=False)})
+        return {prefix + name: array for prefix, array in self._made[id(source)][1].items()}
+
+
+@contextmanager
+def readable(source: str) -> Iterator[None]:
+    """Turn any error in reading the other side's message into one of this package's.
+
+    Parameters
+    ----------
+    source : str
+        Begins the error.
+
+    Examples
+    --------
+    >>> with readable("the server's plan"):
+    ...     int("ten")
+    Traceback (most recent call last):
+    ...
+    flwr_fco.errors.ProtocolError: the server's plan cannot be read: ValueError: invalid literal for int() with base 10: 'ten'
+    """  # noqa: E501
+    try:
+        yield
+    except FlwrFcoError:
+        raise
+    except Exception as error:  # the other side can send anything, and none of the owner's code runs here
+        raise ProtocolError(f"{source} cannot be read: {type(error).__name__}: {f'{error}':.500}") from error
+
+
+def _checked_text(text: Any, most: float) -> str:
+    """Return JSON as it came, unless it is longer than the client allows."""
+    if len(text) > most:
+        prefix = f"the server asks for a plan of {len(text)} characters; this client allows max_plan={most:g}"
+        raise ConfigurationError(f"{prefix}. Its owner can raise it: client_app(..., limits=Limits(max_plan=...))")
+    return str(text)
 
 
 @lru_cache(maxsize=64)
 def _parsed_plan(text: str) -> Plan:
-    return Plan.from_spec(Spec(parsed(text), {}))
+    return Plan.from_spec(Spec(parse_json(text), {}))
 
 
-def parsed(text: str) -> Any:
-    """Return a server's JSON as Python objects.
-
-    Raises
-    ------
-    ProtocolError
-        If it is none, or too long.
-    """
-    if len(text) > _LONGEST_JSON:
-        raise ProtocolError(f"the server's plan has {len(text)} characters, expected at most {_LONGEST_JSON}")
-    try:
-        return parse_json(text)
-    except ValueError as error:
-        raise ProtocolError(f"the server's plan is no JSON: {error}") from error
-
-
-def _held(content: RecordDict, key: str) -> Any:
-    """Return a record, or None: Flower's `get` raises an error, and catches it, where there is none."""
-    return content[key] if key in content else None  # noqa: SIM401
-
-
-def read_plan(content: RecordDict, text: object) -> Plan:
-    """Return the plan of a message; one without arrays is parsed once in a process.
-
-    Raises
-    ------
-    ProtocolError, SpecError
-        If it cannot be read.
-    """
-    if not isinstance(text, str):
-        raise ProtocolError(f"the plan is a {type(text).__name__}; expected JSON as text")
-    record = _held(content, PLAN)
-    if record is None:
-        return _parsed_plan(text)
-    if not isinstance(record, ArrayRecord):
-        raise ProtocolError(f"{PLAN!r} is a {type(record).__name__}; expected arrays")
-    return Plan.from_spec(Spec(parsed(text), {name: from_array(name, array) for name, array in record.items()}))
-
-
-def plan_text(content: RecordDict) -> object:
-    """Return the plan's JSON in a training message as it came.
-
-    Raises
-    ------
-    ProtocolError
-        If the message is not from a strategy of this package.
-    """
-    about = content.get(FCO)
-    if not isinstance(about, ConfigRecord):
-        raise ProtocolError(
-            f"this training message comes from a strategy that is not of flwr_fco (it lacks the {FCO!r} record). "
-            'Use one of flwr_fco.strategies on the server, without client="unmodified"'
-        )
-    return about.get("plan")
-
-
-def decode_downlink(content: RecordDict, *, as_sent: bool = False) -> Downlink:
-    """Return the task of a training message.
+@readable("the server's message")
+def decode_downlink(content: RecordDict, most_characters: float = LONGEST_PLAN, *, as_sent: bool = False) -> Downlink:
+    """Return the task of a training message; a plan without arrays is parsed once in a process.
 
     Parameters
     ----------
     content : RecordDict
         Of the message.
+    most_characters : float, default 4e6
+        Of a plan's JSON.
     as_sent : bool, default False
         Whether vectors keep the precision in which they came; otherwise they become float64.
 
@@ -170,43 +149,54 @@ def decode_downlink(content: RecordDict, *, as_sent: bool = False) -> Downlink:
     ------
     ProtocolError, SpecError
         If it cannot be read, or has other numbers than a server of ours sends.
+    ConfigurationError
+        If the plan is too long.
     """
-    plan = read_plan(content, plan_text(content))
+    if FCO not in content:
+        raise ProtocolError(
+            f"this training message comes from a strategy that is not of flwr_fco (it lacks the {FCO!r} record). "
+            'Use one of flwr_fco.strategies on the server, without client="unmodified"'
+        )
     about: Any = Received(content[FCO].items())
-    numbers = _numbers_in(about)
-    size = _size_of(plan, numbers.get(protocol.POINTS, 1.0))
-    vectors, passed = split_passed(unpack(only(ArrayRecord, content), size))
-    dtype = next((name_of(_values(vector).dtype) for vector in vectors.values()), "float64")
+    text = _checked_text(about["plan"], most_characters)
+    plan = _parsed_plan(text) if PLAN not in content else Plan.from_spec(Spec(parse_json(text), _arrays(content[PLAN])))
+    numbers, size = _numbers_in(about), plan.layout.size
+    elapsed, rate = float(numbers.pop(ELAPSED)), float(numbers.pop(RATE, math.nan))
+    points = numbers.get(protocol.POINTS, 1.0)
+    # Vectors may hold several points, one after the other.
+    if points != 1.0 and not (points >= 1.0 and points == int(points) and points * size < 2**31):
+        prefix = f"the server sends {points!r} points of {size} numbers"
+        raise ProtocolError(f"{prefix}; expected 1 or more, below 2**31 numbers")
+    vectors, passed = split_passed(unpack(only(ArrayRecord, content), size * int(points)))
     allowed = ("float64", "float32") if plan.wire_dtype == "auto" else ("float64",)
-    _check_vectors(vectors, "the server's", size, allowed)
-    read = protocol.ReceivedVectors({name: each if as_sent else _double(each) for name, each in vectors.items()})
-    passes = {entry.name: entry for entry in plan.layout.passed_through}
-    wrong = [n for n, a in passed.items() if n not in passes or a.shape != passes[n].shape or not _finite(a)]
-    if wrong:
-        raise ProtocolError(f"the message has the arrays {sorted(wrong)}, which the plan does not")
-    rate, elapsed, stamp = about.get("client-lr"), about[ELAPSED], about.get("stamp")
-    sound = is_number(elapsed) and elapsed >= 0.0 and (rate is None or (is_number(rate) and rate > 0.0))
-    if not sound or not isinstance(stamp, str | None):
-        prefix = f"the server says elapsed={elapsed!r}, client-lr={rate!r}, stamp={stamp!r:.50}"
-        raise ProtocolError(f"{prefix}; expected finite numbers, the rate above 0, and a text")
-    restored = _held(content, RESTORED)
-    if restored is not None and not isinstance(restored, ArrayRecord):
-        raise ProtocolError(f"{RESTORED!r} is a {type(restored).__name__}; expected arrays")
-    return Downlink(
+    _check_vectors(vectors, "the server's", size * int(points), allowed)
+    if passed:
+        entries = {entry.name: entry.shape for entry in plan.layout.passed_through}
+        if wrong := [name for name, own in passed.items() if own.shape != entries.get(name) or not all_finite(own)]:
+            raise ProtocolError(f"the message has the arrays {sorted(wrong)}, which the plan does not")
+    down = Downlink(
         plan,
-        read,
-        client_lr=math.nan if rate is None else float(rate),
-        elapsed=float(elapsed),
+        protocol.ReceivedVectors(vectors if as_sent else {name: _double(own) for name, own in vectors.items()}),
+        client_lr=rate,
+        elapsed=elapsed,
         numbers=numbers,
-        stamp=stamp,
-        work=cast(Work, LocalWork.from_spec(Spec(parsed(about["work"]), {}))) if "work" in about else None,
+        stamp=about.get("stamp"),
         pass_through=passed,
-        restored=None if restored is None else memory_in(restored, plan.layout.size),
-        dtype=dtype,
+        restored=memory_in(content[RESTORED], size) if RESTORED in content else None,
+        dtype=next((name_of(_values(vector).dtype) for vector in vectors.values()), "float64"),
     )
+    down.check_numbers()
+    if "work" in about:
+        spec = Spec(parse_json(_checked_text(about["work"], most_characters)), {})
+        return down._replace(work=cast(Work, LocalWork.from_spec(spec)))
+    return down
 
 
-def memory_in(record: ArrayRecord, size: int) -> Received:
+def _arrays(record: Any) -> dict[str, Any]:
+    return {name: from_array(name, array) for name, array in record.items()}
+
+
+def memory_in(record: Any, size: int) -> Received:
     """Return a client's memory.
 
     Raises
@@ -232,10 +222,6 @@ def _values(vector: Any) -> Any:
     return vector.values if isinstance(vector, SparseVector) else vector
 
 
-def _finite(array: Any) -> bool:
-    return array.dtype.kind != "f" or all_finite(array)
-
-
 def _double(vector: Any) -> Any:
     if isinstance(vector, SparseVector):
         return replace(vector, values=_double(vector.values))
@@ -248,20 +234,12 @@ def _double(vector: Any) -> Any:
 
 
 def _numbers_in(record: Mapping[str, Any]) -> Received:
-    numbers = Received({key.removeprefix(NUMBER): n for key, n in record.items() if key.startswith(NUMBER)})
+    """Return the numbers of a record by name; all of them are finite."""
+    numbers = Received({key.removeprefix(NUMBER): own for key, own in record.items() if key not in _TEXTS})
     for name, number in numbers.items():
         if not is_number(number):
             raise ProtocolError(f"the server's number {name!r} is {number!r:.50}, expected a finite number")
     return numbers
-
-
-def _size_of(plan: Plan, points: Any) -> int:
-    """Return the length of a message's vectors, which may hold several points, one after the other."""
-    size = plan.layout.size
-    if points != 1.0 and not (points >= 1.0 and points == int(points) and points * size < 2**31):
-        prefix = f"the server sends {points!r} points of {size} numbers"
-        raise ProtocolError(f"{prefix}; expected 1 or more, below 2**31 numbers")
-    return size * int(points)
 
 
 def encode_uplink(up: Uplink | None) -> RecordDict:
@@ -318,10 +296,10 @@ def only(kind: type[_Record], content: RecordDict) -> _Record:
     ProtocolError
         If there is none, or more than one.
     """
-    found = [part for key, part in content.items() if isinstance(part, kind) and key not in (PLAN, RESTORED)]
+    found: Any = [part for key, part in content.items() if type(part) is kind and key not in (PLAN, RESTORED)]
     if len(found) != 1:
         raise FormError(f"expected exactly one {kind.__name__}, got {len(found)}")
-    return found[0]
+    return cast(_Record, found[0])
 
 
 def is_number(value: object) -> bool:
@@ -341,7 +319,8 @@ def encode_question(asked: Question) -> RecordDict:
     return RecordDict({ARRAYS: record_of(pack(arrays)), QUESTION: ConfigRecord(about)})
 
 
-def decode_question(content: RecordDict, most_characters: float = math.inf) -> Question:
+@readable("the server's question")
+def decode_question(content: RecordDict, most_characters: float = LONGEST_PLAN) -> Question:
     """Return the question of a message.
 
     Raises
@@ -351,19 +330,11 @@ def decode_question(content: RecordDict, most_characters: float = math.inf) -> Q
     ConfigurationError
         If the description of its model is too long.
     """
-    about = content.get(QUESTION)
-    if not isinstance(about, ConfigRecord):
-        raise ProtocolError(f"the question lacks the record {QUESTION!r}")
-    said: Any = Received(about.items())
-    text = said["layout"]
-    if not isinstance(text, str) or len(text) > most_characters:
-        prefix = f"the server's question has a model of {len(str(text))} characters"
-        raise ConfigurationError(f"{prefix}; this client allows max_plan={most_characters:g}")
-    layout = Layout.from_header(parsed(text))
+    about: Any = Received(content[QUESTION].items())
+    layout = Layout.from_header(parse_json(_checked_text(about["layout"], most_characters)))
     vectors, passed = split_passed(unpack(only(ArrayRecord, content), layout.size))
-    numbers = _numbers_in(said)
     _check_vectors(vectors, "the question's", layout.size)
-    return Question(str(said["kind"]), layout, protocol.ReceivedVectors(vectors), numbers, passed)
+    return Question(str(about["kind"]), layout, protocol.ReceivedVectors(vectors), _numbers_in(about), passed)
 
 
 def encode_answer(answer: Answer) -> RecordDict:
@@ -387,6 +358,7 @@ def encode_described(said: Described) -> RecordDict:
     return RecordDict({NAMES: about, ARRAYS: record_of(pack(deviations))})
 
 
+@readable("what it says of its table")
 def decode_described(content: RecordDict) -> Described:
     """Return what a client says of its table.
 
@@ -395,20 +367,12 @@ def decode_described(content: RecordDict) -> Described:
     ProtocolError
         If it cannot be read.
     """
-    about: Any = content.get(NAMES)
-    if not isinstance(about, ConfigRecord):
-        raise ProtocolError(f"it lacks the record {NAMES!r}")
-    names: list[tuple[str, ...] | None] = [None, None]
-    for place, name in enumerate(("columns", "classes")):
-        each: Any = about.get(name)
-        if each is not None:
-            if not isinstance(each, list) or not all(isinstance(one, str) for one in each):
-                raise ProtocolError(f"its {name} are {each!r:.100}, expected texts")
-            names[place] = tuple(each)
+    about: Any = content[NAMES]
+    columns, classes = (tuple(map(str, about[name])) if name in about else None for name in ("columns", "classes"))
     deviations = unpack(only(ArrayRecord, content), 0).get("deviations")
     if deviations is not None:
         _check_vectors({"deviations": deviations}, "the table's", deviations.size)
-    return Described(names[0], names[1], deviations)
+    return Described(columns, classes, deviations)
 
 
 def isolated(content: RecordDict) -> RecordDict:
@@ -416,7 +380,8 @@ def isolated(content: RecordDict) -> RecordDict:
     twins = content.copy()
     for key, record in content.items():
         twins[key] = twin = record.copy()
-        kind = Array if isinstance(record, ArrayRecord) else list
+        # Not `isinstance`, which is slow for these types.
+        kind = Array if type(record) is ArrayRecord else list
         for name, item in record.items():
             if isinstance(item, kind):
                 twin[name] = copy(item)  # type: ignore[assignment]

@@ -128,13 +128,13 @@ def changed(content, record, **entries):
     ("change", "message"),
     [
         (lambda c: c.pop("fco"), "comes from a strategy that is not of flwr_fco"),
-        (lambda c: changed(c, "fco", plan=3), "the plan is a int; expected JSON"),
-        (lambda c: changed(c, "fco", plan="{"), "is no JSON"),
-        (lambda c: changed(c, "fco", plan="[" * 100_000), "is no JSON"),
+        (lambda c: changed(c, "fco", plan=3), "cannot be read: TypeError"),
+        (lambda c: changed(c, "fco", plan="{"), "cannot be read: JSONDecodeError"),
+        (lambda c: changed(c, "fco", plan="[" * 100_000), "nested too deeply"),
         (lambda c: changed(c, "fco", plan="{}"), "not a specification: {}"),
         (lambda c: c.pop("fco-plan"), "names an array"),
         (lambda c: changed(c, "fco", elapsed=-1.0), "elapsed=-1.0"),
-        (lambda c: changed(c, "fco", elapsed=float("inf")), "elapsed=inf"),
+        (lambda c: changed(c, "fco", elapsed=float("inf")), "'elapsed' is inf"),
         (lambda c: changed(c, "fco", client_lr=0.0), "client-lr=0.0"),
         (lambda c: changed(c, "fco", stamp=3), "stamp=3"),
         (lambda c: changed(c, "fco", work='{"kind": "rest"}'), "rest"),
@@ -146,7 +146,7 @@ def changed(content, record, **entries):
         (lambda c: c["arrays"].update({"pass:w": Array(np.zeros(5))}), r"the arrays \['w'\]"),
         (lambda c: c["arrays"].update({"indices:dual": Array(np.array([0, 9], np.int32))}), "dual"),
         (lambda c: c.update({"more": ArrayRecord()}), "exactly one ArrayRecord, got 2"),
-        (lambda c: c.update({"fco-restored": ConfigRecord()}), "expected arrays"),
+        (lambda c: c.update({"fco-restored": ConfigRecord({"t": 1})}), "cannot be read"),
         (lambda c: c.update({"fco-restored": ArrayRecord({"t": Array(np.zeros(4))})}), r"float64\[4\]"),
     ],
 )
@@ -242,10 +242,10 @@ def test_questions_and_answers_are_what_was_sent():
 @together(
     ("change", "message"),
     [
-        (lambda c: c.pop("fco-question"), "lacks the record 'fco-question'"),
+        (lambda c: c.pop("fco-question"), "cannot be read: KeyError: 'fco-question'"),
         (lambda c: c["fco-question"].pop("kind"), "lacks 'kind'"),
-        (lambda c: changed(c, "fco-question", layout="x" * 2000), "a model of 2000 characters; .*max_plan=1000"),
-        (lambda c: changed(c, "fco-question", layout="no"), "is no JSON"),
+        (lambda c: changed(c, "fco-question", layout="x" * 2000), "a plan of 2000 characters; .*max_plan=1000"),
+        (lambda c: changed(c, "fco-question", layout="no"), "cannot be read: JSONDecodeError"),
         (lambda c: c["fco-question"].update({"number:mass": float("inf")}), "expected a finite number"),
         (lambda c: changed(c, "arrays", primal=Array(np.zeros(4))), r"float64\[4\]"),
         (lambda c: changed(c, "arrays", primal=Array(np.full(5, np.inf))), "finite"),
@@ -266,9 +266,8 @@ def test_what_a_table_is_is_what_was_said(said):
     assert fields(decode_described(travelled(encode_described(said)))) == fields(said)
 
 
-@together("entry", [("columns", 3), ("classes", [1, 2])])
-def test_names_that_are_none_are_refused(entry):
+def test_names_that_are_none_are_refused():
     content = encode_described(Described(("a",), None, np.array([0.5])))
-    content["fco-names"][entry[0]] = entry[1]
-    with pytest.raises(ProtocolError, match=f"its {entry[0]} are"):
+    content["fco-names"]["columns"] = 3
+    with pytest.raises(ProtocolError, match="what it says of its table cannot be read"):
         decode_described(content)
