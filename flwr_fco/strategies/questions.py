@@ -128,7 +128,10 @@ def ask(run: Run, request: Request, w: Vector) -> list[Answer]:
         if wrong or form != dict(request.shapes) or not all(map(all_finite, answer.vectors.values())):
             prefix = f"it answers {sorted(answer.numbers)} and vectors {form}"
             raise ProtocolError(f"{prefix}, expected finite {list(request.wanted)} and {dict(request.shapes)}")
-        answer = answer._replace(examples=examples, partition=node.partition_id, node_id=node.node_id)
+        # Of whole numbers beyond 64 bits NumPy makes arrays of objects.
+        as_floats = {name: float(answer.numbers[name]) for name in request.wanted}
+        answer = answer._replace(numbers={**answer.numbers, **as_floats}, examples=examples)
+        answer = answer._replace(partition=node.partition_id, node_id=node.node_id)
         if request.check is not None:
             request.check(answer)
         return answer
