@@ -37,16 +37,21 @@ def example(monkeypatch):
     return load
 
 
+def run_app(client, server, config, nodes=10, kind=InProcessGrid, **options):
+    """Run an example's ServerApp on nodes in this process."""
+    grid = kind(client, nodes, run_config=config, raise_errors=False, **options)
+    context = Context(run_id=grid.run_id, node_id=1, node_config={}, state=RecordDict(), run_config=config)
+    with grid.identity():
+        server.app(grid, context)
+
+
 def _config(folder):
     return tomllib.loads((EXAMPLES / folder / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
 
 
 def test_the_quickstart_finds_a_few_measurements_that_do(example, capsys):
     _, client, server, config = example("quickstart-sparse-logistic", "sparse_logistic")
-    grid = InProcessGrid(client, 10, run_config=config)
-    context = Context(run_id=grid.run_id, node_id=1, node_config={}, state=RecordDict(), run_config=config)
-    with grid.identity():
-        server.app(grid, context)
+    run_app(client, server, config)
     printed = capsys.readouterr().out
     used = int(printed.split("The model uses ")[1].split(" of 30")[0])
     assert 1 <= used <= 8  # measured 5; scikit-learn's solution of the pooled problem has 4
@@ -70,10 +75,7 @@ def test_the_sparse_example_uses_few_of_a_million_words(example, capsys):
     task, client, server, config = example("sparse-text", "sparse_text")
     task.NUM_DOCUMENTS, config = 40, {**config, "num-server-rounds": 20, "num-clients": 10, "fraction-train": 1.0}
     config["strength"] = 0.002
-    grid = InProcessGrid(client, 10, run_config=config)
-    context = Context(run_id=grid.run_id, node_id=1, node_config={}, state=RecordDict(), run_config=config)
-    with grid.identity():
-        server.app(grid, context)
+    run_app(client, server, config)
     printed = capsys.readouterr().out
     used = int(printed.split("The model uses ")[1].split(" of 1048576")[0])
     assert 1 <= used <= 5000
@@ -86,10 +88,7 @@ def test_the_robust_example_attacks_all_models_and_draws_the_attacks(example, ca
     """Against the strongest attack on each model, the one that trained against a fast opponent loses much less."""
     _, client, server, config = example("robust-logistic", "robust_logistic")
     config = {**config, "picture": str(tmp_path / "attacks.png")}
-    grid = InProcessGrid(client, 10, run_config=config)
-    context = Context(run_id=grid.run_id, node_id=1, node_config={}, state=RecordDict(), run_config=config)
-    with grid.identity():
-        server.app(grid, context)
+    run_app(client, server, config)
     lines = [line for line in capsys.readouterr().out.splitlines() if "clean accuracy" in line]
     numbers = {line.split(":")[0]: [float(number) for number in re.findall(r"\d+\.\d+", line)] for line in lines}
     assert list(numbers) == ["FedAvg", "FeDualEx", "FedMiP"]
@@ -138,10 +137,7 @@ def _strategy_of(server):
 
 def test_ten_hospitals_get_the_pooled_solution(example, capsys):
     task, client, server, config = example("exact-logistic", "exact_logistic")
-    grid = InProcessGrid(client, 10, run_config=config)
-    context = Context(run_id=grid.run_id, node_id=1, node_config={}, state=RecordDict(), run_config=config)
-    with grid.identity():
-        server.app(grid, context)
+    run_app(client, server, config)
     rounds = int(capsys.readouterr().out.split("pooled solution after ")[1].split(" rounds")[0])
     assert 43 <= rounds <= 47  # the README says 45
 
@@ -188,10 +184,7 @@ def test_the_hospitals_fit_the_lasso_of_all_patients_in_a_few_messages(example, 
 
     texts = []
     for kind in (InProcessGrid, Files):
-        grid = kind(client, task.HOSPITALS, run_config=config)
-        context = Context(run_id=grid.run_id, node_id=1, node_config={}, state=RecordDict(), run_config=config)
-        with grid.identity():
-            server.app(grid, context)
+        run_app(client, server, config, task.HOSPITALS, kind)
         texts.append(capsys.readouterr().out)
     assert texts[0] == texts[1]
     readme = (EXAMPLES / "hospital-lasso" / "README.md").read_text(encoding="utf-8")
@@ -253,13 +246,6 @@ def lung(monkeypatch):
     return True
 
 
-def survival_run(client, server, config, nodes=13, **options):
-    grid = InProcessGrid(client, nodes, run_config=config, raise_errors=False, **options)
-    context = Context(run_id=grid.run_id, node_id=1, node_config={}, state=RecordDict(), run_config=config)
-    with grid.identity():
-        server.app(grid, context)
-
-
 def shown(folder, number):
     """Return the lines of a block of text in an example's README."""
     return (EXAMPLES / folder / "README.md").read_text(encoding="utf-8").split("```text\n")[number].split("```")[0]
@@ -270,7 +256,7 @@ def test_thirteen_institutions_have_the_hazard_ratios_of_their_pooled_rows(lung,
     pytest.importorskip("matplotlib", reason="pip install matplotlib")
     task, client, server, config = example("hospital-survival", "hospital_survival")
     config |= {"table": str(tmp_path / "table.csv"), "picture": str(tmp_path / "forest.png")}
-    survival_run(client, server, config)
+    run_app(client, server, config, 13)
     printed = capsys.readouterr().out
     assert (tmp_path / "forest.png").stat().st_size > 10_000
     with open(tmp_path / "table.csv", encoding="utf-8") as file:
@@ -293,14 +279,14 @@ def test_thirteen_institutions_have_the_hazard_ratios_of_their_pooled_rows(lung,
         task.rows_of(task.INSTITUTIONS[partition]).to_csv(path)
         return {"data-path": str(path)}
 
-    survival_run(client, server, config, node_config=file_of)
+    run_app(client, server, config, 13, node_config=file_of)
     assert capsys.readouterr().out == printed
 
 
 def test_small_institutions_and_one_with_other_columns_are_refused_by_name(lung, example, capsys):
     _, client, server, config = example("hospital-survival", "hospital_survival")
     with pytest.raises(ConfigurationError, match="do not fit together: 4: ") as refused:
-        survival_run(client, server, config | {"sites": 18}, nodes=18)
+        run_app(client, server, config | {"sites": 18}, 18)
     text = str(refused.value)
     assert "Traceback" not in text
     reasons = {int(number): limit for number, limit in re.findall(r"(\d+): error .*?than (min_\w+)=", text)}
@@ -308,5 +294,5 @@ def test_small_institutions_and_one_with_other_columns_are_refused_by_name(lung,
     if lung:
         assert " ".join(shown("hospital-survival", 2).split()).removesuffix(" ...") in text
     with pytest.raises(ConfigurationError, match=r"5: .*lacks the columns 'ph.ecog'") as refused:
-        survival_run(client, server, config | {"misaligned": 3})
+        run_app(client, server, config | {"misaligned": 3}, 13)
     assert " ".join(shown("hospital-survival", 3).split()) == str(refused.value)

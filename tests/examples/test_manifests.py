@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
-from together import together
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted(path.parent for path in (ROOT / "examples").glob("*/pyproject.toml"))
@@ -58,19 +57,13 @@ def test_flower_builds_the_app_and_recommends_nothing(app, clone, tmp_path, monk
         assert not [name for name in names if name.startswith(("tests/", "benchmarks/", "docs/"))]
 
 
-def test_the_target_is_the_release_that_is_tested():
-    targets = {manifest(app)["tool"]["flwr"]["app"]["flwr-version-target"] for app in [ROOT, *EXAMPLES]}
-    assert len(targets) == 1
-    assert targets.pop() in requirements(ROOT)["flwr"].specifier
-
-
 @cache
 def installed():
     """Return the distributions that bring each module; Python reads the metadata of all for it."""
     return packages_distributions()
 
 
-@together("app", EXAMPLES)
+@pytest.mark.parametrize("app", EXAMPLES)
 def test_a_run_installs_what_the_app_imports(app):
     # What is not installed here is called as its distribution.
     known = installed()
@@ -90,7 +83,7 @@ def test_a_run_installs_what_the_app_imports(app):
             assert set(known.get(module, [module.replace("_", "-")])) & brought, module
 
 
-@together("app", EXAMPLES)
+@pytest.mark.parametrize("app", EXAMPLES)
 def test_what_a_run_installs_goes_with_the_package_behind_it(app):
     """A run's own environment comes before the one that has flwr-fco: what it imports is chosen together."""
     own = requirements(ROOT)

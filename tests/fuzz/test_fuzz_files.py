@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from problems import app_of, clients, start_arrays
 
 from flwr_fco.callbacks import Checkpoint
-from flwr_fco.core.files import read_json, read_npz, read_text, write_file, write_npz
+from flwr_fco.core.files import read_json, read_npz, read_text, write_file
 from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.models import load_npz, save_npz
@@ -59,11 +59,9 @@ BAD = {
     "more than there is": [("dense/w.npy", header((4,)) + bytes(24))],
     "negative sizes": [("dense/w.npy", header((-2, -1)) + bytes(16))],
     "texts of no length": [("dense/w.npy", header((10**12,), "<U0"))],
-    "another format": [("dense/w.npy", b"\x93NUMPY\x03\x00" + bytes(64))],
     "a header without end": [("dense/w.npy", b"\x93NUMPY\x02\x00\xff\xff\xff\xff")],
     "a header that is code": [("dense/w.npy", header("__import__('os').abort()"))],
     "numbers that are no letters": [("dense/w.npy", header((1,), "<U1") + (0x7FFFFFFF).to_bytes(4, "little"))],
-    "no array": [("dense/w.npy", b"text")],
     "two of a name": [("dense/w.npy", plain(np.zeros(2))), ("dense/w.npy", plain(np.zeros(3)))],
 }
 
@@ -177,26 +175,12 @@ def test_what_is_no_file_is_not_waited_for(tmp_path, reader):
         reader(tmp_path / "nothing")
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        *(b"", b"null", b"[]", b'"text"', b"3", b"NaN", b"[" * 10**6, b'{"a":' * 10**5, b"\xff\xfe{}", b"{", b"{} x"),
-        b'{"a": ' + b"9" * 10_000 + b"}",
-    ],
-    ids=range(12),
-)
+@pytest.mark.parametrize("content", [b"", b"null", b"NaN", b"[" * 10**6, b"\xff\xfe{}", b"{} x"], ids=range(6))
 def test_a_file_that_holds_no_object_is_refused(tmp_path, content):
     path = tmp_path / "a.json"
     path.write_bytes(content)
     with pytest.raises(ConfigurationError, match=r"a\.json is damaged: it is no (file of JSON|text)"):
         read_json(path)
-
-
-def test_a_large_text_is_not_read(tmp_path):
-    path = tmp_path / "large.json"
-    with path.open("wb") as file:
-        file.truncate(2**40)
-    assert "more than" in small(lambda: read_text(path, 2**20))
 
 
 # --- writing --------------------------------------------------------------------------------------------------------
@@ -233,20 +217,3 @@ def test_permissions_stay_and_secrets_are_the_owners(tmp_path):
     assert path.stat().st_mode & 0o777 == 0o640
     write_file(path, lambda file: os.fstat(file.fileno()).st_mode & 0o077 and pytest.fail("readable"), secret=True)
     assert path.stat().st_mode & 0o777 == 0o600
-
-
-def test_two_who_write_the_same_file_leave_that_of_one(tmp_path):
-    from concurrent.futures import ThreadPoolExecutor
-
-    path = tmp_path / "m.npz"
-    write_npz(path, {"w": np.zeros(1000)})
-
-    def play(number):
-        for _ in range(30):
-            write_npz(path, {"w": np.full(1000, float(number))})
-            found = read_npz(path)["w"]
-            assert (found == found[0]).all()
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(play, range(4)))
-    assert list(tmp_path.iterdir()) == [path]

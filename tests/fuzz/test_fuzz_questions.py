@@ -6,9 +6,9 @@ import warnings
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
-from fuzz.budget import NUMBERS, VALUES, damaged, fuzzed, mutated
-from fuzz.test_fuzz_wire import config_of, readable
+from flwr.app import Array, ArrayRecord
+from fuzz.budget import NUMBERS, VALUES, fuzzed, mutated
+from fuzz.test_fuzz_wire import arrays, config_of, readable
 from hypothesis import given, note
 from hypothesis import strategies as st
 from problems import FEATURES, app_of
@@ -64,13 +64,8 @@ def in_words(function):
 # --- questions to a client ------------------------------------------------------------------------------------------
 
 
-def message_of(grid, content, kind=QUESTIONS):
-    with grid.identity():
-        return addressed(grid, [(2, content)], kind, 1)[0]
-
-
 class Asked:
-    """A client, and what it is asked: every kind of question and each of its stages, and an evaluation."""
+    """A client, and what it is asked: every kind of question and each of its stages."""
 
     def __init__(self, kind):
         self.objective = objectives_of(kind, 1)[0]
@@ -81,39 +76,15 @@ class Asked:
         asked = [("gradient", {}), ("validation", {}), ("smoothness", {"batch-size": 4.0})]
         asked += [("duality", {"references": 1.0}), ("duality", shares)]
         self.questions = [encode_question(Question(name, layout, vectors, given)) for name, given in asked]
-        self.evaluation = RecordDict({"arrays": start_of(layout), "config": ConfigRecord()})
         self.good = self.answer(self.questions[0]).content["arrays"]["gradient"].numpy()
 
-    def answer(self, content, kind=QUESTIONS):
-        message = message_of(self.grid, content, kind)
+    def answer(self, content):
         with self.grid.identity(), warnings.catch_warnings(), np.errstate(all="ignore"):
+            (message,) = addressed(self.grid, [(2, content)], QUESTIONS, 1)
             return self.grid.client_app(message, self.grid.context(2))
 
 
 ASKED = [Asked(kind) for kind in (*KINDS, Own)]
-
-
-@st.composite
-def absurd_arrays(draw, good):
-    """Draw a record of arrays with one of them altered, added or taken away."""
-    found = dict(good)
-    name = draw(st.sampled_from([*found, "primal", "x", "pass:x"]))
-    data = found[name].data if name in found else Array(np.zeros(3)).data
-    kind = draw(st.sampled_from(["damaged", "value", "shape", "none", "named"]))
-    if kind == "none":
-        found.pop(name, None)
-    elif kind == "value":
-        shape = found[name].shape if name in found else (3,)
-        found[name] = Array(np.full(shape, float(draw(NUMBERS))))
-    elif kind == "shape":
-        found[name] = Array(np.zeros(draw(st.lists(st.integers(0, 9), max_size=3))))
-    elif kind == "named":
-        dtype, form = draw(st.sampled_from(["float32", "object", ""])), draw(st.sampled_from(["pickle", ""]))
-        found[name] = Array(dtype, (3,), form, data)
-    else:
-        before = found.get(name, Array(np.zeros(3)))
-        found[name] = Array(before.dtype, before.shape, before.stype, draw(damaged(data)))
-    return ArrayRecord(found)
 
 
 @fuzzed(0.06)
@@ -136,25 +107,14 @@ def test_questions_to_a_client(data):
     note(str(fco))
     content["fco-question"] = config_of(fco)
     if not data.draw(st.integers(0, 2)):
-        content["arrays"] = data.draw(absurd_arrays(content["arrays"]))
+        name = data.draw(st.sampled_from([*content["arrays"], "primal", "x", "pass:x"]))
+        content["arrays"] = ArrayRecord({**content["arrays"], name: data.draw(arrays())})
     if not data.draw(st.integers(0, 9)):
         del content[data.draw(st.sampled_from(["arrays", "fco-question"]))]
     answer = in_words(lambda: asked.answer(content))
     assert answer is None or "metrics" in answer.content
     # The node lives, and nothing has changed in it.
     np.testing.assert_array_equal(asked.answer(asked.questions[0]).content["arrays"]["gradient"].numpy(), asked.good)
-
-
-@fuzzed(0.02)
-@given(st.data())
-def test_models_to_be_evaluated_by_a_client(data):
-    asked = data.draw(st.sampled_from(ASKED))
-    content = asked.evaluation.copy()
-    content["arrays"] = data.draw(absurd_arrays(content["arrays"]))
-    if not data.draw(st.integers(0, 5)):
-        content["more"] = data.draw(st.sampled_from([ArrayRecord(), ConfigRecord({"x": 1}), content["arrays"]]))
-    answer = in_words(lambda: asked.answer(content, "evaluate"))
-    assert answer is None or answer.content["metrics"]["num-examples"] == asked.objective.num_examples
 
 
 # --- answers to a server --------------------------------------------------------------------------------------------

@@ -1,8 +1,7 @@
 import pytest
-from rich.console import Console
 
 from flwr_fco.errors import ConfigurationError
-from main_job.compare import RUNS, Row, draw, main, read_task, show
+from main_job.compare import RUNS, draw, main, read_task
 
 
 def test_the_runs_differ_in_the_strategy_and_its_rates_only(request):
@@ -11,16 +10,6 @@ def test_the_runs_differ_in_the_strategy_and_its_rates_only(request):
     own = ("strategy", "client-lr", "server-lr")
     same = [{key: value for key, value in config.items() if key not in own} for config in configs]
     assert same[0] == same[1] == same[2]
-
-
-def test_the_table_shows_the_numbers():
-    console = Console(width=120, record=True, quiet=False, file=open("/dev/null", "w"))  # noqa: SIM115
-    scores = {"objective": 0.505, "accuracy": 0.9612, "density": 0.25}
-    reference = {"objective": 0.5, "accuracy": 0.97, "density": 0.2}
-    show([Row("FedDualAvg", scores, 0.88, 65.2, 123), Row("reference", reference, 1.0, 3.0)], console)
-    text = console.export_text()
-    for number in ("0.5050", "1.00%", "0.961", "0.250", "0.880", "65.2", "123"):
-        assert number in text
 
 
 @pytest.mark.parametrize("name", ["picture.png", "PICTURE.PNG"])

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from problems import simulated, start_arrays
+from problems import start_arrays
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.core.logs import quiet
@@ -32,9 +32,3 @@ def test_nothing_is_made_for_nodes_that_are_not_asked(cls, options):
     assert [metrics["num-replies"] for metrics in result.train_metrics_clientapp.values()] == [10, 10, 10]
     assert 10 < len(grid.contexts) <= 30
     assert grid.states().keys() <= grid.contexts.keys()
-
-
-@pytest.mark.slow
-def test_all_of_them_take_part():
-    result = simulated(strategy(FedDualAvg), client_app(load, max_objectives=100), 1, num_nodes=MANY)
-    assert result.train_metrics_clientapp[1]["num-replies"] == MANY

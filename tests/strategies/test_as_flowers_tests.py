@@ -1,16 +1,12 @@
 """What Flower's own strategy tests ask of a strategy, asked of ours: hooks with replies made by hand."""
 
-from unittest.mock import Mock
-
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg, FedAvgM, FedMedian, FedTrimmedAvg
 from flwr.serverapp.strategy.strategy import Strategy
-from together import together
 
 from flwr_fco import FedDualAvg
-from flwr_fco.errors import ConfigurationError
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import Trimmed
 
@@ -57,7 +53,7 @@ def rounds(strategy: Strategy, examples=(5, 5, 5, 5, 5), count=1):
     return model["w"].numpy(), metrics
 
 
-@together(
+@pytest.mark.parametrize(
     ("ours", "flowers", "examples"),
     [
         (lambda: unmodified(), lambda: FedAvg(), (5, 2, 9, 1, 3)),
@@ -70,14 +66,9 @@ def rounds(strategy: Strategy, examples=(5, 5, 5, 5, 5), count=1):
         (lambda: unmodified(server_momentum=0.5), lambda: FedAvgM(server_momentum=0.5), (5, 2, 9, 1, 3)),
     ],
 )
-@together("count", [1, 3])
+@pytest.mark.parametrize("count", [1, 3])
 def test_without_psi_the_hooks_give_flowers_model(ours, flowers, examples, count):
     model, metrics = rounds(ours(), examples, count)
     expected, theirs = rounds(flowers(), examples, count)
     np.testing.assert_allclose(model, expected, rtol=0, atol=1e-12)
     assert metrics["loss"] == theirs["loss"] == 0.5
-
-
-def test_replies_to_nothing_are_a_clear_error():
-    with pytest.raises(ConfigurationError, match="called for round 1, which configure_train has not opened"):
-        unmodified().aggregate_train(1, [Mock(spec=Message, content=content(MODELS[0]))])

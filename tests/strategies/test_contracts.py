@@ -5,7 +5,7 @@ import pytest
 from problems import clients, flat, run
 
 from flwr_fco.algorithms import DualAveraging, Rejected
-from flwr_fco.strategies import Epochs, FedDualAvg, Participation, Steps
+from flwr_fco.strategies import Epochs, FedDualAvg, Steps
 from flwr_fco.work import FirstOrder
 
 
@@ -48,7 +48,7 @@ class Suspicious(DualAveraging):
         return {"seen": state.round, **({"finished": "that will do"} if state.round == 4 else {})}
 
 
-def test_what_a_method_rejects_is_left_out_and_the_step_is_taken_with_the_others():
+def test_what_a_method_rejects_is_left_out_and_the_step_is_of_the_others():
     options = {"client_lr": 0.02, "work": Steps(2, batch_size=None)}
     strategy = type("Doubting", (FedDualAvg,), {"algorithm": Suspicious})(**options)
     result = run(strategy, clients(), 9)
@@ -61,10 +61,3 @@ def test_what_a_method_rejects_is_left_out_and_the_step_is_taken_with_the_others
     assert (last["seen"], last["num-replies"], last["num-left-out"], "finished" in last) == (4, 2, 2, False)
     reasons = {row.reason for row in result.left_out}
     assert reasons == {"partition 1 is not to be believed", "partition 3 is not to be believed"}
-
-
-def test_a_round_whose_replies_are_all_rejected_is_skipped():
-    strategy = type("Doubting", (FedDualAvg,), {"algorithm": Suspicious})
-    options = {"participation": Participation(choose_nodes=lambda number, nodes: nodes[1 : 1 + number])}
-    result = run(strategy(client_lr=0.02, work=Steps(2, batch_size=None), **options), clients(), 2)
-    assert [result.train_metrics_clientapp[number]["skipped"] for number in (1, 2)] == [1, 0]

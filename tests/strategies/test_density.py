@@ -4,20 +4,14 @@ import math
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import app_of, foreign_app, numpy_of, simulated
 from quadratics import Quadratic
 
-from flwr_fco.algorithms import DualAveraging
 from flwr_fco.algorithms.density import allotted, erdos_renyi
-from flwr_fco.client_apps import client_app
-from flwr_fco.datasets import digits
-from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers import HardSparsity, L1Ball, PerParameter, Zero
-from flwr_fco.simulation import simulate
-from flwr_fco.strategies import Density, FedDualAvg, Steps, run_of, strategy
+from flwr_fco.strategies import Density, FedDualAvg, Steps, run_of
 
 SHAPES = {"conv": (4, 2, 3, 3), "hidden": (20, 36), "bias": (20,), "head": (5, 20)}
 WEIGHTS = ("conv", "hidden", "head")
@@ -53,14 +47,6 @@ def test_the_share_is_allotted_to_the_entry(shapes, density):
     assert sum(counts) == total or (sum(counts) > total and all(count == 1 for count in counts))
     if density == 1.0:
         assert counts == sizes
-
-
-def test_small_layers_stay_denser_and_no_layer_falls_below_the_floor():
-    """A layer of three million entries beside a small one: the share by (a + b) / (a b), and half at least."""
-    small, middle, large = erdos_renyi([(10, 100), (300, 300), (2000, 1500)], 0.05)
-    assert small == 1000
-    assert large / 3_000_000 >= 0.5 * 0.05
-    assert middle / 90_000 > 2 * large / 3_000_000
 
 
 @given(st.integers(0, 2**32 - 1), st.floats(0.05, 0.95), st.floats(0.0, 1.0))
@@ -120,48 +106,6 @@ def test_the_schedule_fits_the_number_of_rounds(rounds, falling, reached):
     assert densities[reached - 1 :] == [densities[-1]] * (rounds - reached + 1)
     assert reached == 1 or densities[reached - 2] > densities[-1]
     assert densities[-1] == pytest.approx(0.1, abs=2e-3)
-
-
-def test_clients_of_ours_learn_a_model_with_a_density():
-    data = digits(num_clients=4, alpha=None)
-    clients = client_app(lambda context: data.objective(context.node_config["partition-id"]))
-    strategy = FedDualAvg(density=0.25, client_lr=0.3, work=Steps(5), fraction_evaluate=0.0)
-    zeros = ArrayRecord({"coefficients": Array(np.zeros((64, 10))), "intercept": Array(np.zeros(10))})
-    result = simulate(strategy, clients, num_nodes=4, num_rounds=20, initial_arrays=zeros, progress=False)
-    found = {name: array.numpy() for name, array in result.arrays.items()}
-    assert np.count_nonzero(found["coefficients"]) == 160
-    test = data.test_objective()
-    w = test.layout.flatten(found)
-    assert test.metrics(w)["accuracy"] > 0.85
-
-
-def test_a_density_is_an_algorithm_of_its_own():
-    """It would replace another one in silence."""
-
-    class Own(DualAveraging):
-        pass
-
-    @strategy
-    class Mine(FedDualAvg):
-        algorithm = Own
-
-    with pytest.raises(ConfigurationError, match=r"density=.*: Mine runs Own, .* make yours a subclass"):
-        Mine(density=0.5)
-
-
-def test_an_array_comes_to_its_own_density_step_by_step():
-    """As all others do: share ** (round / rounds) of its entries are left."""
-    counts = {}
-
-    def count(number, arrays, metrics):
-        counts[number] = np.count_nonzero(arrays["own"].numpy())
-
-    own = {"density": Density(0.1, rounds=8), "regularizer": PerParameter({"own": HardSparsity(density=0.25)})}
-    rng = np.random.default_rng(9)
-    begin = {name: rng.standard_normal((20, 20)) for name in ("own", "rest")}
-    options = {"num_nodes": 2, "initial_arrays": begin, "callbacks": [count]}
-    simulated(FedDualAvg(client="unmodified", fraction_evaluate=0.0, **own), foreign_app(walking), 12, **options)
-    assert counts == {number: round(400 * 0.25 ** min(1.0, number / 8)) for number in range(1, 13)}
 
 
 def test_clients_of_every_kind_take_the_same_plain_steps_from_the_model():

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from faulty import Faulty, start_on
 from problems import app_of, changed, clients, flat
-from together import together
 
 from flwr_fco.errors import ConfigurationError, MagnitudeError
 from flwr_fco.strategies import Average, FedDualAvg, Steps, run_of
@@ -70,7 +69,7 @@ def other(state, primal):
     return Other(state.dual, state.round)
 
 
-@together(
+@pytest.mark.parametrize(
     ("wrong", "said"),
     [
         ({"aggregate": other}, "aggregate returned an Other of 2 values; expected a DualState whose round is 1"),

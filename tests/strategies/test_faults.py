@@ -5,7 +5,6 @@ from itertools import cycle
 import pytest
 from fault_bars import KINDS, ROUNDS, SOAK, hold_the_bar
 from representatives import REPRESENTATIVES, by_class
-from together import together
 
 from flwr_fco.strategies import STRATEGIES
 
@@ -20,7 +19,7 @@ def test_what_is_wrong_counts_as_if_it_were_missing(name, kind):
     hold_the_bar(name, kind, ROUNDS)
 
 
-@together(("name", "kind"), SAMPLE)
+@pytest.mark.parametrize(("name", "kind"), SAMPLE)
 def test_what_is_wrong_counts_as_if_it_were_missing_in_short(name, kind):
     hold_the_bar(name, kind, 24)
 
@@ -33,8 +32,8 @@ def test_nothing_ends_and_errors_are_those_without_the_bad_replies(name, kind, n
     hold_the_bar(name, kind, ROUNDS, kinds=SOAK, clients=number)
 
 
-@together("name", ["FedDualAvg", "FedDR", "DFedDAGT"])
-@together("kind", ["beyond all", "no examples"])
+@pytest.mark.parametrize("name", ["FedDualAvg", "FedDR", "DFedDAGT"])
+@pytest.mark.parametrize("kind", ["beyond all", "no examples"])
 def test_six_clients_hold_it_in_short(name, kind):
     hold_the_bar(name, kind, 25, kinds=SOAK, clients=6)
 

@@ -2,14 +2,13 @@
 
 import numpy as np
 import pytest
-from problems import FEATURES, app_of, flat, run
+from problems import FEATURES, flat, run
 from representatives import nightly
 
-from flwr_fco.errors import ConfigurationError, UnsupportedPairError
-from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, PNorm, Product, SimplexEntropy
+from flwr_fco.errors import UnsupportedPairError
+from flwr_fco.mirror_maps import DiagonalMetric, PNorm, SimplexEntropy
 from flwr_fco.objectives import LeastSquares
-from flwr_fco.regularizers import L1, L1Ball, Nuclear, PerParameter, Simplex
-from flwr_fco.simulation import simulate
+from flwr_fco.regularizers import L1, L1Ball, Nuclear
 from flwr_fco.strategies import FedDualAvg, FedMid, Steps
 from reproduction.pooled import centralized_solution
 
@@ -70,34 +69,6 @@ def test_fed_mid_adds_the_primal_increment_to_the_dual_as_printed():
             increments.append(v - w)
         w = retrieve(d * w + 0.7 * np.mean(increments, axis=0), 0.7 * 0.2)
     np.testing.assert_allclose(flat(result.arrays), w, rtol=0, atol=1e-14)
-
-
-def test_entropy_for_the_weights_and_euclid_for_the_intercept():
-    truth = np.array([0.4, 0.3, 0.15, 0.1, 0.05, 0.0])
-    clients = objectives(truth)
-    geometry = Product({"coefficients": SimplexEntropy(), "intercept": Euclidean()})
-    chosen = FedDualAvg(mirror_map=geometry, client_lr=0.3, work=Steps(1, batch_size=None))
-    result = run(chosen, clients, 1500, start=np.append(np.full(FEATURES, 1 / FEATURES), 0.0))
-    optimum = centralized_solution(clients, PerParameter({"coefficients": Simplex()}), tol=1e-12)
-    np.testing.assert_allclose(flat(result.arrays), optimum, rtol=0, atol=1e-3)
-
-
-def test_a_start_where_the_gradient_does_not_exist_is_an_error():
-    clients = objectives(np.ones(FEATURES))
-    with pytest.raises(ConfigurationError, match="start"):
-        run(FedDualAvg(mirror_map=SimplexEntropy()), clients, 1, start=np.zeros(D))
-
-
-def test_an_unsupported_pair_is_refused_before_any_message():
-    with pytest.raises(UnsupportedPairError, match=r"PNorm.*Nuclear"):
-        simulate(
-            FedDualAvg(mirror_map=PNorm(4), regularizer=Nuclear(0.1), fraction_evaluate=0.0),
-            app_of([]),
-            num_nodes=2,
-            num_rounds=1,
-            initial_arrays={"w": np.zeros((2, 2))},
-            progress=False,
-        )
 
 
 @pytest.mark.parametrize(

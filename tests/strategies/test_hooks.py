@@ -1,18 +1,15 @@
 """Hooks of subclasses, and strategies and loops around ours: what configure_train is given is what clients get."""
 
 import copy
-import logging
-import re
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr.serverapp import strategy as flowers
 from flwr.serverapp.strategy import FedAvg, Strategy
 from problems import app_of, arrays_of, foreign_app, numpy_of, simulated
-from together import together
 
-from flwr_fco.errors import ClientError, ConfigurationError, NothingTrainedError
+from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1, Box
 from flwr_fco.simulation import InProcessGrid
@@ -68,26 +65,13 @@ def changing(change, base=FedDualAvg):
 # --- what hooks return ------------------------------------------------------------------------------------------------
 
 
-@together("options", [DENSE, SPARSE])
-@together(
-    ("metrics", "kept"),
-    [
-        (MetricRecord({"train_loss": 0.5}), {"train_loss": 0.5}),
-        ({"train_loss": np.float32(0.5)}, {"train_loss": 0.5}),
-        ({}, {}),
-        (None, None),
-    ],
+@pytest.mark.parametrize(
+    ("metrics", "kept"), [({"train_loss": np.float32(0.5)}, {"train_loss": 0.5}), ({}, {}), (None, None)]
 )
-def test_metrics_of_a_hook_are_the_rounds(options, metrics, kept):
-    result = go(answering(lambda number, arrays, _: (arrays, metrics)), options)
-    np.testing.assert_array_equal(w_of(result), w_of(go(FedDualAvg, options)))
+def test_metrics_of_a_hook_are_the_rounds(metrics, kept):
+    result = go(answering(lambda number, arrays, _: (arrays, metrics)), SPARSE)
+    np.testing.assert_array_equal(w_of(result), w_of(go(FedDualAvg, SPARSE)))
     assert result.train_metrics_clientapp.get(6) == (kept if kept is None else MetricRecord(kept))
-
-
-@together("answer", [None, [], (1,), ("model", {}), (None, 3), (None, {"name": "text"})])
-def test_other_answers_of_a_hook_are_errors_in_words(answer):
-    with pytest.raises(ConfigurationError, match=r"Own.aggregate_train returned"):
-        go(answering(lambda *_: answer))
 
 
 def test_a_round_of_which_nothing_is_kept_is_taken_back():
@@ -96,20 +80,6 @@ def test_a_round_of_which_nothing_is_kept_is_taken_back():
     result = go(answering(lambda number, arrays, metrics: (None if number == 3 else arrays, metrics)), seen=seen)
     np.testing.assert_array_equal(seen[3 * NODES], seen[2 * NODES])
     np.testing.assert_array_equal(w_of(result), w_of(go(FedDualAvg, rounds=5)))
-
-
-@pytest.mark.parametrize("name", ["density", "skipped", "num-replies"])
-def test_a_metric_with_one_of_our_names_is_kept_under_another(name):
-    metrics = go(FedDualAvg, SPARSE, app=moving_app(metrics={name: 7.0})).train_metrics_clientapp[6]
-    assert metrics[f"clients-{name}"] == 7.0
-    assert metrics[name] == {"density": pytest.approx(0.3), "skipped": 0, "num-replies": NODES}[name]
-
-
-def test_functions_of_metrics_may_return_a_dict():
-    options = {**DENSE, "train_metrics_aggr_fn": lambda contents, key: {"mine": len(contents)}}
-    result = go(FedDualAvg, options, evaluate_fn=lambda number, arrays: {"loss": float(number)})
-    assert result.train_metrics_clientapp[6]["mine"] == NODES
-    assert result.evaluate_metrics_serverapp[6]["loss"] == 6.0
 
 
 # --- models that a subclass changes -----------------------------------------------------------------------------------
@@ -124,17 +94,13 @@ def without_a_row(w, number):
     return w
 
 
-def made_tiny(w, number):
-    return 1e-9 * w
-
-
 def halved_and_rounded(w, number):
     return np.round(0.5 * w, 2)
 
 
 @pytest.mark.parametrize("options", [DENSE, SPARSE, THRESHOLD], ids=["dense", "sparse", "threshold"])
-@pytest.mark.parametrize("change", [clipped, without_a_row, halved_and_rounded, made_tiny])
-@together("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("change", [clipped, without_a_row, halved_and_rounded])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_the_clients_get_what_the_hook_returns(change, options, dtype):
     seen, returned = [], []
 
@@ -146,14 +112,6 @@ def test_the_clients_get_what_the_hook_returns(change, options, dtype):
     for model, own in zip([*seen[::NODES][1:], w_of(result)], returned, strict=True):
         np.testing.assert_allclose(model, own, rtol=1e-12, atol=1e-12)
         np.testing.assert_array_equal(model[1:] == 0.0, own[1:] == 0.0)
-
-
-def test_what_a_hook_does_not_change_keeps_its_bits():
-    plain, seen = [], []
-    go(FedDualAvg, THRESHOLD, seen=plain)
-    go(changing(without_a_row), THRESHOLD, seen=seen)
-    for model, own in zip(plain[::NODES], seen[::NODES], strict=True):
-        np.testing.assert_array_equal(model[1:], own[1:])
 
 
 def noisy(scale):
@@ -198,11 +156,6 @@ def test_methods_that_average_models_take_changes_too():
         end(answering(halved, FedDAGT))
 
 
-def test_clients_that_return_a_part_of_the_model_are_told_of_it():
-    with pytest.raises(NothingTrainedError, match=r"missing \['head'\].*the arrays that the clients return"):
-        simulated(FedDualAvg(**DENSE), moving_app(), 2, initial_arrays={"w": np.zeros((6, 5)), "head": np.zeros(3)})
-
-
 class AggregatesItself(FedDualAvg):
     def aggregate_train(self, server_round, replies):
         models = [reply.content["arrays"]["w"].numpy() for reply in replies]
@@ -218,18 +171,11 @@ class AggregatesTwice(FedDualAvg):
         return super().aggregate_train(server_round, replies)
 
 
-class EvaluatesItself(FedDualAvg):
-    def configure_evaluate(self, server_round, arrays, config, grid):
-        record = RecordDict({"arrays": arrays, "config": config})
-        return self._construct_messages(record, list(grid.get_node_ids())[:2], "evaluate")
-
-
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
         (AggregatesItself, r"without calling super\(\).aggregate_train.*aggregate\(self, prob"),
         (AggregatesTwice, "round 1, which configure_train has not opened"),
-        (EvaluatesItself, r"super\(\).configure_evaluate was not"),
         (
             answering(lambda number, arrays, metrics: (ArrayRecord({"v": arrays["w"]}), metrics)),
             r"no model: .*missing \['w'\]",
@@ -239,16 +185,6 @@ class EvaluatesItself(FedDualAvg):
 def test_a_subclass_that_does_our_work_is_told_where_to(kind, said):
     with pytest.raises(ConfigurationError, match=said):
         go(kind, {"client": "unmodified"}, app=moving_app(evaluated={"loss": 0.5}))
-
-
-def test_a_hook_may_ask_nobody():
-    class Seldom(FedDualAvg):
-        def configure_train(self, server_round, arrays, config, grid):
-            return [] if server_round % 2 else super().configure_train(server_round, arrays, config, grid)
-
-    result = go(Seldom)
-    np.testing.assert_array_equal(w_of(result), w_of(go(FedDualAvg, rounds=3)))
-    assert list(result.train_metrics_clientapp) == [2, 4, 6]
 
 
 def test_messages_that_a_hook_leaves_out_are_not_missed():
@@ -261,19 +197,7 @@ def test_messages_that_a_hook_leaves_out_are_not_missed():
     assert [result.train_metrics_clientapp[6][name] for name in ("num-replies", "num-left-out")] == [2, 0]
 
 
-# --- models that a loop, or a strategy around ours, changes -----------------------------------------------------------
-
-
-def looped(strategy, change, app, rounds=4):
-    """Rounds of a ServerApp without `start`; the model changes after each."""
-    grid, arrays, passed = InProcessGrid(app, NODES), arrays_of({"w": np.zeros((6, 5))}), []
-    with grid.identity():
-        for number in range(1, rounds + 1):
-            passed.append(arrays["w"].numpy())
-            messages = strategy.configure_train(number, arrays, ConfigRecord(), grid)
-            arrays, _ = strategy.aggregate_train(number, grid.send_and_receive(messages))
-            arrays = arrays_of({"w": change(arrays["w"].numpy().copy(), number)})
-    return passed
+# --- models that a strategy around ours changes -----------------------------------------------------------
 
 
 class Around(Strategy):
@@ -313,28 +237,26 @@ def back_to_the_start(w, number):
 FALLING = {**DENSE, "density": Density(0.3, rounds=3)}
 
 
-@together("way", [looped, wrapped])
 @pytest.mark.parametrize("options", [DENSE, FALLING, THRESHOLD], ids=["dense", "sparse", "threshold"])
 @pytest.mark.parametrize("change", [clipped, without_a_row, halved_and_rounded, back_to_the_start])
-def test_what_is_passed_is_sent(way, options, change):
+def test_what_is_passed_is_sent(options, change):
     seen = []
-    passed = way(FedDualAvg(**options), change, moving_app(seen))
+    passed = wrapped(FedDualAvg(**options), change, moving_app(seen))
     assert any(np.any(model) for model in passed)
     for model, sent in zip(passed, seen[::NODES], strict=True):
         np.testing.assert_allclose(sent, model, rtol=1e-12, atol=1e-12)
         np.testing.assert_array_equal(sent == 0.0, model == 0.0)
 
 
-@together("way", [looped, wrapped])
-@together("options", [FALLING, THRESHOLD, {**DENSE, "output": Average()}])
-def test_what_cannot_be_sent_is_an_error_in_words(way, options):
+@pytest.mark.parametrize("options", [FALLING, THRESHOLD, {**DENSE, "output": Average()}])
+def test_what_cannot_be_sent_is_an_error_in_words(options):
     seen, said = [], r"FedDualAvg.configure_train got (a|another) model .*(must stay 0|average)"
     with pytest.raises(ConfigurationError, match=said):
-        way(FedDualAvg(**options), noisy(0.1), moving_app(seen))
+        wrapped(FedDualAvg(**options), noisy(0.1), moving_app(seen))
     # No client has been told another model than the one that was passed.
     assert len(seen) < 4 * NODES
     with pytest.raises(ConfigurationError, match=r"configure_train got arrays that are no model: .*w"):
-        way(FedDualAvg(**DENSE), lambda w, number: w[:-1], moving_app())
+        wrapped(FedDualAvg(**DENSE), lambda w, number: w[:-1], moving_app())
 
 
 WRAPPERS = {
@@ -370,39 +292,13 @@ class Hooked(FedDualAvg):
         return super().configure_train(server_round, arrays, config, grid)
 
 
-@pytest.mark.parametrize("name", WRAPPERS)
-@together("inner", [FedDualAvg, Hooked, FedDAGT])
-def test_they_are_refused_around_clients_of_ours_on_any_grid(name, inner):
+@pytest.mark.parametrize("inner", [FedDualAvg, Hooked, FedDAGT])
+def test_they_are_refused_around_clients_of_ours_on_any_grid(inner):
     """In a ServerApp nobody but the strategy itself sees what is around it."""
-    own, grid = (
-        getattr(flowers, name)(inner(fraction_evaluate=0.0), *WRAPPERS[name]),
-        InProcessGrid(moving_app(), NODES),
-    )
+    name, grid = "DifferentialPrivacyClientSideFixedClipping", InProcessGrid(moving_app(), NODES)
+    own = getattr(flowers, name)(inner(fraction_evaluate=0.0), *WRAPPERS[name])
     with grid.identity(), pytest.raises(ConfigurationError, match=r"DifferentialPrivacy\w+ clips .*privacy=GaussianDP"):
         own.start(grid, arrays_of({"w": np.zeros(6)}), 2)
-
-
-def test_a_class_of_ones_own_may_have_such_a_name():
-    class DifferentialPrivacyOfMine(FedDualAvg):
-        pass
-
-    start = {"coefficients": np.zeros(3), "intercept": np.zeros(1)}
-    losses = [LeastSquares(np.eye(3), np.ones(3))] * NODES
-    mine = DifferentialPrivacyOfMine(fraction_evaluate=0.0)
-    assert simulated(mine, app_of(losses), 2, initial_arrays=start).train_metrics_clientapp[2]["skipped"] == 0
-
-
-@pytest.mark.parametrize("scale", [1e-12, 1.0, 1e8, 1e12])
-def test_a_run_takes_its_units_from_its_first_round(scale):
-    result = go(FedDualAvg, rounds=40, app=moving_app(target=scale * TARGET))
-    np.testing.assert_allclose(w_of(result), scale * TARGET, rtol=1e-4)
-
-
-def test_replies_without_examples_are_told_as_the_cause(caplog):
-    app = moving_app(metrics={"num-examples": 0})
-    with caplog.at_level(logging.WARNING, logger="flwr"), pytest.raises(NothingTrainedError, match="weights are all 0"):
-        go(FedDualAvg, app=app)
-    assert any("4 of 1 good replies, whose 'num-examples' are all 0" in line for line in caplog.messages)
 
 
 # --- the same class body over FedAvg, and over FedDualAvg without psi -------------------------------------------------
@@ -429,18 +325,6 @@ def project_app(evaluates=True):
     return foreign_app(trained, metrics=reported, evaluated={"accuracy": 0.5} if evaluates else None)
 
 
-class DecayingRate:
-    def configure_train(self, server_round, arrays, config, grid):
-        config["lr"] = 0.5 * 0.9**server_round
-        return super().configure_train(server_round, arrays, config, grid)
-
-
-class TwoOfThem:
-    def configure_train(self, server_round, arrays, config, grid):
-        ours = sorted(super().configure_train(server_round, arrays, config, grid), key=lambda m: m.metadata.dst_node_id)
-        return tuple(ours[server_round % 2 :][:2])
-
-
 class ConfigOfEachClient:
     def configure_train(self, server_round, arrays, config, grid):
         for index, message in enumerate(super().configure_train(server_round, arrays, config, grid)):
@@ -454,16 +338,6 @@ class OneReplyIsLost:
     def aggregate_train(self, server_round, replies):
         ours = sorted(replies, key=lambda message: message.metadata.src_node_id)
         return super().aggregate_train(server_round, ours[1:] if server_round == 3 else ours)
-
-
-class Fairness:
-    """Weights by the loss, as q-FedAvg has them."""
-
-    def aggregate_train(self, server_round, replies):
-        replies = list(replies)
-        for reply in replies:
-            reply.content["metrics"]["num-examples"] = 1 + reply.content["metrics"]["loss"]
-        return super().aggregate_train(server_round, replies)
 
 
 class Momentum:
@@ -481,23 +355,8 @@ class Momentum:
         return arrays_of({name: self.before[name] + step for name, step in self.velocity.items()}), metrics
 
 
-class Logged:
-    def __init__(self, *args, folder="runs", **options):
-        super().__init__(*args, **options)
-        self.folder, self.rows, self.metrics = folder, [], {}
-
-    def aggregate_train(self, server_round, replies):
-        arrays, metrics = super().aggregate_train(server_round, replies)
-        self.rows.append({"round": server_round, "loss": metrics["loss"]})
-        return arrays, metrics
-
-    def aggregate_evaluate(self, server_round, replies):
-        self.metrics[server_round] = dict(super().aggregate_evaluate(server_round, replies))
-        return MetricRecord({"rows": len(self.rows)})
-
-
 #: `Momentum` moves entries that psi has made exactly 0, which no state can hold.
-KINDS = [DecayingRate, TwoOfThem, ConfigOfEachClient, OneReplyIsLost, Fairness, Momentum, Logged]
+KINDS = [ConfigOfEachClient, OneReplyIsLost, Momentum]
 
 
 def result_of(kind, base, **options):
@@ -537,29 +396,18 @@ def test_a_hook_without_return_is_told_what_to_return():
         return forgets
 
     odd = [(hook, forgetting(hook), "(None|a NoneType)") for hook in ("configure_train", "aggregate_train")]
-    for hook in ("configure_train", "configure_evaluate"):
-        answers = ((5, "5"), ([1, 2], "1 among its messages"), ("all", "'all'"))
-        odd += [(hook, lambda *_, given=given: given, said) for given, said in answers]
+    odd += [(hook, lambda *_: [1], "1 among its messages") for hook in ("configure_train", "configure_evaluate")]
+    odd += [("aggregate_train", lambda *_, own=own: own, "") for own in ([], ("model", {}))]
     for hook, own, said in odd:
         strategy = type("Odd", (FedDualAvg,), {hook: own})(client="unmodified")
-        with pytest.raises(ConfigurationError, match=rf"Odd\.{hook} returned {said}; expected "):
+        with pytest.raises(ConfigurationError, match=rf"Odd\.{hook} returned {said}.*; expected "):
             simulated(strategy, project_app(), 1, initial_arrays=START)
-
-
-def test_a_client_app_without_evaluate_is_told_of_it():
-    reported = r"has no @app\.evaluate\(\).*fraction_evaluate=0\.0"
-    for base in (FedDualAvg(client="unmodified"), FedAvg()):
-        with pytest.raises(ClientError, match=reported):
-            simulated(base, project_app(False), 1, initial_arrays=START)
-    without = FedDualAvg(client="unmodified")
-    result = simulated(without, project_app(False), 1, initial_arrays=START, raise_errors=False)
-    assert [bool(re.search(reported, row.reason)) for row in result.left_out] == [True] * NODES
 
 
 # --- names ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["metrics", "current", "nodes", "graph", "plan", "layout", "problem", "mail", "run"])
+@pytest.mark.parametrize("name", ["metrics", "current", "nodes", "problem", "run"])
 def test_ordinary_names_are_the_subclasss(name):
     class Own(FedDualAvg):
         def __init__(self, **options):
@@ -582,7 +430,6 @@ def test_a_subclass_without_super_init_is_told_so():
         def __init__(self, speed=1.0, **_):
             self.speed = speed
 
-    for play in (lambda: go(Own), lambda: looped(Own(), clipped, moving_app())):
-        with pytest.raises(ConfigurationError, match=r"Own.__init__ does not call super\(\).__init__\(...\)"):
-            play()
+    with pytest.raises(ConfigurationError, match=r"Own.__init__ does not call super\(\).__init__\(...\)"):
+        go(Own)
     assert "Own" in repr(Own())

@@ -26,25 +26,7 @@ def test_against_plain_numpy():
         np.testing.assert_allclose(point, expected, rtol=0, atol=1e-12)
 
 
-def test_no_momentum_is_the_plain_method_to_the_bit():
-    """The limit of small momentum, and the very bits at 0, with samples of clients and minibatches."""
-    options = {**OPTIONS, "fraction_train": 0.5, "work": Steps(3, batch_size=5)}
-    plain = run(FedDualAvg(**options), clients(), 30)
-    zero = run(FedDualAvg(server_momentum=0.0, **options), clients(), 30)
-    tiny = run(FedDualAvg(server_momentum=1e-12, **options), clients(), 30)
-    np.testing.assert_array_equal(flat(plain.arrays), flat(zero.arrays))
-    np.testing.assert_allclose(flat(plain.arrays), flat(tiny.arrays), rtol=0, atol=1e-9)
-    assert not np.array_equal(
-        flat(plain.arrays), flat(run(FedDualAvg(server_momentum=0.5, **options), clients(), 30).arrays)
-    )
-
-
 @pytest.mark.parametrize("momentum", [-0.1, 1.0, np.nan])
 def test_the_range_is_checked(momentum):
     with pytest.raises(ConfigurationError, match="server_momentum"):
         FedDualAvg(server_momentum=momentum)
-
-
-def test_the_shadow_sequence_has_none():
-    with pytest.raises(ConfigurationError, match="shadow"):
-        FedDualAvg(server_momentum=0.5, output="shadow", work=Steps(2))

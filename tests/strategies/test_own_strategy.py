@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 from fitting import fitting
 from problems import app_of, clients, run, start_arrays
-from together import together
 
 from flwr_fco.algorithms import Algorithm, DualAveraging, Moved
 from flwr_fco.algorithms.contract.algorithm import method_of, methods, options_of
 from flwr_fco.errors import ClientError, ConfigurationError, NothingTrainedError
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import DualFL, FedDAGT, FedDualAvg, Last, Steps, run_of
+from flwr_fco.strategies import DualFL, FedDAGT, FedDualAvg, Last, Steps
 from flwr_fco.testing import check_strategy
 
 PAGE = Path(__file__).parents[2] / "docs" / "tutorials" / "own-strategy.md"
@@ -48,16 +47,21 @@ def half(**own):
     return {"local": lambda self, client, downlink, memory: client.dual_steps(downlink.vectors["dual"]), **own}
 
 
-@pytest.mark.parametrize("part", ["local", "remember", "memory", "sparse"])
-def test_a_subclass_that_changes_what_clients_run_needs_a_name(part):
-    """Clients find a method by its name, so a change without one would never run."""
-    own = {part: ("own",) if part == "memory" else object()}
-    own |= {"memory": ("own",)} if part == "remember" else {"remember": object()} if part == "memory" else {}
-    said = rf"changes .*{part}.* of the method 'dual_averaging'.* give yours a `name`"
+@pytest.mark.parametrize(
+    ("base", "own", "said"),
+    [
+        # Clients find a method by its name, so a change without one would never run.
+        *((DualAveraging, {part: object()}, rf"changes .*{part}.*give yours a `name`") for part in ("local", "sparse")),
+        (Algorithm, half(name="forgetful", memory=("own",)), "whose clients remember vectors names them, and has it"),
+        (Algorithm, half(name="misspelt", discloses={"held_out": "loss"}), "expected 'derivatives' or 'losses'"),
+        (DualAveraging, {"reads": "median"}, "reads='median'; expected 'mean', 'sums', 'everyone' or 'rows'"),
+        (DualAveraging, {"refuses": {"client_lr": "why"}}, "of mirror_map, regularizer, server_lr"),
+    ],
+)
+def test_a_class_that_is_no_method_is_refused_where_it_is_defined(base, own, said):
     with pytest.raises(ConfigurationError, match=said):
-        type("Changed", (DualAveraging,), own)
-    with pytest.raises(ConfigurationError, match=said):
-        type("Changed", (type("Mixin", (), own), DualAveraging), {})
+        type("Wrong", (base,), own)
+    assert not {"forgetful", "misspelt"} & methods().keys()
 
 
 def test_a_name_is_of_one_class_which_may_be_defined_again():
@@ -66,21 +70,6 @@ def test_a_name_is_of_one_class_which_may_be_defined_again():
     with pytest.raises(ConfigurationError, match=r"a method called 'defined-twice' exists already, .*First"):
         type("Second", (Algorithm,), half(name="defined-twice"))
     assert methods()["defined-twice"] is last
-
-
-@pytest.mark.parametrize("own", [{"memory": ("own",)}, {"remember": lambda *given: {}}])
-def test_a_method_that_remembers_says_what_and_how(own):
-    with pytest.raises(ConfigurationError, match="a method whose clients remember vectors names them, and has it"):
-        type("Forgetful", (Algorithm,), half(name="forgetful", **own))
-    assert "forgetful" not in methods()
-
-
-@pytest.mark.parametrize("held", [{"gradient": "derivatives", "held_out": "loss"}, ("loss",), {"held_out": ["loss"]}])
-def test_what_a_vector_holds_is_of_a_known_kind(held):
-    """Misspelt, it would be compared by its length, or kept back by nobody."""
-    with pytest.raises(ConfigurationError, match=r"discloses=.*'loss'.*expected 'derivatives' or 'losses'"):
-        type("Misspelt", (Algorithm,), half(name="holds-what", discloses=held))
-    assert "holds-what" not in methods()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +89,7 @@ def test_a_client_makes_the_method_from_what_the_plan_tells():
     assert method_of("dual_averaging", reported) == DualAveraging(client_prox=False)
 
 
-@together(
+@pytest.mark.parametrize(
     ("options", "said"),
     [
         ({}, "do not make a Bounded: .*longest"),
@@ -113,29 +102,7 @@ def test_options_that_make_no_method_are_named(options, said):
         method_of("bounded-here", options)
 
 
-@together(
-    ("says", "expected"),
-    [
-        ({"reads": "median"}, "reads='median'; expected 'mean', 'sums', 'everyone' or 'rows'"),
-        ({"refuses": ["regularizer"]}, "expected reasons by option"),
-        ({"refuses": {"client_lr": "why"}}, "of mirror_map, regularizer, server_lr"),
-    ],
-)
-def test_what_an_algorithm_says_of_its_server_half_is_checked(says, expected):
-    with pytest.raises(ConfigurationError, match=expected):
-        type("Odd", (DualAveraging,), says)
-
-
-def test_an_option_that_the_strategy_lacks_is_named():
-    @dataclass(frozen=True, kw_only=True)
-    class Fast(DualAveraging):
-        speed: float
-
-    with pytest.raises(ConfigurationError, match="Fast needs the option 'speed', which Slow does not have"):
-        run(type("Slow", (FedDualAvg,), {"algorithm": Fast})(), clients(), 1)
-
-
-@together(
+@pytest.mark.parametrize(
     ("found", "said"),
     [
         (lambda point: {"increment": point}, "returned a dict"),
@@ -149,11 +116,6 @@ def test_what_a_client_sends_is_arrays_by_name_and_what_it_did(found, said):
     kind = type("Odd", (FedDualAvg,), {"algorithm": type("Half", (DualAveraging,), own)})
     with pytest.raises(ClientError, match=r"Half.local returned .*expected a dict of arrays by name, and a Moved"):
         run(kind(), clients(), 1)
-
-
-def test_the_run_is_of_a_strategy_that_has_one():
-    with pytest.raises(ConfigurationError, match=r"FedDualAvg has not begun a run; call `prepare\(initial_arrays\)`"):
-        run_of(FedDualAvg())
 
 
 class ByMessages(InProcessGrid):
@@ -178,21 +140,3 @@ def test_a_method_that_forgot_its_shapes_ends_after_two_rounds(grid, strategy):
     with pytest.raises(NothingTrainedError, match=said):
         own.start(grid(app_of(clients()), 4), start_arrays(), num_rounds=30)
     assert max(own.result.train_metrics_clientapp) <= 2
-
-
-def test_one_client_that_names_its_vectors_otherwise_ends_no_run(caplog):
-    """A sample of one may be a liar."""
-    grid = InProcessGrid(app_of(clients(), mods=[renaming]), 4)
-    own = FedDualAvg(client_lr=0.02, fraction_train=0.25, min_train_nodes=1, fraction_evaluate=0.0)
-    with caplog.at_level("WARNING"), pytest.raises(NothingTrainedError):
-        own.start(grid, start_arrays(), num_rounds=2)
-    assert len([record for record in caplog.records if "left out" in record.message]) == 2
-
-
-def renaming(message, context, call_next):
-    """Answer with the right vectors under other names."""
-    reply = call_next(message, context)
-    for record in reply.content.array_records.values():
-        for name in list(record):
-            record[f"{name}-of-mine"] = record.pop(name)
-    return reply

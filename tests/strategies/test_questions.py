@@ -6,34 +6,30 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord
 from kinks import Distance
+from lies_of_one import in_messages
 from problems import app_of
 from problems import run as run_from
-from together import together
 
 from flwr_fco.callbacks import Checkpoint
 from flwr_fco.certificates import Request
-from flwr_fco.client_apps import Limits, client_app
 from flwr_fco.client_apps.answers import find_answer
 from flwr_fco.core.layout import Layout
-from flwr_fco.errors import ClientError, ConfigurationError
+from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.protocol import Question
-from flwr_fco.messages.records import QUESTIONS, addressed, encode_question
+from flwr_fco.messages.records import QUESTIONS
 from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, MirrorMap, PNorm, Product, SimplexEntropy
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1
-from flwr_fco.simulation import InProcessGrid, simulate
+from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import (
     Bounds,
     DFedDA,
     DFedDAGT,
-    DReFedDAGT,
     DualFL,
     Epochs,
-    FedAvgSubgradient,
     FedDAGT,
     FedDualAvg,
     FeDualEx,
-    LocalSGD,
     Minimise,
     Steps,
     run_of,
@@ -97,60 +93,25 @@ def test_a_question_changes_nothing_at_the_client():
     assert {i: dict(context.state) for i, context in grid.contexts.items()} == {i: dict(s) for i, s in before.items()}
 
 
-@together(
+@pytest.mark.parametrize(
     ("alter", "reason"),
     [
-        (lambda content: content["arrays"].update(extra=Array(np.zeros(4))), "expected finite ['loss']"),
-        (lambda content: content["metrics"].pop("loss"), "expected finite ['loss']"),
-        (lambda content: content["metrics"].update({"num-examples": 1e15}), "from 0 to 1e+12"),
-        (lambda content: content["metrics"].update({"num-examples": 100_000_000}), "more than max_share=0.9"),
-        (lambda content: content["metrics"].update(loss=np.nan), "expected finite"),
-        (lambda content: content["arrays"].update(gradient=Array(np.full(4, np.inf))), "expected finite"),
-        (lambda content: content["arrays"].update(gradient=Array(np.zeros(5))), "'gradient': (4,)"),
+        (lambda numbers, vectors: vectors.update(extra=np.zeros(4)), "expected finite ['loss']"),
+        (lambda numbers, vectors: numbers.pop("loss"), "expected finite ['loss']"),
+        (lambda numbers, vectors: numbers.update({"num-examples": 100_000_000}), "more than max_share=0.9"),
+        (lambda numbers, vectors: numbers.update(loss=np.nan), "expected finite"),
+        (lambda numbers, vectors: vectors.update(gradient=np.full(4, np.inf)), "expected finite"),
     ],
 )
 def test_an_answer_is_checked_as_a_reply_is(alter, reason):
     objectives = objectives_of()
-
-    def liar(message, context, call_next):
-        reply = call_next(message, context)
-        if int(context.node_config["partition-id"]) == 4:
-            alter(reply.content)
-        return reply
-
-    app = client_app(lambda context: objectives[int(context.node_config["partition-id"])], mods=[liar])
-    strategy, answers = asked(objectives, app=app, bounds=Bounds(max_share=0.9))
+    liar = in_messages(lambda number, vectors, claims: alter(claims, vectors), 4, QUESTIONS)
+    strategy, answers = asked(objectives, app=app_of(objectives, [liar]), bounds=Bounds(max_share=0.9))
     assert [a.partition for a in answers] == [0, 1, 2, 3, 5]
     (row,) = run_of(strategy).left_out
     assert row.kind == "question"
     assert row.partition_id == 4
     assert reason in row.reason
-
-
-@together(
-    ("limits", "change", "reason"),
-    [
-        (Limits(max_parameters=3), {}, "max_parameters"),
-        (Limits(max_plan=10), {}, "max_plan"),
-        (Limits(), {"vectors": {"primal": np.array([0.0, np.nan, 0.0, 0.0])}}, "expected finite"),
-        (Limits(), {"vectors": {}}, "lacks 'primal'"),
-        (Limits(), {"kind": "salary"}, "answers .*duality, .*validation"),
-        (Limits(), {"layout": Layout.from_arrays({"other": np.zeros(4)})}, "this client's objective has"),
-    ],
-)
-def test_a_clients_limits_hold_for_questions(limits, change, reason):
-    class Unknown(LeastSquares):
-        def lipschitz(self, norm="l2"):
-            raise ConfigurationError("unknown")
-
-    objective = Unknown(np.eye(3), np.ones(3))
-    app = client_app(lambda context: objective, limits=limits)
-    grid = InProcessGrid(app, 1)
-    question = Question("gradient", objective.layout, {"primal": np.zeros(4)})._replace(**change)
-    with grid.identity():
-        messages = addressed(grid, [(2, encode_question(question))], QUESTIONS, 1)
-    with pytest.raises(ClientError, match=reason):
-        grid.send_and_receive(messages)
 
 
 # --- smoothness ------------------------------------------------------------------------------------------------------
@@ -228,51 +189,28 @@ def test_the_rate_is_theorys(kind, options, constant):
     assert strategy.client_lr == "auto"
 
 
-def test_methods_with_other_constants():
-    objectives = objectives_of()
-    large = full_batch_smoothness(objectives)
-    strategy = DualFL(nu="auto", rho="auto", alpha=0.5)
-    run(strategy, objectives, 2)
-    nu = min(f.strong_convexity() for f in objectives) + 0.5
-    assert run_of(strategy).chosen["nu"] == pytest.approx(nu)
-    assert run_of(strategy).chosen["rho"] == pytest.approx(nu / (large + 0.5))
-
-
 def test_dual_fl_on_losses_that_are_not_smooth():
     objectives = [Distance(np.random.default_rng(m).normal(size=3), l2=0.2) for m in range(3)]
-    app = client_app(lambda context: objectives[int(context.node_config["partition-id"])])
-    strategy = DualFL(nu="auto", rho="auto", work=Minimise(rule="gap", tolerance=1e-6))
     start = {"coefficients": np.zeros(3)}
-    simulate(strategy, app, num_nodes=3, num_rounds=1, initial_arrays=start, progress=False)
+    strategy = DualFL(nu="auto", rho="auto", work=Minimise(rule="gap", tolerance=1e-6))
+    run(strategy, objectives, 1, start=start)
     assert run_of(strategy).chosen["nu"] == pytest.approx(0.18)
     assert run_of(strategy).chosen["rho"] == 0.0
     other = FedDualAvg(client_lr="auto", fraction_evaluate=0.0)
     with pytest.raises(ConfigurationError, match="as those of a loss with kinks do"):
-        simulate(other, app, num_nodes=3, num_rounds=1, initial_arrays=start, progress=False)
-    flat = [Distance(f.point) for f in objectives]
-    app = client_app(lambda context: flat[int(context.node_config["partition-id"])])
-    with pytest.raises(ConfigurationError, match="give alpha > 0"):
-        simulate(strategy, app, num_nodes=3, num_rounds=1, initial_arrays=start, progress=False)
+        run(other, objectives, 1, start=start)
 
 
 def test_one_liar_cannot_set_the_rate():
-    def liar(message, context, call_next):
-        reply = call_next(message, context)
-        if int(context.node_config["partition-id"]) == 3 and message.metadata.message_type == QUESTIONS:
-            reply.content["metrics"]["l2"] = claim
-        return reply
-
+    liar = in_messages(lambda number, vectors, claims: claims.update(l2=claim), 3, QUESTIONS)
     objectives = objectives_of()
     honest = FedDualAvg(client_lr="auto", work=Epochs(1, batch_size=None), fraction_evaluate=0.0)
     run(honest, objectives, 2)
     for claim in (1e12, 1e-12, -5.0):
         strategy = FedDualAvg(client_lr="auto", work=Epochs(1, batch_size=None), fraction_evaluate=0.0)
         run(strategy, objectives, 2, mods=[liar])
-        assert (
-            run_of(honest).problem.client_lr / 10.0
-            <= run_of(strategy).problem.client_lr
-            <= run_of(honest).problem.client_lr * 1.5
-        )
+        rate = run_of(honest).problem.client_lr
+        assert rate / 10.0 <= run_of(strategy).problem.client_lr <= rate * 1.5
         assert ("1 said more than 10 times" in run_of(strategy).reasons["client_lr"]) == (claim > 1.0)
     assert bounded_largest([0.0, 0.0, 3.0]) == (3.0, 0)
 
@@ -302,30 +240,3 @@ def test_the_servers_rate_is_fedexps():
         loss[server_lr] = sum(f.value(w) for f in objectives)
     assert run_of(strategy).problem.server_lr > 1.0
     assert loss["auto"] < loss[1.0]
-
-
-@pytest.mark.parametrize(
-    ("kind", "options"),
-    [
-        (FedDAGT, {}),
-        (DReFedDAGT, {}),
-        (FeDualEx, {}),
-        (FedDualAvg, {"aggregation": "median"}),
-        (FedDualAvg, {"client": "unmodified"}),
-    ],
-)
-def test_no_server_rate_where_there_is_no_rule(kind, options):
-    with pytest.raises(ConfigurationError, match="server_lr"):
-        kind(server_lr="auto", **options)
-    for good in (FedDualAvg, FedAvgSubgradient, LocalSGD):
-        assert good(server_lr="auto").server_lr == "auto"
-
-
-def test_nobody_answers():
-    def silent(message, context, call_next):
-        if message.metadata.message_type == QUESTIONS:
-            raise RuntimeError("no")
-        return call_next(message, context)
-
-    with pytest.raises(ConfigurationError, match="no client has said how smooth"):
-        run(FedDualAvg(client_lr="auto", fraction_evaluate=0.0), objectives_of(), 2, mods=[silent], raise_errors=False)

@@ -64,13 +64,6 @@ def test_what_stays_goes_as_far_as_all_and_what_is_0_fades(scope):
     np.testing.assert_allclose(following, expected, rtol=1e-12)
 
 
-def test_a_step_that_only_what_is_0_takes_has_no_length_to_be_scaled_to():
-    psi = HardSparsity(1).bind(Layout.from_arrays({"a": np.zeros((1, 2))}))
-    following = np.array([2.0, 1.5])
-    sparse_step(psi, np.array([2.0, 0.0]), np.array([2.0, 1.0]), following)
-    assert following.tolist() == [2.0, MEMORY * 1.0 + 0.5]
-
-
 NAMES = ("a", "b", "c")
 
 

@@ -2,38 +2,23 @@
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord
 from problems import changed, clients, run, simulated
-from together import together
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.objectives import TraceRegression
-from flwr_fco.regularizers import L1, L1Ball, L2Ball, Nuclear, NuclearBall, Simplex
+from flwr_fco.regularizers import L1, Nuclear, NuclearBall
 from flwr_fco.strategies import Epochs, FedDualAvg, FedMid
 from reproduction.pooled import numerical_rank
 
 
-@together("cls", [FedDualAvg, FedMid])
-@together("strength", [0.0, 0.05, 0.5, 2.0])
+@pytest.mark.parametrize("cls", [FedDualAvg, FedMid])
+@pytest.mark.parametrize("strength", [0.0, 0.05, 0.5, 2.0])
 def test_density_is_that_of_each_rounds_model(cls, strength):
     seen = []
     strategy = cls(regularizer=L1(strength), client_lr=0.05)
     result = run(strategy, clients(), 20, callbacks=[lambda n, arrays, m: seen.append(arrays["coefficients"].numpy())])
     for number, w in enumerate(seen, start=1):
         assert result.train_metrics_clientapp[number]["density"] == np.count_nonzero(w) / w.size
-
-
-@pytest.mark.parametrize("psi", [L1Ball(0.5), L2Ball(0.3), Simplex(1.0)], ids=str)
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_the_models_of_a_constraint_are_feasible(psi, dtype):
-    objectives = clients()
-    result = simulated(
-        FedDualAvg(regularizer=psi, client_lr=0.05, fraction_evaluate=0.0),
-        client_app(lambda context: objectives[int(context.node_config["partition-id"])]),
-        10,
-        initial_arrays=ArrayRecord({"coefficients": Array(np.zeros(6, dtype)), "intercept": Array(np.zeros(1, dtype))}),
-    )
-    assert all(metrics["feasible"] == 1 for metrics in result.train_metrics_clientapp.values())
 
 
 @pytest.mark.parametrize("psi", [Nuclear(2.0), NuclearBall(1.0)], ids=str)

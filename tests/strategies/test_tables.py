@@ -7,21 +7,17 @@ import numpy as np
 import pandas as pd
 import pytest
 from flwr.app import Array, ArrayRecord
-from problems import D, app_of, clients, flat, run, start_arrays
-from together import together
+from problems import app_of, clients, flat, run, start_arrays
 
 from flwr_fco import GaussianDP
-from flwr_fco.callbacks import Checkpoint
 from flwr_fco.core.logs import quiet
-from flwr_fco.core.schema import Scales, names_of
+from flwr_fco.core.schema import Scales
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.messages.protocol import Described
 from flwr_fco.messages.records import NAMES_ONLY, TABLE
-from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective
+from flwr_fco.objectives import Logistic
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import DualFL, FedDAGT, FedDualAvg, FedNewton, Participation, Steps
-from flwr_fco.strategies.nodes import Tables
 
 NAMES = ["age", "bmi", "crp", "dose", "egfr", "fev"]
 REVERSED = NAMES[::-1]
@@ -70,11 +66,11 @@ def plain_mod(message, context, call_next):
     return call_next(message, context)
 
 
-WAYS = {"in process": {}, "messages": {"mods": [plain_mod]}, "error replies": {"raise_errors": False}}
+WAYS = {"in process": {}, "messages": {"mods": [plain_mod]}}
 
 
 @pytest.mark.parametrize("way", WAYS)
-@together(
+@pytest.mark.parametrize(
     ("sites", "reported"),
     [
         (
@@ -109,26 +105,16 @@ def test_a_site_with_another_table_is_named_before_anything_is_trained(sites, re
     "strategy",
     [
         lambda: FedNewton(regularizer=L1(0.01)),
-        lambda: FedDAGT(regularizer=L1(0.01), client_lr=0.1),
-        lambda: DualFL(nu=0.5, smoothness=1.0),
-        # Here other questions come before round 1, and one in round 0.
-        lambda: FedDualAvg(regularizer=L1(0.01), client_lr="auto"),
+        # And here a round 0.
         lambda: FedDAGT(regularizer=L1(0.01), client_lr=0.1, fraction_train=0.25, tracker_start="gradient"),
+        lambda: DualFL(nu=0.5, smoothness=1.0),
+        # Here other questions come before round 1.
+        lambda: FedDualAvg(regularizer=L1(0.01), client_lr="auto"),
     ],
 )
 def test_columns_are_compared_whatever_the_strategy(strategy):
     with pytest.raises(ConfigurationError, match=r"partition 2\) lacks 'age' and has 'alter', compared with"):
         run(strategy(), losses(lambda table: table.rename(columns={"age": "alter"})), 2)
-
-
-@pytest.mark.parametrize("kind", [LeastSquares, Logistic, lambda *data: MultinomialLogistic(*data, num_classes=2)])
-def test_columns_are_compared_whatever_the_loss(kind):
-    tables = frames()
-    tables[1] = tables[1][REVERSED]
-    objectives = [kind(table, labels_of(table)) for table in tables]
-    start = objectives[0].layout.unflatten(np.zeros(objectives[0].layout.size))
-    with pytest.raises(ConfigurationError, match=r"partition 1\) has its columns in another order"):
-        run(averaging(), objectives, 1, start=start)
 
 
 @pytest.mark.parametrize("way", ["in process", "messages"])
@@ -139,17 +125,6 @@ def test_names_change_no_bit_and_arrays_are_taken_on_trust_beside_frames(way):
     for other in (mixed, plain):
         np.testing.assert_array_equal(flat(other.arrays), flat(named.arrays))
         assert str(other.train_metrics_clientapp) == str(named.train_metrics_clientapp)
-
-
-def test_labels_of_one_class_fit_where_they_can():
-    """All 1 may be of either coding; all 0 is 0 and 1."""
-    run(averaging(), losses(code=np.ones_like), 1)
-    signed = [Logistic(f.features, 2 * f.labels - 1) for f in losses()]
-    run(averaging(), [*signed[:3], Logistic(signed[3].features, np.ones(20))], 1)
-    objectives = losses(code=np.zeros_like)
-    objectives[0] = Logistic(objectives[0].features, 2 * objectives[0].labels - 1)
-    with pytest.raises(ConfigurationError, match=r"'-1', '1'"):
-        run(averaging(), objectives, 1)
 
 
 class Counted(InProcessGrid):
@@ -208,84 +183,6 @@ def test_a_site_that_only_evaluates_is_compared_too(way):
     assert result.evaluate_metrics_clientapp[2]["num-replies"] == 4
 
 
-def test_a_resumed_run_goes_on_and_compares_again(tmp_path):
-    def killed(number, arrays, metrics):
-        if number == 3:
-            raise RuntimeError("killed")
-
-    path, whole = tmp_path / "run.npz", run(averaging(), losses(), 4)
-    with pytest.raises(RuntimeError, match="killed"):
-        run(averaging(), losses(), 4, callbacks=[Checkpoint(path), killed])
-    np.testing.assert_array_equal(flat(run(averaging(), losses(), 4, resume=path).arrays), flat(whole.arrays))
-    with pytest.raises(ConfigurationError, match="another order"):
-        run(averaging(), losses(reordered), 4, resume=path)
-
-
-def test_the_servers_own_names_decide():
-    strategy = averaging()
-    strategy.tables = Tables(Described(tuple(NAMES)))
-    with pytest.raises(ConfigurationError, match=r"partition 0\) has its columns in another order than the ServerApp"):
-        run(strategy, [Logistic(table[REVERSED], labels_of(table)) for table in frames()], 1)
-
-
-def test_a_loss_of_ones_own_is_compared_if_it_says_its_names():
-    class Own(Objective):
-        def __init__(self, objective, **names):
-            self.layout, self.num_examples, self.inner = objective.layout, objective.num_examples, objective
-            self.__dict__.update(names)
-
-        def value(self, w):
-            return self.inner.value(w)
-
-        def gradient(self, w, batch=None, out=None):
-            return self.inner.gradient(w, batch, out)
-
-    def play(names):
-        run(averaging(), [Own(f, **names(m, f)) for m, f in enumerate(clients())], 1)
-
-    play(lambda m, f: {})
-    # Neither is what happens to have this name compared if it cannot be names.
-    play(lambda m, f: {"feature_names": {"m": m}, "class_names": f.targets})
-    play(lambda m, f: {"feature_names": pd.Index(NAMES)})
-    with pytest.raises(ConfigurationError, match=r"partition 1\) has its columns in another order"):
-        play(lambda m, f: {"feature_names": NAMES if m != 1 else REVERSED})
-
-
-@together(
-    ("columns", "names"),
-    [
-        (["b", "a"], ("b", "a")),
-        ([2, 0], ("2", "0")),
-        (pd.MultiIndex.from_tuples([("a", 1), ("a", 2)]), ("('a', 1)", "('a', 2)")),
-        # Of which a table of another kind is made: its columns are the data.
-        ([np.array([1.0]), np.array([2.0])], None),
-        *((odd, None) for odd in ([1.5], [], "ab")),
-    ],
-)
-def test_what_are_names(columns, names):
-    assert names_of(columns) == names
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        np.resize(["m", "secret"], 20),
-        np.array([*["m"] * 19, "secret"], dtype=object),
-        pd.Categorical(np.resize(["m", "secret"], 20)),
-    ],
-    ids=["strings", "objects", "categories"],
-)
-def test_a_column_of_text_is_refused_with_a_recipe_that_shows_none_of_its_values(text):
-    table = frames(1)[0].assign(sex=text)
-    reported = r"columns \['sex'\] hold texts or categories; expected numbers\. Agree .*get_dummies\(X\['sex'\]"
-    with pytest.raises(ConfigurationError, match=reported) as error:
-        Logistic(table, labels_of(table))
-    assert "secret" not in str(error.value)
-    agreed = pd.CategoricalDtype(["m", "f", "secret"])
-    coded = [pd.get_dummies(own.astype({"sex": agreed}), columns=["sex"], dtype=float) for own in (table, table[:3])]
-    assert Logistic(coded[0], labels_of(table)).feature_names == Logistic(coded[1], labels_of(table[:3])).feature_names
-
-
 # --- units ------------------------------------------------------------------------------------------------------------
 
 
@@ -303,17 +200,6 @@ def test_units_are_compared_with_the_first_answers_of_any_strategy(way, strategy
     (reported,) = reported_of_units(strategy(), losses(other_units), 3, **WAYS[way])
     assert re.search(r": crp \(.* at partition \d, .* at partition 2\)\. If the units", reported)
     assert not reported_of_units(strategy(), losses(), **WAYS[way])
-
-
-def test_units_of_columns_without_names_and_of_a_site_that_comes_late():
-    tables = [np.random.default_rng(m).standard_normal((20, D - 1)) for m in range(3)]
-    tables[2][:, 2] *= 10.0
-    objectives = [LeastSquares(table, table[:, 0]) for table in tables]
-    (reported,) = reported_of_units(averaging(participation=late(2, 1)), objectives, 3)
-    assert re.search(r"column 2 \(.* at partition [01], .* at partition 2\)", reported)
-    for table, rows in zip(tables, (19, 12, 11), strict=True):  # mostly zero at each site, as pixels at an edge are
-        table[:rows] = 0.0
-    assert not reported_of_units(averaging(), [LeastSquares(table, table[:, 0]) for table in tables])
 
 
 def test_a_private_run_hears_names_only():
@@ -342,7 +228,7 @@ def altered(alter):
     return mod
 
 
-@together(
+@pytest.mark.parametrize(
     "alter",
     [
         lambda content: content["arrays"].clear(),
@@ -362,7 +248,7 @@ def test_nonsense_about_a_table_is_not_compared_and_ends_no_run(alter):
     assert strategy.state.dual.any()
 
 
-@together("factor", [4.7, 5.0, 5.5, 6.0, 1e-9, 1e300])
+@pytest.mark.parametrize("factor", [4.7, 5.0, 5.5, 6.0, 1e-9, 1e300])
 def test_factors_above_5_are_told_of_and_no_smaller_ones(factor):
     here = np.random.default_rng(0).uniform(0.1, 10.0, 50)
     scales = Scales(50)

@@ -1,13 +1,10 @@
 """What nobody trains: psi leaves it alone, as frozen layers and buffers of a ``state_dict``, until it moves."""
 
-import logging
-
 import numpy as np
 import pytest
 from problems import arrays_of, foreign_app, numpy_of, simulated
 
 from flwr_fco.callbacks import Checkpoint
-from flwr_fco.core.layout import Layout
 from flwr_fco.errors import FlwrFcoError
 from flwr_fco.regularizers import L1
 from flwr_fco.strategies import Density, FedDualAvg, Steps
@@ -36,30 +33,6 @@ def test_what_nobody_trains_stays_whole(options):
     for name in ("backbone.weight", "pe"):
         np.testing.assert_array_equal(model[name], NETWORK[name])
     assert np.count_nonzero(model["fc.weight"]) < model["fc.weight"].size
-
-
-@pytest.mark.parametrize("kind", ["BitFit", "rounded"])
-def test_frozen_matrices_stay_whole_and_two_lines_say_so(kind, caplog):
-    """Where only vectors are trained; and where a float64 start comes back in float32, which is no training."""
-    rng = np.random.default_rng(0)
-    begin = {"weight": rng.normal(size=(30, 10)), "head.weight": rng.normal(size=(10, 4)), "bias": np.zeros(10)}
-    dtype, moving = (np.float64, "bias") if kind == "BitFit" else (np.float32, "head.weight")
-
-    def trained(arrays, message, context):
-        later = ("head.weight",) if message.content["config"]["server-round"] > 8 else ()
-        return {n: (w + 0.3 * (1.0 - w) * (n in (moving, *later))).astype(dtype) for n, w in arrays.items()}
-
-    with caplog.at_level(logging.INFO, logger="flwr"):
-        model = simulated(FedDualAvg(**SPARSE), foreign_app(trained), 14, initial_arrays=begin, verbose=True)
-    found = numpy_of(model.arrays)
-    np.testing.assert_array_equal(found["weight"], begin["weight"])
-    assert np.count_nonzero(found["head.weight"]) == 12
-    said = [line for line in caplog.messages if "nobody" in line or ("train" in line and "now" in line)]
-    still = sorted({*begin} - {moving})
-    assert said[0] == f"nobody has trained {', '.join(still)}: they stay as they are until somebody does"
-    assert said[1:] == (["clients train head.weight now"] if kind == "BitFit" else [])
-    # The density is that of the model, with what nobody trains in it.
-    assert model.train_metrics_clientapp[14]["density"] == (300 + 12) / 340
 
 
 @pytest.mark.parametrize("number", [1, 5])
@@ -93,21 +66,6 @@ def test_a_resumed_run_leaves_the_same_arrays_alone(tmp_path):
     again = train_network(SPARSE, resume=tmp_path / "run.npz", callbacks=[saving])
     for name, array in whole.items():
         np.testing.assert_array_equal(again[name], array, err_msg=name)
-
-
-def test_clients_that_return_what_they_got_are_told_of(caplog):
-    with caplog.at_level(logging.WARNING, logger="flwr"):
-        model = train_network(DENSE, frozen=tuple(NETWORK))
-    assert sum("return the model that they were sent" in line for line in caplog.messages) == 1
-    for name, array in NETWORK.items():
-        np.testing.assert_array_equal(model[name], array)
-
-
-def test_pass_through_adds_to_running_statistics():
-    arrays = {"weight": np.zeros((2, 2)), "pe": np.zeros((2, 2)), "bn.running_mean": np.zeros(2)}
-    passed = [entry.name for entry in Layout.from_arrays(arrays, pass_through="pe").passed_through]
-    assert passed == ["pe", "bn.running_mean"]
-    assert not Layout.from_arrays(arrays, pass_through=()).passed_through
 
 
 @pytest.mark.parametrize("options", [SPARSE, THRESHOLD, {**DENSE, "density": Density(0.3, scope="global")}])

@@ -8,9 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lies_of_one import make, regressions, run_with
 from problems import flat
-from together import together
 
-from flwr_fco.errors import DivergedError
 from flwr_fco.messages.protocol import Node, Uplink
 from flwr_fco.strategies import Bounds
 from flwr_fco.strategies.checkpoint import go_back, moment
@@ -79,7 +77,7 @@ def test_no_sequence_of_lies_of_one_of_four_widens_the_bound(honest, lies, rows)
         assert found == [3] or weights[3] / sum(weights) * lie <= 100.0 * 10.0 * (1 + 1e-9)
 
 
-def test_lengths_of_rounding_noise_in_one_of_the_first_rounds_are_no_yardstick():
+def test_lengths_of_rounding_noise_in_a_first_round_are_no_yardstick():
     run = a_run()
     for norm in (1.0, 1e-17, 1e-17, 0.5):
         assert out(run, replies(*[norm] * 8)) == []
@@ -92,7 +90,7 @@ def test_lengths_of_rounding_noise_in_one_of_the_first_rounds_are_no_yardstick()
         assert out(run, replies(norm)) == []
 
 
-@together("sizes", [(10.0, 40_000.0), (10.0, 20.0, 60_000.0), (12.0, 12.0, 40.0, 90_000.0)])
+@pytest.mark.parametrize("sizes", [(10.0, 40_000.0), (10.0, 20.0, 60_000.0), (12.0, 12.0, 40.0, 90_000.0)])
 def test_sites_of_very_different_sizes_stay_unless_the_user_says_otherwise(sizes):
     run = a_run()
     for _ in range(5):
@@ -104,20 +102,6 @@ def test_sites_of_very_different_sizes_stay_unless_the_user_says_otherwise(sizes
     # Who has done more is longer, and alone in a round somebody has all of the weight.
     assert out(run, replies(*[1.0] * 5) + replies(50_000.0, elapsed=1000.0)) == []
     assert out(a_run(max_share=0.9), replies(1.0)) == []
-
-
-def test_running_statistics_are_bounded_too():
-    run = a_run(passed={"mean": np.zeros(1)})
-
-    def says(*means):
-        return [
-            Uplink({}, None, 1, examples=1.0, pass_through={"mean": np.array([own], dtype=np.float32)}) for own in means
-        ]
-
-    found = objections(run, says(1.0, 1.0, 1.0, 1.0, 3e38))
-    assert found.keys() == {4}
-    assert found[4].startswith("its change of mean is 3e+38 at 0.2 of the weight, more than max_ratio=100 times 1,")
-    assert out(a_run(passed={"mean": np.zeros(1)}), says(0.0, 0.0, 0.0, 1.0, 3.0)) == []
 
 
 def test_losses_are_compared_with_those_of_the_same_model():
@@ -139,45 +123,6 @@ def test_losses_are_compared_with_those_of_the_same_model():
 FOUR = regressions(4)
 
 
-def times(rows, length):
-    def lie(number, vectors, claims):
-        # A client that has lost its memory says only that.
-        claims |= {"num-examples": int(claims["num-examples"] * rows)} if "num-examples" in claims else {}
-        for vector in vectors.values():
-            vector *= length
-
-    return lie
-
-
-def error_of(result):
-    truth = np.mean([np.linalg.lstsq(own.features, own.targets, rcond=None)[0] for own in FOUR], axis=0)
-    return float(np.abs(flat(result.arrays)[: truth.size] - truth).max())
-
-
-@together(("rows", "length"), [(900, -900.0), (900, -300.0), (1, -900.0), (30_000, 200.0)])
-@pytest.mark.parametrize("name", ["FedDualAvg", "FedMid", "FedDAGT", "Scaffold"])
-def test_one_of_four_that_overdoes_it_moves_nothing(name, rows, length):
-    result = run_with("messages", make(name), FOUR, 40, times(rows, length), liar=2)
-    assert {row.partition_id for row in result.left_out} == {2}
-    assert error_of(result) < 2.0
-
-
-@together(("rows", "length"), [(1, -9.0), (9, -3.0), (20, -30.0)])
-@pytest.mark.parametrize("name", ["FedDualAvg", "FedDAGT", "FedDR"])
-def test_a_lie_within_the_bound_never_grows_beyond_it(name, rows, length):
-    """The model is worse, by what the bound allows; or the run ends with an error that names who pulls."""
-    strategy, ended = make(name), None
-    try:
-        result = run_with("messages", strategy, FOUR, 60, times(rows, length), liar=2)
-    except DivergedError as error:
-        ended = error
-    if ended is not None:
-        assert "partition 2" in f"{ended}"
-        assert np.isfinite(flat(ended.arrays)).all()
-    else:
-        assert error_of(result) < 5_000.0
-
-
 # --- answers of before ------------------------------------------------------------------------------------------------
 
 
@@ -195,7 +140,7 @@ def replayed(first, since, every=1):
     return lie
 
 
-@together(("first", "since", "every"), [(1, 2, 1), (3, 4, 1), (2, 5, 2), (1, 8, 3)])
+@pytest.mark.parametrize(("first", "since", "every"), [(1, 2, 1), (3, 4, 1), (2, 5, 2), (1, 8, 3)])
 @pytest.mark.parametrize("objectives", [FOUR, regressions(10)], ids=["4", "10"])
 @pytest.mark.parametrize("name", ["Scaffold", "FedDAGT", "FedDR"])
 def test_an_answer_of_an_earlier_round_counts_once(name, objectives, first, since, every):

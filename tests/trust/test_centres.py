@@ -6,9 +6,8 @@ from faulty import Faulty, scaled, start_on
 from problems import app_of, clients, flat
 
 from flwr_fco.algorithms.contract.replies import Mean, geometric_median, median, trimmed_mean
-from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.protocol import Uplink
-from flwr_fco.strategies import DFedDA, FedDAGT, FedDualAvg, FedMid, Scaffold, Steps, Trimmed
+from flwr_fco.strategies import FedDualAvg, FedMid, Steps, Trimmed
 from flwr_fco.strategies.output import centre_of
 
 
@@ -56,14 +55,6 @@ def test_a_minority_cannot_move_a_robust_centre_far(rule, cls):
     assert np.abs(run_with(rule, scaled(-50.0)) - honest).max() < 1e-6
     with np.errstate(all="ignore"):
         assert np.abs(run_with("mean", scaled(-50.0)) - honest).max() > 1.0
-
-
-def test_methods_that_need_the_mean_say_why():
-    for cls, reason in ((FedDAGT, "trackers"), (DFedDA, "gossip"), (Scaffold, "trackers")):
-        with pytest.raises(ConfigurationError, match=f"needs the mean.*{reason}"):
-            cls(aggregation="median")
-    with pytest.raises(ConfigurationError, match="shadow"):
-        FedDualAvg(aggregation="median", output="shadow", work=Steps(3))
 
 
 @pytest.mark.parametrize("rule", ["trimmed", "median", "geometric-median"])

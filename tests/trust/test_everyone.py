@@ -9,7 +9,6 @@ from flwr.app import Error, Message
 from problems import app_of, clients, flat, run, start_arrays
 
 from flwr_fco.algorithms import DualAveraging
-from flwr_fco.errors import ConfigurationError
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import Epochs, FedDualAvg, strategy
 from flwr_fco.strategies import Everyone as Patience
@@ -70,11 +69,6 @@ class Flaky(InProcessGrid):
 OPTIONS = {"client_lr": 0.02, "work": Epochs(1, batch_size=None), "fraction_evaluate": 0.0}
 
 
-def test_a_share_of_the_clients_is_refused_at_construction():
-    with pytest.raises(ConfigurationError, match=r"fraction_train=0.5: Everyone needs every client"):
-        Everyone(0.5)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_only_the_node_without_a_good_answer_is_asked_again(kind):
     grid = Flaky(2, kind)
@@ -96,9 +90,3 @@ def test_a_round_without_everybody_is_skipped_and_the_state_stays(kind):
     (left_out,) = result.left_out
     assert KINDS[kind][1] in left_out.reason
     assert (left_out.round, left_out.node_id) == (2, 3)
-
-
-def test_a_sampled_strategy_asks_nobody_again_for_a_bad_answer():
-    grid = Flaky(1, "NaN")
-    FedDualAvg(**OPTIONS).start(grid, start_arrays(), 3)
-    assert grid.asked_in_round_2() == [2, 3, 4, 5]

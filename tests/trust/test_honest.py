@@ -2,17 +2,15 @@
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
 from lies_of_one import make
 from problems import SADDLE, app_of, simulated
 from representatives import REPRESENTATIVES
-from together import together
 
 from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.core.logs import quiet
 from flwr_fco.objectives import LeastSquares, Logistic
 from flwr_fco.regularizers import L1
-from flwr_fco.strategies import STRATEGIES, Bounds, DualFL, Epochs, FedDAGT, Steps
+from flwr_fco.strategies import STRATEGIES, Bounds, Epochs, FedDAGT, Steps
 
 METHODS = [name for name in STRATEGIES if name not in SADDLE]
 FURTHER = ({"aggregation": "median"}, {"fraction_train": 0.5}, {"tracker_start": "zero"}, {"hessian": "none"})
@@ -75,7 +73,7 @@ def nobody_is_left_out(seed, name):
 
 
 @pytest.mark.filterwarnings("ignore:standard deviations differ")
-@together(("seed", "name"), DAY)
+@pytest.mark.parametrize(("seed", "name"), DAY)
 def test_nobody_is_left_out(seed, name):
     nobody_is_left_out(seed, name)
 
@@ -83,46 +81,9 @@ def test_nobody_is_left_out(seed, name):
 @pytest.mark.filterwarnings("ignore:standard deviations differ")
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", METHODS)
-@together("seed", range(150))
+@pytest.mark.parametrize("seed", range(150))
 def test_nobody_is_left_out_of_150_federations(seed, name):
     nobody_is_left_out(seed, name)
-
-
-@pytest.mark.filterwarnings("ignore:standard deviations differ")
-@together(("seed", "factor"), [(100, 1.0), (101, 2.0), (102, 2.0)])
-def test_nobody_is_left_out_of_dual_fl_at_twice_the_nu_of_theory(seed, factor):
-    objectives = federation(seed)
-    alpha = 0.0 if isinstance(objectives[0], LeastSquares) else 0.05
-    nu = alpha or min(float(np.linalg.eigvalsh(gram(own))[0]) for own in objectives)
-    strategy = DualFL(nu=factor * nu, alpha=alpha, fraction_evaluate=0.0)
-    strategy.on_divergence = "warn"
-    assert run(strategy, objectives, 12).left_out == []
-
-
-def gram(own):
-    design = np.column_stack([own.features, np.ones(own.num_examples)])
-    return design.T @ design / own.num_examples
-
-
-@together("client_lr", [0.5, 0.05, 0.005])
-@together("start", ["gradient", "zero"])
-def test_increments_of_rounding_noise_in_round_1_are_no_yardstick(start, client_lr):
-    """After one full-batch step a tracker takes away the whole gradient: what is left of round 1 is rounding."""
-    objectives = []
-    for m in range(8):
-        rng = np.random.default_rng(m)
-        rows = sp.random(30, 400, density=0.01, random_state=m, format="csr")
-        objectives.append(LeastSquares(rows, np.asarray(rows.sum(axis=1)).ravel() + 0.1 * rng.normal(size=30)))
-    strategy = FedDAGT(
-        regularizer=L1(0.001),
-        client_lr=client_lr,
-        work=Steps(1, batch_size=None),
-        tracker_start=start,
-        fraction_evaluate=0.0,
-    )
-    result = run(strategy, objectives, 30)
-    assert result.left_out == []
-    assert len(result.train_metrics_clientapp) == 30
 
 
 def test_a_sharp_honest_loss_among_ten_stays_and_ends_nothing():
@@ -136,7 +97,7 @@ def test_a_sharp_honest_loss_among_ten_stays_and_ends_nothing():
     assert result.left_out == []
 
 
-@together("sizes", [(10, 20_000), (10, 10, 12, 30_000)])
+@pytest.mark.parametrize("sizes", [(10, 20_000), (10, 10, 12, 30_000)])
 def test_a_large_site_among_small_ones_stays(sizes):
     rng, objectives = np.random.default_rng(1), []
     for rows in sizes:

@@ -10,7 +10,6 @@ from lies_of_one import CLIENTS, LIAR, in_messages, make, regressions, run
 from problems import app_of, clients, flat, optimum, problem, start_arrays, trackers_of
 from remembering import FAULTS, VICTIM, faulty_run, leave, weights_of
 from representatives import by_class, crossed
-from together import together
 
 from flwr_fco.callbacks import Checkpoint
 from flwr_fco.core.computing import single_threaded_blas
@@ -43,7 +42,7 @@ def test_a_run_with_a_fault_still_reaches_the_optimum(fault, cls):
     reaches_the_optimum(CENTRAL[cls](**FAST), FAULTS[fault], 3, num_rounds=50)
 
 
-@together("fault", FAULTS)
+@pytest.mark.parametrize("fault", FAULTS)
 def test_sampled_clients_keep_the_sum_too(fault):
     strategy = FedDAGT(fraction_train=0.6, seed=1, participation=Participation(evict_after=100), **FAST)
     reaches_the_optimum(strategy, FAULTS[fault], 10, rounds=range(1, 40), num_rounds=100)
@@ -69,7 +68,7 @@ def test_a_first_reply_comes_late_and_with_another_weight_than_was_guessed():
     reaches_the_optimum(strategy, "lose", 5, rounds=range(5), num_rounds=60, check=partial(balanced, but=range(5)))
 
 
-@together("number_of_examples", [0, 20_000])
+@pytest.mark.parametrize("number_of_examples", [0, 20_000])
 def test_another_weight_than_the_first_is_left_out_and_the_limit_stays(number_of_examples):
     def lie(number, vectors, claims):
         if number in (3, 4):
@@ -151,7 +150,7 @@ def test_a_lie_of_a_client_that_never_answers_again_is_forgotten(name):
     assert apart(played(strategy, 200, lie).arrays, strategy, REST) <= 1e-6
 
 
-@together("kind", ["silent", "NaN"])
+@pytest.mark.parametrize("kind", ["silent", "NaN"])
 def test_a_client_that_is_asked_in_vain_has_left_and_comes_back(kind):
     """The run goes to the optimum of the others, and from there to that of all."""
     distances, strategy = {}, make("FedDAGT")
@@ -170,16 +169,6 @@ def test_a_client_that_is_asked_in_vain_has_left_and_comes_back(kind):
     played(strategy, 200, lie, callbacks=[look])
     assert distances[89][1] <= 1e-6 < distances[89][0]
     assert distances[200][0] <= 1e-6
-
-
-@together("name", ["FedDR", "DFedDAGT", "FedDAGT"])
-def test_a_few_coordinates_may_come_where_the_method_has_vectors(name):
-    def lie(number, vectors):
-        for key in list(vectors):
-            vectors[key], vectors[f"indices:{key}"] = vectors[key][:2], np.arange(2, dtype=np.int32)
-
-    result = played(make(name), 3, lie)
-    assert all(metrics["num-replies"] >= CLIENTS - 1 for metrics in result.train_metrics_clientapp.values())
 
 
 def test_only_silence_in_a_row_makes_a_client_one_that_has_left():
@@ -226,7 +215,7 @@ def test_a_run_goes_on_from_its_checkpoint_with_the_counts_of_silence(tmp_path):
 # --- methods that need every client -----------------------------------------------------------------------------------
 
 
-@together("name", ["DualFL", "FedNewton", "FedDAGT"])
+@pytest.mark.parametrize("name", ["DualFL", "FedNewton", "FedDAGT"])
 def test_only_a_method_that_needs_everyone_ends_without_one(name):
     strategy = make(name)
     if name == "FedDAGT":

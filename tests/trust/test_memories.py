@@ -11,7 +11,6 @@ from flwr.app import Array, ArrayRecord, RecordDict
 from lies_of_one import make
 from problems import app_of, arrays_of, problem
 from representatives import covered
-from together import together
 
 from flwr_fco.client_apps.client import recall
 from flwr_fco.core.computing import single_threaded_blas
@@ -146,7 +145,7 @@ NO_TRACE = {
 }
 
 
-@together(("fault", "name"), covered(NO_TRACE, METHODS))
+@pytest.mark.parametrize(("fault", "name"), covered(NO_TRACE, METHODS))
 def test_a_run_with_faults_has_the_bits_of_one_without_these_replies(fault, name):
     patient = Everyone(evict_after=10**6) if name == "DualFL" else Participation()
     options = {**METHODS[name], "faults": {fault: 0.3}, "participation": patient}

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from flwr.app import Error, Message
 from problems import app_of, clients, flat, optimum, start_arrays
-from together import together
 
 from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ConfigurationError
@@ -82,9 +81,9 @@ def unchanged(message, reply):
 CV = {"cv": Strengths(num=4, folds=3)}.items()
 
 
-@together("happens", [raises, is_silent, lies])
-@together("since", [1, 3])
-@together(("options", "fit"), [((), {}), (CV, {}), ((), {"intervals": True})])
+@pytest.mark.parametrize("happens", [raises, is_silent, lies])
+@pytest.mark.parametrize("since", [1, 3])
+@pytest.mark.parametrize(("options", "fit"), [((), {}), (CV, {}), ((), {"intervals": True})])
 def test_a_fit_is_of_all_sites_or_names_the_one_that_it_is_without(happens, since, options, fit):
     expected = fitted(unchanged, options=options, **fit)
     said = ""
@@ -100,29 +99,12 @@ def test_a_fit_is_of_all_sites_or_names_the_one_that_it_is_without(happens, sinc
         assert "160 rows, of 4 sites" in model.summary()
 
 
-def test_a_site_that_comes_later_is_not_of_the_fit():
-    class Growing(Changed):
-        def get_node_ids(self):
-            return super().get_node_ids()[: 4 if self.asked else 3]
-
-    model = FederatedLasso(alpha=0.05, num_clients=3)
-
-    def load(context):
-        site = SITES[int(context.node_config["partition-id"])]
-        return site.features, site.targets
-
-    grid = Growing(model.client_app(load), unchanged, kind="query.question")
-    with grid.identity(), quiet(50):
-        model.fit(grid, features=6)
-    assert "120 rows, of 3 sites" in model.summary()
-    here = FederatedLasso(alpha=0.05).fit([own.features for own in SITES[:3]], [own.targets for own in SITES[:3]])
-    np.testing.assert_allclose(model.coef_, here.coef_, atol=1e-9)
-
-
 # --- rows that change -------------------------------------------------------------------------------------------------
 
 
-@together("change", [lambda rows, number: rows + number % 2, lambda rows, number: 0 if number == 2 else rows])
+@pytest.mark.parametrize(
+    "change", [lambda rows, number: rows + number % 2, lambda rows, number: 0 if number == 2 else rows]
+)
 def test_newton_leaves_out_who_changes_its_rows_and_goes_on(change):
     grid = Changed(app_of(SITES), counts(change))
     strategy = FedNewton(regularizer=L1(0.05), fraction_evaluate=0.0)
@@ -134,14 +116,9 @@ def test_newton_leaves_out_who_changes_its_rows_and_goes_on(change):
     assert reasons
 
 
-def test_newton_ends_in_words_with_a_site_that_grows():
-    grid = Changed(app_of(SITES), counts(lambda rows, number: rows + number))
-    said = r"partition 2 gave no good reply in 3 rounds .* reports 44 examples, in its first reply .* it was 41"
-    with grid.identity(), quiet(50), pytest.raises(ConfigurationError, match=said):
-        FedNewton(regularizer=L1(0.05), fraction_evaluate=0.0).start(grid, start_arrays(), 40)
-
-
-@together("change", [lambda rows, number: rows + 1, lambda rows, number: 0, lambda rows, number: rows * 800])
+@pytest.mark.parametrize(
+    "change", [lambda rows, number: rows + 1, lambda rows, number: 0, lambda rows, number: rows * 800]
+)
 def test_a_fit_is_of_the_rows_that_it_was_told_of_first(change):
     said = r"partition 2 gave no good reply .* reports \d+ examples; expected 40, of Bounds\(rows"
     with pytest.raises(ConfigurationError, match=said):
@@ -182,8 +159,8 @@ class Hung(Changed):
         return found
 
 
-@together("kind", ["train", "evaluate", "query.question"])
-@together("strategy", [FedDualAvg, FedDAGT, FedDR])
+@pytest.mark.parametrize("kind", ["train", "evaluate", "query.question"])
+@pytest.mark.parametrize("strategy", [FedDualAvg, FedDAGT, FedDR])
 def test_a_site_that_hangs_costs_two_timeouts(strategy, kind):
     options = {} if strategy is FedDR else {"client_lr": 0.02, "work": Steps(2, batch_size=None)}
     own = strategy(certificate_every=1, **options)

@@ -5,37 +5,16 @@ import pytest
 from problems import clients, flat, optimum, problem, run
 
 from flwr_fco.algorithms.dual_fl import linear_tolerance, sublinear_tolerance
-from flwr_fco.errors import ConfigurationError, DivergedError
+from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import PNorm
 from flwr_fco.regularizers import L1
-from flwr_fco.strategies import DualFL, FedDR, LocalSGD, Minimise, Participation, Steps, run_of
+from flwr_fco.strategies import DualFL, FedDR, Minimise, Participation, Steps
 from reproduction.pooled import centralized_solution
 
 NU = 0.05
 
 
-def test_a_run_that_diverges_is_told_its_nu():
-    """It has no rates to lower; one client is far from the others first, and stays so."""
-    with pytest.raises(DivergedError, match=r"nu=1000 is too large for these data; try 100,"):
-        run(DualFL(nu=1000.0, alpha=0.0), clients(), 40)
-
-
 # --- what is refused, and what the rounds are told ------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("cls", [DualFL, LocalSGD])
-def test_psi_is_refused_with_the_reason(cls):
-    with pytest.raises(ConfigurationError, match=r"no place for psi, because .*FedDR"):
-        cls(regularizer=L1(0.1))
-    with pytest.raises(ConfigurationError, match="Euclidean"):
-        cls(mirror_map=PNorm(3.0))
-
-
-def test_dual_fl_refuses_samples():
-    with pytest.raises(ConfigurationError, match="every client"):
-        DualFL(fraction_train=0.5)
-    with pytest.raises(ConfigurationError, match="expected an Everyone"):
-        DualFL(participation=Participation(choose_nodes=lambda number, nodes: nodes))
 
 
 def test_options_out_of_range():
@@ -45,6 +24,9 @@ def test_options_out_of_range():
         ({"alpha": -1.0}, "alpha"),
         ({"nu": 1.0, "smoothness": 1.0}, "rho"),
         ({"participation": Participation()}, "expected an Everyone"),
+        ({"fraction_train": 0.5}, "every client"),
+        ({"regularizer": L1(0.1)}, r"no place for psi, because .*FedDR"),
+        ({"mirror_map": PNorm(3.0)}, "Euclidean"),
         ({"work": Steps(3)}, "expected a Minimise"),
     ]:
         with pytest.raises(ConfigurationError, match=message):
@@ -96,16 +78,6 @@ def test_a_warm_start_that_is_good_enough_is_an_answer():
     np.testing.assert_allclose(flat(result.arrays), optimum([shard], [1.0]), atol=1e-9)
 
 
-def test_an_iteration_cap_is_reported():
-    strategy = DualFL(nu=NU, work=Minimise(tolerance=1e-20, max_iterations=2))
-    result = run(strategy, problem(), 2)
-    assert [metrics["num-capped"] for metrics in result.train_metrics_clientapp.values()] == [5, 5]
-    assert result.train_metrics_clientapp[1]["gradient-evaluations"] >= 2
-    # A minimisation has no rates.
-    assert "sum-of-step-sizes" not in result.train_metrics_clientapp[1]
-    assert np.isnan([run_of(strategy).problem.client_lr, run_of(strategy).problem.server_lr]).all()
-
-
 def test_a_round_that_is_skipped_counts_the_iteration_caps_of_who_replied():
     def silent(message, context, call_next):
         train = message.metadata.message_type == "train"
@@ -115,6 +87,8 @@ def test_a_round_that_is_skipped_counts_the_iteration_caps_of_who_replied():
 
     strategy = DualFL(nu=NU, work=Minimise(tolerance=1e-20, max_iterations=2))
     history = run(strategy, problem(), 3, mods=[silent], raise_errors=False).train_metrics_clientapp
+    # A minimisation has no rates.
+    assert "sum-of-step-sizes" not in history[1]
     assert [(history[number]["skipped"], history[number].get("num-capped")) for number in (1, 2, 3)] == [
         (0, 5),
         (1, 4),

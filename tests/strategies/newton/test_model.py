@@ -8,7 +8,6 @@ from sklearn.linear_model import Lasso
 
 from flwr_fco.algorithms.newton.model import Penalty, minimise_model
 from flwr_fco.core.layout import Layout
-from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers import (
     L1,
     L2,
@@ -17,7 +16,6 @@ from flwr_fco.regularizers import (
     GroupLasso,
     L2Squared,
     NonNegative,
-    Nuclear,
     SparseGroupLasso,
     Zero,
 )
@@ -100,12 +98,6 @@ def test_the_penalty_of_some_coordinates_has_their_groups():
     assert part.strengths.tolist() == [1.5]
     x = np.array([3.0, 4.0, 0.0, 1.0, 0.0, 0.0])
     assert part.value(x) == 0.25 * 8.0 + 1.5 * 5.0
-
-
-def test_a_psi_without_such_terms_names_another_method():
-    layout = Layout.from_arrays({"w": np.zeros((3, 4))})
-    with pytest.raises(ConfigurationError, match=r"Nuclear.*FedDAGT"):
-        Penalty.of(Nuclear(1.0).bind(layout))
 
 
 @pytest.mark.parametrize("name", CASES)

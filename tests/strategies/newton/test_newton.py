@@ -47,18 +47,6 @@ def test_the_solution_and_a_valid_gap_in_every_round(name, kind, options):
     assert values[-1] == pytest.approx(objective_value(objectives, psi, w), rel=1e-13)
 
 
-def test_rows_of_several_classes_are_groups():
-    psi, objectives = GroupLasso(0.03, np.arange(9)[:, None]), sites("classes")
-    result, _ = solved(objectives, psi)
-    best = objective_value(objectives, psi, centralized_solution(objectives, psi, tol=1e-9))
-    gaps, values = numbers(result, "duality-gap"), numbers(result, "objective")
-    assert gaps[-1] <= 1e-8
-    assert len(gaps) <= 12
-    assert all(gap >= value - best - 1e-9 for gap, value in zip(gaps, values, strict=True))
-    rows = result.arrays["coefficients"].numpy()
-    assert set(np.count_nonzero(rows, axis=1)) <= {0, 3}
-
-
 def _skewed(num_sites=4):
     features, labels = load_breast_cancer(return_X_y=True)
     features = (features - features.mean(axis=0)) / features.std(axis=0)
@@ -96,18 +84,6 @@ def test_at_the_largest_strength_the_gap_is_that_of_the_intercept():
     share = np.mean(np.concatenate([objective.labels for objective in objectives]))
     null = -share * np.log(share) - (1.0 - share) * np.log(1.0 - share)
     assert numbers(result, "duality-gap")[0] >= np.log(2.0) - null > 0.03
-
-
-def test_squares_with_every_coordinate_in_the_set_take_two_rounds():
-    result, _ = solved(sites("squares"), L1(0.05))
-    assert len(result.train_metrics_clientapp) == 2
-
-
-def test_a_start_outside_of_the_box_begins_at_its_nearest_point():
-    start = {"coefficients": np.full(9, 7.0), "intercept": np.zeros(1)}
-    result, _ = solved(sites("squares"), Box(-0.3, 0.6), start=start)
-    assert np.abs(result.arrays["coefficients"].numpy()).max() <= 0.6
-    assert numbers(result, "duality-gap" if numbers(result, "duality-gap") else "residual")[-1] <= 1e-8
 
 
 @pytest.mark.parametrize("kind", ["squares", "logistic"])

@@ -11,7 +11,7 @@ from problems import app_of
 
 from flwr_fco.algorithms.newton.path import errors_of, folds_of
 from flwr_fco.callbacks import Checkpoint
-from flwr_fco.client_apps import Disclosure, Limits, client_app
+from flwr_fco.client_apps import Disclosure, Limits
 from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ClientError, ConfigurationError, ProtocolError
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic
@@ -22,11 +22,11 @@ from flwr_fco.strategies import FedDAGT, FedNewton, Strengths, run_of
 from reproduction.pooled import centralized_solution
 
 
-def path_of(objectives, psi=None, rounds=60, grid=None, strategy=None, **options):
+def path_of(objectives, psi=None, rounds=60, strategy=None, disclosure=None, **options):
     start = {name: np.zeros(shape) for name, shape in objectives[0].layout.shapes.items()}
     return fit_path(
         strategy or FedNewton(regularizer=psi or L1(1.0), tolerance=1e-9, fraction_evaluate=0.0),
-        app_of(objectives),
+        app_of(objectives, disclosure=disclosure),
         num_nodes=len(objectives),
         num_rounds=rounds,
         initial_arrays=start,
@@ -93,9 +93,7 @@ def test_the_held_out_losses_are_those_of_models_of_the_other_rows(kind):
 def test_folds_part_the_rows_with_the_same_shares_of_each_class(folds):
     rng = np.random.default_rng(0)
     for objective in (
-        Logistic(np.ones((83, 1)), rng.random(83) < 0.2),
         MultinomialLogistic(np.ones((83, 1)), rng.integers(3, size=83), num_classes=3),
-        LeastSquares(np.ones((83, 1)), rng.normal(size=83)),
         LeastSquares(np.ones((1, 1)), np.ones(1)),
     ):
         parts = folds_of(objective, folds, 5)
@@ -110,9 +108,8 @@ def test_folds_part_the_rows_with_the_same_shares_of_each_class(folds):
         for rows, again in zip(parts, folds_of(objective, folds, 5), strict=True):
             np.testing.assert_array_equal(rows, again)
         if objective.num_examples > 1:
-            assert any(
-                (a.size != b.size or (a != b).any()) for a, b in zip(parts, folds_of(objective, folds, 6), strict=True)
-            )
+            other = folds_of(objective, folds, 6)
+            assert not all(np.array_equal(a, b) for a, b in zip(parts, other, strict=True))
 
 
 class Counting(InProcessGrid):
@@ -138,19 +135,6 @@ def start_of(strategy, grid, objectives, rounds=60, **options):
         return strategy.start(grid, arrays, rounds, **options)
 
 
-def test_a_message_carries_no_more_than_it_may():
-    objectives = sites("logistic", sizes=(60, 81, 50))
-    whole = path_of(objectives, num_strengths=8, ratio=0.05, cv=3)
-    for max_bytes in (1, 4000):
-        strengths = Strengths(8, 0.05, folds=3, max_bytes=max_bytes)
-        strategy = FedNewton(regularizer=L1(1.0), tolerance=1e-9, strengths=strengths, fraction_evaluate=0.0)
-        grid = Counting(app_of(objectives), 3)
-        start_of(strategy, grid, objectives, 200)
-        state = run_of(strategy).state
-        assert max(grid.points[:-1]) == 4 or max_bytes > 1
-        np.testing.assert_allclose(state.held_out[0], [at.held_out for at in whole.points], atol=1e-5)
-
-
 def test_messages_processes_and_a_resumed_run_have_the_same_bits(tmp_path):
     objectives, states = sites("multinomial", sizes=(30, 41, 25)), []
     make = lambda: FedNewton(  # noqa: E731
@@ -174,21 +158,6 @@ def test_messages_processes_and_a_resumed_run_have_the_same_bits(tmp_path):
     for other in states[1:]:
         for name, value in states[0]._asdict().items():
             np.testing.assert_array_equal(getattr(other, name), value, err_msg=name)
-
-
-def test_a_run_says_how_many_problems_have_missed_its_tolerance():
-    objectives = sites("logistic", sizes=(60, 81, 50))
-    for tolerance, missed in ((1e-6, False), (1e-17, True)):
-        strategy = FedNewton(
-            regularizer=L1(1.0), strengths=Strengths(4, 0.1), tolerance=tolerance, fraction_evaluate=0.0
-        )
-        start_of(strategy, InProcessGrid(app_of(objectives), 3), objectives, 200)
-        objective, lower = run_of(strategy).state.numbers[:, :2].T
-        count = np.count_nonzero(objective - lower > tolerance)
-        assert (count > 0) == missed
-        said = f"all 5 problems of the path are solved to tolerance={tolerance:g}"
-        rest = f", but {count}, whose steps no longer change the objective" if missed else ""
-        assert run_of(strategy).finished() == said + rest
 
 
 # --- trouble ----------------------------------------------------------------------------------------------------------
@@ -228,15 +197,8 @@ def test_a_fold_without_a_class_is_named():
     [
         (lambda: FedNewton(regularizer=L1Ball(1.0), strengths=Strengths()), "has no strength to be chosen"),
         (lambda: FedNewton(regularizer=L1(1.0), hessian="none", strengths=Strengths()), "a path needs blocks"),
-        (
-            lambda: FedNewton(regularizer=L1(1.0), certificate_every=1, strengths=Strengths()),
-            "a path needs blocks, and has gaps",
-        ),
         (lambda: Strengths(folds=1), "Strengths.folds=1"),
-        (lambda: Strengths(num=1), "Strengths.num=1"),
-        (lambda: Strengths(values=[]), "Strengths.values="),
         (lambda: Strengths(values=[1.0, np.nan]), "Strengths.values="),
-        (lambda: Strengths(values="abc"), "Strengths.values='abc'"),
         (lambda: Strengths(rule="sparsest"), "Strengths.rule='sparsest'"),
     ],
 )
@@ -274,7 +236,6 @@ def test_where_no_strength_makes_all_zero_they_are_given_by_hand():
     ("limits", "cv", "message"),
     [
         ({"min_rows": 20}, 4, r"sums over folds; this site has fewer rows for it than min_rows=20"),
-        ({"min_rows": 45}, 4, r"this site has fewer rows for it than min_rows=45"),
         ({"min_class_rows": 5}, 8, r"has a class with fewer rows than min_class_rows=5"),
         ({"min_events": 5}, 8, r"has fewer events than min_events=5"),
     ],
@@ -282,21 +243,8 @@ def test_where_no_strength_makes_all_zero_they_are_given_by_hand():
 def test_what_a_site_does_not_allow_is_refused_of_each_fold(limits, cv, message):
     """Of 60 rows, 15 are in each of four folds and 45 outside of it."""
     objectives = sites("logistic", sizes=(60, 81, 58))
-    app = client_app(
-        lambda context: objectives[int(context.node_config["partition-id"])], disclosure=Disclosure(**limits)
-    )
     with pytest.raises((ClientError, ConfigurationError), match=message):
-        fit_path(
-            FedNewton(regularizer=L1(1.0), fraction_evaluate=0.0),
-            app,
-            num_nodes=3,
-            num_rounds=20,
-            initial_arrays=objectives[0].layout.unflatten(np.zeros(10)),
-            cv=cv,
-            validate=cv is not None,
-            num_strengths=3,
-            progress=False,
-        )
+        path_of(objectives, rounds=20, disclosure=Disclosure(**limits), cv=cv, num_strengths=3)
 
 
 # --- a server that a site's owner does not trust ----------------------------------------------------------------------
@@ -351,7 +299,7 @@ def test_numbers_of_points_that_are_none_are_refused_in_words(numbers, message):
         asked().ask(**numbers)
 
 
-def test_a_site_answers_about_as_many_points_and_second_derivatives_as_its_owner_allows():
+def test_a_site_answers_about_as_many_numbers_as_its_owner_allows():
     """Of ten columns and four models a gradient, and a triangle of the columns that come of each."""
     with pytest.raises(ClientError, match=r"asks for answers about points: 40 numbers; .* max_parameters=39"):
         asked(limits=Limits(max_parameters=39))

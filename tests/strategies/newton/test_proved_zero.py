@@ -7,12 +7,10 @@ from newton import exchanged, numbers, solved
 from representatives import crossed
 from scipy.sparse import csr_array
 
-from flwr_fco.algorithms.newton.asking import answer, checked
-from flwr_fco.errors import ClientError, ProtocolError
-from flwr_fco.messages.protocol import Uplink
+from flwr_fco.errors import ClientError
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective, SiteIntercept
-from flwr_fco.regularizers import L1, ElasticNet, GroupLasso, NonNegative
-from flwr_fco.strategies import FedNewton, proved_zero
+from flwr_fco.regularizers import L1, ElasticNet
+from flwr_fco.strategies import proved_zero
 
 P = 8
 
@@ -145,37 +143,6 @@ def test_the_radius_reaches_the_optimal_slope_and_no_further(objective, slack):
     assert reach == pytest.approx(slack * distance, rel=0.02)
 
 
-@pytest.mark.parametrize("kind", ["squares", "logistic"])
-@pytest.mark.parametrize("case", ["sites", "one class", "weights and an l2 term"])
-@pytest.mark.filterwarnings("ignore:few rows for an intercept")
-def test_intercepts_that_stay_at_the_sites_leave_the_proofs(kind, case):
-    """Nothing that the optimum has, or may have, is proved zero; nearly all that can be is."""
-    found = provable = 0
-    for seed in range(3):
-        rng = np.random.default_rng(seed)
-        objectives, units = [], np.exp(rng.normal(0.0, 0.5, P))
-        for m, n in enumerate((24, 40, 30)):
-            X = rng.normal(3.0 * m, 1.0, size=(n, P)) * units
-            scores = X @ (np.arange(P) % 3 == 0) * 0.8 + 5.0 * m + rng.normal(size=n)
-            options = {"sample_weight": rng.uniform(0.5, 1.5, n), "l2": 0.2} if "weights" in case else {}
-            labels = scores > np.median(scores) + 1e3 * (case == "one class" and m == 1)
-            own = LeastSquares(X, scores, **options) if kind == "squares" else Logistic(X, labels, **options)
-            objectives.append(SiteIntercept(own))
-        zero = sum(own.num_examples * own.gradient(np.zeros(P)) for own in objectives) / 94
-        strength = (0.5, 0.2)[seed % 2] * np.abs(zero).max()
-        result, strategy = solved(objectives, L1(strength))
-        w = result.arrays["coefficients"].numpy()
-        assert numbers(result, "duality-gap")[-1] <= 1e-8
-        slopes = sum(own.num_examples * own.gradient(w) for own in objectives) / 94
-        slopes = np.abs(slopes - getattr(objectives[0], "l2", 0.0) * w)
-        proved = proved_zero(strategy)["coefficients"]
-        assert (slopes[proved] < (1.0 - 1e-5) * strength).all()
-        assert not w[proved].any()
-        inside = slopes < 0.99 * strength
-        found, provable = found + proved.sum(), provable + inside.sum()
-    assert found >= 0.95 * provable > 0
-
-
 class _Own(Objective):
     """A loss that a user has written, here one with an intercept of its own."""
 
@@ -220,30 +187,6 @@ def test_a_loss_of_ones_own_is_proved_zero_by_its_own_bound_only(seed):
         cls = type("Wrong", (_Own,), {"largest_square": lambda self, wrong=wrong: wrong})
         with pytest.raises(ClientError, match=r"Wrong.largest_square\(\)=.*expected a finite number >= 0"):
             solved([cls(own) for own in inner], psi)
-
-
-def test_no_client_takes_from_what_others_leave_unproved():
-    """The server adds the squares of all clients: below 0 is none."""
-    (own, *_) = _profiled(0)
-    state, _ = exchanged(own, L1(0.1), np.zeros(P))
-    sent = answer(own, np.zeros(P), True)
-    for square in (-1.0, np.nan):
-        sent["square"][0] = square
-        with pytest.raises(ProtocolError, match="expected a number >= 0"):
-            checked(own.layout, state, Uplink(sent, None, 1), 0.0)
-
-
-def test_nothing_is_said_where_nothing_can_be_proved():
-    objectives = problem("logistic", 1)
-    groups = GroupLasso(1e9, np.arange(P) // 2)
-    for psi, options in ((groups, {}), (NonNegative(), {})):
-        _, strategy = solved(objectives, psi, **options)
-        assert {name: mask.shape for name, mask in proved_zero(strategy).items()} == {
-            "coefficients": (P,),
-            "intercept": (1,),
-        }
-        assert not proved_zero(strategy)["coefficients"].any()
-    assert proved_zero(FedNewton(regularizer=L1(1.0), fraction_evaluate=0.0)) == {}
 
 
 def test_zeros_are_proved_without_a_block_too():

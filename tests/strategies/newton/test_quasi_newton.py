@@ -2,24 +2,12 @@
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord
 from newton import numbers, objective_value, point, sites, solved
 
-from flwr_fco.algorithms.newton import ProximalNewton
-from flwr_fco.algorithms.newton.quasi_newton import QuasiNewton, approximation
+from flwr_fco.algorithms.newton.quasi_newton import approximation
 from flwr_fco.objectives import Logistic
-from flwr_fco.regularizers import L1, L2Squared, Zero
-from flwr_fco.strategies import FedNewton, run_of
-
-
-def method_of(strategy):
-    return type(strategy.prepare(ArrayRecord({"coefficients": Array(np.zeros(2))})).method)
-
-
-def test_without_a_block_there_is_one_method_for_all():
-    for psi in (L2Squared(0.1), Zero(), L1(0.1), L2Squared(0.1, weights=[0.0, 1.0])):
-        assert method_of(FedNewton(regularizer=psi, hessian="none")) is QuasiNewton
-    assert method_of(FedNewton(regularizer=L2Squared(0.1))) is ProximalNewton
+from flwr_fco.regularizers import L2Squared
+from flwr_fco.strategies import run_of
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -33,15 +21,6 @@ def test_the_approximation_is_definite_and_maps_the_last_move(seed):
     B = sigma * np.eye(9) + plus.T @ plus - minus.T @ minus
     np.testing.assert_allclose(B @ moves[-1], changes[-1], rtol=1e-8, atol=1e-8 * np.abs(changes[-1]).max())
     assert np.linalg.eigvalsh(B)[0] > 0.0
-
-
-def test_a_strategy_with_its_own_algorithm_does_not_inherit_the_choice():
-    class Mine(FedNewton):
-        """Of FedNewton's options, none chooses."""
-
-        algorithm = QuasiNewton
-
-    assert method_of(Mine()) is QuasiNewton
 
 
 @pytest.mark.parametrize("strength", [1e-3, 0.1, 30.0])

@@ -2,11 +2,9 @@
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord
 from saddles import PSI, SIDE, bilinear, one_client, run
 
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.regularizers import L1, PerParameter
 from flwr_fco.strategies import Epochs, FedMiP, FeDualEx, Steps
 from reproduction.pooled import duality_gap
 from reproduction.problems.sequential import dual_extrapolation
@@ -58,10 +56,3 @@ def test_the_ergodic_points_are_those_of_the_mean_duals():
 def test_ergodic_points_need_a_number_of_steps(strategy):
     with pytest.raises(ConfigurationError, match=r"work=Steps"):
         strategy(output="ergodic", work=Epochs(1))
-
-
-def test_a_misspelt_player_is_an_error_before_the_first_round():
-    strategy = FeDualEx(regularizer=PerParameter({"x": L1(0.1), "z": L1(0.1)}))
-    arrays = ArrayRecord({"x": Array(np.zeros(3)), "y": Array(np.zeros(2))})
-    with pytest.raises(ConfigurationError, match=r"\['z'\] match no array"):
-        strategy.prepare(arrays)
