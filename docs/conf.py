@@ -82,7 +82,7 @@ autodoc_mock_imports = ["ray"] if find_spec("torch") else ["ray", "torch"]
 numpydoc_show_class_members = False
 # A name in single backquotes is a link where it is one of ours or in an inventory, and code elsewhere.
 default_role = "py:obj"
-# inventories/README.md says where they come from.
+# inventories/write.py says where they come from.
 intersphinx_mapping = {
     name: (address, f"inventories/{name}.inv")
     for name, address in {

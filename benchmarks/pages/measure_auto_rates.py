@@ -99,19 +99,19 @@ def _first_below(scores: list[float], level: float) -> int:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Return the rows as Markdown."""
-    head = ("problem", "strategy", "chosen", "best, times that", "rounds: best", "auto", "both auto")
+    head = ("problem", "chosen", "best, times that", "rounds: best", "auto", "both auto")
     return table_of(head, map(_cells, rows))
 
 
 def _cells(row: dict[str, Any]) -> list[object]:
     if len(row) == 1:
-        return [row["problem"], "not measured | | | | |"]
+        return [row["problem"], "not measured | | | |"]
     if "error" in row:
-        return [row["problem"], row["strategy"], "none: a loss with kinks | | | |"]
+        return [row["problem"], "none: a loss with kinks | | | |"]
     limit, both = PATIENCE * row["rounds"], row["both"]
     taken, server = row["taken"] or f"> {limit}", "no rule" if both is None else (both or f"> {limit}")
     problem = f"{row['problem']} ({row['options']})" if row["options"] else row["problem"]
-    return [problem, row["strategy"], f"{row['auto']:.3g}", f"{row['best']:g}", row["rounds"], taken, server]
+    return [problem, f"{row['auto']:.3g}", f"{row['best']:g}", row["rounds"], taken, server]
 
 
 def main() -> None:

@@ -1,6 +1,9 @@
 """Write flwr.inv and torch.inv: Sphinx inventories of the names of Flower and PyTorch that our pages link.
 
-Neither project's own inventory is in a package that one can install, as NumPy's and scikit-learn's are (README.md).
+Sphinx reads in this folder which address a name of another project has, so that the site is built without the network.
+numpy.inv is of Debian's package python-numpy-doc 1:2.4.6+ds-5, scikit-learn.inv of python-sklearn-doc 1.9.0+dfsg-2, both
+unchanged: unpack a newer package (`dpkg -x`) and copy its objects.inv. Flower's and PyTorch's inventories are in no
+package: a new name of theirs is a word below, with the pattern of its address.
 """
 
 import zlib
