@@ -142,8 +142,8 @@ def estimates(question: Question, objective: Objective) -> Answer:
 
 #: Rows of squares, and events of other losses, that a site needs for each of its columns.
 ROWS, EVENTS = 10, 5
-#: Newton steps and halvings at most, and the square of a step that is the last one, in standard errors.
-_STEPS, _HALVINGS, _SOLVED = 50, 30, 1e-10
+#: Newton steps and halvings at most; and the squares of a step that is the last one, and of one that may be.
+_STEPS, _HALVINGS, _SOLVED, _SHORT = 50, 30, 1e-18, 1e-10
 #: How many times the variance at 0 that at the minimum is where classes are told apart: estimates grow without end.
 _SEPARABLE = 1e6
 
@@ -202,7 +202,7 @@ def _minimum(objective: Objective) -> tuple[Vector, Vector] | None:
     if squares and degrees < 1:
         return None
     value, gradient = objective.value_and_gradient(w)
-    most = np.full(w.size, np.inf)
+    most, left = np.full(w.size, np.inf), np.inf
     for number in range(_STEPS):
         covariance = inverse(unpacked(objective.hessian_block(w, np.arange(w.size))))
         if covariance is None or (np.diag(covariance) > most).any():
@@ -211,7 +211,9 @@ def _minimum(objective: Objective) -> tuple[Vector, Vector] | None:
         step = covariance @ gradient
         # Of squares, whose Hessian has no noise in it, the loss estimates it, whatever its scale.
         noise = 2.0 * value * rows / degrees if squares else 1.0
-        if rows * float(gradient @ step) <= _SOLVED * noise:
+        before, left = left, rows * float(gradient @ step) / noise if noise else 0.0
+        # Steps that do not get shorter are rounding.
+        if left <= _SOLVED or 0.25 * before < left <= _SHORT:
             error = np.sqrt(noise * np.diag(covariance) / rows)
             return (w - step, error) if error.all() else None
         for _ in range(_HALVINGS):

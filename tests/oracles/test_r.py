@@ -1,0 +1,119 @@
+"""Studies of several sites have the numbers of R: glm, lm, coxph, vcovCL, metafor's rma, and cv.glmnet at fixed folds.
+
+`r.json` is what ``studies.R`` wrote of the data of ``studies.py``, which are in lifelines, scikit-survival, statsmodels
+and scikit-learn: ``pip install '.[oracles]'``.
+"""
+
+import json
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flwr_fco.tables import FederatedCoxRegression, FederatedLasso, FederatedLogisticRegression
+
+for package in ("pandas", "lifelines", "sksurv", "statsmodels"):
+    pytest.importorskip(package, reason="pip install '.[oracles]'")
+
+from . import studies  # noqa: E402
+
+R = json.loads(Path(__file__).with_name("r.json").read_text(encoding="utf-8"))
+SPECIAL = ("site", "y", "time", "event", "exposure", "fold")
+MODELS = {
+    "classes": lambda **options: FederatedLogisticRegression(np.inf, **options),
+    "squares": lambda **options: FederatedLasso(0.0, **options),
+    "times": lambda **options: FederatedCoxRegression(**options),
+}
+KNOWN = [tuple(name.split("-")) for name in R]
+STUDIES = [(kind, name) for kind, name in KNOWN if kind in MODELS]
+_FRAMES = {}
+
+
+def frame(kind, name):
+    if kind not in _FRAMES:
+        _FRAMES[kind] = studies.studies(kind)
+    return _FRAMES[kind][name]
+
+
+def fitted(kind, name, *, without=0, **options):
+    """Fit a study by site with its table; without so many of the first columns."""
+    rows = frame(kind, name)
+    columns = [column for column in rows if column not in SPECIAL][without:]
+    outcome = ["time", "event"] if kind == "times" else "y"
+    model = MODELS[kind](**options)
+    with warnings.catch_warnings():
+        # Few events a column.
+        warnings.simplefilter("ignore", UserWarning)
+        return model.fit(rows[columns], rows[outcome], groups=rows["site"], intervals=True)
+
+
+def column(model, name):
+    return np.array([row[name] for row in model.summary().rows])
+
+
+def close(ours, theirs, scale=1.0):
+    np.testing.assert_allclose(ours, theirs, rtol=1e-8, atol=1e-8 * np.max(np.abs(scale)))
+
+
+def test_there_are_thirteen_studies_and_two_paths():
+    assert len(STUDIES) >= 13
+    assert sum(kind == "path" for kind, _ in KNOWN) == 2
+
+
+@pytest.mark.parametrize(("kind", "name"), STUDIES)
+def test_estimates_errors_and_likelihood_are_those_of_r(kind, name):
+    model, r = fitted(kind, name), R[f"{kind}-{name}"]
+    errors = np.sqrt(np.diag(r["covariance"]))
+    close(column(model, "estimate"), r["estimate"], errors)
+    close(model.covariance_ / np.outer(errors, errors), r["covariance"] / np.outer(errors, errors), 1.0)
+    close(model.log_likelihood_, r["likelihood"])
+    if kind == "times":
+        close(column(fitted(kind, name, ties="breslow"), "estimate"), r["breslow"], errors)
+
+
+@pytest.mark.parametrize(("kind", "name"), [own for own in STUDIES if own[0] != "times"])
+def test_two_models_are_compared_as_by_anova(kind, name):
+    found = fitted(kind, name).compare(fitted(kind, name, without=1))
+    assert found.statistic == pytest.approx(R[f"{kind}-{name}"]["statistic"], rel=1e-7, abs=1e-8)
+
+
+@pytest.mark.parametrize(("kind", "name"), STUDIES)
+def test_errors_clustered_by_site_are_those_of_vcov_cl(kind, name):
+    """Of survival times, whose baselines are by site, those of coxph with cluster()."""
+    options, r = {} if kind == "times" else {"site_intercepts": "common"}, R[f"{kind}-{name}"]
+    model = fitted(kind, name, cluster="site", **options)
+    errors = np.sqrt(np.diag(r["clustered"]))
+    if kind != "times":
+        close(column(model, "estimate"), r["common"], errors)
+    close(model.covariance_ / np.outer(errors, errors), r["clustered"] / np.outer(errors, errors), 1.0)
+
+
+@pytest.mark.parametrize(("kind", "name"), [own for own in STUDIES if R["-".join(own)]["meta"]])
+def test_the_meta_analysis_is_that_of_metafor(kind, name):
+    model = fitted(kind, name)
+    sites = model._table.sites
+    for row, r in zip(model.summary().rows, R[f"{kind}-{name}"]["meta"], strict=True):
+        names = ["fixed", "DerSimonian-Laird"] + ["Q", "p of Q", "I2"] * (not np.isnan(row["Q"]))
+        for each in names:
+            assert row[each] == pytest.approx(r[each], rel=1e-8, abs=1e-9), each
+        assert row["DerSimonian-Laird error"] == pytest.approx(r["error"], rel=1e-8)
+        assert len(sites) >= 3
+
+
+@pytest.mark.parametrize("name", [name for kind, name in KNOWN if kind == "path"])
+def test_a_path_at_fixed_folds_is_that_of_cv_glmnet(name):
+    rows, r = frame("path", name), R[f"path-{name}"]
+    X, fold = rows.drop(columns=["y", "site", "fold"]), rows["fold"].to_numpy()
+    splits = [(np.flatnonzero(fold != number), np.flatnonzero(fold == number)) for number in range(10)]
+    model = FederatedLogisticRegression(l1_ratio=1.0, cv=splits) if name == "tumours" else FederatedLasso(cv=splits)
+    model.fit(X, rows["y"], groups=rows["site"])
+    strengths, losses = (
+        np.array([getattr(own, each) for own in model.path_.points]) for each in ("strength", "held_out")
+    )
+    close(strengths, r["strengths"])
+    close(losses, r["losses"])
+    close(model.strength_, r["chosen"])
+    coefficients = np.ravel(model.coef_)
+    close(coefficients, r["coefficients"], coefficients)
+    np.testing.assert_array_equal(coefficients == 0.0, np.array(r["coefficients"]) == 0.0)
