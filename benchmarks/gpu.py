@@ -1,7 +1,7 @@
 """What the package does on a GPU: the same models as on the CPU, and what a step and a round cost there.
 
-    python benchmarks/gpu.py            on a GPU (three minutes); a line a check, BAD where it fails
-    python benchmarks/gpu.py --quick    small networks, on the CPU where there is no GPU
+    python benchmarks/gpu.py            a line a check, BAD where it fails; on a GPU (three minutes)
+    python benchmarks/gpu.py --quick    small networks; so it does where there is no GPU, on the CPU
 
 Proximal maps beside the NumPy ones; a `TorchObjective` and a training loop of one's own beside the CPU, also where the
 model moves inside the loop; how often a vector of the model's size crosses between device and NumPy in a round; what a
@@ -196,15 +196,16 @@ def steps(width: int, times: int) -> tuple[bool, str]:
 
 
 def main() -> None:
-    quick = options_of(__doc__, "small networks, on the CPU where there is no GPU").quick
-    if GPU.type == "cpu" and not quick:
-        print("skipped: benchmarks/gpu.py needs a GPU; --quick runs on the CPU")
-        return
+    quick = options_of(__doc__, "small networks").quick or GPU.type == "cpu"
     torch.set_num_threads(1)
-    print(torch.__version__, torch.cuda.get_device_name() if GPU.type == "cuda" else "CPU")
+    device = torch.cuda.get_device_name() if GPU.type == "cuda" else "no GPU here: small networks, on the CPU"
+    print(f"PyTorch {torch.__version__}, {device}")
     check("proximal maps", maps)
+    name = "2 of 4 as PyTorch's semi-structured form"
     if GPU.type == "cuda":
-        check("2 of 4 as PyTorch's semi-structured form", two_of_four)
+        check(name, two_of_four)
+    else:
+        print(f"--  {name}: needs a GPU")
     for kind in (FedDualAvg,) if quick else (FedDualAvg, FedDAGT, FedMid, FeDualEx):
         check(f"TorchObjective, {kind.__name__}", same, kind, objectives(CPU), objectives(GPU))
     for moves in (False, True):
