@@ -167,8 +167,6 @@ class Untrained:
         self.idle = self.idle + 1 if len(still) == len(entries) else 0
         if self.idle == 2:
             log(WARNING, "the clients return the model that they were sent: in 2 rounds nobody trained any array")
-        if self.idle:
-            return
         before, self.names = self.names, still if self.names is None else self.names & still
         if before is None and still:
             log(INFO, "nobody has trained %s: they stay as they are until somebody does", _listed(still))

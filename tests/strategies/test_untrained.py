@@ -1,5 +1,7 @@
 """What nobody trains: psi leaves it alone, as frozen layers and buffers of a ``state_dict``, until it moves."""
 
+import logging
+
 import numpy as np
 import pytest
 from problems import arrays_of, foreign_app, numpy_of, simulated
@@ -66,6 +68,23 @@ def test_a_resumed_run_leaves_the_same_arrays_alone(tmp_path):
     again = train_network(SPARSE, resume=tmp_path / "run.npz", callbacks=[saving])
     for name, array in whole.items():
         np.testing.assert_array_equal(again[name], array, err_msg=name)
+
+
+@pytest.mark.parametrize("options", [DENSE, SPARSE, THRESHOLD])
+def test_clients_that_return_what_they_got_are_told_of(options, caplog):
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        model = train_network(options, frozen=tuple(NETWORK))
+    assert sum("return the model that they were sent" in line for line in caplog.messages) == 1
+    for name, array in NETWORK.items():
+        np.testing.assert_array_equal(model[name], array)
+
+
+def test_a_first_round_in_which_nobody_trains_cuts_nothing_that_is_frozen():
+    """As of a rate that grows from 0: what moves in the second round has its share then, and the rest stays whole."""
+    model = train_network(SPARSE, frozen=("pe", "fc.weight", "embedding.weight", "backbone.weight"), until=2, rounds=14)
+    np.testing.assert_array_equal(model["pe"], NETWORK["pe"])
+    others = [array for name, array in model.items() if name != "pe"]
+    assert sum(map(np.count_nonzero, others)) == round(0.3 * sum(array.size for array in others))
 
 
 @pytest.mark.parametrize("options", [SPARSE, THRESHOLD, {**DENSE, "density": Density(0.3, scope="global")}])
