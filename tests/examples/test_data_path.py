@@ -79,29 +79,6 @@ def test_the_quickstart(module, tmp_path, capsys):
     assert "test patients" not in said
 
 
-def test_exact_logistic(module, tmp_path, capsys):
-    path, rows, labels = file_of_patients(tmp_path)
-    task = module("exact-logistic", "exact_logistic.task")
-    loss = module("exact-logistic", "exact_logistic.client_app").load_objective(of_a_node(**{"data-path": path}))
-    w = np.linspace(-1.0, 1.0, 31)
-    scores = np.column_stack([(rows - task.MEANS) / task.DEVIATIONS, np.ones(40)]) @ w
-    assert loss.value(w) == pytest.approx(np.logaddexp(0, (1 - 2 * labels) * scores).mean() + 0.05 * w @ w)
-    settings = {"num-hospitals": 2, "num-server-rounds": 2}
-    run_without_bundled_data(module, "exact-logistic", "exact_logistic", path, **settings)
-    assert len((said := capsys.readouterr().out).split("Coefficients:")[1].split()) == 31
-    assert "pooled" not in said
-
-
-def test_one_line_sklearn(module, tmp_path):
-    path, rows, labels = file_of_digits(tmp_path)
-    train, test, train_labels, test_labels = module("one-line-sklearn", "one_line_sklearn.task").load_data(
-        {"data-path": path}
-    )
-    found, own = np.column_stack([np.concatenate([train, test]), [*train_labels, *test_labels]]), np.c_[rows, labels]
-    np.testing.assert_array_equal(found[np.lexsort(found.T)], own[np.lexsort(own.T)])
-    run_without_bundled_data(module, "one-line-sklearn", "one_line_sklearn", path, **{"num-server-rounds": 1})
-
-
 def test_robust_logistic(module, tmp_path, capsys):
     path, rows, labels = file_of_digits(tmp_path)
     loss = module("robust-logistic", "robust_logistic.client_app").load_objective(of_a_node(**{"data-path": path}))

@@ -84,8 +84,12 @@ def test_the_sparse_example_uses_few_of_a_million_words(example, capsys):
     assert task.features_of(["a b", "b c"]).shape == (2, task.NUM_FEATURES)
 
 
+@pytest.mark.slow
 def test_the_robust_example_attacks_all_models_and_draws_the_attacks(example, capsys, tmp_path):
-    """Against the strongest attack on each model, the one that trained against a fast opponent loses much less."""
+    """Against the strongest attack on each model, the one that trained against a fast opponent loses much less.
+
+    A few rounds of it are in test_data_path.py.
+    """
     _, client, server, config = example("robust-logistic", "robust_logistic")
     config = {**config, "picture": str(tmp_path / "attacks.png")}
     run_app(client, server, config)
@@ -252,11 +256,17 @@ def shown(folder, number):
 
 
 def test_thirteen_institutions_have_the_hazard_ratios_of_their_pooled_rows(lung, example, capsys, tmp_path):
-    """From their partitions as from their files; the oracle is a fit of the pooled rows, stratified by institution."""
+    """From their files; the oracle is a fit of the pooled rows, stratified by institution."""
     pytest.importorskip("matplotlib", reason="pip install matplotlib")
     task, client, server, config = example("hospital-survival", "hospital_survival")
     config |= {"table": str(tmp_path / "table.csv"), "picture": str(tmp_path / "forest.png")}
-    run_app(client, server, config, 13)
+
+    def file_of(partition):
+        path = tmp_path / f"{partition}.csv"
+        task.rows_of(task.INSTITUTIONS[partition]).to_csv(path)
+        return {"data-path": str(path)}
+
+    run_app(client, server, config, 13, node_config=file_of)
     printed = capsys.readouterr().out
     assert (tmp_path / "forest.png").stat().st_size > 10_000
     with open(tmp_path / "table.csv", encoding="utf-8") as file:
@@ -273,14 +283,6 @@ def test_thirteen_institutions_have_the_hazard_ratios_of_their_pooled_rows(lung,
     if lung:
         stable = r"(?m)^(├── Residual: ).*$"
         assert re.sub(stable, r"\1", shown("hospital-survival", 1)) in re.sub(stable, r"\1", printed)
-
-    def file_of(partition):
-        path = tmp_path / f"{partition}.csv"
-        task.rows_of(task.INSTITUTIONS[partition]).to_csv(path)
-        return {"data-path": str(path)}
-
-    run_app(client, server, config, 13, node_config=file_of)
-    assert capsys.readouterr().out == printed
 
 
 def test_small_institutions_and_one_with_other_columns_are_refused_by_name(lung, example, capsys):

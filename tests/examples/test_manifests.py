@@ -2,7 +2,6 @@
 
 import ast
 import importlib.metadata
-import re
 import sys
 import tomllib
 import zipfile
@@ -81,17 +80,3 @@ def test_a_run_installs_what_the_app_imports(app):
     for modules, brought in ((imported, listed), (inside, listed | extras(app))):
         for module in modules - sys.stdlib_module_names - {"flwr_fco", *packages}:
             assert set(known.get(module, [module.replace("_", "-")])) & brought, module
-
-
-@pytest.mark.parametrize("app", EXAMPLES)
-def test_what_a_run_installs_goes_with_the_package_behind_it(app):
-    """A run's own environment comes before the one that has flwr-fco: what it imports is chosen together."""
-    own = requirements(ROOT)
-    # Of these the versions depend on each other, or have to be new enough for the package.
-    for name in ("numpy", "scipy", "scikit-learn", "numba", "threadpoolctl"):
-        assert str(requirements(app)[name].specifier) == str(own[name].specifier), name
-    if "torch" in requirements(app):
-        extras = manifest(ROOT)["project"]["optional-dependencies"]["torch"]
-        assert str(requirements(app)["torch"]) in extras
-    assert "flwr-fco" not in requirements(app)
-    assert re.search("not on a package index yet", (app / "pyproject.toml").read_text(encoding="utf-8"))

@@ -9,7 +9,7 @@ from flwr_fco.client_apps import client_app
 from flwr_fco.datasets import digits
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import FedAvgSubgradient, FedDualAvg, Steps
+from flwr_fco.strategies import FedDualAvg, Steps
 from main_job.compare import centralised, read_task
 from reproduction.pooled import composite_objective, density, support_scores
 
@@ -50,21 +50,3 @@ def test_300_rounds_come_within_3_percent_of_scikit_learn(solution):
     assert support_scores(w[BLOCK], solution[BLOCK]).f1 > 0.85  # measured .884
     assert density(w[BLOCK]) < 0.3  # measured .252
     assert DATA.test_objective().metrics(w)["accuracy"] > 0.94  # measured .967
-
-
-def test_fedavg_with_subgradients_is_as_dense_as_the_pixels_that_vary(solution):
-    w = train(FedAvgSubgradient(client_lr=0.3, server_lr=3.0, **OPTIONS), 300)
-    varying = np.ptp(DATA.train.features, axis=0) > 0
-    assert varying.sum() < 64
-    np.testing.assert_array_equal(w[BLOCK].reshape(64, 10) != 0, np.repeat(varying[:, None], 10, axis=1))
-    assert objective(w) / objective(solution) - 1 < 0.05  # measured 2.8 %: a baseline at rates that suit it
-
-
-def test_the_rates_suit_flowers_two_default_nodes_too(solution):
-    """`flwr run .` without further words has two nodes."""
-    data = digits(num_clients=2, alpha=0.3, train_fraction=0.75, seed=0)
-    app = client_app(lambda context: data.objective(int(context.node_config["partition-id"])))
-    start = CLIENTS[0].layout.unflatten(np.zeros(CLIENTS[0].layout.size))
-    result = simulate(with_rate(0.1), app, num_nodes=2, num_rounds=300, initial_arrays=start)
-    w = CLIENTS[0].layout.flatten({name: array.numpy() for name, array in result.arrays.items()})
-    assert objective(w) / objective(solution) - 1 < 0.03  # measured 1.2 %

@@ -17,12 +17,10 @@ from flwr.app import Array, ArrayRecord
 from halves import find_solver
 from problems import app_of, clients, simulated, solved_by, start_arrays
 from representatives import by_class
-from scipy import sparse
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.core.logs import quiet
-from flwr_fco.errors import ClientError, ConfigurationError, FlwrFcoError, RunInterrupted
-from flwr_fco.objectives import LeastSquares
+from flwr_fco.errors import ClientError, ConfigurationError, RunInterrupted
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, RayGrid, ray_grid, room_of
 from flwr_fco.strategies import FedAvgSubgradient, FedDAGT, FedDualAvg
@@ -106,42 +104,17 @@ def killing(ray, grid, worker, number):
     return callback
 
 
-def sparse_load(context):
-    rng = np.random.default_rng(int(context.node_config["partition-id"]))
-    features = sparse.random_array((20, 3000), density=0.002, rng=rng, format="csr")
-    return LeastSquares(features, np.asarray(features.sum(axis=1)).ravel())
-
-
-LONG = {"coefficients": np.zeros(3000), "intercept": np.zeros(1)}
-
-
 @pytest.mark.slow
 @pytest.mark.flower
-@pytest.mark.parametrize(
-    ("make_strategy", "load", "start"),
-    [
-        (lambda: strategy(fraction_train=0.5, seed=3), None, None),
-        (lambda: strategy(FedDAGT, fraction_train=0.5), None, None),
-        (strategy, sparse_load, LONG),
-    ],
-    ids=["a sample", "memories", "sparse vectors"],
-)
-def test_no_reply_is_lost_and_no_bit_changes_when_an_actor_dies(make_strategy, load, start, ray):
-    start = start_arrays() if start is None else ArrayRecord({name: Array(value) for name, value in start.items()})
-
-    def app():
-        return app_of(clients()) if load is None else client_app(load)
-
-    here = outcome(InProcessGrid(app(), 4), make_strategy(), start, 10)
-    with on_actors(app()) as grid:
-        there = outcome(
-            grid, make_strategy(), start, 10, callbacks=[killing(ray, grid, 0, 5), killing(ray, grid, 1, 6)]
-        )
+@pytest.mark.parametrize("options", [{"seed": 3}, {"cls": FedDAGT}], ids=["a sample", "memories"])
+def test_no_reply_is_lost_and_no_bit_changes_when_an_actor_dies(options, ray):
+    options = {"fraction_train": 0.5, **options}
+    here = outcome(InProcessGrid(app_of(clients()), 4), strategy(**options), start_arrays(), 10)
+    with on_actors(app_of(clients())) as grid:
+        kills = [killing(ray, grid, 0, 5), killing(ray, grid, 1, 6)]
+        there = outcome(grid, strategy(**options), start_arrays(), 10, callbacks=kills)
     assert there[:2] == here[:2]
     assert there[3] == here[3] == []
-    if load is not None:
-        # Its clients' features are known again after the round in which the new actor has asked for whole vectors.
-        assert there[2][3]["bytes-up"] == here[2][3]["bytes-up"] < 4 * 3000 * 8 / 2
 
 
 @pytest.mark.slow
@@ -162,16 +135,6 @@ def test_an_actor_that_dies_while_it_computes_is_replaced(tmp_path, ray):
     with on_actors(app_of(clients())) as grid:
         assert outcome(grid, own(**options), start_arrays())[0] == plain[0]
     assert mark.exists()
-
-
-@pytest.mark.slow
-@pytest.mark.flower
-def test_clients_that_always_end_their_process_end_in_an_error(ray):
-    with (
-        on_actors(client_app(lambda context: os._exit(3)), workers=1) as grid,
-        pytest.raises(FlwrFcoError, match="worker 0 died 3 times in the same round"),
-    ):
-        outcome(grid, strategy(), start_arrays())
 
 
 @pytest.mark.slow
@@ -228,10 +191,8 @@ def cluster(*machines):
 @pytest.mark.parametrize(
     ("machines", "num_cpus", "num_gpus", "room"),
     [
-        ([(4, 0)], 1, 0, 4),
         ([(8, 0), (8, 0)], 3, 0, 4),
         ([(8, 1), (8, 0)], 1, 0.25, 4),
-        ([(0.3, 0)], 0.1, 0, 3),
         ([(2, 2), (16, 0)], 0, 1, 2),
         ([(2, 0)], 0, 0, np.inf),
     ],

@@ -68,8 +68,7 @@ def test_what_a_client_does_with_its_message_is_not_seen_by_the_next(wire_dtype)
     assert seen == [(0.0, False, {})] * 4 + [(FEATURES + 1.0, False, {})] * 4
 
 
-@pytest.mark.parametrize("raise_errors", [True, False])
-def test_after_a_clients_error_its_state_is_what_it_was_before_the_message(raise_errors):
+def test_after_a_clients_error_its_state_is_what_it_was_before_the_message():
     """Flower's simulation writes a node's state back only after a handler has returned."""
     app = ClientApp()
 
@@ -85,7 +84,7 @@ def test_after_a_clients_error_its_state_is_what_it_was_before_the_message(raise
             raise OSError("disk on fire")
         return Message(RecordDict(), reply_to=message)
 
-    grid = InProcessGrid(app, 2, raise_errors=raise_errors)
+    grid = InProcessGrid(app, 2, raise_errors=False)
 
     def send(fails):
         with grid.identity():
@@ -97,12 +96,6 @@ def test_after_a_clients_error_its_state_is_what_it_was_before_the_message(raise
         return list(state["log"]["calls"]), state["memory"]["w"].numpy().tolist(), sorted(state)
 
     send(False)
-    if raise_errors:
-        # The run ends here, and a debugger wants to see the state as the handler left it.
-        with pytest.raises(ClientError, match="disk on fire"):
-            send(True)
-        assert remembered() == ([0, 1], [9.0, 9.0], ["half-done", "log", "memory"])
-        return
     assert send(True) == [True]
     assert remembered() == ([0], [1.0, 1.0], ["log", "memory"])
     assert send(False) == [False]

@@ -1,7 +1,6 @@
 """In one process no message is made unless somebody looks, and the bits are those of messages."""
 
 import copy
-import re
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ClientError
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import Epochs, FedAvgSubgradient, FedDualAvg, FedMid, Steps, Wire
+from flwr_fco.strategies import Epochs, FedDualAvg, FedMid, Steps, Wire
 
 
 def passing(message, context, call_next):
@@ -147,40 +146,6 @@ def test_messages_are_made_for_whoever_looks_and_change_no_bit(grid, chosen, loo
 
 
 # --- what clients do ----------------------------------------------------------------------------------------------
-
-
-def solver_that_returns(vector):
-    """Register a local solver that answers `vector(dual)` from the second round on."""
-
-    def solver(downlink, objective, state, rng):
-        uplink, state = find_solver("subgradient")(downlink, objective, state, rng)
-        start = downlink.vectors["primal"]
-        return (uplink if not start.any() else uplink._replace(vectors=vector(start))), state
-
-    return solver
-
-
-@pytest.mark.parametrize(
-    ("vectors", "reason"),
-    [
-        (lambda w: {"increment": np.full_like(w, np.nan)}, "NaN or infinite values"),
-        (lambda w: {"increment": w[:-1]}, "expected float64"),
-        (lambda w: {"another": w.copy()}, "the arrays are"),
-        (lambda w: {}, "the arrays are|exactly one ArrayRecord"),
-    ],
-    ids=["NaN", "short", "another name", "nothing"],
-)
-def test_an_answer_that_cannot_count_is_left_out_in_the_same_words(vectors, reason):
-    own = solved_by(FedAvgSubgradient, "test-odd", solver_that_returns(vectors))
-
-    def make_odd():
-        return own(client_lr=0.02, fraction_evaluate=0.0, on_divergence="warn")
-
-    direct, by_messages = both_ways(make_odd, clients(), start_arrays(), rounds=2)
-    assert [row.reason for row in direct[3]] == [row.reason for row in by_messages[3]]
-    assert len(direct[3]) == 4
-    assert re.search(reason, direct[3][0].reason)
-    assert direct[:2] == by_messages[:2]
 
 
 def failures(make_strategy, objectives, rounds=4, **limits):

@@ -2,13 +2,12 @@
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord
-from problems import Foreign, arrays_of, foreign_app, simulated
+from flwr.app import ArrayRecord
+from problems import Foreign, arrays_of, foreign_app
 
-from flwr_fco.client_apps import client_app, numpy_client_app
-from flwr_fco.errors import ClientError, NothingTrainedError
+from flwr_fco.errors import NothingTrainedError
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import FedDualAvg, Wire
+from flwr_fco.strategies import FedDualAvg
 
 START = {"0.weight": np.ones((3, 2), np.float32), "0.bias": np.zeros(3, np.float32)}
 ADVICE = 'give the strategy client="unmodified"'
@@ -40,28 +39,3 @@ def test_the_reason_of_a_reply_that_does_not_count_says_what_to_do(trained, else
     rows = caught.value.result.left_out
     assert len(rows) == 2
     assert all(ADVICE in row.reason for row in rows)
-
-
-@pytest.mark.parametrize(("make", "options"), [(client_app, {}), (numpy_client_app, {"client": "unmodified"})])
-def test_an_error_of_loading_data_gets_no_advice_about_duals(make, options):
-    def broken(context):
-        raise FileNotFoundError("rows.csv")
-
-    with pytest.raises(ClientError, match=r"rows\.csv") as caught:
-        simulated(FedDualAvg(fraction_evaluate=0.0, **options), make(broken), 3, initial_arrays=START)
-    assert ADVICE not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("names", "dtype", "expected"),
-    [
-        (("0.weight", "0.bias"), np.float32, "auto"),
-        (("0.weight", "0.bias"), np.float64, "float64"),
-        (("coefficients", "intercept"), np.float32, "float64"),
-    ],
-)
-def test_a_network_in_single_precision_is_sent_in_it(names, dtype, expected):
-    arrays = zip(names, (np.ones((3, 2), dtype), np.zeros(3, dtype)), strict=True)
-    record = ArrayRecord({name: Array(array) for name, array in arrays})
-    for wire, dtype_of_messages in ((Wire(), expected), (Wire("float32"), "float32")):
-        assert FedDualAvg(wire=wire).prepare(record).problem.plan.wire_dtype == dtype_of_messages

@@ -376,18 +376,6 @@ def test_a_subclass_of_fed_avg_is_a_subclass_of_ours(kind):
             assert {key: own[number][key] for key in metrics} == pytest.approx(dict(metrics), rel=1e-12)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_subclass_trains_a_sparse_model_or_is_refused_in_words(kind):
-    if kind is Momentum:
-        with pytest.raises(ConfigurationError, match="An entry that psi has made 0 must stay 0"):
-            result_of(kind, FedDualAvg, client="unmodified", density=0.3)
-        return
-    weights = result_of(kind, FedDualAvg, client="unmodified", density=0.3).arrays["0.weight"].numpy()
-    assert np.count_nonzero(weights) == 9
-    optimum = TARGETS.mean(axis=0)
-    assert np.sum((weights - optimum) ** 2) < 0.7 * np.sum(optimum**2)
-
-
 def test_a_hook_without_return_is_told_what_to_return():
     def forgetting(hook):
         def forgets(self, *arguments):

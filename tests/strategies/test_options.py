@@ -1,7 +1,5 @@
 """Options and arguments: visible, documented, typed, positional as in FedAvg; wrong ones are told what is right."""
 
-import copy
-import inspect
 import pickle
 import re
 from dataclasses import fields
@@ -9,7 +7,6 @@ from dataclasses import fields
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord
-from flwr.serverapp.strategy import FedAvg
 from problems import app_of, clients, flat, run, start_arrays
 from signatures import KEPT
 
@@ -48,12 +45,6 @@ ALL = pytest.mark.parametrize("cls", STRATEGIES.values())
 @ALL
 def test_every_class_of_a_strategy_keeps(cls, kept):
     kept(cls)
-
-
-def test_positional_arguments_do_what_they_do_in_fed_avg():
-    ours, theirs = FedDualAvg(0.5, 0.25, 3, 1, 4, "weight", "a", "c"), FedAvg(0.5, 0.25, 3, 1, 4, "weight", "a", "c")
-    for name in list(inspect.signature(FedAvg).parameters)[:8]:
-        assert getattr(ours, name) == getattr(theirs, name)
 
 
 @pytest.mark.parametrize(
@@ -272,17 +263,6 @@ def test_an_option_that_is_set_during_a_run_is_an_error_at_the_assignment(option
     assert max(strategy.result.train_metrics_clientapp) == 2
     setattr(strategy, option, before)
     run(strategy, clients(), 1)
-
-
-def test_a_strategy_of_ones_own_has_its_own_arguments():
-    class Mine(FedDualAvg):
-        def __init__(self, speed, **options):
-            super().__init__(client_lr=speed, **options)
-
-    assert Mine(speed=0.25, seed=3).client_lr == 0.25
-    assert copy.copy(Mine(0.25)).client_lr == 0.25
-    with pytest.raises(TypeError, match="seeds=3: Mine has no such option; did you mean seed"):
-        Mine(speed=1.0, seeds=3)
 
 
 GOOD = {"initial_arrays": start_arrays(), "num_rounds": 1}

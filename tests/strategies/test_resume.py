@@ -17,6 +17,7 @@ from flwr_fco.callbacks import Callback, Checkpoint, EarlyStopping
 from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.core.files import read_npz
 from flwr_fco.errors import ConfigurationError, DivergedError
+from flwr_fco.mirror_maps import PNorm
 from flwr_fco.privacy import GaussianDP
 from flwr_fco.regularizers import L1, Zero
 from flwr_fco.simulation import InProcessGrid, simulate
@@ -25,12 +26,16 @@ from flwr_fco.strategies import (
     Average,
     Bounds,
     Density,
+    DReFedDAGT,
     DualFL,
     FedDAGT,
     FedDualAvg,
     FeDualEx,
+    MultistepReFedDAGT,
     Participation,
+    Reference,
     Scaffold,
+    Stage,
     Steps,
     checkpoint,
     run_of,
@@ -472,6 +477,9 @@ def test_a_density_whose_schedule_knows_the_number_of_rounds_says_so(density, tm
         play(make(FedDualAvg, density=density, regularizer=Zero()), path, 8, resume=path)
 
 
+STAGES = [Stage(4), Stage(3), Stage(5)]
+
+
 @pytest.mark.parametrize(
     "build",
     [
@@ -480,8 +488,11 @@ def test_a_density_whose_schedule_knows_the_number_of_rounds_says_so(density, tm
         lambda: make(FeDualEx),
         lambda: make(DualFL),
         lambda: make(FedDAGT, output=Average()),
+        lambda: make(FedDualAvg, client_lr="auto"),
+        lambda: make(MultistepReFedDAGT, stages=STAGES, reference=Reference(window=3), mirror_map=PNorm(4.0)),
+        lambda: make(DReFedDAGT, stages=STAGES, mixing="ring", mirror_map=PNorm(4.0)),
     ],
-    ids=["density", "momentum", "extrapolation", "everyone", "average"],
+    ids=["density", "momentum", "extrapolation", "everyone", "average", "rates", "stages", "a graph in stages"],
 )
 def test_a_run_resumed_for_more_rounds_equals_the_longer_run(build, tmp_path):
     path, strategy = tmp_path / "run.npz", build()
@@ -492,9 +503,6 @@ def test_a_run_resumed_for_more_rounds_equals_the_longer_run(build, tmp_path):
     assert described(result, strategy) == whole
     with pytest.raises(ConfigurationError, match=r"num_rounds=5, but .* is of round 9; num_rounds is the total"):
         play(build(), path, 5, resume=path)
-
-
-# --- all stored runs, killed ------------------------------------------------------------------------------------------
 
 
 # --- one process at a time --------------------------------------------------------------------------------------------

@@ -56,20 +56,6 @@ def test_a_constraint_has_no_weight_and_needs_nothing():
     assert np.abs(w[:FEATURES]).sum() == pytest.approx(2.0, rel=1e-12)
 
 
-def test_only_the_product_of_strength_rate_and_steps_matters():
-    """Bit by bit, when two of the three change against each other: the threshold grows by the product in a round."""
-    options = {"regularizer": L1(0.25), "client_lr": 0.05, "work": Steps(4)}
-    first, _, _ = unmodified(**options)
-    assert 0 < np.count_nonzero(first[:FEATURES]) < FEATURES
-    for changed in (
-        {"regularizer": L1(0.5), "client_lr": 0.025},
-        {"regularizer": L1(0.5), "work": Steps(2)},
-        {"client_lr": 0.1, "work": Steps(2)},
-    ):
-        np.testing.assert_array_equal(unmodified(**options | changed)[0], first)
-    assert np.abs(unmodified(**options | {"client_lr": 0.06})[0] - first).max() > 1e-3
-
-
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_the_density_is_held(dtype):
     """Two of six coefficients: from three quarters of the rounds on exactly, before it on the way there."""

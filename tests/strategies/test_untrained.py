@@ -4,7 +4,7 @@ import logging
 
 import numpy as np
 import pytest
-from problems import arrays_of, foreign_app, numpy_of, simulated
+from problems import foreign_app, numpy_of, simulated
 
 from flwr_fco.callbacks import Checkpoint
 from flwr_fco.errors import FlwrFcoError
@@ -35,20 +35,6 @@ def test_what_nobody_trains_stays_whole(options):
     for name in ("backbone.weight", "pe"):
         np.testing.assert_array_equal(model[name], NETWORK[name])
     assert np.count_nonzero(model["fc.weight"]) < model["fc.weight"].size
-
-
-@pytest.mark.parametrize("number", [1, 5])
-def test_what_a_hook_makes_of_untrained_arrays_stays(number):
-    class Own(FedDualAvg):
-        def aggregate_train(self, server_round, replies):
-            arrays, metrics = super().aggregate_train(server_round, replies)
-            if server_round == number:
-                arrays = arrays_of({**numpy_of(arrays), "pe": arrays["pe"].numpy() * np.float32(2.0)})
-            return arrays, metrics
-
-    model = train_network(SPARSE, kind=Own)
-    np.testing.assert_array_equal(model["pe"], NETWORK["pe"] * np.float32(2.0))
-    np.testing.assert_array_equal(model["backbone.weight"], NETWORK["backbone.weight"])
 
 
 def test_what_is_trained_later_gets_its_share_then():

@@ -4,7 +4,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from lies_of_one import CLIENTS, LIAR, below_the_seam, in_messages, regressions
+from lies_of_one import CLIENTS, LIAR, in_messages, regressions
 from problems import Reporting, app_of, flat, simulated, start_arrays
 from representatives import covered, crossed
 
@@ -13,7 +13,7 @@ from flwr_fco.client_apps import client_app
 from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers import L1
-from flwr_fco.simulation import InProcessGrid, fit_path
+from flwr_fco.simulation import fit_path
 from flwr_fco.strategies import FedDualAvg, FedNewton, Steps, Trimmed
 
 
@@ -62,20 +62,6 @@ def test_under_a_robust_centre_a_lie_within_the_bounds_decides_nothing(kind, agg
     np.testing.assert_array_equal(flat(stop.best_arrays), flat(honest.best_arrays))
 
 
-def test_a_metric_below_the_seam_is_checked_too():
-    grid = InProcessGrid(app_of(reporting()), CLIENTS)
-
-    def lie(number, vectors, claims):
-        claims["loss"] = True if number == 3 else -1e300
-
-    below_the_seam(grid, lie)
-    strategy = FedDualAvg(client_lr=0.05, work=Steps(2, batch_size=None), fraction_evaluate=0.0)
-    with grid.identity(), quiet(50):
-        result = strategy.start(grid, start_arrays(), 4)
-    assert [(row.round, row.partition_id) for row in result.left_out] == [(number, LIAR) for number in (1, 2, 3, 4)]
-    assert all(0.0 < metrics["loss"] < 10.0 for metrics in result.train_metrics_clientapp.values())
-
-
 # --- strengths --------------------------------------------------------------------------------------------------------
 
 
@@ -103,9 +89,7 @@ def of_validation(**said):
     return lambda claims, vectors: claims.update(said) if "held-out" in claims else None
 
 
-@pytest.mark.parametrize(
-    "said", [{"loss": -1e9}, {"loss": -1e300}, {"held-out": 0.0}, {"held-out": 0.5}, {"held-out": -1.0}]
-)
+@pytest.mark.parametrize("said", [{"loss": -1e300}, {"held-out": 0.0}, {"held-out": -1.0}])
 @pytest.mark.parametrize("kind", [FedDualAvg, FedNewton])
 def test_one_client_picks_no_strength(kind, said):
     honest, found = honest_path(kind=kind), path(of_validation(**said), kind=kind)

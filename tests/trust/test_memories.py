@@ -19,7 +19,7 @@ from flwr_fco.core.sparse import SparseVector, dense
 from flwr_fco.messages.protocol import Downlink, MemoryLostError, Uplink
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.strategies import Epochs, Everyone, FedDAGT, Ledger, Participation, Stage, run_of
-from flwr_fco.strategies.ledger import remembered
+from flwr_fco.strategies.ledger import Rows, remembered
 
 FAULTY_ROUNDS, ROUNDS = range(24), 30
 
@@ -171,3 +171,22 @@ def test_what_a_client_remembers_is_the_same_by_its_columns_and_whole(indices):
     whole = Uplink({"increment": increment}, elapsed, 1)
     long = remembered(method, message, {"own": dense(own)}, whole)
     np.testing.assert_allclose(dense(short["own"]), long["own"], rtol=1e-13, atol=1e-14)
+
+
+def test_a_memory_in_the_file_frees_the_place_of_the_one_before(monkeypatch):
+    held, put, free = set(), Rows.put, Rows.free
+
+    def counted_put(self, vector):
+        row = put(self, vector)
+        held.add(row.ctypes.data)
+        return row
+
+    def counted_free(self, vector):
+        free(self, vector)
+        held.discard(vector.ctypes.data)
+
+    monkeypatch.setattr(Rows, "put", counted_put)
+    monkeypatch.setattr(Rows, "free", counted_free)
+    _, strategy, _, _ = play("FedDR", "dense", 0, faults={}, client_state=Ledger(max_bytes=0))
+    # Two vectors of each client.
+    assert len(held) == 2 * len(strategy.memories.members) == 2 * len(DATA["dense"])

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 from flwr.app import Error, Message
-from problems import app_of, clients, flat, optimum, start_arrays
+from problems import app_of, clients, flat, optimum, run, start_arrays
 
 from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ConfigurationError
@@ -142,6 +142,14 @@ def test_rows_that_are_known_bound_every_weight():
     np.testing.assert_allclose(flat(result.arrays), optimum(others, [1 / 3] * 3), atol=1e-3)
     with pytest.raises(ConfigurationError, match="expected numbers > 0 by partition id"):
         Bounds(rows={0: 0.0})
+
+
+def test_a_site_whose_rows_are_not_among_the_known_ones_is_left_out():
+    known = {m: float(own.num_examples) for m, own in enumerate(SITES) if m != ODD}
+    options = {"client_lr": 0.2, "work": Steps(1, batch_size=None), "fraction_evaluate": 0.0}
+    result = run(FedDualAvg(bounds=Bounds(rows=known), **options), SITES, 2)
+    said = {(row.partition_id, row.reason.partition("expected ")[2]) for row in result.left_out}
+    assert said == {(ODD, "none: it is not in Bounds(rows=...)")}
 
 
 # --- sites that hang --------------------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ import pytest
 from problems import D, clients, flat, run, trackers_of
 from tracking import EQUAL, grad_conjugate, options, plain, relative, traffic
 
-from flwr_fco.callbacks import Checkpoint
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import DiagonalMetric, PNorm
 from flwr_fco.strategies import (
@@ -14,9 +13,7 @@ from flwr_fco.strategies import (
     DFedDAGT,
     DReFedDAGT,
     FedDAGT,
-    MultistepReFedDAGT,
     ReFedDAGT,
-    Reference,
     Scaffold,
     Stage,
     run_of,
@@ -106,26 +103,6 @@ def test_tracking_sends_one_more_vector_down_where_the_control_is_not_zero(start
     plain = [(sampled * D, sampled * D)]
     first = {0: plain} if start == "gradient" else {1: plain}
     assert values == {**{number: [(2 * sampled * D, sampled * D)] for number in range(1, 5)}, **first}
-
-
-# --- stages -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", [MultistepReFedDAGT, DReFedDAGT])
-@pytest.mark.parametrize("reference", [Reference(), Reference(window=3), Reference(window=9)])
-def test_a_run_in_stages_goes_on_from_any_round(kind, reference, tmp_path):
-    objectives, path = clients(EQUAL), tmp_path / "run.npz"
-
-    def make():
-        graph = {"mixing": "ring"} if kind is DReFedDAGT else {}
-        stages = [Stage(4), Stage(3), Stage(5)]
-        return kind(stages=stages, reference=reference, mirror_map=PNorm(4.0), **graph, **options())
-
-    whole = flat(run(make(), objectives, 9).arrays)
-    for done in (2, 4, 5):
-        run(make(), objectives, done, callbacks=[Checkpoint(path, 1)])
-        np.testing.assert_array_equal(flat(run(make(), objectives, 9, resume=path).arrays), whole)
-        path.unlink()
 
 
 # --- outputs ------------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from newton import exchanged, sites
+from newton import exchanged
 from scipy.special import expit, xlogy
 
 from flwr_fco.objectives import Logistic
@@ -42,15 +42,3 @@ def test_the_bound_is_that_of_a_feasible_dual_point(seed):
     assert bound <= value + 1e-12
     entropy = -np.mean(xlogy(q, q) + xlogy(1.0 - q, 1.0 - q))
     assert bound == pytest.approx(sigma * entropy, abs=1e-12)
-
-
-def test_squares_have_the_dual_value_of_the_centred_residual_or_less():
-    (objective,) = sites("squares", sizes=(40,))
-    psi, w = L1(0.4), 0.2 * np.random.default_rng(0).normal(size=10)
-    residual = objective.features @ w[:9] + w[9] - objective.targets
-    residual -= residual.mean()
-    limit = 0.4 / np.abs(objective.features.T @ residual / 40).max()
-    scale = min(1.0, limit)
-    linear, square = residual @ objective.targets / 40, residual @ residual / 40
-    assert _bound(objective, psi, w) == pytest.approx(-scale * (linear + 0.5 * square), abs=1e-12)
-    assert _bound(objective, psi, w) <= -scale * linear - 0.5 * scale**2 * square + 1e-12

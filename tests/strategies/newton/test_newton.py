@@ -8,7 +8,7 @@ import pytest
 from newton import numbers, objective_value, point, sites, solved
 from representatives import crossed
 from scipy.sparse import csr_array
-from sklearn.datasets import load_breast_cancer, load_digits
+from sklearn.datasets import load_breast_cancer
 
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic
 from flwr_fco.regularizers import L1, Box, ElasticNet, GroupLasso, L2Squared, SparseGroupLasso, Zero
@@ -64,17 +64,6 @@ def test_without_a_hessian_the_same_answer(name, kind):
     gaps, values = numbers(result, "duality-gap"), numbers(result, "objective")
     assert gaps[-1] <= 1e-8
     assert all(gap >= value - best - 1e-9 for gap, value in zip(gaps, values, strict=True))
-
-
-def test_digits_on_a_working_set():
-    features, labels = load_digits(return_X_y=True)
-    order = np.random.default_rng(0).permutation(len(labels))
-    parts = np.array_split(order, 10)
-    objectives = [MultinomialLogistic(features[i] / 16.0, labels[i], num_classes=10) for i in parts]
-    result, _ = solved(objectives, L1(2e-3))
-    assert numbers(result, "duality-gap")[-1] <= 1e-8
-    assert len(result.train_metrics_clientapp) <= 13
-    assert max(numbers(result, "working-set")) < 300
 
 
 def test_at_the_largest_strength_the_gap_is_that_of_the_intercept():

@@ -15,7 +15,7 @@ from flwr_fco.client_apps import Disclosure, Limits
 from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ClientError, ConfigurationError, ProtocolError
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic
-from flwr_fco.regularizers import L1, ElasticNet, GroupLasso, L1Ball, L2Squared
+from flwr_fco.regularizers import L1, ElasticNet, GroupLasso, L1Ball
 from flwr_fco.regularizers.base import with_strength
 from flwr_fco.simulation import InProcessGrid, fit_path, simulate
 from flwr_fco.strategies import FedDAGT, FedNewton, Strengths, run_of
@@ -219,17 +219,6 @@ def test_cross_validation_needs_newton_and_validation():
         path_of(objectives)
     with pytest.raises(ConfigurationError, match="not all problems are solved after num_rounds=3"):
         path_of(objectives, rounds=3, cv=3)
-
-
-def test_where_no_strength_makes_all_zero_they_are_given_by_hand():
-    objectives = sites("logistic", sizes=(60, 81, 50))
-    with pytest.raises(ConfigurationError, match=r"no strength|no path down"):
-        path_of(objectives, L2Squared(1.0), cv=3)
-    path = path_of(objectives, L2Squared(1.0), strengths=[0.0, 1.0, 0.1], cv=3)
-    assert [at.strength for at in path.points] == [1.0, 0.1, 0.0]
-    for at in path.points:
-        best = centralized_solution(objectives, L2Squared(at.strength), tol=1e-11)
-        np.testing.assert_allclose(point(at.result, objectives[0]), best, atol=1e-4)
 
 
 @pytest.mark.parametrize(

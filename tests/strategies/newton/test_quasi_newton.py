@@ -7,7 +7,6 @@ from newton import numbers, objective_value, point, sites, solved
 from flwr_fco.algorithms.newton.quasi_newton import approximation
 from flwr_fco.objectives import Logistic
 from flwr_fco.regularizers import L2Squared
-from flwr_fco.strategies import run_of
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -58,13 +57,3 @@ def test_many_features_take_tens_of_rounds():
     slopes = (1.0 / (1.0 + np.exp(-(X @ w[:-1] + w[-1]))) - y) / len(y)
     np.testing.assert_allclose(X.T @ slopes, -w[:-1] / 120, atol=1e-8)
     assert abs(slopes.sum()) < 1e-8
-
-
-@pytest.mark.parametrize("kind", ["squares", "logistic"])
-def test_a_tolerance_below_rounding_ends_at_rounding(kind):
-    objectives, psi = sites(kind), L2Squared(0.1)
-    result, strategy = solved(objectives, psi, hessian="none", tolerance=1e-300, rounds=500)
-    assert len(result.train_metrics_clientapp) < 150
-    assert run_of(strategy).finished()
-    exact, _ = solved(objectives, psi, tolerance=1e-14)
-    np.testing.assert_allclose(numbers(result, "objective")[-1], numbers(exact, "objective")[-1], rtol=1e-14)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from problems import D, clients, flat, optimum, problem, run
+from problems import flat, optimum, problem, run
 from unequal_work import takes_gradient_steps
 
 from flwr_fco.strategies import FedDualAvg, LocalSGD, Scaffold, Steps
@@ -11,22 +11,6 @@ from flwr_fco.strategies import FedDualAvg, LocalSGD, Scaffold, Steps
 @pytest.mark.parametrize("normalize", [True, False])
 def test_who_takes_more_steps_counts_no_more_than_its_weight(normalize):
     takes_gradient_steps(LocalSGD, normalize)
-
-
-def test_local_sgd_is_fed_avg():
-    objectives = clients()
-    result = run(LocalSGD(client_lr=0.05, work=Steps(3, batch_size=None)), objectives, 2)
-    w = np.zeros(D)
-    sizes = np.array([f.num_examples for f in objectives], dtype=float)
-    for _ in range(2):
-        points = []
-        for f in objectives:
-            point = w.copy()
-            for _ in range(3):
-                point -= 0.05 * f.gradient(point)
-            points.append(point)
-        w = sizes / sizes.sum() @ np.array(points)
-    np.testing.assert_allclose(flat(result.arrays), w, atol=1e-13)
 
 
 def test_without_psi_dual_averaging_is_fed_avg_and_misses_the_optimum():
