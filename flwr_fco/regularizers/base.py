@@ -292,7 +292,7 @@ class Regularizer(Specified, ABC):
         return w
 
     def check_shape(self, name: str, shape: tuple[int, ...]) -> None:
-        """Raise :class:`ConfigurationError` if psi cannot act on an array of this shape.
+        """Raise :class:`ConfigurationError` if psi cannot act on an array of this shape; psi's own broadcast to it.
 
         Parameters
         ----------
@@ -301,6 +301,9 @@ class Regularizer(Specified, ABC):
         shape : tuple of int
             The array's shape.
         """
+        for own in getattr(self, "__dataclass_fields__", ()):
+            if isinstance(value := getattr(self, own), np.ndarray):
+                fits(self, own, value.shape, name, shape)
 
     def for_array(self, name: str) -> Regularizer | None:
         """Return the regularizer of the array called `name`, or None (see :class:`PerParameter`)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from flwr_fco.core.validation import FRACTION, NON_NEGATIVE, POSITIVE
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.prox import separable
-from flwr_fco.regularizers.base import ROUNDING, WEIGHTS, Array, Regularizer, Solver, Terms, fits, with_strength
+from flwr_fco.regularizers.base import ROUNDING, WEIGHTS, Array, Regularizer, Solver, Terms, with_strength
 
 
 class Separable(Regularizer):
@@ -90,12 +90,6 @@ class Separable(Regularizer):
         unit = np.broadcast_to(unit, size.shape)
         ratio = np.divide(size, unit, out=np.where(size > 0.0, np.inf, 0.0), where=unit > 0.0)
         return float(ratio.max(initial=0.0))
-
-    def check_shape(self, name: str, shape: tuple[int, ...]) -> None:
-        """Raise unless all arrays of psi broadcast to the array."""
-        for own in fields(self):  # type: ignore[arg-type]
-            if isinstance(value := getattr(self, own.name), np.ndarray):
-                fits(self, own.name, value.shape, name, shape)
 
 
 def _times(strength: float, weights: Array | None) -> float | Array:

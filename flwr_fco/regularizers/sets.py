@@ -11,7 +11,7 @@ import numpy as np
 from flwr_fco.core.validation import AT_LEAST_ONE, CHANCE, POSITIVE
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.prox import on_simplex, scale
-from flwr_fco.regularizers.base import WEIGHTS, Array, Regularizer, Solver, fits, flat, outside
+from flwr_fco.regularizers.base import WEIGHTS, Array, Regularizer, Solver, flat, outside
 from flwr_fco.regularizers.groups import norm_of
 from flwr_fco.regularizers.separable import L1
 
@@ -61,10 +61,6 @@ class L1Ball(Regularizer):
 
     def conjugate(self, u: Array) -> float:
         return self.radius * L1(1.0, self.weights).strength_max(u)
-
-    def check_shape(self, name: str, shape: tuple[int, ...]) -> None:
-        """Raise unless the weights broadcast to the array."""
-        fits(self, "weights", np.shape(1.0 if self.weights is None else self.weights), name, shape)
 
 
 @dataclass(frozen=True)

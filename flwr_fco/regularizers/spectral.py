@@ -30,11 +30,6 @@ def noise_of(largest: float, shape: tuple[int, ...]) -> float:
     return 128.0 * float(np.finfo(np.float64).eps) * max(shape) * largest
 
 
-def rank_of(values: Array, shape: tuple[int, ...]) -> int:
-    """Return how many of a result's singular values are more than noise."""
-    return int((values > noise_of(float(values.max(initial=0.0)), shape)).sum())
-
-
 class Spectral(Regularizer):
     """A psi of the singular values of a 2-D array, or of one with more dimensions and ``reshape``.
 
@@ -75,31 +70,31 @@ class Spectral(Regularizer):
         return value if value < math.inf else inner.value(values / (1.0 + slack))
 
     def solve(self, v: Array, step: float, out: Array) -> None:
-        # Adding 0.0 turns the negative zeros of a product with zeros into zeros.
-        np.add(self.solve_and_rank(v, step)[0], 0.0, out=out, casting="same_kind")
+        """Write the proximal point by the cheapest method with a relative error of 1e-9 in every singular value.
 
-    def solve_and_rank(self, v: Array, step: float) -> tuple[Array, int]:
-        """Return the proximal point in float64 and its rank.
-
-        It uses the cheapest method with a relative accuracy of about 1e-9 in every kept singular value. No method
-        depends on earlier calls, so equal inputs give equal bits. Singular values of the result below 128 eps max(m, n)
-        times its largest are set to 0: they are rounding errors, and without them every method of computing the
-        numerical rank gives this one.
+        No method depends on earlier calls, so equal inputs give equal bits. Singular values of the result below 128 eps
+        max(m, n) times its largest are set to 0: they are rounding errors, and without them every method of computing
+        the numerical rank gives the same one.
         """
         matrix, inner = np.asarray(self.matrix(v), dtype=np.float64), self._inner
         if not np.isfinite(matrix).all():
-            return np.full(v.shape, np.nan), 0
+            out[...] = np.nan
+            return
         unit, norm = norm_of(matrix)
         cut = step * float(getattr(self, "strength", 0.0)) / unit
         if norm <= cut or not matrix.size:
-            return np.zeros(v.shape), 0
+            out[...] = 0.0
+            return
         left, values, right = _factors(matrix / unit if unit != 1.0 else matrix, cut, norm)
         values = values * unit
         if self.constraint and inner.value(values) == 0.0:
-            return v, rank_of(values, matrix.shape)
+            np.add(v, 0.0, out=out)
+            return
         shrunk = inner.prox(values, step)
-        rank = rank_of(shrunk, matrix.shape)
-        return ((left[:, :rank] * shrunk[:rank]) @ right[:rank]).reshape(v.shape), rank
+        rank = int((shrunk > noise_of(float(shrunk.max(initial=0.0)), matrix.shape)).sum())
+        # Adding 0.0 turns the negative zeros of a product with zeros into zeros.
+        product = ((left[:, :rank] * shrunk[:rank]) @ right[:rank]).reshape(v.shape)
+        np.add(product, 0.0, out=out, casting="same_kind")
 
     def conjugate(self, u: Array) -> float:
         return self._inner.conjugate(self._values(u))
