@@ -1,7 +1,7 @@
 """Gradient tracking as plain NumPy, and the options with which strategies are compared with it."""
 
 import numpy as np
-from problems import D, app_of, clients, start_arrays
+from problems import app_of, clients, start_arrays
 
 from flwr_fco.core.logs import quiet
 from flwr_fco.simulation import InProcessGrid
@@ -17,28 +17,6 @@ def grad_conjugate(z, p, radius=np.inf):
         return np.zeros_like(z)
     w = n / (p - 1) * np.abs(z / n) ** (p - 1) * np.sign(z)
     return w / (1 + max(n / ((p - 1) * radius) - 1, 0))
-
-
-def plain(
-    objectives, rounds, *, mixing, lr, server_lr, steps, p=2.0, tracking=True, start="gradient", v=None, radius=np.inf
-):
-    """Algorithm 1 (and 2, around v) with full batches, in matrices with a row for each node."""
-    count, v = len(objectives), np.zeros(D) if v is None else v
-    z, c = np.zeros((count, D)), np.zeros((count, D))
-    point = lambda dual: v + grad_conjugate(dual, p, radius)  # noqa: E731
-    if tracking and start == "gradient":
-        g = np.array([f.gradient(point(row)) for f, row in zip(objectives, z, strict=True)])
-        c = mixing @ g - g
-    for _ in range(rounds):
-        end = z.copy()
-        for m, f in enumerate(objectives):
-            for _ in range(steps):
-                end[m] -= lr * (f.gradient(point(end[m])) + c[m])
-        move = (end - z) / (steps * lr)
-        if tracking:
-            c = c + move - mixing @ move
-        z = mixing @ (z + server_lr * (end - z))
-    return z, c
 
 
 def options(**more):

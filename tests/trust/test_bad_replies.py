@@ -8,6 +8,7 @@ import pytest
 from faulty import BAD_NODE, Faulty, error, says, scaled, silent, start_on, strategy, with_content, with_increment
 from flwr.app import Array, ArrayRecord, Message, MetricRecord
 from problems import FEATURES, D, app_of, clients, flat, foreign_app, start_arrays
+from representatives import crossed
 
 from flwr_fco.errors import NothingTrainedError
 from flwr_fco.simulation import simulate
@@ -95,11 +96,9 @@ def without(cls):
     return flat(result_of(cls, silent).arrays)
 
 
-@pytest.mark.parametrize("name", FAULTS)
-@pytest.mark.parametrize("cls", STRATEGIES)
-def test_a_bad_reply_is_left_out_logged_and_counted(cls, name, caplog):
+@pytest.mark.parametrize(("name", "cls"), crossed(FAULTS, STRATEGIES))
+def test_a_bad_reply_is_left_out_logged_and_counted(name, cls, caplog):
     fault, reason = FAULTS[name]
-    caplog.clear()
     result = result_of(cls, fault)
     metrics = result.train_metrics_clientapp
     assert [metrics[r]["num-left-out"] for r in (1, 2, 3, 4)] == [0, 1, 0, 0]

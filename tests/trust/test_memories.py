@@ -7,9 +7,9 @@ import pytest
 import scipy.sparse as sp
 from fault_bars import imbalance
 from faults import FaultyGrid, lying
-from flwr.app import Array, ArrayRecord, RecordDict
+from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 from lies_of_one import make
-from problems import app_of, arrays_of, problem
+from problems import app_of, arrays_of, problem, start_arrays
 from representatives import covered
 
 from flwr_fco.client_apps.client import recall
@@ -17,6 +17,7 @@ from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.core.logs import quiet
 from flwr_fco.core.sparse import SparseVector, dense
 from flwr_fco.messages.protocol import Downlink, MemoryLostError, Uplink
+from flwr_fco.messages.records import LOST
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.strategies import Epochs, Everyone, FedDAGT, Ledger, Participation, Stage, run_of
 from flwr_fco.strategies.ledger import Rows, remembered
@@ -171,6 +172,20 @@ def test_what_a_client_remembers_is_the_same_by_its_columns_and_whole(indices):
     whole = Uplink({"increment": increment}, elapsed, 1)
     long = remembered(method, message, {"own": dense(own)}, whole)
     np.testing.assert_allclose(dense(short["own"]), long["own"], rtol=1e-13, atol=1e-14)
+
+
+def test_a_client_that_has_lost_its_memory_each_time_is_left_out_by_name():
+    def forgets(delivery):
+        reply = delivery.deliver()
+        reply.content = RecordDict({"metrics": MetricRecord({LOST: 1})})
+        return [reply]
+
+    strategy, objectives = make("FedDAGT"), DATA["dense"]
+    grid = FaultyGrid(app_of(objectives), len(objectives), {forgets: 1.0}, rounds=(3,), partitions=[1])
+    with grid.identity(), quiet(50):
+        result = strategy.start(grid, start_arrays(), 4)
+    assert [(row.round, row.partition_id, row.reason) for row in result.left_out] == [(3, 1, "it has lost its memory")]
+    assert [own["num-left-out"] for own in result.train_metrics_clientapp.values()] == [0, 0, 1, 0]
 
 
 def test_a_memory_in_the_file_frees_the_place_of_the_one_before(monkeypatch):
