@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord
 from fuzz.budget import NUMBERS, VALUES, fuzzed, mutated
-from fuzz.test_fuzz_wire import arrays, config_of, readable
+from fuzz.test_fuzz_wire import arrays, config_of
 from hypothesis import given, note
 from hypothesis import strategies as st
-from problems import FEATURES, app_of
+from lies_of_one import in_messages
+from newton import sites
+from problems import FEATURES, app_of, zeros
 
 from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ConfigurationError, FlwrFcoError
@@ -36,19 +38,9 @@ class Own(LeastSquares):
 
 
 def objectives_of(kind, count=CLIENTS):
-    found = []
-    for m in range(count):
-        rng = np.random.default_rng((4, m))
-        features = rng.standard_normal((8 + m, FEATURES))
-        labels = (features @ np.array([2.0, -2.0, 1.0, 0.0, 0.0, 0.0]) + rng.standard_normal(8 + m) > 0.0).astype(int)
-        targets = features[:, 0] - features[:, 1] if issubclass(kind, LeastSquares) else labels
-        more = {"num_classes": 3} if kind is MultinomialLogistic else {}
-        found.append(kind(features, targets, **more))
-    return found
-
-
-def start_of(layout):
-    return ArrayRecord({name: Array(array) for name, array in layout.unflatten(np.zeros(layout.size)).items()})
+    name = {MultinomialLogistic: "multinomial", Logistic: "logistic"}.get(kind, "squares")
+    found = sites(name, sizes=range(8, 8 + count), p=FEATURES)
+    return [Own(own.features, own.targets) for own in found] if kind is Own else found
 
 
 def in_words(function):
@@ -120,64 +112,41 @@ def test_questions_to_a_client(data):
 # --- answers to a server --------------------------------------------------------------------------------------------
 
 
-class Lying(InProcessGrid):
-    """Alters what some nodes answer, and says nothing where `alter` says None."""
-
-    def __init__(self, objectives, alter, liars):
-        super().__init__(app_of(objectives), len(objectives), raise_errors=False)
-        self.alter, self.liars = alter, liars
-
-    def send_and_receive(self, messages, *, timeout=None):
-        replies = []
-        for reply in super().send_and_receive(messages, timeout=timeout):
-            honest = self.partition_ids[reply.metadata.src_node_id] not in self.liars
-            if honest or reply.has_error() or "partition" in reply.metadata.message_type:
-                replies.append(reply)
-                continue
-            content = self.alter(reply.content.copy())
-            if content is not None:
-                reply.content = content
-                replies.append(reply)
-        return replies
-
-
 @st.composite
 def lies(draw):
-    """Draw an alteration of an answer: it says another number, other arrays, or something else altogether."""
-    kind = draw(st.sampled_from(["number", "number", "number", "scaled", "arrays", "more", "less", "silent"]))
+    """Draw what a client makes of an answer: another number, other arrays, or something else altogether."""
+    kind = draw(st.sampled_from(["number", "number", "number", "scaled", "arrays", "more", "less", "raises"]))
     which, value = draw(st.integers(0, 30)), draw(NUMBERS)
     factor = draw(st.sampled_from([-1.0, 0.0, 1e-300, 1e-12, 900.0, -1e3, 1e12, 1e150, 1e300]))
     bytes_of = draw(st.binary(max_size=40))
-    metric = draw(st.one_of(st.just(value), st.lists(NUMBERS, max_size=3)))
+    note(f"{kind} {which} {value} {factor} {bytes_of}")
 
-    def alter(content):
-        if kind == "silent":
-            return None
-        if "metrics" not in content:
-            # Names of another table end a run before round 1, in words.
-            return content
-        numbers, vectors = dict(content["metrics"]), dict(content.get("arrays", {}))
-        if kind == "number" and numbers:
-            name = sorted(numbers)[which % len(numbers)]
-            numbers[name] = value
-        if kind == "scaled":
+    def lie(number, vectors, claims):
+        name = sorted(claims)[which % len(claims)]
+        if kind == "number":
+            claims[name] = value
+        elif kind == "scaled":
             with np.errstate(all="ignore"):
-                vectors = {name: Array(np.asarray(array.numpy() * factor)) for name, array in vectors.items()}
-            numbers = {name: number * factor for name, number in numbers.items() if name != "num-examples"}
-            numbers["num-examples"] = content["metrics"]["num-examples"]
-        if kind == "arrays":
-            vectors = {name: Array(a.dtype, a.shape, a.stype, bytes_of) for name, a in vectors.items()}
-        if kind == "more":
-            numbers["x"] = metric
-        if kind == "less" and numbers:
-            del numbers[sorted(numbers)[which % len(numbers)]]
-        content["metrics"] = readable(numbers)
-        if "arrays" in content:
-            content["arrays"] = ArrayRecord(vectors)
-        return content
+                vectors.update({key: np.asarray(factor * vector) for key, vector in vectors.items()})
+            claims.update({key: factor * claim for key, claim in claims.items() if key != "num-examples"})
+        elif kind == "arrays":
+            forged = {key: Array(own.dtype.name, own.shape, "numpy.ndarray", bytes_of) for key, own in vectors.items()}
+            vectors.update(forged)
+        elif kind == "more":
+            claims["x"] = [value, 1]
+        elif kind == "less":
+            del claims[name]
+        else:
+            raise RuntimeError("it has nothing to say")
 
-    note(f"{kind} {which} {value} {factor} {bytes_of} {metric}")
-    return alter
+    return lie
+
+
+def with_liars(data, objectives, *kinds):
+    """Return a grid with some clients that lie in messages of these kinds."""
+    lie, liars = data.draw(lies()), data.draw(LIARS)
+    mods = [in_messages(lie, liar, kind) for liar in liars for kind in kinds]
+    return InProcessGrid(app_of(objectives, mods), len(objectives), raise_errors=False)
 
 
 LIARS = st.sampled_from([{1}, {0, 3}, {0, 1, 2}, set(range(CLIENTS))])
@@ -215,9 +184,9 @@ def test_what_is_made_of_answers_is_finite_or_an_error_in_words(ask, data):
     objectives = DATA[data.draw(st.sampled_from([*KINDS, Own]))]
     strategy, question = ask(data, objectives)
     strategy.fraction_evaluate = 0.0
-    grid = Lying(objectives, data.draw(lies()), data.draw(LIARS))
+    grid = with_liars(data, objectives, QUESTIONS)
     with grid.identity(), quiet(50), np.errstate(all="ignore"), warnings.catch_warnings():
-        strategy.prepare(start_of(objectives[0].layout), 3)
+        strategy.prepare(zeros(objectives[0].layout), 3)
         run_of(strategy).grid = grid
         found = in_words(lambda: question(run_of(strategy))) or {}
     assert all(math.isfinite(value) for value in found.values())
@@ -227,13 +196,12 @@ def test_what_is_made_of_answers_is_finite_or_an_error_in_words(ask, data):
 @fuzzed(0.03)
 @given(st.data())
 def test_a_run_goes_on_whatever_is_answered(data):
-    objectives, alter = DATA[data.draw(st.sampled_from(KINDS))], data.draw(lies())
+    objectives = DATA[data.draw(st.sampled_from(KINDS))]
     options = {"work": Steps(2, batch_size=None), "certificate_every": 1, "min_evaluate_nodes": 1}
     strategy = FedDualAvg(regularizer=L1(0.1), client_lr=0.01, **options)
-    grid = Lying(objectives, None, data.draw(LIARS))
-    grid.alter = lambda content: content if "increment" in content.get("arrays", {}) else alter(content)
+    grid = with_liars(data, objectives, QUESTIONS, "evaluate")
     with grid.identity(), quiet(50), np.errstate(all="ignore"):
-        result = strategy.start(grid, start_of(objectives[0].layout), 2)
+        result = strategy.start(grid, zeros(objectives[0].layout), 2)
     # The training is not theirs to end, nor to change.
     assert strategy.state.round == 2
     assert all(metrics["num-replies"] == CLIENTS for metrics in result.train_metrics_clientapp.values())

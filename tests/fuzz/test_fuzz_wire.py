@@ -8,7 +8,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from fuzz.budget import NUMBERS, VALUES, WORDS, damaged, fuzzed, mutated
 from hypothesis import given, note
 from hypothesis import strategies as st
-from problems import FEATURES, app_of, clients, start_arrays
+from problems import FEATURES, app_of, clients, simulated, start_arrays
 
 from flwr_fco.core.layout import Layout
 from flwr_fco.core.logs import quiet
@@ -142,30 +142,20 @@ def replies(draw):
     return RecordDict(content)
 
 
-def reader(content):
-    """Return what a server reads of a reply to a round of FedDualAvg, as it is or with an error in words."""
-    strategy = FedDualAvg(client_lr=0.1, work=Steps(5), fraction_evaluate=0.0)
-    grid = Forged(app_of(clients(), [lambda message, context, call_next: call_next(message, context)]), 4)
-    grid.content = content
-    with grid.identity(), quiet(50), np.errstate(all="ignore"):
-        result = strategy.start(grid, start_arrays(), 1)
-    return strategy, result
-
-
-class Forged(InProcessGrid):
-    """A grid whose first node has said something else."""
-
-    def reply(self, message):
-        reply = super().reply(message)
-        if message.metadata.dst_node_id == 2:
-            reply.content = self.content
-        return reply
-
-
 @fuzzed(0.2)
 @given(replies())
 def test_replies(content):
-    strategy, result = reader(content)
+    """The first node has said something else."""
+
+    def forged(message, context, call_next):
+        reply = call_next(message, context)
+        if message.metadata.dst_node_id == 2:
+            reply.content = content
+        return reply
+
+    strategy = FedDualAvg(client_lr=0.1, work=Steps(5), fraction_evaluate=0.0)
+    with np.errstate(all="ignore"):
+        result = simulated(strategy, app_of(clients(), [forged]), 1)
     metrics = result.train_metrics_clientapp[1]
     assert metrics["num-replies"] == 4 - len(result.left_out)
     assert {row.node_id for row in result.left_out} <= {2}

@@ -13,28 +13,17 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from fault_bars import make, problem_of
-from flwr.app import Array, ArrayRecord
 from halves import find_solver
-from problems import app_of, clients, simulated, solved_by, start_arrays
+from problems import app_of, clients, outcome, simulated, solved_by, start_arrays, zeros
 from representatives import by_class
 
 from flwr_fco.client_apps import client_app
-from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ClientError, ConfigurationError, RunInterrupted
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, RayGrid, ray_grid, room_of
 from flwr_fco.strategies import FedAvgSubgradient, FedDAGT, FedDualAvg
 
 pytest.importorskip("ray")
-
-
-def outcome(grid, strategy, start, rounds=4, **options):
-    with grid.identity(), quiet(50):
-        result = strategy.start(grid, start, rounds, **options)
-    state = [np.asarray(value).tobytes() for value in strategy.state]
-    arrays = {name: array.numpy().tobytes() for name, array in result.arrays.items()}
-    metrics = {k: dict(v) for k, v in result.train_metrics_clientapp.items()}
-    return arrays, state, metrics, result.left_out, grid.states()
 
 
 def strategy(cls=FedDualAvg, **options):
@@ -52,10 +41,6 @@ def ray():
 
 def on_actors(app, number=4, **options):
     return RayGrid(app, number, **{"workers": 2, "num_cpus": 0.5, **options})
-
-
-def zeros(layout):
-    return ArrayRecord({n: Array(a) for n, a in layout.unflatten(np.zeros(layout.size)).items()})
 
 
 # --- the bits of one process --------------------------------------------------------------------------------------

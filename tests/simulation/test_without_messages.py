@@ -5,12 +5,11 @@ import copy
 import numpy as np
 import pytest
 from fault_bars import make, problem_of
-from flwr.app import Array, ArrayRecord, Message
+from flwr.app import Message
 from halves import find_solver
-from problems import Foreign, app_of, changed, clients, solved_by, start_arrays
+from problems import Foreign, app_of, changed, clients, outcome, solved_by, start_arrays, zeros
 from representatives import by_class
 
-from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ClientError
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
@@ -35,23 +34,10 @@ def made(monkeypatch):
     return types
 
 
-def outcome(grid, strategy, start, rounds=4):
-    with grid.identity(), quiet(50):
-        result = strategy.start(grid, start, rounds)
-    state = [np.asarray(value).tobytes() for value in strategy.state]
-    arrays = {name: array.numpy().tobytes() for name, array in result.arrays.items()}
-    metrics = {k: dict(v) for k, v in result.train_metrics_clientapp.items()}
-    return arrays, state, metrics, result.left_out, {i: context.state for i, context in grid.contexts.items()}
-
-
 def both_ways(make_strategy, objectives, start, rounds=4, **limits):
     """Run without and with messages, on objectives that have solved nothing yet."""
     apps = [app_of(copy.deepcopy(objectives), mods, **limits) for mods in ((), [passing])]
     return [outcome(InProcessGrid(app, len(objectives)), make_strategy(), start, rounds) for app in apps]
-
-
-def zeros(layout):
-    return ArrayRecord({n: Array(a) for n, a in layout.unflatten(np.zeros(layout.size)).items()})
 
 
 @pytest.mark.parametrize("name", by_class())

@@ -12,7 +12,7 @@ from flwr_fco.strategies import Average, FedDualAvg, Steps, run_of
 
 
 def failing(error, where):
-    """Return dual averaging that raises in round 3, in the update or among the points of the average."""
+    """Return dual averaging that fails in round 3: in the update, among the points of the average, or by its model."""
 
     def aggregate(own, self, problem, state, replies):
         if problem.round == 3 and where == "aggregate":
@@ -22,7 +22,8 @@ def failing(error, where):
     def retrieve(own, self, problem, state):
         if state.round == 3 and where == "points":
             raise error("too large")
-        return own.retrieve(self, problem, state)
+        point = own.retrieve(self, problem, state)
+        return np.nan * point if state.round == 3 and where == "model" else point
 
     return changed(FedDualAvg, aggregate=aggregate, retrieve=retrieve)
 
@@ -38,13 +39,14 @@ def run(rounds, error=MagnitudeError, where="nowhere", **options):
     return strategy, result
 
 
-@pytest.mark.parametrize("where", ["aggregate", "points"])
+@pytest.mark.parametrize("where", ["aggregate", "points", "model"])
 def test_the_average_keeps_the_rounds_before(where):
     options = {"output": Average(), "on_divergence": "warn"}
-    _, failed = run(3, where=where, **options)
-    _, plain = run(2, **options)
+    strategy, failed = run(3, where=where, **options)
+    expected, plain = run(2, **options)
     assert failed.train_metrics_clientapp[3]["skipped"] == 1
     np.testing.assert_array_equal(flat(failed.arrays), flat(plain.arrays))
+    np.testing.assert_array_equal(run_of(strategy).average.point(None), run_of(expected).average.point(None))
 
 
 @pytest.mark.parametrize("where", ["aggregate", "points"])

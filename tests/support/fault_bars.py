@@ -6,9 +6,9 @@ from typing import NamedTuple
 import numpy as np
 from faults import FaultyGrid, _changed, lying
 from fitting import fitting
-from flwr.app import Array, ArrayRecord
+from flwr.app import Array
 from lies_of_one import regressions
-from problems import CONSTANTS, SADDLE, app_of, kind_of, trackers_of
+from problems import CONSTANTS, SADDLE, app_of, kind_of, trackers_of, zeros
 
 from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.core.logs import quiet
@@ -172,9 +172,8 @@ def run(name, kind, num_rounds, *, missing=False, kinds=KINDS, clients=CLIENTS):
             assert np.isfinite(value.numpy()).all(), f"{array} after round {number}"
         worst[0] = max(worst[0], imbalance(strategy))
 
-    start = ArrayRecord({n: Array(a) for n, a in layout.unflatten(np.zeros(layout.size)).items()})
     with grid.identity(), quiet(50), single_threaded_blas():
-        result = strategy.start(grid, start, num_rounds, callbacks=[check])
+        result = strategy.start(grid, zeros(layout), num_rounds, callbacks=[check])
     w = layout.flatten({key: array.numpy() for key, array in result.arrays.items()})
     return Outcome(float(np.abs(w - problem.optimum).max()), worst[0], grid, strategy, result)
 

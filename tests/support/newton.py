@@ -7,7 +7,7 @@ from flwr_fco.algorithms.contract.replies import Replies
 from flwr_fco.algorithms.newton import asking
 from flwr_fco.algorithms.newton.method import NewtonState
 from flwr_fco.messages.protocol import Uplink
-from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic
+from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Poisson
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import FedNewton
 
@@ -62,6 +62,8 @@ def sites(kind="logistic", sizes=(30, 41, 25), p=9, seed=0, **options):
             objectives.append(LeastSquares(features, scores, scale=0.5, **options))
         elif kind == "logistic":
             objectives.append(Logistic(features, scores > 0.0, **options))
+        elif kind == "poisson":
+            objectives.append(Poisson(features, rng.poisson(np.exp(np.clip(0.3 * scores, -2.0, 2.0))), **options))
         else:
             classes = np.digitize(scores, [-2.0, 2.0])
             objectives.append(MultinomialLogistic(features, classes, num_classes=3, **options))

@@ -8,6 +8,7 @@ from flwr.serverapp import Grid
 from flwr_fco.algorithms import Moved
 from flwr_fco.algorithms.gradient_tracking import trackers
 from flwr_fco.client_apps import client_app
+from flwr_fco.core.logs import quiet
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.strategies import STRATEGIES, run_of
@@ -85,6 +86,22 @@ def foreign_app(trained, *, metrics=None, evaluated=None, mods=()):
 def arrays_of(arrays):
     """Return Flower's record of named arrays."""
     return ArrayRecord({name: Array(np.asarray(array)) for name, array in arrays.items()})
+
+
+def zeros(layout):
+    """Return a start point of a layout, as Flower's record."""
+    return arrays_of(layout.unflatten(np.zeros(layout.size)))
+
+
+def outcome(grid, strategy, start, rounds=4, **options):
+    """Return all that a run ends in, to the bit."""
+    with grid.identity(), quiet(50):
+        result = strategy.start(grid, start, rounds, **options)
+    state = [np.asarray(value).tobytes() for value in strategy.state]
+    arrays = {name: array.numpy().tobytes() for name, array in result.arrays.items()}
+    metrics = {number: dict(row) for number, row in result.train_metrics_clientapp.items()}
+    states = grid.states() if hasattr(grid, "states") else {}
+    return arrays, state, metrics, result.left_out, states
 
 
 def numpy_of(arrays):

@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 from lies_of_one import in_messages
-from problems import app_of, arrays_of, numpy_of, simulated
+from newton import sites
+from problems import app_of, numpy_of, simulated, zeros
 from problems import run as run_from
 
 from flwr_fco.callbacks import EarlyStopping
 from flwr_fco.certificates import Answer, certificate, reported_at, settle
 from flwr_fco.errors import NoAnswerError
-from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Poisson
+from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import Epochs, FedDualAvg, FedNewton, Steps
@@ -19,21 +20,7 @@ LIAR, CLIENTS = 1, 4
 
 
 def objectives_of(kind, l2=0.0):
-    found = []
-    for m in range(CLIENTS):
-        rng = np.random.default_rng(m)
-        features = rng.normal(size=(12 + 4 * m, 4))
-        scores = features @ [1.5, -1.0, 0.0, 0.0] + 0.5
-        if kind is LeastSquares:
-            found.append(LeastSquares(features, scores + rng.normal(size=len(scores)), l2=l2))
-        elif kind is Poisson:
-            found.append(Poisson(features, rng.poisson(np.exp(0.3 * scores)), l2=l2))
-        elif kind is MultinomialLogistic:
-            labels = np.clip(np.round(scores), 0, 2).astype(int)
-            found.append(MultinomialLogistic(features, labels, num_classes=3, l2=l2))
-        else:
-            found.append(kind(features, scores + rng.normal(size=len(scores)) > 0.0, l2=l2))
-    return found
+    return sites(kind, sizes=(12, 16, 20, 24), p=4, l2=l2)
 
 
 def lying(change):
@@ -50,7 +37,7 @@ def run(objectives, mods, rounds=2, callbacks=(), psi=None):
         certificate_every=rounds if not callbacks else 1,
     )
     layout = objectives[0].layout
-    options = {"initial_arrays": layout.unflatten(np.zeros(layout.size)), "callbacks": list(callbacks)}
+    options = {"initial_arrays": zeros(layout), "callbacks": list(callbacks)}
     result = simulated(strategy, app_of(objectives, mods), rounds, raise_errors=False, **options)
     return result, layout.flatten({name: array.numpy() for name, array in result.arrays.items()})
 
@@ -76,20 +63,20 @@ def scales(name, factor):
     return change
 
 
-ALL = (LeastSquares, Logistic, MultinomialLogistic, Poisson)
+ALL = ("squares", "logistic", "multinomial", "poisson")
 LIES = [
     *[(kind, says(**{name: value})) for kind in ALL for name, value in (("loss", -1e9), ("convex", 0.0))],
-    *[(LeastSquares, says(**{name: value})) for name, value in (("loss", -1e300), ("convex", 0.5), ("l2", 0.3))],
+    *[("squares", says(**{name: value})) for name, value in (("loss", -1e300), ("convex", 0.5), ("l2", 0.3))],
     # Beyond the whole numbers of 64 bits, of which NumPy makes objects.
-    (LeastSquares, says(conjugate=-(10**30))),
-    (LeastSquares, says(l2=-1.0)),
+    ("squares", says(conjugate=-(10**30))),
+    ("squares", says(l2=-1.0)),
     # A conjugate may be as large as it likes: it makes the gap larger.
     *[(kind, says(conjugate=value)) for kind in ALL for value in (-1e9, -1e300)],
     *[(kind, scales(name, factor)) for kind in ALL for name, factor in (("rows", 3.0), ("loss", 0.5))],
 ]
 
 
-@pytest.mark.parametrize(("kind", "lie"), LIES, ids=lambda value: value.__name__)
+@pytest.mark.parametrize(("kind", "lie"), LIES, ids=lambda value: getattr(value, "__name__", value))
 def test_who_lies_in_a_field_is_left_out_and_the_rest_is_certified(kind, lie):
     objectives = objectives_of(kind)
     result, w = run(objectives, [lying(lie)])
@@ -128,7 +115,7 @@ def test_honest_answers_of_exact_fits_and_of_any_units_count(scale):
 @pytest.mark.parametrize("lie", [says(conjugate=-1e9), says(loss=-1e9), says(convex=0.0)], ids=lambda lie: lie.__name__)
 def test_nothing_stops_on_a_certificate_of_a_part(lie):
     stopping = EarlyStopping(tol=1e9, certificate="train/certificate")
-    objectives = objectives_of(LeastSquares)
+    objectives = objectives_of("squares")
     result, _ = run(objectives, [lying(lie)], rounds=4, callbacks=[stopping])
     assert stopping.stopped == 0
     assert all("certificate" in metrics for metrics in result.train_metrics_clientapp.values())
@@ -138,7 +125,7 @@ def test_nothing_stops_on_a_certificate_of_a_part(lie):
 
 def test_half_of_the_clients_with_other_losses_are_no_liars():
     """Where nobody is in the majority there is a gap of all data, with the mean of their ridges."""
-    objectives = objectives_of(LeastSquares)
+    objectives = objectives_of("squares")
     objectives[:2] = [LeastSquares(own.features, own.targets, l2=0.3) for own in objectives[:2]]
     result, w = run(objectives, [])
     last = result.train_metrics_clientapp[2]
@@ -149,7 +136,7 @@ def test_half_of_the_clients_with_other_losses_are_no_liars():
 
 def test_answers_that_contradict_each_other_are_no_certificate():
     """A gap below 0 is none of 0."""
-    own, psi, w = objectives_of(LeastSquares)[0], L1(0.1), np.full(5, 0.3)
+    own, psi, w = objectives_of("squares")[0], L1(0.1), np.full(5, 0.3)
 
     def ask(request, less):
         numbers, vectors = reported_at(own, w, request.numbers)
@@ -189,15 +176,13 @@ def certified(objectives, silent, caplog):
         regularizer=L1(0.1), client_lr=0.01, work=Epochs(1, batch_size=None), fraction_evaluate=0.0, certificate_every=1
     )
     layout = objectives[0].layout
-    result = strategy.start(
-        Silent(objectives, silent), arrays_of(layout.unflatten(np.zeros(layout.size))), num_rounds=1
-    )
+    result = strategy.start(Silent(objectives, silent), zeros(layout), num_rounds=1)
     assert result.train_metrics_clientapp[1]["num-replies"] == CLIENTS
     return result.train_metrics_clientapp[1], layout.flatten(numpy_of(result.arrays)), caplog.text
 
 
 def test_a_certificate_is_about_the_clients_that_answer_and_says_how_many(caplog):
-    objectives = objectives_of(LeastSquares)
+    objectives = objectives_of("squares")
     metrics, w, text = certified(objectives, [set(), set()], caplog)
     assert metrics["certificate-clients"] == CLIENTS
     assert "did not answer" not in text
@@ -218,7 +203,7 @@ def test_a_certificate_is_about_the_clients_that_answer_and_says_how_many(caplog
     ],
 )
 def test_without_answers_there_is_no_certificate_and_the_run_goes_on(silent, reason, caplog):
-    metrics, _, text = certified(objectives_of(LeastSquares), silent, caplog)
+    metrics, _, text = certified(objectives_of("squares"), silent, caplog)
     assert not {"objective", "certificate", "duality-gap", "certificate-clients"} & set(metrics)
     assert "There is no certificate of this round" in text
     assert reason in text
@@ -271,7 +256,7 @@ NEWTON_LIES = [
 ]
 
 
-@pytest.mark.parametrize("kind", [LeastSquares, Logistic, MultinomialLogistic])
+@pytest.mark.parametrize("kind", ["squares", "logistic", "multinomial"])
 @pytest.mark.parametrize("lie", NEWTON_LIES, ids=lambda lie: lie.__name__)
 def test_a_lie_to_newton_costs_a_round_and_is_named(kind, lie):
     result, distance = newton(kind, lie, (1,))

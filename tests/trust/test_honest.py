@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from lies_of_one import make
-from problems import SADDLE, app_of, simulated
+from problems import SADDLE, app_of, simulated, zeros
 from representatives import REPRESENTATIVES
 
 from flwr_fco.core.computing import single_threaded_blas
@@ -38,13 +38,8 @@ def largest_rate(objectives):
 def run(strategy, objectives, rounds=25):
     layout = objectives[0].layout
     with quiet(50), single_threaded_blas():
-        return simulated(
-            strategy,
-            app_of(objectives),
-            rounds,
-            num_nodes=len(objectives),
-            initial_arrays=layout.unflatten(np.zeros(layout.size)),
-        )
+        options = {"num_nodes": len(objectives), "initial_arrays": zeros(layout)}
+        return simulated(strategy, app_of(objectives), rounds, **options)
 
 
 #: By day each class of method in three federations; at night all methods in 150.

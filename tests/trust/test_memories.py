@@ -7,9 +7,9 @@ import pytest
 import scipy.sparse as sp
 from fault_bars import imbalance
 from faults import FaultyGrid, lying
-from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
+from flwr.app import MetricRecord, RecordDict
 from lies_of_one import make
-from problems import app_of, arrays_of, problem, start_arrays
+from problems import app_of, arrays_of, problem, start_arrays, zeros
 from representatives import covered
 
 from flwr_fco.client_apps.client import recall
@@ -95,9 +95,8 @@ def play(name, data, seed, *, faults, missing=False, **options):
         assert imbalance(strategy) <= 1e-10, f"round {number}"
 
     layout = objectives[0].layout
-    start = ArrayRecord({n: Array(a) for n, a in layout.unflatten(np.zeros(layout.size)).items()})
     with grid.identity(), quiet(50), single_threaded_blas():
-        result = strategy.start(grid, start, ROUNDS, callbacks=[check])
+        result = strategy.start(grid, zeros(layout), ROUNDS, callbacks=[check])
     return layout.flatten({n: array.numpy() for n, array in result.arrays.items()}), strategy, compared, grid
 
 
