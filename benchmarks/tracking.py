@@ -28,7 +28,7 @@ from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1
 from flwr_fco.strategies import CompositeStrategy, DFedDAGT, Epochs, FedDAGT, FedDualAvg, Steps, run_of
 from flwr_fco.topology import chain
-from reproduction.data.graph import sparse_linear_graph
+from reproduction.data.graph import SparseGraphProblem
 
 CLIENTS, DIMENSION, STEPS, BATCH, P, RATE = 16, 1024, 10, 10, 12.0, 1e-3
 
@@ -126,7 +126,7 @@ def main() -> None:
         plain, expected = reference(objectives, rounds)
         difference = np.abs(w - expected).max() / np.abs(expected).max()
         assert difference <= 1e-6, f"the reference differs by {difference:.1e}"
-        problem = sparse_linear_graph(seed=0)
+        problem = SparseGraphProblem("linear", seed=0)
         stream = [problem.objective(m) for m in range(problem.num_clients)]
         streaming, _ = rounds_of(DFedDAGT(mixing=chain(CLIENTS), **options), stream, max(10, rounds // 5))
         rows = [

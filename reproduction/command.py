@@ -89,7 +89,7 @@ def run_problem(
 
     `python -m reproduction run haxby --strategy centralized --set path=data/haxby-slice`
 
-    `python -m reproduction run femnist --set fetch=true` (nothing is downloaded without it)
+    `python -m reproduction run mnist-l1-ball --set source=openml` (nothing is downloaded without such a setting)
     """
     from reproduction.running import run
     from reproduction.settings import RunSettings

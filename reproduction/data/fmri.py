@@ -6,20 +6,23 @@ each session is a client, and a sparse linear model distinguishes scans of faces
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from flwr_fco.datasets import FederatedDataset, PartitionedClassification, Samples
 from flwr_fco.errors import ConfigurationError, NotInstalledError
 from flwr_fco.objectives import Logistic
 from reproduction.data import DataNotFoundError
-from reproduction.data.samples import stream
+from reproduction.data.samples import check_whole, stream
 
 _FACE, _HOUSE = "face", "house"
 _SCALE_FLOOR = 1e-12
@@ -134,26 +137,6 @@ class BrainScans:
             for first in range(end - count, end, num_held_out)
         ]
 
-    def splits(self, num_held_out: int = 2) -> Iterator[PartitionedClassification]:
-        """Yield a data set for each test part in :meth:`folds`.
-
-        Parameters
-        ----------
-        num_held_out : int, default 2
-            Sessions in a test part; a subject's last part contains the remaining sessions.
-
-        Yields
-        ------
-        PartitionedClassification
-
-        Raises
-        ------
-        ConfigurationError
-            As for :meth:`folds`.
-        """
-        for held_out in self.folds(num_held_out):
-            yield self.split(held_out)
-
 
 def normalize_sessions(series: NDArray[Any], sessions: NDArray[Any]) -> NDArray[np.float32]:
     """Return a series that is linearly detrended and z-scored column by column within each session.
@@ -238,10 +221,10 @@ def load_haxby(
     """
     if not fetch and path is None:
         raise ConfigurationError("load_haxby() without a path; give the directory of the files, or fetch=True")
-    sources = _fetch(path, subjects) if fetch else _find(Path(path or "."), subjects)
+    directory = _fetched(path, subjects) if fetch else Path(path or ".")
     features, labels, sessions = [], [], []
     owners: list[int] = []
-    for subject, files in sources:
+    for subject, files in _find(directory, subjects):
         own_features, own_labels, own_sessions = _load_subject(files)
         names, numbers = np.unique(own_sessions, return_inverse=True)
         features.append(own_features)
@@ -275,7 +258,8 @@ def _find(directory: Path, subjects: Sequence[int]) -> list[tuple[int, _Files]]:
     return found
 
 
-def _fetch(path: str | PathLike[str] | None, subjects: Sequence[int]) -> list[tuple[int, _Files]]:
+def _fetched(path: str | PathLike[str] | None, subjects: Sequence[int]) -> Path:
+    """Return the directory to which nilearn has downloaded the subjects."""
     try:
         from nilearn.datasets import fetch_haxby
     except ImportError as error:
@@ -287,10 +271,7 @@ def _fetch(path: str | PathLike[str] | None, subjects: Sequence[int]) -> list[tu
             f"the scans of Haxby et al. could not be downloaded by nilearn: {error}. Try again, or give the directory "
             "of the files instead"
         ) from error
-    return [
-        (number, _Files(Path(bold), Path(bunch.mask), Path(target)))
-        for number, bold, target in zip(subjects, bunch.func, bunch.session_target, strict=True)
-    ]
+    return Path(bunch.mask).parent
 
 
 def _load_subject(files: _Files) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]:
@@ -321,13 +302,12 @@ def _load_subject(files: _Files) -> tuple[NDArray[np.float32], NDArray[np.int64]
 
 
 def _read_labels(file: Path) -> tuple[NDArray[np.str_], NDArray[np.int64]]:
-    lines = [line.split() for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+    table = pd.read_csv(file, sep=r"\s+", header=None, names=["name", "session"], dtype=str)
     # nilearn's labels.txt has a header, PyMVPA's file has none.
-    if lines and lines[0][-1] == "chunks":
-        lines = lines[1:]
-    if not all(len(line) == 2 and line[1].isdigit() for line in lines):
+    table = table[table.session != "chunks"]
+    if not table.session.str.isdigit().all():
         raise ConfigurationError(f"{file}: expected lines of a label and a session number, such as 'face 3'")
-    return np.array([name for name, _ in lines]), np.array([int(number) for _, number in lines], dtype=np.int64)
+    return table.name.to_numpy(dtype=str), table.session.to_numpy(dtype=np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -354,11 +334,6 @@ class SyntheticBrain(FederatedDataset):
         Height of the pattern, in standard deviations of the noise.
     seed : int, default 0
 
-    Attributes
-    ----------
-    pattern : ndarray of float32, shape (num_voxels,)
-        At most 1 in absolute value; exactly 0 outside the two regions.
-
     Raises
     ------
     ConfigurationError
@@ -378,34 +353,35 @@ class SyntheticBrain(FederatedDataset):
     smoothness: float = 1.5
     contrast: float = 0.5
     seed: int = 0
-    pattern: NDArray[np.float32] = field(init=False)
-    _mask: NDArray[np.int64] = field(init=False)
 
     def __post_init__(self) -> None:
-        cells = int(np.prod(self.grid))
-        if len(self.grid) != 3 or min(self.grid) < 1 or not 2 <= self.num_voxels <= cells:
+        check_whole(self, "num_clients", "num_voxels", "scans_per_client")
+        if self.num_voxels > math.prod(self.grid) or not self.smoothness > 0.0:
             raise ConfigurationError(
-                f"grid={self.grid} with num_voxels={self.num_voxels}; expected three positive numbers and at most "
-                "their product of voxels"
+                f"grid={self.grid} with num_voxels={self.num_voxels}, smoothness={self.smoothness}; expected at most "
+                "the grid's product of voxels, and a positive number"
             )
-        if self.num_clients < 1 or self.scans_per_client < 1 or not self.smoothness > 0.0:
-            raise ConfigurationError(
-                f"num_clients={self.num_clients}, scans_per_client={self.scans_per_client}, "
-                f"smoothness={self.smoothness}; expected positive numbers"
-            )
+
+    @cached_property
+    def _voxels(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """The mask, as indices into the grid, and the places of its voxels in [-1, 1]^3."""
         axes = np.meshgrid(*[np.linspace(-1.0, 1.0, length) for length in self.grid], indexing="ij")
         radius = np.sum(np.square(axes), axis=0).reshape(-1)
         mask = np.sort(np.argsort(radius, kind="stable")[: self.num_voxels])
-        points = np.stack([axis.reshape(-1)[mask] for axis in axes])
+        return mask, np.stack([axis.reshape(-1)[mask] for axis in axes])
+
+    @cached_property
+    def pattern(self) -> NDArray[np.float32]:
+        """What is added to one class and subtracted from the other: at most 1, exactly 0 outside the two regions."""
+        _, points = self._voxels
         pattern = np.zeros(self.num_voxels, dtype=np.float32)
         # Relative to the mask, so that the regions lie inside it whatever its size.
-        extent = float(np.sqrt(radius[mask].max()))
+        extent = float(np.sqrt(np.sum(np.square(points), axis=0).max()))
         width = 0.35 * extent
         for sign, centre in ((1.0, -0.35 * extent), (-1.0, 0.35 * extent)):
             distance = np.linalg.norm(points - np.array([[0.0], [centre], [centre]]), axis=0)
             pattern += np.float32(sign) * np.maximum(1.0 - (distance / width) ** 2, 0.0).astype(np.float32)
-        object.__setattr__(self, "pattern", pattern)
-        object.__setattr__(self, "_mask", mask)
+        return pattern
 
     def client(self, index: int) -> Samples:
         """Return the scans of a session.
@@ -471,6 +447,6 @@ class SyntheticBrain(FederatedDataset):
         from scipy.ndimage import gaussian_filter
 
         white = rng.standard_normal(self.grid, dtype=np.float32)
-        smooth = gaussian_filter(white, self.smoothness, mode="wrap").reshape(-1)[self._mask]
+        smooth = gaussian_filter(white, self.smoothness, mode="wrap").reshape(-1)[self._voxels[0]]
         # A Gaussian of width s averages about (2 sqrt(pi) s)^3 independent voxels.
         return np.asarray(smooth * np.float32((2.0 * np.sqrt(np.pi) * self.smoothness) ** 1.5))

@@ -96,7 +96,7 @@ class SparseGraphProblem(FederatedDataset):
     Examples
     --------
     >>> import numpy as np
-    >>> problem = sparse_linear_graph(num_clients=4, dimension=20, sparsity=3)
+    >>> problem = SparseGraphProblem("linear", num_clients=4, dimension=20, sparsity=3)
     >>> int(np.count_nonzero(problem.optimum)), problem.gap(problem.optimum)
     (3, 0.0)
     >>> bool(np.count_nonzero(problem.own_model(0)) == 20)
@@ -116,10 +116,6 @@ class SparseGraphProblem(FederatedDataset):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.kind not in ("linear", "logistic"):
-            raise ConfigurationError(f"kind={self.kind!r}; expected 'linear' or 'logistic'")
-        if self.sampling not in ("examples", "gradients"):
-            raise ConfigurationError(f"sampling={self.sampling!r}; expected 'examples' or 'gradients'")
         check_whole(self, "num_clients", "dimension", "sparsity", "examples_per_client")
         if self.sparsity > self.dimension:
             raise ConfigurationError(f"sparsity={self.sparsity} is above dimension={self.dimension}")
@@ -240,7 +236,7 @@ class SparseGraphProblem(FederatedDataset):
 
         Examples
         --------
-        >>> sparse_linear_graph(num_clients=4, dimension=20, sparsity=3).gradient_deviation(None)
+        >>> SparseGraphProblem("linear", num_clients=4, dimension=20, sparsity=3).gradient_deviation(None)
         0.0
         """
         if self.kind != "linear":
@@ -318,7 +314,7 @@ class StreamingObjective(Objective):
     Examples
     --------
     >>> import numpy as np
-    >>> problem = sparse_linear_graph(num_clients=4, dimension=20, sparsity=3)
+    >>> problem = SparseGraphProblem("linear", num_clients=4, dimension=20, sparsity=3)
     >>> objective = problem.objective(1)
     >>> bool(np.allclose(objective.gradient(problem.own_model(1)), 0.0))
     True
@@ -399,25 +395,3 @@ class StreamingObjective(Objective):
     def metrics(self, w: Vector) -> dict[str, float]:
         """Return the expected loss and the problem's optimality gap."""
         return {"loss": self.value(w), "gap": self.problem.gap(w)}
-
-
-def sparse_linear_graph(**options: Any) -> SparseGraphProblem:
-    """Return the linear problem, `sparse-linear-graph`.
-
-    Parameters
-    ----------
-    **options
-        See :class:`SparseGraphProblem`; M = 16, d = 1,024, s = 16 by default.
-    """
-    return SparseGraphProblem("linear", **options)
-
-
-def sparse_logistic_graph(**options: Any) -> SparseGraphProblem:
-    """Return the logistic problem, `sparse-logistic-graph`.
-
-    Parameters
-    ----------
-    **options
-        See :class:`SparseGraphProblem`; M = 16, d = 1,024, s = 16 by default.
-    """
-    return SparseGraphProblem("logistic", **options)

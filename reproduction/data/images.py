@@ -6,10 +6,12 @@ import gzip
 import itertools
 import struct
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from os import PathLike
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +21,6 @@ from flwr_fco.errors import ConfigurationError, NotInstalledError
 from reproduction.data import DataNotFoundError
 from reproduction.data.samples import stream, together
 
-_PARTS = {"train": "train", "test": "t10k"}
-#: Image size of MNIST and FEMNIST.
-_PIXELS = 28 * 28
 #: Spawn keys of one seed; the split over clients uses the first, as in all data sets.
 _SPLIT, _SUBSET = 0, 1
 
@@ -62,25 +61,19 @@ class PartitionedImages(PartitionedClassification):
         return _scaled(self.test)
 
 
-def read_idx(path: str | PathLike[str]) -> NDArray[np.uint8]:
+@contextmanager
+def _reading(place: Path, expected: str) -> Iterator[None]:
+    """Say what is missing or damaged where files are read."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise DataNotFoundError(f"{error.filename} does not exist; expected {expected}") from error
+    except (OSError, EOFError, zlib.error, BadZipFile, struct.error, KeyError, ValueError) as error:
+        raise ConfigurationError(f"{place} is damaged: {error}; expected {expected}. Fetch it again.") from error
+
+
+def read_idx(file: Path) -> NDArray[np.uint8]:
     """Return the array of an IDX file of bytes, compressed or not.
-
-    Parameters
-    ----------
-    path : path-like
-        A file such as ``train-images-idx3-ubyte.gz``.
-
-    Returns
-    -------
-    ndarray of uint8
-        The array, with the shape in the file's header.
-
-    Raises
-    ------
-    DataNotFoundError
-        If the file does not exist.
-    ConfigurationError
-        If it is not an IDX file of unsigned bytes, or is truncated.
 
     Examples
     --------
@@ -90,28 +83,12 @@ def read_idx(path: str | PathLike[str]) -> NDArray[np.uint8]:
     >>> read_idx(file)
     array([7, 2, 1], dtype=uint8)
     """
-    file = Path(path)
-    if not file.is_file():
-        raise DataNotFoundError(
-            f"{file} does not exist; expected an IDX file, such as MNIST's train-images-idx3-ubyte.gz"
-        )
-    try:
-        content = file.read_bytes()
-        content = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
-    except (OSError, EOFError, zlib.error) as error:
-        raise ConfigurationError(f"{file} is damaged: {error}. Fetch it again.") from error
-    if len(content) < 4 or content[:3] != b"\x00\x00\x08":
-        raise ConfigurationError(
-            f"{file} begins with {content[:4].hex()}; expected 000008..: an IDX file of unsigned bytes. Fetch it again."
-        )
-    dimensions = content[3]
-    shape = struct.unpack_from(f">{dimensions}I", content, 4) if len(content) >= 4 + 4 * dimensions else ()
-    body = np.frombuffer(content, dtype=np.uint8, offset=min(len(content), 4 + 4 * dimensions))
-    if len(shape) != dimensions or body.size != int(np.prod(shape, dtype=np.int64)):
-        raise ConfigurationError(
-            f"{file} has {body.size} bytes of data, its header says {shape}; the file is cut short. Fetch it again."
-        )
-    return body.reshape(shape)
+    content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+    zeros, kind, dimensions = struct.unpack_from(">HBB", content)
+    if zeros or kind != 8:
+        raise ValueError(f"it begins with {content[:4].hex()}, not with 000008..")
+    shape = struct.unpack_from(f">{dimensions}I", content, 4)
+    return np.frombuffer(content, dtype=np.uint8, offset=4 + 4 * dimensions).reshape(shape)
 
 
 def mnist(
@@ -155,7 +132,7 @@ def mnist(
     >>> data.num_clients, data.train.features.shape  # doctest: +SKIP
     (200, (6000, 784))
     """
-    train, test = _from_openml() if path is None else (_read_part(Path(path), part) for part in ("train", "test"))
+    train, test = _from_openml() if path is None else _from_idx(Path(path))
     return _split(train, test, num_clients, alpha, num_examples, seed, min_size)
 
 
@@ -177,10 +154,10 @@ def _split(
     return PartitionedImages(train, test, tuple(parts), 10)
 
 
-def femnist(
-    num_clients: int = 100, *, num_classes: int = 10, test_fraction: float = 0.1, seed: int = 0
-) -> PartitionedImages:
+def femnist(num_clients: int = 100, *, num_classes: int = 10, seed: int = 0) -> PartitionedImages:
     """Return Federated EMNIST with one writer per client, from Flower Datasets (requires internet access).
+
+    A tenth of each writer's images is in the test part.
 
     Parameters
     ----------
@@ -188,8 +165,6 @@ def femnist(
         Number of writers, drawn at random from the seed.
     num_classes : {10, 62}, default 10
         10 for digits only, 62 for digits and upper- and lower-case letters.
-    test_fraction : float, default 0.1
-        Share of these writers' images in the test part.
     seed : int, default 0
         Seed of the problem.
 
@@ -205,8 +180,7 @@ def femnist(
     DataNotFoundError
         If the Hugging Face hub cannot be reached.
     ConfigurationError
-        If the data set has fewer than `num_clients` writers, its images do not have 28 x 28 pixels, or `num_classes` is
-        neither 10 nor 62.
+        If the data set has fewer than `num_clients` writers, or `num_classes` is neither 10 nor 62.
 
     Examples
     --------
@@ -219,8 +193,6 @@ def femnist(
         raise NotInstalledError("FEMNIST needs Flower Datasets: pip install 'flwr-datasets[vision]'") from error
     if num_classes not in (10, 62):
         raise ConfigurationError(f"num_classes={num_classes!r}; expected 10 (digits) or 62 (the alphabet too)")
-    if not 0.0 < test_fraction < 1.0:
-        raise ConfigurationError(f"test_fraction={test_fraction!r}; expected a number between 0 and 1")
     writers = NaturalIdPartitioner(partition_by="writer_id")
     hub = HubDataset(dataset="flwrlabs/femnist", partitioners={"train": writers}, seed=seed)
     try:
@@ -242,13 +214,8 @@ def femnist(
         if rows.size < 2:
             continue
         pixels = np.stack([np.asarray(part[int(row)]["image"], dtype=np.uint8).reshape(-1) for row in rows])
-        if pixels.shape[1] != _PIXELS:
-            raise ConfigurationError(
-                f"flwrlabs/femnist has images of {pixels.shape[1]} numbers; expected {_PIXELS}, one a pixel of 28 x "
-                "28. The data set on the hub has changed; report it to flwr-fco"
-            )
         order = rng.permutation(rows.size)
-        cut = max(1, round(test_fraction * rows.size))
+        cut = max(1, round(0.1 * rows.size))
         # FEMNIST is black on white.
         images = 255 - pixels
         held_out.append(Samples(images[order[:cut]], labels[rows][order[:cut]]))
@@ -270,10 +237,8 @@ def _from_openml() -> tuple[Samples, Samples]:
     """Return MNIST's training and test parts from OpenML, stacked in the original order."""
     from sklearn.datasets import fetch_openml
 
-    # pandas would read the file several times faster, but is not needed elsewhere.
-    parser = "pandas" if find_spec("pandas") else "liac-arff"
     try:
-        images, labels = fetch_openml("mnist_784", version=1, return_X_y=True, as_frame=False, parser=parser)
+        images, labels = fetch_openml("mnist_784", version=1, return_X_y=True, as_frame=False, parser="pandas")
     except OSError as error:
         raise DataNotFoundError(
             f"MNIST could not be fetched from OpenML: {error}. Give the directory of its four IDX files instead"
@@ -282,29 +247,15 @@ def _from_openml() -> tuple[Samples, Samples]:
     return Samples(rows.features[:cut], rows.targets[:cut]), Samples(rows.features[cut:], rows.targets[cut:])
 
 
-def _read_part(directory: Path, part: str) -> Samples:
-    arrays = []
-    for kind in ("images-idx3", "labels-idx1"):
-        name = f"{_PARTS[part]}-{kind}-ubyte"
-        paths = [directory / f"{name}{ending}" for ending in ("", ".gz") if (directory / f"{name}{ending}").is_file()]
-        if not paths:
-            raise DataNotFoundError(
-                f"{directory} has no {name}.gz; expected the directory of MNIST's four IDX files. Download them from "
-                "any mirror (torchvision keeps them in MNIST/raw) and give their directory."
-            )
-        arrays.append(read_idx(paths[0]))
-    images, labels = arrays
-    if images.ndim != 3 or labels.shape != images.shape[:1]:
-        raise ConfigurationError(
-            f"{directory}: {part} images have shape {images.shape}, labels {labels.shape}; "
-            "expected (n, 28, 28) and (n,)"
-        )
-    return Samples(images.reshape(len(images), -1), labels.astype(np.int64))
-
-
-#: Record layout: a label, then the red, green and blue planes of 32 x 32 pixels.
-_RECORD = 1 + 3 * 1024
-_KEYS = ("train_images", "train_labels", "test_images", "test_labels")
+def _from_idx(directory: Path) -> tuple[Samples, Samples]:
+    parts = []
+    with _reading(directory, "the directory of MNIST's four IDX files, as torchvision keeps them in MNIST/raw"):
+        for part in ("train", "t10k"):
+            names = (f"{part}-images-idx3-ubyte", f"{part}-labels-idx1-ubyte")
+            plain = [directory / name for name in names]
+            images, labels = (read_idx(file if file.is_file() else file.with_name(f"{file.name}.gz")) for file in plain)
+            parts.append(Samples(images.reshape(len(labels), -1), labels.astype(np.int64)))
+    return parts[0], parts[1]
 
 
 def cifar10(
@@ -353,52 +304,19 @@ def cifar10(
     >>> data.client(0).features.shape  # doctest: +SKIP
     (500, 3072)
     """
-    train, test = _from_npz(Path(path)) if Path(path).suffix == ".npz" else _from_batches(Path(path))
+    file, parts = Path(path), {}
+    with _reading(file, "the directory of CIFAR-10's binary version, or an .npz file with its arrays"):
+        if file.suffix == ".npz":
+            with np.load(file) as archive:
+                parts = {part: (archive[f"{part}_images"], archive[f"{part}_labels"]) for part in ("train", "test")}
+        else:
+            batches = {"train": [f"data_batch_{number}.bin" for number in range(1, 6)], "test": ["test_batch.bin"]}
+            for part, names in batches.items():
+                # A label, then the red, green and blue planes.
+                raw = np.concatenate([np.fromfile(file / name, dtype=np.uint8) for name in names]).reshape(-1, 3073)
+                parts[part] = raw[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), raw[:, 0]
+        train, test = (
+            Samples(np.ascontiguousarray(images).reshape(len(labels), 3072), labels.astype(np.int64))
+            for images, labels in parts.values()
+        )
     return _split(train, test, num_clients, alpha, num_examples, seed, min_size)
-
-
-def _from_npz(file: Path) -> tuple[Samples, Samples]:
-    if not file.is_file():
-        raise DataNotFoundError(f"{file} does not exist; expected an .npz file with the arrays {', '.join(_KEYS)}")
-    try:
-        with np.load(file) as archive:
-            arrays = {key: archive[key] for key in _KEYS if key in archive}
-    except Exception as error:  # zipfile, zlib and NumPy have no error in common for bytes that are none of theirs
-        raise ConfigurationError(f"{file} is damaged: {error}. Fetch it again.") from error
-    missing = [key for key in _KEYS if key not in arrays]
-    if missing:
-        raise ConfigurationError(f"{file} lacks {missing}; expected the arrays {', '.join(_KEYS)}")
-    return tuple(  # type: ignore[return-value]
-        _checked(file, arrays[f"{part}_images"], arrays[f"{part}_labels"]) for part in ("train", "test")
-    )
-
-
-def _from_batches(directory: Path) -> tuple[Samples, Samples]:
-    train = [_read_batch(directory / f"data_batch_{number}.bin") for number in range(1, 6)]
-    images, labels = (np.concatenate(part) for part in zip(*train, strict=True))
-    return _checked(directory, images, labels), _checked(directory, *_read_batch(directory / "test_batch.bin"))
-
-
-def _read_batch(file: Path) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    if not file.is_file():
-        raise DataNotFoundError(
-            f"{file} does not exist; expected CIFAR-10's binary version, data_batch_1.bin .. data_batch_5.bin and "
-            "test_batch.bin, or an .npz file. Unpack cifar-10-binary.tar.gz and give its directory."
-        )
-    raw = np.fromfile(file, dtype=np.uint8)
-    if raw.size == 0 or raw.size % _RECORD:
-        raise ConfigurationError(
-            f"{file} has {raw.size} bytes, not a multiple of {_RECORD}: it is cut short or no binary CIFAR-10 batch. "
-            "Fetch it again."
-        )
-    records = raw.reshape(-1, _RECORD)
-    return records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), records[:, 0]
-
-
-def _checked(file: Path, images: NDArray[np.uint8], labels: NDArray[np.uint8]) -> Samples:
-    if images.shape[1:] != (32, 32, 3) or images.dtype != np.uint8 or labels.shape != images.shape[:1]:
-        raise ConfigurationError(
-            f"{file}: images have shape {images.shape} and dtype {images.dtype}, labels {labels.shape}; expected "
-            "(n, 32, 32, 3) of uint8 and (n,)"
-        )
-    return Samples(np.ascontiguousarray(images).reshape(len(images), -1), labels.astype(np.int64))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from flwr_fco.datasets import FederatedDataset, Samples
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.objectives import LeastSquares, TraceRegression, Vector
+from flwr_fco.objectives import LeastSquares, TraceRegression
 from reproduction.data.samples import check_whole, stream
 
 Variant = Literal["I", "II", "III", "IV"]
@@ -87,11 +87,6 @@ class SyntheticRegression(FederatedDataset):
                 raise ConfigurationError(f"{name}={getattr(self, name)!r}; expected a finite number >= 0")
         object.__setattr__(self, "intercept", float(stream(self.seed, _TRUTH).normal()))
 
-    @property
-    def truth(self) -> Vector:
-        """The true coefficients and the true intercept as a flat vector of the objectives' layout."""
-        return np.append(self.coefficients.reshape(-1), self.intercept)
-
     def client(self, index: int) -> Samples:
         self._check_index(index)
         rng = stream(self.seed, _CLIENT, index)
@@ -162,63 +157,28 @@ class EqualRegression(SyntheticRegression):
         return super().client(0)
 
 
-def lasso(variant: Variant = "I", seed: int = 0) -> SyntheticRegression:
+def lasso_data(variant: Variant = "I", seed: int = 0) -> SyntheticRegression:
     """Return a data set of the federated lasso: 1,024 features, the first few true coefficients 1, all others 0.
-
-    Parameters
-    ----------
-    variant : {"I", "II", "III", "IV"}, default "I"
-        512, 64, 8 and 512 ones; 64 clients with 128 examples each, in IV 256 clients with 32 examples each.
-    seed : int, default 0
-        Seed of the problem.
-
-    Raises
-    ------
-    ConfigurationError
-        For another variant.
 
     Examples
     --------
-    >>> data = lasso("III")
+    >>> data = lasso_data("III")
     >>> data.num_clients, data.client(5).features.shape, int(data.coefficients.sum())
     (64, (128, 1024), 8)
     """
-    ones, num_clients, examples = _choose(_LASSO, variant)
-    coefficients = np.zeros(_NUM_FEATURES)
-    coefficients[:ones] = 1.0
-    return SyntheticRegression(coefficients, num_clients, examples, seed)
+    ones, num_clients, examples = _LASSO[variant]
+    return SyntheticRegression((np.arange(_NUM_FEATURES) < ones).astype(np.float64), num_clients, examples, seed)
 
 
-def low_rank(variant: Variant = "I", seed: int = 0) -> SyntheticRegression:
+def low_rank_data(variant: Variant = "I", seed: int = 0) -> SyntheticRegression:
     """Return a data set of federated low-rank matrix estimation: the 32 x 32 truth is diagonal with r ones.
-
-    Parameters
-    ----------
-    variant : {"I", "II", "III", "IV"}, default "I"
-        Rank 16, 4, 1 and 16; 64 clients with 128 examples each, in IV 256 clients with 32 examples each.
-    seed : int, default 0
-        Seed of the problem.
-
-    Raises
-    ------
-    ConfigurationError
-        For another variant.
 
     Examples
     --------
-    >>> data = low_rank("II")
+    >>> data = low_rank_data("II")
     >>> data.num_clients, data.client(5).features.shape, int(data.coefficients.trace())
     (64, (128, 32, 32), 4)
     """
-    rank, num_clients, examples = _choose(_LOW_RANK, variant)
+    rank, num_clients, examples = _LOW_RANK[variant]
     coefficients = np.diag((np.arange(_ORDER) < rank).astype(np.float64))
     return SyntheticRegression(coefficients, num_clients, examples, seed)
-
-
-def _choose(table: dict[str, tuple[int, int, int]], variant: str) -> tuple[int, int, int]:
-    if variant not in table:
-        raise ConfigurationError(
-            f"variant={variant!r}; expected one of {', '.join(map(repr, table))}. "
-            "SyntheticRegression makes data of any size."
-        )
-    return table[variant]

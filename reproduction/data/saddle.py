@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,16 +32,18 @@ class SyntheticSaddle(FederatedDataset):
     Parameters
     ----------
     kind : {"sparse", "low-rank", "game", "quadratic"}
-        ``"sparse"``: <A x - b, y> of vectors. ``"low-rank"``: <A X - B, Y> of matrices, where half of B's columns are
-        linear combinations of the other half, with coefficients from U[-1, 1]. ``"game"``: x' P y on two simplices.
-        ``"quadratic"``: <A x - b, y> + c/2 ||x||^2 - c/2 ||y||^2 of vectors, strongly convex-concave.
+        ``"sparse"``: <A x - b, y> of vectors (A.1); the paper's regularizer is ``L1(0.1, bound=0.05)`` on both.
+        ``"low-rank"``: <A X - B, Y> of matrices (A.2), where half of B's columns are linear combinations of the other
+        half, with coefficients from U[-1, 1]; the paper's is ``Nuclear(0.1, bound=0.05)``. ``"game"``: x' P y on two
+        simplices. ``"quadratic"``: <A x - b, y> + c/2 ||x||^2 - c/2 ||y||^2 of vectors, strongly convex-concave, of
+        which the exact solution is known.
     num_clients : int, default 100
         M.
     rows : int, default 300
         n, the size of y; in a game the number of moves of the row player x.
     columns : int, default 600
         m, the size of x; in a game the number of moves of the column player y.
-    width : int
+    width : int, default 20
         p, the number of columns of both players' matrices; ``"low-rank"`` only.
     bound : float
         D: starting points of ``"sparse"`` are drawn from U[-D, D]. The box itself belongs to the regularizer.
@@ -60,7 +62,7 @@ class SyntheticSaddle(FederatedDataset):
 
     Examples
     --------
-    >>> data = sparse_bilinear(num_clients=4, rows=3, columns=5, spread=0.5)
+    >>> data = SyntheticSaddle("sparse", num_clients=4, rows=3, columns=5, spread=0.5)
     >>> data.objective(0).layout
     Layout(x[5]*, y[3]*; size 8, * regularized)
     >>> mean = sum(data.client(index).features for index in range(4)) / 4
@@ -72,7 +74,7 @@ class SyntheticSaddle(FederatedDataset):
     num_clients: int = 100
     rows: int = 300
     columns: int = 600
-    width: int = 1
+    width: int = 20
     bound: float = 0.05
     noise: float = 0.1
     spread: float = 0.0
@@ -80,8 +82,6 @@ class SyntheticSaddle(FederatedDataset):
     curvature: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.kind not in ("sparse", "low-rank", "game", "quadratic"):
-            raise ConfigurationError(f"kind={self.kind!r}; expected 'sparse', 'low-rank', 'game' or 'quadratic'")
         check_whole(self, "num_clients", "rows", "columns", "width")
         if self.kind == "low-rank" and self.width < 2:
             raise ConfigurationError(f"width={self.width}; expected at least 2 columns, half of them dependent")
@@ -168,103 +168,6 @@ class SyntheticSaddle(FederatedDataset):
         size = self.bound if self.kind == "sparse" else 1.0
         shapes = {"x": (self.columns, *self.offset.shape[1:]), "y": self.offset.shape}
         return {name: rng.uniform(-size, size, shape) for name, shape in shapes.items()}
-
-
-class _Shared(TypedDict, total=False):
-    """The arguments of every kind."""
-
-    rows: int
-    columns: int
-    noise: float
-    spread: float
-    seed: int
-
-
-def sparse_bilinear(num_clients: int = 100, *, bound: float = 0.05, **shared: Unpack[_Shared]) -> SyntheticSaddle:
-    """Return min over x, max over y of <A x - b, y> + lambda ||x||_1 - lambda ||y||_1 in boxes of side 2 D (A.1).
-
-    The paper's regularizer is ``L1(0.1, bound=0.05)`` on both players.
-
-    Parameters
-    ----------
-    num_clients : int, default 100
-    rows, columns : int
-        n = 300, the size of y, and m = 600, the size of x.
-    bound : float, default 0.05
-        D, used for the start.
-    noise, spread, seed
-        See :class:`SyntheticSaddle`.
-
-    Examples
-    --------
-    >>> sparse_bilinear(num_clients=2).objective(1).lipschitz() > 20.0
-    True
-    """
-    return SyntheticSaddle("sparse", num_clients, bound=bound, **shared)
-
-
-def low_rank_bilinear(num_clients: int = 100, *, width: int = 20, **shared: Unpack[_Shared]) -> SyntheticSaddle:
-    """Return min over X, max over Y of Tr((A X - B)' Y) + lambda ||X||_* - lambda ||Y||_* in spectral balls (A.2).
-
-    The paper's regularizer is ``Nuclear(0.1, bound=0.05)`` on both players.
-
-    Parameters
-    ----------
-    num_clients : int, default 100
-    rows, columns, width : int
-        n = 300, m = 600 and p = 20: X is of shape (m, p), Y of shape (n, p).
-    noise, spread, seed
-        See :class:`SyntheticSaddle`.
-
-    Examples
-    --------
-    >>> int(np.linalg.matrix_rank(low_rank_bilinear().offset))
-    10
-    """
-    return SyntheticSaddle("low-rank", num_clients, width=width, **shared)
-
-
-def matrix_games(num_clients: int = 100, **shared: Unpack[_Shared]) -> SyntheticSaddle:
-    """Return matrix games min over x, max over y of x' P_m y, with x and y in simplices.
-
-    Parameters
-    ----------
-    num_clients : int, default 100
-    rows, columns : int
-        Numbers of moves of the row player and of the column player.
-    noise, spread, seed
-        See :class:`SyntheticSaddle`.
-
-    Examples
-    --------
-    >>> matrix_games(num_clients=1, rows=2, columns=3).objective(0).layout
-    Layout(x[2]*, y[3]*; size 5, * regularized)
-    """
-    return SyntheticSaddle("game", num_clients, **shared)
-
-
-def quadratic_saddles(num_clients: int = 100, *, curvature: float = 1.0, **shared: Unpack[_Shared]) -> SyntheticSaddle:
-    """Return min over x, max over y of <A_m x - b_m, y> + c/2 ||x||^2 - c/2 ||y||^2, without psi.
-
-    :func:`reproduction.pooled.saddle_point` computes the exact saddle point, so the problem shows the effect of
-    differences between clients on a method.
-
-    Parameters
-    ----------
-    num_clients : int, default 100
-    rows, columns : int
-        The sizes of y and of x.
-    curvature : float, default 1.0
-        c.
-    noise, spread, seed
-        See :class:`SyntheticSaddle`.
-
-    Examples
-    --------
-    >>> quadratic_saddles(num_clients=1, rows=2, columns=3, curvature=0.5).objective(0).strong_convexity()
-    0.5
-    """
-    return SyntheticSaddle("quadratic", num_clients, curvature=curvature, **shared)
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,11 +8,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import issparse
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import BilinearSaddle, Layout, MultinomialLogistic, SaddleObjective, Vector
-from reproduction.data.perturbed import add_adversarial_operator
 
 
 def pooled_bilinear(objectives: Sequence[BilinearSaddle], shares: ArrayLike) -> BilinearSaddle:
@@ -56,8 +54,7 @@ class QuadraticSaddle(BilinearSaddle):
     Raises
     ------
     ConfigurationError
-        If P or Q is not symmetric and positive semidefinite of the size of x or y, or `linear` not of that of x; see
-        also :class:`flwr_fco.objectives.BilinearSaddle`.
+        If P or Q is not symmetric and positive semidefinite; see also :class:`flwr_fco.objectives.BilinearSaddle`.
 
     Examples
     --------
@@ -78,11 +75,8 @@ class QuadraticSaddle(BilinearSaddle):
         num_examples: int = 1,
     ) -> None:
         super().__init__(coupling, offset, noise=noise, num_examples=num_examples)
-        rows, columns = self.matrix.shape
-        self.convexity, self.concavity = _curved("convexity", convexity, columns), _curved("concavity", concavity, rows)
-        self.linear = np.zeros(columns) if linear is None else np.asarray(linear, dtype=np.float64)
-        if self.linear.shape != (columns,):
-            raise ConfigurationError(f"linear has shape {self.linear.shape}; expected ({columns},)")
+        self.convexity, self.concavity = _curved("convexity", convexity), _curved("concavity", concavity)
+        self.linear = np.zeros(len(self.convexity)) if linear is None else np.asarray(linear, dtype=np.float64)
         self.operator = np.block([[self.convexity, self.matrix.T], [-self.matrix, self.concavity]])
         self._constant = np.concatenate([self.linear, self.offset])
 
@@ -126,17 +120,12 @@ def _mean(objectives: Sequence[Any], shares: ArrayLike, name: str) -> Vector:
     return np.asarray(sum(p * getattr(objective, name) for p, objective in zip(weights, objectives, strict=True)))
 
 
-def _curved(name: str, matrix: ArrayLike, size: int) -> NDArray[np.float64]:
-    """Return a symmetric and positive semidefinite matrix of this size."""
+def _curved(name: str, matrix: ArrayLike) -> NDArray[np.float64]:
+    """Return a symmetric and positive semidefinite matrix."""
     array = np.ascontiguousarray(matrix, dtype=np.float64)
-    if array.shape != (size, size):
-        raise ConfigurationError(f"{name} has shape {array.shape}; expected ({size}, {size})")
-    scale = float(np.abs(array).max())
-    if not np.allclose(array, array.T, rtol=0.0, atol=1e-12 * scale):
-        raise ConfigurationError(f"{name} is not symmetric; give 1/2 (matrix + matrix.T)")
-    least = float(np.linalg.eigvalsh(array)[0])
-    if least < -1e-10 * scale:
-        raise ConfigurationError(f"{name} has the eigenvalue {least:g}; expected a positive semidefinite matrix")
+    rounding = 1e-10 * float(np.abs(array).max())
+    if not np.allclose(array, array.T, rtol=0.0, atol=rounding) or np.linalg.eigvalsh(array)[0] < -rounding:
+        raise ConfigurationError(f"{name} is not symmetric and positive semidefinite; give such a matrix")
     return array
 
 
@@ -159,7 +148,7 @@ class UniversalAdversarialLogistic(SaddleObjective):
     Parameters
     ----------
     features : array-like, shape (n, d)
-        Dense or sparse, as for :class:`flwr_fco.objectives.MultinomialLogistic`.
+        Dense.
     labels : array-like, shape (n,)
         Integers 0 .. num_classes - 1.
     num_classes : int, optional
@@ -190,7 +179,6 @@ class UniversalAdversarialLogistic(SaddleObjective):
         # A perturbation shifts every margin by W' delta, which is equivalent to another intercept.
         self._classifier = MultinomialLogistic(features, labels, num_classes=num_classes, intercept=True)
         self.num_examples, self.num_classes = self._classifier.num_examples, self._classifier.num_classes
-        self._all = np.arange(self.num_examples)
         shape = self._classifier.layout["coefficients"].shape
         self._count = shape[0] * shape[1]
         arrays = {"coefficients": np.empty(shape), "intercept": np.empty(shape[1]), "perturbation": np.empty(shape[0])}
@@ -209,19 +197,22 @@ class UniversalAdversarialLogistic(SaddleObjective):
         With r the mean of r_i = softmax(m_i) - e_{y_i} it is (mean_i (x_i + delta) r_i', r, -W r). `out` may be `w`.
         """
         self._check(w)
-        w = w.copy() if out is w else w
         features, labels = self._classifier.features, self._classifier.labels
-        if not issparse(features):
-            rows = self._all if batch is None else batch
-            intercepts = self.split - self._count
-            add_adversarial_operator(features, labels, rows, w, self.num_classes, intercepts, scale, out)
-            return
-        # Perturbed, sparse rows are dense; the classifier's gradient at shifted intercepts is (mean_i x_i r_i', r).
-        own = self._classifier.gradient(self._shifted(w), batch)
-        mean, delta = own[self._count :], w[self.split :]
-        own[: self._count] += np.outer(delta, mean).reshape(-1)
-        out[: self.split] += scale * own[: self.split]
-        out[self.split :] -= scale * (w[: self._count].reshape(delta.size, -1) @ mean)
+        if batch is not None:
+            features, labels = features[batch], labels[batch]
+        coefficients = w[: self._count].reshape(-1, self.num_classes)
+        perturbed = features + w[self.split :]
+        slopes = perturbed @ coefficients
+        if self.split > self._count:
+            slopes += w[self._count : self.split]
+        np.exp(slopes - slopes.max(axis=1, keepdims=True), out=slopes)
+        slopes *= scale / labels.size / slopes.sum(axis=1, keepdims=True)
+        slopes[np.arange(labels.size), labels] -= scale / labels.size
+        total = slopes.sum(axis=0)
+        along = coefficients @ total
+        out[: self._count] += (perturbed.T @ slopes).reshape(-1)
+        out[self._count : self.split] += total[: self.split - self._count]
+        out[self.split :] -= along
 
     def gradient(self, w: Vector, batch: NDArray[np.int64] | None = None, out: Vector | None = None) -> Vector:
         """Return the operator of the mean over a batch of row numbers."""

@@ -11,13 +11,7 @@ SCANS: dict[str, Any] = {"num_rounds": 300, "clients_per_round": 10, "batch_size
 IMAGES: dict[str, Any] = {"clients_per_round": 10, "batch_size": 10, "local_epochs": 10}
 RARELY: dict[str, Any] = {"structure_every": 10, "objective_every": 100}
 FOUR = ("FedDualAvg", "FedDualAvgOSP", "FedMid", "FedMidOSP")
-BRAIN: dict[str, Any] = {
-    "num_clients": 59,
-    "clients_per_round": 20,
-    "batch_size": 1,
-    "local_epochs": 1,
-    "num_rounds": 300,
-}
+BRAIN: dict[str, Any] = {**SCANS, "num_clients": 59, "clients_per_round": 20}
 #: B.5: the writers, images and labels that stand for FEMNIST, and the intervals of the quick versions.
 WRITERS: dict[str, Any] = {"num_rounds": 5000, "num_clients": 338, "num_examples": 34000, "alpha": 100.0, "every": 50}
 #: B.4.2: the pairs of the grid with these products.
@@ -26,6 +20,25 @@ B_4: dict[str, Any] = {
     "server_lr": [0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0],
     "product": [0.003, 0.3],
 }
+#: The settings of the quick versions of the constraints' figures.
+QUICK_BALL: dict[str, Any] = {"num_rounds": 3, "num_clients": 20, "num_examples": 600, "every": 3, "radius": 0.5}
+QUICK_WRITERS: dict[str, Any] = {"num_clients": 30, "num_examples": 3000, "alpha": 1.0}
+
+
+def _recovery(own: Figure, *, dual: float, mid: float, osp: float, more: str = "", also_on: str = "") -> None:
+    """Run the centralized solution, the methods with these server rates and more pairs, some on another data set."""
+    own.settings(num_rounds=500, **SYNTHETIC)
+    own.run("centralized")
+    rates = f"FedDualAvg (0.001, {dual}); FedDualAvg (0.001, 10); FedMid (0.001, {mid}); FedMidOSP (0.001, {mid})"
+    own.pairs(f"{rates}; FedDualAvgOSP (0.001, {osp}){more and '; '}{more}")
+    if also_on:
+        own.run("FedDualAvgOSP on data set I", "FedDualAvgOSP", client_lr=0.001, server_lr=0.1, problem=also_on)
+        own.run("FedDualAvg on data set I", "FedDualAvg", client_lr=0.001, server_lr=1.0, problem=also_on)
+
+
+def _off_the_grid(own: Figure, pairs: str) -> None:
+    own.part("off the paper's grid")
+    own.pairs(pairs)
 
 
 @figure("haxby", "density; accuracy; validation-objective", seeds=6, limits={"validation-objective": [0.0, 1.2]})
@@ -77,15 +90,10 @@ def fco_fig3(own: Figure) -> None:
 
     B.2.1: 10 clients a round, batch 10, one epoch, 500 rounds. The last group of runs is off the paper's grid.
     """
-    own.settings(num_rounds=500, **SYNTHETIC)
-    own.run("centralized")
-    own.pairs(
-        "FedDualAvg (0.001, 1); FedDualAvg (0.001, 10); FedMid (0.001, 0.1); FedMidOSP (0.001, 0.1); "
-        "FedDualAvgOSP (0.001, 0.1); FedAvgSubgradient (0.001, 0.1); FedDualAvg (0.01, 1); FedMid (0.001, 0.3); "
-        "FedMidOSP (0.001, 0.3); FedDualAvgOSP (0.001, 0.3); FedDualAvg (0.001, 0.1)"
-    )
-    own.part("off the paper's grid")
-    own.pairs("FedDualAvg (0.0003, 3); FedMidOSP (0.0003, 3); FedAvgSubgradient (0.0003, 3)")
+    more = "FedAvgSubgradient (0.001, 0.1); FedDualAvg (0.01, 1); FedMid (0.001, 0.3); "
+    more += "FedMidOSP (0.001, 0.3); FedDualAvgOSP (0.001, 0.3); FedDualAvg (0.001, 0.1)"
+    _recovery(own, dual=1, mid=0.1, osp=0.1, more=more)
+    _off_the_grid(own, "FedDualAvg (0.0003, 3); FedMidOSP (0.0003, 3); FedAvgSubgradient (0.0003, 3)")
     own.quick("server rate 10", num_rounds=60)
 
 
@@ -97,14 +105,8 @@ def fco_fig4(own: Figure) -> None:
 
     B.3.1: 10 clients a round, batch 10, one epoch, 500 rounds. The last group of runs is off the paper's grid.
     """
-    own.settings(num_rounds=500, **SYNTHETIC)
-    own.run("centralized")
-    own.pairs(
-        "FedDualAvg (0.001, 1); FedDualAvg (0.001, 10); FedMid (0.001, 0.1); FedMidOSP (0.001, 0.1); "
-        "FedDualAvgOSP (0.001, 0.1)"
-    )
-    own.part("off the paper's grid")
-    own.pairs("FedDualAvg (0.0003, 3); FedMidOSP (0.0003, 3)")
+    _recovery(own, dual=1, mid=0.1, osp=0.1)
+    _off_the_grid(own, "FedDualAvg (0.0003, 3); FedMidOSP (0.0003, 3)")
     own.quick("exact rank", num_rounds=20, **RARELY)
 
 
@@ -133,16 +135,8 @@ def fco_fig6(own: Figure) -> None:
 
     B.2.1: 10 clients a round, batch 10, one epoch, 500 rounds. The last group of runs is off the paper's grid.
     """
-    own.settings(num_rounds=500, **SYNTHETIC)
-    own.run("centralized")
-    own.pairs(
-        "FedDualAvg (0.001, 1); FedDualAvg (0.001, 10); FedMid (0.001, 0.1); FedMidOSP (0.001, 0.1); "
-        "FedDualAvgOSP (0.001, 0.1); FedAvgSubgradient (0.001, 0.1)"
-    )
-    own.run("FedDualAvgOSP on data set I", "FedDualAvgOSP", client_lr=0.001, server_lr=0.1, problem="lasso-I")
-    own.run("FedDualAvg on data set I", "FedDualAvg", client_lr=0.001, server_lr=1.0, problem="lasso-I")
-    own.part("off the paper's grid")
-    own.pairs("FedDualAvg (0.0003, 10); FedMidOSP (0.0003, 10); FedAvgSubgradient (0.0003, 10)")
+    _recovery(own, dual=1, mid=0.1, osp=0.1, more="FedAvgSubgradient (0.001, 0.1)", also_on="lasso-I")
+    _off_the_grid(own, "FedDualAvg (0.0003, 10); FedMidOSP (0.0003, 10); FedAvgSubgradient (0.0003, 10)")
     own.quick("perfect F1, tuned for the F1-score", num_rounds=110)
 
 
@@ -154,14 +148,7 @@ def fco_fig7(own: Figure) -> None:
 
     B.2.1: 10 clients a round, batch 10, one epoch, 500 rounds.
     """
-    own.settings(num_rounds=500, **SYNTHETIC)
-    own.run("centralized")
-    own.pairs(
-        "FedDualAvg (0.001, 1); FedDualAvg (0.001, 10); FedMid (0.001, 0.3); FedMidOSP (0.001, 0.3); "
-        "FedDualAvgOSP (0.001, 0.1); FedAvgSubgradient (0.001, 0.1)"
-    )
-    own.run("FedDualAvgOSP on data set I", "FedDualAvgOSP", client_lr=0.001, server_lr=0.1, problem="lasso-I")
-    own.run("FedDualAvg on data set I", "FedDualAvg", client_lr=0.001, server_lr=1.0, problem="lasso-I")
+    _recovery(own, dual=1, mid=0.3, osp=0.1, more="FedAvgSubgradient (0.001, 0.1)", also_on="lasso-I")
     own.quick("perfect F1, tuned for the F1-score", num_rounds=110)
 
 
@@ -173,16 +160,8 @@ def fco_fig8(own: Figure) -> None:
 
     B.2.1: 10 clients a round, batch 10, one epoch, 500 rounds. The last group of runs is off the paper's grid.
     """
-    own.settings(num_rounds=500, **SYNTHETIC)
-    own.run("centralized")
-    own.pairs(
-        "FedDualAvg (0.001, 3); FedDualAvg (0.001, 10); FedMid (0.001, 1); FedMidOSP (0.001, 1); FedDualAvgOSP "
-        "(0.001, 1); FedAvgSubgradient (0.001, 1)"
-    )
-    own.run("FedDualAvgOSP on data set I", "FedDualAvgOSP", client_lr=0.001, server_lr=0.1, problem="lasso-I")
-    own.run("FedDualAvg on data set I", "FedDualAvg", client_lr=0.001, server_lr=1.0, problem="lasso-I")
-    own.part("off the paper's grid")
-    own.pairs("FedDualAvg (0.0003, 10); FedMidOSP (0.0003, 3); FedMidOSP (0.0003, 10)")
+    _recovery(own, dual=3, mid=1, osp=1, more="FedAvgSubgradient (0.001, 1)", also_on="lasso-I")
+    _off_the_grid(own, "FedDualAvg (0.0003, 10); FedMidOSP (0.0003, 3); FedMidOSP (0.0003, 10)")
     own.quick("perfect F1, tuned for the F1-score", num_rounds=100)
 
 
@@ -194,12 +173,7 @@ def fco_fig9(own: Figure) -> None:
 
     B.3.1: 10 clients a round, batch 10, one epoch, 500 rounds.
     """
-    own.settings(num_rounds=500, **SYNTHETIC)
-    own.run("centralized")
-    own.pairs(
-        "FedDualAvg (0.001, 1); FedDualAvg (0.001, 10); FedMid (0.001, 0.1); FedMidOSP (0.001, 0.1); "
-        "FedDualAvgOSP (0.001, 0.1)"
-    )
+    _recovery(own, dual=1, mid=0.1, osp=0.1)
     own.quick("exact rank", num_rounds=30, **RARELY)
 
 
@@ -358,12 +332,7 @@ def fco_fig10(own: Figure) -> None:
 
     B.3.1: 10 clients a round, batch 10, one epoch, 500 rounds.
     """
-    own.settings(num_rounds=500, **SYNTHETIC)
-    own.run("centralized")
-    own.pairs(
-        "FedDualAvg (0.001, 1); FedDualAvg (0.001, 10); FedMid (0.001, 0.1); FedMidOSP (0.001, 0.1); "
-        "FedDualAvgOSP (0.001, 0.1)"
-    )
+    _recovery(own, dual=1, mid=0.1, osp=0.1)
     own.quick("exact rank", num_rounds=40, **RARELY)
 
 
@@ -375,12 +344,7 @@ def fco_fig11(own: Figure) -> None:
 
     B.3.1: 10 clients a round, batch 10, one epoch, 500 rounds.
     """
-    own.settings(num_rounds=500, **SYNTHETIC)
-    own.run("centralized")
-    own.pairs(
-        "FedDualAvg (0.001, 1); FedDualAvg (0.001, 10); FedMid (0.001, 1); FedMidOSP (0.001, 1); FedDualAvgOSP "
-        "(0.001, 1)"
-    )
+    _recovery(own, dual=1, mid=1, osp=1)
     own.run("FedDualAvg on data set I", "FedDualAvg", client_lr=0.001, server_lr=10.0, problem="low-rank-I")
     own.quick("exact rank", num_rounds=50, **RARELY)
 
@@ -423,15 +387,7 @@ def fco_fig13(own: Figure) -> None:
     """
     own.settings(**WRITERS, **IMAGES)
     own.pairs("FedDualAvg (0.03, 1); FedDualAvgOSP (0.01, 1); FedMid (0.03, 1); FedMidOSP (0.03, 1)")
-    own.quick(
-        "FedMid and FedMidOSP agree",
-        but={"window": 1},
-        num_rounds=2,
-        num_clients=30,
-        num_examples=3000,
-        alpha=1.0,
-        every=2,
-    )
+    own.quick("FedMid and FedMidOSP agree", but={"window": 1}, num_rounds=2, every=2, **QUICK_WRITERS)
 
 
 @figure(
@@ -451,15 +407,7 @@ def fco_fig14(own: Figure) -> None:
     """
     own.settings(**WRITERS, **IMAGES)
     own.pairs("FedDualAvg (0.01, 1); FedDualAvgOSP (0.001, 1); FedMid (0.003, 1); FedMidOSP (0.003, 1)")
-    own.quick(
-        "FedMid and FedMidOSP agree",
-        but={"window": 1},
-        num_rounds=3,
-        num_clients=30,
-        num_examples=3000,
-        alpha=1.0,
-        every=3,
-    )
+    own.quick("FedMid and FedMidOSP agree", but={"window": 1}, num_rounds=3, every=3, **QUICK_WRITERS)
 
 
 @figure("two-layers-mnist", "objective; training-accuracy; accuracy; norm")
@@ -512,15 +460,7 @@ def fco_grid_l1(own: Figure) -> None:
     own.vary("l1 ball")
     for method in FOUR:
         own.best(method, client_lr=[0.01, 0.03, 0.1, 0.2], server_lr=[1.0, 3.0], product=[0.03, 0.2])
-    own.quick(
-        "the constraint acts",
-        but={"at_least": 0.4999},
-        num_rounds=3,
-        num_clients=20,
-        num_examples=600,
-        every=3,
-        radius=0.5,
-    )
+    own.quick("the constraint acts", but={"at_least": 0.4999}, **QUICK_BALL)
 
 
 @figure("mnist-l2-ball", "objective; accuracy; norm", kind="tuned")
@@ -546,15 +486,7 @@ def fco_grid_l2(own: Figure) -> None:
         own.best(
             method, client_lr=[0.001, 0.003, 0.01, 0.02, 0.03], server_lr=[0.3, 1.0, 3.0, 10.0], product=[0.009, 0.02]
         )
-    own.quick(
-        "the constraint acts",
-        but={"at_least": 0.4999},
-        num_rounds=3,
-        num_clients=20,
-        num_examples=600,
-        every=3,
-        radius=0.5,
-    )
+    own.quick("the constraint acts", but={"at_least": 0.4999}, **QUICK_BALL)
 
 
 @figure("lasso-small", "gap", gap=True)

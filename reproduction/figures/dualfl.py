@@ -163,28 +163,19 @@ def dualfl_table2(own: Figure) -> None:
     own.settings(num_rounds=20, num_examples=2400)
     own.part("as printed")
     own.run("FedPD", step=0.0001, tolerance=1e-08)
-    own.part("for sums")
-    own.run("FedPD", step=6.0, tolerance=1e-08)
-    own.part("as printed")
     own.run("FedDR", step=0.0001, relaxation=1.0, tolerance=1e-08)
-    own.part("for sums")
-    own.run("FedDR", step=6.0, relaxation=1.0, tolerance=1e-08)
-    own.part("as printed")
     own.run("FedDyn", penalty=1000.0, tolerance=1e-08)
-    own.part("for sums")
-    own.run("FedDyn", penalty=0.0167, tolerance=1e-08)
-    own.part("as printed")
     own.run("APDA-Inexact", "APDAInexact", primal_step=0.001, damping=0.01, tolerance=1e-08)
-    own.part("for sums")
-    own.run("APDA-Inexact", "APDAInexact", primal_step=60.0, damping=0.01, tolerance=1e-08)
-    own.part("as printed")
     own.run("5GCS", "FiveGCS", step=0.0001, tolerance=1e-08)
-    own.part("for sums")
-    own.run("5GCS", "FiveGCS", step=6.0, tolerance=1e-08)
-    own.part("as printed")
     own.run("FedDualAvg", client_lr=0.001, local_steps=10)
     own.run("Scaffnew", client_lr=1e-05, probability=0.1)
     own.run("DualFL", nu=0.01, rho=0.003, tolerance=1e-08)
+    own.part("for sums")
+    own.run("FedPD", step=6.0, tolerance=1e-08)
+    own.run("FedDR", step=6.0, relaxation=1.0, tolerance=1e-08)
+    own.run("FedDyn", penalty=0.0167, tolerance=1e-08)
+    own.run("APDA-Inexact", "APDAInexact", primal_step=60.0, damping=0.01, tolerance=1e-08)
+    own.run("5GCS", "FiveGCS", step=6.0, tolerance=1e-08)
     own.quick("no method with a step arrives as printed", **DIGITS, num_rounds=3)
 
 
@@ -197,6 +188,7 @@ def dualfl_theory(own: Figure) -> None:
     Eight clients with labels drawn by Dirichlet(0.3); L = 7 bounds the constants of all of them. rho = nu/L.
     """
     own.settings(num_rounds=60, tolerance=1e-10)
+    tolerances: dict[str, Any] = {"smoothness": 7.0, "schedule": "linear", "gamma": 0.1}
     own.run("mu = 0.1", "DualFL", nu=0.1, l2=0.1, smoothness=7.0)
     own.run("mu = 0.01", "DualFL", nu=0.01, l2=0.01, smoothness=7.0, num_rounds=150)
     own.run("no momentum, mu = 0.1", "DualFL", nu=0.1, l2=0.1, rho=0.999)
@@ -204,30 +196,11 @@ def dualfl_theory(own: Figure) -> None:
     own.run("L-BFGS, mu = 0.1", "DualFL", nu=0.1, l2=0.1, smoothness=7.0, local_solver="lbfgs", num_rounds=40)
     own.run("AOGM, mu = 0.1", "DualFL", nu=0.1, l2=0.1, smoothness=7.0, local_solver="aogm", num_rounds=40)
     own.run("Newton-CG, mu = 0.1", "DualFL", nu=0.1, l2=0.1, smoothness=7.0, num_rounds=40)
-    own.run("tolerances of theorem 3.3", "DualFL", nu=0.05, l2=0.1, smoothness=7.0, schedule="linear", gamma=0.1)
+    own.run("tolerances of theorem 3.3", "DualFL", nu=0.05, l2=0.1, **tolerances)
     own.run("exact, nu = mu/2", "DualFL", nu=0.05, l2=0.1, smoothness=7.0)
-    own.run(
-        "AOGM, theorem 3.3's tolerances, mu = 0.1",
-        "DualFL",
-        nu=0.05,
-        l2=0.1,
-        smoothness=7.0,
-        schedule="linear",
-        gamma=0.1,
-        local_solver="aogm",
-        num_rounds=40,
-    )
-    own.run(
-        "AOGM, theorem 3.3's tolerances, mu = 0.01",
-        "DualFL",
-        nu=0.005,
-        l2=0.01,
-        smoothness=7.0,
-        schedule="linear",
-        gamma=0.1,
-        local_solver="aogm",
-        num_rounds=40,
-    )
+    for nu, mu in ((0.05, 0.1), (0.005, 0.01)):
+        aogm = {"local_solver": "aogm", "num_rounds": 40, **tolerances}
+        own.run(f"AOGM, theorem 3.3's tolerances, mu = {mu}", "DualFL", nu=nu, l2=mu, **aogm)
     own.run("rho = nu/4L, mu = 0.1", "DualFL", nu=0.1, l2=0.1, rho=0.00357)
     own.run("rho = nu/100L, mu = 0.1", "DualFL", nu=0.1, l2=0.1, rho=0.000143)
     own.quick("communication acceleration", but={"at_most": 0.001, "factor": 1.5}, num_rounds=40)

@@ -12,6 +12,47 @@ LIANG: dict[str, Any] = {"variant": "liang", "mirror_map": "euclidean"}
 MULTISTEP = "MultistepReFedDAGT"
 STAGES: dict[str, Any] = {"server_lr": 1.0, "restart_window": 100, "sparsity": 16, "mirror_map": "p-norm(12)"}
 STEPS: dict[str, Any] = {"batch_size": 10, "local_steps": 10, "sampling": "gradients"}
+#: The best constants (rates.csv) of each method, and of those with a server at 16 times the batch.
+LINEAR: dict[str, dict[str, float]] = {
+    "DFedMid": {"client_lr": 0.0006, "strength": 0.03},
+    "DFedDA": {"client_lr": 0.1},
+    "DFedDA-GT": {"client_lr": 0.05},
+    "MReFedDA-GT": {"radius_squared": 25000.0, "client_lr": 0.1},
+    "Fast-FedDA": {"convexity": 4.0, "strength": 0.1},
+    "C-FedDA": {"convexity": 1.0, "smoothness": 6.0, "strength": 0.03},
+    "MReFedDA-GT, M x batch": {"radius_squared": 25000.0, "client_lr": 0.2},
+    "Fast-FedDA, M x batch": {"convexity": 4.0, "strength": 0.007},
+    "C-FedDA, M x batch": {"convexity": 1.0, "smoothness": 1.0, "strength": 0.01},
+}
+LOGISTIC: dict[str, dict[str, float]] = {
+    "DFedMid": {"client_lr": 0.003, "strength": 0.002},
+    "DFedDA": {"client_lr": 0.5},
+    "DFedDA-GT": {"client_lr": 0.2},
+    "MReFedDA-GT": {"radius_squared": 4.0, "client_lr": 0.2},
+    "Fast-FedDA": {"convexity": 1.0, "strength": 0.0005},
+    "C-FedDA": {"convexity": 1.0, "smoothness": 1.0, "strength": 0.0005},
+    "MReFedDA-GT, M x batch": {"radius_squared": 4.0, "client_lr": 1.0},
+    "Fast-FedDA, M x batch": {"convexity": 0.5, "strength": 0.0002},
+    "C-FedDA, M x batch": {"convexity": 0.5, "smoothness": 0.6, "strength": 0.0002},
+}
+
+
+def _on_the_chain(own: Figure, best: dict[str, dict[str, float]]) -> None:
+    """Run the methods without restarts."""
+    own.run("DFedMid", **CHAIN, mirror_map="euclidean", **best["DFedMid"])
+    own.run("DFedDA", **CHAIN, mirror_map="p-norm(12)", **best["DFedDA"])
+    own.run("DFedDA-GT", "DFedDAGT", **CHAIN, mirror_map="p-norm(12)", **best["DFedDA-GT"])
+
+
+def _with_a_server(
+    own: Figure, best: dict[str, dict[str, float]], stage_rounds: int, reading: str = "", **more: Any
+) -> None:
+    """Run the methods with a server; `more` is for all of them, and of MReFedDA-GT also the plateau rule."""
+    plateau = {key: more.pop(key) for key in ("plateau", "plateau_every") if key in more}
+    restarts: dict[str, Any] = {**STAGES, "stage_rounds": stage_rounds, **plateau}
+    own.run("MReFedDA-GT", MULTISTEP, **restarts, **best[f"MReFedDA-GT{reading}"], **more)
+    own.run("Fast-FedDA", "FastFedDA", **LIANG, **best[f"Fast-FedDA{reading}"], **more)
+    own.run("C-FedDA", "CFedDA", **LIANG, **best[f"C-FedDA{reading}"], **more)
 
 
 @figure(
@@ -49,24 +90,19 @@ def gt_fig1(own: Figure) -> None:
         },
     }
     own.settings(num_rounds=3000, every=10, **STEPS)
-    own.run("DFedMid", **CHAIN, mirror_map="euclidean", client_lr=0.0006, strength=0.03)
-    own.run("DFedDA", **CHAIN, mirror_map="p-norm(12)", client_lr=0.1)
-    own.run("DFedDA-GT", "DFedDAGT", **CHAIN, mirror_map="p-norm(12)", client_lr=0.05)
-    own.run("DReFedDA-GT", "DReFedDAGT", **CHAIN, mirror_map="p-norm(12)", client_lr=0.05, radius_squared=25000.0)
-    own.run("MReFedDA-GT", MULTISTEP, **STAGES, radius_squared=25000.0, stage_rounds=300, client_lr=0.1)
-    own.run("Fast-FedDA", "FastFedDA", **LIANG, convexity=4.0, strength=0.1)
-    own.run("C-FedDA", "CFedDA", **LIANG, convexity=1.0, smoothness=6.0, strength=0.03)
+    _on_the_chain(own, LINEAR)
+    restarts = {**CHAIN, "mirror_map": "p-norm(12)", "client_lr": 0.05, "radius_squared": 25000.0}
+    own.run("DReFedDA-GT", "DReFedDAGT", **restarts)
+    _with_a_server(own, LINEAR, 300)
     own.part("M x batch", batch_size=160)
-    own.run("MReFedDA-GT", MULTISTEP, **STAGES, radius_squared=25000.0, stage_rounds=300, client_lr=0.2)
-    own.run("Fast-FedDA", "FastFedDA", **LIANG, convexity=4.0, strength=0.007)
-    own.run("C-FedDA", "CFedDA", **LIANG, convexity=1.0, smoothness=1.0, strength=0.01)
+    _with_a_server(own, LINEAR, 300, ", M x batch")
     own.part("")
     own.run(
         "MC-FedDA", "MCFedDA", **LIANG, convexity=1.0, smoothness=6.0, strength=0.125, radius=5000.0, stage_rounds=250
     )
     own.part("on the chain", mixing="chain")
-    own.run("Fast-FedDA", "FastFedDA", **LIANG, convexity=4.0, strength=0.1)
-    own.run("C-FedDA", "CFedDA", **LIANG, convexity=1.0, smoothness=6.0, strength=0.03)
+    own.run("Fast-FedDA", "FastFedDA", **LIANG, **LINEAR["Fast-FedDA"])
+    own.run("C-FedDA", "CFedDA", **LIANG, **LINEAR["C-FedDA"])
     own.run("MReFedDA-GT", "DReFedDAGT", **STAGES, radius_squared=25000.0, stage_rounds=300, client_lr=0.1)
     own.quick("tracking", num_rounds=120, dimension=128, client_lr=0.1)
 
@@ -94,17 +130,12 @@ def gt_fig2(own: Figure) -> None:
     """
     own.table = {"metric": "l1-error", "rounds": [100, 300, 1000, 3000]}
     own.settings(num_rounds=3000, every=10, **STEPS)
-    own.run("DFedMid", **CHAIN, mirror_map="euclidean", client_lr=0.003, strength=0.002)
-    own.run("DFedDA", **CHAIN, mirror_map="p-norm(12)", client_lr=0.5)
-    own.run("DFedDA-GT", "DFedDAGT", **CHAIN, mirror_map="p-norm(12)", client_lr=0.2)
-    own.run("DReFedDA-GT", "DReFedDAGT", **CHAIN, mirror_map="p-norm(12)", client_lr=0.2, radius_squared=4.0)
-    own.run("MReFedDA-GT", MULTISTEP, **STAGES, radius_squared=4.0, stage_rounds=300, client_lr=0.2)
-    own.run("Fast-FedDA", "FastFedDA", **LIANG, convexity=1.0, strength=0.0005)
-    own.run("C-FedDA", "CFedDA", **LIANG, convexity=1.0, smoothness=1.0, strength=0.0005)
+    _on_the_chain(own, LOGISTIC)
+    restarts = {**CHAIN, "mirror_map": "p-norm(12)", "client_lr": 0.2, "radius_squared": 4.0}
+    own.run("DReFedDA-GT", "DReFedDAGT", **restarts)
+    _with_a_server(own, LOGISTIC, 300)
     own.part("M x batch", batch_size=160)
-    own.run("MReFedDA-GT", MULTISTEP, **STAGES, radius_squared=4.0, stage_rounds=300, client_lr=1.0)
-    own.run("Fast-FedDA", "FastFedDA", **LIANG, convexity=0.5, strength=0.0002)
-    own.run("C-FedDA", "CFedDA", **LIANG, convexity=0.5, smoothness=0.6, strength=0.0002)
+    _with_a_server(own, LOGISTIC, 300, ", M x batch")
     own.quick("tracking", num_rounds=120, dimension=128, client_lr=0.2)
 
 
@@ -129,29 +160,13 @@ def gt_long1(own: Figure) -> None:
     exchanges.
     """
     own.settings(num_rounds=48000, every=160, **STEPS)
-    own.run("DFedMid", **CHAIN, mirror_map="euclidean", client_lr=0.0006, strength=0.03)
-    own.run("DFedDA", **CHAIN, mirror_map="p-norm(12)", client_lr=0.1)
-    own.run("DFedDA-GT", "DFedDAGT", **CHAIN, mirror_map="p-norm(12)", client_lr=0.05)
-    own.run(
-        "MReFedDA-GT",
-        MULTISTEP,
-        plateau="gap",
-        **STAGES,
-        radius_squared=25000.0,
-        stage_rounds=4800,
-        client_lr=0.2,
-        stretch=16,
-        plateau_every=160,
-    )
-    own.run("Fast-FedDA", "FastFedDA", **LIANG, convexity=4.0, strength=0.007, stretch=16)
-    own.run("C-FedDA", "CFedDA", **LIANG, convexity=1.0, smoothness=1.0, strength=0.01, stretch=16)
+    _on_the_chain(own, LINEAR)
+    _with_a_server(own, LINEAR, 4800, ", M x batch", plateau="gap", plateau_every=160, stretch=16)
     # In the authors' code an exchange is a round, with 10 examples a step, and a stage has 2,000 rounds: the plateau
     # rule looks at it 200 times. The stages above, of 300 exchanges and 30 looks, end before the rule could halve a
     # rate.
     own.part("as the authors' code")
-    own.run("MReFedDA-GT", MULTISTEP, plateau="gap", **STAGES, radius_squared=25000.0, stage_rounds=2000, client_lr=0.1)
-    own.run("Fast-FedDA", "FastFedDA", **LIANG, convexity=4.0, strength=0.1)
-    own.run("C-FedDA", "CFedDA", **LIANG, convexity=1.0, smoothness=6.0, strength=0.03)
+    _with_a_server(own, LINEAR, 2000, plateau="gap")
     own.quick("rapid: Fast-FedDA", num_rounds=480, dimension=128)
 
 
@@ -175,29 +190,13 @@ def gt_long2(own: Figure) -> None:
     exchanges.
     """
     own.settings(num_rounds=48000, every=160, **STEPS)
-    own.run("DFedMid", **CHAIN, mirror_map="euclidean", client_lr=0.003, strength=0.002)
-    own.run("DFedDA", **CHAIN, mirror_map="p-norm(12)", client_lr=0.5)
-    own.run("DFedDA-GT", "DFedDAGT", **CHAIN, mirror_map="p-norm(12)", client_lr=0.2)
-    own.run(
-        "MReFedDA-GT",
-        MULTISTEP,
-        plateau="gap",
-        **STAGES,
-        radius_squared=4.0,
-        stage_rounds=4800,
-        client_lr=1.0,
-        stretch=16,
-        plateau_every=160,
-    )
-    own.run("Fast-FedDA", "FastFedDA", **LIANG, convexity=0.5, strength=0.0002, stretch=16)
-    own.run("C-FedDA", "CFedDA", **LIANG, convexity=0.5, smoothness=0.6, strength=0.0002, stretch=16)
+    _on_the_chain(own, LOGISTIC)
+    _with_a_server(own, LOGISTIC, 4800, ", M x batch", plateau="gap", plateau_every=160, stretch=16)
     # In the authors' code an exchange is a round, with 10 examples a step, and a stage has 2,000 rounds: the plateau
     # rule looks at it 200 times. The stages above, of 300 exchanges and 30 looks, end before the rule could halve a
     # rate.
     own.part("as the authors' code")
-    own.run("MReFedDA-GT", MULTISTEP, plateau="gap", **STAGES, radius_squared=4.0, stage_rounds=2000, client_lr=0.2)
-    own.run("Fast-FedDA", "FastFedDA", **LIANG, convexity=1.0, strength=0.0005)
-    own.run("C-FedDA", "CFedDA", **LIANG, convexity=1.0, smoothness=1.0, strength=0.0005)
+    _with_a_server(own, LOGISTIC, 2000, plateau="gap")
     own.quick("gap: DFedDA-GT", but={"than": ["MReFedDA-GT"]}, num_rounds=480, dimension=128)
 
 

@@ -5,13 +5,7 @@ An experiment has the data of all clients; a deployment never does.
 
 from reproduction.pooled.certificates import certify, client_weights, composite_objective, pooled_gradient, stationarity
 from reproduction.pooled.reference import centralized_solution
-from reproduction.pooled.saddle import (
-    duality_gap,
-    natural_residual,
-    saddle_metrics,
-    saddle_point,
-    strongest_perturbation,
-)
+from reproduction.pooled.saddle import duality_gap, saddle_metrics, strongest_perturbation
 from reproduction.pooled.scores import SupportScores, density, numerical_rank, recovery_error, support_scores
 
 __all__ = [
@@ -22,12 +16,10 @@ __all__ = [
     "composite_objective",
     "density",
     "duality_gap",
-    "natural_residual",
     "numerical_rank",
     "pooled_gradient",
     "recovery_error",
     "saddle_metrics",
-    "saddle_point",
     "stationarity",
     "strongest_perturbation",
     "support_scores",

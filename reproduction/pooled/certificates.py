@@ -54,20 +54,12 @@ def client_weights(objectives: Clients, weights: ArrayLike | None = None) -> Vec
     >>> client_weights(clients), client_weights(clients, [1, 1])
     (array([0.25, 0.75]), array([0.5, 0.5]))
     """
-    if not objectives:
-        raise ConfigurationError("there is no objective; give one a client")
-    layouts = {objective.layout for objective in objectives}
-    if len(layouts) > 1:
-        raise ConfigurationError(
-            f"the clients' models differ: {', '.join(map(repr, layouts))}. Give all objectives the same options."
-        )
-    if weights is None:
-        weights = [objective.num_examples for objective in objectives]
-    shares = np.asarray(weights, dtype=np.float64)
-    if shares.shape != (len(objectives),):
-        raise ConfigurationError(f"weights have shape {shares.shape}, expected ({len(objectives)},): one a client")
-    if not (np.isfinite(shares).all() and (shares >= 0.0).all() and shares.sum() > 0.0):
-        raise ConfigurationError(f"weights={shares.tolist()}; expected non-negative numbers, not all 0")
+    if len({objective.layout for objective in objectives}) != 1:
+        raise ConfigurationError("there is no client, or the clients' models differ; give all the same options")
+    given = [objective.num_examples for objective in objectives] if weights is None else weights
+    shares = np.asarray(given, dtype=np.float64)
+    if shares.shape != (len(objectives),) or not (shares >= 0.0).all() or not 0.0 < shares.sum() < np.inf:
+        raise ConfigurationError(f"weights={shares.tolist()}; expected numbers >= 0, one a client and not all 0")
     return np.asarray(shares / shares.sum())
 
 

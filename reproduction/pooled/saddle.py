@@ -7,7 +7,6 @@ the p_m up to a factor; None means the numbers of examples, as in :mod:`reproduc
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from contextlib import suppress
 
 import numpy as np
@@ -74,7 +73,7 @@ def duality_gap(objectives: Clients, weights: ArrayLike | None, regularizer: Psi
         if not isinstance(objective, SaddleObjective) or not objective.monotone:
             raise ConfigurationError(
                 f"{type(objective).__name__} is no function that is convex in x and concave in y, so it has no duality "
-                "gap; natural_residual() works for it"
+                "gap; stationarity() works for it"
             )
     psi, w = bound_to(regularizer, objectives[0].layout), np.asarray(w, dtype=np.float64)
     value = psi.value(w)
@@ -91,37 +90,6 @@ def duality_gap(objectives: Clients, weights: ArrayLike | None, regularizer: Psi
             return _quadratic_gap(pooled, w)
     operator = pooled_gradient(objectives, weights, w)
     return value + psi.conjugate(-operator) + float(operator @ w)
-
-
-def natural_residual(
-    objectives: Clients, weights: ArrayLike | None, regularizer: Psi, w: Vector, *, step: float = 1.0
-) -> float:
-    """Return ||w - prox(w - step g(w), step)|| / step: 0 exactly at the saddle points of a convex-concave problem.
-
-    For other problems it is 0 where neither player can improve to first order.
-
-    Parameters
-    ----------
-    objectives : sequence of Objective
-        One per client.
-    weights : array-like or None
-        See :func:`reproduction.pooled.client_weights`.
-    regularizer : Regularizer or BoundRegularizer
-        psi; if it is not bound to a layout, it is bound to the objectives' layout.
-    w : ndarray of float64, shape (layout.size,)
-        The point.
-    step : float, default 1.0
-        Step size of the proximal step.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from flwr_fco.objectives import BilinearSaddle
-    >>> from flwr_fco.regularizers import Simplex
-    >>> natural_residual([BilinearSaddle([[1.0, -1.0], [-1.0, 1.0]])], None, Simplex(), np.full(4, 0.5))
-    0.0
-    """
-    return stationarity(objectives, weights, bound_to(regularizer, objectives[0].layout), w, lipschitz=1.0 / step)
 
 
 def saddle_metrics(
@@ -145,8 +113,9 @@ def saddle_metrics(
     Returns
     -------
     dict of str to float
-        ``gap``: :func:`duality_gap`, if it is known. ``residual``: :func:`natural_residual`. ``density``: the share of
-        non-zeros among all entries that psi acts on, and ``density-x`` the share for each regularized array x.
+        ``gap``: :func:`duality_gap`, if it is known. ``residual``: ||w - prox(w - g(w), 1)||, 0
+        exactly at the saddle points of a convex-concave problem. ``density``: the share of non-zeros among all entries
+        that psi acts on, and ``density-x`` the share for each regularized array x.
         ``rank-x``: the rank of each array x with a regularizer of its singular values.
 
     Examples
@@ -161,7 +130,7 @@ def saddle_metrics(
     metrics: dict[str, float] = {}
     with suppress(ConfigurationError):
         metrics["gap"] = duality_gap(objectives, weights, psi, w)
-    metrics["residual"] = natural_residual(objectives, weights, psi, w)
+    metrics["residual"] = stationarity(objectives, weights, psi, w, lipschitz=1.0)
     views = psi.layout.views(w)
     names = psi.layout.regularized_names
     metrics["density"] = density(np.concatenate([views[name].reshape(-1) for name in names]), threshold)
@@ -171,29 +140,6 @@ def saddle_metrics(
         if isinstance(part, Nuclear | NuclearBall | SpectralBall):
             metrics[f"rank-{name}"] = float(numerical_rank(part.matrix(views[name]), threshold))
     return metrics
-
-
-def saddle_point(objectives: Sequence[QuadraticSaddle], weights: ArrayLike | None = None) -> Vector:
-    """Return the exact saddle point (x, y) of the mean of the clients' quadratics, without a regularizer.
-
-    Parameters
-    ----------
-    objectives : sequence of QuadraticSaddle
-        One per client.
-    weights : array-like, optional
-        See :func:`reproduction.pooled.client_weights`.
-
-    Returns
-    -------
-    ndarray of float64, shape (layout.size,)
-        x, then y.
-
-    Examples
-    --------
-    >>> saddle_point([QuadraticSaddle([[1.0]], [[0.0]], [[1.0]], linear=[a]) for a in (-1.0, -3.0)])
-    array([2., 0.])
-    """
-    return QuadraticSaddle.pooled(objectives, client_weights(objectives, weights)).solution
 
 
 def strongest_perturbation(

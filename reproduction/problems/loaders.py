@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -11,17 +10,17 @@ from typing import Any, Literal
 import numpy as np
 
 from flwr_fco import datasets, regularizers
+from flwr_fco.datasets import PartitionedClassification
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.regularizers import L1, L1Ball, L2Ball, Nuclear, PerParameter, Regularizer, Simplex, Zero
-from reproduction.data import DataNotFoundError, regressions, saddle
+from flwr_fco.regularizers import L1, L1Ball, L2Ball, Nuclear, PerParameter, Simplex, Zero
+from reproduction.data import DataNotFoundError
 from reproduction.data import images as real_images
 from reproduction.data.fmri import SyntheticBrain, load_haxby
 from reproduction.data.graph import SparseGraphProblem
-from reproduction.data.images import PartitionedImages
-from reproduction.data.regressions import EqualRegression, SyntheticRegression, Variant
+from reproduction.data.regressions import EqualRegression, SyntheticRegression, Variant, lasso_data, low_rank_data
+from reproduction.data.saddle import AdversarialImages, SyntheticSaddle
 from reproduction.problems import tasks
 from reproduction.problems.tasks import Task
-from reproduction.values import suggestion
 
 #: Environment variable with the directory that contains ``mnist/`` and ``haxby-slice/``.
 DATA_VARIABLE = "FLWR_FCO_DATA"
@@ -32,16 +31,6 @@ _SOURCES = MappingProxyType(
         "mnist": "Or fetch it: --set source=openml",
         "haxby-slice": "Or fetch all six subjects, 300 MB each: --set fetch=true (needs nilearn)",
     }
-)
-
-#: Regularizers with the strength as their only parameter.
-REGULARIZERS: Mapping[str, type[Regularizer]] = MappingProxyType(
-    {name: getattr(regularizers, name) for name in ("L1", "L2Squared", "Nuclear", "Zero")}
-)
-
-#: The balls of the problems with images, and the order of their norm.
-_BALLS: Mapping[str, tuple[Callable[[float], Regularizer], int]] = MappingProxyType(
-    {"l1": (L1Ball, 1), "l2": (L2Ball, 2)}
 )
 
 _Images = Literal["digits", "mnist", "cifar10"]
@@ -73,13 +62,10 @@ def data_directory(name: str, path: str = "") -> Path:
     True
     """
     above = os.environ.get(DATA_VARIABLE, "")
-    if path or above:
-        directory = Path(path) if path else Path(above) / name
-        if directory.is_dir():
-            return directory
-        found = f"{directory} does not exist"
-    else:
-        found = f"nothing says where the files of {name} are"
+    directory = Path(path or above, "" if path else name)
+    if (path or above) and directory.is_dir():
+        return directory
+    found = f"{directory} does not exist" if path or above else f"nothing says where the files of {name} are"
     raise DataNotFoundError(
         f"{found}; expected the data set's directory. Give it by --set path=DIRECTORY, or set {DATA_VARIABLE} to the "
         f"directory in which {name}/ lies. {_SOURCES.get(name, '')}".rstrip()
@@ -88,12 +74,12 @@ def data_directory(name: str, path: str = "") -> Path:
 
 def lasso(seed: int, *, variant: Variant, strength: float = 0.2) -> Task:
     """Return the first paper's sparse recovery."""
-    return tasks.SparseRecovery(regressions.lasso(variant, seed), L1(strength))
+    return tasks.SparseRecovery(lasso_data(variant, seed), L1(strength))
 
 
 def low_rank(seed: int, *, variant: Variant, strength: float = 0.5) -> Task:
     """Return the first paper's recovery of a matrix."""
-    return tasks.RankRecovery(regressions.low_rank(variant, seed), Nuclear(strength))
+    return tasks.RankRecovery(low_rank_data(variant, seed), Nuclear(strength))
 
 
 def small_lasso(
@@ -143,62 +129,44 @@ def synthetic_brain(
 def mnist(
     seed: int,
     *,
-    ball: str = "l1",
+    ball: Literal["l1", "l2"] = "l1",
     radius: float = 1000.0,
-    source: str = "files",
+    source: Literal["files", "openml", "femnist"] = "files",
     path: str = "",
     num_clients: int = 100,
     alpha: float = 0.3,
     num_examples: int = 6000,
 ) -> Task:
     """Return images and a linear model in a ball."""
-    _require_ball(ball)
-    images = _mnist_images(seed, source, path, num_clients, num_examples, alpha=alpha)
-    return _in_ball(images, ball, radius)
+    images = _images("mnist", seed, source, path, num_clients, num_examples, alpha)
+    psi, order = (L1Ball(radius), 1) if ball == "l1" else (L2Ball(radius), 2)
+    return tasks.ConstrainedClassification(images, psi, order)
 
 
-def femnist(
+def _images(
+    variant: _Images,
     seed: int,
-    *,
-    fetch: bool = False,
-    ball: str = "l1",
-    radius: float = 1000.0,
-    num_clients: int = 100,
+    source: str,
+    path: str,
+    num_clients: int,
+    num_examples: int,
+    alpha: float | None = None,
     num_classes: int = 10,
-    test_fraction: float = 0.1,
-) -> Task:
-    """Return images whose clients are writers, and a linear model in a ball; nothing is downloaded unless requested."""
-    _require_ball(ball)
-    if not fetch:
-        raise DataNotFoundError(
-            "fetch=False; FEMNIST has no files that could be given: fetch it from the Hugging Face hub by --set "
-            "fetch=true (needs flwr-datasets[vision], which keeps a copy)"
-        )
-    images = real_images.femnist(num_clients, num_classes=num_classes, test_fraction=test_fraction, seed=seed)
-    return _in_ball(images, ball, radius)
-
-
-def _require_ball(ball: str) -> None:
-    if ball not in _BALLS:
-        raise ConfigurationError(f"ball={ball!r}; expected 'l1' or 'l2'")
-
-
-def _in_ball(images: PartitionedImages, ball: str, radius: float) -> Task:
-    kind, order = _BALLS[ball]
-    return tasks.ConstrainedClassification(images, kind(radius), order)
-
-
-def _mnist_images(
-    seed: int, source: str, path: str, num_clients: int, num_examples: int, num_classes: int = 10, **split: Any
-) -> PartitionedImages:
-    """Return MNIST, or FEMNIST with its 10 or 62 classes."""
-    if source not in ("files", "openml", "femnist"):
-        raise ConfigurationError(f"source={source!r}; expected 'files' (MNIST's, see path), 'openml' or 'femnist'")
+) -> PartitionedClassification:
+    """Return images on clients, labels by Dirichlet(alpha), or without one an even random split."""
+    if source != "files" and variant != "mnist":
+        raise ConfigurationError(f"source={source!r}; expected 'files' for {variant}")
+    if variant == "digits":
+        return datasets.digits(num_clients, alpha, seed=seed)
     if source == "femnist":
-        # Each client is a writer, so there is nothing to split.
+        # Each client is a writer, so there is nothing to split; digits, or all 62 classes.
         return real_images.femnist(num_clients, num_classes=num_classes, seed=seed)
-    place = data_directory("mnist", path) if source == "files" else None
-    return real_images.mnist(place, num_clients, num_examples=num_examples or None, seed=seed, **split)
+    place, size = None if source == "openml" else data_directory(variant, path), num_examples or None
+    if place is None or variant == "mnist":
+        return real_images.mnist(place, num_clients, alpha, num_examples=size, seed=seed)
+    # One .npz file with part of the images, or the directory of the binary batches.
+    packed = sorted(place.glob("*.npz"))
+    return real_images.cifar10(packed[0] if packed else place, num_clients, num_examples=size, seed=seed)
 
 
 def table_of_scikit_learn(
@@ -206,22 +174,15 @@ def table_of_scikit_learn(
     *,
     variant: Literal["digits", "breast_cancer"],
     strength: float,
-    regularizer: str = "L1",
+    regularizer: Literal["L1", "L2Squared", "Nuclear", "Zero"] = "L1",
     num_clients: int = 10,
     alpha: float = 0.3,
     train_fraction: float = 0.75,
 ) -> Task:
     """Return the labelled rows of a data set that comes with scikit-learn."""
     data = getattr(datasets, variant)(num_clients, alpha, train_fraction, seed)
-    return tasks.Classification(data, _regularizer(regularizer, strength))
-
-
-def _regularizer(name: str, strength: float) -> Regularizer:
-    if name not in REGULARIZERS:
-        raise ConfigurationError(
-            f"regularizer={name!r}; expected one of {', '.join(REGULARIZERS)}{suggestion(name, REGULARIZERS)}"
-        )
-    return Zero() if name == "Zero" else REGULARIZERS[name](strength)  # type: ignore[call-arg]
+    psi = Zero() if regularizer == "Zero" else getattr(regularizers, regularizer)(strength)
+    return tasks.Classification(data, psi)
 
 
 def sparse_graph(
@@ -235,14 +196,12 @@ def sparse_graph(
     scale: float = 5.0,
     spread: float = 5.0,
     noise: float = 1.0,
-    sampling: str = "examples",
+    sampling: Literal["examples", "gradients"] = "examples",
     truncation: float = 0.0,
 ) -> Task:
     """Return the second paper's data: fresh examples in every step."""
-    options: dict[str, Any] = {"scale": scale, "spread": spread, "noise": noise, "sampling": sampling}
-    data = SparseGraphProblem(
-        variant, num_clients, dimension, sparsity=num_nonzero, truncation=truncation, seed=seed, **options
-    )
+    sizes = (num_clients, dimension, num_nonzero, scale, spread, noise)
+    data = SparseGraphProblem(variant, *sizes, sampling, truncation, seed=seed)
     return tasks.StreamingRecovery(data, L1(strength) if strength else Zero())
 
 
@@ -257,17 +216,11 @@ def bilinear(
     columns: int = 600,
     noise: float = 0.1,
     spread: float = 0.0,
-    start: str = "uniform",
+    start: Literal["uniform", "projected", "zero"] = "uniform",
 ) -> Task:
     """Return the third paper's games."""
-    if start not in ("uniform", "projected", "zero"):
-        raise ConfigurationError(f"start={start!r}; expected 'uniform', 'projected' or 'zero'")
-    sizes: dict[str, Any] = {"rows": rows, "columns": columns, "noise": noise, "spread": spread, "seed": seed}
-    own: Regularizer
-    if variant == "sparse":
-        data, own = saddle.sparse_bilinear(num_clients, bound=bound, **sizes), L1(strength, bound=bound)
-    else:
-        data, own = saddle.low_rank_bilinear(num_clients, **sizes), Nuclear(strength, bound=bound)
+    data = SyntheticSaddle(variant, num_clients, rows, columns, bound=bound, noise=noise, spread=spread, seed=seed)
+    own = L1(strength, bound=bound) if variant == "sparse" else Nuclear(strength, bound=bound)
     return tasks.BilinearGame(data, PerParameter({"x": own, "y": own}), start, seed)
 
 
@@ -275,7 +228,7 @@ def matrix_game(
     seed: int, *, num_clients: int = 100, rows: int = 300, columns: int = 600, noise: float = 0.1, spread: float = 0.0
 ) -> Task:
     """Return a game on two simplices, where the entropies are the geometry."""
-    data = saddle.matrix_games(num_clients, rows=rows, columns=columns, noise=noise, spread=spread, seed=seed)
+    data = SyntheticSaddle("game", num_clients, rows, columns, noise=noise, spread=spread, seed=seed)
     return tasks.SimplexGame(data, PerParameter({"x": Simplex(), "y": Simplex()}))
 
 
@@ -290,8 +243,8 @@ def quadratic(
     spread: float = 0.5,
 ) -> Task:
     """Return a game whose saddle point is known."""
-    sizes: dict[str, Any] = {"rows": rows, "columns": columns, "noise": noise, "spread": spread, "seed": seed}
-    return tasks.QuadraticGame(saddle.quadratic_saddles(num_clients, curvature=curvature, **sizes))
+    own: dict[str, Any] = {"noise": noise, "spread": spread, "seed": seed, "curvature": curvature}
+    return tasks.QuadraticGame(SyntheticSaddle("quadratic", num_clients, rows, columns, **own))
 
 
 def adversarial(
@@ -304,7 +257,7 @@ def adversarial(
     intercept: bool = False,
     num_clients: int = 100,
     num_examples: int = 0,
-    source: str = "files",
+    source: Literal["files", "openml"] = "files",
     path: str = "",
 ) -> Task:
     """Return the third paper's attacks on all images at once, on a linear classifier or on the paper's network."""
@@ -314,33 +267,10 @@ def adversarial(
     images = _images(variant, seed, source, path, num_clients, num_examples)
     regularizer = PerParameter({"perturbation": L1(strength, bound=bound)})
     if not network:
-        return tasks.AdversarialTraining(saddle.AdversarialImages(images, intercept), regularizer, bound, seed)
+        return tasks.AdversarialTraining(AdversarialImages(images, intercept), regularizer, bound, seed)
     shape = (1, 8, 8) if variant == "digits" else (3, 32, 32)
     attacked = networks.NetworkImages(images, networks.AttackedNetwork(shape, images.num_classes), shape)
     return networks.AdversarialNetwork(attacked, regularizer, bound, seed)
-
-
-def _images(
-    variant: _Images, seed: int, source: str, path: str, num_clients: int, num_examples: int
-) -> datasets.PartitionedClassification:
-    """Return images, distributed evenly and at random over the clients."""
-    _require_source(variant, source)
-    if variant == "digits":
-        return datasets.digits(num_clients, None, seed=seed)
-    if variant == "mnist":
-        return _mnist_images(seed, source, path, num_clients, num_examples, alpha=None)
-    place = data_directory(variant, path)
-    # One .npz file with part of the images, or the directory of the binary batches.
-    packed = sorted(place.glob("*.npz"))
-    return real_images.cifar10(
-        packed[0] if packed else place, num_clients, num_examples=num_examples or None, seed=seed
-    )
-
-
-def _require_source(variant: str, source: str) -> None:
-    known = ("files", "openml") if variant == "mnist" else ("files",)
-    if source not in known:
-        raise ConfigurationError(f"source={source!r}; expected {' or '.join(map(repr, known))} for {variant}")
 
 
 def two_layers(
@@ -349,7 +279,7 @@ def two_layers(
     variant: Literal["digits", "mnist"],
     radius: float = 1000.0,
     width: int = 100,
-    source: str = "files",
+    source: Literal["files", "openml", "femnist"] = "files",
     path: str = "",
     num_clients: int = 100,
     alpha: float = 0.3,
@@ -358,10 +288,7 @@ def two_layers(
     """Return the first paper's network, each kernel in a ball."""
     from reproduction.problems import networks
 
-    if variant == "digits":
-        images = datasets.digits(num_clients, alpha, seed=seed)
-    else:
-        images = _mnist_images(seed, source, path, num_clients, num_examples, 62, alpha=alpha)
+    images = _images(variant, seed, source, path, num_clients, num_examples, alpha, 62)
     pixels = images.train.features.shape[1]
     data = networks.NetworkImages(images, networks.two_layers(pixels, width, images.num_classes), (pixels,))
     return networks.ConstrainedNetwork(data, L1Ball(radius), 1, seed)
@@ -371,7 +298,7 @@ def pooled_logistic(
     seed: int,
     *,
     variant: _Images,
-    source: str = "files",
+    source: Literal["files", "openml"] = "files",
     path: str = "",
     num_clients: int = 8,
     num_examples: int = 0,

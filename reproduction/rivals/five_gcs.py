@@ -93,9 +93,10 @@ class FifthGeneration(MeanOfMemories):
     def aggregate(self, problem: Problem, state: MeanState, replies: Replies) -> MeanState:
         """Return the mean of all clients' duals and the server's step against it."""
         state = rescaled(state, replies.population)
-        dual = state.mean + replies.sum() / replies.population
+        change = replies.sum() / replies.population
+        dual = state.mean + change
         # M/C is the weight of all clients over that of the cohort.
-        x = state.primal - self.step * replies.sum() / replies.weight
+        x = state.primal - self.step * (replies.population / replies.weight) * change
         primal = (x - self.step * dual) / (1.0 + self.step * self.convexity)
         return state._replace(primal=primal, mean=dual, round=state.round + 1)
 

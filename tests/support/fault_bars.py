@@ -16,7 +16,7 @@ from flwr_fco.core.sparse import dense
 from flwr_fco.regularizers import L1, Zero
 from flwr_fco.strategies import Everyone, Steps, run_of
 from reproduction.data.saddle_objectives import QuadraticSaddle
-from reproduction.pooled import centralized_solution, saddle_point
+from reproduction.pooled import centralized_solution
 
 CLIENTS, ROUNDS = 8, 200
 #: Sums over all rounds: what one reply has put into them stays there, divided by the number of rounds.
@@ -91,7 +91,9 @@ class Problem(NamedTuple):
 @cache
 def problem_for(kind, number):
     if kind == "saddle":
-        return Problem(saddles(number), Zero(), saddle_point(saddles(number)))
+        return Problem(
+            saddles(number), Zero(), QuadraticSaddle.pooled(saddles(number), np.full(number, 1 / number)).solution
+        )
     objectives, psi = regressions(number), L1(0.3) if kind == "composite" else Zero()
     return Problem(objectives, psi, centralized_solution(objectives, psi, tol=1e-12))
 

@@ -82,7 +82,7 @@ def scans_of(*counts):
 def test_the_papers_split_is_the_last_of_six():
     """B.4: "the first 5 subjects as training set and the last subject as validation set": 59 clients, 12 sessions."""
     scans = scans_of(12, 12, 12, 12, 11, 12)
-    splits = list(scans.splits(12))
+    splits = [scans.split(fold) for fold in scans.folds(12)]
     assert len(splits) == 6
     assert splits[5].num_clients == 59
     assert np.unique(splits[5].test.features).tolist() == list(range(59, 71))
@@ -101,7 +101,7 @@ def test_the_real_slice(real_data):
     assert np.bincount(scans.sessions).tolist() == [18] * 12
     assert scans.labels.mean() == 0.5
     correct = []
-    for split in scans.splits(2):
+    for split in map(scans.split, scans.folds(2)):
         w = centralized_solution(split.objectives(), L1(1e-2), tol=1e-4)
         correct.append(split.test_objective().metrics(w)["accuracy"])
     # The data are known to be easy: a centralized l1 model gets 98 % of held-out sessions right.
@@ -116,8 +116,7 @@ def test_synthetic_brain_is_smooth_seeded_and_told_apart_by_its_pattern():
     noise = scan[2] - scan[0]
     assert 0.5 < noise.var() / 2.0 < 2.0
     # Neighbours along the last axis resemble each other; without smoothing they would not.
-    order = data._mask
-    pairs = np.flatnonzero(np.diff(order) == 1)
+    pairs = np.flatnonzero(np.diff(data._voxels[0]) == 1)
     assert np.corrcoef(noise[pairs], noise[pairs + 1])[0, 1] > 0.7
     assert 0.0 < (data.pattern != 0).mean() < 0.5
     held = data.held_out(0)

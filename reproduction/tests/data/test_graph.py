@@ -13,10 +13,10 @@ from flwr_fco.engines import FirstOrder
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.testing import check_objective
 from reproduction.data import graph as module
-from reproduction.data.graph import sparse_linear_graph, sparse_logistic_graph
+from reproduction.data.graph import SparseGraphProblem
 
 SMALL = {"num_clients": 4, "dimension": 12, "sparsity": 3}
-PROBLEMS = [sparse_linear_graph(**SMALL), sparse_logistic_graph(scale=0.5, spread=0.7, **SMALL)]
+PROBLEMS = [SparseGraphProblem("linear", **SMALL), SparseGraphProblem("logistic", scale=0.5, spread=0.7, **SMALL)]
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: p.kind)
@@ -53,11 +53,11 @@ def test_values_and_gradients_agree(problem):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: sparse_linear_graph(sparsity=2000), "sparsity=2000"),
-        (lambda: sparse_logistic_graph(num_clients=3), "in pairs"),
-        (lambda: sparse_linear_graph(noise=-1.0), "noise=-1.0"),
-        (lambda: sparse_linear_graph(num_clients=0), "num_clients=0"),
-        (lambda: sparse_linear_graph(sampling="all"), "sampling='all'"),
+        (lambda: SparseGraphProblem("linear", sparsity=2000), "sparsity=2000"),
+        (lambda: SparseGraphProblem("logistic", num_clients=3), "in pairs"),
+        (lambda: SparseGraphProblem("linear", noise=-1.0), "noise=-1.0"),
+        (lambda: SparseGraphProblem("linear", num_clients=0), "num_clients=0"),
+        (lambda: SparseGraphProblem("linear", sampling="all"), "sampling='all'"),
         (lambda: PROBLEMS[0].objective(4), "no client 4"),
         (lambda: PROBLEMS[0].objective(1, l2=1.0), "no options"),
     ],
@@ -98,20 +98,20 @@ def test_the_mean_slope_is_the_integral(spread):
 
 
 def test_truncated_covariates_are_bounded_and_keep_their_variance():
-    problem = sparse_linear_graph(truncation=1.5, noise=0.0, **SMALL)
+    problem = SparseGraphProblem("linear", truncation=1.5, noise=0.0, **SMALL)
     features, targets = problem.draw(1, np.random.default_rng(0), 20_000)
     assert np.all(features[:, 0] == 1.0)
     # Of a normal number within 1.5: standard deviation 0.743.
     assert np.abs(features[:, 1:]).max() == pytest.approx(1.5 / 0.7426, rel=1e-3)
     assert np.abs(features[:, 1:].var(axis=0) - 1.0).max() < 0.03
     np.testing.assert_allclose(targets, features @ problem.own_model(1))
-    wide = sparse_linear_graph(truncation=8.0, **SMALL).draw(1, np.random.default_rng(0), 4000)[0]
+    wide = SparseGraphProblem("linear", truncation=8.0, **SMALL).draw(1, np.random.default_rng(0), 4000)[0]
     assert np.abs(wide[:, 1:].std() - 1.0) < 0.02
     for wrong in ({"truncation": -1.0}, {"truncation": 2.0, "sampling": "gradients"}):
         with pytest.raises(ConfigurationError, match="truncation="):
-            sparse_linear_graph(**wrong)
+            SparseGraphProblem("linear", **wrong)
     with pytest.raises(ConfigurationError, match="truncation="):
-        sparse_logistic_graph(truncation=2.0)
+        SparseGraphProblem("logistic", truncation=2.0)
 
 
 def test_the_deviation_of_a_gradients_entries_is_that_of_samples():

@@ -9,7 +9,7 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import BilinearSaddle, LeastSquares
 from flwr_fco.regularizers import L1, Box, Nuclear, PerParameter, Simplex, Zero
 from reproduction.data.saddle_objectives import QuadraticSaddle, UniversalAdversarialLogistic
-from reproduction.pooled import duality_gap, natural_residual, strongest_perturbation
+from reproduction.pooled import duality_gap, stationarity, strongest_perturbation
 
 
 def bilinear(seed, *shape, width=None):
@@ -56,8 +56,8 @@ def test_the_gap_of_a_matrix_game_is_what_the_players_could_gain():
     found = linprog([0.0] * 5 + [1.0], **given, bounds=[(0.0, None)] * 5 + [(None, None)])
     equilibrium = np.r_[found.x[:5], -found.ineqlin.marginals]
     assert duality_gap([game], None, Simplex(), equilibrium) == pytest.approx(0.0, abs=1e-9)
-    assert natural_residual([game], None, Simplex(), equilibrium, step=0.1) <= 1e-8
-    assert natural_residual([game], None, Simplex(), np.r_[x, y]) >= 1e-2
+    assert stationarity([game], None, Simplex(), equilibrium, lipschitz=10.0) <= 1e-8
+    assert stationarity([game], None, Simplex(), np.r_[x, y], lipschitz=1.0) >= 1e-2
 
 
 def test_the_gap_of_quadratics_is_what_the_best_answers_gain():
@@ -105,7 +105,7 @@ def test_the_strongest_perturbation_is_the_best_corner(price):
 
 def test_there_is_no_gap_without_a_concave_player():
     for objective in (UniversalAdversarialLogistic(np.eye(3), [0, 1, 2]), LeastSquares(np.eye(2), np.ones(2))):
-        with pytest.raises(ConfigurationError, match="natural_residual"):
+        with pytest.raises(ConfigurationError, match="stationarity"):
             duality_gap([objective], None, L1(1.0), np.zeros(objective.layout.size))
 
 

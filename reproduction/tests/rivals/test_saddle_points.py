@@ -10,7 +10,6 @@ from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.regularizers import L1, PerParameter
 from flwr_fco.strategies import Steps
 from reproduction.data.saddle_objectives import QuadraticSaddle
-from reproduction.pooled import saddle_point
 from reproduction.rivals import DistributedPGDA, FedAvgS, ScaffoldS
 
 
@@ -57,7 +56,7 @@ def test_one_local_step_has_no_bias_and_control_variates_have_none_for_any_numbe
         QuadraticSaddle(np.diag(rng.random(3) + 0.5), rng.normal(size=(2, 3)), np.eye(2), linear=rng.normal(size=3))
         for _ in range(3)
     ]
-    saddle = saddle_point(clients)
+    saddle = QuadraticSaddle.pooled(clients, np.full(3, 1 / 3)).solution
     one = {"client_lr": 0.2, "work": Steps(1, batch_size=None)}
     assert np.abs(run(FedAvgS(**one), clients, 200) - saddle).max() <= 1e-9
     many = {"client_lr": 0.05, "work": Steps(5, batch_size=None)}

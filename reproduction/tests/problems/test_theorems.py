@@ -1,0 +1,103 @@
+"""Theorems 3 and 4 of Bai, Bullins (section 5) as inequalities: FeDualEx and FedMiP with one client."""
+
+import numpy as np
+import pytest
+from problems import app_of, simulated
+from saddles import one_client
+from together import together
+
+from flwr_fco.mirror_maps import Euclidean, Product, SimplexEntropy
+from flwr_fco.objectives import BilinearSaddle
+from flwr_fco.regularizers import L1, Box, Nuclear, PerParameter, Simplex, SpectralBall, Zero
+from flwr_fco.strategies import FedMiP, FeDualEx, Steps
+from reproduction.pooled import duality_gap
+
+SIDE = 0.4
+
+
+def sparse(seed):
+    """Bilinear, l1 in a box, from a feasible start. Returns the problem, psi, h, the start, beta and B."""
+    rng = np.random.default_rng(seed)
+    objective = BilinearSaddle(rng.uniform(-1, 1, (6, 10)), rng.uniform(-1, 1, 6))
+    start = rng.uniform(-SIDE, SIDE, 16)
+    diameter = 0.5 * float(((np.abs(start) + SIDE) ** 2).sum())
+    return objective, L1(0.2, bound=SIDE), Euclidean(), start, objective.lipschitz(), diameter
+
+
+def low_rank(seed):
+    """Bilinear in matrices, nuclear norm in a spectral ball and a spectral ball."""
+    rng = np.random.default_rng(seed)
+    objective = BilinearSaddle(rng.uniform(-1, 1, (5, 6)), rng.uniform(-1, 1, (5, 3)))
+    psi = PerParameter({"x": Nuclear(0.3, bound=SIDE), "y": SpectralBall(SIDE)})
+    # From 0 the farthest feasible points have all singular values at the bound.
+    return objective, psi, Euclidean(), np.zeros(33), objective.lipschitz(), 0.5 * SIDE**2 * (3 + 3)
+
+
+def entropy_game(seed):
+    """Two simplices in the entropy's geometry: beta is the largest payoff, B the sum of the logarithms."""
+    objective = BilinearSaddle(np.random.default_rng(seed).uniform(-1, 1, (9, 7)).T)
+    start = np.repeat([1 / 9, 1 / 7], [9, 7])
+    h = Product({"*": SimplexEntropy()})
+    return objective, Zero(), h, start, objective.lipschitz("l1"), float(np.log(9) + np.log(7))
+
+
+def mixed_game(seed):
+    """The entropy for one player, projections for the other; beta for the larger of the two constants."""
+    payoff = np.random.default_rng(seed).uniform(-1, 1, (9, 7))
+    h, psi = Product({"x": SimplexEntropy(), "y": Euclidean()}), PerParameter({"y": Box(0.0, 0.5)})
+    # ||(x, y)||^2 = ||x||_1^2 + ||y||_2^2: the operator's constant is that of P from l2 to l-infinity.
+    beta = float(np.linalg.norm(payoff, axis=1).max())
+    return BilinearSaddle(payoff.T), psi, h, np.repeat([1 / 9, 0.0], [9, 7]), beta, float(np.log(9) + 0.5 * 7 * 0.5**2)
+
+
+INSTANCES = {make.__name__: make for make in (sparse, low_rank, entropy_game, mixed_game)}
+
+
+def gaps_of(kind, objective, psi, h, start, rounds, **options):
+    """Return the gap of the ergodic point after each round."""
+    # An entropy keeps its player on the simplex, of which psi says nothing.
+    of_y = Simplex() if isinstance(psi, Zero) else psi.for_array("y")
+    feasible, gaps = PerParameter({"x": Simplex(), "y": of_y}) if isinstance(h, Product) else psi, []
+
+    def record(number, arrays, metrics):
+        w = objective.layout.flatten({name: array.numpy() for name, array in arrays.items()})
+        gaps.append(duality_gap([objective], None, feasible, w))
+
+    strategy = kind(**one_client(regularizer=psi, mirror_map=h, output="ergodic", fraction_evaluate=0.0, **options))
+    begin = {"num_nodes": 1, "initial_arrays": objective.layout.unflatten(start)}
+    simulated(strategy, app_of([objective]), rounds, callbacks=[record], **begin)
+    return np.array(gaps)
+
+
+@together("name", INSTANCES)
+@together("seed", [0, 1])
+@together("method", [(FeDualEx, {}), (FedMiP, {"server_prox": False})])
+def test_theorem_4_holds_after_every_number_of_steps(name, seed, method):
+    """Gap(ergodic point) <= beta B / T at every T; of mirror prox by He, Juditsky, Nemirovski."""
+    kind, more = method
+    objective, psi, h, start, beta, diameter = INSTANCES[name](seed)
+    one_step = {"work": Steps(1, batch_size=None), "client_lr": 1.0 / beta, **more}
+    gaps = gaps_of(kind, objective, psi, h, start, 150, **one_step)
+    bound = beta * diameter / np.arange(1, 151)
+    assert (gaps >= -1e-12).all()
+    assert (gaps <= bound * (1.0 + 1e-9)).all()
+    # It is no empty statement: it is met within two orders of magnitude.
+    assert (gaps >= 1e-3 * bound).any()
+
+
+@pytest.mark.parametrize("name", ["sparse", "entropy_game"])
+def test_theorem_3_holds_in_the_mean_over_seeds(name):
+    """E Gap(ergodic) <= B / (eta T) + 3 sigma^2 eta, sigma^2 the variance in the dual norm."""
+    objective, psi, h, start, beta, diameter = INSTANCES[name](0)
+    noisy, variance = BilinearSaddle(objective.matrix, objective.offset, noise=0.5), 0.5**2 * 16
+    if name == "entropy_game":
+        # The dual norm is that of the two players' maxima.
+        draws = np.abs(0.5 * np.random.default_rng(0).standard_normal((20000, 16)))
+        variance = float((draws[:, :9].max(axis=1) ** 2 + draws[:, 9:].max(axis=1) ** 2).mean())
+    for steps in (30, 300):
+        eta = min(1.0 / (np.sqrt(3.0) * beta), np.sqrt(diameter / (3.0 * variance * steps)))
+        given = {"work": Steps(steps, batch_size=1), "client_lr": eta}
+        gaps = [gaps_of(FeDualEx, noisy, psi, h, start, 1, seed=seed, **given)[0] for seed in range(20)]
+        assert np.mean(gaps) <= diameter / (eta * steps) + 3.0 * variance * eta
+        rate = np.sqrt(3.0) * (beta * diameter / steps + np.sqrt(variance * diameter / steps))
+        assert np.mean(gaps) <= rate * (1.0 + 1e-12) or eta < 1.0 / (np.sqrt(3.0) * beta)
