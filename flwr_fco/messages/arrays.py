@@ -18,7 +18,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from flwr_fco.core.files import npy_header
-from flwr_fco.core.layout import COUNTERS, Entry, Layout, Vector, all_finite
+from flwr_fco.core.layout import COUNTERS, Layout, Vector, all_finite
 from flwr_fco.core.sparse import NonZeros, SparseVector
 from flwr_fco.errors import ConfigurationError, FormError, ProtocolError
 
@@ -232,36 +232,22 @@ def model_vector(layout: Layout, arrays: Mapping[str, Array]) -> tuple[Vector, d
         raise FormError(f"{OTHER_NAMES}: missing {missing}, unexpected {more}")
     vector, passed = np.empty(layout.size), {}
     for entry in layout.entries:
-        value = read_entry(entry, arrays[entry.name])
+        value = from_array(entry.name, arrays[entry.name])
+        floating = np.dtype(entry.dtype).kind == "f" or fnmatchcase(entry.name, COUNTERS)
+        if value.shape != entry.shape or value.dtype.name not in (entry.dtype, *(FLOATS if floating else ())):
+            prefix = f"array {entry.name!r} is {value.dtype}{list(value.shape)}"
+            raise FormError(f"{prefix}, expected {entry.dtype}{list(entry.shape)}")
+        if value.dtype.kind == "f" and not all_finite(value):
+            bad = int(value.size - np.isfinite(value).sum())
+            raise ProtocolError(f"array {entry.name!r} holds {bad} {NOT_FINITE}")
         if entry.optimized:
             vector[entry.block] = value.reshape(-1)
-        else:
-            passed[entry.name] = value
+            continue
+        if value.dtype.kind == "f" and entry.dtype[0] in "iu":
+            # FedAvg averages the counters of batch normalisation.
+            value = np.rint(np.clip(value, 0.0, 2.0**53))
+        passed[entry.name] = value.astype(entry.dtype, copy=False)
     return vector, passed
-
-
-def read_entry(entry: Entry, array: Array) -> NDArray[Any]:
-    """Return an array of the model, one that passes through in the model's own dtype.
-
-    Raises
-    ------
-    ProtocolError
-        If it has another shape or kind of dtype, or is not finite.
-    """
-    value = from_array(entry.name, array)
-    floating = np.dtype(entry.dtype).kind == "f" or fnmatchcase(entry.name, COUNTERS)
-    if value.shape != entry.shape or value.dtype.name not in (entry.dtype, *(FLOATS if floating else ())):
-        prefix = f"array {entry.name!r} is {value.dtype}{list(value.shape)}"
-        raise FormError(f"{prefix}, expected {entry.dtype}{list(entry.shape)}")
-    if value.dtype.kind == "f" and not all_finite(value):
-        bad = int(value.size - np.isfinite(value).sum())
-        raise ProtocolError(f"array {entry.name!r} holds {bad} {NOT_FINITE}")
-    if entry.optimized:
-        return value
-    if value.dtype.kind == "f" and entry.dtype[0] in "iu":
-        # FedAvg averages the counters of batch normalisation.
-        value = np.rint(np.clip(value, 0.0, 2.0**53))
-    return value.astype(entry.dtype, copy=False)
 
 
 def increment_of(layout: Layout, arrays: Mapping[str, Array], sent: Vector) -> tuple[Vector, dict[str, NDArray[Any]]]:

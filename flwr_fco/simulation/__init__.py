@@ -2,8 +2,8 @@
 
 from flwr_fco.simulation.fit_path import PathResult, fit_path
 from flwr_fco.simulation.grid import InProcessGrid
-from flwr_fco.simulation.ray_grid import RayGrid, check_reservation, import_ray, room_of, token_settings
+from flwr_fco.simulation.ray_grid import RayGrid, import_ray, room_of, token_settings
 from flwr_fco.simulation.simulate import simulate
 
-__all__ = ["InProcessGrid", "PathResult", "RayGrid", "check_reservation", "fit_path", "import_ray", "room_of"]
+__all__ = ["InProcessGrid", "PathResult", "RayGrid", "fit_path", "import_ray", "room_of"]
 __all__ += ["simulate", "token_settings"]

@@ -16,7 +16,8 @@ from flwr.serverapp import Grid
 
 from flwr_fco.client_apps.client import Client, TaskApp
 from flwr_fco.core.computing import single_threaded_blas
-from flwr_fco.errors import ClientError, ConfigurationError, advice_on
+from flwr_fco.core.validation import checked
+from flwr_fco.errors import ClientError, advice_on
 from flwr_fco.messages.protocol import Described, Downlink, Node, Received, ReceivedVectors
 from flwr_fco.messages.records import FCO, NAMES_ONLY, TABLE, Inbox, Outbox, Reply, Task, isolated
 from flwr_fco.messages.short import SHORT
@@ -79,7 +80,7 @@ class InProcessGrid(Grid):
         The contexts of the nodes that were used, by node id.
     partition_ids : dict of int to int
         The nodes' partition ids by node id.
-    report : callable or None
+    report : callable
         Called with the number of each round of training that has been delivered.
 
     Examples
@@ -104,7 +105,7 @@ class InProcessGrid(Grid):
         self.num_nodes, self._run_config, self._node_config = num_nodes, dict(run_config or {}), node_config
         self.partition_ids = {partition + _FIRST: partition for partition in range(num_nodes)}
         self.contexts: dict[int, Context] = {}
-        self.report: Callable[[int], object] | None = None
+        self.report: Callable[[int], object] = lambda number: None
         self._replies: dict[str, Message] = {}
         self._fresh = False
 
@@ -120,9 +121,7 @@ class InProcessGrid(Grid):
         if found is None:
             partition = self.partition_ids[node_id]
             settings: Any = {} if self._node_config is None else self._node_config(partition)
-            if not isinstance(settings, Mapping):
-                prefix = f"node_config({partition}) is a {type(settings).__name__}"
-                raise ConfigurationError(f"{prefix}; expected a mapping, such as {{}}")
+            checked(f"node_config({partition})", settings, Mapping)
             config = {**settings, "partition-id": partition, "num-partitions": self.num_nodes}
             # With keywords: the order of the arguments differs between releases.
             found = self.contexts[node_id] = Context(
@@ -190,7 +189,7 @@ class InProcessGrid(Grid):
         """Deliver messages and return the replies; an outbox that nobody has opened goes without messages."""
         if isinstance(messages, Outbox) and not messages.opened and self.raise_errors and self.direct is not None:
             inbox = Inbox(messages, self.uplinks(messages.number, messages.tasks))
-            self._report(messages.number)
+            self.report(messages.number)
             return inbox
         # Of messages that are made here nobody else has the records.
         self._fresh = isinstance(messages, Outbox) and not messages.opened
@@ -200,7 +199,7 @@ class InProcessGrid(Grid):
         finally:
             self._fresh = False
         if messages and messages[0].metadata.message_type == "train" and messages[0].metadata.group_id.isdigit():
-            self._report(int(messages[0].metadata.group_id))
+            self.report(int(messages[0].metadata.group_id))
         return replies
 
     @property
@@ -212,10 +211,6 @@ class InProcessGrid(Grid):
     def direct(self) -> Client | None:
         """The client that tasks go to without messages, if the ClientApp is of this package and has no mods."""
         return getattr(self.client_app, "direct", None)
-
-    def _report(self, number: int) -> None:
-        if self.report is not None:
-            self.report(number)
 
     # --- the nodes ------------------------------------------------------------------------------------------------
 
@@ -246,14 +241,13 @@ class InProcessGrid(Grid):
                 found.append((node, up))
         return found
 
-    def described(self, nodes: Sequence[Node], scales: bool) -> dict[Node, Described]:
+    def described(self, nodes: Sequence[Node], scales: bool) -> list[Described]:
         """Return what clients say of their tables, `scales` or names only, without messages."""
-        client, found = self.direct, dict[Node, Described]()
+        client, found = self.direct, list[Described]()
         assert client is not None
         for node in nodes:
-            context = self.context(node.node_id)
             try:
-                found[node] = client.described(context, scales)
+                found.append(client.described(self.context(node.node_id), scales))
             except Exception as error:
                 raise self._raised(error, node.node_id, "", "its table") from error
         return found

@@ -22,7 +22,7 @@ from flwr.clientapp import ClientApp
 from flwr_fco.algorithms.contract.algorithm import methods, register
 from flwr_fco.core.logs import log
 from flwr_fco.core.spec import Specified
-from flwr_fco.core.validation import AT_LEAST_ONE, checked
+from flwr_fco.core.validation import AT_LEAST_ONE, NON_NEGATIVE, checked
 from flwr_fco.errors import ConfigurationError, FlwrFcoError, NotInstalledError
 from flwr_fco.messages.protocol import Described, Node
 from flwr_fco.messages.records import Reply, Task
@@ -30,6 +30,8 @@ from flwr_fco.simulation.grid import InProcessGrid
 
 #: Times that a call is repeated because its actor died.
 _REPEATS = 2
+#: What Ray reserves of GPUs: parts of one, or whole ones.
+_GPUS = {"range": (lambda n: 0 <= n < math.inf and (n <= 1 or n % 1 == 0), "part of 1, or a whole number")}
 #: Size of an app in bytes above which it probably carries its data.
 _LARGE_APP = 8 * 2**20
 
@@ -70,8 +72,9 @@ class RayGrid(InProcessGrid):
         **options: Any,
     ) -> None:
         super().__init__(client_app, num_nodes, **options)
-        check_reservation(num_cpus, num_gpus)
         checked("workers", workers, int | None, AT_LEAST_ONE)
+        checked("num_cpus", num_cpus, float, NON_NEGATIVE)
+        checked("num_gpus", num_gpus, float, _GPUS)
         if workers is None and not num_cpus and not num_gpus:
             raise ConfigurationError("num_cpus=0 and num_gpus=0 leave room for any number of workers; say how many")
         made = _pickled(client_app, num_nodes, {**options, "run_id": self.run_id})
@@ -94,7 +97,7 @@ class RayGrid(InProcessGrid):
             self._make: Callable[[], Any] = lambda: ray.remote(_Actor).options(max_restarts=0, **reserved).remote(made)
             self._actors = [self._make() for _ in range(self.workers)]
         except BaseException:
-            self.close()
+            self.__exit__()
             raise
 
     def __enter__(self) -> Self:
@@ -102,10 +105,6 @@ class RayGrid(InProcessGrid):
         return self
 
     def __exit__(self, *error: object) -> None:
-        """End the actors."""
-        self.close()
-
-    def close(self) -> None:
         """End the actors, busy ones too, and Ray where it was started here."""
         for actor in self._actors:
             self._ray.kill(actor)
@@ -118,37 +117,35 @@ class RayGrid(InProcessGrid):
     def uplinks(self, number: int, tasks: Sequence[Task]) -> list[Reply]:
         # What is one object here, as the task of most clients, is sent once to an actor, and one object there.
         ids = [node.node_id for node, _ in tasks]
-        return self._ask(ids, lambda actor, own: actor.uplinks.remote(number, [tasks[i] for i in own]))
+        return self._ask("uplinks", ids, lambda own: (number, [tasks[i] for i in own]))
 
     def replies(self, messages: Sequence[Message]) -> list[Message | None]:
         ids = [message.metadata.dst_node_id for message in messages]
-        return self._ask(ids, lambda actor, own: actor.replies.remote([messages[i] for i in own]))
+        return self._ask("replies", ids, lambda own: ([messages[i] for i in own],))
 
-    def described(self, nodes: Sequence[Node], scales: bool) -> dict[Node, Described]:
-        ids = [node.node_id for node in nodes]
-        said = self._ask(ids, lambda actor, own: actor.described.remote([nodes[i] for i in own], scales))
-        return dict(zip(nodes, said, strict=True))
+    def described(self, nodes: Sequence[Node], scales: bool) -> list[Described]:
+        return self._ask("described", [node.node_id for node in nodes], lambda own: ([nodes[i] for i in own], scales))
 
     def states(self) -> dict[int, bytes]:
         """Return the clients' memories by node id, from all actors."""
-        of_actors = self._ray.get([actor.states.remote() for actor in self._actors])
+        of_actors = self._ray.get([actor.call.remote("states") for actor in self._actors])
         return dict(sorted(pair for states in of_actors for pair in states.items()))
 
     def restore(self, states: Mapping[int, bytes]) -> None:
         parts = [{i: s for i, s in states.items() if self._worker_of(i) == k} for k in range(self.workers)]
-        self._ray.get([actor.restore.remote(part) for actor, part in zip(self._actors, parts, strict=True)])
+        self._ray.get([actor.call.remote("restore", part) for actor, part in zip(self._actors, parts, strict=True)])
 
     def _worker_of(self, node_id: int) -> int:
         return self.partition_ids[node_id] % self.workers
 
-    def _ask(self, node_ids: Sequence[int], call: Callable[[Any, Sequence[int]], Any]) -> list[Any]:
-        """Ask nodes by one call for each of their actors; an actor that dies is replaced, and its call made again."""
+    def _ask(self, method: str, node_ids: Sequence[int], given: Callable[[Sequence[int]], Any]) -> list[Any]:
+        """Call a method of each actor about its nodes; an actor that dies is replaced, and its call made again."""
         left: dict[int, list[int]] = {}
         for i, node_id in enumerate(node_ids):
             left.setdefault(self._worker_of(node_id), []).append(i)
         found: list[Any] = [None] * len(node_ids)
         for attempt in range(_REPEATS + 1):
-            pending = {worker: call(self._actors[worker], own) for worker, own in left.items()}
+            pending = {worker: self._actors[worker].call.remote(method, *given(own)) for worker, own in left.items()}
             for worker, answer in pending.items():
                 try:
                     for i, each in zip(left[worker], self._ray.get(answer), strict=True):
@@ -179,26 +176,10 @@ class _Actor:
             Specified.enter(kind)
         self._grid = InProcessGrid(app, num_nodes, **options)
 
-    def uplinks(self, number: int, tasks: Sequence[Task]) -> list[Reply]:
-        """Return the replies to some tasks."""
-        return self._grid.uplinks(number, tasks)
-
-    def described(self, nodes: Sequence[Node], scales: bool) -> list[Described]:
-        """Return what some clients say of their tables."""
-        return [*self._grid.described(nodes, scales).values()]
-
-    def replies(self, messages: Sequence[Message]) -> list[Message | None]:
-        """Return the replies to some messages."""
+    def call(self, method: str, *given: Any) -> Any:
+        """Return what a method of the grid returns."""
         with self._grid.identity():
-            return self._grid.replies(messages)
-
-    def states(self) -> dict[int, bytes]:
-        """Return the memories of the nodes that were used here."""
-        return self._grid.states()
-
-    def restore(self, states: Mapping[int, bytes]) -> None:
-        """Give the nodes their memories."""
-        self._grid.restore(states)
+            return getattr(self._grid, method)(*given)
 
 
 def _pickled(client_app: ClientApp, num_nodes: int, options: Mapping[str, Any]) -> bytes:
@@ -250,33 +231,6 @@ def start_ray(ray: Any, address: str | None) -> None:
     except (ConnectionError, ValueError) as error:
         expected = "expected a running cluster, as `ray start --head` makes it, or no address for this machine alone"
         raise ConfigurationError(f"address={address!r}: {error}; {expected}") from error
-
-
-def check_reservation(num_cpus: float, num_gpus: float) -> None:
-    """Raise an error if Ray cannot reserve this for a worker.
-
-    Parameters
-    ----------
-    num_cpus, num_gpus : float
-        Parts of a GPU are reserved below 1.
-
-    Raises
-    ------
-    ConfigurationError
-        If a number is negative or not finite, or `num_gpus` is above 1 and not whole.
-
-    Examples
-    --------
-    >>> check_reservation(2, 0.5)
-    >>> check_reservation(1, 1.5)
-    Traceback (most recent call last):
-    ...
-    flwr_fco.errors.ConfigurationError: num_cpus=1, num_gpus=1.5; expected numbers of at least 0, and above 1 whole GPUs
-    """
-    finite = 0 <= num_cpus < math.inf and 0 <= num_gpus < math.inf
-    if not finite or (num_gpus > 1 and num_gpus % 1):
-        prefix = f"num_cpus={num_cpus:g}, num_gpus={num_gpus:g}"
-        raise ConfigurationError(f"{prefix}; expected numbers of at least 0, and above 1 whole GPUs")
 
 
 def room_of(ray: Any, num_cpus: float, num_gpus: float) -> float:

@@ -27,6 +27,8 @@ from flwr_fco.strategies.strategy import CompositeStrategy
 
 #: Number of nodes from which on the answers of a round are many objects.
 _MANY = 256
+#: Options of Ray that are as if they were not given.
+_WITHOUT_RAY = {"workers": None, "address": None, "num_cpus": 1.0, "num_gpus": 0.0}
 EvaluateFunction = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
@@ -140,14 +142,16 @@ def simulate(
     checked("num_rounds", num_rounds, int, NATURAL)
     checked("evaluate_every", evaluate_every, int, AT_LEAST_ONE)
     checked("on_interrupt", on_interrupt, Literal["return", "raise"])
+    checked("engine", engine, Literal["in-process", "ray"])
     checked("evaluate_fn", evaluate_fn, EvaluateFunction | None)
     checked("node_config", node_config, Callable[[int], Mapping[str, Any]] | None)
     _check_samples(strategy, num_nodes)
     reserved: Any = {"workers": workers, "address": address, "num_cpus": num_cpus, "num_gpus": num_gpus}
-    _check_engine(engine, **reserved)
+    given = [f"{name}={value!r}" for name, value in reserved.items() if value != _WITHOUT_RAY[name]]
+    if given and engine != "ray":
+        raise ConfigurationError(f"{', '.join(given)} with engine='in-process', which has none; give engine='ray'")
     start, evaluate = _as_record(initial_arrays), _every(evaluate_every, num_rounds, evaluate_fn)
     start_options |= {"train_config": train_config, "evaluate_config": evaluate_config, "evaluate_fn": evaluate}
-    show = sys.stderr.isatty() if progress is None else progress
     options: Any = {"run_config": run_config, "node_config": node_config, "raise_errors": raise_errors}
     try:
         with ExitStack() as stack:
@@ -159,7 +163,8 @@ def simulate(
             stack.enter_context(single_threaded_blas())
             stack.enter_context(_old_objects_aside() if num_nodes >= _MANY else nullcontext())
             stack.callback(forget_objectives, grid.run_id)
-            grid.report = stack.enter_context(_progress_bar(num_rounds) if show else nullcontext())
+            if sys.stderr.isatty() if progress is None else progress:
+                grid.report = stack.enter_context(_progress_bar(num_rounds))
             found: Any = strategy.start(grid, start, num_rounds, **start_options)
     except RunInterrupted as stop:
         if on_interrupt == "raise":
@@ -189,36 +194,18 @@ def _every(every: int, num_rounds: int, evaluate_fn: EvaluateFunction | None) ->
     return evaluate_sometimes
 
 
-def _check_engine(engine: Any, **of_ray: Any) -> None:
-    checked("engine", engine, Literal["in-process", "ray"])
-    checked("workers", of_ray["workers"], int | None)
-    given = [f"{name}={value!r}" for name, value in of_ray.items() if value != _WITHOUT_RAY[name]]
-    if engine != "ray" and given:
-        raise ConfigurationError(f"{', '.join(given)} with engine='in-process', which has none; give engine='ray'")
-
-
-_WITHOUT_RAY = {"workers": None, "address": None, "num_cpus": 1.0, "num_gpus": 0.0}
-
-
 def _as_record(arrays: ArrayRecord | Mapping[str, NDArray[Any] | Array]) -> ArrayRecord:
-    if isinstance(arrays, ArrayRecord):
-        return arrays
-    return ArrayRecord({name: _as_array(name, array) for name, array in arrays.items()})
+    return arrays if isinstance(arrays, ArrayRecord) else ArrayRecord({n: _as_array(n, a) for n, a in arrays.items()})
 
 
 def _as_array(name: str, array: Any) -> Array:
-    if isinstance(array, Array):
-        return array
+    # Flower takes arrays and tensors, not NumPy's scalars, which have a shape too.
+    plain = array if hasattr(array, "shape") and not isinstance(array, np.generic) else np.asarray(array)
     try:
-        # Flower takes arrays, not NumPy's scalars, which have a shape too.
-        return Array(array if hasattr(array, "shape") and not isinstance(array, np.generic) else np.asarray(array))
+        return array if isinstance(array, Array) else Array(plain)
     except TypeError as error:
-        prefix = (
-            f"array {name!r} is {getattr(array, 'dtype', type(array).__name__)}, which Flower cannot send ({error})"
-        )
-        raise ConfigurationError(
-            f"{prefix}; expected float64, float32 or float16, of a tensor by `.float()`"
-        ) from error
+        prefix = f"array {name!r} is {plain.dtype}, which Flower cannot send ({error})"
+        raise ConfigurationError(f"{prefix}; expected float64, float32 or float16; of a tensor `.float()`") from error
 
 
 @contextmanager
@@ -253,16 +240,14 @@ def _progress_bar(num_rounds: int) -> Iterator[Callable[[int], None]]:
 
 def _check_kinds(strategy: Any, client_app: Any, initial_arrays: Any) -> None:
     """Reject arguments that would cause obscure errors in Python or Flower later."""
-    wrong = ""
     if isinstance(strategy, type) or not callable(getattr(strategy, "start", None)):
-        wrong = f"strategy={_called(strategy)}; expected a Strategy, such as FedDualAvg(client_lr=0.1)"
+        raise ConfigurationError(f"strategy={_called(strategy)}; expected a Strategy, such as FedDualAvg()")
     # Any callable that takes a message and a context is accepted.
-    elif isinstance(client_app, type) or not callable(client_app) or not takes(client_app, 2):
-        wrong = f"client_app={_called(client_app)}; expected a ClientApp, such as client_app(load_objective)"
-    elif not isinstance(initial_arrays, Mapping | ArrayRecord):
-        wrong = f"initial_arrays is {_called(initial_arrays)}; expected an ArrayRecord, or a mapping of names to arrays"
-    if wrong:
-        raise ConfigurationError(wrong)
+    if isinstance(client_app, type) or not callable(client_app) or not takes(client_app, 2):
+        raise ConfigurationError(f"client_app={_called(client_app)}; expected a ClientApp, such as client_app(load)")
+    if not isinstance(initial_arrays, Mapping | ArrayRecord):
+        expected = "expected an ArrayRecord, or a mapping of names to arrays"
+        raise ConfigurationError(f"initial_arrays is {_called(initial_arrays)}; {expected}")
 
 
 def _called(value: Any) -> str:

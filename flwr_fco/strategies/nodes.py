@@ -236,7 +236,8 @@ class Tables:
         new = [node for node in nodes if node.key not in self._said]
         # As for its other messages: where errors are replies, messages are sent.
         direct = getattr(grid, "direct", None) is not None and grid.raise_errors
-        found, failed = (grid.described(new, scales), {}) if direct else _answers(grid, new, timeout, scales)
+        said_now = dict(zip(new, grid.described(new, scales), strict=True)) if direct else {}
+        found, failed = (said_now, {}) if direct else _answers(grid, new, timeout, scales)
         for node in new:
             said = found.get(node, Described())
             if said.deviations is not None:

@@ -190,7 +190,7 @@ def test_a_worker_is_on_one_machine(machines, num_cpus, num_gpus, room):
     ("options", "message"),
     [
         *(
-            ({"num_cpus": cpus, "num_gpus": gpus}, "expected numbers of at least 0, and above 1 whole GPUs")
+            ({"num_cpus": cpus, "num_gpus": gpus}, "expected (a finite number >= 0|part of 1, or a whole number)")
             for cpus, gpus in [(-1, 0), (np.nan, 0), (np.inf, 0), (1, -0.5), (1, np.nan), (1, 1.5)]
         ),
         ({"num_cpus": 0}, "say how many"),

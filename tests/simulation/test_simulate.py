@@ -231,7 +231,7 @@ class Forgets(FedDualAvg):
         ({"strategy": DFedDA(mixing=ring(5))}, "mixing has 5 nodes, but there are num_nodes=4"),
         ({"evaluate_fn": lambda server_round: None}, "evaluate_fn=<.*expected a function of 2 arguments or None"),
         ({"evaluate_fn": lambda number, arrays: 0.5}, "evaluate_fn after round 0 returned a float; expected a Metric"),
-        ({"node_config": lambda partition: None}, r"node_config\(0\) is a NoneType; expected a mapping"),
+        ({"node_config": lambda partition: None}, r"node_config\(0\)=None is a NoneType; expected a Mapping"),
         ({"num_nodes": 1}, "min_train_nodes=2 and min_available_nodes=2, but there are num_nodes=1"),
     ],
 )
