@@ -80,7 +80,7 @@ class Client:
         self.downlink = Downlink(plan, {"dual": self.own}, client_lr=1e-6, elapsed=0.3)
 
     def _asked(self, number: int) -> list[Any]:
-        arrays = run_of(self.strategy).primal_arrays()
+        arrays = run_of(self.strategy).arrays
         return list(self.strategy.configure_train(number, arrays, ConfigRecord(), self.grid))
 
     def epoch(self) -> None:

@@ -111,7 +111,7 @@ def run(settings: RunSettings) -> RunResult:
             if not recorder.diverged:
                 raise
     seconds, own = time.perf_counter() - began, run_of(recorder.strategy)
-    model = {name: array.numpy() for name, array in own.primal_arrays().items()}
+    model = {name: array.numpy() for name, array in own.arrays.items()}
     chosen = [f"{key.replace('_', '-')}={own.chosen[key]:.4g}: {why}" for key, why in own.reasons.items()]
     result = recorder.strategy.result
     left_out = 0 if result is None else len(result.left_out)

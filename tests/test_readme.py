@@ -50,7 +50,7 @@ def test_the_server_app_runs_the_same_objects_to_the_same_bits(quickstart, capsy
     with grid.identity(), single_threaded_blas():
         names["app"](grid, context)
     np.testing.assert_array_equal(
-        run_of(names["strategy"]).primal_arrays()["coefficients"].numpy(),
+        run_of(names["strategy"]).arrays["coefficients"].numpy(),
         quickstart["result"].arrays["coefficients"].numpy(),
     )
 

@@ -368,7 +368,10 @@ def decode_described(content: RecordDict) -> Described:
         If it cannot be read.
     """
     about: Any = content[NAMES]
-    columns, classes = (tuple(map(str, about[name])) if name in about else None for name in ("columns", "classes"))
+    names = [about.get(name) for name in ("columns", "classes")]
+    if not all(isinstance(one, str) for each in names for one in each or ()):
+        raise ProtocolError(f"its columns and classes are {names!r:.100}, expected texts")
+    columns, classes = (tuple(each) if each else None for each in names)
     deviations = unpack(only(ArrayRecord, content), 0).get("deviations")
     if deviations is not None:
         _check_vectors({"deviations": deviations}, "the table's", deviations.size)

@@ -246,8 +246,9 @@ class InProcessGrid(Grid):
         client, found = self.direct, list[Described]()
         assert client is not None
         for node in nodes:
+            context = self.context(node.node_id)
             try:
-                found.append(client.described(self.context(node.node_id), scales))
+                found.append(client.described(context, scales))
             except Exception as error:
                 raise self._raised(error, node.node_id, "", "its table") from error
         return found

@@ -130,7 +130,7 @@ class Watch:
 
     def _result(self) -> Result:
         run, (number, metrics) = self._run, self._round
-        result = Result(arrays=run.arrays, left_out=run.left_out) if run.result is None else run.result
+        result = run.result
         result.train_metrics_clientapp[number] = MetricRecord(dict(metrics))
         return result
 

@@ -46,15 +46,14 @@ class Callbacks:
 
     Examples
     --------
-    >>> Callbacks([lambda number, arrays, metrics: number == 3]).end_round(3, ArrayRecord(), None, {})
-    (True, {})
+    >>> Callbacks([lambda number, arrays, metrics: number == 3]).end_round(3, Result())
+    True
     """
 
     def __init__(self, callbacks: Sequence[Any]) -> None:
         if not isinstance(callbacks, Iterable):
             raise ConfigurationError(f"callbacks is a {type(callbacks).__name__}; expected a list, such as [callback]")
         self._all = tuple(callbacks)
-        self.want_numbers = any(map(_is_object, self._all))
         for each in self._all:
             if isinstance(each, type) or not (_is_object(each) or (callable(each) and takes(each, 3))):
                 expected = "expected a function (round, arrays, metrics), or an object with `on_round_end`"
@@ -66,32 +65,31 @@ class Callbacks:
             if hasattr(callback, method):
                 getattr(callback, method)(*arguments)
 
-    def end_round(
-        self, number: int, arrays: ArrayRecord, metrics: MetricRecord | None, numbers: Mapping[str, Number]
-    ) -> tuple[bool, dict[str, Number]]:
-        """Call all callbacks after a round; return whether one wants to stop, and the metrics that they add.
+    def end_round(self, number: int, result: Result) -> bool:
+        """Call all callbacks after a round, and keep the metrics that they add; return whether one ends the run.
 
         Parameters
         ----------
         number : int
             Flower's round, from 1.
-        arrays : ArrayRecord
-            The model.
-        metrics : MetricRecord or None
-            Of training, for functions.
-        numbers : mapping of str to number
-            All of the round's, for objects, which also get what earlier ones have added.
+        result : Result
+            Functions get its metrics of training, objects all of the round's, with those that earlier ones have added.
         """
-        stop, added = False, dict[str, Number]()
+        stop, metrics, added = False, result.train_metrics_clientapp.get(number), dict[str, Number]()
+        numbers: dict[str, Number] = {}
+        for prefix, history in histories(result).items() if any(map(_is_object, self._all)) else ():
+            numbers |= numbers_of(prefix, history.get(number, {}))
         for callback in self._all:
             if not _is_object(callback):
-                stop = _read(callback, callback(number, arrays, metrics), adds=False)[0] or stop
+                stop = _read(callback, callback(number, result.arrays, metrics), adds=False)[0] or stop
             elif hasattr(callback, "on_round_end"):
-                answer = callback.on_round_end(number, arrays, {**numbers, **added})
+                answer = callback.on_round_end(number, result.arrays, {**numbers, **added})
                 wants, more = _read(callback, answer, adds=True)
                 stop = wants or stop
                 added |= {name: _plain(value) for name, value in more.items()}
-        return stop, added
+        if added:
+            result.callback_metrics[number] = added
+        return stop
 
     def saves_to(self, path: str | os.PathLike[str]) -> bool:
         """Return whether a callback saves the run to a path."""
@@ -148,11 +146,10 @@ def run_rounds(
     """Do the rounds of a run that has begun; the arguments are those of :meth:`CompositeStrategy.start`."""
     began, name = time.monotonic(), type(strategy).__name__
     result, saved = run.result, Saved(strategy, run, callbacks)
-    assert result is not None
     strategy._saved = saved
     if resume is not None:
         saved.load(resume, num_rounds)
-        result.arrays = run.primal_arrays()
+        result.arrays = run.arrays.copy()
     log(INFO, "Starting %s strategy:", name)
     log(INFO, "\t├── Number of rounds: %d", num_rounds)
     strategy.summary()
@@ -184,8 +181,7 @@ def run_rounds(
             if evaluate_fn is not None:
                 scores = evaluate_fn(number, result.arrays)
                 _keep(result.evaluate_metrics_serverapp, number, scores, f"evaluate_fn after round {number}")
-            stop = _end_round(run, callbacks, number)
-            ended = "a callback ended it" if stop else run.finished()
+            ended = "a callback ended it" if callbacks.end_round(number, result) else run.finished()
             saved.stopped, saved.unfinished = bool(ended), False
             callbacks.call("on_save_point", number, bool(ended) or number == num_rounds)
             settled = run.number, run.state
@@ -214,7 +210,6 @@ def run_rounds(
 def _train(strategy: Any, run: Run, number: int, config: ConfigRecord, callbacks: Callbacks) -> None:
     """Train the model in a round."""
     name, result = type(strategy).__name__, run.result
-    assert result is not None
     found = strategy.configure_train(number, result.arrays, config, run.grid)
     messages = _messages(found, f"{name}.configure_train", run)
     replies = run.exchange(messages) if len(messages) else []
@@ -272,18 +267,6 @@ def _keep(history: dict[int, MetricRecord], number: int, found: Any, who: str) -
     history[number] = metrics
 
 
-def _end_round(run: Run, callbacks: Callbacks, number: int) -> bool:
-    """Call the callbacks after a round; return whether one of them ends the run."""
-    result, numbers = run.result, dict[str, Number]()
-    assert result is not None
-    for prefix, history in histories(result).items() if callbacks.want_numbers else ():
-        numbers |= numbers_of(prefix, history.get(number, {}))
-    stop, added = callbacks.end_round(number, result.arrays, result.train_metrics_clientapp.get(number), numbers)
-    if added:
-        result.callback_metrics[number] = added
-    return stop
-
-
 def histories(result: Result) -> dict[str, dict[int, Any]]:
     """Return a result's metrics by round, under the prefixes of :meth:`Result.rows`."""
     return {
@@ -309,10 +292,9 @@ def _why_nothing(run: Run, result: Result) -> str:
     return f"{text}{whys}{others}. All are in the error's `result.left_out`.{advice}"
 
 
-def _rows_of(lines: bytes) -> list[tuple[int, dict[str, Any]]]:
-    """Return the rounds and metrics of lines of JSON."""
-    rows = [json.loads(line) for line in lines.splitlines()]
-    return [(int(number), dict(row)) for number, row in rows]
+def _rows_of(lines: bytes) -> dict[int, dict[str, Any]]:
+    """Return the metrics of lines of JSON, by round."""
+    return dict(map(json.loads, lines.splitlines()))
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
@@ -372,7 +354,7 @@ class Saved:
         OSError
             If it cannot be written.
         """
-        run, result = self._run, self._run.result or Result()
+        run, result = self._run, self._run.result
         tree = {
             "parts": checkpoint.moment(self._parts),
             "good": {name: array.numpy() for name, array in self._strategy._watch.good.items()},
@@ -475,10 +457,9 @@ class Saved:
         run.adopt(run.method.setting(given, run.state))
         run.show(run.seen(run.problem, run.state) if run.state.round else run.point, run.passed)
         run.left_out.extend(LeftOut(*row) for row in tree["left out"])
-        if result is not None:
-            for name, history in histories(result).items():
-                history.update({number: MetricRecord(row) for number, row in _rows_of(tree["histories"][name])})
-            result.callback_metrics.update(_rows_of(tree["added"]))
+        for name, history in histories(result).items():
+            history.update({number: MetricRecord(row) for number, row in _rows_of(tree["histories"][name]).items()})
+        result.callback_metrics.update(_rows_of(tree["added"]))
         if tree["nodes"]:
             run.grid.restore(tree["nodes"])
         self.stopped, self.unfinished = bool(tree["stopped"]), bool(tree["unfinished"])

@@ -101,16 +101,16 @@ class Run:
         #: Rounds in a row without a good reply of a client, of a method that needs everyone.
         self.missed: dict[tuple[int, int], int] = {}
         self.reasons: dict[str, str] = {}
-        self.result: Result | None = None
+        privacy = getattr(options, "privacy", None)
+        # Of a private round no reply says whether another one counts, and none is in the result.
+        self.result = Result(arrays=arrays, left_out=self.left_out if privacy is None else [])
+        self.privacy = None if privacy is None else PrivateMean(privacy, options)
+        self.cap = replies.Cap(None if privacy is not None else options.bounds.max_ratio)
         self.rates = options._rates()
         rule, normalize = options.aggregation, bool(getattr(options, "normalize_local_work", True))
         self.mean = Mean(normalize, "trimmed", rule.share) if isinstance(rule, Trimmed) else Mean(normalize, rule)
         beta = getattr(options, "server_momentum", 0.0)
         self.momentum = Momentum(beta, self.mean) if beta else None
-        privacy = getattr(options, "privacy", None)
-        self.privacy = None if privacy is None else PrivateMean(privacy, options)
-        # Of a private round no reply says whether another one counts.
-        self.cap = replies.Cap(None if privacy is not None else options.bounds.max_ratio)
         self.average = PointAverage(options.output)
         self.untrained = Untrained() if options._unmodified or options._density else None
         mixing = getattr(options, "mixing", None)
@@ -125,11 +125,8 @@ class Run:
             max_bytes: int = cast(Any, options).client_state.max_bytes
             self.ledger = Ledger(self.method.memory, options.weighting == "uniform", layout.size, max_bytes)
         needs_all = self.method.reads == "everyone"
-        self.roll = (
-            Ledger((), options.weighting == "uniform", layout.size, 0)
-            if needs_all and self.ledger is None
-            else self.ledger
-        )
+        only_roll = needs_all and self.ledger is None
+        self.roll = Ledger((), options.weighting == "uniform", layout.size, 0) if only_roll else self.ledger
         work: Work | None = getattr(options, "work", None)
         self.given = Setting(layout, primal, num_rounds, options.mirror_map, options.regularizer, work)
         self.setting = self.method.setting(self.given, None)
@@ -224,14 +221,14 @@ class Run:
     def adopt(self, setting: Setting) -> None:
         """Take a state's psi, geometry and work into the plan."""
         self.setting = setting
-        self.problem = self.problem.with_plan(self.plan_of(setting))._replace(given=self.given)
+        self.problem = self.problem.with_plan(self.plan_of(setting))
 
     def problem_of(self, setting: Setting) -> Problem:
         """Return the problem of a setting: the present one, unless psi, geometry, layout or work have changed."""
         now = self.setting
         if all(a is b for a, b in zip(setting[:1] + setting[3:6], now[:1] + now[3:6], strict=True)):
             return self.problem
-        return self.problem.with_plan(self.plan_of(setting))._replace(given=self.given)
+        return self.problem.with_plan(self.plan_of(setting))
 
     def open(self, number: int) -> None:
         """Settle the numbers of a round.
@@ -291,10 +288,6 @@ class Run:
     def show(self, point: Vector, passed: Mapping[str, NDArray[Any]]) -> None:
         """Make a point the model that the user sees."""
         self.point, self.arrays = point, model_record(self.problem.layout, point, passed)
-
-    def primal_arrays(self) -> ArrayRecord:
-        """Return the model that the user sees, in a record of its own."""
-        return self.arrays.copy()
 
     def take(self, arrays: ArrayRecord, who: str) -> None:
         """Go on from a model that somebody has changed: from a state whose point it is.

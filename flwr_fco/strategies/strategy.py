@@ -221,7 +221,6 @@ class CompositeStrategy(Options):
         hooks = Callbacks(callbacks)
         run = self.prepare(initial_arrays, num_rounds)
         run.grid, run.timeout = grid, timeout
-        run.result = Result(arrays=initial_arrays, left_out=run.left_out if run.privacy is None else [])
         self._running = True
         try:
             configs = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
@@ -329,7 +328,7 @@ class CompositeStrategy(Options):
             )
         run.closed = True
         if not run.current.nodes and run.privacy is None:
-            return run.primal_arrays(), None
+            return run.arrays.copy(), None
         asked, good = len(run.current.nodes), training.good_replies(run, replies)
         everyone = run.method.reads == "everyone"
         # One who has left, and whose place another one has taken, is missed by a method that needs everyone.
@@ -359,7 +358,7 @@ class CompositeStrategy(Options):
             training.give_up(run, uplinks)
         if self.certificate_every and server_round % self.certificate_every == 0:
             metrics |= questions.certified(run, run.point)
-        return run.primal_arrays(), MetricRecord(_joined(theirs, metrics))
+        return run.arrays.copy(), MetricRecord(_joined(theirs, metrics))
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

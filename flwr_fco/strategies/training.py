@@ -18,7 +18,7 @@ from flwr_fco.algorithms.contract.replies import Mean, Rejected, Replies
 from flwr_fco.algorithms.density import sparse_entries
 from flwr_fco.algorithms.dual_averaging import DualAveraging
 from flwr_fco.core.computing import single_threaded_blas
-from flwr_fco.core.layout import Vector, all_finite, euclidean_norm
+from flwr_fco.core.layout import all_finite, euclidean_norm
 from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import NonZeros, SparseVector, is_shorter
 from flwr_fco.core.validation import short
@@ -97,7 +97,7 @@ def first_gradients(run: Run) -> None:
     if uplinks:
         if run.ledger is not None:
             run.ledger.commit(run.method, run.method.downlink(run.problem, run.state, None), uplinks)
-        run.state = run.method.aggregate(run.problem, run.state, _for_method(run, run.problem, uplinks))
+        run.state = run.method.aggregate(run.problem, run.state, Replies(uplinks, run.momentum or run.mean, run.ledger))
         log(INFO, "Trackers start from the gradients of %s clients", len(uplinks))
     else:
         log(WARNING, "No client has sent a gradient that counts: trackers start at 0, if the round counts")
@@ -162,13 +162,12 @@ def short_wire(method: Algorithm, problem: Problem, state: Any) -> bool:
 def _messages(run: Run, nodes: Sequence[Node], lost: Iterable[Node]) -> Sequence[Message]:
     number, options = run.current.number, run.options
     if options._unmodified:
-        numbers = run.method.downlink(run.problem, run.state, None).numbers
-        run.sent = run.point
+        numbers, run.sent = run.method.downlink(run.problem, run.state, None).numbers, run.point
+        content = model_message(options, run.arrays, run.config, numbers)
         if isinstance(options.wire, Short):
-            return _short_messages(run, nodes, model_message(options, run.arrays, run.config, numbers), "")
-        contents = [(node.node_id, model_message(options, run.arrays, run.config, numbers)) for node in nodes]
+            return _short_messages(run, nodes, content, "")
         run.bytes_down += len(nodes) * sum(len(array.data) for array in run.arrays.values())
-        return addressed(run.grid, contents, "train", number)
+        return addressed(run.grid, ((node.node_id, isolated(content)) for node in nodes), "train", number)
     tasks = list(_tasks(run, nodes, set(lost)))
     run.works |= {node.node_id: down.work for node, down in tasks if down.work is not None}
     # Most of them are one object.
@@ -258,10 +257,8 @@ def bytes_up(run: Run, good: Sequence[Reply]) -> int:
     """Return the bytes of the arrays of replies."""
     if run.short is not None:
         return sum(bytes_in(reply.content) for reply in good)
-    each = [
-        part for reply in good for held in (reply.value.vectors, reply.value.pass_through) for part in held.values()
-    ]
-    return sum(part.nbytes for part in each)
+    held = [vectors for reply in good for vectors in (reply.value.vectors, reply.value.pass_through)]
+    return sum(part.nbytes for vectors in held for part in vectors.values())
 
 
 def _bytes_down(vectors: Iterable[Any], item: int) -> int:
@@ -328,10 +325,6 @@ def weighted(run: Run, good: Sequence[Reply]) -> list[Uplink]:
 # --- the method's step ------------------------------------------------------------------------------------------------
 
 
-def _for_method(run: Run, problem: Problem, uplinks: Sequence[Uplink]) -> Replies:
-    return Replies(uplinks, run.momentum or run.mean, run.ledger)
-
-
 def step(run: Run, good: list[Reply], least: int) -> tuple[list[Reply], list[Uplink], bool]:
     """Take the method's step with the good replies; return those that it has not rejected, and whether it was taken.
 
@@ -381,15 +374,16 @@ def update(run: Run, uplinks: Sequence[Uplink]) -> bool:
                 # Psi leaves alone what nobody trains, from this very step on.
                 problem = problem.with_plan(run.plan_of(run.method.setting(given, before)))
             passed = _averaged_arrays(run, uplinks)
-            answers = _for_method(run, problem, uplinks)
-            after = run.method.aggregate(problem, before, answers)
+            after = run.method.aggregate(problem, before, Replies(uplinks, run.momentum or run.mean, run.ledger))
             _check_state(run, before, after)
             setting = run.method.setting(given, after)
             stage = setting.stage != run.setting.stage
             if stage:
                 run.average.forget()
             elif run.average.averages:
-                run.average.add(_points(run, problem, after))
+                # Of a round those that the state carries, or else the last one.
+                points = getattr(after, "points", ())
+                run.average.add(points if len(points) else [run.method.retrieve(problem, after)])
             following = run.problem_of(setting)
             point = run.seen(following, after)
             floats = [array for array in passed.values() if array.dtype.kind == "f"]
@@ -416,12 +410,6 @@ def update(run: Run, uplinks: Sequence[Uplink]) -> bool:
     run.problem = following._replace(server_lr=problem.server_lr)
     run.show(point, passed)
     return True
-
-
-def _points(run: Run, problem: Problem, state: Any) -> Sequence[Vector]:
-    """Return the points of a round for an averaged output: those that the state carries, or else the last one."""
-    points: Sequence[Vector] = getattr(state, "points", ())
-    return points if len(points) else [run.method.retrieve(problem, state)]
 
 
 def _given(run: Run, uplinks: Sequence[Uplink]) -> Any:

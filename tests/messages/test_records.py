@@ -266,8 +266,11 @@ def test_what_a_table_is_is_what_was_said(said):
     assert fields(decode_described(travelled(encode_described(said)))) == fields(said)
 
 
-def test_names_that_are_none_are_refused():
+@together(
+    ("entry", "message"), [(("columns", 3), "cannot be read: TypeError"), (("classes", [1, 2]), "expected texts")]
+)
+def test_names_that_are_none_are_refused(entry, message):
     content = encode_described(Described(("a",), None, np.array([0.5])))
-    content["fco-names"]["columns"] = 3
-    with pytest.raises(ProtocolError, match="what it says of its table cannot be read"):
+    content["fco-names"][entry[0]] = entry[1]
+    with pytest.raises(ProtocolError, match=message):
         decode_described(content)
