@@ -5,16 +5,18 @@ from __future__ import annotations
 import collections.abc
 import math
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
-from functools import cache
+from difflib import get_close_matches
+from functools import cache, wraps
 from inspect import signature
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-from flwr_fco.errors import ConfigurationError
+from flwr_fco.errors import ConfigurationError, UnknownOptionError
 
+_Kind = TypeVar("_Kind", bound=type[Any])
 #: Ranges, as the metadata of a field: a check of the number, and its description.
 AT_LEAST_ONE = {"range": (lambda value: value >= 1, "a whole number >= 1")}
 NATURAL = {"range": (lambda value: value >= 0, "a whole number >= 0")}
@@ -125,6 +127,58 @@ class Choice:
 
     def __post_init__(self) -> None:
         check_fields(self, f"{type(self).__name__}.")
+
+
+def nearest(name: str, options: Iterable[str]) -> str | None:
+    """Return the option that a name is most like, in small letters; None if it is like none.
+
+    Examples
+    --------
+    >>> nearest("gowth", ["up", "growth"]), nearest("rate", ["up", "growth"])
+    ('growth', None)
+    """
+    plain, options = name.lower().replace("-", "_"), list(options)
+    found = [option for option in options if one_apart(plain, option)]
+    return next(iter(found or get_close_matches(plain, options, n=1, cutoff=0.62)), None)
+
+
+def one_apart(name: str, option: str) -> bool:
+    """Whether a letter is missing, too many, another one, or two have changed places; or nothing differs."""
+    name, same = name.lower().replace("-", "_"), 0
+    while name[: same + 1] == option[: same + 1] and same < len(name):
+        same += 1
+    rest, other = name[same:], option[same:]
+    return rest[1:] in (other[1:], other) or rest == other[1:] or rest[:2][::-1] + rest[2:] == other
+
+
+def _did_you_mean(name: str, taken: Mapping[str, Any]) -> str:
+    own = nearest(name, taken)
+    return "" if own is None else f"; did you mean {own}?"
+
+
+def refusing(kind: _Kind, advice: Callable[[str, Mapping[str, Any]], str] = _did_you_mean) -> _Kind:
+    """Make a class say what to write in the place of an option that it does not have.
+
+    Parameters
+    ----------
+    kind : type
+        The class, whose constructor changes.
+    advice : callable, optional
+        ``(name, options that there are)``: the end of the error; by default the option that is most like it.
+    """
+    init = kind.__init__
+
+    @wraps(init)
+    def __init__(self: Any, *values: Any, **options: Any) -> None:
+        taken = signature(init).parameters
+        for name in options:
+            if name not in taken:
+                prefix = f"{name}={short(options[name])}: {type(self).__name__} has no such option"
+                raise UnknownOptionError(f"{prefix}{advice(name, taken)}")
+        init(self, *values, **options)
+
+    kind.__init__ = __init__
+    return kind
 
 
 def takes(function: Callable[..., Any], count: int) -> bool:

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from flwr_fco.core.computing import random_generator
 from flwr_fco.core.layout import Vector, all_finite
-from flwr_fco.core.validation import AT_LEAST_ONE, NON_NEGATIVE, Choice, checked
+from flwr_fco.core.validation import AT_LEAST_ONE, NON_NEGATIVE, Choice, checked, refusing
 from flwr_fco.errors import SHORT_MOD, ConfigurationError, FormError, ProtocolError
 from flwr_fco.messages.arrays import FLOATS, NOT_FINITE, OTHER_NAMES, from_array, record_of, to_array
 from flwr_fco.messages.records import only
@@ -48,6 +48,7 @@ Kind = Literal["int8", "float16"]
 Mask = NDArray[np.bool_]
 
 
+@refusing
 @dataclass(frozen=True)
 class Short(Choice):
     """Short messages, for a model that becomes sparse by ``density=``; clients need :func:`flwr_fco.short_mod`.

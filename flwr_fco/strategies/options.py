@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, MISSING, Field, dataclass, field, fields, is_dataclass
-from difflib import get_close_matches
-from functools import wraps
-from inspect import getattr_static, signature
+from inspect import getattr_static
 from typing import Any, ClassVar, Literal, TypeVar, cast, dataclass_transform
 
 from flwr.app import MetricRecord, RecordDict
@@ -28,8 +26,18 @@ from flwr_fco.algorithms.contract.choices import (
 from flwr_fco.algorithms.contract.graph import Graph
 from flwr_fco.algorithms.density import SparseDualAveraging
 from flwr_fco.algorithms.dual_averaging import DualAveraging
-from flwr_fco.core.validation import AT_LEAST_ONE, FRACTION, NATURAL, POSITIVE, checked, kinds_of, short
-from flwr_fco.errors import ConfigurationError, UnknownOptionError
+from flwr_fco.core.validation import (
+    AT_LEAST_ONE,
+    FRACTION,
+    NATURAL,
+    POSITIVE,
+    checked,
+    kinds_of,
+    nearest,
+    one_apart,
+    refusing,
+)
+from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.short import Short
 from flwr_fco.mirror_maps import Euclidean, MirrorMap
 from flwr_fco.regularizers import Regularizer, Zero
@@ -83,20 +91,7 @@ def strategy(kind: _Kind) -> _Kind:
 
 
 def _refusing(kind: _Kind) -> _Kind:
-    init = kind.__init__
-
-    @wraps(init)
-    def __init__(self: Any, *values: Any, **options: Any) -> None:
-        taken = signature(init).parameters
-        for name in options:
-            if name not in taken:
-                raise UnknownOptionError(
-                    f"{name}={short(options[name])}: {type(self).__name__} has no such option{_advice(name, taken)}"
-                )
-        init(self, *values, **options)
-
-    kind.__init__ = __init__
-    return kind
+    return refusing(kind, lambda name, taken: _advice(name, taken))
 
 
 @_refusing
@@ -372,11 +367,11 @@ _ADVICE = {name: text for text, names in _ROWS for name in names.split()}
 
 def _advice(name: str, taken: Mapping[str, Any]) -> str:
     """Return what to do instead of giving an option that a strategy does not have, with the mark before it."""
-    own, text = _nearest(name, [*taken]), _ADVICE.get(name, "")
+    own, text = nearest(name, [*taken]), _ADVICE.get(name, "")
     option, is_option, _ = text.partition("=")
     fits = ("client_lr" if option == "work" else option) in taken
     # Of short names many are alike.
-    if own is not None and _one_apart(_plain(name), own) and (len(name) > 5 or not fits):
+    if own is not None and one_apart(name, own) and (len(name) > 5 or not fits):
         return f"; did you mean {own}?"
     if fits:
         return f"; write {text}"
@@ -386,24 +381,5 @@ def _advice(name: str, taken: Mapping[str, Any]) -> str:
         return f"; {text}"
     if own is not None:
         return f"; did you mean {own}?"
-    near = _nearest(name, [*_ADVICE])
+    near = nearest(name, [*_ADVICE])
     return "; help() of the class lists those it has" if near is None else _advice(near, taken)
-
-
-def _plain(name: str) -> str:
-    return name.lower().replace("-", "_")
-
-
-def _nearest(name: str, options: list[str]) -> str | None:
-    """Return the option that a name is most like, in small letters; None if it is like none."""
-    found = [option for option in options if _one_apart(_plain(name), option)]
-    return next(iter(found or get_close_matches(_plain(name), options, n=1, cutoff=0.62)), None)
-
-
-def _one_apart(name: str, option: str) -> bool:
-    """Whether a letter is missing, too many, another one, or two have changed places; or nothing differs."""
-    same = 0
-    while name[: same + 1] == option[: same + 1] and same < len(name):
-        same += 1
-    rest, other = name[same:], option[same:]
-    return rest[1:] in (other[1:], other) or rest == other[1:] or rest[:2][::-1] + rest[2:] == other

@@ -18,7 +18,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from flwr_fco.client_apps import Disclosure
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.schema import Names, is_missing
-from flwr_fco.core.validation import FRACTION, NON_NEGATIVE
+from flwr_fco.core.validation import FRACTION, NON_NEGATIVE, refusing
 from flwr_fco.errors import ConfigurationError, PublicError
 from flwr_fco.objectives import CoxRegression, LeastSquares, Logistic, MultinomialLogistic, Objective, TraceRegression
 from flwr_fco.objectives.survival import as_strata, baseline, concordance
@@ -29,6 +29,7 @@ from flwr_fco.tables.reading import as_table, is_grid
 from flwr_fco.tables.reports import class_names
 
 
+@refusing
 @dataclass(repr=False, eq=False)
 class FederatedElasticNet(RegressorMixin, Federated):  # type: ignore[misc]
     """Elastic net over several clients: `sklearn.linear_model.ElasticNet` without pooling the rows.
@@ -125,6 +126,7 @@ class FederatedElasticNet(RegressorMixin, Federated):  # type: ignore[misc]
         return np.asarray(self._features(X) @ self.coef_ + self.intercept_)
 
 
+@refusing
 @dataclass(repr=False, eq=False)
 class FederatedLasso(FederatedElasticNet):
     """Lasso over several clients: `sklearn.linear_model.Lasso` without pooling the rows.
@@ -202,6 +204,7 @@ class FederatedLasso(FederatedElasticNet):
     l1_ratio: float = field(default=1.0, init=False)
 
 
+@refusing
 @dataclass(repr=False, eq=False)
 class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[misc]
     """Logistic regression over several clients: `sklearn.linear_model.LogisticRegression` without pooling the rows.
@@ -478,6 +481,7 @@ _EXPECTED = (
 )
 
 
+@refusing
 @dataclass(repr=False, eq=False)
 class FederatedCoxRegression(Federated):
     """Cox regression over several clients, each a stratum with its own baseline hazard, without pooling the rows.

@@ -30,10 +30,12 @@ from flwr_fco.strategies import (
     Ledger,
     Minimise,
     Participation,
+    Short,
     Steps,
     Trimmed,
     run_of,
 )
+from flwr_fco.tables import FederatedLasso
 from flwr_fco.work import FirstOrder
 
 ALL = pytest.mark.parametrize("cls", STRATEGIES.values())
@@ -49,6 +51,8 @@ def test_every_class_of_a_strategy_keeps(cls, kept):
     ("cls", "option", "text"),
     [
         (FedDualAvg, {"clientlr": 1}, "clientlr=1: FedDualAvg has no such option; did you mean client_lr?"),
+        (Short, {"gowth": 0.3}, "gowth=0.3: Short has no such option; did you mean growth?"),
+        (FederatedLasso, {"alpah": 1.0}, "alpah=1.0: FederatedLasso has no such option; did you mean alpha?"),
         (FedDualAvg, {"lr": 0.1}, "write client_lr="),
         (FedDualAvg, {"max_ratio": 10.0}, "max_ratio=10.0: FedDualAvg has no such option; write bounds=Bounds(...)"),
         (FedDualAvg, {"local_steps": 5}, "write work=Steps(...) or work=Epochs(...)"),
