@@ -175,9 +175,9 @@ def task_of(message: Message, limits: Limits, *, as_sent: bool = False) -> tuple
     ConfigurationError, ProtocolError, SpecError
         If it cannot be read, or its plan is too long.
     """
+    down = records.decode_downlink(message.content, limits.max_plan, as_sent=as_sent)
     with readable("the message's round"):
-        number = int(message.metadata.group_id)
-    return number, records.decode_downlink(message.content, limits.max_plan, as_sent=as_sent)
+        return int(message.metadata.group_id), down
 
 
 class Client:
@@ -206,6 +206,7 @@ class Client:
         self._load = {"train": load, "evaluate": load_evaluation or load}
         self.held_out, self.limits = load_evaluation is not None, limits
         self.disclosure, self._is_recorded = disclosure or Disclosure(), disclosure is not None
+        self._limits_rows = self.disclosure.limits_rows
         self._most, self._identity = max_objectives, uuid4().hex
         #: The last task and loss that were checked against the limits: most of a round are alike.
         self._allowed: Any = None
@@ -252,7 +253,7 @@ class Client:
         if self._is_recorded and isinstance(down.local_work, FirstOrder):
             down = down._replace(work=self.disclosure.allowed(down.local_work, examples, context))
         rng, seed = random_generator(plan.seed, number, partition_of(context)), plan.seed
-        if self.disclosure.limits_rows:
+        if self._limits_rows:
             # Drawn anew for each message: the same rows in batches of two sizes would differ in a few of them.
             rng, seed = np.random.default_rng(), self.disclosure.secret(context)
             if (folds := int(down.numbers.get(protocol.FOLDS, 0))) > 0:
@@ -314,7 +315,7 @@ class Client:
         try:
             found: Any = self._load[role](context)
         except Exception as error:
-            if isinstance(error, PublicError) or not self.disclosure.limits_rows:
+            if isinstance(error, PublicError) or not self._limits_rows:
                 raise
             # Its text may hold values of single rows, such as labels, and goes to the server.
             log(ERROR, "Run %s: this site's data cannot be loaded", context.run_id, exc_info=error)
@@ -379,7 +380,7 @@ class Client:
         with single_threaded_blas(), server_buffers(objective, asked.pass_through):
             answer = kind.answer(asked, objective)
         objective.take_training_loss()
-        if kind.division is not None and self.disclosure.limits_rows:
+        if kind.division is not None and self._limits_rows:
             answer = self._of_parts(kind.division, answer, asked, objective, context)
         if held_out:
             answer = answer._replace(numbers={**answer.numbers, "held-out": float(self.held_out)})
@@ -633,6 +634,8 @@ def as_it_leaves(
 
 def _rounded(vector: Any, dtype: str) -> Any:
     """Return a vector in a precision, or as it is if that is less."""
+    if dtype == "float64":
+        return vector
     held = vector.values if isinstance(vector, SparseVector) else vector
     return vector if held.dtype.itemsize < np.dtype(dtype).itemsize else vector.astype(dtype, copy=False)
 
