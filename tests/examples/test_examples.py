@@ -58,7 +58,7 @@ def test_the_quickstart_finds_a_few_measurements_that_do(example, capsys):
 
 
 def test_the_quickstart_is_scikit_learns_solution_of_the_scaled_pool(example):
-    """Which only this test has; each node scales by what all have told."""
+    """Which only this test has; each node scales by what all have reported."""
     task, client, _, _ = example("quickstart-sparse-logistic", "sparse_logistic")
     names, features, _, labels, _ = task.load_patients()
     grid = InProcessGrid(client, 10)

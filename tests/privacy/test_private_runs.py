@@ -104,7 +104,7 @@ def test_what_the_accounting_cannot_have_is_refused(options, word):
         make(**options)
 
 
-def test_a_run_whose_noise_overflows_goes_on_where_it_is_told_to():
+def test_a_run_whose_noise_overflows_goes_on_if_the_user_says_so():
     huge = privacy(clip=1e200, noise_multiplier=1e200)
     result = play(make(on_divergence="warn", privacy=huge), 3)
     assert [metrics["skipped"] for metrics in result.train_metrics_clientapp.values()] == [1, 1, 1]
@@ -259,7 +259,7 @@ def test_a_file_that_cannot_be_written_ends_the_run(tmp_path, monkeypatch):
         play(strategy, callbacks=[Checkpoint(tmp_path / "run.npz")])
 
 
-def test_a_run_anew_beside_the_file_of_one_that_has_released_is_refused(tmp_path):
+def test_a_new_run_beside_the_file_of_one_that_has_released_is_refused(tmp_path):
     path = tmp_path / "run.npz"
     play(make(), callbacks=[Checkpoint(path)])
     with pytest.raises(ConfigurationError, match="spent again"):

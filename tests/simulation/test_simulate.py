@@ -52,7 +52,7 @@ def test_no_client_can_touch_what_another_is_sent_or_what_it_has_replied():
 
 @pytest.mark.parametrize("wire_dtype", ["float64", "auto"])
 def test_what_a_client_does_with_its_message_is_not_seen_by_the_next(wire_dtype):
-    """All are told the same, which is read once a process: nobody may change it for the others."""
+    """All receive the same, which is read once a process: nobody may change it for the others."""
     seen = []
 
     def greedy(downlink, objective, state, rng):

@@ -1,5 +1,6 @@
 """A round whose update fails leaves everything as it was, whatever the update raises, and where."""
 
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -9,6 +10,7 @@ from problems import app_of, changed, clients, flat
 
 from flwr_fco.errors import ConfigurationError, MagnitudeError
 from flwr_fco.strategies import Average, FedDualAvg, Steps, run_of
+from flwr_fco.strategies.checkpoint import go_back, moment
 
 
 def failing(error, where):
@@ -95,3 +97,14 @@ def test_what_is_no_next_state_or_no_model_is_named(wrong, said):
     strategy = changed(FedDualAvg, aggregate=aggregate, retrieve=retrieve)(fraction_evaluate=0.0)
     with pytest.raises(ConfigurationError, match=said):
         start_on(Faulty(app_of(clients()), 4, None, rounds=()), strategy)
+
+
+def test_going_back_undoes_what_was_added_since_as_often_as_it_is_done():
+    part = SimpleNamespace(saved=("rows", "members", "present"), rows=[1], members={"a": 1}, present={1})
+    before = moment({"part": part})
+    for _ in range(2):
+        part.rows.append(2)
+        part.members["b"] = 2
+        part.present.add(2)
+        go_back({"part": part}, before)
+        assert (part.rows, part.members, part.present) == ([1], {"a": 1}, {1})

@@ -1,4 +1,4 @@
-"""What is not finite is neither kept as a state nor handed out as a model."""
+"""What is not finite is neither kept as a state nor returned as a model."""
 
 import numpy as np
 import pytest
@@ -9,10 +9,10 @@ from flwr_fco.client_apps import client_app
 from flwr_fco.mirror_maps import DiagonalMetric
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import FedDAGT, FedDualAvg, Steps
+from flwr_fco.strategies import Bounds, FedDAGT, FedDualAvg, Steps
 
 
-def test_a_primal_that_is_not_finite_is_never_handed_out():
+def test_a_primal_that_is_not_finite_is_never_returned():
     # The dual stays finite, its quotient by tiny weights does not.
     rng = np.random.default_rng(0)
     features = np.abs(rng.standard_normal((20, FEATURES)))
@@ -30,10 +30,12 @@ def test_a_primal_that_is_not_finite_is_never_handed_out():
 
 
 def test_a_state_that_is_not_finite_is_skipped_even_if_its_primal_is():
-    """Increments of 1e300 over an elapsed time of 1e-10: the dual stays finite, the trackers' mean would not."""
-    chosen = FedDAGT(client_lr=1e-10, work=Steps(1, batch_size=None), fraction_evaluate=0.0, on_divergence="warn")
-    fault = with_increment(lambda arrays: {name: np.full(value.size, 1e300) for name, value in arrays.items()})
+    """Increments of 1e150 over an elapsed time of 1e-160: the dual stays finite, the trackers' mean would not."""
+    options = {"bounds": Bounds(max_ratio=None), "on_divergence": "warn", "fraction_evaluate": 0.0}
+    chosen = FedDAGT(client_lr=1e-160, work=Steps(1, batch_size=None), **options)
+    fault = with_increment(lambda arrays: {name: np.full(value.size, 1e150) for name, value in arrays.items()})
     result = start_on(Faulty(app_of(clients()), 4, fault, nodes=(2, 3, 4, 5)), chosen)
+    assert result.left_out == []
     assert [metrics["skipped"] for metrics in result.train_metrics_clientapp.values()] == [0, 1, 0]
     assert np.isfinite(chosen.state.control).all()
 

@@ -1,4 +1,4 @@
-"""A ClientApp of FedAvg that meets a strategy which sends duals is told what to do, on every way there."""
+"""Where a ClientApp of FedAvg meets a strategy that sends duals, the reason says what to do, on every way there."""
 
 import numpy as np
 import pytest

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr.serverapp import strategy as flowers
-from flwr.serverapp.strategy import FedAvg, Strategy
+from flwr.serverapp.strategy import FedAvg
 from problems import app_of, arrays_of, foreign_app, numpy_of, simulated
 
 from flwr_fco.errors import ConfigurationError
@@ -18,6 +18,7 @@ from flwr_fco.strategies import Average, Density, FedDAGT, FedDualAvg, FedMid, S
 TARGET = np.random.default_rng(0).normal(size=(6, 5))
 DENSE = {"client": "unmodified", "fraction_evaluate": 0.0}
 SPARSE = {**DENSE, "density": 0.3}
+FALLING = {**DENSE, "density": Density(0.3, rounds=3)}
 THRESHOLD = {**DENSE, "regularizer": L1(0.01), "client_lr": 0.25, "work": Steps(4)}
 NODES = 4
 
@@ -98,8 +99,14 @@ def halved_and_rounded(w, number):
     return np.round(0.5 * w, 2)
 
 
-@pytest.mark.parametrize("options", [DENSE, SPARSE, THRESHOLD], ids=["dense", "sparse", "threshold"])
-@pytest.mark.parametrize("change", [clipped, without_a_row, halved_and_rounded])
+def back_to_the_start(w, number):
+    return np.zeros_like(w) if number == 3 else w
+
+
+@pytest.mark.parametrize(
+    "options", [DENSE, SPARSE, FALLING, THRESHOLD], ids=["dense", "sparse", "falling", "threshold"]
+)
+@pytest.mark.parametrize("change", [clipped, without_a_row, halved_and_rounded, back_to_the_start])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_the_clients_get_what_the_hook_returns(change, options, dtype):
     seen, returned = [], []
@@ -130,8 +137,10 @@ def noisy(scale):
             r"in 'w' an entry would be 0.*PerParameter\(\{'w': Zero\(\)\}\)",
         ),
         (lambda w, number: w + 1.0, {**DENSE, "regularizer": Box(-0.5, 0.5)}, "a constraint must hold"),
+        (noisy(0.01), {**DENSE, "output": Average()}, "Own.configure_train got another model .*average"),
+        (lambda w, number: w[:-1], DENSE, "configure_train got arrays that are no model: .*w"),
     ],
-    ids=["sparse", "threshold", "reset", "constraint"],
+    ids=["sparse", "threshold", "reset", "constraint", "average", "shape"],
 )
 def test_a_model_that_no_state_can_hold_is_refused(change, options, said):
     with pytest.raises(ConfigurationError, match=said):
@@ -182,7 +191,7 @@ class AggregatesTwice(FedDualAvg):
         ),
     ],
 )
-def test_a_subclass_that_does_our_work_is_told_where_to(kind, said):
+def test_a_subclass_that_does_our_work_is_refused_with_the_place_for_it(kind, said):
     with pytest.raises(ConfigurationError, match=said):
         go(kind, {"client": "unmodified"}, app=moving_app(evaluated={"loss": 0.5}))
 
@@ -197,67 +206,7 @@ def test_messages_that_a_hook_leaves_out_are_not_missed():
     assert [result.train_metrics_clientapp[6][name] for name in ("num-replies", "num-left-out")] == [2, 0]
 
 
-# --- models that a strategy around ours changes -----------------------------------------------------------
-
-
-class Around(Strategy):
-    """A strategy that has another one do the work, and changes the model between rounds."""
-
-    def __init__(self, strategy, change):
-        self.strategy, self.change, self.passed = strategy, change, []
-
-    def configure_train(self, server_round, arrays, config, grid):
-        self.passed.append(arrays["w"].numpy())
-        return self.strategy.configure_train(server_round, arrays, config, grid)
-
-    def aggregate_train(self, server_round, replies):
-        arrays, metrics = self.strategy.aggregate_train(server_round, replies)
-        return arrays_of({"w": self.change(arrays["w"].numpy().copy(), server_round)}), metrics
-
-    def configure_evaluate(self, server_round, arrays, config, grid):
-        return []
-
-    def aggregate_evaluate(self, server_round, replies):
-        return None
-
-    def summary(self):
-        self.strategy.summary()
-
-
-def wrapped(strategy, change, app):
-    around = Around(strategy, change)
-    simulated(around, app, 4, initial_arrays={"w": np.zeros((6, 5))})
-    return around.passed
-
-
-def back_to_the_start(w, number):
-    return np.zeros_like(w) if number == 3 else w
-
-
-FALLING = {**DENSE, "density": Density(0.3, rounds=3)}
-
-
-@pytest.mark.parametrize("options", [DENSE, FALLING, THRESHOLD], ids=["dense", "sparse", "threshold"])
-@pytest.mark.parametrize("change", [clipped, without_a_row, halved_and_rounded, back_to_the_start])
-def test_what_is_passed_is_sent(options, change):
-    seen = []
-    passed = wrapped(FedDualAvg(**options), change, moving_app(seen))
-    assert any(np.any(model) for model in passed)
-    for model, sent in zip(passed, seen[::NODES], strict=True):
-        np.testing.assert_allclose(sent, model, rtol=1e-12, atol=1e-12)
-        np.testing.assert_array_equal(sent == 0.0, model == 0.0)
-
-
-@pytest.mark.parametrize("options", [FALLING, THRESHOLD, {**DENSE, "output": Average()}])
-def test_what_cannot_be_sent_is_an_error_in_words(options):
-    seen, said = [], r"FedDualAvg.configure_train got (a|another) model .*(must stay 0|average)"
-    with pytest.raises(ConfigurationError, match=said):
-        wrapped(FedDualAvg(**options), noisy(0.1), moving_app(seen))
-    # No client has been told another model than the one that was passed.
-    assert len(seen) < 4 * NODES
-    with pytest.raises(ConfigurationError, match=r"configure_train got arrays that are no model: .*w"):
-        wrapped(FedDualAvg(**DENSE), lambda w, number: w[:-1], moving_app())
-
+# --- strategies around ours, of Flower -------------------------------------------------------------------------------
 
 WRAPPERS = {
     "DifferentialPrivacyServerSideFixedClipping": (0.1, 1.0, NODES),
@@ -307,7 +256,7 @@ TARGETS = np.random.default_rng(5).normal(size=(NODES, 6, 5))
 START = {"0.weight": np.zeros((6, 5)), "0.bias": np.full(5, 0.5)}
 
 
-def project_app(evaluates=True):
+def project_app():
     """Clients that move the weights towards a target of their own, at the rate that the config says."""
 
     def target_of(context):
@@ -322,7 +271,7 @@ def project_app(evaluates=True):
         loss = np.mean((message.content["arrays"]["0.weight"].numpy() - target_of(context)) ** 2)
         return {"loss": float(loss), "served": float(message.content["config"].get("serves", -1))}
 
-    return foreign_app(trained, metrics=reported, evaluated={"accuracy": 0.5} if evaluates else None)
+    return foreign_app(trained, metrics=reported, evaluated={"accuracy": 0.5})
 
 
 class ConfigOfEachClient:
@@ -376,7 +325,7 @@ def test_a_subclass_of_fed_avg_is_a_subclass_of_ours(kind):
             assert {key: own[number][key] for key in metrics} == pytest.approx(dict(metrics), rel=1e-12)
 
 
-def test_a_hook_without_return_is_told_what_to_return():
+def test_a_hook_that_returns_something_else_is_refused_in_words():
     def forgetting(hook):
         def forgets(self, *arguments):
             getattr(super(type(self), self), hook)(*arguments)
@@ -413,7 +362,7 @@ def test_what_a_user_reads_of_a_run_is_no_attribute_of_ones_own(name):
     go(lambda **_: strategy)
 
 
-def test_a_subclass_without_super_init_is_told_so():
+def test_a_subclass_without_super_init_is_refused_in_words():
     class Own(FedDualAvg):
         def __init__(self, speed=1.0, **_):
             self.speed = speed

@@ -1,4 +1,4 @@
-"""Options and arguments: visible, documented, typed, positional as in FedAvg; wrong ones are told what is right."""
+"""Options and arguments: visible, documented, typed, positional as in FedAvg; an error names what is right."""
 
 import pickle
 import re
@@ -203,7 +203,7 @@ def by_hand(strategy, rounds=3):
 
 
 @pytest.mark.parametrize("make", [DualFL, lambda: FedDAGT(client_lr=0.02), lambda: FedDualAvg(client_lr=0.02)])
-def test_rounds_by_hand_are_the_same_of_a_strategy_set_anew_or_unpickled(make):
+def test_rounds_by_hand_are_the_same_of_a_strategy_set_again_or_unpickled(make):
     expected = by_hand(make())
     again = make()
     again.participation = type(again.participation)()
@@ -221,7 +221,7 @@ def test_rounds_by_hand_are_the_same_of_a_strategy_set_anew_or_unpickled(make):
         "beta": r"write aggregation=Trimmed\(",
     }.items(),
 )
-def test_an_option_of_flower_s_is_told_by_its_name_here(option, here):
+def test_an_option_of_flowers_is_refused_with_its_name_here(option, here):
     with pytest.raises(UnknownOptionError, match=here):
         FedDualAvg(**{option: 0.5})
 

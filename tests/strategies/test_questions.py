@@ -215,7 +215,7 @@ def test_one_liar_cannot_set_the_rate():
     assert bounded_largest([0.0, 0.0, 3.0]) == (3.0, 0)
 
 
-def test_a_second_start_chooses_anew_and_a_resumed_run_does_not(tmp_path):
+def test_a_second_start_chooses_again_and_a_resumed_run_does_not(tmp_path):
     path, steep = tmp_path / "run.npz", objectives_of(scales=[10.0] * 6)
     strategy = FedDualAvg(client_lr="auto", work=Epochs(1, batch_size=None), fraction_evaluate=0.0)
     run(strategy, objectives_of(), 2, callbacks=[Checkpoint(path)])

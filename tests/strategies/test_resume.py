@@ -319,7 +319,7 @@ def test_other_nodes_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("cls", [FedDAGT, DualFL])
-def test_nodes_that_are_new_after_a_kill_are_told_what_they_were(cls, tmp_path):
+def test_nodes_that_are_new_after_a_kill_receive_what_they_remembered(cls, tmp_path):
     """As in a deployment that is killed as a whole: the ledger has what the nodes had, and no node has the plan."""
 
     def play_on_new_nodes(path, rounds):

@@ -202,7 +202,7 @@ def test_units_are_compared_with_the_first_answers_of_any_strategy(way, strategy
     assert not reported_of_units(strategy(), losses(), **WAYS[way])
 
 
-def test_a_private_run_hears_names_only():
+def test_a_private_run_receives_names_only():
     """No noise is added to deviations."""
 
     def private():
@@ -249,7 +249,7 @@ def test_nonsense_about_a_table_is_not_compared_and_ends_no_run(alter):
 
 
 @pytest.mark.parametrize("factor", [4.7, 5.0, 5.5, 6.0, 1e-9, 1e300])
-def test_factors_above_5_are_told_of_and_no_smaller_ones(factor):
+def test_factors_above_5_are_reported_and_no_smaller_ones(factor):
     here = np.random.default_rng(0).uniform(0.1, 10.0, 50)
     scales = Scales(50)
     for site, own in (("a", here), ("b", factor * here), ("c", np.zeros(50)), ("d", np.ones(3))):

@@ -57,7 +57,7 @@ def test_a_resumed_run_leaves_the_same_arrays_alone(tmp_path):
 
 
 @pytest.mark.parametrize("options", [DENSE, SPARSE, THRESHOLD])
-def test_clients_that_return_what_they_got_are_told_of(options, caplog):
+def test_clients_that_return_what_they_received_are_reported(options, caplog):
     with caplog.at_level(logging.WARNING, logger="flwr"):
         model = train_network(options, frozen=tuple(NETWORK))
     assert sum("return the model that they were sent" in line for line in caplog.messages) == 1

@@ -43,7 +43,7 @@ def run(objectives, mods, rounds=2, callbacks=(), psi=None):
 
 
 def says(**numbers):
-    """A number of its own, wherever it is told."""
+    """A number of its own, wherever it is reported."""
 
     def change(reported, vectors):
         reported.update({name: value for name, value in numbers.items() if name in reported})
@@ -234,6 +234,16 @@ def times(name, factor):
     return lie
 
 
+def in_terms(changes):
+    """Return a lie about what a client says of its loss: numbers by position."""
+
+    def lie(vectors):
+        vectors["terms"][[*changes]] = [*changes.values()]
+
+    lie.__name__ = f"terms {changes}"
+    return lie
+
+
 def another_conjugate(vectors):
     vectors["terms"][1] -= 0.02
 
@@ -253,6 +263,12 @@ NEWTON_LIES = [
     times("targets", -1.0),
     times("targets", 1e9),
     times("gradient", 2.0),
+    # The intercept's column has the mean 1.
+    times("columns", 5.0),
+    # No mean square is below the square of a mean; it bounds how far a proof of a zero reaches.
+    times("square", np.array([0.001, 1.0])),
+    # A loss whose link the client does not know has no facts.
+    in_terms({3: 0.0}),
 ]
 
 
@@ -264,3 +280,32 @@ def test_a_lie_to_newton_costs_a_round_and_is_named(kind, lie):
     assert {row.round for row in result.left_out} == {1}
     assert result.train_metrics_clientapp[1]["skipped"] == 1
     assert -1e-9 <= distance <= 2e-8
+
+
+def lower_by_a_little(vectors):
+    """Of the loss and, so that it fits, of the conjugate."""
+    vectors["terms"][:2] += [-0.05, 0.05]
+
+
+#: A lie, its rounds, and what is said of it; None: there is no gap.
+CONTRADICTIONS = {
+    "a factor of its own": (in_terms({6: 2.0}), range(1, 99), None),
+    "no link any more": (in_terms({0: -1e9, **dict.fromkeys(range(1, 7), 0.0)}), (2,), "in the first round"),
+    "a loss of 0 at 0": (in_terms({0: 0.0, 1: 0.0}), (1,), ""),
+    "a lower loss": (lower_by_a_little, (3,), ""),
+}
+
+
+@pytest.mark.parametrize("hessian", ["block", "none"])
+@pytest.mark.parametrize("kind", ["squares", "logistic"])
+@pytest.mark.parametrize("name", CONTRADICTIONS)
+def test_no_lie_to_newton_certifies_a_point_that_is_not_optimal(name, kind, hessian):
+    """A lie about a point is found by what fits together at it, or by a lower bound above an objective."""
+    lie, rounds, reason = CONTRADICTIONS[name]
+    result, distance = newton(kind, lie, rounds, start=0.0, hessian=hessian)
+    gaps = [own["duality-gap"] for own in result.train_metrics_clientapp.values() if "duality-gap" in own]
+    if reason is None:
+        assert not gaps
+    elif gaps and gaps[-1] <= 1e-8:
+        assert -1e-9 <= distance <= 2e-8
+    assert not reason or any(reason in row.reason for row in result.left_out)

@@ -98,7 +98,7 @@ def test_one_client_picks_no_strength(kind, said):
     assert found.points[0].strength == honest.points[0].strength
 
 
-def test_where_nobody_has_held_out_data_the_user_is_told_who():
+def test_where_nobody_has_held_out_data_the_error_names_the_sites():
     with pytest.raises(ConfigurationError, match=r"10 of 10 clients .* partition 0, partition 1"):
         path(of_validation(**{"held-out": 0.0}), liars=range(CLIENTS))
 

@@ -99,7 +99,7 @@ def other_indices_in_each_round(number, values, indices):
     return pair(np.full(3, 1e-9), np.array([number, number + 40, D], dtype=np.int32))
 
 
-def test_what_one_says_of_its_features_is_heard_by_nobody_else():
+def test_the_features_that_one_reports_change_nothing_for_the_others():
     """A client that says other indices in each round gets the dual there; all others get what they got."""
     strategy, result = run(other_indices_in_each_round)
     honest, expected = run(lambda number, values, indices: pair(values, indices))

@@ -119,7 +119,7 @@ def test_newton_leaves_out_who_changes_its_rows_and_goes_on(change):
 @pytest.mark.parametrize(
     "change", [lambda rows, number: rows + 1, lambda rows, number: 0, lambda rows, number: rows * 800]
 )
-def test_a_fit_is_of_the_rows_that_it_was_told_of_first(change):
+def test_a_fit_is_of_the_rows_that_were_reported_first(change):
     said = r"partition 2 gave no good reply .* reports \d+ examples; expected 40, of Bounds\(rows"
     with pytest.raises(ConfigurationError, match=said):
         fitted(counts(change))

@@ -14,7 +14,7 @@ from reproduction.pooled import centralized_solution
 NU = 0.05
 
 
-# --- what is refused, and what the rounds are told ------------------------------------------------------------------
+# --- what is refused, and what the messages of a round hold ---------------------------------------------------------
 
 
 def test_options_out_of_range():

@@ -99,7 +99,7 @@ def test_a_step_is_halved_where_a_whole_one_would_go_up(psi, hessian):
     assert numbers(result, "duality-gap")[-1] <= 1e-8
 
 
-def test_the_gap_of_a_float32_model_is_that_of_the_arrays_handed_out():
+def test_the_gap_of_a_float32_model_is_that_of_the_returned_arrays():
     objectives, psi = sites("logistic"), L1(0.05)
     start = {"coefficients": np.zeros(9, np.float32), "intercept": np.zeros(1, np.float32)}
     result, strategy = solved(objectives, psi, start=start)

@@ -1,16 +1,10 @@
 """FedNewton where data, clients or options are not as they should be: an answer, or an error in words."""
 
-import re
-
 import numpy as np
 import pytest
-from faulty import Faulty, changing
-from flwr.app import Array, ArrayRecord
 from kinks import Distance
-from newton import numbers, objective_value, point, sites, solved
-from problems import app_of
+from newton import numbers, point, sites, solved
 
-from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.mirror_maps import PNorm
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic
@@ -88,85 +82,6 @@ def test_an_exact_fit_leaves_no_site_out():
 
 
 # --- clients ----------------------------------------------------------------------------------------------------------
-
-
-def _terms(change):
-    return changing("terms", change)
-
-
-def _term(position, value):
-    return _terms(lambda terms: np.r_[terms[:position], value, terms[position + 1 :]])
-
-
-def test_no_mean_square_is_below_the_square_of_a_mean():
-    """It bounds how far a proof of a zero reaches."""
-    objectives, psi = sites("logistic"), L1(0.05)
-    start = {name: np.zeros(shape) for name, shape in objectives[0].layout.shapes.items()}
-    strategy = FedNewton(regularizer=psi, fraction_evaluate=0.0)
-    grid = Faulty(
-        app_of(objectives), 3, changing("square", lambda square: square * [0.001, 1.0]), rounds=(1,), nodes=(2,)
-    )
-    result = _start(strategy, grid, start, 30)
-    assert result.left_out
-    assert all("largest mean square is" in row.reason for row in result.left_out)
-    assert numbers(result, "duality-gap")[-1] <= 1e-8
-
-
-#: What is changed, in which rounds, of which losses, and what is told of it.
-CONTRADICTIONS = {
-    "a factor of its own": (_term(6, 2.0), (1,), "both", "no gap"),
-    "no link from round 2 on": (
-        _terms(lambda terms: np.r_[-1e9, np.zeros(6)]),
-        (2,),
-        "both",
-        "another one than in the first round",
-    ),
-    "no link, but facts": (_term(3, 0.0), (1,), "both", "a loss whose link it does not know"),
-    "the intercept's mean": (changing("columns", lambda own: 5.0 * own), (1,), "both", "its intercept's column is 5"),
-    "a loss of 0 at 0": (_terms(lambda terms: np.r_[0.0, 0.0, terms[2:]]), (1,), "logistic", ""),
-    "a lower loss in one round": (
-        _terms(lambda terms: np.r_[terms[0] - 0.05, terms[1] + 0.05, terms[2:]]),
-        (3,),
-        "both",
-        "",
-    ),
-}
-
-
-@pytest.mark.parametrize("hessian", ["block", "none"])
-@pytest.mark.parametrize(
-    ("kind", "lie"),
-    [
-        (kind, lie)
-        for lie, case in CONTRADICTIONS.items()
-        for kind in ("logistic", "squares")
-        if case[2] in (kind, "both")
-    ],
-)
-def test_no_lie_certifies_a_point_that_is_not_optimal(kind, lie, hessian):
-    """A lie about a point is found by what fits together at it, or by a lower bound above an objective."""
-    change, rounds, _, reason = CONTRADICTIONS[lie]
-    objectives, psi = sites(kind), L1(0.05)
-    start = {name: np.zeros(shape) for name, shape in objectives[0].layout.shapes.items()}
-    strategy = FedNewton(regularizer=psi, fraction_evaluate=0.0, hessian=hessian)
-    result = _start(strategy, Faulty(app_of(objectives), 3, change, rounds, nodes=(2,)), start, 60)
-    state = run_of(strategy).state
-    assert state.objective >= state.lower - 1e-10
-    reported = [row.reason for row in result.left_out]
-    if reason == "no gap":
-        assert not numbers(result, "duality-gap")
-    elif reason:
-        assert any(re.search(reason, text) for text in reported), reported
-    true = objective_value(objectives, psi, state.point)
-    best = objective_value(objectives, psi, centralized_solution(objectives, psi, tol=1e-11))
-    if state.lower > -1e299 and state.objective - state.lower <= 1e-8:
-        assert true <= best + 2e-8
-
-
-def _start(strategy, grid, start, rounds):
-    arrays = ArrayRecord({name: Array(value) for name, value in start.items()})
-    with grid.identity(), quiet(50):
-        return strategy.start(grid, arrays, rounds)
 
 
 def test_a_loss_without_second_derivatives_is_refused_by_the_client():
