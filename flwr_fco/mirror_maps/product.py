@@ -66,6 +66,7 @@ class Product(MirrorMap):
     value = gradient = conjugate_gradient = supports = objection = retrieve = _refuse
 
 
+@dataclass(init=False)
 class BoundProduct(MirrorMap):
     """A :class:`Product` on the flat vectors of a model.
 
@@ -82,6 +83,9 @@ class BoundProduct(MirrorMap):
         If an array matches no pattern, a pattern matches no array, or a map cannot act on its array.
     """
 
+    product: Product
+    layout: Layout
+
     def __init__(self, product: Product, layout: Layout) -> None:
         self.product, self.layout = product, layout
         #: Each array's place in the vector, its own layout and its map.
@@ -93,8 +97,8 @@ class BoundProduct(MirrorMap):
                 raise ConfigurationError(f'{prefix}. Add one, or "*": Euclidean() for all the others')
             self.parts.append((entry.block, alone, product.maps[pattern].bind(alone)))
         require_matches("Product", product.maps, layout.shapes)
+        #: The psi of the last point, which is supported, and what it is on each array.
         self._last: tuple[Any, list[BoundRegularizer]] = None, []
-        self._accepted: Any = None
 
     def value(self, w: Vector) -> float:
         return sum(h.value(w[place]) for place, _, h in self.parts)
@@ -134,37 +138,26 @@ class BoundProduct(MirrorMap):
 
     def retrieve(self, z: Vector, t: float, regularizer: Psi, out: Vector | None = None) -> Vector:
         """Return the minimiser array by array; see :meth:`MirrorMap.retrieve`."""
-        if regularizer is not self._accepted:
+        if regularizer is not self._last[0]:
             self.require(regularizer)
-            self._accepted = regularizer
+            self._last = regularizer, self._own(regularizer)
         out = np.empty_like(z) if out is None else out
-        for (place, _, h), own in zip(self.parts, self._own(regularizer), strict=True):
+        for (place, _, h), own in zip(self.parts, self._last[1], strict=True):
             h.retrieve(z[place], t, own, out[place])
         return out
 
     def _own(self, regularizer: Any) -> list[BoundRegularizer]:
-        """Return psi on each array, kept for the last psi."""
-        if regularizer is not self._last[0]:
-            found = []
-            for _, alone, _ in self.parts:
-                (entry,) = alone.entries
-                psi = regularizer.regularizer.for_array(entry.name) if entry.regularized else None
-                # There is no psi on this array: bind any regularizer to a layout without regularized arrays.
-                none = Layout((replace(entry, regularized=False),))
-                found.append(BoundRegularizer(regularizer.regularizer, none) if psi is None else psi.bind(alone))
-            self._last = regularizer, found
-        return self._last[1]
+        """Return psi on each array."""
+        found = []
+        for _, alone, _ in self.parts:
+            (entry,) = alone.entries
+            psi = regularizer.regularizer.for_array(entry.name) if entry.regularized else None
+            # There is no psi on this array: bind any regularizer to a layout without regularized arrays.
+            none = Layout((replace(entry, regularized=False),))
+            found.append(BoundRegularizer(regularizer.regularizer, none) if psi is None else psi.bind(alone))
+        return found
 
     def bind(self, layout: Layout) -> BoundProduct:
         if layout != self.layout:
             raise ConfigurationError(f"this Product is bound to {self.layout!r}, not to {layout!r}; bind it again")
         return self
-
-    def __repr__(self) -> str:
-        return f"{self.product!r} on {self.layout!r}"
-
-    def __eq__(self, other: Any) -> bool:
-        return isinstance(other, BoundProduct) and (self.product, self.layout) == (other.product, other.layout)
-
-    def __hash__(self) -> int:
-        return hash((self.product, self.layout))
