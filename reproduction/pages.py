@@ -33,8 +33,9 @@ KEY = (
     "by less than its noise; *outside* is what cannot be tested here; what *awaits a run* was changed after its last "
     "run. These columns count the rows that test the paper's sentence as it stands. A row that *differs* tests it "
     "with one of several *readings* of the text, off the paper's *grid* of constants, at a smaller *scale* or on other "
-    "*data*. Rows of *ours* ask what the paper does not. Measured: median [smallest, largest] over the seeds. Of "
-    "`reproduction/`, `claims.csv` has the rules that decide, `results.jsonl` all values and `figures/` the runs."
+    "*data*. Rows of *ours* ask what the paper does not. Measured: median [smallest, largest] over the seeds, and "
+    "where the note says so over kernels of BLAS. Of `reproduction/`, `claims.csv` has the rules that decide, "
+    "`results.jsonl` all values and `figures/` the runs."
 )
 
 
