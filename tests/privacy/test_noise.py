@@ -56,21 +56,10 @@ def noise_matrix(stream, rounds):
 
 @pytest.mark.parametrize("bands", [1, 2, 4, 20])
 def test_the_streamed_banded_noise_is_that_of_the_inverse(bands):
-    streamed = noise_matrix(BandedNoise(bands), 12)[:, :12]
-    np.testing.assert_allclose(banded_matrix(12, bands) @ streamed, np.eye(12), atol=1e-13)
-
-
-@pytest.mark.parametrize("bands", [4, 1])
-def test_draws_have_the_stated_covariance_and_few_vectors_are_kept(bands):
     stream = BandedNoise(bands)
-    rows = noise_matrix(BandedNoise(bands), 10)
-    draws = []
-    for _ in range(10):
-        draws.append(stream.next(lambda: secure_normal(10_000)))
-        assert len(stream.last) < bands
-    found, stated = np.cov(np.array(draws)), rows @ rows.T
-    scale = np.sqrt(np.outer(np.diag(stated), np.diag(stated)) + stated**2)
-    assert np.max(np.abs(found - stated) / scale) < 6.0 / 100.0  # six standard deviations of an estimate from 10,000
+    streamed = noise_matrix(stream, 12)[:, :12]
+    assert len(stream.last) < bands
+    np.testing.assert_allclose(banded_matrix(12, bands) @ streamed, np.eye(12), atol=1e-13)
 
 
 def test_secure_numbers_are_normal_and_never_the_same():

@@ -211,6 +211,8 @@ def test_a_killed_run_goes_on_to_the_same_bits_with_the_seed_of_tests(tmp_path, 
     with pytest.raises(Killed):
         play(make(privacy=privacy(noise=noise, rounds=8)), 8, callbacks=[checkpoint, Killer(5, where)])
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+    with pytest.raises(ConfigurationError, match=r"goes on only where it saves itself.*add Checkpoint\("):
+        play(make(privacy=privacy(noise=noise, rounds=8)), 8, resume=path)
     resumed = play(make(privacy=privacy(noise=noise, rounds=8)), 8, resume=path, callbacks=[Checkpoint(path)])
     np.testing.assert_array_equal(flat(resumed.arrays), flat(whole.arrays))
 

@@ -532,20 +532,3 @@ class Acting(Callback):
 
 def interrupt():
     raise Interruption
-
-
-def test_a_private_round_is_released_once(tmp_path):
-    path, strategy = tmp_path / "run.npz", private()
-    with pytest.raises(Interruption):
-        play(strategy, path, callbacks=[Acting(4, interrupt)])
-    with pytest.raises(ConfigurationError, match=r"goes on only where it saves itself.*add Checkpoint\("):
-        play(private(), tmp_path / "other.npz", resume=path)
-    shown = {}
-    for _ in range(2):
-        seen = Acting()
-        play(private(), path, resume=path, callbacks=[seen])
-        for number, model in seen.models.items():
-            np.testing.assert_array_equal(shown.setdefault(number, model), model)
-    assert set(shown) == {4, 5, 6}
-    with pytest.raises(ConfigurationError, match="has released 6 rounds"):
-        play(private(), path)

@@ -56,21 +56,6 @@ def test_a_constraint_has_no_weight_and_needs_nothing():
     assert np.abs(w[:FEATURES]).sum() == pytest.approx(2.0, rel=1e-12)
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_the_density_is_held(dtype):
-    """Two of six coefficients: from three quarters of the rounds on exactly, before it on the way there."""
-    _, strategy, result = unmodified(40, density=1 / 3, dtype=dtype)
-    densities = [result.train_metrics_clientapp[number]["density"] for number in range(1, 41)]
-    assert densities[0] == 1.0
-    assert densities[29:] == [1 / 3] * 11
-    assert np.all(np.diff(densities) <= 0)
-    assert np.count_nonzero(result.arrays["coefficients"].numpy()) == 2
-    # Whichever is largest in the dual is kept, and what psi does not act on is left alone.
-    largest = np.argsort(-np.abs(strategy.state.dual[:FEATURES]))[:2]
-    assert set(largest) == set(np.flatnonzero(result.arrays["coefficients"].numpy()))
-    assert result.arrays["intercept"].numpy()[0] != 0
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

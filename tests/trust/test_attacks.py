@@ -162,7 +162,8 @@ def evaluated(change=None, **options):
 @pytest.mark.parametrize(
     "lie",
     [
-        *({"loss": loss, **more} for loss in (1e9, -1e9, 1e300) for more in ({}, {"num-examples": 2**39})),
+        {"loss": -1e9},
+        {"loss": 1e300, "num-examples": 2**39},
         {"num-examples": 2**39},
         {"num-examples": 2**50},
     ],

@@ -6,7 +6,7 @@ from functools import cache
 import numpy as np
 import pytest
 from faulty import BAD_NODE, Faulty, error, says, scaled, silent, start_on, strategy, with_content, with_increment
-from flwr.app import Array, ArrayRecord, Message, MetricRecord
+from flwr.app import Array, ArrayRecord, MetricRecord
 from problems import FEATURES, D, app_of, clients, flat, foreign_app, start_arrays
 from representatives import crossed
 
@@ -121,26 +121,25 @@ def test_replies_in_another_float_dtype_count():
     np.testing.assert_allclose(flat(result.arrays), flat(exact.arrays), atol=20 * np.finfo(np.float32).eps)
 
 
-def test_of_two_answers_of_a_node_the_first_counts():
-    def twice(message, reply):
-        return [reply, *filled(3.0)(message, reply)]
-
-    result = result_of(FedDualAvg, twice)
-    np.testing.assert_array_equal(
-        flat(result.arrays), flat(result_of(FedDualAvg, lambda message, reply: [reply]).arrays)
-    )
-    assert [(row.round, row.node_id) for row in result.left_out] == [(2, BAD_NODE)]
-    assert result.left_out[0].reason == "it answered twice; the first answer counts"
+def twice(message, reply):
+    return [reply, *filled(3.0)(message, reply)]
 
 
-def test_a_node_that_was_not_asked_counts_nothing_and_is_named():
-    def stranger(message, reply):
-        other = Message(reply.content, reply_to=message)
-        other.metadata.__dict__.update(_src_node_id=99, _reply_to_message_id="no such message")
-        return [reply, other]
+def stranger(message, reply):
+    (other,) = filled(3.0)(message, reply)
+    other.metadata.__dict__.update(_src_node_id=99, _reply_to_message_id="no such message")
+    return [reply, other]
 
-    result = result_of(FedDualAvg, stranger)
-    assert [(row.node_id, row.reason) for row in result.left_out] == [(99, "this node was not asked")]
+
+@pytest.mark.parametrize(
+    ("fault", "node", "reason"),
+    [(twice, BAD_NODE, "it answered twice; the first answer counts"), (stranger, 99, "this node was not asked")],
+)
+def test_a_reply_too_many_is_left_out_and_the_first_counts(fault, node, reason):
+    result = result_of(FedDualAvg, fault)
+    honest = result_of(FedDualAvg, lambda message, reply: [reply])
+    np.testing.assert_array_equal(flat(result.arrays), flat(honest.arrays))
+    assert [(row.round, row.node_id, row.reason) for row in result.left_out] == [(2, node, reason)]
 
 
 @pytest.mark.parametrize("weight", [-1.0, float("nan"), float("inf"), 1e13, None])

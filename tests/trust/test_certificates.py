@@ -244,8 +244,14 @@ def in_terms(changes):
     return lie
 
 
-def another_conjugate(vectors):
-    vectors["terms"][1] -= 0.02
+def conjugate_moved(amount):
+    """The conjugate at a gradient follows from the loss: neither less nor more will do."""
+
+    def lie(vectors):
+        vectors["terms"][1] += amount
+
+    lie.__name__ = f"conjugate plus {amount}"
+    return lie
 
 
 def indefinite(vectors):
@@ -256,7 +262,8 @@ def indefinite(vectors):
 
 
 NEWTON_LIES = [
-    another_conjugate,
+    conjugate_moved(-0.02),
+    conjugate_moved(0.02),
     times("block", 1e6),
     indefinite,
     times("targets", 3.0),

@@ -11,7 +11,7 @@ from scipy.sparse import csr_array
 from sklearn.datasets import load_breast_cancer
 
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic
-from flwr_fco.regularizers import L1, Box, ElasticNet, GroupLasso, L2Squared, SparseGroupLasso, Zero
+from flwr_fco.regularizers import L1, Box, ElasticNet, GroupLasso, L2Squared, SparseGroupLasso
 from reproduction.pooled import centralized_solution
 
 GROUPS = np.arange(9) // 3
@@ -73,16 +73,6 @@ def test_at_the_largest_strength_the_gap_is_that_of_the_intercept():
     share = np.mean(np.concatenate([objective.labels for objective in objectives]))
     null = -share * np.log(share) - (1.0 - share) * np.log(1.0 - share)
     assert numbers(result, "duality-gap")[0] >= np.log(2.0) - null > 0.03
-
-
-@pytest.mark.parametrize("kind", ["squares", "logistic"])
-def test_without_psi_there_is_a_residual_and_no_gap(kind):
-    objectives, psi = sites(kind, sizes=(60, 80)), Zero()
-    result, _ = solved(objectives, psi)
-    assert not numbers(result, "duality-gap")
-    assert numbers(result, "residual")[-1] <= 1e-8
-    oracle = centralized_solution(objectives, psi, tol=1e-10)
-    np.testing.assert_allclose(point(result, objectives[0]), oracle, atol=1e-6)
 
 
 @pytest.mark.parametrize(("psi", "hessian"), [(L1(0.01), "block"), (L2Squared(1e-4), "none")])
