@@ -5,9 +5,9 @@ from itertools import combinations
 import numpy as np
 import pytest
 from faulty import Faulty, changing
-from flwr.app import Array, ArrayRecord, ConfigRecord
+from flwr.app import ConfigRecord
 from newton import objective_value, point, sites, solved
-from problems import app_of
+from problems import app_of, simulated, zeros
 
 from flwr_fco.algorithms.newton.path import errors_of, folds_of
 from flwr_fco.callbacks import Checkpoint
@@ -17,19 +17,18 @@ from flwr_fco.errors import ClientError, ConfigurationError, ProtocolError
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic
 from flwr_fco.regularizers import L1, ElasticNet, GroupLasso, L1Ball
 from flwr_fco.regularizers.base import with_strength
-from flwr_fco.simulation import InProcessGrid, fit_path, simulate
+from flwr_fco.simulation import InProcessGrid, fit_path
 from flwr_fco.strategies import FedDAGT, FedNewton, Strengths, run_of
 from reproduction.pooled import centralized_solution
 
 
 def path_of(objectives, psi=None, rounds=60, strategy=None, disclosure=None, **options):
-    start = {name: np.zeros(shape) for name, shape in objectives[0].layout.shapes.items()}
     return fit_path(
         strategy or FedNewton(regularizer=psi or L1(1.0), tolerance=1e-9, fraction_evaluate=0.0),
         app_of(objectives, disclosure=disclosure),
         num_nodes=len(objectives),
         num_rounds=rounds,
-        initial_arrays=start,
+        initial_arrays=zeros(objectives[0].layout),
         progress=False,
         **options,
     )
@@ -112,51 +111,28 @@ def test_folds_part_the_rows_with_the_same_shares_of_each_class(folds):
             assert not all(np.array_equal(a, b) for a, b in zip(parts, other, strict=True))
 
 
-class Counting(InProcessGrid):
-    """About how many points a site is asked at once."""
-
-    direct = None
-
-    def __init__(self, app, nodes):
-        super().__init__(app, nodes)
-        self.points = []
-
-    def reply(self, message):
-        reply = super().reply(message)
-        if message.metadata.message_type == "train" and message.metadata.dst_node_id == 2:
-            self.points.append(int(message.content["fco"]["number:points"]))
-        return reply
-
-
-def start_of(strategy, grid, objectives, rounds=60, **options):
-    shapes = objectives[0].layout.shapes
-    arrays = ArrayRecord({name: Array(np.zeros(shape)) for name, shape in shapes.items()})
+def start_of(strategy, grid, objectives, rounds=60):
     with grid.identity(), quiet(50):
-        return strategy.start(grid, arrays, rounds, **options)
+        return strategy.start(grid, zeros(objectives[0].layout), rounds)
 
 
-def test_messages_processes_and_a_resumed_run_have_the_same_bits(tmp_path):
-    objectives, states = sites("multinomial", sizes=(30, 41, 25)), []
-    make = lambda: FedNewton(  # noqa: E731
-        regularizer=L1(1.0), tolerance=1e-7, strengths=Strengths(4, 0.1, folds=3), fraction_evaluate=0.0
-    )
-    file = tmp_path / "run.npz"
+def test_messages_and_a_resumed_run_have_the_same_bits(tmp_path):
+    objectives, file = sites("multinomial", sizes=(30, 41, 25)), tmp_path / "run.npz"
 
-    def run(strategy, **options):
-        start = {name: np.zeros(shape) for name, shape in objectives[0].layout.shapes.items()}
-        options = {"num_rounds": 60, "initial_arrays": start, "progress": False, **options}
-        simulate(strategy, app_of(objectives), num_nodes=3, **options)
+    def state_after(rounds=60, mods=(), **more):
+        strengths = Strengths(4, 0.1, folds=3)
+        strategy = FedNewton(regularizer=L1(1.0), tolerance=1e-7, strengths=strengths, fraction_evaluate=0.0)
+        options = {"num_nodes": 3, "initial_arrays": zeros(objectives[0].layout), **more}
+        simulated(strategy, app_of(objectives, mods), rounds, **options)
         return run_of(strategy).state
 
-    states.append(run(make()))
-    messages = make()
-    start_of(messages, Counting(app_of(objectives), 3), objectives)
-    states.append(run_of(messages).state)
+    whole = state_after()
+    others = [state_after(mods=[lambda message, context, call_next: call_next(message, context)])]
     for stop in (1, 4):
-        run(make(), num_rounds=stop, callbacks=[Checkpoint(file, every=1)])
-        states.append(run(make(), resume=file))
-    for other in states[1:]:
-        for name, value in states[0]._asdict().items():
+        state_after(stop, callbacks=[Checkpoint(file, every=1)])
+        others.append(state_after(resume=file))
+    for other in others:
+        for name, value in whole._asdict().items():
             np.testing.assert_array_equal(getattr(other, name), value, err_msg=name)
 
 
@@ -247,11 +223,8 @@ class Captured(InProcessGrid):
     message = None
 
     def reply(self, message):
-        if (message.metadata.message_type, message.metadata.dst_node_id, message.metadata.group_id) == (
-            "train",
-            2,
-            "2",
-        ):
+        about = message.metadata
+        if (about.message_type, about.dst_node_id, about.group_id) == ("train", 2, "2"):
             self.message = message
         return super().reply(message)
 
