@@ -83,11 +83,12 @@ class Watch:
         self._round = number, metrics
         left_out = run.current.left_out if run.privacy is None else 0
         reasons = [row.reason for row in run.left_out[-left_out:] if row.round == number] if left_out else []
-        # One liar is no majority, and without most clients the others go astray.
-        most = 2 * sum(TOO_LONG in reason for reason in reasons) > replied + len(reasons)
-        self._too_long = self._too_long + 1 if most else 0
+        # One liar is no half of three, and without half of the clients the others go astray.
+        beyond = sum(TOO_LONG in reason for reason in reasons)
+        half = 2 * beyond >= max(replied + len(reasons), 3)
+        self._too_long = self._too_long + 1 if half else 0
         if self._too_long >= _IN_A_ROW:
-            self._end(number, "the increments of most clients are far longer than at first")
+            self._end(number, "the increments of half of the clients or more are far longer than at first")
         elif not skipped:
             self._look_at(number, run.point, run.arrays)
         elif run.overflowed:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from flwr.app import Message
 
-from flwr_fco.algorithms.contract.problem import AtMost
+from flwr_fco.algorithms.contract.problem import LARGEST_CLAIM, AtMost
 from flwr_fco.core.layout import Layout, all_finite, euclidean_norm
 from flwr_fco.core.logs import log, printable
 from flwr_fco.core.sparse import SparseVector, dense
@@ -37,7 +37,8 @@ MOST_METRICS, LONGEST_NAME, MOST_NUMBERS = 1_000, 200, 100_000
 _MOST_EXAMPLES = 1e12
 #: Replies of the first rounds that say what length is usual.
 _FIRST_REPLIES = 3
-#: How much more, and in steps of how different a size, a client with a training loop of its own may do.
+#: How much more, and in steps of how different a size, a client with a training loop of its own may do; if the others
+#: do so too.
 _OWN_LOOPS = 1_000.0
 #: How far a sum of step sizes may be from steps times rate, in the solvers of this package.
 _ROUNDING = 1e-9
@@ -45,6 +46,7 @@ _ROUNDING = 1e-9
 _NO_LENGTH, _NO_STEP = 1e-12, 1e-8
 #: Part of the reason where a reply is too long.
 TOO_LONG = "more than max_ratio="
+_HONEST = "; if it is honest, lower the rates or scale the features"
 _FLOAT64, _WHOLE = np.dtype(np.float64), ("float64", "float32")
 _EXCEPTION = re.compile(r"^[\w.]*(Error|Exception|Interrupt|Exit|Warning)\b.*")
 #: What Flower and Ray put around a client's exception.
@@ -430,10 +432,11 @@ class Reader:
 class Cap:
     """How far one reply may move a mean: its share of the weight times its length.
 
-    What is usual is, for each vector, the lower median of the first round, or the largest of those that it takes for
-    three replies. A reply may move the mean as far as a usual one alone, and up to `ratio` times as far as the lower
-    median of its own round, as long as that is no more than what is usual. So nothing that is accepted later widens a
-    bound: a lie makes the model worse and honest replies longer, but not the next lie.
+    What is usual is, for each vector, the median length of the first round, or the largest of those that it takes for
+    three replies. Lengths of 0 are of no median: a site without an event in its rows sends nothing else. A reply may
+    move the mean as far as a usual one alone, and up to `ratio` times as far as the median of its own round, as long as
+    that is no more than what is usual. So nothing that is accepted later widens a bound: a lie makes the model worse
+    and honest replies longer, but not the next lie.
 
     Parameters
     ----------
@@ -455,15 +458,12 @@ class Cap:
         self.usual: dict[str, tuple[float, int]] = {}
         self.far: tuple[Node | None, float] = (None, 1.0)
 
-    def is_set(self, name: str) -> bool:
-        """Whether later rounds no longer say what is usual."""
-        return self.usual.get(name, (0.0, 0))[1] >= _FIRST_REPLIES
-
     def length(self, name: str, lengths: Sequence[float], rounding: float = 0.0) -> float:
-        """Return the length that the bound of a round's replies is a multiple of."""
+        """Return the length that the bound of a round's replies is a multiple of; 0 if there is none yet."""
         usual, count = self.usual.get(name, (0.0, 0))
-        median = _lower_median(lengths)
-        if median > rounding and not self.is_set(name):
+        median = _median(lengths)
+        # Steps of rounding, as after a tracker's first full batch, say nothing.
+        if median > rounding and count < _FIRST_REPLIES:
             usual = max(usual, median)
             self.usual[name] = usual, count + len(lengths)
         least = usual / self.ratio if self.ratio else 0.0
@@ -473,7 +473,7 @@ class Cap:
         """Return why replies are too long, by index."""
         if self.ratio is None or not usual > 0.0:
             return {}
-        text = f"{TOO_LONG}{self.ratio:g} times {usual:.3g}, as others are or were at first"
+        text = f"{TOO_LONG}{self.ratio:g} times {usual:.3g}, as others are or were at first{_HONEST}"
         pairs = enumerate(zip(lengths, shares, strict=True))
         beyond = [(i, length, share) for i, (length, share) in pairs if not share * length <= self.ratio * usual]
         return {i: f"its {name} is {length:.3g} at {share:.2g} of the weight, {text}" for i, length, share in beyond}
@@ -501,15 +501,15 @@ def objections(run: Any, ups: Sequence[Uplink], *, lengths: bool = True, losses:
         odd = [(i, share) for i, share in enumerate(shares) if share > largest]
         reasons |= {i: f"it has {share:.3g} {text}{largest:g}" for i, share in odd}
     longest, times = options.bounds.max_increment_norm, [up.elapsed or 1.0 for up in ups]
+    if options.bounds.own_loops or options._unmodified:
+        reasons |= _overworked(ups, times)
     for name in ups[0].vectors if ups and lengths else ():
         norms = [up.norms[name] for up in ups]
         for i, norm in enumerate(norms):
             if longest is not None and norm > longest:
                 reasons[i] = f"the norm of its {name} is {norm:.3g}, more than max_increment_norm={longest:g}"
         each = [norm / time for norm, time in zip(norms, times, strict=True)]
-        # With a step of rounding, as after a tracker's first full batch, the first round says nothing.
-        rounding = 0.0 if cap.is_set(name) else _NO_LENGTH * run.size / max(times)
-        usual = cap.length(name, each, rounding)
+        usual = cap.length(name, each, _NO_LENGTH * run.size / max(times))
         reasons = cap.too_long(f"{name} per unit of elapsed", each, shares, usual) | reasons
         cap.far = _furthest(ups, [length * share for length, share in zip(each, shares, strict=True)])
     for name, old in run.passed.items() if ups and lengths else ():
@@ -519,12 +519,31 @@ def objections(run: Any, ups: Sequence[Uplink], *, lengths: bool = True, losses:
     said = ("loss", *losses) if any("loss" in up.metrics for up in ups) else losses
     for name in said:
         sizes = [_size_of(up.vectors[name] if name in losses else up.metrics.get(name, 0.0)) for up in ups]
-        reasons = cap.too_long(name, sizes, shares, _lower_median(sizes)) | reasons
+        reasons = cap.too_long(name, sizes, shares, _median(sizes)) | reasons
     return _repeated(run, ups) | reasons
 
 
-def _lower_median(values: Sequence[float]) -> float:
-    return sorted(values)[(len(values) - 1) // 2] if values else 0.0
+def _overworked(ups: Sequence[Uplink], times: Sequence[float]) -> dict[int, str]:
+    """Return who says to have done far more than others in a loop of its own, by index.
+
+    All are scaled to the mean work: who says 100 times as much makes everybody's step 11 times as long, of ten clients.
+    The same loop takes as many more steps as a client has more rows, or fewer.
+    """
+    rows, usual = _median([up.examples for up in ups]), _median(times)
+    most = [LARGEST_CLAIM * usual * max(1.0, up.examples / (rows or math.inf)) for up in ups]
+    text = f"is more than {LARGEST_CLAIM:g} times that of the median client, {usual:.3g}, for its number of examples"
+    return {i: f"elapsed={times[i]:.3g} {text}" for i, time in enumerate(times) if time > most[i]}
+
+
+def _median(values: Sequence[float]) -> float:
+    """Return the median of those numbers that are above 0, which half of them bound; 0 without any.
+
+    Between two it is their geometric mean: the lengths of two honest sites may differ by thousands.
+    """
+    ordered = sorted(value for value in values if value > 0.0)
+    if not ordered:
+        return 0.0
+    return math.sqrt(ordered[(len(ordered) - 1) // 2]) * math.sqrt(ordered[len(ordered) // 2])
 
 
 def _size_of(loss: Any) -> float:
@@ -534,8 +553,7 @@ def _size_of(loss: Any) -> float:
 
 def _furthest(ups: Sequence[Uplink], moves: Sequence[float]) -> tuple[Node | None, float]:
     worst = max(range(len(ups)), key=moves.__getitem__)
-    median = _lower_median(moves)
-    return ups[worst].node, moves[worst] / median if median > 0.0 else 1.0
+    return ups[worst].node, moves[worst] / (_median(moves) or 1.0)
 
 
 def _repeated(run: Any, ups: Sequence[Uplink]) -> dict[int, str]:

@@ -52,13 +52,25 @@ def test_the_first_rounds_fix_what_is_usual():
     again = a_run()
     go_back({"cap": again.cap}, moment({"cap": run.cap}))
     assert out(again, replies(1e-9, 1e-9, 1e-9, 4.1)) == [3]
-    # A median of 0 says nothing, a length of 0 of most rounds neither.
-    still = a_run()
-    assert out(still, replies(0.0, 0.0, 0.0, 1.0, 2.0)) == []
-    assert out(still, replies(*[1.0] * 5)) == []
-    assert out(still, replies(*[1.0] * 4, 501.0)) == [4]
     assert out(a_run(max_ratio=None), replies(1.0, 1e300)) == []
     assert out(a_run(max_increment_norm=5.0), replies(5.0, 6.0)) == [1]
+
+
+def test_a_length_of_0_is_no_yardstick():
+    run = a_run()
+    # Sites without an event send zeros: most of the first round, or all who are left of a later one.
+    assert out(run, replies(0.0, 0.0, 0.0, 1.0, 4.0)) == []
+    assert out(run, replies(0.0, 0.0, 0.0, 1.0, 990.0)) == []
+    assert out(run, replies(0.0, 0.0, 0.0, 1.0, 1010.0)) == [4]
+    assert out(run, replies(0.0, 150.0, examples=(1.0, 9.0))) == []
+
+
+def test_of_two_in_the_middle_both_say_what_is_usual():
+    # One of two, or two of four, of which one may lie, are thousands of times as long as the other.
+    assert out(a_run(), replies(1e-4, 1.0)) == []
+    assert out(a_run(), replies(1e-4, 1e-3, 1.0, 1.5)) == []
+    assert out(a_run(), replies(1.0, 1e12)) == [1]
+    assert out(a_run(), replies(1.0, 1.0, 1.0, 1e12)) == [3]
 
 
 @settings(deadline=None)
@@ -104,6 +116,18 @@ def test_sites_of_very_different_sizes_stay_unless_the_user_says_otherwise(sizes
     assert out(a_run(max_share=0.9), replies(1.0)) == []
 
 
+def test_loops_of_clients_own_do_what_others_do_for_their_rows():
+    def says(*pairs):
+        return [ups[0]._replace(examples=rows) for rows, time in pairs for ups in [replies(1.0, elapsed=time)]]
+
+    own = a_run(own_loops=True)
+    # An epoch in batches of 32, of sites with 3 to 40,000 rows; and twenty of them.
+    assert out(own, says((3.0, 1.0), (10.0, 1.0), (12.0, 1.0), (40_000.0, 1_250.0))) == []
+    assert out(own, says((300.0, 10.0), (300.0, 10.0), (300.0, 1.0), (60.0, 40.0))) == []
+    assert out(own, says((300.0, 10.0), (300.0, 10.0), (300.0, 101.0))) == [2]
+    assert out(a_run(), says((300.0, 10.0), (300.0, 10.0), (300.0, 101.0))) == []
+
+
 def test_losses_are_compared_with_those_of_the_same_model():
     def says(*losses):
         return [Uplink({}, None, 1, metrics={"loss": loss}, examples=1.0) for loss in losses]
@@ -121,6 +145,24 @@ def test_losses_are_compared_with_those_of_the_same_model():
 # --- one of four nodes, from end to end -------------------------------------------------------------------------------
 
 FOUR = regressions(4)
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "length", "steps"),
+    [("FedDualAvg", 900, -300.0, 1), ("FedDAGT", 1, -900.0, 1), ("FedDualAvg", 1, 1.0, 100), ("FedDAGT", 1, 1.0, 1000)],
+)
+def test_one_of_four_that_overdoes_it_moves_nothing(name, rows, length, steps):
+    def lie(number, vectors, claims):
+        times = {"num-examples": rows, "steps": steps, "elapsed": steps}
+        # A client that has lost its memory says none of it.
+        claims |= {key: claims[key] * times[key] for key in times if key in claims}
+        for vector in vectors.values():
+            vector *= length
+
+    result = run_with("messages", make(name, bounds=Bounds(own_loops=True)), FOUR, 40, lie, liar=2)
+    assert {row.partition_id for row in result.left_out} == {2}
+    honest = run_with("messages", make(name, bounds=Bounds(own_loops=True)), FOUR, 40, lambda *all_: None, liar=2)
+    assert np.abs(flat(result.arrays) - flat(honest.arrays)).max() < 0.8
 
 
 # --- answers of before ------------------------------------------------------------------------------------------------

@@ -168,8 +168,8 @@ class Bounds(Choice):
     ----------
     max_ratio : float or None, default 100.0
         A reply is left out if its share of the round's weight times the length of a vector, per unit of elapsed, is
-        more than this many times the lower median length of the round, or of the first round if that is less, and is
-        more than that of the first round. None: no such bound.
+        more than this many times the median length of the round, or of the first round if that is less, and is more
+        than that of the first round. Lengths of 0 are of no median. None: no such bound.
     max_share : float, optional
         Largest share of the weight of a round of two replies or more that a client may have by the number of examples
         that it reports.
@@ -180,8 +180,9 @@ class Bounds(Choice):
         Largest Euclidean norm of a vector, whatever the other clients send.
     own_loops : bool, default False
         Whether the clients run their own training loops (:class:`flwr_fco.torch.LocalTraining`), with their own
-        schedules, epochs and batches: then they may take up to a thousand times the requested steps. Otherwise a client
-        takes at most the requested steps, of the requested size.
+        schedules, epochs and batches: then they may take up to a thousand times the requested steps, but none more than
+        ten times as many as the median client, for its number of examples. Otherwise a client takes at most the
+        requested steps, of the requested size.
 
     Raises
     ------
