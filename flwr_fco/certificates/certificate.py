@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.certificates.gap import conjugate_at, feasible, free_intercepts, why_none
+from flwr_fco.certificates.possible import check_conjugates, check_loss
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import NoAnswerError, ProtocolError
 from flwr_fco.messages.protocol import Answer
@@ -35,8 +36,6 @@ from flwr_fco.regularizers import BoundRegularizer
 _AGREED = ("l2", "convex")
 #: By how much a lower bound may be above the objective by rounding, relative to both.
 _NEGATIVE = 1e-9
-#: Rounding error of a client's sums, relative to the sums of absolute values.
-ROUNDING = 1e-6
 
 
 class Request(NamedTuple):
@@ -166,12 +165,11 @@ def certificate(psi: BoundRegularizer, w: Vector) -> Asking:
 
     # By Fenchel's inequality all that a client says must be of one function: a certificate is then one of some data.
     def check_rows(answer: Answer) -> None:
-        loss, l2, convex = (answer.numbers[name] for name in wanted_first)
-        if l2 < 0.0 or convex not in (0.0, 1.0):
-            raise ProtocolError(f"it says l2={l2:g} and convex={convex:g}; expected a number >= 0, and 0 or 1")
-        reported[answer.node_id] = answer.vectors["rows"], loss - 0.5 * l2 * float(ridged @ ridged)
+        rows, (loss, l2, convex) = answer.vectors["rows"], (answer.numbers[name] for name in wanted_first)
+        if convex not in (0.0, 1.0):
+            raise ProtocolError(f"it says convex={convex:g}; expected 0 or 1")
         if convex:
-            check_conjugates(answer.vectors["rows"], w, reported[answer.node_id][1], exact=True)
+            reported[answer.node_id] = rows, check_loss(rows, w, loss, l2, ridged)
 
     def check_conjugate(answer: Answer) -> None:
         if answer.node_id in reported:
@@ -208,39 +206,3 @@ def certificate(psi: BoundRegularizer, w: Vector) -> Asking:
 
 def _mean(answers: Sequence[Answer], name: str) -> float:
     return math.fsum(answer.weight * answer.numbers[name] for answer in answers)
-
-
-def check_conjugates(
-    rows: NDArray[np.float64], w: Vector, loss: float, *, exact: bool = False, tolerance: float = 0.0
-) -> None:
-    """Check the conjugates of a convex loss G by Fenchel's inequality, G*(r) >= <r, w> - G(w).
-
-    Parameters
-    ----------
-    rows : ndarray of float64, shape (k, d + 1)
-        Points r with the conjugates there.
-    w : ndarray of float64, shape (d,)
-        A point.
-    loss : float
-        G(w).
-    exact : bool, default False
-        Whether the first row is the gradient at w, for which both sides are equal.
-    tolerance : float, default 0.0
-        What may be missing besides rounding.
-
-    Raises
-    ------
-    ProtocolError
-        If a conjugate is less.
-    """
-    pairs = rows[:, :-1] * w
-    above = rows[:, -1] - pairs.sum(axis=1) + loss
-    most = ROUNDING * (np.abs(pairs).sum(axis=1) + abs(loss) + np.abs(rows[:, -1])) + tolerance
-    # What overflows is no number of a loss.
-    wrong = ~((above >= -most) & np.isfinite(most))
-    wrong[0] |= exact and above[0] > most[0]
-    if wrong.any():
-        worst = int(np.argmax(wrong))
-        raise ProtocolError(
-            f"its loss, gradients and conjugates differ by {above[worst]:.3g} from those of one convex function"
-        )

@@ -32,8 +32,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.algorithms.contract.replies import Replies
-from flwr_fco.certificates.certificate import ROUNDING, check_conjugates
 from flwr_fco.certificates.gap import conjugate_at, feasible, free_intercepts, references, why_none
+from flwr_fco.certificates.possible import CONSTANT, FACTORS, LINKS, NUMBERS, ROUNDING, Terms, check_loss, check_means
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import SparseVector, dense, is_shorter
@@ -47,11 +47,6 @@ from flwr_fco.regularizers.base import BoundRegularizer
 Indices = NDArray[np.int64]
 Matrix = NDArray[np.float64]
 
-#: What losses are, by their number in messages: not known to be convex; convex; and those of predictions that the
-#: method's first step knows more of.
-LINKS = ("none", "convex", "cox", "poisson", "identity", "logistic", "softmax")
-#: Those whose gradients at points of the intercept alone follow from A'1/n and A'y/n.
-_CONSTANT = LINKS[4:]
 _NAMES: dict[type, str] = {
     PartialLikelihood: "cox",
     PoissonLoss: "poisson",
@@ -59,8 +54,6 @@ _NAMES: dict[type, str] = {
     LogisticLoss: "logistic",
     Categories: "softmax",
 }
-#: The largest second derivative of chances in a prediction; that of squares is told.
-_FACTORS = {"logistic": 0.25, "softmax": 0.5}
 #: An intercept beside which all others are 0.
 _FAR = 1e6
 NOTHING: Vector = np.zeros(0)
@@ -72,42 +65,6 @@ _GAP, _SQUARE, _CONTRADICTION = 1e-11, 1e-9, 1e-11
 _NOBODY = 1e-13
 #: Bytes of a digest that a float64 holds exactly.
 _DIGEST = 6
-
-
-class Terms(NamedTuple):
-    """The numbers of an answer; of all of them, the weighted means of the first three.
-
-    Parameters
-    ----------
-    loss, conjugate, least : float
-        F, the conjugate of G = F - l2/2 ||W||^2 at its gradient, and what no value of G is below.
-    link : float
-        The number of the loss's link in :data:`LINKS`; from here on clients must agree.
-    outputs, l2, scale : float
-        Numbers of a row's predictions, the strength of the l2 term, and the second derivative of squares.
-    """
-
-    loss: float
-    conjugate: float
-    least: float
-    link: float
-    outputs: float
-    l2: float
-    scale: float
-
-    @property
-    def name(self) -> str:
-        """Name of the link."""
-        return LINKS[int(self.link)]
-
-    @property
-    def factor(self) -> float:
-        """The largest second derivative in a prediction that is the same for all examples, or 0."""
-        return _FACTORS.get(self.name, self.scale)
-
-
-#: How many numbers an answer has, and how many of them clients agree in.
-NUMBERS, FACTS = 7, 4
 
 
 # --- a client ---------------------------------------------------------------------------------------------------------
@@ -136,7 +93,7 @@ def answer(objective: Objective, w: Vector, first: bool, on: Indices | None = No
     """
     row: Any = getattr(objective, "link", None)
     link = "none" if objective.least is None else _NAMES.get(type(row), "convex")
-    if link in _FACTORS and getattr(objective, "offset", NOTHING).size:
+    if link in FACTORS and getattr(objective, "offset", NOTHING).size:
         # Predictions are not the same for all examples then.
         link = "convex"
     loss, gradient = objective.value_and_gradient(w)
@@ -174,14 +131,14 @@ def _once(objective: Objective, w: Vector, reported: Terms) -> dict[str, Vector]
     if not count:
         return once
     columns, targets, rows = np.zeros(size), np.zeros(size), np.zeros((max(2, count), size + 1))
-    if reported.name in (*_CONSTANT, "poisson"):
+    if reported.name in (*CONSTANT, "poisson"):
         far, at_zero = np.zeros(size), objective.gradient(np.zeros(size))
         far[size - count] = -_FAR if reported.name == "poisson" else _FAR
         change = objective.gradient(far) - at_zero
         # Of several outputs the first one's columns are those of each.
         columns = -change if reported.name == "poisson" else np.repeat(change[::count] / change[size - count], count)
-        targets = targets_at_zero(reported, at_zero, columns)
-    if reported.link and reported.name not in _CONSTANT:
+        targets = reported.targets_at_zero(at_zero, columns)
+    if reported.link and reported.name not in CONSTANT:
         dual = [objective.dual_terms([point], [1.0]) for point in references(objective)]
         rows = np.array([np.append(slopes, value) for value, slopes in dual])
     once |= {"columns": columns, "references": rows.reshape(-1)}
@@ -244,12 +201,8 @@ def checked(layout: Layout, state: Any, uplink: Uplink, tolerance: float) -> dic
     reported, w = Terms(*vectors["terms"].tolist()), state.trial
     if state.population >= 0.0 and state.facts[0] >= 0.0 and reported[3:] != tuple(state.facts.tolist()):
         raise ProtocolError("its loss is another one than in the first round")
-    if (
-        reported.link not in range(len(LINKS))
-        or reported.l2 < 0.0
-        or reported.scale < 0.0
-        or not 0.0 <= reported.outputs <= w.size
-    ):
+    known_kind = reported.link in range(len(LINKS)) and reported.l2 >= 0.0
+    if not known_kind or reported.scale < 0.0 or not 0.0 <= reported.outputs <= w.size:
         raise ProtocolError(f"it says {reported._asdict()} of its loss, and there is no such one")
     if not reported.link:
         if any(reported[1:]):
@@ -257,97 +210,16 @@ def checked(layout: Layout, state: Any, uplink: Uplink, tolerance: float) -> dic
         return vectors
     count = w.size - num_intercepts(layout)
     ridge = reported.l2 * np.append(w[:count], np.zeros(w.size - count))
-    loss = reported.loss - 0.5 * float(ridge @ w)
-    if loss < reported.least - ROUNDING * (abs(reported.loss) + abs(reported.least)) - tolerance:
-        raise ProtocolError(f"its loss is {reported.loss:.6g}, and it says that none is below {reported.least:.6g}")
     rows = np.append(vectors["gradient"] - ridge, reported.conjugate)[None]
-    if "references" in vectors and reported.name not in _CONSTANT:
+    if "references" in vectors and reported.name not in CONSTANT:
         rows = np.concatenate([rows, vectors["references"].reshape(-1, w.size + 1)])
-    check_conjugates(rows, w, loss, exact=True, tolerance=tolerance)
+    check_loss(rows, w, reported.loss, reported.l2, w[:count], reported.least, tolerance)
     if "square" in vectors:
-        _check_constants(vectors, reported, w, count)
+        check_means(vectors, reported, w, w.size - count)
     return vectors
 
 
-def _check_constants(vectors: dict[str, Vector], reported: Terms, w: Vector, count: int) -> None:
-    """Check the largest mean square, and of predictions that are the same for all examples A'1/n and A'y/n."""
-    outputs, (square, known) = w.size - count, vectors["square"].tolist()
-    if not square >= 0.0 or known not in (0.0, 1.0):
-        raise ProtocolError(f"the largest mean square of its columns is {square:.6g}; expected a number >= 0")
-    if not outputs or reported.name not in _CONSTANT:
-        return
-    columns, gradient = vectors["columns"], vectors["gradient"]
-    if not np.abs(columns[count:] - 1.0).max() <= ROUNDING:
-        raise ProtocolError(f"the mean of its intercept's column is {columns[count]:.6g}; expected 1")
-    largest = reported.factor * float(np.abs(columns[:count]).max(initial=0.0)) ** 2
-    if (1.0 + ROUNDING) * square < largest:
-        raise ProtocolError(f"the largest mean square is {square:.6g}, and the square of a mean {largest:.6g}; more")
-    targets = vectors.get("targets", targets_at_zero(reported, gradient, columns))
-    if reported.name == "identity":
-        pairs, slope = columns * w, float(gradient[count]) / reported.factor
-        expected, target = float(pairs.sum()) - slope, float(targets[count])
-        if abs(target - expected) > ROUNDING * (float(np.abs(pairs).sum()) + abs(slope) + abs(expected)):
-            raise ProtocolError(f"its mean target is {target:.6g}, and by its slopes {expected:.6g}")
-        return
-    shares, each = targets[count:], np.tile(targets[count:], count // outputs)
-    whole = outputs == 1 or abs(float(shares.sum()) - 1.0) <= ROUNDING
-    if not (whole and (shares >= -ROUNDING).all() and (shares <= 1.0 + ROUNDING).all()):
-        raise ProtocolError(f"its shares of classes are {shares.tolist()}; expected numbers from 0 to 1, together 1")
-    # A class may be empty.
-    if (
-        reported.factor * targets[:count] ** 2 > square * ((1.0 + ROUNDING) * np.maximum(each, 0.0) + ROUNDING**2)
-    ).any():
-        raise ProtocolError("a mean of its columns in a class is above what the largest mean square of a column allows")
-
-
-def check_block(block: Matrix, on: Indices, vectors: dict[str, Vector], count: int | None) -> None:
-    """Check a client's Hessian on a working set: it is positive semidefinite, and no larger than that of its loss.
-
-    Parameters
-    ----------
-    block : ndarray of float64, shape (k, k)
-        The Hessian.
-    on : ndarray of int64, shape (k,)
-        The working set.
-    vectors : dict of str to ndarray
-        What else the client says.
-    count : int or None
-        Number of coefficients; None: no curvature bounds the diagonal.
-
-    Raises
-    ------
-    ProtocolError
-        If it is not.
-    """
-    reported, diagonal = Terms(*vectors["terms"].tolist()), np.diag(block)
-    if (diagonal < 0.0).any():
-        raise ProtocolError(f"its Hessian has the entry {diagonal.min():.3g} on the diagonal; expected none below 0")
-    if count is not None:
-        square, known = vectors.get("square", np.zeros(2)).tolist()
-        most = np.where(on < count, square + reported.l2 if known else math.inf, reported.factor or math.inf)
-        beyond = np.flatnonzero(diagonal > (1.0 + ROUNDING) * most)
-        if beyond.size:
-            value, limit = diagonal[beyond[0]], most[beyond[0]]
-            raise ProtocolError(f"its Hessian has the entry {value:.3g} on the diagonal; expected at most {limit:.3g}")
-    roots, empty = np.sqrt(np.where(diagonal > 0.0, diagonal, 1.0)), diagonal == 0.0
-    indefinite = bool((np.abs(block[empty]) > np.finfo(np.float64).tiny).any())
-    try:
-        np.linalg.cholesky(block / np.outer(roots, roots) + (ROUNDING * (1 + diagonal.size)) * np.eye(diagonal.size))
-    except np.linalg.LinAlgError:
-        indefinite = True
-    if indefinite:
-        raise ProtocolError("its Hessian is not positive semidefinite")
-
-
 # --- all clients together ---------------------------------------------------------------------------------------------
-
-
-def targets_at_zero(reported: Terms, gradient: Vector, columns: Vector) -> Vector:
-    """Return A'y/n, from the gradient at w = 0 and A'1/n; 0 of a loss of which it says nothing."""
-    if reported.name == "identity":
-        return np.asarray(-gradient / reported.factor)
-    levels = {"logistic": 0.5, "softmax": 1.0 / reported.outputs if reported.outputs else 0.0, "poisson": 1.0}
-    return levels[reported.name] * columns - gradient if reported.name in levels else np.zeros(columns.size)
 
 
 class Known(NamedTuple):
@@ -440,7 +312,7 @@ class Known(NamedTuple):
             gradients[0] = gradients[0] - mean * once.columns
             gradients[0][-1] = 0.0
             values[0] -= mean * float(once.targets[-1]) + mean**2 / (2.0 * reported.factor)
-        elif count and reported.name in _CONSTANT:
+        elif count and reported.name in CONSTANT:
             self.shares(once.targets)
             levels = np.array([[1.0], [0.0]]) if count == 1 else np.eye(count)
             gradients += [np.tile(level, size // count) * once.columns - once.targets for level in levels]
@@ -473,7 +345,7 @@ class Known(NamedTuple):
         if terms is None or once.square == UNKNOWN or lower == -math.inf:
             return np.zeros(self.w.size)
         gap = max(objective - lower, 0.0) + _GAP * (abs(objective) + abs(lower))
-        centred = reported.factor * once.columns**2 if free_intercepts(psi) and reported.name in _CONSTANT else 0.0
+        centred = reported.factor * once.columns**2 if free_intercepts(psi) and reported.name in CONSTANT else 0.0
         reach = np.sqrt(2.0 * gap * np.maximum((1.0 + _SQUARE) * once.square - centred, 0.0))
         proved = (np.abs(slopes) + reach < terms.threshold) & (terms.lower <= 0.0) & (terms.upper >= 0.0)
         proved[self.w.size - num_intercepts(psi.layout) :] = False
@@ -502,7 +374,7 @@ def opened(state: Any, psi: BoundRegularizer, replies: Replies) -> tuple[Any, Kn
     once: dict[str, Any] = {"square": square if share > 1.0 - ROUNDING else UNKNOWN, "population": who}
     if num_intercepts(psi.layout):
         once |= {name: replies.sum(name) for name in ("columns", "references")}
-        zero = targets_at_zero(known.reported, known.gradient, once["columns"])
+        zero = known.reported.targets_at_zero(known.gradient, once["columns"])
         once["targets"] = replies.sum("targets") if state.trial.any() else zero
     facts = [dense(uplink.vectors["terms"])[3:] for uplink in replies]
     usual, count = Counter(tuple(own.tolist()) for own in facts).most_common(1)[0]

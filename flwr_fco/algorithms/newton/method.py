@@ -60,6 +60,7 @@ from flwr_fco.algorithms.newton.model import (
     working_set,
 )
 from flwr_fco.certificates.gap import free_intercepts
+from flwr_fco.certificates.possible import FACTS, NUMBERS, check_hessian
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.core.sparse import NonZeros
 from flwr_fco.errors import ConfigurationError, ProtocolError, SeparableError
@@ -223,7 +224,7 @@ class ProximalNewton(Algorithm):
         mask = (start != 0.0) | penalty.idle | (primal.size <= self.sizes[0])
         on = whole_groups(mask, penalty).astype(np.float64)
         rows = np.zeros(asking.shapes_of_first(problem.layout, True).get("references", 0))
-        return NewtonState(start, start, on, zeros, zeros, np.full(asking.FACTS, -1.0), zeros, rows)
+        return NewtonState(start, start, on, zeros, zeros, np.full(FACTS, -1.0), zeros, rows)
 
     def downlink(self, problem: Problem, state: Any, to: To | None) -> Downlink:
         """Return the trial point at the coordinates of the working set; where it is not 0 elsewhere, both apart."""
@@ -237,7 +238,7 @@ class ProximalNewton(Algorithm):
     def shapes(self, problem: Problem, state: Any) -> dict[str, tuple[int, ...]]:
         """Return the shapes of gradient, block and terms; of the first round also of what never changes."""
         k = _set_of(state).size
-        shapes = {"gradient": state.trial.shape, "terms": (asking.NUMBERS,), "block": (k * (k + 1) // 2,)}
+        shapes = {"gradient": state.trial.shape, "terms": (NUMBERS,), "block": (k * (k + 1) // 2,)}
         once = asking.shapes_of_first(problem.layout, not state.trial.any()) if state.population < 0.0 else {}
         return {**shapes, **once}
 
@@ -261,7 +262,7 @@ class ProximalNewton(Algorithm):
         vectors = asking.checked(problem.layout, state, uplink, self.tolerance)
         if "block" in vectors:
             count = state.trial.size - num_intercepts(problem.layout) if self.bounded else None
-            asking.check_block(unpacked(vectors["block"]), _set_of(state), vectors, count)
+            check_hessian(unpacked(vectors["block"]), _set_of(state), vectors, count)
 
     def _block(self, state: Any, replies: Replies) -> Block:
         """Return the mean of the clients' Hessians on the working set."""

@@ -44,6 +44,7 @@ from flwr_fco.algorithms.newton.asking import NOTHING, UNKNOWN, Known, distance,
 from flwr_fco.algorithms.newton.method import Block, NewtonState, ProximalNewton, unpacked
 from flwr_fco.algorithms.newton.model import LEAST, SMALL, Indices, Matrix, Penalty, violations
 from flwr_fco.algorithms.newton.quasi_newton import QuasiNewton
+from flwr_fco.certificates.possible import LINKS, NUMBERS, check_folds, check_held_out, check_hessian
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import NonZeros, SparseVector, dense
@@ -267,7 +268,7 @@ class NewtonPath(ProximalNewton):
     def _sizes(self, problem: Problem, state: PathState, row: int) -> dict[str, int]:
         """Return the lengths of what is asked about a problem; a Hessian may take fewer numbers."""
         d, inside = state.masks.shape[1], int(state.masks[row].sum())
-        sizes = {"terms": asking.NUMBERS, "gradient": d if state.stage == NULL else inside}
+        sizes = {"terms": NUMBERS, "gradient": d if state.stage == NULL else inside}
         if state.populations[0] < 0.0:
             once = asking.shapes_of_first(problem.layout, not state.trials[row].any())
             sizes |= {name: size for name, (size,) in once.items()}
@@ -279,31 +280,18 @@ class NewtonPath(ProximalNewton):
     def _check(self, problem: Problem, state: PathState, uplink: Uplink) -> None:
         """Check what a client says by its meaning, of each problem."""
         shares = dense(uplink.vectors["shares"])
-        folds = shares.size - 1
-        if not ((shares >= 0.0).all() and shares.max() <= 1.0 + 1e-9 and abs(shares[0] - 1.0) < 1e-9):
-            raise ProtocolError(f"its shares of rows are {shares.tolist()}; expected numbers from 0 to 1, and 1 of all")
-        if folds and abs(shares[1:].sum() - (folds - 1)) > 1e-6:
-            raise ProtocolError(
-                f"its rows without one fold are {shares[1:].sum():.6g} times all; expected {folds - 1}, for each row "
-                "is in one fold"
-            )
+        check_folds(shares)
         if state.stage == VALIDATING:
-            losses = dense(uplink.vectors["held_out"])
-            least = 0.0 if state.facts[0, 0] >= asking.LINKS.index("identity") else -_HUGE
-            if not ((losses >= least) & (losses <= _HUGE)).all():
-                absurd = losses.min() if losses.min() < least else losses.max()
-                raise ProtocolError(
-                    f"a loss on left-out rows is {absurd:.3g}; expected none below {least:g} or above {_HUGE:g}"
-                )
+            check_held_out(dense(uplink.vectors["held_out"]), float(state.facts[0, 0]))
             return
         for row, own in zip(_asked(state), self._parts(problem, state, uplink), strict=True):
-            if shares[row % (folds + 1)] > 0.0:
+            if shares[row % shares.size] > 0.0:
                 vectors = asking.checked(problem.layout, _row(state, row), own, self.tolerance)
                 if "block" in vectors:
                     count = state.masks.shape[1] - num_intercepts(problem.layout)
                     on, new = _asked_of(state, row)
                     block = _grown(None, on, new, vectors["block"]).hessian[np.ix_(new, new)]
-                    asking.check_block(block, on[new], vectors, count)
+                    check_hessian(block, on[new], vectors, count)
 
     def _block(self, state: PathState, replies: Replies) -> Block:
         """Return nothing: each problem has a Hessian of its own."""
@@ -668,7 +656,7 @@ def _asked_of(state: PathState, row: int) -> tuple[Indices, Flags]:
 
 def _squares(state: PathState, row: int) -> bool:
     """Whether the Hessian of a problem is that of all problems of its fold."""
-    return bool(state.facts[row % len(state.populations), 0] == asking.LINKS.index("identity"))
+    return bool(state.facts[row % len(state.populations), 0] == LINKS.index("identity"))
 
 
 def _blocks_of(state: PathState) -> dict[int, Block]:
@@ -755,7 +743,7 @@ def _keep(state: PathState, row: int, own: NewtonState, status: float) -> None:
 def _bytes_of(state: PathState, row: int) -> int:
     """Return the size of an answer about a problem."""
     size, block = int(state.masks[row].sum()), _length_of_block(0.0, _asked_of(state, row)[1])
-    return 2 * int(state.masks.shape[1]) + 8 * (size + block + asking.NUMBERS)
+    return 2 * int(state.masks.shape[1]) + 8 * (size + block + NUMBERS)
 
 
 def newton_method(options: Any) -> type[Algorithm]:
