@@ -17,7 +17,7 @@ from flwr_fco.strategies.replies import Cap, objections
 
 def a_run(weighting="examples", passed=(), **bounds):
     own = Bounds(**bounds)
-    options = SimpleNamespace(bounds=own, weighting=weighting, site_weights=None)
+    options = SimpleNamespace(bounds=own, weighting=weighting, site_weights=None, _unmodified=False)
     return SimpleNamespace(
         options=options, cap=Cap(own.max_ratio), passed=dict(passed), ledger=None, moved=1.0, size=1.0
     )
