@@ -84,7 +84,7 @@ def numbers_of_map(name, options):
     h, found = getattr(mirror_maps, name)(**options), []
     for z in points():
         w = h.conjugate_gradient(z)
-        found += [*w, h.value(w), *h.gradient(w), h.conjugate(z), *h.start(D)]
+        found += [*w, h.value(w), *h.gradient(w), z @ w - h.value(w), *h.start(D)]
         for psi in (regularizers.L1(0.3), regularizers.L1(0.2, weights=OTHERS)):
             found += [*h.retrieve(z, 1.3, psi)]
     return np.array(found, dtype=np.float64)
