@@ -40,9 +40,8 @@ from flwr_fco.results import Number, Result, frame_of
 from flwr_fco.simulation.simulate import simulate
 from flwr_fco.strategies import CompositeStrategy, FedNewton, Strengths, run_of
 from flwr_fco.strategies.nodes import Tables
-from flwr_fco.strategies.output import centre_of
 from flwr_fco.strategies.questions import ask
-from flwr_fco.strategies.run import Run
+from flwr_fco.strategies.run import Run, centre_of
 
 Matrix = NDArray[np.float64]
 

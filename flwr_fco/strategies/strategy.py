@@ -33,11 +33,10 @@ from flwr_fco.strategies.divergence import Watch
 from flwr_fco.strategies.ledger import Ledger
 from flwr_fco.strategies.nodes import EVALUATION
 from flwr_fco.strategies.options import AUTO, MetricsFunction, Options, Rate, strategy, text_of
-from flwr_fco.strategies.output import average_metrics, centre_of, structure
 from flwr_fco.strategies.replies import Reply
 from flwr_fco.strategies.rounds import Callbacks, Saved, run_rounds
-from flwr_fco.strategies.run import Run
-from flwr_fco.work import Epochs, FirstOrder, Minimise, Work
+from flwr_fco.strategies.run import Run, average_metrics, centre_of, structure
+from flwr_fco.work import Epochs, FirstOrder, Minimise
 
 #: ``(round, arrays) -> metrics or None``: evaluation on the server.
 EvaluateFunction = Callable[[int, ArrayRecord], MetricRecord | Mapping[str, Any] | None]
@@ -126,16 +125,20 @@ class CompositeStrategy(Options):
 
     def describe(self) -> list[tuple[str, str]]:
         """Return the settings as pairs of a title and a text: the lines of :meth:`summary`."""
-        run = self._run
-        where = "" if run is None else f" on {', '.join(run.problem.layout.regularized_names) or 'nothing'}"
+        run, where, theirs = self._run, "", "the clients' own"
+        planned: Any = getattr(self, "work", None)
+        if run is not None:
+            where, planned = f" on {', '.join(run.problem.layout.regularized_names) or 'nothing'}", run.setting.work
+        lines = [("Density", f"{self._density}{where}")] if self._density else []
+        if not lines or not isinstance(self.regularizer, Zero):
+            lines.append(("Regularizer", f"{self.regularizer}{where} (scope: {self._scope})"))
+        lines.append(("Mirror map", f"{self.mirror_map}"))
+        if hasattr(self, "client_lr"):
+            own = theirs if self._unmodified and planned.steps is None else _rate(self.client_lr)
+            lines.append(("Learning rates", f"client ({own}) | server ({_rate(getattr(self, 'server_lr', None))})"))
         normalized = ", local work normalised" if getattr(self, "normalize_local_work", False) else ""
-        psi = [("Density", f"{self._density}{where}")] if self._density else []
-        if not psi or not isinstance(self.regularizer, Zero):
-            psi.append(("Regularizer", f"{self.regularizer}{where} (scope: {self._scope})"))
-        lines = [
-            *psi,
-            ("Mirror map", f"{self.mirror_map}"),
-            *_lines_of_work(self),
+        lines += [
+            ("Local work", theirs if self._unmodified else "the method's" if planned is None else f"{planned}"),
             ("Weights", f"{self.weighting if self.site_weights is None else 'given by partition'}{normalized}"),
             ("Output", f"{self.output}"),
             ("Seed", f"{self.seed}"),
@@ -455,24 +458,10 @@ def _joined(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any
     return {**{f"clients-{name}" if name in ours else name: value for name, value in theirs.items()}, **ours}
 
 
-def _lines_of_work(strategy: Any) -> list[tuple[str, str]]:
-    planned: Work | None = getattr(strategy, "work", None) if strategy._run is None else strategy._run.setting.work
-    unmodified = strategy._unmodified
-    work = "the clients' own" if unmodified else "the method's" if planned is None else f"{planned}"
-    if not hasattr(strategy, "client_lr"):
-        return [("Local work", work)]
-    theirs = unmodified and isinstance(planned, FirstOrder) and planned.steps is None
-    client_lr = "the clients' own" if theirs else _rate(strategy.client_lr)
-    server_lr = _rate(getattr(strategy, "server_lr", None))
-    return [("Learning rates", f"client ({client_lr}) | server ({server_lr})"), ("Local work", work)]
-
-
 def _rate(rate: Rate | None) -> str:
-    if rate is None:
-        return "none"
     if callable(rate):
         return str(getattr(rate, "__name__", "a function of the round"))
-    return rate if isinstance(rate, str) else f"{rate:g}"
+    return f"{rate:g}" if isinstance(rate, float) else rate or "none"
 
 
 # --- two families of methods ------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from problems import app_of, clients, flat
 from flwr_fco.algorithms.contract.replies import Mean, geometric_median, median, trimmed_mean
 from flwr_fco.messages.protocol import Uplink
 from flwr_fco.strategies import FedDualAvg, FedMid, Steps, Trimmed
-from flwr_fco.strategies.output import centre_of
+from flwr_fco.strategies.run import centre_of
 
 
 def test_centres_are_those_of_the_sorted_values():
