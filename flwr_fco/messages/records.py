@@ -12,7 +12,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ContextDecorator, nullcontext
 from copy import copy
 from dataclasses import replace
 from functools import lru_cache
@@ -94,8 +94,7 @@ class Encoder:
         return {prefix + name: array for prefix, array in self._made[id(source)][1].items()}
 
 
-@contextmanager
-def readable(source: str) -> Iterator[None]:
+class readable(ContextDecorator):  # noqa: N801 (it is used as a function, and quicker than one that yields)
     """Turn any error in reading the other side's message into one of this package's.
 
     Parameters
@@ -111,12 +110,18 @@ def readable(source: str) -> Iterator[None]:
     ...
     flwr_fco.errors.ProtocolError: the server's plan cannot be read: ValueError: invalid literal for int() with base 10: 'ten'
     """  # noqa: E501
-    try:
-        yield
-    except FlwrFcoError:
-        raise
-    except Exception as error:  # the other side can send anything, and none of the owner's code runs here
-        raise ProtocolError(f"{source} cannot be read: {type(error).__name__}: {f'{error}':.500}") from error
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+
+    def __enter__(self) -> None:
+        """Begin to read."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Raise what is none of this package's errors as one: the other side can send anything."""
+        if isinstance(error, Exception) and not isinstance(error, FlwrFcoError):
+            text = f"{self.source} cannot be read: {type(error).__name__}: {f'{error}':.500}"
+            raise ProtocolError(text) from error
 
 
 def _checked_text(text: Any, most: float) -> str:
