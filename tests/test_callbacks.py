@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from flwr.app import MetricRecord
-from problems import clients, flat, run, start_arrays
+from problems import clients, flat, run
 from together import together
 
 from flwr_fco.callbacks import Callback, Checkpoint, EarlyStopping
@@ -88,26 +88,14 @@ def test_any_callback_ends_the_run_and_all_are_told_of_the_round(word):
 
 
 NO_WORDS = [{"own": 1.0}, [False, {"own": 1.0}], (False,), (False, None), (False, {}, {}), ("no", {})]
-NO_WORDS_OF_FUNCTIONS = [{}, (False, {}), [], 0, 1, "no", np.array([True, False])]
 
 
 @together(("callback", "more"), [(Answers(lambda _, answer=answer: answer), ", or that and a") for answer in NO_WORDS])
 def test_an_objects_answer_that_is_no_word_is_an_error(callback, more):
     with pytest.raises(ConfigurationError, match=rf"returned a \w+; expected True, False or None{more}"):
         run(strategy(), clients(), 3, callbacks=[callback])
-
-
-@together("answer", NO_WORDS_OF_FUNCTIONS)
-def test_a_functions_answer_that_is_no_word_is_an_error(answer):
-    with pytest.raises(ConfigurationError, match=f"returned a {type(answer).__name__}; expected True, False or None"):
-        run(strategy(), clients(), 3, callbacks=[lambda *_: answer])
-
-
-def test_the_end_is_told_after_an_error_too():
-    diary = Diary()
-    with pytest.raises(DivergedError):
-        run(strategy(client_lr=50.0, regularizer=L1(0.0)), clients(), 500, callbacks=[diary])
-    assert diary.entries[-1][0] == "over"
+    with pytest.raises(ConfigurationError, match=r"returned a dict; expected True, False or None"):
+        run(strategy(), clients(), 3, callbacks=[lambda *_: {}])
 
 
 @pytest.mark.parametrize("wrong", [object(), "loss", Diary])
@@ -155,7 +143,6 @@ NAN = np.nan
         ({"validation": "server/score", "mode": "max", "patience": 2}, [None, 5, None, 7, None, 6, 6.5, 9], 7, 4),
         # A score that is NaN is not the best, not even the first.
         ({"validation": "server/score", "patience": 2}, [NAN, 2.0, NAN, NAN, 1.0], 4, 2),
-        ({"validation": "server/score", "patience": 2}, [NAN, NAN, 1.0], 2, None),
         ({"validation": "server/score", "patience": 2}, [1.0, 1.0, 1.0, 0.0], 3, 1),
         ({"validation": "server/score", "patience": 1, "every": 2}, [1.0, 3.0, 0.0, 4.0, 1.0], 4, 2),
         ({"tol": 4.0, "certificate": "server/score"}, [9.0, 8.0, 4.5, 4.0, 3.0], 4, None),
@@ -178,11 +165,6 @@ def test_a_metric_ends_the_run_and_the_best_model_is_kept(options, scores, stopp
     else:
         assert stopping.best == scores[best - 1]
         np.testing.assert_array_equal(flat(stopping.best_arrays), models[best - 1])
-
-
-def test_a_metric_that_never_comes_is_said(caplog):
-    run(strategy(), clients(), 2, callbacks=[EarlyStopping(validation="server/acuracy")])
-    assert "'server/acuracy', which no round had; they had" in caplog.text
 
 
 @together(
@@ -211,18 +193,6 @@ def test_a_score_that_is_no_number_is_named(score):
 
 
 # --- checkpoints ----------------------------------------------------------------------------------------------
-
-
-@together("before", [np.zeros(0), np.zeros((7, 1)), np.array("x"), np.full(7, np.nan)])
-def test_what_a_checkpoint_says_of_the_model_before_is_checked(before):
-    stopping = EarlyStopping(1e-9)
-    saved = {"numbers": np.array([0.0, np.nan, 0.0, 0.0]), "before": before}
-    if before.shape != (0,):
-        with pytest.raises(ValueError, match="before"):
-            stopping.from_arrays(saved)
-    else:
-        stopping.from_arrays(saved)
-        assert stopping.on_round_end(1, start_arrays(), {}) == (False, {})
 
 
 def test_a_checkpoint_is_the_state_after_the_last_whole_and_sound_round(tmp_path):

@@ -7,7 +7,7 @@ from sklearn.datasets import load_breast_cancer, load_digits
 
 from flwr_fco.datasets import breast_cancer, digits, dirichlet_partition, iid_partition, lasso
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic
+from flwr_fco.objectives import LeastSquares
 
 
 def _covers(parts, n):
@@ -22,26 +22,6 @@ def test_dirichlet_partition_is_a_partition(alpha):
     assert _covers(parts, 1000)
     assert min(part.size for part in parts) >= 7
     assert all(part.dtype == np.int64 and (np.diff(part) > 0).all() for part in parts)
-
-
-def _skew(alpha):
-    """Return the mean share of a client's most frequent class."""
-    labels = np.repeat(np.arange(10), 200)
-    parts = dirichlet_partition(labels, 10, alpha, np.random.default_rng(0), min_size=5)
-    return np.mean([np.bincount(labels[part]).max() / part.size for part in parts])
-
-
-def test_small_alpha_is_skewed_and_large_alpha_is_even():
-    assert _skew(0.1) > 0.45
-    assert _skew(0.1) > _skew(1.0) > _skew(1000.0)
-    assert _skew(1000.0) < 0.13
-
-
-def test_iid_partition():
-    parts = iid_partition(103, 10, np.random.default_rng(0))
-    assert _covers(parts, 103)
-    assert {part.size for part in parts} == {10, 11}
-    assert parts[0].max() > 50
 
 
 def test_partitions_that_are_refused():
@@ -80,40 +60,6 @@ def test_seeds_change_the_split_over_clients_only(make):
     assert np.array_equal(a.test.features, b.test.features)
     assert not all(np.array_equal(p, q) for p, q in zip(a.partition, b.partition, strict=True))
     assert all(np.array_equal(p, q) for p, q in zip(a.partition, again.partition, strict=True))
-
-
-def test_digits_are_pixels_between_0_and_1():
-    data = digits()
-    assert data.num_clients == 10
-    assert data.train.features.min() == 0.0
-    assert data.train.features.max() == 1.0
-    objective = data.objective(0)
-    assert isinstance(objective, MultinomialLogistic)
-    # Whatever classes a client has, all have models of one shape.
-    assert {obj.layout for obj in data.objectives()} == {data.test_objective().layout}
-    assert any(np.unique(data.client(index).targets).size < 10 for index in range(10))
-
-
-def test_breast_cancer_is_standardised_by_the_training_part():
-    data = breast_cancer(num_clients=4)
-    assert_allclose(data.train.features.mean(axis=0), 0.0, atol=1e-12)
-    assert_allclose(data.train.features.std(axis=0), 1.0, rtol=1e-12)
-    assert np.abs(data.test.features.mean(axis=0)).max() > 1e-3
-    assert isinstance(data.objective(0, intercept=False), Logistic)
-    assert data.test_objective(l2=0.1).l2 == 0.1
-
-
-def test_what_is_refused():
-    with pytest.raises(ConfigurationError, match="train_fraction"):
-        digits(train_fraction=1.0)
-    with pytest.raises(ConfigurationError, match="no client 10"):
-        digits().objective(10)
-    with pytest.raises(ConfigurationError, match="num_clients"):
-        breast_cancer(num_clients=200)
-    with pytest.raises(ConfigurationError, match="num_ones=9, num_features=8; expected"):
-        lasso(num_features=8, num_ones=9)
-    with pytest.raises(ConfigurationError, match=r"no client 64; expected 0 \.\. 63"):
-        lasso().client(64)
 
 
 def test_a_client_of_the_regression_is_the_same_in_any_order():

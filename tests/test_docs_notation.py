@@ -15,16 +15,6 @@ def test_its_files_are_there():
     assert [name for name in named if not (ROOT / name).exists()] == []
 
 
-def test_its_methods_and_options_are_there():
-    for line in re.findall(r"^Methods?: (.*)$", TEXT, flags=re.MULTILINE):
-        assert set(re.findall(r"`(\w+)`", line)) <= strategies.STRATEGIES.keys()
-    options = {name for kind in strategies.STRATEGIES.values() for name in kind.__dataclass_fields__}
-    cells = [row.split("|")[3] for row in TEXT.splitlines() if row.startswith("|") and "`flwr_fco" in row]
-    written = {name for cell in cells for name in re.findall(r"`(\w+)=", cell)}
-    assert len(written) >= 4
-    assert written <= options
-
-
 def test_each_strategy_names_entries_of_the_bibliography_and_no_others():
     papers = (ROOT / "docs" / "reference" / "papers.bib").read_text(encoding="utf-8")
     entries = set(re.findall(r"^@\w+\{(\w+),$", papers, flags=re.MULTILINE))

@@ -11,8 +11,6 @@ import pytest
 from fresh import run_file
 from together import together
 
-from flwr_fco import callbacks
-
 ROOT = Path(__file__).parents[1]
 PAGES = (
     "get-started/first-model",
@@ -115,8 +113,3 @@ def test_an_own_strategy_in_another_folder_keeps_the_contract(tmp_path):
     )
     done = run_file(path)
     assert done.returncode == 0, done.stderr
-
-
-@together("name", callbacks.__all__)
-def test_every_callback_is_on_the_page(name):
-    assert name in text_of("how-to/callbacks")

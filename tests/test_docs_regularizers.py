@@ -73,17 +73,6 @@ def test_six_lines_of_terms_work_in_numpy_compiled_loops_sparse_rows_newton_step
     np.testing.assert_allclose(*few, rtol=1e-12, atol=1e-14)
 
 
-def test_six_lines_of_terms_work_on_tensors(page):
-    pytest.importorskip("torch.optim", reason="needs PyTorch: make test-torch, or pip install torch")
-    import torch
-
-    from flwr_fco.torch import DualAveraging
-
-    w = torch.nn.Parameter(torch.tensor([[1.0, -2.0]]))
-    DualAveraging([w], 0.5, page["NonNegativeL1"](1.0)).step()
-    assert w.tolist() == [[0.5, 0.0]]
-
-
 def test_maps_of_other_libraries_minimise_what_they_say_and_travel(page):
     signal = np.repeat([0.0, 2.0, 0.5], 20) + 0.2 * np.random.default_rng(0).normal(size=60)
     w = page["smooth"].prox(signal, 1.0)
@@ -95,22 +84,8 @@ def test_maps_of_other_libraries_minimise_what_they_say_and_travel(page):
     assert page["increasing"].value(np.array([2.0, 1.0])) == np.inf
 
 
-def test_a_federation_with_an_operator_of_another_library_has_its_structure(page):
-    rng = np.random.default_rng(0)
-    sites = [LeastSquares(x := rng.normal(size=(50, 6)), x @ np.array([0, 0, 1, 1, 3, 3.0])) for _ in range(3)]
-    strategy = FedDualAvg(regularizer=page["increasing"], client_lr=0.05, fraction_evaluate=0.0)
-    w = run(strategy, sites, 40).arrays["coefficients"].numpy()
-    assert (np.diff(w) >= 0.0).all()
-    np.testing.assert_allclose(w, [0, 0, 1, 1, 3, 3], atol=0.05)
-
-
 @together("name", package.__all__)
 def test_every_regularizer_is_on_the_page(name):
     value = getattr(package, name)
     if inspect.isclass(value) and issubclass(value, Regularizer) and not inspect.isabstract(value):
         assert f"`{name}(" in PAGE.read_text(encoding="utf-8") or f"`{name}`" in PAGE.read_text(encoding="utf-8")
-
-
-def test_the_picture_is_there_and_small():
-    picture = PAGE.parent.parent / "images" / "prox.png"
-    assert picture.stat().st_size < 200_000

@@ -53,22 +53,6 @@ def test_everything_to_start_with_is_exported_and_is_the_thing_itself():
     assert set(flwr_fco.__all__) <= set(dir(flwr_fco))
 
 
-def test_type_checkers_see_what_is_exported():
-    """`from ... import X as X` in a block for type checkers: without the `as` a typed package keeps a name private."""
-    tree = ast.parse(Path(flwr_fco.__file__).read_text(encoding="utf-8"))
-    (block,) = (node for node in tree.body if isinstance(node, ast.If))
-    assert ast.unparse(block.test) == "TYPE_CHECKING"
-    assert sorted(alias.name for node in block.body for alias in node.names) == sorted(flwr_fco.__all__)
-    assert all(alias.asname == alias.name for node in block.body for alias in node.names)
-
-
-def test_an_unknown_name_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="FedAdam"):
-        flwr_fco.FedAdam  # noqa: B018
-    with pytest.raises(ImportError):
-        from flwr_fco import FedAdam  # noqa: F401
-
-
 def loaded_after(code):
     names = "('flwr', 'numba', 'numpy', 'scipy', 'sklearn')"
     program = f"import sys; {code}; print([name for name in {names} if name in sys.modules])"

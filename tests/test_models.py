@@ -3,13 +3,10 @@
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord
-from problems import clients, flat, run
 from scipy.sparse import csr_array
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.models import load_npz, save_npz, to_sparse
-from flwr_fco.regularizers import L1
-from flwr_fco.strategies import FedDualAvg
 
 RNG = np.random.default_rng(0)
 MODEL = {
@@ -38,16 +35,6 @@ def test_a_file_gives_the_same_model_back_and_is_plain_numpys(tmp_path, kind):
     assert list(tmp_path.iterdir()) == [path]
     with np.load(path) as file:
         same({name: file[name] for name in file}, MODEL)
-
-
-def test_a_run_goes_on_from_where_another_ended(tmp_path):
-    first = run(FedDualAvg(regularizer=L1(0.3), client_lr=0.05), clients(), 20)
-    save_npz(first, tmp_path / "m.npz")
-    loaded = load_npz(tmp_path / "m.npz")
-    same(loaded, {name: array.numpy() for name, array in first.arrays.items()})
-    start = np.concatenate([array.reshape(-1) for array in loaded.values()])
-    again = run(FedDualAvg(regularizer=L1(0.3), client_lr=0.05), clients(), 0, start=start)
-    np.testing.assert_array_equal(flat(again.arrays), flat(first.arrays))
 
 
 def test_arrays_are_sparse_matrices_of_scipys():

@@ -3,7 +3,6 @@
 import re
 import subprocess
 import sys
-import tarfile
 import zipfile
 from io import BytesIO
 from pathlib import Path
@@ -29,14 +28,6 @@ def test_the_wheel_has_one_top_level_name(built):
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"flwr_fco"}
     assert "flwr_fco/py.typed" in names
-
-
-def test_the_sdist_is_small_and_holds_all_that_a_build_needs(built):
-    (sdist,) = built.glob("*.tar.gz")
-    assert sdist.stat().st_size <= 1_500_000
-    with tarfile.open(sdist) as archive:
-        names = {name.partition("/")[2] for name in archive.getnames()}
-    assert {"pyproject.toml", "hatch_build.py", "README.md", "LICENSE", "flwr_fco/py.typed"} <= names
 
 
 def test_the_readme_on_an_index_has_absolute_links_to_files_that_exist(built):

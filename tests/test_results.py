@@ -7,12 +7,10 @@ import numpy as np
 import pandas
 import pytest
 from flwr.app import MetricRecord
-from flwr.serverapp.strategy import Result as FlowerResult
 from problems import clients, run
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers import L1
-from flwr_fco.results import Result
 from flwr_fco.strategies import FedDualAvg
 
 
@@ -39,11 +37,6 @@ def test_two_hundred_rounds_print_a_few_lines_with_the_last_round(result, capsys
     assert f"coefficients float64[6], {nonzero} not zero" in text
 
 
-def test_it_is_flowers_result(result):
-    assert isinstance(result, FlowerResult)
-    assert list(result.train_metrics_clientapp) == list(range(1, 201))
-
-
 def test_the_table_has_every_number_of_every_round(result):
     table = result.table()
     assert type(table) is pandas.DataFrame
@@ -64,9 +57,3 @@ def test_without_pandas_the_error_names_the_command(result, monkeypatch):
     with pytest.raises(ConfigurationError, match="pip install pandas"):
         result.table()
     assert len(result.rows()) == 201
-
-
-def test_an_empty_result():
-    assert Result().rows() == []
-    assert "Result after round 0" in repr(Result())
-    assert len(Result().table()) == 0

@@ -1,8 +1,5 @@
 """The ClientApp: what it loads, how often, and local solvers as plain functions."""
 
-import subprocess
-import sys
-
 import cloudpickle
 import numpy as np
 import pytest
@@ -43,11 +40,6 @@ def test_data_are_loaded_once_a_run_and_partition_and_then_forgotten():
     assert len(client._objectives) == before
     simulated(strategy(), app, 3)
     assert len(loads) == 8
-
-
-def test_two_apps_do_not_share_data():
-    first, second = (simulated(strategy(), app_of(clients(seed=seed)), 3) for seed in (0, 1))
-    assert first.arrays["coefficients"] != second.arrays["coefficients"]
 
 
 def test_copies_of_an_app_find_what_the_first_has_loaded(monkeypatch):
@@ -140,20 +132,6 @@ def test_buffers_travel_both_ways(mods):
     counts = [result.evaluate_metrics_clientapp[number]["count"] for number in (1, 2)]
     assert counts[1] == result.arrays["count"].numpy()
     assert counts in ([6, 8], [6, 9], [7, 9], [7, 10])
-
-
-@pytest.mark.parametrize(("name", "frozen"), [("flwr-clientapp", True), ("notebook", False)])
-def test_only_a_process_of_one_message_ends_without_a_search_for_garbage(name, frozen, tmp_path):
-    path = tmp_path / "reported"
-    code = (
-        f"import gc, sys; sys.argv = ['/bin/{name}']\n"
-        "from flwr_fco import client_app\n"
-        "client_app(lambda context: None)\n"
-        f"file = open({str(path)!r}, 'w'); file.write(str(gc.get_freeze_count() > 0))\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
-    # What is open is written all the same.
-    assert path.read_text() == str(frozen)
 
 
 @pytest.mark.parametrize("kind", [FedDualAvg, DualFL])

@@ -3,7 +3,6 @@
 import json
 import logging
 from functools import partial
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -11,14 +10,13 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 from problems import arrays_of
-from scipy.sparse import csr_array
 
 import flwr_fco.tables  # noqa: F401 (it registers answers of its own)
 from flwr_fco.algorithms.newton.path import folds_of
 from flwr_fco.client_apps import Disclosure, client_app
 from flwr_fco.core.computing import random_generator
 from flwr_fco.core.logs import quiet
-from flwr_fco.errors import ConfigurationError, FlwrFcoError
+from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.protocol import Question
 from flwr_fco.messages.records import encode_question
 from flwr_fco.objectives import LeastSquares, Logistic
@@ -104,11 +102,6 @@ def test_smaller_batches_than_the_owner_allows_are_refused_whatever_the_method(k
     server.train(1)
     with pytest.raises(ConfigurationError, match=rf"batches of {size} rows; .* min_rows=20 allows"):
         server.train(2, batch_size=size)
-
-
-def test_sparse_rows_have_the_same_limit():
-    with pytest.raises(ConfigurationError, match="min_rows=20"):
-        Curious(objective=Logistic(csr_array(X), LABELS)).train(batch_size=2)
 
 
 def test_all_rows_less_a_batch_of_all_but_one_are_no_row():
@@ -256,34 +249,6 @@ def test_every_number_counts_until_the_owners_total_is_reached(asks):
     # The scales of the columns came first.
     assert 100 < server.received <= 200 - P
     assert server.context.state["fco-disclosed"]["numbers"] == server.received + P
-
-
-def test_a_column_by_counts_of_rows_on_a_side_ends_at_the_total():
-    """Chances of 0 and 1 count the rows above a value: forty questions a row."""
-
-    def values(server):
-        known = {}
-
-        def above(value):
-            if value not in known:
-                w = np.r_[1e8, np.zeros(P - 1), -1e8 * value]
-                known[value] = round(dict(server.question("quality", w)["metrics"])["brier"] * N)
-            return known[value]
-
-        grid, got = np.linspace(-3.0, 3.0, 241), []
-        try:
-            for low, high in pairwise(grid):
-                while above(low) != above(high) and high - low > 1e-3:
-                    middle = (low + high) / 2
-                    low, high = (low, middle) if above(low) != above(middle) else (middle, high)
-                if above(low) != above(high):
-                    got.append((low + high) / 2)
-        except FlwrFcoError:
-            pass
-        return sum(any(abs(value - one) < 1.5e-3 for one in got) for value in X[:, 0])
-
-    assert values(Curious(Disclosure(min_rows=20))) > N // 2
-    assert values(Curious(Disclosure(min_rows=20, max_numbers=160))) < N // 10
 
 
 def test_two_blocks_of_second_derivatives_are_the_rows_and_half_a_table_of_numbers_is_none():

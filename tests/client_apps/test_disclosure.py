@@ -11,13 +11,12 @@ from problems import CONSTANTS, SADDLE, app_of, clients, kind_of, simulated, sta
 from representatives import by_class
 from together import together
 
-from flwr_fco.client_apps import Disclosure, Limits, client_app
+from flwr_fco.client_apps import Disclosure, client_app
 from flwr_fco.core.logs import quiet
-from flwr_fco.errors import ClientError, ConfigurationError
+from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.protocol import Question
 from flwr_fco.messages.records import QUESTIONS, addressed, encode_question
 from flwr_fco.objectives import CoxRegression, Huber, LeastSquares, Logistic, MultinomialLogistic, Poisson
-from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import FedDualAvg, Minimise, Steps
 from reproduction.data.saddle_objectives import QuadraticSaddle
@@ -151,11 +150,6 @@ def test_a_rare_class_is_left_out_with_its_limit_in_a_run():
     assert "min_class_rows=5" in result.left_out[0].reason
 
 
-def test_in_a_simulation_the_refusal_is_an_error_with_node_and_limit():
-    with pytest.raises(ClientError, match=r"partition 2.*fewer rows for it than min_rows=10"):
-        run(made("FedDualAvg"), clients(), Disclosure(min_rows=10), 1)
-
-
 @pytest.mark.parametrize("kind", ["gradient", "validation", "duality", "smoothness"])
 def test_questions_and_evaluations_are_refused_too(kind):
     grid = InProcessGrid(app_of(clients(), disclosure=Disclosure(min_rows=10)), 4, raise_errors=False)
@@ -183,12 +177,6 @@ def test_an_evaluation_is_about_the_rows_that_it_is_about():
     assert {row.kind for row in result.left_out} == {"evaluate"}
 
 
-def test_limits_on_work_stand_beside_it():
-    app = app_of(clients(), disclosure=Disclosure(min_rows=2), limits=Limits(max_steps=1))
-    with pytest.raises(ClientError, match="max_steps=1"):
-        simulated(FedDualAvg(regularizer=L1(0.1), fraction_evaluate=0.0, work=Steps(3)), app, 1)
-
-
 @together("limit", ["min_rows", "min_class_rows", None])
 @together(
     ("raised", "shown"),
@@ -212,8 +200,3 @@ def test_the_text_of_an_error_about_the_data_tells_no_value(caplog, raised, show
     if limit and "sex" not in shown:
         assert "this site's data cannot be loaded" in reason
         assert "hiv" in caplog.text or "John" in caplog.text
-
-
-def test_an_app_takes_a_disclosure_only():
-    with pytest.raises(ConfigurationError, match=r"disclosure=0\.3 .*; expected a Disclosure"):
-        client_app(lambda context: None, disclosure=0.3)

@@ -1,6 +1,5 @@
 """A site's record: a line for each message, of what was asked and what has left, which no server can forge."""
 
-import logging
 import re
 from pathlib import Path
 
@@ -75,12 +74,6 @@ def test_a_refusal_is_a_line_with_its_reason(lines):
         assert f"asked for '{asked}'; refused: ConfigurationError: {why}" in lines()[line]
 
 
-def test_an_error_of_the_owners_code_is_a_line_with_its_type(lines):
-    with pytest.raises(ClientError):
-        train(client_app(lambda context: {}["path"], disclosure=Disclosure()), num_rounds=1)
-    assert lines()[-1].endswith("asked for 'train'; refused: KeyError: 'path'")
-
-
 def test_each_kind_of_message_says_what_it_asked_and_names_what_left(lines):
     grid = grid_of()
     asked = question("first")
@@ -138,27 +131,12 @@ def test_a_server_cannot_forge_a_line_or_move_the_cursor(text, lines):
     assert plain(text, 60).isprintable()
 
 
-def test_a_text_is_escaped_so_that_it_can_be_told_apart():
-    assert [plain(text, 60) for text in ("é a_b-1.5", "\n", "\\n")] == ["é a_b-1.5", "\\n", "\\\\n"]
-
-
 def test_a_message_that_is_no_message_of_ours_is_a_line_too(lines):
     grid = grid_of()
     for content in (RecordDict(), RecordDict({PLAN: ArrayRecord()})):
         assert all(ask(grid, content, kind).has_error() for kind in ("train", QUESTIONS, "evaluate"))
     assert len(lines()) == 6
     assert all("; refused: " in line for line in lines())
-
-
-def test_the_record_goes_to_a_file_of_the_owner(tmp_path):
-    handler = logging.FileHandler(tmp_path / "disclosed.log")
-    logging.getLogger("flwr.disclosure").addHandler(handler)
-    try:
-        train(app_of(clients(), disclosure=Disclosure()), num_rounds=1)
-    finally:
-        logging.getLogger("flwr.disclosure").removeHandler(handler)
-        handler.close()
-    assert len((tmp_path / "disclosed.log").read_text(encoding="utf-8").splitlines()) == 2 * 4
 
 
 def test_the_table_of_the_page_has_every_question_and_limits_hold_for_all_but_the_first():

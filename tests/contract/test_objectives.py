@@ -5,6 +5,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from delegating import delegating
 from kinks import Distance
 from scipy.sparse import csr_array
 from together import together
@@ -118,12 +119,9 @@ def test_intercepts_of_sites_keep_the_contract():
     check_objective(SiteIntercept(Logistic(csr_array(_data(30, 5)[0]), np.arange(30) % 3 == 0)))
 
 
-def test_scale_keeps_the_contract():
+def test_scales_and_more_rows_than_a_kernel_takes_at_a_time_keep_the_contract():
     check_objective(_least_squares(scale=0.5, l2=0.1))
     check_objective(_trace(scale=3.0))
-
-
-def test_more_rows_than_a_kernel_takes_at_a_time_keep_the_contract():
     check_objective(_multinomial(n=201))
     check_objective(_logistic(n=201))
     check_objective(_cox(n=201))
@@ -160,52 +158,17 @@ def test_features_in_float32_or_a_memory_map_are_read_where_they_are_and_summed_
     np.testing.assert_allclose(one.value(w), wide.value(w), rtol=1e-13)
 
 
-class _Broken(Objective):
-    """A correct objective to break in one place."""
-
-    def __init__(self):
-        self.inner = _least_squares(l2=0.3)
-        self.layout = self.inner.layout
-        self.num_examples = self.inner.num_examples
-
-    def value(self, w):
-        return self.inner.value(w)
-
-    def gradient(self, w, batch=None, out=None):
-        return self.inner.gradient(w, batch, out)
-
-    def add_gradient(self, w, batch, scale, out):
-        self.inner.add_gradient(w, batch, scale, out)
-
-    def value_and_gradient(self, w, batch=None, out=None):
-        return self.inner.value_and_gradient(w, batch, out)
-
-    def hessian_product(self, w, v):
-        return self.inner.hessian_product(w, v)
-
-    def hessian_block(self, w, indices):
-        return self.inner.hessian_block(w, indices)
-
-    def along(self, w, direction):
-        return self.inner.along(w, direction)
-
-    def lipschitz(self, norm="l2"):
-        return self.inner.lipschitz(norm)
-
-    def strong_convexity(self):
-        return self.inner.strong_convexity()
-
-    @property
-    def least(self):
-        return 0.0
-
-    @property
-    def l2(self):
-        return self.inner.l2
+_METHODS = (
+    "value gradient add_gradient value_and_gradient hessian_product hessian_block along lipschitz strong_convexity"
+)
+_Broken = delegating(
+    *(Objective, lambda: _least_squares(l2=0.3), _METHODS), least=0.0, l2=property(lambda self: self.inner.l2)
+)
 
 
-def test_the_unbroken_copy_passes():
+def test_the_unbroken_copies_pass():
     check_objective(_Broken())
+    check_objective(_BrokenKinks())
 
 
 def _half_intercept(self, w, batch=None, out=None):
@@ -309,11 +272,7 @@ def _value_and_gradient(value=1.0, gradient=1.0, batch_value=1.0, batch_gradient
         ("value", _mutating, "in place"),
         ("value_and_gradient", _value_and_gradient(value=1.001), r"\[0\] differs from value"),
         ("value_and_gradient", _value_and_gradient(gradient=1.001), "differs from gradient"),
-        (
-            "value_and_gradient",
-            _value_and_gradient(batch_value=1.001),
-            "the values of an epoch.s batches do not average to value",
-        ),
+        ("value_and_gradient", _value_and_gradient(batch_value=1.001), "values of an epoch.s batches do not average"),
         ("value_and_gradient", _value_and_gradient(batch_value=np.nan), "do not average to .*: nan instead of"),
         ("value_and_gradient", _value_and_gradient(batch_gradient=1.001), r"differs from gradient\(w, batch\)"),
         ("hessian_product", lambda self, w, v: 1.001 * self.inner.hessian_product(w, v), "hessian_product"),
@@ -365,23 +324,9 @@ def test_the_checker_notices_a_bound_of_second_derivatives_that_is_none(factor):
             check_objective(Profiled())
 
 
-class _BrokenKinks(Objective):
-    """A correct objective that is not smooth, to break in one place."""
-
-    smooth = False
-
-    def __init__(self):
-        self.inner = Distance(np.arange(8.0), l2=0.3)
-        self.layout, self.num_examples = self.inner.layout, self.inner.num_examples
-
-    def value(self, w):
-        return self.inner.value(w)
-
-    def gradient(self, w, batch=None, out=None):
-        return self.inner.gradient(w, batch, out)
-
-    def strong_convexity(self):
-        return self.inner.strong_convexity()
+_BrokenKinks = delegating(
+    Objective, lambda: Distance(np.arange(8.0), l2=0.3), "value gradient strong_convexity", smooth=False
+)
 
 
 def _scaled_gradient(self, w, batch=None, out=None):
@@ -394,10 +339,6 @@ def _curvature(self, w, v):
     apart = w - self.inner.point
     distance = np.linalg.norm(apart)
     return (v - (apart @ v) / distance**2 * apart) / distance + self.inner.l2 * v
-
-
-def test_the_unbroken_loss_with_a_kink_passes():
-    check_objective(_BrokenKinks())
 
 
 @pytest.mark.parametrize(
@@ -424,42 +365,13 @@ def test_a_loss_with_a_kink_that_does_not_say_so_is_noticed():
         smooth = True
 
         def value(self, w):
-            return super().value(w) + abs(float(w[0]))
+            return self.inner.value(w) + abs(float(w[0]))
 
         def gradient(self, w, batch=None, out=None):
-            gradient = super().gradient(w, batch, out)
+            gradient = self.inner.gradient(w, batch, out)
             gradient[0] += 1.0 if w[0] > 0.0 else -1.0
             return gradient
 
     with pytest.raises(AssertionError, match="differences of the value"):
         check_objective(Silent())
     check_objective(type("Said", (Silent,), {"smooth": False})())
-
-
-class _Narrow(Objective):
-    """Least squares that are computed in float32, as a neural network's loss is."""
-
-    def __init__(self):
-        self.inner = _least_squares(l2=0.3)
-        self.layout, self.num_examples = self.inner.layout, self.inner.num_examples
-
-    def value(self, w):
-        return float(np.float32(self.inner.value(w.astype(np.float32).astype(np.float64))))
-
-    def gradient(self, w, batch=None, out=None):
-        vector = self.inner.gradient(w.astype(np.float32).astype(np.float64), batch, out)
-        vector[:] = vector.astype(np.float32)
-        return vector
-
-
-def test_an_objective_in_single_precision_is_checked_as_far_as_that_goes():
-    check_objective(_Narrow(), precision="float32")
-    with pytest.raises(AssertionError, match="differences of the value"):
-        check_objective(_Narrow())
-
-    class Wrong(_Narrow):
-        def value(self, w):
-            return 1.1 * super().value(w)
-
-    with pytest.raises(AssertionError, match="differences of the value"):
-        check_objective(Wrong(), precision="float32")

@@ -2,6 +2,7 @@
 
 import inspect
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -252,22 +253,16 @@ def test_strength_max_is_the_threshold_of_zero(regularizer, shape):
     except ConfigurationError as error:
         assert type(regularizer).__name__ in str(error)  # noqa: PT017
         return
-    from dataclasses import replace
-
     assert not replace(regularizer, strength=strength * (1 + 1e-12)).prox(-gradient, 1.0).any()
     assert replace(regularizer, strength=strength * (1 - 1e-6)).prox(-gradient, 1.0).any()
 
 
 @together(("regularizer", "shape"), EXAMPLES)
-def test_a_step_of_true_and_an_output_of_another_dtype_are_refused(regularizer, shape):
+def test_arguments_are_looked_at_and_a_copy_is_equal(regularizer, shape):
     with pytest.raises(ConfigurationError, match="step"):
         regularizer.prox(np.zeros(shape), True)
     with pytest.raises(ConfigurationError, match="out"):
         regularizer.prox(np.zeros(shape), 1.0, np.zeros(shape, dtype=np.float32))
-
-
-@together(("regularizer", "shape"), EXAMPLES)
-def test_equality_hash_pickle(regularizer, shape):
     twin = pickle.loads(pickle.dumps(regularizer))
     assert twin == regularizer
     assert hash(twin) == hash(regularizer)

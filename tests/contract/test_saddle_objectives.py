@@ -4,6 +4,7 @@ import inspect
 
 import numpy as np
 import pytest
+from delegating import delegating
 from together import together
 
 import flwr_fco.objectives
@@ -87,27 +88,9 @@ def test_keeps_the_contract(name, seed):
     check_saddle_objective(EXAMPLES[name][1](), seed=seed)
 
 
-class _Broken(SaddleObjective):
-    """A correct objective to break in one place."""
-
-    def __init__(self):
-        self.inner = _quadratic(0.5)
-        self.layout, self.split, self.num_examples = self.inner.layout, self.inner.split, 1
-
-    def value(self, w):
-        return self.inner.value(w)
-
-    def gradient(self, w, batch=None, out=None):
-        return self.inner.gradient(w, batch, out)
-
-    def batches(self, rng, work, per_step=1):
-        return self.inner.batches(rng, work, per_step)
-
-    def lipschitz(self, norm="l2"):
-        return self.inner.lipschitz(norm)
-
-    def strong_convexity(self):
-        return self.inner.strong_convexity()
+_Broken = delegating(
+    SaddleObjective, lambda: _quadratic(0.5), "value gradient batches lipschitz strong_convexity", num_examples=1
+)
 
 
 def test_the_unbroken_copy_passes():

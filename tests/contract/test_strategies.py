@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 from converging import converges
-from limits import LIMITS, biased
+from limits import LIMITS
 
 from flwr_fco.algorithms import DualAveraging, SubgradientSteps
 from flwr_fco.algorithms.dual_averaging import DualState
 from flwr_fco.messages.protocol import Downlink
 from flwr_fco.regularizers import L1
-from flwr_fco.strategies import STRATEGIES, FedDualAvg, FedMid
+from flwr_fco.strategies import STRATEGIES, FedDualAvg
 from flwr_fco.testing import check_strategy
 
 #: Settings of another strategy, without a line of code of their own: at night.
@@ -22,15 +22,6 @@ SETTINGS = ("FedDA", "FedDualAvgOSP", "FedMidOSP")
 def test_contract(name):
     check_strategy(STRATEGIES[name], tolerance=None)
     converges(STRATEGIES[name], LIMITS[name])
-
-
-def test_fed_mid_without_the_double_count():
-    class Once(FedMid):
-        def __init__(self, **options):
-            super().__init__(client_prox=False, **options)
-
-    check_strategy(Once, tolerance=None)
-    converges(Once, biased)
 
 
 def in_place(self, problem, state, replies):

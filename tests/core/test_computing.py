@@ -1,8 +1,5 @@
 """One BLAS thread in local solvers, and what it costs to have it; generators that NumPy makes of the words."""
 
-import sys
-import types
-
 import numpy as np
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
@@ -27,21 +24,6 @@ def test_blas_has_one_thread_within_the_block_and_what_it_had_after_it():
             assert set(blas_threads().values()) == {1}
         assert blas_threads() == before
         assert not threads.depth
-
-
-def test_libraries_are_looked_for_again_once_a_module_has_come(monkeypatch):
-    looks = []
-    real = threads.ThreadpoolController
-    monkeypatch.setattr(threads, "ThreadpoolController", lambda: looks.append(1) or real())
-    threads._libraries.cache_clear()
-    for _ in range(3):
-        with single_threaded_blas():
-            pass
-    assert len(looks) == 1
-    monkeypatch.setitem(sys.modules, "comes_with_its_own_blas", types.ModuleType("comes_with_its_own_blas"))
-    with single_threaded_blas():
-        pass
-    assert len(looks) == 2
 
 
 @together("partition", [0, 1, 2**32 - 1, 2**32, 2**64 - 1])

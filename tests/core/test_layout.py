@@ -30,14 +30,7 @@ def test_there_and_back():
         assert array.dtype == given[name].dtype
         np.testing.assert_array_equal(array, given[name])
     assert layout.size == 12 + 3 + 1
-
-
-def test_what_passes_through():
-    assert [e.name for e in Layout.from_arrays(arrays()).passed_through] == [
-        "norm.running_mean",
-        "norm.num_batches_tracked",
-        "mask",
-    ]
+    assert [e.name for e in layout.passed_through] == ["norm.running_mean", "norm.num_batches_tracked", "mask"]
 
 
 @together(
@@ -46,11 +39,8 @@ def test_what_passes_through():
         ({"coefficients": (5,), "intercept": (1,)}, None, ("coefficients",)),
         ({"0": (3, 5), "1": (3,)}, None, ("0",)),
         ({"0": (5,), "1": (1,)}, None, ("0",)),
-        ({"0": (5,), "1": ()}, None, ("0",)),
         ({"0": (5,), "1": (1,)}, "*", ("0", "1")),
         ({"0": (5,), "1": (4,)}, None, ("0", "1")),
-        ({"0": (1,), "1": (1,)}, None, ("0", "1")),
-        ({"0": (5,)}, None, ("0",)),
         ({"x": (3,), "y": (1,)}, None, ("x", "y")),
         ({"x": (3,), "y": (4,)}, None, ("x", "y")),
         ({"layer.bias": (3,), "layer.gain": (3,)}, None, ("layer.gain",)),
@@ -71,13 +61,6 @@ def test_header_round_trip_through_json():
     again = Layout.from_header(json.loads(json.dumps(layout.to_header())))
     assert again == layout
     assert hash(again) == hash(layout)
-
-
-def test_views_share_memory():
-    layout = Layout.from_arrays({"w": np.zeros((2, 2)), "b": np.zeros(1)})
-    vector = np.zeros(layout.size)
-    layout.views(vector)["w"][1, 1] = 5.0
-    assert vector[3] == 5.0
 
 
 @pytest.mark.parametrize(

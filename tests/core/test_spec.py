@@ -19,12 +19,6 @@ from flwr_fco.work import FirstOrder, LocalWork, Minimise
 PLAIN = L1(1.0).to_spec().header
 
 
-def test_nested_arrays_come_back():
-    psi = PerParameter({"a*": L1(0.5, weights=np.array([1.0, 2.0])), "b": Nuclear(0.1)})
-    again = Regularizer.from_spec(Spec(psi.to_spec().header, dict(psi.to_spec().arrays)))
-    assert again == psi
-
-
 def test_equality_sees_arrays_and_numbers():
     some = {
         L1(0.5),
@@ -32,8 +26,9 @@ def test_equality_sees_arrays_and_numbers():
         L1(0.5, weights=np.array([1.0, 2.0])),
         L1(0.5, weights=np.array([2.0, 1.0])),
         L1(0.5, weights=np.array([[1.0, 2.0]])),
+        PerParameter({"a*": L1(0.5, weights=np.array([1.0, 2.0])), "b": Nuclear(0.1)}),
     }
-    assert len(some) == 5
+    assert len(some) == 6
     assert some == {Regularizer.from_spec(psi.to_spec()) for psi in some}
 
 
@@ -64,11 +59,6 @@ def test_a_class_without_a_name_cannot_travel():
         Nameless(1.0).to_spec()
 
 
-def test_two_classes_cannot_share_a_name():
-    with pytest.raises(TypeError, match="two regularizer classes use kind='l1'"):
-        type("Other", (L1,), {"kind": "l1"})
-
-
 def test_plan_round_trip():
     layout = Layout.from_arrays({"w": np.zeros((2, 3)), "b": np.zeros(3)})
     plan = Plan(
@@ -84,13 +74,6 @@ def test_plan_round_trip():
     again = Plan.from_spec(spec)
     assert again == plan
     assert again.text == plan.text
-
-
-def test_a_plan_of_another_version_says_what_it_lacks():
-    spec = Plan("x", Layout.from_arrays({"w": np.zeros(2)}), L1(0.1), Euclidean()).spec
-    del spec.header["work"]
-    with pytest.raises(SpecError, match=r"lacks work.*different versions"):
-        Plan.from_spec(spec)
 
 
 def test_work_in_numpys_numbers_travels():

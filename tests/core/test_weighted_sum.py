@@ -39,12 +39,6 @@ def test_bits_are_those_of_one_after_the_other(kinds, size):
         assert_array_equal(dense(vector), old)
 
 
-def test_matrices_and_nothing():
-    rows = [np.arange(6.0).reshape(2, 3), np.ones((2, 3))]
-    assert_array_equal(weighted_sum(zip([2.0, 1.0], rows, strict=True), (2, 3)), 2 * rows[0] + 1)
-    assert_array_equal(weighted_sum([], (3,)), np.zeros(3))
-
-
 def test_float32_replies_are_added_in_float64_in_the_memory_of_the_mean():
     size = 300_000
     rows = [np.full(size, value, dtype=np.float32) for value in (1e8, 1.0, -1e8, 0.1)]

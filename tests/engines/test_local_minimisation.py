@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from playing import MU, TOP, UNEQUAL, Clients, D, begins_where_it_ended, dual_fl, error, fed_dr, play_dual_fl, remembers
-from quadratics import Quadratic, optimum, quadratics
+from quadratics import Quadratic, quadratics
 
 from flwr_fco.algorithms import dual_fl as dual_fl_rule
 from flwr_fco.errors import ConfigurationError
@@ -46,18 +46,6 @@ def test_the_sequences_of_dual_fl_are_those_of_fista_on_the_dual(rho):
         following = (1 + beta) * fresh - beta * anchors
         np.testing.assert_allclose(nu * (following - (1 + beta) * state.primal + beta * before), eta, atol=1e-9)
         np.testing.assert_allclose(state.primal, -xi.mean(axis=0) / nu, atol=1e-9)
-
-
-@pytest.mark.parametrize("rho", [0.0, 1e-3, 0.5, 0.999])
-def test_the_first_round_has_no_momentum_and_is_the_mean_of_the_local_minimisers(rho):
-    """With one client all rounds are."""
-    assert dual_fl_rule.next_momentum(1.0, rho)[1] == 0.0
-    for objectives, rounds in ((quadratics(), 1), (quadratics(count=1), 4)):
-        clients, states = play_dual_fl(objectives, rounds, rho, start=np.ones(D))
-        expected = np.mean([optimum([f]) for f in objectives], axis=0)
-        for state in states[1:]:
-            np.testing.assert_allclose(state.primal, expected, atol=1e-12)
-    np.testing.assert_allclose(clients.memories[0]["control"], 0.0, atol=1e-12)
 
 
 def test_the_momentum_tends_to_its_limit_and_refuses_rho_of_one():

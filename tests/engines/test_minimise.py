@@ -107,29 +107,6 @@ def test_a_cap_is_never_silent(kind):
     assert found.gradient_norm > 1e-13
 
 
-@pytest.mark.parametrize("kind", ["softmax", "quadratic", "own Hessian", "gradients"])
-def test_a_start_at_the_minimum_stays_there(kind):
-    loss = loss_of(kind)
-    tolerance = 1e-6 if kind == "gradients" else 1e-11
-    best = minimise(loss, Minimise(tolerance=tolerance)).point
-    found = minimise(loss, Minimise(tolerance=1.1 * tolerance), start=best)
-    assert (found.iterations, found.gradient_evaluations) == (0, 1)
-    np.testing.assert_array_equal(found.point, best)
-
-
-def test_newton_steps_become_as_good_as_exact_ones():
-    """Their equations are solved better and better, so that few more are needed than with a factorised Hessian."""
-    loss = loss_of("logistic")
-    w, exact, everything = np.zeros(D), 0, np.triu_indices(D)
-    while np.linalg.norm(gradient := loss.gradient(w)) > 1e-12:
-        hessian = np.zeros((D, D))
-        hessian[everything] = loss.hessian_block(w, np.arange(D))
-        w, exact = w - np.linalg.solve(hessian + np.triu(hessian, 1).T, gradient), exact + 1
-    found = minimise(loss, Minimise(tolerance=1e-12))
-    assert found.reached
-    assert found.iterations <= exact + 3
-
-
 class Cone(Quadratic):
     """A quadratic around its minimiser that goes on as a cone: without curvature where a step begins far away."""
 
@@ -156,33 +133,6 @@ def test_newton_goes_on_along_a_direction_without_curvature(minimiser):
     found = minimise(Cone(np.eye(3), np.array(minimiser)), Minimise(tolerance=1e-12), start=np.zeros(3))
     assert found.reached
     np.testing.assert_allclose(found.point, minimiser, atol=1e-11)
-
-
-def test_where_scipy_stops_the_best_point_it_saw_is_the_answer():
-    seen = []
-
-    class Watched(Gradients):
-        def gradient(self, w, batch=None, out=None):
-            result = super().gradient(w, batch, out)
-            seen.append(float(np.linalg.norm(result)))
-            return result
-
-    rng, worse_at_last = np.random.default_rng(0), 0
-    plain = quadratics(count=1, d=30, top=1e4)[0]
-    for cap in range(1, 12):
-        seen.clear()
-        found = minimise(Watched(plain.matrix, plain.vector), Minimise(max_iterations=cap), start=rng.normal(size=30))
-        assert found.gradient_norm == min(seen)
-        worse_at_last += seen[-1] > min(seen)
-    assert worse_at_last > 0
-
-
-def test_the_eigenvectors_serve_every_penalty():
-    loss = loss_of("least squares")
-    for penalty in (0.0, 0.5, 2.0, -0.5 * loss.strong_convexity()):
-        found = minimise(loss, Minimise(tolerance=1e-10), penalty=penalty)
-        assert found.reached
-        assert np.linalg.norm(gradient_of(loss, found.point, penalty=penalty)) <= 1e-10
 
 
 @pytest.mark.parametrize("d", [40, 1024])

@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 from together import together
 
-from flwr_fco.engines.sparse_steps import closure, shard_of, shrunk
+from flwr_fco.engines.sparse_steps import shard_of, shrunk
 from flwr_fco.messages.protocol import Downlink, Plan
 from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, PNorm
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic
@@ -127,12 +127,6 @@ def test_other_work_and_rows_with_weights_and_offsets_agree(work, options):
     agree(answers("dual_averaging", pair("logistic", **options), L1(0.02), work=work)[0])
 
 
-def test_dense_methods_agree_and_say_so(caplog):
-    with caplog.at_level(logging.WARNING, logger="flwr"):
-        agree(answers("subgradient", pair(), L1(0.02), vectors=("primal",))[0])
-    assert "each local step" in caplog.text
-
-
 @pytest.mark.parametrize(
     ("psi", "h", "options", "reason"),
     [
@@ -177,11 +171,6 @@ def test_groups_are_retrieved_as_they_are_touched(psi, intercept, solver):
     assert_allclose(whole(lazy.vectors["increment"]), increment, rtol=0, atol=1e-12 * np.abs(increment).max())
 
 
-def test_what_shares_no_norm_is_not_in_the_closure():
-    sums = GROUPS["weighted"].bind(Logistic(FEW, np.arange(N) % 2).layout).sums
-    assert_array_equal(closure(np.array([5, 8, D]), sums.groups, sums.strengths), [4, 5, 6, 7, 8, D])
-
-
 @pytest.mark.parametrize("groups", [np.arange(D)[:, None], np.arange(D)[:, None] // 2 + 0 * np.arange(3), np.arange(3)])
 def test_groups_of_several_classes(groups):
     objectives = [MultinomialLogistic(x, np.arange(N) % 3) for x in (FEW.toarray(), FEW)]
@@ -196,24 +185,6 @@ def test_groups_without_psi_in_local_steps_and_proximal_steps():
     agree(answers("dual_averaging", objectives, GROUPS["blocks"], options={"client_prox": False})[0])
     agree(answers("mirror_descent", objectives, GROUPS["blocks"], vectors=("primal",))[0])
     agree(answers("gradient_steps", objectives, GROUPS["blocks"], vectors=("primal",))[0])
-
-
-@pytest.mark.parametrize("intercept", [False, True])
-@pytest.mark.parametrize("psi", ["l1", "box"])
-def test_a_client_whose_rows_are_empty(psi, intercept):
-    nothing = sparse.csr_array((3, D))
-    objectives = [LeastSquares(x, np.ones(3), intercept=intercept) for x in (nothing.toarray(), nothing)]
-    (dense, _), (lazy, _) = answers("dual_averaging", objectives, PSI[psi])[0]
-    assert_allclose(whole(lazy.vectors["increment"]), dense.vectors["increment"], rtol=1e-13)
-
-
-def test_a_scalar_threshold_where_psi_has_one():
-    for psi, scalar in (("l1", True), ("elastic net", True), ("weighted l1", False), ("box", True)):
-        _, objective = pair()
-        _, plan = answers("dual_averaging", [objective], PSI[psi])
-        terms, own = shard_of(plan, objective)._compiled_terms[True]
-        assert {np.ndim(term) for term in terms} == {0 if scalar else 1}
-        assert own == (0.0, 0.0, -np.inf, np.inf, 1.0)
 
 
 @together("h", [Euclidean(), DiagonalMetric(np.linspace(0.5, 2.0, D + 1))])

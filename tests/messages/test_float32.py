@@ -2,16 +2,12 @@
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
 from problems import FEATURES, app_of, clients, flat, start_arrays
 
-from flwr_fco.algorithms import DecentralizedDualAveraging
 from flwr_fco.mirror_maps import PNorm
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import DFedDA, Epochs, FedDA, FedDAGT, FedDualAvg, Steps, Wire
-from flwr_fco.strategies.training import FLOAT32_LIMIT, short_wire
+from flwr_fco.strategies import Epochs, FedDA, FedDAGT, FedDualAvg, Steps, Wire
 
 OPTIONS = {"regularizer": L1(0.3), "client_lr": 0.05, "work": Epochs(1, batch_size=None), "fraction_evaluate": 0.0}
 START = np.full(FEATURES + 1, 0.5)
@@ -69,54 +65,3 @@ def test_float64_once_the_threshold_is_far_above_the_weights():
     assert sizes[0] == 4 * 4 * (FEATURES + 1)
     assert sizes[-1] == 2 * sizes[0]
     assert sizes == sorted(sizes)
-
-
-def test_the_limit():
-    """Half a unit of float32 at 1,000 times the weights is 6e-5 of them."""
-    strategy = FedDualAvg(**OPTIONS, wire=Wire(dtype="auto"))
-    run = strategy.prepare(start_arrays(dtype=np.float32))
-
-    def is_short(**fields):
-        return short_wire(run.method, run.problem, strategy.state._replace(**fields))
-
-    assert is_short(dual=np.array([3.0 + 900.0, 0, 0, 0, 0, 0, 3.0]), elapsed=900.0 / 0.3)
-    assert not is_short(dual=np.array([3.0 + 3100.0, 0, 0, 0, 0, 0, 3.0]), elapsed=3100.0 / 0.3)
-    assert np.finfo(np.float32).eps / 2 * FLOAT32_LIMIT < 1e-4
-    # A model that is 0 has no weights to compare with; a dual that is 0 has no digits to lose.
-    assert not is_short(dual=np.full(FEATURES + 1, 1e-3) * np.r_[np.ones(FEATURES), 0], elapsed=1.0)
-    assert is_short(dual=np.zeros(FEATURES + 1))
-
-
-def test_the_precision_on_a_graph_is_found_without_a_message_to_nobody(monkeypatch):
-    """There each message is for one client: a method of one's own need not know another."""
-    asked, downlink = [], DecentralizedDualAveraging.downlink
-
-    def counted(algorithm, problem, state, to):
-        asked.append(to)
-        return downlink(algorithm, problem, state, to)
-
-    monkeypatch.setattr(DecentralizedDualAveraging, "downlink", counted)
-    go(DFedDA(mixing="ring", wire=Wire(dtype="auto"), **OPTIONS), 2)
-    assert asked
-    assert None not in asked
-
-
-def test_a_client_may_answer_in_another_precision():
-    app = ClientApp()
-
-    @app.train()
-    def train(message, context):
-        arrays = ArrayRecord({"increment": Array(np.zeros(FEATURES + 1))})
-        metrics = MetricRecord({"num-examples": 1, "local-steps": 1, "elapsed": OPTIONS["client_lr"]})
-        return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
-
-    strategy = FedDualAvg(**OPTIONS, wire=Wire(dtype="auto"))
-    result = simulate(
-        strategy,
-        app,
-        num_nodes=4,
-        num_rounds=1,
-        initial_arrays=start_arrays(dtype=np.float32, start=START),
-        progress=False,
-    )
-    assert result.train_metrics_clientapp[1]["num-replies"] == 4

@@ -11,39 +11,6 @@ from flwr_fco.mirror_maps import Euclidean, PNorm
 from flwr_fco.regularizers import L1, GroupLasso, PerParameter, Regularizer, Zero
 
 LAYOUT = Layout.from_arrays({"w": np.zeros(3)})
-PATTERNS = PerParameter({"w": L1(0.1)}).to_spec()
-
-
-@together(
-    "change",
-    [
-        {"seed": 1.5},
-        {"seed": -1},
-        {"wire_dtype": "complex128"},
-        {"scope": "all"},
-        {"solver": 3},
-        {"options": {"$mapping": [["rate", float("nan")]]}},
-        {"options": [1]},
-        {"layout": 3},
-        {"layout": {"$layout": [["w", [-3], "float64", 0, True]]}},
-        {"layout": {"$layout": 3}},
-        {"work": {"family": "work", "kind": "steps", "steps": 0, "epochs": None, "batch_size": 3}},
-        {"work": L1(0.1).to_spec().header},
-        {"work": 3},
-        {"regularizer": {"family": ["x"], "kind": "l1"}},
-        {
-            "regularizer": {
-                "$nested": {**PerParameter({"w": L1(0.1)}).to_spec().header, "regularizers": {"$mapping": 3}}
-            }
-        },
-        {"mirror_map": []},
-    ],
-)
-def test_a_plan_that_is_none_is_a_clear_error(change):
-    spec = Plan("dual_averaging", LAYOUT, L1(0.1), Euclidean()).spec
-    assert Plan.from_spec(spec).solver == "dual_averaging"
-    with pytest.raises((SpecError, ConfigurationError)):
-        Plan.from_spec(spec._replace(header={**spec.header, **change}))
 
 
 def test_specifications_do_not_build_anything_of_any_size():

@@ -111,13 +111,6 @@ def test_what_several_clients_are_sent_is_written_once():
     np.testing.assert_array_equal(other["arrays"]["dual"].numpy(), VECTOR)
 
 
-def test_the_strategys_keys_are_used_and_any_are_read():
-    content = Encoder(ConfigRecord({"lr": 0.1}), "model", "settings")(task())
-    assert dict(content["settings"]) == {"lr": 0.1}
-    assert list(content["model"]) == ["dual"]
-    assert fields(decode_downlink(content)) == fields(task())
-
-
 def changed(content, record, **entries):
     for name, value in entries.items():
         content[record][name.replace("_", "-")] = value
@@ -169,13 +162,6 @@ def test_a_task_that_is_none_is_an_error_in_words(change, message):
 )
 def test_a_reply_is_what_was_sent(up):
     assert fields(decode_uplink(travelled(encode_uplink(up)), 5, {})) == fields(up)
-
-
-def test_what_somebody_adds_to_a_reply_is_not_in_the_next_one():
-    up = Uplink({"increment": VECTOR}, 0.5, 5, examples=8.0)
-    first = encode_uplink(up._replace(metrics={"loss": 1.0}))
-    first["metrics"]["num-examples"] = 99
-    assert dict(encode_uplink(up)["metrics"]) == {"num-examples": 8, "local-steps": 5, "elapsed": 0.5}
 
 
 def test_a_sparse_vector_has_the_length_that_the_method_says():

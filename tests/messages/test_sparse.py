@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import changed
 from scipy import sparse
 from together import together
 
@@ -16,7 +15,6 @@ from flwr_fco.errors import ProtocolError
 from flwr_fco.messages.protocol import ReceivedVectors
 from flwr_fco.messages.records import decode_uplink
 from flwr_fco.objectives import Logistic
-from flwr_fco.privacy import GaussianDP
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.strategies import (
@@ -142,36 +140,12 @@ def test_options_see_the_same_increments(options):
     assert len(result.left_out) == 0
 
 
-def test_privacy_clips_the_whole_increment():
-    pytest.importorskip("dp_accounting")
-
-    def private(objectives):
-        privacy = GaussianDP(clip=0.01, noise_multiplier=1e-9, delta=1e-5, noise_seed=3)
-        options = {
-            "work": Steps(3, batch_size=4),
-            "weighting": "uniform",
-            "normalize_local_work": False,
-            "privacy": privacy,
-        }
-        return run(objectives, **options)[0]
-
-    assert_allclose(private(clients()), private(dense_clients()), rtol=0, atol=1e-9)
-
-
-def test_bytes_are_those_of_what_travels():
-    _, one = run(clients())
-    _, other = run(clients(), wire=Wire(sparse=False))
-    sizes = [np.unique(own.features.indices).size + 1 for own in clients()]
-    up = one.train_metrics_clientapp[2]["bytes-up"]
-    assert up == sum(12 * size for size in sizes)
-    assert up < 0.5 * other.train_metrics_clientapp[2]["bytes-up"]
-
-
-def test_the_dual_comes_at_the_places_that_a_client_has_told():
+def test_increments_and_the_dual_travel_at_the_indices_that_a_client_has():
     _, result = run(clients())
-    down = [result.train_metrics_clientapp[number]["bytes-down"] for number in (1, 2, 3)]
-    sizes = [np.unique(own.features.indices).size + 1 for own in clients()]
-    assert down == [5 * 8 * (D + 1), *[sum(12 * size for size in sizes)] * 2]
+    down, up = ([result.train_metrics_clientapp[n][f"bytes-{way}"] for n in (1, 2, 3)] for way in ("down", "up"))
+    short = sum(12 * (np.unique(own.features.indices).size + 1) for own in clients())
+    assert down == [5 * 8 * (D + 1), short, short]
+    assert up == [short] * 3
 
 
 def test_a_client_with_other_features_is_left_out_once():
@@ -199,26 +173,6 @@ def test_a_client_with_other_features_is_left_out_once():
     reasons = [(row.round, row.partition_id, row.reason) for row in result.left_out]
     assert [row[:2] for row in reasons] == [(3, 0)]
     assert "other indices" in reasons[0][2]
-
-
-def test_what_is_remembered_of_clients_is_bounded(monkeypatch):
-    expected, _ = run(clients())
-    monkeypatch.setattr("flwr_fco.strategies.training._MOST_INDICES", 500)
-    found, result = run(clients())
-    assert_array_equal(found, expected)
-    assert result.train_metrics_clientapp[3]["bytes-down"] > 3 * 8 * D
-
-
-def test_a_strategy_of_ones_own_gets_whole_vectors():
-    def aggregate(own, self, problem, state, replies):
-        assert all(isinstance(uplink.vectors["increment"], np.ndarray) for uplink in replies)
-        return own.aggregate(self, problem, state, replies)
-
-    mine = changed(FedDualAvg, aggregate=aggregate)
-    found, _ = run(
-        clients(), mine(regularizer=L1(0.001), client_lr=0.5, work=Epochs(1, batch_size=4), fraction_evaluate=0.0)
-    )
-    assert_array_equal(found, run(clients())[0])
 
 
 # --- what everyone is told, by its non-zeros ------------------------------------------------------------------------
@@ -251,8 +205,7 @@ def broadcast(form, *, messages=False, **options):
     return result.arrays["coefficients"].numpy(), [row["train/bytes-down"] for row in result.rows()]
 
 
-@pytest.mark.parametrize("form", ["sparse", "dense"])
-@pytest.mark.parametrize("messages", [False, True])
+@pytest.mark.parametrize(("form", "messages"), [("sparse", True), ("dense", False)])
 @pytest.mark.parametrize("options", [{}, {"wire": Wire(dtype="float32")}, {"wire": Wire(sparse=False)}], ids=str)
 def test_the_bits_are_the_same_and_the_first_messages_are_short(form, messages, options, monkeypatch):
     expected, whole = broadcast(form, messages=messages, **options)

@@ -15,9 +15,8 @@ from flwr_fco.objectives import LeastSquares, Linear, Link, Objective, SiteInter
 from flwr_fco.objectives.links import HuberLoss
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import FedDAGT, FedDualAvg, FedMid, FeDualEx, Steps
+from flwr_fco.strategies import FedDualAvg, FedMid, FeDualEx, Steps
 from flwr_fco.testing import check_objective
-from flwr_fco.work import FirstOrder
 from reproduction.pooled import centralized_solution, certify, composite_objective
 
 RNG = np.random.default_rng(0)
@@ -85,15 +84,6 @@ def test_a_link_with_the_code_of_a_compiled_slope_takes_compiled_loops():
         np.testing.assert_allclose(one.gradient(w, rows), other.gradient(w, rows), rtol=1e-13)
 
 
-def test_its_sites_may_have_intercepts_of_their_own():
-    site = SiteIntercept(_sites(np.asarray)[0])
-    check_objective(site)
-    w = np.linspace(-1.0, 1.0, 5)
-    inner, b = site.with_intercept, site.own_intercept(w)
-    assert site.value(w) == pytest.approx(inner.value(np.append(w, b)), rel=1e-14)
-    assert abs(inner.gradient(np.append(w, b))[-1]) < 1e-14
-
-
 class _Bare(Objective):
     """The smallest objective: 1/2 ||w||^2."""
 
@@ -121,14 +111,6 @@ def test_a_bare_objective_says_what_it_does_not_know():
     ):
         with pytest.raises(ConfigurationError, match="_Bare does not know its"):
             ask()
-
-
-def test_without_buffers_none_are_taken():
-    objective = _Bare()
-    assert objective.buffers() == {}
-    objective.load_buffers({})
-    with pytest.raises(ConfigurationError, match=r"\['count'\]; _Bare has none"):
-        objective.load_buffers({"count": np.array(3)})
 
 
 class Centre(Objective):
@@ -163,22 +145,6 @@ def test_a_client_without_examples_is_named_and_does_not_go_on_for_ever(count, b
     strategy = FedDualAvg(client_lr=0.1, work=Steps(2, batch_size=batch_size), fraction_evaluate=0.0)
     with pytest.raises(ClientError, match=rf"num_examples.*={count!r}.*; expected a whole number"):
         _train(Centre(count), strategy)
-
-
-def test_minibatches_of_no_rows_are_an_error():
-    with pytest.raises(ConfigurationError, match="num_examples=0"):
-        list(Centre(0).batches(np.random.default_rng(0), FirstOrder(steps=2, batch_size=4)))
-
-
-def test_a_float32_gradient_counts_in_every_round_of_gradient_tracking():
-    """In the round of first gradients too, whose replies were left out for their dtype."""
-    options = {"client_lr": 0.1, "work": Steps(2), "fraction_evaluate": 0.0}
-    results = [
-        _train(Centre(change=change), FedDAGT(**options))
-        for change in (lambda g: g.astype(np.float32), lambda g: g.astype(np.float32).astype(np.float64))
-    ]
-    assert [result.left_out for result in results] == [[], []]
-    np.testing.assert_allclose(*(result.arrays["coefficients"].numpy() for result in results), rtol=1e-7)
 
 
 @pytest.mark.parametrize("method", ["value", "gradient", "value_and_gradient", "hessian_product"])

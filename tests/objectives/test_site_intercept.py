@@ -4,14 +4,11 @@ import cvxpy as cp
 import numpy as np
 import pytest
 from newton import numbers, point, solved
-from problems import app_of
 from scipy.sparse import csr_array
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Poisson, SiteIntercept
-from flwr_fco.regularizers import L1, ElasticNet
-from flwr_fco.simulation import fit_path
-from flwr_fco.strategies import FedNewton
+from flwr_fco.regularizers import L1
 from reproduction.pooled import composite_objective
 
 P, SIZES = 6, (40, 33, 60)
@@ -115,7 +112,7 @@ def test_rows_that_tell_nothing_beside_their_own_intercept():
     np.testing.assert_allclose(other, scaled, atol=1e-8)
 
 
-def test_folds_have_intercepts_of_their_own_and_a_path_is_solved():
+def test_folds_have_intercepts_of_their_own():
     sites = _sites("logistic")
     part, share = sites[0].subset(np.arange(10))
     X, y = _rows("logistic")[0]
@@ -123,18 +120,6 @@ def test_folds_have_intercepts_of_their_own_and_a_path_is_solved():
     whole = SiteIntercept(Logistic(X[:10], y[:10]))
     assert part.value(w) == whole.value(w)
     assert share == 0.25
-    path = fit_path(
-        FedNewton(regularizer=ElasticNet(1.0, 0.9), fraction_evaluate=0.0, min_train_nodes=1),
-        app_of(sites),
-        num_nodes=3,
-        num_rounds=60,
-        initial_arrays={"coefficients": np.zeros(P)},
-        num_strengths=4,
-        cv=3,
-        progress=False,
-    )
-    assert max(p.gap for p in path.points) <= 1e-8
-    assert all(0.0 < p.held_out < 1.0 for p in path.points)
 
 
 def test_what_is_refused():

@@ -1,6 +1,5 @@
 """A training loop of one's own with our strategies: the same models as our ClientApp, and what it refuses."""
 
-import cloudpickle
 import numpy as np
 import pytest
 from together import together
@@ -10,11 +9,11 @@ pytest.importorskip("torch.optim", reason="needs PyTorch: make test-torch, or pi
 import flwr.clientapp
 import networks
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import ConfigRecord, RecordDict
 from problems import FEATURES, clients, start_arrays
 
 from flwr_fco import Short, short_mod
-from flwr_fco.client_apps import Disclosure, Limits, client_app
+from flwr_fco.client_apps import Limits, client_app
 from flwr_fco.core.computing import random_generator
 from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ClientError, ConfigurationError
@@ -50,17 +49,13 @@ class Linear(networks.Linear):
         super().__init__(FEATURES)
 
 
-def own(training):
-    return training.optimizer
-
-
 def torch_app(
     objectives,
     *,
     model=Linear,
     app=ClientApp,
     look=lambda net: None,
-    steps_with=own,
+    steps_with=lambda training: training.optimizer,
     metrics=(),
     **options,
 ):
@@ -132,21 +127,6 @@ def test_a_loop_of_one_s_own_gives_the_model_of_our_client(name):
     assert np.abs(ours.arrays["coefficients"].numpy()).max() > 0.01
 
 
-def test_with_a_density_a_loop_takes_plain_steps_from_the_servers_model():
-    seen = []
-    app = torch_app(clients(), look=lambda net: seen.append(np.count_nonzero(net.coefficients.detach())))
-    go(FedDualAvg(**OPTIONS | {"regularizer": Zero()}, density=0.5), app, 8)
-    assert set(seen[-2 * NODES :: 2]) == {FEATURES // 2}  # from three quarters of the rounds on
-    assert set(seen[1::2]) == {FEATURES}
-
-
-def test_a_client_app_with_a_loop_can_be_sent_to_other_processes():
-    app = torch_app(clients())
-    sent = cloudpickle.loads(cloudpickle.dumps(app))
-    here, there = (go(STRATEGIES["FedDAGT"](), own, 2).arrays for own in (app, sent))
-    assert all(here[name].numpy().tobytes() == there[name].numpy().tobytes() for name in here)
-
-
 class Forgetful(InProcessGrid):
     """Restarts all nodes before one round: nothing is remembered."""
 
@@ -168,30 +148,6 @@ def test_a_restarted_node_is_sent_what_it_lacks(name):
     assert ours.left_out == theirs.left_out == []
     for key in ours.arrays:
         np.testing.assert_allclose(theirs.arrays[key].numpy(), ours.arrays[key].numpy(), rtol=0, atol=1e-12)
-
-
-def test_an_altered_answer_is_noticed_by_a_loop_of_ones_own():
-    """Ten times the increment counts in round 3: the client asks for the memory that follows from it."""
-
-    def tenfold(message, context, call_next):
-        reply = call_next(message, context)
-        if (message.metadata.group_id, context.node_config["partition-id"]) == ("3", 1):
-            arrays = reply.content["arrays"].items()
-            reply.content["arrays"] = ArrayRecord({name: Array(10.0 * array.numpy()) for name, array in arrays})
-        return reply
-
-    ours, theirs = (go(STRATEGIES["Scaffold"](), make(clients(), mods=[tenfold])) for make in (our_app, torch_app))
-    for key, array in ours.arrays.items():
-        np.testing.assert_allclose(theirs.arrays[key].numpy(), array.numpy(), rtol=0, atol=1e-10)
-    plain = go(STRATEGIES["Scaffold"](), our_app(clients())).arrays
-    assert not np.array_equal(plain["coefficients"].numpy(), ours.arrays["coefficients"].numpy())
-
-
-def test_a_smallest_number_of_rows_holds_back_no_answer_about_none(caplog):
-    go(FedDualAvg(**OPTIONS), torch_app(clients(), disclosure=Disclosure(min_rows=7)), rounds=1)
-    lines = [record.getMessage() for record in caplog.records if record.name == "flwr.disclosure"]
-    assert len(lines) == 2 * NODES  # what its table is, and a round of training
-    assert not any("refused" in line or "failed" in line for line in lines)
 
 
 # --- random numbers -------------------------------------------------------------------------------------------------
@@ -241,10 +197,7 @@ JOINT = {"regularizer": HardSparsity(2), "arrays": Arrays(scope="joint")}
         (plain(), {"model": Frozen}, r"the server optimises \['intercept'\].*pass_through="),
         (plain(), {"model": lambda: networks.Linear(3)}, "this model has .*: give `start` ArrayRecord"),
         (plain(), {"steps_with": lambda training: torch.optim.SGD([torch.zeros(1)])}, "has taken no step"),
-        *(
-            (plain(), {"metrics": {"histogram": value}}, r"the metric 'histogram' is a .*'histogram-0'")
-            for value in ([1.0, 2.0], None, "high", torch.zeros(2))
-        ),
+        (plain(), {"metrics": {"histogram": torch.zeros(2)}}, r"the metric 'histogram' is a .*'histogram-0'"),
         *(
             (plain(), {"limits": Limits(**{name: limit})}, f"this client allows {name}={limit}")
             for name, limit in (("max_parameters", 3), ("max_plan", 40), ("max_steps", 2))

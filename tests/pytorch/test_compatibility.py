@@ -8,16 +8,15 @@ import pytest
 pytest.importorskip("torch.optim", reason="needs PyTorch: make test-torch, or pip install torch")
 
 import torch
-from flwr.app import Array, ArrayRecord, MetricRecord
-from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, arrays_size_mod, fixedclipping_mod, message_size_mod
+from flwr.app import ArrayRecord, MetricRecord
+from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod
 from flwr.serverapp.strategy import FedAvg
-from networks import BATCH, NODES, TRAIN, accuracy, density, load, loop_app, objective_app, run, start, unmodified_app
+from networks import BATCH, NODES, TRAIN, accuracy, density, load, loop_app, objective_app, run, unmodified_app
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers import L1
-from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import Bounds, Epochs, FedDualAvg, Wire
+from flwr_fco.strategies import Bounds, Epochs, FedDualAvg
 from flwr_fco.torch import ClientApp
 
 STEPS = TRAIN // NODES // BATCH
@@ -69,14 +68,6 @@ def test_federated_evaluation_with_handlers_and_metrics_of_ones_own(name):
     assert plain.evaluate_metrics_clientapp[2]["eval_loss"] < plain.evaluate_metrics_clientapp[1]["eval_loss"]
 
 
-def test_mods_that_measure_work_and_change_nothing(way):
-    make, app = way
-    measured = run(make(**OFF), app(mods=[arrays_size_mod, message_size_mod]), 2)
-    plain = run(make(**OFF), app(), 2)
-    for name in plain.arrays:
-        np.testing.assert_array_equal(measured.arrays[name].numpy(), plain.arrays[name].numpy())
-
-
 @pytest.mark.parametrize("mod", [fixedclipping_mod, adaptiveclipping_mod, LocalDpMod(1.0, 1.0, 1.0, 0.1)])
 def test_mods_that_clip_models_are_refused_by_our_client_apps(mod):
     for make in (lambda: ClientApp(mods=[mod]), lambda: client_app(lambda context: None, mods=[mod])):
@@ -113,14 +104,6 @@ def test_a_checkpoint_of_fedavg_is_gone_on_with():
         np.testing.assert_allclose(ours[name].numpy(), fedavg[name].numpy(), rtol=2e-4, atol=2e-5, err_msg=name)
 
 
-def test_a_counter_that_no_run_reaches_is_no_number_of_ours():
-    """An average may be no whole number, and what a reply claims may be beyond int64."""
-    for given, kept in ((6.5, 6), (7.6, 8), (1e300, 2**53), (-3.0, 0)):
-        arrays = ArrayRecord({**start(), "1.num_batches_tracked": Array(np.array(given))})
-        found = FedDualAvg(client="unmodified", **OFF).prepare(arrays).passed["1.num_batches_tracked"]
-        assert (found, found.dtype, found.shape) == (kept, np.int64, ())
-
-
 def test_a_trained_checkpoint_becomes_sparse_and_keeps_what_it_has_learnt(way):
     """As `evaluate_fn` sees it, which gets the model after each round, and the start point as that of round 0."""
     make, app = way
@@ -139,44 +122,3 @@ def test_a_trained_checkpoint_becomes_sparse_and_keeps_what_it_has_learnt(way):
     assert accuracies[-1] > accuracies[0] - 0.06
     assert seen[0]["density"] == 1.0
     assert seen[8]["density"] == density(load(result.arrays)) < 0.9
-
-
-class Weighed(InProcessGrid):
-    """Weighs what Flower sends: all records of a message, as it counts their bytes."""
-
-    def __init__(self, *args, **options):
-        super().__init__(*args, **options)
-        self.down, self.up = [], []
-
-    def send_and_receive(self, messages, **options):
-        messages = list(messages)
-        self.down.append(sum(record.count_bytes() for message in messages for record in message.content.values()))
-        replies = list(super().send_and_receive(messages, **options))
-        self.up.append(sum(record.count_bytes() for reply in replies for record in reply.content.values()))
-        return replies
-
-
-def test_hardly_more_bytes_than_fedavg():
-    """A network as small as a network gets (1,858 numbers): what goes down has the plan beside it."""
-
-    def weigh(strategy, app):
-        grid = Weighed(app, NODES)
-        with grid.identity():
-            strategy.start(grid, start(), 4)
-        rounds = [size for size in grid.down if size > 5_000]
-        return rounds, [size for size in grid.up if size > 5_000], sum(grid.down) + sum(grid.up)
-
-    down, up, total = weigh(FedAvg(**OFF), unmodified_app())
-    assert len(down) == len(up) == 4
-    for strategy, app in (
-        (unmodified(**OFF), unmodified_app()),
-        (with_loops(**OFF), loop_app()),
-        (composite(**OFF), objective_app()),
-    ):
-        own_down, own_up, own_total = weigh(strategy, app)
-        assert len(own_down) == len(own_up) == 4
-        assert max(own_down) <= 1.02 * max(down)
-        assert max(own_up) <= max(up)
-        assert own_total <= 1.01 * total
-    # Twice as many bytes in float64.
-    assert weigh(with_loops(**OFF, wire=Wire(dtype="float64")), loop_app())[2] > 1.5 * total

@@ -11,7 +11,7 @@ import torch
 from flwr.app import Message, MetricRecord, RecordDict
 
 from flwr_fco.client_apps import Disclosure
-from flwr_fco.errors import ClientError, ConfigurationError
+from flwr_fco.errors import ConfigurationError
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import FedDualAvg
 from flwr_fco.torch import ClientApp, local_training
@@ -19,7 +19,7 @@ from flwr_fco.torch import ClientApp, local_training
 ROWS = (12, 25, 7, 16)
 
 
-def app_of(counted=True, **options):
+def app_of(**options):
     """Return a ClientApp of four sites with a step of one gradient."""
     app = ClientApp(**options)
 
@@ -36,7 +36,7 @@ def app_of(counted=True, **options):
 
     @app.evaluate()
     def evaluate(message, context):
-        metrics = {"loss": 1.0, **(rows(context) if counted else {})}
+        metrics = {"loss": 1.0, **rows(context)}
         return Message(RecordDict({"metrics": MetricRecord(metrics)}), reply_to=message)
 
     return app
@@ -54,11 +54,6 @@ def test_answers_about_few_rows_do_not_leave_a_training_loop():
     for row in result.left_out:
         assert re.search(f"an answer to '{row.kind}'; this site has fewer rows for it than min_rows=10", row.reason)
     assert run(app_of(disclosure=Disclosure(min_rows=7))).left_out == []
-
-
-def test_an_answer_that_does_not_count_its_rows_does_not_leave():
-    with pytest.raises(ClientError, match=r"min_rows=7, and the answer does not say .* add 'num-examples'"):
-        run(app_of(counted=False, disclosure=Disclosure(min_rows=7)))
 
 
 @pytest.mark.parametrize("limit", [{"min_class_rows": 5}, {"min_events": 5, "min_rows": 3}])

@@ -2,7 +2,6 @@
 
 import gzip
 import importlib
-import json
 import re
 import struct
 import sys
@@ -76,37 +75,6 @@ def test_the_quickstart_learns_and_only_ours_is_sparse(strategy, load, mnist, ca
     assert density < 0.95 if strategy == "FedDualAvg" else density == 1.0
 
 
-def test_the_tables_script_compares_all_ways_and_goes_on_where_it_stopped(load, mnist, monkeypatch, capsys, tmp_path):
-    """On too few images and rounds to learn anything: the densities are those that the rows say."""
-    _, compare = load("quickstart-pytorch-sparse", "pytorch_sparse", "compare")
-    kept = tmp_path / "compare.jsonl"
-    arguments = ["compare.py", str(mnist), "--rounds", "4", "--seeds", "1", "--images", "100", "--out", str(kept)]
-    monkeypatch.setattr(sys, "argv", arguments)
-    compare.main()
-    rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| Fed")]
-    assert len(rows) == 12
-    for row in rows:
-        named = re.search(r"density=([\d.]+)|pruned to ([\d.]+)", row[0])
-        if named:
-            assert float(row[3].rstrip("% |")) == pytest.approx(100 * float(named[1] or named[2]), abs=0.1)
-    # Without its last line and one of another setting, the last way alone is done again.
-    lines = kept.read_text().splitlines()
-    stopped = [*lines[:-1], json.dumps({**json.loads(lines[-1]), "rounds": 5})]
-    kept.write_text("\n".join(stopped) + "\n")
-    compare.main()
-    assert kept.read_text().splitlines() == [*stopped, lines[-1]]
-    assert [line.split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| Fed")] == rows
-    # The table is written where a page has the marks for it.
-    page = tmp_path / "page.md"
-    marks = [f"<!-- sparse networks: {side} -->" for side in ("begin", "end")]
-    page.write_text("\n".join(["before", *marks, "after", ""]))
-    monkeypatch.setattr(sys, "argv", [*arguments[:1], *arguments[2:], "--write", str(page)])
-    compare.main()
-    text = page.read_text()
-    assert [line.split(" | ") for line in text.splitlines() if line.startswith("| Fed")] == rows
-    assert (text[:6], text[-7:]) == ("before", "\nafter\n")
-
-
 def test_the_two_layer_network_stays_in_its_balls(load, mnist, capsys):
     config, client, server = load("femnist-two-layer", "two_layer", "two_layer.client_app", "two_layer.server_app")
     config.update({"data": str(mnist), "num-images": 400, "num-server-rounds": 8, "local-epochs": 3, "width": 16})
@@ -138,24 +106,6 @@ def test_the_attack_on_the_convolutional_network_is_sparse_or_dense(strategy, lo
     go(client, server, config, 2)
     _, _, density = numbers_of(capsys, 3)
     assert density < 50.0 if strategy == "FeDualEx" else density > 98.0
-
-
-def test_the_shown_networks_are_those_of_the_experiments(load):
-    from reproduction.problems.networks import AttackedNetwork, two_layers
-
-    _, two, attacked = (
-        load("femnist-two-layer", "two_layer", "two_layer.task")
-        + load("adversarial-cnn", "adversarial_cnn", "adversarial_cnn.task")[1:]
-    )
-    for mine, shown in (
-        (two_layers(784, 100, 10), two.Net(100, 10)),
-        (AttackedNetwork((3, 32, 32), 10), attacked.Attacked()),
-    ):
-        ours, theirs = ({name: p.shape for name, p in model.named_parameters()} for model in (mine, shown))
-        assert ours == theirs
-    images = torch.rand(2, 3, 32, 32)
-    mine.load_state_dict(shown.state_dict())
-    assert torch.equal(mine(images), shown(images))
 
 
 @pytest.mark.parametrize(

@@ -129,19 +129,6 @@ def test_increments_in_float32_lose_no_digits_to_a_large_dual(psi, shape, scale,
         assert torch.allclose(p, q, rtol=1e-4, atol=1e-5 * scale)
 
 
-def test_mixed_dtypes_in_one_optimiser():
-    model = nn.Sequential(nn.Linear(4, 5).double(), nn.Linear(5, 3).bfloat16())
-    optimizer = DualAveraging(model.named_parameters(), 0.1, L1(0.01))
-    for p in model.parameters():
-        p.grad = torch.ones_like(p)
-    before = {name: p.detach().double().clone() for name, p in model.named_parameters()}
-    optimizer.step()
-    for name, p in model.named_parameters():
-        moved = before[name] - 0.1
-        expected = L1(0.01).prox(moved.numpy(), 0.1) if p.ndim == 2 else moved.numpy()
-        np.testing.assert_allclose(p.detach().double(), expected, atol=1e-2 if p.dtype == torch.bfloat16 else 1e-12)
-
-
 @pytest.mark.parametrize("psi", [Zero(), ElasticNet(0.4, 0.3), Box(-0.1, 0.2), L1(0.4, bound=0.3), HardSparsity(9)])
 def test_large_tensors_are_taken_in_parts_where_psi_allows(psi):
     rng = np.random.default_rng(0)
@@ -212,14 +199,6 @@ def test_a_layer_has_a_psi_by_pattern_and_a_group_one_for_all_it_has():
     assert list(optimizer.regularizers.values()) == [L1(1.0), L1(1.0), L1(2.0)]
 
 
-@pytest.mark.parametrize("kind", BOTH)
-def test_elapsed_is_the_sum_of_what_a_schedule_gave(kind):
-    model = network()
-    optimizer = kind(model.parameters(), lr=np.float32(0.5), regularizer=L1(1e-3))
-    train(model, optimizer, 6, torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5))
-    assert optimizer.elapsed == pytest.approx(2 * (0.5 + 0.25 + 0.125))
-
-
 @together(("kind", "options"), [(DualAveraging, {}), (DualAveraging, {"momentum": 0.5}), (ProximalSGD, {})])
 @together("dtype", [torch.float32, torch.bfloat16])
 def test_saved_and_loaded_or_copied_it_goes_on_to_the_bit(kind, options, dtype):
@@ -244,20 +223,6 @@ def test_saved_and_loaded_or_copied_it_goes_on_to_the_bit(kind, options, dtype):
     assert {tensor.dtype for tensor in resumed.increments().values()} == {torch.float64}
     with pytest.raises(ConfigurationError, match=r"the state is of the parameter groups .*, these are \[\['0'\]\]"):
         kind([nn.Parameter(torch.zeros(3))]).load_state_dict(saved["optimizer"])
-
-
-def test_a_step_makes_no_numpy_array(monkeypatch):
-    model = network()
-    psi = PerParameter({"0.*": Nuclear(0.1), "*": L1(0.1)})
-    optimizer = DualAveraging(model.named_parameters(), 0.1, psi)
-    train(model, optimizer, 1)
-
-    def refuse(*args, **kwargs):
-        raise AssertionError("a round trip through NumPy")
-
-    monkeypatch.setattr(torch.Tensor, "numpy", refuse)
-    monkeypatch.setattr(torch, "from_numpy", refuse)
-    train(model, optimizer, 2)
 
 
 # --- refused ---------------------------------------------------------------------------------------------------------
@@ -323,23 +288,3 @@ def test_a_pattern_that_matches_nothing_is_an_error(kind, groups, options, words
     own = list(model.named_parameters())
     with pytest.raises(ConfigurationError, match=words):
         train(model, kind([{"params": own[:2], **groups}, {"params": own[2:]}], lr=0.1, **options), 1)
-
-
-@pytest.mark.parametrize("kind", BOTH)
-def test_groups_without_own_options_and_an_empty_one_change_nothing(kind):
-    """Patterns of all groups together need not match in each of them; a split may leave a part without parameters."""
-    options = {
-        "regularizer": PerParameter({"0.*": L1(0.5), "3.*": ElasticNet(0.5)}),
-        "apply_to": ["0.weight", "3.weight"],
-    }
-    models = [network(), network()]
-    whole, parts = (list(model.named_parameters()) for model in models)
-    plain = kind(whole, lr=0.1, **options)
-    odd = kind([{"params": []}, {"params": parts[:2]}, {"params": parts[2:]}, {"params": []}], lr=0.1, **options)
-    for _ in range(2):
-        train(models[0], plain, 2)
-        train(models[1], odd, 2)
-        odd.load_state_dict(odd.state_dict())
-    assert all(torch.equal(one, other) for one, other in zip(*(m.parameters() for m in models), strict=True))
-    assert (odd.elapsed, odd.num_steps) == (plain.elapsed, plain.num_steps)
-    assert all(torch.equal(odd.increments()[name], tensor) for name, tensor in plain.increments().items())

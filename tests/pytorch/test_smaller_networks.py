@@ -1,6 +1,5 @@
 """Whole channels and 2 of 4: the page about networks that are smaller runs, and takes away nothing that is not 0."""
 
-import inspect
 import re
 import sys
 from pathlib import Path
@@ -11,8 +10,6 @@ torch = pytest.importorskip("torch", reason="pip install torch")
 pytest.importorskip("torch_pruning", reason="pip install torch-pruning")
 from fresh import run_file
 from torch import nn
-
-from flwr_fco.testing import check_regularizer
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -48,16 +45,6 @@ def test_a_channel_goes_where_all_layers_that_share_it_are_zero_and_the_function
     assert (len(small.first.weight), len(small.second.weight), len(small.third.weight)) == (14, 14, 30)
     assert len(network.first.weight) == 16
     torch.testing.assert_close(small(images), network(images), rtol=1e-5, atol=1e-5)
-
-
-def test_the_page_shows_what_the_benchmark_measures():
-    assert inspect.getsource(smaller.Channels) in PAGE
-    assert inspect.getsource(smaller.shrink) in PAGE
-
-
-def test_channels_are_a_regularizer():
-    for shape in ((6, 2, 3, 3), (5, 4)):
-        check_regularizer(smaller.Channels(0.5), shape=shape)
 
 
 def test_the_page_gives_a_network_of_a_tenth_that_still_classifies(tmp_path):

@@ -63,21 +63,6 @@ def test_the_statistics_are_averaged_and_not_optimised():
     assert int(net[2].num_batches_tracked) == 2 * networks.TRAIN // networks.NODES // networks.BATCH
 
 
-class Plateau(nn.Sequential):
-    """Seven layers with PyTorch's own initial weights."""
-
-    def __init__(self):
-        super().__init__(*(layer for _ in range(6) for layer in (nn.Linear(64, 64), nn.ReLU())), nn.Linear(64, 10))
-
-
-@pytest.mark.slow
-def test_a_network_that_has_not_begun_to_learn_begins_while_it_is_cut():
-    """FedAvg is at chance for 24 of 40 rounds, then has .45; pruned afterwards .23 by layers, and .13 globally."""
-    net, _ = run(FedDualAvg(client="unmodified", density=0.1, **OFF), 40, Plateau)
-    assert density(net) == pytest.approx(0.1, abs=1e-3)
-    assert accuracy(net) > 0.25
-
-
 def test_what_a_new_user_would_try_first_is_an_error():
     with pytest.raises(ConfigurationError, match=r"Give density=0\.1"):
         FedDualAvg(client="unmodified", regularizer=L1(1e-3))

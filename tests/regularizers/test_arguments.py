@@ -42,30 +42,10 @@ def test_radii(cls, radius):
         cls(radius)
 
 
-@pytest.mark.parametrize("count", [0, -1, 1.5, True, "2", None])
-def test_counts(count):
-    with pytest.raises(ConfigurationError, match="HardSparsity"):
-        HardSparsity(count)
-
-
 @pytest.mark.parametrize("weights", [[-1.0], [np.nan], [np.inf], ["a"], [True, False], [[1.0], [1.0, 2.0]]])
 def test_weights(weights):
     with pytest.raises(ConfigurationError, match=r"L1\(weights="):
         L1(1.0, weights=weights)
-
-
-def test_numpy_scalars_are_numbers():
-    assert L1(np.float32(0.5)) == L1(0.5)
-    assert L1(np.int64(2)) == L1(2) == L1(2.0)
-
-
-def test_weights_are_a_copy():
-    weights = np.ones(3)
-    psi = L1(1.0, weights=weights)
-    weights[0] = 5.0
-    assert psi.weights[0] == 1.0
-    with pytest.raises(ValueError, match="read-only"):
-        psi.weights[0] = 5.0
 
 
 def test_weights_must_broadcast():
@@ -79,13 +59,6 @@ def test_weights_must_broadcast():
 def test_empty_boxes(lower, upper):
     with pytest.raises(ConfigurationError, match="empty"):
         Box(lower, upper)
-
-
-def test_other_box_errors():
-    with pytest.raises(ConfigurationError, match="NaN"):
-        Box([np.nan, 0.0], 1.0)
-    with pytest.raises(ConfigurationError, match="broadcast"):
-        Box(np.zeros(2), np.ones(3))
 
 
 def test_nuclear_wants_matrices():
@@ -102,11 +75,6 @@ def test_the_elastic_net_without_l1_has_no_strength_max():
         ElasticNet(1.0, 0.0).strength_max(np.ones(3))
     with pytest.raises(ConfigurationError, match="l1_ratio"):
         ElasticNet(1.0, 1.5)
-
-
-def test_a_free_coordinate_has_no_strength_max():
-    assert L1(1.0, weights=[0.0, 1.0]).strength_max(np.array([1.0, 1.0])) == np.inf
-    assert L1(1.0, weights=[0.0, 2.0]).strength_max(np.array([0.0, 1.0])) == 0.5
 
 
 def test_per_parameter():
@@ -171,26 +139,15 @@ def test_a_point_out_of_a_constraint_has_an_infinite_value():
 @pytest.mark.parametrize(
     "groups",
     [
-        [[0, 1], [2, 3]],
         [[0, 1, 2], [3]],
-        [[3, 0], (1, 2)],
         ([0, 2, 4], [1, 3, 5]),
-        [[0, 1, 2]],
         [np.array([0, 3]), np.array([1, 2])],
         [range(3), range(3, 6)],
-        [[0, 1], [1, 2, 3]],
     ],
     ids=str,
 )
 def test_lists_of_indices_are_no_groups(cls, groups):
     with pytest.raises(ConfigurationError, match="one list of indices for each group; expected the number of each"):
-        cls(1.0, groups=groups)
-
-
-@GROUPED
-@pytest.mark.parametrize("groups", [3, np.int64(3), np.array(2), 1.0], ids=repr)
-def test_a_single_number_is_no_groups(cls, groups):
-    with pytest.raises(ConfigurationError, match="expected an array, the number of each coordinate's group"):
         cls(1.0, groups=groups)
 
 

@@ -52,11 +52,6 @@ def test_an_array_that_cannot_be_read_is_refused_in_words(shape, words):
         NofM(2, 4).check_shape("weight", shape)
 
 
-def test_more_than_all_is_refused():
-    with pytest.raises(ConfigurationError, match=r"NofM\(n=5, m=4\): expected n <= m"):
-        NofM(5, 4)
-
-
 def test_nan_stays_nan():
     result = NofM(1, 4).prox(np.array([[np.nan, 1.0, 3.0, 2.0]]), 1.0)
     np.testing.assert_array_equal(result, [[np.nan, 0.0, 3.0, 0.0]])

@@ -1,7 +1,10 @@
-"""Federations for a table of intervals, and the table of their pooled rows by the textbook."""
+"""Federations of tables, the estimates of their pooled rows by the textbook, and fits over a grid of sites."""
 
 import numpy as np
+from flwr.app import Array, ArrayRecord, MetricRecord
 
+from flwr_fco.core.logs import quiet
+from flwr_fco.simulation import InProcessGrid
 from flwr_fco.tables import FederatedLasso, FederatedLogisticRegression
 
 
@@ -45,3 +48,50 @@ def pooled(kind, parts, targets, *, own=True, weights=None, clusters=None):
     clusters = sites if isinstance(clusters, str) else clusters
     both = by_hand(kind, np.c_[np.vstack(parts), beside], np.concatenate(targets), weights, clusters)
     return [each[: parts[0].shape[1]] for each in both]
+
+
+def fit_over_a_grid(
+    model, sites, *, features=None, disclosure=None, app=None, grid=InProcessGrid, raise_errors=False, **options
+):
+    """Fit over a grid of which each site loads its own of `sites`; return the model and the grid."""
+    load = model.client_app(lambda c: sites[c.node_config["partition-id"]], disclosure=disclosure, **(app or {}))
+    made = grid(load, len(sites), raise_errors=raise_errors)
+    with made.identity(), quiet(50):
+        return model.fit(made, features=features, **options), made
+
+
+def altering(site, about, change):
+    """Return a kind of grid: a site's answers that have a vector or number `about` are changed in place."""
+
+    class Altering(InProcessGrid):
+        direct = None  # messages
+
+        def reply(self, message):
+            reply = super().reply(message)
+            mine = self.partition_ids[message.metadata.dst_node_id] == site and reply.has_content()
+            if not mine or message.metadata.message_type != "query.question":
+                return reply
+            content = reply.content
+            vectors = {name: array.numpy().copy() for name, array in content.get("arrays", {}).items()}
+            numbers = dict(content["metrics"])
+            if about in {**vectors, **numbers}:
+                change(vectors, numbers)
+                content["metrics"] = MetricRecord(numbers)
+                if vectors:
+                    content["arrays"] = ArrayRecord({name: Array(vector) for name, vector in vectors.items()})
+            return reply
+
+    return Altering
+
+
+def counting(asked):
+    """Return a kind of grid that adds the type of each message to a list."""
+
+    class Counting(InProcessGrid):
+        direct = None  # messages
+
+        def reply(self, message):
+            asked.append((message.metadata.dst_node_id, message.metadata.message_type))
+            return super().reply(message)
+
+    return Counting

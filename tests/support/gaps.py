@@ -3,8 +3,7 @@
 import numpy as np
 
 from flwr_fco.objectives import Huber, LeastSquares, Logistic, MultinomialLogistic, Poisson
-from flwr_fco.regularizers import L1, ElasticNet, GroupLasso, L1Ball, L2Squared
-from reproduction.pooled import client_weights, composite_objective
+from reproduction.pooled import client_weights
 
 KINDS = {"squares": LeastSquares, "logistic": Logistic, "softmax": MultinomialLogistic}
 KINDS |= {"huber": Huber, "poisson": Poisson}
@@ -60,39 +59,3 @@ def descended(clients, psi, marks, start=None):
         if step in marks:
             points.append(w.copy())
     return points
-
-
-def objective_of(clients, psi, w):
-    return composite_objective(clients, None, psi, w)
-
-
-def _strength(clients, share):
-    gradient = clients[0].gradient(np.zeros(clients[0].layout.size))
-    return share * float(np.abs(gradient[: -clients[0].layout["intercept"].size]).max())
-
-
-#: Loss, what rows have, options, and psi by the share of a strength.
-CASES = {
-    "squares": ("squares", (), {}, L1),
-    "squares without intercept": ("squares", (), {"intercept": False}, lambda s: L1(0.2)),
-    "squares with weights and a ridge": ("squares", ("weights",), {"l2": 0.1}, L1),
-    "logistic": ("logistic", (), {}, L1),
-    "logistic with weights": ("logistic", ("weights",), {}, ElasticNet),
-    "logistic in a ball": ("logistic", (), {}, lambda s: L1Ball(1.0)),
-    "logistic with offsets": ("logistic", ("offsets",), {}, L1),
-    "softmax": ("softmax", (), {}, L1),
-    "softmax with a ridge": ("softmax", (), {"l2": 0.1}, L1),
-    "huber": ("huber", (), {}, L1),
-    "huber with groups": ("huber", ("weights",), {}, lambda s: GroupLasso(s, groups=np.arange(40) // 4)),
-    "poisson": ("poisson", (), {}, L1),
-    "poisson with offsets": ("poisson", ("offsets", "weights"), {}, lambda s: L2Squared(0.1)),
-}
-MARKS = (1, 10, 40, 120)
-
-
-def path_of(name):
-    """Return the clients of a case, psi, and points on the way to the optimum."""
-    kind, more, options, make = CASES[name]
-    clients = losses(kind, np.random.default_rng(0), more=more, **options)
-    psi = make(_strength(clients, 0.15) if options.get("intercept", True) else 0.0)
-    return clients, psi, descended(clients, psi, MARKS)

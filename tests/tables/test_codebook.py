@@ -15,7 +15,7 @@ from flwr_fco.tables import Codebook, Column, FederatedCoxRegression, FederatedL
 
 pandas = pytest.importorskip("pandas")
 
-AGE = Column(unit="years", range=(18, 110), missing=[-9], center=60.0, spread=10.0)
+AGE = Column(type="integer", unit="years", range=(18, 110), missing=[-9], center=60.0, spread=10.0)
 BOOK = Codebook(
     {
         "age": AGE,
@@ -83,10 +83,9 @@ def test_every_site_has_the_same_columns_whatever_its_rows_are():
         ("age", 6200, "outside 18 to 110 years"),
         ("age", "62", "no number"),
         ("age", math.inf, "infinite"),
+        ("age", 60.5, "no whole number"),
         ("sex", "female", "none of the levels 'f', 'm'"),
         ("stage", 0, "none of the levels '1', '2', '3'"),
-        ("creatinine", 88.4, "outside 0.1 to 20 mg/dl"),
-        ("smoker", -9, "none of the levels '0', '1'"),
     ],
 )
 def test_an_entry_that_does_not_fit_is_named_to_all_and_shown_to_its_site_only(column, entry, prefix, caplog):
@@ -99,24 +98,15 @@ def test_an_entry_that_does_not_fit_is_named_to_all_and_shown_to_its_site_only(c
     assert f"{column}: 2 rows are {prefix}: row 7 ({entry!r}), row 9 ({entry!r})" in logged
 
 
-def test_a_number_that_is_not_whole_is_refused_of_an_integer_only():
-    with pytest.raises(PublicError, match="no whole number"):
-        Codebook({"visits": Column(type="integer")}).read({"visits": [1.0, 2.5]})
-    assert Codebook({"visits": Column()}).read({"visits": [1.0, 2.5]})["visits"].tolist() == [1.0, 2.5]
-
-
 def test_codes_for_missing_are_no_entries_among_texts_too():
     read = Codebook({"age": Column(range=(18, 110), missing=[-9, "?"])}).read({"age": [60, -9, "?", None, pandas.NA]})
     np.testing.assert_array_equal(read["age"], [60.0, *[np.nan] * 4])
 
 
-@pytest.mark.parametrize("table", [np.zeros((3, 2)), {"age": [60]}])
-def test_a_column_that_is_not_there_is_named(table):
-    with pytest.raises(PublicError, match=r"lacks the columns .*'sex'.*Give them their names"):
-        BOOK.read(table)
-
-
-def test_two_columns_of_one_name_are_refused_by_it():
+def test_a_column_that_is_not_there_or_twice_is_named():
+    for table in (np.zeros((3, 2)), {"age": [60]}):
+        with pytest.raises(PublicError, match=r"lacks the columns .*'sex'.*Give them their names"):
+            BOOK.read(table)
     table = hospital(2)
     with pytest.raises(PublicError, match=r"has several columns of the name 'age'; expected one of each"):
         BOOK.read(pandas.concat([table, table[["age"]]], axis=1))
@@ -176,14 +166,6 @@ def test_a_fitted_model_takes_tables_as_they_come_wherever_it_takes_rows():
     assert model.intercept_for(tables[1]) == plain.intercept_for(parts[1], labels[1])
 
 
-def test_factors_of_a_penalty_are_by_the_codebooks_columns():
-    tables = [hospital(seed) for seed in range(2)]
-    by_column = FederatedLogisticRegression(codebook=BOOK, C=0.1, penalty_factor={"stage": 0.0, "age": 2.0}).fit(tables)
-    factors = {"stage=1": 0.0, "stage=3": 0.0, "age": 2.0}
-    by_feature = FederatedLogisticRegression(codebook=BOOK, C=0.1, penalty_factor=factors).fit(tables)
-    np.testing.assert_array_equal(by_column.coef_, by_feature.coef_)
-
-
 def test_times_and_events_are_read_in_the_order_of_a_cox_model():
     book = Codebook(BOOK.columns, {"death": Column(levels=["no", "yes"]), "time": Column(range=(0, 1e3))})
     tables = [hospital(seed) for seed in range(3)]
@@ -193,17 +175,8 @@ def test_times_and_events_are_read_in_the_order_of_a_cox_model():
     np.testing.assert_array_equal(model.coef_, plain.coef_)
 
 
-def test_a_site_whose_rows_do_not_fit_is_named_over_a_grid():
-    tables = [hospital(0), hospital(1).assign(age=6200), hospital(2)]
-    model = FederatedLogisticRegression(codebook=BOOK, num_clients=3)
-    app = model.client_app(lambda context: tables[int(context.node_config["partition-id"])])
-    with pytest.raises(ConfigurationError, match=r"Bergen: .*age has rows that are outside 18 to 110 years"):
-        model.fit(InProcessGrid(app, 3, raise_errors=False))
-
-
 def test_a_codebook_without_an_outcome_takes_y_from_beside_the_table():
-    book = Codebook(BOOK.columns)
-    tables = [hospital(seed) for seed in range(2)]
+    book, tables = Codebook(BOOK.columns), [hospital(seed) for seed in range(2)]
     model = FederatedLogisticRegression(codebook=book).fit(tables, [own["death"] for own in tables])
     assert model.coef_.shape == (1, 6)
     with pytest.raises(PublicError, match="part 0 gives no y, and the codebook has no outcome"):
@@ -290,15 +263,7 @@ def test_a_file_that_is_no_codebook_is_an_error_that_names_file_and_column(tmp_p
 # --- formulas ---------------------------------------------------------------------------------------------------------
 
 LEARNT = ["center(age)", "bs(age, df=4)", "cr(age, df=3)", "age.mean()", "{age - age.mean()}", "scale(log(age))"]
-LEARNT += [
-    "C(age)",
-    "hashed(stage, levels=2)",
-    "lag(age)",
-    "poly(age, degree=2)",
-    "poly(age, max(age))",
-    "age / max(age)",
-    "scale(creatinin)",
-]
+LEARNT += ["C(age)", "hashed(stage, levels=2)", "lag(age)", "poly(age, max(age))", "age / max(age)", "scale(creatinin)"]
 KNOTS = {"age": Column(range=(18, 110), center=60.0, spread=10.0, knots=[45.0, 60.0, 75.0])}
 
 
@@ -323,9 +288,3 @@ def test_a_formula_of_all_sites_is_the_formula_of_all_rows():
     )
     order = [name for name in oracle.columns if name != "Intercept"]
     np.testing.assert_allclose(made.to_numpy(float), oracle[order].to_numpy(float), atol=1e-12)
-
-
-def test_a_formula_needs_formulaic(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "formulaic", None)
-    with pytest.raises(ConfigurationError, match=r"pip install formulaic \(the extra \[formulas\]\)"):
-        Codebook(BOOK.columns, formula="age")

@@ -4,13 +4,13 @@ import warnings
 
 import numpy as np
 import pytest
+from federations import fit_over_a_grid
 from scipy import sparse
+from sklearn.base import clone
 from sklearn.linear_model import Lasso, LogisticRegression
 
 from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.objectives import CoxRegression
-from flwr_fco.objectives.survival import baseline, expected_events
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.tables import FederatedCoxRegression, FederatedLasso, FederatedLogisticRegression, Intervals
 
@@ -25,14 +25,6 @@ def parts(rows):
     return [rows[m == SITES] for m in range(3)]
 
 
-def over(model, features, targets, **options):
-    app = model.client_app(lambda c: [own[c.node_config["partition-id"]] for own in (parts(features), parts(targets))])
-    grid = InProcessGrid(app, 3)
-    model.num_clients = 3
-    with grid.identity(), quiet(50):
-        return model.fit(grid, features=features.shape[1], **options), grid
-
-
 @pytest.mark.parametrize("offset", [1e5, 1e8])
 @pytest.mark.parametrize("standardize", [False, True])
 def test_columns_far_from_0_have_the_digits_of_scikit_learn(offset, standardize):
@@ -43,14 +35,16 @@ def test_columns_far_from_0_have_the_digits_of_scikit_learn(offset, standardize)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model = FederatedLasso(0.1, standardize=standardize).fit(parts(moved), parts(SCORES))
-        there, grid = over(FederatedLasso(0.1, standardize=standardize), moved, SCORES)
+        sites = list(zip(parts(moved), parts(SCORES), strict=True))
+        model.num_clients = 3
+        there, grid = fit_over_a_grid(clone(model), sites, features=3)
     np.testing.assert_allclose(model.coef_, theirs, atol=1e-16 * offset + 1e-11)
     np.testing.assert_array_equal(there.coef_, model.coef_)
     np.testing.assert_allclose(
         model.predict(moved), FederatedLasso(0.1, standardize=standardize).fit(X, SCORES).predict(X), atol=1e-6
     )
     with grid.identity(), quiet(50):
-        again = FederatedLasso(0.1, standardize=standardize, num_clients=3).fit(grid, features=3)
+        again = clone(model).fit(grid, features=3)
     np.testing.assert_array_equal(again.coef_, model.coef_)
 
 
@@ -76,17 +70,6 @@ def test_times_classes_own_intercepts_and_paths_are_centred_too():
         FederatedLogisticRegression().fit(parts(own), parts(y)).quality(parts(own), parts(y)) for own in (moved, X)
     )
     assert far.overall["Brier"] == pytest.approx(near.overall["Brier"], abs=1e-7)
-
-
-def test_survival_does_not_depend_on_where_columns_are():
-    reported = []
-    for offset in (0.0, 1e7):
-        moved = X + np.array([offset, 0.0, 0.0])
-        model = FederatedCoxRegression().fit(parts(moved), parts(TIMES))
-        own = parts(moved)[0], parts(TIMES)[0]
-        reported.append(model.predict_survival_function(own[0][:5], [0.01, 0.1], own))
-    assert (reported[0] < 1.0).any()
-    np.testing.assert_allclose(reported[0], reported[1], atol=1e-6)
 
 
 def test_sparse_columns_keep_their_zeros():
@@ -148,12 +131,6 @@ def test_without_an_intercept_a_constant_column_is_one_and_columns_far_from_0_st
     np.testing.assert_allclose([row["estimate"] for row in table], np.linalg.lstsq(wide, y)[0], rtol=1e-6)
 
 
-def test_without_an_intercept_a_column_of_zeros_tells_nothing():
-    with pytest.warns(UserWarning, match="x3: constant at all sites together, so that nothing is known of it"):
-        model = FederatedLasso(0.0, fit_intercept=False).fit(parts(np.c_[X, np.zeros(120)]), parts(SCORES))
-    np.testing.assert_allclose(model.coef_, [*np.linalg.lstsq(X, SCORES)[0], 0.0], atol=1e-9)
-
-
 def test_a_column_of_the_sites_or_of_strata_tells_nothing_within_them():
     pandas = pytest.importorskip("pandas")
     strata = (np.arange(120) % 2).astype(float)
@@ -178,37 +155,3 @@ def test_a_lasso_of_an_even_number_of_classes_is_unique():
     theirs = LogisticRegression(C=0.3, l1_ratio=1.0, solver="saga", tol=1e-10, max_iter=100_000).fit(X, y)
     middle = np.sort(theirs.coef_, axis=0)[1:3].mean(axis=0)
     np.testing.assert_allclose(theirs.coef_ - middle, model.coef_, atol=1e-4)
-
-
-def test_efrons_baseline_counts_tied_events_as_gone_in_part():
-    times, events = np.array([1.0, 2.0, 2.0, 2.0, 3.0]), np.array([1, 1, 1, 0, 1])
-    features, w = np.arange(5.0)[:, None] / 5.0, np.array([0.7])
-    hazards = np.exp(features[:, 0] * 0.7)
-    tied = hazards[1:3].sum()
-    for ties, second in (
-        ("breslow", 2 / hazards[1:].sum()),
-        ("efron", 1 / hazards[1:].sum() + 1 / (hazards[1:].sum() - tied / 2)),
-    ):
-        objective = CoxRegression(features, times, events, ties=ties)
-        rises = [1 / hazards.sum(), second, 1 / hazards[4]]
-        np.testing.assert_allclose(baseline(objective, w).at(0, [1.0, 2.0, 3.0]), np.cumsum(rises), rtol=1e-12)
-        assert expected_events(objective, w).sum() == pytest.approx(4.0)
-
-
-def test_a_missing_date_is_refused():
-    pandas = pytest.importorskip("pandas")
-    days = pandas.to_timedelta(np.r_[np.arange(1.0, 120.0), np.nan], unit="D")
-    y = pandas.DataFrame({"time": days, "event": TIMES[:, 1] == 1})
-    with pytest.raises(ConfigurationError, match=r"missing \(NaT\)"):
-        FederatedCoxRegression().fit(X, y)
-    y = pandas.DataFrame({"time": np.full(120, 9.0), "event": TIMES[:, 1] == 1, "entry": days - pandas.Timedelta("1D")})
-    with pytest.raises(ConfigurationError, match=r"missing \(NaT\)"):
-        FederatedCoxRegression().fit(X, y)
-
-
-def test_a_label_that_is_missing_is_no_other_kind_of_label():
-    y = np.array(["no", "yes"], dtype=object)[(SCORES > 0.0).astype(int)]
-    other = y.copy()
-    other[[4, 9]] = None
-    with pytest.raises(ConfigurationError, match=r"south: entries are missing \(NaN\): y in 2 of 120 rows"):
-        FederatedLogisticRegression().fit({"north": X, "south": X}, {"north": y, "south": other})

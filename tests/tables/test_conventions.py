@@ -4,13 +4,11 @@ from datetime import date
 
 import numpy as np
 import pytest
-from scipy import sparse
-from sklearn.linear_model import ElasticNet, Lasso, LogisticRegression
+from federations import fit_over_a_grid
+from sklearn.linear_model import Lasso
 from sklearn.model_selection import LeaveOneGroupOut, cross_val_score
 
-from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.simulation import InProcessGrid
 from flwr_fco.tables import FederatedCoxRegression, FederatedElasticNet, FederatedLasso, FederatedLogisticRegression
 
 pd = pytest.importorskip("pandas")
@@ -47,9 +45,8 @@ def test_a_factor_finds_its_feature_by_name():
     for given in ({"b": 2.5, "a": 0.5}, pd.Series({"b": 2.5, "c": 1, "a": 0.5}), [1, 0.5, 2.5]):
         model = FederatedLasso(0.1, penalty_factor=given).fit(frames, TARGETS)
         np.testing.assert_allclose(model.coef_, expected[[2, 0, 1]], atol=1e-7)
-    grid = InProcessGrid(model.client_app(lambda context: (frames[1], TARGETS[1])), 1)
-    with grid.identity(), quiet(50):
-        there = FederatedLasso(0.1, num_clients=1, penalty_factor={"b": 2.5, "a": 0}).fit(grid, features=list("abc"))
+    model = FederatedLasso(0.1, num_clients=1, penalty_factor={"b": 2.5, "a": 0})
+    there, _ = fit_over_a_grid(model, [(frames[1], TARGETS[1])], features=list("abc"))
     here = FederatedLasso(0.1, penalty_factor=[0, 2.5, 1]).fit([frames[1]], [TARGETS[1]])
     np.testing.assert_array_equal(there.coef_, here.coef_)
     with pytest.raises(ConfigurationError, match=r"names \['d'\], which X does not have; its features are c, a, b$"):
@@ -61,12 +58,9 @@ def test_a_factor_finds_its_feature_by_name():
     [FRAME[30:].rename(columns={"a": "z"}), X[30:], FRAME[30:].set_axis(["a", "b", "b"], axis=1)],
     ids=["other names", "an array", "a name twice"],
 )
-def test_columns_with_other_names_are_refused(other):
+def test_columns_with_other_names_or_one_name_twice_are_refused(other):
     with pytest.raises(ConfigurationError, match=r"part 1 has the columns .* part 0 has .* expected the same names"):
         FederatedLasso(0.1).fit([FRAME[:30], other], TARGETS)
-
-
-def test_a_name_that_all_parts_have_twice_tells_no_column():
     frames = [FRAME[:30].set_axis(["a", "b", "b"], axis=1), FRAME[30:].set_axis(["b", "a", "b"], axis=1)]
     with pytest.raises(ConfigurationError, match="part 0 has several of the name"):
         FederatedLasso(0.1).fit(frames, TARGETS)
@@ -113,35 +107,6 @@ def test_a_class_of_two_spellings_is_no_third_class():
     assert FederatedLogisticRegression().fit([X[:30], X[30:]], y).classes_.size == 5
 
 
-def test_an_array_after_a_fit_on_frames_forgets_the_names():
-    model = FederatedLasso(0.1).fit([FRAME[:30], FRAME[30:]], TARGETS).fit(X, Y)
-    assert not hasattr(model, "feature_names_in_")
-
-
-@pytest.mark.parametrize("fit_intercept", [True, False])
-@pytest.mark.parametrize(
-    ("ours", "theirs"), [(FederatedLasso, Lasso), (FederatedElasticNet, ElasticNet)], ids=lambda kind: kind.__name__
-)
-def test_weighted_regression_is_scikit_learns(ours, theirs, fit_intercept):
-    options = {"alpha": 0.1, "fit_intercept": fit_intercept}
-    expected = theirs(**options, tol=1e-14, max_iter=100_000).fit(X, Y, sample_weight=WEIGHTS)
-    parts = ours(**options).fit([X[h] for h in HALVES], TARGETS, sample_weight=[WEIGHTS[h] for h in HALVES])
-    np.testing.assert_allclose(parts.coef_, expected.coef_, rtol=0, atol=1e-7)
-    assert parts.intercept_ == pytest.approx(expected.intercept_, abs=1e-7)
-    assert parts.duality_gap_ < 1e-10
-    assert parts.score(X, Y, WEIGHTS) == pytest.approx(expected.score(X, Y, WEIGHTS), abs=1e-7)
-
-
-@pytest.mark.parametrize("classes", [2, 3])
-def test_weighted_classification_is_scikit_learns(classes):
-    labels = np.array(["no", "yes", "maybe"])[np.digitize(Y, [-1.0, 1.0] if classes == 3 else [0.0])]
-    expected = LogisticRegression(C=0.5, tol=1e-10, solver="newton-cg").fit(X, labels, sample_weight=WEIGHTS)
-    ours = FederatedLogisticRegression(0.5).fit(X, labels, sample_weight=WEIGHTS)
-    np.testing.assert_allclose(ours.coef_, expected.coef_, rtol=0, atol=1e-6)
-    np.testing.assert_allclose(ours.intercept_, expected.intercept_, rtol=0, atol=1e-6)
-    assert ours.duality_gap_ < 1e-10
-
-
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
@@ -160,13 +125,11 @@ def test_weights_that_cannot_be(weights, message):
         FederatedLasso().fit([X, X], [Y, Y], sample_weight=[WEIGHTS, WEIGHTS[:3]])
 
 
-def test_groups_are_the_clients(monkeypatch):
-    seen = []
-    parts = FederatedLasso._parts
-    monkeypatch.setattr(FederatedLasso, "_parts", lambda *given, **o: seen.append(parts(*given, **o)) or seen[-1])
-    model = FederatedLasso(0.1, max_rounds=5000).fit(X, Y, groups=CLIENTS)
-    assert [len(own) for own in seen[0].features] == np.unique(CLIENTS, return_counts=True)[1].tolist()
-    np.testing.assert_allclose(model.coef_, Lasso(0.1, tol=1e-13).fit(X, Y).coef_, rtol=0, atol=1e-7)
+def test_groups_are_the_clients():
+    rows = [client == CLIENTS for client in np.unique(CLIENTS)]
+    listed = FederatedLasso(0.1, site_intercepts="local").fit([X[own] for own in rows], [Y[own] for own in rows])
+    grouped = FederatedLasso(0.1, site_intercepts="local").fit(X, Y, groups=CLIENTS)
+    np.testing.assert_array_equal(grouped.coef_, listed.coef_)
     with pytest.raises(ConfigurationError, match="whose parts are the clients already"):
         FederatedLasso().fit([X, X], [Y, Y], groups=CLIENTS)
 
@@ -189,10 +152,14 @@ def test_texts_and_numbers_are_no_labels_of_one_model():
 
 
 def test_numbers_are_no_names_of_columns():
-    """As scikit-learn has it: a frame without names is an array."""
-    model = FederatedLasso(0.1).fit([pd.DataFrame(X[:30]), X[30:]], TARGETS)
+    """As scikit-learn has it: a frame without names is an array, and a fit forgets the names of the one before."""
+    model = FederatedLasso(0.1).fit([FRAME[:30], FRAME[30:]], TARGETS)
+    model.fit([pd.DataFrame(X[:30]), X[30:]], TARGETS)
     np.testing.assert_array_equal(model.coef_, FederatedLasso(0.1).fit([X[:30], X[30:]], TARGETS).coef_)
     assert not hasattr(model, "feature_names_in_")
+    frames = [pd.DataFrame(X[:30]), pd.DataFrame(X[30:])[[1, 0, 2]]]
+    with pytest.raises(ConfigurationError, match="other columns, and their names are no texts"):
+        FederatedLasso(0.1).fit(frames, TARGETS)
 
 
 def _listed(rows):
@@ -213,21 +180,15 @@ def test_parts_that_are_lists_of_rows_are_arrays(model, y):
     """All clients' or some, in a list or a tuple, with weights: as NumPy reads them."""
     weights = 1.0 + WEIGHTS
     expected = model.fit(*([own[half] for half in HALVES] for own in (X, y, weights))).coef_.copy()
-    for features in (_listed(X), tuple(_listed(X)), [X[:30].tolist(), X[30:]], [X[:30], X[30:].tolist()]):
+    for features in (_listed(X), tuple(_listed(X)), [X[:30].tolist(), X[30:]]):
         np.testing.assert_array_equal(model.fit(features, _listed(y), _listed(weights)).coef_, expected)
 
 
 @pytest.mark.parametrize(
     ("features", "message"),
     [
-        ([[[1.0, 2.0], [3.0]], X[30:, :2]], "part 0 has rows of unequal length"),
         ([X[:2], [[1.0, 2.0, 3.0], [1.0]]], "part 1 has rows of unequal length"),
         ([[], X[30:]], r"part 0: (.|\n)*array=\[\](.|\n)*; expected a table with a row"),
-        ([X[:2].tolist(), []], r"part 1: (.|\n)*array=\[\](.|\n)*; expected a table with a row"),
-        (
-            [X[:2].tolist(), [[1.0, 2.0]] * 2],
-            "part 1: X has 2 f.* expecting 3 .*; .* columns of the first",
-        ),
         ([X[:2].tolist(), [["a", "b", "c"]] * 2], "part 1: could not convert string"),
         ([None, X[:2]], "part 0: .*got scalar array(.|\n)*; expected a table"),
         ([X[:2], X[0]], "part 1: .*got 1D array(.|\n)*; expected a table"),
@@ -236,16 +197,3 @@ def test_parts_that_are_lists_of_rows_are_arrays(model, y):
 def test_lists_that_are_no_tables_are_refused_by_their_part(features, message):
     with pytest.raises(ConfigurationError, match=message):
         FederatedLasso(0.1).fit(features, [[1.0, 2.0], [1.0, 2.0]])
-
-
-@pytest.mark.parametrize("odd", [None, 1.0, np.array(1.0), sparse.csr_array(np.ones((2, 1))), iter([1.0, 2.0])])
-def test_parts_of_targets_and_of_weights_without_rows_are_refused_by_their_part(odd):
-    parts, full = [X[:2], X[2:4]], [Y[:2], Y[2:4]]
-    with pytest.raises(ConfigurationError, match=r"^part 1: (.|\n)*; expected .* an entry for each row in y, and "):
-        FederatedLasso(0.1).fit(parts, full, sample_weight=[np.ones(2), odd])
-    with pytest.raises(ConfigurationError, match=r"^part 0: (.|\n)*; expected .* an entry for each row in y"):
-        FederatedLasso(0.1).fit(parts, [odd, full[1]])
-    with pytest.raises(ConfigurationError, match=r"^part 1: (.|\n)*inhomogeneous(.|\n)*; .* entry for each row in y"):
-        FederatedLasso(0.1).fit(parts, [full[0], [[1.0], [1.0, 2.0]]])
-    with pytest.raises(ConfigurationError, match=r"^part 1: .*\(2, 0\).*; expected .* an entry for each row in y"):
-        FederatedLasso(0.1).fit(parts, [full[0], [[], []]])

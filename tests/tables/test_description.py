@@ -7,12 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.sparse import csr_array
 
-from flwr_fco.client_apps import Disclosure, client_app
+from flwr_fco.client_apps import Disclosure
 from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.objectives import Logistic
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.tables import Codebook, Column, FederatedCoxRegression, FederatedLasso, FederatedLogisticRegression
 from flwr_fco.tables.checks import WARNS, probabilities
@@ -88,15 +86,11 @@ def test_without_a_codebook_it_is_about_the_models_columns():
     assert said == ""
     row = table.table().set_index(["site", "column"]).loc["Oslo", "bmi"]
     assert row["mean"] == pytest.approx(sites["Oslo"]["bmi"].mean(), rel=1e-12)
-    parts, _ = described(FederatedLogisticRegression(), list(X.values()), y=list(y.values()))
     whole = pd.concat(sites.values(), ignore_index=True)
     owners = np.repeat(list(sites), [len(own) for own in sites.values()])
     grouped, _ = described(FederatedLogisticRegression(), whole[hospitals.NAMES], y=whole["died"], groups=owners)
-    for other in (parts, grouped):
-        by_column = [
-            each.table().sort_values(["column", "level", "rows"])["mean"].to_numpy() for each in (table, other)
-        ]
-        np.testing.assert_allclose(*by_column, rtol=1e-12)
+    means = [own.table().sort_values(["column", "level", "rows"])["mean"].to_numpy() for own in (table, grouped)]
+    np.testing.assert_allclose(*means, rtol=1e-12)
     with pytest.raises(ConfigurationError, match="groups="):
         FederatedLogisticRegression().describe(whole[hospitals.NAMES], whole["died"])
 
@@ -130,19 +124,6 @@ def test_another_codebook_at_a_site_is_found():
     model.num_clients = 1
     with pytest.raises(ConfigurationError, match="Oslo: has another codebook"):
         model.describe(InProcessGrid(app, 1))
-
-
-def test_a_site_of_another_app_says_what_it_needs():
-    app = client_app(lambda context: Logistic(np.eye(2), np.array([0, 1])))
-    model = FederatedLogisticRegression(num_clients=1)
-    with pytest.raises(ConfigurationError, match=r"model.client_app\(load\)"):
-        model.describe(InProcessGrid(app, 1, raise_errors=False), features=2)
-
-
-def test_a_sparse_table_that_is_too_large_as_a_dense_one_is_refused():
-    X, y = {"a": csr_array((200, 10**6))}, {"a": np.arange(200) % 2}
-    with pytest.raises(ConfigurationError, match="a: the server asks for a Table 1 of 1000000 columns"):
-        FederatedLogisticRegression().describe(X, y)
 
 
 # --- what its owner withholds -----------------------------------------------------------------------------------------
@@ -225,13 +206,6 @@ def test_of_200_honest_federations_at_most_5_percent_have_a_warning_and_none_an_
     warned, refused = silent_in(kind, 200)
     assert warned <= 10
     assert refused == 0
-
-
-def test_many_columns_of_other_effects_at_each_site_have_no_direction():
-    rng = np.random.default_rng(0)
-    X = {site: rng.standard_normal((800, 80)) for site in ("a", "b", "c")}
-    y = {site: own @ rng.normal(0.0, 0.11, 80) + 0.4 * rng.standard_normal(800) for site, own in X.items()}
-    assert not [own for own in described(FederatedLasso(), X, y=y, stop=False)[0].findings if not own.column]
 
 
 @pytest.mark.parametrize("sites", [2, 3, 10])

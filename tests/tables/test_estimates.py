@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.tables import estimates
 from flwr_fco.tables.estimates import Sums, of_likelihood, of_squares
 
 
@@ -41,19 +40,6 @@ def test_least_squares_have_the_textbooks_errors_from_any_point(intercept):
         np.testing.assert_allclose(found.estimate, best[:4], rtol=1e-8)
         np.testing.assert_allclose(found.error, errors[:4], rtol=1e-8)
         assert found.degrees == 60 - A.shape[1]
-
-
-def test_where_nothing_is_shrunk_the_nodewise_lasso_is_least_squares(monkeypatch):
-    """The nodewise inverse is then the inverse, and one step from any lasso ends at the minimum."""
-    X, y = rows_of(200)
-    plain = of_squares(sums_of(X, y), list("abcd"))
-    monkeypatch.setattr(estimates, "_ROWS", 1e9)
-    monkeypatch.setattr(estimates, "_NODEWISE", 0.0)
-    found = of_squares(sums_of(X, y, np.arange(5.0)), list("abcd"))
-    np.testing.assert_allclose(found.estimate, plain.estimate, rtol=1e-4)
-    # The noise is that of the lasso's residuals.
-    np.testing.assert_allclose(found.error, plain.error, rtol=0.1)
-    assert "nodewise" in found.how
 
 
 def test_more_columns_than_rows_whatever_their_units_and_location():
@@ -110,10 +96,6 @@ def few_rows():
         (lambda X, y: (np.c_[X, X[:, 0] + 2.0 * X[:, 1]], y), "linearly dependent.*: a, b, e"),
         (lambda X, y: (np.c_[X, np.full(60, 3.0)], y), "linearly dependent on other columns, or constant: e"),
         (lambda X, y: (np.c_[X, np.zeros(60)], y), "is 0 at all sites.*: e"),
-        (
-            lambda X, y: (np.c_[X, np.zeros((60, 40)), np.ones(60)], y),
-            r"constant at all sites together: e, f, g, h, i, \.\.\.",
-        ),
         (lambda X, y: (X, X @ np.ones(4) + 1.0), "without noise there are no standard errors"),
         (lambda X, y: (X, np.full(60, 2.0)), "or constant: without noise"),
         (lambda X, y: few_rows(), "of 6 rows 1 are left for the noise"),
@@ -121,6 +103,5 @@ def few_rows():
 )
 def test_what_has_no_standard_errors(change, message):
     X, y = change(np.random.default_rng(0).normal(size=(60, 4)), rows_of()[1])
-    names = ([*"abcdefghijklmnopqrstuvwxyz"] * 200)[: X.shape[1]]
     with pytest.raises(ConfigurationError, match=message):
-        of_squares(sums_of(X, y), names)
+        of_squares(sums_of(X, y), list("abcdefgh")[: X.shape[1]])

@@ -3,63 +3,34 @@
 import re
 from collections import Counter
 
-import joblib
 import numpy as np
 import pytest
-from federations import by_hand, federation, model_of, pooled
-from flwr.app import Array, ArrayRecord, MetricRecord
+from federations import altering, by_hand, counting, federation, fit_over_a_grid, model_of, pooled
 from representatives import nightly
 from scipy import stats
 from sklearn.base import clone
 
 from flwr_fco.client_apps import Disclosure, client_app
-from flwr_fco.core.layout import Layout
 from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.records import TABLE
-from flwr_fco.objectives import LeastSquares, Logistic, Objective
+from flwr_fco.objectives import LeastSquares, Logistic
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import Strengths
-from flwr_fco.tables import Codebook, Column, FederatedLasso, FederatedLogisticRegression, Intervals
+from flwr_fco.tables import FederatedLasso, FederatedLogisticRegression, Intervals
 from flwr_fco.tables.answers import own_estimates
 
 NAMES = ["age", "dose", "sex"]
 
 
-def over(model, parts, targets, disclosure=None, grid_type=InProcessGrid, **options):
-    """Fit over a grid; return the grid."""
-
-    def load(context):
-        return parts[context.node_config["partition-id"]], targets[context.node_config["partition-id"]]
-
-    grid = grid_type(model.client_app(load, disclosure=disclosure), len(parts), raise_errors=False)
-    with grid.identity(), quiet(50):
-        model.fit(grid, features=NAMES, **options)
-    return grid
+def over(model, parts, targets, **options):
+    """Fit with intervals over a grid."""
+    sites = list(zip(parts, targets, strict=True))
+    return fit_over_a_grid(model, sites, **{"features": NAMES, "intervals": True, **options})[0]
 
 
 def rows_of(model):
     return model.summary().rows
-
-
-@pytest.mark.parametrize("grid", [True, False])
-def test_intervals_with_the_sites_own_intercepts_are_those_of_dummy_variables(grid):
-    """The information of a site, less what its intercept takes up, adds up to that of the pooled fit."""
-    parts, targets = federation("logistic", sites=3, rows=160, seed=2)
-    model = FederatedLogisticRegression(0.05, l1_ratio=1.0, num_clients=3, site_intercepts="local")
-    if grid:
-        over(model, parts, targets, intervals=True)
-    else:
-        model.fit(parts, targets, intervals=True)
-    dummies = np.repeat(np.eye(3), [len(y) for y in targets], axis=0)[:, :2]
-    dummies = np.c_[dummies, np.ones(len(dummies))]
-    estimate, error = by_hand("logistic", np.c_[np.vstack(parts), dummies], np.concatenate(targets))
-    np.testing.assert_allclose([row["estimate"] for row in rows_of(model)], estimate[:3], rtol=1e-6)
-    np.testing.assert_allclose([row["standard error"] for row in rows_of(model)], error[:3], rtol=1e-6)
-    # A site's own estimates are those with its intercept, and its dummy.
-    own = FederatedLogisticRegression(0.05, l1_ratio=1.0, num_clients=3).fit(parts, targets, intervals=True)
-    for name in ("DerSimonian-Laird", "Q"):
-        assert rows_of(model)[1][name] == pytest.approx(rows_of(own)[1][name], rel=1e-6)
 
 
 def test_intercepts_of_the_sites_are_parameters_of_squares():
@@ -79,15 +50,6 @@ def test_intercepts_of_the_sites_are_parameters_of_squares():
         expected = [estimate[j], error[j], estimate[j] + half, alone[0][j], alone[1][j]]
         np.testing.assert_allclose(reported, expected, rtol=1e-6)
     assert "of 3 of 5 sites; none of site 1, site 2: fewer than 10 rows a column" in model.summary()
-
-
-def test_the_noise_of_more_columns_than_rows_has_the_sites_intercepts_taken_off():
-    rng = np.random.default_rng(3)
-    parts = [rng.normal(size=(15, 50)) + m for m in range(6)]
-    targets = [X[:, 0] - 4.0 * m + rng.normal(size=15) for m, X in enumerate(parts)]
-    summary = FederatedLasso(0.1, site_intercepts="local").fit(parts, targets, intervals=True).summary()
-    found = re.search(r"\((\d+) of 50 not 0\), nodewise, (\d+) degrees of freedom", summary)
-    assert int(found[2]) == 90 - int(found[1]) - 6
 
 
 def test_rows_of_a_site_of_one_class_are_no_events_beside_its_intercept():
@@ -184,11 +146,7 @@ def test_clusters_are_sites_or_what_a_column_says(kind):
     )
     assert list(model.feature_names_in_) == NAMES
     assert model.predict(frames[0]).shape == (len(parts[0]),)
-    there = model_of(kind, 25).set_params(cluster="patient")
-    app = there.client_app(lambda c: (frames[c.node_config["partition-id"]], targets[c.node_config["partition-id"]]))
-    grid = InProcessGrid(app, 25, raise_errors=False)
-    with grid.identity(), quiet(50):
-        there.fit(grid, intervals=True)
+    there = over(model_of(kind, 25).set_params(cluster="patient"), frames, targets, features=None)
     assert rows_of(there)[0]["standard error"] == rows_of(model)[0]["standard error"]
     with pytest.raises(ConfigurationError, match="cluster='patient' is no column"):
         model_of(kind).set_params(cluster="patient").fit(parts, targets)
@@ -215,44 +173,22 @@ def test_the_bits_are_the_same_here_in_one_table_and_over_a_grid_and_every_messa
     grouped = model_of(kind).fit(
         np.vstack(parts[::-1]), np.concatenate(targets[::-1]), groups=owner[::-1], intervals=True
     )
-    first, asked = [], []
-
-    class Counting(InProcessGrid):
-        direct = None  # messages
-
-        def reply(self, message):
-            (first if message.metadata.message_type == TABLE else asked).append(message.metadata.dst_node_id)
-            return super().reply(message)
-
-    there = model_of(kind)
-    over(there, parts, targets, grid_type=Counting, intervals=True)
-    assert there.n_iter_ == here.n_iter_ == max(Counter(asked).values())
-    assert sorted(first) == sorted(set(asked))
-    assert f"Rounds: {here.n_iter_}\n" in here.summary()
+    asked = []
+    there = over(model_of(kind), parts, targets, grid=counting(asked))
+    assert there.n_iter_ == here.n_iter_ == max(Counter(n for n, message in asked if message != TABLE).values())
+    plain = over(model_of(kind), parts, targets, intervals=False)
+    assert "estimate" not in rows_of(plain)[0]
+    assert plain.n_iter_ < there.n_iter_
     for own, other in zip(rows_of(here), rows_of(there), strict=True):
         assert {**own, "feature": ""} == {**other, "feature": ""}
     # Groups are sorted: the sites are the same ones in another order, under their names.
     for own, other in zip(rows_of(here), rows_of(grouped), strict=True):
         assert own["site 0"] == other["site d"]
         assert own["estimate"] == pytest.approx(other["estimate"], rel=1e-9)
-    assert joblib.hash(rows_of(here)) == joblib.hash(rows_of(clone(here).fit(parts, targets, intervals=True)))
-
-
-def test_without_the_option_no_message_differs():
-    parts, targets = federation("lasso")
-    model = model_of("lasso")
-    over(model, parts, targets)
-    with_table = model_of("lasso")
-    over(with_table, parts, targets, intervals=True)
-    assert "estimate" not in rows_of(model)[0]
-    assert with_table.n_iter_ == model.n_iter_ + 2
-
-
-def test_a_fit_forgets_the_table_of_the_fit_before():
-    parts, targets = federation("lasso")
-    model = model_of("lasso").fit(parts, targets, intervals=True)
-    assert "Hartung-Knapp" in model.summary()
-    assert "Hartung-Knapp" not in model.fit(parts, targets).summary()
+    # A fit forgets the table of the fit before.
+    assert "Hartung-Knapp" in here.summary()
+    assert "Hartung-Knapp" not in here.fit(parts, targets).summary()
+    assert not hasattr(here, "covariance_")
 
 
 def test_the_strength_of_the_model_does_not_matter_to_the_estimates():
@@ -307,17 +243,10 @@ def test_a_small_site_says_nothing_and_the_table_has_no_q(kind):
         parts, targets = federation(kind)
         parts[1], targets[1] = parts[1][:enough], targets[1][:enough]
         assert rows_of(model_of(kind).fit(parts, targets, intervals=True))[0]["sites"] == 4
-
-
-def test_with_two_sites_there_is_no_hartung_knapp_interval_and_the_table_says_so():
-    parts, targets = federation("lasso", 2)
-    model = model_of("lasso", 2).fit(parts, targets, intervals=True)
-    assert "no Hartung-Knapp interval with fewer than three sites" in model.summary()
-    assert np.isnan(rows_of(model)[0]["Hartung-Knapp lower"])
-    assert not np.isnan(rows_of(model)[0]["Q"])
-    alone = model_of("lasso", 1).fit(parts[:1], targets[:1], intervals=True)
-    assert np.isnan(rows_of(alone)[0]["fixed"])
-    assert "fewer than three sites" in alone.summary()
+    two = model_of(kind, 2).fit(parts[2:], targets[2:], intervals=True)
+    assert "no Hartung-Knapp interval with fewer than three sites" in two.summary()
+    assert np.isnan(rows_of(two)[0]["Hartung-Knapp lower"])
+    assert not np.isnan(rows_of(two)[0]["Q"])
 
 
 def test_what_a_site_estimates_of_itself():
@@ -334,30 +263,6 @@ def test_what_a_site_estimates_of_itself():
     assert own_estimates(Logistic(X, np.ones(60, dtype=int))) is None
 
 
-def test_a_loss_of_times_says_its_events():
-    """A constant hazard: the estimate is the log of deaths over time, its error 1 / sqrt(deaths)."""
-
-    class Exponential(Objective):
-        def __init__(self, times, deaths):
-            self.times, self.num_events, self.num_examples = times, int(deaths.sum()), len(times)
-            self.layout = Layout.from_arrays({"coefficients": np.zeros(1)})
-
-        def value(self, w):
-            return float(np.exp(w[0]) * self.times.mean() - self.num_events / self.num_examples * w[0])
-
-        def gradient(self, w, batch=None, out=None):
-            return np.array([np.exp(w[0]) * self.times.mean() - self.num_events / self.num_examples])
-
-        def hessian_block(self, w, indices):
-            return np.array([np.exp(w[0]) * self.times.mean()])
-
-    times, deaths = np.random.default_rng(0).exponential(7.0, 40), np.arange(40) % 2 == 0
-    estimate, error = own_estimates(Exponential(times, deaths))
-    assert estimate[0] == pytest.approx(np.log(20 / times.sum()))
-    assert error[0] == pytest.approx(20**-0.5)
-    assert own_estimates(Exponential(times, np.arange(40) < 4)) is None
-
-
 # --- what may leave -------------------------------------------------------------------------------------------------
 
 
@@ -365,33 +270,15 @@ def test_a_loss_of_times_says_its_events():
 def test_limits_on_rows_hold_for_the_question(limit):
     parts, targets = federation("logistic")
     with pytest.raises(ConfigurationError, match=limit):
-        over(model_of("logistic"), parts, targets, Disclosure(**{limit: 80}), intervals=True)
+        over(model_of("logistic"), parts, targets, disclosure=Disclosure(**{limit: 80}))
 
 
 # --- one site lies --------------------------------------------------------------------------------------------------
 
 
-def lying(lie, liar=2, *, last=False):
-    """A grid whose site lies about its own estimates, or about its derivatives."""
-
-    class Lying(InProcessGrid):
-        direct = None  # messages
-
-        def reply(self, message):
-            reply = super().reply(message)
-            content, kind = reply.content, message.metadata.message_type
-            if self.partition_ids[message.metadata.dst_node_id] != liar or not {"arrays", "metrics"} <= content.keys():
-                return reply
-            vectors = {name: array.numpy().copy() for name, array in content["arrays"].items()}
-            numbers = dict(content["metrics"])
-            own = kind == "query.question" and "reported" in numbers
-            if (kind == "query.question" and "block" in vectors) if last else own:
-                lie(vectors, numbers)
-                content["arrays"] = ArrayRecord({name: Array(vector) for name, vector in vectors.items()})
-                content["metrics"] = MetricRecord(numbers)
-            return reply
-
-    return Lying
+def lying(lie, about="reported"):
+    """A grid whose third site lies: about its own estimates, or in an answer with another vector."""
+    return altering(2, about, lie)
 
 
 LIES = {
@@ -399,11 +286,8 @@ LIES = {
     "a negative error": lambda vectors, numbers: np.negative(vectors["error"], out=vectors["error"]),
     "one small error": lambda vectors, numbers: vectors["error"].__setitem__(1, 1e-6),
     "NaN": lambda vectors, numbers: vectors["estimate"].fill(np.nan),
-    "infinite": lambda vectors, numbers: vectors["error"].fill(np.inf),
-    "1e300": lambda vectors, numbers: vectors["estimate"].fill(1e300),
     "an error of 1e300": lambda vectors, numbers: vectors["error"].fill(1e300),
     "an estimate of 1e5": lambda vectors, numbers: vectors["estimate"].fill(1e5),
-    "told twice": lambda vectors, numbers: numbers.update(reported=np.nan),
 }
 
 
@@ -411,9 +295,8 @@ LIES = {
 @pytest.mark.parametrize("name", LIES)
 def test_a_lie_about_ones_own_estimates_is_left_out_by_name(kind, name):
     parts, targets = federation(kind)
-    honest, model = model_of(kind), model_of(kind)
-    over(honest, parts, targets, intervals=True)
-    over(model, parts, targets, grid_type=lying(LIES[name]), intervals=True)
+    honest = model_of(kind).fit(parts, targets, intervals=True)
+    model = over(model_of(kind), parts, targets, grid=lying(LIES[name]))
     assert re.search(r"of 3 of 4 sites; .*(site|partition) 2", model.summary())
     for row, before in zip(rows_of(model), rows_of(honest), strict=True):
         assert "site 2" not in row
@@ -425,15 +308,9 @@ def test_a_lie_about_ones_own_estimates_is_left_out_by_name(kind, name):
 
 def test_a_lie_that_is_possible_stands_under_its_name_and_widens_the_intervals():
     parts, targets = federation("lasso")
-    honest, model = model_of("lasso"), model_of("lasso")
-    over(honest, parts, targets, intervals=True)
-    over(
-        model,
-        parts,
-        targets,
-        grid_type=lying(lambda vectors, numbers: vectors["estimate"].__iadd__(3.0)),
-        intervals=True,
-    )
+    honest = over(model_of("lasso"), parts, targets)
+    grid = lying(lambda vectors, numbers: vectors["estimate"].__iadd__(3.0))
+    model = over(model_of("lasso"), parts, targets, grid=grid)
     row, before = rows_of(model)[0], rows_of(honest)[0]
     assert row["site 2"] == before["site 2"] + 3.0
     assert row["p of Q"] < 1e-6
@@ -451,16 +328,16 @@ def test_a_lie_that_is_possible_stands_under_its_name_and_widens_the_intervals()
 )
 def test_standard_errors_that_one_site_makes_up_are_refused_by_its_name(kind, factor, reported):
     parts, targets = federation(kind)
-    grid = lying(lambda vectors, numbers: vectors["block"].__imul__(factor), last=True)
+    grid = lying(lambda vectors, numbers: vectors["block"].__imul__(factor), "block")
     with pytest.raises(ConfigurationError, match=reported):
-        over(model_of(kind), parts, targets, grid_type=grid, intervals=True)
+        over(model_of(kind), parts, targets, grid=grid)
 
 
 def test_a_gradient_that_no_rows_have_is_refused():
     parts, targets = federation("lasso")
-    grid = lying(lambda vectors, numbers: vectors["gradient"].__setitem__(2, 1e6), last=True)
+    grid = lying(lambda vectors, numbers: vectors["gradient"].__setitem__(2, 1e6), "block")
     with pytest.raises(ConfigurationError, match=r"site 2 says a slope of sex of 1e\+06; with its loss"):
-        over(model_of("lasso"), parts, targets, grid_type=grid, intervals=True)
+        over(model_of("lasso"), parts, targets, grid=grid)
 
 
 @pytest.mark.parametrize("lie", [LIES["NaN"], lambda vectors, numbers: numbers.update(intercepts=1e6)])
@@ -469,7 +346,7 @@ def test_a_site_has_one_intercept_whatever_it_says(lie, common):
     """Its rows are in the sums of the table all the same."""
     parts, targets = federation("lasso")
     model = FederatedLasso(0.1, num_clients=4, site_intercepts="common" if common else None)
-    over(model, parts, targets, grid_type=lying(lie), intervals=True)
+    over(model, parts, targets, grid=lying(lie))
     assert f"{300 - 3 - (1 if common else 4)} degrees of freedom" in model.summary()
 
 
@@ -478,7 +355,7 @@ def test_a_site_that_invents_events_has_no_more_of_them_than_rows():
     targets = [np.r_[np.ones(1), np.zeros(len(own) - 1)] for own in targets]
     grid = lying(lambda vectors, numbers: numbers.update(events=1e6))
     with pytest.raises(ConfigurationError, match=r"from 33 events"):
-        over(model_of("logistic"), parts, targets, grid_type=grid, intervals=True)
+        over(model_of("logistic"), parts, targets, grid=grid)
 
 
 # --- what is refused ------------------------------------------------------------------------------------------------
@@ -519,7 +396,7 @@ def test_an_option_out_of_range_is_refused(options):
 def test_events_of_sites_that_do_not_answer_are_not_few_but_unknown(kind):
     parts, targets = federation(kind, rows=90)
     with pytest.raises(ConfigurationError, match=r"numbers of events are not known: .*max_numbers=25") as reported:
-        over(model_of(kind), parts, targets, Disclosure(max_numbers=25), intervals=True)
+        over(model_of(kind), parts, targets, disclosure=Disclosure(max_numbers=25))
     assert "too far from 0" not in str(reported.value)
 
 
@@ -528,23 +405,3 @@ def test_a_column_that_tells_the_classes_apart_is_refused():
     parts = [np.c_[X, y] for X, y in zip(parts, targets, strict=True)]
     with pytest.raises(ConfigurationError, match=r"odds ratio of .*x3 grows without end: by these columns classes"):
         model_of("logistic").fit(parts, targets, intervals=True)
-
-
-@pytest.mark.parametrize("whole", [True, False])
-def test_clusters_are_those_of_the_rows_that_a_codebook_keeps(whole):
-    pandas = pytest.importorskip("pandas")
-    parts, targets = federation("lasso", sites=3)
-    book = Codebook({name: Column() for name in NAMES}, incomplete="leave out")
-    frames = [pandas.DataFrame(X, columns=NAMES).assign(patient=np.arange(len(X)) // 3) for X in parts]
-    for frame in frames:
-        frame.loc[frame.index % 7 == 0, "age"] = np.nan
-    kept = [frame.dropna() for frame in frames]
-    outcomes = [y[frame.index] for y, frame in zip(targets, kept, strict=True)]
-    expected = FederatedLasso(0.1, cluster="patient").fit(kept, outcomes, intervals=True)
-    model = FederatedLasso(0.1, cluster="patient", codebook=book)
-    if whole:
-        site = np.repeat(np.arange(3), [len(y) for y in targets])
-        model.fit(pandas.concat(frames), np.concatenate(targets), groups=site, intervals=True)
-    else:
-        model.fit(frames, targets, intervals=True)
-    np.testing.assert_allclose(model.covariance_, expected.covariance_, rtol=1e-9)

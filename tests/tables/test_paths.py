@@ -6,7 +6,6 @@ import pytest
 from problems import app_of
 from sklearn.linear_model import LogisticRegression, lasso_path
 
-from flwr_fco.algorithms.newton.path import factored
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1
@@ -87,15 +86,3 @@ def test_the_columns_that_tell_the_outcome_are_named(unit, whole):
     X["dead"] = unit * (y & (whole | (rng.random(200) < 0.3))).astype(float)
     with pytest.raises(ConfigurationError, match=r"the outcome is separable by 'dead':"):
         FederatedLogisticRegression(C=np.inf).fit(X, y)
-
-
-@pytest.mark.parametrize(("order", "rank"), [(40, 3), (6, 5)])
-def test_a_block_travels_as_its_factor_where_that_is_shorter(order, rank):
-    rng = np.random.default_rng(order)
-    rows = rng.normal(size=(rank, order)) * 10.0 ** rng.integers(-6, 6, order)
-    triangle = (rows.T @ rows)[np.triu_indices(order)]
-    found, numbers = factored(triangle, np.ones(order, dtype=bool))
-    assert (found, numbers.size) == ((3, 120) if rank == 3 else (0, triangle.size))
-    if found:
-        factor = numbers.reshape(found, order)
-        np.testing.assert_allclose((factor.T @ factor)[np.triu_indices(order)], triangle, rtol=1e-6)

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
-from flwr.app import Array, ArrayRecord, MetricRecord
+from federations import altering, fit_over_a_grid
 from scipy import stats
 from sklearn.base import clone
 
@@ -15,7 +15,7 @@ from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.protocol import Question
 from flwr_fco.objectives import CoxRegression
-from flwr_fco.objectives.survival import baseline, concordance, expected_events, time_trend
+from flwr_fco.objectives.survival import baseline, concordance, expected_events
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.tables import FederatedCoxRegression, FederatedLasso, FederatedLogisticRegression
 
@@ -45,17 +45,17 @@ def fitted(request):
     return model.fit(X, y), y
 
 
-def over(model, y, disclosure=None, grid_type=InProcessGrid, **options):
-    """Judge a model over a grid; return the quality, and the grid."""
-    app = model.client_app(lambda context: at(context, y), disclosure=disclosure)
-    grid = grid_type(app, len(y), raise_errors=False)
+def grid_of(model, y, disclosure=None, grid=InProcessGrid):
+    sites = list(zip(X, y, strict=True))
+    app = model.client_app(lambda context: sites[context.node_config["partition-id"]], disclosure=disclosure)
+    return grid(app, len(y), raise_errors=False)
+
+
+def over(model, y, **options):
+    """Judge a model over a grid."""
+    grid = grid_of(model, y, **options)
     with grid.identity(), quiet(50):
-        return model.quality(grid, **options), grid
-
-
-def at(context, y):
-    m = context.node_config["partition-id"]
-    return X[m], y[m]
+        return model.quality(grid)
 
 
 def objective_of(m, entry=True):
@@ -155,18 +155,10 @@ def test_a_model_without_a_coefficient_has_no_slope_and_no_bins():
     assert "the rows tell no slope" in quality
 
 
-def test_scores_that_order_everything_have_no_slope():
-    rows = pd.DataFrame({"x": np.arange(40.0)})
-    model = FederatedLogisticRegression(1.0).fit([rows, rows], [rows["x"] > 20.5] * 2)
-    quality = model.quality([rows, rows], [rows["x"] > 20.5] * 2)
-    assert quality.overall["concordance"] == 1.0
-    assert np.isnan(quality.overall["slope"])
-
-
 def test_the_same_over_a_grid_and_of_one_table(fitted):
     model, y = fitted
     listed = model.quality(X, y)
-    there, _ = over(model, y)
+    there = over(model, y)
     grouped = model.quality(pd.concat(X), pd.concat(y), np.repeat(np.arange(4), 90))
     assert str(listed) == str(there) == str(grouped)
     assert there.table()["rows"].tolist() == [90] * 4
@@ -177,7 +169,7 @@ def test_weights_of_the_fit_change_no_number_and_are_said_to_be_left_out(grid):
     """Here, and over a grid."""
     weights = [np.where(own == 1, 2.0, 0.7) for own in CLASSES]
     model = FederatedLogisticRegression(num_clients=4).fit(X, CLASSES, weights)
-    found = over(model, CLASSES)[0] if grid else model.quality(X, CLASSES)
+    found = over(model, CLASSES) if grid else model.quality(X, CLASSES)
     scores = [own.to_numpy() @ model.coef_[0] + model.intercept_[0] for own in X]
     off = np.concatenate([1 / (1 + np.exp(-own)) for own in scores]) - np.concatenate(CLASSES)
     assert found.overall["Brier"] == pytest.approx(np.square(off).mean())
@@ -186,20 +178,6 @@ def test_weights_of_the_fit_change_no_number_and_are_said_to_be_left_out(grid):
     assert "Weights: none: every row counts once, unlike in the fit" in found
     plain = FederatedLogisticRegression().fit(X, CLASSES)
     assert "Weights" not in plain.quality(X, CLASSES)
-
-
-def test_what_a_site_says_of_a_loss_of_times_has_no_weights():
-    w, heavy = np.array([0.5, -0.2, 0.1]), np.random.default_rng(0).uniform(0.2, 3.0, 90)
-    rows = [X[0], TIMES[0]["time"], TIMES[0]["event"].astype(int)]
-    equal, weighted = CoxRegression(*rows), CoxRegression(*rows, sample_weight=heavy)
-    layout, numbers = equal.layout, {"slope": 0.7, "intercept": 0.0, "edge-0": 0.1, "merged": 1.0}
-    for kind in ("quality", "calibration", "bins"):
-        reported = [
-            find_answer(kind).answer(Question(kind, layout, {"primal": w}, numbers), own) for own in (equal, weighted)
-        ]
-        assert reported[0].numbers == reported[1].numbers
-        for name, vector in reported[0].vectors.items():
-            np.testing.assert_array_equal(vector, reported[1].vectors[name])
 
 
 # --- without each site ----------------------------------------------------------------------------------------------
@@ -211,25 +189,24 @@ def test_each_site_is_judged_by_a_fit_without_it(fitted):
     model.set_params(num_clients=4)
     names = ["d", "c", "b", "a"]
     tables, targets = dict(zip(names, X, strict=True)), dict(zip(names, y, strict=True))
-    app = model.client_app(lambda context: at(context, y))
-    for m, name in enumerate(names):
-        alone = clone(model).fit([X[own] for own in range(4) if own != m], [y[own] for own in range(4) if own != m])
-        found = {
-            f"site {m}": clone(model).fit(X, y, without=m),
-            f"site {name}": clone(model).fit(tables, targets, without=name),
-            f"site {name} ": clone(model).fit(pd.concat(X), pd.concat(y), groups=np.repeat(names, 90), without=name),
-        }
-        for reported, other in found.items():
-            np.testing.assert_allclose(other.coef_, alone.coef_, atol=1e-12)
-            assert re.search(rf"Data: 270 rows, of 3 sites, without {reported.strip()}\n", other.summary())
-        judged = alone.quality([X[m]], [y[m]])
-        assert found[f"site {name}"].quality({name: tables[name]}, {name: targets[name]}).overall == judged.overall
-        grid = InProcessGrid(app, 4, raise_errors=False)
-        with grid.identity(), quiet(50):
-            there = clone(model).fit(grid, features=["a", "b", "c"], without=m)
-            np.testing.assert_allclose(there.coef_, alone.coef_, atol=1e-9)
-            assert there.quality(grid).rows[m]["concordance"] == judged.overall["concordance"]
-        assert there.without_ == m
+    m, name = 2, "b"
+    alone = clone(model).fit([X[own] for own in (0, 1, 3)], [y[own] for own in (0, 1, 3)])
+    found = {
+        f"site {m}": clone(model).fit(X, y, without=m),
+        f"site {name}": clone(model).fit(tables, targets, without=name),
+        f"site {name} ": clone(model).fit(pd.concat(X), pd.concat(y), groups=np.repeat(names, 90), without=name),
+    }
+    for reported, other in found.items():
+        np.testing.assert_allclose(other.coef_, alone.coef_, atol=1e-12)
+        assert re.search(rf"Data: 270 rows, of 3 sites, without {reported.strip()}\n", other.summary())
+    judged = alone.quality([X[m]], [y[m]])
+    assert found[f"site {name}"].quality({name: tables[name]}, {name: targets[name]}).overall == judged.overall
+    grid = grid_of(model, y)
+    with grid.identity(), quiet(50):
+        there = clone(model).fit(grid, features=["a", "b", "c"], without=m)
+        np.testing.assert_allclose(there.coef_, alone.coef_, atol=1e-9)
+        assert there.quality(grid).rows[m]["concordance"] == judged.overall["concordance"]
+    assert there.without_ == m
     assert "without" not in model.fit(X, y).summary()
 
 
@@ -293,13 +270,6 @@ def test_a_ratio_that_changes_over_time_is_found_and_others_are_not():
     assert second["p of trend"] > 1e-3
 
 
-def test_a_site_with_one_event_time_or_none_has_no_trend():
-    for events in (np.zeros(5), np.eye(5)[0]):
-        trend, squares = time_trend(CoxRegression(np.eye(5), np.arange(5.0), events.astype(int)), np.zeros(5))
-        assert squares == 0.0
-        assert not trend.any()
-
-
 # --- what leaves ----------------------------------------------------------------------------------------------------
 
 
@@ -307,18 +277,11 @@ def test_bins_with_few_rows_are_merged_or_stay():
     model, y = KINDS["logistic"]
     model.fit(X, y)
     for least, count in ((None, 8), (8, 4), (20, 2), (44, 0)):
-        quality, _ = over(model, y, Disclosure(min_rows=least))
+        quality = over(model, y, disclosure=Disclosure(min_rows=least))
         assert len(quality.bins) == count, least
         assert ("withheld" in quality) == (count == 0)
         if count:
             assert sum(own["rows"] for own in quality.bins) == pytest.approx(360)
-
-
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_bins_of_scores_whose_hazards_overflow_add_up_too():
-    quality = FederatedCoxRegression().fit(X, TIMES).quality([own * 1e5 for own in X], TIMES)
-    events = sum(row["events"] for row in quality.rows)
-    assert sum(own["expected"] for own in quality.bins) == pytest.approx(events, rel=1e-9)
 
 
 @pytest.mark.parametrize("merged", [0.0, -1.0, 3.0])
@@ -332,8 +295,7 @@ def test_bins_of_another_model_stay_in_the_same_run():
     """Differences of both could be single rows."""
     model, y = KINDS["logistic"]
     model.fit(X, y)
-    app = model.client_app(lambda context: at(context, y), disclosure=Disclosure(min_rows=3))
-    grid = InProcessGrid(app, 4, raise_errors=False)
+    grid = grid_of(model, y, Disclosure(min_rows=3))
     with grid.identity(), quiet(50):
         first, again = model.quality(grid), model.quality(grid)
         model.coef_ = model.coef_ * 1.001
@@ -346,7 +308,7 @@ def test_bins_of_another_model_stay_in_the_same_run():
 def test_limits_on_rows_hold_for_every_question(fitted):
     model, y = fitted
     with pytest.raises(ConfigurationError, match=r"no site says how good the model is: .*min_rows=91"):
-        over(model, y, Disclosure(min_rows=91))
+        over(model, y, disclosure=Disclosure(min_rows=91))
 
 
 # --- one site lies --------------------------------------------------------------------------------------------------
@@ -365,17 +327,9 @@ def test_limits_on_rows_hold_for_every_question(fitted):
     ],
 )
 def test_a_site_that_says_what_no_rows_can_say_is_left_out_by_name(lie, why):
-    class Lying(InProcessGrid):
-        def reply(self, message):
-            reply = super().reply(message)
-            own = self.partition_ids[message.metadata.dst_node_id]
-            if own == 2 and message.metadata.message_type == "query.question" and "brier" in reply.content["metrics"]:
-                reply.content["metrics"] = MetricRecord(dict(reply.content["metrics"]) | lie)
-            return reply
-
     model, y = KINDS["Cox"]
     model.fit(X, y)
-    quality, _ = over(model, y, grid_type=Lying)
+    quality = over(model, y, grid=altering(2, "brier", lambda vectors, numbers: numbers.update(lie)))
     assert re.search(r"Left out: (site 2: .*|partition 2: .*)" + re.escape(why), quality)
     kept = [own for own in range(4) if own != 2]
     honest = model.quality([X[own] for own in kept], [y[own] for own in kept])
@@ -384,19 +338,8 @@ def test_a_site_that_says_what_no_rows_can_say_is_left_out_by_name(lie, why):
 
 
 def test_a_trend_that_no_ranks_have_leaves_the_test_out():
-    class Lying(InProcessGrid):
-        def reply(self, message):
-            reply = super().reply(message)
-            own = self.partition_ids[message.metadata.dst_node_id]
-            if own == 1 and message.metadata.message_type == "query.question" and "squares" in reply.content["metrics"]:
-                reply.content["metrics"] = MetricRecord(dict(reply.content["metrics"]) | {"squares": 1e6})
-                reply.content["arrays"] = ArrayRecord({"trend": Array(np.zeros(3))})
-            return reply
-
-    model = FederatedCoxRegression(num_clients=4)
-    grid = Lying(model.client_app(lambda context: at(context, TIMES)), 4)
-    with grid.identity(), quiet(50):
-        model.fit(grid, intervals=True)
+    grid, sites = altering(1, "squares", lambda vectors, numbers: numbers.update(squares=1e6)), list(SITES)
+    model, _ = fit_over_a_grid(FederatedCoxRegression(num_clients=4), sites, grid=grid, intervals=True)
     assert all(np.isnan(row["p of trend"]) for row in model.summary().rows)
     assert "Proportional hazards: not tested: a site has not answered" in model.summary()
 
@@ -424,7 +367,7 @@ def test_a_site_that_is_none_or_the_only_one_cannot_be_left_out():
         model.fit(dict(zip("abcd", X, strict=True)), dict(zip("abcd", y, strict=True)), without="e")
     with pytest.raises(ConfigurationError, match="without=0: there is no other site, so nothing is left to fit to"):
         model.fit(X[:1], y[:1], without=0)
-    grid = InProcessGrid(model.client_app(lambda context: at(context, y)), 4, raise_errors=False)
+    grid = grid_of(model, y)
     with grid.identity(), quiet(50), pytest.raises(ConfigurationError, match="without=9 is none"):
         model.fit(grid, features=["a", "b", "c"], without=9)
 
@@ -435,20 +378,3 @@ def test_tables_and_targets_of_a_dict_have_the_same_names():
     for given in (dict(zip("abce", y, strict=True)), dict(zip("abc", y[:3], strict=True)), y):
         with pytest.raises(ConfigurationError, match=r"X is a dict of the sites .*, and beside it is"):
             model.fit(tables, given)
-
-
-def test_rows_that_do_not_fit_together_are_refused():
-    model, y = KINDS["logistic"]
-    model.fit(X, y)
-    whole, classes, sites = pd.concat(X), pd.concat(y), np.repeat(["a", "b", "c", "d"], 90).astype(object)
-    missing = np.where(np.arange(360) == 5, None, sites)
-    for rows, targets, groups, reported in (
-        (whole, classes, missing, r"groups\[5\] is missing"),
-        (whole, classes, sites[:10], "inconsistent numbers of samples"),
-        (X, y, sites, "X is a list, whose parts are the clients already"),
-        (X, y[:3], None, "X has 4 parts, y is list of 3"),
-        (X, None, None, "y is NoneType"),
-        ([own[["a", "b"]] for own in X], y, None, "feature names should match"),
-    ):
-        with pytest.raises(ValueError, match=reported):
-            model.quality(rows, targets, groups)

@@ -3,13 +3,12 @@
 import numpy as np
 import pandas as pd
 import pytest
+from federations import fit_over_a_grid
 from scipy.sparse import csr_array
 
-from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import CoxRegression
 from flwr_fco.regularizers import L1, ElasticNet, Zero
-from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import Strengths
 from flwr_fco.tables import FederatedCoxRegression
 from reproduction.pooled import centralized_solution
@@ -78,28 +77,12 @@ def test_times_and_events_can_be_given_in_the_ways_in_which_they_are_at_hand():
 def test_a_fit_over_a_grid_has_the_bits_of_a_fit_on_a_list(y):
     options = {"alpha": 0.02, "cv": Strengths(num=4, folds=3), "standardize": True, "penalty_factor": {"sex": 0}}
     there, here = (FederatedCoxRegression(**options) for _ in range(2))
-    app = there.client_app(lambda context: (FEATURES[context.node_config["partition-id"]], y_of(context, y)))
-    grid = InProcessGrid(app, 4)
-    with grid.identity(), quiet(50):
-        there.fit(grid)
+    fit_over_a_grid(there, list(zip(FEATURES, y, strict=True)))
     here.fit(FEATURES, y)
     assert np.array_equal(there.coef_, here.coef_)
     assert there.coef_[2] != 0.0
     assert there.strength_ == here.strength_
     assert there.feature_names_in_.tolist() == NAMES
-
-
-def y_of(context, y):
-    return y[context.node_config["partition-id"]]
-
-
-def test_a_path_begins_where_the_first_coefficient_enters():
-    model = FederatedCoxRegression(cv=Strengths(num=5, folds=3)).fit(FEATURES, PLAIN)
-    counts = [point.nonzero for point in model.path_.points]
-    assert counts[0] == 0
-    assert counts[-1] == 4
-    assert FederatedCoxRegression(model.path_.points[0].strength * 0.99).fit(FEATURES, PLAIN).coef_.any()
-    assert FederatedCoxRegression(model.strength_).fit(FEATURES, PLAIN).coef_ == pytest.approx(model.coef_, abs=1e-8)
 
 
 def test_weights_are_those_of_the_rows():
@@ -167,22 +150,6 @@ def test_events_are_counted_and_not_the_rarer_of_events_and_censored_rows():
     assert "of 2 of 4 sites; none of site 2, site 3: fewer than 5 events a column" in model.summary()
 
 
-def test_a_stratum_has_no_intercept():
-    model = FederatedCoxRegression().fit(FEATURES, PLAIN)
-    with pytest.raises(ConfigurationError, match="a common intercept, or none"):
-        model.intercept_for(FEATURES[0], PLAIN[0])
-
-
-def test_strata_may_be_numbers_beside_texts():
-    mixed = [y.assign(strata=[1 if label == "a" else label for label in y["strata"]]) for y in TARGETS]
-    model, texts = (FederatedCoxRegression(0.02).fit(FEATURES, y) for y in (mixed, TARGETS))
-    np.testing.assert_allclose(model.coef_, texts.coef_, atol=1e-10)
-    rows, strata = FEATURES[0][:2], np.array([1, "b"], dtype=object)
-    probabilities = model.predict_survival_function(rows, [5.0], (FEATURES[0], mixed[0]), strata=strata)
-    expected = texts.predict_survival_function(rows, [5.0], (FEATURES[0], TARGETS[0]), strata=["a", "b"])
-    np.testing.assert_allclose(probabilities, expected, atol=1e-8)
-
-
 # --- what is refused ------------------------------------------------------------------------------------------------
 
 
@@ -190,15 +157,12 @@ def test_strata_may_be_numbers_beside_texts():
     ("y", "message"),
     [
         (np.arange(80.0), r"y has an array of shape \(80,\); expected two columns, the time and 1 for an event"),
-        (np.ones((80, 3)), r"y has an array of shape \(80, 3\)"),
-        (TARGETS[0][["time"]], r"y has the fields \['time'\]"),
         (TARGETS[0].assign(more=1.0), r"y has the fields \['time', 'event', 'entry', 'strata', 'more'\]"),
         (TARGETS[0][["time", "event"]].replace({"event": {True: "yes", False: "no"}}), "that are no numbers"),
         (PLAIN[0][:, ::-1], r"events hold .*; expected 1 for an event and 0 for a censored row"),
         (TARGETS[0].assign(strata=None), r"part 0: .* y\['strata'\] in 80 of 80 rows"),
         (TARGETS[0].assign(strata=[{}] * 80), "strata hold what is no label: unhashable type: 'dict'"),
         ([*PLAIN[0].tolist()[1:], [1.0]], "y has rows of unequal length"),
-        (TARGETS[0].iloc[:, [0, 1, 1]], r"y has the fields \['time', 'event', 'event'\]; expected two columns"),
         (TARGETS[0].assign(entry=TARGETS[0]["time"]), r"entry\[0\] is not before times\[0\]"),
         (PLAIN[0] * [1, 0], "no event at which anybody else of the same client and stratum is at risk"),
     ],
@@ -206,12 +170,6 @@ def test_strata_may_be_numbers_beside_texts():
 def test_targets_of_another_form_are_refused_in_words(y, message):
     with pytest.raises(ConfigurationError, match=message):
         FederatedCoxRegression().fit(FEATURES[:1], [y])
-
-
-@pytest.mark.parametrize("options", [{"alpha": -1.0}, {"alpha": np.inf}, {"l1_ratio": 2.0}, {"ties": "exact"}])
-def test_options_out_of_range_are_refused(options):
-    with pytest.raises(ConfigurationError, match=next(iter(options))):
-        FederatedCoxRegression(**options).fit(FEATURES, PLAIN)
 
 
 @pytest.mark.parametrize("field", ["time", "entry"])
