@@ -1,16 +1,11 @@
 """docs/contribute/architecture.md is what the modules are: its round, and its table of imports."""
 
 import ast
-import importlib
 import re
-from functools import cache
 from pathlib import Path
 
 import networkx
-import pytest
 from together import together
-
-import flwr_fco
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "flwr_fco"
@@ -70,53 +65,6 @@ def test_a_module_imports_what_the_table_allows(module):
 
 
 OUTSIDE = ("main_job", "reproduction", "tools")
-#: The packages of DESIGN's 'public imports'; the names that they offer are in their `__all__`.
-PUBLIC = (
-    *("algorithms", "callbacks", "certificates", "client_apps", "datasets", "engines", "errors", "mirror_maps"),
-    *("models", "objectives", "privacy", "regularizers", "results", "simulation", "strategies", "tables", "testing"),
-    *("topology", "torch"),
-)
-
-
-def private_names(source: str) -> list[str]:
-    """Return what a file outside of the package imports of it, or reads from what it imports, that is not public."""
-    tree, found = ast.parse(source), []
-    offered = {part: _offered(part) for part in PUBLIC}
-    parts = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names if alias.name.startswith("flwr_fco.")]
-        if isinstance(node, ast.ImportFrom) and node.module == "flwr_fco":
-            parts |= {alias.asname or alias.name: alias.name for alias in node.names if alias.name in PUBLIC}
-            found += [alias.name for alias in node.names if alias.name not in {*PUBLIC, *flwr_fco.__all__}]
-        elif isinstance(node, ast.ImportFrom) and node.module.startswith("flwr_fco."):
-            own = offered.get(node.module.removeprefix("flwr_fco."), ())
-            found += [f"{node.module}.{alias.name}" for alias in node.names if alias.name not in own]
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in parts:
-            part = parts[node.value.id]
-            found += [f"{part}.{node.attr}"] if node.attr not in offered[part] else []
-    return found
-
-
-@cache
-def _offered(part: str) -> frozenset[str]:
-    """Return a public package's `__all__`; that of `torch`, which needs PyTorch, is read and not imported."""
-    if part == "torch":
-        tree = ast.parse((PACKAGE / part / "__init__.py").read_text(encoding="utf-8"))
-        assigned = (node for node in tree.body if isinstance(node, ast.Assign))
-        (names,) = (ast.literal_eval(each.value) for each in assigned if ast.unparse(each.targets[0]) == "__all__")
-    else:
-        names = importlib.import_module(f"flwr_fco.{part}").__all__
-    extra = {"STRATEGIES"} if part == "strategies" else set()
-    return frozenset(names) | extra
-
-
-@pytest.mark.parametrize("folder", OUTSIDE)
-def test_what_builds_on_the_package_imports_public_names_only(folder):
-    for path in (ROOT / folder).rglob("*.py"):
-        if "tests" not in path.relative_to(ROOT).parts:
-            assert private_names(path.read_text(encoding="utf-8")) == [], path
 
 
 def test_nothing_in_the_package_imports_what_builds_on_it():

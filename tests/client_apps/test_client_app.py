@@ -10,6 +10,7 @@ from together import together
 
 from flwr_fco.algorithms.contract.algorithm import method_of
 from flwr_fco.client_apps import client, client_app
+from flwr_fco.client_apps.answers import server_buffers
 from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.messages.protocol import Downlink, Plan
@@ -119,6 +120,14 @@ class Counting(LeastSquares):
 
     def metrics(self, w):
         return super().metrics(w) | {"count": float(self.count)}
+
+
+def test_an_answer_about_the_servers_buffers_leaves_the_clients_as_they_were():
+    own = Counting(np.eye(3), np.ones(3), 1)
+    own.load_buffers({"count": np.array(4)})
+    with server_buffers(own, {"count": np.array(9)}):
+        assert own.buffers()["count"] == 9
+    assert own.buffers()["count"] == 4
 
 
 @together("mods", [(), (lambda message, context, call_next: call_next(message, context),)])

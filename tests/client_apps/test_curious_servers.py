@@ -186,6 +186,11 @@ def test_the_same_round_in_batches_of_two_sizes_is_no_row():
     assert found(differences(Curious(Disclosure(min_rows=10)))) == 0
 
 
+def test_the_seed_of_folds_is_a_sites_own_and_stays():
+    one, other = (Curious().context for _ in range(2))
+    assert ROWS.secret(one) == ROWS.secret(one) != ROWS.secret(other)
+
+
 def test_folds_of_many_runs_are_no_equations():
     """The gradient outside of a fold, in runs with seeds of the server's choice."""
     lines, sums = {True: [], False: []}, {True: [], False: []}

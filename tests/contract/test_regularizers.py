@@ -226,6 +226,10 @@ def test_a_conjugate_is_fenchels(regularizer, shape):
         for _ in range(10):
             other = regularizer.prox(rng.normal(size=shape), 0.5)
             assert regularizer.value(other) + conjugate >= float(np.vdot(other, v)) - 1e-12
+        scaling = regularizer.largest_scaling(u)
+        if 0.0 < scaling < np.inf:
+            assert regularizer.conjugate((1.0 - 1e-6) * scaling * u) < np.inf
+            assert regularizer.conjugate((1.0 + 1e-6) * scaling * u) == np.inf
 
 
 @together(("regularizer", "shape"), EXAMPLES)

@@ -122,6 +122,14 @@ def test_models_in_other_memory_layouts_are_read_too():
         np.testing.assert_array_equal(vector, matrix.ravel())
 
 
+@pytest.mark.parametrize(("given", "kept"), [(6.5, 6), (7.6, 8), (1e300, 2**53), (-3.0, 0)])
+def test_an_average_of_counters_is_a_whole_number_again(given, kept):
+    layout = Layout.from_arrays({"w": np.zeros(1), "bn.num_batches_tracked": np.array(0)})
+    arrays = {"w": Array(np.zeros(1)), "bn.num_batches_tracked": Array(np.array(given))}
+    (found,) = model_vector(layout, ArrayRecord(arrays))[1].values()
+    assert (found, found.dtype) == (kept, np.int64)
+
+
 @together(
     ("record", "message"),
     [

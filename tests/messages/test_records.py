@@ -99,6 +99,8 @@ def test_a_task_in_single_precision_is_read_as_float64_and_as_it_was_sent():
     # What a client in this process reads is the same.
     assert fields(down.as_received()) == fields(found)
     assert decode_downlink(content, as_sent=True).vectors["dual"].dtype == np.float32
+    with pytest.raises(ProtocolError, match="'dual' is not finite"):
+        task(vectors={"dual": np.full(5, np.nan)}).as_received()
 
 
 def test_what_several_clients_are_sent_is_written_once():
@@ -212,6 +214,9 @@ def test_the_digest_of_a_reply_is_that_of_all_that_a_memory_follows_from():
         digest_of({"increment": -VECTOR}, 0.5),
         digest_of({"increment": np.where(VECTOR == 0.0, 0.0, VECTOR)}, 0.5),
         digest_of({"increment": VECTOR.astype(np.float32)}, 0.5),
+        digest_of({"increment": VECTOR, "control": VECTOR}, 0.5),
+        digest_of({"increment": -VECTOR, "control": VECTOR}, 0.5),
+        digest_of({"increment": VECTOR, "control": -VECTOR}, 0.5),
         digest_of({"increment": SPARSE}, 0.5),
         digest_of({"increment": SparseVector(AT + 1, SPARSE.values, 5)}, 0.5),
     ]

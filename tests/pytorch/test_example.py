@@ -90,24 +90,6 @@ def test_the_two_layer_network_stays_in_its_balls(load, mnist, capsys):
     assert density < 0.5
 
 
-@pytest.mark.parametrize("strategy", ["FeDualEx", "FedAvgSubgradient"])
-def test_the_attack_on_the_convolutional_network_is_sparse_or_dense(strategy, load, capsys, tmp_path):
-    names = ("adversarial_cnn.client_app", "adversarial_cnn.server_app")
-    config, client, server = load("adversarial-cnn", "adversarial_cnn", *names)
-    rng = np.random.default_rng(0)
-    labels = rng.integers(0, 10, 60).astype(np.uint8)
-    # A class is a shade: learnt in a few steps.
-    images = np.clip(25 * labels[:, None, None, None] + rng.integers(0, 9, (60, 32, 32, 3)), 0, 255).astype(np.uint8)
-    parts = {"train_images": images[:40], "train_labels": labels[:40]}
-    np.savez(tmp_path / "few.npz", test_images=images[40:], test_labels=labels[40:], **parts)
-    config.update({"data": str(tmp_path / "few.npz"), "num-images": 40, "num-server-rounds": 3, "local-steps": 2})
-    # A rate at which the attack dies out within the few steps of a test.
-    config.update({"batch-size": 10, "strategy": strategy, "client-lr": 0.1})
-    go(client, server, config, 2)
-    _, _, density = numbers_of(capsys, 3)
-    assert density < 50.0 if strategy == "FeDualEx" else density > 98.0
-
-
 @pytest.mark.parametrize(
     ("folder", "package", "shape"),
     [

@@ -7,8 +7,6 @@ from halves import find_solver
 from quadratics import optimum, quadratics
 
 from flwr_fco.algorithms import dual_fl as dual_fl_rule
-from flwr_fco.algorithms import fed_dr as fed_dr_rule
-from flwr_fco.algorithms.fed_dr import MeanState
 from flwr_fco.engines import client as engine
 from flwr_fco.messages.protocol import Downlink, Plan
 from flwr_fco.mirror_maps import Euclidean
@@ -76,16 +74,6 @@ def play_dual_fl(objectives, rounds, rho, nu=MU, weights=None, work=EXACT, works
         state = dual_fl_rule.advance(state, mean, rho)
         states.append(state)
     return clients, states
-
-
-def play_fed_dr(objectives, rounds, eta, alpha=1.0, weights=None, start=None):
-    clients = Clients(fed_dr, objectives, weights)
-    state = MeanState(np.zeros(D) if start is None else start, np.zeros(D))
-    path = [state.primal]
-    for _ in range(rounds):
-        state = fed_dr_rule.advance(state, clients.ask({"primal": state.primal}, step=eta, relaxation=alpha), eta)
-        path.append(state.primal)
-    return clients, path
 
 
 def error(point, objectives, weights=None):

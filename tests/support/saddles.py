@@ -10,7 +10,7 @@ from flwr_fco.mirror_maps import Euclidean, Product, SimplexEntropy
 from flwr_fco.objectives import BilinearSaddle, LeastSquares
 from flwr_fco.regularizers import L1, PerParameter, Zero
 from flwr_fco.work import FirstOrder
-from reproduction.data.saddle_objectives import QuadraticSaddle, UniversalAdversarialLogistic
+from reproduction.data.saddle_objectives import UniversalAdversarialLogistic
 
 RNG = np.random.default_rng(7)
 BILINEAR = BilinearSaddle(RNG.uniform(-1, 1, (5, 8)), RNG.uniform(-1, 1, 5), noise=0.2)
@@ -48,52 +48,6 @@ def queries(objective, count, seed=0, batch_size=3):
     """Return the operators of a round: a fresh batch for each query."""
     work = FirstOrder(steps=count, batch_size=batch_size)
     return [lambda w, b=b: objective.gradient(w, b) for b in objective.batches(np.random.default_rng(seed), work)]
-
-
-def federated(solver, objectives, rounds, *, client_lr, steps, psi=None, server_lr=1.0, start=None):
-    """Run a method whose server averages increments, noise-free, and return its last vector."""
-    layout = objectives[0].layout
-    name = "dual" if solver == "dual_extrapolation" else "primal"
-    vector, elapsed = np.zeros(layout.size) if start is None else start.copy(), 0.0
-    for _ in range(rounds):
-        uplinks = [
-            answer(
-                solver,
-                objective,
-                psi or Zero(),
-                Euclidean(),
-                {name: vector.copy()},
-                steps=steps,
-                batch_size=None,
-                client_lr=client_lr,
-                elapsed=elapsed,
-            )[1]
-            for objective in objectives
-        ]
-        vector = vector + server_lr * np.mean([uplink.vectors["increment"] for uplink in uplinks], axis=0)
-        elapsed += server_lr * client_lr * steps
-    return vector
-
-
-def equal_bilinear():
-    """Return equal clients, noise-free, unconstrained and of full rank, their saddle point, and a rate."""
-    rng = np.random.default_rng(1)
-    matrix = rng.normal(size=(6, 6)) / 3.0 + np.eye(6)
-    clients = [BilinearSaddle(matrix, rng.normal(size=6))] * 2
-    return clients, np.r_[np.linalg.solve(matrix, clients[0].offset), np.zeros(6)], 0.9 / clients[0].lipschitz()
-
-
-def unequal_quadratics():
-    rng = np.random.default_rng(2)
-
-    def psd(n):
-        a = rng.normal(size=(n, n))
-        return a @ a.T / n + 0.5 * np.eye(n)
-
-    return [
-        QuadraticSaddle(psd(4), rng.normal(size=(3, 4)), psd(3), linear=rng.normal(size=4), offset=rng.normal(size=3))
-        for _ in range(4)
-    ]
 
 
 def takes_two_batches_a_step(solver):

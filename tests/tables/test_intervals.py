@@ -138,6 +138,9 @@ def test_clusters_are_sites_or_what_a_column_says(kind):
         np.sqrt(np.diag(model.covariance_)), pooled(kind, parts, targets, clusters="site")[1], rtol=1e-6
     )
     assert "clustered by 25 sites" in model.summary()
+    row = rows_of(model)[0]
+    half = stats.t.isf(0.025, 24) * row["standard error"]
+    np.testing.assert_allclose([row["lower"], row["upper"]], [row["estimate"] - half, row["estimate"] + half])
     frames = [pandas.DataFrame(X, columns=NAMES).assign(patient=np.arange(len(X)) // 3) for X in parts]
     patients = np.concatenate([frame["patient"] + 1000 * m for m, frame in enumerate(frames)])
     model = model_of(kind).set_params(cluster="patient").fit(frames, targets, intervals=True)

@@ -80,10 +80,7 @@ def test_the_calls_of_a_supernode_pass_as_they_are(gate):
     [
         *(("POST", f"/v1/{path}") for path in ("control/start-run", "control/register-node", "runtime/push-messages")),
         *(("POST", path) for path in ("/", "/v1/fleet", "/v1/fleet/", "/v1//fleet/get-run", "/V1/FLEET/get-run")),
-        *(
-            ("POST", f"/v1/fleet/{path}")
-            for path in ("../control/start-run", "%2e%2e/control/start-run", "x/../../control")
-        ),
+        *(("POST", f"/v1/fleet/{path}") for path in ("../control/start-run", "%2e%2e/control/start-run")),
         *(("POST", f"/v1/fleet/get-run{more}") for more in ("?x=/v1/control", "#x", "/", ";x", "%0a", "\\x")),
         *((method, "/v1/fleet/get-run") for method in ("GET", "PUT", "DELETE", "OPTIONS", "CONNECT", "PATCH")),
     ],
