@@ -1,6 +1,6 @@
 """Networks that become smaller while they are trained: whole channels away, and 2:4 sparsity, beside FedAvg.
 
-    python benchmarks/smaller.py --data FOLDER    MNIST, digits and breast cancer, three seeds: half an hour of a core
+    python benchmarks/smaller.py --data FOLDER    MNIST, three seeds; digits, breast cancer, ten: half an hour of a core
     python benchmarks/smaller.py --quick          digits, one seed, some seconds
 
 Channels: `Channels(share)` below is psi of all layers but the last; after every three rounds the channels that are 0
@@ -16,7 +16,7 @@ import copy
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -41,6 +41,7 @@ from flwr_fco.regularizers import NofM, PerParameter, Regularizer, Zero
 CUTS, EACH, AFTER = 6, 3, 6
 SHARES = (0.5, 0.25)
 WIDE = "mnist wide"
+TWO_OF_FOUR = ("digits deep", "digits small", "cancer small", "cancer deep")
 density.NARROW[WIDE] = ((28, 28, 1), lambda: convolutions(1, 28, (64, 128), 3, 256, 10), (0.05, 2e-3), 32)
 density.NARROW["digits wide"] = ((8, 8, 1), lambda: convolutions(1, 8, (16, 32), 3, 64, 10), (0.05, 3e-3), 16)
 
@@ -160,11 +161,13 @@ def print_channels(problem: str, seeds: list[int], folder: Path | None) -> None:
             print_row(f"{share:g}", seed, ours, count, afterwards, *faster)
 
 
-def print_two_of_four(problems: list[str], seeds: list[int], folder: Path | None) -> None:
-    print_head("2:4", "seed", "FedAvg", "cut afterwards", "FedDualAvg, NofM(2, 4)")
+def print_two_of_four(problems: Sequence[str], seeds: Sequence[int]) -> None:
+    """Print means over seeds, and the standard error of the difference of the last and the first, by seed."""
+    print_head("2:4", "seeds", "FedAvg", "cut afterwards", "FedDualAvg, NofM(2, 4)", "below FedAvg", "standard error")
     for problem in problems:
+        found = []
         for seed in seeds:
-            task = Task(problem, "sgd", seed, folder)
+            task = Task(problem, "sgd", seed, None)
             dense = fed_avg(task, 24)
             psi = two_of_four(task)
             ours = fed_dual_avg(task, 24, None, regularizer=psi)
@@ -172,7 +175,11 @@ def print_two_of_four(problems: list[str], seeds: list[int], folder: Path | None
             for (name, p), block in zip(task.network.named_parameters(), task.blocks, strict=True):
                 if p.ndim > 1 and (own := psi.for_array(name)) is not None:
                     cut_afterwards[block] = own.prox(dense[block].reshape(p.shape), 1.0).ravel()
-            print_row(problem, seed, *(f"{task.accuracy(w):.3f}" for w in (dense, cut_afterwards, ours)))
+            found.append([task.accuracy(w) for w in (dense, cut_afterwards, ours)])
+        accuracies = np.array(found)
+        below = accuracies[:, 0] - accuracies[:, 2]
+        error = below.std(ddof=1) / len(below) ** 0.5 if len(below) > 1 else np.nan
+        print_row(problem, len(seeds), *(f"{value:.4f}" for value in (*accuracies.mean(0), below.mean(), error)))
 
 
 def two_of_four(task: Task) -> PerParameter:
@@ -195,12 +202,12 @@ def print_linear(width: int = 4096, density: float = 0.05) -> None:
 
 def main() -> None:
     data: dict[str, Any] = {"type": Path, "default": os.environ.get("FLWR_FCO_DATA"), "help": "folder of mnist/"}
-    seeds: dict[str, Any] = {"type": int, "nargs": "+", "default": (0, 1, 2)}
+    seeds: dict[str, Any] = {"type": int, "nargs": "+", "default": (0, 1, 2), "help": "of the channels"}
     settings = options_of(__doc__, "digits, one seed", data=data, seeds=seeds)
     torch.set_num_threads(1)
     if settings.quick:
         print_channels("digits wide", [0], None)
-        print_two_of_four(["digits small"], [0], None)
+        print_two_of_four(["digits small"], [0])
         print_linear(256)
         return
     try:
@@ -208,7 +215,7 @@ def main() -> None:
     except FileNotFoundError as error:
         print(f"skipped: {error}", file=sys.stderr)
     print()
-    print_two_of_four(["digits deep", "digits small", "cancer small", "cancer deep"], settings.seeds, settings.data)
+    print_two_of_four(TWO_OF_FOUR, range(10))
     print()
     print_linear()
 
