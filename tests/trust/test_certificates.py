@@ -254,6 +254,12 @@ def conjugate_moved(amount):
     return lie
 
 
+def below_0(vectors):
+    """By less than what is added before a factorisation."""
+    order = int(np.sqrt(2 * vectors["block"].size))
+    vectors["block"][:order] = np.r_[-1e-9, np.zeros(order - 1)]
+
+
 def indefinite(vectors):
     """All minors of order 2 are positive, and the matrix is not."""
     order = int(np.sqrt(2 * vectors["block"].size))
@@ -266,9 +272,9 @@ NEWTON_LIES = [
     conjugate_moved(0.02),
     times("block", 1e6),
     indefinite,
+    below_0,
     times("targets", 3.0),
     times("targets", -1.0),
-    times("targets", 1e9),
     times("gradient", 2.0),
     # The intercept's column has the mean 1.
     times("columns", 5.0),
