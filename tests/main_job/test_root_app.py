@@ -64,24 +64,19 @@ def test_every_problem_runs_and_leaves_its_folder(tmp_path, overrides, keys):
     assert config["problem"] == overrides["problem"]
 
 
-def test_the_last_line_describes_the_saved_model_and_counts_all_bytes(tmp_path):
-    run({"output-dir": str(tmp_path)})
+def test_the_app_is_simulate_to_the_bit_and_its_last_line_describes_the_model(tmp_path):
+    run({"output-dir": str(tmp_path), "seed": 5})
+    result = train(Task(checked_config({**CONFIG, "seed": 5})))
     config, lines, arrays = only_run(tmp_path)
+    for name, array in model_of(result).items():
+        np.testing.assert_array_equal(array, arrays[name])
+    for line in lines:
+        assert evaluated(line) == dict(result.evaluate_metrics_serverapp[line["round"]])
     scores = Task(config).scores(arrays)
     assert evaluated(lines[-1]) == scores
     assert scores["density"] == np.mean(arrays["coefficients"] != 0)
     # 650 float64, each way, for 3 nodes.
     assert lines[-1]["train/bytes-up"] == lines[-1]["train/bytes-down"] == 3 * 650 * 8
-
-
-def test_the_app_is_simulate_to_the_bit(tmp_path):
-    run({"output-dir": str(tmp_path), "seed": 5})
-    result = train(Task(checked_config({**CONFIG, "seed": 5})))
-    _, lines, arrays = only_run(tmp_path)
-    for name, array in model_of(result).items():
-        np.testing.assert_array_equal(array, arrays[name])
-    for line in lines:
-        assert evaluated(line) == dict(result.evaluate_metrics_serverapp[line["round"]])
 
 
 def test_a_private_run_tells_epsilon_and_not_how_many_bytes_have_come(tmp_path):
