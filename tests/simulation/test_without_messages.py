@@ -131,6 +131,23 @@ def test_messages_are_made_for_whoever_looks_and_change_no_bit(grid, chosen, loo
     assert looks or made == []
 
 
+def test_what_a_hook_changes_in_one_message_arrives_there_alone():
+    seen = []
+
+    class Marks(FedDualAvg):
+        def configure_train(self, server_round, arrays, config, grid):
+            messages = super().configure_train(server_round, arrays, config, grid)
+            messages[1].content["config"]["mark"] = server_round
+            return messages
+
+    def spy(message, context, call_next):
+        seen.append((context.node_config["partition-id"], message.content["config"].get("mark")))
+        return call_next(message, context)
+
+    outcome(InProcessGrid(app([spy]), 4), strategy(Marks), start_arrays(), 2)
+    assert seen == [(m, number if m == 1 else None) for number in (1, 2) for m in range(4)]
+
+
 # --- what clients do ----------------------------------------------------------------------------------------------
 
 

@@ -5,6 +5,9 @@ import pytest
 from newton import exchanged
 from scipy.special import expit, xlogy
 
+from flwr_fco.algorithms.contract.replies import Replies
+from flwr_fco.algorithms.newton.asking import answer, opened
+from flwr_fco.messages.protocol import Uplink
 from flwr_fco.objectives import Logistic
 from flwr_fco.regularizers import L1
 
@@ -42,3 +45,12 @@ def test_the_bound_is_that_of_a_feasible_dual_point(seed):
     assert bound <= value + 1e-12
     entropy = -np.mean(xlogy(q, q) + xlogy(1.0 - q, 1.0 - q))
     assert bound == pytest.approx(sigma * entropy, abs=1e-12)
+
+
+def test_what_is_known_is_asked_again_where_other_clients_answer():
+    objective, w, psi = _off_centre(0), np.zeros(5), L1(0.2)
+    state, _ = exchanged(objective, psi, w)
+    again = [Uplink(answer(objective, w, True), None, 1, weight=weight) for weight in (1.0, 0.5)]
+    same, other = (opened(state, psi.bind(objective.layout), Replies([uplink])) for uplink in again)
+    assert same is not None
+    assert other is None
