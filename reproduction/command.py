@@ -54,14 +54,11 @@ def list_everything() -> None:
     from reproduction.problems.named import PROBLEMS
     from reproduction.rivals import STRATEGIES
 
+    options = {name: f"{own.description} [{', '.join(own.options())}]" for name, own in PROBLEMS.items()}
     parts = {
-        "Strategies: run --strategy NAME": {
-            name: (kind.__doc__ or "").splitlines()[0] for name, kind in STRATEGIES.items()
-        },
+        "Strategies: run --strategy NAME": {n: (kind.__doc__ or "").splitlines()[0] for n, kind in STRATEGIES.items()},
         "Baselines: run --strategy NAME": BASELINES,
-        "Problems: run NAME, with --set OPTION=VALUE": {
-            name: f"{own.description} [{', '.join(own.options())}]" for name, own in PROBLEMS.items()
-        },
+        "Problems: run NAME, with --set OPTION=VALUE": options,
         "Figures: reproduce NAME": {name: find_figure(name).title for name in DESCRIBED},
     }
     for title, entries in parts.items():

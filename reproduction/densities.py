@@ -9,25 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import Vector
-from flwr_fco.simulation import simulate
-from flwr_fco.strategies import CompositeStrategy, FedAvgSubgradient, FedDualAvg, FedMid
+from flwr_fco.strategies import CompositeStrategy, FedDualAvg
 from reproduction.pooled import density
-from reproduction.rivals import STRATEGIES
-from reproduction.running import RunResult, clients_with
+from reproduction.running import RunResult, train
 from reproduction.settings import RunSettings, build_strategy
 
 
-def measure_densities(settings: RunSettings, threshold: float = 0.0) -> RunResult:
+def measure_densities(settings: RunSettings) -> RunResult:
     """Run a strategy and report the densities of the clients' models, of their mean and of the server's model.
 
     Parameters
     ----------
     settings : RunSettings
         Settings with a strategy that averages primal points, or with FedDualAvg.
-    threshold : float, default 0.0
-        Coefficients above it count as non-zero.
 
     Returns
     -------
@@ -36,22 +31,12 @@ def measure_densities(settings: RunSettings, threshold: float = 0.0) -> RunResul
         ``mean-density``, the density of the average of these models; ``server-density``, the density of the server's
         model.
 
-    Raises
-    ------
-    ConfigurationError
-        For a strategy whose clients send something else.
-
     Examples
     --------
     >>> result = measure_densities(RunSettings.of("lasso-small", "FedMid", {"num-rounds": 2}))
     >>> result.history[-1]["client-density"] <= result.history[-1]["mean-density"]
     True
     """
-    base = STRATEGIES[settings.strategy]
-    if not issubclass(base, FedMid | FedAvgSubgradient | FedDualAvg):
-        raise ConfigurationError(
-            f"strategy={settings.strategy!r}; expected one whose clients send the increment of a model"
-        )
     task = settings.load()
     block = task.layout["coefficients"].block
     history: list[dict[str, float]] = []
@@ -60,23 +45,15 @@ def measure_densities(settings: RunSettings, threshold: float = 0.0) -> RunResul
         history.append(
             {
                 "round": float(number),
-                "client-density": float(np.mean([density(own[block], threshold) for own in models])),
-                "mean-density": density(np.mean(models, axis=0)[block], threshold),
-                "server-density": density(model[block], threshold),
+                "client-density": float(np.mean([density(own[block]) for own in models])),
+                "mean-density": density(np.mean(models, axis=0)[block]),
+                "server-density": density(model[block]),
             }
         )
 
     began = time.perf_counter()
-    result = simulate(
-        noting(build_strategy(settings, len(task.clients), task.regularizer), note),
-        clients_with(task.clients),
-        num_nodes=len(task.clients),
-        num_rounds=settings.num_rounds,
-        initial_arrays=task.initial_arrays(),
-        callbacks=[_stop_when_skipped],
-        progress=False,
-        on_interrupt="raise",
-    )
+    strategy = noting(build_strategy(settings, len(task.clients), task.regularizer), note)
+    result = train(strategy, task, settings.num_rounds, callbacks=[_stop_when_skipped])
     arrays = {name: array.numpy() for name, array in result.arrays.items()}
     short = len(history) < settings.num_rounds
     return RunResult(settings, history, arrays, len(history) + 1 if short else 0, time.perf_counter() - began)

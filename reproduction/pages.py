@@ -134,7 +134,7 @@ def _row(row: Any) -> str:
 def _best_rates(paper: str) -> str:
     """Return the best constants of each method in each part of a search."""
     frame = pd.read_csv(HERE / "rates.csv", keep_default_na=False)
-    own = frame[(frame.paper == paper) & (frame.best == "best")]
+    own = frame[(frame.paper == paper) & frame.best.str.startswith("best")]
     lines = []
     for section, rows in own.groupby("section", sort=False):
         cells = (f"{row.method} {row.constants.replace('=', ' ').replace('; ', ', ')}" for row in rows.itertuples())

@@ -13,14 +13,14 @@ from typing import Any, NamedTuple, cast
 import joblib
 import numpy as np
 from flwr.app import ArrayRecord, Context, MetricRecord
-from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import Result
 from numpy.typing import NDArray
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.errors import ConfigurationError, NothingTrainedError
 from flwr_fco.objectives import Objective, Vector
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import run_of
+from flwr_fco.strategies import CompositeStrategy, run_of
 from reproduction.problems.baselines import BASELINES, solve_baseline
 from reproduction.problems.named import load_task
 from reproduction.problems.tasks import Task
@@ -96,17 +96,8 @@ def run(settings: RunSettings) -> RunResult:
     # A run that diverges in its first round is a result too.
     with np.errstate(over="ignore", invalid="ignore"):
         try:
-            simulate(
-                recorder.strategy,
-                clients_with(task.clients),
-                num_nodes=len(task.clients),
-                num_rounds=settings.exchanges,
-                initial_arrays=task.initial_arrays(),
-                evaluate_fn=recorder.evaluate,
-                callbacks=[recorder.record],
-                progress=False,
-                on_interrupt="raise",
-            )
+            given: Any = {"evaluate_fn": recorder.evaluate, "callbacks": [recorder.record]}
+            train(recorder.strategy, task, settings.exchanges, **given)
         except NothingTrainedError:
             if not recorder.diverged:
                 raise
@@ -118,13 +109,24 @@ def run(settings: RunSettings) -> RunResult:
     return RunResult(settings, recorder.history, model, recorder.diverged, seconds, chosen, left_out)
 
 
-def clients_with(objectives: Sequence[Objective]) -> ClientApp:
-    """Return the ClientApp for clients with the given losses."""
+def train(strategy: CompositeStrategy, task: Task, num_rounds: int, **options: Any) -> Result:
+    """Run a strategy on a task's clients.
+
+    Parameters
+    ----------
+    strategy : CompositeStrategy
+    task : Task
+    num_rounds : int
+        Number of communications.
+    **options
+        Further arguments of :func:`flwr_fco.simulation.simulate`.
+    """
 
     def load(context: Context) -> Objective:
-        return objectives[int(context.node_config["partition-id"])]
+        return task.clients[int(context.node_config["partition-id"])]
 
-    return client_app(load)
+    given: Any = {"num_nodes": len(task.clients), "num_rounds": num_rounds, "initial_arrays": task.initial_arrays()}
+    return simulate(strategy, client_app(load), progress=False, on_interrupt="raise", **given, **options)
 
 
 class Recorder:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from inspect import signature
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal, cast, get_type_hints
 
 from flwr.serverapp.strategy import FedAvg
 
@@ -17,6 +17,7 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import Euclidean, MirrorMap, PNorm, Product, SimplexEntropy
 from flwr_fco.regularizers import Regularizer
 from flwr_fco.strategies import Arrays, Average, Bounds, CompositeStrategy, Epochs, Last, Stage, Steps
+from reproduction.data.graph import SparseGraphProblem
 from reproduction.problems.baselines import BASELINES
 from reproduction.problems.named import find_problem, load_task
 from reproduction.problems.tasks import Task
@@ -27,13 +28,9 @@ from reproduction.values import checked, suggestion
 
 #: A rate that the strategy derives from the clients.
 AUTO = "auto"
-#: Smallest values of the settings that are whole numbers.
-_LEAST = {
-    **dict.fromkeys(("seed", "clients_per_round", "batch_size", "local_steps", "stage_rounds"), 0),
-    **dict.fromkeys(("num_rounds", "local_epochs", "structure_every", "objective_every", "stretch"), 1),
-    **dict.fromkeys(("plateau_every", "plateau_patience"), 1),
-    "plateau_node": -1,
-}
+#: Smallest values of the settings that are whole numbers, of others 0.
+_LEAST = {"plateau_node": -1, "num_rounds": 1, "local_epochs": 1, "structure_every": 1, "objective_every": 1}
+_LEAST |= {"stretch": 1, "plateau_every": 1, "plateau_patience": 1}
 #: Arguments of a strategy that the problem or other settings decide, or that are no words or numbers.
 _DECIDED = frozenset(
     {
@@ -170,8 +167,7 @@ class RunSettings:
     def __post_init__(self) -> None:
         for name, kind in _types().items():
             object.__setattr__(self, name, checked(name.replace("_", "-"), getattr(self, name), kind))
-        for name, least in _LEAST.items():
-            if getattr(self, name) < least:
+            if kind is int and getattr(self, name) < (least := _LEAST.get(name, 0)):
                 raise self._error(name, f"a whole number >= {least}")
         for name in ("client_lr", "server_lr"):
             rate = getattr(self, name)
@@ -349,14 +345,16 @@ def _stages(settings: RunSettings, num_clients: int, options: dict[str, Any]) ->
         return [ModelStage(settings.stage_length, radius / 2**s, 1 / 2**s) for s in range(3)]
     if settings.stage_rounds:
         return [Stage(settings.stage_length)] * (settings.exchanges // settings.stage_length + 1)
-    constants = settings.load().theorem_constants(settings.batch_size or None)
-    if constants is None or not {"sparsity", "radius_squared"} <= options.keys():
+    if settings.problem != "sparse-linear-graph" or not {"sparsity", "radius_squared"} <= options.keys():
         raise ConfigurationError(
             f"stage-accuracy={settings.stage_accuracy!r}; expected 0, or problem='sparse-linear-graph' with "
             "radius-squared and sparsity"
         )
+    data = cast(SparseGraphProblem, settings.load().dataset)
     own = {name: options[name] for name in ("sparsity", "radius_squared")}
-    stages = theorem_stages(**constants, **own, accuracy=settings.stage_accuracy, num_clients=num_clients)
+    # The theorem divides by sigma.
+    noise = max(data.gradient_deviation(settings.batch_size or None), 1e-9)
+    stages = theorem_stages(data.dimension, noise, accuracy=settings.stage_accuracy, num_clients=num_clients, **own)
     return [*stages, stages[-1]]
 
 

@@ -283,14 +283,12 @@ def _load_subject(files: _Files) -> tuple[NDArray[np.float32], NDArray[np.int64]
     image: Any = nibabel.load(files.mask)
     mask = np.asarray(image.dataobj).reshape(image.shape[:3]) != 0
     volumes = np.asarray(bold.dataobj)
-    if volumes.shape[:3] != mask.shape:
-        raise ConfigurationError(
-            f"{files.bold} has volumes of {volumes.shape[:3]}, {files.mask} is {mask.shape}; expected the same space"
-        )
-    series = volumes.reshape(*mask.shape, -1)[mask].T
     names, sessions = _read_labels(files.labels)
-    if len(names) != len(series):
-        raise ConfigurationError(f"{files.labels} labels {len(names)} volumes, {files.bold} has {len(series)}")
+    if volumes.shape != (*mask.shape, len(names)):
+        raise ConfigurationError(
+            f"{files.labels} labels {len(names)} volumes of {mask.shape}, {files.bold} is {volumes.shape}"
+        )
+    series = volumes[mask].T
     wanted = np.isin(names, (_FACE, _HOUSE))
     if not wanted.any():
         raise ConfigurationError(

@@ -13,7 +13,7 @@ MULTISTEP = "MultistepReFedDAGT"
 STAGES: dict[str, Any] = {"server_lr": 1.0, "restart_window": 100, "sparsity": 16, "mirror_map": "p-norm(12)"}
 STEPS: dict[str, Any] = {"batch_size": 10, "local_steps": 10, "sampling": "gradients"}
 #: The best constants (rates.csv) of each method, and of those with a server at 16 times the batch.
-LINEAR: dict[str, dict[str, float]] = {
+LINEAR: dict[str, dict[str, Any]] = {
     "DFedMid": {"client_lr": 0.0006, "strength": 0.03},
     "DFedDA": {"client_lr": 0.1},
     "DFedDA-GT": {"client_lr": 0.05},
@@ -24,7 +24,7 @@ LINEAR: dict[str, dict[str, float]] = {
     "Fast-FedDA, M x batch": {"convexity": 4.0, "strength": 0.007},
     "C-FedDA, M x batch": {"convexity": 1.0, "smoothness": 1.0, "strength": 0.01},
 }
-LOGISTIC: dict[str, dict[str, float]] = {
+LOGISTIC: dict[str, dict[str, Any]] = {
     "DFedMid": {"client_lr": 0.003, "strength": 0.002},
     "DFedDA": {"client_lr": 0.5},
     "DFedDA-GT": {"client_lr": 0.2},
@@ -37,7 +37,7 @@ LOGISTIC: dict[str, dict[str, float]] = {
 }
 
 
-def _on_the_chain(own: Figure, best: dict[str, dict[str, float]]) -> None:
+def _on_the_chain(own: Figure, best: dict[str, dict[str, Any]]) -> None:
     """Run the methods without restarts."""
     own.run("DFedMid", **CHAIN, mirror_map="euclidean", **best["DFedMid"])
     own.run("DFedDA", **CHAIN, mirror_map="p-norm(12)", **best["DFedDA"])
@@ -45,10 +45,10 @@ def _on_the_chain(own: Figure, best: dict[str, dict[str, float]]) -> None:
 
 
 def _with_a_server(
-    own: Figure, best: dict[str, dict[str, float]], stage_rounds: int, reading: str = "", **more: Any
+    own: Figure, best: dict[str, dict[str, Any]], stage_rounds: int, reading: str = "", **more: Any
 ) -> None:
     """Run the methods with a server; `more` is for all of them, and of MReFedDA-GT also the plateau rule."""
-    plateau = {key: more.pop(key) for key in ("plateau", "plateau_every") if key in more}
+    plateau: dict[str, Any] = {key: more.pop(key) for key in ("plateau", "plateau_every") if key in more}
     restarts: dict[str, Any] = {**STAGES, "stage_rounds": stage_rounds, **plateau}
     own.run("MReFedDA-GT", MULTISTEP, **restarts, **best[f"MReFedDA-GT{reading}"], **more)
     own.run("Fast-FedDA", "FastFedDA", **LIANG, **best[f"Fast-FedDA{reading}"], **more)
@@ -91,7 +91,7 @@ def gt_fig1(own: Figure) -> None:
     }
     own.settings(num_rounds=3000, every=10, **STEPS)
     _on_the_chain(own, LINEAR)
-    restarts = {**CHAIN, "mirror_map": "p-norm(12)", "client_lr": 0.05, "radius_squared": 25000.0}
+    restarts: dict[str, Any] = {**CHAIN, "mirror_map": "p-norm(12)", "client_lr": 0.05, "radius_squared": 25000.0}
     own.run("DReFedDA-GT", "DReFedDAGT", **restarts)
     _with_a_server(own, LINEAR, 300)
     own.part("M x batch", batch_size=160)
@@ -131,7 +131,7 @@ def gt_fig2(own: Figure) -> None:
     own.table = {"metric": "l1-error", "rounds": [100, 300, 1000, 3000]}
     own.settings(num_rounds=3000, every=10, **STEPS)
     _on_the_chain(own, LOGISTIC)
-    restarts = {**CHAIN, "mirror_map": "p-norm(12)", "client_lr": 0.2, "radius_squared": 4.0}
+    restarts: dict[str, Any] = {**CHAIN, "mirror_map": "p-norm(12)", "client_lr": 0.2, "radius_squared": 4.0}
     own.run("DReFedDA-GT", "DReFedDAGT", **restarts)
     _with_a_server(own, LOGISTIC, 300)
     own.part("M x batch", batch_size=160)

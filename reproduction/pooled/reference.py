@@ -126,12 +126,10 @@ def _check_solvable(psi: BoundRegularizer, objectives: Clients) -> None:
             f"{psi.regularizer!r} is not convex: there is no way to tell a global minimiser from a stationary point"
         )
     for objective in objectives:
-        name = type(objective).__name__
-        if not objective.smooth:
-            # At a kink, steps become so short that rounding would look like convergence.
-            raise ConfigurationError(f"{name} is not smooth, and gradient steps do not find its minimiser")
-        if objective.ascends is not None:
-            raise ConfigurationError(f"{name} is a saddle function, which has no minimiser")
+        # At a kink, steps become so short that rounding would look like convergence.
+        if not objective.smooth or objective.ascends is not None:
+            why = "is a saddle function" if objective.smooth else "is not smooth"
+            raise ConfigurationError(f"{type(objective).__name__} {why}: gradient steps do not find a minimiser")
 
 
 def _curvature_guess(objectives: Clients, shares: Vector, w: Vector) -> float:

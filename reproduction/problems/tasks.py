@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, ClassVar
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from flwr_fco.datasets import FederatedDataset, PartitionedClassification, Samples
 from flwr_fco.engines import Minimise, minimise
-from flwr_fco.errors import ConfigurationError, FlwrFcoError
+from flwr_fco.errors import FlwrFcoError
 from flwr_fco.objectives import (
     BilinearSaddle,
     Layout,
@@ -124,30 +124,31 @@ class Task(ABC):
         Least squares with more rows than columns is evaluated through its Gram matrix: a hundred times cheaper, and
         equal to 1e-12 of the largest term.
         """
-        if self._squares is None:
+        few = sum(client.num_examples for client in self.clients) <= self.layout.size
+        if few or not isinstance(self.clients[0], LeastSquares | TraceRegression):
             return pooled.composite_objective(self.clients, None, self._psi, w)
-        return self._squares(w) + float(self._psi.value(w))
+        gram, linear, constant = self._squares
+        return float(w @ (gram @ w) - 2.0 * (linear @ w)) + constant + float(self._psi.value(w))
 
     @cached_property
     def _psi(self) -> Any:
         return self.regularizer.bind(self.layout)
 
     @cached_property
-    def _squares(self) -> Callable[[Vector], float] | None:
-        few = sum(client.num_examples for client in self.clients) <= self.layout.size
-        if few or not isinstance(self.clients[0], LeastSquares | TraceRegression):
-            return None
-        return _pooled_squares(self.clients)
-
-    def theorem_constants(self, batch_size: int | None) -> dict[str, Any] | None:
-        """Return what :func:`~reproduction.theorem_stages.theorem_stages` must know of the problem, or None.
-
-        Parameters
-        ----------
-        batch_size : int or None
-            None: full batches.
-        """
-        return None
+    def _squares(self) -> tuple[NDArray[np.float64], Vector, float]:
+        """The quadratic form of scale * sum_m p_m mean_i (<x_i, w> + b - y_i)^2."""
+        size = self.layout.size
+        gram, linear, constant = np.zeros((size, size)), np.zeros(size), 0.0
+        for share, client in zip(pooled.client_weights(self.clients), self.clients, strict=True):
+            assert isinstance(client, LeastSquares | TraceRegression)
+            weight = float(share) * client.scale / client.num_examples
+            rows = client.features.astype(np.float64, copy=False)
+            if client.intercept:
+                rows = _with_ones(rows)
+            gram += weight * (rows.T @ rows)
+            linear += weight * (rows.T @ client.targets)
+            constant += weight * float(client.targets @ client.targets)
+        return gram, linear, constant
 
     def certificate(self, w: Vector, clients: list[Objective]) -> tuple[str, float]:
         """Return a measure of optimality of a point and its name.
@@ -172,22 +173,6 @@ class Task(ABC):
     def mean(self, values: Iterable[float]) -> float:
         """Return the mean of a number of each client, weighted by its number of examples."""
         return float(pooled.client_weights(self.clients) @ np.array(list(values)))
-
-
-def _pooled_squares(clients: list[Objective]) -> Callable[[Vector], float]:
-    """Return scale * sum_m p_m mean_i (<x_i, w> + b - y_i)^2, by its quadratic form."""
-    size = clients[0].layout.size
-    gram, linear, constant = np.zeros((size, size)), np.zeros(size), 0.0
-    for share, client in zip(pooled.client_weights(clients), clients, strict=True):
-        assert isinstance(client, LeastSquares | TraceRegression)
-        weight = float(share) * client.scale / client.num_examples
-        rows = client.features.astype(np.float64, copy=False)
-        if client.intercept:
-            rows = _with_ones(rows)
-        gram += weight * (rows.T @ rows)
-        linear += weight * (rows.T @ client.targets)
-        constant += weight * float(client.targets @ client.targets)
-    return lambda w: float(w @ (gram @ w) - 2.0 * (linear @ w)) + constant
 
 
 class SparseRecovery(Task):
@@ -450,8 +435,7 @@ class NoisyLabels(FederatedDataset):
 
     def client(self, index: int) -> Samples:
         """Return the examples of a client."""
-        if not 0 <= index < self.num_clients:
-            raise ConfigurationError(f"index={index}; expected 0 .. {self.num_clients - 1}")
+        self._check_index(index)
         rng = np.random.default_rng((self.seed, index))
         features = rng.standard_normal((self.num_examples, self.num_features)) + rng.standard_normal(self.num_features)
         truth = np.linspace(-1.0, 1.0, self.num_features)
@@ -518,19 +502,6 @@ class StreamingRecovery(Task):
             "support-recovery": float(np.isin(largest, support).mean()),
         }
 
-    def theorem_constants(self, batch_size: int | None) -> dict[str, Any] | None:
-        """Return the constants of the linear problem."""
-        if self.dataset.kind != "linear":
-            return None
-        return {
-            "dimension": self.dataset.dimension,
-            # The entries of examples are uncorrelated with mean square 1: the Hessian is I, and ||v||_2 <= ||v||_1.
-            "smoothness": 1.0,
-            "convexity": 1.0,
-            # The theorem divides by sigma.
-            "noise": max(self.dataset.gradient_deviation(batch_size), 1e-9),
-        }
-
     def objective(self, w: Vector) -> float:
         """Return the mean of the clients' expected losses, plus psi."""
         return self.dataset.value(w) + float(self._psi.value(w))
@@ -540,18 +511,8 @@ class StreamingRecovery(Task):
         return "proximal gradient mapping", pooled.stationarity(clients, None, self.regularizer, w)
 
 
-class _Game(Task):
-    """A saddle-point problem: a round reports metrics of both players, which are cheap."""
-
-    dataset: SyntheticSaddle
-
-    def scores(self, w: Vector, *, full: bool = True) -> dict[str, float]:
-        """Return the structure of both players."""
-        return self.structure(w)
-
-
-class BilinearGame(_Game):
-    """A bilinear saddle-point problem: the duality gap in closed form, and the structure of both players.
+class BilinearGame(Task):
+    """A saddle-point problem: the duality gap in closed form, and the structure of both players, which is all cheap.
 
     Parameters
     ----------
@@ -565,7 +526,11 @@ class BilinearGame(_Game):
         Seed of the random starting point.
     """
 
-    def __init__(self, dataset: SyntheticSaddle, regularizer: Regularizer, start: str, start_seed: int) -> None:
+    dataset: SyntheticSaddle
+
+    def __init__(
+        self, dataset: SyntheticSaddle, regularizer: Regularizer, start: str = "uniform", start_seed: int = 0
+    ) -> None:
         super().__init__(dataset, regularizer)
         self.start, self.start_seed = start, start_seed
 
@@ -579,11 +544,15 @@ class BilinearGame(_Game):
             arrays = self.layout.unflatten(self._psi.prox(self.layout.flatten(arrays), 0.0))
         return arrays
 
+    def scores(self, w: Vector, *, full: bool = True) -> dict[str, float]:
+        """Return the structure of both players."""
+        return self.structure(w)
+
     @cached_property
-    def _pooled(self) -> list[Objective]:
+    def _pooled(self) -> Any:
         # The mean of bilinear functions is bilinear: an evaluation costs one product, not one per client.
-        clients = [client for client in self.clients if isinstance(client, BilinearSaddle)]
-        return [pooled_bilinear(clients, pooled.client_weights(self.clients))]
+        clients: Any = self.clients
+        return pooled_bilinear(clients, pooled.client_weights(clients))
 
     @cached_property
     def _diameter(self) -> float:
@@ -599,14 +568,14 @@ class BilinearGame(_Game):
         coefficients : ndarray of float64
             Both players, the flat vector.
         """
-        found = pooled.saddle_metrics(self._pooled, None, self.regularizer, coefficients)
+        found = pooled.saddle_metrics([self._pooled], None, self.regularizer, coefficients)
         # Outside the constraints the gap is infinite, which an axis cannot show.
         found = {name: value for name, value in found.items() if np.isfinite(value)}
-        return {**found, "diameter": self._diameter} if self.dataset.kind == "sparse" else found
+        return found if self.dataset.kind == "low-rank" else {**found, "diameter": self._diameter}
 
 
-class SimplexGame(_Game):
-    """A matrix game on two simplices: the duality gap, from the uniform distributions.
+class SimplexGame(BilinearGame):
+    """A matrix game on two simplices, from the uniform distributions.
 
     Parameters
     ----------
@@ -616,28 +585,18 @@ class SimplexGame(_Game):
         The two simplices.
     """
 
-    def initial_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the uniform distributions."""
-        return self.dataset.start()
+    @cached_property
+    def _pooled(self) -> Any:
+        # Clients differ in pairs around the matrix of the data set, their mean.
+        return BilinearSaddle(self.dataset.matrix.T)
 
     @cached_property
-    def _pooled(self) -> list[Objective]:
-        # Clients differ in pairs around the matrix of the data set, their mean.
-        return [BilinearSaddle(self.dataset.matrix.T)]
-
-    def structure(self, coefficients: NDArray[np.float64]) -> dict[str, float]:
-        """Return gap, residual and ``diameter``, the theorems' B with entropies: log(rows) + log(columns).
-
-        Parameters
-        ----------
-        coefficients : ndarray of float64
-            Both players, the flat vector.
-        """
-        found = pooled.saddle_metrics(self._pooled, None, self.regularizer, coefficients)
-        return {**found, "diameter": float(np.log([self.dataset.rows, self.dataset.columns]).sum())}
+    def _diameter(self) -> float:
+        """The theorems' B with entropies: log(rows) + log(columns)."""
+        return float(np.log([self.dataset.rows, self.dataset.columns]).sum())
 
 
-class QuadraticGame(_Game):
+class QuadraticGame(BilinearGame):
     """Strongly convex-concave quadratics without psi, with a known saddle point, to show the effect of unequal clients.
 
     Parameters
@@ -647,12 +606,12 @@ class QuadraticGame(_Game):
     """
 
     def __init__(self, dataset: SyntheticSaddle) -> None:
-        super().__init__(dataset, Zero())
+        super().__init__(dataset, Zero(), "zero")
 
     @cached_property
-    def _pooled(self) -> QuadraticSaddle:
-        clients = [client for client in self.clients if isinstance(client, QuadraticSaddle)]
-        return QuadraticSaddle.pooled(clients, pooled.client_weights(self.clients))
+    def _pooled(self) -> Any:
+        clients: Any = self.clients
+        return QuadraticSaddle.pooled(clients, pooled.client_weights(clients))
 
     def structure(self, coefficients: NDArray[np.float64]) -> dict[str, float]:
         """Return the duality gap and the Euclidean distance to the saddle point.

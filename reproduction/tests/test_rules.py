@@ -140,14 +140,7 @@ def test_a_comparison_is_a_tie_or_won_and_nobody_beats_a_run_that_diverged(rule,
 def test_differences_within_the_noise_are_none():
     runs = [run(1.0), run(1.0)], [run(1.1), run(1.2)]
     assert decided("final-better", *runs, noise=0.05).holds
-    assert not decided("final-better", *runs, noise=0.15).holds
-    assert decided("final-better", *runs, noise=0.15).tie
-
-
-def test_a_share_is_compared_with_that_of_the_other_group():
-    found = decided("share", [GOOD, BAD], [BAD, GOOD], sizes=[1, 1], bounds={"f1": [0.9, 1.0]})
-    assert found.values == [1.0, -1.0]
-    assert found.tie
+    assert decided("final-better", *runs, noise=0.15).tie > decided("final-better", *runs, noise=0.15).holds
 
 
 def test_the_measured_values():

@@ -9,12 +9,11 @@ import pytest
 from flwr_fco.engines import FirstOrder
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers import L1, Zero
-from flwr_fco.simulation import simulate
 from flwr_fco.strategies import run_of
 from flwr_fco.topology import consensus_error
 from reproduction.problems.named import load_task
 from reproduction.rivals import STRATEGIES
-from reproduction.running import Plateau, Recorder, clients_with, run
+from reproduction.running import Plateau, Recorder, run, train
 from reproduction.settings import RunSettings, build_strategy, named_map, option_names
 
 
@@ -30,16 +29,8 @@ def graph(strategy="DFedDAGT", **values):
 def recorded(own, keep=lambda recorder: None):
     """Run what a recorder records, and call `keep` with it after each round; return the recorder."""
     recorder = Recorder(own.load(), own)
-    simulate(
-        recorder.strategy,
-        clients_with(recorder.task.clients),
-        num_nodes=len(recorder.task.clients),
-        num_rounds=own.exchanges,
-        initial_arrays=recorder.task.initial_arrays(),
-        evaluate_fn=recorder.evaluate,
-        callbacks=[lambda number, arrays, metrics: keep(recorder)],
-        progress=False,
-    )
+    given = {"evaluate_fn": recorder.evaluate, "callbacks": [lambda number, arrays, metrics: keep(recorder)]}
+    train(recorder.strategy, recorder.task, own.exchanges, **given)
     return recorder
 
 

@@ -57,7 +57,6 @@ def test_values_and_gradients_agree(problem):
         (lambda: SparseGraphProblem("logistic", num_clients=3), "in pairs"),
         (lambda: SparseGraphProblem("linear", noise=-1.0), "noise=-1.0"),
         (lambda: SparseGraphProblem("linear", num_clients=0), "num_clients=0"),
-        (lambda: SparseGraphProblem("linear", sampling="all"), "sampling='all'"),
         (lambda: PROBLEMS[0].objective(4), "no client 4"),
         (lambda: PROBLEMS[0].objective(1, l2=1.0), "no options"),
     ],
@@ -107,11 +106,9 @@ def test_truncated_covariates_are_bounded_and_keep_their_variance():
     np.testing.assert_allclose(targets, features @ problem.own_model(1))
     wide = SparseGraphProblem("linear", truncation=8.0, **SMALL).draw(1, np.random.default_rng(0), 4000)[0]
     assert np.abs(wide[:, 1:].std() - 1.0) < 0.02
-    for wrong in ({"truncation": -1.0}, {"truncation": 2.0, "sampling": "gradients"}):
+    for kind, wrong in (("linear", {"truncation": -1.0}), ("linear", {"sampling": "gradients"}), ("logistic", {})):
         with pytest.raises(ConfigurationError, match="truncation="):
-            SparseGraphProblem("linear", **wrong)
-    with pytest.raises(ConfigurationError, match="truncation="):
-        SparseGraphProblem("logistic", truncation=2.0)
+            SparseGraphProblem(kind, **{"truncation": 2.0, **wrong})
 
 
 def test_the_deviation_of_a_gradients_entries_is_that_of_samples():

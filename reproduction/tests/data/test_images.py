@@ -75,7 +75,7 @@ def test_the_real_files(real_data):
 
 def test_femnist_keeps_the_digits_of_each_writer(monkeypatch):
     writers = [[0, 1, 2, 40], [50, 51], [3, 4, 5, 6], [7, 8, 9]]
-    stand_ins.install_flwr_datasets(monkeypatch, writers)
+    hub = stand_ins.install_flwr_datasets(monkeypatch, writers)
     data = femnist(num_clients=3)
     assert np.sort(np.concatenate([data.train.targets, data.test.targets])).tolist() == list(range(10))
     for index in range(3):
@@ -90,6 +90,9 @@ def test_femnist_keeps_the_digits_of_each_writer(monkeypatch):
     for wrong, message in (({"num_clients": 4}, "num_clients=4"), ({"num_classes": 26}, "num_classes=26; expected 10")):
         with pytest.raises(ConfigurationError, match=message):
             femnist(**wrong)
+    hub.unreachable = True
+    with pytest.raises(DataNotFoundError, match="Hugging Face"):
+        femnist()
 
 
 def test_cifar_from_binary_batches_and_from_npz_is_the_same(tmp_path):

@@ -14,15 +14,8 @@ from together import together
 from flwr_fco.errors import ConfigurationError, FlwrFcoError
 from flwr_fco.objectives import BilinearSaddle, LeastSquares, Logistic, MultinomialLogistic, TraceRegression
 from flwr_fco.regularizers import L1, ElasticNet, HardSparsity, Nuclear, Zero
-from reproduction.pooled import (
-    centralized_solution,
-    certify,
-    client_weights,
-    composite_objective,
-    numerical_rank,
-    stationarity,
-    support_scores,
-)
+from reproduction import pooled
+from reproduction.pooled import centralized_solution, certify
 
 
 class _Kinked(LeastSquares):
@@ -56,7 +49,7 @@ def test_the_minimiser_is_scikit_learns(name, weights, l1_ratio):
     own = centralized_solution(clients, ElasticNet(strength, l1_ratio), weights, tol=1e-12)
     features = np.concatenate([client.features for client in clients])
     sizes = np.array([client.num_examples for client in clients])
-    each = np.repeat(105 * client_weights(clients, weights) / sizes, sizes)
+    each = np.repeat(105 * pooled.client_weights(clients, weights) / sizes, sizes)
     if classes:
         targets = np.concatenate([client.labels for client in clients])
         # liblinear would penalise the intercept; newer versions know without being told that it is an elastic net.
@@ -87,7 +80,7 @@ def test_a_gap_bounds_the_suboptimality_and_vanishes_at_the_minimiser(name, l2, 
     rng = np.random.default_rng(1)
     for size in (1e-4, 1e-2, 1.0):
         w = best + size * rng.normal(size=best.size)
-        values = [composite_objective(clients, [1, 0, 3], psi, point) for point in (w, best)]
+        values = [pooled.composite_objective(clients, [1, 0, 3], psi, point) for point in (w, best)]
         found = certify(clients, [1, 0, 3], psi, w)
         assert found.kind == "duality-gap"
         assert (values[0] - values[1]) * (1.0 - 1e-9) <= found.value <= 1e3 * size * (1.0 + size)
@@ -109,13 +102,14 @@ def test_the_nuclear_norms_minimiser_is_cvxpys():
     )
     cp.Problem(cp.Minimize(loss + 0.4 * cp.normNuc(matrix))).solve(solver=cp.CLARABEL)
     assert_allclose(own, np.r_[matrix.value.ravel(), intercept.value], atol=1e-5)
-    assert numerical_rank(own[:20].reshape(5, 4)) == 1
+    assert pooled.numerical_rank(own[:20].reshape(5, 4)) == 1
 
 
 def test_a_point_of_whole_numbers_is_a_point():
     """It had a gradient of whole numbers: 0, as if it were stationary."""
     client, w = LeastSquares(np.array([[1.0, 0.5], [-1.0, 0.25]]), np.array([0.5, 0.25])), np.array([0, 1, 0])
-    assert stationarity([client], None, L1(0.01), w) == stationarity([client], None, L1(0.01), w.astype(float)) > 0.0
+    found, expected = (pooled.stationarity([client], None, L1(0.01), point) for point in (w, w.astype(float)))
+    assert found == expected > 0.0
 
 
 def test_scores_are_scikit_learns_also_of_empty_supports():
@@ -123,8 +117,8 @@ def test_scores_are_scikit_learns_also_of_empty_supports():
     w, reference = rng.normal(size=50), (rng.random(50) < 0.4).astype(float)
     found, truth = np.abs(w) > 0.7, reference != 0
     expected = precision_score(truth, found), recall_score(truth, found), f1_score(truth, found)
-    assert support_scores(w, reference, 0.7) == expected
-    assert support_scores(np.zeros(3), np.ones(3)) == (1.0, 0.0, 0.0)
+    assert pooled.support_scores(w, reference, 0.7) == expected
+    assert pooled.support_scores(np.zeros(3), np.ones(3)) == (1.0, 0.0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -134,9 +128,9 @@ def test_scores_are_scikit_learns_also_of_empty_supports():
         (lambda: centralized_solution([_Kinked(np.eye(2), [0, 1])], L1(0.2)), "_Kinked is not smooth"),
         (lambda: centralized_solution([BilinearSaddle(np.eye(2))], L1(0.2)), "BilinearSaddle is a saddle function"),
         (lambda: centralized_solution(_clients(LeastSquares), L1(0.2), max_iterations=3), "after 3 iterations"),
-        (lambda: client_weights(_clients(LeastSquares), [1.0, 1.0, -1.0]), "weights"),
-        (lambda: client_weights([*_clients(LeastSquares), *_clients(Logistic, 2, intercept=False)]), "models differ"),
-        (lambda: stationarity([], None, Zero(), np.zeros(2)), "no client"),
+        (lambda: pooled.client_weights(_clients(LeastSquares), [1.0, 1.0, -1.0]), "weights"),
+        (lambda: pooled.client_weights([*_clients(LeastSquares), *_clients(Logistic, 2, intercept=False)]), "differ"),
+        (lambda: pooled.stationarity([], None, Zero(), np.zeros(2)), "no client"),
     ],
 )
 def test_what_is_refused(solve, message):

@@ -18,28 +18,20 @@ def bilinear(seed, *shape, width=None):
     return BilinearSaddle(rng.uniform(-1, 1, shape), offset)
 
 
-@pytest.mark.parametrize("kind", ["sparse", "low rank"])
-def test_the_gap_is_what_cvxpy_finds_for_the_two_best_answers(kind):
-    rng = np.random.default_rng(5)
-    if kind == "sparse":
-        objective = bilinear(5, 4, 6)
-        psi = PerParameter({"x": L1(0.2, bound=0.5), "y": L1(0.1, bound=0.3)})
-    else:
-        objective = bilinear(5, 4, 6, width=3)
-        psi = PerParameter({"x": Nuclear(0.2, bound=0.5), "y": Nuclear(0.1, bound=0.3)})
-    bound = psi.bind(objective.layout)
-    w = bound.prox(rng.normal(size=objective.layout.size), 0.1)
+@pytest.mark.parametrize(
+    ("width", "kind", "norm", "top"), [(None, L1, cp.norm1, cp.norm_inf), (3, Nuclear, cp.normNuc, cp.sigma_max)]
+)
+def test_the_gap_is_what_cvxpy_finds_for_the_two_best_answers(width, kind, norm, top):
+    objective = bilinear(5, 4, 6, width=width)
+    psi = PerParameter({"x": kind(0.2, bound=0.5), "y": kind(0.1, bound=0.3)})
+    w = psi.bind(objective.layout).prox(np.random.default_rng(5).normal(size=objective.layout.size), 0.1)
     x, y = objective.players(w)
     a, b = objective.matrix, objective.offset
     best_x, best_y = cp.Variable(x.shape), cp.Variable(y.shape)
-    if kind == "sparse":
-        parts = [(best_x, 0.2, 0.5, cp.norm1, cp.norm_inf), (best_y, 0.1, 0.3, cp.norm1, cp.norm_inf)]
-    else:
-        parts = [(best_x, 0.2, 0.5, cp.normNuc, cp.sigma_max), (best_y, 0.1, 0.3, cp.normNuc, cp.sigma_max)]
-    (of_x, of_y), inside = zip(*[(s * norm(v), top(v) <= side) for v, s, side, norm, top in parts], strict=True)
     psi_x, psi_y = psi.for_array("x").value(x), psi.for_array("y").value(y)
-    upper = cp.Problem(cp.Maximize(cp.sum(cp.multiply(a @ x - b, best_y)) - of_y), [inside[1]])
-    lower = cp.Problem(cp.Minimize(cp.sum(cp.multiply(a @ best_x - b, y)) + of_x), [inside[0]])
+    gained, lost = cp.sum(cp.multiply(a @ x - b, best_y)), cp.sum(cp.multiply(a @ best_x - b, y))
+    upper = cp.Problem(cp.Maximize(gained - 0.1 * norm(best_y)), [top(best_y) <= 0.3])
+    lower = cp.Problem(cp.Minimize(lost + 0.2 * norm(best_x)), [top(best_x) <= 0.5])
     gap = (upper.solve(solver=cp.CLARABEL) + psi_x) - (lower.solve(solver=cp.CLARABEL) - psi_y)
     assert duality_gap([objective], None, psi, w) == pytest.approx(gap, abs=1e-6)
 
@@ -103,16 +95,13 @@ def test_the_strongest_perturbation_is_the_best_corner(price):
     assert (w[15:] == 0.1).all()
 
 
-def test_there_is_no_gap_without_a_concave_player():
-    for objective in (UniversalAdversarialLogistic(np.eye(3), [0, 1, 2]), LeastSquares(np.eye(2), np.ones(2))):
+def test_there_is_no_gap_without_a_concave_player_and_no_strongest_perturbation_without_a_bound():
+    adversarial = UniversalAdversarialLogistic(np.eye(3), [0, 1, 2])
+    for objective in (adversarial, LeastSquares(np.eye(2), np.ones(2))):
         with pytest.raises(ConfigurationError, match="stationarity"):
             duality_gap([objective], None, L1(1.0), np.zeros(objective.layout.size))
-
-
-def test_the_strongest_perturbation_needs_a_bound():
-    objective = UniversalAdversarialLogistic(np.eye(3), [0, 1, 2])
     with pytest.raises(ConfigurationError, match="box"):
-        strongest_perturbation(objective, np.zeros(15), L1(0.1))
+        strongest_perturbation(adversarial, np.zeros(15), L1(0.1))
 
 
 def test_rounding_is_forgiven_and_infeasible_points_are_not():

