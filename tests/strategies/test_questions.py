@@ -50,19 +50,20 @@ def objectives_of(sizes=(6, 8, 10, 12, 14, 16), scales=None):
     return found
 
 
-def prepared(objectives, strategy=None, app=None, **options):
+def prepared(objectives, strategy=None, mods=(), **options):
     """Return a strategy with a model and a grid, before any round."""
     given = strategy or FedDualAvg(regularizer=L1(0.1), fraction_evaluate=0.0, **options)
-    app = app or app_of(objectives)
-    grid = InProcessGrid(app, len(objectives), raise_errors=False)
+    grid = InProcessGrid(app_of(objectives, mods), len(objectives), raise_errors=False)
     given.prepare(ArrayRecord({name: Array(value) for name, value in START.items()})).grid = grid
     return given, grid
 
 
-def asked(objectives, kind="gradient", numbers=None, wanted=("loss",), vectors=("gradient",), **options):
+GRADIENT = Request("gradient", {}, ("loss",), {"gradient": (4,)})
+
+
+def asked(objectives, **options):
     strategy, _ = prepared(objectives, **options)
-    request = Request(kind, numbers or {}, wanted, dict.fromkeys(vectors, (4,)))
-    return strategy, ask(run_of(strategy), request, np.full(4, 0.5))
+    return strategy, ask(run_of(strategy), GRADIENT, np.full(4, 0.5))
 
 
 def test_the_weighted_gradients_are_the_pooled_gradient():
@@ -89,7 +90,7 @@ def test_a_question_changes_nothing_at_the_client():
     objectives = objectives_of()
     strategy, grid = prepared(objectives)
     before = {i: grid.context(i).state.copy() for i in grid.get_node_ids()}
-    assert ask(run_of(strategy), Request("gradient", {}, ("loss",), {"gradient": (4,)}), np.zeros(4))
+    assert ask(run_of(strategy), GRADIENT, np.zeros(4))
     assert {i: dict(context.state) for i, context in grid.contexts.items()} == {i: dict(s) for i, s in before.items()}
 
 
@@ -106,7 +107,7 @@ def test_a_question_changes_nothing_at_the_client():
 def test_an_answer_is_checked_as_a_reply_is(alter, reason):
     objectives = objectives_of()
     liar = in_messages(lambda number, vectors, claims: alter(claims, vectors), 4, QUESTIONS)
-    strategy, answers = asked(objectives, app=app_of(objectives, [liar]), bounds=Bounds(max_share=0.9))
+    strategy, answers = asked(objectives, mods=[liar], bounds=Bounds(max_share=0.9))
     assert [a.partition for a in answers] == [0, 1, 2, 3, 5]
     (row,) = run_of(strategy).left_out
     assert row.kind == "question"

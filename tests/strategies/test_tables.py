@@ -7,16 +7,14 @@ import numpy as np
 import pandas as pd
 import pytest
 from flwr.app import Array, ArrayRecord
-from problems import app_of, clients, flat, run, start_arrays
+from problems import clients, flat, run
 
 from flwr_fco import GaussianDP
-from flwr_fco.core.logs import quiet
 from flwr_fco.core.schema import Scales
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.records import NAMES_ONLY, TABLE
 from flwr_fco.objectives import Logistic
 from flwr_fco.regularizers import L1
-from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import DualFL, FedDAGT, FedDualAvg, FedNewton, Participation, Steps
 
 NAMES = ["age", "bmi", "crp", "dose", "egfr", "fev"]
@@ -127,31 +125,24 @@ def test_names_change_no_bit_and_arrays_are_taken_on_trust_beside_frames(way):
         assert str(other.train_metrics_clientapp) == str(named.train_metrics_clientapp)
 
 
-class Counted(InProcessGrid):
-    """Keeps the messages."""
+def messages_of(strategy, objectives, rounds):
+    """Return the messages of a run in order: kind, partition and the content of the reply."""
+    sent = []
 
-    direct = None
-
-    def __init__(self, objectives):
-        super().__init__(app_of(objectives), len(objectives))
-        self.sent = []
-
-    def reply(self, message):
-        reply = super().reply(message)
-        self.sent.append((message.metadata.message_type, message.metadata.dst_node_id, reply.content))
+    def spy(message, context, call_next):
+        reply = call_next(message, context)
+        sent.append((message.metadata.message_type, context.node_config["partition-id"], reply.content))
         return reply
 
-    def play(self, strategy, rounds):
-        with self.identity(), quiet(50):
-            strategy.start(self, start_arrays(), rounds)
-        return self.sent
+    run(strategy, objectives, rounds, mods=[spy], fraction_evaluate=strategy.fraction_evaluate)
+    return sent
 
 
 @pytest.mark.parametrize("objectives", [losses(), clients()], ids=["named", "arrays"])
 def test_each_site_is_asked_once_in_a_run_and_first(objectives):
     strategy = averaging(fraction_train=0.5, fraction_evaluate=0.5, certificate_every=2)
-    sent = Counted(objectives).play(strategy, 6)
-    assert sorted(node for kind, node, _ in sent if kind == TABLE) == [2, 3, 4, 5]
+    sent = messages_of(strategy, objectives, 6)
+    assert sorted(node for kind, node, _ in sent if kind == TABLE) == [0, 1, 2, 3]
     first = {}
     for kind, node, _ in sent:
         first.setdefault(node, kind)
@@ -210,7 +201,7 @@ def test_a_private_run_receives_names_only():
         exact = {"weighting": "uniform", "normalize_local_work": False}
         return FedDualAvg(fraction_evaluate=0.0, work=Steps(1), privacy=noise, **exact)
 
-    sent = Counted(losses(other_units)).play(private(), 1)
+    sent = messages_of(private(), losses(other_units), 1)
     assert [len(content["arrays"]) for kind, _, content in sent if kind == NAMES_ONLY] == [0] * 4
     assert TABLE not in [kind for kind, _, _ in sent]
     assert not reported_of_units(private(), losses(other_units))
