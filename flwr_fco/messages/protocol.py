@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flwr_fco.core.files import parse_json
 from flwr_fco.core.layout import Layout, Vector, all_finite
 from flwr_fco.core.sparse import NonZeros, SparseVector
 from flwr_fco.core.spec import Spec, Specified
@@ -189,7 +190,7 @@ class Plan(Specified):
 
     def __reduce__(self) -> Any:
         # Cached values hold compiled functions, which other processes make for themselves, once for each plan.
-        return _unpickled, (self.text, self.spec)
+        return (Plan.from_spec, (self.spec,)) if self.spec.arrays else (parsed_plan, (self.text,))
 
     @cached_property
     def psi(self) -> BoundRegularizer:
@@ -250,18 +251,10 @@ class Plan(Specified):
         return self.spec.to_json()
 
 
-#: The last plan that this process has got from another one, by its text.
-_last: dict[str, Plan] = {}
-
-
-def _unpickled(text: str, spec: Spec) -> Plan:
-    plan = _last.get(text)
-    # The text says nothing about arrays.
-    if plan is None or spec.arrays:
-        plan = Plan.from_spec(spec)
-        _last.clear()
-        _last[text] = plan
-    return plan
+@lru_cache(maxsize=64)
+def parsed_plan(text: str) -> Plan:
+    """Return the plan without arrays that a text is; in a process the same text is one plan."""
+    return Plan.from_spec(Spec(parse_json(text), {}))
 
 
 class Downlink(NamedTuple):

@@ -28,7 +28,7 @@ from flwr_fco.core.spec import Spec
 from flwr_fco.errors import ConfigurationError, FlwrFcoError, FormError, ProtocolError
 from flwr_fco.messages import protocol
 from flwr_fco.messages.arrays import PASS, from_array, name_of, pack, record_of, split_passed, unpack
-from flwr_fco.messages.protocol import Answer, Described, Downlink, Node, Plan, Question, Received, Uplink
+from flwr_fco.messages.protocol import Answer, Described, Downlink, Node, Plan, Question, Received, Uplink, parsed_plan
 from flwr_fco.work import LocalWork, Work
 
 _Record = TypeVar("_Record", ArrayRecord, MetricRecord)
@@ -94,7 +94,7 @@ class Encoder:
         return {prefix + name: array for prefix, array in self._made[id(source)][1].items()}
 
 
-class readable(ContextDecorator):  # noqa: N801 (it is used as a function, and quicker than one that yields)
+class readable(ContextDecorator):
     """Turn any error in reading the other side's message into one of this package's.
 
     Parameters
@@ -132,11 +132,6 @@ def _checked_text(text: Any, most: float) -> str:
     return str(text)
 
 
-@lru_cache(maxsize=64)
-def _parsed_plan(text: str) -> Plan:
-    return Plan.from_spec(Spec(parse_json(text), {}))
-
-
 @readable("the server's message")
 def decode_downlink(content: RecordDict, most_characters: float = LONGEST_PLAN, *, as_sent: bool = False) -> Downlink:
     """Return the task of a training message; a plan without arrays is parsed once in a process.
@@ -164,7 +159,7 @@ def decode_downlink(content: RecordDict, most_characters: float = LONGEST_PLAN, 
         )
     about: Any = Received(content[FCO].items())
     text = _checked_text(about["plan"], most_characters)
-    plan = _parsed_plan(text) if PLAN not in content else Plan.from_spec(Spec(parse_json(text), _arrays(content[PLAN])))
+    plan = parsed_plan(text) if PLAN not in content else Plan.from_spec(Spec(parse_json(text), _arrays(content[PLAN])))
     numbers, size = _numbers_in(about), plan.layout.size
     elapsed, rate = float(numbers.pop(ELAPSED)), float(numbers.pop(RATE, math.nan))
     points = numbers.get(protocol.POINTS, 1.0)
@@ -284,7 +279,7 @@ def decode_uplink(content: RecordDict, size: int, shapes: Mapping[str, tuple[int
     shapes : mapping of str to tuple of int
         Names and shapes of the vectors that a client sends.
     """
-    metrics: dict[str, Any] = dict(only(MetricRecord, content))
+    metrics: dict[str, Any] = dict(only(MetricRecord, content).items())
     if metrics.keys() == {LOST}:
         return None
     vectors, passed = split_passed(unpack(only(ArrayRecord, content), size, shapes))
@@ -350,7 +345,7 @@ def encode_answer(answer: Answer) -> RecordDict:
 
 def decode_answer(content: RecordDict, size: int) -> Answer:
     """Return the answer of a message, of which only the form is checked."""
-    metrics: dict[str, Any] = dict(only(MetricRecord, content))
+    metrics: dict[str, Any] = dict(only(MetricRecord, content).items())
     examples = metrics.pop(EXAMPLES, math.nan)
     return Answer(metrics, unpack(only(ArrayRecord, content), size), examples)
 

@@ -613,7 +613,9 @@ class Linear(Objective):
         self._raw, self._centre = raw, centre
 
     def recall(self, state: MutableMapping[str, Any]) -> None:
-        self.state, held = state, state.get(CENTRE)
+        self.state = state
+        # Flower's `get` raises an error, and catches it, where there is nothing.
+        held = state[CENTRE] if CENTRE in state else None  # noqa: SIM401
         if held is not None and not np.array_equal(held[CENTRE].numpy(), self._centre):
             self.shift(held[CENTRE].numpy())
 

@@ -84,7 +84,7 @@ class Run:
         The model that the user sees.
     """
 
-    saved = ("state", "passed", "number", "chosen", "indices", "missed", "moved")
+    saved = ("state", "passed", "number", "chosen", "indices", "moved")
 
     def __init__(self, options: Options, arrays: ArrayRecord, num_rounds: int | None) -> None:
         self.options, self.num_rounds, self.initial = options, num_rounds, arrays
@@ -99,8 +99,6 @@ class Run:
         self.left_out: list[replies.LeftOut] = []
         self.current, self.number, self.closed = replies.Round(0, [], self.left_out), 0, True
         self.chosen: dict[str, float] = {}
-        #: Rounds in a row without a good reply of a client, of a method that needs everyone.
-        self.missed: dict[tuple[int, int], int] = {}
         self.reasons: dict[str, str] = {}
         privacy = getattr(options, "privacy", None)
         # Of a private round no reply says whether another one counts, and none is in the result.

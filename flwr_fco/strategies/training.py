@@ -478,8 +478,8 @@ def give_up(run: Run, uplinks: Sequence[Uplink]) -> None:
         run.change(run.roll.absent(run.current.nodes.values(), uplinks, patience.evict_after))
         return
     here = {up.node.key for up in uplinks if up.node is not None}
-    run.missed = {key: run.missed.get(key, 0) + 1 for key in run.roll.present - here}
-    gone = {key for key, missed in run.missed.items() if missed >= patience.evict_after}
+    run.roll.missed = {key: run.roll.missed.get(key, 0) + 1 for key in run.roll.present - here}
+    gone = {key for key, missed in run.roll.missed.items() if missed >= patience.evict_after}
     if gone:
         reasons = (row.reason for row in reversed(run.left_out) if Node(row.node_id, row.partition_id).key in gone)
         said = next(reasons, "not connected")
