@@ -22,7 +22,7 @@ from flwr_fco.strategies import FedNewton, Strengths, run_of
 
 SIZES, FACTORS, RELATIVE = (60, 180, 90, 150, 120), 20, 1e-10
 #: Megabytes up, a site, by features and loss.
-BARS = {(5_000, "squares"): 20.0, (5_000, "logistic"): 120.0, (20_000, "squares"): 40.0, (20_000, "logistic"): 240.0}
+BARS = {(5_000, "squares"): 12.0, (5_000, "logistic"): 120.0, (20_000, "squares"): 24.0, (20_000, "logistic"): 240.0}
 
 
 def sites(features: int, loss: str) -> list[Any]:

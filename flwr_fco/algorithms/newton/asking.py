@@ -92,6 +92,9 @@ def answer(objective: Objective, w: Vector, first: bool, on: Indices | None = No
     -1.25
     """
     row: Any = getattr(objective, "link", None)
+    if isinstance(getattr(row, "link", None), Squares):
+        # Squares less what an intercept of the site's own takes off are squares.
+        row = row.link
     link = "none" if objective.least is None else _NAMES.get(type(row), "convex")
     if link in FACTORS and getattr(objective, "offset", NOTHING).size:
         # Predictions are not the same for all examples then.

@@ -13,7 +13,9 @@ psi's threshold, so that half precision is enough (single for small strengths): 
 added to its size, and what is then above the threshold is in the next working set. A Hessian stays at the server, and
 is asked for anew when a coordinate outside of it violates optimality, or when its steps have become slow. That of
 squares is the same for all problems of a fold, and only its new rows are sent, in single precision as long as that is
-enough for the steps. Of more columns than rows a Hessian travels as a factor that has as many rows.
+enough for the steps. It also says how far a point is from others of its fold whose gradients are known, which bounds
+its own: where the bound is below psi's threshold a coordinate is not asked about. Of more columns than rows a Hessian
+travels as a factor that has as many rows.
 
 A client's folds follow from the run's seed and its number of rows, with the same shares of each class; or its objective
 has ``folds``.
@@ -54,8 +56,31 @@ from flwr_fco.objectives.base import Objective, num_intercepts
 from flwr_fco.regularizers.base import with_strength
 
 Flags = NDArray[np.bool_]
-#: A point, its working set, on which coordinates its Hessian is wanted, and which of them are known.
-Task = tuple[Vector, Indices, Indices, Vector]
+
+
+class Task(NamedTuple):
+    """What a client is asked about a point.
+
+    Parameters
+    ----------
+    point : ndarray of float64, shape (d,)
+        The point.
+    inside : ndarray of int64
+        Its working set, on which the gradient is wanted in full.
+    on : ndarray of int64, shape (k,)
+        On which coordinates the Hessian is wanted.
+    kinds : ndarray of float64, shape (k,)
+        Which of them are known.
+    bits : float
+        The precision in which the gradient is wanted elsewhere; 0 if it is not.
+    """
+
+    point: Vector
+    inside: Indices
+    on: Indices
+    kinds: Vector
+    bits: float
+
 
 #: The Hessian of a problem that has been asked for none, such as a null model without an intercept.
 _UNKNOWN_BLOCK = Block(np.zeros(0, dtype=np.int64), np.zeros((0, 0)))
@@ -92,6 +117,10 @@ class PathState(NamedTuple):
         Those of the problems with one, as triangles, one after the other.
     precise : ndarray of bool, shape (folds + 1,)
         Whether the Hessian of squares is asked for in double precision.
+    gradients : ndarray of float64, shape (folds + 1, 3, count, d)
+        Of squares, the last points whose whole gradients are known, these, and bounds of their errors.
+    shares : ndarray of float64, shape (P, count + 1)
+        Of these gradients in that of a trial point, and by how much its entries may differ; 0 where it is asked for.
     numbers : ndarray of float64, shape (P, 8)
         Its numbers.
     columns, targets : ndarray of float64, shape (folds + 1, d)
@@ -99,6 +128,7 @@ class PathState(NamedTuple):
     facts : ndarray of float64, shape (folds + 1, 5)
         What the clients' losses agree on.
     references : ndarray of float64, shape (folds + 1, size)
+    square : ndarray of float64, shape (folds + 1,)
         As in :class:`~flwr_fco.algorithms.newton.method.NewtonState`.
     populations : ndarray of float64, shape (folds + 1,)
         A digest of the clients and their weights; -1 before the first round.
@@ -120,11 +150,14 @@ class PathState(NamedTuple):
     owners: Vector
     hessians: Vector
     precise: Flags
+    gradients: NDArray[np.float64]
+    shares: Matrix
     numbers: Matrix
     columns: Matrix
     targets: Matrix
     facts: Matrix
     references: Matrix
+    square: Vector
     populations: Vector
     held_out: Matrix
     stage: float = NULL
@@ -133,24 +166,110 @@ class PathState(NamedTuple):
     @property
     def grows(self) -> tuple[str, ...]:
         """What changes its size in a run."""
-        return ("hessians",)
+        return ("hessians", "gradients")
+
+    @property
+    def folds(self) -> int:
+        """Number of folds that are left out, with none as one of them."""
+        return len(self.populations)
+
+    @property
+    def asked(self) -> list[int]:
+        """The rows that a message is about, by their folds."""
+        if self.stage == NULL:
+            return list(range(self.folds))
+        if self.stage == VALIDATING:
+            return [
+                row for fold in range(1, self.folds) for row in range(self.folds + fold, len(self.status), self.folds)
+            ]
+        return sorted(self.rows(OPEN), key=lambda row: (row % self.folds, row))
+
+    def rows(self, *status: float) -> list[int]:
+        """Return the rows of the problems of which so much is known."""
+        return [row for row, own in enumerate(self.status.tolist()) if own in status]
+
+    def squares(self, row: int) -> bool:
+        """Whether the Hessian of a problem is that of all problems of its fold."""
+        return bool(self.facts[row % self.folds, 0] == LINKS.index("identity"))
+
+    def wanted_of(self, row: int) -> tuple[Indices, Flags]:
+        """Return on which coordinates a problem's Hessian is asked for, and which are new."""
+        wanted = self.wanted[row]
+        on = np.flatnonzero(wanted | self.held[row % self.folds] if wanted.any() and self.squares(row) else wanted)
+        return on, wanted[on]
+
+    def problem(self, row: int) -> NewtonState:
+        """Return a problem's state."""
+        fold = row % self.folds
+        # What is proved zero is said of one model and not of a path's.
+        known: dict[str, Any] = {"proved": np.zeros(self.points.shape[1]), "round": self.round}
+        known |= {name: getattr(self, name)[fold] for name in _OF_A_FOLD}
+        known |= dict(zip(_NUMBERS, self.numbers[row].tolist(), strict=True))
+        mask, who = self.masks[row].astype(np.float64), float(self.populations[fold])
+        return NewtonState(self.points[row], self.trials[row], mask, population=who, **known)
+
+    def write(self, row: int, own: NewtonState, status: float) -> None:
+        """Write a problem's state into its row."""
+        self.status[row], self.points[row], self.trials[row] = status, own.point, own.trial
+        # A point travels at the coordinates of its working set.
+        self.masks[row] = (own.mask > 0.0) | (own.trial != 0.0)
+        self.numbers[row] = [getattr(own, name) for name in _NUMBERS]
+
+    def bytes_of(self, row: int) -> int:
+        """Return about the size of an answer about a problem."""
+        size, block = int(self.masks[row].sum()), _length_of_block(0.0, self.wanted_of(row)[1])
+        return 2 * int(self.masks.shape[1]) + 8 * (size + block + NUMBERS)
+
+    def blocks(self) -> dict[int, Block]:
+        """Return the Hessians by the problems that own them; an empty one where nothing is known yet."""
+        blocks, begin = defaultdict[int, Block](lambda: _UNKNOWN_BLOCK), 0
+        for row in np.flatnonzero(self.held.any(axis=1)).tolist():
+            on = np.flatnonzero(self.held[row])
+            end = begin + on.size * (on.size + 1) // 2
+            blocks[row], begin = Block(on, unpacked(self.hessians[begin:end])), end
+        return blocks
+
+    def with_gradient(self, fold: int, point: Vector, about: Replies) -> PathState:
+        """Return the state with one more gradient of a fold in the place of the first."""
+        errors = about.sum("errors") if "errors" in next(iter(about)).vectors else np.zeros(point.size)
+        gradients, empty = self.gradients.copy(), np.full((self.folds, 3, _GRADIENTS, point.size), UNKNOWN)
+        gradients = gradients if gradients.size else empty
+        gradients[fold, :, :-1] = gradients[fold, :, 1:]
+        gradients[fold, :, -1] = point, about.sum("gradient"), errors
+        return self._replace(gradients=gradients)
+
+    def nearest(self, fold: int, w: Vector, block: Block) -> Vector:
+        """Return the shares of a fold's gradients in that of squares at a point, and how far its entries are from it.
+
+        At the nearest point of the others' affine hull it is known. Any entry differs from that by at most the distance
+        in predictions, times the root of the largest mean square of a column.
+        """
+        found, square, (on, hessian) = np.zeros(_GRADIENTS + 1), float(self.square[fold]), block
+        points, _, errors = self.gradients[fold]
+        # Those whose distance the Hessian says.
+        known = np.flatnonzero((errors < UNKNOWN).all(axis=1) & ~np.delete(points - w, on, axis=1).any(axis=1))
+        if not known.size or square == UNKNOWN or self.facts[fold, 2] > 0.0:
+            return found
+        points = points[np.ix_(known, on)]
+        moves, rest = points[:-1] - points[-1], w[on] - points[-1]
+        shares = np.linalg.lstsq(moves @ hessian @ moves.T, moves @ (hessian @ rest), rcond=1e-12)[0]
+        rest -= shares @ moves
+        # Of a Hessian in single precision.
+        rounding = _SINGLE_ROUNDING * square * float(np.abs(rest).sum()) ** 2
+        found[known] = np.append(shares, 1.0 - shares.sum())
+        found[-1] = math.sqrt(square * (max(float(rest @ hessian @ rest), 0.0) + rounding))
+        return found
+
+    def estimated(self, fold: int, shares: Vector) -> tuple[Vector, Vector]:
+        """Return a gradient by :meth:`nearest`, and a bound of its error; 0 and infinity without shares."""
+        if not shares.any():
+            return np.zeros(self.points.shape[1]), np.full(self.points.shape[1], np.inf)
+        _, gradients, errors = self.gradients[fold]
+        return shares[:-1] @ gradients, np.abs(shares[:-1]) @ errors + shares[-1]
 
 
-#: What the problems of a fold share, and what an exchange writes into.
-_OF_A_FOLD = ("columns", "targets", "facts", "references")
-_WRITTEN = (
-    "status",
-    "points",
-    "trials",
-    "masks",
-    "wanted",
-    "held",
-    "owners",
-    "precise",
-    "numbers",
-    *_OF_A_FOLD,
-    "populations",
-)
+#: What the problems of a fold share.
+_OF_A_FOLD = ("columns", "targets", "facts", "references", "square")
 #: A Hessian is asked for anew when a step leaves more than this share of the gap.
 _SLOW = 0.1
 #: Coordinates of a Hessian that is wanted: new ones, those whose entries among each other are known, and new ones in
@@ -160,7 +279,10 @@ _NEW, _KNOWN, _SINGLE = 1.0, 2.0, 3.0
 _OFTEN = 3.5
 #: Bits of a gradient's entries outside of the working set; of strengths below a share of the largest one they are more,
 #: because a site's own slopes are large beside them.
-_BITS, _HALF_FROM = {16.0: np.float16, 32.0: np.float32}, 9e-3
+_BITS, _DOUBLE, _HALF_FROM = {16.0: np.float16, 32.0: np.float32}, 64.0, 9e-3
+#: Gradients that are kept of each fold of squares, rounding error of a Hessian in single precision, and which part of
+#: the coordinates is asked about in full where these gradients bound all others.
+_GRADIENTS, _SINGLE_ROUNDING, _FEW = 6, 1e-7, 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,11 +309,15 @@ class NewtonPath(ProximalNewton):
         vectors, numbers, objective = downlink.vectors, downlink.numbers, client.objective
         size = objective.layout.size
         counts = [int(numbers[f"fold-{fold}"]) for fold in range(int(numbers[FOLDS]) + 1)]
-        points, first, bits = asking.parted(vectors, "primal", size), bool(numbers["first"]), numbers["bits"]
-        blocks = (
-            asking.parted(vectors, "wanted", size) if "wanted" in vectors else [(w, inside[:0]) for w, inside in points]
+        points, nothing = asking.parted(vectors, "primal", size), (np.zeros(1), np.zeros(0, dtype=np.int64))
+        blocks, bits = (
+            asking.parted(vectors, name, size) if name in vectors else [nothing] * len(points)
+            for name in ("wanted", "bits")
         )
-        tasks = [(*point, on, kind[on]) for point, (kind, on) in zip(points, blocks, strict=True)]
+        tasks = [
+            Task(*point, on, kind[on], float(own[0]))
+            for point, (kind, on), (own, _) in zip(points, blocks, bits, strict=True)
+        ]
         if min(counts, default=-1) < 0 or sum(counts) != len(points):
             raise ProtocolError(f"the server tells {len(points)} points, of folds with {counts} of them")
         left_out = folds_of(objective, len(counts) - 1, client.seed)
@@ -200,7 +326,7 @@ class NewtonPath(ProximalNewton):
         losses: list[float] = []
         for fold, rows in enumerate([np.zeros(0, dtype=np.int64), *left_out]):
             about, validates = tasks[begins[fold] : begins[fold + 1]], bool(numbers["validate"])
-            own, shares[fold] = _outside(objective, rows, [] if validates else about, first, bits)
+            own, shares[fold] = _outside(objective, rows, [] if validates else about, bool(numbers["first"]))
             answers += own
             losses += _held_out(objective, rows, about) if validates else []
         names = dict.fromkeys(name for own in answers for name in own)
@@ -216,22 +342,25 @@ class NewtonPath(ProximalNewton):
         problems, d = (strengths + 1) * folds, primal.size
         start = np.where(problem.layout.regularized_mask(), 0.0, primal)
         own = self._rule(NULL).init(self._of_strength(problem, _HUGE), start)
-        known: dict[str, Any] = {name: np.repeat(getattr(own, name)[None], folds, axis=0) for name in _OF_A_FOLD}
+        known: dict[str, Any] = {
+            name: np.repeat(np.asarray(getattr(own, name))[None], folds, axis=0) for name in _OF_A_FOLD
+        }
         known |= dict(zip(("points", "trials"), np.zeros((2, problems, d)), strict=True))
         known |= dict(zip(("masks", "wanted", "held"), np.zeros((3, problems, d), dtype=np.bool_), strict=True))
         known |= {"owners": np.arange(float(problems)), "hessians": np.zeros(0)}
-        known |= {"precise": np.zeros(folds, dtype=np.bool_)}
+        known |= {"precise": np.zeros(folds, dtype=np.bool_), "shares": np.zeros((problems, _GRADIENTS + 1))}
+        known |= {"gradients": np.zeros((folds, 3, 0, d))}
         known |= {"numbers": np.zeros((problems, len(_NUMBERS))), "populations": np.full(folds, -1.0)}
         known |= {"strengths": np.full(strengths, -1.0), "held_out": np.full((3, strengths), -1.0)}
         state = PathState(status=np.full(problems, WAITING), **known)
         for fold in range(folds):
-            _keep(state, fold, own, OPEN)
+            state.write(fold, own, OPEN)
             state.wanted[fold] = state.masks[fold]
         return state
 
     def downlink(self, problem: Problem, state: PathState, to: To | None) -> Downlink:
         """Return the points of all open problems, each at the coordinates of its working set."""
-        d, folds, asked = state.points.shape[1], len(state.populations), _asked(state)
+        d, folds, asked = state.points.shape[1], state.folds, state.asked
         validates = state.stage == VALIDATING
         reported = []
         for row in asked:
@@ -242,22 +371,28 @@ class NewtonPath(ProximalNewton):
             "primal": _laid_out([on for on, _ in reported], d, [values for _, values in reported])
         }
         if not validates and state.wanted.any():
-            sets = [_asked_of(state, row) for row in asked]
-            single = [_SINGLE if _squares(state, row) and not state.precise[row % folds] else _NEW for row in asked]
+            sets = [state.wanted_of(row) for row in asked]
+            single = [_SINGLE if state.squares(row) and not state.precise[row % folds] else _NEW for row in asked]
             kinds = [np.where(new, kind, _KNOWN) for kind, (_, new) in zip(single, sets, strict=True)]
             vectors["wanted"] = _laid_out([on for on, _ in sets], d, kinds)
         counts = np.bincount([row % folds for row in asked], minlength=folds)
         numbers = {f"fold-{fold}": float(count) for fold, count in enumerate(counts)}
         numbers |= {FOLDS: folds - 1.0, POINTS: float(len(reported))}
         numbers |= {"first": float(state.populations[0] < 0.0), "validate": float(validates)}
-        # The strengths follow from the gradients of null models.
-        small = state.stage == SOLVING and state.strengths[max(asked) // folds - 1] < _HALF_FROM * state.strengths[0]
-        numbers["bits"] = 64.0 if state.stage == NULL else 32.0 if small else 16.0
+        whole = [k for k, row in enumerate(asked) if not (validates or state.shares[row].any())]
+        if whole:
+            # The strengths follow from the gradients of null models.
+            small = (
+                state.stage == SOLVING and state.strengths[max(asked) // folds - 1] < _HALF_FROM * state.strengths[0]
+            )
+            bits = _DOUBLE if state.stage == NULL else 32.0 if small else 16.0
+            on = np.array(whole, dtype=np.int32) * d
+            vectors["bits"] = NonZeros(on, np.full(on.size, bits), len(asked) * d)
         return Downlink(problem.plan, vectors, numbers=numbers)
 
     def shapes(self, problem: Problem, state: PathState) -> dict[str, tuple[int, ...]]:
         """Return the shapes of what is asked about all open problems, one after the other."""
-        folds, asked = len(state.populations), _asked(state)
+        folds, asked = state.folds, state.asked
         if state.stage == VALIDATING:
             return {"shares": (folds,), "held_out": (len(asked),)}
         sizes = Counter(shares=folds)
@@ -272,9 +407,9 @@ class NewtonPath(ProximalNewton):
         if state.populations[0] < 0.0:
             once = asking.shapes_of_first(problem.layout, not state.trials[row].any())
             sizes |= {name: size for name, (size,) in once.items()}
-        if state.stage != NULL:
+        if state.stage != NULL and not state.shares[row].any():
             sizes |= {"elsewhere": d - inside, "scales": 1}
-        new = _asked_of(state, row)[1]
+        new = state.wanted_of(row)[1]
         return sizes | ({"block": _length_of_block(0.0, new), "ranks": 1} if new.any() else {})
 
     def _check(self, problem: Problem, state: PathState, uplink: Uplink) -> None:
@@ -284,12 +419,12 @@ class NewtonPath(ProximalNewton):
         if state.stage == VALIDATING:
             check_held_out(dense(uplink.vectors["held_out"]), float(state.facts[0, 0]))
             return
-        for row, own in zip(_asked(state), self._parts(problem, state, uplink), strict=True):
+        for row, own in zip(state.asked, self._parts(problem, state, uplink), strict=True):
             if shares[row % shares.size] > 0.0:
-                vectors = asking.checked(problem.layout, _row(state, row), own, self.tolerance)
+                vectors = asking.checked(problem.layout, state.problem(row), own, self.tolerance)
                 if "block" in vectors:
                     count = state.masks.shape[1] - num_intercepts(problem.layout)
-                    on, new = _asked_of(state, row)
+                    on, new = state.wanted_of(row)
                     block = _grown(None, on, new, vectors["block"]).hessian[np.ix_(new, new)]
                     check_hessian(block, on[new], vectors, count)
 
@@ -301,24 +436,29 @@ class NewtonPath(ProximalNewton):
         """Return the state after a step of each problem; solved ones close, and others open."""
         uplinks = list(replies)
         if state.stage == VALIDATING:
-            who = [asking.population_of(_weighted(uplinks, uplinks, fold)) for fold in range(len(state.populations))]
+            who = [asking.population_of(_weighted(uplinks, uplinks, fold)) for fold in range(state.folds)]
             # Of models of all clients only all of them can say how good they are.
             same = who == state.populations.tolist()
             return self._validated(state, uplinks) if same else self._restarted(problem, state)
-        asked, folds = _asked(state), len(state.populations)
+        asked, folds = state.asked, state.folds
         parts = [self._parts(problem, state, uplink) for uplink in uplinks]
         exchanges = {row: _weighted(uplinks, [own[k] for own in parts], row % folds) for k, row in enumerate(asked)}
-        before, changed = state, state._replace(**{name: getattr(state, name).copy() for name in _WRITTEN})
-        problems, blocks = self._problems(problem, state), _blocks_of(state)
+        copies: dict[str, Any] = {
+            name: own.copy() for name, own in state._asdict().items() if isinstance(own, np.ndarray)
+        }
+        before, changed = state, state._replace(**copies)
+        problems, blocks = self._problems(problem, state), state.blocks()
         for row, about in exchanges.items():
             if state.wanted[row].any():
-                same = range(row % folds, len(state.status), folds) if _squares(state, row) else [row]
-                blocks[same[0]] = _grown(blocks.get(same[0]), *_asked_of(state, row), about.sum("block"))
+                same = range(row % folds, len(state.status), folds) if state.squares(row) else [row]
+                blocks[same[0]] = _grown(blocks.get(same[0]), *state.wanted_of(row), about.sum("block"))
                 changed.owners[list(same)] = same[0]
+            if state.squares(row) and not state.shares[row].any():
+                changed = changed.with_gradient(row % folds, state.trials[row], about)
         changed.wanted[:] = False
         for row, about in exchanges.items():
             fold, owner = row % folds, int(changed.owners[row])
-            own = self._stepped(problems[row // folds], state.stage, fold, _row(state, row), about, blocks[owner])
+            own = self._stepped(problems[row // folds], state.stage, fold, state.problem(row), about, blocks[owner])
             if own.population < 0.0:
                 # Others answer now, or answers contradict each other: of all problems, for they share the clients.
                 return self._restarted(problem, state)
@@ -346,12 +486,23 @@ class NewtonPath(ProximalNewton):
         self, state: PathState, row: int, own: NewtonState, problem: Problem, about: Replies, block: Block, old: Any
     ) -> None:
         """Write a problem's state after a step into its row: it closes, or goes on, perhaps with another Hessian."""
-        penalty, squares, fold = Penalty.of(problem.psi), _squares(state, row), row % len(state.populations)
-        fresh = old.wanted[fold :: len(state.populations)].any() if squares else old.wanted[row].any()
-        scores, working = violations(Known.gradient_of(about), penalty), own.mask > 0.0
+        penalty, squares, fold = Penalty.of(problem.psi), state.squares(row), row % state.folds
+        # The strengths follow from the gradients of null models, which are asked for.
+        near = squares and state.stage != NULL
+        shares = state.nearest(fold, own.trial, block) if near else np.zeros(state.shares.shape[1])
+        fresh = old.wanted[fold :: state.folds].any() if squares else old.wanted[row].any()
+        gradient, errors = state.estimated(fold, shares)
+        most, working = violations(np.abs(gradient) + errors, penalty), own.mask > 0.0
+        if shares.any():
+            # As it will be at the trial point, and where it is known exactly, as it is.
+            scores = violations(gradient, penalty)
+            exact = about.sum("errors") == 0.0 if "errors" in next(iter(about)).vectors else np.zeros_like(working)
+            scores[exact] = np.maximum(scores, violations(about.sum("gradient"), penalty))[exact]
+        else:
+            scores = violations(Known.gradient_of(about), penalty)
         missing = (own.trial != 0.0) | (scores > 1.0)
         missing[block.on] = False
-        began = distance(_row(old, row)) if old.status[row] == OPEN else UNKNOWN
+        began = distance(old.problem(row)) if old.status[row] == OPEN else UNKNOWN
         slow = bool(own.stalled or own.step < 1.0 or distance(own) > _SLOW * began) and not fresh
         slow &= distance(own) > self.tolerance
         if squares:
@@ -366,15 +517,20 @@ class NewtonPath(ProximalNewton):
             wanted = working | missing if missing.any() or slow else np.zeros_like(missing)
         # A number that travels rounded is not read as a slope of the next step.
         working[block.on] = True
+        if squares:
+            outside = ~working & (most >= 1.0)
+            # Where they are more, a gradient of all coordinates bounds the next ones.
+            few = _FEW * np.count_nonzero(outside) < np.count_nonzero(~working)
+            working, shares = working | (outside & few), shares * few
         own = own._replace(mask=working.astype(np.float64), stalled=own.stalled * (not wanted.any()))
         goes_on = state.status[row] != CLOSED and not finished(own, self.tolerance)
-        _keep(state, row, own, OPEN if goes_on else CLOSED)
+        state.write(row, own, OPEN if goes_on else CLOSED)
         if goes_on:
-            state.wanted[row] = wanted
+            state.wanted[row], state.shares[row] = wanted, shares
 
     def retrieve(self, problem: Problem, state: PathState) -> Vector:
         """Return the model of the chosen strength; before it is chosen, that of the smallest one so far."""
-        folds = len(state.populations)
+        folds = state.folds
         if state.stage == DONE and folds > 1:
             number = 1 + chosen(state.held_out[0], state.held_out[2], self.strengths.rule)
         else:
@@ -383,14 +539,14 @@ class NewtonPath(ProximalNewton):
 
     def metrics(self, problem: Problem, state: PathState) -> dict[str, Any]:
         """Return how many problems are open and solved, the largest gap or residual, and if all is done."""
-        reported = [progress(_row(state, row)) for row in _rows(state, OPEN, CLOSED)]
-        numbers: dict[str, Any] = {"open-problems": len(_rows(state, OPEN))}
-        numbers["solved-problems"] = len(_rows(state, CLOSED))
+        reported = [progress(state.problem(row)) for row in state.rows(OPEN, CLOSED)]
+        numbers: dict[str, Any] = {"open-problems": len(state.rows(OPEN))}
+        numbers["solved-problems"] = len(state.rows(CLOSED))
         for name in ("duality-gap", "residual"):
             own = [each[name] for each in reported if name in each]
             numbers |= {name: max(own)} if own else {}
         if state.stage >= DONE:
-            rows = [_row(state, row) for row in range(len(state.status))]
+            rows = [state.problem(row) for row in range(len(state.status))]
             missed = sum(distance(own) > self.tolerance for own in rows)
             rest = f", but {missed}, whose steps no longer change the objective" if missed else ""
             text = f"all {len(rows)} problems of the path are solved to tolerance={self.tolerance:g}{rest}"
@@ -405,9 +561,9 @@ class NewtonPath(ProximalNewton):
         ConfigurationError
             If they are more than is allowed.
         """
-        folds, d, squares = len(state.populations), state.masks.shape[1], _squares(state, 0)
+        folds, d, squares = state.folds, state.masks.shape[1], state.squares(0)
         problems, often = len(state.status) - folds, _OFTEN if squares else 2.0 * _OFTEN
-        slopes = problems * often * (2.0 * d + 4.0 * support)
+        slopes = problems * often * ((0.5 if squares else 2.0) * d + 4.0 * support)
         block = min(0.5 * support * rows, 0.125 * support**2)
         about = slopes + (folds * 4.0 * support**2 if squares else problems * 1.5 * 8.0 * block)
         size, limit = f"about {about / 1e6:.3g} MB", self.strengths.total_bytes
@@ -455,24 +611,24 @@ class NewtonPath(ProximalNewton):
         blocks: dict[int, Block],
     ) -> PathState:
         """Return the state with as many further problems open as a message may carry, and one of each fold."""
-        folds, problems = len(state.populations), self._problems(problem, state)
-        used = sum(_bytes_of(state, row) for row in _rows(state, OPEN))
-        alone = set(range(folds)) - {row % folds for row in _rows(state, OPEN)}
+        folds, problems = state.folds, self._problems(problem, state)
+        used = sum(state.bytes_of(row) for row in state.rows(OPEN))
+        alone = set(range(folds)) - {row % folds for row in state.rows(OPEN)}
         for row in range(folds, len(state.status)):
-            fold, wanted = row % folds, _bytes_of(state, row - folds)
+            fold, wanted = row % folds, state.bytes_of(row - folds)
             if state.status[row] != WAITING or state.status[row - folds] == WAITING:
                 continue
             if fold not in alone and used + wanted > self.strengths.max_bytes:
                 continue
             near = max(other for other in exchanges if other % folds == fold and other < row)
             start, owner = old.trials[near], int(state.owners[near])
-            own = _row(state, row)._replace(point=start, trial=start, mask=old.masks[near].astype(np.float64))
+            own = state.problem(row)._replace(point=start, trial=start, mask=old.masks[near].astype(np.float64))
             own = own._replace(objective=UNKNOWN, lower=-UNKNOWN, residual=UNKNOWN, step=1.0)
             own = self._stepped(problems[row // folds], SOLVING, fold, own, exchanges[near], blocks[owner])
             state.owners[row] = owner
             self._settle(state, row, own, problems[row // folds], exchanges[near], blocks[owner], old)
             if state.status[row] == OPEN:
-                used += _bytes_of(state, row)
+                used += state.bytes_of(row)
                 alone.discard(fold)
         return state
 
@@ -482,14 +638,18 @@ class NewtonPath(ProximalNewton):
         sent = uplink.vectors.get("elsewhere", np.zeros(0, dtype=np.float32))
         kind = np.finfo(getattr(sent, "values", sent).dtype)
         at, parts, ranks = dict.fromkeys(vectors, 0), [], iter(vectors.get("ranks", NOTHING).tolist())
-        for row in _asked(state):
+        for row in state.asked:
             own, sizes = dict[str, Vector](), self._sizes(problem, state, row)
             if "block" in sizes:
-                sizes["block"] = _length_of_block(next(ranks), _asked_of(state, row)[1])
+                sizes["block"] = _length_of_block(next(ranks), state.wanted_of(row)[1])
             for name, size in sizes.items():
                 own[name] = vectors[name][at[name] : at[name] + size]
                 at[name] += size
-            parts.append(uplink._replace(vectors=_whole(own, state.masks[row], _asked_of(state, row)[1], kind)))
+            if state.shares[row].any():
+                inside, (gradient, errors) = state.masks[row], state.estimated(row % state.folds, state.shares[row])
+                gradient[inside], errors[inside] = own["gradient"], 0.0
+                own |= {"gradient": gradient, "errors": errors}
+            parts.append(uplink._replace(vectors=_whole(own, state.masks[row], state.wanted_of(row)[1], kind)))
         if any(at[name] != vectors[name].size for name in at if name != "shares"):
             raise ProtocolError(f"its blocks have {vectors['block'].size} numbers, and by their ranks {at['block']}")
         return parts
@@ -500,7 +660,7 @@ class NewtonPath(ProximalNewton):
 
     def _validated(self, state: PathState, uplinks: Sequence[Uplink]) -> PathState:
         """Return the state with the losses on the left-out folds; each client's part of a fold is one of them."""
-        folds, strengths = len(state.populations) - 1, len(state.strengths)
+        folds, strengths = state.folds - 1, len(state.strengths)
         losses = np.concatenate([uplink.vectors["held_out"].reshape(folds, strengths) for uplink in uplinks])
         weights = np.concatenate([uplink.weight * (1.0 - uplink.vectors["shares"][1:]) for uplink in uplinks])
         held_out = np.array(errors_of(losses[weights > 0.0], weights[weights > 0.0]))
@@ -509,14 +669,14 @@ class NewtonPath(ProximalNewton):
 
 def models_of(state: PathState) -> tuple[list[Vector], list[float]]:
     """Return the model of all data at each strength that is open or solved, and its duality gap; NaN without one."""
-    folds = len(state.populations)
-    rows = [row for row in _rows(state, OPEN, CLOSED) if row and row % folds == 0]
-    gaps = [float(progress(_row(state, row)).get("duality-gap", math.nan)) for row in rows]
+    folds = state.folds
+    rows = [row for row in state.rows(OPEN, CLOSED) if row and row % folds == 0]
+    gaps = [float(progress(state.problem(row)).get("duality-gap", math.nan)) for row in rows]
     return [np.array(state.points[row]) for row in rows], gaps
 
 
 def _outside(
-    objective: Objective, rows: NDArray[np.int64], tasks: Sequence[Task], first: bool, bits: float
+    objective: Objective, rows: NDArray[np.int64], tasks: Sequence[Task], first: bool
 ) -> tuple[list[dict[str, Any]], float]:
     """Return the answers about points on the rows outside a fold, and their share.
 
@@ -526,27 +686,30 @@ def _outside(
     if rows.size:
         objective, share = objective.subset(rest) if rest.size else (objective, 0.0)
     answers = []
-    for w, inside, on, kinds in tasks:
-        own = asking.answer(objective, w, first, on if on.size else None)
+    for task in tasks:
+        own = asking.answer(objective, task.point, first, task.on if task.on.size else None)
         if not share:
             # A client without a row says nothing.
             own = {name: np.zeros(dense(vector).size) for name, vector in own.items()}
-        answers.append(_short(own, inside, kinds, bits))
+        answers.append(_short(own, task))
     return answers, share
 
 
-def _short(answer: dict[str, Any], inside: Indices, kinds: Vector, bits: float) -> dict[str, Any]:
+def _short(answer: dict[str, Any], task: Task) -> dict[str, Any]:
     """Return an answer as it travels: the gradient outside of a set in less precision, a Hessian as it is shorter."""
-    if bits in _BITS:
+    if task.bits != _DOUBLE:
         gradient = dense(answer["gradient"])
-        elsewhere = np.delete(gradient, inside)
+        answer["gradient"] = gradient[task.inside]
+    if task.bits in _BITS:
+        elsewhere = np.delete(gradient, task.inside)
         scale = float(np.abs(elsewhere).max(initial=0.0))
-        rounded: Any = (elsewhere / (scale or 1.0)).astype(_BITS[bits])
+        rounded: Any = (elsewhere / (scale or 1.0)).astype(_BITS[task.bits])
         on = np.flatnonzero(rounded)
         if 3 * on.size < rounded.size:
             rounded = SparseVector(on.astype(np.int32), rounded[on], rounded.size)
-        answer |= {"gradient": gradient[inside], "elsewhere": rounded, "scales": np.array([scale])}
+        answer |= {"elsewhere": rounded, "scales": np.array([scale])}
     if "block" in answer:
+        kinds = task.kinds
         rank, block = factored(answer["block"], kinds != _KNOWN)
         answer["block"] = block.astype(np.float32 if (kinds == _SINGLE).any() else np.float64)
         answer["ranks"] = np.array([float(rank)])
@@ -627,7 +790,7 @@ def _length_of_block(rank: float, new: Flags) -> int:
 def _held_out(objective: Objective, rows: NDArray[np.int64], tasks: Sequence[Task]) -> list[float]:
     """Return the loss of each point on the rows of its fold; 0 of none."""
     part = objective.subset(rows)[0] if rows.size else None
-    return [0.0 if part is None else part.value(w) for w, *_ in tasks]
+    return [0.0 if part is None else part.value(task.point) for task in tasks]
 
 
 def _joined(vectors: Sequence[Any]) -> Any:
@@ -646,29 +809,6 @@ def _laid_out(indices: Sequence[Indices], size: int, values: Sequence[Vector]) -
     return NonZeros(on_all, np.concatenate(values), len(indices) * size)
 
 
-def _asked_of(state: PathState, row: int) -> tuple[Indices, Flags]:
-    """Return on which coordinates a problem's Hessian is asked for, and which are new; of squares the others stay."""
-    wanted = state.wanted[row]
-    whole = wanted | state.held[row % len(state.populations)] if wanted.any() and _squares(state, row) else wanted
-    on = np.flatnonzero(whole)
-    return on, wanted[on]
-
-
-def _squares(state: PathState, row: int) -> bool:
-    """Whether the Hessian of a problem is that of all problems of its fold."""
-    return bool(state.facts[row % len(state.populations), 0] == LINKS.index("identity"))
-
-
-def _blocks_of(state: PathState) -> dict[int, Block]:
-    """Return the Hessians of a state by the problems that own them; an empty one where nothing is known yet."""
-    blocks, begin = defaultdict[int, Block](lambda: _UNKNOWN_BLOCK), 0
-    for row in np.flatnonzero(state.held.any(axis=1)).tolist():
-        on = np.flatnonzero(state.held[row])
-        end = begin + on.size * (on.size + 1) // 2
-        blocks[row], begin = Block(on, unpacked(state.hessians[begin:end])), end
-    return blocks
-
-
 def _grown(known: Block | None, on: Indices, new: Flags, entries: Vector) -> Block:
     """Return a Hessian with new rows and columns."""
     hessian, rows = np.zeros((on.size, on.size)), _entries(new)
@@ -681,10 +821,10 @@ def _grown(known: Block | None, on: Indices, new: Flags, entries: Vector) -> Blo
 
 def _with_blocks(state: PathState, blocks: dict[int, Block]) -> PathState:
     """Return the state with the Hessians that open problems take; one of squares is asked for by one problem."""
-    folds, opened = len(state.populations), _asked(state) if state.stage < VALIDATING else []
+    folds, opened = state.folds, state.asked if state.stage < VALIDATING else []
     for fold in range(folds):
         later = [row for row in opened if row % folds == fold and state.wanted[row].any()][1:]
-        if later and _squares(state, fold):
+        if later and state.squares(fold):
             # They open anew at other points, when there is the Hessian that the first of them asks for.
             state.wanted[later], state.status[later] = False, WAITING
     state.held[:] = False
@@ -703,47 +843,6 @@ def _weighted(uplinks: Sequence[Uplink], parts: Sequence[Uplink], fold: int) -> 
         raise ConfigurationError(f"no client has a row outside of fold {fold}; take fewer folds")
     pairs = zip(weights, parts, strict=True)
     return Replies([own._replace(weight=weight / total) for weight, own in pairs if weight > 0.0])
-
-
-def _asked(state: PathState) -> list[int]:
-    """Return the rows that a message is about, by their folds."""
-    folds = len(state.populations)
-    if state.stage == NULL:
-        return list(range(folds))
-    if state.stage == VALIDATING:
-        return [row for fold in range(1, folds) for row in range(folds + fold, len(state.status), folds)]
-    return sorted(_rows(state, OPEN), key=lambda row: (row % folds, row))
-
-
-def _rows(state: PathState, *status: float) -> list[int]:
-    """Return the rows of the problems of which so much is known."""
-    return [row for row, own in enumerate(state.status.tolist()) if own in status]
-
-
-def _row(state: PathState, row: int) -> NewtonState:
-    """Return a problem's state."""
-    fold = row % len(state.populations)
-    # What is proved zero is said of one model and not of a path's.
-    known: dict[str, Any] = {"proved": np.zeros(state.points.shape[1])}
-    known |= {name: getattr(state, name)[fold] for name in _OF_A_FOLD} | {"round": state.round}
-    known |= dict(zip(_NUMBERS, state.numbers[row].tolist(), strict=True))
-    mask, who = state.masks[row].astype(np.float64), float(state.populations[fold])
-    return NewtonState(state.points[row], state.trials[row], mask, population=who, **known)
-
-
-def _keep(state: PathState, row: int, own: NewtonState, status: float) -> None:
-    """Write a problem's state into its row."""
-    state.status[row] = status
-    state.points[row], state.trials[row] = own.point, own.trial
-    # A point travels at the places of its working set.
-    state.masks[row] = (own.mask > 0.0) | (own.trial != 0.0)
-    state.numbers[row] = [getattr(own, name) for name in _NUMBERS]
-
-
-def _bytes_of(state: PathState, row: int) -> int:
-    """Return the size of an answer about a problem."""
-    size, block = int(state.masks[row].sum()), _length_of_block(0.0, _asked_of(state, row)[1])
-    return 2 * int(state.masks.shape[1]) + 8 * (size + block + NUMBERS)
 
 
 def newton_method(options: Any) -> type[Algorithm]:

@@ -14,7 +14,7 @@ from flwr_fco.callbacks import Checkpoint
 from flwr_fco.client_apps import Disclosure, Limits
 from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ClientError, ConfigurationError, ProtocolError
-from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic
+from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, SiteIntercept
 from flwr_fco.regularizers import L1, ElasticNet, GroupLasso, L1Ball
 from flwr_fco.regularizers.base import with_strength
 from flwr_fco.simulation import InProcessGrid, fit_path
@@ -60,6 +60,20 @@ def test_each_model_is_that_of_a_run_of_its_own(kind):
     history = path.points[0].result.train_metrics_clientapp
     gaps = [at.gap for at in path.points]
     assert np.isnan(gaps).all() or history[max(history)]["duality-gap"] >= max(gaps) > min(gaps)
+
+
+@pytest.mark.parametrize("intercept", [lambda own: own, SiteIntercept], ids=["common", "of each site"])
+def test_a_path_of_squares_is_exact_where_it_does_not_ask(intercept):
+    """Of more features than rows known gradients bound most of the others, also with site intercepts."""
+    objectives = [intercept(own) for own in sites("squares", sizes=(30, 40, 25), p=200)]
+    strategy = FedNewton(regularizer=L1(1.0), tolerance=1e-9, fraction_evaluate=0.0)
+    path = path_of(objectives, num_strengths=8, ratio=0.05, cv=3, rounds=200, strategy=strategy)
+    assert run_of(strategy).state.shares.any()
+    for at in path.points:
+        w, psi = point(at.result, objectives[0]), L1(at.strength)
+        alone, _ = solved(objectives, psi, tolerance=1e-10)
+        best = objective_value(objectives, psi, point(alone, objectives[0]))
+        assert objective_value(objectives, psi, w) <= best + 2e-9
 
 
 @pytest.mark.parametrize("kind", ["squares", "logistic", "multinomial"])
