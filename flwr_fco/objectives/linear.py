@@ -19,7 +19,7 @@ from flwr_fco.kernels.losses import add_batch, add_batch_of_classes, scores_of
 from flwr_fco.kernels.sparse import add_sparse_rows, row_scores
 from flwr_fco.objectives import design, links
 from flwr_fco.objectives.base import Batch, Line, Objective
-from flwr_fco.objectives.links import Coupled, Link, Scores
+from flwr_fco.objectives.links import Coupled, Formulas, Link, Scores
 
 #: Largest order for which a Gram matrix is formed and its eigenvalues are computed directly; above it, Lanczos.
 LARGEST_GRAM = 2048
@@ -117,7 +117,7 @@ class Linear(Objective):
 
     def __init__(
         self,
-        link: Link,
+        link: Formulas,
         features: ArrayLike,
         targets: ArrayLike,
         *,
@@ -126,7 +126,7 @@ class Linear(Objective):
         sample_weight: ArrayLike | None = None,
         offset: ArrayLike | None = None,
     ) -> None:
-        if not isinstance(link, Link):
+        if not isinstance(link, Formulas):
             raise ConfigurationError(f"link={link!r:.80}; expected a Link, such as Squares()")
         self.link, self.intercept, self.l2 = link, intercept, checked("l2", l2, float, NON_NEGATIVE)
         self._set_features(design.as_rows(features), np.shape(features)[1:])
@@ -353,7 +353,7 @@ class Linear(Objective):
         """Return the block with the link's steady curvature, which gives steps a length where phi'' is 0."""
         return self._block(self.link.steady(), w, indices)
 
-    def _block(self, link: Link, w: Vector, indices: NDArray[np.int64]) -> Vector:
+    def _block(self, link: Formulas, w: Vector, indices: NDArray[np.int64]) -> Vector:
         outputs = link.outputs
         column, output = np.divmod(indices, outputs)
         by_output = [np.flatnonzero(output == c) for c in range(outputs)]
@@ -536,7 +536,7 @@ class Linear(Objective):
 
     def dual_terms(self, points: Sequence[Vector], shares: Sequence[float]) -> tuple[float, Vector]:
         """Return G*(r) and r; see :meth:`Objective.dual_terms`. The mixture is one of each row's slopes."""
-        if isinstance(self.link, Coupled):
+        if not isinstance(self.link, Link):
             return super().dual_terms(points, shares)
         for point in points:
             self._check(point)

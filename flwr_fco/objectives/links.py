@@ -25,33 +25,8 @@ _ROUNDING = 1e-12
 _NAMES = "for names, encode them first (the same way on every client)"
 
 
-class Link(ABC):
-    """A convex loss phi(s, y) of a score s = <x, w> + b + o; with several outputs, of a score for each.
-
-    Formulas are on arrays with a row for each example. :class:`~flwr_fco.objectives.Linear` makes everything else of
-    them.
-
-    Attributes
-    ----------
-    outputs : int, default 1
-        Number of scores of a row.
-    bounds : tuple of float, or None
-        What the second derivative is never above: its spectral norm, and its largest entry; with one output the same
-        number twice. None if there is no bound.
-    least : float, default 0.0
-        A number that no value is below.
-    quadratic : bool, default False
-        Whether the second derivative is the same everywhere.
-    code, parameter : int, float
-        Which compiled slope it is (:func:`flwr_fco.kernels.losses.slope`), with its parameter; -1 for your own.
-    targets : str
-        What the targets are called in error messages.
-
-    Examples
-    --------
-    >>> Squares(2.0).slope(np.array([1.0, 3.0]), np.array([1.0, 2.0]))
-    array([0., 2.])
-    """
+class Formulas(ABC):
+    """What a loss of scores consists of, be it a :class:`Link` of each row or a :class:`Coupled` loss of all rows."""
 
     outputs: int = 1
     bounds: tuple[float, float] | None = None
@@ -111,11 +86,7 @@ class Link(ABC):
         each = (self.curvature(s, y, np.ones_like(s)) * factors).astype(factors.dtype)
         return lambda change, rows: each[rows] * change
 
-    @abstractmethod
-    def conjugate(self, a: Scores, y: Targets) -> Vector:
-        """Return sup over s of <a, s> - phi(s, y) of each row; inf outside its domain."""
-
-    def steady(self) -> Link:
+    def steady(self) -> Formulas:
         """Return a link with the curvature of Newton steps, for a loss that has none in places; itself by default."""
         return self
 
@@ -128,7 +99,40 @@ class Link(ABC):
         return {}
 
 
-class Coupled(Link):
+class Link(Formulas):
+    """A convex loss phi(s, y) of a score s = <x, w> + b + o; with several outputs, of a score for each.
+
+    Formulas are on arrays with a row for each example. :class:`~flwr_fco.objectives.Linear` makes everything else of
+    them.
+
+    Attributes
+    ----------
+    outputs : int, default 1
+        Number of scores of a row.
+    bounds : tuple of float, or None
+        What the second derivative is never above: its spectral norm, and its largest entry; with one output the same
+        number twice. None if there is no bound.
+    least : float, default 0.0
+        A number that no value is below.
+    quadratic : bool, default False
+        Whether the second derivative is the same everywhere.
+    code, parameter : int, float
+        Which compiled slope it is (:func:`flwr_fco.kernels.losses.slope`), with its parameter; -1 for your own.
+    targets : str
+        What the targets are called in error messages.
+
+    Examples
+    --------
+    >>> Squares(2.0).slope(np.array([1.0, 3.0]), np.array([1.0, 2.0]))
+    array([0., 2.])
+    """
+
+    @abstractmethod
+    def conjugate(self, a: Scores, y: Targets) -> Vector:
+        """Return sup over s of <a, s> - phi(s, y) of each row; inf outside its domain."""
+
+
+class Coupled(Formulas):
     """A loss of all rows, whose formulas are of the scores of all of them and have the rows' weights in them."""
 
     @abstractmethod
@@ -141,9 +145,6 @@ class Coupled(Link):
 
     def curvature_times(self, s: Scores, y: Targets, factors: Vector) -> Callable[[Scores, Any], Scores]:
         return lambda change, rows: self.curvature(s, y, change) * factors
-
-    def conjugate(self, a: Scores, y: Targets) -> Vector:
-        raise NotImplementedError("the conjugate of a loss of all rows has no formula")
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from flwr_fco.core.logs import printable
 from flwr_fco.errors import ConfigurationError, PublicError
 from flwr_fco.objectives import design
 from flwr_fco.objectives.linear import Linear, Logistic
-from flwr_fco.objectives.links import Coupled, Link, Scores, Targets
+from flwr_fco.objectives.links import Coupled, Formulas, Scores, Targets
 
 #: Rows of a logistic client: refused below the first number, with a warning below the second.
 FEWEST_ROWS, FEW_ROWS = 10, 25
@@ -32,7 +32,7 @@ class Profiled(Coupled):
 
     Parameters
     ----------
-    link : Link
+    link : Formulas
         The loss of a row.
     weights : ndarray of float64, shape (n,)
         Of the rows, of mean 1.
@@ -40,7 +40,7 @@ class Profiled(Coupled):
         How often each row is in a batch, relative to all rows; the best b is that of all rows.
     """
 
-    def __init__(self, link: Link, weights: Vector, counts: Vector | None = None) -> None:
+    def __init__(self, link: Formulas, weights: Vector, counts: Vector | None = None) -> None:
         self.link, self.weights = link, weights
         self.shares = weights if counts is None else weights * counts
         self.bounds, self.targets = link.bounds, link.targets
@@ -187,7 +187,7 @@ class SiteIntercept(Linear):
         """Return the best intercept for coefficients `w` on the client's rows, to machine precision."""
         return self.link.best(self.scores(w), self.targets)
 
-    def _block(self, link: Link, w: Vector, indices: NDArray[np.int64]) -> Vector:
+    def _block(self, link: Formulas, w: Vector, indices: NDArray[np.int64]) -> Vector:
         assert isinstance(link, Profiled)
         each = link.each(self.scores(w), self.targets) / self.num_examples
         values = design.dense(self.features[:, indices]).astype(np.float64)

@@ -16,7 +16,7 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels import risk_sets
 from flwr_fco.objectives import design
 from flwr_fco.objectives.linear import NOTHING, Linear
-from flwr_fco.objectives.links import Coupled, Link, Scores, Targets, examples_of
+from flwr_fco.objectives.links import Coupled, Formulas, Scores, Targets, examples_of
 
 
 class _Sums(NamedTuple):
@@ -277,7 +277,7 @@ class CoxRegression(Linear):
         other.link = PartialLikelihood(self.link.of_row._replace(weights=np.ones(self.num_examples)), self.ties)
         return other
 
-    def _block(self, link: Link, w: Vector, indices: NDArray[np.int64]) -> Vector:
+    def _block(self, link: Formulas, w: Vector, indices: NDArray[np.int64]) -> Vector:
         values = design.dense(self.features[:, indices]).astype(np.float64)
         # A covariance is that of centred values, with less to cancel.
         values = np.ascontiguousarray(values - values.mean(axis=0))
