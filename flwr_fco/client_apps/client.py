@@ -503,11 +503,8 @@ def client_app(
     ...     return LeastSquares(features, features @ np.ones(3))
     >>> app = client_app(load)
     """
-    for name, load in (("load_objective", load_objective), ("load_evaluation_objective", load_evaluation_objective)):
-        if not callable(load) and not (load is None and name != "load_objective"):
-            problem = f"{name} is a {type(load).__name__}; expected a function (context) -> Objective"
-            here = "lambda context: objectives[context.node_config['partition-id']]"
-            raise ConfigurationError(f"{problem}. For an objective that is here already: {here}")
+    checked("load_objective", load_objective, LoadObjective)
+    checked("load_evaluation_objective", load_evaluation_objective, LoadObjective | None)
     _end_quickly()
     owner = limits or Limits(), checked("disclosure", disclosure, Disclosure | None)
     most = checked("max_objectives", max_objectives, int | None, AT_LEAST_ONE)

@@ -179,10 +179,6 @@ class Plan(Specified):
     def __post_init__(self) -> None:
         try:
             super().__post_init__()
-            if not self.solver:
-                raise ConfigurationError("solver=''; expected the name of a method")
-            if any(size < 0 for entry in self.layout.entries for size in entry.shape):
-                raise ConfigurationError(f"layout={self.layout!r}; expected sizes >= 0")
             for name, value in self.options.items():
                 checked(f"options[{name!r}]", value, Option, _FINITE)
         except ConfigurationError as error:

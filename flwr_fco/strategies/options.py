@@ -187,11 +187,7 @@ class Options(FedAvg):
                 raise ConfigurationError(f"{prefix}; {advice}, or give it to the constructor")
             if option.init:
                 value = option.default if value is None and option.name in _NONE_IS_DEFAULT else value
-                value = self._checked(option.name, value, kinds[option.name])
-                # A rate may be a function or "auto", and an array, as of a graph, is not compared with a word.
-                if "range" in option.metadata and not callable(value) and not isinstance(value, str):
-                    checked(option.name, value, Any, option.metadata)
-                object.__setattr__(self, option.name, value)
+                object.__setattr__(self, option.name, _checked(option, value, kinds[option.name]))
         method, mean = self._kind(), self.aggregation == "mean"
         everyone, sends_steps = method.reads == "everyone", self.output in ("shadow", "ergodic")
         plain = mean and method.reads == "mean" and "server_lr" not in method.refuses
@@ -215,15 +211,6 @@ class Options(FedAvg):
             Graph(mixing)
         if getattr(self, "privacy", None) is not None:
             check_private(self)
-
-    def _checked(self, name: str, value: Any, kind: Any) -> Any:
-        try:
-            return checked(name, value, kind)
-        except ConfigurationError as error:
-            if kind not in _EXAMPLES:
-                raise
-            example = _EXAMPLES[kind].format(value if type(value) is int and value > 0 else 5)
-            raise ConfigurationError(f"{error}; write {name}={example}") from None
 
     def _why_no_steps(self) -> str:
         """Return why the clients' steps are not there to be averaged; an empty text if they are."""
@@ -302,6 +289,18 @@ class Options(FedAvg):
 
     def __repr__(self) -> str:
         return text_of(self)
+
+
+def _checked(option: Field[Any], value: Any, kind: Any) -> Any:
+    # A rate may be a function or a word, which have no range.
+    within = {} if callable(value) or isinstance(value, str) else option.metadata
+    try:
+        return checked(option.name, value, kind, within)
+    except ConfigurationError as error:
+        if kind not in _EXAMPLES:
+            raise
+        example = _EXAMPLES[kind].format(value if type(value) is int and value > 0 else 5)
+        raise ConfigurationError(f"{error}; write {option.name}={example}") from None
 
 
 def text_of(made: Any) -> str:

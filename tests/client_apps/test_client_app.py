@@ -78,9 +78,13 @@ def test_evaluation_may_have_data_of_its_own():
 def test_what_is_no_objective_is_refused():
     with pytest.raises(ClientError, match="load_objective returned 3"):
         simulated(strategy(), client_app(lambda context: 3), 1)
-    with pytest.raises(ConfigurationError, match="load_objective is a LeastSquares; expected a function"):
+    with pytest.raises(
+        ConfigurationError, match="load_objective=.* is a LeastSquares; expected a function of 1 argument"
+    ):
         client_app(clients()[0])
-    with pytest.raises(ConfigurationError, match="load_evaluation_objective is a list; expected a function"):
+    with pytest.raises(
+        ConfigurationError, match="load_evaluation_objective=.* is a list; expected a function of 1 argument or None"
+    ):
         client_app(lambda context: clients()[0], load_evaluation_objective=clients())
 
 
