@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ContextDecorator, nullcontext
 from copy import copy
 from dataclasses import replace
@@ -440,9 +440,6 @@ class _Box(Sequence[Message]):
 
     def __getitem__(self, index: Any) -> Any:
         return self.messages[index]
-
-    def __iter__(self) -> Iterator[Message]:
-        return iter(self.messages)
 
 
 class Outbox(_Box):
