@@ -221,18 +221,6 @@ class UniversalAdversarialLogistic(SaddleObjective):
         self.add_gradient(w, batch, 1.0, out)
         return out
 
-    def predict(self, w: Vector, *, perturbed: bool = True) -> NDArray[np.int64]:
-        """Return the most likely class of each of the client's examples, as int64 of shape (num_examples,).
-
-        Parameters
-        ----------
-        w : ndarray of float64, shape (layout.size,)
-            The point.
-        perturbed : bool, default True
-            Whether the examples are perturbed.
-        """
-        return self._classifier.predict(self._shifted(w) if perturbed else self._clean(w))
-
     def metrics(self, w: Vector) -> dict[str, float]:
         """Return ``loss`` and ``accuracy``, perturbed, and ``clean-loss`` and ``clean-accuracy`` of the originals."""
         attacked, clean = self._classifier.metrics(self._shifted(w)), self._classifier.metrics(self._clean(w))

@@ -53,8 +53,8 @@ def solve_baseline(task: Task, kind: str, *, client: int = 0, tol: float = 1e-6)
     Raises
     ------
     ConfigurationError
-        If there is no such kind or client, the problem is a saddle-point problem (it has no minimum), or its minimum
-        cannot be certified (for a network).
+        If there is no such client, the problem is a saddle-point problem (it has no minimum), or its minimum cannot be
+        certified (for a network).
 
     Examples
     --------
@@ -63,21 +63,11 @@ def solve_baseline(task: Task, kind: str, *, client: int = 0, tol: float = 1e-6)
     >>> found.certificate, found.gap < 1e-4
     ('duality gap', True)
     """
-    if kind == "centralized":
-        clients = task.clients
-    elif kind == "local":
-        clients = [task.dataset.objective(client)]
-    else:
-        raise ConfigurationError(f"baseline={kind!r}; expected 'centralized' or 'local'")
+    clients = task.clients if kind == "centralized" else [task.dataset.objective(client)]
     if not task.convex:
         raise ConfigurationError(
             f"baseline={kind!r} solves a problem to a certified tolerance, which nobody can do for a network; expected "
             "a strategy such as FedDualAvg"
-        )
-    if clients[0].ascends is not None:
-        raise ConfigurationError(
-            f"baseline={kind!r} minimises, and {type(clients[0]).__name__} is a saddle function; expected a strategy "
-            "such as FeDualEx"
         )
     w = centralized_solution(clients, task.regularizer, tol=tol)
     name, gap = task.certificate(w, clients)

@@ -67,8 +67,6 @@ def test_an_adversarial_objective_is_logistic_regression_on_moved_examples(inter
     assert adversarial.value(w) == pytest.approx(plain.value(model), rel=1e-12)
     for batch in (None, np.array([3, 5, 7])):
         np.testing.assert_allclose(adversarial.gradient(w, batch)[:-6], plain.gradient(model, batch), atol=1e-12)
-    assert np.array_equal(adversarial.predict(w), plain.predict(model))
-    assert np.array_equal(adversarial.predict(w, perturbed=False), clean.predict(model))
     metrics = adversarial.metrics(w)
     assert metrics["loss"] == pytest.approx(plain.metrics(model)["loss"])
     assert metrics["clean-accuracy"] == clean.metrics(model)["accuracy"]

@@ -32,13 +32,6 @@ def nearest(f, linear, penalty):
     return np.linalg.solve(f.matrix + penalty * np.eye(D), f.vector + linear)
 
 
-def fed_prox(fs, p, penalty):
-    x = START
-    for _ in range(ROUNDS):
-        x = p @ [nearest(f, penalty * x, penalty) for f in fs]
-    return x
-
-
 def fed_pd(fs, p, step):
     """With everyone and zeros at the start, FedDR and FedDyn too, iterate by iterate."""
     x, duals = START, np.zeros((4, D))
@@ -100,6 +93,25 @@ def scaffnew(fs, p, counts, probability):
     return mean
 
 
+def rand_prox(fs, p, probability):
+    """RandProx: Condat, Richtarik (2023), algorithm 1, from memory, with g = 0, K = Id and h 'all clients agree'.
+
+    R^t(d) = d / p where the coin falls, after every 1/p-th step, and 0 elsewhere: omega = 1/p - 1. The dual step is the
+    largest that gamma tau (1 + omega) <= 1 allows.
+    """
+    tau = probability / RATE
+    x, u = np.tile(START, (4, 1)), np.zeros((4, D))
+    for _ in range(ROUNDS):
+        for k in range(1, round(1 / probability) + 1):
+            ahead = x - RATE * (np.array([f.gradient(own) for f, own in zip(fs, x, strict=True)]) + u)
+            v = u + tau * ahead
+            # prox_{tau h*}(v) - u, by Moreau: prox_{h / tau} is the mean.
+            moved = v - p @ v - u if k == round(1 / probability) else np.zeros((4, D))
+            x = ahead - RATE / probability * moved
+            u = u + moved
+    return p @ x
+
+
 def averaged(fs, p, step):
     """FedAvg with local steps ``step(f, x, direction)``, where the direction is the mean of the last round's steps."""
     x, direction = START, np.zeros(D)
@@ -151,19 +163,6 @@ def d_fed_mid(fs, p, strength):
                 end[m] = soft(end[m] - RATE * f.gradient(end[m]), RATE * strength)
         w = soft(topology.chain(4).mixing @ (w + SERVER_RATE * (end - w)), SERVER_RATE * RATE * STEPS * strength)
     return w.mean(axis=0)
-
-
-def scaffold(fs, p):
-    """On the complete graph every node has the mean."""
-    x, own = START, np.zeros((4, D))
-    for _ in range(ROUNDS):
-        ends, trackers = np.tile(x, (4, 1)), own.mean(axis=0) - own
-        for m, f in enumerate(fs):
-            for _ in range(STEPS):
-                ends[m] -= RATE * (f.gradient(ends[m]) + trackers[m])
-        own = (x - ends) / (RATE * STEPS) - trackers
-        x = x + SERVER_RATE * (ends.mean(axis=0) - x)
-    return x
 
 
 def toward(x, center, radius):
