@@ -33,7 +33,7 @@ def stopped(kind, lie=None, aggregation="mean", number=CLIENTS, liar=LIAR):
 honest_stop = cache(stopped)
 
 
-@pytest.mark.parametrize("loss", [-1e300, -1e9, 1e300, 1.7e308])
+@pytest.mark.parametrize("loss", [-1e300, 1.7e308])
 @pytest.mark.parametrize(("kind", "number"), crossed(["train", "evaluate"], [4, CLIENTS]))
 def test_an_absurd_metric_picks_nothing_and_is_left_out(kind, number, loss):
     honest, _ = honest_stop(kind, number=number)
