@@ -26,7 +26,7 @@ app = typer.Typer(
 )
 
 #: The release of Flower whose commands are used.
-_FLOWER = (1, 41)
+_FLOWER = (1, 40)
 
 Home = Annotated[Path, typer.Argument(metavar="DIR", help="The deployment's folder: keys, logs, state, FLWR_HOME.")]
 Name = Annotated[str | None, typer.Argument(metavar="[NAME]", help="superlink, node-0, node-1, ...; all by default.")]
@@ -80,8 +80,8 @@ def local(
     if tuple(map(int, re.findall(r"\d+", installed)[:2])) < _FLOWER:
         raise ConfigurationError(
             f"flwr {installed} is installed, whose commands are others; `python -m tools.deploy` speaks those of flwr "
-            "1.41: pip install 'flwr>=1.41', or see 'Older releases of Flower' in docs/tutorials/deployment.md. Before "
-            "1.24 no SuperNode can refuse an app (--trusted-entities): whoever starts runs runs his code at every site"
+            "1.40: pip install 'flwr>=1.40', or see 'Older releases of Flower' in docs/tutorials/deployment.md. Before "
+            "1.28 no SuperNode refuses an app (--trusted-entities): whoever starts runs runs his code at every site"
         )
     if trusted is not None and not trusted.is_file():
         raise ConfigurationError(f"--trusted-entities {trusted} is no file; expected a YAML file of public keys")

@@ -1,6 +1,6 @@
 """``python -m tools.gate``: lets SuperNodes through to a SuperLink on this machine, and nobody who would start runs.
 
-Since flwr 1.41 a SuperLink answers SuperNodes, users and its own processes on one port, and the open releases know no
+Since flwr 1.40 a SuperLink answers SuperNodes, users and its own processes on one port, and the open releases know no
 users: whoever reaches the port starts runs. So the SuperLink listens on loopback, and this listens for the network: it
 passes ``/v1/fleet/`` on, the part for SuperNodes, which sign what they send. A web server such as nginx does the same
 (docs/tutorials/deployment.md).

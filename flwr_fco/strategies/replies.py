@@ -559,14 +559,21 @@ def _furthest(ups: Sequence[Uplink], moves: Sequence[float]) -> tuple[Node | Non
 def _repeated(run: Any, ups: Sequence[Uplink]) -> dict[int, str]:
     """Return who has sent what it had sent before, to the bit, though the model has moved; of methods with memories.
 
-    Where most do so, as at a solution, or where losses have constant slopes, it is no lie.
+    Where most do so, as at a solution, or where losses have constant slopes, it is no lie; nor is it of a client whose
+    slopes have all been 0, which returns what it was sent.
     """
     if run.ledger is None or run.moved <= _NO_STEP:
         return {}
-    again = [i for i, up in enumerate(ups) if up.node and up.digest in run.ledger.member(up.node.key).sent]
+    known = {i: run.ledger.member(up.node.key) for i, up in enumerate(ups) if up.node}
+    again = [i for i, member in known.items() if ups[i].digest in member.sent and _any(member.memory)]
     again = [i for i in again if any(norm > _NO_LENGTH * run.size for norm in ups[i].norms.values())]
     text = "it is what the client has sent in an earlier round, to the bit, and the model has moved since"
     return dict.fromkeys(again, text) if 2 * len(again) <= len(ups) else {}
+
+
+def _any(memory: Mapping[str, Any] | None) -> bool:
+    """Whether a memory holds anything but zeros; nothing is known of one that was dropped."""
+    return memory is None or any(bool(dense(vector).any()) for vector in memory.values())
 
 
 # --- weights ----------------------------------------------------------------------------------------------------------

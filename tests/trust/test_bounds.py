@@ -196,7 +196,7 @@ def test_an_answer_of_an_earlier_round_counts_once(name, objectives, first, sinc
 
 def test_a_repeated_answer_counts_where_most_repeat_or_nothing_moves():
     def members(key):
-        return SimpleNamespace(sent=("a",))
+        return SimpleNamespace(sent=("a",), memory={"own": np.full(2, float(key != Node(3, 3).key))})
 
     def ups(*digests):
         own = zip(replies(*[1.0] * len(digests)), digests, strict=True)
@@ -206,5 +206,7 @@ def test_a_repeated_answer_counts_where_most_repeat_or_nothing_moves():
     run.ledger = SimpleNamespace(member=members)
     assert out(run, ups("a", "b", "c")) == [0]
     assert out(run, ups("a", "a", "c")) == []
+    # Whose slopes are 0 returns what it was sent.
+    assert out(run, ups("b", "c", "d", "a")) == []
     run.moved = 1e-12
     assert out(run, ups("a", "b", "c")) == []
