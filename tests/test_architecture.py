@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import networkx
-from together import together
+import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "flwr_fco"
@@ -59,7 +59,7 @@ def test_every_part_of_the_package_has_a_row_and_every_row_a_part():
     assert parts == set(RULES)
 
 
-@together("module", MODULES)
+@pytest.mark.parametrize("module", MODULES)
 def test_a_module_imports_what_the_table_allows(module):
     assert violations(module, (PACKAGE / module).read_text(encoding="utf-8")) == []
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from flwr.app import MetricRecord
 from problems import clients, flat, run
-from together import together
 
 from flwr_fco.callbacks import Callback, Checkpoint, EarlyStopping
 from flwr_fco.errors import ConfigurationError, DivergedError
@@ -67,7 +66,7 @@ def test_the_hooks_are_called_in_order_with_models_and_metrics():
     assert {"train/density", "train/num-left-out", "evaluate/loss", "server/loss"} <= set(reported[1])
 
 
-@together("kind", [int, np.float32, np.int64, np.array, lambda number: np.bool_(number > 1)])
+@pytest.mark.parametrize("kind", [int, np.float32, np.int64, np.array, lambda number: np.bool_(number > 1)])
 def test_what_a_callback_adds_is_told_to_those_after_it_and_kept(kind):
     diary = Diary()
     result = run(strategy(), clients(), 2, callbacks=[Answers(lambda number: (False, {"own": kind(number)})), diary])
@@ -77,7 +76,7 @@ def test_what_a_callback_adds_is_told_to_those_after_it_and_kept(kind):
     assert result.callback_metrics == {1: {"own": added[0]}, 2: {"own": added[1]}}
 
 
-@together("word", [bool, np.bool_, np.array, lambda stop: stop or None, lambda stop: (stop, {})])
+@pytest.mark.parametrize("word", [bool, np.bool_, np.array, lambda stop: stop or None, lambda stop: (stop, {})])
 def test_any_callback_ends_the_run_and_all_are_told_of_the_round(word):
     diary = Diary()
     result = run(strategy(), clients(), 9, callbacks=[Answers(lambda number: word(number == 2)), diary])
@@ -90,7 +89,9 @@ def test_any_callback_ends_the_run_and_all_are_told_of_the_round(word):
 NO_WORDS = [{"own": 1.0}, [False, {"own": 1.0}], (False,), (False, None), (False, {}, {}), ("no", {})]
 
 
-@together(("callback", "more"), [(Answers(lambda _, answer=answer: answer), ", or that and a") for answer in NO_WORDS])
+@pytest.mark.parametrize(
+    ("callback", "more"), [(Answers(lambda _, answer=answer: answer), ", or that and a") for answer in NO_WORDS]
+)
 def test_an_objects_answer_that_is_no_word_is_an_error(callback, more):
     with pytest.raises(ConfigurationError, match=rf"returned a \w+; expected True, False or None{more}"):
         run(strategy(), clients(), 3, callbacks=[callback])
@@ -135,7 +136,7 @@ def test_a_model_that_no_longer_moves_ends_the_run():
 NAN = np.nan
 
 
-@together(
+@pytest.mark.parametrize(
     ("options", "scores", "stopped", "best"),
     [
         ({"validation": "server/score", "patience": 3}, [5.0, 4.0, 3.0, 3.5, 3.2, 3.1, 1.0], 6, 3),
@@ -167,7 +168,7 @@ def test_a_metric_ends_the_run_and_the_best_model_is_kept(options, scores, stopp
         np.testing.assert_array_equal(flat(stopping.best_arrays), models[best - 1])
 
 
-@together(
+@pytest.mark.parametrize(
     "options",
     [
         {},
@@ -184,7 +185,7 @@ def test_early_stopping_says_what_it_needs(options):
         EarlyStopping(**options)
 
 
-@together("score", [None, "low", np.ones(2)])
+@pytest.mark.parametrize("score", [None, "low", np.ones(2)])
 def test_a_score_that_is_no_number_is_named(score):
     for name, options in (("certificate", {"tol": 1.0}), ("validation", {})):
         stopping = EarlyStopping(**options, **{name: lambda arrays: score})
@@ -213,7 +214,7 @@ def test_a_checkpoint_is_the_state_after_the_last_whole_and_sound_round(tmp_path
     assert again.state.round == checkpoint.saved_round < caught.value.server_round
 
 
-@together(
+@pytest.mark.parametrize(
     ("given", "said"),
     [
         ((3,), "path=3 is a int; expected a string or a PathLike"),

@@ -9,7 +9,6 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from fresh import run_file
-from together import together
 
 ROOT = Path(__file__).parents[1]
 PAGES = (
@@ -92,7 +91,9 @@ def test_a_first_model_is_as_sparse_as_the_page_shows():
     assert numbers[0] == pytest.approx(numbers[1], abs=2.0)
 
 
-@together("page", [str(path.relative_to(ROOT / "docs"))[:-3] for path in sorted((ROOT / "docs").glob("*/*.md"))])
+@pytest.mark.parametrize(
+    "page", [str(path.relative_to(ROOT / "docs"))[:-3] for path in sorted((ROOT / "docs").glob("*/*.md"))]
+)
 def test_a_page_says_what_its_blocks_need_beside_the_package(page):
     """By `pip install` and the name of what is imported, or of the extra that brings it."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

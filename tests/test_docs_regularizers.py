@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from problems import run
 from scipy.sparse import csr_array
-from together import together
 
 import flwr_fco.regularizers as package
 from flwr_fco.core.spec import Specified
@@ -84,7 +83,7 @@ def test_maps_of_other_libraries_minimise_what_they_say_and_travel(page):
     assert page["increasing"].value(np.array([2.0, 1.0])) == np.inf
 
 
-@together("name", package.__all__)
+@pytest.mark.parametrize("name", package.__all__)
 def test_every_regularizer_is_on_the_page(name):
     value = getattr(package, name)
     if inspect.isclass(value) and issubclass(value, Regularizer) and not inspect.isabstract(value):

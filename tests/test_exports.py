@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from together import together
 
 import flwr_fco
 from flwr_fco import mirror_maps, objectives, regularizers, strategies
@@ -71,7 +70,7 @@ PARTS = sorted(
 )
 
 
-@together("part", PARTS)
+@pytest.mark.parametrize("part", PARTS)
 def test_no_public_name_is_hidden_by_a_module_of_the_same_name(part):
     if part == "torch":
         pytest.importorskip("torch")

@@ -9,7 +9,6 @@ import pytest
 from fitting import fitting
 from problems import clients, flat, run
 from representatives import by_class
-from together import together
 
 from flwr_fco.regularizers import L1
 from flwr_fco.strategies import FedAvgSubgradient, Steps
@@ -35,7 +34,7 @@ def test_every_strategy_has_a_row_that_says_what_it_converges_to(page):
 @pytest.mark.parametrize(
     "name", by_class(name for name, cls in tables.STRATEGIES.items() if not issubclass(cls, FedAvgSubgradient))
 )
-@together("column", tables.MIRROR_MAPS)
+@pytest.mark.parametrize("column", tables.MIRROR_MAPS)
 def test_what_is_supported_runs(name, column):
     if not tables.supported(name, column, "L1") or column == "SimplexEntropy":
         return

@@ -3,7 +3,7 @@
 import importlib.util
 from pathlib import Path
 
-from together import together
+import pytest
 
 from flwr_fco.testing import check_pair
 
@@ -21,8 +21,8 @@ def test_the_committed_table_is_the_generated_one():
     assert tables.PAGE.read_text(encoding="utf-8") == tables.rendered(), "run: python benchmarks/pages/make_tables.py"
 
 
-@together("column", tables.MIRROR_MAPS)
-@together("row", [row for row, psi in tables.REGULARIZERS.items() if psi.convex])
+@pytest.mark.parametrize("column", tables.MIRROR_MAPS)
+@pytest.mark.parametrize("row", [row for row, psi in tables.REGULARIZERS.items() if psi.convex])
 def test_every_cell_is_true(row, column):
     """Supported: retrieve is a minimiser. Refused: by name, before anything is computed."""
     check_pair(tables.MIRROR_MAPS[column], tables.REGULARIZERS[row].bind(tables.LAYOUT), tables.LAYOUT.size)

@@ -5,7 +5,6 @@ import math
 import networkx
 import numpy as np
 import pytest
-from together import together
 
 from flwr_fco import topology
 from flwr_fco.errors import ConfigurationError
@@ -18,7 +17,7 @@ GRAPHS = [
 ]
 
 
-@together("graph", GRAPHS)
+@pytest.mark.parametrize("graph", GRAPHS)
 def test_every_graph_has_a_gossip_matrix_and_its_gap(graph):
     u, m = graph.mixing, graph.num_nodes
     assert u.dtype == np.float64
@@ -75,7 +74,7 @@ def test_disagreement_of_rows():
     assert topology.root_mean_square_norm(rows) == pytest.approx(math.sqrt((rows**2).sum() / 7))
 
 
-@together(
+@pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: Topology("own", np.ones((2, 3))), r"shape \(2, 3\)"),
@@ -99,7 +98,7 @@ def test_what_is_no_graph_is_refused_in_words(make, message):
         make()
 
 
-@together("graph", [g for g in GRAPHS if g.num_nodes > 3])
+@pytest.mark.parametrize("graph", [g for g in GRAPHS if g.num_nodes > 3])
 def test_missing_nodes_keep_to_themselves(graph):
     rng = np.random.default_rng(graph.num_nodes)
     for count in range(graph.num_nodes + 1):

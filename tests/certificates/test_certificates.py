@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from gaps import descended, losses
-from together import together
 
 from flwr_fco import certificates
 from flwr_fco.core.layout import Layout
@@ -105,6 +104,20 @@ def test_nobody_answers():
         certificates.settle(asked, lambda request: [])
 
 
+def test_answers_that_contradict_each_other_are_no_certificate():
+    """Also where nobody has looked at each of them."""
+    (own,) = losses("logistic", np.random.default_rng(1), (30,), 4)
+    w = np.ones(own.layout.size)
+
+    def ask(request):
+        numbers, vectors = certificates.reported_at(own, w, request.numbers)
+        numbers |= {"conjugate": -1e3} if "conjugate" in numbers else {}
+        return [certificates.Answer(numbers, vectors, weight=1.0)]
+
+    with pytest.raises(NoAnswerError, match="contradict each other"):
+        certificates.settle(certificates.certificate(L1(0.1).bind(own.layout), w), ask)
+
+
 def test_losses_of_several_kinds_have_a_gap_together():
     """Each bounds its own conjugate; their ridges add up by their weights."""
     rng = np.random.default_rng(5)
@@ -121,7 +134,7 @@ def test_losses_of_several_kinds_have_a_gap_together():
 
 
 @pytest.mark.parametrize("first", [0, pytest.param(40, marks=pytest.mark.nightly)])
-@together("case", range(40))
+@pytest.mark.parametrize("case", range(40))
 def test_no_gap_is_below_the_distance_to_what_a_solver_finds(first, case):
     """Weights, offsets, ridges, several outputs, constraints; near the optimum and far from it, and 0 at it."""
     rng = np.random.default_rng(first + case)
@@ -172,7 +185,7 @@ def _says(name, value):
     return lambda numbers, vectors: numbers.update({name: value}) if name in numbers else None
 
 
-@together("kind", ["squares", "logistic", "softmax", "huber", "poisson"])
+@pytest.mark.parametrize("kind", ["squares", "logistic", "softmax", "huber", "poisson"])
 @pytest.mark.parametrize(
     "change",
     [
@@ -193,7 +206,7 @@ def test_what_a_client_says_is_of_one_convex_function(kind, change):
         certificates.settle(asked, lambda request: Reported(own, change)(w, request))
 
 
-@together("value", [1e150, 1e300, -1e300, 1.7e308])
+@pytest.mark.parametrize("value", [1e150, 1e300, -1e300, 1.7e308])
 @pytest.mark.parametrize("place", [(0, 0), (0, -2), (1, -2), (2, -2), (1, -1), (slice(None), slice(None))], ids=str)
 def test_numbers_that_overflow_end_in_words_or_bound_nothing(place, value):
     (own,) = losses("logistic", np.random.default_rng(1), (30,), 4)

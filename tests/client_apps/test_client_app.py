@@ -6,7 +6,6 @@ import pytest
 from flwr.app import Array
 from halves import find_solver
 from problems import FEATURES, app_of, clients, flat, simulated, start_arrays
-from together import together
 
 from flwr_fco.algorithms.contract.algorithm import method_of
 from flwr_fco.client_apps import client, client_app
@@ -134,7 +133,7 @@ def test_an_answer_about_the_servers_buffers_leaves_the_clients_as_they_were():
     assert own.buffers()["count"] == 4
 
 
-@together("mods", [(), (lambda message, context, call_next: call_next(message, context),)])
+@pytest.mark.parametrize("mods", [(), (lambda message, context, call_next: call_next(message, context),)])
 def test_buffers_travel_both_ways(mods):
     """What the server has is loaded before the local solver and before metrics; what the client has is answered."""
     app = app_of([Counting(o.features, o.targets, m) for m, o in enumerate(clients(), start=1)], mods)
@@ -171,7 +170,7 @@ def test_a_run_whose_clients_are_forgotten_has_the_same_bits(kind):
     assert max(held) <= before + 1
 
 
-@together("value", [0, -1, 2.5, float("nan"), "2", True, [1]])
+@pytest.mark.parametrize("value", [0, -1, 2.5, float("nan"), "2", True, [1]])
 def test_a_number_of_objectives_is_positive(value):
     with pytest.raises(ConfigurationError, match="max_objectives="):
         client_app(lambda context: None, max_objectives=value)

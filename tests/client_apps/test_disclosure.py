@@ -9,7 +9,6 @@ from fitting import fitting
 from flwr.app import ConfigRecord
 from problems import CONSTANTS, SADDLE, app_of, clients, kind_of, simulated, start_arrays
 from representatives import by_class
-from together import together
 
 from flwr_fco.client_apps import Disclosure, client_app
 from flwr_fco.core.logs import quiet
@@ -27,8 +26,8 @@ NAN = float("nan")
 # --- the object -------------------------------------------------------------------------------------------------------
 
 
-@together("limit", ["min_rows", "min_class_rows", "min_events"])
-@together("value", [0, -3, 2.5, True, "3", NAN])
+@pytest.mark.parametrize("limit", ["min_rows", "min_class_rows", "min_events"])
+@pytest.mark.parametrize("value", [0, -3, 2.5, True, "3", NAN])
 def test_a_limit_that_is_none_is_refused_with_its_value(limit, value):
     with pytest.raises(ConfigurationError, match=rf"Disclosure\.{limit}={re.escape(repr(value))}.*expected"):
         Disclosure(**{limit: value})
@@ -53,7 +52,7 @@ def saddle(events=None):
     return own
 
 
-@together(
+@pytest.mark.parametrize(
     ("limit", "objective", "said"),
     [
         # --- rows
@@ -177,8 +176,8 @@ def test_an_evaluation_is_about_the_rows_that_it_is_about():
     assert {row.kind for row in result.left_out} == {"evaluate"}
 
 
-@together("limit", ["min_rows", "min_class_rows", None])
-@together(
+@pytest.mark.parametrize("limit", ["min_rows", "min_class_rows", None])
+@pytest.mark.parametrize(
     ("raised", "shown"),
     [
         (lambda: Logistic(np.zeros((30, 2)), ["hiv"] + ["no"] * 29), "(ConfigurationError)"),

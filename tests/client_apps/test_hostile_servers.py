@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message
 from problems import D, app_of, arrays_of, clients, start_arrays
-from together import together
 
 import flwr_fco.tables  # noqa: F401 (it registers answers of its own)
 from flwr_fco.client_apps import Limits, client_app
@@ -229,7 +228,9 @@ STRATEGIES = {
 }
 
 
-@together(("strategy", "case"), [(strategy, case) for strategy, (_, cases) in STRATEGIES.items() for case in cases])
+@pytest.mark.parametrize(
+    ("strategy", "case"), [(strategy, case) for strategy, (_, cases) in STRATEGIES.items() for case in cases]
+)
 def test_an_absurd_message_is_a_clear_error_at_once(strategy, case):
     make, cases = STRATEGIES[strategy]
     hostile, good = Hostile(make()), Hostile(make())
@@ -345,7 +346,7 @@ def test_questions_that_take_second_derivatives_have_the_same_limit(kind):
     assert site.asked == []
 
 
-@together("value", [0, -1, NAN, "ten", True, None])
+@pytest.mark.parametrize("value", [0, -1, NAN, "ten", True, None])
 def test_a_limit_that_is_none_is_refused(value):
     with pytest.raises(ConfigurationError, match=re.escape(f"max_steps={value!r}")):
         Limits(max_steps=value)

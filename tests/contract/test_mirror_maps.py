@@ -5,7 +5,6 @@ import pickle
 
 import numpy as np
 import pytest
-from together import together
 
 import flwr_fco.mirror_maps as package
 from flwr_fco.core.layout import Layout
@@ -55,14 +54,14 @@ def test_every_exported_class_has_an_example_and_a_name(cls):
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.nightly)])
-@together("mirror_map", EXAMPLES)
+@pytest.mark.parametrize("mirror_map", EXAMPLES)
 def test_contract(mirror_map, seed):
     product = isinstance(mirror_map, package.product.BoundProduct)
     regularizers = [psi.bind(LAYOUT) if product else psi for psi in REGULARIZERS]
     check_mirror_map(mirror_map, dimension=DIMENSION, seed=seed, regularizers=regularizers)
 
 
-@together("mirror_map", EXAMPLES)
+@pytest.mark.parametrize("mirror_map", EXAMPLES)
 def test_duals_of_every_size_that_a_map_claims_have_finite_points_in_their_direction(mirror_map):
     for scale in EVERY_SIZE:
         for z in np.random.default_rng(0).normal(size=(3, DIMENSION)):
@@ -71,7 +70,7 @@ def test_duals_of_every_size_that_a_map_claims_have_finite_points_in_their_direc
             assert z @ (w - mirror_map.start(DIMENSION)) >= -1e-12 * np.abs(w).max(), scale
 
 
-@together("mirror_map", EXAMPLES)
+@pytest.mark.parametrize("mirror_map", EXAMPLES)
 def test_bound_regularizers_leave_the_other_arrays_to_the_map_alone(mirror_map):
     """On a model with an intercept: pairs stay minimisers, and psi says nothing about the intercept."""
     weights = np.array([0.0, 2.0, 0.5])
@@ -80,7 +79,7 @@ def test_bound_regularizers_leave_the_other_arrays_to_the_map_alone(mirror_map):
         check_pair(mirror_map, psi.bind(LAYOUT), DIMENSION)
 
 
-@together("mirror_map", EXAMPLES)
+@pytest.mark.parametrize("mirror_map", EXAMPLES)
 def test_single_element(mirror_map):
     if getattr(mirror_map, "center", None) is not None:
         mirror_map = PNorm(mirror_map.p, center=np.ones(1), radius=mirror_map.radius)
@@ -93,7 +92,7 @@ def test_single_element(mirror_map):
         assert np.isfinite(mirror_map.conjugate_gradient(np.array([scale]))).all()
 
 
-@together("mirror_map", EXAMPLES)
+@pytest.mark.parametrize("mirror_map", EXAMPLES)
 @pytest.mark.filterwarnings("error")
 def test_adversarial_duals_stay_finite_and_feasible(mirror_map):
     ramp = np.arange(1.0, DIMENSION + 1.0)
@@ -122,7 +121,7 @@ def test_adversarial_duals_stay_finite_and_feasible(mirror_map):
                     assert regularizer.value(w) == 0.0, (psi, name, t, w)
 
 
-@together("mirror_map", EXAMPLES)
+@pytest.mark.parametrize("mirror_map", EXAMPLES)
 def test_pickle_and_strided_and_read_only_duals(mirror_map):
     z = np.random.default_rng(0).normal(size=DIMENSION)
     expected = mirror_map.conjugate_gradient(z)

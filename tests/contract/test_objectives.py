@@ -8,7 +8,6 @@ import pytest
 from delegating import delegating
 from kinks import Distance
 from scipy.sparse import csr_array
-from together import together
 
 import flwr_fco.objectives
 from flwr_fco.objectives import (
@@ -88,19 +87,19 @@ def _concrete():
     return [m for m in losses if not issubclass(m, SaddleObjective)]
 
 
-@together("cls", _concrete())
-@together("intercept", [True, False])
-@together("l2", [0.0, 0.7])
-@together("dtype", [np.float64, np.float32])
-@together("n", [23, 3, 1])
+@pytest.mark.parametrize("cls", _concrete())
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("l2", [0.0, 0.7])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("n", [23, 3, 1])
 def test_keeps_the_contract(cls, intercept, l2, dtype, n):
     assert cls in FACTORIES, f"add a factory for {cls.__name__} to this file"
     check_objective(FACTORIES[cls](n=n, intercept=intercept, l2=l2, dtype=dtype))
 
 
-@together("cls", [cls for cls in FACTORIES if cls not in (CoxRegression, SiteIntercept)])
-@together("sparse", [False, True])
-@together("given", [("sample_weight",), ("offset",), ("sample_weight", "offset")])
+@pytest.mark.parametrize("cls", [cls for cls in FACTORIES if cls not in (CoxRegression, SiteIntercept)])
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("given", [("sample_weight",), ("offset",), ("sample_weight", "offset")])
 def test_weights_and_offsets_keep_the_contract(cls, sparse, given):
     rng, plain = np.random.default_rng(1), FACTORIES[cls]()
     shape = (23, 4) if cls is MultinomialLogistic else 23
@@ -127,8 +126,8 @@ def test_scales_and_more_rows_than_a_kernel_takes_at_a_time_keep_the_contract():
     check_objective(_cox(n=201))
 
 
-@together("cls", FACTORIES)
-@together("n", [23, 300])
+@pytest.mark.parametrize("cls", FACTORIES)
+@pytest.mark.parametrize("n", [23, 300])
 def test_a_step_may_be_taken_in_place(cls, n):
     objective, rng = FACTORIES[cls](n=n, l2=0.3), np.random.default_rng(2)
     for batch in (None, np.array([5]), rng.permutation(n)[:6], np.array([5, 5, 9])):
@@ -138,7 +137,7 @@ def test_a_step_may_be_taken_in_place(cls, n):
         np.testing.assert_allclose(w, expected, rtol=1e-13)
 
 
-@together("cls", [Huber, LeastSquares, Logistic, MultinomialLogistic, Poisson])
+@pytest.mark.parametrize("cls", [Huber, LeastSquares, Logistic, MultinomialLogistic, Poisson])
 def test_features_in_float32_or_a_memory_map_are_read_where_they_are_and_summed_in_float64(cls, tmp_path):
     features, rng = 0.3 * _data(200, 31, np.float32)[0], np.random.default_rng(3)
     labels = {Huber: 2.0 * rng.normal(size=200), LeastSquares: rng.normal(size=200)}.get(cls, rng.integers(0, 2, 200))
@@ -256,7 +255,7 @@ def _value_and_gradient(value=1.0, gradient=1.0, batch_value=1.0, batch_gradient
     return value_and_gradient
 
 
-@together(
+@pytest.mark.parametrize(
     ("name", "broken", "message"),
     [
         ("gradient", _half_intercept, "differences of the value"),

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from together import together
 
 import flwr_fco.regularizers as package
 from flwr_fco.core.layout import Layout
@@ -137,7 +136,7 @@ CLASSES = [
 ]
 
 
-@together("cls", CLASSES)
+@pytest.mark.parametrize("cls", CLASSES)
 def test_every_exported_class_has_an_example_and_a_name(cls):
     if cls not in NAMED_ARRAYS_ONLY:
         assert any(type(regularizer) is cls for regularizer, _ in EXAMPLES), f"add {cls.__name__} to EXAMPLES"
@@ -147,7 +146,7 @@ def test_every_exported_class_has_an_example_and_a_name(cls):
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.nightly)])
-@together(("regularizer", "shape"), EXAMPLES)
+@pytest.mark.parametrize(("regularizer", "shape"), EXAMPLES)
 def test_contract(regularizer, shape, seed):
     check_regularizer(regularizer, shape=shape, seed=seed)
 
@@ -167,8 +166,8 @@ def adversarial(shape):
     yield "mixed", np.resize([1e150, 1e-150, 0.0, -1e150, 5e-324, 1.0], n).reshape(shape)
 
 
-@together(("regularizer", "shape"), EXAMPLES)
-@together("step", [1e-6, 1.0, 1e6])
+@pytest.mark.parametrize(("regularizer", "shape"), EXAMPLES)
+@pytest.mark.parametrize("step", [1e-6, 1.0, 1e6])
 @pytest.mark.filterwarnings("error")
 def test_adversarial_inputs_stay_finite_and_feasible(regularizer, shape, step):
     for name, v in adversarial(shape):
@@ -183,7 +182,7 @@ def test_adversarial_inputs_stay_finite_and_feasible(regularizer, shape, step):
         assert np.array_equal(regularizer.prox(in_place, step, in_place), p), name
 
 
-@together(("regularizer", "shape"), EXAMPLES)
+@pytest.mark.parametrize(("regularizer", "shape"), EXAMPLES)
 def test_strided_and_read_only_arrays(regularizer, shape):
     v = np.random.default_rng(4).normal(size=shape)
     expected = regularizer.prox(v, 0.5)
@@ -196,7 +195,7 @@ def test_strided_and_read_only_arrays(regularizer, shape):
     assert np.array_equal(regularizer.prox(v, 0.5), expected)
 
 
-@together(("regularizer", "shape"), EXAMPLES)
+@pytest.mark.parametrize(("regularizer", "shape"), EXAMPLES)
 def test_subgradient_inequality(regularizer, shape):
     """psi(x) >= psi(w) + <s, x - w> for the subgradient s at w."""
     if not regularizer.convex or isinstance(regularizer, Adapter):
@@ -212,7 +211,9 @@ def test_subgradient_inequality(regularizer, shape):
             assert regularizer.value(x) >= regularizer.value(w) + np.sum(s * (x - w)) - 1e-12
 
 
-@together(("regularizer", "shape"), [own for own in EXAMPLES if own[0].convex and not isinstance(own[0], Adapter)])
+@pytest.mark.parametrize(
+    ("regularizer", "shape"), [own for own in EXAMPLES if own[0].convex and not isinstance(own[0], Adapter)]
+)
 def test_a_conjugate_is_fenchels(regularizer, shape):
     """With p = prox(u) the vector (u - p)/s is a subgradient at p: psi(p) + psi*(v) = <p, v>; elsewhere at least."""
     rng = np.random.default_rng(0)
@@ -232,7 +233,7 @@ def test_a_conjugate_is_fenchels(regularizer, shape):
             assert regularizer.conjugate((1.0 + 1e-6) * scaling * u) == np.inf
 
 
-@together(("regularizer", "shape"), EXAMPLES)
+@pytest.mark.parametrize(("regularizer", "shape"), EXAMPLES)
 def test_terms_are_the_prox(regularizer, shape):
     terms = regularizer.terms()
     if terms is None:
@@ -244,7 +245,7 @@ def test_terms_are_the_prox(regularizer, shape):
     np.testing.assert_allclose(regularizer.prox(v, step), expected, rtol=1e-14, atol=1e-16)
 
 
-@together(("regularizer", "shape"), EXAMPLES)
+@pytest.mark.parametrize(("regularizer", "shape"), EXAMPLES)
 def test_strength_max_is_the_threshold_of_zero(regularizer, shape):
     """At strength_max prox(-gradient) is 0, just below it is not."""
     gradient = np.random.default_rng(7).normal(size=shape)
@@ -261,7 +262,7 @@ def test_strength_max_is_the_threshold_of_zero(regularizer, shape):
     assert replace(regularizer, strength=strength * (1 - 1e-6)).prox(-gradient, 1.0).any()
 
 
-@together(("regularizer", "shape"), EXAMPLES)
+@pytest.mark.parametrize(("regularizer", "shape"), EXAMPLES)
 def test_arguments_are_looked_at_and_a_copy_is_equal(regularizer, shape):
     with pytest.raises(ConfigurationError, match="step"):
         regularizer.prox(np.zeros(shape), True)
@@ -273,7 +274,7 @@ def test_arguments_are_looked_at_and_a_copy_is_equal(regularizer, shape):
     assert twin != Zero() or isinstance(regularizer, Zero)
 
 
-@together(("regularizer", "shape"), EXAMPLES)
+@pytest.mark.parametrize(("regularizer", "shape"), EXAMPLES)
 def test_bound_to_a_model(regularizer, shape):
     """On the flat vector of a model psi acts on its array and leaves the others alone."""
     layout = Layout.from_arrays({"before": np.zeros(2), "w": np.zeros(shape), "after": np.zeros(3)}, apply_to="w")

@@ -5,7 +5,6 @@ import inspect
 import numpy as np
 import pytest
 from delegating import delegating
-from together import together
 
 import flwr_fco.objectives
 from flwr_fco.objectives import BilinearSaddle, FunctionSaddle, SaddleObjective
@@ -82,8 +81,8 @@ def test_every_exported_class_has_an_example(cls):
     assert any(kind is cls for kind, _ in EXAMPLES.values()), f"add {cls.__name__} to EXAMPLES"
 
 
-@together("name", EXAMPLES)
-@together("seed", [0, 1])
+@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("seed", [0, 1])
 def test_keeps_the_contract(name, seed):
     check_saddle_objective(EXAMPLES[name][1](), seed=seed)
 
@@ -133,7 +132,7 @@ def _always_noisy(self, rng, work, per_step=1):
     return iter([rng.normal(size=self.layout.size) for _ in range(work.num_draws(1, per_step))])
 
 
-@together(
+@pytest.mark.parametrize(
     ("name", "broken", "message"),
     [
         ("gradient", _plain_gradient, "is its sign right"),

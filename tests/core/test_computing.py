@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
-from together import together
 
 from flwr_fco.core import computing as threads
 from flwr_fco.core.computing import random_generator, single_threaded_blas
@@ -26,8 +25,8 @@ def test_blas_has_one_thread_within_the_block_and_what_it_had_after_it():
         assert not threads.depth
 
 
-@together("partition", [0, 1, 2**32 - 1, 2**32, 2**64 - 1])
-@together("seed", [0, 7, 2**32 - 1])
+@pytest.mark.parametrize("partition", [0, 1, 2**32 - 1, 2**32, 2**64 - 1])
+@pytest.mark.parametrize("seed", [0, 7, 2**32 - 1])
 def test_a_generator_is_the_one_that_numpy_makes_of_the_words(seed, partition):
     for server_round, purpose in ((1, 1), (2, 1), (3000, 2), (1, 3)):
         words = (seed, server_round, partition & 0xFFFFFFFF, partition >> 32, purpose)

@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-from together import together
 
 from flwr_fco.core.layout import Layout
 
@@ -33,7 +32,7 @@ def test_there_and_back():
     assert [e.name for e in layout.passed_through] == ["norm.running_mean", "norm.num_batches_tracked", "mask"]
 
 
-@together(
+@pytest.mark.parametrize(
     ("shapes", "apply_to", "expected"),
     [
         ({"coefficients": (5,), "intercept": (1,)}, None, ("coefficients",)),

@@ -6,7 +6,6 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from together import together
 
 from flwr_fco.core.layout import Layout
 from flwr_fco.core.spec import Spec
@@ -32,7 +31,7 @@ def test_equality_sees_arrays_and_numbers():
     assert some == {Regularizer.from_spec(psi.to_spec()) for psi in some}
 
 
-@together(
+@pytest.mark.parametrize(
     ("header", "message"),
     [
         ({"family": "regularizer", "kind": "magic"}, "unknown regularizer 'magic'; known here:.*l1"),

@@ -3,8 +3,8 @@
 import tracemalloc
 
 import numpy as np
+import pytest
 from numpy.testing import assert_array_equal
-from together import together
 
 from flwr_fco.algorithms.contract.replies import Mean
 from flwr_fco.core.sparse import SparseVector, dense, weighted_sum
@@ -25,8 +25,8 @@ def vectors(kinds, size):
     return found
 
 
-@together("kinds", ["d", "ddd", "dddd", "ddddddddd", "fffffff", "ddfffds", "sddds", "tdtid", "sss"])
-@together("size", [1, 7, 1_000, 65_536, 150_001])
+@pytest.mark.parametrize("kinds", ["d", "ddd", "dddd", "ddddddddd", "fffffff", "ddfffds", "sddds", "tdtid", "sss"])
+@pytest.mark.parametrize("size", [1, 7, 1_000, 65_536, 150_001])
 def test_bits_are_those_of_one_after_the_other(kinds, size):
     given = vectors(kinds, size)
     factors = np.random.default_rng(0).random(len(given)).tolist()

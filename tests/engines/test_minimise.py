@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from kinks import Distance
 from local_minima import problems
 from quadratics import Quadratic, quadratics
-from together import together
 
 from flwr_fco.engines import minimise
 from flwr_fco.errors import ConfigurationError
@@ -52,7 +51,7 @@ def gradient_of(loss, w, shift=0.0, center=0.0, penalty=0.0):
     return loss.gradient(w) - shift + penalty * (w - center)
 
 
-@together("name", PROBLEMS)
+@pytest.mark.parametrize("name", PROBLEMS)
 def test_the_minimiser_is_the_stored_one(name):
     loss, terms = PROBLEMS[name]
     found = minimise(loss, Minimise(tolerance=1e-11), **terms)
@@ -61,7 +60,7 @@ def test_the_minimiser_is_the_stored_one(name):
     assert np.linalg.norm(gradient_of(loss, found.point, **terms)) <= 1.1e-11
 
 
-@together("kind", KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_result_tells_the_gradient_a_gap_and_what_they_took(kind):
     loss, rng = loss_of(kind), np.random.default_rng(1)
     shift, center = rng.standard_normal((2, loss.layout.size))

@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 from saddles import CASES, RNG, answer, queries, takes_two_batches_a_step
-from together import together
 
 
-@together("case", CASES)
-@together("trajectory", [False, True])
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("trajectory", [False, True])
 def test_dual_extrapolation_is_algorithm_1(case, trajectory):
     objective, psi, h = CASES[case]
     start = RNG.normal(size=objective.layout.size)
@@ -31,8 +30,8 @@ def test_dual_extrapolation_is_algorithm_1(case, trajectory):
         assert set(uplink.vectors) == {"increment"}
 
 
-@together("case", CASES)
-@together("trajectory", [False, True])
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("trajectory", [False, True])
 def test_mirror_prox_is_algorithm_2(case, trajectory):
     objective, psi, h = CASES[case]
     layout = objective.layout
@@ -51,6 +50,6 @@ def test_mirror_prox_is_algorithm_2(case, trajectory):
         np.testing.assert_allclose(start + uplink.vectors["trajectory"], halves, atol=1e-13)
 
 
-@together("solver", ["dual_extrapolation", "mirror_prox"])
+@pytest.mark.parametrize("solver", ["dual_extrapolation", "mirror_prox"])
 def test_an_epoch_counts_batches_and_a_step_takes_two(solver):
     takes_two_batches_a_step(solver)

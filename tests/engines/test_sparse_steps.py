@@ -7,7 +7,6 @@ import pytest
 from halves import find_solver
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
-from together import together
 
 from flwr_fco.engines.sparse_steps import shard_of, shrunk
 from flwr_fco.messages.protocol import Downlink, Plan
@@ -95,9 +94,9 @@ METHODS = {
 }
 
 
-@together("psi", PSI)
-@together("kind", KINDS)
-@together("method", METHODS)
+@pytest.mark.parametrize("psi", PSI)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("method", METHODS)
 def test_lazy_steps_are_dense_ones(method, kind, psi):
     if kind == "multinomial" and psi == "weighted l1":
         pytest.skip("weights are of one output")
@@ -109,8 +108,8 @@ def test_lazy_steps_are_dense_ones(method, kind, psi):
     agree(found)
 
 
-@together("options", [{}, {"client_prox": False}])
-@together("psi", ["nothing", "l1", "elastic net"])
+@pytest.mark.parametrize("options", [{}, {"client_prox": False}])
+@pytest.mark.parametrize("psi", ["nothing", "l1", "elastic net"])
 def test_a_diagonal_metric_agrees(psi, options):
     objectives, h = pair("logistic"), DiagonalMetric(np.linspace(0.5, 2.0, D + 1))
     found, plan = answers("dual_averaging", objectives, PSI[psi], h, options=options)
@@ -118,11 +117,13 @@ def test_a_diagonal_metric_agrees(psi, options):
     agree(found)
 
 
-@together(
+@pytest.mark.parametrize(
     "work",
     [FirstOrder(steps=7, batch_size=5), FirstOrder(steps=3, batch_size=None), FirstOrder(epochs=1, batch_size=99)],
 )
-@together("options", [{}, {"intercept": False}, {"sample_weight": WEIGHTS[:N], "offset": WEIGHTS[N : 2 * N]}])
+@pytest.mark.parametrize(
+    "options", [{}, {"intercept": False}, {"sample_weight": WEIGHTS[:N], "offset": WEIGHTS[N : 2 * N]}]
+)
 def test_other_work_and_rows_with_weights_and_offsets_agree(work, options):
     agree(answers("dual_averaging", pair("logistic", **options), L1(0.02), work=work)[0])
 
@@ -156,9 +157,9 @@ GROUPS = {
 }
 
 
-@together("solver", ["dual_averaging", "gradient_tracking"])
-@together("intercept", [False, True])
-@together("psi", GROUPS)
+@pytest.mark.parametrize("solver", ["dual_averaging", "gradient_tracking"])
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("psi", GROUPS)
 def test_groups_are_retrieved_as_they_are_touched(psi, intercept, solver):
     objectives = [Logistic(x, np.arange(N) % 2, intercept=intercept) for x in (FEW.toarray(), FEW)]
     tracks = solver == "gradient_tracking"
@@ -187,8 +188,8 @@ def test_groups_without_psi_in_local_steps_and_proximal_steps():
     agree(answers("gradient_steps", objectives, GROUPS["blocks"], vectors=("primal",))[0])
 
 
-@together("h", [Euclidean(), DiagonalMetric(np.linspace(0.5, 2.0, D + 1))])
-@together("psi", PSI)
+@pytest.mark.parametrize("h", [Euclidean(), DiagonalMetric(np.linspace(0.5, 2.0, D + 1))])
+@pytest.mark.parametrize("psi", PSI)
 def test_coordinates_are_retrieved_as_the_vector_is(psi, h):
     _, objective = pair()
     _, plan = answers("dual_averaging", [objective], PSI[psi], h)

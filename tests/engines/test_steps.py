@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from halves import find_solver
-from together import together
 
 from flwr_fco.engines import LocalClient
 from flwr_fco.engines.dual_steps import compiled_pairs, compiled_steps, in_pairs
@@ -75,9 +74,9 @@ def answer(objective, mirror_map, psi, solver, *, client_prox=True, steps=9):
     return uplink, done
 
 
-@together("solver", ["dual_averaging", "tracked_dual_averaging"])
-@together("name", OBJECTIVES)
-@together(("mirror_map", "psi"), COMPILED)
+@pytest.mark.parametrize("solver", ["dual_averaging", "tracked_dual_averaging"])
+@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize(("mirror_map", "psi"), COMPILED)
 def test_an_epoch_in_one_call_takes_the_same_steps(solver, name, mirror_map, psi):
     objective = OBJECTIVES[name]()
     fused, done = answer(objective, mirror_map, psi, solver)
@@ -89,8 +88,8 @@ def test_an_epoch_in_one_call_takes_the_same_steps(solver, name, mirror_map, psi
     np.testing.assert_allclose(fused.vectors["increment"], expected, rtol=0, atol=1e-13 * np.abs(expected).max())
 
 
-@together("name", OBJECTIVES)
-@together(("mirror_map", "psi"), COMPILED)
+@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize(("mirror_map", "psi"), COMPILED)
 def test_pairs_of_batches_in_one_call_take_the_same_steps(name, mirror_map, psi):
     """Also where a pair has the last batch of an epoch and the first of the next one."""
     objective, steps = OBJECTIVES[name](), 11

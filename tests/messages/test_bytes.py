@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord
-from together import together
 
 from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ProtocolError
@@ -31,7 +30,7 @@ def test_every_single_bit_flip_of_a_header_is_refused_or_harmless(shape):
     assert refused > 7 * header
 
 
-@together(
+@pytest.mark.parametrize(
     "data",
     [
         b"PK\x03\x04junk",
@@ -69,7 +68,7 @@ def test_the_other_memory_order_and_padding_are_read():
         read(b"\x93NUMPY\x02\x00" + len(header).to_bytes(4, "little") + header + value.tobytes(), (2, 3))
 
 
-@together(
+@pytest.mark.parametrize(
     "label",
     [
         ("object", (13,), "numpy.ndarray"),
@@ -95,7 +94,7 @@ SAMPLES = [
 ]
 
 
-@together("array", SAMPLES)
+@pytest.mark.parametrize("array", SAMPLES)
 def test_arrays_are_flowers_to_the_byte(array):
     assert vars(to_array(array)) == vars(Array(array))
     layout = Layout.from_arrays({"x": array, "w": np.zeros(1)})
@@ -106,7 +105,7 @@ def test_arrays_are_flowers_to_the_byte(array):
     assert ours.data == Array(array).data
 
 
-@together("array", [np.eye(2, 3, order="F"), np.arange(3, dtype=">f8"), np.arange(6.0)[::2]])
+@pytest.mark.parametrize("array", [np.eye(2, 3, order="F"), np.arange(3, dtype=">f8"), np.arange(6.0)[::2]])
 def test_an_array_of_another_order_is_written_in_the_usual_one(array):
     found = to_array(array).numpy()
     np.testing.assert_array_equal(found, array)
@@ -130,7 +129,7 @@ def test_an_average_of_counters_is_a_whole_number_again(given, kept):
     assert (found, found.dtype) == (kept, np.int64)
 
 
-@together(
+@pytest.mark.parametrize(
     ("record", "message"),
     [
         ({}, "missing \\['w'\\]"),

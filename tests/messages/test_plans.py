@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from together import together
 
 from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ConfigurationError, SpecError
@@ -28,7 +27,7 @@ def test_specifications_do_not_build_anything_of_any_size():
 GROUPS = GroupLasso(0.2, groups=np.array([0, 0, 1]))
 
 
-@together(
+@pytest.mark.parametrize(
     "pair", [(Euclidean(), psi) for psi in (L1(0.1), Zero(), GROUPS)] + [(PNorm(3.0), psi) for psi in (L1(0.1), Zero())]
 )
 def test_the_point_of_a_plan_is_what_its_map_retrieves(pair):

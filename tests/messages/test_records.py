@@ -7,7 +7,6 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
-from together import together
 
 from flwr_fco.core.layout import Layout
 from flwr_fco.core.sparse import NonZeros, SparseVector
@@ -69,7 +68,7 @@ def sent(down, config=None):
     return travelled(Encoder(config or ConfigRecord({"server-round": 3}), "arrays", "config")(down))
 
 
-@together(
+@pytest.mark.parametrize(
     "down",
     [
         task(),
@@ -119,7 +118,7 @@ def changed(content, record, **entries):
     return content
 
 
-@together(
+@pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda c: c.pop("fco"), "comes from a strategy that is not of flwr_fco"),
@@ -152,7 +151,7 @@ def test_a_task_that_is_none_is_an_error_in_words(change, message):
         decode_downlink(content)
 
 
-@together(
+@pytest.mark.parametrize(
     "up",
     [
         Uplink({"increment": VECTOR}, 0.5, 3, examples=7, metrics={"loss": 0.5, "curve": [1.0, 2.0]}),
@@ -177,13 +176,13 @@ def test_a_lost_memory_is_told_by_nothing_else():
     assert decode_uplink(travelled(encode_uplink(None)), 5, {}) is None
 
 
-@together("name", ["num-examples", "local-steps", "elapsed", "fco-memory-lost"])
+@pytest.mark.parametrize("name", ["num-examples", "local-steps", "elapsed", "fco-memory-lost"])
 def test_a_client_cannot_report_a_metric_of_the_protocol(name):
     with pytest.raises(ProtocolError, match="is the protocol's own; rename it"):
         encode_uplink(Uplink({}, None, 1, examples=1, metrics={name: 1.0}))
 
 
-@together(
+@pytest.mark.parametrize(
     ("content", "message"),
     [
         (RecordDict(), "exactly one MetricRecord, got 0"),
@@ -230,7 +229,7 @@ def test_questions_and_answers_are_what_was_sent():
     assert fields(decode_answer(travelled(encode_answer(answer)), 5)) == fields(answer)
 
 
-@together(
+@pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda c: c.pop("fco-question"), "cannot be read: KeyError: 'fco-question'"),
@@ -249,7 +248,7 @@ def test_a_question_that_is_none_is_an_error_in_words(change, message):
         decode_question(content, 1000)
 
 
-@together(
+@pytest.mark.parametrize(
     "said",
     [Described(), Described(("a", "b"), ("0", "1")), Described(("a",), None, np.array([0.5])), Described(None, ("0",))],
 )
@@ -257,7 +256,7 @@ def test_what_a_table_is_is_what_was_said(said):
     assert fields(decode_described(travelled(encode_described(said)))) == fields(said)
 
 
-@together(
+@pytest.mark.parametrize(
     ("entry", "message"), [(("columns", 3), "cannot be read: TypeError"), (("classes", [1, 2]), "expected texts")]
 )
 def test_names_that_are_none_are_refused(entry, message):

@@ -11,7 +11,6 @@ from fuzz.budget import damaged, fuzzed, mutated
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import arrays_of, foreign_app, numpy_of, simulated
-from together import together
 
 from flwr_fco.callbacks import Checkpoint
 from flwr_fco.client_apps import client_app
@@ -209,7 +208,7 @@ def bomb(size):
 BOMB = bomb(50_000_000)
 
 
-@together(
+@pytest.mark.parametrize(
     ("name", "change", "message"),
     [
         (PLACES, lambda a: np.zeros(a.size + 40, np.uint8), r"has \d+ bytes, expected at most"),
@@ -426,7 +425,7 @@ def test_clients_of_this_package_learn_as_well_with_a_fraction_of_the_bytes(opti
     assert last["bytes-down"] + last["bytes-up"] < last["bytes-fedavg"] / 4
 
 
-@together(
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"density": None}, "wire=.*with density= alone"),

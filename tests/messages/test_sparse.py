@@ -5,7 +5,6 @@ import pytest
 from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
-from together import together
 
 from flwr_fco import FedDualAvg
 from flwr_fco.client_apps import client_app
@@ -44,8 +43,8 @@ def read(indices=INDICES, values=VALUES, size=10, kind="indices", **more):
     return decode_uplink(content, size, {"increment": (size,)})
 
 
-@together("kind", ["indices", "nonzeros"])
-@together(
+@pytest.mark.parametrize("kind", ["indices", "nonzeros"])
+@pytest.mark.parametrize(
     ("given", "message"),
     [
         ({"indices": np.array([0, 3, 10], dtype=np.int32)}, "ascend from 0 to 9"),
@@ -118,7 +117,7 @@ def dense_clients():
     return [Logistic(own.features.toarray(), own.labels) for own in clients()]
 
 
-@together(
+@pytest.mark.parametrize(
     "options",
     [
         {},

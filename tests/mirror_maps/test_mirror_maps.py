@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from together import together
 
 from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ConfigurationError, SpecError, UnsupportedPairError
@@ -27,8 +26,8 @@ def test_p_norm_is_the_formula_of_the_paper(p):
         assert_allclose(PNorm(p, center, radius).retrieve(z, 3.0, Zero()), center + shrunk, rtol=1e-13)
 
 
-@together("size", [1e-300, 1e-160, 1e160, 1e300])
-@together("p", [2.0, 12.0, 13.86])
+@pytest.mark.parametrize("size", [1e-300, 1e-160, 1e160, 1e300])
+@pytest.mark.parametrize("p", [2.0, 12.0, 13.86])
 def test_p_norm_is_homogeneous_at_every_size(p, size):
     z = np.random.default_rng(1).uniform(-1, 1, size=50)
     assert_allclose(
@@ -70,8 +69,8 @@ def test_points_off_the_domain():
 # ---- Pairs, arguments, products -------------------------------------------------------------------------------------
 
 
-@together("mirror_map", [PNorm(3.0), SimplexEntropy(), DiagonalMetric(np.ones(6))])
-@together("psi", [Nuclear(0.1), L2(0.1), L1Ball(1.0), L2Ball(1.0), Simplex(2.0)])
+@pytest.mark.parametrize("mirror_map", [PNorm(3.0), SimplexEntropy(), DiagonalMetric(np.ones(6))])
+@pytest.mark.parametrize("psi", [Nuclear(0.1), L2(0.1), L1Ball(1.0), L2Ball(1.0), Simplex(2.0)])
 def test_unsupported_pairs_name_both_and_what_would_work(mirror_map, psi):
     assert not mirror_map.supports(psi)
     assert mirror_map.never_supports(psi)
@@ -91,7 +90,7 @@ def test_a_simplex_is_that_of_the_map_or_refused():
             SimplexEntropy(2.0).require(psi)
 
 
-@together(
+@pytest.mark.parametrize(
     ("build", "message"),
     [
         (lambda: PNorm(1.5), r"PNorm\.p=1.5; expected .*>= 2"),

@@ -8,7 +8,6 @@ from scipy.sparse import csr_array
 from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
 from sklearn.metrics import accuracy_score, log_loss
 from sklearn.svm import LinearSVC
-from together import together
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import (
@@ -116,7 +115,7 @@ def test_binary_labels_that_are_refused(labels):
         Logistic(np.ones((3, 2)), labels)
 
 
-@together(
+@pytest.mark.parametrize(
     ("labels", "num_classes", "message"),
     [
         ([0, 2, 0], None, "hold 0, 2.*num_classes="),
@@ -142,9 +141,9 @@ def _hessian(objective):
     return np.array([objective.gradient(row) - zero for row in np.eye(objective.layout.size)])
 
 
-@together("shape", [(40, 6), (6, 40), (7, 7), (1, 5), (5, 1)])
-@together("intercept", [True, False])
-@together("l2", [0.0, 0.3])
+@pytest.mark.parametrize("shape", [(40, 6), (6, 40), (7, 7), (1, 5), (5, 1)])
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("l2", [0.0, 0.3])
 def test_constants_of_squares_are_eigenvalues(shape, intercept, l2):
     rng = np.random.default_rng(0)
     objective = LeastSquares(rng.normal(size=shape) + 0.5, rng.normal(size=shape[0]), intercept=intercept, l2=l2)
@@ -205,9 +204,9 @@ def _made(cls, features=X, rows=None, **options):
 LOSSES = (LeastSquares, TraceRegression, Logistic, MultinomialLogistic, Huber, Poisson, SquaredHinge, CoxRegression)
 
 
-@together("cls", LOSSES)
-@together("l2", [0.0, 0.2])
-@together("form", [np.asarray, csr_array])
+@pytest.mark.parametrize("cls", LOSSES)
+@pytest.mark.parametrize("l2", [0.0, 0.2])
+@pytest.mark.parametrize("form", [np.asarray, csr_array])
 def test_a_weight_of_k_is_k_copies(cls, l2, form):
     """In the value, gradient, Hessian, constants and metrics, and whatever the weights' common factor is."""
     features = np.asarray(X) if cls is TraceRegression else form(X)
@@ -230,7 +229,7 @@ def test_a_weight_of_k_is_k_copies(cls, l2, form):
         assert one.lipschitz(norm) == pytest.approx(other.lipschitz(norm), rel=near)
 
 
-@together("cls", [LeastSquares, Logistic, Huber, Poisson, SquaredHinge])
+@pytest.mark.parametrize("cls", [LeastSquares, Logistic, Huber, Poisson, SquaredHinge])
 def test_an_offset_is_a_column_with_the_coefficient_one(cls):
     offset = np.random.default_rng(4).normal(size=N)
     one, other = _made(cls, offset=offset, intercept=False), _made(cls, np.column_stack([X, offset]), intercept=False)

@@ -6,7 +6,6 @@ from newton import numbers, point, solved
 from problems import app_of, simulated
 from scipy.sparse import csr_array
 from scipy.special import xlogy
-from together import together
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.core.layout import Layout
@@ -48,8 +47,8 @@ def _sites(form, link=LogCosh, **options):
     return [Linear(link(), form(features[m::3]), TARGETS[m::3], **options) for m in range(3)]
 
 
-@together("form", [np.asarray, csr_array])
-@together("options", [{}, {"l2": 0.3, "intercept": False, "offset": np.linspace(-1.0, 1.0, 20)}])
+@pytest.mark.parametrize("form", [np.asarray, csr_array])
+@pytest.mark.parametrize("options", [{}, {"l2": 0.3, "intercept": False, "offset": np.linspace(-1.0, 1.0, 20)}])
 def test_a_link_of_five_formulas_is_an_objective(form, options):
     check_objective(_sites(form, **options)[0])
     check_objective(_sites(form, sample_weight=np.linspace(0.5, 2.0, 20))[0])
@@ -132,15 +131,15 @@ def _train(objective, strategy):
     return simulate(strategy, client_app(lambda context: objective), **options)
 
 
-@together("make", [FedDualAvg, FedMid, FeDualEx])
-@together("change", [np.sum, lambda g: g[:1], lambda g: g[:, None], lambda g: None])
+@pytest.mark.parametrize("make", [FedDualAvg, FedMid, FeDualEx])
+@pytest.mark.parametrize("change", [np.sum, lambda g: g[:1], lambda g: g[:, None], lambda g: None])
 def test_a_gradient_of_another_shape_is_refused_and_not_stretched(make, change):
     with pytest.raises(ClientError, match=r"ConfigurationError .* the gradient has shape .*; expected \(3,\)"):
         _train(Centre(change=change), make(client_lr=0.1, work=Steps(2), fraction_evaluate=0.0))
 
 
-@together("count", [0, -1, 2.5, None, True, "3"])
-@together("batch_size", [None, 4])
+@pytest.mark.parametrize("count", [0, -1, 2.5, None, True, "3"])
+@pytest.mark.parametrize("batch_size", [None, 4])
 def test_a_client_without_examples_is_named_and_does_not_go_on_for_ever(count, batch_size):
     strategy = FedDualAvg(client_lr=0.1, work=Steps(2, batch_size=batch_size), fraction_evaluate=0.0)
     with pytest.raises(ClientError, match=rf"num_examples.*={count!r}.*; expected a whole number"):

@@ -5,7 +5,6 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 from sparse_rows import D, as_users_bring_them, rows
-from together import together
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import CoxRegression, LeastSquares, Logistic, TraceRegression
@@ -29,7 +28,7 @@ FORMS = {
 }
 
 
-@together("form", FORMS)
+@pytest.mark.parametrize("form", FORMS)
 def test_every_sparse_form_becomes_the_same_rows(form):
     given = FORMS[form](rows())
     before = given.copy()

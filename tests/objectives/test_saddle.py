@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from together import together
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import BilinearSaddle, FunctionSaddle, SaddleObjective
@@ -39,7 +38,7 @@ def test_functions_of_wrong_shapes_are_refused():
             FunctionSaddle(lambda x, y: y, lambda x, y: x, x=bad, y=2)
 
 
-@together(
+@pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: BilinearSaddle(np.ones(3)), r"matrix has shape \(3,\)"),
@@ -56,7 +55,7 @@ def test_errors(make, message):
         make()
 
 
-@together(
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"grad_x": None}, "grad_x is a NoneType; expected a function"),

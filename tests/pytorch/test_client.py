@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from together import together
 
 pytest.importorskip("torch.optim", reason="needs PyTorch: make test-torch, or pip install torch")
 
@@ -115,7 +114,7 @@ def go(strategy, app, rounds=6, start=None, **options):
     return simulate(strategy, app, num_nodes=NODES, num_rounds=rounds, initial_arrays=start, progress=False, **options)
 
 
-@together("name", STRATEGIES)
+@pytest.mark.parametrize("name", STRATEGIES)
 def test_a_loop_of_one_s_own_gives_the_model_of_our_client(name):
     objectives = clients()
     mods = [short_mod()]
@@ -186,7 +185,7 @@ OBJECTIVE = ".*flwr_fco.torch.TorchObjective, which takes every"
 JOINT = {"regularizer": HardSparsity(2), "arrays": Arrays(scope="joint")}
 
 
-@together(
+@pytest.mark.parametrize(
     ("strategy", "client", "message"),
     [
         (FeDualEx(regularizer=L1(0.1), client_lr=0.1), {}, f"'dual_extrapolation' has no optimiser{OBJECTIVE}"),

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from together import together
 
 pytest.importorskip("torch.optim", reason="needs PyTorch: make test-torch, or pip install torch")
 
@@ -139,7 +138,7 @@ def test_buffers_travel_and_only_training_changes_them():
 # --- where its vectors are -------------------------------------------------------------------------------------------
 
 
-@together("psi", [L1(0.05), GroupLasso(0.05, groups=np.arange(6) // 2), L1Ball(1.0)])
+@pytest.mark.parametrize("psi", [L1(0.05), GroupLasso(0.05, groups=np.arange(6) // 2), L1Ball(1.0)])
 def test_steps_on_the_device_are_those_in_numpys_memory(psi):
     theirs, ours = _pair("least squares")
     start, length = start_arrays(), {"num_nodes": 2, "num_rounds": 3, "progress": False}
@@ -183,8 +182,8 @@ class Stream(IterableDataset):
         return iter(())
 
 
-@together("argument", ["loss", "scores"])
-@together(
+@pytest.mark.parametrize("argument", ["loss", "scores"])
+@pytest.mark.parametrize(
     ("function", "message"),
     [
         (lambda prediction: prediction, r"takes \(prediction\), and not two arguments \(too many positional"),
@@ -230,7 +229,7 @@ def _tied():
     return model
 
 
-@together(
+@pytest.mark.parametrize(
     ("changed", "message"),
     [
         ({"dataset": []}, "the data set is empty"),

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from together import together
 
 pytest.importorskip("torch.optim", reason="needs PyTorch: make test-torch, or pip install torch")
 
@@ -61,7 +60,7 @@ def trained(client, lie, **options):
     return run(FedDualAvg(client=client, client_lr=0.2, fraction_evaluate=0.0, **work, **options), app, 3)
 
 
-@together(
+@pytest.mark.parametrize(
     ("lie", "aggregation", "left_out"),
     [
         (heavier, "mean", True),
@@ -72,7 +71,7 @@ def trained(client, lie, **options):
         (times(-900.0, "running_var"), "median", None),
     ],
 )
-@together("client", ["composite", "unmodified"])
+@pytest.mark.parametrize("client", ["composite", "unmodified"])
 def test_one_of_four_changes_little(client, lie, aggregation, left_out):
     given, plain = (trained(client, each, aggregation=aggregation) for each in (lie, lambda *_: None))
     assert plain.left_out == []

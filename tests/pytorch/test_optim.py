@@ -5,7 +5,6 @@ import io
 
 import numpy as np
 import pytest
-from together import together
 
 pytest.importorskip("torch.optim", reason="needs PyTorch: make test-torch, or pip install torch")
 
@@ -67,8 +66,8 @@ PAIRS = [
 ]
 
 
-@together("kind", BOTH)
-@together(("problem", "psi"), PAIRS)
+@pytest.mark.parametrize("kind", BOTH)
+@pytest.mark.parametrize(("problem", "psi"), PAIRS)
 def test_the_steps_are_those_of_the_numpy_solver(problem, psi, kind):
     solver, vector = {DualAveraging: ("dual_averaging", "dual"), ProximalSGD: ("mirror_descent", "primal")}[kind]
     objective, plan, model, run = setting(problem, psi, solver)
@@ -103,8 +102,10 @@ def test_duals_in_float64_hold_a_small_weight_beside_a_large_threshold():
     assert not optimizer.increments()["0"].any()
 
 
-@together(("psi", "shape", "scale"), [(Zero(), (40, 30), 1.0), (L1(0.3), (400, 500), 1.0), (L1(300.0), (40, 30), 1e3)])
-@together("momentum", [0.0, 0.9])
+@pytest.mark.parametrize(
+    ("psi", "shape", "scale"), [(Zero(), (40, 30), 1.0), (L1(0.3), (400, 500), 1.0), (L1(300.0), (40, 30), 1e3)]
+)
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_increments_in_float32_lose_no_digits_to_a_large_dual(psi, shape, scale, momentum):
     rng = np.random.default_rng(1)
     dual = {"weight": rng.standard_normal(shape), "bias": rng.standard_normal(shape[0])}
@@ -199,8 +200,10 @@ def test_a_layer_has_a_psi_by_pattern_and_a_group_one_for_all_it_has():
     assert list(optimizer.regularizers.values()) == [L1(1.0), L1(1.0), L1(2.0)]
 
 
-@together(("kind", "options"), [(DualAveraging, {}), (DualAveraging, {"momentum": 0.5}), (ProximalSGD, {})])
-@together("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("kind", "options"), [(DualAveraging, {}), (DualAveraging, {"momentum": 0.5}), (ProximalSGD, {})]
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_saved_and_loaded_or_copied_it_goes_on_to_the_bit(kind, options, dtype):
     ours = network(dtype)
     psi = PerParameter({"0.*": L1(0.2, weights=np.ones((5, 4))), "*": L1(0.1)})
@@ -228,7 +231,7 @@ def test_saved_and_loaded_or_copied_it_goes_on_to_the_bit(kind, options, dtype):
 # --- refused ---------------------------------------------------------------------------------------------------------
 
 
-@together(
+@pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"lr": -1.0}, "lr=-1.0; expected a finite number"),
@@ -271,7 +274,7 @@ def test_groups_of_different_rates_have_no_common_time():
         _ = optimizer.elapsed
 
 
-@together(
+@pytest.mark.parametrize(
     ("groups", "options", "words"),
     [
         ({}, {"regularizer": PerParameter({"0.wieght": L1(1.0)})}, r"PerParameter.*\['0.wieght'\] match no array"),
@@ -282,7 +285,7 @@ def test_groups_of_different_rates_have_no_common_time():
         ({"regularizer": PerParameter({"3.*": L1(1.0)})}, {}, r"PerParameter.*\['3.\*'\] match no array"),
     ],
 )
-@together("kind", BOTH)
+@pytest.mark.parametrize("kind", BOTH)
 def test_a_pattern_that_matches_nothing_is_an_error(kind, groups, options, words):
     model = network()
     own = list(model.named_parameters())

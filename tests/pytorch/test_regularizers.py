@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from together import together
 
 pytest.importorskip("torch.optim", reason="needs PyTorch: make test-torch, or pip install torch")
 
@@ -55,7 +54,7 @@ def test_every_regularizer_is_among_the_cases():
     assert concrete - {psis.PerParameter, psis.Adapter} <= {type(psi) for psi in CASES}
 
 
-@together("psi", CASES)
+@pytest.mark.parametrize("psi", CASES)
 def test_the_map_is_that_of_numpy(psi):
     rng = np.random.default_rng(0)
     signs = np.where(rng.random(SHAPE) < 0.5, -1.0, 1.0)
@@ -77,7 +76,7 @@ def test_the_map_is_that_of_numpy(psi):
     assert bool(tensor_prox(psi, tensor)(tensor, 0.5).isnan().any())
 
 
-@together("psi", [L1(0.4), L2Squared(0.4, weights=WEIGHTS), ElasticNet(0.4), Box(-0.3, 0.4)])
+@pytest.mark.parametrize("psi", [L1(0.4), L2Squared(0.4, weights=WEIGHTS), ElasticNet(0.4), Box(-0.3, 0.4)])
 def test_a_map_of_terms_can_be_differentiated(psi):
     parameter = torch.nn.Parameter(torch.tensor(np.random.default_rng(7).normal(size=SHAPE)))
     assert torch.autograd.gradcheck(lambda v: tensor_prox(psi, v)(v, 0.5), (parameter,))

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from together import together
 
 from flwr_fco.core.layout import Layout
 from flwr_fco.regularizers import Nuclear, NuclearBall, SpectralBall
@@ -17,8 +16,8 @@ def with_singular_values(m, n, values, seed=0):
     return left, np.asarray(values, dtype=float), right.T
 
 
-@together(("m", "n"), [(20, 20), (60, 12), (12, 60), (200, 180)])
-@together("condition", [1.0, 1e2, 1e4, 1e6, 1e8])
+@pytest.mark.parametrize(("m", "n"), [(20, 20), (60, 12), (12, 60), (200, 180)])
+@pytest.mark.parametrize("condition", [1.0, 1e2, 1e4, 1e6, 1e8])
 def test_the_smallest_kept_singular_value_is_accurate(m, n, condition):
     left, values, right = with_singular_values(m, n, np.geomspace(1.0, 1.0 / condition, 8))
     threshold = 0.25 / condition
@@ -37,9 +36,9 @@ def low_rank_and_noise(m, n, rank, noise):
     return rng.normal(size=(m, rank)) @ rng.normal(size=(rank, n)) / np.sqrt(m) + noise * rng.normal(size=(m, n))
 
 
-@together(("m", "n"), [(1, 1), (1, 7), (32, 32), (60, 20), (20, 60), (200, 160)])
-@together("quantile", [0.0, 0.3, 0.7, 0.999])
-@together("size", [1e-200, 1.0, 1e200])
+@pytest.mark.parametrize(("m", "n"), [(1, 1), (1, 7), (32, 32), (60, 20), (20, 60), (200, 160)])
+@pytest.mark.parametrize("quantile", [0.0, 0.3, 0.7, 0.999])
+@pytest.mark.parametrize("size", [1e-200, 1.0, 1e200])
 def test_the_rank_is_the_numerical_rank_after_the_wire_too(m, n, quantile, size):
     v = size * low_rank_and_noise(m, n, 4, 0.05)
     threshold = np.quantile(np.linalg.svd(v, compute_uv=False), quantile) * (1 + 1e-9)

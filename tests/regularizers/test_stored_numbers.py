@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 from psi_numbers import MAPS, PSIS, numbers_of, numbers_of_map, numbers_on_models
-from together import together
 
 _STORED = np.load(Path(__file__).parents[1] / "stored_runs" / "psi.npz")
 EXPECTED = np.split(_STORED["numbers"], np.cumsum(_STORED["sizes"])[:-1])
@@ -21,13 +21,13 @@ def check(found, expected, *, zeros=True):
     assert not zeros or ((found == 0.0) == (expected == 0.0)).all()
 
 
-@together(("own", "expected"), list(zip(PSIS, EXPECTED[: len(PSIS)], strict=True)))
+@pytest.mark.parametrize(("own", "expected"), list(zip(PSIS, EXPECTED[: len(PSIS)], strict=True)))
 def test_regularizers(own, expected):
     # An entry of a matrix of low rank is 0 by chance.
     check(numbers_of(*own), expected, zeros=own[0] not in ("Nuclear", "NuclearBall", "SpectralBall"))
 
 
-@together(("own", "expected"), list(zip(MAPS, EXPECTED[len(PSIS) : -1], strict=True)))
+@pytest.mark.parametrize(("own", "expected"), list(zip(MAPS, EXPECTED[len(PSIS) : -1], strict=True)))
 def test_mirror_maps(own, expected):
     check(numbers_of_map(*own), expected)
 
