@@ -1,23 +1,18 @@
 """Local minimisation: certified minimisers, honest results, and the counts that are reported."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kinks import Distance
-from local_minima import problems
 from quadratics import Quadratic, quadratics
 
 from flwr_fco.engines import minimise
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic
+from flwr_fco.objectives import Huber, LeastSquares, Logistic, MultinomialLogistic, Poisson
 from flwr_fco.work import Minimise
 
 N, D = 60, 7
-STORED = np.load(Path(__file__).parents[1] / "stored_runs" / "local_minima.npz")
-PROBLEMS = {name: (loss, terms) for name, loss, terms in problems()}
 
 
 class Gradients(Quadratic):
@@ -34,6 +29,10 @@ def loss_of(kind):
         return MultinomialLogistic(features, rng.integers(0, 4, N), num_classes=4, intercept=False, l2=1e-2)
     if kind == "logistic":
         return Logistic(features, rng.integers(0, 2, N), l2=1e-2, intercept=False)
+    if kind == "counts":
+        return Poisson(0.1 * features, rng.poisson(1.5, N), l2=1e-2)
+    if kind == "huber":
+        return Huber(features, 2.0 * rng.standard_normal(N), l2=1e-2, sample_weight=rng.uniform(0.5, 2.0, N))
     if kind == "least squares":
         return LeastSquares(features, rng.standard_normal(N), scale=0.5, l2=1e-2)
     (found,) = quadratics(count=1, d=D)
@@ -44,20 +43,11 @@ def loss_of(kind):
 
 
 #: Solved exactly, by Newton's method with and without a line of its own, and by L-BFGS-B.
-KINDS = ("softmax", "logistic", "least squares", "quadratic", "own Hessian", "gradients")
+KINDS = ("softmax", "logistic", "counts", "huber", "least squares", "quadratic", "own Hessian", "gradients")
 
 
 def gradient_of(loss, w, shift=0.0, center=0.0, penalty=0.0):
     return loss.gradient(w) - shift + penalty * (w - center)
-
-
-@pytest.mark.parametrize("name", PROBLEMS)
-def test_the_minimiser_is_the_stored_one(name):
-    loss, terms = PROBLEMS[name]
-    found = minimise(loss, Minimise(tolerance=1e-11), **terms)
-    assert found.reached
-    np.testing.assert_allclose(found.point, STORED[name], rtol=0, atol=1e-10)
-    assert np.linalg.norm(gradient_of(loss, found.point, **terms)) <= 1.1e-11
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -72,7 +62,7 @@ def test_the_result_tells_the_gradient_a_gap_and_what_they_took(kind):
     assert found.gradient_norm <= tolerance
     assert found.gap == pytest.approx(found.gradient_norm**2 / (2 * (loss.strong_convexity() + 0.5)))
     assert found.gradient_evaluations >= max(found.iterations, 1)
-    assert (found.hessian_products > 0) == (kind in ("softmax", "logistic", "own Hessian"))
+    assert (found.hessian_products > 0) == (kind in ("softmax", "logistic", "counts", "huber", "own Hessian"))
     assert found.metrics["capped"] == 0.0
 
 

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from together import together
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import BilinearSaddle, MultinomialLogistic
@@ -34,8 +33,8 @@ EXAMPLES = {
 }
 
 
-@together("name", EXAMPLES)
-@together("seed", [0, 1])
+@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("seed", [0, 1])
 def test_keeps_the_contract(name, seed):
     check_saddle_objective(EXAMPLES[name](), seed=seed)
 

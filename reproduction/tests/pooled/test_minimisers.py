@@ -9,7 +9,6 @@ from sklearn.linear_model import ElasticNet as SklearnElasticNet
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score, precision_score, recall_score
 from sklearn.utils.fixes import parse_version
-from together import together
 
 from flwr_fco.errors import ConfigurationError, FlwrFcoError
 from flwr_fco.objectives import BilinearSaddle, LeastSquares, Logistic, MultinomialLogistic, TraceRegression
@@ -40,9 +39,9 @@ def _clients(make, classes=0, **options):
 KINDS = {"least squares": (LeastSquares, 0), "binary": (Logistic, 2), "multinomial": (MultinomialLogistic, 3)}
 
 
-@together("name", KINDS)
-@together("weights", [None, [1, 1, 1], [1, 0, 3]])
-@together("l1_ratio", [1.0, 0.4])
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("weights", [None, [1, 1, 1], [1, 0, 3]])
+@pytest.mark.parametrize("l1_ratio", [1.0, 0.4])
 def test_the_minimiser_is_scikit_learns(name, weights, l1_ratio):
     make, classes = KINDS[name]
     clients, strength = _clients(make, classes), 0.02 if classes else 0.2
@@ -69,9 +68,9 @@ def test_the_minimiser_is_scikit_learns(name, weights, l1_ratio):
     assert_allclose(own, other, atol=1e-7)
 
 
-@together("name", KINDS)
-@together("l2", [0.0, 0.2])
-@together("intercept", [True, False])
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("l2", [0.0, 0.2])
+@pytest.mark.parametrize("intercept", [True, False])
 def test_a_gap_bounds_the_suboptimality_and_vanishes_at_the_minimiser(name, l2, intercept):
     make, classes = KINDS[name]
     clients, psi = _clients(make, classes, l2=l2, intercept=intercept), L1(0.03 if classes else 0.3)

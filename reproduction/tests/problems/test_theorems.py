@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from problems import app_of, simulated
 from saddles import one_client
-from together import together
 
 from flwr_fco.mirror_maps import Euclidean, Product, SimplexEntropy
 from flwr_fco.objectives import BilinearSaddle
@@ -69,9 +68,9 @@ def gaps_of(kind, objective, psi, h, start, rounds, **options):
     return np.array(gaps)
 
 
-@together("name", INSTANCES)
-@together("seed", [0, 1])
-@together("method", [(FeDualEx, {}), (FedMiP, {"server_prox": False})])
+@pytest.mark.parametrize("name", INSTANCES)
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("method", [(FeDualEx, {}), (FedMiP, {"server_prox": False})])
 def test_theorem_4_holds_after_every_number_of_steps(name, seed, method):
     """Gap(ergodic point) <= beta B / T at every T; of mirror prox by He, Juditsky, Nemirovski."""
     kind, more = method

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from problems import app_of, simulated
-from together import together
 
 from flwr_fco import topology
 from flwr_fco.errors import ConfigurationError
@@ -48,8 +47,8 @@ def test_baos_variant(kind, options, stages):
         assert (strategy.state.stage, strategy.state.stage_round) == (2, 1)
 
 
-@together("mixing", [None, "complete", "chain"])
-@together("constrained", [{}, {"smoothness": L}, {"smoothness": L, "radius": 0.5}])
+@pytest.mark.parametrize("mixing", [None, "complete", "chain"])
+@pytest.mark.parametrize("constrained", [{}, {"smoothness": L}, {"smoothness": L, "radius": 0.5}])
 def test_liangs_variant(mixing, constrained):
     fs, p = boxes.clients()
     rows = {None: np.tile(p, (4, 1)), "complete": np.full((4, 4), 0.25), "chain": topology.chain(4).mixing}[mixing]
@@ -59,8 +58,8 @@ def test_liangs_variant(mixing, constrained):
     np.testing.assert_allclose(strategy.state.primal, expected[: len(strategy.state.primal)], rtol=1e-10, atol=1e-12)
 
 
-@together(
-    "make, message",
+@pytest.mark.parametrize(
+    ("make", "message"),
     [
         (lambda: FastFedDA(variant="fast"), "variant='fast'"),
         (lambda: FastFedDA(mixing="ring"), "no form on a graph"),

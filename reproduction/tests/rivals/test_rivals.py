@@ -15,7 +15,6 @@ from playing import begins_where_it_ended
 from problems import CONSTANTS, app_of, optimum, problem, simulated, start_arrays
 from problems import clients as regressions
 from remembering import FAULTS, faulty_run, weights_of
-from together import together
 from unequal_work import RATE, takes_gradient_steps
 
 from flwr_fco import strategies
@@ -202,7 +201,7 @@ def the_ledger_is_what_clients_hold(strategy, grid, number, metrics):
 
 
 @pytest.mark.parametrize("name", at_night(REMEMBER, BY_DAY))
-@together("fault", ["lost reply", "restart"])
+@pytest.mark.parametrize("fault", ["lost reply", "restart"])
 def test_the_optimum_is_reached_whatever_is_lost(name, fault):
     constants, rounds = REMEMBER[name]
     strategy = RIVALS[name](**constants)
@@ -212,7 +211,7 @@ def test_the_optimum_is_reached_whatever_is_lost(name, fault):
     assert np.abs(w - optimum(problem(), weights_of(strategy, grid))).max() <= 1e-8
 
 
-@together("name", REMEMBER)
+@pytest.mark.parametrize("name", REMEMBER)
 def test_the_ledger_knows_what_was_sent_in_single_precision(name):
     strategy = RIVALS[name](**REMEMBER[name][0], wire=Wire("float32"))
     _, grid, _ = faulty_run(strategy, FAULTS["lost reply"], num_rounds=5, check=the_ledger_is_what_clients_hold)
@@ -220,7 +219,9 @@ def test_the_ledger_knows_what_was_sent_in_single_precision(name):
 
 
 # The first round of APDA-Inexact has no minimisation.
-@together("name, minimisations", [("fed_pd", 2), ("five_gcs", 2), ("fed_dyn", 2), ("apda_inexact", 1)])
+@pytest.mark.parametrize(
+    ("name", "minimisations"), [("fed_pd", 2), ("five_gcs", 2), ("fed_dyn", 2), ("apda_inexact", 1)]
+)
 def test_a_minimisation_begins_where_the_last_one_ended(name, minimisations):
     with pytest.MonkeyPatch.context() as patch:
         begins_where_it_ended(find_solver(name), patch, minimisations)
@@ -229,7 +230,7 @@ def test_a_minimisation_begins_where_the_last_one_ended(name, minimisations):
 # --- refusals and unequal work ----------------------------------------------------------------------------------------
 
 
-@together("name", [name for name, kind in RIVALS.items() if "regularizer" in kind.algorithm.refuses])
+@pytest.mark.parametrize("name", [name for name, kind in RIVALS.items() if "regularizer" in kind.algorithm.refuses])
 def test_psi_is_refused_with_the_reason(name):
     with pytest.raises(ConfigurationError, match=r"no place for psi, because .*FedDR"):
         RIVALS[name](regularizer=L1(0.1))
@@ -237,7 +238,7 @@ def test_psi_is_refused_with_the_reason(name):
         RIVALS[name](mirror_map=PNorm(3.0))
 
 
-@together("name", [name for name, kind in RIVALS.items() if kind.algorithm.reads == "everyone"])
+@pytest.mark.parametrize("name", [name for name, kind in RIVALS.items() if kind.algorithm.reads == "everyone"])
 def test_those_that_need_everyone_refuse_samples(name):
     with pytest.raises(ConfigurationError, match="every client"):
         RIVALS[name](fraction_train=0.5)
