@@ -78,11 +78,11 @@ def test_what_is_no_objective_is_refused():
     with pytest.raises(ClientError, match="load_objective returned 3"):
         simulated(strategy(), client_app(lambda context: 3), 1)
     with pytest.raises(
-        ConfigurationError, match="load_objective=.* is a LeastSquares; expected a function of 1 argument"
+        ConfigurationError, match=r"load_objective=.* is a LeastSquares; expected a function of 1 argument"
     ):
         client_app(clients()[0])
     with pytest.raises(
-        ConfigurationError, match="load_evaluation_objective=.* is a list; expected a function of 1 argument or None"
+        ConfigurationError, match=r"load_evaluation_objective=.* is a list; expected a function of 1 argument or None"
     ):
         client_app(lambda context: clients()[0], load_evaluation_objective=clients())
 
