@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from flwr_fco.core.logs import printable
 from flwr_fco.core.validation import AT_LEAST_ONE, Choice
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.objectives import Linear, Objective, Poisson
+from flwr_fco.objectives import Linear, Objective
 from flwr_fco.work import FirstOrder
 
 #: In a node's context: what has left. Where Flower keeps a context for several runs, it is the total of all.
@@ -183,8 +183,7 @@ def _classes_of(objective: Objective) -> list[int] | None:
 
 def _events_of(objective: Objective) -> list[int] | None:
     """Return the rows with an event; of a loss with classes those of each class."""
-    poisson = (objective.targets > 0.0).sum() if isinstance(objective, Poisson) else None
-    events: Any = getattr(objective, "num_events", poisson)
+    events: Any = getattr(objective, "num_events", None)
     return _classes_of(objective) if events is None else [int(events)]
 
 

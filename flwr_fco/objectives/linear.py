@@ -844,6 +844,11 @@ class Poisson(Linear):
     def __init__(self, features: ArrayLike, counts: ArrayLike, **options: Unpack[RowOptions]) -> None:
         super().__init__(links.PoissonLoss(), features, counts, **options)
 
+    @property
+    def num_events(self) -> int:
+        """Number of rows with a count above 0."""
+        return int(np.count_nonzero(self.targets))
+
 
 class _Classes(Linear):
     """A loss of two classes, which keeps their coding."""

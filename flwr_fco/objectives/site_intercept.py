@@ -183,6 +183,11 @@ class SiteIntercept(Linear):
         """Whether all rows are of one class, or have no events: the best intercept is infinite, and fits all rows."""
         return self.link.idle(self.targets) != 0.0
 
+    @property
+    def num_events(self) -> Any:
+        """That of the objective with its intercept, if it has events."""
+        return self.with_intercept.num_events  # type: ignore[attr-defined]
+
     def own_intercept(self, w: Vector) -> float:
         """Return the best intercept for coefficients `w` on the client's rows, to machine precision."""
         return self.link.best(self.scores(w), self.targets)

@@ -9,6 +9,7 @@ client's order, which ``predict`` expects. The objective functions are scikit-le
     FederatedLasso,
     FederatedElasticNet           1/(2n) ||y - Xw - b||^2 + alpha (l1_ratio ||w||_1 + (1 - l1_ratio)/2 ||w||^2)
     FederatedLogisticRegression   1/n sum_i loss_i + 1/(C n) (l1_ratio ||w||_1 + (1 - l1_ratio)/2 ||w||^2)
+    FederatedPoissonRegression    1/(2n) deviance + alpha (l1_ratio ||w||_1 + (1 - l1_ratio)/2 ||w||^2)
     FederatedCoxRegression        -1/n log partial likelihood + alpha (l1_ratio ||w||_1 + (1 - l1_ratio)/2 ||w||^2)
 
 The clients evaluate loss, gradient and a block of the Hessian (:class:`flwr_fco.strategies.FedNewton`): about a dozen
@@ -20,12 +21,14 @@ the ServerApp's part.
 
 from flwr_fco.tables.checks import Finding
 from flwr_fco.tables.codebook import Codebook, Column
+from flwr_fco.tables.curves import Curves
 from flwr_fco.tables.description import Description
 from flwr_fco.tables.estimators import (
     FederatedCoxRegression,
     FederatedElasticNet,
     FederatedLasso,
     FederatedLogisticRegression,
+    FederatedPoissonRegression,
     to_estimator,
 )
 from flwr_fco.tables.intervals import Intervals
@@ -34,11 +37,13 @@ from flwr_fco.tables.reports import Quality, Summary, Tested
 __all__ = [
     "Codebook",
     "Column",
+    "Curves",
     "Description",
     "FederatedCoxRegression",
     "FederatedElasticNet",
     "FederatedLasso",
     "FederatedLogisticRegression",
+    "FederatedPoissonRegression",
     "Finding",
     "Intervals",
     "Quality",

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 import numpy as np
 from flwr.app import Array, ArrayRecord
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
@@ -28,7 +28,7 @@ from flwr_fco.core.schema import Names, is_missing, listed, names_of
 from flwr_fco.core.validation import AT_LEAST_ONE, POSITIVE, check_fields, checked
 from flwr_fco.errors import ConfigurationError, PublicError, SeparableError
 from flwr_fco.messages.protocol import Answer, Described, Question
-from flwr_fco.objectives import LeastSquares, Logistic, Objective, SiteIntercept
+from flwr_fco.objectives import Linear, Objective, SiteIntercept
 from flwr_fco.objectives.design import as_rows, deviations, is_sparse, refuse_text
 from flwr_fco.objectives.site_intercept import check_site_rows, name_idle
 from flwr_fco.regularizers import L2Squared, Regularizer, Zero
@@ -43,6 +43,7 @@ from flwr_fco.tables.codebook import Codebook
 from flwr_fco.tables.description import Description, Facts, columns_of
 from flwr_fco.tables.description import describe as description_of
 from flwr_fco.tables.intervals import (
+    COUNTS,
     SQUARES,
     TIMEOUT,
     TIMES,
@@ -199,7 +200,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             Before `fit`.
         """
         check_is_fitted(self)
-        if self._kind is SQUARES or len(getattr(self, "classes_", "01")) > 2:
+        if self._kind in (SQUARES, COUNTS) or len(getattr(self, "classes_", "01")) > 2:
             prefix = "quality is of two classes and of survival times"
             raise ConfigurationError(f"{prefix}; of other models ask `score`, at each site")
         if self.site_intercepts == "local":
@@ -421,7 +422,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         """Whether the model has an intercept that all clients share."""
         return self.fit_intercept and self.site_intercepts != "local"
 
-    def _sited(self, objective: LeastSquares | Logistic) -> Objective:
+    def _sited(self, objective: Linear) -> Objective:
         """Return a client's objective, with an intercept of its own if that is asked for."""
         if self.site_intercepts != "local":
             return objective
@@ -456,7 +457,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             raise ConfigurationError("the model has a common intercept, or none; expected site_intercepts='local'")
         if self.codebook is not None:
             X, y, (sample_weight,), _ = reading.read_by(self.codebook, X, y, [sample_weight], "X")
-        X, y = validate_data(self, X, y, reset=False, dtype=np.float64, accept_sparse="csr")
+        checks = {"dtype": np.float64, "accept_sparse": "csr", **self._of_y}
+        X, y = validate_data(self, X, self._targets(y), reset=False, **checks)
         classes = (self.classes_,) if isinstance(self, ClassifierMixin) else ()
         weights = reading.row_weights(sample_weight, X)
         X, y, weights = (own[weights != 0.0] for own in (X, y, weights))
@@ -753,7 +755,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
                 "0, or leave cv out"
             )
         null = at_zero = math.fsum(weight * loss for weight, loss, _ in reported)
-        if self._common_intercept and isinstance(self, RegressorMixin):
+        if self._common_intercept and self._kind is SQUARES:
             # With the best intercept the loss is less by half of its slope's square.
             null -= 0.5 * math.fsum(weight * float(gradient[-1]) for weight, _, gradient in reported) ** 2
             if null <= _CONSTANT * at_zero:

@@ -26,7 +26,7 @@ from flwr_fco.strategies.questions import ask
 from flwr_fco.tables import reading
 from flwr_fco.tables.checks import SAID, Cells, Described, Finding, findings
 from flwr_fco.tables.intervals import CLASSES, TIMES, prepared
-from flwr_fco.tables.reports import FEW, _Reported, aligned_columns, class_names
+from flwr_fco.tables.reports import FEW, Reported, aligned_columns, class_names
 
 #: The kind of question.
 DESCRIPTION = "description"
@@ -68,7 +68,7 @@ def columns_of(model: Any, names: Sequence[str], classes: Any) -> list[Described
     own = [Described(name) for name in names]
     if book is not None:
         own = [Described(name, tuple(map(str, of.levels)), of.unit) for name, of in book.columns.items()]
-    named = [Described(name, (), of.unit) for name, of in outcome if name not in ("entry", "strata")]
+    named = [Described(name, (), of.unit) for name, of in outcome if name not in ("entry", "strata", "exposure")]
     if model._kind is TIMES:
         events = [name for name, of in outcome if of.levels] or ["event"]
         time = next((each for each in named if each.name != events[0]), Described("time"))
@@ -177,7 +177,7 @@ def _correlations(loss: Any, rows: NDArray[Any]) -> tuple[Vector, float]:
 # --- of all sites -----------------------------------------------------------------------------------------------------
 
 
-class Description(_Reported):
+class Description(Reported):
     """A Table 1 by site: a text, which printing and a notebook show, its numbers, and what seems wrong.
 
     Attributes

@@ -1,4 +1,4 @@
-"""The estimators: elastic net, lasso, logistic and Cox regression of all sites; a run as a fitted estimator."""
+"""The estimators: elastic net, lasso, Poisson, logistic and Cox regression of all sites; a run as an estimator."""
 
 from __future__ import annotations
 
@@ -13,20 +13,31 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import softmax
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.metrics import d2_tweedie_score
 from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted
 
 from flwr_fco.client_apps import Disclosure
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.schema import Names, is_missing
 from flwr_fco.core.validation import FRACTION, NON_NEGATIVE, refusing
 from flwr_fco.errors import ConfigurationError, PublicError
-from flwr_fco.objectives import CoxRegression, LeastSquares, Logistic, MultinomialLogistic, Objective, TraceRegression
+from flwr_fco.objectives import (
+    CoxRegression,
+    LeastSquares,
+    Logistic,
+    MultinomialLogistic,
+    Objective,
+    Poisson,
+    TraceRegression,
+)
 from flwr_fco.objectives.survival import as_strata, baseline, concordance
 from flwr_fco.regularizers import Regularizer
 from flwr_fco.tables.base import Federated, Sites
-from flwr_fco.tables.intervals import CLASSES, TIMEOUT, TIMES, Intervals
+from flwr_fco.tables.curves import Curves, curves_of
+from flwr_fco.tables.intervals import CLASSES, COUNTS, TIMEOUT, TIMES, Intervals
 from flwr_fco.tables.reading import as_table, is_grid
-from flwr_fco.tables.reports import class_names
+from flwr_fco.tables.reports import asked_of, class_names
 
 
 @refusing
@@ -205,6 +216,132 @@ class FederatedLasso(FederatedElasticNet):
 
 
 @refusing
+@dataclass(repr=False, eq=False)
+class FederatedPoissonRegression(RegressorMixin, Federated):  # type: ignore[misc]
+    """Poisson regression over several clients: `sklearn.linear_model.PoissonRegressor` without pooling the rows.
+
+    `y` are counts; or counts and exposures, such as person-years, in two columns, or in a structured array, a frame or
+    a codebook's outcome whose second field is ``"exposure"``. The model is of the counts for each unit of exposure.
+
+    Where counts vary more than a Poisson distribution does, the table's errors are too small, but for clustered ones: a
+    column with another entry in each row, ``cluster="row"``, makes them robust.
+
+    Parameters
+    ----------
+    alpha : float, default 1.0
+        Strength, >= 0.
+    l1_ratio : float, default 0.0
+        Between 0 (ridge) and 1 (lasso). The default is scikit-learn's: a ridge, which sets no coefficient to 0.
+    fit_intercept : bool, default True
+        Whether to fit an intercept, which is never regularized.
+    num_clients : int, default 4
+        Number of clients that `fit(X, y)` splits the rows among; fewer if there are fewer rows.
+    max_rounds : int, default 5000
+        The fit ends with a warning after this many rounds; about a dozen are enough.
+    tol : float, default 1e-14
+        The fit ends at a duality gap of this fraction of the loss with an intercept alone, or where rounding allows no
+        smaller one.
+    penalty_factor : mapping of str to float, or array-like, shape (d,), optional
+        Factor >= 0 of a feature's penalty, l1 and l2 part alike, by name or pattern such as ``"pc*"`` (all others have
+        1) or one for each: a feature of factor 0 is not penalised, as a confounder must not be. As in glmnet's
+        `penalty.factor`, but not rescaled to sum to d. Names need a data frame, or `features` with a grid.
+    standardize : bool, default False
+        Penalise the coefficients of features that are divided by their standard deviations over the rows of all
+        clients, as glmnet does and a ``StandardScaler`` before scikit-learn's estimator; `coef_` is that of the
+        features as they are. Each client sends means and variances of its columns; no data are changed.
+    site_intercepts : {"local", "common"}, optional
+        Whose intercepts. By default the model has a common one, and the table of ``fit(..., intervals=True)`` one of
+        each client, as dummy variables of the clients would give, because coefficients are biased where clients' levels
+        differ; none of them is sent (:class:`flwr_fco.objectives.SiteIntercept`). ``"common"``: the table has a common
+        one too, and says by how much clients differ. ``"local"``: the model has one of each client too. `intercept_` is
+        then NaN, and :meth:`intercept_for` returns that of a client's rows, at the client, with which the model
+        predicts there.
+    cluster : str, optional
+        What the table's standard errors are clustered by: ``"site"``, or a column of the clients' frames, such as the
+        patient of each row, which is no feature then. Without it rows with weights are their own clusters.
+    codebook : Codebook, optional
+        What the columns of all sites' tables are: the rows are then frames as they come, and are read by it.
+    cv : int, Strengths or list of splits, optional
+        Choose the strength by a cross-validation: a number of folds, into which each client deals its own rows; a
+        ``flwr_fco.strategies.Strengths`` that says which strengths, folds and rule; or, of one X, pairs of training and
+        test rows that part it; `alpha` is then ignored. All strengths and folds are solved in the same messages.
+
+    Attributes
+    ----------
+    coef_ : ndarray, shape (d,)
+        Coefficients: logarithms of rate ratios.
+    intercept_ : float
+        Intercept; 0 without one, NaN where each client has its own.
+    n_iter_ : int
+        Number of rounds: messages to each client, but for the first, which asks what its table is.
+    duality_gap_ : float
+        Bound on how far the objective is above the optimum, from the clients' sums; NaN without a penalty, or with a
+        factor of 0.
+    proved_zero_ : ndarray of bool, shape (d,)
+        Which coefficients are zero in every optimum of the pooled problem, as far as the duality gap proves it
+        (:func:`flwr_fco.strategies.proved_zero`).
+    path_ : PathResult
+        With `cv`, the models and losses of all strengths.
+    strength_ : float
+        With `cv`, the chosen strength of the mean loss: scikit-learn's alpha.
+    covariance_ : ndarray, shape (d, d)
+        With `intervals`, the covariance of the table's estimates.
+    log_likelihood_ : float
+        With `intervals`, that of the unpenalised fit, less that of a model with a parameter for each row.
+
+    Examples
+    --------
+    >>> X, deaths, years = np.array([[0.0], [0.0], [1.0], [1.0]]), np.array([2, 4, 5, 13]), np.array([10.0, 20, 10, 20])
+    >>> model = FederatedPoissonRegression(0.0, num_clients=2).fit(X, np.column_stack([deaths, years]))
+    >>> np.exp(model.coef_).round(6).tolist(), model.predict([[0.0], [1.0]]).round(6).tolist()
+    ([3.0], [0.2, 0.6])
+    """
+
+    alpha: float = field(default=1.0, metadata=NON_NEGATIVE)
+    l1_ratio: float = field(default=0.0, kw_only=True, metadata=FRACTION)
+    _kind = COUNTS
+    _of_y = MappingProxyType({"multi_output": True})
+
+    @staticmethod
+    def _targets(y: Any) -> NDArray[np.float64]:
+        """Return counts and exposures, shape (n, 2)."""
+        given, more, found = _fields_of(y)
+        columns = [*given, *([more[_EXPOSURE]] if _EXPOSURE in more else [])]
+        try:
+            made = np.column_stack([own.astype(np.float64) for own in columns])
+        except (TypeError, ValueError) as error:
+            raise PublicError(f"y has {found}; expected numbers: counts, or counts and exposures") from error
+        made = np.column_stack([made, np.ones(len(made))]) if made.shape[1] == 1 else made
+        if made.shape[1] != 2 or (made[:, 1] <= 0.0).any():
+            raise PublicError(f"y has {found}; expected counts, or counts and exposures > 0, such as person-years")
+        return made
+
+    def _objective(self, X: Any, y: NDArray[Any], weights: Vector | None = None) -> Objective:
+        counts, exposure = y.T
+        options: dict[str, Any] = {"intercept": self.fit_intercept, "sample_weight": weights}
+        return self._sited(Poisson(X, counts, offset=np.log(exposure), **options))
+
+    def predict(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Return the expected counts for a unit of exposure, shape (n,)."""
+        return np.asarray(np.exp(self._features(X) @ self.coef_ + self.intercept_))
+
+    def score(self, X: ArrayLike, y: Any, sample_weight: ArrayLike | None = None) -> float:
+        """Return the part of the deviance that the model explains: D^2, as scikit-learn's ``PoissonRegressor``.
+
+        Parameters
+        ----------
+        X : array-like, shape (n, d)
+            The features.
+        y : array-like
+            Counts, and perhaps exposures, as for :meth:`fit`.
+        sample_weight : array-like, shape (n,), optional
+            Weight of each row.
+        """
+        counts, exposure = self._targets(y).T
+        weights = exposure if sample_weight is None else exposure * np.asarray(sample_weight)
+        return float(d2_tweedie_score(counts / exposure, self.predict(X), sample_weight=weights, power=1))
+
+
 @dataclass(repr=False, eq=False)
 class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[misc]
     """Logistic regression over several clients: `sklearn.linear_model.LogisticRegression` without pooling the rows.
@@ -474,7 +611,7 @@ def class_shares(slopes: Vector) -> Vector:
 
 
 #: The fields of targets that are no time and no event.
-_ENTRY, _STRATA = "entry", "strata"
+_ENTRY, _STRATA, _EXPOSURE = "entry", "strata", "exposure"
 _EXPECTED = (
     "expected two columns, the time and 1 for an event or 0 for a censored row; or a structured array or a frame with "
     "a time, a boolean event, and where there are any 'entry' and 'strata'"
@@ -637,6 +774,52 @@ class FederatedCoxRegression(Federated):
         ordered, compared = concordance(self._objective(self._features(X), self._targets(y)), self.coef_)
         return ordered / compared if compared else math.nan
 
+    def curves(
+        self, X: Any, y: Any = None, groups: Any = None, *, times: Sequence[float], by: str | None = None
+    ) -> Curves:
+        """Return survival at some times, of the rows of several sites or of two groups of them, and the log-rank test.
+
+        A site sends how many rows are at risk and have events between the times, for each group, and refuses if its
+        owner's `Disclosure` allows no sums of so few rows (:mod:`flwr_fco.tables.curves` says what the estimates are).
+        The model's coefficients have no part in it.
+
+        Parameters
+        ----------
+        X : array-like or data frame, shape (n, d), a list or dict of them, or a Flower Grid
+            Each site's rows, as for :meth:`fit`.
+        y : array-like, or a list or dict of them
+            The times and events; none with a grid, or where the codebook has an outcome.
+        groups : array-like, shape (n,), optional
+            The site of each row of one `X`.
+        times : sequence of float
+            Up to when survival is asked for.
+        by : str, optional
+            A feature of entries 0 and 1, which are two groups.
+
+        Returns
+        -------
+        Curves
+            A text, with its numbers as attributes.
+
+        Raises
+        ------
+        ConfigurationError
+            If a site does not answer, or `by` is no feature.
+        sklearn.exceptions.NotFittedError
+            Before `fit`.
+        """
+        check_is_fitted(self)
+        names = list(self._names(self.n_features_in_))
+        if by is not None and by not in names:
+            raise ConfigurationError(f"by={by!r} is no feature; expected one of {', '.join(map(str, names[:10]))}")
+        column = -1 if by is None else names.index(by)
+
+        def asked(run: Any, sites: Any = ()) -> Curves:
+            return curves_of(run, times, by, column)
+
+        found: Curves = asked_of(self, X, y, groups, asked)
+        return found
+
     @staticmethod
     def _targets(y: Any) -> NDArray[np.float64]:
         """Return times, events, entries and strata, shape (n, 4): an entry of -1 is before all times."""
@@ -679,11 +862,11 @@ def _fields_of(y: Any) -> tuple[list[NDArray[Any]], dict[str, NDArray[Any]], str
     array = as_table(y, "y")
     names = list(y.columns) if hasattr(y, "columns") else list(array.dtype.names or ())
     if not names:
-        return list(array.T) if array.ndim == 2 else [], {}, f"an array of shape {array.shape}"
+        return list(np.atleast_2d(array.T)) if array.ndim else [], {}, f"an array of shape {array.shape}"
     if len(set(names)) < len(names):
         return [], {}, f"the fields {names}"
     fields = {name: np.asarray(y[name]) for name in names}
-    more = {name: fields.pop(name) for name in (_ENTRY, _STRATA) if name in fields}
+    more = {name: fields.pop(name) for name in (_ENTRY, _STRATA, _EXPOSURE) if name in fields}
     return list(fields.values()), more, f"the fields {names}"
 
 

@@ -141,6 +141,7 @@ class Kind(NamedTuple):
 #: Kinds of models. The sums of squares at any point tell their minimum.
 SQUARES = Kind("rows", 10)
 CLASSES = Kind("rows of the rarer class", 5, "odds ratio")
+COUNTS = Kind("rows with events", 5, "rate ratio")
 TIMES = Kind("events", 5, "hazard ratio")
 
 
@@ -260,7 +261,7 @@ def own_estimates(run: Run, fitted: Fitted, own: bool) -> Reported:
         events, others = (answer.numbers[name] for name in ("events", "others"))
         if classes and shared and answer.examples < FEWEST_ROWS:
             pooled.append(answer)
-        elif classes and min(events, others) < 1.0:
+        elif (classes and min(events, others) < 1.0) or (fitted.kind is COUNTS and events < 1.0):
             idle.append(answer)
         else:
             intercepts += 1
@@ -300,7 +301,7 @@ def unpenalised(run: Run, asked: Intervals, fitted: Fitted, reported: Reported, 
         first = variances if first is None else first
         grown = np.flatnonzero(variances > _SEPARABLE * first)
         if grown.size:
-            prefix = "events" if kind is TIMES else "classes"
+            prefix = "classes" if kind is CLASSES else "events"
             raise ConfigurationError(
                 f"the {kind.ratio} of {', '.join(names[j] for j in grown[:5])} grows without end: by these columns "
                 f"{prefix} are separated without error. Leave one out"
@@ -445,7 +446,18 @@ class Table(NamedTuple):
 
 
 #: What of a table stands in one part of a text.
-ESTIMATED = ("estimate", "odds ratio", "hazard ratio", "standard error", "lower", "upper", "p", "q", "p of trend")
+ESTIMATED = (
+    "estimate",
+    "odds ratio",
+    "rate ratio",
+    "hazard ratio",
+    "standard error",
+    "lower",
+    "upper",
+    "p",
+    "q",
+    "p of trend",
+)
 COMPARED = (
     *("Rao", "p of Rao", "Q", "p of Q", "I2", "fixed", "DerSimonian-Laird"),
     *("Hartung-Knapp lower", "Hartung-Knapp upper", "sites"),
@@ -476,7 +488,7 @@ def check_events(reported: Reported, fitted: Fitted) -> None:
     counts = [[min(answer.numbers[name], answer.examples) for answer in of] for name in ("events", "others")]
     events = min(sum(max(0.0, number) for number in numbers) for numbers in counts)
     columns = len(fitted.names) + reported.intercepts
-    kind = "events" if fitted.kind is TIMES else f"events ({fitted.kind.counted})"
+    kind = f"events ({fitted.kind.counted})" if fitted.kind is CLASSES else fitted.kind.counted
     own = f" and {reported.intercepts:.0f} intercepts" * bool(reported.intercepts)
     prefix = f"intervals of {len(fitted.names)} columns{own} from {events:.0f} {kind}"
     if events < _EVENTS * columns and reported.left_out:
@@ -586,7 +598,7 @@ def _intercepts(
     rows = []
     for site in sums.each:
         excess = -site.mass * float(site.gradient[-1])
-        if fitted.kind is SQUARES:
+        if fitted.kind in (SQUARES, COUNTS):
             rows.append({"site": site.site, "rows": site.rows, "mean residual": excess / site.mass})
         else:
             observed = events.get(site.site, math.nan)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from numbers import Real
 from typing import Any
@@ -58,7 +58,7 @@ FEW: dict[str, Any] = {"min_train_nodes": 1, "fraction_evaluate": 0.0}
 _SHOWN, _SHOWN_SITES = 40, 8
 
 
-class _Reported(str):
+class Reported(str):
     """A text, which printing and a notebook show, and the rows of a table."""
 
     rows: list[dict[str, Any]]
@@ -70,7 +70,7 @@ class _Reported(str):
     __repr__ = str.__str__
 
 
-class Summary(_Reported):
+class Summary(Reported):
     """What a fitted estimator says of its fit: a text, which printing and a notebook show, and a table.
 
     Attributes
@@ -144,7 +144,7 @@ def _with_intervals(table: Table | None, rows: list[dict[str, Any]]) -> list[str
     return lines
 
 
-class Tested(_Reported):
+class Tested(Reported):
     """A test: a text, which printing and a notebook show, and its numbers.
 
     Attributes
@@ -265,7 +265,7 @@ def compared(model: Any, other: Any) -> Tested:
     )
 
 
-class Quality(_Reported):
+class Quality(Reported):
     """How good a model is on some rows: a text, which printing and a notebook show, and its numbers.
 
     Attributes
@@ -294,7 +294,8 @@ class Quality(_Reported):
 
 def quality_of(model: Any, X: Any, y: Any, groups: Any) -> Quality:
     """Return how good a fitted estimator is on the rows of several sites."""
-    found: Found = _judged(model, X, y, groups)
+    point = np.ravel(np.append(model.coef_, model.intercept_) if model.fit_intercept else model.coef_)
+    found: Found = asked_of(model, X, y, groups, partial(judged, kind=model._kind, point=point))
     lines = found.lines
     if model._weighted:
         lines.append(("Weights", "none: every row counts once, unlike in the fit"))
@@ -307,22 +308,20 @@ def quality_of(model: Any, X: Any, y: Any, groups: Any) -> Quality:
     return quality
 
 
-def _judged(model: Any, X: Any, y: Any, groups: Any) -> Any:
-    """Ask the sites about a model."""
-    point = np.ravel(np.append(model.coef_, model.intercept_) if model.fit_intercept else model.coef_)
+def asked_of(model: Any, X: Any, y: Any, groups: Any, question: Callable[..., Any]) -> Any:
+    """Ask the sites of a fitted model; `question` takes a run of them, and if they are here their names."""
     start, own = model._start(model.n_features_in_, 1), FedNewton(min_available_nodes=1, **FEW)
     if is_grid(X):
         own.min_available_nodes = model.num_clients
         names = names_of(getattr(model, "feature_names_in_", None))
         own.tables = Tables(Described(names, model._names_of_classes()))
-        return Questions(own, partial(judged, kind=model._kind, point=point)).start(X, start, 1)
+        return Questions(own, question).start(X, start, 1)
     # The rows are here, and are compared as those of a fit; a copy, because a fitted model is not changed.
     own.tables = Tables(settled=True)
     other, extra = copy.copy(model), (model.classes_,) if hasattr(model, "classes_") else ()
     parts = other._parts(X, y, None, groups, reset=False)
     objectives = [model._objective(*pair, *extra) for pair in zip(parts.features, parts.y, strict=True)]
-    asked = Questions(own, partial(judged, kind=model._kind, point=point, sites=other._sites))
-    return simulated(objectives, asked, start, 1)
+    return simulated(objectives, Questions(own, partial(question, sites=other._sites)), start, 1)
 
 
 def simulated(objectives: Sequence[Objective], runs: Any, start: Any, num_rounds: int) -> Any:

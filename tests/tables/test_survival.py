@@ -6,9 +6,12 @@ import pytest
 from federations import fit_over_a_grid
 from scipy.sparse import csr_array
 
-from flwr_fco.errors import ConfigurationError
+from flwr_fco.client_apps import Disclosure
+from flwr_fco.core.logs import quiet
+from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.objectives import CoxRegression
 from flwr_fco.regularizers import L1, ElasticNet, Zero
+from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import Strengths
 from flwr_fco.tables import FederatedCoxRegression
 from reproduction.pooled import centralized_solution
@@ -179,3 +182,59 @@ def test_a_date_that_is_missing_is_refused_and_not_the_earliest_one(field):
     y = pd.DataFrame({"time": begin + pd.to_timedelta(1 + rows, "D"), "event": rows % 2 == 0, "entry": begin})
     with pytest.raises(ConfigurationError, match=rf"part 0: .*y\['{field}'\] in 5 of 80 rows"):
         FederatedCoxRegression().fit([FEATURES[0]], [y.assign(**{field: y[field].mask(rows < 5)})])
+
+
+# --- curves -----------------------------------------------------------------------------------------------------------
+
+
+def in_two_groups():
+    tables = [X.assign(sex=(X["sex"] > 0.0).astype(float)) for X in FEATURES]
+    return tables, FederatedCoxRegression(0.1).fit(tables, TARGETS)
+
+
+def test_curves_over_a_grid_are_those_here_and_between_the_times_they_are_a_life_table():
+    tables, model = in_two_groups()
+    times = [5.0, 20.0, 80.0]
+    here = model.curves(tables, TARGETS, times=times, by="sex")
+    app = model.client_app(lambda context: (tables[i := context.node_config["partition-id"]], TARGETS[i]))
+    with (grid := InProcessGrid(app, 4)).identity(), quiet(50):
+        there = model.curves(grid, times=times, by="sex")
+    assert f"{there}" == f"{here}"
+    assert there.rows == here.rows
+    y = pd.concat(TARGETS)
+    second = pd.concat(tables)["sex"].to_numpy() == 1.0
+    y = y[second]
+    over = y["entry"].clip(-1.0) < 20.0
+    row = here.rows[4]
+    assert row["group"] == "sex=1"
+    assert row["events"] == (y["event"] & (y["time"] > 5.0) & (y["time"] <= 20.0)).sum()
+    late = (y["entry"] > 5.0) & ~(y["event"] & (y["time"] <= 20.0))
+    half = 0.5 * ((y["time"] < 20.0) & ~y["event"]) + 0.5 * late
+    assert row["at risk"] == ((y["time"] > 5.0) & over) @ (1.0 - half)
+    assert row["survival"] == pytest.approx(here.rows[3]["survival"] * (1.0 - row["events"] / row["at risk"]))
+
+
+def test_a_site_refuses_curves_of_parts_smaller_than_its_owner_allows():
+    tables, model = in_two_groups()
+    app = model.client_app(
+        lambda context: (tables[i := context.node_config["partition-id"]], TARGETS[i]),
+        disclosure=Disclosure(min_rows=10),
+    )
+    with (grid := InProcessGrid(app, 4, raise_errors=False)).identity(), quiet(50):
+        assert model.curves(grid, times=[1e9]).rows[0]["events"] == sum(y["event"].sum() for y in TARGETS)
+        with pytest.raises(ConfigurationError, match=r"not known: partition 0 keeps sums of so few rows"):
+            model.curves(grid, times=range(100), by="sex")
+
+
+@pytest.mark.parametrize(
+    ("given", "prefix"),
+    [
+        ({"times": []}, r"times=\[\]; expected numbers"),
+        ({"times": [1.0], "by": "no"}, "by='no' is no feature; expected one of age"),
+        ({"times": [1.0], "by": "age"}, "other entries than 0 and 1 at this site"),
+    ],
+)
+def test_curves_that_cannot_be_are_refused(given, prefix):
+    tables, model = in_two_groups()
+    with pytest.raises((ConfigurationError, ClientError), match=prefix):
+        model.curves(tables, TARGETS, **given)
