@@ -144,6 +144,8 @@ def estimates(question: Question, objective: Objective) -> Answer:
 ROWS, EVENTS = 10, 5
 #: Newton steps and halvings at most; and the squares of a step that is the last one, and of one that may be.
 _STEPS, _HALVINGS, _SOLVED, _SHORT = 50, 30, 1e-18, 1e-10
+#: Clusters of a site below which its own errors would be too small.
+_CLUSTERS = 40
 #: How many times the variance at 0 that at the minimum is where classes are told apart: estimates grow without end.
 _SEPARABLE = 1e6
 
@@ -215,6 +217,14 @@ def _minimum(objective: Objective) -> tuple[Vector, Vector] | None:
         # Steps that do not get shorter are rounding.
         if left <= _SOLVED or 0.25 * before < left <= _SHORT:
             error = np.sqrt(noise * np.diag(covariance) / rows)
+            if isinstance(objective, Linear) and (objective.clusters is not None or objective.weighs_rows):
+                sums = _summed(objective.row_gradients(w), objective.clusters)
+                if len(sums) < _CLUSTERS:
+                    return None
+                # As of all sites together (:mod:`flwr_fco.tables.estimates`).
+                factor = 1.0 if isinstance(objective, CoxRegression) else len(sums) / (len(sums) - 1.0)
+                factor *= (rows - 1.0) / degrees if squares else 1.0
+                error = np.sqrt(factor * np.square(sums @ covariance).sum(axis=0)) / rows
             return (w - step, error) if error.all() else None
         for _ in range(_HALVINGS):
             after, slope = objective.value_and_gradient(w - step)

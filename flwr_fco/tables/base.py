@@ -110,6 +110,17 @@ def _centred(run: Any, centre: Vector) -> int:
     return 1
 
 
+def warn_of_the_same_rows(answers: Sequence[Answer], sites: Sequence[str]) -> None:
+    """Warn of sites whose means and gradients are the same: a file that was sent twice."""
+    known = dict[tuple[float, ...], str]()
+    for site, own in zip(sites, answers, strict=True):
+        sums = np.append(own.vectors[MEANS], own.vectors["gradient"])
+        key = own.examples, *(float(f"{number:.10g}") for number in sums)
+        if (other := known.setdefault(key, site)) != site:
+            text = f"{site} has the same rows as {other}: all sums are identical. Is the file of one the other's?"
+            warnings.warn(text, UserWarning, stacklevel=5)
+
+
 @contextmanager
 def _separation_named(names: Sequence[str], outputs: int) -> Iterator[None]:
     """Say by which columns an outcome is separable."""
@@ -522,6 +533,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
                     pair = validate_data(self, own, self._targets(y[m]), reset=reset and not m, **checks)
                     if pair[1].dtype == object and any(map(is_missing, pair[1].tolist())):
                         raise ValueError("y has labels that are missing")
+                    reading.refuse_large(pair[0], self._names(pair[0].shape[1]))
                     given = None if sample_weight is None else np.asarray(sample_weight[m])
                     clients.append((*pair, reading.row_weights(given, own)))
                 except (TypeError, ValueError) as error:
@@ -534,6 +546,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         else:
             refuse_text(X, "X")
             X, y = validate_data(self, X, self._targets(y), reset=reset, **checks)
+            reading.refuse_large(X, self._names(X.shape[1]))
             self._on_trust = False
             owner = np.arange(X.shape[0]) % min(self.num_clients, X.shape[0])
             if groups is not None:
@@ -578,8 +591,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             objective.clusters = clusters
         total, w = math.fsum(masses), np.zeros(objectives[0].layout.size)
         answers = [
-            first(Question(FIRST, own.layout, {"primal": w}), own)._replace(weight=mass / total)
-            for own, mass in zip(objectives, masses, strict=True)
+            first(Question(FIRST, own.layout, {"primal": w}), own)._replace(weight=mass / total, partition=m)
+            for m, (own, mass) in enumerate(zip(objectives, masses, strict=True))
         ]
         reported, _ = self._received(answers, split.sites)
         # The rows are here, and their columns have been compared.
@@ -622,6 +635,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         weighted = any(mass != own.examples for own, mass in zip(answers, masses, strict=True))
         weights = {own.partition: mass for own, mass in zip(answers, masses, strict=True)} if weighted else None
         sites = [self._site_of(answer.partition) for answer in answers]
+        warn_of_the_same_rows(answers, sites)
         reported, moments = self._received(answers, sites)
         if self._scales is not None:
             reading.check_scales(self._scales, moments, sites, names or range(d))
@@ -674,6 +688,10 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         ]
         self._scales = reading.scales_of(moments) if self.standardize else None
         self._columns = reading.Columns.of(moments, levels=self.fit_intercept or self._kind is TIMES)
+        self._squares = {
+            answer.partition: own.variances + np.square(own.means - self._columns.centre)
+            for answer, own in zip(answers, moments, strict=True)
+        }
         self._name_idle(sites, reported)
         return reported, moments
 
@@ -810,7 +828,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         data = f"{rows:.0f} rows{', weighted' * self._weighted}, of {len(reported)} sites{without}"
         rounds, tolerance = max(1, self.max_rounds - 1), strategy.tolerance
         names = self._names(self.n_features_in_)
-        fitted = Fitted(self._kind, names, self._sites, self.cluster, total, self._weighted)
+        fitted = Fitted(self._kind, names, self._sites, self.cluster, total, self._weighted, self._squares)
         self._null = total * math.fsum(weight * loss for weight, loss, _ in reported)
         if self._intervals is not None:
             # Before the fit: what cannot be is refused at once.

@@ -317,6 +317,10 @@ class Codebook(Choice):
         has = list(getattr(frame, "columns", frame if isinstance(frame, Mapping) else ()))
         if lacks := [name for name in expected if name not in has]:
             kind = "" if has else f": it is no table with names of columns but a {type(frame).__name__}"
+            # Excel begins a file with a byte order mark.
+            alike = {f"{own}".strip("\ufeff ").casefold(): own for own in has}
+            near = [f"{alike[name.casefold()]!a} for {name!r}" for name in lacks if name.casefold() in alike]
+            kind += f": it has {', '.join(near)}" * bool(near)
             raise PublicError(f"{whose} lacks the columns {listed(lacks)} of the codebook{kind}. Give them their names")
         if several := [name for name in expected if has.count(name) > 1]:
             raise PublicError(f"{whose} has several columns of the name {listed(several)}; expected one of each")

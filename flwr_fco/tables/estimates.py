@@ -73,6 +73,8 @@ class SiteSums(NamedTuple):
         The sum of the weights of its rows, and their number.
     gradient, block : ndarray of float64, shape (d,) and (d (d + 1) / 2,)
         Of its mean loss; the Hessian as a packed triangle.
+    meat : ndarray of float64, shape (d (d + 1) / 2,), optional
+        The sum over its clusters of the outer products of the sums of their rows' gradients.
     """
 
     site: str
@@ -80,6 +82,7 @@ class SiteSums(NamedTuple):
     rows: float
     gradient: Vector
     block: Vector
+    meat: Vector | None = None
 
 
 class Sums(NamedTuple):
@@ -254,7 +257,8 @@ def rao(sums: Sums, found: Estimates, columns: NDArray[np.int64]) -> tuple[Vecto
 
     With s_m and H_m the sites' summed gradients and Hessians at the common estimates, I = sum_m H_m, and j the
     parameter: s' V^- s, s the s_mj, V = diag(H_m[j, j]) - A I^-1 A', the rows of A those of H_m[j]. No fit of a site
-    alone is needed, so that it is there whatever the sites' sizes.
+    alone is needed, so that it is there whatever the sites' sizes. With clusters within sites, M_m the sums of their
+    outer products and B the M_m[j]: V = diag(M_m[j, j]) - A I^-1 B' - B I^-1 A' + A I^-1 (sum_m M_m) I^-1 A'.
 
     Parameters
     ----------
@@ -270,18 +274,26 @@ def rao(sums: Sums, found: Estimates, columns: NDArray[np.int64]) -> tuple[Vecto
     Rao: Large sample tests of statistical hypotheses concerning several parameters (Math. Proc. Cambridge 1948).
     """
     statistic, degrees = np.full(columns.size, math.nan), np.full(columns.size, math.nan)
-    if found.inverse is None or len(sums.each) < 2:
+    robust = sums.meat is not None
+    if found.inverse is None or len(sums.each) < 2 or (robust and sums.each[0].meat is None):
         return statistic, degrees, statistic.copy()
-    whole, move = found.inverse / sums.total, -found.inverse @ sums.gradient
+    whole, move, noise = found.inverse / sums.total, -found.inverse @ sums.gradient, 1.0 if robust else found.noise
     parts = math.ceil(len(sums.each) * columns.size * move.size / _TOGETHER)
     for indices in np.array_split(np.arange(columns.size), parts):
-        rows = np.array(
-            [site.mass * unpacked(site.block)[: move.size, : move.size][columns[indices]] for site in sums.each]
-        )
+        rows = _rows_of([site.mass * site.block for site in sums.each], columns[indices], move.size)
         slopes = np.array([site.mass * site.gradient[columns[indices]] for site in sums.each]) + rows @ move
-        crossed = np.einsum("ajk,kl,bjl->jab", rows, whole, rows, optimize=True)
+        own, crossed = rows, np.einsum("ajk,kl,bjl->jab", rows, whole, rows, optimize=True)
+        if sums.meat is not None:
+            meats = [site.meat for site in sums.each if site.meat is not None]
+            own = _rows_of(meats, columns[indices], move.size)
+            mixed = np.einsum("ajk,kl,bjl->jab", rows, whole, own, optimize=True)
+            crossed = (
+                mixed
+                + mixed.swapaxes(1, 2)
+                - np.einsum("ajk,kl,bjl->jab", rows, whole @ sums.meat @ whole, rows, optimize=True)
+            )
         for k, place in enumerate(indices):
-            curved = rows[:, k, columns[place]]
+            curved = own[:, k, columns[place]]
             on = np.flatnonzero(curved > _SINGULAR * curved.max())
             if on.size < 2:
                 continue
@@ -289,9 +301,14 @@ def rao(sums: Sums, found: Estimates, columns: NDArray[np.int64]) -> tuple[Vecto
             values, vectors = np.linalg.eigh(np.eye(on.size) - crossed[k][np.ix_(on, on)] / np.outer(units, units))
             kept = values > _SINGULAR
             s = vectors.T @ (slopes[on, k] / units)
-            statistic[place] = float((s[kept] ** 2 / values[kept]).sum()) / found.noise
+            statistic[place] = float((s[kept] ** 2 / values[kept]).sum()) / noise
             degrees[place] = np.count_nonzero(kept)
     return statistic, degrees, np.asarray(stats.chi2.sf(statistic, np.maximum(degrees, 1.0)))
+
+
+def _rows_of(triangles: Sequence[Vector], columns: NDArray[np.int64], size: int) -> NDArray[np.float64]:
+    """Return some rows of packed matrices, shape (number of matrices, number of rows, size)."""
+    return np.array([unpacked(own)[columns, :size] for own in triangles])
 
 
 class Wald(NamedTuple):

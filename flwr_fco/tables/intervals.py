@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
@@ -131,16 +131,19 @@ class Kind(NamedTuple):
         How many of them a site needs for each column, for estimates of its own.
     ratio : str, default ""
         What the exponential of a coefficient is called.
+    curvature : float, default inf
+        The largest second derivative of a row's loss by its score.
     """
 
     counted: str
     least: int
     ratio: str = ""
+    curvature: float = math.inf
 
 
 #: Kinds of models. The sums of squares at any point tell their minimum.
-SQUARES = Kind("rows", 10)
-CLASSES = Kind("rows of the rarer class", 5, "odds ratio")
+SQUARES = Kind("rows", 10, curvature=1.0)
+CLASSES = Kind("rows of the rarer class", 5, "odds ratio", 0.25)
 COUNTS = Kind("rows with events", 5, "rate ratio")
 TIMES = Kind("events", 5, "hazard ratio")
 
@@ -162,6 +165,8 @@ class Fitted(NamedTuple):
         The sum of the weights of all rows.
     weighted : bool
         Whether rows were given weights.
+    squares : dict of int to ndarray of float64, shape (p,)
+        The mean squares of each partition's columns, as its first answer said them.
     """
 
     kind: Kind
@@ -170,6 +175,7 @@ class Fitted(NamedTuple):
     cluster: str | None
     mass: float
     weighted: bool
+    squares: Mapping[int | None, Vector]
 
     def named(self, answer: Answer) -> str:
         """Return the name of the site that has answered."""
@@ -361,9 +367,11 @@ class _Asking:
         answers = self._answers(sums.point, clustered=True)
         # A mean over rows whose weights have a mean of 1.
         scales = [(a.weight * self.fitted.mass) ** 2 / a.examples for a in answers]
-        meat = np.sum([scale * a.vectors["meat"] for scale, a in zip(scales, answers, strict=True)], axis=0)
+        meats = [scale * a.vectors["meat"] for scale, a in zip(scales, answers, strict=True)]
+        each = tuple(site._replace(meat=own) for site, own in zip(sums.each, meats, strict=True))
         clusters = sum(min(a.numbers["clusters"], a.examples) for a in answers)
-        return sums._replace(meat=unpacked(meat)[: self.used, : self.used], clusters=clusters)
+        meat = unpacked(np.sum(meats, axis=0))[: self.used, : self.used]
+        return sums._replace(meat=meat, clusters=clusters, each=each)
 
     def _answers(self, point: Vector, *, clustered: bool) -> list[Answer]:
         self.count += 1
@@ -382,6 +390,15 @@ class _Asking:
         """Refuse sums that one site's second derivatives make up, or slopes that its own loss does not allow."""
         fitted = self.fitted
         own = np.array([np.diag(unpacked(answer.vectors["block"])) for answer in answers])
+        for curved, answer in zip(own, answers, strict=True):
+            # Of times a variance in a risk set, which is at most half of the sum of all squares.
+            most = 0.5 * answer.examples if fitted.kind is TIMES else fitted.kind.curvature
+            room = (1.0 + _ROUNDING) * most * fitted.squares.get(answer.partition, np.zeros(0))
+            for j in np.flatnonzero(curved[: room.size] > room)[:1].tolist():
+                raise ConfigurationError(
+                    f"{fitted.named(answer)} says a second derivative of {self._column(j)} of {curved[j]:.3g}; with "
+                    f"the mean and variance that it said before, at most {room[j]:.3g} is possible"
+                )
         usual = np.sort(own, axis=0)[(len(own) - 1) // 2]
         ratio = np.divide(own, usual, out=np.zeros_like(own), where=usual > 0.0)
         for m, j in np.argwhere(ratio > self.asked.largest)[:1].tolist():
@@ -435,6 +452,8 @@ class Table(NamedTuple):
         Of how many rows and sites they are, and how many intercepts have stayed there.
     intercepts : list of dict
         Of a common intercept, observed and expected events of each site.
+    clustered : bool
+        Whether the errors are of clusters, or of rows with weights, so that the fit has no likelihood.
     """
 
     rows: dict[int, dict[str, float]]
@@ -443,20 +462,14 @@ class Table(NamedTuple):
     found: Estimates
     rows_of: tuple[float, ...]
     intercepts: list[dict[str, Any]]
+    clustered: bool
 
 
 #: What of a table stands in one part of a text.
 ESTIMATED = (
-    "estimate",
-    "odds ratio",
-    "rate ratio",
-    "hazard ratio",
-    "standard error",
-    "lower",
-    "upper",
-    "p",
-    "q",
-    "p of trend",
+    *("estimate", "standard error", "lower", "upper"),
+    *(f"{ratio} ratio{end}" for ratio in ("odds", "rate", "hazard") for end in ("", " lower", " upper")),
+    *("p", "q", "p of trend"),
 )
 COMPARED = (
     *("Rao", "p of Rao", "Q", "p of Q", "I2", "fixed", "DerSimonian-Laird"),
@@ -539,33 +552,31 @@ def table(asked: Intervals, fitted: Fitted, reported: Reported, sums: Sums, tren
         columns |= {name: np.exp(np.minimum(own, 700.0)) for name, own in ends.items()}
     columns |= {"p": p, "q": stats.false_discovery_control(p)}
     columns |= {} if trend is None else {"p of trend": trend[0][indices]}
-    # A test without clusters, and sites' own errors, do not go with clustered ones.
-    plain, own, doubted = sums.meat is None, dict[str, Any](), list[str]()
-    if plain:
-        own, doubted = _plausible(reported, found, fitted)
-        columns |= dict(zip(("Rao", "degrees of Rao", "p of Rao"), rao(sums, found, indices), strict=True))
-        columns |= _compared(own, indices, len(sums.each), half, asked.level)
-        for site, (values, errors) in own.items():
-            columns |= {site: values[indices], f"{site} error": errors[indices]}
+    own, doubted = _plausible(reported, sums, found, fitted)
+    columns |= dict(zip(("Rao", "degrees of Rao", "p of Rao"), rao(sums, found, indices), strict=True))
+    columns |= _compared(own, indices, len(sums.each), half, asked.level)
+    if sums.meat is not None and fitted.cluster != "site":
+        # Of sites' own robust errors, which vary, Q rejects too often; Rao's test has one of all sites.
+        columns |= dict.fromkeys(("Q", "p of Q", "I2"), np.full(indices.size, math.nan))
+    for site, (values, errors) in own.items():
+        columns |= {site: values[indices], f"{site} error": errors[indices]}
     rows = {int(j): {name: float(column[i]) for name, column in columns.items()} for i, j in enumerate(indices)}
     intercepts, more = _intercepts(reported, fitted, sums, found)
     lines = [
         ("Intervals", f"{100 * asked.level:g} %, {_how(found, fitted, sums)}; q over {len(indices)} columns"),
         *more,
     ]
-    if plain:
-        text = f"of {len(own)} of {len(sums.each)} sites{_reasons(reported, doubted, fitted)}"
-        few = "; no Hartung-Knapp interval with fewer than three sites: nothing here covers a spread between sites"
-        text += few * (len(own) < _SITES)
-        lines.append(("Own estimates", text))
-        text = "an insignificant Rao or Q does not show that they agree; Hartung-Knapp's interval covers a spread"
-        lines.append(("Between sites", text))
+    few = "; no Hartung-Knapp interval with fewer than three sites: nothing here covers a spread between sites"
+    text = f"of {len(own)} of {len(sums.each)} sites{_reasons(reported, doubted, fitted)}{few * (len(own) < _SITES)}"
+    lines.append(("Own estimates", text))
+    text = "an insignificant Rao or Q does not show that they agree; Hartung-Knapp's interval covers a spread"
+    lines.append(("Between sites", text))
     if trend is not None:
         text = "not tested: a site has not answered" if math.isnan(trend[1]) else f"p = {trend[1]:.3g} over all"
         lines.append(("Proportional hazards", f"{text}; a small 'p of trend': a hazard ratio changes over time"))
     # A model is kept without the sites' Hessians.
     of = sums.rows, float(len(sums.each)), sums.intercepts
-    return Table(rows, tuple(own), lines, found._replace(inverse=None), of, intercepts)
+    return Table(rows, tuple(own), lines, found._replace(inverse=None), of, intercepts, sums.meat is not None)
 
 
 def _how(found: Estimates, fitted: Fitted, sums: Sums) -> str:
@@ -626,7 +637,7 @@ def _compared(own: dict[str, Any], indices: NDArray[Any], count: int, half: Vect
 
 
 def _plausible(
-    reported: Reported, found: Estimates, fitted: Fitted
+    reported: Reported, sums: Sums, found: Estimates, fitted: Fitted
 ) -> tuple[dict[str, tuple[Vector, Vector]], list[str]]:
     """Return the sites' own estimates and errors by name of site, and who is left out for impossible ones."""
     names, count = fitted.names, len(fitted.names)
@@ -634,13 +645,16 @@ def _plausible(
     given = {site: (own["estimate"][:count], own["error"][:count]) for site, own in said.items()}
     sizes = np.array([np.abs(estimate) + np.abs(error) for estimate, error in given.values()])
     usual = np.sort(sizes, axis=0)[(len(sizes) - 1) // 2] if len(sizes) else sizes
-    doubted = []
+    doubted, together = [], found.error
+    if fitted.cluster == "site" and found.inverse is not None:
+        # A site's own error knows of no spread between sites.
+        together = np.sqrt(found.noise * np.diag(found.inverse)[:count] / sums.total)
     for (site, (estimate, error)), size in zip(list(given.items()), sizes, strict=True):
         # What all rows together tell of a coefficient is no less than what one site's tell.
-        small, large = error < _SMALLEST * found.error, size > _LARGEST * usual
+        small, large = error < _SMALLEST * together, size > _LARGEST * usual
         if small.any():
             j = int(np.argmax(small))
-            why = f"standard error of {names[j]} is {error[j]:.3g}, and that of all sites together {found.error[j]:.3g}"
+            why = f"standard error of {names[j]} is {error[j]:.3g}, and that of all sites together {together[j]:.3g}"
         elif large.any():
             j = int(np.argmax(large))
             why = f"estimate of {names[j]} is {estimate[j]:.3g} +- {error[j]:.3g}, of most sites below {usual[j]:.3g}"

@@ -16,7 +16,7 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import printable
 from flwr_fco.core.schema import Names, Scales, difference, is_missing, listed, names_of
 from flwr_fco.errors import ConfigurationError, PublicError
-from flwr_fco.objectives.design import is_sparse, refuse_text
+from flwr_fco.objectives.design import dense, is_sparse, refuse_text
 from flwr_fco.regularizers import L1, ElasticNet, L2Squared, Regularizer, Zero
 from flwr_fco.tables.answers import MASS
 from flwr_fco.tables.codebook import Codebook
@@ -252,7 +252,16 @@ def read_site(
         raise PublicError(f"{prefix}, and features= has {len(order)}")
     refuse_text(features, "X")
     rows = features if is_sparse(features) else np.asarray(features, dtype=np.float64)
+    refuse_large(rows, names)
     return rows, targets, weights, names, clusters, values
+
+
+def refuse_large(rows: Any, names: Any) -> None:
+    """Refuse columns with numbers whose squares are none, by their names."""
+    large = np.flatnonzero(dense(abs(rows).max(axis=0)) > _LARGEST).tolist() if np.size(rows) else []
+    if large:
+        columns = listed([f"{names[j]}" if names is not None else f"x{j}" for j in large])
+        raise PublicError(f"{columns} has a number above {_LARGEST:g}. Look at the largest ones; or take another unit")
 
 
 def missing_in(X: Any, y: Any, names: Names = None, *, counted: bool = False) -> str:
@@ -426,8 +435,8 @@ def row_weights(weights: Any, features: Any) -> Vector:
     return np.asarray(checked)
 
 
-#: Columns named in an error.
-_NAMED = 5
+#: Columns named in an error, and the largest number that may be squared.
+_NAMED, _LARGEST = 5, 1e150
 #: Ratio of a deviation to that at most sites above which there is a warning; and of a mean weight to the sites' median.
 _UNITS, _HEAVIEST = 5.0, 10.0
 #: Ratio of a mean to the deviation above which columns are centred: squares of them lose twice its digits.

@@ -131,7 +131,7 @@ def _with_intervals(table: Table | None, rows: list[dict[str, Any]]) -> list[str
     lines = [f"├── {title}: {about}" for title, about in table.lines]
     for names in (
         ESTIMATED,
-        COMPARED if "Rao" in next(iter(own.values())) else (),
+        COMPARED,
         sites if len(sites) <= _SHOWN_SITES else (),
     ):
         if names:
@@ -244,8 +244,7 @@ def compared(model: Any, other: Any) -> Tested:
     apart = abs(model._null - other._null) > 1e-9 * abs(model._null)
     if model._kind is not other._kind or not same or apart or model.fit_intercept != other.fit_intercept:
         raise ConfigurationError("two models are compared of the same rows, sites, outcome and kind of intercepts")
-    clustered = "Rao" not in next(iter(large.rows.values()))
-    if math.isnan(large.found.log_likelihood + small.found.log_likelihood) or clustered:
+    if math.isnan(large.found.log_likelihood + small.found.log_likelihood) or large.clustered or small.clustered:
         prefix = "a model has no likelihood: its rows have weights or clusters, or are fewer than two for each column"
         raise ConfigurationError(f"{prefix}. Test the columns with contrast([...]) of the larger model")
     count = float(len(names[0]) - len(names[1]))

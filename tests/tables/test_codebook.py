@@ -103,6 +103,11 @@ def test_codes_for_missing_are_no_entries_among_texts_too():
     np.testing.assert_array_equal(read["age"], [60.0, *[np.nan] * 4])
 
 
+def test_a_name_that_differs_by_case_or_a_mark_is_said():
+    with pytest.raises(PublicError, match=r"lacks the columns 'age' of the codebook: it has '\\ufeffAGE ' for 'age'"):
+        Codebook({"age": Column()}).read({"\ufeffAGE ": [1.0]})
+
+
 def test_a_column_that_is_not_there_or_twice_is_named():
     for table in (np.zeros((3, 2)), {"age": [60]}):
         with pytest.raises(PublicError, match=r"lacks the columns .*'sex'.*Give them their names"):

@@ -3,6 +3,7 @@
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 from federations import fit_over_a_grid
 from scipy import sparse
@@ -155,3 +156,15 @@ def test_a_lasso_of_an_even_number_of_classes_is_unique():
     theirs = LogisticRegression(C=0.3, l1_ratio=1.0, solver="saga", tol=1e-10, max_iter=100_000).fit(X, y)
     middle = np.sort(theirs.coef_, axis=0)[1:3].mean(axis=0)
     np.testing.assert_allclose(theirs.coef_ - middle, model.coef_, atol=1e-4)
+
+
+@pytest.mark.parametrize("over", [True, False])
+def test_a_number_whose_square_is_none_is_refused_by_its_column(over):
+    tables = [pd.DataFrame(np.random.default_rng(m).normal(size=(40, 2)), columns=["age", "dose"]) for m in range(3)]
+    tables[1].loc[3, "dose"] = -1e300
+    targets = [own["age"] for own in tables]
+    model = FederatedLasso(0.1, num_clients=3)
+    app = model.client_app(lambda context: (tables[i := context.node_config["partition-id"]], targets[i]))
+    refused = pytest.raises(ConfigurationError, match=r"(part|partition) 1: .*'dose' has a number above 1e\+150")
+    with (grid := InProcessGrid(app, 3, raise_errors=False)).identity(), quiet(50), refused:
+        model.fit(*((grid,) if over else (tables, targets)))

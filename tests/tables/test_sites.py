@@ -287,3 +287,9 @@ def test_texts_in_y_are_named_with_their_site_and_not_shown():
     with pytest.raises(ConfigurationError, match=r"partition 1: .*y holds texts") as error:
         over_a_grid(lasso(), data)
     assert "secret" not in str(error.value)
+
+
+def test_two_sites_with_the_same_rows_are_named():
+    data = sites()
+    with pytest.warns(UserWarning, match="partition 2 has the same rows as partition 0"):
+        over_a_grid(lasso(), [*data[:2], data[0], *data[3:]])
