@@ -30,21 +30,21 @@ from flwr_fco.tables.quality import Found, judged
 from flwr_fco.tables.reading import is_grid
 
 
-def aligned_columns(rows: list[dict[str, Any]]) -> list[str]:
+def aligned_columns(rows: list[dict[str, Any]], digits: int = 6) -> list[str]:
     """Return a table's lines, the header first; missing cells are empty. Names of sites' columns are shown as text."""
     if not rows:
         return []
     names = list(dict.fromkeys(name for row in rows for name in row))
-    cells = [["", *map(printable, names[1:])], *([_cell(row.get(name, "")) for name in names] for row in rows)]
+    cells = [["", *map(printable, names[1:])], *([_cell(row.get(name, ""), digits) for name in names] for row in rows)]
     widths = [max(len(line[i]) for line in cells) for i in range(len(names))]
     aligned = ([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])] for line in cells)
     return ["    " + "  ".join(line).rstrip() for line in aligned]
 
 
-def _cell(value: Any) -> str:
+def _cell(value: Any, digits: int) -> str:
     if isinstance(value, float) and math.isnan(value):
         return "-"
-    return f"{value:.6g}" if isinstance(value, float) else printable(str(value))
+    return f"{value:.{digits}g}" if isinstance(value, float) else printable(str(value))
 
 
 def class_names(classes: NDArray[Any]) -> tuple[str, ...]:
@@ -54,8 +54,8 @@ def class_names(classes: NDArray[Any]) -> tuple[str, ...]:
 
 #: Options of a strategy that is used, or of which only questions are, at however many sites.
 FEW: dict[str, Any] = {"min_train_nodes": 1, "fraction_evaluate": 0.0}
-#: Coefficients in the text of a summary, and sites with their own estimates, at most.
-_SHOWN, _SHOWN_SITES = 40, 8
+#: Coefficients in the text of a summary, and sites with their own estimates, at most; and digits of estimates.
+_SHOWN, _SHOWN_SITES, _DIGITS = 40, 8, 4
 
 
 class Reported(str):
@@ -136,9 +136,9 @@ def _with_intervals(table: Table | None, rows: list[dict[str, Any]]) -> list[str
     ):
         if names:
             cells = [{"feature": rows[j]["feature"]} | {k: own[j][k] for k in names if k in own[j]} for j in shown]
-            lines += aligned_columns(cells)
+            lines += aligned_columns(cells, _DIGITS)
     if table.intercepts:
-        lines += aligned_columns([{"intercept": "", **row} for row in table.intercepts[:_SHOWN]])
+        lines += aligned_columns([{"intercept": "", **row} for row in table.intercepts[:_SHOWN]], _DIGITS)
     if len(own) > len(shown):
         lines.append(f"    of the smallest p, and {len(own) - len(shown)} more columns: .table()")
     return lines

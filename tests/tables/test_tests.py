@@ -190,5 +190,29 @@ def test_hazard_ratios_have_clustered_errors_too():
     np.testing.assert_allclose(clustered.coef_, plain.coef_, rtol=1e-9)
     ratio = np.sqrt(np.diag(clustered.covariance_) / np.diag(plain.covariance_))
     assert ratio[0] > 1.1
-    assert "Rao" not in clustered.summary().rows[0]
+    row = clustered.summary().rows[0]
+    assert 0.0 < row["p of Rao"] < 1.0
+    # Of sites' own robust errors Q would reject too often.
+    assert np.isnan(row["Q"])
     assert isinstance(FederatedLogisticRegression(cluster="site").cluster, str)
+
+
+def test_raos_test_with_clusters_is_that_of_the_clusters_scores():
+    rng = np.random.default_rng(5)
+    parts = [rng.normal(size=(90, 2)) for _ in range(3)]
+    targets = [X[:, 0] + np.repeat(rng.normal(size=30), 3) + rng.normal(size=90) for X in parts]
+    frames = [_named(np.c_[X, np.repeat(np.arange(30), 3)], ["age", "dose", "patient"]) for X in parts]
+    model = FederatedLasso(0.1, cluster="patient", site_intercepts="common").fit(frames, targets, intervals=True)
+    rows, y = np.c_[np.concatenate(parts), np.ones(270)], np.concatenate(targets)
+    site = np.repeat(np.arange(3), 90)
+    scores = rows * (y - rows @ np.linalg.lstsq(rows, y, rcond=None)[0])[:, None]
+    curved = np.array([rows[site == m].T @ rows[site == m] for m in range(3)])
+    for j, row in enumerate(model.summary().rows):
+        each = []
+        for cluster in range(90):
+            own = scores[3 * cluster : 3 * cluster + 3].sum(axis=0)
+            moved = curved[:, j] @ np.linalg.solve(curved.sum(axis=0), own)
+            each.append(own[j] * (np.arange(3) == cluster // 30) - moved)
+        sums = np.sum(each, axis=0)
+        statistic = sums @ np.linalg.pinv(np.transpose(each) @ each, rcond=1e-9) @ sums
+        assert row["Rao"] == pytest.approx(statistic, rel=1e-6)
