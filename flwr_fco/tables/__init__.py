@@ -32,7 +32,8 @@ from flwr_fco.tables.estimators import (
     to_estimator,
 )
 from flwr_fco.tables.intervals import Intervals
-from flwr_fco.tables.reports import Quality, Summary, Tested
+from flwr_fco.tables.quality import Quality
+from flwr_fco.tables.reports import Summary, Tested
 
 __all__ = [
     "Codebook",

@@ -37,39 +37,15 @@ from flwr_fco.simulation.fit_path import StrengthPath
 from flwr_fco.strategies import Bounds, Everyone, FedNewton, Strengths, proved_zero, run_of
 from flwr_fco.strategies.nodes import ASKING, Nodes, Tables
 from flwr_fco.strategies.questions import ask
-from flwr_fco.tables import reading
+from flwr_fco.tables import intervals as of_intervals
+from flwr_fco.tables import reading, reports
 from flwr_fco.tables.answers import CENTRED, DENSE, FIRST, MASS, MEANS, VARIANCES, WITHIN, first
 from flwr_fco.tables.codebook import Codebook
 from flwr_fco.tables.description import Description, Facts, columns_of
 from flwr_fco.tables.description import describe as description_of
-from flwr_fco.tables.intervals import (
-    COUNTS,
-    SQUARES,
-    TIMEOUT,
-    TIMES,
-    Fitted,
-    Intervals,
-    Questions,
-    Table,
-    check_events,
-    own_estimates,
-    prepared,
-    reasons_of,
-    trends,
-    unpenalised,
-)
-from flwr_fco.tables.intervals import table as table_of
-from flwr_fco.tables.reports import (
-    FEW,
-    Quality,
-    Summary,
-    Tested,
-    compared,
-    contrasted,
-    quality_of,
-    simulated,
-    summary_of,
-)
+from flwr_fco.tables.intervals import COUNTS, SQUARES, TIMEOUT, TIMES, Intervals, Questions, Table, prepared, reasons_of
+from flwr_fco.tables.quality import Quality, quality_of
+from flwr_fco.tables.reports import FEW, Summary, Tested
 
 #: Relative duality gap above which a fit is not solved, even if no step lowers the objective by more than rounding.
 _SOLVED = 1e-9
@@ -177,7 +153,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         sklearn.exceptions.NotFittedError
             Before `fit`.
         """
-        return summary_of(self)
+        return reports.summary_of(self)
 
     def quality(self, X: Any, y: Any = None, groups: Any = None) -> Quality:
         """Return how good the fitted model is on the rows of several sites, which send sums of them.
@@ -251,7 +227,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         >>> model.contrast({"x0": 1.0, "x1": -1.0}).rows[0]["contrast"]
         'x0 - x1'
         """
-        return contrasted(self, combinations)
+        return reports.contrasted(self, combinations)
 
     def compare(self, other: Any) -> Tested:
         """Return the likelihood-ratio test of two models of the same rows, where one has some of the other's columns.
@@ -277,7 +253,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         sklearn.exceptions.NotFittedError
             Before `fit`.
         """
-        return compared(self, other)
+        return reports.compared(self, other)
 
     def describe(
         self,
@@ -597,7 +573,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         reported, _ = self._received(answers, split.sites)
         # The rows are here, and their columns have been compared.
         sites = Sites(1, Tables(settled=True), dict(enumerate(masses)) if split.weighted else None)
-        run = partial(simulated, objectives)
+        run = partial(reports.simulated, objectives)
         count = sum(objective.num_examples for objective in objectives)
         return self._solved(reported, sites, run, self._start(d, outputs), outputs, total, count)
 
@@ -828,7 +804,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         data = f"{rows:.0f} rows{', weighted' * self._weighted}, of {len(reported)} sites{without}"
         rounds, tolerance = max(1, self.max_rounds - 1), strategy.tolerance
         names = self._names(self.n_features_in_)
-        fitted = Fitted(self._kind, names, self._sites, self.cluster, total, self._weighted, self._squares)
+        fitted = of_intervals.Fitted(self._kind, names, self._sites, self.cluster, total, self._weighted, self._squares)
         self._null = total * math.fsum(weight * loss for weight, loss, _ in reported)
         if self._intervals is not None:
             # Before the fit: what cannot be is refused at once.
@@ -841,8 +817,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
                     f"there are no intervals: {', '.join(names[j] for j in idle[:5])}{', ...' * (idle.size > 5)}: "
                     f"{why}. Leave it out{common}"
                 )
-            said = run(Questions(strategy, partial(own_estimates, fitted=fitted, own=own)), start, 1)
-            check_events(said, fitted)
+            said = run(Questions(strategy, partial(of_intervals.own_estimates, fitted=fitted, own=own)), start, 1)
+            of_intervals.check_events(said, fitted)
             self.n_iter_ += 1
         for name in ("path_", "strength_", "covariance_", "log_likelihood_"):
             # Of an earlier fit.
@@ -863,13 +839,13 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             warnings.warn(prefix, ConvergenceWarning, stacklevel=4)
         if self._intervals is not None:
             begin = np.concatenate([array.numpy().ravel() for array in result.arrays.values()])
-            asking = partial(unpenalised, asked=self._intervals, fitted=fitted, reported=said, start=begin)
+            asking = partial(of_intervals.unpenalised, asked=self._intervals, fitted=fitted, reported=said, start=begin)
             sums, asked = run(Questions(strategy, asking), start, 1)
             trend = None
             if self._kind is TIMES:
-                trend = run(Questions(strategy, partial(trends, sums=sums)), start, 1)
+                trend = run(Questions(strategy, partial(of_intervals.trends, sums=sums)), start, 1)
                 self.n_iter_ += 1
-            self._table = table_of(self._intervals, fitted, said, sums, trend)
+            self._table = of_intervals.table(self._intervals, fitted, said, sums, trend)
             self.covariance_, self.log_likelihood_ = self._table.found.covariance, self._table.found.log_likelihood
             self.n_iter_ += asked
         self._describe(strategy, last, outputs, total, data, unsolved)

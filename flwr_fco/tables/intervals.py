@@ -15,6 +15,7 @@ from scipy import stats
 from flwr_fco.algorithms.newton.method import unpacked
 from flwr_fco.algorithms.newton.model import inverse as inverse_of
 from flwr_fco.certificates import Request
+from flwr_fco.core.layout import Vector
 from flwr_fco.core.validation import Choice
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.messages.protocol import ESTIMATES, TREND, Answer
@@ -23,17 +24,7 @@ from flwr_fco.strategies import FedNewton
 from flwr_fco.strategies.questions import ask
 from flwr_fco.strategies.run import Run
 from flwr_fco.tables.answers import CLUSTERED, DERIVATIVES, LEAST, OWN, POOLED
-from flwr_fco.tables.estimates import (
-    Estimates,
-    SiteSums,
-    Sums,
-    Vector,
-    between,
-    invertible,
-    of_likelihood,
-    of_squares,
-    rao,
-)
+from flwr_fco.tables.estimates import Estimates, SiteSums, Sums, between, invertible, of_likelihood, of_squares, rao
 
 #: Seconds to wait for a site's answer.
 TIMEOUT = 600.0

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,13 +26,13 @@ from scipy import stats
 
 from flwr_fco.algorithms.newton.model import inverse
 from flwr_fco.certificates import Request
+from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.protocol import BINS, CALIBRATION, EDGE, QUALITY, Answer
 from flwr_fco.strategies import questions
 from flwr_fco.strategies.run import Run
-from flwr_fco.tables.intervals import CLASSES, Kind, reasons_of, site_of
-
-Vector = NDArray[np.float64]
+from flwr_fco.tables.intervals import CLASSES, reasons_of, site_of
+from flwr_fco.tables.reports import Reported, aligned_columns, asked_of
 
 #: Bins, and how many of them are merged where a site keeps smaller ones back.
 _BINS, _MERGED = 8, (1, 2, 4)
@@ -43,35 +44,48 @@ _CURVED = ("slope-slope", "slope-intercept", "intercept-intercept")
 _WANTED = ("mean", "square", "brier", "ordered", "compared", "events")
 
 
-class Found(NamedTuple):
-    """What the sites' rows say of a model.
+class Quality(Reported):
+    """How good a model is on some rows: a text, which printing and a notebook show, and its numbers.
 
-    Parameters
+    Attributes
     ----------
     overall : dict of str to float
-        Of all rows; NaN where the rows do not tell it.
-    sites : list of dict
-        Of each site.
+        Of all rows: ``concordance``, of the ``pairs`` within sites; ``slope`` of the calibration and ``slope error``;
+        of classes ``intercept``, ``intercept error`` and ``Brier``. NaN where the rows do not tell it.
+    rows : list of dict
+        Of each site: ``site``, ``rows``, ``events``, ``concordance``, and of classes ``Brier``.
     bins : list of dict
-        For each bin of scores, from the lowest, where it ends, and its rows, expected and observed events.
-    lines : list of (str, str)
-        Lines of a text.
+        Of each bin of scores, from the lowest: the score ``up to`` which it goes, ``rows``, ``expected`` and
+        ``observed`` events. Empty if a site keeps them back.
+
+    Examples
+    --------
+    >>> from flwr_fco.tables import FederatedLogisticRegression
+    >>> X, y = [np.array([[0.0], [1.0], [2.0]])] * 2, [np.array([0, 1, 1]), np.array([0, 0, 1])]
+    >>> quality = FederatedLogisticRegression().fit(X, y).quality(X, y)
+    >>> [row["events"] for row in quality.rows], quality.overall["concordance"]
+    ([2, 1], 1.0)
     """
 
     overall: dict[str, float]
-    sites: list[dict[str, Any]]
     bins: list[dict[str, float]]
-    lines: list[tuple[str, str]]
 
 
-def judged(run: Run, kind: Kind, point: Vector, sites: Sequence[Any] = ()) -> Found:
+def quality_of(model: Any, X: Any, y: Any, groups: Any) -> Quality:
+    """Return how good a fitted estimator is on the rows of several sites."""
+    point = np.ravel(np.append(model.coef_, model.intercept_) if model.fit_intercept else model.coef_)
+    made: Quality = asked_of(model, X, y, groups, partial(judged, model=model, point=point))
+    return made
+
+
+def judged(run: Run, model: Any, point: Vector, sites: Sequence[Any] = ()) -> Quality:
     """Ask all sites about a model.
 
     Parameters
     ----------
     run : Run
         A run of the sites, whose tables have the names of columns and classes that these must have.
-    kind : Kind
+    model : estimator
         What was fitted.
     point : ndarray of float64, shape (d,)
         Coefficients, then the intercept, if there is one.
@@ -100,7 +114,7 @@ def judged(run: Run, kind: Kind, point: Vector, sites: Sequence[Any] = ()) -> Fo
         return means["loss"], np.array([means["by-slope"], means["by-intercept"]]), curved
 
     rows = sum(answer.examples for answer in answers)
-    overall = _overall(kind, answers) | _calibrated(derivatives, rows, "intercept" in run.problem.layout.shapes)
+    overall = _overall(model, answers) | _calibrated(derivatives, rows, "intercept" in run.problem.layout.shapes)
     bins, withheld = [], ""
     mean, square = (_mean(answers, name) for name in ("mean", "square"))
     deviation = math.sqrt(max(square - mean**2, 0.0))
@@ -118,25 +132,26 @@ def judged(run: Run, kind: Kind, point: Vector, sites: Sequence[Any] = ()) -> Fo
             withheld = "withheld by a site, whose owner allows no bin of so few rows, or a site has not answered"
     of_sites: list[dict[str, Any]] = [
         {"site": site_of(own, sites), "rows": int(own.examples), "events": int(own.numbers["events"])}
-        | _overall(kind, [own])
+        | _overall(model, [own])
         for own in answers
     ]
     lines = [("Data", f"{rows:.0f} rows, {sum(own['events'] for own in of_sites)} events, of {len(answers)} sites")]
-    lines += _lines(overall)
+    lines += [*_lines(overall), *[("Bins", withheld)] * bool(withheld), *(("Left out", text) for text in left_out)]
+    if model._weighted:
+        lines.append(("Weights", "none: every row counts once, unlike in the fit"))
     for own in of_sites:
         del own["pairs"]
-    return Found(
-        overall,
-        of_sites,
-        bins,
-        lines + [("Bins", withheld)] * bool(withheld) + [("Left out", text) for text in left_out],
-    )
+    text = [f"Quality of {type(model).__name__}", *(f"├── {title}: {about}" for title, about in lines)]
+    text += [*aligned_columns(of_sites), *aligned_columns([{"bin": "scores", **own} for own in bins])]
+    made = Quality("\n".join(text))
+    made.overall, made.rows, made.bins = overall, of_sites, bins
+    return made
 
 
-def _overall(kind: Kind, answers: Sequence[Answer]) -> dict[str, float]:
+def _overall(model: Any, answers: Sequence[Answer]) -> dict[str, float]:
     ordered, pairs = (sum(answer.numbers[name] for answer in answers) for name in ("ordered", "compared"))
     found = {"concordance": ordered / pairs if pairs else math.nan, "pairs": pairs}
-    return found | ({"Brier": _mean(answers, "brier")} if kind is CLASSES else {})
+    return found | ({"Brier": _mean(answers, "brier")} if model._kind is CLASSES else {})
 
 
 def _lines(overall: dict[str, float]) -> list[tuple[str, str]]:

@@ -26,7 +26,6 @@ from flwr_fco.strategies import FedNewton
 from flwr_fco.strategies.nodes import Tables
 from flwr_fco.tables.estimates import wald
 from flwr_fco.tables.intervals import COMPARED, ESTIMATED, SQUARES, Questions, Table
-from flwr_fco.tables.quality import Found, judged
 from flwr_fco.tables.reading import is_grid
 
 
@@ -262,49 +261,6 @@ def compared(model: Any, other: Any) -> Tested:
     return _tested(
         "Likelihood ratio" if math.isinf(left) else "Ratio of mean squares", rows, statistic, (count, left), p
     )
-
-
-class Quality(Reported):
-    """How good a model is on some rows: a text, which printing and a notebook show, and its numbers.
-
-    Attributes
-    ----------
-    overall : dict of str to float
-        Of all rows: ``concordance``, of the ``pairs`` within sites; ``slope`` of the calibration and ``slope error``;
-        of classes ``intercept``, ``intercept error`` and ``Brier``. NaN where the rows do not tell it.
-    rows : list of dict
-        Of each site: ``site``, ``rows``, ``events``, ``concordance``, and of classes ``Brier``.
-    bins : list of dict
-        Of each bin of scores, from the lowest: the score ``up to`` which it goes, ``rows``, ``expected`` and
-        ``observed`` events. Empty if a site keeps them back.
-
-    Examples
-    --------
-    >>> from flwr_fco.tables import FederatedLogisticRegression
-    >>> X, y = [np.array([[0.0], [1.0], [2.0]])] * 2, [np.array([0, 1, 1]), np.array([0, 0, 1])]
-    >>> quality = FederatedLogisticRegression().fit(X, y).quality(X, y)
-    >>> [row["events"] for row in quality.rows], quality.overall["concordance"]
-    ([2, 1], 1.0)
-    """
-
-    overall: dict[str, float]
-    bins: list[dict[str, float]]
-
-
-def quality_of(model: Any, X: Any, y: Any, groups: Any) -> Quality:
-    """Return how good a fitted estimator is on the rows of several sites."""
-    point = np.ravel(np.append(model.coef_, model.intercept_) if model.fit_intercept else model.coef_)
-    found: Found = asked_of(model, X, y, groups, partial(judged, kind=model._kind, point=point))
-    lines = found.lines
-    if model._weighted:
-        lines.append(("Weights", "none: every row counts once, unlike in the fit"))
-    text = [f"Quality of {type(model).__name__}", *(f"├── {title}: {about}" for title, about in lines)]
-    text += aligned_columns(found.sites)
-    if found.bins:
-        text += aligned_columns([{"bin": "scores", **own} for own in found.bins])
-    quality = Quality("\n".join(text))
-    quality.overall, quality.rows, quality.bins = found.overall, found.sites, found.bins
-    return quality
 
 
 def asked_of(model: Any, X: Any, y: Any, groups: Any, question: Callable[..., Any]) -> Any:
