@@ -1,7 +1,7 @@
 """Intervals of simulated federations: how often they cover the truth, and how often Q rejects what is true.
 
-    python benchmarks/coverage.py           500 federations of each setting, about 20 minutes of one core; writes
-                                            benchmarks/coverage.json, and prints docs/benchmarks/intervals.md
+    python benchmarks/coverage.py           500 federations of each setting, 1,000 of rare outcomes; about 40 minutes of
+                                            one core; writes benchmarks/coverage.json
     python benchmarks/coverage.py --quick   2 of each, without bars: some seconds
     python benchmarks/coverage.py --only Cox    settings that begin so; the others stay as they are stored
 
@@ -31,7 +31,7 @@ from shared import options_of, print_row
 from flwr_fco.models import write_file
 from flwr_fco.tables import FederatedCoxRegression, FederatedLasso, FederatedLogisticRegression
 
-SITES, FEDERATIONS, QUICK, LEVEL = 5, 500, 2, 0.05
+SITES, FEDERATIONS, RARE_ONES, QUICK, LEVEL = 5, 500, 1000, 2, 0.05
 STORED = Path(__file__).with_suffix(".json")
 #: Two standard errors of the share of 500 federations whose interval covers.
 AROUND = 2.0 * (0.95 * 0.05 / FEDERATIONS) ** 0.5
@@ -198,7 +198,8 @@ def main() -> int:
     for number, (name, (_, bars)) in enumerate(SETTINGS.items()):
         if not name.startswith(only):
             continue
-        found = results[name] = measured(number, QUICK if quick else FEDERATIONS)
+        count = RARE_ONES if bars is RARE else FEDERATIONS
+        found = results[name] = measured(number, QUICK if quick else count)
         shares = {key: value for key, value in found.items() if isinstance(value, list)}
         texts = [f"{key} {mean:.3f} ({error:.3f})" for key, (mean, error) in shares.items()]
         print_row(name, ", ".join(texts), found["federations"])
