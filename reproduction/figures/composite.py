@@ -20,8 +20,9 @@ B_4: dict[str, Any] = {
     "server_lr": [0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0],
     "product": [0.003, 0.3],
 }
-#: The settings of the quick versions of the constraints' figures.
+#: Settings of several quick versions.
 QUICK_BALL: dict[str, Any] = {"num_rounds": 3, "num_clients": 20, "num_examples": 600, "every": 3, "radius": 0.5}
+QUICK_BRAIN: dict[str, Any] = {"num_clients": 12, "clients_per_round": 10}
 QUICK_WRITERS: dict[str, Any] = {"num_clients": 30, "num_examples": 3000, "alpha": 1.0}
 
 
@@ -252,14 +253,7 @@ def fco_brain(own: Figure) -> None:
     own.run("FedDualAvg; FedDualAvgOSP; FedMid; FedMidOSP")
     own.part("(0.001, 3)", server_lr=3.0)
     own.run("FedDualAvg; FedDualAvgOSP; FedMid; FedMidOSP")
-    own.quick(
-        "FedMid is denser at larger rates",
-        num_clients=12,
-        num_voxels=2000,
-        clients_per_round=10,
-        num_rounds=20,
-        every=20,
-    )
+    own.quick("FedMid is denser at larger rates", **QUICK_BRAIN, num_voxels=2000, num_rounds=20, every=20)
 
 
 @figure("breast-cancer", "density; norm; gap, K = 1", gap=True)
@@ -281,16 +275,8 @@ def fco_curse(own: Figure) -> None:
     own.run("client 2", "local", client=2, tol=0.0001)
     own.run("FedMid", server_prox=False, num_rounds=10)
     own.run("FedDualAvg", num_rounds=10)
-    own.part(
-        "ball",
-        problem="mnist-l2-ball",
-        radius=2.0,
-        num_clients=10,
-        num_examples=600,
-        client_lr=1.0,
-        server_lr=1.0,
-        local_steps=50,
-    )
+    images: dict[str, Any] = {"problem": "mnist-l2-ball", "radius": 2.0, "num_clients": 10, "num_examples": 600}
+    own.part("ball", **images, client_lr=1.0, server_lr=1.0, local_steps=50)
     own.run("client 0", "local", client=0, tol=0.01)
     own.run("FedMid", server_prox=False, num_rounds=10)
     own.run("FedDualAvg", num_rounds=10)
@@ -360,14 +346,7 @@ def fco_fig12(own: Figure) -> None:
     own.settings(**SCANS, every=10)
     for method in FOUR:
         own.grid(method, **B_4)
-    own.quick(
-        "FedDualAvg is robust",
-        keep_every=4,
-        but={"at_least": 0.8},
-        num_rounds=50,
-        structure_every=10,
-        objective_every=50,
-    )
+    own.quick("FedDualAvg is robust", keep_every=4, but={"at_least": 0.8}, num_rounds=50, objective_every=50)
 
 
 @figure(
@@ -427,14 +406,8 @@ def fco_fig15(own: Figure) -> None:
     own.settings(num_rounds=40, **IMAGES, server_lr=1.0, every=2)
     own.run("FedDualAvg; FedDualAvgOSP", client_lr=0.3)
     own.run("FedMid; FedMidOSP", client_lr=0.1)
-    own.quick(
-        "FedMid and FedMidOSP agree",
-        but={"window": 1},
-        problem="two-layers-digits",
-        width=32,
-        num_rounds=2,
-        local_epochs=1,
-    )
+    small: dict[str, Any] = {"problem": "two-layers-digits", "width": 32, "num_rounds": 2, "local_epochs": 1}
+    own.quick("FedMid and FedMidOSP agree", but={"window": 1}, **small)
 
 
 @figure("mnist-l1-ball", "objective; accuracy; norm", kind="tuned")
@@ -512,29 +485,13 @@ def fco_theorems(own: Figure) -> None:
     own.part("output (4.2)", client_lr=0.0003, server_lr=1.0, output="shadow")
     own.run("K 1", "FedDualAvg", local_steps=1)
     own.run("K 4", "FedDualAvg")
-    own.part(
-        "noise",
-        server_lr=1.0,
-        equal=True,
-        batch_size=1,
-        num_features=16,
-        num_ones=4,
-        examples_per_client=64,
-        clients_per_round=0,
-        output="shadow",
-    )
-    own.run("M 4, K 1", "FedDualAvg", client_lr=0.002, local_steps=1, num_clients=4, objective_every=50)
+    data: dict[str, Any] = {"equal": True, "num_features": 16, "num_ones": 4, "examples_per_client": 64}
+    own.part("noise", **data, server_lr=1.0, batch_size=1, clients_per_round=0, output="shadow")
+    four: dict[str, Any] = {"strategy": "FedDualAvg", "num_clients": 4}
+    own.run("M 4, K 1", **four, client_lr=0.002, local_steps=1, objective_every=50)
     own.run("M 16, K 1", "FedDualAvg", client_lr=0.004, local_steps=1, num_clients=16, objective_every=50)
-    own.run(
-        "M 4, K 1, 4 R",
-        "FedDualAvg",
-        client_lr=0.001,
-        local_steps=1,
-        num_clients=4,
-        num_rounds=4000,
-        objective_every=200,
-    )
-    own.run("M 4, K 4", "FedDualAvg", client_lr=0.001, local_steps=4, num_clients=4, objective_every=50)
+    own.run("M 4, K 1, 4 R", **four, client_lr=0.001, local_steps=1, num_rounds=4000, objective_every=200)
+    own.run("M 4, K 4", **four, client_lr=0.001, local_steps=4, objective_every=50)
     own.quick("theorem 4.1, FedDualAvg", but={"last": 100}, num_rounds=100)
 
 
@@ -580,12 +537,4 @@ def fco_brain_rates(own: Figure) -> None:
     own.settings(**BRAIN, strength=0.001, structure_every=10, objective_every=50)
     for method in FOUR:
         own.grid(method, **B_4)
-    own.quick(
-        "FedMid is on the right",
-        keep_every=7,
-        num_clients=12,
-        num_voxels=1000,
-        clients_per_round=10,
-        num_rounds=28,
-        every=28,
-    )
+    own.quick("FedMid is on the right", keep_every=7, **QUICK_BRAIN, num_voxels=1000, num_rounds=28, every=28)

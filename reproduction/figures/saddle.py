@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from reproduction.figure import Figure, figure
+
+#: What the quick versions with an attack run on, and what is run without noise, for the last point.
+DIGITS: dict[str, Any] = {"problem": "adversarial-digits", "num_clients": 5, "num_rounds": 10, "client_lr": 0.1}
+EXACT: dict[str, Any] = {"batch_size": 0, "output": "last"}
 
 
 @figure("bilinear-l1", "gap; density", seeds=10, targets={"gap": 0.316, "density": 0.7})
@@ -99,13 +105,7 @@ def spp_fig6(own: Figure) -> None:
     own.run("FeDualEx, average", "FeDualEx", client_lr=0.03, server_lr=1.0, output="ergodic")
     own.run("PGDA", "DistributedPGDA", client_lr=0.02, server_lr=1.0)
     own.run("PGDA, rates of FeDualEx", "DistributedPGDA", client_lr=0.006, server_lr=2.0)
-    own.quick(
-        "attack of the average of FeDualEx sparser, MNIST",
-        problem="adversarial-digits",
-        num_clients=5,
-        num_rounds=10,
-        client_lr=0.1,
-    )
+    own.quick("attack of the average of FeDualEx sparser, MNIST", **DIGITS)
 
 
 @figure("adversarial-mnist", "perturbation", seeds=10, kind="images")
@@ -131,14 +131,7 @@ def spp_fig7(own: Figure) -> None:
     own.run("FeDualEx, lambda 0.001", "FeDualEx", client_lr=0.006, server_lr=2.0, strength=0.001)
     own.run("PGDA", "DistributedPGDA", client_lr=0.02, server_lr=1.0)
     own.run("PGDA, no penalty", "DistributedPGDA", client_lr=0.02, server_lr=1.0, strength=0.0)
-    own.quick(
-        "PGDA is dense, MNIST",
-        problem="adversarial-digits",
-        num_clients=5,
-        num_examples=0,
-        num_rounds=10,
-        client_lr=0.1,
-    )
+    own.quick("PGDA is dense, MNIST", **DIGITS, num_examples=0)
 
 
 @figure("adversarial-network-cifar10", "training-loss; accuracy; density")
@@ -160,14 +153,8 @@ def spp_fig8(own: Figure) -> None:
     own.run("FeDualEx", client_lr=0.3, server_lr=1.0)
     own.run("FeDualEx, lambda 0.001", "FeDualEx", client_lr=0.3, server_lr=1.0, strength=0.001)
     own.run("PGDA", "DistributedPGDA", client_lr=0.1, server_lr=1.0)
-    own.quick(
-        "PGDA's attack is dense",
-        problem="adversarial-network-digits",
-        num_examples=0,
-        num_rounds=3,
-        objective_every=3,
-        client_lr=0.1,
-    )
+    small: dict[str, Any] = {"problem": "adversarial-network-digits", "num_examples": 0}
+    own.quick("PGDA's attack is dense", **small, num_rounds=3, objective_every=3, client_lr=0.1)
 
 
 @figure(
@@ -224,32 +211,16 @@ def spp_theory(own: Figure) -> None:
     # Theorem 2: sparse least squares, 16 clients with the same 512 examples (the theorems are about equal clients),
     # batches of 8; the gap is to the centralised optimum. The step falls like R^(-1/3), the last branch of the
     # theorem's.
-    own.part(
-        "theorem 2",
-        problem="lasso-small",
-        equal=True,
-        examples_per_client=512,
-        clients_per_round=0,
-        num_clients=16,
-        batch_size=8,
-        local_steps=4,
-    )
+    data: dict[str, Any] = {"problem": "lasso-small", "equal": True, "examples_per_client": 512, "num_clients": 16}
+    own.part("theorem 2", **data, clients_per_round=0, batch_size=8, local_steps=4)
     own.run("FeDualEx, R = 32", "FeDualEx", num_rounds=32, client_lr=0.003, objective_every=4)
     own.run("FeDualEx, R = 256", "FeDualEx", num_rounds=256, client_lr=0.0015, objective_every=32)
     own.run("FedDualAvg, R = 32", "FedDualAvg", num_rounds=32, client_lr=0.003, objective_every=4, output="average")
     own.run("FedDualAvg, R = 256", "FedDualAvg", num_rounds=256, client_lr=0.0015, objective_every=32, output="average")
     # Unequal clients, exact operators, one local step, last points, until nothing moves: strongly convex-concave
     # quadratics, whose saddle point is known.
-    own.part(
-        "unequal clients",
-        problem="quadratic-saddle",
-        curvature=2.0,
-        rows=10,
-        columns=20,
-        num_clients=4,
-        batch_size=0,
-        output="last",
-    )
+    data = {"problem": "quadratic-saddle", "curvature": 2.0, "rows": 10, "columns": 20, "num_clients": 4}
+    own.part("unequal clients", **data, **EXACT)
     own.run("FeDualEx, rate 0.1", "FeDualEx", spread=1.0, num_rounds=400, client_lr=0.1, every=10)
     own.run("FeDualEx, rate 0.01", "FeDualEx", spread=1.0, num_rounds=1500, client_lr=0.01, every=20)
     own.run("FeDualEx, equal clients", "FeDualEx", spread=0.0, num_rounds=400, client_lr=0.1, every=10)
@@ -259,15 +230,6 @@ def spp_theory(own: Figure) -> None:
     )
     own.run("FedAvgS, five local steps", "FedAvgS", spread=1.0, num_rounds=200, client_lr=0.03, local_steps=5, every=10)
     # The game with nuclear norms (A.2), without noise: what its solution is like.
-    own.part("nuclear norms")
-    own.run(
-        "FeDualEx",
-        problem="bilinear-nuclear",
-        noise=0.0,
-        batch_size=0,
-        output="last",
-        num_rounds=300,
-        client_lr=10.0,
-        every=10,
-    )
+    own.part("nuclear norms", problem="bilinear-nuclear", noise=0.0, **EXACT)
+    own.run("FeDualEx", num_rounds=300, client_lr=10.0, every=10)
     own.quick("theorem 4", num_rounds=60)

@@ -210,17 +210,8 @@ def gt_spread(own: Figure) -> None:
     clients' models differ is varied, where the figures have 5, and nothing else. The rate 0.1 is kept: no plateau rule.
     """
     own.table = {"metric": "gap", "rounds": [100, 300, 600, 1500]}
-    own.settings(
-        dimension=128,
-        mixing="chain",
-        mirror_map="p-norm(12)",
-        client_lr=0.1,
-        server_lr=1.0,
-        **STEPS,
-        num_rounds=1500,
-        structure_every=10,
-        objective_every=100,
-    )
+    chain: dict[str, Any] = {"dimension": 128, "mixing": "chain", "mirror_map": "p-norm(12)", **STEPS}
+    own.settings(**chain, client_lr=0.1, server_lr=1.0, num_rounds=1500, structure_every=10, objective_every=100)
     for spread in (0, 2, 5, 20):
         own.part(f"spread {spread}", spread=float(spread))
         own.run("DFedDA")
@@ -259,61 +250,24 @@ def gt_theory(own: Figure) -> None:
     own.run("M = 64", "FedDAGT", num_clients=64)
     # Exact gradients of unequal clients on a chain of 4. Theorem B.1 allows rates up to 1/(tau L K) = 0.0157 and lets
     # them fall like R^(-1/3); theorem B.2 allows 1/(tau^2 L K) = 0.0016, whatever R is.
-    own.part(
-        "exact gradients",
-        num_clients=4,
-        dimension=64,
-        mixing="chain",
-        mirror_map="p-norm(2 log d)",
-        batch_size=0,
-        every=100,
-    )
+    four: dict[str, Any] = {"num_clients": 4, "mirror_map": "p-norm(2 log d)"}
+    own.part("exact gradients", **four, dimension=64, mixing="chain", batch_size=0, every=100)
     own.run("DFedDA, R = 2,500", "DFedDA", client_lr=0.015, num_rounds=2500)
     own.run("DFedDA, R = 20,000", "DFedDA", client_lr=0.0075, num_rounds=20000)
     own.run("DFedDA-GT", "DFedDAGT", client_lr=0.0015, num_rounds=20000)
     # Theorem C.2, its schedule with all constants (theorem_stages): L = mu = 1. Exact gradients: 13 stages of 622
     # rounds with K = 1. With noise: 6 stages of 178 rounds, K doubles; a small d and large batches, or K would begin in
     # the thousands.
-    own.part("theorem C.2", num_clients=4, mirror_map="p-norm(2 log d)", objective_every=5000, scale=1.0)
-    own.run(
-        "exact gradients",
-        "MultistepReFedDAGT",
-        structure_every=311,
-        dimension=128,
-        num_nonzero=2,
-        spread=1.0,
-        batch_size=0,
-        sparsity=2,
-        radius_squared=64.0,
-        stage_accuracy=0.01,
-        num_rounds=8086,
-    )
-    own.run(
-        "noise",
-        "MultistepReFedDAGT",
-        structure_every=25,
-        dimension=16,
-        num_nonzero=1,
-        spread=0.5,
-        noise=0.1,
-        batch_size=100,
-        sparsity=1,
-        radius_squared=16.0,
-        stage_accuracy=0.25,
-        num_rounds=1068,
-    )
+    own.part("theorem C.2", **four, objective_every=5000, scale=1.0)
+    data: dict[str, Any] = {"dimension": 128, "num_nonzero": 2, "spread": 1.0, "batch_size": 0}
+    theory: dict[str, Any] = {"sparsity": 2, "radius_squared": 64.0, "stage_accuracy": 0.01}
+    own.run("exact gradients", MULTISTEP, **data, **theory, structure_every=311, num_rounds=8086)
+    data = {"dimension": 16, "num_nonzero": 1, "spread": 0.5, "noise": 0.1, "batch_size": 100}
+    theory = {"sparsity": 1, "radius_squared": 16.0, "stage_accuracy": 0.25}
+    own.run("noise", MULTISTEP, **data, **theory, structure_every=25, num_rounds=1068)
     # D.1.2: covariates that are not truncated, as in all of these experiments, and truncated ones.
     own.part("d = 128", sampling="examples", dimension=128, mixing="chain", mirror_map="p-norm(12)", num_rounds=500)
     own.run("normal covariates", "DFedDAGT")
     own.run("truncated covariates", "DFedDAGT", truncation=2.0)
-    own.quick(
-        "rounds grow like h(w*)",
-        but={
-            "run": ["d = 1,024, complete graph"],
-            "than": ["d = 256, complete graph"],
-            "below": 300.0,
-            "at_least": 1.2,
-            "at_most": 1.65,
-        },
-        num_rounds=150,
-    )
+    but: dict[str, Any] = {"run": ["d = 1,024, complete graph"], "than": ["d = 256, complete graph"]}
+    own.quick("rounds grow like h(w*)", but={**but, "below": 300.0, "at_least": 1.2, "at_most": 1.65}, num_rounds=150)
