@@ -191,10 +191,10 @@ def fco_grid(own: Figure) -> None:
     """
     own.settings(num_rounds=500, **SYNTHETIC, **RARELY)
     own.tune = Tune(metric="recovery-error", window=10, grids={"paper's": [0.001], "wider": []})
-    for data in ("I", "II", "III", "IV"):
-        own.vary(f"LASSO {data}", problem=f"lasso-{data}")
-    for data in ("I", "II", "III", "IV"):
-        own.vary(f"low rank {data}", problem=f"low-rank-{data}", num_rounds=200)
+    kinds: dict[str, dict[str, Any]] = {"LASSO": {}, "low rank": {"num_rounds": 200}}
+    for data, settings in kinds.items():
+        for number in ("I", "II", "III", "IV"):
+            own.vary(f"{data} {number}", problem=f"{data.lower().replace(' ', '-')}-{number}", **settings)
     for method in (*FOUR, "FedAvgSubgradient"):
         own.best(
             method,
@@ -249,10 +249,9 @@ def fco_brain(own: Figure) -> None:
     sparse.
     """
     own.settings(**BRAIN, strength=0.001, structure_every=10, objective_every=30, client_lr=0.001)
-    own.part("(0.001, 0.01)", server_lr=0.01)
-    own.run("FedDualAvg; FedDualAvgOSP; FedMid; FedMidOSP")
-    own.part("(0.001, 3)", server_lr=3.0)
-    own.run("FedDualAvg; FedDualAvgOSP; FedMid; FedMidOSP")
+    for server_lr in (0.01, 3.0):
+        own.part(f"(0.001, {server_lr:g})", server_lr=server_lr)
+        own.run("FedDualAvg; FedDualAvgOSP; FedMid; FedMidOSP")
     own.quick("FedMid is denser at larger rates", **QUICK_BRAIN, num_voxels=2000, num_rounds=20, every=20)
 
 
@@ -270,9 +269,8 @@ def fco_curse(own: Figure) -> None:
     """
     own.settings(batch_size=0, clients_per_round=0, objective_every=1)
     own.part("l1", alpha=10.0, client_lr=0.1, server_lr=1.0, local_steps=300)
-    own.run("client 0", "local", client=0, tol=0.0001)
-    own.run("client 1", "local", client=1, tol=0.0001)
-    own.run("client 2", "local", client=2, tol=0.0001)
+    for client in range(3):
+        own.run(f"client {client}", "local", client=client, tol=0.0001)
     own.run("FedMid", server_prox=False, num_rounds=10)
     own.run("FedDualAvg", num_rounds=10)
     images: dict[str, Any] = {"problem": "mnist-l2-ball", "radius": 2.0, "num_clients": 10, "num_examples": 600}

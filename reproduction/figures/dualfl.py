@@ -35,9 +35,8 @@ def dualfl_alpha(own: Figure) -> None:
     bounds the clients' constants, and R_0 = 2 the solutions, so that alpha = epsilon/4.
     """
     own.settings(num_rounds=300)
-    own.run("alpha = 0.1, rho = 0", "DualFL", alpha=0.1, rho=0.0, num_rounds=100)
-    own.run("alpha = 0.01, rho = 0", "DualFL", alpha=0.01, rho=0.0, num_rounds=200)
-    own.run("alpha = 0.001, rho = 0", "DualFL", alpha=0.001, rho=0.0, num_rounds=300)
+    for alpha, rounds in ((0.1, 100), (0.01, 200), (0.001, 300)):
+        own.run(f"alpha = {alpha}, rho = 0", "DualFL", alpha=alpha, rho=0.0, num_rounds=rounds)
     own.run("alpha = 0.001", "DualFL", alpha=0.001, smoothness=10.0, num_rounds=300)
     own.run("alpha = 0.0001", "DualFL", alpha=0.0001, smoothness=10.0, num_rounds=1200)
     own.quick("as near as alpha says", but={"factor": 3.0}, num_rounds=50)
@@ -234,10 +233,8 @@ def dualfl_cifar10000(own: Figure) -> None:
     """
     own.settings(num_rounds=15, num_examples=10000)
     own.run("DualFL", nu=0.01, rho=0.0, tolerance=1e-08)
-    own.run("FedPD, step 10", "FedPD", step=10.0, tolerance=1e-08)
-    own.run("FedPD, step 20", "FedPD", step=20.0, tolerance=1e-08)
-    own.run("FedPD, step 30", "FedPD", step=30.0, tolerance=1e-08)
-    own.run("FedPD, step 60", "FedPD", step=60.0, tolerance=1e-08)
+    for step in (10.0, 20.0, 30.0, 60.0):
+        own.run(f"FedPD, step {step:g}", "FedPD", step=step, tolerance=1e-08)
     own.run("FedDR, step 10, relaxation 1.9", "FedDR", step=10.0, relaxation=1.9, tolerance=1e-08)
     own.run("Scaffnew", client_lr=0.02, probability=0.01)
     own.run("FedDualAvg", l2_as_psi=True, client_lr=0.03, local_steps=100)
@@ -262,10 +259,8 @@ def dualfl_mnist60000(own: Figure) -> None:
     }
     own.settings(num_rounds=30, num_examples=0)
     own.run("DualFL", nu=0.01, rho=0.003, tolerance=1e-08)
-    own.run("FedPD, step 10", "FedPD", step=10.0, tolerance=1e-08)
-    own.run("FedPD, step 30", "FedPD", step=30.0, tolerance=1e-08)
-    own.run("FedPD, step 50", "FedPD", step=50.0, tolerance=1e-08)
-    own.run("FedPD, step 100", "FedPD", step=100.0, tolerance=1e-08)
+    for step in (10.0, 30.0, 50.0, 100.0):
+        own.run(f"FedPD, step {step:g}", "FedPD", step=step, tolerance=1e-08)
     own.run("FedDR, step 10, relaxation 1.9", "FedDR", step=10.0, relaxation=1.9, tolerance=1e-08)
     own.run("Scaffnew", client_lr=0.6, probability=0.03)
     own.run("FedDualAvg", l2_as_psi=True, client_lr=20.0, local_steps=100)

@@ -9,6 +9,9 @@ from reproduction.figure import Figure, figure
 #: What the quick versions with an attack run on, and what is run without noise, for the last point.
 DIGITS: dict[str, Any] = {"problem": "adversarial-digits", "num_clients": 5, "num_rounds": 10, "client_lr": 0.1}
 EXACT: dict[str, Any] = {"batch_size": 0, "output": "last"}
+#: The images that a classifier is trained on, and how long.
+MNIST: dict[str, Any] = {"num_rounds": 20}
+CIFAR10: dict[str, Any] = {"problem": "adversarial-cifar10", "num_clients": 20, "num_examples": 10000, "num_rounds": 40}
 
 
 @figure("bilinear-l1", "gap; density", seeds=10, targets={"gap": 0.316, "density": 0.7})
@@ -95,16 +98,15 @@ def spp_fig6(own: Figure) -> None:
     model.
     """
     own.settings(batch_size=32, local_steps=5, objective_every=5)
-    own.part("MNIST", num_rounds=20)
-    own.run("FeDualEx", client_lr=0.2, server_lr=2.0)
-    own.run("FeDualEx, average", "FeDualEx", client_lr=0.6, server_lr=2.0, output="ergodic")
-    own.run("PGDA", "DistributedPGDA", client_lr=1.0, server_lr=1.0)
-    own.run("PGDA, rates of FeDualEx", "DistributedPGDA", client_lr=0.2, server_lr=2.0)
-    own.part("CIFAR-10", problem="adversarial-cifar10", num_clients=20, num_examples=10000, num_rounds=40)
-    own.run("FeDualEx", client_lr=0.006, server_lr=2.0)
-    own.run("FeDualEx, average", "FeDualEx", client_lr=0.03, server_lr=1.0, output="ergodic")
-    own.run("PGDA", "DistributedPGDA", client_lr=0.02, server_lr=1.0)
-    own.run("PGDA, rates of FeDualEx", "DistributedPGDA", client_lr=0.006, server_lr=2.0)
+    for part, settings, dual, average, plain in (
+        ("MNIST", MNIST, (0.2, 2.0), (0.6, 2.0), 1.0),
+        ("CIFAR-10", CIFAR10, (0.006, 2.0), (0.03, 1.0), 0.02),
+    ):
+        own.part(part, **settings)
+        own.run("FeDualEx", client_lr=dual[0], server_lr=dual[1])
+        own.run("FeDualEx, average", "FeDualEx", client_lr=average[0], server_lr=average[1], output="ergodic")
+        own.run("PGDA", "DistributedPGDA", client_lr=plain, server_lr=1.0)
+        own.run("PGDA, rates of FeDualEx", "DistributedPGDA", client_lr=dual[0], server_lr=dual[1])
     own.quick("attack of the average of FeDualEx sparser, MNIST", **DIGITS)
 
 
@@ -119,18 +121,13 @@ def spp_fig7(own: Figure) -> None:
     500 of CIFAR-10; and FeDualEx with smaller penalties, PGDA with none: what averaging over clients does alone.
     """
     own.settings(batch_size=32, local_steps=5, objective_every=20)
-    own.part("MNIST", num_rounds=20)
-    own.run("FeDualEx", client_lr=0.2, server_lr=2.0)
-    own.run("FeDualEx, lambda 0.01", "FeDualEx", client_lr=0.2, server_lr=2.0, strength=0.01)
-    own.run("FeDualEx, lambda 0.001", "FeDualEx", client_lr=0.2, server_lr=2.0, strength=0.001)
-    own.run("PGDA", "DistributedPGDA", client_lr=1.0, server_lr=1.0)
-    own.run("PGDA, no penalty", "DistributedPGDA", client_lr=1.0, server_lr=1.0, strength=0.0)
-    own.part("CIFAR-10", problem="adversarial-cifar10", num_clients=20, num_examples=10000, num_rounds=40)
-    own.run("FeDualEx", client_lr=0.006, server_lr=2.0)
-    own.run("FeDualEx, lambda 0.01", "FeDualEx", client_lr=0.006, server_lr=2.0, strength=0.01)
-    own.run("FeDualEx, lambda 0.001", "FeDualEx", client_lr=0.006, server_lr=2.0, strength=0.001)
-    own.run("PGDA", "DistributedPGDA", client_lr=0.02, server_lr=1.0)
-    own.run("PGDA, no penalty", "DistributedPGDA", client_lr=0.02, server_lr=1.0, strength=0.0)
+    for part, settings, dual, plain in (("MNIST", MNIST, 0.2, 1.0), ("CIFAR-10", CIFAR10, 0.006, 0.02)):
+        own.part(part, **settings)
+        own.run("FeDualEx", client_lr=dual, server_lr=2.0)
+        for strength in (0.01, 0.001):
+            own.run(f"FeDualEx, lambda {strength}", "FeDualEx", client_lr=dual, server_lr=2.0, strength=strength)
+        own.run("PGDA", "DistributedPGDA", client_lr=plain, server_lr=1.0)
+        own.run("PGDA, no penalty", "DistributedPGDA", client_lr=plain, server_lr=1.0, strength=0.0)
     own.quick("PGDA is dense, MNIST", **DIGITS, num_examples=0)
 
 
@@ -192,14 +189,11 @@ def spp_theory(own: Figure) -> None:
     own.run("game, T = 1,600", "FeDualEx", num_rounds=1600, client_lr=0.11, every=10)
     # Theorem 1: much noise on a smaller problem for M; the paper's noise for K.
     own.part("theorem 1", rows=60, columns=120)
-    own.run("M = 1", "FeDualEx", num_clients=1, num_rounds=40, local_steps=4, client_lr=0.02, noise=3.0)
-    own.run("M = 10", "FeDualEx", num_clients=10, num_rounds=40, local_steps=4, client_lr=0.02, noise=3.0)
-    own.run("M = 100", "FeDualEx", num_clients=100, num_rounds=40, local_steps=4, client_lr=0.02, noise=3.0)
-    own.run("M = 1,000", "FeDualEx", num_clients=1000, num_rounds=40, local_steps=4, client_lr=0.02, noise=3.0)
-    own.run(
-        "no noise", "FeDualEx", num_clients=1, batch_size=0, num_rounds=40, local_steps=4, client_lr=0.02, noise=0.0
-    )
-    own.run("M = 100, the paper's noise", "FeDualEx", num_clients=100, num_rounds=40, local_steps=4, client_lr=0.02)
+    rounds: dict[str, Any] = {"strategy": "FeDualEx", "num_rounds": 40, "local_steps": 4, "client_lr": 0.02}
+    for count in (1, 10, 100, 1000):
+        own.run(f"M = {count:,}", num_clients=count, noise=3.0, **rounds)
+    own.run("no noise", num_clients=1, batch_size=0, noise=0.0, **rounds)
+    own.run("M = 100, the paper's noise", num_clients=100, **rounds)
     own.run("K = 1", "FeDualEx", num_clients=10, num_rounds=30, client_lr=0.02)
     own.run("K = 10", "FeDualEx", num_clients=10, num_rounds=30, local_steps=10, client_lr=0.02)
     # The step of theorem 1 for R = 100, K = 10, M = 10, with beta <= 12.5, G <= 13 (norms of the operator in the box,

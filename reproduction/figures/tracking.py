@@ -233,21 +233,17 @@ def gt_theory(own: Figure) -> None:
     own.settings(client_lr=0.1, server_lr=1.0, **STEPS, every=5)
     # The dimension: complete graph, p = 2 log d as in the theorems, effects of the clients a fifth of the figures'.
     own.part("complete graph", spread=1.0, mirror_map="p-norm(2 log d)", client_lr=0.05, num_rounds=450)
-    own.run("d = 256", "FedDAGT", dimension=256)
-    own.run("d = 1,024", "FedDAGT", dimension=1024)
-    own.run("d = 4,096", "FedDAGT", dimension=4096)
-    own.run("d = 16,384", "FedDAGT", dimension=16384)
+    for dimension in (256, 1024, 4096, 16384):
+        own.run(f"d = {dimension:,}", "FedDAGT", dimension=dimension)
     # The graph: 16 nodes, small d.
     own.part("16 nodes", dimension=128, mirror_map="p-norm(12)", num_rounds=1000)
-    own.run("complete", "DFedDAGT", mixing="complete")
-    own.run("ring", "DFedDAGT", mixing="ring")
-    own.run("chain", "DFedDAGT", mixing="chain")
+    for graph in ("complete", "ring", "chain"):
+        own.run(graph, "DFedDAGT", mixing=graph)
     # The number of clients: the same model for all (spread 0) and much noise, long enough that the noise is all that is
     # left.
     own.part("much noise", dimension=256, spread=0.0, noise=20.0, mirror_map="p-norm(12)", num_rounds=1500)
-    own.run("M = 4", "FedDAGT", num_clients=4)
-    own.run("M = 16", "FedDAGT", num_clients=16)
-    own.run("M = 64", "FedDAGT", num_clients=64)
+    for count in (4, 16, 64):
+        own.run(f"M = {count}", "FedDAGT", num_clients=count)
     # Exact gradients of unequal clients on a chain of 4. Theorem B.1 allows rates up to 1/(tau L K) = 0.0157 and lets
     # them fall like R^(-1/3); theorem B.2 allows 1/(tau^2 L K) = 0.0016, whatever R is.
     four: dict[str, Any] = {"num_clients": 4, "mirror_map": "p-norm(2 log d)"}
