@@ -125,7 +125,7 @@ class Counting(LeastSquares):
         return super().metrics(w) | {"count": float(self.count)}
 
 
-def test_an_answer_about_the_servers_buffers_leaves_the_clients_as_they_were():
+def test_an_answer_about_the_servers_buffers_leaves_the_clients_own():
     own = Counting(np.eye(3), np.ones(3), 1)
     own.load_buffers({"count": np.array(4)})
     with server_buffers(own, {"count": np.array(9)}):

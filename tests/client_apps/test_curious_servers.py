@@ -97,7 +97,7 @@ def test_without_a_limit_batches_of_one_row_are_the_rows():
 
 @pytest.mark.parametrize("size", [1, 3, 19])
 @pytest.mark.parametrize("kind", [FedDualAvg, FedMid, FedDAGT, FeDualEx])
-def test_smaller_batches_than_the_owner_allows_are_refused_whatever_the_method(kind, size):
+def test_smaller_batches_than_the_owner_allows_are_refused(kind, size):
     server = Curious(strategy=kind(client_lr=RATE, work=Steps(1, batch_size=None), seed=1))
     server.train(1)
     with pytest.raises(ConfigurationError, match=rf"batches of {size} rows; .* min_rows=20 allows"):
@@ -256,7 +256,7 @@ def test_every_number_counts_until_the_owners_total_is_reached(asks):
     assert server.context.state["fco-disclosed"]["numbers"] == server.received + P
 
 
-def test_two_blocks_of_second_derivatives_are_the_rows_and_half_a_table_of_numbers_is_none():
+def test_two_hessian_blocks_are_the_rows_and_half_a_table_is_none():
     """The generalised eigenvectors of A'DA and A'EA are the rows A, for as many columns as rows."""
     rng = np.random.default_rng(1)
     n, p = 12, 11

@@ -326,7 +326,7 @@ def test_a_hessian_block_is_refused_by_its_entries_before_it_is_computed(limit, 
     assert site.asked == [100]
 
 
-def test_blocks_of_many_points_and_copies_for_many_folds_are_refused_by_their_sum():
+def test_blocks_of_many_points_and_folds_are_refused_by_their_sum():
     site = Wide(Limits(max_parameters=1_000_000), strengths=Strengths(3, folds=2))
     counts = {"fold-0": 300.0, "fold-1": 0.0, "fold-2": 0.0, "validate": 0.0}
     with pytest.raises(ConfigurationError, match=r"Hessian blocks: 2.265e\+06 numbers"):

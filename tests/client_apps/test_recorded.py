@@ -139,7 +139,7 @@ def test_a_message_that_is_no_message_of_ours_is_a_line_too(lines):
     assert all("; refused: " in line for line in lines())
 
 
-def test_the_table_of_the_page_has_every_question_and_limits_hold_for_all_but_the_first():
+def test_the_page_has_every_question_and_limits_hold_for_all_but_one():
     """What a ClientApp answers, and each kind of question: one that is new fails here until it has a row."""
     section = PAGE.read_text(encoding="utf-8").split("## What a site is asked")[1].split("\n## ")[0]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if "| `" in line]

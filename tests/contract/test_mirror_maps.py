@@ -62,7 +62,7 @@ def test_contract(mirror_map, seed):
 
 
 @pytest.mark.parametrize("mirror_map", EXAMPLES)
-def test_duals_of_every_size_that_a_map_claims_have_finite_points_in_their_direction(mirror_map):
+def test_duals_of_every_size_have_finite_points_in_their_direction(mirror_map):
     for scale in EVERY_SIZE:
         for z in np.random.default_rng(0).normal(size=(3, DIMENSION)):
             w = mirror_map.conjugate_gradient(scale * z)

@@ -118,7 +118,7 @@ def test_intercepts_of_sites_keep_the_contract():
     check_objective(SiteIntercept(Logistic(csr_array(_data(30, 5)[0]), np.arange(30) % 3 == 0)))
 
 
-def test_scales_and_more_rows_than_a_kernel_takes_at_a_time_keep_the_contract():
+def test_scales_and_more_rows_than_a_kernel_takes_keep_the_contract():
     check_objective(_least_squares(scale=0.5, l2=0.1))
     check_objective(_trace(scale=3.0))
     check_objective(_multinomial(n=201))
@@ -138,7 +138,7 @@ def test_a_step_may_be_taken_in_place(cls, n):
 
 
 @pytest.mark.parametrize("cls", [Huber, LeastSquares, Logistic, MultinomialLogistic, Poisson])
-def test_features_in_float32_or_a_memory_map_are_read_where_they_are_and_summed_in_float64(cls, tmp_path):
+def test_float32_and_mapped_features_stay_and_are_summed_in_float64(cls, tmp_path):
     features, rng = 0.3 * _data(200, 31, np.float32)[0], np.random.default_rng(3)
     labels = {Huber: 2.0 * rng.normal(size=200), LeastSquares: rng.normal(size=200)}.get(cls, rng.integers(0, 2, 200))
     np.save(tmp_path / "features.npy", features)

@@ -60,7 +60,7 @@ def test_the_momentum_tends_to_its_limit_and_refuses_rho_of_one():
 
 
 @pytest.mark.parametrize("weights", [None, UNEQUAL])
-def test_the_weighted_sum_of_the_controls_is_zero_however_inexact_the_local_solutions(weights):
+def test_the_weighted_sum_of_controls_is_zero_however_inexact_clients_are(weights):
     work = Minimise(tolerance=1.0)
     clients, _ = play_dual_fl(quadratics(exact=False), 12, 0.03, weights=weights, work=work)
     assert max(uplink.metrics["gradient-norm"] for uplink in clients.uplinks) > 1e-3
@@ -88,7 +88,7 @@ def test_the_gap_is_what_the_paper_says_and_lies_between_its_bounds():
         clients.ask({"primal": np.zeros(D)}, duality=1.01 * MU, momentum=0.0)
 
 
-def test_a_problem_that_is_not_strongly_convex_is_solved_to_its_regularized_minimiser():
+def test_without_strong_convexity_the_regularized_minimiser_is_found():
     rng = np.random.default_rng(0)
     objectives = []
     for _ in range(4):

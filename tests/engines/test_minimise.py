@@ -76,7 +76,7 @@ def test_the_gap_bounds_the_suboptimality_and_the_gap_rule_stops_at_it(kind):
         assert -1e-15 <= loss.value(found.point) - best <= found.gap <= tolerance
 
 
-def test_the_gap_rule_uses_what_strong_convexity_is_left_beyond_the_duality():
+def test_the_gap_rule_uses_the_strong_convexity_beyond_the_duality():
     loss = loss_of("softmax")
     assert Minimise(1e-4, "gap").stopping_norm(1e-2, 0.9e-2) == pytest.approx(np.sqrt(2 * 0.1e-2 * 1e-4))
     with pytest.raises(ConfigurationError, match=r"strong convexity above 0\.02"):

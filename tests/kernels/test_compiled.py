@@ -55,7 +55,7 @@ def cached(folder):
     return {path: path.stat().st_mtime_ns for path in Path(folder).rglob("*.nb[ci]")}
 
 
-def test_a_private_temporary_folder_serves_where_home_and_package_cannot_be_written(package, tmp_path):
+def test_a_private_folder_serves_where_home_and_package_are_read_only(package, tmp_path):
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     run(package, temporary)

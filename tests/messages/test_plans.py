@@ -39,7 +39,7 @@ def test_the_point_of_a_plan_is_what_its_map_retrieves(pair):
     np.testing.assert_array_equal(z, expected)
 
 
-def test_the_point_of_a_plan_is_that_of_a_users_map_that_derives_from_the_euclidean():
+def test_the_point_of_a_plan_is_that_of_a_map_derived_from_the_euclidean():
     class Halved(Euclidean):
         def retrieve(self, z, t, regularizer, out=None):
             return super().retrieve(z / 2.0, t, regularizer, out)

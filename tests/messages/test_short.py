@@ -367,7 +367,7 @@ def needs_its_arrays(arrays, message, context):
 
 
 @pytest.mark.parametrize("trained", [walking, needs_its_arrays])
-def test_a_client_without_the_mod_is_refused_in_its_first_reply_with_the_line_to_add(trained):
+def test_a_client_without_the_mod_is_refused_with_the_line_to_add(trained):
     grid = InProcessGrid(foreign_app(trained), 3, raise_errors=False)
     with grid.identity(), quiet(50), pytest.raises(NothingTrainedError, match=LINE) as caught:
         FedDualAvg(**OPTIONS, wire=Short()).start(grid, arrays_of(START), 4)
@@ -409,7 +409,7 @@ def test_evaluations_are_short_and_of_the_model():
 
 
 @pytest.mark.parametrize("options", [{"density": Density(0.25, "global")}, {"wire": Short("float16", "float16")}])
-def test_clients_of_this_package_learn_as_well_with_a_fraction_of_the_bytes(options):
+def test_clients_of_this_package_learn_with_a_fraction_of_the_bytes(options):
     data = digits(num_clients=4, alpha=None)
     clients = client_app(lambda context: data.objective(context.node_config["partition-id"]), mods=[short_mod()])
     test, found = data.test_objective(), {}

@@ -148,7 +148,7 @@ def test_a_client_without_examples_is_named_and_does_not_go_on_for_ever(count, b
 
 @pytest.mark.parametrize("method", ["value", "gradient", "value_and_gradient", "hessian_product"])
 @pytest.mark.parametrize("base", [Linear, LeastSquares, SiteIntercept])
-def test_a_built_in_loss_is_changed_by_its_link_and_a_method_that_nothing_calls_is_refused(base, method):
+def test_a_method_of_a_built_in_loss_that_nothing_calls_is_refused(base, method):
     with pytest.raises(ConfigurationError, match=rf"Own\.{method}: a loss of linear predictions .* give Linear a Link"):
         type("Own", (base,), {method: lambda *_: 0.0})
     type("Own", (base,), {"metrics": lambda *_: {}})

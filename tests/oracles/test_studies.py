@@ -133,7 +133,7 @@ def test_few_events_a_column_are_refused(statsmodels):
 # --- squares --------------------------------------------------------------------------------------------------------
 
 
-def test_squares_have_the_table_of_statsmodels_by_site_by_cluster_and_by_weight(statsmodels):
+def test_squares_have_statsmodels_table_by_site_cluster_and_weight(statsmodels):
     """Grunfeld's 11 firms over 20 years."""
     rows = statsmodels.datasets.grunfeld.load_pandas().data
     parts = split(rows[["value", "capital", "firm", "invest"]], "firm", "invest")

@@ -33,7 +33,7 @@ class Residual(nn.Module):
         return self.last(torch.relu(self.third(x.flatten(1))))
 
 
-def test_a_channel_goes_where_all_layers_that_share_it_are_zero_and_the_function_stays():
+def test_a_channel_goes_where_all_that_share_it_are_zero():
     torch.manual_seed(0)
     network, images = Residual().eval(), torch.randn(5, 3, 8, 8)
     with torch.no_grad():

@@ -38,7 +38,7 @@ def test_the_numbers_of_a_published_meta_analysis():
     assert found["p of Q"][0] == pytest.approx(stats.chi2.sf(152.233, 12), rel=1e-3)
 
 
-def test_sites_of_equal_errors_have_the_plain_mean_and_the_t_test_of_one_sample():
+def test_sites_of_equal_errors_have_the_plain_mean_and_a_t_test():
     """Then Hartung and Knapp's error is s / sqrt(k), that of a t test on the sites' estimates."""
     values = np.random.default_rng(0).normal(size=(6, 4))
     found = between(values, np.full((6, 4), 0.7))

@@ -88,7 +88,7 @@ def test_every_site_has_the_same_columns_whatever_its_rows_are():
         ("stage", 0, "none of the levels '1', '2', '3'"),
     ],
 )
-def test_an_entry_that_does_not_fit_is_named_to_all_and_shown_to_its_site_only(column, entry, prefix, caplog):
+def test_an_entry_that_does_not_fit_is_shown_to_its_site_only(column, entry, prefix, caplog):
     table = hospital(1).astype({column: object})
     table.loc[[7, 9], column] = [entry, entry]
     text, logged = log_of(caplog, lambda: BOOK.read(table))
@@ -117,7 +117,7 @@ def test_a_column_that_is_not_there_or_twice_is_named():
         BOOK.read(pandas.concat([table, table[["age"]]], axis=1))
 
 
-def test_missing_entries_are_refused_or_left_out_with_all_that_stands_beside_them(caplog):
+def test_missing_entries_are_refused_or_left_out_with_their_rows(caplog):
     table = hospital(2).astype({"age": float})
     table.loc[3, "age"], table.loc[5, "sex"], table.loc[8, "age"] = -9, "?", None
     sites = {"Oslo": hospital(1), "Bergen": table}
@@ -140,7 +140,7 @@ def test_missing_entries_are_refused_or_left_out_with_all_that_stands_beside_the
         loose.complete(loose.parsed(table.assign(age=-9)))
 
 
-def test_a_fit_by_a_codebook_is_the_fit_of_its_columns_here_and_over_a_grid():
+def test_a_fit_by_a_codebook_is_the_fit_of_its_columns_and_over_a_grid():
     sites = {name: hospital(seed) for seed, name in enumerate(BOOK.sites)}
     plain = FederatedLogisticRegression().fit(
         [by_hand(own) for own in sites.values()], [own["death"] for own in sites.values()]

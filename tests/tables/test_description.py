@@ -95,7 +95,7 @@ def test_without_a_codebook_it_is_about_the_models_columns():
         FederatedLogisticRegression().describe(whole[hospitals.NAMES], whole["died"])
 
 
-def test_missing_entries_are_counted_in_all_rows_and_the_outcome_in_complete_ones():
+def test_missing_entries_are_counted_in_all_rows_outcomes_in_complete_ones():
     sites = hospitals.study()
     sites["Oslo"].loc[:9, "bmi"] = np.nan
     table, _ = described(study_model(incomplete="leave out"), sites)
@@ -106,7 +106,7 @@ def test_missing_entries_are_counted_in_all_rows_and_the_outcome_in_complete_one
     assert "  missing" in table
 
 
-def test_a_site_whose_rows_do_not_fit_is_named_beside_the_table_of_the_others():
+def test_a_site_whose_rows_do_not_fit_is_named_beside_the_others_table():
     sites = hospitals.wrong("an age of 6200", "classes")
     table, said = over_a_grid(study_model(), sites, stop=False)
     assert [own.site for own in table.findings] == ["Bergen"]
@@ -202,7 +202,7 @@ def test_honest_federations_have_no_error_and_seldom_a_warning(kind):
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("kind", MODELS)
-def test_of_200_honest_federations_at_most_5_percent_have_a_warning_and_none_an_error(kind):
+def test_of_200_honest_federations_5_percent_have_a_warning_none_an_error(kind):
     warned, refused = silent_in(kind, 200)
     assert warned <= 10
     assert refused == 0

@@ -22,7 +22,7 @@ def sums_of(X, y, w=None, intercept=True):
 
 
 @pytest.mark.parametrize(("intercepts", "how"), [(6.0, "least squares"), (7.0, "de-biased lasso")])
-def test_intercepts_that_stay_at_clients_are_parameters_for_which_rows_may_be_too_few(intercepts, how):
+def test_intercepts_that_stay_at_clients_are_parameters(intercepts, how):
     """Two rows for each parameter, wherever it is: of 20 rows and 4 columns, 6 intercepts."""
     X, y = rows_of(20)
     assert of_squares(sums_of(X, y, intercept=False)._replace(intercepts=intercepts), list("abcd")).how.startswith(how)

@@ -117,7 +117,7 @@ def test_a_factor_multiplies_the_penalty_of_its_feature(outputs, l1_ratio):
 
 
 @pytest.mark.parametrize("factors", [[0, 1, 1, 1, 1, 1], np.zeros(6)])
-def test_without_a_penalty_on_some_feature_no_gap_is_known_and_no_zero_proved(factors):
+def test_without_a_penalty_on_a_feature_no_gap_is_known_or_zero_proved(factors):
     X, y = regression_data()
     model = FederatedLasso(0.2, penalty_factor=factors).fit(X, y)
     assert np.isnan(model.duality_gap_)
@@ -156,7 +156,7 @@ def test_scikit_learns_own_checks(estimator, check):
         (FederatedLogisticRegression, LogisticRegression),
     ],
 )
-def test_their_parameters_are_scikit_learns_of_which_only_the_strength_comes_by_place(ours, theirs):
+def test_parameters_are_scikit_learns_and_only_the_strength_is_positional(ours, theirs):
     own = {"num_clients", "max_rounds", "tol", "fit_intercept", "penalty_factor", "standardize"}
     own |= {"site_intercepts", "cluster", "cv", "codebook"}
     strength = "C" if ours is FederatedLogisticRegression else "alpha"
@@ -456,7 +456,7 @@ def test_a_message_of_a_cross_validation_is_as_small_as_the_user_says():
     np.testing.assert_allclose(*([at.held_out for at in path.points] for path in (whole, small)), rtol=1e-6)
 
 
-def test_a_ridge_takes_strengths_of_scikit_learns_scale_for_as_many_columns_as_it_can():
+def test_a_ridge_takes_strengths_of_scikit_learns_scale():
     X, y = load_breast_cancer(return_X_y=True)
     X = (X - X.mean(axis=0)) / X.std(axis=0)
     model = FederatedLogisticRegression(cv=Strengths(9, folds=3)).fit(X, y)

@@ -104,7 +104,7 @@ def test_rows_with_weights_have_robust_errors_also_of_a_sites_own_app(kind, firs
 
 @pytest.mark.parametrize("kind", ["lasso", "logistic"])
 @pytest.mark.parametrize("own", [True, False])
-def test_estimates_and_errors_are_those_of_the_pooled_rows_and_of_each_sites(kind, own):
+def test_estimates_are_those_of_the_pooled_rows_and_of_each_sites(kind, own):
     """By default with dummies of the sites, which the model itself does not have."""
     parts, targets = federation(kind)
     model = model_of(kind).set_params(site_intercepts=None if own else "common").fit(parts, targets, intervals=True)
@@ -169,7 +169,7 @@ def test_hartung_knapps_interval_is_never_shorter_than_the_models(sites):
 
 
 @pytest.mark.parametrize("kind", ["lasso", "logistic"])
-def test_the_bits_are_the_same_here_in_one_table_and_over_a_grid_and_every_message_is_counted(kind):
+def test_bits_are_the_same_in_one_table_and_over_a_grid(kind):
     parts, targets = federation(kind)
     here = model_of(kind).fit(parts, targets, intervals=True)
     owner = np.repeat(["d", "c", "b", "a"], [len(X) for X in parts])
@@ -207,7 +207,7 @@ def test_the_strength_of_the_model_does_not_matter_to_the_estimates():
             assert one["standard error"] == pytest.approx(other["standard error"], rel=1e-7)
 
 
-def test_the_rates_are_over_the_columns_asked_for_and_the_estimates_of_the_whole_model():
+def test_rates_are_over_the_columns_asked_for_estimates_of_the_whole_model():
     parts, targets = federation("lasso")
     whole = rows_of(model_of("lasso").fit(parts, targets, intervals=True))
     model = model_of("lasso").fit(parts, targets, intervals=Intervals(columns=[2, 0]))
@@ -309,7 +309,7 @@ def test_a_lie_about_ones_own_estimates_is_left_out_by_name(kind, name):
         assert all(np.isfinite(row[name]) for name in ("fixed", "DerSimonian-Laird", "Hartung-Knapp lower"))
 
 
-def test_a_lie_that_is_possible_stands_under_its_name_and_widens_the_intervals():
+def test_a_possible_lie_stands_under_its_name_and_widens_the_intervals():
     parts, targets = federation("lasso")
     honest = over(model_of("lasso"), parts, targets)
     grid = lying(lambda vectors, numbers: vectors["estimate"].__iadd__(3.0))

@@ -22,7 +22,7 @@ def wide(sizes=(20, 31, 12), features=200, seed=0):
     return [LeastSquares(x, x @ truth + rng.normal(size=len(x)), scale=0.5) for x in own]
 
 
-def test_wide_squares_are_scikit_learns_at_each_strength_and_fold_and_send_little():
+def test_wide_squares_are_scikit_learns_at_each_fold_and_send_little():
     """Four folds are parted by hand; what is sent is far less than a triangle of each problem in each round."""
     objectives, folds = wide(), 4
     for objective in objectives:
@@ -49,7 +49,7 @@ def test_wide_squares_are_scikit_learns_at_each_strength_and_fold_and_send_littl
 
 
 @pytest.mark.parametrize(("features", "ratio"), [(4, 1e-4), (90, 1e-2)])
-def test_the_smallest_strength_is_that_of_glmnet_and_a_path_that_ends_too_early_says_so(features, ratio):
+def test_the_smallest_strength_is_glmnets_and_a_short_path_says_so(features, ratio):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, features))
     y = X[:, 0] + 0.1 * rng.normal(size=60)
@@ -59,7 +59,7 @@ def test_the_smallest_strength_is_that_of_glmnet_and_a_path_that_ends_too_early_
     assert "it is the smallest one, so that a smaller one may be better" in str(short.summary())
 
 
-def test_a_path_that_would_take_more_than_is_allowed_is_refused_with_its_size():
+def test_a_path_that_takes_more_than_is_allowed_is_refused_with_its_size():
     X = np.random.default_rng(0).normal(size=(40, 30))
     with pytest.raises(ConfigurationError, match=r"takes about \S+ MB of each client, above total_bytes=1000;"):
         FederatedLasso(cv=Strengths(folds=4, total_bytes=1000)).fit(X, X[:, 0] + 0.1 * X[:, 1])

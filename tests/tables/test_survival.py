@@ -51,7 +51,7 @@ def pooled(**options):
 @pytest.mark.parametrize(
     ("alpha", "l1_ratio", "psi"), [(0.0, 1.0, Zero()), (0.03, 1.0, L1(0.03)), (0.1, 0.5, ElasticNet(0.1, 0.5))]
 )
-def test_the_solution_is_that_of_the_pooled_rows_with_a_stratum_for_each_site_and_stratum(ties, alpha, l1_ratio, psi):
+def test_the_solution_is_that_of_pooled_rows_stratified_by_site(ties, alpha, l1_ratio, psi):
     model = FederatedCoxRegression(alpha, l1_ratio=l1_ratio, ties=ties).fit(FEATURES, TARGETS)
     best = centralized_solution([pooled(ties=ties)], psi, tol=1e-12)
     np.testing.assert_allclose(model.coef_, best, atol=1e-8)
@@ -59,7 +59,7 @@ def test_the_solution_is_that_of_the_pooled_rows_with_a_stratum_for_each_site_an
     np.testing.assert_allclose(model.predict(FEATURES[0]), FEATURES[0].to_numpy() @ model.coef_)
 
 
-def test_times_and_events_can_be_given_in_the_ways_in_which_they_are_at_hand():
+def test_times_and_events_are_taken_in_the_ways_in_which_they_are_at_hand():
     expected = FederatedCoxRegression(0.02).fit(FEATURES, PLAIN).coef_
     others = {
         "a structured array": [
@@ -106,7 +106,7 @@ def test_weights_are_those_of_the_rows():
 # --- a table --------------------------------------------------------------------------------------------------------
 
 
-def test_estimates_and_errors_are_those_of_the_stratified_partial_likelihood():
+def test_estimates_are_those_of_the_stratified_partial_likelihood():
     y, on = np.vstack(PLAIN), np.arange(4)
     model = FederatedCoxRegression(0.1).fit(FEATURES, PLAIN, intervals=True)
     rows = model.summary().rows

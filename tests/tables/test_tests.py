@@ -41,7 +41,7 @@ def test_raos_test_is_the_score_test_of_a_slope_of_each_site(kind, own):
         assert row["p of Rao"] == pytest.approx(stats.chi2.sf(statistic, A.shape[1] - X.shape[1]), rel=1e-5)
 
 
-def test_a_common_intercept_comes_with_observed_and_expected_events_and_a_test():
+def test_a_common_intercept_comes_with_observed_and_expected_events():
     parts, targets = federation("logistic", rows=200, seed=1)
     targets[2] = np.where(np.random.default_rng(0).random(len(targets[2])) < 0.3, 0.0, targets[2])
     model = model_of("logistic").set_params(site_intercepts="common").fit(parts, targets, intervals=True)

@@ -60,7 +60,7 @@ def test_keys_are_their_owners_and_the_certificate_is_the_authoritys(made):
     assert verified.returncode == 0, verified.stderr
 
 
-def test_the_superlink_and_all_else_listen_on_loopback_and_nodes_come_by_the_gate(made):
+def test_all_listen_on_loopback_and_nodes_come_by_the_gate(made):
     deployment, _ = made
     for name in deployment.names:
         reported = deployment._command(name)
