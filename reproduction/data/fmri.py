@@ -231,9 +231,6 @@ def load_haxby(
         labels.append(own_labels)
         sessions.append(numbers + len(owners))
         owners += [subject] * names.size
-    widths = {part.shape[1] for part in features}
-    if len(widths) > 1:
-        raise ConfigurationError(f"the subjects' masks have {sorted(widths)} voxels; expected one mask for all")
     return BrainScans(
         np.concatenate(features), np.concatenate(labels), np.concatenate(sessions).astype(np.int64), np.array(owners)
     )

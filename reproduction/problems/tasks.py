@@ -14,16 +14,7 @@ from numpy.typing import NDArray
 from flwr_fco.datasets import FederatedDataset, PartitionedClassification, Samples
 from flwr_fco.engines import Minimise, minimise
 from flwr_fco.errors import FlwrFcoError
-from flwr_fco.objectives import (
-    BilinearSaddle,
-    Layout,
-    LeastSquares,
-    Logistic,
-    MultinomialLogistic,
-    Objective,
-    TraceRegression,
-    Vector,
-)
+from flwr_fco.objectives import BilinearSaddle, Layout, LeastSquares, Logistic, Objective, TraceRegression, Vector
 from flwr_fco.regularizers import L1, Box, L2Squared, Regularizer, Zero
 from reproduction import pooled
 from reproduction.data.fmri import SyntheticBrain
@@ -250,7 +241,7 @@ class Classification(Task):
         return {"density": pooled.density(coefficients, self.threshold)}
 
     @cached_property
-    def _test(self) -> Logistic | MultinomialLogistic:
+    def _test(self) -> Objective:
         return self.dataset.test_objective()
 
     def validation(self, w: Vector) -> dict[str, float]:

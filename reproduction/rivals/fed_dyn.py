@@ -20,18 +20,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from flwr_fco.algorithms import (
-    Client,
-    Downlink,
-    MeanOfMemories,
-    MeanState,
-    Memory,
-    Moved,
-    Problem,
-    Replies,
-    Sent,
-    rescaled,
-)
+from flwr_fco.algorithms import Client, Downlink, MeanOfMemories, MeanState, Memory, Moved, Problem, Replies, rescaled
 from flwr_fco.objectives import Vector
 from flwr_fco.strategies import POSITIVE, Ledger, MinimiseStrategy, strategy
 
@@ -55,7 +44,7 @@ class DynamicRegularization(MeanOfMemories):
 
     penalty: float = 0.1
 
-    def local(self, client: Client, downlink: Downlink, memory: Memory | None) -> tuple[Sent, Moved]:
+    def local(self, client: Client, downlink: Downlink, memory: Memory | None) -> tuple[dict[str, Vector], Moved]:
         """Minimise from the client's last point."""
         primal = downlink.vectors["primal"]
         start, own = (primal, 0.0) if memory is None else (memory["local"], memory["own"])

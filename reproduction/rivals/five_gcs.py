@@ -18,18 +18,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from flwr_fco.algorithms import (
-    Client,
-    Downlink,
-    MeanOfMemories,
-    MeanState,
-    Memory,
-    Moved,
-    Problem,
-    Replies,
-    Sent,
-    rescaled,
-)
+from flwr_fco.algorithms import Client, Downlink, MeanOfMemories, MeanState, Memory, Moved, Problem, Replies, rescaled
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import Vector
 from flwr_fco.strategies import POSITIVE, Ledger, MinimiseStrategy, strategy
@@ -62,7 +51,7 @@ class FifthGeneration(MeanOfMemories):
     dual_step: float = 0.5
     convexity: float = 0.01
 
-    def local(self, client: Client, downlink: Downlink, memory: Memory | None) -> tuple[Sent, Moved]:
+    def local(self, client: Client, downlink: Downlink, memory: Memory | None) -> tuple[dict[str, Vector], Moved]:
         """Minimise from the last y; send the change of u."""
         tau, primal = self.dual_step, downlink.vectors["primal"]
         known = self._known(downlink, memory)

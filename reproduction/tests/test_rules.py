@@ -28,6 +28,9 @@ def decided(rule, mine, *others, seeds=1, several=(), **arguments):
 GOOD, BAD = run(0.0, 0.5, 1.0, 1.0), run(0.0, 0.5, 0.6, 0.7)
 BLOWN = run(0.0, 9.0, diverged=1)
 BOX = {"bounds": {"f1": [0.5, 1.0]}}
+FLOOR = {"first": 0.0, "floor": 1.0}
+OTHER_LEVEL = {"below": 1.0, "than_below": 4.0, "at_least": 2.0}
+RATE = {"first": 0, "last": 2, "at_most": 2.0}
 #: A rule, its arguments, runs with which it holds and falsified ones; the first run is what the claim is about.
 CASES = [
     ("reaches", {"at_least": 0.99, "within": 2}, [GOOD], [BAD]),
@@ -51,12 +54,7 @@ CASES = [
     ("final-nearer", {"largest": True, "several": ["b0"]}, [run(0.95), GOOD, run(0.9), GOOD], [BAD, GOOD, BLOWN, GOOD]),
     ("stays-stable", {}, [GOOD], [BLOWN]),
     ("always-below", {"first": 1.0}, [run(9, 2, 1), run(1, 2, 2)], [run(9, 2, 1), run(9, 1, 9)]),
-    (
-        "always-below",
-        {"first": 0.0, "floor": 1.0},
-        [run(9, 0.2, 0.3), run(9, 1, 0.1)],
-        [run(9, 1.2, 0.3), run(9, 1, 1)],
-    ),
+    ("always-below", FLOOR, [run(9, 0.2, 0.3), run(9, 1, 0.1)], [run(9, 1.2, 0.3), run(9, 1, 1)]),
     ("cheaper", {"at_most": 1.0, "cost": "round", "factor": 2.0}, [run(9, 1), run(9, 9, 1)], [run(9, 1), run(9, 1)]),
     ("cheaper", {"at_most": 1.0, "cost": "round"}, [run(9, 1), run(9, 9)], [run(9, 9), run(9, 9)]),
     ("final-ratio", {"at_least": 3.0, "at_most": 5.0}, [run(9, 4), run(5, 1)], [run(9, 4), run(1, 2)]),
@@ -66,20 +64,10 @@ CASES = [
     ("rounds-ratio", {"below": 1.0, "at_least": 2.0}, [run(9, 9, 1), run(9, 1)], [run(9, 1), run(9, 1)]),
     ("rounds-ratio", {"below": 1.0, "at_most": 2.0}, [run(9, 1), run(9, 1)], [run(9, 9), run(9, 1)]),
     ("rounds-ratio", {"below": 1.0, "at_most": 2.0}, [run(9, 1), run(9, 1)], [run(9, 1), run(9, 9)]),
-    (
-        "rounds-ratio",
-        {"below": 1.0, "than_below": 4.0, "at_least": 2.0},
-        [run(9, 4, 1), run(9, 4)],
-        [run(1), run(9, 4)],
-    ),
+    ("rounds-ratio", OTHER_LEVEL, [run(9, 4, 1), run(9, 4)], [run(1), run(9, 4)]),
     ("linear-rate", {"first": 1, "last": 3, "at_most": 0.51}, [run(9, 4, 3, 1)], [run(9, 4, 3, 1.1)]),
     ("linear-rate", {"first": 1, "last": 2, "at_most": 9}, [GOOD], [BLOWN]),
-    (
-        "linear-rate",
-        {"first": 0, "last": 2, "at_most": 2.0},
-        [run(16, 9, 1), run(4, 9, 1)],
-        [run(17, 9, 1), run(4, 9, 1)],
-    ),
+    ("linear-rate", RATE, [run(16, 9, 1), run(4, 9, 1)], [run(17, 9, 1), run(4, 9, 1)]),
     ("linear-rate", {"first": 0, "last": 1}, [run(4, 1), run(4, 1)], [run(1, 4), run(1, 4)]),
     ("faster", {"at_least": 1.0, "factor": 1.5}, [GOOD, run(0, 0, 0, 1)], [GOOD, GOOD]),
     ("faster", {"at_least": 1.0, "factor": 1.5}, [GOOD, BAD], [BAD, BAD]),
