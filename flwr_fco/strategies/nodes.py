@@ -212,7 +212,7 @@ class Tables:
             Who is asked something next.
         """
         shape = run.problem.layout.shapes.get("coefficients")
-        asks = shape and not run.options._unmodified and not self._settled and not self._looked.issuperset(nodes)
+        asks = shape and not self._settled and not self._looked.issuperset(nodes) and not run.options._unmodified
         if shape and asks and any(node.key not in self._said for node in nodes):
             # Deviations have no noise: a private run asks for names only.
             self.ask(run.grid, nodes, run.timeout, scales=run.privacy is None)

@@ -375,8 +375,9 @@ class Reader:
 
     def __init__(self, run: Any) -> None:
         self._run = run
-        self._own_loops = run.options._unmodified or run.options.bounds.own_loops
-        self._says_elapsed = run.options._unmodified and getattr(run.options, "density", None) is not None
+        self._unmodified = run.options._unmodified
+        self._own_loops = self._unmodified or run.options.bounds.own_loops
+        self._says_elapsed = self._unmodified and getattr(run.options, "density", None) is not None
         #: What the last reply says that it did: most of a round say the same.
         self._possible: Any = None
 
@@ -420,7 +421,7 @@ class Reader:
         if run.short is not None:
             form, support = run.short
             increment, said = read_reply(form, support, said)
-        if run.options._unmodified:
+        if self._unmodified:
             return read_model(run.options, run.problem.layout, said, run.sent, run.problem.client_lr, increment)
         up = decode_uplink(said, run.problem.layout.size, run.shapes)
         return up if increment is None or up is None else up._replace(vectors={"increment": increment})
