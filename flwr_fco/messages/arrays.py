@@ -87,7 +87,8 @@ def from_array(name: str, array: Array) -> NDArray[Any]:
         If they are not.
     """
     label, shape, data = array.dtype, tuple(array.shape), array.data
-    if label not in _DTYPES or array.stype != NUMPY or any(type(size) is not int or size < 0 for size in shape):
+    sizes = {*map(type, shape)} <= {int} and min(shape, default=0) >= 0
+    if label not in _DTYPES or array.stype != NUMPY or not sizes:
         prefix = f"array {name!r} is {label!r:.50}{list(shape)} in {array.stype!r:.50}"
         raise ProtocolError(f"{prefix}, expected numbers and sizes >= 0 in {NUMPY!r}")
     header, dtype = _header(label, shape), np.dtype(label)
