@@ -12,9 +12,10 @@ from reproduction.rivals.fast_fed_da import CFedDA, FastFedDA, MCFedDA
 from reproduction.rivals.fed_cm import FedCM
 from reproduction.rivals.fed_dyn import FedDyn
 from reproduction.rivals.fed_pd import FedPD
+from reproduction.rivals.fed_prox import FedProx
 from reproduction.rivals.fed_sam import FedSAM
 from reproduction.rivals.five_gcs import FiveGCS
-from reproduction.rivals.on_graphs import DFedMid
+from reproduction.rivals.on_graphs import DFedMid, DScaffold
 from reproduction.rivals.saddle_points import DistributedPGDA, ExtraStepLocalSGD, FedAvgS, ScaffoldS
 from reproduction.rivals.scaffnew import Scaffnew
 
@@ -22,6 +23,7 @@ __all__ = [
     "APDAInexact",
     "CFedDA",
     "DFedMid",
+    "DScaffold",
     "DecoupledProx",
     "DistributedPGDA",
     "ExtraStepLocalSGD",
@@ -30,6 +32,7 @@ __all__ = [
     "FedCM",
     "FedDyn",
     "FedPD",
+    "FedProx",
     "FedSAM",
     "FiveGCS",
     "MCFedDA",

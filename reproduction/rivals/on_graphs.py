@@ -1,4 +1,4 @@
-"""A rival on a graph: federated mirror descent.
+"""Rivals on a graph: federated mirror descent, and SCAFFOLD with gossip in the place of the server's mean.
 
 DFedMid of Liang, Peng, Zhang, 'Gradient tracking for high dimensional federated optimization', section 7; rows of a
 matrix are nodes, U is the gossip matrix::
@@ -12,11 +12,13 @@ after mixing, so it solves the problem with twice a finite psi, as FedMid does; 
 Differs from the code in: 1. the server stands for the edges, as in the library's methods on a graph; 2. nodes with more
 steps do not weigh more (``normalize_local_work``); 3. the second proximal map acts after mixing in the dual, which
 agrees with the code in the Euclidean geometry.
+
+DScaffold is ``DFedDAGT`` with trackers that start at 0.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -24,7 +26,7 @@ from numpy.typing import NDArray
 
 from flwr_fco.algorithms import Change, Downlink, MirrorDescent, Problem, Replies, To
 from flwr_fco.objectives import Vector
-from flwr_fco.strategies import StepStrategy, strategy
+from flwr_fco.strategies import DFedDAGT, StepStrategy, strategy
 from flwr_fco.topology import Mixing, consensus_error
 
 Matrix = NDArray[np.float64]
@@ -142,3 +144,22 @@ class DFedMid(StepStrategy):
     weighting: Literal["uniform"] = "uniform"
     client_prox: bool = True
     server_prox: bool = True
+
+
+@strategy
+class DScaffold(DFedDAGT):
+    """SCAFFOLD on a graph: :class:`DFedDAGT` with trackers that start at 0, in the Euclidean geometry by default.
+
+    psi and other mirror maps are extensions: SCAFFOLD has none.
+
+    References
+    ----------
+    Karimireddy and others: SCAFFOLD (ICML 2020), with gossip instead of the server's mean.
+
+    Examples
+    --------
+    >>> DScaffold(mixing="ring").weighting
+    'uniform'
+    """
+
+    tracker_start: Literal["gradient", "zero"] = field(init=False, default="zero")

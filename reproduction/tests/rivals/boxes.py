@@ -32,6 +32,13 @@ def nearest(f, linear, penalty):
     return np.linalg.solve(f.matrix + penalty * np.eye(D), f.vector + linear)
 
 
+def fed_prox(fs, p, penalty):
+    x = START
+    for _ in range(ROUNDS):
+        x = p @ [nearest(f, penalty * x, penalty) for f in fs]
+    return x
+
+
 def fed_pd(fs, p, step):
     """With everyone and zeros at the start, FedDR and FedDyn too, iterate by iterate."""
     x, duals = START, np.zeros((4, D))
@@ -163,6 +170,19 @@ def d_fed_mid(fs, p, strength):
                 end[m] = soft(end[m] - RATE * f.gradient(end[m]), RATE * strength)
         w = soft(topology.chain(4).mixing @ (w + SERVER_RATE * (end - w)), SERVER_RATE * RATE * STEPS * strength)
     return w.mean(axis=0)
+
+
+def scaffold(fs, p):
+    """On the complete graph every node has the mean."""
+    x, own = START, np.zeros((4, D))
+    for _ in range(ROUNDS):
+        ends, trackers = np.tile(x, (4, 1)), own.mean(axis=0) - own
+        for m, f in enumerate(fs):
+            for _ in range(STEPS):
+                ends[m] -= RATE * (f.gradient(ends[m]) + trackers[m])
+        own = (x - ends) / (RATE * STEPS) - trackers
+        x = x + SERVER_RATE * (ends.mean(axis=0) - x)
+    return x
 
 
 def toward(x, center, radius):

@@ -32,12 +32,13 @@ from reproduction.tests.rivals import boxes
 #: weights grow; primal steps that remember. The others run through what a strategy of the library stands for.
 BY_DAY = ("FedPD", "FastFedDA", "Scaffnew")
 #: Settings of another strategy, without a line of code of their own.
-SETTINGS = ("ScaffoldS",)
+SETTINGS = ("ScaffoldS", "DScaffold")
 #: What each converges to.
 LIMITS = {
     "APDAInexact": exact,
     "CFedDA": vanishing,
     "DFedMid": doubled_strength,
+    "DScaffold": exact,
     "DecoupledProx": exact,
     "DistributedPGDA": subgradient,
     "ExtraStepLocalSGD": subgradient,
@@ -46,6 +47,7 @@ LIMITS = {
     "FedCM": biased,
     "FedDyn": exact,
     "FedPD": exact,
+    "FedProx": shifted_by("penalty", (3.0, 30.0)),
     "FedSAM": shifted_by("radius", (0.1, 0.01)),
     "FiveGCS": exact,
     "MCFedDA": vanishing,
@@ -115,11 +117,13 @@ PD = boxes.fed_pd, {"step": 0.4}
 BOXES = {
     "APDAInexact": (boxes.apda_inexact, {"primal_step": 0.25, "damping": 0.1, "convexity": 0.5}, SOLVE),
     "DFedMid": (boxes.d_fed_mid, {"strength": 0.4}, {**STEP, "mixing": "chain"}),
+    "DScaffold": (boxes.scaffold, {}, {**STEP, "mixing": "complete"}),
     "DecoupledProx": (boxes.decoupled_prox, {"strength": 0.4}, STEP),
     "FedCM": (lambda fs, p, **mix: boxes.averaged(fs, p, partial(boxes.cm_step, **mix)), {"mix": 0.3}, STEP),
     "FedDR": (*PD, {**SOLVE, "relaxation": 1.0}),
     "FedDyn": (boxes.fed_dyn, {"penalty": 2.5}, {**SOLVE, **SAMPLED}),
     "FedPD": (*PD, SOLVE),
+    "FedProx": (boxes.fed_prox, {"penalty": 0.7}, SOLVE),
     "FedSAM": (
         lambda fs, p, radius: boxes.averaged(fs, p, partial(boxes.sam_step, radius=radius)),
         {"radius": 0.1},
@@ -139,7 +143,7 @@ def model_of(strategy, fs, start=boxes.START):
 def test_the_steps_are_those_of_the_box(name):
     box, constants, given = BOXES[name]
     fs, p = boxes.clients()
-    p = np.full(4, 0.25) if "weighting" in given or name == "DFedMid" else p
+    p = np.full(4, 0.25) if "weighting" in given or name in ("DFedMid", "DScaffold") else p
     own = {key: value for key, value in constants.items() if key != "strength"}
     if "strength" in constants:
         own["regularizer"] = L1(constants["strength"])
