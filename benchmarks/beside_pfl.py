@@ -73,7 +73,19 @@ class DualAveraging(FederatedAveraging):
     def train_one_user(self, initial_model_state, model, user_dataset, central_context):
         elapsed = RATE * STEPS * central_context.current_central_iteration
         order, dual = RNG.permutation(len(user_dataset)), model.variable_map["point"].detach().numpy()
-        dual_averaging(LOSSES[user_dataset.user_id], order, BATCH, tuple(RETRIEVAL), elapsed, RATE, 0.0, NOTHING, dual)
+        dual_averaging(
+            LOSSES[user_dataset.user_id],
+            order,
+            len(order),
+            BATCH,
+            False,
+            tuple(RETRIEVAL),
+            elapsed,
+            RATE,
+            0.0,
+            NOTHING,
+            dual,
+        )
         return model.get_model_difference(initial_model_state), Metrics()
 
 

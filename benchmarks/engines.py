@@ -93,7 +93,7 @@ def bare_loop(objectives: list[LeastSquares], rounds: int) -> None:
         for m in np.sort(chosen):
             order = random_generator(0, number, int(m)).permutation(objectives[m].num_examples)
             z = dual.copy()
-            dual_averaging(losses[m], order, BATCH, tuple(retrieval), elapsed, RATE, 0.0, NOTHING, z)
+            dual_averaging(losses[m], order, len(order), BATCH, False, tuple(retrieval), elapsed, RATE, 0.0, NOTHING, z)
             spent = RATE * -(-order.size // BATCH)
             total += (z - dual) / SAMPLE
         dual, elapsed = dual + total, elapsed + spent

@@ -15,7 +15,7 @@ from flwr_fco.algorithms.contract.client import Memory, Moved, Sent, Step
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.sparse import SparseVector, dense
 from flwr_fco.core.validation import short
-from flwr_fco.engines.dual_steps import compiled_pairs, compiled_steps, in_pairs, one_by_one
+from flwr_fco.engines.dual_steps import compiled_steps, in_pairs, one_by_one
 from flwr_fco.engines.minimise import minimise
 from flwr_fco.engines.sparse_steps import Shard, shard_of, tell_dense
 from flwr_fco.errors import ConfigurationError, ProtocolError
@@ -150,7 +150,7 @@ class LocalClient(NamedTuple):
             Whether all omega_{k+1/2} - omega_0 are sent as well, as ``"trajectory"``.
         """
         point = dual.copy()
-        done = None if every else compiled_pairs(self.downlink, self.objective, point, self.rng)
+        done = None if every else compiled_steps(self.downlink, self.objective, point, self.rng, pairs=True)
         if done is not None:
             return self._moved(dual, point, done)
         return self._one_by_one(dual, in_pairs, self._place(True), every)

@@ -9,10 +9,12 @@ from typing import Any, cast
 import numpy as np
 
 from flwr_fco.core.layout import Vector
-from flwr_fco.kernels.dual_averaging import NOTHING, dual_averaging, dual_extrapolation
+from flwr_fco.kernels.dual_averaging import NOTHING, dual_averaging
 from flwr_fco.messages.protocol import Downlink
 from flwr_fco.objectives.base import Objective, Place
 from flwr_fco.work import FirstOrder
+
+_NO_ROWS = np.zeros(0, dtype=np.int64)
 
 
 def one_by_one(
@@ -67,9 +69,15 @@ def in_pairs(
 
 
 def compiled_steps(
-    downlink: Downlink, objective: Objective, dual: Vector, rng: np.random.Generator, shift: Vector | None, psi: bool
+    downlink: Downlink,
+    objective: Objective,
+    dual: Vector,
+    rng: np.random.Generator,
+    shift: Vector | None = None,
+    psi: bool = True,
+    pairs: bool = False,
 ) -> int | None:
-    """Take the steps of :func:`one_by_one` in a compiled loop; return their number.
+    """Take the steps of :func:`one_by_one`, or of :func:`in_pairs`, in a compiled loop; return their number.
 
     None, without a step, if psi, h or the objective is not for compiled loops.
 
@@ -77,38 +85,22 @@ def compiled_steps(
     ----------
     downlink, objective, dual, rng, shift
         As in :func:`one_by_one`.
-    psi : bool
+    psi : bool, default True
         Whether psi acts.
+    pairs : bool, default False
+        Whether the steps are those of :func:`in_pairs`.
     """
     loop = _loop(downlink, objective, psi)
     if loop is None:
         return None
     (loss, retrieval, work, rows), kernel, steps = loop, cast(Any, dual_averaging), 0
-    size, move = min(work.batch_size, rows), NOTHING if shift is None else shift
-    for used in work.epoch_sizes(rows):
-        order, elapsed = rng.permutation(rows)[:used], downlink.elapsed + downlink.client_lr * steps
-        steps += kernel(loss, order, size, retrieval, elapsed, downlink.client_lr, objective.l2, move, dual)
-    return steps
-
-
-def compiled_pairs(downlink: Downlink, objective: Objective, dual: Vector, rng: np.random.Generator) -> int | None:
-    """Take the steps of :func:`in_pairs` in a compiled loop; return their number, or None as :func:`compiled_steps`.
-
-    Parameters
-    ----------
-    downlink, objective, dual, rng
-        As in :func:`one_by_one`.
-    """
-    loop = _loop(downlink, objective, True)
-    if loop is None:
-        return None
-    (loss, retrieval, work, rows), kernel, steps = loop, cast(Any, dual_extrapolation), 0
-    size, orders = min(work.batch_size, rows), (rng.permutation(rows)[:used] for used in work.epoch_sizes(rows, 2))
+    size, move, rate = min(work.batch_size, rows), NOTHING if shift is None else shift, downlink.client_lr
+    orders = (rng.permutation(rows)[:used] for used in work.epoch_sizes(rows, 1 + pairs))
     # Two epochs at a time have whole pairs of batches.
-    for one, other in zip_longest(orders, orders):
-        order = one if other is None else np.concatenate([one, other])
-        elapsed = downlink.elapsed + downlink.client_lr * steps
-        steps += kernel(loss, order, rows, size, retrieval, elapsed, downlink.client_lr, objective.l2, dual)
+    both = (np.concatenate([one, other]) for one, other in zip_longest(orders, orders, fillvalue=_NO_ROWS))
+    for order in both if pairs else orders:
+        elapsed = downlink.elapsed + rate * steps
+        steps += kernel(loss, order, rows, size, pairs, retrieval, elapsed, rate, objective.l2, move, dual)
     return steps
 
 

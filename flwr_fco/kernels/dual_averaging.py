@@ -76,8 +76,12 @@ def _retrieve(terms, p, radius, center, dual, elapsed, primal):  # type: ignore[
 
 
 @njit(cache=True)
-def dual_averaging(loss, order, batch_size, retrieval, elapsed, client_lr, l2, shift, dual):  # type: ignore[no-untyped-def]
+def dual_averaging(  # type: ignore[no-untyped-def]
+    loss, order, epoch, batch_size, pairs, retrieval, elapsed, client_lr, l2, shift, dual
+):
     """Run local dual averaging over the rows in `order`, one minibatch per step; return the number of steps.
+
+    With `pairs`, dual extrapolation: a step to a half point, and the step itself with a second minibatch from there.
 
     Parameters
     ----------
@@ -85,6 +89,12 @@ def dual_averaging(loss, order, batch_size, retrieval, elapsed, client_lr, l2, s
         The first arguments of :func:`~flwr_fco.kernels.losses.add_batch`.
     order : ndarray of int64, shape (m,)
         Row numbers; the last minibatch may be smaller.
+    epoch : int
+        Number of rows after which a minibatch ends early.
+    batch_size : int
+        Rows of a minibatch.
+    pairs : bool
+        Whether a step takes two minibatches.
     retrieval : tuple
         The fields of a :class:`Retrieval`; a plain tuple is passed faster than its class.
     elapsed, client_lr, l2 : float
@@ -96,41 +106,22 @@ def dual_averaging(loss, order, batch_size, retrieval, elapsed, client_lr, l2, s
     """
     (code, parameter, features, targets, weights, offset), (terms, p, radius, center) = loss, retrieval
     _check(terms, center, shift, dual)
-    primal, steps = np.empty_like(dual), 0
-    for start in range(0, order.shape[0], batch_size):
+    primal, half = np.empty_like(dual), np.empty(dual.shape[0] if pairs else 0)
+    stop, edge, count, steps = 0, epoch, order.shape[0], 0
+    while stop < count:
+        start, stop = stop, min(stop + batch_size, edge, count)
+        edge += epoch if stop == edge else 0
         _retrieve(terms, p, radius, center, dual, elapsed + client_lr * steps, primal)
-        rows = order[start : start + batch_size]
+        steps += 1
+        if pairs:
+            copy(dual, half)
+            rows = order[start:stop]
+            add_batch(code, parameter, features, targets, weights, offset, rows, primal, -client_lr, l2, half)
+            _retrieve(terms, p, radius, center, half, elapsed + client_lr * steps, primal)
+            start, stop = stop, min(stop + batch_size, edge, count)
+            edge += epoch if stop == edge else 0
+        rows = order[start:stop]
         add_batch(code, parameter, features, targets, weights, offset, rows, primal, -client_lr, l2, dual)
         for i in range(shift.shape[0]):
             dual[i] -= shift[i]
-        steps += 1
-    return steps
-
-
-@njit(cache=True)
-def dual_extrapolation(loss, order, epoch, batch_size, retrieval, elapsed, client_lr, l2, dual):  # type: ignore[no-untyped-def]
-    """Run dual extrapolation over the rows in `order`, two minibatches per step; return the number of steps.
-
-    Parameters
-    ----------
-    epoch : int
-        Number of rows after which a minibatch ends early.
-    loss, order, batch_size, retrieval, elapsed, client_lr, l2, dual
-        As in :func:`dual_averaging`.
-    """
-    (code, parameter, features, targets, weights, offset), (terms, p, radius, center) = loss, retrieval
-    _check(terms, center, dual[:0], dual)
-    primal, half = np.empty_like(dual), np.empty_like(dual)
-    stop, count, steps = 0, order.shape[0], 0
-    while stop < count:
-        start, stop = stop, min(stop + batch_size, (stop // epoch + 1) * epoch, count)
-        _retrieve(terms, p, radius, center, dual, elapsed + client_lr * steps, primal)
-        copy(dual, half)
-        rows = order[start:stop]
-        add_batch(code, parameter, features, targets, weights, offset, rows, primal, -client_lr, l2, half)
-        steps += 1
-        start, stop = stop, min(stop + batch_size, (stop // epoch + 1) * epoch, count)
-        _retrieve(terms, p, radius, center, half, elapsed + client_lr * steps, half)
-        rows = order[start:stop]
-        add_batch(code, parameter, features, targets, weights, offset, rows, half, -client_lr, l2, dual)
     return steps

@@ -5,7 +5,7 @@ import pytest
 from halves import find_solver
 
 from flwr_fco.engines import LocalClient
-from flwr_fco.engines.dual_steps import compiled_pairs, compiled_steps, in_pairs
+from flwr_fco.engines.dual_steps import compiled_steps, in_pairs
 from flwr_fco.messages.protocol import Downlink, Plan
 from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, PNorm
 from flwr_fco.objectives import LeastSquares, Logistic
@@ -69,7 +69,7 @@ def answer(objective, mirror_map, psi, solver, *, client_prox=True, steps=9):
     uplink, _ = find_solver(solver)(downlink, objective, None, np.random.default_rng(1))
     # What the solver did is one thing, whether it was in a compiled loop another.
     dual = DUAL.copy()
-    done = compiled_steps(downlink, objective, dual, np.random.default_rng(1), None, True)
+    done = compiled_steps(downlink, objective, dual, np.random.default_rng(1))
     assert done is not None or (dual == DUAL).all()
     return uplink, done
 
@@ -96,8 +96,8 @@ def test_pairs_of_batches_in_one_call_take_the_same_steps(name, mirror_map, psi)
     plan = Plan("dual_extrapolation", objective.layout, psi, mirror_map, work=FirstOrder(steps=steps, batch_size=5))
     downlink, fused, loop = Downlink(plan, {"dual": DUAL}, 0.05, 0.7), DUAL.copy(), DUAL.copy()
     place = LocalClient(downlink, objective, np.random.default_rng())._place(True)
-    assert compiled_pairs(downlink, objective, fused, np.random.default_rng(1)) == steps
-    assert compiled_pairs(downlink, stepwise(objective), loop, np.random.default_rng(1)) is None
+    assert compiled_steps(downlink, objective, fused, np.random.default_rng(1), pairs=True) == steps
+    assert compiled_steps(downlink, stepwise(objective), loop, np.random.default_rng(1), pairs=True) is None
     assert len(list(in_pairs(downlink, objective, loop, np.random.default_rng(1), place))) == steps
     assert np.abs(loop - DUAL).max() > 0.1
     np.testing.assert_allclose(fused, loop, rtol=0, atol=1e-13 * np.abs(loop).max())
