@@ -24,7 +24,7 @@ from flwr.clientapp import ClientApp
 
 import flwr_fco.algorithms  # noqa: F401 (a task names one of its methods)
 from flwr_fco.algorithms.contract.algorithm import Algorithm, method_of
-from flwr_fco.algorithms.newton.path import folds_of
+from flwr_fco.algorithms.newton.path import NewtonPath, folds_of
 from flwr_fco.client_apps.answers import Division, find_answer, server_buffers
 from flwr_fco.client_apps.disclosure import Disclosure, answered
 from flwr_fco.core.computing import random_generator, single_threaded_blas
@@ -131,10 +131,18 @@ class Limits(Choice):
             if down.plan.sends_every_step:
                 self.check("max_parameters", steps * size, f"all {steps} local points:", "numbers in the reply")
 
-    def check_blocks(self, down: Downlink) -> None:
-        """Refuse too many entries of Hessian blocks: of k coordinates of a point, k (k + 1) / 2."""
+    def check_blocks(self, down: Downlink, names: Sequence[str]) -> None:
+        """Refuse too many entries of Hessian blocks: of k coordinates of a point, k (k + 1) / 2.
+
+        Parameters
+        ----------
+        down : Downlink
+            The task.
+        names : sequence of str
+            Of vectors, of which the first that is there has these coordinates; without any there is no block.
+        """
         vectors, size = cast(Any, down.vectors), down.plan.layout.size
-        on = vectors.as_sent("working-set" if "working-set" in vectors else "primal")
+        on = next((vectors.as_sent(name) for name in names if name in vectors), np.zeros(0))
         counts = np.bincount(getattr(on, "indices", np.arange(on.size)) // size)
         entries = counts.size * size + int((counts * (counts + 1) // 2).sum())
         self.check("max_parameters", entries, "gradients and Hessian blocks:", "numbers")
@@ -247,7 +255,8 @@ class Client:
         objective = self.objective(context, "train", f"a round of training ({plan.solver})")
         examples = self._check(down, objective)
         if "block" in method.discloses and not down.numbers.get("validate"):
-            self.limits.check_blocks(down)
+            sets = ("wanted",) if isinstance(method, NewtonPath) else ("working-set", "primal")
+            self.limits.check_blocks(down, sets)
         if plan.layout.passed_through:
             objective.load_buffers(down.pass_through)
         if self._is_recorded and isinstance(down.local_work, FirstOrder):

@@ -330,7 +330,7 @@ def test_blocks_of_many_points_and_folds_are_refused_by_their_sum():
     site = Wide(Limits(max_parameters=1_000_000), strengths=Strengths(3, folds=2))
     counts = {"fold-0": 300.0, "fold-1": 0.0, "fold-2": 0.0, "validate": 0.0}
     with pytest.raises(ConfigurationError, match=r"Hessian blocks: 2.265e\+06 numbers"):
-        site.train({"primal": 100}, 300, **counts)
+        site.train({"primal": 2, "wanted": 100}, 300, **counts)
     with pytest.raises(ConfigurationError, match=r"of points and folds: 1\.00003e\+07 iterations"):
         site.train({"primal": 2}, 300, **counts, folds=1e7)
     assert site.asked == []

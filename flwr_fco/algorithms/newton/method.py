@@ -255,7 +255,7 @@ class ProximalNewton(Algorithm):
                 self._check(problem, state, uplink)
             except ProtocolError as error:
                 raise Rejected(uplink, str(error)) from error
-        return self._step(problem, state, replies, self._block(state, replies))
+        return self._after(problem, state, replies)
 
     def _check(self, problem: Problem, state: Any, uplink: Uplink) -> None:
         """Raise a ProtocolError that says why a reply cannot be: by its conjugates, or a Hessian's entries."""
@@ -264,9 +264,9 @@ class ProximalNewton(Algorithm):
             count = state.trial.size - num_intercepts(problem.layout) if self.bounded else None
             check_hessian(unpacked(vectors["block"]), _set_of(state), vectors, count)
 
-    def _block(self, state: Any, replies: Replies) -> Block:
-        """Return the mean of the clients' Hessians on the working set."""
-        return Block(_set_of(state), unpacked(replies.sum("block")))
+    def _after(self, problem: Problem, state: Any, replies: Replies) -> Any:
+        """Return the state after a step with the mean of the clients' Hessians on the working set."""
+        return self._step(problem, state, replies, Block(_set_of(state), unpacked(replies.sum("block"))))
 
     def _step(self, problem: Problem, state: Any, replies: Replies, block: Block) -> Any:
         """Return the state after the trial point is known: a shorter step, or the next Newton step with a Hessian."""

@@ -325,10 +325,13 @@ class NewtonPath(ProximalNewton):
         answers: list[dict[str, Any]] = []
         losses: list[float] = []
         for fold, rows in enumerate([np.zeros(0, dtype=np.int64), *left_out]):
-            about, validates = tasks[begins[fold] : begins[fold + 1]], bool(numbers["validate"])
-            own, shares[fold] = _outside(objective, rows, [] if validates else about, bool(numbers["first"]))
+            about = tasks[begins[fold] : begins[fold + 1]]
+            if numbers["validate"]:
+                part = objective.subset(rows)[0] if rows.size else None
+                losses += [0.0 if part is None else part.value(task.point) for task in about]
+                about = []
+            own, shares[fold] = _outside(objective, rows, about, bool(numbers["first"]))
             answers += own
-            losses += _held_out(objective, rows, about) if validates else []
         names = dict.fromkeys(name for own in answers for name in own)
         sent = {name: _joined([own[name] for own in answers if name in own]) for name in names}
         sent |= {"held_out": np.array(losses)} if numbers["validate"] else {}
@@ -341,7 +344,7 @@ class NewtonPath(ProximalNewton):
         folds, strengths = 1 + (self.strengths.folds or 0), self.strengths.count
         problems, d = (strengths + 1) * folds, primal.size
         start = np.where(problem.layout.regularized_mask(), 0.0, primal)
-        own = self._rule(NULL).init(self._of_strength(problem, _HUGE), start)
+        own = self._rule(NULL).init(self._problems(problem, np.zeros(0))[0], start)
         known: dict[str, Any] = {
             name: np.repeat(np.asarray(getattr(own, name))[None], folds, axis=0) for name in _OF_A_FOLD
         }
@@ -428,11 +431,7 @@ class NewtonPath(ProximalNewton):
                     block = _grown(None, on, new, vectors["block"]).hessian[np.ix_(new, new)]
                     check_hessian(block, on[new], vectors, count)
 
-    def _block(self, state: PathState, replies: Replies) -> Block:
-        """Return nothing: each problem has a Hessian of its own."""
-        return _UNKNOWN_BLOCK
-
-    def _step(self, problem: Problem, state: PathState, replies: Replies, block: Block) -> PathState:
+    def _after(self, problem: Problem, state: PathState, replies: Replies) -> PathState:
         """Return the state after a step of each problem; solved ones close, and others open."""
         uplinks = list(replies)
         if state.stage == VALIDATING:
@@ -447,7 +446,7 @@ class NewtonPath(ProximalNewton):
             name: own.copy() for name, own in state._asdict().items() if isinstance(own, np.ndarray)
         }
         before, changed = state, state._replace(**copies)
-        problems, blocks = self._problems(problem, state), state.blocks()
+        problems, blocks = self._problems(problem, state.strengths), state.blocks()
         for row, about in exchanges.items():
             if state.wanted[row].any():
                 same = range(row % folds, len(state.status), folds) if state.squares(row) else [row]
@@ -593,14 +592,11 @@ class NewtonPath(ProximalNewton):
                 error.args = (f"without fold {fold} of {self.strengths.folds}: {error}",)
             raise
 
-    def _of_strength(self, problem: Problem, strength: float) -> Problem:
-        psi = with_strength(problem.psi.regularizer, strength)
-        return problem._replace(psi=psi.bind(problem.layout, scope=problem.psi.scope))
-
-    def _problems(self, problem: Problem, state: PathState) -> list[Problem]:
-        """Return the problem of each strength, after that of the null models."""
-        known = state.strengths.tolist() if state.strengths[0] >= 0.0 else []
-        return [self._of_strength(problem, strength) for strength in (_HUGE, *known)]
+    def _problems(self, problem: Problem, strengths: Vector) -> list[Problem]:
+        """Return the problem of each strength that is known, after that of the null models."""
+        psi, known = problem.psi, (_HUGE, *strengths[strengths >= 0.0].tolist())
+        each = [with_strength(psi.regularizer, own).bind(problem.layout, scope=psi.scope) for own in known]
+        return [problem._replace(psi=own) for own in each]
 
     def _opened(
         self,
@@ -611,7 +607,7 @@ class NewtonPath(ProximalNewton):
         blocks: dict[int, Block],
     ) -> PathState:
         """Return the state with as many further problems open as a message may carry, and one of each fold."""
-        folds, problems = state.folds, self._problems(problem, state)
+        folds, problems = state.folds, self._problems(problem, state.strengths)
         used = sum(state.bytes_of(row) for row in state.rows(OPEN))
         alone = set(range(folds)) - {row % folds for row in state.rows(OPEN)}
         for row in range(folds, len(state.status)):
@@ -785,12 +781,6 @@ def _length_of_block(rank: float, new: Flags) -> int:
         raise ProtocolError(f"the rank of its Hessian of {new.size} coordinates is {rank:g}")
     known = int(new.size - new.sum())
     return int(rank) * new.size if rank else (new.size * (new.size + 1) - known * (known + 1)) // 2
-
-
-def _held_out(objective: Objective, rows: NDArray[np.int64], tasks: Sequence[Task]) -> list[float]:
-    """Return the loss of each point on the rows of its fold; 0 of none."""
-    part = objective.subset(rows)[0] if rows.size else None
-    return [0.0 if part is None else part.value(task.point) for task in tasks]
 
 
 def _joined(vectors: Sequence[Any]) -> Any:

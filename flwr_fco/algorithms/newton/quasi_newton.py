@@ -97,10 +97,7 @@ class QuasiNewton(ProximalNewton):
         if "smoothness" in uplink.vectors and not uplink.vectors["smoothness"][0] >= 0.0:
             raise ProtocolError(f"its smoothness is {uplink.vectors['smoothness'][0]:.3g}; expected a number >= 0")
 
-    def _block(self, state: Any, replies: Replies) -> Block:
-        return Block(np.flatnonzero(state.mask), NOTHING)
-
-    def _step(self, problem: Problem, state: Any, replies: Replies, block: Block) -> Any:
+    def _after(self, problem: Problem, state: Any, replies: Replies) -> Any:
         """Return the state after a step or a shorter one, with what the exchange has shown of the Hessian."""
         gradient = replies.sum("gradient")
         if state.population < 0.0:
@@ -110,7 +107,7 @@ class QuasiNewton(ProximalNewton):
             if move @ change > _FLAT * (move @ move) * state.smoothness:
                 pairs = np.concatenate([state.pairs[:, 1:], np.stack([move, change])[:, None]], axis=1)
                 state = state._replace(pairs=pairs)
-        after = super()._step(problem, state, replies, block)
+        after = self._step(problem, state, replies, Block(np.flatnonzero(state.mask), NOTHING))
         return after._replace(gradient=gradient) if np.array_equal(after.point, state.trial) else after
 
     def _minimised(

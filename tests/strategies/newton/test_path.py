@@ -14,6 +14,8 @@ from flwr_fco.callbacks import Checkpoint
 from flwr_fco.client_apps import Disclosure, Limits
 from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ClientError, ConfigurationError, ProtocolError
+from flwr_fco.messages.protocol import ReceivedVectors
+from flwr_fco.messages.records import decode_downlink
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, SiteIntercept
 from flwr_fco.regularizers import L1, ElasticNet, GroupLasso, L1Ball
 from flwr_fco.regularizers.base import with_strength
@@ -283,6 +285,11 @@ def test_a_site_answers_about_as_many_numbers_as_its_owner_allows():
     with pytest.raises(ClientError, match=rf"Hessian blocks: {needed} numbers; .* max_parameters={needed - 1}"):
         asked(limits=Limits(max_parameters=needed - 1))
     assert asked(limits=Limits(max_parameters=needed)).ask()
+    down = decode_downlink(asked().message.content)
+    points = down._replace(vectors=ReceivedVectors({"primal": down.vectors.as_sent("primal")}))
+    Limits(max_parameters=1).check_blocks(points, ("wanted",))
+    with pytest.raises(ConfigurationError, match="Hessian blocks"):
+        Limits(max_parameters=1).check_blocks(points, ("working-set", "primal"))
 
 
 def test_where_rows_are_limited_a_run_deals_them_into_folds_once():
