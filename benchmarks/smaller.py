@@ -86,6 +86,14 @@ def shrink(network, example):
     return small.train()
 
 
+def two_of_four(network):
+    """Return 2 of 4 for the layers that tensor cores take (as NVIDIA's ASP does)."""
+    shapes = {name: p.shape for name, p in network.named_parameters() if p.ndim > 1}
+    others = [name for name, (outs, ins, *_) in shapes.items() if outs % 8 or ins % 16]
+    whole = {name: Zero() for name in others}
+    return PerParameter({**whole, "*": NofM(2, 4)})
+
+
 def copy_of(task: Task, network: nn.Module) -> Task:
     """Return the same data and seed with another network."""
     again = copy.copy(task)
@@ -169,7 +177,7 @@ def print_two_of_four(problems: Sequence[str], seeds: Sequence[int]) -> None:
         for seed in seeds:
             task = Task(problem, "sgd", seed, None)
             dense = fed_avg(task, 24)
-            psi = two_of_four(task)
+            psi = two_of_four(task.network)
             ours = fed_dual_avg(task, 24, None, regularizer=psi)
             cut_afterwards = dense.copy()
             for (name, p), block in zip(task.network.named_parameters(), task.blocks, strict=True):
@@ -180,13 +188,6 @@ def print_two_of_four(problems: Sequence[str], seeds: Sequence[int]) -> None:
         below = accuracies[:, 0] - accuracies[:, 2]
         error = below.std(ddof=1) / len(below) ** 0.5 if len(below) > 1 else np.nan
         print_row(problem, len(seeds), *(f"{value:.4f}" for value in (*accuracies.mean(0), below.mean(), error)))
-
-
-def two_of_four(task: Task) -> PerParameter:
-    """Return 2 of 4 for each layer whose number of inputs is a multiple of 4."""
-    shapes = {name: p.shape for name, p in task.network.named_parameters() if p.ndim > 1}
-    whole = {name: Zero() for name, shape in shapes.items() if shape[1] > 4 and shape[1] % 4}
-    return PerParameter({**whole, "*": NofM(2, 4)})
 
 
 def print_linear(width: int = 4096, density: float = 0.05) -> None:

@@ -1,15 +1,21 @@
 """Whole channels and 2 of 4: the page about networks that are smaller runs, and takes away nothing that is not 0."""
 
+import inspect
 import re
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="pip install torch")
 pytest.importorskip("torch_pruning", reason="pip install torch-pruning")
 from fresh import run_file
 from torch import nn
+
+from flwr_fco.core.layout import Layout
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.regularizers import NofM, Zero
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -55,3 +61,14 @@ def test_the_page_gives_a_network_of_a_tenth_that_still_classifies(tmp_path):
     weights, accuracy = map(float, done.stdout.split())
     assert weights < 0.1 * 38_282
     assert accuracy > 0.9
+
+
+def test_layers_that_tensor_cores_do_not_take_stay_whole():
+    convolutions, layers = (nn.Conv2d(1, 8, 3), nn.Conv2d(8, 16, 3)), (nn.Linear(30, 64), nn.Linear(64, 64))
+    network = nn.Sequential(*convolutions, *layers, nn.Linear(64, 2))
+    psi = smaller.two_of_four(network)
+    assert [psi.for_array(f"{i}.weight") for i in range(5)] == [Zero(), Zero(), Zero(), NofM(2, 4), Zero()]
+    assert inspect.getsource(smaller.two_of_four) in PAGE
+    few = {"0.weight": np.zeros((8, 1, 3, 3))}
+    with pytest.raises(ConfigurationError, match="match no array"):
+        smaller.two_of_four(nn.Sequential(nn.Conv2d(1, 8, 3))).bind(Layout.from_arrays(few))
