@@ -182,8 +182,10 @@ def check_mirror_map(
         require(isinstance(value, float) and math.isfinite(value), f"{name}: value(w) is {value!r}, not a finite float")
         require(not np.shares_memory(dual, w), f"{name}: gradient has to return a new array")
         agree(h.conjugate_gradient(dual), w, f"{name}: not inverse of gradient", 1e-10, 1e-3 + _largest(w))
+        size = abs(value) + abs(conjugate := h.conjugate(z)) + float(np.abs(z) @ np.abs(w)) + 1e-4
+        agree(value + conjugate, z @ w, f"{name}: h(w) + h*(z) is not <z, w> at w = grad h*(z)", 1e-10, size)
         excess = value + (tried - w) @ z - np.array([h.value(x) for x in tried])
-        limits = 1e-12 * (2.0 * abs(value) + np.abs(tried) @ np.abs(z) + 3.0 * float(np.abs(z) @ np.abs(w)) + 1e-4)
+        limits = 1e-12 * (size + np.abs(tried) @ np.abs(z) + float(np.abs(z) @ np.abs(w)))
         _below(excess, limits, f"{name}: z is not a subgradient of h at w = grad h*(z)", tried, z=z, w=w)
     if h.kind:
         _check_once(MirrorMap, h, h.conjugate_gradient, duals[0])

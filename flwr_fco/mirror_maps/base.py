@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from scipy.optimize import brentq
+from scipy.special import logsumexp
 
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.core.spec import Specified
@@ -98,6 +99,11 @@ class MirrorMap(Specified, ABC):
             psi on the flat vector.
         """
         return None
+
+    def conjugate(self, z: Vector) -> float:
+        """Return h*(z) = max_w { <z, w> - h(w) }."""
+        w = self.conjugate_gradient(z)
+        return float(z @ w) - self.value(w)
 
     def start(self, size: int, regularizer: Psi | None = None) -> Vector:
         """Return the default start of a model of this size: the primal point of the dual 0, feasible for psi.
@@ -413,6 +419,13 @@ class PNorm(_ClosedForm):
         p_norm_point(z, self.p, self._limit, out)
         return out if self.center is None else np.add(out, self.center, out=out)
 
+    def conjugate(self, z: Vector) -> float:
+        """Return <z, center> + ||z||_p^2 / (2 (p-1)); if the ball is active, <z, center> + r ||z||_p - (p-1) r^2/2."""
+        size = _norm(z, self.p)
+        length = min(size / (self.p - 1.0), self._limit)
+        shift = 0.0 if self.center is None else float(z @ self.center)
+        return shift + length * (size - 0.5 * (self.p - 1.0) * length)
+
     def _covers(self, terms: Terms) -> bool:
         return terms.is_l1
 
@@ -553,6 +566,10 @@ class SimplexEntropy(_ClosedForm):
         w = np.exp(np.subtract(z, z.max(), out=out), out=out)
         w *= self.radius / float(w.sum())
         return np.asarray(np.maximum(w, TINY, out=w))
+
+    def conjugate(self, z: Vector) -> float:
+        """Return radius (log sum exp(z) - log radius + 1)."""
+        return self.radius * (float(logsumexp(z)) - math.log(self.radius) + 1.0)
 
     def _terms(self, regularizer: Psi) -> Terms | None:
         """Return no terms for the map's own simplex, on the whole vector."""

@@ -112,6 +112,9 @@ class BoundProduct(MirrorMap):
             h.conjugate_gradient(z[place], out[place])
         return out
 
+    def conjugate(self, z: Vector) -> float:
+        return sum(h.conjugate(z[place]) for place, _, h in self.parts)
+
     def supports(self, regularizer: Psi) -> bool:
         """Whether psi is bound to this layout with scope="each", and every array's map supports its psi."""
         return not self.objection(regularizer)
