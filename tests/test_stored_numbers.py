@@ -1,4 +1,4 @@
-"""Losses, regularizers, mirror maps and minimisers give what they gave at commit 0b4ecee5, before each was made anew."""
+"""Losses, psi, mirror maps and minimisers give what they gave at commit 0b4ecee5, before each was made anew."""
 
 from pathlib import Path
 
