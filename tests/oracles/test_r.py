@@ -140,3 +140,23 @@ def test_survival_and_the_log_rank_test_are_those_of_survfit_and_survdiff(name):
     close([found.rows[k]["standard error"] for k in at], r["error"])
     compared = model.curves(X, rows[["time", "event"]], rows["site"], times=r["at"], by=first)
     close(compared.statistic, r["stratified"])
+
+
+def test_errors_of_clusters_and_weights_of_times_are_those_of_lifelines():
+    """Of times without ties, about which lifelines' residuals do not know."""
+    lifelines, rows = pytest.importorskip("lifelines"), pytest.importorskip("lifelines.datasets").load_rossi()
+    rows["week"] = rows["week"] + np.linspace(0.0, 0.5, len(rows))
+    names = [name for name in rows if name not in ("week", "arrest")]
+    weights, y = np.random.default_rng(0).uniform(0.5, 2.0, len(rows)), rows[["week", "arrest"]].astype(float)
+    rows["pair"] = np.arange(len(rows)) // 3
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        options = {"duration_col": "week", "event_col": "arrest", "fit_options": {"precision": 1e-13}}
+        by_pair = lifelines.CoxPHFitter().fit(rows, cluster_col="pair", **options)
+        weighted = rows.drop(columns="pair").assign(weight=weights)
+        by_row = lifelines.CoxPHFitter().fit(weighted, weights_col="weight", robust=True, **options)
+    model = FederatedCoxRegression(num_clients=1, cluster="pair").fit(rows[[*names, "pair"]], y, intervals=True)
+    np.testing.assert_allclose(np.sqrt(np.diag(model.covariance_)), by_pair.standard_errors_, rtol=1e-7)
+    model = FederatedCoxRegression(num_clients=1).fit(rows[names], y, weights, intervals=True)
+    np.testing.assert_allclose(column(model, "estimate"), by_row.params_, rtol=1e-7)
+    np.testing.assert_allclose(np.sqrt(np.diag(model.covariance_)), by_row.standard_errors_, rtol=1e-6)
