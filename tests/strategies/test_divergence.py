@@ -1,6 +1,7 @@
 """A run that diverges ends with an error that says what to do; a run that converges is never stopped."""
 
 import logging
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ from flwr_fco.errors import DivergedError
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1
 from flwr_fco.strategies import FedAvgSubgradient, FedDAGT, FedDualAvg, FedMid, Scaffold, Steps
+from flwr_fco.strategies.divergence import Watch
+from flwr_fco.strategies.replies import TOO_LONG, LeftOut
 from reproduction.pooled import certify
 
 
@@ -86,3 +89,16 @@ def test_warn_says_so_once_and_goes_on(caplog):
 def test_methods_with_memories_too(cls):
     with pytest.raises(DivergedError):
         run(cls(client_lr=3.0, work=Steps(3, batch_size=None)), clients(), 2000)
+
+
+@pytest.mark.parametrize(("beyond", "replied", "over"), [(1, 1, False), (1, 2, False), (2, 2, True), (3, 5, False)])
+def test_a_run_is_over_where_half_of_the_clients_are_far_too_long(beyond, replied, over):
+    options = SimpleNamespace(on_divergence="warn", _unmodified=True)
+    rows = [LeftOut(number, 1, 1, f"it is {TOO_LONG}100 times 1") for number in (1, 2) for _ in range(beyond)]
+    run = SimpleNamespace(options=options, point=np.ones(2), arrays=None, privacy=None, overflowed=False)
+    run.problem, run.state, run.method = SimpleNamespace(client_lr=1.0, server_lr=1.0), SimpleNamespace(round=1), None
+    run.current, watch = SimpleNamespace(left_out=beyond, malformed=0), Watch(run)
+    for number in (1, 2):
+        run.left_out = [row for row in rows if row.round <= number]
+        watch.look(number, replied, skipped=True, metrics={})
+    assert watch.over is over
