@@ -46,7 +46,7 @@ _ROUNDING = 1e-9
 _NO_LENGTH, _NO_STEP = 1e-12, 1e-8
 #: Part of the reason where a reply is too long.
 TOO_LONG = "more than max_ratio="
-_HONEST = "; if it is honest, lower the rates or scale the features"
+HONEST = "; if it is honest, lower the rates or scale the features"
 _FLOAT64, _WHOLE = np.dtype(np.float64), ("float64", "float32")
 _EXCEPTION = re.compile(r"^[\w.]*(Error|Exception|Interrupt|Exit|Warning)\b.*")
 #: What Flower and Ray put around a client's exception.
@@ -470,11 +470,13 @@ class Cap:
         least = usual / self.ratio if self.ratio else 0.0
         return min(max(median, least), usual)
 
-    def too_long(self, name: str, lengths: Sequence[float], shares: Sequence[float], usual: float) -> dict[int, str]:
+    def too_long(
+        self, name: str, lengths: Sequence[float], shares: Sequence[float], usual: float, advice: str = ""
+    ) -> dict[int, str]:
         """Return why replies are too long, by index."""
         if self.ratio is None or not usual > 0.0:
             return {}
-        text = f"{TOO_LONG}{self.ratio:g} times {usual:.3g}, as others are or were at first{_HONEST}"
+        text = f"{TOO_LONG}{self.ratio:g} times {usual:.3g}, as others are or were at first{advice}"
         pairs = enumerate(zip(lengths, shares, strict=True))
         beyond = [(i, length, share) for i, (length, share) in pairs if not share * length <= self.ratio * usual]
         return {i: f"its {name} is {length:.3g} at {share:.2g} of the weight, {text}" for i, length, share in beyond}
@@ -511,7 +513,7 @@ def objections(run: Any, ups: Sequence[Uplink], *, lengths: bool = True, losses:
                 reasons[i] = f"the norm of its {name} is {norm:.3g}, more than max_increment_norm={longest:g}"
         each = [norm / time for norm, time in zip(norms, times, strict=True)]
         usual = cap.length(name, each, _NO_LENGTH * run.size / max(times))
-        reasons = cap.too_long(f"{name} per unit of elapsed", each, shares, usual) | reasons
+        reasons = cap.too_long(f"{name} per unit of elapsed", each, shares, usual, HONEST) | reasons
         cap.far = _furthest(ups, [length * share for length, share in zip(each, shares, strict=True)])
     for name, old in run.passed.items() if ups and lengths else ():
         moved = [np.linalg.norm(up.pass_through.get(name, old).astype(np.float64) - old) for up in ups]

@@ -482,7 +482,7 @@ def give_up(run: Run, uplinks: Sequence[Uplink]) -> None:
     gone = {key for key, missed in run.roll.missed.items() if missed >= patience.evict_after}
     if gone:
         reasons = (row.reason for row in reversed(run.left_out) if Node(row.node_id, row.partition_id).key in gone)
-        said = next(reasons, "not connected")
+        said = next(reasons, "not connected").removesuffix(replies.HONEST)
         # A method that diverges may do so at one client first.
         honest = f". If it is honest: {advice_on(run, locally=False)}" if replies.TOO_LONG in said else ""
         raise ConfigurationError(
