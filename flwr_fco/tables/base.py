@@ -51,6 +51,8 @@ from flwr_fco.tables.reports import FEW, Summary, Tested
 _SOLVED = 1e-9
 #: Ratio of the loss with an intercept alone to that at 0, at which it is rounding.
 _CONSTANT = 1e-13
+#: Rounding error of a mean, relative to it.
+_ROUNDING = 1e-12
 #: That of the models of a cross-validation.
 _ON_A_PATH = 1e-10
 #: Without an l1 term all coefficients are non-zero: above so many no block of the Hessian is asked for.
@@ -665,7 +667,9 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         self._scales = reading.scales_of(moments) if self.standardize else None
         self._columns = reading.Columns.of(moments, levels=self.fit_intercept or self._kind is TIMES)
         self._squares = {
-            answer.partition: own.variances + np.square(own.means - self._columns.centre)
+            # A mean has a rounding error, which is large beside the deviations of columns far from 0.
+            answer.partition: own.variances
+            + np.square(np.abs(own.means - self._columns.centre) + _ROUNDING * np.abs(own.means))
             for answer, own in zip(answers, moments, strict=True)
         }
         self._name_idle(sites, reported)
