@@ -31,6 +31,8 @@ def test_every_setting_has_stored_shares_within_its_bars(coverage):
     for name, (_, bars) in coverage.SETTINGS.items():
         for share, (low, high) in bars.items():
             assert low <= stored[name][share][0] <= high, (name, share)
+        if bars is coverage.RARE:
+            assert stored[name]["federations"] == 1000
     # What the default is there for.
     common = stored["rare, baselines differ, site_intercepts='common'"]
     assert common["not 0"][0] < 0.8
