@@ -666,12 +666,13 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         ]
         self._scales = reading.scales_of(moments) if self.standardize else None
         self._columns = reading.Columns.of(moments, levels=self.fit_intercept or self._kind is TIMES)
-        self._squares = {
-            # A mean has a rounding error, which is large beside the deviations of columns far from 0.
-            answer.partition: own.variances
-            + np.square(np.abs(own.means - self._columns.centre) + _ROUNDING * np.abs(own.means))
-            for answer, own in zip(answers, moments, strict=True)
-        }
+        with np.errstate(over="ignore"):  # of a mean that a site makes up
+            self._squares = {
+                # A mean has a rounding error, which is large beside the deviations of columns far from 0.
+                answer.partition: own.variances
+                + np.square(np.abs(own.means - self._columns.centre) + _ROUNDING * np.abs(own.means))
+                for answer, own in zip(answers, moments, strict=True)
+            }
         self._name_idle(sites, reported)
         return reported, moments
 

@@ -192,7 +192,7 @@ def in_two_groups():
     return tables, FederatedCoxRegression(0.1).fit(tables, TARGETS)
 
 
-def test_curves_over_a_grid_are_those_here_and_between_the_times_they_are_a_life_table():
+def test_curves_over_a_grid_are_those_here_and_between_times_a_life_table():
     tables, model = in_two_groups()
     times = [5.0, 20.0, 80.0]
     here = model.curves(tables, TARGETS, times=times, by="sex")
