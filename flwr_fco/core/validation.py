@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from difflib import get_close_matches
 from functools import cache, wraps
-from inspect import signature
+from inspect import get_annotations, signature
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -174,6 +174,9 @@ def refusing(kind: _Kind, advice: Callable[[str, Mapping[str, Any]], str] = _did
         for name in options:
             if name not in taken:
                 prefix = f"{name}={short(options[name])}: {type(self).__name__} has no such option"
+                if name in get_annotations(type(self)):
+                    prefix += ": it declares one, but lacks a decorator (of a strategy @strategy)"
+                    raise UnknownOptionError(prefix)
                 raise UnknownOptionError(f"{prefix}{advice(name, taken)}")
         init(self, *values, **options)
 

@@ -33,6 +33,13 @@ CLIENT_APP_RAISED = 2
 _FIRST = 2
 
 
+class _RunConfig(dict[str, Any]):
+    """A node's ``context.run_config``, which says where an entry that is missing would come from."""
+
+    def __missing__(self, key: str) -> Any:
+        raise KeyError(f"no {key!r} in context.run_config; give simulate or the grid run_config={{{key!r}: ...}}")
+
+
 @contextmanager
 def identity(run_id: int) -> Iterator[None]:
     """Make this process the ServerApp of a run, as ``Message(...)`` requires."""
@@ -129,7 +136,7 @@ class InProcessGrid(Grid):
                 node_id=node_id,
                 node_config=config,
                 state=RecordDict(),
-                run_config=dict(self._run_config),
+                run_config=_RunConfig(self._run_config),
             )
         return found
 

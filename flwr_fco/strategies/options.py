@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, MISSING, Field, dataclass, field, fields, is_dataclass
-from inspect import getattr_static
+from inspect import get_annotations, getattr_static
 from typing import Any, ClassVar, Literal, TypeVar, cast, dataclass_transform
 
 from flwr.app import MetricRecord, RecordDict
@@ -245,7 +245,12 @@ class Options(FedAvg):
         """Return the method, with the strategy's options of the same names."""
         kind: Any = self._kind()
         values: dict[str, Any] = {}
-        for option in fields(kind) if hasattr(kind, "__dataclass_fields__") else ():
+        taken = fields(kind) if is_dataclass(kind) else ()
+        declared = {name for base in kind.__mro__ for name in get_annotations(base)} - {option.name for option in taken}
+        if lost := sorted(declared & {option.name for option in fields(self)}):
+            prefix = f"{kind.__name__} declares {', '.join(lost)} but is no dataclass, and would not get the strategy's"
+            raise ConfigurationError(f"{prefix}: put @dataclass(frozen=True, kw_only=True) above it")
+        for option in taken:
             if option.init and hasattr(self, option.name):
                 values[option.name] = getattr(self, option.name)
             elif option.init and option.default is MISSING and option.default_factory is MISSING:

@@ -236,7 +236,7 @@ def read_site(
     given = tuple(data) if isinstance(data, tuple | list) else ()
     if len(given) not in (2, 3):
         of = f"{type(data).__name__}{f' of {len(given)}' * bool(given)}"
-        raise PublicError(f"load returns a {of}; expected a tuple (X, y) or (X, y, sample_weight)")
+        raise PublicError(f"load returns a {of}, or y was not given; expected a tuple (X, y) or (X, y, sample_weight)")
     features, targets, weights = (*given, None)[:3]
     if isinstance(features, list | tuple):
         features = as_table(features, "a site")

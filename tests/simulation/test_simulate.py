@@ -102,6 +102,14 @@ def test_after_a_clients_error_its_state_is_what_it_was_before_the_message():
     assert remembered() == ([0, 1], [1.0, 1.0], ["log", "memory"])
 
 
+def test_an_entry_of_run_config_that_nobody_gave_is_named_with_what_to_give():
+    app = ClientApp()
+    app.train()(lambda message, context: context.run_config["batch-size"])
+    reported = r"no 'batch-size' in context.run_config; give simulate or the grid run_config=\{'batch-size'"
+    with pytest.raises(ClientError, match=reported):
+        simulate(strategy(), app, num_nodes=2, num_rounds=1, initial_arrays=start_arrays(), run_config={"lr": 0.1})
+
+
 def test_replies_may_be_pulled_and_who_forgets_to_answer_is_silent():
     app = ClientApp()
 

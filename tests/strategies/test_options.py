@@ -10,6 +10,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord
 from problems import app_of, clients, flat, run, start_arrays
 from signatures import KEPT
 
+from flwr_fco.algorithms import DualAveraging
 from flwr_fco.callbacks import Callback
 from flwr_fco.errors import ConfigurationError, UnknownOptionError
 from flwr_fco.privacy import GaussianDP
@@ -34,6 +35,7 @@ from flwr_fco.strategies import (
     Steps,
     Trimmed,
     run_of,
+    strategy,
 )
 from flwr_fco.tables import FederatedLasso
 from flwr_fco.work import FirstOrder
@@ -65,6 +67,24 @@ def test_an_option_that_does_not_exist_is_refused_with_the_nearest_one(cls, opti
     with pytest.raises(TypeError, match=re.escape(text)) as caught:
         cls(**option)
     assert isinstance(caught.value, ConfigurationError)
+
+
+def test_a_forgotten_decorator_of_a_strategy_or_a_method_is_named():
+    class Longer(DualAveraging):
+        longer: float = 2.0
+
+    class Bare(FedDualAvg):
+        longer: float = 3.0
+
+    @strategy
+    class FedLonger(FedDualAvg):
+        algorithm = Longer
+        longer: float = 3.0
+
+    with pytest.raises(TypeError, match="Bare has no such option: it declares one, but lacks a decorator"):
+        Bare(longer=1.0)
+    with pytest.raises(ConfigurationError, match=r"Longer declares longer but is no dataclass, .* put @dataclass"):
+        run(FedLonger(), clients(), 1)
 
 
 @pytest.mark.parametrize(
