@@ -194,7 +194,14 @@ class Regularizer(Specified, ABC):
 
     def solver(self, shape: tuple[int, ...]) -> Solver:
         """Return :meth:`solve` on the flat vectors of arrays of a shape; constants of a shape are made once."""
-        return lambda v, step, out: self.solve(v.reshape(shape), step, out.reshape(shape))
+
+        def solved(v: Array, step: float, out: Array) -> None:
+            returned: Any = self.solve(v.reshape(shape), step, out.reshape(shape))  # type: ignore[func-returns-value]
+            if returned is not None:
+                prefix = f"{type(self).__name__}.solve returned a {type(returned).__name__}; expected None"
+                raise ConfigurationError(f"{prefix}, and the result in `out`: out[...] = ...")
+
+        return solved
 
     def prox(self, v: Array, step: float, out: Array | None = None) -> Array:
         """Return argmin_w step * psi(w) + 1/2 ||w - v||^2.

@@ -52,6 +52,14 @@ class Separable(Regularizer):
             # In this order: a square may overflow where its product with a small factor does not.
             return value + 0.5 * float(((b * w) * w).sum(dtype=np.float64))
 
+    def check_shape(self, name: str, shape: tuple[int, ...]) -> None:
+        """Refuse another shape, and terms of which psi would not be convex."""
+        super().check_shape(name, shape)
+        for term, value in self.terms()._asdict().items():
+            if term in ("threshold", "shrinkage") and (least := np.min(value, initial=0.0)) < 0.0:
+                prefix = f"{type(self).__name__}.terms() has {term} {least:g}"
+                raise ConfigurationError(f"{prefix}; expected numbers >= 0, of which psi is convex")
+
     def solver(self, shape: tuple[int, ...]) -> Solver:
         """Return the map clip(soft(v, step a) / (1 + step b), lower, upper)."""
         rows = self.terms().rows(shape)

@@ -1,5 +1,7 @@
 """Bad arguments are refused with a message that says what was wrong and what was expected."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 
@@ -19,8 +21,10 @@ from flwr_fco.regularizers import (
     Nuclear,
     PerParameter,
     Regularizer,
+    Separable,
     Simplex,
     SparseGroupLasso,
+    Terms,
     Zero,
 )
 
@@ -162,3 +166,29 @@ def test_conjugates_that_are_infinite_or_unknown():
     assert PerParameter({"x": Box(-1.0, 1.0)}).bind(layout).conjugate(np.array([2.0, 0.1])) == np.inf
     with pytest.raises(ConfigurationError, match="conjugate of HardSparsity"):
         HardSparsity(2).conjugate(np.ones(2))
+
+
+@dataclass(frozen=True)
+class Rewarding(Separable):
+    kind = "test-rewarding"
+
+    def terms(self):
+        return Terms(threshold=np.array([0.1, -0.2]))
+
+
+@dataclass(frozen=True)
+class Returning(Regularizer):
+    kind = "test-returning"
+
+    def value(self, w):
+        return 0.0
+
+    def solve(self, v, step, out):
+        return v
+
+
+def test_a_psi_of_ones_own_that_is_not_convex_or_writes_nothing_is_refused():
+    with pytest.raises(ConfigurationError, match=r"Rewarding.terms\(\) has threshold -0.2; expected numbers >= 0"):
+        Rewarding().bind(Layout.from_arrays({"w": np.zeros(2)}))
+    with pytest.raises(ConfigurationError, match=r"Returning.solve returned a ndarray; expected None, and"):
+        Returning().prox(np.ones(2), 1.0)
