@@ -305,7 +305,7 @@ class FederatedPoissonRegression(RegressorMixin, Federated):  # type: ignore[mis
     @staticmethod
     def _targets(y: Any) -> NDArray[np.float64]:
         """Return counts and exposures, shape (n, 2)."""
-        given, more, found = _fields_of(y)
+        given, more, found = _fields_of(y, _EXPOSURE)
         columns = [*given, *([more[_EXPOSURE]] if _EXPOSURE in more else [])]
         try:
             made = np.column_stack([own.astype(np.float64) for own in columns])
@@ -751,7 +751,7 @@ class FederatedCoxRegression(Federated):
         if not objective.num_events:
             raise ConfigurationError("own=(X, y) has no event, so there is no baseline; give a site's rows with events")
         found = baseline(objective, self.coef_)
-        held = _fields_of(own[1])[1].get(_STRATA, np.zeros(1, dtype=np.int64))
+        held = _fields_of(own[1], _STRATA)[1].get(_STRATA, np.zeros(1, dtype=np.int64))
         known = as_strata(held, len(held))[0]
         given = np.broadcast_to(known, (scores.size,)) if strata is None and len(known) == 1 else strata
         labels = [] if given is None else np.asarray(given, dtype=object).tolist()
@@ -823,7 +823,7 @@ class FederatedCoxRegression(Federated):
     @staticmethod
     def _targets(y: Any) -> NDArray[np.float64]:
         """Return times, events, entries and strata, shape (n, 4): an entry of -1 is before all times."""
-        pair, more, found = _fields_of(y)
+        pair, more, found = _fields_of(y, _ENTRY, _STRATA)
         if len(pair) != 2:
             raise ConfigurationError(f"y has {found}; {_EXPECTED}")
         if pair[0].dtype == np.bool_ and pair[1].dtype != np.bool_:
@@ -857,8 +857,8 @@ class FederatedCoxRegression(Federated):
         return super()._strategy(psi, reported, outputs, sites)
 
 
-def _fields_of(y: Any) -> tuple[list[NDArray[Any]], dict[str, NDArray[Any]], str]:
-    """Return time and event in the order in which targets have them, entry and strata by name, and what was given."""
+def _fields_of(y: Any, *named: str) -> tuple[list[NDArray[Any]], dict[str, NDArray[Any]], str]:
+    """Return the fields of targets in their order, those that are known by name apart, and what was given."""
     array = as_table(y, "y")
     names = list(y.columns) if hasattr(y, "columns") else list(array.dtype.names or ())
     if not names:
@@ -866,7 +866,7 @@ def _fields_of(y: Any) -> tuple[list[NDArray[Any]], dict[str, NDArray[Any]], str
     if len(set(names)) < len(names):
         return [], {}, f"the fields {names}"
     fields = {name: np.asarray(y[name]) for name in names}
-    more = {name: fields.pop(name) for name in (_ENTRY, _STRATA, _EXPOSURE) if name in fields}
+    more = {name: fields.pop(name) for name in named if name in fields}
     return list(fields.values()), more, f"the fields {names}"
 
 

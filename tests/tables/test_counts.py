@@ -47,6 +47,7 @@ def test_targets_are_given_as_they_are_at_hand():
     [
         (np.column_stack([COUNTS, YEARS, YEARS]), "expected counts, or counts and exposures > 0"),
         (np.column_stack([COUNTS, 0.0 * YEARS]), "expected counts, or counts and exposures > 0"),
+        (pd.DataFrame({"visits": COUNTS, "exposure": YEARS, "entry": YEARS}), r"y has the fields .*'entry'"),
         (-BOTH[:, 0] - 1.0, "expected numbers >= 0"),
         (np.array(["a"] * 300), "expected numbers: counts"),
     ],

@@ -214,6 +214,11 @@ def test_curves_over_a_grid_are_those_here_and_between_times_a_life_table():
     assert row["survival"] == pytest.approx(here.rows[3]["survival"] * (1.0 - row["events"] / row["at risk"]))
 
 
+def test_a_field_that_no_regression_knows_is_not_left_out():
+    with pytest.raises(ConfigurationError, match=r"y has the fields .*'exposure'"):
+        FederatedCoxRegression(0.1).fit(FEATURES[0], TARGETS[0].assign(exposure=1.0))
+
+
 def test_a_site_refuses_curves_of_parts_smaller_than_its_owner_allows():
     tables, model = in_two_groups()
     app = model.client_app(
