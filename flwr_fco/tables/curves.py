@@ -87,7 +87,8 @@ def curves(question: Question, objective: Any) -> Answer:
     ends, dead, entry = objective.times, objective.labels == 1, objective.link.of_row.entry
     risk, events = np.zeros((2, times.size)), np.zeros((2, times.size))
     for k, (begin, end) in enumerate(zip([-1.0, *times[:-1]], times, strict=True)):
-        half = 0.5 * ((ends < end) & ~dead) + 0.5 * ((entry > begin) & ~(dead & (ends <= end)))
+        # Who enters at 0 is there from the beginning.
+        half = 0.5 * ((ends < end) & ~dead) + 0.5 * ((entry > max(begin, 0.0)) & ~(dead & (ends <= end)))
         risk[:, k] = np.bincount(group, ((ends > begin) & (entry < end)) * (1.0 - half), 2)
         events[:, k] = np.bincount(group, dead & (ends > begin) & (ends <= end), 2)
     expected = variance = 0.0
@@ -127,7 +128,10 @@ def curves_of(run: Run, times: Sequence[float], by: str | None, column: int) -> 
     column : int
         Its place.
     """
-    ends = np.unique(np.asarray(times, dtype=np.float64))
+    try:
+        ends = np.unique(np.asarray(times, dtype=np.float64))
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"times={times!r:.200}; expected numbers >= 0") from error
     if not ends.size or not (np.isfinite(ends) & (ends >= 0.0)).all():
         raise ConfigurationError(f"times={times!r:.200}; expected numbers >= 0")
     numbers = {f"{EDGE}{k}": float(end) for k, end in enumerate(ends)} | ({} if by is None else {BY: float(column)})
@@ -141,9 +145,12 @@ def curves_of(run: Run, times: Sequence[float], by: str | None, column: int) -> 
     rows = list[dict[str, Any]]()
     for group in range(1 if by is None else 2):
         n, d = risk[group], events[group]
+        # Before anybody has entered nobody is lost; after the last row nothing is known.
+        hazard = np.where(np.cumsum(n[::-1])[::-1] > 0.0, 0.0, np.nan)
+        np.divide(d, n, out=hazard, where=n > 0.0)
         with np.errstate(divide="ignore", invalid="ignore"):
-            survival = np.cumprod(np.where(n > 0.0, 1.0 - d / n, np.nan))
-            error = np.sqrt(np.cumsum(d / (n * (n - d))))
+            survival = np.cumprod(1.0 - hazard)
+            error = np.sqrt(np.cumsum(hazard / np.where(n > 0.0, n - d, 1.0)))
             ends_of = survival * np.exp(stats.norm.isf(0.025) * np.array([[-1.0], [1.0]]) * error)
             spread = survival * error
         columns = {"time": ends, "at risk": n, "events": d, "survival": survival, "standard error": spread}

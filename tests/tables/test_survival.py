@@ -214,6 +214,14 @@ def test_curves_over_a_grid_are_those_here_and_between_times_a_life_table():
     assert row["survival"] == pytest.approx(here.rows[3]["survival"] * (1.0 - row["events"] / row["at risk"]))
 
 
+def test_a_time_before_anybody_is_at_risk_leaves_survival_at_1():
+    X, y = FEATURES[0], TARGETS[0].assign(entry=0.0)
+    model = FederatedCoxRegression(0.1).fit({"one": X}, {"one": y})
+    first, second = model.curves({"one": X}, {"one": y}, times=[0.0, 20.0]).rows
+    assert (first["at risk"], first["survival"], first["standard error"]) == (0.0, 1.0, 0.0)
+    assert second["survival"] == 1.0 - second["events"] / second["at risk"]
+
+
 def test_a_field_that_no_regression_knows_is_not_left_out():
     with pytest.raises(ConfigurationError, match=r"y has the fields .*'exposure'"):
         FederatedCoxRegression(0.1).fit(FEATURES[0], TARGETS[0].assign(exposure=1.0))
