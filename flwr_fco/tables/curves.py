@@ -150,9 +150,9 @@ def curves_of(run: Run, times: Sequence[float], by: str | None, column: int) -> 
         np.divide(d, n, out=hazard, where=n > 0.0)
         with np.errstate(divide="ignore", invalid="ignore"):
             survival = np.cumprod(1.0 - hazard)
-            error = np.sqrt(np.cumsum(hazard / np.where(n > 0.0, n - d, 1.0)))
-            ends_of = survival * np.exp(stats.norm.isf(0.025) * np.array([[-1.0], [1.0]]) * error)
-            spread = survival * error
+            relative = np.sqrt(np.cumsum(hazard / np.where(n > 0.0, n - d, 1.0)))
+            ends_of = survival * np.exp(stats.norm.isf(0.025) * np.array([[-1.0], [1.0]]) * relative)
+            spread = survival * relative
         columns = {"time": ends, "at risk": n, "events": d, "survival": survival, "standard error": spread}
         columns |= {"lower": ends_of[0], "upper": np.minimum(ends_of[1], 1.0)}
         name = {} if by is None else {"group": f"{by}={group}"}
