@@ -222,6 +222,18 @@ def test_a_time_before_anybody_is_at_risk_leaves_survival_at_1():
     assert second["survival"] == 1.0 - second["events"] / second["at risk"]
 
 
+def test_who_enters_at_0_is_at_risk_in_whole_at_the_first_time():
+    X, y = FEATURES[0], TARGETS[0]
+    y = y.assign(entry=np.where(np.arange(len(y)) % 3, 0.0, y["entry"].clip(0.0)))
+    ends = np.unique(np.r_[y["time"], y.loc[y["entry"] > 0.0, "entry"]])
+    found = FederatedCoxRegression(0.1).fit({"one": X}, {"one": y}).curves({"one": X}, {"one": y}, times=ends)
+    risk = np.array([((y["entry"] < end) & (y["time"] >= end)).sum() for end in ends])
+    events = np.array([(y["event"] & (y["time"] == end)).sum() for end in ends])
+    np.testing.assert_array_equal([row["at risk"] for row in found.rows], risk)
+    survival = np.cumprod(1.0 - events / risk)
+    np.testing.assert_allclose([row["survival"] for row in found.rows], survival, rtol=1e-12)
+
+
 def test_a_field_that_no_regression_knows_is_not_left_out():
     with pytest.raises(ConfigurationError, match=r"y has the fields .*'exposure'"):
         FederatedCoxRegression(0.1).fit(FEATURES[0], TARGETS[0].assign(exposure=1.0))
@@ -243,6 +255,7 @@ def test_a_site_refuses_curves_of_parts_smaller_than_its_owner_allows():
     ("given", "prefix"),
     [
         ({"times": []}, r"times=\[\]; expected numbers"),
+        ({"times": ["a"]}, r"times=\['a'\]; expected numbers"),
         ({"times": [1.0], "by": "no"}, "by='no' is no feature; expected one of age"),
         ({"times": [1.0], "by": "age"}, "other entries than 0 and 1 at this site"),
     ],
