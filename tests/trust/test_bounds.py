@@ -124,6 +124,8 @@ def test_loops_of_clients_own_do_what_others_do_for_their_rows():
     # An epoch in batches of 32, of sites with 3 to 40,000 rows; and twenty of them.
     assert out(own, says((3.0, 1.0), (10.0, 1.0), (12.0, 1.0), (40_000.0, 1_250.0))) == []
     assert out(own, says((300.0, 10.0), (300.0, 10.0), (300.0, 1.0), (60.0, 40.0))) == []
+    # Ten times as many steps, whose sizes are rounded.
+    assert out(own, says(*[(300.0, sum([0.1] * 10 * steps)) for steps in (3, 3, 3, 30)])) == []
     assert out(own, says((300.0, 10.0), (300.0, 10.0), (300.0, 101.0))) == [2]
     assert out(a_run(), says((300.0, 10.0), (300.0, 10.0), (300.0, 101.0))) == []
 
