@@ -140,8 +140,9 @@ def test_rows_that_are_known_bound_every_weight():
     }
     others = [own for m, own in enumerate(SITES) if m != ODD]
     np.testing.assert_allclose(flat(result.arrays), optimum(others, [1 / 3] * 3), atol=1e-3)
-    with pytest.raises(ConfigurationError, match="expected numbers > 0 by partition id"):
-        Bounds(rows={0: 0.0})
+    for wrong in ({0: 0.0}, {0: "40"}, {"0": 40.0}, {0: 40.0, 1: np.nan}):
+        with pytest.raises(ConfigurationError, match="expected numbers > 0 by partition id"):
+            Bounds(rows=wrong)
 
 
 def test_a_site_whose_rows_are_not_among_the_known_ones_is_left_out():

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from numbers import Integral, Real
+from typing import Any, Literal
 
 from flwr_fco.core.layout import PASS_THROUGH
 from flwr_fco.core.validation import AT_LEAST_ONE, PART, POSITIVE, Choice
@@ -25,7 +26,14 @@ SHARE = {
         "a number between 0 and 1, the share of weights that are not 0 in the end; to keep all of them leave it out",
     )
 }
-_ROWS = {"range": (lambda rows: min(rows.values(), default=0.0) > 0.0, "numbers > 0 by partition id")}
+
+
+def _are_rows(rows: Mapping[Any, Any]) -> bool:
+    numbers = all(isinstance(key, Integral) and isinstance(own, Real) for key, own in rows.items())
+    return bool(rows) and numbers and all(0.0 < own < math.inf for own in rows.values())
+
+
+_ROWS = {"range": (_are_rows, "numbers > 0 by partition id, which is a whole number")}
 _SHARE_OF_ONE = {"range": (lambda share: 0.0 < share <= 1.0, "a number above 0, at most 1")}
 _RATIO = {"range": (lambda ratio: 1.0 <= ratio < math.inf, "a finite number >= 1")}
 _SECONDS = {"range": (lambda value: 0.0 <= value < math.inf, "a finite number >= 0, of seconds")}
