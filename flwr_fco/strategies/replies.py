@@ -202,9 +202,9 @@ def _content(current: Round, node: Node, message: Message, good: Mapping[int, An
         reason = message.error.reason or ""
         advice = advice_on(reason, foreign=node.node_id in current.foreign, short=current.short)
         cause = cause_of(reason)
-        # Who expects a model does so in every round; what cannot work, or a site's owner refuses, does in none.
+        # Whose cause is known fails in every round, as what cannot work, or a site's owner refuses.
         refused = cause.partition(":")[0].endswith("ConfigurationError")
-        kind = FormError if refused or FOR_A_MODEL in advice else ProtocolError
+        kind = FormError if refused or advice else ProtocolError
         raise kind(f"error {message.error.code}: {cause}{advice}")
     if node.node_id not in current.nodes:
         raise ProtocolError("this node was not asked")
