@@ -26,7 +26,7 @@ Matrix = NDArray[np.float64]
 LINKS = ("none", "convex", "cox", "poisson", "identity", "logistic", "softmax")
 #: Those whose gradients at points of the intercept alone follow from A'1/n and A'y/n.
 CONSTANT = LINKS[4:]
-#: The largest second derivative of chances in a prediction; that of squares is reported.
+#: The largest second derivative of probabilities in a prediction; that of squares is reported.
 FACTORS = {"logistic": 0.25, "softmax": 0.5}
 #: Rounding error of a client's sums, relative to the sums of absolute values.
 ROUNDING = 1e-6

@@ -46,6 +46,7 @@ _ROUNDING = 1e-9
 _NO_LENGTH, _NO_STEP = 1e-12, 1e-8
 #: Part of the reason where a reply is too long.
 TOO_LONG = "more than max_ratio="
+#: What its owner may do about it.
 HONEST = "; if it is honest, lower the rates or scale the features"
 _FLOAT64, _WHOLE = np.dtype(np.float64), ("float64", "float32")
 _EXCEPTION = re.compile(r"^[\w.]*(Error|Exception|Interrupt|Exit|Warning)\b.*")

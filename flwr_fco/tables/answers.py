@@ -300,7 +300,7 @@ def judged(objective: Objective) -> Any:
     if not isinstance(objective, CoxRegression | Logistic):
         prefix = f"the server asks how good a model of {type(objective).__name__} is"
         raise ConfigurationError(f"{prefix}; only CoxRegression and Logistic, of two classes, can say it")
-    # Weights are the fit's: chances are judged by what happened.
+    # Weights are the fit's: probabilities are judged by what happened.
     return objective.unweighted()
 
 

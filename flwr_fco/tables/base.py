@@ -163,7 +163,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         Of two classes and of survival times. Give rows that the model has not been fitted to: on those of the fit it
         looks better than it is. Or ``fit(..., without=site)`` to the others, and judge that model there.
 
-        Every row counts once, whatever weights of rows the fit had, so that chances are judged by how often events
+        Every row counts once, whatever weights of rows the fit had, so that predictions are judged by how often events
         happen. A model of balanced classes promises as many events as others, and the calibration's intercept says by
         how much that is off.
 
@@ -511,7 +511,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
                     pair = validate_data(self, own, self._targets(y[m]), reset=reset and not m, **checks)
                     if pair[1].dtype == object and any(map(is_missing, pair[1].tolist())):
                         raise ValueError("y has labels that are missing")
-                    reading.refuse_large(pair[0], self._names(pair[0].shape[1]))
+                    reading.refuse_large(pair[0], self._names(pair[0].shape[1]), pair[1])
                     given = None if sample_weight is None else np.asarray(sample_weight[m])
                     clients.append((*pair, reading.row_weights(given, own)))
                 except (TypeError, ValueError) as error:
@@ -524,7 +524,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         else:
             refuse_text(X, "X")
             X, y = validate_data(self, X, self._targets(y), reset=reset, **checks)
-            reading.refuse_large(X, self._names(X.shape[1]))
+            reading.refuse_large(X, self._names(X.shape[1]), y)
             self._on_trust = False
             owner = np.arange(X.shape[0]) % min(self.num_clients, X.shape[0])
             if groups is not None:

@@ -600,7 +600,7 @@ def _flat_middle(coefficients: NDArray[np.float64], factors: Vector | None) -> N
 def class_shares(slopes: Vector) -> Vector:
     """Return the classes' shares of the weights, from a logistic loss's derivatives by its intercepts at 0.
 
-    There all chances are 1/k, and the derivatives are these less the shares.
+    There all probabilities are 1/k, and the derivatives are these less the shares.
 
     Examples
     --------
@@ -705,7 +705,7 @@ class FederatedCoxRegression(Federated):
     def predict_survival_function(
         self, X: ArrayLike, times: ArrayLike, own: tuple[Any, Any], *, strata: ArrayLike | None = None
     ) -> NDArray[np.float64]:
-        """Return the chances that rows of a site have no event up to some times, with the site's own baseline.
+        """Return the probabilities that rows of a site have no event up to some times, with the site's own baseline.
 
         Call it at the site: the baseline is Breslow's or Efron's, as `ties`, of the site's rows; nothing is sent.
 
@@ -723,7 +723,7 @@ class FederatedCoxRegression(Federated):
         Returns
         -------
         ndarray of float64, shape (n, T)
-            The chances; NaN after the last time that the site, or the row's stratum, was under observation.
+            The probabilities; NaN after the last time that the site, or the row's stratum, was under observation.
 
         Raises
         ------

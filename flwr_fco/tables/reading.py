@@ -252,16 +252,20 @@ def read_site(
         raise PublicError(f"{prefix}, and features= has {len(order)}")
     refuse_text(features, "X")
     rows = features if is_sparse(features) else np.asarray(features, dtype=np.float64)
-    refuse_large(rows, names)
+    refuse_large(rows, names, targets)
     return rows, targets, weights, names, clusters, values
 
 
-def refuse_large(rows: Any, names: Any) -> None:
-    """Refuse columns with numbers whose squares are none, by their names."""
+def refuse_large(rows: Any, names: Any, targets: Any) -> None:
+    """Refuse columns, and targets, with numbers whose squares are none, by their names."""
     large = np.flatnonzero(dense(abs(rows).max(axis=0)) > _LARGEST).tolist() if np.size(rows) else []
-    if large:
-        columns = listed([f"{names[j]}" if names is not None else f"x{j}" for j in large])
-        raise PublicError(f"{columns} has a number above {_LARGEST:g}. Look at the largest ones; or take another unit")
+    columns = [f"{names[j]}" if names is not None else f"x{j}" for j in large]
+    y = np.asarray(targets)
+    if y.dtype.kind == "f" and (abs(y) > _LARGEST).any():
+        columns.append("y")
+    if columns:
+        prefix = f"{listed(columns)} has a number above {_LARGEST:g}"
+        raise PublicError(f"{prefix}. Look at the largest ones; or take another unit")
 
 
 def missing_in(X: Any, y: Any, names: Names = None, *, counted: bool = False) -> str:

@@ -158,13 +158,17 @@ def test_a_lasso_of_an_even_number_of_classes_is_unique():
     np.testing.assert_allclose(theirs.coef_ - middle, model.coef_, atol=1e-4)
 
 
+@pytest.mark.parametrize("name", ["dose", "y"])
 @pytest.mark.parametrize("over", [True, False])
-def test_a_number_whose_square_is_none_is_refused_by_its_column(over):
+def test_a_number_whose_square_is_none_is_refused_by_its_column(over, name):
     tables = [pd.DataFrame(np.random.default_rng(m).normal(size=(40, 2)), columns=["age", "dose"]) for m in range(3)]
-    tables[1].loc[3, "dose"] = -1e300
-    targets = [own["age"] for own in tables]
+    targets = [own["age"].to_numpy().copy() for own in tables]
+    if name == "y":
+        targets[1][3] = -1e300
+    else:
+        tables[1].loc[3, name] = -1e300
     model = FederatedLasso(0.1, num_clients=3)
     app = model.client_app(lambda context: (tables[i := context.node_config["partition-id"]], targets[i]))
-    refused = pytest.raises(ConfigurationError, match=r"(part|partition) 1: .*'dose' has a number above 1e\+150")
+    refused = pytest.raises(ConfigurationError, match=rf"(part|partition) 1: .*'{name}' has a number above 1e\+150")
     with (grid := InProcessGrid(app, 3, raise_errors=False)).identity(), quiet(50), refused:
         model.fit(*((grid,) if over else (tables, targets)))

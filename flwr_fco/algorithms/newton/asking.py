@@ -2,7 +2,7 @@
 
 The terms of an answer are seven numbers: the loss, the conjugate at its gradient, and what the loss says of itself. The
 gap is that of :mod:`flwr_fco.certificates.gap`, with conjugates by convexity, so that it needs no second question. The
-gradients at points of the intercept alone, which make a mixture feasible, are sent once. Of squares and of chances they
+gradients at points of the intercept alone, which make a mixture feasible, are sent once. Of squares and classes they
 follow from the column means A'1/n and from A'y/n, which the method begins with anyway: A'1/n times a prediction that is
 the same for all examples, less A'y/n. For squares a prediction that is taken off is exact.
 

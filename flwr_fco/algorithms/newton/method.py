@@ -305,7 +305,7 @@ class ProximalNewton(Algorithm):
         """Return the state with a trial point nearer to the best one.
 
         The tangents at both ends meet where a piecewise linear function would have its minimum: half of the step, or
-        there if that is less. A whole step from where all chances are 0 or 1 can be many powers of ten too long.
+        there if that is less. A whole step from where all probabilities are 0 or 1 can be many powers of ten too long.
         """
         psi, move = problem.psi, state.trial - state.point
         begin = state.step * state.slope
