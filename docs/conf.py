@@ -35,7 +35,7 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_gallery.gen_gallery",
 ]
-exclude_patterns = ["_build", "inventories", "gallery/*.rst", "gallery/*.py", "sg_execution_times.rst"]
+exclude_patterns = ["_build", "gallery/*.rst", "gallery/*.py", "sg_execution_times.rst"]
 templates_path = ["_templates"]
 # What is quoted can be sought in a log.
 smartquotes = False
@@ -82,9 +82,9 @@ autodoc_mock_imports = ["ray"] if find_spec("torch") else ["ray", "torch"]
 numpydoc_show_class_members = False
 # A name in single backquotes is a link where it is one of ours or in an inventory, and code elsewhere.
 default_role = "py:obj"
-# inventories/write.py says where they come from.
+# tools/inventories/write.py says where they come from.
 intersphinx_mapping = {
-    name: (address, f"inventories/{name}.inv")
+    name: (address, f"../tools/inventories/{name}.inv")
     for name, address in {
         "flwr": "https://flower.ai/docs/framework/",
         "numpy": "https://numpy.org/doc/stable/",

@@ -1,9 +1,9 @@
 """Write flwr.inv and torch.inv: Sphinx inventories of the names of Flower and PyTorch that our pages link.
 
 Sphinx reads in this folder which address a name of another project has, so that the site is built without the network.
-numpy.inv is of Debian's package python-numpy-doc 1:2.4.6+ds-5, scikit-learn.inv of python-sklearn-doc 1.9.0+dfsg-2, both
-unchanged: unpack a newer package (`dpkg -x`) and copy its objects.inv. Flower's and PyTorch's inventories are in no
-package: a new name of theirs is a word below, with the pattern of its address.
+numpy.inv is of Debian's package python-numpy-doc 1:2.4.6+ds-5, scikit-learn.inv of python-sklearn-doc 1.9.0+dfsg-2,
+both unchanged: unpack a newer package (`dpkg -x`) and copy its objects.inv. Flower's and PyTorch's inventories are in
+no package: a new name of theirs is a word below, with the pattern of its address.
 """
 
 import zlib
@@ -27,8 +27,15 @@ NAMES = {
     },
 }
 
-for project, patterns in NAMES.items():
-    addresses = {name: pattern.replace("$", name) for pattern, names in patterns.items() for name in names.split()}
-    lines = "".join(f"{name} py:class 1 {address} -\n" for name, address in sorted(addresses.items()))
-    head = f"# Sphinx inventory version 2\n# Project: {project}\n# Version: \n# Compressed using zlib.\n"
-    write_file(Path(__file__).parent / f"{project}.inv", head.encode() + zlib.compress(lines.encode(), 9))
+
+def main() -> None:
+    """Write one inventory a project, beside this file."""
+    for project, patterns in NAMES.items():
+        addresses = {name: pattern.replace("$", name) for pattern, names in patterns.items() for name in names.split()}
+        lines = "".join(f"{name} py:class 1 {address} -\n" for name, address in sorted(addresses.items()))
+        head = f"# Sphinx inventory version 2\n# Project: {project}\n# Version: \n# Compressed using zlib.\n"
+        write_file(Path(__file__).parent / f"{project}.inv", head.encode() + zlib.compress(lines.encode(), 9))
+
+
+if __name__ == "__main__":
+    main()
