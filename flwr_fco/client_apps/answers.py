@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from flwr_fco.certificates import reported_at
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.protocol import Answer, Question
-from flwr_fco.objectives.base import Objective, probed_curvature
+from flwr_fco.objectives.base import Objective
 
 #: ``(question, objective) -> Answer``.
 AnswerFunction = Callable[[Question, Objective], Answer]
@@ -128,16 +128,15 @@ def smoothness(question: Question, objective: Objective) -> Answer:
 
     The question has the vector ``primal`` and the number ``batch-size``, 0 for full batches. The answer has ``l2`` and
     ``l1``, :meth:`Objective.batch_lipschitz` in either norm, and ``convexity``, 0 if unknown. If the objective does not
-    know the l2 constant, ``probed`` is 1 and ``l2`` is the largest curvature that a power iteration on differences of
-    full gradients finds at ``primal``, a lower bound there; ``l1`` is at most ``l2``. For a non-smooth loss both
-    constants are 0.
+    know the l2 constant, ``probed`` is 1 and ``l2`` is that of :meth:`Objective.smoothness_near` at ``primal``; ``l1``
+    is at most ``l2``. For a non-smooth loss both constants are 0.
     """
     batch = int(question.numbers["batch-size"]) or None
     if not objective.smooth:
         return Answer({"l2": 0.0, "l1": 0.0, "convexity": float(objective.strong_convexity()), "probed": 1.0})
     l2 = _known(lambda: objective.batch_lipschitz(batch, "l2"))
     l1 = _known(lambda: objective.batch_lipschitz(batch, "l1"))
-    largest = probed_curvature(objective, question.vectors["primal"]) if l2 is None else l2
+    largest = objective.smoothness_near(question.vectors["primal"], batch) if l2 is None else l2
     # No entry of a Hessian is larger than its largest eigenvalue.
     numbers = {"probed": float(l2 is None), "l2": largest, "l1": largest if l1 is None else min(l1, largest)}
     return Answer({**numbers, "convexity": _known(objective.strong_convexity) or 0.0})

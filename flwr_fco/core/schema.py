@@ -128,6 +128,11 @@ class Scales:
         ):
             extreme[beyond], at[beyond] = deviations[beyond], site
 
+    @property
+    def largest(self) -> float:
+        """The largest of all columns."""
+        return float(self._high.max(initial=0.0))
+
     def differing(self, names: Sequence[str]) -> str:
         """Return in words which columns differ more than 5 times between sites, each once; empty if none do.
 

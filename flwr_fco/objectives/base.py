@@ -380,6 +380,13 @@ class Objective(ABC):
         """
         return self.lipschitz(norm)
 
+    def smoothness_near(self, w: Vector, batch_size: int | None) -> float:
+        """Return what stands for :meth:`batch_lipschitz` near a point, where no constant is known.
+
+        By default it is the largest curvature that a power iteration on differences of full gradients finds there.
+        """
+        return probed_curvature(self, w)
+
     def strong_convexity(self) -> float:
         """Return mu >= 0 with <grad(u) - grad(v), u - v> >= mu ||u - v||^2 for all u and v.
 

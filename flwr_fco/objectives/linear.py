@@ -830,9 +830,9 @@ class Poisson(Linear):
 
     Notes
     -----
-    Its gradient has no Lipschitz constant: :meth:`lipschitz` raises an error, and ``client_lr="auto"`` measures the
-    curvature at the start. Where log mu_i > 300 the loss goes on by its tangent. In scikit-learn's ``PoissonRegressor``
-    ``alpha`` is `l2`.
+    Its gradient has no Lipschitz constant: :meth:`lipschitz` raises an error, and ``client_lr="auto"`` takes the
+    smoothness between the start and the counts (:meth:`smoothness_near`). Where log mu_i > 300 the loss goes on by its
+    tangent. In scikit-learn's ``PoissonRegressor`` ``alpha`` is `l2`.
 
     Examples
     --------
@@ -843,6 +843,16 @@ class Poisson(Linear):
 
     def __init__(self, features: ArrayLike, counts: ArrayLike, **options: Unpack[RowOptions]) -> None:
         super().__init__(links.PoissonLoss(), features, counts, **options)
+
+    def smoothness_near(self, w: Vector, batch_size: int | None) -> float:
+        """Return the smoothness of minibatches on the way from a point to where every row is fitted.
+
+        A row's second derivative is mu_i, which goes from its value at w to y_i.
+        """
+        rates = np.maximum(self.link.predicted(np.minimum(self.scores(w), self.link.parameter)), self.targets)
+        flat = copy.copy(self)
+        flat.link, flat.weights = links.Squares(1.0), rates * self.weights if self.weights.size else rates
+        return flat.batch_lipschitz(batch_size)
 
     @property
     def num_events(self) -> int:

@@ -201,6 +201,11 @@ class Tables:
         """Whether all clients have named their columns."""
         return self._names[0].total() == len(self._said)
 
+    @property
+    def largest_deviation(self) -> float:
+        """The largest standard deviation of a column that clients have said; 0 if none has said any."""
+        return 0.0 if self._scales is None else self._scales.largest
+
     def look(self, run: Any, nodes: Sequence[Node]) -> None:
         """Ask those of some clients that have not been asked, and compare what they say with the others.
 

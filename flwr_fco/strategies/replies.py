@@ -17,6 +17,7 @@ import numpy as np
 from flwr.app import Message
 
 from flwr_fco.algorithms.contract.problem import LARGEST_CLAIM, AtMost
+from flwr_fco.algorithms.primal_averaging import PrimalAveraging
 from flwr_fco.core.layout import Layout, all_finite, euclidean_norm
 from flwr_fco.core.logs import log, printable
 from flwr_fco.core.sparse import SparseVector, dense
@@ -27,7 +28,7 @@ from flwr_fco.messages.records import Inbox, decode_uplink, is_number
 from flwr_fco.messages.short import read_reply
 from flwr_fco.strategies.ledger import Ledger
 from flwr_fco.strategies.unmodified import read_model
-from flwr_fco.work import FirstOrder, Work
+from flwr_fco.work import FirstOrder, Minimise, Work
 
 #: Rows of the table of what was left out, and characters of a reason: clients choose parts of it.
 MOST_ROWS, _MOST_CHARACTERS = 100_000, 500
@@ -44,6 +45,9 @@ _OWN_LOOPS = 1_000.0
 _ROUNDING = 1e-9
 #: What is rounding of a length, and of a round's step, relative to the model.
 _NO_LENGTH, _NO_STEP = 1e-12, 1e-8
+#: How far a minimisation may move predictions whatever the others do: where one column decides all classes of most
+#: sites, these hardly move, and a site with both classes moves about so far on the scale of log odds.
+_MOVE = 4.0
 #: Part of the reason where a reply is too long.
 TOO_LONG = "more than max_ratio="
 #: What its owner may do about it.
@@ -507,13 +511,14 @@ def objections(run: Any, ups: Sequence[Uplink], *, lengths: bool = True, losses:
     longest, times = options.bounds.max_increment_norm, [up.elapsed or 1.0 for up in ups]
     if options.bounds.own_loops or options._unmodified:
         reasons |= _overworked(ups, times)
+    least = _small_move(run) / (cap.ratio or math.inf)
     for name in ups[0].vectors if ups and lengths else ():
         norms = [up.norms[name] for up in ups]
         for i, norm in enumerate(norms):
             if longest is not None and norm > longest:
                 reasons[i] = f"the norm of its {name} is {norm:.3g}, more than max_increment_norm={longest:g}"
         each = [norm / time for norm, time in zip(norms, times, strict=True)]
-        usual = cap.length(name, each, _NO_LENGTH * run.size / max(times))
+        usual = max(cap.length(name, each, _NO_LENGTH * run.size / max(times)), least)
         reasons = cap.too_long(f"{name} per unit of elapsed", each, shares, usual, HONEST) | reasons
         cap.far = _furthest(ups, [length * share for length, share in zip(each, shares, strict=True)])
     for name, old in run.passed.items() if ups and lengths else ():
@@ -525,6 +530,14 @@ def objections(run: Any, ups: Sequence[Uplink], *, lengths: bool = True, losses:
         sizes = [_size_of(up.vectors[name] if name in losses else up.metrics.get(name, 0.0)) for up in ups]
         reasons = cap.too_long(name, sizes, shares, _median(sizes)) | reasons
     return _repeated(run, ups) | reasons
+
+
+def _small_move(run: Any) -> float:
+    """Return how long a move of the model is that changes no prediction much, of minimisations; 0 if it is unknown."""
+    if not (isinstance(run.method, PrimalAveraging) and isinstance(run.problem.plan.work, Minimise)):
+        return 0.0
+    scale: float = run.tables.largest_deviation
+    return _MOVE / max(1.0, scale) if scale else 0.0
 
 
 def _overworked(ups: Sequence[Uplink], times: Sequence[float]) -> dict[int, str]:

@@ -18,7 +18,7 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.protocol import Question
 from flwr_fco.messages.records import QUESTIONS
 from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, MirrorMap, PNorm, Product, SimplexEntropy
-from flwr_fco.objectives import LeastSquares
+from flwr_fco.objectives import LeastSquares, Poisson
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import (
@@ -137,6 +137,16 @@ def test_an_unknown_constant_is_probed():
     assert found["l1"] == found["l2"]
     assert smoothness(known)["probed"] == 0.0
     assert smoothness(known)["convexity"] == known.strong_convexity()
+
+
+def test_counts_have_the_smoothness_of_the_rates_that_are_to_be_fitted():
+    """At 0 every rate is 1; a row whose count is 9 bends nine times as much where it is fitted."""
+    counts, features = np.array([0.0, 9.0, 1.0]), np.array([[1.0], [2.0], [1e6]])
+    objective = Poisson(features, counts, intercept=False)
+    assert smoothness(objective, batch_size=1)["l2"] == pytest.approx(1e12)
+    assert smoothness(objective)["l2"] == pytest.approx((1.0 + 36.0 + 1e12) / 3)
+    few = Poisson(features[:2], counts[:2], intercept=False, sample_weight=[1.0, 3.0])
+    assert smoothness(few, batch_size=1)["l2"] == pytest.approx(1.5 * 36.0)
 
 
 class Unknown(MirrorMap):

@@ -18,9 +18,8 @@ from flwr_fco.strategies.replies import Cap, objections
 def a_run(weighting="examples", passed=(), **bounds):
     own = Bounds(**bounds)
     options = SimpleNamespace(bounds=own, weighting=weighting, site_weights=None, _unmodified=False)
-    return SimpleNamespace(
-        options=options, cap=Cap(own.max_ratio), passed=dict(passed), ledger=None, moved=1.0, size=1.0
-    )
+    known = {"ledger": None, "moved": 1.0, "size": 1.0, "method": None}
+    return SimpleNamespace(options=options, cap=Cap(own.max_ratio), passed=dict(passed), **known)
 
 
 def replies(*norms, examples=1.0, elapsed=1.0, **more):

@@ -8,9 +8,9 @@ from representatives import REPRESENTATIVES
 
 from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.core.logs import quiet
-from flwr_fco.objectives import LeastSquares, Logistic
+from flwr_fco.objectives import LeastSquares, Logistic, Poisson
 from flwr_fco.regularizers import L1
-from flwr_fco.strategies import STRATEGIES, Bounds, Epochs, FedDAGT, Steps
+from flwr_fco.strategies import STRATEGIES, Bounds, Epochs, FedDAGT, FedDR, FedDualAvg, Steps
 
 METHODS = [name for name in STRATEGIES if name not in SADDLE]
 FURTHER = ({"aggregation": "median"}, {"fraction_train": 0.5}, {"tracker_start": "zero"}, {"hessian": "none"})
@@ -100,3 +100,28 @@ def test_a_large_site_among_small_ones_stays(sizes):
         objectives.append(LeastSquares(features, features @ np.ones(3) + rng.standard_normal(rows), scale=0.5))
     for name in ("FedDualAvg", "FedDAGT", "FedNewton"):
         assert run(make(name, work=Steps(4, batch_size=None)), objectives, 6).left_out == []
+
+
+def far_from_0(rows, d=4):
+    """Return features of which one is a million of its deviations from 0."""
+    rng = np.random.default_rng((5, rows))
+    return rng.standard_normal((rows, d)) + np.array([0.0, 1e6, *[0.0] * (d - 2)]), rng
+
+
+def test_a_site_of_both_classes_stays_among_sites_of_one():
+    """One column decides the classes of two sites, whose models hardly move; predictions at the third move as ever."""
+    objectives = []
+    for rows, both in ((25, False), (30, False), (60, True)):
+        features, rng = far_from_0(rows)
+        objectives.append(Logistic(features, rng.random(rows) < 0.5 if both else np.ones(rows)))
+    assert run(FedDR(regularizer=L1(0.01), fraction_evaluate=0.0), objectives, 6).left_out == []
+
+
+@pytest.mark.parametrize("work", [Steps(3, batch_size=None), Epochs(1, batch_size=1)])
+def test_a_rate_by_theory_for_counts_overflows_nowhere(work):
+    objectives = []
+    for rows in (9, 46, 99):
+        features, rng = far_from_0(rows)
+        objectives.append(Poisson(features, rng.poisson(np.exp(features[:, 0] + 1.0)).astype(float)))
+    result = run(FedDualAvg(client_lr="auto", regularizer=L1(0.01), work=work, fraction_evaluate=0.0), objectives, 6)
+    assert result.left_out == []
