@@ -13,7 +13,7 @@ from flwr.serverapp.strategy import Result as FlowerResult
 
 from flwr_fco.errors import ConfigurationError
 
-__all__ = ["Number", "Result", "frame_of", "numbers_of", "traffic_of"]
+__all__ = ["Number", "Result", "frame_of", "numbers_of", "part_of", "traffic_of"]
 
 Number = int | float
 
@@ -88,24 +88,12 @@ class Result(FlowerResult):
         train, evaluate = self.train_metrics_clientapp, self.evaluate_metrics_clientapp
         return ("train", train), ("evaluate", evaluate), ("server", self.evaluate_metrics_serverapp)
 
-    def _without(self) -> list[str]:
-        """Return whose data the model is of, if the last step was without some of those who were asked."""
-        steps = [number for number, own in self.train_metrics_clientapp.items() if not own.get("skipped")]
-        last: Mapping[str, Any] = self.train_metrics_clientapp[max(steps)] if steps else {}
-        if not last.get("num-left-out"):
-            return []
-        rows = [row for row in self.left_out if row.kind == "train" and row.round == max(steps)]
-        who = [f"partition {row.partition_id}: {row.reason}" for row in rows[:_SHOWN_SITES]]
-        count = int(last["num-replies"])
-        text = f"  data: of {count} of {count + int(last['num-left-out'])} clients"
-        return [f"{text}; without {'; '.join(who)}" if who else text]
-
     def __repr__(self) -> str:
         numbers = [number for _, history in self._histories() for number in history]
         lines = [f"Result after round {max([*numbers, *self.callback_metrics], default=0)}"]
         shown = [f"{name} {_described(array)}" for name, array in list(self.arrays.items())[:_SHOWN_ARRAYS]]
         more = len(self.arrays) - len(shown)
-        lines += self._without()
+        lines += [f"  {text}"] if (text := part_of(self)) else []
         lines.append("  arrays: " + "; ".join(shown) + (f"; and {more} more" if more > 0 else ""))
         callbacks: tuple[str, Mapping[int, Any]] = ("callbacks", self.callback_metrics)
         last = max(numbers, default=0)
@@ -151,6 +139,25 @@ def numbers_of(prefix: str, metrics: Mapping[str, Any]) -> dict[str, Number]:
     {'train/loss': 0.5}
     """
     return {f"{prefix}/{name}": value for name, value in metrics.items() if isinstance(value, int | float)}
+
+
+def part_of(result: Result) -> str:
+    """Return whose data the last step of a run is of, if it is without some who were asked; else an empty text.
+
+    Examples
+    --------
+    >>> part_of(Result(train_metrics_clientapp={1: MetricRecord({"num-replies": 3, "num-left-out": 1})}))
+    'data: of 3 of 4 clients'
+    """
+    steps = [number for number, own in result.train_metrics_clientapp.items() if not own.get("skipped")]
+    last: Mapping[str, Any] = result.train_metrics_clientapp[max(steps)] if steps else {}
+    if not last.get("num-left-out"):
+        return ""
+    rows = [row for row in result.left_out if row.kind == "train" and row.round == max(steps)]
+    who = [f"partition {row.partition_id}: {row.reason}" for row in rows[:_SHOWN_SITES]]
+    count = int(last["num-replies"])
+    text = f"data: of {count} of {count + int(last['num-left-out'])} clients"
+    return f"{text}; without {'; '.join(who)}" if who else text
 
 
 def traffic_of(result: Result | None) -> str:

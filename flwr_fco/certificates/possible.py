@@ -33,7 +33,7 @@ ROUNDING = 1e-6
 #: Rounding error of a share of rows.
 _SHARE = 1e-9
 #: A loss on left-out rows beyond which nothing is finite.
-_HUGE = 1e100
+LARGEST_LOSS = 1e100
 
 
 class Terms(NamedTuple):
@@ -232,19 +232,23 @@ def check_folds(shares: Vector) -> None:
         )
 
 
-def check_held_out(losses: Vector, link: float) -> None:
+def check_held_out(losses: Vector, least: float) -> None:
     """Check losses on rows that a model was not fitted to.
 
     Parameters
     ----------
     losses : ndarray of float64
         Of several models.
-    link : float
-        The number of the loss's link in :data:`LINKS`, or -1 if clients have several.
+    least : float
+        What none is below.
     """
-    least = 0.0 if link >= LINKS.index(CONSTANT[0]) else -_HUGE
-    if not ((losses >= least) & (losses <= _HUGE)).all():
+    if not ((losses >= least) & (losses <= LARGEST_LOSS)).all():
         absurd = losses.min() if losses.min() < least else losses.max()
         raise ProtocolError(
-            f"a loss on left-out rows is {absurd:.3g}; expected none below {least:g} or above {_HUGE:g}"
+            f"a loss on left-out rows is {absurd:.3g}; expected none below {least:g} or above {LARGEST_LOSS:g}"
         )
+
+
+def least_of(link: float) -> float:
+    """Return what no loss is below whose link has this number in :data:`LINKS`; -1 if clients have several."""
+    return 0.0 if link >= LINKS.index(CONSTANT[0]) else -LARGEST_LOSS

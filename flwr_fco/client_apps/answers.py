@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.certificates import reported_at
+from flwr_fco.certificates.possible import LARGEST_LOSS
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.protocol import Answer, Question
 from flwr_fco.objectives.base import Objective
@@ -112,8 +113,9 @@ def gradient(question: Question, objective: Objective) -> Answer:
 
 @answers_to("validation")
 def validation(question: Question, objective: Objective) -> Answer:
-    """Return the loss at ``primal``; the ClientApp passes the objective of the held-out data."""
-    return Answer({"loss": float(objective.value(question.vectors["primal"]))})
+    """Return the loss of the held-out data at ``primal``, and what none is below."""
+    least = -LARGEST_LOSS if objective.least is None else float(objective.least)
+    return Answer({"loss": float(objective.value(question.vectors["primal"])), "least": least})
 
 
 @answers_to("duality")

@@ -425,7 +425,7 @@ class Question(NamedTuple):
     ``"gradient"``      a point; whether moments are wanted  loss and full gradient, and the columns' means, variances
     ``"duality"``       a point; then a mixture's shares     gradients with their conjugates; then the conjugate at the
                                                              mixture (:mod:`flwr_fco.certificates`)
-    ``"validation"``    a point                              the loss on held-out data
+    ``"validation"``    a point                              the loss on held-out data, and what none is below
     ``"estimates"``     nothing                              the site's own unpenalised estimates and their standard
                                                              errors, if it has rows enough
     ``"quality"``       a point                              pairs in the order of the events, events, mean and square

@@ -29,6 +29,7 @@ from flwr_fco.algorithms.contract.problem import LARGEST_CLAIM
 from flwr_fco.algorithms.contract.replies import Mean
 from flwr_fco.algorithms.newton.path import errors_of, models_of
 from flwr_fco.certificates import Request
+from flwr_fco.certificates.possible import check_held_out
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import log
 from flwr_fco.core.validation import checked
@@ -106,18 +107,38 @@ def strength_max(run: Run) -> tuple[float, Vector]:
     return largest, w
 
 
-def held_out_losses(run: Run, w: Vector) -> dict[int | None, tuple[float, float]]:
-    """Return each node's number of held-out examples, and the loss on them.
+def held_out_losses(
+    run: Run, w: Vector, rows: dict[int | None, float] | None = None
+) -> dict[int | None, tuple[float, float]]:
+    """Return each node's weight, and the loss on its held-out examples.
 
     Where most clients have data apart from their training data, those that have none are left out.
+
+    Parameters
+    ----------
+    run : Run
+        Of a strategy that is prepared with a model.
+    w : ndarray of float64, shape (d,)
+        The model.
+    rows : dict of int to float, optional
+        Each node's number of examples at the first model that it was asked about, which later answers must repeat.
 
     Raises
     ------
     ConfigurationError
         If no client answers, or most clients have no data apart from their training data.
     """
-    names = ("loss", "held-out")
-    answers = ask(run, Request("validation", {}, names, agreed=("held-out",), check=_check_held_out), w)
+    known = {} if rows is None else rows
+
+    def check(answer: Answer) -> None:
+        if answer.numbers["held-out"] not in (0.0, 1.0):
+            raise ProtocolError(f"its held-out is {answer.numbers['held-out']:g}; expected 1 or 0")
+        check_held_out(np.array([answer.numbers["loss"]]), answer.numbers["least"])
+        if answer.examples != (first := known.setdefault(answer.node_id, answer.examples)):
+            raise ProtocolError(f"it validates on {answer.examples:g} examples, at the first model on {first:g}")
+
+    names, agreed = ("loss", "held-out", "least"), ("held-out", "least")
+    answers = ask(run, Request("validation", {}, names, agreed=agreed, check=check), w)
     if not answers:
         raise ConfigurationError("no client has answered, so nothing is validated; see `left_out`")
     without = [f"partition {answer.partition}" for answer in answers if not answer.numbers["held-out"]]
@@ -126,12 +147,6 @@ def held_out_losses(run: Run, w: Vector) -> dict[int | None, tuple[float, float]
         advice = "Give them client_app(load_objective, load_evaluation_objective=...)"
         raise ConfigurationError(f"{prefix} favours the smallest strength: {', '.join(without[:20])}. {advice}")
     return {answer.node_id: (answer.weight, answer.numbers["loss"]) for answer in answers}
-
-
-def _check_held_out(answer: Answer) -> None:
-    """Reject what is neither yes nor no."""
-    if answer.numbers["held-out"] not in (0.0, 1.0):
-        raise ProtocolError(f"its held-out is {answer.numbers['held-out']:g}; expected 1 or 0")
 
 
 def _errors_of(losses: Sequence[Mapping[int | None, tuple[float, float]]], mean: Mean) -> Matrix:
@@ -346,7 +361,7 @@ class StrengthPath:
         if options.get("resume") is not None:
             raise ConfigurationError(f"resume={options['resume']!r} goes on with one run, and a path has many")
         strategy, before = self.strategy, (self.strategy.regularizer, self.strategy.tables)
-        results, models, losses = [], [], []
+        results, models, losses, rows = [], [], [], dict[int | None, float]()
         try:
             # Asked once for all runs.
             strategy.tables = strategy.tables or Tables()
@@ -362,7 +377,7 @@ class StrengthPath:
                 arrays = results[-1].arrays
                 models.append(model_vector(run.problem.layout, arrays)[0])
                 if self.validate:
-                    losses.append(held_out_losses(run_of(strategy), models[-1]))
+                    losses.append(held_out_losses(run_of(strategy), models[-1], rows))
                 log(INFO, "Strength %.4g: %s not zero", strength, np.count_nonzero(models[-1]))
             return self._result(strengths, results, models, _errors_of(losses, run.mean) if losses else None)
         finally:
@@ -378,7 +393,7 @@ class StrengthPath:
     ) -> PathResult:
         """Run FedNewton for all strengths, and folds, in the same messages."""
         strategy: Any = self.strategy
-        before = strategy.strengths
+        before, rows = strategy.strengths, dict[int | None, float]()
         try:
             kept = before or self._path
             reported = {name: getattr(kept, name) for name in ("rule", "max_bytes", "total_bytes")}
@@ -386,7 +401,7 @@ class StrengthPath:
             if self.validate and self.cv is None:
                 # Before the run: clients may have no data to validate on.
                 run = self._prepared(grid, initial_arrays, timeout)
-                held_out_losses(run, run.point)
+                held_out_losses(run, run.point, rows)
             result = strategy.start(grid, initial_arrays, num_rounds, timeout, **options)
             run, state = run_of(strategy), strategy.state
             models, gaps = models_of(state)
@@ -398,7 +413,7 @@ class StrengthPath:
                 )
             errors = state.held_out
             if self.cv is None:
-                losses = [held_out_losses(run, w) for w in models] if self.validate else []
+                losses = [held_out_losses(run, w, rows) for w in models] if self.validate else []
                 errors = _errors_of(losses, run.mean) if losses else None
             records = [model_record(run.problem.layout, w, run.passed) for w in models]
             results = [replace(result, arrays=record) for record in records]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -20,7 +21,7 @@ from flwr_fco.core.validation import short, takes
 from flwr_fco.errors import ConfigurationError, FlwrFcoError, NothingTrainedError, RunInterrupted
 from flwr_fco.messages.arrays import OTHER_NAMES
 from flwr_fco.messages.records import Outbox
-from flwr_fco.results import Number, Result, numbers_of
+from flwr_fco.results import Number, Result, numbers_of, part_of
 from flwr_fco.strategies import checkpoint
 from flwr_fco.strategies.ledger import Member
 from flwr_fco.strategies.replies import LeftOut
@@ -202,6 +203,8 @@ def run_rounds(
     log(INFO, "Strategy execution finished in %.2fs", time.monotonic() - began)
     if result.train_metrics_clientapp and run.state.round == 0 and not strategy._watch.over:
         raise NothingTrainedError(_why_nothing(run, result), result)
+    if part := part_of(result):
+        warnings.warn(f"{name}: the model is not of all clients. {part}", UserWarning, stacklevel=3)
     for line in str(result).splitlines():
         log(INFO, "\t%s", line)
     return result

@@ -89,13 +89,32 @@ def of_validation(**said):
     return lambda claims, vectors: claims.update(said) if "held-out" in claims else None
 
 
-@pytest.mark.parametrize("said", [{"loss": -1e300}, {"held-out": 0.0}, {"held-out": -1.0}])
+@pytest.mark.parametrize(
+    "said", [{"loss": -1e300}, {"loss": -1.0}, {"loss": -1.0, "least": -1.0}, {"held-out": 0.0}, {"held-out": -1.0}]
+)
 @pytest.mark.parametrize("kind", [FedDualAvg, FedNewton])
 def test_one_client_picks_no_strength(kind, said):
     honest, found = honest_path(kind=kind), path(of_validation(**said), kind=kind)
     assert found.best.nonzero == honest.best.nonzero
     assert found.best.held_out == pytest.approx(honest.best.held_out, rel=0.2)
     assert found.points[0].strength == honest.points[0].strength
+
+
+@pytest.mark.parametrize("kind", [FedDualAvg, FedNewton])
+def test_a_client_keeps_its_number_of_held_out_examples(kind):
+    """Else its weight is large where its loss is."""
+    said = []
+
+    def lie(claims, vectors):
+        if "held-out" in claims:
+            said.append(claims["num-examples"])
+            claims["num-examples"] *= len(said)
+
+    found = path(lie, kind=kind)
+    (liar,) = {row.partition_id for row in found.points[-1].result.left_out if "at the first model on" in row.reason}
+    assert liar == LIAR
+    honest = honest_path(kind=kind)
+    assert found.best.held_out == pytest.approx(honest.best.held_out, rel=0.2)
 
 
 def test_where_nobody_has_held_out_data_the_error_names_the_sites():

@@ -1,6 +1,7 @@
 """Whose data a model is of: a fit is of all its sites or ends in words; rows that change; sites that hang."""
 
 import re
+import warnings
 
 import numpy as np
 import pytest
@@ -174,12 +175,17 @@ def test_a_site_that_hangs_costs_two_timeouts(strategy, kind):
     options = {} if strategy is FedDR else {"client_lr": 0.02, "work": Steps(2, batch_size=None)}
     own = strategy(certificate_every=1, **options)
     grid = Hung(app_of(SITES), is_silent, 2, kind)
-    with grid.identity(), quiet(50):
+    with grid.identity(), quiet(50), warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
         result = own.start(grid, start_arrays(), 30)
+    of_a_part = [f"{each.message}" for each in said if "the model is not of all clients" in f"{each.message}"]
+    part = "data: of 3 of 4 clients; without partition 2: no reply"
+    expected = f"{strategy.__name__}: the model is not of all clients. {part}"
+    assert of_a_part == ([expected] if kind == "train" else [])
     assert len(result.train_metrics_clientapp) == 30
     assert 2 * 3600.0 <= grid.waited < 2.5 * 3600.0
     if kind == "train":
-        assert f"{result}".splitlines()[1] == "  data: of 3 of 4 clients; without partition 2: no reply"
+        assert f"{result}".splitlines()[1] == f"  {part}"
     # It is asked in every round.
     assert grid.asked >= 30
 

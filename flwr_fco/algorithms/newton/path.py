@@ -46,7 +46,7 @@ from flwr_fco.algorithms.newton.asking import NOTHING, UNKNOWN, Known, distance,
 from flwr_fco.algorithms.newton.method import Block, NewtonState, ProximalNewton, unpacked
 from flwr_fco.algorithms.newton.model import LEAST, SMALL, Indices, Matrix, Penalty, violations
 from flwr_fco.algorithms.newton.quasi_newton import QuasiNewton
-from flwr_fco.certificates.possible import LINKS, NUMBERS, check_folds, check_held_out, check_hessian
+from flwr_fco.certificates.possible import LINKS, NUMBERS, check_folds, check_held_out, check_hessian, least_of
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import NonZeros, SparseVector, dense
@@ -420,7 +420,7 @@ class NewtonPath(ProximalNewton):
         shares = dense(uplink.vectors["shares"])
         check_folds(shares)
         if state.stage == VALIDATING:
-            check_held_out(dense(uplink.vectors["held_out"]), float(state.facts[0, 0]))
+            check_held_out(dense(uplink.vectors["held_out"]), least_of(float(state.facts[0, 0])))
             return
         for row, own in zip(state.asked, self._parts(problem, state, uplink), strict=True):
             if shares[row % shares.size] > 0.0:
