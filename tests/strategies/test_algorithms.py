@@ -1,15 +1,33 @@
-"""Every strategy against the paper's box, written again as a plain NumPy loop."""
+"""Strategies whose clients remember nothing against the papers, written again as plain NumPy loops."""
 
 import numpy as np
 import pytest
-from problems import FEATURES, clients, flat, run
+from problems import FEATURES, D, clients, flat, optimum, problem, run
+from quadratics import Quadratic, quadratics
+from representatives import nightly
+from unequal_work import takes_gradient_steps
 
+from flwr_fco.algorithms import DualAveraging
 from flwr_fco.core.computing import random_generator
-from flwr_fco.regularizers import L1
-from flwr_fco.strategies import Epochs, FedAvgSubgradient, FedDualAvg, FedDualAvgOSP, FedMid, FedMidOSP
+from flwr_fco.errors import UnsupportedPairError
+from flwr_fco.mirror_maps import DiagonalMetric, PNorm, SimplexEntropy
+from flwr_fco.objectives import LeastSquares
+from flwr_fco.regularizers import L1, L1Ball, Nuclear
+from flwr_fco.strategies import (
+    Epochs,
+    FedAvgSubgradient,
+    FedDualAvg,
+    FedDualAvgOSP,
+    FedMid,
+    FedMidOSP,
+    LocalSGD,
+    Scaffold,
+    Steps,
+)
+from reproduction.pooled import centralized_solution
 
 ROUNDS, ETA_C, ETA_S, LAMBDA, SEED = 7, 0.02, 0.7, 0.4, 5
-START = np.linspace(-1.0, 1.0, FEATURES + 1)
+START = np.linspace(-1.0, 1.0, D)
 
 
 def soft(v, a):
@@ -98,3 +116,108 @@ def test_strategy_is_the_papers_box(strategy, weighting, normalize):
 def test_a_schedule_that_leaves_the_positive_numbers_is_an_error():
     with pytest.raises(ValueError, match=r"client_lr\(2\)=0.0"):
         run(FedDualAvg(client_lr=lambda r: 2.0 - r, work=Epochs(1, batch_size=5)), clients(), 3)
+
+
+# --- without psi ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_who_takes_more_steps_counts_no_more_than_its_weight(normalize):
+    takes_gradient_steps(LocalSGD, normalize)
+
+
+def test_without_psi_dual_averaging_is_fed_avg_and_misses_the_optimum():
+    objectives = problem()
+    sizes = np.array([f.num_examples for f in objectives], dtype=float)
+    solution = optimum(objectives, sizes / sizes.sum())
+    work = {"client_lr": 0.1, "work": Steps(10, batch_size=None)}
+    averaged = flat(run(LocalSGD(**work), objectives, 150).arrays)
+    np.testing.assert_allclose(flat(run(FedDualAvg(**work), objectives, 150).arrays), averaged, atol=1e-12)
+    assert np.abs(averaged - solution).max() > 1e-2
+    assert np.abs(flat(run(Scaffold(**work), objectives, 150).arrays) - solution).max() < 1e-8
+
+
+# --- momentum and shadows ---------------------------------------------------------------------------------------------
+
+
+def test_momentum_is_of_the_dual_and_psi_keeps_its_proportion():
+    objectives, seen = clients(), []
+    options = {"regularizer": L1(LAMBDA), "client_lr": ETA_C, "work": Steps(1, batch_size=None)}
+    strategy = FedDualAvg(server_momentum=0.8, weighting="uniform", **options)
+    run(strategy, objectives, 12, callbacks=[lambda n, arrays, m: seen.append(flat(arrays))])
+    dual, elapsed, velocity, pace = np.zeros(D), 0.0, np.zeros(D), 0.0
+    for point in seen:
+        slope = np.mean([objective.gradient(soft(dual, LAMBDA * elapsed)) for objective in objectives], axis=0)
+        velocity, pace = 0.8 * velocity - ETA_C * slope, 0.8 * pace + ETA_C
+        dual, elapsed = dual + velocity, elapsed + pace
+        np.testing.assert_allclose(point, soft(dual, LAMBDA * elapsed), rtol=0, atol=1e-12)
+
+
+class Recording(Quadratic):
+    """It keeps the gradients that it has given."""
+
+    given = ()
+
+    def gradient(self, w, batch=None, out=None):
+        self.given = [*self.given, super().gradient(w)]
+        return super().gradient(w, batch, out)
+
+
+def test_the_shadow_takes_the_mean_of_the_gradients_as_in_equation_45(monkeypatch):
+    """Section 4.3 of Yuan, Zaheer, Reddi (2021), of each round: the clients' z_{r,k} for k = 1 .. K."""
+    duals, aggregate = [], DualAveraging.aggregate
+
+    def record(self, problem, state, replies):
+        duals.append(np.array([state.dual + uplink.vectors["trajectory"] for uplink in replies]))
+        return aggregate(self, problem, state, replies)
+
+    monkeypatch.setattr(DualAveraging, "aggregate", record)
+    objectives = [Recording(own.matrix, own.vector) for own in quadratics(4, 12)]
+    strategy = FedDualAvg(regularizer=L1(0.2), client_lr=0.1, output="shadow", work=Steps(6, batch_size=None))
+    run(strategy, objectives, 5, start={"x": np.zeros(12)})
+    gradients = np.mean([own.given for own in objectives], axis=0)
+    shadow = np.concatenate([z.mean(axis=0) for z in duals])
+    np.testing.assert_allclose(np.diff(shadow, axis=0, prepend=0.0), -0.1 * gradients, rtol=0, atol=1e-12)
+
+
+# --- other geometries -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "mirror_map",
+    [PNorm.for_dimension(D), DiagonalMetric(np.linspace(0.5, 2.0, D)), *nightly(PNorm(3))],
+    ids=["p = 2 log d", "diagonal", "p = 3"],
+)
+def test_one_step_reaches_the_sparse_optimum_in_every_geometry(mirror_map):
+    losses = [LeastSquares(own.features, own.targets, scale=0.5) for own in clients()]
+    options = {"client_lr": 0.2, "work": Steps(1, batch_size=None), "min_train_nodes": 4}
+    result = run(FedDualAvg(regularizer=L1(0.2), mirror_map=mirror_map, **options), losses, 700, start=np.full(D, 0.1))
+    optimal = centralized_solution(losses, L1(0.2), tol=1e-12)
+    assert (optimal == 0.0).any()
+    np.testing.assert_allclose(flat(result.arrays), optimal, rtol=0, atol=1e-6)
+
+
+def test_fed_mid_adds_the_primal_increment_to_the_dual_as_printed():
+    """Two rounds of algorithm 2 with h = 1/2 sum d_i w_i^2 by hand; its limit there is not the optimum."""
+    objectives, d = clients(), np.linspace(0.5, 2.0, D)
+    options = {"client_lr": ETA_C, "server_lr": ETA_S, "work": Steps(2, batch_size=None), "weighting": "uniform"}
+    result = run(FedMid(regularizer=L1(LAMBDA), mirror_map=DiagonalMetric(d), **options), objectives, 2, start=START)
+    w = START
+    for _ in range(2):
+        increments = []
+        for client in objectives:
+            v = w
+            for _ in range(2):
+                v = soft(d * v - ETA_C * client.gradient(v), ETA_C * LAMBDA) / d
+            increments.append(v - w)
+        w = soft(d * w + ETA_S * np.mean(increments, axis=0), ETA_S * 2 * ETA_C * LAMBDA) / d
+    np.testing.assert_allclose(flat(result.arrays), w, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("mirror_map", "psi"), [(SimplexEntropy(), Nuclear(0.1)), (PNorm(4), L1Ball(1.0)), (PNorm(4), L1(0.1, bound=1.0))]
+)
+def test_a_pair_that_no_model_allows_is_refused_at_construction(mirror_map, psi):
+    names = f"{type(mirror_map).__name__} cannot be combined with {type(psi).__name__}.*works with Zero.*Euclidean"
+    with pytest.raises(UnsupportedPairError, match=names):
+        FedDualAvg(regularizer=psi, mirror_map=mirror_map)

@@ -1,16 +1,21 @@
-"""A round whose update fails leaves everything as it was, whatever the update raises, and where."""
+"""A round whose update fails leaves everything as it was, whatever the update raises, and where; replies that it rejects."""
 
 from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
 import pytest
-from faulty import Faulty, start_on
-from problems import app_of, changed, clients, flat
+from faulty import Faulty, start_on, with_increment
+from problems import FEATURES, D, app_of, changed, clients, flat
+from problems import run as run_from
 
+from flwr_fco.algorithms import DualAveraging, Rejected
 from flwr_fco.errors import ConfigurationError, MagnitudeError
-from flwr_fco.strategies import Average, FedDualAvg, Steps, run_of
+from flwr_fco.mirror_maps import DiagonalMetric
+from flwr_fco.objectives import LeastSquares
+from flwr_fco.strategies import Average, Bounds, Epochs, FedDAGT, FedDualAvg, Steps, run_of
 from flwr_fco.strategies.checkpoint import go_back, moment
+from flwr_fco.work import FirstOrder
 
 
 def failing(error, where):
@@ -108,3 +113,93 @@ def test_going_back_undoes_what_was_added_since_as_often_as_it_is_done():
         part.present.add(2)
         go_back({"part": part}, before)
         assert (part.rows, part.members, part.present) == ([1], {"a": 1}, {1})
+
+
+# --- what is not finite is neither kept as a state nor returned as a model --------------------------------------------
+
+GO_ON = {"fraction_evaluate": 0.0, "on_divergence": "warn"}
+
+
+@pytest.mark.parametrize(
+    ("options", "targets", "dtype"),
+    [
+        # The dual stays finite, its quotient by tiny weights does not.
+        ({"mirror_map": DiagonalMetric(np.full(D, 1e-306)), "client_lr": 100.0, "work": Steps(1)}, -100.0, np.float64),
+        ({"client_lr": 1e38, "work": Steps(2)}, 1e6, np.float32),
+    ],
+    ids=["tiny weights", "float32"],
+)
+def test_a_primal_that_is_not_finite_is_never_returned(options, targets, dtype):
+    features = np.abs(np.random.default_rng(0).standard_normal((20, FEATURES)))
+    losses = [LeastSquares(features, np.full(20, targets), scale=0.5)] * 2
+    start = {"coefficients": np.ones(FEATURES, dtype), "intercept": np.ones(1, dtype)}
+    result = run_from(FedDualAvg(**GO_ON, **options), losses, 3, start=start)
+    assert np.isfinite(flat(result.arrays)).all()
+    assert any(metrics["skipped"] for metrics in result.train_metrics_clientapp.values())
+
+
+def test_a_state_that_is_not_finite_is_skipped_even_if_its_primal_is():
+    """Increments of 1e150 over an elapsed time of 1e-160: the dual stays finite, the trackers' mean would not."""
+    chosen = FedDAGT(client_lr=1e-160, work=Steps(1, batch_size=None), bounds=Bounds(max_ratio=None), **GO_ON)
+    fault = with_increment(lambda arrays: {name: np.full(value.size, 1e150) for name, value in arrays.items()})
+    result = start_on(Faulty(app_of(clients()), 4, fault, nodes=(2, 3, 4, 5)), chosen)
+    assert result.left_out == []
+    assert [metrics["skipped"] for metrics in result.train_metrics_clientapp.values()] == [0, 1, 0]
+    assert np.isfinite(chosen.state.control).all()
+
+
+# --- what methods to come stand on: work that changes, and replies that a method rejects ------------------------------
+
+
+class GrowingWork(DualAveraging):
+    """The number of local steps changes from round to round."""
+
+    def downlink(self, problem, state, to):
+        work = FirstOrder(steps=problem.round, batch_size=None)
+        return super().downlink(problem, state, to)._replace(work=work)
+
+
+class RandomSteps(FedDualAvg):
+    """Dual averaging with them."""
+
+    algorithm = GrowingWork
+
+
+def test_a_message_can_override_the_work_of_the_plan():
+    result = run_from(RandomSteps(client_lr=0.02, work=Epochs(1)), clients(), 3)
+    assert [result.train_metrics_clientapp[r]["local-steps"] for r in (1, 2, 3)] == [1, 2, 3]
+    # 'elapsed', which is what a message calls it, would be read as seconds in a table.
+    reported = [dict(result.train_metrics_clientapp[r]) for r in (1, 2, 3)]
+    assert [metrics.get("sum-of-step-sizes") for metrics in reported] == pytest.approx([0.02, 0.04, 0.06])
+    assert not any("elapsed" in metrics for metrics in reported)
+    plain = run_from(FedDualAvg(client_lr=0.02, work=Steps(1, batch_size=None)), clients(), 1)
+    varying = run_from(RandomSteps(client_lr=0.02), clients(), 1)
+    assert flat(plain.arrays).tobytes() == flat(varying.arrays).tobytes()
+
+
+class Suspicious(DualAveraging):
+    """Dual averaging that takes no reply from partitions 1 and 3, and has enough after four rounds."""
+
+    def aggregate(self, problem, state, replies):
+        for uplink in replies:
+            if uplink.node.partition_id in (1, 3):
+                raise Rejected(uplink, f"partition {uplink.node.partition_id} is not to be believed")
+        return super().aggregate(problem, state, replies)
+
+    def metrics(self, problem, state):
+        return {"seen": state.round, **({"finished": "that will do"} if state.round == 4 else {})}
+
+
+def test_what_a_method_rejects_is_left_out_and_the_step_is_of_the_others():
+    options = {"client_lr": 0.02, "work": Steps(2, batch_size=None)}
+    strategy = type("Doubting", (FedDualAvg,), {"algorithm": Suspicious})(**options)
+    result = run_from(strategy, clients(), 9)
+    losses = clients()
+    believed = run_from(FedDualAvg(**options), [losses[0], losses[2]], 4)
+    np.testing.assert_allclose(flat(result.arrays), flat(believed.arrays), rtol=1e-12)
+    # A text in the metrics ends the run, and is none of them.
+    assert {*result.train_metrics_clientapp} == {1, 2, 3, 4}
+    last = dict(result.train_metrics_clientapp[4])
+    assert (last["seen"], last["num-replies"], last["num-left-out"], "finished" in last) == (4, 2, 2, False)
+    reasons = {row.reason for row in result.left_out}
+    assert reasons == {"partition 1 is not to be believed", "partition 3 is not to be believed"}

@@ -1,11 +1,13 @@
-"""What the metrics say of density, rank and feasibility is so in the model that the user gets."""
+"""Density and rank in the metrics are those of the model that the user gets; a model that is not the clients'."""
 
 import numpy as np
 import pytest
+from faulty import strategy
 from problems import changed, clients, run, simulated
 
 from flwr_fco.client_apps import client_app
-from flwr_fco.objectives import TraceRegression
+from flwr_fco.errors import ClientError
+from flwr_fco.objectives import LeastSquares, MultinomialLogistic, TraceRegression
 from flwr_fco.regularizers import L1, Nuclear, NuclearBall
 from flwr_fco.strategies import Epochs, FedDualAvg, FedMid
 from reproduction.pooled import numerical_rank
@@ -46,3 +48,26 @@ def test_a_methods_numbers_replace_none_of_the_rounds_own():
     own = changed(FedDualAvg, metrics=lambda own, self, problem, state: {"skipped": 7, "num-replies": 7, "mine": 7})
     metrics = run(own(client_lr=0.05), clients(), 1).train_metrics_clientapp[1]
     assert (metrics["skipped"], metrics["num-replies"], metrics["mine"]) == (0, 4, 7)
+
+
+@pytest.mark.parametrize(
+    ("objective", "start", "said"),
+    [
+        (LeastSquares(np.ones((4, 2)), np.ones(4)), {"coefficients": np.zeros(3)}, "the server's model is"),
+        (
+            LeastSquares(np.ones((4, 3)), np.ones(4)),
+            {"coefficients": np.zeros(3, int)},
+            "here coefficients. Give float",
+        ),
+        (
+            MultinomialLogistic(np.ones((4, 3)), [0, 1, 0, 1]),
+            {"coefficients": np.zeros((3, 4)), "intercept": np.zeros(4)},
+            "give all of them the same num_classes=",
+        ),
+    ],
+    ids=["another shape", "whole numbers", "fewer classes"],
+)
+def test_a_model_that_is_not_the_clients_is_an_error_that_says_so(objective, start, said):
+    start = {"intercept": np.zeros(1), **start}
+    with pytest.raises(ClientError, match=said):
+        simulated(strategy(), client_app(lambda context: objective), 1, initial_arrays=start)

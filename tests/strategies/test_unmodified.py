@@ -1,14 +1,22 @@
-"""FedDualAvg over clients that know nothing of duals."""
+"""FedDualAvg over clients that know nothing of duals: as with ours; what nobody trains; who forgets the option."""
+
+import logging
 
 import numpy as np
 import pytest
-from problems import FEATURES, clients, flat, foreign_app, run, simulated, start_arrays
+from flwr.app import ArrayRecord
+from problems import FEATURES, Foreign, arrays_of, clients, flat, foreign_app, numpy_of, run, simulated, start_arrays
 
-from flwr_fco.errors import ConfigurationError
+from flwr_fco.callbacks import Checkpoint
+from flwr_fco.errors import ConfigurationError, FlwrFcoError, NothingTrainedError
 from flwr_fco.mirror_maps import SimplexEntropy
 from flwr_fco.regularizers import L1, L1Ball, L2Squared, PerParameter, Zero
-from flwr_fco.strategies import Density, FedDualAvg, Steps
+from flwr_fco.simulation import InProcessGrid
+from flwr_fco.strategies import Arrays, Density, FedDualAvg, Steps
 
+DENSE = {"client": "unmodified", "fraction_evaluate": 0.0}
+SPARSE = {**DENSE, "density": 0.3}
+THRESHOLD = {**DENSE, "regularizer": L1(0.05), "client_lr": 0.25, "work": Steps(4)}
 STRENGTH = 0.3
 
 
@@ -31,7 +39,7 @@ def ordinary_app(objectives, steps, rate, extra=None, dtype=np.float64):
 def unmodified(rounds=20, *, steps=4, rate=0.05, dtype=np.float64, extra=None, **options):
     """Return the model of a run over such clients as a vector, the strategy and the result."""
     objectives = clients()
-    strategy = FedDualAvg(**{"client": "unmodified", "fraction_evaluate": 0.0, **options})
+    strategy = FedDualAvg(**DENSE | options)
     app, start = ordinary_app(objectives, steps, rate, extra, dtype), start_arrays(dtype=dtype)
     result = simulated(strategy, app, rounds, num_nodes=len(objectives), initial_arrays=start)
     return flat(result.arrays), strategy, result
@@ -73,13 +81,131 @@ def test_what_does_not_go_together(options, message):
 
 def test_rounding_of_the_users_dtype_is_not_taken_for_a_gradient():
     """The increment is what came back minus what was sent, in float32, not minus the float64 primal."""
-    objectives = clients()
-
     app = foreign_app(lambda arrays, *_: arrays, metrics={"num-examples": 1, "local-steps": 1})
     # The ridge makes primal points that float32 cannot hold.
-    strategy = FedDualAvg(
-        client="unmodified", regularizer=L2Squared(0.3), client_lr=0.1, work=Steps(1), fraction_evaluate=0.0
-    )
+    strategy = FedDualAvg(**DENSE, regularizer=L2Squared(0.3), client_lr=0.1, work=Steps(1))
     start = np.full(FEATURES + 1, 1 / 3)
-    simulated(strategy, app, 3, num_nodes=len(objectives), initial_arrays=start_arrays(dtype=np.float32, start=start))
+    simulated(strategy, app, 3, initial_arrays=start_arrays(dtype=np.float32, start=start))
     np.testing.assert_array_equal(strategy.state.dual, start.astype(np.float32))
+
+
+def test_models_and_running_statistics_in_another_float_dtype_count():
+    app = foreign_app(lambda arrays, *_: {name: a.astype(np.float64) + 0.5 for name, a in arrays.items()})
+    own = FedDualAvg(**DENSE, arrays=Arrays(pass_through=["running_mean"]))
+    start = {"w": np.zeros((2, 2), np.float32), "running_mean": np.zeros(2, np.float32)}
+    result = simulated(own, app, 2, initial_arrays=start)
+    for name, array in result.arrays.items():
+        np.testing.assert_array_equal(array.numpy(), np.ones(start[name].shape, np.float32))
+        assert array.dtype == "float32"
+
+
+# --- what nobody trains: frozen layers, buffers of a `state_dict` --------------------------------------------------------
+
+RNG = np.random.default_rng(3)
+SHAPES = {"backbone.weight": (30, 10), "pe": (12, 8), "embedding.weight": (20, 8), "fc.weight": (10, 10)}
+NETWORK, ENDS = ({name: RNG.normal(size=shape).astype(np.float32) for name, shape in SHAPES.items()} for _ in range(2))
+
+
+def train_network(options, *, frozen=("pe", "backbone.weight"), until=1_000, rounds=10, kind=FedDualAvg, **more):
+    def trained(arrays, message, context):
+        still = frozen if message.content["config"]["server-round"] < until else ("pe",)
+        return {n: w if n in still else (w + 0.3 * (ENDS[n] - w)).astype(np.float32) for n, w in arrays.items()}
+
+    result = simulated(kind(**options), foreign_app(trained), rounds, num_nodes=3, initial_arrays=NETWORK, **more)
+    return numpy_of(result.arrays)
+
+
+@pytest.mark.parametrize("options", [SPARSE, THRESHOLD])
+def test_what_nobody_trains_stays_whole(options):
+    model = train_network(options)
+    for name in ("backbone.weight", "pe"):
+        np.testing.assert_array_equal(model[name], NETWORK[name])
+    assert np.count_nonzero(model["fc.weight"]) < model["fc.weight"].size
+
+
+def test_what_is_trained_later_gets_its_share_then():
+    model = train_network(SPARSE, until=6, rounds=14)
+    np.testing.assert_array_equal(model["pe"], NETWORK["pe"])
+    assert np.count_nonzero(model["backbone.weight"]) < 0.5 * model["backbone.weight"].size
+
+
+def test_a_resumed_run_leaves_the_same_arrays_alone(tmp_path):
+    def stop(number, arrays, metrics):
+        if number == 4:
+            raise FlwrFcoError("stop")
+
+    whole, saving = train_network(SPARSE), Checkpoint(tmp_path / "run.npz")
+    with pytest.raises(FlwrFcoError):
+        train_network(SPARSE, callbacks=[saving, stop])
+    again = train_network(SPARSE, resume=tmp_path / "run.npz", callbacks=[saving])
+    for name, array in whole.items():
+        np.testing.assert_array_equal(again[name], array, err_msg=name)
+
+
+@pytest.mark.parametrize("options", [DENSE, SPARSE, THRESHOLD])
+def test_clients_that_return_what_they_received_are_reported(options, caplog):
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        model = train_network(options, frozen=tuple(NETWORK))
+    assert sum("return the model that they were sent" in line for line in caplog.messages) == 1
+    for name, array in NETWORK.items():
+        np.testing.assert_array_equal(model[name], array)
+
+
+def test_a_first_round_in_which_nobody_trains_cuts_nothing_that_is_frozen():
+    """As of a rate that grows from 0: what moves in the second round has its share then, and the rest stays whole."""
+    model = train_network(SPARSE, frozen=("pe", "fc.weight", "embedding.weight", "backbone.weight"), until=2, rounds=14)
+    np.testing.assert_array_equal(model["pe"], NETWORK["pe"])
+    others = [array for name, array in model.items() if name != "pe"]
+    assert sum(map(np.count_nonzero, others)) == round(0.3 * sum(array.size for array in others))
+
+
+@pytest.mark.parametrize("options", [SPARSE, THRESHOLD, {**DENSE, "density": Density(0.3, scope="global")}])
+def test_weights_that_a_state_dict_holds_twice_move_together(options):
+    """A client that loads both has the second one under both names, as PyTorch's tied weights."""
+
+    def trained(arrays, message, context):
+        both = arrays["embedding.weight"] + 0.3 * (ENDS["embedding.weight"] - arrays["embedding.weight"])
+        other = arrays["fc.weight"] + 0.3 * (ENDS["fc.weight"] - arrays["fc.weight"])
+        return {"decoder.weight": both, "embedding.weight": both, "fc.weight": other}
+
+    begin = {name: NETWORK[name.replace("decoder", "embedding")] for name in ("decoder.weight", "embedding.weight")}
+    begin["fc.weight"] = NETWORK["fc.weight"]
+    model = simulated(FedDualAvg(**options), foreign_app(trained), 20, num_nodes=3, initial_arrays=begin)
+    found = numpy_of(model.arrays)
+    np.testing.assert_allclose(found["decoder.weight"], found["embedding.weight"], rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(found["decoder.weight"] == 0.0, found["embedding.weight"] == 0.0)
+    assert 0 < np.count_nonzero(found["decoder.weight"]) < found["decoder.weight"].size
+
+
+# --- where the option is forgotten, on every way there ---------------------------------------------------------------
+
+NETWORK_OF_TWO = {"0.weight": np.ones((3, 2), np.float32), "0.bias": np.zeros(3, np.float32)}
+ADVICE = 'give the strategy client="unmodified"'
+
+
+def pytorch(arrays, *_):
+    """As `load_state_dict`, which refuses other names."""
+    if set(arrays) != set(NETWORK_OF_TWO):
+        raise RuntimeError(f"Error(s) in loading state_dict for Net: Unexpected key(s) in state_dict: {set(arrays)}")
+    return arrays
+
+
+def loosely(arrays, *_):
+    """As `load_state_dict(strict=False)`, which takes what it knows."""
+    return NETWORK_OF_TWO
+
+
+def as_they_come(arrays, *_):
+    """Takes arrays as they come."""
+    return ArrayRecord([0.7 * array + 0.3 for array in arrays.values()])
+
+
+@pytest.mark.parametrize("trained", [pytorch, loosely, as_they_come])
+@pytest.mark.parametrize("elsewhere", [lambda grid: grid, Foreign], ids=["here", "elsewhere"])
+def test_the_reason_of_a_reply_that_does_not_count_says_what_to_do(trained, elsewhere):
+    grid = InProcessGrid(foreign_app(trained), 2, raise_errors=False)
+    with grid.identity(), pytest.raises(NothingTrainedError) as caught:
+        FedDualAvg(fraction_evaluate=0.0).start(elsewhere(grid), arrays_of(NETWORK_OF_TWO), 1)
+    rows = caught.value.result.left_out
+    assert len(rows) == 2
+    assert all(ADVICE in row.reason for row in rows)

@@ -106,3 +106,16 @@ def test_distance_from_optimality_is_by_the_proximal_map_of_psi(name):
     for _ in range(20):
         v = rng.normal(size=SIZE) * rng.choice([0.01, 0.1, 1.0])
         assert_allclose(Penalty.of(psi).prox(v), psi.prox(v, 1.0), atol=1e-15)
+
+
+# One group has one unit.
+@pytest.mark.parametrize("name", [name for name in CASES if name != "one norm"])
+def test_a_model_of_any_units_has_the_minimiser_of_one_unit(name):
+    """With u = scales * x, each group in one unit."""
+    hessian, gradient, start = _model()
+    penalty, scales = Penalty.of(CASES[name][0].bind(LAYOUT)), np.repeat([1e6, 3e-4, 7.0, 1.0], 3)
+    expected = minimise_model(hessian, gradient, start, penalty)
+    other = hessian * np.outer(scales, scales), gradient * scales, start / scales, penalty.scaled(1.0 / scales)
+    found = minimise_model(*other)
+    assert_allclose(found * scales, expected, atol=1e-9)
+    assert (found == 0.0).tolist() == (expected == 0.0).tolist()

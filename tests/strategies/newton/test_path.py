@@ -11,11 +11,9 @@ from problems import app_of, simulated, zeros
 
 from flwr_fco.algorithms.newton.path import errors_of, folds_of
 from flwr_fco.callbacks import Checkpoint
-from flwr_fco.client_apps import Disclosure, Limits
+from flwr_fco.client_apps import Disclosure
 from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ClientError, ConfigurationError, ProtocolError
-from flwr_fco.messages.protocol import ReceivedVectors
-from flwr_fco.messages.records import decode_downlink
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, SiteIntercept
 from flwr_fco.regularizers import L1, ElasticNet, GroupLasso, L1Ball
 from flwr_fco.regularizers.base import with_strength
@@ -275,21 +273,6 @@ def asked(**options):
 def test_numbers_of_points_that_are_none_are_refused_in_words(numbers, message):
     with pytest.raises((ProtocolError, ConfigurationError), match=message):
         asked().ask(**numbers)
-
-
-def test_a_site_answers_about_as_many_numbers_as_its_owner_allows():
-    """Of ten columns and four models a gradient, and a triangle of the columns that come of each."""
-    with pytest.raises(ClientError, match=r"asks for answers about points: 40 numbers; .* max_parameters=39"):
-        asked(limits=Limits(max_parameters=39))
-    needed = 40 + 4 * 55
-    with pytest.raises(ClientError, match=rf"Hessian blocks: {needed} numbers; .* max_parameters={needed - 1}"):
-        asked(limits=Limits(max_parameters=needed - 1))
-    assert asked(limits=Limits(max_parameters=needed)).ask()
-    down = decode_downlink(asked().message.content)
-    points = down._replace(vectors=ReceivedVectors({"primal": down.vectors.as_sent("primal")}))
-    Limits(max_parameters=1).check_blocks(points, ("wanted",))
-    with pytest.raises(ConfigurationError, match="Hessian blocks"):
-        Limits(max_parameters=1).check_blocks(points, ("working-set", "primal"))
 
 
 def test_where_rows_are_limited_a_run_deals_them_into_folds_once():

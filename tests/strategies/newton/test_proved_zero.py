@@ -7,7 +7,10 @@ from newton import exchanged, numbers, solved
 from representatives import crossed
 from scipy.sparse import csr_array
 
+from flwr_fco.algorithms.contract.replies import Replies
+from flwr_fco.algorithms.newton.asking import answer, opened
 from flwr_fco.errors import ClientError
+from flwr_fco.messages.protocol import Uplink
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective, SiteIntercept
 from flwr_fco.regularizers import L1, ElasticNet
 from flwr_fco.strategies import proved_zero
@@ -194,3 +197,13 @@ def test_zeros_are_proved_without_a_block_too():
     found = [proved_zero(solved(objectives, psi, 400, hessian=name)[1])["coefficients"] for name in ("block", "none")]
     np.testing.assert_array_equal(*found)
     assert 0 < found[0].sum() < P
+
+
+def test_what_is_known_is_asked_again_where_other_clients_answer():
+    objective, psi = problem("logistic", 0)[0], L1(0.2)
+    w = np.zeros(objective.layout.size)
+    state, _ = exchanged(objective, psi, w)
+    again = [Uplink(answer(objective, w, True), None, 1, weight=weight) for weight in (1.0, 0.5)]
+    same, other = (opened(state, psi.bind(objective.layout), Replies([uplink])) for uplink in again)
+    assert same is not None
+    assert other is None
