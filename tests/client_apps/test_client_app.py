@@ -4,21 +4,16 @@ import cloudpickle
 import numpy as np
 import pytest
 from flwr.app import Array
-from halves import find_solver
-from problems import FEATURES, app_of, clients, flat, simulated, start_arrays
+from problems import app_of, clients, flat, simulated, start_arrays
 
-from flwr_fco.algorithms.contract.algorithm import method_of
 from flwr_fco.client_apps import client, client_app
 from flwr_fco.client_apps.answers import server_buffers
 from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ClientError, ConfigurationError
-from flwr_fco.messages.protocol import Downlink, Plan
-from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import DualFL, Epochs, FedDualAvg
-from flwr_fco.work import FirstOrder
 
 OPTIONS = {"regularizer": L1(0.3), "client_lr": 0.02, "work": Epochs(1, batch_size=5)}
 
@@ -85,20 +80,6 @@ def test_what_is_no_objective_is_refused():
         ConfigurationError, match=r"load_evaluation_objective=.* is a list; expected a function of 1 argument or None"
     ):
         client_app(lambda context: clients()[0], load_evaluation_objective=clients())
-
-
-def test_a_local_solver_is_a_pure_function():
-    objective, dual = clients()[0], np.linspace(-1.0, 1.0, FEATURES + 1)
-    dual.flags.writeable = False
-    settings = {"options": {"client_prox": True}, "work": FirstOrder(batch_size=None)}
-    plan = Plan("dual_averaging", objective.layout, L1(0.3), Euclidean(), **settings)
-    downlink = Downlink(plan, {"dual": dual}, client_lr=0.1, elapsed=0.5)
-    uplink, state = find_solver("dual_averaging")(downlink, objective, None, np.random.default_rng(0))
-    primal = Euclidean().retrieve(dual.copy(), 0.5, L1(0.3).bind(objective.layout))
-    np.testing.assert_allclose(uplink.vectors["increment"], -0.1 * objective.gradient(primal), rtol=1e-13)
-    assert (uplink.elapsed, uplink.steps, state) == (0.1, 1, None)
-    with pytest.raises(ConfigurationError, match=r"'quantum_descent'; this client knows .*, dual_averaging, "):
-        method_of("quantum_descent", {})
 
 
 class Counting(LeastSquares):

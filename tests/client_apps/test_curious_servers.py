@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from problems import arrays_of
 
 import flwr_fco.tables  # noqa: F401 (it registers answers of its own)
-from flwr_fco.algorithms.newton.path import folds_of
 from flwr_fco.client_apps import Disclosure, client_app
 from flwr_fco.core.computing import random_generator
 from flwr_fco.core.logs import quiet
@@ -20,9 +19,8 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.protocol import Question
 from flwr_fco.messages.records import encode_question
 from flwr_fco.objectives import LeastSquares, Logistic
-from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import FedDAGT, FedDualAvg, FedMid, FedNewton, FeDualEx, Steps, Strengths
+from flwr_fco.strategies import FedDAGT, FedDualAvg, FedMid, FeDualEx, Steps
 from flwr_fco.work import FirstOrder
 
 N, P = 60, 8
@@ -88,11 +86,6 @@ def found(sums, rows=X):
 
 
 # --- batches ----------------------------------------------------------------------------------------------------------
-
-
-def test_without_a_limit_batches_of_one_row_are_the_rows():
-    server = Curious(Disclosure())
-    assert found([server.train(number, batch_size=1) for number in range(400)]) > N - 5
 
 
 @pytest.mark.parametrize("size", [1, 3, 19])
@@ -191,22 +184,6 @@ def test_the_seed_of_folds_is_a_sites_own_and_stays():
     assert ROWS.secret(one) == ROWS.secret(one) != ROWS.secret(other)
 
 
-def test_folds_of_many_runs_are_no_equations():
-    """The gradient outside of a fold, in runs with seeds of the server's choice."""
-    lines, sums = {True: [], False: []}, {True: [], False: []}
-    for seed in range(40):
-        for limited in (True, False):
-            kind = FedNewton(regularizer=L1(0.1), strengths=Strengths(2, folds=3), seed=seed, fraction_evaluate=0.0)
-            server = Curious(ROWS if limited else Disclosure(), strategy=kind)
-            arrays = server.ask(server.message.content, "train", 1)["arrays"]
-            outside = arrays["gradient"].numpy().reshape(4, -1)[1:]
-            for fold, rows in enumerate(folds_of(Logistic(X, LABELS), 3, seed)):
-                lines[limited].append((~np.isin(np.arange(N), rows)).astype(float) / (N - rows.size))
-                sums[limited].append(outside[fold])
-    rows = {key: found(np.linalg.lstsq(np.array(lines[key]), np.array(sums[key]), rcond=None)[0]) for key in lines}
-    assert rows == {True: 0, False: N}
-
-
 def test_the_longest_row_is_no_bound_that_leaves():
     assert Curious(Disclosure()).question("smoothness", **{"batch-size": 1.0})["metrics"]["l2"] > 0.0
     with pytest.raises(ConfigurationError, match="batches of 1 rows"):
@@ -254,31 +231,3 @@ def test_every_number_counts_until_the_owners_total_is_reached(asks):
     # The scales of the columns came first.
     assert 100 < server.received <= 200 - P
     assert server.context.state["fco-disclosed"]["numbers"] == server.received + P
-
-
-def test_two_hessian_blocks_are_the_rows_and_half_a_table_is_none():
-    """The generalised eigenvectors of A'DA and A'EA are the rows A, for as many columns as rows."""
-    rng = np.random.default_rng(1)
-    n, p = 12, 11
-    site = Logistic(rng.standard_normal((n, p)), np.arange(n) % 2)
-
-    def asked(disclosure):
-        server = Curious(disclosure, site, FedNewton(regularizer=L1(0.1), fraction_evaluate=0.0))
-        on, blocks = np.arange(p + 1, dtype=np.int32), []
-        for number in range(2):
-            point = {"nonzeros:primal": on, "primal": 0.3 * rng.standard_normal(p + 1)}
-            content = server.message.content.copy()
-            content["arrays"] = arrays_of(point)
-            content["fco"] = ConfigRecord({**dict(content["fco"]), "number:first": 0.0})
-            triangle = server.ask(content, "train", number + 2)["arrays"]["block"].numpy()
-            blocks.append(np.zeros((p + 1, p + 1)))
-            blocks[-1][np.triu_indices(p + 1)] = triangle
-            blocks[-1] += np.triu(blocks[-1], 1).T
-        return blocks
-
-    first, second = asked(Disclosure(min_rows=10))
-    values, vectors = np.linalg.eigh(first)
-    _, turn = np.linalg.eigh((vectors / np.sqrt(values)).T @ second @ (vectors / np.sqrt(values)))
-    assert found(((vectors * np.sqrt(values)) @ turn).T, site.features) == n
-    with pytest.raises(ConfigurationError, match="max_numbers=70"):
-        asked(Disclosure(max_numbers=n * p // 2 + 4))

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import arrays_of, foreign_app, numpy_of, simulated
 
-from flwr_fco.callbacks import Checkpoint
 from flwr_fco.client_apps import client_app
 from flwr_fco.core.logs import quiet
 from flwr_fco.datasets import digits
@@ -34,7 +33,7 @@ from flwr_fco.messages.short import (
     shorten,
 )
 from flwr_fco.simulation import InProcessGrid, simulate
-from flwr_fco.strategies import Density, FedAvgSubgradient, FedDualAvg, Steps
+from flwr_fco.strategies import Density, FedDualAvg, Steps
 
 LINE = r"ClientApp\(mods=\[flwr_fco\.short_mod\(\)\]\)"
 
@@ -347,21 +346,6 @@ def bits(result):
     return {name: array.tobytes() for name, array in numpy_of(result.arrays).items()}
 
 
-def test_a_resumed_run_has_the_bits_of_a_whole_one(tmp_path):
-    def stop(number, arrays, metrics):
-        if number == 5:
-            raise FlwrFcoError("stop")
-
-    app, saving = foreign_app(walking, mods=[short_mod()]), Checkpoint(tmp_path / "run.npz")
-    go = {"num_rounds": 10, "initial_arrays": START}
-    make = lambda: FedDualAvg(**OPTIONS, wire=Short(), fraction_train=0.5)  # noqa: E731
-    whole = simulated(make(), app, **go)
-    with pytest.raises(FlwrFcoError):
-        simulated(make(), app, **go, callbacks=[saving, stop])
-    again = simulated(make(), app, **go, callbacks=[saving], resume=tmp_path / "run.npz")
-    assert bits(again) == bits(whole)
-
-
 def needs_its_arrays(arrays, message, context):
     raise RuntimeError("shapes differ")
 
@@ -423,18 +407,3 @@ def test_clients_of_this_package_learn_with_a_fraction_of_the_bytes(options):
     assert found["short"] > found["whole"] - 0.01
     last = result.train_metrics_clientapp[20]
     assert last["bytes-down"] + last["bytes-up"] < last["bytes-fedavg"] / 4
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"density": None}, "wire=.*with density= alone"),
-        ({"client": "composite", "output": "shadow", "work": Steps(2)}, "wire=.*without output="),
-        ({"wire": "short"}, "Short"),
-    ],
-)
-def test_what_does_not_go_together(options, message):
-    with pytest.raises(ConfigurationError, match=message):
-        FedDualAvg(**OPTIONS | {"wire": Short()} | options)
-    with pytest.raises(ConfigurationError, match="with density= alone"):
-        FedAvgSubgradient(wire=Short())

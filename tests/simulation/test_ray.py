@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 from fault_bars import make, problem_of
 from halves import find_solver
-from problems import app_of, clients, outcome, simulated, solved_by, start_arrays, zeros
-from representatives import by_class
+from problems import SADDLE, app_of, clients, outcome, simulated, solved_by, start_arrays, zeros
+from representatives import REPRESENTATIVES, nightly
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.errors import ClientError, ConfigurationError, RunInterrupted
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, RayGrid, ray_grid, room_of
-from flwr_fco.strategies import FedAvgSubgradient, FedDAGT, FedDualAvg
+from flwr_fco.strategies import STRATEGIES, FedAvgSubgradient, FedDAGT, FedDualAvg
 
 pytest.importorskip("ray")
 
@@ -46,20 +46,26 @@ def on_actors(app, number=4, **options):
 # --- the bits of one process --------------------------------------------------------------------------------------
 
 
+# An actor's process imports all of Flower before it does anything: strategies share their actors.
 @pytest.mark.slow
 @pytest.mark.flower
-@pytest.mark.parametrize("name", by_class())
-def test_every_strategy_gives_the_bits_of_one_process(name, ray):
-    objectives = problem_of(name).objectives
+@pytest.mark.parametrize("saddle", [False, True])
+@pytest.mark.parametrize("day", [True, *nightly(False)])
+def test_every_strategy_gives_the_bits_of_one_process(saddle, day, ray):
+    """One after the other on the same nodes, which keep what the one before has left."""
+    # Those that have the same clients.
+    names = [name for name in STRATEGIES if (name in SADDLE) == saddle and (name in REPRESENTATIVES) == day]
+    objectives = problem_of(names[0]).objectives
     start, number = zeros(objectives[0].layout), len(objectives)
-    here = outcome(InProcessGrid(app_of(copy.deepcopy(objectives)), number), make(name), start)
-    with on_actors(app_of(copy.deepcopy(objectives)), number) as grid:
-        assert outcome(grid, make(name), start) == here
+    here = InProcessGrid(app_of(copy.deepcopy(objectives)), number)
+    with on_actors(app_of(copy.deepcopy(objectives)), number) as there:
+        for name in names:
+            assert outcome(there, make(name), start) == outcome(here, make(name), start), name
 
 
 @pytest.mark.slow
 @pytest.mark.flower
-@pytest.mark.parametrize("how", [KeyboardInterrupt, RuntimeError, None])
+@pytest.mark.parametrize("how", [KeyboardInterrupt, *nightly(RuntimeError, None)])
 def test_a_run_leaves_no_actor_on_a_users_ray_however_it_ends(how, ray):
     # What is free now may lack actors of a test before, which Ray is still ending.
     everything = ray.cluster_resources()["CPU"]
@@ -91,9 +97,9 @@ def killing(ray, grid, worker, number):
 
 @pytest.mark.slow
 @pytest.mark.flower
-@pytest.mark.parametrize("options", [{"seed": 3}, {"cls": FedDAGT}], ids=["a sample", "memories"])
-def test_no_reply_is_lost_and_no_bit_changes_when_an_actor_dies(options, ray):
-    options = {"fraction_train": 0.5, **options}
+def test_no_reply_is_lost_and_no_bit_changes_when_an_actor_dies(ray):
+    """Of a sample of clients with memories."""
+    options = {"cls": FedDAGT, "fraction_train": 0.5, "seed": 3}
     here = outcome(InProcessGrid(app_of(clients()), 4), strategy(**options), start_arrays(), 10)
     with on_actors(app_of(clients())) as grid:
         kills = [killing(ray, grid, 0, 5), killing(ray, grid, 1, 6)]
@@ -131,7 +137,7 @@ def test_an_error_of_a_client_is_that_of_one_process(ray):
         return find_solver("subgradient")(downlink, objective, state, rng)
 
     own, found = solved_by(FedAvgSubgradient, "test-failing-actor", failing), []
-    for engine in ({}, {"engine": "ray", "workers": 2, "num_cpus": 0.5}):
+    for engine in ({}, {"engine": "ray", "workers": 1, "num_cpus": 0.5}):
         chosen = own(client_lr=0.02, fraction_evaluate=0.0)
         with pytest.raises(ClientError) as caught:
             simulated(chosen, app_of(clients()), 2, **engine)
@@ -146,15 +152,14 @@ def test_an_error_of_a_client_is_that_of_one_process(ray):
 @pytest.mark.slow
 @pytest.mark.flower
 def test_what_the_nodes_remember_is_saved_and_restored(ray):
-    with on_actors(app_of(clients())) as grid:
-        outcome(grid, strategy(FedDAGT), start_arrays())
-        saved = grid.states()
+    first, other = (InProcessGrid(app_of(clients()), 4) for _ in range(2))
+    outcome(first, strategy(FedDAGT), start_arrays())
+    saved = first.states()
     assert len(saved) == 4
     with on_actors(app_of(clients())) as grid:
         grid.restore(saved)
         assert grid.states() == saved
-    other = InProcessGrid(app_of(clients()), 4)
-    other.restore(saved)
+        other.restore(grid.states())
     assert other.states() == saved
 
 

@@ -168,13 +168,6 @@ def test_central_evaluation_at_intervals_first_and_last():
     np.testing.assert_array_equal(seen[0], start)
 
 
-def test_federated_evaluation_is_of_the_primal_model():
-    result = run(strategy(), OBJECTIVES, 3, fraction_evaluate=1.0)
-    sizes = np.array([o.num_examples for o in OBJECTIVES])
-    expected = np.average([o.value(flat(result.arrays)) for o in OBJECTIVES], weights=sizes)
-    assert result.evaluate_metrics_clientapp[3]["loss"] == pytest.approx(expected, rel=1e-14)
-
-
 class WithBuffers(LeastSquares):
     """Arrays that are not optimised: kept as the server sends them."""
 

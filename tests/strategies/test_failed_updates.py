@@ -1,4 +1,4 @@
-"""A round whose update fails leaves everything as it was, whatever the update raises, and where; replies that it rejects."""
+"""A round whose update fails leaves all as it was, whatever the update raises, and where; what a method rejects."""
 
 from types import SimpleNamespace
 from typing import NamedTuple

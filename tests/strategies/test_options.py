@@ -7,14 +7,15 @@ from dataclasses import fields
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord
-from problems import app_of, clients, flat, run, start_arrays
+from problems import D, app_of, clients, flat, run, start_arrays
 from signatures import KEPT
 
 from flwr_fco.algorithms import DualAveraging
 from flwr_fco.callbacks import Callback
 from flwr_fco.errors import ConfigurationError, UnknownOptionError
+from flwr_fco.mirror_maps import DiagonalMetric, PNorm, SimplexEntropy
 from flwr_fco.privacy import GaussianDP
-from flwr_fco.regularizers import L1
+from flwr_fco.regularizers import L1, L1Ball, PerParameter, Zero
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import (
     STRATEGIES,
@@ -22,24 +23,37 @@ from flwr_fco.strategies import (
     Average,
     Bounds,
     Density,
+    DFedDA,
+    DFedDAGT,
+    DReFedDAGT,
     DualFL,
     Epochs,
+    FedAvgSubgradient,
     FedDAGT,
     FedDR,
     FedDualAvg,
     FedMid,
+    FedMiP,
+    FedNewton,
+    FeDualEx,
+    Last,
     Ledger,
     Minimise,
     Participation,
+    ReFedDAGT,
     Short,
+    Stage,
     Steps,
+    Strengths,
     Trimmed,
+    Wire,
     run_of,
     strategy,
 )
 from flwr_fco.tables import FederatedLasso
 from flwr_fco.work import FirstOrder
 
+UNMODIFIED = {"client": "unmodified"}
 ALL = pytest.mark.parametrize("cls", STRATEGIES.values())
 
 
@@ -87,27 +101,89 @@ def test_a_forgotten_decorator_of_a_strategy_or_a_method_is_named():
         run(FedLonger(), clients(), 1)
 
 
-@pytest.mark.parametrize(
-    ("option", "expected"),
-    [
-        ({"fraction_train": 1.5}, "fraction_train=1.5; expected a number from 0 to 1"),
-        ({"min_train_nodes": 2.5}, "min_train_nodes=2.5 is a float; expected a whole number"),
-        ({"seed": True}, "seed=True is a bool; expected a whole number"),
-        ({"client_lr": float("nan")}, "client_lr=nan; expected a finite number > 0"),
-        ({"regularizer": L1}, r"regularizer=L1 is a class; expected a Regularizer, such as L1\(\.\.\.\)"),
-        ({"output": "average"}, "output='average' is a str; expected 'last' or 'shadow' or a Last or an Average"),
-        ({"bounds": {"max_ratio": 2}}, "is a dict; expected a Bounds"),
-        ({"regularizer": "l1"}, r"expected a Regularizer; write regularizer=L1\(0\.1\)"),
-        ({"work": 3}, r"work=3 is a int; expected a FirstOrder; write work=Steps\(3\) or work=Epochs\(3\)"),
-        ({"work": Epochs}, r"work=Epochs is a function; call it: Epochs\(...\)"),
-        ({"seed": 2**32}, "seed=4294967296"),
-        ({"output": "shadow"}, r"work=Steps\(\.\.\.\)"),
-        ({"density": 1.0}, "density=1.0; expected .* to keep all of them leave it out"),
-    ],
-)
-def test_a_wrong_type_or_value_is_an_error_that_names_it(option, expected):
-    with pytest.raises(ConfigurationError, match=expected):
-        FedDualAvg(**option)
+REFUSED = [
+    (FedDualAvg, {"fraction_train": 1.5}, "fraction_train=1.5; expected a number from 0 to 1"),
+    (FedDualAvg, {"min_train_nodes": 2.5}, "min_train_nodes=2.5 is a float; expected a whole number"),
+    (FedDualAvg, {"seed": True}, "seed=True is a bool; expected a whole number"),
+    (FedDualAvg, {"client_lr": float("nan")}, "client_lr=nan; expected a finite number > 0"),
+    (FedDualAvg, {"regularizer": L1}, r"regularizer=L1 is a class; expected a Regularizer, such as L1\(\.\.\.\)"),
+    (FedDualAvg, {"output": "average"}, "='average' is a str; expected 'last' or 'shadow' or a Last or an Average"),
+    (FedDualAvg, {"bounds": {"max_ratio": 2}}, "is a dict; expected a Bounds"),
+    (FedDualAvg, {"regularizer": "l1"}, r"expected a Regularizer; write regularizer=L1\(0\.1\)"),
+    (FedDualAvg, {"work": 3}, r"work=3 is a int; expected a FirstOrder; write work=Steps\(3\) or work=Epochs\(3\)"),
+    (FedDualAvg, {"work": Epochs}, r"work=Epochs is a function; call it: Epochs\(...\)"),
+    (FedDualAvg, {"seed": 2**32}, "seed=4294967296"),
+    (FedDualAvg, {"output": "shadow"}, r"work=Steps\(\.\.\.\)"),
+    (FedDualAvg, {"density": 1.0}, "density=1.0; expected .* to keep all of them leave it out"),
+    *((FedDualAvg, {"server_momentum": momentum}, "server_momentum") for momentum in (-0.1, 1.0, np.nan)),
+    (Bounds, {"max_ratio": 0.5}, r"Bounds.max_ratio=0.5; expected a finite number >= 1, or None"),
+    (Bounds, {"max_share": 0.0}, "Bounds.max_share=0.0; expected a number above 0, at most 1, or None"),
+    (Bounds, {"max_increment_norm": float("inf")}, "expected a finite number > 0, or None"),
+    (Density, {"share": 0.1, "scope": "rows"}, "expected 'layers' or 'global'"),
+    (FirstOrder, {"steps": 3, "epochs": 1}, "give one of them"),
+    (Minimise, {"max_iterations": None}, "max_iterations=None is a NoneType; expected a whole number"),
+    (Ledger, {"max_bytes": 10**400}, "expected a whole number from 0 to"),
+    (Participation, {"choose_nodes": [1, 2]}, r"choose_nodes=\[1, 2\] is a list; expected a function"),
+    (Arrays, {"apply_to": 3}, "apply_to=3 is a int; expected a string or a sequence of a string or None"),
+    (Trimmed, {"share": 0.5}, "expected a number from 0 to 0.5, exclusive"),
+    (GaussianDP, {}, "without clip, delta, noise_multiplier or target_epsilon"),
+    # --- gradient tracking
+    (DFedDA, {"mixing": "line"}, "mixing='line'.*'chain'"),
+    (DFedDA, {"mixing": np.eye(3)}, "not connected"),
+    (DFedDA, {"mixing": 4}, "mixing=4 is a int; expected a Topology"),
+    (DFedDA, {"mixing": [[0.5, 0.5], [1.0]]}, "no array of numbers"),
+    (DFedDAGT, {"weighting": "examples"}, "weighting='examples' is a str; expected 'uniform'"),
+    (FedDAGT, {"tracker_start": "warm"}, "tracker_start='warm'"),
+    (ReFedDAGT, {"mirror_map": DiagonalMetric(np.ones(D))}, "PNorm"),
+    (ReFedDAGT, {"mirror_map": PNorm(3.0, radius=1.0)}, "without center and radius"),
+    (Stage, {"rounds": 0}, r"Stage\.rounds=0; expected a whole number >= 1"),
+    (Stage, {"rounds": 3, "radius_squared": np.nan}, "radius_squared=nan; expected a finite number > 0"),
+    (DReFedDAGT, {"mixing": "ring", "stages": [(3, None)]}, "expected a sequence of a Stage"),
+    # --- local minimisations
+    (DualFL, {"rho": 1.0}, "rho"),
+    (DualFL, {"nu": 0.0}, "nu"),
+    (DualFL, {"alpha": -1.0}, "alpha"),
+    (DualFL, {"nu": 1.0, "smoothness": 1.0}, "rho"),
+    (DualFL, {"participation": Participation()}, "expected an Everyone"),
+    (DualFL, {"fraction_train": 0.5}, "every client"),
+    (DualFL, {"regularizer": L1(0.1)}, r"no place for psi, because .*FedDR"),
+    (DualFL, {"mirror_map": PNorm(3.0)}, "Euclidean"),
+    (DualFL, {"work": Steps(3)}, "expected a Minimise"),
+    # --- Newton steps and paths
+    (FedNewton, {"aggregation": "median"}, "FedNewton needs the mean"),
+    (FedNewton, {"mirror_map": PNorm(3.0)}, "FedNewton takes steps in the metric of the Hessian"),
+    (FedNewton, {"output": Last(3)}, "FedNewton certifies its last point"),
+    (FedNewton, {"wire": Wire("float32")}, "the duality gap of FedNewton would be that of rounded sums"),
+    (FedNewton, {"fraction_train": 0.5}, "FedNewton needs every client"),
+    (FedNewton, {"hessian": "diagonal"}, "hessian='diagonal'"),
+    (FedNewton, {"regularizer": L1Ball(1.0), "strengths": Strengths()}, "has no strength to be chosen"),
+    (FedNewton, {"regularizer": L1(1.0), "hessian": "none", "strengths": Strengths()}, "a path needs blocks"),
+    (Strengths, {"folds": 1}, "Strengths.folds=1"),
+    (Strengths, {"values": [1.0, np.nan]}, "Strengths.values="),
+    (Strengths, {"rule": "sparsest"}, "Strengths.rule='sparsest'"),
+    # --- saddle points
+    *((kind, {"output": "ergodic", "work": Epochs(1)}, r"work=Steps") for kind in (FeDualEx, FedMiP)),
+    # --- unmodified clients, and short messages
+    (FedDualAvg, {**UNMODIFIED, "density": 0.1, "work": Steps(3)}, "each of them says how fast"),
+    (FedDualAvg, {**UNMODIFIED, "density": 0.1, "regularizer": L1(1.0)}, "is a psi of its own, beside which"),
+    (FedDualAvg, {**UNMODIFIED, "regularizer": L1(0.3), "client_lr": 0.05}, "how fast the weight of psi grows"),
+    (
+        FedDualAvg,
+        {**UNMODIFIED, "density": Density(0.1, "global"), "regularizer": PerParameter({"*": Zero()})},
+        "take density=Density",
+    ),
+    (FedDualAvg, {"density": 0.1, "mirror_map": SimplexEntropy()}, "cannot be combined"),
+    (FedDualAvg, {"wire": Short()}, "wire=.*with density= alone"),
+    (FedAvgSubgradient, {"wire": Short()}, "with density= alone"),
+    (FedDualAvg, {"density": 0.2, "wire": Short(), "output": "shadow", "work": Steps(2)}, "wire=.*without output="),
+    (FedDualAvg, {"density": 0.2, "wire": "short"}, "Short"),
+]
+
+
+@pytest.mark.parametrize(("make", "options", "said"), REFUSED)
+def test_what_is_wrong_or_does_not_go_together_is_named(make, options, said):
+    with pytest.raises(ConfigurationError, match=said):
+        make(**options)
 
 
 def test_whole_numbers_and_numpy_scalars_are_numbers():
@@ -159,27 +235,6 @@ def test_a_function_of_the_round_is_called_once_a_round(name):
     countdown = iter([0.05, 0.04, 0.03])
     run(FedDAGT(work=Steps(2), **{name: lambda server_round: next(countdown)}), clients(), 3)
     assert list(countdown) == []
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Bounds(max_ratio=0.5), r"Bounds.max_ratio=0.5; expected a finite number >= 1, or None"),
-        (lambda: Bounds(max_share=0.0), "Bounds.max_share=0.0; expected a number above 0, at most 1, or None"),
-        (lambda: Bounds(max_increment_norm=float("inf")), "expected a finite number > 0, or None"),
-        (lambda: Density(0.1, "rows"), "expected 'layers' or 'global'"),
-        (lambda: FirstOrder(steps=3, epochs=1), "give one of them"),
-        (lambda: Minimise(max_iterations=None), "max_iterations=None is a NoneType; expected a whole number"),
-        (lambda: Ledger(10**400), "expected a whole number from 0 to"),
-        (lambda: Participation(choose_nodes=[1, 2]), r"choose_nodes=\[1, 2\] is a list; expected a function"),
-        (lambda: Arrays(apply_to=3), "apply_to=3 is a int; expected a string or a sequence of a string or None"),
-        (lambda: Trimmed(0.5), "expected a number from 0 to 0.5, exclusive"),
-        (GaussianDP, "without clip, delta, noise_multiplier or target_epsilon"),
-    ],
-)
-def test_option_objects_check_their_values(make, message):
-    with pytest.raises(ConfigurationError, match=message):
-        make()
 
 
 BETWEEN = {"client_lr": 0.02, "work": Steps(2, batch_size=None)}

@@ -7,10 +7,8 @@ import pytest
 from flwr.app import ArrayRecord
 from problems import FEATURES, Foreign, arrays_of, clients, flat, foreign_app, numpy_of, run, simulated, start_arrays
 
-from flwr_fco.callbacks import Checkpoint
-from flwr_fco.errors import ConfigurationError, FlwrFcoError, NothingTrainedError
-from flwr_fco.mirror_maps import SimplexEntropy
-from flwr_fco.regularizers import L1, L1Ball, L2Squared, PerParameter, Zero
+from flwr_fco.errors import NothingTrainedError
+from flwr_fco.regularizers import L1, L1Ball, L2Squared
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import Arrays, Density, FedDualAvg, Steps
 
@@ -64,21 +62,6 @@ def test_a_constraint_has_no_weight_and_needs_nothing():
     assert np.abs(w[:FEATURES]).sum() == pytest.approx(2.0, rel=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"density": 0.1, "work": Steps(3)}, "each of them says how fast"),
-        ({"density": 0.1, "regularizer": L1(1.0)}, "is a psi of its own, beside which"),
-        ({"regularizer": L1(0.3), "client_lr": 0.05}, "it is not known how fast the weight of psi grows"),
-        ({"density": Density(0.1, "global"), "regularizer": PerParameter({"*": Zero()})}, "take density=Density"),
-        ({"client": "composite", "density": 0.1, "mirror_map": SimplexEntropy()}, "cannot be combined"),
-    ],
-)
-def test_what_does_not_go_together(options, message):
-    with pytest.raises(ConfigurationError, match=message):
-        FedDualAvg(**{"client": "unmodified"} | options)
-
-
 def test_rounding_of_the_users_dtype_is_not_taken_for_a_gradient():
     """The increment is what came back minus what was sent, in float32, not minus the float64 primal."""
     app = foreign_app(lambda arrays, *_: arrays, metrics={"num-examples": 1, "local-steps": 1})
@@ -99,7 +82,7 @@ def test_models_and_running_statistics_in_another_float_dtype_count():
         assert array.dtype == "float32"
 
 
-# --- what nobody trains: frozen layers, buffers of a `state_dict` --------------------------------------------------------
+# --- what nobody trains: frozen layers, buffers of a `state_dict` --------------------------------------------------
 
 RNG = np.random.default_rng(3)
 SHAPES = {"backbone.weight": (30, 10), "pe": (12, 8), "embedding.weight": (20, 8), "fc.weight": (10, 10)}
@@ -127,19 +110,6 @@ def test_what_is_trained_later_gets_its_share_then():
     model = train_network(SPARSE, until=6, rounds=14)
     np.testing.assert_array_equal(model["pe"], NETWORK["pe"])
     assert np.count_nonzero(model["backbone.weight"]) < 0.5 * model["backbone.weight"].size
-
-
-def test_a_resumed_run_leaves_the_same_arrays_alone(tmp_path):
-    def stop(number, arrays, metrics):
-        if number == 4:
-            raise FlwrFcoError("stop")
-
-    whole, saving = train_network(SPARSE), Checkpoint(tmp_path / "run.npz")
-    with pytest.raises(FlwrFcoError):
-        train_network(SPARSE, callbacks=[saving, stop])
-    again = train_network(SPARSE, resume=tmp_path / "run.npz", callbacks=[saving])
-    for name, array in whole.items():
-        np.testing.assert_array_equal(again[name], array, err_msg=name)
 
 
 @pytest.mark.parametrize("options", [DENSE, SPARSE, THRESHOLD])

@@ -4,16 +4,14 @@ import numpy as np
 import pytest
 from lies_of_one import LIAR, in_messages, make, regressions, run, run_with, without_liar
 from problems import Discreet, arrays_of, flat, numpy_of, simulated, start_arrays
-from representatives import covered
 
 from flwr_fco.callbacks import Checkpoint
 from flwr_fco.client_apps import client_app
 from flwr_fco.core.layout import Layout
 from flwr_fco.objectives import LeastSquares
-from flwr_fco.strategies import Arrays, Bounds, Epochs, FedDualAvg, Participation, Steps, Trimmed
+from flwr_fco.strategies import Arrays, Bounds, FedDualAvg, Participation, Steps
 
 WAYS = ("messages", "uplinks")
-AGGREGATIONS = ("mean", Trimmed(), "median", "geometric-median")
 OBJECTIVES = regressions()
 
 
@@ -58,13 +56,6 @@ def of_length(length):
 )
 def test_a_lie_in_every_round_is_a_reply_that_did_not_come(lie, name, way):
     is_as_if_missing(way, name, lie, lambda number: number > 0)
-
-
-@pytest.mark.parametrize(
-    ("aggregation", "work"), covered(AGGREGATIONS, [Steps(4, batch_size=None), Epochs(1, batch_size=10)])
-)
-def test_a_heavy_reply_counts_in_no_centre(aggregation, work):
-    is_as_if_missing("messages", "FedDualAvg", heavy, lambda number: number > 0, aggregation=aggregation, work=work)
 
 
 @pytest.mark.parametrize(("when", "length", "way"), [(1, 1e9, "messages"), (3, 1e300, "messages"), (3, 1e9, "uplinks")])

@@ -148,24 +148,6 @@ def test_losses_are_compared_with_those_of_the_same_model():
 FOUR = regressions(4)
 
 
-@pytest.mark.parametrize(
-    ("name", "rows", "length", "steps"),
-    [("FedDualAvg", 900, -300.0, 1), ("FedDAGT", 1, -900.0, 1), ("FedDualAvg", 1, 1.0, 100), ("FedDAGT", 1, 1.0, 1000)],
-)
-def test_one_of_four_that_overdoes_it_moves_nothing(name, rows, length, steps):
-    def lie(number, vectors, claims):
-        times = {"num-examples": rows, "steps": steps, "elapsed": steps}
-        # A client that has lost its memory says none of it.
-        claims |= {key: claims[key] * times[key] for key in times if key in claims}
-        for vector in vectors.values():
-            vector *= length
-
-    result = run_with("messages", make(name, bounds=Bounds(own_loops=True)), FOUR, 40, lie, liar=2)
-    assert {row.partition_id for row in result.left_out} == {2}
-    honest = run_with("messages", make(name, bounds=Bounds(own_loops=True)), FOUR, 40, lambda *all_: None, liar=2)
-    assert np.abs(flat(result.arrays) - flat(honest.arrays)).max() < 0.8
-
-
 # --- answers of before ------------------------------------------------------------------------------------------------
 
 

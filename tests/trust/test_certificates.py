@@ -8,8 +8,6 @@ from problems import app_of, numpy_of, simulated, zeros
 from problems import run as run_from
 
 from flwr_fco.callbacks import EarlyStopping
-from flwr_fco.certificates import Answer, certificate, reported_at, settle
-from flwr_fco.errors import NoAnswerError
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
@@ -132,23 +130,6 @@ def test_half_of_the_clients_with_other_losses_are_no_liars():
     assert result.left_out == []
     assert last["duality-gap"] == pytest.approx(certify(objectives, None, L1(0.1), w).value, rel=1e-9)
     assert last["certificate-clients"] == CLIENTS
-
-
-def test_answers_that_contradict_each_other_are_no_certificate():
-    """A gap below 0 is none of 0."""
-    own, psi, w = objectives_of("squares")[0], L1(0.1), np.full(5, 0.3)
-
-    def ask(request, less):
-        numbers, vectors = reported_at(own, w, request.numbers)
-        return [Answer({name: x - less * (name == "conjugate") for name, x in numbers.items()}, vectors, weight=1.0)]
-
-    asked = certificate(psi.bind(own.layout), w)
-    gap = settle(asked, lambda request: ask(request, 0.0)).value
-    asked = certificate(psi.bind(own.layout), w)
-    assert settle(asked, lambda request: ask(request, gap + 1e-12)).value == 0.0
-    asked = certificate(psi.bind(own.layout), w)
-    with pytest.raises(NoAnswerError, match="contradict"):
-        settle(asked, lambda request: ask(request, gap + 0.1))
 
 
 # --- clients that are silent ------------------------------------------------------------------------------------------

@@ -9,18 +9,18 @@ from fault_bars import imbalance
 from faults import FaultyGrid, lying
 from flwr.app import MetricRecord, RecordDict
 from lies_of_one import make
-from problems import app_of, arrays_of, problem, start_arrays, zeros
+from problems import app_of, problem, start_arrays, zeros
 from representatives import covered
 
 from flwr_fco.client_apps.client import recall
 from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.core.logs import quiet
-from flwr_fco.core.sparse import SparseVector, dense
-from flwr_fco.messages.protocol import Downlink, MemoryLostError, Uplink
+from flwr_fco.core.sparse import dense
+from flwr_fco.messages.protocol import Downlink, MemoryLostError
 from flwr_fco.messages.records import LOST
 from flwr_fco.objectives import LeastSquares
-from flwr_fco.strategies import Epochs, Everyone, FedDAGT, Ledger, Participation, Stage, run_of
-from flwr_fco.strategies.ledger import Rows, remembered
+from flwr_fco.strategies import Epochs, Everyone, Ledger, Participation, Stage, run_of
+from flwr_fco.strategies.ledger import Rows
 
 FAULTY_ROUNDS, ROUNDS = range(24), 30
 
@@ -153,24 +153,6 @@ def test_a_run_with_faults_has_the_bits_of_one_without_these_replies(fault, name
     other = play(name, "dense", 5, **{**options, **NO_TRACE[fault]})[0]
     assert len(grid.injected) > 20
     np.testing.assert_array_equal(one, other)
-
-
-@pytest.mark.parametrize("indices", [[0, 2, 4], [1, 3, 5], [0, 3, 5]])
-def test_what_a_client_remembers_is_the_same_by_its_columns_and_whole(indices):
-    """A client that sends as many other columns as before remembers both."""
-    rng, size, elapsed = np.random.default_rng(0), 6, 0.5
-    control = rng.standard_normal(size)
-    begun = FedDAGT(client_lr=0.1).prepare(arrays_of({"w": np.zeros(size)}))
-    method, plan = begun.method, begun.problem.plan
-    own = SparseVector(np.array([0, 2, 4], dtype=np.int32), rng.standard_normal(3), size)
-    sent = SparseVector(np.array(indices, dtype=np.int32), rng.standard_normal(3), size)
-    message = Downlink(plan, {"dual": np.zeros(size), "control": control}, 0.1, 0.0)
-    short = remembered(method, message, {"own": own}, Uplink({"increment": sent}, elapsed, 1))
-    # Elsewhere the whole increment is what the control alone does.
-    increment = dense(sent) - elapsed * control
-    whole = Uplink({"increment": increment}, elapsed, 1)
-    long = remembered(method, message, {"own": dense(own)}, whole)
-    np.testing.assert_allclose(dense(short["own"]), long["own"], rtol=1e-13, atol=1e-14)
 
 
 def test_a_client_that_has_lost_its_memory_each_time_is_left_out_by_name():

@@ -5,17 +5,13 @@ import pytest
 from problems import D, clients, flat, run
 from tracking import EQUAL, grad_conjugate, options, relative, traffic
 
-from flwr_fco.errors import ConfigurationError
-from flwr_fco.mirror_maps import DiagonalMetric, PNorm
+from flwr_fco.mirror_maps import PNorm
 from flwr_fco.strategies import (
     Average,
-    DFedDA,
     DFedDAGT,
-    DReFedDAGT,
     FedDAGT,
     ReFedDAGT,
     Scaffold,
-    Stage,
     run_of,
 )
 
@@ -112,22 +108,3 @@ def test_the_restricted_average_is_of_the_points_in_which_rounds_began():
 
 
 # --- what is refused ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: DFedDA(mixing="line"), "mixing='line'.*'chain'"),
-        (lambda: DFedDA(mixing=np.eye(3)), "not connected"),
-        (lambda: DFedDAGT(weighting="examples"), "weighting='examples' is a str; expected 'uniform'"),
-        (lambda: FedDAGT(tracker_start="warm"), "tracker_start='warm'"),
-        (lambda: ReFedDAGT(mirror_map=DiagonalMetric(np.ones(D))), "PNorm"),
-        (lambda: ReFedDAGT(mirror_map=PNorm(3.0, radius=1.0)), "without center and radius"),
-        (lambda: Stage(0), r"Stage\.rounds=0; expected a whole number >= 1"),
-        (lambda: Stage(3, radius_squared=np.nan), "radius_squared=nan; expected a finite number > 0"),
-        (lambda: DReFedDAGT(mixing="ring", stages=[(3, None)]), "expected a sequence of a Stage"),
-    ],
-)
-def test_refusals_name_the_value(make, message):
-    with pytest.raises(ConfigurationError, match=message):
-        make()

@@ -90,23 +90,6 @@ def test_all_that_a_client_sends_gets_and_remembers_is_at_its_columns():
         assert held <= 4 * (12 * max(counts) + 256)
 
 
-@pytest.mark.parametrize("form", ["sparse", "mixed"])
-def test_a_saved_run_goes_on_as_if_it_had_not_been_interrupted(tmp_path, form):
-    app = client_app(lambda context: load(context, form))
-    whole = made(fraction_train=0.6)
-    run(whole, form, rounds=7)
-    first, second = made(fraction_train=0.6), made(fraction_train=0.6)
-    run(first, form, rounds=4)
-    first.saved.save(tmp_path / "state.npz")
-    # The clients have lost what they remember.
-    run(second, rounds=7, grid=InProcessGrid(app, CLIENTS), resume=tmp_path / "state.npz")
-    assert_allclose(second.state.dual, whole.state.dual, rtol=1e-13, atol=1e-15)
-    for key, member in whole.memories.members.items():
-        own = second.memories.members[key].memory
-        assert (own is None) == (member.memory is None)
-        assert own is None or type(own["own"]) is type(member.memory["own"])
-
-
 def test_a_client_whose_features_change_is_asked_again_and_goes_on():
     rounds = {"now": 0}
 

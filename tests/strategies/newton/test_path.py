@@ -15,7 +15,7 @@ from flwr_fco.client_apps import Disclosure
 from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ClientError, ConfigurationError, ProtocolError
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, SiteIntercept
-from flwr_fco.regularizers import L1, ElasticNet, GroupLasso, L1Ball
+from flwr_fco.regularizers import L1, ElasticNet, GroupLasso
 from flwr_fco.regularizers.base import with_strength
 from flwr_fco.simulation import InProcessGrid, fit_path
 from flwr_fco.strategies import FedDAGT, FedNewton, Strengths, run_of
@@ -180,21 +180,6 @@ def test_a_fold_without_a_class_is_named():
     objectives = [Logistic(features, np.arange(20) == 3), Logistic(features, np.zeros(20, dtype=int))]
     with pytest.raises(ConfigurationError, match=r"without fold [1-5] of 5: no client has an example of class 1"):
         path_of(objectives, cv=5)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: FedNewton(regularizer=L1Ball(1.0), strengths=Strengths()), "has no strength to be chosen"),
-        (lambda: FedNewton(regularizer=L1(1.0), hessian="none", strengths=Strengths()), "a path needs blocks"),
-        (lambda: Strengths(folds=1), "Strengths.folds=1"),
-        (lambda: Strengths(values=[1.0, np.nan]), "Strengths.values="),
-        (lambda: Strengths(rule="sparsest"), "Strengths.rule='sparsest'"),
-    ],
-)
-def test_what_makes_no_path_is_refused_in_words(make, message):
-    with pytest.raises(ConfigurationError, match=message):
-        make()
 
 
 def test_cross_validation_needs_newton_and_validation():

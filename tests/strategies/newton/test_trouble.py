@@ -6,10 +6,9 @@ from kinks import Distance
 from newton import numbers, point, sites, solved
 
 from flwr_fco.errors import ClientError, ConfigurationError
-from flwr_fco.mirror_maps import PNorm
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic
 from flwr_fco.regularizers import L1, Zero
-from flwr_fco.strategies import FedNewton, Last, Wire, run_of
+from flwr_fco.strategies import run_of
 from reproduction.pooled import centralized_solution
 
 
@@ -91,19 +90,3 @@ def test_a_loss_without_second_derivatives_is_refused_by_the_client():
 
 
 # --- options ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"aggregation": "median"}, "FedNewton needs the mean"),
-        ({"mirror_map": PNorm(3.0)}, "FedNewton takes steps in the metric of the Hessian"),
-        ({"output": Last(3)}, "FedNewton certifies its last point"),
-        ({"wire": Wire("float32")}, "the duality gap of FedNewton would be that of rounded sums"),
-        ({"fraction_train": 0.5}, "FedNewton needs every client"),
-        ({"hessian": "diagonal"}, "hessian='diagonal'"),
-    ],
-)
-def test_what_has_no_place_is_refused_in_words(options, message):
-    with pytest.raises(ConfigurationError, match=message):
-        FedNewton(**options)

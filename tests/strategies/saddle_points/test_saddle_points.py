@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from saddles import PSI, SIDE, bilinear, one_client, run
 
-from flwr_fco.errors import ConfigurationError
-from flwr_fco.strategies import Epochs, FedMiP, FeDualEx, Steps
+from flwr_fco.strategies import FeDualEx, Steps
 from reproduction.pooled import duality_gap
 
 
@@ -54,9 +53,3 @@ def test_the_ergodic_points_are_those_of_the_mean_duals():
         elapsed += 0.7 * 0.4
     np.testing.assert_allclose(found, np.mean(points, axis=0), atol=1e-13)
     np.testing.assert_allclose(strategy.state.dual, omega, atol=1e-13)
-
-
-@pytest.mark.parametrize("strategy", [FeDualEx, FedMiP])
-def test_ergodic_points_need_a_number_of_steps(strategy):
-    with pytest.raises(ConfigurationError, match=r"work=Steps"):
-        strategy(output="ergodic", work=Epochs(1))

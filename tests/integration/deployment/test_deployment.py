@@ -1,18 +1,18 @@
-"""Who may run code: a stranger with the address and the CA's certificate, and an app that nobody has signed."""
+"""A deployment with TLS and authentication: bits of one process, who may run code, a SuperLink that is killed."""
 
 import os
 import subprocess
 from importlib.metadata import version
 
+import numpy as np
 import pytest
+from representatives import nightly
 
 from tools.local_superlink import command
 
-pytestmark = [
-    pytest.mark.flower,
-    pytest.mark.slow,
-    pytest.mark.skipif(version("flwr") == "1.22.0", reason="its Control API has a port of its own, on loopback"),
-]
+pytestmark = [pytest.mark.flower, pytest.mark.slow]
+#: Its Control API has a port of its own, on loopback.
+LOWEST = version("flwr") == "1.22.0"
 
 CODE = """
 from pathlib import Path
@@ -88,30 +88,49 @@ def reported(deployment, home, *arguments):
     return subprocess.run([command("flwr"), *arguments], env=environment, cwd=home, **how)
 
 
-def test_a_stranger_starts_no_run_and_registers_no_node(deployments, stranger, tmp_path):
-    deployment, (app, ran) = deployments(2), stranger
-    for i in range(2):
-        assert deployment.pid(f"node-{i}")
-    deployment.wait_for_nodes()
+def same(arrays, others):
+    assert arrays.keys() == others.keys()
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(array, others[name])
+
+
+def starts_nothing(deployment, app, home):
+    """Try all that somebody could who has the SuperNodes' address and the CA's certificate."""
     deployment.make_key(7, register=False)
     for arguments in (
         ("run", str(app), "x"),
         ("list", "x"),
-        ("supernode", "list", "x"),
         ("supernode", "register", str(deployment.home / "node-7.pub"), "x"),
     ):
-        done = reported(deployment, tmp_path / "stranger", *arguments)
+        done = reported(deployment, home, *arguments)
         assert done.returncode != 0, arguments
         assert "403" in done.stdout + done.stderr or "SuperNodes" in done.stdout + done.stderr, done
     assert "stranger" not in deployment.flwr("list", "local").stdout
+
+
+@pytest.mark.parametrize("strategy", ["FedDAGT", *nightly("FedDualAvg", "Short")])
+def test_the_bits_are_those_of_simulate_and_strangers_stay_out(strategy, deployments, here, stranger, tmp_path):
+    """By day with memories and a round 0, of which the other's messages are a part."""
+    deployment, (app, ran) = deployments(2), stranger
+    deployment.make_ca("other-ca")
+    deployment.start_stranger(2, register=False, ca="ca.crt")
+    deployment.start_stranger(3, register=True, ca="other-ca.crt")
+    if not LOWEST:
+        starts_nothing(deployment, app, tmp_path / "stranger")
+    arrays, rows, left_out = deployment.run(strategy, strategy=strategy, rounds=1)
+    expected, expected_rows = here(strategy, 1, 2)
+    same(arrays, expected)
+    assert left_out == []
+    assert [row["train/num-replies"] for row in rows] == [row["train/num-replies"] for row in expected_rows] == [2]
     assert os.listdir(ran) == []
-    # The operator, on the SuperLink's machine, does.
-    done = deployment.flwr("run", str(app), "local", "--stream")
-    assert done.returncode == 0, done
-    assert (ran / "errors").read_text() == "0 of 2 "
-    assert {name.partition("-")[0] for name in os.listdir(ran)} == {"clientapp", "serverapp", "errors"}
+    if strategy != "FedDAGT" and not LOWEST:
+        # The operator, on the SuperLink's machine, runs what the stranger could not.
+        assert deployment.flwr("run", str(app), "local", "--stream").returncode == 0
+        assert (ran / "errors").read_text() == "0 of 2 "
+        assert {name.partition("-")[0] for name in os.listdir(ran)} == {"clientapp", "serverapp", "errors"}
 
 
+@pytest.mark.skipif(LOWEST, reason="it has no trusted entities")
 @pytest.mark.nightly
 def test_sites_with_trusted_entities_run_no_app_that_nobody_has_signed(deployments, stranger):
     """Even of a user of the SuperLink's machine: his ServerApp runs there, and his ClientApp nowhere."""
@@ -127,3 +146,24 @@ def test_sites_with_trusted_entities_run_no_app_that_nobody_has_signed(deploymen
     assert (ran / "errors").read_text().startswith("2 of 2 ")
     assert not [name for name in os.listdir(ran) if name.startswith("clientapp")]
     assert "could not be verified" in deployment.log("node-0") + deployment.log("node-1")
+
+
+# It waits a minute for the keys of killed nodes to be free. By day test_killed_runs.py goes on with new nodes on a grid
+# that tells no more than Flower's, and test_deploy.py starts a node until it is taken.
+@pytest.mark.nightly
+def test_a_killed_superlink_is_resumed_from_the_checkpoint(deployments, here):
+    deployment = deployments(2)
+    saved = str(deployment.home / "saved.npz")
+    deployment.begin("first", strategy="FedDAGT", rounds=4, checkpoint=saved, resume=True)
+    deployment.wait_for_round("first", 3)
+    deployment.kill("superlink")
+    deployment.kill("first")
+    for i in range(2):
+        deployment.kill(f"node-{i}")
+    deployment.start_superlink()
+    for i in range(2):
+        deployment.restart_node(i)
+    arrays, rows, _ = deployment.run("second", strategy="FedDAGT", rounds=4, checkpoint=saved, resume=True)
+    assert "Resumed after round" in deployment.log("second")
+    same(arrays, here("FedDAGT", 4, 2)[0])
+    assert [row["round"] for row in rows] == [1, 2, 3, 4]
