@@ -45,7 +45,7 @@ def test_a_graph_of_another_size_is_refused():
         run(DFedDA(mixing=topology.chain(3), **options()), clients(EQUAL), 1)
 
 
-# --- where things go wrong, the trackers' sum stays 0 and the optimum is still found -----------------------------------
+# --- where things go wrong, the trackers' sum stays 0 and the optimum is still found ----------------------------------
 
 
 def check_graph_sums(strategy, grid, number, metrics):
