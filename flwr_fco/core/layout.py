@@ -8,7 +8,7 @@ statistics): those pass through.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -219,8 +219,18 @@ class Layout:
         if not candidates:
             prefix = f"no floating-point array to optimise among {sorted(arrays)}"
             raise ValueError(f"{prefix}; pass the model's parameters as initial arrays")
-        regularized = _regularized(candidates, apply_to)
-        return cls(tuple(replace(entry, regularized=entry.name in regularized) for entry in entries))
+        return cls(tuple(entries)).regularizing(_regularized(candidates, apply_to))
+
+    def regularizing(self, names: Container[str]) -> Layout:
+        """Return the layout of which these arrays are regularized, and no others.
+
+        Examples
+        --------
+        >>> layout = Layout.from_arrays({"a": np.zeros(2), "b": np.zeros(3)})
+        >>> layout.regularizing(["b"])
+        Layout(a[2], b[3]*; size 5, * regularized)
+        """
+        return Layout(tuple(replace(entry, regularized=entry.name in names) for entry in self.entries))
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -31,7 +31,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 from numpy.typing import NDArray
 
 from flwr_fco.core.computing import random_generator
-from flwr_fco.core.layout import Vector, all_finite
+from flwr_fco.core.files import parse_json
+from flwr_fco.core.layout import Layout, Vector, all_finite
 from flwr_fco.core.validation import AT_LEAST_ONE, NON_NEGATIVE, Choice, checked, refusing
 from flwr_fco.errors import SHORT_MOD, ConfigurationError, FormError, ProtocolError
 from flwr_fco.messages.arrays import FLOATS, NOT_FINITE, OTHER_NAMES, from_array, record_of, to_array
@@ -86,20 +87,6 @@ class Short(Choice):
         return math.ceil(self.growth * nonzeros)
 
 
-class Unit(NamedTuple):
-    """An array of a model, and whether it travels short; models are these one after the other."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    short: bool
-
-    @property
-    def size(self) -> int:
-        """Number of entries."""
-        return math.prod(self.shape)
-
-
 class Form(NamedTuple):
     """What both sides know of the messages of a round.
 
@@ -107,8 +94,8 @@ class Form(NamedTuple):
     ----------
     wire : Short
         The strategy's option.
-    units : sequence of Unit
-        The model's arrays that are optimised.
+    layout : Layout
+        The model's arrays that are optimised; those that travel short are its regularized ones.
     vector : str
         The name under which all of them travel as one vector, to clients of this package; else empty.
     order : sequence of str
@@ -118,26 +105,16 @@ class Form(NamedTuple):
     """
 
     wire: Short
-    units: Sequence[Unit]
+    layout: Layout
     vector: str
     order: Sequence[str]
     seed: int
 
     @property
-    def blocks(self) -> list[tuple[Unit, slice]]:
-        """The arrays with their places in the vector."""
-        ends = np.cumsum([unit.size for unit in self.units], dtype=np.int64).tolist()
-        return [(unit, slice(end - unit.size, end)) for unit, end in zip(self.units, ends, strict=True)]
-
-    @property
-    def size(self) -> int:
-        """Number of entries."""
-        return sum(unit.size for unit in self.units)
-
-    @property
     def header(self) -> str:
         """The form as JSON."""
-        return json.dumps(self._asdict() | {"wire": {"up": self.wire.up, "growth": self.wire.growth}})
+        wire = {"up": self.wire.up, "growth": self.wire.growth}
+        return json.dumps(self._asdict() | {"wire": wire, "layout": self.layout.to_header()})
 
     @classmethod
     def of(cls, text: object, most: float) -> Form:
@@ -151,17 +128,16 @@ class Form(NamedTuple):
             If the model is larger than the client's owner allows.
         """
         try:
-            said: Any = json.loads(str(text))
-            units = [Unit(str(n), str(d), tuple(map(int, shape)), bool(s)) for n, d, shape, s in said["units"]]
-            form = cls(Short(**said["wire"]), units, str(said["vector"]), list(map(str, said["order"])), said["seed"])
-        except (ValueError, TypeError, LookupError, RecursionError) as error:
+            said: Any = parse_json(str(text))
+            layout, order = Layout.from_header(said["layout"]), list(map(str, said["order"]))
+            form = cls(Short(**said["wire"]), layout, str(said["vector"]), order, said["seed"])
+        except (ValueError, TypeError, LookupError) as error:
             raise ProtocolError(f"the server's short message cannot be read: {error!r:.200}") from error
-        if not all(unit.dtype in FLOATS and min(unit.shape, default=0) >= 0 for unit in units):
-            raise ProtocolError("the server's short message has arrays of other numbers or sizes than it can have")
-        if form.size > most:
-            prefix = (
-                f"the server asks for a model of {form.size} parameters; this client allows max_parameters={most:g}"
-            )
+        if not all(entry.optimized and entry.dtype in FLOATS for entry in layout.entries):
+            raise ProtocolError("the server's short message has arrays of other numbers than it can have")
+        if layout.size > most:
+            asked = f"the server asks for a model of {layout.size} parameters"
+            prefix = f"{asked}; this client allows max_parameters={most:g}"
             raise ConfigurationError(f"{prefix}. Its owner can raise it: short_mod(max_parameters=...)")
         return form
 
@@ -256,12 +232,13 @@ def shorten(content: RecordDict, key: str, form: Form, *, exact: bool = False) -
     """
     arrays: Any = content[key]
     vector = _flat(form, {name: array.numpy() for name, array in arrays.items()})
-    short = _short_entries(form)
+    short = form.layout.regularized_mask()
     support: Mask = short & (vector != 0.0)
     kind = "exact" if exact else form.wire.down
-    parts = [rounded(vector[block][support[block]], kind, None) for unit, block in form.blocks if unit.short]
+    blocks = [entry.block for entry in form.layout.entries if entry.regularized]
+    parts = [rounded(vector[block][support[block]], kind, None) for block in blocks]
     made = _packed(support[short], parts, vector[~short])
-    own = {form.vector} if form.vector else {unit.name for unit in form.units}
+    own = {form.vector} if form.vector else {*form.layout.names}
     content[key] = record_of(made | {name: array for name, array in arrays.items() if name not in own})
     content[SHORT] = ConfigRecord({"form": form.header})
     return support
@@ -270,13 +247,9 @@ def shorten(content: RecordDict, key: str, form: Form, *, exact: bool = False) -
 def _flat(form: Form, arrays: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
     if form.vector:
         return arrays[form.vector]
-    dtype = np.result_type(np.float32, *(arrays[unit.name].dtype for unit in form.units))
-    return np.concatenate([arrays[unit.name].reshape(-1).astype(dtype, copy=False) for unit in form.units])
-
-
-def _short_entries(form: Form) -> Mask:
-    short: Mask = np.repeat([unit.short for unit in form.units], [unit.size for unit in form.units])
-    return short
+    own = [arrays[name] for name in form.layout.names]
+    dtype = np.result_type(np.float32, *(array.dtype for array in own))
+    return np.concatenate([array.reshape(-1).astype(dtype, copy=False) for array in own])
 
 
 def _packed(indices: Mask, parts: Sequence[tuple[Any, NDArray[Any]]], rest: NDArray[Any]) -> dict[str, Array]:
@@ -289,13 +262,13 @@ def _packed(indices: Mask, parts: Sequence[tuple[Any, NDArray[Any]]], rest: NDAr
 
 def _restored(form: Form, parts: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], Mask]:
     """Return the server's model, and where it is not 0."""
-    short = _short_entries(form)
-    support = np.zeros(form.size, np.bool_)
+    layout, short = form.layout, form.layout.regularized_mask()
+    support = np.zeros(layout.size, np.bool_)
     support[short] = mask_of(parts[PLACES], int(short.sum()))
-    counts = [int(support[block].sum()) for unit, block in form.blocks if unit.short]
+    counts = [int(support[entry.block].sum()) for entry in layout.entries if entry.regularized]
     rest = _expected(parts, REST, int((~short).sum()), FLOATS)
     scales = _expected(parts, SCALES, len(counts), ("float32",))
-    vector = np.zeros(form.size, rest.dtype)
+    vector = np.zeros(layout.size, rest.dtype)
     vector[support] = _expected(parts, VALUES, sum(counts), ("int8", *FLOATS)).astype(rest.dtype)
     vector[support] *= np.repeat(scales, counts)
     vector[~short] = rest
@@ -331,9 +304,7 @@ class ShortMod(NamedTuple):
             raise ProtocolError(f"the server's short message lacks {sorted(missing)}")
         parts = {name: from_array(name, sent[name]) for name in (PLACES, SCALES, VALUES, REST)}
         start, support = _restored(form, parts)
-        given = {form.vector: start}
-        if not form.vector:
-            given = {unit.name: _as_sent(unit, start[block]) for unit, block in form.blocks}
+        given = {form.vector: start} if form.vector else form.layout.unflatten(start)
         arrays = dict(sent) | {name: to_array(array) for name, array in given.items()}
         content[key] = record_of({name: arrays[name] for name in form.order if name in arrays})
         del content[SHORT]
@@ -374,17 +345,13 @@ def short_mod(max_parameters: int = 100_000_000) -> ShortMod:
     return ShortMod(checked("max_parameters", max_parameters, int, AT_LEAST_ONE))
 
 
-def _as_sent(unit: Unit, values: NDArray[Any]) -> NDArray[Any]:
-    return values.astype(unit.dtype).reshape(unit.shape)
-
-
 def _reply(
     form: Form, record: ArrayRecord, given: Mapping[str, NDArray[Any]], support: Mask, rng: np.random.Generator
 ) -> ArrayRecord:
     """Return the short form of a client's arrays."""
-    own = ["increment"] if form.vector else [unit.name for unit in form.units]
-    found = {name: record[name].numpy() for name in own if name in record}
-    shapes = {"increment": (form.size,)} if form.vector else {name: array.shape for name, array in given.items()}
+    layout = form.layout
+    shapes = {"increment": (layout.size,)} if form.vector else layout.shapes
+    found = {name: record[name].numpy() for name in shapes if name in record}
     if {name: array.shape for name, array in found.items()} != shapes:
         raise ProtocolError(f"{OTHER_NAMES}, or their shapes do: the ClientApp returned {sorted(record)}")
     if not form.vector:
@@ -393,23 +360,23 @@ def _reply(
         moved = _flat(form, found)
     else:
         moved = found["increment"]
-    indices, parts, rest = np.zeros(form.size, np.bool_), list[tuple[Any, NDArray[Any]]](), list[NDArray[Any]]()
+    indices, parts, rest = np.zeros(layout.size, np.bool_), list[tuple[Any, NDArray[Any]]](), list[NDArray[Any]]()
     nothing = 0.0, np.zeros(0, form.wire.up)
-    for unit, block in form.blocks:
-        moves, on = moved[block], support[block]
-        if unit.short:
+    for entry in layout.entries:
+        moves, on = moved[entry.block], support[entry.block]
+        if entry.regularized:
             more = _largest_off(moves, on, form.wire.most_indices(int(on.sum())))
             values = np.concatenate([moves[on], moves[more]])
-            indices[block][more] = True
+            indices[entry.block][more] = True
             parts.append(rounded(values, form.wire.up, rng) if values.any() else nothing)
         elif moves.any():
             rest.append(moves)
             parts.append((1.0, nothing[1]))
         else:
             parts.append(nothing)
-    off = indices[_short_entries(form) & ~support]
+    off = indices[layout.regularized_mask() & ~support]
     made = _packed(off, parts, np.concatenate(rest) if rest else np.zeros(0, moved.dtype))
-    return record_of(made | {name: array for name, array in record.items() if name not in own})
+    return record_of(made | {name: array for name, array in record.items() if name not in shapes})
 
 
 def _largest_off(moves: NDArray[Any], on: Mask, most: int) -> NDArray[Any]:
@@ -451,33 +418,34 @@ def read_reply(form: Form, support: Mask, content: RecordDict) -> tuple[Vector, 
 
 
 def _increment(form: Form, support: Mask, parts: Mapping[str, NDArray[Any]]) -> Vector:
-    blocks = form.blocks
-    scales = _expected(parts, SCALES, len(blocks), ("float32",))
+    entries, size = form.layout.entries, form.layout.size
+    scales = _expected(parts, SCALES, len(entries), ("float32",))
     if (scales < 0.0).any():
         raise ProtocolError(f"array {SCALES!r} holds {scales.min()}, expected numbers >= 0")
-    off, candidates = np.zeros(form.size, np.bool_), _short_entries(form) & ~support
+    off, candidates = np.zeros(size, np.bool_), form.layout.regularized_mask() & ~support
     off[candidates] = mask_of(parts[PLACES], int(candidates.sum()))
     counts, rest_size = list[tuple[int, int]](), 0
-    for (unit, block), scale in zip(blocks, scales, strict=True):
-        nonzeros, more = (int(mask[block].sum()) for mask in (support, off))
+    for entry, scale in zip(entries, scales, strict=True):
+        nonzeros, more = (int(mask[entry.block].sum()) for mask in (support, off))
         most = form.wire.most_indices(nonzeros) if scale else 0
         if more > most:
-            prefix = f"it sends {more} increments off the non-zeros of {unit.name!r}"
+            prefix = f"it sends {more} increments off the non-zeros of {entry.name!r}"
             raise ProtocolError(f"{prefix}, expected at most {most}")
-        counts.append((nonzeros, more) if unit.short and scale else (0, 0))
-        rest_size += unit.size if scale and not unit.short else 0
+        counts.append((nonzeros, more) if entry.regularized and scale else (0, 0))
+        rest_size += entry.size if scale and not entry.regularized else 0
     values = _expected(parts, VALUES, sum(map(sum, counts)), (form.wire.up,))
     rest = _expected(parts, REST, rest_size, FLOATS)
-    increment, at, at_rest = np.zeros(form.size), 0, 0
-    for (unit, block), scale, (nonzeros, more) in zip(blocks, scales, counts, strict=True):
-        if unit.short:
+    increment, at, at_rest = np.zeros(size), 0, 0
+    for entry, scale, (nonzeros, more) in zip(entries, scales, counts, strict=True):
+        block = entry.block
+        if entry.regularized:
             held = values[at : at + nonzeros + more].astype(np.float64) * float(scale)
             if scale:
                 increment[block][support[block]], increment[block][off[block]] = held[:nonzeros], held[nonzeros:]
             at += nonzeros + more
         elif scale:
-            increment[block] = rest[at_rest : at_rest + unit.size]
-            at_rest += unit.size
+            increment[block] = rest[at_rest : at_rest + entry.size]
+            at_rest += entry.size
     return increment
 
 

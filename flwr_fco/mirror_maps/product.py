@@ -153,7 +153,7 @@ class BoundProduct(MirrorMap):
             (entry,) = alone.entries
             psi = regularizer.regularizer.for_array(entry.name) if entry.regularized else None
             # There is no psi on this array: bind any regularizer to a layout without regularized arrays.
-            none = Layout((replace(entry, regularized=False),))
+            none = alone.regularizing(())
             found.append(BoundRegularizer(regularizer.regularizer, none) if psi is None else psi.bind(alone))
         return found
 

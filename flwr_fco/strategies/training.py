@@ -18,14 +18,14 @@ from flwr_fco.algorithms.contract.replies import Mean, Rejected, Replies
 from flwr_fco.algorithms.density import sparse_entries
 from flwr_fco.algorithms.dual_averaging import DualAveraging
 from flwr_fco.core.computing import single_threaded_blas
-from flwr_fco.core.layout import all_finite, euclidean_norm
+from flwr_fco.core.layout import Layout, all_finite, euclidean_norm
 from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import NonZeros, SparseVector, is_shorter
 from flwr_fco.core.validation import short
 from flwr_fco.errors import ConfigurationError, MagnitudeError
 from flwr_fco.messages.protocol import Downlink, Node, Uplink
 from flwr_fco.messages.records import Encoder, Outbox, Task, addressed, isolated
-from flwr_fco.messages.short import Form, Short, Unit, bytes_in, shorten
+from flwr_fco.messages.short import Form, Short, bytes_in, shorten
 from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.strategies import checkpoint, replies
 from flwr_fco.strategies.divergence import advice_on
@@ -207,10 +207,9 @@ def short_form(run: Run, vector: str, arrays: Iterable[str]) -> Form:
         The names in a message.
     """
     sparse = {entry.name for entry in sparse_entries(run.problem.psi)}
-    units = [Unit(e.name, e.dtype, e.shape, e.name in sparse) for e in run.problem.layout.optimized]
-    wire = run.options.wire
+    layout, wire = Layout(run.problem.layout.optimized).regularizing(sparse), run.options.wire
     assert isinstance(wire, Short)
-    return Form(wire, units, vector, list(arrays), run.options.seed)
+    return Form(wire, layout, vector, list(arrays), run.options.seed)
 
 
 def _tasks(run: Run, nodes: Sequence[Node], lost: set[Node]) -> Iterator[Task]:

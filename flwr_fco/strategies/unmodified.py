@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from logging import INFO, WARNING
 from typing import Any
 
@@ -177,7 +176,7 @@ class Untrained:
         """Return the layout in which psi does not act on these arrays."""
         if not self.names:
             return layout
-        return Layout(tuple(replace(e, regularized=e.regularized and e.name not in self.names) for e in layout.entries))
+        return layout.regularizing({*layout.regularized_names} - self.names)
 
 
 def _listed(names: set[str]) -> str:

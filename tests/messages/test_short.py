@@ -1,6 +1,7 @@
 """Short messages: what they hold, who can read them, and what hostile bytes come to."""
 
 import json
+import math
 import tracemalloc
 import zlib
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from problems import arrays_of, foreign_app, numpy_of, simulated
 
 from flwr_fco.client_apps import client_app
+from flwr_fco.core.layout import Layout
 from flwr_fco.core.logs import quiet
 from flwr_fco.datasets import digits
 from flwr_fco.errors import ConfigurationError, FlwrFcoError, NothingTrainedError, ProtocolError
@@ -25,7 +27,6 @@ from flwr_fco.messages.short import (
     VALUES,
     Form,
     Short,
-    Unit,
     mask_of,
     read_reply,
     rounded,
@@ -41,11 +42,20 @@ LINE = r"ClientApp\(mods=\[flwr_fco\.short_mod\(\)\]\)"
 # --- one exchange -----------------------------------------------------------------------------------------------------
 
 
-def model(rng, units, share=0.3):
+def layout_of(*arrays):
+    """Return the layout of arrays, of which the regularized ones travel short."""
+    header, offset = [], 0
+    for name, dtype, shape, short in arrays:
+        header.append([name, shape, dtype, offset, short])
+        offset += math.prod(shape)
+    return Layout.from_header(header)
+
+
+def model(rng, layout, share=0.3):
     """Return arrays of which those that travel short are mostly 0."""
     arrays = {}
-    for unit in units:
-        dense = not unit.short
+    for unit in layout.entries:
+        dense = not unit.regularized
         kept = rng.random(unit.shape) < share
         arrays[unit.name] = np.where(dense | kept, rng.standard_normal(unit.shape), 0.0).astype(unit.dtype)
     return arrays
@@ -69,8 +79,9 @@ def exchange(form, arrays, moved, number=3, partition=1, **options):
     return seen, short_mod()(message, context, handler).content, support
 
 
-def form_of(units, order=None, **wire):
-    return Form(Short(**wire), units, "", order or [unit.name for unit in units], 7)
+def form_of(*arrays, **wire):
+    layout = layout_of(*arrays)
+    return Form(Short(**wire), layout, "", list(layout.names), 7)
 
 
 @st.composite
@@ -78,10 +89,10 @@ def exchanges(draw):
     shapes = draw(st.lists(st.lists(st.integers(0, 9), max_size=3).map(tuple), min_size=1, max_size=5))
     flags = draw(st.lists(st.booleans(), min_size=len(shapes), max_size=len(shapes)))
     dtype = draw(st.sampled_from(["float32", "float64"]))
-    units = [Unit(f"w{i}", dtype, shape, flag) for i, (shape, flag) in enumerate(zip(shapes, flags, strict=True))]
+    arrays = [(f"w{i}", dtype, shape, flag) for i, (shape, flag) in enumerate(zip(shapes, flags, strict=True))]
     wire = {name: draw(st.sampled_from(["int8", "float16"])) for name in ("down", "up")}
-    still = draw(st.sets(st.sampled_from(units)))
-    return form_of(units, growth=draw(st.sampled_from([0.0, 0.3, 5.0])), **wire), still, draw(st.integers(0, 99))
+    still = draw(st.sets(st.sampled_from([name for name, *_ in arrays])))
+    return form_of(*arrays, growth=draw(st.sampled_from([0.0, 0.3, 5.0])), **wire), still, draw(st.integers(0, 99))
 
 
 @given(exchanges())
@@ -90,9 +101,9 @@ def test_what_is_sent_arrives(exchange_of):
     """Zeros as zeros, values to half a step of their scale, increments to one, the largest ones off the non-zeros."""
     form, still, seed = exchange_of
     rng = np.random.default_rng(seed)
-    arrays = model(rng, form.units)
+    arrays = model(rng, form.layout)
     passed = {"running_mean": rng.standard_normal(3).astype(np.float32), "count": np.array(seed)}
-    moved = {u.name: rng.standard_normal(u.shape).astype(u.dtype) for u in form.units if u not in still}
+    moved = {u.name: rng.standard_normal(u.shape).astype(u.dtype) for u in form.layout.entries if u.name not in still}
     form = form._replace(order=[*passed, *arrays])
     seen, reply, support = exchange(form, {**arrays, **passed}, moved)
     assert list(seen) == form.order
@@ -100,12 +111,12 @@ def test_what_is_sent_arrives(exchange_of):
     found = numpy_of(rest["arrays"])
     assert {name: array.tolist() for name, array in found.items()} == {n: a.tolist() for n, a in passed.items()}
     steps = {"int8": 1 / 127, "float16": 2.0**-11}
-    for unit, block in form.blocks:
-        sent, found, got = arrays[unit.name], seen[unit.name], increment[block]
+    for unit in form.layout.entries:
+        sent, found, got = arrays[unit.name], seen[unit.name], increment[unit.block]
         assert found.dtype == unit.dtype
         assert found.shape == unit.shape
         move = np.ravel((found + moved[unit.name] if unit.name in moved else found) - found)
-        if not unit.short:
+        if not unit.regularized:
             np.testing.assert_array_equal(found, sent)
             np.testing.assert_array_equal(got, move)
             continue
@@ -113,7 +124,7 @@ def test_what_is_sent_arrives(exchange_of):
         assert not found[sent == 0.0].any()
         assert np.abs(found - sent).max(initial=0.0) <= most * steps[form.wire.down] * 0.51
         on = np.ravel(sent) != 0.0
-        np.testing.assert_array_equal(support[block], on)
+        np.testing.assert_array_equal(support[unit.block], on)
         left = np.sort(np.abs(move[~on]))[::-1][: form.wire.most_indices(int(on.sum()))]
         sent_off = got[~on] != 0.0
         assert sent_off.sum() <= left.size
@@ -124,8 +135,8 @@ def test_what_is_sent_arrives(exchange_of):
 
 
 def test_a_client_that_works_in_less_precision_has_moved_nothing():
-    form = form_of([Unit("w", "float64", (40,), True), Unit("b", "float64", (5,), False)])
-    arrays = model(np.random.default_rng(0), form.units)
+    form = form_of(("w", "float64", (40,), True), ("b", "float64", (5,), False))
+    arrays = model(np.random.default_rng(0), form.layout)
     content = RecordDict({"arrays": arrays_of(arrays)})
     support = shorten(content, "arrays", form)
 
@@ -141,9 +152,9 @@ def test_a_client_that_works_in_less_precision_has_moved_nothing():
 
 @pytest.mark.parametrize("up", ["int8", "float16"])
 def test_rounding_is_right_in_the_mean_and_of_seed_round_and_partition(up):
-    form = form_of([Unit("w", "float32", (40,), True)], up=up)
+    form = form_of(("w", "float32", (40,), True), up=up)
     rng = np.random.default_rng(0)
-    arrays, moved = model(rng, form.units), {"w": (0.1 * rng.standard_normal(40)).astype(np.float32)}
+    arrays, moved = model(rng, form.layout), {"w": (0.1 * rng.standard_normal(40)).astype(np.float32)}
 
     def got(*of, form=form):
         seen, reply, support = exchange(form, arrays, moved, *of)
@@ -180,8 +191,8 @@ def test_float16_is_one_of_the_two_neighbours(values, seed):
 
 
 def test_an_evaluation_is_of_the_model_itself():
-    form = form_of([Unit("w", "float32", (90,), True), Unit("b", "float32", (5,), False)])
-    arrays = model(np.random.default_rng(0), form.units)
+    form = form_of(("w", "float32", (90,), True), ("b", "float32", (5,), False))
+    arrays = model(np.random.default_rng(0), form.layout)
     seen, _, _ = exchange(form, arrays, {}, exact=True)
     for name, array in arrays.items():
         np.testing.assert_array_equal(seen[name], array)
@@ -189,14 +200,13 @@ def test_an_evaluation_is_of_the_model_itself():
 
 # --- hostile bytes ----------------------------------------------------------------------------------------------------
 
-UNITS = [Unit("w", "float32", (60, 10), True), Unit("v", "float32", (9,), True), Unit("b", "float32", (5,), False)]
-FORM = form_of(UNITS)
+FORM = form_of(("w", "float32", (60, 10), True), ("v", "float32", (9,), True), ("b", "float32", (5,), False))
 
 
 def good_reply():
     rng = np.random.default_rng(0)
-    moved = {unit.name: rng.standard_normal(unit.shape).astype(np.float32) for unit in UNITS}
-    _, reply, support = exchange(FORM, model(rng, UNITS), moved)
+    moved = {unit.name: rng.standard_normal(unit.shape).astype(np.float32) for unit in FORM.layout.entries}
+    _, reply, support = exchange(FORM, model(rng, FORM.layout), moved)
     return reply, support
 
 
@@ -265,14 +275,14 @@ def test_any_bytes_are_read_or_refused(data):
     except ProtocolError as error:
         assert str(error)  # noqa: PT017
     else:
-        assert increment.shape == (FORM.size,)
+        assert increment.shape == (FORM.layout.size,)
         assert np.isfinite(increment).all()
 
 
 @fuzzed(0.3)
 @given(st.data())
 def test_a_client_reads_or_refuses_any_form(data):
-    content = RecordDict({"arrays": arrays_of(model(np.random.default_rng(0), UNITS))})
+    content = RecordDict({"arrays": arrays_of(model(np.random.default_rng(0), FORM.layout))})
     shorten(content, "arrays", FORM)
     said = data.draw(mutated(json.loads(FORM.header)))
     content[SHORT] = ConfigRecord({"form": json.dumps(said)})
@@ -290,9 +300,10 @@ def test_a_client_reads_or_refuses_any_form(data):
 
 
 def test_a_client_refuses_a_model_that_is_too_large_before_it_makes_one():
-    content = RecordDict({"arrays": arrays_of(model(np.random.default_rng(0), UNITS))})
-    shorten(content, "arrays", FORM._replace(units=UNITS))
-    content[SHORT] = ConfigRecord({"form": FORM._replace(units=[Unit("w", "float32", (10**6, 10**6), True)]).header})
+    content = RecordDict({"arrays": arrays_of(model(np.random.default_rng(0), FORM.layout))})
+    shorten(content, "arrays", FORM)
+    too_large = FORM._replace(layout=layout_of(("w", "float32", (10**6, 10**6), True)))
+    content[SHORT] = ConfigRecord({"form": too_large.header})
     with InProcessGrid(None, 1).identity():
         message = Message(content, dst_node_id=2, message_type="train", group_id="1")
     with pytest.raises(ConfigurationError, match=r"1000000000000 parameters.*max_parameters=1e\+08.*short_mod"):
