@@ -454,11 +454,9 @@ class Saved:
             run.graph.topology = run.graph.of_size(len(run.graph.rows))
         watch = self._strategy._watch
         watch.good = ArrayRecord({name: Array(value) for name, value in tree["good"].items()})
-        given = run.given
-        if run.untrained is not None:
-            given = given._replace(layout=run.untrained.without(given.layout))
+        given = run.given if run.untrained is None else run.given_without(run.untrained)
         run.adopt(run.method.setting(given, run.state))
-        run.show(run.seen(run.problem, run.state) if run.state.round else run.point, run.passed)
+        run.show(run.seen(run.problem, run.state, run.average) if run.state.round else run.point, run.passed)
         run.left_out.extend(LeftOut(*row) for row in tree["left out"])
         for name, history in histories(result).items():
             history.update({number: MetricRecord(row) for number, row in _rows_of(tree["histories"][name]).items()})

@@ -276,13 +276,18 @@ class Run:
 
     # --- the model ------------------------------------------------------------------------------------------------
 
-    def seen(self, problem: Problem, state: Any) -> Vector:
+    def given_without(self, untrained: Untrained) -> Setting:
+        """Return the user's setting, in whose layout psi leaves alone what nobody trains."""
+        layout, now = untrained.without(self.given.layout), self.setting.layout
+        return self.given._replace(layout=now if now == layout else layout)
+
+    def seen(self, problem: Problem, state: Any, average: PointAverage) -> Vector:
         """Return the point of a state that the user sees, rounded to the user's dtypes."""
         found: Any = self.method.retrieve(problem, state)
         if np.shape(found) != (problem.layout.size,):
             prefix = f"{type(self.method).__name__}.retrieve returned {short(found)}"
             raise ConfigurationError(f"{prefix}; expected an array of shape ({problem.layout.size},)")
-        return problem.layout.rounded(self.average.point(found))
+        return problem.layout.rounded(average.point(found))
 
     def show(self, point: Vector, passed: Mapping[str, NDArray[Any]]) -> None:
         """Make a point the model that the user sees."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from logging import INFO, WARNING
 from typing import Any
 
@@ -27,7 +28,7 @@ from flwr_fco.messages.protocol import Downlink, Node, Uplink
 from flwr_fco.messages.records import Encoder, Outbox, Task, addressed, isolated
 from flwr_fco.messages.short import Form, Short, bytes_in, shorten
 from flwr_fco.mirror_maps import Euclidean
-from flwr_fco.strategies import checkpoint, replies
+from flwr_fco.strategies import replies
 from flwr_fco.strategies.divergence import advice_on
 from flwr_fco.strategies.ledger import named
 from flwr_fco.strategies.nodes import TRAINING
@@ -362,42 +363,40 @@ def update(run: Run, uplinks: Sequence[Uplink]) -> bool:
     if getattr(run.options, "server_lr", None) == AUTO:
         chosen = {**chosen, "server_lr": extrapolation(uplinks)}
         problem = problem._replace(server_lr=chosen["server_lr"])
-    # What the step changes before it is known to be finite.
-    undo: dict[str, Any] = {"average": run.average} if run.average.averages else {}
-    undo |= {} if run.untrained is None else {"untrained": run.untrained}
-    kept = checkpoint.moment(undo) if undo else {}
+    # These are kept only if the step is: what they hold is replaced, never written into.
+    average, untrained = copy(run.average), copy(run.untrained)
     try:
         with single_threaded_blas(), np.errstate(over="ignore", invalid="ignore"):
-            given = _given(run, uplinks)
-            if run.untrained is not None and given.layout != problem.layout:
-                # Psi leaves alone what nobody trains, from this very step on.
-                problem = problem.with_plan(run.plan_of(run.method.setting(given, before)))
+            given = run.given
+            if untrained is not None:
+                untrained.observe(given.layout, uplinks)
+                given = run.given_without(untrained)
+                if given.layout != problem.layout:
+                    # Psi leaves alone what nobody trains, from this very step on.
+                    problem = problem.with_plan(run.plan_of(run.method.setting(given, before)))
             passed = _averaged_arrays(run, uplinks)
             after = run.method.aggregate(problem, before, Replies(uplinks, run.momentum or run.mean, run.ledger))
             _check_state(run, before, after)
             setting = run.method.setting(given, after)
             stage = setting.stage != run.setting.stage
             if stage:
-                run.average.forget()
-            elif run.average.averages:
+                average.forget()
+            elif average.averages:
                 # Of a round those that the state carries, or else the last one.
                 points = getattr(after, "points", ())
-                run.average.add(points if len(points) else [run.method.retrieve(problem, after)])
+                average.add(points if len(points) else [run.method.retrieve(problem, after)])
             following = run.problem_of(setting)
-            point = run.seen(following, after)
+            point = run.seen(following, after, average)
             floats = [array for array in passed.values() if array.dtype.kind == "f"]
             if not all(map(all_finite, (point, *floats))):
                 raise MagnitudeError("the model is not finite")
     except MagnitudeError as error:
         log(WARNING, "aggregate_train: the update overflows, the state stays as it is: lower the rates (%s)", error)
-        checkpoint.go_back(undo, kept)
         run.overflowed = True
         return False
-    except Exception:
-        checkpoint.go_back(undo, kept)
-        raise
     if run.momentum is not None:
         run.momentum.velocity = run.momentum.next
+    run.average, run.untrained = average, untrained
     if run.ledger is not None:
         run.ledger.commit(run.method, run.method.downlink(problem, before, None), uplinks)
         run.moved = euclidean_norm(point - run.point) / run.size
@@ -409,16 +408,6 @@ def update(run: Run, uplinks: Sequence[Uplink]) -> bool:
     run.problem = following._replace(server_lr=problem.server_lr)
     run.show(point, passed)
     return True
-
-
-def _given(run: Run, uplinks: Sequence[Uplink]) -> Any:
-    """Return the user's setting, in whose layout psi leaves alone what nobody trains."""
-    if run.untrained is None:
-        return run.given
-    run.untrained.observe(run.given.layout, uplinks)
-    layout = run.untrained.without(run.given.layout)
-    now = run.setting.layout
-    return run.given._replace(layout=now if now == layout else layout)
 
 
 def _check_state(run: Run, before: Any, after: Any) -> None:
