@@ -61,7 +61,7 @@ class Result(FlowerResult):
         [{'round': 1, 'train/skipped': 0}]
         """
         rounds: dict[int, dict[str, Number]] = {}
-        for prefix, history in self._histories():
+        for prefix, history in self.histories.items():
             for number, metrics in history.items():
                 rounds.setdefault(number, {}).update(numbers_of(prefix, metrics))
         for number, added in self.callback_metrics.items():
@@ -84,20 +84,21 @@ class Result(FlowerResult):
         """
         return frame_of(self.rows())
 
-    def _histories(self) -> tuple[tuple[str, dict[int, MetricRecord]], ...]:
+    @property
+    def histories(self) -> dict[str, dict[int, MetricRecord]]:
+        """The metrics of rounds, by what begins their names in tables."""
         train, evaluate = self.train_metrics_clientapp, self.evaluate_metrics_clientapp
-        return ("train", train), ("evaluate", evaluate), ("server", self.evaluate_metrics_serverapp)
+        return {"train": train, "evaluate": evaluate, "server": self.evaluate_metrics_serverapp}
 
     def __repr__(self) -> str:
-        numbers = [number for _, history in self._histories() for number in history]
+        numbers = [number for history in self.histories.values() for number in history]
         lines = [f"Result after round {max([*numbers, *self.callback_metrics], default=0)}"]
         shown = [f"{name} {_described(array)}" for name, array in list(self.arrays.items())[:_SHOWN_ARRAYS]]
         more = len(self.arrays) - len(shown)
         lines += [f"  {text}"] if (text := part_of(self)) else []
         lines.append("  arrays: " + "; ".join(shown) + (f"; and {more} more" if more > 0 else ""))
-        callbacks: tuple[str, Mapping[int, Any]] = ("callbacks", self.callback_metrics)
-        last = max(numbers, default=0)
-        for title, history in [*self._histories(), callbacks]:
+        last, shown_of = max(numbers, default=0), dict[str, Mapping[int, Any]](self.histories)
+        for title, history in (shown_of | {"callbacks": self.callback_metrics}).items():
             if history:
                 number = max(history)
                 when = "" if number == last else f" (round {number})"

@@ -323,9 +323,9 @@ class Layout:
             raise ValueError(f"the vector has shape {vector.shape}, expected ({self.size},)")
         return {entry.name: vector[entry.block].reshape(entry.shape) for entry in self.optimized}
 
-    def to_header(self) -> list[list[Any]]:
+    def to_header(self) -> tuple[tuple[Any, ...], ...]:
         """Return a JSON-able description; :meth:`from_header` reads it."""
-        return [[e.name, list(e.shape), e.dtype, e.offset, e.regularized] for e in self.entries]
+        return tuple((e.name, e.shape, e.dtype, e.offset, e.regularized) for e in self.entries)
 
     @classmethod
     def from_header(cls, header: Iterable[Sequence[Any]]) -> Layout:

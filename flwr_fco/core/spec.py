@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Layout
+from flwr_fco.core.sparse import SparseVector
 from flwr_fco.core.validation import Choice
 from flwr_fco.errors import FlwrFcoError, SpecError
 
 _ARRAY = "$array"
-_MAPPING = "$mapping"
-_LAYOUT = "$layout"
 #: Limits on objects that a message may request.
 _MOST_ITEMS, _DEEPEST = 10_000, 16
 
@@ -104,16 +103,18 @@ class Specified(Choice):
 
     def to_spec(self) -> Spec:
         """Return the specification from which :meth:`from_spec` rebuilds an equal object."""
+        arrays: dict[str, NDArray[Any]] = {}
+        return Spec(self._header("", arrays), arrays)
+
+    def _header(self, prefix: str, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
         if not self.kind:
             raise SpecError(
                 f"{type(self).__name__} has no registered name, so it cannot travel to clients. "
                 "Give the class a unique `kind: ClassVar[str]` and import its module in the ClientApp too."
             )
-        header: dict[str, Any] = {"family": self.family, "kind": self.kind}
-        arrays: dict[str, NDArray[Any]] = {}
-        for field in dataclasses.fields(self):  # type: ignore[arg-type]
-            header[field.name] = _encode(getattr(self, field.name), field.name, arrays)
-        return Spec(header, arrays)
+        names = [field.name for field in dataclasses.fields(self)]  # type: ignore[arg-type]
+        fields = {name: encode(getattr(self, name), prefix + name, arrays) for name in names}
+        return {"family": self.family, "kind": self.kind, **fields}
 
     @classmethod
     def from_spec(cls, spec: Spec) -> Self:
@@ -140,48 +141,93 @@ def _content(value: Any) -> Any:
     return tuple(map(_content, value)) if isinstance(value, tuple | list) else value
 
 
-def _encode(value: Any, path: str, arrays: dict[str, NDArray[Any]]) -> Any:
-    if isinstance(value, Specified):
-        nested = value.to_spec()
-        arrays.update({f"{path}/{name}": array for name, array in nested.arrays.items()})
-        return nested.header
+#: What is written as an object: its type, what it is taken apart into, and how it is put together again.
+_KINDS: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "$layout": (Layout, Layout.to_header, Layout.from_header),
+    "$mapping": (Mapping, lambda value: tuple(value.items()), dict),
+    "$list": (list, tuple, list),
+    "$set": (set | frozenset, lambda value: tuple(sorted(value)), set),
+    "$sparse": (SparseVector, lambda value: (value.indices, value.values, value.size), lambda own: SparseVector(*own)),
+    "$bytes": (bytes, lambda value: np.frombuffer(value, np.uint8), lambda own: own.tobytes()),
+}
+
+
+def encode(value: Any, path: str, arrays: dict[str, NDArray[Any]]) -> Any:
+    """Return a value as JSON; its arrays are added by their paths in it.
+
+    Parameters
+    ----------
+    value : Any
+        A number, text, array, sparse vector or layout, bytes, an object that can be sent, or a tuple, list, set or
+        mapping of these.
+    path : str
+        Of the value.
+    arrays : dict of str to ndarray
+        Where its arrays go.
+
+    Raises
+    ------
+    SpecError
+        If it is something else.
+
+    Examples
+    --------
+    >>> arrays = {}
+    >>> encode({"w": (np.ones(2), 3)}, "at", arrays), sorted(arrays)
+    ({'$mapping': [['w', [{'$array': '0'}, 3]]]}, ['at/0/1/0'])
+    """
     if isinstance(value, np.ndarray):
         arrays[path] = value
         return {_ARRAY: path.rsplit("/", 1)[-1]}
     if isinstance(value, np.generic):
-        return _encode(value.item(), path, arrays)
-    if isinstance(value, Layout):
-        return {_LAYOUT: value.to_header()}
-    if isinstance(value, Mapping):
-        return {_MAPPING: [[key, _encode(item, f"{path}/{key}", arrays)] for key, item in value.items()]}
-    if isinstance(value, tuple | list):
-        return [_encode(item, f"{path}/{i}", arrays) for i, item in enumerate(value)]
+        return value.item()
     if value is None or isinstance(value, bool | int | float | str):
         return value
+    if isinstance(value, tuple):
+        return [encode(item, f"{path}/{i}", arrays) for i, item in enumerate(value)]
+    if isinstance(value, Specified):
+        return value._header(f"{path}/", arrays)
+    for name, (kind, apart, _) in _KINDS.items():
+        if isinstance(value, kind):
+            return {name: encode(apart(value), path, arrays)}
     raise SpecError(f"{path} = {value!r} of type {type(value).__name__} cannot be part of a specification")
 
 
-def _decode(value: Any, path: str, arrays: Mapping[str, NDArray[Any]]) -> Any:
+def decode(value: Any, path: str, arrays: Mapping[str, NDArray[Any]], most: float = _MOST_ITEMS) -> Any:
+    """Return a value that :func:`encode` has written.
+
+    Parameters
+    ----------
+    value : Any
+        JSON.
+    path : str
+        Of the value.
+    arrays : mapping of str to ndarray
+        Its arrays, by their paths.
+    most : float, default 10000
+        Number of items that a tuple, list, set or mapping may have.
+
+    Raises
+    ------
+    SpecError
+        If it is none.
+    """
     if isinstance(value, list):
-        return tuple(_decode(item, f"{path}/{i}", arrays) for i, item in enumerate(value))
+        if len(value) > most:
+            raise SpecError(f"{path} is {str(value)[:80]}, {len(value)} items; expected at most {most}")
+        return tuple(decode(item, f"{path}/{i}", arrays, most) for i, item in enumerate(value))
     if not isinstance(value, dict):
         return value
-    if _ARRAY in value:
-        if path not in arrays:
-            raise SpecError(f"the specification names an array {path!r} that did not come with it")
-        return arrays[path]
     if "family" in value:
         return _build(value, arrays, f"{path}/")
-    if _LAYOUT in value:
-        return Layout.from_header(value[_LAYOUT])
-    if _MAPPING in value:
-        pairs = value[_MAPPING]
-        good = isinstance(pairs, list) and len(pairs) <= _MOST_ITEMS
-        good = good and all(isinstance(pair, list) and len(pair) == 2 for pair in pairs)
-        if not good or not all(isinstance(key, str) for key, _ in pairs):
-            raise SpecError(f"{path} is {str(pairs)[:80]}; expected at most {_MOST_ITEMS} pairs of a name and a value")
-        return {key: _decode(item, f"{path}/{key}", arrays) for key, item in pairs}
-    raise SpecError(f"{path} holds an object that is not part of a specification: {sorted(value)}")
+    name, own = next(iter(value.items()), ("", None))
+    if name == _ARRAY and path not in arrays:
+        raise SpecError(f"the specification names an array {path!r} that did not come with it")
+    if name == _ARRAY:
+        return arrays[path]
+    if name not in _KINDS:
+        raise SpecError(f"{path} holds an object that is not part of a specification: {sorted(value)}")
+    return _KINDS[name][2](decode(own, path, arrays, most))
 
 
 def _build(header: Any, arrays: Mapping[str, NDArray[Any]], prefix: str) -> Specified:
@@ -204,7 +250,7 @@ def _build(header: Any, arrays: Mapping[str, NDArray[Any]], prefix: str) -> Spec
         wrong = wrong or f"has no argument {', '.join(sorted(arguments - names))}"
         raise SpecError(f"{family} {kind!r} {wrong}; server and client probably run different versions of flwr-fco")
     try:
-        return cls(**{name: _decode(header[name], f"{prefix}{name}", arrays) for name in arguments})
+        return cls(**{name: decode(header[name], f"{prefix}{name}", arrays) for name in arguments})
     except FlwrFcoError:
         raise
     except (TypeError, ValueError, AttributeError, ArithmeticError, LookupError) as error:

@@ -180,6 +180,7 @@ class Plan(Specified):
         try:
             super().__post_init__()
             for name, value in self.options.items():
+                checked("name of an option", name, str)
                 checked(f"options[{name!r}]", value, Option, _FINITE)
         except ConfigurationError as error:
             raise SpecError(f"not a plan: {error}") from error

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -15,10 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.core.files import FilePath, json_object, read_npz, shown, write_npz
-from flwr_fco.core.sparse import SparseVector
+from flwr_fco.core.spec import decode, encode
 from flwr_fco.errors import ConfigurationError
 
 _VERSION = 1
+#: Begins the names of arrays in a file.
+_TREE = "tree"
 #: Options that may differ between a run and its resumption.
 MAY_CHANGE = {"fraction_evaluate", "min_train_nodes", "min_evaluate_nodes", "min_available_nodes", "bounds"}
 MAY_CHANGE |= {"train_metrics_aggr_fn", "evaluate_metrics_aggr_fn", "on_divergence", "certificate_every"}
@@ -82,7 +85,7 @@ def save(path: FilePath, about: str, tree: Any, *, secret: bool = False) -> None
         Whether only its owner may read the file.
     """
     arrays: dict[str, NDArray[Any]] = {}
-    text = json.dumps({"about": about, "version": _VERSION, "tree": _packed(tree, arrays)})
+    text = json.dumps({"about": about, "version": _VERSION, "tree": encode(tree, _TREE, arrays)})
     arrays["tree"] = np.frombuffer(text.encode(), np.uint8)
     arrays["checksum"] = np.array(_checksum(arrays))
     write_npz(path, arrays, secret=secret)
@@ -102,7 +105,7 @@ def load(path: FilePath, about: str) -> Any:
         raise ConfigurationError(f"{shown(path)} is no saved run, or is damaged; take an earlier copy")
     try:
         saved = json_object(arrays["tree"].tobytes())
-        version, whose, tree = saved["version"], saved["about"], _unpacked(saved["tree"], arrays)
+        version, whose, tree = saved["version"], saved["about"], decode(saved["tree"], _TREE, arrays, math.inf)
     except (LookupError, TypeError, ValueError) as error:
         raise ConfigurationError(f"{shown(path)} is damaged: {error!r:.200}; take an earlier copy") from error
     if version != _VERSION or whose != about:
@@ -150,43 +153,6 @@ def _checksum(arrays: Mapping[str, NDArray[Any]]) -> str:
         digest.update(f"{name} {array.dtype.str} {arrays[name].shape} ".encode())
         digest.update(array.reshape(-1).view(np.uint8).data if array.dtype.kind != "U" else array.tobytes())
     return digest.hexdigest()
-
-
-def _packed(value: Any, arrays: dict[str, NDArray[Any]]) -> Any:
-    """Return a value as JSON; its arrays are added to `arrays`."""
-
-    def put(array: NDArray[Any]) -> str:
-        arrays[name := f"a{len(arrays)}"] = array
-        return name
-
-    if isinstance(value, np.ndarray):
-        return {"array": put(value)}
-    if isinstance(value, bytes):
-        return {"bytes": put(np.frombuffer(value, np.uint8))}
-    if isinstance(value, SparseVector):
-        return {"sparse": [put(value.indices), put(value.values), value.size]}
-    if isinstance(value, Mapping):
-        return {"pairs": [[_packed(key, arrays), _packed(own, arrays)] for key, own in value.items()]}
-    if isinstance(value, set | frozenset):
-        return {"set": [_packed(own, arrays) for own in sorted(value)]}
-    if isinstance(value, tuple | list):
-        return {"tuple" if isinstance(value, tuple) else "list": [_packed(own, arrays) for own in value]}
-    return value.item() if isinstance(value, np.generic) else value
-
-
-def _unpacked(value: Any, arrays: Mapping[str, NDArray[Any]]) -> Any:
-    if not isinstance(value, dict):
-        return value
-    ((kind, own),) = value.items()
-    if kind == "array":
-        return arrays[own]
-    if kind == "bytes":
-        return arrays[own].tobytes()
-    if kind == "sparse":
-        return SparseVector(arrays[own[0]], arrays[own[1]], int(own[2]))
-    if kind == "pairs":
-        return {_unpacked(key, arrays): _unpacked(each, arrays) for key, each in own}
-    return {"set": set, "tuple": tuple, "list": list}[kind](_unpacked(each, arrays) for each in own)
 
 
 def check_alike(found: Any, expected: Any, prefix: str) -> None:

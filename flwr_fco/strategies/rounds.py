@@ -78,7 +78,7 @@ class Callbacks:
         """
         stop, metrics, added = False, result.train_metrics_clientapp.get(number), dict[str, Number]()
         numbers: dict[str, Number] = {}
-        for prefix, history in histories(result).items() if any(map(_is_object, self._all)) else ():
+        for prefix, history in result.histories.items() if any(map(_is_object, self._all)) else ():
             numbers |= numbers_of(prefix, history.get(number, {}))
         for callback in self._all:
             if not _is_object(callback):
@@ -270,15 +270,6 @@ def _keep(history: dict[int, MetricRecord], number: int, found: Any, who: str) -
     history[number] = metrics
 
 
-def histories(result: Result) -> dict[str, dict[int, Any]]:
-    """Return a result's metrics by round, under the prefixes of :meth:`Result.rows`."""
-    return {
-        "train": result.train_metrics_clientapp,
-        "evaluate": result.evaluate_metrics_clientapp,
-        "server": result.evaluate_metrics_serverapp,
-    }
-
-
 def _why_nothing(run: Run, result: Result) -> str:
     """Return why no round counted, most frequent reasons first."""
     text = f"{type(run.options).__name__}: no round counted, so the model is still the initial one: "
@@ -361,7 +352,7 @@ class Saved:
         tree = {
             "parts": checkpoint.moment(self._parts),
             "good": {name: array.numpy() for name, array in self._strategy._watch.good.items()},
-            "histories": {name: self._lines(name, history) for name, history in histories(result).items()},
+            "histories": {name: self._lines(name, history) for name, history in result.histories.items()},
             "added": self._lines("added", result.callback_metrics),
             "left out": run.left_out,
             "callbacks": {name: dict(each.to_arrays()) for name, each in self._callbacks.savers().items()},
@@ -458,7 +449,7 @@ class Saved:
         run.adopt(run.method.setting(given, run.state))
         run.show(run.seen(run.problem, run.state, run.average) if run.state.round else run.point, run.passed)
         run.left_out.extend(LeftOut(*row) for row in tree["left out"])
-        for name, history in histories(result).items():
+        for name, history in result.histories.items():
             history.update({number: MetricRecord(row) for number, row in _rows_of(tree["histories"][name]).items()})
         result.callback_metrics.update(_rows_of(tree["added"]))
         if tree["nodes"]:
