@@ -239,12 +239,17 @@ class Hooked(FedDualAvg):
         return super().configure_train(server_round, arrays, config, grid)
 
 
+@pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("inner", [FedDualAvg, Hooked, FedDAGT])
-def test_they_are_refused_around_clients_of_ours_on_any_grid(inner):
-    """In a ServerApp nobody but the strategy itself sees what is around it."""
+def test_they_are_refused_around_clients_of_ours_on_any_grid(inner, again):
+    """In a ServerApp nobody but the strategy itself sees what is around it, in its first run or a later one."""
     name, grid = "DifferentialPrivacyClientSideFixedClipping", InProcessGrid(moving_app(), NODES)
-    own = getattr(flowers, name)(inner(fraction_evaluate=0.0), *WRAPPERS[name])
-    with grid.identity(), pytest.raises(ConfigurationError, match=r"DifferentialPrivacy\w+ clips .*privacy=GaussianDP"):
+    inside = inner(fraction_evaluate=0.0)
+    own = getattr(flowers, name)(inside, *WRAPPERS[name])
+    if again:
+        objective = LeastSquares(np.eye(6), np.ones(6), intercept=False)
+        simulated(inside, app_of([objective] * NODES), 2, initial_arrays={"coefficients": np.zeros(6)})
+    with grid.identity(), pytest.raises(ConfigurationError, match="DifferentialPrivacy wrappers clip .*GaussianDP"):
         own.start(grid, arrays_of({"w": np.zeros(6)}), 2)
 
 

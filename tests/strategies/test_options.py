@@ -271,6 +271,7 @@ def by_hand(strategy, rounds=3):
     """The rounds that a server with a loop of its own plays."""
     grid, arrays = InProcessGrid(app_of(clients()), 4), start_arrays()
     with grid.identity():
+        strategy.prepare(arrays)
         for number in range(1, rounds + 1):
             messages = strategy.configure_train(number, arrays, ConfigRecord(), grid)
             arrays, _ = strategy.aggregate_train(number, grid.send_and_receive(messages))
