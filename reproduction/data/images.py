@@ -1,9 +1,8 @@
-"""Images of handwriting and of objects, from their own files or from Flower Datasets: MNIST, FEMNIST, CIFAR-10."""
+"""Images of handwriting and of objects, from their own files or from OpenML: MNIST and CIFAR-10."""
 
 from __future__ import annotations
 
 import gzip
-import itertools
 import struct
 import zlib
 from collections.abc import Iterator
@@ -17,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.datasets import PartitionedClassification, Samples, dirichlet_partition, iid_partition
-from flwr_fco.errors import ConfigurationError, NotInstalledError
+from flwr_fco.errors import ConfigurationError
 from reproduction.data import DataNotFoundError
-from reproduction.data.samples import stream, together
+from reproduction.data.samples import stream
 
 #: Spawn keys of one seed; the split over clients uses the first, as in all data sets.
 _SPLIT, _SUBSET = 0, 1
@@ -152,81 +151,6 @@ def _split(
     else:
         parts = dirichlet_partition(train.targets, num_clients, alpha, rng, least)
     return PartitionedImages(train, test, tuple(parts), 10)
-
-
-def femnist(num_clients: int = 100, *, num_classes: int = 10, seed: int = 0) -> PartitionedImages:
-    """Return Federated EMNIST with one writer per client, from Flower Datasets (requires internet access).
-
-    A tenth of each writer's images is in the test part.
-
-    Parameters
-    ----------
-    num_clients : int, default 100
-        Number of writers, drawn at random from the seed.
-    num_classes : {10, 62}, default 10
-        10 for digits only, 62 for digits and upper- and lower-case letters.
-    seed : int, default 0
-        Seed of the problem.
-
-    Returns
-    -------
-    PartitionedImages
-        Ink is 255 on a background of 0, as in MNIST.
-
-    Raises
-    ------
-    NotInstalledError
-        If ``flwr-datasets`` is not installed.
-    DataNotFoundError
-        If the Hugging Face hub cannot be reached.
-    ConfigurationError
-        If the data set has fewer than `num_clients` writers, or `num_classes` is neither 10 nor 62.
-
-    Examples
-    --------
-    >>> data = femnist(num_clients=100)  # doctest: +SKIP
-    """
-    try:
-        from flwr_datasets import FederatedDataset as HubDataset
-        from flwr_datasets.partitioner import NaturalIdPartitioner
-    except ImportError as error:
-        raise NotInstalledError("FEMNIST needs Flower Datasets: pip install 'flwr-datasets[vision]'") from error
-    if num_classes not in (10, 62):
-        raise ConfigurationError(f"num_classes={num_classes!r}; expected 10 (digits) or 62 (the alphabet too)")
-    writers = NaturalIdPartitioner(partition_by="writer_id")
-    hub = HubDataset(dataset="flwrlabs/femnist", partitioners={"train": writers}, seed=seed)
-    try:
-        hub.load_partition(0)
-    except OSError as error:
-        raise DataNotFoundError(
-            f"FEMNIST could not be fetched from the Hugging Face hub: {error}. Try again where there is internet"
-        ) from error
-    if not 1 <= num_clients <= writers.num_partitions:
-        raise ConfigurationError(f"num_clients={num_clients}; expected 1 .. {writers.num_partitions}, one a writer")
-    rng = stream(seed, _SPLIT)
-    kept: list[Samples] = []
-    held_out: list[Samples] = []
-    for writer in rng.permutation(writers.num_partitions):
-        part = hub.load_partition(int(writer)).with_format("numpy")
-        labels = np.asarray(part["character"], dtype=np.int64)
-        rows = np.flatnonzero(labels < num_classes)
-        # At least two images: one for training and one for the test part.
-        if rows.size < 2:
-            continue
-        pixels = np.stack([np.asarray(part[int(row)]["image"], dtype=np.uint8).reshape(-1) for row in rows])
-        order = rng.permutation(rows.size)
-        cut = max(1, round(0.1 * rows.size))
-        # FEMNIST is black on white.
-        images = 255 - pixels
-        held_out.append(Samples(images[order[:cut]], labels[rows][order[:cut]]))
-        kept.append(Samples(images[order[cut:]], labels[rows][order[cut:]]))
-        if len(kept) == num_clients:
-            break
-    if len(kept) < num_clients:
-        raise ConfigurationError(f"num_clients={num_clients}, but only {len(kept)} writers wrote digits; ask for fewer")
-    bounds = np.cumsum([0, *(part.targets.size for part in kept)])
-    partition = tuple(np.arange(a, b, dtype=np.int64) for a, b in itertools.pairwise(bounds))
-    return PartitionedImages(together(kept), together(held_out), partition, num_classes)
 
 
 def _scaled(samples: Samples) -> Samples:

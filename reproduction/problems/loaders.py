@@ -131,7 +131,7 @@ def mnist(
     *,
     ball: Literal["l1", "l2"] = "l1",
     radius: float = 1000.0,
-    source: Literal["files", "openml", "femnist"] = "files",
+    source: Literal["files", "openml"] = "files",
     path: str = "",
     num_clients: int = 100,
     alpha: float = 0.3,
@@ -151,16 +151,12 @@ def _images(
     num_clients: int,
     num_examples: int,
     alpha: float | None = None,
-    num_classes: int = 10,
 ) -> PartitionedClassification:
     """Return images on clients, labels by Dirichlet(alpha), or without one an even random split."""
     if source != "files" and variant != "mnist":
         raise ConfigurationError(f"source={source!r}; expected 'files' for {variant}")
     if variant == "digits":
         return datasets.digits(num_clients, alpha, seed=seed)
-    if source == "femnist":
-        # Each client is a writer, so there is nothing to split; digits, or all 62 classes.
-        return real_images.femnist(num_clients, num_classes=num_classes, seed=seed)
     place, size = None if source == "openml" else data_directory(variant, path), num_examples or None
     if place is None or variant == "mnist":
         return real_images.mnist(place, num_clients, alpha, num_examples=size, seed=seed)
@@ -279,7 +275,7 @@ def two_layers(
     variant: Literal["digits", "mnist"],
     radius: float = 1000.0,
     width: int = 100,
-    source: Literal["files", "openml", "femnist"] = "files",
+    source: Literal["files", "openml"] = "files",
     path: str = "",
     num_clients: int = 100,
     alpha: float = 0.3,
@@ -288,7 +284,7 @@ def two_layers(
     """Return the first paper's network, each kernel in a ball."""
     from reproduction.problems import networks
 
-    images = _images(variant, seed, source, path, num_clients, num_examples, alpha, 62)
+    images = _images(variant, seed, source, path, num_clients, num_examples, alpha)
     pixels = images.train.features.shape[1]
     data = networks.NetworkImages(images, networks.two_layers(pixels, width, images.num_classes), (pixels,))
     return networks.ConstrainedNetwork(data, L1Ball(radius), 1, seed)

@@ -1,4 +1,4 @@
-"""Stand-ins for what fetches data: nilearn, Flower Datasets and OpenML, and small files as Haxby's."""
+"""Stand-ins for what fetches data: nilearn and OpenML, and small files as Haxby's."""
 
 import sys
 from types import SimpleNamespace
@@ -36,44 +36,6 @@ def write_haxby(directory, subjects):
         (folder / "labels.txt").write_text("labels chunks\n" + "\n".join(lines) + "\n")
         arrays[subject] = bold
     return mask, arrays
-
-
-def install_flwr_datasets(monkeypatch, writers):
-    """Let FEMNIST have these writers' labels, ink 255 - label on paper of 255; return the hub, which may be down."""
-
-    class Partitioner:
-        def __init__(self, partition_by):
-            self.num_partitions = len(writers)
-
-    class Hub:
-        unreachable = False
-
-        def __init__(self, *, dataset, partitioners, seed):
-            assert (dataset, [*partitioners]) == ("flwrlabs/femnist", ["train"])
-
-        def load_partition(self, number):
-            if self.unreachable:
-                raise ConnectionError("Couldn't reach 'flwrlabs/femnist' on the Hub")
-            return Rows(np.array(writers[number]))
-
-    class Rows:
-        def __init__(self, labels):
-            self.labels = labels
-
-        def with_format(self, kind):
-            return self
-
-        def __getitem__(self, key):
-            if key == "character":
-                return self.labels
-            image = np.full((28, 28), 255, dtype=np.uint8)
-            image[self.labels[key] % 28, 4:24] = 255 - self.labels[key]
-            return {"image": image}
-
-    partitioner = SimpleNamespace(NaturalIdPartitioner=Partitioner)
-    monkeypatch.setitem(sys.modules, "flwr_datasets", SimpleNamespace(FederatedDataset=Hub, partitioner=partitioner))
-    monkeypatch.setitem(sys.modules, "flwr_datasets.partitioner", partitioner)
-    return Hub
 
 
 def install_openml(monkeypatch, images, labels):
