@@ -22,7 +22,6 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
-Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]
 
 
 def parsed(settings: list[str]) -> dict[str, Any]:
@@ -120,7 +119,7 @@ def reproduce(
     store: Annotated[
         bool, typer.Option("--store", help="Write the results, the pictures and the pages of docs/reproduction.")
     ] = False,
-    quiet: Quiet = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
 ) -> None:
     """Run a figure, several by a pattern, or `all`: data, picture, and verdicts beside the stored values.
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from inspect import signature
 from typing import Any, Literal, cast, get_type_hints
 
 from flwr.serverapp.strategy import FedAvg
 
-from flwr_fco.engines import FirstOrder
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import Euclidean, MirrorMap, PNorm, Product, SimplexEntropy
 from flwr_fco.regularizers import Regularizer
@@ -40,6 +39,13 @@ _DECIDED = frozenset(
         *("client", "density", "bounds", "participation", "on_divergence", "wire"),
     }
 )
+#: Options that stand for a field of an argument: of a local minimisation, of the point to restart at.
+_FIELDS = {
+    "tolerance": ("work", "tolerance"),
+    "max_iterations": ("work", "max_iterations"),
+    "restart_window": ("reference", "window"),
+    "sparsity": ("reference", "sparsity"),
+}
 #: Strategies with stages of one length, and the first one whose stages a theorem gives.
 _STAGED = ("MCFedDA", "DReFedDAGT", "MultistepReFedDAGT")
 _OF_THEORY = "MultistepReFedDAGT"
@@ -225,20 +231,10 @@ def option_names(strategy: str) -> list[str]:
     """
     if strategy in BASELINES:
         return ["client", "tol"] if strategy == "local" else ["tol"]
-    own = [name for name in signature(STRATEGIES[strategy]).parameters if name not in _DECIDED]
-    return [*own, *(["radius"] if strategy == "MCFedDA" else []), *_of_objects(STRATEGIES[strategy])]
-
-
-def _of_objects(kind: type[CompositeStrategy]) -> dict[str, tuple[str, str]]:
-    """Return the argument and the field that an option stands for, of arguments that are objects."""
-    names = {("reference", "window"): "restart_window", ("reference", "newest"): "restart_newest"}
-    found: dict[str, tuple[str, str]] = {}
-    for name, option in signature(kind).parameters.items():
-        like = Last if name == "output" else type(option.default)
-        if name != "aggregation" and is_dataclass(like) and like not in (Arrays, FirstOrder):
-            own = [own.name for own in fields(like) if own.name not in ("choose_nodes", "own_loops")]
-            found |= {names.get((name, field), field): (name, field) for field in own}
-    return found
+    known = signature(STRATEGIES[strategy]).parameters
+    own = [name for name in known if name not in _DECIDED]
+    fields = [key for key, (name, field) in _FIELDS.items() if name in known and hasattr(known[name].default, field)]
+    return [*own, *(["radius"] if strategy == "MCFedDA" else []), *fields]
 
 
 def _reads(strategy: str) -> str:
@@ -322,18 +318,14 @@ def build_strategy(
 
 
 def _with_objects(kind: type[CompositeStrategy], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options with objects in the place of the words and numbers that stand for their fields."""
-    keys = _of_objects(kind)
-    own = {name: value for name, value in options.items() if name not in keys}
+    """Return options with objects in the place of the words and numbers that stand for them and their fields."""
+    own = {name: value for name, value in options.items() if name not in _FIELDS}
     if own.get("output") in ("average", "last"):
         own["output"] = Average() if own["output"] == "average" else Last()
-    for key in keys.keys() & options.keys():
-        name, field = keys[key]
+    for key in _FIELDS.keys() & options.keys():
+        name, field = _FIELDS[key]
         start = own.get(name, signature(kind).parameters[name].default)
-        start = Last() if start == "last" else start
-        if not is_dataclass(start) or field not in {one.name for one in fields(start)}:
-            raise ConfigurationError(f"{key.replace('_', '-')}={options[key]!r} has no effect with {name}={start!r}")
-        own[name] = replace(start, **{field: options[key]})  # type: ignore[type-var]
+        own[name] = replace(start, **{field: options[key]})
     return own
 
 

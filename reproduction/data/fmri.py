@@ -185,16 +185,16 @@ def normalize_sessions(series: NDArray[Any], sessions: NDArray[Any]) -> NDArray[
 
 
 def load_haxby(
-    path: str | PathLike[str] | None = None, *, fetch: bool = False, subjects: Sequence[int] = (1, 2, 3, 4, 5, 6)
+    path: str | PathLike[str] | None, *, fetch: bool = False, subjects: Sequence[int] = (1, 2, 3, 4, 5, 6)
 ) -> BrainScans:
     """Return the face and house scans of Haxby et al. (2001), normalised within each session.
 
     Parameters
     ----------
-    path : path-like, optional
+    path : path-like or None
         A directory with ``bold.nii.gz``, ``mask.nii.gz`` and ``attributes_literal.txt`` (one subject, as distributed by
         PyMVPA), or with ``mask.nii.gz`` and ``subj1/bold.nii.gz``, ``subj1/labels.txt``, ... With `fetch`: nilearn's
-        download directory.
+        download directory, or None for its own.
     fetch : bool, default False
         Whether to download missing files with ``nilearn.datasets.fetch_haxby`` (about 300 MB per subject).
     subjects : sequence of int, default all six
@@ -219,8 +219,6 @@ def load_haxby(
     >>> scans.features.shape, scans.num_sessions  # doctest: +SKIP
     ((216, 530), 12)
     """
-    if not fetch and path is None:
-        raise ConfigurationError("load_haxby() without a path; give the directory of the files, or fetch=True")
     directory = _fetched(path, subjects) if fetch else Path(path or ".")
     features, labels, sessions = [], [], []
     owners: list[int] = []

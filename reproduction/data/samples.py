@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.sparse import issparse, vstack
 
 from flwr_fco.datasets import FederatedDataset, PartitionedClassification, Samples
 from flwr_fco.errors import ConfigurationError
@@ -16,8 +15,7 @@ from flwr_fco.errors import ConfigurationError
 def together(parts: Iterable[Samples]) -> Samples:
     """Return the examples of several parts, one after the other."""
     features, targets = zip(*parts, strict=True)
-    stacked = vstack(features, format="csr") if issparse(features[0]) else np.concatenate(features)
-    return Samples(stacked, np.concatenate(targets))
+    return Samples(np.concatenate(features), np.concatenate(targets))
 
 
 def stream(seed: int, *key: int) -> np.random.Generator:

@@ -42,6 +42,15 @@ def _off_the_grid(own: Figure, pairs: str) -> None:
     own.pairs(pairs)
 
 
+def _in_a_ball(own: Figure, ball: str, papers: list[Any], pairs: dict[str, Any]) -> None:
+    own.settings(num_rounds=600, **IMAGES, every=10)
+    own.tune = Tune("objective", window=10, against="FedDualAvg", grids={"paper's": papers, "wider": []})
+    own.vary(ball)
+    for method in FOUR:
+        own.best(method, **pairs)
+    own.quick("the constraint acts", but={"at_least": 0.4999}, **QUICK_BALL)
+
+
 @figure("haxby", "density; accuracy; validation-objective", seeds=6, limits={"validation-objective": [0.0, 1.2]})
 def fco_fig1(own: Figure) -> None:
     """fMRI: FedDualAvg and FedMid beside FedAvg by subgradients, centralized and local training.
@@ -424,14 +433,8 @@ def fco_grid_l1(own: Figure) -> None:
 
     The seeds differ a hundred times as much as the methods do.
     """
-    own.settings(num_rounds=600, **IMAGES, every=10)
-    own.tune = Tune(
-        metric="objective", window=10, against="FedDualAvg", grids={"paper's": [(0.03, 1.0), (0.1, 1.0)], "wider": []}
-    )
-    own.vary("l1 ball")
-    for method in FOUR:
-        own.best(method, client_lr=[0.01, 0.03, 0.1, 0.2], server_lr=[1.0, 3.0], product=[0.03, 0.2])
-    own.quick("the constraint acts", but={"at_least": 0.4999}, **QUICK_BALL)
+    pairs: dict[str, Any] = {"client_lr": [0.01, 0.03, 0.1, 0.2], "server_lr": [1.0, 3.0], "product": [0.03, 0.2]}
+    _in_a_ball(own, "l1 ball", [(0.03, 1.0), (0.1, 1.0)], pairs)
 
 
 @figure("mnist-l2-ball", "objective; accuracy; norm", kind="tuned")
@@ -450,14 +453,8 @@ def fco_grid_l2(own: Figure) -> None:
 
     The seeds differ a hundred times as much as the methods do.
     """
-    own.settings(num_rounds=600, **IMAGES, every=10)
-    own.tune = Tune(metric="objective", window=10, against="FedDualAvg", grids={"paper's": [0.01, 0.03], "wider": []})
-    own.vary("l2 ball")
-    for method in FOUR:
-        own.best(
-            method, client_lr=[0.001, 0.003, 0.01, 0.02, 0.03], server_lr=[0.3, 1.0, 3.0, 10.0], product=[0.009, 0.02]
-        )
-    own.quick("the constraint acts", but={"at_least": 0.4999}, **QUICK_BALL)
+    pairs: dict[str, Any] = {"client_lr": [0.001, 0.003, 0.01, 0.02, 0.03], "server_lr": [0.3, 1.0, 3.0, 10.0]}
+    _in_a_ball(own, "l2 ball", [0.01, 0.03], {**pairs, "product": [0.009, 0.02]})
 
 
 @figure("lasso-small", "gap", gap=True)

@@ -55,6 +55,26 @@ def _with_a_server(
     own.run("C-FedDA", "CFedDA", **LIANG, **best[f"C-FedDA{reading}"], **more)
 
 
+def _figure(own: Figure, best: dict[str, dict[str, Any]], **restarts: float) -> None:
+    own.settings(num_rounds=3000, every=10, **STEPS)
+    _on_the_chain(own, best)
+    own.run("DReFedDA-GT", "DReFedDAGT", **CHAIN, mirror_map="p-norm(12)", **restarts)
+    _with_a_server(own, best, 300)
+    own.part("M x batch", batch_size=160)
+    _with_a_server(own, best, 300, ", M x batch")
+
+
+def _long(own: Figure, best: dict[str, dict[str, Any]]) -> None:
+    own.settings(num_rounds=48000, every=160, **STEPS)
+    _on_the_chain(own, best)
+    _with_a_server(own, best, 4800, ", M x batch", plateau="gap", plateau_every=160, stretch=16)
+    # In the authors' code an exchange is a round, with 10 examples a step, and a stage has 2,000 rounds: the plateau
+    # rule looks at it 200 times. The stages above, of 300 exchanges and 30 looks, end before the rule could halve a
+    # rate.
+    own.part("as the authors' code")
+    _with_a_server(own, best, 2000, plateau="gap")
+
+
 @figure(
     "sparse-linear-graph",
     "l1-error; recovery-error; gap",
@@ -89,13 +109,7 @@ def gt_fig1(own: Figure) -> None:
             "Fast-FedDA": [157, 34, 7.1, 5.8],
         },
     }
-    own.settings(num_rounds=3000, every=10, **STEPS)
-    _on_the_chain(own, LINEAR)
-    restarts: dict[str, Any] = {**CHAIN, "mirror_map": "p-norm(12)", "client_lr": 0.05, "radius_squared": 25000.0}
-    own.run("DReFedDA-GT", "DReFedDAGT", **restarts)
-    _with_a_server(own, LINEAR, 300)
-    own.part("M x batch", batch_size=160)
-    _with_a_server(own, LINEAR, 300, ", M x batch")
+    _figure(own, LINEAR, client_lr=0.05, radius_squared=25000.0)
     own.part("")
     own.run(
         "MC-FedDA", "MCFedDA", **LIANG, convexity=1.0, smoothness=6.0, strength=0.125, radius=5000.0, stage_rounds=250
@@ -129,13 +143,7 @@ def gt_fig2(own: Figure) -> None:
     for 30 looks, and a stage has 30 of them. gt-long2 has the authors' stages of 2,000 rounds.
     """
     own.table = {"metric": "l1-error", "rounds": [100, 300, 1000, 3000]}
-    own.settings(num_rounds=3000, every=10, **STEPS)
-    _on_the_chain(own, LOGISTIC)
-    restarts: dict[str, Any] = {**CHAIN, "mirror_map": "p-norm(12)", "client_lr": 0.2, "radius_squared": 4.0}
-    own.run("DReFedDA-GT", "DReFedDAGT", **restarts)
-    _with_a_server(own, LOGISTIC, 300)
-    own.part("M x batch", batch_size=160)
-    _with_a_server(own, LOGISTIC, 300, ", M x batch")
+    _figure(own, LOGISTIC, client_lr=0.2, radius_squared=4.0)
     own.quick("tracking", num_rounds=120, dimension=128, client_lr=0.2)
 
 
@@ -159,14 +167,7 @@ def gt_long1(own: Figure) -> None:
     The constants are those of gt-fig1: for the server's methods, of its reading 'M x batch', which has the same 3,000
     exchanges.
     """
-    own.settings(num_rounds=48000, every=160, **STEPS)
-    _on_the_chain(own, LINEAR)
-    _with_a_server(own, LINEAR, 4800, ", M x batch", plateau="gap", plateau_every=160, stretch=16)
-    # In the authors' code an exchange is a round, with 10 examples a step, and a stage has 2,000 rounds: the plateau
-    # rule looks at it 200 times. The stages above, of 300 exchanges and 30 looks, end before the rule could halve a
-    # rate.
-    own.part("as the authors' code")
-    _with_a_server(own, LINEAR, 2000, plateau="gap")
+    _long(own, LINEAR)
     own.quick("rapid: Fast-FedDA", num_rounds=480, dimension=128)
 
 
@@ -189,14 +190,7 @@ def gt_long2(own: Figure) -> None:
     The constants are those of gt-fig2: for the server's methods, of its reading 'M x batch', which has the same 3,000
     exchanges.
     """
-    own.settings(num_rounds=48000, every=160, **STEPS)
-    _on_the_chain(own, LOGISTIC)
-    _with_a_server(own, LOGISTIC, 4800, ", M x batch", plateau="gap", plateau_every=160, stretch=16)
-    # In the authors' code an exchange is a round, with 10 examples a step, and a stage has 2,000 rounds: the plateau
-    # rule looks at it 200 times. The stages above, of 300 exchanges and 30 looks, end before the rule could halve a
-    # rate.
-    own.part("as the authors' code")
-    _with_a_server(own, LOGISTIC, 2000, plateau="gap")
+    _long(own, LOGISTIC)
     own.quick("gap: DFedDA-GT", but={"than": ["MReFedDA-GT"]}, num_rounds=480, dimension=128)
 
 

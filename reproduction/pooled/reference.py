@@ -19,8 +19,6 @@ def centralized_solution(
     regularizer: Psi,
     weights: ArrayLike | None = None,
     tol: float = 1e-10,
-    *,
-    start: Vector | None = None,
     max_iterations: int = 200_000,
 ) -> Vector:
     """Return argmin_w sum_m p_m F_m(w) + psi(w) for any smooth objectives and any convex psi.
@@ -39,8 +37,6 @@ def centralized_solution(
         The p_m up to a factor; numbers of examples by default (the pooled empirical risk).
     tol : float, default 1e-10
         Relative tolerance of the proximal gradient mapping.
-    start : ndarray of float64, shape (layout.size,), optional
-        The starting point; 0 by default.
     max_iterations : int, default 200,000
         Iterations after which the tolerance counts as out of reach.
 
@@ -80,8 +76,7 @@ def centralized_solution(
     def value(point: Vector) -> float:
         return float(sum(p * objective.value(point) for p, objective in zip(shares, objectives, strict=True)))
 
-    w = np.zeros(psi.layout.size) if start is None else np.array(start, dtype=np.float64)
-    w = psi.prox(w, 0.0)
+    w = psi.prox(np.zeros(psi.layout.size), 0.0)
     y, momentum = w, 1.0
     curvature = _curvature_guess(objectives, shares, w)
     first: float | None = None

@@ -14,14 +14,14 @@ from numpy.typing import ArrayLike
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import SaddleObjective, Vector
-from flwr_fco.regularizers import Box, Nuclear, NuclearBall, Regularizer, SpectralBall, Zero
+from flwr_fco.regularizers import Box, Nuclear, NuclearBall, SpectralBall, Zero
 from reproduction.data.saddle_objectives import QuadraticSaddle, UniversalAdversarialLogistic
 from reproduction.pooled.certificates import Clients, Psi, bound_to, client_weights, pooled_gradient, stationarity
 from reproduction.pooled.scores import density, numerical_rank
 
 #: Distance from psi's constraints, relative to 1 + ||w||, that counts as rounding.
 _ROUNDING = 1e-9
-#: Step of the proximal map that is so long that its starting point is negligible.
+#: Step that is so long that its starting point is negligible.
 _FAR = 1e9
 
 
@@ -142,76 +142,47 @@ def saddle_metrics(
     return metrics
 
 
-def strongest_perturbation(
-    objective: UniversalAdversarialLogistic, w: Vector, regularizer: Regularizer, *, starts: int = 8, seed: int = 0
-) -> Vector:
-    """Return the most harmful common perturbation of all examples: the best of several local maxima of f - psi.
+def strongest_perturbation(objective: UniversalAdversarialLogistic, w: Vector, bound: float) -> Vector:
+    """Return the most harmful common perturbation of all examples in a box: the best of two local maxima of f.
 
-    The loss f is convex in the perturbation, so it lies above its tangents. A step to the maximiser of a tangent minus
-    psi,
+    The loss f is convex in the perturbation, so it lies above its tangents. A step to the maximiser of a tangent,
 
-        delta <- argmax_d <grad_delta f, d> - psi(d),
+        delta <- bound * sign(grad_delta f),
 
-    which is a corner of psi's constraint, therefore never lowers f - psi, and the iteration ends after finitely many
-    steps. For an l1 norm in a box the maximiser is bound * sign(g) where |g| is above the strength, otherwise 0: it is
-    exactly sparse. Each start is first moved to a corner under psi's bounds only, without its penalty.
+    therefore never lowers f, and the iteration ends after finitely many steps. One start is the model's own
+    perturbation, the other is drawn at random.
 
     Parameters
     ----------
     objective : UniversalAdversarialLogistic
         The objective on the examples known to the attacker.
     w : ndarray of float64, shape (layout.size,)
-        The model; its own perturbation is one of the starts.
-    regularizer : Regularizer
-        psi of the perturbation, separable and bounded: a box, or an l1 norm with a bound.
-    starts : int, default 8
-        Number of random starts, in addition to the model's own perturbation.
-    seed : int, default 0
-        Seed of the random starts.
+        The model with its perturbation.
+    bound : float
+        The largest absolute value of an entry.
 
     Returns
     -------
     ndarray of float64, shape (layout.size,)
         The model with its perturbation replaced.
 
-    Raises
-    ------
-    ConfigurationError
-        If psi is not separable, or does not bound the perturbation.
-
     Examples
     --------
     >>> import numpy as np
     >>> from reproduction.data.saddle_objectives import UniversalAdversarialLogistic
-    >>> from flwr_fco.regularizers import L1
     >>> objective = UniversalAdversarialLogistic(np.array([[1.0], [1.0], [-1.0]]), [0, 0, 1], intercept=False)
-    >>> strongest_perturbation(objective, np.array([1.0, -1.0, 0.0]), L1(0.01, bound=0.5))
+    >>> strongest_perturbation(objective, np.array([1.0, -1.0, 0.0]), 0.5)
     array([ 1. , -1. , -0.5])
     """
-    place, w = slice(objective.split, None), np.asarray(w, dtype=np.float64)
-    terms = regularizer.terms()
-    if terms is None or not np.isfinite([np.min(terms.lower), np.max(terms.upper)]).all():
-        raise ConfigurationError(
-            f"{regularizer!r} leaves the strongest perturbation infinite, or couples its entries; give a box or an l1 "
-            "norm with a bound"
-        )
-    lower, upper = (np.broadcast_to(np.asarray(term, dtype=np.float64), w[place].shape) for term in terms[2:])
-    rng = np.random.default_rng(seed)
+    place, psi = slice(objective.split, None), Box(-bound, bound)
     best, most = w, -math.inf
-    for start in [w[place], *(rng.uniform(lower, upper) for _ in range(starts))]:
-        attacked = w.copy()
-        attacked[place] = start
-        # From the interior, psi's penalty would often lead to no attack, so first find the best corner without it.
-        for psi in (Box(lower, upper), regularizer):
-            value = -math.inf
-            attacked[place] = psi.prox(attacked[place], 0.0)
-            while (gained := objective.value(attacked) - psi.value(attacked[place])) > value:
-                value, kept = gained, attacked.copy()
-                # The operator contains minus the maximising player's gradient. For a very long step, the proximal map
-                # of psi with that step is the maximiser of the tangent minus psi.
-                ascent = -objective.gradient(attacked)[place]
-                attacked[place] = psi.prox(_FAR * ascent, _FAR)
-            attacked = kept
+    for start in (w[place], np.random.default_rng(0).uniform(-bound, bound, w[place].shape)):
+        attacked, value = w.copy(), -math.inf
+        attacked[place] = psi.prox(start, 0.0)
+        while (gained := objective.value(attacked)) > value:
+            value, kept = gained, attacked.copy()
+            # The operator contains minus the maximising player's gradient. A projection from far away is the corner.
+            attacked[place] = psi.prox(-_FAR * objective.gradient(attacked)[place], _FAR)
         if value > most:
             best, most = kept, value
     return best

@@ -15,7 +15,7 @@ from flwr_fco.datasets import FederatedDataset, PartitionedClassification, Sampl
 from flwr_fco.engines import Minimise, minimise
 from flwr_fco.errors import FlwrFcoError
 from flwr_fco.objectives import BilinearSaddle, Layout, LeastSquares, Logistic, Objective, TraceRegression, Vector
-from flwr_fco.regularizers import L1, Box, L2Squared, Regularizer, Zero
+from flwr_fco.regularizers import L1, L2Squared, Regularizer, Zero
 from reproduction import pooled
 from reproduction.data.fmri import SyntheticBrain
 from reproduction.data.graph import SparseGraphProblem
@@ -681,6 +681,6 @@ class AdversarialTraining(Task):
         for name in ("accuracy", "loss"):
             found |= {name: metrics[f"clean-{name}"], f"attacked-{name}": metrics[name]}
         if isinstance(self._test, UniversalAdversarialLogistic):
-            strongest = pooled.strongest_perturbation(self._test, w, Box(-self.start, self.start), starts=1)
+            strongest = pooled.strongest_perturbation(self._test, w, self.start)
             found["hardened-accuracy"] = self._test.metrics(strongest)["accuracy"]
         return found

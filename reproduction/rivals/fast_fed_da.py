@@ -35,7 +35,7 @@ elsewhere (Liang's variant wants ``work=Steps(K)``); 2. C-FedDA's radius is off 
 There are no learning rates.
 
 Errata: Bao's Fast-FedDA sums K + 1 points a round for K gradients, which shifts its limit by an error of order mu/K
-(measured: .098 and .0094 at mu .1 and .01, K 1). This is the default; ``last_point=False`` converges to the optimum.
+(measured: .098 and .0094 at mu .1 and .01, K 1): no gradient is taken at a client's last point. Kept.
 Bao's constrained map applies the soft threshold and then the projection, which is not the exact proximal map of the
 sum; kept. Liang's Fast-FedDA passes L but uses mu; kept. Their C-FedDA does not add r back after the projection, which
 is wrong once r is not 0; it is added here.
@@ -132,8 +132,6 @@ class FastDualAveraging(Algorithm):
         Whose method.
     convexity : float
         mu.
-    last_point : bool
-        Bao only: whether a client's last local point enters the model.
     radius : float, optional
         C-FedDA: of the l1 ball around the start point; no ball by default.
     stages : sequence of ModelStage
@@ -146,7 +144,6 @@ class FastDualAveraging(Algorithm):
     reads = "sums"
     variant: str
     convexity: float
-    last_point: bool
     anchor_weight: float
     smoothness: float = 0.0
     radius: float | None = None
@@ -314,8 +311,7 @@ class LowerModel:
                 return
             steps = numbers["steps"] + k
             primal = self.bao_point(gradients, points, steps, steps)
-            if method.last_point or k < count:
-                points[:] += self.h.gradient(primal)
+            points[:] += self.h.gradient(primal)
 
         return step
 
@@ -417,10 +413,6 @@ class FastFedDA(CompositeStrategy):
         mu. Bao's LASSO experiments use 0.1, EMNIST 1e-3, Liang's linear regression 8.
     anchor_weight : float, default 10.0
         gamma, Bao only: at least the losses' curvature. Bao's experiments use 550 (LASSO) and 25 (EMNIST).
-    last_point : bool, default True
-        Bao only: whether a client's last local point enters the model, as in the authors' code. No gradient is taken
-        there, so a round adds K + 1 points for K gradients, and the limit is not the optimum but the minimiser of
-        F + psi - mu/(4K) ||w||^2. False leaves that point out: the limit is the optimum.
     mixing : Topology, array of shape (M, M), str or None, default None
         Liang only: the graph; with None the server takes the mean.
     weighting : {"examples", "uniform"}, optional
@@ -444,7 +436,6 @@ class FastFedDA(CompositeStrategy):
     variant: Literal["bao", "liang"] = "bao"
     convexity: float = field(default=0.1, metadata=POSITIVE)
     anchor_weight: float = field(default=10.0, metadata=POSITIVE)
-    last_point: bool = True
     mixing: Topology | Matrix | str | None = None
     weighting: Literal["examples", "uniform"] | None = None  # type: ignore[assignment]
 
@@ -486,8 +477,6 @@ class CFedDA(FastFedDA):
     """
 
     algorithm = ConstrainedFastDualAveraging
-    #: No local point enters the model.
-    last_point: bool = field(init=False, default=True)
     smoothness: float = field(default=10.0, metadata=POSITIVE)
     radius: float | None = field(default=None, metadata=POSITIVE)
 
@@ -517,8 +506,6 @@ class MCFedDA(FastFedDA):
     """
 
     algorithm = ConstrainedFastDualAveraging
-    #: No local point enters the model.
-    last_point: bool = field(init=False, default=True)
     smoothness: float = field(default=10.0, metadata=POSITIVE)
     stages: Sequence[ModelStage] | None = None
 

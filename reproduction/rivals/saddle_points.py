@@ -24,14 +24,11 @@ weigh more (``normalize_local_work``); 3. DistributedPGDA's descent has no momen
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
-import numpy as np
-
-from flwr_fco.algorithms import Client, Downlink, Memory, Moved, PrimalAveraging, PrimalState, Problem, Sent, To
+from flwr_fco.algorithms import Client, Downlink, Memory, Moved, PrimalAveraging, Sent
 from flwr_fco.objectives import Batch, Vector
-from flwr_fco.strategies import POSITIVE, FedAvgSubgradient, Rate, Scaffold, strategy
+from flwr_fco.strategies import FedAvgSubgradient, Scaffold, strategy
 
 _REFUSES = {**PrimalAveraging.refuses, "server_lr": "its clients' increments are no gradients at one point"}
 
@@ -44,37 +41,31 @@ class DescentAscent(PrimalAveraging):
 
         (x, y) <- P((x, y) - client_lr (g(x, y) + s(x, y)))
 
-    Alternating, on the same batch: first x, then y at the new x with step size ``ascent-lr``, along the gradient or its
-    sign::
+    Alternating, on the same batch: first x, then y at the new x::
 
         x <- P(x - client_lr (grad_x f(x, y) + s(x)))
-        y <- P(y + ascent_lr (grad_y f(x, y) - s(y)))        or  ascent_lr sign( . )
+        y <- P(y + client_lr (grad_y f(x, y) - s(y)))
 
-    The message has the vector ``primal`` and the number ``ascent-lr`` (default client_lr). The geometry is Euclidean. A
-    plain loss has no maximising player and is minimised.
+    The message has the vector ``primal``. The geometry is Euclidean. A plain loss has no maximising player and is
+    minimised.
 
     Simultaneous: Hou, Thekumparampil, Fanti, Oh: Efficient algorithms for federated saddle point optimization (2021),
     FedAvg-S. Alternating: Shafahi et al.: Universal Adversarial Training (AAAI 2020), algorithm 3.
 
     Parameters
     ----------
-    alternating, sign_ascent : bool, default False
-        Whether y follows x on the same batch, and by the sign of its gradient.
-    ascent_lr : float, callable or None
-        Step size of the maximising player; None: client_lr.
+    alternating : bool, default False
+        Whether y follows x on the same batch.
     """
 
     name = "descent_ascent"
     refuses = _REFUSES
 
     alternating: bool = False
-    sign_ascent: bool = False
-    ascent_lr: Any = None
 
     def local(self, client: Client, downlink: Downlink, memory: Memory | None) -> tuple[Sent, Moved]:
         """Take steps of both players."""
         psi, rate, objective = client.plan.psi, client.rate, client.objective
-        ascent_lr = downlink.numbers.get("ascent-lr", rate)
         y = slice(objective.layout.size, None) if objective.ascends is None else objective.ascends
         x = slice(y.start) if isinstance(y, slice) else ~y
 
@@ -93,16 +84,10 @@ class DescentAscent(PrimalAveraging):
                 psi.prox(primal, 0.0, primal)
                 primal[y] = kept
                 against = direction(primal, batch)
-            ascent = np.sign(against[y]) if self.sign_ascent else against[y]
-            primal[y] -= ascent_lr * ascent
+            primal[y] -= rate * against[y]
             psi.prox(primal, 0.0, primal)
 
         return client.steps(downlink.vectors["primal"], step)
-
-    def downlink(self, problem: Problem, state: PrimalState, to: To | None) -> Downlink:
-        """Return the model, and the maximising player's step size if it has its own."""
-        numbers = {} if self.ascent_lr is None else {"ascent-lr": problem.numbers["ascent_lr"]}
-        return super().downlink(problem, state, to)._replace(numbers=numbers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,10 +168,6 @@ class DistributedPGDA(FedAvgSubgradient):
     ----------
     alternating : bool, default True
         Whether the maximising player moves after the minimising one, at its new point; otherwise both move at once.
-    sign_ascent : bool, default False
-        Whether the maximising player moves along the sign of its gradient.
-    ascent_lr : float or callable, optional
-        Step size of the maximising player; client_lr by default.
 
     References
     ----------
@@ -196,14 +177,12 @@ class DistributedPGDA(FedAvgSubgradient):
     Examples
     --------
     >>> from flwr_fco.strategies import Steps
-    >>> DistributedPGDA(client_lr=0.1, ascent_lr=0.05, sign_ascent=True, work=Steps(5)).alternating
+    >>> DistributedPGDA(client_lr=0.1, work=Steps(5)).alternating
     True
     """
 
     algorithm = DescentAscent
     alternating: bool = True
-    sign_ascent: bool = False
-    ascent_lr: Rate | None = field(default=None, metadata=POSITIVE)
 
 
 @strategy

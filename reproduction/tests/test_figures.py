@@ -1,7 +1,6 @@
 """The figures, the table of claims, the rates, the stored results and the pages fit together."""
 
 import re
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -28,11 +27,6 @@ def test_a_figure_can_be_run_and_its_quick_version_decides_one_claim(name):
         assert len({one.label for one in own.runs}) == len(own.runs)
     assert (len(own.checks), own.seeds) == (1, (0, 1))
     assert own.about.endswith(".")
-
-
-def test_the_figures_of_the_papers_are_there():
-    names = [f"fco-fig{i}" for i in range(1, 16)] + [f"spp-fig{i}" for i in range(4, 9)]
-    assert {*names, "gt-fig1", "gt-fig2", "dualfl-table2", *(f"dualfl-fig1{i}" for i in "abcdef")} <= {*DESCRIBED}
 
 
 def test_every_claim_has_a_figure_and_a_rule_or_a_reason():
@@ -65,15 +59,6 @@ def test_settings_are_replaced_in_every_run():
     # What another problem has not goes.
     own = find_figure("fco-fig13").replace({"problem": "digits"})
     assert "num-examples" not in own.run_settings(own.runs[0], 0).problem_options
-
-
-def test_grids_keep_pairs_with_products_in_the_range_and_every_method_has_the_same():
-    own = find_figure("fco-fig12")
-    pairs = {group: {label.partition("(")[2] for label in labels} for group, labels in own.groups.items()}
-    assert len({frozenset(found) for found in pairs.values()}) == 1
-    assert len(pairs["FedMid"]) == 28
-    for one in own.runs:
-        assert 0.003 <= one.settings["client_lr"] * one.settings["server_lr"] * (1 + 1e-9) <= 0.3 * (1 + 2e-9)
 
 
 # --- constants that were tuned ----------------------------------------------------------------------------------------
@@ -127,16 +112,6 @@ def test_the_pages_are_those_of_the_stored_results(tmp_path):
     write_pages(tmp_path)
     for page in tmp_path.iterdir():
         assert page.read_text() == (DOCS / page.name).read_text(), f"{page.name}: python -m reproduction.pages"
-
-
-def test_links_and_pictures_of_the_pages_are_there():
-    for page in DOCS.glob("*.md"):
-        text = page.read_text(encoding="utf-8")
-        anchors = {other.name: {*re.findall(r"^## (\S+)$", other.read_text(), re.M)} for other in DOCS.glob("*.md")}
-        for target in re.findall(r"\]\(([^)#:]*)(?:#[^)]*)?\)", text):
-            assert not target or (DOCS / target).exists() or (DOCS / Path(target)).resolve().exists(), target
-        for target, anchor in re.findall(r"\]\(([\w-]*(?:\.md)?)#([\w-]+)\)", text):
-            assert anchor in anchors[target or page.name], anchor
 
 
 def test_a_sentence_of_a_page_rests_on_verdicts(rows):

@@ -14,7 +14,7 @@ from reproduction import reproduce as module
 from reproduction.command import app
 from reproduction.data import DataNotFoundError
 from reproduction.figure import DESCRIBED, Best, Figure, Tune, find_figure
-from reproduction.pictures import draw, looks
+from reproduction.pictures import draw
 from reproduction.reproduce import _of_bests, _of_rounds, reproduce
 from reproduction.rules import Outcome
 from reproduction.running import measured, run
@@ -66,12 +66,6 @@ def test_pictures_of_arrays_and_of_tuned_methods_are_drawn(tmp_path):
     draw(own, outcomes, {}, tmp_path / "a.png")
     draw(Figure("digits", ["x"], kind="images"), {}, {"a": np.arange(9.0), "b": np.arange(12.0)}, tmp_path / "b.png")
     assert (tmp_path / "a.png").stat().st_size > 5_000 < (tmp_path / "b.png").stat().st_size
-
-
-def test_methods_keep_their_colours_and_no_two_curves_share_one():
-    found = looks({"a": "FedDualAvg", "b": "FedDualAvg", "c": "FedDualAvgOSP", "d": "MyOwn"})
-    assert found["a"] == looks({"z": "FedDualAvg"})["z"]
-    assert len({own["color"] for own in found.values()}) == 4
 
 
 def test_every_seed_has_the_best_of_the_runs_that_did_not_diverge():

@@ -5,8 +5,12 @@ from faults import FaultyGrid
 from flwr.app import Array, ArrayRecord
 from problems import D, app_of, flat, problem, start_arrays
 
+from flwr_fco.client_apps.client import recall
 from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.core.logs import quiet
+from flwr_fco.core.sparse import dense
+from flwr_fco.messages.protocol import Downlink, MemoryLostError
+from flwr_fco.strategies import run_of
 
 SIZES = (30, 40, 20, 30, 25)
 
@@ -31,17 +35,36 @@ def faulty_run(strategy, fault, *, rounds=(3, 4, 9), num_rounds=15, objectives=N
     faults = {} if fault is None else {fault: 1.0}
     grid = FaultyGrid(app_of(objectives), len(objectives), faults, rounds=rounds, partitions=[VICTIM])
     strategy.fraction_evaluate = 0.0
+
+    def watch(number, arrays, metrics):
+        if check is not None:
+            check(strategy, grid, number, metrics)
+        if before is not None:
+            before(grid, number)
+
     with grid.identity(), quiet(50), single_threaded_blas():
-        result = strategy.start(
-            grid,
-            start_arrays(),
-            num_rounds,
-            callbacks=[
-                lambda n, a, m: check(strategy, grid, n, m) if check else None,
-                lambda n, a, m: before(grid, n) if before else None,
-            ],
-        )
+        result = strategy.start(grid, start_arrays(), num_rounds, callbacks=[watch])
     return flat(result.arrays), grid, result
+
+
+def held_alike(strategy, grid, *_):
+    """Compare the ledger with the clients' own contexts; return how many have the memory that the ledger names."""
+    ledger, plan, compared = strategy.memories, run_of(strategy).problem.plan, 0
+    for node_id, partition in grid.partition_ids.items():
+        member = ledger.members.get((0, partition))
+        if member is None or not member.digest:
+            continue
+        try:
+            held = recall(grid.context(node_id), Downlink(plan, {}, stamp=member.digest))
+        except MemoryLostError:
+            continue
+        kept = ledger.memory((0, partition))
+        # A client also keeps what everybody was sent, which the server has anyway.
+        assert kept.keys() <= held.keys()
+        for name, vector in kept.items():
+            np.testing.assert_array_equal(dense(held[name]), dense(vector), err_msg=f"partition {partition}, {name}")
+        compared += 1
+    return compared
 
 
 def weights_of(strategy, grid):

@@ -10,16 +10,14 @@ from faults import FaultyGrid, lying
 from flwr.app import MetricRecord, RecordDict
 from lies_of_one import make
 from problems import app_of, problem, start_arrays, zeros
+from remembering import held_alike
 from representatives import covered
 
-from flwr_fco.client_apps.client import recall
 from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.core.logs import quiet
-from flwr_fco.core.sparse import dense
-from flwr_fco.messages.protocol import Downlink, MemoryLostError
 from flwr_fco.messages.records import LOST
 from flwr_fco.objectives import LeastSquares
-from flwr_fco.strategies import Epochs, Everyone, Ledger, Participation, Stage, run_of
+from flwr_fco.strategies import Epochs, Everyone, Ledger, Participation, Stage
 from flwr_fco.strategies.ledger import Rows
 
 FAULTY_ROUNDS, ROUNDS = range(24), 30
@@ -62,26 +60,6 @@ def sparse_rows():
 
 
 DATA = {"dense": problem(), "sparse": sparse_rows()}
-
-
-def held_alike(strategy, grid):
-    """Compare the ledger with the clients' own contexts; return how many have the memory that the ledger names."""
-    ledger, plan, compared = strategy.memories, run_of(strategy).problem.plan, 0
-    for node_id, partition in grid.partition_ids.items():
-        member = ledger.members.get((0, partition))
-        if member is None or not member.digest:
-            continue
-        try:
-            held = recall(grid.context(node_id), Downlink(plan, {}, stamp=member.digest))
-        except MemoryLostError:
-            continue
-        kept = ledger.memory((0, partition))
-        # A client also keeps what everybody was sent, which the server has anyway.
-        assert kept.keys() <= held.keys()
-        for name, vector in kept.items():
-            np.testing.assert_array_equal(dense(held[name]), dense(vector), err_msg=f"partition {partition}, {name}")
-        compared += 1
-    return compared
 
 
 def play(name, data, seed, *, faults, missing=False, **options):

@@ -2,10 +2,8 @@ import numpy as np
 import pytest
 
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.regularizers import L1
 from reproduction.data import DataNotFoundError
-from reproduction.data.fmri import BrainScans, SyntheticBrain, load_haxby, normalize_sessions
-from reproduction.pooled import centralized_solution
+from reproduction.data.fmri import SyntheticBrain, load_haxby, normalize_sessions
 from reproduction.tests import stand_ins
 
 
@@ -60,8 +58,6 @@ def test_scans_are_the_named_volumes_inside_the_mask(volumes):
 
 def test_what_is_missing_is_named(volumes, tmp_path):
     directory, *_ = volumes
-    with pytest.raises(ConfigurationError, match="fetch=True"):
-        load_haxby()
     with pytest.raises(DataNotFoundError, match="subj3"):
         load_haxby(directory, subjects=(3,))
     (directory / "subj1" / "labels.txt").write_text("face 0\n")
@@ -70,42 +66,6 @@ def test_what_is_missing_is_named(volumes, tmp_path):
     (directory / "subj1" / "labels.txt").write_text("face zero\n")
     with pytest.raises(ConfigurationError, match="a label and a session number"):
         load_haxby(directory, subjects=(1,))
-
-
-def scans_of(*counts):
-    """Return scans of subjects with so many sessions, two scans a session, whose only voxel is the session."""
-    sessions = np.repeat(np.arange(sum(counts)), 2)
-    subjects = np.repeat(np.arange(len(counts)) + 1, counts)
-    return BrainScans(sessions[:, None].astype(np.float32), np.tile([0, 1], sum(counts)), sessions, subjects)
-
-
-def test_the_papers_split_is_the_last_of_six():
-    """B.4: "the first 5 subjects as training set and the last subject as validation set": 59 clients, 12 sessions."""
-    scans = scans_of(12, 12, 12, 12, 11, 12)
-    splits = [scans.split(fold) for fold in scans.folds(12)]
-    assert len(splits) == 6
-    assert splits[5].num_clients == 59
-    assert np.unique(splits[5].test.features).tolist() == list(range(59, 71))
-    assert set(scans.subjects[scans.folds(12)[5]].tolist()) == {6}
-    with pytest.raises(ConfigurationError, match=r"num_held_out=13; expected 1 \.\. 12.*12, 12, 12, 12, 11, 12"):
-        scans.folds(13)
-    # One subject alone: somebody must be left to train on.
-    with pytest.raises(ConfigurationError, match=r"num_held_out=12; expected 1 \.\. 11"):
-        scans_of(12).folds(12)
-
-
-def test_the_real_slice(real_data):
-    pytest.importorskip("nibabel")
-    scans = load_haxby(real_data("haxby-slice"))
-    assert scans.features.shape == (216, 530)
-    assert np.bincount(scans.sessions).tolist() == [18] * 12
-    assert scans.labels.mean() == 0.5
-    correct = []
-    for split in map(scans.split, scans.folds(2)):
-        w = centralized_solution(split.objectives(), L1(1e-2), tol=1e-4)
-        correct.append(split.test_objective().metrics(w)["accuracy"])
-    # The data are known to be easy: a centralized l1 model gets 98 % of held-out sessions right.
-    assert np.mean(correct) > 0.9
 
 
 def test_synthetic_brain_is_smooth_seeded_and_told_apart_by_its_pattern():

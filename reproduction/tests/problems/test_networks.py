@@ -14,8 +14,6 @@ from reproduction.pooled import client_weights
 from reproduction.problems.baselines import solve_baseline
 from reproduction.problems.named import load_task
 from reproduction.problems.networks import AttackedNetwork, two_layers
-from reproduction.running import run
-from reproduction.settings import RunSettings
 
 # On networks as small as these, threads wait for each other most of the time.
 torch.set_num_threads(1)
@@ -59,13 +57,7 @@ def test_a_round_of_the_network_in_balls_reports_what_the_parameters_say():
     with torch.no_grad():
         scores = net(torch.tensor(data.test.features).float())
     assert found["accuracy"] == pytest.approx(float((scores.argmax(1).numpy() == data.test.targets).mean()))
-    # The same seed is the same start, another one another, and PyTorch's own generator is where it was.
-    before = torch.random.get_rng_state()
-    again = task.initial_arrays()
-    assert torch.equal(torch.random.get_rng_state(), before)
-    assert all(np.array_equal(again[name], start[name]) for name in start)
-    other = load_task("two-layers-digits", 4, {"width": 8, "num-clients": 4, "radius": 20.0}).initial_arrays()
-    assert not np.array_equal(other["0.weight"], start["0.weight"])
+    assert all(np.array_equal(array, start[name]) for name, array in task.initial_arrays().items())
 
 
 def test_a_round_against_the_attack_reports_what_is_with_and_without_it():
@@ -87,17 +79,3 @@ def test_what_nobody_can_certify_is_no_baseline():
         solve_baseline(load_task("two-layers-digits", options={"num-clients": 2}), "centralized")
     with pytest.raises(ConfigurationError, match="is a saddle function"):
         solve_baseline(load_task("adversarial-network-digits", options={"num-clients": 2}), "centralized")
-
-
-@pytest.mark.parametrize(
-    ("problem", "strategy", "options"),
-    [
-        ("two-layers-digits", "FedDualAvg", {"width": 16, "local-epochs": 1, "client-lr": 0.3, "num-clients": 4}),
-        ("adversarial-network-digits", "FeDualEx", {"client-lr": 0.1, "num-clients": 2}),
-    ],
-)
-def test_a_run_of_the_command_line_learns(problem, strategy, options):
-    settings = RunSettings.of(problem, strategy, {"num-rounds": 6, "clients-per-round": 0, **options})
-    first, *_, last = run(settings).history
-    metric = "objective" if strategy == "FedDualAvg" else "training-loss"
-    assert last[metric] < first[metric]

@@ -14,16 +14,14 @@ from limits import biased, doubled_strength, exact, shifted_by, subgradient, van
 from playing import begins_where_it_ended
 from problems import CONSTANTS, app_of, optimum, problem, simulated, start_arrays
 from problems import clients as regressions
-from remembering import FAULTS, faulty_run, weights_of
+from remembering import FAULTS, faulty_run, held_alike, weights_of
 from unequal_work import RATE, takes_gradient_steps
 
 from flwr_fco import strategies
-from flwr_fco.client_apps.client import recall
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.messages.protocol import Downlink, MemoryLostError
 from flwr_fco.mirror_maps import PNorm
 from flwr_fco.regularizers import L1, Zero
-from flwr_fco.strategies import FedDR, Minimise, Participation, Steps, Wire, run_of
+from flwr_fco.strategies import Minimise, Participation, Steps, Wire
 from flwr_fco.testing import check_strategy
 from reproduction.rivals import RIVALS, STRATEGIES, FedCM, FedSAM, __all__
 from reproduction.tests.rivals import boxes
@@ -170,13 +168,6 @@ def test_scaffnew_is_rand_prox_whose_proximal_map_is_the_mean():
     np.testing.assert_allclose(found, boxes.rand_prox(fs, p, 0.25), rtol=0, atol=1e-12)
 
 
-def test_fed_dyn_with_everyone_is_fed_dr():
-    fs, _ = boxes.clients()
-    pair = RIVALS["FedDyn"](penalty=2.5, **SOLVE), FedDR(step=0.4, relaxation=1.0, **SOLVE)
-    one, other = (model_of(strategy, fs)[0] for strategy in pair)
-    np.testing.assert_allclose(one, other, rtol=0, atol=1e-10)
-
-
 # --- what clients remember --------------------------------------------------------------------------------------------
 
 #: Of those whose clients remember something and minimise, or take steps: constants, and the rounds to 1e-8.
@@ -189,28 +180,12 @@ REMEMBER = {
 }
 
 
-def the_ledger_is_what_clients_hold(strategy, grid, number, metrics):
-    """To the bit, of each client that has the memory which the ledger names."""
-    for node_id, partition in grid.partition_ids.items():
-        member = strategy.memories.members.get((0, partition))
-        if member is None or not member.digest:
-            continue
-        named = Downlink(run_of(strategy).problem.plan, {}, stamp=member.digest)
-        try:
-            held = recall(grid.context(node_id), named)
-        except MemoryLostError:
-            continue
-        for name, vector in strategy.memories.memory((0, partition)).items():
-            np.testing.assert_array_equal(held[name], vector, err_msg=f"round {number}, {partition}, {name}")
-
-
 @pytest.mark.parametrize("name", at_night(REMEMBER, BY_DAY))
 @pytest.mark.parametrize("fault", ["lost reply", "restart"])
 def test_the_optimum_is_reached_whatever_is_lost(name, fault):
     constants, rounds = REMEMBER[name]
     strategy = RIVALS[name](**constants)
-    check = the_ledger_is_what_clients_hold
-    w, grid, _ = faulty_run(strategy, FAULTS[fault], num_rounds=rounds, check=check)
+    w, grid, _ = faulty_run(strategy, FAULTS[fault], num_rounds=rounds, check=held_alike)
     assert len(grid.injected) >= 3
     assert np.abs(w - optimum(problem(), weights_of(strategy, grid))).max() <= 1e-8
 
@@ -218,7 +193,7 @@ def test_the_optimum_is_reached_whatever_is_lost(name, fault):
 @pytest.mark.parametrize("name", REMEMBER)
 def test_the_ledger_knows_what_was_sent_in_single_precision(name):
     strategy = RIVALS[name](**REMEMBER[name][0], wire=Wire("float32"))
-    _, grid, _ = faulty_run(strategy, FAULTS["lost reply"], num_rounds=5, check=the_ledger_is_what_clients_hold)
+    _, grid, _ = faulty_run(strategy, FAULTS["lost reply"], num_rounds=5, check=held_alike)
     assert grid.injected
 
 
@@ -240,14 +215,6 @@ def test_psi_is_refused_with_the_reason(name):
         RIVALS[name](regularizer=L1(0.1))
     with pytest.raises(ConfigurationError, match="Euclidean"):
         RIVALS[name](mirror_map=PNorm(3.0))
-
-
-@pytest.mark.parametrize("name", [name for name, kind in RIVALS.items() if kind.algorithm.reads == "everyone"])
-def test_those_that_need_everyone_refuse_samples(name):
-    with pytest.raises(ConfigurationError, match="every client"):
-        RIVALS[name](fraction_train=0.5)
-    with pytest.raises(ConfigurationError, match="participation"):
-        RIVALS[name](participation=Participation(choose_nodes=lambda number, nodes: nodes))
 
 
 @pytest.mark.parametrize("normalize", [True, False])
