@@ -96,17 +96,17 @@ class Entry:
     offset: int
     regularized: bool
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Number of elements."""
         return math.prod(self.shape)
 
-    @property
+    @cached_property
     def optimized(self) -> bool:
         """Whether the array is part of the flat vector."""
         return self.offset >= 0
 
-    @property
+    @cached_property
     def block(self) -> slice:
         """The array's place in the flat vector."""
         return slice(self.offset, self.offset + self.size)

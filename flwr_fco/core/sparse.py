@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,12 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.kernels.passes import add_scaled
-
-#: Numbers in a block of a sum: half a megabyte.
-_BLOCK = 65_536
-#: Dtypes that a sum reads; NumPy makes dtypes of its types anew each time.
-_READ = np.dtype(np.float64), np.dtype(np.float32)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -110,48 +103,6 @@ def dense(vector: NDArray[Any] | SparseVector) -> NDArray[np.float64]:
     """Return a vector as a float64 array, without a copy if it is one."""
     whole = vector.to_dense() if isinstance(vector, SparseVector) else vector
     return whole.astype(np.float64, copy=False)
-
-
-def weighted_sum(pairs: Iterable[tuple[float, NDArray[Any] | SparseVector]], shape: tuple[int, ...]) -> Any:
-    """Return the sum of factors times vectors, in their order.
-
-    float32 vectors are read without conversion and added in float64. The result is bit-identical to adding one vector
-    after another, in no more memory than that of the result: all are added to a block of it that stays in the cache.
-
-    Parameters
-    ----------
-    shape : tuple of int
-        Shape of each vector.
-
-    Examples
-    --------
-    >>> weighted_sum([(0.5, np.ones(2)), (2.0, SparseVector(np.array([1], np.int32), np.ones(1), 2))], (2,))
-    array([0.5, 2.5])
-    """
-    total = np.zeros(shape)
-    flat, held = total.reshape(-1), [(float(factor), _readable(vector)) for factor, vector in pairs]
-    for begin in range(0, flat.size, _BLOCK):
-        end = begin + _BLOCK
-        part = flat[begin:end]
-        for factor, vector in held:
-            if isinstance(vector, SparseVector):
-                here = slice(*np.searchsorted(vector.indices, (begin, end)))
-                part[vector.indices[here] - begin] += factor * vector.values[here].astype(np.float64, copy=False)
-            else:
-                add_scaled(part, factor, vector[begin:end])
-    return total
-
-
-def _readable(vector: Any) -> Any:
-    """Return a vector as the kernel reads it, which is compiled separately for writable and read-only arrays."""
-    if isinstance(vector, SparseVector):
-        return vector
-    plain = vector if vector.dtype in _READ else vector.astype(np.float64)
-    flags = plain.flags
-    if type(plain) is not np.ndarray or plain.ndim != 1 or flags.writeable or not flags.c_contiguous:
-        plain = np.ascontiguousarray(plain).reshape(-1).view()
-        plain.flags.writeable = False
-    return plain
 
 
 def is_shorter(count: int, size: int) -> bool:

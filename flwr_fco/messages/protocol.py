@@ -210,7 +210,7 @@ class Plan(Specified):
         kernel = self.h.compiled(self.psi)
         return None if kernel is None else kernel._replace(terms=NO_TERMS), kernel
 
-    @property
+    @cached_property
     def sends_every_step(self) -> bool:
         """Whether clients send all points of their local steps, which the output averages."""
         return self.options.get("output") in OF_ALL_STEPS

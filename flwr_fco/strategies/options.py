@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, MISSING, Field, dataclass, field, fields, is_dataclass
 from inspect import get_annotations, getattr_static
@@ -30,7 +29,6 @@ from flwr_fco.core.validation import (
     AT_LEAST_ONE,
     FRACTION,
     NATURAL,
-    POSITIVE,
     checked,
     kinds_of,
     nearest,
@@ -176,6 +174,12 @@ class Options(FedAvg):
     #: The client rate of theory, which ``client_lr="auto"`` takes; one of `RATES` in questions.py.
     theory: ClassVar[str] = "1/(4 L)"
 
+    #: What follows from a strategy's options: whether the clients are ClientApps of FedAvg, which do not know psi; the
+    #: density, if there is one; and on what psi acts.
+    _unmodified: ClassVar[bool] = False
+    _density: ClassVar[Density | None] = None
+    _scope: ClassVar[Literal["each", "joint"]] = "each"
+
     def _check(self) -> None:
         """Check the options, and set those that follow from others: before the strategy is complete, and each run."""
         name, kinds = type(self).__name__, kinds_of(type(self))
@@ -188,6 +192,12 @@ class Options(FedAvg):
             if option.init:
                 value = option.default if value is None and option.name in _NONE_IS_DEFAULT else value
                 object.__setattr__(self, option.name, _checked(option, value, kinds[option.name]))
+        density = getattr(self, "density", None)
+        density = Density(density) if isinstance(density, int | float) else density
+        # A density of all arrays together acts on all as one vector.
+        joint = density is not None and density.scope == "global"
+        unmodified = getattr(self, "client", "composite") == "unmodified"
+        vars(self).update(_unmodified=unmodified, _density=density, _scope="joint" if joint else self.arrays.scope)
         method, mean = self._kind(), self.aggregation == "mean"
         everyone, sends_steps = method.reads == "everyone", self.output in ("shadow", "ergodic")
         plain = mean and method.reads == "mean" and "server_lr" not in method.refuses
@@ -259,38 +269,11 @@ class Options(FedAvg):
         made: Algorithm = kind(**values)
         return made
 
-    @property
-    def _unmodified(self) -> bool:
-        """Whether the clients are FedAvg ClientApps, which do not know psi."""
-        return bool(getattr(self, "client", "composite") == "unmodified")
-
-    @property
-    def _density(self) -> Density | None:
-        density = getattr(self, "density", None)
-        return Density(density) if isinstance(density, int | float) else density
-
-    @property
-    def _scope(self) -> Any:
-        """Whether psi acts on each array; a density of all arrays together acts on all as one vector."""
-        density = self._density
-        return "joint" if density is not None and density.scope == "global" else self.arrays.scope
-
     def _rates(self) -> list[str]:
         """Return the names of the options that may be functions of the round or ``"auto"``."""
         kinds = kinds_of(type(self))
         own = [option.name for option in fields(self) if kinds[option.name] in (Rate, Rate | None)]
         return [name for name in dict.fromkeys((*AUTOMATIC, *own)) if hasattr(self, name)]
-
-    def _number(self, name: str, number: int, chosen: Mapping[str, float]) -> float:
-        """Return an option that may be ``"auto"`` or a function of the round, in a round, from 1; NaN for None."""
-        value = getattr(self, name)
-        if value is None:
-            return math.nan
-        if isinstance(value, str):
-            return chosen.get(name, AUTOMATIC[name])
-        if callable(value):
-            return float(checked(f"{name}({number})", value(number), float, POSITIVE))
-        return float(value)
 
     def __repr__(self) -> str:
         return text_of(self)

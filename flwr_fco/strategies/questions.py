@@ -143,7 +143,7 @@ def ask(run: Run, request: Request, w: Vector) -> list[Answer]:
     said = [({"loss": numbers["loss"]} if held_out else {}, examples) for examples, numbers in reported]
     claims = [Uplink({}, None, 1, metrics=own, examples=examples) for own, examples in said]
     good = current.without(good, replies.objections(run, claims, lengths=False))
-    current.leave_out_silent([reply.node for reply in good])
+    current.leave_out_silent()
     shares = [run.weight(reply.node, reply.value.examples) for reply in good]
     weights = replies.weights_of(shares, options.weighting == "uniform")
     return [reply.value._replace(weight=weight) for reply, weight in zip(good, weights, strict=bool(weights))]

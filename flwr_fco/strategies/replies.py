@@ -160,9 +160,8 @@ class Round:
             self.leave_out(good[i].node, reason)
         return [reply for i, reply in enumerate(good) if i not in reasons]
 
-    def leave_out_silent(self, good: Iterable[Node]) -> None:
+    def leave_out_silent(self) -> None:
         """Record who has not replied at all."""
-        self.silent -= {node.node_id for node in good}
         for node_id in [node_id for node_id in self.nodes if node_id in self.silent]:
             self.leave_out(self.nodes[node_id], "no reply", quiet=True)
 

@@ -18,7 +18,7 @@ from flwr_fco.algorithms.contract.graph import Graph
 from flwr_fco.algorithms.contract.problem import Change, Problem, Setting
 from flwr_fco.algorithms.contract.replies import Mean
 from flwr_fco.core.layout import Layout, Vector, euclidean_norm, largest_entries
-from flwr_fco.core.validation import short
+from flwr_fco.core.validation import POSITIVE, checked, short
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.messages.arrays import layout_of, model_record, model_vector
 from flwr_fco.messages.protocol import Node, Plan, Uplink
@@ -30,7 +30,7 @@ from flwr_fco.results import Result, traffic_of
 from flwr_fco.strategies import replies
 from flwr_fco.strategies.ledger import Ledger
 from flwr_fco.strategies.nodes import Nodes, Tables
-from flwr_fco.strategies.options import Options, text_of
+from flwr_fco.strategies.options import AUTOMATIC, Options, text_of
 from flwr_fco.strategies.private import PrivateMean
 from flwr_fco.strategies.unmodified import Untrained
 from flwr_fco.work import Work
@@ -237,13 +237,22 @@ class Run:
         number : int
             Flower's round, from 1.
         """
-        numbers = {name: self.options._number(name, number, self.chosen) for name in self.rates}
+        numbers = {name: self._number(name, number) for name in self.rates}
         self.problem = self.problem._replace(
             round=number,
             numbers=numbers,
             client_lr=self.setting.client_lr or numbers.get("client_lr", math.nan),
             server_lr=self.setting.server_lr or numbers.get("server_lr", math.nan),
         )
+
+    def _number(self, name: str, number: int) -> float:
+        """Return an option that may be ``"auto"`` or a function of the round; NaN for None."""
+        value = getattr(self.options, name)
+        if value is None:
+            return math.nan
+        if isinstance(value, str):
+            return self.chosen.get(name, AUTOMATIC[name])
+        return float(checked(f"{name}({number})", value(number), float, POSITIVE) if callable(value) else value)
 
     def weight(self, node: Node, examples: float) -> float:
         """Return a client's weight: what it reports, or what the estimators have set for its partition.

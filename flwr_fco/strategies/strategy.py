@@ -437,7 +437,7 @@ def _evaluations(strategy: CompositeStrategy, run: Run, answered: Iterable[Messa
 
     good = replies.collect(run.current, answered, read)
     good = run.current.without(good, replies.objections(run, [reply.value for reply in good], lengths=False))
-    run.current.leave_out_silent([reply.node for reply in good])
+    run.current.leave_out_silent()
     return good
 
 

@@ -297,7 +297,7 @@ def good_replies(run: Run, answered: Iterable[Message]) -> list[Reply]:
     discloses, uplinks = run.method.discloses, [reply.value for reply in found]
     losses = [name for name in run.shapes if discloses.get(name) == "losses"]
     found = run.current.without(found, replies.objections(run, uplinks, lengths=not discloses, losses=losses))
-    run.current.leave_out_silent([reply.node for reply in found])
+    run.current.leave_out_silent()
     if run.method.sparse:
         _note_indices(run, found)
     return found

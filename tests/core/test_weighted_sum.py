@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from flwr_fco.algorithms.contract.replies import Mean
-from flwr_fco.core.sparse import SparseVector, dense, weighted_sum
+from flwr_fco.algorithms.contract.replies import Mean, weighted_sum
+from flwr_fco.core.sparse import SparseVector, dense
 from flwr_fco.messages.protocol import Uplink
 
 

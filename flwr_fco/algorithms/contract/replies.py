@@ -15,7 +15,7 @@ Pillutla, Kakade, Harchaoui (IEEE TSP 2022) for the geometric median by smoothed
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -23,16 +23,63 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.sparse import SparseVector, dense, weighted_sum
+from flwr_fco.core.sparse import SparseVector, dense
 from flwr_fco.errors import ProtocolError
+from flwr_fco.kernels.passes import add_scaled
 from flwr_fco.messages.protocol import Uplink
 
 Matrix = NDArray[np.float64]
 
 #: Coordinates sorted at a time, so that the clients' rows of them fit into the cache.
 _BLOCK = 4096
+#: Numbers in a block of a sum: half a megabyte.
+_SUMMED = 65_536
+#: Dtypes that a sum reads; NumPy makes dtypes of its types anew each time.
+_READ = np.dtype(np.float64), np.dtype(np.float32)
 #: Maximum number of Weiszfeld steps, and the relative change at which they stop.
 _STEPS, _TOLERANCE = 100, 1e-10
+
+
+def weighted_sum(pairs: Iterable[tuple[float, NDArray[Any] | SparseVector]], shape: tuple[int, ...]) -> Any:
+    """Return the sum of factors times vectors, in their order.
+
+    float32 vectors are read without conversion and added in float64. The result is bit-identical to adding one vector
+    after another, in no more memory than that of the result: all are added to a block of it that stays in the cache.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Shape of each vector.
+
+    Examples
+    --------
+    >>> weighted_sum([(0.5, np.ones(2)), (2.0, SparseVector(np.array([1], np.int32), np.ones(1), 2))], (2,))
+    array([0.5, 2.5])
+    """
+    total = np.zeros(shape)
+    flat, held = total.reshape(-1), [(float(factor), _readable(vector)) for factor, vector in pairs]
+    for begin in range(0, flat.size, _SUMMED):
+        end = begin + _SUMMED
+        part = flat[begin:end]
+        for factor, vector in held:
+            if isinstance(vector, SparseVector):
+                here = slice(*np.searchsorted(vector.indices, (begin, end)))
+                part[vector.indices[here] - begin] += factor * vector.values[here].astype(np.float64, copy=False)
+            else:
+                add_scaled(part, factor, vector[begin:end])
+    return total
+
+
+def _readable(vector: Any) -> Any:
+    """Return a vector as the kernel reads it, which is compiled separately for writable and read-only arrays."""
+    if isinstance(vector, SparseVector):
+        return vector
+    plain = vector if vector.dtype in _READ else vector.astype(np.float64)
+    flags = plain.flags
+    if type(plain) is not np.ndarray or plain.ndim != 1 or flags.writeable or not flags.c_contiguous:
+        plain = np.ascontiguousarray(plain).reshape(-1).view()
+        plain.flags.writeable = False
+    return plain
 
 
 def trimmed_mean(rows: Matrix, weights: Vector, trim: float) -> Vector:
