@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
-from scipy.special import expit
+from scipy.special import expit, gammaln, xlogy
 
 from flwr_fco.algorithms.newton.method import unpacked
 from flwr_fco.algorithms.newton.model import inverse
@@ -17,7 +17,7 @@ from flwr_fco.client_apps.answers import answers_to
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.protocol import BINS, CALIBRATION, EDGE, ESTIMATES, QUALITY, TREND, Answer, Question
-from flwr_fco.objectives import CoxRegression, LeastSquares, Linear, Logistic, Objective, SiteIntercept
+from flwr_fco.objectives import CoxRegression, LeastSquares, Linear, Logistic, Objective, Poisson, SiteIntercept
 from flwr_fco.objectives.design import dense
 from flwr_fco.objectives.linear import CENTRE
 from flwr_fco.objectives.survival import concordance, expected_events, time_trend
@@ -124,20 +124,32 @@ def _summed(rows: NDArray[np.float64], clusters: NDArray[np.int64] | None) -> ND
 
 @answers_to(ESTIMATES, hessians=1)
 def estimates(question: Question, objective: Objective) -> Answer:
-    """Return the site's own estimates and standard errors, with ``told`` 1; zeros, with 0, if it has none.
+    """Return the site's own estimates and their errors, with ``reported`` 1; zeros, with 0, if it has none.
 
     ``events`` and ``others`` are the rows of both classes (:func:`flwr_fco.tables.answers.events_of`), and
-    ``weighted`` is 1 if rows have unequal weights. ``intercepts`` counts those that stay at the site. The point of the
-    question is not used.
+    ``weighted`` is 1 if rows have unequal weights. ``intercepts`` counts those that stay at the site. Of counts
+    ``mean`` is their mean, and ``saturated`` that of their log likelihoods by a parameter each, of which the loss is
+    what is missing; else 0. The point of the question is not used.
     """
     events, others = events_of(objective)
     found = own_estimates(objective)
     zeros = np.zeros(objective.layout.size)
-    estimate, error = (zeros, zeros) if found is None else found
+    estimate, error, degrees = (zeros, zeros, zeros) if found is None else found
     unequal = isinstance(objective, Linear) and objective.weighs_rows
+    mean, saturated = _counted(objective)
     numbers = {"reported": float(found is not None), "events": float(events), "others": float(others)}
     numbers |= {"weighted": float(unequal), "intercepts": float(_own_intercepts(objective))}
-    return Answer(numbers, {"estimate": estimate, "error": error})
+    numbers |= {"mean": mean, "saturated": saturated}
+    return Answer(numbers, {"estimate": estimate, "error": error, "degrees": degrees})
+
+
+def _counted(objective: Any) -> tuple[float, float]:
+    """Return the means of counts and of their log likelihoods at themselves; 0 of other losses."""
+    if not isinstance(getattr(objective, "with_intercept", objective), Poisson):
+        return 0.0, 0.0
+    y, weights = objective.targets, objective.weights if objective.weights.size else None
+    each = xlogy(y, y) - y - gammaln(y + 1.0)
+    return float(np.average(y, weights=weights)), float(np.average(each, weights=weights))
 
 
 #: Rows of squares, and events of other losses, that a site needs for each of its columns.
@@ -150,8 +162,11 @@ _CLUSTERS = 40
 _SEPARABLE = 1e6
 
 
-def own_estimates(objective: Objective) -> tuple[Vector, Vector] | None:
-    """Return a site's unpenalised minimiser and its standard errors, shape (d,) each, of its rows alone.
+def own_estimates(objective: Objective) -> tuple[Vector, Vector, Vector] | None:
+    """Return a site's unpenalised minimiser, its standard errors, and their degrees of freedom, of its rows alone.
+
+    Errors of clusters vary as a chi-squared with so many degrees of freedom as there would be equal clusters:
+    (sum v)^2 / sum v^2, with v each cluster's part of the variance. Of the others they are taken as known, and 0.
 
     Parameters
     ----------
@@ -160,7 +175,7 @@ def own_estimates(objective: Objective) -> tuple[Vector, Vector] | None:
 
     Returns
     -------
-    tuple of ndarray of float64, or None
+    tuple of ndarray of float64, shape (d,) each, or None
         None with fewer than 10 rows a coefficient (of losses other than squares, 5 events, or rows without one), if
         columns are linearly dependent, or if classes can be told apart without error.
     """
@@ -197,8 +212,8 @@ def _own_intercepts(objective: Objective) -> int:
     return int(isinstance(objective, SiteIntercept) and not objective.adds_nothing)
 
 
-def _minimum(objective: Objective) -> tuple[Vector, Vector] | None:
-    """Return the unpenalised minimiser and its standard errors; None if rounding or the data have none."""
+def _minimum(objective: Objective) -> tuple[Vector, Vector, Vector] | None:
+    """Return the unpenalised minimiser, its errors and their degrees; None if rounding or the data have none."""
     w, rows, squares = np.zeros(objective.layout.size), objective.num_examples, _is_squares(objective)
     degrees = rows - w.size - _own_intercepts(objective)
     if squares and degrees < 1:
@@ -216,7 +231,7 @@ def _minimum(objective: Objective) -> tuple[Vector, Vector] | None:
         before, left = left, rows * float(gradient @ step) / noise if noise else 0.0
         # Steps that do not get shorter are rounding.
         if left <= _SOLVED or 0.25 * before < left <= _SHORT:
-            error = np.sqrt(noise * np.diag(covariance) / rows)
+            error, freedom = np.sqrt(noise * np.diag(covariance) / rows), np.zeros(w.size)
             if isinstance(objective, Linear) and (objective.clusters is not None or objective.weighs_rows):
                 sums = _summed(objective.row_gradients(w), objective.clusters)
                 if len(sums) < _CLUSTERS:
@@ -224,8 +239,10 @@ def _minimum(objective: Objective) -> tuple[Vector, Vector] | None:
                 # As of all sites together (:mod:`flwr_fco.tables.estimates`).
                 factor = 1.0 if isinstance(objective, CoxRegression) else len(sums) / (len(sums) - 1.0)
                 factor *= (rows - 1.0) / degrees if squares else 1.0
-                error = np.sqrt(factor * np.square(sums @ covariance).sum(axis=0)) / rows
-            return (w - step, error) if error.all() else None
+                each = np.square(sums @ covariance)
+                error = np.sqrt(factor * each.sum(axis=0)) / rows
+                freedom = each.sum(axis=0) ** 2 / np.maximum((each**2).sum(axis=0), np.finfo(np.float64).tiny)
+            return (w - step, error, freedom) if error.all() else None
         for _ in range(_HALVINGS):
             after, slope = objective.value_and_gradient(w - step)
             if after <= value:

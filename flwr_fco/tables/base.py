@@ -353,8 +353,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             coefficients, intercepts = self._run_over(X, features, 1)
         else:
             parts = self._parts(X, y, sample_weight, groups, without)
-            objectives = [self._objective(*own) for own in zip(*parts.rows_of_clients, strict=True)]
-            coefficients, intercepts = self._run(objectives, parts, 1)
+            coefficients, intercepts = self._run(parts, 1)
         self.coef_ = coefficients[:, 0]
         if self._kind is not TIMES:
             self.intercept_: Any = float(intercepts[0])
@@ -557,8 +556,16 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         self._check_sites({name: len(own) for name, own in zip(names, targets, strict=True)})
         return reading.Parts(features, targets, weights, sample_weight is not None, rows and numbers, names, held)
 
-    def _run(self, objectives: Sequence[Objective], split: reading.Parts, outputs: int) -> tuple[Vector, Vector]:
+    def _run(self, split: reading.Parts, outputs: int, *classes: Any) -> tuple[Vector, Vector]:
         """Train in this process; return coefficients of shape (d, outputs) and intercepts of shape (outputs,)."""
+        objectives = list[Objective]()
+        for site, X, y, weights in zip(split.sites, *split.rows_of_clients, strict=True):
+            try:
+                objectives.append(self._objective(X, y, *classes, weights))
+            except ConfigurationError as error:
+                if split.rows is None or self._sites:
+                    error.args = (f"{site}: {error}",)
+                raise
         d, masses = split.features[0].shape[1], [float(weights.sum()) for weights in split.weights]
         self._factors = reading.factors_of(self._given_factors, getattr(self, "feature_names_in_", ()), d)
         if not isinstance(self.cv, int | Strengths | None):
@@ -569,9 +576,13 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             objective.clusters = clusters
         total, w = math.fsum(masses), np.zeros(objectives[0].layout.size)
         answers = [
-            first(Question(FIRST, own.layout, {"primal": w}), own)._replace(weight=mass / total, partition=m)
+            first(Question(FIRST, own.layout, {"primal": w}), own)._replace(
+                weight=mass / total, partition=m, examples=float(own.num_examples)
+            )
             for m, (own, mass) in enumerate(zip(objectives, masses, strict=True))
         ]
+        if split.rows is None or self._sites:
+            warn_of_the_same_rows(answers, split.sites)
         reported, _ = self._received(answers, split.sites)
         # The rows are here, and their columns have been compared.
         sites = Sites(1, Tables(settled=True), dict(enumerate(masses)) if split.weighted else None)

@@ -145,9 +145,8 @@ def curves_of(run: Run, times: Sequence[float], by: str | None, column: int) -> 
     rows = list[dict[str, Any]]()
     for group in range(1 if by is None else 2):
         n, d = risk[group], events[group]
-        # Before anybody has entered nobody is lost; after the last row nothing is known.
-        hazard = np.where(np.cumsum(n[::-1])[::-1] > 0.0, 0.0, np.nan)
-        np.divide(d, n, out=hazard, where=n > 0.0)
+        # Where nobody is at risk nobody is lost: after the last row survival stays, as in R's survfit.
+        hazard = np.divide(d, n, out=np.zeros_like(n), where=n > 0.0)
         with np.errstate(divide="ignore", invalid="ignore"):
             survival = np.cumprod(1.0 - hazard)
             relative = np.sqrt(np.cumsum(hazard / np.where(n > 0.0, n - d, 1.0)))

@@ -274,23 +274,24 @@ def rao(sums: Sums, found: Estimates, columns: NDArray[np.int64]) -> tuple[Vecto
     Rao: Large sample tests of statistical hypotheses concerning several parameters (Math. Proc. Cambridge 1948).
     """
     statistic, degrees = np.full(columns.size, math.nan), np.full(columns.size, math.nan)
-    robust = sums.meat is not None
-    if found.inverse is None or len(sums.each) < 2 or (robust and sums.each[0].meat is None):
+    if found.inverse is None or len(sums.each) < 2:
         return statistic, degrees, statistic.copy()
+    meats = [site.meat for site in sums.each if site.meat is not None]
+    robust = bool(meats)
     whole, move, noise = found.inverse / sums.total, -found.inverse @ sums.gradient, 1.0 if robust else found.noise
     parts = math.ceil(len(sums.each) * columns.size * move.size / _TOGETHER)
     for indices in np.array_split(np.arange(columns.size), parts):
         rows = _rows_of([site.mass * site.block for site in sums.each], columns[indices], move.size)
         slopes = np.array([site.mass * site.gradient[columns[indices]] for site in sums.each]) + rows @ move
         own, crossed = rows, np.einsum("ajk,kl,bjl->jab", rows, whole, rows, optimize=True)
-        if sums.meat is not None:
-            meats = [site.meat for site in sums.each if site.meat is not None]
+        if robust:
+            together = unpacked(np.sum(meats, axis=0))[: move.size, : move.size]
             own = _rows_of(meats, columns[indices], move.size)
             mixed = np.einsum("ajk,kl,bjl->jab", rows, whole, own, optimize=True)
             crossed = (
                 mixed
                 + mixed.swapaxes(1, 2)
-                - np.einsum("ajk,kl,bjl->jab", rows, whole @ sums.meat @ whole, rows, optimize=True)
+                - np.einsum("ajk,kl,bjl->jab", rows, whole @ together @ whole, rows, optimize=True)
             )
         for k, place in enumerate(indices):
             curved = own[:, k, columns[place]]
@@ -458,18 +459,25 @@ def _lasso(gram: Matrix, product: Vector, strength: float, start: Vector, on: ND
     return b
 
 
-def between(estimates: Matrix, errors: Matrix) -> dict[str, Vector]:
+def between(estimates: Matrix, errors: Matrix, degrees: Matrix | float = math.inf) -> dict[str, Vector]:
     """Return the meta-analysis of the sites' estimates of p coefficients, by names of a table's columns, shape (p,).
 
     ``Q``, ``p of Q`` and ``I2`` are Cochran's Q, its p of a chi-squared distribution with k - 1 degrees of freedom, and
-    I2, from 0 to 1. ``fixed`` is the mean by inverse variances, if all sites estimate the same; ``DerSimonian-Laird``
-    that of sites whose effects are drawn from a distribution; of both there is the standard error. ``Hartung-Knapp
-    error`` is another one of the latter, for quantiles of t with k - 1 degrees of freedom.
+    I2, from 0 to 1. Of errors with so few degrees of freedom that they vary, p is Welch's. ``fixed`` is the mean by
+    inverse variances, if all sites estimate the same; ``DerSimonian-Laird`` that of sites whose effects are drawn from
+    a distribution; of both there is the standard error. ``Hartung-Knapp error`` is another one of the latter, for
+    quantiles of t with k - 1 degrees of freedom.
 
     Parameters
     ----------
     estimates, errors : ndarray of float64, shape (k, p)
         Each site's estimates and standard errors > 0, of at least two sites.
+    degrees : ndarray of float64, shape (k, p), or float
+        The degrees of freedom of the errors.
+
+    References
+    ----------
+    Welch: On the comparison of several mean values: an alternative approach (Biometrika 1951).
 
     Examples
     --------
@@ -477,16 +485,20 @@ def between(estimates: Matrix, errors: Matrix) -> dict[str, Vector]:
     >>> float(found["Q"][0]), float(found["I2"][0]), float(found["DerSimonian-Laird"][0])
     (8.0, 0.75, 1.0)
     """
-    weights, degrees = errors**-2.0, len(estimates) - 1
+    weights, count = errors**-2.0, len(estimates) - 1
     total = weights.sum(axis=0)
     fixed = (weights * estimates).sum(axis=0) / total
     q = (weights * (estimates - fixed) ** 2).sum(axis=0)
-    spread = np.maximum(0.0, q - degrees) / (total - (weights**2).sum(axis=0) / total)
+    spread = np.maximum(0.0, q - count) / (total - (weights**2).sum(axis=0) / total)
     shrunk = 1.0 / (errors**2.0 + spread)
     mass = shrunk.sum(axis=0)
     random = (shrunk * estimates).sum(axis=0) / mass
-    refined = np.sqrt((shrunk * (estimates - random) ** 2).sum(axis=0) / (degrees * mass))
-    share = np.maximum(0.0, q - degrees) / np.where(q > 0.0, q, 1.0)
-    found = {"Q": q, "p of Q": stats.chi2.sf(q, degrees), "I2": share, "fixed": fixed, "fixed error": total**-0.5}
+    refined = np.sqrt((shrunk * (estimates - random) ** 2).sum(axis=0) / (count * mass))
+    share = np.maximum(0.0, q - count) / np.where(q > 0.0, q, 1.0)
+    doubt = ((1.0 - weights / total) ** 2 / degrees).sum(axis=0)
+    few, pairs = doubt > 0.0, count * (count + 2.0)
+    ratio = q / count / (1.0 + 2.0 * (count - 1.0) / pairs * doubt)
+    p = np.where(few, stats.f.sf(ratio, count, pairs / (3.0 * np.where(few, doubt, 1.0))), stats.chi2.sf(q, count))
+    found = {"Q": q, "p of Q": p, "I2": share, "fixed": fixed, "fixed error": total**-0.5}
     means = {"DerSimonian-Laird": random, "DerSimonian-Laird error": mass**-0.5}
     return found | means | {"Hartung-Knapp error": refined}

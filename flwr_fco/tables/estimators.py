@@ -287,7 +287,7 @@ class FederatedPoissonRegression(RegressorMixin, Federated):  # type: ignore[mis
     covariance_ : ndarray, shape (d, d)
         With `intervals`, the covariance of the table's estimates.
     log_likelihood_ : float
-        With `intervals`, that of the unpenalised fit, less that of a model with a parameter for each row.
+        With `intervals`, that of the unpenalised fit.
 
     Examples
     --------
@@ -312,8 +312,10 @@ class FederatedPoissonRegression(RegressorMixin, Federated):  # type: ignore[mis
         except (TypeError, ValueError) as error:
             raise PublicError(f"y has {found}; expected numbers: counts, or counts and exposures") from error
         made = np.column_stack([made, np.ones(len(made))]) if made.shape[1] == 1 else made
-        if made.shape[1] != 2 or (made[:, 1] <= 0.0).any():
+        if made.shape[1] != 2:
             raise PublicError(f"y has {found}; expected counts, or counts and exposures > 0, such as person-years")
+        if (made[:, 1] <= 0.0).any():
+            raise PublicError(f"y has an exposure of {made[:, 1].min():g}; expected numbers > 0, such as person-years")
         return made
 
     def _objective(self, X: Any, y: NDArray[Any], weights: Vector | None = None) -> Objective:
@@ -494,9 +496,7 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
         if parts is None:
             coefficients, intercept = self._run_over(X, features, outputs)
         else:
-            clients = zip(*parts.rows_of_clients, strict=True)
-            objectives = [self._objective(own, y, self.classes_, weights) for own, y, weights in clients]
-            coefficients, intercept = self._run(objectives, parts, outputs)
+            coefficients, intercept = self._run(parts, outputs, self.classes_)
         if self._common_intercept:
             self.class_count_ = np.round(self._total * class_shares(self._slopes), 9)
         # With a column for each class, what is not penalised is unique only up to a common constant.

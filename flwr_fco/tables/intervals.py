@@ -248,8 +248,9 @@ def own_estimates(run: Run, fitted: Fitted, own: bool) -> Reported:
         Whether sites have intercepts of their own.
     """
     size = run.problem.layout.size
-    wanted = ("reported", "events", "others", "weighted", "intercepts")
-    answers = ask(run, Request(ESTIMATES, {}, wanted, {"estimate": (size,), "error": (size,)}), np.zeros(size))
+    wanted = ("reported", "events", "others", "weighted", "intercepts", "mean", "saturated")
+    shapes = dict.fromkeys(("estimate", "error", "degrees"), (size,))
+    answers = ask(run, Request(ESTIMATES, {}, wanted, shapes), np.zeros(size))
     weighted = fitted.weighted or any(answer.numbers["weighted"] for answer in answers)
     pooled, idle, intercepts, classes = list[Answer](), list[Answer](), 0, fitted.kind is CLASSES
     # A model whose intercepts stay at the sites has refused those that are too small.
@@ -351,10 +352,15 @@ class _Asking:
         )
 
     def clustered(self, sums: Sums) -> Sums:
-        """Return the sums at a minimiser with those of clusters."""
+        """Return the sums at a minimiser with those of clusters; of sites also those of rows with weights."""
         if self.fitted.cluster == "site":
             own = np.array([site.mass * site.gradient[: self.used] for site in sums.each])
-            return sums._replace(meat=own.T @ own, clusters=float(len(own)))
+            by_site = {"meat": own.T @ own, "clusters": float(len(own))}
+            return (self._of_clusters(sums) if self.reported.weighted else sums)._replace(**by_site)
+        return self._of_clusters(sums)
+
+    def _of_clusters(self, sums: Sums) -> Sums:
+        """Ask the sites for the sums of their clusters."""
         answers = self._answers(sums.point, clustered=True)
         # A mean over rows whose weights have a mean of 1.
         scales = [(a.weight * self.fitted.mass) ** 2 / a.examples for a in answers]
@@ -382,13 +388,12 @@ class _Asking:
         fitted = self.fitted
         own = np.array([np.diag(unpacked(answer.vectors["block"])) for answer in answers])
         for curved, answer in zip(own, answers, strict=True):
-            # Of times a variance in a risk set, which is at most half of the sum of all squares.
-            most = 0.5 * answer.examples if fitted.kind is TIMES else fitted.kind.curvature
-            room = (1.0 + _ROUNDING) * most * fitted.squares.get(answer.partition, np.zeros(0))
+            most = (1.0 + _ROUNDING) * self._most_curved(answer)
+            room = most * fitted.squares.get(answer.partition, np.zeros(0))
             for j in np.flatnonzero(curved[: room.size] > room)[:1].tolist():
                 raise ConfigurationError(
                     f"{fitted.named(answer)} says a second derivative of {self._column(j)} of {curved[j]:.3g}; with "
-                    f"the mean and variance that it said before, at most {room[j]:.3g} is possible"
+                    f"its loss, rows, mean and variance at most {room[j]:.3g} is possible"
                 )
         usual = np.sort(own, axis=0)[(len(own) - 1) // 2]
         ratio = np.divide(own, usual, out=np.zeros_like(own), where=usual > 0.0)
@@ -411,6 +416,22 @@ class _Asking:
                 f"{fitted.named(answers[m])} says a slope of {self._column(j)} of {slopes[m, j]:.3g}; "
                 f"with its loss and second derivative at most {room[m, j]:.3g} is possible"
             )
+
+    def _most_curved(self, answer: Answer) -> float:
+        """Return how many times a column's mean square its second derivative may be, by a site's own loss and rows."""
+        kind, rows = self.fitted.kind, answer.examples
+        if kind is TIMES:
+            # A variance in a risk set is at most half of the sum of all squares.
+            return 0.5 * rows
+        if kind is SQUARES or self.reported.weighted:
+            return kind.curvature
+        # No row's loss is above the sum of all, and p (1 - p) of a class is below the loss of its row.
+        loss = max(answer.numbers["loss"], 0.0)
+        if kind is CLASSES:
+            return min(kind.curvature, rows * loss)
+        # Half a deviance is convex in count and rate together, and at least (root of rate - root of count)^2.
+        mean = next(own.numbers["mean"] for own in self.reported.answers if own.node_id == answer.node_id)
+        return rows * (math.sqrt(max(mean, 0.0)) + math.sqrt(loss)) ** 2
 
     def _column(self, j: int) -> str:
         return self.fitted.names[j] if j < len(self.fitted.names) else "the intercept"
@@ -530,6 +551,10 @@ def table(asked: Intervals, fitted: Fitted, reported: Reported, sums: Sums, tren
     """
     names, kind = fitted.names, fitted.kind
     found = of_squares(sums, names) if kind is SQUARES else of_likelihood(sums, names, of_times=kind is TIMES)
+    # A loss of counts is what is missing to their likelihood by a parameter each.
+    saturated = sum(own.weight * own.numbers["saturated"] for own in reported.answers) * fitted.mass
+    missing = math.nan if reported.left_out and kind is COUNTS else 0.0
+    found = found._replace(log_likelihood=found.log_likelihood + saturated + missing)
     indices = np.array(asked.indices(names))
     estimate, error = found.estimate[indices], found.error[indices]
     z, quantile = stats.t(found.degrees), stats.t.isf(0.5 * (1.0 - asked.level), found.degrees)
@@ -546,10 +571,7 @@ def table(asked: Intervals, fitted: Fitted, reported: Reported, sums: Sums, tren
     own, doubted = _plausible(reported, sums, found, fitted)
     columns |= dict(zip(("Rao", "degrees of Rao", "p of Rao"), rao(sums, found, indices), strict=True))
     columns |= _compared(own, indices, len(sums.each), half, asked.level)
-    if sums.meat is not None and fitted.cluster != "site":
-        # Of sites' own robust errors, which vary, Q rejects too often; Rao's test has one of all sites.
-        columns |= dict.fromkeys(("Q", "p of Q", "I2"), np.full(indices.size, math.nan))
-    for site, (values, errors) in own.items():
+    for site, (values, errors, _) in own.items():
         columns |= {site: values[indices], f"{site} error": errors[indices]}
     rows = {int(j): {name: float(column[i]) for name, column in columns.items()} for i, j in enumerate(indices)}
     intercepts, more = _intercepts(reported, fitted, sums, found)
@@ -616,8 +638,8 @@ def _compared(own: dict[str, Any], indices: NDArray[Any], count: int, half: Vect
     columns = dict.fromkeys(COMPARED[2:], nothing) | {"sites": np.full(indices.size, float(len(own)))}
     if len(own) < 2:
         return columns
-    values, errors = (np.array([pair[i][indices] for pair in own.values()]) for i in range(2))
-    found = between(values, errors)
+    values, errors, degrees = (np.array([each[i][indices] for each in own.values()]) for i in range(3))
+    found = between(values, errors, np.where(degrees > 0.0, degrees, math.inf))
     mean, refined = found["DerSimonian-Laird"], found.pop("Hartung-Knapp error")
     if len(own) < count:
         found |= dict.fromkeys(("Q", "p of Q", "I2"), nothing)
@@ -629,18 +651,18 @@ def _compared(own: dict[str, Any], indices: NDArray[Any], count: int, half: Vect
 
 def _plausible(
     reported: Reported, sums: Sums, found: Estimates, fitted: Fitted
-) -> tuple[dict[str, tuple[Vector, Vector]], list[str]]:
-    """Return the sites' own estimates and errors by name of site, and who is left out for impossible ones."""
+) -> tuple[dict[str, tuple[Vector, ...]], list[str]]:
+    """Return each site's own estimates, errors and degrees of freedom, and who is left out for impossible ones."""
     names, count = fitted.names, len(fitted.names)
     said = {fitted.named(own): own.vectors for own in reported.answers if own.numbers["reported"]}
-    given = {site: (own["estimate"][:count], own["error"][:count]) for site, own in said.items()}
-    sizes = np.array([np.abs(estimate) + np.abs(error) for estimate, error in given.values()])
+    given = {site: tuple(own[name][:count] for name in ("estimate", "error", "degrees")) for site, own in said.items()}
+    sizes = np.array([np.abs(estimate) + np.abs(error) for estimate, error, _ in given.values()])
     usual = np.sort(sizes, axis=0)[(len(sizes) - 1) // 2] if len(sizes) else sizes
     doubted, together = [], found.error
     if fitted.cluster == "site" and found.inverse is not None:
         # A site's own error knows of no spread between sites.
         together = np.sqrt(found.noise * np.diag(found.inverse)[:count] / sums.total)
-    for (site, (estimate, error)), size in zip(list(given.items()), sizes, strict=True):
+    for (site, (estimate, error, _)), size in zip(list(given.items()), sizes, strict=True):
         # What all rows together tell of a coefficient is no less than what one site's tell.
         small, large = error < _SMALLEST * together, size > _LARGEST * usual
         if small.any():

@@ -47,6 +47,34 @@ def test_sites_of_equal_errors_have_the_plain_mean_and_a_t_test():
     np.testing.assert_allclose(found["Hartung-Knapp error"], values.std(axis=0, ddof=1) / 6**0.5)
 
 
+def test_errors_that_vary_have_welchs_test():
+    rng = np.random.default_rng(1)
+    groups = [rng.normal(scale=1.0 + m, size=5 + 2 * m) for m in range(5)]
+    values, errors, degrees = (
+        np.array([[of(own)] for own in groups]) for of in (np.mean, stats.sem, lambda own: len(own) - 1.0)
+    )
+    theirs = stats.f_oneway(*groups, equal_var=False)
+    assert between(values, errors, degrees)["p of Q"][0] == pytest.approx(theirs.pvalue, rel=1e-9)
+
+
+def test_means_are_those_of_statsmodels():
+    meta = pytest.importorskip("statsmodels.stats.meta_analysis", reason="pip install '.[oracles]'")
+    a, b, c, d = BCG.T
+    ratio, error = np.log(a / (a + b)) - np.log(c / (c + d)), np.sqrt(1 / a - 1 / (a + b) + 1 / c - 1 / (c + d))
+    found, theirs = between(ratio[:, None], error[:, None]), meta.combine_effects(ratio, error**2, method_re="dl")
+    ours = {
+        "Q": theirs.q,
+        "I2": theirs.i2,
+        "fixed": theirs.mean_effect_fe,
+        "fixed error": theirs.sd_eff_w_fe,
+        "DerSimonian-Laird": theirs.mean_effect_re,
+        "DerSimonian-Laird error": theirs.sd_eff_w_re,
+        "Hartung-Knapp error": theirs.sd_eff_w_re_hksj,
+    }
+    for name, value in ours.items():
+        assert found[name][0] == pytest.approx(value, rel=1e-10), name
+
+
 def test_equal_estimates_do_not_differ():
     found = between(np.ones((3, 1)), np.array([[1.0], [2.0], [3.0]]))
     assert (found["Q"][0], found["I2"][0], found["p of Q"][0], found["DerSimonian-Laird"][0]) == (0.0, 0.0, 1.0, 1.0)

@@ -3,6 +3,8 @@
 import numpy as np
 import pandas as pd
 import pytest
+from federations import altering
+from scipy import stats
 from sklearn.linear_model import PoissonRegressor
 
 from flwr_fco.core.logs import quiet
@@ -46,7 +48,8 @@ def test_targets_are_given_as_they_are_at_hand():
     ("y", "prefix"),
     [
         (np.column_stack([COUNTS, YEARS, YEARS]), "expected counts, or counts and exposures > 0"),
-        (np.column_stack([COUNTS, 0.0 * YEARS]), "expected counts, or counts and exposures > 0"),
+        (np.column_stack([COUNTS, 0.0 * YEARS]), "y has an exposure of 0; expected numbers > 0"),
+        (0 * COUNTS, "all counts are 0"),
         (pd.DataFrame({"visits": COUNTS, "exposure": YEARS, "entry": YEARS}), r"y has the fields .*'entry'"),
         (-BOTH[:, 0] - 1.0, "expected numbers >= 0"),
         (np.array(["a"] * 300), "expected numbers: counts"),
@@ -86,3 +89,29 @@ def test_sites_without_an_event_add_nothing_beside_their_own_intercepts():
         [row["estimate"] for row in model.summary().rows], [row["estimate"] for row in fewer.summary().rows], rtol=1e-8
     )
     assert "site 2: add nothing" in f"{model.summary()}"
+
+
+def test_a_count_that_is_none_is_named_with_its_site():
+    counts = np.where(np.arange(300) == 4, -1, COUNTS)
+    with pytest.raises(ConfigurationError, match=r"1: counts\[1\] is -1; expected numbers >= 0"):
+        FederatedPoissonRegression().fit(X, counts, groups=SITES)
+
+
+def test_the_log_likelihood_is_that_of_the_counts():
+    model = FederatedPoissonRegression(0.0, site_intercepts="common").fit(X, BOTH, groups=SITES, intervals=True)
+    rates = YEARS * FederatedPoissonRegression(0.0, tol=1e-16).fit(X, BOTH, groups=SITES).predict(X)
+    assert model.log_likelihood_ == pytest.approx(stats.poisson(rates).logpmf(COUNTS).sum(), rel=1e-9)
+
+
+@pytest.mark.parametrize("intercepts", [None, "common"])
+def test_second_derivatives_of_counts_are_bounded_by_a_sites_own_loss_and_rows(intercepts):
+    """A wild honest column goes, and what a site makes up is named with its column."""
+    wild = X.assign(dose=np.where(np.arange(300) == 3, 1e3, X["dose"]))
+    model = FederatedPoissonRegression(0.0, num_clients=3, site_intercepts=intercepts)
+    sites = [(wild[m::3], COUNTS[m::3]) for m in range(3)]
+    app = model.client_app(lambda context: sites[context.node_config["partition-id"]])
+    grid = altering(1, "block", lambda vectors, numbers: vectors["block"].__imul__(1e3))(app, 3)
+    with grid.identity(), quiet(50), pytest.raises(ConfigurationError, match="site 1 says a second derivative of age"):
+        model.fit(grid, intervals=True)
+    with (grid := InProcessGrid(app, 3)).identity(), quiet(50):
+        assert np.isfinite(model.fit(grid, intervals=True).log_likelihood_)

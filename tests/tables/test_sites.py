@@ -293,3 +293,6 @@ def test_two_sites_with_the_same_rows_are_named():
     data = sites()
     with pytest.warns(UserWarning, match="partition 2 has the same rows as partition 0"):
         over_a_grid(lasso(), [*data[:2], data[0], *data[3:]])
+    X, y = ({site: data[m][place] for site, m in (("Oslo", 0), ("Bergen", 1), ("Bodo", 0))} for place in (0, 1))
+    with pytest.warns(UserWarning, match="Bodo has the same rows as Oslo"):
+        lasso().fit(X, y)

@@ -222,6 +222,13 @@ def test_a_time_before_anybody_is_at_risk_leaves_survival_at_1():
     assert second["survival"] == 1.0 - second["events"] / second["at risk"]
 
 
+def test_survival_stays_after_the_last_row():
+    X, y = {"one": FEATURES[0]}, {"one": TARGETS[0]}
+    end = TARGETS[0]["time"].max()
+    last, after = FederatedCoxRegression(0.1).fit(X, y).curves(X, y, times=[end, end + 1.0]).rows
+    assert (after["at risk"], after["survival"]) == (0.0, last["survival"])
+
+
 def test_who_enters_at_0_is_at_risk_in_whole_at_the_first_time():
     X, y = FEATURES[0], TARGETS[0]
     y = y.assign(entry=np.where(np.arange(len(y)) % 3, 0.0, y["entry"].clip(0.0)))

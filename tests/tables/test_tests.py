@@ -8,7 +8,7 @@ from sklearn.linear_model import Lasso
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import CoxRegression
-from flwr_fco.tables import FederatedCoxRegression, FederatedLasso, FederatedLogisticRegression, Intervals
+from flwr_fco.tables import FederatedCoxRegression, FederatedLasso, Intervals
 
 
 def rows_with_dummies(parts, targets, *, own=True, slopes=None):
@@ -192,9 +192,22 @@ def test_hazard_ratios_have_clustered_errors_too():
     assert ratio[0] > 1.1
     row = clustered.summary().rows[0]
     assert 0.0 < row["p of Rao"] < 1.0
-    # Of sites' own robust errors Q would reject too often.
-    assert np.isnan(row["Q"])
-    assert isinstance(FederatedLogisticRegression(cluster="site").cluster, str)
+    # Sites' own robust errors vary, so that the chi-squared distribution would reject too often.
+    assert row["p of Q"] > stats.chi2.sf(row["Q"], 2)
+
+
+def test_sites_as_clusters_have_raos_test_of_their_rows():
+    parts, targets = federation("lasso", rows=90)
+    for weights in (None, [np.linspace(0.5, 2.0, len(y)) for y in targets]):
+        rows = [
+            FederatedLasso(0.1, cluster=cluster).fit(parts, targets, weights, intervals=True).summary().rows
+            for cluster in (None, "site")
+        ]
+        for by_row, by_site in zip(*rows, strict=True):
+            assert by_site["standard error"] != by_row["standard error"]
+            assert [by_site[name] for name in ("Rao", "p of Rao")] == pytest.approx(
+                [by_row[name] for name in ("Rao", "p of Rao")]
+            )
 
 
 def test_raos_test_with_clusters_is_that_of_the_clusters_scores():

@@ -447,10 +447,10 @@ def _null_model(known: Known, state: Any) -> tuple[Vector, Vector, float]:
         level = level / state.columns[-1]
         if not level[0] > _NO_EVENTS:
             raise ConfigurationError(
-                f"the clients have {max(0.0, level[0]):.1g} times the events that the offsets alone expect, "
-                "exp(offset): none, or too few beside rounding. Without any, and without a regularized intercept "
-                "(arrays=Arrays(apply_to=...)), the loss has no minimum. Otherwise subtract a constant from all "
-                "offsets, which the intercept takes up"
+                f"all counts are 0, or as good as 0: {max(0.0, level[0]):.1g} times what the offsets, or exposures, "
+                "alone expect. Without a count above 0 the loss has no minimum: look at the counts, or make psi act on "
+                "the intercept (arrays=Arrays(apply_to=...)). Otherwise subtract a constant from all offsets, which "
+                "the intercept takes up"
             )
         x[-1], share = math.log(level[0]), float(level[0])
     elif known.reported.name == "logistic":
