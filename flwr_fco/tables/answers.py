@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from scipy.special import expit, gammaln, xlogy
 
 from flwr_fco.algorithms.newton.method import unpacked
-from flwr_fco.algorithms.newton.model import inverse
 from flwr_fco.client_apps.answers import answers_to
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
@@ -21,6 +20,7 @@ from flwr_fco.objectives import CoxRegression, LeastSquares, Linear, Logistic, O
 from flwr_fco.objectives.design import dense
 from flwr_fco.objectives.linear import CENTRE
 from flwr_fco.objectives.survival import concordance, expected_events, time_trend
+from flwr_fco.tables.estimates import Sums, minimum, of_likelihood, of_squares
 
 #: The question about loss, gradient and Hessian, and the names of its numbers: whether sites have intercepts of their
 #: own; below how many rows classes have none; whether those sites share one; whether gradients are summed by cluster.
@@ -154,12 +154,8 @@ def _counted(objective: Any) -> tuple[float, float]:
 
 #: Rows of squares, and events of other losses, that a site needs for each of its columns.
 ROWS, EVENTS = 10, 5
-#: Newton steps and halvings at most; and the squares of a step that is the last one, and of one that may be.
-_STEPS, _HALVINGS, _SOLVED, _SHORT = 50, 30, 1e-18, 1e-10
 #: Clusters of a site below which its own errors would be too small.
 _CLUSTERS = 40
-#: How many times the variance at 0 that at the minimum is where classes are told apart: estimates grow without end.
-_SEPARABLE = 1e6
 
 
 def own_estimates(objective: Objective) -> tuple[Vector, Vector, Vector] | None:
@@ -214,42 +210,30 @@ def _own_intercepts(objective: Objective) -> int:
 
 def _minimum(objective: Objective) -> tuple[Vector, Vector, Vector] | None:
     """Return the unpenalised minimiser, its errors and their degrees; None if rounding or the data have none."""
-    w, rows, squares = np.zeros(objective.layout.size), objective.num_examples, _is_squares(objective)
-    degrees = rows - w.size - _own_intercepts(objective)
-    if squares and degrees < 1:
+    squares, size, intercepts = _is_squares(objective), objective.layout.size, float(_own_intercepts(objective))
+
+    def derivatives(w: Vector) -> Sums:
+        value, gradient = objective.value_and_gradient(w)
+        hessian = unpacked(objective.hessian_block(w, np.arange(size)))
+        return Sums(w, gradient, hessian, value, objective.num_examples, intercepts=intercepts)
+
+    if (ended := minimum(derivatives, np.zeros(size), squares=squares)) is None:
         return None
-    value, gradient = objective.value_and_gradient(w)
-    most, left = np.full(w.size, np.inf), np.inf
-    for number in range(_STEPS):
-        covariance = inverse(unpacked(objective.hessian_block(w, np.arange(w.size))))
-        if covariance is None or (np.diag(covariance) > most).any():
+    (sums, inverse, _), freedom, names = ended, np.zeros(size), [""] * size
+    if isinstance(objective, Linear) and (objective.clusters is not None or objective.weighs_rows):
+        each = _summed(objective.row_gradients(sums.point), objective.clusters)
+        if len(each) < _CLUSTERS:
             return None
-        most = _SEPARABLE * np.diag(covariance) if number == 0 else most
-        step = covariance @ gradient
-        # Of squares, whose Hessian has no noise in it, the loss estimates it, whatever its scale.
-        noise = 2.0 * value * rows / degrees if squares else 1.0
-        before, left = left, rows * float(gradient @ step) / noise if noise else 0.0
-        # Steps that do not get shorter are rounding.
-        if left <= _SOLVED or 0.25 * before < left <= _SHORT:
-            error, freedom = np.sqrt(noise * np.diag(covariance) / rows), np.zeros(w.size)
-            if isinstance(objective, Linear) and (objective.clusters is not None or objective.weighs_rows):
-                sums = _summed(objective.row_gradients(w), objective.clusters)
-                if len(sums) < _CLUSTERS:
-                    return None
-                # As of all sites together (:mod:`flwr_fco.tables.estimates`).
-                factor = 1.0 if isinstance(objective, CoxRegression) else len(sums) / (len(sums) - 1.0)
-                factor *= (rows - 1.0) / degrees if squares else 1.0
-                each = np.square(sums @ covariance)
-                error = np.sqrt(factor * each.sum(axis=0)) / rows
-                freedom = each.sum(axis=0) ** 2 / np.maximum((each**2).sum(axis=0), np.finfo(np.float64).tiny)
-            return (w - step, error, freedom) if error.all() else None
-        for _ in range(_HALVINGS):
-            after, slope = objective.value_and_gradient(w - step)
-            if after <= value:
-                break
-            step *= 0.5
-        w, value, gradient = w - step, after, slope
-    return None
+        sums = sums._replace(meat=each.T @ each, clusters=float(len(each)))
+        parts = np.square(each @ inverse)
+        freedom = parts.sum(axis=0) ** 2 / np.maximum((parts**2).sum(axis=0), np.finfo(np.float64).tiny)
+    try:
+        of_times = isinstance(objective, CoxRegression)
+        found = of_squares(sums, names) if squares else of_likelihood(sums, names, of_times=of_times)
+    except ConfigurationError:
+        # Such as an exact fit.
+        return None
+    return (found.estimate, found.error, freedom) if found.error.all() else None
 
 
 # --- how good a model is ------------------------------------------------------------------------------------------

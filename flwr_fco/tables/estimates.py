@@ -27,8 +27,8 @@ with binary outcome (Stat. Med. 2001).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +45,10 @@ Matrix = NDArray[np.float64]
 #: Strengths of the lasso, times the noise, and of the nodewise lassos, relative to sqrt(log d / n), for columns of
 #: variance 1. Large ones leave a bias that intervals do not know of (docs/how-to/inference.md).
 _LASSO, _NODEWISE = 0.65, 0.1
+#: Newton steps and halvings of one at most; the square of a step that is the last one, and of one that may be, in
+#: standard errors; a change of a loss that is rounding; and how many times the variance at the start that at the
+#: minimum is where an estimate grows without end.
+_STEPS, _HALVINGS, _LAST, _SHORT, _NO_CHANGE, _SEPARABLE = 60, 30, 1e-16, 1e-10, 1e-14, 1e6
 #: Rows for each parameter from which on the Hessian of squares is inverted.
 _ROWS = 2
 #: Variance of a column that is constant.
@@ -161,6 +165,57 @@ class Estimates(NamedTuple):
     def error(self) -> Vector:
         """The standard errors, shape (p,)."""
         return np.asarray(np.sqrt(np.diag(self.covariance)))
+
+
+def minimum(
+    derivatives: Callable[[Vector], Sums],
+    start: Vector,
+    invert: Callable[[Matrix], Matrix | None] = inverse_of,
+    *,
+    squares: bool = False,
+    grown: Callable[[NDArray[np.int64]], Any] | None = None,
+) -> tuple[Sums, Matrix, Vector] | None:
+    """Return the sums next to a loss's minimum, the inverse of their Hessian, and the Newton step that is left.
+
+    Parameters
+    ----------
+    derivatives : callable
+        ``(point) -> Sums``.
+    start : ndarray of float64, shape (d,)
+        Where it begins.
+    invert : callable, optional
+        The inverse of a Hessian, or None.
+    squares : bool, default False
+        Whether one step leads to the minimum.
+    grown : callable, optional
+        Raises an error about parameters that grow without end.
+
+    Returns
+    -------
+    tuple, or None
+        None if there is no minimum, or no step leads to it.
+    """
+    found, first, left = derivatives(start), None, math.inf
+    for number in range(_STEPS):
+        inverse = invert(found.hessian)
+        if inverse is None:
+            return None
+        variances = np.diag(inverse)
+        first = variances if first is None else first
+        if (without_end := np.flatnonzero(variances > _SEPARABLE * first)).size:
+            return None if grown is None else grown(without_end)
+        step = inverse @ found.gradient
+        before, left = left, found.rows * float(found.gradient @ step)
+        # Steps that do not get shorter are rounding.
+        if left <= _LAST or 0.25 * before < left <= _SHORT or (squares and number):
+            return found, inverse, step
+        for _ in range(_HALVINGS):
+            trial = derivatives(found.point - step)
+            if trial.loss <= found.loss + _NO_CHANGE * abs(found.loss):
+                break
+            step = 0.5 * step
+        found = trial
+    return None
 
 
 def of_likelihood(sums: Sums, names: Sequence[str], *, of_times: bool = False) -> Estimates:

@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +25,17 @@ from flwr_fco.strategies import FedNewton
 from flwr_fco.strategies.questions import ask
 from flwr_fco.strategies.run import Run
 from flwr_fco.tables.answers import CLUSTERED, DERIVATIVES, LEAST, OWN, POOLED
-from flwr_fco.tables.estimates import Estimates, SiteSums, Sums, between, invertible, of_likelihood, of_squares, rao
+from flwr_fco.tables.estimates import (
+    Estimates,
+    SiteSums,
+    Sums,
+    between,
+    invertible,
+    minimum,
+    of_likelihood,
+    of_squares,
+    rao,
+)
 
 #: Seconds to wait for a site's answer.
 TIMEOUT = 600.0
@@ -36,11 +47,6 @@ _EVENTS, _FEW_EVENTS = 5, 10
 #: The smallest standard error of one site, relative to that of all sites together; and its largest estimate, relative
 #: to the median of the sites.
 _SMALLEST, _LARGEST = 1.0 / 3.0, 1_000.0
-#: Exchanges and halvings at most; the square of a step that is the last one, and of one that may be, in standard
-#: errors; and a change of the loss that is rounding.
-_STEPS, _HALVINGS, _SOLVED, _SHORT, _NO_CHANGE = 60, 30, 1e-16, 1e-10, 1e-14
-#: How many times the variance at the start that at the minimum is where an estimate grows without end.
-_SEPARABLE = 1e6
 #: Rounding error of a site's derivatives, relative to others that bound them.
 _ROUNDING = 1e-6
 #: Clusters below which their intervals are too short.
@@ -292,29 +298,21 @@ def unpenalised(run: Run, asked: Intervals, fitted: Fitted, reported: Reported, 
         If a site does not answer, the columns are linearly dependent, or an estimate grows without end.
     """
     asking, names, kind = _Asking(run, asked, fitted, reported), fitted.names, fitted.kind
-    sums, first, left = asking.sums(start), None, math.inf
-    while kind is not SQUARES:
-        inverse = invertible(sums.hessian, names)
-        variances = np.diag(inverse)[: len(names)]
-        first = variances if first is None else first
-        grown = np.flatnonzero(variances > _SEPARABLE * first)
-        if grown.size:
-            prefix = "classes" if kind is CLASSES else "events"
-            raise ConfigurationError(
-                f"the {kind.ratio} of {', '.join(names[j] for j in grown[:5])} grows without end: by these columns "
-                f"{prefix} are separated without error. Leave one out"
-            )
-        step, before = inverse @ sums.gradient, left
-        left = sums.rows * float(sums.gradient @ step)
-        # Steps that do not get shorter are rounding.
-        if left <= _SOLVED or 0.25 * before < left <= _SHORT or asking.count >= _STEPS:
-            break
-        for _ in range(_HALVINGS):
-            trial = asking.sums(sums.point - step)
-            if trial.loss <= sums.loss + _NO_CHANGE * abs(sums.loss):
-                break
-            step = 0.5 * step
-        sums = trial
+
+    def grown(columns: NDArray[np.int64]) -> None:
+        shown = ", ".join([*names, "the intercept"][min(j, len(names))] for j in columns[:5].tolist())
+        raise ConfigurationError(
+            f"the {kind.ratio} of {shown} grows without end: by these columns "
+            f"{'classes' if kind is CLASSES else 'events'} are separated without error. Leave one out"
+        )
+
+    if kind is SQUARES:
+        sums = asking.sums(start)
+    else:
+        found = minimum(asking.sums, start, partial(invertible, names=names), grown=grown)
+        if found is None:
+            raise ConfigurationError("the unpenalised fit has no end: no step lowers its loss; look at its columns")
+        sums = found[0]
     if fitted.cluster is not None or reported.weighted:
         if kind is SQUARES:
             sums = asking.sums(sums.point - invertible(sums.hessian, names) @ sums.gradient)

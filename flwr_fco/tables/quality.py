@@ -21,25 +21,20 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats
 
-from flwr_fco.algorithms.newton.model import inverse
 from flwr_fco.certificates import Request
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.protocol import BINS, CALIBRATION, EDGE, QUALITY, Answer
 from flwr_fco.strategies import questions
 from flwr_fco.strategies.run import Run
+from flwr_fco.tables.estimates import Sums, minimum
 from flwr_fco.tables.intervals import CLASSES, reasons_of, site_of
 from flwr_fco.tables.reports import Reported, aligned_columns, asked_of
 
 #: Bins, and how many of them are merged where a site keeps smaller ones back.
 _BINS, _MERGED = 8, (1, 2, 4)
-#: Steps of a calibration at most, halvings of a step, and the square of the last one in standard errors.
-_STEPS, _HALVINGS, _SOLVED = 30, 20, 1e-10
-#: Curvature, relative to that at the model, below which the scores tell the events apart: a slope grows without end.
-_SEPARABLE = 1e-6
 _CURVED = ("slope-slope", "slope-intercept", "intercept-intercept")
 _WANTED = ("mean", "square", "brier", "ordered", "compared", "events")
 
@@ -102,8 +97,9 @@ def judged(run: Run, model: Any, point: Vector, sites: Sequence[Any] = ()) -> Qu
         raise ConfigurationError(f"no site says how good the model is: {'; '.join(left_out)}")
     nodes = {answer.node_id for answer in answers}
 
-    def derivatives(slope: float, intercept: float) -> tuple[float, Vector, NDArray[np.float64]]:
+    def derivatives(at: Vector) -> Sums:
         wanted = ("loss", "by-slope", "by-intercept", *_CURVED)
+        slope, intercept = (*at.tolist(), 0.0)[:2]
         reported = ask(CALIBRATION, wanted, {"slope": slope, "intercept": intercept})
         kept = [answer for answer in reported if answer.node_id in nodes]
         if len(kept) < len(nodes):
@@ -111,10 +107,11 @@ def judged(run: Run, model: Any, point: Vector, sites: Sequence[Any] = ()) -> Qu
             raise ConfigurationError(f"{prefix}, of which all have said how good it is; ask again")
         means = {name: _mean(kept, name) for name in wanted}
         curved = np.array([[means[_CURVED[0]], means[_CURVED[1]]], [means[_CURVED[1]], means[_CURVED[2]]]])
-        return means["loss"], np.array([means["by-slope"], means["by-intercept"]]), curved
+        slopes, size = np.array([means["by-slope"], means["by-intercept"]]), at.size
+        return Sums(at, slopes[:size], curved[:size, :size], means["loss"], rows)
 
     rows = sum(answer.examples for answer in answers)
-    overall = _overall(model, answers) | _calibrated(derivatives, rows, "intercept" in run.problem.layout.shapes)
+    overall = _overall(model, answers) | _calibrated(derivatives, "intercept" in run.problem.layout.shapes)
     bins, withheld = [], ""
     mean, square = (_mean(answers, name) for name in ("mean", "square"))
     deviation = math.sqrt(max(square - mean**2, 0.0))
@@ -194,33 +191,17 @@ def _possible(answers: Sequence[Answer], sites: Sequence[Any]) -> tuple[list[Ans
     return kept, doubted
 
 
-def _calibrated(derivatives: Any, rows: float, intercept: bool) -> dict[str, float]:
+def _calibrated(derivatives: Any, intercept: bool) -> dict[str, float]:
     """Return slope and intercept with their standard errors, by Newton's method; NaN if the rows do not tell them."""
-    at, size = np.array([1.0, 0.0]), 2 if intercept else 1
-    names = ("slope", "intercept")[:size]
-    nothing = dict.fromkeys([*names, *(f"{name} error" for name in names)], math.nan)
-    loss, slopes, curved = derivatives(*at)
-    first = np.diag(curved)[:size]
-    for _ in range(_STEPS):
-        own = curved[:size, :size]
-        covariance = inverse(own)
-        if covariance is None or not (np.diag(own) > _SEPARABLE * first).all():
-            return nothing
-        step = covariance @ slopes[:size]
-        if rows * float(step @ slopes[:size]) <= _SOLVED:
-            at[:size] -= step
-            errors = np.sqrt(np.diag(covariance) / rows)
-            found = dict(zip(names, at.tolist(), strict=False))
-            return found | {f"{name} error": float(own) for name, own in zip(names, errors, strict=True)}
-        for _ in range(_HALVINGS):
-            trial = at.copy()
-            trial[:size] -= step
-            reported = derivatives(*trial)
-            if reported[0] <= loss:
-                break
-            step = 0.5 * step
-        at, (loss, slopes, curved) = trial, reported
-    return nothing
+    names = ("slope", "intercept")[: 1 + intercept]
+    found = minimum(derivatives, np.array([1.0, 0.0])[: len(names)])
+    if found is None:
+        return dict.fromkeys([*names, *(f"{name} error" for name in names)], math.nan)
+    sums, covariance, step = found
+    errors = {
+        f"{name} error": float(own) for name, own in zip(names, np.sqrt(np.diag(covariance) / sums.rows), strict=True)
+    }
+    return dict(zip(names, (sums.point - step).tolist(), strict=True)) | errors
 
 
 def _binned(answers: Sequence[Answer], edges: Vector) -> list[dict[str, float]]:

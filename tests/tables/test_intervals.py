@@ -325,7 +325,7 @@ def test_a_possible_lie_stands_under_its_name_and_widens_the_intervals():
 @pytest.mark.parametrize(
     ("factor", "reported"),
     [
-        (10.0, "site 2 says a second derivative of age of .*; with the mean and variance that it said before, at most"),
+        (10.0, "site 2 says a second derivative of age of .*; with its loss, rows, mean and variance at most"),
         (1e300, "site 2 says a second derivative|no convex loss|overflow"),
     ],
 )
