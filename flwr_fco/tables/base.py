@@ -34,7 +34,7 @@ from flwr_fco.objectives.site_intercept import check_site_rows, name_idle
 from flwr_fco.regularizers import L2Squared, Regularizer, Zero
 from flwr_fco.regularizers.base import with_strength
 from flwr_fco.simulation.fit_path import StrengthPath
-from flwr_fco.strategies import Bounds, Everyone, FedNewton, Strengths, proved_zero, run_of
+from flwr_fco.strategies import Everyone, FedNewton, Strengths, proved_zero, run_of
 from flwr_fco.strategies.nodes import ASKING, Nodes, Tables
 from flwr_fco.strategies.questions import ask
 from flwr_fco.tables import intervals as of_intervals
@@ -43,9 +43,20 @@ from flwr_fco.tables.answers import CENTRED, DENSE, FIRST, MASS, MEANS, VARIANCE
 from flwr_fco.tables.codebook import Codebook
 from flwr_fco.tables.description import Description, Facts, columns_of
 from flwr_fco.tables.description import describe as description_of
-from flwr_fco.tables.intervals import COUNTS, SQUARES, TIMEOUT, TIMES, Intervals, Questions, Table, prepared, reasons_of
+from flwr_fco.tables.intervals import (
+    COUNTS,
+    SQUARES,
+    TIMEOUT,
+    TIMES,
+    Intervals,
+    Questions,
+    Table,
+    asking,
+    prepared,
+    reasons_of,
+)
 from flwr_fco.tables.quality import Quality, quality_of
-from flwr_fco.tables.reports import FEW, Summary, Tested
+from flwr_fco.tables.reports import Summary, Tested
 
 #: Relative duality gap above which a fit is not solved, even if no step lowers the objective by more than rounding.
 _SOLVED = 1e-9
@@ -64,20 +75,32 @@ class Sites(NamedTuple):
 
     Parameters
     ----------
-    number : int
-        How many there are.
+    answers : list of Answer
+        What they have said first; the weight of each is the share of its rows.
     tables : Tables
         What they have said of their tables.
+    total : float
+        What the rows of all weigh.
     weights : dict of int to float, or None
         What the rows of each partition weigh, if they have weights.
     rows : dict of int to float, or None
         The rows of each partition, which a fit is of to its end.
     """
 
-    number: int
+    answers: list[Answer]
     tables: Tables
+    total: float
     weights: dict[int | None, float] | None
     rows: dict[int, float] | None = None
+
+    @property
+    def at_zero(self) -> float:
+        """The loss at 0, of all rows."""
+        return math.fsum(answer.weight * answer.numbers["loss"] for answer in self.answers)
+
+    def slopes(self, count: int) -> Vector:
+        """Return the derivatives by the last parameters at 0, of all rows."""
+        return np.asarray(np.sum([own.weight * own.vectors["gradient"][-count:] for own in self.answers], axis=0))
 
 
 def _centred(run: Any, centre: Vector) -> int:
@@ -348,12 +371,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             With a grid, seconds to wait for a site. One that has been waited for in vain twice is only asked; a fit
             that a site does not take part in to its end is an error that names the site and the reason.
         """
-        self._ask(intervals, sample_weight, without, timeout)
-        if reading.is_grid(X):
-            coefficients, intercepts = self._run_over(X, features, 1)
-        else:
-            parts = self._parts(X, y, sample_weight, groups, without)
-            coefficients, intercepts = self._run(parts, 1)
+        coefficients, intercepts = self._fitted((X, y, sample_weight, groups, without), features, intervals, timeout)
         self.coef_ = coefficients[:, 0]
         if self._kind is not TIMES:
             self.intercept_: Any = float(intercepts[0])
@@ -377,13 +395,23 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         """
         return self._app(load, features, disclosure)
 
-    def _ask(self, intervals: Any, sample_weight: Any, without: Any, timeout: Any) -> None:
-        """Store what is asked for, before a fit."""
+    def _fitted(self, rows: Any, features: Any, intervals: Any, timeout: Any, classes: Any = None) -> Any:
+        """Return the coefficients of shape (d, outputs) and the intercepts of shape (outputs,), and store the rest.
+
+        `rows` are X, y, their weights, groups, and the site that is left out.
+        """
         chosen = checked("intervals", intervals, bool | Intervals)
         self._table: Table | None = None
-        self.without_ = without
+        self.without_ = rows[-1]
         self._timeout = checked("timeout", timeout, float, POSITIVE)
         self._intervals: Intervals | None = (Intervals() if chosen else None) if isinstance(chosen, bool) else chosen
+        parts = None if reading.is_grid(rows[0]) else self._parts(*rows)
+        outputs = self._outputs(parts, classes)
+        return self._run_over(rows[0], features, outputs) if parts is None else self._run(parts, outputs)
+
+    def _outputs(self, parts: reading.Parts | None, classes: Any) -> int:
+        """Return how many scores a row has."""
+        return 1
 
     def _check_settings(self) -> None:
         # scikit-learn's estimators check in `fit`, and leave their parameters as they were given.
@@ -404,6 +432,11 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         """Return the penalty of a strength; factors and scales hold for all classes."""
         each = (own if own is None or outputs == 1 else own[:, None] for own in (self._factors, self._scales))
         return reading.penalty_of(strength * self.l1_ratio, strength * (1.0 - self.l1_ratio), *each)
+
+    @property
+    def _classes(self) -> tuple[Any, ...]:
+        """What a loss takes besides rows and weights: the classes of a classifier."""
+        return (self.classes_,) if isinstance(self, ClassifierMixin) else ()
 
     @property
     def _common_intercept(self) -> bool:
@@ -447,14 +480,13 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             X, y, (sample_weight,), _ = reading.read_by(self.codebook, X, y, [sample_weight], "X")
         checks = {"dtype": np.float64, "accept_sparse": "csr", **self._of_y}
         X, y = validate_data(self, X, self._targets(y), reset=False, **checks)
-        classes = (self.classes_,) if isinstance(self, ClassifierMixin) else ()
         weights = reading.row_weights(sample_weight, X)
         X, y, weights = (own[weights != 0.0] for own in (X, y, weights))
         given = weights if sample_weight is not None else None
-        found = self._objective(X, y, *classes, given).own_intercept(np.ravel(self.coef_))
+        found = self._objective(X, y, *self._classes, given).own_intercept(np.ravel(self.coef_))
         if not math.isfinite(found):
             raise ConfigurationError("all rows are of one class, and their best intercept is infinite")
-        return found if not classes else np.array([found])
+        return np.array([found]) if isinstance(self, ClassifierMixin) else found
 
     @property
     def _path(self) -> Strengths | None:
@@ -556,17 +588,17 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         self._check_sites({name: len(own) for name, own in zip(names, targets, strict=True)})
         return reading.Parts(features, targets, weights, sample_weight is not None, rows and numbers, names, held)
 
-    def _run(self, split: reading.Parts, outputs: int, *classes: Any) -> tuple[Vector, Vector]:
+    def _run(self, split: reading.Parts, outputs: int) -> tuple[Vector, Vector]:
         """Train in this process; return coefficients of shape (d, outputs) and intercepts of shape (outputs,)."""
-        objectives = list[Objective]()
+        objectives, named = list[Objective](), split.rows is None or bool(self._sites)
         for site, X, y, weights in zip(split.sites, *split.rows_of_clients, strict=True):
             try:
-                objectives.append(self._objective(X, y, *classes, weights))
+                objectives.append(self._objective(X, y, *self._classes, weights))
             except ConfigurationError as error:
-                if split.rows is None or self._sites:
+                if named:
                     error.args = (f"{site}: {error}",)
                 raise
-        d, masses = split.features[0].shape[1], [float(weights.sum()) for weights in split.weights]
+        d = split.features[0].shape[1]
         self._factors = reading.factors_of(self._given_factors, getattr(self, "feature_names_in_", ()), d)
         if not isinstance(self.cv, int | Strengths | None):
             fold = reading.fold_of_rows(self.cv, split.rows)
@@ -574,21 +606,15 @@ class Federated(BaseEstimator):  # type: ignore[misc]
                 objective.folds = fold[rows]
         for objective, clusters in zip(objectives, split.clusters, strict=True):
             objective.clusters = clusters
-        total, w = math.fsum(masses), np.zeros(objectives[0].layout.size)
-        answers = [
-            first(Question(FIRST, own.layout, {"primal": w}), own)._replace(
-                weight=mass / total, partition=m, examples=float(own.num_examples)
-            )
-            for m, (own, mass) in enumerate(zip(objectives, masses, strict=True))
-        ]
-        if split.rows is None or self._sites:
+        point, answers = {"primal": np.zeros(objectives[0].layout.size)}, list[Answer]()
+        for m, own in enumerate(objectives):
+            said = first(Question(FIRST, own.layout, point), own)
+            answers.append(said._replace(partition=m, examples=float(own.num_examples)))
+        if named:
             warn_of_the_same_rows(answers, split.sites)
-        reported, _ = self._received(answers, split.sites)
         # The rows are here, and their columns have been compared.
-        sites = Sites(1, Tables(settled=True), dict(enumerate(masses)) if split.weighted else None)
-        run = partial(reports.simulated, objectives)
-        count = sum(objective.num_examples for objective in objectives)
-        return self._solved(reported, sites, run, self._start(d, outputs), outputs, total, count)
+        sites = self._received(answers, split.sites, Tables(settled=True), split.weighted)
+        return self._solved(sites, partial(reports.simulated, objectives), self._start(d, outputs), outputs)
 
     def _run_over(self, grid: Any, features: Any, outputs: int) -> tuple[Vector, Vector]:
         """Train where the data are; return coefficients of shape (d, outputs) and intercepts of shape (outputs,)."""
@@ -618,39 +644,31 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             answers = [answer for place, answer in enumerate(answers) if place != left_out]
         # The fit is of these and of nobody who comes later.
         grid = reading.SomeNodes(grid, [answer.node_id for answer in answers])
-        rows = math.fsum(answer.examples for answer in answers)
-        total = math.fsum(masses := reading.masses_of(answers))
-        answers = [own._replace(weight=mass / total) for own, mass in zip(answers, masses, strict=True)]
-        weighted = any(mass != own.examples for own, mass in zip(answers, masses, strict=True))
-        weights = {own.partition: mass for own, mass in zip(answers, masses, strict=True)} if weighted else None
-        sites = [self._site_of(answer.partition) for answer in answers]
-        warn_of_the_same_rows(answers, sites)
-        reported, moments = self._received(answers, sites)
+        reading.check_masses(answers)
+        names_of_sites = [self._site_of(answer.partition) for answer in answers]
+        warn_of_the_same_rows(answers, names_of_sites)
+        sites = self._received(answers, names_of_sites, tables, False)
         if self._scales is not None:
-            reading.check_scales(self._scales, moments, sites, names or range(d))
+            reading.check_scales(self._scales, answers, names_of_sites, names or range(d))
         self.n_features_in_ = d
         self.__dict__.pop("feature_names_in_", None)
         if names:
             self.feature_names_in_ = np.array(names, dtype=object)
         self._on_trust = not tables.all_named
-        self._check_sites({site: int(answer.examples) for site, answer in zip(sites, answers, strict=True)})
+        self._check_sites({site: int(own.examples) for site, own in zip(names_of_sites, answers, strict=True)})
 
         def run(runs: Any, *begin: Any) -> Any:
             return runs.start(grid, *begin, self._timeout)
 
         known = {answer.partition: answer.examples for answer in answers if answer.partition is not None}
-        counts = known if len(known) == len(answers) else None
-        return self._solved(reported, Sites(len(answers), tables, weights, counts), run, start, outputs, total, rows)
+        return self._solved(sites._replace(rows=known if len(known) == len(answers) else None), run, start, outputs)
 
     def _answers(self, grid: Any, tables: Tables, start: Any, d: int) -> list[Answer]:
         """Ask all sites about their loss at 0, and what standardises their columns."""
-        strategy = FedNewton(min_available_nodes=self.num_clients, **FEW)
-        strategy.tables = tables
-        run = prepared(strategy, grid, start, self._timeout)
+        run = prepared(asking(self.num_clients, tables), grid, start, self._timeout)
         size = run.problem.layout.size
         shapes = {"gradient": (size,), **dict.fromkeys((MEANS, VARIANCES, WITHIN), (d,))}
-        request = Request(FIRST, {}, ("loss", MASS, DENSE), shapes)
-        answers = ask(run, request, np.zeros(size))
+        answers = ask(run, Request(FIRST, {}, ("loss", MASS, DENSE), shapes), np.zeros(size))
         if len(answers) < self.num_clients:
             raise self._too_few(len(answers), reasons_of(run))
         return answers
@@ -668,24 +686,27 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         prefix = f"{answers} of num_clients={self.num_clients} sites have answered; the reasons of the others"
         return ConfigurationError(f"{prefix}: {'; '.join(reasons)}")
 
-    def _received(self, answers: Sequence[Answer], sites: Sequence[str]) -> tuple[list[Any], list[reading.Moments]]:
-        """Store what the first answers say of the columns; return weights, losses and gradients, and the moments."""
-        reported = [(answer.weight, answer.numbers["loss"], answer.vectors["gradient"]) for answer in answers]
-        moments = [
-            reading.Moments(a.weight, a.vectors[MEANS], a.vectors[VARIANCES], a.vectors[WITHIN], a.numbers[DENSE] > 0.0)
-            for a in answers
-        ]
-        self._scales = reading.scales_of(moments) if self.standardize else None
-        self._columns = reading.Columns.of(moments, levels=self.fit_intercept or self._kind is TIMES)
+    def _received(self, answers: list[Answer], sites: Sequence[str], tables: Tables, weighted: bool) -> Sites:
+        """Store what the first answers say of the columns; return what a fit knows of the sites."""
+        masses = [answer.numbers[MASS] for answer in answers]
+        total = math.fsum(masses)
+        weighted |= any(mass != answer.examples for mass, answer in zip(masses, answers, strict=True))
+        answers = [own._replace(weight=mass / total) for own, mass in zip(answers, masses, strict=True)]
+        self._scales = reading.scales_of(answers) if self.standardize else None
+        self._columns = reading.Columns.of(answers, levels=self.fit_intercept or self._kind is TIMES)
         with np.errstate(over="ignore"):  # of a mean that a site makes up
             self._squares = {
                 # A mean has a rounding error, which is large beside the deviations of columns far from 0.
-                answer.partition: own.variances
-                + np.square(np.abs(own.means - self._columns.centre) + _ROUNDING * np.abs(own.means))
-                for answer, own in zip(answers, moments, strict=True)
+                own.partition: own.vectors[VARIANCES]
+                + np.square(np.abs(own.vectors[MEANS] - self._columns.centre) + _ROUNDING * np.abs(own.vectors[MEANS]))
+                for own in answers
             }
-        self._name_idle(sites, reported)
-        return reported, moments
+        if self.site_intercepts == "local" and isinstance(self, ClassifierMixin):
+            # At its own intercept one class is fitted whatever the coefficients are.
+            pairs = zip(sites, answers, strict=True)
+            name_idle([s for s, a in pairs if not (a.numbers["loss"] or a.vectors["gradient"].any())], stacklevel=6)
+        weights = {own.partition: mass for own, mass in zip(answers, masses, strict=True)} if weighted else None
+        return Sites(answers, tables, total, weights)
 
     @property
     def _own_levels(self) -> bool:
@@ -696,12 +717,6 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         """Refuse sites with too few rows for an intercept of their own."""
         if self.site_intercepts == "local" and isinstance(self, ClassifierMixin):
             check_site_rows(rows)
-
-    def _name_idle(self, sites: Sequence[str], reported: Sequence[tuple[float, float, Vector]]) -> None:
-        """Warn of sites that add nothing: at their own intercepts one class is fitted whatever the coefficients are."""
-        if self.site_intercepts == "local" and isinstance(self, ClassifierMixin):
-            idle = [site for site, (_, loss, slopes) in zip(sites, reported, strict=True) if not (loss or slopes.any())]
-            name_idle(idle, stacklevel=6)
 
     def _tables_at(self, grid: Any, names: Names) -> Tables:
         """Ask the sites what their tables are."""
@@ -753,47 +768,40 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             start["intercept"] = Array(np.zeros(outputs))
         return start
 
-    def _strategy(
-        self, psi: Regularizer, reported: list[tuple[float, float, Vector]], outputs: int, sites: Sites
-    ) -> Any:
-        """Return the strategy; `reported` is each client's weight, and its loss and gradient at 0."""
-        dense_solution = isinstance(psi, L2Squared | Zero) and reported[0][2].size > _LARGEST_BLOCK
+    def _strategy(self, psi: Regularizer, sites: Sites) -> Any:
+        """Return the strategy."""
+        size = sites.answers[0].vectors["gradient"].size
+        dense_solution = isinstance(psi, L2Squared | Zero) and size > _LARGEST_BLOCK
         if dense_solution and self._path is not None:
             raise ConfigurationError(
-                f"cv={self.cv!r} of a ridge with {reported[0][2].size} coefficients, which are all non-zero: above "
-                f"{_LARGEST_BLOCK} no Hessian block is asked for, and a cross-validation needs blocks; give l1_ratio > "
-                "0, or leave cv out"
+                f"cv={self.cv!r} of a ridge with {size} coefficients, which are all non-zero: above {_LARGEST_BLOCK} "
+                "no Hessian block is asked for, and a cross-validation needs blocks; give l1_ratio > 0, or leave cv out"
             )
-        null = at_zero = math.fsum(weight * loss for weight, loss, _ in reported)
+        null = at_zero = sites.at_zero
         if self._common_intercept and self._kind is SQUARES:
             # With the best intercept the loss is less by half of its slope's square.
-            null -= 0.5 * math.fsum(weight * float(gradient[-1]) for weight, _, gradient in reported) ** 2
+            null -= 0.5 * float(sites.slopes(1)[0]) ** 2
             if null <= _CONSTANT * at_zero:
                 # Targets that are all the same: what is left of them is rounding.
                 null = at_zero
-        tolerance = max(self.tol * null, np.finfo(np.float64).tiny)
-        hessian: Literal["none", "block"] = "none" if dense_solution else "block"
-        options: dict[str, Any] = {"hessian": hessian, "tolerance": tolerance, "min_available_nodes": sites.number}
-        strategy = FedNewton(regularizer=psi, **options, **FEW)
-        strategy.site_weights, strategy.tables = sites.weights, sites.tables
-        strategy.bounds = Bounds(rows=sites.rows)
+        options: dict[str, Any] = {"tolerance": max(self.tol * null, np.finfo(np.float64).tiny), "regularizer": psi}
+        options["hessian"] = "none" if dense_solution else "block"
+        strategy = asking(len(sites.answers), sites.tables, sites.rows, **options)
+        strategy.site_weights = sites.weights
         return strategy
 
-    def _solved(
-        self, reported: Any, sites: Sites, run: Any, start: Any, outputs: int, total: float, rows: float
-    ) -> tuple[NDArray[np.float64], Vector]:
+    def _solved(self, sites: Sites, run: Any, start: Any, outputs: int) -> tuple[NDArray[np.float64], Vector]:
         """Return the coefficients and intercepts of a run, of columns that are centred where they are far from 0."""
-        columns, asking = self._columns, FedNewton(min_available_nodes=sites.number, **FEW)
-        asking.tables, asking.bounds = sites.tables, Bounds(rows=sites.rows)
+        columns, questions = self._columns, asking(len(sites.answers), sites.tables, sites.rows)
 
         def centred(centre: Vector) -> None:
             if columns.centre.any():
-                self.n_iter_ += run(Questions(asking, partial(_centred, centre=centre)), start, 1)
+                self.n_iter_ += run(Questions(questions, partial(_centred, centre=centre)), start, 1)
 
         self.n_iter_ = 1
         centred(columns.centre)
         try:
-            coefficients, intercepts = self._solved_there(reported, sites, run, start, outputs, total, rows)
+            coefficients, intercepts = self._solved_there(sites, run, start, outputs)
         finally:
             centred(np.zeros_like(columns.centre))
         for point in self.path_.points if self._path is not None else ():
@@ -805,23 +813,18 @@ class Federated(BaseEstimator):  # type: ignore[misc]
                 arrays["intercept"] = Array(arrays["intercept"].numpy() + moved)
         return coefficients, columns.settled(coefficients, intercepts, own=self._own_levels)
 
-    def _solved_there(
-        self, reported: Any, sites: Sites, run: Any, start: Any, outputs: int, total: float, rows: float
-    ) -> tuple[NDArray[np.float64], Vector]:
+    def _solved_there(self, sites: Sites, run: Any, start: Any, outputs: int) -> tuple[NDArray[np.float64], Vector]:
         """Return the coefficients and intercepts of a run, at the strength of the cross-validation if there is one."""
+        total, names = sites.total, self._names(self.n_features_in_)
         psi = self._penalty(self._strength(total) if self._path is None else 1.0, outputs)
         if self._path is not None and isinstance(psi, Zero):
             prefix = "penalty_factor is 0 for all features, so that cv has nothing to choose"
             raise ConfigurationError(f"{prefix}; leave one of them out, or give a feature another factor")
-        strategy = self._strategy(psi, reported, outputs, sites)
-        self._total, self._slopes = total, np.sum([weight * own[-outputs:] for weight, _, own in reported], axis=0)
+        strategy = self._strategy(psi, sites)
+        self._total, self._slopes, self._null = total, sites.slopes(outputs), total * sites.at_zero
         self._weighted = sites.weights is not None
-        without = "" if self.without_ is None else f", without site {self.without_}"
-        data = f"{rows:.0f} rows{', weighted' * self._weighted}, of {len(reported)} sites{without}"
         rounds, tolerance = max(1, self.max_rounds - 1), strategy.tolerance
-        names = self._names(self.n_features_in_)
         fitted = of_intervals.Fitted(self._kind, names, self._sites, self.cluster, total, self._weighted, self._squares)
-        self._null = total * math.fsum(weight * loss for weight, loss, _ in reported)
         if self._intervals is not None:
             # Before the fit: what cannot be is refused at once.
             self._intervals.indices(names)
@@ -852,19 +855,19 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         unsolved = unbounded or not run_of(strategy).finished()
         if unsolved:
             prefix = f"not solved to tol={self.tol} after {self.n_iter_} rounds; raise max_rounds or scale the features"
-            warnings.warn(prefix, ConvergenceWarning, stacklevel=4)
+            warnings.warn(prefix, ConvergenceWarning, stacklevel=6)
         if self._intervals is not None:
             begin = np.concatenate([array.numpy().ravel() for array in result.arrays.values()])
-            asking = partial(of_intervals.unpenalised, asked=self._intervals, fitted=fitted, reported=said, start=begin)
-            sums, asked = run(Questions(strategy, asking), start, 1)
+            asked = partial(of_intervals.unpenalised, asked=self._intervals, fitted=fitted, reported=said, start=begin)
+            sums, exchanges = run(Questions(strategy, asked), start, 1)
             trend = None
             if self._kind is TIMES:
                 trend = run(Questions(strategy, partial(of_intervals.trends, sums=sums)), start, 1)
                 self.n_iter_ += 1
             self._table = of_intervals.table(self._intervals, fitted, said, sums, trend)
             self.covariance_, self.log_likelihood_ = self._table.found.covariance, self._table.found.log_likelihood
-            self.n_iter_ += asked
-        self._describe(strategy, last, outputs, total, data, unsolved)
+            self.n_iter_ += exchanges
+        self._describe(strategy, last, outputs, sites, unsolved)
         intercepts = np.full(outputs, math.nan if self.site_intercepts == "local" else 0.0)
         if self._common_intercept:
             intercepts = result.arrays["intercept"].numpy()
@@ -874,7 +877,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         if (free := np.flatnonzero(reported_nothing & (penalised == 0.0))).size:
             where = "at each site" if self._own_levels else "at all sites together"
             prefix = f"{', '.join(f'{names[j]}' for j in free[:5])}{', ...' * (free.size > 5)}"
-            warnings.warn(f"{prefix}: constant {where}, so that nothing is known of it, and 0 is said", stacklevel=5)
+            warnings.warn(f"{prefix}: constant {where}, so that nothing is known of it, and 0 is said", stacklevel=6)
         return result.arrays["coefficients"].numpy().reshape(-1, outputs).copy(), intercepts
 
     def _choose(self, path: Strengths, strategy: FedNewton, run: Any, start: Any, rounds: int, examples: float) -> Any:
@@ -896,13 +899,13 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         strategy.regularizer = with_strength(strategy.regularizer, chosen.strength)
         return chosen.result.arrays
 
-    def _describe(
-        self, strategy: FedNewton, last: Any, outputs: int, examples: float, data: str, unsolved: bool
-    ) -> None:
+    def _describe(self, strategy: FedNewton, last: Any, outputs: int, sites: Sites, unsolved: bool) -> None:
         """Store what is proved, and the lines of a summary."""
-        first, path = self._first, self._path
+        first, path, rows = self._first, self._path, math.fsum(own.examples for own in sites.answers)
+        without = "" if self.without_ is None else f", without site {self.without_}"
+        data = f"{rows:.0f} rows{', weighted' * self._weighted}, of {len(sites.answers)} sites{without}"
         strength = getattr(strategy.regularizer, "strength", 0.0)
-        value = strength if first == "alpha" else 1.0 / (strength * examples) if strength > 0.0 else math.inf
+        value = strength if first == "alpha" else 1.0 / (strength * sites.total) if strength > 0.0 else math.inf
         chosen_by = "" if path is None else f", of {len(self.path_.points)} by {path.folds}-fold cross-validation"
         end = ("Duality gap", f"{self.duality_gap_:.3g}, of an objective of {last.get('objective', math.nan):.6g}")
         if math.isnan(self.duality_gap_):

@@ -20,13 +20,12 @@ from flwr_fco.errors import ConfigurationError, FlwrFcoError, PublicError
 from flwr_fco.messages.protocol import Answer, Question
 from flwr_fco.objectives import CoxRegression, Objective
 from flwr_fco.objectives.design import dense, moments
-from flwr_fco.strategies import FedNewton
 from flwr_fco.strategies.nodes import Tables
 from flwr_fco.strategies.questions import ask
 from flwr_fco.tables import reading
 from flwr_fco.tables.checks import SAID, Cells, Described, Finding, findings
-from flwr_fco.tables.intervals import CLASSES, TIMES, prepared
-from flwr_fco.tables.reports import FEW, Reported, aligned_columns, class_names
+from flwr_fco.tables.intervals import CLASSES, TIMES, asking, prepared
+from flwr_fco.tables.reports import Reported, aligned_columns, class_names
 
 #: The kind of question.
 DESCRIPTION = "description"
@@ -235,9 +234,7 @@ def _over_a_grid(model: Any, grid: Any, features: Any, classes: Any, timeout: fl
         tables.compare(len(names))
     names = [f"x{j}" for j in range(names)] if isinstance(names, int) else list(names)
     columns = columns_of(model, names, classes)
-    strategy = FedNewton(min_available_nodes=model.num_clients, **FEW)
-    strategy.tables = tables
-    run = prepared(strategy, grid, model._start(len(names), outputs), timeout)
+    run = prepared(asking(model.num_clients, tables), grid, model._start(len(names), outputs), timeout)
     levels = sum(len(own.levels) for own in columns)
     shapes = {"said": (len(SAID) * len(columns),), "counts": (1 + levels,), "outcome": (len(names),)}
     request = Request(DESCRIPTION, {}, ("rows", "repeated", "codebook", "widest"), shapes)

@@ -36,7 +36,7 @@ from flwr_fco.regularizers import Regularizer
 from flwr_fco.tables.base import Federated, Sites
 from flwr_fco.tables.curves import Curves, curves_of
 from flwr_fco.tables.intervals import CLASSES, COUNTS, TIMEOUT, TIMES, Intervals
-from flwr_fco.tables.reading import as_table, is_grid
+from flwr_fco.tables.reading import Parts, as_table
 from flwr_fco.tables.reports import asked_of, class_names
 
 
@@ -476,27 +476,9 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
             With a grid, seconds to wait for a site. One that has been waited for in vain twice is only asked; a fit
             that a site does not take part in to its end is an error that names the site and the reason.
         """
-        self._ask(intervals, sample_weight, without, timeout)
-        parts, classes = None, self._all_classes(classes)
-        if not is_grid(X):
-            parts = self._parts(X, y, sample_weight, groups, without)
-            for own in parts.y:
-                check_classification_targets(own)
-            classes = np.concatenate(parts.y)
-        self.classes_ = np.unique(classes)
-        if self.classes_.size < 2:
-            prefix = f"y holds 1 class, {self.classes_.tolist()}"
-            raise ConfigurationError(f"{prefix}; a classifier needs examples of two classes at least")
+        rows = X, y, sample_weight, groups, without
+        coefficients, intercept = self._fitted(rows, features, intervals, timeout, self._all_classes(classes))
         outputs = self.classes_.size if self.classes_.size > 2 else 1
-        if outputs > 1 and self._intervals is not None:
-            raise ConfigurationError(f"intervals of {outputs} classes; there are some of two classes only")
-        if outputs > 1 and self.site_intercepts == "local":
-            prefix = f"site_intercepts={self.site_intercepts!r} of {outputs} classes"
-            raise ConfigurationError(f"{prefix}; sites have their own of two only")
-        if parts is None:
-            coefficients, intercept = self._run_over(X, features, outputs)
-        else:
-            coefficients, intercept = self._run(parts, outputs, self.classes_)
         if self._common_intercept:
             self.class_count_ = np.round(self._total * class_shares(self._slopes), 9)
         # With a column for each class, what is not penalised is unique only up to a common constant.
@@ -532,6 +514,23 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
             What may leave the site, as its owner says; by default no limit is set.
         """
         return self._app(load, features, disclosure, np.unique(self._all_classes(classes)))
+
+    def _outputs(self, parts: Parts | None, classes: Any) -> int:
+        if parts is not None:
+            for own in parts.y:
+                check_classification_targets(own)
+            classes = np.concatenate(parts.y)
+        self.classes_ = np.unique(classes)
+        if self.classes_.size < 2:
+            prefix = f"y holds 1 class, {self.classes_.tolist()}"
+            raise ConfigurationError(f"{prefix}; a classifier needs examples of two classes at least")
+        outputs = self.classes_.size if self.classes_.size > 2 else 1
+        if outputs > 1 and self._intervals is not None:
+            raise ConfigurationError(f"intervals of {outputs} classes; there are some of two classes only")
+        if outputs > 1 and self.site_intercepts == "local":
+            prefix = f"site_intercepts={self.site_intercepts!r} of {outputs} classes"
+            raise ConfigurationError(f"{prefix}; sites have their own of two only")
+        return outputs
 
     def _strength(self, total: float) -> float:
         return float(1.0 / (self.C * total))
@@ -848,13 +847,11 @@ class FederatedCoxRegression(Federated):
         times, events, entry, strata = y.T
         return CoxRegression(X, times, events, ties=self.ties, entry=entry, strata=strata, sample_weight=weights)
 
-    def _strategy(
-        self, psi: Regularizer, reported: list[tuple[float, float, Vector]], outputs: int, sites: Sites
-    ) -> Any:
-        if not any(weight * loss > 0.0 for weight, loss, _ in reported):
+    def _strategy(self, psi: Regularizer, sites: Sites) -> Any:
+        if not any(own.numbers["loss"] > 0.0 for own in sites.answers):
             prefix = "there is no event at which anybody else of the same client and stratum is at risk"
             raise ConfigurationError(f"{prefix}, so there is nothing to fit; events are 1 and censored rows 0")
-        return super()._strategy(psi, reported, outputs, sites)
+        return super()._strategy(psi, sites)
 
 
 def _fields_of(y: Any, *named: str) -> tuple[list[NDArray[Any]], dict[str, NDArray[Any]], str]:

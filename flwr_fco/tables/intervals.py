@@ -21,7 +21,8 @@ from flwr_fco.core.validation import Choice
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.messages.protocol import ESTIMATES, TREND, Answer
 from flwr_fco.objectives.site_intercept import FEWEST_ROWS
-from flwr_fco.strategies import FedNewton
+from flwr_fco.strategies import Bounds, FedNewton
+from flwr_fco.strategies.nodes import Tables
 from flwr_fco.strategies.questions import ask
 from flwr_fco.strategies.run import Run
 from flwr_fco.tables.answers import CLUSTERED, DERIVATIVES, LEAST, OWN, POOLED
@@ -205,6 +206,13 @@ class Reported(NamedTuple):
     pooled: tuple[str, ...]
     idle: tuple[str, ...]
     weighted: bool
+
+
+def asking(number: int, tables: Tables, rows: dict[int, float] | None = None, **options: Any) -> FedNewton:
+    """Return a strategy of so many sites, of which only questions are asked, or which is run, at however many."""
+    strategy = FedNewton(min_available_nodes=number, min_train_nodes=1, fraction_evaluate=0.0, **options)
+    strategy.tables, strategy.bounds = tables, Bounds(rows=rows)
+    return strategy
 
 
 def prepared(strategy: FedNewton, grid: Any, initial_arrays: Any, timeout: float) -> Run:
@@ -523,7 +531,7 @@ def check_events(reported: Reported, fitted: Fitted) -> None:
         )
     if events < _FEW_EVENTS * columns:
         more = f"from {_FEW_EVENTS} a column on the estimates are less far from 0"
-        warnings.warn(f"{prefix}: {events / columns:.1f} a column; {more}", UserWarning, stacklevel=5)
+        warnings.warn(f"{prefix}: {events / columns:.1f} a column; {more}", UserWarning, stacklevel=7)
 
 
 def table(asked: Intervals, fitted: Fitted, reported: Reported, sums: Sums, trend: Any = None) -> Table:

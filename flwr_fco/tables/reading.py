@@ -16,9 +16,10 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import printable
 from flwr_fco.core.schema import Names, Scales, difference, is_missing, listed, names_of
 from flwr_fco.errors import ConfigurationError, PublicError
+from flwr_fco.messages.protocol import Answer
 from flwr_fco.objectives.design import dense, is_sparse, refuse_text
 from flwr_fco.regularizers import L1, ElasticNet, L2Squared, Regularizer, Zero
-from flwr_fco.tables.answers import MASS
+from flwr_fco.tables.answers import DENSE, MASS, MEANS, VARIANCES, WITHIN
 from flwr_fco.tables.codebook import Codebook
 
 
@@ -394,24 +395,17 @@ class SomeNodes:
         return getattr(self._grid, name)
 
 
-def masses_of(answers: Sequence[Any]) -> list[float]:
-    """Return each site's sum of weights, which its first answer says: its rows, if these have no weights.
-
-    Raises
-    ------
-    ConfigurationError
-        If the mean weight of a site is not above 0, or more than ten times the sites' median: it would decide alone.
-    """
-    masses, examples = [answer.numbers[MASS] for answer in answers], [answer.examples for answer in answers]
-    usual = sorted(mass / count for mass, count in zip(masses, examples, strict=True))[(len(masses) - 1) // 2]
-    for answer, mass in zip(answers, masses, strict=True):
-        if not 0.0 < mass <= _HEAVIEST * usual * answer.examples:
+def check_masses(answers: Sequence[Answer]) -> None:
+    """Refuse a site whose rows weigh nothing, or ten times what the sites' median does: it would decide alone."""
+    means = [answer.numbers[MASS] / answer.examples for answer in answers]
+    usual = sorted(means)[(len(means) - 1) // 2]
+    for answer, mean in zip(answers, means, strict=True):
+        if not 0.0 < mean <= _HEAVIEST * usual:
             raise ConfigurationError(
-                f"partition {answer.partition} says that its rows weigh {mass / answer.examples:.3g} in the mean, and "
-                f"the sites' median is {usual:.3g}; expected more than 0 and at most {_HEAVIEST:g} times as much: "
-                "give all sites weights on one scale"
+                f"partition {answer.partition} says that its rows weigh {mean:.3g} in the mean, and the sites' median "
+                f"is {usual:.3g}; expected more than 0 and at most {_HEAVIEST:g} times as much: give all sites weights "
+                "on one scale"
             )
-    return masses
 
 
 def fold_of_rows(splits: Any, rows: list[NDArray[np.int64]] | None) -> NDArray[np.int64]:
@@ -510,21 +504,12 @@ def _by_name(given: Mapping[str, Any], names: list[str]) -> list[Any]:
     return [given.get(name, found.get(name, 1.0)) for name in names]
 
 
-class Moments(NamedTuple):
-    """Moments of a client's columns: the share of its rows, their means, variances, those within strata; if dense."""
-
-    weight: float
-    means: Vector
-    variances: Vector
-    within: Vector
-    dense: bool = True
-
-
-def moments_of(moments: Sequence[Moments]) -> tuple[Vector, Vector]:
-    """Return mean and standard deviation of the features of all clients."""
+def moments_of(answers: Sequence[Answer]) -> tuple[Vector, Vector]:
+    """Return mean and standard deviation of the features of all clients, of their first answers."""
+    each = [(own.weight, own.vectors[MEANS], own.vectors[VARIANCES]) for own in answers]
     with np.errstate(over="ignore", invalid="ignore"):
-        mean = np.sum([own.weight * own.means for own in moments], axis=0)
-        variance = np.sum([own.weight * (own.variances + np.square(own.means - mean)) for own in moments], axis=0)
+        mean = np.sum([weight * means for weight, means, _ in each], axis=0)
+        variance = np.sum([weight * (own + np.square(means - mean)) for weight, means, own in each], axis=0)
         return np.asarray(mean), np.asarray(np.sqrt(variance))
 
 
@@ -533,13 +518,13 @@ def constant(deviations: Vector, means: Vector) -> NDArray[np.bool_]:
     return np.asarray(np.isfinite(deviations) & (deviations <= 10.0 * np.finfo(np.float64).eps * np.abs(means)))
 
 
-def scales_of(moments: Sequence[Moments]) -> Vector:
+def scales_of(answers: Sequence[Answer]) -> Vector:
     """Return the standard deviations of the features of all clients.
 
     Of a feature that is constant up to rounding it is 1, as in scikit-learn's ``StandardScaler``. A mean or a variance
     that overflows leaves no deviation, which is not one of 1.
     """
-    mean, deviations = moments_of(moments)
+    mean, deviations = moments_of(answers)
     return np.asarray(np.where(constant(deviations, mean), 1.0, deviations))
 
 
@@ -552,16 +537,18 @@ class Columns(NamedTuple):
     centre: Vector
 
     @classmethod
-    def of(cls, moments: Sequence[Moments], *, levels: bool) -> Columns:
-        """Return what the clients' moments say; `levels`: whether the model has some, which take up constants."""
-        mean, deviations = moments_of(moments)
+    def of(cls, answers: Sequence[Answer], *, levels: bool) -> Columns:
+        """Return what the clients' first answers say; `levels`: whether the model has some, which take up constants."""
+        mean, deviations = moments_of(answers)
         same = constant(deviations, mean)
-        within = np.all([constant(np.sqrt(np.abs(each.within)), each.means) for each in moments], axis=0)
+        each = [(np.sqrt(np.abs(own.vectors[WITHIN])), own.vectors[MEANS]) for own in answers]
+        within = np.all([constant(spread, means) for spread, means in each], axis=0)
         if not levels:
             # A constant column is the intercept then, and columns about a centre are another model's.
             return cls(same & (mean == 0.0), within & (mean == 0.0), mean, np.zeros_like(mean))
         # Sparse rows would be dense about another centre.
-        far = (np.abs(mean) > _FAR * deviations) & np.isfinite(deviations) & all(each.dense for each in moments)
+        dense = all(own.numbers[DENSE] > 0.0 for own in answers)
+        far = (np.abs(mean) > _FAR * deviations) & np.isfinite(deviations) & dense
         return cls(same, within, mean, np.where(far, mean, 0.0))
 
     def telling_nothing(self, *, own: bool) -> NDArray[np.bool_]:
@@ -578,7 +565,7 @@ class Columns(NamedTuple):
         return np.asarray(intercepts - moved)
 
 
-def check_scales(scales: Vector, moments: Sequence[Moments], sites: Sequence[str], names: Sequence[Any]) -> None:
+def check_scales(scales: Vector, answers: Sequence[Answer], sites: Sequence[str], names: Sequence[Any]) -> None:
     """Warn of features whose standard deviation is far above that at most sites, which a single site can make it.
 
     Raises
@@ -586,22 +573,22 @@ def check_scales(scales: Vector, moments: Sequence[Moments], sites: Sequence[str
     ConfigurationError
         If it is infinite, or a site says a variance below 0.
     """
-    for site, reported in zip(sites, moments, strict=True):
-        if (reported.variances < 0.0).any():
-            raise ConfigurationError(f"{site} says a variance of {reported.variances.min():.3g}; expected none below 0")
-    own = np.sqrt([reported.variances for reported in moments])
+    variances, means = (np.array([own.vectors[name] for own in answers]) for name in (VARIANCES, MEANS))
+    for site, reported in zip(sites, variances, strict=True):
+        if (reported < 0.0).any():
+            raise ConfigurationError(f"{site} says a variance of {reported.min():.3g}; expected none below 0")
+    own = np.sqrt(variances)
     usual = np.sort(own, axis=0)[(len(own) - 1) // 2]
-    means = np.abs([reported.means for reported in moments])
     for j in np.flatnonzero(~(scales <= _UNITS * usual) & ((usual > 0.0) | ~np.isfinite(scales)))[:5]:
-        m = int(np.argmax(np.maximum(own[:, j], means[:, j])))
+        m = int(np.argmax(np.maximum(own[:, j], np.abs(means[:, j]))))
         text = (
             f"the standard deviation of {printable(str(names[j]))} over all sites is {scales[j]:.3g}, at most of them "
-            f"up to {usual[j]:.3g}: {sites[m]} says a mean of {moments[m].means[j]:.3g} and a deviation of "
+            f"up to {usual[j]:.3g}: {sites[m]} says a mean of {means[m, j]:.3g} and a deviation of "
             f"{own[m, j]:.3g}. Its penalty is that of such a feature; check the unit at this site"
         )
         if not np.isfinite(scales[j]):
             raise ConfigurationError(text)
-        warnings.warn(text, UserWarning, stacklevel=4)
+        warnings.warn(text, UserWarning, stacklevel=5)
 
 
 def warn_of_units(deviations: Mapping[str, Vector], names: Sequence[str]) -> None:
@@ -610,4 +597,4 @@ def warn_of_units(deviations: Mapping[str, Vector], names: Sequence[str]) -> Non
     for site, own in deviations.items():
         scales.add(site, own)
     if text := scales.differing(names):
-        warnings.warn(text, UserWarning, stacklevel=4)
+        warnings.warn(text, UserWarning, stacklevel=5)

@@ -22,10 +22,9 @@ from flwr_fco.messages.protocol import Described
 from flwr_fco.objectives.base import Objective
 from flwr_fco.results import frame_of
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import FedNewton
 from flwr_fco.strategies.nodes import Tables
 from flwr_fco.tables.estimates import wald
-from flwr_fco.tables.intervals import COMPARED, ESTIMATED, SQUARES, Questions, Table
+from flwr_fco.tables.intervals import COMPARED, ESTIMATED, SQUARES, Questions, Table, asking
 from flwr_fco.tables.reading import is_grid
 
 
@@ -51,8 +50,6 @@ def class_names(classes: NDArray[Any]) -> tuple[str, ...]:
     return tuple(repr(label) if isinstance(label, str) else f"{label:.17g}" for label in classes.tolist())
 
 
-#: Options of a strategy that is used, or of which only questions are, at however many sites.
-FEW: dict[str, Any] = {"min_train_nodes": 1, "fraction_evaluate": 0.0}
 #: Coefficients in the text of a summary, and sites with their own estimates, at most; and digits of estimates.
 _SHOWN, _SHOWN_SITES, _DIGITS = 40, 8, 4
 
@@ -265,18 +262,17 @@ def compared(model: Any, other: Any) -> Tested:
 
 def asked_of(model: Any, X: Any, y: Any, groups: Any, question: Callable[..., Any]) -> Any:
     """Ask the sites of a fitted model; `question` takes a run of them, and if they are here their names."""
-    start, own = model._start(model.n_features_in_, 1), FedNewton(min_available_nodes=1, **FEW)
+    start = model._start(model.n_features_in_, 1)
     if is_grid(X):
-        own.min_available_nodes = model.num_clients
         names = names_of(getattr(model, "feature_names_in_", None))
-        own.tables = Tables(Described(names, model._names_of_classes()))
-        return Questions(own, question).start(X, start, 1)
+        tables = Tables(Described(names, model._names_of_classes()))
+        return Questions(asking(model.num_clients, tables), question).start(X, start, 1)
     # The rows are here, and are compared as those of a fit; a copy, because a fitted model is not changed.
-    own.tables = Tables(settled=True)
-    other, extra = copy.copy(model), (model.classes_,) if hasattr(model, "classes_") else ()
+    other = copy.copy(model)
     parts = other._parts(X, y, None, groups, reset=False)
-    objectives = [model._objective(*pair, *extra) for pair in zip(parts.features, parts.y, strict=True)]
-    return simulated(objectives, Questions(own, partial(question, sites=other._sites)), start, 1)
+    objectives = [model._objective(*pair, *model._classes) for pair in zip(parts.features, parts.y, strict=True)]
+    questions = Questions(asking(1, Tables(settled=True)), partial(question, sites=other._sites))
+    return simulated(objectives, questions, start, 1)
 
 
 def simulated(objectives: Sequence[Objective], runs: Any, start: Any, num_rounds: int) -> Any:
