@@ -127,6 +127,24 @@ def spread(scores, shares, tops, order, spans, entry, times, out):  # type: igno
 
 
 @njit(cache=True)
+def _count(tree, place, change):  # type: ignore[no-untyped-def]
+    """Add to a number of a Fenwick tree, whose places begin at 1."""
+    while place < tree.shape[0]:
+        tree[place] += change
+        place += place & -place
+
+
+@njit(cache=True)
+def _up_to(tree, place):  # type: ignore[no-untyped-def]
+    """Return the sum of a tree's numbers up to a place."""
+    total = 0
+    while place > 0:
+        total += tree[place]
+        place -= place & -place
+    return total
+
+
+@njit(cache=True)
 def ordered_pairs(ranks, order, spans, dead, sizes, counts):  # type: ignore[no-untyped-def]
     """Write how many of those at risk at each event, other events at the same time aside, have a smaller score.
 
@@ -143,41 +161,22 @@ def ordered_pairs(ranks, order, spans, dead, sizes, counts):  # type: ignore[no-
     counts : ndarray of int64, shape (E, 3)
         Written: how many have a smaller score, an equal one, and how many there are.
     """
-    top = ranks.max() + 1
-    # A Fenwick tree: sums over ranks, of those at risk.
-    tree = np.zeros(top + 1, dtype=np.int64)
-    total, event = 0, 0
+    tree, event = np.zeros(ranks.max() + 2, dtype=np.int64), 0
     for g in range(spans.shape[0]):
         first, begin, end, late, stop = spans[g]
         if begin == first:
             tree[:] = 0
-            total = 0
-        for k in range(end - begin + stop - late + sizes[g]):
-            if k < end - begin:
-                row, change = order[0, begin + k], 1
-            elif k < end - begin + stop - late:
-                row, change = order[1, late + k - (end - begin)], -1
-            else:
-                row, change = dead[event + k - (end - begin) - (stop - late)], -1
-            place = ranks[row] + 1
-            total += change
-            while place <= top:
-                tree[place] += change
-                place += place & -place
-        for i in range(event, event + sizes[g]):
-            less, place = 0, ranks[dead[i]]
-            while place > 0:
-                less += tree[place]
-                place -= place & -place
-            most, place = 0, ranks[dead[i]] + 1
-            while place > 0:
-                most += tree[place]
-                place -= place & -place
-            counts[i, 0], counts[i, 1], counts[i, 2] = less, most - less, total
-        for i in range(event, event + sizes[g]):
-            place = ranks[dead[i]] + 1
-            total += 1
-            while place <= top:
-                tree[place] += 1
-                place += place & -place
-        event += sizes[g]
+        for place in range(begin, end):
+            _count(tree, ranks[order[0, place]] + 1, 1)
+        for place in range(late, stop):
+            _count(tree, ranks[order[1, place]] + 1, -1)
+        own = dead[event : event + sizes[g]]
+        for row in own:
+            _count(tree, ranks[row] + 1, -1)
+        total = _up_to(tree, tree.shape[0] - 1)
+        for row in own:
+            less = _up_to(tree, ranks[row])
+            counts[event] = less, _up_to(tree, ranks[row] + 1) - less, total
+            event += 1
+        for row in own:
+            _count(tree, ranks[row] + 1, 1)
