@@ -1,12 +1,10 @@
-"""Linear losses against scikit-learn, and what weights, offsets and constants mean."""
+"""Linear losses: margins of any size, labels in any coding, and what weights, offsets and constants mean."""
 
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from scipy.optimize import minimize
 from scipy.sparse import csr_array
-from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
-from sklearn.metrics import accuracy_score, log_loss
 from sklearn.svm import LinearSVC
 
 from flwr_fco.errors import ConfigurationError
@@ -24,36 +22,11 @@ from flwr_fco.objectives import (
 )
 
 RNG = np.random.default_rng(1)
-FEATURES, TARGETS = RNG.normal(size=(60, 5)) + 0.5, RNG.normal(size=60)
+FEATURES = RNG.normal(size=(60, 5)) + 0.5
 LABELS = (FEATURES[:, 0] + RNG.normal(size=60) > 0.5).astype(int)
-CLASSES_OF_ROWS = (FEATURES[:, :3] + RNG.normal(size=(60, 3))).argmax(axis=1)
 
 
 # --- values and optima ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("intercept", [True, False])
-def test_gradients_are_zero_at_scikit_learns_solutions(intercept):
-    def at(model):
-        return np.append(np.transpose(model.coef_).reshape(-1), model.intercept_ if intercept else [])
-
-    plain = LinearRegression(fit_intercept=intercept).fit(FEATURES, TARGETS)
-    assert np.abs(LeastSquares(FEATURES, TARGETS, intercept=intercept).gradient(at(plain))).max() < 1e-12
-    # Ridge minimises ||y - Xw||^2 + alpha ||w||^2: divide by n and compare with scale = 1, l2 / 2 = alpha / n.
-    ridge = Ridge(alpha=3.0, fit_intercept=intercept).fit(FEATURES, TARGETS)
-    squares = LeastSquares(FEATURES, TARGETS, intercept=intercept, l2=2 * 3.0 / 60)
-    assert np.abs(squares.gradient(at(ridge))).max() < 1e-12
-    # LogisticRegression minimises C * sum of losses + 1/2 ||w||^2: divide by C n, so l2 = 1 / (C n).
-    l2, options = 1 / (0.7 * 60), {"C": 0.7, "tol": 1e-12, "max_iter": 10_000, "fit_intercept": intercept}
-    for cls, labels, solver in ((Logistic, LABELS, "newton-cholesky"), (MultinomialLogistic, CLASSES_OF_ROWS, "lbfgs")):
-        model = LogisticRegression(solver=solver, **options).fit(FEATURES, labels)
-        w, objective = at(model), cls(FEATURES, labels, l2=l2, intercept=intercept)
-        assert np.abs(objective.gradient(w)).max() < (1e-9 if cls is Logistic else 1e-6)
-        assert np.array_equal(objective.predict(w), model.predict(FEATURES))
-        assert_allclose(objective.scores(w), model.decision_function(FEATURES), rtol=1e-10, atol=1e-12)
-        loss = objective.value(w) - 0.5 * l2 * (model.coef_**2).sum()
-        assert_allclose(loss, log_loss(labels, model.predict_proba(FEATURES)), rtol=1e-10)
-        assert objective.metrics(w)["accuracy"] == accuracy_score(labels, model.predict(FEATURES))
 
 
 def test_a_squared_hinge_has_the_solution_of_linear_svc():

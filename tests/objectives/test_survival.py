@@ -6,7 +6,7 @@ from newton import numbers, objective_value, point, solved
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import CoxRegression, Huber, Poisson
-from flwr_fco.regularizers import L1, Zero
+from flwr_fco.regularizers import L1
 from flwr_fco.strategies import Strengths
 from reproduction.pooled import centralized_solution, certify
 
@@ -195,27 +195,6 @@ def _counts(seed, n, high=0.0, **options):
     X, exposure = rng.normal(0.3 * seed, 1.0, size=(n, 5)), rng.uniform(0.1, 8.0, n)
     rates = np.exp(0.4 * X[:, 0] - 0.3 * X[:, 1] + high)
     return Poisson(X, rng.poisson(exposure * rates), offset=np.log(exposure), **options)
-
-
-def test_counts_agree_with_scikit_learn():
-    from sklearn.linear_model import PoissonRegressor
-
-    one = _counts(0, 200)
-    exposure = np.exp(one.offset)
-    theirs = PoissonRegressor(alpha=0.05, tol=1e-10, max_iter=2000)
-    theirs.fit(one.features, one.targets / exposure, sample_weight=exposure)
-    # Rates with exposures as weights have the same optimum as counts with offsets.
-    weighted = Poisson(one.features, one.targets / exposure, sample_weight=exposure, l2=0.05)
-    offset = Poisson(one.features, one.targets, offset=one.offset, l2=0.05 * exposure.mean())
-    expected = np.append(theirs.coef_, theirs.intercept_)
-    for objective in (weighted, offset):
-        result, _ = solved([objective], Zero(), tolerance=1e-13)
-        assert point(result, objective) == pytest.approx(expected, abs=1e-6)
-    from sklearn.metrics import mean_poisson_deviance
-
-    w = np.linspace(-0.2, 0.2, 6)
-    plain = Poisson(one.features, one.targets)
-    assert plain.value(w) == pytest.approx(0.5 * mean_poisson_deviance(plain.targets, plain.predict(w)), rel=1e-12)
 
 
 @pytest.mark.parametrize("high", [0.0, 4.0, 13.0])

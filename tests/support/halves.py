@@ -1,7 +1,14 @@
-"""Client halves of methods, called without Flower."""
+"""Client halves of methods, called without Flower, and clients with their memories that are asked in turn."""
+
+import numpy as np
+from quadratics import quadratics
 
 from flwr_fco.algorithms.contract.algorithm import method_of
-from flwr_fco.engines.client import answer
+from flwr_fco.engines import client as engine
+from flwr_fco.messages.protocol import Downlink, Plan
+from flwr_fco.mirror_maps import Euclidean
+from flwr_fco.regularizers import Zero
+from flwr_fco.work import Minimise
 
 
 def find_solver(name):
@@ -12,6 +19,65 @@ def find_solver(name):
 
     def solve(downlink, objective, memory, rng):
         numbers = {name.replace("-", "_"): value for name, value in downlink.numbers.items()}
-        return answer(method_of(name, {**numbers, **downlink.plan.options}), downlink, objective, memory, rng)
+        return engine.answer(method_of(name, {**numbers, **downlink.plan.options}), downlink, objective, memory, rng)
 
     return solve
+
+
+MU, TOP, D = 0.5, 8.0, 6
+EXACT = Minimise(tolerance=1e-13)
+#: For any method that minimises.
+NUMBERS = {
+    "duality": MU,
+    "nu": MU,
+    "rho": 0.0,
+    "momentum": 0.3,
+    "step": 0.4,
+    "relaxation": 1.2,
+    "penalty": 2.0,
+    "dual_step": 1.0,
+    "convexity": MU,
+    "primal_step": 0.25,
+    "damping": 0.1,
+    "extrapolation": 0.9,
+}
+
+
+class Clients:
+    """Clients with their memories, asked in turn."""
+
+    def __init__(self, solver, objectives, work=EXACT):
+        self.solver, self.objectives = solver, objectives
+        self.memories, self.uplinks = [None] * len(objectives), []
+        self.plan = Plan("test", objectives[0].layout, Zero(), Euclidean(), work=work)
+
+    def ask(self, vectors, **numbers):
+        """Return the mean of the increments."""
+        numbers = {name.replace("_", "-"): float(value) for name, value in numbers.items()}
+        for vector in vectors.values():
+            vector.flags.writeable = False
+        downlink = Downlink(self.plan, vectors, np.nan, numbers=numbers)
+        self.uplinks = []
+        for m, objective in enumerate(self.objectives):
+            uplink, self.memories[m] = self.solver(downlink, objective, self.memories[m], None)
+            self.uplinks.append(uplink)
+        return np.mean([uplink.vectors["increment"] for uplink in self.uplinks], axis=0)
+
+
+def begins_where_it_ended(solver, monkeypatch, minimisations=2):
+    """The second minimisation of a client begins where its first one ended."""
+    starts = []
+    original = engine.minimise
+
+    def watched(*args, start=None, **options):
+        starts.append(start.copy())
+        return original(*args, start=start, **options)
+
+    monkeypatch.setattr(engine, "minimise", watched)
+    clients, primal = Clients(solver, quadratics(count=1)), np.linspace(-1, 1, D)
+    clients.ask({"primal": primal}, **NUMBERS)
+    last = clients.memories[0]["local"]
+    clients.ask({"primal": 0.5 * primal, "dual-mean": 0.1 * primal}, **NUMBERS)
+    np.testing.assert_array_equal(starts[0], primal)
+    np.testing.assert_array_equal(starts[-1], last)
+    assert len(starts) == minimisations

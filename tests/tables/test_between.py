@@ -38,15 +38,6 @@ def test_the_numbers_of_a_published_meta_analysis():
     assert found["p of Q"][0] == pytest.approx(stats.chi2.sf(152.233, 12), rel=1e-3)
 
 
-def test_sites_of_equal_errors_have_the_plain_mean_and_a_t_test():
-    """Then Hartung and Knapp's error is s / sqrt(k), that of a t test on the sites' estimates."""
-    values = np.random.default_rng(0).normal(size=(6, 4))
-    found = between(values, np.full((6, 4), 0.7))
-    np.testing.assert_allclose(found["DerSimonian-Laird"], values.mean(axis=0))
-    np.testing.assert_allclose(found["fixed"], values.mean(axis=0))
-    np.testing.assert_allclose(found["Hartung-Knapp error"], values.std(axis=0, ddof=1) / 6**0.5)
-
-
 def test_errors_that_vary_have_welchs_test():
     rng = np.random.default_rng(1)
     groups = [rng.normal(scale=1.0 + m, size=5 + 2 * m) for m in range(5)]

@@ -28,20 +28,6 @@ def test_intercepts_that_stay_at_clients_are_parameters(intercepts, how):
     assert of_squares(sums_of(X, y, intercept=False)._replace(intercepts=intercepts), list("abcd")).how.startswith(how)
 
 
-@pytest.mark.parametrize("intercept", [True, False])
-def test_least_squares_have_the_textbooks_errors_from_any_point(intercept):
-    X, y = rows_of()
-    A = np.c_[X, np.ones(60)] if intercept else X
-    best = np.linalg.lstsq(A, y, rcond=None)[0]
-    noise = np.sum((y - A @ best) ** 2) / (60 - A.shape[1])
-    errors = np.sqrt(noise * np.diag(np.linalg.inv(A.T @ A)))
-    for w in (None, np.random.default_rng(1).normal(size=A.shape[1])):
-        found = of_squares(sums_of(X, y, w, intercept), list("abcd"))
-        np.testing.assert_allclose(found.estimate, best[:4], rtol=1e-8)
-        np.testing.assert_allclose(found.error, errors[:4], rtol=1e-8)
-        assert found.degrees == 60 - A.shape[1]
-
-
 def test_more_columns_than_rows_whatever_their_units_and_location():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(100, 150))

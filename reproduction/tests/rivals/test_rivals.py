@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from converging import converges
 from fitting import fitting
-from halves import find_solver
+from halves import begins_where_it_ended, find_solver
 from limits import biased, doubled_strength, exact, shifted_by, subgradient, vanishing
-from playing import begins_where_it_ended
 from problems import CONSTANTS, app_of, optimum, problem, simulated, start_arrays
 from problems import clients as regressions
 from remembering import FAULTS, faulty_run, held_alike, weights_of
