@@ -6,12 +6,12 @@ import warnings
 
 import numpy as np
 import pytest
+from adversarial_clients import in_messages
 from flwr.app import Array, ArrayRecord
 from fuzz.budget import NUMBERS, VALUES, fuzzed, mutated
 from fuzz.test_fuzz_wire import arrays, config_of
 from hypothesis import given, note
 from hypothesis import strategies as st
-from lies_of_one import in_messages
 from newton import sites
 from problems import FEATURES, app_of, zeros
 

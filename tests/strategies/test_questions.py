@@ -4,9 +4,9 @@ from functools import partial
 
 import numpy as np
 import pytest
+from adversarial_clients import in_messages
 from flwr.app import Array, ArrayRecord
 from kinks import Distance
-from lies_of_one import in_messages
 from problems import app_of
 from problems import run as run_from
 

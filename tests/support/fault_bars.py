@@ -4,10 +4,10 @@ from functools import cache
 from typing import NamedTuple
 
 import numpy as np
+from adversarial_clients import regressions
 from faults import FaultyGrid, _changed, lying
 from fitting import fitting
 from flwr.app import Array
-from lies_of_one import regressions
 from problems import CONSTANTS, SADDLE, app_of, kind_of, trackers_of, zeros
 
 from flwr_fco.core.computing import single_threaded_blas

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from lies_of_one import LIAR, in_messages, make, regressions, run, run_with, without_liar
+from adversarial_clients import LIAR, in_messages, make, regressions, run, run_with, without_liar
 from problems import Discreet, arrays_of, flat, numpy_of, simulated, start_arrays
 
 from flwr_fco.callbacks import Checkpoint

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from adversarial_clients import make, regressions, run_with
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lies_of_one import make, regressions, run_with
 from problems import flat
 
 from flwr_fco.messages.protocol import Node, Uplink
@@ -78,7 +78,7 @@ def test_of_two_in_the_middle_both_say_what_is_usual():
     lies=st.lists(st.floats(0.0, 1e12), min_size=30, max_size=30),
     rows=st.floats(1.0, 1e9),
 )
-def test_no_sequence_of_lies_of_one_of_four_widens_the_bound(honest, lies, rows):
+def test_one_of_four_never_widens_the_bound_whatever_it_sends(honest, lies, rows):
     """Whatever it sends, and its weight: it never moves the mean by more than 100 times an honest length."""
     run = a_run()
     for norms, lie in zip(honest, lies, strict=False):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from lies_of_one import in_messages
+from adversarial_clients import in_messages
 from newton import sites
 from problems import app_of, numpy_of, simulated, zeros
 from problems import run as run_from

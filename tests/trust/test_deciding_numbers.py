@@ -4,7 +4,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from lies_of_one import CLIENTS, LIAR, in_messages, regressions
+from adversarial_clients import CLIENTS, LIAR, in_messages, regressions
 from problems import Reporting, app_of, flat, simulated, start_arrays
 from representatives import covered, crossed
 

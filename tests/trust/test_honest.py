@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from lies_of_one import make
+from adversarial_clients import make
 from problems import SADDLE, app_of, simulated, zeros
 from representatives import REPRESENTATIVES
 

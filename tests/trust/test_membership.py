@@ -4,11 +4,11 @@ from functools import cache, partial
 
 import numpy as np
 import pytest
+from adversarial_clients import CLIENTS, LIAR, in_messages, make, regressions, run
 from fault_bars import imbalance
 from faults import FaultyGrid, lying
-from lies_of_one import CLIENTS, LIAR, in_messages, make, regressions, run
+from one_faulty_client import FAULTS, VICTIM, faulty_run, leave, weights_of
 from problems import app_of, clients, flat, optimum, problem, start_arrays, trackers_of
-from remembering import FAULTS, VICTIM, faulty_run, leave, weights_of
 from representatives import by_class, crossed
 
 from flwr_fco.callbacks import Checkpoint

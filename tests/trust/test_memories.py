@@ -5,12 +5,12 @@ from itertools import product
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from adversarial_clients import make
 from fault_bars import imbalance
 from faults import FaultyGrid, lying
 from flwr.app import MetricRecord, RecordDict
-from lies_of_one import make
+from one_faulty_client import held_alike
 from problems import app_of, problem, start_arrays, zeros
-from remembering import held_alike
 from representatives import covered
 
 from flwr_fco.core.computing import single_threaded_blas

@@ -4,8 +4,8 @@ from functools import cache
 
 import numpy as np
 import pytest
+from adversarial_clients import in_messages
 from flwr.app import Array
-from lies_of_one import in_messages
 from problems import app_of, arrays_of, trackers_of
 from scipy import sparse
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from one_faulty_client import FAULTS, faulty_run, leave
 from problems import clients, optimum, problem, run, start_arrays
-from remembering import FAULTS, faulty_run, leave
 from tracking import EQUAL, options, relative
 
 from flwr_fco import topology

@@ -1,4 +1,4 @@
-"""One liar among clients with training loops of their own, or with code that cannot be changed."""
+"""One adversarial client among those with training loops of their own, or with code that cannot be changed."""
 
 import numpy as np
 import pytest
