@@ -31,6 +31,9 @@ _STEEP = math.sqrt(_FLAT)
 _LOOSEST = 0.3
 #: Part of the predicted decrease that a step must achieve, the shortest step, and a value's rounding error.
 _SUFFICIENT, _SHORTEST, _ROUNDING = 1e-4, 2.0**-80, 4e-16
+#: Steps in a row that change the value by rounding, after which the gradient falls by chance: of columns far from 0 it
+#: is itself rounding, above any tolerance.
+_IDLE = 20
 
 
 _METRICS = ("inner-iterations", "gradient-evaluations", "hessian-products", "gradient-norm", "gap", "capped")
@@ -194,7 +197,7 @@ def _newton(problem: _Problem, start: Vector) -> None:
     ----------
     Nocedal, Wright: Numerical optimization (2006), algorithm 7.1.
     """
-    line, step = problem.objective.along(start, np.zeros(start.size)), 0.0
+    line, step, idle = problem.objective.along(start, np.zeros(start.size)), 0.0, 0
     at, value = problem.at(start, line.gradient(0.0)), problem.value(start, line(0.0)[0])
     scales, first = 1.0 / np.maximum(line.diagonal(0.0) + problem.penalty, 1e-300), at.norm
     # Where the Hessian is constant, nothing ends a descent along a flat direction.
@@ -211,7 +214,8 @@ def _newton(problem: _Problem, start: Vector) -> None:
                 return
             w = at.point + step * direction
         at = problem.at(w, line.gradient(step))
-        if value >= last - slack and at is not problem.best:
+        idle = idle + 1 if value >= last - slack else 0
+        if idle and (at is not problem.best or idle == _IDLE):
             return
 
 

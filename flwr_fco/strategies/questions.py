@@ -139,8 +139,9 @@ def ask(run: Run, request: Request, w: Vector) -> list[Answer]:
     sent = addressed(run.grid, contents, QUESTIONS, run.number)
     good = replies.collect(current, run.exchange(sent), read)
     good = current.without(good, _unlike_most([reply.value.numbers for reply in good], request.agreed))
-    held_out, reported = request.kind == "validation", [(reply.value.examples, reply.value.numbers) for reply in good]
-    said = [({"loss": numbers["loss"]} if held_out else {}, examples) for examples, numbers in reported]
+    at_one_model = request.kind in ("validation", "smoothness")
+    reported = [(reply.value.examples, reply.value.numbers) for reply in good]
+    said = [({"loss": numbers["loss"]} if at_one_model else {}, examples) for examples, numbers in reported]
     claims = [Uplink({}, None, 1, metrics=own, examples=examples) for own, examples in said]
     good = current.without(good, replies.objections(run, claims, lengths=False))
     current.leave_out_silent()
@@ -235,13 +236,17 @@ def _of_dual_fl(options: Any, work: Any, facts: LossFacts) -> dict[str, tuple[fl
 def _facts(run: Run, names: Sequence[str]) -> LossFacts:
     work = run.problem.plan.work
     batch = (work.batch_size or 0) if isinstance(work, FirstOrder) else 0
-    request = Request("smoothness", {"batch-size": float(batch)}, ("l2", "l1", "convexity", "probed"))
+    request = Request("smoothness", {"batch-size": float(batch)}, ("l2", "l1", "convexity", "probed", "loss"))
     answers = ask(run, request, run.method.retrieve(run.problem, run.state))
     if not answers:
         prefix = f"{' and '.join(names)} cannot be chosen: no client has said how smooth its loss is"
         raise ConfigurationError(f"{prefix}. The reasons are in `left_out`; give the rates by hand")
     l2, clipped = bounded_largest([answer.numbers["l2"] for answer in answers])
     l1, _ = bounded_largest([answer.numbers["l1"] for answer in answers])
+    if isinstance(work, FirstOrder):
+        # The largest gradient of a loss that is nowhere below 0.
+        loss = math.fsum(answer.weight * answer.numbers["loss"] for answer in answers)
+        run.cap.least = math.sqrt(2.0 * l2 * max(loss, 0.0))
     claims = sorted(max(0.0, answer.numbers["convexity"]) for answer in answers)
     convexity = max(claims[0], _SMALLEST_CLAIM * claims[len(claims) // 2])
     smoothness, norm = smoothness_for(run.problem.h, l2, l1)
@@ -253,7 +258,9 @@ def _facts(run: Run, names: Sequence[str]) -> LossFacts:
 
 
 def bounded_largest(claims: Sequence[float]) -> tuple[float, int]:
-    """Return the largest claim, clipped to ten times the lower median, and the number of clipped claims.
+    """Return the largest claim, clipped to ten times the median, and the number of clipped claims.
+
+    Of an even number of claims it is the upper median, which half of them reach; of two the smaller one.
 
     Examples
     --------
@@ -261,7 +268,7 @@ def bounded_largest(claims: Sequence[float]) -> tuple[float, int]:
     ((4.0, 0), (20.0, 1))
     """
     ordered = sorted(max(0.0, claim) for claim in claims)
-    limit = LARGEST_CLAIM * ordered[(len(ordered) - 1) // 2] or math.inf
+    limit = LARGEST_CLAIM * ordered[len(ordered) // 2 if len(ordered) > 2 else 0] or math.inf
     return min(ordered[-1], limit), sum(claim > limit for claim in ordered)
 
 

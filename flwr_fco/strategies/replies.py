@@ -452,14 +452,16 @@ class Cap:
     ----------
     usual : dict of str to (float, int)
         By vector the length, and the number of replies that it is of.
+    least : float
+        What is never too long, per unit of elapsed, where the server knows how long a gradient can be.
     far : (Node or None, float)
         Who has moved the mean furthest in the last round, and how many times as far as the median client.
     """
 
-    saved = ("usual",)
+    saved = ("usual", "least")
 
     def __init__(self, ratio: float | None) -> None:
-        self.ratio = ratio
+        self.ratio, self.least = ratio, 0.0
         self.usual: dict[str, tuple[float, int]] = {}
         self.far: tuple[Node | None, float] = (None, 1.0)
 
@@ -510,7 +512,7 @@ def objections(run: Any, ups: Sequence[Uplink], *, lengths: bool = True, losses:
     longest, times = options.bounds.max_increment_norm, [up.elapsed or 1.0 for up in ups]
     if options.bounds.own_loops or options._unmodified:
         reasons |= _overworked(ups, times)
-    least = _small_move(run) / (cap.ratio or math.inf)
+    least = max(cap.least, _small_move(run)) / (cap.ratio or math.inf)
     for name in ups[0].vectors if ups and lengths else ():
         norms = [up.norms[name] for up in ups]
         for i, norm in enumerate(norms):

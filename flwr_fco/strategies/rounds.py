@@ -287,8 +287,12 @@ def _why_nothing(run: Run, result: Result) -> str:
 
 
 def _rows_of(lines: bytes) -> dict[int, dict[str, Any]]:
-    """Return the metrics of lines of JSON, by round."""
-    return dict(map(json.loads, lines.splitlines()))
+    """Return the metrics of lines of JSON, by round; a list holds the values of the names before."""
+    rows: dict[int, dict[str, Any]] = {}
+    row: dict[str, Any] = {}
+    for number, held in map(json.loads, lines.splitlines()):
+        row = rows[number] = dict(zip(row, held, strict=True)) if isinstance(held, list) else held
+    return rows
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
@@ -318,8 +322,8 @@ class Saved:
         self._strategy, self._run, self._callbacks = strategy, run, callbacks
         self.stopped = self.unfinished = False
         self._of_callbacks: Mapping[str, Any] = {}
-        #: Of each history the last round of its lines, and these.
-        self._texts: dict[str, tuple[int, bytes]] = {}
+        #: Of each history the last round of its lines, the names in it, and the lines.
+        self._texts: dict[str, tuple[int, list[str] | None, bytes]] = {}
 
     @property
     def private(self) -> bool:
@@ -365,12 +369,15 @@ class Saved:
         checkpoint.save(path, self._about, tree, secret=run.privacy is not None)
 
     def _lines(self, name: str, history: Mapping[int, Any]) -> bytes:
-        """Return a history as lines of JSON: those of earlier rounds are made once, however often a run is saved."""
-        done, text = self._texts.get(name, (-1, b""))
-        new = [[number, dict(row)] for number, row in history.items() if number > done]
-        if new:
-            text += "".join(f"{json.dumps(each)}\n" for each in new).encode()
-            self._texts[name] = max(history), text
+        """Return a history as lines of JSON: those of earlier rounds are made once, however often a run is saved.
+
+        A file is written as a whole, so that it should not hold the same names in every line.
+        """
+        done, names, text = self._texts.get(name, (-1, None, b""))
+        for number, row in ((number, dict(row)) for number, row in history.items() if number > done):
+            text += f"{json.dumps([number, [*row.values()] if [*row] == names else row])}\n".encode()
+            done, names = number, [*row]
+        self._texts[name] = done, names, text
         return text
 
     def read(self, path: str | os.PathLike[str]) -> Any:

@@ -9,7 +9,7 @@ from quadratics import Quadratic, quadratics
 
 from flwr_fco.engines import minimise
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.objectives import Huber, LeastSquares, Logistic, MultinomialLogistic, Poisson
+from flwr_fco.objectives import CoxRegression, Huber, LeastSquares, Logistic, MultinomialLogistic, Poisson
 from flwr_fco.work import Minimise
 
 N, D = 60, 7
@@ -147,3 +147,15 @@ def test_a_loss_that_is_not_smooth_brings_its_own_minimiser():
     loss.minimiser = None
     with pytest.raises(ConfigurationError, match=r"Distance is not smooth, .*minimiser\(pull, .*LocalSGD"):
         minimise(loss)
+
+
+@pytest.mark.parametrize("seed", range(3, 6))
+def test_rounding_of_columns_far_from_0_ends_a_descent_that_gets_no_further(seed):
+    """Gradients are differences of numbers of the size of a column: their rounding is above the tolerance."""
+    rng = np.random.default_rng(seed)
+    features = rng.standard_normal((28, 12)) * np.array([1.0, 1e3] + [1.0] * 10)
+    features[:, 0] += 1e6
+    objective = CoxRegression(features, rng.exponential(size=28), rng.random(28) < 0.7)
+    found = minimise(objective, Minimise(), penalty=1.0, center=np.zeros(12))
+    assert found.iterations < 200
+    assert found.gap < 1e-14

@@ -249,7 +249,7 @@ def test_they_are_refused_around_clients_of_ours_on_any_grid(inner, again):
     if again:
         objective = LeastSquares(np.eye(6), np.ones(6), intercept=False)
         simulated(inside, app_of([objective] * NODES), 2, initial_arrays={"coefficients": np.zeros(6)})
-    with grid.identity(), pytest.raises(ConfigurationError, match="DifferentialPrivacy wrappers clip .*GaussianDP"):
+    with grid.identity(), pytest.raises(ConfigurationError, match="DifferentialPrivacy wrappers clip"):
         own.start(grid, arrays_of({"w": np.zeros(6)}), 2)
 
 

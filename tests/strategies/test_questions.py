@@ -224,6 +224,9 @@ def test_one_liar_cannot_set_the_rate():
         assert rate / 10.0 <= run_of(strategy).problem.client_lr <= rate * 1.5
         assert ("1 said more than 10 times" in run_of(strategy).reasons["client_lr"]) == (claim > 1.0)
     assert bounded_largest([0.0, 0.0, 3.0]) == (3.0, 0)
+    # What half of the clients say is no outlier; of two, one may be.
+    assert bounded_largest([1.0, 2.0, 1e3, 1e3]) == (1e3, 0)
+    assert bounded_largest([1.0, 1e3]) == (10.0, 1)
 
 
 def test_a_second_start_chooses_again_and_a_resumed_run_does_not(tmp_path):

@@ -125,3 +125,15 @@ def test_a_rate_by_theory_for_counts_overflows_nowhere(work):
         objectives.append(Poisson(features, rng.poisson(np.exp(features[:, 0] + 1.0)).astype(float)))
     result = run(FedDualAvg(client_lr="auto", regularizer=L1(0.01), work=work, fraction_evaluate=0.0), objectives, 6)
     assert result.left_out == []
+
+
+def test_rare_features_of_a_large_unit_make_no_reply_too_long():
+    """Of one row each most gradients of the first round are small, and one is 300 times as long."""
+    rng, objectives = np.random.default_rng(2), []
+    for m in range(5):
+        features = np.zeros((40, 3))
+        features[:, 0] = rng.standard_normal(40)
+        features[rng.random(40) < (0.9 if m == 4 else 0.02), 1] = 1e5
+        objectives.append(Logistic(features, rng.random(40) < 0.5))
+    options = {"client_lr": "auto", "work": Steps(7, batch_size=1), "fraction_evaluate": 0.0}
+    assert run(FedDualAvg(regularizer=L1(0.01), **options), objectives, 6).left_out == []
