@@ -41,23 +41,22 @@ run: $(PLAIN) ## Train on real data: FedDualAvg beside FedAvg and scikit-learn, 
 test: $(INSTALLED) ## Run the tests, without those marked slow, nightly or flower
 	$(BIN)/python -m pytest -q -m "not slow and not flower"
 
-# The two halves of `make test`, for continuous integration.
+# The three parts of `make test`, for continuous integration.
 SERVERS := tests/strategies tests/trust tests/simulation
-# The half of `make test` about servers, strategies and simulation
-test-servers: $(INSTALLED)
-	$(BIN)/python -m pytest -q -m "not slow and not flower" $(SERVERS)
-
-# The other half of it
-test-others: $(INSTALLED)
-	$(BIN)/python -m pytest -q -m "not slow and not flower" $(addprefix --ignore=,$(SERVERS))
-
 # OpenBLAS adds in an order that depends on the processor, and so do last bits: a test must hold with all of them.
 MATHEMATICS := $(addprefix tests/,kernels objectives regularizers mirror_maps certificates engines contract) $(wildcard tests/strategies/*/) tests/strategies/test_algorithms.py
-# Run the tests of the mathematics as OpenBLAS computes on another processor
+# The part of `make test` about servers, strategies and simulation, but for their mathematics
+test-servers: $(INSTALLED)
+	$(BIN)/python -m pytest -q -m "not slow and not flower" $(SERVERS) $(addprefix --ignore=,$(MATHEMATICS))
+
+# What neither the part above nor the one below has
+test-others: $(INSTALLED)
+	$(BIN)/python -m pytest -q -m "not slow and not flower" $(addprefix --ignore=,$(SERVERS) $(MATHEMATICS))
+
+# The part about the mathematics, as OpenBLAS computes on another processor than this one, if one is known
 test-other-blas: $(INSTALLED)
 	@other=$$(env -u OPENBLAS_CORETYPE $(BIN)/python tools/other_blas.py) && \
-	if test -z "$$other"; then echo "no other core type of OpenBLAS is known for this machine: nothing to test"; \
-	else OPENBLAS_CORETYPE=$$other $(BIN)/python -m pytest -q -m "not slow and not flower" $(MATHEMATICS); fi
+	env $${other:+OPENBLAS_CORETYPE=$$other} $(BIN)/python -m pytest -q -m "not slow and not flower" $(MATHEMATICS)
 
 # Run the nightly tests: every strategy instead of one per class (half an hour)
 test-nightly: $(INSTALLED)

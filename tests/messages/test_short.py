@@ -160,12 +160,12 @@ def test_rounding_is_right_in_the_mean_and_of_seed_round_and_partition(up):
         seen, reply, support = exchange(form, arrays, moved, *of)
         return read_reply(form, support, reply)[0][support], ((seen["w"] + moved["w"]) - seen["w"])[support]
 
-    found = np.array([got(number)[0] for number in range(1, 2001)])
+    found = np.array([got(number)[0] for number in range(1, 501)])
     expected, most = got(1)[1], np.abs(moved["w"]).max()
     # Of a number of float16, a step is at most 2**-10 of its size.
     steps = most / 127 if up == "int8" else 2.0**-10 * np.abs(expected) + 2.0**-24 * most
     assert np.all(np.abs(found - expected) <= steps * 1.001)
-    assert np.all(np.abs(found.mean(0) - expected) < 5.0 * 0.5 * steps / np.sqrt(2000))
+    assert np.all(np.abs(found.mean(0) - expected) < 5.0 * 0.5 * steps / np.sqrt(500))
     # Each is rounded up in some rounds and down in others.
     assert np.all([len(set(column)) == 2 for column in found.T])
     np.testing.assert_array_equal(got(5, 2)[0], got(5, 2)[0])
