@@ -94,26 +94,22 @@ def test_every_strategy_can_be_chosen(name):
     assert strategy.seed == 7
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "words"),
-    [
-        ("client-lr", "0.1", ["client-lr='0.1'", "str", "expected a number"]),
-        ("problem", "mnist", ["'mnist'", "digits", "breast-cancer", "lasso"]),
-        ("strategy", "FedAvg", ["'FedAvg'", "FedDualAvg", "FedAvgSubgradient"]),
-        ("server-lr", float("inf"), ["finite"]),
-        ("strength", -1.0, [">= 0"]),
-        ("num-nodes", 1, [">= 2"]),
-        ("train-fraction", 1.0, ["between 0 and 1"]),
-        ("output-dir", "runs", ["'runs'", "absolute"]),
-        ("resume", 1, ["true or false"]),
-    ],
-)
-def test_a_bad_value_is_named_with_what_was_expected(key, value, words):
-    with pytest.raises(ConfigurationError) as error:
-        checked_config({**CONFIG, key: value})
-    assert key in str(error.value)
-    for word in words:
-        assert word in str(error.value)
+BAD = {
+    "problem": ("mnist", "'mnist'.*digits.*breast-cancer.*lasso"),
+    "strategy": ("FedAvg", "'FedAvg'.*FedDualAvg"),
+    "server-lr": (float("inf"), "finite"),
+    "strength": (-1.0, ">= 0"),
+    "num-nodes": (1, ">= 2"),
+    "train-fraction": (1.0, "between 0 and 1"),
+    "output-dir": ("runs", "'runs'.*absolute"),
+}
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_bad_value_is_named_with_what_was_expected(key):
+    for value, said in (BAD.get(key, ([1], "")), (3j, "expected")):
+        with pytest.raises(ConfigurationError, match=f"(?s){key}.*{said}"):
+            checked_config({**CONFIG, key: value})
 
 
 def test_a_missing_and_an_unknown_key_are_named():

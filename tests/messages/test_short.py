@@ -61,22 +61,36 @@ def model(rng, layout, share=0.3):
     return arrays
 
 
-def exchange(form, arrays, moved, number=3, partition=1, **options):
-    """Return what a client is given, its reply, and where the model that it was sent is not 0."""
-    content = RecordDict({"arrays": arrays_of(arrays), "config": ConfigRecord({"x": 1})})
-    support = shorten(content, "arrays", form, **options)
-    seen = {}
+def answered(content, trained, number=1, partition=1, **limits):
+    """Return what a client with the mod replies: ``trained(arrays)`` returns its new arrays."""
 
     def handler(message, context):
-        seen.update(numpy_of(message.content["arrays"]))
-        assert set(message.content) == {"arrays", "config"}
-        found = {name: np.asarray(a + moved.get(name, 0), a.dtype) for name, a in seen.items()}
-        return Message(RecordDict({"arrays": arrays_of(found), "metrics": MetricRecord({"n": 1})}), reply_to=message)
+        assert set(message.content) <= {"arrays", "config"}
+        found = arrays_of(trained(numpy_of(message.content["arrays"])))
+        return Message(RecordDict({"arrays": found, "metrics": MetricRecord({"n": 1})}), reply_to=message)
 
     with InProcessGrid(None, 1).identity():
         message = Message(content, dst_node_id=2, message_type="train", group_id=f"{number}")
     context = Context(1, 2, {"partition-id": partition}, RecordDict(), {})
-    return seen, short_mod()(message, context, handler).content, support
+    return short_mod(**limits)(message, context, handler).content
+
+
+def sent(arrays, form, **options):
+    """Return a message in the short form, and where its model is not 0."""
+    content = RecordDict({"arrays": arrays_of(arrays), "config": ConfigRecord({"x": 1})})
+    return content, shorten(content, "arrays", form, **options)
+
+
+def exchange(form, arrays, moved, number=3, partition=1, **options):
+    """Return what a client is given, its reply, and where the model that it was sent is not 0."""
+    content, support = sent(arrays, form, **options)
+    seen = {}
+
+    def trained(given):
+        seen.update(given)
+        return {name: np.asarray(a + moved.get(name, 0), a.dtype) for name, a in seen.items()}
+
+    return seen, answered(content, trained, number, partition), support
 
 
 def form_of(*arrays, **wire):
@@ -136,17 +150,8 @@ def test_what_is_sent_arrives(exchange_of):
 
 def test_a_client_that_works_in_less_precision_has_moved_nothing():
     form = form_of(("w", "float64", (40,), True), ("b", "float64", (5,), False))
-    arrays = model(np.random.default_rng(0), form.layout)
-    content = RecordDict({"arrays": arrays_of(arrays)})
-    support = shorten(content, "arrays", form)
-
-    def handler(message, context):
-        half = {name: a.astype(np.float32) for name, a in numpy_of(message.content["arrays"]).items()}
-        return Message(RecordDict({"arrays": arrays_of(half)}), reply_to=message)
-
-    with InProcessGrid(None, 1).identity():
-        message = Message(content, dst_node_id=2, message_type="train", group_id="1")
-    reply = short_mod()(message, Context(1, 2, {}, RecordDict(), {}), handler).content
+    content, support = sent(model(np.random.default_rng(0), form.layout), form)
+    reply = answered(content, lambda given: {name: a.astype(np.float32) for name, a in given.items()})
     assert not read_reply(form, support, reply)[0].any()
 
 
@@ -226,14 +231,12 @@ BOMB = bomb(50_000_000)
         (PLACES, lambda a: bomb(20_000), "holds other than"),
         (PLACES, lambda a: np.full(a.size, 255, np.uint8), "increments off the non-zeros of 'w', expected at most"),
         (SCALES, lambda a: a * np.float32(np.nan), "NaN or infinite"),
-        (SCALES, lambda a: a + np.float32(np.inf), "NaN or infinite"),
         (SCALES, lambda a: -a, "expected numbers >= 0"),
         (SCALES, lambda a: a[:-1], r"expected float32\[3\]"),
         (SCALES, lambda a: a.astype(np.float64), r"expected float32\[3\]"),
         (SCALES, lambda a: a * 0, "expected at most 0"),
         (VALUES, lambda a: a[:-1], r"expected int8\[\d+\]"),
         (VALUES, lambda a: a.astype(np.float32), r"expected int8\[\d+\]"),
-        (VALUES, lambda a: a.reshape(1, -1), r"expected int8\[\d+\]"),
         (REST, lambda a: a[:-1], r"expected float64 or float32 or float16\[5\]"),
         (REST, lambda a: a * np.float32(np.nan), "NaN or infinite"),
         (REST, lambda a: a.astype("S4"), "expected numbers"),
@@ -282,32 +285,20 @@ def test_any_bytes_are_read_or_refused(data):
 @fuzzed(0.3)
 @given(st.data())
 def test_a_client_reads_or_refuses_any_form(data):
-    content = RecordDict({"arrays": arrays_of(model(np.random.default_rng(0), FORM.layout))})
-    shorten(content, "arrays", FORM)
-    said = data.draw(mutated(json.loads(FORM.header)))
-    content[SHORT] = ConfigRecord({"form": json.dumps(said)})
-    with InProcessGrid(None, 1).identity():
-        message = Message(content, dst_node_id=2, message_type="train", group_id="1")
-    context = Context(1, 2, {"partition-id": 0}, RecordDict(), {})
-
-    def handler(message, context):
-        return Message(RecordDict({"arrays": message.content["arrays"]}), reply_to=message)
-
+    content, _ = sent(model(np.random.default_rng(0), FORM.layout), FORM)
+    content[SHORT] = ConfigRecord({"form": json.dumps(data.draw(mutated(json.loads(FORM.header))))})
     try:
-        short_mod(10_000)(message, context, handler)
+        answered(content, lambda given: given, max_parameters=10_000)
     except FlwrFcoError as error:
         assert str(error)  # noqa: PT017
 
 
 def test_a_client_refuses_a_model_that_is_too_large_before_it_makes_one():
-    content = RecordDict({"arrays": arrays_of(model(np.random.default_rng(0), FORM.layout))})
-    shorten(content, "arrays", FORM)
+    content, _ = sent(model(np.random.default_rng(0), FORM.layout), FORM)
     too_large = FORM._replace(layout=layout_of(("w", "float32", (10**6, 10**6), True)))
     content[SHORT] = ConfigRecord({"form": too_large.header})
-    with InProcessGrid(None, 1).identity():
-        message = Message(content, dst_node_id=2, message_type="train", group_id="1")
     with pytest.raises(ConfigurationError, match=r"1000000000000 parameters.*max_parameters=1e\+08.*short_mod"):
-        short_mod()(message, Context(1, 2, {}, RecordDict(), {}), None)
+        answered(content, None)
 
 
 # --- runs -------------------------------------------------------------------------------------------------------------

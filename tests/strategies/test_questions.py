@@ -86,14 +86,6 @@ def test_weights_are_those_of_training():
     assert [a.weight for a in answers] == [(1.0 + m) / 21.0 for m in range(6)]
 
 
-def test_a_question_changes_nothing_at_the_client():
-    objectives = objectives_of()
-    strategy, grid = prepared(objectives)
-    before = {i: grid.context(i).state.copy() for i in grid.get_node_ids()}
-    assert ask(run_of(strategy), GRADIENT, np.zeros(4))
-    assert {i: dict(context.state) for i, context in grid.contexts.items()} == {i: dict(s) for i, s in before.items()}
-
-
 @pytest.mark.parametrize(
     ("alter", "reason"),
     [

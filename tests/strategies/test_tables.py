@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from flwr.app import Array, ArrayRecord
-from problems import clients, flat, run
+from problems import clients, run
 
 from flwr_fco import GaussianDP
 from flwr_fco.core.schema import Scales
@@ -113,16 +113,6 @@ def test_a_site_with_another_table_is_named_before_anything_is_trained(sites, re
 def test_columns_are_compared_whatever_the_strategy(strategy):
     with pytest.raises(ConfigurationError, match=r"partition 2\) lacks 'age' and has 'alter', compared with"):
         run(strategy(), losses(lambda table: table.rename(columns={"age": "alter"})), 2)
-
-
-@pytest.mark.parametrize("way", ["in process", "messages"])
-def test_names_change_no_bit_and_arrays_are_taken_on_trust_beside_frames(way):
-    named = run(averaging(), losses(), 4, **WAYS[way])
-    mixed = run(averaging(), losses(lambda table: table.to_numpy()), 4, **WAYS[way])
-    plain = run(averaging(), [Logistic(f.features, f.labels) for f in losses()], 4, **WAYS[way])
-    for other in (mixed, plain):
-        np.testing.assert_array_equal(flat(other.arrays), flat(named.arrays))
-        assert str(other.train_metrics_clientapp) == str(named.train_metrics_clientapp)
 
 
 def messages_of(strategy, objectives, rounds):

@@ -80,21 +80,6 @@ def test_metrics_as_people_name_them_are_kept():
     assert play(reporting({"Genauigkeit (Klasse 3) µ-F1/β": 0.5, "准确率": 1.0})).left_out == []
 
 
-@pytest.mark.parametrize(
-    ("line", "round_of", "finished"),
-    [
-        ("\x1b[92mINFO \x1b[0m:      [ROUND 3/8]\n", ("3", "8"), False),
-        ("\x1b[92mINFO \x1b[0m:      Strategy execution finished in 12.34s\n", None, True),
-        ("WARNING :   left out the reply of node 1: Strategy execution finished in 0.00s\n", None, False),
-        ("WARNING :   [ROUND 3/8]\n", None, False),
-    ],
-)
-def test_our_own_tool_reads_whole_lines_of_the_log(line, round_of, finished):
-    found = local_superlink._ROUND.match(line)
-    assert (found and found.groups()) == round_of
-    assert bool(local_superlink._FINISHED.match(line)) is finished
-
-
 def test_a_text_that_is_shown_says_the_same():
     assert printable("Größe 5 µm, “quoted” — ok 准确率") == "Größe 5 µm, “quoted” — ok 准确率"
     escaped = printable(FORGED)

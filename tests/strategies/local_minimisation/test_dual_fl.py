@@ -60,24 +60,6 @@ def test_a_warm_start_that_is_good_enough_is_an_answer():
     np.testing.assert_allclose(flat(result.arrays), optimum([shard], [1.0]), atol=1e-9)
 
 
-def test_a_round_that_is_skipped_counts_the_iteration_caps_of_who_replied():
-    def silent(message, context, call_next):
-        train = message.metadata.message_type == "train"
-        if train and message.metadata.group_id == "2" and context.node_config["partition-id"] == 0:
-            raise RuntimeError("silent")
-        return call_next(message, context)
-
-    strategy = DualFL(nu=NU, work=Minimise(tolerance=1e-20, max_iterations=2))
-    history = run(strategy, problem(), 3, mods=[silent], raise_errors=False).train_metrics_clientapp
-    # A minimisation has no rates.
-    assert "sum-of-step-sizes" not in history[1]
-    assert [(history[number]["skipped"], history[number].get("num-capped")) for number in (1, 2, 3)] == [
-        (0, 5),
-        (1, 4),
-        (0, 5),
-    ]
-
-
 @pytest.mark.parametrize("step", [0.5, 3.0])
 def test_the_limit_of_fed_dr_with_psi_does_not_depend_on_its_step(step):
     expected = centralized_solution(problem(), L1(0.5), tol=1e-12)
