@@ -60,7 +60,7 @@ def few(*counts):
 
 def of_counts(k):
     """Return objectives with k of something, the limit that is about it, and whether it refuses them."""
-    first = N < k
+    first = k > N
     deaths, classes = CoxRegression(X, N, first), Logistic(X, first)
     yield LeastSquares(X[:k], N[:k]), "min_rows", ROWS, k < 5
     yield of_classes(9, k, 7), "min_class_rows", CLASSES, few(k)
@@ -70,9 +70,9 @@ def of_counts(k):
     yield classes, "min_class_rows", CLASSES, few(k, 12 - k)
     yield classes, "min_events", EVENTS, few(k, 12 - k)
     # Counts above 0 are events, however large or small.
-    yield Poisson(X, np.where(N < k, 0.5 + 900.0 * (N > 5), 0.0)), "min_events", EVENTS, few(k)
+    yield Poisson(X, np.where(k > N, 0.5 + 900.0 * (N > 5), 0.0)), "min_events", EVENTS, few(k)
     # A fold is refused by its own events, not by the site's.
-    yield CoxRegression(X, N, N >= 12 - k).subset(np.arange(8))[0], "min_events", EVENTS, few(max(0, k - 4))
+    yield CoxRegression(X, N, 12 - k <= N).subset(np.arange(8))[0], "min_events", EVENTS, few(max(0, k - 4))
     yield saddle(k), "min_events", EVENTS, few(k)
     # Numbers have neither classes nor events.
     for kind in (Poisson, Huber, LeastSquares):

@@ -10,7 +10,7 @@ from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
 
 from flwr_fco.core.layout import Layout
 from flwr_fco.core.sparse import NonZeros, SparseVector
-from flwr_fco.errors import ProtocolError, SpecError
+from flwr_fco.errors import ConfigurationError, ProtocolError, SpecError
 from flwr_fco.messages.arrays import digest_of
 from flwr_fco.messages.protocol import Answer, Described, Downlink, Plan, Question, Uplink
 from flwr_fco.messages.records import (
@@ -25,8 +25,8 @@ from flwr_fco.messages.records import (
     encode_question,
     encode_uplink,
 )
-from flwr_fco.mirror_maps import Euclidean
-from flwr_fco.regularizers import L1
+from flwr_fco.mirror_maps import Euclidean, PNorm
+from flwr_fco.regularizers import L1, GroupLasso, PerParameter, Regularizer, Zero
 from flwr_fco.work import Epochs, Steps
 
 MODEL = {"w": np.zeros(5), "norm.running_mean": np.zeros(2, np.float32)}
@@ -257,3 +257,45 @@ def test_names_that_are_none_are_refused(entry, message):
     content["fco-names"][entry[0]] = entry[1]
     with pytest.raises(ProtocolError, match=message):
         decode_described(content)
+
+
+# --- plans and regularizers out of specifications ---------------------------------------------------------------------
+
+
+LAYOUT_OF_THREE = Layout.from_arrays({"w": np.zeros(3)})
+
+
+def test_specifications_do_not_build_anything_of_any_size():
+    with pytest.raises(ConfigurationError, match="largest group number"):
+        GroupLasso(1.0, groups=np.array([0, 10**9]))
+    with pytest.raises(ConfigurationError, match="20000 patterns"):
+        PerParameter({f"a{i}": L1(1.0) for i in range(20_000)})
+    bomb = Regularizer.from_spec
+    spec = PerParameter({"a": L1(1.0)}).to_spec()
+    many = {"$mapping": [["a", 1.0]] * 20_000}
+    with pytest.raises(SpecError, match="at most"):
+        bomb(spec._replace(header={**spec.header, "regularizers": many}))
+
+
+GROUPS = GroupLasso(0.2, groups=np.array([0, 0, 1]))
+
+
+@pytest.mark.parametrize(
+    "pair", [(Euclidean(), psi) for psi in (L1(0.1), Zero(), GROUPS)] + [(PNorm(3.0), psi) for psi in (L1(0.1), Zero())]
+)
+def test_the_point_of_a_plan_is_what_its_map_retrieves(pair):
+    mirror_map, regularizer = pair
+    plan, z = Plan("dual_averaging", LAYOUT_OF_THREE, regularizer, mirror_map), np.array([0.5, -0.01, 2.0])
+    expected = plan.h.retrieve(z, 1.5, plan.psi)
+    np.testing.assert_array_equal(plan.point(z, 1.5), expected)
+    assert plan.point(z, 1.5, z) is z
+    np.testing.assert_array_equal(z, expected)
+
+
+def test_the_point_of_a_plan_is_that_of_a_map_derived_from_the_euclidean():
+    class Halved(Euclidean):
+        def retrieve(self, z, t, regularizer, out=None):
+            return super().retrieve(z / 2.0, t, regularizer, out)
+
+    plan, z = Plan("dual_averaging", LAYOUT_OF_THREE, L1(0.1), Halved()), np.array([1.0, -1.0, 4.0])
+    np.testing.assert_array_equal(plan.point(z, 1.0), L1(0.1).prox(z / 2.0, 1.0))

@@ -1,5 +1,8 @@
 """The in-process grid and `simulate`."""
 
+import os
+import signal
+
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -7,12 +10,14 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 from problems import FEATURES, app_of, arrays_of, clients, flat, run, simulated, solved_by, start_arrays
 
-from flwr_fco.errors import ClientError, ConfigurationError
+from flwr_fco.client_apps import client_app
+from flwr_fco.core.logs import quiet
+from flwr_fco.errors import ClientError, ConfigurationError, RunInterrupted
 from flwr_fco.messages.protocol import Uplink
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, simulate
-from flwr_fco.strategies import DFedDA, Epochs, FedDualAvg, Steps, Wire
+from flwr_fco.strategies import DFedDA, Epochs, FedDAGT, FedDualAvg, Steps, Wire
 from flwr_fco.topology import ring
 
 OBJECTIVES = clients()
@@ -240,3 +245,78 @@ def test_an_argument_of_the_wrong_kind_is_named(wrong, message):
     options = {"num_nodes": 4, "num_rounds": 1, "initial_arrays": start_arrays(), **wrong}
     with pytest.raises(ConfigurationError, match=message):
         simulate(options.pop("strategy", strategy()), options.pop("client_app", app_of(clients())), **options)
+
+
+# --- a hundred thousand nodes, of which only those are made that are used ---------------------------------------------
+
+
+MANY = 100_000
+
+
+def load_few(context):
+    rng = np.random.default_rng(int(context.node_config["partition-id"]))
+    features = rng.standard_normal((5, 6))
+    return LeastSquares(features, features[:, 0])
+
+
+def strategy_of(cls, **options):
+    return cls(regularizer=L1(0.1), client_lr=0.01, fraction_evaluate=0.0, seed=1, work=Steps(1), **options)
+
+
+@pytest.mark.parametrize(("cls", "options"), [(FedDualAvg, {}), (FedDAGT, {"tracker_start": "zero"})])
+def test_nothing_is_made_for_nodes_that_are_not_asked(cls, options):
+    chosen, grid = strategy_of(cls, fraction_train=10 / MANY, **options), InProcessGrid(client_app(load_few), MANY)
+    with grid.identity(), quiet(50):
+        result = chosen.start(grid, start_arrays(), 3)
+    assert [metrics["num-replies"] for metrics in result.train_metrics_clientapp.values()] == [10, 10, 10]
+    assert 10 < len(grid.contexts) <= 30
+    assert grid.states().keys() <= grid.contexts.keys()
+
+
+# --- Ctrl-C: what there is so far is not lost, and nothing prints a page ----------------------------------------------
+
+
+_START = {"coefficients": np.zeros(3), "intercept": np.zeros(1)}
+
+
+def load_three(context):
+    features = np.random.default_rng(context.node_config["partition-id"]).standard_normal((20, 3))
+    return LeastSquares(features, features @ np.array([1.0, -1.0, 0.0]))
+
+
+def run_and_press(strategy=None, **options):
+    def press(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+        if server_round == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+        return MetricRecord({"seen": server_round})
+
+    strategy = strategy or FedDualAvg(regularizer=L1(0.1), client_lr=0.1, fraction_evaluate=0.0)
+    options = {"num_rounds": 50, "evaluate_fn": press, "progress": False} | options
+    return simulate(strategy, client_app(load_three), num_nodes=2, initial_arrays=_START, **options)
+
+
+def test_the_result_so_far_is_returned_with_a_warning(caplog):
+    result = run_and_press()
+    whole = run_and_press(evaluate_fn=None, num_rounds=3)
+    assert sorted(result.train_metrics_clientapp) == [1, 2, 3]
+    assert sorted(result.evaluate_metrics_serverapp) == [0, 1, 2]
+    np.testing.assert_array_equal(result.arrays["coefficients"].numpy(), whole.arrays["coefficients"].numpy())
+    assert "interrupted after 3 of 50 rounds" in caplog.text
+
+
+def test_a_script_may_stop_there():
+    with pytest.raises(KeyboardInterrupt) as caught:
+        run_and_press(on_interrupt="raise")
+    assert isinstance(caught.value, RunInterrupted)
+    assert sorted(caught.value.result.train_metrics_clientapp) == [1, 2, 3]
+
+
+def test_a_second_interrupt_loses_no_result():
+    class Slow:
+        def on_run_end(self, result):
+            raise KeyboardInterrupt
+
+    strategy = FedDualAvg(regularizer=L1(0.1), client_lr=0.1, fraction_evaluate=0.0)
+    with pytest.raises(KeyboardInterrupt, match="FedDualAvg was interrupted: the result so far is the strategy's"):
+        run_and_press(strategy, callbacks=[Slow()])
+    assert sorted(strategy.result.train_metrics_clientapp) == [1, 2, 3]
