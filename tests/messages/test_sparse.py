@@ -8,14 +8,13 @@ from scipy import sparse
 
 from flwr_fco import FedDualAvg
 from flwr_fco.client_apps import client_app
-from flwr_fco.client_apps.client import forget_objectives
 from flwr_fco.core.sparse import NonZeros, SparseVector
 from flwr_fco.errors import ProtocolError
 from flwr_fco.messages.protocol import ReceivedVectors
 from flwr_fco.messages.records import decode_uplink
 from flwr_fco.objectives import Logistic
 from flwr_fco.regularizers import L1
-from flwr_fco.simulation import InProcessGrid, simulate
+from flwr_fco.simulation import simulate
 from flwr_fco.strategies import (
     Average,
     Bounds,
@@ -24,7 +23,6 @@ from flwr_fco.strategies import (
     FedDAGT,
     FedDR,
     Minimise,
-    Participation,
     Steps,
     Trimmed,
     Wire,
@@ -145,33 +143,6 @@ def test_increments_and_the_dual_travel_at_the_indices_that_a_client_has():
     short = sum(12 * (np.unique(own.features.indices).size + 1) for own in clients())
     assert down == [5 * 8 * (D + 1), short, short]
     assert up == [short] * 3
-
-
-def test_a_client_with_other_features_is_left_out_once():
-    """As a SuperNode that comes back with another shard: it is sent the whole dual again."""
-    objectives = clients()
-    strategy = FedDualAvg(
-        regularizer=L1(0.001),
-        client_lr=0.5,
-        work=Epochs(1, batch_size=4),
-        fraction_evaluate=0.0,
-        participation=Participation(min_replies=1),
-        bounds=Bounds(max_ratio=None),
-    )
-    grid = InProcessGrid(app(objectives), 5, raise_errors=False)
-
-    def swap(number, arrays, metrics):
-        if number == 2:
-            objectives[0] = clients()[4]
-            forget_objectives(grid.run_id)
-        return False
-
-    result = strategy.start(
-        grid, ArrayRecord({name: Array(array) for name, array in START.items()}), 5, callbacks=[swap]
-    )
-    reasons = [(row.round, row.partition_id, row.reason) for row in result.left_out]
-    assert [row[:2] for row in reasons] == [(3, 0)]
-    assert "other indices" in reasons[0][2]
 
 
 # --- what everyone is told, by its non-zeros ------------------------------------------------------------------------
