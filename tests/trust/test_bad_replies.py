@@ -59,6 +59,7 @@ FAULTS = {
     "the stamp of another round": (stamped("1"), "answers round 1, this is 2"),
     "no stamp": (stamped(""), "answers round without a stamp, this is 2"),
     "NaN": (filled(np.nan), "7 NaN or infinite"),
+    "infinity": (filled(-np.inf), "7 NaN or infinite"),
     "beyond the floats": (filled(1e200), "overflows"),
     "another shape": (with_increment(lambda a: {"increment": a["increment"][:-1]}), r"float64\[6\], expected"),
     **{f"{dtype}": (cast(dtype), r"expected float64 or float32\[7\]") for dtype in ("float16", "int64")},
