@@ -478,10 +478,7 @@ LONGER = {
     "rates": (lambda: make(FedDualAvg, client_lr="auto"), {}),
     "stages": (lambda: make(MultistepReFedDAGT, reference=Reference(window=3), **STAGES), {}),
     "a graph in stages": (lambda: make(DReFedDAGT, mixing="ring", **STAGES), {}),
-    "short messages": (
-        lambda: make(FedDualAvg, wire=Short(), **DENSITY),
-        {"app": app_of(problem(), [short_mod()])},
-    ),
+    "short messages": (lambda: make(FedDualAvg, wire=Short(), **DENSITY), {"app": app_of(problem(), [short_mod()])}),
     "memories by columns": (
         lambda: make(FedDAGT, client_lr=0.5),
         {"app": client_app(by_columns), "start": {"coefficients": np.zeros(60), "intercept": np.zeros(1)}},

@@ -152,12 +152,7 @@ def evaluated(change=None, **options):
 
 @pytest.mark.parametrize(
     "lie",
-    [
-        {"loss": -1e9},
-        {"loss": 1e300, "num-examples": 2**39},
-        {"num-examples": 2**39},
-        {"num-examples": 2**50},
-    ],
+    [{"loss": -1e9}, {"loss": 1e300, "num-examples": 2**39}, {"num-examples": 2**39}, {"num-examples": 2**50}],
     ids=str,
 )
 def test_one_liar_does_not_own_an_evaluation(lie):

@@ -6,14 +6,7 @@ from problems import D, clients, flat, run
 from tracking import EQUAL, grad_conjugate, options, relative, traffic
 
 from flwr_fco.mirror_maps import PNorm
-from flwr_fco.strategies import (
-    Average,
-    DFedDAGT,
-    FedDAGT,
-    ReFedDAGT,
-    Scaffold,
-    run_of,
-)
+from flwr_fco.strategies import Average, DFedDAGT, FedDAGT, ReFedDAGT, Scaffold, run_of
 
 # --- the printed algorithms ---------------------------------------------------------------------------------------
 

@@ -8,17 +8,7 @@ from sklearn.linear_model import Lasso
 
 from flwr_fco.algorithms.newton.model import Penalty, minimise_model
 from flwr_fco.core.layout import Layout
-from flwr_fco.regularizers import (
-    L1,
-    L2,
-    Box,
-    ElasticNet,
-    GroupLasso,
-    L2Squared,
-    NonNegative,
-    SparseGroupLasso,
-    Zero,
-)
+from flwr_fco.regularizers import L1, L2, Box, ElasticNet, GroupLasso, L2Squared, NonNegative, SparseGroupLasso, Zero
 
 SIZE = 12
 GROUPS = np.arange(SIZE) // 3
