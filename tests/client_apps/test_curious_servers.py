@@ -2,6 +2,7 @@
 
 import json
 import logging
+from functools import partial
 
 import numpy as np
 import pytest
@@ -205,8 +206,7 @@ def test_every_number_counts_until_the_owners_total_is_reached(kind):
     """By the length of the answers, whatever they are called. A refusal says the total, which the server knows."""
     server = Curious(Disclosure(max_numbers=200))
     with pytest.raises(ConfigurationError, match=r"numbers; this site has sent \d+ .* max_numbers=200 allows"):
-        for number in range(300):
-            ASKS[kind](server, number)
+        list(map(partial(ASKS[kind], server), range(300)))
     # The scales of the columns came first.
     assert 100 < server.received <= 200 - P
     assert server.context.state["fco-disclosed"]["numbers"] == server.received + P

@@ -38,7 +38,7 @@ def test_rank_is_that_of_each_rounds_model(psi):
         15,
         num_nodes=3,
         initial_arrays={"coefficients": np.zeros((8, 5))},
-        callbacks=[lambda n, arrays, m: ranks.append(numerical_rank(arrays["coefficients"].numpy()))],
+        callbacks=[lambda n, arrays, m: ranks.append(numerical_rank(arrays["coefficients"].numpy(), 1e-9))],
     )
     assert [metrics["rank"] for metrics in result.train_metrics_clientapp.values()] == ranks
     assert 0 < min(ranks[1:]) < 5
