@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+from numpy.linalg import matrix_rank as numerical_rank
 
 from flwr_fco.core.layout import Layout
 from flwr_fco.regularizers import Nuclear, NuclearBall, SpectralBall
 from flwr_fco.regularizers.spectral import noise_of
-from reproduction.pooled import numerical_rank
 
 
 def with_singular_values(m, n, values, seed=0):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from faulty import strategy
+from numpy.linalg import matrix_rank as numerical_rank
 from problems import changed, clients, run, simulated
 
 from flwr_fco.client_apps import client_app
@@ -10,7 +11,6 @@ from flwr_fco.errors import ClientError
 from flwr_fco.objectives import LeastSquares, MultinomialLogistic, TraceRegression
 from flwr_fco.regularizers import L1, Nuclear, NuclearBall
 from flwr_fco.strategies import Epochs, FedDualAvg, FedMid
-from reproduction.pooled import numerical_rank
 
 
 @pytest.mark.parametrize("cls", [FedDualAvg, FedMid])
