@@ -206,9 +206,7 @@ def dirichlet_partition(
 def _check_counts(num_examples: int, num_clients: int, min_size: int) -> None:
     if num_clients < 1 or num_clients * min_size > num_examples:
         prefix = f"{num_clients=} with at least {min_size} of {num_examples} examples each"
-        raise ConfigurationError(
-            f"{prefix}; expected at least one client and at most {num_examples // max(min_size, 1)}"
-        )
+        raise ConfigurationError(f"{prefix}; expected 1 or more, at most {num_examples // max(min_size, 1)}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -346,13 +344,7 @@ def breast_cancer(
 
 
 def _partitioned(
-    features: NDArray[Any],
-    labels: NDArray[Any],
-    train_fraction: float,
-    num_clients: int,
-    alpha: float | None,
-    seed: int,
-    min_size: int,
+    features: Any, labels: Any, train_fraction: float, num_clients: int, alpha: float | None, seed: int, min_size: int
 ) -> PartitionedClassification:
     """Split off a test part, the same whatever the seed, so that all runs are scored on it; deal the rest."""
     from sklearn.model_selection import train_test_split

@@ -282,9 +282,7 @@ def _check_minima(h: MirrorMap, psi: Psi, t: float, where: str, duals: list[Vect
     """
     results = [_check_map(lambda v, *out: h.retrieve(v, t, psi, *out), z, where) for z in duals]
     convex = getattr(psi, "convex", True)
-    prefix = (
-        f"{where} is not the minimiser of -<z, w> + t psi(w) + h(w) (prox: 1/2 ||w - v||^2 + step psi(w)), {convex=}"
-    )
+    prefix = f"{where}: not the minimiser of -<z, w> + t psi(w) + h(w) (prox: 1/2 ||w - v||^2 + step psi(w)), {convex=}"
     points = np.array(results + more).reshape(len(results + more), -1)
     for w, z in zip(points, np.reshape(duals, (len(duals), -1)), strict=False):
         tried = _towards(w, points)
@@ -481,9 +479,7 @@ class _Checks:
         agree(reported[0, -1], f.value(w), "value_and_gradient(w)[0] differs from value(w)", self.same)
         if all(map(_is_rows, batches)):
             mean = np.average(reported[1:], axis=0, weights=[batch.size for batch in batches])
-            agree(
-                mean[:-1], reported[0, :-1], "an epoch's batches do not average to the full gradient: sums?", self.same
-            )
+            agree(mean[:-1], reported[0, :-1], "an epoch's batches do not average to the full gradient", self.same)
             agree(mean[-1], reported[0, -1], "the values of an epoch's batches do not average to value(w)", self.same)
 
     def hessian(self, w: Vector) -> None:
@@ -528,9 +524,7 @@ class _Checks:
                 prefix = f"lipschitz({norm!r})={most}, but the gradient or operator changed by {unit:.6g} a unit"
                 require(not known(most) or unit <= most * (1.0 + 1e-6), prefix)
             curvature, slack = float(change @ move / (move @ move)), 1e-9 + 1e-10 * _largest(change) / _largest(move)
-            prefix = (
-                f"f is not as convex (concave in y) as strong_convexity()={least}: its curvature is {curvature:.6g}"
-            )
+            prefix = f"f is not as convex (concave in y) as strong_convexity()={least}: curvature {curvature:.6g}"
             require(not monotone or curvature >= least * (1.0 - 1e-6) - slack, prefix)
 
     def dual_terms(self) -> None:

@@ -213,37 +213,34 @@ def describe(kind: Any) -> str:
     """
     origin, args = _parts(kind)
     if origin in (Union, types.UnionType):
-        return " or ".join(dict.fromkeys(describe(arg) for arg in args))
+        return " or ".join(dict.fromkeys(map(describe, args)))
     if origin is Literal:
         return " or ".join(map(repr, args))
-    if kind is type(None):
-        return "None"
-    if origin is collections.abc.Callable or kind is collections.abc.Callable:
-        count = _count_of(kind)
+    if origin is collections.abc.Callable:
+        count = _count_of(args)
         return f"a function of {count} argument{'s' * (count > 1)}" if count else "a function"
-    if origin is not None and issubclass(origin, collections.abc.Mapping):
+    if args and issubclass(origin, collections.abc.Mapping):
         return "a mapping"
-    if origin is not None and issubclass(origin, collections.abc.Sequence | tuple | list):
-        return f"a sequence of {describe(args[0])}" if args else "a sequence"
-    if origin is np.ndarray:
-        return "an array"
-    names = {bool: "True or False", int: "a whole number", float: "a number", str: "a string", Any: "anything"}
-    name = getattr(kind, "__name__", str(kind))
-    return names.get(kind) or f"{'an' if name[0] in 'AEIO' else 'a'} {name}"
+    if args and issubclass(origin, collections.abc.Sequence):
+        return f"a sequence of {describe(args[0])}"
+    name = getattr(origin, "__name__", str(kind))
+    return _NAMES.get(origin) or f"{'an' if name[0] in 'AEIO' else 'a'} {name}"
+
+
+#: Types in errors.
+_NAMES = {bool: "True or False", int: "a whole number", float: "a number", str: "a string", Any: "anything"}
+_NAMES |= {type(None): "None", np.ndarray: "an array"}
 
 
 def _parts(kind: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Return a type's origin and arguments; those that an alias stands for, as NumPy's NDArray is one from 2.5 on."""
-    origin = get_origin(kind)
-    if hasattr(origin, "__value__"):
-        return _parts(origin.__value__)
-    return origin, get_args(kind)
+    """Return a type without its arguments, and these; an alias, as NumPy's NDArray is from 2.5 on, is what it means."""
+    origin = get_origin(kind) or kind
+    return _parts(origin.__value__) if hasattr(origin, "__value__") else (origin, get_args(kind))
 
 
-def _count_of(kind: Any) -> int:
-    """Return the number of arguments of a ``Callable[...]``; 0 if it is not specified."""
-    arguments = next(iter(get_args(kind)), None)
-    return len(arguments) if isinstance(arguments, list) else 0
+def _count_of(args: tuple[Any, ...]) -> int:
+    """Return the number of arguments of a ``Callable[...]`` of these; 0 if it is not specified."""
+    return len(args[0]) if args and isinstance(args[0], list) else 0
 
 
 def _match(value: Any, kind: Any) -> tuple[bool, Any]:
@@ -258,21 +255,15 @@ def _match(value: Any, kind: Any) -> tuple[bool, Any]:
     if origin is Literal:
         # 1 == True: types must agree as well.
         return any(type(value) is type(arg) and value == arg for arg in args), value
-    if origin is collections.abc.Callable or kind is collections.abc.Callable:
-        return callable(value) and (not _count_of(kind) or takes(value, _count_of(kind))), value
-    if kind is float:
-        number = isinstance(value, int | float) and not isinstance(value, bool)
+    if origin is collections.abc.Callable:
+        return callable(value) and (not _count_of(args) or takes(value, _count_of(args))), value
+    if kind in (float, int):
+        number = isinstance(value, int | kind) and not isinstance(value, bool)
         try:
-            return number, float(value) if number else value
+            return number, kind(value) if number else value
         except OverflowError:
             return number, math.inf if value > 0 else -math.inf
-    if kind is int:
-        return isinstance(value, int) and not isinstance(value, bool), value
-    if origin is np.ndarray or (origin is not None and issubclass(origin, collections.abc.Mapping)):
-        return isinstance(value, origin), value
-    if origin is not None:
-        if not isinstance(value, origin) or isinstance(value, str):
-            return False, value
-        item = args[0] if args else Any
-        return all(_match(element, item)[0] for element in value), value
-    return isinstance(value, kind), value
+    fits = isinstance(value, origin)
+    if args and issubclass(origin, collections.abc.Sequence):
+        fits = fits and not isinstance(value, str) and all(_match(element, args[0])[0] for element in value)
+    return fits, value

@@ -182,34 +182,31 @@ class Ledger:
             for vector in (memory or {}).values():
                 self._file.free(vector)
 
-    def absent(self, asked: Iterable[Node], uplinks: Sequence[Uplink], patience: int) -> Change | None:
-        """Count who was asked in vain; after some rounds in a row a client counts as one that has left.
+    def miss(self, asked: Iterable[Key], uplinks: Sequence[Uplink]) -> None:
+        """Count in how many rounds in a row clients were asked in vain.
 
         Parameters
         ----------
-        asked : iterable of Node
+        asked : iterable of (int, int)
             In this round.
         uplinks : sequence of Uplink
             The replies that count.
-        patience : int
-            Number of rounds in a row.
         """
-        here, gone = {up.node for up in uplinks}, set[Key]()
-        for node in asked:
-            if node not in here:
-                self.missed[node.key] = missed = self.missed.get(node.key, 0) + 1
-                gone |= {node.key} if missed == patience else set()
+        here = {up.node.key for up in uplinks if up.node is not None}
+        for key in asked:
+            if key not in here:
+                self.missed[key] = self.missed.get(key, 0) + 1
             elif self.missed:
-                self.missed.pop(node.key, None)
-        if not gone:
-            return None
-        text = "%s gave no good reply in %s rounds in a row: what they remember is dropped"
-        log(WARNING, text, named(gone), patience)
+                self.missed.pop(key, None)
+
+    def silent(self, patience: int) -> set[Key]:
+        """Return who is there and was asked in vain in so many rounds in a row."""
+        return {key for key, missed in self.missed.items() if missed >= patience and key in self.present}
+
+    def evict(self, gone: set[Key]) -> Change:
+        """Let clients count as having left."""
         self.present -= gone
-        for key in gone:
-            member = self.member(key)
-            self._drop(member.memory)
-            self.members[key] = Member(member.examples, sent=member.sent)
+        self._forget(gone)
         return Change(None, self.means(), self.population())
 
     def there(self, nodes: Iterable[Node], patience: int) -> list[Node]:
@@ -219,10 +216,14 @@ class Ledger:
     def restart(self, reason: str) -> Change:
         """Drop all memories: every client begins again with its next task."""
         log(WARNING, "%s: all clients' memories restart", reason)
-        for member in self.members.values():
+        self._forget(list(self.members))
+        return Change(reason, self.means(), self.population())
+
+    def _forget(self, keys: Iterable[Key]) -> None:
+        for key in keys:
+            member = self.member(key)
             self._drop(member.memory)
-        self.members = {key: Member(own.examples, sent=own.sent) for key, own in self.members.items()}
-        return Change(reason, {name: np.zeros(self.size) for name in self.names}, self.population())
+            self.members[key] = Member(member.examples, sent=member.sent)
 
 
 class Rows:

@@ -119,13 +119,11 @@ class Run:
             primal, self.passed = model_vector(layout, arrays)
         except ValueError as error:
             raise ConfigurationError(f"these initial arrays cannot be trained: {error}") from error
-        self.ledger = None
-        if self.method.memory:
-            max_bytes: int = cast(Any, options).client_state.max_bytes
-            self.ledger = Ledger(self.method.memory, options.weighting == "uniform", layout.size, max_bytes)
-        needs_all = self.method.reads == "everyone"
-        only_roll = needs_all and self.ledger is None
-        self.roll = Ledger((), options.weighting == "uniform", layout.size, 0) if only_roll else self.ledger
+        memory, uniform, kept = self.method.memory, options.weighting == "uniform", None
+        if memory or self.method.reads == "everyone":
+            max_bytes: int = cast(Any, options).client_state.max_bytes if memory else 0
+            kept = Ledger(memory, uniform, layout.size, max_bytes)
+        self.roll, self.ledger = kept, kept if memory else None
         work: Work | None = getattr(options, "work", None)
         self.given = Setting(layout, primal, num_rounds, options.mirror_map, options.regularizer, work)
         self.setting = self.method.setting(self.given, None)

@@ -461,14 +461,15 @@ def give_up(run: Run, uplinks: Sequence[Uplink]) -> None:
         If the method needs everyone.
     """
     assert run.roll is not None
-    patience = run.options.participation
-    if not isinstance(patience, Everyone):
-        run.change(run.roll.absent(run.current.nodes.values(), uplinks, patience.evict_after))
-        return
-    here = {up.node.key for up in uplinks if up.node is not None}
-    run.roll.missed = {key: run.roll.missed.get(key, 0) + 1 for key in run.roll.present - here}
-    gone = {key for key, missed in run.roll.missed.items() if missed >= patience.evict_after}
-    if gone:
+    roll, patience = run.roll, run.options.participation
+    needed = isinstance(patience, Everyone)
+    roll.miss(roll.present if needed else [node.key for node in run.current.nodes.values()], uplinks)
+    gone = roll.silent(patience.evict_after)
+    if gone and not needed:
+        text = "%s gave no good reply in %s rounds in a row: what they remember is dropped"
+        log(WARNING, text, named(gone), patience.evict_after)
+        run.change(roll.evict(gone))
+    elif gone:
         reasons = (row.reason for row in reversed(run.left_out) if Node(row.node_id, row.partition_id).key in gone)
         said = next(reasons, "not connected").removesuffix(replies.HONEST)
         # A method that diverges may do so at one client first.
