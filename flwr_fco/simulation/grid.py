@@ -18,7 +18,7 @@ from flwr_fco.client_apps.client import Client, TaskApp
 from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.core.validation import checked
 from flwr_fco.errors import ClientError, advice_on
-from flwr_fco.messages.protocol import Described, Downlink, Node, Received, ReceivedVectors
+from flwr_fco.messages.protocol import Described, Downlink, Node, Received, ReceivedVectors, Uplink
 from flwr_fco.messages.records import FCO, NAMES_ONLY, TABLE, Inbox, Outbox, Reply, Task, isolated
 from flwr_fco.messages.short import SHORT
 
@@ -231,34 +231,30 @@ class InProcessGrid(Grid):
         tasks : sequence of (Node, Downlink)
             Most of a round are one object.
         """
-        client, received, found = self.direct, dict[int, Downlink](), list[Reply]()
-        assert client is not None
+        received = dict[int, Downlink]()
+
+        def answer(client: Client, context: Context, down: Downlink) -> Uplink | None:
+            if id(down) not in received:
+                received[id(down)] = down.as_received()
+            task = received[id(down)]
+            # Mappings of its own: no client changes what another one reads.
+            vectors, numbers = ReceivedVectors(task.vectors), Received(task.numbers)
+            return client.answer(context, number, task._replace(vectors=vectors, numbers=numbers))
+
         with single_threaded_blas():
-            for node, down in tasks:
-                context = self.context(node.node_id)
-                try:
-                    if id(down) not in received:
-                        received[id(down)] = down.as_received()
-                    task = received[id(down)]
-                    # Mappings of its own: no client changes what another one reads.
-                    vectors, numbers = ReceivedVectors(task.vectors), Received(task.numbers)
-                    up = client.answer(context, number, task._replace(vectors=vectors, numbers=numbers))
-                except Exception as error:
-                    raise self._raised(error, node.node_id, f"{number}", "train") from error
-                found.append((node, up))
-        return found
+            return [(node, self._asked(node, f"{number}", "train", answer, down)) for node, down in tasks]
 
     def described(self, nodes: Sequence[Node], scales: bool) -> list[Described]:
         """Return what clients say of their tables, `scales` or names only, without messages."""
-        client, found = self.direct, list[Described]()
-        assert client is not None
-        for node in nodes:
-            context = self.context(node.node_id)
-            try:
-                found.append(client.described(context, scales))
-            except Exception as error:
-                raise self._raised(error, node.node_id, "", "its table") from error
-        return found
+        return [self._asked(node, "", "its table", Client.described, scales) for node in nodes]
+
+    def _asked(self, node: Node, number: str, kind: str, call: Callable[..., Any], given: Any) -> Any:
+        """Return what a client does with its context and what it is given."""
+        context = self.context(node.node_id)
+        try:
+            return call(self.direct, context, given)
+        except Exception as error:
+            raise self._raised(error, node.node_id, number, kind) from error
 
     def replies(self, messages: Sequence[Message]) -> list[Message | None]:
         """Return the nodes' replies to messages, in their order; None of a node that is silent."""
