@@ -84,6 +84,12 @@ def test_a_table_of_the_sites_is_as_the_page_shows():
     assert run_block("how-to/codebook", 0).stdout.split() == shown.split()
 
 
+def test_the_sizes_of_a_cluster_are_what_its_block_prints():
+    rows = run_block("tutorials/ray-cluster", 0).stdout.strip().splitlines()
+    assert len(rows) == 4
+    assert [row for row in text_of("tutorials/ray-cluster").splitlines() if row in rows] == rows
+
+
 def test_a_first_model_is_as_sparse_as_the_page_shows():
     shown = text_of("get-started/first-model").split("```text\n")[1].split("```")[0]
     # A few of 640 coefficients may differ with another BLAS.

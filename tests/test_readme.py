@@ -61,12 +61,3 @@ def test_the_line_that_changes_builds_a_strategy():
     exec(changed, names)
     assert names["strategy"].density == 0.1
     assert changed in (ROOT / "docs" / "index.md").read_text(encoding="utf-8").replace("   #", "  #")
-
-
-def test_every_page_is_on_the_site():
-    """A page that no table of contents names is found by nobody."""
-    docs = ROOT / "docs"
-    for page in docs.glob("*/*.md"):
-        index = page.parent / "index.md"
-        if page != index and index.is_file():
-            assert page.stem in index.read_text(encoding="utf-8").splitlines(), page

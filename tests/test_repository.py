@@ -8,6 +8,8 @@ from pydoc import locate
 
 import pytest
 
+from flwr_fco import strategies
+
 yaml = pytest.importorskip("yaml", reason="PyYAML comes with ray: make install, or pip install pyyaml")
 
 ROOT = Path(__file__).parents[1]
@@ -62,6 +64,21 @@ def test_every_name_of_the_package_in_pages_and_references_exists():
     pytest.importorskip("torch", reason="pip install torch")
     assert not [name for name in sorted(names) if locate(name) is None]
     assert not [name for name in sorted(called) if not callable(locate(name))]
+
+
+def test_the_files_that_the_notation_names_are_there():
+    named = set(re.findall(r"`(flwr_fco/[\w/.]+)`", read(ROOT / "docs" / "reference" / "notation.md")))
+    assert len(named) > 15
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_each_strategy_names_entries_of_the_bibliography_and_no_others():
+    papers = read(ROOT / "docs" / "reference" / "papers.bib")
+    entries = set(re.findall(r"^@\w+\{(\w+),$", papers, flags=re.MULTILINE))
+    line = re.compile(r"^ *BibTeX: ([\w, ]+), in docs/reference/papers\.bib\.$", flags=re.MULTILINE)
+    named = {name: line.findall(kind.__doc__ or "") for name, kind in strategies.STRATEGIES.items()}
+    assert [name for name, found in named.items() if len(found) != 1] == []
+    assert {key for (found,) in named.values() for key in found.split(", ")} == entries
 
 
 def test_hosted_ci_runs_our_script_on_every_supported_python():

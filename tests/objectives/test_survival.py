@@ -54,15 +54,6 @@ def hospitals(**options):
     return [CoxRegression(**{name: site[name] for name in names}, **options) for site in sites]
 
 
-def pooled(more=(), **options):
-    sites = [rows_of(seed, n) for seed, n in enumerate((150, 80, 40, 25, 1, 30))]
-    sites[5]["events"][:] = 0
-    given = {name: np.concatenate([site[name] for site in sites]) for name in sites[0]}
-    strata = np.repeat(10 * np.arange(6), [150, 80, 40, 25, 1, 30]) + given.pop("strata") * ("strata" in more)
-    kept = {name: given[name] for name in ("features", "times", "events", *more) if name in given}
-    return CoxRegression(**kept, strata=strata, **options)
-
-
 @pytest.mark.parametrize("ties", ["efron", "breslow"])
 def test_the_value_is_that_of_the_definition(ties):
     rng = np.random.default_rng(0)
@@ -106,25 +97,6 @@ def test_late_entries_cost_no_digits():
     # In extended precision.
     expected = partial_likelihood((X @ w).astype(np.longdouble), times, events, "efron", entry)
     assert objective.value(w) == pytest.approx(float(expected), rel=1e-13)
-
-
-@pytest.mark.parametrize("options", [{}, {"ties": "breslow", "more": ("entry", "strata", "sample_weight")}])
-def test_sites_are_strata_of_the_pooled_data(options):
-    """Sites with other baselines, one without an event and one of one row: sums are the stratified likelihood."""
-    sites, whole = hospitals(**options), pooled(**options)
-    if "more" in options:
-        # By the sums of their weights.
-        masses = np.array([site.mass for site in sites])
-    else:
-        masses = np.array([site.num_examples for site in sites])
-    rng = np.random.default_rng(2)
-    for _ in range(3):
-        w = rng.normal(size=6)
-        mean = sum(p * site.gradient(w) for p, site in zip(masses / masses.sum(), sites, strict=True))
-        assert mean == pytest.approx(whole.gradient(w), abs=1e-12)
-    result, _ = solved(sites, L1(0.01), tolerance=1e-13, site_weights=dict(enumerate(masses.tolist())))
-    best = centralized_solution([whole], L1(0.01), tol=1e-12)
-    assert point(result, whole) == pytest.approx(best, abs=1e-8)
 
 
 def test_a_column_that_is_the_same_at_a_site_has_no_covariance():

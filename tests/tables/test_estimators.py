@@ -23,7 +23,6 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from sparse_rows import rows
 
-from flwr_fco.client_apps import Disclosure
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.records import TABLE
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, TraceRegression
@@ -334,15 +333,6 @@ def test_few_rounds_no_joint_array_and_no_square_of_the_features():
 
 
 # --- over a grid ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("limit", ["min_rows", "min_class_rows"])
-def test_over_a_grid_a_site_with_few_rows_is_named_with_its_limit(limit):
-    sites = [(np.random.default_rng(m).normal(size=(20 + 10 * m, 3)), np.arange(20 + 10 * m) % 2) for m in range(3)]
-    disclosure = Disclosure(**{limit: 15 if limit == "min_class_rows" else 30})
-    reported = rf"2 of num_clients=3 sites have answered; the reasons.*asks for the names and scales .*{limit}="
-    with pytest.raises(ConfigurationError, match=reported):
-        fit_over_a_grid(FederatedLogisticRegression(num_clients=3), sites, features=3, disclosure=disclosure)
 
 
 @pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])

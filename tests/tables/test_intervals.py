@@ -269,13 +269,6 @@ def test_what_a_site_estimates_of_itself():
 # --- what may leave -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("limit", ["min_rows", "min_class_rows"])
-def test_limits_on_rows_hold_for_the_question(limit):
-    parts, targets = federation("logistic")
-    with pytest.raises(ConfigurationError, match=limit):
-        over(model_of("logistic"), parts, targets, disclosure=Disclosure(**{limit: 80}))
-
-
 # --- one site lies --------------------------------------------------------------------------------------------------
 
 
