@@ -1,4 +1,4 @@
-"""Callbacks: what they are told, and what they may answer."""
+"""Callbacks: what they get, and what they may answer."""
 
 from itertools import pairwise
 
@@ -67,7 +67,7 @@ def test_the_hooks_are_called_in_order_with_models_and_metrics():
 
 
 @pytest.mark.parametrize("kind", [int, np.float32, np.int64, np.array, lambda number: np.bool_(number > 1)])
-def test_what_a_callback_adds_is_told_to_those_after_it_and_kept(kind):
+def test_numbers_that_a_callback_adds_reach_those_after_it_and_the_result(kind):
     diary = Diary()
     result = run(strategy(), clients(), 2, callbacks=[Answers(lambda number: (False, {"own": kind(number)})), diary])
     added = [entry[2]["own"] for entry in diary.entries if entry[0] == "end"]
@@ -77,7 +77,7 @@ def test_what_a_callback_adds_is_told_to_those_after_it_and_kept(kind):
 
 
 @pytest.mark.parametrize("word", [bool, np.bool_, np.array, lambda stop: stop or None, lambda stop: (stop, {})])
-def test_any_callback_ends_the_run_and_all_are_told_of_the_round(word):
+def test_any_callback_ends_the_run_after_all_have_had_the_round(word):
     diary = Diary()
     result = run(strategy(), clients(), 9, callbacks=[Answers(lambda number: word(number == 2)), diary])
     assert max(result.train_metrics_clientapp) == diary.entries[-2][1] == 2

@@ -38,8 +38,8 @@ def test_the_minimiser_is_the_stored_one(name):
 
 def check(found, expected, *, zeros=True):
     """To 1e-12 of a number, or of a thousandth of the largest one; with the same counts, ranks and zeros."""
-    reported = ~np.isnan(expected)  # Some conjugates were not known.
-    found, expected = found[reported], expected[reported]
+    known = ~np.isnan(expected)  # Some conjugates were not known.
+    found, expected = found[known], expected[known]
     finite = np.isfinite(expected)
     np.testing.assert_array_equal(found[~finite], expected[~finite])
     size = np.abs(expected[finite])

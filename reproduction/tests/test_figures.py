@@ -146,7 +146,7 @@ def test_fingerprints_depend_on_what_is_run_alone():
     assert len({*found}) == 3
 
 
-def test_stored_values_are_of_the_same_runs_and_new_limits_decide_them_anew():
+def test_stored_values_are_of_the_same_runs_and_are_decided_by_new_limits():
     own, stored = find_figure("fco-fig3"), read_results()
     values = stored_values(own, stored)
     name = "the strength suits the centralized solver"

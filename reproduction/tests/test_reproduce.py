@@ -122,7 +122,7 @@ def test_the_command_runs_lists_and_refuses(tmp_path):
         assert reason in " ".join(found.output.split())
 
 
-def test_a_quick_claim_that_does_not_hold_and_a_value_that_is_not_the_stored_one_fail(tmp_path, monkeypatch):
+def test_a_quick_claim_that_does_not_hold_is_a_failure(tmp_path, monkeypatch):
     good = invoke("reproduce", "fco-theorems", "--quick", "--quiet", "--out", tmp_path)
     assert good.exit_code == 0, good.output
     bad = invoke("reproduce", "fco-theorems", "--quick", "--quiet", "--set", "num-rounds=1", "--out", tmp_path)

@@ -91,7 +91,7 @@ def test_falsified_data_flip_the_verdict(rule, arguments, good, bad):
         assert not decided(rule, *([one, other] for one, other in zip(good, bad, strict=True)), **arguments).holds
 
 
-def test_every_rule_is_tested_and_every_claim_gives_arguments_that_its_rule_has():
+def test_every_rule_has_cases_and_every_claim_the_arguments_of_its_rule():
     assert {case[0] for case in CASES} == set(RULES)
     decisive = {"at_least", "at_most", "factor", "margin", "noise", "tolerance", "exponent", "within", "mean", "even"}
     for row in claims().itertuples():
@@ -144,7 +144,7 @@ def test_the_measured_values():
         decided("final-within", GOOD, metric="rank")
 
 
-def test_a_bound_holds_in_every_round_and_for_the_mean_where_it_is_about_an_expectation():
+def test_a_bound_holds_in_every_round_and_of_an_expectation_for_the_mean():
     arguments = {"of": "x", "factor": 0.5}
     assert not decided("within-bound", run(9.0, 0.1, 0.6, x=2.0), **arguments).holds
     assert decided("within-bound", run(9.0, 0.1, 0.6, x=2.0), **arguments, plus=0.2).holds

@@ -217,7 +217,7 @@ def test_the_plateau_rule_forgets_its_best_score_with_every_stage(stretch, every
     assert when[: len(forgotten)] == forgotten
 
 
-def test_stages_of_the_theorem_are_as_long_and_have_as_many_steps_as_it_says():
+def test_stages_have_the_rounds_and_steps_of_the_theorem():
     """Theorem C.2 with exact gradients: L = mu = 1, so R_n = 64 s log d and K_n = 1."""
     values = {"stage_accuracy": 1.0, "radius_squared": 32.0, "sparsity": 1, "num_nonzero": 1, "scale": 1.0}
     own = graph("MultistepReFedDAGT", spread=1.0, batch_size=0, mirror_map="p-norm(2 log d)", **values)

@@ -29,8 +29,8 @@ def by_hand(kind, A, y, weights=None, clusters=None):
     w, v, n = np.zeros(A.shape[1]), np.ones(len(y)) if weights is None else weights, len(y)
     for _ in range(1 if kind == "lasso" else 30):
         probability = A @ w if kind == "lasso" else 1 / (1 + np.exp(-A @ w))
-        bent = v * (np.ones(n) if kind == "lasso" else probability * (1 - probability))
-        inverse = np.linalg.inv((A.T * bent) @ A)
+        curvatures = v * (np.ones(n) if kind == "lasso" else probability * (1 - probability))
+        inverse = np.linalg.inv((A.T * curvatures) @ A)
         w = w + inverse @ A.T @ (v * (y - probability))
     left = y - (A @ w if kind == "lasso" else probability)
     if weights is None and clusters is None:

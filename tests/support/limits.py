@@ -18,17 +18,17 @@ def require_gap(where, gap):
     require(gap <= 1e-8, f"{where} the certified gap is {gap:.2e}, expected at most 1e-8")
 
 
-def require_shrinking(prefix, before, after, times):
+def require_shrinking(measured, before, after, times):
     """What is measured, each with where, shrinks so many times."""
     pair = f"{before[0]:.2e} {before[1]} and {after[0]:.2e} {after[1]}"
-    require(before[0] >= times * after[0], f"{prefix} is {pair}; expected it to shrink at least {times} times")
+    require(before[0] >= times * after[0], f"{measured} is {pair}; expected it to shrink at least {times} times")
 
 
-def require_bias(prefix, run, measure, runs, times, steps=1, **options):
+def require_bias(measured, run, measure, runs, times, steps=1, **options):
     """What is measured shrinks so many times from one (rounds, rate) to the other."""
     work = Steps(steps, batch_size=None)
     coarse, fine = (measure(run(rounds, client_lr=rate, work=work, **options)) for rounds, rate in runs)
-    require_shrinking(prefix, (coarse, f"at rate {runs[0][1]:g}"), (fine, f"at {runs[1][1]:g}"), times)
+    require_shrinking(measured, (coarse, f"at rate {runs[0][1]:g}"), (fine, f"at {runs[1][1]:g}"), times)
 
 
 def exact(run, problem):
@@ -78,9 +78,9 @@ def shifted_by(option, values, rounds=400, steps=(1,)):
             work = Steps(count, batch_size=None)
             options = [{option: value} for value in values]
             far, near = (problem.error(run(rounds, **each, client_lr=0.05, work=work)) for each in options)
-            prefix, where = f"with {count} local steps the error", f"for {option}={values[0]:g}"
-            require_shrinking(prefix, (far, where), (near, f"for {values[1]:g}"), 3)
-            require(far > 1e-8, f"{prefix} {where} is {far:.2e}, no distance at all")
+            measured, where = f"with {count} local steps the error", f"for {option}={values[0]:g}"
+            require_shrinking(measured, (far, where), (near, f"for {values[1]:g}"), 3)
+            require(far > 1e-8, f"{measured} {where} is {far:.2e}, no distance at all")
 
     return check
 
@@ -93,8 +93,8 @@ def doubled_strength(run, problem):
 
 def near_doubled_strength(run, problem):
     """Near the solution for twice the strength: psi acts on clients and server, but once in the extra step."""
-    prefix, measure = "the certified gap of the problem with twice the strength", partial(problem.gap, equal=True)
-    require_bias(prefix, run, partial(measure, factor=2.0), ((100, 0.3), (500, 0.03)), 5, equal=True)
+    measured, measure = "the certified gap of the problem with twice the strength", partial(problem.gap, equal=True)
+    require_bias(measured, run, partial(measure, factor=2.0), ((100, 0.3), (500, 0.03)), 5, equal=True)
 
 
 def subgradient(run, problem):

@@ -20,7 +20,7 @@ def problems() -> Iterator[tuple[str, Any, dict[str, Any]]]:
         ("Huber", 200, 10),
     )
     for kind, n, d in kinds:
-        for prefix, l2, rows in (
+        for variant, l2, rows in (
             ("plain", 0.0, {}),
             ("ridge", 0.1, {}),
             ("weights", 0.0, {"sample_weight": rng.uniform(0.5, 2.0, n)}),
@@ -37,4 +37,4 @@ def problems() -> Iterator[tuple[str, Any, dict[str, Any]]]:
                 loss = getattr(objectives, kind)(features, targets, l2=l2, intercept=intercept, **rows)
                 size = loss.layout.size
                 terms = {"center": 0.1 * rng.normal(size=size), "shift": 0.05 * rng.normal(size=size), "penalty": 0.2}
-                yield f"{kind} {n} x {d}, {prefix}{', intercept' if intercept else ''}", loss, terms
+                yield f"{kind} {n} x {d}, {variant}{', intercept' if intercept else ''}", loss, terms

@@ -54,13 +54,13 @@ def points():
     return [size * rng.normal(size=D).round(digits) for size, digits in ((1e-3, 16), (1.0, 0), (1.0, 16), (30.0, 16))]
 
 
-def numbers_of(name, options, known=lambda psi, prefix, v: getattr(psi, prefix)(v)):
+def numbers_of(name, options, known=lambda psi, method, v: getattr(psi, method)(v)):
     """Return all that a regularizer gives, in a row.
 
     Parameters
     ----------
     known : callable
-        ``(psi, what, v)``: its "conjugate" or "strength_max" at a point.
+        ``(psi, method, v)``: its "conjugate" or "strength_max" at a point.
     """
     psi, found = getattr(regularizers, name)(**options), []
     for v, step in product(points(), (0.0, 0.3, 2.0)):
@@ -71,9 +71,9 @@ def numbers_of(name, options, known=lambda psi, prefix, v: getattr(psi, prefix)(
             found.append(psi.value(v) if psi.constraint or "bound" not in options else 0.0)
             # Zero singular values have any vectors.
             found += [*psi.subgradient(w).ravel()] if psi.convex and (v.ndim == 1 or w.any()) else []
-            for prefix in ("conjugate", "strength_max"):
+            for method in ("conjugate", "strength_max"):
                 try:
-                    found.append(known(psi, prefix, v))
+                    found.append(known(psi, method, v))
                 except ConfigurationError:
                     found.append(np.nan)
     return np.array(found, dtype=np.float64)

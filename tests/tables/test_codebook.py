@@ -78,7 +78,7 @@ def test_every_site_has_the_same_columns_whatever_its_rows_are():
 
 
 @pytest.mark.parametrize(
-    ("column", "entry", "prefix"),
+    ("column", "entry", "fault"),
     [
         ("age", 6200, "outside 18 to 110 years"),
         ("age", "62", "no number"),
@@ -88,14 +88,14 @@ def test_every_site_has_the_same_columns_whatever_its_rows_are():
         ("stage", 0, "none of the levels '1', '2', '3'"),
     ],
 )
-def test_an_entry_that_does_not_fit_is_shown_to_its_site_only(column, entry, prefix, caplog):
+def test_an_entry_that_does_not_fit_is_shown_to_its_site_only(column, entry, fault, caplog):
     table = hospital(1).astype({column: object})
     table.loc[[7, 9], column] = [entry, entry]
     text, logged = log_of(caplog, lambda: BOOK.read(table))
-    assert f"{column} has rows that are {prefix}" in text
+    assert f"{column} has rows that are {fault}" in text
     assert "row 7" not in text
-    assert repr(entry) not in text.replace(prefix, "")
-    assert f"{column}: 2 rows are {prefix}: row 7 ({entry!r}), row 9 ({entry!r})" in logged
+    assert repr(entry) not in text.replace(fault, "")
+    assert f"{column}: 2 rows are {fault}: row 7 ({entry!r}), row 9 ({entry!r})" in logged
 
 
 def test_codes_for_missing_are_no_entries_among_texts_too():
@@ -239,7 +239,7 @@ def test_a_codebook_comes_back_from_its_file(tmp_path_factory, columns, sites):
 
 
 @pytest.mark.parametrize(
-    ("text", "prefix"),
+    ("text", "message"),
     [
         ("[columns.age]\nrange = [110, 18]", r"\[columns.age\] .*range=\[110, 18\]"),
         ("[columns.age]\nrnage = [18, 110]", r"\[columns.age\] .*it has 'rnage'; expected of .*range, "),
@@ -256,10 +256,10 @@ def test_a_codebook_comes_back_from_its_file(tmp_path_factory, columns, sites):
         ("nothing", "no codebook"),
     ],
 )
-def test_a_file_that_is_no_codebook_is_an_error_that_names_file_and_column(tmp_path, text, prefix):
+def test_a_file_that_is_no_codebook_is_an_error_that_names_file_and_column(tmp_path, text, message):
     path = tmp_path / "codebook.toml"
     path.write_text(text)
-    with pytest.raises(ConfigurationError, match=prefix) as error:
+    with pytest.raises(ConfigurationError, match=message) as error:
         Codebook.from_toml(path)
     assert "codebook.toml" in str(error.value)
     assert "__init__" not in str(error.value)

@@ -61,11 +61,11 @@ def test_times_classes_own_intercepts_and_paths_are_centred_too():
         np.testing.assert_allclose(far.coef_, near.coef_, atol=1e-7)
         if hasattr(near, "path_"):
             for one, other in zip(far.path_.points, near.path_.points, strict=True):
-                reported = one.result.arrays
-                scores = moved @ reported["coefficients"].numpy() + reported["intercept"].numpy()
-                reported = other.result.arrays
+                arrays = one.result.arrays
+                scores = moved @ arrays["coefficients"].numpy() + arrays["intercept"].numpy()
+                arrays = other.result.arrays
                 np.testing.assert_allclose(
-                    scores, X @ reported["coefficients"].numpy() + reported["intercept"].numpy(), atol=1e-5
+                    scores, X @ arrays["coefficients"].numpy() + arrays["intercept"].numpy(), atol=1e-5
                 )
     far, near = (
         FederatedLogisticRegression().fit(parts(own), parts(y)).quality(parts(own), parts(y)) for own in (moved, X)

@@ -81,7 +81,7 @@ def test_a_factor_finds_features_by_a_pattern():
 
 
 @pytest.mark.parametrize(
-    ("other", "reported"),
+    ("other", "message"),
     [
         (FRAME[30:].drop(columns="b"), "part 1 lacks 'b', compared with part 0; .* columns that they have in common"),
         (FRAME[30:].assign(z=1.0), "part 1 has 'z', compared with part 0"),
@@ -92,8 +92,8 @@ def test_a_factor_finds_features_by_a_pattern():
         (FRAME[30:].assign(b=date(2020, 1, 1)), "hold dates or times"),
     ],
 )
-def test_the_part_and_the_column_are_named(other, reported):
-    with pytest.raises(ConfigurationError, match=reported):
+def test_the_part_and_the_column_are_named(other, message):
+    with pytest.raises(ConfigurationError, match=message):
         FederatedLasso(0.1).fit([FRAME[:30], other], TARGETS)
 
 

@@ -45,7 +45,7 @@ def test_targets_are_given_as_they_are_at_hand():
 
 
 @pytest.mark.parametrize(
-    ("y", "prefix"),
+    ("y", "message"),
     [
         (np.column_stack([COUNTS, YEARS, YEARS]), "expected counts, or counts and exposures > 0"),
         (np.column_stack([COUNTS, 0.0 * YEARS]), "y has an exposure of 0; expected numbers > 0"),
@@ -55,8 +55,8 @@ def test_targets_are_given_as_they_are_at_hand():
         (np.array(["a"] * 300), "expected numbers: counts"),
     ],
 )
-def test_what_is_no_count_is_refused(y, prefix):
-    with pytest.raises(ConfigurationError, match=prefix):
+def test_what_is_no_count_is_refused(y, message):
+    with pytest.raises(ConfigurationError, match=message):
         FederatedPoissonRegression().fit(X, y)
 
 
@@ -104,7 +104,7 @@ def test_the_log_likelihood_is_that_of_the_counts():
 
 
 @pytest.mark.parametrize("intercepts", [None, "common"])
-def test_second_derivatives_of_counts_are_bounded_by_a_sites_own_loss_and_rows(intercepts):
+def test_a_sites_loss_and_rows_bound_second_derivatives_of_counts(intercepts):
     """A wild honest column goes, and what a site makes up is named with its column."""
     wild = X.assign(dose=np.where(np.arange(300) == 3, 1e3, X["dose"]))
     model = FederatedPoissonRegression(0.0, num_clients=3, site_intercepts=intercepts)

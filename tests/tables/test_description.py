@@ -209,7 +209,7 @@ def test_of_200_honest_federations_5_percent_have_a_warning_none_an_error(kind):
 
 
 @pytest.mark.parametrize("sites", [2, 3, 10])
-def test_its_chances_are_as_small_as_it_says_where_sites_differ_as_usual(sites):
+def test_its_probabilities_are_true_where_sites_differ_as_usual(sites):
     rng, alarms = np.random.default_rng(0), 0
     for _ in range(300):
         values = rng.normal(0.0, 0.3, (sites, 5)) + rng.normal(0.0, 0.2, (sites, 5))
@@ -219,14 +219,14 @@ def test_its_chances_are_as_small_as_it_says_where_sites_differ_as_usual(sites):
 
 
 @pytest.mark.parametrize(
-    ("change", "prefix"),
+    ("change", "message"),
     [
         ({"marker": 0.0}, "marker is 0 in all rows, and varies at other sites"),
         ({"age": [6200.0, *np.arange(299) % 50 + 40.0]}, "age has a single number far beyond all others"),
     ],
 )
-def test_it_finds_without_a_codebook(change, prefix):
+def test_it_finds_without_a_codebook(change, message):
     sites = hospitals.study()
     X, y = in_two(sites | {"Bergen": sites["Bergen"].assign(**change)})
     _, said = described(FederatedLogisticRegression(), X, y=y, stop=False)
-    assert f"Bergen: {prefix}" in said
+    assert f"Bergen: {message}" in said

@@ -204,9 +204,9 @@ def test_a_summary_says_what_was_found_and_of_what():
     value = ((model.predict(X) - y) ** 2).mean() / 2 + 0.2 * (0.7 * np.abs(w).sum() + 0.15 * w @ w)
     assert float(re.search(gap, summary, re.M)[1]) == pytest.approx(value, rel=1e-5)
     largest = np.argsort(-np.abs(w))[: 6 - zeros]
-    reported = dict(re.findall(r"^    (x\d|\(intercept\)) +(\S+)$", summary, re.M))
-    assert list(reported) == ["(intercept)", *(f"x{j}" for j in largest)]
-    np.testing.assert_allclose([*map(float, reported.values())], [model.intercept_, *w[largest]], rtol=1e-5)
+    shown = dict(re.findall(r"^    (x\d|\(intercept\)) +(\S+)$", summary, re.M))
+    assert list(shown) == ["(intercept)", *(f"x{j}" for j in largest)]
+    np.testing.assert_allclose([*map(float, shown.values())], [model.intercept_, *w[largest]], rtol=1e-5)
     assert list(summary.table()["coefficient"]) == w.tolist()
     np.testing.assert_array_equal(model.proved_zero_, w == 0.0)
     # One array has one order; later changes of the parameters are not those of the fit.
@@ -366,12 +366,12 @@ def test_over_a_grid_the_bits_are_those_of_a_fit_here(kind, form):
 def test_what_a_grid_needs_besides():
     model, classes = FederatedLogisticRegression(num_clients=2), {"classes": ["x", "y"]}
     sites = [(np.eye(3), np.array(["x", "y", "x"]))] * 2
-    for changes, options, reported in (
+    for changes, options, message in (
         ({}, {}, r"no site names its columns, as arrays do not: .* features=30"),
         ({}, {"features": 5.0}, r"features=5.0; expected .*, how many there are, or None"),
         ({"penalty_factor": {"age": 0}}, {"features": list("abc")}, r"\['age'\], which X does not have; .* a, b, c$"),
     ):
-        with pytest.raises(ConfigurationError, match=reported):
+        with pytest.raises(ConfigurationError, match=message):
             fit_over_a_grid(clone(model).set_params(**changes), sites, app=classes, **options)
     sites = [(np.eye(3), np.array(["x", "y", "z"]))] * 2
     with pytest.raises(ConfigurationError, match=r"0 of num_clients=2 sites have answered.*a label is none of"):

@@ -156,18 +156,18 @@ def test_who_adds_nothing_is_named_to_who_fits_and_of_many_sites_five():
     features, targets = parts((40, *[12] * 7), classes=True)
     sites = np.repeat([f"\x1b{m}" for m in range(8)], [40, *[12] * 7])
     y = np.concatenate([targets[0], *(np.full(12, "no") for _ in range(7))])
-    reported = r"^\\x1b1, \\x1b2, \\x1b3, \\x1b4, \\x1b5 and 2 more: all rows of one class, which tell nothing"
-    with pytest.warns(UserWarning, match=reported):
+    message = r"^\\x1b1, \\x1b2, \\x1b3, \\x1b4, \\x1b5 and 2 more: all rows of one class, which tell nothing"
+    with pytest.warns(UserWarning, match=message):
         FederatedLogisticRegression(site_intercepts="local").fit(np.vstack(features), y, groups=sites)
 
 
 def test_what_cannot_go_together():
     features, targets = parts(classes=True)
-    for options, reported in (
+    for options, message in (
         ({"site_intercepts": "local", "fit_intercept": False}, "fit_intercept=False; expected None, or"),
         ({"site_intercepts": True}, "site_intercepts=True"),
     ):
-        with pytest.raises(ConfigurationError, match=reported):
+        with pytest.raises(ConfigurationError, match=message):
             FederatedLogisticRegression(**options).fit(features, targets)
     model = FederatedLogisticRegression(site_intercepts="local")
     with pytest.raises(ConfigurationError, match="of 3 classes; sites have their own of two only"):
@@ -179,6 +179,6 @@ def test_what_cannot_go_together():
 @pytest.mark.parametrize("loaded", [(1, 2, 3, 4), None, {"X": 1, "y": 2}])
 def test_what_a_site_loads_is_rows_targets_and_perhaps_weights(loaded):
     model = FederatedLasso(num_clients=1)
-    reported = rf"load returns a {type(loaded).__name__}.*; expected a tuple \(X, y\) or \(X, y, sample_weight\)"
-    with pytest.raises(ConfigurationError, match=reported):
+    message = rf"load returns a {type(loaded).__name__}.*; expected a tuple \(X, y\) or \(X, y, sample_weight\)"
+    with pytest.raises(ConfigurationError, match=message):
         fit_over_a_grid(model, [loaded], features=5)

@@ -46,9 +46,9 @@ def test_intercepts_of_the_sites_are_parameters_of_squares():
     alone = by_hand("lasso", np.c_[parts[0], np.ones(60)], targets[0])
     for j, row in enumerate(rows_of(model)):
         half = stats.t.isf(0.025, 199 - 9) * error[j]
-        reported = [row[name] for name in ("estimate", "standard error", "upper", "site 0", "site 0 error")]
+        found = [row[name] for name in ("estimate", "standard error", "upper", "site 0", "site 0 error")]
         expected = [estimate[j], error[j], estimate[j] + half, alone[0][j], alone[1][j]]
-        np.testing.assert_allclose(reported, expected, rtol=1e-6)
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
     assert "of 3 of 5 sites; none of site 1, site 2: fewer than 10 rows a column" in model.summary()
 
 
@@ -112,9 +112,9 @@ def test_estimates_are_those_of_the_pooled_rows_and_of_each_sites(kind, own):
     degrees = sum(map(len, parts)) - 3 - (4 if own else 1) if kind == "lasso" else np.inf
     for j, row in enumerate(rows_of(model)):
         half = stats.t.isf(0.025, degrees) * error[j]
-        reported = [row[name] for name in ("estimate", "standard error", "lower", "upper", "p")]
+        found = [row[name] for name in ("estimate", "standard error", "lower", "upper", "p")]
         p = 2 * stats.t.sf(abs(w[j] / error[j]), degrees)
-        np.testing.assert_allclose(reported, [w[j], error[j], w[j] - half, w[j] + half, p], rtol=1e-6)
+        np.testing.assert_allclose(found, [w[j], error[j], w[j] - half, w[j] + half, p], rtol=1e-6)
         assert row.get("odds ratio") == (pytest.approx(np.exp(w[j]), rel=1e-6) if kind == "logistic" else None)
         for m, (X, y) in enumerate(zip(parts, targets, strict=True)):
             alone = by_hand(kind, np.c_[X, np.ones(len(y))], y)
@@ -316,16 +316,16 @@ def test_a_possible_lie_stands_under_its_name_and_widens_the_intervals():
 
 @pytest.mark.parametrize("kind", ["lasso", "logistic"])
 @pytest.mark.parametrize(
-    ("factor", "reported"),
+    ("factor", "message"),
     [
         (10.0, "site 2 says a second derivative of age of .*; with its loss, rows, mean and variance at most"),
         (1e300, "site 2 says a second derivative|no convex loss|overflow"),
     ],
 )
-def test_standard_errors_that_one_site_makes_up_are_refused_by_its_name(kind, factor, reported):
+def test_standard_errors_that_one_site_makes_up_are_refused_by_its_name(kind, factor, message):
     parts, targets = federation(kind)
     grid = lying(lambda vectors, numbers: vectors["block"].__imul__(factor), "block")
-    with pytest.raises(ConfigurationError, match=reported):
+    with pytest.raises(ConfigurationError, match=message):
         over(model_of(kind), parts, targets, grid=grid)
 
 
@@ -391,9 +391,9 @@ def test_an_option_out_of_range_is_refused(options):
 @pytest.mark.parametrize("kind", ["logistic", "cox"])
 def test_events_of_sites_that_do_not_answer_are_not_few_but_unknown(kind):
     parts, targets = federation(kind, rows=90)
-    with pytest.raises(ConfigurationError, match=r"numbers of events are not known: .*max_numbers=25") as reported:
+    with pytest.raises(ConfigurationError, match=r"numbers of events are not known: .*max_numbers=25") as error:
         over(model_of(kind), parts, targets, disclosure=Disclosure(max_numbers=25))
-    assert "too far from 0" not in str(reported.value)
+    assert "too far from 0" not in str(error.value)
 
 
 def test_a_column_that_tells_the_classes_apart_is_refused():

@@ -196,9 +196,9 @@ def test_each_site_is_judged_by_a_fit_without_it(fitted):
         f"site {name}": clone(model).fit(tables, targets, without=name),
         f"site {name} ": clone(model).fit(pd.concat(X), pd.concat(y), groups=np.repeat(names, 90), without=name),
     }
-    for reported, other in found.items():
+    for label, other in found.items():
         np.testing.assert_allclose(other.coef_, alone.coef_, atol=1e-12)
-        assert re.search(rf"Data: 270 rows, of 3 sites, without {reported.strip()}\n", other.summary())
+        assert re.search(rf"Data: 270 rows, of 3 sites, without {label.strip()}\n", other.summary())
     judged = alone.quality([X[m]], [y[m]])
     assert found[f"site {name}"].quality({name: tables[name]}, {name: targets[name]}).overall == judged.overall
     grid = grid_of(model, y)
@@ -210,7 +210,7 @@ def test_each_site_is_judged_by_a_fit_without_it(fitted):
     assert "without" not in model.fit(X, y).summary()
 
 
-def test_chances_are_those_of_the_sites_own_stratum():
+def test_survival_probabilities_are_those_of_the_sites_own_stratum():
     model = FederatedCoxRegression().fit(X[:1], [TIMES[0][["time", "event"]]])
     times = np.array([2.0, 5.0, 20.0])
     assert np.isnan(model.predict_survival_function(X[2], [1e6], (X[0], TIMES[0]))).all()
@@ -357,11 +357,11 @@ def test_squares_and_many_classes_have_another_quality():
 def test_a_site_that_is_none_or_the_only_one_cannot_be_left_out():
     model, y = KINDS["Cox"]
     model.set_params(num_clients=4)
-    for given, reported in (
+    for given, message in (
         ({"without": 4}, r"without=4 is none of the sites, which are 0, 1, 2, 3$"),
         ({"without": "part 1"}, "without='part 1' is none of the sites"),
     ):
-        with pytest.raises(ConfigurationError, match=reported):
+        with pytest.raises(ConfigurationError, match=message):
             model.fit(X, y, **given)
     with pytest.raises(ConfigurationError, match=r"without='e' is none of the sites, which are 'a', 'b', 'c', 'd'$"):
         model.fit(dict(zip("abcd", X, strict=True)), dict(zip("abcd", y, strict=True)), without="e")

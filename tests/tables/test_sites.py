@@ -42,8 +42,8 @@ def lasso(**options):
 def test_columns_in_another_order_at_one_site_are_refused_or_taken_by_name():
     data = sites()
     data[1] = data[1][0][NAMES[::-1]], data[1][1]
-    reported = r"partition 1\) has its columns in another order than the ServerApp: .*'sex', there 'age'"
-    with pytest.raises(ConfigurationError, match=reported):
+    message = r"partition 1\) has its columns in another order than the ServerApp: .*'sex', there 'age'"
+    with pytest.raises(ConfigurationError, match=message):
         over_a_grid(lasso(), data)
     # More columns than the model has are left at the site.
     data[0] = data[0][0].assign(id=range(40)), data[0][1]
@@ -98,11 +98,11 @@ def test_classes_that_a_site_and_the_server_name_differently_are_refused(at_a_si
 @pytest.mark.parametrize("labels", [["no", "yes"], [0, 1, 2]])
 @pytest.mark.parametrize("app", [True, False])
 @pytest.mark.parametrize("raises", [True, False])
-def test_who_forgets_the_classes_is_told_where_to_give_them(labels, app, raises):
+def test_an_error_says_where_to_give_forgotten_classes(labels, app, raises):
     model = FederatedLogisticRegression(num_clients=3)
     data = [(table, np.array(labels)[np.arange(40) % len(labels)]) for table, _ in sites()]
-    reported = r"(classes=\[\.\.\.\] to client_app.* and to fit|client_app and fit the same classes=)"
-    with pytest.raises((ConfigurationError, ClientError), match=reported):
+    message = r"(classes=\[\.\.\.\] to client_app.* and to fit|client_app and fit the same classes=)"
+    with pytest.raises((ConfigurationError, ClientError), match=message):
         over_a_grid(model, data, app={"classes": labels} if app else {}, raise_errors=raises)
 
 
@@ -160,8 +160,8 @@ WARNED = r"crp \(0\.\d+ at {0} \d, \d+\.\d+ at {0} 1\)\. If the units differ"
 @pytest.mark.parametrize("form", [lambda table: table, lambda table: csr_array(table.to_numpy())], ids=["frame", "csr"])
 def test_a_column_in_other_units_is_named_with_the_sites(form):
     tables, y = zip(*in_other_units(sites()), strict=True)
-    reported = WARNED if form(tables[0]) is tables[0] else WARNED.replace("crp", "x2")
-    with pytest.warns(UserWarning, match=reported.replace("{0}", "part")) as caught:
+    message = WARNED if form(tables[0]) is tables[0] else WARNED.replace("crp", "x2")
+    with pytest.warns(UserWarning, match=message.replace("{0}", "part")) as caught:
         lasso().fit([form(table) for table in tables], y)
     assert [warning.filename for warning in caught] == [__file__]
     with pytest.warns(UserWarning, match=WARNED.replace("{0}", "partition")) as caught:
@@ -199,21 +199,21 @@ def test_a_site_of_few_rows_says_nothing_of_its_columns():
         over_a_grid(lasso(), data, disclosure=Disclosure(min_rows=20))
     app = lasso().client_app(lambda context: data[1], disclosure=Disclosure(min_rows=20))
     grid = InProcessGrid(app, 1, raise_errors=False)
-    for kind, prefix in (
+    for kind, asked in (
         (NAMES_ONLY, "the names of its columns and classes"),
         (TABLE, "the names and scales of its col"),
     ):
         (answer,) = grid.send_and_receive(addressed(grid, [(2, RecordDict())], kind, 0))
-        assert re.search(f"{prefix}.*; .*min_rows=20", answer.error.reason)
+        assert re.search(f"{asked}.*; .*min_rows=20", answer.error.reason)
 
 
 def test_sites_with_frames_say_the_names_themselves():
     data = sites()
-    reported, _ = over_a_grid(lasso(penalty_factor={"age": 0.5}), data)
+    named, _ = over_a_grid(lasso(penalty_factor={"age": 0.5}), data)
     asked, _ = over_a_grid(lasso(penalty_factor={"age": 0.5}), data, features=None)
-    assert np.array_equal(asked.coef_, reported.coef_)
+    assert np.array_equal(asked.coef_, named.coef_)
     assert asked.feature_names_in_.tolist() == NAMES
-    assert asked.n_iter_ == reported.n_iter_
+    assert asked.n_iter_ == named.n_iter_
     data[2] = data[2][0][NAMES[::-1]], data[2][1]
     with pytest.raises(ConfigurationError, match=r"partition 2\) has its columns in another order than the ServerApp"):
         over_a_grid(lasso(), data, features=None)
@@ -250,12 +250,12 @@ def test_a_column_of_text_is_refused_by_name_here_and_at_a_site():
     data = sites()
     features, targets = data[1]
     data[1] = features.assign(sex=np.where(features["sex"] > 0, "secret", "f")), targets
-    reported = r"X: the columns \['sex'\] hold texts or categories"
-    with pytest.raises(ConfigurationError, match=reported):
+    message = r"X: the columns \['sex'\] hold texts or categories"
+    with pytest.raises(ConfigurationError, match=message):
         lasso().fit(*zip(*data, strict=True))
-    with pytest.raises(ConfigurationError, match=reported):
+    with pytest.raises(ConfigurationError, match=message):
         lasso().fit(*data[1])
-    with pytest.raises(ConfigurationError, match=f"2 of num_clients=3 sites have answered.*{reported}") as error:
+    with pytest.raises(ConfigurationError, match=f"2 of num_clients=3 sites have answered.*{message}") as error:
         over_a_grid(lasso(), data)
     assert "secret" not in str(error.value)
 
@@ -271,7 +271,7 @@ def test_missing_entries_are_named_with_site_column_and_rows(lacks):
     with pytest.raises(ConfigurationError) as error:
         lasso().fit(X, y)
     assert f"site 1: entries are missing (NaN): {where} in 2 of 40 rows. Leave such rows out" in str(error.value)
-    # The server is not told in how many, nor does a limit of the site's owner hide the column.
+    # The server does not learn in how many, nor does a limit of the site's owner hide the column.
     for disclosure in (None, Disclosure(min_rows=5)):
         with pytest.raises(ConfigurationError) as error:
             over_a_grid(lasso(), data, disclosure=disclosure)

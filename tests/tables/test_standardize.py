@@ -62,8 +62,8 @@ def test_moments_of_dense_and_sparse_columns(weights):
         np.average((dense - np.average(dense, axis=0, weights=weights)) ** 2, axis=0, weights=weights),
     )
     for own in (dense, csr_array(dense)):
-        for reported, true in zip(moments(as_rows(own), shares), expected, strict=True):
-            np.testing.assert_allclose(reported, true, rtol=1e-12)
+        for found, true in zip(moments(as_rows(own), shares), expected, strict=True):
+            np.testing.assert_allclose(found, true, rtol=1e-12)
 
 
 def over_a_grid(features, targets, change=None, name="variances"):

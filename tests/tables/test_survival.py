@@ -259,7 +259,7 @@ def test_a_site_refuses_curves_of_parts_smaller_than_its_owner_allows():
 
 
 @pytest.mark.parametrize(
-    ("given", "prefix"),
+    ("given", "message"),
     [
         ({"times": []}, r"times=\[\]; expected numbers"),
         ({"times": ["a"]}, r"times=\['a'\]; expected numbers"),
@@ -267,7 +267,7 @@ def test_a_site_refuses_curves_of_parts_smaller_than_its_owner_allows():
         ({"times": [1.0], "by": "age"}, "other entries than 0 and 1 at this site"),
     ],
 )
-def test_curves_that_cannot_be_are_refused(given, prefix):
+def test_curves_that_cannot_be_are_refused(given, message):
     tables, model = in_two_groups()
-    with pytest.raises((ConfigurationError, ClientError), match=prefix):
+    with pytest.raises((ConfigurationError, ClientError), match=message):
         model.curves(tables, TARGETS, **given)

@@ -32,10 +32,10 @@ def test_raos_test_is_the_score_test_of_a_slope_of_each_site(kind, own):
         A, _ = rows_with_dummies(parts, targets, own=own, slopes=j)
         A = A[:, [*range(X.shape[1]), *(k for k in range(X.shape[1], A.shape[1]) if A[:, k].any())]]
         score = X @ w if kind == "lasso" else 1 / (1 + np.exp(-X @ w))
-        bent = np.full(len(y), 1.0) if kind == "lasso" else score * (1 - score)
+        curvatures = np.full(len(y), 1.0) if kind == "lasso" else score * (1 - score)
         noise = np.sum((y - score) ** 2) / (len(y) - X.shape[1]) if kind == "lasso" else 1.0
         slopes = A.T @ (y - score)
-        statistic = slopes @ np.linalg.solve((A.T * bent) @ A, slopes) / noise
+        statistic = slopes @ np.linalg.solve((A.T * curvatures) @ A, slopes) / noise
         assert row["Rao"] == pytest.approx(statistic, rel=1e-6)
         assert row["degrees of Rao"] == A.shape[1] - X.shape[1] == (2 if j == 2 else 3)
         assert row["p of Rao"] == pytest.approx(stats.chi2.sf(statistic, A.shape[1] - X.shape[1]), rel=1e-5)
@@ -79,9 +79,9 @@ def test_contrasts_and_comparisons_are_the_textbooks(kind):
     X, y = rows_with_dummies(parts, targets)
     w, _ = by_hand(kind, X, y)
     score = X @ w if kind == "lasso" else 1 / (1 + np.exp(-X @ w))
-    bent = np.full(len(y), 1.0) if kind == "lasso" else score * (1 - score)
+    curvatures = np.full(len(y), 1.0) if kind == "lasso" else score * (1 - score)
     squares, left = np.sum((y - score) ** 2), len(y) - X.shape[1]
-    covariance = np.linalg.inv((X.T * bent) @ X)[:3, :3] * (squares / left if kind == "lasso" else 1.0)
+    covariance = np.linalg.inv((X.T * curvatures) @ X)[:3, :3] * (squares / left if kind == "lasso" else 1.0)
     np.testing.assert_allclose(model.covariance_, covariance, rtol=1e-6)
     likelihood = -0.5 * len(y) * (np.log(2 * np.pi * squares / len(y)) + 1)
     if kind == "logistic":
@@ -125,12 +125,12 @@ def test_what_cannot_be_tested_is_refused_in_words():
     model, smaller = (FederatedLasso(0.1).fit([X[:, :k] for X in parts], targets, intervals=True) for k in (3, 2))
     with pytest.raises(ConfigurationError, match="no table of estimates; give intervals=True"):
         FederatedLasso(0.1).fit(parts, targets).contrast({"x0": 1})
-    for wrong, reported in (
+    for wrong, message in (
         ({"age": 1}, r"has \['age'\]"),
         ({}, "has no features"),
         ([{"x0": 1}, {"x0": 2}], "linearly"),
     ):
-        with pytest.raises(ConfigurationError, match=reported):
+        with pytest.raises(ConfigurationError, match=message):
             model.contrast(wrong)
     for nothing in ([], "x0", None, {"x0": "1"}):
         with pytest.raises(ConfigurationError, match=r"contrast\(.*expected factors by names of features, or a list"):

@@ -29,19 +29,19 @@ def call(*arguments):
 @pytest.fixture(scope="module")
 def original(tmp_path_factory):
     """A deployment that nobody changes: keys of this length take a second."""
-    reported = []
+    lines = []
     home = tmp_path_factory.mktemp("original") / "home"
-    return LocalDeployment.create(home, 2, node_config="data-path='/data'", tell=reported.append), reported
+    return LocalDeployment.create(home, 2, node_config="data-path='/data'", tell=lines.append), lines
 
 
 @pytest.fixture
 def made(original, tmp_path):
     """A deployment of the test's own, with the keys of the original."""
-    deployment, reported = original
+    deployment, lines = original
     home = shutil.copytree(deployment.home, tmp_path / "home")
     config = home / "config.toml"
     config.write_text(config.read_text().replace(str(deployment.home), str(home)))
-    return LocalDeployment(home), [text.replace(str(deployment.home), str(home)) for text in reported]
+    return LocalDeployment(home), [text.replace(str(deployment.home), str(home)) for text in lines]
 
 
 def test_keys_are_their_owners_and_the_certificate_is_the_authoritys(made):
@@ -63,8 +63,8 @@ def test_keys_are_their_owners_and_the_certificate_is_the_authoritys(made):
 def test_all_listen_on_loopback_and_nodes_come_by_the_gate(made):
     deployment, _ = made
     for name in deployment.names:
-        reported = deployment._command(name)
-        assert reported[reported.index("--host") + 1] == "127.0.0.1", name
+        command = deployment._command(name)
+        assert command[command.index("--host") + 1] == "127.0.0.1", name
     gate, node = deployment._command("gate"), deployment._command("node-1")
     assert gate[gate.index("--superlink") + 1] == deployment.users_address != deployment.address
     assert node[node.index("--superlink") + 1] == deployment.address
@@ -180,7 +180,7 @@ def test_a_file_that_says_something_odd_is_refused_in_words(made, content):
         reported_of(deployment, **content)
     else:
         (deployment.home / "deployment.json").write_bytes(content)
-    for prefix in ("status", "stop", "logs"):
-        result = call(prefix, deployment.home)
+    for command in ("status", "stop", "logs"):
+        result = call(command, deployment.home)
         assert result.exit_code == 2, (result.output, result.exception)
         assert "deployment.json is damaged" in " ".join(result.output.split()).replace(" /", "/")

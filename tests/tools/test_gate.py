@@ -109,7 +109,7 @@ def test_who_sends_megabytes_is_refused_in_words_too(gate):
     assert link.calls == []
 
 
-def test_without_a_superlink_a_node_is_told(keys):
+def test_without_a_superlink_a_node_gets_an_error(keys):
     nowhere, port = free_ports(2)
     made = Gate(("127.0.0.1", port), f"127.0.0.1:{nowhere}", keys / "ca.crt", keys / "server.pem", keys / "server.key")
     threading.Thread(target=made.serve_forever, daemon=True).start()

@@ -68,7 +68,7 @@ def test_what_is_missing_is_named(volumes, tmp_path):
         load_haxby(directory, subjects=(1,))
 
 
-def test_synthetic_brain_is_smooth_seeded_and_told_apart_by_its_pattern():
+def test_a_synthetic_brain_is_smooth_seeded_and_separable_by_its_pattern():
     data = SyntheticBrain(num_clients=4, num_voxels=3000, grid=(16, 16, 16), contrast=2.0, seed=3)
     scan = data.client(1).features
     assert np.array_equal(SyntheticBrain(4, 3000, (16, 16, 16), contrast=2.0, seed=3).client(1).features, scan)

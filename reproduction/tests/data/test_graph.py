@@ -37,7 +37,7 @@ def test_draws_that_are_no_rows_keep_the_contract(problem, sampling):
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: p.kind)
-def test_the_problems_value_is_the_mean_of_the_clients_and_its_gap_the_rest(problem):
+def test_the_value_is_the_clients_mean_and_the_gap_is_above_the_optimum(problem):
     rng = np.random.default_rng(0)
     for _ in range(3):
         w = rng.standard_normal(12)
@@ -65,7 +65,7 @@ def test_refusals_name_the_value(make, message):
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: p.kind)
 @pytest.mark.parametrize("place", ["far", "own", "zero"])
-def test_gradients_drawn_at_once_have_the_distribution_of_those_of_examples(problem, place):
+def test_gradients_drawn_at_once_are_distributed_as_those_of_examples(problem, place):
     w = {"far": 0.5 * np.random.default_rng(3).standard_normal(12), "own": problem.own_model(1), "zero": np.zeros(12)}
     count, found = 6_000, []
     for sampling in ("examples", "gradients"):

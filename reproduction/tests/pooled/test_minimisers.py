@@ -51,7 +51,7 @@ def test_the_minimiser_is_scikit_learns(name, weights, l1_ratio):
     each = np.repeat(105 * pooled.client_weights(clients, weights) / sizes, sizes)
     if classes:
         targets = np.concatenate([client.labels for client in clients])
-        # liblinear would penalise the intercept; newer versions know without being told that it is an elastic net.
+        # liblinear would penalise the intercept; newer versions see by themselves that it is an elastic net.
         more = {"C": 1.0 / (105 * strength), "solver": "saga", "max_iter": 100_000, "tol": 1e-12}
         older = {} if parse_version(sklearn.__version__) >= parse_version("1.8") else {"penalty": "elasticnet"}
         model = LogisticRegression(l1_ratio=l1_ratio, **more, **older)

@@ -33,7 +33,7 @@ def test_dual_ascent_finds_the_minimiser_as_a_quadratic_program_does():
     np.testing.assert_allclose(found.point, w.value, atol=1e-5)
 
 
-def test_the_gradient_rule_is_about_the_optimality_conditions_and_a_cap_is_told():
+def test_the_gradient_rule_is_about_optimality_and_a_cap_is_reported():
     found = minimise(hinge(), Minimise(tolerance=1e-11))
     assert found.reached
     assert found.gradient_norm <= 1e-11

@@ -158,7 +158,7 @@ def test_a_quadratic_game_has_no_gap_at_its_saddle_point():
     assert found["distance"] == 0.0
 
 
-def test_adversarial_training_reports_the_test_images_with_and_without_the_attack():
+def test_adversarial_training_is_judged_with_and_without_the_attack():
     task = load_task("adversarial-digits", 0, {"num-clients": 4})
     arrays = {**task.initial_arrays(), "coefficients": np.random.default_rng(0).normal(size=(64, 10))}
     assert 0.0 < np.abs(arrays["perturbation"]).max() <= 0.05

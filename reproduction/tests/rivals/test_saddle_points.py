@@ -47,7 +47,7 @@ def test_descent_ascent_alternating(bound):
     np.testing.assert_allclose(uplink.vectors["increment"], w - start, atol=1e-14)
 
 
-def test_one_local_step_has_no_bias_and_control_variates_have_none_for_any_number_of_them():
+def test_one_local_step_has_no_bias_nor_any_number_with_control_variates():
     rng = np.random.default_rng(3)
     clients = [
         QuadraticSaddle(np.diag(rng.random(3) + 0.5), rng.normal(size=(2, 3)), np.eye(2), linear=rng.normal(size=3))
