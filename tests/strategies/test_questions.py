@@ -34,7 +34,7 @@ from flwr_fco.strategies import (
     Steps,
     run_of,
 )
-from flwr_fco.strategies.questions import ask, bounded_largest, smoothness_for
+from flwr_fco.strategies.questions import ask, bounded_largest, choose, smoothness_for
 from flwr_fco.topology import chain
 
 START = {"coefficients": np.zeros(3), "intercept": np.zeros(1)}
@@ -129,6 +129,26 @@ def test_an_unknown_constant_is_probed():
     assert found["l1"] == found["l2"]
     assert smoothness(known)["probed"] == 0.0
     assert smoothness(known)["convexity"] == known.strong_convexity()
+
+
+def test_what_one_client_says_of_its_loss_hardly_moves_how_long_a_gradient_can_be():
+    """Of six clients one says numbers that are a million times its own."""
+
+    objectives = objectives_of()
+
+    def least(*lies):
+        def lie(number, vectors, claims):
+            claims.update({name: 1e6 * claims[name] for name in lies})
+
+        strategy, _ = prepared(objectives, mods=[in_messages(lie, 4, QUESTIONS)], client_lr="auto")
+        choose(run_of(strategy), ["client_lr"])
+        return run_of(strategy).cap.least
+
+    losses, rows = [own.value(np.zeros(4)) for own in objectives], [own.num_examples for own in objectives]
+    largest = max(own.batch_lipschitz(32) for own in objectives)
+    assert least() == pytest.approx(np.sqrt(2.0 * largest * np.average(losses, weights=rows)))
+    assert least("l2") < 10.0 * least()
+    assert least("loss") < 10.0 * least()
 
 
 def test_counts_have_the_smoothness_of_the_rates_that_are_to_be_fitted():

@@ -9,10 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import flat
 
+from flwr_fco.algorithms.fed_dr import DouglasRachford
 from flwr_fco.messages.protocol import Node, Uplink
 from flwr_fco.strategies import Bounds
 from flwr_fco.strategies.checkpoint import go_back, moment
 from flwr_fco.strategies.replies import Cap, objections
+from flwr_fco.work import Minimise
 
 
 def a_run(weighting="examples", passed=(), **bounds):
@@ -53,6 +55,26 @@ def test_the_first_rounds_fix_what_is_usual():
     assert out(again, replies(1e-9, 1e-9, 1e-9, 4.1)) == [3]
     assert out(a_run(max_ratio=None), replies(1.0, 1e300)) == []
     assert out(a_run(max_increment_norm=5.0), replies(5.0, 6.0)) == [1]
+
+
+def test_what_a_gradient_can_be_is_never_too_long_before_and_after_a_resumption():
+    run = a_run()
+    run.cap.least = 50.0
+    again = a_run()
+    go_back({"cap": again.cap}, moment({"cap": run.cap}))
+    for own in (run, again):
+        assert out(own, replies(0.1, 0.1, 0.1, 199.0)) == []
+        assert out(own, replies(0.1, 0.1, 0.1, 201.0)) == [3]
+
+
+@pytest.mark.parametrize(("deviation", "longest"), [(0.0, 4e-7), (0.01, 16.0), (1.0, 16.0), (100.0, 0.16)])
+def test_a_minimisation_may_move_predictions_a_little(deviation, longest):
+    """At a quarter of the weight, by 4 in units of the largest deviation that sites have said, if they have."""
+    for length, left_out in ((0.99 * longest, []), (1.01 * longest, [3])):
+        run = a_run()
+        run.method, run.tables = DouglasRachford(), SimpleNamespace(largest_deviation=deviation)
+        run.problem = SimpleNamespace(plan=SimpleNamespace(work=Minimise()))
+        assert out(run, replies(1e-9, 1e-9, 1e-9, length, elapsed=None)) == left_out
 
 
 def test_a_length_of_0_is_no_yardstick():
