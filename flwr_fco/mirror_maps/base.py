@@ -118,6 +118,30 @@ class MirrorMap(Specified, ABC):
         dual = np.zeros(size)
         return self.conjugate_gradient(dual) if regularizer is None else self.retrieve(dual, 0.0, regularizer)
 
+    def modulus(self) -> float:
+        """Return a modulus of strong convexity in the l2 norm; 0 if none is known."""
+        return 0.0
+
+    def smoothness(self, l2: float, l1: float) -> tuple[float, str]:
+        """Return gradients' Lipschitz constant in the norm in which h is 1-strongly convex, and the norm's name.
+
+        Rates of theory, ``client_lr="auto"``, follow from it.
+
+        Parameters
+        ----------
+        l2, l1 : float
+            ||grad(u) - grad(v)||_2 <= l2 ||u - v||_2, and with the norms linf and l1.
+
+        Raises
+        ------
+        ConfigurationError
+            If the map is not known to be strongly convex on its domain.
+        """
+        if self.modulus() > 0.0:
+            return l2 / self.modulus(), "l2"
+        prefix = f"no rate follows from theory for mirror_map={self!r}, which is not strongly convex everywhere"
+        raise ConfigurationError(f"{prefix}; give client_lr by hand")
+
     def bind(self, layout: Layout) -> MirrorMap:
         """Return the map on a model's flat vectors; the map itself, unless it needs the names of the arrays."""
         return self
@@ -155,6 +179,10 @@ class Euclidean(MirrorMap):
 
     kind: ClassVar[str] = "euclidean"
     works_with: ClassVar[str] = "every regularizer"
+
+    def modulus(self) -> float:
+        """Return 1."""
+        return 1.0
 
     def value(self, w: Vector) -> float:
         """Return 1/2 ||w||^2."""
@@ -281,6 +309,14 @@ class DiagonalMetric(_ClosedForm):
         """Return z / weights."""
         return np.divide(z, self.weights, out=out)
 
+    def modulus(self) -> float:
+        """Return the smallest weight."""
+        return float(self.weights.min())
+
+    def smoothness(self, l2: float, l1: float) -> tuple[float, str]:
+        """Return that of the l2 norm, over the smallest weight."""
+        return l2 / self.modulus(), "weighted l2"
+
     def _covers(self, terms: Terms) -> bool:
         return True
 
@@ -394,6 +430,14 @@ class PNorm(_ClosedForm):
     def q(self) -> float:
         """The exponent of the primal norm, p/(p-1)."""
         return self.p / (self.p - 1.0)
+
+    def modulus(self) -> float:
+        """Return 1: of norms the l2 norm is the smaller one."""
+        return 1.0
+
+    def smoothness(self, l2: float, l1: float) -> tuple[float, str]:
+        """Return that of the norm of exponent q, by the Riesz-Thorin theorem between l1 -> linf and l2 -> l2."""
+        return l1 ** (1.0 - 2.0 / self.p) * l2 ** (2.0 / self.p), f"{self.q:.4g}"
 
     @property
     def _limit(self) -> float:
@@ -534,6 +578,14 @@ class SimplexEntropy(_ClosedForm):
     kind: ClassVar[str] = "simplex-entropy"
     works_with: ClassVar[str] = "Zero, L1, NonNegative and, on the whole vector, Simplex of the map's own radius"
     radius: float = field(default=1.0, metadata=POSITIVE)
+
+    def modulus(self) -> float:
+        """Return 1 / radius, on the simplex."""
+        return 1.0 / self.radius
+
+    def smoothness(self, l2: float, l1: float) -> tuple[float, str]:
+        """Return that of the l1 norm, by Pinsker's inequality."""
+        return self.radius * l1, "l1"
 
     def value(self, w: Vector) -> float:
         """Return sum w log w - w; inf off the simplex."""

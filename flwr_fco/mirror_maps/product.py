@@ -112,6 +112,10 @@ class BoundProduct(MirrorMap):
             h.conjugate_gradient(z[place], out[place])
         return out
 
+    def modulus(self) -> float:
+        """Return the smallest of the arrays'."""
+        return min((h.modulus() for _, _, h in self.parts), default=1.0)
+
     def conjugate(self, z: Vector) -> float:
         return sum(h.conjugate(z[place]) for place, _, h in self.parts)
 

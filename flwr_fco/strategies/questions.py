@@ -19,8 +19,6 @@ from flwr_fco.core.sparse import dense
 from flwr_fco.errors import ConfigurationError, NoAnswerError, ProtocolError
 from flwr_fco.messages.protocol import Answer, Node, Question, Uplink
 from flwr_fco.messages.records import QUESTIONS, addressed, decode_answer, encode_question, is_number
-from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, MirrorMap, PNorm, SimplexEntropy
-from flwr_fco.mirror_maps.product import BoundProduct
 from flwr_fco.strategies import replies
 from flwr_fco.strategies.nodes import ASKING
 from flwr_fco.strategies.run import Run
@@ -249,7 +247,7 @@ def _facts(run: Run, names: Sequence[str]) -> LossFacts:
         run.cap.least = math.sqrt(2.0 * l2 * max(loss, 0.0))
     claims = sorted(max(0.0, answer.numbers["convexity"]) for answer in answers)
     convexity = max(claims[0], _SMALLEST_CLAIM * claims[len(claims) // 2])
-    smoothness, norm = smoothness_for(run.problem.h, l2, l1)
+    smoothness, norm = run.problem.h.smoothness(l2, l1)
     steps = 1
     if isinstance(work, FirstOrder):
         steps = max(work.num_draws(max(1, int(answer.examples))) for answer in answers)
@@ -270,46 +268,6 @@ def bounded_largest(claims: Sequence[float]) -> tuple[float, int]:
     ordered = sorted(max(0.0, claim) for claim in claims)
     limit = LARGEST_CLAIM * ordered[len(ordered) // 2 if len(ordered) > 2 else 0] or math.inf
     return min(ordered[-1], limit), sum(claim > limit for claim in ordered)
-
-
-def smoothness_for(h: MirrorMap, l2: float, l1: float) -> tuple[float, str]:
-    """Return the gradients' Lipschitz constant in the norm in which h is 1-strongly convex, and the norm's name.
-
-    Parameters
-    ----------
-    h : MirrorMap
-        Bound to the layout.
-    l2, l1 : float
-        ||grad(u) - grad(v)||_2 <= l2 ||u - v||_2, and with the norms linf and l1.
-
-    Raises
-    ------
-    ConfigurationError
-        If the map is not strongly convex on its domain.
-    """
-    if isinstance(h, PNorm):
-        # By the Riesz-Thorin theorem between l1 -> linf and l2 -> l2.
-        return l1 ** (1.0 - 2.0 / h.p) * l2 ** (2.0 / h.p), f"{h.p / (h.p - 1.0):.4g}"
-    if isinstance(h, SimplexEntropy):
-        return h.radius * l1, "l1"
-    modulus = _modulus(h)
-    if modulus > 0.0:
-        return l2 / modulus, "weighted l2" if isinstance(h, DiagonalMetric) else "l2"
-    prefix = f"no rate follows from theory for mirror_map={h!r}, which is not strongly convex everywhere"
-    raise ConfigurationError(f"{prefix}; give client_lr by hand")
-
-
-def _modulus(h: MirrorMap) -> float:
-    """Return a modulus of strong convexity in the l2 norm; 0 if there is none."""
-    if isinstance(h, Euclidean | PNorm):
-        return 1.0
-    if isinstance(h, DiagonalMetric):
-        return float(h.weights.min())
-    if isinstance(h, SimplexEntropy):
-        return 1.0 / h.radius
-    if isinstance(h, BoundProduct):
-        return min((_modulus(part) for _, _, part in h.parts), default=1.0)
-    return 0.0
 
 
 def extrapolation(uplinks: Sequence[Uplink]) -> float:

@@ -34,7 +34,7 @@ from flwr_fco.strategies import (
     Steps,
     run_of,
 )
-from flwr_fco.strategies.questions import ask, bounded_largest, choose, smoothness_for
+from flwr_fco.strategies.questions import ask, bounded_largest, choose
 from flwr_fco.topology import chain
 
 START = {"coefficients": np.zeros(3), "intercept": np.zeros(1)}
@@ -168,18 +168,18 @@ class Unknown(MirrorMap):
 
 
 def test_norms_of_the_mirror_maps():
-    assert smoothness_for(Euclidean(), 9.0, 1.0) == (9.0, "l2")
-    assert smoothness_for(PNorm(2.0), 9.0, 1.0)[0] == pytest.approx(9.0)
-    assert smoothness_for(PNorm(400.0), 9.0, 1.0)[0] == pytest.approx(1.0, rel=0.02)
-    assert smoothness_for(SimplexEntropy(2.0), 9.0, 1.0) == (2.0, "l1")
-    assert smoothness_for(DiagonalMetric(np.array([4.0, 2.0])), 9.0, 1.0)[0] == 4.5
+    assert Euclidean().smoothness(9.0, 1.0) == (9.0, "l2")
+    assert PNorm(2.0).smoothness(9.0, 1.0)[0] == pytest.approx(9.0)
+    assert PNorm(400.0).smoothness(9.0, 1.0)[0] == pytest.approx(1.0, rel=0.02)
+    assert SimplexEntropy(2.0).smoothness(9.0, 1.0) == (2.0, "l1")
+    assert DiagonalMetric(np.array([4.0, 2.0])).smoothness(9.0, 1.0)[0] == 4.5
     layout = Layout.from_arrays({"a": np.zeros(2), "b": np.zeros(2)})
     product = Product({"a": SimplexEntropy(3.0), "b": Euclidean()}).bind(layout)
-    assert smoothness_for(product, 9.0, 1.0)[0] == 27.0
+    assert product.smoothness(9.0, 1.0)[0] == 27.0
     with pytest.raises(ConfigurationError, match="Unknown"):
-        smoothness_for(Unknown(), 9.0, 1.0)
+        Unknown().smoothness(9.0, 1.0)
     with pytest.raises(ConfigurationError, match="by hand"):
-        smoothness_for(Product({"*": Unknown()}).bind(layout), 9.0, 1.0)
+        Product({"*": Unknown()}).bind(layout).smoothness(9.0, 1.0)
 
 
 # --- rates -----------------------------------------------------------------------------------------------------------
