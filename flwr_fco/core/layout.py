@@ -163,11 +163,6 @@ class Layout:
         return tuple(entry for entry in self.entries if not entry.optimized)
 
     @cached_property
-    def of_passed_through(self) -> Layout:
-        """The layout of these alone."""
-        return Layout(self.passed_through)
-
-    @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Names and shapes of the optimised arrays, in their order in the flat vector."""
         return {entry.name: entry.shape for entry in self.optimized}

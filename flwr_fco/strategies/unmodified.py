@@ -122,7 +122,7 @@ def read_model(
     if increment is None:
         increment, passed = increment_of(layout, only(ArrayRecord, content), sent)
     else:
-        passed = model_vector(layout.of_passed_through, only(ArrayRecord, content))[1]
+        passed = model_vector(Layout(layout.passed_through), only(ArrayRecord, content))[1]
     metrics: dict[str, Any] = dict(only(MetricRecord, content))
     examples, work = metrics.pop(EXAMPLES, math.nan), options.work
     steps = metrics.pop(STEPS, getattr(work, "steps", None) or 1)
