@@ -394,8 +394,8 @@ class _Asking:
         fitted = self.fitted
         own = np.array([np.diag(unpacked(answer.vectors["block"])) for answer in answers])
         for curved, answer in zip(own, answers, strict=True):
-            most = (1.0 + _ROUNDING) * self._most_curved(answer)
-            room = most * fitted.squares.get(answer.partition, np.zeros(0))
+            with np.errstate(invalid="ignore", over="ignore"):  # without a bound, or of a mean that a site makes up
+                room = (1.0 + _ROUNDING) * self._most_curved(answer) * fitted.squares.get(answer.partition, np.zeros(0))
             for j in np.flatnonzero(curved[: room.size] > room)[:1].tolist():
                 raise ConfigurationError(
                     f"{fitted.named(answer)} says a second derivative of {self._column(j)} of {curved[j]:.3g}; with "
@@ -436,8 +436,8 @@ class _Asking:
         if kind is CLASSES:
             return min(kind.curvature, rows * loss)
         # Half a deviance is convex in count and rate together, and at least (root of rate - root of count)^2.
-        mean = next(own.numbers["mean"] for own in self.reported.answers if own.node_id == answer.node_id)
-        return rows * (math.sqrt(max(mean, 0.0)) + math.sqrt(loss)) ** 2
+        means = [own.numbers["mean"] for own in self.reported.answers if own.node_id == answer.node_id]
+        return rows * (math.sqrt(max(0.0, *means)) + math.sqrt(loss)) ** 2 if means else kind.curvature
 
     def _column(self, j: int) -> str:
         return self.fitted.names[j] if j < len(self.fitted.names) else "the intercept"

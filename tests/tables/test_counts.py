@@ -115,3 +115,14 @@ def test_a_sites_loss_and_rows_bound_second_derivatives_of_counts(intercepts):
         model.fit(grid, intervals=True)
     with (grid := InProcessGrid(app, 3)).identity(), quiet(50):
         assert np.isfinite(model.fit(grid, intervals=True).log_likelihood_)
+
+
+def test_a_site_that_is_silent_about_itself_leaves_no_likelihood():
+    sites = [(X[m::3].assign(noise=X["noise"][m::3] * (m > 0)), COUNTS[m::3]) for m in range(3)]
+    model = FederatedPoissonRegression(0.0, num_clients=3)
+    app = model.client_app(lambda context: sites[context.node_config["partition-id"]])
+    grid = altering(0, "saturated", lambda vectors, numbers: vectors["estimate"].fill(np.nan))(app, 3)
+    with grid.identity(), quiet(50):
+        model.fit(grid, intervals=True)
+    assert np.isfinite(np.diag(model.covariance_)).all()
+    assert np.isnan(model.log_likelihood_)
