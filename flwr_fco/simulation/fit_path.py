@@ -41,7 +41,7 @@ from flwr_fco.results import Number, Result, frame_of
 from flwr_fco.simulation.simulate import simulate
 from flwr_fco.strategies import CompositeStrategy, FedNewton, Strengths, run_of
 from flwr_fco.strategies.nodes import Tables
-from flwr_fco.strategies.questions import ask
+from flwr_fco.strategies.questions import ask, prepared
 from flwr_fco.strategies.run import Run, centre_of
 
 Matrix = NDArray[np.float64]
@@ -365,7 +365,7 @@ class StrengthPath:
         try:
             # Asked once for all runs.
             strategy.tables = strategy.tables or Tables()
-            run = self._prepared(grid, initial_arrays, timeout)
+            run = prepared(strategy, grid, initial_arrays, timeout)
             largest, arrays = 0.0, initial_arrays
             if self.strengths is None:
                 largest, w = strength_max(run)
@@ -383,11 +383,6 @@ class StrengthPath:
         finally:
             strategy.regularizer, strategy.tables = before
 
-    def _prepared(self, grid: Grid, arrays: ArrayRecord, timeout: float) -> Run:
-        run = self.strategy.prepare(arrays)
-        run.grid, run.timeout = grid, timeout
-        return run
-
     def _all_at_once(
         self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int, timeout: float, options: Mapping[str, Any]
     ) -> PathResult:
@@ -400,7 +395,7 @@ class StrengthPath:
             strategy.strengths = replace(self._path, **reported)
             if self.validate and self.cv is None:
                 # Before the run: clients may have no data to validate on.
-                run = self._prepared(grid, initial_arrays, timeout)
+                run = prepared(strategy, grid, initial_arrays, timeout)
                 held_out_losses(run, run.point, rows)
             result = strategy.start(grid, initial_arrays, num_rounds, timeout, **options)
             run, state = run_of(strategy), strategy.state

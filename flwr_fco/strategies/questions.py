@@ -90,6 +90,25 @@ class LossFacts(NamedTuple):
         )
 
 
+def prepared(strategy: Any, grid: Any, arrays: Any, timeout: float) -> Run:
+    """Return a run of a strategy's clients, of whom questions are asked before it starts, or instead.
+
+    Parameters
+    ----------
+    strategy : CompositeStrategy
+        The strategy.
+    grid : Grid
+        Who connects the clients.
+    arrays : ArrayRecord
+        The model.
+    timeout : float
+        Seconds to wait for an answer.
+    """
+    run: Run = strategy.prepare(arrays)
+    run.grid, run.timeout = grid, timeout
+    return run
+
+
 def ask(run: Run, request: Request, w: Vector) -> list[Answer]:
     """Ask all connected clients about their losses; return the good answers with weights that sum to 1.
 

@@ -36,7 +36,7 @@ from flwr_fco.regularizers.base import with_strength
 from flwr_fco.simulation.fit_path import StrengthPath
 from flwr_fco.strategies import Everyone, FedNewton, Strengths, proved_zero, run_of
 from flwr_fco.strategies.nodes import ASKING, Nodes, Tables
-from flwr_fco.strategies.questions import ask
+from flwr_fco.strategies.questions import ask, prepared
 from flwr_fco.tables import intervals as of_intervals
 from flwr_fco.tables import reading, reports
 from flwr_fco.tables.answers import CENTRED, DENSE, FIRST, MASS, MEANS, VARIANCES, WITHIN, first
@@ -52,7 +52,6 @@ from flwr_fco.tables.intervals import (
     Questions,
     Table,
     asking,
-    prepared,
     reasons_of,
 )
 from flwr_fco.tables.quality import Quality, quality_of
@@ -97,6 +96,10 @@ class Sites(NamedTuple):
     def at_zero(self) -> float:
         """The loss at 0, of all rows."""
         return math.fsum(answer.weight * answer.numbers["loss"] for answer in self.answers)
+
+    def asking(self, **options: Any) -> FedNewton:
+        """Return a strategy with these options."""
+        return asking(len(self.answers), self.tables, self.rows, self.weights, **options)
 
     def slopes(self, count: int) -> Vector:
         """Return the derivatives by the last parameters at 0, of all rows."""
@@ -786,17 +789,15 @@ class Federated(BaseEstimator):  # type: ignore[misc]
                 null = at_zero
         options: dict[str, Any] = {"tolerance": max(self.tol * null, np.finfo(np.float64).tiny), "regularizer": psi}
         options["hessian"] = "none" if dense_solution else "block"
-        strategy = asking(len(sites.answers), sites.tables, sites.rows, **options)
-        strategy.site_weights = sites.weights
-        return strategy
+        return sites.asking(**options)
 
     def _solved(self, sites: Sites, run: Any, start: Any, outputs: int) -> tuple[NDArray[np.float64], Vector]:
         """Return the coefficients and intercepts of a run, of columns that are centred where they are far from 0."""
-        columns, questions = self._columns, asking(len(sites.answers), sites.tables, sites.rows)
+        columns = self._columns
 
         def centred(centre: Vector) -> None:
             if columns.centre.any():
-                self.n_iter_ += run(Questions(questions, partial(_centred, centre=centre)), start, 1)
+                self.n_iter_ += run(Questions(sites.asking(), partial(_centred, centre=centre)), start, 1)
 
         self.n_iter_ = 1
         centred(columns.centre)
@@ -836,7 +837,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
                     f"there are no intervals: {', '.join(names[j] for j in idle[:5])}{', ...' * (idle.size > 5)}: "
                     f"{why}. Leave it out{common}"
                 )
-            said = run(Questions(strategy, partial(of_intervals.own_estimates, fitted=fitted, own=own)), start, 1)
+            questions = partial(of_intervals.own_estimates, fitted=fitted, own=own)
+            said = run(Questions(sites.asking(), questions), start, 1)
             of_intervals.check_events(said, fitted)
             self.n_iter_ += 1
         for name in ("path_", "strength_", "covariance_", "log_likelihood_"):
@@ -859,10 +861,10 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         if self._intervals is not None:
             begin = np.concatenate([array.numpy().ravel() for array in result.arrays.values()])
             asked = partial(of_intervals.unpenalised, asked=self._intervals, fitted=fitted, reported=said, start=begin)
-            sums, exchanges = run(Questions(strategy, asked), start, 1)
+            sums, exchanges = run(Questions(sites.asking(), asked), start, 1)
             trend = None
             if self._kind is TIMES:
-                trend = run(Questions(strategy, partial(of_intervals.trends, sums=sums)), start, 1)
+                trend = run(Questions(sites.asking(), partial(of_intervals.trends, sums=sums)), start, 1)
                 self.n_iter_ += 1
             self._table = of_intervals.table(self._intervals, fitted, said, sums, trend)
             self.covariance_, self.log_likelihood_ = self._table.found.covariance, self._table.found.log_likelihood

@@ -21,10 +21,10 @@ from flwr_fco.messages.protocol import Answer, Question
 from flwr_fco.objectives import CoxRegression, Objective
 from flwr_fco.objectives.design import dense, moments
 from flwr_fco.strategies.nodes import Tables
-from flwr_fco.strategies.questions import ask
+from flwr_fco.strategies.questions import ask, prepared
 from flwr_fco.tables import reading
 from flwr_fco.tables.checks import SAID, Cells, Described, Finding, findings
-from flwr_fco.tables.intervals import CLASSES, TIMES, asking, prepared
+from flwr_fco.tables.intervals import CLASSES, TIMES, asking
 from flwr_fco.tables.reports import Reported, aligned_columns, class_names
 
 #: The kind of question.

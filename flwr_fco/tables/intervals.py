@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ from flwr_fco.messages.protocol import ESTIMATES, TREND, Answer
 from flwr_fco.objectives.site_intercept import FEWEST_ROWS
 from flwr_fco.strategies import Bounds, FedNewton
 from flwr_fco.strategies.nodes import Tables
-from flwr_fco.strategies.questions import ask
+from flwr_fco.strategies.questions import ask, prepared
 from flwr_fco.strategies.run import Run
 from flwr_fco.tables.answers import CLUSTERED, DERIVATIVES, LEAST, OWN, POOLED
 from flwr_fco.tables.estimates import (
@@ -208,21 +208,23 @@ class Reported(NamedTuple):
     weighted: bool
 
 
-def asking(number: int, tables: Tables, rows: dict[int, float] | None = None, **options: Any) -> FedNewton:
-    """Return a strategy of so many sites, of which only questions are asked, or which is run, at however many."""
+def asking(number: int, tables: Tables, rows: Any = None, weights: Any = None, **options: Any) -> FedNewton:
+    """Return a strategy of so many sites, of which questions are asked, or which is run, at however many.
+
+    Parameters
+    ----------
+    number : int
+        How many sites there are.
+    tables : Tables
+        What is known of their tables.
+    rows, weights : dict of int to float, optional
+        The rows of each partition, and what they weigh.
+    **options
+        Of the strategy.
+    """
     strategy = FedNewton(min_available_nodes=number, min_train_nodes=1, fraction_evaluate=0.0, **options)
-    strategy.tables, strategy.bounds = tables, Bounds(rows=rows)
+    strategy.tables, strategy.bounds, strategy.site_weights = tables, Bounds(rows=rows), weights
     return strategy
-
-
-def prepared(strategy: FedNewton, grid: Any, initial_arrays: Any, timeout: float) -> Run:
-    """Return a run of the strategy's sites that asks them questions only."""
-    own = {option.name: getattr(strategy, option.name) for option in fields(strategy) if option.init}
-    other = type(strategy)(**own)
-    other.site_weights, other.tables = strategy.site_weights, strategy.tables
-    run = other.prepare(initial_arrays)
-    run.grid, run.timeout = grid, timeout
-    return run
 
 
 def reasons_of(run: Run) -> list[str]:
