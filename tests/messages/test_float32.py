@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
-from problems import FEATURES, app_of, clients, flat, start_arrays
+from problems import FEATURES, app_of, clients, flat, simulated, start_arrays
 
 from flwr_fco.mirror_maps import PNorm
 from flwr_fco.regularizers import L1
-from flwr_fco.simulation import simulate
 from flwr_fco.strategies import Epochs, FedDA, FedDAGT, FedDualAvg, Steps, Wire
 
 OPTIONS = {"regularizer": L1(0.3), "client_lr": 0.05, "work": Epochs(1, batch_size=None), "fraction_evaluate": 0.0}
@@ -14,15 +13,7 @@ START = np.full(FEATURES + 1, 0.5)
 
 
 def go(strategy, rounds=30, dtype=np.float32, start=START):
-    objectives = clients()
-    return simulate(
-        strategy,
-        app_of(objectives),
-        num_nodes=len(objectives),
-        num_rounds=rounds,
-        initial_arrays=start_arrays(dtype=dtype, start=start),
-        progress=False,
-    )
+    return simulated(strategy, app_of(clients()), rounds, initial_arrays=start_arrays(dtype=dtype, start=start))
 
 
 def test_the_model_is_that_of_float64_messages():

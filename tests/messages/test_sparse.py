@@ -4,17 +4,16 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 from numpy.testing import assert_allclose, assert_array_equal
+from problems import app_of, simulated
 from scipy import sparse
 
 from flwr_fco import FedDualAvg
-from flwr_fco.client_apps import client_app
 from flwr_fco.core.sparse import NonZeros, SparseVector
 from flwr_fco.errors import ProtocolError
 from flwr_fco.messages.protocol import ReceivedVectors
 from flwr_fco.messages.records import decode_uplink
 from flwr_fco.objectives import Logistic
 from flwr_fco.regularizers import L1
-from flwr_fco.simulation import simulate
 from flwr_fco.strategies import (
     Average,
     Bounds,
@@ -100,14 +99,12 @@ def passing(message, context, call_next):
     return call_next(message, context)
 
 
-def app(objectives, **options):
-    return client_app(lambda context: objectives[context.node_config["partition-id"]], **options)
+OPTIONS = {"regularizer": L1(0.001), "client_lr": 0.5, "work": Epochs(1, batch_size=4), "fraction_evaluate": 0.0}
 
 
-def run(objectives, strategy=None, **options):
-    own = {"regularizer": L1(0.001), "client_lr": 0.5, "work": Epochs(1, batch_size=4), "fraction_evaluate": 0.0}
-    strategy = strategy or FedDualAvg(**own | options)
-    result = simulate(strategy, app(objectives), num_nodes=5, num_rounds=4, initial_arrays=START, progress=False)
+def run(objectives, **options):
+    strategy = FedDualAvg(**OPTIONS | options)
+    result = simulated(strategy, app_of(objectives), 4, num_nodes=5, initial_arrays=START)
     return strategy.state.dual, result
 
 
@@ -159,19 +156,9 @@ def rows(m, form):
 
 
 def broadcast(form, *, messages=False, **options):
-    mods = [passing] if messages else None
-    app = client_app(lambda context: rows(context.node_config["partition-id"], form), mods=mods)
-    strategy = FedDualAvg(
-        regularizer=L1(0.001),
-        client_lr=0.5,
-        work=Epochs(1, batch_size=4),
-        fraction_train=0.4,
-        min_train_nodes=2,
-        fraction_evaluate=0.0,
-        seed=1,
-        **options,
-    )
-    result = simulate(strategy, app, num_nodes=5, num_rounds=6, initial_arrays=START, progress=False)
+    app = app_of([rows(m, form) for m in range(5)], [passing] if messages else ())
+    strategy = FedDualAvg(fraction_train=0.4, seed=1, **OPTIONS | options)
+    result = simulated(strategy, app, 6, num_nodes=5, initial_arrays=START)
     return result.arrays["coefficients"].numpy(), [row["train/bytes-down"] for row in result.rows()]
 
 
@@ -203,14 +190,12 @@ STEPS = {"client_lr": 0.5, "work": Steps(2), "fraction_evaluate": 0.0}
 )
 def test_what_clients_remember_begins_as_with_whole_vectors(strategy, messages, monkeypatch):
     """A client's memory begins with zeros of the message's kind, and the first message is zero nearly everywhere."""
-    mods = [passing] if messages else None
     rng = np.random.default_rng(0)
     losses = [Logistic(rng.standard_normal((12, D)), np.arange(12) % 2, l2=0.1) for _ in range(3)]
-    app = client_app(lambda context: losses[context.node_config["partition-id"]], mods=mods)
+    app = app_of(losses, [passing] if messages else ())
 
     def go():
-        result = simulate(strategy(), app, num_nodes=3, num_rounds=3, initial_arrays=START, progress=False)
-        return result.arrays["coefficients"].numpy()
+        return simulated(strategy(), app, 3, num_nodes=3, initial_arrays=START).arrays["coefficients"].numpy()
 
     expected = go()
     monkeypatch.setattr(training, "_LONG", 100)

@@ -24,15 +24,8 @@ DIMENSION = 3
 
 
 def make(privacy, fraction_train=1.0, rounds=6):
-    options = FedDualAvg(
-        fraction_train=fraction_train,
-        fraction_evaluate=0.0,
-        weighting="uniform",
-        normalize_local_work=False,
-        work=Steps(1),
-        privacy=privacy,
-    )
-    return Mean(privacy, options, rounds)
+    exact = {"weighting": "uniform", "normalize_local_work": False, "fraction_evaluate": 0.0, "work": Steps(1)}
+    return Mean(privacy, FedDualAvg(fraction_train=fraction_train, privacy=privacy, **exact), rounds)
 
 
 class Mean(PrivateMean):

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from faulty import Faulty, scaled, start_on, with_increment, with_metrics
 from flwr.app import MetricRecord
-from problems import app_of, flat, problem, start_arrays
+from problems import app_of, flat, problem, simulated, start_arrays
 
 from flwr_fco import FedDAGT, FedDualAvg, FedDualAvgOSP, FeDualEx, GaussianDP, fit_path
 from flwr_fco.callbacks import Callback, Checkpoint
 from flwr_fco.errors import ConfigurationError, DivergedError, UnknownOptionError
 from flwr_fco.regularizers import L1
-from flwr_fco.simulation import InProcessGrid, simulate
+from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import Arrays, Bounds, DualFL, Epochs, Participation, Steps, run_of
 from flwr_fco.strategies.private import PrivateMean
 
@@ -25,24 +25,13 @@ def privacy(**options):
 
 
 def make(cls=FedDualAvg, **options):
-    chosen = {
-        "regularizer": L1(0.1),
-        "client_lr": 0.02,
-        "work": Steps(3, batch_size=4),
-        "weighting": "uniform",
-        "normalize_local_work": False,
-        "fraction_train": 0.4,
-        "fraction_evaluate": 0.0,
-        "privacy": privacy(),
-        **options,
-    }
-    return cls(**chosen)
+    exact = {"weighting": "uniform", "normalize_local_work": False, "fraction_evaluate": 0.0, "privacy": privacy()}
+    chosen = {"regularizer": L1(0.1), "client_lr": 0.02, "work": Steps(3, batch_size=4), "fraction_train": 0.4}
+    return cls(**exact | chosen | options)
 
 
 def play(strategy, rounds=6, **options):
-    objectives = problem()
-    chosen = {"num_nodes": len(objectives), "num_rounds": rounds, "initial_arrays": start_arrays(), "progress": False}
-    return simulate(strategy, app_of(objectives), **{**chosen, **options})
+    return simulated(strategy, app_of(problem()), rounds, num_nodes=5, **options)
 
 
 @pytest.mark.parametrize(

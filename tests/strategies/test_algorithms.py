@@ -93,20 +93,9 @@ def paper(name, objectives, weights, normalize):
 @pytest.mark.parametrize("strategy", [FedAvgSubgradient, FedMid, FedMidOSP, FedDualAvg, FedDualAvgOSP])
 def test_strategy_is_the_papers_box(strategy, weighting, normalize):
     objectives = clients()
-    result = run(
-        strategy(
-            regularizer=L1(LAMBDA),
-            client_lr=ETA_C,
-            server_lr=ETA_S,
-            work=Epochs(2, batch_size=5),
-            seed=SEED,
-            weighting=weighting,
-            normalize_local_work=normalize,
-        ),
-        objectives,
-        ROUNDS,
-        start=START,
-    )
+    options = {"regularizer": L1(LAMBDA), "client_lr": ETA_C, "server_lr": ETA_S, "work": Epochs(2, batch_size=5)}
+    own = strategy(**options, seed=SEED, weighting=weighting, normalize_local_work=normalize)
+    result = run(own, objectives, ROUNDS, start=START)
     sizes = np.array([objective.num_examples for objective in objectives])
     weights = sizes / sizes.sum() if weighting == "examples" else np.full(len(sizes), 1 / len(sizes))
     expected = paper(strategy.__name__, objectives, weights, normalize)

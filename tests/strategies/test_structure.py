@@ -32,14 +32,9 @@ def test_rank_is_that_of_each_rounds_model(psi):
         features = rng.standard_normal((60, 8, 5))
         objectives.append(TraceRegression(features, np.einsum("nij,ij->n", features, truth), intercept=False))
     ranks = []
-    result = simulated(
-        FedDualAvg(regularizer=psi, client_lr=0.02, work=Epochs(1, batch_size=None), fraction_evaluate=0.0),
-        client_app(lambda context: objectives[int(context.node_config["partition-id"])]),
-        15,
-        num_nodes=3,
-        initial_arrays={"coefficients": np.zeros((8, 5))},
-        callbacks=[lambda n, arrays, m: ranks.append(numerical_rank(arrays["coefficients"].numpy(), 1e-9))],
-    )
+    look = lambda n, arrays, m: ranks.append(numerical_rank(arrays["coefficients"].numpy(), 1e-9))  # noqa: E731
+    own = FedDualAvg(regularizer=psi, client_lr=0.02, work=Epochs(1, batch_size=None))
+    result = run(own, objectives, 15, start={"coefficients": np.zeros((8, 5))}, callbacks=[look])
     assert [metrics["rank"] for metrics in result.train_metrics_clientapp.values()] == ranks
     assert 0 < min(ranks[1:]) < 5
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from problems import simulated
 
 from flwr_fco.errors import FlwrFcoError
-from flwr_fco.simulation import simulate
 from tools.local_superlink import command, end, flower_run, local_superlink
 
 pytestmark = [pytest.mark.flower, pytest.mark.nightly]
@@ -113,14 +113,7 @@ def test_clients_run_on_both_raylets_and_the_bits_are_those_of_one_process(reque
     monkeypatch.syspath_prepend(APP)
     from raylets import client, problem
 
-    here = simulate(
-        problem.build(NODES),
-        client.app,
-        num_nodes=NODES,
-        num_rounds=ROUNDS,
-        initial_arrays=problem.start(),
-        run_config={"out": ""},
-        progress=False,
-    )
+    options = {"num_nodes": NODES, "initial_arrays": problem.start(), "run_config": {"out": ""}}
+    here = simulated(problem.build(NODES), client.app, ROUNDS, **options)
     for name, array in here.arrays.items():
         np.testing.assert_array_equal(model[name], array.numpy())

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from problems import simulated
 
 from tools.deployment import LocalDeployment, free_ports
 
@@ -197,19 +198,10 @@ def here():
         from survivors import client, problem
     finally:
         sys.path.remove(str(APP))
-    from flwr_fco.simulation import simulate
 
     def run(strategy, rounds, nodes=3, faults=0.0):
-        result = simulate(
-            problem.build(strategy, nodes),
-            client.app,
-            num_nodes=nodes,
-            num_rounds=rounds,
-            initial_arrays=problem.start(),
-            run_config={"faults": faults},
-            raise_errors=not faults,
-            progress=False,
-        )
+        options = {"num_nodes": nodes, "initial_arrays": problem.start(), "run_config": {"faults": faults}}
+        result = simulated(problem.build(strategy, nodes), client.app, rounds, raise_errors=not faults, **options)
         return {name: array.numpy() for name, array in result.arrays.items()}, result.rows()
 
     return run
