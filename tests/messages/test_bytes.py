@@ -109,14 +109,6 @@ def test_an_array_of_another_order_is_written_in_the_usual_one(array):
     assert found.dtype.isnative
 
 
-def test_models_in_other_memory_layouts_are_read_too():
-    matrix = np.arange(6.0).reshape(2, 3)
-    layout = Layout.from_arrays({"w": matrix})
-    for odd in (np.asfortranarray(matrix), matrix.astype(np.float32), matrix[:, ::-1][:, ::-1]):
-        vector, _ = model_vector(layout, ArrayRecord({"w": Array(odd)}))
-        np.testing.assert_array_equal(vector, matrix.ravel())
-
-
 @pytest.mark.parametrize(("given", "kept"), [(6.5, 6), (7.6, 8), (1e300, 2**53), (-3.0, 0)])
 def test_an_average_of_counters_is_a_whole_number_again(given, kept):
     layout = Layout.from_arrays({"w": np.zeros(1), "bn.num_batches_tracked": np.array(0)})
