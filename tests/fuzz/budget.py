@@ -42,7 +42,7 @@ VALUES = st.recursive(
 
 
 def paths(value, way=()):
-    """Return the ways to all places in a JSON value."""
+    """Return the ways to all entries of a JSON value."""
     found = [way] if way else []
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, item in items:
@@ -51,7 +51,7 @@ def paths(value, way=()):
 
 
 def replaced(value, way, new):
-    """Return a JSON value with another one in a place; a `new` of ... takes the place away."""
+    """Return a JSON value with another one in an entry; a `new` of ... takes the entry away."""
     key, *rest = way
     copy = dict(value) if isinstance(value, dict) else list(value)
     if rest:
@@ -65,7 +65,7 @@ def replaced(value, way, new):
 
 @st.composite
 def mutated(draw, value, times=2):
-    """Draw a JSON value that differs from a good one in a place or two."""
+    """Draw a JSON value that differs from a good one in an entry or two."""
     for _ in range(draw(st.integers(1, times))):
         ways = paths(value)
         if not ways:

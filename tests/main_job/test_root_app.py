@@ -67,7 +67,7 @@ def test_every_problem_runs_and_leaves_its_folder(tmp_path, overrides, keys):
     assert config["problem"] == overrides["problem"]
 
 
-def test_the_app_is_simulate_to_the_bit_and_its_last_line_describes_the_model(tmp_path):
+def test_the_app_is_simulate_to_the_bit_and_its_last_line_is_the_models(tmp_path):
     run({"output-dir": str(tmp_path), "seed": 5})
     result = train(Task(checked_config({**CONFIG, "seed": 5})))
     config, lines, arrays = only_run(tmp_path)

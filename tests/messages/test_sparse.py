@@ -142,7 +142,7 @@ def test_increments_and_the_dual_travel_at_the_indices_that_a_client_has():
     assert up == [short] * 3
 
 
-# --- what everyone is told, by its non-zeros ------------------------------------------------------------------------
+# --- what everyone is sent, by its non-zeros -------------------------------------------------------------------------
 
 
 def rows(m, form):

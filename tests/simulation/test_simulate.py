@@ -107,7 +107,7 @@ def test_after_a_clients_error_its_state_is_what_it_was_before_the_message():
     assert remembered() == ([0, 1], [1.0, 1.0], ["log", "memory"])
 
 
-def test_an_entry_of_run_config_that_nobody_gave_is_named_with_what_to_give():
+def test_an_entry_of_run_config_that_nobody_gave_is_named():
     app = ClientApp()
     app.train()(lambda message, context: context.run_config["batch-size"])
     reported = r"no 'batch-size' in context.run_config; give simulate or the grid run_config=\{'batch-size'"
