@@ -1,4 +1,4 @@
-"""The ServerApp: runs the strategy, saves each round where the run config says so, and leaves the model and the metrics."""
+"""The ServerApp: runs the strategy, saves rounds where the run config says so, and leaves the model and the metrics."""
 
 import json
 from pathlib import Path
