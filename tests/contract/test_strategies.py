@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from converging import converges
-from limits import LIMITS
+from converging import LIMITS, converges
 
 from flwr_fco.algorithms import DualAveraging, SubgradientSteps
 from flwr_fco.algorithms.dual_averaging import DualState

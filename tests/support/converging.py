@@ -1,6 +1,11 @@
-"""Where a strategy converges: runs on the clients of `check_strategy`, whose solution is known."""
+"""Where each strategy converges: runs on the clients of `check_strategy`, whose solution is known.
+
+A limit gets ``run(rounds, *, equal=False, **options)``, which returns the final model of a run with full batches, and
+a problem with a known solution: ``error(w)``, a certified ``gap(w, *, equal=False, factor=1.0)`` and ``support(w)``.
+"""
 
 from dataclasses import fields
+from functools import partial
 
 import numpy as np
 
@@ -8,7 +13,7 @@ from flwr_fco.client_apps import client_app
 from flwr_fco.regularizers import L1, Zero
 from flwr_fco.simulation import simulate
 from flwr_fco.testing import _client
-from flwr_fco.work import Epochs, Minimise
+from flwr_fco.work import Epochs, Minimise, Steps
 
 LAYOUT = _client(0).layout
 
@@ -68,3 +73,100 @@ def converges(make, limit):
         return LAYOUT.flatten({name: array.numpy() for name, array in result.arrays.items()})
 
     limit(run, problem)
+
+
+def shrinks(run, measure, runs, times, steps=1, **options):
+    """What is measured shrinks so many times from one (rounds, rate) to the other."""
+    work = Steps(steps, batch_size=None)
+    coarse, fine = (measure(run(rounds, client_lr=rate, work=work, **options)) for rounds, rate in runs)
+    assert coarse >= times * fine, f"{steps} local steps"
+
+
+def exact(run, problem):
+    """The solution, whatever the local work."""
+    for steps in (1, 3):
+        options = {"client_lr": 0.3 / steps, "work": Steps(steps, batch_size=None)}
+        # A quarter of the rounds is enough for most methods.
+        assert any(problem.gap(run(rounds, **options)) <= 1e-8 for rounds in (75, 300)), f"{steps} local steps"
+
+
+def biased(run, problem):
+    """The solution for one local step; for more, an error that shrinks with the rate."""
+    assert problem.gap(run(200, client_lr=0.3, work=Steps(1, batch_size=None))) <= 1e-8
+    shrinks(run, problem.error, ((200, 0.05), (500, 0.005)), 5, steps=5)
+
+
+def biased_half_steps(run, problem):
+    """The solution for equal clients; for unequal ones an error that shrinks with the rate, also for one local step.
+
+    The clients' extra steps differ even with one local step: the gradients in the mean are not taken at one point.
+    """
+    for steps in (1, 3):
+        work = Steps(steps, batch_size=None)
+        assert problem.gap(run(150, equal=True, client_lr=0.3 / steps, work=work), equal=True) <= 1e-8
+    for steps in (1, 5):
+        shrinks(run, problem.error, ((200, 0.25 / steps), (500, 0.025 / steps)), 5, steps)
+
+
+def vanishing(run, problem):
+    """The solution, slowly: an error that shrinks at least 3 times in 10 times as many rounds."""
+    for steps in (1, 3):
+        early, late = (problem.error(run(rounds, work=Steps(steps, batch_size=None))) for rounds in (30, 300))
+        assert early >= 3 * late, f"{steps} local steps"
+
+
+def shifted_by(option, values, rounds=400, steps=(1,)):
+    """A point at a distance from the solution that shrinks 3 times from one value of an option to the other."""
+
+    def check(run, problem):
+        for count in steps:
+            options = {"client_lr": 0.05, "work": Steps(count, batch_size=None)}
+            far, near = (problem.error(run(rounds, **{option: value}, **options)) for value in values)
+            assert far >= 3 * near, f"{count} local steps"
+            assert far > 1e-8, "no distance at all"
+
+    return check
+
+
+def doubled_strength(run, problem):
+    """The solution for twice the strength, because psi acts on the clients and on the server."""
+    w = run(150, equal=True, client_lr=0.3, work=Steps(1, batch_size=None))
+    assert problem.gap(w, equal=True, factor=2.0) <= 1e-8
+
+
+def near_doubled_strength(run, problem):
+    """Near the solution for twice the strength: psi acts on clients and server, but once in the extra step."""
+    shrinks(run, partial(problem.gap, equal=True, factor=2.0), ((100, 0.3), (500, 0.03)), 5, equal=True)
+
+
+def subgradient(run, problem):
+    """Near the solution: an error that shrinks at least 3 times when the rate shrinks 10 times."""
+    shrinks(run, problem.error, ((400, 0.1), (1000, 0.01)), 3)
+
+
+def to_zero(run, problem):
+    """Exactly zero in the end."""
+    assert problem.support(run(300, client_lr=0.3, work=Steps(1, batch_size=None))) == 0
+
+
+LIMITS = {
+    "DFedDA": biased,
+    "DFedDAGT": exact,
+    "DReFedDAGT": exact,
+    "DualFL": exact,
+    "FeDualEx": biased_half_steps,
+    "FedAvgSubgradient": subgradient,
+    "FedDA": biased,
+    "FedDAGT": exact,
+    "FedDR": exact,
+    "FedDualAvg": biased,
+    "FedDualAvgOSP": to_zero,
+    "FedMiP": near_doubled_strength,
+    "FedMid": doubled_strength,
+    "FedMidOSP": biased,
+    "FedNewton": exact,
+    "LocalSGD": biased,
+    "MultistepReFedDAGT": exact,
+    "ReFedDAGT": exact,
+    "Scaffold": exact,
+}

@@ -98,20 +98,23 @@ def test_what_is_wrong_is_said(tmp_path, made):
         LocalDeployment.create(tmp_path / "none", 0)
 
 
+CHILD = (
+    "import subprocess, sys, time;"
+    "print(subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)', *sys.argv[1:]]).pid, flush=True);"
+    "time.sleep(60)"
+)
+
+
+def started(environment, *arguments):
+    """Start a process in a session of its own; return it, and the number of its child."""
+    options = {"stdout": subprocess.PIPE, "text": True, "start_new_session": True, "env": environment}
+    leader = subprocess.Popen([sys.executable, "-c", CHILD, *arguments], **options)
+    return leader, int(leader.stdout.readline())
+
+
 def test_a_dead_process_takes_what_it_has_started_with_it(made):
     deployment, _ = made
-    code = (
-        "import subprocess, sys, time;"
-        "print(subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']).pid, flush=True); time.sleep(60)"
-    )
-    leader = subprocess.Popen(
-        [sys.executable, "-c", code],
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        env=deployment.environment,
-    )
-    child = int(leader.stdout.readline())
+    leader, child = started(deployment.environment)
     deployment._note("node-1", leader.pid)
     assert deployment.pid("node-1") == leader.pid
     leader.kill()
@@ -129,27 +132,12 @@ def reported_of(deployment, **changes):
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
-CHILD = (
-    "import subprocess, sys, time;"
-    "print(subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)', *sys.argv[1:]]).pid, flush=True);"
-    "time.sleep(60)"
-)
-
-
 @pytest.mark.parametrize("home", [True, False])
 @pytest.mark.parametrize("began", ["", "another start"])
 def test_a_process_that_has_the_number_now_is_not_ended(made, home, began):
     """Its command line may name the folder, and it may even have the same FLWR_HOME: an editor, a backup."""
     deployment, _ = made
-    environment = deployment.environment if home else None
-    other = subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(deployment.home / "ca.crt")],
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        env=environment,
-    )
-    child = int(other.stdout.readline())
+    other, child = started(deployment.environment if home else None, str(deployment.home / "ca.crt"))
     try:
         reported_of(deployment, pids={"node-0": other.pid}, began={"node-0": began} if began else {})
         assert "nothing was running" in call("stop", deployment.home).output

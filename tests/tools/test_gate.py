@@ -41,18 +41,11 @@ def keys(tmp_path_factory):
     return LocalDeployment.create(tmp_path_factory.mktemp("keys") / "home", 1).home
 
 
-@pytest.fixture
-def gate(keys):
-    """Yield a way to call the gate, and what came to the SuperLink behind it."""
-    link = ThreadingHTTPServer(("127.0.0.1", 0), Recording)
-    own = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    own.load_cert_chain(keys / "server.pem", keys / "server.key")
-    link.socket, link.calls = own.wrap_socket(link.socket, server_side=True), []
+def gate_before(address, keys):
+    """Return a gate before a SuperLink's address that serves, and a way to call it."""
     (port,) = free_ports(1)
-    address = f"127.0.0.1:{link.server_address[1]}"
     made = Gate(("127.0.0.1", port), address, keys / "ca.crt", keys / "server.pem", keys / "server.key")
-    for server in (link, made):
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=made.serve_forever, daemon=True).start()
     trusted = ssl.create_default_context(cafile=keys / "ca.crt")
 
     def call(method, path, body=b"", **headers):
@@ -61,6 +54,18 @@ def gate(keys):
         answer = connection.getresponse()
         return answer.status, answer.read(), answer.getheader("X-Answer")
 
+    return made, call
+
+
+@pytest.fixture
+def gate(keys):
+    """Yield a way to call the gate, and what came to the SuperLink behind it."""
+    link = ThreadingHTTPServer(("127.0.0.1", 0), Recording)
+    own = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    own.load_cert_chain(keys / "server.pem", keys / "server.key")
+    link.socket, link.calls = own.wrap_socket(link.socket, server_side=True), []
+    threading.Thread(target=link.serve_forever, daemon=True).start()
+    made, call = gate_before(f"127.0.0.1:{link.server_address[1]}", keys)
     yield call, link
     for server in (made, link):
         server.shutdown()
@@ -110,12 +115,7 @@ def test_who_sends_megabytes_is_refused_in_words_too(gate):
 
 
 def test_without_a_superlink_a_node_gets_an_error(keys):
-    nowhere, port = free_ports(2)
-    made = Gate(("127.0.0.1", port), f"127.0.0.1:{nowhere}", keys / "ca.crt", keys / "server.pem", keys / "server.key")
-    threading.Thread(target=made.serve_forever, daemon=True).start()
-    trusted = ssl.create_default_context(cafile=keys / "ca.crt")
-    connection = HTTPSConnection("127.0.0.1", port, context=trusted, timeout=20)
-    connection.request("POST", "/v1/fleet/get-run", b"x")
-    assert connection.getresponse().status == 502
+    made, call = gate_before(f"127.0.0.1:{free_ports(1)[0]}", keys)
+    assert call("POST", "/v1/fleet/get-run", b"x")[0] == 502
     made.shutdown()
     made.server_close()

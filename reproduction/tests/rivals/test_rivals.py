@@ -7,10 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from converging import converges
+from converging import biased, converges, doubled_strength, exact, shifted_by, subgradient, vanishing
 from fitting import fitting
 from halves import begins_where_it_ended, find_solver
-from limits import biased, doubled_strength, exact, shifted_by, subgradient, vanishing
 from one_faulty_client import FAULTS, faulty_run, held_alike, weights_of
 from problems import CONSTANTS, app_of, optimum, problem, simulated, start_arrays
 from problems import clients as regressions
