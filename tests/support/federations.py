@@ -1,5 +1,7 @@
 """Federations of tables, the estimates of their pooled rows by the textbook, and fits over a grid of sites."""
 
+from contextlib import contextmanager
+
 import numpy as np
 from flwr.app import Array, ArrayRecord, MetricRecord
 
@@ -50,14 +52,21 @@ def pooled(kind, parts, targets, *, own=True, weights=None, clusters=None):
     return [each[: parts[0].shape[1]] for each in both]
 
 
-def fit_over_a_grid(
-    model, sites, *, features=None, disclosure=None, app=None, grid=InProcessGrid, raise_errors=False, **options
-):
-    """Fit over a grid of which each site loads its own of `sites`; return the model and the grid."""
-    load = model.client_app(lambda c: sites[c.node_config["partition-id"]], disclosure=disclosure, **(app or {}))
-    made = grid(load, len(sites), raise_errors=raise_errors)
+@contextmanager
+def grid_of(model, sites, *, disclosure=None, app=None, grid=InProcessGrid, raise_errors=False):
+    """Yield a grid of which each site loads its own of `sites`, or what a function of its partition makes of them."""
+    loaded = (lambda m: sites[m]) if isinstance(sites, list) else sites
+    load = model.client_app(lambda c: loaded(c.node_config["partition-id"]), disclosure=disclosure, **(app or {}))
+    made = grid(load, len(sites) if isinstance(sites, list) else 3, raise_errors=raise_errors)
     with made.identity(), quiet(50):
-        return model.fit(made, features=features, **options), made
+        yield made
+
+
+def fit_over_a_grid(model, sites, *, features=None, disclosure=None, app=None, grid=InProcessGrid, **more):
+    """Fit over a grid of which each site loads its own of `sites`; return the model and the grid."""
+    errors = {"raise_errors": more.pop("raise_errors", False)}
+    with grid_of(model, sites, disclosure=disclosure, app=app, grid=grid, **errors) as made:
+        return model.fit(made, features=features, **more), made
 
 
 def altering(site, about, change):

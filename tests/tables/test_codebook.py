@@ -5,12 +5,12 @@ import math
 
 import numpy as np
 import pytest
+from federations import fit_over_a_grid
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.interpolate import CubicSpline
 
 from flwr_fco.errors import ConfigurationError, PublicError
-from flwr_fco.simulation import InProcessGrid
 from flwr_fco.tables import Codebook, Column, FederatedCoxRegression, FederatedLogisticRegression
 
 pandas = pytest.importorskip("pandas")
@@ -153,8 +153,7 @@ def test_a_fit_by_a_codebook_is_the_fit_of_its_columns_and_over_a_grid():
     np.testing.assert_allclose(again.coef_, plain.coef_, rtol=0.0, atol=1e-11)
     # At a new site, with the table as it comes.
     np.testing.assert_array_equal(model.predict(hospital(7)), plain.predict(by_hand(hospital(7))))
-    app = model.client_app(lambda context: list(sites.values())[int(context.node_config["partition-id"])])
-    far = FederatedLogisticRegression(codebook=BOOK, num_clients=3).fit(InProcessGrid(app, 3))
+    far, _ = fit_over_a_grid(FederatedLogisticRegression(codebook=BOOK, num_clients=3), list(sites.values()))
     np.testing.assert_allclose(far.coef_, plain.coef_, rtol=0.0, atol=1e-11)
     assert tuple(far.feature_names_in_) == BOOK.features
 

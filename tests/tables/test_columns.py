@@ -5,14 +5,13 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
-from federations import fit_over_a_grid
+from federations import fit_over_a_grid, grid_of
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.linear_model import Lasso, LogisticRegression
 
 from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.simulation import InProcessGrid
 from flwr_fco.tables import FederatedCoxRegression, FederatedLasso, FederatedLogisticRegression, Intervals
 
 RNG = np.random.default_rng(3)
@@ -84,9 +83,7 @@ def test_sparse_columns_keep_their_zeros():
 def test_a_fit_that_fails_leaves_no_centre_behind():
     moved = X + np.array([1e7, 0.0, 0.0])
     model = FederatedLasso(0.1, num_clients=3)
-    app = model.client_app(lambda c: [own[c.node_config["partition-id"]] for own in (parts(moved), parts(SCORES))])
-    grid = InProcessGrid(app, 3)
-    with grid.identity(), quiet(50):
+    with grid_of(model, list(zip(parts(moved), parts(SCORES), strict=True))) as grid:
         with pytest.raises(ConfigurationError, match="no features"):
             model.fit(grid, features=3, intervals=Intervals(columns=["x9"]))
         model.fit(grid, features=3)
@@ -168,7 +165,6 @@ def test_a_number_whose_square_is_none_is_refused_by_its_column(over, name):
     else:
         tables[1].loc[3, name] = -1e300
     model = FederatedLasso(0.1, num_clients=3)
-    app = model.client_app(lambda context: (tables[i := context.node_config["partition-id"]], targets[i]))
     refused = pytest.raises(ConfigurationError, match=rf"(part|partition) 1: .*'{name}' has a number above 1e\+150")
-    with (grid := InProcessGrid(app, 3, raise_errors=False)).identity(), quiet(50), refused:
+    with grid_of(model, list(zip(tables, targets, strict=True))) as grid, refused:
         model.fit(*((grid,) if over else (tables, targets)))

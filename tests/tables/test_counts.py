@@ -3,13 +3,11 @@
 import numpy as np
 import pandas as pd
 import pytest
-from federations import altering
+from federations import altering, fit_over_a_grid, grid_of
 from scipy import stats
 from sklearn.linear_model import PoissonRegressor
 
-from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.simulation import InProcessGrid
 from flwr_fco.tables import Codebook, Column, FederatedPoissonRegression
 
 RNG = np.random.default_rng(0)
@@ -68,8 +66,7 @@ def test_a_table_by_a_codebook_over_a_grid_is_that_of_the_rows_here():
     tables = [whole[m::3] for m in range(3)]
     here = FederatedPoissonRegression(0.0, codebook=book).fit(tables, intervals=True)
     there = FederatedPoissonRegression(0.0, codebook=book, num_clients=3)
-    app = there.client_app(lambda context: tables[context.node_config["partition-id"]])
-    with (grid := InProcessGrid(app, 3)).identity(), quiet(50):
+    with grid_of(there, tables) as grid:
         assert [row["column"] for row in there.describe(grid).rows[:4]] == [*X, "visits"]
         there.fit(grid, intervals=True)
     np.testing.assert_allclose(there.covariance_, here.covariance_, rtol=1e-9)
@@ -109,20 +106,15 @@ def test_a_sites_loss_and_rows_bound_second_derivatives_of_counts(intercepts):
     wild = X.assign(dose=np.where(np.arange(300) == 3, 1e3, X["dose"]))
     model = FederatedPoissonRegression(0.0, num_clients=3, site_intercepts=intercepts)
     sites = [(wild[m::3], COUNTS[m::3]) for m in range(3)]
-    app = model.client_app(lambda context: sites[context.node_config["partition-id"]])
-    grid = altering(1, "block", lambda vectors, numbers: vectors["block"].__imul__(1e3))(app, 3)
-    with grid.identity(), quiet(50), pytest.raises(ConfigurationError, match="site 1 says a second derivative of age"):
-        model.fit(grid, intervals=True)
-    with (grid := InProcessGrid(app, 3)).identity(), quiet(50):
-        assert np.isfinite(model.fit(grid, intervals=True).log_likelihood_)
+    scaled = altering(1, "block", lambda vectors, numbers: vectors["block"].__imul__(1e3))
+    with pytest.raises(ConfigurationError, match="site 1 says a second derivative of age"):
+        fit_over_a_grid(model, sites, grid=scaled, intervals=True)
+    assert np.isfinite(fit_over_a_grid(model, sites, intervals=True)[0].log_likelihood_)
 
 
 def test_a_site_that_is_silent_about_itself_leaves_no_likelihood():
     sites = [(X[m::3].assign(noise=X["noise"][m::3] * (m > 0)), COUNTS[m::3]) for m in range(3)]
-    model = FederatedPoissonRegression(0.0, num_clients=3)
-    app = model.client_app(lambda context: sites[context.node_config["partition-id"]])
-    grid = altering(0, "saturated", lambda vectors, numbers: vectors["estimate"].fill(np.nan))(app, 3)
-    with grid.identity(), quiet(50):
-        model.fit(grid, intervals=True)
+    silent = altering(0, "saturated", lambda vectors, numbers: vectors["estimate"].fill(np.nan))
+    model, _ = fit_over_a_grid(FederatedPoissonRegression(0.0, num_clients=3), sites, grid=silent, intervals=True)
     assert np.isfinite(np.diag(model.covariance_)).all()
     assert np.isnan(model.log_likelihood_)

@@ -5,13 +5,13 @@ import warnings
 
 import numpy as np
 import pytest
+from federations import grid_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 from flwr_fco.client_apps import Disclosure
 from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.simulation import InProcessGrid
 from flwr_fco.tables import Codebook, Column, FederatedCoxRegression, FederatedLasso, FederatedLogisticRegression
 from flwr_fco.tables.checks import WARNS, probabilities
 from flwr_fco.tables.description import withheld
@@ -32,12 +32,8 @@ def described(model, sites, **options):
 
 
 def over_a_grid(model, sites, disclosure=None, **options):
-    app = model.client_app(
-        lambda context: list(sites.values())[context.node_config["partition-id"]], disclosure=disclosure
-    )
     model.num_clients = len(sites)
-    grid = InProcessGrid(app, len(sites), raise_errors=False)
-    with grid.identity():
+    with grid_of(model, list(sites.values()), disclosure=disclosure) as grid:
         return described(model, grid, **options)
 
 
@@ -119,11 +115,13 @@ def test_a_site_whose_rows_do_not_fit_is_named_beside_the_others_table():
 def test_another_codebook_at_a_site_is_found():
     sites = hospitals.study()
     other = Codebook({**hospitals.STUDY, "age": Column(range=(0.0, 120.0))}, hospitals.OUTCOMES["classes"], sites=SITES)
-    app = FederatedLogisticRegression(codebook=other).client_app(lambda context: sites["Oslo"])
     model = study_model()
     model.num_clients = 1
-    with pytest.raises(ConfigurationError, match="Oslo: has another codebook"):
-        model.describe(InProcessGrid(app, 1))
+    with (
+        grid_of(FederatedLogisticRegression(codebook=other), [sites["Oslo"]]) as grid,
+        pytest.raises(ConfigurationError, match="Oslo: has another codebook"),
+    ):
+        model.describe(grid)
 
 
 # --- what its owner withholds -----------------------------------------------------------------------------------------

@@ -5,18 +5,16 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
-from federations import altering, fit_over_a_grid
+from federations import altering, fit_over_a_grid, grid_of
 from scipy import stats
 from sklearn.base import clone
 
 from flwr_fco.client_apps import Disclosure
 from flwr_fco.client_apps.answers import find_answer
-from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.protocol import Question
 from flwr_fco.objectives import CoxRegression
 from flwr_fco.objectives.survival import baseline, concordance, expected_events
-from flwr_fco.simulation import InProcessGrid
 from flwr_fco.tables import FederatedCoxRegression, FederatedLasso, FederatedLogisticRegression
 
 
@@ -45,16 +43,13 @@ def fitted(request):
     return model.fit(X, y), y
 
 
-def grid_of(model, y, disclosure=None, grid=InProcessGrid):
-    sites = list(zip(X, y, strict=True))
-    app = model.client_app(lambda context: sites[context.node_config["partition-id"]], disclosure=disclosure)
-    return grid(app, len(y), raise_errors=False)
+def sites_with(y):
+    return list(zip(X, y, strict=True))
 
 
 def over(model, y, **options):
     """Judge a model over a grid."""
-    grid = grid_of(model, y, **options)
-    with grid.identity(), quiet(50):
+    with grid_of(model, sites_with(y), **options) as grid:
         return model.quality(grid)
 
 
@@ -201,8 +196,7 @@ def test_each_site_is_judged_by_a_fit_without_it(fitted):
         assert re.search(rf"Data: 270 rows, of 3 sites, without {label.strip()}\n", other.summary())
     judged = alone.quality([X[m]], [y[m]])
     assert found[f"site {name}"].quality({name: tables[name]}, {name: targets[name]}).overall == judged.overall
-    grid = grid_of(model, y)
-    with grid.identity(), quiet(50):
+    with grid_of(model, sites_with(y)) as grid:
         there = clone(model).fit(grid, features=["a", "b", "c"], without=m)
         np.testing.assert_allclose(there.coef_, alone.coef_, atol=1e-9)
         assert there.quality(grid).rows[m]["concordance"] == judged.overall["concordance"]
@@ -295,8 +289,7 @@ def test_bins_of_another_model_stay_in_the_same_run():
     """Differences of both could be single rows."""
     model, y = KINDS["logistic"]
     model.fit(X, y)
-    grid = grid_of(model, y, Disclosure(min_rows=3))
-    with grid.identity(), quiet(50):
+    with grid_of(model, sites_with(y), disclosure=Disclosure(min_rows=3)) as grid:
         first, again = model.quality(grid), model.quality(grid)
         model.coef_ = model.coef_ * 1.001
         other = model.quality(grid)
@@ -367,9 +360,8 @@ def test_a_site_that_is_none_or_the_only_one_cannot_be_left_out():
         model.fit(dict(zip("abcd", X, strict=True)), dict(zip("abcd", y, strict=True)), without="e")
     with pytest.raises(ConfigurationError, match="without=0: there is no other site, so nothing is left to fit to"):
         model.fit(X[:1], y[:1], without=0)
-    grid = grid_of(model, y)
-    with grid.identity(), quiet(50), pytest.raises(ConfigurationError, match="without=9 is none"):
-        model.fit(grid, features=["a", "b", "c"], without=9)
+    with pytest.raises(ConfigurationError, match="without=9 is none"):
+        fit_over_a_grid(model, sites_with(y), features=["a", "b", "c"], without=9)
 
 
 def test_tables_and_targets_of_a_dict_have_the_same_names():

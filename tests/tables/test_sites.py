@@ -7,15 +7,13 @@ from functools import partial
 import numpy as np
 import pandas as pd
 import pytest
-from federations import fit_over_a_grid
+from federations import fit_over_a_grid, grid_of
 from flwr.app import RecordDict
 from scipy.sparse import csr_array
 
 from flwr_fco.client_apps import Disclosure
-from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.messages.records import NAMES_ONLY, TABLE, addressed
-from flwr_fco.simulation import InProcessGrid
 from flwr_fco.tables import FederatedLasso, FederatedLogisticRegression
 
 NAMES = ["age", "bmi", "crp", "sex"]
@@ -197,14 +195,11 @@ def test_a_site_of_few_rows_says_nothing_of_its_columns():
     data[1] = data[1][0][NAMES[::-1]][:15], data[1][1][:15]
     with pytest.raises(ConfigurationError, match=r"2 of num_clients=3 .*partition 1: .*min_rows=20"):
         over_a_grid(lasso(), data, disclosure=Disclosure(min_rows=20))
-    app = lasso().client_app(lambda context: data[1], disclosure=Disclosure(min_rows=20))
-    grid = InProcessGrid(app, 1, raise_errors=False)
-    for kind, asked in (
-        (NAMES_ONLY, "the names of its columns and classes"),
-        (TABLE, "the names and scales of its col"),
-    ):
-        (answer,) = grid.send_and_receive(addressed(grid, [(2, RecordDict())], kind, 0))
-        assert re.search(f"{asked}.*; .*min_rows=20", answer.error.reason)
+    asked = {NAMES_ONLY: "the names of its columns and classes", TABLE: "the names and scales of its col"}
+    with grid_of(lasso(), [data[1]], disclosure=Disclosure(min_rows=20)) as grid:
+        for kind, words in asked.items():
+            (answer,) = grid.send_and_receive(addressed(grid, [(2, RecordDict())], kind, 0))
+            assert re.search(f"{words}.*; .*min_rows=20", answer.error.reason)
 
 
 def test_sites_with_frames_say_the_names_themselves():
@@ -230,20 +225,15 @@ def test_a_fit_that_no_site_can_load_says_why(features):
     """Whoever is asked first, and not that arrays have no names; of a traceback the first line."""
     table, y = sites()[0]
 
-    def load(context):
-        m = context.node_config["partition-id"]
+    def load(m):
         raise FileNotFoundError(f"rows-{m}.csv\nis missing")
 
-    model = lasso()
-    grid = InProcessGrid(model.client_app(load), 3, raise_errors=False)
     whys = "; ".join(f"partition {m}: error 2: FileNotFoundError: rows-{m}.csv" for m in range(3))
-    with grid.identity(), quiet(50), pytest.raises(ConfigurationError) as caught:
-        model.fit(grid, features=features)
+    with pytest.raises(ConfigurationError) as caught:
+        fit_over_a_grid(lasso(), load, features=features)
     assert str(caught.value) == f"0 of num_clients=3 sites have answered; the reasons of the others: {whys}"
-    app = model.client_app(lambda own: load(own) if own.node_config["partition-id"] == 1 else (table.to_numpy(), y))
-    grid = InProcessGrid(app, 3, raise_errors=False)
-    with grid.identity(), quiet(50), pytest.raises(ConfigurationError, match=r"^2 of num_cl.*rows-1"):
-        model.fit(grid, features=features)
+    with pytest.raises(ConfigurationError, match=r"^2 of num_cl.*rows-1"):
+        fit_over_a_grid(lasso(), lambda m: load(m) if m == 1 else (table.to_numpy(), y), features=features)
 
 
 def test_a_column_of_text_is_refused_by_name_here_and_at_a_site():

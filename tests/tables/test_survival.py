@@ -3,15 +3,13 @@
 import numpy as np
 import pandas as pd
 import pytest
-from federations import fit_over_a_grid
+from federations import fit_over_a_grid, grid_of
 from scipy.sparse import csr_array
 
 from flwr_fco.client_apps import Disclosure
-from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.objectives import CoxRegression
 from flwr_fco.regularizers import L1, ElasticNet, Zero
-from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import Strengths
 from flwr_fco.tables import FederatedCoxRegression
 from reproduction.pooled import centralized_solution
@@ -196,8 +194,7 @@ def test_curves_over_a_grid_are_those_here_and_between_times_a_life_table():
     tables, model = in_two_groups()
     times = [5.0, 20.0, 80.0]
     here = model.curves(tables, TARGETS, times=times, by="sex")
-    app = model.client_app(lambda context: (tables[i := context.node_config["partition-id"]], TARGETS[i]))
-    with (grid := InProcessGrid(app, 4)).identity(), quiet(50):
+    with grid_of(model, list(zip(tables, TARGETS, strict=True))) as grid:
         there = model.curves(grid, times=times, by="sex")
     assert f"{there}" == f"{here}"
     assert there.rows == here.rows
@@ -248,11 +245,7 @@ def test_a_field_that_no_regression_knows_is_not_left_out():
 
 def test_a_site_refuses_curves_of_parts_smaller_than_its_owner_allows():
     tables, model = in_two_groups()
-    app = model.client_app(
-        lambda context: (tables[i := context.node_config["partition-id"]], TARGETS[i]),
-        disclosure=Disclosure(min_rows=10),
-    )
-    with (grid := InProcessGrid(app, 4, raise_errors=False)).identity(), quiet(50):
+    with grid_of(model, list(zip(tables, TARGETS, strict=True)), disclosure=Disclosure(min_rows=10)) as grid:
         assert model.curves(grid, times=[1e9]).rows[0]["events"] == sum(y["event"].sum() for y in TARGETS)
         with pytest.raises(ConfigurationError, match=r"not known: partition 0 keeps sums of so few rows"):
             model.curves(grid, times=range(100), by="sex")
