@@ -17,7 +17,7 @@ from flwr_fco.core.computing import random_generator
 from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.mirror_maps import PNorm
-from flwr_fco.regularizers import L1, HardSparsity, Zero
+from flwr_fco.regularizers import L1, GroupLasso, HardSparsity, Zero
 from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.strategies import (
     Arrays,
@@ -98,6 +98,8 @@ STRATEGIES = {
     "FedDualAvgOSP": lambda: FedDualAvgOSP(**OPTIONS),
     "FedMid": lambda: FedMid(**OPTIONS),
     "FedMidOSP": lambda: FedMidOSP(**OPTIONS),
+    "FedMid, groups": lambda: FedMid(**OPTIONS | {"regularizer": GroupLasso(0.05, groups=[0, 0, 1, 1, 2, 2])}),
+    "FedDualAvg, 3 of them": lambda: FedDualAvg(**OPTIONS | {"regularizer": HardSparsity(3)}),
     "FedDA": lambda: FedDA(**OPTIONS),
     "FedDAGT": lambda: FedDAGT(**OPTIONS | {"work": Steps(4, batch_size=5)}),
     "FedDAGT, some": lambda: FedDAGT(**OPTIONS | {"work": Steps(4, batch_size=5)}, fraction_train=0.5),

@@ -1,4 +1,4 @@
-"""The optimisers: the increments of the NumPy local solvers, single precision, momentum, and PyTorch's own habits."""
+"""The optimisers: precision, momentum, PyTorch's own habits. test_client.py compares them with our own client."""
 
 import copy
 import io
@@ -9,83 +9,13 @@ import pytest
 pytest.importorskip("torch.optim", reason="needs PyTorch: make test-torch, or pip install torch")
 
 import torch
-from halves import find_solver
-from networks import Linear
 from torch import nn
 
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.messages.protocol import Downlink, Plan
-from flwr_fco.mirror_maps import Euclidean
-from flwr_fco.objectives import LeastSquares, MultinomialLogistic
-from flwr_fco.regularizers import L1, L2, Box, ElasticNet, GroupLasso, HardSparsity, Nuclear, PerParameter, Zero
+from flwr_fco.regularizers import L1, L2, Box, ElasticNet, HardSparsity, Nuclear, PerParameter, Zero
 from flwr_fco.torch import DualAveraging, ProximalSGD
-from flwr_fco.work import FirstOrder
 
 BOTH = [DualAveraging, ProximalSGD]
-
-
-def setting(problem, psi, solver):
-    """Return objective, plan and model, and a function that runs an optimiser over the objective's batches."""
-    rng = np.random.default_rng(3)
-    features, labels = rng.normal(size=(40, 6)), rng.normal(size=40)
-    objective, model, loss = LeastSquares(features, labels), Linear(6), nn.functional.mse_loss
-    if problem == "logistic":
-        labels = rng.integers(0, 3, 40)
-        labels[:3] = [0, 1, 2]
-        objective, model, loss = MultinomialLogistic(features, labels), Linear(6, 3), nn.functional.cross_entropy
-    options = {"client_prox": True}
-    plan = Plan(solver, objective.layout, psi, Euclidean(), work=FirstOrder(epochs=2, batch_size=7), options=options)
-
-    def run(optimizer, downlink):
-        for batch in objective.batches(np.random.default_rng(8), downlink.first_order):
-            optimizer.zero_grad()
-            loss(model(torch.tensor(features[batch])), torch.tensor(labels[batch])).backward()
-            optimizer.step()
-        return flat(plan.layout, optimizer.increments())
-
-    return objective, plan, model, run
-
-
-def flat(layout, tensors):
-    return layout.flatten({name: tensor.detach().numpy() for name, tensor in tensors.items()})
-
-
-def named(layout, vector):
-    return layout.views(np.array(vector))
-
-
-PAIRS = [
-    ("least squares", Zero()),
-    ("least squares", L1(0.5)),
-    ("least squares", ElasticNet(0.5, 0.4)),
-    ("least squares", L1(0.5, weights=np.linspace(0.0, 2.0, 6))),
-    ("least squares", GroupLasso(0.5, groups=np.arange(6) // 2)),
-    ("least squares", HardSparsity(3)),
-    ("logistic", Nuclear(0.2)),
-    ("logistic", PerParameter({"coefficients": L1(0.05)})),
-]
-
-
-@pytest.mark.parametrize("kind", BOTH)
-@pytest.mark.parametrize(("problem", "psi"), PAIRS)
-def test_the_steps_are_those_of_the_numpy_solver(problem, psi, kind):
-    solver, vector = {DualAveraging: ("dual_averaging", "dual"), ProximalSGD: ("mirror_descent", "primal")}[kind]
-    objective, plan, model, run = setting(problem, psi, solver)
-    start, elapsed = np.random.default_rng(1).normal(size=plan.layout.size), 1.7
-    if kind is ProximalSGD:
-        start, elapsed = plan.h.retrieve(start, 0.1, plan.psi), 0.0
-    downlink = Downlink(plan, {vector: start}, client_lr=0.05, elapsed=elapsed)
-    expected, _ = find_solver(solver)(downlink, objective, None, np.random.default_rng(8))
-    optimizer = kind(model.named_parameters(), 0.05, psi, apply_to=plan.layout.regularized_names)
-    optimizer.start_from(named(plan.layout, start), elapsed=elapsed)
-    np.testing.assert_allclose(run(optimizer, downlink), expected.vectors["increment"], rtol=0, atol=1e-12)
-    assert optimizer.elapsed_since_start == pytest.approx(expected.elapsed, rel=1e-12)
-    assert optimizer.num_steps == expected.steps == 12
-    # The parameters are the primal point of the end: what the server would retrieve.
-    end = start + expected.vectors["increment"]
-    if kind is DualAveraging:
-        end = plan.h.retrieve(end, elapsed + expected.elapsed, plan.psi)
-    np.testing.assert_allclose(flat(plan.layout, dict(model.named_parameters())), end, atol=1e-12)
 
 
 # --- precision -------------------------------------------------------------------------------------------------------
