@@ -206,9 +206,7 @@ def test_the_digest_of_a_reply_is_that_of_all_that_a_memory_follows_from():
         digest_of({"increment": -VECTOR}, 0.5),
         digest_of({"increment": np.where(VECTOR == 0.0, 0.0, VECTOR)}, 0.5),
         digest_of({"increment": VECTOR.astype(np.float32)}, 0.5),
-        digest_of({"increment": VECTOR, "control": VECTOR}, 0.5),
-        digest_of({"increment": -VECTOR, "control": VECTOR}, 0.5),
-        digest_of({"increment": VECTOR, "control": -VECTOR}, 0.5),
+        *(digest_of({"increment": s * VECTOR, "control": t * VECTOR}, 0.5) for s, t in ((1, 1), (-1, 1), (1, -1))),
         digest_of({"increment": SPARSE}, 0.5),
         digest_of({"increment": SparseVector(AT + 1, SPARSE.values, 5)}, 0.5),
     ]
@@ -226,11 +224,9 @@ def test_questions_and_answers_are_what_was_sent():
     ("change", "message"),
     [
         (lambda c: c.pop("fco-question"), "cannot be read: KeyError: 'fco-question'"),
-        (lambda c: c["fco-question"].pop("kind"), "lacks 'kind'"),
         (lambda c: changed(c, "fco-question", layout="x" * 2000), "a plan of 2000 characters; .*max_plan=1000"),
         (lambda c: changed(c, "fco-question", layout="no"), "cannot be read: JSONDecodeError"),
         (lambda c: c["fco-question"].update({"number:mass": float("inf")}), "expected a finite number"),
-        (lambda c: changed(c, "arrays", primal=Array(np.zeros(4))), r"float64\[4\]"),
         (lambda c: changed(c, "arrays", primal=Array(np.full(5, np.inf))), "finite"),
     ],
 )

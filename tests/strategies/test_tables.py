@@ -215,7 +215,7 @@ def altered(alter):
         lambda content: content["arrays"].clear(),
         *(
             lambda content, array=array: content["arrays"].update(deviations=Array(array))
-            for array in (np.array([5.0]), np.full(6, np.nan), np.full(6, -1.0), np.ones(6, np.float32))
+            for array in (np.array([5.0]), np.full(6, np.nan), np.full(6, -1.0))
         ),
         lambda content: content.pop("fco-names"),
         lambda content: content["fco-names"].update(columns=[0, 1]),
