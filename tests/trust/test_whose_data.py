@@ -5,13 +5,12 @@ import warnings
 
 import numpy as np
 import pytest
-from flwr.app import Error, Message
+from faulty import Faulty, changing, error, silent, with_metrics
 from problems import app_of, clients, flat, optimum, run, start_arrays
 
 from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers import L1
-from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import Bounds, FedDAGT, FedDR, FedDualAvg, FedNewton, Steps, Strengths
 from flwr_fco.tables import FederatedLasso
 
@@ -19,70 +18,41 @@ SITES = clients((40, 40, 40, 40))
 ODD = 2
 
 
-class Changed(InProcessGrid):
-    """Something happens to the replies of one site, of a kind, from some round on."""
-
-    direct = None
-
-    def __init__(self, app, happens, since=1, kind="train"):
-        super().__init__(app, len(SITES), raise_errors=False)
-        self.happens, self.since, self.kind, self.asked = happens, since, kind, 0
-
-    def reply(self, message):
-        about = message.metadata
-        here = self.partition_ids[about.dst_node_id] == ODD and about.message_type == self.kind
-        self.asked += here
-        if not here or int(about.group_id) < self.since:
-            return super().reply(message)
-        return self.happens(message, super().reply(message))
+def load(context):
+    site = SITES[int(context.node_config["partition-id"])]
+    return site.features, site.targets
 
 
-def raises(message, reply):
-    return Message(Error(2, "RuntimeError: disk"), reply_to=message)
-
-
-def is_silent(message, reply):
-    return None
-
-
-def lies(message, reply):
-    reply.content["arrays"]["gradient"] = type(reply.content["arrays"]["gradient"])(
-        -reply.content["arrays"]["gradient"].numpy()
-    )
-    return reply
+def odd(app, fault, rounds=range(1, 99), kind="train", grid=Faulty):
+    """Return a grid on which something happens to the replies of one site, of a kind, in some rounds."""
+    return grid(app, len(SITES), fault, rounds, (ODD + 2,), kind)
 
 
 def counts(change):
-    def happens(message, reply):
+    def fault(message, reply):
         number = int(message.metadata.group_id)
-        reply.content["metrics"]["num-examples"] = change(int(reply.content["metrics"]["num-examples"]), number)
-        return reply
+        return with_metrics(lambda own: {**own, "num-examples": change(own["num-examples"], number)})(message, reply)
 
-    return happens
+    return fault
 
 
-def fitted(happens, since=1, kind="train", options=(), **fit):
+def unchanged(message, reply):
+    return [reply]
+
+
+def fitted(fault, since=1, options=(), **fit):
     """Fit a lasso at four sites; what happens at one of them is not said to the model."""
     model = FederatedLasso(alpha=0.05, num_clients=4, **dict(options))
-
-    def load(context):
-        site = SITES[int(context.node_config["partition-id"])]
-        return site.features, site.targets
-
-    grid = Changed(model.client_app(load), happens, since, kind)
+    grid = odd(model.client_app(load), fault, range(since, 99))
     with grid.identity(), quiet(50):
         model.fit(grid, features=6, **fit)
     return model
 
 
-def unchanged(message, reply):
-    return reply
-
-
 CV = {"cv": Strengths(num=4, folds=3)}.items()
 
 
-@pytest.mark.parametrize("happens", [raises, is_silent, lies])
+@pytest.mark.parametrize("happens", [error(2, "RuntimeError: disk"), silent, changing("gradient", np.negative)])
 @pytest.mark.parametrize("since", [1, 3])
 @pytest.mark.parametrize(("options", "fit"), [((), {}), (CV, {}), ((), {"intervals": True})])
 def test_a_fit_is_of_all_sites_or_names_the_one_that_it_is_without(happens, since, options, fit):
@@ -107,7 +77,7 @@ def test_a_fit_is_of_all_sites_or_names_the_one_that_it_is_without(happens, sinc
     "change", [lambda rows, number: rows + number % 2, lambda rows, number: 0 if number == 2 else rows]
 )
 def test_newton_leaves_out_who_changes_its_rows_and_goes_on(change):
-    grid = Changed(app_of(SITES), counts(change))
+    grid = odd(app_of(SITES), counts(change))
     strategy = FedNewton(regularizer=L1(0.05), fraction_evaluate=0.0)
     with grid.identity(), quiet(50):
         result = strategy.start(grid, start_arrays(), 40)
@@ -133,7 +103,7 @@ def test_rows_that_are_known_bound_every_weight():
     known = {m: float(own.num_examples) for m, own in enumerate(SITES)}
     options = {"bounds": Bounds(rows=known), "fraction_evaluate": 0.0}
     strategy = FedDualAvg(client_lr=0.2, work=Steps(1, batch_size=None), **options)
-    grid = Changed(app_of(SITES), counts(lambda rows, number: rows * 800))
+    grid = odd(app_of(SITES), counts(lambda rows, number: rows * 800), range(1, 999))
     with grid.identity(), quiet(50):
         result = strategy.start(grid, start_arrays(), 200)
     assert {(row.partition_id, row.reason) for row in result.left_out} == {
@@ -157,10 +127,10 @@ def test_a_site_whose_rows_are_not_among_the_known_ones_is_left_out():
 # --- sites that hang --------------------------------------------------------------------------------------------------
 
 
-class Hung(Changed):
+class Hung(Faulty):
     """Nothing here waits: the timeouts of exchanges without some reply are added up."""
 
-    waited, back = 0.0, None
+    waited = 0.0
 
     def send_and_receive(self, messages, *, timeout=None):
         messages = list(messages)
@@ -174,7 +144,7 @@ class Hung(Changed):
 def test_a_site_that_hangs_costs_two_timeouts(strategy, kind):
     options = {} if strategy is FedDR else {"client_lr": 0.02, "work": Steps(2, batch_size=None)}
     own = strategy(certificate_every=1, **options)
-    grid = Hung(app_of(SITES), is_silent, 2, kind)
+    grid = odd(app_of(SITES), silent, range(2, 99), kind, Hung)
     with grid.identity(), quiet(50), warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         result = own.start(grid, start_arrays(), 30)
@@ -187,11 +157,11 @@ def test_a_site_that_hangs_costs_two_timeouts(strategy, kind):
     if kind == "train":
         assert f"{result}".splitlines()[1] == f"  {part}"
     # It is asked in every round.
-    assert grid.asked >= 30
+    assert len(grid.injected) >= 29
 
 
 def test_a_site_that_comes_back_counts_again_and_is_waited_for():
-    grid = Hung(app_of(SITES), lambda message, reply: None if message.metadata.group_id in "45679" else reply)
+    grid = odd(app_of(SITES), silent, (4, 5, 6, 7, 9), grid=Hung)
     own = FedDualAvg(client_lr=0.02, work=Steps(2, batch_size=None), fraction_evaluate=0.0)
     with grid.identity(), quiet(50):
         result = own.start(grid, start_arrays(), 9)
@@ -201,13 +171,8 @@ def test_a_site_that_comes_back_counts_again_and_is_waited_for():
 
 def test_a_fit_waits_minutes_for_a_site_that_hangs():
     model = FederatedLasso(alpha=0.05, num_clients=4)
-
-    def load(context):
-        site = SITES[int(context.node_config["partition-id"])]
-        return site.features, site.targets
-
     for options, least in (({}, 600.0), ({"timeout": 30.0}, 30.0)):
-        grid = Hung(model.client_app(load), is_silent, 2)
+        grid = odd(model.client_app(load), silent, range(2, 99), grid=Hung)
         with grid.identity(), quiet(50), pytest.raises(ConfigurationError, match=r"partition 2 .* no reply"):
             model.fit(grid, features=6, **options)
         assert 2 * least <= grid.waited < 4 * least
