@@ -2,7 +2,11 @@
 
 import numpy as np
 import pytest
-from saddles import CASES, RNG, answer, queries, takes_two_batches_a_step
+from halves import find_solver
+from saddles import CASES, RNG, answer, queries
+
+from flwr_fco.messages.protocol import Downlink, Plan
+from flwr_fco.work import FirstOrder
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -50,6 +54,11 @@ def test_mirror_prox_is_algorithm_2(case, trajectory):
         np.testing.assert_allclose(start + uplink.vectors["trajectory"], halves, atol=1e-13)
 
 
-@pytest.mark.parametrize("solver", ["dual_extrapolation", "mirror_prox"])
-def test_an_epoch_counts_batches_and_a_step_takes_two(solver):
-    takes_two_batches_a_step(solver)
+@pytest.mark.parametrize(("solver", "start"), [("dual_extrapolation", "dual"), ("mirror_prox", "primal")])
+def test_an_epoch_counts_batches_and_a_step_takes_two(solver, start):
+    """17 rows in batches of 4 are five batches, three steps of two."""
+    objective, psi, h = CASES["adversarial"]
+    plan = Plan(solver, objective.layout, psi, h, work=FirstOrder(epochs=1, batch_size=4))
+    message = Downlink(plan, {start: np.zeros(objective.layout.size)}, client_lr=0.1)
+    uplink, _ = find_solver(solver)(message, objective, None, np.random.default_rng(0))
+    assert (uplink.steps, uplink.elapsed) == (3, pytest.approx(0.3))

@@ -74,13 +74,12 @@ def test_rows_that_tell_nothing_beside_their_own_intercept():
 
 
 def test_folds_have_intercepts_of_their_own():
-    sites = _sites("logistic")
-    part, share = sites[0].subset(np.arange(10))
     X, y = _rows("logistic")[0]
-    w = np.full(P, 0.3)
-    whole = SiteIntercept(Logistic(X[:10], y[:10]))
-    assert part.value(w) == whole.value(w)
-    assert share == 0.25
+    w, weights = np.full(P, 0.3), np.where(np.arange(len(y)) < 20, 3.0, 1.0)
+    for rows, share in (({}, 0.25), ({"sample_weight": weights}, 0.375)):
+        part, found = SiteIntercept(Logistic(X, y, **rows)).subset(np.arange(10))
+        assert part.value(w) == pytest.approx(SiteIntercept(Logistic(X[:10], y[:10])).value(w), rel=1e-14)
+        assert found == share
 
 
 def test_what_is_refused():

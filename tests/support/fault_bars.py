@@ -4,9 +4,9 @@ from functools import cache
 from typing import NamedTuple
 
 import numpy as np
+from adversarial_clients import make as plain
 from adversarial_clients import regressions
 from faults import FaultyGrid, _changed, lying
-from fitting import fitting
 from flwr.app import Array
 from problems import CONSTANTS, SADDLE, app_of, kind_of, trackers_of, zeros
 
@@ -14,7 +14,7 @@ from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.core.logs import quiet
 from flwr_fco.core.sparse import dense
 from flwr_fco.regularizers import L1, Zero
-from flwr_fco.strategies import Everyone, Steps, run_of
+from flwr_fco.strategies import Everyone, run_of
 from reproduction.data.saddle_objectives import QuadraticSaddle
 from reproduction.pooled import centralized_solution
 
@@ -106,19 +106,9 @@ def problem_of(name, number=CLIENTS):
 
 
 def make(name, **more):
-    options = {
-        "regularizer": problem_of(name).psi,
-        "client_lr": 0.1,
-        "work": Steps(4, batch_size=None),
-        "batch_size": None,
-        **more,
-    }
     # A round without one of them is skipped, and a client that is bad in every third round is not given up here.
-    options |= {"participation": Everyone(evict_after=10**6), **CONSTANTS.get(name, {})}
-    kind = kind_of(name)
-    strategy = kind(**fitting(kind, options))
-    strategy.fraction_evaluate = 0.0
-    return strategy
+    given = {"regularizer": problem_of(name).psi, "participation": Everyone(evict_after=10**6), **more}
+    return plain(name, **{**given, **CONSTANTS.get(name, {})})
 
 
 def imbalance(strategy):

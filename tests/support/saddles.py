@@ -1,7 +1,6 @@
 """Small saddle points, a client's answers on them, and runs of strategies."""
 
 import numpy as np
-import pytest
 from halves import find_solver
 from problems import run as run_from
 
@@ -48,16 +47,6 @@ def queries(objective, count, seed=0, batch_size=3):
     """Return the operators of a round: a fresh batch for each query."""
     work = FirstOrder(steps=count, batch_size=batch_size)
     return [lambda w, b=b: objective.gradient(w, b) for b in objective.batches(np.random.default_rng(seed), work)]
-
-
-def takes_two_batches_a_step(solver):
-    """An epoch counts batches: 17 rows in batches of 4 are five batches, three steps of two."""
-    objective = ADVERSARIAL
-    plan = Plan(solver, objective.layout, ATTACK, Euclidean(), work=FirstOrder(epochs=1, batch_size=4))
-    start = np.zeros(objective.layout.size)
-    message = Downlink(plan, {"dual": start, "primal": start}, client_lr=0.1)
-    uplink, _ = find_solver(solver)(message, objective, None, np.random.default_rng(0))
-    assert (uplink.steps, uplink.elapsed) == (3, pytest.approx(0.3))
 
 
 def run(strategy, objectives, rounds, start=None):
