@@ -184,9 +184,11 @@ def check_mirror_map(
         agree(h.conjugate_gradient(dual), w, f"{name}: not inverse of gradient", 1e-10, 1e-3 + _largest(w))
         size = abs(value) + abs(conjugate := h.conjugate(z)) + float(np.abs(z) @ np.abs(w)) + 1e-4
         agree(value + conjugate, z @ w, f"{name}: h(w) + h*(z) is not <z, w> at w = grad h*(z)", 1e-10, size)
-        excess = value + (tried - w) @ z - np.array([h.value(x) for x in tried])
-        limits = 1e-12 * (size + np.abs(tried) @ np.abs(z) + float(np.abs(z) @ np.abs(w)))
-        _below(excess, limits, f"{name}: z is not a subgradient of h at w = grad h*(z)", tried, z=z, w=w)
+        curve = 0.5 * h.modulus() * ((tried - w) ** 2).sum(axis=1)
+        excess = value + curve + (tried - w) @ z - np.array([h.value(x) for x in tried])
+        limits = 1e-12 * (size + curve + np.abs(tried) @ np.abs(z) + float(np.abs(z) @ np.abs(w)))
+        text = "z is not a subgradient of h at w = grad h*(z), or modulus() is too large"
+        _below(excess, limits, f"{name}: {text}", tried, z=z, w=w)
     if h.kind:
         _check_once(MirrorMap, h, h.conjugate_gradient, duals[0])
     for regularizer in regularizers:
@@ -255,8 +257,7 @@ def _below(excess: Vector, limits: Vector, prefix: str, x: Vector, **points: Vec
 def _check_once(family: Any, thing: Any, call: Callable[[Vector], Vector], v: Vector) -> None:
     """Check that the spec rebuilds an equal object, and that the map keeps a NaN."""
     copy, spoiled = family.from_spec(thing.to_spec()), v.copy()
-    good = copy == thing and hash(copy) == hash(thing)
-    require(good, f"{thing!r}: its spec rebuilds {copy!r}, which is not equal to it")
+    require((copy, hash(copy)) == (thing, hash(thing)), f"{thing!r}: its spec rebuilds {copy!r}, which is not equal")
     spoiled.flat[v.size // 2] = np.nan
     require(np.isnan(call(spoiled).flat[v.size // 2]), f"{thing!r}: NaN becomes a number, as if a run had not diverged")
 

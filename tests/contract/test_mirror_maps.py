@@ -141,6 +141,7 @@ WRONG = {
     "value": (lambda self, w: 0.499 * float(w @ w), "subgradient|is not <z, w>"),
     "conjugate_gradient": (lambda self, z, out=None: z, "a view of"),
     "retrieve": (lambda self, z, t, psi, out=None: psi.prox(z, 1.001 * t, out), "not the minimiser"),
+    "modulus": (lambda self: 1.01, r"or modulus\(\) is too large"),
     "supports": (lambda self, psi: not psi.constraint, "supported=False, but retrieve returns"),
 }
 
