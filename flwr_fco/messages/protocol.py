@@ -35,8 +35,8 @@ Option = bool | int | float | str
 ClientState = Mapping[str, Any]
 NOTHING_MORE: Mapping[str, Any] = MappingProxyType({})
 
-#: Numbers of a message: how many points its vectors hold, one after the other; folds of a cross-validation, and halves.
-POINTS, FOLDS, HALVES = "points", "folds", "halves"
+#: Numbers of a message: how many points its vectors hold, one after the other; and folds of a cross-validation.
+POINTS, FOLDS = "points", "folds"
 #: Outputs that average all local steps, which clients then send.
 OF_ALL_STEPS = ("shadow", "ergodic")
 
@@ -406,13 +406,6 @@ class Uplink(NamedTuple):
         if self.elapsed is None:
             raise ProtocolError("the client reports no sum of step sizes")
         return self.elapsed
-
-
-#: The kind of question about a site's own estimates, whose standard errors are second derivatives.
-ESTIMATES = "estimates"
-#: The kinds of questions about how good a model is, and the numbers of one that are edges of bins.
-QUALITY, CALIBRATION, BINS, TREND = "quality", "calibration", "bins", "trend"
-EDGE = "edge-"
 
 
 class Question(NamedTuple):

@@ -15,7 +15,7 @@ from flwr_fco.algorithms.newton.method import unpacked
 from flwr_fco.client_apps.answers import answers_to
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.messages.protocol import BINS, CALIBRATION, EDGE, ESTIMATES, QUALITY, TREND, Answer, Question
+from flwr_fco.messages.protocol import Answer, Question
 from flwr_fco.objectives import CoxRegression, LeastSquares, Linear, Logistic, Objective, Poisson, SiteIntercept
 from flwr_fco.objectives.design import dense
 from flwr_fco.objectives.linear import CENTRE
@@ -30,6 +30,11 @@ OWN, LEAST, POOLED, CLUSTERED = "own", "least", "pooled", "clustered"
 #: that sets the columns' centre.
 FIRST, MASS, DENSE, MEANS, VARIANCES, WITHIN = "first", "mass", "dense", "means", "variances", "within"
 CENTRED = "centred"
+#: The question about a site's own estimates, whose standard errors are second derivatives; those about how good a model
+#: is, and the numbers of one that are edges of bins.
+ESTIMATES = "estimates"
+QUALITY, CALIBRATION, BINS, TREND = "quality", "calibration", "bins", "trend"
+EDGE = "edge-"
 
 
 @answers_to(FIRST)

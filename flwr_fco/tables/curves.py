@@ -27,11 +27,12 @@ from flwr_fco.certificates import Request
 from flwr_fco.client_apps.answers import answers_to
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError, ProtocolError, PublicError
-from flwr_fco.messages.protocol import EDGE, Answer, Question
+from flwr_fco.messages.protocol import Answer, Question
 from flwr_fco.objectives import CoxRegression, Objective
 from flwr_fco.objectives.design import dense
 from flwr_fco.strategies.questions import ask
 from flwr_fco.strategies.run import Run
+from flwr_fco.tables.answers import EDGE
 from flwr_fco.tables.intervals import reasons_of
 from flwr_fco.tables.reports import Reported, aligned_columns
 

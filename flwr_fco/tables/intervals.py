@@ -19,13 +19,13 @@ from flwr_fco.certificates import Request
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.validation import Choice
 from flwr_fco.errors import ConfigurationError, ProtocolError
-from flwr_fco.messages.protocol import ESTIMATES, TREND, Answer
+from flwr_fco.messages.protocol import Answer
 from flwr_fco.objectives.site_intercept import FEWEST_ROWS
 from flwr_fco.strategies import Bounds, FedNewton
 from flwr_fco.strategies.nodes import Tables
 from flwr_fco.strategies.questions import ask, prepared
 from flwr_fco.strategies.run import Run
-from flwr_fco.tables.answers import CLUSTERED, DERIVATIVES, LEAST, OWN, POOLED
+from flwr_fco.tables.answers import CLUSTERED, DERIVATIVES, ESTIMATES, LEAST, OWN, POOLED, TREND
 from flwr_fco.tables.estimates import (
     Estimates,
     SiteSums,

@@ -26,9 +26,10 @@ from scipy import stats
 from flwr_fco.certificates import Request
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.messages.protocol import BINS, CALIBRATION, EDGE, QUALITY, Answer
+from flwr_fco.messages.protocol import Answer
 from flwr_fco.strategies import questions
 from flwr_fco.strategies.run import Run
+from flwr_fco.tables.answers import BINS, CALIBRATION, EDGE, QUALITY
 from flwr_fco.tables.estimates import Sums, minimum
 from flwr_fco.tables.intervals import CLASSES, reasons_of, site_of
 from flwr_fco.tables.reports import Reported, aligned_columns, asked_of
