@@ -42,7 +42,7 @@ from flwr_fco.simulation.simulate import simulate
 from flwr_fco.strategies import CompositeStrategy, FedNewton, Strengths, run_of
 from flwr_fco.strategies.nodes import Tables
 from flwr_fco.strategies.questions import ask, prepared
-from flwr_fco.strategies.run import Run, centre_of
+from flwr_fco.strategies.run import Run
 
 Matrix = NDArray[np.float64]
 
@@ -86,7 +86,7 @@ def strength_max(run: Run) -> tuple[float, Vector]:
         weights = [answer.weight for answer in answers]
         losses = [answer.numbers["loss"] for answer in answers]
         gradient[:] = run.mean.of([answer.vectors["gradient"] for answer in answers], weights)
-        return centre_of(run.mean)(losses, weights), gradient[~acts]
+        return run.mean.of_numbers(losses, weights), gradient[~acts]
 
     gradient, reported = np.zeros(size), list[Answer]()
     best = np.zeros(0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -446,23 +446,6 @@ class Momentum:
         return mean, elapsed
 
 
-def centre_of(mean: Mean) -> Callable[[Sequence[float], Sequence[float]], float]:
-    """Return the centre of numbers with weights that sum to 1: their mean, or the strategy's robust centre.
-
-    Examples
-    --------
-    >>> centre_of(Mean(aggregation="median"))([1.0, 2.0, -1e9], [0.3, 0.3, 0.4])
-    1.0
-    """
-
-    def centre(values: Sequence[float], shares: Sequence[float]) -> float:
-        if mean.aggregation == "mean":
-            return math.fsum(value * share for value, share in zip(values, shares, strict=True))
-        return float(mean.of([np.array([value], np.float64) for value in values], shares)[0])
-
-    return centre
-
-
 def structure(psi: BoundRegularizer, layout: Layout, w: Vector, given: Layout) -> dict[str, int | float]:
     """Return density, rank and feasibility of a model, as far as psi is about them.
 
@@ -506,7 +489,7 @@ def _rank(matrix: NDArray[Any]) -> int:
     return int((sigma > noise).sum())
 
 
-def average_metrics(reports: Sequence[Mapping[str, Any]], weights: Sequence[float], centre: Any) -> dict[str, Any]:
+def average_metrics(reports: Sequence[Mapping[str, Any]], weights: Sequence[float], mean: Mean) -> dict[str, Any]:
     """Return the weighted means of what more than half of the clients report, in the same form.
 
     Parameters
@@ -515,8 +498,8 @@ def average_metrics(reports: Sequence[Mapping[str, Any]], weights: Sequence[floa
         One for each client.
     weights : sequence of float
         Sum to 1.
-    centre : callable
-        ``(values, weights) -> float``: the mean, or the strategy's robust centre.
+    mean : Mean
+        The strategy's centre.
     """
     means: dict[str, Any] = {}
     for name in dict.fromkeys(name for report in reports for name in report):
@@ -530,7 +513,7 @@ def average_metrics(reports: Sequence[Mapping[str, Any]], weights: Sequence[floa
         if all(value == first for value, _ in pairs):
             means[name] = first
         elif form is False:
-            means[name] = centre([value for value, _ in pairs], shares)
+            means[name] = mean.of_numbers([value for value, _ in pairs], shares)
         else:
-            means[name] = [centre([value[k] for value, _ in pairs], shares) for k in range(form)]
+            means[name] = [mean.of_numbers([value[k] for value, _ in pairs], shares) for k in range(form)]
     return means

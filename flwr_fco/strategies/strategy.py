@@ -33,7 +33,7 @@ from flwr_fco.strategies.nodes import EVALUATION
 from flwr_fco.strategies.options import AUTO, MetricsFunction, Options, Rate, strategy, text_of
 from flwr_fco.strategies.replies import Reply
 from flwr_fco.strategies.rounds import Callbacks, Saved, run_rounds
-from flwr_fco.strategies.run import Run, average_metrics, centre_of, structure
+from flwr_fco.strategies.run import Run, average_metrics, structure
 from flwr_fco.work import Epochs, FirstOrder, Minimise
 
 #: ``(round, arrays) -> metrics or None``: evaluation on the server.
@@ -419,7 +419,7 @@ class CompositeStrategy(Options):
         if all(report == reports[0] for report in reports):
             return reports[0]
         weights = replies.weights_of([up.examples for up in uplinks], self.weighting == "uniform")
-        return average_metrics(reports, weights, centre_of(run.mean)) if weights else {}
+        return average_metrics(reports, weights, run.mean) if weights else {}
 
 
 def _evaluations(strategy: CompositeStrategy, run: Run, answered: Iterable[Message]) -> list[Reply]:

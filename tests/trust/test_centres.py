@@ -8,7 +8,6 @@ from problems import app_of, clients, flat
 from flwr_fco.algorithms.contract.replies import Mean, geometric_median, median, trimmed_mean
 from flwr_fco.messages.protocol import Uplink
 from flwr_fco.strategies import FedDualAvg, FedMid, Steps, Trimmed
-from flwr_fco.strategies.run import centre_of
 
 
 def test_centres_are_those_of_the_sorted_values():
@@ -34,10 +33,10 @@ def test_centres_of_numbers_are_those_of_increments(rule):
     mean = Mean(aggregation=rule, trim=0.2)
     values, shares = [1.0, 2.0, 1.5, 1.2, -1e9], [0.2] * 5
     expected = mean.of([np.array([value]) for value in values], shares)[0]
-    assert centre_of(mean)(values, shares) == expected
+    assert mean.of_numbers(values, shares) == expected
     assert 1.0 <= expected <= 2.0
     # Rounded once.
-    assert centre_of(Mean())([1e16, 1.0, -1e16, 1.0], [1.0] * 4) == 2.0
+    assert Mean().of_numbers([1e16, 1.0, -1e16, 1.0], [1.0] * 4) == 2.0
 
 
 @pytest.mark.parametrize("rule", [Trimmed(0.25), "median", "geometric-median"], ids=str)

@@ -239,6 +239,18 @@ class Mean(NamedTuple):
             return trimmed_mean(matrix, shares, self.trim)
         return median(matrix, shares) if self.aggregation == "median" else geometric_median(matrix, shares)
 
+    def of_numbers(self, values: Sequence[float], weights: Sequence[float]) -> float:
+        """Return this centre of numbers, with weights that sum to 1; the mean is rounded once.
+
+        Examples
+        --------
+        >>> Mean(aggregation="median").of_numbers([1.0, 2.0, -1e9], [0.3, 0.3, 0.4])
+        1.0
+        """
+        if self.aggregation == "mean":
+            return math.fsum(value * weight for value, weight in zip(values, weights, strict=True))
+        return float(self.of([np.array([value], np.float64) for value in values], weights)[0])
+
     def factors(self, uplinks: Sequence[Uplink]) -> tuple[list[float], float]:
         """Return what the clients' increments are multiplied by, and the centre of the elapsed times.
 
