@@ -55,14 +55,6 @@ class Retrieval(NamedTuple):
 
 
 @njit(cache=True)
-def _check(terms, center, shift, dual):  # type: ignore[no-untyped-def]
-    """Refuse vectors of another length than the dual's."""
-    for vector in (terms[0], center, shift):
-        if vector.shape[0] != 0 and vector.shape[0] != dual.shape[0]:
-            raise ValueError("thresholds, center and shift must be empty or as long as the dual")
-
-
-@njit(cache=True)
 def _retrieve(terms, p, radius, center, dual, elapsed, primal):  # type: ignore[no-untyped-def]
     """Write retrieve(dual, elapsed) to `primal`, which may be the dual."""
     if terms[0].shape[0] > 0:
@@ -105,7 +97,6 @@ def dual_averaging(  # type: ignore[no-untyped-def]
         Changed in place.
     """
     (code, parameter, features, targets, weights, offset), (terms, p, radius, center) = loss, retrieval
-    _check(terms, center, shift, dual)
     primal, half = np.empty_like(dual), np.empty(dual.shape[0] if pairs else 0)
     stop, edge, count, steps = 0, epoch, order.shape[0], 0
     while stop < count:

@@ -55,7 +55,6 @@ def add_sparse_rows(starts, indices, values, rows, slopes, weights, offsets):  #
     offsets : ndarray of float64, shape (k,) or (0,)
         Changed in place.
     """
-    check_rows(starts.shape[0] - 1, rows)
     outputs = weights.shape[1]
     for i in range(rows.shape[0]):
         for p in range(starts[rows[i]], starts[rows[i] + 1]):
@@ -99,9 +98,6 @@ def lazy_dual_averaging(  # type: ignore[no-untyped-def]
     """
     (code, parameter, targets, weights, offset), (starts, indices, values) = loss, stored
     threshold, shrinkage, lower, upper, metric = terms
-    check_rows(starts.shape[0] - 1, order)
-    if shift.shape[0] not in (0, dual.shape[0]):
-        raise ValueError("shift must be empty or as long as the dual")
     tracked, last, columns = shift.shape[0] > 0, np.zeros(shift.shape[0], np.int64), dual.shape[0] - 1
     slopes, steps = np.empty(min(batch_size, order.shape[0])), 0
     for start in range(0, order.shape[0], batch_size):

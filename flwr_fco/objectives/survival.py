@@ -382,12 +382,39 @@ def concordance(objective: CoxRegression, w: Vector) -> tuple[float, float]:
     >>> concordance(objective, np.ones(1))
     (1.0, 3.0)
     """
-    link, ranks = objective.link, np.unique(objective.scores(w), return_inverse=True)[1].astype(np.int64)
-    counts = np.zeros((objective.num_events, 3), dtype=np.int64)
-    kernel: Any = risk_sets.ordered_pairs
-    kernel(ranks, link.order, link.spans, link.dead, link.sizes, counts)
-    less, equal, total = counts.sum(axis=0).tolist()
-    return less + 0.5 * equal, float(total)
+    times, events, entry, strata, _ = objective.link.of_row
+    ranks = np.unique(objective.scores(w), return_inverse=True)[1].astype(np.int64)
+    ordered, total = _pairs(objective.link.dead, times, strata, ranks, times, 2 * events)
+    late, of_late = _pairs(objective.link.dead, times, strata, ranks, entry, 0 * events)
+    return ordered - late, total - of_late
+
+
+def _pairs(
+    dead: NDArray[np.int64],
+    times: Vector,
+    strata: NDArray[np.int64],
+    ranks: NDArray[np.int64],
+    when: Vector,
+    turn: NDArray[Any],
+) -> tuple[float, float]:
+    """Return of how many pairs the row has a smaller rank than the event, an equal one by half, and how many there are.
+
+    A pair is an event and a row of its stratum whose `when` is later than the event, or the same if its turn is 0.
+    """
+    n, top = ranks.size, 2 * (int(ranks.max()) + 1)
+    # Each event asks for the rows below it, for those and its equals, and for all.
+    asking, asked = np.tile(dead, 3), np.concatenate([2 * ranks[dead], 2 * ranks[dead] + 1, np.full(dead.size, top)])
+    order = np.lexsort((np.append(turn, np.ones(asking.size)), -np.append(when, times[asking])))
+    keys = (np.append(strata, strata[asking]) << top.bit_length()) + np.append(2 * ranks, asked)
+    keys, rows, counts = keys[order], order < n, np.zeros(order.size)
+    for bit in range(top.bit_length()):
+        # What is smaller is so in one bit, of those that agree in all higher ones.
+        by = np.argsort(keys >> (bit + 1), kind="stable")
+        high, same = (keys[by] >> bit) & 1, keys[by] >> (bit + 1)
+        passed = np.append(0, np.cumsum(rows[by] & (high == 0)))[:-1]
+        counts[order[by]] += high * (passed - passed[np.searchsorted(same, same)])
+    below, up_to, everyone = counts[n:].reshape(3, -1).sum(axis=1)
+    return float(0.5 * (below + up_to)), float(everyone)
 
 
 class Baseline(NamedTuple):
