@@ -244,15 +244,6 @@ def blocks(
     return ((rows, features[rows].astype(dtype, copy=False)) for rows in numbers)
 
 
-def scaled(features: Features, factors: Vector) -> Any:
-    """Return all rows in float64, each times a factor."""
-    if isinstance(features, np.ndarray):
-        return features * factors[:, None]
-    rows = features.astype(np.float64)
-    rows.data *= np.repeat(factors, np.diff(rows.indptr))
-    return rows
-
-
 def dense(matrix: Any) -> NDArray[Any]:
     """Return a matrix as an array, whether it is sparse or not."""
     return np.asarray(matrix.toarray() if hasattr(matrix, "toarray") else matrix)

@@ -328,18 +328,25 @@ class Linear(Objective):
     # --- curvature ----------------------------------------------------------------------------------------------------
 
     def hessian_product(self, w: Vector, v: Vector) -> Vector:
-        """Return the Hessian over all examples at `w` times `v`, in one pass over the rows."""
-        self._check(w)
+        """Return the Hessian over all examples at `w` times `v`."""
         self._check(v)
-        product = np.zeros(self.layout.size)
-        for rows, block in self._blocks():
-            change = self._product(block, v)
-            # The curvature of a square is constant.
-            scores = change if self.quadratic else self._shifted(self._product(block, w), rows)
-            bent = self._weighted(self.link.curvature(scores, self.targets[rows], change), rows)
-            self._add_product(block, bent * (1.0 / self.num_examples), product)
-        self._add_ridge(v, 1.0, product)
-        return product
+        return self._times_hessian(self.scores(w))(v)
+
+    def _times_hessian(self, scores: Scores, dtype: Any = np.float64) -> Callable[[Vector], Vector]:
+        """Return v -> H v with the Hessian where all rows have these scores, for many products in a precision."""
+        features = self.features if dtype is np.float64 else self._narrow()
+        factors = self._weighted(np.full(self.num_examples, 1.0 / self.num_examples)).astype(dtype)
+        curve = self.link.curvature_times(scores, self.targets, factors)
+        least = self.num_examples if isinstance(self.link, Coupled) else 0
+
+        def multiply(v: Vector) -> Vector:
+            product, move = np.zeros(v.size), v.astype(dtype)
+            for rows, block in design.blocks(features, least=least, dtype=dtype):
+                self._add_product(block, curve(self._product(block, move), rows), product)
+            self._add_ridge(v, 1.0, product)
+            return product
+
+        return multiply
 
     def hessian_block(self, w: Vector, indices: NDArray[np.int64]) -> Vector:
         """Return the Hessian at `w` on some coordinates, (A' diag(phi''/n) A + l2 I) on them, as a packed triangle.
@@ -422,9 +429,9 @@ class Linear(Objective):
             return max(self.largest_square() + self.l2, entrywise * self.intercept)
         n, order = self.num_examples, self.features.shape[1] + self.intercept
         if n < order and n <= LARGEST_GRAM:
-            roots = self._roots(spectral)
-            rows = design.scaled(self.features, roots)
-            gram = design.dense(rows @ rows.T) + self.intercept * np.outer(roots, roots)
+            rows = self.features.astype(np.float64, copy=False)
+            roots = np.sqrt((self.weights if self.weights.size else np.ones(n)) * (spectral / n))
+            gram = (design.dense(rows @ rows.T) + self.intercept) * np.outer(roots, roots)
             return float(_eigenvalues(gram)[-1]) + self.l2
         if order <= LARGEST_GRAM:
             return float(_eigenvalues(self._hessian_bound(spectral))[-1])
@@ -432,10 +439,8 @@ class Linear(Objective):
         # Imported here: a deployment imports this module for every message, but never needs this import.
         from scipy.sparse.linalg import LinearOperator, eigsh
 
-        flat = copy.copy(self)
-        flat.link, flat.offset = links.Squares(spectral), NOTHING
-        flat._set_features(self.features, self.features.shape[1:])
-        operator: Any = LinearOperator((order, order), lambda v: flat.hessian_product(v.ravel(), v.ravel()))
+        multiply = self._flat(spectral)._times_hessian(np.zeros(n))
+        operator: Any = LinearOperator((order, order), lambda v: multiply(v.ravel()))
         start = np.random.default_rng(0).normal(size=order)
         estimate = eigsh(operator, k=1, which="LA", v0=start, tol=LANCZOS_TOLERANCE, return_eigenvectors=False)
         return float(estimate[0]) * (1.0 + LANCZOS_TOLERANCE)
@@ -446,21 +451,18 @@ class Linear(Objective):
             self._does_not_know(prefix, "give the rates by hand, or client_lr='auto'")
         return self.link.bounds
 
-    def _roots(self, curvature: float) -> Vector:
-        """Return the roots of the rows' weights in curvature / n times their mean."""
-        weights = self.weights if self.weights.size else np.ones(self.num_examples)
-        return np.sqrt(weights * (curvature / self.num_examples))
+    def _flat(self, curvature: float) -> Linear:
+        """Return squares of these rows, whose curvature c is the same everywhere: their Hessian is c A'A / n + l2 I."""
+        flat = copy.copy(self)
+        flat.link, flat.offset = links.Squares(curvature), NOTHING
+        flat._set_features(self.features, self.features.shape[1:])
+        return flat
 
     def _hessian_bound(self, curvature: float) -> NDArray[np.float64]:
-        """Return curvature * A'A / n + l2 I, which is the Hessian of an output if the curvature is constant."""
-        d, roots = self.features.shape[1], self._roots(curvature)
-        hessian = np.empty((d + self.intercept, d + self.intercept))
-        rows = design.scaled(self.features, roots)
-        hessian[:d, :d] = design.dense(rows.T @ rows)
-        if self.intercept:
-            hessian[d, :d] = hessian[:d, d] = roots @ rows
-            hessian[d, d] = roots @ roots
-        hessian[np.arange(d), np.arange(d)] += self.l2
+        """Return the lower triangle of curvature * A'A / n + l2 I."""
+        order = self.features.shape[1] + self.intercept
+        hessian = np.zeros((order, order))
+        hessian.T[np.triu_indices(order)] = self._flat(curvature).hessian_block(np.zeros(order), np.arange(order))
         return hessian
 
     def batch_lipschitz(self, batch_size: int | None, norm: str = "l2") -> float:
@@ -676,39 +678,20 @@ class _LinearLine(Line):
     def turn(self, step: float, direction: Vector) -> Line:
         return _LinearLine(self.model, self.w + step * self.direction, self.scores + step * self.change, direction)
 
-    def _curvature_times(self, step: float, dtype: DTypeLike = np.float64) -> Callable[[Scores, Any], Scores]:
-        """Return (change, rows) -> the second derivatives of the mean loss times a change of some rows' scores."""
-        model, scores = self.model, self.scores + step * self.change
-        factors = model._weighted(np.full(model.num_examples, 1.0 / model.num_examples))
-        return model.link.curvature_times(scores, model.targets, factors.astype(dtype))
-
     def curvature(self, step: float) -> Callable[[Vector], Vector]:
-        model, least = self.model, 0
-        dtype: Any = np.float64
-        if isinstance(model.link, Coupled):
-            least = model.num_examples
-        elif model.link.bounds is not None and not model.quadratic:
-            # In single precision where that is enough for steps that are corrected by the next one: half of the time.
-            dtype = np.float32
-        features = model.features if dtype is np.float64 else model._narrow()
-        curve = self._curvature_times(step, dtype)
-
-        def multiply(v: Vector) -> Vector:
-            product, move = np.zeros(v.size), v.astype(dtype)
-            for rows, block in design.blocks(features, least=least, dtype=dtype):
-                model._add_product(block, curve(model._product(block, move), rows), product)
-            model._add_ridge(v, 1.0, product)
-            return product
-
-        return multiply
+        # In single precision where that is enough for steps that are corrected by the next one: half of the time.
+        narrow = isinstance(self.model.link, Link) and self.model.link.bounds is not None and not self.model.quadratic
+        dtype = np.float32 if narrow else np.float64
+        return self.model._times_hessian(self.scores + step * self.change, dtype)
 
     def diagonal(self, step: float) -> Vector:
-        model, curve, outputs = self.model, self._curvature_times(step), self.model.num_outputs
+        model, scores, outputs = self.model, self.scores + step * self.change, self.model.num_outputs
         each = np.empty((model.num_examples, outputs))
         for c in range(outputs):
             unit = np.zeros_like(each)
             unit[:, c] = 1.0
-            each[:, c] = curve(unit.reshape(self.scores.shape), slice(None)).reshape(each.shape)[:, c]
+            bent = model.link.curvature(scores, model.targets, unit.reshape(scores.shape))
+            each[:, c] = model._weighted(bent).reshape(each.shape)[:, c] / model.num_examples
         diagonal = np.zeros(self.w.size)
         for rows, block in model._blocks():
             model._add_product(block**2, each[rows].reshape(-1, *self.scores.shape[1:]), diagonal)
