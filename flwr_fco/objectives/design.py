@@ -252,7 +252,7 @@ def dense(matrix: Any) -> NDArray[Any]:
 def columns_of(block: Any, columns: NDArray[np.int64]) -> Any:
     """Return some columns of rows, with 1 in the place of an intercept's, which comes after the features."""
     ones = int((columns >= block.shape[1]).sum())
-    found = block[:, columns[: columns.size - ones]]
+    found = block if columns.size - ones == block.shape[1] else block[:, columns[: columns.size - ones]]
     if not ones:
         return found
     column = np.ones((block.shape[0], ones))
@@ -265,6 +265,10 @@ def columns_of(block: Any, columns: NDArray[np.int64]) -> Any:
 
 def product_of(left: Any, weights: Vector, right: Any) -> NDArray[np.float64]:
     """Return left' diag(weights) right, of dense or of sparse columns."""
+    if left is right and isinstance(left, np.ndarray):
+        # Of a symmetric product BLAS computes a half. Rounding may leave a weight below 0.
+        half = left * np.sqrt(np.maximum(weights, 0.0))[:, None]
+        return np.asarray(half.T @ half)
     if isinstance(left, np.ndarray):
         return np.asarray((left.T * weights) @ right)
     return dense(left.T @ right.multiply(weights[:, None]).tocsr())

@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Any, ClassVar, Literal, Self, TypedDict, Unpack
 
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike, NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.core.schema import names_of
@@ -27,7 +27,7 @@ LARGEST_GRAM = 2048
 LANCZOS_TOLERANCE = 1e-9
 #: Rows of a Hessian's block at a time, at least.
 _TOGETHER = 1024
-#: Numbers of a matrix below which a kernel takes less time than BLAS.
+#: Numbers of a matrix below which kernels for several outputs, or of sparse rows, take less time than BLAS and SciPy.
 _SMALL = 2**14
 #: What kernels take of a loss. A subclass may set `compiled` to None and still use them for its batches.
 _DATA = attrgetter("link.code", "link.parameter", "features", "targets", "weights", "offset")
@@ -147,7 +147,6 @@ class Linear(Objective):
     def _set_features(self, features: Any, shape: tuple[int, ...]) -> None:
         outputs = self.link.outputs
         self.features, self._single = features, None
-        self._rows = np.arange(features.shape[0] if features.size <= _SMALL else 0)
         self.layout = _layout_of((*shape, *[outputs] * (outputs > 1)), outputs if self.intercept else 0)
         self._num_examples, self._size = features.shape[0], features.shape[1] * outputs
 
@@ -164,20 +163,11 @@ class Linear(Objective):
         """,
     )
 
-    @property
-    def num_outputs(self) -> int:
-        """Number of columns of the coefficients."""
-        return self.link.outputs
-
-    @property
-    def quadratic(self) -> bool:  # type: ignore[override]
-        """Whether the Hessian is the same everywhere."""
-        return self.link.quadratic
-
-    @property
-    def least(self) -> float:  # type: ignore[override]
-        """A number that no value without the l2 term is below."""
-        return self.link.least
+    num_outputs: int = property(  # type: ignore[assignment]
+        attrgetter("link.outputs"), doc="Number of columns of the coefficients."
+    )
+    quadratic = property(attrgetter("link.quadratic"), doc="Whether the Hessian is the same everywhere.")
+    least = property(attrgetter("link.least"), doc="A number that no value without the l2 term is below.")
 
     # --- one pass over the rows ---------------------------------------------------------------------------------------
 
@@ -300,20 +290,19 @@ class Linear(Objective):
 
     def add_gradient(self, w: Vector, batch: Batch, scale: float, out: Vector) -> None:
         """Add scale times the gradient to `out` in place, in one pass over the rows; `out` may be `w`."""
-        link, sparse = self.link, not isinstance(self.features, np.ndarray)
-        few = batch is not None or self.features.size <= _SMALL
-        if not few or isinstance(link, Coupled) or (link.code == -1 and not sparse):
+        link, dense = self.link, isinstance(self.features, np.ndarray)
+        numbers = np.arange(self.num_examples) if batch is None else batch
+        whole = batch is None and self.features.size > _SMALL
+        if dense and link.code >= 0:
+            # The kernel reads a row less often than BLAS does.
+            add_batch(*_DATA(self), numbers, w, scale, self.l2, out)  # type: ignore[call-arg]
+        elif isinstance(link, Coupled) or (dense and link.code == -1) or whole:
             self._pass(w, batch, scale, out)
-            return
-        # A call of a kernel takes less than NumPy's calls do.
-        batch = self._rows if batch is None else batch
-        if sparse:
-            self._add_sparse(w, batch, scale, out)
-        elif link.outputs == 1:
-            add_batch(*_DATA(self), batch, w, scale, self.l2, out)  # type: ignore[call-arg]
-        else:
+        elif dense:
             rows = self.features, self.targets, self.weights, self.offset.reshape(-1, link.outputs)
-            add_batch_of_classes(link.outputs, *rows, batch, w, scale, self.l2, out)
+            add_batch_of_classes(link.outputs, *rows, numbers, w, scale, self.l2, out)
+        else:
+            self._add_sparse(w, numbers, scale, out)
 
     def _add_sparse(self, w: Vector, batch: Batch, scale: float, out: Vector) -> None:
         outputs, (coefficients, intercepts), rows = self.link.outputs, self._split(w), self.features
@@ -330,7 +319,8 @@ class Linear(Objective):
     def hessian_product(self, w: Vector, v: Vector) -> Vector:
         """Return the Hessian over all examples at `w` times `v`."""
         self._check(v)
-        return self._times_hessian(self.scores(w))(v)
+        # The curvature of a square is the same everywhere.
+        return self._times_hessian(np.zeros(self.num_examples) if self.quadratic else self.scores(w))(v)
 
     def _times_hessian(self, scores: Scores, dtype: Any = np.float64) -> Callable[[Vector], Vector]:
         """Return v -> H v with the Hessian where all rows have these scores, for many products in a precision."""

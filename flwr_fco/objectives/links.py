@@ -169,11 +169,6 @@ class Squares(Link):
         # Of what overflows, a product of vectors does not warn.
         return 0.5 * self.parameter * float((residuals * weights if weights.size else residuals) @ residuals)
 
-    def total_and_slope(self, s: Scores, y: Targets, weights: Vector) -> tuple[float, Scores]:
-        residuals = s - y
-        slopes = residuals * self.parameter
-        return 0.5 * float((residuals * weights if weights.size else residuals) @ slopes), slopes
-
     def curvature(self, s: Scores, y: Targets, change: Scores) -> Scores:
         return change * self.parameter
 
