@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -40,7 +42,7 @@ def _scaled_powers(z: Vector, scale: float, p: float, out: Vector) -> float:
             power[j] = x[j]
         if not whole:
             for j in range(size):
-                power[j] *= base[j] ** (p - 2.0)
+                power[j] = math.copysign(base[j] ** (p - 1.0), x[j])
         while whole and left > 0:  # by repeated squaring
             if left & 1:
                 for j in range(size):

@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.special import logsumexp
 
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.core.spec import Specified
@@ -450,11 +449,10 @@ class PNorm(_ClosedForm):
 
     def gradient(self, w: Vector) -> Vector:
         """Return (p-1) ||u||_q^(2-q) |u|^(q-1) sign(u), u = w - center; 0 at the center."""
-        u = self._displacement(w)
-        scale = _largest(u)
-        roots = np.sign(u) * np.abs(u / scale) ** (self.q - 1.0)
-        total = float(roots @ (u / scale)) or 1.0
-        return np.asarray(roots * (total ** ((2.0 - self.q) / self.q) * (self.p - 1.0)) * scale + 0.0)
+        # grad h* is the same function of p.
+        out = np.array(self._displacement(w), dtype=np.float64)
+        p_norm_point(out, self.q, math.inf, out)
+        return out
 
     def conjugate_gradient(self, z: Vector, out: Vector | None = None) -> Vector:
         """Return center + P(z)."""
@@ -462,13 +460,6 @@ class PNorm(_ClosedForm):
         out = np.empty_like(z) if out is None else out
         p_norm_point(z, self.p, self._limit, out)
         return out if self.center is None else np.add(out, self.center, out=out)
-
-    def conjugate(self, z: Vector) -> float:
-        """Return <z, center> + ||z||_p^2 / (2 (p-1)); if the ball is active, <z, center> + r ||z||_p - (p-1) r^2/2."""
-        size = _norm(z, self.p)
-        length = min(size / (self.p - 1.0), self._limit)
-        shift = 0.0 if self.center is None else float(z @ self.center)
-        return shift + length * (size - 0.5 * (self.p - 1.0) * length)
 
     def _covers(self, terms: Terms) -> bool:
         return terms.is_l1
@@ -604,13 +595,11 @@ class SimplexEntropy(_ClosedForm):
         ConfigurationError
             If a coordinate is not positive, or the sum is not the radius.
         """
-        if not (w > 0.0).all():
-            place = int(np.argmin(w > 0.0))
-            prefix = f"SimplexEntropy: the gradient does not exist at a point whose coordinate {place} is {w[place]}"
-            raise ConfigurationError(f"{prefix}; expected an interior one: raise zeros, or use the default start")
-        if abs(float(w.sum()) - self.radius) > _OFF_SIMPLEX * self.radius:
-            prefix = f"SimplexEntropy(radius={self.radius}): the point sums to {float(w.sum())}, off the simplex"
-            raise ConfigurationError(f"{prefix}; scale it to the radius, or use the default start")
+        total, least = float(w.sum()), float(w.min())
+        if not least > 0.0 or abs(total - self.radius) > _OFF_SIMPLEX * self.radius:
+            prefix = f"{self!r}: the point sums to {total}, and its smallest coordinate is {least}"
+            advice = "raise zeros, scale it to the radius, or use the default start"
+            raise ConfigurationError(f"{prefix}; expected an interior one, where the gradient exists: {advice}")
         return np.log(w)
 
     def conjugate_gradient(self, z: Vector, out: Vector | None = None) -> Vector:
@@ -618,10 +607,6 @@ class SimplexEntropy(_ClosedForm):
         w = np.exp(np.subtract(z, z.max(), out=out), out=out)
         w *= self.radius / float(w.sum())
         return np.asarray(np.maximum(w, TINY, out=w))
-
-    def conjugate(self, z: Vector) -> float:
-        """Return radius (log sum exp(z) - log radius + 1)."""
-        return self.radius * (float(logsumexp(z)) - math.log(self.radius) + 1.0)
 
     def _terms(self, regularizer: Psi) -> Terms | None:
         """Return no terms for the map's own simplex, on the whole vector."""

@@ -116,9 +116,6 @@ class BoundProduct(MirrorMap):
         """Return the smallest of the arrays'."""
         return min((h.modulus() for _, _, h in self.parts), default=1.0)
 
-    def conjugate(self, z: Vector) -> float:
-        return sum(h.conjugate(z[place]) for place, _, h in self.parts)
-
     def supports(self, regularizer: Psi) -> bool:
         """Whether psi is bound to this layout with scope="each", and every array's map supports its psi."""
         return not self.objection(regularizer)

@@ -92,7 +92,7 @@ def test_a_simplex_is_that_of_the_map_or_refused():
         (lambda: PNorm(3.0).retrieve(np.zeros(3), 1.0, L1(1.0, weights=np.ones(2))), r"'threshold': \(2,\).*\(3,\)"),
         (lambda: PNorm(3.0).retrieve(np.zeros(3), -1.0, Zero()), "t=-1.0"),
         (lambda: SimplexEntropy().retrieve(np.zeros(3), np.nan, Zero()), "t=nan"),
-        (lambda: SimplexEntropy().gradient(np.array([0.5, 0.0, 0.5])), r"coordinate 1 is .*interior.*start"),
+        (lambda: SimplexEntropy().gradient(np.array([0.5, 0.0, 0.5])), r"coordinate is 0.*interior.*start"),
     ],
 )
 def test_bad_arguments_say_what_and_why(build, message):
