@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +13,7 @@ from flwr_fco.algorithms.contract.client import Memory, Moved, Sent, Step
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.sparse import SparseVector, dense
 from flwr_fco.core.validation import short
-from flwr_fco.engines.dual_steps import compiled_steps, in_pairs, one_by_one
+from flwr_fco.engines.dual_steps import compiled_steps, one_by_one
 from flwr_fco.engines.minimise import minimise
 from flwr_fco.engines.sparse_steps import Shard, shard_of, tell_dense
 from flwr_fco.errors import ConfigurationError, ProtocolError
@@ -122,22 +120,9 @@ class LocalClient(NamedTuple):
         every : bool, default False
             Whether all z_k - z_0 are sent as well, as ``"trajectory"``.
         """
-        rate, point = self.rate, dual.copy()
         # NumPy takes long to look at one number.
         moves = np.any(shift) if isinstance(shift, np.ndarray) else shift != 0.0
-        move = rate * np.broadcast_to(shift, dual.shape) if moves else None
-        done: int | None = None
-        if self.shard is not None:
-            done = self.shard.local_dual_steps(self.downlink, point, self.rng, move, psi)
-        elif not every and (features := self._features) is not None:
-            done = features.dual_steps(self.downlink, point, self.rng, move, psi)
-        elif not every:
-            done = compiled_steps(self.downlink, self.objective, point, self.rng, move, psi)
-        if done is not None:
-            return self._moved(dual, point, done)
-        place = self._place(psi)
-        along = None if move is None else place.put(move)
-        return self._one_by_one(dual, partial(one_by_one, shift=along), place, every)
+        return self._dual_steps(dual, self.rate * np.broadcast_to(shift, dual.shape) if moves else None, psi, every)
 
     def extragradient(self, dual: Vector, *, every: bool = False) -> tuple[Sent, Moved]:
         """Take steps of dual extrapolation, with two new batches each.
@@ -149,22 +134,28 @@ class LocalClient(NamedTuple):
         every : bool, default False
             Whether all omega_{k+1/2} - omega_0 are sent as well, as ``"trajectory"``.
         """
-        point = dual.copy()
-        done = None if every else compiled_steps(self.downlink, self.objective, point, self.rng, pairs=True)
+        return self._dual_steps(dual, None, True, every, pairs=True)
+
+    def _dual_steps(
+        self, dual: Vector, move: Vector | None, psi: bool, every: bool, pairs: bool = False
+    ) -> tuple[Sent, Moved]:
+        """Take steps on sparse features, in a compiled loop, or one by one; with `every` send all that they pass."""
+        point, done, given = dual.copy(), None, (self.rng, move, psi)
+        if self.shard is not None:
+            done = self.shard.local_dual_steps(self.downlink, point, *given)
+        elif not every and not pairs and (features := self._features) is not None:
+            done = features.dual_steps(self.downlink, point, *given)
+        elif not every:
+            done = compiled_steps(self.downlink, self.objective, point, *given, pairs)
         if done is not None:
             return self._moved(dual, point, done)
-        return self._one_by_one(dual, in_pairs, self._place(True), every)
-
-    def _one_by_one(
-        self, dual: Vector, loop: Callable[..., Iterator[Any]], place: Place, every: bool
-    ) -> tuple[Sent, Moved]:
-        """Run a loop; with `every` send all points that it passes as well."""
-        there, steps, trajectory = place.put(dual), 0, list[Vector]()
-        for passed in loop(self.downlink, self.objective, there, self.rng, place):
-            steps += 1
+        place, trajectory, done = self._place(psi), list[Vector](), 0
+        there, along = place.put(dual), None if move is None else place.put(move)
+        for passed in one_by_one(self.downlink, self.objective, there, self.rng, place, along, pairs):
+            done += 1
             if every:
                 trajectory.append(place.get(passed) - dual)
-        sent, moved = self._moved(dual, place.get(there), steps)
+        sent, moved = self._moved(dual, place.get(there), done)
         return (sent | {"trajectory": np.array(trajectory)} if every else sent), moved
 
     def _moved(self, start: Vector, end: Vector, steps: int) -> tuple[Sent, Moved]:

@@ -18,9 +18,18 @@ _NO_ROWS = np.zeros(0, dtype=np.int64)
 
 
 def one_by_one(
-    downlink: Downlink, objective: Objective, dual: Any, rng: np.random.Generator, place: Place, shift: Any = None
+    downlink: Downlink,
+    objective: Objective,
+    dual: Any,
+    rng: np.random.Generator,
+    place: Place,
+    shift: Any = None,
+    pairs: bool = False,
 ) -> Iterator[Any]:
-    """Take the local steps of dual averaging one by one: z <- z - client_lr g(retrieve(z, t)) - shift; yield each z.
+    """Take local steps one by one: z <- z - client_lr g(retrieve(z, t)) - shift; yield each z.
+
+    In pairs they are those of dual extrapolation, with two new batches each: from the dual omega_k to omega_{k+1/2} =
+    omega_k - client_lr g(z_k), which is yielded, and with the operator at z_{k+1/2} from omega_k to omega_{k+1}.
 
     Parameters
     ----------
@@ -32,40 +41,26 @@ def one_by_one(
         Where the vectors are.
     shift : ndarray of float64, shape (d,), optional
         client_lr times a tracker.
+    pairs : bool, default False
+        Whether a step takes two batches.
     """
-    client_lr, retrieve, primal = downlink.client_lr, place.retrieve, 1.0 * dual
-    for k, batch in enumerate(objective.batches(rng, downlink.first_order)):
-        retrieve(dual, downlink.elapsed + client_lr * k, primal)
-        objective.add_gradient(primal, batch, -client_lr, dual)
+    rate, retrieve, add_gradient = downlink.client_lr, place.retrieve, objective.add_gradient
+    primal, half = 1.0 * dual, 1.0 * dual
+    drawn = iter(objective.batches(rng, downlink.first_order, per_step=1 + pairs))
+    for k, batch in enumerate(drawn):
+        retrieve(dual, downlink.elapsed + rate * k, primal)
+        if pairs:
+            half[:] = dual
+            add_gradient(primal, batch, -rate, half)
+            yield half
+            # In place, so that arrays without psi are not copied again.
+            retrieve(half, downlink.elapsed + rate * (k + 1), half)
+            add_gradient(half, next(drawn), -rate, dual)
+            continue
+        add_gradient(primal, batch, -rate, dual)
         if shift is not None:
             dual -= shift
         yield dual
-
-
-def in_pairs(
-    downlink: Downlink, objective: Objective, dual: Any, rng: np.random.Generator, place: Place
-) -> Iterator[Any]:
-    """Take the steps of dual extrapolation, with two new batches each; yield the dual of each half step.
-
-    A step goes from the dual omega_k to omega_{k+1/2} = omega_k - client_lr g(z_k), and with the operator at z_{k+1/2}
-    from omega_k to omega_{k+1}.
-
-    Parameters
-    ----------
-    downlink, objective, dual, rng, place
-        As in :func:`one_by_one`.
-    """
-    rate, elapsed, add_operator = downlink.client_lr, downlink.elapsed, objective.add_gradient
-    retrieve, primal, half = place.retrieve, 1.0 * dual, 1.0 * dual
-    batches = iter(objective.batches(rng, downlink.first_order, per_step=2))
-    for k, (first, second) in enumerate(zip(batches, batches, strict=True)):
-        retrieve(dual, elapsed + rate * k, primal)
-        half[:] = dual
-        add_operator(primal, first, -rate, half)
-        yield half
-        # In place, so that arrays without psi are not copied again.
-        retrieve(half, elapsed + rate * (k + 1), half)
-        add_operator(half, second, -rate, dual)
 
 
 def compiled_steps(
@@ -77,18 +72,16 @@ def compiled_steps(
     psi: bool = True,
     pairs: bool = False,
 ) -> int | None:
-    """Take the steps of :func:`one_by_one`, or of :func:`in_pairs`, in a compiled loop; return their number.
+    """Take the steps of :func:`one_by_one` in a compiled loop; return their number.
 
     None, without a step, if psi, h or the objective is not for compiled loops.
 
     Parameters
     ----------
-    downlink, objective, dual, rng, shift
+    downlink, objective, dual, rng, shift, pairs
         As in :func:`one_by_one`.
     psi : bool, default True
         Whether psi acts.
-    pairs : bool, default False
-        Whether the steps are those of :func:`in_pairs`.
     """
     loop = _loop(downlink, objective, psi)
     if loop is None:

@@ -56,7 +56,7 @@ def test_every_exported_class_has_an_example_and_a_name(cls):
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("mirror_map", EXAMPLES)
 def test_contract(mirror_map, seed):
-    product = isinstance(mirror_map, package.product.BoundProduct)
+    product = isinstance(mirror_map, package.BoundProduct)
     regularizers = [psi.bind(LAYOUT) if product else psi for psi in REGULARIZERS]
     check_mirror_map(mirror_map, dimension=DIMENSION, seed=seed, regularizers=regularizers)
 
@@ -85,7 +85,7 @@ def test_single_element(mirror_map):
         mirror_map = PNorm(mirror_map.p, center=np.ones(1), radius=mirror_map.radius)
     if isinstance(mirror_map, DiagonalMetric):
         mirror_map = DiagonalMetric(np.full(1, 3.0))
-    if isinstance(mirror_map, package.product.BoundProduct):
+    if isinstance(mirror_map, package.BoundProduct):
         pytest.skip("has as many elements as its arrays")
     check_mirror_map(mirror_map, dimension=1)
     for scale in EVERY_SIZE:
@@ -107,7 +107,7 @@ def test_adversarial_duals_stay_finite_and_feasible(mirror_map):
         "denormal": 5e-324 * ramp,
         "mixed": np.resize([largest, 1e-150, 0.0, -largest, 5e-324, 1.0], DIMENSION),
     }
-    product = isinstance(mirror_map, package.product.BoundProduct)
+    product = isinstance(mirror_map, package.BoundProduct)
     for psi in REGULARIZERS:
         regularizer = psi.bind(LAYOUT) if product else psi
         if not mirror_map.supports(regularizer):
@@ -132,7 +132,7 @@ def test_pickle_and_strided_and_read_only_duals(mirror_map):
     assert np.array_equal(twin.conjugate_gradient(np.repeat(z, 2)[::2]), expected)
     z.setflags(write=False)
     assert np.array_equal(twin.conjugate_gradient(z), expected)
-    if not isinstance(mirror_map, package.product.BoundProduct):
+    if not isinstance(mirror_map, package.BoundProduct):
         assert np.array_equal(twin.retrieve(np.repeat(z, 2)[::2], 1.0, L1(0.1)), twin.retrieve(z, 1.0, L1(0.1)))
 
 

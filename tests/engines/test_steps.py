@@ -5,7 +5,7 @@ import pytest
 from halves import find_solver
 
 from flwr_fco.engines import LocalClient
-from flwr_fco.engines.dual_steps import compiled_steps, in_pairs
+from flwr_fco.engines.dual_steps import compiled_steps, one_by_one
 from flwr_fco.messages.protocol import Downlink, Plan
 from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, PNorm
 from flwr_fco.objectives import LeastSquares, Logistic
@@ -98,7 +98,7 @@ def test_pairs_of_batches_in_one_call_take_the_same_steps(name, mirror_map, psi)
     place = LocalClient(downlink, objective, np.random.default_rng())._place(True)
     assert compiled_steps(downlink, objective, fused, np.random.default_rng(1), pairs=True) == steps
     assert compiled_steps(downlink, stepwise(objective), loop, np.random.default_rng(1), pairs=True) is None
-    assert len(list(in_pairs(downlink, objective, loop, np.random.default_rng(1), place))) == steps
+    assert len(list(one_by_one(downlink, objective, loop, np.random.default_rng(1), place, pairs=True))) == steps
     assert np.abs(loop - DUAL).max() > 0.1
     np.testing.assert_allclose(fused, loop, rtol=0, atol=1e-13 * np.abs(loop).max())
 
