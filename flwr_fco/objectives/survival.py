@@ -108,17 +108,13 @@ class PartialLikelihood(Coupled):
         left = np.log1p(-self.gone) @ (total / self.sizes)[self.set] if shares.size else 0.0
         return float(total @ np.log(heads) + left)
 
-    def sums(self, scores: Scores, values: NDArray[np.float64]) -> tuple[NDArray[np.float64], Vector]:
-        """Return the sums over the risk sets of the weights, and of values by them, and their scales."""
-        sums, tops = np.empty((self.at.size, 1 + values.shape[1])), np.empty(self.at.size)
-        kernel: Any = risk_sets.risk_sums
-        kernel(scores, self.raw, values, self.order, self.spans, self.of_row.entry, self.at, sums, tops)
-        return sums, tops
-
     def evaluated(self, scores: Scores, values: NDArray[np.float64] | None = None) -> _Sums:
         """Return the sums over the risk sets with the scores of all rows."""
         values = np.empty((scores.size, 0)) if values is None else values
-        (sums, tops), dead, place = self.sums(scores, values), self.dead, self.set
+        dead, place = self.dead, self.set
+        sums, tops = np.empty((self.at.size, 1 + values.shape[1])), np.empty(self.at.size)
+        kernel: Any = risk_sets.risk_sums
+        kernel(scores, self.raw, values, self.order, self.spans, self.of_row.entry, self.at, sums, tops)
         own = self.raw[dead] * np.exp(scores[dead] - tops[place])
         tied = np.zeros_like(sums)
         np.add.at(tied, place, own[:, None] * np.column_stack([np.ones(dead.size), values[dead]]))
@@ -382,25 +378,18 @@ def concordance(objective: CoxRegression, w: Vector) -> tuple[float, float]:
     >>> concordance(objective, np.ones(1))
     (1.0, 3.0)
     """
-    times, events, entry, strata, _ = objective.link.of_row
-    ranks = np.unique(objective.scores(w), return_inverse=True)[1].astype(np.int64)
-    ordered, total = _pairs(objective.link.dead, times, strata, ranks, times, 2 * events)
-    late, of_late = _pairs(objective.link.dead, times, strata, ranks, entry, 0 * events)
+    link, ranks = objective.link, np.unique(objective.scores(w), return_inverse=True)[1].astype(np.int64)
+    ordered, total = _pairs(link, ranks, link.of_row.times, 2 * link.of_row.events)
+    late, of_late = _pairs(link, ranks, link.of_row.entry, 0 * link.of_row.events)
     return ordered - late, total - of_late
 
 
-def _pairs(
-    dead: NDArray[np.int64],
-    times: Vector,
-    strata: NDArray[np.int64],
-    ranks: NDArray[np.int64],
-    when: Vector,
-    turn: NDArray[Any],
-) -> tuple[float, float]:
+def _pairs(link: PartialLikelihood, ranks: NDArray[np.int64], when: Vector, turn: Vector) -> tuple[float, float]:
     """Return of how many pairs the row has a smaller rank than the event, an equal one by half, and how many there are.
 
     A pair is an event and a row of its stratum whose `when` is later than the event, or the same if its turn is 0.
     """
+    times, strata, dead = link.of_row.times, link.of_row.strata, link.dead
     n, top = ranks.size, 2 * (int(ranks.max()) + 1)
     # Each event asks for the rows below it, for those and its equals, and for all.
     asking, asked = np.tile(dead, 3), np.concatenate([2 * ranks[dead], 2 * ranks[dead] + 1, np.full(dead.size, top)])
