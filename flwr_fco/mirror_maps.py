@@ -22,8 +22,7 @@ from flwr_fco.core.spec import Specified
 from flwr_fco.core.validation import POSITIVE
 from flwr_fco.errors import ConfigurationError, UnsupportedPairError
 from flwr_fco.kernels.dual_averaging import NO_TERMS, NOTHING, Retrieval
-from flwr_fco.kernels.mirror import p_norm_point
-from flwr_fco.kernels.prox import separable
+from flwr_fco.kernels.prox import p_norm_point, separable
 from flwr_fco.regularizers import BoundRegularizer, Regularizer, Simplex, Terms
 from flwr_fco.regularizers.base import Psi, array
 

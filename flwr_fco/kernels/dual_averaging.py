@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from flwr_fco.kernels import njit
 from flwr_fco.kernels.losses import add_batch
-from flwr_fco.kernels.mirror import p_norm_point
 from flwr_fco.kernels.passes import copy
-from flwr_fco.kernels.prox import separable
+from flwr_fco.kernels.prox import p_norm_point, separable
 
 Vector = NDArray[np.float64]
 

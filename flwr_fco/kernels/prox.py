@@ -1,4 +1,4 @@
-"""Proximal kernels on contiguous arrays: sums over coordinates, groups, the l1 ball and the simplex.
+"""Proximal kernels on contiguous arrays: sums over coordinates, groups, the l1 ball and the simplex, and p-norms.
 
 Kernels trust their callers, propagate NaN and accept `v` as `out`. They never write a negative zero: ``+ 0.0`` turns
 -0.0 into 0.0 and changes nothing else. Comparisons are written so that NaN takes no branch.
@@ -18,6 +18,8 @@ Array = NDArray[Any]
 
 #: From how many entries on a sample of so many guesses the threshold of a projection.
 _LONG, _SAMPLE = 1 << 18, 4096
+#: Elements handled at a time: buffers that fit the first-level cache, and maxima side by side.
+_PART, _LANES = 256, 64
 
 
 def at(term: Any, i: Any) -> Any:
@@ -160,3 +162,66 @@ def on_simplex(v, weights, radius, absolute, out):  # type: ignore[no-untyped-de
         x = ((x - top * a) - tau * a) - rest * a
         x = 0.0 if x < 0.0 else x
         out[i] = (-x if absolute and v[i] < 0.0 else x) + 0.0
+
+
+# --- the point of a dual in the geometry of a p-norm ------------------------------------------------------------------
+
+
+@njit(cache=True)
+def _top(z: Array) -> float:
+    """Return max |z_i|, NaN ignored: side by side, because a single running maximum waits for itself."""
+    tops = np.zeros(_LANES)
+    for start in range(0, z.size, _LANES):
+        part = z[start : start + _LANES]
+        for j in range(part.size):
+            tops[j] = abs(part[j]) if abs(part[j]) > tops[j] else tops[j]
+    return float(tops.max())
+
+
+# Sums may be reordered (that is what lets them use vector instructions); NaN and infinity keep their meaning.
+@njit(cache=True, fastmath={"reassoc", "contract", "nsz"})
+def _scaled_powers(z: Array, scale: float, p: float, out: Array) -> float:
+    """Write sign(x) |x|^(p-1) for x = z/scale and return sum |x|^p."""
+    total, exponent = 0.0, int(p) - 2
+    whole = p == exponent + 2 and exponent <= 64
+    x, base, power = np.empty(_PART), np.empty(_PART), np.empty(_PART)
+    for start in range(0, z.size, _PART):
+        size, left = min(_PART, z.size - start), exponent
+        for j in range(size):
+            x[j] = z[start + j] / scale
+            base[j] = abs(x[j])
+            power[j] = x[j]
+        if not whole:
+            for j in range(size):
+                power[j] = math.copysign(base[j] ** (p - 1.0), x[j])
+        while whole and left > 0:  # by repeated squaring
+            if left & 1:
+                for j in range(size):
+                    power[j] *= base[j]
+            for j in range(size):
+                base[j] *= base[j]
+            left >>= 1
+        # Summed from the buffers: the order, and so the bits, cannot depend on whether `out` is `z`.
+        for j in range(size):
+            total += power[j] * x[j]
+            out[start + j] = power[j]
+    return total
+
+
+@njit(cache=True)
+def p_norm_point(z: Array, p: float, radius: float, out: Array) -> None:
+    """Write P(z) = argmin { -<z, u> + ||u||_q^2 / (2 (q-1)) : ||u||_q <= radius }.
+
+    With x = z/max|z| and N = ||x||_p the point is min(max|z| N/(p-1), radius) (x/N)^(p-1).
+    """
+    top = _top(z)
+    if top == 0.0:
+        # A NaN is not larger than 0: it is passed on, not lost.
+        scale(z, 1.0, out)
+        return
+    total = _scaled_powers(z, top, p, out)
+    length = top / (p - 1.0) * total ** (1.0 / p)
+    factor = min(length, radius) * total ** ((1.0 - p) / p)
+    for i in range(z.size):
+        # Adding 0 turns -0 into 0.
+        out[i] = out[i] * factor + 0.0

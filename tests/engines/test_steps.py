@@ -5,7 +5,7 @@ import pytest
 from halves import find_solver
 
 from flwr_fco.engines import LocalClient
-from flwr_fco.engines.dual_steps import compiled_steps, one_by_one
+from flwr_fco.engines.client import compiled_steps, one_by_one
 from flwr_fco.messages.protocol import Downlink, Plan
 from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, PNorm
 from flwr_fco.objectives import LeastSquares, Logistic
