@@ -1,8 +1,7 @@
 """Algorithms: both halves of every method, one file each, and the contract for your own."""
 
 from flwr_fco.algorithms.contract.algorithm import Algorithm
-from flwr_fco.algorithms.contract.client import Client, Memory, Moved, Sent, Step
-from flwr_fco.algorithms.contract.problem import Change, Problem, Setting, To
+from flwr_fco.algorithms.contract.problem import Change, Client, Memory, Moved, Problem, Sent, Setting, Step, To
 from flwr_fco.algorithms.contract.replies import Rejected, Replies
 from flwr_fco.algorithms.decentralized import (
     DecentralizedDualAveraging,

@@ -43,9 +43,8 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import numpy as np
 
 from flwr_fco.algorithms.contract.algorithm import Algorithm
-from flwr_fco.algorithms.contract.client import Client, Memory, Moved, Sent
 from flwr_fco.algorithms.contract.graph import Graph, Matrix
-from flwr_fco.algorithms.contract.problem import Change, Problem, To
+from flwr_fco.algorithms.contract.problem import Change, Client, Memory, Moved, Problem, Sent, To
 from flwr_fco.algorithms.contract.replies import Replies
 from flwr_fco.algorithms.restricted_gradient_tracking import Staged
 from flwr_fco.core.layout import Vector

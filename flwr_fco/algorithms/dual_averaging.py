@@ -31,8 +31,7 @@ import numpy as np
 
 from flwr_fco.algorithms.contract.algorithm import Algorithm
 from flwr_fco.algorithms.contract.choices import Average, Last
-from flwr_fco.algorithms.contract.client import Client, Memory, Moved, Sent
-from flwr_fco.algorithms.contract.problem import NO_POINTS, Problem, To
+from flwr_fco.algorithms.contract.problem import NO_POINTS, Client, Memory, Moved, Problem, Sent, To
 from flwr_fco.algorithms.contract.replies import Replies
 from flwr_fco.core.layout import Vector
 from flwr_fco.messages.protocol import OF_ALL_STEPS, Downlink

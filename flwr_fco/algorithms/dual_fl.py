@@ -32,8 +32,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from flwr_fco.algorithms.contract.client import Client, Memory, Moved, Sent
-from flwr_fco.algorithms.contract.problem import Change, Problem, Setting, To
+from flwr_fco.algorithms.contract.problem import Change, Client, Memory, Moved, Problem, Sent, Setting, To
 from flwr_fco.algorithms.contract.replies import Replies
 from flwr_fco.algorithms.primal_averaging import PrimalAveraging, no_psi
 from flwr_fco.core.layout import Vector

@@ -20,8 +20,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from flwr_fco.algorithms.contract.client import Client, Memory, Moved, Sent
-from flwr_fco.algorithms.contract.problem import Change, Problem
+from flwr_fco.algorithms.contract.problem import Change, Client, Memory, Moved, Problem, Sent
 from flwr_fco.algorithms.contract.replies import Replies
 from flwr_fco.algorithms.primal_averaging import PrimalAveraging
 from flwr_fco.core.layout import Vector

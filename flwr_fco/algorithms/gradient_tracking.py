@@ -47,8 +47,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flwr_fco.algorithms.contract.algorithm import Algorithm
-from flwr_fco.algorithms.contract.client import Client, Memory, Moved, Sent
-from flwr_fco.algorithms.contract.problem import NO_POINTS, Change, Problem, To
+from flwr_fco.algorithms.contract.problem import NO_POINTS, Change, Client, Memory, Moved, Problem, Sent, To
 from flwr_fco.algorithms.contract.replies import Replies
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.sparse import SparseVector, dense

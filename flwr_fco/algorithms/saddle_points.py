@@ -66,8 +66,7 @@ from typing import Any
 import numpy as np
 
 from flwr_fco.algorithms.contract.choices import Average, Last
-from flwr_fco.algorithms.contract.client import Client, Memory, Moved, Sent
-from flwr_fco.algorithms.contract.problem import Problem
+from flwr_fco.algorithms.contract.problem import Client, Memory, Moved, Problem, Sent
 from flwr_fco.algorithms.contract.replies import Replies
 from flwr_fco.algorithms.dual_averaging import DualAveraging
 from flwr_fco.algorithms.primal_averaging import MirrorDescent, PrimalAveraging, PrimalState

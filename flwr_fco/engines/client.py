@@ -11,7 +11,7 @@ import numpy as np
 from scipy.sparse import issparse
 
 from flwr_fco.algorithms.contract.algorithm import Algorithm, without_common
-from flwr_fco.algorithms.contract.client import Memory, Moved, Sent, Step
+from flwr_fco.algorithms.contract.problem import Memory, Moved, Sent, Step
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.sparse import SparseVector, dense
 from flwr_fco.core.validation import short

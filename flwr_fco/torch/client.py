@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from flwr_fco.algorithms.contract.algorithm import method_of
-from flwr_fco.algorithms.contract.client import Moved, Sent
+from flwr_fco.algorithms.contract.problem import Moved, Sent
 from flwr_fco.client_apps.client import (
     Limits,
     Mod,

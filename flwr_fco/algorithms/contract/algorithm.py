@@ -30,8 +30,7 @@ from dataclasses import fields, is_dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
-from flwr_fco.algorithms.contract.client import Client, Memory, Moved
-from flwr_fco.algorithms.contract.problem import Change, Problem, Setting, To
+from flwr_fco.algorithms.contract.problem import Change, Client, Memory, Moved, Problem, Setting, To
 from flwr_fco.algorithms.contract.replies import Replies
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.validation import checked, kinds_of

@@ -38,8 +38,7 @@ from numpy.typing import NDArray
 
 from flwr_fco.algorithms.contract.algorithm import Algorithm
 from flwr_fco.algorithms.contract.choices import Strengths
-from flwr_fco.algorithms.contract.client import Client, Memory, Moved, Sent
-from flwr_fco.algorithms.contract.problem import AtMost, Problem, To
+from flwr_fco.algorithms.contract.problem import AtMost, Client, Memory, Moved, Problem, Sent, To
 from flwr_fco.algorithms.contract.replies import Replies
 from flwr_fco.algorithms.newton import asking
 from flwr_fco.algorithms.newton.asking import NOTHING, UNKNOWN, Known, distance, finished, progress

@@ -27,8 +27,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from flwr_fco.algorithms.contract.client import Client, Memory, Moved, Sent
-from flwr_fco.algorithms.contract.problem import LARGEST_CLAIM, Problem, To
+from flwr_fco.algorithms.contract.problem import LARGEST_CLAIM, Client, Memory, Moved, Problem, Sent, To
 from flwr_fco.algorithms.contract.replies import Replies
 from flwr_fco.algorithms.newton import asking
 from flwr_fco.algorithms.newton.asking import NOTHING, Known
