@@ -50,6 +50,8 @@ class Nodes:
         The nodes, sorted by partition id.
     refused : dict of int to Node
         Ids of nodes that claim the partition of another node, with that node; they are not asked.
+    gone : dict of (int, int) to Node
+        Nodes with a partition that have been there and are not connected any more, by key.
     foreign : set of int
         Ids of nodes that were asked for their partition, and whose ClientApp has no answer to that.
     """
@@ -58,6 +60,7 @@ class Nodes:
         self.seed, self.timeout, self.asks = seed, timeout, asks
         self.ordered: list[Node] = []
         self.refused: dict[int, Node] = {}
+        self.gone: dict[Key, Node] = {}
         self.foreign: set[int] = set()
         self._known: dict[int, Node] = {}
         self._available: list[int] = []
@@ -127,6 +130,7 @@ class Nodes:
         if available == self._available:
             return
         self._available, present = available, set(available)
+        before = {node.key: node for node in self._known.values() if node.partition_id is not None}
         self._known = {node_id: node for node_id, node in self._known.items() if node_id in present}
         new = [node_id for node_id in available if node_id not in self._known]
         partitions = self._partitions(grid, new) if new else {}
@@ -138,6 +142,8 @@ class Nodes:
         for node_id in twins.keys() - self.refused.keys():
             log(WARNING, "node %s left out: another node has the same partition id", node_id)
         self.refused, self.ordered = twins, sorted(first.values(), key=lambda node: node.key)
+        # Who comes back, if as another node, has the same key.
+        self.gone = {key: node for key, node in (self.gone | before).items() if key not in first}
         without = sum(node.partition_id is None for node in self.ordered)
         if new and without:
             text = "%s of %s nodes have no partition id: another run with the same seed may differ, as node ids do"

@@ -410,7 +410,7 @@ def certified(run: Run, w: Vector) -> dict[str, float]:
     except NoAnswerError as error:
         log(WARNING, "There is no certificate of this round: %s.", error)
         return {}
-    connected = len(run.nodes.ordered)
+    connected = len(run.nodes.ordered) + len(run.missing)
     if found.clients < connected:
         prefix = f"The certificate of round {run.number} is of the data of {found.clients} of {connected} clients"
         warnings.warn(f"{prefix}: the others did not answer. It ends no run", UserWarning, stacklevel=2)

@@ -268,6 +268,13 @@ class Run:
         return given[node.partition_id]
 
     @property
+    def missing(self) -> list[Node]:
+        """Clients that are not connected any more, of a run that asks all in every round."""
+        options = self.options
+        asks_all = options.fraction_train == 1.0 and options.participation.choose_nodes is None
+        return [*self.nodes.gone.values()] if asks_all else []
+
+    @property
     def size(self) -> float:
         """The norm of the model, and 1 at least."""
         return max(1.0, euclidean_norm(self.point))

@@ -303,6 +303,8 @@ class CompositeStrategy(Options):
         for node_id, first in run.nodes.refused.items():
             reason = f"it claims the partition id {first.partition_id}, which node {first.node_id} had first"
             run.current.leave_out(Node(node_id, first.partition_id), reason)
+        for node in run.missing:
+            run.current.leave_out(node, "it is not connected any more", quiet=True)
         return outbox
 
     def _choose_rates(self, run: Run) -> None:
@@ -337,7 +339,7 @@ class CompositeStrategy(Options):
         least = all_ if everyone else self.participation.min_replies
         if run.privacy is None:
             good, uplinks, done = training.step(run, good, least)
-            left_out = asked - len(good) + len(run.nodes.refused)
+            left_out = asked - len(good) + len(run.nodes.refused) + len(run.missing)
             counts: dict[str, Any] = {"num-replies": len(good), "num-left-out": left_out, **_traffic(run, good)}
         else:
             # The noisy mean is all that is known of the replies, and no round is skipped.

@@ -52,6 +52,7 @@ def test_the_first_rounds_fix_what_is_usual():
     assert out(run, replies(*[1e300] * 4, 1.0)) == [0, 1, 2, 3]
     again = a_run()
     go_back({"cap": again.cap}, moment({"cap": run.cap}))
+    assert out(again, replies(1e-9, 1e-9, 1e-9, 3.9)) == []
     assert out(again, replies(1e-9, 1e-9, 1e-9, 4.1)) == [3]
     assert out(a_run(max_ratio=None), replies(1.0, 1e300)) == []
     assert out(a_run(max_increment_norm=5.0), replies(5.0, 6.0)) == [1]

@@ -71,7 +71,15 @@ def of_validation(**said):
 
 
 @pytest.mark.parametrize(
-    "said", [{"loss": -1e300}, {"loss": -1.0}, {"loss": -1.0, "least": -1.0}, {"held-out": 0.0}, {"held-out": -1.0}]
+    "said",
+    [
+        {"loss": -1e300},
+        {"loss": 1e9},
+        {"loss": -1.0},
+        {"loss": -1.0, "least": -1.0},
+        {"held-out": 0.0},
+        {"held-out": -1.0},
+    ],
 )
 @pytest.mark.parametrize("kind", [FedDualAvg, FedNewton])
 def test_one_client_picks_no_strength(kind, said):

@@ -160,6 +160,31 @@ def test_a_site_that_hangs_costs_two_timeouts(strategy, kind):
     assert len(grid.injected) >= 29
 
 
+@pytest.mark.parametrize(("fraction", "back", "part"), [(1.0, False, True), (1.0, True, False), (0.5, False, False)])
+def test_a_site_that_disconnects_is_said_if_all_sites_are_asked(fraction, back, part):
+    class Leaving(InProcessGrid):
+        def get_node_ids(self):
+            away = own.result is not None and len(own.result.train_metrics_clientapp) in (
+                (3, 4) if back else range(3, 9)
+            )
+            return [i for i in super().get_node_ids() if not (away and self.partition_ids[i] == 2)]
+
+    own = FedDualAvg(client_lr=0.02, work=Steps(2, batch_size=None), fraction_train=fraction, certificate_every=8)
+    grid = Leaving(app_of(SITES), 4)
+    with grid.identity(), quiet(50), warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        result = own.start(grid, start_arrays(), 8)
+    text = "data: of 3 of 4 clients; without partition 2: it is not connected any more"
+    assert (
+        [f"{each.message}" for each in said][-1:] == [f"FedDualAvg: the model is not of all clients. {text}"]
+    ) == part
+    assert (f"  {text}" in f"{result}".splitlines()) == part
+    assert [row.round for row in result.left_out] == ([] if fraction < 1.0 else [4, 5] if back else [4, 5, 6, 7, 8])
+    last = result.train_metrics_clientapp[8]
+    assert last["certificate-clients"] == 4.0 - (not back)
+    assert last["certificate-of"] == 4.0 - (fraction < 1.0)
+
+
 def test_a_site_that_comes_back_counts_again_and_is_waited_for():
     grid = odd(app_of(SITES), silent, (4, 5, 6, 7, 9), grid=Hung)
     own = FedDualAvg(client_lr=0.02, work=Steps(2, batch_size=None), fraction_evaluate=0.0)
