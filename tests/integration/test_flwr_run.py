@@ -56,39 +56,6 @@ def test_a_run_that_fails_is_an_error_with_flowers_own_words(superlink, clone, t
         flower_run(clone, superlink, {"strategy": "FedNova"}, num_nodes=2, log=tmp_path / "log")
 
 
-def _is_alive(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-def test_the_superlink_is_ended_also_after_an_error(tmp_path, monkeypatch):
-    started = []
-    popen = subprocess.Popen
-
-    def remember(*arguments, **options):
-        started.append(popen(*arguments, **options))
-        return started[-1]
-
-    monkeypatch.setattr(subprocess, "Popen", remember)
-
-    def fail():
-        assert _is_alive(started[0].pid)
-        raise RuntimeError("mine")
-
-    with pytest.raises(RuntimeError, match="mine"), local_superlink(tmp_path):
-        fail()
-    deadline = time.monotonic() + 10
-    while _is_alive(started[0].pid) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert len(started) == 1
-    assert not _is_alive(started[0].pid)
-    with pytest.raises(ProcessLookupError):
-        os.killpg(started[0].pid, 0)
-
-
 def _log_of(directory):
     log = directory / "FedDualAvg.log"
     return log.read_text() if log.exists() else ""

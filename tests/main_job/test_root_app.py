@@ -191,20 +191,9 @@ def described(task):
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_every_key_reaches_the_run(name):
     """Each key, changed alone, changes data or strategy, but for those that the problem has no use for."""
-    other = {
-        "strategy": "FedMid",
-        "regularizer": "Zero",
-        "strength": 0.7,
-        "client-lr": 0.7,
-        "server-lr": 0.7,
-        "batch-size": 7,
-        "local-steps": 7,
-        "num-nodes": 7,
-        "clients-per-round": 7,
-        "alpha": 0.7,
-        "train-fraction": 0.7,
-        "seed": 7,
-    }
+    other = {"strategy": "FedMid", "regularizer": "Zero"}
+    other |= dict.fromkeys(("strength", "client-lr", "server-lr", "alpha", "train-fraction"), 0.7)
+    other |= dict.fromkeys(("batch-size", "local-steps", "num-nodes", "clients-per-round", "seed"), 7)
     elsewhere = {"problem", "num-server-rounds", "evaluate-every", "output-dir", "checkpoint-dir", "resume"}
     elsewhere |= {"round-timeout", "privacy-clip", "privacy-target-epsilon", "privacy-delta", "privacy-noise"}
     assert set(other) == set(KEYS) - elsewhere

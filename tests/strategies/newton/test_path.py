@@ -173,18 +173,18 @@ def test_a_fold_without_a_class_is_named():
         path_of(objectives, cv=5)
 
 
-def test_cross_validation_needs_newton_and_validation():
-    objectives = sites("squares")
-    with pytest.raises(ConfigurationError, match=r"cv=5: only FedNewton"):
-        path_of(objectives, strategy=FedDAGT(regularizer=L1(1.0), client_lr=0.1), cv=5)
-    with pytest.raises(ConfigurationError, match="leave one of them out"):
-        path_of(objectives, cv=5, validate=False)
-    with pytest.raises(ConfigurationError, match=r"Strengths.folds=1"):
-        path_of(objectives, cv=1)
-    with pytest.raises(ConfigurationError, match="load_evaluation_objective"):
-        path_of(objectives)
-    with pytest.raises(ConfigurationError, match="not all problems are solved after num_rounds=3"):
-        path_of(objectives, rounds=3, cv=3)
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"strategy": FedDAGT(regularizer=L1(1.0), client_lr=0.1), "cv": 5}, "cv=5: only FedNewton"),
+        ({"cv": 5, "validate": False}, "leave one of them out"),
+        ({}, "load_evaluation_objective"),
+        ({"rounds": 3, "cv": 3}, "not all problems are solved after num_rounds=3"),
+    ],
+)
+def test_cross_validation_needs_newton_and_validation(options, said):
+    with pytest.raises(ConfigurationError, match=said):
+        path_of(sites("squares"), **options)
 
 
 @pytest.mark.parametrize(
