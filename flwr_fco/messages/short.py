@@ -4,14 +4,13 @@ The server sends the places of a model's non-zeros and their values. A client se
 others the largest, some times as many as there are non-zeros: from them the server learns what to let in. The client
 remembers nothing, and its code sees models as ``FedAvg`` sends them: :func:`short_mod` is all that it adds.
 
-What the arrays of a message hold, one after the other:
+What the arrays of a message hold, both ways, one after the other:
 
-- ``short:places``: a bit for each entry that may be there, deflated where that is shorter. Down: of the arrays that
+- ``short:indices``: a bit for each entry that may be there, deflated where that is shorter. Down: of the arrays that
   travel short. Up: of those of their entries that are 0 in the model.
-- ``short:scales``: for each array that travels short what its values are multiplied by; up, for every array, and 0 says
-  that nothing in it has moved, so that nothing of it follows.
-- ``short:values``: in int8 or float16, rounded at random up and to the nearest down. Up, array by array: at the
-  non-zeros, then at the places.
+- ``short:scales``: for each array what its values are multiplied by; 0 says that they are all 0, and not there.
+- ``short:values``: in int8 or float16, rounded at random up and to the nearest down. Array by array: at the non-zeros
+  that both sides know, then at the indices.
 - ``short:rest``: the arrays that do not travel short, as they are.
 
 Arrays that are not optimised travel beside them under their own names.
@@ -213,6 +212,64 @@ def rounded(values: NDArray[Any], kind: str, rng: np.random.Generator | None) ->
         return scale, (parts * unit).astype(kind)
 
 
+# --- vectors ----------------------------------------------------------------------------------------------------------
+
+
+def _written(
+    form: Form, vector: NDArray[Any], known: Mask, more: Mask, kind: str, rng: np.random.Generator | None
+) -> dict[str, Array]:
+    """Return what is sent of a vector: its numbers at indices that the other side knows, and at more of them."""
+    parts, rest, nothing = list[tuple[Any, NDArray[Any]]](), list[NDArray[Any]](), np.zeros(0, np.int8)
+    for entry in form.layout.entries:
+        part = vector[entry.block]
+        if entry.regularized:
+            part = np.concatenate([part[known[entry.block]], part[more[entry.block]]])
+            parts.append(rounded(part, kind, rng) if part.any() else (0.0, nothing))
+        else:
+            parts.append((float(part.any()), nothing))
+            rest += [part] * bool(part.any())
+    values = [held for _, held in parts if held.size]
+    own: dict[str, NDArray[Any]] = {PLACES: bits_of(more[form.layout.regularized_mask() & ~known])}
+    own[SCALES] = np.array([scale for scale, _ in parts], np.float32)
+    own[VALUES] = np.concatenate(values) if values else nothing
+    own[REST] = np.concatenate([np.zeros(0, vector.dtype), *rest])
+    return {name: to_array(array) for name, array in own.items()}
+
+
+def _read(
+    form: Form, parts: Mapping[str, NDArray[Any]], known: Mask, kinds: Sequence[str], most: Callable[[int], float]
+) -> tuple[NDArray[Any], Mask]:
+    """Return a vector that the other side has written, and the indices of it that were not known."""
+    entries, size = form.layout.entries, form.layout.size
+    scales = _expected(parts, SCALES, len(entries), ("float32",))
+    if (scales < 0.0).any():
+        raise ProtocolError(f"array {SCALES!r} holds {scales.min()}, expected numbers >= 0")
+    more, candidates = np.zeros(size, np.bool_), form.layout.regularized_mask() & ~known
+    more[candidates] = mask_of(parts[PLACES], int(candidates.sum()))
+    counts, rest_size = list[tuple[int, int]](), 0
+    for entry, scale in zip(entries, scales, strict=True):
+        here, new = (int(mask[entry.block].sum()) for mask in (known, more))
+        allowed = most(here) if scale else 0
+        if new > allowed:
+            prefix = f"it sends {new} increments off the non-zeros of {entry.name!r}"
+            raise ProtocolError(f"{prefix}, expected at most {allowed}")
+        counts.append((here, new) if entry.regularized and scale else (0, 0))
+        rest_size += entry.size if scale and not entry.regularized else 0
+    values = _expected(parts, VALUES, sum(map(sum, counts)), kinds)
+    rest = _expected(parts, REST, rest_size, FLOATS)
+    vector, at, at_rest = np.zeros(size), 0, 0
+    for entry, scale, (here, new) in zip(entries, scales, counts, strict=True):
+        block = entry.block
+        if entry.regularized and scale:
+            held = values[at : at + here + new].astype(np.float64) * float(scale)
+            vector[block][known[block]], vector[block][more[block]] = held[:here], held[here:]
+            at += here + new
+        elif scale:
+            vector[block] = rest[at_rest : at_rest + entry.size]
+            at_rest += entry.size
+    return vector, more
+
+
 # --- down -------------------------------------------------------------------------------------------------------------
 
 
@@ -232,12 +289,8 @@ def shorten(content: RecordDict, key: str, form: Form, *, exact: bool = False) -
     """
     arrays: Any = content[key]
     vector = _flat(form, {name: array.numpy() for name, array in arrays.items()})
-    short = form.layout.regularized_mask()
-    support: Mask = short & (vector != 0.0)
-    kind = "exact" if exact else form.wire.down
-    blocks = [entry.block for entry in form.layout.entries if entry.regularized]
-    parts = [rounded(vector[block][support[block]], kind, None) for block in blocks]
-    made = _packed(support[short], parts, vector[~short])
+    support: Mask = form.layout.regularized_mask() & (vector != 0.0)
+    made = _written(form, vector, np.zeros_like(support), support, "exact" if exact else form.wire.down, None)
     own = {form.vector} if form.vector else {*form.layout.names}
     content[key] = record_of(made | {name: array for name, array in arrays.items() if name not in own})
     content[SHORT] = ConfigRecord({"form": form.header})
@@ -250,29 +303,6 @@ def _flat(form: Form, arrays: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
     own = [arrays[name] for name in form.layout.names]
     dtype = np.result_type(np.float32, *(array.dtype for array in own))
     return np.concatenate([array.reshape(-1).astype(dtype, copy=False) for array in own])
-
-
-def _packed(indices: Mask, parts: Sequence[tuple[Any, NDArray[Any]]], rest: NDArray[Any]) -> dict[str, Array]:
-    scales = np.array([scale for scale, _ in parts], np.float32)
-    values = [held for _, held in parts if held.size]
-    own: dict[str, NDArray[Any]] = {PLACES: bits_of(indices), SCALES: scales, REST: rest}
-    own[VALUES] = np.concatenate(values) if values else np.zeros(0, np.int8)
-    return {name: to_array(array) for name, array in own.items()}
-
-
-def _restored(form: Form, parts: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], Mask]:
-    """Return the server's model, and where it is not 0."""
-    layout, short = form.layout, form.layout.regularized_mask()
-    support = np.zeros(layout.size, np.bool_)
-    support[short] = mask_of(parts[PLACES], int(short.sum()))
-    counts = [int(support[entry.block].sum()) for entry in layout.entries if entry.regularized]
-    rest = _expected(parts, REST, int((~short).sum()), FLOATS)
-    scales = _expected(parts, SCALES, len(counts), ("float32",))
-    vector = np.zeros(layout.size, rest.dtype)
-    vector[support] = _expected(parts, VALUES, sum(counts), ("int8", *FLOATS)).astype(rest.dtype)
-    vector[support] *= np.repeat(scales, counts)
-    vector[~short] = rest
-    return vector, support
 
 
 def _expected(parts: Mapping[str, NDArray[Any]], name: str, size: int, dtypes: Sequence[str]) -> NDArray[Any]:
@@ -303,7 +333,9 @@ class ShortMod(NamedTuple):
         if missing := {PLACES, SCALES, VALUES, REST} - sent.keys():
             raise ProtocolError(f"the server's short message lacks {sorted(missing)}")
         parts = {name: from_array(name, sent[name]) for name in (PLACES, SCALES, VALUES, REST)}
-        start, support = _restored(form, parts)
+        nowhere = np.zeros(form.layout.size, np.bool_)
+        start, support = _read(form, parts, nowhere, ("int8", *FLOATS), lambda _: math.inf)
+        start = start.astype(parts[REST].dtype)
         given = {form.vector: start} if form.vector else form.layout.unflatten(start)
         arrays = dict(sent) | {name: to_array(array) for name, array in given.items()}
         content[key] = record_of({name: arrays[name] for name in form.order if name in arrays})
@@ -360,31 +392,20 @@ def _reply(
         moved = _flat(form, found)
     else:
         moved = found["increment"]
-    indices, parts, rest = np.zeros(layout.size, np.bool_), list[tuple[Any, NDArray[Any]]](), list[NDArray[Any]]()
-    nothing = 0.0, np.zeros(0, form.wire.up)
-    for entry in layout.entries:
-        moves, on = moved[entry.block], support[entry.block]
-        if entry.regularized:
-            more = _largest_off(moves, on, form.wire.most_indices(int(on.sum())))
-            values = np.concatenate([moves[on], moves[more]])
-            indices[entry.block][more] = True
-            parts.append(rounded(values, form.wire.up, rng) if values.any() else nothing)
-        elif moves.any():
-            rest.append(moves)
-            parts.append((1.0, nothing[1]))
-        else:
-            parts.append(nothing)
-    off = indices[layout.regularized_mask() & ~support]
-    made = _packed(off, parts, np.concatenate(rest) if rest else np.zeros(0, moved.dtype))
+    more = np.zeros(layout.size, np.bool_)
+    for block in [entry.block for entry in layout.entries if entry.regularized]:
+        on = support[block]
+        more[block][_largest_off(moved[block], on, form.wire.most_indices(int(on.sum())))] = True
+    made = _written(form, moved, support, more, form.wire.up, rng)
     return record_of(made | {name: array for name, array in record.items() if name not in shapes})
 
 
 def _largest_off(moves: NDArray[Any], on: Mask, most: int) -> NDArray[Any]:
-    """Return the sorted indices of the largest moves, none of them 0, where a mask is not."""
+    """Return the indices of the largest moves, none of them 0, where a mask is not."""
     off = np.flatnonzero(~on)
     sizes = np.abs(moves[off])
     count = min(most, int(np.count_nonzero(sizes)))
-    return np.sort(off[np.argpartition(-sizes, count - 1)[:count]]) if count else off[:0]
+    return off[np.argpartition(-sizes, count - 1)[:count]] if count else off[:0]
 
 
 # --- what comes back --------------------------------------------------------------------------------------------------
@@ -411,42 +432,10 @@ def read_reply(form: Form, support: Mask, content: RecordDict) -> tuple[Vector, 
     if SHORT not in content or not {PLACES, SCALES, VALUES, REST} <= arrays.keys():
         raise FormError(f"its arrays are {sorted(arrays)!s:.200}, no short message. {SHORT_MOD}")
     parts = {name: from_array(name, arrays.pop(name)) for name in (PLACES, SCALES, VALUES, REST)}
-    increment = _increment(form, support, parts)
+    increment, _ = _read(form, parts, support, (form.wire.up,), form.wire.most_indices)
     plain = RecordDict(dict(content.metric_records))
     plain["arrays"] = record_of(arrays)
     return increment, plain
-
-
-def _increment(form: Form, support: Mask, parts: Mapping[str, NDArray[Any]]) -> Vector:
-    entries, size = form.layout.entries, form.layout.size
-    scales = _expected(parts, SCALES, len(entries), ("float32",))
-    if (scales < 0.0).any():
-        raise ProtocolError(f"array {SCALES!r} holds {scales.min()}, expected numbers >= 0")
-    off, candidates = np.zeros(size, np.bool_), form.layout.regularized_mask() & ~support
-    off[candidates] = mask_of(parts[PLACES], int(candidates.sum()))
-    counts, rest_size = list[tuple[int, int]](), 0
-    for entry, scale in zip(entries, scales, strict=True):
-        nonzeros, more = (int(mask[entry.block].sum()) for mask in (support, off))
-        most = form.wire.most_indices(nonzeros) if scale else 0
-        if more > most:
-            prefix = f"it sends {more} increments off the non-zeros of {entry.name!r}"
-            raise ProtocolError(f"{prefix}, expected at most {most}")
-        counts.append((nonzeros, more) if entry.regularized and scale else (0, 0))
-        rest_size += entry.size if scale and not entry.regularized else 0
-    values = _expected(parts, VALUES, sum(map(sum, counts)), (form.wire.up,))
-    rest = _expected(parts, REST, rest_size, FLOATS)
-    increment, at, at_rest = np.zeros(size), 0, 0
-    for entry, scale, (nonzeros, more) in zip(entries, scales, counts, strict=True):
-        block = entry.block
-        if entry.regularized:
-            held = values[at : at + nonzeros + more].astype(np.float64) * float(scale)
-            if scale:
-                increment[block][support[block]], increment[block][off[block]] = held[:nonzeros], held[nonzeros:]
-            at += nonzeros + more
-        elif scale:
-            increment[block] = rest[at_rest : at_rest + entry.size]
-            at_rest += entry.size
-    return increment
 
 
 def bytes_in(content: RecordDict) -> int:
