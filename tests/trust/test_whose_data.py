@@ -11,6 +11,7 @@ from problems import app_of, clients, flat, optimum, run, start_arrays
 from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers import L1
+from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import Bounds, FedDAGT, FedDR, FedDualAvg, FedNewton, Steps, Strengths
 from flwr_fco.tables import FederatedLasso
 
