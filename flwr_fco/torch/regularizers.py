@@ -143,7 +143,7 @@ def _termwise(terms: Terms, like: Tensor) -> TensorProx:
         if curved:
             result.div_(1.0 + step * shrinkage)
         # One after the other: `clamp` takes no tensor beside a number.
-        return result.clamp_(min=lower).clamp_(max=upper) if bounded else result
+        return result.clamp_(min=lower).clamp_(max=upper).add_(0.0) if bounded else result
 
     return solve
 
@@ -185,7 +185,7 @@ def _spectral(psi: Regularizer, inner: Regularizer) -> TensorProx:
 def _sparse(count: int) -> TensorProx:
     def solve(v: Tensor, step: float) -> Tensor:
         if count >= v.numel():
-            return v
+            return v + 0.0
         size = v.abs().reshape(-1)
         level = torch.topk(size, count, sorted=False).values.min()
         # NaN is kept, not hidden. Of equal ones the first stay, as in the NumPy map.
@@ -199,7 +199,7 @@ def _sparse(count: int) -> TensorProx:
 def _n_of_m(psi: NofM) -> TensorProx:
     def solve(v: Tensor, step: float) -> Tensor:
         if v.shape[1] < psi.m:
-            return v
+            return v + 0.0
         rows = v.movedim(1, -1)
         kept = psi.largest(rows.abs().reshape(-1, psi.m)).reshape(rows.shape).movedim(-1, 1)
         return torch.where(kept, v, 0.0) + 0.0
