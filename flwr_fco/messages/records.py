@@ -488,3 +488,9 @@ def partition_reply(message: Message, context: Context) -> Message:
     partition = context.node_config.get("partition-id")
     record = MetricRecord({} if partition is None else {"partition-id": int(partition)})
     return Message(RecordDict({METRICS: record}), reply_to=message)
+
+
+def decode_partition(content: RecordDict) -> int | None:
+    """Return the partition that a client says it has; None if it has none."""
+    said: Any = only(MetricRecord, content).get("partition-id")
+    return said if type(said) is int and 0 <= said < 2**63 else None

@@ -8,11 +8,11 @@ from __future__ import annotations
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from logging import INFO, WARNING
 from typing import Any
 
-from flwr.app import MetricRecord, RecordDict
+from flwr.app import RecordDict
 from flwr.serverapp import Grid
 
 from flwr_fco.algorithms.contract.choices import ChooseNodes
@@ -20,11 +20,11 @@ from flwr_fco.core.computing import random_generator
 from flwr_fco.core.logs import log
 from flwr_fco.core.schema import Names, Scales, difference, listed
 from flwr_fco.core.validation import short
-from flwr_fco.errors import ConfigurationError, ProtocolError
+from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.protocol import Described, Node
-from flwr_fco.messages.records import NAMES_ONLY, PARTITION, TABLE, addressed, decode_described, only
+from flwr_fco.messages.records import NAMES_ONLY, PARTITION, TABLE, addressed, decode_described, decode_partition
 from flwr_fco.strategies.ledger import Key
-from flwr_fco.strategies.replies import Round, collect
+from flwr_fco.strategies.replies import NO_REPLY, Round, collect
 
 #: Seconds to wait for the nodes' answers to the question about their partition.
 _HANDSHAKE_TIMEOUT = 120.0
@@ -156,17 +156,22 @@ class Nodes:
             return {node_id: known[node_id] for node_id in new if node_id in known}
         if not self.asks:
             return {}
-        questions = addressed(grid, [(node_id, RecordDict()) for node_id in new], PARTITION, 0)
-        found: dict[int, int] = {}
-        for answer in grid.send_and_receive(questions, timeout=_HANDSHAKE_TIMEOUT):
-            self.foreign |= {answer.metadata.src_node_id} if answer.has_error() else set()
-            try:
-                said: Any = only(MetricRecord, answer.content).get("partition-id") if answer.has_content() else None
-            except ProtocolError:
-                said = None
-            if type(said) is int and 0 <= said < 2**63:
-                found[answer.metadata.src_node_id] = said
-        return found
+        unknown = [Node(node_id, None) for node_id in new]
+        found, failed = _answers(grid, unknown, PARTITION, _HANDSHAKE_TIMEOUT, decode_partition)
+        self.foreign |= {node.node_id for node, reason in failed.items() if reason != NO_REPLY}
+        return {node.node_id: said for node, said in found.items() if said is not None}
+
+
+def _answers(
+    grid: Any, nodes: Sequence[Node], kind: str, timeout: float, read: Callable[[RecordDict], Any]
+) -> tuple[dict[Node, Any], dict[Node, str]]:
+    """Return what clients say of themselves, and why others' answers do not count; nothing is logged."""
+    current = Round(0, nodes, [], kind)
+    current.waits = True
+    questions = addressed(grid, ((node.node_id, RecordDict()) for node in nodes), kind, 0)
+    answered = grid.send_and_receive(questions, timeout=timeout) if questions else ()
+    said = {each.node: each.value for each in collect(current, answered, lambda _, content: read(content))}
+    return said, {node: current.reasons.get(node, (NO_REPLY,))[0] for node in nodes if node not in said}
 
 
 # --- their tables -----------------------------------------------------------------------------------------------------
@@ -248,7 +253,8 @@ class Tables:
         # As for its other messages: where errors are replies, messages are sent.
         direct = getattr(grid, "direct", None) is not None and grid.raise_errors
         said_now = dict(zip(new, grid.described(new, scales), strict=True)) if direct else {}
-        found, failed = (said_now, {}) if direct else _answers(grid, new, timeout, scales)
+        kind = TABLE if scales else NAMES_ONLY
+        found, failed = (said_now, {}) if direct else _answers(grid, new, kind, timeout, decode_described)
         for node in new:
             said = found.get(node, Described())
             if said.deviations is not None:
@@ -305,16 +311,3 @@ def _of(said: Described, place: int) -> Names:
 def _most(names: Counter[Names]) -> Names:
     """Return the names of most clients: with three sites, one alone does not have them."""
     return names.most_common(1)[0][0] if names else None
-
-
-def _answers(
-    grid: Any, nodes: Sequence[Node], timeout: float, scales: bool
-) -> tuple[Mapping[Node, Described], dict[Node, str]]:
-    """Ask clients by messages; return what they say, and why others have not said it."""
-    current = Round(0, nodes, [], "table")
-    # Nothing is logged: a client that does not say what its table is has none.
-    current.waits = True
-    questions = addressed(grid, ((n.node_id, RecordDict()) for n in nodes), TABLE if scales else NAMES_ONLY, 0)
-    answered = grid.send_and_receive(questions, timeout=timeout) if questions else ()
-    said = {each.node: each.value for each in collect(current, answered, lambda _, content: decode_described(content))}
-    return said, {node: current.reasons.get(node, ("no reply",))[0] for node in nodes if node not in said}

@@ -378,7 +378,7 @@ class _Asking:
         here = {answer.node_id for answer in answers} - self._left
         self._first = self._first or here
         if missing := self._first - here:
-            absurd = missing & {row.node_id for row in rows[before:] if row.reason != "no reply"}
+            absurd = missing & {row.node_id for row in rows[before:] if row.reason != replies.NO_REPLY}
             if absurd and here:
                 raise _MissingError(absurd)
             prefix = f"{len(missing)} of the {len(self._first)} clients that answered the first question did not answer"

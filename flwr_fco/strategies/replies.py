@@ -48,6 +48,8 @@ _NO_LENGTH, _NO_STEP = 1e-12, 1e-8
 #: How far a minimisation may move predictions whatever the others do: where one column decides all classes of most
 #: sites, these hardly move, and a site with both classes moves about so far on the scale of log odds.
 _MOVE = 4.0
+#: The reason of a client that has not replied at all.
+NO_REPLY = "no reply"
 #: Part of the reason where a reply is too long.
 TOO_LONG = "more than max_ratio="
 #: What its owner may do about it.
@@ -163,7 +165,7 @@ class Round:
     def leave_out_silent(self) -> None:
         """Record who has not replied at all."""
         for node_id in [node_id for node_id in self.nodes if node_id in self.silent]:
-            self.leave_out(self.nodes[node_id], "no reply", quiet=True)
+            self.leave_out(self.nodes[node_id], NO_REPLY, quiet=True)
 
 
 # --- whose reply is it ------------------------------------------------------------------------------------------------
