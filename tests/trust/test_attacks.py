@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 from adversarial_clients import LIAR, in_messages, make, regressions, run, run_with, without_liar
-from problems import Discreet, arrays_of, flat, numpy_of, simulated, start_arrays
+from problems import Discreet, app_of, arrays_of, flat, numpy_of, simulated, start_arrays
 
 from flwr_fco.callbacks import Checkpoint
-from flwr_fco.client_apps import client_app
 from flwr_fco.core.layout import Layout
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.strategies import Arrays, Bounds, FedDualAvg, Participation, Steps
@@ -136,17 +135,13 @@ def test_changes_of_buffers_are_bounded_and_counters_take_the_median():
     assert with_buffers([(0.1 * m - 0.05, 9) for m in range(8)])[2] == set()
 
 
-# --- honest replies that are short ------------------------------------------------------------------------------------
-
-
 # --- evaluation -------------------------------------------------------------------------------------------------------
 
 
 def evaluated(change=None, **options):
-    mods = (
-        [] if change is None else [in_messages(lambda number, vectors, claims: claims.update(change), kind="evaluate")]
+    app = app_of(
+        OBJECTIVES, [in_messages(lambda number, vectors, claims: claims.update(change or {}), kind="evaluate")]
     )
-    app = client_app(lambda context: OBJECTIVES[int(context.node_config["partition-id"])], mods=mods)
     return simulated(FedDualAvg(client_lr=0.1, work=Steps(2, batch_size=None), **options), app, 3, num_nodes=10)
 
 

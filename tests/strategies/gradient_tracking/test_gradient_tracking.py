@@ -98,6 +98,3 @@ def test_the_restricted_average_is_of_the_points_in_which_rounds_began():
     run(ReFedDAGT(**options()), clients(EQUAL), 6, start=points[0], callbacks=[lambda n, a, m: points.append(flat(a))])
     average = run(ReFedDAGT(output=Average(), **options()), clients(EQUAL), 6, start=points[0])
     np.testing.assert_allclose(flat(average.arrays), np.mean(points[:-1], axis=0), rtol=1e-12, atol=1e-14)
-
-
-# --- what is refused ----------------------------------------------------------------------------------------------

@@ -213,9 +213,6 @@ def test_a_loss_without_second_derivatives_is_refused_by_the_client():
         solved(objectives, L1(0.1), 3)
 
 
-# --- options ----------------------------------------------------------------------------------------------------------
-
-
 # --- L-BFGS steps without Hessian blocks, for an l2 term --------------------------------------------------------------
 
 
