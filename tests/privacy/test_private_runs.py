@@ -178,27 +178,19 @@ class Killed(BaseException):
     pass
 
 
-class Killer(Callback):
-    def __init__(self, number, where):
-        self.number, self.where = number, where
-
-    def on_round_begin(self, server_round, arrays):
-        if self.where == "begin" and server_round == self.number:
-            raise Killed
-
-    def on_round_end(self, server_round, arrays, metrics):
-        if self.where == "end" and server_round == self.number:
-            raise Killed
-
-
 @pytest.mark.parametrize("where", ["begin", "end"])
 @pytest.mark.parametrize("noise", ["banded", "independent"])
 def test_a_killed_run_goes_on_to_the_same_bits_with_the_seed_of_tests(tmp_path, noise, where):
+    def kill(self, server_round, *given):
+        if server_round == 5:
+            raise Killed
+
+    killer = type("Killer", (Callback,), {f"on_round_{where}": kill})()
     whole = play(make(privacy=privacy(noise=noise, rounds=8)), 8)
     path = tmp_path / "run.npz"
     checkpoint = Checkpoint(path, every=100)
     with pytest.raises(Killed):
-        play(make(privacy=privacy(noise=noise, rounds=8)), 8, callbacks=[checkpoint, Killer(5, where)])
+        play(make(privacy=privacy(noise=noise, rounds=8)), 8, callbacks=[checkpoint, killer])
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
     with pytest.raises(ConfigurationError, match=r"goes on only where it saves itself.*add Checkpoint\("):
         play(make(privacy=privacy(noise=noise, rounds=8)), 8, resume=path)

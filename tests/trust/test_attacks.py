@@ -74,22 +74,16 @@ def test_a_first_answer_without_examples_sets_no_weight():
     assert strategy.memories.members[(0, LIAR)].examples == 30.0
 
 
-def claiming(partition):
-    def mod(message, context, call_next):
-        reply = call_next(message, context)
-        if message.metadata.message_type == "query.partition" and context.node_config["partition-id"] == LIAR:
-            reply.content["metrics"]["partition-id"] = partition
-        return reply
-
-    return mod
-
-
 @pytest.mark.parametrize("partition", [-1, 2**63 - 1, -(2**62)])
 @pytest.mark.parametrize("name", ["FedDAGT", "DFedDAGT", "FedDualAvg"])
 def test_a_partition_id_that_is_none_does_not_end_the_run(name, partition, tmp_path):
+    claiming = in_messages(
+        lambda n, vectors, claims: claims.update({"partition-id": partition}), kind="query.partition"
+    )
+
     def play(rounds, **more):
         strategy = make(name, participation=Participation(node_timeout=0.0))
-        return run(strategy, OBJECTIVES, rounds, mods=[claiming(partition)], grid=Discreet, **more)
+        return run(strategy, OBJECTIVES, rounds, mods=[claiming], grid=Discreet, **more)
 
     path = tmp_path / f"{name}{partition}.npz"
     play(3, callbacks=[Checkpoint(path)])
