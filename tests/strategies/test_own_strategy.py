@@ -106,13 +106,11 @@ def test_what_a_client_sends_is_arrays_by_name_and_what_it_did(found):
         run(kind(), clients(), 1)
 
 
-class ByMessages(InProcessGrid):
-    """A hook of its own: everything travels in messages."""
-
-    direct = None
+#: With a hook of its own everything travels in messages.
+BY_MESSAGES = type("ByMessages", (InProcessGrid,), {"direct": None})
 
 
-@pytest.mark.parametrize("grid", [InProcessGrid, ByMessages])
+@pytest.mark.parametrize("grid", [InProcessGrid, BY_MESSAGES])
 @pytest.mark.parametrize("strategy", [FedDualAvg, FedDAGT, DualFL])
 def test_a_method_that_forgot_its_shapes_ends_after_two_rounds(grid, strategy):
     kind = strategy.algorithm

@@ -4,12 +4,10 @@ from dataclasses import field
 
 import numpy as np
 import pytest
-from faulty import with_content, with_increment
-from flwr.app import Error, Message
+from faulty import Faulty, error, silent, with_content, with_increment
 from problems import app_of, clients, flat, run, start_arrays
 
 from flwr_fco.algorithms import DualAveraging
-from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import Epochs, FedDualAvg, strategy
 from flwr_fco.strategies import Everyone as Patience
 
@@ -35,8 +33,8 @@ def stamped(message, reply):
 
 #: What is wrong with an answer, and why it does not count.
 KINDS = {
-    "silence": (lambda message, reply: [None], "no reply"),
-    "error": (lambda message, reply: [Message(Error(2, "the disk is full"), reply_to=message)], "the disk is full"),
+    "silence": (silent, "no reply"),
+    "error": (error(2, "the disk is full"), "the disk is full"),
     "NaN": (with_increment(lambda a: {n: np.nan * value for n, value in a.items()}), "NaN or infinite"),
     "shape": (with_increment(lambda a: {n: value[:-1] for n, value in a.items()}), "float64[6], expected"),
     "empty": (with_content(lambda content: content.clear() or {}), "got 0"),
@@ -44,26 +42,19 @@ KINDS = {
 }
 
 
-class Flaky(InProcessGrid):
-    """Node 3 answers badly for some number of times in round 2; all goes in messages."""
+def flaky(failures, kind):
+    """Return a grid on which node 3 answers badly for some number of times in round 2, and whom that round asks."""
+    asked, left = [], iter(range(failures))
 
-    direct = None
+    def note(message, context, call_next):
+        if (message.metadata.message_type, message.metadata.group_id) == ("train", "2"):
+            asked.append(context.node_id)
+        return call_next(message, context)
 
-    def __init__(self, failures, kind):
-        super().__init__(app_of(clients()), 4)
-        self.failures, self.fault, self.asked = failures, KINDS[kind][0], []
+    def fault(message, reply):
+        return [reply] if next(left, None) is None else KINDS[kind][0](message, reply)
 
-    def reply(self, message):
-        asked = message.metadata.group_id, message.metadata.dst_node_id
-        self.asked.append(asked)
-        reply = super().reply(message)
-        if asked == ("2", 3) and self.failures > 0:
-            self.failures -= 1
-            (reply,) = self.fault(message, reply)
-        return reply
-
-    def asked_in_round_2(self):
-        return sorted(node for number, node in self.asked if number == "2")
+    return Faulty(app_of(clients(), [note]), 4, fault), asked
 
 
 OPTIONS = {"client_lr": 0.02, "work": Epochs(1, batch_size=None), "fraction_evaluate": 0.0}
@@ -71,10 +62,10 @@ OPTIONS = {"client_lr": 0.02, "work": Epochs(1, batch_size=None), "fraction_eval
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_only_the_node_without_a_good_answer_is_asked_again(kind):
-    grid = Flaky(2, kind)
+    grid, asked = flaky(2, kind)
     result = Everyone(**OPTIONS).start(grid, start_arrays(), 4)
     np.testing.assert_allclose(flat(result.arrays), flat(run(Everyone(**OPTIONS), clients(), 4).arrays), rtol=1e-12)
-    assert grid.asked_in_round_2() == [2, 3, 3, 3, 4, 5]
+    assert sorted(asked) == [2, 3, 3, 3, 4, 5]
     # What it said before does not matter if an answer counts in the end.
     assert result.train_metrics_clientapp[2]["num-left-out"] == 0
     assert result.left_out == []
@@ -82,7 +73,7 @@ def test_only_the_node_without_a_good_answer_is_asked_again(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_round_without_everybody_is_skipped_and_the_state_stays(kind):
-    result = Everyone(**OPTIONS).start(Flaky(3, kind), start_arrays(), 4)
+    result = Everyone(**OPTIONS).start(flaky(3, kind)[0], start_arrays(), 4)
     metrics = result.train_metrics_clientapp[2]
     assert (metrics["skipped"], metrics["num-replies"], metrics["num-left-out"]) == (1, 3, 1)
     np.testing.assert_allclose(flat(result.arrays), flat(run(Everyone(**OPTIONS), clients(), 3).arrays), rtol=1e-12)
