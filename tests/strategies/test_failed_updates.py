@@ -1,7 +1,7 @@
 """A round whose update fails leaves all as it was, whatever the update raises, and where; what a method rejects."""
 
+from collections import namedtuple
 from types import SimpleNamespace
-from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -69,39 +69,24 @@ def test_an_extrapolated_rate_counts_once_the_round_does():
     assert run_of(strategy).chosen == run_of(plain).chosen
 
 
-class Other(NamedTuple):
-    dual: np.ndarray
-    round: int
-
-
-def other(state, primal):
-    return Other(state.dual, state.round)
+OTHER = namedtuple("Other", "dual round")
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("function", "change", "said"),
     [
-        ({"aggregate": other}, "aggregate returned an Other of 2 values; expected a DualState whose round is 1"),
-        (
-            {"aggregate": lambda state, primal: state.dual},
-            r"aggregate returned an array of shape \(7,\); expected a DualState",
-        ),
-        ({"aggregate": lambda state, primal: state._replace(round=5)}, "of round 5; expected a DualState whose"),
-        ({"aggregate": lambda state, primal: state._replace(round=0)}, "expected a DualState whose round is 1"),
-        ({"retrieve": lambda state, primal: primal[:-1]}, r"retrieve returned an array of shape \(6,\); .*\(7,\)"),
-        ({"retrieve": lambda state, primal: None}, "retrieve returned None; expected an array"),
+        ("aggregate", lambda state: OTHER(state.dual, state.round), "an Other of 2 values; expected a DualState whose"),
+        ("aggregate", lambda state: state.dual, r"an array of shape \(7,\); expected a DualState"),
+        ("aggregate", lambda state: state._replace(round=5), "of round 5; expected a DualState whose"),
+        ("aggregate", lambda state: state._replace(round=0), "expected a DualState whose round is 1"),
+        ("retrieve", lambda primal: primal[:-1], r"retrieve returned an array of shape \(6,\); .*\(7,\)"),
+        ("retrieve", lambda primal: None, "retrieve returned None; expected an array"),
     ],
 )
-def test_what_is_no_next_state_or_no_model_is_named(wrong, said):
-    def aggregate(own, self, problem, state, replies):
-        return wrong.get("aggregate", lambda state, primal: state)(own.aggregate(self, problem, state, replies), None)
-
-    def retrieve(own, self, problem, state):
-        return wrong.get("retrieve", lambda state, primal: primal)(state, own.retrieve(self, problem, state))
-
-    strategy = changed(FedDualAvg, aggregate=aggregate, retrieve=retrieve)(fraction_evaluate=0.0)
+def test_what_is_no_next_state_or_no_model_is_named(function, change, said):
+    other = {function: lambda own, *given: change(getattr(own, function)(*given))}
     with pytest.raises(ConfigurationError, match=said):
-        start_on(Faulty(app_of(clients()), 4, None, rounds=()), strategy)
+        start_on(Faulty(app_of(clients()), 4, None, rounds=()), changed(FedDualAvg, **other)(fraction_evaluate=0.0))
 
 
 def test_going_back_undoes_what_was_added_since_as_often_as_it_is_done():
