@@ -253,5 +253,5 @@ def _build(header: Any, arrays: Mapping[str, NDArray[Any]], prefix: str) -> Spec
         return cls(**{name: decode(header[name], f"{prefix}{name}", arrays) for name in arguments})
     except FlwrFcoError:
         raise
-    except (TypeError, ValueError, AttributeError, ArithmeticError, LookupError) as error:
+    except (TypeError, ValueError, AttributeError, ArithmeticError, LookupError, RecursionError) as error:
         raise SpecError(f"{family} {kind!r} cannot be built: {error}") from error

@@ -106,7 +106,7 @@ def load(path: FilePath, about: str) -> Any:
     try:
         saved = json_object(arrays["tree"].tobytes())
         version, whose, tree = saved["version"], saved["about"], decode(saved["tree"], _TREE, arrays, math.inf)
-    except (LookupError, TypeError, ValueError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise ConfigurationError(f"{shown(path)} is damaged: {error!r:.200}; take an earlier copy") from error
     if version != _VERSION or whose != about:
         raise ConfigurationError(f"{shown(path)} was saved with other settings{_difference(str(whose), about)}")

@@ -9,7 +9,7 @@ import pytest
 
 from flwr_fco.core.layout import Layout
 from flwr_fco.core.spec import Spec
-from flwr_fco.errors import SpecError
+from flwr_fco.errors import FlwrFcoError, SpecError
 from flwr_fco.messages.protocol import Plan
 from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.regularizers import L1, Nuclear, PerParameter, Regularizer
@@ -47,6 +47,15 @@ def test_equality_sees_arrays_and_numbers():
 def test_bad_specs_are_refused(header, message):
     with pytest.raises(SpecError, match=message):
         Regularizer.from_spec(Spec(header, {}))
+
+
+@pytest.mark.parametrize("kind", ["$list", "$set", "$mapping", "$bytes", "$sparse", "$layout", ""])
+def test_what_is_nested_too_deeply_is_refused(kind):
+    for depth in (1, 900):
+        opening, closing = (f'{{"{kind}":', "}") if kind else ("[", "]")
+        strength = json.loads(opening * depth + "1" + closing * depth)
+        with pytest.raises(FlwrFcoError):
+            Regularizer.from_spec(Spec({**PLAIN, "strength": strength}, {}))
 
 
 def test_a_class_without_a_name_cannot_travel():
