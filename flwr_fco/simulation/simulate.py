@@ -163,8 +163,9 @@ def simulate(
             stack.enter_context(single_threaded_blas())
             stack.enter_context(_old_objects_aside() if num_nodes >= _MANY else nullcontext())
             stack.callback(forget_objectives, grid.run_id)
-            if sys.stderr.isatty() if progress is None else progress:
-                grid.report = stack.enter_context(_progress_bar(num_rounds))
+            # Who has a tolerance ends the run when it is reached.
+            total = num_rounds if getattr(strategy, "tolerance", None) is None else None
+            stack.enter_context(progress_bar(grid, total, progress))
             found: Any = strategy.start(grid, start, num_rounds, **start_options)
     except RunInterrupted as stop:
         if on_interrupt == "raise":
@@ -227,15 +228,40 @@ def _old_objects_aside() -> Iterator[None]:
 
 
 @contextmanager
-def _progress_bar(num_rounds: int) -> Iterator[Callable[[int], None]]:
+def progress_bar(grid: InProcessGrid, num_rounds: int | None, shown: bool | None = None) -> Iterator[None]:
+    """Show the rounds that a grid has delivered, and when Numba compiles, which it does once on a machine.
+
+    Parameters
+    ----------
+    grid : InProcessGrid
+        Which reports the rounds.
+    num_rounds : int, optional
+        How many there will be; None where the run ends by itself.
+    shown : bool, optional
+        By default if standard error is a terminal.
+    """
+    if not (sys.stderr.isatty() if shown is None else shown):
+        yield
+        return
     # Imported here because most runs in a process show no progress bar; Flower itself depends on rich.
+    from numba.core.event import Event, Listener, install_listener
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("rounds"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), refresh_per_second=4) as bar:
         task = bar.add_task("rounds", total=num_rounds)
-        yield lambda number: bar.update(task, completed=number)
+
+        class Compilation(Listener):
+            def on_start(self, event: Event) -> None:
+                bar.update(task, description="compiling (first run only)", refresh=True)
+
+            def on_end(self, event: Event) -> None:
+                bar.update(task, description="rounds", refresh=True)
+
+        grid.report = lambda number: bar.update(task, completed=number)
+        with install_listener("numba:compile", Compilation()):
+            yield
 
 
 def _check_kinds(strategy: Any, client_app: Any, initial_arrays: Any) -> None:

@@ -92,12 +92,13 @@ class Nodes:
             enough = max(size, needed)
             if len(available) >= enough:
                 break
-            if time.monotonic() > deadline:
-                prefix = (
-                    f"only {len(available)} nodes connected within node_timeout={self.timeout} seconds, {enough} are"
-                )
+            # A grid in this process has all of its nodes from the first.
+            never = getattr(grid, "num_nodes", enough) < enough
+            if never or time.monotonic() > deadline:
+                within = "" if never else f" connected within node_timeout={self.timeout} seconds"
                 raise ConfigurationError(
-                    f"{prefix} needed; start more, or lower min_available_nodes and min_train_nodes"
+                    f"only {len(available)} nodes{within}, {enough} are needed; start more, or lower "
+                    "min_available_nodes and min_train_nodes (of an estimator, num_clients)"
                 )
             if said != (said := len(available)):
                 text = "Waiting for nodes to connect: %d connected, %d needed; gives up after node_timeout=%g seconds"

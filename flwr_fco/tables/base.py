@@ -6,7 +6,7 @@ import copy
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from numbers import Integral, Real
@@ -24,6 +24,7 @@ from flwr_fco.certificates import Request
 from flwr_fco.client_apps import Disclosure
 from flwr_fco.client_apps import client_app as make_app
 from flwr_fco.core.layout import Vector
+from flwr_fco.core.logs import quiet
 from flwr_fco.core.schema import Names, is_missing, listed, names_of
 from flwr_fco.core.validation import AT_LEAST_ONE, POSITIVE, check_fields, checked
 from flwr_fco.errors import ConfigurationError, PublicError, SeparableError
@@ -33,7 +34,9 @@ from flwr_fco.objectives.design import as_rows, deviations, is_sparse, refuse_te
 from flwr_fco.objectives.site_intercept import check_site_rows, name_idle
 from flwr_fco.regularizers import L2Squared, Regularizer, Zero
 from flwr_fco.regularizers.base import with_strength
+from flwr_fco.simulation import InProcessGrid
 from flwr_fco.simulation.fit_path import StrengthPath
+from flwr_fco.simulation.simulate import progress_bar
 from flwr_fco.strategies import Everyone, FedNewton, Strengths, proved_zero, run_of
 from flwr_fco.strategies.nodes import ASKING, Nodes, Tables
 from flwr_fco.strategies.questions import ask, prepared
@@ -410,7 +413,14 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         self._intervals: Intervals | None = (Intervals() if chosen else None) if isinstance(chosen, bool) else chosen
         parts = None if reading.is_grid(rows[0]) else self._parts(*rows)
         outputs = self._outputs(parts, classes)
-        return self._run_over(rows[0], features, outputs) if parts is None else self._run(parts, outputs)
+        if parts is not None:
+            return self._run(parts, outputs)
+        with ExitStack() as stack:
+            if isinstance(rows[0], InProcessGrid):
+                # The log of a ServerApp shows its rounds; here somebody waits for the model.
+                stack.enter_context(quiet())
+                stack.enter_context(progress_bar(rows[0], None))
+            return self._run_over(rows[0], features, outputs)
 
     def _outputs(self, parts: reading.Parts | None, classes: Any) -> int:
         """Return how many scores a row has."""

@@ -278,5 +278,7 @@ def asked_of(model: Any, X: Any, y: Any, groups: Any, question: Callable[..., An
 def simulated(objectives: Sequence[Objective], runs: Any, start: Any, num_rounds: int) -> Any:
     """Run a strategy, or what starts like one, in this process, with a node for each objective."""
     app = make_app(lambda context: objectives[int(context.node_config["partition-id"])])
-    options: dict[str, Any] = {"initial_arrays": start, "progress": False, "on_interrupt": "raise"}
+    options: dict[str, Any] = {"initial_arrays": start, "on_interrupt": "raise"}
+    # One question is over before anybody looks.
+    options["progress"] = False if num_rounds == 1 else None
     return simulate(runs, app, num_nodes=len(objectives), num_rounds=num_rounds, **options)

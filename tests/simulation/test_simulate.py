@@ -8,6 +8,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
+from numba.core.event import trigger_event
 from problems import FEATURES, app_of, arrays_of, clients, flat, run, simulated, solved_by, start_arrays
 
 from flwr_fco.client_apps import client_app
@@ -17,6 +18,7 @@ from flwr_fco.messages.protocol import Uplink
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, simulate
+from flwr_fco.simulation.simulate import progress_bar
 from flwr_fco.strategies import DFedDA, Epochs, FedDAGT, FedDualAvg, Steps, Wire
 from flwr_fco.topology import ring
 
@@ -311,3 +313,18 @@ def test_a_second_interrupt_loses_no_result():
     with pytest.raises(KeyboardInterrupt, match="FedDualAvg was interrupted: the result so far is the strategy's"):
         run_and_press(strategy, callbacks=[Slow()])
     assert sorted(strategy.result.train_metrics_clientapp) == [1, 2, 3]
+
+
+# --- progress ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_terminal_shows_rounds_and_that_numba_compiles(monkeypatch, capsys):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    grid = InProcessGrid(ClientApp(), 1)
+    with progress_bar(grid, 7, True):
+        grid.report(3)
+        with trigger_event("numba:compile"):
+            pass
+    shown = capsys.readouterr().err
+    assert "compiling (first run only)" in shown
+    assert "3/7" in shown

@@ -337,8 +337,9 @@ def test_few_rounds_no_joint_array_and_no_square_of_the_features():
 
 @pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
 @pytest.mark.parametrize("kind", ["lasso", "standardized", "two classes", "three classes"])
-def test_over_a_grid_the_bits_are_those_of_a_fit_here(kind, form):
-    """And every message to a site is counted but the first: the question before round 1, and the rounds."""
+def test_over_a_grid_the_bits_are_those_of_a_fit_here(kind, form, caplog):
+    """Every message to a site is counted but the first: the question before round 1, and rounds. No line is logged."""
+    caplog.set_level("INFO", logger="flwr")
     rng = np.random.default_rng(0)
     parts = [rng.normal(0.2 * m, 1.0, size=(30 + m, 5)) for m in range(3)]
     targets = [features @ [1.0, -1.0, 0.5, 0.0, 0.0] + rng.normal(size=len(features)) for features in parts]
@@ -353,6 +354,7 @@ def test_over_a_grid_the_bits_are_those_of_a_fit_here(kind, form):
     here, asked = clone(model).fit(parts, targets), []
     sites = list(zip(parts, targets, strict=True))
     there, _ = fit_over_a_grid(model, sites, features=list("vwxyz"), app=classes, grid=counting(asked), **classes)
+    assert not [record for record in caplog.records if record.levelname == "INFO"]
     assert np.array_equal(there.coef_, here.coef_)
     assert np.array_equal(there.intercept_, here.intercept_)
     assert [node for node, message in asked if message == TABLE] == [2, 3, 4]

@@ -1,5 +1,6 @@
 """Clients that remember something come late, leave, lie or are silent: the sums stay, and the optimum is found."""
 
+import time
 from functools import cache, partial
 
 import numpy as np
@@ -226,6 +227,13 @@ def test_rounds_in_which_others_are_missing_end_a_row():
     with pytest.raises(NothingTrainedError):
         run(strategy, OBJECTIVES, 9, mods=mods, grid=Lenient)
     assert len(strategy.result.train_metrics_clientapp) == 9
+
+
+def test_nodes_that_a_grid_in_this_process_never_has_are_not_waited_for(monkeypatch):
+    monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail("it waits"))
+    strategy = make("FedDualAvg", min_available_nodes=len(OBJECTIVES) + 1)
+    with pytest.raises(ConfigurationError, match=rf"only {len(OBJECTIVES)} nodes, {len(OBJECTIVES) + 1} are needed"):
+        run(strategy, OBJECTIVES, 1)
 
 
 def test_a_client_that_disconnects_is_waited_for_where_everyone_is_needed():
