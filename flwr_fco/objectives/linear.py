@@ -358,23 +358,27 @@ class Linear(Objective):
         for rows, block in self._blocks(least=_TOGETHER):
             scores = self._shifted(self._product(block, w), rows)
             taken = [design.columns_of(block, column[place]) for place in by_output]
+            curved = self._curvatures(link, scores, rows)
             for c, right in enumerate(by_output):
-                unit = np.zeros_like(scores)
-                unit.reshape(-1, outputs)[:, c] = 1.0
-                bent = link.curvature(scores, self.targets[rows], unit).reshape(-1, outputs)
-                if outputs > 1:
-                    # Rows of a softmax's Hessian sum to 0; p (1 - p) is 0 where p rounds to 1, the others are not.
-                    bent[:, c] = -np.delete(bent, c, axis=1).sum(axis=1)
-                bent = self._weighted(bent, rows) / self.num_examples
                 for a, left in enumerate(by_output[: c + 1]):
                     if left.size and right.size:
-                        hessian[np.ix_(left, right)] += design.product_of(taken[a], bent[:, a], taken[c])
+                        hessian[np.ix_(left, right)] += design.product_of(taken[a], curved[:, a, c], taken[c])
         for c, right in enumerate(by_output):
             for left in by_output[:c]:
                 hessian[np.ix_(right, left)] = hessian[np.ix_(left, right)].T
         own = np.flatnonzero(indices < self._size)
         hessian[own, own] += self.l2
         return hessian[np.triu_indices(indices.size)]
+
+    def _curvatures(self, link: Formulas, scores: Scores, rows: Any) -> NDArray[np.float64]:
+        """Return the second derivatives of the mean loss by the scores of some rows, shape (b, outputs, outputs)."""
+        outputs = link.outputs
+        curved = np.empty((len(scores), outputs, outputs))
+        for c in range(outputs):
+            unit = np.zeros_like(scores)
+            unit.reshape(-1, outputs)[:, c] = 1.0
+            curved[:, :, c] = link.curvature(scores, self.targets[rows], unit).reshape(-1, outputs)
+        return self._weighted(curved, rows) / self.num_examples
 
     def row_gradients(self, w: Vector) -> NDArray[np.float64]:
         """Return the gradient of each row's part of the loss, shape (n, layout.size), of a loss with one output.
@@ -675,16 +679,11 @@ class _LinearLine(Line):
         return self.model._times_hessian(self.scores + step * self.change, dtype)
 
     def diagonal(self, step: float) -> Vector:
-        model, scores, outputs = self.model, self.scores + step * self.change, self.model.num_outputs
-        each = np.empty((model.num_examples, outputs))
-        for c in range(outputs):
-            unit = np.zeros_like(each)
-            unit[:, c] = 1.0
-            bent = model.link.curvature(scores, model.targets, unit.reshape(scores.shape))
-            each[:, c] = model._weighted(bent).reshape(each.shape)[:, c] / model.num_examples
+        model, scores = self.model, self.scores + step * self.change
+        each = model._curvatures(model.link, scores, slice(None)).diagonal(axis1=1, axis2=2).reshape(scores.shape)
         diagonal = np.zeros(self.w.size)
         for rows, block in model._blocks():
-            model._add_product(block**2, each[rows].reshape(-1, *self.scores.shape[1:]), diagonal)
+            model._add_product(block**2, each[rows], diagonal)
         model._add_ridge(np.ones(self.w.size), 1.0, diagonal)
         return diagonal
 

@@ -339,6 +339,9 @@ class Categories(Link):
         from scipy.special import softmax
 
         probabilities = softmax(s, axis=1)
+        # A change of all scores changes nothing: without that of the likeliest class, p (1 - p) is not 0 where p is 1.
+        likeliest = probabilities.argmax(axis=1, keepdims=True)
+        change = change - np.take_along_axis(change, likeliest, axis=1)
         return np.asarray(probabilities * (change - (probabilities * change).sum(axis=1, keepdims=True)))
 
     def curvature_times(self, s: Scores, y: Targets, factors: Vector) -> Callable[[Scores, Any], Scores]:

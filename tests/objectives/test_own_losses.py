@@ -55,6 +55,29 @@ def test_a_link_of_five_formulas_is_an_objective(form, options):
     assert _sites(form)[0].compiled[0] == -1
 
 
+class TwoSquares(Link):
+    """Squares of two scores, which have nothing to do with each other: no softmax."""
+
+    outputs, bounds, quadratic = 2, (1.0, 1.0), True
+
+    def value(self, s, y):
+        return 0.5 * ((s[:, 0] - y) ** 2 + (s[:, 1] + y) ** 2)
+
+    def slope(self, s, y):
+        return s - np.column_stack([y, -y])
+
+    def curvature(self, s, y, change):
+        return change
+
+    def conjugate(self, a, y):
+        return 0.5 * (a * a).sum(axis=1) + (a[:, 0] - a[:, 1]) * y
+
+
+@pytest.mark.parametrize("form", [np.asarray, csr_array])
+def test_a_link_of_several_scores_is_an_objective(form):
+    check_objective(_sites(form, TwoSquares, sample_weight=np.linspace(0.5, 2.0, 20))[0])
+
+
 @pytest.mark.parametrize("form", [np.asarray, csr_array])
 def test_it_trains_in_every_kind_of_loop_and_has_certificates(form):
     sites, psi = _sites(form), L1(0.05)
