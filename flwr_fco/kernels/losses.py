@@ -16,9 +16,6 @@ import numpy as np
 from flwr_fco.kernels import njit
 from flwr_fco.kernels.passes import copy
 
-#: Rows that the gradient of several outputs gathers for one pair of products: they stay in the cache between the two.
-CHUNK = 64
-
 
 @njit(cache=True)
 def check_rows(n, rows):  # type: ignore[no-untyped-def]
@@ -182,7 +179,7 @@ def cross_entropies(scores, labels, weights):  # type: ignore[no-untyped-def]
 def add_batch_of_classes(  # type: ignore[no-untyped-def]
     outputs, features, labels, weights, offset, rows, w, scale, l2, out
 ):
-    """Add to out as :func:`add_batch`, for cross entropies; BLAS computes the products, for `CHUNK` rows at a time.
+    """Add to out as :func:`add_batch`, for cross entropies; BLAS computes the products with the gathered rows.
 
     Parameters
     ----------
@@ -202,33 +199,21 @@ def add_batch_of_classes(  # type: ignore[no-untyped-def]
     if w.shape[0] - size not in (0, outputs) or out.shape[0] != w.shape[0]:
         raise ValueError("the vector w, or out, has another length than the objective's layout")
     check_rows(n, rows)
-    # Copies, because out may be w and later chunks still need the old values.
-    coefficients, intercepts = w[:size].copy().reshape(d, outputs), w[size:].copy()
-    if l2 != 0.0:
-        for j in range(size):
-            out[j] += scale * l2 * w[j]
-    gathered = np.empty((min(CHUNK, count), d))
-    for start in range(0, count, CHUNK):
-        part = rows[start : start + CHUNK]
-        block = gathered[: part.shape[0]]
-        for i in range(part.shape[0]):
-            copy(features[part[i]], block[i])
-        slopes = np.dot(block, coefficients)
-        for i in range(part.shape[0]):
-            for c in range(intercepts.shape[0]):
-                slopes[i, c] += intercepts[c]
-            if offset.shape[0] > 0:
-                for c in range(outputs):
-                    slopes[i, c] += offset[part[i], c]
-        cross_entropies(slopes, labels[part], weights[:0])
-        for i in range(part.shape[0]):
-            factor = scale / count
-            if weights.shape[0] > 0:
-                factor *= weights[part[i]]
-            for c in range(outputs):
-                slopes[i, c] *= factor
-            for c in range(intercepts.shape[0]):
-                out[size + c] += slopes[i, c]
-        product = np.dot(block.T, slopes).reshape(size)
-        for j in range(size):
-            out[j] += product[j]
+    block = np.empty((count, d))
+    for i in range(count):
+        copy(features[rows[i]], block[i])
+    slopes = np.dot(block, w[:size].reshape(d, outputs))
+    for i in range(count):
+        for c in range(outputs):
+            slopes[i, c] += w[size + c] if w.shape[0] > size else 0.0
+            slopes[i, c] += offset[rows[i], c] if offset.shape[0] > 0 else 0.0
+    cross_entropies(slopes, labels[rows], weights[:0])
+    for i in range(count):
+        factor = scale / count * (weights[rows[i]] if weights.shape[0] > 0 else 1.0)
+        for c in range(outputs):
+            slopes[i, c] *= factor
+    product = np.dot(block.T, slopes).reshape(size)
+    for j in range(size):
+        out[j] += product[j] + scale * l2 * w[j]
+    for c in range(w.shape[0] - size):
+        out[size + c] += slopes[:, c].sum()
