@@ -25,7 +25,6 @@ from flwr_fco.algorithms.contract.replies import Replies
 from flwr_fco.algorithms.primal_averaging import PrimalAveraging
 from flwr_fco.core.layout import Vector
 from flwr_fco.messages.protocol import Downlink
-from flwr_fco.regularizers.base import BoundRegularizer
 
 
 class MeanState(NamedTuple):
@@ -107,25 +106,6 @@ class MeanOfMemories(PrimalAveraging):
         return state._replace(mean=self.part_of(change.means), population=change.population)
 
 
-def advance(state: MeanState, change: Vector, step: float, psi: BoundRegularizer | None = None) -> MeanState:
-    """Return the state after a round.
-
-    Parameters
-    ----------
-    state : MeanState
-        Its mean is over 2 local - center.
-    change : ndarray of float64, shape (d,)
-        Sum of the clients' increments, weighted by their share of all clients, absent ones included.
-    step : float
-        eta.
-    psi : BoundRegularizer, optional
-        The regularizer; without one, the retrieval is the mean.
-    """
-    mean = state.mean + change
-    primal = mean if psi is None else psi.prox(mean, step)
-    return state._replace(primal=primal, mean=mean, round=state.round + 1)
-
-
 @dataclass(frozen=True, kw_only=True)
 class DouglasRachford(MeanOfMemories):
     """Take a Douglas-Rachford step: y <- y + alpha (primal - x), x <- prox_{eta f}(y), send the change of 2 x - y.
@@ -177,7 +157,8 @@ class DouglasRachford(MeanOfMemories):
     def aggregate(self, problem: Problem, state: MeanState, replies: Replies) -> MeanState:
         """Return the mean of all clients' points and its prox_{eta psi}."""
         state = rescaled(state, replies.population)
-        return advance(state, replies.sum() / state.population, self.step, problem.psi)
+        mean = state.mean + replies.sum() / state.population
+        return state._replace(primal=problem.psi.prox(mean, self.step), mean=mean, round=state.round + 1)
 
 
 def _last(memory: Memory | None) -> Any:
