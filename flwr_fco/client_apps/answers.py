@@ -131,21 +131,17 @@ def smoothness(question: Question, objective: Objective) -> Answer:
     The question has the vector ``primal`` and the number ``batch-size``, 0 for full batches. The answer has ``l2`` and
     ``l1``, :meth:`Objective.batch_lipschitz` in either norm, and ``convexity``, 0 if unknown. If the objective does not
     know the l2 constant, ``probed`` is 1 and ``l2`` is that of :meth:`Objective.smoothness_near` at ``primal``; ``l1``
-    is at most ``l2``. For a non-smooth loss both constants are 0. ``loss`` is that at ``primal``.
+    is at most ``l2``. For a non-smooth loss both constants are 0.
     """
-    batch, w = int(question.numbers["batch-size"]) or None, question.vectors["primal"]
-    numbers = {
-        "loss": _known(lambda: objective.value(w)) or 0.0,
-        "convexity": _known(objective.strong_convexity) or 0.0,
-    }
+    batch, convexity = int(question.numbers["batch-size"]) or None, _known(objective.strong_convexity) or 0.0
     if not objective.smooth:
-        return Answer({**numbers, "l2": 0.0, "l1": 0.0, "probed": 1.0})
+        return Answer({"l2": 0.0, "l1": 0.0, "convexity": convexity, "probed": 1.0})
     l2 = _known(lambda: objective.batch_lipschitz(batch, "l2"))
     l1 = _known(lambda: objective.batch_lipschitz(batch, "l1"))
-    largest = objective.smoothness_near(w, batch) if l2 is None else l2
+    largest = objective.smoothness_near(question.vectors["primal"], batch) if l2 is None else l2
     # No entry of a Hessian is larger than its largest eigenvalue.
     entry = largest if l1 is None else min(l1, largest)
-    return Answer({**numbers, "probed": float(l2 is None), "l2": largest, "l1": entry})
+    return Answer({"l2": largest, "l1": entry, "convexity": convexity, "probed": float(l2 is None)})
 
 
 def _known(constant: Callable[[], float]) -> float | None:

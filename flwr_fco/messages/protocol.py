@@ -415,7 +415,7 @@ class Question(NamedTuple):
     kind                what is sent                         what is answered
     ==================  ===================================  ==========================================================
     ``"smoothness"``    a point, where unknown constants     Lipschitz constants of the gradient in the l2 and the l1
-                        are probed; the batch size           norm, strong convexity, the loss
+                        are probed; the batch size           norm, strong convexity
     ``"gradient"``      a point; whether moments are wanted  loss and full gradient, and the columns' means, variances
     ``"duality"``       a point; then a mixture's shares     gradients with their conjugates; then the conjugate at the
                                                              mixture (:mod:`flwr_fco.certificates`)

@@ -6,6 +6,7 @@ import math
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 from logging import INFO, WARNING
 from typing import Any, NamedTuple
 
@@ -156,9 +157,8 @@ def ask(run: Run, request: Request, w: Vector) -> list[Answer]:
     sent = addressed(run.grid, contents, QUESTIONS, run.number)
     good = replies.collect(current, run.exchange(sent), read)
     good = current.without(good, _unlike_most([reply.value.numbers for reply in good], request.agreed))
-    at_one_model = request.kind in ("validation", "smoothness")
-    reported = [(reply.value.examples, reply.value.numbers) for reply in good]
-    said = [({"loss": numbers["loss"]} if at_one_model else {}, examples) for examples, numbers in reported]
+    held_out, reported = request.kind == "validation", [(reply.value.examples, reply.value.numbers) for reply in good]
+    said = [({"loss": numbers["loss"]} if held_out else {}, examples) for examples, numbers in reported]
     claims = [Uplink({}, None, 1, metrics=own, examples=examples) for own, examples in said]
     good = current.without(good, replies.objections(run, claims, lengths=False))
     current.leave_out_silent()
@@ -253,17 +253,14 @@ def _of_dual_fl(options: Any, work: Any, facts: LossFacts) -> dict[str, tuple[fl
 def _facts(run: Run, names: Sequence[str]) -> LossFacts:
     work = run.problem.plan.work
     batch = (work.batch_size or 0) if isinstance(work, FirstOrder) else 0
-    request = Request("smoothness", {"batch-size": float(batch)}, ("l2", "l1", "convexity", "probed", "loss"))
+    request = Request("smoothness", {"batch-size": float(batch)}, ("l2", "l1", "convexity", "probed"))
     answers = ask(run, request, run.method.retrieve(run.problem, run.state))
     if not answers:
         prefix = f"{' and '.join(names)} cannot be chosen: no client has said how smooth its loss is"
         raise ConfigurationError(f"{prefix}. The reasons are in `left_out`; give the rates by hand")
-    l2, clipped = bounded_largest([answer.numbers["l2"] for answer in answers])
-    l1, _ = bounded_largest([answer.numbers["l1"] for answer in answers])
-    if isinstance(work, FirstOrder):
-        # The largest gradient of a loss that is nowhere below 0.
-        loss = math.fsum(answer.weight * answer.numbers["loss"] for answer in answers)
-        run.cap.least = math.sqrt(2.0 * l2 * max(loss, 0.0))
+    weights = [answer.weight for answer in answers]
+    l2, clipped = bounded_largest([answer.numbers["l2"] for answer in answers], weights)
+    l1, _ = bounded_largest([answer.numbers["l1"] for answer in answers], weights)
     claims = sorted(max(0.0, answer.numbers["convexity"]) for answer in answers)
     convexity = max(claims[0], _SMALLEST_CLAIM * claims[len(claims) // 2])
     smoothness, norm = run.problem.h.smoothness(l2, l1)
@@ -274,18 +271,22 @@ def _facts(run: Run, names: Sequence[str]) -> LossFacts:
     return LossFacts(smoothness, norm, convexity, steps, probed, len(answers), clipped)
 
 
-def bounded_largest(claims: Sequence[float]) -> tuple[float, int]:
+def bounded_largest(claims: Sequence[float], weights: Sequence[float]) -> tuple[float, int]:
     """Return the largest claim, clipped to ten times the median, and the number of clipped claims.
 
-    Of an even number of claims it is the upper median, which half of them reach; of two the smaller one.
+    What half of the clients say, or those with half of the weight, is not clipped; of two alike, the larger one is.
 
     Examples
     --------
-    >>> bounded_largest([1.0, 2.0, 4.0]), bounded_largest([1.0, 2.0, 1e9])
+    >>> bounded_largest([1.0, 2.0, 4.0], [0.3, 0.3, 0.4]), bounded_largest([1.0, 2.0, 1e9], [0.3, 0.3, 0.4])
     ((4.0, 0), (20.0, 1))
     """
-    ordered = sorted(max(0.0, claim) for claim in claims)
-    limit = LARGEST_CLAIM * ordered[len(ordered) // 2 if len(ordered) > 2 else 0] or math.inf
+    pairs = sorted((max(0.0, claim), weight) for claim, weight in zip(claims, weights, strict=True))
+    ordered, below = [claim for claim, _ in pairs], [*accumulate(weight for _, weight in pairs)]
+    half = (0.5 - _ROUNDING) * below[-1]
+    by_weight = next(claim for claim, weight in zip(ordered, below, strict=True) if weight >= half)
+    by_number = ordered[len(ordered) // 2 if len(ordered) > 2 else 0]
+    limit = LARGEST_CLAIM * max(by_weight, by_number) or math.inf
     return min(ordered[-1], limit), sum(claim > limit for claim in ordered)
 
 

@@ -454,16 +454,14 @@ class Cap:
     ----------
     usual : dict of str to (float, int)
         By vector the length, and the number of replies that it is of.
-    least : float
-        What is never too long, per unit of elapsed, where the server knows how long a gradient can be.
     far : (Node or None, float)
         Who has moved the mean furthest in the last round, and how many times as far as the median client.
     """
 
-    saved = ("usual", "least")
+    saved = ("usual",)
 
     def __init__(self, ratio: float | None) -> None:
-        self.ratio, self.least = ratio, 0.0
+        self.ratio = ratio
         self.usual: dict[str, tuple[float, int]] = {}
         self.far: tuple[Node | None, float] = (None, 1.0)
 
@@ -511,10 +509,12 @@ def objections(run: Any, ups: Sequence[Uplink], *, lengths: bool = True, losses:
         text = "of the round's weight by the examples that it reports, more than max_share="
         odd = [(i, share) for i, share in enumerate(shares) if share > largest]
         reasons |= {i: f"it has {share:.3g} {text}{largest:g}" for i, share in odd}
-    longest, times = options.bounds.max_increment_norm, [up.elapsed or 1.0 for up in ups]
+    # Of round 0 the replies are gradients themselves.
+    longest, first = options.bounds.max_increment_norm, run.current.number == 0
+    times = [1.0 if first else up.elapsed or 1.0 for up in ups]
     if options.bounds.own_loops or options._unmodified:
         reasons |= _overworked(ups, times)
-    least = max(cap.least, _small_move(run)) / (cap.ratio or math.inf)
+    least = _natural_length(run) / (cap.ratio or math.inf)
     for name in ups[0].vectors if ups and lengths else ():
         norms = [up.norms[name] for up in ups]
         for i, norm in enumerate(norms):
@@ -535,12 +535,17 @@ def objections(run: Any, ups: Sequence[Uplink], *, lengths: bool = True, losses:
     return _repeated(run, ups) | reasons
 
 
-def _small_move(run: Any) -> float:
-    """Return how long a move of the model is that changes no prediction much, of minimisations; 0 if it is unknown."""
-    if not (isinstance(run.method, PrimalAveraging) and isinstance(run.problem.plan.work, Minimise)):
-        return 0.0
-    scale: float = run.tables.largest_deviation
-    return _MOVE / max(1.0, scale) if scale else 0.0
+def _natural_length(run: Any) -> float:
+    """Return a length that is never too long, per unit of elapsed; 0 if none is known.
+
+    A gradient of a loss of 1 that is nowhere below 0 may be sqrt(2 L) long, and a rate is about 1 / L at most: such a
+    step changes predictions little, whatever the units of the columns are.
+    """
+    rate, minimises = run.problem.client_lr, isinstance(run.problem.plan.work, Minimise)
+    if minimises and isinstance(run.method, PrimalAveraging):
+        scale: float = run.tables.largest_deviation
+        return _MOVE / max(1.0, scale) if scale else 0.0
+    return math.sqrt(2.0 / rate) if rate > 0.0 and not run.options._unmodified else 0.0
 
 
 def _overworked(ups: Sequence[Uplink], times: Sequence[float]) -> dict[int, str]:

@@ -1,5 +1,6 @@
 """One rule for replies: a share of the weight times a length, against lengths that the first rounds fix."""
 
+import math
 from types import SimpleNamespace
 
 import numpy as np
@@ -20,8 +21,9 @@ from flwr_fco.work import Minimise
 def a_run(weighting="examples", passed=(), **bounds):
     own = Bounds(**bounds)
     options = SimpleNamespace(bounds=own, weighting=weighting, site_weights=None, _unmodified=False)
-    known = {"ledger": None, "moved": 1.0, "size": 1.0, "method": None}
-    return SimpleNamespace(options=options, cap=Cap(own.max_ratio), passed=dict(passed), **known)
+    problem = SimpleNamespace(client_lr=math.nan, plan=SimpleNamespace(work=None))
+    known = {"ledger": None, "moved": 1.0, "size": 1.0, "method": None, "current": SimpleNamespace(number=1)}
+    return SimpleNamespace(options=options, cap=Cap(own.max_ratio), passed=dict(passed), problem=problem, **known)
 
 
 def replies(*norms, examples=1.0, elapsed=1.0, **more):
@@ -58,14 +60,23 @@ def test_the_first_rounds_fix_what_is_usual():
     assert out(a_run(max_increment_norm=5.0), replies(5.0, 6.0)) == [1]
 
 
-def test_what_a_gradient_can_be_is_never_too_long_before_and_after_a_resumption():
+def test_a_gradient_that_a_rate_allows_is_never_too_long():
+    """sqrt(2 / rate) at a quarter of the weight; a rate of clients' own says nothing of their loss."""
+    for length, left_out in ((4e3 * 0.99, []), (4e3 * 1.01, [3])):
+        run = a_run()
+        run.problem.client_lr = 2e-6
+        assert out(run, replies(0.1, 0.1, 0.1, length)) == left_out
+        run.options._unmodified = True
+        assert out(run, replies(0.1, 0.1, 0.1, length)) == [3]
+
+
+def test_first_gradients_are_as_long_as_they_are():
+    """With them trackers start: what is usual does not follow from a rate that they have not been taken at."""
     run = a_run()
-    run.cap.least = 50.0
-    again = a_run()
-    go_back({"cap": again.cap}, moment({"cap": run.cap}))
-    for own in (run, again):
-        assert out(own, replies(0.1, 0.1, 0.1, 199.0)) == []
-        assert out(own, replies(0.1, 0.1, 0.1, 201.0)) == [3]
+    run.current.number = 0
+    assert out(run, replies(1.0, 1.0, 1.0, 401.0, elapsed=1e-3)) == [3]
+    run.current.number = 1
+    assert out(run, replies(1e-3, 1e-3, 1e-3, 0.401, elapsed=1e-3)) == [3]
 
 
 @pytest.mark.parametrize(("deviation", "longest"), [(0.0, 4e-7), (0.01, 16.0), (1.0, 16.0), (100.0, 0.16)])
@@ -74,7 +85,7 @@ def test_a_minimisation_may_move_predictions_a_little(deviation, longest):
     for length, left_out in ((0.99 * longest, []), (1.01 * longest, [3])):
         run = a_run()
         run.method, run.tables = DouglasRachford(), SimpleNamespace(largest_deviation=deviation)
-        run.problem = SimpleNamespace(plan=SimpleNamespace(work=Minimise()))
+        run.problem.plan.work = Minimise()
         assert out(run, replies(1e-9, 1e-9, 1e-9, length, elapsed=None)) == left_out
 
 

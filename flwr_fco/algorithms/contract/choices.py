@@ -177,8 +177,8 @@ class Bounds(Choice):
     max_ratio : float or None, default 100.0
         A reply is left out if its share of the round's weight times the length of a vector, per unit of elapsed, is
         more than this many times the median length of the round, or of the first round if that is less, and is more
-        than that of the first round. Lengths of 0 are of no median. Never too long is, of minimisations, a move that
-        changes predictions by 4, and with ``client_lr="auto"`` what a gradient at the start can be. None: no bound.
+        than that of the first round. Lengths of 0 are of no median. Never too long is sqrt(2 / client_lr) or, of
+        minimisations, a move that changes predictions by 4. None: no such bound.
     max_share : float, optional
         Largest share of the weight of a round of two replies or more that a client may have by the number of examples
         that it reports.
