@@ -124,6 +124,9 @@ class CompositeStrategy(Options):
     def describe(self) -> list[tuple[str, str]]:
         """Return the settings as pairs of a title and a text: the lines of :meth:`summary`."""
         run, where, theirs = self._run, "", "the clients' own"
+        if run is None:
+            # Options may have been set since.
+            self._check()
         planned: Any = getattr(self, "work", None)
         if run is not None:
             where, planned = f" on {', '.join(run.problem.layout.regularized_names) or 'nothing'}", run.setting.work

@@ -335,3 +335,11 @@ def test_arguments_of_start_are_checked_in_words(arguments, said):
         strategy.start(**{"grid": InProcessGrid(app_of(clients()), 4), **GOOD, **arguments})
     # It is as if nothing had been begun.
     strategy.start(InProcessGrid(app_of(clients()), 4), **GOOD)
+
+
+def test_what_is_set_before_a_run_is_in_its_description():
+    strategy = FedDualAvg()
+    strategy.density, strategy.client = 0.1, "unmodified"
+    said = dict(strategy.describe())
+    assert "0.1" in said["Density"]
+    assert said["Local work"] == "the clients' own"
