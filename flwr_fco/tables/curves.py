@@ -164,6 +164,6 @@ def curves_of(run: Run, times: Sequence[float], by: str | None, column: int) -> 
     if by is not None:
         about = f"{observed:.0f} events of {by}=1, {expected:.4g} expected"
         text.append(f"├── Log-rank test within sites: chi-squared(1) = {statistic:.5g}, p = {p:.3g}; {about}")
-    made = Curves("\n".join([*text, *aligned_columns(rows)]))
+    made = Curves("\n".join([*text, *aligned_columns(rows, 4)]))
     made.rows, made.statistic, made.p = rows, statistic, p
     return made

@@ -28,8 +28,15 @@ from flwr_fco.tables.intervals import COMPARED, ESTIMATED, SQUARES, Questions, T
 from flwr_fco.tables.reading import is_grid
 
 
-def aligned_columns(rows: list[dict[str, Any]], digits: int = 6) -> list[str]:
-    """Return a table's lines, the header first; missing cells are empty. Names of sites' columns are shown as text."""
+def aligned_columns(rows: list[dict[str, Any]], digits: int = 3) -> list[str]:
+    """Return a table's lines, the header first; missing cells are empty. Names of sites' columns are shown as text.
+
+    Examples
+    --------
+    >>> print(*aligned_columns([{"": "age", "mean": 61.2345, "rows": 1234.5, "p": 2.8479e-11}]), sep="\\n")
+             mean  rows         p
+        age  61.2  1234  2.85e-11
+    """
     if not rows:
         return []
     names = list(dict.fromkeys(name for row in rows for name in row))
@@ -42,7 +49,10 @@ def aligned_columns(rows: list[dict[str, Any]], digits: int = 6) -> list[str]:
 def _cell(value: Any, digits: int) -> str:
     if isinstance(value, float) and math.isnan(value):
         return "-"
-    return f"{value:.{digits}g}" if isinstance(value, float) else printable(str(value))
+    if not isinstance(value, float):
+        return printable(str(value))
+    # 1234 and not 1.23e+03.
+    return f"{value:.0f}" if 10.0**digits <= abs(value) < 1e7 else f"{value:.{digits}g}"
 
 
 def class_names(classes: NDArray[Any]) -> tuple[str, ...]:
@@ -50,8 +60,9 @@ def class_names(classes: NDArray[Any]) -> tuple[str, ...]:
     return tuple(repr(label) if isinstance(label, str) else f"{label:.17g}" for label in classes.tolist())
 
 
-#: Coefficients in the text of a summary, and sites with their own estimates, at most; and digits of estimates.
-_SHOWN, _SHOWN_SITES, _DIGITS = 40, 8, 4
+#: Coefficients in the text of a summary, and sites with their own estimates, at most.
+_SHOWN = 40
+_SHOWN_SITES = 8
 
 
 class Reported(str):
@@ -132,9 +143,9 @@ def _with_intervals(table: Table | None, rows: list[dict[str, Any]]) -> list[str
     ):
         if names:
             cells = [{"feature": rows[j]["feature"]} | {k: own[j][k] for k in names if k in own[j]} for j in shown]
-            lines += aligned_columns(cells, _DIGITS)
+            lines += aligned_columns(cells)
     if table.intercepts:
-        lines += aligned_columns([{"intercept": "", **row} for row in table.intercepts[:_SHOWN]], _DIGITS)
+        lines += aligned_columns([{"intercept": "", **row} for row in table.intercepts[:_SHOWN]])
     if len(own) > len(shown):
         lines.append(f"    of the smallest p, and {len(own) - len(shown)} more columns: .table()")
     return lines

@@ -206,7 +206,8 @@ def test_a_summary_says_what_was_found_and_of_what():
     largest = np.argsort(-np.abs(w))[: 6 - zeros]
     shown = dict(re.findall(r"^    (x\d|\(intercept\)) +(\S+)$", summary, re.M))
     assert list(shown) == ["(intercept)", *(f"x{j}" for j in largest)]
-    np.testing.assert_allclose([*map(float, shown.values())], [model.intercept_, *w[largest]], rtol=1e-5)
+    # Three digits.
+    np.testing.assert_allclose([*map(float, shown.values())], [model.intercept_, *w[largest]], rtol=5e-3)
     assert list(summary.table()["coefficient"]) == w.tolist()
     np.testing.assert_array_equal(model.proved_zero_, w == 0.0)
     # One array has one order; later changes of the parameters are not those of the fit.
