@@ -187,8 +187,7 @@ def check_mirror_map(
         curve = 0.5 * h.modulus() * ((tried - w) ** 2).sum(axis=1)
         excess = value + curve + (tried - w) @ z - np.array([h.value(x) for x in tried])
         limits = 1e-12 * (size + curve + np.abs(tried) @ np.abs(z) + float(np.abs(z) @ np.abs(w)))
-        text = "z is not a subgradient of h at w = grad h*(z), or modulus() is too large"
-        _below(excess, limits, f"{name}: {text}", tried, z=z, w=w)
+        _below(excess, limits, f"{name}: z is no subgradient at grad h*(z), or modulus() is too large", tried, z=z, w=w)
     if h.kind:
         _check_once(MirrorMap, h, h.conjugate_gradient, duals[0])
     for regularizer in regularizers:
