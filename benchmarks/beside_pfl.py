@@ -49,7 +49,9 @@ CLIENTS = [
     Dataset([torch.tensor(part).float() for part in (f.features, f.targets)], m) for m, f in enumerate(OBJECTIVES)
 ]
 #: Steps of a client in a round, and a rate at which the subgradient does not diverge.
-ROUNDS, STEPS, RATE = 100, 13, 1e-4
+ROUNDS = 100
+STEPS = 13
+RATE = 1e-4
 RNG = np.random.default_rng(0)
 
 
@@ -65,14 +67,15 @@ class Model(torch.nn.Module):
         return residual.square().mean() + STRENGTH * self.point[:-1].abs().sum()
 
     def metrics(self, *data):
-        # pfl evaluates in the first round, whatever it is told.
+        # pfl evaluates in the first round, whatever it is asked.
         return {"nothing": Weighted(0.0, 1)}
 
 
 class DualAveraging(FederatedAveraging):
     def train_one_user(self, initial_model_state, model, user_dataset, central_context):
         elapsed = RATE * STEPS * central_context.current_central_iteration
-        order, dual = RNG.permutation(len(user_dataset)), model.variable_map["point"].detach().numpy()
+        order = RNG.permutation(len(user_dataset))
+        dual = model.variable_map["point"].detach().numpy()
         dual_averaging(
             LOSSES[user_dataset.user_id],
             order,
@@ -92,9 +95,11 @@ class DualAveraging(FederatedAveraging):
 def with_pfl(algorithm: FederatedAveraging, dtype: torch.dtype, rounds: int) -> np.ndarray:
     """Return the model after rounds of pfl's, or its dual."""
     data = FederatedDataset(CLIENTS.__getitem__, get_user_sampler("minimize_reuse", list(range(NODES))))
-    model, work = Model(dtype), NNTrainHyperParams(local_batch_size=BATCH, local_num_epochs=1, local_learning_rate=RATE)
+    model = Model(dtype)
+    work = NNTrainHyperParams(local_batch_size=BATCH, local_num_epochs=1, local_learning_rate=RATE)
     central = PyTorchModel(model, torch.optim.SGD, torch.optim.SGD(model.parameters(), lr=1.0))
-    params, backend = NNAlgorithmParams(rounds, rounds + 1, SAMPLE, 0), SimulatedBackend(data, data)
+    params = NNAlgorithmParams(rounds, rounds + 1, SAMPLE, 0)
+    backend = SimulatedBackend(data, data)
     algorithm.run(params, backend, central, work, send_metrics_to_platform=False)
     return model.point.detach().numpy().astype(float)
 

@@ -31,11 +31,17 @@ from shared import options_of, print_row
 from flwr_fco.models import write_file
 from flwr_fco.tables import FederatedCoxRegression, FederatedLasso, FederatedLogisticRegression
 
-SITES, FEDERATIONS, RARE_ONES, QUICK, LEVEL = 5, 500, 1000, 2, 0.05
+SITES = 5
+FEDERATIONS = 500
+RARE_ONES = 1000
+QUICK = 2
+LEVEL = 0.05
 STORED = Path(__file__).with_suffix(".json")
 #: Two standard errors of the share of 500 federations whose interval covers.
 AROUND = 2.0 * (0.95 * 0.05 / FEDERATIONS) ** 0.5
-LINEAR, NULL, ACTIVE = (0.95 - AROUND, 0.95 + AROUND), (0.93, 0.98), (0.92, 1.0)
+LINEAR = (0.95 - AROUND, 0.95 + AROUND)
+NULL = (0.93, 0.98)
+ACTIVE = (0.92, 1.0)
 RARE = {"not 0": (0.935, 0.965), "0": (0.935, 0.965), "type I": (0.035, 0.065), "Rao rejects": (0.03, 0.07)}
 
 
@@ -64,7 +70,8 @@ def targets(rng: np.random.Generator, parts: list[Any], truth: Any) -> list[Any]
 
 
 def squares(rows: int, columns: int, model: Any, rng: np.random.Generator) -> dict[str, float]:
-    parts, truth = features(rng, rows, columns), sparse(rng, columns, 8)
+    parts = features(rng, rows, columns)
+    truth = sparse(rng, columns, 8)
     return split(model.fit(parts, targets(rng, parts, truth), intervals=True).summary().rows, truth)
 
 
@@ -97,7 +104,8 @@ def different(rng: np.random.Generator) -> dict[str, float]:
     parts = features(rng, 500, 2)
     labels = [classes(rng, [X], 0.5 + 0.3 * rng.normal(size=2))[0] for X in parts]
     rows = FederatedLogisticRegression(0.05, l1_ratio=1.0).fit(parts, labels, intervals=True).summary().rows
-    one, rejects = covered(rows, 0.5), np.array([row["p of Q"] for row in rows]) < LEVEL
+    one = covered(rows, 0.5)
+    rejects = np.array([row["p of Q"] for row in rows]) < LEVEL
     return {
         "one effect": one.mean(),
         "one effect where Q does not reject": one[~rejects].mean() if not rejects.all() else np.nan,
@@ -138,7 +146,9 @@ def cox(rng: np.random.Generator) -> dict[str, float]:
 
 def rare(baselines: str, site_intercepts: Any, rng: np.random.Generator) -> dict[str, float]:
     """Six unequal sites, eight columns, 5 % events; baselines are the same, differ by .8, or follow a column's mean."""
-    sizes, truth, columns = (600, 1500, 300, 2500, 900, 200), np.array([0.5, -0.4, 0.3, 0.6, 0.0, 0.0, 0.0, 0.0]), 8
+    sizes = (600, 1500, 300, 2500, 900, 200)
+    truth = np.array([0.5, -0.4, 0.3, 0.6, 0.0, 0.0, 0.0, 0.0])
+    columns = 8
     shift = 0.5 * rng.standard_normal((len(sizes), columns))
     levels = {"same": np.zeros(6), "differ": 0.8 * rng.standard_normal(6), "linked": 1.2 * shift[:, 4]}[baselines]
     parts, scores = [], []
@@ -152,7 +162,8 @@ def rare(baselines: str, site_intercepts: Any, rng: np.random.Generator) -> dict
     level = brentq(lambda b: np.mean(expit(np.concatenate(scores) + b)) - 0.05, -15.0, 5.0)
     labels = [(rng.random(own.size) < expit(own + level)).astype(int) for own in scores]
     model = FederatedLogisticRegression(1e8, site_intercepts=site_intercepts).fit(parts, labels, intervals=True)
-    rows, null = model.summary().rows, truth == 0.0
+    rows = model.summary().rows
+    null = truth == 0.0
     p, q, test = (np.array([row[name] for row in rows])[null] < LEVEL for name in ("p", "q", "p of Rao"))
     return {**split(rows, truth), "type I": p.mean(), "a false q": float(q.any()), "Rao rejects": test.mean()}
 
@@ -178,7 +189,8 @@ SETTINGS: dict[str, Setting] = {
 
 def measured(number: int, count: int) -> dict[str, Any]:
     """Return each share's mean over a setting's federations, and its standard error."""
-    make, begin = [*SETTINGS.values()][number][0], time.perf_counter()
+    make = [*SETTINGS.values()][number][0]
+    begin = time.perf_counter()
     reported = [make(np.random.default_rng((number, i))) for i in range(count)]
     kept = [own for own in reported if own]
     found: dict[str, Any] = {"federations": len(kept), "seconds": round(time.perf_counter() - begin, 1)}
@@ -194,7 +206,8 @@ def main() -> int:
     quick, only = options.quick, options.only
     if not any(name.startswith(only) for name in SETTINGS):
         sys.exit(f"--only {only!r}: expected the beginning of one of {', '.join(map(repr, SETTINGS))}")
-    results, failed = json.loads(STORED.read_text(encoding="utf-8")) if only else {}, []
+    results = json.loads(STORED.read_text(encoding="utf-8")) if only else {}
+    failed = []
     for number, (name, (_, bars)) in enumerate(SETTINGS.items()):
         if not name.startswith(only):
             continue

@@ -9,7 +9,7 @@ The second of three rounds of a strategy on LASSO dataset I of 'Federated Compos
 grid, from one `configure_train` to the next: 10 clients, one epoch of batch 10, l1 norm, evaluation off. Counted are
 the files of flwr_fco whose code runs, and the calls from a function in one of them to a function in another. Resuming a
 generator counts as a call; calls that go through compiled code or through Flower do not. A client's part begins when
-the grid hands over what it is told and ends with its answer.
+the grid hands over what it is given and ends with its answer.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from flwr_fco.objectives.base import Objective
 from flwr_fco.regularizers import L1
 from flwr_fco.strategies import STRATEGIES, CompositeStrategy, Epochs
 
-NODES, ROUND = 10, 2
+NODES = 10
+ROUND = 2
 CLIENT = os.path.join("client_apps", "client.py")
 PACKAGE = f"{Path(flwr_fco.__file__).parent}{os.sep}"
 
@@ -75,7 +76,7 @@ class Crossings:
             if theirs != own:
                 self.pairs[theirs, own] += 1
                 self.on_clients += self._delivery is not None
-                # What follows is the client's: the grid hands over what it is told.
+                # What follows is the client's: the grid hands over what it is given.
                 if self._delivery is None and own == CLIENT and theirs.startswith("simulation"):
                     self._delivery = frame
 

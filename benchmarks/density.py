@@ -56,13 +56,18 @@ from flwr_fco.client_apps import short_mod
 from flwr_fco.messages.short import bits_of, rounded
 from flwr_fco.strategies import FedDualAvg, Short, Wire
 
-NODES, ROUNDS, DENSITIES, SEEDS = 5, (12, 24, 3, 40, 80), (0.2, 0.1, 0.05), (0, 1, 2)
+NODES = 5
+ROUNDS = (12, 24, 3, 40, 80)
+DENSITIES = (0.2, 0.1, 0.05)
+SEEDS = (0, 1, 2)
 OURS = "FedDualAvg(density)"
 #: Rivals in some cells only (--more): their density is that of the end from round 1 on.
 MORE = ("Fed-HT", "FedIter-HT", "SSFL")
 #: With --short: the share of the entries that FedAvg with error feedback sends, which takes as many bytes as ours.
 SHARE = 0.33
-WHOLE, INT8, FLOAT16 = "whole messages", "Short()", 'Short(down="float16")'
+WHOLE = "whole messages"
+INT8 = "Short()"
+FLOAT16 = 'Short(down="float16")'
 #: What makes a result one of its kind.
 NAMES = ("rounds", "problem", "optimizer", "seed", "way", "density")
 #: What a cell compares with; of several ways the best counts.
@@ -143,11 +148,14 @@ class Task:
         self.shape, network, rates, self.batch = (PROBLEMS | NARROW)[problem]
         data = DATA[problem.partition(" ")[0]](seed, folder)
         torch.manual_seed(seed)
-        self.seed, self.network, self.optimizer = seed, network(), optimizer
+        self.seed = seed
+        self.network = network()
+        self.optimizer = optimizer
         self.rate = rates[optimizer == "adam"]
         examples = [data.client(node) for node in range(NODES)]
         features = np.concatenate([own.features for own in examples])
-        self.centre, self.spread = features.mean(0), features.std(0) + 0.1
+        self.centre = features.mean(0)
+        self.spread = features.std(0) + 0.1
         self.parts = [self.tensors(own) for own in examples]
         self.test = self.tensors(data.test_examples())
         sizes = np.array([len(labels) for _, labels in self.parts])
@@ -195,7 +203,8 @@ class Task:
         images, labels = self.parts[node]
         make = {"sgd": lambda: torch.optim.SGD(self.params, self.rate, 0.9, fused=True)}
         make["adam"] = lambda: torch.optim.Adam(self.params, self.rate, fused=True)
-        optimizer, total = make[self.optimizer](), 0.0
+        optimizer = make[self.optimizer]()
+        total = 0.0
         masks = () if mask is None else [torch.tensor(mask[block]) for block in self.blocks]
         order = torch.Generator().manual_seed((self.seed * 1000 + server_round) * NODES + node)
         for rows in torch.randperm(len(labels), generator=order).split(self.batch):
@@ -290,7 +299,8 @@ def cubic(number: int, density: float, end: int) -> float:
 
 def masks(task: Task, rounds: int, density: float, how: str) -> Vector:
     """Return the model of FedAvg whose clients train the weights that the server has not pruned yet."""
-    w, mask = task.start, np.ones(task.start.size, bool)
+    w = task.start
+    mask = np.ones(task.start.size, bool)
     for number in range(1, rounds + 1):
         task.sent(mask, mask)
         w = task.mean(w, number, mask)
@@ -301,7 +311,8 @@ def masks(task: Task, rounds: int, density: float, how: str) -> Vector:
 
 def fed_sparsify(task: Task, rounds: int, density: float) -> Vector:
     """Return FedSparsify's model: clients purge what is smallest, the server merges what a majority has kept."""
-    w, mask = task.start, np.ones(task.start.size, bool)
+    w = task.start
+    mask = np.ones(task.start.size, bool)
     for number in range(1, rounds + 1):
         merged, votes = np.zeros_like(w), np.zeros_like(w)
         for weight, own in zip(task.weights, task.trained(w, number, mask), strict=True):
@@ -350,7 +361,8 @@ def quantised(task: Task, v: Vector, rng: np.random.Generator) -> Vector:
 
 def fed_avg_quantised(task: Task, rounds: int, item: float) -> Vector:
     """Return FedAvg's model: int8 increments up, int8 or float16 models down."""
-    w, rng = task.start, np.random.default_rng(0)
+    w = task.start
+    rng = np.random.default_rng(0)
     for number in range(1, rounds + 1):
         task.sent(None, item=item)
         task.sent(None)
@@ -362,7 +374,9 @@ def fed_avg_quantised(task: Task, rounds: int, item: float) -> Vector:
 
 def error_feedback(task: Task, rounds: int, share: float) -> Vector:
     """Return FedAvg's model: each side sends its largest changes in int8, and keeps the rest for the next round."""
-    w, sent, rng = task.start, task.start, np.random.default_rng(0)
+    w = task.start
+    sent = task.start
+    rng = np.random.default_rng(0)
     kept = [np.zeros_like(w) for _ in task.weights]
     for number in range(1, rounds + 1):
         total = np.zeros_like(w)
@@ -467,13 +481,16 @@ def print_table(results: list[dict[str, Any]]) -> None:
     print_head(*key, "seeds", "FedAvg", "afterwards", "masks", "FedSparsify", "ours", "")
     found = cells(results)
     for cell in found:
-        ours, afterwards, masked = cell[OURS], cell["afterwards"], cell["masked"]
+        ours = cell[OURS]
+        afterwards = cell["afterwards"]
+        masked = cell["masked"]
         remarks = ["below 0.9 of afterwards"] if ours < 0.9 * afterwards else []
         remarks += ["below afterwards"] if ours < afterwards - 0.01 and cell["key"][2] >= 12 else []
         remarks += ["below masks"] if ours < masked - 0.01 else []
         numbers = (f"{value:.3f}" for value in (cell["FedAvg"], afterwards, masked, cell["FedSparsify"], ours))
         print_row(*cell["key"], cell["seeds"], *numbers, ", ".join(remarks))
-    every, found = found, [cell for cell in found if cell["key"][0] in PROBLEMS]
+    every = found
+    found = [cell for cell in found if cell["key"][0] in PROBLEMS]
     long = [cell for cell in found if cell["key"][2] >= 12]
     if not long:
         return
@@ -493,7 +510,8 @@ def print_table(results: list[dict[str, Any]]) -> None:
     print()
     print_head("networks of which `density=` has 95 % / 99 % of FedAvg's accuracy", "3 rounds", "12", "24", "40", "80")
     for depth, density in itertools.product(("small", "deep"), DENSITIES):
-        row, of = [f"{depth}, {density}"], [c for c in found if c["key"][0].endswith(depth) and c["key"][3] == density]
+        row = [f"{depth}, {density}"]
+        of = [c for c in found if c["key"][0].endswith(depth) and c["key"][3] == density]
         for rounds in sorted(ROUNDS):
             alike = [c for c in of if c["key"][2] == rounds]
             shares = (sum(c[OURS] >= part * c["FedAvg"] for c in alike) for part in (0.95, 0.99))

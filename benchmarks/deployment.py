@@ -180,7 +180,8 @@ def exact(deployment: LocalDeployment) -> None:
         f"{problem.name}: FedNewton is at a gap of {row['duality-gap']:.1e} after {len(reported['rows'])} rounds, "
         f"{seconds:.0f} s after `flwr run`"
     )
-    rounds, times = 8, run(deployment, "lasso", hessian="none", rounds=8, **config)[0]["times"]
+    rounds = 8
+    times = run(deployment, "lasso", hessian="none", rounds=8, **config)[0]["times"]
     a_round = statistics.median(end - begin for begin, end in itertools.pairwise(times[1:]))
     whole = solved(problem, LONG, hessian="none")[0]["rounds"]
     print(

@@ -86,10 +86,12 @@ def bare_loop(objectives: list[LeastSquares], rounds: int) -> None:
     layout: Layout = objectives[0].layout
     retrieval = Euclidean().bind(layout).compiled(L1(STRENGTH).bind(layout))
     losses = [objective.compiled for objective in objectives]
-    dual, elapsed = np.zeros(layout.size), 0.0
+    dual = np.zeros(layout.size)
+    elapsed = 0.0
     for number in range(1, rounds + 1):
         chosen = random_generator(0, number, 0, 2).choice(NODES, SAMPLE, replace=False)
-        total, spent = np.zeros(layout.size), 0.0
+        total = np.zeros(layout.size)
+        spent = 0.0
         for m in np.sort(chosen):
             order = random_generator(0, number, int(m)).permutation(objectives[m].num_examples)
             z = dual.copy()
@@ -116,7 +118,8 @@ def measured(cases: dict[str, Callable[[int], object]], rounds: int, runs: int) 
         for name, call in cases.items():
             stamps = []
             for length in (rounds // 5, rounds):
-                cpu, wall = tree_seconds(), time.perf_counter()
+                cpu = tree_seconds()
+                wall = time.perf_counter()
                 call(length)
                 stamps.append((tree_seconds() - cpu, time.perf_counter() - wall))
             if number:
@@ -130,7 +133,8 @@ def flower_simulation(rounds: int, strategy, clients, nodes: int, start, warm: i
     from flwr.serverapp import ServerApp
     from flwr.simulation import run_simulation
 
-    marks, app = Marks(tree_seconds, time.perf_counter), ServerApp()
+    marks = Marks(tree_seconds, time.perf_counter)
+    app = ServerApp()
 
     @app.main()
     def main(grid, context):
@@ -184,7 +188,8 @@ def shard_of(rows: int, d: int) -> Callable[..., LeastSquares]:
 
 def one_step(clients: int, d: int, rounds: int, **options) -> list[float]:
     """Return milliseconds a round in which every client takes one step: CPU of all, of the server's process, wall."""
-    strategy, app = our_strategy(Steps(1, batch_size=10), 1e-5), client_app(shard_of(10, d))
+    strategy = our_strategy(Steps(1, batch_size=10), 1e-5)
+    app = client_app(shard_of(10, d))
     marks = Marks(tree_seconds, time.process_time, time.perf_counter)
     federate(strategy, app, rounds + 2, start_arrays(d), nodes=clients, callbacks=[marks], **options)
     return a_round(marks, 2, rounds)
@@ -198,7 +203,7 @@ def flower_rounds(rounds: int, clients: int, d: int) -> tuple[list[float], list[
     lasso_one = flower_simulation(rounds, FedDualAvg(**OPTIONS), client_app(load), NODES, start_arrays(1024), warm=12)
     given = our_strategy(Steps(1, batch_size=10), 1e-5), client_app(shard_of(10, d)), clients, start_arrays(d)
     cpu, wall = flower_simulation(2, *given, warm=1)
-    # Its server's process is not told apart.
+    # Its server's process is not distinguished.
     return lasso_one, [cpu, float("nan"), wall]
 
 
@@ -215,12 +220,14 @@ def slow_clients(clients: int, rounds: int) -> None:
     """Print what two Ray actors make of clients of a fifth of a second of NumPy."""
 
     def timed(**options) -> list[float]:
-        marks, strategy = Marks(tree_seconds, time.perf_counter), our_strategy(Steps(800, batch_size=None), 1e-4)
+        marks = Marks(tree_seconds, time.perf_counter)
+        strategy = our_strategy(Steps(800, batch_size=None), 1e-4)
         app = client_app(shard_of(2_000, 500))
         federate(strategy, app, rounds + 1, start_arrays(500), nodes=clients, callbacks=[marks], **options)
         return a_round(marks, 1, rounds)
 
-    here, there = timed(), timed(**RAY)
+    here = timed()
+    there = timed(**RAY)
     print(
         f"\n{clients} clients of {here[0] / clients / 1e3:.2f} s: 2 Ray actors take {there[0] / here[0]:.2f} times the "
         f"CPU of one process, and {there[1] / (here[1] / 2):.2f} times half of its wall time"
@@ -262,7 +269,9 @@ def pictures(file: str) -> None:
     figure = Figure(figsize=(12.0, 3.8), layout="constrained")
     figure.suptitle("A round's time follows the coefficients and the clients asked; a client costs more when it is new")
     by_size, by_clients, by_known = figure.subplots(1, 3)
-    sizes, numbers, known = (10**k for k in range(2, 7)), (4, 16, 64, 256, 1024), [10**k for k in range(3, 6)]
+    sizes = (10**k for k in range(2, 7))
+    numbers = (4, 16, 64, 256, 1024)
+    known = [10**k for k in range(3, 6)]
     cells = {"d": [(16, d) for d in sizes], "clients": [(m, 1_000) for m in numbers]}
     for place, (name, pairs) in zip((by_size, by_clients), cells.items(), strict=True):
         # Ticks of 10 ms: at least as many rounds as make a second.
@@ -306,7 +315,9 @@ def compare(arguments: Namespace, engines: dict[str, Any], sizes: tuple[int, int
     """Measure all cases, and print, store or compare them; `others` are measured already: LASSO I, many clients."""
     rounds, runs = (30, 1) if arguments.quick else (200, 7)
     objectives = lasso().objectives()
-    here, mods, there = holding(objectives), holding(objectives, mods=[passing]), client_app(load)
+    here = holding(objectives)
+    mods = holding(objectives, mods=[passing])
+    there = client_app(load)
     cases: dict[str, Callable[[int], object]] = {
         "bare compiled loop": lambda n: bare_loop(objectives, n),
         "in process": lambda n: run(n, here),

@@ -34,14 +34,16 @@ def table(names):
     lines = ["| strategy | " + " | ".join(KINDS) + " | largest imbalance |", "|---" * (len(KINDS) + 2) + "|"]
     held = 0
     for name in names:
-        cells, worst = [], 0.0
+        cells = []
+        worst = 0.0
         for kind in KINDS:
             try:
                 error, without, imbalanced, _ = hold_the_bar(name, kind, ROUNDS)
             except AssertionError as failure:
                 cells.append(f"does not hold: {failure}")
                 continue
-            held, worst = held + 1, max(worst, imbalanced)
+            held = held + 1
+            worst = max(worst, imbalanced)
             remembers = kind == "one altered reply" and name in REMEMBER
             numbers = dict.fromkeys((f"{error:.1e}", f"{without:.1e}"))
             cells.append(", ".join(numbers) + (" (remembers)" if remembers else ""))
@@ -58,7 +60,8 @@ def persistent(kind):
     kept = {}
 
     def fault(delivery):
-        number, partition = delivery.message.metadata.group_id, delivery.context.node_config["partition-id"]
+        number = delivery.message.metadata.group_id
+        partition = delivery.context.node_config["partition-id"]
 
         def change(arrays, metrics):
             if number == "0":
@@ -125,7 +128,8 @@ def liars(names):
 
 def written(page, kind, command, text):
     """Put a table between its markers on a page."""
-    begin, end = f"<!-- {kind}: begin ({command}) -->", f"<!-- {kind}: end -->"
+    begin = f"<!-- {kind}: begin ({command}) -->"
+    end = f"<!-- {kind}: end -->"
     before, rest = read_text(page).split(begin)
     write_file(page, f"{before}{begin}\n\n{text}\n\n{end}{rest.split(end)[1]}")
 
@@ -133,17 +137,22 @@ def written(page, kind, command, text):
 def main():
     words = ["FedDualAvg"] if sys.argv[1:] == ["--quick"] else sys.argv[1:]
     liar = words[:1] == ["liar"]
-    names, pages = words[liar:], (None, None)
+    names = words[liar:]
+    pages = (None, None)
     if not names:
         # FedNewton is done before the altered reply, and each number of its own is checked.
-        names, pages = [name for name in STRATEGIES if name != "FedNewton"], (PAGE, OTHER_PAGE)
+        names = [name for name in STRATEGIES if name != "FedNewton"]
+        pages = (PAGE, OTHER_PAGE)
         names = UNDER_LIARS if liar else names
     elif names == ["rivals"]:
         from reproduction.rivals import RIVALS
 
-        names, pages = list(RIVALS), (RIVALS_PAGE, RIVALS_PAGE)
+        names = list(RIVALS)
+        pages = (RIVALS_PAGE, RIVALS_PAGE)
     if liar:
-        kind, command, text = "liars", "python benchmarks/faults.py liar", liars(names)
+        kind = "liars"
+        command = "python benchmarks/faults.py liar"
+        text = liars(names)
     else:
         kind, command, (text, held) = "bars", "python benchmarks/faults.py", table(names)
         text += f"\n\n{held} of {len(names) * len(KINDS)} hold."

@@ -33,7 +33,10 @@ from flwr_fco import regularizers as psis
 from flwr_fco.strategies import Bounds, FedDAGT, FedDualAvg, FedMid, FeDualEx, Steps
 from flwr_fco.torch import ClientApp, DualAveraging, TorchObjective, local_training, tensor_prox
 
-NODES, ROWS, BATCH, RATE = 4, 200, 25, 0.05
+NODES = 4
+ROWS = 200
+BATCH = 25
+RATE = 0.05
 CPU = torch.device("cpu")
 GPU = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 #: Largest times of a step on a GPU, in those of forward, backward and SGD.
@@ -47,7 +50,8 @@ class Crossings(TorchFunctionMode):  # type: ignore[misc,unused-ignore]
 
     def __init__(self, least: int) -> None:
         super().__init__()
-        self.least, self.count = least, 0
+        self.least = least
+        self.count = 0
 
     def __torch_function__(self, function: Any, types: Any, given: Any = (), named: Any = None) -> Any:
         """Count a call."""
@@ -112,7 +116,8 @@ def check(name: str, measure: Callable[..., tuple[bool, str]], *given: Any, **op
 
 
 def maps() -> tuple[bool, str]:
-    v, groups = torch.randn(64, 48, dtype=torch.float64), np.repeat(np.arange(64), 48).reshape(64, 48)
+    v = torch.randn(64, 48, dtype=torch.float64)
+    groups = np.repeat(np.arange(64), 48).reshape(64, 48)
     worst = 0.0, ""
     cases = psis.L1(0.3), psis.ElasticNet(0.3), psis.Box(-0.2, 0.3), psis.L2(0.3), psis.GroupLasso(0.5, groups=groups)
     for psi in (*cases, psis.HardSparsity(density=0.1), psis.NofM(), psis.Nuclear(2.0), psis.SpectralBall(3.0)):
@@ -125,7 +130,8 @@ def maps() -> tuple[bool, str]:
 def two_of_four() -> tuple[bool, str]:
     """Compare a product with PyTorch's semi-structured form of a matrix to the dense one, in half precision."""
     rng = np.random.default_rng(0)
-    weights, inputs = rng.normal(size=(256, 256)) / 16.0, rng.normal(size=(256, 256))
+    weights = rng.normal(size=(256, 256)) / 16.0
+    inputs = rng.normal(size=(256, 256))
     dense = torch.tensor(psis.NofM(2, 4).prox(weights, 1.0), dtype=torch.float16, device=GPU)
     right = torch.tensor(inputs, dtype=torch.float16, device=GPU)
     error = float((torch.sparse.to_sparse_semi_structured(dense) @ right - dense @ right).abs().max())
@@ -164,7 +170,8 @@ def milliseconds(step: Callable[[], Any], times: int) -> float:
 def steps(width: int, times: int) -> tuple[bool, str]:
     layers = (nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10))
     model = nn.Sequential(*layers).to(GPU)
-    inputs, labels = torch.randn(64, width), torch.zeros(64, dtype=torch.long)
+    inputs = torch.randn(64, width)
+    labels = torch.zeros(64, dtype=torch.long)
     batch = inputs.to(GPU), labels.to(GPU)
 
     def with_step(optimizer: Any) -> float:

@@ -80,7 +80,8 @@ def main() -> None:
     if not options.quick and options.data is None:
         raise SystemExit("give --data DIRECTORY, or --quick")
     objective = images(None if options.quick else options.data, options.rows)
-    features, size = objective.features, objective.layout.size
+    features = objective.features
+    size = objective.layout.size
     w = np.random.default_rng(0).standard_normal(size) * 0.01
     matrix = w.reshape(-1, 10)
     with threadpool_limits(1):

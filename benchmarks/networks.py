@@ -39,7 +39,8 @@ from flwr_fco.strategies import Bounds, Density, Epochs
 from flwr_fco.torch import TorchObjective
 
 WAYS = ("bare loop", "FedAvg", "unmodified", "own loop", "TorchObjective")
-NODES, RATE = 4, 0.01
+NODES = 4
+RATE = 0.01
 #: Rows of a batch, batches of a round, rounds.
 SIZES = {"small": (8, 53, 6), "large": (32, 10, 5), "quick": (8, 2, 3)}
 
@@ -59,8 +60,10 @@ def run(way: str, size: str) -> dict[str, float]:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     batch, steps, rounds = SIZES[size]
-    images, labels = torch.randn(NODES, batch * steps, 1, 28, 28), torch.randint(0, 10, (NODES, batch * steps))
-    marks, start = Marks(time.process_time), network(size).state_dict()
+    images = torch.randn(NODES, batch * steps, 1, 28, 28)
+    labels = torch.randint(0, 10, (NODES, batch * steps))
+    marks = Marks(time.process_time)
+    start = network(size).state_dict()
 
     def fit(model: nn.Module, node: int, optimizer: torch.optim.Optimizer) -> None:
         for rows in torch.randperm(batch * steps).split(batch):

@@ -39,10 +39,15 @@ from flwr_fco.objectives import Logistic, MultinomialLogistic
 from flwr_fco.regularizers import L1
 from flwr_fco.strategies import FedNewton, Strengths
 
-TOLERANCE, MOST_ROUNDS, MOST_TIMES = 1e-8, 20, 1.3
+TOLERANCE = 1e-8
+MOST_ROUNDS = 20
+MOST_TIMES = 1.3
 #: Of a path with its cross-validation: gap, rounds, and bytes of a site's answers.
-PATH_TOLERANCE, PATH_ROUNDS, PATH_BYTES = 1e-6, 15, 2e6
-MOST_SECONDS, MOST_GB = 5.0, 0.5
+PATH_TOLERANCE = 1e-6
+PATH_ROUNDS = 15
+PATH_BYTES = 2e6
+MOST_SECONDS = 5.0
+MOST_GB = 0.5
 #: Rounds without Hessian blocks, and gradients of the centralised method, at most.
 LONG = 3_000
 
@@ -182,7 +187,8 @@ def solved(problem: Problem, rounds: int, **options: Any) -> tuple[dict[str, flo
     strategy = FedNewton(regularizer=L1(problem.strength), fraction_evaluate=0.0, **options)
     began = time.perf_counter()
     result = federate(strategy, problem.sites, rounds, {name: np.zeros(shape) for name, shape in layout.shapes.items()})
-    seconds, history = time.perf_counter() - began, list(result.train_metrics_clientapp.values())
+    seconds = time.perf_counter() - began
+    history = list(result.train_metrics_clientapp.values())
     numbers: dict[str, Any] = dict(history[-1])
     for name in ("bytes-up", "bytes-down"):
         numbers[name] = math.fsum(float(each[name]) for each in history) / len(problem.sites)  # type: ignore[arg-type]
@@ -204,11 +210,13 @@ def scikit_learns(problem: Problem) -> float:
 
 def restarted_fista(problem: Problem, best: float) -> int:
     """Return the gradients of FISTA with restarts on the pooled data, with the largest eigenvalue as L."""
-    sites, labels = problem.sites, np.concatenate([site.labels for site in problem.sites])
+    sites = problem.sites
+    labels = np.concatenate([site.labels for site in problem.sites])
     features = np.vstack([site.features for site in sites])
     more = {} if isinstance(sites[0], Logistic) else {"num_classes": sites[0].num_classes}
     pooled = type(sites[0])(features, labels, **more)
-    psi, step = L1(problem.strength).bind(pooled.layout), 1.0 / pooled.lipschitz()
+    psi = L1(problem.strength).bind(pooled.layout)
+    step = 1.0 / pooled.lipschitz()
     x = y = np.zeros(pooled.layout.size)
     t = 1.0
     for count in range(1, LONG):
@@ -233,7 +241,8 @@ def main() -> None:
     missed = []
     for problem in (each for make in makers for each in make()):
         numbers, seconds = solved(problem, 60)
-        first_order, fista = {"rounds": math.nan}, math.nan
+        first_order = {"rounds": math.nan}
+        fista = math.nan
         if problem.pooled and not given.quick:
             first_order, _ = solved(problem, LONG, hessian="none")
             fista = restarted_fista(problem, numbers["objective"])

@@ -20,14 +20,17 @@ from flwr_fco.objectives import LeastSquares, Logistic
 from flwr_fco.regularizers import L1
 from flwr_fco.strategies import FedNewton, Strengths, run_of
 
-SIZES, FACTORS, RELATIVE = (60, 180, 90, 150, 120), 20, 1e-10
+SIZES = (60, 180, 90, 150, 120)
+FACTORS = 20
+RELATIVE = 1e-10
 #: Megabytes up, a site, by features and loss.
 BARS = {(5_000, "squares"): 12.0, (5_000, "logistic"): 120.0, (20_000, "squares"): 24.0, (20_000, "logistic"): 240.0}
 
 
 def sites(features: int, loss: str) -> list[Any]:
     """Return the losses of five sites."""
-    rng, n = np.random.default_rng(7), sum(SIZES)
+    rng = np.random.default_rng(7)
+    n = sum(SIZES)
     loadings = rng.standard_normal((features, FACTORS)) * (rng.random((features, FACTORS)) < 0.3)
     rows = 0.4 * rng.standard_normal((n, FACTORS)) @ loadings.T + rng.standard_normal((n, features))
     rows = (rows - rows.mean(axis=0)) / rows.std(axis=0)
@@ -54,9 +57,11 @@ def main() -> None:
             "tolerance": tolerance,
             "fraction_evaluate": 0.0,
         }
-        strategy, began = FedNewton(regularizer=L1(1.0), **options), time.perf_counter()
+        strategy = FedNewton(regularizer=L1(1.0), **options)
+        began = time.perf_counter()
         result = federate(strategy, sites(features, loss), 1_000, start_arrays(features))
-        seconds, history = time.perf_counter() - began, list(result.train_metrics_clientapp.values())
+        seconds = time.perf_counter() - began
+        history = list(result.train_metrics_clientapp.values())
         up, down = (
             math.fsum(float(f"{each[name]}") for each in history) / len(SIZES) / 1e6
             for name in ("bytes-up", "bytes-down")

@@ -90,8 +90,10 @@ def foreign(make: Callable[[Any], Any], v) -> Call | None:
 def vector_rows(n: int, v):
     """Yield (name, regularizer, NumPy's way or None, pyproximal's operator or None, target ratio or None)."""
     weights = np.abs(np.random.default_rng(1).normal(size=n))
-    one_norm, radius = float(np.abs(v).sum()), float(np.linalg.norm(v)) / 2
-    scaled, few = 0.7 * weights, n <= 100_000
+    one_norm = float(np.abs(v).sum())
+    radius = float(np.linalg.norm(v)) / 2
+    scaled = 0.7 * weights
+    few = n <= 100_000
     yield "l1", L1(0.7), lambda: soft_numpy(v, 0.7), theirs("L1", sigma=0.7), 1.5
     yield "l1 in a box", L1(0.7, bound=1.0), lambda: np.clip(soft_numpy(v, 0.7), -1, 1), None, 1.5
     yield "l1 weighted", L1(0.7, weights=weights), lambda: soft_numpy(v, 0.7 * weights), theirs("L1", scaled), 2.2
@@ -103,11 +105,13 @@ def vector_rows(n: int, v):
     ball = theirs("EuclideanBall", 0.0, radius)
     yield "l2 ball", L2Ball(radius), lambda: v * (radius / np.linalg.norm(v)), ball, None
     for share in (0.001, 0.1, 0.5):
-        name, own = f"l1 ball, radius {share:g} ||v||_1", share * one_norm
+        name = f"l1 ball, radius {share:g} ||v||_1"
+        own = share * one_norm
         yield name, L1Ball(own), partial(ball_numpy, v, own), theirs("L1Ball", n, own) if few else None, 5.0
     yield "l1 ball, v inside", L1Ball(2 * one_norm), lambda: ball_numpy(v, one_norm / 2), None, 5.0
     for own in (1.0, 0.1 * one_norm):
-        name, other = f"simplex, radius {own:.3g}", theirs("Simplex", n, own) if few else None
+        name = f"simplex, radius {own:.3g}"
+        other = theirs("Simplex", n, own) if few else None
         yield name, Simplex(own), partial(simplex_numpy, v, own), other, 5.0
     yield "l1 ball weighted", L1Ball(0.1 * one_norm, weights=weights), None, None, None
     yield "group lasso, groups of 10", GroupLasso(0.3, groups=np.arange(n) // 10), None, None, None
@@ -130,7 +134,8 @@ def matrix_rows(m: int, n: int):
         "half the rank": np.median(values),
         "full rank, tiny step": 1e-9,
     }.items():
-        numpys, other = partial(singular_numpy, v, threshold), theirs("Nuclear", (m, n), threshold)
+        numpys = partial(singular_numpy, v, threshold)
+        other = theirs("Nuclear", (m, n), threshold)
         yield f"nuclear, {label}", v, Nuclear(float(threshold)), numpys, other
     radius = 0.5 * float(values.sum())
     yield "nuclear ball", v, NuclearBall(radius), None, theirs("NuclearBall", (m, n), radius)

@@ -68,7 +68,8 @@ def compare(
 
 def products(matrix: np.ndarray, x: np.ndarray, y: np.ndarray, queries: int) -> Callable[[], object]:
     """Return what makes both products and a draw of noise for each query."""
-    rng, size = np.random.default_rng(0), x.size + y.size
+    rng = np.random.default_rng(0)
+    size = x.size + y.size
 
     def bare() -> None:
         for _ in range(queries):
@@ -96,7 +97,8 @@ def gathered(features: np.ndarray, batch: int, classes: int, queries: int, per_c
     """Return what draws an order for each client, and gathers a batch and makes both products for each query."""
     rng = np.random.default_rng(0)
     rows = [rng.integers(0, len(features), batch) for _ in range(queries)]
-    weights, slopes = rng.standard_normal((features.shape[1], classes)), rng.standard_normal((batch, classes))
+    weights = rng.standard_normal((features.shape[1], classes))
+    slopes = rng.standard_normal((batch, classes))
 
     def bare() -> None:
         for number, own in enumerate(rows):

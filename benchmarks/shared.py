@@ -26,7 +26,11 @@ from flwr_fco.regularizers import L1
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import Epochs
 
-NODES, SAMPLE, BATCH, RATE, STRENGTH = 64, 10, 10, 0.001, 0.2
+NODES = 64
+SAMPLE = 10
+BATCH = 10
+RATE = 0.001
+STRENGTH = 0.2
 OPTIONS = {
     "regularizer": L1(STRENGTH),
     "client_lr": RATE,

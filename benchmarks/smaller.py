@@ -38,7 +38,9 @@ from torch import nn
 from flwr_fco.regularizers import NofM, PerParameter, Regularizer, Zero
 
 #: How often channels are taken out, after so many rounds each; so many rounds of FedAvg follow.
-CUTS, EACH, AFTER = 6, 3, 6
+CUTS = 6
+EACH = 3
+AFTER = 6
 SHARES = (0.5, 0.25)
 WIDE = "mnist wide"
 TWO_OF_FOUR = ("digits deep", "digits small", "cancer small", "cancer deep")
@@ -141,7 +143,8 @@ def times(networks: Mapping[Any, Callable[[torch.Tensor], Any]], images: torch.T
     with torch.inference_mode():
         for name, network in list(networks.items()) * 9:
             network(images)
-            begin, count = time.process_time(), 0
+            begin = time.process_time()
+            count = 0
             while time.process_time() - begin < 0.08:
                 network(images)
                 count += 1

@@ -75,7 +75,8 @@ class Client:
         plan = run_of(self.strategy).problem.plan
         shard = shard_of(plan, self.objective)
         assert shard is not None
-        self.shard, self.dual = shard, dual
+        self.shard = shard
+        self.dual = dual
         self.own = np.append(dual, 0.0)[shard.indices]
         self.downlink = Downlink(plan, {"dual": self.own}, client_lr=1e-6, elapsed=0.3)
 
@@ -107,7 +108,9 @@ def main() -> int:
     """Print a table; return the number of bars that are missed."""
     quick = options_of(__doc__).quick
     logging.getLogger("flwr").setLevel(logging.ERROR)
-    sizes, repetitions, missed = [10**4, 10**6] + ([] if quick else [10**7]), 5 if quick else 15, 0
+    sizes = [10**4, 10**6] + ([] if quick else [10**7])
+    repetitions = 5 if quick else 15
+    missed = 0
     with threadpool_limits(1):
         for zipf in (False, True):
             for count in (100, 1000):

@@ -85,7 +85,8 @@ def compare_means(count: int, size: int, times: int) -> bool:
 
 def answering_app(size: int, count: int) -> ClientApp:
     """Return clients who answer with numbers at `count` places, and read nothing."""
-    app, rng = ClientApp(), np.random.default_rng(1)
+    app = ClientApp()
+    rng = np.random.default_rng(1)
     indices = np.sort(rng.choice(size, count, replace=False)).astype(np.int32)
     increment = SparseVector(indices, rng.normal(size=count), size)
     content = encode_uplink(Uplink({"increment": increment}, 0.5, 5, examples=10))
@@ -103,7 +104,8 @@ def server_round(cls: Any, size: int, count: int, rounds: int) -> float:
     """Return the CPU milliseconds of a round."""
     own_options = {"tracker_start": "zero"} if cls is FedDAGT else {}
     strategy = cls(regularizer=L1(1e-4), client_lr=0.1, work=Steps(5), fraction_evaluate=0.0, **own_options)
-    grid, marks = InProcessGrid(answering_app(size, count), 10), Marks(time.process_time)
+    grid = InProcessGrid(answering_app(size, count), 10)
+    marks = Marks(time.process_time)
     strategy.start(grid, ArrayRecord({"w": to_array(np.zeros(size))}), rounds + 3, callbacks=[marks])
     return marks.milliseconds(first=2)[0]
 

@@ -30,7 +30,12 @@ from flwr_fco.strategies import CompositeStrategy, DFedDAGT, Epochs, FedDAGT, Fe
 from flwr_fco.topology import chain
 from reproduction.data.graph import SparseGraphProblem
 
-CLIENTS, DIMENSION, STEPS, BATCH, P, RATE = 16, 1024, 10, 10, 12.0, 1e-3
+CLIENTS = 16
+DIMENSION = 1024
+STEPS = 10
+BATCH = 10
+P = 12.0
+RATE = 1e-3
 
 
 def given() -> list[LeastSquares]:
@@ -53,15 +58,19 @@ Times = list[float]
 def rounds_of(strategy: CompositeStrategy, objectives: list, rounds: int) -> tuple[Times, np.ndarray]:
     """Return the milliseconds of a round, medians over rounds, and the last model."""
     strategy.fraction_evaluate = 0.0
-    marks, start = Marks(*CLOCKS), {"coefficients": np.zeros(objectives[0].layout.size)}
+    marks = Marks(*CLOCKS)
+    start = {"coefficients": np.zeros(objectives[0].layout.size)}
     result = federate(strategy, objectives, rounds, start, callbacks=[marks])
     return marks.milliseconds(), result.arrays["coefficients"].numpy()
 
 
 def solvers_alone(objectives: list[LeastSquares], strategy: CompositeStrategy, rounds: int) -> Times:
     """Return the milliseconds that the clients' local solvers take in a round, with generators and without messages."""
-    method, plan = DFedDAGT.algorithm(), run_of(strategy).problem.plan
-    dual, tracker, mark = np.zeros(DIMENSION), np.full(DIMENSION, 1e-3), Marks(*CLOCKS)
+    method = DFedDAGT.algorithm()
+    plan = run_of(strategy).problem.plan
+    dual = np.zeros(DIMENSION)
+    tracker = np.full(DIMENSION, 1e-3)
+    mark = Marks(*CLOCKS)
     mark()
     for number in range(1, rounds + 1):
         for m, objective in enumerate(objectives):
@@ -74,7 +83,9 @@ def solvers_alone(objectives: list[LeastSquares], strategy: CompositeStrategy, r
 def reference(objectives: list[LeastSquares], rounds: int) -> tuple[Times, np.ndarray]:
     """Return the same of DFedDA-GT in plain NumPy with the same minibatches."""
     mixing = chain(CLIENTS).mixing
-    z, c, mark = np.zeros((CLIENTS, DIMENSION)), np.zeros((CLIENTS, DIMENSION)), Marks(*CLOCKS)
+    z = np.zeros((CLIENTS, DIMENSION))
+    c = np.zeros((CLIENTS, DIMENSION))
+    mark = Marks(*CLOCKS)
     mark()
     for number in range(1, rounds + 1):
         end = z.copy()

@@ -21,7 +21,9 @@ SOURCE = f"{PROJECT['urls']['Source']}/blob/main"
 #: Until there is an address of the repository, no page links it.
 PUBLISHED = "example.org" not in SOURCE
 
-project, author, release = PROJECT["name"], PROJECT["authors"][0]["name"], PROJECT["version"]
+project = PROJECT["name"]
+author = PROJECT["authors"][0]["name"]
+release = PROJECT["version"]
 version = release
 extensions = [
     "sphinx.ext.autodoc",
@@ -152,7 +154,8 @@ def add_inherited(app, prefix, name, obj, options, lines):
     """Give the options that a strategy inherits a section of their own, before numpydoc reads the docstring."""
     if prefix != "class" or not issubclass(obj, Options):
         return
-    known, block = set(), ["Other Parameters", "----------------"]
+    known = set()
+    block = ["Other Parameters", "----------------"]
     for kind in (kind for kind in obj.__mro__ if issubclass(kind, Options)):
         for entry in NumpyDocString(cleandoc(kind.__doc__))["Parameters"]:
             names = set(entry.name.split(", "))

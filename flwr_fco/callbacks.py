@@ -31,7 +31,8 @@ if sys.platform != "win32":
 __all__ = ["Callback", "Checkpoint", "EarlyStopping"]
 
 #: Numbers of clients whose data a certificate covers, and of those that are connected.
-_COVERED, _CONNECTED = "train/certificate-clients", "train/certificate-of"
+_COVERED = "train/certificate-clients"
+_CONNECTED = "train/certificate-of"
 Score = Callable[[ArrayRecord], float]
 
 
@@ -179,7 +180,8 @@ class EarlyStopping(Callback):
         if (tol is None) == (validation is None) or (certificate is not None and tol is None):
             wrong = f"tol={tol!r}, certificate={certificate!r}, validation={validation!r}; expected tol"
             raise ConfigurationError(f"{wrong} (what the model may still move), or tol and certificate, or validation")
-        self.certificate, self.validation = certificate, validation
+        self.certificate = certificate
+        self.validation = validation
         self._kind, self._looks_at = ("certificate", certificate) if validation is None else ("validation", validation)
         is_function = callable(self._looks_at) and not isinstance(self._looks_at, type)
         if not is_function and not isinstance(self._looks_at, str | None):
@@ -192,7 +194,10 @@ class EarlyStopping(Callback):
         self._begin()
 
     def _begin(self) -> None:
-        self.stopped, self.best, self._waited, self._seen = 0, math.nan, 0, False
+        self.stopped = 0
+        self.best = math.nan
+        self._waited = 0
+        self._seen = False
         self.best_arrays: ArrayRecord | None = None
         self._before: NDArray[np.float64] | None = None
 
@@ -213,7 +218,8 @@ class EarlyStopping(Callback):
             # The first score is better than none, but one that is NaN is never the best.
             better = not math.isnan(value) and not sign * value >= sign * self.best
             if better:
-                self.best, self.best_arrays = value, arrays
+                self.best = value
+                self.best_arrays = arrays
             stop = self._wait(not better)
         elif self.certificate is not None:
             # A metric says whose data it is of; a part of them certifies nothing of the rest.
@@ -246,12 +252,14 @@ class EarlyStopping(Callback):
         if before is not None and (before.dtype != np.float64 or before.ndim != 1 or not np.isfinite(before).all()):
             raise ValueError(f"its before is {before.dtype}{list(before.shape)}, expected finite float64[any]")
         stopped, self.best, waited, seen = arrays["numbers"].tolist()
-        self.stopped, self._waited, self._seen = int(stopped), int(waited), bool(seen)
+        self.stopped = int(stopped)
+        self._waited = int(waited)
+        self._seen = bool(seen)
         best = {name.removeprefix("best/"): Array(value) for name, value in arrays.items() if name.startswith("best/")}
         self.best_arrays = ArrayRecord(best) if best else None
 
     def _wait(self, once_more: bool) -> bool:
-        """Count a round, or begin to count anew; return whether that was the last one to wait for."""
+        """Count a round, or begin to count again; return whether that was the last one to wait for."""
         self._waited = self._waited + 1 if once_more else 0
         return self._waited >= self.patience
 
@@ -272,7 +280,8 @@ class EarlyStopping(Callback):
     def _change(self, arrays: ArrayRecord) -> float | None:
         values = [array.numpy() for array in arrays.values()]
         w = np.concatenate([np.zeros(0), *(v.reshape(-1).astype(np.float64) for v in values if v.dtype.kind == "f")])
-        before, self._before = self._before, w
+        before = self._before
+        self._before = w
         if before is None or before.size != w.size:
             return None
         change = float(np.linalg.norm(w - before)) / max(1.0, float(np.linalg.norm(w)))
@@ -311,7 +320,8 @@ class Checkpoint(Callback):
     """
 
     def __init__(self, path: str | os.PathLike[str], every: int = 10) -> None:
-        self.every, self.saved_round = checked("every", every, int, AT_LEAST_ONE), 0
+        self.every = checked("every", every, int, AT_LEAST_ONE)
+        self.saved_round = 0
         self.path = Path(checked("path", path, str | os.PathLike))
         if self.path.suffix != ".npz":
             raise ConfigurationError(f"path={os.fspath(path)!r}; expected the name of a file that ends in .npz")
@@ -328,7 +338,8 @@ class Checkpoint(Callback):
             If the path cannot be written, another run saves itself there, or it holds anything else than a checkpoint
             of this strategy and model.
         """
-        self._saved, self.saved_round = strategy.saved, 0
+        self._saved = strategy.saved
+        self.saved_round = 0
         assert self._saved is not None
         self._take()
         self._others = self.path.exists()

@@ -349,7 +349,8 @@ def _partitioned(
     """Split off a test part, the same whatever the seed, so that all runs are scored on it; deal the rest."""
     from sklearn.model_selection import train_test_split
 
-    share, rng = checked("train_fraction", train_fraction, float, PART), np.random.default_rng(seed)
+    share = checked("train_fraction", train_fraction, float, PART)
+    rng = np.random.default_rng(seed)
     parts = train_test_split(features, labels, train_size=share, stratify=labels, random_state=0)
     train, test = Samples(parts[0], parts[2]), Samples(parts[1], parts[3])
     if alpha is None:
@@ -392,7 +393,8 @@ class SyntheticRegression(FederatedDataset):
     def client(self, index: int) -> Samples:
         self._check_index(index)
         intercept = self._stream(0).normal()
-        rng, size = self._stream(1, index), self.coefficients.size
+        rng = self._stream(1, index)
+        size = self.coefficients.size
         mean = rng.normal(size=size)
         features = rng.normal(size=(self.examples_per_client, size)) + mean
         noise = rng.normal(size=self.examples_per_client)

@@ -491,8 +491,10 @@ class PNorm(_ClosedForm):
         scale = max(float(free.max()), float(np.abs(center).max()))
         if not scale > 0.0:
             return center + scale
-        start, border = center / scale, math.log(self._limit / scale)
-        up, down = (z - thresholds) / scale, (z + thresholds) / scale
+        start = center / scale
+        border = math.log(self._limit / scale)
+        up = (z - thresholds) / scale
+        down = (z + thresholds) / scale
 
         def moved(x: float) -> Vector:
             factor = math.exp((2.0 - self.q) * min(x, border) + max(x - border, 0.0)) * (self.p - 1.0)
@@ -509,10 +511,12 @@ class PNorm(_ClosedForm):
         low = high = min(math.log(max(_norm(free / scale, self.p) / (self.p - 1.0), TINY)), border)
         stride = 1.0
         while excess(low) < 0.0 and low > -2.0 * 709.0:
-            low, stride = low - stride, 2.0 * stride
+            low = low - stride
+            stride = 2.0 * stride
         stride = 1.0
         while excess(high) > 0.0:
-            high, stride = high + stride, 2.0 * stride
+            high = high + stride
+            stride = 2.0 * stride
         x = brentq(excess, low, high, xtol=1e-300, rtol=8.9e-16) if excess(low) > 0.0 else low
         u = moved(x)
         return np.asarray(np.where(u == 0.0, center, scale * (start + u)))
@@ -706,11 +710,13 @@ class BoundProduct(MirrorMap):
     layout: Layout
 
     def __init__(self, product: Product, layout: Layout) -> None:
-        self.product, self.layout = product, layout
+        self.product = product
+        self.layout = layout
         #: Each array's place in the vector, its own layout and its map.
         self.parts: list[tuple[slice, Layout, MirrorMap]] = []
         for entry in layout.optimized:
-            pattern, alone = first_match(product.maps, entry.name), Layout((replace(entry, offset=0),))
+            pattern = first_match(product.maps, entry.name)
+            alone = Layout((replace(entry, offset=0),))
             if pattern is None:
                 prefix = f"Product has no map for the array {entry.name!r}; its patterns are {list(product.maps)}"
                 raise ConfigurationError(f'{prefix}. Add one, or "*": Euclidean() for all the others')
@@ -742,18 +748,22 @@ class BoundProduct(MirrorMap):
     def objection(self, regularizer: Psi) -> str:
         """Return why psi is not supported, with the first array whose pair is not; an empty string if it is."""
         if not isinstance(regularizer, BoundRegularizer):
-            prefix, why = regularizer, "it does not know the arrays' names; use psi.bind(layout) of the same layout"
+            prefix = regularizer
+            why = "it does not know the arrays' names; use psi.bind(layout) of the same layout"
         elif regularizer.layout != self.layout:
-            prefix, why = regularizer.regularizer, f"bound to {regularizer.layout!r}; bind both to the same layout"
+            prefix = regularizer.regularizer
+            why = f"bound to {regularizer.layout!r}; bind both to the same layout"
         elif regularizer.scope == "joint":
-            prefix, why = regularizer.regularizer, "over all arrays together (scope='joint'): it treats one at a time"
+            prefix = regularizer.regularizer
+            why = "over all arrays together (scope='joint'): it treats one at a time"
         else:
             pairs = zip(self.parts, self._own(regularizer), strict=True)
             objections = ((alone, h.objection(own)) for (_, alone, h), own in pairs)
             found = next(((alone, objection) for alone, objection in objections if objection), None)
             if found is None:
                 return ""
-            prefix, why = regularizer.regularizer, f"array {found[0].names[0]!r}: {found[1]}"
+            prefix = regularizer.regularizer
+            why = f"array {found[0].names[0]!r}: {found[1]}"
         return f"Product cannot be combined with {prefix!r}: {why}"
 
     def retrieve(self, z: Vector, t: float, regularizer: Psi, out: Vector | None = None) -> Vector:

@@ -17,7 +17,8 @@ __all__ = ["Number", "Result", "frame_of", "numbers_of", "part_of", "traffic_of"
 
 Number = int | float
 
-_SHOWN_ARRAYS, _SHOWN_SITES = 8, 5
+_SHOWN_ARRAYS = 8
+_SHOWN_SITES = 5
 
 
 @dataclass(repr=False)
@@ -97,7 +98,8 @@ class Result(FlowerResult):
         more = len(self.arrays) - len(shown)
         lines += [f"  {text}"] if (text := part_of(self)) else []
         lines.append("  arrays: " + "; ".join(shown) + (f"; and {more} more" if more > 0 else ""))
-        last, shown_of = max(numbers, default=0), dict[str, Mapping[int, Any]](self.histories)
+        last = max(numbers, default=0)
+        shown_of = dict[str, Mapping[int, Any]](self.histories)
         for title, history in (shown_of | {"callbacks": self.callback_metrics}).items():
             if history:
                 number = max(history)

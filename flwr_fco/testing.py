@@ -117,7 +117,8 @@ def check_regularizer(regularizer: Regularizer, shape: tuple[int, ...] = (12,), 
     >>> from flwr_fco.regularizers import L1
     >>> check_regularizer(L1(0.3), shape=(5,))
     """
-    psi, rng = regularizer, np.random.default_rng(seed)
+    psi = regularizer
+    rng = np.random.default_rng(seed)
     psi.check_shape("w", shape)
     points = _points(rng, shape, (0.01, 0.5, 1.0, 10.0, 1e3))
     near = [psi.prox(v + 0.1 * rng.normal(size=shape), 0.1) for v in points]
@@ -129,7 +130,8 @@ def check_regularizer(regularizer: Regularizer, shape: tuple[int, ...] = (12,), 
         where = f"{psi!r}, step {step:g}: prox"
         for v, p in zip(points, _check_minima(Euclidean(), psi, step, where, points, near), strict=True):
             require(not np.signbit(p[p == 0.0]).any(), f"{where} has -0.0; zeros have to be +0.0 (add 0.0)")
-            narrow, wide = psi.prox(single := v.astype(np.float32), step), psi.prox(single.astype(np.float64), step)
+            narrow = psi.prox(single := v.astype(np.float32), step)
+            wide = psi.prox(single.astype(np.float64), step)
             require(narrow.dtype == np.float32, f"{where} returned {narrow.dtype} for float32, which it has to keep")
             size = max(1e-30, _largest([single, wide])) if psi.convex else math.inf
             agree(narrow, wide, f"{where} in float32 differs from float64", 1e-4, size)
@@ -175,10 +177,14 @@ def check_mirror_map(
     >>> from flwr_fco.mirror_maps import PNorm
     >>> check_mirror_map(PNorm(4.0), dimension=5)
     """
-    h, name, duals = mirror_map, repr(mirror_map), _points(np.random.default_rng(seed), (dimension,))
+    h = mirror_map
+    name = repr(mirror_map)
+    duals = _points(np.random.default_rng(seed), (dimension,))
     primals = [_check_map(h.conjugate_gradient, z, f"{name}: conjugate_gradient") for z in duals]
     for z, w in zip(duals, primals, strict=True):
-        dual, value, tried = h.gradient(w), h.value(w), _towards(w, primals)
+        dual = h.gradient(w)
+        value = h.value(w)
+        tried = _towards(w, primals)
         require(isinstance(value, float) and math.isfinite(value), f"{name}: value(w) is {value!r}, not a finite float")
         require(not np.shares_memory(dual, w), f"{name}: gradient has to return a new array")
         agree(h.conjugate_gradient(dual), w, f"{name}: not inverse of gradient", 1e-10, 1e-3 + _largest(w))
@@ -224,9 +230,12 @@ def check_pair(mirror_map: MirrorMap, regularizer: Psi, dimension: int = 12, see
     >>> from flwr_fco.regularizers import L1
     >>> check_pair(SimplexEntropy(), L1(0.5))
     """
-    h, duals, found = mirror_map, _points(np.random.default_rng(seed), (dimension,)), list[Vector]()
+    h = mirror_map
+    duals = _points(np.random.default_rng(seed), (dimension,))
+    found = list[Vector]()
     psi = regularizer.regularizer if isinstance(regularizer, BoundRegularizer) else regularizer
-    supported, error = h.supports(regularizer), attempt(h.retrieve, duals[0], 1.0, regularizer)
+    supported = h.supports(regularizer)
+    error = attempt(h.retrieve, duals[0], 1.0, regularizer)
     named = [each in str(error) for each in (type(h).__name__.removeprefix("Bound"), type(psi).__name__)]
     refused = not supported and isinstance(error, UnsupportedPairError) and all(named)
     good = refused or (supported and known(error))
@@ -255,7 +264,8 @@ def _below(excess: Vector, limits: Vector, prefix: str, x: Vector, **points: Vec
 
 def _check_once(family: Any, thing: Any, call: Callable[[Vector], Vector], v: Vector) -> None:
     """Check that the spec rebuilds an equal object, and that the map keeps a NaN."""
-    copy, spoiled = family.from_spec(thing.to_spec()), v.copy()
+    copy = family.from_spec(thing.to_spec())
+    spoiled = v.copy()
     require((copy, hash(copy)) == (thing, hash(thing)), f"{thing!r}: its spec rebuilds {copy!r}, which is not equal")
     spoiled.flat[v.size // 2] = np.nan
     require(np.isnan(call(spoiled).flat[v.size // 2]), f"{thing!r}: NaN becomes a number, as if a run had not diverged")
@@ -288,8 +298,12 @@ def _check_minima(h: MirrorMap, psi: Psi, t: float, where: str, duals: list[Vect
         tried = _towards(w, points)
         here, *values = [psi.value(x.reshape(duals[0].shape)) for x in (w, *tried)]
         require(math.isfinite(here + h.value(w)), f"{where}: psi or h is not finite at the result:", w=w)
-        tried, here, there = tried[np.isfinite(values)], t * here, t * np.array(values)[np.isfinite(values)]
-        dual, moves, size = h.gradient(w), tried - w, np.abs(tried) + np.abs(w)
+        tried = tried[np.isfinite(values)]
+        here = t * here
+        there = t * np.array(values)[np.isfinite(values)]
+        dual = h.gradient(w)
+        moves = tried - w
+        size = np.abs(tried) + np.abs(w)
         # Effect of the rounding of w on its dual, which is large around a center and for a large p.
         signs = np.where(np.arange(w.size) % 2, -_EPS / 8.0, _EPS / 8.0)
         blur = 2.0 * np.abs(h.gradient(w * (1.0 + signs)) - h.gradient(w * (1.0 - signs)))
@@ -377,11 +391,15 @@ def check_saddle_objective(objective: SaddleObjective, seed: int = 0) -> None:
     >>> from flwr_fco.objectives import BilinearSaddle
     >>> check_saddle_objective(BilinearSaddle([[1.0, 2.0]], noise=0.1))
     """
-    f, size, rng = objective, objective.layout.size, np.random.default_rng(seed)
+    f = objective
+    size = objective.layout.size
+    rng = np.random.default_rng(seed)
     require(0 < f.split < size, f"split={f.split}; expected both players to have coordinates, {size} together")
     check_objective(f, seed)
-    w, batches = rng.normal(size=size), f.batches(rng, Steps(1000, batch_size=1))
-    samples, exact = np.array([f.gradient(w, batch) for batch in batches]), f.gradient(w)
+    w = rng.normal(size=size)
+    batches = f.batches(rng, Steps(1000, batch_size=1))
+    samples = np.array([f.gradient(w, batch) for batch in batches])
+    exact = f.gradient(w)
     allowed = 6.0 * samples.std(axis=0) / np.sqrt(len(samples)) + 1e-10 * (1.0 + _largest(exact))
     _below(np.abs(samples.mean(axis=0) - exact), allowed, "the mean of batches is not the exact operator", samples.T)
 
@@ -394,10 +412,13 @@ class _Checks:
     """The checks of one objective f."""
 
     def __init__(self, objective: Objective, seed: int, precision: str) -> None:
-        self.f, self.rng, self.size = objective, np.random.default_rng(seed), objective.layout.size
+        self.f = objective
+        self.rng = np.random.default_rng(seed)
+        self.size = objective.layout.size
         self.same, self.slope, self.noise, self.step = _ACCURACY[precision]
         modulus = attempt(objective.strong_convexity)
-        self.convex, self.modulus = known(modulus), modulus if known(modulus) else 0.0
+        self.convex = known(modulus)
+        self.modulus = modulus if known(modulus) else 0.0
 
     def draw(self, scale: float = 1.0) -> Vector:
         return np.asarray(scale * self.rng.normal(size=self.size) / np.sqrt(self.size))
@@ -409,14 +430,19 @@ class _Checks:
 
     def batches(self) -> None:
         """Check sizes and rows of an epoch, that batches are as many as asked, and the same for equal generators."""
-        n, f, w = self.f.num_examples, self.f, self.draw()
+        n = self.f.num_examples
+        f = self.f
+        w = self.draw()
         require(n >= 1, f"num_examples={n}, expected at least 1")
         works = [work for k in {1, n // 3 + 1, n - 1 or 1, n + 1} for work in (Epochs(1, k), Steps(n // k + 2, k))]
         for work, per_step in [(work, count) for work in (*works, Steps(2, batch_size=None)) for count in (1, 2)]:
             one, two = ([*f.batches(np.random.default_rng(0), work, per_step)] for _ in range(2))
-            rows, size, count = all(map(_is_rows, one)), work.batch_size or n, work.num_draws(n, per_step)
+            rows = all(map(_is_rows, one))
+            size = work.batch_size or n
+            count = work.num_draws(n, per_step)
             if rows and work.epochs and per_step == 1:
-                found, expected = [batch.size for batch in one], [size] * (n // size) + [n % size] * (n % size > 0)
+                found = [batch.size for batch in one]
+                expected = [size] * (n // size) + [n % size] * (n % size > 0)
                 require(found == expected, f"batches have sizes {found}, not {expected}: is the last partial one kept?")
                 require(sorted(np.concatenate(one)) == [*range(n)], f"an epoch has not each of {n} rows exactly once")
             require(len(one) == count, f"batches: {len(one)} for {work!r}, {per_step} a step, not {count}")
@@ -428,7 +454,9 @@ class _Checks:
             require(not ignores, "gradient(w, batch) is that of all rows: does it ignore its batch?")
 
     def buffers(self) -> None:
-        f, buffers, names = self.f, self.f.buffers(), sorted(entry.name for entry in self.f.layout.passed_through)
+        f = self.f
+        buffers = self.f.buffers()
+        names = sorted(entry.name for entry in self.f.layout.passed_through)
         require(sorted(buffers) == names, f"buffers() has {sorted(buffers)}; what is not optimised is {names}")
         f.load_buffers(buffers)
         for name, array in f.buffers().items():
@@ -437,17 +465,23 @@ class _Checks:
 
     def gradient(self, w: Vector) -> None:
         """Check types, that the gradient overwrites `out`, its numbers, and the metrics."""
-        f, value, gradient, out = self.f, self.f.value(w), self.f.gradient(w), np.full_like(w, np.nan)
-        got, expected = f"{type(value).__name__} and {gradient.dtype}{gradient.shape}", f"float and float64{w.shape}"
+        f = self.f
+        value = self.f.value(w)
+        gradient = self.f.gradient(w)
+        out = np.full_like(w, np.nan)
+        got = f"{type(value).__name__} and {gradient.dtype}{gradient.shape}"
+        expected = f"float and float64{w.shape}"
         require(got == expected, f"value(w) and gradient(w) are {got}, not a Python {expected}")
         require(f.gradient(w, None, out) is out, "gradient(w, batch, out) did not return out")
         agree(out, gradient, "gradient(w, batch, out) differs from gradient(w, batch): is out cleared?")
-        signs, saddle = np.ones(w.size), f.ascends is not None
+        signs = np.ones(w.size)
+        saddle = f.ascends is not None
         signs[slice(0) if f.ascends is None else f.ascends] = -1.0
         # The ends of an array are easily forgotten; the last one is the intercept in most models.
         ends = [i for entry in f.layout.optimized for i in (entry.block.start, entry.block.stop - 1)]
         for direction in (*np.eye(w.size)[np.union1d(self.rng.permutation(w.size)[:20], ends)], self.draw()):
-            slope, size = float(signs * gradient @ direction), 0.01 * (float(np.linalg.norm(gradient)) + saddle)
+            slope = float(signs * gradient @ direction)
+            size = 0.01 * (float(np.linalg.norm(gradient)) + saddle)
             if f.smooth:
                 prefix = f"the gradient is not what differences of the value give, at {np.abs(direction).argmax()}"
                 expected = self.difference(f.value, w, direction)
@@ -455,7 +489,8 @@ class _Checks:
                 agree(slope, expected, prefix + ": is its sign right for y?" * saddle, self.slope, size)
             # Nearby points on both sides test the derivative, if there is one; distant points test the convexity.
             for step in () if f.smooth else (self.step, -self.step, 1.0, -1.0):
-                there, line = f.value(w + step * direction), value + step * slope
+                there = f.value(w + step * direction)
+                line = value + step * slope
                 line += 0.5 * self.modulus * step**2 * float(direction @ direction)
                 above = there >= line - self.noise * (1.0 + abs(value) + abs(line))
                 require(above, f"value {there:.6g} < line {line:.6g}: no subgradient, or the strong convexity is less")
@@ -465,10 +500,12 @@ class _Checks:
 
     def batch_gradients(self, w: Vector) -> None:
         """Check add_gradient and value_and_gradient, of all examples and of batches, and the means over an epoch."""
-        f, batches = self.f, [*self.f.batches(self.rng, Epochs(1, batch_size=self.f.num_examples // 3 + 1))]
+        f = self.f
+        batches = [*self.f.batches(self.rng, Epochs(1, batch_size=self.f.num_examples // 3 + 1))]
         reported = np.empty((1 + len(batches), w.size + 1))
         for batch, row in zip((None, *batches), reported, strict=True):
-            gradient, start = f.gradient(w, batch), self.draw()
+            gradient = f.gradient(w, batch)
+            start = self.draw()
             f.add_gradient(w, batch, -0.3, out := start.copy())
             agree(out, start - 0.3 * gradient, "add_gradient(w, batch, -0.3, out) adds something else", self.same)
             pair = attempt(f.value_and_gradient, w, batch, out)
@@ -483,7 +520,9 @@ class _Checks:
             agree(mean[-1], reported[0, -1], "the values of an epoch's batches do not average to value(w)", self.same)
 
     def hessian(self, w: Vector) -> None:
-        f, size, v = self.f, self.noise / self.slope * (1.0 + _largest(self.f.gradient(w))), self.draw()
+        f = self.f
+        size = self.noise / self.slope * (1.0 + _largest(self.f.gradient(w)))
+        v = self.draw()
         on = np.union1d(self.rng.choice(w.size, size=min(4, w.size), replace=False), [w.size - 1]).astype(np.int64)
         rows = np.array([self.difference(f.gradient, w, each) for each in (*np.eye(w.size)[on], v)])
         product, block = attempt(f.hessian_product, w, v), attempt(f.hessian_block, w, on)
@@ -495,7 +534,8 @@ class _Checks:
                 agree(found, expected, f"hessian_{who}, against differences,", self.slope, size + _largest(expected))
 
     def line(self, w: Vector) -> None:
-        directions, f = (self.draw(), self.draw()), self.f
+        directions = (self.draw(), self.draw())
+        f = self.f
         line = attempt(f.along, w, directions[0])
         # The second line starts at the last point of the first one.
         for direction in directions if known(line) else ():
@@ -505,36 +545,48 @@ class _Checks:
                 agree(value, f.value(trial), f"{where}[0] is not the value there", self.same)
                 agree(slope, gradient @ direction, f"{where}[1] is not the slope there", self.same)
                 agree(line.gradient(step), gradient, f"along(w, direction).gradient({step}) is off", self.same)
-                curved, product = line.curvature(step), attempt(f.hessian_product, trial, direction)
+                curved = line.curvature(step)
+                product = attempt(f.hessian_product, trial, direction)
                 if known(product):
                     agree(curved(direction), product, f"along(w, direction).curvature({step}) is off", 1e-5)
-            line, w = line.turn(step, directions[1]), trial
+            line = line.turn(step, directions[1])
+            w = trial
 
     def curvature(self) -> None:
         """Check the constants, and that a gradient is monotone, strongly if that is known."""
-        f, least, monotone = self.f, self.modulus, getattr(self.f, "monotone", self.convex)
+        f = self.f
+        least = self.modulus
+        monotone = getattr(self.f, "monotone", self.convex)
         require(least >= 0.0, f"strong_convexity()={least!r}; expected a number >= 0")
         # Half of the pairs are close, because distant pairs show only the mean of a varying curvature.
         for distance in [1.0, 1e-3] * 10:
-            u, move = self.draw(), self.draw(distance)
+            u = self.draw()
+            move = self.draw(distance)
             change = f.gradient(u + move) - f.gradient(u)
             for norm, order, dual in (("l2", 2, 2), ("l1", 1, np.inf)):
-                most, unit = attempt(f.lipschitz, norm), np.linalg.norm(change, dual) / np.linalg.norm(move, order)
+                most = attempt(f.lipschitz, norm)
+                unit = np.linalg.norm(change, dual) / np.linalg.norm(move, order)
                 require(f.smooth or not known(most), f"{most=} of {norm} with smooth = False, where the gradient jumps")
                 prefix = f"lipschitz({norm!r})={most}, but the gradient or operator changed by {unit:.6g} a unit"
                 require(not known(most) or unit <= most * (1.0 + 1e-6), prefix)
-            curvature, slack = float(change @ move / (move @ move)), 1e-9 + 1e-10 * _largest(change) / _largest(move)
+            curvature = float(change @ move / (move @ move))
+            slack = 1e-9 + 1e-10 * _largest(change) / _largest(move)
             prefix = f"f is not as convex (concave in y) as strong_convexity()={least}: curvature {curvature:.6g}"
             require(not monotone or curvature >= least * (1.0 - 1e-6) - slack, prefix)
 
     def dual_terms(self) -> None:
         """Compare values, near and far, with tangents and with the least value: a gap is made of both."""
-        f, count, square = self.f, self.size - num_intercepts(self.f.layout), attempt(self.f.largest_square)
+        f = self.f
+        count = self.size - num_intercepts(self.f.layout)
+        square = attempt(self.f.largest_square)
         for distance in np.geomspace(1e-2, 1e2, 20) if f.least is not None else ():
-            w, v, ridge = self.draw(distance), self.draw(distance), f.l2 * (np.arange(self.size) < count)
+            w = self.draw(distance)
+            v = self.draw(distance)
+            ridge = f.l2 * (np.arange(self.size) < count)
             (value, gradient), there = f.value_and_gradient(w), f.value(v)
             tangent = value - 0.5 * float(ridge @ w**2) + float((gradient - ridge * w) @ (v - w))
-            noise, loss = self.noise * (1.0 + abs(value) + abs(tangent) + abs(there)), there - 0.5 * float(ridge @ v**2)
+            noise = self.noise * (1.0 + abs(value) + abs(tangent) + abs(there))
+            loss = there - 0.5 * float(ridge @ v**2)
             prefix = f"gaps would be wrong: the loss is {loss:.8g} where"
             require(loss >= tangent - noise, f"{prefix} a tangent is {tangent:.8g}: not convex, or has another l2 term")
             require(loss >= cast(float, f.least) - noise, f"{prefix} it says least={f.least:.8g}")
@@ -593,7 +645,8 @@ def _client(seed: int) -> LeastSquares:
 
 def _check(make: Callable[..., CompositeStrategy], tolerance: float | None) -> None:
     like: Any = make()
-    objectives, method = [_client(m) for m in range(4)], like.algorithm
+    objectives = [_client(m) for m in range(4)]
+    method = like.algorithm
     minimises, steps = (isinstance(getattr(like, "work", None), kind) for kind in (Minimise, FirstOrder))
     # A method whose work is its own draws minibatches if it has a rate.
     draws = steps or hasattr(like, "client_lr")
@@ -612,10 +665,12 @@ def _check(make: Callable[..., CompositeStrategy], tolerance: float | None) -> N
         return simulate(strategy, app, num_nodes=4, num_rounds=rounds, **more)
 
     # Without minibatches, only the sampling of clients is random.
-    everyone, states = method.reads == "everyone", list[Any]()
+    everyone = method.reads == "everyone"
+    states = list[Any]()
     one, twin, other = (build(seed=seed, fraction_train=1.0 if draws or everyone else 0.5) for seed in (3, 3, 5))
     watch: Any = lambda number, arrays, metrics: states.append((one.state, deepcopy(one.state)))  # noqa: E731
-    result, _ = run(one, 4, callbacks=[watch]), run(other, 4)
+    result = run(one, 4, callbacks=[watch])
+    _ = run(other, 4)
     got, expected = ({name: (a.dtype, *a.shape) for name, a in each.items()} for each in (result.arrays, start))
     require(got == expected, f"the arrays came back as {got}, the user gave {expected}")
     metrics = result.train_metrics_clientapp[2]
@@ -636,14 +691,16 @@ def _check(make: Callable[..., CompositeStrategy], tolerance: float | None) -> N
             good = kinds[0] == (np.float64, *np.shape(now)) or not np.ndim(value)
             require(good, f"state.{name} is {kinds[0]}, then {kinds[1]}; expected float64, one shape")
 
-    before, grid = one.state, InProcessGrid(cast(Any, lambda message, context: None), 4)
+    before = one.state
+    grid = InProcessGrid(cast(Any, lambda message, context: None), 4)
     with quiet(50):
         messages = one.configure_train(5, result.arrays, ConfigRecord(), grid)
         arrays, metrics = one.aggregate_train(5, grid.send_and_receive(messages))
     require(one.state is before, "a round without replies changed the state")
     require(arrays and metrics and metrics["skipped"] == 1, f"a round without replies gave {arrays} and {metrics}")
     if tolerance is not None:
-        w, bound = np.zeros(7), psi.bind(objectives[0].layout)
+        w = np.zeros(7)
+        bound = psi.bind(objectives[0].layout)
         for _ in range(1000):
             w = bound.prox(w - 0.3 * np.mean([objective.gradient(w) for objective in objectives], axis=0), 0.3)
         found = np.concatenate([array.numpy() for array in run(build(0.3, batch_size=None), 300).arrays.values()])

@@ -108,8 +108,9 @@ def centralised(task: Task) -> dict[str, NDArray[Any]]:
     """
     if not isinstance(task.data, PartitionedClassification) or task.config["regularizer"] != "L1":
         raise ConfigurationError("the comparison is of classifications with an l1 norm; set another problem or L1")
-    examples, strength = task.data.train, task.config["strength"]
-    # psi beside the mean loss is 1/C beside the sum. Before 1.8, scikit-learn wants to be told of the mixture.
+    examples = task.data.train
+    strength = task.config["strength"]
+    # psi beside the mean loss is 1/C beside the sum. Before 1.8, scikit-learn wants the mixture by name.
     older = parse_version(sklearn.__version__) < parse_version("1.8")
     options = {"C": 1.0 / (len(examples.targets) * strength), "l1_ratio": 1.0, "solver": "saga", "random_state": 0}
     options |= {"tol": 1e-6, "max_iter": 100_000, **({"penalty": "elasticnet"} if older else {})}
@@ -162,7 +163,8 @@ def draw(runs: Mapping[str, Mapping[int, Mapping[str, Any]]], reference: Mapping
             width = 1.0 if key == "accuracy" else 1.8
             axes.plot(list(rounds), shown, linewidth=width, **looks[name])
             if key == "density" and len(rounds) == longest:
-                end, place = (list(rounds)[-1], shown[-1]), {"textcoords": "offset points", "ha": "right"}
+                end = (list(rounds)[-1], shown[-1])
+                place = {"textcoords": "offset points", "ha": "right"}
                 axes.annotate(f"{shown[-1]:.0%}", end, (0, 4), **place)
         axes.axhline(reference[key], color="black", linestyle="dashed", linewidth=1.2, label="scikit-learn, pooled")
         axes.set_ylim(*((0, 1.05) if key == "density" else (0.85, 1)))
@@ -204,13 +206,16 @@ def compare(root: Path, overrides: Mapping[str, str | float], picture: Path, con
     with console.status("Numba compiles what the strategies need"):
         for own in RUNS:
             train(read_task(root, {**own, **overrides, "num-server-rounds": 1}))
-    rows, histories = list[Row](), {}
+    rows = list[Row]()
+    histories = {}
     for own in RUNS:
         task = read_task(root, {**own, **overrides})
-        name, began = task.config["strategy"], time.monotonic()
+        name = task.config["strategy"]
+        began = time.monotonic()
         with console.status(f"{name}: {task.config['num-server-rounds']} rounds in this process"):
             result = train(task)
-        seconds, model = time.monotonic() - began, model_of(result)
+        seconds = time.monotonic() - began
+        model = model_of(result)
         f1 = float(f1_score(*((each["coefficients"].ravel() != 0.0) for each in (solution, model))))
         rows.append(Row(name, task.scores(model), f1, seconds, len(result.train_metrics_clientapp)))
         histories[name] = result.evaluate_metrics_serverapp
@@ -243,8 +248,11 @@ def through_flower(
         If the run fails, or the models differ.
     """
     overrides = {**RUNS[0], **overrides, "num-server-rounds": num_rounds}
-    task, results = read_task(root, overrides), directory / "runs"
-    name, before, began = task.config["strategy"], set(results.glob("*")), time.monotonic()
+    task = read_task(root, overrides)
+    results = directory / "runs"
+    name = task.config["strategy"]
+    before = set(results.glob("*"))
+    began = time.monotonic()
     console.print(f"{name} through Flower: a SuperLink of its own, logs in {directory}")
     with local_superlink(directory / "flwr") as environment, console.status("Flower is starting") as status:
         flower_run(
@@ -256,7 +264,8 @@ def through_flower(
             on_round=lambda number, total: status.update(f"round {number} of {total}"),
         )
     (folder,) = set(results.glob("*")) - before
-    theirs, ours = load_npz(folder / "model.npz"), model_of(train(task))
+    theirs = load_npz(folder / "model.npz")
+    ours = model_of(train(task))
     differing = [name for name, array in ours.items() if array.tobytes() != theirs[name].tobytes()]
     if differing:
         raise FlwrFcoError(f"after {num_rounds} rounds {', '.join(differing)} differ from those of this process")

@@ -34,7 +34,10 @@ def main(grid: Grid, context: Context) -> None:
     if config["resume"] and not config["checkpoint-dir"]:
         raise ConfigurationError("resume=true needs checkpoint-dir, the folder where the run was saved")
     task = Task(config, wait_for_nodes(grid, config["num-nodes"]))
-    strategy, callbacks, folder, saved = task.strategy(), list[Callback](), None, None
+    strategy = task.strategy()
+    callbacks = list[Callback]()
+    folder = None
+    saved = None
     name = f"{config['strategy']}-{config['problem']}"
     if config["output-dir"]:
         folder = Path(config["output-dir"]) / f"{name}-{context.run_id}"

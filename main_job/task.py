@@ -55,7 +55,8 @@ class Task:
     """
 
     def __init__(self, config: Mapping[str, Any], num_nodes: int | None = None) -> None:
-        self.config, self.num_nodes = config, num_nodes or config["num-nodes"]
+        self.config = config
+        self.num_nodes = num_nodes or config["num-nodes"]
         make = PROBLEMS[config["problem"]]
         self.data = make(self.num_nodes, config["alpha"], config["train-fraction"], config["seed"])
         strength = () if config["regularizer"] == "Zero" else (config["strength"],)
@@ -79,7 +80,8 @@ class Task:
         ConfigurationError
             If the strategy does not accept a value, or more clients are requested than there are.
         """
-        config, kind = self.config, STRATEGIES[self.config["strategy"]]
+        config = self.config
+        kind = STRATEGIES[self.config["strategy"]]
         clients = config["clients-per-round"] or self.num_nodes
         if clients > self.num_nodes:
             raise ConfigurationError(
@@ -116,7 +118,8 @@ class Task:
 
     def scores(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, float]:
         """Return the objective, the density, and how well the model does: on test data, or beside the truth."""
-        w, coefficients = self.clients[0].layout.flatten(arrays), arrays["coefficients"]
+        w = self.clients[0].layout.flatten(arrays)
+        coefficients = arrays["coefficients"]
         losses, sizes = zip(*((client.value(w), client.num_examples) for client in self.clients), strict=True)
         psi = self.regularizer.bind(self.clients[0].layout).value(w)
         found = {

@@ -17,7 +17,8 @@ PAGE = (ROOT / "docs" / "contribute" / "architecture.md").read_text(encoding="ut
 
 def _rules():
     """Return for each part which parts it may import, and in which modules Flower."""
-    rules, above = {}, set()
+    rules = {}
+    above = set()
     for row in re.findall(r"^\| (`\w+`.*?) \|(.*?)\|(.*?)\|$", PAGE, flags=re.MULTILINE):
         parts, excluded, modules = (set(re.findall(r"`(\w+)`", cell)) for cell in row)
         rules |= {part: (above - excluded | {part}, {"*"} if "all" in row[2] else modules) for part in parts}

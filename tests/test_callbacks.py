@@ -48,7 +48,8 @@ class Answers(Callback):
 
 
 def test_the_hooks_are_called_in_order_with_models_and_metrics():
-    diary, models = Diary(), []
+    diary = Diary()
+    models = []
     result = run(
         strategy(),
         clients(),
@@ -110,7 +111,8 @@ def test_what_is_no_callback_is_refused(wrong):
 
 @pytest.mark.parametrize("tol", [1e-2, 1e-6, 1e-10])
 def test_a_certificate_ends_the_run_only_where_it_holds(tol):
-    objectives, gaps = clients(), []
+    objectives = clients()
+    gaps = []
 
     def gap(arrays):
         gaps.append(certify(objectives, None, L1(STRENGTH), flat(arrays)).value)
@@ -125,7 +127,8 @@ def test_a_certificate_ends_the_run_only_where_it_holds(tol):
 
 
 def test_a_model_that_no_longer_moves_ends_the_run():
-    stopping, models = EarlyStopping(1e-9, patience=3), [np.zeros(7)]
+    stopping = EarlyStopping(1e-9, patience=3)
+    models = [np.zeros(7)]
     result = run(strategy(), clients(), 5000, callbacks=[stopping, lambda n, a, m: models.append(flat(a))])
     moves = [np.linalg.norm(b - a) / max(1.0, np.linalg.norm(b)) for a, b in pairwise(models)]
     assert 0 < stopping.stopped == max(result.train_metrics_clientapp) < 5000
@@ -150,7 +153,8 @@ NAN = np.nan
     ],
 )
 def test_a_metric_ends_the_run_and_the_best_model_is_kept(options, scores, stopped, best):
-    models, stopping = [], EarlyStopping(**options)
+    models = []
+    stopping = EarlyStopping(**options)
     scored = [None if score is None else MetricRecord({"score": float(score)}) for score in scores]
     result = run(
         strategy(),
@@ -198,7 +202,8 @@ def test_a_score_that_is_no_number_is_named(score):
 
 def test_a_checkpoint_is_the_state_after_the_last_whole_and_sound_round(tmp_path):
     path = tmp_path / "state.npz"
-    once, checkpoint = strategy(), Checkpoint(path, every=4)
+    once = strategy()
+    checkpoint = Checkpoint(path, every=4)
     run(once, clients(), 6, callbacks=[checkpoint])
     assert checkpoint.saved_round == 6
     again = strategy()

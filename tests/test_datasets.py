@@ -25,7 +25,8 @@ def test_dirichlet_partition_is_a_partition(alpha):
 
 
 def test_partitions_that_are_refused():
-    labels, rng = np.zeros(100), np.random.default_rng(0)
+    labels = np.zeros(100)
+    rng = np.random.default_rng(0)
     with pytest.raises(ConfigurationError, match="at most 10"):
         dirichlet_partition(labels, 11, 0.3, rng)
     with pytest.raises(ConfigurationError, match="alpha"):
@@ -64,7 +65,9 @@ def test_seeds_change_the_split_over_clients_only(make):
 
 def test_a_client_of_the_regression_is_the_same_in_any_order():
     data = lasso(seed=3)
-    first, other, again = data.client(40), data.client(5), lasso(seed=3).client(40)
+    first = data.client(40)
+    other = data.client(5)
+    again = lasso(seed=3).client(40)
     assert np.array_equal(first.features, again.features)
     assert np.array_equal(first.targets, again.targets)
     assert not np.array_equal(first.features, other.features)

@@ -50,7 +50,9 @@ def test_the_code_runs(page):
 
 
 def test_six_lines_of_terms_work_in_loops_newton_steps_and_certificates(page):
-    rng, psi, truth = np.random.default_rng(0), page["NonNegativeL1"](0.05), np.array([1.0, -1.0, 0.5, 0, 2.0, -0.3])
+    rng = np.random.default_rng(0)
+    psi = page["NonNegativeL1"](0.05)
+    truth = np.array([1.0, -1.0, 0.5, 0, 2.0, -0.3])
     check_regularizer(psi)
     check_pair(DiagonalMetric(np.linspace(1.0, 2.0, 12)), psi)
     tables = [rng.normal(size=(40, 6)) * (rng.random((40, 6)) < 0.5) for _ in range(3)]
@@ -76,7 +78,8 @@ def test_maps_of_other_libraries_minimise_what_they_say_and_travel(page):
     signal = np.repeat([0.0, 2.0, 0.5], 20) + 0.2 * np.random.default_rng(0).normal(size=60)
     w = page["smooth"].prox(signal, 1.0)
     # Optimal: cumulative sums of w - v are within the strength, and at it where w jumps.
-    sums, jumps = np.cumsum(w - signal), np.diff(w)
+    sums = np.cumsum(w - signal)
+    jumps = np.diff(w)
     assert np.abs(sums).max() <= 0.5 + 1e-5
     assert np.abs(sums[:-1] - 0.5 * np.sign(jumps))[np.abs(jumps) > 1e-3].max() <= 1e-4
     assert page["increasing"].prox(np.array([1.0, 4.0, 2.0, 6.0]), 1.0).tolist() == [1.0, 3.0, 3.0, 6.0]

@@ -29,7 +29,8 @@ def same(found, expected):
 
 @pytest.mark.parametrize("kind", [dict, lambda record: record, lambda record: dict(record.items())])
 def test_a_file_gives_the_same_model_back_and_is_plain_numpys(tmp_path, kind):
-    path, record = tmp_path / "model.npz", ArrayRecord({name: Array(array) for name, array in MODEL.items()})
+    path = tmp_path / "model.npz"
+    record = ArrayRecord({name: Array(array) for name, array in MODEL.items()})
     save_npz(MODEL if kind is dict else kind(record), path)
     same(load_npz(path), MODEL)
     assert list(tmp_path.iterdir()) == [path]

@@ -314,7 +314,8 @@ def test_run_gives_its_stored_model(case, stored, caplog):
     models, lost = stored
     result = CASES[case]()
     for name, array in result.arrays.items():
-        found, expected = array.numpy(), models[f"{case}/{name}"]
+        found = array.numpy()
+        expected = models[f"{case}/{name}"]
         assert found.dtype == expected.dtype
         # A client that computes in float32 rounds its products as its BLAS does.
         tolerance = 1e-6 if case == "unmodified_network" else 1e-11

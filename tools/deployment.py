@@ -37,13 +37,16 @@ from tools.local_superlink import (
 )
 
 #: The connection in Flower's configuration, and the SuperLink's name among the processes.
-CONNECTION, SUPERLINK = "local", "superlink"
+CONNECTION = "local"
+SUPERLINK = "superlink"
 #: What stands between the network and the SuperLink.
 GATE = "gate"
 #: Seconds for the SuperLink to answer, and for a killed node's key to be free.
-READY, TAKEN = 120.0, 180.0
+READY = 120.0
+TAKEN = 180.0
 #: The log line of an accepted SuperNode, and the seconds within which a refused one reports it.
-_TAKEN_SAYS, _REFUSED = "SuperNode ID:", 8.0
+_TAKEN_SAYS = "SuperNode ID:"
+_REFUSED = 8.0
 _FILE = "deployment.json"
 #: Maximum number of SuperNodes of a deployment: each has a port between 20000 and 32000.
 _MOST = 12_000
@@ -100,7 +103,8 @@ class LocalDeployment:
     """
 
     def __init__(self, home: Path, tell: Callable[[str], None] = lambda text: None) -> None:
-        self.home, self._tell = home.resolve(), tell
+        self.home = home.resolve()
+        self._tell = tell
         path = self.home / _FILE
         if not path.is_file():
             raise ConfigurationError(
@@ -114,7 +118,7 @@ class LocalDeployment:
         self.trusted: str = saved["trusted"]
         self._ports: list[int] = saved["ports"]
         self.pids: dict[str, int] = saved["pids"]
-        #: When each of them began, which tells it from another process that has its number now.
+        #: When each of them began, which distinguishes it from another process that has its number now.
         self._began: dict[str, str] = saved["began"]
         #: Node ids in the SuperLink by SuperNode name.
         self.node_ids: dict[str, str] = saved["node_ids"]
@@ -357,7 +361,8 @@ class LocalDeployment:
         self.pids.pop(name, None)
         self._began.pop(name, None)
         if pid is not None:
-            self.pids[name], self._began[name] = pid, beginning_of(pid)
+            self.pids[name] = pid
+            self._began[name] = beginning_of(pid)
         self._save()
 
     def pid(self, name: str) -> int | None:
@@ -402,7 +407,9 @@ class LocalDeployment:
             Whether its key may still be in use: the SuperLink refuses it (412) until it has missed a killed node's
             heartbeats for about a minute. Starting is then retried.
         """
-        name, deadline, reported = f"node-{i}", time.monotonic() + TAKEN, False
+        name = f"node-{i}"
+        deadline = time.monotonic() + TAKEN
+        reported = False
         while True:
             log = self.home / f"{name}.log"
             before = log.stat().st_size if log.exists() else 0

@@ -41,7 +41,8 @@ class Gate(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, address: tuple[str, int], superlink: str, ca: Path, certificate: Path, key: Path) -> None:
-        self.superlink, self.trusted = superlink, ssl.create_default_context(cafile=ca)
+        self.superlink = superlink
+        self.trusted = ssl.create_default_context(cafile=ca)
         super().__init__(address, _Passing)
         own = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         own.load_cert_chain(certificate, key)

@@ -24,7 +24,8 @@ from flwr_fco.errors import FlwrFcoError
 from flwr_fco.models import write_file
 
 #: Seconds for the SuperLink to answer, and to stop when it is asked to.
-STARTUP, SHUTDOWN = 60.0, 10.0
+STARTUP = 60.0
+SHUTDOWN = 10.0
 #: Lines of Flower's log, whole: what a client says may have the same words in the middle of a line.
 _START = r"^(?:\x1b\[\d+m)?INFO [\d :,-]*(?:\x1b\[0m)?:\s+"
 _ROUND = re.compile(_START + r"\[ROUND (\d+)/(\d+)\]\s*$")

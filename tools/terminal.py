@@ -16,7 +16,9 @@ from typer.models import ArgumentInfo
 from flwr_fco.errors import FlwrFcoError
 
 #: Exit codes other than 0: a claim asserted by a quick run does not hold; bad input, as in Typer; Ctrl-C, as in shells.
-FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
+FAILED = 1
+BAD_INPUT = 2
+INTERRUPTED = 130
 
 
 class Command(TyperCommand):
@@ -39,9 +41,11 @@ class Command(TyperCommand):
         try:
             return super().invoke(ctx)
         except FlwrFcoError as error:
-            text, code = str(error), BAD_INPUT if isinstance(error, ValueError | FileNotFoundError) else FAILED
+            text = str(error)
+            code = BAD_INPUT if isinstance(error, ValueError | FileNotFoundError) else FAILED
         except KeyboardInterrupt:
-            text, code = "interrupted", INTERRUPTED
+            text = "interrupted"
+            code = INTERRUPTED
         except OSError as error:
             # A name that is too long, a full or read-only disk: each is a plain OSError without its own class.
             if isinstance(error, ConnectionError | TimeoutError):
@@ -49,7 +53,8 @@ class Command(TyperCommand):
             place = "a file" if error.filename is None else str(error.filename)
             place = place if len(place) <= 200 else f"{place[:197]}..."
             advice = "If results were to go there, name another place with --out"
-            text, code = f"{place} cannot be read or written: {error.strerror or error}. {advice}", BAD_INPUT
+            text = f"{place} cannot be read or written: {error.strerror or error}. {advice}"
+            code = BAD_INPUT
         say(f"[red]Error:[/red] {escape(text)}", to_errors=True, markup=True)
         raise typer.Exit(code)
 

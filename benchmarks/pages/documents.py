@@ -15,8 +15,11 @@ from flwr_fco.objectives import Logistic, Vector
 from reproduction.data.samples import check_whole, stream
 
 #: Words are drawn with probabilities 1 / (rank + offset)^exponent: Mandelbrot's form of Zipf's law, as in English.
-_OFFSET, _EXPONENT = 2.7, 1.05
-_WORDS, _TRUE_WORDS, _TEST = 0, 1, 2
+_OFFSET = 2.7
+_EXPONENT = 1.05
+_WORDS = 0
+_TRUE_WORDS = 1
+_TEST = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +125,8 @@ class ZipfDocuments(FederatedDataset):
         ranks = np.searchsorted(self._probabilities, rng.random((count, length)), side="right")
         ranks = np.minimum(ranks, d - 1)
         # A client's own words are rare ones only, so that all clients share the stop words.
-        of_client, rare = (np.arange(length) % 3 == 0)[None, :], ranks >= min(1000, d // 2)
+        of_client = (np.arange(length) % 3 == 0)[None, :]
+        rare = ranks >= min(1000, d // 2)
         steps = np.broadcast_to(np.asarray(owner), count)[:, None] * 7919
         first = min(1000, d // 2)
         ranks = np.where(of_client & rare, first + (ranks - first + steps) % (d - first), ranks)

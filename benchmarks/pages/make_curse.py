@@ -15,7 +15,9 @@ from flwr_fco.strategies import CompositeStrategy, FedDualAvg, FedMid
 from reproduction.densities import noting
 from reproduction.pooled import density
 
-ROUNDS, CLIENTS, STRENGTH = 300, 10, 2e-3
+ROUNDS = 300
+CLIENTS = 10
+STRENGTH = 2e-3
 
 
 def densities(strategy: CompositeStrategy) -> tuple[np.ndarray, np.ndarray]:

@@ -18,7 +18,9 @@ from writing import DOCS, markers, replaced, table_of, write_file
 
 from flwr_fco.strategies import Short, Wire
 
-ROUNDS, DENSITY, SEEDS = 24, 0.1, (0, 1, 2)
+ROUNDS = 24
+DENSITY = 0.1
+SEEDS = (0, 1, 2)
 PAGE = DOCS.parent / "README.md"
 
 

@@ -31,7 +31,10 @@ from flwr_fco.strategies import FedDualAvg, Steps, Trimmed
 from reproduction.pooled import centralized_solution, support_scores
 
 PAGE = DOCS / "benchmarks" / "robustness.md"
-CLIENTS, LIARS, STEPS, BATCH = 64, 10, 5, 16
+CLIENTS = 64
+LIARS = 10
+STEPS = 5
+BATCH = 16
 RULES = ("mean", "trimmed", "median", "geometric-median")
 FLOWERS = {"FedAvg": FedAvg, "FedTrimmedAvg": FedTrimmedAvg, "FedMedian": FedMedian, "Krum": Krum}
 LIES = ("none", "sign flip", "scale", "label flip", "collusion")
@@ -122,7 +125,8 @@ def fed_avg_client(choose: Callable[[Context], Objective], psi: L1, lie: str, cl
         objective, m = choose(context), partition(context)
         arrays, config = message.content["arrays"], message.content["config"]
         start = objective.layout.flatten({name: array.numpy() for name, array in arrays.items()})
-        bound, point = psi.bind(objective.layout), start.copy()
+        bound = psi.bind(objective.layout)
+        point = start.copy()
         rng = random_generator(0, int(config["server-round"]), m)
         for batch in objective.batches(rng, FirstOrder(steps=STEPS, batch_size=BATCH)):
             point -= client_lr * (objective.gradient(point, batch) + bound.subgradient(point))
@@ -153,7 +157,8 @@ def lying_mod(lie: str) -> Callable[..., Message]:
 def run(name: str, method: str, lie: str) -> Score:
     """Return how good the model of a method is at the end."""
     problem, (_, client_lr, rounds) = load(name), PROBLEMS[name]
-    psi, layout = L1(problem.strength), problem.honest[0].layout
+    psi = L1(problem.strength)
+    layout = problem.honest[0].layout
 
     def choose(context: Context) -> Objective:
         m = partition(context)
@@ -216,7 +221,8 @@ def draw(tables: list[str]) -> None:
 
 def main() -> None:
     """Run everything and write the tables, unless they are only to be drawn; draw them."""
-    page, marks = PAGE.read_text(encoding="utf-8"), markers("measured", "make_robustness.py")
+    page = PAGE.read_text(encoding="utf-8")
+    marks = markers("measured", "make_robustness.py")
     if "--draw" not in sys.argv:
         logging.disable(logging.WARNING)
         page = replaced(page, marks, "\n\n".join(map(measure, PROBLEMS)))

@@ -5,7 +5,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 from writing import OURS, save
 
-DUAL, MODEL, GREY = OURS, "black", "0.35"
+DUAL = OURS
+MODEL = "black"
+GREY = "0.35"
 
 
 def box(axes: Axes, x: float, y: float, width: float, height: float, title: str, lines: str) -> None:

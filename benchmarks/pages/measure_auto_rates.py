@@ -108,8 +108,10 @@ def _cells(row: dict[str, Any]) -> list[object]:
         return [row["problem"], "not measured | | | |"]
     if "error" in row:
         return [row["problem"], "none: a loss with kinks | | | |"]
-    limit, both = PATIENCE * row["rounds"], row["both"]
-    taken, server = row["taken"] or f"> {limit}", "no rule" if both is None else (both or f"> {limit}")
+    limit = PATIENCE * row["rounds"]
+    both = row["both"]
+    taken = row["taken"] or f"> {limit}"
+    server = "no rule" if both is None else (both or f"> {limit}")
     problem = f"{row['problem']} ({row['options']})" if row["options"] else row["problem"]
     return [problem, f"{row['auto']:.3g}", f"{row['best']:g}", row["rounds"], taken, server]
 

@@ -12,7 +12,11 @@ from writing import federate, partition, row_of, table_of
 from flwr_fco import L1, FedDualAvg, GaussianDP, LeastSquares
 from flwr_fco.strategies import Steps
 
-SIZE, NONZERO, ROUNDS, PER_ROUND, EXAMPLES = 512, 16, 256, 20, 10
+SIZE = 512
+NONZERO = 16
+ROUNDS = 256
+PER_ROUND = 20
+EXAMPLES = 10
 DELTA = 1e-4
 KINDS = {
     "no noise": {"noise": "banded", "noise_multiplier": 0.0},
@@ -49,7 +53,8 @@ def run(seed: int, kind: str, epsilon: float, clip: float, strength: float, clie
         privacy=GaussianDP(clip=clip * client_lr, delta=DELTA, **chosen),
     )
     result = federate(strategy, load, ROUNDS, {"coefficients": np.zeros(SIZE)}, nodes=ROUNDS * PER_ROUND)
-    found, wanted = result.arrays["coefficients"].numpy() != 0.0, truth != 0.0
+    found = result.arrays["coefficients"].numpy() != 0.0
+    wanted = truth != 0.0
     return 2.0 * np.sum(found & wanted) / max(1, found.sum() + wanted.sum()), float(found.mean())
 
 

@@ -34,7 +34,10 @@ from flwr_fco.strategies import Steps
 from reproduction.data.images import mnist
 
 STORED = Path(__file__).parents[1] / "stored" / "private_images.jsonl"
-ROUNDS, HELD_OUT, DENSITY, TUNING_SEED = 100, 10_000, 0.2, 100
+ROUNDS = 100
+HELD_OUT = 10_000
+DENSITY = 0.2
+TUNING_SEED = 100
 #: Clients: fraction a round, delta.
 FEDERATIONS = {1_000: (0.1, 1e-4), 10_000: (0.02, 1e-5)}
 METHODS = ("banded", "independent", "FedAvg")
@@ -49,7 +52,8 @@ def federation(path: str, clients: int, seed: int):
     data = mnist(path, num_clients=1, alpha=None)
     images = data.client(0)
     order = np.random.default_rng([seed, clients]).permutation(len(images.targets))
-    held_out, rest = order[:HELD_OUT], np.array_split(order[HELD_OUT:], clients)
+    held_out = order[:HELD_OUT]
+    rest = np.array_split(order[HELD_OUT:], clients)
     objectives = [
         MultinomialLogistic(images.features[rows], images.targets[rows].astype(np.int64), num_classes=10)
         for rows in rest
@@ -76,7 +80,8 @@ def fed_avg_app(objectives, client_lr: float) -> ClientApp:
         arrays = message.content["arrays"].to_numpy_ndarrays()
         w = np.concatenate([array.ravel() for array in arrays]).astype(np.float64)
         w -= client_lr * objective.gradient(w)
-        weights, intercept = w[:7840].reshape(784, 10), w[7840:]
+        weights = w[:7840].reshape(784, 10)
+        intercept = w[7840:]
         record = ArrayRecord({"coefficients": Array(weights), "intercept": Array(intercept)})
         metrics = MetricRecord({"num-examples": 1})
         return Message(RecordDict({"arrays": record, "metrics": metrics}), reply_to=message)
@@ -217,7 +222,8 @@ def tables() -> None:
         print(f"\n{clients:,} clients\n")
         head = ("epsilon", "method", "accuracy", "density", "FedAvg cut to that density", "FedAvg as it is")
         print(table_of(head, []))
-        lines, dense = {name: [] for name in labels}, {}
+        lines = {name: [] for name in labels}
+        dense = {}
         every = [row for row in runs.rows.values() if row["clients"] == clients]
         for epsilon in sorted({row["epsilon"] for row in every}):
             of = [row for row in every if row["epsilon"] == epsilon and row["seed"] != TUNING_SEED]

@@ -12,10 +12,13 @@ import numpy as np
 
 from flwr_fco import DFedDA, DFedDAGT, LeastSquares, PNorm, Steps, client_app, simulate
 
-NODES, SIZE = 8, 32
+NODES = 8
+SIZE = 32
 rng = np.random.default_rng(0)
 truth = np.repeat([1.0, 0.0], [4, SIZE - 4])
-objectives, moments, right = [], 0.0, 0.0
+objectives = []
+moments = 0.0
+right = 0.0
 for _ in range(NODES):
     features = rng.normal(size=(64, SIZE)) * np.exp(rng.normal(0.0, 0.5, SIZE))
     targets = features @ (truth + rng.normal(size=SIZE))

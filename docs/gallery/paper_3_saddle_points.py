@@ -13,7 +13,8 @@ import numpy as np
 from flwr_fco import L1, BilinearSaddle, FedMiP, FeDualEx, Steps, client_app, simulate
 
 rng = np.random.default_rng(0)
-matrix, offset = rng.uniform(-1, 1, (30, 60)), rng.uniform(-1, 1, 30)
+matrix = rng.uniform(-1, 1, (30, 60))
+offset = rng.uniform(-1, 1, 30)
 objectives = [
     BilinearSaddle(matrix, offset + rng.normal(0.0, 0.3, 30)) for _ in range(10)
 ]

@@ -34,7 +34,8 @@ def gaps(**options):
     )
 
 
-newton, gradients = gaps(), gaps(hessian="none")
+newton = gaps()
+gradients = gaps(hessian="none")
 
 # %%
 figure, axes = plt.subplots(figsize=(8, 3.4), layout="constrained")

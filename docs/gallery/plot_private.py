@@ -50,7 +50,8 @@ def fit(privacy):
     )
 
 
-clear, private = fit(None), fit(GaussianDP(clip=0.3, target_epsilon=4.0, delta=1e-3))
+clear = fit(None)
+private = fit(GaussianDP(clip=0.3, target_epsilon=4.0, delta=1e-3))
 models = [result.arrays["coefficients"].numpy() for result in (clear, private)]
 epsilon = private.train_metrics_clientapp[40]["epsilon"]
 

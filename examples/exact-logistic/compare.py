@@ -51,7 +51,9 @@ def strategies(l2: float) -> Iterator[tuple[str, Callable[[], CompositeStrategy]
 def rounds_and_passes(strategy: CompositeStrategy, l2: float) -> tuple[list[int], float, float]:
     """Return the rounds to 1e-2, 1e-4 and 1e-8 (0: never), the passes to 1e-8, and the last distance."""
     solution = minimise(task.load_pooled(l2), Minimise(tolerance=1e-13)).point
-    first, passes, distance = [0, 0, 0], 0.0, np.inf
+    first = [0, 0, 0]
+    passes = 0.0
+    distance = np.inf
 
     def near(number: int, arrays: Any, metrics: Any) -> bool:
         nonlocal passes, distance

@@ -66,7 +66,8 @@ def main() -> None:
     print("One with its old column names:", refusal(task.TAKING_PART, misaligned=3), sep="\n", end="\n\n")
     summary = fitted(task.TAKING_PART).summary()
     forest(summary.rows).savefig(picture, dpi=200)
-    own, together = pd.DataFrame(summary.rows).set_index("feature"), pooled()
+    own = pd.DataFrame(summary.rows).set_index("feature")
+    together = pooled()
     columns = {
         "federated": own["estimate"],
         "pooled": together.params_[own.index],

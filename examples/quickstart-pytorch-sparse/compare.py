@@ -32,7 +32,10 @@ from flwr_fco.strategies import Bounds, Epochs, FedDualAvg
 from flwr_fco.torch import ClientApp as OurClientApp
 from flwr_fco.torch import TorchObjective, local_training
 
-NODES, BATCH, LR, CPU = 10, 32, 0.2, torch.device("cpu")
+NODES = 10
+BATCH = 32
+LR = 0.2
+CPU = torch.device("cpu")
 
 
 def loader_of(context, settings):
@@ -67,7 +70,8 @@ def training_app(settings):
 
     @app.train()
     def train(msg, context):
-        model, loader = Net(), loader_of(context, settings)
+        model = Net()
+        loader = loader_of(context, settings)
         with local_training(msg, context, model) as training:
             loss = train_fn(model, loader, 1, training.optimizer, CPU)
         return training.reply({"train_loss": loss, "num-examples": len(loader.dataset)})
@@ -116,7 +120,8 @@ def at_three_quarters(fraction, rounds):
 
 def ways(settings):
     """Return name, strategy, ClientApp and the densities to which the result is pruned."""
-    plain, rounds = quickstart_app(settings), settings.rounds
+    plain = quickstart_app(settings)
+    rounds = settings.rounds
     off = {"fraction_evaluate": 0.0}
     ours = {"regularizer": L1(settings.strength), "client_lr": LR, "work": Epochs(1, batch_size=BATCH), **off}
     yield "FedAvg", FedAvg(**off), plain, (0.2, 0.1, 0.05)
@@ -187,7 +192,8 @@ def train(strategy, app, seed, rounds):
     random.seed(seed)
     if isinstance(strategy, FedDualAvg):
         strategy.seed = seed
-    net, densities = Net(), []
+    net = Net()
+    densities = []
 
     def note_density(number, arrays):
         net.load_state_dict(arrays.to_torch_state_dict())

@@ -110,7 +110,8 @@ class DecentralizedDualAveraging(Algorithm):
     ('decentralized_dual_averaging', 'rows')
     """
 
-    name, sparse = "decentralized_dual_averaging", True
+    name = "decentralized_dual_averaging"
+    sparse = True
     reads: ClassVar[Any] = "rows"
     #: Whether the relay keeps trackers.
     _tracking: ClassVar[bool] = False
@@ -143,15 +144,19 @@ class DecentralizedDualAveraging(Algorithm):
         """Return Z = U (Z + server_lr increments), C = C + moves - U moves; after round 0, C = U G - G."""
         if problem.round == 0:
             return self._started(problem, state, replies)
-        graph, server_lr = _graph(problem), problem.server_lr
+        graph = _graph(problem)
+        server_lr = problem.server_lr
         rows, mixing = graph.rows_of(replies)
-        state, normalize = with_rows(state, mixing.shape[0]), self.normalize_local_work
+        state = with_rows(state, mixing.shape[0])
+        normalize = self.normalize_local_work
         increments, moves, elapsed = graph.increments(replies, rows, normalize=normalize, moves=self._tracking)
         # In place: these two matrices are our own.
         if server_lr != 1.0:
             increments *= server_lr
         increments += state.dual
-        dual, time, trackers = mixing @ increments, mixing @ (state.elapsed + server_lr * elapsed), state.trackers
+        dual = mixing @ increments
+        time = mixing @ (state.elapsed + server_lr * elapsed)
+        trackers = state.trackers
         if self._tracking:
             moves -= mixing @ moves
             moves += trackers
@@ -206,7 +211,8 @@ class DecentralizedGradientTracking(DecentralizedDualAveraging):
     ('tracked_dual_averaging', 'rows')
     """
 
-    name, sparse = "tracked_dual_averaging", False
+    name = "tracked_dual_averaging"
+    sparse = False
     _tracking: ClassVar[bool] = True
 
     tracker_start: str = "zero"

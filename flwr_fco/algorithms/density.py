@@ -103,7 +103,8 @@ def erdos_renyi(shapes: Sequence[tuple[int, ...]], density: float) -> list[int]:
     def counts(scale: float) -> list[float]:
         return [size * min(1.0, max(_FLOOR * density, scale * r)) for size, r in zip(sizes, raw, strict=True)]
 
-    low, high = 0.0, 1.0 / min((r for r in raw if r), default=1.0)
+    low = 0.0
+    high = 1.0 / min((r for r in raw if r), default=1.0)
     for _ in range(100):
         middle = (low + high) / 2.0
         low, high = (middle, high) if sum(counts(middle)) < total else (low, middle)
@@ -133,7 +134,8 @@ def allotted(arrays: Sequence[Vector], least: Sequence[int], total: int) -> list
     """
     # Each array keeps the largest that it is sure of; of all others together the largest stay.
     rests = [_without_largest(np.abs(array), count) for array, count in zip(arrays, least, strict=True)]
-    spare, others = total - sum(least), np.concatenate(rests)
+    spare = total - sum(least)
+    others = np.concatenate(rests)
     if not 0 < spare < others.size:
         return [count + rest.size * (spare > 0) for count, rest in zip(least, rests, strict=True)]
     level = kth_largest(others, spare)
@@ -234,12 +236,14 @@ def sparse_step(psi: BoundRegularizer, primal: Vector, dual: Vector, new: Vector
     array([2.141421, 0.6     ])
     """
     for place, _, part in psi.parts:
-        before, step = dual[place], new[place] - dual[place]
+        before = dual[place]
+        step = new[place] - dual[place]
         if part.count_of(1) is None:
             new[place] += (1.0 - MEMORY) * (primal[place] - before)
             continue
         kept = primal[place] != 0.0
-        own, whole = float(step[kept] @ step[kept]), float(step @ step)
+        own = float(step[kept] @ step[kept])
+        whole = float(step @ step)
         factor = min(FURTHER, math.sqrt(whole / own)) if own > 0.0 else 1.0
         new[place] = np.where(kept, before + factor * step, MEMORY * before + step)
 
@@ -273,7 +277,8 @@ def keep_gain(psi: BoundRegularizer, primal: Vector, dual: Vector) -> None:
     squares = [_square_where(primal[entry.block], dual[entry.block]) for entry in entries]
     kept = psi.prox(dual, 1.0, out=primal)
     for entry, square in zip(entries, squares, strict=True):
-        own, wanted = kept[entry.block], min(square, GAIN**2 * smaller_side(entry.shape))
+        own = kept[entry.block]
+        wanted = min(square, GAIN**2 * smaller_side(entry.shape))
         if 0.0 < (there := _square_where(own, dual[entry.block])) < wanted:
             dual[entry.block][own != 0.0] *= math.sqrt(wanted / there)
 

@@ -82,7 +82,8 @@ class DualAveraging(Algorithm):
     ('dual_averaging', (), 'mean')
     """
 
-    name, sparse = "dual_averaging", True
+    name = "dual_averaging"
+    sparse = True
 
     client_prox: bool = True
     output: str | Last | Average = "last"

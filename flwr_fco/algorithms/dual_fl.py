@@ -188,7 +188,9 @@ class DualAcceleration(PrimalAveraging):
     ('dual_fl', ('control', 'anchor', 'local'), 'everyone')
     """
 
-    name, memory, reads = "dual_fl", ("control", "anchor", "local"), "everyone"
+    name = "dual_fl"
+    memory = ("control", "anchor", "local")
+    reads = "everyone"
     refuses = no_psi("the clients' minimisations are all that it is made of, and they know nothing of psi")
 
     nu: float | Literal["auto"] = 0.01
@@ -244,7 +246,9 @@ class DualAcceleration(PrimalAveraging):
         """Return the minimisation with this round's tolerance, if the tolerance changes."""
         if self.schedule == "fixed":
             return None
-        number, clients, work = state.round - state.began, len(problem.asked), problem.plan.work
+        number = state.round - state.began
+        clients = len(problem.asked)
+        work = problem.plan.work
         assert isinstance(work, Minimise)
         if self.schedule == "linear":
             tolerance = linear_tolerance(number, rho=problem.numbers["rho"], clients=clients, gamma=self.gamma)

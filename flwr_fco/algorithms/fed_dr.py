@@ -125,7 +125,8 @@ class DouglasRachford(MeanOfMemories):
     ('fed_dr', ('center', 'local'), 'sums')
     """
 
-    name, memory = "fed_dr", ("center", "local")
+    name = "fed_dr"
+    memory = ("center", "local")
 
     step: float = 1.0
     relaxation: float = 1.0
@@ -139,7 +140,8 @@ class DouglasRachford(MeanOfMemories):
 
     def local(self, client: Client, downlink: Downlink, memory: Memory | None) -> tuple[Sent, Moved]:
         """Minimise with the proximal term around the new y, from the last x or else the model."""
-        start, center = (memory or {"local": downlink.vectors["primal"]})["local"], self._center(downlink, memory)
+        start = (memory or {"local": downlink.vectors["primal"]})["local"]
+        center = self._center(downlink, memory)
         local, moved = client.minimise(start, center=center, penalty=1.0 / self.step)
         return {"increment": 2.0 * local - center - _last(memory)}, moved
 

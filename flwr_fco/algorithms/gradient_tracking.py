@@ -107,7 +107,10 @@ class GradientTracking(Algorithm):
     ('gradient_tracking', ('own',), 'sums')
     """
 
-    name, memory, reads, sparse = "gradient_tracking", ("own",), "sums", "control"
+    name = "gradient_tracking"
+    memory = ("own",)
+    reads = "sums"
+    sparse = "control"
 
     tracker_start: str = "gradient"
 
@@ -168,12 +171,15 @@ class GradientTracking(Algorithm):
 
     def metrics(self, problem: Problem, state: TrackingState) -> dict[str, Any]:
         """Return the trackers' root mean square norm over the round's clients."""
-        memories, squares = problem.memories, list[float]()
+        memories = problem.memories
+        squares = list[float]()
         for node in problem.asked if memories is not None else ():
             memory = memories.memory(node.key)["own"]
-            control, rest = state.control, 0.0
+            control = state.control
+            rest = 0.0
             if isinstance(memory, SparseVector):
-                control, memory = control[memory.indices], memory.values
+                control = control[memory.indices]
+                memory = memory.values
                 rest = max(0.0, float(state.control @ state.control) - float(control @ control))
             tracker = control - memory
             squares.append(rest + float(tracker @ tracker))

@@ -162,7 +162,9 @@ class SubgradientSteps(PrimalAveraging):
 
     def local(self, client: Client, downlink: Downlink, memory: Memory | None) -> tuple[Sent, Moved]:
         """Take subgradient steps."""
-        psi, rate, add_gradient = client.plan.psi, client.rate, client.objective.add_gradient
+        psi = client.plan.psi
+        rate = client.rate
+        add_gradient = client.objective.add_gradient
 
         def step(primal: Vector, batch: Batch) -> None:
             direction = psi.subgradient(primal)
@@ -204,7 +206,8 @@ class MirrorDescent(PrimalAveraging):
     def aggregate(self, problem: Problem, state: PrimalState, replies: Replies) -> PrimalState:
         """Return retrieve(grad h(primal) + server_lr mean(increment), server_lr mean(elapsed))."""
         increment, elapsed = replies.mean()
-        h, weight = problem.h, problem.server_lr * elapsed
+        h = problem.h
+        weight = problem.server_lr * elapsed
         dual = h.gradient(state.primal) + problem.server_lr * increment
         primal = problem.retrieve(dual, weight) if self.server_prox else h.conjugate_gradient(dual)
         return state._replace(primal=primal, round=state.round + 1)

@@ -211,7 +211,8 @@ class Staged(Algorithm):
         reference = mean if self.reference.sparsity is None else largest_entries(mean, self.reference.sparsity)
         before = {name: getattr(state, name) for name in self._emptied}
         nothing = {name: np.zeros_like(own) if isinstance(own, np.ndarray) else 0 * own for name, own in before.items()}
-        room, number = self._no_points(reference.size), state.stage + 1
+        room = self._no_points(reference.size)
+        number = state.stage + 1
         return state._replace(**nothing, stage=number, stage_round=0, reference=reference, stage_points=room)
 
     def metrics(self, problem: Problem, state: Any) -> dict[str, Any]:

@@ -98,7 +98,9 @@ class DualExtrapolation(DualAveraging):
     ('dual_extrapolation', (), 'mean')
     """
 
-    name, sparse, refuses = "dual_extrapolation", False, _NO_RULE
+    name = "dual_extrapolation"
+    sparse = False
+    refuses = _NO_RULE
 
     def local(self, client: Client, downlink: Downlink, memory: Memory | None) -> tuple[Sent, Moved]:
         """Take the steps, with the half steps if they are asked for."""
@@ -131,7 +133,8 @@ class MirrorProx(MirrorDescent):
     ('mirror_prox', (), 'mean')
     """
 
-    name, refuses = "mirror_prox", _NO_RULE
+    name = "mirror_prox"
+    refuses = _NO_RULE
 
     #: Both local steps are proximal ones.
     client_prox: bool = field(init=False, default=True)
@@ -139,9 +142,12 @@ class MirrorProx(MirrorDescent):
 
     def local(self, client: Client, downlink: Downlink, memory: Memory | None) -> tuple[Sent, Moved]:
         """Take the steps, and send the half points too if they are asked for."""
-        plan, rate, add_operator = client.plan, client.rate, client.objective.add_gradient
+        plan = client.plan
+        rate = client.rate
+        add_operator = client.objective.add_gradient
         start = downlink.vectors["primal"]
-        half, halves = np.empty_like(start), list[Vector]()
+        half = np.empty_like(start)
+        halves = list[Vector]()
 
         def step(primal: Vector, pair: Batch) -> None:
             dual = plan.h.gradient(primal)

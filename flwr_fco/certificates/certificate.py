@@ -159,7 +159,8 @@ def certificate(psi: BoundRegularizer, w: Vector) -> Asking:
     ...        lambda request: [Answer(*reported_at(client, w, request.numbers), weight=1.0)])
     Certificate(kind='duality-gap', value=0.0, objective=0.875, reason='', clients=1)
     """
-    count, wanted = num_intercepts(psi.layout), free_intercepts(psi)
+    count = num_intercepts(psi.layout)
+    wanted = free_intercepts(psi)
     ridged = np.append(w[: w.size - count], np.zeros(count))
     reported: dict[int | None, tuple[NDArray[np.float64], float]] = {}
 
@@ -176,7 +177,8 @@ def certificate(psi: BoundRegularizer, w: Vector) -> Asking:
             rows, loss = reported[answer.node_id]
             check_conjugates(np.append(shares @ rows[:, :-1], answer.numbers["conjugate"])[None], w, loss)
 
-    about, wanted_first = {"references": float(wanted)}, ("loss", *_AGREED)
+    about = {"references": float(wanted)}
+    wanted_first = ("loss", *_AGREED)
     shape = (1 + max(wanted, 2) if wanted else 1, w.size + 1)
     answers = yield Request("duality", about, wanted_first, {"rows": shape}, _AGREED, check_rows)
     if not answers:

@@ -27,7 +27,8 @@ from flwr_fco.regularizers import BoundRegularizer
 #: Intercepts that are tried until one is large enough.
 _LENGTHS = 4.0 ** np.arange(25)
 #: Residual of a mixture that is to be 0, relative to what it balances, and rounding error of its parts.
-_UNBALANCED, _ROUNDING = 1e-9, 1e-14
+_UNBALANCED = 1e-9
+_ROUNDING = 1e-14
 
 
 def references(objective: Objective) -> list[Vector]:
@@ -42,7 +43,8 @@ def references(objective: Objective) -> list[Vector]:
     >>> references(LeastSquares(np.ones((2, 1)), np.array([3.0, 4.0])))
     [array([0., 4.]), array([ 0., -1.])]
     """
-    size, count = objective.layout.size, num_intercepts(objective.layout)
+    size = objective.layout.size
+    count = num_intercepts(objective.layout)
     points = []
     for sides in np.array([[1.0], [-1.0]]) if count == 1 else 2.0 * np.eye(count) - 1.0:
         point = np.zeros(size)
@@ -151,7 +153,8 @@ def feasible(psi: BoundRegularizer, gradients: NDArray[np.float64], l2: float) -
     tuple of ndarray of float64, shapes (k,) and (d,), or None
         Shares >= 0 of a sum of at most 1, and the mixture.
     """
-    shares, count = np.eye(1, len(gradients))[0], free_intercepts(psi)
+    shares = np.eye(1, len(gradients))[0]
+    count = free_intercepts(psi)
     size = float(np.linalg.norm(gradients[0, -count:])) if count else 0.0
     if size > 0.0 and len(gradients) == 1:
         return None

@@ -76,7 +76,8 @@ class Terms(NamedTuple):
 
 
 #: How many numbers an answer has, and how many of them clients agree in.
-NUMBERS, FACTS = 7, 4
+NUMBERS = 7
+FACTS = 4
 
 
 def check_loss(
@@ -157,7 +158,9 @@ def check_means(vectors: Mapping[str, Vector], reported: Terms, w: Vector, outpu
         raise ProtocolError(f"the largest mean square of its columns is {square:.6g}; expected a number >= 0")
     if not outputs or reported.name not in CONSTANT:
         return
-    columns, gradient, count = vectors["columns"], vectors["gradient"], w.size - outputs
+    columns = vectors["columns"]
+    gradient = vectors["gradient"]
+    count = w.size - outputs
     targets = vectors.get("targets", reported.targets_at_zero(gradient, columns))
     if not np.abs(columns[count:] - 1.0).max() <= ROUNDING:
         raise ProtocolError(f"the mean of its intercept's column is {columns[count]:.6g}; expected 1")
@@ -165,7 +168,9 @@ def check_means(vectors: Mapping[str, Vector], reported: Terms, w: Vector, outpu
     if (1.0 + ROUNDING) * square < largest:
         raise ProtocolError(f"the largest mean square is {square:.6g}, and the square of a mean {largest:.6g}; more")
     if reported.name == "identity":
-        pairs, slope, target = columns * w, float(gradient[count]) / reported.factor, float(targets[count])
+        pairs = columns * w
+        slope = float(gradient[count]) / reported.factor
+        target = float(targets[count])
         expected = float(pairs.sum()) - slope
         if abs(target - expected) > ROUNDING * (float(np.abs(pairs).sum()) + abs(slope) + abs(expected)):
             raise ProtocolError(f"its mean target is {target:.6g}, and by its slopes {expected:.6g}")
@@ -194,7 +199,8 @@ def check_hessian(block: Matrix, on: NDArray[np.int64], vectors: Mapping[str, Ve
     count : int or None
         Number of coefficients; None: no curvature bounds the diagonal.
     """
-    reported, diagonal = Terms(*vectors["terms"].tolist()), np.diag(block)
+    reported = Terms(*vectors["terms"].tolist())
+    diagonal = np.diag(block)
     if (diagonal < 0.0).any():
         raise ProtocolError(f"its Hessian has the entry {diagonal.min():.3g} on the diagonal; expected none below 0")
     if count is not None:
@@ -204,7 +210,8 @@ def check_hessian(block: Matrix, on: NDArray[np.int64], vectors: Mapping[str, Ve
         if beyond.size:
             value, limit = diagonal[beyond[0]], most[beyond[0]]
             raise ProtocolError(f"its Hessian has the entry {value:.3g} on the diagonal; expected at most {limit:.3g}")
-    roots, empty = np.sqrt(np.where(diagonal > 0.0, diagonal, 1.0)), diagonal == 0.0
+    roots = np.sqrt(np.where(diagonal > 0.0, diagonal, 1.0))
+    empty = diagonal == 0.0
     indefinite = bool((np.abs(block[empty]) > np.finfo(np.float64).tiny).any())
     try:
         np.linalg.cholesky(block / np.outer(roots, roots) + (ROUNDING * (1 + diagonal.size)) * np.eye(diagonal.size))

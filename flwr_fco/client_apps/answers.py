@@ -133,7 +133,8 @@ def smoothness(question: Question, objective: Objective) -> Answer:
     know the l2 constant, ``probed`` is 1 and ``l2`` is that of :meth:`Objective.smoothness_near` at ``primal``; ``l1``
     is at most ``l2``. For a non-smooth loss both constants are 0.
     """
-    batch, convexity = int(question.numbers["batch-size"]) or None, _known(objective.strong_convexity) or 0.0
+    batch = int(question.numbers["batch-size"]) or None
+    convexity = _known(objective.strong_convexity) or 0.0
     if not objective.smooth:
         return Answer({"l2": 0.0, "l1": 0.0, "convexity": convexity, "probed": 1.0})
     l2 = _known(lambda: objective.batch_lipschitz(batch, "l2"))

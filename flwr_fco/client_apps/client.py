@@ -118,8 +118,10 @@ class Limits(Choice):
         num_examples : int or None
             The client's, on which the steps of an epoch depend; None for a training loop of its own.
         """
-        work, size = down.local_work, down.plan.layout.size
-        points, folds = int(down.numbers.get(protocol.POINTS, 1)), down.numbers.get(protocol.FOLDS, 0.0)
+        work = down.local_work
+        size = down.plan.layout.size
+        points = int(down.numbers.get(protocol.POINTS, 1))
+        folds = down.numbers.get(protocol.FOLDS, 0.0)
         request, unit = ("a model of", "parameters") if points == 1 else ("answers about points:", "numbers")
         self.check("max_parameters", points * size, request, unit)
         if not isinstance(work, FirstOrder):
@@ -141,7 +143,8 @@ class Limits(Choice):
         names : sequence of str
             Of vectors, of which the first that is there has these coordinates; without any there is no block.
         """
-        vectors, size = cast(Any, down.vectors), down.plan.layout.size
+        vectors = cast(Any, down.vectors)
+        size = down.plan.layout.size
         on = next((vectors.as_sent(name) for name in names if name in vectors), np.zeros(0))
         counts = np.bincount(getattr(on, "indices", np.arange(on.size)) // size)
         entries = counts.size * size + int((counts * (counts + 1) // 2).sum())
@@ -212,10 +215,13 @@ class Client:
         max_objectives: int | None,
     ) -> None:
         self._load = {"train": load, "evaluate": load_evaluation or load}
-        self.held_out, self.limits = load_evaluation is not None, limits
-        self.disclosure, self._is_recorded = disclosure or Disclosure(), disclosure is not None
+        self.held_out = load_evaluation is not None
+        self.limits = limits
+        self.disclosure = disclosure or Disclosure()
+        self._is_recorded = disclosure is not None
         self._limits_rows = self.disclosure.limits_rows
-        self._most, self._identity = max_objectives, uuid4().hex
+        self._most = max_objectives
+        self._identity = uuid4().hex
         #: The last task and loss that were checked against the limits: most of a round are alike.
         self._allowed: Any = None
         #: The last plan, and its method.
@@ -247,7 +253,8 @@ class Client:
         Uplink or None
             None if the memory that the task's stamp names is not here.
         """
-        plan, method = down.plan, self._method_of(down.plan)
+        plan = down.plan
+        method = self._method_of(down.plan)
         try:
             memory = recall(context, down)
         except MemoryLostError:
@@ -261,10 +268,12 @@ class Client:
             objective.load_buffers(down.pass_through)
         if self._is_recorded and isinstance(down.local_work, FirstOrder):
             down = down._replace(work=self.disclosure.allowed(down.local_work, examples, context))
-        rng, seed = random_generator(plan.seed, number, partition_of(context)), plan.seed
+        rng = random_generator(plan.seed, number, partition_of(context))
+        seed = plan.seed
         if self._limits_rows:
-            # Drawn anew for each message: the same rows in batches of two sizes would differ in a few of them.
-            rng, seed = np.random.default_rng(), self.disclosure.secret(context)
+            # Drawn again for each message: the same rows in batches of two sizes would differ in a few of them.
+            rng = np.random.default_rng()
+            seed = self.disclosure.secret(context)
             if (folds := int(down.numbers.get(protocol.FOLDS, 0))) > 0:
                 self.disclosure.check_division(objective, folds_of(objective, folds, seed), "folds", folds, context)
         up, after = run_half(method, down, objective, memory, rng, seed)
@@ -375,7 +384,8 @@ class Client:
     def question(self, message: Message, context: Context) -> Message:
         """Answer a question about the loss."""
         asked = records.decode_question(message.content, self.limits.max_plan)
-        kind, size = find_answer(asked.kind), asked.layout.size
+        kind = find_answer(asked.kind)
+        size = asked.layout.size
         self.limits.check("max_parameters", size, "a model of", "parameters")
         self.limits.check("max_parameters", kind.hessians * size * (size + 1) // 2, "second derivatives:", "numbers")
         held_out = asked.kind == "validation"
@@ -495,7 +505,7 @@ def client_app(
     Returns
     -------
     flwr.clientapp.ClientApp
-        Handles training, evaluation, questions and the handshake that tells the server the partition id.
+        Handles training, evaluation, questions and the handshake that reports the partition id.
 
     Raises
     ------
@@ -560,7 +570,9 @@ def _end_quickly() -> None:
 
 # --- memory -----------------------------------------------------------------------------------------------------------
 
-_STAMPS, _NEW, _OLD = "fco-memory", "fco-memory-new", "fco-memory-old"
+_STAMPS = "fco-memory"
+_NEW = "fco-memory-new"
+_OLD = "fco-memory-old"
 
 
 def recall(context: Context, down: Downlink) -> ClientState | None:

@@ -207,7 +207,9 @@ record = logging.getLogger("flwr.disclosure")
 record.setLevel(logging.INFO)
 
 #: Characters of a text from the server, of an error, and names of what was sent, at most.
-_CHARACTERS, _LONGEST, _MOST = 60, 400, 32
+_CHARACTERS = 60
+_LONGEST = 400
+_MOST = 32
 
 
 def answered(
@@ -217,7 +219,8 @@ def answered(
     asked: Any = message.content.get("fco-question", {})
     kind = "/".join(f"{text}" for text in (message.metadata.message_type, dict(asked).get("kind")) if text)
     who = f"run {context.run_id}, partition {context.node_config.get('partition-id', '-')}"
-    number, quoted = plain(message.metadata.group_id or "-", 12), plain(kind, _CHARACTERS).replace("'", "\\'")
+    number = plain(message.metadata.group_id or "-", 12)
+    quoted = plain(kind, _CHARACTERS).replace("'", "\\'")
     _kept(context).pop("batch", None)
     try:
         answer = call_next(message, context)

@@ -42,7 +42,8 @@ def numpy_client_app(client_fn: Callable[[Any], Any]) -> ClientApp:
     >>> simulate(strategy, app, num_nodes=2, num_rounds=2, initial_arrays=start, progress=False).arrays["w"].numpy()
     array([0.75, 0.75])
     """
-    client_of, app = _of_a_context(client_fn), ClientApp()
+    client_of = _of_a_context(client_fn)
+    app = ClientApp()
 
     @app.train()
     def train(message: Message, context: Context) -> Message:

@@ -82,7 +82,7 @@ def _array(file: IO[bytes], size: int) -> NDArray[Any]:
     file.seek(0)
     array: NDArray[Any] = npy.read_array(file, allow_pickle=False, max_header_size=_LONGEST_HEADER)
     if array.dtype.kind == "U":
-        # Python fails on numbers that stand for no letter, here instead of where such a text is used.
+        # Python fails on numbers that stand for no character, here instead of where such a text is used.
         array.tolist()
     return array
 
@@ -117,7 +117,8 @@ def read_npz(path: FilePath) -> dict[str, NDArray[Any]]:
             raise ValueError(f"{prefix}, expected at most {_MEMBERS}, each with a name of its own")
         if any(member.compress_type != ZIP_STORED for member in members.values()):
             raise ValueError("its arrays are compressed")
-        size, total = os.fstat(file.fileno()).st_size, sum(member.file_size for member in members.values())
+        size = os.fstat(file.fileno()).st_size
+        total = sum(member.file_size for member in members.values())
         if total > size:
             raise ValueError(f"it claims {total} bytes of arrays, expected at most {size}")
         arrays = {}
@@ -281,7 +282,8 @@ def write_file(path: FilePath, content: bytes | str | Callable[[BinaryIO], objec
     """
     data = content.encode() if isinstance(content, str) else content
     fill = data if callable(data) else methodcaller("write", data)
-    target, before = Path(path), 0o600 if secret else None
+    target = Path(path)
+    before = 0o600 if secret else None
     if target.exists() and not target.is_file():
         with target.open("wb") as stream:
             fill(stream)

@@ -201,7 +201,8 @@ class Layout:
         """
         through = (pass_through,) if isinstance(pass_through, str) else tuple(pass_through)
         through = (*through, *PASS_THROUGH) if through else ()
-        entries, offset = [], 0
+        entries = []
+        offset = 0
         for name, given in arrays.items():
             array = np.asarray(given)
             if array.dtype.kind not in "fiub":

@@ -13,8 +13,9 @@ from flwr_fco.core.logs import printable
 Names = tuple[str, ...] | None
 
 
-#: Names in an error, and letters of each: sites choose them.
-_SHOWN, _LETTERS = 5, 60
+#: Names in an error, and characters of each: sites choose them.
+_SHOWN = 5
+_LETTERS = 60
 #: Ratio of two sites' standard deviations of a column that units have.
 _UNITS = 5.0
 
@@ -106,8 +107,10 @@ class Scales:
     """  # noqa: E501
 
     def __init__(self, d: int) -> None:
-        self._low, self._high = np.full(d, np.inf), np.zeros(d)
-        self._low_at, self._high_at = np.full(d, "", object), np.full(d, "", object)
+        self._low = np.full(d, np.inf)
+        self._high = np.zeros(d)
+        self._low_at = np.full(d, "", object)
+        self._high_at = np.full(d, "", object)
         self._reported = np.zeros(d, bool)
 
     def add(self, site: str, deviations: Vector) -> None:
@@ -126,7 +129,8 @@ class Scales:
             (self._low, self._low_at, (deviations > 0.0) & (deviations < self._low)),
             (self._high, self._high_at, deviations > self._high),
         ):
-            extreme[beyond], at[beyond] = deviations[beyond], site
+            extreme[beyond] = deviations[beyond]
+            at[beyond] = site
 
     @property
     def largest(self) -> float:

@@ -40,7 +40,8 @@ class SparseVector:
     size: int
 
     def __post_init__(self) -> None:
-        indices, k = self.indices, self.indices.size
+        indices = self.indices
+        k = self.indices.size
         if indices.dtype != np.int32 or indices.shape != (k,) or self.values.shape != (k,):
             prefix = f"indices {indices.dtype}{list(indices.shape)} and values {list(self.values.shape)}"
             raise ConfigurationError(f"a sparse vector has {prefix}; expected one int32 for each value")

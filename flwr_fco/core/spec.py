@@ -22,7 +22,8 @@ from flwr_fco.errors import FlwrFcoError, SpecError
 
 _ARRAY = "$array"
 #: Limits on objects that a message may request.
-_MOST_ITEMS, _DEEPEST = 10_000, 16
+_MOST_ITEMS = 10_000
+_DEEPEST = 16
 
 
 class Spec(NamedTuple):

@@ -114,7 +114,8 @@ def check_fields(values: Any, owner: str = "") -> None:
     declared: Any = type(values)
     kinds = kinds_of(declared)
     for option in fields(values):
-        value, check = getattr(values, option.name), option.metadata.get("check")
+        value = getattr(values, option.name)
+        check = option.metadata.get("check")
         if check is None:
             value = checked(owner + option.name, value, kinds[option.name], option.metadata)
         elif not (value is None and option.default is None):
@@ -130,21 +131,23 @@ class Choice:
 
 
 def nearest(name: str, options: Iterable[str]) -> str | None:
-    """Return the option that a name is most like, in small letters; None if it is like none.
+    """Return the option that a name is most like, in lower case; None if it is like none.
 
     Examples
     --------
     >>> nearest("gowth", ["up", "growth"]), nearest("rate", ["up", "growth"])
     ('growth', None)
     """
-    plain, options = name.lower().replace("-", "_"), list(options)
+    plain = name.lower().replace("-", "_")
+    options = list(options)
     found = [option for option in options if one_apart(plain, option)]
     return next(iter(found or get_close_matches(plain, options, n=1, cutoff=0.62)), None)
 
 
 def one_apart(name: str, option: str) -> bool:
-    """Whether a letter is missing, too many, another one, or two have changed places; or nothing differs."""
-    name, same = name.lower().replace("-", "_"), 0
+    """Whether a character is missing, too many, another one, or two have changed places; or nothing differs."""
+    name = name.lower().replace("-", "_")
+    same = 0
     while name[: same + 1] == option[: same + 1] and same < len(name):
         same += 1
     rest, other = name[same:], option[same:]

@@ -144,7 +144,9 @@ class LocalClient(NamedTuple):
         self, dual: Vector, move: Vector | None, psi: bool, every: bool, pairs: bool = False
     ) -> tuple[Sent, Moved]:
         """Take steps on sparse features, in a compiled loop, or one by one; with `every` send all that they pass."""
-        point, done, given = dual.copy(), None, (self.rng, move, psi)
+        point = dual.copy()
+        done = None
+        given = (self.rng, move, psi)
         if self.shard is not None:
             done = self.shard.local_dual_steps(self.downlink, point, *given)
         elif not every and not pairs and (features := self._features) is not None:
@@ -153,8 +155,11 @@ class LocalClient(NamedTuple):
             done = compiled_steps(self.downlink, self.objective, point, *given, pairs)
         if done is not None:
             return self._moved(dual, point, done)
-        place, trajectory, done = self._place(psi), list[Vector](), 0
-        there, along = place.put(dual), None if move is None else place.put(move)
+        place = self._place(psi)
+        trajectory = list[Vector]()
+        done = 0
+        there = place.put(dual)
+        along = None if move is None else place.put(move)
         for passed in one_by_one(self.downlink, self.objective, there, self.rng, place, along, pairs):
             done += 1
             if every:
@@ -176,7 +181,9 @@ class LocalClient(NamedTuple):
         psi : bool, default True
             Whether psi acts; without it, w <- grad h*(grad h(w) - rate g(w)).
         """
-        rate, add_gradient, features = self.rate, self.objective.add_gradient, self._features
+        rate = self.rate
+        add_gradient = self.objective.add_gradient
+        features = self._features
         if features is not None:
             point = primal.copy()
             steps = features.proximal_steps(self.downlink, point, self.rng, psi)
@@ -209,7 +216,8 @@ class LocalClient(NamedTuple):
         """
         if self.sparse:
             tell_dense(self.plan, f"{self.plan.solver} moves all of them in every step")
-        moving, steps = point.copy() if place is None else place.put(point), 0
+        moving = point.copy() if place is None else place.put(point)
+        steps = 0
         drawn = iter(self.objective.batches(self.rng, self.downlink.first_order, per_step=2 if pairs else 1))
         for batch in zip(drawn, drawn, strict=True) if pairs else drawn:
             step(moving, batch)
@@ -341,15 +349,21 @@ def compiled_steps(
     psi : bool, default True
         Whether psi acts.
     """
-    retrieval, work, loss = downlink.plan.local_retrievals[psi], downlink.first_order, objective.compiled
+    retrieval = downlink.plan.local_retrievals[psi]
+    work = downlink.first_order
+    loss = objective.compiled
     # The loop cuts shuffled epochs into batches itself.
     if retrieval is None or work.batch_size is None or type(objective).batches is not Objective.batches:
         return None
     if loss is None or loss[0] < 0 or not isinstance(loss[2], np.ndarray):
         return None
     kernel: Any = dual_averaging
-    rows, steps, rate, fields = loss[2].shape[0], 0, downlink.client_lr, tuple(retrieval)
-    size, move = min(work.batch_size, rows), NOTHING if shift is None else shift
+    rows = loss[2].shape[0]
+    steps = 0
+    rate = downlink.client_lr
+    fields = tuple(retrieval)
+    size = min(work.batch_size, rows)
+    move = NOTHING if shift is None else shift
     orders = (rng.permutation(rows)[:used] for used in work.epoch_sizes(rows, 1 + pairs))
     # Two epochs at a time have whole pairs of batches.
     both = (np.concatenate([one, other]) for one, other in zip_longest(orders, orders, fillvalue=_NO_ROWS))
@@ -385,7 +399,9 @@ def answer(
     seed : int, optional
         Of what is the same in all rounds; by default the plan's.
     """
-    plan, known, sparse = downlink.plan, downlink, issparse(getattr(objective, "features", None))
+    plan = downlink.plan
+    known = downlink
+    sparse = issparse(getattr(objective, "features", None))
     shard = _shard_for(downlink, objective, memory) if sparse and method.sparse else None
     seed = plan.seed if seed is None else seed
     if shard is None:

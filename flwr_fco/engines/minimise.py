@@ -30,7 +30,9 @@ _STEEP = math.sqrt(_FLAT)
 #: Loosest relative residual of a Newton equation.
 _LOOSEST = 0.3
 #: Part of the predicted decrease that a step must achieve, the shortest step, and a value's rounding error.
-_SUFFICIENT, _SHORTEST, _ROUNDING = 1e-4, 2.0**-80, 4e-16
+_SUFFICIENT = 1e-4
+_SHORTEST = 2.0**-80
+_ROUNDING = 4e-16
 #: Steps in a row that change the value by rounding, after which the gradient falls by chance: of columns far from 0 it
 #: is itself rounding, above any tolerance.
 _IDLE = 20
@@ -90,7 +92,11 @@ class _Problem:
     """f(w) - <pull, w> + penalty/2 ||w||^2, when to stop, the best point so far, and what was spent on it."""
 
     def __init__(self, objective: Objective, pull: Vector, penalty: float, target: float, limit: int) -> None:
-        self.objective, self.pull, self.penalty, self.target, self.limit = objective, pull, penalty, target, limit
+        self.objective = objective
+        self.pull = pull
+        self.penalty = penalty
+        self.target = target
+        self.limit = limit
         self.best = _At(pull, pull)
         #: Steps taken: the first gradient comes before all of them.
         self.steps, self.products = -1, 0
@@ -156,8 +162,10 @@ def minimise(
     >>> minimum.point.round(6), minimum.reached
     (array([1., 2.]), True)
     """
-    work, zeros = Minimise() if work is None else work, np.zeros(objective.layout.size)
-    pull, start = zeros + shift + penalty * center, zeros + (center if start is None else start)
+    work = Minimise() if work is None else work
+    zeros = np.zeros(objective.layout.size)
+    pull = zeros + shift + penalty * center
+    start = zeros + (center if start is None else start)
     if objective.minimiser is not None:
         minimum: Minimum = objective.minimiser(pull, penalty, start, work, duality)
         return minimum
@@ -197,17 +205,25 @@ def _newton(problem: _Problem, start: Vector) -> None:
     ----------
     Nocedal, Wright: Numerical optimization (2006), algorithm 7.1.
     """
-    line, step, idle = problem.objective.along(start, np.zeros(start.size)), 0.0, 0
-    at, value = problem.at(start, line.gradient(0.0)), problem.value(start, line(0.0)[0])
-    scales, first = 1.0 / np.maximum(line.diagonal(0.0) + problem.penalty, 1e-300), at.norm
+    line = problem.objective.along(start, np.zeros(start.size))
+    step = 0.0
+    idle = 0
+    at = problem.at(start, line.gradient(0.0))
+    value = problem.value(start, line(0.0)[0])
+    scales = 1.0 / np.maximum(line.diagonal(0.0) + problem.penalty, 1e-300)
+    first = at.norm
     # Where the Hessian is constant, nothing ends a descent along a flat direction.
     steep = _STEEP * first if problem.objective.quadratic else math.inf
     while True:
         # As accurate as superlinear convergence needs, but no more accurate than the target requires.
         enough = max(0.3 * problem.target, at.norm * min(_LOOSEST, math.sqrt(at.norm / first)))
         direction = _conjugate_gradients(problem, line.curvature(step), -at.gradient, scales, enough, steep)
-        slope, last, slack = float(at.gradient @ direction), value, _ROUNDING * (1.0 + abs(value))
-        line, step, w = line.turn(step, direction), 1.0, at.point + direction
+        slope = float(at.gradient @ direction)
+        last = value
+        slack = _ROUNDING * (1.0 + abs(value))
+        line = line.turn(step, direction)
+        step = 1.0
+        w = at.point + direction
         while not (value := problem.value(w, line(step)[0])) <= last + _SUFFICIENT * step * slope + slack:
             step *= 0.5
             if step < _SHORTEST:
@@ -233,8 +249,11 @@ def _conjugate_gradients(
     steep : float
         A slope along a direction without curvature that means that there is no minimiser.
     """
-    x, rest, direction = np.zeros(right.size), right.copy(), scales * right
-    energy, largest = float(rest @ direction), 0.0
+    x = np.zeros(right.size)
+    rest = right.copy()
+    direction = scales * right
+    energy = float(rest @ direction)
+    largest = 0.0
     for _ in range(right.size):
         image = curvature(direction) + problem.penalty * direction
         problem.products += 1
@@ -253,7 +272,8 @@ def _conjugate_gradients(
         if float(np.linalg.norm(rest)) <= enough:
             break
         scaled = scales * rest
-        last, energy = energy, float(rest @ scaled)
+        last = energy
+        energy = float(rest @ scaled)
         direction = scaled + (energy / last) * direction
     return x
 
@@ -281,7 +301,8 @@ def _facts(objective: Objective) -> _Facts:
     """
     if objective not in _known:
         size = objective.layout.size if objective.quadratic and objective.layout.size <= LARGEST else 0
-        modulus, hessian = 0.0, np.zeros((size, size))
+        modulus = 0.0
+        hessian = np.zeros((size, size))
         if size:
             hessian[np.triu_indices(size)] = objective.hessian_block(np.zeros(size), np.arange(size))
         with suppress(ConfigurationError):

@@ -94,7 +94,8 @@ class Shard:
             Whether psi acts.
         """
         metric = self.metric if np.ndim(self.metric) == 0 else self.metric[on]
-        point, terms = np.empty_like(z), self.terms.at(on) if psi else Terms()
+        point = np.empty_like(z)
+        terms = self.terms.at(on) if psi else Terms()
         separable(z, t, terms.rows(z.shape), metric, point)
         if psi and self.groups is not None:
             present, numbers = np.unique(self.groups[on], return_inverse=True)
@@ -152,17 +153,23 @@ class Shard:
         psi : bool, default True
             Whether psi acts.
         """
-        loss, work, move, steps = self.objective.compiled, downlink.first_order, NOTHING if shift is None else shift, 0
-        client_lr, rows = downlink.client_lr, self.objective.num_examples
+        loss = self.objective.compiled
+        work = downlink.first_order
+        move = NOTHING if shift is None else shift
+        steps = 0
+        client_lr = downlink.client_lr
+        rows = self.objective.num_examples
         if work.batch_size is not None and self.groups is None and loss is not None and loss[0] >= 0:
             code, parameter, matrix, *of_rows = loss
             (terms, own), size = self._compiled_terms[psi], min(work.batch_size, rows)
             given = (code, parameter, *of_rows), (matrix.indptr, matrix.indices, matrix.data), self.objective.intercept
             for used in work.epoch_sizes(rows):
-                order, elapsed = rng.permutation(rows)[:used], downlink.elapsed + client_lr * steps
+                order = rng.permutation(rows)[:used]
+                elapsed = downlink.elapsed + client_lr * steps
                 steps += lazy_dual_averaging(*given, own, order, size, terms, elapsed, client_lr, move, dual)
             return steps
-        primal, last = np.zeros(dual.size), np.zeros(dual.size, dtype=np.int64)
+        primal = np.zeros(dual.size)
+        last = np.zeros(dual.size, dtype=np.int64)
         for batch in self.objective.batches(rng, work):
             on = self.touched(batch)
             if move.size:
@@ -207,8 +214,11 @@ class Shard:
         if np.isfinite(everywhere.lower).any() or np.isfinite(everywhere.upper).any():
             # Repeated steps have no closed form.
             return None
-        local, client_lr, steps = primal[self.indices], downlink.client_lr, 0
-        terms, last = self.terms if psi else Terms(), np.zeros(local.size, dtype=np.int64)
+        local = primal[self.indices]
+        client_lr = downlink.client_lr
+        steps = 0
+        terms = self.terms if psi else Terms()
+        last = np.zeros(local.size, dtype=np.int64)
         for batch in self.objective.batches(rng, downlink.first_order):
             on = self.touched(batch)
             local[on] = shrunk(local[on], steps - last[on], client_lr, terms.at(on))
@@ -241,7 +251,10 @@ def shard_of(plan: Plan, objective: Objective) -> Shard | None:
 
 def _make_shard(plan: Plan, objective: Linear) -> Shard | str:
     """Return a shard, or why there is none."""
-    h, terms, groups, strengths = plan.h, plan.psi.terms(), None, NOTHING
+    h = plan.h
+    terms = plan.psi.terms()
+    groups = None
+    strengths = NOTHING
     if type(objective).batches is not Linear.batches:
         return f"{type(objective).__name__} has batches of its own"
     if isinstance(objective.link, Coupled):
@@ -249,14 +262,18 @@ def _make_shard(plan: Plan, objective: Linear) -> Shard | str:
     if objective.l2 != 0.0:
         return "l2 moves every coefficient in every step; a squared l2 term of psi (ElasticNet) does not"
     if terms is None and type(h) is Euclidean and not (sums := plan.psi.sums).others:
-        terms, groups, strengths = Terms(*sums.table), sums.groups, sums.strengths
+        terms = Terms(*sums.table)
+        groups = sums.groups
+        strengths = sums.strengths
     if terms is None or type(h) not in (Euclidean, DiagonalMetric):
         return f"{type(plan.mirror_map).__name__} with {type(plan.regularizer).__name__} is no sum over coordinates"
     outputs, (_, width), size = objective.num_outputs, objective.features.shape, plan.layout.size
-    columns, known = np.unique(objective.features.indices).astype(np.int64), -1
+    columns = np.unique(objective.features.indices).astype(np.int64)
+    known = -1
     while groups is not None and known != columns.size:
         # All columns that share a group with one of them.
-        known, indices = columns.size, closure(flat_indices(columns, outputs), groups, strengths)
+        known = columns.size
+        indices = closure(flat_indices(columns, outputs), groups, strengths)
         columns = np.unique(indices[indices < width * outputs] // outputs)
     indices = np.concatenate([flat_indices(columns, outputs), np.arange(width * outputs, size)])
     if groups is not None and 2 * indices.size > size:

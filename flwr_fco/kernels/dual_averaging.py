@@ -96,10 +96,15 @@ def dual_averaging(  # type: ignore[no-untyped-def]
         Changed in place.
     """
     (code, parameter, features, targets, weights, offset), (terms, p, radius, center) = loss, retrieval
-    primal, half = np.empty_like(dual), np.empty(dual.shape[0] if pairs else 0)
-    stop, edge, count, steps = 0, epoch, order.shape[0], 0
+    primal = np.empty_like(dual)
+    half = np.empty(dual.shape[0] if pairs else 0)
+    stop = 0
+    edge = epoch
+    count = order.shape[0]
+    steps = 0
     while stop < count:
-        start, stop = stop, min(stop + batch_size, edge, count)
+        start = stop
+        stop = min(stop + batch_size, edge, count)
         edge += epoch if stop == edge else 0
         _retrieve(terms, p, radius, center, dual, elapsed + client_lr * steps, primal)
         steps += 1
@@ -108,7 +113,8 @@ def dual_averaging(  # type: ignore[no-untyped-def]
             rows = order[start:stop]
             add_batch(code, parameter, features, targets, weights, offset, rows, primal, -client_lr, l2, half)
             _retrieve(terms, p, radius, center, half, elapsed + client_lr * steps, primal)
-            start, stop = stop, min(stop + batch_size, edge, count)
+            start = stop
+            stop = min(stop + batch_size, edge, count)
             edge += epoch if stop == edge else 0
         rows = order[start:stop]
         add_batch(code, parameter, features, targets, weights, offset, rows, primal, -client_lr, l2, dual)

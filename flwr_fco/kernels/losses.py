@@ -48,7 +48,10 @@ def _fill_scores(features, rows, w, result):  # type: ignore[no-untyped-def]
     d, count = features.shape[1], rows.shape[0]
     by_eight, by_two = count - count % 8, count - count % 2
     for i in range(0, by_eight, 8):
-        x0, x1, x2, x3 = features[rows[i]], features[rows[i + 1]], features[rows[i + 2]], features[rows[i + 3]]
+        x0 = features[rows[i]]
+        x1 = features[rows[i + 1]]
+        x2 = features[rows[i + 2]]
+        x3 = features[rows[i + 3]]
         x4, x5, x6, x7 = features[rows[i + 4]], features[rows[i + 5]], features[rows[i + 6]], features[rows[i + 7]]
         s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = 0.0
         for j in range(d):
@@ -63,7 +66,8 @@ def _fill_scores(features, rows, w, result):  # type: ignore[no-untyped-def]
         result[i], result[i + 1], result[i + 2], result[i + 3] = s0, s1, s2, s3
         result[i + 4], result[i + 5], result[i + 6], result[i + 7] = s4, s5, s6, s7
     for i in range(by_eight, by_two, 2):
-        x0, x1 = features[rows[i]], features[rows[i + 1]]
+        x0 = features[rows[i]]
+        x1 = features[rows[i + 1]]
         s0 = s1 = 0.0
         for j in range(d):
             s0 += x0[j] * w[j]
@@ -120,7 +124,8 @@ def add_batch(code, parameter, features, targets, weights, offset, rows, w, scal
     slopes = np.empty(count)
     _fill_scores(features, rows, w, slopes)
     intercept = w[d] if w.shape[0] > d else 0.0
-    total, mean = 0.0, scale / max(count, 1)
+    total = 0.0
+    mean = scale / max(count, 1)
     for i in range(count):
         row = rows[i]
         score = slopes[i] + intercept
@@ -134,12 +139,19 @@ def add_batch(code, parameter, features, targets, weights, offset, rows, w, scal
             out[j] += scale * l2 * w[j]
     by_four = count - count % 4
     for i in range(0, by_four, 4):
-        x0, x1, x2, x3 = features[rows[i]], features[rows[i + 1]], features[rows[i + 2]], features[rows[i + 3]]
-        c0, c1, c2, c3 = slopes[i], slopes[i + 1], slopes[i + 2], slopes[i + 3]
+        x0 = features[rows[i]]
+        x1 = features[rows[i + 1]]
+        x2 = features[rows[i + 2]]
+        x3 = features[rows[i + 3]]
+        c0 = slopes[i]
+        c1 = slopes[i + 1]
+        c2 = slopes[i + 2]
+        c3 = slopes[i + 3]
         for j in range(d):
             out[j] += (c0 * x0[j] + c1 * x1[j]) + (c2 * x2[j] + c3 * x3[j])
     for i in range(by_four, count):
-        x0, c0 = features[rows[i]], slopes[i]
+        x0 = features[rows[i]]
+        c0 = slopes[i]
         for j in range(d):
             out[j] += c0 * x0[j]
     if w.shape[0] > d:
@@ -173,12 +185,14 @@ def cross_entropies(scores, labels, weights):  # type: ignore[no-untyped-def]
     weights : ndarray of float64, shape (b,) or (0,)
         Of the rows; empty for ones.
     """
-    outputs, sum_of_losses = scores.shape[1], 0.0
+    outputs = scores.shape[1]
+    sum_of_losses = 0.0
     for i in range(scores.shape[0]):
         top = -np.inf
         for c in range(outputs):
             top = max(top, scores[i, c])
-        own, total = scores[i, labels[i]], 0.0
+        own = scores[i, labels[i]]
+        total = 0.0
         for c in range(outputs):
             scores[i, c] = math.exp(scores[i, c] - top)
             total += scores[i, c]

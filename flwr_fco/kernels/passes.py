@@ -50,8 +50,14 @@ def add_both_products(matrix, x, y, scale, towards_x, towards_y):  # type: ignor
     n, m = matrix.shape
     by_four = n - n % 4
     for i in range(0, by_four, 4):
-        a, b, c, d = matrix[i], matrix[i + 1], matrix[i + 2], matrix[i + 3]
-        p, q, r, s = scale * y[i], scale * y[i + 1], scale * y[i + 2], scale * y[i + 3]
+        a = matrix[i]
+        b = matrix[i + 1]
+        c = matrix[i + 2]
+        d = matrix[i + 3]
+        p = scale * y[i]
+        q = scale * y[i + 1]
+        r = scale * y[i + 2]
+        s = scale * y[i + 3]
         e = f = g = h = 0.0
         for j in range(m):
             e += a[j] * x[j]
@@ -64,7 +70,9 @@ def add_both_products(matrix, x, y, scale, towards_x, towards_y):  # type: ignor
         towards_y[i + 2] -= scale * g
         towards_y[i + 3] -= scale * h
     for i in range(by_four, n):
-        a, e, p = matrix[i], 0.0, scale * y[i]
+        a = matrix[i]
+        e = 0.0
+        p = scale * y[i]
         for j in range(m):
             e += a[j] * x[j]
             towards_x[j] += p * a[j]

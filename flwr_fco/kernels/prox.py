@@ -17,9 +17,11 @@ from flwr_fco.kernels import njit
 Array = NDArray[Any]
 
 #: From how many entries on a sample of so many guesses the threshold of a projection.
-_LONG, _SAMPLE = 1 << 18, 4096
+_LONG = 1 << 18
+_SAMPLE = 4096
 #: Elements handled at a time: buffers that fit the first-level cache, and maxima side by side.
-_PART, _LANES = 256, 64
+_PART = 256
+_LANES = 64
 
 
 def at(term: Any, i: Any) -> Any:
@@ -88,7 +90,8 @@ def _sums(v, weights, tau, absolute):  # type: ignore[no-untyped-def]
     """Return sum a x and sum a^2 over the x = v_i, or |v_i|, above tau a."""
     total = square = 0.0
     for i in range(v.size):
-        x, a = abs(v[i]) if absolute else v[i], at(weights, i)
+        x = abs(v[i]) if absolute else v[i]
+        a = at(weights, i)
         above = x > tau * a
         total += a * x if above else 0.0
         square += a * a if above else 0.0
@@ -98,7 +101,9 @@ def _sums(v, weights, tau, absolute):  # type: ignore[no-untyped-def]
 @njit(cache=True, error_model="numpy")
 def _root(v, weights, radius, start):  # type: ignore[no-untyped-def]
     """Return the root of f by Newton's method."""
-    tau, low, previous = start, -np.inf, (0.0, 0.0)
+    tau = start
+    low = -np.inf
+    previous = (0.0, 0.0)
     while True:
         total, square = sums = _sums(v, weights, tau, False)
         if sums == previous or square == 0.0:
@@ -110,10 +115,14 @@ def _root(v, weights, radius, start):  # type: ignore[no-untyped-def]
 @njit(cache=True, error_model="numpy")
 def largest(v, weights, tau, absolute, stride):  # type: ignore[no-untyped-def]
     """Return the x = v_i, or |v_i|, not below tau a (or NaN) among each stride-th entry, and their weights."""
-    kept, heavy, size = np.empty(v.size), np.empty(v.size), 0
+    kept = np.empty(v.size)
+    heavy = np.empty(v.size)
+    size = 0
     for i in range(0, v.size, stride):
-        x, a = abs(v[i]) if absolute else v[i], at(weights, i)
-        kept[size], heavy[size] = x, a
+        x = abs(v[i]) if absolute else v[i]
+        a = at(weights, i)
+        kept[size] = x
+        heavy[size] = a
         size += 0 if x < tau * a else 1
     return kept[:size], heavy[:size]
 
@@ -158,7 +167,8 @@ def on_simplex(v, weights, radius, absolute, out):  # type: ignore[no-untyped-de
         kept[k] -= tau * heavy[k]
     rest = _root(kept, heavy, radius, -np.inf)
     for i in range(v.size):
-        x, a = abs(v[i]) if absolute else v[i], at(weights, i)
+        x = abs(v[i]) if absolute else v[i]
+        a = at(weights, i)
         x = ((x - top * a) - tau * a) - rest * a
         x = 0.0 if x < 0.0 else x
         out[i] = (-x if absolute and v[i] < 0.0 else x) + 0.0
@@ -182,11 +192,13 @@ def _top(z: Array) -> float:
 @njit(cache=True, fastmath={"reassoc", "contract", "nsz"})
 def _scaled_powers(z: Array, scale: float, p: float, out: Array) -> float:
     """Write sign(x) |x|^(p-1) for x = z/scale and return sum |x|^p."""
-    total, exponent = 0.0, int(p) - 2
+    total = 0.0
+    exponent = int(p) - 2
     whole = p == exponent + 2 and exponent <= 64
     x, base, power = np.empty(_PART), np.empty(_PART), np.empty(_PART)
     for start in range(0, z.size, _PART):
-        size, left = min(_PART, z.size - start), exponent
+        size = min(_PART, z.size - start)
+        left = exponent
         for j in range(size):
             x[j] = z[start + j] / scale
             base[j] = abs(x[j])

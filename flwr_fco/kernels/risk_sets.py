@@ -3,7 +3,7 @@
 Rows are visited stratum by stratum, from the last time to the first, so that a risk set is the one before it with more
 rows, less those that have not entered yet. All exponentials are relative to the largest score so far, which keeps sums
 of any scores from over- and underflow; where so little is left after rows are taken out that rounding would show, the
-sum is done anew.
+sum is done again.
 """
 
 import math
@@ -12,7 +12,7 @@ import numpy as np
 
 from flwr_fco.kernels import njit
 
-#: What is left of a sum after subtractions, relative to its largest value, below which it is done anew.
+#: What is left of a sum after subtractions, relative to its largest value, below which it is done again.
 _LEFT = 1e-3
 
 
@@ -47,12 +47,14 @@ def risk_sums(scores, weights, values, order, spans, entry, times, sums, tops): 
         Written: the largest score of a stratum so far.
     """
     running = np.zeros(1 + values.shape[1])
-    top, peak = -np.inf, 0.0
+    top = -np.inf
+    peak = 0.0
     for g in range(times.shape[0]):
         first, begin, end, late, stop = spans[g]
         if begin == first:
             running[:] = 0.0
-            top, peak = -np.inf, 0.0
+            top = -np.inf
+            peak = 0.0
         for place in range(begin, end):
             j = order[0, place]
             if scores[j] > top:
@@ -97,7 +99,10 @@ def spread(scores, shares, tops, order, spans, entry, times, out):  # type: igno
     out[:] = 0.0
     # What had been summed when a row entered, and on which scale; sums of the sizes say how much of them is left.
     entered = np.zeros((n, 2))
-    scale, total, size, last = -np.inf, 0.0, 0.0, count
+    scale = -np.inf
+    total = 0.0
+    size = 0.0
+    last = count
     scales = np.full(n, -np.inf)
     for g in range(count - 1, -1, -1):
         first, begin, end, late, stop = spans[g]
@@ -123,4 +128,7 @@ def spread(scores, shares, tops, order, spans, entry, times, out):  # type: igno
                 if entry[j] < times[other]:
                     out[j] += shares[other] * math.exp(scores[j] - tops[other])
         if begin == first:
-            scale, total, size, last = -np.inf, 0.0, 0.0, g
+            scale = -np.inf
+            total = 0.0
+            size = 0.0
+            last = g

@@ -99,10 +99,15 @@ def lazy_dual_averaging(  # type: ignore[no-untyped-def]
     """
     (code, parameter, targets, weights, offset), (starts, indices, values) = loss, stored
     threshold, shrinkage, lower, upper, metric = terms
-    tracked, last, columns = shift.shape[0] > 0, np.zeros(shift.shape[0], np.int64), dual.shape[0] - 1
-    slopes, steps = np.empty(min(batch_size, order.shape[0])), 0
+    tracked = shift.shape[0] > 0
+    last = np.zeros(shift.shape[0], np.int64)
+    columns = dual.shape[0] - 1
+    slopes = np.empty(min(batch_size, order.shape[0]))
+    steps = 0
     for start in range(0, order.shape[0], batch_size):
-        rows, t, base = order[start : start + batch_size], elapsed + client_lr * steps, 0.0
+        rows = order[start : start + batch_size]
+        t = elapsed + client_lr * steps
+        base = 0.0
         if intercept:
             if tracked and steps > 0:
                 dual[columns] -= shift[columns]

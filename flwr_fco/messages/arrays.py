@@ -25,9 +25,12 @@ from flwr_fco.errors import ConfigurationError, FormError, ProtocolError
 #: Flower's name of NumPy's format.
 NUMPY = "numpy.ndarray"
 #: Prefixes of the indices of a sparse vector, of those of all its non-zeros, and of an array that passes through.
-INDICES, NONZEROS, PASS = "indices:", "nonzeros:", "pass:"
+INDICES = "indices:"
+NONZEROS = "nonzeros:"
+PASS = "pass:"
 #: Why an array, or a reply with other arrays, is left out.
-NOT_FINITE, OTHER_NAMES = "NaN or infinite values", "the arrays' names differ from the model's"
+NOT_FINITE = "NaN or infinite values"
+OTHER_NAMES = "the arrays' names differ from the model's"
 #: Floating-point dtypes, in any of which a model's array may return.
 FLOATS = ("float64", "float32", "float16")
 _INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
@@ -49,7 +52,7 @@ def _header(dtype: str, shape: tuple[int, ...]) -> bytes:
 
 @lru_cache(maxsize=64)
 def name_of(dtype: np.dtype[Any]) -> str:
-    """Return the name of a dtype, which NumPy makes anew each time."""
+    """Return the name of a dtype, which NumPy computes each time."""
     return dtype.name
 
 
@@ -86,12 +89,15 @@ def from_array(name: str, array: Array) -> NDArray[Any]:
     ProtocolError
         If they are not.
     """
-    label, shape, data = array.dtype, tuple(array.shape), array.data
+    label = array.dtype
+    shape = tuple(array.shape)
+    data = array.data
     sizes = {*map(type, shape)} <= {int} and min(shape, default=0) >= 0
     if label not in _DTYPES or array.stype != NUMPY or not sizes:
         prefix = f"array {name!r} is {label!r:.50}{list(shape)} in {array.stype!r:.50}"
         raise ProtocolError(f"{prefix}, expected numbers and sizes >= 0 in {NUMPY!r}")
-    header, dtype = _header(label, shape), np.dtype(label)
+    header = _header(label, shape)
+    dtype = np.dtype(label)
     known = data.startswith(header)
     begin, columns_first = (len(header), False) if known else _other_header(name, data, dtype, shape)
     if len(data) - begin != math.prod(shape) * dtype.itemsize:
@@ -206,7 +212,7 @@ def model_record(layout: Layout, primal: Vector, passed: Mapping[str, NDArray[An
 
 
 def record_of(arrays: Mapping[str, Array]) -> ArrayRecord:
-    """Return a record of arrays as they are: Flower's constructor makes each of them anew."""
+    """Return a record of arrays as they are: Flower's constructor makes new ones."""
     record = _EMPTY.copy()
     for name, array in arrays.items():
         record[name] = array
@@ -231,7 +237,8 @@ def model_vector(layout: Layout, arrays: Mapping[str, Array]) -> tuple[Vector, d
     if set(arrays) != set(layout.names):
         missing, more = (sorted(each) for each in (set(layout.names) - set(arrays), set(arrays) - set(layout.names)))
         raise FormError(f"{OTHER_NAMES}: missing {missing}, unexpected {more}")
-    vector, passed = np.empty(layout.size), {}
+    vector = np.empty(layout.size)
+    passed = {}
     for entry in layout.entries:
         value = from_array(entry.name, arrays[entry.name])
         floating = np.dtype(entry.dtype).kind == "f" or fnmatchcase(entry.name, COUNTERS)

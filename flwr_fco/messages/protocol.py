@@ -36,7 +36,8 @@ ClientState = Mapping[str, Any]
 NOTHING_MORE: Mapping[str, Any] = MappingProxyType({})
 
 #: Numbers of a message: how many points its vectors hold, one after the other; and folds of a cross-validation.
-POINTS, FOLDS = "points", "folds"
+POINTS = "points"
+FOLDS = "folds"
 #: Outputs that average all local steps, which clients then send.
 OF_ALL_STEPS = ("shadow", "ergodic")
 

@@ -32,10 +32,19 @@ from flwr_fco.messages.protocol import Answer, Described, Downlink, Node, Plan, 
 from flwr_fco.work import LocalWork, Work
 
 _Record = TypeVar("_Record", ArrayRecord, MetricRecord)
-FCO, PLAN, RESTORED, QUESTION, NAMES = "fco", "fco-plan", "fco-restored", "fco-question", "fco-names"
-ARRAYS, METRICS, NUMBER = "arrays", "metrics", "number:"
+FCO = "fco"
+PLAN = "fco-plan"
+RESTORED = "fco-restored"
+QUESTION = "fco-question"
+NAMES = "fco-names"
+ARRAYS = "arrays"
+METRICS = "metrics"
+NUMBER = "number:"
 #: Metrics that a client of ours reports of its round, and the one that says that its memory is lost.
-EXAMPLES, STEPS, ELAPSED, LOST = "num-examples", "local-steps", "elapsed", "fco-memory-lost"
+EXAMPLES = "num-examples"
+STEPS = "local-steps"
+ELAPSED = "elapsed"
+LOST = "fco-memory-lost"
 RATE = "client-lr"
 #: What is no number in the records of tasks and questions.
 _TEXTS = frozenset(("plan", "stamp", "work", "kind", "layout"))
@@ -57,7 +66,9 @@ class Encoder:
     """
 
     def __init__(self, config: ConfigRecord, arrayrecord_key: str, configrecord_key: str) -> None:
-        self._config, self._arrays_key, self._config_key = config, arrayrecord_key, configrecord_key
+        self._config = config
+        self._arrays_key = arrayrecord_key
+        self._config_key = configrecord_key
         #: Sources are held with what was made of them: an id is unique only as long as its object lives.
         self._made: dict[int, tuple[Any, dict[str, Array]]] = {}
         self._records: dict[int, tuple[Downlink, RecordDict]] = {}
@@ -160,8 +171,10 @@ def decode_downlink(content: RecordDict, most_characters: float = LONGEST_PLAN, 
     about: Any = Received(content[FCO].items())
     text = _checked_text(about["plan"], most_characters)
     plan = parsed_plan(text) if PLAN not in content else Plan.from_spec(Spec(parse_json(text), _arrays(content[PLAN])))
-    numbers, size = _numbers_in(about), plan.layout.size
-    elapsed, rate = float(numbers.pop(ELAPSED)), float(numbers.pop(RATE, math.nan))
+    numbers = _numbers_in(about)
+    size = plan.layout.size
+    elapsed = float(numbers.pop(ELAPSED))
+    rate = float(numbers.pop(RATE, math.nan))
     points = numbers.get(protocol.POINTS, 1.0)
     # Vectors may hold several points, one after the other.
     if points != 1.0 and not (points >= 1.0 and points == int(points) and points * size < 2**31):
@@ -397,7 +410,10 @@ def isolated(content: RecordDict) -> RecordDict:
 Task = tuple[Node, Downlink]
 Reply = tuple[Node, Uplink | None]
 #: Types of messages: which partition a client has, what its table is, or its names only, and questions about its loss.
-PARTITION, TABLE, NAMES_ONLY, QUESTIONS = "query.partition", "query.table", "query.names", "query.question"
+PARTITION = "query.partition"
+TABLE = "query.table"
+NAMES_ONLY = "query.names"
+QUESTIONS = "query.question"
 
 
 def addressed(grid: Any, contents: Iterable[tuple[int, RecordDict]], kind: str, number: int) -> list[Message]:
@@ -426,13 +442,16 @@ class _Box(Sequence[Message]):
 
     def __init__(self, count: int, make: Callable[[], list[Message]]) -> None:
         self.opened = False
-        self._count, self._make, self._messages = count, make, list[Message]()
+        self._count = count
+        self._make = make
+        self._messages = list[Message]()
 
     @property
     def messages(self) -> list[Message]:
         """The messages."""
         if not self.opened:
-            self._messages, self.opened = self._make(), True
+            self._messages = self._make()
+            self.opened = True
         return self._messages
 
     def __len__(self) -> int:
@@ -460,7 +479,8 @@ class Outbox(_Box):
 
     def __init__(self, number: int, tasks: Sequence[Task], make: Callable[[], list[Message]]) -> None:
         super().__init__(len(tasks), make)
-        self.number, self.tasks = number, tasks
+        self.number = number
+        self.tasks = tasks
 
 
 class Inbox(_Box):
@@ -476,7 +496,8 @@ class Inbox(_Box):
 
     def __init__(self, outbox: Outbox, replies: Sequence[Reply]) -> None:
         super().__init__(len(replies), self._written)
-        self.outbox, self.replies = outbox, replies
+        self.outbox = outbox
+        self.replies = replies
 
     def _written(self) -> list[Message]:
         asked = {message.metadata.dst_node_id: message for message in self.outbox}

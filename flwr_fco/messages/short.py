@@ -128,7 +128,8 @@ class Form(NamedTuple):
         """
         try:
             said: Any = parse_json(str(text))
-            layout, order = Layout.from_header(said["layout"]), list(map(str, said["order"]))
+            layout = Layout.from_header(said["layout"])
+            order = list(map(str, said["order"]))
             form = cls(Short(**said["wire"]), layout, str(said["vector"]), order, said["seed"])
         except (ValueError, TypeError, LookupError) as error:
             raise ProtocolError(f"the server's short message cannot be read: {error!r:.200}") from error
@@ -165,7 +166,8 @@ def mask_of(bits: NDArray[Any], size: int) -> Mask:
     ProtocolError
         If they are none of so many bits.
     """
-    data, length = bits.tobytes(), -(-size // 8)
+    data = bits.tobytes()
+    length = -(-size // 8)
     if len(data) > length:
         raise ProtocolError(f"array {PLACES!r} has {len(data)} bytes, expected at most {length}")
     if len(data) < length:
@@ -219,7 +221,9 @@ def _written(
     form: Form, vector: NDArray[Any], known: Mask, more: Mask, kind: str, rng: np.random.Generator | None
 ) -> dict[str, Array]:
     """Return what is sent of a vector: its numbers at indices that the other side knows, and at more of them."""
-    parts, rest, nothing = list[tuple[Any, NDArray[Any]]](), list[NDArray[Any]](), np.zeros(0, np.int8)
+    parts = list[tuple[Any, NDArray[Any]]]()
+    rest = list[NDArray[Any]]()
+    nothing = np.zeros(0, np.int8)
     for entry in form.layout.entries:
         part = vector[entry.block]
         if entry.regularized:
@@ -244,9 +248,11 @@ def _read(
     scales = _expected(parts, SCALES, len(entries), ("float32",))
     if (scales < 0.0).any():
         raise ProtocolError(f"array {SCALES!r} holds {scales.min()}, expected numbers >= 0")
-    more, candidates = np.zeros(size, np.bool_), form.layout.regularized_mask() & ~known
+    more = np.zeros(size, np.bool_)
+    candidates = form.layout.regularized_mask() & ~known
     more[candidates] = mask_of(parts[PLACES], int(candidates.sum()))
-    counts, rest_size = list[tuple[int, int]](), 0
+    counts = list[tuple[int, int]]()
+    rest_size = 0
     for entry, scale in zip(entries, scales, strict=True):
         here, new = (int(mask[entry.block].sum()) for mask in (known, more))
         allowed = most(here) if scale else 0
@@ -257,12 +263,15 @@ def _read(
         rest_size += entry.size if scale and not entry.regularized else 0
     values = _expected(parts, VALUES, sum(map(sum, counts)), kinds)
     rest = _expected(parts, REST, rest_size, FLOATS)
-    vector, at, at_rest = np.zeros(size), 0, 0
+    vector = np.zeros(size)
+    at = 0
+    at_rest = 0
     for entry, scale, (here, new) in zip(entries, scales, counts, strict=True):
         block = entry.block
         if entry.regularized and scale:
             held = values[at : at + here + new].astype(np.float64) * float(scale)
-            vector[block][known[block]], vector[block][more[block]] = held[:here], held[here:]
+            vector[block][known[block]] = held[:here]
+            vector[block][more[block]] = held[here:]
             at += here + new
         elif scale:
             vector[block] = rest[at_rest : at_rest + entry.size]

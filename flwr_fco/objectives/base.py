@@ -72,7 +72,9 @@ class Line:
     """
 
     def __init__(self, objective: Objective, w: Vector, direction: Vector) -> None:
-        self.objective, self.w, self.direction = objective, w.copy(), direction.copy()
+        self.objective = objective
+        self.w = w.copy()
+        self.direction = direction.copy()
         #: The last step size, with the value and the gradient there.
         self._last: tuple[float, float, Vector] = (math.nan, 0.0, w)
 
@@ -332,7 +334,8 @@ class Objective(ABC):
         """
         if self.least is None:
             self._does_not_know("a duality gap", "give it least, a number that no value is below, if it is convex")
-        total, mixture = -(1.0 - sum(shares)) * self.least, np.zeros(self.layout.size)
+        total = -(1.0 - sum(shares)) * self.least
+        mixture = np.zeros(self.layout.size)
         for point, share in zip(points, shares, strict=True):
             value, gradient = self.value_and_gradient(point)
             ridge = self.l2 * self.ridged(point)
@@ -560,7 +563,8 @@ def probed_curvature(objective: Objective, w: Vector) -> float:
     """Return the largest ||g(w + s v) - g(w)|| / s found by a power iteration from a fixed direction."""
     length = _PROBE_LENGTH * (1.0 + float(np.linalg.norm(w)))
     direction = np.random.default_rng(0).standard_normal(w.size)
-    largest, start = 0.0, np.array(objective.gradient(w))
+    largest = 0.0
+    start = np.array(objective.gradient(w))
     for _ in range(PROBES):
         direction /= float(np.linalg.norm(direction))
         direction = (objective.gradient(w + length * direction) - start) / length

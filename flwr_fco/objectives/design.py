@@ -19,12 +19,16 @@ Rows = NDArray[np.int64]
 #: Bytes of rows processed at a time if they are read twice, so that they stay in the cache in between. It also keeps
 #: products with ten columns below a million multiplications: above that, OpenBLAS copies its factors, which takes half
 #: of the time for so few columns.
-BLOCK, SMALLEST_BLOCK = 2**19, 64
+BLOCK = 2**19
+SMALLEST_BLOCK = 64
 #: Rows checked for numbers that are not finite at a time.
 _CHUNK = 4096
 #: Rows without which a column's deviation is not said, and the fewest different values of a column that has a unit,
 #: among so many rows; 4 times the variance of a deviation's logarithm.
-_FEWEST_ROWS, _FEWEST_VALUES, _LOOKED_AT, _VARIANCE = 20, 6, 64, 0.1
+_FEWEST_ROWS = 20
+_FEWEST_VALUES = 6
+_LOOKED_AT = 64
+_VARIANCE = 0.1
 
 
 def as_rows(features: Any, name: str = "features") -> Features:
@@ -297,7 +301,8 @@ def _powers(block: Any, means: Vector, shares: Vector) -> tuple[Vector, Vector]:
         # A power of an array takes a hundred times as long as its square.
         raised = np.square(block - means)
         return np.asarray(shares @ raised), np.asarray(shares @ np.square(raised, out=raised))
-    each, at = np.repeat(shares, np.diff(block.indptr)), block.indices
+    each = np.repeat(shares, np.diff(block.indptr))
+    at = block.indices
     # What is not stored is 0.
     absent = np.where(np.bincount(at, minlength=means.size) < block.shape[0], 1.0, 0.0)
     absent *= np.maximum(shares.sum() - np.bincount(at, each, means.size), 0.0)

@@ -128,12 +128,18 @@ class Linear(Objective):
     ) -> None:
         if not isinstance(link, Formulas):
             raise ConfigurationError(f"link={link!r:.80}; expected a Link, such as Squares()")
-        self.link, self.intercept, self.l2 = link, intercept, checked("l2", l2, float, NON_NEGATIVE)
+        self.link = link
+        self.intercept = intercept
+        self.l2 = checked("l2", l2, float, NON_NEGATIVE)
         self._set_features(design.as_rows(features), np.shape(features)[1:])
         self._raw: Any = None
-        self._centre, self.state = NOTHING, {}
+        self._centre = NOTHING
+        self.state = {}
         self.feature_names = names_of(getattr(features, "columns", None))
-        n, self.weights, self.offset, self._mean_weight = self.num_examples, NOTHING, NOTHING, 1.0
+        n = self.num_examples
+        self.weights = NOTHING
+        self.offset = NOTHING
+        self._mean_weight = 1.0
         self.targets = link.encoded(design.with_rows(link.targets, targets, (n,)))
         if self.targets.dtype == np.float64:
             design.check_finite(link.targets, self.targets)
@@ -146,9 +152,11 @@ class Linear(Objective):
 
     def _set_features(self, features: Any, shape: tuple[int, ...]) -> None:
         outputs = self.link.outputs
-        self.features, self._single = features, None
+        self.features = features
+        self._single = None
         self.layout = _layout_of((*shape, *[outputs] * (outputs > 1)), outputs if self.intercept else 0)
-        self._num_examples, self._size = features.shape[0], features.shape[1] * outputs
+        self._num_examples = features.shape[0]
+        self._size = features.shape[1] * outputs
 
     # Every round asks every client for these two, which a function in Python would answer more slowly.
     num_examples: int = property(  # type: ignore[assignment]
@@ -243,14 +251,18 @@ class Linear(Objective):
 
     def _pass(self, w: Vector, batch: Batch, scale: float, out: Vector, value: bool = False) -> float:
         """Add scale times the gradient to `out`, in one pass over the rows; return the mean loss if it is asked for."""
-        link, count, total = self.link, self.num_examples if batch is None else len(batch), 0.0
+        link = self.link
+        count = self.num_examples if batch is None else len(batch)
+        total = 0.0
         if isinstance(link, Coupled) and batch is not None:
             counts = np.bincount(batch, minlength=self.num_examples).astype(np.float64)
             link = link.sample(counts * (self.num_examples / count))
-            batch, count = None, self.num_examples
+            batch = None
+            count = self.num_examples
         w = w.copy() if out is w else w
         for rows, block in self._blocks(batch):
-            scores, y = self._shifted(self._product(block, w), rows), self.targets[rows]
+            scores = self._shifted(self._product(block, w), rows)
+            y = self.targets[rows]
             if value:
                 weights = self._row_weights
                 part, slopes = link.total_and_slope(scores, y, weights[rows] if weights.size else weights)
@@ -290,7 +302,8 @@ class Linear(Objective):
 
     def add_gradient(self, w: Vector, batch: Batch, scale: float, out: Vector) -> None:
         """Add scale times the gradient to `out` in place, in one pass over the rows; `out` may be `w`."""
-        link, dense = self.link, isinstance(self.features, np.ndarray)
+        link = self.link
+        dense = isinstance(self.features, np.ndarray)
         numbers = np.arange(self.num_examples) if batch is None else batch
         whole = batch is None and self.features.size > _SMALL
         if dense and link.code >= 0:
@@ -306,7 +319,8 @@ class Linear(Objective):
 
     def _add_sparse(self, w: Vector, batch: Batch, scale: float, out: Vector) -> None:
         outputs, (coefficients, intercepts), rows = self.link.outputs, self._split(w), self.features
-        stored, scores = (rows.indptr, rows.indices, rows.data), np.empty((batch.size, outputs))
+        stored = (rows.indptr, rows.indices, rows.data)
+        scores = np.empty((batch.size, outputs))
         row_scores(*stored, batch, coefficients.reshape(-1, outputs), intercepts, scores)
         scores = self._shifted(scores.reshape(-1) if outputs == 1 else scores, batch)
         slopes = self._weighted(self.link.slope(scores, self.targets[batch]), batch) * (scale / batch.size)
@@ -330,7 +344,8 @@ class Linear(Objective):
         least = self.num_examples if isinstance(self.link, Coupled) else 0
 
         def multiply(v: Vector) -> Vector:
-            product, move = np.zeros(v.size), v.astype(dtype)
+            product = np.zeros(v.size)
+            move = v.astype(dtype)
             for rows, block in design.blocks(features, least=least, dtype=dtype):
                 self._add_product(block, curve(self._product(block, move), rows), product)
             self._add_ridge(v, 1.0, product)
@@ -421,7 +436,8 @@ class Linear(Objective):
         spectral, entrywise = self._bounds()
         if checked("norm", norm, Literal["l2", "l1"]) == "l1":
             return max(self.largest_square() + self.l2, entrywise * self.intercept)
-        n, order = self.num_examples, self.features.shape[1] + self.intercept
+        n = self.num_examples
+        order = self.features.shape[1] + self.intercept
         if n < order and n <= LARGEST_GRAM:
             rows = self.features.astype(np.float64, copy=False)
             roots = np.sqrt((self.weights if self.weights.size else np.ones(n)) * (spectral / n))
@@ -448,7 +464,8 @@ class Linear(Objective):
     def _flat(self, curvature: float) -> Linear:
         """Return squares of these rows, whose curvature c is the same everywhere: their Hessian is c A'A / n + l2 I."""
         flat = copy.copy(self)
-        flat.link, flat.offset = links.Squares(curvature), NOTHING
+        flat.link = links.Squares(curvature)
+        flat.offset = NOTHING
         flat._set_features(self.features, self.features.shape[1:])
         return flat
 
@@ -484,13 +501,15 @@ class Linear(Objective):
         >>> [objective.batch_lipschitz(size) for size in (1, 2, None)]
         [1.0, 0.5, 0.25]
         """
-        full, n = self.lipschitz(norm), self.num_examples
+        full = self.lipschitz(norm)
+        n = self.num_examples
         b = n if batch_size is None else min(batch_size, n)
         if b == n:
             return full
         (spectral, entrywise), single = self._bounds(), 0.0
         # The weight of a row is a factor of its loss.
-        weights, one = self.weights if self.weights.size else np.ones(n), float(self.intercept)
+        weights = self.weights if self.weights.size else np.ones(n)
+        one = float(self.intercept)
         for rows, block in design.blocks(self.features):
             lengths = np.asarray((block**2).sum(axis=1)).reshape(-1) + one
             largest = (weights[rows] * lengths).max() if norm == "l2" else abs(block).max() ** 2
@@ -512,7 +531,8 @@ class Linear(Objective):
         a lower bound, the contribution of l2. The curvature of other losses vanishes far from 0, so for them it is l2,
         or 0 with an intercept, on which l2 does not act.
         """
-        n, order = self.num_examples, self.features.shape[1] + self.intercept
+        n = self.num_examples
+        order = self.features.shape[1] + self.intercept
         if not self.quadratic:
             return 0.0 if self.intercept else self.l2
         factor = self._bounds()[0]
@@ -536,9 +556,11 @@ class Linear(Objective):
             return super().dual_terms(points, shares)
         for point in points:
             self._check(point)
-        total, mixture = 0.0, np.zeros(self.layout.size)
+        total = 0.0
+        mixture = np.zeros(self.layout.size)
         for rows, block in self._blocks():
-            y, each_slope = self.targets[rows], self.link.slope
+            y = self.targets[rows]
+            each_slope = self.link.slope
             scores = [self._shifted(self._product(block, point), rows) for point in points]
             slopes = np.asarray(sum(share * each_slope(s, y) for s, share in zip(scores, shares, strict=True)))
             each = self.link.conjugate(slopes, y)
@@ -551,7 +573,8 @@ class Linear(Objective):
     # --- rows and columns ---------------------------------------------------------------------------------------------
 
     def subset(self, rows: NDArray[np.int64]) -> tuple[Self, float]:
-        other, share = copy.copy(self), rows.size / self.num_examples
+        other = copy.copy(self)
+        share = rows.size / self.num_examples
         other.feature_names = None
         other._set_features(self.features[rows], self._row_shape)
         for name in self._by_row:
@@ -562,7 +585,8 @@ class Linear(Objective):
             other.link = self.link.of_rows(rows)
         if other.weights.size:
             mean = float(other.weights.mean())
-            other.weights, share = other.weights / mean, share * mean
+            other.weights = other.weights / mean
+            share = share * mean
         return other, share
 
     @property
@@ -602,7 +626,8 @@ class Linear(Objective):
             # Rounding of a mean is no spread of a constant column.
             moved[np.abs(moved) <= _ROUNDING * np.abs(centre)] = 0.0
         self._set_features(moved, self._row_shape)
-        self._raw, self._centre = raw, centre
+        self._raw = raw
+        self._centre = centre
 
     def recall(self, state: MutableMapping[str, Any]) -> None:
         self.state = state
@@ -644,22 +669,29 @@ class _LinearLine(Line):
     """A linear model along a line, with the scores of the start and of the direction."""
 
     def __init__(self, model: Linear, w: Vector, scores: Scores, direction: Vector) -> None:
-        self.model, self.w, self.direction, self.scores = model, w.copy(), direction.copy(), scores
+        self.model = model
+        self.w = w.copy()
+        self.direction = direction.copy()
+        self.scores = scores
         self.change = model._predicted(direction)
 
     def _slopes(self, step: float) -> Scores:
         """Return the derivatives of the mean loss with respect to the scores."""
-        model, scores = self.model, self.scores + step * self.change
+        model = self.model
+        scores = self.scores + step * self.change
         return model._weighted(model.link.slope(scores, model.targets)) / model.num_examples
 
     def __call__(self, step: float) -> tuple[float, float]:
-        model, w = self.model, self.w + step * self.direction
+        model = self.model
+        w = self.w + step * self.direction
         ridge = model.l2 * float(w[: model._size] @ self.direction[: model._size])
         value = model._loss(self.scores + step * self.change) + model._ridge(w)
         return value, float(np.vdot(self._slopes(step), self.change)) + ridge
 
     def gradient(self, step: float, out: Vector | None = None) -> Vector:
-        model, slopes, out = self.model, self._slopes(step), self.model._zeros(out)
+        model = self.model
+        slopes = self._slopes(step)
+        out = self.model._zeros(out)
         for rows, block in model._blocks():
             model._add_product(block, slopes[rows], out)
         model._add_ridge(self.w + step * self.direction, 1.0, out)
@@ -675,7 +707,8 @@ class _LinearLine(Line):
         return self.model._times_hessian(self.scores + step * self.change, dtype)
 
     def diagonal(self, step: float) -> Vector:
-        model, scores = self.model, self.scores + step * self.change
+        model = self.model
+        scores = self.scores + step * self.change
         each = model._curvatures(model.link, scores, slice(None)).diagonal(axis1=1, axis2=2).reshape(scores.shape)
         diagonal = np.zeros(self.w.size)
         for rows, block in model._blocks():
@@ -819,7 +852,8 @@ class Poisson(Linear):
         """
         rates = np.maximum(self.link.predicted(np.minimum(self.scores(w), self.link.parameter)), self.targets)
         flat = copy.copy(self)
-        flat.link, flat.weights = links.Squares(1.0), rates * self.weights if self.weights.size else rates
+        flat.link = links.Squares(1.0)
+        flat.weights = rates * self.weights if self.weights.size else rates
         return flat.batch_lipschitz(batch_size)
 
     @property

@@ -152,7 +152,8 @@ class Squares(Link):
     """parameter / 2 (s - y)^2."""
 
     parameter: float = 2.0
-    quadratic, code = True, 0
+    quadratic = True
+    code = 0
 
     @property
     def bounds(self) -> tuple[float, float]:  # type: ignore[override]
@@ -176,7 +177,8 @@ class Squares(Link):
         return np.asarray(a * (y + a / (2.0 * self.parameter)))
 
     def scored(self, s: Scores, y: Targets, mean: Callable[[NDArray[Any]], float]) -> dict[str, float]:
-        mse, total = mean(np.square(s - y)), mean(np.square(y - mean(y)))
+        mse = mean(np.square(s - y))
+        total = mean(np.square(y - mean(y)))
         return {"mse": mse, "r2": 1.0 - mse / total if total > 0.0 else float(mse == 0.0)}
 
 
@@ -191,7 +193,8 @@ class HuberLoss(Link):
 
     parameter: float = 1.35
     beyond: float = 0.0
-    code, bounds = 2, (1.0, 1.0)
+    code = 2
+    bounds = (1.0, 1.0)
 
     def value(self, s: Scores, y: Targets) -> Vector:
         size = np.abs(s - y)
@@ -216,7 +219,9 @@ class HuberLoss(Link):
 class PoissonLoss(Link):
     """Half the deviance mu - y + y log(y / mu) of counts with mu = exp(s); beyond s = 300 it goes on by its tangent."""
 
-    code, parameter, targets = 3, 300.0, "counts"
+    code = 3
+    parameter = 300.0
+    targets = "counts"
 
     def encoded(self, targets: Targets) -> Targets:
         counts = super().encoded(targets)
@@ -227,7 +232,8 @@ class PoissonLoss(Link):
 
     def value(self, s: Scores, y: Targets) -> Vector:
         inside = np.minimum(s, self.parameter)
-        rates, some = np.exp(inside), y > 0.0
+        rates = np.exp(inside)
+        some = y > 0.0
         # y (exp(r) - 1 - r) with r = log(mu / y), whose terms are no larger than the loss is.
         apart = inside - np.log(np.where(some, y, 1.0))
         return np.asarray(np.where(some, y * (np.expm1(apart) - apart), rates) + (s - inside) * (rates - y))
@@ -270,7 +276,8 @@ class _Signs(Link):
 class LogisticLoss(_Signs):
     """log(1 + exp(-y s))."""
 
-    code, bounds = 1, (0.25, 0.25)
+    code = 1
+    bounds = (0.25, 0.25)
 
     def value(self, s: Scores, y: Targets) -> Vector:
         return np.asarray(np.logaddexp(0.0, -y * s))
@@ -294,7 +301,8 @@ class LogisticLoss(_Signs):
 class SquaredHingeLoss(_Signs):
     """max(0, 1 - y s)^2."""
 
-    code, bounds = 4, (2.0, 2.0)
+    code = 4
+    bounds = (2.0, 2.0)
 
     def value(self, s: Scores, y: Targets) -> Vector:
         return np.square(np.maximum(0.0, 1.0 - y * s))
@@ -316,7 +324,9 @@ class Categories(Link):
 
     outputs: int = 2
     # diag(p) - pp' has norm at most 1/2 (two classes at 1/2 each) and entries at most 1/4.
-    code, bounds, targets = -2, (0.5, 0.25), "labels"
+    code = -2
+    bounds = (0.5, 0.25)
+    targets = "labels"
 
     def encoded(self, targets: Targets) -> Targets:
         if not is_integral(targets) or targets.min() < 0 or targets.max() >= self.outputs:
@@ -348,7 +358,8 @@ class Categories(Link):
         from scipy.special import softmax
 
         probabilities = softmax(s, axis=1).astype(factors.dtype)
-        shares, ones = probabilities * factors[:, None], np.ones((self.outputs, 1), factors.dtype)
+        shares = probabilities * factors[:, None]
+        ones = np.ones((self.outputs, 1), factors.dtype)
         return lambda change, rows: shares[rows] * (change - (probabilities[rows] * change) @ ones)
 
     def conjugate(self, a: Scores, y: Targets) -> Vector:

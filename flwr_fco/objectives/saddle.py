@@ -126,7 +126,8 @@ class FunctionSaddle(SaddleObjective):
         for name, function in functions.items():
             if not callable(function):
                 raise ConfigurationError(f"{name} is a {type(function).__name__}; expected a function of x and y")
-        self._gradients, self._value = (grad_x, grad_y), value
+        self._gradients = (grad_x, grad_y)
+        self._value = value
         self._lipschitz: float | None = checked("lipschitz", lipschitz, float | None, NON_NEGATIVE)
         self.minibatch = minibatch
         self.num_examples = checked("num_examples", num_examples, int, AT_LEAST_ONE)

@@ -18,9 +18,11 @@ from flwr_fco.objectives.linear import Linear, Logistic
 from flwr_fco.objectives.links import Coupled, Formulas, Scores, Targets
 
 #: Rows of a logistic client: refused below the first number, with a warning below the second.
-FEWEST_ROWS, FEW_ROWS = 10, 25
+FEWEST_ROWS = 10
+FEW_ROWS = 25
 #: Distances that are tried until the best intercept is within, and a score without loss, where there is one.
-_LENGTHS, _FAR = 4.0 ** np.arange(1, 25), 1e9
+_LENGTHS = 4.0 ** np.arange(1, 25)
+_FAR = 1e9
 #: Names of sites in a warning.
 _SHOWN = 5
 #: Rounding error of a column's second moment, relative to it: what is left of a constant column's variance.
@@ -41,9 +43,11 @@ class Profiled(Coupled):
     """
 
     def __init__(self, link: Formulas, weights: Vector, counts: Vector | None = None) -> None:
-        self.link, self.weights = link, weights
+        self.link = link
+        self.weights = weights
         self.shares = weights if counts is None else weights * counts
-        self.bounds, self.targets = link.bounds, link.targets
+        self.bounds = link.bounds
+        self.targets = link.targets
         self._known: tuple[Scores, float] | None = None
 
     def encoded(self, targets: Targets) -> Targets:
@@ -76,7 +80,8 @@ class Profiled(Coupled):
 
         middle = -float(s.mean())
         for length in _LENGTHS:
-            low, high = middle - length, middle + length
+            low = middle - length
+            high = middle + length
             if slope(low) <= 0.0 <= slope(high):
                 return float(brentq(slope, low, high, xtol=1e-16, rtol=1e-15, maxiter=1000))
         raise ConfigurationError("the loss has no best intercept on this client's rows")
@@ -174,7 +179,8 @@ class SiteIntercept(Linear):
         weights = objective.weights if objective.weights.size else np.ones(objective.num_examples)
         # All that there is of the rows, and of the labels.
         vars(self).update(vars(objective))
-        self.with_intercept, self.intercept = objective, False
+        self.with_intercept = objective
+        self.intercept = False
         self.link = Profiled(objective.link, weights)
         self._set_features(objective.features, objective._row_shape)
 
@@ -239,7 +245,7 @@ def name_idle(names: Sequence[str], stacklevel: int = 3) -> None:
     """
     if names:
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-        prefix = "all rows of one class, which tell nothing beside an intercept of their own"
+        prefix = "all rows of one class, which say nothing beside an intercept of their own"
         warnings.warn(f"{', '.join(map(printable, names[:_SHOWN]))}{more}: {prefix}", stacklevel=stacklevel)
 
 

@@ -64,7 +64,9 @@ class PartialLikelihood(Coupled):
     targets = "times"
 
     def __init__(self, of_row: _Rows, ties: str) -> None:
-        self.of_row, self.ties, self.raw = of_row, ties, of_row.weights
+        self.of_row = of_row
+        self.ties = ties
+        self.raw = of_row.weights
         times, events, entry, strata, weights = of_row
         #: n times the shares of the weights: of a mean over the rows the weighted sum is left.
         self.shares = weights * (times.size / weights.sum())
@@ -73,15 +75,18 @@ class PartialLikelihood(Coupled):
         self.dead = dead = out[events[out] == 1]
         new = np.ones(dead.size, dtype=np.bool_)
         new[1:] = (np.diff(times[dead]) != 0.0) | (np.diff(strata[dead]) != 0)
-        self.set, starts = np.cumsum(new) - 1, np.flatnonzero(new)
+        self.set = np.cumsum(new) - 1
+        starts = np.flatnonzero(new)
         #: Number of events of each risk set, and the part of each event that is gone.
         self.sizes = np.diff(np.append(starts, dead.size))
         ranks = np.arange(dead.size) - starts[self.set]
         self.gone = ranks / self.sizes[self.set] if ties == "efron" else np.zeros(dead.size)
-        self.at, where = times[dead[starts]], strata[dead[starts]]
+        self.at = times[dead[starts]]
+        where = strata[dead[starts]]
         self.spans = np.empty((starts.size, 5), dtype=np.int64)
         numbers = np.arange(strata.max() + 2)
-        of_rows, of_sets = np.searchsorted(strata[out], numbers), np.searchsorted(where, numbers)
+        of_rows = np.searchsorted(strata[out], numbers)
+        of_sets = np.searchsorted(where, numbers)
         for stratum in numbers[:-1]:
             rows = slice(of_rows[stratum], of_rows[stratum + 1])
             own = slice(of_sets[stratum], of_sets[stratum + 1])
@@ -103,7 +108,8 @@ class PartialLikelihood(Coupled):
     def least(self) -> float:  # type: ignore[override]
         """A number that no mean loss is below."""
         # Each event's own weight is in its risk set; of tied ones equal scores are the least, by Jensen's inequality.
-        shares, groups = self.shares[self.dead] / len(self.shares), self.at.size
+        shares = self.shares[self.dead] / len(self.shares)
+        groups = self.at.size
         total, heads = (np.bincount(self.set, own, groups) for own in (shares, self.raw[self.dead]))
         left = np.log1p(-self.gone) @ (total / self.sizes)[self.set] if shares.size else 0.0
         return float(total @ np.log(heads) + left)
@@ -112,7 +118,8 @@ class PartialLikelihood(Coupled):
         """Return the sums over the risk sets with the scores of all rows."""
         values = np.empty((scores.size, 0)) if values is None else values
         dead, place = self.dead, self.set
-        sums, tops = np.empty((self.at.size, 1 + values.shape[1])), np.empty(self.at.size)
+        sums = np.empty((self.at.size, 1 + values.shape[1]))
+        tops = np.empty(self.at.size)
         kernel: Any = risk_sets.risk_sums
         kernel(scores, self.raw, values, self.order, self.spans, self.of_row.entry, self.at, sums, tops)
         own = self.raw[dead] * np.exp(scores[dead] - tops[place])
@@ -126,8 +133,10 @@ class PartialLikelihood(Coupled):
 
         Tied events count in part.
         """
-        groups, out = self.at.size, np.empty(scores.size)
-        shares, kernel = np.bincount(self.set, terms, groups), risk_sets.spread
+        groups = self.at.size
+        out = np.empty(scores.size)
+        shares = np.bincount(self.set, terms, groups)
+        kernel = risk_sets.spread
         kernel(scores, shares, found.tops, self.order, self.spans, self.of_row.entry, self.at, out)
         out *= self.raw
         gone = np.bincount(self.set, self.gone * terms, groups)
@@ -229,7 +238,8 @@ class CoxRegression(Linear):
         sample_weight: ArrayLike | None = None,
         offset: ArrayLike | None = None,
     ) -> None:
-        n, self.ties = (*np.shape(features), 0)[0], checked("ties", ties, Literal["efron", "breslow"])
+        n = (*np.shape(features), 0)[0]
+        self.ties = checked("ties", ties, Literal["efron", "breslow"])
         when = design.as_numbers("times", times, (n,))
         self.labels = design.with_rows("events", events, (n,))
         if not np.isin(self.labels, (0, 1)).all():
@@ -277,7 +287,8 @@ class CoxRegression(Linear):
         values = design.dense(self.features[:, indices]).astype(np.float64)
         # A covariance is that of centred values, with less to cancel.
         values = np.ascontiguousarray(values - values.mean(axis=0))
-        scores, n = self.scores(w), self.num_examples
+        scores = self.scores(w)
+        n = self.num_examples
         found = self.link.evaluated(scores, values)
         means = found.sums[:, 1:] / found.sums[:, :1] * np.sqrt(found.mean)[:, None]
         rows = self.link.spread(scores, found, found.mean / found.sums[:, 0])
@@ -295,11 +306,13 @@ class CoxRegression(Linear):
         ----------
         Lin, Wei: The robust inference for the Cox proportional hazards model (J. Am. Stat. Assoc. 1989).
         """
-        link, scores = self.link, self.scores(w)
+        link = self.link
+        scores = self.scores(w)
         values = design.dense(self.features).astype(np.float64)
         values -= values.mean(axis=0)
         found = link.evaluated(scores, values)
-        means, terms = found.sums[:, 1:] / found.sums[:, :1], found.mean / found.sums[:, 0]
+        means = found.sums[:, 1:] / found.sums[:, :1]
+        terms = found.mean / found.sums[:, 0]
         residuals = values * link.spread(scores, found, terms)[:, None]
         for column, own in enumerate(means.T):
             residuals[:, column] -= link.spread(scores, found, terms * own)
@@ -315,11 +328,13 @@ class CoxRegression(Linear):
         squared distance of a row from the mean row, in the l1 norm a fourth of the largest squared range of a feature,
         times the weight of the events.
         """
-        weight, matrix = float(self.link.shares[self.link.dead].sum()) / self.num_examples, self.features
+        weight = float(self.link.shares[self.link.dead].sum()) / self.num_examples
+        matrix = self.features
         if checked("norm", norm, Literal["l2", "l1"]) == "l1":
             ranges = design.dense(matrix.max(axis=0) - matrix.min(axis=0))
             return 0.25 * weight * float(ranges.astype(np.float64).max()) ** 2 + self.l2
-        centre, apart = np.asarray(matrix.mean(axis=0, dtype=np.float64)).reshape(-1), 0.0
+        centre = np.asarray(matrix.mean(axis=0, dtype=np.float64)).reshape(-1)
+        apart = 0.0
         for _, block in design.blocks(matrix):
             squares = np.asarray((block**2).sum(axis=1)).reshape(-1)
             apart = max(apart, float((squares - 2.0 * (block @ centre) + centre @ centre).max()))
@@ -378,7 +393,8 @@ def concordance(objective: CoxRegression, w: Vector) -> tuple[float, float]:
     >>> concordance(objective, np.ones(1))
     (1.0, 3.0)
     """
-    link, ranks = objective.link, np.unique(objective.scores(w), return_inverse=True)[1].astype(np.int64)
+    link = objective.link
+    ranks = np.unique(objective.scores(w), return_inverse=True)[1].astype(np.int64)
     ordered, total = _pairs(link, ranks, link.of_row.times, 2 * link.of_row.events)
     late, of_late = _pairs(link, ranks, link.of_row.entry, 0 * link.of_row.events)
     return ordered - late, total - of_late
@@ -389,17 +405,24 @@ def _pairs(link: PartialLikelihood, ranks: NDArray[np.int64], when: Vector, turn
 
     A pair is an event and a row of its stratum whose `when` is later than the event, or the same if its turn is 0.
     """
-    times, strata, dead = link.of_row.times, link.of_row.strata, link.dead
-    n, top = ranks.size, 2 * (int(ranks.max()) + 1)
+    times = link.of_row.times
+    strata = link.of_row.strata
+    dead = link.dead
+    n = ranks.size
+    top = 2 * (int(ranks.max()) + 1)
     # Each event asks for the rows below it, for those and its equals, and for all.
-    asking, asked = np.tile(dead, 3), np.concatenate([2 * ranks[dead], 2 * ranks[dead] + 1, np.full(dead.size, top)])
+    asking = np.tile(dead, 3)
+    asked = np.concatenate([2 * ranks[dead], 2 * ranks[dead] + 1, np.full(dead.size, top)])
     order = np.lexsort((np.append(turn, np.ones(asking.size)), -np.append(when, times[asking])))
     keys = (np.append(strata, strata[asking]) << top.bit_length()) + np.append(2 * ranks, asked)
-    keys, rows, counts = keys[order], order < n, np.zeros(order.size)
+    keys = keys[order]
+    rows = order < n
+    counts = np.zeros(order.size)
     for bit in range(top.bit_length()):
         # What is smaller is so in one bit, of those that agree in all higher ones.
         by = np.argsort(keys >> (bit + 1), kind="stable")
-        high, same = (keys[by] >> bit) & 1, keys[by] >> (bit + 1)
+        high = (keys[by] >> bit) & 1
+        same = keys[by] >> (bit + 1)
         passed = np.append(0, np.cumsum(rows[by] & (high == 0)))[:-1]
         counts[order[by]] += high * (passed - passed[np.searchsorted(same, same)])
     below, up_to, everyone = counts[n:].reshape(3, -1).sum(axis=1)
@@ -434,7 +457,8 @@ class Baseline(NamedTuple):
         times : array-like, shape (T,)
             The times.
         """
-        asked, own = np.asarray(times, dtype=np.float64), self.strata == stratum
+        asked = np.asarray(times, dtype=np.float64)
+        own = self.strata == stratum
         steps = np.append(0.0, self.hazards[own])
         found = steps[np.searchsorted(self.times[own], asked, side="right")]
         return np.where(asked <= self.ends[stratum], found, np.nan)
@@ -532,7 +556,8 @@ def time_trend(objective: CoxRegression, w: Vector) -> tuple[Vector, float]:
     >>> trend.round(6), round(squares, 6)
     (array([0.166667]), 0.222222)
     """
-    link, nothing = objective.link, np.zeros(objective.layout.size)
+    link = objective.link
+    nothing = np.zeros(objective.layout.size)
     dead = link.dead
     if not dead.size:
         return nothing, 0.0

@@ -69,7 +69,8 @@ def banded_sensitivity(rounds: int, separation: int, bands: int) -> float:
     >>> banded_sensitivity(5, 5, 1), banded_sensitivity(4, 1, 1)
     (1.0, 2.0)
     """
-    sums, c = np.zeros(rounds), square_root_coefficients(min(bands, rounds))
+    sums = np.zeros(rounds)
+    c = square_root_coefficients(min(bands, rounds))
     for begin in range(0, rounds, separation):
         part = c[: rounds - begin]
         sums[begin : begin + part.size] += part
@@ -223,7 +224,8 @@ class Accountant(NamedTuple):
         while low > _LEAST_NOISE and self.epsilon(low, rounds, delta) <= target_epsilon:
             low, high = 0.5 * low, low
         while self.epsilon(high, rounds, delta) > target_epsilon:
-            low, high = high, 2.0 * high
+            low = high
+            high = 2.0 * high
             if high > 1e7:
                 raise ConfigurationError(
                     f"target_epsilon={target_epsilon:g} at delta={delta:g} is out of reach in {rounds} rounds; "

@@ -220,7 +220,8 @@ class Regularizer(Specified, ABC):
         ndarray
             The result, with the shape and dtype of `v`; `out` if it was given.
         """
-        result, name = np.empty_like(v, order="C") if out is None else out, type(self).__name__
+        result = np.empty_like(v, order="C") if out is None else out
+        name = type(self).__name__
         if not isinstance(v, np.ndarray) or v.dtype not in (np.float64, np.float32):
             raise ConfigurationError(f"{name}.prox expects an array of float64 or float32, got {short(v)}")
         if isinstance(step, bool) or not 0.0 <= step < math.inf:
@@ -412,7 +413,8 @@ class BoundRegularizer:
     """
 
     def __init__(self, regularizer: Regularizer, layout: Layout, *, scope: Scope = "each") -> None:
-        self.regularizer, self.layout = regularizer, layout
+        self.regularizer = regularizer
+        self.layout = layout
         self.scope: Scope = checked("scope", scope, Scope)
         hit = [entry for entry in layout.optimized if entry.regularized]
         self.parts: list[tuple[Any, tuple[int, ...], Regularizer]] = []
@@ -431,7 +433,8 @@ class BoundRegularizer:
         self.convex = all(part.convex for *_, part in self.parts) if self.parts else regularizer.convex
         self._maps = [(where, own.solver(shape)) for where, shape, own in self.parts]
         indices = [place for place, *_ in self.parts if isinstance(place, slice)]
-        stops, starts = [0, *(p.stop for p in indices)], [*(p.start for p in indices), layout.size]
+        stops = [0, *(p.stop for p in indices)]
+        starts = [*(p.start for p in indices), layout.size]
         self._gaps = [slice(stop, start) for stop, start in zip(stops, starts, strict=True) if stop < start]
 
     def _own(self, w: Vector) -> list[tuple[Any, Regularizer, Array]]:
@@ -444,7 +447,8 @@ class BoundRegularizer:
 
     def prox(self, v: Vector, step: float, out: Vector | None = None) -> Vector:
         """Return argmin_w step * psi(w) + 1/2 ||w - v||^2; arrays that psi does not act on are copied."""
-        out, step = np.empty_like(v) if out is None else out, float(step)
+        out = np.empty_like(v) if out is None else out
+        step = float(step)
         if out is not v:
             for gap in self._gaps:
                 out[gap] = v[gap]
@@ -482,14 +486,18 @@ class BoundRegularizer:
     @cached_property
     def sums(self) -> Sums:
         """Sums over coordinates and over norms of groups, which psi is, and the places of parts that are neither."""
-        table, others = Terms().table((self.layout.size,)), []
-        groups, strengths = np.full(self.layout.size, -1, dtype=np.int64), np.zeros(0)
+        table = Terms().table((self.layout.size,))
+        others = []
+        groups = np.full(self.layout.size, -1, dtype=np.int64)
+        strengths = np.zeros(0)
         for place, shape, part in self.parts:
-            terms, grouped = part.terms(), part.groups_of(shape)
+            terms = part.terms()
+            grouped = part.groups_of(shape)
             if terms is not None:
                 table[:, place] = terms.table(shape)
             elif grouped is not None:
-                table[0, place], groups[place] = grouped[0], grouped[1] + strengths.size
+                table[0, place] = grouped[0]
+                groups[place] = grouped[1] + strengths.size
                 strengths = np.concatenate([strengths, grouped[2]])
             else:
                 others.append(place)

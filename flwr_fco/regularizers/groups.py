@@ -43,7 +43,8 @@ class Grouped(Regularizer):
 
     def __post_init__(self) -> None:
         given: Any = self.groups
-        name, numbers = f"{type(self).__name__}(groups={short(given)})", "the number of each coordinate's group"
+        name = f"{type(self).__name__}(groups={short(given)})"
+        numbers = "the number of each coordinate's group"
         # Those of a matrix's coordinates are an array.
         if isinstance(given, list | tuple) and any(np.size(members) > 1 for members in given):
             prefix = f"these look like one list of indices for each group; expected {numbers}"
@@ -131,7 +132,8 @@ def _norms(w: Array, groups: Array, count: int) -> Vector:
 
 def _group_strength(size: Array, l1: float, pull: float) -> float:
     """Return the root of ||soft(size, s l1)||_2 = s pull by bisection, to the last bit."""
-    low, high = 0.0, float(size.max(initial=0.0)) / l1
+    low = 0.0
+    high = float(size.max(initial=0.0)) / l1
     while pull > 0.0 and low < (middle := 0.5 * (low + high)) < high:
         if float(np.linalg.norm(np.maximum(size - middle * l1, 0.0))) > middle * pull:
             low = middle

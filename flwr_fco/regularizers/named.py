@@ -172,7 +172,7 @@ class Adapter(Regularizer):
         object.__setattr__(self, "_operator", operator)
 
     def __reduce__(self) -> tuple[type[Adapter], tuple[str, Mapping[str, Any]]]:
-        """Pickle by constructor: the operator is made anew."""
+        """Pickle by constructor: the operator is made again."""
         return type(self), (self.name, self.arguments)
 
     @staticmethod
@@ -215,7 +215,8 @@ class Adapter(Regularizer):
 
     def solve(self, v: Array, step: float, out: Array) -> None:
         """Write operator.prox(v, step)."""
-        point, operator = v.reshape(-1).copy(), self._operator  # type: ignore[attr-defined]
+        point = v.reshape(-1).copy()
+        operator = self._operator  # type: ignore[attr-defined]
         if step > 0.0 or isinstance(operator(point.copy()), bool | np.bool_):
             # An indicator ignores the step, but may divide by it.
             point = np.asarray(operator.prox(point, step or 1.0))

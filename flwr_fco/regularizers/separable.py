@@ -239,7 +239,8 @@ class ElasticNet(Separable):
     def terms(self) -> Terms:
         weights: Any = 1.0 if self.weights is None else self.weights
         scales: Any = 1.0 if self.scales is None else self.scales
-        l1, l2 = self.strength * self.l1_ratio, self.strength * (1.0 - self.l1_ratio)
+        l1 = self.strength * self.l1_ratio
+        l2 = self.strength * (1.0 - self.l1_ratio)
         return Terms(l1 * (weights * scales), l2 * (weights * scales**2))
 
 

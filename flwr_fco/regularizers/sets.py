@@ -16,7 +16,8 @@ from flwr_fco.regularizers.groups import norm_of
 from flwr_fco.regularizers.separable import L1
 
 #: From how many entries on the k-th largest is looked for among those that a sample of so many says are large.
-_LONG, _SAMPLE = 1 << 16, 1 << 12
+_LONG = 1 << 16
+_SAMPLE = 1 << 12
 
 
 @dataclass(frozen=True)

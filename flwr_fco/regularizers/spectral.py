@@ -64,7 +64,8 @@ class Spectral(Regularizer):
 
     def value(self, w: Array) -> float:
         """Return psi of the singular values; a bound holds up to the rounding of a product of matrices."""
-        values, inner = self._values(w), self._inner
+        values = self._values(w)
+        inner = self._inner
         value = inner.value(values)
         slack = 16.0 * float(np.finfo(w.dtype).eps) * math.sqrt(max(w.shape))
         return value if value < math.inf else inner.value(values / (1.0 + slack))
@@ -76,7 +77,8 @@ class Spectral(Regularizer):
         max(m, n) times its largest are set to 0: they are rounding errors, and without them every method of computing
         the numerical rank gives the same one.
         """
-        matrix, inner = np.asarray(self.matrix(v), dtype=np.float64), self._inner
+        matrix = np.asarray(self.matrix(v), dtype=np.float64)
+        inner = self._inner
         if not np.isfinite(matrix).all():
             out[...] = np.nan
             return

@@ -47,7 +47,8 @@ from flwr_fco.strategies.run import Run
 Matrix = NDArray[np.float64]
 
 #: Maximum number of points at which the unregularized arrays are evaluated, and the tolerance on their gradient.
-_QUESTIONS, _TOLERANCE = 100, 1e-11
+_QUESTIONS = 100
+_TOLERANCE = 1e-11
 
 
 def strength_max(run: Run) -> tuple[float, Vector]:
@@ -72,7 +73,8 @@ def strength_max(run: Run) -> tuple[float, Vector]:
     ConfigurationError
         If psi has no such strength, or no client answers.
     """
-    psi, size = run.problem.psi, run.problem.layout.size
+    psi = run.problem.psi
+    size = run.problem.layout.size
     request = Request("gradient", {}, ("loss",), {"gradient": (size,)})
     acts = ~psi.free_coordinates()
     w = np.where(acts, 0.0, run.method.retrieve(run.problem, run.state))
@@ -88,7 +90,8 @@ def strength_max(run: Run) -> tuple[float, Vector]:
         gradient[:] = run.mean.of([answer.vectors["gradient"] for answer in answers], weights)
         return run.mean.of_numbers(losses, weights), gradient[~acts]
 
-    gradient, reported = np.zeros(size), list[Answer]()
+    gradient = np.zeros(size)
+    reported = list[Answer]()
     best = np.zeros(0)
     if not acts.all():
         # "ftol" 0: the gradient decides. The last point that was asked about need not be the best one.
@@ -137,7 +140,8 @@ def held_out_losses(
         if answer.examples != (first := known.setdefault(answer.node_id, answer.examples)):
             raise ProtocolError(f"it validates on {answer.examples:g} examples, at the first model on {first:g}")
 
-    names, agreed = ("loss", "held-out", "least"), ("held-out", "least")
+    names = ("loss", "held-out", "least")
+    agreed = ("held-out", "least")
     answers = ask(run, Request("validation", {}, names, agreed=agreed, check=check), w)
     if not answers:
         raise ConfigurationError("no client has answered, so nothing is validated; see `left_out`")
@@ -360,13 +364,18 @@ class StrengthPath:
             return self._all_at_once(grid, initial_arrays, num_rounds, timeout, options)
         if options.get("resume") is not None:
             raise ConfigurationError(f"resume={options['resume']!r} goes on with one run, and a path has many")
-        strategy, before = self.strategy, (self.strategy.regularizer, self.strategy.tables)
-        results, models, losses, rows = [], [], [], dict[int | None, float]()
+        strategy = self.strategy
+        before = (self.strategy.regularizer, self.strategy.tables)
+        results = []
+        models = []
+        losses = []
+        rows = dict[int | None, float]()
         try:
             # Asked once for all runs.
             strategy.tables = strategy.tables or Tables()
             run = prepared(strategy, grid, initial_arrays, timeout)
-            largest, arrays = 0.0, initial_arrays
+            largest = 0.0
+            arrays = initial_arrays
             if self.strengths is None:
                 largest, w = strength_max(run)
                 arrays = model_record(run.problem.layout, w, run.passed)
@@ -388,7 +397,8 @@ class StrengthPath:
     ) -> PathResult:
         """Run FedNewton for all strengths, and folds, in the same messages."""
         strategy: Any = self.strategy
-        before, rows = strategy.strengths, dict[int | None, float]()
+        before = strategy.strengths
+        rows = dict[int | None, float]()
         try:
             kept = before or self._path
             reported = {name: getattr(kept, name) for name in ("rule", "max_bytes", "total_bytes")}
@@ -398,7 +408,8 @@ class StrengthPath:
                 run = prepared(strategy, grid, initial_arrays, timeout)
                 held_out_losses(run, run.point, rows)
             result = strategy.start(grid, initial_arrays, num_rounds, timeout, **options)
-            run, state = run_of(strategy), strategy.state
+            run = run_of(strategy)
+            state = strategy.state
             models, gaps = models_of(state)
             if not run.finished():
                 prefix = f"{len(models)} of {strategy.strengths.count} strengths are begun"
@@ -417,7 +428,8 @@ class StrengthPath:
             strategy.strengths = before
 
     def _result(self, strengths: Any, results: Any, models: Any, errors: Matrix | None, gaps: Any = None) -> PathResult:
-        layout, nothing = run_of(self.strategy).problem.layout, np.full((3, len(models)), math.nan)
+        layout = run_of(self.strategy).problem.layout
+        nothing = np.full((3, len(models)), math.nan)
         counts = [int(np.count_nonzero(w[layout.regularized_mask()])) for w in models]
         of_losses = (nothing if errors is None else errors).tolist()
         columns = strengths, results, counts, *of_losses, gaps or nothing[0].tolist()

@@ -51,7 +51,9 @@ def identity(run_id: int) -> Iterator[None]:
     for name in before:
         with suppress(RuntimeError):
             before[name] = getattr(of, name)
-    of.run_id, of.node_id, of.task_id = run_id, 1, 1
+    of.run_id = run_id
+    of.node_id = 1
+    of.task_id = 1
     try:
         yield
     finally:
@@ -107,9 +109,12 @@ class InProcessGrid(Grid):
         raise_errors: bool = True,
         run_id: int | None = None,
     ) -> None:
-        self.client_app, self.raise_errors = client_app, raise_errors
+        self.client_app = client_app
+        self.raise_errors = raise_errors
         self.run_id = secrets.randbits(62) if run_id is None else run_id
-        self.num_nodes, self._run_config, self._node_config = num_nodes, dict(run_config or {}), node_config
+        self.num_nodes = num_nodes
+        self._run_config = dict(run_config or {})
+        self._node_config = node_config
         self.partition_ids = {partition + _FIRST: partition for partition in range(num_nodes)}
         self.contexts: dict[int, Context] = {}
         self.report: Callable[[int], object] = lambda number: None
@@ -273,7 +278,8 @@ class InProcessGrid(Grid):
         except Exception as error:
             # Who does not say what its table is has none; an error in loading it comes with its task again.
             if self.raise_errors and about.message_type not in (TABLE, NAMES_ONLY):
-                foreign, unread = self.foreign and FCO in content, SHORT in message.content
+                foreign = self.foreign and FCO in content
+                unread = SHORT in message.content
                 where = about.dst_node_id, about.group_id, about.message_type
                 raise self._raised(error, *where, foreign=foreign, short=unread) from error
             context.state = state

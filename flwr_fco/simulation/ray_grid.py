@@ -83,11 +83,14 @@ class RayGrid(InProcessGrid):
         except ImportError as error:
             prefix = "engine='ray' needs Ray; install it with `pip install -e '.[sweep]'`"
             raise NotInstalledError(f"{prefix}, or take engine='in-process'") from error
-        self._ray, self._owns, self._actors = ray, not ray.is_initialized(), list[Any]()
+        self._ray = ray
+        self._owns = not ray.is_initialized()
+        self._actors = list[Any]()
         if self._owns:
             start_ray(ray, address)
         try:
-            room, reserved = room_of(ray, num_cpus, num_gpus), {"num_cpus": num_cpus, "num_gpus": num_gpus}
+            room = room_of(ray, num_cpus, num_gpus)
+            reserved = {"num_cpus": num_cpus, "num_gpus": num_gpus}
             self.workers = int(room) if workers is None else workers
             if room < self.workers:
                 prefix = f"{self.workers} workers with num_cpus={num_cpus:g} and num_gpus={num_gpus:g}"

@@ -150,7 +150,8 @@ def simulate(
     given = [f"{name}={value!r}" for name, value in reserved.items() if value != _WITHOUT_RAY[name]]
     if given and engine != "ray":
         raise ConfigurationError(f"{', '.join(given)} with engine='in-process', which has none; give engine='ray'")
-    start, evaluate = _as_record(initial_arrays), _every(evaluate_every, num_rounds, evaluate_fn)
+    start = _as_record(initial_arrays)
+    evaluate = _every(evaluate_every, num_rounds, evaluate_fn)
     start_options |= {"train_config": train_config, "evaluate_config": evaluate_config, "evaluate_fn": evaluate}
     options: Any = {"run_config": run_config, "node_config": node_config, "raise_errors": raise_errors}
     try:
@@ -283,7 +284,8 @@ def _called(value: Any) -> str:
 
 def _check_samples(strategy: Strategy, num_nodes: int) -> None:
     """Refuse a strategy that would wait for nodes that cannot come."""
-    mixing, name = getattr(strategy, "mixing", None), type(strategy).__name__
+    mixing = getattr(strategy, "mixing", None)
+    name = type(strategy).__name__
     # Of a topology that was given; one that has a name only has as many as there are.
     rows = 0 if mixing is None else getattr(Graph(mixing).mixing, "num_nodes", 0)
     if rows > num_nodes:

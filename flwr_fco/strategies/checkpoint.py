@@ -105,7 +105,9 @@ def load(path: FilePath, about: str) -> Any:
         raise ConfigurationError(f"{shown(path)} is no saved run, or is damaged; take an earlier copy")
     try:
         saved = json_object(arrays["tree"].tobytes())
-        version, whose, tree = saved["version"], saved["about"], decode(saved["tree"], _TREE, arrays, math.inf)
+        version = saved["version"]
+        whose = saved["about"]
+        tree = decode(saved["tree"], _TREE, arrays, math.inf)
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise ConfigurationError(f"{shown(path)} is damaged: {error!r:.200}; take an earlier copy") from error
     if version != _VERSION or whose != about:

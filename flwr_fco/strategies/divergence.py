@@ -51,8 +51,11 @@ class Watch:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self.scale, self.first = max(math.sqrt(run.point.size), _norm(run.point)), True
-        self.good, self.good_round, self.over = run.arrays, 0, False
+        self.scale = max(math.sqrt(run.point.size), _norm(run.point))
+        self.first = True
+        self.good = run.arrays
+        self.good_round = 0
+        self.over = False
         self._too_long = self._malformed = 0
         self._round: tuple[int, Mapping[str, Any]] = (0, {})
 
@@ -108,7 +111,8 @@ class Watch:
         if self.first and math.isfinite(norm):
             self.first, self.scale = False, max(self.scale, norm)
         if norm <= _GOOD * self.scale:
-            self.good, self.good_round = arrays, number
+            self.good = arrays
+            self.good_round = number
         # A method whose steps each lower the objective may go far.
         if not norm <= _TOO_LARGE * self.scale and not self._run.method.discloses:
             self._end(number, f"the norm of the model is {norm:.2g}; it was {self.scale:.2g} in the first rounds")

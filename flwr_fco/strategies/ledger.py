@@ -71,7 +71,10 @@ class Ledger:
     saved = ("members", "present", "missed")
 
     def __init__(self, names: tuple[str, ...], uniform: bool, size: int, max_bytes: int) -> None:
-        self.names, self.uniform, self.size, self.max_bytes = names, uniform, size, max_bytes
+        self.names = names
+        self.uniform = uniform
+        self.size = size
+        self.max_bytes = max_bytes
         self.members: dict[Key, Member] = {}
         self.present: set[Key] = set()
         self.missed: dict[Key, int] = {}
@@ -107,7 +110,8 @@ class Ledger:
     def means(self) -> dict[str, Vector]:
         """Return the weighted means of the memories of those who are there."""
         here = [self.members[key] for key in sorted(self.members.keys() & self.present)]
-        total, pairs = self.population(), {name: list[tuple[float, Any]]() for name in self.names}
+        total = self.population()
+        pairs = {name: list[tuple[float, Any]]() for name in self.names}
         for member in here:
             share = (1.0 if self.uniform else member.examples or 0.0) / total
             for name, vector in (member.memory or {}).items():
@@ -118,7 +122,8 @@ class Ledger:
 
     def notice(self, nodes: Iterable[Node]) -> Change | None:
         """Take note of who is there; return the change of the method's sums, if somebody has come or gone."""
-        before, self.present = self.present, {node.key for node in nodes}
+        before = self.present
+        self.present = {node.key for node in nodes}
         if before == self.present:
             return None
         return Change(None, self.means() if self.members else None, self.population())
@@ -240,7 +245,8 @@ class Rows:
 
     def __init__(self, size: int) -> None:
         # Open as long as the ledger: the system removes it then.
-        self._size, self._file = size, tempfile.TemporaryFile()  # noqa: SIM115
+        self._size = size
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115
         self._free: list[Vector] = []
         #: Rows in use by the address of their data: a view's base is not the row but the file.
         self._used: dict[int, Vector] = {}
@@ -292,7 +298,8 @@ def remembered(method: Algorithm, message: Downlink, memory: Mapping[str, Any] |
         known = None if memory is None else {name: dense(vector) for name, vector in memory.items()}
         return method.remember(message, known, sent, up.elapsed)
     # A client with sparse features knows its memory at their indices; elsewhere it does not change.
-    where, held = some.indices, {} if memory is None else memory
+    where = some.indices
+    held = {} if memory is None else memory
     at = message._replace(vectors={name: vector[where] for name, vector in message.vectors.items()})
     same = all(isinstance(vector, SparseVector) and np.array_equal(vector.indices, where) for vector in held.values())
     here = {name: vector.values if same else dense(vector)[where] for name, vector in held.items()}

@@ -167,7 +167,8 @@ class FedDAGT(StepStrategy):
     'gradient'
     """
 
-    algorithm, theory = GradientTracking, "1/(L K)"
+    algorithm = GradientTracking
+    theory = "1/(L K)"
     client_state: Ledger = field(default=Ledger())
     tracker_start: Literal["gradient", "zero"] = "gradient"
 
@@ -218,7 +219,8 @@ class ReFedDAGT(StepStrategy):
     25000.0
     """
 
-    algorithm, theory = restricted_gradient_tracking.RestrictedGradientTracking, "1/(L K)"
+    algorithm = restricted_gradient_tracking.RestrictedGradientTracking
+    theory = "1/(L K)"
     client_state: Ledger = field(default=Ledger())
     radius_squared: float | None = None
 
@@ -291,7 +293,8 @@ class DFedDA(StepStrategy):
     16
     """
 
-    algorithm, theory = decentralized.DecentralizedDualAveraging, "1/(tau L K)"
+    algorithm = decentralized.DecentralizedDualAveraging
+    theory = "1/(tau L K)"
     mixing: Mixing = "complete"
     weighting: Literal["uniform"] = "uniform"
 
@@ -321,7 +324,8 @@ class DFedDAGT(StepStrategy):
     'uniform'
     """
 
-    algorithm, theory = decentralized.DecentralizedGradientTracking, "1/(tau^2 L K)"
+    algorithm = decentralized.DecentralizedGradientTracking
+    theory = "1/(tau^2 L K)"
     tracker_start: Literal["gradient", "zero"] = "gradient"
     mixing: Mixing = "complete"
     weighting: Literal["uniform"] = "uniform"
@@ -496,7 +500,8 @@ class FeDualEx(StepStrategy):
     'last'
     """
 
-    algorithm, theory = DualExtrapolation, "1/(sqrt(5) L)"
+    algorithm = DualExtrapolation
+    theory = "1/(sqrt(5) L)"
     privacy: GaussianDP | None = None
     output: Literal["last", "ergodic"] | Last | Average = "last"  # type: ignore[assignment]
 
@@ -527,7 +532,8 @@ class FedMiP(StepStrategy):
     False
     """
 
-    algorithm, theory = MirrorProx, "1/(sqrt(5) L)"
+    algorithm = MirrorProx
+    theory = "1/(sqrt(5) L)"
     server_prox: bool = True
     output: Literal["last", "ergodic"] | Last | Average = "last"  # type: ignore[assignment]
 
@@ -695,7 +701,9 @@ class FedNewton(CompositeStrategy):
 
     def _check(self) -> None:
         super()._check()
-        name, wrong, path = type(self).__name__, "", self.strengths is not None
+        name = type(self).__name__
+        wrong = ""
+        path = self.strengths is not None
         if path and not hasattr(self.regularizer, "strength"):
             wrong = f"regularizer={self.regularizer!r} has no strength to be chosen; take L1(1.0), or no strengths"
         elif path and (self.hessian == "none" or self.certificate_every is not None):

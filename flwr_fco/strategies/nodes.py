@@ -29,7 +29,9 @@ from flwr_fco.strategies.replies import NO_REPLY, Round, collect
 #: Seconds to wait for the nodes' answers to the question about their partition.
 _HANDSHAKE_TIMEOUT = 120.0
 #: What a draw is for: rounds of training, evaluations and questions are drawn apart from each other.
-TRAINING, EVALUATION, ASKING = 2, 3, 4
+TRAINING = 2
+EVALUATION = 3
+ASKING = 4
 
 
 class Nodes:
@@ -57,7 +59,9 @@ class Nodes:
     """
 
     def __init__(self, seed: int, timeout: float, asks: bool) -> None:
-        self.seed, self.timeout, self.asks = seed, timeout, asks
+        self.seed = seed
+        self.timeout = timeout
+        self.asks = asks
         self.ordered: list[Node] = []
         self.refused: dict[int, Node] = {}
         self.gone: dict[Key, Node] = {}
@@ -84,7 +88,8 @@ class Nodes:
         ConfigurationError
             If there are too few nodes after the timeout.
         """
-        deadline, said = time.monotonic() + self.timeout, -1
+        deadline = time.monotonic() + self.timeout
+        said = -1
         while True:
             available = list(grid.get_node_ids())
             # 1e-9: 0.29 of 100 nodes is 29, not 28.
@@ -130,7 +135,8 @@ class Nodes:
         """Learn the partitions of new nodes, and forget those that have gone."""
         if available == self._available:
             return
-        self._available, present = available, set(available)
+        self._available = available
+        present = set(available)
         before = {node.key: node for node in self._known.values() if node.partition_id is not None}
         self._known = {node_id: node for node_id, node in self._known.items() if node_id in present}
         new = [node_id for node_id in available if node_id not in self._known]
@@ -142,7 +148,8 @@ class Nodes:
         twins = {i: first[node.key] for i, node in self._known.items() if first[node.key] is not node}
         for node_id in twins.keys() - self.refused.keys():
             log(WARNING, "node %s left out: another node has the same partition id", node_id)
-        self.refused, self.ordered = twins, sorted(first.values(), key=lambda node: node.key)
+        self.refused = twins
+        self.ordered = sorted(first.values(), key=lambda node: node.key)
         # Who comes back, if as another node, has the same key.
         self.gone = {key: node for key, node in (self.gone | before).items() if key not in first}
         without = sum(node.partition_id is None for node in self.ordered)
@@ -195,7 +202,8 @@ class Tables:
     """
 
     def __init__(self, own: Described | None = None, *, settled: bool = False) -> None:
-        self.own, self._settled = own or Described(), settled
+        self.own = own or Described()
+        self._settled = settled
         self._said: dict[Key, tuple[Node, Described]] = {}
         #: Nodes that need no look, as in most rounds.
         self._looked: set[Node] = set()
@@ -289,12 +297,14 @@ class Tables:
                 warnings.warn(text, UserWarning, stacklevel=2)
 
     def _compare_names(self, place: int) -> None:
-        counts, own = self._names[place], _of(self.own, place)
+        counts = self._names[place]
+        own = _of(self.own, place)
         theirs = own or _most(counts)
         if not counts.keys() - {theirs}:
             return
         named = [(node, each) for node, said in self._said.values() if (each := _of(said, place))]
-        odd, right = [pair for pair in named if pair[1] != theirs], [node for node, each in named if each == theirs]
+        odd = [pair for pair in named if pair[1] != theirs]
+        right = [node for node, each in named if each == theirs]
         others = "the ServerApp" if own else f"{right[0]}" + f" and {len(right) - 1} more" * (len(right) > 1)
         shown = [difference(f"{node}", each, others, theirs, classes=place == 1) for node, each in odd[:_SHOWN]]
         more = f"; and {len(odd) - _SHOWN} more sites" if len(odd) > _SHOWN else ""

@@ -182,9 +182,11 @@ class Options(FedAvg):
 
     def _check(self) -> None:
         """Check the options, and set those that follow from others: before the strategy is complete, and each run."""
-        name, kinds = type(self).__name__, kinds_of(type(self))
+        name = type(self).__name__
+        kinds = kinds_of(type(self))
         for option in fields(self):
-            default, value = getattr_static(type(self), option.name, MISSING), getattr(self, option.name)
+            default = getattr_static(type(self), option.name, MISSING)
+            value = getattr(self, option.name)
             if option.default is not MISSING and default is not option.default:
                 prefix = f"class {name} has {option.name} = {default!r}, which changes no default"
                 advice = f"write `{option.name}: type = ...` under @flwr_fco.strategies.strategy"
@@ -198,8 +200,10 @@ class Options(FedAvg):
         joint = density is not None and density.scope == "global"
         unmodified = getattr(self, "client", "composite") == "unmodified"
         vars(self).update(_unmodified=unmodified, _density=density, _scope="joint" if joint else self.arrays.scope)
-        method, mean = self._kind(), self.aggregation == "mean"
-        everyone, sends_steps = method.reads == "everyone", self.output in ("shadow", "ergodic")
+        method = self._kind()
+        mean = self.aggregation == "mean"
+        everyone = method.reads == "everyone"
+        sends_steps = self.output in ("shadow", "ergodic")
         plain = mean and method.reads == "mean" and "server_lr" not in method.refuses
         wrong = {
             "aggregation": not mean and method.reads != "mean",
@@ -238,7 +242,8 @@ class Options(FedAvg):
 
     def _kind(self) -> type[Algorithm]:
         """Return the class of the method."""
-        kind, density = type(self).algorithm, self._density
+        kind = type(self).algorithm
+        density = self._density
         if not (isinstance(kind, type) and issubclass(kind, Algorithm)):
             expected = "expected a subclass of flwr_fco.algorithms.Algorithm, which says what it runs"
             raise ConfigurationError(f"{type(self).__name__}.algorithm is {kind!r}; {expected}")
@@ -354,7 +359,8 @@ _ADVICE = {name: text for text, names in _ROWS for name in names.split()}
 
 def _advice(name: str, taken: Mapping[str, Any]) -> str:
     """Return what to do instead of giving an option that a strategy does not have, with the mark before it."""
-    own, text = nearest(name, [*taken]), _ADVICE.get(name, "")
+    own = nearest(name, [*taken])
+    text = _ADVICE.get(name, "")
     option, is_option, _ = text.partition("=")
     fits = ("client_lr" if option == "work" else option) in taken
     # Of short names many are alike.

@@ -103,7 +103,8 @@ class PrivateMean:
             if blocks_of.keys() != privacy.clips.keys():
                 raise ConfigurationError(f"clip={privacy.clip!r}; expected a bound for each of {', '.join(blocks_of)}")
             self._bounds = [(blocks_of[name], bound) for name, bound in privacy.clips.items()]
-        self._size, self._steps = layout.size, problem.plan.steps or 1
+        self._size = layout.size
+        self._steps = problem.plan.steps or 1
         self._elapsed = problem.client_lr * self._steps
         return [node for node in nodes if node.key in self._asked]
 
@@ -154,7 +155,8 @@ class PrivateMean:
         if self._asked is None:
             prefix = "the replies of a private round are aggregated once; call configure_train before aggregate_train"
             raise ConfigurationError(prefix)
-        total, left = np.zeros(self._size), set(self._asked)
+        total = np.zeros(self._size)
+        left = set(self._asked)
         for up in uplinks:
             key = None if up.node is None else up.node.key
             if key in left:
@@ -175,7 +177,8 @@ class PrivateMean:
         mean += self.multiplier * self.privacy.total_clip * self._stream.next(self._draw)
         mean /= self.denominator
         self.round += 1
-        self.released, self._asked = max(self.released, self.round), None
+        self.released = max(self.released, self.round)
+        self._asked = None
         return Uplink({"increment": mean}, self._elapsed, self._steps, weight=1.0, examples=1.0)
 
     def epsilon(self) -> float:

@@ -106,7 +106,8 @@ def prepared(strategy: Any, grid: Any, arrays: Any, timeout: float) -> Run:
         Seconds to wait for an answer.
     """
     run: Run = strategy.prepare(arrays)
-    run.grid, run.timeout = grid, timeout
+    run.grid = grid
+    run.timeout = timeout
     return run
 
 
@@ -127,7 +128,8 @@ def ask(run: Run, request: Request, w: Vector) -> list[Answer]:
     ConfigurationError
         In a private run: answers have no noise.
     """
-    options, layout = run.options, run.problem.layout
+    options = run.options
+    layout = run.problem.layout
     if run.privacy is not None:
         prefix = f"clients answer questions, as about {request.kind!r}, with numbers to which no noise is added"
         raise ConfigurationError(f"{prefix}: a private run asks none. Say what is asked, or leave out privacy")
@@ -157,7 +159,8 @@ def ask(run: Run, request: Request, w: Vector) -> list[Answer]:
     sent = addressed(run.grid, contents, QUESTIONS, run.number)
     good = replies.collect(current, run.exchange(sent), read)
     good = current.without(good, _unlike_most([reply.value.numbers for reply in good], request.agreed))
-    held_out, reported = request.kind == "validation", [(reply.value.examples, reply.value.numbers) for reply in good]
+    held_out = request.kind == "validation"
+    reported = [(reply.value.examples, reply.value.numbers) for reply in good]
     said = [({"loss": numbers["loss"]} if held_out else {}, examples) for examples, numbers in reported]
     claims = [Uplink({}, None, 1, metrics=own, examples=examples) for own, examples in said]
     good = current.without(good, replies.objections(run, claims, lengths=False))
@@ -198,7 +201,8 @@ def choose(run: Run, names: Sequence[str]) -> dict[str, float]:
     if run.graph is not None:
         # Theory depends on the graph, which depends on who is there.
         run.change(Change(None, None, math.nan, run.graph.notice(run.nodes.ordered)))
-    theory, chosen = _theory(run, facts), dict[str, float]()
+    theory = _theory(run, facts)
+    chosen = dict[str, float]()
     for name in names:
         chosen[name], formula = theory[name]
         run.reasons[name] = f"{formula}, {facts}"
@@ -223,7 +227,8 @@ def _theory(run: Run, facts: LossFacts) -> dict[str, tuple[float, str]]:
     options: Any = run.options
     if hasattr(options, "nu"):
         return _of_dual_fl(options, run.problem.plan.work, facts)
-    formula, time = options.theory, 1.0
+    formula = options.theory
+    time = 1.0
     if run.graph is not None:
         time = run.graph.of_size(len(run.nodes.ordered)).theorem_time(8 if "^2" in formula else 4)
     rate = RATES[formula](facts.curvature, facts.steps, time)
@@ -282,7 +287,8 @@ def bounded_largest(claims: Sequence[float], weights: Sequence[float]) -> tuple[
     ((4.0, 0), (20.0, 1))
     """
     pairs = sorted((max(0.0, claim), weight) for claim, weight in zip(claims, weights, strict=True))
-    ordered, below = [claim for claim, _ in pairs], [*accumulate(weight for _, weight in pairs)]
+    ordered = [claim for claim, _ in pairs]
+    below = [*accumulate(weight for _, weight in pairs)]
     half = (0.5 - _ROUNDING) * below[-1]
     by_weight = next(claim for claim, weight in zip(ordered, below, strict=True) if weight >= half)
     by_number = ordered[len(ordered) // 2 if len(ordered) > 2 else 0]
@@ -313,7 +319,8 @@ def extrapolation(uplinks: Sequence[Uplink]) -> float:
     >>> round(extrapolation(increments([4.0, 1.0], [-4.0, 1.0])), 3)
     8.5
     """
-    mean, squares = np.zeros(uplinks[0].vectors["increment"].shape), 0.0
+    mean = np.zeros(uplinks[0].vectors["increment"].shape)
+    squares = 0.0
     for up in uplinks:
         vector = np.asarray(dense(up.vectors["increment"]), np.float64)
         mean += up.weight * vector
@@ -368,7 +375,9 @@ class _Asking:
     """Asks all clients the questions of a certificate, about the same data throughout."""
 
     def __init__(self, run: Run, w: Vector, left: set[int | None]) -> None:
-        self._run, self._w, self._left = run, w, left
+        self._run = run
+        self._w = w
+        self._left = left
         self._first: set[int | None] = set()
 
     def __call__(self, request: Request) -> list[Answer]:

@@ -31,9 +31,12 @@ from flwr_fco.strategies.unmodified import read_model
 from flwr_fco.work import FirstOrder, Minimise, Work
 
 #: Rows of the table of what was left out, and characters of a reason: clients choose parts of it.
-MOST_ROWS, _MOST_CHARACTERS = 100_000, 500
+MOST_ROWS = 100_000
+_MOST_CHARACTERS = 500
 #: Metrics of a reply, characters of a name, and numbers in lists: they go into every table.
-MOST_METRICS, LONGEST_NAME, MOST_NUMBERS = 1_000, 200, 100_000
+MOST_METRICS = 1_000
+LONGEST_NAME = 200
+MOST_NUMBERS = 100_000
 #: Largest number of examples.
 _MOST_EXAMPLES = 1e12
 #: Replies of the first rounds that say what length is usual.
@@ -44,7 +47,8 @@ _OWN_LOOPS = 1_000.0
 #: How far a sum of step sizes may be from steps times rate, in the solvers of this package.
 _ROUNDING = 1e-9
 #: What is rounding of a length, and of a round's step, relative to the model.
-_NO_LENGTH, _NO_STEP = 1e-12, 1e-8
+_NO_LENGTH = 1e-12
+_NO_STEP = 1e-8
 #: How far a minimisation may move predictions whatever the others do: where one column decides all classes of most
 #: sites, these hardly move, and a site with both classes moves about so far on the scale of log odds.
 _MOVE = 4.0
@@ -54,7 +58,8 @@ NO_REPLY = "no reply"
 TOO_LONG = "more than max_ratio="
 #: What its owner may do about it.
 HONEST = "; if it is honest, lower the rates or scale the features"
-_FLOAT64, _WHOLE = np.dtype(np.float64), ("float64", "float32")
+_FLOAT64 = np.dtype(np.float64)
+_WHOLE = ("float64", "float32")
 _EXCEPTION = re.compile(r"^[\w.]*(Error|Exception|Interrupt|Exit|Warning)\b.*")
 #: What Flower and Ray put around a client's exception.
 _WRAPPER = re.compile(r"^([\w.]*\.)?(ClientAppException|RayTaskError)\b|^Exception ClientAppException occurred")
@@ -122,12 +127,17 @@ class Round:
     """
 
     def __init__(self, number: int, nodes: Sequence[Node], table: list[LeftOut], kind: str = "train") -> None:
-        self.number, self.kind, self.table, self.foreign, self.short = number, kind, table, set[int](), False
+        self.number = number
+        self.kind = kind
+        self.table = table
+        self.foreign = set[int]()
+        self.short = False
         self.nodes = {node.node_id: node for node in nodes}
         self.left_out = self.malformed = 0
         self.silent = set(self.nodes)
         #: Whether clients are asked again before a reply is left out, and why their last one would be.
-        self.waits, self.reasons = False, dict[Node, tuple[str, bool]]()
+        self.waits = False
+        self.reasons = dict[Node, tuple[str, bool]]()
 
     def keep(self, asked: Container[int]) -> None:
         """Note who is asked after all."""
@@ -270,7 +280,8 @@ def check_form(
     norms = {}
     for name, vector in up.vectors.items():
         held = vector.values if isinstance(vector, SparseVector) else vector
-        shape, allowed = shapes[name], FLOATS if half else _WHOLE
+        shape = shapes[name]
+        allowed = FLOATS if half else _WHOLE
         known = held.dtype is _FLOAT64 or name_of(held.dtype) in allowed
         fits = vector.shape == shape or (isinstance(shape, AtMost) and len(vector.shape) == 1 and vector.shape < shape)
         if not (known and fits):
@@ -389,7 +400,8 @@ class Reader:
 
     def __call__(self, node: Node, said: Any) -> Uplink | None:
         """Return a reply that can be; None if the client has lost its memory."""
-        run, options = self._run, self._run.options
+        run = self._run
+        options = self._run.options
         up = self._uplink(said)
         if up is None:
             return None
@@ -502,7 +514,9 @@ def objections(run: Any, ups: Sequence[Uplink], *, lengths: bool = True, losses:
     losses : sequence of str
         Vectors that hold losses.
     """
-    options, cap, reasons = run.options, run.cap, dict[int, str]()
+    options = run.options
+    cap = run.cap
+    reasons = dict[int, str]()
     shares = weights_of([up.examples for up in ups], options.weighting == "uniform") or [0.0] * len(ups)
     largest = options.bounds.max_share
     if largest is not None and options.site_weights is None and len(ups) > 1:
@@ -510,7 +524,8 @@ def objections(run: Any, ups: Sequence[Uplink], *, lengths: bool = True, losses:
         odd = [(i, share) for i, share in enumerate(shares) if share > largest]
         reasons |= {i: f"it has {share:.3g} {text}{largest:g}" for i, share in odd}
     # Of round 0 the replies are gradients themselves.
-    longest, first = options.bounds.max_increment_norm, run.current.number == 0
+    longest = options.bounds.max_increment_norm
+    first = run.current.number == 0
     times = [1.0 if first else up.elapsed or 1.0 for up in ups]
     if options.bounds.own_loops or options._unmodified:
         reasons |= _overworked(ups, times)
@@ -541,7 +556,8 @@ def _natural_length(run: Any) -> float:
     A gradient of a loss of 1 that is nowhere below 0 may be sqrt(2 L) long, and a rate is about 1 / L at most: such a
     step changes predictions little, whatever the units of the columns are.
     """
-    rate, minimises = run.problem.client_lr, isinstance(run.problem.plan.work, Minimise)
+    rate = run.problem.client_lr
+    minimises = isinstance(run.problem.plan.work, Minimise)
     if minimises and isinstance(run.method, PrimalAveraging):
         scale: float = run.tables.largest_deviation
         return _MOVE / max(1.0, scale) if scale else 0.0
@@ -554,7 +570,8 @@ def _overworked(ups: Sequence[Uplink], times: Sequence[float]) -> dict[int, str]
     All are scaled to the mean work: who says 100 times as much makes everybody's step 11 times as long, of ten clients.
     The same loop takes as many more steps as a client has more rows, or fewer.
     """
-    rows, usual = _median([up.examples for up in ups]), _median(times)
+    rows = _median([up.examples for up in ups])
+    usual = _median(times)
     most = [LARGEST_CLAIM * usual * max(1.0, up.examples / (rows or math.inf)) for up in ups]
     text = f"is more than {LARGEST_CLAIM:g} times that of the median client, {usual:.3g}, for its number of examples"
     # A sum of ten times as many step sizes is not ten times the sum to the last digit.

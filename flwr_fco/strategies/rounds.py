@@ -76,7 +76,9 @@ class Callbacks:
         result : Result
             Functions get its metrics of training, objects all of the round's, with those that earlier ones have added.
         """
-        stop, metrics, added = False, result.train_metrics_clientapp.get(number), dict[str, Number]()
+        stop = False
+        metrics = result.train_metrics_clientapp.get(number)
+        added = dict[str, Number]()
         numbers: dict[str, Number] = {}
         for prefix, history in result.histories.items() if any(map(_is_object, self._all)) else ():
             numbers |= numbers_of(prefix, history.get(number, {}))
@@ -145,8 +147,10 @@ def run_rounds(
     resume: str | os.PathLike[str] | None,
 ) -> Result:
     """Do the rounds of a run that has begun; the arguments are those of :meth:`CompositeStrategy.start`."""
-    began, name = time.monotonic(), type(strategy).__name__
-    result, saved = run.result, Saved(strategy, run, callbacks)
+    began = time.monotonic()
+    name = type(strategy).__name__
+    result = run.result
+    saved = Saved(strategy, run, callbacks)
     strategy._saved = saved
     if resume is not None:
         saved.load(resume, num_rounds)
@@ -154,7 +158,8 @@ def run_rounds(
     log(INFO, "Starting %s strategy:", name)
     log(INFO, "\t├── Number of rounds: %d", num_rounds)
     strategy.summary()
-    number, settled = run.number, None
+    number = run.number
+    settled = None
     try:
         callbacks.call("on_run_begin", strategy, num_rounds)
         saved.load_callbacks()
@@ -183,7 +188,8 @@ def run_rounds(
                 scores = evaluate_fn(number, result.arrays)
                 _keep(result.evaluate_metrics_serverapp, number, scores, f"evaluate_fn after round {number}")
             ended = "a callback ended it" if callbacks.end_round(number, result) else run.finished()
-            saved.stopped, saved.unfinished = bool(ended), False
+            saved.stopped = bool(ended)
+            saved.unfinished = False
             callbacks.call("on_save_point", number, bool(ended) or number == num_rounds)
             settled = run.number, run.state
             if ended:
@@ -212,11 +218,14 @@ def run_rounds(
 
 def _train(strategy: Any, run: Run, number: int, config: ConfigRecord, callbacks: Callbacks) -> None:
     """Train the model in a round."""
-    name, result = type(strategy).__name__, run.result
+    name = type(strategy).__name__
+    result = run.result
     found = strategy.configure_train(number, result.arrays, config, run.grid)
     messages = _messages(found, f"{name}.configure_train", run)
     replies = run.exchange(messages) if len(messages) else []
-    arrays, metrics, who = None, None, f"{name}.aggregate_train"
+    arrays = None
+    metrics = None
+    who = f"{name}.aggregate_train"
     if len(messages) or run.current.number == number:
         try:
             answer = strategy.aggregate_train(number, replies)
@@ -319,7 +328,9 @@ class Saved:
     """
 
     def __init__(self, strategy: Any, run: Run, callbacks: Callbacks) -> None:
-        self._strategy, self._run, self._callbacks = strategy, run, callbacks
+        self._strategy = strategy
+        self._run = run
+        self._callbacks = callbacks
         self.stopped = self.unfinished = False
         self._of_callbacks: Mapping[str, Any] = {}
         #: Of each history the last round of its lines, the names in it, and the lines.
@@ -352,7 +363,8 @@ class Saved:
         OSError
             If it cannot be written.
         """
-        run, result = self._run, self._run.result
+        run = self._run
+        result = self._run.result
         tree = {
             "parts": checkpoint.moment(self._parts),
             "good": {name: array.numpy() for name, array in self._strategy._watch.good.items()},
@@ -376,7 +388,8 @@ class Saved:
         done, names, text = self._texts.get(name, (-1, None, b""))
         for number, row in ((number, dict(row)) for number, row in history.items() if number > done):
             text += f"{json.dumps([number, [*row.values()] if [*row] == names else row])}\n".encode()
-            done, names = number, [*row]
+            done = number
+            names = [*row]
         self._texts[name] = done, names, text
         return text
 
@@ -406,9 +419,14 @@ class Saved:
             If it is no file of this strategy and model, or of other nodes, or the rest of the run depends on a number
             of rounds that is not its own.
         """
-        run, tree = self._run, self.read(path)
-        density, private, before = run.options._density, tree["parts"].get("privacy"), tree["num rounds"]
-        done, nodes, here = tree["parts"]["run"]["number"], tree["num nodes"], getattr(run.grid, "num_nodes", None)
+        run = self._run
+        tree = self.read(path)
+        density = run.options._density
+        private = tree["parts"].get("privacy")
+        before = tree["num rounds"]
+        done = tree["parts"]["run"]["number"]
+        nodes = tree["num nodes"]
+        here = getattr(run.grid, "num_nodes", None)
         wrong = ""
         if density is not None and density.rounds is None and before != num_rounds:
             wrong = f"is of a run of {before}: how fast its density falls depends on that number; resume with it, or "
@@ -432,7 +450,9 @@ class Saved:
             raise ConfigurationError(f"{path} is damaged: {error!r:.300}; take an earlier copy") from error
 
     def _restore(self, tree: Mapping[str, Any]) -> None:
-        run, parts, result = self._run, tree["parts"], self._run.result
+        run = self._run
+        parts = tree["parts"]
+        result = self._run.result
         state = type(run.state)(*parts["run"]["state"])
         if run.graph is None:
             grown = {name: np.zeros(np.shape(getattr(state, name))) for name in getattr(state, "grows", ())}
@@ -461,11 +481,12 @@ class Saved:
         result.callback_metrics.update(_rows_of(tree["added"]))
         if tree["nodes"]:
             run.grid.restore(tree["nodes"])
-        self.stopped, self.unfinished = bool(tree["stopped"]), bool(tree["unfinished"])
+        self.stopped = bool(tree["stopped"])
+        self.unfinished = bool(tree["unfinished"])
         self._of_callbacks = tree["callbacks"]
 
     def load_callbacks(self) -> None:
-        """Restore the callbacks' states, after they have been told that the run begins.
+        """Restore the callbacks' states, after they were called at the beginning of the run.
 
         Raises
         ------

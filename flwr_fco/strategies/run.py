@@ -37,7 +37,8 @@ from flwr_fco.work import Work
 
 #: Times that a client is waited for in vain before it is asked and no longer waited for; and the seconds that it then
 #: has if the others do not say how long an answer takes.
-_PATIENCE, _MOMENT = 2, 6.0
+_PATIENCE = 2
+_MOMENT = 6.0
 
 
 class Run:
@@ -87,17 +88,22 @@ class Run:
     saved = ("state", "passed", "number", "chosen", "indices", "moved")
 
     def __init__(self, options: Options, arrays: ArrayRecord, num_rounds: int | None) -> None:
-        self.options, self.num_rounds, self.initial = options, num_rounds, arrays
+        self.options = options
+        self.num_rounds = num_rounds
+        self.initial = arrays
         self.method: Algorithm = options._method()
         self.tables = options.tables or Tables()
         self.grid: Any = None
-        self.config, self.timeout = ConfigRecord(), 3600.0
+        self.config = ConfigRecord()
+        self.timeout = 3600.0
         #: Exchanges in a row in which a node has not answered at all: any, and of a kind of messages.
         self._silences = Counter[tuple[int, str]]()
         self.nodes = Nodes(options.seed, options.participation.node_timeout, not options._unmodified)
         self.needed = options.min_available_nodes
         self.left_out: list[replies.LeftOut] = []
-        self.current, self.number, self.closed = replies.Round(0, [], self.left_out), 0, True
+        self.current = replies.Round(0, [], self.left_out)
+        self.number = 0
+        self.closed = True
         self.chosen: dict[str, float] = {}
         self.reasons: dict[str, str] = {}
         privacy = getattr(options, "privacy", None)
@@ -106,7 +112,8 @@ class Run:
         self.privacy = None if privacy is None else PrivateMean(privacy, options)
         self.cap = replies.Cap(None if privacy is not None else options.bounds.max_ratio)
         self.rates = options._rates()
-        rule, normalize = options.aggregation, bool(getattr(options, "normalize_local_work", True))
+        rule = options.aggregation
+        normalize = bool(getattr(options, "normalize_local_work", True))
         self.mean = Mean(normalize, "trimmed", rule.share) if isinstance(rule, Trimmed) else Mean(normalize, rule)
         beta = getattr(options, "server_momentum", 0.0)
         self.momentum = Momentum(beta, self.mean) if beta else None
@@ -119,11 +126,14 @@ class Run:
             primal, self.passed = model_vector(layout, arrays)
         except ValueError as error:
             raise ConfigurationError(f"these initial arrays cannot be trained: {error}") from error
-        memory, uniform, kept = self.method.memory, options.weighting == "uniform", None
+        memory = self.method.memory
+        uniform = options.weighting == "uniform"
+        kept = None
         if memory or self.method.reads == "everyone":
             max_bytes: int = cast(Any, options).client_state.max_bytes if memory else 0
             kept = Ledger(memory, uniform, layout.size, max_bytes)
-        self.roll, self.ledger = kept, kept if memory else None
+        self.roll = kept
+        self.ledger = kept if memory else None
         work: Work | None = getattr(options, "work", None)
         self.given = Setting(layout, primal, num_rounds, options.mirror_map, options.regularizer, work)
         self.setting = self.method.setting(self.given, None)
@@ -134,13 +144,16 @@ class Run:
             if isinstance(value, np.ndarray) and value.dtype not in (np.float64, np.bool_):
                 prefix = f"{type(self.method).__name__}.init returned state.{name} as {value.dtype}{list(value.shape)}"
                 raise ConfigurationError(f"{prefix}; expected float64 or bool")
-        self.arrays, self.point = arrays, primal
+        self.arrays = arrays
+        self.point = primal
         #: How far the last step of a method with memories has moved the model, relative to its size.
         self.moved = 0.0
         #: What the messages of a round are made of.
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.works: dict[int, Work] = {}
-        self.dtype, self.sent, self.overflowed = "float64", primal, False
+        self.dtype = "float64"
+        self.sent = primal
+        self.overflowed = False
         self.bytes_down = 0
         #: The form of the round's messages, if they are short, and where the model in them is not 0.
         self.short: tuple[Form, Mask] | None = None
@@ -169,7 +182,8 @@ class Run:
         kinds = ("", messages[0].metadata.message_type) if self._silences and len(messages) else ("",)
         silent = {node_id for (node_id, kind), times in self._silences.items() if times >= _PATIENCE and kind in kinds}
         waited_for = [each for each in messages if each.metadata.dst_node_id not in silent] if silent else messages
-        began, found = time.monotonic(), self.grid.send_and_receive(waited_for, timeout=self.timeout)
+        began = time.monotonic()
+        found = self.grid.send_and_receive(waited_for, timeout=self.timeout)
         if isinstance(found, Inbox) and not found.opened:
             return found
         found = list(found)
@@ -292,7 +306,8 @@ class Run:
 
     def given_without(self, untrained: Untrained) -> Setting:
         """Return the user's setting, in whose layout psi leaves alone what nobody trains."""
-        layout, now = untrained.without(self.given.layout), self.setting.layout
+        layout = untrained.without(self.given.layout)
+        now = self.setting.layout
         return self.given._replace(layout=now if now == layout else layout)
 
     def seen(self, problem: Problem, state: Any, average: PointAverage) -> Vector:
@@ -328,7 +343,10 @@ class Run:
         except ProtocolError as error:
             raise ConfigurationError(f"{who} arrays that are no model: {error}") from error
         state = self.method.init(self.problem, point) if self.state.round == 0 else self._state_of(point, who)
-        self.state, self.passed, self.point, self.arrays = state, passed, point, arrays.copy()
+        self.state = state
+        self.passed = passed
+        self.point = point
+        self.arrays = arrays.copy()
 
     def _state_of(self, point: Vector, who: str) -> Any:
         """Return the state whose point this is: one with the dual of the entries that have changed moved along."""
@@ -340,7 +358,8 @@ class Run:
             raise ConfigurationError(f"{prefix}: {why}. Change what clients send, or take FedDualAvg without these")
         layout, h = self.problem.layout, self.problem.h
         now = self.method.retrieve(self.problem, self.state)
-        changed, value = point != self.point, getattr(self.state, name).copy()
+        changed = point != self.point
+        value = getattr(self.state, name).copy()
         target = np.where(changed, point, now)
         moved = value - h.gradient(now) + h.gradient(target) if name == "dual" else target
         # An entry that becomes 0 lies on the edge of psi's threshold; a dual of 0 is sure to stay there.
@@ -403,7 +422,8 @@ class PointAverage:
 
     def forget(self) -> None:
         """Restart, as for a new stage."""
-        self.total, self.count = None, 0
+        self.total = None
+        self.count = 0
 
     def add(self, points: Iterable[Vector]) -> None:
         """Add the points of a round; nothing changes in place, so that a round can be taken back."""
@@ -438,7 +458,8 @@ class Momentum:
     saved = ("velocity",)
 
     def __init__(self, beta: float, centre: Mean) -> None:
-        self.beta, self.centre = beta, centre
+        self.beta = beta
+        self.centre = centre
         self.velocity: tuple[Vector, float] | None = None
         #: What the velocity becomes when the round's update is kept.
         self.next: tuple[Vector, float] | None = None
@@ -471,7 +492,8 @@ def structure(psi: BoundRegularizer, layout: Layout, w: Vector, given: Layout) -
         return {}
     acted_on = {*layout.regularized_names}
     still = [w[entry.block] for entry in given.optimized if entry.regularized and entry.name not in acted_on]
-    nonzero, size = sum(int(np.count_nonzero(part)) for part in still), sum(part.size for part in still)
+    nonzero = sum(int(np.count_nonzero(part)) for part in still)
+    size = sum(part.size for part in still)
     numbers: dict[str, int | float] = {"density": nonzero / size} if size and not psi.parts else {}
     for place, shape, regularizer in psi.parts:
         part = w[place]
@@ -481,7 +503,8 @@ def structure(psi: BoundRegularizer, layout: Layout, w: Vector, given: Layout) -
         if regularizer.of_values() is not None:
             numbers["rank"] = max(numbers.get("rank", 0), _rank(regularizer.matrix(array)))
         else:
-            nonzero, size = nonzero + int(np.count_nonzero(part)), size + part.size
+            nonzero = nonzero + int(np.count_nonzero(part))
+            size = size + part.size
             numbers["density"] = nonzero / size
         if regularizer.constraint:
             feasible = math.isfinite(regularizer.value(array))
@@ -516,7 +539,8 @@ def average_metrics(reports: Sequence[Mapping[str, Any]], weights: Sequence[floa
         part = math.fsum(share for _, share in pairs)
         if 2 * len(pairs) <= len(reports) or part <= 0.0:
             continue
-        first, shares = pairs[0][0], [share / part for _, share in pairs]
+        first = pairs[0][0]
+        shares = [share / part for _, share in pairs]
         if all(value == first for value, _ in pairs):
             means[name] = first
         elif form is False:

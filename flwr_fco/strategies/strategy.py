@@ -123,13 +123,16 @@ class CompositeStrategy(Options):
 
     def describe(self) -> list[tuple[str, str]]:
         """Return the settings as pairs of a title and a text: the lines of :meth:`summary`."""
-        run, where, theirs = self._run, "", "the clients' own"
+        run = self._run
+        where = ""
+        theirs = "the clients' own"
         if run is None:
             # Options may have been set since.
             self._check()
         planned: Any = getattr(self, "work", None)
         if run is not None:
-            where, planned = f" on {', '.join(run.problem.layout.regularized_names) or 'nothing'}", run.setting.work
+            where = f" on {', '.join(run.problem.layout.regularized_names) or 'nothing'}"
+            planned = run.setting.work
         lines = [("Density", f"{self._density}{where}")] if self._density else []
         if not lines or not isinstance(self.regularizer, Zero):
             lines.append(("Regularizer", f"{self.regularizer}{where} (scope: {self._scope})"))
@@ -224,7 +227,8 @@ class CompositeStrategy(Options):
             raise ConfigurationError(f"{prefix}; make another one, such as `copy.copy(strategy)`")
         hooks = Callbacks(callbacks)
         run = self.prepare(initial_arrays, num_rounds)
-        run.grid, run.timeout = grid, timeout
+        run.grid = grid
+        run.timeout = timeout
         self._running = True
         try:
             configs = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
@@ -277,7 +281,8 @@ class CompositeStrategy(Options):
         ConfigurationError
             If nothing has begun the run, and clients are this package's: then a strategy around this one calls.
         """
-        run, name = self._run, type(self).__name__
+        run = self._run
+        name = type(self).__name__
         if run is None or (server_round == 1 and run.number > 0):
             if not self._unmodified:
                 raise ConfigurationError(
@@ -290,7 +295,9 @@ class CompositeStrategy(Options):
             run = self.prepare(arrays)
         elif arrays and arrays != run.arrays:
             run.take(arrays, f"{name}.configure_train got")
-        run.grid, run.closed, run.overflowed = grid, False, False
+        run.grid = grid
+        run.closed = False
+        run.overflowed = False
         run.config = config.copy()
         run.config["server-round"] = server_round
         if self.fraction_train == 0.0:
@@ -335,7 +342,8 @@ class CompositeStrategy(Options):
         run.closed = True
         if not run.current.nodes and run.privacy is None:
             return run.arrays.copy(), None
-        asked, good = len(run.current.nodes), training.good_replies(run, replies)
+        asked = len(run.current.nodes)
+        good = training.good_replies(run, replies)
         everyone = run.method.reads == "everyone"
         # One who has left, and whose place another one has taken, is missed by a method that needs everyone.
         all_ = asked if run.roll is None else len(run.roll.present)
@@ -347,7 +355,8 @@ class CompositeStrategy(Options):
         else:
             # The noisy mean is all that is known of the replies, and no round is skipped.
             uplinks = [run.privacy.release(training.weighted(run, good))]
-            self._released, counts = run.privacy.released, run.privacy.metrics()
+            self._released = run.privacy.released
+            counts = run.privacy.metrics()
             done = training.update(run, uplinks)
         if skipped := not done:
             why = "" if uplinks or not good else f", whose {self.weighted_by_key!r} are all 0"
@@ -399,7 +408,8 @@ class CompositeStrategy(Options):
             raise ConfigurationError(f"{prefix}: {advice}")
         if not run.current.nodes:
             return None
-        asked, good = len(run.current.nodes), _evaluations(self, run, replies)
+        asked = len(run.current.nodes)
+        good = _evaluations(self, run, replies)
         theirs = self._averaged(run, self.evaluate_metrics_aggr_fn, good)
         theirs = {name: value for name, value in theirs.items() if name != STEPS}
         return MetricRecord(_joined(theirs, {"num-replies": len(good), "num-left-out": asked - len(good)}))

@@ -61,7 +61,8 @@ def choose_nodes(run: Run, number: int) -> list[Node]:
     number : int
         Flower's round, from 1.
     """
-    options, everyone = run.options, run.method.reads == "everyone"
+    options = run.options
+    everyone = run.method.reads == "everyone"
     needed = options.min_available_nodes
     if run.graph is not None:
         needed = run.graph.nodes_needed(needed)
@@ -128,7 +129,8 @@ def post(run: Run, number: int, nodes: Sequence[Node]) -> Sequence[Message]:
     run.shapes = run.method.shapes(run.problem, run.state)
     auto = run.problem.plan.wire_dtype == "auto" and not run.options._unmodified
     run.dtype = "float32" if auto and short_wire(run.method, run.problem, run.state) else "float64"
-    run.works, run.bytes_down = {}, 0
+    run.works = {}
+    run.bytes_down = 0
     return _messages(run, nodes, ())
 
 
@@ -154,16 +156,19 @@ def short_wire(method: Algorithm, problem: Problem, state: Any) -> bool:
         return False
     if not all(entry.dtype in ("float32", "float16") for entry in problem.layout.optimized):
         return False
-    primal, dual = method.retrieve(problem, state), state.dual
+    primal = method.retrieve(problem, state)
+    dual = state.dual
     count = np.count_nonzero(primal)
     size = np.sqrt(np.vdot(primal, primal) / count) if count else 0.0
     return bool(max(-dual.min(), dual.max()) <= FLOAT32_LIMIT * size)
 
 
 def _messages(run: Run, nodes: Sequence[Node], lost: Iterable[Node]) -> Sequence[Message]:
-    number, options = run.current.number, run.options
+    number = run.current.number
+    options = run.options
     if options._unmodified:
-        numbers, run.sent = run.method.downlink(run.problem, run.state, None).numbers, run.point
+        numbers = run.method.downlink(run.problem, run.state, None).numbers
+        run.sent = run.point
         content = model_message(options, run.arrays, run.config, numbers)
         if isinstance(options.wire, Short):
             return _short_messages(run, nodes, content, "")
@@ -208,7 +213,8 @@ def short_form(run: Run, vector: str, arrays: Iterable[str]) -> Form:
         The names in a message.
     """
     sparse = {entry.name for entry in sparse_entries(run.problem.psi)}
-    layout, wire = Layout(run.problem.layout.optimized).regularizing(sparse), run.options.wire
+    layout = Layout(run.problem.layout.optimized).regularizing(sparse)
+    wire = run.options.wire
     assert isinstance(wire, Short)
     return Form(wire, layout, vector, list(arrays), run.options.seed)
 
@@ -233,7 +239,8 @@ def _tasks(run: Run, nodes: Sequence[Node], lost: set[Node]) -> Iterator[Task]:
 
 def _at_its_indices(run: Run, node: Node, down: Downlink) -> Downlink:
     """Return a task at the indices of the features that the client has reported."""
-    indices, size = run.indices[node.key], run.problem.layout.size
+    indices = run.indices[node.key]
+    size = run.problem.layout.size
     vectors: Any = {name: SparseVector(indices, vector[indices], size) for name, vector in down.vectors.items()}
     return down._replace(vectors=vectors)
 
@@ -280,7 +287,8 @@ def good_replies(run: Run, answered: Iterable[Message]) -> list[Reply]:
     answered : iterable of Message
         As they came.
     """
-    everyone, read = run.method.reads == "everyone", replies.Reader(run)
+    everyone = run.method.reads == "everyone"
+    read = replies.Reader(run)
     run.current.waits = everyone and run.grid is not None
     good = {reply.node: reply for reply in replies.collect(run.current, answered, read)}
     for _ in range(_REPEATS):
@@ -294,7 +302,8 @@ def good_replies(run: Run, answered: Iterable[Message]) -> list[Reply]:
     for node in [node for node, reply in good.items() if reply.value is None]:
         run.current.leave_out(good.pop(node).node, "it has lost its memory")
     found = [good[node] for node in run.current.nodes.values() if node in good]
-    discloses, uplinks = run.method.discloses, [reply.value for reply in found]
+    discloses = run.method.discloses
+    uplinks = [reply.value for reply in found]
     losses = [name for name in run.shapes if discloses.get(name) == "losses"]
     found = run.current.without(found, replies.objections(run, uplinks, lengths=not discloses, losses=losses))
     run.current.leave_out_silent()
@@ -396,7 +405,8 @@ def update(run: Run, uplinks: Sequence[Uplink]) -> bool:
         return False
     if run.momentum is not None:
         run.momentum.velocity = run.momentum.next
-    run.average, run.untrained = average, untrained
+    run.average = average
+    run.untrained = untrained
     if run.ledger is not None:
         run.ledger.commit(run.method, run.method.downlink(problem, before, None), uplinks)
         run.moved = euclidean_norm(point - run.point) / run.size
@@ -404,7 +414,10 @@ def update(run: Run, uplinks: Sequence[Uplink]) -> bool:
             run.ledger.restart("a new stage")
     elif run.roll is not None:
         run.roll.note_weights(uplinks)
-    run.state, run.passed, run.setting, run.chosen = after, passed, setting, chosen
+    run.state = after
+    run.passed = passed
+    run.setting = setting
+    run.chosen = chosen
     run.problem = following._replace(server_lr=problem.server_lr)
     run.show(point, passed)
     return True
@@ -417,7 +430,8 @@ def _check_state(run: Run, before: Any, after: Any) -> None:
         prefix = f"{who} returned {short(after)}{of_round}"
         raise ConfigurationError(f"{prefix}; expected a {type(before).__name__} whose round is {before.round + 1}")
     for name, old, new in zip(before._fields, before, after, strict=True):
-        form, grows = (np.shape(old), getattr(old, "dtype", None)), name in getattr(after, "grows", ())
+        form = (np.shape(old), getattr(old, "dtype", None))
+        grows = name in getattr(after, "grows", ())
         if run.graph is None and not grows and (np.shape(new), getattr(new, "dtype", None)) != form:
             prefix = f"{who} changes the form of {name!r} from {form[1] or 'a number'}{list(form[0])}"
             raise ConfigurationError(f"{prefix}; a state keeps its shapes and dtypes")
@@ -461,7 +475,8 @@ def give_up(run: Run, uplinks: Sequence[Uplink]) -> None:
         If the method needs everyone.
     """
     assert run.roll is not None
-    roll, patience = run.roll, run.options.participation
+    roll = run.roll
+    patience = run.options.participation
     needed = isinstance(patience, Everyone)
     roll.miss(roll.present if needed else [node.key for node in run.current.nodes.values()], uplinks)
     gone = roll.silent(patience.evict_after)

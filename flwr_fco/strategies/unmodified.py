@@ -45,7 +45,9 @@ def check_unmodified(options: Any) -> None:
         _check_density(options)
     if not options._unmodified:
         return
-    density, steps, psi = options.density, options.work.steps, options.regularizer
+    density = options.density
+    steps = options.work.steps
+    psi = options.regularizer
     wrong = ""
     if density is not None and steps is not None:
         wrong = f"density={density!r}, work={options.work!r}: each of them says how fast psi's weight grows; give one"
@@ -124,7 +126,8 @@ def read_model(
     else:
         passed = model_vector(Layout(layout.passed_through), only(ArrayRecord, content))[1]
     metrics: dict[str, Any] = dict(only(MetricRecord, content))
-    examples, work = metrics.pop(EXAMPLES, math.nan), options.work
+    examples = metrics.pop(EXAMPLES, math.nan)
+    work = options.work
     steps = metrics.pop(STEPS, getattr(work, "steps", None) or 1)
     elapsed = metrics.pop(ELAPSED, client_lr * steps if is_number(steps) else None)
     if not isinstance(work, FirstOrder) or options._density is not None:
@@ -166,7 +169,8 @@ class Untrained:
         self.idle = self.idle + 1 if len(still) == len(entries) else 0
         if self.idle == 2:
             log(WARNING, "the clients return the model that they were sent: in 2 rounds nobody trained any array")
-        before, self.names = self.names, still if self.names is None else self.names & still
+        before = self.names
+        self.names = still if self.names is None else self.names & still
         if before is None and still:
             log(INFO, "nobody has trained %s: they stay as they are until somebody does", _listed(still))
         elif moved := (before or set()) - still:

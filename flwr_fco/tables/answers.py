@@ -25,15 +25,26 @@ from flwr_fco.tables.estimates import Sums, minimum, of_likelihood, of_squares
 #: The question about loss, gradient and Hessian, and the names of its numbers: whether sites have intercepts of their
 #: own; below how many rows classes have none; whether those sites share one; whether gradients are summed by cluster.
 DERIVATIVES = "derivatives"
-OWN, LEAST, POOLED, CLUSTERED = "own", "least", "pooled", "clustered"
+OWN = "own"
+LEAST = "least"
+POOLED = "pooled"
+CLUSTERED = "clustered"
 #: The question before a fit, the numbers and the vectors that answer besides the loss and its gradient; and the one
 #: that sets the columns' centre.
-FIRST, MASS, DENSE, MEANS, VARIANCES, WITHIN = "first", "mass", "dense", "means", "variances", "within"
+FIRST = "first"
+MASS = "mass"
+DENSE = "dense"
+MEANS = "means"
+VARIANCES = "variances"
+WITHIN = "within"
 CENTRED = "centred"
 #: The question about a site's own estimates, whose standard errors are second derivatives; those about how good a model
 #: is, and the numbers of one that are edges of bins.
 ESTIMATES = "estimates"
-QUALITY, CALIBRATION, BINS, TREND = "quality", "calibration", "bins", "trend"
+QUALITY = "quality"
+CALIBRATION = "calibration"
+BINS = "bins"
+TREND = "trend"
 EDGE = "edge-"
 
 
@@ -85,10 +96,15 @@ def derivatives(question: Question, objective: Objective) -> Answer:
     nothing. With ``clustered``, also the sum over the clusters of the outer products of their gradients, over the rows,
     and their number: by default each row is a cluster.
     """
-    w, numbers = question.vectors["primal"], question.numbers
+    w = question.vectors["primal"]
+    numbers = question.numbers
     used: Any = _with_own_intercept(objective, numbers) if numbers[OWN] else objective
-    size, reported, vectors = w.size, {"loss": 0.0}, dict[str, Any]()
-    gradient, block, meat = np.zeros(size), np.zeros((size, size)), np.zeros((size, size))
+    size = w.size
+    reported = {"loss": 0.0}
+    vectors = dict[str, Any]()
+    gradient = np.zeros(size)
+    block = np.zeros((size, size))
+    meat = np.zeros((size, size))
     if used is not None:
         count = used.layout.size
         reported["loss"], gradient[:count] = used.value_and_gradient(w[:count])
@@ -97,7 +113,8 @@ def derivatives(question: Question, objective: Objective) -> Answer:
         reported["clusters"] = 0.0
         if used is not None:
             sums = _summed(used.row_gradients(w[:count]), objective.clusters)
-            meat[:count, :count], reported["clusters"] = sums.T @ sums / used.num_examples, float(len(sums))
+            meat[:count, :count] = sums.T @ sums / used.num_examples
+            reported["clusters"] = float(len(sums))
         vectors["meat"] = meat[np.triu_indices(size)]
     return Answer(reported, {"gradient": gradient, "block": block[np.triu_indices(size)], **vectors})
 
@@ -152,13 +169,15 @@ def _counted(objective: Any) -> tuple[float, float]:
     """Return the means of counts and of their log likelihoods at themselves; 0 of other losses."""
     if not isinstance(getattr(objective, "with_intercept", objective), Poisson):
         return 0.0, 0.0
-    y, weights = objective.targets, objective.weights if objective.weights.size else None
+    y = objective.targets
+    weights = objective.weights if objective.weights.size else None
     each = xlogy(y, y) - y - gammaln(y + 1.0)
     return float(np.average(y, weights=weights)), float(np.average(each, weights=weights))
 
 
 #: Rows of squares, and events of other losses, that a site needs for each of its columns.
-ROWS, EVENTS = 10, 5
+ROWS = 10
+EVENTS = 5
 #: Clusters of a site below which its own errors would be too small.
 _CLUSTERS = 40
 
@@ -178,7 +197,7 @@ def own_estimates(objective: Objective) -> tuple[Vector, Vector, Vector] | None:
     -------
     tuple of ndarray of float64, shape (d,) each, or None
         None with fewer than 10 rows a coefficient (of losses other than squares, 5 events, or rows without one), if
-        columns are linearly dependent, or if classes can be told apart without error.
+        columns are linearly dependent, or if classes can be separated without error.
     """
     columns = int(np.prod(objective.layout["coefficients"].shape))
     enough = min(events_of(objective)) >= columns * (ROWS if _is_squares(objective) else EVENTS)
@@ -188,14 +207,15 @@ def own_estimates(objective: Objective) -> tuple[Vector, Vector, Vector] | None:
 def events_of(objective: Objective) -> tuple[int, int]:
     """Return the rows of both classes; of a loss without classes its `num_events`, for squares its rows, and its rows.
 
-    With an intercept of its own, the rows of a site of one class tell nothing, and do not count.
+    With an intercept of its own, the rows of a site of one class say nothing, and do not count.
 
     Parameters
     ----------
     objective : Objective
         The loss. Deaths are events: a loss of times says how many in an attribute ``num_events``.
     """
-    rows, labels = objective.num_examples, getattr(objective, "labels", None)
+    rows = objective.num_examples
+    labels = getattr(objective, "labels", None)
     if _is_squares(objective):
         return rows, rows
     if labels is None or hasattr(objective, "num_events"):
@@ -215,7 +235,9 @@ def _own_intercepts(objective: Objective) -> int:
 
 def _minimum(objective: Objective) -> tuple[Vector, Vector, Vector] | None:
     """Return the unpenalised minimiser, its errors and their degrees; None if rounding or the data have none."""
-    squares, size, intercepts = _is_squares(objective), objective.layout.size, float(_own_intercepts(objective))
+    squares = _is_squares(objective)
+    size = objective.layout.size
+    intercepts = float(_own_intercepts(objective))
 
     def derivatives(w: Vector) -> Sums:
         value, gradient = objective.value_and_gradient(w)
@@ -247,7 +269,8 @@ def _minimum(objective: Objective) -> tuple[Vector, Vector, Vector] | None:
 @answers_to(QUALITY)
 def quality(question: Question, objective: Objective) -> Answer:
     """Return pairs in the order of the events, the events, mean and mean square of the scores, and Brier's score."""
-    own, w = judged(objective), question.vectors["primal"]
+    own = judged(objective)
+    w = question.vectors["primal"]
     scores = own.scores(w)
     numbers = {"mean": float(scores.mean()), "square": float(scores @ scores / scores.size), "brier": 0.0}
     if isinstance(own, CoxRegression):
@@ -255,9 +278,11 @@ def quality(question: Question, objective: Objective) -> Answer:
         events = own.num_events
     else:
         events = int((own.labels == 1).sum())
-        zeros, ones = np.sort(scores[own.labels != 1]), scores[own.labels == 1]
+        zeros = np.sort(scores[own.labels != 1])
+        ones = scores[own.labels == 1]
         indices = sum(np.searchsorted(zeros, ones, side=side).sum() for side in ("left", "right"))
-        ordered, compared = 0.5 * float(indices), float(zeros.size) * ones.size
+        ordered = 0.5 * float(indices)
+        compared = float(zeros.size) * ones.size
         numbers["brier"] = float(np.square(expit(scores) - (own.labels == 1)).mean())
     return Answer(numbers | {"ordered": ordered, "compared": compared, "events": float(events)})
 
@@ -265,7 +290,8 @@ def quality(question: Question, objective: Objective) -> Answer:
 @answers_to(CALIBRATION)
 def calibration(question: Question, objective: Objective) -> Answer:
     """Return the loss of ``slope`` times the scores plus ``intercept``, and its derivatives by these two numbers."""
-    own, w = judged(objective), question.vectors["primal"]
+    own = judged(objective)
+    w = question.vectors["primal"]
     more = np.zeros(w.size)
     if own.intercept:
         more[-1] = 1.0
@@ -321,7 +347,8 @@ def division_of_bins(question: Question, objective: Objective) -> tuple[bytes, I
 @answers_to(BINS, division=division_of_bins)
 def bins(question: Question, objective: Objective) -> Answer:
     """Return rows, expected and observed events between the edges of the scores, as shares of the rows."""
-    own, w = judged(objective), question.vectors["primal"]
+    own = judged(objective)
+    w = question.vectors["primal"]
     place, count = bins_of(question, own)
     expected = expected_events(own, w) if isinstance(own, CoxRegression) else expit(own.scores(w))
     each = {"rows": np.ones(place.size), "expected": expected, "observed": (own.labels == 1).astype(np.float64)}

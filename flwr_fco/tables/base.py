@@ -603,7 +603,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
 
     def _run(self, split: reading.Parts, outputs: int) -> tuple[Vector, Vector]:
         """Train in this process; return coefficients of shape (d, outputs) and intercepts of shape (outputs,)."""
-        objectives, named = list[Objective](), split.rows is None or bool(self._sites)
+        objectives = list[Objective]()
+        named = split.rows is None or bool(self._sites)
         for site, X, y, weights in zip(split.sites, *split.rows_of_clients, strict=True):
             try:
                 objectives.append(self._objective(X, y, *self._classes, weights))
@@ -619,7 +620,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
                 objective.folds = fold[rows]
         for objective, clusters in zip(objectives, split.clusters, strict=True):
             objective.clusters = clusters
-        point, answers = {"primal": np.zeros(objectives[0].layout.size)}, list[Answer]()
+        point = {"primal": np.zeros(objectives[0].layout.size)}
+        answers = list[Answer]()
         for m, own in enumerate(objectives):
             said = first(Question(FIRST, own.layout, point), own)
             answers.append(said._replace(partition=m, examples=float(own.num_examples)))
@@ -640,12 +642,14 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             if tables.columns is None:
                 prefix = "no site names its columns, as arrays do not"
                 raise ConfigurationError(f"{prefix}: say how many there are, features=30, or their names")
-            names, tables.own = list(tables.columns), tables.own._replace(columns=tables.columns)
+            names = list(tables.columns)
+            tables.own = tables.own._replace(columns=tables.columns)
         d = int(features) if whole else len(names)
         if d < 1:
             prefix = f"features={features!r}; expected the names of the sites' columns in their order"
             raise ConfigurationError(f"{prefix}, how many there are, or None, which asks the sites")
-        self._factors, self._sites = reading.factors_of(self._given_factors, names, d), []
+        self._factors = reading.factors_of(self._given_factors, names, d)
+        self._sites = []
         if self.codebook is not None:
             self._sites = list(self.codebook.sites)
         tables = tables or self._tables_at(grid, names_of(names))
@@ -758,7 +762,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             if text := reading.missing_in(X, y, names):
                 raise PublicError(text) from error
             raise
-        objective.feature_names, objective.clusters = names, clusters
+        objective.feature_names = names
+        objective.clusters = clusters
         columns = columns_of(self, names or [f"x{j}" for j in range(np.shape(X)[1])], *(classes or [None]))
         digest = 0.0 if self.codebook is None else self.codebook.digest
         objective.facts = Facts(columns, values, disclosure or Disclosure(), digest)
@@ -826,15 +831,19 @@ class Federated(BaseEstimator):  # type: ignore[misc]
 
     def _solved_there(self, sites: Sites, run: Any, start: Any, outputs: int) -> tuple[NDArray[np.float64], Vector]:
         """Return the coefficients and intercepts of a run, at the strength of the cross-validation if there is one."""
-        total, names = sites.total, self._names(self.n_features_in_)
+        total = sites.total
+        names = self._names(self.n_features_in_)
         psi = self._penalty(self._strength(total) if self._path is None else 1.0, outputs)
         if self._path is not None and isinstance(psi, Zero):
             prefix = "penalty_factor is 0 for all features, so that cv has nothing to choose"
             raise ConfigurationError(f"{prefix}; leave one of them out, or give a feature another factor")
         strategy = self._strategy(psi, sites)
-        self._total, self._slopes, self._null = total, sites.slopes(outputs), total * sites.at_zero
+        self._total = total
+        self._slopes = sites.slopes(outputs)
+        self._null = total * sites.at_zero
         self._weighted = sites.weights is not None
-        rounds, tolerance = max(1, self.max_rounds - 1), strategy.tolerance
+        rounds = max(1, self.max_rounds - 1)
+        tolerance = strategy.tolerance
         fitted = of_intervals.Fitted(self._kind, names, self._sites, self.cluster, total, self._weighted, self._squares)
         if self._intervals is not None:
             # Before the fit: what cannot be is refused at once.
@@ -877,7 +886,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
                 trend = run(Questions(sites.asking(), partial(of_intervals.trends, sums=sums)), start, 1)
                 self.n_iter_ += 1
             self._table = of_intervals.table(self._intervals, fitted, said, sums, trend)
-            self.covariance_, self.log_likelihood_ = self._table.found.covariance, self._table.found.log_likelihood
+            self.covariance_ = self._table.found.covariance
+            self.log_likelihood_ = self._table.found.log_likelihood
             self.n_iter_ += exchanges
         self._describe(strategy, last, outputs, sites, unsolved)
         intercepts = np.full(outputs, math.nan if self.site_intercepts == "local" else 0.0)
@@ -896,7 +906,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         """Give the strategy the strength that a cross-validation chooses; return the model there."""
         # What is no argument of StrengthPath, such as the size of a message, is the user's too.
         tolerance = strategy.tolerance
-        strategy.strengths, strategy.tolerance = path, tolerance * max(1.0, _ON_A_PATH / self.tol)
+        strategy.strengths = path
+        strategy.tolerance = tolerance * max(1.0, _ON_A_PATH / self.tol)
         values = path.values
         if values is None and isinstance(strategy.regularizer, L2Squared):
             # No strength makes a ridge 0: C from 1e-3 to 1e3 in scikit-learn's scale, ten of them as there.
@@ -907,13 +918,16 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         chosen = self.path_.best if path.rule == "best" else self.path_.one_standard_error
         self.n_iter_ += len(chosen.result.train_metrics_clientapp)
         self.strength_ = chosen.strength
-        strategy.strengths, strategy.tolerance = None, tolerance
+        strategy.strengths = None
+        strategy.tolerance = tolerance
         strategy.regularizer = with_strength(strategy.regularizer, chosen.strength)
         return chosen.result.arrays
 
     def _describe(self, strategy: FedNewton, last: Any, outputs: int, sites: Sites, unsolved: bool) -> None:
         """Store what is proved, and the lines of a summary."""
-        first, path, rows = self._first, self._path, math.fsum(own.examples for own in sites.answers)
+        first = self._first
+        path = self._path
+        rows = math.fsum(own.examples for own in sites.answers)
         without = "" if self.without_ is None else f", without site {self.without_}"
         data = f"{rows:.0f} rows{', weighted' * self._weighted}, of {len(sites.answers)} sites{without}"
         strength = getattr(strategy.regularizer, "strength", 0.0)

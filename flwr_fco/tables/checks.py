@@ -1,6 +1,6 @@
 """What in a Table 1 of several sites cannot be, or is far from the other sites: units, codings, files sent twice.
 
-A site's number is compared with the mean of the others' in units of their spread. As a few sites do not tell a spread,
+A site's number is compared with the mean of the others' in units of their spread. As a few sites say little of that,
 it is taken together with a usual one, which counts as much as twenty more sites (Smyth's moderated t). With all numbers
 of all sites counted, honest sites give a warning in at most one of twenty federations, and an error in one of ten
 thousand, if they differ by no more than the usual spreads.
@@ -22,10 +22,11 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import printable
 
 #: Chance of a warning, and of an error, in a federation of honest sites.
-WARNS, REFUSES = 0.05, 1e-4
+WARNS = 0.05
+REFUSES = 1e-4
 #: Usual standard deviations between honest sites: of means, in deviations of rows; of log odds; of logarithms of the
 #: distances of quartiles, and of mean times; and of correlations with the outcome, of one column and along a direction.
-#: Each has an equal part of the chances.
+#: Each has an equal part of the probability.
 USUAL = {"mean": 0.3, "odds": 0.8, "spread": 0.4, "time": 0.5, "outcome": 0.1, "direction": 0.1}
 #: As many sites as the usual spread counts.
 _PRIOR = 20.0
@@ -124,7 +125,9 @@ class Cells:
         self.names = [own.name for own in self.columns]
         self.levels = [(place, level) for place, own in enumerate(self.columns) for level in own.levels]
         self.times = np.array([own.is_time for own in self.columns])
-        self.mean, self.deviation, self.quartiles = self.said[..., 1], self.said[..., 2], self.said[..., 3:6]
+        self.mean = self.said[..., 1]
+        self.deviation = self.said[..., 2]
+        self.quartiles = self.said[..., 3:6]
         self.missing = self.rows - self.said[..., 0]
         #: All rows where a site withholds how many have an entry.
         self.present = np.where(np.isnan(self.missing), self.rows, self.said[..., 0])
@@ -204,9 +207,11 @@ def probabilities(values: NDArray[Any], errors: NDArray[Any], usual: float) -> N
     known = np.isfinite(values) & np.isfinite(errors)
     for m, j in zip(*np.nonzero(known), strict=True):
         rest = known[:, j] & (np.arange(len(values)) != m)
-        others, count = values[rest, j], int(rest.sum())
+        others = values[rest, j]
+        count = int(rest.sum())
         if count:
-            square, freedom = float(np.mean(errors[rest, j] ** 2)), _PRIOR + count - 1
+            square = float(np.mean(errors[rest, j] ** 2))
+            freedom = _PRIOR + count - 1
             spread = (_PRIOR * (usual**2 + square) + np.sum((others - others.mean()) ** 2)) / freedom
             own = spread + max(0.0, errors[m, j] ** 2 - square)
             t = (values[m, j] - others.mean()) / np.sqrt(own + spread / count)
@@ -228,7 +233,8 @@ def _judged(
 
 def _far_numbers(cells: Cells) -> list[Finding]:
     """Compare means, distances of quartiles, and mean times."""
-    number, root = ~cells.binary & ~cells.times, np.sqrt(cells.present)
+    number = ~cells.binary & ~cells.times
+    root = np.sqrt(cells.present)
     deviation = np.where(cells.deviation > 0.0, cells.deviation, np.nan)
     usual = np.nanmedian(np.where(np.isfinite(deviation).any(axis=0), deviation, 1.0), axis=0)
     apart = cells.quartiles[..., 2] - cells.quartiles[..., 0]
@@ -248,7 +254,8 @@ def _far_numbers(cells: Cells) -> list[Finding]:
 
 def _far_shares(cells: Cells) -> list[Finding]:
     """Compare the odds of each level, of two levels those of the second, and of numbers 0 and 1."""
-    binary, of = np.flatnonzero(cells.binary), [column for column, _ in cells.levels]
+    binary = np.flatnonzero(cells.binary)
+    of = [column for column, _ in cells.levels]
     kept = [j for j, column in enumerate(of) if of.count(column) > 2 or of[:j].count(column)]
     counts = np.hstack([cells.counts[:, kept], (cells.mean * cells.present)[:, binary]])
     totals = cells.present[:, [*(of[j] for j in kept), *binary]]
@@ -264,12 +271,14 @@ def _far_shares(cells: Cells) -> list[Finding]:
 
 def _far_outcomes(cells: Cells) -> list[Finding]:
     """Compare how the columns go with the outcome: each by itself, and all along the direction of the other sites."""
-    values, errors = cells.outcome, np.sqrt(1.0 / cells.rows[:, -1:])
+    values = cells.outcome
+    errors = np.sqrt(1.0 / cells.rows[:, -1:])
     probability = probabilities(values, np.broadcast_to(errors, values.shape), USUAL["outcome"])
     prefix = "has a correlation with the outcome of {}: is it coded in reverse, or made of the outcome?"
     found = _judged(cells, probability, cells.features, values, prefix, ".2f")
     # Correlated columns have errors in common, along a direction up to so many times those of one column.
-    widest, usual = float(cells.widest.max()), USUAL["direction"]
+    widest = float(cells.widest.max())
+    usual = USUAL["direction"]
     for m, site in enumerate(cells.sites):
         mean = np.delete(values, m, axis=0).mean(axis=0)
         size = float(np.sqrt(mean @ mean))

@@ -35,8 +35,9 @@ _TRANSFORMS: dict[str, tuple[Any, float]] = {
     "log1p": (np.log1p, 0.0),
     "sqrt": (np.sqrt, 0.0),
 }
-#: Rows that the log shows of each thing that is wrong, and letters of an entry.
-_SHOWN, _LETTERS = 5, 40
+#: Rows that the log shows of each thing that is wrong, and characters of an entry.
+_SHOWN = 5
+_LETTERS = 40
 
 
 class Wrong(NamedTuple):
@@ -113,7 +114,9 @@ class Column(Choice):
         super().__post_init__()
         if self.levels and self.type == "number":
             object.__setattr__(self, "type", "levels")
-        least, levels, limits = _TRANSFORMS[self.transform][1], list(self.levels), list(self.range)
+        least = _TRANSFORMS[self.transform][1]
+        levels = list(self.levels)
+        limits = list(self.range)
         if (self.type == "levels") != bool(levels):
             raise ConfigurationError(f"type={self.type!r} with levels={levels}; expected levels of type='levels' only")
         if levels and not 1 < len(set(levels)) == len(levels):
@@ -208,7 +211,8 @@ class Column(Choice):
         ----------
         Harrell: Regression modeling strategies (2001), 2.4.5: truncated cubes, over the square of the knots' span.
         """
-        x, knots = self.scaled(values), self.scaled(np.asarray(self.knots, dtype=np.float64))
+        x = self.scaled(values)
+        knots = self.scaled(np.asarray(self.knots, dtype=np.float64))
         # Of NaN the larger of both is NaN.
         *cubes, before, last = np.maximum(x - knots[:, None], 0.0) ** 3
         gap = knots[-1] - knots[-2]
@@ -324,7 +328,8 @@ class Codebook(Choice):
             raise PublicError(f"{whose} lacks the columns {listed(lacks)} of the codebook{kind}. Give them their names")
         if several := [name for name in expected if has.count(name) > 1]:
             raise PublicError(f"{whose} has several columns of the name {listed(several)}; expected one of each")
-        values, wrong = dict[str, Vector](), list[Wrong]()
+        values = dict[str, Vector]()
+        wrong = list[Wrong]()
         for name, column in expected.items():
             values[name], found = column.parsed(name, frame[name])
             wrong += found

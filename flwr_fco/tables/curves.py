@@ -37,7 +37,8 @@ from flwr_fco.tables.intervals import reasons_of
 from flwr_fco.tables.reports import Reported, aligned_columns
 
 #: The kind of question, and its number that says which column has the groups; without it there is one.
-CURVES, BY = "curves", "by"
+CURVES = "curves"
+BY = "by"
 
 
 class Curves(Reported):
@@ -85,7 +86,9 @@ def division_of_curves(question: Question, objective: Objective) -> tuple[bytes,
 def curves(question: Question, objective: Any) -> Answer:
     """Return rows at risk and events of each group between the times; and the log-rank test's sums of the second."""
     times, group = _asked(question, objective)
-    ends, dead, entry = objective.times, objective.labels == 1, objective.link.of_row.entry
+    ends = objective.times
+    dead = objective.labels == 1
+    entry = objective.link.of_row.entry
     risk, events = np.zeros((2, times.size)), np.zeros((2, times.size))
     for k, (begin, end) in enumerate(zip([-1.0, *times[:-1]], times, strict=True)):
         # Who enters at 0 is there from the beginning.
@@ -94,7 +97,8 @@ def curves(question: Question, objective: Any) -> Answer:
         events[:, k] = np.bincount(group, dead & (ends > begin) & (ends <= end), 2)
     expected = variance = 0.0
     for code in np.unique(strata := objective.link.of_row.strata):
-        own, second = strata == code, (strata == code) & (group == 1)
+        own = strata == code
+        second = (strata == code) & (group == 1)
         at, count = np.unique(ends[own & dead], return_counts=True)
         n, n2 = (
             np.searchsorted(np.sort(entry[rows]), at) - np.searchsorted(np.sort(ends[rows]), at)
@@ -165,5 +169,7 @@ def curves_of(run: Run, times: Sequence[float], by: str | None, column: int) -> 
         about = f"{observed:.0f} events of {by}=1, {expected:.4g} expected"
         text.append(f"├── Log-rank test within sites: chi-squared(1) = {statistic:.5g}, p = {p:.3g}; {about}")
     made = Curves("\n".join([*text, *aligned_columns(rows, 4)]))
-    made.rows, made.statistic, made.p = rows, statistic, p
+    made.rows = rows
+    made.statistic = statistic
+    made.p = p
     return made

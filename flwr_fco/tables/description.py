@@ -30,9 +30,12 @@ from flwr_fco.tables.reports import Reported, aligned_columns, class_names
 #: The kind of question.
 DESCRIPTION = "description"
 #: Columns above which their correlations are not looked at; in the text of a table; and sites that are its columns.
-_MOST_COLUMNS, _SHOWN, _SHOWN_SITES = 300, 40, 8
+_MOST_COLUMNS = 300
+_SHOWN = 40
+_SHOWN_SITES = 8
 #: A number is wild if it is so many times farther from the median than the next one, and than the quartiles are apart.
-_WILD, _FAR = 15.0, 10.0
+_WILD = 15.0
+_FAR = 10.0
 #: Entries of a table, which is looked at as a dense one.
 _LARGEST = 10**8
 _QUARTILES = (0.25, 0.5, 0.75)
@@ -63,7 +66,8 @@ class Facts(NamedTuple):
 
 def columns_of(model: Any, names: Sequence[str], classes: Any) -> list[Described]:
     """Return the columns of all sites' tables: the codebook's, or the model's, and the outcome's."""
-    book, outcome = model.codebook, [] if model.codebook is None else [*model.codebook.outcome.items()]
+    book = model.codebook
+    outcome = [] if model.codebook is None else [*model.codebook.outcome.items()]
     own = [Described(name) for name in names]
     if book is not None:
         own = [Described(name, tuple(map(str, of.levels)), of.unit) for name, of in book.columns.items()]
@@ -99,14 +103,17 @@ def description_of(objective: Any) -> Answer:
     if shape[0] * shape[1] > _LARGEST:
         prefix = f"the server asks for a Table 1 of {shape[1]} columns, too many for this site's rows"
         raise PublicError(f"{prefix}; describe fewer, or fit without a description")
-    is_times, limits, rows = isinstance(objective, CoxRegression), facts.disclosure, dense(objective.features)
+    is_times = isinstance(objective, CoxRegression)
+    limits = facts.disclosure
+    rows = dense(objective.features)
     ends = [objective.times, objective.labels == 1] if is_times else [_targets(objective)]
     count = len(facts.columns) - len(ends)
     inner = list(rows.T) if facts.values is None else [facts.values[own.name] for own in facts.columns[:count]]
     most = max(limits.min_rows or 1, limits.min_class_rows or 1)
     of_outcome = limits.min_events or limits.min_class_rows or most
     least = [most] * count + [of_outcome if own.levels else most for own in facts.columns[count:]]
-    said, counts = list[Vector](), [np.zeros(1)]
+    said = list[Vector]()
+    counts = [np.zeros(1)]
     for column, values, fewest in zip(facts.columns, [*inner, *ends], least, strict=True):
         for parts, own in zip((said, counts), _column(column, np.asarray(values, float), fewest), strict=True):
             parts.append(own)
@@ -205,13 +212,15 @@ def describe(
     digest = 0.0 if model.codebook is None else model.codebook.digest
     prefix = "has another codebook than the server: give all sites the same file"
     found += [Finding(site, "", prefix, True) for site, own in answers.items() if own.numbers["codebook"] != digest]
-    text, rows = list[str](), list[dict[str, Any]]()
+    text = list[str]()
+    rows = list[dict[str, Any]]()
     if answers:
         cells = _cells(columns, names, answers)
         found += findings(cells)
         text, rows = _text(cells), _rows(cells)
     reported = Description("\n".join([*text, *(f"├── {own}" for own in found)]))
-    reported.rows, reported.findings = rows, found
+    reported.rows = rows
+    reported.findings = found
     refused = "; ".join(f"{own}" for own in found if own.refused)
     if refused and stop:
         advice = "Mend them at the sites; describe(..., stop=False) returns the table all the same"
@@ -223,7 +232,8 @@ def describe(
 
 def _over_a_grid(model: Any, grid: Any, features: Any, classes: Any, timeout: float) -> Any:
     """Ask the sites of a grid."""
-    outputs, tables = 1, Tables(settled=True)
+    outputs = 1
+    tables = Tables(settled=True)
     if model._kind is CLASSES:
         model.classes_ = classes = np.unique(model._all_classes(classes))
         outputs = classes.size if classes.size > 2 else 1
@@ -250,7 +260,9 @@ def _here(model: Any, sites: Mapping[str, tuple[Any, Any]], classes: Any) -> Any
         extra = (np.unique(np.concatenate(labels) if labels else model._all_classes(classes)),)
     first = next(iter(sites.values()))[0]
     order = (reading.columns_in(first) or None) if model.codebook is None else None
-    answers, found, names = dict[str, Answer](), list[Finding](), list[str]()
+    answers = dict[str, Answer]()
+    found = list[Finding]()
+    names = list[str]()
     for site, (own, targets) in sites.items():
         data = own if targets is None else (own, targets)
         try:

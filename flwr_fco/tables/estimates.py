@@ -44,11 +44,17 @@ Matrix = NDArray[np.float64]
 
 #: Strengths of the lasso, times the noise, and of the nodewise lassos, relative to sqrt(log d / n), for columns of
 #: variance 1. Large ones leave a bias that intervals do not know of (docs/how-to/inference.md).
-_LASSO, _NODEWISE = 0.65, 0.1
+_LASSO = 0.65
+_NODEWISE = 0.1
 #: Newton steps and halvings of one at most; the square of a step that is the last one, and of one that may be, in
 #: standard errors; a change of a loss that is rounding; and how many times the variance at the start that at the
 #: minimum is where an estimate grows without end.
-_STEPS, _HALVINGS, _LAST, _SHORT, _NO_CHANGE, _SEPARABLE = 60, 30, 1e-16, 1e-10, 1e-14, 1e6
+_STEPS = 60
+_HALVINGS = 30
+_LAST = 1e-16
+_SHORT = 1e-10
+_NO_CHANGE = 1e-14
+_SEPARABLE = 1e6
 #: Rows for each parameter from which on the Hessian of squares is inverted.
 _ROWS = 2
 #: Variance of a column that is constant.
@@ -56,13 +62,17 @@ _CONSTANT = 1e-14
 #: Square of the last Newton step, in standard errors, that is left to one step.
 _SOLVED = 1e-8
 #: Residual squares that are rounding: relative to those of the model, and to those of 0.
-_EXACT, _ROUNDING = 1e-13, 1e-24
+_EXACT = 1e-13
+_ROUNDING = 1e-24
 #: Numbers of sites' Hessians that are unpacked at a time.
 _TOGETHER = 2**24
 #: Information of a site on a column, and of a contrast of sites, relative to others, that is rounding.
 _SINGULAR = 1e-9
 #: Sweeps of a lasso, its precision, and how often the noise is estimated.
-_SWEEPS, _RELATIVE, _ABSOLUTE, _TIMES = 500, 1e-4, 1e-5, 20
+_SWEEPS = 500
+_RELATIVE = 1e-4
+_ABSOLUTE = 1e-5
+_TIMES = 20
 _NONE = np.zeros(0, dtype=np.int64)
 
 
@@ -195,7 +205,9 @@ def minimum(
     tuple, or None
         None if there is no minimum, or no step leads to it.
     """
-    found, first, left = derivatives(start), None, math.inf
+    found = derivatives(start)
+    first = None
+    left = math.inf
     for number in range(_STEPS):
         inverse = invert(found.hessian)
         if inverse is None:
@@ -205,7 +217,8 @@ def minimum(
         if (without_end := np.flatnonzero(variances > _SEPARABLE * first)).size:
             return None if grown is None else grown(without_end)
         step = inverse @ found.gradient
-        before, left = left, found.rows * float(found.gradient @ step)
+        before = left
+        left = found.rows * float(found.gradient @ step)
         # Steps that do not get shorter are rounding.
         if left <= _LAST or 0.25 * before < left <= _SHORT or (squares and number):
             return found, inverse, step
@@ -241,7 +254,7 @@ def of_likelihood(sums: Sums, names: Sequence[str], *, of_times: bool = False) -
     if not left <= _SOLVED:
         raise ConfigurationError(
             f"the unpenalised fit has not ended: its last step is of {math.sqrt(max(left, 0.0)):.3g} standard errors. "
-            "If a column tells the classes apart without error, leave it out"
+            "If a column separates the classes without error, leave it out"
         )
     how = "unpenalised fit, inverse of the Hessian"
     factor = 1.0 if of_times else sums.clusters / max(sums.clusters - 1.0, 1.0)
@@ -279,7 +292,8 @@ def of_squares(sums: Sums, names: Sequence[str]) -> Estimates:
             )
         return _nodewise(sums, names)
     inverse = invertible(sums.hessian, names)
-    step, degrees = inverse @ sums.gradient, n - sums.parameters
+    step = inverse @ sums.gradient
+    degrees = n - sums.parameters
     squares = 2.0 * _remaining(sums, sums.loss - 0.5 * float(sums.gradient @ step))
     likelihood = -0.5 * n * (math.log(2.0 * math.pi * squares) + 1.0) if sums.mass is None else math.nan
     factor = sums.clusters / max(sums.clusters - 1.0, 1.0) * (n - 1.0) / degrees
@@ -333,12 +347,15 @@ def rao(sums: Sums, found: Estimates, columns: NDArray[np.int64]) -> tuple[Vecto
         return statistic, degrees, statistic.copy()
     meats = [site.meat for site in sums.each if site.meat is not None]
     robust = bool(meats)
-    whole, move, noise = found.inverse / sums.total, -found.inverse @ sums.gradient, 1.0 if robust else found.noise
+    whole = found.inverse / sums.total
+    move = -found.inverse @ sums.gradient
+    noise = 1.0 if robust else found.noise
     parts = math.ceil(len(sums.each) * columns.size * move.size / _TOGETHER)
     for indices in np.array_split(np.arange(columns.size), parts):
         rows = _rows_of([site.mass * site.block for site in sums.each], columns[indices], move.size)
         slopes = np.array([site.mass * site.gradient[columns[indices]] for site in sums.each]) + rows @ move
-        own, crossed = rows, np.einsum("ajk,kl,bjl->jab", rows, whole, rows, optimize=True)
+        own = rows
+        crossed = np.einsum("ajk,kl,bjl->jab", rows, whole, rows, optimize=True)
         if robust:
             together = unpacked(np.sum(meats, axis=0))[: move.size, : move.size]
             own = _rows_of(meats, columns[indices], move.size)
@@ -410,11 +427,13 @@ def wald(estimate: Vector, covariance: Matrix, degrees: float, combinations: Mat
     >>> float(found.estimate[0]), round(found.statistic, 3), round(found.p, 4)
     (-2.0, 2.0, 0.1573)
     """
-    values, spread = combinations @ estimate, combinations @ covariance @ combinations.T
+    values = combinations @ estimate
+    spread = combinations @ covariance @ combinations.T
     inverse = inverse_of(spread)
     if inverse is None:
         raise ConfigurationError("the combinations are linearly dependent, or there are more of them than clusters")
-    statistic, count = float(values @ inverse @ values), len(values)
+    statistic = float(values @ inverse @ values)
+    count = len(values)
     error = np.sqrt(np.diag(spread))
     if math.isinf(degrees):
         return Wald(values, error, statistic, count, degrees, float(stats.chi2.sf(statistic, count)))
@@ -458,12 +477,19 @@ def _refuse(wrong: NDArray[np.bool_], names: Sequence[str], why: str) -> None:
 
 def _nodewise(sums: Sums, names: Sequence[str]) -> Estimates:
     """Return the de-biased lasso."""
-    count, n = len(names), sums.rows
-    w, gradient, gram, loss = sums.point[:count], sums.gradient[:count], sums.hessian[:count, :count], sums.loss
+    count = len(names)
+    n = sums.rows
+    w = sums.point[:count]
+    gradient = sums.gradient[:count]
+    gram = sums.hessian[:count, :count]
+    loss = sums.loss
     if sums.point.size > count:
         # At the best intercept.
-        border, corner, slope = sums.hessian[:count, count], sums.hessian[count, count], sums.gradient[count]
-        gradient, loss = gradient - border * (slope / corner), loss - 0.5 * slope**2 / corner
+        border = sums.hessian[:count, count]
+        corner = sums.hessian[count, count]
+        slope = sums.gradient[count]
+        gradient = gradient - border * (slope / corner)
+        loss = loss - 0.5 * slope**2 / corner
         gram = gram - np.outer(border, border) / corner
     variances = np.diag(gram).copy()
     _refuse(variances <= _CONSTANT * np.diag(sums.hessian)[:count], names, "is constant at all sites together")
@@ -490,7 +516,9 @@ def _scaled_lasso(
     gram: Matrix, product: Vector, squares: float, base: float, n: float, intercepts: float
 ) -> tuple[Vector, float, float]:
     """Return the lasso whose strength fits the variance of its residuals, this variance, and its degrees of freedom."""
-    b, noise, everything = np.zeros(product.size), squares, np.arange(product.size)
+    b = np.zeros(product.size)
+    noise = squares
+    everything = np.arange(product.size)
     for _ in range(_TIMES):
         b = _lasso(gram, product, _LASSO * base * math.sqrt(noise), b, everything)
         degrees = n - np.count_nonzero(b) - intercepts
@@ -499,7 +527,8 @@ def _scaled_lasso(
                 f"there are no intervals: of {n:.0f} rows {degrees:.0f} are left for the noise, after a lasso of "
                 f"{product.size} columns; take more rows or fewer columns"
             )
-        before, noise = noise, (squares + float(b @ (gram @ b - 2.0 * product))) * n / degrees
+        before = noise
+        noise = (squares + float(b @ (gram @ b - 2.0 * product))) * n / degrees
         if not abs(noise - before) > 1e-3 * noise:
             break
     return b, noise, degrees
@@ -507,7 +536,8 @@ def _scaled_lasso(
 
 def _lasso(gram: Matrix, product: Vector, strength: float, start: Vector, on: NDArray[np.int64]) -> Vector:
     """Return argmin over the coordinates `on` of 1/2 b' gram b - <product, b> + strength ||b||_1."""
-    b, size = start.copy(), start.size
+    b = start.copy()
+    size = start.size
     terms = np.array([np.full(size, strength), np.zeros(size), np.full(size, -np.inf), np.full(size, np.inf)])
     indices = on, _NONE, np.zeros(1, dtype=np.int64), np.zeros(0), np.ones(on.size)
     descend(gram, gram @ b - product, b, terms, *indices, _SWEEPS, _RELATIVE, _ABSOLUTE)
@@ -540,7 +570,8 @@ def between(estimates: Matrix, errors: Matrix, degrees: Matrix | float = math.in
     >>> float(found["Q"][0]), float(found["I2"][0]), float(found["DerSimonian-Laird"][0])
     (8.0, 0.75, 1.0)
     """
-    weights, count = errors**-2.0, len(estimates) - 1
+    weights = errors**-2.0
+    count = len(estimates) - 1
     total = weights.sum(axis=0)
     fixed = (weights * estimates).sum(axis=0) / total
     q = (weights * (estimates - fixed) ** 2).sum(axis=0)
@@ -551,7 +582,8 @@ def between(estimates: Matrix, errors: Matrix, degrees: Matrix | float = math.in
     refined = np.sqrt((shrunk * (estimates - random) ** 2).sum(axis=0) / (count * mass))
     share = np.maximum(0.0, q - count) / np.where(q > 0.0, q, 1.0)
     doubt = ((1.0 - weights / total) ** 2 / degrees).sum(axis=0)
-    few, pairs = doubt > 0.0, count * (count + 2.0)
+    few = doubt > 0.0
+    pairs = count * (count + 2.0)
     ratio = q / count / (1.0 + 2.0 * (count - 1.0) / pairs * doubt)
     p = np.where(few, stats.f.sf(ratio, count, pairs / (3.0 * np.where(few, doubt, 1.0))), stats.chi2.sf(q, count))
     found = {"Q": q, "p of Q": p, "I2": share, "fixed": fixed, "fixed error": total**-0.5}

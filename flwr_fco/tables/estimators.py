@@ -431,7 +431,8 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
 
     C: float = field(default=1.0, metadata={"range": (lambda C: C > 0.0, "a number > 0, or inf for no penalty")})
     l1_ratio: float = field(default=0.0, kw_only=True, metadata=FRACTION)
-    _kind, _first = CLASSES, "C"
+    _kind = CLASSES
+    _first = "C"
 
     def fit(
         self,
@@ -610,7 +611,9 @@ def class_shares(slopes: Vector) -> Vector:
 
 
 #: The fields of targets that are no time and no event.
-_ENTRY, _STRATA, _EXPOSURE = "entry", "strata", "exposure"
+_ENTRY = "entry"
+_STRATA = "strata"
+_EXPOSURE = "exposure"
 _EXPECTED = (
     "expected two columns, the time and 1 for an event or 0 for a censored row; or a structured array or a frame with "
     "a time, a boolean event, and where there are any 'entry' and 'strata'"
@@ -918,7 +921,8 @@ def to_estimator(result: Any, objective: Objective, *, classes: ArrayLike | None
         if classes is not None:
             raise ConfigurationError("classes is given, but least squares have none; leave it out")
         regression = LinearRegression(fit_intercept="intercept" in arrays)
-        regression.coef_, regression.intercept_ = coefficients, float(intercept[0])
+        regression.coef_ = coefficients
+        regression.intercept_ = float(intercept[0])
         regression.n_features_in_ = coefficients.shape[0]
         return regression
     if isinstance(objective, Logistic):
@@ -934,9 +938,12 @@ def to_estimator(result: Any, objective: Objective, *, classes: ArrayLike | None
         raise ConfigurationError(f"classes={names.tolist()}; expected {labels.size} of them, for {labels.tolist()}")
     if isinstance(objective, MultinomialLogistic) and names.size == 2:
         # scikit-learn stores two classes as one row and applies the logistic function to its score.
-        coefficients, intercept = coefficients[:, 1] - coefficients[:, 0], intercept[1:] - intercept[:1]
+        coefficients = coefficients[:, 1] - coefficients[:, 0]
+        intercept = intercept[1:] - intercept[:1]
     classifier = LogisticRegression(fit_intercept="intercept" in arrays)
     classifier.coef_ = np.atleast_2d(coefficients.T)
-    classifier.intercept_, classifier.classes_ = intercept, names
-    classifier.n_features_in_, classifier.n_iter_ = coefficients.shape[0], np.zeros(1, dtype=np.int32)
+    classifier.intercept_ = intercept
+    classifier.classes_ = names
+    classifier.n_features_in_ = coefficients.shape[0]
+    classifier.n_iter_ = np.zeros(1, dtype=np.int32)
     return classifier

@@ -73,7 +73,8 @@ def _b_spline(column: Any, values: Vector) -> Any:
     """Return cubic B-splines of a column, all but the first, with its knots between the ends of its range."""
     inner = [knot for knot in column.knots if column.range[0] < knot < column.range[1]]
     ends = np.repeat(np.asarray(column.range, dtype=np.float64), 4)
-    x, knots = column.scaled(values), column.scaled(np.concatenate([ends[:4], inner, ends[4:]]))
+    x = column.scaled(values)
+    knots = column.scaled(np.concatenate([ends[:4], inner, ends[4:]]))
     known = np.isfinite(x)
     made = np.full((len(knots) - 4, x.size), np.nan)
     made[:, known] = BSpline.design_matrix(x[known], knots, 3).toarray().T

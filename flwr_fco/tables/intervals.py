@@ -44,10 +44,12 @@ TIMEOUT = 600.0
 MOST_COLUMNS = 2_000
 #: Events, or rows of the rarer class, for each column, below which intervals of a generalised linear model are refused,
 #: and below which there is a warning (docs/benchmarks/intervals.md).
-_EVENTS, _FEW_EVENTS = 5, 10
+_EVENTS = 5
+_FEW_EVENTS = 10
 #: The smallest standard error of one site, relative to that of all sites together; and its largest estimate, relative
 #: to the median of the sites.
-_SMALLEST, _LARGEST = 1.0 / 3.0, 1_000.0
+_SMALLEST = 1.0 / 3.0
+_LARGEST = 1_000.0
 #: Rounding error of a site's derivatives, relative to others that bound them.
 _ROUNDING = 1e-6
 #: Clusters below which their intervals are too short.
@@ -139,7 +141,7 @@ class Kind(NamedTuple):
     curvature: float = math.inf
 
 
-#: Kinds of models. The sums of squares at any point tell their minimum.
+#: Kinds of models. The sums of squares at any point determine their minimum.
 SQUARES = Kind("rows", 10, curvature=1.0)
 CLASSES = Kind("rows of the rarer class", 5, "odds ratio", 0.25)
 COUNTS = Kind("rows with events", 5, "rate ratio")
@@ -223,7 +225,9 @@ def asking(number: int, tables: Tables, rows: Any = None, weights: Any = None, *
         Of the strategy.
     """
     strategy = FedNewton(min_available_nodes=number, min_train_nodes=1, fraction_evaluate=0.0, **options)
-    strategy.tables, strategy.bounds, strategy.site_weights = tables, Bounds(rows=rows), weights
+    strategy.tables = tables
+    strategy.bounds = Bounds(rows=rows)
+    strategy.site_weights = weights
     return strategy
 
 
@@ -268,7 +272,10 @@ def own_estimates(run: Run, fitted: Fitted, own: bool) -> Reported:
     shapes = dict.fromkeys(("estimate", "error", "degrees"), (size,))
     answers = ask(run, Request(ESTIMATES, {}, wanted, shapes), np.zeros(size))
     weighted = fitted.weighted or any(answer.numbers["weighted"] for answer in answers)
-    pooled, idle, intercepts, classes = list[Answer](), list[Answer](), 0, fitted.kind is CLASSES
+    pooled = list[Answer]()
+    idle = list[Answer]()
+    intercepts = 0
+    classes = fitted.kind is CLASSES
     # A model whose intercepts stay at the sites has refused those that are too small.
     shared = "intercept" in run.problem.layout.names
     for answer in answers if own else []:
@@ -297,7 +304,7 @@ def unpenalised(run: Run, asked: Intervals, fitted: Fitted, reported: Reported, 
         What is asked for.
     fitted : Fitted
         What is fitted: the derivatives of squares at any point are enough.
-    reported : Told
+    reported : Reported
         What the sites say of themselves.
     start : ndarray of float64, shape (d,)
         Where it begins: of all the model's arrays.
@@ -307,7 +314,9 @@ def unpenalised(run: Run, asked: Intervals, fitted: Fitted, reported: Reported, 
     ConfigurationError
         If a site does not answer, the columns are linearly dependent, or an estimate grows without end.
     """
-    asking, names, kind = _Asking(run, asked, fitted, reported), fitted.names, fitted.kind
+    asking = _Asking(run, asked, fitted, reported)
+    names = fitted.names
+    kind = fitted.kind
 
     def grown(columns: NDArray[np.int64]) -> None:
         shown = ", ".join([*names, "the intercept"][min(j, len(names))] for j in columns[:5].tolist())
@@ -334,14 +343,20 @@ class _Asking:
     """Asks all sites about their derivatives at a point."""
 
     def __init__(self, run: Run, asked: Intervals, fitted: Fitted, reported: Reported) -> None:
-        self.run, self.asked, self.fitted, self.reported = run, asked, fitted, reported
-        self.count, self.size = 0, run.problem.layout.size
+        self.run = run
+        self.asked = asked
+        self.fitted = fitted
+        self.reported = reported
+        self.count = 0
+        self.size = run.problem.layout.size
         #: An intercept of the model that no site uses is no parameter.
         self.used = len(fitted.names) if reported.own and not reported.pooled else self.size
 
     def sums(self, point: Vector) -> Sums:
         """Return the sums at a point."""
-        answers, used, mass = self._answers(point, clustered=False), self.used, self.fitted.mass
+        answers = self._answers(point, clustered=False)
+        used = self.used
+        mass = self.fitted.mass
         rows = sum(answer.examples for answer in answers)
         self._check_sites(answers)
         gradient, block = (np.sum([a.weight * a.vectors[name] for a in answers], 0) for name in ("gradient", "block"))
@@ -380,8 +395,10 @@ class _Asking:
 
     def _answers(self, point: Vector, *, clustered: bool) -> list[Answer]:
         self.count += 1
-        size, more = self.size, ("clusters",) * clustered
-        w, triangle = np.append(point, np.zeros(size - point.size)), (size * (size + 1) // 2,)
+        size = self.size
+        more = ("clusters",) * clustered
+        w = np.append(point, np.zeros(size - point.size))
+        triangle = (size * (size + 1) // 2,)
         numbers = {OWN: float(self.reported.own), LEAST: float(FEWEST_ROWS), POOLED: float(bool(self.reported.pooled))}
         shapes = {"gradient": (size,), "block": triangle} | dict.fromkeys(("meat",) * clustered, triangle)
         numbers[CLUSTERED] = float(clustered)
@@ -427,7 +444,8 @@ class _Asking:
 
     def _most_curved(self, answer: Answer) -> float:
         """Return how many times a column's mean square its second derivative may be, by a site's own loss and rows."""
-        kind, rows = self.fitted.kind, answer.examples
+        kind = self.fitted.kind
+        rows = answer.examples
         if kind is TIMES:
             # A variance in a risk set is at most half of the sum of all squares.
             return 0.5 * rows
@@ -504,7 +522,7 @@ def check_events(reported: Reported, fitted: Fitted) -> None:
 
     Parameters
     ----------
-    reported : Told
+    reported : Reported
         What the sites say of themselves.
     fitted : Fitted
         What is fitted; squares have no events.
@@ -516,7 +534,7 @@ def check_events(reported: Reported, fitted: Fitted) -> None:
     """
     if fitted.kind is SQUARES:
         return
-    # No site has more of them than rows, and where all are of one class they tell nothing beside its intercept.
+    # No site has more of them than rows, and where all are of one class they say nothing beside its intercept.
     of = [answer for answer in reported.answers if fitted.named(answer) not in reported.idle]
     counts = [[min(answer.numbers[name], answer.examples) for answer in of] for name in ("events", "others")]
     events = min(sum(max(0.0, number) for number in numbers) for numbers in counts)
@@ -545,7 +563,7 @@ def table(asked: Intervals, fitted: Fitted, reported: Reported, sums: Sums, tren
         What is asked for.
     fitted : Fitted
         What is fitted.
-    reported : Told
+    reported : Reported
         What the sites say of themselves.
     sums : Sums
         The sums of all sites.
@@ -565,7 +583,8 @@ def table(asked: Intervals, fitted: Fitted, reported: Reported, sums: Sums, tren
     found = found._replace(log_likelihood=found.log_likelihood + saturated + missing)
     indices = np.array(asked.indices(names))
     estimate, error = found.estimate[indices], found.error[indices]
-    z, quantile = stats.t(found.degrees), stats.t.isf(0.5 * (1.0 - asked.level), found.degrees)
+    z = stats.t(found.degrees)
+    quantile = stats.t.isf(0.5 * (1.0 - asked.level), found.degrees)
     p = 2.0 * z.sf(np.abs(estimate) / error)
     half = quantile * error
     columns = {"estimate": estimate} | ({kind.ratio: np.exp(np.minimum(estimate, 700.0))} if kind.ratio else {})
@@ -648,7 +667,8 @@ def _compared(own: dict[str, Any], indices: NDArray[Any], count: int, half: Vect
         return columns
     values, errors, degrees = (np.array([each[i][indices] for each in own.values()]) for i in range(3))
     found = between(values, errors, np.where(degrees > 0.0, degrees, math.inf))
-    mean, refined = found["DerSimonian-Laird"], found.pop("Hartung-Knapp error")
+    mean = found["DerSimonian-Laird"]
+    refined = found.pop("Hartung-Knapp error")
     if len(own) < count:
         found |= dict.fromkeys(("Q", "p of Q", "I2"), nothing)
     if len(own) >= _SITES:
@@ -661,18 +681,21 @@ def _plausible(
     reported: Reported, sums: Sums, found: Estimates, fitted: Fitted
 ) -> tuple[dict[str, tuple[Vector, ...]], list[str]]:
     """Return each site's own estimates, errors and degrees of freedom, and who is left out for impossible ones."""
-    names, count = fitted.names, len(fitted.names)
+    names = fitted.names
+    count = len(fitted.names)
     said = {fitted.named(own): own.vectors for own in reported.answers if own.numbers["reported"]}
     given = {site: tuple(own[name][:count] for name in ("estimate", "error", "degrees")) for site, own in said.items()}
     sizes = np.array([np.abs(estimate) + np.abs(error) for estimate, error, _ in given.values()])
     usual = np.sort(sizes, axis=0)[(len(sizes) - 1) // 2] if len(sizes) else sizes
-    doubted, together = [], found.error
+    doubted = []
+    together = found.error
     if fitted.cluster == "site" and found.inverse is not None:
         # A site's own error knows of no spread between sites.
         together = np.sqrt(found.noise * np.diag(found.inverse)[:count] / sums.total)
     for (site, (estimate, error, _)), size in zip(list(given.items()), sizes, strict=True):
-        # What all rows together tell of a coefficient is no less than what one site's tell.
-        small, large = error < _SMALLEST * together, size > _LARGEST * usual
+        # What all rows together say of a coefficient is no less than what one site's say.
+        small = error < _SMALLEST * together
+        large = size > _LARGEST * usual
         if small.any():
             j = int(np.argmax(small))
             why = f"standard error of {names[j]} is {error[j]:.3g}, and that of all sites together {together[j]:.3g}"
@@ -689,7 +712,8 @@ def _plausible(
 def _reasons(reported: Reported, doubted: list[str], fitted: Fitted) -> str:
     """Return why sites have no estimates of their own; an empty string if all of them have."""
     silent = [fitted.named(answer) for answer in reported.answers if not answer.numbers["reported"]]
-    texts, kind = [*doubted, *reported.left_out], fitted.kind
+    texts = [*doubted, *reported.left_out]
+    kind = fitted.kind
     if silent:
         shown = ", ".join(silent[:_SHOWN]) + f" and {len(silent) - _SHOWN} more" * (len(silent) > _SHOWN)
         texts.append(f"none of {shown}: fewer than {kind.least} {kind.counted} a column, no unique fit, or withheld")

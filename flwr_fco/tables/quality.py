@@ -35,7 +35,8 @@ from flwr_fco.tables.intervals import CLASSES, reasons_of, site_of
 from flwr_fco.tables.reports import Reported, aligned_columns, asked_of
 
 #: Bins, and how many of them are merged where a site keeps smaller ones back.
-_BINS, _MERGED = 8, (1, 2, 4)
+_BINS = 8
+_MERGED = (1, 2, 4)
 _CURVED = ("slope-slope", "slope-intercept", "intercept-intercept")
 _WANTED = ("mean", "square", "brier", "ordered", "compared", "events")
 
@@ -47,7 +48,7 @@ class Quality(Reported):
     ----------
     overall : dict of str to float
         Of all rows: ``concordance``, of the ``pairs`` within sites; ``slope`` of the calibration and ``slope error``;
-        of classes ``intercept``, ``intercept error`` and ``Brier``. NaN where the rows do not tell it.
+        of classes ``intercept``, ``intercept error`` and ``Brier``. NaN where the rows do not determine it.
     rows : list of dict
         Of each site: ``site``, ``rows``, ``events``, ``concordance``, and of classes ``Brier``.
     bins : list of dict
@@ -108,12 +109,14 @@ def judged(run: Run, model: Any, point: Vector, sites: Sequence[Any] = ()) -> Qu
             raise ConfigurationError(f"{prefix}, of which all have said how good it is; ask again")
         means = {name: _mean(kept, name) for name in wanted}
         curved = np.array([[means[_CURVED[0]], means[_CURVED[1]]], [means[_CURVED[1]], means[_CURVED[2]]]])
-        slopes, size = np.array([means["by-slope"], means["by-intercept"]]), at.size
+        slopes = np.array([means["by-slope"], means["by-intercept"]])
+        size = at.size
         return Sums(at, slopes[:size], curved[:size, :size], means["loss"], rows)
 
     rows = sum(answer.examples for answer in answers)
     overall = _overall(model, answers) | _calibrated(derivatives, "intercept" in run.problem.layout.shapes)
-    bins, withheld = [], ""
+    bins = []
+    withheld = ""
     mean, square = (_mean(answers, name) for name in ("mean", "square"))
     deviation = math.sqrt(max(square - mean**2, 0.0))
     if deviation > 0.0:
@@ -142,7 +145,9 @@ def judged(run: Run, model: Any, point: Vector, sites: Sequence[Any] = ()) -> Qu
     text = [f"Quality of {type(model).__name__}", *(f"├── {title}: {about}" for title, about in lines)]
     text += [*aligned_columns(of_sites), *aligned_columns([{"bin": "scores", **own} for own in bins])]
     made = Quality("\n".join(text))
-    made.overall, made.rows, made.bins = overall, of_sites, bins
+    made.overall = overall
+    made.rows = of_sites
+    made.bins = bins
     return made
 
 
@@ -157,7 +162,7 @@ def _lines(overall: dict[str, float]) -> list[tuple[str, str]]:
     text = f"{overall['concordance']:.4g}, of {overall['pairs']:.0f} pairs within sites (0.5: no better than chance)"
     lines = [("Concordance", text)]
     if math.isnan(overall["slope"]):
-        text = "the rows tell no slope: scores or outcomes are all the same, or in order without error"
+        text = "the rows determine no slope: scores or outcomes are all the same, or in order without error"
     else:
         text = f"slope {overall['slope']:.4g} +- {overall['slope error']:.3g} (1 where the model is exact)"
         if "intercept" in overall:
@@ -193,7 +198,7 @@ def _possible(answers: Sequence[Answer], sites: Sequence[Any]) -> tuple[list[Ans
 
 
 def _calibrated(derivatives: Any, intercept: bool) -> dict[str, float]:
-    """Return slope and intercept with their standard errors, by Newton's method; NaN if the rows do not tell them."""
+    """Return slope and intercept with their standard errors, by Newton's method; NaN if they are not determined."""
     names = ("slope", "intercept")[: 1 + intercept]
     found = minimum(derivatives, np.array([1.0, 0.0])[: len(names)])
     if found is None:

@@ -247,7 +247,8 @@ def read_site(
         if lacks:
             prefix = f"this site's rows lack the columns {lacks[:5]} of features="
             raise PublicError(f"{prefix}; give them, or leave them out everywhere")
-        features, names = features[list(order)], tuple(order)
+        features = features[list(order)]
+        names = tuple(order)
     elif order is not None and np.shape(features)[-1] != len(order):
         prefix = f"this site's rows have {np.shape(features)[-1]} columns without names"
         raise PublicError(f"{prefix}, and features= has {len(order)}")
@@ -308,7 +309,7 @@ def _columns(prefix: str, table: Any, names: Names) -> dict[str, list[Any]]:
 
 
 def refuse_two_codings(labels: Mapping[str, NDArray[Any]]) -> None:
-    """Refuse clients that code classes in two ways: 0 and 1, and -1 and 1; texts, and numbers; or by other letters.
+    """Refuse clients that code classes in two ways: 0 and 1, and -1 and 1; texts, and numbers; or by other names.
 
     Raises
     ------
@@ -385,7 +386,8 @@ class SomeNodes:
     """Some of the nodes of a grid."""
 
     def __init__(self, grid: Any, nodes: Sequence[Any]) -> None:
-        self._grid, self._nodes = grid, list(nodes)
+        self._grid = grid
+        self._nodes = list(nodes)
 
     def get_node_ids(self) -> list[int]:
         """Return their ids."""
@@ -434,9 +436,11 @@ def row_weights(weights: Any, features: Any) -> Vector:
 
 
 #: Columns named in an error, and the largest number that may be squared.
-_NAMED, _LARGEST = 5, 1e150
+_NAMED = 5
+_LARGEST = 1e150
 #: Ratio of a deviation to that at most sites above which there is a warning; and of a mean weight to the sites' median.
-_UNITS, _HEAVIEST = 5.0, 10.0
+_UNITS = 5.0
+_HEAVIEST = 10.0
 #: Ratio of a mean to the deviation above which columns are centred: squares of them lose twice its digits.
 _FAR = 1e3
 
@@ -552,12 +556,13 @@ class Columns(NamedTuple):
         return cls(same, within, mean, np.where(far, mean, 0.0))
 
     def telling_nothing(self, *, own: bool) -> NDArray[np.bool_]:
-        """Which columns tell nothing; `own`: where each client's level is its own, or each stratum's."""
+        """Which columns say nothing; `own`: where each client's level is its own, or each stratum's."""
         return self.within if own else self.same
 
     def settled(self, coefficients: NDArray[Any], intercepts: Vector, *, own: bool) -> Vector:
-        """Make the coefficients of columns that tell nothing 0, in place; return the intercepts of columns about 0."""
-        moved, idle = self.centre @ coefficients, self.telling_nothing(own=own)
+        """Make the coefficients of columns that say nothing 0, in place; return the intercepts of columns about 0."""
+        moved = self.centre @ coefficients
+        idle = self.telling_nothing(own=own)
         if idle.any():
             # What such a column adds is a part of the intercept.
             moved = moved - self.means[idle] @ coefficients[idle]

@@ -29,11 +29,11 @@ from flwr_fco.tables.reading import is_grid
 
 
 def aligned_columns(rows: list[dict[str, Any]], digits: int = 3) -> list[str]:
-    """Return a table's lines, the header first; missing cells are empty. Names of sites' columns are shown as text.
+    r"""Return a table's lines, the header first; missing cells are empty. Names of sites' columns are shown as text.
 
     Examples
     --------
-    >>> print(*aligned_columns([{"": "age", "mean": 61.2345, "rows": 1234.5, "p": 2.8479e-11}]), sep="\\n")
+    >>> print(*aligned_columns([{"": "age", "mean": 61.2345, "rows": 1234.5, "p": 2.8479e-11}]), sep="\n")
              mean  rows         p
         age  61.2  1234  2.85e-11
     """
@@ -182,7 +182,10 @@ class Tested(Reported):
 def _tested(title: str, rows: list[dict[str, Any]], statistic: float, degrees: tuple[float, float], p: float) -> Tested:
     kind = f"chi-squared({degrees[0]:g})" if math.isinf(degrees[1]) else f"F({degrees[0]:g}, {degrees[1]:g})"
     tested = Tested("\n".join([f"{title}: {kind} = {statistic:.5g}, p = {p:.3g}", *aligned_columns(rows)]))
-    tested.rows, tested.statistic, tested.degrees, tested.p = rows, statistic, degrees, p
+    tested.rows = rows
+    tested.statistic = statistic
+    tested.degrees = degrees
+    tested.p = p
     return tested
 
 
@@ -196,7 +199,8 @@ def _table_of(model: Any) -> Table:
 
 def contrasted(model: Any, combinations: Any) -> Tested:
     """Return Wald's test of linear combinations of a fitted estimator's coefficients."""
-    found, given = _table_of(model).found, [combinations] if isinstance(combinations, Mapping) else combinations
+    found = _table_of(model).found
+    given = [combinations] if isinstance(combinations, Mapping) else combinations
     names = [str(name) for name in model._names(len(found.estimate))]
     many = isinstance(given, Sequence) and all(isinstance(own, Mapping) for own in given)
     if not many or not given or not all(isinstance(each, Real) for own in given for each in own.values()):
@@ -257,10 +261,12 @@ def compared(model: Any, other: Any) -> Tested:
     count = float(len(names[0]) - len(names[1]))
     if model._kind is SQUARES:
         squares = [found.noise * found.degrees for found in (large.found, small.found)]
-        statistic, left = (squares[1] - squares[0]) / count / large.found.noise, large.found.degrees
+        statistic = (squares[1] - squares[0]) / count / large.found.noise
+        left = large.found.degrees
         p = float(stats.f.sf(statistic, count, left))
     else:
-        statistic, left = 2.0 * (large.found.log_likelihood - small.found.log_likelihood), math.inf
+        statistic = 2.0 * (large.found.log_likelihood - small.found.log_likelihood)
+        left = math.inf
         p = float(stats.chi2.sf(statistic, count))
     rows = [
         {"model": kind, "columns": len(own), "log likelihood": table.found.log_likelihood}

@@ -64,7 +64,7 @@ _within_app: ContextVar[Limits | None] = ContextVar("flwr_fco_torch_app", defaul
 class ClientApp(TaskApp):
     """Flower's ClientApp with handlers for flwr_fco's additional messages.
 
-    It tells the server the node's partition id, so that runs are reproducible, and reports that a node has lost its
+    It reports the node's partition id, so that runs are reproducible, and reports that a node has lost its
     memory, as after a restart, so that the server sends it again.
 
     Parameters
@@ -138,7 +138,8 @@ def _of_a_loop(disclosure: Disclosure | None) -> Disclosure:
 def _check_rows(answer: Message, message: Message, disclosure: Disclosure) -> None:
     """Refuse an answer about fewer rows than the client's owner allows, or about rows that it does not count."""
     # A handler that returns nothing is silent in Flower.
-    silent, kind = cast(Any, answer) is None, message.metadata.message_type
+    silent = cast(Any, answer) is None
+    kind = message.metadata.message_type
     if disclosure.min_rows is None or kind in (PARTITION, TABLE) or silent or answer.has_error():
         return
     counts = [record["num-examples"] for record in answer.content.metric_records.values() if "num-examples" in record]
@@ -203,18 +204,21 @@ class LocalTraining:
     def __init__(self, message: Message, context: Context, model: nn.Module, *, momentum: float = 0.0) -> None:
         limits = _within_app.get()
         if limits is None:
-            prefix = (
-                "this message came through Flower's own ClientApp, which cannot tell the server what is missing here"
-            )
+            prefix = "this message came through Flower's own ClientApp, which cannot report what is missing here"
             advice = "write `from flwr_fco.torch import ClientApp` instead of `from flwr.clientapp import ClientApp`"
             raise ConfigurationError(f"{prefix}; {advice}")
-        self.model, self._momentum, self._limits = model, momentum, limits
+        self.model = model
+        self._momentum = momentum
+        self._limits = limits
         self._stack = ExitStack()
         self._round, self._downlink = task_of(message, limits, as_sent=True)
-        self._message, self._context, plan = message, context, self._downlink.plan
+        self._message = message
+        self._context = context
+        plan = self._downlink.plan
         limits.check_task(self._downlink, None)
         self._state = recall(context, self._downlink)
-        self._method, self._loop = method_of(plan.solver, plan.options), UserLoop(plan.solver)
+        self._method = method_of(plan.solver, plan.options)
+        self._loop = UserLoop(plan.solver)
         self._loop.ask(self._method, self._downlink, self._state)
         self._plain = not self._loop.psi
         terms = plan.regularizer.terms() if plan.scope == "joint" and not self._plain else ()
@@ -242,7 +246,8 @@ class LocalTraining:
         return self._round
 
     def __enter__(self) -> Self:
-        plan, downlink = self._downlink.plan, self._downlink
+        plan = self._downlink.plan
+        downlink = self._downlink
         kind, start = self._loop.kind, self._loop.start
         layout = layout_of(self.model)
         if layout.signature != plan.layout.signature:
@@ -287,7 +292,8 @@ class LocalTraining:
         ConfigurationError
             If the number of examples is missing, a metric is not a number, or the optimiser has not taken a step.
         """
-        plan, downlink = self._downlink.plan, self._downlink
+        plan = self._downlink.plan
+        downlink = self._downlink
         if "num-examples" not in metrics:
             raise ConfigurationError(f"the metrics are {sorted(metrics)}; expected 'num-examples' among them")
         optimizer = self.optimizer
@@ -382,7 +388,10 @@ class UserLoop:
     def _note(self, kind: Any, start: Any, shift: Any, psi: bool) -> tuple[Sent, Moved]:
         if self.done is not None:
             return self.done
-        self.kind, self.start, self.shift, self.psi = kind, start, shift, psi
+        self.kind = kind
+        self.start = start
+        self.shift = shift
+        self.psi = psi
         raise _AskedError
 
 

@@ -122,7 +122,10 @@ class TorchObjective(Objective):
         if scores is not None:
             example = '{"accuracy": (model(batch[0]).argmax(1) == batch[1]).float().mean()}'
             _check_takes_model_and_batch("scores", scores, example)
-        self.model, self.loss, self.scores, self._collate = model, loss, scores, collate
+        self.model = model
+        self.loss = loss
+        self.scores = scores
+        self._collate = collate
         self.dataset = dataset if isinstance(dataset, Dataset) else _tensors(dataset)
         self.chunk_size: int = checked("chunk_size", chunk_size, int, AT_LEAST_ONE)
         try:
@@ -181,7 +184,9 @@ class TorchObjective(Objective):
         # PyTorch sets the mode module by module, which takes a tenth of a small network's step.
         if not all(module.training for module in self._modules):
             self.model.train()
-        wide, total, value = widest_dtype(self._parameters[0]), list[Tensor](), list[Tensor]()
+        wide = widest_dtype(self._parameters[0])
+        total = list[Tensor]()
+        value = list[Tensor]()
         with seeded(self._parameters, 0 if batch is None else batch.seed):
             for share, examples in self._chunks(None if batch is None else batch.rows):
                 loss = self._loss_of(examples)
@@ -204,7 +209,8 @@ class TorchObjective(Objective):
 
     def place(self, psi: BoundRegularizer | None) -> Place | None:
         """Return the model's device as the place of a client's steps: vectors go there once, and come back once."""
-        parts, first = [] if psi is None else psi.parts, self._parameters[0]
+        parts = [] if psi is None else psi.parts
+        first = self._parameters[0]
         wide: dict[str, Any] = {"dtype": widest_dtype(first), "device": first.device}
         if not all(isinstance(block, slice) for block, *_ in parts):
             return None
@@ -223,7 +229,8 @@ class TorchObjective(Objective):
 
     def take_training_loss(self) -> float | None:
         """Return the mean training-mode loss of the gradients computed since the last call; None if there were none."""
-        losses, self._losses = self._losses, []
+        losses = self._losses
+        self._losses = []
         wide = widest_dtype(self._parameters[0])
         return float(torch.stack([loss.to(wide) for loss in losses]).mean()) if losses else None
 

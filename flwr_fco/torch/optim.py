@@ -119,7 +119,8 @@ class CompositeOptimizer(torch.optim.Optimizer):
         """Regularizer of each parameter by name; None if psi does not act on it."""
         pairs = [pair for g in self.param_groups for pair in zip(g["names"], g["params"], strict=True)]
         shapes = {name: tuple(p.shape) for name, p in pairs}
-        common, acted_on = self.defaults["apply_to"], dict[PerParameter, list[str]]()
+        common = self.defaults["apply_to"]
+        acted_on = dict[PerParameter, list[str]]()
         by_default = regularized_names(shapes) if common is None else matching(shapes, common)
         regularizers: dict[str, Regularizer | None] = {}
         for group in self.param_groups:
@@ -170,7 +171,7 @@ class CompositeOptimizer(torch.optim.Optimizer):
         return gradients
 
     def _write(self, group: Group, time: float, vectors: list[Tensor], moved: list[Tensor] | None = None) -> None:
-        """Set a group's parameters to prox(vectors + moved, time); the maps are built anew when a device changes."""
+        """Set a group's parameters to prox(vectors + moved, time); the maps are built again when a device changes."""
         devices = [p.device for p in group["params"]]
         kept = self._proxes.get(id(group))
         if kept is None or kept[0] != devices:

@@ -55,7 +55,9 @@ def tensor_prox(regularizer: Regularizer, like: Tensor) -> TensorProx:
     """
     shape = tuple(like.shape)
     regularizer.check_shape("the tensor", shape)
-    terms, groups, inner = regularizer.terms(), regularizer.groups_of(shape), regularizer.of_values()
+    terms = regularizer.terms()
+    groups = regularizer.groups_of(shape)
+    inner = regularizer.of_values()
     if terms is not None:
         return _termwise(terms, like)
     if groups is not None:
@@ -135,7 +137,8 @@ def _termwise(terms: Terms, like: Tensor) -> TensorProx:
     """Return the map clip(soft(v, step * threshold) / (1 + step * shrinkage), lower, upper)."""
     rows: list[Any] = [_constant(term, like) if np.ndim(term) else float(term) for term in terms]
     threshold, shrinkage, lower, upper = rows
-    curved, bounded = bool(np.any(terms.shrinkage)), terms.is_bounded
+    curved = bool(np.any(terms.shrinkage))
+    bounded = terms.is_bounded
 
     def solve(v: Tensor, step: float) -> Tensor:
         # Adding 0.0 turns negative zeros into zeros, here and below.
@@ -150,7 +153,8 @@ def _termwise(terms: Terms, like: Tensor) -> TensorProx:
 
 def _grouped(given: Groups, like: Tensor) -> TensorProx:
     """Return the map w_g = u_g max(1 - step strengths_g / ||u_g||, 0) of the soft-thresholded u."""
-    l1, groups = given[0], torch.tensor(given[1], dtype=torch.int64, device=like.device)
+    l1 = given[0]
+    groups = torch.tensor(given[1], dtype=torch.int64, device=like.device)
     strengths = _constant(given[2], _exact(like))
 
     def solve(v: Tensor, step: float) -> Tensor:
@@ -189,7 +193,8 @@ def _sparse(count: int) -> TensorProx:
         size = v.abs().reshape(-1)
         level = torch.topk(size, count, sorted=False).values.min()
         # NaN is kept, not hidden. Of equal ones the first stay, as in the NumPy map.
-        kept, equal = ~(size <= level), size == level
+        kept = ~(size <= level)
+        equal = size == level
         kept |= equal & (equal.cumsum(0) <= count - kept.sum())
         return torch.where(kept.reshape(v.shape), v, 0.0) + 0.0
 

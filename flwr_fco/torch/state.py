@@ -57,7 +57,8 @@ def layout_of(model: nn.Module, apply_to: str | Sequence[str] | None = None) -> 
     """
     parameters = trainable(model)
     regularized = regularized_names({name: tuple(p.shape) for name, p in parameters.items()}, apply_to)
-    entries, offset = [], 0
+    entries = []
+    offset = 0
     for name, tensor in model.state_dict().items():
         place = offset if name in parameters else -1
         entries.append(Entry(name, tuple(tensor.shape), _numpy_name(tensor.dtype), place, name in regularized))
@@ -160,7 +161,8 @@ def matching(names: Iterable[str], patterns: str | Sequence[str] | None, option:
     ConfigurationError
         If a pattern matches nothing.
     """
-    candidates, matches = list(names), set()
+    candidates = list(names)
+    matches = set()
     for pattern in [patterns] if isinstance(patterns, str) else patterns or ():
         hit = {name for name in candidates if fnmatchcase(name, pattern)}
         if not hit:

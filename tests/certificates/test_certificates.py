@@ -41,10 +41,12 @@ KINDS |= {"huber": Huber, "poisson": Poisson}
 
 def losses(kind, rng, sizes, d, more=(), **options):
     """Return the losses of unequal parts of one problem; `more` says whether rows have weights and offsets."""
-    found, truth = [], np.zeros(d)
+    found = []
+    truth = np.zeros(d)
     truth[:4] = 0.5, -0.5, 0.25, 0.35
     for size in sizes:
-        features, own = rng.normal(size=(size, d)) + 0.2, dict(options)
+        features = rng.normal(size=(size, d)) + 0.2
+        own = dict(options)
         scores = features @ truth
         if kind == "softmax":
             scores = np.stack([scores, -scores, 0.0 * scores], 1)
@@ -81,7 +83,8 @@ Adapter.register("half-square", HalfSquare)
 
 def clients_of(kind):
     """Unequal clients, so that the weights matter; of three classes nobody has the last."""
-    rng, found = np.random.default_rng(0), []
+    rng = np.random.default_rng(0)
+    found = []
     for size in (7, 12, 20):
         features = rng.normal(size=(size, 4)) + 0.3
         scores = features @ rng.normal(size=4) + 0.5 * rng.normal(size=size)
@@ -97,7 +100,8 @@ class Cubic(Objective):
     """A loss of which nothing but value and gradient is known."""
 
     def __init__(self):
-        self.layout, self.num_examples = Layout.from_arrays({"coefficients": np.zeros(3)}), 4
+        self.layout = Layout.from_arrays({"coefficients": np.zeros(3)})
+        self.num_examples = 4
 
     def value(self, w):
         return float(np.sum(np.abs(w - 1.0) ** 3))
@@ -191,7 +195,8 @@ class Reported:
     """A client's answers, of which some numbers are changed."""
 
     def __init__(self, objective, change):
-        self.objective, self.change = objective, change
+        self.objective = objective
+        self.change = change
 
     def __call__(self, w, request):
         numbers, vectors = certificates.reported_at(self.objective, w, request.numbers)

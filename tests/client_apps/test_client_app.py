@@ -23,7 +23,9 @@ def strategy(**options):
 
 
 def test_data_are_loaded_once_a_run_and_partition_and_then_forgotten():
-    loads, objectives, before = [], clients(), len(client._objectives)
+    loads = []
+    objectives = clients()
+    before = len(client._objectives)
 
     def load(context):
         loads.append(context.node_config["partition-id"])
@@ -39,7 +41,8 @@ def test_data_are_loaded_once_a_run_and_partition_and_then_forgotten():
 
 def test_copies_of_an_app_find_what_the_first_has_loaded(monkeypatch):
     """Flower's simulation may pickle the app with every message."""
-    loads, objectives = [], clients()
+    loads = []
+    objectives = clients()
     monkeypatch.setattr(client, "_test_loads", loads, raising=False)
 
     def load(context):
@@ -48,7 +51,8 @@ def test_copies_of_an_app_find_what_the_first_has_loaded(monkeypatch):
         module._test_loads.append(1)
         return objectives[0]
 
-    app, chosen = client_app(load), strategy()
+    app = client_app(load)
+    chosen = strategy()
     grid = InProcessGrid(app, 2)
     with grid.identity():
         for _ in range(2):
@@ -87,7 +91,8 @@ class Counting(LeastSquares):
 
     def __init__(self, features, targets, stride):
         super().__init__(features, targets)
-        self.count, self.stride = np.array(0), stride
+        self.count = np.array(0)
+        self.stride = stride
         arrays = self.layout.views(np.zeros(self.layout.size)) | {"count": self.count}
         self.layout = Layout.from_arrays(arrays, apply_to="coefficients")
 
@@ -129,7 +134,9 @@ def test_buffers_travel_both_ways(mods):
 
 @pytest.mark.parametrize("kind", [FedDualAvg, DualFL])
 def test_a_run_whose_clients_are_forgotten_has_the_same_bits(kind):
-    loads, held, objectives = [], [], clients()
+    loads = []
+    held = []
+    objectives = clients()
 
     def load(context):
         held.append(len(client._objectives))

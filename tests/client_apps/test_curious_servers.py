@@ -25,7 +25,8 @@ from flwr_fco.work import FirstOrder
 
 N, P = 60, 8
 RNG = np.random.default_rng(0)
-X, LABELS = RNG.standard_normal((N, P)).round(3), (np.arange(N) < 28).astype(int)
+X = RNG.standard_normal((N, P)).round(3)
+LABELS = (np.arange(N) < 28).astype(int)
 ROWS = Disclosure(min_rows=20)
 RATE = 0.1
 
@@ -39,7 +40,9 @@ class Curious:
         self.layout, self.context, self.received = objective.layout, self.grid.context(2), 0
         self.size = self.layout.size
         strategy = strategy or FedDualAvg(client_lr=RATE, work=Steps(1, batch_size=None))
-        strategy.fraction_evaluate, strategy.min_train_nodes, strategy.min_available_nodes = 0.0, 1, 1
+        strategy.fraction_evaluate = 0.0
+        strategy.min_train_nodes = 1
+        strategy.min_available_nodes = 1
         start = self.layout.unflatten(np.zeros(self.size))
         with self.grid.identity(), quiet(50):
             strategy.prepare(arrays_of(start))
@@ -111,7 +114,8 @@ def test_sums_over_batches_of_two_sizes_are_no_row(one, other, limit):
 
 @given(st.integers(1, 300), st.integers(1, 60), st.integers(1, 300), st.integers(1, 9), st.booleans())
 def test_no_batch_and_no_rest_of_an_epoch_is_smaller(rows, least, size, count, epochs):
-    objective, limit = LeastSquares(np.zeros((rows, 1)), np.zeros(rows)), Disclosure(min_rows=least)
+    objective = LeastSquares(np.zeros((rows, 1)), np.zeros(rows))
+    limit = Disclosure(min_rows=least)
     context = InProcessGrid(client_app(lambda context: objective), 1).context(2)
     work = FirstOrder(epochs=count, batch_size=size) if epochs else Steps(count, batch_size=size)
     if rows < least:
@@ -132,7 +136,7 @@ def test_no_batch_and_no_rest_of_an_epoch_is_smaller(rows, least, size, count, e
 
 
 def test_where_classes_or_events_are_limited_batches_are_full():
-    """A batch may hold one row of a class, and where the chances of all others are 0 it is that row alone."""
+    """A batch may hold one row of a class, and where the probabilities of all others are 0 it is that row alone."""
     labels = (np.arange(N) < 6).astype(int)
     only = np.r_[np.zeros(P), -40.0]
 
@@ -152,7 +156,9 @@ def test_where_classes_or_events_are_limited_batches_are_full():
 
 def solved(server, seeds, numbers, size=20):
     """Return how many rows follow from increments over batches that the server believes to know."""
-    work, lines, sums = Steps(1, batch_size=size), [], []
+    work = Steps(1, batch_size=size)
+    lines = []
+    sums = []
     like = LeastSquares(np.zeros((N, 1)), np.zeros(N))
     for seed, number in zip(seeds, numbers, strict=True):
         batch = next(iter(like.batches(random_generator(seed, number, 0), work)))
@@ -163,7 +169,8 @@ def solved(server, seeds, numbers, size=20):
 
 @pytest.mark.parametrize("by", ["rounds", "seeds"])
 def test_batches_of_a_known_seed_are_equations_and_of_the_sites_own_none(by):
-    many, same = range(1, 101), [7] * 100
+    many = range(1, 101)
+    same = [7] * 100
     seeds, numbers = (same, many) if by == "rounds" else (many, same)
     assert solved(Curious(Disclosure()), seeds, numbers) == N
     assert solved(Curious(), seeds, numbers) == 0
@@ -178,7 +185,8 @@ def test_the_longest_row_is_no_bound_that_leaves():
     assert Curious(Disclosure()).question("smoothness", **{"batch-size": 1.0})["metrics"]["l2"] > 0.0
     with pytest.raises(ConfigurationError, match="batches of 1 rows"):
         Curious().question("smoothness", **{"batch-size": 1.0})
-    server, objective = Curious(), Logistic(X, LABELS)
+    server = Curious()
+    objective = Logistic(X, LABELS)
     bound = server.question("smoothness", **{"batch-size": 45.0})["metrics"]["l2"]
     assert bound == objective.batch_lipschitz(60)
 

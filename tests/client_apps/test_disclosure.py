@@ -40,7 +40,8 @@ def of_classes(*counts):
     return MultinomialLogistic(features, labels, num_classes=len(counts))
 
 
-X, N = np.ones((12, 1)), np.arange(12.0)
+X = np.ones((12, 1))
+N = np.arange(12.0)
 ROWS = "this site has fewer rows for it than min_rows=5"
 CLASSES = "this site has a class with fewer rows than min_class_rows=5"
 EVENTS = "this site has fewer events than min_events=5"
@@ -61,7 +62,8 @@ def few(*counts):
 def of_counts(k):
     """Return objectives with k of something, the limit that is about it, and whether it refuses them."""
     first = k > N
-    deaths, classes = CoxRegression(X, N, first), Logistic(X, first)
+    deaths = CoxRegression(X, N, first)
+    classes = Logistic(X, first)
     yield LeastSquares(X[:k], N[:k]), "min_rows", ROWS, k < 5
     yield of_classes(9, k, 7), "min_class_rows", CLASSES, few(k)
     yield of_classes(9, k, 7), "min_events", EVENTS, few(k)

@@ -23,7 +23,8 @@ from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import Epochs, FedDAGT, FedDualAvg, FedMid, FedNewton, Minimise, Steps, Strengths
 
-NAN, INF = math.nan, math.inf
+NAN = math.nan
+INF = math.inf
 #: Values that no field of a message has a use for.
 ABSURD = {"NaN": NAN, "infinite": INF, "negative": -1.0, "text": "x", "a list": [0.1, 0.2]}
 
@@ -38,7 +39,10 @@ class Hostile:
             strategy.prepare(start_arrays())
             self.message = strategy.configure_train(1, start_arrays(), ConfigRecord(), self.grid)[0]
         content = self.message.content
-        self.fco, self.arrays, self.more, self.group = dict(content["fco"]), dict(content["arrays"]), {}, "1"
+        self.fco = dict(content["fco"])
+        self.arrays = dict(content["arrays"])
+        self.more = {}
+        self.group = "1"
         self.header = json.loads(self.fco["plan"])
 
     def send(self, app=None):
@@ -89,7 +93,8 @@ def group(value):
 def weights(values):
     def change(hostile):
         psi = {**L1(0.1).to_spec().header, "weights": {"$array": "weights"}}
-        hostile.header["regularizer"], hostile.more = psi, {"fco-plan": {"regularizer/weights": values}}
+        hostile.header["regularizer"] = psi
+        hostile.more = {"fco-plan": {"regularizer/weights": values}}
 
     return change
 
@@ -228,7 +233,8 @@ def test_an_absurd_message_is_a_clear_error_at_once(strategy, case):
 def test_every_entry_of_a_plan_is_checked():
     """Each in turn is what it cannot be, or is not there, as only options may."""
     hostile = Hostile(STRATEGIES["FedDualAvg"][0]())
-    good, ways = hostile.header, paths(hostile.header)
+    good = hostile.header
+    ways = paths(hostile.header)
     assert len(ways) > 40
     for way in ways:
         for value in (NAN, INF, -1.0, [0.1, 0.2], {"$array": "nowhere"}, *([] if "options" in way else [...])):
@@ -252,7 +258,8 @@ def test_every_entry_of_a_plan_is_checked():
     ],
 )
 def test_an_owner_may_allow_less(limits, change, text):
-    hostile, objective = Hostile(STRATEGIES["FedDualAvg"][0]()), clients()[0]
+    hostile = Hostile(STRATEGIES["FedDualAvg"][0]())
+    objective = clients()[0]
     if change:
         change(hostile)
     with pytest.raises(ConfigurationError, match=text):

@@ -56,7 +56,8 @@ _poisson = _made(Poisson, lambda rng, n: rng.poisson(2.0, size=n))
 def _cox(n=23, d=7, dtype=np.float64, intercept=True, **options):
     """With ties; `intercept` chooses strata, entries and weights instead."""
     features, rng = _data(n, d, dtype)
-    times, more = 1.0 + rng.integers(0, 8, n), {}
+    times = 1.0 + rng.integers(0, 8, n)
+    more = {}
     if intercept:
         more = {"entry": times - rng.integers(1, 6, n), "strata": rng.integers(0, 2, n)}
         more |= {"sample_weight": rng.uniform(0.2, 3.0, n), "ties": "breslow"}
@@ -101,7 +102,8 @@ def test_keeps_the_contract(cls, intercept, l2, dtype, n):
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("given", [("sample_weight",), ("offset",), ("sample_weight", "offset")])
 def test_weights_and_offsets_keep_the_contract(cls, sparse, given):
-    rng, plain = np.random.default_rng(1), FACTORIES[cls]()
+    rng = np.random.default_rng(1)
+    plain = FACTORIES[cls]()
     shape = (23, 4) if cls is MultinomialLogistic else 23
     both = {"sample_weight": rng.uniform(0.2, 3.0, 23), "offset": rng.normal(size=shape)}
     check_objective(FACTORIES[cls](l2=0.3, **{name: both[name] for name in given}))
@@ -129,7 +131,8 @@ def test_scales_and_more_rows_than_a_kernel_takes_keep_the_contract():
 @pytest.mark.parametrize("cls", FACTORIES)
 @pytest.mark.parametrize("n", [23, 300])
 def test_a_step_may_be_taken_in_place(cls, n):
-    objective, rng = FACTORIES[cls](n=n, l2=0.3), np.random.default_rng(2)
+    objective = FACTORIES[cls](n=n, l2=0.3)
+    rng = np.random.default_rng(2)
     for batch in (None, np.array([5]), rng.permutation(n)[:6], np.array([5, 5, 9])):
         w = rng.normal(size=objective.layout.size)
         expected = w - 0.1 * objective.gradient(w, batch)
@@ -139,14 +142,16 @@ def test_a_step_may_be_taken_in_place(cls, n):
 
 @pytest.mark.parametrize("cls", [Huber, LeastSquares, Logistic, MultinomialLogistic, Poisson])
 def test_float32_and_mapped_features_stay_and_are_summed_in_float64(cls, tmp_path):
-    features, rng = 0.3 * _data(200, 31, np.float32)[0], np.random.default_rng(3)
+    features = 0.3 * _data(200, 31, np.float32)[0]
+    rng = np.random.default_rng(3)
     labels = {Huber: 2.0 * rng.normal(size=200), LeastSquares: rng.normal(size=200)}.get(cls, rng.integers(0, 2, 200))
     np.save(tmp_path / "features.npy", features)
     mapped = np.load(tmp_path / "features.npy", mmap_mode="r")
     wide, one, other = (cls(own, labels) for own in (features.astype(np.float64), features, mapped))
     assert np.shares_memory(one.features, features)
     assert np.shares_memory(other.features, mapped)
-    w, batch = rng.normal(size=wide.layout.size) / 30.0, np.arange(0, 200, 7)
+    w = rng.normal(size=wide.layout.size) / 30.0
+    batch = np.arange(0, 200, 7)
     w.flags.writeable = False
     np.testing.assert_array_equal(other.gradient(w, batch), one.gradient(w, batch))
     np.testing.assert_array_equal(cls(np.asfortranarray(features), labels).gradient(w), one.gradient(w))
@@ -240,7 +245,8 @@ class _Line:
     """A line with one thing wrong."""
 
     def __init__(self, inner, **wrong):
-        self.inner, self.wrong = inner, wrong
+        self.inner = inner
+        self.wrong = wrong
 
     def __call__(self, step):
         value, slope = self.inner(step)

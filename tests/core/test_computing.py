@@ -30,7 +30,8 @@ def test_blas_has_one_thread_within_the_block_and_what_it_had_after_it():
 def test_a_generator_is_the_one_that_numpy_makes_of_the_words(seed, partition):
     for server_round, purpose in ((1, 1), (2, 1), (3000, 2), (1, 3)):
         words = (seed, server_round, partition & 0xFFFFFFFF, partition >> 32, purpose)
-        generator, expected = random_generator(seed, server_round, partition, purpose), np.random.default_rng(words)
+        generator = random_generator(seed, server_round, partition, purpose)
+        expected = np.random.default_rng(words)
         assert generator.bit_generator.state == expected.bit_generator.state
 
 

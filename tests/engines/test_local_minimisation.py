@@ -14,10 +14,14 @@ dual_fl, fed_dr = map(find_solver, ("dual_fl", "fed_dr"))
 
 @pytest.mark.parametrize("rho", [0.0, MU / TOP])
 def test_the_sequences_of_dual_fl_are_those_of_fista_on_the_dual(rho):
-    objectives, nu, rounds = quadratics(), 0.8 * MU, 30
+    objectives = quadratics()
+    nu = 0.8 * MU
+    rounds = 30
     # Algorithm 2 from its own formulas: g_j = f_j - nu/2 |.|^2, and its conjugate's proximal map by linear algebra.
     count = len(objectives)
-    xi, eta, t = np.zeros((count, D)), np.zeros((count, D)), 1.0
+    xi = np.zeros((count, D))
+    eta = np.zeros((count, D))
+    t = 1.0
     clients = Clients(dual_fl, objectives)
     state = dual_fl_rule.DualFLState(np.zeros(D))
     before = state.primal
@@ -32,13 +36,15 @@ def test_the_sequences_of_dual_fl_are_those_of_fista_on_the_dual(rho):
             eta[j] = following
         t_next = (1 - rho * t**2 + np.sqrt((1 - rho * t**2) ** 2 + 4 * t**2)) / 2
         beta = (t - 1) / t_next * (1 - t_next * rho) / (1 - rho)
-        eta, t = (1 + beta) * xi - beta * eta, t_next
+        eta = (1 + beta) * xi - beta * eta
+        t = t_next
 
         mean = clients.ask({"primal": state.primal}, duality=nu, momentum=state.momentum)
         controls = np.array([memory["control"] for memory in clients.memories])
         locals_ = np.array([memory["local"] for memory in clients.memories])
         np.testing.assert_allclose(nu * (controls - locals_), xi, atol=1e-9)
-        before, state = state.primal, dual_fl_rule.advance(state, mean, rho)
+        before = state.primal
+        state = dual_fl_rule.advance(state, mean, rho)
         assert state.momentum == pytest.approx(beta, abs=1e-14)
         # (6.9b) with the averaged theta, where the paper prints theta_j.
         anchors = np.array([memory["anchor"] for memory in clients.memories])

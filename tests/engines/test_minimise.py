@@ -52,7 +52,8 @@ def gradient_of(loss, w, shift=0.0, center=0.0, penalty=0.0):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_result_tells_the_gradient_a_gap_and_what_they_took(kind):
-    loss, rng = loss_of(kind), np.random.default_rng(1)
+    loss = loss_of(kind)
+    rng = np.random.default_rng(1)
     shift, center = rng.standard_normal((2, loss.layout.size))
     tolerance = 1e-6 if kind == "gradients" else 1e-11
     found = minimise(loss, Minimise(tolerance=tolerance), shift=0.1 * shift, center=center, penalty=0.5)
@@ -139,7 +140,8 @@ def test_a_quadratic_that_falls_without_end_is_named(d):
 
 
 def test_a_loss_that_is_not_smooth_brings_its_own_minimiser():
-    loss, center = Distance(np.zeros(2)), np.array([3.0, 4.0])
+    loss = Distance(np.zeros(2))
+    center = np.array([3.0, 4.0])
     found = minimise(loss, Minimise(rule="gap"), center=center, penalty=0.5)
     # Its proximal map: 2 off the length of 5.
     np.testing.assert_allclose(found.point, 0.6 * center, rtol=1e-15)

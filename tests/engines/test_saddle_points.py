@@ -16,8 +16,11 @@ def test_dual_extrapolation_is_algorithm_1(case, trajectory):
     start = RNG.normal(size=objective.layout.size)
     vectors = {"dual": start.copy(), "options": {"output": "ergodic" if trajectory else "last"}}
     message, uplink = answer("dual_extrapolation", objective, psi, h, vectors)
-    bound_psi, bound_h, g = message.plan.psi, message.plan.h, iter(queries(objective, 8))
-    omega, halves = start.copy(), []
+    bound_psi = message.plan.psi
+    bound_h = message.plan.h
+    g = iter(queries(objective, 8))
+    omega = start.copy()
+    halves = []
     for k in range(4):
         t = 0.3 + 0.07 * k
         z = bound_h.retrieve(omega, t, bound_psi)
@@ -42,8 +45,11 @@ def test_mirror_prox_is_algorithm_2(case, trajectory):
     start = h.bind(layout).retrieve(RNG.normal(size=layout.size), 0.0, psi.bind(layout))
     vectors = {"primal": start.copy(), "options": {"output": "ergodic" if trajectory else "last"}}
     message, uplink = answer("mirror_prox", objective, psi, h, vectors)
-    bound_psi, bound_h, g = message.plan.psi, message.plan.h, iter(queries(objective, 8))
-    z, halves = start.copy(), []
+    bound_psi = message.plan.psi
+    bound_h = message.plan.h
+    g = iter(queries(objective, 8))
+    z = start.copy()
+    halves = []
     for _ in range(4):
         half = bound_h.retrieve(bound_h.gradient(z) - 0.07 * next(g)(z), 0.07, bound_psi)
         halves.append(half)

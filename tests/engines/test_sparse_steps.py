@@ -111,7 +111,8 @@ def test_lazy_steps_are_dense_ones(method, kind, psi):
 @pytest.mark.parametrize("options", [{}, {"client_prox": False}])
 @pytest.mark.parametrize("psi", ["nothing", "l1", "elastic net"])
 def test_a_diagonal_metric_agrees(psi, options):
-    objectives, h = pair("logistic"), DiagonalMetric(np.linspace(0.5, 2.0, D + 1))
+    objectives = pair("logistic")
+    h = DiagonalMetric(np.linspace(0.5, 2.0, D + 1))
     found, plan = answers("dual_averaging", objectives, PSI[psi], h, options=options)
     assert shard_of(plan, objectives[1]) is not None
     agree(found)
@@ -193,14 +194,16 @@ def test_groups_without_psi_in_local_steps_and_proximal_steps():
 def test_coordinates_are_retrieved_as_the_vector_is(psi, h):
     _, objective = pair()
     _, plan = answers("dual_averaging", [objective], PSI[psi], h)
-    shard, z = shard_of(plan, objective), RNG.normal(size=D + 1)
+    shard = shard_of(plan, objective)
+    z = RNG.normal(size=D + 1)
     indices = np.array([5, 0, 17, 5])
     found = shard.retrieve(z[shard.indices[indices]], 1.7, indices)
     assert_allclose(found, plan.h.retrieve(z, 1.7, plan.psi)[shard.indices[indices]], rtol=1e-14, atol=1e-16)
 
 
 def test_many_shrinkages_are_one():
-    w, psi = RNG.normal(size=D), ElasticNet(0.3, 0.5)
+    w = RNG.normal(size=D)
+    psi = ElasticNet(0.3, 0.5)
     terms = psi.terms()
     for times in (0, 1, 7):
         expected = w.copy()

@@ -12,7 +12,8 @@ from flwr_fco.objectives import LeastSquares, Logistic
 from flwr_fco.regularizers import L1, L2, ElasticNet, NonNegative, Zero
 from flwr_fco.work import FirstOrder
 
-ROWS, FEATURES = 23, 7
+ROWS = 23
+FEATURES = 7
 RNG = np.random.default_rng(3)
 DATA = RNG.standard_normal((ROWS, FEATURES))
 TARGETS = DATA @ np.array([1.0, -1.0, 0.5, 0.0, 0.0, 0.0, 2.0])
@@ -92,9 +93,12 @@ def test_an_epoch_in_one_call_takes_the_same_steps(solver, name, mirror_map, psi
 @pytest.mark.parametrize(("mirror_map", "psi"), COMPILED)
 def test_pairs_of_batches_in_one_call_take_the_same_steps(name, mirror_map, psi):
     """Also where a pair has the last batch of an epoch and the first of the next one."""
-    objective, steps = OBJECTIVES[name](), 11
+    objective = OBJECTIVES[name]()
+    steps = 11
     plan = Plan("dual_extrapolation", objective.layout, psi, mirror_map, work=FirstOrder(steps=steps, batch_size=5))
-    downlink, fused, loop = Downlink(plan, {"dual": DUAL}, 0.05, 0.7), DUAL.copy(), DUAL.copy()
+    downlink = Downlink(plan, {"dual": DUAL}, 0.05, 0.7)
+    fused = DUAL.copy()
+    loop = DUAL.copy()
     place = LocalClient(downlink, objective, np.random.default_rng())._place(True)
     assert compiled_steps(downlink, objective, fused, np.random.default_rng(1), pairs=True) == steps
     assert compiled_steps(downlink, stepwise(objective), loop, np.random.default_rng(1), pairs=True) is None
@@ -145,7 +149,8 @@ def test_batches_of_ones_own_are_taken():
     own = type("Own", (LeastSquares,), {"batches": _first_row})(DATA, TARGETS)
     uplink, done = answer(own, Euclidean(), Zero(), "dual_averaging")
     assert done is None
-    dual, objective = DUAL.copy(), LeastSquares(DATA, TARGETS)
+    dual = DUAL.copy()
+    objective = LeastSquares(DATA, TARGETS)
     for _ in range(9):
         dual -= 0.05 * objective.gradient(dual, np.array([0]))
     np.testing.assert_allclose(uplink.vectors["increment"], dual - DUAL, rtol=1e-12, atol=1e-14)

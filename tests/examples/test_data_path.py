@@ -39,7 +39,8 @@ def of_a_node(**config):
 
 def file_of_patients(folder):
     """Return a CSV of the first 40 patients, as Excel writes it, in another order of columns, and their rows."""
-    data, path = load_breast_cancer(), folder / "patients.csv"
+    data = load_breast_cancer()
+    path = folder / "patients.csv"
     with path.open("w", encoding="utf-8-sig", newline="") as file:
         csv.writer(file).writerows(
             [

@@ -73,7 +73,8 @@ def test_the_quickstart_is_scikit_learns_solution_of_the_scaled_pool(example):
 def test_the_sparse_example_uses_few_of_a_million_words(example, capsys):
     """In fewer rounds and with fewer documents than as it stands; measured there: 296, liblinear's solution has 295."""
     task, client, server, config = example("sparse-text", "sparse_text")
-    task.NUM_DOCUMENTS, config = 40, {**config, "num-server-rounds": 20, "num-clients": 10, "fraction-train": 1.0}
+    task.NUM_DOCUMENTS = 40
+    config = {**config, "num-server-rounds": 20, "num-clients": 10, "fraction-train": 1.0}
     config["strength"] = 0.002
     run_app(client, server, config)
     printed = capsys.readouterr().out
@@ -106,7 +107,7 @@ def test_the_robust_example_attacks_all_models_and_draws_the_attacks(example, ca
 
 @pytest.mark.parametrize("beside", [False, pytest.param(True, marks=pytest.mark.nightly)])
 def test_one_line_makes_flowers_quickstart_sparse(beside, example):
-    """By day without FedAvg's own run, whose accuracy is .939."""
+    """In the default run without FedAvg's own run, whose accuracy is .939."""
     task, client, server, config = example("one-line-sklearn", "one_line_sklearn")
     task.load_images = functools.cache(task.load_images)
 

@@ -74,7 +74,8 @@ def small(act):
 
 
 def run(rounds, **options):
-    grid, strategy = InProcessGrid(app_of(clients()), 4), FedDualAvg(client_lr=0.1, fraction_evaluate=0.0)
+    grid = InProcessGrid(app_of(clients()), 4)
+    strategy = FedDualAvg(client_lr=0.1, fraction_evaluate=0.0)
     with grid.identity(), quiet(50):
         return strategy.start(grid, start_arrays(), rounds, **options)
 
@@ -121,7 +122,8 @@ def test_damaged_models_are_refused_or_harmless(tmp_path_factory, data):
     try:
         found = load_npz(path)
     except ConfigurationError as error:
-        found, said = {}, str(error)
+        found = {}
+        said = str(error)
     else:
         said = str(path)
     assert str(path) in said
@@ -141,9 +143,11 @@ def test_damaged_checkpoints_are_refused_or_harmless(saved, tmp_path_factory, da
     path = tmp_path_factory.mktemp("fuzz") / "run.npz"
     path.write_bytes(data.draw(damaged(saved.read_bytes())))
     try:
-        found, said = run(2, resume=path), str(path)
+        found = run(2, resume=path)
+        said = str(path)
     except ConfigurationError as error:
-        found, said = None, str(error)
+        found = None
+        said = str(error)
     assert str(path) in said
     assert found is None or found.arrays == run(2, resume=saved).arrays
 

@@ -116,7 +116,8 @@ def test_questions_to_a_client(data):
 def lies(draw):
     """Draw what a client makes of an answer: another number, other arrays, or something else altogether."""
     kind = draw(st.sampled_from(["number", "number", "number", "scaled", "arrays", "more", "less", "raises"]))
-    which, value = draw(st.integers(0, 30)), draw(NUMBERS)
+    which = draw(st.integers(0, 30))
+    value = draw(NUMBERS)
     factor = draw(st.sampled_from([-1.0, 0.0, 1e-300, 1e-12, 900.0, -1e3, 1e12, 1e150, 1e300]))
     bytes_of = draw(st.binary(max_size=40))
     note(f"{kind} {which} {value} {factor} {bytes_of}")
@@ -144,7 +145,8 @@ def lies(draw):
 
 def with_liars(data, objectives, *kinds):
     """Return a grid with some clients that lie in messages of these kinds."""
-    lie, liars = data.draw(lies()), data.draw(LIARS)
+    lie = data.draw(lies())
+    liars = data.draw(LIARS)
     mods = [in_messages(lie, liar, kind) for liar in liars for kind in kinds]
     return InProcessGrid(app_of(objectives, mods), len(objectives), raise_errors=False)
 

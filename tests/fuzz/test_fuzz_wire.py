@@ -224,7 +224,8 @@ def test_messages_to_a_client(data):
         content["arrays"] = ArrayRecord({**content["arrays"], data.draw(st.sampled_from(names)): data.draw(arrays())})
     if not data.draw(st.integers(0, 3)):
         content["fco-restored"] = ArrayRecord({name: data.draw(arrays()) for name in ("own", "dual")})
-    before, message.content = message.content, content
+    before = message.content
+    message.content = content
     with grid.identity(), np.errstate(all="ignore"):
         try:
             answer = grid.client_app(message, grid.context(message.metadata.dst_node_id))

@@ -56,7 +56,9 @@ def there(tmp_path_factory):
     from flwr.serverapp import ServerApp
     from flwr.simulation import run_simulation
 
-    app, found, folder = ServerApp(), {}, tmp_path_factory.mktemp("flower")
+    app = ServerApp()
+    found = {}
+    folder = tmp_path_factory.mktemp("flower")
 
     @app.main()
     def main(grid, context):

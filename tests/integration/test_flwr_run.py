@@ -49,7 +49,7 @@ def test_the_root_app_gives_the_same_bits_as_the_run_in_this_process(superlink, 
     assert [line["round"] for line in lines] == [1, 2, 3]
 
 
-# By day `checked_config` says the same in this process.
+# In the default run `checked_config` says the same in this process.
 @pytest.mark.nightly
 def test_a_run_that_fails_is_an_error_with_flowers_own_words(superlink, clone, tmp_path):
     with pytest.raises(FlwrFcoError, match=r"strategy='FedNova'; expected a string, one of"):

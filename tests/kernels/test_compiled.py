@@ -44,7 +44,8 @@ def package(tmp_path):
 
 
 def run(package, temporary):
-    command, place = [sys.executable, "-c", PROGRAM.format(package=str(package.parent))], str(package.parent)
+    command = [sys.executable, "-c", PROGRAM.format(package=str(package.parent))]
+    place = str(package.parent)
     own = {"PATH": os.environ["PATH"], "HOME": "/proc/nothing", "TMPDIR": str(temporary), "PYTHONPATH": place}
     done = subprocess.run(command, env=own, cwd="/", capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -18,7 +18,8 @@ def go(strategy, rounds=30, dtype=np.float32, start=START):
 
 def test_the_model_is_that_of_float64_messages():
     strategy = FedDualAvg(**OPTIONS, wire=Wire(dtype="auto"))
-    short, full = go(strategy), go(FedDualAvg(**OPTIONS))
+    short = go(strategy)
+    full = go(FedDualAvg(**OPTIONS))
     assert strategy.state.dual.dtype == np.float64
     assert not np.array_equal(strategy.state.dual, strategy.state.dual.astype(np.float32))
     np.testing.assert_allclose(flat(short.arrays), flat(full.arrays), rtol=0, atol=1e-6)
@@ -39,7 +40,8 @@ def test_the_model_is_that_of_float64_messages():
 )
 def test_all_digits_where_they_are_needed(strategy, dtype):
     """float64 models, clients that remember, and other geometries: bit by bit what float64 gives."""
-    auto, full = go(strategy(wire=Wire(dtype="auto")), 6, dtype), go(strategy(), 6, dtype)
+    auto = go(strategy(wire=Wire(dtype="auto")), 6, dtype)
+    full = go(strategy(), 6, dtype)
     np.testing.assert_array_equal(flat(auto.arrays), flat(full.arrays))
     for number in range(1, 7):
         for name in ("bytes-up", "bytes-down"):

@@ -34,7 +34,8 @@ LAYOUT = Layout.from_arrays(MODEL)
 PLAN = Plan("dual_averaging", LAYOUT, L1(0.1, weights=np.arange(5.0)), Euclidean(), work=Epochs(2, batch_size=3))
 VECTOR = np.array([0.1, -0.0, 3.0, 1e-300, -2.0])
 AT = np.array([0, 3], dtype=np.int32)
-SPARSE, NONZEROS = SparseVector(AT, np.array([1.0, -0.0]), 5), NonZeros(AT, np.array([1.0, 2.0]), 5)
+SPARSE = SparseVector(AT, np.array([1.0, -0.0]), 5)
+NONZEROS = NonZeros(AT, np.array([1.0, 2.0]), 5)
 PASSED = {"norm.running_mean": np.array([1.0, 2.0], np.float32)}
 
 
@@ -104,7 +105,8 @@ def test_a_task_in_single_precision_is_read_as_float64_and_as_it_was_sent():
 
 def test_what_several_clients_are_sent_is_written_once():
     encode = Encoder(ConfigRecord(), "arrays", "config")
-    one, other = encode(task()), encode(task(client_lr=0.5))
+    one = encode(task())
+    other = encode(task(client_lr=0.5))
     assert one["arrays"]["dual"].data is other["arrays"]["dual"].data
     one["arrays"]["dual"] = Array(np.ones(5))
     one["config"]["mine"] = 1
@@ -281,7 +283,8 @@ GROUPS = GroupLasso(0.2, groups=np.array([0, 0, 1]))
 )
 def test_the_point_of_a_plan_is_what_its_map_retrieves(pair):
     mirror_map, regularizer = pair
-    plan, z = Plan("dual_averaging", LAYOUT_OF_THREE, regularizer, mirror_map), np.array([0.5, -0.01, 2.0])
+    plan = Plan("dual_averaging", LAYOUT_OF_THREE, regularizer, mirror_map)
+    z = np.array([0.5, -0.01, 2.0])
     expected = plan.h.retrieve(z, 1.5, plan.psi)
     np.testing.assert_array_equal(plan.point(z, 1.5), expected)
     assert plan.point(z, 1.5, z) is z
@@ -293,5 +296,6 @@ def test_the_point_of_a_plan_is_that_of_a_map_derived_from_the_euclidean():
         def retrieve(self, z, t, regularizer, out=None):
             return super().retrieve(z / 2.0, t, regularizer, out)
 
-    plan, z = Plan("dual_averaging", LAYOUT_OF_THREE, L1(0.1), Halved()), np.array([1.0, -1.0, 4.0])
+    plan = Plan("dual_averaging", LAYOUT_OF_THREE, L1(0.1), Halved())
+    z = np.array([1.0, -1.0, 4.0])
     np.testing.assert_array_equal(plan.point(z, 1.0), L1(0.1).prox(z / 2.0, 1.0))

@@ -44,7 +44,8 @@ LINE = r"ClientApp\(mods=\[flwr_fco\.short_mod\(\)\]\)"
 
 def layout_of(*arrays):
     """Return the layout of arrays, of which the regularized ones travel short."""
-    header, offset = [], 0
+    header = []
+    offset = 0
     for name, dtype, shape, short in arrays:
         header.append([name, shape, dtype, offset, short])
         offset += math.prod(shape)
@@ -159,14 +160,16 @@ def test_a_client_that_works_in_less_precision_has_moved_nothing():
 def test_rounding_is_right_in_the_mean_and_of_seed_round_and_partition(up):
     form = form_of(("w", "float32", (40,), True), up=up)
     rng = np.random.default_rng(0)
-    arrays, moved = model(rng, form.layout), {"w": (0.1 * rng.standard_normal(40)).astype(np.float32)}
+    arrays = model(rng, form.layout)
+    moved = {"w": (0.1 * rng.standard_normal(40)).astype(np.float32)}
 
     def got(*of, form=form):
         seen, reply, support = exchange(form, arrays, moved, *of)
         return read_reply(form, support, reply)[0][support], ((seen["w"] + moved["w"]) - seen["w"])[support]
 
     found = np.array([got(number)[0] for number in range(1, 501)])
-    expected, most = got(1)[1], np.abs(moved["w"]).max()
+    expected = got(1)[1]
+    most = np.abs(moved["w"]).max()
     # Of a number of float16, a step is at most 2**-10 of its size.
     steps = most / 127 if up == "int8" else 2.0**-10 * np.abs(expected) + 2.0**-24 * most
     assert np.all(np.abs(found - expected) <= steps * 1.001)
@@ -377,7 +380,8 @@ def test_evaluations_are_short_and_of_the_model():
 def test_clients_of_this_package_learn_with_a_fraction_of_the_bytes(options):
     data = digits(num_clients=4, alpha=None)
     clients = client_app(lambda context: data.objective(context.node_config["partition-id"]), mods=[short_mod()])
-    test, found = data.test_objective(), {}
+    test = data.test_objective()
+    found = {}
     zeros = arrays_of({"coefficients": np.zeros((64, 10)), "intercept": np.zeros(10)})
     for name, wire in (("whole", {}), ("short", {"wire": Short()})):
         given = {"density": 0.25, "client_lr": 0.3, "work": Steps(5), "fraction_evaluate": 0.0, **wire}

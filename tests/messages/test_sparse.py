@@ -30,7 +30,8 @@ from flwr_fco.strategies import (
 
 D = 600
 START = {"coefficients": np.zeros(D), "intercept": np.zeros(1)}
-INDICES, VALUES = np.array([0, 3, 9], dtype=np.int32), np.array([1.0, -2.0, 0.5])
+INDICES = np.array([0, 3, 9], dtype=np.int32)
+VALUES = np.array([1.0, -2.0, 0.5])
 
 
 def read(indices=INDICES, values=VALUES, size=10, kind="indices", **more):

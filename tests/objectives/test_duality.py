@@ -44,7 +44,9 @@ LINKS = [
 @pytest.mark.parametrize(("link", "y"), LINKS)
 def test_a_conjugate_is_that_of_its_loss(link, y):
     shape = (N, K) if link.outputs > 1 else N
-    s, t, rng = RNG.normal(size=shape), 3.0 * RNG.normal(size=shape), np.random.default_rng(1)
+    s = RNG.normal(size=shape)
+    t = 3.0 * RNG.normal(size=shape)
+    rng = np.random.default_rng(1)
     a = link.slope(s, y)
 
     def inner(a, s):

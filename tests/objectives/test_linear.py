@@ -38,9 +38,11 @@ def test_a_squared_hinge_has_the_solution_of_linear_svc():
 
 
 def test_trace_regression_is_least_squares_on_flattened_matrices():
-    matrices, targets = RNG.normal(size=(12, 4, 3)), RNG.normal(size=12)
+    matrices = RNG.normal(size=(12, 4, 3))
+    targets = RNG.normal(size=12)
     objective = TraceRegression(matrices, targets, scale=0.5, l2=0.1)
-    flat, w = LeastSquares(matrices.reshape(12, 12), targets, scale=0.5, l2=0.1), RNG.normal(size=13)
+    flat = LeastSquares(matrices.reshape(12, 12), targets, scale=0.5, l2=0.1)
+    w = RNG.normal(size=13)
     assert objective.layout["coefficients"].shape == objective.subset(np.arange(3))[0].layout["coefficients"].shape
     assert objective.layout["coefficients"].shape == (4, 3)
     assert objective.layout.regularized_names == ("coefficients",)
@@ -73,7 +75,8 @@ def test_small_probabilities_are_not_rounded_away():
 
 
 def test_labels_in_either_coding_and_dtype():
-    w, zero_one = RNG.normal(size=6), Logistic(FEATURES, LABELS)
+    w = RNG.normal(size=6)
+    zero_one = Logistic(FEATURES, LABELS)
     for coded in (2 * LABELS - 1, LABELS.astype(bool), LABELS.astype(float), (2 * LABELS - 1).astype(np.float32)):
         other = Logistic(FEATURES, coded)
         assert other.value(w) == zero_one.value(w)
@@ -188,7 +191,8 @@ def test_a_weight_of_k_is_k_copies(cls, l2, form):
     one = _made(cls, features, l2=l2, sample_weight=weights)
     other = _made(cls, features, np.repeat(np.arange(N), COPIES), l2=l2)
     for w in 0.4 * np.random.default_rng(3).normal(size=(3, one.layout.size)):
-        v, on = w[::-1].copy(), np.arange(w.size)
+        v = w[::-1].copy()
+        on = np.arange(w.size)
         agree(one.value(w), other.value(w))
         agree(one.gradient(w), other.gradient(w))
         agree(list(one.metrics(w).values()), list(other.metrics(w).values()))
@@ -205,7 +209,8 @@ def test_a_weight_of_k_is_k_copies(cls, l2, form):
 @pytest.mark.parametrize("cls", [LeastSquares, Logistic, Huber, Poisson, SquaredHinge])
 def test_an_offset_is_a_column_with_the_coefficient_one(cls):
     offset = np.random.default_rng(4).normal(size=N)
-    one, other = _made(cls, offset=offset, intercept=False), _made(cls, np.column_stack([X, offset]), intercept=False)
+    one = _made(cls, offset=offset, intercept=False)
+    other = _made(cls, np.column_stack([X, offset]), intercept=False)
     for w in 0.4 * np.random.default_rng(3).normal(size=(3, D)):
         agree(one.value(w), other.value(np.append(w, 1.0)))
         agree(one.gradient(w), other.gradient(np.append(w, 1.0))[:-1])

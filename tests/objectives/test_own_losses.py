@@ -19,7 +19,8 @@ from flwr_fco.testing import check_objective
 from reproduction.pooled import centralized_solution, certify, composite_objective
 
 RNG = np.random.default_rng(0)
-DATA, TARGETS = RNG.standard_normal((60, 5)), RNG.standard_t(2, 60)
+DATA = RNG.standard_normal((60, 5))
+TARGETS = RNG.standard_t(2, 60)
 
 
 class LogCosh(Link):
@@ -58,7 +59,9 @@ def test_a_link_of_five_formulas_is_an_objective(form, options):
 class TwoSquares(Link):
     """Squares of two scores, which have nothing to do with each other: no softmax."""
 
-    outputs, bounds, quadratic = 2, (1.0, 1.0), True
+    outputs = 2
+    bounds = (1.0, 1.0)
+    quadratic = True
 
     def value(self, s, y):
         return 0.5 * ((s[:, 0] - y) ** 2 + (s[:, 1] + y) ** 2)
@@ -80,7 +83,8 @@ def test_a_link_of_several_scores_is_an_objective(form):
 
 @pytest.mark.parametrize("form", [np.asarray, csr_array])
 def test_it_trains_in_every_kind_of_loop_and_has_certificates(form):
-    sites, psi = _sites(form), L1(0.05)
+    sites = _sites(form)
+    psi = L1(0.05)
     best = centralized_solution(sites, psi, tol=1e-12)
     assert certify(sites, None, psi, best).value < 1e-10
     result, _ = solved(sites, psi, tolerance=1e-12)
@@ -100,7 +104,8 @@ def test_a_link_with_the_code_of_a_compiled_slope_takes_compiled_loops():
         code = -1
 
     one, other = (Linear(link(1.0), DATA, TARGETS, l2=0.1) for link in (HuberLoss, Own))
-    w, batch = np.ones(6), np.array([3, 1, 4, 1, 5])
+    w = np.ones(6)
+    batch = np.array([3, 1, 4, 1, 5])
     assert (one.compiled[0], other.compiled[0]) == (2, -1)
     for rows in (None, batch):
         np.testing.assert_allclose(one.gradient(w, rows), other.gradient(w, rows), rtol=1e-13)
@@ -110,7 +115,8 @@ class _Bare(Objective):
     """The smallest objective: 1/2 ||w||^2."""
 
     def __init__(self):
-        self.layout, self.num_examples = LeastSquares(DATA[:, :4], TARGETS).layout, 3
+        self.layout = LeastSquares(DATA[:, :4], TARGETS).layout
+        self.num_examples = 3
 
     def value(self, w):
         return 0.5 * float(w @ w)
@@ -120,7 +126,8 @@ class _Bare(Objective):
 
 
 def test_a_bare_objective_says_what_it_does_not_know():
-    objective, w = _Bare(), np.ones(5)
+    objective = _Bare()
+    w = np.ones(5)
     value, gradient = objective.value_and_gradient(w)
     assert (value, gradient.tolist()) == (2.5, [1.0] * 5)
     assert objective.compiled is None
@@ -140,7 +147,8 @@ class Centre(Objective):
 
     def __init__(self, num_examples=10, change=lambda gradient: gradient):
         self.layout = Layout.from_arrays({"coefficients": np.zeros(3)})
-        self.num_examples, self.change = num_examples, change
+        self.num_examples = num_examples
+        self.change = change
 
     def value(self, w):
         return 0.5 * float((w - 1.0) @ (w - 1.0))

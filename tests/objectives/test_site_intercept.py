@@ -8,7 +8,8 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Poisson, SiteIntercept
 from flwr_fco.regularizers import L1
 
-P, SIZES = 6, (40, 33, 60)
+P = 6
+SIZES = (40, 33, 60)
 KINDS = ["squares", "logistic", "poisson"]
 
 
@@ -75,7 +76,8 @@ def test_rows_that_tell_nothing_beside_their_own_intercept():
 
 def test_folds_have_intercepts_of_their_own():
     X, y = _rows("logistic")[0]
-    w, weights = np.full(P, 0.3), np.where(np.arange(len(y)) < 20, 3.0, 1.0)
+    w = np.full(P, 0.3)
+    weights = np.where(np.arange(len(y)) < 20, 3.0, 1.0)
     for rows, share in (({}, 0.25), ({"sample_weight": weights}, 0.375)):
         part, found = SiteIntercept(Logistic(X, y, **rows)).subset(np.arange(10))
         assert part.value(w) == pytest.approx(SiteIntercept(Logistic(X[:10], y[:10])).value(w), rel=1e-14)

@@ -23,7 +23,8 @@ def partial_likelihood(eta, times, events, ties="efron", entry=None, strata=None
             dead = (times == t) & (events == 1) & (strata == stratum)
             risk = np.exp(eta[(times >= t) & (entry < t) & (strata == stratum)])
             risk = (v[(times >= t) & (entry < t) & (strata == stratum)] * risk).sum()
-            own, d = (v * np.exp(eta))[dead].sum(), dead.sum()
+            own = (v * np.exp(eta))[dead].sum()
+            d = dead.sum()
             gone = np.arange(d) / d * own if ties == "efron" else np.zeros(d)
             total += v[dead].mean() * np.log(risk - gone).sum() - (v * eta)[dead].sum()
     return total / v.sum()
@@ -34,7 +35,8 @@ def rows_of(seed, n, p=6):
     rng = np.random.default_rng(seed)
     X = rng.normal(0.2 * seed, 1.0 + 0.3 * seed, size=(n, p))
     hazard = np.exp(0.8 * X[:, 0] - 0.5 * X[:, 1])
-    times, ends = np.ceil(rng.exponential((1 + seed) * 6.0 / hazard)), np.ceil(rng.exponential(12.0, n))
+    times = np.ceil(rng.exponential((1 + seed) * 6.0 / hazard))
+    ends = np.ceil(rng.exponential(12.0, n))
     entry = np.maximum(np.minimum(times, ends) - rng.integers(1, 12, n), 0.0)
     return {
         "features": X,
@@ -91,9 +93,11 @@ def test_late_entries_cost_no_digits():
     rng = np.random.default_rng(1)
     n = 400
     times = np.ceil(rng.exponential(50.0, n)) + 1.0
-    entry, events = 0.99 * np.maximum(times - rng.exponential(5.0, n), 0.0), rng.integers(0, 2, n)
+    entry = 0.99 * np.maximum(times - rng.exponential(5.0, n), 0.0)
+    events = rng.integers(0, 2, n)
     X = rng.normal(size=(n, 2))
-    objective, w = CoxRegression(X, times, events, entry=entry), np.array([15.0, -15.0])
+    objective = CoxRegression(X, times, events, entry=entry)
+    w = np.array([15.0, -15.0])
     # In extended precision.
     expected = partial_likelihood((X @ w).astype(np.longdouble), times, events, "efron", entry)
     assert objective.value(w) == pytest.approx(float(expected), rel=1e-13)
@@ -117,7 +121,8 @@ def test_the_gap_knows_that_small_weights_have_negative_losses():
     light = [
         CoxRegression(s.features, s.times, s.labels, ties="breslow", sample_weight=1e-4 * s.link.raw) for s in sites
     ]
-    psi, rng = L1(0.05), np.random.default_rng(0)
+    psi = L1(0.05)
+    rng = np.random.default_rng(0)
     best = centralized_solution(light, psi, tol=1e-12)
     least = objective_value(light, psi, best)
     assert least < 0.0
@@ -164,7 +169,8 @@ def test_without_an_event_at_any_site_there_is_nothing_to_learn():
 
 def _counts(seed, n, high=0.0, **options):
     rng = np.random.default_rng(seed)
-    X, exposure = rng.normal(0.3 * seed, 1.0, size=(n, 5)), rng.uniform(0.1, 8.0, n)
+    X = rng.normal(0.3 * seed, 1.0, size=(n, 5))
+    exposure = rng.uniform(0.1, 8.0, n)
     rates = np.exp(0.4 * X[:, 0] - 0.3 * X[:, 1] + high)
     return Poisson(X, rng.poisson(exposure * rates), offset=np.log(exposure), **options)
 

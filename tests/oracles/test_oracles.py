@@ -21,7 +21,8 @@ from flwr_fco.topology import chain
 
 from . import gradient_tracking
 
-COUNT, SIZE = 4, 6
+COUNT = 4
+SIZE = 6
 RATES = {"client_lr": 0.02, "server_lr": 0.7}
 WORK = {"steps": 5, "rounds": 12}
 START = np.linspace(-1.0, 1.0, SIZE)
@@ -62,7 +63,8 @@ def options(**more):
     ],
 )
 def test_gradient_tracking(kind, graph, more):
-    objectives, p = quadratics(COUNT, SIZE), 4.0
+    objectives = quadratics(COUNT, SIZE)
+    p = 4.0
     given = {"mirror_map": PNorm(p)}
     given |= {"mixing": "chain"} if graph else {}
     given |= {"radius_squared": 1.5} if "radius_squared" in more else {}
@@ -77,7 +79,8 @@ def test_gradient_tracking(kind, graph, more):
 @pytest.mark.parametrize(("window", "newest"), [(None, False), (3, True), (6, False), (9, True)])
 def test_stages(kind, graph, window, newest):
     """Also with a window that is longer than the second stage, or than each of them."""
-    objectives, p = quadratics(COUNT, SIZE), 4.0
+    objectives = quadratics(COUNT, SIZE)
+    p = 4.0
     more = {"mixing": "chain"} if graph else {}
     strategy = kind(
         radius_squared=1.5,

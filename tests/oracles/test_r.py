@@ -69,7 +69,8 @@ def test_there_are_thirteen_studies_and_two_paths():
 
 @pytest.mark.parametrize(("kind", "name"), STUDIES)
 def test_estimates_errors_and_likelihood_are_those_of_r(kind, name):
-    model, r = fitted(kind, name), R[f"{kind}-{name}"]
+    model = fitted(kind, name)
+    r = R[f"{kind}-{name}"]
     errors = np.sqrt(np.diag(r["covariance"]))
     close(column(model, "estimate"), r["estimate"], errors)
     close(model.covariance_ / np.outer(errors, errors), r["covariance"] / np.outer(errors, errors), 1.0)
@@ -87,7 +88,8 @@ def test_two_models_are_compared_as_by_anova(kind, name):
 @pytest.mark.parametrize(("kind", "name"), STUDIES)
 def test_errors_clustered_by_site_are_those_of_vcov_cl(kind, name):
     """Of survival times, whose baselines are by site, those of coxph with cluster()."""
-    options, r = {} if kind == "times" else {"site_intercepts": "common"}, R[f"{kind}-{name}"]
+    options = {} if kind == "times" else {"site_intercepts": "common"}
+    r = R[f"{kind}-{name}"]
     model = fitted(kind, name, cluster="site", **options)
     errors = np.sqrt(np.diag(r["clustered"]))
     if kind != "times":
@@ -109,8 +111,10 @@ def test_the_meta_analysis_is_that_of_metafor(kind, name):
 
 @pytest.mark.parametrize("name", [name for kind, name in KNOWN if kind == "path"])
 def test_a_path_at_fixed_folds_is_that_of_cv_glmnet(name):
-    rows, r = frame("path", name), R[f"path-{name}"]
-    X, fold = rows.drop(columns=["y", "site", "fold"]), rows["fold"].to_numpy()
+    rows = frame("path", name)
+    r = R[f"path-{name}"]
+    X = rows.drop(columns=["y", "site", "fold"])
+    fold = rows["fold"].to_numpy()
     splits = [(np.flatnonzero(fold != number), np.flatnonzero(fold == number)) for number in range(10)]
     model = FederatedLogisticRegression(l1_ratio=1.0, cv=splits) if name == "tumours" else FederatedLasso(cv=splits)
     model.fit(X, rows["y"], groups=rows["site"])
@@ -128,7 +132,8 @@ def test_a_path_at_fixed_folds_is_that_of_cv_glmnet(name):
 @pytest.mark.parametrize("name", [name for kind, name in KNOWN if kind == "times"])
 def test_survival_and_the_log_rank_test_are_those_of_survfit_and_survdiff(name):
     """At all times that there are; the test within sites at any."""
-    rows, r = frame("times", name), R[f"times-{name}"]
+    rows = frame("times", name)
+    r = R[f"times-{name}"]
     X = rows.drop(columns=["site", "time", "event"])
     first = X.columns[0]
     X[first] = (X[first] > X[first].median()).astype(float)
@@ -143,10 +148,12 @@ def test_survival_and_the_log_rank_test_are_those_of_survfit_and_survdiff(name):
 
 def test_errors_of_clusters_and_weights_of_times_are_those_of_lifelines():
     """Of times without ties, about which lifelines' residuals do not know."""
-    lifelines, rows = pytest.importorskip("lifelines"), pytest.importorskip("lifelines.datasets").load_rossi()
+    lifelines = pytest.importorskip("lifelines")
+    rows = pytest.importorskip("lifelines.datasets").load_rossi()
     rows["week"] = rows["week"] + np.linspace(0.0, 0.5, len(rows))
     names = [name for name in rows if name not in ("week", "arrest")]
-    weights, y = np.random.default_rng(0).uniform(0.5, 2.0, len(rows)), rows[["week", "arrest"]].astype(float)
+    weights = np.random.default_rng(0).uniform(0.5, 2.0, len(rows))
+    y = rows[["week", "arrest"]].astype(float)
     rows["pair"] = np.arange(len(rows)) // 3
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -19,7 +19,8 @@ def banded_matrix(rounds, bands):
 
 def largest_influence(matrix, separation):
     """The largest |C x| over all patterns of participation, and all signs."""
-    rounds, best = matrix.shape[1], 0.0
+    rounds = matrix.shape[1]
+    best = 0.0
     gram = matrix.T @ matrix
     for bits in itertools.product((0, 1), repeat=rounds):
         there = np.flatnonzero(bits)

@@ -89,7 +89,8 @@ def test_a_client_is_asked_again_after_b_rounds_and_not_before():
     orders = set()
     for _ in range(20):
         mean = make(GaussianDP(clip=1.0, noise_multiplier=1.0, delta=1e-3), 0.25, rounds=12)
-        around, rounds = nodes_of(10), {}
+        around = nodes_of(10)
+        rounds = {}
         for t in range(12):
             asked = mean.asks(around)
             assert mean.asks(around) == asked
@@ -104,7 +105,8 @@ def test_a_client_is_asked_again_after_b_rounds_and_not_before():
 
 def test_poisson_sampling_takes_each_client_by_itself():
     mean = make(GaussianDP(clip=1.0, noise_multiplier=1.0, delta=1e-3, noise="independent"), 0.2, rounds=400)
-    around, counts = nodes_of(50), []
+    around = nodes_of(50)
+    counts = []
     for _ in range(400):
         counts.append(len(mean.asks(around)))
         mean.release([])
@@ -155,21 +157,25 @@ def test_the_noise_is_never_the_same_and_no_function_of_the_strategys_seed():
 
 # --- the audit ------------------------------------------------------------------------------------------------------
 
-CLAIMED, AUDITED_ROUNDS, SEPARATION = 1.0, 4, 2
+CLAIMED = 1.0
+AUDITED_ROUNDS = 4
+SEPARATION = 2
 
 
 def statistics(present, repeats, *, noise=1.0, clip=True, separated=True):
     """Most powerful statistics of whole runs with one canary, which sends far more than the clip, or nothing."""
     c = square_root_coefficients(2)
     matrix = np.diag(np.full(4, c[0])) + np.diag(np.full(3, c[1]), -1)
-    found, around = [], nodes_of(1)
+    found = []
+    around = nodes_of(1)
     sensitivity = make(GaussianDP(clip=1.0, noise_multiplier=1.0, delta=1e-3), 0.5).accountant.sensitivity(4)
     taking_part = np.array([1.0, 0.0, 1.0, 0.0]) if separated else np.ones(4)
     direction = matrix @ taking_part
     direction /= np.linalg.norm(direction)
     privacy = GaussianDP(clip=1.0, noise_multiplier=noise * sensitivity / CLAIMED, delta=1e-3)
     for _ in range(repeats):
-        mean, seen = make(privacy, 1.0 / SEPARATION, AUDITED_ROUNDS), []
+        mean = make(privacy, 1.0 / SEPARATION, AUDITED_ROUNDS)
+        seen = []
         for _ in range(AUDITED_ROUNDS):
             asked = mean.asks(around, w=1)
             if not separated:

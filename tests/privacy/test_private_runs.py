@@ -199,7 +199,8 @@ def test_a_killed_run_goes_on_to_the_same_bits_with_the_seed_of_tests(tmp_path, 
 
 
 def test_the_state_is_on_the_disk_before_anything_is_said_of_a_round(tmp_path, monkeypatch):
-    synced, order = os.fsync, []
+    synced = os.fsync
+    order = []
     monkeypatch.setattr(os, "fsync", lambda number: (order.append("saved"), synced(number)))
     released = PrivateMean.release
     monkeypatch.setattr(PrivateMean, "release", lambda *given: (order.append("released"), released(*given))[1])
@@ -260,7 +261,8 @@ def test_a_second_run_of_a_strategy_is_refused_whatever_is_between(between):
     if between == "an option":
         strategy.client_lr = 0.03
     elif between == "a run without privacy":
-        settings, strategy.privacy = strategy.privacy, None
+        settings = strategy.privacy
+        strategy.privacy = None
         play(strategy, 3)
         strategy.privacy = settings
     with pytest.raises(ConfigurationError, match="released already, up to round 3"):

@@ -16,11 +16,14 @@ from flwr_fco.client_apps import client_app
 from flwr_fco.simulation import simulate
 from flwr_fco.torch import ClientApp, TorchObjective, local_training
 
-NODES, TRAIN, BATCH = 4, 800, 25
+NODES = 4
+TRAIN = 800
+BATCH = 25
 IMAGES, LABELS = (torch.tensor(array) for array in load_digits(return_X_y=True))
 IMAGES = IMAGES.float() / 16.0
 ORDER = torch.randperm(len(IMAGES), generator=torch.Generator().manual_seed(0))
-IMAGES, LABELS = IMAGES[ORDER], LABELS[ORDER]
+IMAGES = IMAGES[ORDER]
+LABELS = LABELS[ORDER]
 
 
 class Linear(nn.Module):
@@ -102,7 +105,8 @@ def unmodified_app(make_optimizer=None, *, mods=None, make=Net, metrics=None):
 
     @app.train()
     def training(message, context):
-        net, partition = load(message.content["arrays"], make), context.node_config["partition-id"]
+        net = load(message.content["arrays"], make)
+        partition = context.node_config["partition-id"]
         train(net, partition, make_optimizer(net, context.run_config.get("lr", 0.2)))
         own = {"num-examples": len(rows_of(partition)), **(metrics or {})}
         content = RecordDict({"arrays": ArrayRecord(net.state_dict()), "metrics": MetricRecord(own)})
@@ -117,7 +121,8 @@ def loop_app(*, mods=None, **options):
 
     @app.train()
     def training(message, context):
-        net, partition = Net(), context.node_config["partition-id"]
+        net = Net()
+        partition = context.node_config["partition-id"]
         with local_training(message, context, net, **options) as own:
             train(net, partition, own.optimizer)
         return own.reply({"num-examples": len(rows_of(partition)), "rate": context.run_config.get("lr", 0.0)})

@@ -56,7 +56,8 @@ def trained(client, lie, **options):
     work = {"work": Epochs(1, batch_size=25), "bounds": Bounds(own_loops=True)}
     app = loop_app(mods=[mod])
     if client == "unmodified":
-        work, app = {"work": Steps(8)}, unmodified_app(mods=[mod], metrics={"local-steps": 8})
+        work = {"work": Steps(8)}
+        app = unmodified_app(mods=[mod], metrics={"local-steps": 8})
     return run(FedDualAvg(client=client, client_lr=0.2, fraction_evaluate=0.0, **work, **options), app, 3)
 
 

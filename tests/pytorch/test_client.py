@@ -64,7 +64,8 @@ def torch_app(
     @app.train()
     def train(message, context):
         partition = int(context.node_config["partition-id"])
-        rows, net = objectives[partition], model()
+        rows = objectives[partition]
+        net = model()
         with local_training(message, context, net) as training:
             look(net)
             work = training.work
@@ -219,7 +220,8 @@ def _loop_app():
 
     @app.train()
     def train(message, context):
-        net, rows = networks.Net(), networks.rows_of(context.node_config["partition-id"])
+        net = networks.Net()
+        rows = networks.rows_of(context.node_config["partition-id"])
         with local_training(message, context, net) as training:
             assert {tensor.dtype for tensor in training.optimizer.increments().values()} == {torch.float32}
             for _ in range(training.work.steps):

@@ -107,7 +107,8 @@ def test_a_checkpoint_of_fedavg_is_gone_on_with():
 def test_a_trained_checkpoint_becomes_sparse_and_keeps_what_it_has_learnt(way):
     """As `evaluate_fn` sees it, which gets the model after each round, and the start point as that of round 0."""
     make, app = way
-    saved, seen = checkpoint(8), {}
+    saved = checkpoint(8)
+    seen = {}
 
     def evaluate(number, arrays):
         net = load(arrays)

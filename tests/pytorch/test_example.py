@@ -99,8 +99,10 @@ def test_the_two_layer_network_stays_in_its_balls(load, mnist, capsys):
     ],
 )
 def test_nodes_with_a_file_train_on_it(folder, package, shape, tmp_path, load):
-    rng, path = np.random.default_rng(0), str(tmp_path / "images.npz")
-    images, labels = rng.integers(0, 256, (20, *shape), dtype=np.uint8), rng.integers(0, 10, 20, dtype=np.uint8)
+    rng = np.random.default_rng(0)
+    path = str(tmp_path / "images.npz")
+    images = rng.integers(0, 256, (20, *shape), dtype=np.uint8)
+    labels = rng.integers(0, 10, 20, dtype=np.uint8)
     np.savez(path, images=images, labels=labels)
     config, client, server = load(folder, package, f"{package}.client_app", f"{package}.server_app")
     config |= {"num-server-rounds": 1, "clients-per-round": 2}

@@ -34,10 +34,13 @@ def _cross_entropy(model, batch):
 def _pair(kind):
     """Return a network without layers, and our objective of the same problem."""
     rng = np.random.default_rng(0)
-    features, targets, labels = rng.normal(size=(50, 6)), rng.normal(size=50), np.arange(50) % 3
+    features = rng.normal(size=(50, 6))
+    targets = rng.normal(size=50)
+    labels = np.arange(50) % 3
     options = {"apply_to": "coef*", "chunk_size": 16}
     if kind == "logistic":
-        data, ours = (torch.tensor(features), torch.tensor(labels)), MultinomialLogistic(features, labels)
+        data = (torch.tensor(features), torch.tensor(labels))
+        ours = MultinomialLogistic(features, labels)
         return TorchObjective(Linear(6, 3), _cross_entropy, data, **options), ours
     data = torch.tensor(features), torch.tensor(targets)
     return TorchObjective(Linear(6), _squares, data, **options), LeastSquares(features, targets)
@@ -141,7 +144,8 @@ def test_buffers_travel_and_only_training_changes_them():
 @pytest.mark.parametrize("psi", [L1(0.05), GroupLasso(0.05, groups=np.arange(6) // 2), L1Ball(1.0)])
 def test_steps_on_the_device_are_those_in_numpys_memory(psi):
     theirs, ours = _pair("least squares")
-    start, length = start_arrays(), {"num_nodes": 2, "num_rounds": 3, "progress": False}
+    start = start_arrays()
+    length = {"num_nodes": 2, "num_rounds": 3, "progress": False}
     for kind in (FedDualAvg, FedMid):
         strategy = kind(regularizer=psi, client_lr=0.05, work=Steps(5, batch_size=7), fraction_evaluate=0.0)
         found = [
@@ -174,7 +178,8 @@ def test_a_model_against_a_shared_perturbation_is_an_operator():
     np.testing.assert_array_equal(own["coefficients"], gradient["coefficients"])
 
 
-X, Y = torch.ones(4, 2, dtype=torch.float64), torch.zeros(4, dtype=torch.float64)
+X = torch.ones(4, 2, dtype=torch.float64)
+Y = torch.zeros(4, dtype=torch.float64)
 
 
 class Stream(IterableDataset):

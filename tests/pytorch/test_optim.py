@@ -43,7 +43,9 @@ def test_increments_in_float32_lose_no_digits_to_a_large_dual(psi, shape, scale,
     found = []
     for single in (False, True):
         torch.manual_seed(0)
-        layer, x, y = nn.Linear(shape[1], shape[0]), torch.randn(64, shape[1]), torch.randn(64, shape[0])
+        layer = nn.Linear(shape[1], shape[0])
+        x = torch.randn(64, shape[1])
+        y = torch.randn(64, shape[0])
         optimizer = DualAveraging(layer.named_parameters(), lr=0.05, regularizer=psi, momentum=momentum)
         optimizer.start_from(dual, elapsed=3.0, single=single)
         for _ in range(10):

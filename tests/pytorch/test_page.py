@@ -16,7 +16,9 @@ def test_the_code_runs(capsys):
     names = {"__name__": "page"}
     exec(compile("\n".join(blocks), str(PAGE), "exec"), names)
     assert float(capsys.readouterr().out) == 0.25
-    model, x, y = names["unmodified"].eval(), names["x"], names["y"]
+    model = names["unmodified"].eval()
+    x = names["x"]
+    y = names["y"]
     assert float((model(x.reshape(240, 12)).argmax(1) == y.reshape(240)).float().mean()) > 0.9
     # The learnt inputs are the two that matter, more than the others.
     used = (model[0].weight != 0).sum(dim=0)

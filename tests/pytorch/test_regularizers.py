@@ -41,7 +41,8 @@ def test_the_map_is_that_of_numpy(psi, shape):
     for point in [*points, np.zeros(shape), np.ones(shape), signs, np.maximum(signs, 0.0) * points[1]]:
         parameter = torch.nn.Parameter(torch.tensor(point))
         for step in (0.0, 1e-3, 0.3, 1.0, 7.0, 1e3):
-            expected, found = psi.prox(point, step), tensor_prox(psi, parameter)(parameter, step).detach().numpy()
+            expected = psi.prox(point, step)
+            found = tensor_prox(psi, parameter)(parameter, step).detach().numpy()
             np.testing.assert_allclose(found, expected, rtol=0.0, atol=1e-12 * np.abs(expected).max())
             assert not np.signbit(found[found == 0.0]).any()
             if psi.of_values() is None:
@@ -63,7 +64,8 @@ def test_a_map_of_terms_can_be_differentiated(psi):
 
 @pytest.mark.parametrize("reshape", ["first", "last"])
 def test_a_filter_bank_is_read_as_a_matrix(reshape):
-    point, psi = np.random.default_rng(2).normal(size=(5, 3, 2, 2)), Nuclear(0.3, reshape=reshape)
+    point = np.random.default_rng(2).normal(size=(5, 3, 2, 2))
+    psi = Nuclear(0.3, reshape=reshape)
     tensor = torch.tensor(point)
     np.testing.assert_allclose(tensor_prox(psi, tensor)(tensor, 0.5).numpy(), psi.prox(point, 0.5), atol=1e-12)
 

@@ -41,7 +41,8 @@ class Residual(nn.Module):
 
 def test_a_channel_goes_where_all_that_share_it_are_zero():
     torch.manual_seed(0)
-    network, images = Residual().eval(), torch.randn(5, 3, 8, 8)
+    network = Residual().eval()
+    images = torch.randn(5, 3, 8, 8)
     with torch.no_grad():
         for layer, dead in ((network.first, [1, 4, 7]), (network.second, [1, 4, 9]), (network.third, [0, 5])):
             layer.weight[dead] = 0.0
@@ -64,7 +65,8 @@ def test_the_page_gives_a_network_of_a_tenth_that_still_classifies(tmp_path):
 
 
 def test_layers_that_tensor_cores_do_not_take_stay_whole():
-    convolutions, layers = (nn.Conv2d(1, 8, 3), nn.Conv2d(8, 16, 3)), (nn.Linear(30, 64), nn.Linear(64, 64))
+    convolutions = (nn.Conv2d(1, 8, 3), nn.Conv2d(8, 16, 3))
+    layers = (nn.Linear(30, 64), nn.Linear(64, 64))
     network = nn.Sequential(*convolutions, *layers, nn.Linear(64, 2))
     psi = smaller.two_of_four(network)
     assert [psi.for_array(f"{i}.weight") for i in range(5)] == [Zero(), Zero(), Zero(), NofM(2, 4), Zero()]

@@ -70,7 +70,8 @@ def test_what_a_new_user_would_try_first_is_an_error():
 
 def test_the_change_of_a_float32_model_stays_float32_and_nan_is_named():
     arrays = {"weight": np.ones((3, 2), np.float32), "bias": np.zeros(3, np.float32)}
-    layout, changed = Layout.from_arrays(arrays), {n: torch.from_numpy(a + np.float32(0.1)) for n, a in arrays.items()}
+    layout = Layout.from_arrays(arrays)
+    changed = {n: torch.from_numpy(a + np.float32(0.1)) for n, a in arrays.items()}
     sent = layout.flatten(arrays)
     increment, _ = increment_of(layout, ArrayRecord(changed), sent)
     assert increment.dtype == np.float32

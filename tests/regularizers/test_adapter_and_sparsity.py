@@ -42,7 +42,8 @@ def test_pyproximal_operators_and_what_is_none():
         Adapter("test-no-operator", {})
     pyproximal = pytest.importorskip("pyproximal")
     Adapter.register("test-ball", pyproximal.L1Ball)
-    v, ball = np.random.default_rng(1).normal(size=20), Adapter("test-ball", {"n": 20, "radius": 1.0})
+    v = np.random.default_rng(1).normal(size=20)
+    ball = Adapter("test-ball", {"n": 20, "radius": 1.0})
     np.testing.assert_allclose(ball.prox(v, 0.7), L1Ball(1.0).prox(v, 0.7), atol=1e-5)
     assert ball.value(v) == np.inf
     assert ball.value(np.zeros(20)) == 0.0

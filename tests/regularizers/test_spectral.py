@@ -78,7 +78,8 @@ def test_nan_and_infinity_are_not_hidden():
 def test_a_proximal_point_is_within_its_bound(m, n, condition):
     """By the cheap method too, whose singular vectors are orthogonal to eps * condition^2 only."""
     left, values, right = with_singular_values(m, n, np.geomspace(condition, 1.0, min(m, n)))
-    psi, v = Nuclear(1.0, bound=0.1), (left * values) @ right
+    psi = Nuclear(1.0, bound=0.1)
+    v = (left * values) @ right
     p = psi.prox(v, 0.7)
     assert psi.value(p) == pytest.approx(0.1 * min(m, n), rel=1e-12)
     np.testing.assert_allclose(p, 0.1 * left @ right, rtol=0, atol=1e-9)

@@ -41,7 +41,8 @@ def objectives_of(kind, shift=0, **options):
 
 
 def app_of(kind, **options):
-    train, held_out = objectives_of(kind, **options), objectives_of(kind, 1, **options)
+    train = objectives_of(kind, **options)
+    held_out = objectives_of(kind, 1, **options)
     return client_app(
         lambda context: train[int(context.node_config["partition-id"])],
         load_evaluation_objective=lambda context: held_out[int(context.node_config["partition-id"])],
@@ -81,7 +82,8 @@ def test_a_path_of_least_squares_is_scikit_learns():
         callbacks=[EarlyStopping(tol=1e-10, certificate="train/duality-gap")],
     )
     features, targets = pooled(LeastSquares)
-    centred, level = features - features.mean(axis=0), targets - targets.mean()
+    centred = features - features.mean(axis=0)
+    level = targets - targets.mean()
     alpha_max = np.abs(centred.T @ level).max() / len(targets)
     strengths = [point.strength for point in path.points]
     assert sklearn_strength(strengths[0], objective) == pytest.approx(alpha_max * (1 + 1e-6), rel=1e-8)
@@ -142,7 +144,8 @@ def test_the_rules():
 
 
 def test_a_path_leaves_the_strategy_as_it_was_and_is_not_resumed():
-    strategy, app = FedDualAvg(regularizer=L1(7.0), **FAST), app_of(LeastSquares)
+    strategy = FedDualAvg(regularizer=L1(7.0), **FAST)
+    app = app_of(LeastSquares)
     layout = objectives_of(LeastSquares)[0].layout
     more = {"num_nodes": 3, "num_rounds": 2, "initial_arrays": layout.unflatten(np.zeros(layout.size))}
     fit_path(strategy, app, num_strengths=2, progress=False, **more)

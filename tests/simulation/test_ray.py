@@ -56,7 +56,8 @@ def test_every_strategy_gives_the_bits_of_one_process(saddle, day, ray):
     # Those that have the same clients.
     names = [name for name in STRATEGIES if (name in SADDLE) == saddle and (name in REPRESENTATIVES) == day]
     objectives = problem_of(names[0]).objectives
-    start, number = zeros(objectives[0].layout), len(objectives)
+    start = zeros(objectives[0].layout)
+    number = len(objectives)
     here = InProcessGrid(app_of(copy.deepcopy(objectives)), number)
     with on_actors(app_of(copy.deepcopy(objectives)), number) as there:
         for name in names:
@@ -74,7 +75,8 @@ def test_a_run_leaves_no_actor_on_a_users_ray_however_it_ends(how, ray):
         if server_round == 2 and how is not None:
             raise how("enough")
 
-    kind, options = contextlib.nullcontext(), {"engine": "ray", "workers": 2, "num_cpus": 0.5, "callbacks": [ends]}
+    kind = contextlib.nullcontext()
+    options = {"engine": "ray", "workers": 2, "num_cpus": 0.5, "callbacks": [ends]}
     if how is not None:
         kind = pytest.raises(RunInterrupted if how is KeyboardInterrupt else how)
     with kind:
@@ -136,7 +138,8 @@ def test_an_error_of_a_client_is_that_of_one_process(ray):
             raise ZeroDivisionError("no rows")
         return find_solver("subgradient")(downlink, objective, state, rng)
 
-    own, found = solved_by(FedAvgSubgradient, "test-failing-actor", failing), []
+    own = solved_by(FedAvgSubgradient, "test-failing-actor", failing)
+    found = []
     for engine in ({}, {"engine": "ray", "workers": 1, "num_cpus": 0.5}):
         chosen = own(client_lr=0.02, fraction_evaluate=0.0)
         with pytest.raises(ClientError) as caught:

@@ -35,14 +35,17 @@ def strategy(**options):
 
 def test_no_client_can_touch_what_another_is_sent_or_what_it_has_replied():
     """Flower's FedAvg puts one RecordDict into all messages; the grid must still isolate them."""
-    app, seen, kept = ClientApp(), [], []
+    app = ClientApp()
+    seen = []
+    kept = []
 
     @app.train()
     def vandal(message, context):
         arrays, config = message.content["arrays"], message.content["config"]
         seen.append((arrays["w"].numpy().tolist(), {**config, "list": list(config["list"])}))
         reply = RecordDict({"arrays": arrays_of({"w": np.ones(2)}), "metrics": MetricRecord({"num-examples": 1})})
-        arrays["w"].data, arrays["extra"] = b"", Array(np.zeros(1))
+        arrays["w"].data = b""
+        arrays["extra"] = Array(np.zeros(1))
         config["server-round"] = -1
         config["list"].append(9)
         message.content["more"] = MetricRecord()
@@ -81,7 +84,8 @@ def test_after_a_clients_error_its_state_is_what_it_was_before_the_message():
 
     @app.train()
     def train(message, context):
-        fails, state = message.content["config"]["fails"], context.state
+        fails = message.content["config"]["fails"]
+        state = context.state
         if "log" not in state:
             state["log"], state["memory"] = ConfigRecord({"calls": []}), arrays_of({"w": np.zeros(2)})
         state["log"]["calls"].append(len(state["log"]["calls"]))
@@ -157,7 +161,8 @@ def test_the_users_train_config_is_sent_and_not_changed():
 
 
 def test_central_evaluation_at_intervals_first_and_last():
-    seen, start = {}, np.full(7, 9.0)
+    seen = {}
+    start = np.full(7, 9.0)
 
     def evaluate(number, arrays):
         seen[number] = flat(arrays)
@@ -189,7 +194,8 @@ def test_pass_through_arrays_are_those_of_the_replies_that_carry_them():
     start["norm.num_batches_tracked"] = np.array(5)
 
     def only_some(message, context, call_next):
-        reply, partition = call_next(message, context), context.node_config["partition-id"]
+        reply = call_next(message, context)
+        partition = context.node_config["partition-id"]
         arrays = reply.content["arrays"]
         for name in start:
             arrays.pop(f"pass:{name}", None)
@@ -258,7 +264,8 @@ def strategy_of(cls, **options):
 
 @pytest.mark.parametrize(("cls", "options"), [(FedDualAvg, {}), (FedDAGT, {"tracker_start": "zero"})])
 def test_nothing_is_made_for_nodes_that_are_not_asked(cls, options):
-    chosen, grid = strategy_of(cls, fraction_train=10 / MANY, **options), InProcessGrid(client_app(load_few), MANY)
+    chosen = strategy_of(cls, fraction_train=10 / MANY, **options)
+    grid = InProcessGrid(client_app(load_few), MANY)
     with grid.identity(), quiet(50):
         result = chosen.start(grid, start_arrays(), 3)
     assert [metrics["num-replies"] for metrics in result.train_metrics_clientapp.values()] == [10, 10, 10]

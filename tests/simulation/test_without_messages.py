@@ -24,7 +24,8 @@ def passing(message, context, call_next):
 @pytest.fixture
 def made(monkeypatch):
     """The types of the messages that were made."""
-    types, plain = [], Message.__init__
+    types = []
+    plain = Message.__init__
 
     def counting(self, *arguments, **options):
         plain(self, *arguments, **options)

@@ -26,7 +26,11 @@ from flwr_fco.strategies import (
 )
 from reproduction.pooled import centralized_solution
 
-ROUNDS, ETA_C, ETA_S, LAMBDA, SEED = 7, 0.02, 0.7, 0.4, 5
+ROUNDS = 7
+ETA_C = 0.02
+ETA_S = 0.7
+LAMBDA = 0.4
+SEED = 5
 START = np.linspace(-1.0, 1.0, D)
 
 
@@ -60,7 +64,9 @@ def paper(name, objectives, weights, normalize):
     for number in range(1, ROUNDS + 1):
         increments, works = [], []
         for m, objective in enumerate(objectives):
-            point, dual, k = w.copy(), z.copy(), 0
+            point = w.copy()
+            dual = z.copy()
+            k = 0
             for rows in batches(objective, number, m, epochs=2, size=5):
                 if name == "FedAvgSubgradient":
                     s = LAMBDA * np.append(np.sign(point[:FEATURES]), 0.0)
@@ -83,7 +89,8 @@ def paper(name, objectives, weights, normalize):
         elif name in ("FedMid", "FedMidOSP"):
             w = soft(w + step, ETA_S * work * LAMBDA)
         else:
-            z, t = z + step, t + ETA_S * work
+            z = z + step
+            t = t + ETA_S * work
             w = soft(z, t * LAMBDA)
     return w
 
@@ -130,14 +137,19 @@ def test_without_psi_dual_averaging_is_fed_avg_and_misses_the_optimum():
 
 
 def test_momentum_is_of_the_dual_and_psi_keeps_its_proportion():
-    objectives, seen = clients(), []
+    objectives = clients()
+    seen = []
     options = {"regularizer": L1(LAMBDA), "client_lr": ETA_C, "work": Steps(1, batch_size=None)}
     strategy = FedDualAvg(server_momentum=0.8, weighting="uniform", **options)
     run(strategy, objectives, 12, callbacks=[lambda n, arrays, m: seen.append(flat(arrays))])
-    dual, elapsed, velocity, pace = np.zeros(D), 0.0, np.zeros(D), 0.0
+    dual = np.zeros(D)
+    elapsed = 0.0
+    velocity = np.zeros(D)
+    pace = 0.0
     for point in seen:
         slope = np.mean([objective.gradient(soft(dual, LAMBDA * elapsed)) for objective in objectives], axis=0)
-        velocity, pace = 0.8 * velocity - ETA_C * slope, 0.8 * pace + ETA_C
+        velocity = 0.8 * velocity - ETA_C * slope
+        pace = 0.8 * pace + ETA_C
         dual, elapsed = dual + velocity, elapsed + pace
         np.testing.assert_allclose(point, soft(dual, LAMBDA * elapsed), rtol=0, atol=1e-12)
 
@@ -154,7 +166,8 @@ class Recording(Quadratic):
 
 def test_the_shadow_takes_the_mean_of_the_gradients_as_in_equation_45(monkeypatch):
     """Section 4.3 of Yuan, Zaheer, Reddi (2021), of each round: the clients' z_{r,k} for k = 1 .. K."""
-    duals, aggregate = [], DualAveraging.aggregate
+    duals = []
+    aggregate = DualAveraging.aggregate
 
     def record(self, problem, state, replies):
         duals.append(np.array([state.dual + uplink.vectors["trajectory"] for uplink in replies]))
@@ -188,7 +201,8 @@ def test_one_step_reaches_the_sparse_optimum_in_every_geometry(mirror_map):
 
 def test_fed_mid_adds_the_primal_increment_to_the_dual_as_printed():
     """Two rounds of algorithm 2 with h = 1/2 sum d_i w_i^2 by hand; its limit there is not the optimum."""
-    objectives, d = clients(), np.linspace(0.5, 2.0, D)
+    objectives = clients()
+    d = np.linspace(0.5, 2.0, D)
     options = {"client_lr": ETA_C, "server_lr": ETA_S, "work": Steps(2, batch_size=None), "weighting": "uniform"}
     result = run(FedMid(regularizer=L1(LAMBDA), mirror_map=DiagonalMetric(d), **options), objectives, 2, start=START)
     w = START

@@ -112,7 +112,9 @@ def test_the_schedule_fits_the_number_of_rounds(rounds, falling, reached):
 
 def test_clients_of_every_kind_take_the_same_plain_steps_from_the_model():
     """A density belongs to the server: who knows psi does what those do who do not."""
-    minimum, begin, rate = np.array([1.0, 4.0, 3.0, -2.0]), np.array([2.0, 0.5, 0.1, -1.0]), 0.1
+    minimum = np.array([1.0, 4.0, 3.0, -2.0])
+    begin = np.array([2.0, 0.5, 0.1, -1.0])
+    rate = 0.1
 
     def trained(arrays, message, context):
         for _ in range(3):
@@ -148,8 +150,10 @@ LAYOUT = Layout.from_arrays({"a": np.zeros((3, 4)), "b": np.zeros((2, 5)), "c": 
 def a_step(psi, scope="each"):
     rng = np.random.default_rng(3)
     bound = psi.bind(LAYOUT, scope=scope)
-    dual, step = rng.standard_normal(LAYOUT.size), 0.1 * rng.standard_normal(LAYOUT.size)
-    primal, following = bound.prox(dual, 1.0), dual + step
+    dual = rng.standard_normal(LAYOUT.size)
+    step = 0.1 * rng.standard_normal(LAYOUT.size)
+    primal = bound.prox(dual, 1.0)
+    following = dual + step
     sparse_step(bound, primal, dual, following)
     return dual, step, primal, following
 
@@ -161,7 +165,9 @@ def test_what_stays_goes_as_far_as_all_and_what_is_0_fades(scope):
     blocks = [LAYOUT[name].block for name in "abc"] if scope == "each" else [regularized]
     expected = dual + step  # A bias is as the mean has it.
     for block in blocks:
-        z, d, kept = dual[block], step[block], primal[block] != 0
+        z = dual[block]
+        d = step[block]
+        kept = primal[block] != 0
         factor = min(FURTHER, np.linalg.norm(d) / np.linalg.norm(d[kept]))
         assert factor > 1.0
         expected[block] = np.where(kept, z + factor * d, MEMORY * z + d)

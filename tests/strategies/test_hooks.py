@@ -159,7 +159,8 @@ def test_methods_that_average_models_take_changes_too():
         strategy = kind(regularizer=L1(0.01), client_lr=0.1, fraction_evaluate=0.0)
         return simulated(strategy, app, 20, initial_arrays=start).arrays["coefficients"].numpy()
 
-    plain, changed = end(FedMid), end(answering(halved, FedMid))
+    plain = end(FedMid)
+    changed = end(answering(halved, FedMid))
     assert 0.0 < np.linalg.norm(changed) < 0.6 * np.linalg.norm(plain)
     with pytest.raises(ConfigurationError, match="what its clients remember"):
         end(answering(halved, FedDAGT))
@@ -228,7 +229,8 @@ def test_flowers_privacy_wrappers_do_as_around_fed_avg_or_are_refused(name):
         result = simulated(own, app, 3, initial_arrays={"w": np.zeros((6, 5))})
         return [*seen[::NODES], w_of(result)]
 
-    ours, theirs = models(FedDualAvg(**DENSE)), models(FedAvg(fraction_evaluate=0.0))
+    ours = models(FedDualAvg(**DENSE))
+    theirs = models(FedAvg(fraction_evaluate=0.0))
     np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-12)
     with pytest.raises(ConfigurationError, match="privacy claim"):
         models(FedDualAvg(**DENSE, density=Density(0.3, rounds=2)))
@@ -243,7 +245,8 @@ class Hooked(FedDualAvg):
 @pytest.mark.parametrize("inner", [FedDualAvg, Hooked, FedDAGT])
 def test_they_are_refused_around_clients_of_ours_on_any_grid(inner, again):
     """In a ServerApp nobody but the strategy itself sees what is around it, in its first run or a later one."""
-    name, grid = "DifferentialPrivacyClientSideFixedClipping", InProcessGrid(moving_app(), NODES)
+    name = "DifferentialPrivacyClientSideFixedClipping"
+    grid = InProcessGrid(moving_app(), NODES)
     inside = inner(fraction_evaluate=0.0)
     own = getattr(flowers, name)(inside, *WRAPPERS[name])
     if again:

@@ -275,7 +275,8 @@ def test_a_class_attribute_is_no_default():
 
 def by_hand(strategy, rounds=3):
     """The rounds that a server with a loop of its own plays."""
-    grid, arrays = InProcessGrid(app_of(clients()), 4), start_arrays()
+    grid = InProcessGrid(app_of(clients()), 4)
+    arrays = start_arrays()
     with grid.identity():
         strategy.prepare(arrays)
         for number in range(1, rounds + 1):
@@ -304,7 +305,8 @@ def test_an_error_shows_a_large_value_in_a_line(option):
 
 @pytest.mark.parametrize("option", [option.name for option in fields(FedDualAvg) if option.init])
 def test_an_option_that_is_set_during_a_run_is_an_error_at_the_assignment(option):
-    strategy, before = FedDualAvg(**BETWEEN), getattr(FedDualAvg(**BETWEEN), option)
+    strategy = FedDualAvg(**BETWEEN)
+    before = getattr(FedDualAvg(**BETWEEN), option)
     with pytest.raises(ConfigurationError, match=f"{option}=.* was set while a run .* set options before `start`"):
         run(strategy, clients(), 5, callbacks=[lambda number, *_: number == 2 and setattr(strategy, option, before)])
     assert max(strategy.result.train_metrics_clientapp) == 2
@@ -339,7 +341,8 @@ def test_arguments_of_start_are_checked_in_words(arguments, said):
 
 def test_what_is_set_before_a_run_is_in_its_description():
     strategy = FedDualAvg()
-    strategy.density, strategy.client = 0.1, "unmodified"
+    strategy.density = 0.1
+    strategy.client = "unmodified"
     said = dict(strategy.describe())
     assert "0.1" in said["Density"]
     assert said["Local work"] == "the clients' own"

@@ -69,7 +69,8 @@ def asked(objectives, **options):
 def test_the_weighted_gradients_are_the_pooled_gradient():
     objectives = objectives_of()
     _, answers = asked(objectives)
-    w, total = np.full(4, 0.5), sum(f.num_examples for f in objectives)
+    w = np.full(4, 0.5)
+    total = sum(f.num_examples for f in objectives)
     expected = sum(f.num_examples / total * f.gradient(w) for f in objectives)
     np.testing.assert_allclose(sum(a.weight * a.vectors["gradient"] for a in answers), expected, rtol=1e-12)
     assert sum(a.weight for a in answers) == pytest.approx(1.0)
@@ -111,7 +112,8 @@ def test_an_answer_is_checked_as_a_reply_is(alter, reason):
 
 
 def smoothness(objective, batch_size=0):
-    point, numbers = {"primal": np.zeros(objective.layout.size)}, {"batch-size": float(batch_size)}
+    point = {"primal": np.zeros(objective.layout.size)}
+    numbers = {"batch-size": float(batch_size)}
     question = Question("smoothness", objective.layout, point, numbers)
     return find_answer("smoothness").answer(question, objective).numbers
 
@@ -133,7 +135,8 @@ def test_an_unknown_constant_is_probed():
 
 def test_counts_have_the_smoothness_of_the_rates_that_are_to_be_fitted():
     """At 0 every rate is 1; a row whose count is 9 bends nine times as much where it is fitted."""
-    counts, features = np.array([0.0, 9.0, 1.0]), np.array([[1.0], [2.0], [1e6]])
+    counts = np.array([0.0, 9.0, 1.0])
+    features = np.array([[1.0], [2.0], [1e6]])
     objective = Poisson(features, counts, intercept=False)
     assert smoothness(objective, batch_size=1)["l2"] == pytest.approx(1e12)
     assert smoothness(objective)["l2"] == pytest.approx((1.0 + 36.0 + 1e12) / 3)
@@ -223,7 +226,8 @@ def test_one_liar_cannot_set_the_rate():
 
 
 def test_a_second_start_chooses_again_and_a_resumed_run_does_not(tmp_path):
-    path, steep = tmp_path / "run.npz", objectives_of(scales=[10.0] * 6)
+    path = tmp_path / "run.npz"
+    steep = objectives_of(scales=[10.0] * 6)
     strategy = FedDualAvg(client_lr="auto", work=Epochs(1, batch_size=None), fraction_evaluate=0.0)
     run(strategy, objectives_of(), 2, callbacks=[Checkpoint(path)])
     first = run_of(strategy).problem.client_lr

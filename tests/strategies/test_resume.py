@@ -128,7 +128,8 @@ def test_every_strategy_killed_and_resumed_ends_in_the_same_bits(name, tmp_path)
     whole = described(play(strategy, tmp_path / "whole.npz"), strategy)
     calls = killed(lambda: play(build(), tmp_path / "count.npz"), 0)
     assert calls > 1000
-    path, at = tmp_path / "run.npz", random.Random(name).randrange(1, calls)
+    path = tmp_path / "run.npz"
+    at = random.Random(name).randrange(1, calls)
     killed(lambda: play(build(), path), at)
     assert described(play(again, path, resume=path if path.exists() else None), again) == whole, at
 
@@ -137,7 +138,8 @@ class Plateau:
     """A user's callback with a state, which the strategy's rate reads: it shrinks when the model stops shrinking."""
 
     def __init__(self):
-        self.scale, self.best = 1.0, np.inf
+        self.scale = 1.0
+        self.best = np.inf
 
     def to_arrays(self):
         return {"numbers": np.array([self.scale, self.best])}
@@ -153,7 +155,8 @@ class Plateau:
 
 def test_callbacks_and_rates_go_on_where_they_were(tmp_path):
     def ended(path, rounds=12, **options):
-        plateau, stopping = Plateau(), EarlyStopping(validation="server/sum", patience=3)
+        plateau = Plateau()
+        stopping = EarlyStopping(validation="server/sum", patience=3)
         strategy = make(FedDualAvg, client_lr=lambda server_round: 0.1 * plateau.scale)
         result = play(strategy, path, rounds, callbacks=[plateau, stopping], **options)
         best = stopping.best, stopping.best_arrays["intercept"]
@@ -262,7 +265,8 @@ def test_a_run_without_resume_does_not_begin_by_replacing_a_checkpoint(tmp_path)
 
 
 def test_a_full_disk_does_not_end_the_run(tmp_path, monkeypatch, caplog):
-    path, strategy = tmp_path / "run.npz", make(FedDualAvg)
+    path = tmp_path / "run.npz"
+    strategy = make(FedDualAvg)
 
     def full(*arguments, **options):
         raise OSError(28, "No space left on device")
@@ -275,7 +279,8 @@ def test_a_full_disk_does_not_end_the_run(tmp_path, monkeypatch, caplog):
 
 
 def test_other_nodes_are_refused(tmp_path):
-    path, strategy = tmp_path / "run.npz", make(FedDualAvg)
+    path = tmp_path / "run.npz"
+    strategy = make(FedDualAvg)
     play(strategy, path, 3)
     with pytest.raises(ConfigurationError, match="of a run of 5 nodes, and there are 4: resume with the nodes"):
         play(make(FedDualAvg, min_evaluate_nodes=2), tmp_path / "other.npz", nodes=4, resume=path)
@@ -286,7 +291,8 @@ def test_nodes_that_are_new_after_a_kill_receive_what_they_remembered(cls, tmp_p
     """As in a deployment that is killed as a whole: the ledger has what the nodes had, and no node has the plan."""
 
     def play_on_new_nodes(path, rounds):
-        grid, strategy = Foreign(InProcessGrid(app_of(problem()), 5)), make(cls, fraction_evaluate=0.0)
+        grid = Foreign(InProcessGrid(app_of(problem()), 5))
+        strategy = make(cls, fraction_evaluate=0.0)
         options = {"callbacks": [Checkpoint(path, every=1)], "resume": path if path.exists() else None}
         with grid.identity(), single_threaded_blas():
             result = strategy.start(grid, start_arrays(), rounds, **options)
@@ -384,7 +390,8 @@ TREES = {
 
 @pytest.mark.parametrize("name", TREES)
 def test_a_tree_of_other_values_is_refused_whatever_its_checksum(name, tmp_path):
-    path, strategy = tmp_path / "run.npz", make(FedDAGT)
+    path = tmp_path / "run.npz"
+    strategy = make(FedDAGT)
     play(make(FedDAGT), path, 3)
     another(path, TREES[name])
     with pytest.raises(ConfigurationError, match=r"run\.npz is damaged"):
@@ -417,7 +424,8 @@ def test_another_strategy_or_option_is_refused_by_name(other, named, tmp_path):
 
 
 def test_options_that_may_change_may(tmp_path):
-    path, strategy = tmp_path / "run.npz", make(FedDAGT)
+    path = tmp_path / "run.npz"
+    strategy = make(FedDAGT)
     whole = described(play(strategy, tmp_path / "whole.npz"), strategy)
     play(make(FedDAGT), path, 3)
     changed = {"bounds": Bounds(max_ratio=500.0), "on_divergence": "warn", "min_available_nodes": 1}
@@ -478,7 +486,8 @@ LONGER = {
 def test_a_run_resumed_for_more_rounds_equals_the_longer_run(name, tmp_path):
     """On new nodes, which remember nothing."""
     build, of_clients = LONGER[name]
-    path, strategy = tmp_path / "run.npz", build()
+    path = tmp_path / "run.npz"
+    strategy = build()
     whole = described(play(strategy, tmp_path / "whole.npz", 9, **of_clients), strategy)
     for rounds in (2, 5, 9):
         strategy = build()
@@ -503,7 +512,8 @@ class Acting(Callback):
     """Acts at the beginning of a round."""
 
     def __init__(self, at, act):
-        self.at, self.act = at, act
+        self.at = at
+        self.act = act
 
     def on_round_begin(self, server_round, arrays):
         if server_round == self.at:

@@ -91,7 +91,8 @@ WAYS = {"in process": {}, "messages": {"mods": [plain_mod]}}
     ],
 )
 def test_a_site_with_another_table_is_named_before_anything_is_trained(sites, reported, way):
-    strategy, objectives = averaging(), losses(**sites)
+    strategy = averaging()
+    objectives = losses(**sites)
     with pytest.raises(ConfigurationError, match=reported) as caught:
         run(strategy, objectives, 2, **WAYS[way])
     assert not strategy.state.dual.any()

@@ -38,7 +38,8 @@ def unmodified(rounds=20, *, steps=4, rate=0.05, dtype=np.float64, extra=None, *
     """Return the model of a run over such clients as a vector, the strategy and the result."""
     objectives = clients()
     strategy = FedDualAvg(**DENSE | options)
-    app, start = ordinary_app(objectives, steps, rate, extra, dtype), start_arrays(dtype=dtype)
+    app = ordinary_app(objectives, steps, rate, extra, dtype)
+    start = start_arrays(dtype=dtype)
     result = simulated(strategy, app, rounds, num_nodes=len(objectives), initial_arrays=start)
     return flat(result.arrays), strategy, result
 

@@ -23,14 +23,16 @@ class Problem:
 
     def __init__(self, strength):
         self.strength = strength
-        self.different, self.equal = [_client(m) for m in range(4)], [_client(0) for _ in range(4)]
+        self.different = [_client(m) for m in range(4)]
+        self.equal = [_client(0) for _ in range(4)]
         self.optimum = self.solution(self.different, 1.0)
 
     def psi(self, factor):
         return (L1(factor * self.strength) if self.strength else Zero()).bind(LAYOUT)
 
     def solution(self, clients, factor):
-        w, psi = np.zeros(LAYOUT.size), self.psi(factor)
+        w = np.zeros(LAYOUT.size)
+        psi = self.psi(factor)
         for _ in range(1000):
             w = psi.prox(w - 0.3 * np.mean([client.gradient(w) for client in clients], axis=0), 0.3)
         return w
@@ -39,7 +41,8 @@ class Problem:
         return float(np.abs(w - self.optimum).max())
 
     def gap(self, w, *, equal=False, factor=1.0):
-        clients, psi = self.equal if equal else self.different, self.psi(factor)
+        clients = self.equal if equal else self.different
+        psi = self.psi(factor)
         here, best = (
             float(np.mean([client.value(x) for client in clients])) + psi.value(x)
             for x in (w, self.solution(clients, factor))

@@ -18,7 +18,8 @@ from flwr_fco.strategies import Everyone, run_of
 from reproduction.data.saddle_objectives import QuadraticSaddle
 from reproduction.pooled import centralized_solution
 
-CLIENTS, ROUNDS = 8, 200
+CLIENTS = 8
+ROUNDS = 200
 #: Sums over all rounds: what one reply has put into them stays there, divided by the number of rounds.
 REMEMBER = ("FastFedDA", "CFedDA", "MCFedDA")
 KINDS = {
@@ -76,7 +77,8 @@ def saddles(number=CLIENTS, seed=4):
     objectives = []
     for m in range(number):
         rng = np.random.default_rng((seed, m))
-        coupling, shifts = 0.5 * rng.standard_normal((3, 3)), rng.standard_normal((2, 3))
+        coupling = 0.5 * rng.standard_normal((3, 3))
+        shifts = rng.standard_normal((2, 3))
         more = {"linear": shifts[0], "offset": shifts[1], "num_examples": 30}
         objectives.append(QuadraticSaddle(np.eye(3), coupling, np.eye(3), **more))
     return objectives
@@ -94,7 +96,8 @@ def problem_for(kind, number):
         return Problem(
             saddles(number), Zero(), QuadraticSaddle.pooled(saddles(number), np.full(number, 1 / number)).solution
         )
-    objectives, psi = regressions(number), L1(0.3) if kind == "composite" else Zero()
+    objectives = regressions(number)
+    psi = L1(0.3) if kind == "composite" else Zero()
     return Problem(objectives, psi, centralized_solution(objectives, psi, tol=1e-12))
 
 
@@ -152,7 +155,8 @@ def run(name, kind, num_rounds, *, missing=False, kinds=KINDS, clients=CLIENTS):
     options = dict(kinds[kind])
     if kind.startswith("one "):
         options["rounds"] = [num_rounds // 4]
-    problem, worst = problem_of(name, clients), [0.0]
+    problem = problem_of(name, clients)
+    worst = [0.0]
     layout = problem.objectives[0].layout
     grid = FaultyGrid(app_of(problem.objectives), clients, seed=5, missing=missing, **options)
     strategy = make(name)
@@ -172,7 +176,8 @@ def run(name, kind, num_rounds, *, missing=False, kinds=KINDS, clients=CLIENTS):
 
 def hold_the_bar(name, kind, num_rounds, **options):
     """Run both and hold the bar; return the errors with the faults and without these replies, and the imbalance."""
-    outcome, twin = run(name, kind, num_rounds, **options), run(name, kind, num_rounds, missing=True, **options)
+    outcome = run(name, kind, num_rounds, **options)
+    twin = run(name, kind, num_rounds, missing=True, **options)
     # Where everybody must answer, silence is asked again in the round, and what is absurd is not.
     assert set(outcome.grid.injected) == set(twin.grid.injected)
     assert outcome.grid.injected

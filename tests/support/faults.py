@@ -61,7 +61,8 @@ def _raise(delivery):
 
 def _restart(delivery):
     """Reply as a new process, without the client's state; at most one restart per client and round."""
-    number, mark = _round_of(delivery.message), delivery.context.state.get("restarted")
+    number = _round_of(delivery.message)
+    mark = delivery.context.state.get("restarted")
     if mark is None or mark["round"] != number:
         delivery.context.state = RecordDict({"restarted": ConfigRecord({"round": number})})
     return _answers(delivery)
@@ -185,8 +186,11 @@ class Schedule:
     """The random choice of each message's fault: ``faults`` have probabilities, and a reply has at most one."""
 
     def __init__(self, faults, seed=0, rounds=None, partitions=None, message_types=("train",)):
-        self.faults, self.seed, self.message_types = dict(faults), seed, message_types
-        self.rounds, self.partitions = rounds, partitions
+        self.faults = dict(faults)
+        self.seed = seed
+        self.message_types = message_types
+        self.rounds = rounds
+        self.partitions = partitions
 
     def draw(self, message, partition):
         """Return the fault of a message and the generator for its own draws; None without a fault."""
@@ -216,11 +220,15 @@ class FaultyGrid(InProcessGrid):
     def __init__(self, client_app, num_nodes, faults, *, absence=3, missing=False, raise_errors=False, **where):
         super().__init__(client_app, num_nodes, raise_errors=raise_errors)
         self.schedule = Schedule(faults, **where)
-        self.absence, self.missing, self.injected = absence, missing, []
-        self._round, self._late = 0, []
+        self.absence = absence
+        self.missing = missing
+        self.injected = []
+        self._round = 0
+        self._late = []
         #: Absent nodes: the round in which the node connects, its id and its context.
         self._away = []
-        self._new_ids, self._numbers = itertools.count(num_nodes + 2), itertools.count(1)
+        self._new_ids = itertools.count(num_nodes + 2)
+        self._numbers = itertools.count(1)
 
     def get_node_ids(self):
         """Return the ids of the nodes that are connected for the next round."""
@@ -243,9 +251,11 @@ class FaultyGrid(InProcessGrid):
 
     def send_and_receive(self, messages, *, timeout=None):
         """Deliver messages one by one and return the replies, starting with late replies from the last round."""
-        messages, replies = list(messages), []
+        messages = list(messages)
+        replies = []
         if messages and messages[0].metadata.message_type in self.schedule.message_types:
-            replies, self._late = self._late, []
+            replies = self._late
+            self._late = []
         for message in messages:
             replies.extend(self._answers_to(message))
         return replies
@@ -322,7 +332,8 @@ def _changed(delivery, change):
     metric_keys = [name for name, record in reply.content.items() if isinstance(record, MetricRecord)]
     for key, record in reply.content.items():
         if isinstance(record, ArrayRecord) and record:
-            arrays, metrics = dict(record), dict(reply.content[metric_keys[0]]) if metric_keys else {}
+            arrays = dict(record)
+            metrics = dict(reply.content[metric_keys[0]]) if metric_keys else {}
             change(arrays, metrics)
             content[key] = ArrayRecord(arrays)
             if metric_keys:

@@ -28,7 +28,9 @@ def model_of(kind, sites=4):
 
 def by_hand(kind, A, y, weights=None, clusters=None):
     """Return the unpenalised estimates and standard errors of rows in one place; or robust ones."""
-    w, v, n = np.zeros(A.shape[1]), np.ones(len(y)) if weights is None else weights, len(y)
+    w = np.zeros(A.shape[1])
+    v = np.ones(len(y)) if weights is None else weights
+    n = len(y)
     for _ in range(1 if kind == "lasso" else 30):
         probability = A @ w if kind == "lasso" else 1 / (1 + np.exp(-A @ w))
         curvatures = v * (np.ones(n) if kind == "lasso" else probability * (1 - probability))

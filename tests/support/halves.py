@@ -24,7 +24,9 @@ def find_solver(name):
     return solve
 
 
-MU, TOP, D = 0.5, 8.0, 6
+MU = 0.5
+TOP = 8.0
+D = 6
 EXACT = Minimise(tolerance=1e-13)
 #: For any method that minimises.
 NUMBERS = {
@@ -47,8 +49,10 @@ class Clients:
     """Clients with their memories, asked in turn."""
 
     def __init__(self, solver, objectives, work=EXACT):
-        self.solver, self.objectives = solver, objectives
-        self.memories, self.uplinks = [None] * len(objectives), []
+        self.solver = solver
+        self.objectives = objectives
+        self.memories = [None] * len(objectives)
+        self.uplinks = []
         self.plan = Plan("test", objectives[0].layout, Zero(), Euclidean(), work=work)
 
     def ask(self, vectors, **numbers):
@@ -74,7 +78,8 @@ def begins_where_it_ended(solver, monkeypatch, minimisations=2):
         return original(*args, start=start, **options)
 
     monkeypatch.setattr(engine, "minimise", watched)
-    clients, primal = Clients(solver, quadratics(count=1)), np.linspace(-1, 1, D)
+    clients = Clients(solver, quadratics(count=1))
+    primal = np.linspace(-1, 1, D)
     clients.ask({"primal": primal}, **NUMBERS)
     last = clients.memories[0]["local"]
     clients.ask({"primal": 0.5 * primal, "dual-mean": 0.1 * primal}, **NUMBERS)

@@ -35,7 +35,8 @@ HONEST = {
 def honest(seed: int, kind: str) -> dict[str, pd.DataFrame]:
     """Return 3 to 12 sites that differ as much as `flwr_fco.tables.checks` says is usual, with 50 to 1000 rows each."""
     rng = np.random.default_rng(seed)
-    effects, baseline = rng.normal(0.0, 0.3, 6) * (rng.random(6) < 0.7), rng.normal(-1.0, 0.5)
+    effects = rng.normal(0.0, 0.3, 6) * (rng.random(6) < 0.7)
+    baseline = rng.normal(-1.0, 0.5)
     wards = np.log(rng.dirichlet(np.full(4, 3.0)))
     sites = {}
     for m in range(rng.integers(3, 13)):
@@ -182,6 +183,7 @@ ABOUT_TIMES = {"times in months", "times below 0"}
 
 def wrong(way: str, kind: str) -> dict[str, pd.DataFrame]:
     """Return the hospitals with the table of one of them wrong."""
-    sites, change = study(), WAYS[way]
+    sites = study()
+    change = WAYS[way]
     sites[WRONG] = (change[kind] if isinstance(change, dict) else change)(sites[WRONG])
     return sites

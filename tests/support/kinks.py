@@ -12,7 +12,9 @@ class Distance(Objective):
     smooth = False
 
     def __init__(self, point, l2=0.0):
-        self.point, self.l2, self.num_examples = np.asarray(point, dtype=float), l2, 1
+        self.point = np.asarray(point, dtype=float)
+        self.l2 = l2
+        self.num_examples = 1
         self.layout = Layout.from_arrays({"coefficients": self.point})
 
     def value(self, w):

@@ -38,7 +38,8 @@ def number_of(number):
     objective, rng = loss_of(number)
     size = objective.layout.size
     w, v, u = 0.5 * rng.normal(size=(3, size))
-    rows, batch = rng.permutation(N)[:40], rng.permutation(N)[: rng.integers(1, 30)]
+    rows = rng.permutation(N)[:40]
+    batch = rng.permutation(N)[: rng.integers(1, 30)]
     on = np.sort(rng.permutation(size)[: size // 2 + 2])
     found = []
 

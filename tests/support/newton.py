@@ -35,8 +35,10 @@ def solved(objectives, psi, rounds=40, *, start=None, disclosure=None, **options
 
 def exchanged(objective, psi, w):
     """Return what one exchange with one client about a point tells, and the state after it."""
-    layout, first = objective.layout, asking.shapes_of_first(objective.layout, True)
-    zeros, rows = np.zeros(layout.size), np.zeros(first.get("references", 0))
+    layout = objective.layout
+    first = asking.shapes_of_first(objective.layout, True)
+    zeros = np.zeros(layout.size)
+    rows = np.zeros(first.get("references", 0))
     state = NewtonState(w, w, zeros, zeros, zeros, np.full(4, -1.0), zeros, rows)
     uplink = Uplink(asking.answer(objective, w, True), None, 1, weight=1.0)
     asking.checked(layout, state, uplink, 0.0)

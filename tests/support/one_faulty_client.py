@@ -49,7 +49,9 @@ def faulty_run(strategy, fault, *, rounds=(3, 4, 9), num_rounds=15, objectives=N
 
 def held_alike(strategy, grid, *_):
     """Compare the ledger with the clients' own contexts; return how many have the memory that the ledger names."""
-    ledger, plan, compared = strategy.memories, run_of(strategy).problem.plan, 0
+    ledger = strategy.memories
+    plan = run_of(strategy).problem.plan
+    compared = 0
     for node_id, partition in grid.partition_ids.items():
         member = ledger.members.get((0, partition))
         if member is None or not member.digest:

@@ -112,14 +112,16 @@ def numpy_of(arrays):
 class Reporting(LeastSquares):
     """Reports its loss at each gradient, as a network does."""
 
-    losses, compiled = (), None
+    losses = ()
+    compiled = None
 
     def add_gradient(self, w, batch, scale, out):
         self.losses = [*self.losses, self.value(w)]
         super().add_gradient(w, batch, scale, out)
 
     def take_training_loss(self):
-        losses, self.losses = self.losses, ()
+        losses = self.losses
+        self.losses = ()
         return float(np.mean(losses)) if losses else None
 
 
@@ -152,7 +154,8 @@ class Discreet:
     """A grid that does not know partitions, as Flower's: the nodes must be asked. Node ids come in another order."""
 
     def __init__(self, app, num_nodes, **options):
-        self.inner, self.questions = InProcessGrid(app, num_nodes, **options), 0
+        self.inner = InProcessGrid(app, num_nodes, **options)
+        self.questions = 0
 
     def __getattr__(self, name):
         if name == "partition_ids":
@@ -174,7 +177,9 @@ class Foreign(Grid):
     run = property(lambda self: None)
 
     def __init__(self, inside):
-        self.inside, self.contexts, self.identity = inside, inside.contexts, inside.identity
+        self.inside = inside
+        self.contexts = inside.contexts
+        self.identity = inside.identity
 
     def set_run(self, run):
         """Flower's own does so too."""

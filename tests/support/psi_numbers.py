@@ -8,10 +8,13 @@ from flwr_fco import mirror_maps, regularizers
 from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ConfigurationError
 
-D, SHAPE = 12, (4, 3)
+D = 12
+SHAPE = (4, 3)
 _RNG = np.random.default_rng(1)
-WEIGHTS, GROUPS = _RNG.uniform(0.2, 2.0, D), np.arange(D)[::-1] % 5
-OTHERS, PULLS = WEIGHTS[::-1].copy(), 0.4 * np.arange(5.0)
+WEIGHTS = _RNG.uniform(0.2, 2.0, D)
+GROUPS = np.arange(D)[::-1] % 5
+OTHERS = WEIGHTS[::-1].copy()
+PULLS = 0.4 * np.arange(5.0)
 #: Class and arguments of each psi.
 PSIS = [
     ("Zero", {}),
@@ -62,7 +65,8 @@ def numbers_of(name, options, known=lambda psi, method, v: getattr(psi, method)(
     known : callable
         ``(psi, method, v)``: its "conjugate" or "strength_max" at a point.
     """
-    psi, found = getattr(regularizers, name)(**options), []
+    psi = getattr(regularizers, name)(**options)
+    found = []
     for v, step in product(points(), (0.0, 0.3, 2.0)):
         v = v.reshape(SHAPE) if name in ("Nuclear", "SpectralBall", "NuclearBall") else v
         w = psi.prox(v, step)
@@ -81,7 +85,8 @@ def numbers_of(name, options, known=lambda psi, method, v: getattr(psi, method)(
 
 def numbers_of_map(name, options):
     """Return all that a mirror map gives, in a row."""
-    h, found = getattr(mirror_maps, name)(**options), []
+    h = getattr(mirror_maps, name)(**options)
+    found = []
     for z in points():
         w = h.conjugate_gradient(z)
         found += [*w, h.value(w), *h.gradient(w), z @ w - h.value(w), *h.start(D)]

@@ -12,7 +12,9 @@ class Quadratic(Objective):
     quadratic = True
 
     def __init__(self, matrix, vector):
-        self.matrix, self.vector, self.num_examples = matrix, vector, 1
+        self.matrix = matrix
+        self.vector = vector
+        self.num_examples = 1
         self.layout = Layout.from_arrays({"x": vector})
 
     def value(self, w):

@@ -24,7 +24,8 @@ CASES = {
     "adversarial": (ADVERSARIAL, ATTACK, Euclidean()),
     "a convex loss": (LeastSquares(RNG.normal(size=(9, 4)), RNG.normal(size=9)), L1(0.1), Euclidean()),
 }
-SIDE, STRENGTH = 0.4, 0.2
+SIDE = 0.4
+STRENGTH = 0.2
 PSI = PerParameter({"x": L1(STRENGTH, bound=SIDE), "y": L1(STRENGTH, bound=SIDE)})
 
 

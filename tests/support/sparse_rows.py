@@ -13,7 +13,9 @@ def rows(n=25, d=D, seed=0, density=0.2):
 def as_users_bring_them(matrix):
     """Return the matrix with unsorted columns, entries in two parts, and a stored zero."""
     matrix = sparse.csr_array(matrix)
-    data, indices, ends = [], [], [0]
+    data = []
+    indices = []
+    ends = [0]
     for i in range(matrix.shape[0]):
         part = slice(matrix.indptr[i], matrix.indptr[i + 1])
         own, columns = matrix.data[part], matrix.indices[part]

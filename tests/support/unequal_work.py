@@ -26,7 +26,9 @@ def takes_gradient_steps(make, normalize):
     strategy.fraction_evaluate = 0.0
     start = {"x": np.ones(6)}
     simulate(strategy, app_of(objectives), num_nodes=3, num_rounds=1, initial_arrays=start, progress=False)
-    steps, weights, increments = sizes // 5, sizes / sizes.sum(), []
+    steps = sizes // 5
+    weights = sizes / sizes.sum()
+    increments = []
     for f, k in zip(objectives, steps, strict=True):
         x = np.ones(6)
         for _ in range(k):

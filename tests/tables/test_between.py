@@ -51,8 +51,10 @@ def test_errors_that_vary_have_welchs_test():
 def test_means_are_those_of_statsmodels():
     meta = pytest.importorskip("statsmodels.stats.meta_analysis", reason="pip install '.[oracles]'")
     a, b, c, d = BCG.T
-    ratio, error = np.log(a / (a + b)) - np.log(c / (c + d)), np.sqrt(1 / a - 1 / (a + b) + 1 / c - 1 / (c + d))
-    found, theirs = between(ratio[:, None], error[:, None]), meta.combine_effects(ratio, error**2, method_re="dl")
+    ratio = np.log(a / (a + b)) - np.log(c / (c + d))
+    error = np.sqrt(1 / a - 1 / (a + b) + 1 / c - 1 / (c + d))
+    found = between(ratio[:, None], error[:, None])
+    theirs = meta.combine_effects(ratio, error**2, method_re="dl")
     ours = {
         "Q": theirs.q,
         "I2": theirs.i2,

@@ -160,7 +160,8 @@ def test_a_fit_by_a_codebook_is_the_fit_of_its_columns_and_over_a_grid():
 
 def test_a_fitted_model_takes_tables_as_they_come_wherever_it_takes_rows():
     tables = [hospital(seed) for seed in range(2)]
-    parts, labels = [by_hand(own) for own in tables], [own["death"] for own in tables]
+    parts = [by_hand(own) for own in tables]
+    labels = [own["death"] for own in tables]
     model = FederatedLogisticRegression(codebook=BOOK).fit(tables)
     plain = FederatedLogisticRegression().fit(parts, labels)
     assert model.quality(tables).overall == plain.quality(parts, labels).overall
@@ -180,7 +181,8 @@ def test_times_and_events_are_read_in_the_order_of_a_cox_model():
 
 
 def test_a_codebook_without_an_outcome_takes_y_from_beside_the_table():
-    book, tables = Codebook(BOOK.columns), [hospital(seed) for seed in range(2)]
+    book = Codebook(BOOK.columns)
+    tables = [hospital(seed) for seed in range(2)]
     model = FederatedLogisticRegression(codebook=book).fit(tables, [own["death"] for own in tables])
     assert model.coef_.shape == (1, 6)
     with pytest.raises(PublicError, match="part 0 gives no y, and the codebook has no outcome"):

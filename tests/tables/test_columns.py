@@ -49,7 +49,8 @@ def test_columns_far_from_0_have_the_digits_of_scikit_learn(offset, standardize)
 
 
 def test_times_classes_own_intercepts_and_paths_are_centred_too():
-    moved, y = X + np.array([1e7, 0.0, 1e6]), (SCORES > 0.0).astype(int)
+    moved = X + np.array([1e7, 0.0, 1e6])
+    y = (SCORES > 0.0).astype(int)
     for model, targets in (
         (FederatedCoxRegression(), TIMES),
         (FederatedLogisticRegression(0.5, l1_ratio=1.0), y),
@@ -116,7 +117,8 @@ def test_a_constant_column_gets_0_and_is_named(value):
 @pytest.mark.parametrize("noise", [0.0, 1e-5])
 def test_without_an_intercept_a_constant_column_is_one(value, noise):
     """Nothing else takes up what they add."""
-    wide, y = np.c_[X, value * (1.0 + noise * SCORES)], SCORES + 5.0
+    wide = np.c_[X, value * (1.0 + noise * SCORES)]
+    y = SCORES + 5.0
     ours = FederatedLasso(1e-3, fit_intercept=False).fit(parts(wide), parts(y))
     theirs = Lasso(1e-3, fit_intercept=False, tol=1e-14, max_iter=10**6).fit(wide, y)
     np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-9)

@@ -208,7 +208,8 @@ def test_of_200_honest_federations_5_percent_have_a_warning_none_an_error(kind):
 
 @pytest.mark.parametrize("sites", [2, 3, 10])
 def test_its_probabilities_are_true_where_sites_differ_as_usual(sites):
-    rng, alarms = np.random.default_rng(0), 0
+    rng = np.random.default_rng(0)
+    alarms = 0
     for _ in range(300):
         values = rng.normal(0.0, 0.3, (sites, 5)) + rng.normal(0.0, 0.2, (sites, 5))
         alarms += (probabilities(values, np.full((sites, 5), 0.2), 0.3) < WARNS).any()

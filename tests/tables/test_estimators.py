@@ -54,7 +54,8 @@ def scaled(X, weights, standardize):
 @pytest.mark.parametrize("l1_ratio", [1.0, 0.4, 0.0])
 def test_regression_is_scikit_learns(l1_ratio, fit_intercept, standardize, weighted):
     X, y = regression_data()
-    weights, options = weights_of(80, weighted), {"l1_ratio": l1_ratio, "fit_intercept": fit_intercept}
+    weights = weights_of(80, weighted)
+    options = {"l1_ratio": l1_ratio, "fit_intercept": fit_intercept}
     ours = FederatedElasticNet(0.1, **options, standardize=standardize, num_clients=3).fit(X, y, weights)
     Z, scales = scaled(X, weights, standardize)
     theirs = ElasticNet(0.1, **options, tol=1e-14, max_iter=1_000_000).fit(Z, y, weights)
@@ -70,7 +71,8 @@ def test_regression_is_scikit_learns(l1_ratio, fit_intercept, standardize, weigh
 @pytest.mark.parametrize("classes", [2, 3])
 def test_classification_is_scikit_learns(classes, l1_ratio, standardize, weighted):
     X, y = load_iris(return_X_y=True)
-    X, y = X[50 * (classes == 2) :], np.array(["setosa", "versicolor", "virginica"])[y[50 * (classes == 2) :]]
+    X = X[50 * (classes == 2) :]
+    y = np.array(["setosa", "versicolor", "virginica"])[y[50 * (classes == 2) :]]
     weights = weights_of(len(y), weighted)
     ours = FederatedLogisticRegression(0.2, l1_ratio=l1_ratio, standardize=standardize, num_clients=2)
     ours.fit(X, y, weights)
@@ -128,7 +130,8 @@ def test_without_a_penalty_on_a_feature_no_gap_is_known_or_zero_proved(factors):
 
 
 def test_sparse_features_give_the_fit_of_dense_ones():
-    X, y = rows(80, 12), np.random.default_rng(5).standard_normal(80)
+    X = rows(80, 12)
+    y = np.random.default_rng(5).standard_normal(80)
     for make, target in ((FederatedLasso(0.005), y), (FederatedLogisticRegression(C=2.0), y > 0)):
         dense = make.fit(X.toarray(), target)
         expected = dense.coef_.copy(), np.copy(dense.intercept_)
@@ -177,7 +180,8 @@ def test_rounding_is_no_solution_where_the_gap_is_far_from_the_tolerance():
     """Sparse features of 1e8, which nobody centres: no step decreases the objective by more than its rounding error."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 5)) + 1e8
-    y, X = X[:, 0] > X[:, 0].mean(), sparse.csr_array(X)
+    y = X[:, 0] > X[:, 0].mean()
+    X = sparse.csr_array(X)
     with pytest.warns(ConvergenceWarning, match="raise max_rounds or scale the features"):
         model = FederatedLogisticRegression(1.0, l1_ratio=1.0, max_rounds=20).fit(X, y)
     assert model.duality_gap_ > 1e-9
@@ -189,8 +193,10 @@ def test_a_summary_says_what_was_found_and_of_what():
     with pytest.raises(NotFittedError):
         model.summary()
     model.fit([X[:50], X[50:]], [y[:50], y[50:]])
-    summary, w = model.summary(), model.coef_
-    zeros, gap = np.count_nonzero(w == 0.0), rf"{model.duality_gap_:.3g}, of an objective of (\S+)$"
+    summary = model.summary()
+    w = model.coef_
+    zeros = np.count_nonzero(w == 0.0)
+    gap = rf"{model.duality_gap_:.3g}, of an objective of (\S+)$"
     assert 0 < zeros < 6
     for line in (
         r"Strength: 0.2 \(alpha=0.2, l1_ratio=0.7\)",
@@ -283,7 +289,8 @@ def test_a_run_becomes_an_estimator(tmp_path):
 def test_the_classifier_of_a_run_has_the_probabilities_of_its_loss(num_classes, intercept):
     """Two classes of a multinomial model too, of which scikit-learn keeps one row and not two."""
     rng = np.random.default_rng(num_classes)
-    X, labels = rng.normal(size=(40, 4)), np.arange(40) % num_classes
+    X = rng.normal(size=(40, 4))
+    labels = np.arange(40) % num_classes
     losses = [MultinomialLogistic(X, labels, num_classes=num_classes, intercept=intercept)]
     losses += [Logistic(X, own, intercept=intercept) for own in (labels, 2 * labels - 1)] if num_classes == 2 else []
     for objective in losses:
@@ -291,12 +298,14 @@ def test_the_classifier_of_a_run_has_the_probabilities_of_its_loss(num_classes, 
         model = to_estimator(Result(**objective.layout.views(w)), objective)
         assert log_loss(labels, model.predict_proba(X)) == pytest.approx(objective.value(w), rel=1e-12)
         np.testing.assert_array_equal(model.predict(X), objective.predict(w))
-    w, names = rng.normal(size=losses[0].layout.size), np.array(list("abcde"))[:num_classes]
+    w = rng.normal(size=losses[0].layout.size)
+    names = np.array(list("abcde"))[:num_classes]
     model = to_estimator(Result(**losses[0].layout.views(w)), losses[0], classes=names)
     np.testing.assert_array_equal(model.predict(X), names[losses[0].predict(w)])
 
 
-SQUARES, TWO = LeastSquares(np.eye(2), np.ones(2)), Result(coefficients=np.ones(2), intercept=[0.0])
+SQUARES = LeastSquares(np.eye(2), np.ones(2))
+TWO = Result(coefficients=np.ones(2), intercept=[0.0])
 
 
 @pytest.mark.parametrize(
@@ -344,7 +353,9 @@ def test_over_a_grid_the_bits_are_those_of_a_fit_here(kind, form, caplog):
     rng = np.random.default_rng(0)
     parts = [rng.normal(0.2 * m, 1.0, size=(30 + m, 5)) for m in range(3)]
     targets = [features @ [1.0, -1.0, 0.5, 0.0, 0.0] + rng.normal(size=len(features)) for features in parts]
-    parts, options, classes = [form(own) for own in parts], {"num_clients": 3, "penalty_factor": [1, 2, 0, 1, 1]}, {}
+    parts = [form(own) for own in parts]
+    options = {"num_clients": 3, "penalty_factor": [1, 2, 0, 1, 1]}
+    classes = {}
     if kind in ("lasso", "standardized"):
         model = FederatedLasso(0.1, standardize=kind == "standardized", **options)
     else:
@@ -352,7 +363,8 @@ def test_over_a_grid_the_bits_are_those_of_a_fit_here(kind, form, caplog):
         targets = [np.array(["a", "b", "c"])[np.digitize(own, bins)] for own in targets]
         model = FederatedLogisticRegression(C=0.3, l1_ratio=1.0, **options)
         classes = {"classes": ["a", "b", "c"][: len(bins) + 1]}
-    here, asked = clone(model).fit(parts, targets), []
+    here = clone(model).fit(parts, targets)
+    asked = []
     sites = list(zip(parts, targets, strict=True))
     there, _ = fit_over_a_grid(model, sites, features=list("vwxyz"), app=classes, grid=counting(asked), **classes)
     assert not [record for record in caplog.records if record.levelname == "INFO"]
@@ -367,7 +379,8 @@ def test_over_a_grid_the_bits_are_those_of_a_fit_here(kind, form, caplog):
 
 
 def test_what_a_grid_needs_besides():
-    model, classes = FederatedLogisticRegression(num_clients=2), {"classes": ["x", "y"]}
+    model = FederatedLogisticRegression(num_clients=2)
+    classes = {"classes": ["x", "y"]}
     sites = [(np.eye(3), np.array(["x", "y", "x"]))] * 2
     for changes, options, message in (
         ({}, {}, r"no site names its columns, as arrays do not: .* features=30"),
@@ -404,7 +417,8 @@ def test_a_cross_validation_fits_at_the_strength_that_it_chooses(model, kind, co
     y = {"regression": scores, "two": scores > 0.0, "three": np.digitize(scores, [-1.0, 1.0])}[kind]
     parts = [X[:50], X[50:90], X[90:]], [y[:50], y[50:90], y[90:]]
     model = clone(model).fit(*parts)
-    path, rule = model.path_, getattr(model.cv, "rule", "best")
+    path = model.path_
+    rule = getattr(model.cv, "rule", "best")
     assert model.strength_ == (path.best if rule == "best" else path.one_standard_error).strength
     strength = {"alpha": model.strength_} if kind == "regression" else {"C": 1.0 / (120 * model.strength_)}
     again = clone(model).set_params(cv=None, **strength).fit(*parts)
@@ -433,7 +447,9 @@ def test_a_cross_validation_over_a_grid_and_with_weights():
 
 def test_a_row_of_weight_2_is_two_rows_of_a_cross_validation():
     X, y = regression_data()
-    weights, site, splits = 1 + np.arange(len(X)) % 3, np.arange(len(X)) % 2, list(KFold(4).split(X))
+    weights = 1 + np.arange(len(X)) % 3
+    site = np.arange(len(X)) % 2
+    splits = list(KFold(4).split(X))
     twice = np.repeat(np.arange(len(X)), weights)
     repeated = [(np.flatnonzero(np.isin(twice, train)), np.flatnonzero(np.isin(twice, test))) for train, test in splits]
     one = FederatedLasso(cv=splits).fit(X, y, sample_weight=weights, groups=site).path_
@@ -496,7 +512,8 @@ def test_weights_that_balance_classes_over_sites_are_scikit_learns(classes):
     labels = [
         np.digitize(own[:, 0] - own[:, 1] + rng.normal(size=len(own)), [0.9, 2.2][: classes - 1]) for own in parts
     ]
-    model, options = FederatedLogisticRegression(0.7, num_clients=3), {"classes": range(classes)}
+    model = FederatedLogisticRegression(0.7, num_clients=3)
+    options = {"classes": range(classes)}
 
     def over_a_grid(*columns):
         return fit_over_a_grid(clone(model), list(zip(*columns, strict=True)), features=4, app=options, **options)[0]

@@ -123,7 +123,8 @@ def test_over_a_grid_whose_sites_have_no_partition_ids_too():
 
     class Nameless:
         def __init__(self, *arguments, **options):
-            self.grid, self.partition_ids = InProcessGrid(*arguments, **options), {}
+            self.grid = InProcessGrid(*arguments, **options)
+            self.partition_ids = {}
 
         def __getattr__(self, name):
             return getattr(self.grid, name)

@@ -77,16 +77,19 @@ def test_rows_of_a_site_of_one_class_are_no_events_beside_its_intercept():
 def test_rows_with_weights_have_robust_errors_also_of_a_sites_own_app(kind, first, others):
     """Other errors would be those of copies of rows."""
     parts, targets = federation(kind, sites=3)
-    made, weights = (LeastSquares if kind == "lasso" else Logistic), [np.full(len(y), others) for y in targets]
+    made = LeastSquares if kind == "lasso" else Logistic
+    weights = [np.full(len(y), others) for y in targets]
     weights[1][:9] = first
 
     def load(context):
         m = context.node_config["partition-id"]
         objective = made(parts[m], targets[m], sample_weight=weights[m], **({"scale": 0.5} if kind == "lasso" else {}))
-        objective.feature_names, objective.class_names = NAMES, None
+        objective.feature_names = NAMES
+        objective.class_names = None
         return objective
 
-    grid, model = InProcessGrid(client_app(load), 3, raise_errors=False), model_of(kind, 3)
+    grid = InProcessGrid(client_app(load), 3, raise_errors=False)
+    model = model_of(kind, 3)
     with grid.identity(), quiet(50):
         model.fit(grid, features=NAMES, intervals=True)
     everything = np.concatenate(weights) if first + others > 2.0 else None
@@ -253,7 +256,8 @@ def test_a_small_site_says_nothing_and_the_table_has_no_q(kind):
 
 
 def test_what_a_site_estimates_of_itself():
-    X, y = np.random.default_rng(0).normal(size=(60, 3)), np.random.default_rng(1).normal(size=60)
+    X = np.random.default_rng(0).normal(size=(60, 3))
+    y = np.random.default_rng(1).normal(size=60)
     w, error = by_hand("lasso", np.c_[X, np.ones(60)], y)
     for scale in (0.5, 3.0):
         found = own_estimates(LeastSquares(X * 1e3, y * 1e6, scale=scale))

@@ -24,7 +24,8 @@ def wide(sizes=(20, 31, 12), features=200, seed=0):
 
 def test_wide_squares_are_scikit_learns_at_each_fold_and_send_little():
     """Four folds are parted by hand; what is sent is far less than a triangle of each problem in each round."""
-    objectives, folds = wide(), 4
+    objectives = wide()
+    folds = 4
     for objective in objectives:
         objective.folds = np.arange(objective.num_examples) % folds
     strategy = FedNewton(regularizer=L1(1.0), tolerance=1e-13, fraction_evaluate=0.0)
@@ -38,7 +39,8 @@ def test_wide_squares_are_scikit_learns_at_each_fold_and_send_little():
         rows = [np.flatnonzero(own.folds != fold - 1) for own in objectives]
         x = np.concatenate([own.features[kept] for own, kept in zip(objectives, rows, strict=True)])
         y = np.concatenate([own.targets[kept] for own, kept in zip(objectives, rows, strict=True)])
-        x, y = x - x.mean(axis=0), y - y.mean()
+        x = x - x.mean(axis=0)
+        y = y - y.mean()
         expected = lasso_path(x, y, alphas=strengths, tol=1e-14, max_iter=100_000)[1]
         found = state.points[folds + 1 + fold :: folds + 1, :-1].T
         np.testing.assert_allclose(found, expected, atol=2e-5)

@@ -184,7 +184,8 @@ def test_each_site_is_judged_by_a_fit_without_it(fitted):
     model.set_params(num_clients=4)
     names = ["d", "c", "b", "a"]
     tables, targets = dict(zip(names, X, strict=True)), dict(zip(names, y, strict=True))
-    m, name = 2, "b"
+    m = 2
+    name = "b"
     alone = clone(model).fit([X[own] for own in (0, 1, 3)], [y[own] for own in (0, 1, 3)])
     found = {
         f"site {m}": clone(model).fit(X, y, without=m),
@@ -331,7 +332,8 @@ def test_a_site_that_says_what_no_rows_can_say_is_left_out_by_name(lie, why):
 
 
 def test_a_trend_that_no_ranks_have_leaves_the_test_out():
-    grid, sites = altering(1, "squares", lambda vectors, numbers: numbers.update(squares=1e6)), list(SITES)
+    grid = altering(1, "squares", lambda vectors, numbers: numbers.update(squares=1e6))
+    sites = list(SITES)
     model, _ = fit_over_a_grid(FederatedCoxRegression(num_clients=4), sites, grid=grid, intervals=True)
     assert all(np.isnan(row["p of trend"]) for row in model.summary().rows)
     assert "Proportional hazards: not tested: a site has not answered" in model.summary()

@@ -141,7 +141,8 @@ def test_two_codings_of_two_classes_are_not_three_classes():
 )
 def test_rows_without_a_client_are_refused(groups):
     tables, y = zip(*sites(), strict=True)
-    rows, targets = pd.concat(tables, ignore_index=True), np.concatenate(y)
+    rows = pd.concat(tables, ignore_index=True)
+    targets = np.concatenate(y)
     with pytest.raises(ConfigurationError, match=r"groups\[0\] is missing .*as 1 of 120 entries are"):
         lasso().fit(rows, targets, groups=groups)
 
@@ -165,7 +166,8 @@ def test_a_column_in_other_units_is_named_with_the_sites(form):
     with pytest.warns(UserWarning, match=WARNED.replace("{0}", "partition")) as caught:
         over_a_grid(lasso(), [(form(table), own) for table, own in zip(tables, y, strict=True)])
     assert len(caught) == 1
-    rows, groups = pd.concat(tables, ignore_index=True), np.repeat(["north", "south", "west"], 40)
+    rows = pd.concat(tables, ignore_index=True)
+    groups = np.repeat(["north", "south", "west"], 40)
     with pytest.warns(UserWarning, match=r"crp \(.* at west, .* at south\)"):
         lasso().fit(rows, np.concatenate(y), groups=groups)
 

@@ -55,7 +55,8 @@ def test_a_constant_feature_and_one_that_is_constant_at_each_site():
 @pytest.mark.parametrize("weights", [None, 1.0 + np.arange(50) % 4])
 def test_moments_of_dense_and_sparse_columns(weights):
     sparse = random_array((50, 8), density=0.3, rng=np.random.default_rng(0), format="csr") * 1e3
-    dense, shares = sparse.toarray(), np.full(50, 1.0 / 50) if weights is None else weights / weights.sum()
+    dense = sparse.toarray()
+    shares = np.full(50, 1.0 / 50) if weights is None else weights / weights.sum()
     dense[:, 3] += 1e9
     expected = (
         np.average(dense, axis=0, weights=weights),

@@ -105,13 +105,15 @@ def test_weights_are_those_of_the_rows():
 
 
 def test_estimates_are_those_of_the_stratified_partial_likelihood():
-    y, on = np.vstack(PLAIN), np.arange(4)
+    y = np.vstack(PLAIN)
+    on = np.arange(4)
     model = FederatedCoxRegression(0.1).fit(FEATURES, PLAIN, intervals=True)
     rows = model.summary().rows
     whole = CoxRegression(pd.concat(FEATURES), y[:, 0], y[:, 1], strata=ROWS)
     alone = CoxRegression(FEATURES[2], PLAIN[2][:, 0], PLAIN[2][:, 1])
     for objective, estimate, error in ((whole, "estimate", "standard error"), (alone, "site 2", "site 2 error")):
-        best, information = centralized_solution([objective], Zero(), tol=1e-12), np.zeros((4, 4))
+        best = centralized_solution([objective], Zero(), tol=1e-12)
+        information = np.zeros((4, 4))
         information[np.triu_indices(4)] = objective.num_examples * objective.hessian_block(best, on)
         covariance = np.linalg.inv(information + np.triu(information, 1).T)
         np.testing.assert_allclose([row[estimate] for row in rows], best, rtol=1e-5)
@@ -212,7 +214,8 @@ def test_curves_over_a_grid_are_those_here_and_between_times_a_life_table():
 
 
 def test_a_time_before_anybody_is_at_risk_leaves_survival_at_1():
-    X, y = FEATURES[0], TARGETS[0].assign(entry=0.0)
+    X = FEATURES[0]
+    y = TARGETS[0].assign(entry=0.0)
     model = FederatedCoxRegression(0.1).fit({"one": X}, {"one": y})
     first, second = model.curves({"one": X}, {"one": y}, times=[0.0, 20.0]).rows
     assert (first["at risk"], first["survival"], first["standard error"]) == (0.0, 1.0, 0.0)

@@ -15,7 +15,8 @@ def rows_with_dummies(parts, targets, *, own=True, slopes=None):
     """Pooled rows beside dummies of the sites, and beside a column for each site but the first: its slopes of one."""
     site = np.repeat(np.arange(len(parts)), [len(y) for y in targets])
     dummies = np.eye(len(parts))[site] if own else np.ones((site.size, 1))
-    X, y = np.c_[np.vstack(parts), dummies], np.concatenate(targets)
+    X = np.c_[np.vstack(parts), dummies]
+    y = np.concatenate(targets)
     return (X, y) if slopes is None else (np.c_[X, X[:, [slopes]] * np.eye(len(parts))[site][:, 1:]], y)
 
 
@@ -80,14 +81,16 @@ def test_contrasts_and_comparisons_are_the_textbooks(kind):
     w, _ = by_hand(kind, X, y)
     score = X @ w if kind == "lasso" else 1 / (1 + np.exp(-X @ w))
     curvatures = np.full(len(y), 1.0) if kind == "lasso" else score * (1 - score)
-    squares, left = np.sum((y - score) ** 2), len(y) - X.shape[1]
+    squares = np.sum((y - score) ** 2)
+    left = len(y) - X.shape[1]
     covariance = np.linalg.inv((X.T * curvatures) @ X)[:3, :3] * (squares / left if kind == "lasso" else 1.0)
     np.testing.assert_allclose(model.covariance_, covariance, rtol=1e-6)
     likelihood = -0.5 * len(y) * (np.log(2 * np.pi * squares / len(y)) + 1)
     if kind == "logistic":
         likelihood = np.log(np.where(y == 1, score, 1 - score)).sum()
     assert model.log_likelihood_ == pytest.approx(likelihood, rel=1e-9)
-    found, factors = model.contrast({"x0": 1.0, "x2": -2.0}), np.array([1.0, 0.0, -2.0])
+    found = model.contrast({"x0": 1.0, "x2": -2.0})
+    factors = np.array([1.0, 0.0, -2.0])
     (row,), error = found.rows, np.sqrt(factors @ covariance @ factors)
     assert (row["contrast"], found.degrees[0]) == ("x0 - 2 x2", 1)
     np.testing.assert_allclose([row["estimate"], row["standard error"]], [factors @ w[:3], error], rtol=1e-6)
@@ -160,8 +163,10 @@ def test_a_column_in_other_units_at_one_site_is_named_and_can_be_let_pass():
 def test_score_residuals_are_the_derivatives_by_weights_of_the_score(ties):
     """Of untied times: the infinitesimal jackknife; of all: their mean is the gradient."""
     rng = np.random.default_rng(0)
-    X, w = rng.normal(size=(60, 3)), rng.normal(size=3)
-    events, weights = rng.random(60) < 0.7, rng.uniform(0.5, 3.0, 60)
+    X = rng.normal(size=(60, 3))
+    w = rng.normal(size=3)
+    events = rng.random(60) < 0.7
+    weights = rng.uniform(0.5, 3.0, 60)
     tied = CoxRegression(X, rng.integers(1, 15, 60), events, ties=ties, sample_weight=weights)
     np.testing.assert_allclose(tied.row_gradients(w).mean(axis=0), tied.gradient(w), atol=1e-14)
     times = rng.exponential(size=60)
@@ -216,7 +221,8 @@ def test_raos_test_with_clusters_is_that_of_the_clusters_scores():
     targets = [X[:, 0] + np.repeat(rng.normal(size=30), 3) + rng.normal(size=90) for X in parts]
     frames = [_named(np.c_[X, np.repeat(np.arange(30), 3)], ["age", "dose", "patient"]) for X in parts]
     model = FederatedLasso(0.1, cluster="patient", site_intercepts="common").fit(frames, targets, intervals=True)
-    rows, y = np.c_[np.concatenate(parts), np.ones(270)], np.concatenate(targets)
+    rows = np.c_[np.concatenate(parts), np.ones(270)]
+    y = np.concatenate(targets)
     site = np.repeat(np.arange(3), 90)
     scores = rows * (y - rows @ np.linalg.lstsq(rows, y, rcond=None)[0])[:, None]
     curved = np.array([rows[site == m].T @ rows[site == m] for m in range(3)])

@@ -63,7 +63,8 @@ def gate(keys):
     link = ThreadingHTTPServer(("127.0.0.1", 0), Recording)
     own = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     own.load_cert_chain(keys / "server.pem", keys / "server.key")
-    link.socket, link.calls = own.wrap_socket(link.socket, server_side=True), []
+    link.socket = own.wrap_socket(link.socket, server_side=True)
+    link.calls = []
     threading.Thread(target=link.serve_forever, daemon=True).start()
     made, call = gate_before(f"127.0.0.1:{link.server_address[1]}", keys)
     yield call, link

@@ -145,7 +145,8 @@ def evaluated(change=None, **options):
     ids=str,
 )
 def test_one_liar_does_not_own_an_evaluation(lie):
-    found, honest = evaluated(lie, bounds=Bounds(max_share=0.5)), evaluated()
+    found = evaluated(lie, bounds=Bounds(max_share=0.5))
+    honest = evaluated()
     for number in (1, 2, 3):
         metrics = found.evaluate_metrics_clientapp[number]
         assert (metrics["num-replies"], metrics["num-left-out"]) == (9, 1)

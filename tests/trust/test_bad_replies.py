@@ -139,7 +139,8 @@ def test_a_reply_too_many_is_left_out_and_the_first_counts(fault, node, reason):
 
 @pytest.mark.parametrize("weight", [-1.0, float("nan"), float("inf"), 1e13, None])
 def test_a_weight_that_is_none_leaves_the_reply_out(weight):
-    honest, lie = says(weight=1.0), says(weight=weight)
+    honest = says(weight=1.0)
+    lie = says(weight=weight)
 
     def fault(message, reply):
         return (lie if message.metadata.dst_node_id == BAD_NODE else honest)(message, reply)
@@ -199,7 +200,8 @@ EVERYBODY = {"nodes": range(10)}
     ids=["too few replies", "weights of 0", "no good reply"],
 )
 def test_a_round_that_does_not_count_leaves_the_state_as_it_is(fault, nodes, options):
-    seen, chosen = [], strategy(**options)
+    seen = []
+    chosen = strategy(**options)
     look = [lambda number, arrays, metrics: seen.append((chosen.state, flat(arrays)))]
     result = start_on(Faulty(app_of(clients()), 4, fault, nodes=nodes), chosen, callbacks=look)
     assert seen[0][0] is seen[1][0]

@@ -84,7 +84,8 @@ def test_a_minimisation_may_move_predictions_a_little(deviation, longest):
     """At a quarter of the weight, by 4 in units of the largest deviation that sites have said, if they have."""
     for length, left_out in ((0.99 * longest, []), (1.01 * longest, [3])):
         run = a_run()
-        run.method, run.tables = DouglasRachford(), SimpleNamespace(largest_deviation=deviation)
+        run.method = DouglasRachford()
+        run.tables = SimpleNamespace(largest_deviation=deviation)
         run.problem.plan.work = Minimise()
         assert out(run, replies(1e-9, 1e-9, 1e-9, length, elapsed=None)) == left_out
 

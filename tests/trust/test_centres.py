@@ -12,13 +12,15 @@ from flwr_fco.strategies import FedDualAvg, FedMid, Steps, Trimmed
 
 def test_centres_are_those_of_the_sorted_values():
     rng = np.random.default_rng(0)
-    rows, equal = rng.standard_normal((10, 9000)), np.full(10, 0.1)
+    rows = rng.standard_normal((10, 9000))
+    equal = np.full(10, 0.1)
     inner = np.sort(rows, axis=0)
     np.testing.assert_allclose(trimmed_mean(rows, equal, 0.2), inner[2:8].mean(axis=0), atol=1e-14)
     np.testing.assert_allclose(trimmed_mean(rows, equal, 0.0), rows.mean(axis=0), atol=1e-14)
     np.testing.assert_allclose(median(rows, equal), np.median(rows, axis=0), atol=1e-15)
     # A weight of two elevenths is two rows.
-    twice, weights = np.concatenate([rows, rows[:1]]), np.full(10, 1 / 11)
+    twice = np.concatenate([rows, rows[:1]])
+    weights = np.full(10, 1 / 11)
     weights[0] = 2 / 11
     np.testing.assert_allclose(median(rows, weights), np.median(twice, axis=0), atol=1e-15)
     expected = trimmed_mean(twice, np.full(11, 1 / 11), 0.2)
@@ -31,7 +33,8 @@ def test_centres_are_those_of_the_sorted_values():
 @pytest.mark.parametrize("rule", ["trimmed", "median", "geometric-median"])
 def test_centres_of_numbers_are_those_of_increments(rule):
     mean = Mean(aggregation=rule, trim=0.2)
-    values, shares = [1.0, 2.0, 1.5, 1.2, -1e9], [0.2] * 5
+    values = [1.0, 2.0, 1.5, 1.2, -1e9]
+    shares = [0.2] * 5
     expected = mean.of([np.array([value]) for value in values], shares)[0]
     assert mean.of_numbers(values, shares) == expected
     assert 1.0 <= expected <= 2.0

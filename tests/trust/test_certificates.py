@@ -13,7 +13,8 @@ from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import Epochs, FedDualAvg, FedNewton, Steps
 from reproduction.pooled import centralized_solution, certify, composite_objective
 
-LIAR, CLIENTS = 1, 4
+LIAR = 1
+CLIENTS = 4
 
 
 def objectives_of(kind, l2=0.0):
@@ -112,7 +113,8 @@ class Silent(InProcessGrid):
 
     def __init__(self, objectives, silent):
         super().__init__(app_of(objectives), len(objectives))
-        self.silent, self.passes = silent, 0
+        self.silent = silent
+        self.passes = 0
 
     def send_and_receive(self, messages, *, timeout=None):
         messages = list(messages)

@@ -48,7 +48,8 @@ def test_an_absurd_metric_picks_nothing_and_is_left_out(kind, number, loss):
 
 def path(lie=None, aggregation="mean", kind=FedDualAvg, number=CLIENTS, liars=(LIAR,), of="query.question", **more):
     """Fit a path with clients that change numbers and vectors of their answers: ``lie(numbers, vectors)``."""
-    objectives, held_out = regressions(number), regressions(2 * number)[number:]
+    objectives = regressions(number)
+    held_out = regressions(2 * number)[number:]
     options = {"regularizer": L1(1.0), "fraction_evaluate": 0.0}
     if kind is FedDualAvg:
         options |= {"client_lr": 0.1, "work": Steps(2, batch_size=None), "aggregation": aggregation}
@@ -83,7 +84,8 @@ def of_validation(**said):
 )
 @pytest.mark.parametrize("kind", [FedDualAvg, FedNewton])
 def test_one_client_picks_no_strength(kind, said):
-    honest, found = honest_path(kind=kind), path(of_validation(**said), kind=kind)
+    honest = honest_path(kind=kind)
+    found = path(of_validation(**said), kind=kind)
     assert found.best.nonzero == honest.best.nonzero
     assert found.best.held_out == pytest.approx(honest.best.held_out, rel=0.2)
     assert found.points[0].strength == honest.points[0].strength
@@ -119,7 +121,8 @@ def test_one_gradient_does_not_move_the_range_of_a_path(aggregation, most, facto
             vectors[name] *= factor
 
     options = {"aggregation": aggregation, "number": 4, "num_strengths": 2}
-    honest, found = honest_path(**options), path(lie, liars=(2,), **options)
+    honest = honest_path(**options)
+    found = path(lie, liars=(2,), **options)
     assert found.points[0].strength < most * honest.points[0].strength
 
 

@@ -44,7 +44,8 @@ KINDS = {
 
 def flaky(failures, kind):
     """Return a grid on which node 3 answers badly for some number of times in round 2, and whom that round asks."""
-    asked, left = [], iter(range(failures))
+    asked = []
+    left = iter(range(failures))
 
     def note(message, context, call_next):
         if (message.metadata.message_type, message.metadata.group_id) == ("train", "2"):

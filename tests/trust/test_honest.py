@@ -19,8 +19,10 @@ FURTHER = ({"aggregation": "median"}, {"fraction_train": 0.5}, {"tracker_start":
 def federation(seed):
     """Return sites with 10 to 1,000 rows, of units, truths, noise and intercepts of their own."""
     rng = np.random.default_rng((49, seed))
-    found, d = [], 5
-    truth, squares = rng.standard_normal(d), bool(rng.integers(2))
+    found = []
+    d = 5
+    truth = rng.standard_normal(d)
+    squares = bool(rng.integers(2))
     for _ in range(rng.integers(3, 13)):
         rows = int(10 ** rng.uniform(1.0, 3.0))
         features = rng.standard_normal((rows, d)) * 10.0 ** rng.uniform(-0.7, 0.7)
@@ -42,7 +44,7 @@ def run(strategy, objectives, rounds=25):
         return simulated(strategy, app_of(objectives), rounds, **options)
 
 
-#: By day each class of method in three federations; at night all methods in 150.
+#: In the default run each class of method in three federations; at night all methods in 150.
 BY_DAY = [name for name in REPRESENTATIVES if name in METHODS]
 DAY = [(seed, name) for name in BY_DAY for seed in range(3)]
 
@@ -59,7 +61,8 @@ def nobody_is_left_out(seed, name):
         all_ = key == "fraction_train" and STRATEGIES[name].algorithm.reads == "everyone"
         options |= {} if median or all_ or key not in known else {key: value}
     strategy = make(name, **options)
-    strategy.fraction_evaluate, strategy.certificate_every = 1.0, 5
+    strategy.fraction_evaluate = 1.0
+    strategy.certificate_every = 5
     result = run(strategy, objectives)
     assert result.left_out == []
     reported = [m for m in result.train_metrics_clientapp.values() if "certificate-of" in m]
@@ -83,7 +86,8 @@ def test_nobody_is_left_out_of_150_federations(seed, name):
 
 def test_a_sharp_honest_loss_among_ten_stays_and_ends_nothing():
     """Sampled now and then, at a small rate: its increments are many times those of the others."""
-    rng, objectives = np.random.default_rng(0), []
+    rng = np.random.default_rng(0)
+    objectives = []
     for m in range(64):
         features = rng.standard_normal((20, 6)) * (12.0 if m == 32 else 1.0)
         objectives.append(LeastSquares(features, features @ np.ones(6) + rng.standard_normal(20), scale=0.5))
@@ -94,7 +98,8 @@ def test_a_sharp_honest_loss_among_ten_stays_and_ends_nothing():
 
 @pytest.mark.parametrize("sizes", [(10, 20_000), (10, 10, 12, 30_000)])
 def test_a_large_site_among_small_ones_stays(sizes):
-    rng, objectives = np.random.default_rng(1), []
+    rng = np.random.default_rng(1)
+    objectives = []
     for rows in sizes:
         features = rng.standard_normal((rows, 3))
         objectives.append(LeastSquares(features, features @ np.ones(3) + rng.standard_normal(rows), scale=0.5))
@@ -129,7 +134,8 @@ def test_a_rate_by_theory_for_counts_overflows_nowhere(work):
 
 def test_rare_features_of_a_large_unit_make_no_reply_too_long():
     """Of one row each most gradients of the first round are small, and one is 300 times as long."""
-    rng, objectives = np.random.default_rng(2), []
+    rng = np.random.default_rng(2)
+    objectives = []
     for m in range(5):
         features = np.zeros((40, 3))
         features[:, 0] = rng.standard_normal(40)

@@ -154,7 +154,8 @@ def test_a_lie_of_a_client_that_never_answers_again_is_forgotten(name):
 @pytest.mark.parametrize("kind", ["silent", "NaN"])
 def test_a_client_that_is_asked_in_vain_has_left_and_comes_back(kind):
     """The run goes to the optimum of the others, and from there to that of all."""
-    distances, strategy = {}, make("FedDAGT")
+    distances = {}
+    strategy = make("FedDAGT")
 
     def lie(number, vectors):
         if 30 <= number < 90:

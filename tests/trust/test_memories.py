@@ -20,7 +20,8 @@ from flwr_fco.objectives import LeastSquares
 from flwr_fco.strategies import Epochs, Everyone, Ledger, Participation, Stage
 from flwr_fco.strategies.ledger import Rows
 
-FAULTY_ROUNDS, ROUNDS = range(24), 30
+FAULTY_ROUNDS = range(24)
+ROUNDS = 30
 
 
 def repeat(delivery):
@@ -64,7 +65,8 @@ DATA = {"dense": problem(), "sparse": sparse_rows()}
 
 def play(name, data, seed, *, faults, missing=False, **options):
     """Run with random faults; compare after every round; return the model, the strategy and what was compared."""
-    objectives, compared = DATA[data], []
+    objectives = DATA[data]
+    compared = []
     strategy = make(name, seed=seed, **options)
     grid = FaultyGrid(app_of(objectives), len(objectives), faults, seed=seed, rounds=FAULTY_ROUNDS, missing=missing)
 
@@ -139,7 +141,8 @@ def test_a_client_that_has_lost_its_memory_each_time_is_left_out_by_name():
         reply.content = RecordDict({"metrics": MetricRecord({LOST: 1})})
         return [reply]
 
-    strategy, objectives = make("FedDAGT"), DATA["dense"]
+    strategy = make("FedDAGT")
+    objectives = DATA["dense"]
     grid = FaultyGrid(app_of(objectives), len(objectives), {forgets: 1.0}, rounds=(3,), partitions=[1])
     with grid.identity(), quiet(50):
         result = strategy.start(grid, start_arrays(), 4)
@@ -148,7 +151,9 @@ def test_a_client_that_has_lost_its_memory_each_time_is_left_out_by_name():
 
 
 def test_a_memory_in_the_file_frees_the_place_of_the_one_before(monkeypatch):
-    held, put, free = set(), Rows.put, Rows.free
+    held = set()
+    put = Rows.put
+    free = Rows.free
 
     def counted_put(self, vector):
         row = put(self, vector)

@@ -45,7 +45,8 @@ def loss(model: nn.Module, batch: list[torch.Tensor]) -> torch.Tensor:
 def scores(model: Attacked, batch: list[torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return what is reported besides the loss: the accuracy with and without the perturbation."""
     images, labels = batch
-    attacked, clean = model(images).argmax(1), model.classifier(images).argmax(1)
+    attacked = model(images).argmax(1)
+    clean = model.classifier(images).argmax(1)
     return {"attacked": (attacked == labels).float().mean(), "clean": (clean == labels).float().mean()}
 
 
@@ -68,7 +69,8 @@ def read_cifar(place: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
         names = ["test_batch.bin"] if part == "test" else [f"data_batch_{number}.bin" for number in range(1, 6)]
         # A record is a label, then the red, green and blue planes.
         records = np.concatenate([np.fromfile(place / name, np.uint8) for name in names]).reshape(-1, 1 + 3 * 32 * 32)
-        images, labels = records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), records[:, 0]
+        images = records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+        labels = records[:, 0]
     return images.reshape(len(labels), 32 * 32 * 3), labels
 
 

@@ -1,4 +1,4 @@
-"""The ClientApp: all it is told is where the data are. The server's messages say what to minimise."""
+"""The ClientApp: all it is given is where the data are. The server's messages say what to minimise."""
 
 from flwr.app import Context
 

@@ -29,7 +29,9 @@ def forest(rows: Sequence[Mapping[str, Any]]) -> Figure:
     """
     sites = [name for name in rows[0] if name.startswith("site ") and f"{name} error" in rows[0]]
     known = [row for row in rows if np.isfinite(row["estimate"])]
-    names, heights, height = [], [], 0.0
+    names = []
+    heights = []
+    height = 0.0
     figure = Figure(figsize=(6.4, 0.21 * (2 + len(known) * (len(sites) + 4))), layout="constrained")
     axes = figure.add_subplot()
     for row in known:

@@ -8,7 +8,8 @@ from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import train_test_split
 
-NUM_CLASSES, NUM_PIXELS = 10, 64
+NUM_CLASSES = 10
+NUM_PIXELS = 64
 
 
 def get_model(local_epochs: int) -> LogisticRegression:

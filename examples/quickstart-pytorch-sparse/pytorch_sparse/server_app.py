@@ -43,7 +43,8 @@ def main(grid: Grid, context: Context) -> None:
     """Train for some rounds; print accuracy and density."""
     config = context.run_config
     torch.manual_seed(int(config["seed"]))
-    net, loader = Net(), load_test(config["mnist"]) if config["mnist"] else None
+    net = Net()
+    loader = load_test(config["mnist"]) if config["mnist"] else None
 
     def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
         net.load_state_dict(arrays.to_torch_state_dict())

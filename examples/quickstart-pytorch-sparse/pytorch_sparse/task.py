@@ -88,9 +88,12 @@ def train(net, loader, epochs, optimizer, device):
 def test(net, loader, device):
     """Return the mean loss and the accuracy."""
     net.eval()
-    loss, correct, seen = 0.0, 0, 0
+    loss = 0.0
+    correct = 0
+    seen = 0
     for images, labels in loader:
-        scores, labels = net(images.to(device)), labels.to(device)
+        scores = net(images.to(device))
+        labels = labels.to(device)
         loss += functional.cross_entropy(scores, labels, reduction="sum").item()
         correct += int((scores.argmax(1) == labels).sum())
         seen += len(labels)

@@ -16,7 +16,9 @@ class RobustLogistic(SaddleObjective):
     monotone = False
 
     def __init__(self, images: np.ndarray, labels: np.ndarray) -> None:
-        self.images, self.labels, self.num_examples = images, labels, len(images)
+        self.images = images
+        self.labels = labels
+        self.num_examples = len(images)
         self.clean = MultinomialLogistic(images, labels, num_classes=10)
         self.layout = Layout.from_arrays(initial_model(), apply_to=("coefficients", "perturbation"))
         self.split = self.layout["perturbation"].offset
@@ -75,19 +77,24 @@ def strongest_attack(loss: RobustLogistic, w: np.ndarray, strength: float, bound
     The loss is convex in the perturbation and lies above its tangents, so a step to the best corner of the box for the
     tangent never lowers it. From inside the box the price would often lead to no attack: first comes a corner without.
     """
-    place, rng, best, most = slice(loss.split, None), np.random.default_rng(0), w, -np.inf
+    place = slice(loss.split, None)
+    rng = np.random.default_rng(0)
+    best = w
+    most = -np.inf
     for start in [w[place], *(rng.uniform(-bound, bound, 64) for _ in range(8))]:
         attacked = w.copy()
         attacked[place] = start
         for price in (0.0, strength):
             value = -np.inf
             while (gained := loss.value(attacked) - price * np.abs(attacked[place]).sum()) > value:
-                value, kept = gained, attacked.copy()
+                value = gained
+                kept = attacked.copy()
                 ascent = -loss.gradient(attacked)[place]
                 attacked[place] = bound * np.sign(ascent) * (np.abs(ascent) > price)
             attacked = kept
         if value > most:
-            best, most = kept, value
+            best = kept
+            most = value
     return best
 
 

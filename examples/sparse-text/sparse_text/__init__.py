@@ -1,1 +1,1 @@
-"""Which of a million words tell two classes of documents apart, federated."""
+"""Which of a million words separate two classes of documents, federated."""

@@ -1,4 +1,4 @@
-"""The ClientApp: all it is told is where the documents are. The server's messages say what to compute."""
+"""The ClientApp: all it is given is where the documents are. The server's messages say what to compute."""
 
 from flwr.app import Context
 

@@ -6,9 +6,12 @@ import numpy as np
 from scipy.sparse import csr_array
 
 #: Words in a document; words that the label depends on; ranks from which on words are rare.
-NUM_WORDS, INFORMATIVE, RARE = 150, 300, 1000
+NUM_WORDS = 150
+INFORMATIVE = 300
+RARE = 1000
 #: A word of a rank is drawn with probability ~ (rank + offset)^-exponent: Mandelbrot's form of Zipf's law.
-OFFSET, EXPONENT = 3.7, 1.05
+OFFSET = 3.7
+EXPONENT = 1.05
 
 
 def generator(*key: int) -> np.random.Generator:

@@ -90,7 +90,8 @@ class Algorithm(ABC):
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
-        who, first = f"{cls.__module__}.{cls.__name__}", _METHODS.get(cls.name)
+        who = f"{cls.__module__}.{cls.__name__}"
+        first = _METHODS.get(cls.name)
         if cls.reads not in ("mean", "sums", "everyone", "rows"):
             raise ConfigurationError(f"{who}: reads={cls.reads!r}; expected 'mean', 'sums', 'everyone' or 'rows'")
         allowed = {"regularizer", "mirror_map", "server_lr"}
@@ -288,7 +289,7 @@ def register(kind: type[Algorithm]) -> None:
 
 
 def options_of(method: Algorithm) -> dict[str, Option]:
-    """Return what clients are told of a method: its fields that are numbers or texts.
+    """Return what clients are sent of a method: its fields that are numbers or texts.
 
     Parameters
     ----------
@@ -301,7 +302,7 @@ def options_of(method: Algorithm) -> dict[str, Option]:
 
 
 def method_of(name: str, options: Mapping[str, Option]) -> Algorithm:
-    """Return a method on a client, from its name and the options that the plan tells.
+    """Return a method on a client, from its name and the options in the plan.
 
     Parameters
     ----------

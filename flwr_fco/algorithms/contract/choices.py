@@ -257,7 +257,7 @@ class Participation(Choice):
     evict_after : int, default 3
         Number of rounds in a row after which a client that is asked and gives no good answer counts as one that has
         left, in methods whose clients remember something and on graphs: what it remembers is dropped. It is asked on,
-        and begins anew with its next good answer. Rounds that are skipped do not count.
+        and restarts with its next good answer. Rounds that are skipped do not count.
 
     Raises
     ------
@@ -317,7 +317,8 @@ def _are_strengths(values: Sequence[float]) -> bool:
 #: Relative excess of a path's largest strength over the one at which an entry is on the edge: rounding would let it in.
 _ABOVE = 1e-6
 #: glmnet's ratio of the smallest to the largest strength, of more columns than rows and of fewer.
-_WIDE, _NARROW = 1e-2, 1e-4
+_WIDE = 1e-2
+_NARROW = 1e-4
 
 
 @dataclass(frozen=True)
@@ -336,7 +337,7 @@ class Strengths(Choice):
     folds : int, optional
         Number of folds of a cross-validation, into which each client deals its own rows; by default there is none.
     rule : {"best", "one-standard-error"}, default "best"
-        Which model the run hands out: that of the smallest loss on left-out folds; or the sparsest one whose loss is
+        Which model the run returns: that of the smallest loss on left-out folds; or the sparsest one whose loss is
         above it by at most one standard error of the difference.
     max_bytes : int, default 262144
         Size of a client's answer, up to which further strengths are put into one message; the others follow.
@@ -410,7 +411,7 @@ class Wire(Choice):
         in float32 (arrays called ``weight``, as in ``state_dict()``), else ``"float64"``.
     sparse : bool, default True
         Whether a client with sparse features sends only the coordinates that occur in its rows when that takes fewer
-        bytes and the method allows it, which tells the server which features the client has. False: whole vectors,
+        bytes and the method allows it, which shows the server which features the client has. False: whole vectors,
         whose form does not reveal this (their zeros still do; see docs/how-to/sparse.md).
 
     Raises

@@ -161,10 +161,12 @@ class Graph:
             Whether to compute the moves; otherwise they are zeros.
         """
         assert self.topology is not None
-        uplinks, num_nodes = list(uplinks), self.topology.num_nodes
+        uplinks = list(uplinks)
+        num_nodes = self.topology.num_nodes
         shape = (num_nodes, uplinks[0].vectors["increment"].size)
         increments = np.empty(shape) if len(set(rows)) == num_nodes else np.zeros(shape)
-        elapsed, times = np.zeros(num_nodes), np.ones((num_nodes, 1))
+        elapsed = np.zeros(num_nodes)
+        times = np.ones((num_nodes, 1))
         first = uplinks[0].step_sizes
         equal = all(uplink.elapsed == first for uplink in uplinks)
         mean = first if equal else float(np.mean([uplink.step_sizes for uplink in uplinks]))

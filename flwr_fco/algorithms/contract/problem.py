@@ -81,7 +81,7 @@ class Setting(NamedTuple):
     client_lr, server_lr : float, optional
         Rates of a stage; None: the user's of the round.
     stage : int, default 0
-        Number of the stage. With a new one, memories and averages begin anew.
+        Number of the stage. With a new one, memories and averages restart.
 
     Examples
     --------
@@ -160,7 +160,7 @@ class Problem(NamedTuple):
         Parameters
         ----------
         plan : Plan
-            What the clients were told before round 1.
+            What the clients were sent before round 1.
         **others
             The fields after `psi`.
         """

@@ -34,10 +34,11 @@ Matrix = NDArray[np.float64]
 _BLOCK = 4096
 #: Numbers in a block of a sum: half a megabyte.
 _SUMMED = 65_536
-#: Dtypes that a sum reads; NumPy makes dtypes of its types anew each time.
+#: Dtypes that a sum reads; NumPy makes a new dtype of a type each time.
 _READ = np.dtype(np.float64), np.dtype(np.float32)
 #: Maximum number of Weiszfeld steps, and the relative change at which they stop.
-_STEPS, _TOLERANCE = 100, 1e-10
+_STEPS = 100
+_TOLERANCE = 1e-10
 
 
 def weighted_sum(pairs: Iterable[tuple[float, NDArray[Any] | SparseVector]], shape: tuple[int, ...]) -> Any:
@@ -57,7 +58,8 @@ def weighted_sum(pairs: Iterable[tuple[float, NDArray[Any] | SparseVector]], sha
     array([0.5, 2.5])
     """
     total = np.zeros(shape)
-    flat, held = total.reshape(-1), [(float(factor), _readable(vector)) for factor, vector in pairs]
+    flat = total.reshape(-1)
+    held = [(float(factor), _readable(vector)) for factor, vector in pairs]
     for begin in range(0, flat.size, _SUMMED):
         end = begin + _SUMMED
         part = flat[begin:end]
@@ -259,7 +261,8 @@ class Mean(NamedTuple):
         uplinks : sequence of Uplink
             Those of the round, with weights.
         """
-        first, each = uplinks[0].step_sizes, [1.0] * len(uplinks)
+        first = uplinks[0].step_sizes
+        each = [1.0] * len(uplinks)
         if all(uplink.elapsed == first for uplink in uplinks):
             return each, first
         times, weights = [uplink.step_sizes for uplink in uplinks], [uplink.weight for uplink in uplinks]
@@ -280,7 +283,8 @@ class Mean(NamedTuple):
             Name of the vector.
         """
         (factors, elapsed), vectors = self.factors(uplinks), [uplink.vectors[name] for uplink in uplinks]
-        pairs, weights = zip(factors, vectors, strict=True), [uplink.weight for uplink in uplinks]
+        pairs = zip(factors, vectors, strict=True)
+        weights = [uplink.weight for uplink in uplinks]
         if self.aggregation == "mean":
             parts = [(weight * factor, vector) for weight, (factor, vector) in zip(weights, pairs, strict=True)]
             return weighted_sum(parts, vectors[0].shape), elapsed
@@ -311,7 +315,9 @@ class Replies:
     """
 
     def __init__(self, uplinks: Sequence[Uplink], centre: Any = None, memories: Any = None) -> None:
-        self._uplinks, self._centre, self._memories = uplinks, Mean() if centre is None else centre, memories
+        self._uplinks = uplinks
+        self._centre = Mean() if centre is None else centre
+        self._memories = memories
 
     def __len__(self) -> int:
         """Return the number of replies."""

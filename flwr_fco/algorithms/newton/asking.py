@@ -60,7 +60,9 @@ NOTHING: Vector = np.zeros(0)
 #: As large a number as a state may hold where nothing is known yet.
 UNKNOWN = 1e300
 #: Rounding errors of a gap and of a mean square, and by how much an objective may be below a bound of it, relative.
-_GAP, _SQUARE, _CONTRADICTION = 1e-11, 1e-9, 1e-11
+_GAP = 1e-11
+_SQUARE = 1e-9
+_CONTRADICTION = 1e-11
 #: A share of examples that is 0 up to rounding.
 _NOBODY = 1e-13
 #: Bytes of a digest that a float64 holds exactly.
@@ -130,12 +132,17 @@ def _largest_square(objective: Objective) -> Vector:
 
 def _once(objective: Objective, w: Vector, reported: Terms) -> dict[str, Vector]:
     """Return what a client sends in the first exchange only, of shapes that :func:`shapes_of_first` knows."""
-    size, count, once = w.size, num_intercepts(objective.layout), {"square": _largest_square(objective)}
+    size = w.size
+    count = num_intercepts(objective.layout)
+    once = {"square": _largest_square(objective)}
     if not count:
         return once
-    columns, targets, rows = np.zeros(size), np.zeros(size), np.zeros((max(2, count), size + 1))
+    columns = np.zeros(size)
+    targets = np.zeros(size)
+    rows = np.zeros((max(2, count), size + 1))
     if reported.name in (*CONSTANT, "poisson"):
-        far, at_zero = np.zeros(size), objective.gradient(np.zeros(size))
+        far = np.zeros(size)
+        at_zero = objective.gradient(np.zeros(size))
         far[size - count] = -_FAR if reported.name == "poisson" else _FAR
         change = objective.gradient(far) - at_zero
         # Of several outputs the first one's columns are those of each.
@@ -155,11 +162,12 @@ def _short(vector: Vector) -> Any:
 
 
 def parted(vectors: Any, name: str, size: int) -> list[tuple[Vector, Indices]]:
-    """Return the points of a message, 0 where nothing is told, and the coordinates that are told of each."""
+    """Return the points of a message, 0 where nothing is sent, and the coordinates that are sent of each."""
     reported = vectors.as_sent(name) if isinstance(vectors, ReceivedVectors) else vectors[name]
     if reported.size % size:
-        raise ProtocolError(f"the server tells {reported.size} coordinates of points with {size} each")
-    points, ends = [], np.searchsorted(reported.indices, np.arange(0, reported.size + size, size))
+        raise ProtocolError(f"the server sends {reported.size} coordinates of points with {size} each")
+    points = []
+    ends = np.searchsorted(reported.indices, np.arange(0, reported.size + size, size))
     for k, (begin, end) in enumerate(pairwise(ends.tolist())):
         on = reported.indices[begin:end].astype(np.int64) - k * size
         point = np.zeros(size)
@@ -173,14 +181,15 @@ def parted(vectors: Any, name: str, size: int) -> list[tuple[Vector, Indices]]:
 
 def shapes_of_first(layout: Layout, begins_at_zero: bool) -> dict[str, tuple[int, ...]]:
     """Return the shapes of what clients send once, besides gradient and terms."""
-    size, count = layout.size, num_intercepts(layout)
+    size = layout.size
+    count = num_intercepts(layout)
     vectors = ["columns"] * bool(count) + ["targets"] * bool(count and not begins_at_zero)
     rows = {"references": (max(2, count) * (size + 1),)} if count else {}
     return {"square": (2,), **dict.fromkeys(vectors, (size,)), **rows}
 
 
 def checked(layout: Layout, state: Any, uplink: Uplink, tolerance: float) -> dict[str, Vector]:
-    """Return the dense vectors of a client that has told of its loss at the trial point, checked by their meaning.
+    """Return the dense vectors of a client that has reported its loss at the trial point, checked by their meaning.
 
     Parameters
     ----------
@@ -201,7 +210,8 @@ def checked(layout: Layout, state: Any, uplink: Uplink, tolerance: float) -> dic
         any more.
     """
     vectors = {name: dense(vector) for name, vector in uplink.vectors.items()}
-    reported, w = Terms(*vectors["terms"].tolist()), state.trial
+    reported = Terms(*vectors["terms"].tolist())
+    w = state.trial
     if state.population >= 0.0 and state.facts[0] >= 0.0 and reported[3:] != tuple(state.facts.tolist()):
         raise ProtocolError("its loss is another one than in the first round")
     known_kind = reported.link in range(len(LINKS)) and reported.l2 >= 0.0
@@ -306,10 +316,14 @@ class Known(NamedTuple):
         once
             A state, with the weighted means of `columns`, `targets` and `references`.
         """
-        psi, reported, size = self.psi, self.reported, self.w.size
-        count, ridge = free_intercepts(psi), reported.l2 * self.w
+        psi = self.psi
+        reported = self.reported
+        size = self.w.size
+        count = free_intercepts(psi)
+        ridge = reported.l2 * self.w
         ridge[size - num_intercepts(psi.layout) :] = 0.0
-        gradients, values = [self.gradient - ridge], [reported.conjugate]
+        gradients = [self.gradient - ridge]
+        values = [reported.conjugate]
         if count and reported.name == "identity":
             mean = float(gradients[0][-1])
             gradients[0] = gradients[0] - mean * once.columns
@@ -322,7 +336,8 @@ class Known(NamedTuple):
             values += [0.0] * len(levels)
         elif count:
             rows = once.references.reshape(-1, size + 1)
-            gradients, values = [*gradients, *rows[:, :-1]], [*values, *rows[:, -1]]
+            gradients = [*gradients, *rows[:, :-1]]
+            values = [*values, *rows[:, -1]]
         found = feasible(psi, np.array(gradients), reported.l2)
         if found is None:
             return -math.inf, np.zeros(size)
@@ -344,7 +359,9 @@ class Known(NamedTuple):
         once
             As for :meth:`dual`, with `square`, the weighted mean of the clients' largest squares.
         """
-        psi, terms, reported = self.psi, self.psi.terms(), self.reported
+        psi = self.psi
+        terms = self.psi.terms()
+        reported = self.reported
         if terms is None or once.square == UNKNOWN or lower == -math.inf:
             return np.zeros(self.w.size)
         gap = max(objective - lower, 0.0) + _GAP * (abs(objective) + abs(lower))
@@ -366,7 +383,8 @@ def opened(state: Any, psi: BoundRegularizer, replies: Replies) -> tuple[Any, Kn
 
     What they say once are the facts that they agree on, what never changes, and a digest of who they are.
     """
-    first, who = state.population < 0.0, population_of(replies)
+    first = state.population < 0.0
+    who = population_of(replies)
     if not first and who != state.population:
         log(WARNING, "Clients, or their numbers of examples, have changed: what is known of the objective restarts")
         return None

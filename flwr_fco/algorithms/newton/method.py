@@ -68,7 +68,9 @@ from flwr_fco.objectives.base import num_intercepts
 from flwr_fco.work import Evaluation
 
 #: Fraction of the predicted decrease that a step must reach, the shortest step, and what is left of a step at least.
-_SUFFICIENT, _SHORTEST, _SHORTENED = 1e-4, 1e-60, 1e-9
+_SUFFICIENT = 1e-4
+_SHORTEST = 1e-60
+_SHORTENED = 1e-9
 #: Rounding error of an objective, relative to its size.
 _EPSILON = 1e-15
 #: By how much a step must lower the gap where it lowers the objective by rounding only.
@@ -80,7 +82,8 @@ _NO_EVENTS = 1e-12
 #: Ratio to its start below which the unpenalised block's smallest eigenvalue says that the classes are separable.
 _SEPARABLE = 1e-6
 #: Share of the largest effect on predictions above which a coefficient is named, and so many are.
-_PART, _SHOWN = 0.1, 10
+_PART = 0.1
+_SHOWN = 10
 
 
 class Block(NamedTuple):
@@ -228,7 +231,8 @@ class ProximalNewton(Algorithm):
     def downlink(self, problem: Problem, state: Any, to: To | None) -> Downlink:
         """Return the trial point at the coordinates of the working set; where it is not 0 elsewhere, both apart."""
         on = _set_of(state).astype(np.int32)
-        size, values = state.trial.size, state.trial[on]
+        size = state.trial.size
+        values = state.trial[on]
         vectors: dict[str, Any] = {"primal": NonZeros(on, values, size)}
         if np.count_nonzero(state.trial) > np.count_nonzero(values):
             vectors = {"primal": NonZeros.of(state.trial), "working-set": NonZeros(on, np.ones(on.size), size)}
@@ -269,7 +273,8 @@ class ProximalNewton(Algorithm):
 
     def _step(self, problem: Problem, state: Any, replies: Replies, block: Block) -> Any:
         """Return the state after the trial point is known: a shorter step, or the next Newton step with a Hessian."""
-        first, reported = state.population < 0.0, asking.opened(state, problem.psi, replies)
+        first = state.population < 0.0
+        reported = asking.opened(state, problem.psi, replies)
         if reported is None:
             return restarted(state)
         state, known = reported
@@ -285,7 +290,8 @@ class ProximalNewton(Algorithm):
         if not known.reason and state.facts[0] >= 0.0:
             found, slopes = known.dual(state)
             zeros = known.zeros(objective, found, slopes, state)
-            lower, proved = max(lower, found), np.maximum(proved, zeros)
+            lower = max(lower, found)
+            proved = np.maximum(proved, zeros)
         if asking.contradicts(objective, lower, self.tolerance):
             return restarted(state)
         before = state
@@ -306,7 +312,8 @@ class ProximalNewton(Algorithm):
         The tangents at both ends meet where a piecewise linear function would have its minimum: half of the step, or
         there if that is less. A whole step from where all probabilities are 0 or 1 can be many powers of ten too long.
         """
-        psi, move = problem.psi, state.trial - state.point
+        psi = problem.psi
+        move = state.trial - state.point
         begin = state.step * state.slope
         end = float(known.gradient @ move) + psi.value(state.trial) - psi.value(state.point)
         factor = 0.5
@@ -320,8 +327,12 @@ class ProximalNewton(Algorithm):
 
     def _next_step(self, problem: Problem, state: Any, known: Known, block: Block, first: bool) -> Any:
         """Return the state with the next trial point, its working set and the decrease that the step promises."""
-        psi, w, penalty = problem.psi, state.point, Penalty.of(problem.psi)
-        x, gradient, share = w.copy(), known.gradient.copy(), 1.0
+        psi = problem.psi
+        w = state.point
+        penalty = Penalty.of(problem.psi)
+        x = w.copy()
+        gradient = known.gradient.copy()
+        share = 1.0
         if first and state.facts[0] >= 0.0 and not w.any() and free_intercepts(psi):
             x, gradient, share = _null_model(known, state)
         state, x, gradient = self._minimised(state, known, block, penalty, x, gradient, share)
@@ -402,11 +413,13 @@ def _curvature(state: Any, known: Known, penalty: Penalty, block: Block, toleran
     if not here.size or here.size < np.count_nonzero(idle):
         return float(state.curvature)
     spectrum = np.linalg.eigvalsh(hessian[np.ix_(here, here)])
-    smallest, largest = float(spectrum[0]), float(spectrum[-1])
+    smallest = float(spectrum[0])
+    largest = float(spectrum[-1])
     if state.curvature == 0.0:
         return smallest if smallest > _SINGULAR * largest else -1.0
     if smallest < _SEPARABLE * state.curvature and state.residual > tolerance:
-        size, free = float(np.abs(state.point[on[here]]).max()), np.flatnonzero(penalty.idle[on])
+        size = float(np.abs(state.point[on[here]]).max())
+        free = np.flatnonzero(penalty.idle[on])
         # What grows without end is what a Newton step still moves; all else has come to rest.
         step = np.zeros(on.size)
         step[free] = np.linalg.lstsq(hessian[np.ix_(free, free)], known.gradient[on[free]], rcond=0.0)[0]
@@ -438,10 +451,16 @@ def _null_model(known: Known, state: Any) -> tuple[Vector, Vector, float]:
 
     That is a factor, as far as losses are about predictions that are the same for all examples; 0 if it is none.
     """
-    size, outputs, targets = state.point.size, known.outputs, state.targets
-    x, level, factor, share = np.zeros(size), targets[size - outputs :], 1.0, 1.0
+    size = state.point.size
+    outputs = known.outputs
+    targets = state.targets
+    x = np.zeros(size)
+    level = targets[size - outputs :]
+    factor = 1.0
+    share = 1.0
     if known.reported.name == "identity":
-        x[-1], factor = level[0], known.reported.factor
+        x[-1] = level[0]
+        factor = known.reported.factor
     elif known.reported.name == "poisson":
         level = level / state.columns[-1]
         if not level[0] > _NO_EVENTS:
@@ -451,13 +470,16 @@ def _null_model(known: Known, state: Any) -> tuple[Vector, Vector, float]:
                 "the intercept (arrays=Arrays(apply_to=...)). Otherwise subtract a constant from all offsets, which "
                 "the intercept takes up"
             )
-        x[-1], share = math.log(level[0]), float(level[0])
+        x[-1] = math.log(level[0])
+        share = float(level[0])
     elif known.reported.name == "logistic":
         level = known.shares(targets)
-        x[-1], share = math.log(level[0] / (1.0 - level[0])), float(4.0 * level[0] * (1.0 - level[0]))
+        x[-1] = math.log(level[0] / (1.0 - level[0]))
+        share = float(4.0 * level[0] * (1.0 - level[0]))
     elif known.reported.name == "softmax" and not state.mask.all():
         level = known.shares(targets)
-        x[size - outputs :], share = np.log(level) - np.log(level).mean(), 0.0
+        x[size - outputs :] = np.log(level) - np.log(level).mean()
+        share = 0.0
     else:
         return x, known.gradient.copy(), 1.0
     return x, factor * (np.tile(level, size // outputs) * state.columns - targets), share

@@ -27,11 +27,13 @@ Matrix = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
 #: Sweeps before a factorised solve, and how often the two take turns.
-_SWEEPS, _TURNS = 60, 40
+_SWEEPS = 60
+_TURNS = 40
 #: Factorised solves in a row, each on a smaller support.
 _SOLVES = 20
 #: The last sweep's moves relative to the first one's, and to the size of the point.
-_RELATIVE, _ROUNDING = 1e-10, 4e-16
+_RELATIVE = 1e-10
+_ROUNDING = 4e-16
 #: Added to the diagonal, relative to its mean, so that equal columns have a factorisation.
 _DAMPING = 1e-13
 _HALVINGS = 30
@@ -180,8 +182,10 @@ def _scales(hessian: Matrix, penalty: Penalty) -> Vector:
 
     Features come in any unit, and what is small beside the largest of them is not rounding. Powers of 2 cost no bit.
     """
-    curvatures, inside = np.diag(hessian) + penalty.terms[1], penalty.groups >= 0
-    groups, count = penalty.groups[inside], penalty.strengths.size
+    curvatures = np.diag(hessian) + penalty.terms[1]
+    inside = penalty.groups >= 0
+    groups = penalty.groups[inside]
+    count = penalty.strengths.size
     sums = np.bincount(groups, curvatures[inside], count) / np.maximum(np.bincount(groups, minlength=count), 1)
     curvatures[inside] = sums[groups]
     return np.asarray(np.exp2(np.round(0.5 * np.log2(np.where(curvatures > 0.0, curvatures, 1.0)))))
@@ -191,8 +195,12 @@ class _Model:
     """The model, with the order in which its coordinates and groups are visited."""
 
     def __init__(self, hessian: Matrix, gradient: Vector, start: Vector, penalty: Penalty) -> None:
-        self.hessian, self.gradient, self.start, self.penalty = hessian, gradient, start, penalty
-        groups, count = penalty.groups, penalty.strengths.size
+        self.hessian = hessian
+        self.gradient = gradient
+        self.start = start
+        self.penalty = penalty
+        groups = penalty.groups
+        count = penalty.strengths.size
         singles = np.flatnonzero(groups < 0)
         members = np.argsort(groups, kind="stable")[singles.size :]
         starts = np.searchsorted(groups[members], np.arange(count + 1))
@@ -228,7 +236,8 @@ class _Model:
         on = np.flatnonzero(active)
         if not on.size:
             return None, True
-        own, at = x[on], self._smooth(x, on, norms)
+        own = x[on]
+        at = self._smooth(x, on, norms)
         curved = self.hessian[np.ix_(on, on)] + np.diag(shrinkage[on]) + at[1]
         curved[np.diag_indices(on.size)] += _DAMPING * np.trace(curved) / on.size
         direction = _solve(curved, -at[0])
@@ -238,7 +247,8 @@ class _Model:
             limits = np.where(direction < 0.0, (lower[on] - own) / direction, (upper[on] - own) / direction)
             zeros = np.where((threshold[on] > 0.0) & (own * direction < 0.0), -own / direction, np.inf)
         limits = np.where(direction == 0.0, np.inf, np.minimum(limits, zeros))
-        step, before = min(1.0, float(limits.min())), self.value(x)
+        step = min(1.0, float(limits.min()))
+        before = self.value(x)
         hit = limits <= step
         for _ in range(_HALVINGS):
             new = x.copy()
@@ -247,7 +257,8 @@ class _Model:
             new[stopped] = np.where(zeros[hit] <= limits[hit], 0.0, np.clip(new, lower, upper)[stopped])
             if self.value(new) < before:
                 return new, step == 1.0
-            step, hit = 0.5 * step, np.zeros_like(hit)
+            step = 0.5 * step
+            hit = np.zeros_like(hit)
         return None, True
 
     def _smooth(self, x: Vector, on: Indices, norms: Vector) -> tuple[Vector, Matrix]:
@@ -258,7 +269,8 @@ class _Model:
         curved = np.zeros((on.size, on.size))
         for group in np.unique(groups[groups >= 0]):
             here = np.flatnonzero(groups == group)
-            unit, ratio = own[here] / norms[group], self.penalty.strengths[group] / norms[group]
+            unit = own[here] / norms[group]
+            ratio = self.penalty.strengths[group] / norms[group]
             gradient[here] += self.penalty.strengths[group] * unit
             curved[np.ix_(here, here)] += ratio * (np.eye(here.size) - np.outer(unit, unit))
         return gradient, curved
@@ -302,7 +314,10 @@ def inverse(hessian: Matrix) -> Matrix | None:
 SMALL = 64
 #: Smallest size, and for each class, size as a multiple of the non-zeros, and largest size: its block is then 67 MB. On
 #: NCI60, of 14 classes, a smallest size of 100 takes 24 rounds, 140 takes 17 and fewer bytes.
-LEAST, _LEAST_OF_A_CLASS, _TIMES, _MOST = 100, 10, 2, 4096
+LEAST = 100
+_LEAST_OF_A_CLASS = 10
+_TIMES = 2
+_MOST = 4096
 
 
 def whole_groups(mask: NDArray[np.bool_], penalty: Penalty) -> NDArray[np.bool_]:
@@ -359,7 +374,8 @@ def working_set(
 
 def violations(gradient: Vector, penalty: Penalty) -> Vector:
     """Return the size of each coordinate's, or group's, slope at 0 relative to what psi balances; 1 at the boundary."""
-    threshold, size = penalty.terms[0], np.abs(gradient)
+    threshold = penalty.terms[0]
+    size = np.abs(gradient)
     score = np.divide(size, threshold, out=np.full(size.shape, np.inf), where=threshold > 0.0)
     if penalty.strengths.size:
         pulls = penalty.norms(np.maximum(size - threshold, 0.0))

@@ -11,7 +11,7 @@ each with its own point and working set. Each is solved by the steps of :mod:`.m
 What is sent is what the steps need. A gradient is sent in full on the working set; elsewhere it is only compared with
 psi's threshold, so that half precision is enough (single for small strengths): the bound of its rounding error is
 added to its size, and what is then above the threshold is in the next working set. A Hessian stays at the server, and
-is asked for anew when a coordinate outside of it violates optimality, or when its steps have become slow. That of
+is asked for again when a coordinate outside of it violates optimality, or when its steps have become slow. That of
 squares is the same for all problems of a fold, and only its new rows are sent, in single precision as long as that is
 enough for the steps. It also says how far a point is from others of its fold whose gradients are known, which bounds
 its own: where the bound is below psi's threshold a coordinate is not asked about. Of more columns than rows a Hessian
@@ -86,9 +86,14 @@ _UNKNOWN_BLOCK = Block(np.zeros(0, dtype=np.int64), np.zeros((0, 0)))
 #: A strength at which all that psi acts on is 0, and more than a loss can be.
 _HUGE = 1e100
 #: What a run is about, in this order.
-NULL, SOLVING, VALIDATING, DONE = 0.0, 1.0, 2.0, 3.0
+NULL = 0.0
+SOLVING = 1.0
+VALIDATING = 2.0
+DONE = 3.0
 #: What is known of a problem.
-WAITING, OPEN, CLOSED = 0.0, 1.0, 2.0
+WAITING = 0.0
+OPEN = 1.0
+CLOSED = 2.0
 #: Sizes of working sets on the path: no model is its own one, for there are many.
 _SIZES = (0, 10)
 #: The numbers of a problem's state.
@@ -204,34 +209,41 @@ class PathState(NamedTuple):
         known: dict[str, Any] = {"proved": np.zeros(self.points.shape[1]), "round": self.round}
         known |= {name: getattr(self, name)[fold] for name in _OF_A_FOLD}
         known |= dict(zip(_NUMBERS, self.numbers[row].tolist(), strict=True))
-        mask, who = self.masks[row].astype(np.float64), float(self.populations[fold])
+        mask = self.masks[row].astype(np.float64)
+        who = float(self.populations[fold])
         return NewtonState(self.points[row], self.trials[row], mask, population=who, **known)
 
     def write(self, row: int, own: NewtonState, status: float) -> None:
         """Write a problem's state into its row."""
-        self.status[row], self.points[row], self.trials[row] = status, own.point, own.trial
+        self.status[row] = status
+        self.points[row] = own.point
+        self.trials[row] = own.trial
         # A point travels at the coordinates of its working set.
         self.masks[row] = (own.mask > 0.0) | (own.trial != 0.0)
         self.numbers[row] = [getattr(own, name) for name in _NUMBERS]
 
     def bytes_of(self, row: int) -> int:
         """Return about the size of an answer about a problem."""
-        size, block = int(self.masks[row].sum()), _length_of_block(0.0, self.wanted_of(row)[1])
+        size = int(self.masks[row].sum())
+        block = _length_of_block(0.0, self.wanted_of(row)[1])
         return 2 * int(self.masks.shape[1]) + 8 * (size + block + NUMBERS)
 
     def blocks(self) -> dict[int, Block]:
         """Return the Hessians by the problems that own them; an empty one where nothing is known yet."""
-        blocks, begin = defaultdict[int, Block](lambda: _UNKNOWN_BLOCK), 0
+        blocks = defaultdict[int, Block](lambda: _UNKNOWN_BLOCK)
+        begin = 0
         for row in np.flatnonzero(self.held.any(axis=1)).tolist():
             on = np.flatnonzero(self.held[row])
             end = begin + on.size * (on.size + 1) // 2
-            blocks[row], begin = Block(on, unpacked(self.hessians[begin:end])), end
+            blocks[row] = Block(on, unpacked(self.hessians[begin:end]))
+            begin = end
         return blocks
 
     def with_gradient(self, fold: int, point: Vector, about: Replies) -> PathState:
         """Return the state with one more gradient of a fold in the place of the first."""
         errors = about.sum("errors") if "errors" in next(iter(about)).vectors else np.zeros(point.size)
-        gradients, empty = self.gradients.copy(), np.full((self.folds, 3, _GRADIENTS, point.size), UNKNOWN)
+        gradients = self.gradients.copy()
+        empty = np.full((self.folds, 3, _GRADIENTS, point.size), UNKNOWN)
         gradients = gradients if gradients.size else empty
         gradients[fold, :, :-1] = gradients[fold, :, 1:]
         gradients[fold, :, -1] = point, about.sum("gradient"), errors
@@ -250,7 +262,8 @@ class PathState(NamedTuple):
         if not known.size or square == UNKNOWN or self.facts[fold, 2] > 0.0:
             return found
         points = points[np.ix_(known, on)]
-        moves, rest = points[:-1] - points[-1], w[on] - points[-1]
+        moves = points[:-1] - points[-1]
+        rest = w[on] - points[-1]
         shares = np.linalg.lstsq(moves @ hessian @ moves.T, moves @ (hessian @ rest), rcond=1e-12)[0]
         rest -= shares @ moves
         # Of a Hessian in single precision.
@@ -269,19 +282,25 @@ class PathState(NamedTuple):
 
 #: What the problems of a fold share.
 _OF_A_FOLD = ("columns", "targets", "facts", "references", "square")
-#: A Hessian is asked for anew when a step leaves more than this share of the gap.
+#: A Hessian is asked for again when a step leaves more than this share of the gap.
 _SLOW = 0.1
 #: Coordinates of a Hessian that is wanted: new ones, those whose entries among each other are known, and new ones in
 #: single precision.
-_NEW, _KNOWN, _SINGLE = 1.0, 2.0, 3.0
+_NEW = 1.0
+_KNOWN = 2.0
+_SINGLE = 3.0
 #: About how many gradients a problem of squares takes; others take twice as many (``benchmarks/path.py``).
 _OFTEN = 3.5
 #: Bits of a gradient's entries outside of the working set; of strengths below a share of the largest one they are more,
 #: because a site's own slopes are large beside them.
-_BITS, _DOUBLE, _HALF_FROM = {16.0: np.float16, 32.0: np.float32}, 64.0, 9e-3
+_BITS = {16.0: np.float16, 32.0: np.float32}
+_DOUBLE = 64.0
+_HALF_FROM = 9e-3
 #: Gradients that are kept of each fold of squares, rounding error of a Hessian in single precision, and which part of
 #: the coordinates is asked about in full where these gradients bound all others.
-_GRADIENTS, _SINGLE_ROUNDING, _FEW = 6, 1e-7, 16
+_GRADIENTS = 6
+_SINGLE_ROUNDING = 1e-7
+_FEW = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -308,7 +327,8 @@ class NewtonPath(ProximalNewton):
         vectors, numbers, objective = downlink.vectors, downlink.numbers, client.objective
         size = objective.layout.size
         counts = [int(numbers[f"fold-{fold}"]) for fold in range(int(numbers[FOLDS]) + 1)]
-        points, nothing = asking.parted(vectors, "primal", size), (np.zeros(1), np.zeros(0, dtype=np.int64))
+        points = asking.parted(vectors, "primal", size)
+        nothing = (np.zeros(1), np.zeros(0, dtype=np.int64))
         blocks, bits = (
             asking.parted(vectors, name, size) if name in vectors else [nothing] * len(points)
             for name in ("wanted", "bits")
@@ -318,9 +338,10 @@ class NewtonPath(ProximalNewton):
             for point, (kind, on), (own, _) in zip(points, blocks, bits, strict=True)
         ]
         if min(counts, default=-1) < 0 or sum(counts) != len(points):
-            raise ProtocolError(f"the server tells {len(points)} points, of folds with {counts} of them")
+            raise ProtocolError(f"the server sends {len(points)} points, of folds with {counts} of them")
         left_out = folds_of(objective, len(counts) - 1, client.seed)
-        shares, begins = np.ones(len(counts)), np.cumsum([0, *counts])
+        shares = np.ones(len(counts))
+        begins = np.cumsum([0, *counts])
         answers: list[dict[str, Any]] = []
         losses: list[float] = []
         for fold, rows in enumerate([np.zeros(0, dtype=np.int64), *left_out]):
@@ -340,8 +361,10 @@ class NewtonPath(ProximalNewton):
 
     def init(self, problem: Problem, primal: Vector) -> PathState:
         """Return the state before round 1: the null models are open."""
-        folds, strengths = 1 + (self.strengths.folds or 0), self.strengths.count
-        problems, d = (strengths + 1) * folds, primal.size
+        folds = 1 + (self.strengths.folds or 0)
+        strengths = self.strengths.count
+        problems = (strengths + 1) * folds
+        d = primal.size
         start = np.where(problem.layout.regularized_mask(), 0.0, primal)
         own = self._rule(NULL).init(self._problems(problem, np.zeros(0))[0], start)
         known: dict[str, Any] = {
@@ -362,7 +385,9 @@ class NewtonPath(ProximalNewton):
 
     def downlink(self, problem: Problem, state: PathState, to: To | None) -> Downlink:
         """Return the points of all open problems, each at the coordinates of its working set."""
-        d, folds, asked = state.points.shape[1], state.folds, state.asked
+        d = state.points.shape[1]
+        folds = state.folds
+        asked = state.asked
         validates = state.stage == VALIDATING
         reported = []
         for row in asked:
@@ -404,7 +429,8 @@ class NewtonPath(ProximalNewton):
 
     def _sizes(self, problem: Problem, state: PathState, row: int) -> dict[str, int]:
         """Return the lengths of what is asked about a problem; a Hessian may take fewer numbers."""
-        d, inside = state.masks.shape[1], int(state.masks[row].sum())
+        d = state.masks.shape[1]
+        inside = int(state.masks[row].sum())
         sizes = {"terms": NUMBERS, "gradient": d if state.stage == NULL else inside}
         if state.populations[0] < 0.0:
             once = asking.shapes_of_first(problem.layout, not state.trials[row].any())
@@ -444,8 +470,10 @@ class NewtonPath(ProximalNewton):
         copies: dict[str, Any] = {
             name: own.copy() for name, own in state._asdict().items() if isinstance(own, np.ndarray)
         }
-        before, changed = state, state._replace(**copies)
-        problems, blocks = self._problems(problem, state.strengths), state.blocks()
+        before = state
+        changed = state._replace(**copies)
+        problems = self._problems(problem, state.strengths)
+        blocks = state.blocks()
         for row, about in exchanges.items():
             if state.wanted[row].any():
                 same = range(row % folds, len(state.status), folds) if state.squares(row) else [row]
@@ -455,7 +483,8 @@ class NewtonPath(ProximalNewton):
                 changed = changed.with_gradient(row % folds, state.trials[row], about)
         changed.wanted[:] = False
         for row, about in exchanges.items():
-            fold, owner = row % folds, int(changed.owners[row])
+            fold = row % folds
+            owner = int(changed.owners[row])
             own = self._stepped(problems[row // folds], state.stage, fold, state.problem(row), about, blocks[owner])
             if own.population < 0.0:
                 # Others answer now, or answers contradict each other: of all problems, for they share the clients.
@@ -470,7 +499,8 @@ class NewtonPath(ProximalNewton):
             gradient = exchanges[0].sum("gradient")
             gradient[Penalty.of(problems[0].psi).idle] = 0.0
             largest = 0.0 if self.strengths.values is not None else problem.psi.strength_max(gradient)
-            acted, rows = int(np.count_nonzero(~problem.psi.free_coordinates())), sum(own.examples for own in uplinks)
+            acted = int(np.count_nonzero(~problem.psi.free_coordinates()))
+            rows = sum(own.examples for own in uplinks)
             strengths = np.array(self.strengths.from_largest(largest, acted >= rows))
             self._say_bytes(state, min(acted, rows), rows / len(uplinks))
             state = state._replace(strengths=strengths, stage=SOLVING)
@@ -484,13 +514,16 @@ class NewtonPath(ProximalNewton):
         self, state: PathState, row: int, own: NewtonState, problem: Problem, about: Replies, block: Block, old: Any
     ) -> None:
         """Write a problem's state after a step into its row: it closes, or goes on, perhaps with another Hessian."""
-        penalty, squares, fold = Penalty.of(problem.psi), state.squares(row), row % state.folds
+        penalty = Penalty.of(problem.psi)
+        squares = state.squares(row)
+        fold = row % state.folds
         # The strengths follow from the gradients of null models, which are asked for.
         near = squares and state.stage != NULL
         shares = state.nearest(fold, own.trial, block) if near else np.zeros(state.shares.shape[1])
         fresh = old.wanted[fold :: state.folds].any() if squares else old.wanted[row].any()
         gradient, errors = state.estimated(fold, shares)
-        most, working = violations(np.abs(gradient) + errors, penalty), own.mask > 0.0
+        most = violations(np.abs(gradient) + errors, penalty)
+        working = own.mask > 0.0
         if shares.any():
             # As it will be at the trial point, and where it is known exactly, as it is.
             scores = violations(gradient, penalty)
@@ -510,7 +543,8 @@ class NewtonPath(ProximalNewton):
             elif slow and not state.precise[fold]:
                 # Rounded to single precision it is not good enough.
                 state.precise[fold], missing[block.on] = True, True
-            wanted, working = missing, missing.copy()
+            wanted = missing
+            working = missing.copy()
         else:
             wanted = working | missing if missing.any() or slow else np.zeros_like(missing)
         # A number that travels rounded is not read as a slope of the next step.
@@ -519,12 +553,14 @@ class NewtonPath(ProximalNewton):
             outside = ~working & (most >= 1.0)
             # Where they are more, a gradient of all coordinates bounds the next ones.
             few = _FEW * np.count_nonzero(outside) < np.count_nonzero(~working)
-            working, shares = working | (outside & few), shares * few
+            working = working | (outside & few)
+            shares = shares * few
         own = own._replace(mask=working.astype(np.float64), stalled=own.stalled * (not wanted.any()))
         goes_on = state.status[row] != CLOSED and not finished(own, self.tolerance)
         state.write(row, own, OPEN if goes_on else CLOSED)
         if goes_on:
-            state.wanted[row], state.shares[row] = wanted, shares
+            state.wanted[row] = wanted
+            state.shares[row] = shares
 
     def retrieve(self, problem: Problem, state: PathState) -> Vector:
         """Return the model of the chosen strength; before it is chosen, that of the smallest one so far."""
@@ -559,12 +595,16 @@ class NewtonPath(ProximalNewton):
         ConfigurationError
             If they are more than is allowed.
         """
-        folds, d, squares = state.folds, state.masks.shape[1], state.squares(0)
-        problems, often = len(state.status) - folds, _OFTEN if squares else 2.0 * _OFTEN
+        folds = state.folds
+        d = state.masks.shape[1]
+        squares = state.squares(0)
+        problems = len(state.status) - folds
+        often = _OFTEN if squares else 2.0 * _OFTEN
         slopes = problems * often * ((0.5 if squares else 2.0) * d + 4.0 * support)
         block = min(0.5 * support * rows, 0.125 * support**2)
         about = slopes + (folds * 4.0 * support**2 if squares else problems * 1.5 * 8.0 * block)
-        size, limit = f"about {about / 1e6:.3g} MB", self.strengths.total_bytes
+        size = f"about {about / 1e6:.3g} MB"
+        limit = self.strengths.total_bytes
         if about > limit:
             raise ConfigurationError(
                 f"a path of {problems} problems with {d} parameters takes {size} of each client, above "
@@ -593,7 +633,8 @@ class NewtonPath(ProximalNewton):
 
     def _problems(self, problem: Problem, strengths: Vector) -> list[Problem]:
         """Return the problem of each strength that is known, after that of the null models."""
-        psi, known = problem.psi, (_HUGE, *strengths[strengths >= 0.0].tolist())
+        psi = problem.psi
+        known = (_HUGE, *strengths[strengths >= 0.0].tolist())
         each = [with_strength(psi.regularizer, own).bind(problem.layout, scope=psi.scope) for own in known]
         return [problem._replace(psi=own) for own in each]
 
@@ -606,17 +647,20 @@ class NewtonPath(ProximalNewton):
         blocks: dict[int, Block],
     ) -> PathState:
         """Return the state with as many further problems open as a message may carry, and one of each fold."""
-        folds, problems = state.folds, self._problems(problem, state.strengths)
+        folds = state.folds
+        problems = self._problems(problem, state.strengths)
         used = sum(state.bytes_of(row) for row in state.rows(OPEN))
         alone = set(range(folds)) - {row % folds for row in state.rows(OPEN)}
         for row in range(folds, len(state.status)):
-            fold, wanted = row % folds, state.bytes_of(row - folds)
+            fold = row % folds
+            wanted = state.bytes_of(row - folds)
             if state.status[row] != WAITING or state.status[row - folds] == WAITING:
                 continue
             if fold not in alone and used + wanted > self.strengths.max_bytes:
                 continue
             near = max(other for other in exchanges if other % folds == fold and other < row)
-            start, owner = old.trials[near], int(state.owners[near])
+            start = old.trials[near]
+            owner = int(state.owners[near])
             own = state.problem(row)._replace(point=start, trial=start, mask=old.masks[near].astype(np.float64))
             own = own._replace(objective=UNKNOWN, lower=-UNKNOWN, residual=UNKNOWN, step=1.0)
             own = self._stepped(problems[row // folds], SOLVING, fold, own, exchanges[near], blocks[owner])
@@ -632,9 +676,12 @@ class NewtonPath(ProximalNewton):
         vectors = {name: dense(vector) for name, vector in uplink.vectors.items()}
         sent = uplink.vectors.get("elsewhere", np.zeros(0, dtype=np.float32))
         kind = np.finfo(getattr(sent, "values", sent).dtype)
-        at, parts, ranks = dict.fromkeys(vectors, 0), [], iter(vectors.get("ranks", NOTHING).tolist())
+        at = dict.fromkeys(vectors, 0)
+        parts = []
+        ranks = iter(vectors.get("ranks", NOTHING).tolist())
         for row in state.asked:
-            own, sizes = dict[str, Vector](), self._sizes(problem, state, row)
+            own = dict[str, Vector]()
+            sizes = self._sizes(problem, state, row)
             if "block" in sizes:
                 sizes["block"] = _length_of_block(next(ranks), state.wanted_of(row)[1])
             for name, size in sizes.items():
@@ -642,7 +689,8 @@ class NewtonPath(ProximalNewton):
                 at[name] += size
             if state.shares[row].any():
                 inside, (gradient, errors) = state.masks[row], state.estimated(row % state.folds, state.shares[row])
-                gradient[inside], errors[inside] = own["gradient"], 0.0
+                gradient[inside] = own["gradient"]
+                errors[inside] = 0.0
                 own |= {"gradient": gradient, "errors": errors}
             parts.append(uplink._replace(vectors=_whole(own, state.masks[row], state.wanted_of(row)[1], kind)))
         if any(at[name] != vectors[name].size for name in at if name != "shares"):
@@ -655,7 +703,8 @@ class NewtonPath(ProximalNewton):
 
     def _validated(self, state: PathState, uplinks: Sequence[Uplink]) -> PathState:
         """Return the state with the losses on the left-out folds; each client's part of a fold is one of them."""
-        folds, strengths = state.folds - 1, len(state.strengths)
+        folds = state.folds - 1
+        strengths = len(state.strengths)
         losses = np.concatenate([uplink.vectors["held_out"].reshape(folds, strengths) for uplink in uplinks])
         weights = np.concatenate([uplink.weight * (1.0 - uplink.vectors["shares"][1:]) for uplink in uplinks])
         held_out = np.array(errors_of(losses[weights > 0.0], weights[weights > 0.0]))
@@ -677,7 +726,8 @@ def _outside(
 
     These rows are copied, so they are those of one fold at a time.
     """
-    rest, share = np.setdiff1d(np.arange(objective.num_examples), rows) if rows.size else rows, 1.0
+    rest = np.setdiff1d(np.arange(objective.num_examples), rows) if rows.size else rows
+    share = 1.0
     if rows.size:
         objective, share = objective.subset(rest) if rest.size else (objective, 0.0)
     answers = []
@@ -714,7 +764,9 @@ def _short(answer: dict[str, Any], task: Task) -> dict[str, Any]:
 def _whole(answer: dict[str, Vector], mask: Flags, new: Flags, kind: Any) -> dict[str, Vector]:
     """Return an answer as it was before it travelled, with a bound of the rounding error of its gradient."""
     if "elsewhere" in answer:
-        gradient, errors, scale = np.zeros(mask.size), np.zeros(mask.size), float(answer.pop("scales")[0])
+        gradient = np.zeros(mask.size)
+        errors = np.zeros(mask.size)
+        scale = float(answer.pop("scales")[0])
         rounded = scale * answer.pop("elsewhere")
         if not scale >= 0.0 or np.abs(rounded).max(initial=0.0) > scale:
             raise ProtocolError(f"the scale of its gradient is {scale:.3g}, which is not that of its entries")
@@ -738,7 +790,7 @@ def _entries(new: Flags) -> tuple[Indices, Indices]:
 
 
 def factored(triangle: Vector, new: Flags) -> tuple[int, Vector]:
-    """Return what tells a positive semidefinite matrix of which a part is known, in as few numbers as it takes.
+    """Return what determines a positive semidefinite matrix of which a part is known, in as few numbers as it takes.
 
     Parameters
     ----------
@@ -800,7 +852,8 @@ def _laid_out(indices: Sequence[Indices], size: int, values: Sequence[Vector]) -
 
 def _grown(known: Block | None, on: Indices, new: Flags, entries: Vector) -> Block:
     """Return a Hessian with new rows and columns."""
-    hessian, rows = np.zeros((on.size, on.size)), _entries(new)
+    hessian = np.zeros((on.size, on.size))
+    rows = _entries(new)
     if known is not None and not new.all():
         hessian[np.ix_(~new, ~new)] = known.hessian
     hessian[rows] = entries
@@ -810,12 +863,14 @@ def _grown(known: Block | None, on: Indices, new: Flags, entries: Vector) -> Blo
 
 def _with_blocks(state: PathState, blocks: dict[int, Block]) -> PathState:
     """Return the state with the Hessians that open problems take; one of squares is asked for by one problem."""
-    folds, opened = state.folds, state.asked if state.stage < VALIDATING else []
+    folds = state.folds
+    opened = state.asked if state.stage < VALIDATING else []
     for fold in range(folds):
         later = [row for row in opened if row % folds == fold and state.wanted[row].any()][1:]
         if later and state.squares(fold):
-            # They open anew at other points, when there is the Hessian that the first of them asks for.
-            state.wanted[later], state.status[later] = False, WAITING
+            # They open again at other points, when there is the Hessian that the first of them asks for.
+            state.wanted[later] = False
+            state.status[later] = WAITING
     state.held[:] = False
     owners = sorted({int(state.owners[row]) for row in opened} & set(blocks))
     for owner in owners:
@@ -857,7 +912,8 @@ def folds_of(objective: Objective, folds: int, seed: int) -> list[NDArray[np.int
                 "expected the number of a fold, from 0, of each example"
             )
         return [np.flatnonzero(given == fold) for fold in range(folds)]
-    rng, labels = np.random.default_rng((seed, rows)), getattr(objective, "labels", None)
+    rng = np.random.default_rng((seed, rows))
+    labels = getattr(objective, "labels", None)
     order = rng.permutation(rows)
     if labels is not None:
         order = order[np.argsort(np.asarray(labels)[order], kind="stable")]
@@ -885,7 +941,8 @@ def errors_of(losses: Matrix, weights: Vector) -> tuple[Vector, Vector, Vector]:
     (array([6.  , 5.25]), array([3.  , 3.25]), array([0.25, 0.  ]))
     """
     shares = weights / weights.sum()
-    mean, parts = shares @ losses, shares.size
+    mean = shares @ losses
+    parts = shares.size
     apart = losses - losses[:, [int(np.argmin(mean))]]
     scale = math.sqrt(parts / (parts - 1)) if parts > 1 else 0.0
     level, difference = (scale * np.sqrt(shares**2 @ (own - shares @ own) ** 2) for own in (losses, apart))

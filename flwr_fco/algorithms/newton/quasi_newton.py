@@ -39,7 +39,10 @@ from flwr_fco.messages.protocol import Downlink, Uplink
 from flwr_fco.objectives.base import probed_curvature
 
 #: Pairs that are kept for a smooth psi and for another one, and for a large model; the numbers that they may take.
-_SMOOTH, _MANY, _FEW, _NUMBERS = 20, 60, 10, 2**22
+_SMOOTH = 20
+_MANY = 60
+_FEW = 10
+_NUMBERS = 2**22
 #: Curvature of a pair that is none, relative to the largest.
 _FLAT = 1e-14
 
@@ -65,7 +68,9 @@ class QuasiNewton(ProximalNewton):
 
     def local(self, client: Client, downlink: Downlink, memory: Memory | None) -> tuple[Sent, Moved]:
         """Return loss and gradient at the server's point; at first also what never changes."""
-        w, objective, first = downlink.vectors["primal"], client.objective, bool(downlink.numbers["first"])
+        w = downlink.vectors["primal"]
+        objective = client.objective
+        first = bool(downlink.numbers["first"])
         sent = asking.answer(objective, w, first)
         if first:
             try:
@@ -102,7 +107,8 @@ class QuasiNewton(ProximalNewton):
         if state.population < 0.0:
             state = state._replace(smoothness=mean_smoothness(replies), pairs=np.zeros_like(state.pairs))
         elif asking.population_of(replies) == state.population:
-            move, change = state.trial - state.point, gradient - state.gradient
+            move = state.trial - state.point
+            change = gradient - state.gradient
             if move @ change > _FLAT * (move @ move) * state.smoothness:
                 pairs = np.concatenate([state.pairs[:, 1:], np.stack([move, change])[:, None]], axis=1)
                 state = state._replace(pairs=pairs)
@@ -113,10 +119,12 @@ class QuasiNewton(ProximalNewton):
         self, state: Any, known: Known, block: Block, penalty: Penalty, x: Vector, gradient: Vector, share: float
     ) -> tuple[Any, Vector, Vector]:
         """Return the minimiser of the model with B, and the gradient there."""
-        smooth, start = penalty.smooth, x.copy()
+        smooth = penalty.smooth
+        start = x.copy()
         sigma, plus, minus = approximation(state.pairs[0], state.pairs[1], state.smoothness, smooth)
         if smooth:
-            diagonal, both = sigma + penalty.terms[1], np.concatenate([plus, minus])
+            diagonal = sigma + penalty.terms[1]
+            both = np.concatenate([plus, minus])
             slope = gradient + penalty.terms[1] * x
             signs = np.diag(np.r_[np.ones(len(plus)), -np.ones(len(minus))])
             inner = signs + (both / diagonal) @ both.T
@@ -153,7 +161,8 @@ def approximation(moves: Matrix, changes: Matrix, largest: float, smooth: bool) 
     if len(moves):
         move, change = moves[-1], changes[-1]
         sigma = float(change @ change / (move @ change) if smooth else move @ change / (move @ move))
-    plus, minus = changes / np.sqrt(np.einsum("ij,ij->i", moves, changes))[:, None], np.zeros_like(changes)
+    plus = changes / np.sqrt(np.einsum("ij,ij->i", moves, changes))[:, None]
+    minus = np.zeros_like(changes)
     for i, move in enumerate(moves):
         own = sigma * move + (plus[:i] @ move) @ plus[:i] - (minus[:i] @ move) @ minus[:i]
         minus[i] = own / math.sqrt(float(own @ move))

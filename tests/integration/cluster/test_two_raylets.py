@@ -21,9 +21,12 @@ pytestmark = [pytest.mark.flower, pytest.mark.nightly]
 ray = pytest.importorskip("ray", reason="Flower's simulation needs ray: pip install 'flwr[simulation]'")
 
 APP = Path(__file__).parent / "app"
-NODES, ROUNDS, MEMORY = 4, 3, 100_000_000
+NODES = 4
+ROUNDS = 3
+MEMORY = 100_000_000
 #: A raylet may die at its start where the machine is busy.
-ATTEMPTS, READY = 4, 90
+ATTEMPTS = 4
+READY = 90
 
 
 @contextmanager

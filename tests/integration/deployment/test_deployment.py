@@ -110,7 +110,7 @@ def starts_nothing(deployment, app, home):
 
 @pytest.mark.parametrize("strategy", ["FedDAGT", *nightly("FedDualAvg", "Short")])
 def test_the_bits_are_those_of_simulate_and_strangers_stay_out(strategy, deployments, here, stranger, tmp_path):
-    """By day with memories and a round 0, of which the other's messages are a part."""
+    """In the default run with memories and a round 0, of which the other's messages are a part."""
     deployment, (app, ran) = deployments(2), stranger
     deployment.make_ca("other-ca")
     deployment.start_stranger(2, register=False, ca="ca.crt")
@@ -148,8 +148,8 @@ def test_sites_with_trusted_entities_run_no_app_that_nobody_has_signed(deploymen
     assert "could not be verified" in deployment.log("node-0") + deployment.log("node-1")
 
 
-# It waits a minute for the keys of killed nodes to be free. By day test_killed_runs.py goes on with new nodes on a grid
-# that tells no more than Flower's, and test_deploy.py starts a node until it is taken.
+# It waits a minute for the keys of killed nodes to be free. In the default run test_killed_runs.py resumes with new
+# nodes on a grid that says no more than Flower's, and test_deploy.py starts a node until it is taken.
 @pytest.mark.nightly
 def test_a_killed_superlink_is_resumed_from_the_checkpoint(deployments, here):
     deployment = deployments(2)

@@ -26,12 +26,15 @@ def noting(cls, sampled):
 
 
 def test_partial_participation_is_equation_4_with_the_erratum():
-    objectives, sampled = clients(EQUAL), []
+    objectives = clients(EQUAL)
+    sampled = []
     strategy = noting(FedDAGT, sampled)(
         tracker_start="zero", fraction_train=0.5, min_train_nodes=1, mirror_map=PNorm(3.0), **options(server_lr=0.7)
     )
     run(strategy, objectives, 25)
-    z, c, own = np.zeros(D), np.zeros(D), np.zeros((4, D))
+    z = np.zeros(D)
+    c = np.zeros(D)
+    own = np.zeros((4, D))
     for sample in sampled:
         increments, changes = [], []
         for m in sample:
@@ -50,10 +53,13 @@ def test_partial_participation_is_equation_4_with_the_erratum():
 
 
 def test_scaffold_is_the_printed_one():
-    objectives, sampled = clients(EQUAL), []
+    objectives = clients(EQUAL)
+    sampled = []
     strategy = noting(Scaffold, sampled)(fraction_train=0.5, min_train_nodes=1, **options(server_lr=0.7))
     result = run(strategy, objectives, 25)
-    theta, c, own = np.zeros(D), np.zeros(D), np.zeros((4, D))
+    theta = np.zeros(D)
+    c = np.zeros(D)
+    own = np.zeros((4, D))
     for sample in sampled:
         moves, changes = [], []
         for m in sample:
@@ -86,7 +92,8 @@ def test_tracking_sends_one_more_vector_down_where_the_control_is_not_zero(start
 
 @pytest.mark.parametrize("cls", [FedDAGT, DFedDAGT])
 def test_outputs_are_means_of_the_primals(cls):
-    objectives, points = clients(EQUAL), []
+    objectives = clients(EQUAL)
+    points = []
     last = cls(**options())
     run(last, objectives, 9, callbacks=[lambda n, arrays, m: points.append(flat(arrays))])
     average = run(cls(output=Average(), **options()), objectives, 9)

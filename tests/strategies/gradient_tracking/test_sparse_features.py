@@ -60,7 +60,8 @@ CASES = {
 def test_numbers_are_those_of_dense_features(case, form):
     cls, options = CASES[case]
     expected, found = made(cls, **options), made(cls, **options)
-    dense, result = run(expected, "dense"), run(found, form)
+    dense = run(expected, "dense")
+    result = run(found, form)
     for name in ("dual", "control"):
         own = getattr(expected.state, name)
         assert_allclose(getattr(found.state, name), own, rtol=0, atol=1e-12 * np.abs(own).max())

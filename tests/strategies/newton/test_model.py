@@ -92,7 +92,8 @@ def test_the_penalty_of_some_coordinates_has_their_groups():
 
 @pytest.mark.parametrize("name", CASES)
 def test_distance_from_optimality_is_by_the_proximal_map_of_psi(name):
-    psi, rng = CASES[name][0].bind(LAYOUT), np.random.default_rng(0)
+    psi = CASES[name][0].bind(LAYOUT)
+    rng = np.random.default_rng(0)
     for _ in range(20):
         v = rng.normal(size=SIZE) * rng.choice([0.01, 0.1, 1.0])
         assert_allclose(Penalty.of(psi).prox(v), psi.prox(v, 1.0), atol=1e-15)
@@ -103,7 +104,8 @@ def test_distance_from_optimality_is_by_the_proximal_map_of_psi(name):
 def test_a_model_of_any_units_has_the_minimiser_of_one_unit(name):
     """With u = scales * x, each group in one unit."""
     hessian, gradient, start = _model()
-    penalty, scales = Penalty.of(CASES[name][0].bind(LAYOUT)), np.repeat([1e6, 3e-4, 7.0, 1.0], 3)
+    penalty = Penalty.of(CASES[name][0].bind(LAYOUT))
+    scales = np.repeat([1e6, 3e-4, 7.0, 1.0], 3)
     expected = minimise_model(hessian, gradient, start, penalty)
     other = hessian * np.outer(scales, scales), gradient * scales, start / scales, penalty.scaled(1.0 / scales)
     found = minimise_model(*other)

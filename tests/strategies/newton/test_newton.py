@@ -35,7 +35,8 @@ PENALTIES = {
     ("name", "kind", "options"), crossed(PENALTIES, ["squares", "logistic"], [{}, {"l2": 0.05}, {"intercept": False}])
 )
 def test_the_solution_and_a_valid_gap_in_every_round(name, kind, options):
-    psi, objectives = PENALTIES[name], sites(kind, **options)
+    psi = PENALTIES[name]
+    objectives = sites(kind, **options)
     result, _ = solved(objectives, psi)
     rounds = len(result.train_metrics_clientapp)
     assert rounds <= (6 if kind == "squares" else 12)
@@ -51,7 +52,8 @@ def test_the_solution_and_a_valid_gap_in_every_round(name, kind, options):
 
 @pytest.mark.parametrize(("name", "kind"), crossed(PENALTIES, ["squares", "logistic"]))
 def test_without_a_hessian_the_same_answer(name, kind):
-    psi, objectives = PENALTIES[name], sites(kind)
+    psi = PENALTIES[name]
+    objectives = sites(kind)
     exact, _ = solved(objectives, psi)
     result, _ = solved(objectives, psi, hessian="none", rounds=1000)
     best = numbers(exact, "objective")[-1]
@@ -85,7 +87,8 @@ def test_a_step_is_halved_where_a_whole_one_would_go_up(psi, hessian):
 
 
 def test_the_gap_of_a_float32_model_is_that_of_the_returned_arrays():
-    objectives, psi = sites("logistic"), L1(0.05)
+    objectives = sites("logistic")
+    psi = L1(0.05)
     start = {"coefficients": np.zeros(9, np.float32), "intercept": np.zeros(1, np.float32)}
     result, strategy = solved(objectives, psi, start=start)
     assert result.arrays["coefficients"].numpy().dtype == np.float32
@@ -222,7 +225,9 @@ def test_the_answer_of_newton_steps_with_a_gap_that_holds_on_the_way(kind, stren
     objectives, psi = sites(kind), L2Squared(strength)
     exact, _ = solved(objectives, psi, tolerance=1e-12)
     result, _ = solved(objectives, psi, hessian="none", rounds=200)
-    best, gaps, values = numbers(exact, "objective")[-1], numbers(result, "duality-gap"), numbers(result, "objective")
+    best = numbers(exact, "objective")[-1]
+    gaps = numbers(result, "duality-gap")
+    values = numbers(result, "objective")
     assert gaps[-1] <= 1e-8
     assert all(gap >= value - best - 1e-12 for gap, value in zip(gaps, values, strict=True))
     assert (np.diff(values) <= 1e-13).all()
@@ -242,7 +247,8 @@ def wide(p=5000, rows=40):
 
 def test_many_features_take_tens_of_rounds():
     """The gap is that to a ridge in the span of the rows."""
-    objectives, psi = wide(), L2Squared(1 / 120)
+    objectives = wide()
+    psi = L2Squared(1 / 120)
     result, _ = solved(objectives, psi, hessian="none", tolerance=1e-13, rounds=200)
     assert numbers(result, "duality-gap")[-1] <= 1e-13
     assert len(result.train_metrics_clientapp) <= 60

@@ -70,7 +70,8 @@ def test_a_path_of_squares_is_exact_where_it_does_not_ask(intercept):
     path = path_of(objectives, num_strengths=8, ratio=0.05, cv=3, rounds=200, strategy=strategy)
     assert run_of(strategy).state.shares.any()
     for at in path.points:
-        w, psi = point(at.result, objectives[0]), L1(at.strength)
+        w = point(at.result, objectives[0])
+        psi = L1(at.strength)
         alone, _ = solved(objectives, psi, tolerance=1e-10)
         best = objective_value(objectives, psi, point(alone, objectives[0]))
         assert objective_value(objectives, psi, w) <= best + 2e-9
@@ -122,7 +123,8 @@ def start_of(strategy, grid, objectives, rounds=60):
 
 
 def test_messages_and_a_resumed_run_have_the_same_bits(tmp_path):
-    objectives, file = sites("multinomial", sizes=(30, 41, 25)), tmp_path / "run.npz"
+    objectives = sites("multinomial", sizes=(30, 41, 25))
+    file = tmp_path / "run.npz"
 
     def state_after(rounds=60, mods=(), **more):
         strengths = Strengths(4, 0.1, folds=3)

@@ -28,7 +28,8 @@ def problem(kind, seed, sparse=False, l2=0.0, intercept=True):
             X *= rng.random((n, P)) < 0.4
         X[:, 3] = X[:, 2]
         scores = X @ (np.arange(P) % 3 == 0) * 0.8 + rng.normal(size=n)
-        features, options = csr_array(X) if sparse else X, {"l2": l2, "intercept": intercept}
+        features = csr_array(X) if sparse else X
+        options = {"l2": l2, "intercept": intercept}
         if kind == "squares":
             found.append(LeastSquares(features, scores, scale=0.5 + seed % 2, **options))
         elif kind == "logistic":
@@ -47,7 +48,8 @@ def dense_of(objective):
 
 def slopes_at_the_optimum(objectives, l1, ridge, box=None):
     """Return |x_j'u*|/n, which is the same at all optima, and the coefficients of one of them."""
-    X, total = np.vstack([dense_of(own) for own in objectives]), sum(own.num_examples for own in objectives)
+    X = np.vstack([dense_of(own) for own in objectives])
+    total = sum(own.num_examples for own in objectives)
     first = objectives[0]
     outputs = getattr(first, "num_classes", 1)
     W = cp.Variable((P, outputs))
@@ -150,7 +152,9 @@ class _Own(Objective):
     """A loss that a user has written, here one with an intercept of its own."""
 
     def __init__(self, inner):
-        self.inner, self.layout, self.num_examples = inner, inner.layout, inner.num_examples
+        self.inner = inner
+        self.layout = inner.layout
+        self.num_examples = inner.num_examples
 
     def value(self, w):
         return self.inner.value(w)
@@ -193,14 +197,16 @@ def test_a_loss_of_ones_own_is_proved_zero_by_its_own_bound_only(seed):
 
 
 def test_zeros_are_proved_without_a_block_too():
-    objectives, psi = problem("logistic", 1), L1(0.05)
+    objectives = problem("logistic", 1)
+    psi = L1(0.05)
     found = [proved_zero(solved(objectives, psi, 400, hessian=name)[1])["coefficients"] for name in ("block", "none")]
     np.testing.assert_array_equal(*found)
     assert 0 < found[0].sum() < P
 
 
 def test_what_is_known_is_asked_again_where_other_clients_answer():
-    objective, psi = problem("logistic", 0)[0], L1(0.2)
+    objective = problem("logistic", 0)[0]
+    psi = L1(0.2)
     w = np.zeros(objective.layout.size)
     state, _ = exchanged(objective, psi, w)
     again = [Uplink(answer(objective, w, True), None, 1, weight=weight) for weight in (1.0, 0.5)]

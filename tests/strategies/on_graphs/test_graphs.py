@@ -26,7 +26,8 @@ def test_the_complete_graph_is_the_centralised_method(psi, batch_size):
     """U = 11'/M, also with psi and minibatches; unequal work is normalised on both sides."""
     more = options(regularizer=psi, work=Steps(4, batch_size=batch_size), mirror_map=PNorm(3.0), server_lr=0.7)
     for graph, central in [(DFedDAGT, FedDAGT), (DFedDA, FedDA), (DReFedDAGT, ReFedDAGT)]:
-        a, b = graph(mixing="complete", **more), central(**more)
+        a = graph(mixing="complete", **more)
+        b = central(**more)
         run(a, clients(EQUAL), 20)
         run(b, clients(EQUAL), 20)
         assert relative(a.state.dual, np.repeat(b.state.dual[None], 4, axis=0)) <= 1e-10, graph.__name__

@@ -13,7 +13,9 @@ def test_one_client_is_composite_dual_extrapolation(output):
     """Algorithm 4, both its points, whatever the rounds are cut into; theorem 4 holds for the ergodic one."""
     objective = bilinear()
     start = {name: np.full(size, 0.1) for name, size in (("x", 10), ("y", 6))}
-    psi, dual, halves = PSI.bind(objective.layout), np.full(16, 0.1), []
+    psi = PSI.bind(objective.layout)
+    dual = np.full(16, 0.1)
+    halves = []
     for t in range(24):
         point = psi.prox(dual, 0.3 * t)
         halves.append(psi.prox(dual - 0.3 * objective.gradient(point), 0.3 * (t + 1)))
@@ -35,11 +37,14 @@ def test_the_ergodic_points_are_those_of_the_mean_duals():
     strategy = FeDualEx(regularizer=PSI, client_lr=0.2, server_lr=0.7, work=Steps(2, batch_size=None), output="ergodic")
     found = run(strategy, clients, 3)
     psi = PSI.bind(clients[0].layout)
-    omega, elapsed, points = np.zeros(16), 0.0, []
+    omega = np.zeros(16)
+    elapsed = 0.0
+    points = []
     for _ in range(3):
         duals, halves = [], []
         for client in clients:
-            own, own_halves = omega.copy(), []
+            own = omega.copy()
+            own_halves = []
             for k in range(2):
                 t = elapsed + 0.2 * k
                 half = own - 0.2 * client.gradient(psi.prox(own, t))
