@@ -1,4 +1,4 @@
-"""Columns that tell nothing, and columns far from 0."""
+"""Columns that say nothing, and columns far from 0."""
 
 import warnings
 

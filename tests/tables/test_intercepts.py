@@ -142,7 +142,7 @@ def test_sites_with_few_rows_are_named_and_those_with_fewer_refused():
     features, targets = parts((40, 30), classes=True)
     sites = np.repeat(["north", "south"], [40, 30])
     targets[1][:] = "no"
-    with pytest.warns(UserWarning, match="^south: all rows of one class, which tell nothing"):
+    with pytest.warns(UserWarning, match="^south: all rows of one class, which say nothing"):
         model.fit(np.vstack(features), np.concatenate(targets), groups=sites)
     alone = FederatedLogisticRegression(site_intercepts="local").fit(features[:1], targets[:1])
     np.testing.assert_allclose(model.coef_, alone.coef_, atol=1e-7)
@@ -157,7 +157,7 @@ def test_who_adds_nothing_is_named_to_who_fits_and_of_many_sites_five():
     features, targets = parts((40, *[12] * 7), classes=True)
     sites = np.repeat([f"\x1b{m}" for m in range(8)], [40, *[12] * 7])
     y = np.concatenate([targets[0], *(np.full(12, "no") for _ in range(7))])
-    message = r"^\\x1b1, \\x1b2, \\x1b3, \\x1b4, \\x1b5 and 2 more: all rows of one class, which tell nothing"
+    message = r"^\\x1b1, \\x1b2, \\x1b3, \\x1b4, \\x1b5 and 2 more: all rows of one class, which say nothing"
     with pytest.warns(UserWarning, match=message):
         FederatedLogisticRegression(site_intercepts="local").fit(np.vstack(features), y, groups=sites)
 

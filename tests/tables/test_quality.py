@@ -147,7 +147,7 @@ def test_a_model_without_a_coefficient_has_no_slope_and_no_bins():
     assert np.isnan(quality.overall["slope"])
     assert quality.overall["concordance"] == 0.5
     assert quality.bins == []
-    assert "the rows tell no slope" in quality
+    assert "the rows determine no slope" in quality
 
 
 def test_the_same_over_a_grid_and_of_one_table(fitted):

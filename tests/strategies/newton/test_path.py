@@ -240,8 +240,8 @@ def asked(**options):
 @pytest.mark.parametrize(
     ("numbers", "message"),
     [
-        ({"folds": -1.0}, r"tells 4 points, of folds with \[\] of them"),
-        ({"folds": 0.5}, r"tells 4 points, of folds with \[1\] of them"),
+        ({"folds": -1.0}, r"sends 4 points, of folds with \[\] of them"),
+        ({"folds": 0.5}, r"sends 4 points, of folds with \[1\] of them"),
         ({"folds": 4.0}, "lacks 'fold-4'"),
         ({"folds": 1e9}, r"of points and folds: 1e\+09 iterations; this client allows max_iterations"),
         ({"fold-0": -1.0}, r"of folds with \[-1, 1, 1, 1\]"),
