@@ -10,7 +10,9 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import field
+from inspect import currentframe
 from logging import INFO, WARNING
+from types import FrameType
 from typing import Any, Self
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -275,23 +277,11 @@ class CompositeStrategy(Options):
 
         The model in `arrays` is what is sent: if it is not the one that :meth:`aggregate_train` returned, the state
         becomes the one whose point it is, or there is an error.
-
-        Raises
-        ------
-        ConfigurationError
-            If nothing has begun the run, and clients are this package's: then a strategy around this one calls.
         """
+        self._refuse_wrappers(currentframe())
         run = self._run
         name = type(self).__name__
         if run is None or (server_round == 1 and run.number > 0):
-            if not self._unmodified:
-                raise ConfigurationError(
-                    f"{name}.configure_train was called before `start` or `prepare(arrays)`, as by a strategy around "
-                    "it. Flower's DifferentialPrivacy wrappers clip differences of models, and the clients of "
-                    f"{name} send increments of a dual: a differential-privacy claim would be void. Give {name} "
-                    'privacy=GaussianDP(...), or clients of FedAvg and client="unmodified". A loop of your own calls '
-                    "`prepare(arrays)` first"
-                )
             run = self.prepare(arrays)
         elif arrays and arrays != run.arrays:
             run.take(arrays, f"{name}.configure_train got")
@@ -316,6 +306,22 @@ class CompositeStrategy(Options):
         for node in run.missing:
             run.current.leave_out(node, "it is not connected any more", quiet=True)
         return outbox
+
+    def _refuse_wrappers(self, frame: FrameType | None) -> None:
+        """Refuse Flower's strategies for differential privacy around this one, whatever the grid.
+
+        They clip what clients reply and leave no trace in what they pass on: nothing but the caller shows them. Other
+        strategies around this one, and loops that call it, are as good as `start`.
+        """
+        while frame is not None and frame.f_code.co_name == "configure_train" and not self._unmodified:
+            for kind in type(frame.f_locals.get("self")).__mro__:
+                if kind.__module__.startswith("flwr.") and kind.__name__.startswith("DifferentialPrivacy"):
+                    raise ConfigurationError(
+                        f"{kind.__name__} clips differences of models, and the clients of {type(self).__name__} send "
+                        "increments of a dual: its differential-privacy claim would be void. Give "
+                        f'{type(self).__name__} privacy=GaussianDP(...), or clients of FedAvg and client="unmodified"'
+                    )
+            frame = frame.f_back
 
     def _choose_rates(self, run: Run) -> None:
         wanted = [name for name in run.rates if name != "server_lr" and getattr(self, name) == AUTO]

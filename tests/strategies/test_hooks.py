@@ -57,10 +57,14 @@ def changing(change, base=FedDualAvg):
     """A subclass that changes the model after each round."""
 
     def make(number, arrays, metrics):
-        w = arrays["w"].numpy()
-        return arrays_of({"w": np.asarray(change(w.copy(), number), w.dtype)}), metrics
+        return changed(arrays, change, number), metrics
 
     return answering(make, base)
+
+
+def changed(arrays, change, number):
+    [(name, array)] = arrays.items()
+    return arrays_of({name: np.asarray(change(array.numpy().copy(), number), array.numpy().dtype)})
 
 
 # --- what hooks return ------------------------------------------------------------------------------------------------
@@ -252,8 +256,51 @@ def test_they_are_refused_around_clients_of_ours_on_any_grid(inner, again):
     if again:
         objective = LeastSquares(np.eye(6), np.ones(6), intercept=False)
         simulated(inside, app_of([objective] * NODES), 2, initial_arrays={"coefficients": np.zeros(6)})
-    with grid.identity(), pytest.raises(ConfigurationError, match="DifferentialPrivacy wrappers clip"):
+    with grid.identity(), pytest.raises(ConfigurationError, match=r"DifferentialPrivacy\w+ clips"):
         own.start(grid, arrays_of({"w": np.zeros(6)}), 2)
+
+
+class Around(flowers.Strategy):
+    """A project's own strategy around another one, of which it changes the model."""
+
+    def __init__(self, inner, change):
+        self.inner = inner
+        self.change = change
+
+    def configure_train(self, *given):
+        return self.inner.configure_train(*given)
+
+    def aggregate_train(self, server_round, replies):
+        arrays, metrics = self.inner.aggregate_train(server_round, replies)
+        return changed(arrays, self.change, server_round), metrics
+
+    def configure_evaluate(self, *given):
+        return self.inner.configure_evaluate(*given)
+
+    def aggregate_evaluate(self, *given):
+        return self.inner.aggregate_evaluate(*given)
+
+    def summary(self):
+        self.inner.summary()
+
+
+@pytest.mark.parametrize("change", [clipped, without_a_row, back_to_the_start])
+@pytest.mark.parametrize("theirs", [False, True])
+def test_a_strategy_around_ours_does_what_a_subclass_does(change, theirs):
+    """Around clients of ours and of theirs; it does not know that there is something to prepare."""
+    objective = LeastSquares(np.eye(30), TARGET.ravel(), intercept=False)
+    app = moving_app() if theirs else app_of([objective] * NODES)
+    options = DENSE if theirs else {"client_lr": 0.1, "fraction_evaluate": 0.0}
+    start = {"w": np.zeros((6, 5))} if theirs else {"coefficients": np.zeros(30)}
+
+    def models(strategy):
+        grid = InProcessGrid(app, NODES)
+        with grid.identity():
+            return numpy_of(strategy.start(grid, arrays_of(start), 6).arrays)
+
+    around = models(Around(FedDualAvg(**options), change))
+    inherited = models(changing(change)(**options))
+    np.testing.assert_equal(around, inherited)
 
 
 # --- the same class body over FedAvg, and over FedDualAvg without psi -------------------------------------------------

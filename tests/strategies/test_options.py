@@ -278,7 +278,6 @@ def by_hand(strategy, rounds=3):
     grid = InProcessGrid(app_of(clients()), 4)
     arrays = start_arrays()
     with grid.identity():
-        strategy.prepare(arrays)
         for number in range(1, rounds + 1):
             messages = strategy.configure_train(number, arrays, ConfigRecord(), grid)
             arrays, _ = strategy.aggregate_train(number, grid.send_and_receive(messages))
