@@ -141,7 +141,8 @@ def reproduce(
     chosen = [find_figure(name, quick=quick).replace(overrides) for name in names or [figures]]
     if figures == "all" and not quick:
         chosen = [own for own in chosen if not own.hours]
-    failed, new = [], {}
+    failed = []
+    new = {}
     for own in chosen:
         try:
             wrong, result = _reproduce(own, out / own.name, quick, bool(overrides), workers, quiet)

@@ -136,7 +136,8 @@ class Figure:
 
     def __post_init__(self) -> None:
         self.seeds = tuple(range(self.seeds)) if isinstance(self.seeds, int) else tuple(self.seeds)
-        self._part, self._of_part = "", dict[str, Any]()
+        self._part = ""
+        self._of_part = dict[str, Any]()
         self._varied: list[tuple[str, str, Sequence[Any], Mapping[str, Any]]] = []
         self._shorten: Callable[[], None] | None = None
 
@@ -146,7 +147,8 @@ class Figure:
 
     def part(self, name: str, **settings: Any) -> None:
         """Begin a part of the figure, with panels of its own and what its runs share."""
-        self._part, self._of_part = name, settings
+        self._part = name
+        self._of_part = settings
 
     def run(self, label: str, strategy: str = "", **settings: Any) -> None:
         """Add a curve, or several with semicolons between; without a strategy it is the one that the label names."""
@@ -211,7 +213,10 @@ class Figure:
             self.runs = [one._replace(settings={**one.settings, **_evaluated(settings)}) for one in kept]
             known = {one.label for one in kept}
             self.bests = [p._replace(runs=[pair for pair in p.runs if pair[0] in known]) for p in self.bests]
-            self.seeds, self.limits, self.table, self.shortened = (0, 1), {}, {}, True
+            self.seeds = (0, 1)
+            self.limits = {}
+            self.table = {}
+            self.shortened = True
 
         self._shorten = shorten
 

@@ -88,7 +88,8 @@ def _split(rows: pd.DataFrame) -> list[pd.DataFrame]:
 def _say(rows: pd.DataFrame, homes: Mapping[str, str], text: str, rests: Iterable[str]) -> str:
     """Return a sentence with the medians that it rests on, of claims ``"FIGURE: CLAIM = VERDICT"``, and links."""
     by_name = {f"{row.figure}: {row.claim}": row for row in rows.itertuples()}
-    medians, names = [], dict[str, None]()
+    medians = []
+    names = dict[str, None]()
     for rest in rests:
         claim, _, verdict = rest.rpartition(" = ")
         row: Any = by_name[claim]

@@ -241,7 +241,8 @@ def _bests(figure: Figure, outcomes: Outcomes) -> Any:
         frame = frame.merge(frame[frame.method == tune.against], on=keys, suffixes=("", "_against"))
         frame["found"] -= frame.found_against
     strategies = {method: method for method in frame.method.unique()}
-    styles, handles = looks(strategies), dict[str, Any]()
+    styles = looks(strategies)
+    handles = dict[str, Any]()
     panels = list(frame.groupby(["metric", "part"], sort=False))
     drawing, all_axes = _grid(len(panels))
     for axes, ((metric, part), own) in zip(all_axes, panels, strict=True):

@@ -103,7 +103,9 @@ def table_of(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def _of_rounds(figure: Figure, outcomes: Outcomes) -> str:
     """Return each run's values at the rounds of the figure's table, next to the published values."""
-    metric, rounds, known = figure.table["metric"], figure.table["rounds"], figure.table.get("known", {})
+    metric = figure.table["metric"]
+    rounds = figure.table["rounds"]
+    known = figure.table.get("known", {})
 
     def value_at(own: Outcome, when: float) -> float:
         at, values = own.series(metric)

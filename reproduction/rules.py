@@ -100,7 +100,8 @@ class Measurement(NamedTuple):
         >>> Measurement([-0.1, -0.2], False, "advantage", even=0.0, noise=0.1).tie
         True
         """
-        low, high = self.even - self.noise, self.even + self.noise
+        low = self.even - self.noise
+        high = self.even + self.noise
         return bool(np.min(self.values) <= high and np.max(self.values) >= low)
 
 
@@ -209,7 +210,8 @@ def _ratio_of_rounds(runs: Sequence[Outcome], metric: str, below: float, than_be
         rounds, values = own.series(metric)
         return math.nan if own.diverged else _first(rounds, values <= level)
 
-    mine, theirs = until(runs[0], below), until(runs[1], below if than_below is None else than_below)
+    mine = until(runs[0], below)
+    theirs = until(runs[1], below if than_below is None else than_below)
     # The start counts as a round: there is a ratio to a run that begins below the bound.
     return math.nan if math.isinf(theirs) else float(np.maximum(mine, 1.0) / np.maximum(theirs, 1.0))
 
@@ -354,7 +356,8 @@ class Rule:
         meaning = self.meaning.format(**named) if isinstance(self.meaning, str) else self.meaning(named)
         if mean:
             meaning = meaning.replace(arguments["metric"], f"mean {arguments['metric']} over the seeds", 1)
-        even, noise = arguments.get("even", self.even), arguments.get("noise", 0.0)
+        even = arguments.get("even", self.even)
+        noise = arguments.get("noise", 0.0)
         return Measurement(values, self.holds(values, arguments), meaning, float(even), float(noise))
 
     def measured(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -368,7 +371,8 @@ def _from_when(arguments: Mapping[str, Any]) -> str:
 
 
 def _how_fast(arguments: Mapping[str, Any]) -> str:
-    metric, than = arguments["metric"], arguments.get("than")
+    metric = arguments["metric"]
+    than = arguments.get("than")
     return f"times as fast a decay of {metric} as {than}" if than else f"factor of {metric} in a round"
 
 

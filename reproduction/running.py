@@ -101,7 +101,8 @@ def run(settings: RunSettings) -> RunResult:
         except NothingTrainedError:
             if not recorder.diverged:
                 raise
-    seconds, own = time.perf_counter() - began, run_of(recorder.strategy)
+    seconds = time.perf_counter() - began
+    own = run_of(recorder.strategy)
     model = {name: array.numpy() for name, array in own.arrays.items()}
     chosen = [f"{key.replace('_', '-')}={own.chosen[key]:.4g}: {why}" for key, why in own.reasons.items()]
     result = recorder.strategy.result
@@ -149,7 +150,8 @@ class Recorder:
     """
 
     def __init__(self, task: Task, settings: RunSettings) -> None:
-        self.task, self.settings = task, settings
+        self.task = task
+        self.settings = settings
         self.history: list[dict[str, float]] = []
         self.diverged = 0
         self._plateau = Plateau(settings.plateau_patience) if settings.plateau else None
@@ -161,12 +163,14 @@ class Recorder:
             raise ConfigurationError(
                 f"plateau-node={settings.plateau_node}; expected a node's index, or -1 where there is no graph"
             )
-        self._cpu_began, self._cpu_evaluating = time.process_time(), 0.0
+        self._cpu_began = time.process_time()
+        self._cpu_evaluating = 0.0
         self._costs = {"gradient-evaluations": 0.0, "hessian-products": 0.0, "passes": 0.0}
 
     def evaluate(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
         """Return the round's scores and keep its line; Flower's ``evaluate_fn``."""
-        settings, run = self.settings, run_of(self.strategy)
+        settings = self.settings
+        run = run_of(self.strategy)
         w = self.task.layout.flatten({name: array.numpy() for name, array in arrays.items()})
         if not np.abs(w).max(initial=0.0) <= DIVERGED:
             self.diverged = self.diverged or server_round * settings.stretch
@@ -255,7 +259,9 @@ class Plateau:
 
     def __init__(self, patience: int) -> None:
         self.patience = patience
-        self.scale, self.best, self._waited = 1.0, math.inf, 0
+        self.scale = 1.0
+        self.best = math.inf
+        self._waited = 0
 
     def rate(self, start: float) -> Callable[[int], float]:
         """Return a rate as a function of the round, for a strategy's ``client_lr`` or ``server_lr``."""
@@ -264,11 +270,13 @@ class Plateau:
     def observe(self, score: float) -> None:
         """Take the next score; lower is better, and NaN is never a new best."""
         if score < self.best:
-            self.best, self._waited = score, 0
+            self.best = score
+            self._waited = 0
             return
         self._waited += 1
         if self._waited >= self.patience:
-            self.scale, self._waited = self.scale / 2, 0
+            self.scale = self.scale / 2
+            self._waited = 0
 
 
 #: A finished run: ``settings`` (flat), ``history``, ``diverged``, ``seconds``, ``cpu-seconds``, ``model`` if asked for.

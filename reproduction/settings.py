@@ -284,7 +284,8 @@ def build_strategy(
         raise ConfigurationError(
             f"clients-per-round={clients}, but {settings.problem} has {num_clients}; expected {most}, or 0 for all"
         )
-    layout, batch_size = settings.load().layout, settings.batch_size * settings.stretch or None
+    layout = settings.load().layout
+    batch_size = settings.batch_size * settings.stretch or None
     steps, epochs = settings.local_steps, settings.local_epochs
     decided: dict[str, Any] = {
         "regularizer": regularizer,

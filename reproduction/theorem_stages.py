@@ -44,7 +44,9 @@ def theorem_stages(
     >>> len(stages), stages[0].rounds, [stage.local_steps for stage in stages[:3]]
     (7, 888, [1, 1, 2])
     """
-    log_d, variance, failure = math.log(dimension), noise**2, 0.05
+    log_d = math.log(dimension)
+    variance = noise**2
+    failure = 0.05
     rounds = math.ceil(64 * sparsity * log_d)
     stages = []
     for n in range(1, max(1, math.ceil(math.log2(radius_squared / accuracy))) + 1):

@@ -110,7 +110,8 @@ def median(values: Sequence[float]) -> str:
 
 def fingerprint(figure: Figure, claim: str) -> str:
     """Return a hash of all that the values of a claim depend on: the seeds, the runs, the rule's statistic."""
-    check, runs = figure.checks[claim], {one.label: one for one in figure.runs}
+    check = figure.checks[claim]
+    runs = {one.label: one for one in figure.runs}
     members = {**figure.groups, **{point.label: [label for label, _ in point.runs] for point in figure.bests}}
     settings = [
         figure.run_settings(runs[own], 0).to_config()

@@ -39,7 +39,8 @@ def add_drawn_linear_gradient(along, extra, outside, w, model, noise, scale, out
         total += slope
         energy += slope * slope
         inside += slope * along[i]
-    factor, spread = scale / count, math.sqrt(energy)
+    factor = scale / count
+    spread = math.sqrt(energy)
     # 1/0 is only reached where w and model agree, and then the plane has no direction.
     tilt = factor * (inside - spread * product / size) / size if size > 0.0 else 0.0
     spread *= factor
@@ -78,7 +79,8 @@ def add_drawn_logistic_gradient(inside, extra, outside, w, first, own_size, scal
         energy += slope * slope
         one += slope * inside[i, 0]
         two += slope * inside[i, 1]
-    factor, spread = scale / count, math.sqrt(energy)
+    factor = scale / count
+    spread = math.sqrt(energy)
     one = factor * (one - spread * along_first)
     two = factor * (two - spread * (along_w - shared * along_first) / size) / size if size > 0.0 else 0.0
     spread *= factor

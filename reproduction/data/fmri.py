@@ -24,7 +24,8 @@ from flwr_fco.objectives import Logistic
 from reproduction.data import DataNotFoundError
 from reproduction.data.samples import check_whole, stream
 
-_FACE, _HOUSE = "face", "house"
+_FACE = "face"
+_HOUSE = "house"
 _SCALE_FLOOR = 1e-12
 
 

@@ -23,7 +23,9 @@ from reproduction.data.draws import add_drawn_linear_gradient, add_drawn_logisti
 from reproduction.data.samples import check_whole, stream
 
 # Purpose of a stream of random numbers: the first number of its key.
-_TRUTH, _EFFECT, _CLIENT = 0, 1, 2
+_TRUTH = 0
+_EFFECT = 1
+_CLIENT = 2
 #: Gauss-Hermite nodes for expectations over one normal variable, in the standard normal's scale.
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(201)
 _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
@@ -141,7 +143,8 @@ class SparseGraphProblem(FederatedDataset):
         effects = stream(self.seed, _EFFECT)
         common = stream(self.seed, _TRUTH).standard_normal(self.sparsity)
         common = self.scale * np.copysign(np.abs(common) + 1.0, common)
-        groups, outside = self.num_clients, self.dimension - self.sparsity
+        groups = self.num_clients
+        outside = self.dimension - self.sparsity
         if self.kind == "linear":
             on_support = common + self.spread * effects.standard_normal((groups, self.sparsity))
             shares = effects.dirichlet(np.ones(groups), outside).T
@@ -321,7 +324,8 @@ class StreamingObjective(Objective):
     """
 
     def __init__(self, problem: SparseGraphProblem, index: int) -> None:
-        self.problem, self.index = problem, index
+        self.problem = problem
+        self.index = index
         self.layout = problem.layout
         self.num_examples = problem.examples_per_client
         self._model = problem.own_model(index)

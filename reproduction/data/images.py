@@ -21,7 +21,8 @@ from reproduction.data import DataNotFoundError
 from reproduction.data.samples import stream
 
 #: Spawn keys of one seed; the split over clients uses the first, as in all data sets.
-_SPLIT, _SUBSET = 0, 1
+_SPLIT = 0
+_SUBSET = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,7 +168,8 @@ def _from_openml() -> tuple[Samples, Samples]:
         raise DataNotFoundError(
             f"MNIST could not be fetched from OpenML: {error}. Give the directory of its four IDX files instead"
         ) from error
-    rows, cut = Samples(np.asarray(images, dtype=np.uint8), np.asarray(labels).astype(np.int64)), 6 * len(labels) // 7
+    rows = Samples(np.asarray(images, dtype=np.uint8), np.asarray(labels).astype(np.int64))
+    cut = 6 * len(labels) // 7
     return Samples(rows.features[:cut], rows.targets[:cut]), Samples(rows.features[cut:], rows.targets[cut:])
 
 
@@ -228,7 +230,8 @@ def cifar10(
     >>> data.client(0).features.shape  # doctest: +SKIP
     (500, 3072)
     """
-    file, parts = Path(path), {}
+    file = Path(path)
+    parts = {}
     with _reading(file, "the directory of CIFAR-10's binary version, or an .npz file with its arrays"):
         if file.suffix == ".npz":
             with np.load(file) as archive:

@@ -22,7 +22,10 @@ _LASSO = {"I": (512, 64, 128), "II": (64, 64, 128), "III": (8, 64, 128), "IV": (
 _LOW_RANK = {"I": (16, 64, 128), "II": (4, 64, 128), "III": (1, 64, 128), "IV": (16, 256, 32)}
 
 # Purpose of a stream of random numbers: the first number of its key.
-_TRUTH, _CLIENT, _HELD_OUT, _OWN_TRUTH = 0, 1, 2, 3
+_TRUTH = 0
+_CLIENT = 1
+_HELD_OUT = 2
+_OWN_TRUTH = 3
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,10 @@ from reproduction.data.samples import ImagesOnClients, check_whole, stream
 Kind = Literal["sparse", "low-rank", "game", "quadratic"]
 
 # Purpose of a stream of random numbers: the first number of its key.
-_MATRIX, _OFFSET, _CLIENT, _START = 0, 1, 2, 3
+_MATRIX = 0
+_OFFSET = 1
+_CLIENT = 2
+_START = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,7 +130,8 @@ class SyntheticSaddle(FederatedDataset):
         self._check_index(index)
         if self.spread == 0.0 or (index == self.num_clients - 1 and index % 2 == 0):
             return Samples(self.matrix, self.offset)
-        rng, sign = stream(self.seed, _CLIENT, index // 2), -1.0 if index % 2 else 1.0
+        rng = stream(self.seed, _CLIENT, index // 2)
+        sign = -1.0 if index % 2 else 1.0
         moved = [mean + sign * self.spread * rng.uniform(-1.0, 1.0, mean.shape) for mean in (self.matrix, self.offset)]
         return Samples(*moved)
 

@@ -75,7 +75,8 @@ class QuadraticSaddle(BilinearSaddle):
         num_examples: int = 1,
     ) -> None:
         super().__init__(coupling, offset, noise=noise, num_examples=num_examples)
-        self.convexity, self.concavity = _curved("convexity", convexity), _curved("concavity", concavity)
+        self.convexity = _curved("convexity", convexity)
+        self.concavity = _curved("concavity", concavity)
         self.linear = np.zeros(len(self.convexity)) if linear is None else np.asarray(linear, dtype=np.float64)
         self.operator = np.block([[self.convexity, self.matrix.T], [-self.matrix, self.concavity]])
         self._constant = np.concatenate([self.linear, self.offset])
@@ -178,7 +179,8 @@ class UniversalAdversarialLogistic(SaddleObjective):
     ) -> None:
         # A perturbation shifts every margin by W' delta, which is equivalent to another intercept.
         self._classifier = MultinomialLogistic(features, labels, num_classes=num_classes, intercept=True)
-        self.num_examples, self.num_classes = self._classifier.num_examples, self._classifier.num_classes
+        self.num_examples = self._classifier.num_examples
+        self.num_classes = self._classifier.num_classes
         shape = self._classifier.layout["coefficients"].shape
         self._count = shape[0] * shape[1]
         arrays = {"coefficients": np.empty(shape), "intercept": np.empty(shape[1]), "perturbation": np.empty(shape[0])}

@@ -96,7 +96,8 @@ def composite_objective(objectives: Clients, weights: ArrayLike | None, regulari
     >>> composite_objective([client], None, L1(0.5), np.array([1.0, 0.0]))
     1.0
     """
-    shares, w = client_weights(objectives, weights), np.asarray(w, dtype=np.float64)
+    shares = client_weights(objectives, weights)
+    w = np.asarray(w, dtype=np.float64)
     smooth = sum(share * objective.value(w) for share, objective in zip(shares, objectives, strict=True))
     return float(smooth + bound_to(regularizer, objectives[0].layout).value(w))
 
@@ -173,10 +174,12 @@ def stationarity(
     >>> stationarity([client], None, L1(0.5), np.array([1.5, 0.0]))
     0.0
     """
-    shares, w = client_weights(objectives, weights), np.asarray(w, dtype=np.float64)
+    shares = client_weights(objectives, weights)
+    w = np.asarray(w, dtype=np.float64)
     if lipschitz is None:
         lipschitz = sum(float(p) * objective.lipschitz() for p, objective in zip(shares, objectives, strict=True))
-    psi, forward = bound_to(regularizer, objectives[0].layout), w - pooled_gradient(objectives, shares, w) / lipschitz
+    psi = bound_to(regularizer, objectives[0].layout)
+    forward = w - pooled_gradient(objectives, shares, w) / lipschitz
     return lipschitz * float(np.linalg.norm(w - psi.prox(forward, 1.0 / lipschitz)))
 
 
@@ -208,7 +211,8 @@ def certify(objectives: Clients, weights: ArrayLike | None, regularizer: Psi, w:
     >>> certify([client], None, HardSparsity(1), np.array([0.0]))[0::3]
     ('residual', 'HardSparsity(count=1) is not convex')
     """
-    shares, w = client_weights(objectives, weights), np.asarray(w, dtype=np.float64)
+    shares = client_weights(objectives, weights)
+    w = np.asarray(w, dtype=np.float64)
     # A client of weight 0 does not count, and its numbers need not be finite.
     parts = [(float(share), objective) for share, objective in zip(shares, objectives, strict=True) if share > 0.0]
 

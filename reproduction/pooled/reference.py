@@ -77,7 +77,8 @@ def centralized_solution(
         return float(sum(p * objective.value(point) for p, objective in zip(shares, objectives, strict=True)))
 
     w = psi.prox(np.zeros(psi.layout.size), 0.0)
-    y, momentum = w, 1.0
+    y = w
+    momentum = 1.0
     curvature = _curvature_guess(objectives, shares, w)
     first: float | None = None
     for _ in range(max_iterations):
@@ -102,7 +103,8 @@ def centralized_solution(
         if mapping <= max(tol * float(np.linalg.norm(gradient)), max(1e-3 * tol, _ROUNDING) * first):
             return new
         if float((y - new) @ (new - w)) > 0.0:
-            momentum, y = 1.0, new
+            momentum = 1.0
+            y = new
         else:
             following = 0.5 * (1.0 + float(np.sqrt(1.0 + 4.0 * momentum**2)))
             y = new + (momentum - 1.0) / following * (new - w)

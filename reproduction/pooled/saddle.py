@@ -75,14 +75,16 @@ def duality_gap(objectives: Clients, weights: ArrayLike | None, regularizer: Psi
                 f"{type(objective).__name__} is no function that is convex in x and concave in y, so it has no duality "
                 "gap; stationarity() works for it"
             )
-    psi, w = bound_to(regularizer, objectives[0].layout), np.asarray(w, dtype=np.float64)
+    psi = bound_to(regularizer, objectives[0].layout)
+    w = np.asarray(w, dtype=np.float64)
     value = psi.value(w)
     if value == math.inf:
         # Rounding may move a mean of feasible points out of the constraints, which must not make the gap infinite.
         nearest = psi.prox(w, 0.0)
         if float(np.linalg.norm(nearest - w)) > _ROUNDING * (1.0 + float(np.linalg.norm(w))):
             return math.inf
-        w, value = nearest, psi.value(nearest)
+        w = nearest
+        value = psi.value(nearest)
     if isinstance(psi.regularizer, Zero) and all(isinstance(objective, QuadraticSaddle) for objective in objectives):
         quadratics = [objective for objective in objectives if isinstance(objective, QuadraticSaddle)]
         pooled = QuadraticSaddle.pooled(quadratics, client_weights(objectives, weights))
@@ -126,7 +128,8 @@ def saddle_metrics(
     >>> saddle_metrics([BilinearSaddle([[2.0]], [1.0])], None, L1(0.5, bound=1.0), np.array([0.25, 0.0]))["density"]
     0.5
     """
-    psi, w = bound_to(regularizer, objectives[0].layout), np.asarray(w, dtype=np.float64)
+    psi = bound_to(regularizer, objectives[0].layout)
+    w = np.asarray(w, dtype=np.float64)
     metrics: dict[str, float] = {}
     with suppress(ConfigurationError):
         metrics["gap"] = duality_gap(objectives, weights, psi, w)
@@ -174,23 +177,29 @@ def strongest_perturbation(objective: UniversalAdversarialLogistic, w: Vector, b
     >>> strongest_perturbation(objective, np.array([1.0, -1.0, 0.0]), 0.5)
     array([ 1. , -1. , -0.5])
     """
-    place, psi = slice(objective.split, None), Box(-bound, bound)
-    best, most = w, -math.inf
+    place = slice(objective.split, None)
+    psi = Box(-bound, bound)
+    best = w
+    most = -math.inf
     for start in (w[place], np.random.default_rng(0).uniform(-bound, bound, w[place].shape)):
-        attacked, value = w.copy(), -math.inf
+        attacked = w.copy()
+        value = -math.inf
         attacked[place] = psi.prox(start, 0.0)
         while (gained := objective.value(attacked)) > value:
-            value, kept = gained, attacked.copy()
+            value = gained
+            kept = attacked.copy()
             # The operator contains minus the maximising player's gradient. A projection from far away is the corner.
             attacked[place] = psi.prox(-_FAR * objective.gradient(attacked)[place], _FAR)
         if value > most:
-            best, most = kept, value
+            best = kept
+            most = value
     return best
 
 
 def _quadratic_gap(pooled: QuadraticSaddle, w: Vector) -> float:
     """Return the players' total gain from their best responses: half the squared partial gradients over curvatures."""
     operator = pooled.gradient(w)
-    ours, theirs = operator[: pooled.split], operator[pooled.split :]
+    ours = operator[: pooled.split]
+    theirs = operator[pooled.split :]
     gains = ours @ np.linalg.solve(pooled.convexity, ours) + theirs @ np.linalg.solve(pooled.concavity, theirs)
     return 0.5 * float(gains)

@@ -64,7 +64,8 @@ def support_scores(w: ArrayLike, reference: ArrayLike, threshold: float = 0.0) -
     >>> support_scores([1.0, 0.5, 0.0, 0.0], [1.0, 0.0, 0.0, 1.0])
     SupportScores(precision=0.5, recall=0.5, f1=0.5)
     """
-    estimated, truth = (np.abs(np.ravel(w)) > threshold), np.ravel(reference) != 0.0
+    estimated = np.abs(np.ravel(w)) > threshold
+    truth = np.ravel(reference) != 0.0
     # Not scikit-learn's function: it takes a millisecond, and experiments call this in every round.
     both, selected, true = (int(np.count_nonzero(part)) for part in (estimated & truth, estimated, truth))
     return SupportScores(

@@ -137,7 +137,9 @@ def _epoch(features: Any, signs: Any, squares: Any, order: Any, scale: Any, alph
         margin = 0.0
         for j in range(row.size):
             margin += row[j] * theta[j]
-        ascent, curvature, old = 1.0 - signs[i] * margin, scale * squares[i], alpha[i]
+        ascent = 1.0 - signs[i] * margin
+        curvature = scale * squares[i]
+        old = alpha[i]
         if (old <= 0.0 and ascent < 0.0) or (old >= 1.0 and ascent > 0.0):
             continue
         if curvature > 0.0:

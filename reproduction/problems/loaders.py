@@ -157,7 +157,8 @@ def _images(
         raise ConfigurationError(f"source={source!r}; expected 'files' for {variant}")
     if variant == "digits":
         return datasets.digits(num_clients, alpha, seed=seed)
-    place, size = None if source == "openml" else data_directory(variant, path), num_examples or None
+    place = None if source == "openml" else data_directory(variant, path)
+    size = num_examples or None
     if place is None or variant == "mnist":
         return real_images.mnist(place, num_clients, alpha, num_examples=size, seed=seed)
     # One .npz file with part of the images, or the directory of the binary batches.

@@ -13,7 +13,8 @@ from flwr_fco.objectives import Batch, Objective, Vector
 #: Factor of backtracking (delta): the step size is divided by it once before every step, then multiplied as needed.
 SHRINK = 0.5
 #: Rounding error of a value, and a decrease, in multiples of it, that is informative about the step size.
-ROUNDING, INFORMATIVE = 4e-16, 100.0
+ROUNDING = 4e-16
+INFORMATIVE = 100.0
 #: Smallest step size to try.
 SMALLEST = 1e-30
 
@@ -46,7 +47,8 @@ def aogm(objective: Objective, pull: Vector, penalty: float, start: Vector, work
     without this rule, 319 with it); 4. the first step size tried is 1; 5. it stops at a gradient or a gap, not at a
     relative change of the value.
     """
-    convexity, count = objective.strong_convexity() + penalty, 0
+    convexity = objective.strong_convexity() + penalty
+    count = 0
     target = work.stopping_norm(convexity, duality)
 
     def evaluate(x: Vector) -> tuple[float, Vector]:
@@ -60,10 +62,14 @@ def aogm(objective: Objective, pull: Vector, penalty: float, start: Vector, work
 
     y = x = np.array(start)
     value, gradient = evaluate(x)
-    t, tau, held, iteration = 1.0, SHRINK, False, 0
+    t = 1.0
+    tau = SHRINK
+    held = False
+    iteration = 0
     while not (norm := float(np.linalg.norm(gradient))) <= target and iteration < work.max_iterations:
         square = norm * norm
-        previous, tau = tau, tau if held else tau / SHRINK
+        previous = tau
+        tau = tau if held else tau / SHRINK
         held = False
         while True:
             y_next = x - tau * gradient
@@ -86,7 +92,10 @@ def aogm(objective: Objective, pull: Vector, penalty: float, start: Vector, work
             y_next = x - tau * gradient
         if float(gradient @ (y_next - y)) >= 0.0:
             t_next = 1.0
-        x, gradient, y, t = x_next, gradient_next, y_next, t_next
+        x = x_next
+        gradient = gradient_next
+        y = y_next
+        t = t_next
         iteration += 1
     return Minimum(x, iteration, count, 0, norm, norm * norm / (2.0 * convexity), norm <= target)
 
@@ -100,7 +109,9 @@ class GradientsOnly(Objective):
     """A loss of which nothing is known but values, gradients and its strong convexity."""
 
     def __init__(self, objective: Objective) -> None:
-        self.layout, self.num_examples, self._objective = objective.layout, objective.num_examples, objective
+        self.layout = objective.layout
+        self.num_examples = objective.num_examples
+        self._objective = objective
 
     def value(self, w: Vector) -> float:
         """Return the loss."""

@@ -189,7 +189,8 @@ class ConstrainedNetwork(Task):
 
     def __init__(self, dataset: NetworkImages, regularizer: Regularizer, order: int, start_seed: int) -> None:
         super().__init__(dataset, regularizer)
-        self.order, self.start_seed = order, start_seed
+        self.order = order
+        self.start_seed = start_seed
         self._test = dataset.test_objective()
 
     def initial_arrays(self) -> dict[str, NDArray[Any]]:

@@ -50,7 +50,8 @@ class Task(ABC):
     convex: ClassVar[bool] = True
 
     def __init__(self, dataset: FederatedDataset, regularizer: Regularizer, threshold: float | None = None) -> None:
-        self.dataset, self.regularizer = dataset, regularizer
+        self.dataset = dataset
+        self.regularizer = regularizer
         if threshold is not None:
             self.threshold = threshold
 
@@ -129,7 +130,9 @@ class Task(ABC):
     def _squares(self) -> tuple[NDArray[np.float64], Vector, float]:
         """The quadratic form of scale * sum_m p_m mean_i (<x_i, w> + b - y_i)^2."""
         size = self.layout.size
-        gram, linear, constant = np.zeros((size, size)), np.zeros(size), 0.0
+        gram = np.zeros((size, size))
+        linear = np.zeros(size)
+        constant = 0.0
         for share, client in zip(pooled.client_weights(self.clients), self.clients, strict=True):
             assert isinstance(client, LeastSquares | TraceRegression)
             weight = float(share) * client.scale / client.num_examples
@@ -327,7 +330,9 @@ class PooledMinimum(Task):
 
     def __init__(self, dataset: FederatedDataset, l2: float, l2_as_psi: bool = False, local_solver: str = "") -> None:
         super().__init__(dataset, L2Squared(l2) if l2_as_psi else Zero())
-        self.l2, self.l2_as_psi, self.local_solver = l2, l2_as_psi, local_solver
+        self.l2 = l2
+        self.l2_as_psi = l2_as_psi
+        self.local_solver = local_solver
 
     @cached_property
     def clients(self) -> list[Objective]:
@@ -395,13 +400,15 @@ class PooledMinimum(Task):
 
     def _value_and_norm(self, w: Vector) -> tuple[float, float | None]:
         """Return E and the norm of its gradient, in one pass over the data."""
-        total, slope = 0.0, np.zeros(w.size)
+        total = 0.0
+        slope = np.zeros(w.size)
         for share, client in zip(pooled.client_weights(self.clients), self.clients, strict=True):
             value, gradient = client.value_and_gradient(w)
             total += float(share) * value
             slope += float(share) * gradient
         if self.l2_as_psi:
-            total, slope = total + float(self._psi.value(w)), slope + self.l2 * w
+            total = total + float(self._psi.value(w))
+            slope = slope + self.l2 * w
         return total, float(np.linalg.norm(slope))
 
 
@@ -523,7 +530,8 @@ class BilinearGame(Task):
         self, dataset: SyntheticSaddle, regularizer: Regularizer, start: str = "uniform", start_seed: int = 0
     ) -> None:
         super().__init__(dataset, regularizer)
-        self.start, self.start_seed = start, start_seed
+        self.start = start
+        self.start_seed = start_seed
 
     def initial_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the start point."""
@@ -637,7 +645,8 @@ class AdversarialTraining(Task):
 
     def __init__(self, dataset: FederatedDataset, regularizer: Regularizer, start: float, start_seed: int) -> None:
         super().__init__(dataset, regularizer)
-        self.start, self.start_seed = start, start_seed
+        self.start = start
+        self.start_seed = start_seed
 
     def initial_arrays(self) -> dict[str, NDArray[Any]]:
         """Return a classifier of zeros and a random perturbation in the box.

@@ -76,7 +76,9 @@ class APDA(PrimalAveraging):
 
     def local(self, client: Client, downlink: Downlink, memory: Memory | None) -> tuple[Sent, Moved]:
         """Compute the change of V and of x."""
-        gradient_of, eta_x, eta_y = client.objective.gradient, self.primal_step, self.dual_step
+        gradient_of = client.objective.gradient
+        eta_x = self.primal_step
+        eta_y = self.dual_step
         damping = eta_y * self.damping
         if memory is None:
             point = downlink.vectors["primal"]

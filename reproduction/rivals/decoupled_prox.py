@@ -121,6 +121,7 @@ class DecoupledProx(StepStrategy):
     5
     """
 
-    algorithm, theory = Decoupled, "1/(L K)"
+    algorithm = Decoupled
+    theory = "1/(L K)"
     participation: Everyone = field(default=Everyone())
     client_state: Ledger = field(default=Ledger())

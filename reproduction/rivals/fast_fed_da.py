@@ -156,7 +156,8 @@ class FastDualAveraging(Algorithm):
     def local(self, client: Client, downlink: Downlink, memory: Memory | None) -> tuple[Sent, Moved]:
         """Take the steps of the variant."""
         vectors = downlink.vectors
-        points, model = vectors["points"].copy(), LowerModel(downlink, self)
+        points = vectors["points"].copy()
+        model = LowerModel(downlink, self)
         count = downlink.first_order.num_draws(client.objective.num_examples)
         step = (model.bao_step if self.variant == "bao" else model.liang_step)(client, points, count)
         # The step size of the message is 1, so that the elapsed time is the number of steps.
@@ -179,7 +180,8 @@ class FastDualAveraging(Algorithm):
 
     def init(self, problem: Problem, primal: Vector) -> FastState:
         """Return the state before round 1."""
-        zeros, dual = np.zeros((1, primal.size)), problem.h.gradient(primal)[None, :]
+        zeros = np.zeros((1, primal.size))
+        dual = problem.h.gradient(primal)[None, :]
         points = zeros if self.variant == "liang" and not self.constrained else dual
         state = FastState(zeros, points, primal[None, :], primal[None, :])
         return state if problem.graph is None else self._expanded(state, problem.graph.num_rows)
@@ -199,13 +201,15 @@ class FastDualAveraging(Algorithm):
         vectors = {"gradients": state.gradients[row], "points": state.points[row], "primal": state.primal[row]}
         if (self.variant == "bao" or self.constrained) and state.anchor[row].any():
             vectors["anchor"] = state.anchor[row]
-        stage, numbers = self.stage_at(state.stage), {"steps": state.steps, "rounds": float(state.stage_round)}
+        stage = self.stage_at(state.stage)
+        numbers = {"steps": state.steps, "rounds": float(state.stage_round)}
         numbers |= {"radius": stage.radius, "strength": stage.strength}
         return Downlink(problem.plan, vectors, 1.0, numbers=numbers)
 
     def shapes(self, problem: Problem, state: FastState) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the sums' increments."""
-        size, both = (problem.layout.size,), self.variant == "liang" or not self.constrained
+        size = (problem.layout.size,)
+        both = self.variant == "liang" or not self.constrained
         return {"increment": size, "point-increment": size} if both else {"increment": size}
 
     def aggregate(self, problem: Problem, state: FastState, replies: Replies) -> FastState:
@@ -222,7 +226,8 @@ class FastDualAveraging(Algorithm):
     def _bao(self, problem: Problem, state: FastState, replies: Replies) -> FastState:
         gradients, elapsed = replies.mean()
         gradients += state.gradients[0]
-        points, steps = state.points[0].copy(), state.steps + elapsed
+        points = state.points[0].copy()
+        steps = state.steps + elapsed
         if not self.constrained:
             points += replies.plain_mean("point-increment", normalize=True)
         count = state.stage_round + 1.0 if self.constrained else steps
@@ -231,9 +236,11 @@ class FastDualAveraging(Algorithm):
         return state._replace(gradients=gradients[None], points=points[None], primal=primal[None], steps=steps)
 
     def _liang(self, problem: Problem, state: FastState, replies: Replies) -> FastState:
-        step, h = int(state.steps) + problem.plan.steps, problem.h
+        step = int(state.steps) + problem.plan.steps
+        h = problem.h
         if problem.graph is None:
-            rows, mixing = [0], np.ones((1, 1))
+            rows = [0]
+            mixing = np.ones((1, 1))
             moved = [replies.plain_mean(name)[None] for name in ("increment", "point-increment")]
         else:
             rows, mixing = problem.graph.rows_of(replies)
@@ -289,7 +296,9 @@ class LowerModel:
     """
 
     def __init__(self, message: Downlink, method: FastDualAveraging) -> None:
-        self.message, self.h, self.method = message, message.plan.h, method
+        self.message = message
+        self.h = message.plan.h
+        self.method = method
         self.smoothness: float | None = method.smoothness if method.constrained else None
         self.anchor = message.vectors.get("anchor", np.zeros_like(message.vectors["primal"]))
         # Around a map's own center grad h(0) is not 0.
@@ -298,8 +307,10 @@ class LowerModel:
 
     def bao_step(self, client: Client, points: Vector, count: int) -> Step:
         """Return a step of Bao's variant, which adds to the gradients and to the points, in place."""
-        method, numbers = self.method, self.message.numbers
-        primal, k = self.message.vectors["primal"], 0
+        method = self.method
+        numbers = self.message.numbers
+        primal = self.message.vectors["primal"]
+        k = 0
 
         def step(gradients: Vector, batch: Batch) -> None:
             nonlocal primal, k
@@ -318,7 +329,8 @@ class LowerModel:
     def liang_step(self, client: Client, points: Vector, count: int) -> Step:
         """Return a step of Liang's variant, which updates the means of gradients and points, in place."""
         first = int(self.message.numbers["steps"])
-        primal, number = self.message.vectors["primal"], first
+        primal = self.message.vectors["primal"]
+        number = first
 
         def step(gradients: Vector, batch: Batch) -> None:
             nonlocal primal, number

@@ -66,7 +66,8 @@ class ClientMomentum(PrimalAveraging):
 
     def local(self, client: Client, downlink: Downlink, memory: Memory | None) -> tuple[Sent, Moved]:
         """Take gradient steps, each mixed with the direction."""
-        rate, gradient_of = client.rate * self.mix, client.objective.gradient
+        rate = client.rate * self.mix
+        gradient_of = client.objective.gradient
         gradient = np.empty(client.plan.layout.size)
         drift = client.rate * (1.0 - self.mix) * downlink.vectors.get("direction", 0.0)
 

@@ -66,7 +66,8 @@ class DynamicRegularization(MeanOfMemories):
     def aggregate(self, problem: Problem, state: MeanState, replies: Replies) -> MeanState:
         """Return the mean of the sample's points, corrected by the mean of all clients' linear terms."""
         state = rescaled(state, replies.population)
-        mean, share = replies.sum() / replies.weight, replies.weight / replies.population
+        mean = replies.sum() / replies.weight
+        share = replies.weight / replies.population
         dual = state.mean - self.penalty * share * mean
         primal = state.primal + mean - dual / self.penalty
         return state._replace(primal=primal, mean=dual, round=state.round + 1)

@@ -48,7 +48,9 @@ class SharpnessAware(PrimalAveraging):
 
     def local(self, client: Client, downlink: Downlink, memory: Memory | None) -> tuple[Sent, Moved]:
         """Take the steps and count the gradients, two in most of them."""
-        rate, radius, gradient_of = client.rate, self.radius, client.objective.gradient
+        rate = client.rate
+        radius = self.radius
+        gradient_of = client.objective.gradient
         gradients = 0
 
         def step(point: Vector, batch: Batch) -> None:

@@ -53,9 +53,11 @@ class FifthGeneration(MeanOfMemories):
 
     def local(self, client: Client, downlink: Downlink, memory: Memory | None) -> tuple[dict[str, Vector], Moved]:
         """Minimise from the last y; send the change of u."""
-        tau, primal = self.dual_step, downlink.vectors["primal"]
+        tau = self.dual_step
+        primal = downlink.vectors["primal"]
         known = self._known(downlink, memory)
-        shift, penalty = known["dual"] + tau * primal, tau - self.convexity
+        shift = known["dual"] + tau * primal
+        penalty = tau - self.convexity
         y, moved = client.minimise(known["local"], shift=shift, penalty=penalty)
         return {"increment": tau * (primal - y)}, moved
 
@@ -63,7 +65,8 @@ class FifthGeneration(MeanOfMemories):
         self, downlink: Downlink, memory: Memory | None, sent: Memory, elapsed: float | None
     ) -> dict[str, Vector]:
         """Return u and y."""
-        dual, increment = self._known(downlink, memory)["dual"], sent["increment"]
+        dual = self._known(downlink, memory)["dual"]
+        increment = sent["increment"]
         return {"dual": dual + increment, "local": downlink.vectors["primal"] - increment / self.dual_step}
 
     def _known(self, downlink: Downlink, memory: Memory | None) -> Memory:

@@ -83,7 +83,9 @@ class DecentralizedMirrorDescent(MirrorDescent):
 
     def aggregate(self, problem: Problem, state: Any, replies: Replies) -> Any:
         """Return W = retrieve(U (grad h(W) + server_lr increments), server_lr elapsed), row by row."""
-        graph, h, server_lr = _graph(problem), problem.h, problem.server_lr
+        graph = _graph(problem)
+        h = problem.h
+        server_lr = problem.server_lr
         rows, mixing = graph.rows_of(replies)
         state = state.with_rows(len(mixing))
         increments, _, elapsed = graph.increments(replies, rows, normalize=self.normalize_local_work)
@@ -91,7 +93,8 @@ class DecentralizedMirrorDescent(MirrorDescent):
         weights = server_lr * (mixing @ elapsed)
         primal = state.primal.copy()
         for row in rows:
-            dual, weight = duals[row], float(weights[row])
+            dual = duals[row]
+            weight = float(weights[row])
             primal[row] = problem.retrieve(dual, weight) if self.server_prox else h.conjugate_gradient(dual)
         return PrimalGraphState(primal, state.round + 1)
 
@@ -139,7 +142,8 @@ class DFedMid(StepStrategy):
     True
     """
 
-    algorithm, theory = DecentralizedMirrorDescent, "1/(tau L K)"
+    algorithm = DecentralizedMirrorDescent
+    theory = "1/(tau L K)"
     mixing: Mixing = "complete"
     weighting: Literal["uniform"] = "uniform"
     client_prox: bool = True

@@ -65,7 +65,9 @@ class DescentAscent(PrimalAveraging):
 
     def local(self, client: Client, downlink: Downlink, memory: Memory | None) -> tuple[Sent, Moved]:
         """Take steps of both players."""
-        psi, rate, objective = client.plan.psi, client.rate, client.objective
+        psi = client.plan.psi
+        rate = client.rate
+        objective = client.objective
         y = slice(objective.layout.size, None) if objective.ascends is None else objective.ascends
         x = slice(y.start) if isinstance(y, slice) else ~y
 
@@ -109,7 +111,9 @@ class ExtraStep(PrimalAveraging):
 
     def local(self, client: Client, downlink: Downlink, memory: Memory | None) -> tuple[Sent, Moved]:
         """Take the steps."""
-        psi, rate, add_operator = client.plan.psi, client.rate, client.objective.add_gradient
+        psi = client.plan.psi
+        rate = client.rate
+        add_operator = client.objective.add_gradient
 
         def step(primal: Vector, pair: Batch) -> None:
             half = primal - rate * psi.subgradient(primal)
@@ -139,7 +143,8 @@ class ExtraStepLocalSGD(FedAvgSubgradient):
     5
     """
 
-    algorithm, theory = ExtraStep, "1/(sqrt(5) L)"
+    algorithm = ExtraStep
+    theory = "1/(sqrt(5) L)"
 
 
 @strategy

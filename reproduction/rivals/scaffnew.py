@@ -152,7 +152,8 @@ class Scaffnew(CompositeStrategy):
     Scaffnew(probability=0.2, coin='periodic')
     """
 
-    algorithm, theory = ShiftedSteps, "1/L"
+    algorithm = ShiftedSteps
+    theory = "1/L"
     participation: Everyone = field(default=Everyone())
     client_state: Ledger = field(default=Ledger())
     client_lr: Rate = field(default=0.1, metadata=POSITIVE)

@@ -147,7 +147,8 @@ def test_fingerprints_depend_on_what_is_run_alone():
 
 
 def test_stored_values_are_of_the_same_runs_and_are_decided_by_new_limits():
-    own, stored = find_figure("fco-fig3"), read_results()
+    own = find_figure("fco-fig3")
+    stored = read_results()
     values = stored_values(own, stored)
     name = "the strength suits the centralized solver"
     assert decide(own, values).set_index("claim").verdict[name] == "holds"

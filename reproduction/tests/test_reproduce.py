@@ -50,7 +50,8 @@ def test_two_processes_find_the_same(tmp_path):
 
 @pytest.mark.parametrize("name", ["fco-curse", "dualfl-nonsmooth"])
 def test_panels_of_parts_and_levels_are_drawn(name, tmp_path):
-    own, metrics = find_figure(name), ("density", "norm", "gap", "objective", "energy-error", "distance")
+    own = find_figure(name)
+    metrics = ("density", "norm", "gap", "objective", "energy-error", "distance")
     rounds = [{"round": float(r), **dict.fromkeys(metrics, 1.0 / (r + 1))} for r in range(9)]
     outcomes = {one.label: [Outcome(rounds)] * len(own.seeds) for one in own.runs}
     outcomes[own.runs[-1].label][-1] = Outcome(rounds[:2], 1)

@@ -25,7 +25,8 @@ def decided(rule, mine, *others, seeds=1, several=(), **arguments):
     return RULES[rule](outcomes, run=own, than=than, **arguments)
 
 
-GOOD, BAD = run(0.0, 0.5, 1.0, 1.0), run(0.0, 0.5, 0.6, 0.7)
+GOOD = run(0.0, 0.5, 1.0, 1.0)
+BAD = run(0.0, 0.5, 0.6, 0.7)
 BLOWN = run(0.0, 9.0, diverged=1)
 BOX = {"bounds": {"f1": [0.5, 1.0]}}
 FLOOR = {"first": 0.0, "floor": 1.0}
@@ -113,7 +114,8 @@ COMPARISONS = [
 
 @pytest.mark.parametrize(("rule", "arguments"), COMPARISONS)
 def test_a_comparison_is_a_tie_or_won_and_nobody_beats_a_run_that_diverged(rule, arguments):
-    first, second = run(4, 1, 0.5), run(4, 2, 1)
+    first = run(4, 1, 0.5)
+    second = run(4, 2, 1)
     if rule not in ("always-below", "final-close"):
         mixed = decided(rule, [first, second], [second, first], **arguments)
         assert mixed.tie > mixed.holds

@@ -40,11 +40,14 @@ def points_of_nodes(recorder):
 
 
 def halvings(scores, patience):
-    best, waited, halved = np.inf, 0, 0
+    best = np.inf
+    waited = 0
+    halved = 0
     for score in scores:
         best, waited = (score, 0) if score < best else (best, waited + 1)
         if waited == patience:
-            waited, halved = 0, halved + 1
+            waited = 0
+            halved = halved + 1
     return halved
 
 

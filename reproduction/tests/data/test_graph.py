@@ -67,7 +67,8 @@ def test_refusals_name_the_value(make, message):
 @pytest.mark.parametrize("place", ["far", "own", "zero"])
 def test_gradients_drawn_at_once_are_distributed_as_those_of_examples(problem, place):
     w = {"far": 0.5 * np.random.default_rng(3).standard_normal(12), "own": problem.own_model(1), "zero": np.zeros(12)}
-    count, found = 6_000, []
+    count = 6_000
+    found = []
     for sampling in ("examples", "gradients"):
         objective = replace(problem, sampling=sampling).objective(1)
         batches = objective.batches(np.random.default_rng(4), FirstOrder(steps=count, batch_size=5))

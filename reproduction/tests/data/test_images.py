@@ -65,9 +65,11 @@ def test_every_image_goes_to_one_client(tiny, options):
 
 
 def test_cifar_from_binary_batches_and_from_npz_is_the_same(tmp_path):
-    rng, parts = np.random.default_rng(0), []
+    rng = np.random.default_rng(0)
+    parts = []
     for name in (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"):
-        images, labels = rng.integers(0, 256, (20, 3, 32, 32), dtype=np.uint8), np.arange(20, dtype=np.uint8) % 10
+        images = rng.integers(0, 256, (20, 3, 32, 32), dtype=np.uint8)
+        labels = np.arange(20, dtype=np.uint8) % 10
         np.column_stack([labels, images.reshape(20, -1)]).tofile(tmp_path / f"{name}.bin")
         parts.append((images.transpose(0, 2, 3, 1), labels))
     data = cifar10(tmp_path, num_clients=4)

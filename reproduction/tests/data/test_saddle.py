@@ -42,7 +42,8 @@ def test_the_papers_sizes_ranks_and_starts():
 
 def test_quadratics_are_bilinear_functions_with_curvature_for_both_players():
     data = SyntheticSaddle("quadratic", 2, rows=3, columns=4, curvature=0.5, spread=0.3)
-    curved, plain = data.objective(1), BilinearSaddle(*data.client(1))
+    curved = data.objective(1)
+    plain = BilinearSaddle(*data.client(1))
     w = curved.layout.flatten(data.start())
     assert curved.value(w) == pytest.approx(plain.value(w) + 0.25 * (w[:4] @ w[:4]) - 0.25 * (w[4:] @ w[4:]))
     assert curved.noise == 0.1
@@ -53,7 +54,8 @@ def test_quadratics_are_bilinear_functions_with_curvature_for_both_players():
 def test_adversarial_images_are_those_of_the_classification():
     images = digits(num_clients=3)
     data = AdversarialImages(images)
-    objective, test = data.objective(1, intercept=False), data.test_objective()
+    objective = data.objective(1, intercept=False)
+    test = data.test_objective()
     assert objective.layout.shapes == {"coefficients": (64, 10), "perturbation": (64,)}
     assert objective.num_examples == images.client(1).targets.size
     model = np.random.default_rng(0).normal(size=test.layout.size)

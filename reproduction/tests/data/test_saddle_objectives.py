@@ -41,7 +41,8 @@ def test_keeps_the_contract(name, seed):
 
 @pytest.mark.parametrize("kind", ["bilinear", "quadratic"])
 def test_pooled_is_the_mean_of_the_clients(kind):
-    rng, shares = np.random.default_rng(1), np.array([0.5, 0.3, 0.2])
+    rng = np.random.default_rng(1)
+    shares = np.array([0.5, 0.3, 0.2])
     if kind == "bilinear":
         clients = [BilinearSaddle(rng.normal(size=(3, 4)), rng.normal(size=3)) for _ in range(3)]
         pooled = pooled_bilinear(clients, shares)
@@ -57,7 +58,9 @@ def test_pooled_is_the_mean_of_the_clients(kind):
 @pytest.mark.parametrize("intercept", [True, False])
 def test_an_adversarial_objective_is_logistic_regression_on_moved_examples(intercept):
     rng = np.random.default_rng(2)
-    features, labels, delta = rng.normal(size=(20, 6)), rng.integers(0, 4, 20), 0.3 * rng.normal(size=6)
+    features = rng.normal(size=(20, 6))
+    labels = rng.integers(0, 4, 20)
+    delta = 0.3 * rng.normal(size=6)
     adversarial = UniversalAdversarialLogistic(features, labels, num_classes=4, intercept=intercept)
     plain = MultinomialLogistic(features + delta, labels, num_classes=4, intercept=intercept)
     clean = MultinomialLogistic(features, labels, num_classes=4, intercept=intercept)

@@ -44,7 +44,8 @@ KINDS = {"least squares": (LeastSquares, 0), "binary": (Logistic, 2), "multinomi
 @pytest.mark.parametrize("l1_ratio", [1.0, 0.4])
 def test_the_minimiser_is_scikit_learns(name, weights, l1_ratio):
     make, classes = KINDS[name]
-    clients, strength = _clients(make, classes), 0.02 if classes else 0.2
+    clients = _clients(make, classes)
+    strength = 0.02 if classes else 0.2
     own = centralized_solution(clients, ElasticNet(strength, l1_ratio), weights, tol=1e-12)
     features = np.concatenate([client.features for client in clients])
     sizes = np.array([client.num_examples for client in clients])
@@ -73,7 +74,8 @@ def test_the_minimiser_is_scikit_learns(name, weights, l1_ratio):
 @pytest.mark.parametrize("intercept", [True, False])
 def test_a_gap_bounds_the_suboptimality_and_vanishes_at_the_minimiser(name, l2, intercept):
     make, classes = KINDS[name]
-    clients, psi = _clients(make, classes, l2=l2, intercept=intercept), L1(0.03 if classes else 0.3)
+    clients = _clients(make, classes, l2=l2, intercept=intercept)
+    psi = L1(0.03 if classes else 0.3)
     best = centralized_solution(clients, psi, [1, 0, 3], tol=1e-12)
     assert 0.0 <= certify(clients, [1, 0, 3], psi, best).value < 1e-9
     rng = np.random.default_rng(1)
@@ -94,7 +96,8 @@ def test_the_nuclear_norms_minimiser_is_cvxpys():
         targets = np.einsum("nij,ij->n", matrices, truth) + 0.5 + 0.1 * rng.normal(size=size)
         clients.append(TraceRegression(matrices, targets))
     own = centralized_solution(clients, Nuclear(0.4), [1, 1], tol=1e-12)
-    matrix, intercept = cp.Variable((5, 4)), cp.Variable()
+    matrix = cp.Variable((5, 4))
+    intercept = cp.Variable()
     loss = sum(
         0.5 * cp.sum_squares(c.features @ cp.reshape(matrix, (20,), order="C") + intercept - c.targets) / c.num_examples
         for c in clients
@@ -106,15 +109,18 @@ def test_the_nuclear_norms_minimiser_is_cvxpys():
 
 def test_a_point_of_whole_numbers_is_a_point():
     """It had a gradient of whole numbers: 0, as if it were stationary."""
-    client, w = LeastSquares(np.array([[1.0, 0.5], [-1.0, 0.25]]), np.array([0.5, 0.25])), np.array([0, 1, 0])
+    client = LeastSquares(np.array([[1.0, 0.5], [-1.0, 0.25]]), np.array([0.5, 0.25]))
+    w = np.array([0, 1, 0])
     found, expected = (pooled.stationarity([client], None, L1(0.01), point) for point in (w, w.astype(float)))
     assert found == expected > 0.0
 
 
 def test_scores_are_scikit_learns_also_of_empty_supports():
     rng = np.random.default_rng(0)
-    w, reference = rng.normal(size=50), (rng.random(50) < 0.4).astype(float)
-    found, truth = np.abs(w) > 0.7, reference != 0
+    w = rng.normal(size=50)
+    reference = (rng.random(50) < 0.4).astype(float)
+    found = np.abs(w) > 0.7
+    truth = reference != 0
     expected = precision_score(truth, found), recall_score(truth, found), f1_score(truth, found)
     assert pooled.support_scores(w, reference, 0.7) == expected
     assert pooled.support_scores(np.zeros(3), np.ones(3)) == (1.0, 0.0, 0.0)

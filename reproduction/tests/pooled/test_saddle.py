@@ -39,7 +39,9 @@ def test_the_gap_is_what_cvxpy_finds_for_the_two_best_answers(width, kind, norm,
 def test_the_gap_of_a_matrix_game_is_what_the_players_could_gain():
     rng = np.random.default_rng(6)
     payoff = rng.uniform(-1, 1, (5, 4))
-    game, x, y = BilinearSaddle(payoff.T), rng.dirichlet(np.ones(5)), rng.dirichlet(np.ones(4))
+    game = BilinearSaddle(payoff.T)
+    x = rng.dirichlet(np.ones(5))
+    y = rng.dirichlet(np.ones(4))
     expected = (payoff.T @ x).max() - (payoff @ y).min()
     assert duality_gap([game], None, Simplex(), np.r_[x, y]) == pytest.approx(expected, rel=1e-12)
     # min v over (x, v) with P'x <= v on the simplex; y has the multipliers.
@@ -64,7 +66,8 @@ def test_the_gap_of_quadratics_is_what_the_best_answers_gain():
     weights = [1.0, 2.0, 5.0]
     f = QuadraticSaddle.pooled(clients, np.array(weights) / 8.0)
     w = rng.normal(size=5)
-    x, y = w[:3], w[3:]
+    x = w[:3]
+    y = w[3:]
     theirs = np.linalg.solve(f.concavity, f.matrix @ x - f.offset)
     ours = np.linalg.solve(f.convexity, -f.matrix.T @ y - f.linear)
     expected = f.value(np.r_[x, theirs]) - f.value(np.r_[ours, y])
@@ -95,7 +98,8 @@ def test_there_is_no_gap_without_a_concave_player():
 
 
 def test_rounding_is_forgiven_and_infeasible_points_are_not():
-    objective, psi = bilinear(8, 3, 4), L1(0.1, bound=0.5)
+    objective = bilinear(8, 3, 4)
+    psi = L1(0.1, bound=0.5)
     edge = np.full(7, 0.5)
     inside = duality_gap([objective], None, psi, edge)
     assert duality_gap([objective], None, psi, edge * (1.0 + 1e-11)) == pytest.approx(inside, rel=1e-9)

@@ -110,7 +110,8 @@ def test_the_papers_split_of_what_nilearn_fetches(tmp_path, monkeypatch, nothing
     """B.4: 59 training clients of 18 scans (here 4), 12 held out, the sessions of the sixth subject."""
     pytest.importorskip("nibabel")
     # As in the real data one session of the fifth subject shows neither faces nor houses.
-    names, silent = ["rest", "face", "house", "face", "house", "rest"], ["rest"] * 6
+    names = ["rest", "face", "house", "face", "house", "rest"]
+    silent = ["rest"] * 6
     sessions = {subject: [names] * 12 for subject in range(1, 7)} | {5: [names] * 8 + [silent] + [names] * 3}
     stand_ins.write_haxby(tmp_path, sessions)
     asked = stand_ins.install_nilearn(monkeypatch, tmp_path)

@@ -35,7 +35,8 @@ def low_rank(seed):
 def mixed_game(seed):
     """The entropy for one player, projections for the other; beta for the larger of the two constants."""
     payoff = np.random.default_rng(seed).uniform(-1, 1, (9, 7))
-    h, psi = Product({"x": SimplexEntropy(), "y": Euclidean()}), PerParameter({"y": Box(0.0, 0.5)})
+    h = Product({"x": SimplexEntropy(), "y": Euclidean()})
+    psi = PerParameter({"y": Box(0.0, 0.5)})
     # ||(x, y)||^2 = ||x||_1^2 + ||y||_2^2: the operator's constant is that of P from l2 to l-infinity.
     beta = float(np.linalg.norm(payoff, axis=1).max())
     return BilinearSaddle(payoff.T), psi, h, np.repeat([1 / 9, 0.0], [9, 7]), beta, float(np.log(9) + 0.5 * 7 * 0.5**2)
@@ -48,7 +49,8 @@ def gaps_of(kind, objective, psi, h, start, rounds, **options):
     """Return the gap of the ergodic point after each round."""
     # An entropy keeps its player on the simplex, of which psi says nothing.
     of_y = Simplex() if isinstance(psi, Zero) else psi.for_array("y")
-    feasible, gaps = PerParameter({"x": Simplex(), "y": of_y}) if isinstance(h, Product) else psi, []
+    feasible = PerParameter({"x": Simplex(), "y": of_y}) if isinstance(h, Product) else psi
+    gaps = []
 
     def record(number, arrays, metrics):
         w = objective.layout.flatten({name: array.numpy() for name, array in arrays.items()})

@@ -9,7 +9,11 @@ from quadratics import quadratics
 from flwr_fco import topology
 from flwr_fco.regularizers import L1Ball
 
-D, ROUNDS, STEPS, RATE, SERVER_RATE = 6, 6, 3, 0.04, 0.7
+D = 6
+ROUNDS = 6
+STEPS = 3
+RATE = 0.04
+SERVER_RATE = 0.7
 START = np.linspace(-1.0, 1.0, D)
 #: The clients that take part in each round, where not all do.
 COHORTS = [[0, 1], [1, 3], [2, 0], [3, 2], [0, 3], [2]]
@@ -41,7 +45,8 @@ def fed_prox(fs, p, penalty):
 
 def fed_pd(fs, p, step):
     """With everyone and zeros at the start, FedDR and FedDyn too, iterate by iterate."""
-    x, duals = START, np.zeros((4, D))
+    x = START
+    duals = np.zeros((4, D))
     for _ in range(ROUNDS):
         local = np.array([nearest(f, x / step - dual, 1 / step) for f, dual in zip(fs, duals, strict=True)])
         duals = duals + (local - x) / step
@@ -51,7 +56,9 @@ def fed_pd(fs, p, step):
 
 def fed_dyn(fs, p, penalty):
     """Of cohorts."""
-    x, h, own = START, np.zeros(D), np.zeros((4, D))
+    x = START
+    h = np.zeros(D)
+    own = np.zeros((4, D))
     for cohort in COHORTS:
         local = np.array([nearest(fs[m], own[m] + penalty * x, penalty) for m in cohort])
         own[cohort] -= penalty * (local - x)
@@ -62,7 +69,9 @@ def fed_dyn(fs, p, penalty):
 
 def five_gcs(fs, p, step, convexity):
     """Of cohorts, with M/C the weight of all over theirs, and tau = 1/(2 gamma)."""
-    tau, hat, u = 0.5 / step, START / (1 + step * convexity), np.zeros((4, D))
+    tau = 0.5 / step
+    hat = START / (1 + step * convexity)
+    u = np.zeros((4, D))
     for cohort in COHORTS:
         ends = np.array([nearest(fs[m], u[m] + tau * hat, tau - convexity) for m in cohort])
         u[cohort] += tau * (hat - ends)
@@ -76,7 +85,8 @@ def apda_inexact(fs, p, primal_step, damping, convexity):
     dual_step = 1 / (32 * primal_step)
     theta = max(2 / (2 + convexity * primal_step), 1 - damping * dual_step)
     x = ahead = np.tile(START, (4, 1))
-    y, gradients = np.zeros((4, D)), np.array([f.gradient(START) for f in fs])
+    y = np.zeros((4, D))
+    gradients = np.array([f.gradient(START) for f in fs])
     for _ in range(ROUNDS - 1):
         v = y - dual_step * damping * (y + gradients) + dual_step * ahead
         y = v - p @ v
@@ -89,9 +99,11 @@ def apda_inexact(fs, p, primal_step, damping, convexity):
 
 def scaffnew(fs, p, counts, probability):
     """With a rate that falls: the shifts follow the rate of the steps that led to x, not of those that follow."""
-    mean, shifts = START, np.zeros((4, D))
+    mean = START
+    shifts = np.zeros((4, D))
     for number, count in enumerate(counts, start=1):
-        gamma, ends = RATE / number, np.tile(mean, (4, 1))
+        gamma = RATE / number
+        ends = np.tile(mean, (4, 1))
         for m, f in enumerate(fs):
             for _ in range(int(count)):
                 ends[m] -= gamma * (f.gradient(ends[m]) - shifts[m])
@@ -107,7 +119,8 @@ def rand_prox(fs, p, probability):
     largest that gamma tau (1 + omega) <= 1 allows.
     """
     tau = probability / RATE
-    x, u = np.tile(START, (4, 1)), np.zeros((4, D))
+    x = np.tile(START, (4, 1))
+    u = np.zeros((4, D))
     for _ in range(ROUNDS):
         for k in range(1, round(1 / probability) + 1):
             ahead = x - RATE * (np.array([f.gradient(own) for f, own in zip(fs, x, strict=True)]) + u)
@@ -121,7 +134,8 @@ def rand_prox(fs, p, probability):
 
 def averaged(fs, p, step):
     """FedAvg with local steps ``step(f, x, direction)``, where the direction is the mean of the last round's steps."""
-    x, direction = START, np.zeros(D)
+    x = START
+    direction = np.zeros(D)
     for _ in range(ROUNDS):
         ends = []
         for f in fs:
@@ -130,7 +144,8 @@ def averaged(fs, p, step):
                 end = step(f, end, direction)
             ends.append(end)
         move = p @ ends - x
-        x, direction = x + SERVER_RATE * move, -move / (RATE * STEPS)
+        x = x + SERVER_RATE * move
+        direction = -move / (RATE * STEPS)
     return x
 
 
@@ -146,10 +161,12 @@ def sam_step(f, x, direction, radius):
 def decoupled_prox(fs, p, strength):
     """Zhang, Hu, Johansson (2023), algorithm 1, from memory; the start is its own proximal map."""
     weight = SERVER_RATE * RATE * STEPS
-    point, corrections = np.zeros(D), np.zeros((4, D))
+    point = np.zeros(D)
+    corrections = np.zeros((4, D))
     for _ in range(ROUNDS):
         first = soft(point, strength * weight)
-        ends, own = np.tile(first, (4, 1)), np.zeros((4, D))
+        ends = np.tile(first, (4, 1))
+        own = np.zeros((4, D))
         for m, f in enumerate(fs):
             for k in range(STEPS):
                 gradient = f.gradient(soft(ends[m], strength * RATE * k) if k else first)
@@ -174,9 +191,11 @@ def d_fed_mid(fs, p, strength):
 
 def scaffold(fs, p):
     """On the complete graph every node has the mean."""
-    x, own = START, np.zeros((4, D))
+    x = START
+    own = np.zeros((4, D))
     for _ in range(ROUNDS):
-        ends, trackers = np.tile(x, (4, 1)), own.mean(axis=0) - own
+        ends = np.tile(x, (4, 1))
+        trackers = own.mean(axis=0) - own
         for m, f in enumerate(fs):
             for _ in range(STEPS):
                 ends[m] -= RATE * (f.gradient(ends[m]) + trackers[m])
@@ -192,9 +211,12 @@ def toward(x, center, radius):
 
 def bao(fs, p, stages, counts, constrained, convexity, anchor_weight, strength):
     """Fast-FedDA, C-FedDA (constrained) and MC-FedDA (in stages of rounds, radius and strength), K_m steps a client."""
-    w, mean = START, p @ counts
+    w = START
+    mean = p @ counts
     for length, radius, factor in stages:
-        anchor, points, gradients = w, w, np.zeros(D)
+        anchor = w
+        points = w
+        gradients = np.zeros(D)
 
         def minimiser(g, x, eta, count, anchor=anchor, radius=radius, strength=factor * strength):
             a = g / eta - convexity / 2 * x / count - anchor_weight * anchor / eta
@@ -219,10 +241,12 @@ def bao(fs, p, stages, counts, constrained, convexity, anchor_weight, strength):
 
 def liang(fs, mixing, convexity, strength, smoothness=None, radius=None):
     """Fast-FedDA, or with a smoothness C-FedDA, as rows of W."""
-    n, w = np.zeros((4, D)), np.tile(START, (4, 1))
+    n = np.zeros((4, D))
+    w = np.tile(START, (4, 1))
     v = np.zeros((4, D)) if smoothness is None else w
     for a in range(1, ROUNDS * STEPS + 1):
-        before, after = a * (a - 1) / 2, a * (a + 1) / 2
+        before = a * (a - 1) / 2
+        after = a * (a + 1) / 2
         n = before / after * n - a / after * np.array([f.gradient(row) for f, row in zip(fs, w, strict=True)])
         if a % STEPS == 0:
             n, v = mixing @ n, mixing @ v

@@ -17,7 +17,8 @@ def test_extra_step_is_extragradient_with_subgradients_and_projection():
     _, uplink = answer("extra_step", BILINEAR, SPARSE, Euclidean(), {"primal": start.copy()})
     strength = np.r_[np.full(8, 0.1), np.full(5, 0.05)]
     side = np.r_[np.full(8, 0.5), np.full(5, np.inf)]
-    g, z = iter(queries(BILINEAR, 8)), start.copy()
+    g = iter(queries(BILINEAR, 8))
+    z = start.copy()
     for _ in range(4):
         half = np.clip(z - 0.07 * (next(g)(z) + strength * np.sign(z)), -side, side)
         z = np.clip(z - 0.07 * (next(g)(half) + strength * np.sign(half)), -side, side)
@@ -30,7 +31,8 @@ def test_descent_ascent_alternating(bound):
 
     A classifier with bounds is within them before the attack sees it.
     """
-    objective, split = ADVERSARIAL, ADVERSARIAL.split
+    objective = ADVERSARIAL
+    split = ADVERSARIAL.split
     start = np.clip(0.1 * RNG.normal(size=objective.layout.size), -0.1, 0.1)
     psi = PerParameter({"coefficients": L1(0.01, bound=bound), "perturbation": L1(0.02, bound=0.1)})
     vectors = {"primal": start.copy(), "options": {"alternating": True}}
