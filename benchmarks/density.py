@@ -38,7 +38,7 @@ from typing import Any
 import numpy as np
 
 from flwr_fco.datasets import breast_cancer, digits
-from reproduction.data.images import cifar10, mnist
+from reproduction.data.images import cifar10, mnist, on_clients
 
 try:
     import torch
@@ -114,12 +114,16 @@ def image_files(name: str, folder: Path | None) -> Path:
     return files[0] if files else path
 
 
+def images_of(read: Callable[[Path], Any], name: str, folder: Path | None, count: int, seed: int) -> Any:
+    return on_clients(read(image_files(name, folder)), NODES, 1.0, num_examples=count, seed=seed)
+
+
 #: Clients of a data set by seed and folder.
 DATA: dict[str, Callable[[int, Path | None], Any]] = {
     "cancer": lambda seed, _: breast_cancer(NODES, None, seed=seed),
     "digits": lambda seed, _: digits(NODES, 1.0, seed=seed),
-    "mnist": lambda seed, folder: mnist(image_files("mnist", folder), NODES, 1.0, num_examples=2000, seed=seed),
-    "cifar10": lambda seed, folder: cifar10(image_files("cifar10", folder), NODES, 1.0, num_examples=2500, seed=seed),
+    "mnist": lambda seed, folder: images_of(mnist, "mnist", folder, 2000, seed),
+    "cifar10": lambda seed, folder: images_of(cifar10, "cifar10", folder, 2500, seed),
 }
 #: Shape of an example, network, learning rates of SGD (momentum 0.9) and Adam, batch; a problem begins with its data.
 Problem = tuple[tuple[int, ...], Callable[[], nn.Module], tuple[float, float], int]

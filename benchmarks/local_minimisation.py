@@ -34,9 +34,9 @@ def images(directory: Path | None, rows: int) -> MultinomialLogistic:
         truth = rng.standard_normal((200, 10))
         labels = (features @ truth + rng.gumbel(size=(1500, 10))).argmax(axis=1)
         return MultinomialLogistic(features, labels, num_classes=10, intercept=False, l2=L2)
-    from reproduction.data.images import mnist
+    from reproduction.data.images import mnist, on_clients
 
-    client = mnist(directory, 1, None, num_examples=rows).client(0)
+    client = on_clients(mnist(directory), 1, num_examples=rows).client(0)
     return MultinomialLogistic(
         client.features.astype(np.float64), client.targets, num_classes=10, intercept=False, l2=L2
     )

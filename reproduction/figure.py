@@ -187,10 +187,10 @@ class Figure:
         """Add a panel of a ``"tuned"`` figure: a setting with its values; without one its grids are across."""
         self._varied.append((part, key, values, settings))
 
-    def best(self, method: str, **grid: Any) -> None:
+    def best(self, methods: str, **grid: Any) -> None:
         """Show a method at its best rates of a grid, in every panel; ``**grid`` as of :meth:`grid`."""
         assert self.tune is not None
-        for part, key, values, settings in self._varied:
+        for method, (part, key, values, settings) in itertools.product(methods.split("; "), self._varied):
             for value in values:
                 group = f"{method}, {part}" if value == "" else f"{method}, {part} {value}"
                 new = self.grid(method, **grid, group=group, **settings, **({key: value} if key else {}))

@@ -31,7 +31,7 @@ from writing import OURS, federate, partition, row_of, save, table_of, without_f
 from flwr_fco import L1, FedDualAvg, GaussianDP, MultinomialLogistic
 from flwr_fco.privacy.noise import Accountant
 from flwr_fco.strategies import Steps
-from reproduction.data.images import mnist
+from reproduction.data.images import mnist, on_clients
 
 STORED = Path(__file__).parents[1] / "stored" / "private_images.jsonl"
 ROUNDS = 100
@@ -49,7 +49,7 @@ TRIALS = 20
 @lru_cache(maxsize=1)
 def federation(path: str, clients: int, seed: int):
     """Return the clients' objectives, and images that nobody trains on, for tuning and for the test."""
-    data = mnist(path, num_clients=1, alpha=None)
+    data = on_clients(mnist(path), num_clients=1)
     images = data.client(0)
     order = np.random.default_rng([seed, clients]).permutation(len(images.targets))
     held_out = order[:HELD_OUT]

@@ -209,9 +209,7 @@ class DualAcceleration(PrimalAveraging):
         local, moved = client.minimise(start, shift=nu * control, penalty=self.alpha, duality=nu)
         return {"increment": local - primal}, moved
 
-    def remember(
-        self, downlink: Downlink, memory: Memory | None, sent: Memory, elapsed: float | None
-    ) -> dict[str, Vector]:
+    def remember(self, downlink: Downlink, memory: Memory | None, sent: Memory, elapsed: float | None) -> Memory:
         """Return zeta and a as they were in the round, and theta_j; the next message changes them."""
         control, anchor = _arrived(downlink, memory)
         return {"control": control, "anchor": anchor, "local": downlink.vectors["primal"] + sent["increment"]}

@@ -145,9 +145,7 @@ class DouglasRachford(MeanOfMemories):
         local, moved = client.minimise(start, center=center, penalty=1.0 / self.step)
         return {"increment": 2.0 * local - center - _last(memory)}, moved
 
-    def remember(
-        self, downlink: Downlink, memory: Memory | None, sent: Memory, elapsed: float | None
-    ) -> dict[str, Vector]:
+    def remember(self, downlink: Downlink, memory: Memory | None, sent: Memory, elapsed: float | None) -> Memory:
         """Return y and x, from the change that was sent."""
         center = self._center(downlink, memory)
         return {"center": center, "local": 0.5 * (_last(memory) + sent["increment"] + center)}

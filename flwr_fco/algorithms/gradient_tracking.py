@@ -123,9 +123,7 @@ class GradientTracking(Algorithm):
             return client.gradient(dual)
         return client.dual_steps(dual, _tracker(downlink, memory))
 
-    def remember(
-        self, downlink: Downlink, memory: Memory | None, sent: Memory, elapsed: float | None
-    ) -> dict[str, Vector]:
+    def remember(self, downlink: Downlink, memory: Memory | None, sent: Memory, elapsed: float | None) -> Memory:
         """Return own - control - move, the mean of the client's gradients in this round; in round 0 its gradient."""
         if "gradient" in downlink.numbers:
             return {"own": sent["increment"]}

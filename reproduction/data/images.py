@@ -8,7 +8,6 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from os import PathLike
 from pathlib import Path
 from zipfile import BadZipFile
 
@@ -91,66 +90,72 @@ def read_idx(file: Path) -> NDArray[np.uint8]:
     return np.frombuffer(content, dtype=np.uint8, offset=4 + 4 * dimensions).reshape(shape)
 
 
-def mnist(
-    path: str | PathLike[str] | None,
-    num_clients: int = 100,
-    alpha: float | None = 0.3,
-    *,
-    num_examples: int | None = None,
-    seed: int = 0,
-    min_size: int = 10,
-) -> PartitionedImages:
-    """Return MNIST (60,000 + 10,000 images, 28 x 28 pixels, 10 classes), split over clients.
+def mnist(path: Path | None) -> tuple[Samples, Samples]:
+    """Return MNIST's training and test images (60,000 + 10,000, 28 x 28 pixels, 10 classes).
 
     Parameters
     ----------
-    path : path-like or None
+    path : Path or None
         Directory of the four files ``{train,t10k}-{images-idx3,labels-idx1}-ubyte``, with or without ``.gz``, as in
         torchvision's ``MNIST/raw``. None: download from OpenML with scikit-learn, which stores a copy in its data home
         (requires internet access the first time).
-    num_clients : int, default 100
-        Number of clients.
-    alpha : float or None, default 0.3
-        Concentration of :func:`flwr_fco.datasets.dirichlet_partition`; None for an even random split.
-    num_examples : int, optional
-        Train on a random subset of this size, drawn from the seed (the first paper uses a tenth of its data).
-    seed : int, default 0
-        Seed of the subset and the split.
-    min_size : int, default 10
-        Minimum number of images per client.
 
     Raises
     ------
     DataNotFoundError
         If a file is missing, or OpenML cannot be reached.
     ConfigurationError
-        If a file is damaged or the images cannot be split this way.
+        If a file is damaged.
+    """
+    return _from_openml() if path is None else _from_idx(path)
+
+
+def on_clients(
+    images: tuple[Samples, Samples],
+    num_clients: int = 100,
+    alpha: float | None = None,
+    *,
+    num_examples: int | None = None,
+    seed: int = 0,
+) -> PartitionedImages:
+    """Return training images split over clients, with the test images.
+
+    Parameters
+    ----------
+    images : tuple of Samples
+        Training and test images: of :func:`mnist` or :func:`cifar10`.
+    num_clients : int, default 100
+        Number of clients.
+    alpha : float or None, default None
+        Concentration of :func:`flwr_fco.datasets.dirichlet_partition`; None for an even random split.
+    num_examples : int, optional
+        Train on a random subset of this size, drawn from the seed (the first paper uses a tenth of its data).
+    seed : int, default 0
+        Seed of the subset and the split.
+
+    Raises
+    ------
+    ConfigurationError
+        If the images cannot be split this way.
 
     Examples
     --------
-    >>> data = mnist("data/mnist", num_clients=200, num_examples=6000)  # doctest: +SKIP
+    >>> data = on_clients(mnist(Path("data/mnist")), 200, 0.3, num_examples=6000)  # doctest: +SKIP
     >>> data.num_clients, data.train.features.shape  # doctest: +SKIP
     (200, (6000, 784))
     """
-    train, test = _from_openml() if path is None else _from_idx(Path(path))
-    return _split(train, test, num_clients, alpha, num_examples, seed, min_size)
-
-
-def _split(
-    train: Samples, test: Samples, num_clients: int, alpha: float | None, size: int | None, seed: int, least: int
-) -> PartitionedImages:
-    """Return a random subset of the training images on clients: a Dirichlet split, or an even one if alpha is None."""
-    if size is not None:
-        if not 1 <= size <= train.targets.size:
-            raise ConfigurationError(f"num_examples={size}; expected 1 .. {train.targets.size}")
+    train, test = images
+    if num_examples is not None:
+        if not 1 <= num_examples <= train.targets.size:
+            raise ConfigurationError(f"num_examples={num_examples}; expected 1 .. {train.targets.size}")
         # In the original order.
-        rows = np.sort(stream(seed, _SUBSET).choice(train.targets.size, size, replace=False))
+        rows = np.sort(stream(seed, _SUBSET).choice(train.targets.size, num_examples, replace=False))
         train = Samples(train.features[rows], train.targets[rows])
     rng = stream(seed, _SPLIT)
     if alpha is None:
         parts = iid_partition(train.targets.size, num_clients, rng)
     else:
-        parts = dirichlet_partition(train.targets, num_clients, alpha, rng, least)
+        parts = dirichlet_partition(train.targets, num_clients, alpha, rng, 10)
     return PartitionedImages(train, test, tuple(parts), 10)
 
 
@@ -184,66 +189,38 @@ def _from_idx(directory: Path) -> tuple[Samples, Samples]:
     return parts[0], parts[1]
 
 
-def cifar10(
-    path: str | PathLike[str],
-    num_clients: int = 100,
-    alpha: float | None = None,
-    *,
-    num_examples: int | None = None,
-    seed: int = 0,
-    min_size: int = 10,
-) -> PartitionedImages:
-    """Return CIFAR-10 (50,000 + 10,000 images, 32 x 32 pixels, 3 channels, 10 classes), split over clients.
+def cifar10(path: Path) -> tuple[Samples, Samples]:
+    """Return CIFAR-10's training and test images (50,000 + 10,000, 32 x 32 pixels, 3 channels, 10 classes).
+
+    Each image is a row of 3,072 numbers: the pixels row by row, each with its red, green and blue values.
 
     Parameters
     ----------
-    path : path-like
+    path : Path
         Directory of the binary version, ``data_batch_1.bin`` .. ``data_batch_5.bin`` and ``test_batch.bin``, or an
         ``.npz`` file with the uint8 arrays ``train_images`` and ``test_images`` of shape (n, 32, 32, 3),
         ``train_labels`` and ``test_labels``. The ``.npz`` file may contain only some of the images.
-    num_clients : int, default 100
-        Number of clients.
-    alpha : float or None, default None
-        Concentration of :func:`flwr_fco.datasets.dirichlet_partition`; None for an even random split.
-    num_examples : int, optional
-        Train on a random subset of this size, drawn from the seed.
-    seed : int, default 0
-        Seed of the subset and the split.
-    min_size : int, default 10
-        Minimum number of images per client.
-
-    Returns
-    -------
-    PartitionedImages
-        Each image is a row of 3,072 numbers: the pixels row by row, each with its red, green and blue values.
 
     Raises
     ------
     DataNotFoundError
         If a file is missing.
     ConfigurationError
-        If a file is damaged or the images cannot be split this way.
-
-    Examples
-    --------
-    >>> data = cifar10("data/cifar-10-batches-bin", num_clients=100)  # doctest: +SKIP
-    >>> data.client(0).features.shape  # doctest: +SKIP
-    (500, 3072)
+        If a file is damaged.
     """
-    file = Path(path)
     parts = {}
-    with _reading(file, "the directory of CIFAR-10's binary version, or an .npz file with its arrays"):
-        if file.suffix == ".npz":
-            with np.load(file) as archive:
+    with _reading(path, "the directory of CIFAR-10's binary version, or an .npz file with its arrays"):
+        if path.suffix == ".npz":
+            with np.load(path) as archive:
                 parts = {part: (archive[f"{part}_images"], archive[f"{part}_labels"]) for part in ("train", "test")}
         else:
             batches = {"train": [f"data_batch_{number}.bin" for number in range(1, 6)], "test": ["test_batch.bin"]}
             for part, names in batches.items():
                 # A label, then the red, green and blue planes.
-                raw = np.concatenate([np.fromfile(file / name, dtype=np.uint8) for name in names]).reshape(-1, 3073)
+                raw = np.concatenate([np.fromfile(path / name, dtype=np.uint8) for name in names]).reshape(-1, 3073)
                 parts[part] = raw[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), raw[:, 0]
         train, test = (
             Samples(np.ascontiguousarray(images).reshape(len(labels), 3072), labels.astype(np.int64))
             for images, labels in parts.values()
         )
-    return _split(train, test, num_clients, alpha, num_examples, seed, min_size)
+    return train, test

@@ -10,7 +10,7 @@ SYNTHETIC: dict[str, Any] = {"clients_per_round": 10, "batch_size": 10, "local_e
 SCANS: dict[str, Any] = {"num_rounds": 300, "clients_per_round": 10, "batch_size": 1, "local_epochs": 1}
 IMAGES: dict[str, Any] = {"clients_per_round": 10, "batch_size": 10, "local_epochs": 10}
 RARELY: dict[str, Any] = {"structure_every": 10, "objective_every": 100}
-FOUR = ("FedDualAvg", "FedDualAvgOSP", "FedMid", "FedMidOSP")
+FOUR = "FedDualAvg; FedDualAvgOSP; FedMid; FedMidOSP"
 BRAIN: dict[str, Any] = {**SCANS, "num_clients": 59, "clients_per_round": 20}
 #: B.5: the writers, images and labels that stand for FEMNIST, and the intervals of the quick versions.
 WRITERS: dict[str, Any] = {"num_rounds": 5000, "num_clients": 338, "num_examples": 34000, "alpha": 100.0, "every": 50}
@@ -46,8 +46,7 @@ def _in_a_ball(own: Figure, ball: str, papers: list[Any], pairs: dict[str, Any])
     own.settings(num_rounds=600, **IMAGES, every=10)
     own.tune = Tune("objective", window=10, against="FedDualAvg", grids={"paper's": papers, "wider": []})
     own.vary(ball)
-    for method in FOUR:
-        own.best(method, **pairs)
+    own.best(FOUR, **pairs)
     own.quick("the constraint acts", but={"at_least": 0.4999}, **QUICK_BALL)
 
 
@@ -204,13 +203,12 @@ def fco_grid(own: Figure) -> None:
     for data, settings in kinds.items():
         for number in ("I", "II", "III", "IV"):
             own.vary(f"{data} {number}", problem=f"{data.lower().replace(' ', '-')}-{number}", **settings)
-    for method in (*FOUR, "FedAvgSubgradient"):
-        own.best(
-            method,
-            client_lr=[3e-06, 1e-05, 3e-05, 0.0001, 0.0003, 0.001],
-            server_lr=[0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0],
-            product=[0.0001, 0.01],
-        )
+    own.best(
+        f"{FOUR}; FedAvgSubgradient",
+        client_lr=[3e-06, 1e-05, 3e-05, 0.0001, 0.0003, 0.001],
+        server_lr=[0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0],
+        product=[0.0001, 0.01],
+    )
     own.quick("LASSO I, on the paper's grid", num_rounds=12)
 
 
@@ -234,13 +232,12 @@ def fco_when(own: Figure) -> None:
     own.vary("examples per batch, of 32", "batch_size", [1, 8, 32])
     own.vary("spread of the clients' features", "spread", [0.0, 1.0, 3.0])
     own.vary("disagreement of the clients' truths", "disagreement", [0.0, 0.3, 1.0])
-    for method in ("FedDualAvg", "FedMid", "FedMidOSP", "FedAvgSubgradient", "FedDAGT"):
-        own.best(
-            method,
-            client_lr=[1e-05, 3e-05, 0.0001, 0.0003, 0.001, 0.003, 0.01],
-            server_lr=[0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0],
-            product=[0.0003, 0.1],
-        )
+    own.best(
+        "FedDualAvg; FedMid; FedMidOSP; FedAvgSubgradient; FedDAGT",
+        client_lr=[1e-05, 3e-05, 0.0001, 0.0003, 0.001, 0.003, 0.01],
+        server_lr=[0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0],
+        product=[0.0003, 0.1],
+    )
     own.quick("trackers, disagreement 1.0", keep_every=3, num_rounds=20)
 
 
@@ -260,7 +257,7 @@ def fco_brain(own: Figure) -> None:
     own.settings(**BRAIN, strength=0.001, structure_every=10, objective_every=30, client_lr=0.001)
     for server_lr in (0.01, 3.0):
         own.part(f"(0.001, {server_lr:g})", server_lr=server_lr)
-        own.run("FedDualAvg; FedDualAvgOSP; FedMid; FedMidOSP")
+        own.run(FOUR)
     own.quick("FedMid is denser at larger rates", **QUICK_BRAIN, num_voxels=2000, num_rounds=20, every=20)
 
 
@@ -307,13 +304,12 @@ def fco_drift(own: Figure) -> None:
     own.settings(num_rounds=100, clients_per_round=16, local_steps=10, disagreement=1.0, every=10)
     own.tune = Tune(metric="gap")
     own.vary("examples per batch, of 32", "batch_size", [8, 32])
-    for method in ("FedDAGT", "DecoupledProx"):
-        own.best(
-            method,
-            client_lr=[0.0001, 0.0003, 0.001, 0.003, 0.01],
-            server_lr=[0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0],
-            product=[0.003, 0.03],
-        )
+    own.best(
+        "FedDAGT; DecoupledProx",
+        client_lr=[0.0001, 0.0003, 0.001, 0.003, 0.01],
+        server_lr=[0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0],
+        product=[0.003, 0.03],
+    )
     own.quick("exact with exact local gradients", keep_every=5, but={"tolerance": 0.05}, num_rounds=40)
 
 
@@ -351,7 +347,7 @@ def fco_fig12(own: Figure) -> None:
     twelve; larger: all 10 take part in each round, not 20 of 59.
     """
     own.settings(**SCANS, every=10)
-    for method in FOUR:
+    for method in FOUR.split("; "):
         own.grid(method, **B_4)
     own.quick("FedDualAvg is robust", keep_every=4, but={"at_least": 0.8}, num_rounds=50, objective_every=50)
 
@@ -508,13 +504,12 @@ def fco_grid_fmri(own: Figure) -> None:
         metric="validation-objective", grids={"paper's": [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0], "finer": []}
     )
     own.vary("fMRI")
-    for method in ("FedDualAvg", "FedDualAvgOSP", "FedMid", "FedMidOSP", "FedAvgSubgradient"):
-        own.best(
-            method,
-            client_lr=[0.0003, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0],
-            server_lr=[0.03, 0.1, 0.3, 1.0, 3.0, 10.0],
-            product=[0.003, 3.0],
-        )
+    own.best(
+        f"{FOUR}; FedAvgSubgradient",
+        client_lr=[0.0003, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0],
+        server_lr=[0.03, 0.1, 0.3, 1.0, 3.0, 10.0],
+        product=[0.003, 3.0],
+    )
     own.quick("sparsest, on the finer grid", keep_every=23, num_rounds=60, every=60)
 
 
@@ -530,6 +525,6 @@ def fco_brain_rates(own: Figure) -> None:
     batch 1, one epoch, 300 rounds, 20 of 59 sessions, strength 1e-3, as in fco-brain.
     """
     own.settings(**BRAIN, strength=0.001, structure_every=10, objective_every=50)
-    for method in FOUR:
+    for method in FOUR.split("; "):
         own.grid(method, **B_4)
     own.quick("FedMid is on the right", keep_every=7, **QUICK_BRAIN, num_voxels=1000, num_rounds=28, every=28)

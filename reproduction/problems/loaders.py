@@ -126,21 +126,29 @@ def synthetic_brain(
     return tasks.PatternRecovery(data, L1(strength))
 
 
-def mnist(
+def in_balls(
     seed: int,
     *,
+    variant: Literal["digits", "mnist"],
     ball: Literal["l1", "l2"] = "l1",
     radius: float = 1000.0,
+    width: int = 100,
     source: Literal["files", "openml"] = "files",
     path: str = "",
     num_clients: int = 100,
     alpha: float = 0.3,
     num_examples: int = 6000,
 ) -> Task:
-    """Return images and a linear model in a ball."""
-    images = _images("mnist", seed, source, path, num_clients, num_examples, alpha)
+    """Return images and a linear model in a ball (width 0), or the first paper's network, each kernel in a ball."""
+    images = _images(variant, seed, source, path, num_clients, num_examples, alpha)
     psi, order = (L1Ball(radius), 1) if ball == "l1" else (L2Ball(radius), 2)
-    return tasks.ConstrainedClassification(images, psi, order)
+    if width == 0:
+        return tasks.ConstrainedClassification(images, psi, order)
+    from reproduction.problems import networks
+
+    pixels = images.train.features.shape[1]
+    data = networks.NetworkImages(images, networks.two_layers(pixels, width, images.num_classes), (pixels,))
+    return networks.ConstrainedNetwork(data, psi, order, seed)
 
 
 def _images(
@@ -158,12 +166,13 @@ def _images(
     if variant == "digits":
         return datasets.digits(num_clients, alpha, seed=seed)
     place = None if source == "openml" else data_directory(variant, path)
-    size = num_examples or None
     if place is None or variant == "mnist":
-        return real_images.mnist(place, num_clients, alpha, num_examples=size, seed=seed)
-    # One .npz file with part of the images, or the directory of the binary batches.
-    packed = sorted(place.glob("*.npz"))
-    return real_images.cifar10(packed[0] if packed else place, num_clients, num_examples=size, seed=seed)
+        found = real_images.mnist(place)
+    else:
+        # One .npz file with part of the images, or the directory of the binary batches.
+        packed = sorted(place.glob("*.npz"))
+        found = real_images.cifar10(packed[0] if packed else place)
+    return real_images.on_clients(found, num_clients, alpha, num_examples=num_examples or None, seed=seed)
 
 
 def table_of_scikit_learn(
@@ -268,27 +277,6 @@ def adversarial(
     shape = (1, 8, 8) if variant == "digits" else (3, 32, 32)
     attacked = networks.NetworkImages(images, networks.AttackedNetwork(shape, images.num_classes), shape)
     return networks.AdversarialNetwork(attacked, regularizer, bound, seed)
-
-
-def two_layers(
-    seed: int,
-    *,
-    variant: Literal["digits", "mnist"],
-    radius: float = 1000.0,
-    width: int = 100,
-    source: Literal["files", "openml"] = "files",
-    path: str = "",
-    num_clients: int = 100,
-    alpha: float = 0.3,
-    num_examples: int = 6000,
-) -> Task:
-    """Return the first paper's network, each kernel in a ball."""
-    from reproduction.problems import networks
-
-    images = _images(variant, seed, source, path, num_clients, num_examples, alpha)
-    pixels = images.train.features.shape[1]
-    data = networks.NetworkImages(images, networks.two_layers(pixels, width, images.num_classes), (pixels,))
-    return networks.ConstrainedNetwork(data, L1Ball(radius), 1, seed)
 
 
 def pooled_logistic(

@@ -56,8 +56,8 @@ class APDA(PrimalAveraging):
 
     Parameters
     ----------
-    primal_step, dual_step : float
-        eta_x and eta_y.
+    primal_step : float
+        eta_x; eta_y is 1/(32 eta_x).
     damping : float
         beta_y.
     convexity : float
@@ -70,7 +70,6 @@ class APDA(PrimalAveraging):
     refuses = {**PrimalAveraging.refuses, "regularizer": "its only constraint is that all clients agree"}
 
     primal_step: float = 1.0
-    dual_step: float = 0.03125
     damping: float = 0.1
     convexity: float = 0.01
 
@@ -78,7 +77,7 @@ class APDA(PrimalAveraging):
         """Compute the change of V and of x."""
         gradient_of = client.objective.gradient
         eta_x = self.primal_step
-        eta_y = self.dual_step
+        eta_y = 1.0 / (32.0 * eta_x)
         damping = eta_y * self.damping
         if memory is None:
             point = downlink.vectors["primal"]
@@ -94,9 +93,7 @@ class APDA(PrimalAveraging):
         sent = dual - damping * (dual + gradient) + eta_y * extrapolated
         return {"increment": sent - before, "local-increment": change}, moved
 
-    def remember(
-        self, downlink: Downlink, memory: Memory | None, sent: Memory, elapsed: float | None
-    ) -> dict[str, Vector]:
+    def remember(self, downlink: Downlink, memory: Memory | None, sent: Memory, elapsed: float | None) -> Memory:
         """Return V and x."""
         if memory is None:
             return {"sent": sent["increment"], "local": downlink.vectors["primal"] + sent["local-increment"]}
@@ -138,9 +135,7 @@ class APDAInexact(MinimiseStrategy):
     Parameters
     ----------
     primal_step : float, default 1.0
-        eta_x, of the clients' proximal steps.
-    dual_step : float, optional
-        eta_y; by default 1/(32 eta_x).
+        eta_x, of the clients' proximal steps; the dual ones are eta_y = 1/(32 eta_x).
     damping : float, default 0.1
         beta_y; the theory needs at most 1/L.
     convexity : float, default 0.01
@@ -153,19 +148,13 @@ class APDAInexact(MinimiseStrategy):
 
     Examples
     --------
-    >>> APDAInexact(primal_step=0.25).dual_step
-    0.125
+    >>> APDAInexact(primal_step=0.25).primal_step
+    0.25
     """
 
     algorithm = APDA
     participation: Everyone = field(default=Everyone())
     client_state: Ledger = field(default=Ledger())
     primal_step: float = field(default=1.0, metadata=POSITIVE)
-    dual_step: float | None = field(default=None, metadata=POSITIVE)
     damping: float = field(default=0.1, metadata=POSITIVE)
     convexity: float = field(default=0.01, metadata=POSITIVE)
-
-    def _check(self) -> None:
-        super()._check()
-        if self.dual_step is None:
-            self.dual_step = 1.0 / (32.0 * self.primal_step)

@@ -68,9 +68,7 @@ class Decoupled(Algorithm):
         """Begin at the server's point, with the correction."""
         return client.dual_steps(downlink.vectors["start"], _correction(downlink, memory))
 
-    def remember(
-        self, downlink: Downlink, memory: Memory | None, sent: Memory, elapsed: float | None
-    ) -> dict[str, Vector]:
+    def remember(self, downlink: Downlink, memory: Memory | None, sent: Memory, elapsed: float | None) -> Memory:
         """Return the mean of the client's gradients."""
         assert elapsed is not None
         return {"own": -_correction(downlink, memory) - sent["increment"] / elapsed}

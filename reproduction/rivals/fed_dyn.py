@@ -51,9 +51,7 @@ class DynamicRegularization(MeanOfMemories):
         local, moved = client.minimise(start, shift=own, center=primal, penalty=self.penalty)
         return {"increment": local - primal}, moved
 
-    def remember(
-        self, downlink: Downlink, memory: Memory | None, sent: Memory, elapsed: float | None
-    ) -> dict[str, Vector]:
+    def remember(self, downlink: Downlink, memory: Memory | None, sent: Memory, elapsed: float | None) -> Memory:
         """Return the gradient of f at the new point, and the point."""
         before = np.zeros_like(sent["increment"]) if memory is None else memory["own"]
         local = downlink.vectors["primal"] + sent["increment"]

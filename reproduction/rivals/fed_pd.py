@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from flwr_fco.algorithms import Client, Downlink, Memory, Moved, PrimalAveraging, PrimalState, Problem, Replies, Sent
-from flwr_fco.objectives import Vector
 from flwr_fco.strategies import POSITIVE, Everyone, Ledger, MinimiseStrategy, strategy
 
 
@@ -53,9 +52,7 @@ class PrimalDual(PrimalAveraging):
         dual = before + (local - primal) / self.step
         return {"increment": local + self.step * dual - primal}, moved
 
-    def remember(
-        self, downlink: Downlink, memory: Memory | None, sent: Memory, elapsed: float | None
-    ) -> dict[str, Vector]:
+    def remember(self, downlink: Downlink, memory: Memory | None, sent: Memory, elapsed: float | None) -> Memory:
         """Return dual and x: x_0+ - x_0 = 2 (x - x_0) + eta dual."""
         before = np.zeros_like(sent["increment"]) if memory is None else memory["dual"]
         moved = 0.5 * (sent["increment"] - self.step * before)

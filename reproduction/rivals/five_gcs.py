@@ -61,9 +61,7 @@ class FifthGeneration(MeanOfMemories):
         y, moved = client.minimise(known["local"], shift=shift, penalty=penalty)
         return {"increment": tau * (primal - y)}, moved
 
-    def remember(
-        self, downlink: Downlink, memory: Memory | None, sent: Memory, elapsed: float | None
-    ) -> dict[str, Vector]:
+    def remember(self, downlink: Downlink, memory: Memory | None, sent: Memory, elapsed: float | None) -> Memory:
         """Return u and y."""
         dual = self._known(downlink, memory)["dual"]
         increment = sent["increment"]

@@ -86,9 +86,7 @@ class ShiftedSteps(PrimalAveraging):
         """Begin at the average, with the shift that it completes; take shifted gradient steps."""
         return client.dual_steps(downlink.vectors["primal"], -self._shift(downlink, memory), psi=False)
 
-    def remember(
-        self, downlink: Downlink, memory: Memory | None, sent: Memory, elapsed: float | None
-    ) -> dict[str, Vector]:
+    def remember(self, downlink: Downlink, memory: Memory | None, sent: Memory, elapsed: float | None) -> Memory:
         """Return the shift of the round, which the next message changes, and the point before averaging."""
         return {"shift": self._shift(downlink, memory), "local": downlink.vectors["primal"] + sent["increment"]}
 

@@ -192,9 +192,7 @@ class Algorithm(ABC):
             What the client remembers; None if it begins, and of a method without memories.
         """
 
-    def remember(
-        self, downlink: Downlink, memory: Memory | None, sent: Memory, elapsed: float | None
-    ) -> dict[str, Vector]:
+    def remember(self, downlink: Downlink, memory: Memory | None, sent: Memory, elapsed: float | None) -> Memory:
         """Return a client's memory after a round that counted: on the client, and in the server's ledger.
 
         Parameters

@@ -8,7 +8,7 @@ import pytest
 
 from flwr_fco.errors import ConfigurationError
 from reproduction.data import DataNotFoundError
-from reproduction.data.images import cifar10, mnist
+from reproduction.data.images import cifar10, mnist, on_clients
 
 
 def write_idx(file, array):
@@ -47,9 +47,10 @@ def test_damaged_files_of_mnist_are_named(tiny, name, content, message):
         mnist(tiny)
 
 
-@pytest.mark.parametrize("options", [{"alpha": 0.5, "min_size": 1}, {"alpha": None}])
+@pytest.mark.parametrize("options", [{"alpha": 50.0}, {"alpha": None}])
 def test_every_image_goes_to_one_client(tiny, options):
-    data = mnist(tiny, num_clients=10, **options)
+    images = mnist(tiny)
+    data = on_clients(images, num_clients=10, **options)
     assert np.array_equal(np.sort(np.concatenate(data.partition)), np.arange(200))
     client = data.client(3)
     assert client.features.dtype == np.float32
@@ -57,11 +58,11 @@ def test_every_image_goes_to_one_client(tiny, options):
     assert 0.0 <= client.features.min() <= client.features.max() <= 1.0
     assert np.array_equal(np.rint(client.features * 255).astype(np.uint8), data.train.features[data.partition[3]])
     assert data.test_objective().num_examples == 30
-    first, again, other = (mnist(tiny, 5, num_examples=50, seed=seed, **options) for seed in (1, 1, 2))
+    first, again, other = (on_clients(images, 3, num_examples=90, seed=seed, **options) for seed in (1, 1, 2))
     assert np.array_equal(first.client(2).features, again.client(2).features)
     assert not np.array_equal(first.train.features, other.train.features)
     with pytest.raises(ConfigurationError, match="num_examples=201"):
-        mnist(tiny, num_examples=201)
+        on_clients(images, num_examples=201)
 
 
 def test_cifar_from_binary_batches_and_from_npz_is_the_same(tmp_path):
@@ -72,7 +73,7 @@ def test_cifar_from_binary_batches_and_from_npz_is_the_same(tmp_path):
         labels = np.arange(20, dtype=np.uint8) % 10
         np.column_stack([labels, images.reshape(20, -1)]).tofile(tmp_path / f"{name}.bin")
         parts.append((images.transpose(0, 2, 3, 1), labels))
-    data = cifar10(tmp_path, num_clients=4)
+    data = on_clients(cifar10(tmp_path), num_clients=4)
     assert (data.num_clients, data.train.features.shape, data.test.features.shape) == (4, (100, 3072), (20, 3072))
     # Red, green and blue of the first pixel, then of the one to its right.
     assert data.test.features[0, :6].tolist() == [*images[0, :, 0, 0], *images[0, :, 0, 1]]
@@ -80,7 +81,7 @@ def test_cifar_from_binary_batches_and_from_npz_is_the_same(tmp_path):
     train = [np.concatenate(part) for part in zip(*parts[:5], strict=True)]
     names = ("train_images", "train_labels", "test_images", "test_labels")
     np.savez(tmp_path / "all.npz", **dict(zip(names, (*train, *parts[5]), strict=True)))
-    twin = cifar10(tmp_path / "all.npz", num_clients=4)
+    twin = on_clients(cifar10(tmp_path / "all.npz"), num_clients=4)
     assert np.array_equal(twin.train.features, data.train.features)
     assert np.array_equal(twin.client(2).features, data.client(2).features)
 

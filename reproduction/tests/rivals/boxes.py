@@ -36,6 +36,11 @@ def nearest(f, linear, penalty):
     return np.linalg.solve(f.matrix + penalty * np.eye(D), f.vector + linear)
 
 
+def slopes(fs, points):
+    """Return the gradient of each client's loss at its own point."""
+    return np.array([f.gradient(point) for f, point in zip(fs, points, strict=True)])
+
+
 def fed_prox(fs, p, penalty):
     x = START
     for _ in range(ROUNDS):
@@ -86,12 +91,12 @@ def apda_inexact(fs, p, primal_step, damping, convexity):
     theta = max(2 / (2 + convexity * primal_step), 1 - damping * dual_step)
     x = ahead = np.tile(START, (4, 1))
     y = np.zeros((4, D))
-    gradients = np.array([f.gradient(START) for f in fs])
+    gradients = slopes(fs, x)
     for _ in range(ROUNDS - 1):
         v = y - dual_step * damping * (y + gradients) + dual_step * ahead
         y = v - p @ v
         hat = [nearest(f, a / primal_step - b, 1 / primal_step) for f, a, b in zip(fs, x, y, strict=True)]
-        gradients = np.array([f.gradient(point) for f, point in zip(fs, hat, strict=True)])
+        gradients = slopes(fs, hat)
         moved = x - primal_step * (gradients + y)
         x, ahead = moved, moved + theta * (moved - x)
     return p @ x
@@ -104,9 +109,8 @@ def scaffnew(fs, p, counts, probability):
     for number, count in enumerate(counts, start=1):
         gamma = RATE / number
         ends = np.tile(mean, (4, 1))
-        for m, f in enumerate(fs):
-            for _ in range(int(count)):
-                ends[m] -= gamma * (f.gradient(ends[m]) - shifts[m])
+        for _ in range(int(count)):
+            ends -= gamma * (slopes(fs, ends) - shifts)
         mean = p @ ends
         shifts += probability / gamma * (mean - ends)
     return mean
@@ -123,7 +127,7 @@ def rand_prox(fs, p, probability):
     u = np.zeros((4, D))
     for _ in range(ROUNDS):
         for k in range(1, round(1 / probability) + 1):
-            ahead = x - RATE * (np.array([f.gradient(own) for f, own in zip(fs, x, strict=True)]) + u)
+            ahead = x - RATE * (slopes(fs, x) + u)
             v = u + tau * ahead
             # prox_{tau h*}(v) - u, by Moreau: prox_{h / tau} is the mean.
             moved = v - p @ v - u if k == round(1 / probability) else np.zeros((4, D))
@@ -133,29 +137,26 @@ def rand_prox(fs, p, probability):
 
 
 def averaged(fs, p, step):
-    """FedAvg with local steps ``step(f, x, direction)``, where the direction is the mean of the last round's steps."""
+    """FedAvg with local steps ``step(fs, points, direction)``; the direction is the mean of the last round's steps."""
     x = START
     direction = np.zeros(D)
     for _ in range(ROUNDS):
-        ends = []
-        for f in fs:
-            end = x
-            for _ in range(STEPS):
-                end = step(f, end, direction)
-            ends.append(end)
+        ends = np.tile(x, (4, 1))
+        for _ in range(STEPS):
+            ends = step(fs, ends, direction)
         move = p @ ends - x
         x = x + SERVER_RATE * move
         direction = -move / (RATE * STEPS)
     return x
 
 
-def cm_step(f, x, direction, mix):
-    return x - RATE * (mix * f.gradient(x) + (1 - mix) * direction)
+def cm_step(fs, points, direction, mix):
+    return points - RATE * (mix * slopes(fs, points) + (1 - mix) * direction)
 
 
-def sam_step(f, x, direction, radius):
-    gradient = f.gradient(x)
-    return x - RATE * f.gradient(x + radius * gradient / np.linalg.norm(gradient))
+def sam_step(fs, points, direction, radius):
+    gradients = slopes(fs, points)
+    return points - RATE * slopes(fs, points + radius * gradients / np.linalg.norm(gradients, axis=1, keepdims=True))
 
 
 def decoupled_prox(fs, p, strength):
@@ -167,11 +168,10 @@ def decoupled_prox(fs, p, strength):
         first = soft(point, strength * weight)
         ends = np.tile(first, (4, 1))
         own = np.zeros((4, D))
-        for m, f in enumerate(fs):
-            for k in range(STEPS):
-                gradient = f.gradient(soft(ends[m], strength * RATE * k) if k else first)
-                ends[m] -= RATE * (gradient + corrections[m])
-                own[m] += gradient / STEPS
+        for k in range(STEPS):
+            gradients = slopes(fs, soft(ends, strength * RATE * k))
+            ends -= RATE * (gradients + corrections)
+            own += gradients / STEPS
         point = first + SERVER_RATE * (p @ ends - first)
         corrections = (first - point) / weight - own
     return soft(point, strength * weight)
@@ -181,10 +181,9 @@ def d_fed_mid(fs, p, strength):
     """On a chain, psi on the nodes and after mixing; the mean of the nodes' points."""
     w = np.tile(START, (4, 1))
     for _ in range(ROUNDS):
-        end = w.copy()
-        for m, f in enumerate(fs):
-            for _ in range(STEPS):
-                end[m] = soft(end[m] - RATE * f.gradient(end[m]), RATE * strength)
+        end = w
+        for _ in range(STEPS):
+            end = soft(end - RATE * slopes(fs, end), RATE * strength)
         w = soft(topology.chain(4).mixing @ (w + SERVER_RATE * (end - w)), SERVER_RATE * RATE * STEPS * strength)
     return w.mean(axis=0)
 
@@ -196,9 +195,8 @@ def scaffold(fs, p):
     for _ in range(ROUNDS):
         ends = np.tile(x, (4, 1))
         trackers = own.mean(axis=0) - own
-        for m, f in enumerate(fs):
-            for _ in range(STEPS):
-                ends[m] -= RATE * (f.gradient(ends[m]) + trackers[m])
+        for _ in range(STEPS):
+            ends -= RATE * (slopes(fs, ends) + trackers)
         own = (x - ends) / (RATE * STEPS) - trackers
         x = x + SERVER_RATE * (ends.mean(axis=0) - x)
     return x
@@ -247,7 +245,7 @@ def liang(fs, mixing, convexity, strength, smoothness=None, radius=None):
     for a in range(1, ROUNDS * STEPS + 1):
         before = a * (a - 1) / 2
         after = a * (a + 1) / 2
-        n = before / after * n - a / after * np.array([f.gradient(row) for f, row in zip(fs, w, strict=True)])
+        n = before / after * n - a / after * slopes(fs, w)
         if a % STEPS == 0:
             n, v = mixing @ n, mixing @ v
         dual = n + convexity / 2 * v + (smoothness or 0.0) * a / after * START
