@@ -53,7 +53,7 @@ def list_everything() -> None:
     from reproduction.problems.named import PROBLEMS
     from reproduction.rivals import STRATEGIES
 
-    options = {name: f"{own.description} [{', '.join(own.options())}]" for name, own in PROBLEMS.items()}
+    options = {name: f"{own.description} [{', '.join(own.options)}]" for name, own in PROBLEMS.items()}
     parts = {
         "Strategies: run --strategy NAME": {n: (kind.__doc__ or "").splitlines()[0] for n, kind in STRATEGIES.items()},
         "Baselines: run --strategy NAME": BASELINES,

@@ -139,7 +139,8 @@ class Figure:
         self._part = ""
         self._of_part = dict[str, Any]()
         self._varied: list[tuple[str, str, Sequence[Any], Mapping[str, Any]]] = []
-        self._shorten: Callable[[], None] | None = None
+        #: Leaves only what :meth:`quick` says.
+        self.shorten: Callable[[], None] = lambda: None
 
     def settings(self, **settings: Any) -> None:
         """Set what all runs share; ``every=10``: rounds between two evaluations of any metric."""
@@ -218,21 +219,15 @@ class Figure:
             self.table = {}
             self.shortened = True
 
-        self._shorten = shorten
-
-    def shorten(self) -> Figure:
-        """Return it with what its quick version runs."""
-        assert self._shorten is not None
-        self._shorten()
-        return self
+        self.shorten = shorten
 
     def replace(self, overrides: Mapping[str, Any]) -> Figure:
         """Replace settings of every run, or its problem, whose own options alone the runs keep; return the figure."""
         problem = overrides.get("problem")
         gone: set[str] = set()
         if problem is not None:
-            gone = {key.replace("-", "_") for key in find_problem(self.problem).options()}
-            gone -= {key.replace("-", "_") for key in find_problem(problem).options()}
+            gone = {key.replace("-", "_") for key in find_problem(self.problem).options}
+            gone -= {key.replace("-", "_") for key in find_problem(problem).options}
         own = {key.replace("-", "_"): value for key, value in overrides.items()}
         for number, one in enumerate(self.runs):
             kept = {key: value for key, value in one.settings.items() if key not in gone}
@@ -256,7 +251,7 @@ class Figure:
         problem = str(own.pop("problem", self.problem))
         if one.strategy in BASELINES:
             # A baseline takes the problem's options and its own; rates and rounds belong to a federation.
-            taken = {key.replace("-", "_") for key in find_problem(problem).options()}
+            taken = {key.replace("-", "_") for key in find_problem(problem).options}
             taken |= {*option_names(one.strategy), "num_rounds"}
             own = {key: value for key, value in own.items() if key in taken}
         return RunSettings.of(problem, one.strategy, own, seed)
@@ -331,4 +326,6 @@ def find_figure(name: str, *, quick: bool = False) -> Figure:
     for claim, check in found.checks.items():
         if check.rule not in RULES or not {*check.labels()} <= labels:
             raise ConfigurationError(f"{name}, {claim!r}: no rule {check.rule!r}, or runs of {check.labels()}")
-    return found.shorten() if quick else found
+    if quick:
+        found.shorten()
+    return found

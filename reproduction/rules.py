@@ -100,9 +100,7 @@ class Measurement(NamedTuple):
         >>> Measurement([-0.1, -0.2], False, "advantage", even=0.0, noise=0.1).tie
         True
         """
-        low = self.even - self.noise
-        high = self.even + self.noise
-        return bool(np.min(self.values) <= high and np.max(self.values) >= low)
+        return bool(np.min(self.values) <= self.even + self.noise and np.max(self.values) >= self.even - self.noise)
 
 
 # --- statistics: of the runs of one seed, the one that the claim is about first; NaN where one of them diverged ------

@@ -104,9 +104,9 @@ def run(settings: RunSettings) -> RunResult:
     seconds = time.perf_counter() - began
     own = run_of(recorder.strategy)
     model = {name: array.numpy() for name, array in own.arrays.items()}
-    chosen = [f"{key.replace('_', '-')}={own.chosen[key]:.4g}: {why}" for key, why in own.reasons.items()]
     result = recorder.strategy.result
     left_out = 0 if result is None else len(result.left_out)
+    chosen = [f"{key.replace('_', '-')}={own.chosen[key]:.4g}: {why}" for key, why in own.reasons.items()]
     return RunResult(settings, recorder.history, model, recorder.diverged, seconds, chosen, left_out)
 
 

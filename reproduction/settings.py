@@ -145,7 +145,7 @@ class RunSettings:
                 f"strategy={strategy!r}; expected one of {', '.join(known)}{suggestion(strategy, known)}"
             )
         own = [name for name in _types() if name not in ("problem", "strategy")]
-        names_of = {"problem": entry.options(), "strategy": [o.replace("_", "-") for o in option_names(strategy)]}
+        names_of = {"problem": entry.options, "strategy": [o.replace("_", "-") for o in option_names(strategy)]}
         values: dict[str, Any] = {key.replace("-", "_"): value for key, value in entry.defaults.items()}
         found: dict[str, dict[str, Any]] = {kind: {} for kind in names_of}
         for key, value in (given or {}).items():

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -24,15 +24,7 @@ from flwr_fco.objectives import Logistic
 from reproduction.data import DataNotFoundError
 from reproduction.data.samples import check_whole, stream
 
-_FACE = "face"
-_HOUSE = "house"
 _SCALE_FLOOR = 1e-12
-
-
-class _Files(NamedTuple):
-    bold: Path
-    mask: Path
-    labels: Path
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,28 +213,24 @@ def load_haxby(
     ((216, 530), 12)
     """
     directory = _fetched(path, subjects) if fetch else Path(path or ".")
-    features, labels, sessions = [], [], []
+    parts = []
     owners: list[int] = []
     for subject, files in _find(directory, subjects):
-        own_features, own_labels, own_sessions = _load_subject(files)
-        names, numbers = np.unique(own_sessions, return_inverse=True)
-        features.append(own_features)
-        labels.append(own_labels)
-        sessions.append(numbers + len(owners))
+        features, labels, sessions = _load_subject(*files)
+        names, numbers = np.unique(sessions, return_inverse=True)
+        parts.append((features, labels, numbers.astype(np.int64) + len(owners)))
         owners += [subject] * names.size
-    return BrainScans(
-        np.concatenate(features), np.concatenate(labels), np.concatenate(sessions).astype(np.int64), np.array(owners)
-    )
+    features, labels, sessions = map(np.concatenate, zip(*parts, strict=True))
+    return BrainScans(features, labels, sessions, np.array(owners))
 
 
-def _find(directory: Path, subjects: Sequence[int]) -> list[tuple[int, _Files]]:
+def _find(directory: Path, subjects: Sequence[int]) -> list[tuple[int, tuple[Path, Path, Path]]]:
     mask = directory / "mask.nii.gz"
-    single = _Files(directory / "bold.nii.gz", mask, directory / "attributes_literal.txt")
-    if single.bold.is_file():
-        found = [(1, single)]
+    if (directory / "bold.nii.gz").is_file():
+        found = [(1, (directory / "bold.nii.gz", mask, directory / "attributes_literal.txt"))]
     else:
         own = [(number, directory / f"subj{number}") for number in subjects]
-        found = [(number, _Files(folder / "bold.nii.gz", mask, folder / "labels.txt")) for number, folder in own]
+        found = [(number, (folder / "bold.nii.gz", mask, folder / "labels.txt")) for number, folder in own]
     for _, files in found:
         for file in files:
             if not file.is_file():
@@ -270,29 +258,24 @@ def _fetched(path: str | PathLike[str] | None, subjects: Sequence[int]) -> Path:
     return Path(bunch.mask).parent
 
 
-def _load_subject(files: _Files) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]:
+def _load_subject(bold: Path, mask: Path, labels: Path) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.int64]]:
+    """Return the features, labels and sessions of the volumes of one subject that show faces or houses."""
     try:
         import nibabel
     except ImportError as error:
         raise NotInstalledError("reading NIfTI files needs nibabel: pip install nibabel") from error
-    bold: Any = nibabel.load(files.bold)
-    image: Any = nibabel.load(files.mask)
-    mask = np.asarray(image.dataobj).reshape(image.shape[:3]) != 0
-    volumes = np.asarray(bold.dataobj)
-    names, sessions = _read_labels(files.labels)
-    if volumes.shape != (*mask.shape, len(names)):
-        raise ConfigurationError(
-            f"{files.labels} labels {len(names)} volumes of {mask.shape}, {files.bold} is {volumes.shape}"
-        )
-    series = volumes[mask].T
-    wanted = np.isin(names, (_FACE, _HOUSE))
+    volumes, image = (np.asarray(cast(Any, nibabel.load(file)).dataobj) for file in (bold, mask))
+    inside = image.reshape(image.shape[:3]) != 0
+    names, sessions = _read_labels(labels)
+    if volumes.shape != (*inside.shape, len(names)):
+        raise ConfigurationError(f"{labels} labels {len(names)} volumes of {inside.shape}, {bold} is {volumes.shape}")
+    series = volumes[inside].T
+    wanted = np.isin(names, ("face", "house"))
     if not wanted.any():
-        raise ConfigurationError(
-            f"{files.labels} labels no volume 'face' or 'house', but {sorted(set(names.tolist()))}"
-        )
+        raise ConfigurationError(f"{labels} labels no volume 'face' or 'house', but {sorted(set(names.tolist()))}")
     # The trend and deviation use every volume of a session, including rest volumes.
     features = normalize_sessions(series, sessions)[wanted]
-    return features, (names[wanted] == _FACE).astype(np.int64), sessions[wanted]
+    return features, (names[wanted] == "face").astype(np.int64), sessions[wanted]
 
 
 def _read_labels(file: Path) -> tuple[NDArray[np.str_], NDArray[np.int64]]:

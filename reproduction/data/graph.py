@@ -20,7 +20,7 @@ from flwr_fco.engines import FirstOrder
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import Batch, Layout, LeastSquares, Logistic, Objective, Vector
 from reproduction.data.draws import add_drawn_linear_gradient, add_drawn_logistic_gradient
-from reproduction.data.samples import check_whole, stream
+from reproduction.data.samples import check_sizes, check_whole, stream
 
 # Purpose of a stream of random numbers: the first number of its key.
 _TRUTH = 0
@@ -101,7 +101,7 @@ class SparseGraphProblem(FederatedDataset):
     >>> problem = SparseGraphProblem("linear", num_clients=4, dimension=20, sparsity=3)
     >>> int(np.count_nonzero(problem.optimum)), problem.gap(problem.optimum)
     (3, 0.0)
-    >>> bool(np.count_nonzero(problem.own_model(0)) == 20)
+    >>> bool(np.count_nonzero(problem.models[0]) == 20)
     True
     """
 
@@ -128,9 +128,8 @@ class SparseGraphProblem(FederatedDataset):
                 f"truncation={self.truncation!r} with kind={self.kind!r} and sampling={self.sampling!r}; expected 0, "
                 "or linear and examples: gradients are drawn for normal covariates"
             )
-        for name in ("scale", "spread", "noise", "truncation"):
-            if not 0.0 <= getattr(self, name) < np.inf or (name == "scale" and self.scale == 0.0):
-                raise ConfigurationError(f"{name}={getattr(self, name)!r}; expected a finite number >= 0 (scale > 0)")
+        check_sizes(self, "spread", "noise", "truncation")
+        check_sizes(self, "scale", positive=True)
 
     @cached_property
     def layout(self) -> Layout:
@@ -138,7 +137,7 @@ class SparseGraphProblem(FederatedDataset):
         return Layout.from_arrays({"coefficients": np.empty(self.dimension)})
 
     @cached_property
-    def _models(self) -> NDArray[np.float64]:
+    def models(self) -> NDArray[np.float64]:
         """The models of all clients, shape (M, d)."""
         effects = stream(self.seed, _EFFECT)
         common = stream(self.seed, _TRUTH).standard_normal(self.sparsity)
@@ -156,11 +155,6 @@ class SparseGraphProblem(FederatedDataset):
         model[1::2, self.sparsity :] *= -1.0
         return model
 
-    def own_model(self, index: int) -> Vector:
-        """Return the model of one client."""
-        self._check_index(index)
-        return np.array(self._models[index])
-
     @cached_property
     def optimum(self) -> Vector:
         """The minimiser w* of the mean of the clients' expected losses."""
@@ -169,7 +163,7 @@ class SparseGraphProblem(FederatedDataset):
         optimum = np.zeros(self.dimension)
         if self.kind == "linear":
             # Off the support the effects sum to 0 only up to rounding; the exact value is 0.
-            optimum[: self.sparsity] = self._models[:, : self.sparsity].mean(axis=0)
+            optimum[: self.sparsity] = self.models[:, : self.sparsity].mean(axis=0)
             return optimum
         pull = self._pull[: self.sparsity]
         size = float(np.linalg.norm(pull))
@@ -180,13 +174,13 @@ class SparseGraphProblem(FederatedDataset):
     @cached_property
     def _pull(self) -> Vector:
         """mean_m own_m kappa(||own_m||): minus the mean gradient of the logistic losses at 0."""
-        slopes = [_mean_slope(float(np.linalg.norm(model))) for model in self._models]
-        return np.asarray(np.mean(self._models * np.array(slopes)[:, None], axis=0))
+        slopes = [_mean_slope(float(np.linalg.norm(model))) for model in self.models]
+        return np.asarray(np.mean(self.models * np.array(slopes)[:, None], axis=0))
 
     def value(self, w: Vector) -> float:
         """Return the mean of the clients' expected losses at a point of shape (d,)."""
         if self.kind == "linear":
-            return 0.5 * (self.noise**2 + float(((self._models - w) ** 2).sum()) / self.num_clients)
+            return 0.5 * (self.noise**2 + float(((self.models - w) ** 2).sum()) / self.num_clients)
         softplus = float(_WEIGHTS @ np.logaddexp(0.0, float(np.linalg.norm(w)) * _NODES))
         return softplus - float(w @ self._pull)
 
@@ -217,8 +211,8 @@ class SparseGraphProblem(FederatedDataset):
         features = self._covariates(rng, count)
         if self.kind == "linear":
             features[:, 0] = 1.0
-            return Samples(features, features @ self._models[index] + self.noise * rng.standard_normal(count))
-        hit = rng.random(count) < expit(features @ self._models[index])
+            return Samples(features, features @ self.models[index] + self.noise * rng.standard_normal(count))
+        hit = rng.random(count) < expit(features @ self.models[index])
         return Samples(features, np.where(hit, 1.0, -1.0))
 
     def _covariates(self, rng: np.random.Generator, count: int) -> NDArray[np.float64]:
@@ -247,7 +241,7 @@ class SparseGraphProblem(FederatedDataset):
         if batch_size is None:
             return 0.0
         # The variance of <x, v> x_j with x = (1, normal), v = -own is ||v||^2 + v_j^2.
-        squares = self._models**2
+        squares = self.models**2
         largest = squares.sum(axis=1) + squares[:, 1:].max(axis=1, initial=0.0)
         return float(np.sqrt((largest + self.noise**2).max() / batch_size))
 
@@ -319,7 +313,7 @@ class StreamingObjective(Objective):
     >>> import numpy as np
     >>> problem = SparseGraphProblem("linear", num_clients=4, dimension=20, sparsity=3)
     >>> objective = problem.objective(1)
-    >>> bool(np.allclose(objective.gradient(problem.own_model(1)), 0.0))
+    >>> bool(np.allclose(objective.gradient(problem.models[1]), 0.0))
     True
     """
 
@@ -328,7 +322,7 @@ class StreamingObjective(Objective):
         self.index = index
         self.layout = problem.layout
         self.num_examples = problem.examples_per_client
-        self._model = problem.own_model(index)
+        self._model: Vector = problem.models[index]
 
     @cached_property
     def _pull(self) -> Vector:

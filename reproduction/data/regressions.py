@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from flwr_fco.datasets import FederatedDataset, Samples
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import LeastSquares, TraceRegression
-from reproduction.data.samples import check_whole, stream
+from reproduction.data.samples import check_sizes, check_whole, stream
 
 Variant = Literal["I", "II", "III", "IV"]
 
@@ -85,9 +85,7 @@ class SyntheticRegression(FederatedDataset):
                 f"coefficients have shape {self.coefficients.shape}; expected a vector or a matrix that is not empty"
             )
         check_whole(self, "num_clients", "examples_per_client")
-        for name in ("spread", "disagreement"):
-            if not 0.0 <= getattr(self, name) < np.inf:
-                raise ConfigurationError(f"{name}={getattr(self, name)!r}; expected a finite number >= 0")
+        check_sizes(self, "spread", "disagreement")
         object.__setattr__(self, "intercept", float(stream(self.seed, _TRUTH).normal()))
 
     def client(self, index: int) -> Samples:

@@ -10,10 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.datasets import FederatedDataset, Samples
-from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import BilinearSaddle
 from reproduction.data.saddle_objectives import QuadraticSaddle, UniversalAdversarialLogistic
-from reproduction.data.samples import ImagesOnClients, check_whole, stream
+from reproduction.data.samples import ImagesOnClients, check_sizes, check_whole, stream
 
 Kind = Literal["sparse", "low-rank", "game", "quadratic"]
 
@@ -36,7 +35,7 @@ class SyntheticSaddle(FederatedDataset):
     ----------
     kind : {"sparse", "low-rank", "game", "quadratic"}
         ``"sparse"``: <A x - b, y> of vectors (A.1); the paper's regularizer is ``L1(0.1, bound=0.05)`` on both.
-        ``"low-rank"``: <A X - B, Y> of matrices (A.2), where half of B's columns are linear combinations of the other
+        ``"low-rank"``: <A X - B, Y> of 20 columns (A.2), where half of B's columns are linear combinations of the other
         half, with coefficients from U[-1, 1]; the paper's is ``Nuclear(0.1, bound=0.05)``. ``"game"``: x' P y on two
         simplices. ``"quadratic"``: <A x - b, y> + c/2 ||x||^2 - c/2 ||y||^2 of vectors, strongly convex-concave, of
         which the exact solution is known.
@@ -46,8 +45,6 @@ class SyntheticSaddle(FederatedDataset):
         n, the size of y; in a game the number of moves of the row player x.
     columns : int, default 600
         m, the size of x; in a game the number of moves of the column player y.
-    width : int, default 20
-        p, the number of columns of both players' matrices; ``"low-rank"`` only.
     bound : float
         D: starting points of ``"sparse"`` are drawn from U[-D, D]. The box itself belongs to the regularizer.
     noise : float
@@ -77,7 +74,6 @@ class SyntheticSaddle(FederatedDataset):
     num_clients: int = 100
     rows: int = 300
     columns: int = 600
-    width: int = 20
     bound: float = 0.05
     noise: float = 0.1
     spread: float = 0.0
@@ -85,15 +81,9 @@ class SyntheticSaddle(FederatedDataset):
     curvature: float = 1.0
 
     def __post_init__(self) -> None:
-        check_whole(self, "num_clients", "rows", "columns", "width")
-        if self.kind == "low-rank" and self.width < 2:
-            raise ConfigurationError(f"width={self.width}; expected at least 2 columns, half of them dependent")
-        for name in ("bound", "noise", "spread", "curvature"):
-            value = getattr(self, name)
-            if not 0.0 <= value < np.inf or (name in ("bound", "curvature") and value == 0.0):
-                raise ConfigurationError(
-                    f"{name}={value!r}; expected a finite number >= 0 (bound and curvature: greater than 0)"
-                )
+        check_whole(self, "num_clients", "rows", "columns")
+        check_sizes(self, "noise", "spread")
+        check_sizes(self, "bound", "curvature", positive=True)
 
     @cached_property
     def matrix(self) -> NDArray[np.float64]:
@@ -104,15 +94,14 @@ class SyntheticSaddle(FederatedDataset):
 
     @cached_property
     def offset(self) -> NDArray[np.float64]:
-        """The clients' mean of b, of shape (rows,), or of B, of shape (rows, width); 0 for a game."""
+        """The clients' mean of b, of shape (rows,), or of B, of shape (rows, 20); 0 for a game."""
         if self.kind == "game":
             return np.zeros(self.rows)
         rng = stream(self.seed, _OFFSET)
         if self.kind != "low-rank":
             return rng.uniform(-1.0, 1.0, self.rows)
-        free = self.width - self.width // 2
-        base = rng.uniform(-1.0, 1.0, (self.rows, free))
-        return np.hstack([base, base @ rng.uniform(-1.0, 1.0, (free, self.width - free))])
+        base = rng.uniform(-1.0, 1.0, (self.rows, 10))
+        return np.hstack([base, base @ rng.uniform(-1.0, 1.0, (10, 10))])
 
     def client(self, index: int) -> Samples:
         """Return a client's A_m and b_m, as features and targets.

@@ -31,6 +31,14 @@ def check_whole(data: object, *names: str) -> None:
             raise ConfigurationError(f"{name}={value!r}; expected a whole number >= 1")
 
 
+def check_sizes(data: object, *names: str, positive: bool = False) -> None:
+    """Raise a ConfigurationError unless all of these attributes are finite numbers >= 0, or > 0."""
+    for name in names:
+        value = getattr(data, name)
+        if not 0.0 <= value < np.inf or (positive and value == 0.0):
+            raise ConfigurationError(f"{name}={value!r}; expected a finite number {'> 0' if positive else '>= 0'}")
+
+
 @dataclass(frozen=True, eq=False)
 class ImagesOnClients(FederatedDataset):
     """Classified images split over clients, for objectives other than plain classification."""

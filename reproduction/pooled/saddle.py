@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -179,8 +180,7 @@ def strongest_perturbation(objective: UniversalAdversarialLogistic, w: Vector, b
     """
     place = slice(objective.split, None)
     psi = Box(-bound, bound)
-    best = w
-    most = -math.inf
+    found = []
     for start in (w[place], np.random.default_rng(0).uniform(-bound, bound, w[place].shape)):
         attacked = w.copy()
         value = -math.inf
@@ -190,10 +190,8 @@ def strongest_perturbation(objective: UniversalAdversarialLogistic, w: Vector, b
             kept = attacked.copy()
             # The operator contains minus the maximising player's gradient. A projection from far away is the corner.
             attacked[place] = psi.prox(-_FAR * objective.gradient(attacked)[place], _FAR)
-        if value > most:
-            best = kept
-            most = value
-    return best
+        found.append((value, kept))
+    return max(found, key=itemgetter(0))[1]
 
 
 def _quadratic_gap(pooled: QuadraticSaddle, w: Vector) -> float:

@@ -115,7 +115,7 @@ def haxby(
     chosen = seed % len(folds) if split < 0 else split
     if chosen >= len(folds):
         raise ConfigurationError(f"split={split}; expected 0 .. {len(folds) - 1}, or -1: the seed chooses")
-    return tasks.Classification(scans.split(folds[chosen]), L1(strength), threshold=1e-4)
+    return tasks.Scans(scans.split(folds[chosen]), L1(strength))
 
 
 def synthetic_brain(
@@ -211,46 +211,29 @@ def sparse_graph(
     return tasks.StreamingRecovery(data, L1(strength) if strength else Zero())
 
 
-def bilinear(
+def saddle(
     seed: int,
     *,
-    variant: Literal["sparse", "low-rank"],
+    variant: Literal["sparse", "low-rank", "game", "quadratic"],
     strength: float = 0.1,
     bound: float = 0.05,
     num_clients: int = 100,
     rows: int = 300,
     columns: int = 600,
+    curvature: float = 1.0,
     noise: float = 0.1,
     spread: float = 0.0,
     start: Literal["uniform", "projected", "zero"] = "uniform",
 ) -> Task:
-    """Return the third paper's games."""
-    data = SyntheticSaddle(variant, num_clients, rows, columns, bound=bound, noise=noise, spread=spread, seed=seed)
+    """Return the third paper's games, one on two simplices, or one whose saddle point is known."""
+    sizes: dict[str, Any] = {"num_clients": num_clients, "rows": rows, "columns": columns, "bound": bound}
+    data = SyntheticSaddle(variant, **sizes, noise=noise, spread=spread, seed=seed, curvature=curvature)
+    if variant == "game":
+        return tasks.SimplexGame(data, PerParameter({"x": Simplex(), "y": Simplex()}))
+    if variant == "quadratic":
+        return tasks.QuadraticGame(data, Zero(), start)
     own = L1(strength, bound=bound) if variant == "sparse" else Nuclear(strength, bound=bound)
     return tasks.BilinearGame(data, PerParameter({"x": own, "y": own}), start, seed)
-
-
-def matrix_game(
-    seed: int, *, num_clients: int = 100, rows: int = 300, columns: int = 600, noise: float = 0.1, spread: float = 0.0
-) -> Task:
-    """Return a game on two simplices, where the entropies are the geometry."""
-    data = SyntheticSaddle("game", num_clients, rows, columns, noise=noise, spread=spread, seed=seed)
-    return tasks.SimplexGame(data, PerParameter({"x": Simplex(), "y": Simplex()}))
-
-
-def quadratic(
-    seed: int,
-    *,
-    num_clients: int = 10,
-    rows: int = 30,
-    columns: int = 60,
-    curvature: float = 1.0,
-    noise: float = 0.1,
-    spread: float = 0.5,
-) -> Task:
-    """Return a game whose saddle point is known."""
-    own: dict[str, Any] = {"noise": noise, "spread": spread, "seed": seed, "curvature": curvature}
-    return tasks.QuadraticGame(SyntheticSaddle("quadratic", num_clients, rows, columns, **own))
 
 
 def adversarial(

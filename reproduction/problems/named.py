@@ -59,17 +59,14 @@ class Problem:
     files: str = ""
 
     @cached_property
-    def _options(self) -> dict[str, Any]:
+    def options(self) -> dict[str, Any]:
+        """The problem's options in kebab-case, with their defaults."""
         known = {
             name.replace("_", "-"): parameter.default
             for name, parameter in signature(self.function).parameters.items()
             if parameter.kind is parameter.KEYWORD_ONLY and name not in self.fixed
         }
         return {**known, **self.given}
-
-    def options(self) -> dict[str, Any]:
-        """Return the problem's options in kebab-case, with their defaults."""
-        return dict(self._options)
 
     def tuned_for(self, strategy: str) -> bool:
         """Whether the rates among the defaults were chosen for a strategy.
@@ -94,15 +91,15 @@ class Problem:
         ConfigurationError
             If the problem has no such option, or a value is of the wrong type.
         """
-        known = self._options
         types = get_type_hints(self.function)
-        for key in options:
-            if key not in known:
-                raise ConfigurationError(
-                    f"{self.name} has no option {key!r}; expected one of {', '.join(known) or 'none'}"
-                )
-        names = {key: key.replace("-", "_") for key in options}
-        return {names[key]: checked(key, value, types[names[key]]) for key, value in options.items()}
+        found = {}
+        for key, value in options.items():
+            if key not in self.options:
+                known = ", ".join(self.options) or "none"
+                raise ConfigurationError(f"{self.name} has no option {key!r}; expected one of {known}")
+            name = key.replace("-", "_")
+            found[name] = checked(key, value, types[name])
+        return found
 
     def load(self, seed: int, **options: Any) -> Task:
         """Return the problem with its data.
@@ -151,7 +148,7 @@ def find_problem(name: str) -> Problem:
 
     Examples
     --------
-    >>> find_problem("lasso-III").options()
+    >>> find_problem("lasso-III").options
     {'strength': 0.5}
     """
     if name not in PROBLEMS:

@@ -22,7 +22,6 @@ from torch.nn import functional
 from flwr_fco.datasets import Samples
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import Vector
-from flwr_fco.regularizers import Regularizer
 from reproduction.data.samples import ImagesOnClients
 from reproduction.problems.tasks import AdversarialTraining, Task
 
@@ -170,6 +169,7 @@ class NetworkImages(ImagesOnClients):
         return {name: tensor.detach().numpy().copy() for name, tensor in self.network.state_dict().items()}
 
 
+@dataclass(eq=False)
 class ConstrainedNetwork(Task):
     """A network with each kernel in a ball around 0: losses, accuracies and the largest norm of a kernel.
 
@@ -186,12 +186,8 @@ class ConstrainedNetwork(Task):
 
     convex: ClassVar[bool] = False
     dataset: NetworkImages
-
-    def __init__(self, dataset: NetworkImages, regularizer: Regularizer, order: int, start_seed: int) -> None:
-        super().__init__(dataset, regularizer)
-        self.order = order
-        self.start_seed = start_seed
-        self._test = dataset.test_objective()
+    order: int
+    start_seed: int
 
     def initial_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the start point."""

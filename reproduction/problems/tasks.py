@@ -27,6 +27,7 @@ from reproduction.problems.hinge import Hinge
 from reproduction.problems.local_solvers import LOCAL_SOLVERS
 
 
+@dataclass(eq=False)
 class Task(ABC):
     """A problem with its data and options, as used by a run.
 
@@ -35,12 +36,13 @@ class Task(ABC):
     dataset : FederatedDataset
     regularizer : Regularizer
         psi.
-    threshold : float, optional
-        Coefficients, or singular values, above it count as nonzero; by default the threshold of the class.
     """
 
-    #: See the argument of that name.
-    threshold: float = 0.0
+    dataset: Any
+    regularizer: Regularizer
+
+    #: Coefficients, or singular values, above it count as nonzero.
+    threshold: ClassVar[float] = 0.0
     #: Whether a run over a graph reports means over its nodes' points, as the paper of the problem does.
     over_nodes: ClassVar[bool] = False
     #: Whether a line also reports the cost of the clients' work so far: gradients, Hessian products, both (passes over
@@ -49,16 +51,10 @@ class Task(ABC):
     #: Whether the clients' losses are convex, so that a baseline can find the minimum and certify it.
     convex: ClassVar[bool] = True
 
-    def __init__(self, dataset: FederatedDataset, regularizer: Regularizer, threshold: float | None = None) -> None:
-        self.dataset = dataset
-        self.regularizer = regularizer
-        if threshold is not None:
-            self.threshold = threshold
-
     @cached_property
     def clients(self) -> list[Objective]:
         """The losses of all clients, which the server has in an experiment but never in a deployment."""
-        return self.dataset.objectives()
+        return self.dataset.objectives()  # type: ignore[no-any-return]
 
     @property
     def layout(self) -> Layout:
@@ -78,10 +74,6 @@ class Task(ABC):
         coefficients : ndarray of float64
             In the shape of the layout's ``coefficients``.
         """
-
-    def validation(self, w: Vector) -> dict[str, float]:
-        """Return scores on data that no client has; nothing by default."""
-        return {}
 
     def scores(self, w: Vector, *, full: bool = True) -> dict[str, float]:
         """Return the metrics of a round.
@@ -107,8 +99,8 @@ class Task(ABC):
         return w[entry.block].reshape(entry.shape)
 
     def further(self, w: Vector) -> dict[str, float]:
-        """Return metrics that need a pass over the data: the objective, scores on validation data."""
-        return {"objective": self.objective(w), **self.validation(w)}
+        """Return metrics that need a pass over the data: the objective; of some also scores on data of no client."""
+        return {"objective": self.objective(w)}
 
     def objective(self, w: Vector) -> float:
         """Return sum_m p_m F_m(w) + psi(w) with p_m by numbers of examples.
@@ -121,6 +113,10 @@ class Task(ABC):
             return pooled.composite_objective(self.clients, None, self._psi, w)
         gram, linear, constant = self._squares
         return float(w @ (gram @ w) - 2.0 * (linear @ w)) + constant + float(self._psi.value(w))
+
+    @cached_property
+    def _test(self) -> Objective:
+        return self.dataset.test_objective()  # type: ignore[no-any-return]
 
     @cached_property
     def _psi(self) -> Any:
@@ -185,11 +181,8 @@ class SparseRecovery(Task):
     def structure(self, coefficients: NDArray[np.float64]) -> dict[str, float]:
         """Return precision, recall, F1 and density of the support, and the distance to the truth."""
         truth = self.dataset.coefficients
-        precision, recall, f1 = pooled.support_scores(coefficients, truth, self.threshold)
         return {
-            "precision": precision,
-            "recall": recall,
-            "f1": f1,
+            **pooled.support_scores(coefficients, truth, self.threshold)._asdict(),
             "density": pooled.density(coefficients, self.threshold),
             "recovery-error": pooled.recovery_error(coefficients, truth),
         }
@@ -221,9 +214,9 @@ class RankRecovery(Task):
         parts = (self.dataset.held_out(index, 16) for index in range(self.dataset.num_clients))
         return self.dataset.build_objective(together(parts))
 
-    def validation(self, w: Vector) -> dict[str, float]:
-        """Return the mean squared error on other examples of the clients."""
-        return {"validation-mse": self._held_out.metrics(w)["mse"]}
+    def further(self, w: Vector) -> dict[str, float]:
+        """Return also the mean squared error on other examples of the clients."""
+        return {**super().further(w), "validation-mse": self._held_out.metrics(w)["mse"]}
 
 
 class Classification(Task):
@@ -243,14 +236,11 @@ class Classification(Task):
         """Return the density."""
         return {"density": pooled.density(coefficients, self.threshold)}
 
-    @cached_property
-    def _test(self) -> Objective:
-        return self.dataset.test_objective()
-
-    def validation(self, w: Vector) -> dict[str, float]:
-        """Return accuracy, loss and regularized loss on the test part, and the accuracy in training."""
+    def further(self, w: Vector) -> dict[str, float]:
+        """Return also accuracy, loss and regularized loss on the test part, and the accuracy in training."""
         metrics = self._test.metrics(w)
         return {
+            **super().further(w),
             "accuracy": metrics["accuracy"],
             "validation-loss": metrics["loss"],
             "validation-objective": metrics["loss"] + float(self._psi.value(w)),
@@ -258,6 +248,13 @@ class Classification(Task):
         }
 
 
+class Scans(Classification):
+    """Classification of scans, of whose maps a coefficient above 1e-4 counts as nonzero."""
+
+    threshold = 1e-4
+
+
+@dataclass(eq=False)
 class ConstrainedClassification(Classification):
     """Classification with a model in a ball around 0.
 
@@ -270,9 +267,7 @@ class ConstrainedClassification(Classification):
         Of its norm.
     """
 
-    def __init__(self, dataset: PartitionedClassification, regularizer: Regularizer, order: int) -> None:
-        super().__init__(dataset, regularizer)
-        self.order = order
+    order: int
 
     def structure(self, coefficients: NDArray[np.float64]) -> dict[str, float]:
         """Return the density, and the norm that the ball bounds: it shows from when on the constraint binds."""
@@ -303,10 +298,10 @@ class PatternRecovery(Task):
     def _test(self) -> Objective:
         return self.dataset.build_objective(together(self.dataset.held_out(index) for index in range(2)))
 
-    def validation(self, w: Vector) -> dict[str, float]:
-        """Return accuracy and regularized loss on two sessions that no client has."""
-        metrics = self._test.metrics(w)
-        return {"accuracy": metrics["accuracy"], "validation-objective": metrics["loss"] + float(self._psi.value(w))}
+    def further(self, w: Vector) -> dict[str, float]:
+        """Return also accuracy and regularized loss on two sessions that no client has."""
+        accuracy, loss = (self._test.metrics(w)[name] for name in ("accuracy", "loss"))
+        return {**super().further(w), "accuracy": accuracy, "validation-objective": loss + float(self._psi.value(w))}
 
 
 class PooledMinimum(Task):
@@ -326,7 +321,10 @@ class PooledMinimum(Task):
         One of the :data:`~reproduction.problems.local_solvers.LOCAL_SOLVERS`; by default the library's.
     """
 
+    dataset: FederatedDataset
     costs: ClassVar[bool] = True
+    #: How the reference is found.
+    exact: ClassVar[Minimise] = Minimise(tolerance=1e-12)
 
     def __init__(self, dataset: FederatedDataset, l2: float, l2_as_psi: bool = False, local_solver: str = "") -> None:
         super().__init__(dataset, L2Squared(l2) if l2_as_psi else Zero())
@@ -358,17 +356,11 @@ class PooledMinimum(Task):
             If it is not as good as that.
         """
         parts = (self.dataset.client(index) for index in range(self.dataset.num_clients))
-        solution = self._reference(self._objective(together(parts), self.l2))
-        return solution, self._value_and_norm(solution)[0]
-
-    def _reference(self, objective: Objective) -> Vector:
-        found = minimise(objective, Minimise(tolerance=1e-12))
-        if not found.gradient_norm <= 1e-12:
-            raise FlwrFcoError(
-                f"the reference solution has a gradient of norm {found.gradient_norm:.2e}; expected at most 1e-12. "
-                "Give a larger l2"
-            )
-        return found.point
+        found = minimise(self._objective(together(parts), self.l2), self.exact)
+        wrong = found.gap if self.exact.rule == "gap" else found.gradient_norm
+        if not wrong <= self.exact.tolerance:
+            raise FlwrFcoError(f"the reference solution is known to {wrong:.2e} only; expected 1e-12. Give a larger l2")
+        return found.point, self._value_and_norm(found.point)[0]
 
     def scores(self, w: Vector, *, full: bool = True) -> dict[str, float]:
         """Return the relative energy error (E - E*) / E*, the distance to the minimiser, and the gradient's norm.
@@ -454,18 +446,14 @@ class NonsmoothMinimum(PooledMinimum):
     l2 : float
     """
 
+    exact = Minimise(1e-12, "gap", 1_000_000)
+
     def _objective(self, examples: Samples, l2: float) -> Objective:
         return Hinge(_with_ones(examples.features), examples.targets, l2=l2)
 
     def _value_and_norm(self, w: Vector) -> tuple[float, float | None]:
         """Return only E: at its minimiser a subgradient may have any norm."""
         return self.objective(w), None
-
-    def _reference(self, objective: Objective) -> Vector:
-        found = minimise(objective, Minimise(1e-12, "gap", 1_000_000))
-        if not found.gap <= 1e-12:
-            raise FlwrFcoError(f"the reference solution is certified to {found.gap:.2e} only; expected 1e-12")
-        return found.point
 
 
 def _with_ones(features: NDArray[Any]) -> NDArray[Any]:
@@ -509,6 +497,7 @@ class StreamingRecovery(Task):
         return "proximal gradient mapping", pooled.stationarity(clients, None, self.regularizer, w)
 
 
+@dataclass(eq=False)
 class BilinearGame(Task):
     """A saddle-point problem: the duality gap in closed form, and the structure of both players, which is all cheap.
 
@@ -525,13 +514,8 @@ class BilinearGame(Task):
     """
 
     dataset: SyntheticSaddle
-
-    def __init__(
-        self, dataset: SyntheticSaddle, regularizer: Regularizer, start: str = "uniform", start_seed: int = 0
-    ) -> None:
-        super().__init__(dataset, regularizer)
-        self.start = start
-        self.start_seed = start_seed
+    start: str = "uniform"
+    start_seed: int = 0
 
     def initial_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the start point."""
@@ -604,9 +588,6 @@ class QuadraticGame(BilinearGame):
         ``"quadratic"``.
     """
 
-    def __init__(self, dataset: SyntheticSaddle) -> None:
-        super().__init__(dataset, Zero(), "zero")
-
     @cached_property
     def _pooled(self) -> Any:
         clients: Any = self.clients
@@ -624,6 +605,7 @@ class QuadraticGame(BilinearGame):
         return {"gap": pooled.duality_gap([self._pooled], None, self.regularizer, coefficients), "distance": distance}
 
 
+@dataclass(eq=False)
 class AdversarialTraining(Task):
     """A classifier against one perturbation of all images: losses, accuracies with and without it, and its structure.
 
@@ -639,14 +621,9 @@ class AdversarialTraining(Task):
         Of the start point.
     """
 
-    #: Images with a test part and an attack on them, for a linear classifier or for a network.
-    dataset: Any
     threshold = 1e-5
-
-    def __init__(self, dataset: FederatedDataset, regularizer: Regularizer, start: float, start_seed: int) -> None:
-        super().__init__(dataset, regularizer)
-        self.start = start
-        self.start_seed = start_seed
+    start: float
+    start_seed: int
 
     def initial_arrays(self) -> dict[str, NDArray[Any]]:
         """Return a classifier of zeros and a random perturbation in the box.
@@ -668,10 +645,6 @@ class AdversarialTraining(Task):
         """
         size = float(np.abs(coefficients).mean())
         return {"density": pooled.density(coefficients, self.threshold), "attack-size": size}
-
-    @cached_property
-    def _test(self) -> Objective:
-        return self.dataset.test_objective()  # type: ignore[no-any-return]
 
     def part(self, w: Vector) -> NDArray[np.float64]:
         """Return the perturbation."""

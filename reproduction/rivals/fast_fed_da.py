@@ -237,7 +237,6 @@ class FastDualAveraging(Algorithm):
 
     def _liang(self, problem: Problem, state: FastState, replies: Replies) -> FastState:
         step = int(state.steps) + problem.plan.steps
-        h = problem.h
         if problem.graph is None:
             rows = [0]
             mixing = np.ones((1, 1))
@@ -252,7 +251,7 @@ class FastDualAveraging(Algorithm):
         primals = state.primal.copy()
         for row in rows:
             primals[row] = self._model(problem, state, row).liang_point(gradients[row], points[row], step)
-            points[row] = accumulated(points[row], h.gradient(primals[row]), step)
+            points[row] = accumulated(points[row], problem.h.gradient(primals[row]), step)
         return state._replace(gradients=gradients, points=points, primal=primals, steps=float(step))
 
     def retrieve(self, problem: Problem, state: FastState) -> Vector:
@@ -307,7 +306,6 @@ class LowerModel:
 
     def bao_step(self, client: Client, points: Vector, count: int) -> Step:
         """Return a step of Bao's variant, which adds to the gradients and to the points, in place."""
-        method = self.method
         numbers = self.message.numbers
         primal = self.message.vectors["primal"]
         k = 0
@@ -316,7 +314,7 @@ class LowerModel:
             nonlocal primal, k
             k += 1
             client.objective.add_gradient(primal, batch, 1.0, gradients)
-            if method.constrained:
+            if self.method.constrained:
                 # C-FedDA's model uses the weights at the end of the round in every step.
                 primal = self.bao_point(gradients, points, numbers["steps"] + count, numbers["rounds"] + 1.0)
                 return

@@ -65,8 +65,7 @@ class DynamicRegularization(MeanOfMemories):
         """Return the mean of the sample's points, corrected by the mean of all clients' linear terms."""
         state = rescaled(state, replies.population)
         mean = replies.sum() / replies.weight
-        share = replies.weight / replies.population
-        dual = state.mean - self.penalty * share * mean
+        dual = state.mean - self.penalty * (replies.weight / replies.population) * mean
         primal = state.primal + mean - dual / self.penalty
         return state._replace(primal=primal, mean=dual, round=state.round + 1)
 

@@ -48,8 +48,6 @@ class SharpnessAware(PrimalAveraging):
 
     def local(self, client: Client, downlink: Downlink, memory: Memory | None) -> tuple[Sent, Moved]:
         """Take the steps and count the gradients, two in most of them."""
-        rate = client.rate
-        radius = self.radius
         gradient_of = client.objective.gradient
         gradients = 0
 
@@ -58,10 +56,10 @@ class SharpnessAware(PrimalAveraging):
             gradient = gradient_of(point, batch)
             norm = float(np.linalg.norm(gradient))
             gradients += 1
-            if radius > 0.0 and norm > 0.0:
-                gradient = gradient_of(point + (radius / norm) * gradient, batch)
+            if self.radius > 0.0 and norm > 0.0:
+                gradient = gradient_of(point + (self.radius / norm) * gradient, batch)
                 gradients += 1
-            point -= rate * gradient
+            point -= client.rate * gradient
 
         sent, moved = client.steps(downlink.vectors["primal"], step)
         return sent, moved._replace(metrics={"gradient-evaluations": float(gradients)})

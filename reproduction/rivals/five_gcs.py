@@ -56,16 +56,16 @@ class FifthGeneration(MeanOfMemories):
         tau = self.dual_step
         primal = downlink.vectors["primal"]
         known = self._known(downlink, memory)
-        shift = known["dual"] + tau * primal
-        penalty = tau - self.convexity
-        y, moved = client.minimise(known["local"], shift=shift, penalty=penalty)
+        y, moved = client.minimise(known["local"], shift=known["dual"] + tau * primal, penalty=tau - self.convexity)
         return {"increment": tau * (primal - y)}, moved
 
     def remember(self, downlink: Downlink, memory: Memory | None, sent: Memory, elapsed: float | None) -> Memory:
         """Return u and y."""
-        dual = self._known(downlink, memory)["dual"]
         increment = sent["increment"]
-        return {"dual": dual + increment, "local": downlink.vectors["primal"] - increment / self.dual_step}
+        return {
+            "dual": self._known(downlink, memory)["dual"] + increment,
+            "local": downlink.vectors["primal"] - increment / self.dual_step,
+        }
 
     def _known(self, downlink: Downlink, memory: Memory | None) -> Memory:
         """Return the memory; u = 0 and the model of a client that begins."""

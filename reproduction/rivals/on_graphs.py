@@ -94,8 +94,9 @@ class DecentralizedMirrorDescent(MirrorDescent):
         primal = state.primal.copy()
         for row in rows:
             dual = duals[row]
-            weight = float(weights[row])
-            primal[row] = problem.retrieve(dual, weight) if self.server_prox else h.conjugate_gradient(dual)
+            primal[row] = (
+                problem.retrieve(dual, float(weights[row])) if self.server_prox else h.conjugate_gradient(dual)
+            )
         return PrimalGraphState(primal, state.round + 1)
 
     def retrieve(self, problem: Problem, state: PrimalGraphState) -> Vector:

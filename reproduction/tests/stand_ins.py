@@ -1,4 +1,4 @@
-"""Stand-ins for what fetches data: nilearn and OpenML, and small files as Haxby's."""
+"""Stand-ins for nilearn, which fetches data, and for the files of Haxby."""
 
 import sys
 from types import SimpleNamespace
@@ -36,16 +36,3 @@ def write_haxby(directory, subjects):
         (folder / "labels.txt").write_text("labels chunks\n" + "\n".join(lines) + "\n")
         arrays[subject] = bold
     return mask, arrays
-
-
-def install_openml(monkeypatch, images, labels):
-    """Let OpenML have images and labels; return the list of what it is asked for."""
-    asked = []
-
-    def fetch_openml(name, **options):
-        asked.append(name)
-        # As OpenML has them: numbers as float64, labels as texts.
-        return images.astype(np.float64), labels.astype(str).astype(object)
-
-    monkeypatch.setattr("sklearn.datasets.fetch_openml", fetch_openml)
-    return asked

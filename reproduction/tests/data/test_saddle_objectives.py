@@ -9,11 +9,11 @@ from flwr_fco.testing import check_saddle_objective
 from reproduction.data.saddle_objectives import QuadraticSaddle, UniversalAdversarialLogistic, pooled_bilinear
 
 
-def _quadratic(seed=0, noise=0.0):
+def _quadratic(seed):
     rng = np.random.default_rng(seed)
     roots = rng.normal(size=(4, 4)), rng.normal(size=(3, 3))
     convexity, concavity = (root @ root.T + 0.1 * np.eye(len(root)) for root in roots)
-    options = {"linear": rng.normal(size=4), "offset": rng.normal(size=3), "noise": noise}
+    options = {"linear": rng.normal(size=4), "offset": rng.normal(size=3)}
     return QuadraticSaddle(convexity, rng.normal(size=(3, 4)), concavity, **options)
 
 
@@ -24,8 +24,6 @@ def _adversarial(n=23, intercept=True, dtype=np.float64):
 
 
 EXAMPLES = {
-    "quadratic": _quadratic,
-    "quadratic-noise": lambda: _quadratic(noise=0.5),
     "adversarial": _adversarial,
     "adversarial-one": lambda: _adversarial(n=1),
     "adversarial-no-intercept": lambda: _adversarial(intercept=False),

@@ -95,7 +95,10 @@ def nothing_there(monkeypatch):
 
 def test_mnist_comes_from_openml_where_that_is_asked_for(monkeypatch, nothing_there):
     rng = np.random.default_rng(0)
-    asked = stand_ins.install_openml(monkeypatch, rng.integers(0, 256, (280, 784)), np.arange(280) % 10)
+    # As OpenML has them: numbers as float64, labels as texts.
+    images = rng.integers(0, 256, (280, 784)).astype(np.float64), (np.arange(280) % 10).astype(str).astype(object)
+    asked = []
+    monkeypatch.setattr("sklearn.datasets.fetch_openml", lambda name, **options: asked.append(name) or images)
     sizes = {"num-clients": 2, "num-examples": 200}
     for name in ("mnist-l1-ball", "logistic-mnist", "adversarial-mnist"):
         task = load_task(name, options={"source": "openml", **sizes})

@@ -7,20 +7,11 @@ from saddles import one_client
 
 from flwr_fco.mirror_maps import Euclidean, Product, SimplexEntropy
 from flwr_fco.objectives import BilinearSaddle
-from flwr_fco.regularizers import L1, Box, Nuclear, PerParameter, Simplex, SpectralBall, Zero
+from flwr_fco.regularizers import Box, Nuclear, PerParameter, Simplex, SpectralBall
 from flwr_fco.strategies import FedMiP, FeDualEx, Steps
 from reproduction.pooled import duality_gap
 
 SIDE = 0.4
-
-
-def sparse(seed):
-    """Bilinear, l1 in a box, from a feasible start. Returns the problem, psi, h, the start, beta and B."""
-    rng = np.random.default_rng(seed)
-    objective = BilinearSaddle(rng.uniform(-1, 1, (6, 10)), rng.uniform(-1, 1, 6))
-    start = rng.uniform(-SIDE, SIDE, 16)
-    diameter = 0.5 * float(((np.abs(start) + SIDE) ** 2).sum())
-    return objective, L1(0.2, bound=SIDE), Euclidean(), start, objective.lipschitz(), diameter
 
 
 def low_rank(seed):
@@ -42,14 +33,13 @@ def mixed_game(seed):
     return BilinearSaddle(payoff.T), psi, h, np.repeat([1 / 9, 0.0], [9, 7]), beta, float(np.log(9) + 0.5 * 7 * 0.5**2)
 
 
-INSTANCES = {make.__name__: make for make in (sparse, low_rank, mixed_game)}
+INSTANCES = {make.__name__: make for make in (low_rank, mixed_game)}
 
 
 def gaps_of(kind, objective, psi, h, start, rounds, **options):
     """Return the gap of the ergodic point after each round."""
     # An entropy keeps its player on the simplex, of which psi says nothing.
-    of_y = Simplex() if isinstance(psi, Zero) else psi.for_array("y")
-    feasible = PerParameter({"x": Simplex(), "y": of_y}) if isinstance(h, Product) else psi
+    feasible = PerParameter({"x": Simplex(), "y": psi.for_array("y")}) if isinstance(h, Product) else psi
     gaps = []
 
     def record(number, arrays, metrics):
