@@ -130,6 +130,7 @@ def in_balls(
     seed: int,
     *,
     variant: Literal["digits", "mnist"],
+    network: bool,
     ball: Literal["l1", "l2"] = "l1",
     radius: float = 1000.0,
     width: int = 100,
@@ -139,10 +140,10 @@ def in_balls(
     alpha: float = 0.3,
     num_examples: int = 6000,
 ) -> Task:
-    """Return images and a linear model in a ball (width 0), or the first paper's network, each kernel in a ball."""
+    """Return images and a linear model in a ball, or the first paper's network, each kernel in a ball."""
     images = _images(variant, seed, source, path, num_clients, num_examples, alpha)
     psi, order = (L1Ball(radius), 1) if ball == "l1" else (L2Ball(radius), 2)
-    if width == 0:
+    if not network:
         return tasks.ConstrainedClassification(images, psi, order)
     from reproduction.problems import networks
 
