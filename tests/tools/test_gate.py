@@ -45,7 +45,7 @@ def gate_before(address, keys):
     """Return a gate before a SuperLink's address that serves, and a way to call it."""
     (port,) = free_ports(1)
     made = Gate(("127.0.0.1", port), address, keys / "ca.crt", keys / "server.pem", keys / "server.key")
-    threading.Thread(target=made.serve_forever, daemon=True).start()
+    threading.Thread(target=made.serve_forever, args=(0.01,), daemon=True).start()
     trusted = ssl.create_default_context(cafile=keys / "ca.crt")
 
     def call(method, path, body=b"", **headers):
@@ -65,7 +65,7 @@ def gate(keys):
     own.load_cert_chain(keys / "server.pem", keys / "server.key")
     link.socket = own.wrap_socket(link.socket, server_side=True)
     link.calls = []
-    threading.Thread(target=link.serve_forever, daemon=True).start()
+    threading.Thread(target=link.serve_forever, args=(0.01,), daemon=True).start()
     made, call = gate_before(f"127.0.0.1:{link.server_address[1]}", keys)
     yield call, link
     for server in (made, link):
