@@ -63,14 +63,18 @@ def test_a_constraint_has_no_weight_and_needs_nothing():
     assert np.abs(w[:FEATURES]).sum() == pytest.approx(2.0, rel=1e-12)
 
 
-def test_rounding_of_the_users_dtype_is_not_taken_for_a_gradient():
-    """The increment is what came back minus what was sent, in float32, not minus the float64 primal."""
-    app = foreign_app(lambda arrays, *_: arrays, metrics={"num-examples": 1, "local-steps": 1})
+@pytest.mark.parametrize(("held", "trained"), [("float32",) * 2, ("float64", "float32"), ("float32", "float16")])
+def test_rounding_of_the_users_dtype_is_not_taken_for_a_gradient(held, trained):
+    """The increment is what came back minus what was sent, in the client's precision, not minus the float64 primal."""
+    unmoved = foreign_app(
+        lambda arrays, *_: {name: array.astype(trained) for name, array in arrays.items()},
+        metrics={"num-examples": 1, "local-steps": 1},
+    )
     # The ridge makes primal points that float32 cannot hold.
     strategy = FedDualAvg(**DENSE, regularizer=L2Squared(0.3), client_lr=0.1, work=Steps(1))
     start = np.full(FEATURES + 1, 1 / 3)
-    simulated(strategy, app, 3, initial_arrays=start_arrays(dtype=np.float32, start=start))
-    np.testing.assert_array_equal(strategy.state.dual, start.astype(np.float32))
+    simulated(strategy, unmoved, 3, initial_arrays=start_arrays(dtype=held, start=start))
+    np.testing.assert_array_equal(strategy.state.dual, start.astype(held))
 
 
 def test_models_and_running_statistics_in_another_float_dtype_count():
