@@ -374,7 +374,8 @@ class Client:
         objective = self.objective(context, "train", purpose)
         rows = objective.features if scales and isinstance(objective, Linear) else None
         deviations = None if rows is None or rows.shape[1] > _MOST_COLUMNS else design.deviations(rows)
-        return Described(names_of(objective.feature_names), names_of(objective.class_names), deviations)
+        examples = int(objective.num_examples) if scales and not self._limits_rows else None
+        return Described(names_of(objective.feature_names), names_of(objective.class_names), deviations, examples)
 
     def table(self, message: Message, context: Context) -> Message:
         """Answer the question what its table is."""

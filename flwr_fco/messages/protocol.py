@@ -496,8 +496,11 @@ class Described(NamedTuple):
         In their order; None of data without names.
     deviations : ndarray of float64, shape (p,), or None
         Standard deviations of a linear model's columns, 0 where they say little of a unit; None in a private run.
+    examples : int, optional
+        Number of rows, which all later replies must report; None where the run is private or the owner limits rows.
     """
 
     columns: tuple[str, ...] | None = None
     classes: tuple[str, ...] | None = None
     deviations: NDArray[Any] | None = None
+    examples: int | None = None

@@ -368,7 +368,8 @@ def encode_described(said: Described) -> RecordDict:
     names = {"columns": said.columns, "classes": said.classes}
     deviations = {} if said.deviations is None else {"deviations": np.asarray(said.deviations, np.float64)}
     about = ConfigRecord({name: list(each) for name, each in names.items() if each})
-    return RecordDict({NAMES: about, ARRAYS: record_of(pack(deviations))})
+    metrics = {} if said.examples is None else {METRICS: MetricRecord({EXAMPLES: said.examples})}
+    return RecordDict({NAMES: about, ARRAYS: record_of(pack(deviations)), **metrics})
 
 
 @readable("what it says of its table")
@@ -388,7 +389,10 @@ def decode_described(content: RecordDict) -> Described:
     deviations = unpack(only(ArrayRecord, content), 0).get("deviations")
     if deviations is not None:
         _check_vectors({"deviations": deviations}, "the table's", deviations.size)
-    return Described(columns, classes, deviations)
+    examples: Any = content.metric_records[METRICS].get(EXAMPLES) if METRICS in content else None
+    if examples is not None and type(examples) is not int:
+        raise ProtocolError(f"its number of examples is {examples!r:.50}; expected a whole number")
+    return Described(columns, classes, deviations, examples)
 
 
 def isolated(content: RecordDict) -> RecordDict:

@@ -226,6 +226,11 @@ class Tables:
         """The largest standard deviation of a column that clients have said; 0 if none has said any."""
         return 0.0 if self._scales is None else self._scales.largest
 
+    def rows_of(self, node: Node) -> float | None:
+        """Return the number of rows that a client has said with its columns, if it has."""
+        said = self._said.get(node.key)
+        return None if said is None else said[1].examples
+
     def look(self, run: Any, nodes: Sequence[Node]) -> None:
         """Ask those of some clients that have not been asked, and compare what they say with the others.
 

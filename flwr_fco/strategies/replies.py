@@ -26,7 +26,6 @@ from flwr_fco.messages.arrays import FLOATS, NOT_FINITE, digest_of, name_of
 from flwr_fco.messages.protocol import Node, Uplink
 from flwr_fco.messages.records import Inbox, decode_uplink, is_number
 from flwr_fco.messages.short import read_reply
-from flwr_fco.strategies.ledger import Ledger
 from flwr_fco.strategies.unmodified import read_model
 from flwr_fco.work import FirstOrder, Minimise, Work
 
@@ -379,12 +378,18 @@ def check_examples(run: Any, node: Node, examples: Any) -> float:
     return float(examples)
 
 
-def check_weight(roll: Ledger, node: Node, weight: float) -> None:
+def check_weight(run: Any, node: Node, weight: float, rows: float) -> None:
     """Raise a ProtocolError if a client has another weight than its first, in a method whose sums keep it."""
-    first = None if roll.uniform else roll.member(node.key).examples
-    if not roll.uniform and (weight <= 0.0 or first not in (None, weight)):
+    if run.roll.uniform:
+        return
+    keeps = "this method's sums keep a client's weight"
+    said = run.tables.rows_of(node)
+    if run.options.weighted_by_key == "num-examples" and said not in (None, rows):
+        raise ProtocolError(f"it reports {rows:g} examples, with its columns it was {said:g}; {keeps}")
+    first = run.roll.member(node.key).examples
+    if weight <= 0.0 or first not in (None, weight):
         before = "" if first is None else f", in its first reply that counted it was {first:g}"
-        raise ProtocolError(f"it reports {weight:g} examples{before}; this method's sums keep a client's weight")
+        raise ProtocolError(f"it reports {weight:g} examples{before}; {keeps}")
 
 
 class Reader:
@@ -425,7 +430,7 @@ class Reader:
             examples = run.weight(node, examples)
         digest = up.digest
         if run.roll is not None:
-            check_weight(run.roll, node, examples)
+            check_weight(run, node, examples, up.examples)
         if run.ledger is not None:
             digest = digest or digest_of(up.vectors, up.elapsed)
         said_of = up.metrics, up.pass_through, digest, norms

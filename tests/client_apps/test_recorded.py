@@ -54,10 +54,12 @@ def test_with_a_disclosure_each_message_is_a_line_and_no_bit_changes(lines):
     for name, array in without.arrays.items():
         np.testing.assert_array_equal(with_it.arrays[name].numpy(), array.numpy())
     assert len(lines()) == 3 * 4
-    assert re.search(r"asked for 'query.table'; sent 6 numbers \(6 in this run\): deviations\[6\]", lines()[3])
+    assert re.search(
+        r"asked for 'query.table'; sent 7 numbers about 16 rows \(7 in this run\): deviations\[6\], num", lines()[3]
+    )
     assert re.fullmatch(
         r"Disclosure: run \d+, partition 3, round 2: asked for 'train'; sent 10 numbers about 16 rows in batches of 16 "
-        r"\(26 in this run\): increment\[7\], num-examples, local-steps, elapsed",
+        r"\(27 in this run\): increment\[7\], num-examples, local-steps, elapsed",
         lines()[-1],
     )
 
@@ -84,13 +86,13 @@ def test_each_kind_of_message_says_what_it_asked_and_names_what_left(lines):
         who + "'query.question/first'; sent 29 numbers about 12 rows (29 in this run): gradient[7], means[6], "
         "variances[6], within[6], loss, mass, dense, num-examples",
         who + "'query.partition'; sent 1 numbers (30 in this run): partition-id",
-        who + "'query.table'; sent 6 numbers (36 in this run): deviations[6]",
-        who + "'query.names'; sent 0 numbers (36 in this run): none",
+        who + "'query.table'; sent 7 numbers about 12 rows (37 in this run): deviations[6], num-examples",
+        who + "'query.names'; sent 0 numbers (37 in this run): none",
     ]
     with grid.identity(), quiet(50):
         scores = FedDualAvg(client_lr=0.1).configure_evaluate(1, start_arrays(), ConfigRecord(), grid)
         grid.send_and_receive(scores)
-    assert "round 1: asked for 'evaluate'; sent 4 numbers about 16 rows (10 in this run): num-examples, " in lines()[-1]
+    assert "round 1: asked for 'evaluate'; sent 4 numbers about 16 rows (11 in this run): num-examples, " in lines()[-1]
 
 
 def adding(message, context, call_next):

@@ -1,5 +1,6 @@
 """Clients that remember something come late, leave, lie or are silent: the sums stay, and the optimum is found."""
 
+import re
 import time
 from functools import cache, partial
 
@@ -219,6 +220,25 @@ def test_only_a_method_that_needs_everyone_ends_without_one(name):
     with pytest.raises(ConfigurationError, match=said):
         played(strategy, 20, lambda *_: True)
     assert [metrics["skipped"] for metrics in strategy.result.train_metrics_clientapp.values()] == [1, 1]
+
+
+@pytest.mark.parametrize("kind", ["FedNewton", "FedDAGT"])
+def test_a_number_of_rows_that_was_not_said_at_first_is_left_out(kind):
+    """In every second round it is another one, the first of them among these: the optimum is that of the first."""
+
+    def grows(message, context, call_next):
+        reply = call_next(message, context)
+        if context.node_config["partition-id"] == LIAR and message.metadata.message_type == "train":
+            reply.content["metrics"]["num-examples"] += int(message.metadata.group_id) % 2
+        return reply
+
+    result = run(make(kind), OBJECTIVES, 60, mods=[grows], grid=Lenient)
+    said = {left.reason for left in result.left_out}
+    assert len(said) == 1
+    assert re.fullmatch(r"it reports 31 examples, with its columns it was 30; .*", said.pop())
+    honest = run(make(kind), OBJECTIVES, 60, grid=Lenient)
+    w = [np.concatenate([array.ravel() for array in found.arrays.to_numpy_ndarrays()]) for found in (result, honest)]
+    np.testing.assert_allclose(w[0], w[1], atol=1e-3)
 
 
 def test_rounds_in_which_others_are_missing_end_a_row():
