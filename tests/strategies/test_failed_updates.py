@@ -6,16 +6,18 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from faulty import Faulty, start_on, with_increment
-from problems import FEATURES, D, app_of, changed, clients, flat
+from problems import FEATURES, D, app_of, changed, clients, flat, foreign_app, simulated
 from problems import run as run_from
 
 from flwr_fco.algorithms import DualAveraging, Rejected
 from flwr_fco.errors import ConfigurationError, MagnitudeError
 from flwr_fco.mirror_maps import DiagonalMetric
 from flwr_fco.objectives import LeastSquares
-from flwr_fco.strategies import Average, Bounds, Epochs, FedDAGT, FedDualAvg, Steps, run_of
+from flwr_fco.strategies import Arrays, Average, Bounds, Epochs, FedDAGT, FedDualAvg, Steps, run_of
 from flwr_fco.strategies.checkpoint import go_back, moment
 from flwr_fco.work import FirstOrder
+
+GO_ON = {"fraction_evaluate": 0.0, "on_divergence": "warn"}
 
 
 def failing(error, where):
@@ -37,7 +39,8 @@ def failing(error, where):
 
 def run(rounds, error=MagnitudeError, where="nowhere", **options):
     kind = failing(error, where)
-    strategy = kind(client_lr=0.02, work=Steps(2, batch_size=None), fraction_evaluate=0.0, **options)
+    work = Steps(2, batch_size=None)
+    strategy = kind(**{"client_lr": 0.02, "work": work, "fraction_evaluate": 0.0, **options})
     grid = Faulty(app_of(clients()), 4, None, rounds=())
     try:
         result = start_on(grid, strategy, rounds=rounds)
@@ -47,13 +50,14 @@ def run(rounds, error=MagnitudeError, where="nowhere", **options):
 
 
 @pytest.mark.parametrize("where", ["aggregate", "points", "model"])
-def test_the_average_keeps_the_rounds_before(where):
-    options = {"output": Average(), "on_divergence": "warn"}
+def test_average_and_momentum_keep_the_rounds_before(where):
+    options = {"output": Average(), "server_momentum": 0.5, "on_divergence": "warn"}
     strategy, failed = run(3, where=where, **options)
     expected, plain = run(2, **options)
     assert failed.train_metrics_clientapp[3]["skipped"] == 1
     np.testing.assert_array_equal(flat(failed.arrays), flat(plain.arrays))
     np.testing.assert_array_equal(run_of(strategy).average.point(None), run_of(expected).average.point(None))
+    np.testing.assert_array_equal(*(np.append(*run_of(own).momentum.velocity) for own in (strategy, expected)))
 
 
 @pytest.mark.parametrize("where", ["aggregate", "points"])
@@ -64,9 +68,21 @@ def test_any_other_error_does_too(where):
 
 
 def test_an_extrapolated_rate_counts_once_the_round_does():
-    strategy, _ = run(3, where="aggregate", server_lr="auto", on_divergence="warn")
-    plain, _ = run(2, server_lr="auto")
-    assert run_of(strategy).chosen == run_of(plain).chosen
+    options = {"client_lr": 0.3, "work": Steps(10, batch_size=None), "server_lr": "auto", "on_divergence": "warn"}
+    plain, after = run_of(run(2, **options)[0]), run_of(run(3, **options)[0])
+    assert run_of(run(3, where="aggregate", **options)[0]).chosen == plain.chosen != after.chosen
+
+
+def test_buffers_and_what_nobody_has_trained_stay_as_they_were():
+    def trained(arrays, message, context):
+        late = float(message.content["config"]["server-round"] == 3)
+        return {"w": arrays["w"] + 1.0, "late": arrays["late"] + late, "mean": arrays["mean"] + 1.0}
+
+    start = {name: np.zeros(2) for name in ("w", "late", "mean")}
+    strategy = failing(MagnitudeError, "model")(**GO_ON, client="unmodified", arrays=Arrays(pass_through=["mean"]))
+    simulated(strategy, foreign_app(trained), 3, initial_arrays=start)
+    assert run_of(strategy).passed["mean"].tolist() == [2.0, 2.0]
+    assert run_of(strategy).untrained.names == {"late"}
 
 
 OTHER = namedtuple("Other", "dual round")
@@ -101,8 +117,6 @@ def test_going_back_undoes_what_was_added_since_as_often_as_it_is_done():
 
 
 # --- what is not finite is neither kept as a state nor returned as a model --------------------------------------------
-
-GO_ON = {"fraction_evaluate": 0.0, "on_divergence": "warn"}
 
 
 @pytest.mark.parametrize(
