@@ -7,6 +7,9 @@ import sys
 
 import pytest
 
+#: The tests import what is there; read for doctests, it would be imported under a second name.
+collect_ignore = ["support"]
+
 # Ray and Flower report usage over the network otherwise.
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")

@@ -24,9 +24,6 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import Linear, Objective
 from flwr_fco.work import FirstOrder
 
-#: In a node's context: what has left. Where Flower keeps a context for several runs, it is the total of all.
-_LEFT = "fco-disclosed"
-
 
 @dataclass(frozen=True)
 class Disclosure(Choice):
@@ -143,10 +140,10 @@ class Disclosure(Choice):
         """
         size = min(work.batch_size or rows, rows)
         if self.limits_rows and size < rows:
-            request = f"batches of {size} rows"
             if full := [limit for limit in _COUNTED if getattr(self, limit) is not None]:
-                raise self._refusal(full[0], request, "takes full batches (batch_size=None) only, which is all that")
-            self.check_rows(size, request)
+                why = "takes full batches (batch_size=None) only, which is all that"
+                raise self._refusal(full[0], f"batches of {size} rows", why)
+            self.check_rows(size, f"batches of {size} rows")
             while 0 < rows % size < (self.min_rows or 0):
                 size += 1
             work = replace(work, batch_size=size)
@@ -195,8 +192,8 @@ _COUNTED = {
 
 
 def _kept(context: Context) -> Any:
-    """Return what a node remembers of what has left."""
-    return context.state.setdefault(_LEFT, ConfigRecord())
+    """Return what a node remembers of what has left; where Flower keeps a context for several runs, of all of them."""
+    return context.state.setdefault("fco-disclosed", ConfigRecord())
 
 
 # --- the gate, and its line of the log --------------------------------------------------------------------------------
@@ -206,10 +203,9 @@ def _kept(context: Context) -> Any:
 record = logging.getLogger("flwr.disclosure")
 record.setLevel(logging.INFO)
 
-#: Characters of a text from the server, of an error, and names of what was sent, at most.
-_CHARACTERS = 60
+#: Characters of a text from the server and names of what was sent, and characters of an error, at most.
+_MOST = 60
 _LONGEST = 400
-_MOST = 32
 
 
 def answered(
@@ -219,8 +215,8 @@ def answered(
     asked: Any = message.content.get("fco-question", {})
     kind = "/".join(f"{text}" for text in (message.metadata.message_type, dict(asked).get("kind")) if text)
     who = f"run {context.run_id}, partition {context.node_config.get('partition-id', '-')}"
-    number = plain(message.metadata.group_id or "-", 12)
-    quoted = plain(kind, _CHARACTERS).replace("'", "\\'")
+    who += f", round {plain(message.metadata.group_id or '-', 12)}"
+    quoted = plain(kind, _MOST).replace("'", "\\'")
     _kept(context).pop("batch", None)
     try:
         answer = call_next(message, context)
@@ -229,7 +225,7 @@ def answered(
         sent = f"refused: {type(error).__name__}: {plain(f'{error}', _LONGEST)}"
         raise
     finally:
-        record.info("Disclosure: %s, round %s: asked for '%s'; %s", who, number, quoted, sent)
+        record.info("Disclosure: %s: asked for '%s'; %s", who, quoted, sent)
     return answer
 
 
@@ -254,5 +250,5 @@ def _sent(disclosure: Disclosure, answer: Any, context: Context) -> str:
     total = disclosure.count(count, context)
     rows, batch = dict(named).get("num-examples"), _kept(context).get("batch")
     about = "" if rows is None else f" about {rows} rows" + ("" if batch is None else f" in batches of {batch}")
-    names = [f"{plain(name, _CHARACTERS)}{shape or ''}" for (name, _), shape in zip(named, shapes, strict=True)]
+    names = [f"{plain(name, _MOST)}{shape or ''}" for (name, _), shape in zip(named, shapes, strict=True)]
     return f"sent {count} numbers{about} ({total} in this run): {', '.join(names[:_MOST]) or 'none'}"
