@@ -18,6 +18,9 @@ from flwr_fco.objectives import design
 from flwr_fco.objectives.linear import NOTHING, Linear
 from flwr_fco.objectives.links import Coupled, Formulas, Scores, Targets, examples_of
 
+#: Share of a sum of squares below which a difference of two of them is rounding.
+_ROUNDING = 1e-9
+
 
 class _Sums(NamedTuple):
     """The sums of each event's risk set, relative to exp(top): of the weights, and of values by them.
@@ -292,9 +295,11 @@ class CoxRegression(Linear):
         found = self.link.evaluated(scores, values)
         means = found.sums[:, 1:] / found.sums[:, :1] * np.sqrt(found.mean)[:, None]
         rows = self.link.spread(scores, found, found.mean / found.sums[:, 0])
-        block = ((values.T * rows) @ values - means.T @ means) / n
-        # Of a column that hardly varies in a risk set rounding is left, which is no covariance.
-        own = np.maximum(np.diag(block), 0.0)
+        squares = (values.T * rows) @ values
+        block = (squares - means.T @ means) / n
+        # Of a column that hardly varies in the risk sets rounding is left, which is no covariance.
+        varies = np.diag(block) * n > _ROUNDING * np.diag(squares)
+        own = np.where(varies, np.diag(block), 0.0)
         most = np.sqrt(np.outer(own, own))
         block = np.clip(block, -most, most) + self.l2 * np.eye(own.size)
         return np.asarray(block[np.triu_indices(indices.size)])

@@ -115,6 +115,19 @@ def test_a_column_that_is_the_same_at_a_site_has_no_covariance():
     assert point(result, sites[0])[3] == 0.0
 
 
+def test_where_one_row_has_all_of_a_risk_set_rounding_is_no_covariance():
+    """Two rows with scores far apart: 1e-16 on the diagonal, and beside it, is no matrix of covariances."""
+    features = 1000.0 + np.random.default_rng(0).standard_normal((2, 12))
+    objective = CoxRegression(features, [1.0, 2.0], [True, True])
+    apart = features[1] - features[0]
+    for score in np.linspace(30.0, 40.0, 21):
+        block = np.zeros((12, 12))
+        block[np.triu_indices(12)] = objective.hessian_block(score * apart / (apart @ apart), np.arange(12))
+        block += np.triu(block, 1).T
+        roots = np.sqrt(np.where(np.diag(block) > 0.0, np.diag(block), 1.0))
+        assert np.linalg.eigvalsh(block / np.outer(roots, roots)).min() >= -1e-6
+
+
 def test_the_gap_knows_that_small_weights_have_negative_losses():
     """The logarithm of a sum of weights far below 1: a scaled dual point has a part of the conjugate at 0."""
     sites = hospitals(ties="breslow", more=("sample_weight",))
