@@ -390,8 +390,8 @@ def decode_described(content: RecordDict) -> Described:
     if deviations is not None:
         _check_vectors({"deviations": deviations}, "the table's", deviations.size)
     examples: Any = content.metric_records[METRICS].get(EXAMPLES) if METRICS in content else None
-    if examples is not None and type(examples) is not int:
-        raise ProtocolError(f"its number of examples is {examples!r:.50}; expected a whole number")
+    if examples is not None and not (type(examples) is int and 0 <= examples < 2**63):
+        raise ProtocolError(f"its number of examples is {examples!r:.50}; expected a whole number from 0 to 2^63")
     return Described(columns, classes, deviations, examples)
 
 

@@ -260,9 +260,13 @@ def progress_bar(grid: InProcessGrid, num_rounds: int | None, shown: bool | None
             def on_end(self, event: Event) -> None:
                 bar.update(task, description="rounds", refresh=True)
 
+        before = grid.report
         grid.report = lambda number: bar.update(task, completed=number)
-        with install_listener("numba:compile", Compilation()):
-            yield
+        try:
+            with install_listener("numba:compile", Compilation()):
+                yield
+        finally:
+            grid.report = before
 
 
 def _check_kinds(strategy: Any, client_app: Any, initial_arrays: Any) -> None:

@@ -241,7 +241,12 @@ def test_a_question_that_is_none_is_an_error_in_words(change, message):
 
 @pytest.mark.parametrize(
     "said",
-    [Described(), Described(("a", "b"), ("0", "1")), Described(("a",), None, np.array([0.5])), Described(None, ("0",))],
+    [
+        Described(),
+        Described(("a", "b"), ("0", "1")),
+        Described(("a",), None, np.array([0.5]), 40),
+        Described(None, ("0",)),
+    ],
 )
 def test_what_a_table_is_is_what_was_said(said):
     assert fields(decode_described(travelled(encode_described(said)))) == fields(said)
@@ -254,6 +259,14 @@ def test_names_that_are_none_are_refused(entry, message):
     content = encode_described(Described(("a",), None, np.array([0.5])))
     content["fco-names"][entry[0]] = entry[1]
     with pytest.raises(ProtocolError, match=message):
+        decode_described(content)
+
+
+@pytest.mark.parametrize("rows", [-1, 2**63, 10**400, 40.0, float("nan")])
+def test_numbers_of_rows_that_are_none_are_refused(rows):
+    content = encode_described(Described(("a",), examples=40))
+    content["metrics"]["num-examples"] = rows
+    with pytest.raises(ProtocolError, match=r"number of examples is .*; expected a whole number"):
         decode_described(content)
 
 
