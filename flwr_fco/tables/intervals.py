@@ -270,7 +270,7 @@ def own_estimates(run: Run, fitted: Fitted, own: bool) -> Reported:
     size = run.problem.layout.size
     wanted = ("reported", "events", "others", "weighted", "intercepts", "mean", "saturated")
     shapes = dict.fromkeys(("estimate", "error", "degrees"), (size,))
-    answers = ask(run, Request(ESTIMATES, {}, wanted, shapes), np.zeros(size))
+    answers = ask(run, Request(ESTIMATES, {}, wanted, shapes, check=_check_saturated), np.zeros(size))
     weighted = fitted.weighted or any(answer.numbers["weighted"] for answer in answers)
     pooled = list[Answer]()
     idle = list[Answer]()
@@ -461,6 +461,14 @@ class _Asking:
 
     def _column(self, j: int) -> str:
         return self.fitted.names[j] if j < len(self.fitted.names) else "the intercept"
+
+
+def _check_saturated(answer: Answer) -> None:
+    """Refuse a mean of counts' log likelihoods at themselves that no counts of this mean have; it is convex in them."""
+    mean, saturated = answer.numbers["mean"], answer.numbers["saturated"]
+    rounding = min(1.0, _ROUNDING * (1.0 + abs(mean)))
+    if mean < 0.0 or not -0.5 * math.log(2.0 * math.pi * (mean + 1.0)) - 1.0 <= saturated <= rounding:
+        raise ProtocolError(f"its mean count is {mean:.3g}, and its log likelihood of them {saturated:.3g}")
 
 
 def _check_possible(answer: Answer) -> None:

@@ -118,3 +118,12 @@ def test_a_site_that_is_silent_about_itself_leaves_no_likelihood():
     model, _ = fit_over_a_grid(FederatedPoissonRegression(0.0, num_clients=3), sites, grid=silent, intervals=True)
     assert np.isfinite(np.diag(model.covariance_)).all()
     assert np.isnan(model.log_likelihood_)
+
+
+@pytest.mark.parametrize("lie", [{"saturated": 1e6}, {"saturated": -1e300}, {"mean": -1.0}])
+def test_a_log_likelihood_that_no_counts_have_is_left_out(lie):
+    sites = [(X[m::3], BOTH[m::3]) for m in range(3)]
+    grid = altering(2, "saturated", lambda vectors, numbers: numbers.update(lie))
+    model, _ = fit_over_a_grid(FederatedPoissonRegression(0.0, num_clients=3), sites, grid=grid, intervals=True)
+    assert np.isnan(model.log_likelihood_)
+    assert "its mean count is" in model.summary()
