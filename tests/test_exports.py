@@ -1,10 +1,11 @@
-"""What `import flwr_fco` offers: everything to start with, and nothing is imported before it is used."""
+"""What `import flwr_fco` offers and `help` says: all to start with, described, and imported only when it is used."""
 
 import ast
 import importlib
 import inspect
 import subprocess
 import sys
+from functools import cached_property
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,11 @@ import pytest
 import flwr_fco
 from flwr_fco import mirror_maps, objectives, regularizers, strategies
 from flwr_fco.core.validation import Choice
-from flwr_fco.strategies import STRATEGIES
 
 ROOT = Path(__file__).parents[1]
+PARTS = sorted(
+    path.stem for path in (ROOT / "flwr_fco").iterdir() if path.suffix in ("", ".py") and path.stem[0] != "_"
+)
 
 
 def classes(module, base=object):
@@ -22,57 +25,80 @@ def classes(module, base=object):
     return {name for name, value in found.items() if inspect.isclass(value) and issubclass(value, base)}
 
 
-def expected():
-    return (
-        set(STRATEGIES)
-        | classes(regularizers)
-        | classes(mirror_maps, mirror_maps.MirrorMap)
-        | classes(objectives, objectives.Objective)
-        | (classes(strategies, Choice) - {"Stage"})
-        | {
-            "CompositeStrategy",
-            "Epochs",
-            "GaussianDP",
-            "Link",
-            "Minimise",
-            "Steps",
-            "client_app",
-            "fit_path",
-            "short_mod",
-            "simulate",
-        }
-    )
-
-
 def test_everything_to_start_with_is_exported_and_is_the_thing_itself():
-    assert set(flwr_fco.__all__) == expected()
+    beside = "CompositeStrategy Epochs GaussianDP Link Minimise Steps client_app fit_path short_mod simulate"
+    expected = {
+        *strategies.STRATEGIES,
+        *classes(regularizers),
+        *classes(mirror_maps, mirror_maps.MirrorMap),
+        *classes(objectives, objectives.Objective),
+        *classes(strategies, Choice) - {"Stage"},
+        *beside.split(),
+    }
+    assert set(flwr_fco.__all__) == expected
     for module in (strategies, regularizers, mirror_maps, objectives):
-        for name in expected() & set(module.__all__):
+        for name in expected & set(module.__all__):
             assert getattr(flwr_fco, name) is getattr(module, name)
-    assert set(flwr_fco.__all__) <= set(dir(flwr_fco))
+    assert expected <= set(dir(flwr_fco))
+
+
+def printed_by(program):
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT).stdout
 
 
 def loaded_after(code):
-    names = "('flwr', 'numba', 'numpy', 'scipy', 'sklearn')"
-    program = f"import sys; {code}; print([name for name in {names} if name in sys.modules])"
-    return ast.literal_eval(
-        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT).stdout
-    )
+    loaded = ast.literal_eval(printed_by(f"import sys; {code}; print([*sys.modules])"))
+    return {"flwr", "numba", "numpy", "scipy", "sklearn", "torch"} & set(loaded)
 
 
-def test_importing_the_package_imports_nothing_heavy():
-    assert loaded_after("import flwr_fco; dir(flwr_fco)") == []
-    assert {"flwr", "numba"} <= set(loaded_after("from flwr_fco import FedDualAvg"))
+def test_importing_the_package_imports_nothing_heavy_and_no_part_pytorch():
+    assert loaded_after("import flwr_fco; dir(flwr_fco)") == set()
+    loaded = loaded_after(f"import {', '.join(f'flwr_fco.{part}' for part in PARTS if part != 'torch')}")
+    assert {"flwr", "numba"} <= loaded
+    assert "torch" not in loaded
 
 
-PARTS = sorted(
-    path.stem for path in (ROOT / "flwr_fco").iterdir() if path.suffix in ("", ".py") and path.stem[0] != "_"
-)
+WITHOUT_PYTORCH = """
+import sys
+class NoTorch:
+    def find_spec(self, name, *_):
+        if name.split(".")[0] == "torch":
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, NoTorch())
+import flwr_fco.client_apps, flwr_fco.simulation, flwr_fco.testing
+try:
+    import flwr_fco.torch
+except ValueError as error:
+    print(type(error).__name__, error)
+"""
 
 
-@pytest.mark.parametrize("part", PARTS)
-def test_no_public_name_is_hidden_by_a_module_of_the_same_name(part):
-    if part == "torch":
+def test_without_pytorch_all_else_works_and_the_error_names_the_command():
+    said = "NotInstalledError flwr_fco.torch needs PyTorch: pip install torch (the extra [torch])\n"
+    assert printed_by(WITHOUT_PYTORCH) == said
+
+
+@pytest.fixture(params=PARTS)
+def public(request):
+    """Return the public objects of a part by their names."""
+    if request.param == "torch":
         pytest.importorskip("torch")
-    package = importlib.import_module(f"flwr_fco.{part}")
-    assert not [name for name in getattr(package, "__all__", ()) if inspect.ismodule(getattr(package, name))]
+    module = importlib.import_module(f"flwr_fco.{request.param}")
+    return {name: getattr(module, name) for name in getattr(module, "__all__", ())}
+
+
+def test_no_public_name_is_hidden_by_a_module_of_the_same_name(public):
+    assert [name for name, value in public.items() if inspect.ismodule(value)] == []
+
+
+def test_every_public_object_and_method_has_a_docstring(public):
+    """Its own or an inherited one."""
+    missing = []
+    for name, value in public.items():
+        if inspect.isclass(value) or inspect.isroutine(value):
+            missing += [] if value.__doc__ else [name]
+        for own, member in vars(value).items() if inspect.isclass(value) else ():
+            if own[0] != "_" and (inspect.isroutine(member) or isinstance(member, property | cached_property)):
+                found = [vars(base)[own].__doc__ for base in value.__mro__ if own in vars(base)]
+                missing += [] if any(found) else [f"{name}.{own}"]
+    assert missing == []

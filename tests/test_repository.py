@@ -89,3 +89,9 @@ def test_hosted_ci_runs_our_script_on_every_supported_python():
     (command,) = (step["run"] for step in job["steps"] if "run" in step)
     assert command.split()[-1] == ".ci/run"
     assert os.access(CI, os.X_OK)
+
+
+def test_every_path_that_the_documentation_links_exists():
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("**/README.md")]:
+        for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", read(page)):
+            assert (page.parent / target).exists(), f"{page.name} links {target}"
