@@ -29,7 +29,7 @@ from matplotlib.figure import Figure
 from writing import OURS, federate, partition, row_of, save, table_of, without_frame
 
 from flwr_fco import L1, FedDualAvg, GaussianDP, MultinomialLogistic
-from flwr_fco.privacy.noise import Accountant
+from flwr_fco.privacy import Accountant
 from flwr_fco.strategies import Steps
 from reproduction.data.images import mnist, on_clients
 

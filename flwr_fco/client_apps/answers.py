@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.certificates import reported_at
-from flwr_fco.certificates.possible import LARGEST_LOSS
+from flwr_fco.certificates import LARGEST_LOSS, reported_at
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.protocol import Answer, Question
 from flwr_fco.objectives.base import Objective

@@ -28,8 +28,7 @@ from scipy.optimize import minimize
 from flwr_fco.algorithms.contract.problem import LARGEST_CLAIM
 from flwr_fco.algorithms.contract.replies import Mean
 from flwr_fco.algorithms.newton.path import errors_of, models_of
-from flwr_fco.certificates import Request
-from flwr_fco.certificates.possible import check_held_out
+from flwr_fco.certificates import Request, check_held_out
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import log
 from flwr_fco.core.validation import checked

@@ -27,7 +27,7 @@ from flwr_fco.algorithms.restricted_gradient_tracking import MultistepGradientTr
 from flwr_fco.algorithms.saddle_points import DualExtrapolation, MirrorProx
 from flwr_fco.core.validation import MOMENTUM, NON_NEGATIVE, POSITIVE
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.privacy.gaussian_dp import GaussianDP
+from flwr_fco.privacy import GaussianDP
 from flwr_fco.strategies.options import AUTO, AUTOMATIC, strategy
 from flwr_fco.strategies.strategy import CompositeStrategy, MinimiseStrategy, StepStrategy, run_of
 from flwr_fco.strategies.unmodified import check_unmodified

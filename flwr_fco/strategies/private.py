@@ -16,8 +16,7 @@ from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import dense
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.protocol import Node, Uplink
-from flwr_fco.privacy.gaussian_dp import GaussianDP
-from flwr_fco.privacy.noise import Accountant, BandedNoise, clipped, library, secure_normal
+from flwr_fco.privacy import Accountant, BandedNoise, GaussianDP, clipped, library, secure_normal
 
 
 class PrivateMean:

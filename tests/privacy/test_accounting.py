@@ -5,10 +5,9 @@ import math
 import pytest
 from representatives import covered
 
+from flwr_fco import privacy as accounting
 from flwr_fco.errors import ConfigurationError, NotInstalledError
-from flwr_fco.privacy import GaussianDP
-from flwr_fco.privacy import noise as accounting
-from flwr_fco.privacy.noise import Accountant
+from flwr_fco.privacy import Accountant, GaussianDP
 
 dp_accounting = pytest.importorskip("dp_accounting")
 pld = pytest.importorskip("dp_accounting.pld.pld_privacy_accountant")

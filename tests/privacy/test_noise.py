@@ -8,7 +8,7 @@ import pytest
 from scipy.linalg import toeplitz
 from scipy.stats import kstest
 
-from flwr_fco.privacy.noise import BandedNoise, banded_sensitivity, clipped, secure_normal, square_root_coefficients
+from flwr_fco.privacy import BandedNoise, banded_sensitivity, clipped, secure_normal, square_root_coefficients
 
 
 def banded_matrix(rounds, bands):

@@ -1,7 +1,7 @@
 """What the methods ask in a round: a client's answer, what of it is possible, and what a duality gap takes of all.
 
 The terms of an answer are seven numbers: the loss, the conjugate at its gradient, and what the loss says of itself. The
-gap is that of :mod:`flwr_fco.certificates.gap`, with conjugates by convexity, so that it needs no second question. The
+gap is that of :mod:`flwr_fco.certificates`, with conjugates by convexity, so that it needs no second question. The
 gradients at points of the intercept alone, which make a mixture feasible, are sent once. Of squares and classes they
 follow from the column means A'1/n and from A'y/n, which the method begins with anyway: A'1/n times a prediction that is
 the same for all examples, less A'y/n. For squares a prediction that is taken off is exact.
@@ -31,9 +31,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from flwr_fco import certificates as gaps
 from flwr_fco.algorithms.contract.replies import Replies
-from flwr_fco.certificates.gap import conjugate_at, feasible, free_intercepts, references, why_none
-from flwr_fco.certificates.possible import CONSTANT, FACTORS, LINKS, NUMBERS, ROUNDING, Terms, check_loss, check_means
+from flwr_fco.certificates import CONSTANT, FACTORS, LINKS, NUMBERS, ROUNDING, Terms, check_loss, check_means
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import SparseVector, dense, is_shorter
@@ -149,7 +149,7 @@ def _once(objective: Objective, w: Vector, reported: Terms) -> dict[str, Vector]
         columns = -change if reported.name == "poisson" else np.repeat(change[::count] / change[size - count], count)
         targets = reported.targets_at_zero(at_zero, columns)
     if reported.link and reported.name not in CONSTANT:
-        dual = [objective.dual_terms([point], [1.0]) for point in references(objective)]
+        dual = [objective.dual_terms([point], [1.0]) for point in gaps.references(objective)]
         rows = np.array([np.append(slopes, value) for value, slopes in dual])
     once |= {"columns": columns, "references": rows.reshape(-1)}
     return once | ({"targets": targets} if w.any() else {})
@@ -264,7 +264,7 @@ class Known(NamedTuple):
         pairs = [(uplink.weight, dense(uplink.vectors["terms"])) for uplink in replies]
         facts = pairs[0][1][3:]
         reported = Terms(*(math.fsum(weight * own[k] for weight, own in pairs) for k in range(3)), *facts.tolist())
-        reason = why_none(psi, reported.l2) if reported.link else "the clients' losses are not known to be convex"
+        reason = gaps.why_none(psi, reported.l2) if reported.link else "the clients' losses are not known to be convex"
         if any(not np.array_equal(own[3:], facts) for _, own in pairs):
             reason = "the clients' losses are of several kinds"
         known = cls(psi, w, cls.gradient_of(replies), reported, reason)
@@ -319,7 +319,7 @@ class Known(NamedTuple):
         psi = self.psi
         reported = self.reported
         size = self.w.size
-        count = free_intercepts(psi)
+        count = gaps.free_intercepts(psi)
         ridge = reported.l2 * self.w
         ridge[size - num_intercepts(psi.layout) :] = 0.0
         gradients = [self.gradient - ridge]
@@ -338,12 +338,12 @@ class Known(NamedTuple):
             rows = once.references.reshape(-1, size + 1)
             gradients = [*gradients, *rows[:, :-1]]
             values = [*values, *rows[:, -1]]
-        found = feasible(psi, np.array(gradients), reported.l2)
+        found = gaps.feasible(psi, np.array(gradients), reported.l2)
         if found is None:
             return -math.inf, np.zeros(size)
         shares, point = found
         value = float(shares @ values) - (1.0 - float(shares.sum())) * reported.least
-        return -value - conjugate_at(psi, -point, reported.l2), point
+        return -value - gaps.conjugate_at(psi, -point, reported.l2), point
 
     def zeros(self, objective: float, lower: float, slopes: Vector, once: Any) -> Vector:
         """Return 1.0 for each coefficient that is 0 in every optimum of the pooled problem, 0.0 for all others.
@@ -365,7 +365,7 @@ class Known(NamedTuple):
         if terms is None or once.square == UNKNOWN or lower == -math.inf:
             return np.zeros(self.w.size)
         gap = max(objective - lower, 0.0) + _GAP * (abs(objective) + abs(lower))
-        centred = reported.factor * once.columns**2 if free_intercepts(psi) and reported.name in CONSTANT else 0.0
+        centred = reported.factor * once.columns**2 if gaps.free_intercepts(psi) and reported.name in CONSTANT else 0.0
         reach = np.sqrt(2.0 * gap * np.maximum((1.0 + _SQUARE) * once.square - centred, 0.0))
         proved = (np.abs(slopes) + reach < terms.threshold) & (terms.lower <= 0.0) & (terms.upper >= 0.0)
         proved[self.w.size - num_intercepts(psi.layout) :] = False

@@ -58,8 +58,7 @@ from flwr_fco.algorithms.newton.model import (
     whole_groups,
     working_set,
 )
-from flwr_fco.certificates.gap import free_intercepts
-from flwr_fco.certificates.possible import FACTS, NUMBERS, check_hessian
+from flwr_fco.certificates import FACTS, NUMBERS, check_hessian, free_intercepts
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.core.sparse import NonZeros
 from flwr_fco.errors import ConfigurationError, ProtocolError, SeparableError

@@ -45,7 +45,7 @@ from flwr_fco.algorithms.newton.asking import NOTHING, UNKNOWN, Known, distance,
 from flwr_fco.algorithms.newton.method import Block, NewtonState, ProximalNewton, unpacked
 from flwr_fco.algorithms.newton.model import LEAST, SMALL, Indices, Matrix, Penalty, violations
 from flwr_fco.algorithms.newton.quasi_newton import QuasiNewton
-from flwr_fco.certificates.possible import LINKS, NUMBERS, check_folds, check_held_out, check_hessian, least_of
+from flwr_fco.certificates import LINKS, NUMBERS, check_folds, check_held_out, check_hessian, least_of
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import NonZeros, SparseVector, dense
