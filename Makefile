@@ -142,9 +142,10 @@ test-lowest: $(LOWEST)/.installed
 test-deployment-lowest: $(LOWEST)/.installed
 	$(LOWEST)/bin/python -m pytest -q -m "flower and (nightly or not nightly)" tests/integration/deployment
 
-check: $(INSTALLED) ## Lint, formatting, types
+check: $(INSTALLED) ## Lint, formatting, imports, types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-logo --no-cache
 	$(BIN)/mypy
 
 bench: $(INSTALLED) ## Run the benchmarks but that of a deployment in their quick mode (BENCH= for the full one)
