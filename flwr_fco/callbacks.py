@@ -22,7 +22,8 @@ from flwr_fco.core.logs import log
 from flwr_fco.core.validation import AT_LEAST_ONE, NON_NEGATIVE, checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.results import Number, Result
-from flwr_fco.strategies.rounds import Answer, Saved
+from flwr_fco.strategies.checkpoint import Saved
+from flwr_fco.strategies.rounds import Answer
 from flwr_fco.strategies.strategy import CompositeStrategy
 
 if sys.platform != "win32":

@@ -8,16 +8,24 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+from flwr.app import MetricRecord
 from numpy.typing import NDArray
 
 from flwr_fco.core.files import FilePath, json_object, read_npz, shown, write_npz
+from flwr_fco.core.layout import all_finite
 from flwr_fco.core.spec import decode, encode
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.strategies.ledger import Member
+from flwr_fco.strategies.replies import LeftOut
+from flwr_fco.strategies.run import Run
 
 _VERSION = 1
 #: Begins the names of arrays in a file.
@@ -103,13 +111,11 @@ def load(path: FilePath, about: str) -> Any:
     checksum = arrays.pop("checksum", np.array(""))
     if "tree" not in arrays or str(checksum) != _checksum(arrays):
         raise ConfigurationError(f"{shown(path)} is no saved run, or is damaged; take an earlier copy")
-    try:
+    with _in_words(f"{shown(path)} is damaged", "take an earlier copy"):
         saved = json_object(arrays["tree"].tobytes())
         version = saved["version"]
         whose = saved["about"]
         tree = decode(saved["tree"], _TREE, arrays, math.inf)
-    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise ConfigurationError(f"{shown(path)} is damaged: {error!r:.200}; take an earlier copy") from error
     if version != _VERSION or whose != about:
         raise ConfigurationError(f"{shown(path)} was saved with other settings{_difference(str(whose), about)}")
     return tree
@@ -186,3 +192,206 @@ def _form(value: Any) -> str:
     if isinstance(value, np.ndarray):
         return f"{value.dtype}{list(value.shape)}"
     return "number" if type(value) in (int, float) else type(value).__name__
+
+
+# --- a run as a file --------------------------------------------------------------------------------------------------
+
+
+class Saved:
+    """A run as a file: its parts, the metrics so far, the callbacks, and in one process the clients' contexts.
+
+    Parameters
+    ----------
+    run : Run
+        The run.
+    callbacks : Callbacks
+        Of the run.
+
+    Attributes
+    ----------
+    private : bool
+        Whether no round may be released again, with other noise.
+    stopped : bool
+        Whether the run is over after its last round.
+    unfinished : bool
+        Whether the last round has been trained, and not yet evaluated.
+    """
+
+    saved = ("stopped", "unfinished")
+
+    def __init__(self, run: Run, callbacks: Any) -> None:
+        self._run = run
+        self._callbacks = callbacks
+        self.private = run.privacy is not None
+        self.stopped = False
+        self.unfinished = False
+        self._of_callbacks: Mapping[str, Any] = {}
+        #: Of each history the last round of its lines, the names in it, and the lines.
+        self._texts: dict[str, tuple[int, list[str] | None, bytes]] = {}
+
+    @cached_property
+    def _about(self) -> str:
+        return about(self._run.options, f"{self._run.problem.plan.solver} {self._run.given.layout!r}")
+
+    @property
+    def _parts(self) -> dict[str, Any]:
+        return {**self._run.parts, "saved": self}
+
+    @property
+    def _histories(self) -> dict[str, dict[int, Any]]:
+        result = self._run.result
+        return {**result.histories, "callbacks": result.callback_metrics}
+
+    def save(self, path: FilePath) -> None:
+        """Write the file.
+
+        Parameters
+        ----------
+        path : path-like
+            Ends in ``.npz``.
+
+        Raises
+        ------
+        OSError
+            If it cannot be written.
+        """
+        run = self._run
+        tree = {
+            "parts": moment(self._parts),
+            "histories": {name: self._lines(name, history) for name, history in self._histories.items()},
+            "left out": run.left_out,
+            "callbacks": {name: dict(each.to_arrays()) for name, each in self._callbacks.savers().items()},
+            "num nodes": getattr(run.grid, "num_nodes", None),
+            "nodes": run.grid.states() if hasattr(run.grid, "states") else {},
+            "num rounds": run.num_rounds,
+        }
+        save(path, self._about, tree, secret=self.private)
+
+    def _lines(self, name: str, history: Mapping[int, Any]) -> bytes:
+        """Return a history as lines of JSON: those of earlier rounds are made once, however often a run is saved.
+
+        A file is written as a whole, so that it should not hold the same names in every line.
+        """
+        done, names, text = self._texts.get(name, (-1, None, b""))
+        for number, row in ((number, dict(row)) for number, row in history.items() if number > done):
+            text += f"{json.dumps([number, [*row.values()] if [*row] == names else row])}\n".encode()
+            done = number
+            names = [*row]
+        self._texts[name] = done, names, text
+        return text
+
+    def read(self, path: FilePath) -> Any:
+        """Return the tree of a file of this strategy and model.
+
+        Raises
+        ------
+        ConfigurationError
+            If it is none.
+        """
+        return load(path, self._about)
+
+    def load(self, path: FilePath, num_rounds: int) -> None:
+        """Go on from a file.
+
+        Parameters
+        ----------
+        path : path-like
+            Of :meth:`save`.
+        num_rounds : int
+            The total, with the rounds before the run was stopped.
+
+        Raises
+        ------
+        ConfigurationError
+            If it is no file of this strategy and model, or of other nodes, or the rest of the run depends on a number
+            of rounds that is not its own.
+        """
+        tree = self.read(path)
+        density = self._run.options._density
+        private = tree["parts"].get("privacy")
+        before = tree["num rounds"]
+        done = tree["parts"]["run"]["number"]
+        nodes = tree["num nodes"]
+        here = getattr(self._run.grid, "num_nodes", None)
+        wrong = ""
+        if density is not None and density.rounds is None and before != num_rounds:
+            wrong = f"is of a run of {before}: how fast its density falls depends on that number; resume with it, or "
+            wrong += f"density=Density({density.share}, rounds={max(1, -(-3 * (before or 4) // 4))})"
+        elif private is not None and 0 < private["rounds"] < num_rounds:
+            wrong = f"is accounted for {private['rounds']} rounds, and this run is to have {num_rounds}"
+        elif done > num_rounds:
+            wrong = f"is of round {done}; num_rounds is the total, with the rounds before the run was stopped"
+        elif None not in (nodes, here) and nodes != here:
+            wrong = f"is of a run of {nodes} nodes, and there are {here}: resume with the nodes that the run had"
+        elif self.private and not self._callbacks.saves_to(path):
+            wrong = "is of a private run, which goes on only where it saves itself, or its next rounds could be "
+            wrong += f"released again, with other noise: add Checkpoint({os.fspath(path)!r}) to callbacks"
+        if wrong:
+            raise ConfigurationError(f"num_rounds={num_rounds}, but {path} {wrong}")
+        with _in_words(f"{path} is damaged", "take an earlier copy"):
+            self._restore(tree)
+
+    def _restore(self, tree: Mapping[str, Any]) -> None:
+        run = self._run
+        parts = tree["parts"]
+        state = type(run.state)(*parts["run"]["state"])
+        if run.graph is None:
+            grown = {name: np.zeros(np.shape(getattr(state, name))) for name in getattr(state, "grows", ())}
+            check_alike(tuple(state), tuple(run.state._replace(**grown)), "the state")
+        check_alike(parts["watch"]["good"][0], run.point, "the last good model")
+        parts["run"]["state"] = state
+        if run.roll is not None:
+            parts["ledger"]["members"] = {key: Member(*own) for key, own in parts["ledger"]["members"].items()}
+            for key, member in parts["ledger"]["members"].items():
+                memory = member.memory or {}
+                sound = {*memory} <= {*run.roll.names} and {v.shape for v in memory.values()} <= {(run.roll.size,)}
+                sound = sound and all(all_finite(getattr(vector, "values", vector)) for vector in memory.values())
+                if not sound or not 0.0 <= (member.examples or 0.0) < np.inf:
+                    raise ValueError(f"the memory of {key} is not finite, or not of {run.roll.size} numbers")
+        go_back(self._parts, parts)
+        if run.graph is not None and run.graph.rows:
+            run.graph.topology = run.graph.of_size(len(run.graph.rows))
+        given = run.given if run.untrained is None else run.given_without(run.untrained)
+        run.adopt(run.method.setting(given, run.state))
+        run.show(run.seen(run.problem, run.state, run.average) if run.state.round else run.point, run.passed)
+        run.left_out.extend(LeftOut(*row) for row in tree["left out"])
+        for name, history in self._histories.items():
+            kind: Any = dict if name == "callbacks" else MetricRecord
+            history.update({number: kind(row) for number, row in _rows_of(tree["histories"][name]).items()})
+        if tree["nodes"]:
+            run.grid.restore(tree["nodes"])
+        self._of_callbacks = tree["callbacks"]
+
+    def load_callbacks(self) -> None:
+        """Restore the callbacks' states, after they were called at the beginning of the run.
+
+        Raises
+        ------
+        ConfigurationError
+            If they are other callbacks' states.
+        """
+        for name, callback in self._callbacks.savers().items():
+            problem = f"the saved state of {name} is not this callback's"
+            with _in_words(problem, "resume with the callbacks that the run had"):
+                if name in self._of_callbacks:
+                    callback.from_arrays(self._of_callbacks[name])
+
+
+@contextmanager
+def _in_words(problem: str, advice: str) -> Iterator[None]:
+    """Turn an error about the content of a file into one that says what to do; errors in words pass."""
+    try:
+        yield
+    except ConfigurationError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
+        raise ConfigurationError(f"{problem}: {error!r:.300}; {advice}") from error
+
+
+def _rows_of(lines: bytes) -> dict[int, dict[str, Any]]:
+    """Return the metrics of lines of JSON, by round; a list holds the values of the names before."""
+    rows: dict[int, dict[str, Any]] = {}
+    row: dict[str, Any] = {}
+    for number, held in map(json.loads, lines.splitlines()):
+        row = rows[number] = dict(zip(row, held, strict=True)) if isinstance(held, list) else held
+    return rows

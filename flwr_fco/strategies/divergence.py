@@ -8,16 +8,15 @@ from logging import WARNING
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, MetricRecord
+from flwr.app import MetricRecord
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import log
 from flwr_fco.errors import DivergedError, NothingTrainedError
-from flwr_fco.messages.arrays import NOT_FINITE, OTHER_NAMES
+from flwr_fco.messages.arrays import NOT_FINITE, OTHER_NAMES, model_record
 from flwr_fco.results import Result
 from flwr_fco.strategies.options import AUTO
 from flwr_fco.strategies.replies import TOO_LONG
-from flwr_fco.strategies.run import Run
 
 #: A model with this many times the first models' norm has diverged: with steps that are small enough a run never moves
 #: further in a round than in the first ones, so its solution would be a million rounds away.
@@ -43,17 +42,17 @@ class Watch:
 
     Attributes
     ----------
-    good : ArrayRecord
-        The last good model, of round `good_round`.
+    good : (ndarray, dict of str to ndarray)
+        The last good model, of round `good_round`: its point, and its arrays that pass through.
     """
 
-    saved = ("scale", "first", "good_round", "over")
+    saved = ("scale", "first", "good", "good_round", "over")
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Any) -> None:
         self._run = run
         self.scale = max(math.sqrt(run.point.size), _norm(run.point))
         self.first = True
-        self.good = run.arrays
+        self.good = run.point, run.passed
         self.good_round = 0
         self.over = False
         self._too_long = self._malformed = 0
@@ -93,7 +92,7 @@ class Watch:
         if self._too_long >= _IN_A_ROW:
             self._end(number, "the increments of half of the clients or more are far longer than at first")
         elif not skipped:
-            self._look_at(number, run.point, run.arrays)
+            self._look_at(number)
         elif run.overflowed:
             self._end(number, "the update overflows")
         elif not replied and reasons and all(NOT_FINITE in own or "overflows" in own for own in reasons):
@@ -106,15 +105,16 @@ class Watch:
             prefix = f"no client's reply can count, in {_IN_A_ROW} rounds in a row: {reason}"
             raise NothingTrainedError(f"{type(run.options).__name__}: {prefix}", self._result())
 
-    def _look_at(self, number: int, point: Vector, arrays: ArrayRecord) -> None:
-        norm = _norm(point)
+    def _look_at(self, number: int) -> None:
+        run = self._run
+        norm = _norm(run.point)
         if self.first and math.isfinite(norm):
             self.first, self.scale = False, max(self.scale, norm)
         if norm <= _GOOD * self.scale:
-            self.good = arrays
+            self.good = run.point, run.passed
             self.good_round = number
         # A method whose steps each lower the objective may go far.
-        if not norm <= _TOO_LARGE * self.scale and not self._run.method.discloses:
+        if not norm <= _TOO_LARGE * self.scale and not run.method.discloses:
             self._end(number, f"the norm of the model is {norm:.2g}; it was {self.scale:.2g} in the first rounds")
 
     def _end(self, number: int, reason: str, *, locally: bool = False) -> None:
@@ -125,7 +125,7 @@ class Watch:
             self.over = True
             return
         result = self._result()
-        result.arrays = self.good
+        result.arrays = model_record(run.given.layout, *self.good)
         node, times = run.cap.far
         if times >= _MUCH:
             text += f" The last reply of {node} moves the model {times:.3g} times as far as the median client's: if it"
@@ -134,13 +134,13 @@ class Watch:
         raise DivergedError(f'{text} `result`; on_divergence="warn" goes on', number, result, self.good_round)
 
     def _result(self) -> Result:
-        run, (number, metrics) = self._run, self._round
-        result = run.result
+        number, metrics = self._round
+        result: Result = self._run.result
         result.train_metrics_clientapp[number] = MetricRecord(dict(metrics))
         return result
 
 
-def advice_on(run: Run, locally: bool) -> str:
+def advice_on(run: Any, locally: bool) -> str:
     """Return the rate that was too large, and advice."""
     options: Any = run.options
     client_lr, server_lr = run.problem.client_lr, run.problem.server_lr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 import warnings
@@ -13,18 +12,15 @@ from logging import INFO
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 
-from flwr_fco.core.layout import all_finite
 from flwr_fco.core.logs import log
 from flwr_fco.core.validation import short, takes
-from flwr_fco.errors import ConfigurationError, FlwrFcoError, NothingTrainedError, RunInterrupted
+from flwr_fco.errors import ConfigurationError, NothingTrainedError, RunInterrupted
 from flwr_fco.messages.arrays import OTHER_NAMES
 from flwr_fco.messages.records import Outbox
 from flwr_fco.results import Number, Result, numbers_of, part_of
-from flwr_fco.strategies import checkpoint
-from flwr_fco.strategies.ledger import Member
-from flwr_fco.strategies.replies import LeftOut
+from flwr_fco.strategies.checkpoint import Saved
 from flwr_fco.strategies.run import Run
 
 _METHODS = ("on_run_begin", "on_round_begin", "on_round_end", "on_save_point", "on_run_end")
@@ -150,7 +146,7 @@ def run_rounds(
     began = time.monotonic()
     name = type(strategy).__name__
     result = run.result
-    saved = Saved(strategy, run, callbacks)
+    saved = Saved(run, callbacks)
     strategy._saved = saved
     if resume is not None:
         saved.load(resume, num_rounds)
@@ -207,7 +203,7 @@ def run_rounds(
     finally:
         callbacks.call("on_run_end", result)
     log(INFO, "Strategy execution finished in %.2fs", time.monotonic() - began)
-    if result.train_metrics_clientapp and run.state.round == 0 and not strategy._watch.over:
+    if result.train_metrics_clientapp and run.state.round == 0 and not run.watch.over:
         raise NothingTrainedError(_why_nothing(run, result), result)
     if part := part_of(result):
         warnings.warn(f"{name}: the model is not of all clients. {part}", UserWarning, stacklevel=3)
@@ -293,212 +289,3 @@ def _why_nothing(run: Run, result: Result) -> str:
     others = f"; and {len(reasons) - 3} other reasons" if len(reasons) > 3 else ""
     advice = " Give `start` the arrays that the clients return." if all(OTHER_NAMES in why for why in reasons) else ""
     return f"{text}{whys}{others}. All are in the error's `result.left_out`.{advice}"
-
-
-def _rows_of(lines: bytes) -> dict[int, dict[str, Any]]:
-    """Return the metrics of lines of JSON, by round; a list holds the values of the names before."""
-    rows: dict[int, dict[str, Any]] = {}
-    row: dict[str, Any] = {}
-    for number, held in map(json.loads, lines.splitlines()):
-        row = rows[number] = dict(zip(row, held, strict=True)) if isinstance(held, list) else held
-    return rows
-
-
-# --- files ------------------------------------------------------------------------------------------------------------
-
-
-class Saved:
-    """A run as a file: its parts, the metrics so far, the callbacks, and in one process the clients' contexts.
-
-    Parameters
-    ----------
-    strategy : CompositeStrategy
-        Of the run.
-    run : Run
-        The run.
-    callbacks : Callbacks
-        Of the run.
-
-    Attributes
-    ----------
-    stopped : bool
-        Whether the run is over after its last round.
-    unfinished : bool
-        Whether the last round has been trained, and not yet evaluated.
-    """
-
-    def __init__(self, strategy: Any, run: Run, callbacks: Callbacks) -> None:
-        self._strategy = strategy
-        self._run = run
-        self._callbacks = callbacks
-        self.stopped = self.unfinished = False
-        self._of_callbacks: Mapping[str, Any] = {}
-        #: Of each history the last round of its lines, the names in it, and the lines.
-        self._texts: dict[str, tuple[int, list[str] | None, bytes]] = {}
-
-    @property
-    def private(self) -> bool:
-        """Whether no round may be released again, with other noise."""
-        return self._run.privacy is not None
-
-    @property
-    def _about(self) -> str:
-        plan = self._run.problem.plan
-        return checkpoint.about(self._strategy, f"{plan.solver} {self._run.given.layout!r}")
-
-    @property
-    def _parts(self) -> dict[str, Any]:
-        return {**self._run.parts, "watch": self._strategy._watch}
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the file.
-
-        Parameters
-        ----------
-        path : path-like
-            Ends in ``.npz``.
-
-        Raises
-        ------
-        OSError
-            If it cannot be written.
-        """
-        run = self._run
-        result = self._run.result
-        tree = {
-            "parts": checkpoint.moment(self._parts),
-            "good": {name: array.numpy() for name, array in self._strategy._watch.good.items()},
-            "histories": {name: self._lines(name, history) for name, history in result.histories.items()},
-            "added": self._lines("added", result.callback_metrics),
-            "left out": run.left_out,
-            "callbacks": {name: dict(each.to_arrays()) for name, each in self._callbacks.savers().items()},
-            "num nodes": getattr(run.grid, "num_nodes", None),
-            "nodes": run.grid.states() if hasattr(run.grid, "states") else {},
-            "num rounds": run.num_rounds,
-            "stopped": self.stopped,
-            "unfinished": self.unfinished,
-        }
-        checkpoint.save(path, self._about, tree, secret=run.privacy is not None)
-
-    def _lines(self, name: str, history: Mapping[int, Any]) -> bytes:
-        """Return a history as lines of JSON: those of earlier rounds are made once, however often a run is saved.
-
-        A file is written as a whole, so that it should not hold the same names in every line.
-        """
-        done, names, text = self._texts.get(name, (-1, None, b""))
-        for number, row in ((number, dict(row)) for number, row in history.items() if number > done):
-            text += f"{json.dumps([number, [*row.values()] if [*row] == names else row])}\n".encode()
-            done = number
-            names = [*row]
-        self._texts[name] = done, names, text
-        return text
-
-    def read(self, path: str | os.PathLike[str]) -> Any:
-        """Return the tree of a file of this strategy and model.
-
-        Raises
-        ------
-        ConfigurationError
-            If it is none.
-        """
-        return checkpoint.load(path, self._about)
-
-    def load(self, path: str | os.PathLike[str], num_rounds: int) -> None:
-        """Go on from a file.
-
-        Parameters
-        ----------
-        path : path-like
-            Of :meth:`save`.
-        num_rounds : int
-            The total, with the rounds before the run was stopped.
-
-        Raises
-        ------
-        ConfigurationError
-            If it is no file of this strategy and model, or of other nodes, or the rest of the run depends on a number
-            of rounds that is not its own.
-        """
-        run = self._run
-        tree = self.read(path)
-        density = run.options._density
-        private = tree["parts"].get("privacy")
-        before = tree["num rounds"]
-        done = tree["parts"]["run"]["number"]
-        nodes = tree["num nodes"]
-        here = getattr(run.grid, "num_nodes", None)
-        wrong = ""
-        if density is not None and density.rounds is None and before != num_rounds:
-            wrong = f"is of a run of {before}: how fast its density falls depends on that number; resume with it, or "
-            wrong += f"density=Density({density.share}, rounds={max(1, -(-3 * (before or 4) // 4))})"
-        elif private is not None and 0 < private["rounds"] < num_rounds:
-            wrong = f"is accounted for {private['rounds']} rounds, and this run is to have {num_rounds}"
-        elif done > num_rounds:
-            wrong = f"is of round {done}; num_rounds is the total, with the rounds before the run was stopped"
-        elif None not in (nodes, here) and nodes != here:
-            wrong = f"is of a run of {nodes} nodes, and there are {here}: resume with the nodes that the run had"
-        elif run.privacy is not None and not self._callbacks.saves_to(path):
-            wrong = "is of a private run, which goes on only where it saves itself, or its next rounds could be "
-            wrong += f"released again, with other noise: add Checkpoint({os.fspath(path)!r}) to callbacks"
-        if wrong:
-            raise ConfigurationError(f"num_rounds={num_rounds}, but {path} {wrong}")
-        try:
-            self._restore(tree)
-        except FlwrFcoError:
-            raise
-        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-            raise ConfigurationError(f"{path} is damaged: {error!r:.300}; take an earlier copy") from error
-
-    def _restore(self, tree: Mapping[str, Any]) -> None:
-        run = self._run
-        parts = tree["parts"]
-        result = self._run.result
-        state = type(run.state)(*parts["run"]["state"])
-        if run.graph is None:
-            grown = {name: np.zeros(np.shape(getattr(state, name))) for name in getattr(state, "grows", ())}
-            checkpoint.check_alike(tuple(state), tuple(run.state._replace(**grown)), "the state")
-        parts["run"]["state"] = state
-        if run.roll is not None:
-            members = {key: Member(*member) for key, member in parts["ledger"]["members"].items()}
-            for key, (examples, _, memory, _) in members.items():
-                held = [getattr(vector, "values", vector) for vector in (memory or {}).values()]
-                sizes = {vector.shape for vector in (memory or {}).values()} <= {(run.roll.size,)}
-                sound = sizes and {*(memory or ())} <= {*run.roll.names} and all(map(all_finite, held))
-                if not sound or not 0.0 <= (examples or 0.0) < np.inf:
-                    raise ValueError(f"the memory of {key} is not finite, or not of {run.roll.size} numbers")
-            parts["ledger"]["members"] = members
-        checkpoint.go_back(self._parts, parts)
-        if run.graph is not None and run.graph.rows:
-            run.graph.topology = run.graph.of_size(len(run.graph.rows))
-        watch = self._strategy._watch
-        watch.good = ArrayRecord({name: Array(value) for name, value in tree["good"].items()})
-        given = run.given if run.untrained is None else run.given_without(run.untrained)
-        run.adopt(run.method.setting(given, run.state))
-        run.show(run.seen(run.problem, run.state, run.average) if run.state.round else run.point, run.passed)
-        run.left_out.extend(LeftOut(*row) for row in tree["left out"])
-        for name, history in result.histories.items():
-            history.update({number: MetricRecord(row) for number, row in _rows_of(tree["histories"][name]).items()})
-        result.callback_metrics.update(_rows_of(tree["added"]))
-        if tree["nodes"]:
-            run.grid.restore(tree["nodes"])
-        self.stopped = bool(tree["stopped"])
-        self.unfinished = bool(tree["unfinished"])
-        self._of_callbacks = tree["callbacks"]
-
-    def load_callbacks(self) -> None:
-        """Restore the callbacks' states, after they were called at the beginning of the run.
-
-        Raises
-        ------
-        ConfigurationError
-            If they are other callbacks' states.
-        """
-        for name, callback in self._callbacks.savers().items():
-            try:
-                if name in self._of_callbacks:
-                    callback.from_arrays(self._of_callbacks[name])
-            except FlwrFcoError:
-                raise
-            except (LookupError, AttributeError, TypeError, ValueError, ArithmeticError) as error:
-                prefix = f"the saved state of {name} is not this callback's: {error!r}"
-                raise ConfigurationError(f"{prefix}. Resume with the callbacks that the run had") from error

@@ -28,6 +28,7 @@ from flwr_fco.regularizers import Zero
 from flwr_fco.regularizers.base import BoundRegularizer
 from flwr_fco.results import Result, traffic_of
 from flwr_fco.strategies import replies
+from flwr_fco.strategies.divergence import Watch
 from flwr_fco.strategies.ledger import Ledger
 from flwr_fco.strategies.nodes import Nodes, Tables
 from flwr_fco.strategies.options import AUTOMATIC, Options, text_of
@@ -81,6 +82,8 @@ class Run:
         Values of the options that are ``"auto"``, and why.
     left_out : list of LeftOut
         The replies that did not count.
+    watch : Watch
+        Whether the run diverges.
     arrays : ArrayRecord
         The model that the user sees.
     """
@@ -146,6 +149,7 @@ class Run:
                 raise ConfigurationError(f"{prefix}; expected float64 or bool")
         self.arrays = arrays
         self.point = primal
+        self.watch = Watch(self)
         #: How far the last step of a method with memories has moved the model, relative to its size.
         self.moved = 0.0
         #: What the messages of a round are made of.
@@ -163,7 +167,7 @@ class Run:
     def parts(self) -> dict[str, Any]:
         """All that changes, by name, for saving and going back."""
         parts = {"run": self, "cap": self.cap, "average": self.average, "ledger": self.roll, "graph": self.graph}
-        parts |= {"momentum": self.momentum, "privacy": self.privacy, "untrained": self.untrained}
+        parts |= {"momentum": self.momentum, "privacy": self.privacy, "untrained": self.untrained, "watch": self.watch}
         return {name: part for name, part in parts.items() if part is not None}
 
     # --- messages -------------------------------------------------------------------------------------------------

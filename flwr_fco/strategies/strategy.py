@@ -29,12 +29,12 @@ from flwr_fco.messages.short import Short, shorten
 from flwr_fco.regularizers import Zero
 from flwr_fco.results import Result
 from flwr_fco.strategies import questions, replies, training
-from flwr_fco.strategies.divergence import Watch
+from flwr_fco.strategies.checkpoint import Saved
 from flwr_fco.strategies.ledger import Ledger
 from flwr_fco.strategies.nodes import EVALUATION
 from flwr_fco.strategies.options import AUTO, MetricsFunction, Options, Rate, strategy, text_of
 from flwr_fco.strategies.replies import Reply
-from flwr_fco.strategies.rounds import Callbacks, Saved, run_rounds
+from flwr_fco.strategies.rounds import Callbacks, run_rounds
 from flwr_fco.strategies.run import Run, average_metrics, structure
 from flwr_fco.work import Epochs, FirstOrder, Minimise
 
@@ -62,7 +62,6 @@ class CompositeStrategy(Options):
     """
 
     _run: Run | None = None
-    _watch: Watch | None = None
     _saved: Saved | None = None
     #: Whether `start` has not returned.
     _running = False
@@ -263,7 +262,6 @@ class CompositeStrategy(Options):
             raise ConfigurationError(f"{name}.__init__ does not call super().__init__(...), which sets its options")
         self._check()
         self._run = run = Run(self, initial_arrays, num_rounds)
-        self._watch = Watch(run)
         if run.privacy is not None:
             run.privacy.released = self._released
         return run
@@ -373,8 +371,7 @@ class CompositeStrategy(Options):
         metrics.pop("finished", None)
         metrics |= structure(run.problem.psi, run.problem.layout, run.point, run.given.layout)
         theirs = {} if skipped or run.privacy is not None else self._averaged(run, self.train_metrics_aggr_fn, good)
-        if self._watch is not None:
-            self._watch.look(server_round, len(good), skipped=skipped, metrics=_joined(theirs, metrics))
+        run.watch.look(server_round, len(good), skipped=skipped, metrics=_joined(theirs, metrics))
         if run.roll is not None and (everyone or not skipped):
             training.give_up(run, uplinks)
         if self.certificate_every and server_round % self.certificate_every == 0:

@@ -95,7 +95,7 @@ def test_methods_with_memories_too(cls):
 def test_a_run_is_over_where_half_of_the_clients_are_far_too_long(beyond, replied, over):
     options = SimpleNamespace(on_divergence="warn", _unmodified=True)
     rows = [LeftOut(number, 1, 1, f"it is {TOO_LONG}100 times 1") for number in (1, 2) for _ in range(beyond)]
-    run = SimpleNamespace(options=options, point=np.ones(2), arrays=None, privacy=None, overflowed=False)
+    run = SimpleNamespace(options=options, point=np.ones(2), passed={}, privacy=None, overflowed=False)
     run.problem = SimpleNamespace(client_lr=1.0, server_lr=1.0)
     run.state = SimpleNamespace(round=1)
     run.method = None
