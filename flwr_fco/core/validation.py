@@ -64,7 +64,8 @@ def checked(name: str, value: Any, kind: Any, within: Mapping[str, Any] | None =
         A class, ``Literal``, a union, ``NDArray[...]``, ``Sequence[...]``, ``Mapping[...]`` or ``Callable[...]``. Items
         of sequences are checked as well, entries of arrays are not; for functions, the number of arguments is checked.
     within : mapping, optional
-        A range of this module, for values other than None.
+        A range of this module, for values other than None, texts and functions; under ``"example"`` what to write in
+        the place of a value of another type, with ``{0}`` for a number that was given.
 
     Raises
     ------
@@ -87,9 +88,14 @@ def checked(name: str, value: Any, kind: Any, within: Mapping[str, Any] | None =
         raise ConfigurationError(f"{name}={value.__name__} is a class; expected {describe(kind)}{example}")
     if not matches and getattr(value, "__annotations__", {}).get("return") == getattr(kind, "__name__", ""):
         raise ConfigurationError(f"{name}={value.__name__} is a function; call it: {value.__name__}(...)")
+    within = within or {}
     if not matches:
-        raise ConfigurationError(f"{name}={short(value)} is a {type(value).__name__}; expected {describe(kind)}")
-    if result is not None and within and "range" in within and not within["range"][0](result):
+        number = value if type(value) is int and value > 0 else 5
+        example = f"; write {name}={within['example'].format(number)}" if "example" in within else ""
+        prefix = f"{name}={short(value)} is a {type(value).__name__}"
+        raise ConfigurationError(f"{prefix}; expected {describe(kind)}{example}")
+    has_range = "range" in within and not (result is None or isinstance(result, str) or callable(result))
+    if has_range and not within["range"][0](result):
         none = ", or None" if type(None) in get_args(kind) else ""
         raise ConfigurationError(f"{name}={short(value)}; expected {within['range'][1]}{none}")
     return result

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -117,6 +117,24 @@ def _other_header(name: str, data: bytes, dtype: np.dtype[Any], shape: tuple[int
     if found != shape or held != dtype:
         raise ProtocolError(f"array {name!r} holds {held!s:.50}{list(found)}, its label says {dtype}{list(shape)}")
     return file.tell(), fortran
+
+
+def check_array(name: str, array: Any, dtypes: Sequence[str], shape: tuple[int, ...]) -> None:
+    """Check that an array, or a sparse vector, is of one of some dtypes, of a shape, and finite.
+
+    Raises
+    ------
+    FormError
+        If its dtype or shape is another one.
+    ProtocolError
+        If an entry is not finite.
+    """
+    held = array.values if isinstance(array, SparseVector) else array
+    if array.shape != shape or name_of(held.dtype) not in dtypes:
+        expected = f"expected {' or '.join(dtypes)}{list(shape)}"
+        raise FormError(f"array {name!r} is {held.dtype}{list(array.shape)}, {expected}")
+    if held.dtype.kind == "f" and not all_finite(held):
+        raise ProtocolError(f"array {name!r} holds {held.size - np.isfinite(held).sum()} {NOT_FINITE}")
 
 
 def pack(vectors: Mapping[str, Any]) -> dict[str, Array]:
@@ -241,13 +259,8 @@ def model_vector(layout: Layout, arrays: Mapping[str, Array]) -> tuple[Vector, d
     passed = {}
     for entry in layout.entries:
         value = from_array(entry.name, arrays[entry.name])
-        floating = np.dtype(entry.dtype).kind == "f" or fnmatchcase(entry.name, COUNTERS)
-        if value.shape != entry.shape or value.dtype.name not in (entry.dtype, *(FLOATS if floating else ())):
-            prefix = f"array {entry.name!r} is {value.dtype}{list(value.shape)}"
-            raise FormError(f"{prefix}, expected {entry.dtype}{list(entry.shape)}")
-        if value.dtype.kind == "f" and not all_finite(value):
-            bad = int(value.size - np.isfinite(value).sum())
-            raise ProtocolError(f"array {entry.name!r} holds {bad} {NOT_FINITE}")
+        floating = entry.dtype in FLOATS or fnmatchcase(entry.name, COUNTERS)
+        check_array(entry.name, value, (entry.dtype, *(FLOATS if floating else ())), entry.shape)
         if entry.optimized:
             vector[entry.block] = value.reshape(-1)
             continue

@@ -22,12 +22,12 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 from flwr_fco.core.files import parse_json
-from flwr_fco.core.layout import Layout, all_finite
+from flwr_fco.core.layout import Layout
 from flwr_fco.core.sparse import SparseVector
 from flwr_fco.core.spec import Spec
 from flwr_fco.errors import ConfigurationError, FlwrFcoError, FormError, ProtocolError
 from flwr_fco.messages import protocol
-from flwr_fco.messages.arrays import PASS, from_array, name_of, pack, record_of, split_passed, unpack
+from flwr_fco.messages.arrays import PASS, check_array, from_array, name_of, pack, record_of, split_passed, unpack
 from flwr_fco.messages.protocol import Answer, Described, Downlink, Node, Plan, Question, Received, Uplink, parsed_plan
 from flwr_fco.work import LocalWork, Work
 
@@ -50,6 +50,7 @@ RATE = "client-lr"
 _TEXTS = frozenset(("plan", "stamp", "work", "kind", "layout"))
 OWN_METRICS = frozenset((EXAMPLES, STEPS, ELAPSED, LOST))
 _LARGEST = sys.float_info.max
+_DOUBLE = ("float64",)
 #: The largest number of characters of a plan's JSON that is parsed at all.
 LONGEST_PLAN = 4_000_000
 
@@ -181,12 +182,14 @@ def decode_downlink(content: RecordDict, most_characters: float = LONGEST_PLAN, 
         prefix = f"the server sends {points!r} points of {size} numbers"
         raise ProtocolError(f"{prefix}; expected 1 or more, below 2**31 numbers")
     vectors, passed = split_passed(unpack(only(ArrayRecord, content), size * int(points)))
-    allowed = ("float64", "float32") if plan.wire_dtype == "auto" else ("float64",)
-    _check_vectors(vectors, "the server's", size * int(points), allowed)
-    if passed:
-        entries = {entry.name: entry.shape for entry in plan.layout.passed_through}
-        if wrong := [name for name, own in passed.items() if own.shape != entries.get(name) or not all_finite(own)]:
-            raise ProtocolError(f"the message has the arrays {sorted(wrong)}, which the plan does not")
+    allowed = ("float64", "float32") if plan.wire_dtype == "auto" else _DOUBLE
+    for name, vector in vectors.items():
+        check_array(name, vector, allowed, (size * int(points),))
+    entries = {entry.name: entry for entry in plan.layout.passed_through} if passed else {}
+    if wrong := sorted(passed.keys() - entries.keys()):
+        raise ProtocolError(f"the message has the arrays {wrong}, which the plan does not")
+    for name, own in passed.items():
+        check_array(name, own, (entries[name].dtype,), entries[name].shape)
     down = Downlink(
         plan,
         protocol.ReceivedVectors(vectors if as_sent else {name: _double(own) for name, own in vectors.items()}),
@@ -218,17 +221,9 @@ def memory_in(record: Any, size: int) -> Received:
         If a vector is of another length, or not finite.
     """
     memory = unpack(record, size)
-    _check_vectors(memory, "the memory's", size)
+    for name, vector in memory.items():
+        check_array(name, vector, _DOUBLE, (size,))
     return Received(memory)
-
-
-def _check_vectors(vectors: Mapping[str, Any], whose: str, size: int, dtypes: Sequence[str] = ("float64",)) -> None:
-    """Raise a ProtocolError about a vector of another length or precision, or one that is not finite."""
-    for name, vector in vectors.items():
-        held = _values(vector)
-        if name_of(held.dtype) not in dtypes or vector.shape != (size,) or not all_finite(held):
-            prefix = f"{whose} vector {name!r} is {held.dtype}{list(vector.shape)}"
-            raise ProtocolError(f"{prefix}, expected finite {' or '.join(dtypes)}[{size}]")
 
 
 def _values(vector: Any) -> Any:
@@ -346,7 +341,8 @@ def decode_question(content: RecordDict, most_characters: float = LONGEST_PLAN) 
     about: Any = Received(content[QUESTION].items())
     layout = Layout.from_header(parse_json(_checked_text(about["layout"], most_characters)))
     vectors, passed = split_passed(unpack(only(ArrayRecord, content), layout.size))
-    _check_vectors(vectors, "the question's", layout.size)
+    for name, vector in vectors.items():
+        check_array(name, vector, _DOUBLE, (layout.size,))
     return Question(str(about["kind"]), layout, protocol.ReceivedVectors(vectors), _numbers_in(about), passed)
 
 
@@ -388,7 +384,7 @@ def decode_described(content: RecordDict) -> Described:
     columns, classes = (tuple(each) if each else None for each in names)
     deviations = unpack(only(ArrayRecord, content), 0).get("deviations")
     if deviations is not None:
-        _check_vectors({"deviations": deviations}, "the table's", deviations.size)
+        check_array("deviations", deviations, _DOUBLE, (deviations.size,))
     examples: Any = content.metric_records[METRICS].get(EXAMPLES) if METRICS in content else None
     if examples is not None and not (type(examples) is int and 0 <= examples < 2**63):
         raise ProtocolError(f"its number of examples is {examples!r:.50}; expected a whole number from 0 to 2^63")

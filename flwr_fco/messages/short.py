@@ -31,10 +31,10 @@ from numpy.typing import NDArray
 
 from flwr_fco.core.computing import random_generator
 from flwr_fco.core.files import parse_json
-from flwr_fco.core.layout import Layout, Vector, all_finite
+from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.core.validation import AT_LEAST_ONE, NON_NEGATIVE, Choice, checked, refusing
 from flwr_fco.errors import SHORT_MOD, ConfigurationError, FormError, ProtocolError
-from flwr_fco.messages.arrays import FLOATS, NOT_FINITE, OTHER_NAMES, from_array, record_of, to_array
+from flwr_fco.messages.arrays import FLOATS, OTHER_NAMES, check_array, from_array, record_of, to_array
 from flwr_fco.messages.records import only
 
 #: The record that says what the arrays of a short message are.
@@ -316,13 +316,9 @@ def _flat(form: Form, arrays: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
 
 def _expected(parts: Mapping[str, NDArray[Any]], name: str, size: int, dtypes: Sequence[str]) -> NDArray[Any]:
     """Return an array of so many finite numbers of some dtypes."""
-    found = parts[name]
-    if found.shape != (size,) or (size and found.dtype.name not in dtypes):
-        prefix = f"array {name!r} is {found.dtype}{list(found.shape)}"
-        raise ProtocolError(f"{prefix}, expected {' or '.join(dtypes)}[{size}]")
-    if found.dtype.kind == "f" and not all_finite(found):
-        raise ProtocolError(f"array {name!r} holds {NOT_FINITE}")
-    return found
+    # Of an empty array the dtype says nothing.
+    check_array(name, parts[name], dtypes if size else (parts[name].dtype.name,), (size,))
+    return parts[name]
 
 
 # --- at the client ----------------------------------------------------------------------------------------------------

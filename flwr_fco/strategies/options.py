@@ -29,7 +29,7 @@ from flwr_fco.core.validation import (
     AT_LEAST_ONE,
     FRACTION,
     NATURAL,
-    checked,
+    check_fields,
     kinds_of,
     nearest,
     one_apart,
@@ -40,7 +40,6 @@ from flwr_fco.messages.short import Short
 from flwr_fco.mirror_maps import Euclidean, MirrorMap
 from flwr_fco.regularizers import Regularizer, Zero
 from flwr_fco.strategies.private import check_private
-from flwr_fco.work import FirstOrder, Minimise
 
 AUTO = "auto"
 #: Options that theory can choose, with their values before the choice.
@@ -60,9 +59,6 @@ _WRONG = {
     "output": "cannot average the clients' steps: {}",
     "wire": 'sends short messages with density= alone, of models that are mostly zero, and without output="shadow"',
 }
-#: What to write for an option of a kind, with a number that somebody has given in its place.
-_EXAMPLES: dict[Any, str] = {FirstOrder: "Steps({0}) or work=Epochs({0})", Minimise: "Minimise(tolerance=1e-8)"}
-_EXAMPLES |= {Regularizer: "L1(0.1)", MirrorMap: "PNorm(3.0)"}
 _SEED = {"range": (lambda seed: 0 <= seed < 2**32, "a whole number from 0 to 2**32 - 1")}
 _Kind = TypeVar("_Kind", bound=type[Any])
 
@@ -150,8 +146,8 @@ class Options(FedAvg):
     train_metrics_aggr_fn: MetricsFunction | None = None  # type: ignore[assignment]
     evaluate_metrics_aggr_fn: MetricsFunction | None = None  # type: ignore[assignment]
     _: KW_ONLY
-    regularizer: Regularizer = Zero()
-    mirror_map: MirrorMap = Euclidean()
+    regularizer: Regularizer = field(default=Zero(), metadata={"example": "L1(0.1)"})
+    mirror_map: MirrorMap = field(default=Euclidean(), metadata={"example": "PNorm(3.0)"})
     weighting: Literal["examples", "uniform"] = "examples"
     seed: int = field(default=0, metadata=_SEED)
     on_divergence: Literal["raise", "warn"] = "raise"
@@ -183,17 +179,15 @@ class Options(FedAvg):
     def _check(self) -> None:
         """Check the options, and set those that follow from others: before the strategy is complete, and each run."""
         name = type(self).__name__
-        kinds = kinds_of(type(self))
         for option in fields(self):
             default = getattr_static(type(self), option.name, MISSING)
-            value = getattr(self, option.name)
             if option.default is not MISSING and default is not option.default:
                 prefix = f"class {name} has {option.name} = {default!r}, which changes no default"
                 advice = f"write `{option.name}: type = ...` under @flwr_fco.strategies.strategy"
                 raise ConfigurationError(f"{prefix}; {advice}, or give it to the constructor")
-            if option.init:
-                value = option.default if value is None and option.name in _NONE_IS_DEFAULT else value
-                object.__setattr__(self, option.name, _checked(option, value, kinds[option.name]))
+            if option.name in _NONE_IS_DEFAULT and getattr(self, option.name) is None:
+                vars(self)[option.name] = default
+        check_fields(self)
         density = getattr(self, "density", None)
         density = Density(density) if isinstance(density, int | float) else density
         # A density of all arrays together acts on all as one vector.
@@ -282,18 +276,6 @@ class Options(FedAvg):
 
     def __repr__(self) -> str:
         return text_of(self)
-
-
-def _checked(option: Field[Any], value: Any, kind: Any) -> Any:
-    # A rate may be a function or a word, which have no range.
-    within = {} if callable(value) or isinstance(value, str) else option.metadata
-    try:
-        return checked(option.name, value, kind, within)
-    except ConfigurationError as error:
-        if kind not in _EXAMPLES:
-            raise
-        example = _EXAMPLES[kind].format(value if type(value) is int and value > 0 else 5)
-        raise ConfigurationError(f"{error}; write {option.name}={example}") from None
 
 
 def text_of(made: Any) -> str:

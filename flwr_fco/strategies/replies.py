@@ -18,11 +18,11 @@ from flwr.app import Message
 
 from flwr_fco.algorithms.contract.problem import LARGEST_CLAIM, AtMost
 from flwr_fco.algorithms.primal_averaging import PrimalAveraging
-from flwr_fco.core.layout import Layout, all_finite, euclidean_norm
+from flwr_fco.core.layout import Layout, euclidean_norm
 from flwr_fco.core.logs import log, printable
 from flwr_fco.core.sparse import SparseVector, dense
 from flwr_fco.errors import FOR_A_MODEL, FormError, ProtocolError, advice_on
-from flwr_fco.messages.arrays import FLOATS, NOT_FINITE, digest_of, name_of
+from flwr_fco.messages.arrays import FLOATS, NOT_FINITE, check_array, digest_of, name_of
 from flwr_fco.messages.protocol import Node, Uplink
 from flwr_fco.messages.records import Inbox, decode_uplink, is_number
 from flwr_fco.messages.short import read_reply
@@ -294,12 +294,9 @@ def check_form(
         norms[name] = norm
     entries = {entry.name: entry for entry in layout.passed_through}
     for name, value in up.pass_through.items():
-        entry = entries.get(name)
-        if entry is None or value.shape != entry.shape or value.dtype != np.dtype(entry.dtype):
-            expected = f"expected {entry.dtype}{list(entry.shape)}" if entry else "expected none"
-            raise FormError(f"array {name!r} is {value.dtype}{list(value.shape)}, {expected}")
-        if value.dtype.kind == "f" and not all_finite(value):
-            raise ProtocolError(f"array {name!r} holds {NOT_FINITE}")
+        if name not in entries:
+            raise FormError(f"array {name!r} is {value.dtype}{list(value.shape)}, expected none")
+        check_array(name, value, (entries[name].dtype,), entries[name].shape)
     if up.metrics:
         check_metrics(up.metrics)
     return norms

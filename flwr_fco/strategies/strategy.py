@@ -507,7 +507,7 @@ class StepStrategy(CompositeStrategy):
 
     client_lr: Rate = field(default=0.1, metadata=POSITIVE)
     server_lr: Rate = field(default=1.0, metadata=POSITIVE)
-    work: FirstOrder = field(default=Epochs())
+    work: FirstOrder = field(default=Epochs(), metadata={"example": "Steps({0}) or work=Epochs({0})"})
     normalize_local_work: bool = True
 
 
@@ -522,7 +522,7 @@ class MinimiseStrategy(CompositeStrategy):
         number are counted in the round's metric ``num-capped``.
     """
 
-    work: Minimise = field(default=Minimise())
+    work: Minimise = field(default=Minimise(), metadata={"example": "Minimise(tolerance=1e-8)"})
 
 
 def run_of(strategy: CompositeStrategy) -> Run:
