@@ -1,9 +1,12 @@
 """Settings of all tests."""
 
 import gc
+import importlib
 import os
 import shutil
 import sys
+import tomllib
+from types import SimpleNamespace
 
 import pytest
 
@@ -35,3 +38,21 @@ def clone(request, tmp_path_factory):
     written = shutil.ignore_patterns(".git", ".venv*", ".run", ".*_cache", "__pycache__", "_build", "auto_gallery")
     shutil.copytree(request.config.rootpath, folder, ignore=written)
     return folder
+
+
+@pytest.fixture
+def example(monkeypatch, request):
+    """Load an app of examples/ anew by its folder: its run config, and its modules task, client_app and server_app."""
+
+    def load(folder):
+        place = request.config.rootpath / "examples" / folder
+        about = tomllib.loads((place / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["flwr"]["app"]
+        package = about["components"]["clientapp"].split(".")[0]
+        monkeypatch.syspath_prepend(place)
+        for name in [name for name in sys.modules if name.split(".")[0] == package]:
+            monkeypatch.delitem(sys.modules, name)
+        names = ("task", "client_app", "server_app")
+        modules = {name: importlib.import_module(f"{package}.{name}") for name in names}
+        return SimpleNamespace(config=about["config"], **modules)
+
+    return load
