@@ -7,7 +7,7 @@ pytest.importorskip("torch.optim", reason="needs PyTorch: make test-torch, or pi
 
 import torch
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp as FlowersClientApp
+from problems import foreign_app
 from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn import functional
@@ -19,11 +19,10 @@ from flwr_fco.torch import ClientApp, TorchObjective, local_training
 NODES = 4
 TRAIN = 800
 BATCH = 25
-IMAGES, LABELS = (torch.tensor(array) for array in load_digits(return_X_y=True))
-IMAGES = IMAGES.float() / 16.0
-ORDER = torch.randperm(len(IMAGES), generator=torch.Generator().manual_seed(0))
-IMAGES = IMAGES[ORDER]
-LABELS = LABELS[ORDER]
+DIGITS = load_digits()
+ORDER = torch.randperm(len(DIGITS.target), generator=torch.Generator().manual_seed(0))
+IMAGES = torch.tensor(DIGITS.data).float()[ORDER] / 16.0
+LABELS = torch.tensor(DIGITS.target)[ORDER]
 
 
 class Linear(nn.Module):
@@ -43,34 +42,29 @@ class Net(nn.Sequential):
         super().__init__(nn.Linear(64, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Linear(width, 10))
 
 
-def start(seed=0, make=Net):
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return ArrayRecord(make().state_dict())
-
-
 def load(arrays, make=Net):
     net = make()
     net.load_state_dict(arrays.to_torch_state_dict())
     return net
 
 
-def rows_of(partition):
-    return torch.arange(TRAIN)[partition::NODES]
+def data_of(partition):
+    return IMAGES[:TRAIN][partition::NODES], LABELS[:TRAIN][partition::NODES]
 
 
 def loss(model, batch):
     return functional.cross_entropy(model(batch[0]), batch[1])
 
 
-def train(net, partition, optimizer):
-    """One epoch, in an order of its own for each partition."""
+def train(net, partition, optimizer, work=None):
+    """One epoch, in an order of its own for each partition; or steps on all rows, where the work says so."""
     net.train()
-    rows = rows_of(partition)
-    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(partition))
-    for batch in rows[order].split(BATCH):
+    images, labels = data_of(partition)
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(partition))
+    full = work is not None and work.batch_size is None
+    for rows in [order] * work.steps if full else order.split(BATCH):
         optimizer.zero_grad()
-        loss(net, (IMAGES[batch], LABELS[batch])).backward()
+        loss(net, (images[rows], labels[rows])).backward()
         optimizer.step()
 
 
@@ -85,34 +79,24 @@ def density(net):
     return sum(int((p != 0).sum()) for p in weights) / sum(p.numel() for p in weights)
 
 
-def with_evaluation(app):
-    @app.evaluate()
-    def evaluate(message, context):
-        net, rows = load(message.content["arrays"]), rows_of(context.node_config["partition-id"])
-        net.eval()
-        with torch.no_grad():
-            found = float(loss(net, (IMAGES[rows], LABELS[rows])))
-        metrics = MetricRecord({"eval_loss": found, "num-examples": len(rows)})
-        return Message(RecordDict({"metrics": metrics}), reply_to=message)
-
-    return app
+@torch.no_grad()
+def evaluated(message, context):
+    net = load(message.content["arrays"]).eval()
+    return {"eval_loss": float(loss(net, data_of(context.node_config["partition-id"]))), "num-examples": TRAIN // NODES}
 
 
-def unmodified_app(make_optimizer=None, *, mods=None, make=Net, metrics=None):
+def unmodified_app(momentum=0.0, *, mods=(), make=Net, metrics=None):
     """A ClientApp of Flower's, which knows nothing of this package; its rate is in the run config."""
-    app = FlowersClientApp(mods=mods)
-    make_optimizer = make_optimizer or (lambda net, lr: torch.optim.SGD(net.parameters(), lr=lr))
 
-    @app.train()
-    def training(message, context):
+    def trained(arrays, message, context):
         net = load(message.content["arrays"], make)
-        partition = context.node_config["partition-id"]
-        train(net, partition, make_optimizer(net, context.run_config.get("lr", 0.2)))
-        own = {"num-examples": len(rows_of(partition)), **(metrics or {})}
-        content = RecordDict({"arrays": ArrayRecord(net.state_dict()), "metrics": MetricRecord(own)})
-        return Message(content, reply_to=message)
+        lr = context.run_config.get("lr", 0.2)
+        train(net, context.node_config["partition-id"], torch.optim.SGD(net.parameters(), lr=lr, momentum=momentum))
+        return ArrayRecord(net.state_dict())
 
-    return with_evaluation(app)
+    return foreign_app(
+        trained, metrics={"num-examples": TRAIN // NODES, **(metrics or {})}, evaluated=evaluated, mods=mods
+    )
 
 
 def loop_app(*, mods=None, **options):
@@ -122,25 +106,28 @@ def loop_app(*, mods=None, **options):
     @app.train()
     def training(message, context):
         net = Net()
-        partition = context.node_config["partition-id"]
         with local_training(message, context, net, **options) as own:
-            train(net, partition, own.optimizer)
-        return own.reply({"num-examples": len(rows_of(partition)), "rate": context.run_config.get("lr", 0.0)})
+            train(net, context.node_config["partition-id"], own.optimizer, own.work)
+            assert {tensor.dtype for tensor in own.optimizer.increments().values()} == {torch.float32}
+        return own.reply({"num-examples": TRAIN // NODES, "rate": context.run_config.get("lr", 0.0)})
 
-    return with_evaluation(app)
+    @app.evaluate()
+    def evaluate(message, context):
+        return Message(RecordDict({"metrics": MetricRecord(evaluated(message, context))}), reply_to=message)
+
+    return app
 
 
 def objective_app(*, mods=None):
     """A ClientApp without a training loop."""
-
-    def load_objective(context):
-        rows = rows_of(context.node_config["partition-id"])
-        return TorchObjective(Net(), loss, (IMAGES[rows], LABELS[rows]))
-
-    return client_app(load_objective, mods=mods)
+    return client_app(lambda c: TorchObjective(Net(), loss, data_of(c.node_config["partition-id"])), mods=mods)
 
 
-def run(strategy, app, rounds, arrays=None, **options):
-    arrays = start() if arrays is None else arrays
+def run(strategy, app, rounds, arrays=None, make=Net, **options):
+    """Train on four nodes, by default from a network that is drawn with the seed 0."""
+    if arrays is None:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            arrays = ArrayRecord(make().state_dict())
     options = {"progress": False, **options}
     return simulate(strategy, app, num_nodes=NODES, num_rounds=rounds, initial_arrays=arrays, **options)

@@ -1,4 +1,4 @@
-"""A training loop of one's own with our strategies: the same models as our ClientApp, and what it refuses."""
+"""A training loop of one's own: the same models as our ClientApp, what it refuses, and what its owner may forbid."""
 
 import numpy as np
 import pytest
@@ -8,17 +8,17 @@ pytest.importorskip("torch.optim", reason="needs PyTorch: make test-torch, or pi
 import flwr.clientapp
 import networks
 import torch
-from flwr.app import ConfigRecord, RecordDict
-from problems import FEATURES, clients, start_arrays
+from faults import FaultyGrid
+from flwr.app import Message, MetricRecord, RecordDict
+from problems import FEATURES, app_of, clients, simulated, start_arrays
 
 from flwr_fco import Short, short_mod
-from flwr_fco.client_apps import Limits, client_app
+from flwr_fco.client_apps import Disclosure, Limits
 from flwr_fco.core.computing import random_generator
 from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.mirror_maps import PNorm
 from flwr_fco.regularizers import L1, GroupLasso, HardSparsity, Zero
-from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.strategies import (
     Arrays,
     Bounds,
@@ -58,7 +58,7 @@ def torch_app(
     metrics=(),
     **options,
 ):
-    """Return a ClientApp with a training loop over the batches that our own client takes."""
+    """Return a ClientApp with a training loop over the batches that our own client takes, and with evaluation."""
     app = app(**options)
 
     @app.train()
@@ -79,11 +79,12 @@ def torch_app(
             look(net)
         return training.reply({"num-examples": rows.num_examples, "train_loss": torch.tensor(0.25), **dict(metrics)})
 
+    @app.evaluate()
+    def evaluate(message, context):
+        own = {"loss": 1.0, "num-examples": objectives[int(context.node_config["partition-id"])].num_examples}
+        return Message(RecordDict({"metrics": MetricRecord(own)}), reply_to=message)
+
     return app
-
-
-def our_app(objectives, **options):
-    return client_app(lambda context: objectives[int(context.node_config["partition-id"])], **options)
 
 
 OPTIONS = {
@@ -112,41 +113,28 @@ STRATEGIES = {
 }
 
 
-def go(strategy, app, rounds=6, start=None, **options):
-    start = start_arrays() if start is None else start
-    return simulate(strategy, app, num_nodes=NODES, num_rounds=rounds, initial_arrays=start, progress=False, **options)
-
-
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_a_loop_of_one_s_own_gives_the_model_of_our_client(name):
     objectives = clients()
     mods = [short_mod()]
-    apps = our_app(objectives, mods=mods), torch_app(objectives, mods=mods)
-    ours, theirs = (go(STRATEGIES[name](), app) for app in apps)
+    apps = app_of(objectives, mods=mods), torch_app(objectives, mods=mods)
+    ours, theirs = (simulated(STRATEGIES[name](), app, 6) for app in apps)
     for key in ours.arrays:
         expected = ours.arrays[key].numpy()
         np.testing.assert_allclose(theirs.arrays[key].numpy(), expected, rtol=0, atol=1e-12, err_msg=key)
     assert np.abs(ours.arrays["coefficients"].numpy()).max() > 0.01
 
 
-class Forgetful(InProcessGrid):
-    """Restarts all nodes before one round: nothing is remembered."""
-
-    def reply(self, message):
-        state = self.context(message.metadata.dst_node_id).state
-        if message.metadata.group_id == "3" and "restarted" not in state:
-            self.contexts[message.metadata.dst_node_id].state = RecordDict({"restarted": ConfigRecord()})
-        return super().reply(message)
-
-
 @pytest.mark.parametrize("name", ["FedDualAvg", "Scaffold"])
 def test_a_restarted_node_is_sent_what_it_lacks(name):
     def train(app):
-        grid = Forgetful(app, NODES, raise_errors=False)
+        grid = FaultyGrid(app, NODES, {"restart": 1.0}, rounds=[3])
         with grid.identity(), quiet(50):
-            return STRATEGIES[name]().start(grid=grid, initial_arrays=start_arrays(), num_rounds=5)
+            result = STRATEGIES[name]().start(grid=grid, initial_arrays=start_arrays(), num_rounds=5)
+        assert {fault.partition for fault in grid.injected} == set(range(NODES))
+        return result
 
-    ours, theirs = train(our_app(clients())), train(torch_app(clients()))
+    ours, theirs = train(app_of(clients())), train(torch_app(clients()))
     assert ours.left_out == theirs.left_out == []
     for key in ours.arrays:
         np.testing.assert_allclose(theirs.arrays[key].numpy(), ours.arrays[key].numpy(), rtol=0, atol=1e-12)
@@ -159,7 +147,7 @@ def test_random_numbers_of_a_loop_follow_from_seed_round_and_partition():
     def drawn(seed):
         draws = []
         app = torch_app(clients(), look=lambda net: draws.append(torch.rand(1).item()))
-        go(FedDualAvg(**OPTIONS, seed=seed), app, 2)
+        simulated(FedDualAvg(**OPTIONS, seed=seed), app, 2)
         return draws
 
     before = torch.random.get_rng_state()
@@ -208,56 +196,44 @@ JOINT = {"regularizer": HardSparsity(2), "arrays": Arrays(scope="joint")}
 )
 def test_what_a_loop_cannot_do_or_an_owner_does_not_allow_is_said(strategy, client, message):
     with pytest.raises(ClientError, match=message) as caught:
-        go(strategy, torch_app(clients(), **client), rounds=1)
+        simulated(strategy, torch_app(clients(), **client), 1)
     assert isinstance(caught.value.__cause__, ConfigurationError)
 
 
-# --- networks with buffers --------------------------------------------------------------------------------------------
+# --- what the owner may forbid, and the record ------------------------------------------------------------------------
 
 
-def _loop_app():
-    app = ClientApp()
-
-    @app.train()
-    def train(message, context):
-        net = networks.Net()
-        rows = networks.rows_of(context.node_config["partition-id"])
-        with local_training(message, context, net) as training:
-            assert {tensor.dtype for tensor in training.optimizer.increments().values()} == {torch.float32}
-            for _ in range(training.work.steps):
-                training.optimizer.zero_grad()
-                networks.loss(net, (networks.IMAGES[rows], networks.LABELS[rows])).backward()
-                training.optimizer.step()
-        return training.reply({"num-examples": len(rows)})
-
-    return app
+def with_owner(disclosure, **options):
+    """Return the result of two rounds, with evaluation; of the clients' rows, one has 7 and the others 12 and more."""
+    strategy = FedDualAvg(**OPTIONS | {"fraction_evaluate": 1.0, "min_train_nodes": 1, "min_evaluate_nodes": 1})
+    return simulated(strategy, torch_app(clients(), disclosure=disclosure), 2, **options)
 
 
-def _buffered(app, **options):
-    strategy = FedDualAvg(regularizer=L1(0.01), client_lr=0.1, work=Steps(2, batch_size=None), **options)
-    return networks.run(strategy, app, 3)
+def test_answers_about_few_rows_do_not_leave_a_training_loop():
+    result = with_owner(Disclosure(min_rows=10), raise_errors=False)
+    assert {(row.kind, row.partition_id) for row in result.left_out} == {("train", 2), ("evaluate", 2)}
+    for row in result.left_out:
+        assert f"an answer to '{row.kind}'; this site has fewer rows for it than min_rows=10" in row.reason
+    assert with_owner(Disclosure(min_rows=7)).left_out == []
 
 
-def test_running_statistics_and_counters_come_back_averaged():
-    loop = _buffered(_loop_app(), fraction_evaluate=0.0).arrays
-    assert int(loop["1.num_batches_tracked"].numpy()) == 6  # 3 rounds of 2 steps
-    assert loop["1.num_batches_tracked"].numpy().dtype == np.int64
-    # The mean of the statistics that the nodes computed in their last round, on top of the round's common start.
-    assert np.abs(loop["1.running_mean"].numpy()).max() > 0.05
-    assert all(torch.isfinite(tensor).all() for tensor in networks.load(loop).state_dict().values())
-    # Our own client with an Objective of the same model comes to the same, evaluation included.
-    result = _buffered(networks.objective_app(), fraction_evaluate=1.0)
-    for name, array in result.arrays.items():
-        np.testing.assert_allclose(array.numpy(), loop[name].numpy(), rtol=0, atol=1e-6, err_msg=name)
-    assert result.evaluate_metrics_clientapp[3]["loss"] < result.evaluate_metrics_clientapp[1]["loss"]
+@pytest.mark.parametrize("limit", [{"min_class_rows": 5}, {"min_events": 5, "min_rows": 3}])
+def test_a_limit_that_a_loop_cannot_keep_is_refused_at_once(limit):
+    with pytest.raises(ConfigurationError, match=rf"disclosure has {next(iter(limit))}, .*only how many rows"):
+        ClientApp(disclosure=Disclosure(**limit))
+    with pytest.raises(ConfigurationError, match="disclosure=20 is a int; expected"):
+        ClientApp(disclosure=20)
 
 
-def test_an_own_loop_keeps_its_momentum():
-    def run(momentum, kind):
-        strategy = kind(client_lr=0.01, bounds=Bounds(own_loops=True), fraction_evaluate=1.0)
-        result = networks.run(strategy, networks.loop_app(momentum=momentum), 3)
-        return result.evaluate_metrics_clientapp[3]["eval_loss"]
+def test_each_message_is_a_line(caplog):
+    def lines():
+        return [record.getMessage() for record in caplog.records if record.name == "flwr.disclosure"]
 
-    assert run(0.9, FedDualAvg) < run(0.0, FedDualAvg)
-    with pytest.raises(ClientError, match=r"momentum=0\.9"):
-        run(0.9, FedDAGT)
+    with_owner(None)
+    assert lines() == []
+    with_owner(Disclosure(min_rows=10), raise_errors=False)
+    trained = [line for line in lines() if ": asked for 'train'; " in line]
+    assert len(trained) == 2 * 4
+    assert sum(": increment[7], num-examples" in line and "sent 11 numbers about" in line for line in trained) == 2 * 3
+    assert sum("refused: " in line and "min_rows=10" in line for line in trained) == 2
+    assert sum("asked for 'evaluate'; sent 2 numbers about " in line for line in lines()) == 6

@@ -1,0 +1,276 @@
+"""A project with a network: a loop of its own, or code that knows nothing of this package; nothing of it is lost."""
+
+import io
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch.optim", reason="needs PyTorch: make test-torch, or pip install torch")
+
+import torch
+from adversarial_clients import in_messages
+from flwr.app import ArrayRecord, MetricRecord
+from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod
+from flwr.serverapp.strategy import FedAvg
+from networks import BATCH, NODES, TRAIN, accuracy, density, load, loop_app, objective_app, run, unmodified_app
+from torch import nn
+
+from flwr_fco.client_apps import client_app
+from flwr_fco.core.layout import Layout
+from flwr_fco.errors import ClientError, ConfigurationError, ProtocolError
+from flwr_fco.messages.arrays import increment_of
+from flwr_fco.regularizers import L1
+from flwr_fco.strategies import Bounds, Epochs, FedDAGT, FedDualAvg, Steps
+from flwr_fco.torch import ClientApp
+
+STEPS = TRAIN // NODES // BATCH
+OFF = {"fraction_evaluate": 0.0}
+LOOPS = {"bounds": Bounds(own_loops=True)}
+
+
+def unmodified(**options):
+    return FedDualAvg(client="unmodified", **options)
+
+
+def composite(**options):
+    return FedDualAvg(regularizer=L1(2e-3), client_lr=0.2, work=Epochs(1, batch_size=BATCH), **options)
+
+
+WAYS = {
+    "unmodified": (lambda **options: unmodified(density=0.3, **options), unmodified_app),
+    "loop": (lambda **options: composite(**LOOPS, **options), loop_app),
+    "objective": (composite, objective_app),
+}
+
+
+# --- what goes on working: evaluation, metrics, mods, configs, checkpoints, buffers, momentum -------------------------
+
+
+@pytest.mark.parametrize("name", ["unmodified", "loop"])
+def test_federated_evaluation_with_handlers_and_metrics_of_ones_own(name):
+    """The handlers get the model; replies go to the user's functions, with the key that they are to weigh by."""
+    make, app = WAYS[name]
+    calls = []
+
+    def aggregate(records, weighted_by_key):
+        calls.append((len(records), weighted_by_key))
+        found = [record[key] for content in records for record in content.metric_records.values() for key in record]
+        return MetricRecord({"clients": len(records), "largest": max(map(float, found))})
+
+    options = {"train_metrics_aggr_fn": aggregate, "evaluate_metrics_aggr_fn": aggregate}
+    result = run(make(fraction_evaluate=1.0, **options), app(), 2)
+    assert calls == [(NODES, "num-examples")] * 4
+    for metrics in (result.train_metrics_clientapp[2], result.evaluate_metrics_clientapp[2]):
+        assert metrics["clients"] == NODES
+        assert metrics["largest"] == TRAIN // NODES
+    plain = run(make(fraction_evaluate=1.0), app(), 2)
+    assert plain.evaluate_metrics_clientapp[2]["eval_loss"] < plain.evaluate_metrics_clientapp[1]["eval_loss"]
+
+
+@pytest.mark.parametrize("mod", [fixedclipping_mod, adaptiveclipping_mod, LocalDpMod(1.0, 1.0, 1.0, 0.1)])
+def test_mods_that_clip_models_are_refused_by_our_client_apps(mod):
+    for make in (lambda: ClientApp(mods=[mod]), lambda: client_app(lambda context: None, mods=[mod])):
+        with pytest.raises(ConfigurationError, match=r"clips \(reply - what was received\).*increments"):
+            make()
+
+
+def test_the_run_config_reaches_the_clients():
+    make, app = WAYS["loop"]
+    rows = [run(make(**OFF), app(), 1, run_config={"lr": lr}).train_metrics_clientapp[1] for lr in (0.1, 0.4)]
+    assert [row["rate"] for row in rows] == [0.1, 0.4]
+
+
+def checkpoint(rounds):
+    """What a FedAvg project has saved after some rounds: torch.save(state_dict)."""
+    file = io.BytesIO()
+    torch.save(run(FedAvg(**OFF), unmodified_app(), rounds).arrays.to_torch_state_dict(), file)
+    file.seek(0)
+    return ArrayRecord(torch.load(file, weights_only=True))
+
+
+def test_a_checkpoint_of_fedavg_is_gone_on_with():
+    """Three rounds of FedAvg and two of ours are five of FedAvg, statistics and counters of BatchNorm included."""
+    ours = run(unmodified(**OFF), unmodified_app(), 2, checkpoint(3)).arrays
+    fedavg = run(FedAvg(**OFF), unmodified_app(), 5).arrays
+    assert int(ours["1.num_batches_tracked"].numpy()) == 5 * STEPS
+    for name in fedavg:
+        np.testing.assert_allclose(ours[name].numpy(), fedavg[name].numpy(), rtol=2e-4, atol=2e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_trained_checkpoint_becomes_sparse_and_keeps_what_it_has_learnt(way):
+    """As `evaluate_fn` sees it, which gets the model after each round, and the start point as that of round 0."""
+    make, app = WAYS[way]
+    saved = checkpoint(8)
+    seen = {}
+
+    def evaluate(number, arrays):
+        net = load(arrays)
+        seen[number] = {"accuracy": accuracy(net), "density": density(net)}
+        return MetricRecord(seen[number])
+
+    result = run(make(**OFF), app(), 8, saved, evaluate_fn=evaluate)
+    assert [dict(result.evaluate_metrics_serverapp[number]) for number in range(9)] == [*seen.values()]
+    accuracies = [found["accuracy"] for found in seen.values()]
+    assert accuracies[0] == accuracy(load(saved)) > 0.85
+    assert min(accuracies) > 0.7
+    assert accuracies[-1] > accuracies[0] - 0.06
+    assert seen[0]["density"] == 1.0
+    assert seen[8]["density"] == density(load(result.arrays)) < 0.9
+
+
+def test_running_statistics_and_counters_come_back_averaged():
+    """Of a loop of one's own, and the same of our client with an Objective of the same model, evaluation included."""
+
+    def train(app, share):
+        own = {"regularizer": L1(0.01), "client_lr": 0.1, "work": Steps(2, batch_size=None)}
+        return run(FedDualAvg(**own, fraction_evaluate=share), app, 3)
+
+    loop = train(loop_app(), 0.0).arrays
+    assert int(loop["1.num_batches_tracked"].numpy()) == 6  # 3 rounds of 2 steps
+    assert loop["1.num_batches_tracked"].numpy().dtype == np.int64
+    # The mean of the statistics that the nodes computed in their last round, on top of the round's common start.
+    assert np.abs(loop["1.running_mean"].numpy()).max() > 0.05
+    assert all(torch.isfinite(tensor).all() for tensor in load(loop).state_dict().values())
+    result = train(objective_app(), 1.0)
+    for name, array in result.arrays.items():
+        np.testing.assert_allclose(array.numpy(), loop[name].numpy(), rtol=0, atol=1e-6, err_msg=name)
+    assert result.evaluate_metrics_clientapp[3]["loss"] < result.evaluate_metrics_clientapp[1]["loss"]
+
+
+def test_an_own_loop_keeps_its_momentum():
+    def trained(momentum, kind):
+        result = run(kind(client_lr=0.01, fraction_evaluate=1.0, **LOOPS), loop_app(momentum=momentum), 3)
+        return result.evaluate_metrics_clientapp[3]["eval_loss"]
+
+    assert trained(0.9, FedDualAvg) < trained(0.0, FedDualAvg)
+    with pytest.raises(ClientError, match=r"momentum=0\.9"):
+        trained(0.9, FedDAGT)
+
+
+# --- code that cannot be changed --------------------------------------------------------------------------------------
+
+
+class Convolutions(nn.Sequential):
+    def __init__(self):
+        convolutions = (
+            layer
+            for ins, outs in ((1, 8), (8, 16))
+            for layer in (nn.Conv2d(ins, outs, 3, padding=1), nn.BatchNorm2d(outs), nn.ReLU(), nn.MaxPool2d(2))
+        )
+        head = nn.Flatten(), nn.Linear(16 * 2 * 2, 32), nn.ReLU(), nn.Linear(32, 10)
+        super().__init__(nn.Unflatten(1, (1, 8, 8)), *convolutions, *head)
+
+
+def convolved(strategy, rounds):
+    app = unmodified_app(0.9, make=Convolutions)
+    result = run(strategy, app, rounds, make=Convolutions, run_config={"lr": 0.1})
+    return load(result.arrays, Convolutions), result
+
+
+def test_one_word_on_the_server_makes_the_network_sparse():
+    """Density within .01 of what was asked for over the last quarter of the rounds, and the network has learnt."""
+    net, result = convolved(unmodified(density=0.1, **OFF), 16)
+    dense, _ = convolved(FedAvg(**OFF), 16)
+    for number in range(12, 17):
+        assert abs(result.train_metrics_clientapp[number]["density"] - 0.1) <= 0.01
+    assert abs(density(net) - 0.1) <= 0.01
+    assert density(dense) == 1.0
+    assert accuracy(net) > 0.9
+    assert accuracy(dense) - accuracy(net) < 0.08
+
+
+def test_the_statistics_are_averaged_and_not_optimised():
+    """They are not cut by the threshold, and the server's rate does not reach them."""
+    net, _ = convolved(unmodified(server_lr=0.5, regularizer=L1(1.0), client_lr=10.0, work=Steps(1), **OFF), 2)
+    assert density(net) == 0.0
+    assert torch.count_nonzero(net[2].running_var) == 8
+    assert int(net[2].num_batches_tracked) == 2 * STEPS
+
+
+def test_what_a_new_user_would_try_first_is_an_error():
+    with pytest.raises(ConfigurationError, match=r"Give density=0\.1"):
+        unmodified(regularizer=L1(1e-3))
+
+
+def test_the_change_of_a_float32_model_stays_float32_and_nan_is_named():
+    arrays = {"weight": np.ones((3, 2), np.float32), "bias": np.zeros(3, np.float32)}
+    layout = Layout.from_arrays(arrays)
+    sent = layout.flatten(arrays)
+    changed = {name: torch.from_numpy(array + np.float32(0.1)) for name, array in arrays.items()}
+    increment, _ = increment_of(layout, ArrayRecord(changed), sent)
+    assert increment.dtype == np.float32
+    assert np.array_equal(sent + increment, layout.flatten({name: own.numpy() for name, own in changed.items()}))
+    changed["bias"][1] = float("nan")
+    with pytest.raises(ProtocolError, match="'bias' holds 1 NaN"):
+        increment_of(layout, ArrayRecord(changed), sent)
+
+
+# --- one adversarial client -------------------------------------------------------------------------------------------
+
+LIAR = 1
+
+
+def times(factor, *patterns):
+    """Multiply the arrays whose names hold a pattern."""
+
+    def lie(number, arrays, metrics):
+        for name, array in arrays.items():
+            if any(pattern in name for pattern in patterns):
+                arrays[name] = np.asarray(factor * array, array.dtype)
+
+    return lie
+
+
+def heavier(number, arrays, metrics):
+    metrics["num-examples"] *= 900
+    times(-900.0, "weight", "bias", "increment")(number, arrays, metrics)
+
+
+def longer(number, arrays, metrics):
+    """Nine hundred times the work, says it."""
+    for name in {"local-steps", "elapsed"} & metrics.keys():
+        metrics[name] = type(metrics[name])(metrics[name] * 900)
+
+
+def shorter(number, arrays, metrics):
+    """No lie: a hundredth of the work, on a hundredth of the rows."""
+    metrics |= {"num-examples": 2, "local-steps": 1, "elapsed": metrics["elapsed"] / metrics["local-steps"]}
+
+
+def trained(client, lie, **options):
+    """Return the result of three rounds with a client that alters its replies."""
+    work = {"work": Epochs(1, batch_size=BATCH), **LOOPS}
+    app = loop_app(mods=[in_messages(lie, LIAR)])
+    if client == "unmodified":
+        work = {"work": Steps(STEPS)}
+        app = unmodified_app(mods=[in_messages(lie, LIAR)], metrics={"local-steps": STEPS})
+    return run(FedDualAvg(client=client, client_lr=0.2, **OFF, **work, **options), app, 3)
+
+
+@pytest.mark.parametrize(
+    ("lie", "aggregation", "left_out"),
+    [
+        (heavier, "mean", True),
+        (times(2**58, "num_batches"), "mean", True),
+        (heavier, "median", True),
+        # Within the bounds, these change little of a median.
+        (longer, "median", None),
+        (times(-900.0, "running_var"), "median", None),
+    ],
+)
+@pytest.mark.parametrize("client", ["composite", "unmodified"])
+def test_one_of_four_changes_little(client, lie, aggregation, left_out):
+    given, plain = (trained(client, each, aggregation=aggregation) for each in (lie, lambda *_: None))
+    assert plain.left_out == []
+    if left_out:
+        assert {row.partition_id for row in given.left_out} == {LIAR}
+    liar, honest = load(given.arrays), load(plain.arrays)
+    assert all(torch.isfinite(value).all() for value in liar.state_dict().values())
+    assert accuracy(liar) > accuracy(honest) - 0.1
+    assert (liar[1].running_var > 0).all()
+    assert int(liar[1].num_batches_tracked) == int(honest[1].num_batches_tracked)
+
+
+def test_honest_loops_of_shards_that_differ_by_100_lose_nothing():
+    assert trained("composite", shorter).left_out == []
