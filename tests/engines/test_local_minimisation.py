@@ -1,12 +1,17 @@
-"""DualFL and what is like it without Flower: both halves of each method in a loop over clients."""
+"""Local minimisation: certified minimisers and honest counts; DualFL and what is like it in a loop over clients."""
 
 import numpy as np
 import pytest
 from halves import MU, NUMBERS, TOP, Clients, D, begins_where_it_ended, find_solver
-from quadratics import quadratics
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kinks import Distance
+from quadratics import Quadratic, quadratics
 
 from flwr_fco.algorithms import dual_fl as dual_fl_rule
+from flwr_fco.engines import minimise
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.objectives import CoxRegression, Huber, LeastSquares, Logistic, MultinomialLogistic, Poisson
 from flwr_fco.work import FirstOrder, Minimise
 
 dual_fl, fed_dr = map(find_solver, ("dual_fl", "fed_dr"))
@@ -76,3 +81,156 @@ def test_a_minimiser_refuses_gradient_steps_and_reports_its_cap():
 @pytest.mark.parametrize("solver", [dual_fl, fed_dr])
 def test_a_minimisation_begins_where_the_last_one_ended(solver, monkeypatch):
     begins_where_it_ended(solver, monkeypatch)
+
+
+# --- one minimisation -------------------------------------------------------------------------------------------------
+
+ROWS, FEATURES = 60, 7
+
+
+class Gradients(Quadratic):
+    """A quadratic of which only values and gradients are known."""
+
+    quadratic = False
+    hessian_product = Quadratic.__mro__[1].hessian_product
+
+
+def loss_of(kind):
+    rng = np.random.default_rng(0)
+    features = rng.standard_normal((ROWS, FEATURES)) * np.geomspace(0.1, 10, FEATURES)
+    if kind == "softmax":
+        return MultinomialLogistic(features, rng.integers(0, 4, ROWS), num_classes=4, intercept=False, l2=1e-2)
+    if kind == "logistic":
+        return Logistic(features, rng.integers(0, 2, ROWS), l2=1e-2, intercept=False)
+    if kind == "counts":
+        return Poisson(0.1 * features, rng.poisson(1.5, ROWS), l2=1e-2)
+    if kind == "huber":
+        return Huber(features, 2.0 * rng.standard_normal(ROWS), l2=1e-2, sample_weight=rng.uniform(0.5, 2.0, ROWS))
+    if kind == "least squares":
+        return LeastSquares(features, rng.standard_normal(ROWS), scale=0.5, l2=1e-2)
+    (found,) = quadratics(count=1, d=FEATURES)
+    if kind == "gradients":
+        return Gradients(found.matrix, found.vector)
+    found.quadratic = kind == "quadratic"
+    return found
+
+
+#: Solved exactly, by Newton's method with and without a line of its own, and by L-BFGS-B.
+KINDS = ("softmax", "logistic", "counts", "huber", "least squares", "quadratic", "own Hessian", "gradients")
+
+
+def gradient_of(loss, w, shift=0.0, center=0.0, penalty=0.0):
+    return loss.gradient(w) - shift + penalty * (w - center)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_result_tells_the_gradient_a_gap_and_what_they_took(kind):
+    loss = loss_of(kind)
+    rng = np.random.default_rng(1)
+    shift, center = rng.standard_normal((2, loss.layout.size))
+    tolerance = 1e-6 if kind == "gradients" else 1e-11
+    found = minimise(loss, Minimise(tolerance=tolerance), shift=0.1 * shift, center=center, penalty=0.5)
+    norm = np.linalg.norm(gradient_of(loss, found.point, 0.1 * shift, center, 0.5))
+    assert found.reached
+    assert found.gradient_norm == pytest.approx(norm, rel=0.1, abs=1e-14)
+    assert found.gradient_norm <= tolerance
+    expected = found.gradient_norm**2 / (2 * (loss.strong_convexity() + 0.5))
+    assert found.gap == pytest.approx(expected, rel=1e-6, abs=0.0)
+    assert found.gradient_evaluations >= max(found.iterations, 1)
+    assert (found.hessian_products > 0) == (kind in ("softmax", "logistic", "counts", "huber", "own Hessian"))
+    assert found.metrics["capped"] == 0.0
+
+
+@pytest.mark.parametrize("kind", ["softmax", "quadratic"])
+def test_the_gap_bounds_the_suboptimality_and_the_gap_rule_stops_at_it(kind):
+    loss = loss_of(kind)
+    best = loss.value(minimise(loss, Minimise(tolerance=1e-13)).point)
+    for tolerance in (1e-2, 1e-5):
+        found = minimise(loss, Minimise(tolerance=tolerance, rule="gap"))
+        assert found.reached
+        assert -1e-15 <= loss.value(found.point) - best <= found.gap <= tolerance
+
+
+def test_the_gap_rule_uses_the_strong_convexity_beyond_the_duality():
+    loss = loss_of("softmax")
+    assert Minimise(1e-4, "gap").stopping_norm(1e-2, 0.9e-2) == pytest.approx(np.sqrt(2 * 0.1e-2 * 1e-4))
+    with pytest.raises(ConfigurationError, match=r"strong convexity above 0\.02"):
+        minimise(loss, Minimise(rule="gap"), duality=0.02)
+    unknown = MultinomialLogistic(loss.features, loss.labels, num_classes=4)
+    with pytest.raises(ConfigurationError, match="only 0 is known"):
+        minimise(unknown, Minimise(rule="gap"))
+    assert minimise(unknown, Minimise(tolerance=1e-8)).gap == np.inf
+
+
+@pytest.mark.parametrize("kind", ["softmax", "gradients"])
+def test_a_cap_is_never_silent(kind):
+    found = minimise(
+        loss_of(kind), Minimise(tolerance=1e-13, max_iterations=2), start=np.ones(loss_of(kind).layout.size)
+    )
+    assert (found.reached, found.metrics["capped"], found.iterations) == (False, 1.0, 2)
+    assert found.gradient_norm > 1e-13
+
+
+class Cone(Quadratic):
+    """A quadratic around its minimiser that goes on as a cone: without curvature where a step begins far away."""
+
+    quadratic = False
+
+    def _distance(self, w):
+        return np.linalg.norm(w - self.vector)
+
+    def value(self, w):
+        return float(0.5 * self._distance(w) ** 2 if self._distance(w) < 1.0 else self._distance(w) - 0.5)
+
+    def gradient(self, w, batch=None, out=None):
+        return np.divide(w - self.vector, max(1.0, self._distance(w)), out=out)
+
+    def hessian_product(self, w, v):
+        unit = (w - self.vector) / self._distance(w)
+        return v.copy() if self._distance(w) < 1.0 else (v - (unit @ v) * unit) / self._distance(w)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.floats(-50, 50), min_size=3, max_size=3))
+def test_newton_goes_on_along_a_direction_without_curvature(minimiser):
+    """Seen from far away the gradient is such a direction, to the last bit where it is an axis."""
+    found = minimise(Cone(np.eye(3), np.array(minimiser)), Minimise(tolerance=1e-12), start=np.zeros(3))
+    assert found.reached
+    np.testing.assert_allclose(found.point, minimiser, atol=1e-11)
+
+
+@pytest.mark.parametrize("d", [40, 1024])
+def test_a_quadratic_that_falls_without_end_is_named(d):
+    """DualFL's controls leave the span of a client's rows, where least squares without an l2 term has no curvature."""
+    rng = np.random.default_rng(0)
+    loss = LeastSquares(rng.standard_normal((d // 8, d)), rng.standard_normal(d // 8))
+    with pytest.raises(ConfigurationError, match=r"no unique minimiser: it falls .*alpha > 0"):
+        minimise(loss, shift=rng.standard_normal(d + 1))
+    # Without that slope, it has minimisers, and finds one.
+    assert minimise(loss, Minimise(tolerance=1e-8)).reached
+    inside = loss.gradient(rng.standard_normal(d + 1), None)
+    assert minimise(loss, Minimise(tolerance=1e-8), shift=inside).reached
+
+
+def test_a_loss_that_is_not_smooth_brings_its_own_minimiser():
+    loss = Distance(np.zeros(2))
+    center = np.array([3.0, 4.0])
+    found = minimise(loss, Minimise(rule="gap"), center=center, penalty=0.5)
+    # Its proximal map: 2 off the length of 5.
+    np.testing.assert_allclose(found.point, 0.6 * center, rtol=1e-15)
+    assert (found.gradient_evaluations, found.gap, found.reached) == (1, 1e-10, True)
+    loss.minimiser = None
+    with pytest.raises(ConfigurationError, match=r"Distance is not smooth, .*minimiser\(pull, .*LocalSGD"):
+        minimise(loss)
+
+
+@pytest.mark.parametrize("seed", range(3, 6))
+def test_rounding_of_columns_far_from_0_ends_a_descent_that_gets_no_further(seed):
+    """Gradients are differences of numbers of the size of a column: their rounding is above the tolerance."""
+    rng = np.random.default_rng(seed)
+    features = rng.standard_normal((28, 12)) * np.array([1.0, 1e3] + [1.0] * 10)
+    features[:, 0] += 1e6
+    objective = CoxRegression(features, rng.exponential(size=28), rng.random(28) < 0.7)
+    found = minimise(objective, Minimise(), penalty=1.0, center=np.zeros(12))
+    assert found.iterations < 200
+    assert found.gap < 1e-14

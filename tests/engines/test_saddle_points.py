@@ -10,54 +10,36 @@ from flwr_fco.work import FirstOrder
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("trajectory", [False, True])
-def test_dual_extrapolation_is_algorithm_1(case, trajectory):
+@pytest.mark.parametrize("output", ["last", "ergodic"])
+@pytest.mark.parametrize("solver", ["dual_extrapolation", "mirror_prox"])
+def test_extra_steps_are_those_of_algorithms_1_and_2(solver, output, case):
     objective, psi, h = CASES[case]
-    start = RNG.normal(size=objective.layout.size)
-    vectors = {"dual": start.copy(), "options": {"output": "ergodic" if trajectory else "last"}}
-    message, uplink = answer("dual_extrapolation", objective, psi, h, vectors)
-    bound_psi = message.plan.psi
-    bound_h = message.plan.h
+    layout = objective.layout
+    psi, h = psi.bind(layout), h.bind(layout)
+    of_duals = solver == "dual_extrapolation"
+    start = RNG.normal(size=layout.size)
+    if not of_duals:
+        start = h.retrieve(start, 0.0, psi)
+    vectors = {"dual" if of_duals else "primal": start.copy(), "options": {"output": output}}
+    _, uplink = answer(solver, objective, CASES[case][1], CASES[case][2], vectors)
     g = iter(queries(objective, 8))
-    omega = start.copy()
+    end = start
     halves = []
     for k in range(4):
         t = 0.3 + 0.07 * k
-        z = bound_h.retrieve(omega, t, bound_psi)
-        half = bound_h.retrieve(omega - 0.07 * next(g)(z), t + 0.07, bound_psi)
-        halves.append((z, half))
-        omega = omega - 0.07 * next(g)(half)
-    np.testing.assert_allclose(uplink.vectors["increment"], omega - start, atol=1e-13)
+        if of_duals:
+            halves.append(h.retrieve(end - 0.07 * next(g)(h.retrieve(end, t, psi)), t + 0.07, psi))
+            end = end - 0.07 * next(g)(halves[-1])
+        else:
+            halves.append(h.retrieve(h.gradient(end) - 0.07 * next(g)(end), 0.07, psi))
+            end = h.retrieve(h.gradient(end) - 0.07 * next(g)(halves[-1]), 0.07, psi)
+    np.testing.assert_allclose(uplink.vectors["increment"], end - start, atol=1e-13)
     assert (uplink.steps, uplink.elapsed) == (4, pytest.approx(0.28))
-    if trajectory:
-        for k, (_, half) in enumerate(halves):
-            dual = start + uplink.vectors["trajectory"][k]
-            np.testing.assert_allclose(bound_h.retrieve(dual, 0.3 + 0.07 * (k + 1), bound_psi), half, atol=1e-13)
-    else:
-        assert set(uplink.vectors) == {"increment"}
-
-
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("trajectory", [False, True])
-def test_mirror_prox_is_algorithm_2(case, trajectory):
-    objective, psi, h = CASES[case]
-    layout = objective.layout
-    start = h.bind(layout).retrieve(RNG.normal(size=layout.size), 0.0, psi.bind(layout))
-    vectors = {"primal": start.copy(), "options": {"output": "ergodic" if trajectory else "last"}}
-    message, uplink = answer("mirror_prox", objective, psi, h, vectors)
-    bound_psi = message.plan.psi
-    bound_h = message.plan.h
-    g = iter(queries(objective, 8))
-    z = start.copy()
-    halves = []
-    for _ in range(4):
-        half = bound_h.retrieve(bound_h.gradient(z) - 0.07 * next(g)(z), 0.07, bound_psi)
-        halves.append(half)
-        z = bound_h.retrieve(bound_h.gradient(z) - 0.07 * next(g)(half), 0.07, bound_psi)
-    np.testing.assert_allclose(uplink.vectors["increment"], z - start, atol=1e-13)
-    assert (uplink.steps, uplink.elapsed) == (4, pytest.approx(0.28))
-    if trajectory:
-        np.testing.assert_allclose(start + uplink.vectors["trajectory"], halves, atol=1e-13)
+    moves = uplink.vectors.get("trajectory", ())
+    assert len(moves) == (4 if output == "ergodic" else 0)
+    for k, move in enumerate(moves):
+        point = h.retrieve(start + move, 0.3 + 0.07 * (k + 1), psi) if of_duals else start + move
+        np.testing.assert_allclose(point, halves[k], atol=1e-13)
 
 
 @pytest.mark.parametrize(("solver", "start"), [("dual_extrapolation", "dual"), ("mirror_prox", "primal")])

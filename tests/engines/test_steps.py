@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from halves import find_solver
 
-from flwr_fco.engines import LocalClient
-from flwr_fco.engines.client import compiled_steps, one_by_one
+from flwr_fco.engines.client import compiled_steps
 from flwr_fco.messages.protocol import Downlink, Plan
 from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, PNorm
 from flwr_fco.objectives import LeastSquares, Logistic
@@ -40,12 +39,6 @@ COMPILED = [
     (PNorm(12.0, center=CENTER), Zero()),
     (PNorm(2.0, center=CENTER, radius=0.4), Zero()),
 ]
-#: What takes a norm, a root find or weights of its own in each step.
-STEP_BY_STEP = [
-    (Euclidean(), L2(0.3)),
-    (PNorm(12.0, center=CENTER), L1(0.3)),
-    (DiagonalMetric(np.linspace(1.0, 2.0, FEATURES + 1)), L1(0.3)),
-]
 
 
 def stepwise(objective):
@@ -60,25 +53,24 @@ def stepwise(objective):
     return twin
 
 
-def answer(objective, mirror_map, psi, solver, *, client_prox=True, steps=9):
-    """Return what the client sends after steps of five rows, four of 23 rows' epochs being partial ones."""
-    options = {"dual_averaging": {"client_prox": client_prox}}.get(solver, {})
-    work = FirstOrder(steps=steps, batch_size=5)
-    plan = Plan(solver, objective.layout, psi, mirror_map, work=work, options=options)
-    vectors = {"dual": DUAL} if solver == "dual_averaging" else {"dual": DUAL, "tracker": TRACKER}
+def answer(objective, mirror_map, psi, solver, **options):
+    """Return what the client sends after nine steps of five rows, and how many of them were in a compiled loop."""
+    plan = Plan(solver, objective.layout, psi, mirror_map, work=FirstOrder(steps=9, batch_size=5), options=options)
+    vectors = {"dual": DUAL, **({"tracker": TRACKER} if solver == "tracked_dual_averaging" else {})}
     downlink = Downlink(plan, vectors, 0.05, 0.7)
     uplink, _ = find_solver(solver)(downlink, objective, None, np.random.default_rng(1))
-    # What the solver did is one thing, whether it was in a compiled loop another.
     dual = DUAL.copy()
-    done = compiled_steps(downlink, objective, dual, np.random.default_rng(1))
+    pairs = solver == "dual_extrapolation"
+    done = compiled_steps(downlink, objective, dual, np.random.default_rng(1), pairs=pairs)
     assert done is not None or (dual == DUAL).all()
     return uplink, done
 
 
-@pytest.mark.parametrize("solver", ["dual_averaging", "tracked_dual_averaging"])
+@pytest.mark.parametrize("solver", ["dual_averaging", "tracked_dual_averaging", "dual_extrapolation"])
 @pytest.mark.parametrize("name", OBJECTIVES)
 @pytest.mark.parametrize(("mirror_map", "psi"), COMPILED)
 def test_an_epoch_in_one_call_takes_the_same_steps(solver, name, mirror_map, psi):
+    """Also pairs of batches, of which some have the last of an epoch and the first of the next one."""
     objective = OBJECTIVES[name]()
     fused, done = answer(objective, mirror_map, psi, solver)
     loop, not_done = answer(stepwise(objective), mirror_map, psi, solver)
@@ -87,32 +79,6 @@ def test_an_epoch_in_one_call_takes_the_same_steps(solver, name, mirror_map, psi
     expected = loop.vectors["increment"]
     assert np.abs(expected).max() > 0.1
     np.testing.assert_allclose(fused.vectors["increment"], expected, rtol=0, atol=1e-13 * np.abs(expected).max())
-
-
-@pytest.mark.parametrize("name", OBJECTIVES)
-@pytest.mark.parametrize(("mirror_map", "psi"), COMPILED)
-def test_pairs_of_batches_in_one_call_take_the_same_steps(name, mirror_map, psi):
-    """Also where a pair has the last batch of an epoch and the first of the next one."""
-    objective = OBJECTIVES[name]()
-    steps = 11
-    plan = Plan("dual_extrapolation", objective.layout, psi, mirror_map, work=FirstOrder(steps=steps, batch_size=5))
-    downlink = Downlink(plan, {"dual": DUAL}, 0.05, 0.7)
-    fused = DUAL.copy()
-    loop = DUAL.copy()
-    place = LocalClient(downlink, objective, np.random.default_rng())._place(True)
-    assert compiled_steps(downlink, objective, fused, np.random.default_rng(1), pairs=True) == steps
-    assert compiled_steps(downlink, stepwise(objective), loop, np.random.default_rng(1), pairs=True) is None
-    assert len(list(one_by_one(downlink, objective, loop, np.random.default_rng(1), place, pairs=True))) == steps
-    assert np.abs(loop - DUAL).max() > 0.1
-    np.testing.assert_allclose(fused, loop, rtol=0, atol=1e-13 * np.abs(loop).max())
-
-
-@pytest.mark.parametrize(("mirror_map", "psi"), STEP_BY_STEP, ids=repr)
-def test_what_a_compiled_loop_cannot_do_is_done_step_by_step(mirror_map, psi):
-    objective = OBJECTIVES["least squares"]()
-    uplink, done = answer(objective, mirror_map, psi, "tracked_dual_averaging")
-    assert done is None
-    assert uplink.steps == 9
 
 
 def test_without_client_prox_psi_does_not_act():
@@ -124,33 +90,49 @@ def test_without_client_prox_psi_does_not_act():
     assert np.abs(with_psi.vectors["increment"] - expected.vectors["increment"]).max() > 1e-3
 
 
-@pytest.mark.parametrize("kind", [Euclidean, PNorm])
-def test_a_map_that_derives_from_ours_is_taken_at_its_word(kind):
-    class Doubled(kind):
-        def conjugate_gradient(self, z, out=None):
-            point = super().conjugate_gradient(z, out)
-            point *= 2.0
-            return point
+class Doubled(Euclidean):
+    """A map of a user that derives from ours, and is another one."""
 
-    arguments = () if kind is Euclidean else (12.0,)
-    objective = OBJECTIVES["least squares"]()
-    uplink, done = answer(objective, Doubled(*arguments), Zero(), "tracked_dual_averaging")
-    plain, _ = answer(objective, kind(*arguments), Zero(), "tracked_dual_averaging")
-    assert done is None
-    assert np.abs(uplink.vectors["increment"] - plain.vectors["increment"]).max() > 1e-3
+    def conjugate_gradient(self, z, out=None):
+        return np.multiply(z, 2.0, out=out)
 
 
-def _first_row(self, rng, work, per_step=1):
-    for _ in range(work.num_draws(self.num_examples, per_step)):
-        yield np.array([0])
+class DoubledNorm(PNorm):
+    """Another one."""
+
+    def conjugate_gradient(self, z, out=None):
+        point = super().conjugate_gradient(z, out)
+        point *= 2.0
+        return point
 
 
-def test_batches_of_ones_own_are_taken():
-    own = type("Own", (LeastSquares,), {"batches": _first_row})(DATA, TARGETS)
-    uplink, done = answer(own, Euclidean(), Zero(), "dual_averaging")
-    assert done is None
+class FirstRow(LeastSquares):
+    """It has batches of its own."""
+
+    def batches(self, rng, work, per_step=1):
+        yield from [np.array([0])] * work.num_draws(self.num_examples, per_step)
+
+
+@pytest.mark.parametrize(
+    ("mirror_map", "psi", "kind"),
+    [
+        # A norm, a root find or weights of its own in each step.
+        (Euclidean(), L2(0.3), LeastSquares),
+        (PNorm(12.0, center=CENTER), L1(0.3), LeastSquares),
+        (DiagonalMetric(np.linspace(1.0, 2.0, FEATURES + 1)), L1(0.3), LeastSquares),
+        (Doubled(), Zero(), LeastSquares),
+        (DoubledNorm(12.0), Zero(), LeastSquares),
+        (Euclidean(), Zero(), FirstRow),
+    ],
+)
+def test_what_a_compiled_loop_cannot_do_is_done_step_by_step(mirror_map, psi, kind):
+    objective = kind(DATA, TARGETS)
+    layout = objective.layout
+    uplink, done = answer(objective, mirror_map, psi, "dual_averaging")
+    assert (uplink.steps, done) == (9, None)
     dual = DUAL.copy()
-    objective = LeastSquares(DATA, TARGETS)
-    for _ in range(9):
-        dual -= 0.05 * objective.gradient(dual, np.array([0]))
-    np.testing.assert_allclose(uplink.vectors["increment"], dual - DUAL, rtol=1e-12, atol=1e-14)
+    h, bound = mirror_map.bind(layout), psi.bind(layout)
+    for k, rows in enumerate(objective.batches(np.random.default_rng(1), FirstOrder(steps=9, batch_size=5))):
+        point = h.conjugate_gradient(dual) if psi == Zero() else h.retrieve(dual, 0.7 + 0.05 * k, bound)
+        dual -= 0.05 * objective.gradient(point, rows)
+    np.testing.assert_allclose(uplink.vectors["increment"], dual - DUAL, rtol=1e-9, atol=1e-12)
