@@ -1,11 +1,12 @@
-"""Strategies whose clients remember nothing against the papers, written again as plain NumPy loops."""
+"""Strategies against the papers, written again as plain NumPy loops, and against their theorems."""
 
 import numpy as np
 import pytest
 from problems import FEATURES, D, clients, flat, optimum, problem, run
 from quadratics import Quadratic, quadratics
 from representatives import nightly
-from unequal_work import takes_gradient_steps
+from saddles import PSI, bilinear
+from saddles import run as run_saddle
 
 from flwr_fco.algorithms import DualAveraging
 from flwr_fco.core.computing import random_generator
@@ -14,13 +15,17 @@ from flwr_fco.mirror_maps import DiagonalMetric, PNorm, SimplexEntropy
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1, L1Ball, Nuclear
 from flwr_fco.strategies import (
+    DualFL,
     Epochs,
     FedAvgSubgradient,
+    FedDR,
     FedDualAvg,
     FedDualAvgOSP,
     FedMid,
     FedMidOSP,
+    FeDualEx,
     LocalSGD,
+    Minimise,
     Scaffold,
     Steps,
 )
@@ -60,6 +65,7 @@ def mean(values, weights):
 
 def paper(name, objectives, weights, normalize):
     w = z = START
+    strength = 0.0 if name == "LocalSGD" else LAMBDA
     t = 0.0
     for number in range(1, ROUNDS + 1):
         increments, works = [], []
@@ -69,13 +75,13 @@ def paper(name, objectives, weights, normalize):
             k = 0
             for rows in batches(objective, number, m, epochs=2, size=5):
                 if name == "FedAvgSubgradient":
-                    s = LAMBDA * np.append(np.sign(point[:FEATURES]), 0.0)
+                    s = strength * np.append(np.sign(point[:FEATURES]), 0.0)
                     point = point - ETA_C * (gradient(objective, point, rows) + s)
-                elif name in ("FedMid", "FedMidOSP"):
+                elif name in ("FedMid", "FedMidOSP", "LocalSGD"):
                     point = point - ETA_C * gradient(objective, point, rows)
-                    point = soft(point, ETA_C * LAMBDA) if name == "FedMid" else point
+                    point = soft(point, ETA_C * strength) if name == "FedMid" else point
                 else:
-                    point = soft(dual, (t + ETA_C * k) * LAMBDA) if name == "FedDualAvg" else dual
+                    point = soft(dual, (t + ETA_C * k) * strength) if name == "FedDualAvg" else dual
                     dual = dual - ETA_C * gradient(objective, point, rows)
                 k += 1
             increments.append(dual - z if "Dual" in name else point - w)
@@ -86,22 +92,23 @@ def paper(name, objectives, weights, normalize):
         step = ETA_S * mean(increments, weights)
         if name == "FedAvgSubgradient":
             w = w + step
-        elif name in ("FedMid", "FedMidOSP"):
-            w = soft(w + step, ETA_S * work * LAMBDA)
+        elif name in ("FedMid", "FedMidOSP", "LocalSGD"):
+            w = soft(w + step, ETA_S * work * strength)
         else:
             z = z + step
             t = t + ETA_S * work
-            w = soft(z, t * LAMBDA)
+            w = soft(z, t * strength)
     return w
 
 
 @pytest.mark.parametrize("normalize", [True, False])
 @pytest.mark.parametrize("weighting", ["examples", "uniform"])
-@pytest.mark.parametrize("strategy", [FedAvgSubgradient, FedMid, FedMidOSP, FedDualAvg, FedDualAvgOSP])
+@pytest.mark.parametrize("strategy", [FedAvgSubgradient, FedMid, FedMidOSP, FedDualAvg, FedDualAvgOSP, LocalSGD])
 def test_strategy_is_the_papers_box(strategy, weighting, normalize):
     objectives = clients()
-    options = {"regularizer": L1(LAMBDA), "client_lr": ETA_C, "server_lr": ETA_S, "work": Epochs(2, batch_size=5)}
-    own = strategy(**options, seed=SEED, weighting=weighting, normalize_local_work=normalize)
+    options = {"client_lr": ETA_C, "server_lr": ETA_S, "work": Epochs(2, batch_size=5), "seed": SEED}
+    psi = {} if strategy is LocalSGD else {"regularizer": L1(LAMBDA)}
+    own = strategy(**options, **psi, weighting=weighting, normalize_local_work=normalize)
     result = run(own, objectives, ROUNDS, start=START)
     sizes = np.array([objective.num_examples for objective in objectives])
     weights = sizes / sizes.sum() if weighting == "examples" else np.full(len(sizes), 1 / len(sizes))
@@ -115,11 +122,6 @@ def test_a_schedule_that_leaves_the_positive_numbers_is_an_error():
 
 
 # --- without psi ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("normalize", [True, False])
-def test_who_takes_more_steps_counts_no_more_than_its_weight(normalize):
-    takes_gradient_steps(LocalSGD, normalize)
 
 
 def test_without_psi_dual_averaging_is_fed_avg_and_misses_the_optimum():
@@ -224,3 +226,89 @@ def test_a_pair_that_no_model_allows_is_refused_at_construction(mirror_map, psi)
     names = f"{type(mirror_map).__name__} cannot be combined with {type(psi).__name__}.*works with Zero.*Euclidean"
     with pytest.raises(UnsupportedPairError, match=names):
         FedDualAvg(regularizer=psi, mirror_map=mirror_map)
+
+
+# --- minimisations ---------------------------------------------------------------------------------------------------
+
+
+def test_dual_fl_takes_its_constants_from_theory():
+    assert (DualFL(nu=0.1, smoothness=2.0).rho, DualFL(nu=0.1).rho) == (0.05, 0.0)
+    strategy = DualFL(alpha=0.1, smoothness=0.9)
+    assert (strategy.nu, strategy.rho) == (0.1, pytest.approx(0.1))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        ("sublinear", lambda n: 1.0 / (5 * 0.05 * (n + 1) ** 4.5)),
+        ("linear", lambda n: ((1.0 - 0.01**0.5) / 1.5) ** n / 5),
+    ],
+)
+def test_the_tolerances_of_theorems_3_2_and_3_3_travel_with_every_round(schedule, expected, monkeypatch):
+    seen = []
+    original = Minimise.stopping_norm
+
+    def recorded(self, *options):
+        seen.append(self)
+        return original(self, *options)
+
+    monkeypatch.setattr(Minimise, "stopping_norm", recorded)
+    # With nu below mu, so that the gap is finite.
+    strategy = DualFL(nu=0.05, rho=0.01, schedule=schedule, work=Minimise(tolerance=1e-5), gamma=0.5)
+    run(strategy, problem(), 12)
+    assert strategy.state.round == 12
+    assert {work.rule for work in seen} == {"gap"}
+    np.testing.assert_allclose(
+        [w.tolerance for w in seen], [max(expected(k // 5), 1e-5) for k in range(60)], rtol=1e-12
+    )
+
+
+def test_a_warm_start_that_is_good_enough_is_an_answer():
+    """Equal clients at their minimiser have nothing to do, and say so."""
+    shard = clients((20,))[0]
+    result = run(DualFL(nu=0.05), [shard] * 3, 6)
+    last = result.train_metrics_clientapp[6]
+    assert (last["num-replies"], last["skipped"], last["num-capped"]) == (3, 0, 0)
+    np.testing.assert_allclose(flat(result.arrays), optimum([shard], [1.0]), atol=1e-9)
+
+
+@pytest.mark.parametrize("step", [0.5, 3.0])
+def test_the_limit_of_fed_dr_with_psi_does_not_depend_on_its_step(step):
+    expected = centralized_solution(problem(), L1(0.5), tol=1e-12)
+    assert (expected == 0.0).any()
+    found = flat(run(FedDR(regularizer=L1(0.5), step=step), problem(), 90).arrays)
+    np.testing.assert_allclose(found, expected, atol=1e-8)
+
+
+# --- saddle points ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("output", ["last", "ergodic"])
+def test_dual_extrapolation_is_composite_and_ergodic_points_are_of_mean_duals(output):
+    """Formula (4) of the paper: retrieve(mean_m omega_{r,k+1/2}, t_r + client_lr (k + 1)), averaged over r and k."""
+    clients = [bilinear(seed) for seed in range(3)]
+    strategy = FeDualEx(regularizer=PSI, client_lr=0.2, server_lr=0.7, work=Steps(2, batch_size=None), output=output)
+    found = run_saddle(strategy, clients, 3)
+    psi = PSI.bind(clients[0].layout)
+    omega = np.zeros(16)
+    elapsed = 0.0
+    points = []
+    for _ in range(3):
+        duals, halves = [], []
+        for client in clients:
+            own = omega.copy()
+            own_halves = []
+            for k in range(2):
+                t = elapsed + 0.2 * k
+                half = own - 0.2 * client.gradient(psi.prox(own, t))
+                own_halves.append(half)
+                own = own - 0.2 * client.gradient(psi.prox(half, t + 0.2))
+            duals.append(own)
+            halves.append(own_halves)
+        for k, mean in enumerate(np.mean(halves, axis=0)):
+            points.append(psi.prox(mean, elapsed + 0.2 * (k + 1)))
+        omega = omega + 0.7 * (np.mean(duals, axis=0) - omega)
+        elapsed += 0.7 * 0.4
+    expected = np.mean(points, axis=0) if output == "ergodic" else psi.prox(omega, elapsed)
+    np.testing.assert_allclose(found, expected, atol=1e-13)
+    np.testing.assert_allclose(strategy.state.dual, omega, atol=1e-13)

@@ -1,0 +1,159 @@
+"""Gradient tracking, with a server or on a graph: against plain NumPy, its centralised form and the optimum."""
+
+import numpy as np
+import pytest
+from one_faulty_client import FAULTS, faulty_run, leave
+from problems import D, clients, flat, optimum, problem, run, start_arrays
+from representatives import nightly
+
+from flwr_fco import topology
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.mirror_maps import PNorm
+from flwr_fco.regularizers import L1, Zero
+from flwr_fco.strategies import (
+    Average,
+    DFedDA,
+    DFedDAGT,
+    DReFedDAGT,
+    FedDA,
+    FedDAGT,
+    ReFedDAGT,
+    Scaffold,
+    Steps,
+    run_of,
+)
+
+EQUAL = (20, 20, 20, 20)
+FOUR_STEPS = Steps(4, batch_size=None)
+OPTIONS = {"client_lr": 0.02, "work": FOUR_STEPS, "weighting": "uniform"}
+
+
+def grad_conjugate(z, p):
+    """The paper's map, straight from its formula."""
+    n = np.sum(np.abs(z) ** p) ** (1 / p)
+    return n / (p - 1) * np.abs(z / n) ** (p - 1) * np.sign(z) if n else np.zeros_like(z)
+
+
+def relative(a, b):
+    return float(np.abs(a - b).max() / max(1e-300, np.abs(b).max()))
+
+
+@pytest.mark.parametrize(
+    ("kind", "p", "more"),
+    [(FedDAGT, 3.0, {"tracker_start": "zero", "mirror_map": PNorm(3.0)}), (Scaffold, 2.0, {})],
+    ids=["equation 4 with the erratum", "SCAFFOLD as printed"],
+)
+def test_with_some_of_the_clients_it_is_the_printed_algorithm(kind, p, more):
+    objectives = clients(EQUAL)
+    sampled = []
+
+    class Noting(kind):
+        def aggregate_train(self, server_round, replies):
+            sampled.append([node.partition_id for node in run_of(self).current.nodes.values()])
+            return super().aggregate_train(server_round, replies)
+
+    strategy = Noting(fraction_train=0.5, min_train_nodes=1, server_lr=0.7, **OPTIONS, **more)
+    result = run(strategy, objectives, 25)
+    z, c, own = np.zeros(D), np.zeros(D), np.zeros((4, D))
+    for sample in sampled:
+        increments, changes = [], []
+        for m in sample:
+            end = z.copy()
+            for _ in range(4):
+                end -= 0.02 * (objectives[m].gradient(grad_conjugate(end, p)) + c - own[m])
+            increments.append(end - z)
+            changes.append(-c - (end - z) / 0.08)
+        for m, change in zip(sample, changes, strict=True):
+            own[m] += change
+        z = z + 0.7 * np.mean(increments, axis=0)
+        c = c + len(sample) / 4 * np.mean(changes, axis=0)
+    assert len({tuple(sample) for sample in sampled}) > 2
+    assert relative(flat(result.arrays), grad_conjugate(z, p)) <= 1e-10
+    assert relative(strategy.state.control, own.mean(axis=0)) <= 1e-10
+
+
+@pytest.mark.parametrize(("start", "sampled"), [("gradient", 4), ("zero", 4), ("zero", 2)])
+def test_tracking_sends_one_more_vector_down_where_the_control_is_not_zero(start, sampled):
+    strategy = FedDAGT(tracker_start=start, fraction_train=sampled / 4, **OPTIONS)
+    metrics = run(strategy, clients(EQUAL), 4).train_metrics_clientapp
+    vectors = [(row["bytes-down"] / (8 * D * sampled), row["bytes-up"] / (8 * D * sampled)) for row in metrics.values()]
+    assert vectors == [(2 if start == "gradient" else 1, 1), (2, 1), (2, 1), (2, 1)]
+
+
+@pytest.mark.parametrize(("kind", "first"), [(FedDAGT, 1), (DFedDAGT, 1), (ReFedDAGT, 0)])
+def test_outputs_are_means_of_the_primals(kind, first):
+    """The restricted average is of the points in which rounds began."""
+    points = [np.linspace(0, 1, D)]
+    run(kind(**OPTIONS), clients(EQUAL), 9, start=points[0], callbacks=[lambda n, a, m: points.append(flat(a))])
+    average = run(kind(output=Average(), **OPTIONS), clients(EQUAL), 9, start=points[0])
+    np.testing.assert_allclose(flat(average.arrays), np.mean(points[first:][:9], axis=0), rtol=1e-12, atol=1e-14)
+
+
+# --- on graphs --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [DFedDA, DFedDAGT, DReFedDAGT])
+def test_a_graph_may_be_given_by_its_matrix(kind):
+    matrix = topology.chain(4).mixing
+    for given in (matrix, matrix.tolist(), list(matrix)):
+        np.testing.assert_array_equal(kind(mixing=given).prepare(start_arrays()).graph.topology.mixing, matrix)
+
+
+@pytest.mark.parametrize("psi", [Zero(), L1(0.3)])
+@pytest.mark.parametrize("batch_size", [None, 7])
+def test_the_complete_graph_is_the_centralised_method(psi, batch_size):
+    """U = 11'/M, also with psi and minibatches; unequal work is normalised on both sides."""
+    work = Steps(4, batch_size=batch_size)
+    more = {**OPTIONS, "regularizer": psi, "work": work, "mirror_map": PNorm(3.0), "server_lr": 0.7}
+    for graph, central in [(DFedDAGT, FedDAGT), (DFedDA, FedDA), (DReFedDAGT, ReFedDAGT)]:
+        a = graph(mixing="complete", **more)
+        b = central(**more)
+        run(a, clients(EQUAL), 20)
+        run(b, clients(EQUAL), 20)
+        assert relative(a.state.dual, np.repeat(b.state.dual[None], 4, axis=0)) <= 1e-10, graph.__name__
+
+
+def test_the_metrics_name_consensus_and_trackers():
+    strategy = DFedDAGT(mixing="ring", **OPTIONS)
+    metrics = run(strategy, clients(EQUAL), 3).train_metrics_clientapp[3]
+    points, trackers = strategy.state.dual, strategy.state.trackers
+    assert metrics["consensus-error"] == pytest.approx(np.sqrt(((points - points.mean(0)) ** 2).sum() / 4))
+    assert metrics["tracker-norm"] == pytest.approx(np.sqrt((trackers**2).sum() / 4))
+
+
+def test_a_graph_of_another_size_is_refused():
+    with pytest.raises(ConfigurationError, match="3 nodes, but 4"):
+        run(DFedDA(mixing=topology.chain(3), **OPTIONS), clients(EQUAL), 1)
+
+
+def check_sums(strategy, grid, number, metrics):
+    trackers = strategy.state.trackers
+    here = [m for m in range(len(trackers)) if m not in run_of(strategy).graph.gone]
+    assert np.abs(trackers[here].sum(axis=0)).max() <= 1e-10 * max(1e-300, np.abs(trackers).max()), f"round {number}"
+
+
+#: A strategy, a fault or who leaves for good, and after how many rounds it is at the optimum.
+TROUBLE = [
+    *((DFedDAGT, {"client_lr": 0.1, "mixing": "ring"}, fault, 100) for fault in FAULTS),
+    *((DReFedDAGT, {"client_lr": 0.2, "mixing": "complete"}, fault, 50) for fault in FAULTS),
+    (DFedDAGT, {"client_lr": 0.05, "mixing": "ring", "fraction_train": 0.6}, "a sample", 360),
+    (DFedDAGT, {"client_lr": 0.03, "mixing": "chain"}, 4, 250),
+    (DFedDAGT, {"client_lr": 0.2, "mixing": "complete"}, 0, 60),
+    *nightly((DFedDAGT, {"client_lr": 0.05, "mixing": "ring"}, 2, 250)),
+]
+
+
+@pytest.mark.parametrize("case", TROUBLE)
+def test_whatever_happens_trackers_sum_to_zero_and_the_optimum_is_reached(case):
+    kind, options, trouble, num_rounds = case
+    gone = {trouble} - {*FAULTS, "a sample"}
+    strategy = kind(work=FOUR_STEPS, **options)
+    when = {"rounds": (3, 4, 9) if trouble in FAULTS else (), "before": leave(trouble) if gone else None}
+    fault = FAULTS.get(trouble)
+    w, grid, result = faulty_run(strategy, fault, num_rounds=num_rounds, check=check_sums, **when)
+    assert run_of(strategy).graph.gone == gone
+    rest = [f for m, f in enumerate(problem()) if m not in gone]
+    assert np.abs(w - optimum(rest, np.ones(len(rest)))).max() <= 1e-8
+    if fault:
+        assert len(grid.injected) >= 3
+        assert result.train_metrics_clientapp[num_rounds]["consensus-error"] <= 1e-8
