@@ -23,33 +23,36 @@ from reproduction.pooled import centralized_solution
 
 
 def path_of(objectives, psi=None, rounds=60, strategy=None, disclosure=None, **options):
-    return fit_path(
-        strategy or FedNewton(regularizer=psi or L1(1.0), tolerance=1e-9, fraction_evaluate=0.0),
-        app_of(objectives, disclosure=disclosure),
-        num_nodes=len(objectives),
-        num_rounds=rounds,
-        initial_arrays=zeros(objectives[0].layout),
-        progress=False,
-        **options,
-    )
+    strategy = strategy or FedNewton(regularizer=psi or L1(1.0), tolerance=1e-9, fraction_evaluate=0.0)
+    start = zeros(objectives[0].layout)
+    given = {"num_nodes": len(objectives), "num_rounds": rounds, "initial_arrays": start, "progress": False}
+    return fit_path(strategy, app_of(objectives, disclosure=disclosure), **given, **options)
 
 
+SIZES = (60, 81, 50)
+SIX = {"num_strengths": 6, "ratio": 0.05, "validate": False}
+#: More features than rows: known gradients bound most of the others.
+WIDE = sites("squares", sizes=(30, 40, 25), p=200)
+EIGHT = {"num_strengths": 8, "ratio": 0.05, "cv": 3, "rounds": 200}
 KINDS = {
-    "squares": ("squares", L1(7.0)),
-    "logistic": ("logistic", L1(7.0)),
-    "softmax": ("multinomial", L1(7.0)),
-    "elastic net": ("logistic", ElasticNet(7.0, 0.5)),
-    "groups": ("squares", GroupLasso(7.0, groups=np.arange(9) // 3)),
-    "confounders": ("logistic", L1(7.0, weights=np.r_[0.0, 0.0, np.ones(7)])),
+    "squares": (sites("squares", SIZES), L1(7.0), SIX),
+    "logistic": (sites("logistic", SIZES), L1(7.0), SIX),
+    "softmax": (sites("multinomial", SIZES), L1(7.0), SIX),
+    "elastic net": (sites("logistic", SIZES), ElasticNet(7.0, 0.5), SIX),
+    "groups": (sites("squares", SIZES), GroupLasso(7.0, groups=np.arange(9) // 3), SIX),
+    "confounders": (sites("logistic", SIZES), L1(7.0, weights=np.r_[0.0, 0.0, np.ones(7)]), SIX),
+    "wide squares": (WIDE, L1(7.0), EIGHT),
+    "wide squares with intercepts of each site": ([SiteIntercept(own) for own in WIDE], L1(7.0), EIGHT),
 }
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_model_is_that_of_a_run_of_its_own(kind):
-    loss, psi = KINDS[kind]
-    objectives = sites(loss, sizes=(60, 80, 50))
-    path = path_of(objectives, psi, num_strengths=6, ratio=0.05, validate=False)
+    objectives, psi, options = KINDS[kind]
+    strategy = FedNewton(regularizer=psi, tolerance=1e-9, fraction_evaluate=0.0)
+    path = path_of(objectives, strategy=strategy, **options)
     assert path.points[0].nonzero == (2 if kind == "confounders" else 0)
+    assert run_of(strategy).state.shares.any() == ("cv" in options)
     for at in path.points:
         own = with_strength(psi, at.strength)
         alone, _ = solved(objectives, own, tolerance=1e-10)
@@ -62,21 +65,6 @@ def test_each_model_is_that_of_a_run_of_its_own(kind):
     assert np.isnan(gaps).all() or history[max(history)]["duality-gap"] >= max(gaps) > min(gaps)
 
 
-@pytest.mark.parametrize("intercept", [lambda own: own, SiteIntercept], ids=["common", "of each site"])
-def test_a_path_of_squares_is_exact_where_it_does_not_ask(intercept):
-    """Of more features than rows known gradients bound most of the others, also with site intercepts."""
-    objectives = [intercept(own) for own in sites("squares", sizes=(30, 40, 25), p=200)]
-    strategy = FedNewton(regularizer=L1(1.0), tolerance=1e-9, fraction_evaluate=0.0)
-    path = path_of(objectives, num_strengths=8, ratio=0.05, cv=3, rounds=200, strategy=strategy)
-    assert run_of(strategy).state.shares.any()
-    for at in path.points:
-        w = point(at.result, objectives[0])
-        psi = L1(at.strength)
-        alone, _ = solved(objectives, psi, tolerance=1e-10)
-        best = objective_value(objectives, psi, point(alone, objectives[0]))
-        assert objective_value(objectives, psi, w) <= best + 2e-9
-
-
 @pytest.mark.parametrize("kind", ["squares", "logistic", "multinomial"])
 def test_the_held_out_losses_are_those_of_models_of_the_other_rows(kind):
     """Each client's rows of a fold, by a pooled solution on all clients' other rows; two sites have fewer rows."""
@@ -85,21 +73,17 @@ def test_the_held_out_losses_are_those_of_models_of_the_other_rows(kind):
     parts = [folds_of(objective, 4, 0) for objective in objectives]
     losses, weights = [], []
     for fold in range(4):
-        rest = [
-            np.setdiff1d(np.arange(own.num_examples), rows[fold]) for own, rows in zip(objectives, parts, strict=True)
-        ]
-        train = [own.subset(rows)[0] for own, rows in zip(objectives, rest, strict=True) if rows.size]
-        models = [centralized_solution(train, L1(at.strength), tol=1e-11) for at in path.points]
+        train, held_out = [], []
         for own, rows in zip(objectives, parts, strict=True):
-            if rows[fold].size:
-                held_out = own.subset(rows[fold])[0]
-                losses.append([held_out.value(w) for w in models])
-                weights.append(rows[fold].size)
-    mean, error, difference = errors_of(np.array(losses), np.array(weights, dtype=float))
-    for number, at in enumerate(path.points):
-        assert at.held_out == pytest.approx(mean[number], abs=1e-5)
-        assert at.standard_error == pytest.approx(error[number], abs=1e-5)
-        assert at.difference_error == pytest.approx(difference[number], abs=1e-5)
+            rest = np.setdiff1d(np.arange(own.num_examples), rows[fold])
+            train += [own.subset(rest)[0]] if rest.size else []
+            held_out += [own.subset(rows[fold])[0]] if rows[fold].size else []
+        models = [centralized_solution(train, L1(at.strength), tol=1e-11) for at in path.points]
+        losses += [[own.value(w) for w in models] for own in held_out]
+        weights += [float(own.num_examples) for own in held_out]
+    mean, error, difference = errors_of(np.array(losses), np.array(weights))
+    found = [(at.held_out, at.standard_error, at.difference_error) for at in path.points]
+    np.testing.assert_allclose(found, np.transpose([mean, error, difference]), rtol=0, atol=1e-5)
     assert path.best.held_out == min(at.held_out for at in path.points)
 
 
@@ -117,9 +101,12 @@ def test_folds_part_the_rows_with_the_same_shares_of_each_class(folds):
     assert sorted(rows.size for rows in single) == [0] * (folds - 1) + [1]
 
 
-def start_of(strategy, grid, objectives, rounds=60):
+def start_of(grid, objectives, rounds=60):
+    """Start a path with three folds."""
+    strengths = Strengths(4, folds=3)
+    strategy = FedNewton(regularizer=L1(1.0), strengths=strengths, tolerance=1e-7, fraction_evaluate=0.0)
     with grid.identity(), quiet(50):
-        return strategy.start(grid, zeros(objectives[0].layout), rounds)
+        return strategy, strategy.start(grid, zeros(objectives[0].layout), rounds)
 
 
 def test_messages_and_a_resumed_run_have_the_same_bits(tmp_path):
@@ -158,50 +145,40 @@ LIES = {
 @pytest.mark.parametrize("lie", LIES)
 def test_a_lie_about_one_problem_is_named_and_the_round_is_skipped(lie):
     name, change, reason = LIES[lie]
-    objectives = sites("logistic", sizes=(60, 81, 50))
-    strategy = FedNewton(regularizer=L1(1.0), strengths=Strengths(4, folds=3), tolerance=1e-7, fraction_evaluate=0.0)
+    objectives = sites("logistic", SIZES)
     grid = Faulty(app_of(objectives), 3, changing(name, change), rounds=(4,), nodes=(2,))
-    result = start_of(strategy, grid, objectives)
+    strategy, result = start_of(grid, objectives)
     assert [number for number, own in result.train_metrics_clientapp.items() if own["skipped"]] == [4]
     assert any(reason in row.reason for row in result.left_out)
     assert run_of(strategy).finished()
 
 
-def test_a_fold_without_a_class_is_named():
-    """Of one example with the class, the fold that it is in has none on the other rows."""
-    features = np.random.default_rng(0).normal(size=(20, 2))
-    objectives = [Logistic(features, np.arange(20) == 3), Logistic(features, np.zeros(20, dtype=int))]
-    with pytest.raises(ConfigurationError, match=r"without fold [1-5] of 5: no client has an example of class 1"):
-        path_of(objectives, cv=5)
+#: Of one example with the class, the fold that it is in has none on the other rows.
+RARE = [Logistic(np.eye(20), np.arange(20) == 3), Logistic(np.eye(20), np.zeros(20, dtype=int))]
+FEW = {"rounds": 20, "num_strengths": 3}
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("objectives", "options", "said"),
     [
-        ({"strategy": FedDAGT(regularizer=L1(1.0), client_lr=0.1), "cv": 5}, "cv=5: only FedNewton"),
-        ({"cv": 5, "validate": False}, "leave one of them out"),
-        ({}, "load_evaluation_objective"),
-        ({"rounds": 3, "cv": 3}, "not all problems are solved after num_rounds=3"),
+        (RARE, {"cv": 5}, r"without fold [1-5] of 5: no client has an example of class 1"),
+        (None, {"strategy": FedDAGT(regularizer=L1(1.0), client_lr=0.1), "cv": 5}, "cv=5: only FedNewton"),
+        (None, {"cv": 5, "validate": False}, "leave one of them out"),
+        (None, {}, "load_evaluation_objective"),
+        (None, {"rounds": 3, "cv": 3}, "not all problems are solved after num_rounds=3"),
+        # Of 60 rows, 15 are in each of four folds and 45 outside of it.
+        (None, {"disclosure": Disclosure(min_rows=20), "cv": 4, **FEW}, "site has fewer rows for it than min_rows=20"),
+        (
+            None,
+            {"disclosure": Disclosure(min_class_rows=5), "cv": 8, **FEW},
+            "fewer rows than min_class_rows=5",
+        ),
+        (None, {"disclosure": Disclosure(min_events=5), "cv": 8, **FEW}, "has fewer events than min_events=5"),
     ],
 )
-def test_cross_validation_needs_newton_and_validation(options, said):
-    with pytest.raises(ConfigurationError, match=said):
-        path_of(sites("squares"), **options)
-
-
-@pytest.mark.parametrize(
-    ("limits", "cv", "message"),
-    [
-        ({"min_rows": 20}, 4, r"sums over folds; this site has fewer rows for it than min_rows=20"),
-        ({"min_class_rows": 5}, 8, r"has a class with fewer rows than min_class_rows=5"),
-        ({"min_events": 5}, 8, r"has fewer events than min_events=5"),
-    ],
-)
-def test_what_a_site_does_not_allow_is_refused_of_each_fold(limits, cv, message):
-    """Of 60 rows, 15 are in each of four folds and 45 outside of it."""
-    objectives = sites("logistic", sizes=(60, 81, 58))
-    with pytest.raises((ClientError, ConfigurationError), match=message):
-        path_of(objectives, rounds=20, disclosure=Disclosure(**limits), cv=cv, num_strengths=3)
+def test_what_is_not_allowed_of_each_fold_or_makes_no_folds_is_refused(objectives, options, said):
+    with pytest.raises((ClientError, ConfigurationError), match=said):
+        path_of(objectives or sites("logistic", sizes=(60, 81, 58)), **options)
 
 
 # --- a server that a site's owner does not trust ----------------------------------------------------------------------
@@ -230,10 +207,9 @@ class Captured(InProcessGrid):
 
 
 def asked(**options):
-    objectives = sites("logistic", sizes=(60, 81, 50))
-    strategy = FedNewton(regularizer=L1(1.0), strengths=Strengths(4, folds=3), fraction_evaluate=0.0)
+    objectives = sites("logistic", SIZES)
     grid = Captured(app_of(objectives, **options), 3)
-    start_of(strategy, grid, objectives, 2)
+    start_of(grid, objectives, 2)
     return grid
 
 

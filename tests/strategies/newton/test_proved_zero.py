@@ -5,12 +5,9 @@ import numpy as np
 import pytest
 from newton import exchanged, numbers, solved
 from representatives import crossed
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, vstack
 
-from flwr_fco.algorithms.contract.replies import Replies
-from flwr_fco.algorithms.newton.asking import answer, opened
 from flwr_fco.errors import ClientError
-from flwr_fco.messages.protocol import Uplink
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective, SiteIntercept
 from flwr_fco.regularizers import L1, ElasticNet
 from flwr_fco.strategies import proved_zero
@@ -30,25 +27,19 @@ def problem(kind, seed, sparse=False, l2=0.0, intercept=True):
         scores = X @ (np.arange(P) % 3 == 0) * 0.8 + rng.normal(size=n)
         features = csr_array(X) if sparse else X
         options = {"l2": l2, "intercept": intercept}
+        classes = np.arange(n) % 3 if seed % 3 == 0 else np.digitize(scores, [-0.7, 0.7])
         if kind == "squares":
             found.append(LeastSquares(features, scores, scale=0.5 + seed % 2, **options))
         elif kind == "logistic":
-            labels = scores > np.median(scores)
-            found.append(Logistic(features, labels, **options))
+            found.append(Logistic(features, scores > np.median(scores), **options))
         else:
-            classes = np.arange(n) % 3 if seed % 3 == 0 else np.digitize(scores, [-0.7, 0.7])
             found.append(MultinomialLogistic(features, classes, num_classes=3, **options))
     return found
 
 
-def dense_of(objective):
-    X = objective.features
-    return X.toarray() if hasattr(X, "toarray") else np.asarray(X)
-
-
 def slopes_at_the_optimum(objectives, l1, ridge, box=None):
     """Return |x_j'u*|/n, which is the same at all optima, and the coefficients of one of them."""
-    X = np.vstack([dense_of(own) for own in objectives])
+    X = vstack([csr_array(own.features) for own in objectives]).toarray()
     total = sum(own.num_examples for own in objectives)
     first = objectives[0]
     outputs = getattr(first, "num_classes", 1)
@@ -148,52 +139,30 @@ def test_the_radius_reaches_the_optimal_slope_and_no_further(objective, slack):
     assert reach == pytest.approx(slack * distance, rel=0.02)
 
 
-class _Own(Objective):
-    """A loss that a user has written, here one with an intercept of its own."""
-
-    def __init__(self, inner):
-        self.inner = inner
-        self.layout = inner.layout
-        self.num_examples = inner.num_examples
-
-    def value(self, w):
-        return self.inner.value(w)
-
-    def gradient(self, w, batch=None, out=None):
-        return self.inner.gradient(w, batch, out)
-
-    def hessian_block(self, w, indices):
-        return self.inner.hessian_block(w, indices)
-
-    least = 0.0
-
-
-class _Bounded(_Own):
-    def largest_square(self):
-        return self.inner.largest_square()
-
-
-def _profiled(seed):
-    rng = np.random.default_rng(seed)
-    for m in range(3):
-        X = rng.normal(m, 1.0, size=(30, P))
-        yield SiteIntercept(LeastSquares(X, X[:, 0] - 0.5 * X[:, 3] + rng.normal(size=30)))
+def own_loss(largest):
+    """Return a loss that a user has written, here one with an intercept of each site, and what it says of its rows."""
+    return type("Own", (SiteIntercept,), {"largest_square": largest, "least": 0.0})
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_loss_of_ones_own_is_proved_zero_by_its_own_bound_only(seed):
     """Without a bound of its own it has no radius, and one of 0 would prove what the optimum has."""
-    inner = list(_profiled(seed))
-    psi = L1(0.2 * np.abs(sum(own.gradient(np.zeros(P)) for own in inner) / 3).max())
-    expected = proved_zero(solved(inner, psi)[1])["coefficients"]
-    found = proved_zero(solved([_Bounded(own) for own in inner], psi)[1])["coefficients"]
-    np.testing.assert_array_equal(found, expected)
-    assert 0 < found.sum() < P
-    assert not proved_zero(solved([_Own(own) for own in inner], psi)[1])["coefficients"].any()
+    rng = np.random.default_rng(seed)
+    losses = []
+    for m in range(3):
+        X = rng.normal(m, 1.0, size=(30, P))
+        losses.append(LeastSquares(X, X[:, 0] - 0.5 * X[:, 3] + rng.normal(size=30)))
+    psi = L1(0.2 * np.abs(sum(SiteIntercept(own).gradient(np.zeros(P)) for own in losses) / 3).max())
+
+    def found(kind):
+        return proved_zero(solved([kind(own) for own in losses], psi)[1])["coefficients"]
+
+    np.testing.assert_array_equal(found(own_loss(SiteIntercept.largest_square)), found(SiteIntercept))
+    assert 0 < found(SiteIntercept).sum() < P
+    assert not found(own_loss(Objective.largest_square)).any()
     for wrong in (-1.0, np.nan, np.inf):
-        cls = type("Wrong", (_Own,), {"largest_square": lambda self, wrong=wrong: wrong})
-        with pytest.raises(ClientError, match=r"Wrong.largest_square\(\)=.*expected a finite number >= 0"):
-            solved([cls(own) for own in inner], psi)
+        with pytest.raises(ClientError, match=r"Own.largest_square\(\)=.*expected a finite number >= 0"):
+            found(own_loss(lambda self, wrong=wrong: wrong))
 
 
 def test_zeros_are_proved_without_a_block_too():
@@ -202,14 +171,3 @@ def test_zeros_are_proved_without_a_block_too():
     found = [proved_zero(solved(objectives, psi, 400, hessian=name)[1])["coefficients"] for name in ("block", "none")]
     np.testing.assert_array_equal(*found)
     assert 0 < found[0].sum() < P
-
-
-def test_what_is_known_is_asked_again_where_other_clients_answer():
-    objective = problem("logistic", 0)[0]
-    psi = L1(0.2)
-    w = np.zeros(objective.layout.size)
-    state, _ = exchanged(objective, psi, w)
-    again = [Uplink(answer(objective, w, True), None, 1, weight=weight) for weight in (1.0, 0.5)]
-    same, other = (opened(state, psi.bind(objective.layout), Replies([uplink])) for uplink in again)
-    assert same is not None
-    assert other is None
