@@ -8,27 +8,13 @@ from representatives import nightly
 from saddles import PSI, bilinear
 from saddles import run as run_saddle
 
+import flwr_fco as fco
 from flwr_fco.algorithms import DualAveraging
 from flwr_fco.core.computing import random_generator
 from flwr_fco.errors import UnsupportedPairError
-from flwr_fco.mirror_maps import DiagonalMetric, PNorm, SimplexEntropy
-from flwr_fco.objectives import LeastSquares
-from flwr_fco.regularizers import L1, L1Ball, Nuclear
-from flwr_fco.strategies import (
-    DualFL,
-    Epochs,
-    FedAvgSubgradient,
-    FedDR,
-    FedDualAvg,
-    FedDualAvgOSP,
-    FedMid,
-    FedMidOSP,
-    FeDualEx,
-    LocalSGD,
-    Minimise,
-    Scaffold,
-    Steps,
-)
+from flwr_fco.mirror_maps import DiagonalMetric, PNorm
+from flwr_fco.regularizers import L1
+from flwr_fco.strategies import DualFL, Epochs, FedDualAvg, FedMid, LocalSGD, Minimise, Steps
 from reproduction.pooled import centralized_solution
 
 ROUNDS = 7
@@ -103,7 +89,9 @@ def paper(name, objectives, weights, normalize):
 
 @pytest.mark.parametrize("normalize", [True, False])
 @pytest.mark.parametrize("weighting", ["examples", "uniform"])
-@pytest.mark.parametrize("strategy", [FedAvgSubgradient, FedMid, FedMidOSP, FedDualAvg, FedDualAvgOSP, LocalSGD])
+@pytest.mark.parametrize(
+    "strategy", [fco.FedAvgSubgradient, FedMid, fco.FedMidOSP, FedDualAvg, fco.FedDualAvgOSP, LocalSGD]
+)
 def test_strategy_is_the_papers_box(strategy, weighting, normalize):
     objectives = clients()
     options = {"client_lr": ETA_C, "server_lr": ETA_S, "work": Epochs(2, batch_size=5), "seed": SEED}
@@ -132,7 +120,7 @@ def test_without_psi_dual_averaging_is_fed_avg_and_misses_the_optimum():
     averaged = flat(run(LocalSGD(**work), objectives, 150).arrays)
     np.testing.assert_allclose(flat(run(FedDualAvg(**work), objectives, 150).arrays), averaged, atol=1e-12)
     assert np.abs(averaged - solution).max() > 1e-2
-    assert np.abs(flat(run(Scaffold(**work), objectives, 150).arrays) - solution).max() < 1e-8
+    assert np.abs(flat(run(fco.Scaffold(**work), objectives, 150).arrays) - solution).max() < 1e-8
 
 
 # --- momentum and shadows ---------------------------------------------------------------------------------------------
@@ -193,7 +181,7 @@ def test_the_shadow_takes_the_mean_of_the_gradients_as_in_equation_45(monkeypatc
     ids=["p = 2 log d", "diagonal", "p = 3"],
 )
 def test_one_step_reaches_the_sparse_optimum_in_every_geometry(mirror_map):
-    losses = [LeastSquares(own.features, own.targets, scale=0.5) for own in clients()]
+    losses = [fco.LeastSquares(own.features, own.targets, scale=0.5) for own in clients()]
     options = {"client_lr": 0.2, "work": Steps(1, batch_size=None), "min_train_nodes": 4}
     result = run(FedDualAvg(regularizer=L1(0.2), mirror_map=mirror_map, **options), losses, 700, start=np.full(D, 0.1))
     optimal = centralized_solution(losses, L1(0.2), tol=1e-12)
@@ -220,7 +208,8 @@ def test_fed_mid_adds_the_primal_increment_to_the_dual_as_printed():
 
 
 @pytest.mark.parametrize(
-    ("mirror_map", "psi"), [(SimplexEntropy(), Nuclear(0.1)), (PNorm(4), L1Ball(1.0)), (PNorm(4), L1(0.1, bound=1.0))]
+    ("mirror_map", "psi"),
+    [(fco.SimplexEntropy(), fco.Nuclear(0.1)), (PNorm(4), fco.L1Ball(1.0)), (PNorm(4), L1(0.1, bound=1.0))],
 )
 def test_a_pair_that_no_model_allows_is_refused_at_construction(mirror_map, psi):
     names = f"{type(mirror_map).__name__} cannot be combined with {type(psi).__name__}.*works with Zero.*Euclidean"
@@ -276,7 +265,7 @@ def test_a_warm_start_that_is_good_enough_is_an_answer():
 def test_the_limit_of_fed_dr_with_psi_does_not_depend_on_its_step(step):
     expected = centralized_solution(problem(), L1(0.5), tol=1e-12)
     assert (expected == 0.0).any()
-    found = flat(run(FedDR(regularizer=L1(0.5), step=step), problem(), 90).arrays)
+    found = flat(run(fco.FedDR(regularizer=L1(0.5), step=step), problem(), 90).arrays)
     np.testing.assert_allclose(found, expected, atol=1e-8)
 
 
@@ -287,7 +276,9 @@ def test_the_limit_of_fed_dr_with_psi_does_not_depend_on_its_step(step):
 def test_dual_extrapolation_is_composite_and_ergodic_points_are_of_mean_duals(output):
     """Formula (4) of the paper: retrieve(mean_m omega_{r,k+1/2}, t_r + client_lr (k + 1)), averaged over r and k."""
     clients = [bilinear(seed) for seed in range(3)]
-    strategy = FeDualEx(regularizer=PSI, client_lr=0.2, server_lr=0.7, work=Steps(2, batch_size=None), output=output)
+    strategy = fco.FeDualEx(
+        regularizer=PSI, client_lr=0.2, server_lr=0.7, work=Steps(2, batch_size=None), output=output
+    )
     found = run_saddle(strategy, clients, 3)
     psi = PSI.bind(clients[0].layout)
     omega = np.zeros(16)

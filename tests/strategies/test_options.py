@@ -10,54 +10,20 @@ from flwr.app import Array, ArrayRecord, ConfigRecord
 from problems import D, app_of, clients, flat, run, start_arrays
 from signatures import KEPT
 
+import flwr_fco as fco
 from flwr_fco.algorithms import DualAveraging
 from flwr_fco.errors import ConfigurationError, UnknownOptionError
-from flwr_fco.mirror_maps import DiagonalMetric, PNorm, SimplexEntropy
-from flwr_fco.privacy import GaussianDP
-from flwr_fco.regularizers import L1, L1Ball, PerParameter, Zero
+from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import (
-    STRATEGIES,
-    Arrays,
-    Average,
-    Bounds,
-    Density,
-    DFedDA,
-    DFedDAGT,
-    DReFedDAGT,
-    DualFL,
-    Epochs,
-    FedAvgSubgradient,
-    FedDAGT,
-    FedDR,
-    FedDualAvg,
-    FedMid,
-    FedMiP,
-    FedNewton,
-    FeDualEx,
-    Last,
-    Ledger,
-    Minimise,
-    Participation,
-    ReFedDAGT,
-    Short,
-    Stage,
-    Steps,
-    Strengths,
-    Trimmed,
-    Wire,
-    run_of,
-    strategy,
-)
+from flwr_fco.strategies import STRATEGIES, DualFL, FedDualAvg, FedNewton, Stage, Steps, Strengths, strategy
 from flwr_fco.tables import FederatedLasso
 from flwr_fco.work import FirstOrder
 
 UNMODIFIED = {"client": "unmodified"}
-ALL = pytest.mark.parametrize("cls", STRATEGIES.values())
 
 
 @pytest.mark.parametrize("kept", KEPT)
-@ALL
+@pytest.mark.parametrize("cls", STRATEGIES.values())
 def test_every_class_of_a_strategy_keeps(cls, kept):
     kept(cls)
 
@@ -66,14 +32,14 @@ def test_every_class_of_a_strategy_keeps(cls, kept):
     ("cls", "option", "text"),
     [
         (FedDualAvg, {"clientlr": 1}, "clientlr=1: FedDualAvg has no such option; did you mean client_lr?"),
-        (Short, {"gowth": 0.3}, "gowth=0.3: Short has no such option; did you mean growth?"),
+        (fco.Short, {"gowth": 0.3}, "gowth=0.3: Short has no such option; did you mean growth?"),
         (FederatedLasso, {"alpah": 1.0}, "alpah=1.0: FederatedLasso has no such option; did you mean alpha?"),
         (FedDualAvg, {"lr": 0.1}, "write client_lr="),
         (FedDualAvg, {"max_ratio": 10.0}, "max_ratio=10.0: FedDualAvg has no such option; write bounds=Bounds(...)"),
         (FedDualAvg, {"local_steps": 5}, "write work=Steps(...) or work=Epochs(...)"),
         (DualFL, {"local_steps": 5}, "elsewhere it is work=Steps(...) or work=Epochs(...), and this method has none"),
-        (FedDR, {"client_lr": 0.1}, "client_lr=0.1: FedDR has no such option"),
-        (FedMid, {"xyz": None}, "xyz=None: FedMid has no such option; help() of the class lists those it has"),
+        (fco.FedDR, {"client_lr": 0.1}, "client_lr=0.1: FedDR has no such option"),
+        (fco.FedMid, {"xyz": None}, "xyz=None: FedMid has no such option; help() of the class lists those it has"),
         # Those of Flower's strategies have other names here.
         (FedDualAvg, {"fraction_fit": 0.5}, "write fraction_train="),
         (FedDualAvg, {"tau": 0.5}, "FedDualAvg takes server_momentum="),
@@ -117,71 +83,71 @@ REFUSED = [
     (FedDualAvg, {"bounds": {"max_ratio": 2}}, "is a dict; expected a Bounds"),
     (FedDualAvg, {"regularizer": "l1"}, r"expected a Regularizer; write regularizer=L1\(0\.1\)"),
     (FedDualAvg, {"work": 3}, r"work=3 is a int; expected a FirstOrder; write work=Steps\(3\) or work=Epochs\(3\)"),
-    (FedDualAvg, {"work": Epochs}, r"work=Epochs is a function; call it: Epochs\(...\)"),
+    (FedDualAvg, {"work": fco.Epochs}, r"work=Epochs is a function; call it: Epochs\(...\)"),
     (FedDualAvg, {"seed": 2**32}, "seed=4294967296"),
     (FedDualAvg, {"output": "shadow"}, r"work=Steps\(\.\.\.\)"),
     (FedDualAvg, {"density": 1.0}, "density=1.0; expected .* to keep all of them leave it out"),
     *((FedDualAvg, {"server_momentum": momentum}, "server_momentum") for momentum in (-0.1, 1.0, np.nan)),
-    (Bounds, {"max_ratio": 0.5}, r"Bounds.max_ratio=0.5; expected a finite number >= 1, or None"),
-    (Bounds, {"max_share": 0.0}, "Bounds.max_share=0.0; expected a number above 0, at most 1, or None"),
-    (Bounds, {"max_increment_norm": float("inf")}, "expected a finite number > 0, or None"),
-    (Density, {"share": 0.1, "scope": "rows"}, "expected 'layers' or 'global'"),
+    (fco.Bounds, {"max_ratio": 0.5}, r"Bounds.max_ratio=0.5; expected a finite number >= 1, or None"),
+    (fco.Bounds, {"max_share": 0.0}, "Bounds.max_share=0.0; expected a number above 0, at most 1, or None"),
+    (fco.Bounds, {"max_increment_norm": float("inf")}, "expected a finite number > 0, or None"),
+    (fco.Density, {"share": 0.1, "scope": "rows"}, "expected 'layers' or 'global'"),
     (FirstOrder, {"steps": 3, "epochs": 1}, "give one of them"),
-    (Minimise, {"max_iterations": None}, "max_iterations=None is a NoneType; expected a whole number"),
-    (Ledger, {"max_bytes": 10**400}, "expected a whole number from 0 to"),
-    (Participation, {"choose_nodes": [1, 2]}, r"choose_nodes=\[1, 2\] is a list; expected a function"),
-    (Arrays, {"apply_to": 3}, "apply_to=3 is a int; expected a string or a sequence of a string or None"),
-    (Trimmed, {"share": 0.5}, "expected a number from 0 to 0.5, exclusive"),
-    (GaussianDP, {}, "without clip, delta, noise_multiplier or target_epsilon"),
+    (fco.Minimise, {"max_iterations": None}, "max_iterations=None is a NoneType; expected a whole number"),
+    (fco.Ledger, {"max_bytes": 10**400}, "expected a whole number from 0 to"),
+    (fco.Participation, {"choose_nodes": [1, 2]}, r"choose_nodes=\[1, 2\] is a list; expected a function"),
+    (fco.Arrays, {"apply_to": 3}, "apply_to=3 is a int; expected a string or a sequence of a string or None"),
+    (fco.Trimmed, {"share": 0.5}, "expected a number from 0 to 0.5, exclusive"),
+    (fco.GaussianDP, {}, "without clip, delta, noise_multiplier or target_epsilon"),
     # --- gradient tracking
-    (DFedDA, {"mixing": "line"}, "mixing='line'.*'chain'"),
-    (DFedDA, {"mixing": np.eye(3)}, "not connected"),
-    (DFedDA, {"mixing": 4}, "mixing=4 is a int; expected a Topology"),
-    (DFedDA, {"mixing": [[0.5, 0.5], [1.0]]}, "no array of numbers"),
-    (DFedDAGT, {"weighting": "examples"}, "weighting='examples' is a str; expected 'uniform'"),
-    (FedDAGT, {"tracker_start": "warm"}, "tracker_start='warm'"),
-    (ReFedDAGT, {"mirror_map": DiagonalMetric(np.ones(D))}, "PNorm"),
-    (ReFedDAGT, {"mirror_map": PNorm(3.0, radius=1.0)}, "without center and radius"),
+    (fco.DFedDA, {"mixing": "line"}, "mixing='line'.*'chain'"),
+    (fco.DFedDA, {"mixing": np.eye(3)}, "not connected"),
+    (fco.DFedDA, {"mixing": 4}, "mixing=4 is a int; expected a Topology"),
+    (fco.DFedDA, {"mixing": [[0.5, 0.5], [1.0]]}, "no array of numbers"),
+    (fco.DFedDAGT, {"weighting": "examples"}, "weighting='examples' is a str; expected 'uniform'"),
+    (fco.FedDAGT, {"tracker_start": "warm"}, "tracker_start='warm'"),
+    (fco.ReFedDAGT, {"mirror_map": fco.DiagonalMetric(np.ones(D))}, "PNorm"),
+    (fco.ReFedDAGT, {"mirror_map": fco.PNorm(3.0, radius=1.0)}, "without center and radius"),
     (Stage, {"rounds": 0}, r"Stage\.rounds=0; expected a whole number >= 1"),
     (Stage, {"rounds": 3, "radius_squared": np.nan}, "radius_squared=nan; expected a finite number > 0"),
-    (DReFedDAGT, {"mixing": "ring", "stages": [(3, None)]}, "expected a sequence of a Stage"),
+    (fco.DReFedDAGT, {"mixing": "ring", "stages": [(3, None)]}, "expected a sequence of a Stage"),
     # --- local minimisations
     (DualFL, {"rho": 1.0}, "rho"),
     (DualFL, {"nu": 0.0}, "nu"),
     (DualFL, {"alpha": -1.0}, "alpha"),
     (DualFL, {"nu": 1.0, "smoothness": 1.0}, "rho"),
-    (DualFL, {"participation": Participation()}, "expected an Everyone"),
+    (DualFL, {"participation": fco.Participation()}, "expected an Everyone"),
     (DualFL, {"fraction_train": 0.5}, "every client"),
     (DualFL, {"regularizer": L1(0.1)}, r"no place for psi, because .*FedDR"),
-    (DualFL, {"mirror_map": PNorm(3.0)}, "Euclidean"),
+    (DualFL, {"mirror_map": fco.PNorm(3.0)}, "Euclidean"),
     (DualFL, {"work": Steps(3)}, "expected a Minimise"),
     # --- Newton steps and paths
     (FedNewton, {"aggregation": "median"}, "FedNewton needs the mean"),
-    (FedNewton, {"mirror_map": PNorm(3.0)}, "FedNewton takes steps in the metric of the Hessian"),
-    (FedNewton, {"output": Last(3)}, "FedNewton certifies its last point"),
-    (FedNewton, {"wire": Wire("float32")}, "the duality gap of FedNewton would be that of rounded sums"),
+    (FedNewton, {"mirror_map": fco.PNorm(3.0)}, "FedNewton takes steps in the metric of the Hessian"),
+    (FedNewton, {"output": fco.Last(3)}, "FedNewton certifies its last point"),
+    (FedNewton, {"wire": fco.Wire("float32")}, "the duality gap of FedNewton would be that of rounded sums"),
     (FedNewton, {"fraction_train": 0.5}, "FedNewton needs every client"),
     (FedNewton, {"hessian": "diagonal"}, "hessian='diagonal'"),
-    (FedNewton, {"regularizer": L1Ball(1.0), "strengths": Strengths()}, "has no strength to be chosen"),
+    (FedNewton, {"regularizer": fco.L1Ball(1.0), "strengths": Strengths()}, "has no strength to be chosen"),
     (FedNewton, {"regularizer": L1(1.0), "hessian": "none", "strengths": Strengths()}, "a path needs blocks"),
     (Strengths, {"folds": 1}, "Strengths.folds=1"),
     (Strengths, {"values": [1.0, np.nan]}, "Strengths.values="),
     (Strengths, {"rule": "sparsest"}, "Strengths.rule='sparsest'"),
     # --- saddle points
-    *((kind, {"output": "ergodic", "work": Epochs(1)}, r"work=Steps") for kind in (FeDualEx, FedMiP)),
+    *((kind, {"output": "ergodic", "work": fco.Epochs(1)}, r"work=Steps") for kind in (fco.FeDualEx, fco.FedMiP)),
     # --- unmodified clients, and short messages
     (FedDualAvg, {**UNMODIFIED, "density": 0.1, "work": Steps(3)}, "each of them says how fast"),
     (FedDualAvg, {**UNMODIFIED, "density": 0.1, "regularizer": L1(1.0)}, "is a psi of its own, beside which"),
     (FedDualAvg, {**UNMODIFIED, "regularizer": L1(0.3), "client_lr": 0.05}, "how fast the weight of psi grows"),
     (
         FedDualAvg,
-        {**UNMODIFIED, "density": Density(0.1, "global"), "regularizer": PerParameter({"*": Zero()})},
+        {**UNMODIFIED, "density": fco.Density(0.1, "global"), "regularizer": fco.PerParameter({"*": fco.Zero()})},
         "take density=Density",
     ),
-    (FedDualAvg, {"density": 0.1, "mirror_map": SimplexEntropy()}, "cannot be combined"),
-    (FedDualAvg, {"wire": Short()}, "wire=.*with density= alone"),
-    (FedAvgSubgradient, {"wire": Short()}, "with density= alone"),
-    (FedDualAvg, {"density": 0.2, "wire": Short(), "output": "shadow", "work": Steps(2)}, "wire=.*without output="),
+    (FedDualAvg, {"density": 0.1, "mirror_map": fco.SimplexEntropy()}, "cannot be combined"),
+    (FedDualAvg, {"wire": fco.Short()}, "wire=.*with density= alone"),
+    (fco.FedAvgSubgradient, {"wire": fco.Short()}, "with density= alone"),
+    (FedDualAvg, {"density": 0.2, "wire": fco.Short(), "output": "shadow", "work": Steps(2)}, "wire=.*without output="),
     (FedDualAvg, {"density": 0.2, "wire": "short"}, "Short"),
 ]
 
@@ -194,9 +160,9 @@ def test_what_is_wrong_or_does_not_go_together_is_named(make, options, said):
 
 def test_whole_numbers_and_numpy_scalars_are_numbers():
     strategy = FedDualAvg(
-        client_lr=1, server_lr=np.float32(0.5), seed=np.int64(3), work=Epochs(1, batch_size=np.int32(7))
+        client_lr=1, server_lr=np.float32(0.5), seed=np.int64(3), work=fco.Epochs(1, batch_size=np.int32(7))
     )
-    assert (strategy.client_lr, strategy.server_lr, strategy.seed, strategy.work) == (1.0, 0.5, 3, Epochs(1, 7))
+    assert (strategy.client_lr, strategy.server_lr, strategy.seed, strategy.work) == (1.0, 0.5, 3, fco.Epochs(1, 7))
     assert type(strategy.client_lr) is float
     assert type(strategy.seed) is int
     # As a loop over an array of settings, or a function of NumPy's, has them.
@@ -213,13 +179,13 @@ def test_the_user_can_prescribe_who_takes_part():
         assert [node.partition_id for node in nodes] == [0, 1, 2, 3]
         return [nodes[3], nodes[server_round % 2]]
 
-    class Seen(FedDualAvg):
-        def aggregate_train(self, server_round, replies):
-            asked.append([node.partition_id for node in run_of(self).current.nodes.values()])
-            return super().aggregate_train(server_round, replies)
+    def look(message, context, call_next):
+        asked.append((int(message.metadata.group_id), context.node_config["partition-id"]))
+        return call_next(message, context)
 
-    run(Seen(client_lr=0.02, participation=Participation(choose_nodes=choose)), clients(), 3)
-    assert asked == [[1, 3], [0, 3], [1, 3]]
+    participation = fco.Participation(choose_nodes=choose)
+    run(FedDualAvg(client_lr=0.02, participation=participation), clients(), 3, mods=[look])
+    assert {(1, 1), (1, 3), (2, 0), (2, 3), (3, 1), (3, 3)} == {row for row in asked if row[0]}
 
 
 @pytest.mark.parametrize(
@@ -233,35 +199,27 @@ def test_the_user_can_prescribe_who_takes_part():
 )
 def test_a_wrong_choice_of_nodes_is_an_error(choose, prefix):
     with pytest.raises(ConfigurationError, match=prefix):
-        run(FedDualAvg(client_lr=0.02, participation=Participation(choose_nodes=choose)), clients(), 1)
+        run(FedDualAvg(client_lr=0.02, participation=fco.Participation(choose_nodes=choose)), clients(), 1)
 
 
 @pytest.mark.parametrize("name", ["client_lr", "server_lr"])
 def test_a_function_of_the_round_is_called_once_a_round(name):
     countdown = iter([0.05, 0.04, 0.03])
-    run(FedDAGT(work=Steps(2), **{name: lambda server_round: next(countdown)}), clients(), 3)
+    run(fco.FedDAGT(work=Steps(2), **{name: lambda server_round: next(countdown)}), clients(), 3)
     assert list(countdown) == []
 
 
 BETWEEN = {"client_lr": 0.02, "work": Steps(2, batch_size=None)}
+LATER = [{"aggregation": "median"}, {"output": fco.Average()}, {"density": 0.5}, {"server_momentum": 0.5}]
+LATER += [{"bounds": fco.Bounds(max_share=0.4)}, {"regularizer": L1(0.3)}]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"aggregation": "median"},
-        {"output": Average()},
-        {"density": 0.5},
-        {"bounds": Bounds(max_share=0.4)},
-        {"server_momentum": 0.5},
-        {"regularizer": L1(0.3)},
-    ],
-)
+@pytest.mark.parametrize("options", LATER)
 def test_options_set_between_two_runs_act_as_if_they_were_given(options):
     strategy = FedDualAvg(**BETWEEN)
     first = flat(run(strategy, clients(), 3).arrays)
-    for name, value in options.items():
-        setattr(strategy, name, value)
+    ((name, value),) = options.items()
+    setattr(strategy, name, value)
     second = flat(run(strategy, clients(), 3).arrays)
     np.testing.assert_array_equal(second, flat(run(FedDualAvg(**BETWEEN, **options), clients(), 3).arrays))
     assert not np.array_equal(first, second)
@@ -284,7 +242,7 @@ def by_hand(strategy, rounds=3):
     return flat(arrays)
 
 
-@pytest.mark.parametrize("make", [DualFL, lambda: FedDAGT(client_lr=0.02), lambda: FedDualAvg(client_lr=0.02)])
+@pytest.mark.parametrize("make", [DualFL, lambda: fco.FedDAGT(client_lr=0.02), lambda: FedDualAvg(client_lr=0.02)])
 def test_rounds_by_hand_are_the_same_of_a_strategy_set_again_or_unpickled(make):
     expected = by_hand(make())
     again = make()
@@ -293,13 +251,11 @@ def test_rounds_by_hand_are_the_same_of_a_strategy_set_again_or_unpickled(make):
         np.testing.assert_array_equal(by_hand(own), expected)
 
 
+@pytest.mark.parametrize("value", [ArrayRecord({"w": Array(np.zeros((500, 500)))}), list(range(100_000)), "x" * 10**6])
 @pytest.mark.parametrize("option", ["initial_parameters", "seed", "bounds", "density", "work", "client_lr"])
-def test_an_error_shows_a_large_value_in_a_line(option):
-    for value in (ArrayRecord({"w": Array(np.zeros((500, 500)))}), list(range(100_000)), "x" * 1_000_000):
-        with pytest.raises(ConfigurationError) as caught:
-            FedDualAvg(**{option: value})
-        assert len(f"{caught.value}") < 300
-        assert "\n" not in f"{caught.value}"
+def test_an_error_shows_a_large_value_in_a_line(option, value):
+    with pytest.raises(ConfigurationError, match=r"\A.{1,300}\Z"):
+        FedDualAvg(**{option: value})
 
 
 @pytest.mark.parametrize("option", [option.name for option in fields(FedDualAvg) if option.init])
@@ -311,9 +267,6 @@ def test_an_option_that_is_set_during_a_run_is_an_error_at_the_assignment(option
     assert max(strategy.result.train_metrics_clientapp) == 2
     setattr(strategy, option, before)
     run(strategy, clients(), 1)
-
-
-GOOD = {"initial_arrays": start_arrays(), "num_rounds": 1}
 
 
 @pytest.mark.parametrize(
@@ -332,10 +285,11 @@ GOOD = {"initial_arrays": start_arrays(), "num_rounds": 1}
 )
 def test_arguments_of_start_are_checked_in_words(arguments, said):
     strategy = FedDualAvg(client_lr=0.02, fraction_evaluate=0.0)
+    good = {"grid": InProcessGrid(app_of(clients()), 4), "initial_arrays": start_arrays(), "num_rounds": 1}
     with pytest.raises(ConfigurationError, match=said):
-        strategy.start(**{"grid": InProcessGrid(app_of(clients()), 4), **GOOD, **arguments})
+        strategy.start(**{**good, **arguments})
     # It is as if nothing had been begun.
-    strategy.start(InProcessGrid(app_of(clients()), 4), **GOOD)
+    strategy.start(**good)
 
 
 def test_what_is_set_before_a_run_is_in_its_description():

@@ -10,6 +10,7 @@ from kinks import Distance
 from problems import app_of
 from problems import run as run_from
 
+import flwr_fco as fco
 from flwr_fco.callbacks import Checkpoint
 from flwr_fco.certificates import Request
 from flwr_fco.client_apps.answers import find_answer
@@ -17,23 +18,8 @@ from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.protocol import Question
 from flwr_fco.messages.records import QUESTIONS
-from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, MirrorMap, PNorm, Product, SimplexEntropy
-from flwr_fco.objectives import LeastSquares, Poisson
-from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import (
-    Bounds,
-    DFedDA,
-    DFedDAGT,
-    DualFL,
-    Epochs,
-    FedDAGT,
-    FedDualAvg,
-    FeDualEx,
-    Minimise,
-    Steps,
-    run_of,
-)
+from flwr_fco.strategies import FedDualAvg, run_of
 from flwr_fco.strategies.questions import ask, bounded_largest
 from flwr_fco.topology import chain
 
@@ -46,13 +32,13 @@ def objectives_of(sizes=(6, 8, 10, 12, 14, 16), scales=None):
     for m, size in enumerate(sizes):
         rng = np.random.default_rng(m)
         features = rng.normal(size=(size, 3)) * (1.0 if scales is None else scales[m])
-        found.append(LeastSquares(features, features @ [1.0, -1.0, 0.0] + 0.1 * rng.normal(size=size)))
+        found.append(fco.LeastSquares(features, features @ [1.0, -1.0, 0.0] + 0.1 * rng.normal(size=size)))
     return found
 
 
 def prepared(objectives, strategy=None, mods=(), **options):
     """Return a strategy with a model and a grid, before any round."""
-    given = strategy or FedDualAvg(regularizer=L1(0.1), fraction_evaluate=0.0, **options)
+    given = strategy or FedDualAvg(regularizer=fco.L1(0.1), fraction_evaluate=0.0, **options)
     grid = InProcessGrid(app_of(objectives, mods), len(objectives), raise_errors=False)
     given.prepare(ArrayRecord({name: Array(value) for name, value in START.items()})).grid = grid
     return given, grid
@@ -100,7 +86,7 @@ def test_weights_are_those_of_training():
 def test_an_answer_is_checked_as_a_reply_is(alter, reason):
     objectives = objectives_of()
     liar = in_messages(lambda number, vectors, claims: alter(claims, vectors), 4, QUESTIONS)
-    strategy, answers = asked(objectives, mods=[liar], bounds=Bounds(max_share=0.9))
+    strategy, answers = asked(objectives, mods=[liar], bounds=fco.Bounds(max_share=0.9))
     assert [a.partition for a in answers] == [0, 1, 2, 3, 5]
     (row,) = run_of(strategy).left_out
     assert row.kind == "question"
@@ -119,12 +105,12 @@ def smoothness(objective, batch_size=0):
 
 
 def test_an_unknown_constant_is_probed():
-    class Own(LeastSquares):
+    class Own(fco.LeastSquares):
         def lipschitz(self, norm="l2"):
             raise ConfigurationError("unknown")
 
     features = np.random.default_rng(0).normal(size=(20, 3)) * [3.0, 1.0, 0.5]
-    known, unknown = LeastSquares(features, np.ones(20)), Own(features, np.ones(20))
+    known, unknown = fco.LeastSquares(features, np.ones(20)), Own(features, np.ones(20))
     found = smoothness(unknown)
     assert found["probed"] == 1.0
     assert found["l2"] == pytest.approx(known.lipschitz(), rel=1e-3)
@@ -137,32 +123,32 @@ def test_counts_have_the_smoothness_of_the_rates_that_are_to_be_fitted():
     """At 0 every rate is 1; a row whose count is 9 bends nine times as much where it is fitted."""
     counts = np.array([0.0, 9.0, 1.0])
     features = np.array([[1.0], [2.0], [1e6]])
-    objective = Poisson(features, counts, intercept=False)
+    objective = fco.Poisson(features, counts, intercept=False)
     assert smoothness(objective, batch_size=1)["l2"] == pytest.approx(1e12)
     assert smoothness(objective)["l2"] == pytest.approx((1.0 + 36.0 + 1e12) / 3)
-    few = Poisson(features[:2], counts[:2], intercept=False, sample_weight=[1.0, 3.0])
+    few = fco.Poisson(features[:2], counts[:2], intercept=False, sample_weight=[1.0, 3.0])
     assert smoothness(few, batch_size=1)["l2"] == pytest.approx(1.5 * 36.0)
 
 
-class Unknown(MirrorMap):
+class Unknown(fco.MirrorMap):
     """A map of a user, of which nobody knows how convex it is."""
 
     value = gradient = conjugate_gradient = supports = retrieve = None
 
 
 def test_norms_of_the_mirror_maps():
-    assert Euclidean().smoothness(9.0, 1.0) == (9.0, "l2")
-    assert PNorm(2.0).smoothness(9.0, 1.0)[0] == pytest.approx(9.0)
-    assert PNorm(400.0).smoothness(9.0, 1.0)[0] == pytest.approx(1.0, rel=0.02)
-    assert SimplexEntropy(2.0).smoothness(9.0, 1.0) == (2.0, "l1")
-    assert DiagonalMetric(np.array([4.0, 2.0])).smoothness(9.0, 1.0)[0] == 4.5
+    assert fco.Euclidean().smoothness(9.0, 1.0) == (9.0, "l2")
+    assert fco.PNorm(2.0).smoothness(9.0, 1.0)[0] == pytest.approx(9.0)
+    assert fco.PNorm(400.0).smoothness(9.0, 1.0)[0] == pytest.approx(1.0, rel=0.02)
+    assert fco.SimplexEntropy(2.0).smoothness(9.0, 1.0) == (2.0, "l1")
+    assert fco.DiagonalMetric(np.array([4.0, 2.0])).smoothness(9.0, 1.0)[0] == 4.5
     layout = Layout.from_arrays({"a": np.zeros(2), "b": np.zeros(2)})
-    product = Product({"a": SimplexEntropy(3.0), "b": Euclidean()}).bind(layout)
+    product = fco.Product({"a": fco.SimplexEntropy(3.0), "b": fco.Euclidean()}).bind(layout)
     assert product.smoothness(9.0, 1.0)[0] == 27.0
     with pytest.raises(ConfigurationError, match="Unknown"):
         Unknown().smoothness(9.0, 1.0)
     with pytest.raises(ConfigurationError, match="by hand"):
-        Product({"*": Unknown()}).bind(layout).smoothness(9.0, 1.0)
+        fco.Product({"*": Unknown()}).bind(layout).smoothness(9.0, 1.0)
 
 
 # --- rates -----------------------------------------------------------------------------------------------------------
@@ -180,16 +166,16 @@ SIGMA = (1 + 2 * np.cos(np.pi / 6)) / 3
     ("kind", "options", "constant"),
     [
         (FedDualAvg, {}, lambda large: 1 / (4 * large)),
-        (FedDAGT, {}, lambda large: 1 / (5 * large)),
-        (DFedDA, {"mixing": "chain"}, lambda large: 2 * np.log(1 / SIGMA) / np.log(4 * 6) / (5 * large)),
-        (DFedDAGT, {"mixing": chain(6)}, lambda large: (2 * np.log(1 / SIGMA) / np.log(8 * 6)) ** 2 / (5 * large)),
-        (DFedDAGT, {}, lambda large: 1 / (5 * large)),
-        (FeDualEx, {}, lambda large: 1 / (np.sqrt(5) * large)),
+        (fco.FedDAGT, {}, lambda large: 1 / (5 * large)),
+        (fco.DFedDA, {"mixing": "chain"}, lambda large: 2 * np.log(1 / SIGMA) / np.log(4 * 6) / (5 * large)),
+        (fco.DFedDAGT, {"mixing": chain(6)}, lambda large: (2 * np.log(1 / SIGMA) / np.log(8 * 6)) ** 2 / (5 * large)),
+        (fco.DFedDAGT, {}, lambda large: 1 / (5 * large)),
+        (fco.FeDualEx, {}, lambda large: 1 / (np.sqrt(5) * large)),
     ],
 )
 def test_the_rate_is_theorys(kind, options, constant):
     objectives = objectives_of()
-    strategy = kind(client_lr="auto", work=Steps(5, batch_size=None), fraction_evaluate=0.0, **options)
+    strategy = kind(client_lr="auto", work=fco.Steps(5, batch_size=None), fraction_evaluate=0.0, **options)
     run(strategy, objectives, 2)
     assert run_of(strategy).problem.client_lr == pytest.approx(constant(full_batch_smoothness(objectives)))
     assert strategy.client_lr == "auto"
@@ -198,7 +184,7 @@ def test_the_rate_is_theorys(kind, options, constant):
 def test_dual_fl_on_losses_that_are_not_smooth():
     objectives = [Distance(np.random.default_rng(m).normal(size=3), l2=0.2) for m in range(3)]
     start = {"coefficients": np.zeros(3)}
-    strategy = DualFL(nu="auto", rho="auto", work=Minimise(rule="gap", tolerance=1e-6))
+    strategy = fco.DualFL(nu="auto", rho="auto", work=fco.Minimise(rule="gap", tolerance=1e-6))
     run(strategy, objectives, 1, start=start)
     assert run_of(strategy).chosen["nu"] == pytest.approx(0.18)
     assert run_of(strategy).chosen["rho"] == 0.0
@@ -210,10 +196,10 @@ def test_dual_fl_on_losses_that_are_not_smooth():
 def test_one_liar_cannot_set_the_rate():
     liar = in_messages(lambda number, vectors, claims: claims.update(l2=claim), 3, QUESTIONS)
     objectives = objectives_of()
-    honest = FedDualAvg(client_lr="auto", work=Epochs(1, batch_size=None), fraction_evaluate=0.0)
+    honest = FedDualAvg(client_lr="auto", work=fco.Epochs(1, batch_size=None), fraction_evaluate=0.0)
     run(honest, objectives, 2)
     for claim in (1e12, 1e-12, -5.0):
-        strategy = FedDualAvg(client_lr="auto", work=Epochs(1, batch_size=None), fraction_evaluate=0.0)
+        strategy = FedDualAvg(client_lr="auto", work=fco.Epochs(1, batch_size=None), fraction_evaluate=0.0)
         run(strategy, objectives, 2, mods=[liar])
         rate = run_of(honest).problem.client_lr
         assert rate / 10.0 <= run_of(strategy).problem.client_lr <= rate * 1.5
@@ -228,12 +214,12 @@ def test_one_liar_cannot_set_the_rate():
 def test_a_second_start_chooses_again_and_a_resumed_run_does_not(tmp_path):
     path = tmp_path / "run.npz"
     steep = objectives_of(scales=[10.0] * 6)
-    strategy = FedDualAvg(client_lr="auto", work=Epochs(1, batch_size=None), fraction_evaluate=0.0)
+    strategy = FedDualAvg(client_lr="auto", work=fco.Epochs(1, batch_size=None), fraction_evaluate=0.0)
     run(strategy, objectives_of(), 2, callbacks=[Checkpoint(path)])
     first = run_of(strategy).problem.client_lr
     run(strategy, steep, 2)
     assert run_of(strategy).problem.client_lr < first / 50
-    other = FedDualAvg(client_lr="auto", work=Epochs(1, batch_size=None), fraction_evaluate=0.0)
+    other = FedDualAvg(client_lr="auto", work=fco.Epochs(1, batch_size=None), fraction_evaluate=0.0)
     run(other, objectives_of(scales=[0.9] * 6), 3, resume=path)
     assert run_of(other).problem.client_lr == first
 
@@ -241,8 +227,8 @@ def test_a_second_start_chooses_again_and_a_resumed_run_does_not(tmp_path):
 def test_the_servers_rate_is_fedexps():
     """Two clients that pull apart: the mean is far shorter than the increments: the server goes further along it."""
     features = [np.diag([3.0, 0.1, 0.1]), np.diag([0.1, 3.0, 0.1])]
-    objectives = [LeastSquares(f, f @ np.ones(3), scale=0.5, intercept=True) for f in features]
-    options = {"client_lr": "auto", "work": Steps(20, batch_size=None), "fraction_evaluate": 0.0}
+    objectives = [fco.LeastSquares(f, f @ np.ones(3), scale=0.5, intercept=True) for f in features]
+    options = {"client_lr": "auto", "work": fco.Steps(20, batch_size=None), "fraction_evaluate": 0.0}
     loss = {}
     for server_lr in (1.0, "auto"):
         strategy = FedDualAvg(server_lr=server_lr, **options)

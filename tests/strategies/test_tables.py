@@ -9,13 +9,10 @@ import pytest
 from flwr.app import Array, ArrayRecord
 from problems import clients, run
 
-from flwr_fco import GaussianDP
+import flwr_fco as fco
 from flwr_fco.core.schema import Scales
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.records import NAMES_ONLY, TABLE
-from flwr_fco.objectives import Logistic
-from flwr_fco.regularizers import L1
-from flwr_fco.strategies import DualFL, FedDAGT, FedDualAvg, FedNewton, Participation, Steps
 
 NAMES = ["age", "bmi", "crp", "dose", "egfr", "fev"]
 REVERSED = NAMES[::-1]
@@ -36,10 +33,10 @@ def labels_of(table):
 def losses(change=None, *, code=None, site=2, number=4):
     """Logistic losses of some sites, one of which has other columns, or another coding."""
     tables = frames(number)
-    found = [Logistic(table, labels_of(table)) for table in tables]
+    found = [fco.Logistic(table, labels_of(table)) for table in tables]
     labels = labels_of(tables[site])
     features = tables[site] if change is None else change(tables[site])
-    found[site] = Logistic(features, labels if code is None else code(labels))
+    found[site] = fco.Logistic(features, labels if code is None else code(labels))
     return found
 
 
@@ -57,7 +54,7 @@ def long_names(table):
 
 
 def averaging(**options):
-    return FedDualAvg(regularizer=L1(0.01), client_lr=0.1, work=Steps(2, batch_size=5), **options)
+    return fco.FedDualAvg(regularizer=fco.L1(0.01), client_lr=0.1, work=fco.Steps(2, batch_size=5), **options)
 
 
 def plain_mod(message, context, call_next):
@@ -103,12 +100,12 @@ def test_a_site_with_another_table_is_named_before_anything_is_trained(sites, re
 @pytest.mark.parametrize(
     "strategy",
     [
-        lambda: FedNewton(regularizer=L1(0.01)),
+        lambda: fco.FedNewton(regularizer=fco.L1(0.01)),
         # And here a round 0.
-        lambda: FedDAGT(regularizer=L1(0.01), client_lr=0.1, fraction_train=0.25, tracker_start="gradient"),
-        lambda: DualFL(nu=0.5, smoothness=1.0),
+        lambda: fco.FedDAGT(regularizer=fco.L1(0.01), client_lr=0.1, fraction_train=0.25, tracker_start="gradient"),
+        lambda: fco.DualFL(nu=0.5, smoothness=1.0),
         # Here other questions come before round 1.
-        lambda: FedDualAvg(regularizer=L1(0.01), client_lr="auto"),
+        lambda: fco.FedDualAvg(regularizer=fco.L1(0.01), client_lr="auto"),
     ],
 )
 def test_columns_are_compared_whatever_the_strategy(strategy):
@@ -142,7 +139,7 @@ def test_each_site_is_asked_once_in_a_run_and_first(objectives):
 
 def late(partition, until):
     choose = lambda number, nodes: [n for n in nodes if n.partition_id != partition or number > until]  # noqa: E731
-    return Participation(choose_nodes=choose)
+    return fco.Participation(choose_nodes=choose)
 
 
 def test_a_site_that_comes_late_is_compared_before_its_first_answer():
@@ -177,7 +174,7 @@ def reported_of_units(strategy, objectives, rounds=1, **options):
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("strategy", [averaging, lambda: FedNewton(regularizer=L1(0.01), min_train_nodes=1)])
+@pytest.mark.parametrize("strategy", [averaging, lambda: fco.FedNewton(regularizer=fco.L1(0.01), min_train_nodes=1)])
 def test_units_are_compared_with_the_first_answers_of_any_strategy(way, strategy):
     (reported,) = reported_of_units(strategy(), losses(other_units), 3, **WAYS[way])
     assert re.search(r": crp \(.* at partition \d, .* at partition 2\)\. If the units", reported)
@@ -188,9 +185,9 @@ def test_a_private_run_receives_names_only():
     """No noise is added to deviations."""
 
     def private():
-        noise = GaussianDP(clip=1.0, noise_multiplier=1.0, delta=1e-3, noise_seed=0)
+        noise = fco.GaussianDP(clip=1.0, noise_multiplier=1.0, delta=1e-3, noise_seed=0)
         exact = {"weighting": "uniform", "normalize_local_work": False}
-        return FedDualAvg(fraction_evaluate=0.0, work=Steps(1), privacy=noise, **exact)
+        return fco.FedDualAvg(fraction_evaluate=0.0, work=fco.Steps(1), privacy=noise, **exact)
 
     sent = messages_of(private(), losses(other_units), 1)
     assert [len(content["arrays"]) for kind, _, content in sent if kind == NAMES_ONLY] == [0] * 4

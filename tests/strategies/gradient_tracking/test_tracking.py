@@ -6,25 +6,13 @@ from one_faulty_client import FAULTS, faulty_run, leave
 from problems import D, clients, flat, optimum, problem, run, start_arrays
 from representatives import nightly
 
+import flwr_fco as fco
 from flwr_fco import topology
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.mirror_maps import PNorm
-from flwr_fco.regularizers import L1, Zero
-from flwr_fco.strategies import (
-    Average,
-    DFedDA,
-    DFedDAGT,
-    DReFedDAGT,
-    FedDA,
-    FedDAGT,
-    ReFedDAGT,
-    Scaffold,
-    Steps,
-    run_of,
-)
+from flwr_fco.strategies import DFedDA, DFedDAGT, DReFedDAGT, FedDAGT, run_of
 
 EQUAL = (20, 20, 20, 20)
-FOUR_STEPS = Steps(4, batch_size=None)
+FOUR_STEPS = fco.Steps(4, batch_size=None)
 OPTIONS = {"client_lr": 0.02, "work": FOUR_STEPS, "weighting": "uniform"}
 
 
@@ -40,7 +28,7 @@ def relative(a, b):
 
 @pytest.mark.parametrize(
     ("kind", "p", "more"),
-    [(FedDAGT, 3.0, {"tracker_start": "zero", "mirror_map": PNorm(3.0)}), (Scaffold, 2.0, {})],
+    [(FedDAGT, 3.0, {"tracker_start": "zero", "mirror_map": fco.PNorm(3.0)}), (fco.Scaffold, 2.0, {})],
     ids=["equation 4 with the erratum", "SCAFFOLD as printed"],
 )
 def test_with_some_of_the_clients_it_is_the_printed_algorithm(kind, p, more):
@@ -80,12 +68,12 @@ def test_tracking_sends_one_more_vector_down_where_the_control_is_not_zero(start
     assert vectors == [(2 if start == "gradient" else 1, 1), (2, 1), (2, 1), (2, 1)]
 
 
-@pytest.mark.parametrize(("kind", "first"), [(FedDAGT, 1), (DFedDAGT, 1), (ReFedDAGT, 0)])
+@pytest.mark.parametrize(("kind", "first"), [(FedDAGT, 1), (DFedDAGT, 1), (fco.ReFedDAGT, 0)])
 def test_outputs_are_means_of_the_primals(kind, first):
     """The restricted average is of the points in which rounds began."""
     points = [np.linspace(0, 1, D)]
     run(kind(**OPTIONS), clients(EQUAL), 9, start=points[0], callbacks=[lambda n, a, m: points.append(flat(a))])
-    average = run(kind(output=Average(), **OPTIONS), clients(EQUAL), 9, start=points[0])
+    average = run(kind(output=fco.Average(), **OPTIONS), clients(EQUAL), 9, start=points[0])
     np.testing.assert_allclose(flat(average.arrays), np.mean(points[first:][:9], axis=0), rtol=1e-12, atol=1e-14)
 
 
@@ -99,13 +87,13 @@ def test_a_graph_may_be_given_by_its_matrix(kind):
         np.testing.assert_array_equal(kind(mixing=given).prepare(start_arrays()).graph.topology.mixing, matrix)
 
 
-@pytest.mark.parametrize("psi", [Zero(), L1(0.3)])
+@pytest.mark.parametrize("psi", [fco.Zero(), fco.L1(0.3)])
 @pytest.mark.parametrize("batch_size", [None, 7])
 def test_the_complete_graph_is_the_centralised_method(psi, batch_size):
     """U = 11'/M, also with psi and minibatches; unequal work is normalised on both sides."""
-    work = Steps(4, batch_size=batch_size)
-    more = {**OPTIONS, "regularizer": psi, "work": work, "mirror_map": PNorm(3.0), "server_lr": 0.7}
-    for graph, central in [(DFedDAGT, FedDAGT), (DFedDA, FedDA), (DReFedDAGT, ReFedDAGT)]:
+    work = fco.Steps(4, batch_size=batch_size)
+    more = {**OPTIONS, "regularizer": psi, "work": work, "mirror_map": fco.PNorm(3.0), "server_lr": 0.7}
+    for graph, central in [(DFedDAGT, FedDAGT), (DFedDA, fco.FedDA), (DReFedDAGT, fco.ReFedDAGT)]:
         a = graph(mixing="complete", **more)
         b = central(**more)
         run(a, clients(EQUAL), 20)
