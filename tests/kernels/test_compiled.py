@@ -1,4 +1,7 @@
-"""Where neither the package nor the home can be written, compiled code is kept in a folder of the user's own."""
+"""Kernels are compiled once on a machine, and kept in a folder of the user's own where no other can be written.
+
+A deployment starts a new process for every message.
+"""
 
 import os
 import shutil
@@ -8,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from fresh import run_file
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
@@ -57,24 +61,21 @@ def cached(folder):
 
 
 def test_a_private_folder_serves_where_home_and_package_are_read_only(package, tmp_path):
-    temporary = tmp_path / "tmp"
-    temporary.mkdir()
-    run(package, temporary)
-    (folder,) = temporary.iterdir()
+    run(package, tmp_path)
+    (folder,) = tmp_path.glob("flwr-fco-*")
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     kept = cached(folder)
     assert kept
-    run(package, temporary)
+    run(package, tmp_path)
     assert cached(folder) == kept
 
 
 @pytest.mark.parametrize("kind", ["link", "open to all", "file"])
 def test_a_folder_that_somebody_else_prepared_is_not_used(package, tmp_path, kind):
     """Its files are executed."""
-    temporary, theirs = tmp_path / "tmp", tmp_path / "theirs"
-    temporary.mkdir()
+    theirs = tmp_path / "theirs"
     theirs.mkdir()
-    place = temporary / f"flwr-fco-{os.getuid()}"
+    place = tmp_path / f"flwr-fco-{os.getuid()}"
     if kind == "link":
         place.symlink_to(theirs)
     elif kind == "file":
@@ -82,7 +83,34 @@ def test_a_folder_that_somebody_else_prepared_is_not_used(package, tmp_path, kin
     else:
         place.mkdir()
         place.chmod(0o777)
-    run(package, temporary)
+    run(package, tmp_path)
     assert not cached(theirs)
     assert not place.is_dir() or not cached(place)
-    assert cached(temporary)
+    assert cached(tmp_path)
+
+
+COUNT = """
+from numba.core.dispatcher import Dispatcher
+from flwr_fco import L1, Logistic
+from flwr_fco.kernels import dual_averaging, losses, prox
+import numpy as np
+
+objective = Logistic(np.eye(3), np.array([0, 1, 0]))
+w = L1(0.1).bind(objective.layout).prox(objective.gradient(np.zeros(4)), 1.0)
+kernels = [k for m in (dual_averaging, losses, prox) for k in vars(m).values() if isinstance(k, Dispatcher)]
+print(sum(sum(k.stats.cache_misses.values()) for k in kernels), sum(sum(k.stats.cache_hits.values()) for k in kernels))
+"""
+
+
+def test_a_second_process_compiles_nothing(tmp_path):
+    """Of those that all tests share, which a first process compiles; with an empty cache the same count is not 0."""
+    path = tmp_path / "count.py"
+    counts = []
+    for before in ("", "", f"import numba\nnumba.config.CACHE_DIR = {str(tmp_path)!r}\n"):
+        path.write_text(before + COUNT, encoding="utf-8")
+        done = run_file(path)
+        assert done.returncode == 0, done.stderr
+        counts.append(tuple(map(int, done.stdout.split())))
+    _, (compiled, found), (compiled_at_first, found_at_first) = counts
+    assert (compiled, found_at_first) == (0, 0)
+    assert min(found, compiled_at_first) > 0

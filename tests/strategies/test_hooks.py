@@ -1,10 +1,8 @@
 """Hooks of subclasses, and strategies and loops around ours: what configure_train is given is what clients get."""
 
-import copy
-
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp import strategy as flowers
 from flwr.serverapp.strategy import FedAvg
 from problems import app_of, arrays_of, foreign_app, numpy_of, simulated
@@ -16,20 +14,21 @@ from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import Average, Density, FedDAGT, FedDualAvg, FedMid, Steps
 
 TARGET = np.random.default_rng(0).normal(size=(6, 5))
-DENSE = {"client": "unmodified", "fraction_evaluate": 0.0}
+UNMODIFIED = {"client": "unmodified"}
+DENSE = {**UNMODIFIED, "fraction_evaluate": 0.0}
 SPARSE = {**DENSE, "density": 0.3}
 FALLING = {**DENSE, "density": Density(0.3, rounds=3)}
 THRESHOLD = {**DENSE, "regularizer": L1(0.01), "client_lr": 0.25, "work": Steps(4)}
 NODES = 4
 
 
-def moving_app(seen=None, metrics=None, target=TARGET, **options):
+def moving_app(seen=None, metrics=None, **options):
     """Clients that move w by .3 of the way to the target; `seen` gets what they receive."""
 
     def trained(arrays, message, context):
         if seen is not None:
             seen.append(arrays["w"].copy())
-        return {"w": (arrays["w"] + 0.3 * (target - arrays["w"])).astype(arrays["w"].dtype)}
+        return {"w": (arrays["w"] + 0.3 * (TARGET - arrays["w"])).astype(arrays["w"].dtype)}
 
     return foreign_app(trained, metrics={"train_loss": 0.5, **(metrics or {})}, **options)
 
@@ -130,25 +129,65 @@ def noisy(scale):
     return lambda w, number: w + scale * noise.normal(size=w.shape)
 
 
-@pytest.mark.parametrize(
-    ("change", "options", "said"),
-    [
-        (noisy(0.01), SPARSE, r"Own.configure_train got .* must stay 0.*privacy claim"),
-        (noisy(0.01), THRESHOLD, r"Own.configure_train got .* must stay 0.*privacy claim"),
-        (
-            lambda w, number: TARGET if number == 5 else w,
-            SPARSE,
-            r"in 'w' an entry would be 0.*PerParameter\(\{'w': Zero\(\)\}\)",
-        ),
-        (lambda w, number: w + 1.0, {**DENSE, "regularizer": Box(-0.5, 0.5)}, "a constraint must hold"),
-        (noisy(0.01), {**DENSE, "output": Average()}, "Own.configure_train got another model .*average"),
-        (lambda w, number: w[:-1], DENSE, "configure_train got arrays that are no model: .*w"),
-    ],
-    ids=["sparse", "threshold", "reset", "constraint", "average", "shape"],
-)
-def test_a_model_that_no_state_can_hold_is_refused(change, options, said):
+class AggregatesItself(FedDualAvg):
+    """Without ours."""
+
+    def aggregate_train(self, server_round, replies):
+        models = [reply.content["arrays"]["w"].numpy() for reply in replies]
+        return arrays_of({"w": np.mean(models, axis=0)}), MetricRecord()
+
+
+class AggregatesTwice(FedDualAvg):
+    """Such as for the contribution of each client, from the models without it: two steps."""
+
+    def aggregate_train(self, server_round, replies):
+        replies = list(replies)
+        super().aggregate_train(server_round, replies[1:])
+        return super().aggregate_train(server_round, replies)
+
+
+def hooked(hook, change):
+    """A subclass whose hook returns what ``change(what ours returns)`` does."""
+    name = {hook: lambda self, *given: change(getattr(super(type(self), self), hook)(*given))}
+    return type("Odd", (FedDualAvg,), name)
+
+
+def reset(w, number):
+    return TARGET if number == 5 else w
+
+
+REFUSED = {
+    "sparse": (changing(noisy(0.01)), SPARSE, r"Own.configure_train got .* must stay 0.*privacy claim"),
+    "threshold": (changing(noisy(0.01)), THRESHOLD, r"Own.configure_train got .* must stay 0.*privacy claim"),
+    "reset": (changing(reset), SPARSE, r"in 'w' an entry would be 0.*PerParameter\(\{'w': Zero\(\)\}\)"),
+    "constraint": (
+        changing(lambda w, number: w + 1.0),
+        {**DENSE, "regularizer": Box(-0.5, 0.5)},
+        "constraint must hold",
+    ),
+    "average": (changing(noisy(0.01)), {**DENSE, "output": Average()}, "configure_train got another model .*average"),
+    "shape": (changing(lambda w, number: w[:-1]), DENSE, "configure_train got arrays that are no model: .*w"),
+    "without super": (AggregatesItself, DENSE, r"without calling super\(\).aggregate_train.*aggregate\(self, prob"),
+    "two steps": (AggregatesTwice, DENSE, "round 1, which configure_train has not opened"),
+    "another name": (answering(lambda n, a, m: (ArrayRecord({"v": a["w"]}), m)), DENSE, r"no model: .*missing \['w'\]"),
+    "None": (hooked("configure_train", lambda _: None), DENSE, "Odd.configure_train returned None.*; expected "),
+    "no answer": (hooked("aggregate_train", lambda _: None), DENSE, "Odd.aggregate_train returned .*None.*; expected "),
+    "a list": (hooked("aggregate_train", lambda _: []), DENSE, "Odd.aggregate_train returned .*; expected "),
+    "a text": (hooked("aggregate_train", lambda _: ("m", {})), DENSE, "Odd.aggregate_train returned .*; expected "),
+    "a number": (hooked("configure_train", lambda _: [1]), DENSE, "Odd.configure_train returned 1 among its messages"),
+    "evaluate": (
+        hooked("configure_evaluate", lambda _: [1]),
+        UNMODIFIED,
+        "configure_evaluate returned 1 among its mess",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_hooks_that_return_what_no_state_holds_or_do_our_work_are_refused(name):
+    kind, options, said = REFUSED[name]
     with pytest.raises(ConfigurationError, match=said):
-        go(changing(change), options)
+        go(kind, options, app=moving_app(evaluated={"loss": 0.5}))
 
 
 def test_methods_that_average_models_take_changes_too():
@@ -168,37 +207,6 @@ def test_methods_that_average_models_take_changes_too():
     assert 0.0 < np.linalg.norm(changed) < 0.6 * np.linalg.norm(plain)
     with pytest.raises(ConfigurationError, match="what its clients remember"):
         end(answering(halved, FedDAGT))
-
-
-class AggregatesItself(FedDualAvg):
-    def aggregate_train(self, server_round, replies):
-        models = [reply.content["arrays"]["w"].numpy() for reply in replies]
-        return arrays_of({"w": np.mean(models, axis=0)}), MetricRecord()
-
-
-class AggregatesTwice(FedDualAvg):
-    """Such as for the contribution of each client, from the models without it: two steps."""
-
-    def aggregate_train(self, server_round, replies):
-        replies = list(replies)
-        super().aggregate_train(server_round, replies[1:])
-        return super().aggregate_train(server_round, replies)
-
-
-@pytest.mark.parametrize(
-    ("kind", "said"),
-    [
-        (AggregatesItself, r"without calling super\(\).aggregate_train.*aggregate\(self, prob"),
-        (AggregatesTwice, "round 1, which configure_train has not opened"),
-        (
-            answering(lambda number, arrays, metrics: (ArrayRecord({"v": arrays["w"]}), metrics)),
-            r"no model: .*missing \['w'\]",
-        ),
-    ],
-)
-def test_a_subclass_that_does_our_work_is_refused_with_the_place_for_it(kind, said):
-    with pytest.raises(ConfigurationError, match=said):
-        go(kind, {"client": "unmodified"}, app=moving_app(evaluated={"loss": 0.5}))
 
 
 def test_messages_that_a_hook_leaves_out_are_not_missed():
@@ -260,6 +268,10 @@ def test_they_are_refused_around_clients_of_ours_on_any_grid(inner, again):
         own.start(grid, arrays_of({"w": np.zeros(6)}), 2)
 
 
+def passed_on(name):
+    return lambda self, *given: getattr(self.inner, name)(*given)
+
+
 class Around(flowers.Strategy):
     """A project's own strategy around another one, of which it changes the model."""
 
@@ -267,21 +279,12 @@ class Around(flowers.Strategy):
         self.inner = inner
         self.change = change
 
-    def configure_train(self, *given):
-        return self.inner.configure_train(*given)
-
     def aggregate_train(self, server_round, replies):
         arrays, metrics = self.inner.aggregate_train(server_round, replies)
         return changed(arrays, self.change, server_round), metrics
 
-    def configure_evaluate(self, *given):
-        return self.inner.configure_evaluate(*given)
-
-    def aggregate_evaluate(self, *given):
-        return self.inner.aggregate_evaluate(*given)
-
-    def summary(self):
-        self.inner.summary()
+    hooks = ("configure_train", "configure_evaluate", "aggregate_evaluate", "summary")
+    configure_train, configure_evaluate, aggregate_evaluate, summary = map(passed_on, hooks)
 
 
 @pytest.mark.parametrize("change", [clipped, without_a_row, back_to_the_start])
@@ -306,15 +309,6 @@ def test_a_strategy_around_ours_does_what_a_subclass_does(change, theirs):
 # --- the same class body over FedAvg, and over FedDualAvg without psi -------------------------------------------------
 
 
-class ConfigOfEachClient:
-    def configure_train(self, server_round, arrays, config, grid):
-        for index, message in enumerate(super().configure_train(server_round, arrays, config, grid)):
-            content = copy.deepcopy(message.content)
-            content["config"]["serves"] = index
-            metadata = message.metadata
-            yield Message(content, metadata.dst_node_id, message_type=metadata.message_type, group_id=metadata.group_id)
-
-
 class Momentum:
     """It moves entries that psi would have made exactly 0, which no state could hold."""
 
@@ -332,19 +326,17 @@ class Momentum:
         return arrays_of({"w": self.before + self.velocity}), metrics
 
 
-@pytest.mark.parametrize("kind", [ConfigOfEachClient, Momentum])
-def test_a_subclass_of_fed_avg_is_a_subclass_of_ours(kind):
+def test_a_subclass_of_fed_avg_is_a_subclass_of_ours():
     def trained(arrays, message, context):
         return {"w": arrays["w"] + 0.3 * (TARGET * context.node_config["partition-id"] - arrays["w"])}
 
     def reported(message, context):
-        size = float(np.abs(message.content["arrays"]["w"].numpy()).sum())
-        return {"loss": size, "served": float(message.content["config"].get("serves", -1))}
+        return {"loss": float(np.abs(message.content["arrays"]["w"].numpy()).sum())}
 
     app = foreign_app(trained, metrics=reported, evaluated={"accuracy": 0.5})
     ours, theirs = (
-        simulated(type("Own", (kind, base), {})(**options), app, 12, initial_arrays={"w": np.ones((6, 5))})
-        for base, options in ((FedDualAvg, {"client": "unmodified"}), (FedAvg, {}))
+        simulated(type("Own", (Momentum, base), {})(**options), app, 12, initial_arrays={"w": np.ones((6, 5))})
+        for base, options in ((FedDualAvg, UNMODIFIED), (FedAvg, {}))
     )
     np.testing.assert_allclose(w_of(ours), w_of(theirs), rtol=1e-12, atol=1e-13)
     for kept in ("train_metrics_clientapp", "evaluate_metrics_clientapp"):
@@ -352,22 +344,6 @@ def test_a_subclass_of_fed_avg_is_a_subclass_of_ours(kind):
         assert rounds.keys() == own.keys()
         for number, metrics in rounds.items():
             assert {key: own[number][key] for key in metrics} == pytest.approx(dict(metrics), rel=1e-12)
-
-
-def test_a_hook_that_returns_something_else_is_refused_in_words():
-    def forgetting(hook):
-        def forgets(self, *arguments):
-            getattr(super(type(self), self), hook)(*arguments)
-
-        return forgets
-
-    odd = [(hook, forgetting(hook), "(None|a NoneType)") for hook in ("configure_train", "aggregate_train")]
-    odd += [(hook, lambda *_: [1], "1 among its messages") for hook in ("configure_train", "configure_evaluate")]
-    odd += [("aggregate_train", lambda *_, own=own: own, "") for own in ([], ("model", {}))]
-    for hook, own, said in odd:
-        strategy = type("Odd", (FedDualAvg,), {hook: own})
-        with pytest.raises(ConfigurationError, match=rf"Odd\.{hook} returned {said}.*; expected "):
-            go(strategy, {"client": "unmodified"}, rounds=1, app=moving_app(evaluated={"loss": 0.5}))
 
 
 # --- names ------------------------------------------------------------------------------------------------------------

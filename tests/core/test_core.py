@@ -1,0 +1,265 @@
+"""What all else stands on: layouts, specifications, types of options, generators, threads, and the sum over replies."""
+
+import json
+import tracemalloc
+from dataclasses import dataclass
+from types import GenericAlias
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+from threadpoolctl import threadpool_info, threadpool_limits
+
+from flwr_fco.algorithms.contract.replies import Mean, weighted_sum
+from flwr_fco.core import computing
+from flwr_fco.core.layout import Layout
+from flwr_fco.core.sparse import SparseVector, dense
+from flwr_fco.core.spec import Spec
+from flwr_fco.core.validation import checked, describe
+from flwr_fco.errors import ConfigurationError, FlwrFcoError, SpecError
+from flwr_fco.messages.protocol import Uplink
+from flwr_fco.regularizers import L1, Nuclear, PerParameter, Regularizer
+from flwr_fco.work import FirstOrder, LocalWork, Minimise
+
+# --- named arrays to one flat vector and back -------------------------------------------------------------------------
+
+
+def arrays():
+    rng = np.random.default_rng(0)
+    return {
+        "features.weight": rng.standard_normal((3, 4)).astype(np.float32),
+        "features.bias": rng.standard_normal(3).astype(np.float32),
+        "norm.running_mean": rng.standard_normal(3),
+        "norm.num_batches_tracked": np.array(7),
+        "mask": np.array([True, False]),
+        "scale": np.array(2.5),
+    }
+
+
+def test_there_and_back():
+    given = arrays()
+    layout = Layout.from_arrays(given)
+    back = layout.unflatten(layout.flatten(given))
+    assert list(back) == ["features.weight", "features.bias", "scale"]
+    for name, array in back.items():
+        assert array.dtype == given[name].dtype
+        assert_array_equal(array, given[name])
+    assert layout.size == 12 + 3 + 1
+    assert [e.name for e in layout.passed_through] == ["norm.running_mean", "norm.num_batches_tracked", "mask"]
+
+
+@pytest.mark.parametrize(
+    ("shapes", "apply_to", "expected"),
+    [
+        ({"coefficients": (5,), "intercept": (1,)}, None, ("coefficients",)),
+        ({"0": (3, 5), "1": (3,)}, None, ("0",)),
+        ({"0": (5,), "1": (1,)}, None, ("0",)),
+        ({"0": (5,), "1": (1,)}, "*", ("0", "1")),
+        ({"0": (5,), "1": (4,)}, None, ("0", "1")),
+        ({"x": (3,), "y": (1,)}, None, ("x", "y")),
+        ({"x": (3,), "y": (4,)}, None, ("x", "y")),
+        ({"layer.bias": (3,), "layer.gain": (3,)}, None, ("layer.gain",)),
+        ({"coefficients": (5,), "intercept": (1,)}, "*", ("coefficients", "intercept")),
+        ({"a.weight": (2, 2), "b.weight": (2, 2)}, ["b.*"], ("b.weight",)),
+    ],
+)
+def test_where_psi_acts(shapes, apply_to, expected):
+    layout = Layout.from_arrays({n: np.zeros(s) for n, s in shapes.items()}, apply_to=apply_to)
+    assert layout.regularized_names == expected
+    mask = layout.regularized_mask()
+    for entry in layout.optimized:
+        assert (mask[entry.block] == (entry.name in expected)).all()
+
+
+def test_header_round_trip_through_json():
+    layout = Layout.from_arrays(arrays())
+    again = Layout.from_header(json.loads(json.dumps(layout.to_header())))
+    assert again == layout
+    assert hash(again) == hash(layout)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: Layout.from_arrays({"n": np.arange(3)}), "no floating-point array"),
+        (lambda: Layout.from_arrays({"w": np.array(["a"])}), "dtype <U1"),
+        (lambda: Layout.from_arrays({"w": np.zeros(2, complex)}), "dtype complex128"),
+        (lambda: Layout.from_arrays({"w": np.zeros(2)}, apply_to="v*"), "matches none"),
+        (lambda: Layout.from_arrays({"w": np.zeros(2)}).flatten({}), "'w' is missing"),
+        (lambda: Layout.from_arrays({"w": np.zeros(2)}).flatten({"w": np.zeros(3)}), r"shape \(3,\), expected \(2,\)"),
+        (lambda: Layout.from_arrays({"w": np.zeros(2)}).unflatten(np.zeros(3)), r"expected \(2,\)"),
+    ],
+)
+def test_errors_name_the_value(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_byte_order_and_memory_order_do_not_matter():
+    given = {"w": np.asfortranarray(np.arange(6.0).reshape(2, 3)).astype(">f8"), "b": np.zeros(1)}
+    layout = Layout.from_arrays(given)
+    assert_array_equal(layout.flatten(given)[:6], np.arange(6.0))
+    assert layout["w"].dtype == "float64"
+
+
+# --- specifications ---------------------------------------------------------------------------------------------------
+
+
+PLAIN = L1(1.0).to_spec().header
+
+
+def test_equality_sees_arrays_and_numbers():
+    some = {
+        L1(0.5),
+        L1(0.6),
+        L1(0.5, weights=np.array([1.0, 2.0])),
+        L1(0.5, weights=np.array([2.0, 1.0])),
+        L1(0.5, weights=np.array([[1.0, 2.0]])),
+        PerParameter({"a*": L1(0.5, weights=np.array([1.0, 2.0])), "b": Nuclear(0.1)}),
+    }
+    assert len(some) == 6
+    assert some == {Regularizer.from_spec(psi.to_spec()) for psi in some}
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        ({"family": "regularizer", "kind": "magic"}, "unknown regularizer 'magic'; known here:.*l1"),
+        ({**PLAIN, "power": 2}, "no argument power"),
+        ({"family": "regularizer", "kind": "l1"}, "lacks bound, strength, weights"),
+        ({**PLAIN, "strength": {"$array": "strength"}}, "did not come with it"),
+        ({**PLAIN, "strength": {"__class__": "os.system"}}, "not part of a spec"),
+        ({"kind": "l1"}, "not a specification"),
+        ("l1", "not a specification"),
+        ({"family": "mirror map", "kind": "euclidean"}, "expected a Regularizer"),
+    ],
+)
+def test_bad_specs_are_refused(header, message):
+    with pytest.raises(SpecError, match=message):
+        Regularizer.from_spec(Spec(header, {}))
+
+
+@pytest.mark.parametrize("kind", ["$list", "$set", "$mapping", "$bytes", "$sparse", "$layout", ""])
+def test_what_is_nested_too_deeply_is_refused(kind):
+    for depth in (1, 900):
+        opening, closing = (f'{{"{kind}":', "}") if kind else ("[", "]")
+        strength = json.loads(opening * depth + "1" + closing * depth)
+        with pytest.raises(FlwrFcoError):
+            Regularizer.from_spec(Spec({**PLAIN, "strength": strength}, {}))
+
+
+def test_a_class_without_a_name_cannot_travel():
+    @dataclass(frozen=True)
+    class Nameless(L1):
+        kind: ClassVar[str] = ""
+
+    with pytest.raises(SpecError, match="has no registered name"):
+        Nameless(1.0).to_spec()
+
+
+def test_work_in_numpys_numbers_travels():
+    for given, plain in (
+        (FirstOrder(steps=np.int64(3), batch_size=np.int32(5)), FirstOrder(steps=3, batch_size=5)),
+        (Minimise(tolerance=np.float32(0.5), max_iterations=np.int64(7)), Minimise(tolerance=0.5, max_iterations=7)),
+    ):
+        assert given == plain
+        assert LocalWork.from_spec(Spec(json.loads(given.to_spec().to_json()), {})) == plain
+
+
+# --- types of options -------------------------------------------------------------------------------------------------
+
+
+class Alias:
+    """What `type Vector[T] = np.ndarray[tuple[Any, ...], np.dtype[T]]` makes, which older Pythons cannot say."""
+
+    __value__ = np.ndarray[tuple[Any, ...], np.dtype[Any]]
+
+
+def test_an_alias_is_what_it_stands_for():
+    kind: Any = GenericAlias(Alias(), (np.float64,))
+    given = np.ones(2)
+    assert checked("weights", given, kind | None) is given
+    assert checked("weights", None, kind | None) is None
+    assert describe(kind) == "an array"
+    with pytest.raises(ConfigurationError, match="an array"):
+        checked("weights", "many", kind)
+
+
+# --- threads and generators -------------------------------------------------------------------------------------------
+
+
+def blas_threads():
+    return {info["filepath"]: info["num_threads"] for info in threadpool_info() if info["user_api"] == "blas"}
+
+
+def test_blas_has_one_thread_within_the_block_and_what_it_had_after_it():
+    with threadpool_limits(limits=2, user_api="blas"):
+        before = blas_threads()
+        with computing.single_threaded_blas():
+            assert set(blas_threads().values()) == {1}
+            with computing.single_threaded_blas():
+                assert computing.depth
+            assert set(blas_threads().values()) == {1}
+        assert blas_threads() == before
+        assert not computing.depth
+
+
+@pytest.mark.parametrize("partition", [0, 1, 2**32 - 1, 2**32, 2**64 - 1])
+@pytest.mark.parametrize("seed", [0, 7, 2**32 - 1])
+def test_a_generator_is_the_one_that_numpy_makes_of_the_words(seed, partition):
+    for server_round, purpose in ((1, 1), (2, 1), (3000, 2), (1, 3)):
+        words = (seed, server_round, partition & 0xFFFFFFFF, partition >> 32, purpose)
+        generator = computing.random_generator(seed, server_round, partition, purpose)
+        expected = np.random.default_rng(words)
+        assert generator.bit_generator.state == expected.bit_generator.state
+
+
+@pytest.mark.parametrize(("seed", "server_round"), [(-1, 1), (2**32, 1), (1, -1), (1, 2**32), (1, 10**30)])
+def test_a_seed_or_round_that_is_no_word_is_refused(seed, server_round):
+    with pytest.raises(ConfigurationError, match=f"seed={seed}, server_round={server_round}; expected whole numbers"):
+        computing.random_generator(seed, server_round, 0)
+
+
+# --- the sum over replies ---------------------------------------------------------------------------------------------
+
+
+def vectors(kinds, size):
+    rng = np.random.default_rng(size)
+    found = []
+    for kind in kinds:
+        vector = rng.standard_normal(size)
+        if kind == "s":
+            indices = np.flatnonzero(rng.random(size) < 0.3).astype(np.int32)
+            vector = SparseVector(indices, vector[indices], size)
+        elif kind != "d":
+            vector = {"f": vector.astype(np.float32), "t": np.repeat(vector, 2)[::2], "i": np.arange(size)}[kind]
+        found.append(vector)
+    return found
+
+
+@pytest.mark.parametrize("kinds", ["d", "ddd", "dddd", "ddddddddd", "fffffff", "ddfffds", "sddds", "tdtid", "sss"])
+@pytest.mark.parametrize("size", [1, 7, 1_000, 65_536, 150_001])
+def test_bits_are_those_of_one_after_the_other(kinds, size):
+    given = vectors(kinds, size)
+    factors = np.random.default_rng(0).random(len(given)).tolist()
+    expected = np.zeros(size)
+    for factor, vector in zip(factors, given, strict=True):
+        expected += factor * dense(vector)
+    before = [np.array(dense(vector)) for vector in given]
+    assert_array_equal(weighted_sum(zip(factors, given, strict=True), (size,)), expected)
+    for vector, old in zip(given, before, strict=True):
+        assert_array_equal(dense(vector), old)
+
+
+def test_float32_replies_are_added_in_float64_in_the_memory_of_the_mean():
+    size = 300_000
+    rows = [np.full(size, value, dtype=np.float32) for value in (1e8, 1.0, -1e8, 0.1)]
+    uplinks = [Uplink({"increment": row}, elapsed=1.0, steps=1, weight=0.25) for row in rows]
+    Mean()(uplinks)
+    tracemalloc.start()
+    mean, _ = Mean()(uplinks)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert_array_equal(mean, np.full(size, 0.25 * (1.0 + float(np.float32(0.1)))))
+    assert peak < 1.05 * mean.nbytes
