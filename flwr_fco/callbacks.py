@@ -10,7 +10,6 @@ import math
 import os
 import sys
 from collections.abc import Callable, Mapping
-from logging import WARNING
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -18,7 +17,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
-from flwr_fco.core.logs import log
+from flwr_fco.core.logs import logger
 from flwr_fco.core.validation import AT_LEAST_ONE, NON_NEGATIVE, checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.results import Number, Result
@@ -238,7 +237,7 @@ class EarlyStopping(Callback):
         """Warn if the metric to check was missing in all rounds."""
         if isinstance(self._looks_at, str) and not self._seen:
             names = ", ".join(sorted(set().union(*result.rows())))
-            log(WARNING, "EarlyStopping looks at %r, which no round had; they had %s", self._looks_at, names)
+            logger.warning("EarlyStopping looks at %r, which no round had; they had %s", self._looks_at, names)
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the state to save."""
@@ -378,7 +377,7 @@ class Checkpoint(Callback):
         except OSError as error:
             # Some network file systems have no locks.
             advice = "take care that no other run saves itself there"
-            log(WARNING, "%s.lock cannot be locked (%s): %s", self.path, error, advice)
+            logger.warning("%s.lock cannot be locked (%s): %s", self.path, error, advice)
 
     def on_save_point(self, server_round: int, last: bool) -> None:
         """Save the run if it is due; log a failure and continue (a private run ends)."""
@@ -394,7 +393,7 @@ class Checkpoint(Callback):
         except OSError as error:
             if saved.private:
                 raise
-            log(WARNING, "%s could not be saved after round %s: %s", self.path, server_round, error)
+            logger.warning("%s could not be saved after round %s: %s", self.path, server_round, error)
         else:
             self.saved_round = server_round
 

@@ -13,7 +13,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from logging import ERROR, INFO
 from pathlib import Path
 from typing import Any, cast
 from uuid import uuid4
@@ -29,7 +28,7 @@ from flwr_fco.client_apps.answers import Division, find_answer, server_buffers
 from flwr_fco.client_apps.disclosure import Disclosure, answered
 from flwr_fco.core.computing import random_generator, single_threaded_blas
 from flwr_fco.core.layout import Layout
-from flwr_fco.core.logs import log
+from flwr_fco.core.logs import logger
 from flwr_fco.core.schema import names_of
 from flwr_fco.core.sparse import SparseVector
 from flwr_fco.core.validation import AT_LEAST_ONE, Choice, checked
@@ -336,7 +335,7 @@ class Client:
             if isinstance(error, PublicError) or not self._limits_rows:
                 raise
             # Its text may hold values of single rows, such as labels, and goes to the server.
-            log(ERROR, "Run %s: this site's data cannot be loaded", context.run_id, exc_info=error)
+            logger.error("Run %s: this site's data cannot be loaded", context.run_id, exc_info=error)
             problem = f"this site's data cannot be loaded ({type(error).__name__})"
             why = "its owner limits what is said of few rows, and a text may be about one"
             raise ConfigurationError(f"{problem}. The reason is in its own log: {why}") from None
@@ -415,7 +414,7 @@ class Client:
         try:
             self.disclosure.check_division(objective, parts, asked.kind, how, context)
         except ConfigurationError as error:
-            log(INFO, "Run %s: withheld %s: %s", context.run_id, asked.kind, error)
+            logger.info("Run %s: withheld %s: %s", context.run_id, asked.kind, error)
             zeros = {name: np.zeros(own.shape) for name, own in answer.vectors.items()}
             return answer._replace(numbers={"reported": 0.0}, vectors=zeros)
         return answer

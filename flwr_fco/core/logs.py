@@ -6,13 +6,12 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-log = logging.getLogger("flwr").log
+logger = logging.getLogger("flwr")
 
 
 @contextmanager
 def quiet(level: int = logging.WARNING) -> Iterator[None]:
     """Raise Flower's logger to a level, and restore it."""
-    logger = logging.getLogger("flwr")
     before = logger.level
     logger.setLevel(max(level, before))
     try:

@@ -9,7 +9,6 @@ model.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -19,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.logs import log
+from flwr_fco.core.logs import logger
 from flwr_fco.core.sparse import SparseVector, is_shorter
 from flwr_fco.kernels.dual_averaging import NOTHING
 from flwr_fco.kernels.prox import grouped, separable
@@ -291,13 +290,8 @@ def tell_dense(plan: Plan, reason: str) -> None:
     """Log once per plan that local steps on sparse features cost as much as on dense ones."""
     if not _logged or _logged[0] is not plan:
         _logged[:] = [plan]
-        log(
-            logging.WARNING,
-            "sparse features, but each local step of %s reads all %s coordinates: %s (docs/how-to/sparse.md)",
-            plan.solver,
-            f"{plan.layout.size:,}",
-            reason,
-        )
+        text = "sparse features, but each local step of %s reads all %s coordinates: %s (docs/how-to/sparse.md)"
+        logger.warning(text, plan.solver, f"{plan.layout.size:,}", reason)
 
 
 def closure(indices: Indices, groups: NDArray[np.int64], strengths: Vector) -> Indices:

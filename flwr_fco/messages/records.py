@@ -171,7 +171,9 @@ def decode_downlink(content: RecordDict, most_characters: float = LONGEST_PLAN, 
         )
     about: Any = Received(content[FCO].items())
     text = _checked_text(about["plan"], most_characters)
-    plan = parsed_plan(text) if PLAN not in content else Plan.from_spec(Spec(parse_json(text), _arrays(content[PLAN])))
+    found: Any = content.get(PLAN, {})
+    of_plan = {name: from_array(name, array) for name, array in found.items()}
+    plan = parsed_plan(text) if PLAN not in content else Plan.from_spec(Spec(parse_json(text), of_plan))
     numbers = _numbers_in(about)
     size = plan.layout.size
     elapsed = float(numbers.pop(ELAPSED))
@@ -206,10 +208,6 @@ def decode_downlink(content: RecordDict, most_characters: float = LONGEST_PLAN, 
         spec = Spec(parse_json(_checked_text(about["work"], most_characters)), {})
         return down._replace(work=cast(Work, LocalWork.from_spec(spec)))
     return down
-
-
-def _arrays(record: Any) -> dict[str, Any]:
-    return {name: from_array(name, array) for name, array in record.items()}
 
 
 def memory_in(record: Any, size: int) -> Received:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from logging import INFO, WARNING
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -30,7 +29,7 @@ from flwr_fco.algorithms.contract.replies import Mean
 from flwr_fco.algorithms.newton.path import errors_of, models_of
 from flwr_fco.certificates import Request, check_held_out
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.logs import log
+from flwr_fco.core.logs import logger
 from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.messages.arrays import model_record, model_vector
@@ -104,7 +103,7 @@ def strength_max(run: Run) -> tuple[float, Vector]:
     limit = LARGEST_CLAIM * own[(len(own) - 1) // 2][0]
     if run.options.bounds.max_ratio is not None and 0.0 < limit < largest:
         text = "The path begins at %.4g, ten times the clients' median, not at %.4g: that of partition %s is %.4g"
-        log(WARNING, text, limit, largest, own[-1][1], own[-1][0])
+        logger.warning(text, limit, largest, own[-1][1], own[-1][0])
         largest = limit
     return largest, w
 
@@ -386,7 +385,7 @@ class StrengthPath:
                 models.append(model_vector(run.problem.layout, arrays)[0])
                 if self.validate:
                     losses.append(held_out_losses(run_of(strategy), models[-1], rows))
-                log(INFO, "Strength %.4g: %s not zero", strength, np.count_nonzero(models[-1]))
+                logger.info("Strength %.4g: %s not zero", strength, np.count_nonzero(models[-1]))
             return self._result(strengths, results, models, _errors_of(losses, run.mean) if losses else None)
         finally:
             strategy.regularizer, strategy.tables = before

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from importlib.metadata import version
-from logging import WARNING
 from typing import Any, Self
 
 import cloudpickle
@@ -20,7 +19,7 @@ from flwr.app import Message
 from flwr.clientapp import ClientApp
 
 from flwr_fco.algorithms.contract.algorithm import methods, register
-from flwr_fco.core.logs import log
+from flwr_fco.core.logs import logger
 from flwr_fco.core.spec import Specified
 from flwr_fco.core.validation import AT_LEAST_ONE, NON_NEGATIVE, checked
 from flwr_fco.errors import ConfigurationError, FlwrFcoError, NotInstalledError
@@ -161,7 +160,7 @@ class RayGrid(InProcessGrid):
                         prefix = f"worker {worker} died {attempt + 1} times in the same round: {type(error).__name__}"
                         why = "Its clients need more memory than there is, or end their process"
                         raise FlwrFcoError(f"{prefix}. {why}; engine='in-process' shows where") from error
-                    log(WARNING, "worker %s died; its clients run again in another one", worker)
+                    logger.warning("worker %s died; its clients run again in another one", worker)
                     self._actors[worker] = self._make()
         return found
 
@@ -202,7 +201,7 @@ def _pickled(client_app: ClientApp, num_nodes: int, options: Mapping[str, Any]) 
         raise ConfigurationError(f"{prefix}. {advice}") from error
     if len(text) > _LARGE_APP:
         advice = "Load them inside load_objective, by context.node_config['partition-id']"
-        log(WARNING, "simulate: the ClientApp carries %.0f MB of data to every worker. %s", len(text) / 1e6, advice)
+        logger.warning("simulate: the ClientApp carries %.0f MB of data to every worker. %s", len(text) / 1e6, advice)
     return text
 
 
@@ -303,7 +302,7 @@ def import_ray(address: str | None = None) -> Any:
             "Set RAY_AUTH_MODE=token before Ray is imported or started (Ray >= 2.52; docs/tutorials/ray-cluster.md), "
             "or close its ports"
         )
-        log(WARNING, text, where)
+        logger.warning(text, where)
     return ray
 
 

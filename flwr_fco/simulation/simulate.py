@@ -6,7 +6,6 @@ import gc
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
-from logging import WARNING
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 from flwr_fco.algorithms.contract.graph import Graph
 from flwr_fco.client_apps.client import forget_objectives
 from flwr_fco.core.computing import single_threaded_blas
-from flwr_fco.core.logs import log, quiet
+from flwr_fco.core.logs import logger, quiet
 from flwr_fco.core.validation import AT_LEAST_ONE, NATURAL, checked, takes
 from flwr_fco.errors import ConfigurationError, RunInterrupted
 from flwr_fco.simulation.grid import InProcessGrid, identity
@@ -150,7 +149,9 @@ def simulate(
     given = [f"{name}={value!r}" for name, value in reserved.items() if value != _WITHOUT_RAY[name]]
     if given and engine != "ray":
         raise ConfigurationError(f"{', '.join(given)} with engine='in-process', which has none; give engine='ray'")
-    start = _as_record(initial_arrays)
+    start = initial_arrays
+    if not isinstance(start, ArrayRecord):
+        start = ArrayRecord({name: _as_array(name, array) for name, array in start.items()})
     evaluate = _every(evaluate_every, num_rounds, evaluate_fn)
     start_options |= {"train_config": train_config, "evaluate_config": evaluate_config, "evaluate_fn": evaluate}
     options: Any = {"run_config": run_config, "node_config": node_config, "raise_errors": raise_errors}
@@ -171,7 +172,7 @@ def simulate(
     except RunInterrupted as stop:
         if on_interrupt == "raise":
             raise
-        log(WARNING, "simulate: %s; this is the result so far", stop)
+        logger.warning("simulate: %s; this is the result so far", stop)
         return cast(Result, stop.result)
     except KeyboardInterrupt:
         # The second Ctrl-C, while a run that was interrupted saves itself; or a strategy of Flower's.
@@ -194,10 +195,6 @@ def _every(every: int, num_rounds: int, evaluate_fn: EvaluateFunction | None) ->
         return None if left_out else evaluate_fn(server_round, arrays)
 
     return evaluate_sometimes
-
-
-def _as_record(arrays: ArrayRecord | Mapping[str, NDArray[Any] | Array]) -> ArrayRecord:
-    return arrays if isinstance(arrays, ArrayRecord) else ArrayRecord({n: _as_array(n, a) for n, a in arrays.items()})
 
 
 def _as_array(name: str, array: Any) -> Array:

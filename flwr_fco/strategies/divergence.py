@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from logging import WARNING
 from typing import Any
 
 import numpy as np
 from flwr.app import MetricRecord
 
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.logs import log
+from flwr_fco.core.logs import logger
 from flwr_fco.errors import DivergedError, NothingTrainedError
 from flwr_fco.messages.arrays import NOT_FINITE, OTHER_NAMES, model_record
 from flwr_fco.results import Result
@@ -121,7 +120,7 @@ class Watch:
         run = self._run
         text = f"{type(run.options).__name__} diverged in round {number}: {reason}. {advice_on(run, locally)}"
         if run.options.on_divergence == "warn":
-            log(WARNING, '%s The run goes on (on_divergence="warn").', text)
+            logger.warning('%s The run goes on (on_divergence="warn").', text)
             self.over = True
             return
         result = self._result()

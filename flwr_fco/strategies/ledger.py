@@ -10,7 +10,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from logging import INFO, WARNING
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +18,7 @@ from flwr_fco.algorithms.contract.algorithm import Algorithm, without_common
 from flwr_fco.algorithms.contract.problem import Change, To
 from flwr_fco.algorithms.contract.replies import weighted_sum
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.logs import log
+from flwr_fco.core.logs import logger
 from flwr_fco.core.sparse import SparseVector, dense
 from flwr_fco.messages.protocol import Downlink, Node, Uplink
 
@@ -173,7 +172,7 @@ class Ledger:
             if 8 * self.size * len(self.names) * len(self.members) <= self.max_bytes:
                 return memory
             text = "the memories of %s clients lie in a temporary file, as they take more than %.0f MiB"
-            log(INFO, text, len(self.members), self.max_bytes / 2**20)
+            logger.info(text, len(self.members), self.max_bytes / 2**20)
             self._file = Rows(self.size)
         if any(isinstance(vector, SparseVector) for vector in memory.values()):
             return memory
@@ -220,7 +219,7 @@ class Ledger:
 
     def restart(self, reason: str) -> Change:
         """Drop all memories: every client begins again with its next task."""
-        log(WARNING, "%s: all clients' memories restart", reason)
+        logger.warning("%s: all clients' memories restart", reason)
         self._forget(list(self.members))
         return Change(reason, self.means(), self.population())
 

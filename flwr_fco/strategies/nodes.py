@@ -9,7 +9,6 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from logging import INFO, WARNING
 from typing import Any
 
 from flwr.app import RecordDict
@@ -17,7 +16,7 @@ from flwr.serverapp import Grid
 
 from flwr_fco.algorithms.contract.choices import ChooseNodes
 from flwr_fco.core.computing import random_generator
-from flwr_fco.core.logs import log
+from flwr_fco.core.logs import logger
 from flwr_fco.core.schema import Names, Scales, difference, listed
 from flwr_fco.core.validation import short
 from flwr_fco.errors import ConfigurationError
@@ -107,7 +106,7 @@ class Nodes:
                 )
             if said != (said := len(available)):
                 text = "Waiting for nodes to connect: %d connected, %d needed; gives up after node_timeout=%g seconds"
-                log(INFO, text, said, enough, self.timeout)
+                logger.info(text, said, enough, self.timeout)
             time.sleep(max(0.0, min(1.0, deadline - time.monotonic())))
         self._meet(grid, available)
         if size >= len(self.ordered):
@@ -147,7 +146,7 @@ class Nodes:
             first.setdefault(node.key, node)
         twins = {i: first[node.key] for i, node in self._known.items() if first[node.key] is not node}
         for node_id in twins.keys() - self.refused.keys():
-            log(WARNING, "node %s left out: another node has the same partition id", node_id)
+            logger.warning("node %s left out: another node has the same partition id", node_id)
         self.refused = twins
         self.ordered = sorted(first.values(), key=lambda node: node.key)
         # Who comes back, if as another node, has the same key.
@@ -155,7 +154,7 @@ class Nodes:
         without = sum(node.partition_id is None for node in self.ordered)
         if new and without:
             text = "%s of %s nodes have no partition id: another run with the same seed may differ, as node ids do"
-            log(INFO, text, without, len(self.ordered))
+            logger.info(text, without, len(self.ordered))
 
     def _partitions(self, grid: Grid, new: Sequence[int]) -> dict[int, int]:
         known = getattr(grid, "partition_ids", None)
@@ -208,18 +207,18 @@ class Tables:
         #: Nodes that need no look, as in most rounds.
         self._looked: set[Node] = set()
         #: How many clients have each of the names of columns, and of classes.
-        self._names: tuple[Counter[Names], Counter[Names]] = Counter(), Counter()
+        self._names: dict[str, Counter[Names]] = {"columns": Counter(), "classes": Counter()}
         self._scales: Scales | None = None
 
     @property
     def columns(self) -> Names:
         """The names of columns of most clients that have any; None if none has."""
-        return _most(self._names[0])
+        return _most(self._names["columns"])
 
     @property
     def all_named(self) -> bool:
         """Whether all clients have named their columns."""
-        return self._names[0].total() == len(self._said)
+        return self._names["columns"].total() == len(self._said)
 
     @property
     def largest_deviation(self) -> float:
@@ -275,8 +274,8 @@ class Tables:
                 self._scales = self._scales or Scales(said.deviations.size)
                 own = f"{node}" if node.partition_id is None else f"partition {node.partition_id}"
                 self._scales.add(own, said.deviations)
-            for place, names in enumerate(self._names):
-                names.update([each] if (each := _of(said, place)) else ())
+            for kind, names in self._names.items():
+                names.update([each] if (each := getattr(said, kind)) else ())
             self._said[node.key] = node, said._replace(deviations=None)
         return failed
 
@@ -293,35 +292,32 @@ class Tables:
         ConfigurationError
             If clients have other columns, another order of columns or other classes; it names them.
         """
-        for place in (0, 1):
-            self._compare_names(place)
+        for kind in self._names:
+            self._compare_names(kind)
         if self._scales is not None:
             columns = self.own.columns or self.columns
             known = columns if columns and len(columns) == d else [f"column {j}" for j in range(d)]
             if text := self._scales.differing(known):
                 warnings.warn(text, UserWarning, stacklevel=2)
 
-    def _compare_names(self, place: int) -> None:
-        counts = self._names[place]
-        own = _of(self.own, place)
+    def _compare_names(self, kind: str) -> None:
+        counts = self._names[kind]
+        classes = kind == "classes"
+        own = getattr(self.own, kind)
         theirs = own or _most(counts)
         if not counts.keys() - {theirs}:
             return
-        named = [(node, each) for node, said in self._said.values() if (each := _of(said, place))]
+        named = [(node, each) for node, said in self._said.values() if (each := getattr(said, kind))]
         odd = [pair for pair in named if pair[1] != theirs]
         right = [node for node, each in named if each == theirs]
         others = "the ServerApp" if own else f"{right[0]}" + f" and {len(right) - 1} more" * (len(right) > 1)
-        shown = [difference(f"{node}", each, others, theirs, classes=place == 1) for node, each in odd[:_SHOWN]]
+        shown = [difference(f"{node}", each, others, theirs, classes=classes) for node, each in odd[:_SHOWN]]
         more = f"; and {len(odd) - _SHOWN} more sites" if len(odd) > _SHOWN else ""
         advice = f"Take the same columns in the same order at every site, X[[{listed(theirs or ())}]]"
-        if place == 1:
+        if classes:
             given = ", and give all of them as classes=[...] to client_app and to fit" if self.own.classes else ""
             advice = f"Code the classes in the same way at every site{given}"
         raise ConfigurationError(f"the sites' data do not fit together: {'; '.join(shown)}{more}. {advice}")
-
-
-def _of(said: Described, place: int) -> Names:
-    return said.classes if place else said.columns
 
 
 def _most(names: Counter[Names]) -> Names:

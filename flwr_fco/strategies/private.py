@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Mapping, Sequence
-from logging import WARNING
 from typing import Any
 
 import numpy as np
 
 from flwr_fco.algorithms.contract.problem import Problem
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.logs import log
+from flwr_fco.core.logs import logger
 from flwr_fco.core.sparse import dense
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.protocol import Node, Uplink
@@ -114,7 +113,7 @@ class PrivateMean:
         order = [node.key for node in nodes]
         if privacy.delta * len(order) >= 1.0:
             text = "delta=%g is that of publishing one of %s clients' data whole; expected less than %g"
-            log(WARNING, text, privacy.delta, len(order), 1.0 / len(order))
+            logger.warning(text, privacy.delta, len(order), 1.0 / len(order))
         if privacy.noise_seed is None:
             secrets.SystemRandom().shuffle(order)
         else:
@@ -206,7 +205,7 @@ class PrivateMean:
             text = f"({epsilon:.4g}, {privacy.delta:g}) after {rounds} rounds, noise multiplier {multiplier:.4g}"
             lines.append(("Epsilon, delta", text))
         if privacy.noise_seed is not None:
-            log(WARNING, "noise_seed=%s: this run is NOT private, for anybody can draw its noise", privacy.noise_seed)
+            logger.warning("noise_seed=%s: this run is NOT private, for anybody can draw its noise", privacy.noise_seed)
             lines.append(("NOT PRIVATE", f"noise_seed={privacy.noise_seed}"))
         return lines
 

@@ -7,15 +7,14 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
-from logging import INFO, WARNING
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from flwr_fco.algorithms.contract.problem import LARGEST_CLAIM, Change
-from flwr_fco.certificates import Certificate, Request, certificate, settle
+from flwr_fco.certificates import Certificate, Request, certificate
 from flwr_fco.core.layout import Vector, all_finite
-from flwr_fco.core.logs import log
+from flwr_fco.core.logs import logger
 from flwr_fco.core.sparse import dense
 from flwr_fco.errors import ConfigurationError, NoAnswerError, ProtocolError
 from flwr_fco.messages.protocol import Answer, Node, Question, Uplink
@@ -206,7 +205,7 @@ def choose(run: Run, names: Sequence[str]) -> dict[str, float]:
     for name in names:
         chosen[name], formula = theory[name]
         run.reasons[name] = f"{formula}, {facts}"
-        log(INFO, "\t├──> %s=%.4g: %s", name, chosen[name], run.reasons[name])
+        logger.info("\t├──> %s=%.4g: %s", name, chosen[name], run.reasons[name])
     return chosen
 
 
@@ -347,56 +346,44 @@ def certify(run: Run, w: Vector) -> Certificate:
     NoAnswerError
         If no client answers, or the answers contradict each other, or are so large that nothing finite follows.
     """
+    asking = certificate(run.problem.psi, w)
+    answers: list[Answer] | None = None
+    # Who has answered the first question, and who has said what cannot be.
+    first: set[int | None] = set()
     left: set[int | None] = set()
     while True:
         try:
-            found = settle(certificate(run.problem.psi, w), _Asking(run, w, left))
-        except _MissingError as error:
-            # A client whose answers are absurd voids no certificate of the others.
-            left |= error.nodes
-            log(WARNING, "The certificate of this round restarts: %s", error)
-            continue
+            request = asking.send(cast(Any, answers))
+        except StopIteration as stop:
+            found: Certificate = stop.value._replace(clients=len(answers or ()))
+            break
         except OverflowError as error:
             raise NoAnswerError(f"the clients' answers are too large for numbers: {error}") from error
-        if not (math.isfinite(found.objective) and math.isfinite(found.value)):
-            raise NoAnswerError(f"objective={found.objective:g}, {found.kind}={found.value:g} of the clients' answers")
-        return found
-
-
-class _MissingError(NoAnswerError):
-    """Clients whose answer to a later question of a certificate does not count."""
-
-    def __init__(self, nodes: set[int | None]) -> None:
-        super().__init__(f"answers of {len(nodes)} clients do not count, so it is about the data of the others")
-        self.nodes = nodes
-
-
-class _Asking:
-    """Asks all clients the questions of a certificate, about the same data throughout."""
-
-    def __init__(self, run: Run, w: Vector, left: set[int | None]) -> None:
-        self._run = run
-        self._w = w
-        self._left = left
-        self._first: set[int | None] = set()
-
-    def __call__(self, request: Request) -> list[Answer]:
-        """Return the answers of the clients that have answered all questions so far."""
-        rows = self._run.left_out
-        before = len(rows)
-        answers = ask(self._run, request, self._w)
-        here = {answer.node_id for answer in answers} - self._left
-        self._first = self._first or here
-        if missing := self._first - here:
-            absurd = missing & {row.node_id for row in rows[before:] if row.reason != replies.NO_REPLY}
-            if absurd and here:
-                raise _MissingError(absurd)
-            prefix = f"{len(missing)} of the {len(self._first)} clients that answered the first question did not answer"
+        before = len(run.left_out)
+        answers = ask(run, request, w)
+        here = {answer.node_id for answer in answers} - left
+        first = first or here
+        missing = first - here
+        absurd = missing & {row.node_id for row in run.left_out[before:] if row.reason != replies.NO_REPLY}
+        if absurd and here:
+            # A client whose answers are absurd voids no certificate of the others.
+            text = "The certificate of this round restarts: answers of %s clients do not count"
+            logger.warning(text, len(absurd))
+            asking = certificate(run.problem.psi, w)
+            answers = None
+            first = set()
+            left |= absurd
+        elif missing:
+            prefix = f"{len(missing)} of the {len(first)} clients that answered the first question did not answer"
             raise NoAnswerError(f"{prefix} the next one, so the answers are about different data")
-        # Clients that were silent at first would add data that the first answers do not cover.
-        same = [answer for answer in answers if answer.node_id in self._first]
-        total = math.fsum(answer.weight for answer in same)
-        return same if len(same) == len(answers) else [a._replace(weight=a.weight / total) for a in same]
+        elif len(answers) > len(first):
+            # Clients that were silent at first would add data that the first answers do not cover.
+            answers = [answer for answer in answers if answer.node_id in first]
+            total = math.fsum(answer.weight for answer in answers)
+            answers = [answer._replace(weight=answer.weight / total) for answer in answers]
+    if not (math.isfinite(found.objective) and math.isfinite(found.value)):
+        raise NoAnswerError(f"objective={found.objective:g}, {found.kind}={found.value:g} of the clients' answers")
+    return found
 
 
 def certified(run: Run, w: Vector) -> dict[str, float]:
@@ -418,7 +405,7 @@ def certified(run: Run, w: Vector) -> dict[str, float]:
     try:
         found = certify(run, w)
     except NoAnswerError as error:
-        log(WARNING, "There is no certificate of this round: %s.", error)
+        logger.warning("There is no certificate of this round: %s.", error)
         return {}
     connected = len(run.nodes.ordered) + len(run.missing)
     if found.clients < connected:

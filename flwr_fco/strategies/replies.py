@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from logging import WARNING
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +18,7 @@ from flwr.app import Message
 from flwr_fco.algorithms.contract.problem import LARGEST_CLAIM, AtMost
 from flwr_fco.algorithms.primal_averaging import PrimalAveraging
 from flwr_fco.core.layout import Layout, euclidean_norm
-from flwr_fco.core.logs import log, printable
+from flwr_fco.core.logs import logger, printable
 from flwr_fco.core.sparse import SparseVector, dense
 from flwr_fco.errors import FOR_A_MODEL, FormError, ProtocolError, advice_on
 from flwr_fco.messages.arrays import FLOATS, NOT_FINITE, check_array, digest_of, name_of
@@ -150,7 +149,7 @@ class Round:
             self.reasons[node] = reason, malformed
             return
         if not quiet:
-            log(WARNING, "round %s (%s): left out the reply of %s: %s", self.number, self.kind, node, reason)
+            logger.warning("round %s (%s): left out the reply of %s: %s", self.number, self.kind, node, reason)
         self.left_out += 1
         self.malformed += malformed
         if len(self.table) == MOST_ROWS:
@@ -196,7 +195,8 @@ def collect(current: Round, replies: Iterable[Message], read: Callable[[Node, An
     if isinstance(replies, Inbox) and not replies.opened:
         pairs: Iterable[tuple[Node, Any]] = replies.replies
     else:
-        pairs = ((_sender(current, message), message) for message in replies)
+        ids = ((message.metadata.src_node_id, message) for message in replies)
+        pairs = ((current.nodes.get(node_id) or Node(node_id, None), message) for node_id, message in ids)
     for node, said in pairs:
         current.silent.discard(node.node_id)
         try:
@@ -205,11 +205,6 @@ def collect(current: Round, replies: Iterable[Message], read: Callable[[Node, An
         except ProtocolError as error:
             current.leave_out(node, str(error), malformed=isinstance(error, FormError))
     return [good[node_id] for node_id in current.nodes if node_id in good]
-
-
-def _sender(current: Round, message: Message) -> Node:
-    node_id = message.metadata.src_node_id
-    return current.nodes.get(node_id) or Node(node_id, None)
 
 
 def _content(current: Round, node: Node, message: Message, good: Mapping[int, Any]) -> Any:
@@ -442,7 +437,7 @@ class Reader:
             form, support = run.short
             increment, said = read_reply(form, support, said)
         if self._unmodified:
-            return read_model(run.options, run.problem.layout, said, run.sent, run.problem.client_lr, increment)
+            return read_model(run.options, run.problem.layout, said, run.point, run.problem.client_lr, increment)
         up = decode_uplink(said, run.problem.layout.size, run.shapes)
         return up if increment is None or up is None else up._replace(vectors={"increment": increment})
 
@@ -540,7 +535,9 @@ def objections(run: Any, ups: Sequence[Uplink], *, lengths: bool = True, losses:
         each = [norm / time for norm, time in zip(norms, times, strict=True)]
         usual = max(cap.length(name, each, _NO_LENGTH * run.size / max(times)), least)
         reasons = cap.too_long(f"{name} per unit of elapsed", each, shares, usual, HONEST) | reasons
-        cap.far = _furthest(ups, [length * share for length, share in zip(each, shares, strict=True)])
+        moves = [length * share for length, share in zip(each, shares, strict=True)]
+        worst = int(np.argmax(moves))
+        cap.far = ups[worst].node, moves[worst] / (_median(moves) or 1.0)
     for name, old in run.passed.items() if ups and lengths else ():
         moved = [np.linalg.norm(up.pass_through.get(name, old).astype(np.float64) - old) for up in ups]
         reasons = cap.too_long(f"change of {name}", moved, shares, cap.length(name, moved)) | reasons
@@ -594,11 +591,6 @@ def _median(values: Sequence[float]) -> float:
 def _size_of(loss: Any) -> float:
     """Return the largest number of a loss, or of several, and 1 at least: below that all are small."""
     return max(1.0, float(np.abs(dense(loss) if isinstance(loss, SparseVector) else loss).max(initial=0.0)))
-
-
-def _furthest(ups: Sequence[Uplink], moves: Sequence[float]) -> tuple[Node | None, float]:
-    worst = max(range(len(ups)), key=moves.__getitem__)
-    return ups[worst].node, moves[worst] / (_median(moves) or 1.0)
 
 
 def _repeated(run: Any, ups: Sequence[Uplink]) -> dict[int, str]:

@@ -8,13 +8,12 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from logging import INFO
 from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 
-from flwr_fco.core.logs import log
+from flwr_fco.core.logs import logger
 from flwr_fco.core.validation import short, takes
 from flwr_fco.errors import ConfigurationError, NothingTrainedError, RunInterrupted
 from flwr_fco.messages.arrays import OTHER_NAMES
@@ -151,8 +150,8 @@ def run_rounds(
     if resume is not None:
         saved.load(resume, num_rounds)
         result.arrays = run.arrays.copy()
-    log(INFO, "Starting %s strategy:", name)
-    log(INFO, "\t├── Number of rounds: %d", num_rounds)
+    logger.info("Starting %s strategy:", name)
+    logger.info("\t├── Number of rounds: %d", num_rounds)
     strategy.summary()
     number = run.number
     settled = None
@@ -165,7 +164,7 @@ def run_rounds(
             callbacks.call("on_save_point", 0, False)
         first = run.number if saved.unfinished else run.number + 1
         for number in () if saved.stopped else range(first, num_rounds + 1):
-            log(INFO, "[ROUND %s/%s]", number, num_rounds)
+            logger.info("[ROUND %s/%s]", number, num_rounds)
             # Of a private round that was released before the run was killed, the rest is to be done.
             if not saved.unfinished:
                 callbacks.call("on_round_begin", number, result.arrays)
@@ -189,7 +188,7 @@ def run_rounds(
             callbacks.call("on_save_point", number, bool(ended) or number == num_rounds)
             settled = run.number, run.state
             if ended:
-                log(INFO, "The run is over after round %s: %s", number, ended)
+                logger.info("The run is over after round %s: %s", number, ended)
                 break
     except BaseException as error:
         done = max(result.train_metrics_clientapp, default=0)
@@ -202,13 +201,13 @@ def run_rounds(
         raise
     finally:
         callbacks.call("on_run_end", result)
-    log(INFO, "Strategy execution finished in %.2fs", time.monotonic() - began)
+    logger.info("Strategy execution finished in %.2fs", time.monotonic() - began)
     if result.train_metrics_clientapp and run.state.round == 0 and not run.watch.over:
         raise NothingTrainedError(_why_nothing(run, result), result)
     if part := part_of(result):
         warnings.warn(f"{name}: the model is not of all clients. {part}", UserWarning, stacklevel=3)
     for line in str(result).splitlines():
-        log(INFO, "\t%s", line)
+        logger.info("\t%s", line)
     return result
 
 
@@ -271,7 +270,7 @@ def _keep(history: dict[int, MetricRecord], number: int, found: Any, who: str) -
         metrics = found if isinstance(found, MetricRecord) else MetricRecord({n: _plain(v) for n, v in found.items()})
     except (TypeError, ValueError) as error:
         raise ConfigurationError(f"{who} returned metrics that are no numbers: {error}") from error
-    log(INFO, "\t└──> %s", metrics)
+    logger.info("\t└──> %s", metrics)
     history[number] = metrics
 
 

@@ -156,7 +156,6 @@ class Run:
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.works: dict[int, Work] = {}
         self.dtype = "float64"
-        self.sent = primal
         self.overflowed = False
         self.bytes_down = 0
         #: The form of the round's messages, if they are short, and where the model in them is not 0.
@@ -505,7 +504,10 @@ def structure(psi: BoundRegularizer, layout: Layout, w: Vector, given: Layout) -
             continue
         array = (part if layout.double else part.astype(np.float32)).reshape(shape)
         if regularizer.of_values() is not None:
-            numbers["rank"] = max(numbers.get("rank", 0), _rank(regularizer.matrix(array)))
+            sigma = np.linalg.svd(matrix := regularizer.matrix(array), compute_uv=False)
+            # Above the rounding of the largest.
+            noise = 64.0 * float(np.finfo(matrix.dtype).eps) * max(matrix.shape) * float(sigma.max(initial=0.0))
+            numbers["rank"] = max(numbers.get("rank", 0), int((sigma > noise).sum()))
         else:
             nonzero = nonzero + int(np.count_nonzero(part))
             size = size + part.size
@@ -514,13 +516,6 @@ def structure(psi: BoundRegularizer, layout: Layout, w: Vector, given: Layout) -
             feasible = math.isfinite(regularizer.value(array))
             numbers["feasible"] = int(bool(numbers.get("feasible", 1)) and feasible)
     return numbers
-
-
-def _rank(matrix: NDArray[Any]) -> int:
-    """Return the number of singular values above the rounding of the largest."""
-    sigma = np.linalg.svd(matrix, compute_uv=False)
-    noise = 64.0 * float(np.finfo(matrix.dtype).eps) * max(matrix.shape) * float(sigma.max(initial=0.0))
-    return int((sigma > noise).sum())
 
 
 def average_metrics(reports: Sequence[Mapping[str, Any]], weights: Sequence[float], mean: Mean) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import field
 from inspect import currentframe
-from logging import INFO, WARNING
 from types import FrameType
 from typing import Any, Self
 
@@ -20,7 +19,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
 from flwr_fco.algorithms.contract.graph import Graph
-from flwr_fco.core.logs import log
+from flwr_fco.core.logs import logger
 from flwr_fco.core.validation import NATURAL, NON_NEGATIVE, POSITIVE, checked, short
 from flwr_fco.errors import ConfigurationError, FormError
 from flwr_fco.messages.protocol import Node, Uplink
@@ -36,6 +35,7 @@ from flwr_fco.strategies.options import AUTO, MetricsFunction, Options, Rate, st
 from flwr_fco.strategies.replies import Reply
 from flwr_fco.strategies.rounds import Callbacks, run_rounds
 from flwr_fco.strategies.run import Run, average_metrics, structure
+from flwr_fco.strategies.unmodified import model_message
 from flwr_fco.work import Epochs, FirstOrder, Minimise
 
 #: ``(round, arrays) -> metrics or None``: evaluation on the server.
@@ -156,9 +156,9 @@ class CompositeStrategy(Options):
     def summary(self) -> None:
         """Log the settings as a tree."""
         lines = self.describe()
-        log(INFO, "\t├──> %s settings:", type(self).__name__)
+        logger.info("\t├──> %s settings:", type(self).__name__)
         for i, (title, text) in enumerate(lines):
-            log(INFO, "\t│\t%s %s: %s", "└──" if i == len(lines) - 1 else "├──", title, text)
+            logger.info("\t│\t%s %s: %s", "└──" if i == len(lines) - 1 else "├──", title, text)
         super().summary()
 
     # --- a run ----------------------------------------------------------------------------------------------------
@@ -290,10 +290,13 @@ class CompositeStrategy(Options):
         run.config["server-round"] = server_round
         if self.fraction_train == 0.0:
             if server_round == 1:
-                log(WARNING, "configure_train: fraction_train=0.0, so no client trains and the model stays as it is")
+                logger.warning("configure_train: fraction_train=0.0, so no client trains and the model stays as it is")
             run.current = replies.Round(server_round, [], run.left_out)
             return []
-        self._choose_rates(run)
+        wanted = [name for name in run.rates if name not in {"server_lr", *run.chosen} and getattr(self, name) == AUTO]
+        if wanted:
+            run.chosen = run.chosen | questions.choose(run, wanted)
+            run.adopt(run.setting)
         run.open(server_round)
         nodes = training.choose_nodes(run, server_round)
         training.first_gradients(run)
@@ -320,13 +323,6 @@ class CompositeStrategy(Options):
                         f'{type(self).__name__} privacy=GaussianDP(...), or clients of FedAvg and client="unmodified"'
                     )
             frame = frame.f_back
-
-    def _choose_rates(self, run: Run) -> None:
-        wanted = [name for name in run.rates if name != "server_lr" and getattr(self, name) == AUTO]
-        missing = [name for name in wanted if name not in run.chosen]
-        if missing:
-            run.chosen = run.chosen | questions.choose(run, missing)
-            run.adopt(run.setting)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -365,7 +361,7 @@ class CompositeStrategy(Options):
         if skipped := not done:
             why = "" if uplinks or not good else f", whose {self.weighted_by_key!r} are all 0"
             text = "aggregate_train: round %s is skipped: %s of %s good replies%s"
-            log(WARNING, text, server_round, len(good), least, why)
+            logger.warning(text, server_round, len(good), least, why)
         run.number = server_round
         metrics = {**run.method.metrics(run.problem, run.state), "skipped": int(skipped), **counts}
         metrics.pop("finished", None)
@@ -392,14 +388,13 @@ class CompositeStrategy(Options):
         nodes = run.nodes.sample(grid, server_round, EVALUATION, *sampled)
         run.grid = grid
         run.tables.look(run, nodes)
-        log(INFO, "configure_evaluate: Sampled %s nodes (out of %s)", len(nodes), len(run.nodes.ordered))
+        logger.info("configure_evaluate: Sampled %s nodes (out of %s)", len(nodes), len(run.nodes.ordered))
         run.current = replies.Round(server_round, nodes, run.left_out, "evaluate")
         config = config.copy()
         config["server-round"] = server_round
-        keys = self.arrayrecord_key, self.configrecord_key
-        content = RecordDict({keys[0]: arrays.copy(), keys[1]: config})
+        content = model_message(self, arrays, config, {})
         if isinstance(self.wire, Short):
-            shorten(content, keys[0], training.short_form(run, "", arrays), exact=True)
+            shorten(content, self.arrayrecord_key, training.short_form(run, "", arrays), exact=True)
         return addressed(grid, ((node.node_id, isolated(content)) for node in nodes), "evaluate", server_round)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:

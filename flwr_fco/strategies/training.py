@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
-from logging import INFO, WARNING
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from flwr_fco.algorithms.density import sparse_entries
 from flwr_fco.algorithms.dual_averaging import DualAveraging
 from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.core.layout import Layout, all_finite, euclidean_norm
-from flwr_fco.core.logs import log
+from flwr_fco.core.logs import logger
 from flwr_fco.core.sparse import NonZeros, SparseVector, is_shorter
 from flwr_fco.core.validation import short
 from flwr_fco.errors import ConfigurationError, MagnitudeError
@@ -82,7 +81,7 @@ def choose_nodes(run: Run, number: int) -> list[Node]:
         nodes = [node for node in run.nodes.ordered if node.key in run.roll.present]
     elif run.ledger is not None:
         run.change(run.ledger.notice(run.ledger.there(run.nodes.ordered, options.participation.evict_after)))
-    log(INFO, "configure_train: Sampled %s nodes (out of %s)", len(nodes), len(run.nodes.ordered))
+    logger.info("configure_train: Sampled %s nodes (out of %s)", len(nodes), len(run.nodes.ordered))
     return nodes
 
 
@@ -100,9 +99,9 @@ def first_gradients(run: Run) -> None:
         if run.ledger is not None:
             run.ledger.commit(run.method, run.method.downlink(run.problem, run.state, None), uplinks)
         run.state = run.method.aggregate(run.problem, run.state, Replies(uplinks, run.momentum or run.mean, run.ledger))
-        log(INFO, "Trackers start from the gradients of %s clients", len(uplinks))
+        logger.info("Trackers start from the gradients of %s clients", len(uplinks))
     else:
-        log(WARNING, "No client has sent a gradient that counts: trackers start at 0, if the round counts")
+        logger.warning("No client has sent a gradient that counts: trackers start at 0, if the round counts")
     run.problem = problem
 
 
@@ -168,7 +167,6 @@ def _messages(run: Run, nodes: Sequence[Node], lost: Iterable[Node]) -> Sequence
     options = run.options
     if options._unmodified:
         numbers = run.method.downlink(run.problem, run.state, None).numbers
-        run.sent = run.point
         content = model_message(options, run.arrays, run.config, numbers)
         if isinstance(options.wire, Short):
             return _short_messages(run, nodes, content, "")
@@ -400,7 +398,7 @@ def update(run: Run, uplinks: Sequence[Uplink]) -> bool:
             if not all(map(all_finite, (point, *floats))):
                 raise MagnitudeError("the model is not finite")
     except MagnitudeError as error:
-        log(WARNING, "aggregate_train: the update overflows, the state stays as it is: lower the rates (%s)", error)
+        logger.warning("aggregate_train: the update overflows, the state stays as it is: lower the rates (%s)", error)
         run.overflowed = True
         return False
     if run.momentum is not None:
@@ -482,7 +480,7 @@ def give_up(run: Run, uplinks: Sequence[Uplink]) -> None:
     gone = roll.silent(patience.evict_after)
     if gone and not needed:
         text = "%s gave no good reply in %s rounds in a row: what they remember is dropped"
-        log(WARNING, text, named(gone), patience.evict_after)
+        logger.warning(text, named(gone), patience.evict_after)
         run.change(roll.evict(gone))
     elif gone:
         reasons = (row.reason for row in reversed(run.left_out) if Node(row.node_id, row.partition_id).key in gone)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from logging import INFO, WARNING
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from flwr_fco.algorithms.contract.choices import Density
 from flwr_fco.core.layout import Layout, Vector
-from flwr_fco.core.logs import log
+from flwr_fco.core.logs import logger
 from flwr_fco.core.sparse import dense
 from flwr_fco.core.validation import short
 from flwr_fco.errors import ConfigurationError
@@ -168,13 +167,13 @@ class Untrained:
         still = {entry.name for entry in entries if not any(part[entry.block].any() for part in increments)}
         self.idle = self.idle + 1 if len(still) == len(entries) else 0
         if self.idle == 2:
-            log(WARNING, "the clients return the model that they were sent: in 2 rounds nobody trained any array")
+            logger.warning("the clients return the model that they were sent: in 2 rounds nobody trained any array")
         before = self.names
         self.names = still if self.names is None else self.names & still
         if before is None and still:
-            log(INFO, "nobody has trained %s: they stay as they are until somebody does", _listed(still))
+            logger.info("nobody has trained %s: they stay as they are until somebody does", _listed(still))
         elif moved := (before or set()) - still:
-            log(INFO, "clients train %s now", _listed(moved))
+            logger.info("clients train %s now", _listed(moved))
 
     def without(self, layout: Layout) -> Layout:
         """Return the layout in which psi does not act on these arrays."""

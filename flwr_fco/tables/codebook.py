@@ -13,7 +13,6 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from hashlib import blake2b
-from logging import ERROR, WARNING
 from numbers import Real
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -22,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.logs import log, printable
+from flwr_fco.core.logs import logger, printable
 from flwr_fco.core.schema import is_missing, listed
 from flwr_fco.core.validation import POSITIVE, Choice
 from flwr_fco.errors import ConfigurationError, PublicError
@@ -335,7 +334,7 @@ class Codebook(Choice):
             wrong += found
         if wrong:
             for own in wrong:
-                log(ERROR, "%s does not fit the codebook: %s", whose, own.for_the_log)
+                logger.error("%s does not fit the codebook: %s", whose, own.for_the_log)
             about = "; ".join(f"{printable(own.column)} has rows that are {own.prefix}" for own in wrong)
             advice = "Which rows these are is in this site's own log: mend them there, or the codebook at all sites"
             raise PublicError(f"{whose} does not fit the codebook: {about}. {advice}")
@@ -354,7 +353,7 @@ class Codebook(Choice):
         lacking = {name: np.flatnonzero(np.isnan(own)) for name, own in values.items()}
         lacking = {name: rows for name, rows in lacking.items() if rows.size}
         for name, rows in lacking.items():
-            log(WARNING, "%s: %s is missing in %d rows: %s", whose, name, rows.size, rows[:_SHOWN].tolist())
+            logger.warning("%s: %s is missing in %d rows: %s", whose, name, rows.size, rows[:_SHOWN].tolist())
         kept = np.asarray(~np.isnan(list(values.values())).any(axis=0))
         if lacking and (self.incomplete == "refuse" or not kept.any()):
             prefix = f"{whose} has missing entries of {listed(list(lacking))}"

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from logging import INFO, WARNING
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.logs import log
+from flwr_fco.core.logs import logger
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.protocol import Node, Uplink
 from flwr_fco.topology import TOPOLOGIES, Mixing, Topology, effective_mixing
@@ -88,12 +87,12 @@ class Graph:
                 )
             if self.topology is None:
                 self.topology = self.of_size(len(connected))
-                log(INFO, "The graph: %s", self.topology)
+                logger.info("The graph: %s", self.topology)
             self.rows = {node.key: row for row, node in enumerate(connected)}
         present = {self.rows[node.key] for node in connected if node.key in self.rows}
         left = sorted(set(self.rows.values()) - present - self.gone)
         for row in left:
-            log(WARNING, "node %s of the graph has left", row)
+            logger.warning("node %s of the graph has left", row)
         self.gone = set(self.rows.values()) - present
         return left
 
@@ -101,7 +100,7 @@ class Graph:
         """Return the nodes that have a row."""
         members = [node for node in nodes if node.key in self.rows]
         if len(members) < len(nodes):
-            log(WARNING, "%s nodes have no place in the graph and are not asked", len(nodes) - len(members))
+            logger.warning("%s nodes have no place in the graph and are not asked", len(nodes) - len(members))
         return members
 
     def handed_on(self, trackers: Matrix, left: Sequence[int]) -> Matrix:

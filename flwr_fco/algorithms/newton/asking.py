@@ -25,7 +25,6 @@ import hashlib
 import math
 from collections import Counter
 from itertools import pairwise
-from logging import WARNING
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,7 +34,7 @@ from flwr_fco import certificates as gaps
 from flwr_fco.algorithms.contract.replies import Replies
 from flwr_fco.certificates import CONSTANT, FACTORS, LINKS, NUMBERS, ROUNDING, Terms, check_loss, check_means
 from flwr_fco.core.layout import Layout, Vector
-from flwr_fco.core.logs import log
+from flwr_fco.core.logs import logger
 from flwr_fco.core.sparse import SparseVector, dense, is_shorter
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.messages.protocol import ReceivedVectors, Uplink
@@ -386,7 +385,7 @@ def opened(state: Any, psi: BoundRegularizer, replies: Replies) -> tuple[Any, Kn
     first = state.population < 0.0
     who = population_of(replies)
     if not first and who != state.population:
-        log(WARNING, "Clients, or their numbers of examples, have changed: what is known of the objective restarts")
+        logger.warning("Clients, or their numbers of examples, have changed: what is known of the objective restarts")
         return None
     known = Known.of(psi, state.trial, replies)
     if not first:
@@ -402,7 +401,7 @@ def opened(state: Any, psi: BoundRegularizer, replies: Replies) -> tuple[Any, Kn
     others = [f"{uplink.node}" for uplink, own in zip(replies, facts, strict=True) if tuple(own.tolist()) != usual]
     if others:
         text = "The losses of %s are of another kind than those of the other %s clients: nothing bounds the objective"
-        log(WARNING, text, ", ".join(others[:20]), count)
+        logger.warning(text, ", ".join(others[:20]), count)
     return state._replace(**once, facts=np.full(len(usual), -1.0) if others else np.array(usual)), known
 
 
@@ -417,7 +416,7 @@ def contradicts(objective: float, lower: float, tolerance: float) -> bool:
             "The objective, %.9g, is below what an earlier exchange has bounded it by, %.9g: a client's answers "
             "contradict each other. All that is known of the objective is dropped, and asked for again"
         )
-        log(WARNING, text, objective, lower)
+        logger.warning(text, objective, lower)
     return below
 
 

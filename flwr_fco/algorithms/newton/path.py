@@ -30,7 +30,6 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from logging import INFO, WARNING
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -47,7 +46,7 @@ from flwr_fco.algorithms.newton.model import LEAST, SMALL, Indices, Matrix, Pena
 from flwr_fco.algorithms.newton.quasi_newton import QuasiNewton
 from flwr_fco.certificates import LINKS, NUMBERS, check_folds, check_held_out, check_hessian, least_of
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.logs import log
+from flwr_fco.core.logs import logger
 from flwr_fco.core.sparse import NonZeros, SparseVector, dense
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.messages.protocol import FOLDS, POINTS, Downlink, Uplink
@@ -611,7 +610,7 @@ class NewtonPath(ProximalNewton):
                 f"total_bytes={limit}; take fewer strengths or folds, a larger ratio, or allow more: "
                 f"Strengths(total_bytes={math.ceil(about)})"
             )
-        log(INFO, "The path takes %s of each client", size)
+        logger.info("The path takes %s of each client", size)
 
     # --- problems -------------------------------------------------------------------------------------------------
 
@@ -698,7 +697,7 @@ class NewtonPath(ProximalNewton):
         return parts
 
     def _restarted(self, problem: Problem, state: PathState) -> PathState:
-        log(WARNING, "The path restarts at its null models")
+        logger.warning("The path restarts at its null models")
         return self.init(problem, state.points[0])._replace(round=state.round + 1)
 
     def _validated(self, state: PathState, uplinks: Sequence[Uplink]) -> PathState:
