@@ -30,7 +30,7 @@ from threadpoolctl import threadpool_limits
 
 from flwr_fco import FedDualAvg
 from flwr_fco.algorithms.contract.replies import Mean
-from flwr_fco.core.sparse import SparseVector
+from flwr_fco.core.layout import SparseVector
 from flwr_fco.messages.arrays import to_array
 from flwr_fco.messages.protocol import Uplink
 from flwr_fco.messages.records import decode_uplink, encode_uplink, partition_reply

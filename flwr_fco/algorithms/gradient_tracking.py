@@ -49,8 +49,7 @@ import numpy as np
 from flwr_fco.algorithms.contract.algorithm import Algorithm
 from flwr_fco.algorithms.contract.problem import NO_POINTS, Change, Client, Memory, Moved, Problem, Sent, To
 from flwr_fco.algorithms.contract.replies import Replies
-from flwr_fco.core.layout import Vector
-from flwr_fco.core.sparse import SparseVector, dense
+from flwr_fco.core.layout import SparseVector, Vector, dense
 from flwr_fco.messages.protocol import Downlink
 
 

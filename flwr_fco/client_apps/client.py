@@ -27,10 +27,9 @@ from flwr_fco.algorithms.newton.path import NewtonPath, folds_of
 from flwr_fco.client_apps.answers import Division, find_answer, server_buffers
 from flwr_fco.client_apps.disclosure import Disclosure, answered
 from flwr_fco.core.computing import random_generator, single_threaded_blas
-from flwr_fco.core.layout import Layout
+from flwr_fco.core.layout import Layout, SparseVector
 from flwr_fco.core.logs import logger
 from flwr_fco.core.schema import names_of
-from flwr_fco.core.sparse import SparseVector
 from flwr_fco.core.validation import AT_LEAST_ONE, Choice, checked
 from flwr_fco.engines.client import answer as run_half
 from flwr_fco.errors import ConfigurationError, PublicError

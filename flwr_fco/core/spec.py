@@ -15,8 +15,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.core.layout import Layout
-from flwr_fco.core.sparse import SparseVector
+from flwr_fco.core.layout import Layout, SparseVector
 from flwr_fco.core.validation import Choice
 from flwr_fco.errors import FlwrFcoError, SpecError
 

@@ -12,8 +12,7 @@ from scipy.sparse import issparse
 
 from flwr_fco.algorithms.contract.algorithm import Algorithm, without_common
 from flwr_fco.algorithms.contract.problem import Memory, Moved, Sent, Step
-from flwr_fco.core.layout import Vector
-from flwr_fco.core.sparse import SparseVector, dense
+from flwr_fco.core.layout import SparseVector, Vector, dense
 from flwr_fco.core.validation import short
 from flwr_fco.engines.minimise import minimise
 from flwr_fco.engines.sparse_steps import Shard, shard_of, tell_dense

@@ -17,9 +17,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.core.layout import Vector
+from flwr_fco.core.layout import SparseVector, Vector, is_shorter
 from flwr_fco.core.logs import logger
-from flwr_fco.core.sparse import SparseVector, is_shorter
 from flwr_fco.kernels.dual_averaging import NOTHING
 from flwr_fco.kernels.prox import grouped, separable
 from flwr_fco.kernels.sparse import lazy_dual_averaging

@@ -18,8 +18,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from flwr_fco.core.files import npy_header
-from flwr_fco.core.layout import COUNTERS, Layout, Vector, all_finite
-from flwr_fco.core.sparse import NonZeros, SparseVector
+from flwr_fco.core.layout import COUNTERS, Layout, NonZeros, SparseVector, Vector, all_finite
 from flwr_fco.errors import ConfigurationError, FormError, ProtocolError
 
 #: Flower's name of NumPy's format.

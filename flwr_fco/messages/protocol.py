@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.core.files import parse_json
-from flwr_fco.core.layout import Layout, Vector, all_finite
-from flwr_fco.core.sparse import NonZeros, SparseVector
+from flwr_fco.core.layout import Layout, NonZeros, SparseVector, Vector, all_finite
 from flwr_fco.core.spec import Spec, Specified
 from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError, ProtocolError, SpecError

@@ -22,8 +22,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 from flwr_fco.core.files import parse_json
-from flwr_fco.core.layout import Layout
-from flwr_fco.core.sparse import SparseVector
+from flwr_fco.core.layout import Layout, SparseVector
 from flwr_fco.core.spec import Spec
 from flwr_fco.errors import ConfigurationError, FlwrFcoError, FormError, ProtocolError
 from flwr_fco.messages import protocol

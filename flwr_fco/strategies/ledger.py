@@ -17,9 +17,8 @@ import numpy as np
 from flwr_fco.algorithms.contract.algorithm import Algorithm, without_common
 from flwr_fco.algorithms.contract.problem import Change, To
 from flwr_fco.algorithms.contract.replies import weighted_sum
-from flwr_fco.core.layout import Vector
+from flwr_fco.core.layout import SparseVector, Vector, dense
 from flwr_fco.core.logs import logger
-from flwr_fco.core.sparse import SparseVector, dense
 from flwr_fco.messages.protocol import Downlink, Node, Uplink
 
 #: Replies of a client that are known again.

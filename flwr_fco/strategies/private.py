@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from flwr_fco.algorithms.contract.problem import Problem
-from flwr_fco.core.layout import Vector
+from flwr_fco.core.layout import Vector, dense
 from flwr_fco.core.logs import logger
-from flwr_fco.core.sparse import dense
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.protocol import Node, Uplink
 from flwr_fco.privacy import Accountant, BandedNoise, GaussianDP, clipped, library, secure_normal

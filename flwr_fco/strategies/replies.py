@@ -17,9 +17,8 @@ from flwr.app import Message
 
 from flwr_fco.algorithms.contract.problem import LARGEST_CLAIM, AtMost
 from flwr_fco.algorithms.primal_averaging import PrimalAveraging
-from flwr_fco.core.layout import Layout, euclidean_norm
+from flwr_fco.core.layout import Layout, SparseVector, dense, euclidean_norm
 from flwr_fco.core.logs import logger, printable
-from flwr_fco.core.sparse import SparseVector, dense
 from flwr_fco.errors import FOR_A_MODEL, FormError, ProtocolError, advice_on
 from flwr_fco.messages.arrays import FLOATS, NOT_FINITE, check_array, digest_of, name_of
 from flwr_fco.messages.protocol import Node, Uplink

@@ -9,9 +9,8 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from flwr_fco.algorithms.contract.choices import Density
-from flwr_fco.core.layout import Layout, Vector
+from flwr_fco.core.layout import Layout, Vector, dense
 from flwr_fco.core.logs import logger
-from flwr_fco.core.sparse import dense
 from flwr_fco.core.validation import short
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.arrays import increment_of, model_vector

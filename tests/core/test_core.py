@@ -13,8 +13,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from flwr_fco.algorithms.contract.replies import Mean, weighted_sum
 from flwr_fco.core import computing
-from flwr_fco.core.layout import Layout
-from flwr_fco.core.sparse import SparseVector, dense
+from flwr_fco.core.layout import Layout, SparseVector, dense
 from flwr_fco.core.spec import Spec
 from flwr_fco.core.validation import checked, describe
 from flwr_fco.errors import ConfigurationError, FlwrFcoError, SpecError

@@ -8,8 +8,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
 
-from flwr_fco.core.layout import Layout
-from flwr_fco.core.sparse import NonZeros, SparseVector
+from flwr_fco.core.layout import Layout, NonZeros, SparseVector
 from flwr_fco.errors import ConfigurationError, ProtocolError, SpecError
 from flwr_fco.messages.arrays import digest_of
 from flwr_fco.messages.protocol import Answer, Described, Downlink, Plan, Question, Uplink

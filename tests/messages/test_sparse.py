@@ -8,7 +8,7 @@ from problems import app_of, simulated
 from scipy import sparse
 
 from flwr_fco import FedDualAvg
-from flwr_fco.core.sparse import NonZeros, SparseVector
+from flwr_fco.core.layout import NonZeros, SparseVector
 from flwr_fco.errors import ProtocolError
 from flwr_fco.messages.protocol import ReceivedVectors
 from flwr_fco.messages.records import decode_uplink

@@ -11,8 +11,8 @@ from flwr.app import Array
 from problems import CONSTANTS, SADDLE, app_of, kind_of, trackers_of, zeros
 
 from flwr_fco.core.computing import single_threaded_blas
+from flwr_fco.core.layout import dense
 from flwr_fco.core.logs import quiet
-from flwr_fco.core.sparse import dense
 from flwr_fco.regularizers import L1, Zero
 from flwr_fco.strategies import Everyone, run_of
 from reproduction.data.saddle_objectives import QuadraticSaddle

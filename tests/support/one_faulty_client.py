@@ -7,8 +7,8 @@ from problems import D, app_of, flat, problem, start_arrays
 
 from flwr_fco.client_apps.client import recall
 from flwr_fco.core.computing import single_threaded_blas
+from flwr_fco.core.layout import dense
 from flwr_fco.core.logs import quiet
-from flwr_fco.core.sparse import dense
 from flwr_fco.messages.protocol import Downlink, MemoryLostError
 from flwr_fco.strategies import run_of
 

@@ -22,8 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.core.layout import Vector
-from flwr_fco.core.sparse import SparseVector, dense
+from flwr_fco.core.layout import SparseVector, Vector, dense
 from flwr_fco.errors import ProtocolError
 from flwr_fco.kernels.passes import add_scaled
 from flwr_fco.messages.protocol import Uplink

@@ -59,8 +59,7 @@ from flwr_fco.algorithms.newton.model import (
     working_set,
 )
 from flwr_fco.certificates import FACTS, NUMBERS, check_hessian, free_intercepts
-from flwr_fco.core.layout import Layout, Vector
-from flwr_fco.core.sparse import NonZeros
+from flwr_fco.core.layout import Layout, NonZeros, Vector
 from flwr_fco.errors import ConfigurationError, ProtocolError, SeparableError
 from flwr_fco.messages.protocol import Downlink, Uplink
 from flwr_fco.objectives.base import num_intercepts

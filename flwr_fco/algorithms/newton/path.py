@@ -45,9 +45,8 @@ from flwr_fco.algorithms.newton.method import Block, NewtonState, ProximalNewton
 from flwr_fco.algorithms.newton.model import LEAST, SMALL, Indices, Matrix, Penalty, violations
 from flwr_fco.algorithms.newton.quasi_newton import QuasiNewton
 from flwr_fco.certificates import LINKS, NUMBERS, check_folds, check_held_out, check_hessian, least_of
-from flwr_fco.core.layout import Vector
+from flwr_fco.core.layout import NonZeros, SparseVector, Vector, dense
 from flwr_fco.core.logs import logger
-from flwr_fco.core.sparse import NonZeros, SparseVector, dense
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.messages.protocol import FOLDS, POINTS, Downlink, Uplink
 from flwr_fco.objectives.base import Objective, num_intercepts

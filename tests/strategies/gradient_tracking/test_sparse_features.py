@@ -10,8 +10,8 @@ from scipy import sparse
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.core.computing import single_threaded_blas
+from flwr_fco.core.layout import SparseVector
 from flwr_fco.core.logs import quiet
-from flwr_fco.core.sparse import SparseVector
 from flwr_fco.objectives import Logistic
 from flwr_fco.regularizers import L1, GroupLasso
 from flwr_fco.simulation import InProcessGrid
