@@ -5,27 +5,21 @@
 Compared are models, to 1e-11 of their largest entry with the same exact zeros, and which replies were left out.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
+from adversarial_clients import in_messages
+from problems import app_of, foreign_app, numpy_of, simulated
 
-from flwr_fco.client_apps import client_app
 from flwr_fco.mirror_maps import PNorm
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic
 from flwr_fco.privacy import GaussianDP
 from flwr_fco.regularizers import L1, L1Ball, Nuclear
-from flwr_fco.simulation import simulate
 from flwr_fco.strategies import (
     Average,
     Density,
@@ -57,7 +51,7 @@ NODES, D, SPARSE_D = 8, 12, 400
 ROWS = (20, 30, 25, 40, 16, 33, 28, 22)
 
 
-def tables() -> list[tuple[np.ndarray, np.ndarray]]:
+def tables():
     """Regressions of unequal sizes with four coefficients."""
     rng = np.random.default_rng(0)
     truth = np.where(np.arange(D) < 4, rng.normal(size=D), 0.0)
@@ -68,7 +62,7 @@ def tables() -> list[tuple[np.ndarray, np.ndarray]]:
     return found
 
 
-def sparse_tables() -> list[tuple[sp.csr_array, np.ndarray]]:
+def sparse_tables():
     """Regressions on rows with four entries of 400."""
     rng = np.random.default_rng(1)
     found = []
@@ -81,7 +75,7 @@ def sparse_tables() -> list[tuple[sp.csr_array, np.ndarray]]:
 
 
 TABLES = tables()
-OBJECTIVES: dict[str, list[Any]] = {
+OBJECTIVES = {
     "dense": [LeastSquares(x, y) for x, y in TABLES],
     "logistic": [Logistic(x, (y > 0).astype(int)) for x, y in TABLES],
     "classes": [MultinomialLogistic(x, np.argmax(x[:, :3], axis=1)) for x, _ in TABLES],
@@ -89,102 +83,76 @@ OBJECTIVES: dict[str, list[Any]] = {
 }
 
 
-def start_of(width: int = D, outputs: tuple[int, ...] = (), dtype: Any = np.float64, value: float = 0.0) -> Any:
+def start_of(width=D, outputs=(), dtype=np.float64, value=0.0):
     """Arrays to start from."""
     return {"coefficients": np.full((width, *outputs), value, dtype), "intercept": np.full(outputs or 1, value, dtype)}
 
 
-def place(message: Message, context: Any) -> tuple[int, int]:
-    """A message's round and its client's partition."""
-    return int(message.metadata.group_id), int(context.node_config["partition-id"])
-
-
-def passing(message: Message, context: Any, run: Any) -> Message:
+def passing(message, context, run):
     """A mod that changes nothing: with it, real messages travel."""
     return run(message, context)
 
 
-def lossy(message: Message, context: Any, run: Any) -> Message:
-    """Lose replies after the client has computed them."""
-    reply = run(message, context)
-    round_, partition = place(message, context)
-    if message.metadata.message_type == "train" and (7 * round_ + 3 * partition) % 5 == 0:
-        raise RuntimeError("lost")
-    return reply
+def losing(when):
+    """Return a mod that loses replies after the client has computed them: those where ``when(round, partition)``."""
 
-
-def gone(message: Message, context: Any, run: Any) -> Message:
-    """Client 3 fails from round 4 on."""
-    round_, partition = place(message, context)
-    if message.metadata.message_type == "train" and partition == 3 and round_ >= 4:
-        raise RuntimeError("gone")
-    return run(message, context)
-
-
-def flaky() -> Callable[..., Message]:
-    """Lose some replies once each: the client that is asked again has computed already."""
-    seen = set()
-
-    def mod(message: Message, context: Any, run: Any) -> Message:
+    def mod(message, context, run):
         reply = run(message, context)
-        where = place(message, context)
-        if message.metadata.message_type == "train" and sum(where) % 4 == 0 and where not in seen:
-            seen.add(where)
-            raise RuntimeError("once")
+        where = int(message.metadata.group_id), int(context.node_config["partition-id"])
+        if message.metadata.message_type == "train" and when(*where):
+            raise RuntimeError("lost")
         return reply
 
     return mod
 
 
-def nan_of_one(message: Message, context: Any, run: Any) -> Message:
-    """Client 2 sends NaN."""
-    reply = run(message, context)
-    if message.metadata.message_type == "train" and place(message, context)[1] == 2:
-        increment = reply.content["arrays"]["increment"].numpy().copy()
-        increment[0] = np.nan
-        reply.content["arrays"]["increment"] = Array(increment)
-    return reply
+lossy = losing(lambda number, partition: (7 * number + 3 * partition) % 5 == 0)
+gone = losing(lambda number, partition: partition == 3 and number >= 4)
 
 
-def unmodified_regression() -> ClientApp:
-    """A FedAvg client with four steps of gradient descent."""
-    app = ClientApp()
+def flaky():
+    """Lose some replies once each: the client that is asked again has computed already."""
+    seen = set()
 
-    @app.train()
-    def train(message: Message, context: Any) -> Message:
-        got = {name: array.numpy().copy() for name, array in message.content["arrays"].items()}
-        features, targets = TABLES[context.node_config["partition-id"]]
-        weights, intercept = got["coefficients"], got["intercept"]
-        for _ in range(4):
-            residual = features @ weights + intercept - targets
-            weights = weights - 0.05 * (2 * features.T @ residual / len(targets))
-            intercept = intercept - 0.05 * 2 * residual.mean()
-        arrays = ArrayRecord({"coefficients": Array(weights), "intercept": Array(intercept)})
-        metrics = MetricRecord({"num-examples": len(targets)})
-        return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
+    def first(*where):
+        new = sum(where) % 4 == 0 and where not in seen
+        seen.add(where)
+        return new
 
-    return app
+    return losing(first)
 
 
-def unmodified_network() -> ClientApp:
-    """A FedAvg client with float32 weights and the running statistics of a BatchNorm layer."""
-    app = ClientApp()
+def nan_of_one(number, arrays, metrics):
+    arrays["increment"][0] = np.nan
 
-    @app.train()
-    def train(message: Message, context: Any) -> Message:
-        got = {name: array.numpy().copy() for name, array in message.content["arrays"].items()}
-        features, targets = (part.astype(np.float32) for part in TABLES[context.node_config["partition-id"]])
-        for _ in range(3):
-            residual = (features @ got["fc.weight"].T)[:, 0] + got["fc.bias"] - targets
-            slope = 2 * (features.T @ residual / len(targets))[None]
-            got["fc.weight"] = (got["fc.weight"] - np.float32(0.05) * slope).astype(np.float32)
-        got["bn.running_mean"] = (0.9 * got["bn.running_mean"] + 0.1 * features.mean(0)).astype(np.float32)
-        got["bn.num_batches_tracked"] = np.asarray(got["bn.num_batches_tracked"] + len(targets))
-        arrays = ArrayRecord({name: Array(value) for name, value in got.items()})
-        metrics = MetricRecord({"num-examples": len(targets)})
-        return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
 
-    return app
+def regression(arrays, message, context):
+    """What a FedAvg client gives: four steps of gradient descent."""
+    features, targets = TABLES[context.node_config["partition-id"]]
+    weights, intercept = arrays["coefficients"], arrays["intercept"]
+    for _ in range(4):
+        residual = features @ weights + intercept - targets
+        weights = weights - 0.05 * (2 * features.T @ residual / len(targets))
+        intercept = intercept - 0.05 * 2 * residual.mean()
+    return {"coefficients": weights, "intercept": intercept}
+
+
+def network(arrays, message, context):
+    """What a FedAvg client gives with float32 weights and the running statistics of a BatchNorm layer."""
+    features, targets = (part.astype(np.float32) for part in TABLES[context.node_config["partition-id"]])
+    weights = arrays["fc.weight"]
+    for _ in range(3):
+        residual = (features @ weights.T)[:, 0] + arrays["fc.bias"] - targets
+        slope = 2 * (features.T @ residual / len(targets))[None]
+        weights = (weights - np.float32(0.05) * slope).astype(np.float32)
+    mean = (0.9 * arrays["bn.running_mean"] + 0.1 * features.mean(0)).astype(np.float32)
+    counted = np.asarray(arrays["bn.num_batches_tracked"] + len(targets))
+    return arrays | {"fc.weight": weights, "bn.running_mean": mean, "bn.num_batches_tracked": counted}
+
+
+def unmodified(trained):
+    """A ClientApp of Flower's."""
+    return foreign_app(trained, metrics=lambda _, c: {"num-examples": len(TABLES[c.node_config["partition-id"]][1])})
 
 
 NETWORK = {
@@ -195,12 +163,11 @@ NETWORK = {
 }
 
 
-def run(strategy: Any, data: str = "dense", *, app: Any = None, mod: Any = None, start: Any = None) -> Any:
+def run(strategy, data="dense", *, app=None, mod=None, start=None):
     """Twelve rounds with eight clients."""
-    app = app or client_app(lambda context: OBJECTIVES[data][context.node_config["partition-id"]], mods=mod and [mod])
+    app = app or app_of(OBJECTIVES[data], mod and [mod])
     start = start or start_of(SPARSE_D if data == "sparse" else D)
-    errors = mod in (None, passing)
-    return simulate(strategy, app, num_nodes=NODES, num_rounds=12, initial_arrays=start, raise_errors=errors)
+    return simulated(strategy, app, 12, num_nodes=NODES, initial_arrays=start, raise_errors=mod in (None, passing))
 
 
 L = {"regularizer": L1(0.05), "client_lr": 0.02, "fraction_evaluate": 0.0}
@@ -212,7 +179,7 @@ NOISE = {"clip": 1.0, "delta": 1e-3, "noise_multiplier": 0.5, "noise_seed": 7}
 PRIVATE = {**L, "weighting": "uniform", "normalize_local_work": False, "fraction_train": 0.5}
 PRIVATE |= {"work": Steps(2, batch_size=8)}
 
-CASES: dict[str, Callable[[], Any]] = {
+CASES = {
     "dualavg": lambda: run(FedDualAvg(**L, **EPOCH)),
     "dualavg_full_batches": lambda: run(FedDualAvg(**L, work=Steps(3, batch_size=None))),
     "dualavg_messages": lambda: run(FedDualAvg(**L, **EPOCH), mod=passing),
@@ -248,7 +215,7 @@ CASES: dict[str, Callable[[], Any]] = {
     "dualavg_chosen_nodes": lambda: run(
         FedDualAvg(**L, participation=Participation(choose_nodes=lambda number, ids: ids[number % 3 : number % 3 + 3]))
     ),
-    "dualavg_nan_of_one": lambda: run(FedDualAvg(**L), mod=nan_of_one),
+    "dualavg_nan_of_one": lambda: run(FedDualAvg(**L), mod=in_messages(nan_of_one, 2)),
     "dualavg_density": lambda: run(FedDualAvg(client_lr=0.02, **NO, density=Density(0.4, rounds=6))),
     "osp": lambda: run(FedDualAvgOSP(**L)),
     "mid": lambda: run(FedMid(**L, **EPOCH)),
@@ -285,24 +252,24 @@ CASES: dict[str, Callable[[], Any]] = {
     "graph": lambda: run(DFedDA(**L, mixing="ring")),
     "graph_tracking": lambda: run(DFedDAGT(**L, mixing="ring")),
     "unmodified_steps": lambda: run(
-        FedDualAvg(**{**L, "client_lr": 0.05}, work=Steps(4), client="unmodified"), app=unmodified_regression()
+        FedDualAvg(**{**L, "client_lr": 0.05}, work=Steps(4), client="unmodified"), app=unmodified(regression)
     ),
-    "unmodified_density": lambda: run(FedDualAvg(**NO, client="unmodified", density=0.4), app=unmodified_regression()),
+    "unmodified_density": lambda: run(FedDualAvg(**NO, client="unmodified", density=0.4), app=unmodified(regression)),
     "unmodified_network": lambda: run(
-        FedDualAvg(**NO, client="unmodified", density=0.5), app=unmodified_network(), start=NETWORK
+        FedDualAvg(**NO, client="unmodified", density=0.5), app=unmodified(network), start=NETWORK
     ),
     "private_banded": lambda: run(FedDualAvg(**PRIVATE, privacy=GaussianDP(**NOISE))),
     "private_independent": lambda: run(FedDualAvg(**PRIVATE, privacy=GaussianDP(**NOISE, noise="independent"))),
 }
 
 
-def left_out(result: Any) -> list[list[int]]:
+def left_out(result):
     """Round and partition of each reply that did not count."""
     return [[reply.round, reply.partition_id] for reply in result.left_out]
 
 
 @pytest.fixture(scope="module")
-def stored() -> tuple[dict[str, np.ndarray], dict[str, list[list[int]]]]:
+def stored():
     with np.load(STORED / "models.npz") as models:
         return dict(models), json.loads((STORED / "left_out.json").read_text())
 
@@ -313,8 +280,7 @@ def test_run_gives_its_stored_model(case, stored, caplog):
     caplog.set_level(logging.CRITICAL, logger="flwr")
     models, lost = stored
     result = CASES[case]()
-    for name, array in result.arrays.items():
-        found = array.numpy()
+    for name, found in numpy_of(result.arrays).items():
         expected = models[f"{case}/{name}"]
         assert found.dtype == expected.dtype
         # A client that computes in float32 rounds its products as its BLAS does.
@@ -327,6 +293,6 @@ def test_run_gives_its_stored_model(case, stored, caplog):
 if __name__ == "__main__":
     results = {case: play() for case, play in CASES.items()}
     folder = Path(sys.argv[1])
-    models = {f"{case}/{name}": a.numpy() for case, result in results.items() for name, a in result.arrays.items()}
+    models = {f"{case}/{name}": a for case, result in results.items() for name, a in numpy_of(result.arrays).items()}
     np.savez_compressed(folder / "models.npz", **models)
     (folder / "left_out.json").write_text(json.dumps({case: left_out(r) for case, r in results.items()}) + "\n")

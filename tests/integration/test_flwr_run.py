@@ -19,11 +19,9 @@ pytestmark = [pytest.mark.flower, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
-def superlink(tmp_path_factory, request):
+def superlink(tmp_path_factory, paths):
     # SuperLink, ServerApp and Ray's workers must find the package, installed or not.
-    paths = [str(request.config.rootpath), os.environ.get("PYTHONPATH", "")]
-    environment = {"PYTHONPATH": os.pathsep.join(path for path in paths if path)}
-    with local_superlink(tmp_path_factory.mktemp("flwr"), environment) as ready:
+    with local_superlink(tmp_path_factory.mktemp("flwr"), {"PYTHONPATH": paths}) as ready:
         yield ready
 
 

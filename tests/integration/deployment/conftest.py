@@ -4,11 +4,9 @@ With the lowest release of Flower that is supported too, whose commands are othe
 """
 
 import json
-import os
 import shutil
 import signal
 import socket
-import sys
 import time
 from contextlib import ExitStack
 from importlib.metadata import version
@@ -16,41 +14,38 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from problems import simulated
 
 from tools.deployment import LocalDeployment, free_ports
 
-APP = Path(__file__).parent / "app"
+APP = Path(__file__).parents[1] / "app"
 #: Seconds for a run.
 RUN = 900
 
 
 def wait_until(condition, seconds, prefix):
     deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if found := condition():
-            return found
+    while not condition():
+        assert time.monotonic() < deadline, f"{prefix()}: not within {seconds} s"
         time.sleep(0.2)
-    raise AssertionError(f"{prefix}: not within {seconds} s")
 
 
 class Deployment(LocalDeployment):
     """A deployment whose runs the tests follow."""
 
+    paths = ""  # PYTHONPATH
+    connections = ""  # of the app, in its pyproject.toml
+
     def __init__(self, home, tell=print):
         super().__init__(home, tell)
         self.processes = {}
+        #: Where an app of a stranger notes that its code has run.
+        self.ran = self.home / "ran"
+        self.ran.mkdir(exist_ok=True)
 
     @property
     def environment(self):
-        root = Path(__file__).parents[3]
-        paths = [str(root), str(root / "tests" / "support"), os.environ.get("PYTHONPATH", "")]
-        return {
-            **super().environment,
-            "PYTHONPATH": os.pathsep.join(path for path in paths if path),
-            "OMP_NUM_THREADS": "1",
-            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
-        }
+        own = {"PYTHONPATH": self.paths, "OMP_NUM_THREADS": "1", "RAN": str(self.ran)}
+        return {**super().environment, **own, "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"}
 
     def spawn(self, name, program):
         self.processes[name] = super().spawn(name, program)
@@ -67,12 +62,10 @@ class Deployment(LocalDeployment):
         self.make_key(i, register=register)
         self.spawn(f"node-{i}", self.node_command(i, free_ports(1)[0], ca))
 
-    def kill(self, name):
-        """SIGKILL a process and all that it has started."""
-        self.stop(name, signal.SIGKILL)
-
-    def restart_node(self, i):
-        self.start_node(i, again=True)
+    def kill(self, *names):
+        """SIGKILL processes and all that they have started."""
+        for name in names:
+            self.stop(name, signal.SIGKILL)
 
     def begin(self, name, **config):
         """Submit a run of the app; return its process, which streams the log into NAME.log."""
@@ -81,19 +74,19 @@ class Deployment(LocalDeployment):
         app = self.home / "app"
         if not app.exists():
             shutil.copytree(APP, app)
+            with (app / "pyproject.toml").open("a", encoding="utf-8") as file:
+                file.write(self.connections)
         return self.spawn(name, ["flwr", "run", str(app), "--stream", "-c", text])
 
-    def rounds(self, name):
-        return self.log(name).count("[ROUND ")
-
     def wait_for_round(self, name, number):
-        wait_until(lambda: self.rounds(name) >= number, RUN, f"round {number} of {name}: {self.log(name)[-1500:]}")
+        there = lambda: self.log(name).count("[ROUND ") >= number  # noqa: E731
+        wait_until(there, RUN, lambda: f"round {number} of {name}: {self.log(name)[-1500:]}")
 
     def ended(self, name):
         """Wait for the end of a run; return its arrays, rows of metrics and replies that did not count."""
-        out = self.home / f"{name}.npz"
         process = self.processes[name]
-        wait_until(lambda: process.poll() is not None, RUN, f"the end of {name}: {self.log(name)[-1500:]}")
+        wait_until(lambda: process.poll() is not None, RUN, lambda: f"the end of {name}: {self.log(name)[-1500:]}")
+        out = self.home / f"{name}.npz"
         assert out.exists(), self.log(name)[-4000:] + self.log("superlink")[-2000:]
         with np.load(out) as file:
             arrays = dict(file)
@@ -119,6 +112,8 @@ class LowestDeployment(Deployment):
     def __init__(self, home, tell=print):
         super().__init__(home, tell)
         self.serverapp, self.control = (f"127.0.0.1:{port}" for port in free_ports(2))
+        address = f'address = "{self.control}"\nroot-certificates = "{self.home / "ca.crt"}"\n'
+        self.connections = f'\n[tool.flwr.federations]\ndefault = "x"\n\n[tool.flwr.federations.x]\n{address}'
 
     def start_superlink(self):
         # The registered stranger of the tests among them: later ones are not taken.
@@ -132,7 +127,7 @@ class LowestDeployment(Deployment):
             with socket.socket() as tried:
                 return tried.connect_ex((host, int(port))) == 0
 
-        wait_until(answers, 60, "the SuperLink's answer")
+        wait_until(answers, 60, lambda: "the SuperLink's answer")
 
     def make_key(self, i, *, register=True):
         if not (self.home / f"node-{i}").exists():
@@ -160,24 +155,14 @@ class LowestDeployment(Deployment):
             "--node-config", f"partition-id={i} num-partitions={self.nodes}",
         ]  # fmt: skip
 
-    def begin(self, name, **config):
-        app = self.home / "app"
-        if not app.exists():
-            shutil.copytree(APP, app)
-            with (app / "pyproject.toml").open("a", encoding="utf-8") as file:
-                file.write(
-                    '\n[tool.flwr.federations]\ndefault = "local"\n\n[tool.flwr.federations.local]\n'
-                    f'address = "{self.control}"\nroot-certificates = "{self.home / "ca.crt"}"\n'
-                )
-        return super().begin(name, **config)
-
 
 KIND = LowestDeployment if version("flwr") == "1.22.0" else Deployment
 
 
 @pytest.fixture
-def deployments(tmp_path):
+def deployments(tmp_path, paths, monkeypatch):
     """Make deployments; all of their processes are ended by their pids."""
+    monkeypatch.setattr(Deployment, "paths", paths)
     with ExitStack() as made:
 
         def make(nodes=3, *, started=True):
@@ -188,20 +173,3 @@ def deployments(tmp_path):
             return deployment
 
         yield make
-
-
-@pytest.fixture
-def here():
-    """Run the app's strategy and clients in this process; return arrays and rows."""
-    sys.path.insert(0, str(APP))
-    try:
-        from survivors import client, problem
-    finally:
-        sys.path.remove(str(APP))
-
-    def run(strategy, rounds, nodes=3, faults=0.0):
-        options = {"num_nodes": nodes, "initial_arrays": problem.start(), "run_config": {"faults": faults}}
-        result = simulated(problem.build(strategy, nodes), client.app, rounds, raise_errors=not faults, **options)
-        return {name: array.numpy() for name, array in result.arrays.items()}, result.rows()
-
-    return run
