@@ -16,9 +16,11 @@ from flwr_fco.kernels import njit
 
 Array = NDArray[Any]
 
-#: From how many entries on a sample of so many guesses the threshold of a projection.
-_LONG = 1 << 18
-_SAMPLE = 4096
+#: From how many entries on a sample of so many guesses the threshold of a projection, and the part of entries that is
+#: so small that these are copied.
+_LONG = 1 << 14
+_SAMPLE = 1 << 10
+_FEW = 8
 #: Elements handled at a time: buffers that fit the first-level cache, and maxima side by side.
 _PART = 256
 _LANES = 64
@@ -32,6 +34,16 @@ def at(term: Any, i: Any) -> Any:
 @overload(at, inline="always")
 def _at(term, i):  # type: ignore[no-untyped-def]
     return (lambda term, i: term[i]) if isinstance(term, types.Array) else (lambda term, i: term)
+
+
+def taken(term: Any, indices: Any) -> Any:
+    """Return some entries of an array, or a number itself."""
+    return term if np.ndim(term) == 0 else term[indices]
+
+
+@overload(taken)
+def _taken(term, indices):  # type: ignore[no-untyped-def]
+    return (lambda term, indices: term[indices]) if isinstance(term, types.Array) else (lambda term, indices: term)
 
 
 @njit(cache=True, inline="always")
@@ -82,110 +94,129 @@ def scale(v, factor, out):  # type: ignore[no-untyped-def]
 # --- l1 ball and simplex ----------------------------------------------------------------------------------------------
 # The projection onto {x >= 0, <a, x> = r} is max(v - tau a, 0), where tau is the root of the convex, decreasing
 # f(tau) = sum a_i max(v_i - tau a_i, 0) - r. A Newton step from anywhere lands at or left of the root and then only
-# rises, so what is below the current tau can be dropped for good.
+# rises, so what is below the current tau can be dropped for good. Near the largest v_i / a_i, tau is relative to that:
+# the result is feasible also where v is many orders larger than r, because it takes the very differences that f takes.
+
+
+@njit(cache=True, error_model="numpy", fastmath={"arcp"})
+def _top(v, weights, absolute):  # type: ignore[no-untyped-def]
+    """Return the largest v_i / a_i, or |v_i| / a_i, NaN ignored: side by side, for one maximum waits for itself."""
+    tops = np.full(_LANES, -np.inf)
+    for start in range(0, v.size, _LANES):
+        part = v[start : start + _LANES]
+        for j in range(part.size):
+            x = abs(part[j]) if absolute else part[j]
+            a = at(weights, start + j)
+            ratio = x / a if a > 0.0 else -np.inf
+            tops[j] = ratio if ratio > tops[j] else tops[j]
+    return tops.max()
 
 
 @njit(cache=True, error_model="numpy", fastmath={"reassoc"})
-def _sums(v, weights, tau, absolute):  # type: ignore[no-untyped-def]
-    """Return sum a x and sum a^2 over the x = v_i, or |v_i|, above tau a."""
-    total = square = 0.0
+def _excess(v, weights, base, tau, absolute):  # type: ignore[no-untyped-def]
+    """Return sum a d, sum a^2 and the number of the d = (v_i - base a) - tau a, or of |v_i|, above 0; NaN counts."""
+    total = square = count = 0.0
     for i in range(v.size):
         x = abs(v[i]) if absolute else v[i]
         a = at(weights, i)
-        above = x > tau * a
-        total += a * x if above else 0.0
-        square += a * a if above else 0.0
-    return total, square
+        d = (x - base * a) - tau * a
+        total += 0.0 if d <= 0.0 else a * d
+        square += 0.0 if d <= 0.0 else a * a
+        count += 0.0 if d <= 0.0 else 1.0
+    return total, square, count
 
 
 @njit(cache=True, error_model="numpy")
-def _root(v, weights, radius, start):  # type: ignore[no-untyped-def]
-    """Return the root of f by Newton's method."""
-    tau = start
-    low = -np.inf
-    previous = (0.0, 0.0)
-    while True:
-        total, square = sums = _sums(v, weights, tau, False)
-        if sums == previous or square == 0.0:
-            return tau
-        low = tau = max(low, (total - radius) / square)
-        previous = sums
-
-
-@njit(cache=True, error_model="numpy")
-def largest(v, weights, tau, absolute, stride):  # type: ignore[no-untyped-def]
-    """Return the x = v_i, or |v_i|, not below tau a (or NaN) among each stride-th entry, and their weights."""
-    kept = np.empty(v.size)
-    heavy = np.empty(v.size)
+def _above(v, weights, base, tau, absolute):  # type: ignore[no-untyped-def]
+    """Return the indices of the d that are above 0."""
+    kept = np.empty(v.size, np.int64)
     size = 0
-    for i in range(0, v.size, stride):
+    for i in range(v.size):
         x = abs(v[i]) if absolute else v[i]
-        a = at(weights, i)
-        kept[size] = x
-        heavy[size] = a
-        size += 0 if x < tau * a else 1
-    return kept[:size], heavy[:size]
+        kept[size] = i
+        size += 0 if (x - base * at(weights, i)) - tau * at(weights, i) <= 0.0 else 1
+    return kept[:size]
 
 
 @njit(cache=True, error_model="numpy")
-def on_simplex(v, weights, radius, absolute, out):  # type: ignore[no-untyped-def]
+def _root(v, weights, radius, absolute, base, least, start):  # type: ignore[no-untyped-def]
+    """Return the root of f, at least `least`, by Newton's method from a start, and what rounding leaves of it."""
+    tau = start
+    before = -1.0
+    while True:
+        total, square, count = _excess(v, weights, base, tau, absolute)
+        step = (total - radius) / square
+        if count == before or (before >= 0.0 and step <= 0.0):
+            # Where rounding alone has dropped a heavy entry, the others say nothing of what is left.
+            return tau, step if count == before or step > -1e-12 * abs(tau) else 0.0
+        tau = max(tau + step, least)
+        before = count
+        if _FEW * count < v.size:
+            kept = _above(v, weights, base, tau, absolute)
+            v, weights = v[kept], taken(weights, kept)
+
+
+@njit(cache=True, error_model="numpy")
+def on_simplex(v, weights, ends, radius, absolute, out):  # type: ignore[no-untyped-def]
     """Write the projection onto {w >= 0, <weights, w> = radius}, or onto {<weights, |w|> <= radius} if `absolute`.
 
-    The weights are 1.0 or a float64 array of v's size; coordinates of weight 0 are free.
+    The weights are 1.0 or a float64 array of v's size, with the smallest above 0 and the largest one as `ends`;
+    coordinates of weight 0 are free.
     """
-    total, square = _sums(v, weights, -np.inf, absolute)
-    if absolute and total <= radius:
+    if absolute and _excess(v, weights, 0.0, 0.0, True)[0] <= radius:
         scale(v, 1.0, out)
         return
-    if not math.isfinite(total):
-        out[:] = np.nan
-        return
-    low = (total - radius) / square
+    top = _top(v, weights, absolute)
+    lightest, heaviest = ends
+    near = lightest == heaviest or _excess(v, weights, 0.0, 0.5 * top, absolute)[0] > radius
+    base = top if near else 0.0
+    start = least = max(top - base - radius / lightest / lightest, -base if absolute else -np.inf)
     if v.size >= _LONG:
-        # From a good guess, one step over all entries leaves few of them; a bad one costs time and nothing else.
+        # From a good guess, one step over all entries comes close; a bad one costs time and nothing else.
         stride = v.size // _SAMPLE
-        kept, heavy = largest(v, weights, low, absolute, stride)
-        guess = _root(kept, heavy, radius / stride, low)
-        total, square = _sums(v, weights, guess, absolute)
-        low = max(low, (total - radius) / square) if square > 0.0 else low
-    else:
-        for _ in range(2):
-            total, square = _sums(v, weights, low, absolute)
-            low = max(low, (total - radius) / square) if square > 0.0 else low
-    # A little lower, or rounding might leave none.
-    kept, heavy = largest(v, weights, low - 1e-12 * abs(low), absolute, 1)
-    # Relative to the largest, and twice, for what rounding left: the result is feasible also where v is many orders
-    # larger than the radius, because the output takes the very differences that the roots are of.
-    top = -np.inf
-    for k in range(kept.size):
-        if heavy[k] > 0.0 and kept[k] > top * heavy[k]:
-            top = kept[k] / heavy[k]
-    for k in range(kept.size):
-        kept[k] -= top * heavy[k]
-    tau = _root(kept, heavy, radius, -np.inf)
-    for k in range(kept.size):
-        kept[k] -= tau * heavy[k]
-    rest = _root(kept, heavy, radius, -np.inf)
+        some = np.arange(0, v.size, stride)
+        start, _ = _root(v[some], taken(weights, some), radius / stride, absolute, base, least, least)
+    tau, rest = _root(v, weights, radius, absolute, base, least, start)
     for i in range(v.size):
         x = abs(v[i]) if absolute else v[i]
         a = at(weights, i)
-        x = ((x - top * a) - tau * a) - rest * a
+        x = ((x - base * a) - tau * a) - rest * a
         x = 0.0 if x < 0.0 else x
         out[i] = (-x if absolute and v[i] < 0.0 else x) + 0.0
 
 
-# --- the point of a dual in the geometry of a p-norm ------------------------------------------------------------------
+# --- hard sparsity ----------------------------------------------------------------------------------------------------
 
 
 @njit(cache=True)
-def _top(z: Array) -> float:
-    """Return max |z_i|, NaN ignored: side by side, because a single running maximum waits for itself."""
-    tops = np.zeros(_LANES)
-    for start in range(0, z.size, _LANES):
-        part = z[start : start + _LANES]
-        for j in range(part.size):
-            tops[j] = abs(part[j]) if abs(part[j]) > tops[j] else tops[j]
-    return float(tops.max())
+def magnitudes_between(v, low, high):  # type: ignore[no-untyped-def]
+    """Return the |v_i| from low to high, and how many are above, or NaN."""
+    kept = np.empty(v.size, v.dtype)
+    size = above = 0
+    for i in range(v.size):
+        x = abs(v[i])
+        kept[size] = x
+        size += 1 if low <= x <= high else 0
+        above += 0 if x <= high else 1
+    return kept[:size], above
+
+
+@njit(cache=True)
+def keep_largest(v, level, count, out):  # type: ignore[no-untyped-def]
+    """Write the `count` entries of which the last one's magnitude is `level`, of equal ones the first; NaN is kept."""
+    surplus = -count
+    for i in range(v.size):
+        surplus += 0 if abs(v[i]) < level else 1
+    end = v.size
+    while surplus > 0 and end > 0:
+        end -= 1
+        surplus -= 1 if abs(v[end]) == level else 0
+    for i in range(v.size):
+        x = abs(v[i])
+        out[i] = 0.0 if x < level or (x == level and i >= end) else v[i] + 0.0
+
+
+# --- the point of a dual in the geometry of a p-norm ------------------------------------------------------------------
 
 
 # Sums may be reordered (that is what lets them use vector instructions); NaN and infinity keep their meaning.
@@ -226,8 +257,8 @@ def p_norm_point(z: Array, p: float, radius: float, out: Array) -> None:
 
     With x = z/max|z| and N = ||x||_p the point is min(max|z| N/(p-1), radius) (x/N)^(p-1).
     """
-    top = _top(z)
-    if top == 0.0:
+    top = _top(z, 1.0, True)
+    if not top > 0.0:
         # A NaN is not larger than 0: it is passed on, not lost.
         scale(z, 1.0, out)
         return

@@ -78,9 +78,9 @@ def outside(violation: float, scale: float, w: Array) -> float:
 
 def flat(array: Array, shape: tuple[int, ...]) -> Array:
     """Return an array, broadcast to a shape, as a vector; as a new one unless it can be written, as kernels want."""
-    if array.shape == shape and array.ndim == 1 and array.flags.writeable and array.flags.c_contiguous:
-        return array
-    return np.array(np.broadcast_to(array, shape), order="C").reshape(-1)
+    if array.shape != shape:
+        return np.broadcast_to(array, shape).flatten()
+    return array if array.ndim == 1 and array.flags.writeable and array.flags.c_contiguous else array.flatten()
 
 
 def holds_anywhere(found: Any) -> bool:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 
 from flwr_fco.core.validation import AT_LEAST_ONE, CHANCE, POSITIVE
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.kernels.prox import on_simplex, scale
+from flwr_fco.kernels.prox import keep_largest, magnitudes_between, on_simplex, scale
 from flwr_fco.regularizers.base import WEIGHTS, Array, Regularizer, Solver, flat, outside
 from flwr_fco.regularizers.groups import norm_of
 from flwr_fco.regularizers.separable import L1
 
-#: From how many entries on the k-th largest is looked for among those that a sample of so many says are large.
+#: From how many entries on the k-th largest is looked for among those that are near it in a sample of so many.
 _LONG = 1 << 16
 _SAMPLE = 1 << 12
 
@@ -58,7 +59,13 @@ class L1Ball(Regularizer):
 
     def solver(self, shape: tuple[int, ...]) -> Solver:
         weights = 1.0 if self.weights is None else flat(self.weights, shape)
-        return lambda v, step, out: on_simplex(v, weights, self.radius, True, out)
+        return lambda v, step, out: on_simplex(v, weights, self._ends, self.radius, True, out)
+
+    @cached_property
+    def _ends(self) -> tuple[float, float]:
+        """The smallest weight above 0, and the largest one."""
+        weights = np.ones(1) if self.weights is None else self.weights
+        return float(weights.min(where=weights > 0.0, initial=math.inf)), float(weights.max(initial=0.0))
 
     def conjugate(self, u: Array) -> float:
         return self.radius * L1(1.0, self.weights).strength_max(u)
@@ -142,7 +149,7 @@ class Simplex(Regularizer):
         return outside(max(off, -float(w.min())), self.radius, w)
 
     def solver(self, shape: tuple[int, ...]) -> Solver:
-        return lambda v, step, out: on_simplex(v, 1.0, self.radius, False, out)
+        return lambda v, step, out: on_simplex(v, 1.0, (1.0, 1.0), self.radius, False, out)
 
     def conjugate(self, u: Array) -> float:
         return self.radius * float(u.max())
@@ -212,10 +219,8 @@ class HardSparsity(Regularizer):
 
     def solve(self, v: Array, step: float, out: Array) -> None:
         """Keep the largest coordinates and set all others to 0."""
-        indices = np.flatnonzero(largest_of(np.abs(v), self.count_of(v.size)))
-        kept = v[indices] + v.dtype.type(0.0)
-        out[:] = 0.0
-        out[indices] = kept
+        count = self.count_of(v.size)
+        keep_largest(v, kth_largest(v, count) if count < v.size else 0.0, count, out)
 
 
 @dataclass(frozen=True)
@@ -300,31 +305,18 @@ class NofM(Regularizer):
             raise ConfigurationError(f"{self!r}: {prefix}; leave it whole with regularizer={whole}")
 
 
-def kth_largest(sizes: Array, count: int) -> float:
-    """Return exactly the `count`-th largest of a vector of magnitudes, 1 <= count <= size; NaN is the largest."""
-    if sizes.size >= _LONG:
-        sample = np.sort(sizes[:: sizes.size // _SAMPLE])
-        # Three standard deviations more than the sample's share.
-        share = count / sizes.size
-        rank = int(sample.size * share + 3.0 * math.sqrt(sample.size * share)) + 1
-        if rank < sample.size and math.isfinite(guess := float(sample[-rank])):
-            kept = sizes[np.flatnonzero(~(sizes < guess))]
-            sizes = kept if kept.size >= count else sizes
-    return float(np.partition(sizes, sizes.size - count)[sizes.size - count])
-
-
-def largest_of(sizes: Array, count: int) -> Array:
-    """Return which entries are the `count` largest of a vector of magnitudes; of equal ones the first, and every NaN.
-
-    Examples
-    --------
-    >>> largest_of(np.array([1.0, 3.0, 2.0, 2.0]), 2)
-    array([False,  True,  True, False])
-    """
-    if count >= sizes.size:
-        return np.ones(sizes.size, dtype=np.bool_)
-    level = kth_largest(sizes, count)
-    keep = ~(sizes < level)
-    surplus = np.count_nonzero(keep) - count
-    keep[np.flatnonzero(sizes == level)[-surplus:] if surplus > 0 else []] = False
-    return keep
+def kth_largest(v: Array, count: int) -> float:
+    """Return exactly the `count`-th largest magnitude of a vector, 1 <= count <= size; NaN is the largest."""
+    if v.size >= _LONG:
+        sample = np.sort(np.abs(v[:: v.size // _SAMPLE]))
+        # Three standard deviations to either side of where the sample has it.
+        share = 1.0 - count / v.size
+        slack = 3.0 * math.sqrt(sample.size * share * (1.0 - share)) + 1.0
+        sides = np.clip([sample.size * share - slack, sample.size * share + slack], 0, sample.size - 1).astype(int)
+        near, above = magnitudes_between(v, *sample[sides])
+        if above < count <= above + near.size:
+            v = near
+            count = count - above
+    sizes = np.abs(v)
+    sizes.partition(sizes.size - count)
+    return float(sizes[sizes.size - count])
