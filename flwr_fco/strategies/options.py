@@ -38,8 +38,8 @@ from flwr_fco.core.validation import (
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.short import Short
 from flwr_fco.mirror_maps import Euclidean, MirrorMap
+from flwr_fco.privacy import check_private
 from flwr_fco.regularizers import Regularizer, Zero
-from flwr_fco.strategies.private import check_private
 
 AUTO = "auto"
 #: Options that theory can choose, with their values before the choice.

@@ -24,6 +24,7 @@ from flwr_fco.messages.arrays import layout_of, model_record, model_vector
 from flwr_fco.messages.protocol import Node, Plan, Uplink
 from flwr_fco.messages.records import Inbox
 from flwr_fco.messages.short import Form, Mask, Short
+from flwr_fco.privacy import PrivateMean
 from flwr_fco.regularizers import Zero
 from flwr_fco.regularizers.base import BoundRegularizer
 from flwr_fco.results import Result, traffic_of
@@ -32,7 +33,6 @@ from flwr_fco.strategies.divergence import Watch
 from flwr_fco.strategies.ledger import Ledger
 from flwr_fco.strategies.nodes import Nodes, Tables
 from flwr_fco.strategies.options import AUTOMATIC, Options, text_of
-from flwr_fco.strategies.private import PrivateMean
 from flwr_fco.strategies.unmodified import Untrained
 from flwr_fco.work import Work
 

@@ -13,10 +13,9 @@ from scipy.stats import beta, norm
 from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.protocol import Node, Uplink
-from flwr_fco.privacy import GaussianDP, square_root_coefficients
+from flwr_fco.privacy import GaussianDP, PrivateMean, square_root_coefficients
 from flwr_fco.strategies import FedDualAvg, Steps
 from flwr_fco.strategies.checkpoint import go_back, moment
-from flwr_fco.strategies.private import PrivateMean
 
 pytest.importorskip("dp_accounting")
 DIMENSION = 3

@@ -12,10 +12,10 @@ from problems import app_of, flat, problem, simulated, start_arrays
 from flwr_fco import FedDAGT, FedDualAvg, FedDualAvgOSP, FeDualEx, GaussianDP, fit_path
 from flwr_fco.callbacks import Callback, Checkpoint
 from flwr_fco.errors import ConfigurationError, DivergedError, UnknownOptionError
+from flwr_fco.privacy import PrivateMean
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import Arrays, Bounds, DualFL, Epochs, Participation, Steps, run_of
-from flwr_fco.strategies.private import PrivateMean
 
 pytest.importorskip("dp_accounting")
 
