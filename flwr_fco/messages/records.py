@@ -70,14 +70,16 @@ class Encoder:
         self._arrays_key = arrayrecord_key
         self._config_key = configrecord_key
         #: Sources are held with what was made of them: an id is unique only as long as its object lives.
-        self._made: dict[int, tuple[Any, dict[str, Array]]] = {}
-        self._records: dict[int, tuple[Downlink, RecordDict]] = {}
+        self._made: dict[int, tuple[Any, Any]] = {}
 
     def __call__(self, down: Downlink) -> RecordDict:
         """Return the records of a task, of their own for each client: the server's hooks may change them."""
-        if id(down) not in self._records:
-            self._records[id(down)] = down, self._encoded(down)
-        return isolated(self._records[id(down)][1])
+        return isolated(self._once(down, self._encoded))
+
+    def _once(self, source: Any, make: Callable[[Any], Any]) -> Any:
+        if id(source) not in self._made:
+            self._made[id(source)] = source, make(source)
+        return self._made[id(source)][1]
 
     def _encoded(self, down: Downlink) -> RecordDict:
         arrays: dict[str, Array] = {}
@@ -100,9 +102,8 @@ class Encoder:
 
     def _packed(self, source: Any, name: str, dtype: str | None = None) -> dict[str, Array]:
         """Return the arrays of a vector under its name, made once."""
-        if id(source) not in self._made:
-            self._made[id(source)] = source, pack({"": source if dtype is None else source.astype(dtype, copy=False)})
-        return {prefix + name: array for prefix, array in self._made[id(source)][1].items()}
+        made = self._once(source, lambda own: pack({"": own if dtype is None else own.astype(dtype, copy=False)}))
+        return {prefix + name: array for prefix, array in made.items()}
 
 
 class readable(ContextDecorator):

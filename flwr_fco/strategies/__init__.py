@@ -1,19 +1,7 @@
 """Strategies: the server half of every method, subclasses of `flwr.serverapp.strategy.FedAvg`."""
 
-from flwr_fco.algorithms.contract.choices import (
-    Arrays,
-    Average,
-    Bounds,
-    Density,
-    Everyone,
-    Last,
-    Ledger,
-    Participation,
-    Reference,
-    Strengths,
-    Trimmed,
-    Wire,
-)
+from flwr_fco.algorithms.contract import choices
+from flwr_fco.algorithms.contract.choices import *  # noqa: F403
 from flwr_fco.algorithms.restricted_gradient_tracking import Stage
 from flwr_fco.core.validation import AT_LEAST_ONE, POSITIVE
 from flwr_fco.messages.short import Short
@@ -28,8 +16,7 @@ STRATEGIES: dict[str, type[CompositeStrategy]] = {
     name: getattr(methods, name) for name in sorted(methods.__all__) if name != "proved_zero"
 }
 
-__all__ = ["AT_LEAST_ONE", "POSITIVE", "STRATEGIES", "Arrays", "Average", "Bounds", "CompositeStrategy", "Density"]
-__all__ += ["Epochs", "Everyone", "Last", "Ledger", "Minimise", "MinimiseStrategy", "Options", "Participation", "Rate"]
-__all__ += ["Reference", "Short", "Stage", "StepStrategy", "Steps", "Strengths", "Trimmed", "Wire", "run_of"]
-__all__ += ["strategy"]
+__all__ = ["AT_LEAST_ONE", "POSITIVE", "STRATEGIES", "CompositeStrategy", "Epochs", "Minimise", "MinimiseStrategy"]
+__all__ += ["Options", "Rate", "Short", "Stage", "StepStrategy", "Steps", "run_of", "strategy"]
+__all__ += choices.__all__
 __all__ += methods.__all__

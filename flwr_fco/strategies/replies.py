@@ -1,6 +1,6 @@
 """All that a reply must be to count: every check of what clients send.
 
-:func:`collect` asks whose reply it is, :class:`Reader` whether it can be, and :func:`objections` whether it would
+:func:`collect` asks whose reply it is, :func:`read` whether it can be, and :func:`objections` whether it would
 move a mean too far, or has been sent before. The first reason counts; a reply with a reason is left out, logged and
 counted, and nothing else changes.
 """
@@ -121,6 +121,8 @@ class Round:
         Ids of nodes whose ClientApp knows nothing of this package.
     short : bool
         Whether nodes were sent short messages, and none has answered one yet.
+    possible : tuple or None
+        What the last reply that can be says that it did: most of a round say the same.
     """
 
     def __init__(self, number: int, nodes: Sequence[Node], table: list[LeftOut], kind: str = "train") -> None:
@@ -129,6 +131,7 @@ class Round:
         self.table = table
         self.foreign = set[int]()
         self.short = False
+        self.possible: Any = None
         self.nodes = {node.node_id: node for node in nodes}
         self.left_out = self.malformed = 0
         self.silent = set(self.nodes)
@@ -383,62 +386,67 @@ def check_weight(run: Any, node: Node, weight: float, rows: float) -> None:
         raise ProtocolError(f"it reports {weight:g} examples{before}; {keeps}")
 
 
-class Reader:
-    """Reads the replies of an exchange, and checks each by itself."""
+def read(run: Any, node: Node, said: Any) -> Uplink | None:
+    """Return a reply that can be by itself; None if the client has lost its memory.
 
-    def __init__(self, run: Any) -> None:
-        self._run = run
-        self._unmodified = run.options._unmodified
-        self._own_loops = self._unmodified or run.options.bounds.own_loops
-        self._says_elapsed = self._unmodified and getattr(run.options, "density", None) is not None
-        #: What the last reply says that it did: most of a round say the same.
-        self._possible: Any = None
+    Parameters
+    ----------
+    run : Run
+        Of the strategy, with the exchange.
+    node : Node
+        The client.
+    said : Uplink, RecordDict or None
+        The reply, or the content of its message.
 
-    def __call__(self, node: Node, said: Any) -> Uplink | None:
-        """Return a reply that can be; None if the client has lost its memory."""
-        run = self._run
-        options = self._run.options
-        up = self._uplink(said)
-        if up is None:
-            return None
-        norms = check_form(up, run.shapes, run.problem.layout, half=bool(run.method.discloses))
-        work = FirstOrder(steps=1) if run.current.number == 0 else run.works.get(node.node_id, run.problem.plan.work)
-        claims = up.examples, up.steps, up.elapsed, work
-        if claims != self._possible or options.bounds.rows is not None:
-            up = up._replace(examples=check_examples(run, node, up.examples))
-            if not self._says_elapsed:
-                check_work(up, work, run.problem.client_lr, own_loops=self._own_loops)
-            self._possible = claims
-        examples = up.examples
-        if options.weighted_by_key != "num-examples":
-            weight = up.metrics.get(options.weighted_by_key)
-            if weight is None:
-                raise FormError(f"it lacks the metric {options.weighted_by_key!r}, its weight")
-            if not is_number(weight) or not 0.0 <= weight <= _MOST_EXAMPLES:
-                raise ProtocolError(f"its weight {options.weighted_by_key!r} is {weight!r:.50}; expected a number >= 0")
-            examples = float(weight)
-        if options.site_weights is not None:
-            examples = run.weight(node, examples)
-        digest = up.digest
-        if run.roll is not None:
-            check_weight(run, node, examples, up.examples)
-        if run.ledger is not None:
-            digest = digest or digest_of(up.vectors, up.elapsed)
-        said_of = up.metrics, up.pass_through, digest, norms
-        return Uplink(up.vectors, up.elapsed, up.steps, math.nan, node, examples, *said_of)
+    Raises
+    ------
+    ProtocolError
+        If it cannot be.
+    """
+    options = run.options
+    up = _uplink(run, said)
+    if up is None:
+        return None
+    norms = check_form(up, run.shapes, run.problem.layout, half=bool(run.method.discloses))
+    work = FirstOrder(steps=1) if run.current.number == 0 else run.works.get(node.node_id, run.problem.plan.work)
+    claims = up.examples, up.steps, up.elapsed, work
+    if claims != run.current.possible or options.bounds.rows is not None:
+        up = up._replace(examples=check_examples(run, node, up.examples))
+        # Of clients that know no rate a density says how much elapses.
+        if not (options._unmodified and options._density is not None):
+            own_loops = options._unmodified or options.bounds.own_loops
+            check_work(up, work, run.problem.client_lr, own_loops=own_loops)
+        run.current.possible = claims
+    examples = up.examples
+    if options.weighted_by_key != "num-examples":
+        weight = up.metrics.get(options.weighted_by_key)
+        if weight is None:
+            raise FormError(f"it lacks the metric {options.weighted_by_key!r}, its weight")
+        if not is_number(weight) or not 0.0 <= weight <= _MOST_EXAMPLES:
+            raise ProtocolError(f"its weight {options.weighted_by_key!r} is {weight!r:.50}; expected a number >= 0")
+        examples = float(weight)
+    if options.site_weights is not None:
+        examples = run.weight(node, examples)
+    digest = up.digest
+    if run.roll is not None:
+        check_weight(run, node, examples, up.examples)
+    if run.ledger is not None:
+        digest = digest or digest_of(up.vectors, up.elapsed)
+    said_of = up.metrics, up.pass_through, digest, norms
+    return Uplink(up.vectors, up.elapsed, up.steps, math.nan, node, examples, *said_of)
 
-    def _uplink(self, said: Any) -> Uplink | None:
-        run = self._run
-        if said is None or isinstance(said, Uplink):
-            return said
-        increment = None
-        if run.short is not None:
-            form, support = run.short
-            increment, said = read_reply(form, support, said)
-        if self._unmodified:
-            return read_model(run.options, run.problem.layout, said, run.point, run.problem.client_lr, increment)
-        up = decode_uplink(said, run.problem.layout.size, run.shapes)
-        return up if increment is None or up is None else up._replace(vectors={"increment": increment})
+
+def _uplink(run: Any, said: Any) -> Uplink | None:
+    if said is None or isinstance(said, Uplink):
+        return said
+    increment = None
+    if run.short is not None:
+        form, support = run.short
+        increment, said = read_reply(form, support, said)
+    if run.options._unmodified:
+        return read_model(run.options, run.problem.layout, said, run.point, run.problem.client_lr, increment)
+    up = decode_uplink(said, run.problem.layout.size, run.shapes)
+    return up if increment is None or up is None else up._replace(vectors={"increment": increment})
 
 
 # --- does it move a mean too far, and is it new ----------------------------------------------------------------------

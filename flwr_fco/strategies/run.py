@@ -464,8 +464,6 @@ class Momentum:
         self.beta = beta
         self.centre = centre
         self.velocity: tuple[Vector, float] | None = None
-        #: What the velocity becomes when the round's update is kept.
-        self.next: tuple[Vector, float] | None = None
 
     def __call__(self, uplinks: Sequence[Uplink]) -> tuple[Vector, float]:
         """Return the direction of the server's step, and its elapsed time."""
@@ -473,7 +471,7 @@ class Momentum:
         if self.velocity is not None:
             mean += self.beta * self.velocity[0]
             elapsed += self.beta * self.velocity[1]
-        self.next = mean.copy(), elapsed
+        self.velocity = mean.copy(), elapsed
         return mean, elapsed
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -97,7 +98,7 @@ def first_gradients(run: Run) -> None:
     if uplinks:
         if run.ledger is not None:
             run.ledger.commit(run.method, run.method.downlink(run.problem, run.state, None), uplinks)
-        run.state = run.method.aggregate(run.problem, run.state, Replies(uplinks, run.momentum or run.mean, run.ledger))
+        run.state = run.method.aggregate(run.problem, run.state, Replies(uplinks, run.mean, run.ledger))
         logger.info("Trackers start from the gradients of %s clients", len(uplinks))
     else:
         logger.warning("No client has sent a gradient that counts: trackers start at 0, if the round counts")
@@ -285,7 +286,7 @@ def good_replies(run: Run, answered: Iterable[Message]) -> list[Reply]:
         As they came.
     """
     everyone = run.method.reads == "everyone"
-    read = replies.Reader(run)
+    read = partial(replies.read, run)
     run.current.waits = everyone and run.grid is not None
     good = {reply.node: reply for reply in replies.collect(run.current, answered, read)}
     for _ in range(_REPEATS):
@@ -370,7 +371,9 @@ def update(run: Run, uplinks: Sequence[Uplink]) -> bool:
         chosen = {**chosen, "server_lr": extrapolation(uplinks)}
         problem = problem._replace(server_lr=chosen["server_lr"])
     # These are kept only if the step is: what they hold is replaced, never written into.
-    average, untrained = copy(run.average), copy(run.untrained)
+    average = copy(run.average)
+    momentum = copy(run.momentum)
+    untrained = copy(run.untrained)
     try:
         with single_threaded_blas(), np.errstate(over="ignore", invalid="ignore"):
             given = run.given
@@ -381,7 +384,7 @@ def update(run: Run, uplinks: Sequence[Uplink]) -> bool:
                     # Psi leaves alone what nobody trains, from this very step on.
                     problem = problem.with_plan(run.plan_of(run.method.setting(given, before)))
             passed = _averaged_arrays(run, uplinks)
-            after = run.method.aggregate(problem, before, Replies(uplinks, run.momentum or run.mean, run.ledger))
+            after = run.method.aggregate(problem, before, Replies(uplinks, momentum or run.mean, run.ledger))
             _check_state(run, before, after)
             setting = run.method.setting(given, after)
             stage = setting.stage != run.setting.stage
@@ -400,9 +403,8 @@ def update(run: Run, uplinks: Sequence[Uplink]) -> bool:
         logger.warning("aggregate_train: the update overflows, the state stays as it is: lower the rates (%s)", error)
         run.overflowed = True
         return False
-    if run.momentum is not None:
-        run.momentum.velocity = run.momentum.next
     run.average = average
+    run.momentum = momentum
     run.untrained = untrained
     if run.ledger is not None:
         run.ledger.commit(run.method, run.method.downlink(problem, before, None), uplinks)

@@ -14,6 +14,9 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.protocol import Node
 from flwr_fco.regularizers.base import Scope
 
+__all__ = ["Arrays", "Average", "Bounds", "Density", "Everyone", "Last", "Ledger", "Participation", "Reference"]
+__all__ += ["Strengths", "Trimmed", "Wire"]
+
 #: Chooses the connected nodes that take part in a round.
 ChooseNodes = Callable[[int, Sequence[Node]], Sequence[Node]]
 
