@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from numbers import Integral, Real
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, NamedTuple, Self
@@ -30,7 +29,7 @@ from flwr_fco.core.validation import AT_LEAST_ONE, POSITIVE, check_fields, check
 from flwr_fco.errors import ConfigurationError, PublicError, SeparableError
 from flwr_fco.messages.protocol import Answer, Described, Question
 from flwr_fco.objectives import Linear, Objective, SiteIntercept
-from flwr_fco.objectives.design import as_rows, deviations, is_sparse, refuse_text
+from flwr_fco.objectives.design import as_rows, deviations, refuse_text
 from flwr_fco.objectives.site_intercept import check_site_rows, name_idle
 from flwr_fco.regularizers import L2Squared, Regularizer, Zero
 from flwr_fco.regularizers.base import with_strength
@@ -40,6 +39,7 @@ from flwr_fco.simulation.simulate import progress_bar
 from flwr_fco.strategies import Everyone, FedNewton, Strengths, proved_zero, run_of
 from flwr_fco.strategies.nodes import ASKING, Nodes, Tables
 from flwr_fco.strategies.questions import ask, prepared
+from flwr_fco.strategies.run import Run
 from flwr_fco.tables import intervals as of_intervals
 from flwr_fco.tables import reading, reports
 from flwr_fco.tables.answers import CENTRED, DENSE, FIRST, MASS, MEANS, VARIANCES, WITHIN, first
@@ -52,7 +52,6 @@ from flwr_fco.tables.intervals import (
     TIMEOUT,
     TIMES,
     Intervals,
-    Questions,
     Table,
     asking,
     reasons_of,
@@ -73,10 +72,16 @@ _LARGEST_BLOCK = 2048
 
 
 class Sites(NamedTuple):
-    """What the runs of a fit know of the sites.
+    """The sites of a fit, as they have said at first, and how they are reached.
 
     Parameters
     ----------
+    grid : Grid
+        Connects them, and nobody else.
+    start : ArrayRecord
+        The model at 0.
+    timeout : float
+        Seconds to wait for an answer.
     answers : list of Answer
         What they have said first; the weight of each is the share of its rows.
     tables : Tables
@@ -89,32 +94,31 @@ class Sites(NamedTuple):
         The rows of each partition, which a fit is of to its end.
     """
 
+    grid: Any
+    start: ArrayRecord
+    timeout: float
     answers: list[Answer]
     tables: Tables
     total: float
     weights: dict[int | None, float] | None
-    rows: dict[int, float] | None = None
+    rows: dict[int, float] | None
 
     @property
     def at_zero(self) -> float:
         """The loss at 0, of all rows."""
         return math.fsum(answer.weight * answer.numbers["loss"] for answer in self.answers)
 
-    def asking(self, **options: Any) -> FedNewton:
+    def strategy(self, **options: Any) -> FedNewton:
         """Return a strategy with these options."""
         return asking(len(self.answers), self.tables, self.rows, self.weights, **options)
+
+    def run(self) -> Run:
+        """Return a run of which questions are asked."""
+        return prepared(self.strategy(), self.grid, self.start, self.timeout)
 
     def slopes(self, count: int) -> Vector:
         """Return the derivatives by the last parameters at 0, of all rows."""
         return np.asarray(np.sum([own.weight * own.vectors["gradient"][-count:] for own in self.answers], axis=0))
-
-
-def _centred(run: Any, centre: Vector) -> int:
-    """Have all sites centre their columns; return in how many messages."""
-    ask(run, Request(CENTRED), np.append(centre, np.zeros(run.problem.layout.size - centre.size)))
-    if run.left_out:
-        raise ConfigurationError(f"sites have not centred their columns: {'; '.join(reasons_of(run))}")
-    return 1
 
 
 def warn_of_the_same_rows(answers: Sequence[Answer], sites: Sequence[str]) -> None:
@@ -411,18 +415,23 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         self.without_ = rows[-1]
         self._timeout = checked("timeout", timeout, float, POSITIVE)
         self._intervals: Intervals | None = (Intervals() if chosen else None) if isinstance(chosen, bool) else chosen
-        parts = None if reading.is_grid(rows[0]) else self._parts(*rows)
-        outputs = self._outputs(parts, classes)
-        if parts is not None:
-            return self._run(parts, outputs)
+        over_grid = reading.is_grid(rows[0])
+        clients = [] if over_grid else self._clients(*rows)
+        outputs = self._outputs(clients, classes)
+        objectives = self._objectives(clients)
         with ExitStack() as stack:
-            if isinstance(rows[0], InProcessGrid):
+            grid = rows[0] if over_grid else stack.enter_context(reports.connected(objectives))
+            if isinstance(grid, InProcessGrid):
                 # The log of a ServerApp shows its rounds; here somebody waits for the model.
                 stack.enter_context(quiet())
-                stack.enter_context(progress_bar(rows[0], None))
-            return self._run_over(rows[0], features, outputs)
+                stack.enter_context(progress_bar(grid, None))
+            if over_grid:
+                sites = self._sites_over(grid, features, outputs)
+            else:
+                sites = self._sites_here(grid, clients, objectives, outputs)
+            return self._solved(sites, outputs)
 
-    def _outputs(self, parts: reading.Parts | None, classes: Any) -> int:
+    def _outputs(self, clients: Sequence[reading.Client], classes: Any) -> int:
         """Return how many scores a row has."""
         return 1
 
@@ -489,14 +498,11 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         if self.site_intercepts != "local":
             raise ConfigurationError("the model has a common intercept, or none; expected site_intercepts='local'")
-        if self.codebook is not None:
-            X, y, (sample_weight,), _ = reading.read_by(self.codebook, X, y, [sample_weight], "X")
-        checks = {"dtype": np.float64, "accept_sparse": "csr", **self._of_y}
-        X, y = validate_data(self, X, self._targets(y), reset=False, **checks)
-        weights = reading.row_weights(sample_weight, X)
-        X, y, weights = (own[weights != 0.0] for own in (X, y, weights))
-        given = weights if sample_weight is not None else None
-        found = self._objective(X, y, *self._classes, given).own_intercept(np.ravel(self.coef_))
+        given = reading.Client("X", None, X, y, sample_weight)
+        own = self._read(reading.opened(given, self.codebook, self.cluster, needed=False), reset=False)
+        own = own.at(own.weights != 0.0)
+        weights = own.weights if sample_weight is not None else None
+        found = self._objective(own.features, own.y, *self._classes, weights).own_intercept(np.ravel(self.coef_))
         if not math.isfinite(found):
             raise ConfigurationError("all rows are of one class, and their best intercept is infinite")
         return np.array([found]) if isinstance(self, ClassifierMixin) else found
@@ -522,117 +528,95 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             X = self.codebook.read(X)
         return validate_data(self, X, reset=False, dtype=np.float64, accept_sparse="csr")
 
-    def _parts(
-        self, X: Any, y: Any, sample_weight: Any, groups: Any, without: Any = None, *, reset: bool = True
-    ) -> reading.Parts:
-        """Return each client's data; without `reset` they have the columns of the fit."""
-        self._check_settings()
-        rows: list[NDArray[np.int64]] | None = None
-        self._sites: list[Any] = []
-        # A sparse matrix of keys is a dict.
-        if isinstance(X, Mapping) and not is_sparse(X):
-            self._sites = list(X)
-            y, sample_weight = (reading.in_order(own, self._sites) for own in (y, sample_weight))
-            X = list(X.values())
-        several = reading.are_parts(X)
-        pairs = [reading.taken(own, self.cluster, needed=reset) for own in (X if several else [X])]
-        X, clusters = (list(each) if several else each[0] for each in zip(*pairs, strict=True))
-        checks = {"dtype": np.float64, "accept_sparse": "csr", **self._of_y}
-        if self.codebook is not None:
-            whole = X, y, sample_weight, groups, clusters
-            X, y, sample_weight, groups, clusters = reading.read_parts(self.codebook, self._sites, *whole)
-        if several:
-            if groups is not None:
-                prefix = "groups is for one X, y"
-                raise ConfigurationError(f"{prefix}; here X is a list, whose parts are the clients already")
-            parts = reading.aligned_frames(X, y, sample_weight)
-            self._on_trust = len(parts) > 1 and not reading.columns_in(parts[0])
-            names = [f"{site}" for site in self._sites or (f"part {m}" for m in range(len(parts)))]
-            clients = list[Any]()
-            for m, (site, own) in enumerate(zip(names, parts, strict=True)):
-                refuse_text(own, f"{site}: X")
-                try:
-                    pair = validate_data(self, own, self._targets(y[m]), reset=reset and not m, **checks)
-                    if pair[1].dtype == object and any(map(is_missing, pair[1].tolist())):
-                        raise ValueError("y has labels that are missing")
-                    reading.refuse_large(pair[0], self._names(pair[0].shape[1]), pair[1])
-                    given = None if sample_weight is None else np.asarray(sample_weight[m])
-                    clients.append((*pair, reading.row_weights(given, own)))
-                except (TypeError, ValueError) as error:
-                    text = f"{error}".rstrip(".")
-                    if not isinstance(error, ConfigurationError):
-                        text += "; expected a table with a row or more and the columns of the first one, and an entry "
-                        text += "for each row in y, and in sample_weight if it is given"
-                    missing = reading.missing_in(own, y[m], counted=True)
-                    raise ConfigurationError(f"{site}: {missing or text}") from error
-        else:
-            refuse_text(X, "X")
-            X, y = validate_data(self, X, self._targets(y), reset=reset, **checks)
-            reading.refuse_large(X, self._names(X.shape[1]), y)
-            self._on_trust = False
-            owner = np.arange(X.shape[0]) % min(self.num_clients, X.shape[0])
-            if groups is not None:
-                check_consistent_length(X, groups)
-                sites, owner = reading.owners_of(groups)
-                self._sites = sites.tolist()
-            of_rows = reading.row_weights(sample_weight, X)
-            rows = [np.flatnonzero(owner == m) for m in np.unique(owner)]
-            clients = [(X[own], y[own], of_rows[own]) for own in rows]
-            clusters = [None if clusters is None else clusters[own] for own in rows]
-            names = [f"{site}" for site in self._sites or (f"part {m}" for m in range(len(rows)))]
-        # Rows that are dealt from one X have its units and its coding.
-        if len(names) > 1 and (rows is None or self._sites):
-            if isinstance(self, ClassifierMixin):
-                reading.refuse_two_codings(dict(zip(names, (labels for _, labels, _ in clients), strict=True)))
-            reported = {site: deviations(as_rows(own)) for site, (own, *_) in zip(names, clients, strict=True)}
-            reading.warn_of_units(reported, self._names(clients[0][0].shape[1]))
-        each = [own for *_, own in clients]
-        if any((own < 0.0).any() for own in each) or not any(own.any() for own in each):
-            raise ConfigurationError("sample_weight is negative somewhere or zero everywhere; expected weights > 0")
-        known = self._sites or list(range(len(clients)))
-        left_out = None if without is None else reading.place_of(without, known)
-        columns = zip(clients, rows or each, clusters, names, known, strict=True)
-        kept = [
-            (X[w > 0.0], y[w > 0.0], w[w > 0.0], own[w > 0.0], None if held is None else held[w > 0.0], who, site)
-            for m, ((X, y, w), own, held, who, site) in enumerate(columns)
-            if w.any() and m != left_out
-        ]
-        features, targets, weights, numbers, held, names, self._sites = map(list, zip(*kept, strict=True))
-        self._check_sites({name: len(own) for name, own in zip(names, targets, strict=True)})
-        return reading.Parts(features, targets, weights, sample_weight is not None, rows and numbers, names, held)
+    # --- the sites of a fit, here and over a grid -------------------------------------------------------------------
 
-    def _run(self, split: reading.Parts, outputs: int) -> tuple[Vector, Vector]:
-        """Train in this process; return coefficients of shape (d, outputs) and intercepts of shape (outputs,)."""
-        objectives = list[Objective]()
-        named = split.rows is None or bool(self._sites)
-        for site, X, y, weights in zip(split.sites, *split.rows_of_clients, strict=True):
-            try:
-                objectives.append(self._objective(X, y, *self._classes, weights))
-            except ConfigurationError as error:
-                if named:
-                    error.args = (f"{site}: {error}",)
+    def _clients(
+        self, X: Any, y: Any, sample_weight: Any, groups: Any, without: Any = None, *, reset: bool = True
+    ) -> list[reading.Client]:
+        """Return the clients' rows, read and checked; without `reset` they have the columns of the fit."""
+        self._check_settings()
+        given = reading.clients_of(X, y, sample_weight)
+        apart = given[0].site is not None
+        if apart and groups is not None:
+            prefix = "groups is for one X, y"
+            raise ConfigurationError(f"{prefix}; here X is a list, whose parts are the clients already")
+        if groups is not None:
+            check_consistent_length(X, groups)
+        given = [reading.opened(own, self.codebook, self.cluster, needed=reset) for own in given]
+        given = reading.aligned(given) if apart else given
+        self._on_trust = len(given) > 1 and not reading.columns_in(given[0].features)
+        clients = [self._read(own, reset=reset and not m) for m, own in enumerate(given)]
+        if not apart:
+            clients = reading.dealt(clients[0], groups, self.num_clients)
+        # Rows that are dealt from one X have its units and its coding.
+        if len(clients) > 1 and (apart or groups is not None):
+            if isinstance(self, ClassifierMixin):
+                reading.refuse_two_codings({own.name: own.y for own in clients})
+            spreads = {own.name: deviations(as_rows(own.features)) for own in clients}
+            reading.warn_of_units(spreads, self._names(clients[0].features.shape[1]))
+        if any((own.weights < 0.0).any() for own in clients) or not any(own.weights.any() for own in clients):
+            raise ConfigurationError("sample_weight is negative somewhere or zero everywhere; expected weights > 0")
+        left_out = None if without is None else reading.place_of(without, [own.site for own in clients])
+        kept = [own.at(own.weights > 0.0) for m, own in enumerate(clients) if own.weights.any() and m != left_out]
+        self._check_sites({own.name: len(own.y) for own in kept})
+        return kept if sample_weight is not None else [own._replace(weights=None) for own in kept]
+
+    def _read(self, own: reading.Client, *, reset: bool) -> reading.Client:
+        """Return a client's rows as numbers, as scikit-learn checks them."""
+        named = own.site is not None
+        refuse_text(own.features, f"{own.name}: X" if named else "X")
+        checks = {"dtype": np.float64, "accept_sparse": "csr", **self._of_y}
+        try:
+            X, y = validate_data(self, own.features, self._targets(own.y), reset=reset, **checks)
+            if y.dtype == object and any(map(is_missing, y.tolist())):
+                raise ValueError("y has labels that are missing")
+            reading.refuse_large(X, self._names(X.shape[1]), y)
+            return own._replace(features=X, y=y, weights=reading.row_weights(own.weights, X))
+        except (TypeError, ValueError) as error:
+            if not named:
                 raise
-        d = split.features[0].shape[1]
-        self._factors = reading.factors_of(self._given_factors, getattr(self, "feature_names_in_", ()), d)
+            text = f"{error}".rstrip(".")
+            if not isinstance(error, ConfigurationError):
+                text += "; expected a table with a row or more and the columns of the first one, and an entry "
+                text += "for each row in y, and in sample_weight if it is given"
+            missing = reading.missing_in(own.features, own.y, counted=True)
+            raise ConfigurationError(f"{own.name}: {missing or text}") from error
+
+    def _objectives(self, clients: Sequence[reading.Client]) -> list[Any]:
+        """Return each client's loss."""
+        objectives = list[Any]()
+        for own in clients:
+            try:
+                objectives.append(self._objective(own.features, own.y, *self._classes, own.weights))
+            except ConfigurationError as error:
+                error.args = (f"{own.name}: {error}",)
+                raise
+            objectives[-1].clusters = own.clusters
         if not isinstance(self.cv, int | Strengths | None):
-            fold = reading.fold_of_rows(self.cv, split.rows)
-            for objective, rows in zip(objectives, split.rows or [], strict=True):
-                objective.folds = fold[rows]
-        for objective, clusters in zip(objectives, split.clusters, strict=True):
-            objective.clusters = clusters
+            fold = reading.fold_of_rows(self.cv, [own.rows for own in clients])
+            for objective, own in zip(objectives, clients, strict=True):
+                objective.folds = fold[own.rows]
+        return objectives
+
+    def _sites_here(
+        self, grid: Any, clients: Sequence[reading.Client], objectives: Sequence[Objective], outputs: int
+    ) -> Sites:
+        """Return what sites in this process say first."""
+        d = objectives[0].layout["coefficients"].shape[0]
+        self._factors = reading.factors_of(self._given_factors, getattr(self, "feature_names_in_", ()), d)
+        self._sites = [own.site for own in clients]
         point = {"primal": np.zeros(objectives[0].layout.size)}
         answers = list[Answer]()
         for m, own in enumerate(objectives):
             said = first(Question(FIRST, own.layout, point), own)
             answers.append(said._replace(partition=m, examples=float(own.num_examples)))
-        if named:
-            warn_of_the_same_rows(answers, split.sites)
+        weighted = any(own.weights is not None for own in clients)
         # The rows are here, and their columns have been compared.
-        sites = self._received(answers, split.sites, Tables(settled=True), split.weighted)
-        return self._solved(sites, partial(reports.simulated, objectives), self._start(d, outputs), outputs)
+        tables = Tables(settled=True)
+        return self._known(grid, tables, self._start(d, outputs), answers, [own.name for own in clients], weighted)
 
-    def _run_over(self, grid: Any, features: Any, outputs: int) -> tuple[Vector, Vector]:
-        """Train where the data are; return coefficients of shape (d, outputs) and intercepts of shape (outputs,)."""
+    def _sites_over(self, grid: Any, features: Any, outputs: int) -> Sites:
+        """Return what the sites of a grid say of their tables, and then first."""
         self._check_settings()
         features = self.codebook.features if features is None and self.codebook is not None else features
         whole = isinstance(features, Integral) and not isinstance(features, bool)
@@ -649,46 +633,33 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             prefix = f"features={features!r}; expected the names of the sites' columns in their order"
             raise ConfigurationError(f"{prefix}, how many there are, or None, which asks the sites")
         self._factors = reading.factors_of(self._given_factors, names, d)
-        self._sites = []
-        if self.codebook is not None:
-            self._sites = list(self.codebook.sites)
+        self._sites = [] if self.codebook is None else list(self.codebook.sites)
         tables = tables or self._tables_at(grid, names_of(names))
         tables.compare(d)
         start = self._start(d, outputs)
-        answers = self._answers(grid, tables, start, d)
-        if self.without_ is not None:
-            left_out = reading.place_of(self.without_, [answer.partition for answer in answers])
-            answers = [answer for place, answer in enumerate(answers) if place != left_out]
-        # The fit is of these and of nobody who comes later.
-        grid = reading.SomeNodes(grid, [answer.node_id for answer in answers])
-        reading.check_masses(answers)
-        names_of_sites = [self._site_of(answer.partition) for answer in answers]
-        warn_of_the_same_rows(answers, names_of_sites)
-        sites = self._received(answers, names_of_sites, tables, False)
-        if self._scales is not None:
-            reading.check_scales(self._scales, answers, names_of_sites, names or range(d))
-        self.n_features_in_ = d
-        self.__dict__.pop("feature_names_in_", None)
-        if names:
-            self.feature_names_in_ = np.array(names, dtype=object)
-        self._on_trust = not tables.all_named
-        self._check_sites({site: int(own.examples) for site, own in zip(names_of_sites, answers, strict=True)})
-
-        def run(runs: Any, *begin: Any) -> Any:
-            return runs.start(grid, *begin, self._timeout)
-
-        known = {answer.partition: answer.examples for answer in answers if answer.partition is not None}
-        return self._solved(sites._replace(rows=known if len(known) == len(answers) else None), run, start, outputs)
-
-    def _answers(self, grid: Any, tables: Tables, start: Any, d: int) -> list[Answer]:
-        """Ask all sites about their loss at 0, and what standardises their columns."""
         run = prepared(asking(self.num_clients, tables), grid, start, self._timeout)
         size = run.problem.layout.size
         shapes = {"gradient": (size,), **dict.fromkeys((MEANS, VARIANCES, WITHIN), (d,))}
         answers = ask(run, Request(FIRST, {}, ("loss", MASS, DENSE), shapes), np.zeros(size))
         if len(answers) < self.num_clients:
             raise self._too_few(len(answers), reasons_of(run))
-        return answers
+        if self.without_ is not None:
+            left_out = reading.place_of(self.without_, [answer.partition for answer in answers])
+            answers = [answer for place, answer in enumerate(answers) if place != left_out]
+        # The fit is of these and of nobody who comes later.
+        grid = reading.SomeNodes(grid, [answer.node_id for answer in answers])
+        reading.check_masses(answers)
+        called = [self._site_of(answer.partition) for answer in answers]
+        sites = self._known(grid, tables, start, answers, called, False)
+        if self._scales is not None:
+            reading.check_scales(self._scales, answers, called, names or range(d))
+        self.n_features_in_ = d
+        self.__dict__.pop("feature_names_in_", None)
+        if names:
+            self.feature_names_in_ = np.array(names, dtype=object)
+        self._on_trust = not tables.all_named
+        self._check_sites({site: int(own.examples) for site, own in zip(called, answers, strict=True)})
+        return sites
 
     @property
     def _given_factors(self) -> Any:
@@ -703,8 +674,11 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         prefix = f"{answers} of num_clients={self.num_clients} sites have answered; the reasons of the others"
         return ConfigurationError(f"{prefix}: {'; '.join(reasons)}")
 
-    def _received(self, answers: list[Answer], sites: Sequence[str], tables: Tables, weighted: bool) -> Sites:
+    def _known(
+        self, grid: Any, tables: Tables, start: Any, answers: list[Answer], called: Sequence[str], weighted: bool
+    ) -> Sites:
         """Store what the first answers say of the columns; return what a fit knows of the sites."""
+        warn_of_the_same_rows(answers, called)
         masses = [answer.numbers[MASS] for answer in answers]
         total = math.fsum(masses)
         weighted |= any(mass != answer.examples for mass, answer in zip(masses, answers, strict=True))
@@ -720,10 +694,12 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             }
         if self.site_intercepts == "local" and isinstance(self, ClassifierMixin):
             # At its own intercept one class is fitted whatever the coefficients are.
-            pairs = zip(sites, answers, strict=True)
+            pairs = zip(called, answers, strict=True)
             name_idle([s for s, a in pairs if not (a.numbers["loss"] or a.vectors["gradient"].any())], stacklevel=6)
         weights = {own.partition: mass for own, mass in zip(answers, masses, strict=True)} if weighted else None
-        return Sites(answers, tables, total, weights)
+        known = {answer.partition: answer.examples for answer in answers if answer.partition is not None}
+        rows = known if len(known) == len(answers) else None
+        return Sites(grid, start, self._timeout, answers, tables, total, weights, rows)
 
     @property
     def _own_levels(self) -> bool:
@@ -804,22 +780,17 @@ class Federated(BaseEstimator):  # type: ignore[misc]
                 null = at_zero
         options: dict[str, Any] = {"tolerance": max(self.tol * null, np.finfo(np.float64).tiny), "regularizer": psi}
         options["hessian"] = "none" if dense_solution else "block"
-        return sites.asking(**options)
+        return sites.strategy(**options)
 
-    def _solved(self, sites: Sites, run: Any, start: Any, outputs: int) -> tuple[NDArray[np.float64], Vector]:
+    def _solved(self, sites: Sites, outputs: int) -> tuple[NDArray[np.float64], Vector]:
         """Return the coefficients and intercepts of a run, of columns that are centred where they are far from 0."""
         columns = self._columns
-
-        def centred(centre: Vector) -> None:
-            if columns.centre.any():
-                self.n_iter_ += run(Questions(sites.asking(), partial(_centred, centre=centre)), start, 1)
-
         self.n_iter_ = 1
-        centred(columns.centre)
+        self._centre(sites, columns.centre)
         try:
-            coefficients, intercepts = self._solved_there(sites, run, start, outputs)
+            coefficients, intercepts = self._solved_there(sites, outputs)
         finally:
-            centred(np.zeros_like(columns.centre))
+            self._centre(sites, np.zeros_like(columns.centre))
         for point in self.path_.points if self._path is not None else ():
             arrays = point.result.arrays
             own = arrays["coefficients"].numpy().copy()
@@ -829,7 +800,17 @@ class Federated(BaseEstimator):  # type: ignore[misc]
                 arrays["intercept"] = Array(arrays["intercept"].numpy() + moved)
         return coefficients, columns.settled(coefficients, intercepts, own=self._own_levels)
 
-    def _solved_there(self, sites: Sites, run: Any, start: Any, outputs: int) -> tuple[NDArray[np.float64], Vector]:
+    def _centre(self, sites: Sites, centre: Vector) -> None:
+        """Have all sites subtract a centre from their columns, if there is one in this fit."""
+        if not self._columns.centre.any():
+            return
+        run = sites.run()
+        ask(run, Request(CENTRED), np.append(centre, np.zeros(run.problem.layout.size - centre.size)))
+        if run.left_out:
+            raise ConfigurationError(f"sites have not centred their columns: {'; '.join(reasons_of(run))}")
+        self.n_iter_ += 1
+
+    def _solved_there(self, sites: Sites, outputs: int) -> tuple[NDArray[np.float64], Vector]:
         """Return the coefficients and intercepts of a run, at the strength of the cross-validation if there is one."""
         total = sites.total
         names = self._names(self.n_features_in_)
@@ -856,17 +837,15 @@ class Federated(BaseEstimator):  # type: ignore[misc]
                     f"there are no intervals: {', '.join(names[j] for j in idle[:5])}{', ...' * (idle.size > 5)}: "
                     f"{why}. Leave it out{common}"
                 )
-            questions = partial(of_intervals.own_estimates, fitted=fitted, own=own)
-            said = run(Questions(sites.asking(), questions), start, 1)
+            said = of_intervals.own_estimates(sites.run(), fitted, own)
             of_intervals.check_events(said, fitted)
             self.n_iter_ += 1
         for name in ("path_", "strength_", "covariance_", "log_likelihood_"):
             # Of an earlier fit.
             self.__dict__.pop(name, None)
-        if self._path is not None:
-            start = self._choose(self._path, strategy, run, start, rounds, total)
+        start = sites.start if self._path is None else self._choose(self._path, strategy, sites, rounds)
         with _separation_named(names, outputs):
-            result = run(strategy, start, rounds)
+            result = strategy.start(sites.grid, start, rounds, sites.timeout)
         metrics = result.train_metrics_clientapp
         last = metrics[max(metrics)]
         self.n_iter_ += len(metrics)
@@ -879,12 +858,9 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             warnings.warn(prefix, ConvergenceWarning, stacklevel=6)
         if self._intervals is not None:
             begin = np.concatenate([array.numpy().ravel() for array in result.arrays.values()])
-            asked = partial(of_intervals.unpenalised, asked=self._intervals, fitted=fitted, reported=said, start=begin)
-            sums, exchanges = run(Questions(sites.asking(), asked), start, 1)
-            trend = None
-            if self._kind is TIMES:
-                trend = run(Questions(sites.asking(), partial(of_intervals.trends, sums=sums)), start, 1)
-                self.n_iter_ += 1
+            sums, exchanges = of_intervals.unpenalised(sites.run(), self._intervals, fitted, said, begin)
+            trend = of_intervals.trends(sites.run(), sums) if self._kind is TIMES else None
+            exchanges += trend is not None
             self._table = of_intervals.table(self._intervals, fitted, said, sums, trend)
             self.covariance_ = self._table.found.covariance
             self.log_likelihood_ = self._table.found.log_likelihood
@@ -902,7 +878,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             warnings.warn(f"{prefix}: constant {where}, so that nothing is known of it, and 0 is said", stacklevel=6)
         return result.arrays["coefficients"].numpy().reshape(-1, outputs).copy(), intercepts
 
-    def _choose(self, path: Strengths, strategy: FedNewton, run: Any, start: Any, rounds: int, examples: float) -> Any:
+    def _choose(self, path: Strengths, strategy: FedNewton, sites: Sites, rounds: int) -> Any:
         """Give the strategy the strength that a cross-validation chooses; return the model there."""
         # What is no argument of StrengthPath, such as the size of a message, is the user's too.
         tolerance = strategy.tolerance
@@ -912,9 +888,9 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         if values is None and isinstance(strategy.regularizer, L2Squared):
             # No strength makes a ridge 0: C from 1e-3 to 1e3 in scikit-learn's scale, ten of them as there.
             num = path.num if isinstance(self.cv, Strengths) else 10
-            values = (np.geomspace(1e3, 1e-3, num) / examples).tolist()
+            values = (np.geomspace(1e3, 1e-3, num) / sites.total).tolist()
         runs = StrengthPath(strategy, path.num, path.ratio, values, cv=path.folds)
-        self.path_ = run(runs, start, rounds)
+        self.path_ = runs.start(sites.grid, sites.start, rounds, sites.timeout)
         chosen = self.path_.best if path.rule == "best" else self.path_.one_standard_error
         self.n_iter_ += len(chosen.result.train_metrics_clientapp)
         self.strength_ = chosen.strength

@@ -252,24 +252,23 @@ def _over_a_grid(model: Any, grid: Any, features: Any, classes: Any, timeout: fl
     return columns, names, answers, [Finding(model._site_of(r.partition_id), "", r.reason, True) for r in run.left_out]
 
 
-def _here(model: Any, sites: Mapping[str, tuple[Any, Any]], classes: Any) -> Any:
+def _here(model: Any, sites: Sequence[reading.Client], classes: Any) -> Any:
     """Describe sites whose rows are in this process."""
     extra: tuple[Any, ...] = ()
     if model._kind is CLASSES:
-        labels = [np.asarray(own) for _, own in sites.values() if own is not None]
+        labels = [np.asarray(own.y) for own in sites if own.y is not None]
         extra = (np.unique(np.concatenate(labels) if labels else model._all_classes(classes)),)
-    first = next(iter(sites.values()))[0]
-    order = (reading.columns_in(first) or None) if model.codebook is None else None
+    order = (reading.columns_in(sites[0].features) or None) if model.codebook is None else None
     answers = dict[str, Answer]()
     found = list[Finding]()
     names = list[str]()
-    for site, (own, targets) in sites.items():
-        data = own if targets is None else (own, targets)
+    for own in sites:
+        data = own.features if own.y is None else (own.features, own.y)
         try:
-            objective = model._objective_of(data, order, None, *extra, whose=site)
-            answers[site] = description_of(objective)._replace(examples=float(objective.num_examples))
+            objective = model._objective_of(data, order, None, *extra, whose=own.name)
+            answers[own.name] = description_of(objective)._replace(examples=float(objective.num_examples))
         except (FlwrFcoError, ValueError) as error:
-            found.append(Finding(site, "", f"{error}".removeprefix(f"{site} "), True))
+            found.append(Finding(own.name, "", f"{error}".removeprefix(f"{own.name} "), True))
         else:
             names = list(objective.feature_names or [f"x{j}" for j in range(objective.features.shape[1])])
     return columns_of(model, names, *(extra or [None])), names, answers, found

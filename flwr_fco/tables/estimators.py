@@ -36,7 +36,7 @@ from flwr_fco.regularizers import Regularizer
 from flwr_fco.tables.base import Federated, Sites
 from flwr_fco.tables.curves import Curves, curves_of
 from flwr_fco.tables.intervals import CLASSES, COUNTS, TIMEOUT, TIMES, Intervals
-from flwr_fco.tables.reading import Parts, as_table
+from flwr_fco.tables.reading import Client, as_table
 from flwr_fco.tables.reports import asked_of, class_names
 
 
@@ -516,11 +516,11 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
         """
         return self._app(load, features, disclosure, np.unique(self._all_classes(classes)))
 
-    def _outputs(self, parts: Parts | None, classes: Any) -> int:
-        if parts is not None:
-            for own in parts.y:
-                check_classification_targets(own)
-            classes = np.concatenate(parts.y)
+    def _outputs(self, clients: Sequence[Client], classes: Any) -> int:
+        if clients:
+            for own in clients:
+                check_classification_targets(own.y)
+            classes = np.concatenate([own.y for own in clients])
         self.classes_ = np.unique(classes)
         if self.classes_.size < 2:
             prefix = f"y holds 1 class, {self.classes_.tolist()}"

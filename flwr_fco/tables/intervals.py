@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ from flwr_fco.messages.protocol import Answer
 from flwr_fco.objectives.site_intercept import FEWEST_ROWS
 from flwr_fco.strategies import Bounds, FedNewton
 from flwr_fco.strategies.nodes import Tables
-from flwr_fco.strategies.questions import ask, prepared
+from flwr_fco.strategies.questions import ask
 from flwr_fco.strategies.run import Run
 from flwr_fco.tables.answers import CLUSTERED, DERIVATIVES, ESTIMATES, LEAST, OWN, POOLED, TREND
 from flwr_fco.tables.estimates import (
@@ -234,25 +234,6 @@ def asking(number: int, tables: Tables, rows: Any = None, weights: Any = None, *
 def reasons_of(run: Run) -> list[str]:
     """Return who has not answered, and why."""
     return [f"partition {row.partition_id}: {row.reason}" for row in run.left_out]
-
-
-class Questions(NamedTuple):
-    """Questions to all sites of a strategy; ``start`` is called as a strategy's.
-
-    Parameters
-    ----------
-    strategy : FedNewton
-        The strategy of the fit, whose sites these are.
-    ask : callable
-        ``(run) -> answer``: a function that asks the sites of a run.
-    """
-
-    strategy: FedNewton
-    ask: Callable[[Run], Any]
-
-    def start(self, grid: Any, initial_arrays: Any, num_rounds: int, timeout: float = TIMEOUT, **options: Any) -> Any:
-        """Ask the sites."""
-        return self.ask(prepared(self.strategy, grid, initial_arrays, timeout))
 
 
 def own_estimates(run: Run, fitted: Fitted, own: bool) -> Reported:

@@ -23,63 +23,103 @@ from flwr_fco.tables.answers import DENSE, MASS, MEANS, VARIANCES, WITHIN
 from flwr_fco.tables.codebook import Codebook
 
 
-class Parts(NamedTuple):
-    """Each client's features, targets and weights of rows, whether these were given, rows of one X, name, clusters."""
+class Client(NamedTuple):
+    """A client's rows, as they were given and then as they are read.
 
-    features: list[Any]
-    y: list[NDArray[Any]]
-    weights: list[Vector]
-    weighted: bool
-    rows: list[NDArray[np.int64]] | None
-    sites: list[str]
-    clusters: list[Any]
+    Parameters
+    ----------
+    name : str
+        What errors call it.
+    site : Any
+        Its name as it was given, or its place among the parts; None of one X that is still to be dealt.
+    features, y, weights : Any
+        Its table, targets and weights of rows, None if none were given.
+    clusters, rows : ndarray of int64, shape (n,), or None
+        The cluster of each row, and its place in one X.
+    """
 
-    @property
-    def rows_of_clients(self) -> tuple[list[Any], list[NDArray[Any]], list[Any]]:
-        """The arguments of each client's loss, whose weights are None if none were given."""
-        return self.features, self.y, list(self.weights) if self.weighted else [None] * len(self.y)
+    name: str
+    site: Any
+    features: Any
+    y: Any
+    weights: Any = None
+    clusters: Any = None
+    rows: Any = None
+
+    def at(self, on: NDArray[np.bool_]) -> Client:
+        """Return some of its rows."""
+        return Client(self.name, self.site, *(None if own is None else own[on] for own in self[2:]))
 
 
-def check_parts(X: Sequence[Any], **beside: Any) -> None:
-    """Refuse what stands beside the clients' tables if it is not a list of as many parts."""
+def clients_of(X: Any, y: Any, sample_weight: Any) -> list[Client]:
+    """Return each client's table as it was given; of one X it alone, without a site."""
+    # A sparse matrix of keys is a dict.
+    if isinstance(X, Mapping) and not is_sparse(X):
+        sites, prefix = list(X), ""
+        y, sample_weight = (in_order(own, sites) for own in (y, sample_weight))
+        X = list(X.values())
+    elif are_parts(X):
+        sites, prefix = list(range(len(X))), "part "
+    else:
+        return [Client("X", None, X, y, sample_weight)]
+    beside = {"y": y, "sample_weight": sample_weight}
     for name, parts in beside.items():
-        if not isinstance(parts, list | tuple) or len(parts) != len(X):
-            prefix = f"X has {len(X)} parts, {name} is {type(parts).__name__} of {0 if parts is None else len(parts)}"
-            raise ConfigurationError(f"{prefix}; expected a list of as many parts")
+        if parts is not None and (not isinstance(parts, list | tuple) or len(parts) != len(X)):
+            about = f"X has {len(X)} parts, {name} is {type(parts).__name__} of {np.size(parts)}"
+            raise ConfigurationError(f"{about}; expected a list of as many parts")
+    columns = ([None] * len(X) if own is None else own for own in beside.values())
+    return [Client(f"{prefix}{own[0]}", *own) for own in zip(sites, X, *columns, strict=True)]
 
 
-def aligned_frames(X: Any, y: Any, sample_weight: Any) -> list[Any]:
-    """Return the clients' features, with columns in the first frame's order; nothing is pooled.
+def dealt(whole: Client, groups: Any, count: int) -> list[Client]:
+    """Return the clients of one X: those that `groups` names, or so many to whom its rows are dealt in turn."""
+    places = np.arange(len(whole.y)) if whole.rows is None else whole.rows
+    sites = list(range(min(count, places.size)))
+    owner = np.arange(places.size) % len(sites)
+    if groups is not None:
+        names, of_given = owners_of(groups)
+        sites, owner = names.tolist(), of_given[places]
+    prefix = "part " * (groups is None)
+    whole = whole._replace(rows=places)
+    return [
+        whole.at(owner == m)._replace(name=f"{prefix}{site}", site=site)
+        for m, site in enumerate(sites)
+        if (owner == m).any()
+    ]
+
+
+def aligned(clients: Sequence[Client]) -> list[Client]:
+    """Return the clients with columns in the first one's order; nothing is pooled.
 
     Raises
     ------
     ConfigurationError
-        If the parts do not fit together.
+        If the tables do not fit together.
     """
-    check_parts(X, y=y, **({} if sample_weight is None else {"sample_weight": sample_weight}))
-    aligned = [own if hasattr(own, "shape") else as_table(own, f"part {number}") for number, own in enumerate(X)]
-    first = columns_in(X[0])
-    for number, features in enumerate(aligned):
+    here = clients[0]
+    first = columns_in(here.features)
+    found = list[Client]()
+    for own in clients:
+        features = own.features if hasattr(own.features, "shape") else as_table(own.features, own.name)
         names = columns_in(features)
         twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
         if sorted(names) != sorted(first) or twice:
-            about = f"part {number} has several of the name {listed(twice)}"
+            about = f"{own.name} has several of the name {listed(twice)}"
             if not twice:
-                about = difference(f"part {number}", names_of(names), "part 0", names_of(first), classes=False)
+                about = difference(own.name, names_of(names), here.name, names_of(first), classes=False)
             raise ConfigurationError(
-                f"part {number} has the columns {listed(names) or 'of an array'}, part 0 has "
+                f"{own.name} has the columns {listed(names) or 'of an array'}, {here.name} has "
                 f"{listed(first) or 'those of an array'}: {about}; expected the same names, in any order: give all "
                 "parts the columns that they have in common"
             )
-        numbered = [list(getattr(part, "columns", [])) for part in (X[0], features)]
+        numbered = [list(getattr(part, "columns", [])) for part in (here.features, features)]
         if not names and not first and all(numbered) and numbered[0] != numbered[1]:
             raise ConfigurationError(
-                f"part {number} and part 0 have other columns, and their names are no texts, by which they could be "
+                f"{own.name} and {here.name} have other columns, and their names are no texts, by which they could be "
                 "ordered; expected the same columns in the same order"
             )
-        if names != first:
-            aligned[number] = features[first]
-    return aligned
+        found.append(own._replace(features=features if names == first else features[first]))
+    return found
 
 
 def columns_in(features: Any) -> list[str]:
@@ -166,54 +206,34 @@ def read_by(codebook: Codebook, X: Any, y: Any, beside: Sequence[Any], whose: st
     return type(X)(book.made(complete)), y, rest, values
 
 
-def read_parts(codebook: Codebook, sites: Sequence[Any], X: Any, y: Any, *beside: Any) -> Any:
-    """Return the clients' columns of the model, targets and what stands beside rows; of one X if there are no parts.
-
-    Parameters
-    ----------
-    codebook : Codebook
-        What the tables are.
-    sites : sequence
-        The clients' names, if they have any.
-    X, y : Any
-        The tables and the targets; None if these are in the tables.
-    *beside
-        An entry for each row of each client, or None.
-    """
-    if not are_parts(X):
-        features, targets, rest, _ = read_by(codebook, X, y, beside, "X")
-        return features, targets, *rest
-    given = [[None] * len(X) if own is None else own for own in (y, *beside)]
-    check_parts(X, **dict(zip(("y", "sample_weight", "groups", "clusters"), given, strict=True)))
-    names = [f"{site}" for site in sites] or [f"part {m}" for m in range(len(X))]
-    each = [read_by(codebook, own, rows[0], rows[1:], name) for own, name, *rows in zip(X, names, *given, strict=True)]
-    rest = [None if own is None else [read[2][k] for read in each] for k, own in enumerate(beside)]
-    return [read[0] for read in each], [read[1] for read in each], *rest
+def opened(own: Client, codebook: Codebook | None, cluster: str | None, *, needed: bool) -> Client:
+    """Return a client's table without its column of clusters, and with a codebook's columns of the complete rows."""
+    X, clusters = taken(own.features, cluster, needed=needed)
+    if codebook is None:
+        return own._replace(features=X, clusters=clusters)
+    beside = [own.weights, clusters, np.arange(len(X))]
+    X, y, (weights, clusters, rows), _ = read_by(codebook, X, own.y, beside, own.name)
+    return Client(own.name, own.site, X, y, weights, clusters, rows)
 
 
-def sites_of(X: Any, y: Any, groups: Any) -> dict[str, tuple[Any, Any]]:
-    """Return each site's table and targets by its name; targets are None if there are none.
+def sites_of(X: Any, y: Any, groups: Any) -> list[Client]:
+    """Return each site's table and targets as they were given; targets are None if there are none.
 
     Raises
     ------
     ConfigurationError
         If `X` is one table without `groups`.
     """
-    if isinstance(X, Mapping) and not is_sparse(X):
-        ys = [None] * len(X) if y is None else in_order(y, list(X))
-        return {f"{site}": pair for site, pair in zip(X, zip(X.values(), ys, strict=True), strict=True)}
-    if are_parts(X):
-        ys = [None] * len(X) if y is None else y
-        check_parts(X, y=ys)
-        return {f"part {m}": pair for m, pair in enumerate(zip(X, ys, strict=True))}
+    clients = clients_of(X, y, None)
+    if clients[0].site is not None:
+        return clients
     if groups is None:
         raise ConfigurationError(
             "a Table 1 of one X by site needs groups=, the site of each row; or give a dict of sites"
         )
     check_consistent_length(X, groups)
     names, owner = owners_of(groups)
-    rows = {f"{site}": owner == m for m, site in enumerate(names)}
-    return {site: (X[own], None if y is None else y[own]) for site, own in rows.items()}
+    return [clients[0].at(owner == place)._replace(name=f"{site}", site=site) for place, site in enumerate(names)]
 
 
 def read_site(
@@ -410,9 +430,9 @@ def check_masses(answers: Sequence[Answer]) -> None:
             )
 
 
-def fold_of_rows(splits: Any, rows: list[NDArray[np.int64]] | None) -> NDArray[np.int64]:
+def fold_of_rows(splits: Any, rows: Sequence[Any]) -> NDArray[np.int64]:
     """Return the fold of each row of one X, of scikit-learn's pairs of training and test rows."""
-    if rows is None:
+    if any(own is None for own in rows):
         prefix = "cv is a list of splits, whose numbers are rows of one X"
         raise ConfigurationError(f"{prefix}; with clients' parts, or over a grid, give a number of folds")
     tests = [np.asarray(test, dtype=np.int64) for _, test in splits]

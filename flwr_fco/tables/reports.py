@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from numbers import Real
 from typing import Any
 
@@ -15,16 +15,19 @@ from scipy import stats
 from sklearn.utils.validation import check_is_fitted
 
 from flwr_fco.client_apps import client_app as make_app
-from flwr_fco.core.logs import printable
+from flwr_fco.client_apps.client import forget_objectives
+from flwr_fco.core.computing import single_threaded_blas
+from flwr_fco.core.logs import printable, quiet
 from flwr_fco.core.schema import names_of
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.protocol import Described
 from flwr_fco.objectives.base import Objective
 from flwr_fco.results import frame_of
-from flwr_fco.simulation import simulate
+from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies.nodes import Tables
+from flwr_fco.strategies.questions import prepared
 from flwr_fco.tables.estimates import wald
-from flwr_fco.tables.intervals import COMPARED, ESTIMATED, SQUARES, Questions, Table, asking
+from flwr_fco.tables.intervals import COMPARED, ESTIMATED, SQUARES, TIMEOUT, Table, asking
 from flwr_fco.tables.reading import is_grid
 
 
@@ -283,19 +286,23 @@ def asked_of(model: Any, X: Any, y: Any, groups: Any, question: Callable[..., An
     if is_grid(X):
         names = names_of(getattr(model, "feature_names_in_", None))
         tables = Tables(Described(names, model._names_of_classes()))
-        return Questions(asking(model.num_clients, tables), question).start(X, start, 1)
+        return question(prepared(asking(model.num_clients, tables), X, start, TIMEOUT))
     # The rows are here, and are compared as those of a fit; a copy, because a fitted model is not changed.
     other = copy.copy(model)
-    parts = other._parts(X, y, None, groups, reset=False)
-    objectives = [model._objective(*pair, *model._classes) for pair in zip(parts.features, parts.y, strict=True)]
-    questions = Questions(asking(1, Tables(settled=True)), partial(question, sites=other._sites))
-    return simulated(objectives, questions, start, 1)
+    clients = [own._replace(weights=None) for own in other._clients(X, y, None, groups, reset=False)]
+    with connected(model._objectives(clients)) as grid:
+        strategy = asking(len(clients), Tables(settled=True))
+        return question(prepared(strategy, grid, start, TIMEOUT), sites=[own.site for own in clients])
 
 
-def simulated(objectives: Sequence[Objective], runs: Any, start: Any, num_rounds: int) -> Any:
-    """Run a strategy, or what starts like one, in this process, with a node for each objective."""
-    app = make_app(lambda context: objectives[int(context.node_config["partition-id"])])
-    options: dict[str, Any] = {"initial_arrays": start, "on_interrupt": "raise"}
-    # One question is over before anybody looks.
-    options["progress"] = False if num_rounds == 1 else None
-    return simulate(runs, app, num_nodes=len(objectives), num_rounds=num_rounds, **options)
+@contextmanager
+def connected(objectives: Sequence[Objective]) -> Iterator[InProcessGrid]:
+    """Connect sites in this process, one for each loss."""
+    grid = InProcessGrid(
+        make_app(lambda context: objectives[int(context.node_config["partition-id"])]), len(objectives)
+    )
+    try:
+        with quiet(), single_threaded_blas():
+            yield grid
+    finally:
+        forget_objectives(grid.run_id)
