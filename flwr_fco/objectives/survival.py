@@ -399,39 +399,14 @@ def concordance(objective: CoxRegression, w: Vector) -> tuple[float, float]:
     (1.0, 3.0)
     """
     link = objective.link
-    ranks = np.unique(objective.scores(w), return_inverse=True)[1].astype(np.int64)
-    ordered, total = _pairs(link, ranks, link.of_row.times, 2 * link.of_row.events)
-    late, of_late = _pairs(link, ranks, link.of_row.entry, 0 * link.of_row.events)
-    return ordered - late, total - of_late
-
-
-def _pairs(link: PartialLikelihood, ranks: NDArray[np.int64], when: Vector, turn: Vector) -> tuple[float, float]:
-    """Return of how many pairs the row has a smaller rank than the event, an equal one by half, and how many there are.
-
-    A pair is an event and a row of its stratum whose `when` is later than the event, or the same if its turn is 0.
-    """
-    times = link.of_row.times
+    scores = objective.scores(w)
     strata = link.of_row.strata
-    dead = link.dead
-    n = ranks.size
-    top = 2 * (int(ranks.max()) + 1)
-    # Each event asks for the rows below it, for those and its equals, and for all.
-    asking = np.tile(dead, 3)
-    asked = np.concatenate([2 * ranks[dead], 2 * ranks[dead] + 1, np.full(dead.size, top)])
-    order = np.lexsort((np.append(turn, np.ones(asking.size)), -np.append(when, times[asking])))
-    keys = (np.append(strata, strata[asking]) << top.bit_length()) + np.append(2 * ranks, asked)
-    keys = keys[order]
-    rows = order < n
-    counts = np.zeros(order.size)
-    for bit in range(top.bit_length()):
-        # What is smaller is so in one bit, of those that agree in all higher ones.
-        by = np.argsort(keys >> (bit + 1), kind="stable")
-        high = (keys[by] >> bit) & 1
-        same = keys[by] >> (bit + 1)
-        passed = np.append(0, np.cumsum(rows[by] & (high == 0)))[:-1]
-        counts[order[by]] += high * (passed - passed[np.searchsorted(same, same)])
-    below, up_to, everyone = counts[n:].reshape(3, -1).sum(axis=1)
-    return float(0.5 * (below + up_to)), float(everyone)
+    by = np.lexsort((scores, strata))
+    ranks = np.empty(by.size, dtype=np.int64)
+    ranks[by] = np.cumsum(np.append(True, (np.diff(scores[by]) != 0.0) | (np.diff(strata[by]) != 0)))
+    kernel: Any = risk_sets.concordant
+    ordered, compared = kernel(ranks, link.dead, link.sizes, link.order, link.spans)
+    return float(ordered), float(compared)
 
 
 class Baseline(NamedTuple):
