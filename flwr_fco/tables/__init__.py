@@ -19,6 +19,7 @@ each feature. In a deployment ``model.client_app(load)`` is a site's ClientApp, 
 the ServerApp's part.
 """
 
+import flwr_fco.tables.answers  # noqa: F401 (it registers what sites answer)
 from flwr_fco.tables.checks import Finding
 from flwr_fco.tables.codebook import Codebook, Column
 from flwr_fco.tables.curves import Curves

@@ -1,15 +1,13 @@
-"""What a site answers to the questions of a table: pure functions of its loss, registered by the question's name."""
+"""What a site answers for a table of intervals: pure functions of its loss, registered by the question's name."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
-from scipy.special import expit, gammaln, xlogy
+from scipy.special import gammaln, xlogy
 
 from flwr_fco.algorithms.newton.method import unpacked
 from flwr_fco.client_apps.answers import answers_to
@@ -17,78 +15,17 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.protocol import Answer, Question
 from flwr_fco.objectives import CoxRegression, LeastSquares, Linear, Logistic, Objective, Poisson, SiteIntercept
-from flwr_fco.objectives.design import dense
-from flwr_fco.objectives.linear import CENTRE
-from flwr_fco.objectives.survival import concordance, expected_events, time_trend
+from flwr_fco.objectives.survival import time_trend
 from flwr_fco.tables.estimates import Sums, minimum, of_likelihood, of_squares
 
-#: The question about loss, gradient and Hessian, and the names of its numbers: whether sites have intercepts of their
-#: own; below how many rows classes have none; whether those sites share one; whether gradients are summed by cluster.
-DERIVATIVES = "derivatives"
-OWN = "own"
-LEAST = "least"
-POOLED = "pooled"
-CLUSTERED = "clustered"
-#: The question before a fit, the numbers and the vectors that answer besides the loss and its gradient; and the one
-#: that sets the columns' centre.
-FIRST = "first"
-MASS = "mass"
-DENSE = "dense"
-MEANS = "means"
-VARIANCES = "variances"
-WITHIN = "within"
-CENTRED = "centred"
-#: The question about a site's own estimates, whose standard errors are second derivatives; those about how good a model
-#: is, and the numbers of one that are edges of bins.
-ESTIMATES = "estimates"
-QUALITY = "quality"
-CALIBRATION = "calibration"
-BINS = "bins"
-TREND = "trend"
-EDGE = "edge-"
+#: Rows of squares, and events of other losses, that a site needs for each of its columns.
+_ROWS = 10
+_EVENTS = 5
+#: Clusters of a site below which its own errors would be too small.
+_CLUSTERS = 40
 
 
-@answers_to(FIRST)
-def first(question: Question, objective: Objective) -> Answer:
-    """Return loss and gradient at ``primal``, the sum of the rows' weights, and the columns' means and variances.
-
-    ``within`` are the variances about the means of the strata of survival times, or the same.
-    """
-    assert isinstance(objective, Linear)
-    if CENTRE in objective.state:
-        # Of an earlier fit that has not ended.
-        _keep(objective, np.zeros(objective.features.shape[1]))
-    value, gradient = objective.value_and_gradient(question.vectors["primal"])
-    means, variances = objective.moments()
-    vectors = {"gradient": gradient, MEANS: means, VARIANCES: variances, WITHIN: within(objective, variances)}
-    dense = float(isinstance(objective.features, np.ndarray))
-    return Answer({"loss": float(value), MASS: objective.mass, DENSE: dense}, vectors)
-
-
-@answers_to(CENTRED)
-def centred(question: Question, objective: Objective) -> Answer:
-    """Take the first numbers of ``primal`` as the columns' centre, until the next fit."""
-    assert isinstance(objective, Linear)
-    _keep(objective, question.vectors["primal"][: objective.features.shape[1]])
-    return Answer({})
-
-
-def _keep(objective: Linear, centre: Vector) -> None:
-    """Shift the features, and keep it in the client's state, as the next message may be another process's."""
-    objective.shift(centre)
-    objective.state[CENTRE] = ArrayRecord({CENTRE: Array(centre)})
-
-
-def within(objective: Objective, variances: Vector) -> Vector:
-    """Return the variances of the columns within strata, of their variances."""
-    if not isinstance(objective, CoxRegression) or not (codes := objective.link.of_row.strata).any():
-        return variances
-    rows = dense(objective.features)
-    parts = [(np.count_nonzero(codes == code), rows[codes == code].var(axis=0)) for code in np.unique(codes)]
-    return np.asarray(sum(count * own for count, own in parts) / codes.size)
-
-
-@answers_to(DERIVATIVES, hessians=2)
+@answers_to("derivatives", hessians=2)
 def derivatives(question: Question, objective: Objective) -> Answer:
     """Return loss, gradient and Hessian (a packed triangle) at ``primal``, on all of its coordinates.
 
@@ -98,7 +35,7 @@ def derivatives(question: Question, objective: Objective) -> Answer:
     """
     w = question.vectors["primal"]
     numbers = question.numbers
-    used: Any = _with_own_intercept(objective, numbers) if numbers[OWN] else objective
+    used: Any = _with_own_intercept(objective, numbers) if numbers["own"] else objective
     size = w.size
     reported = {"loss": 0.0}
     vectors = dict[str, Any]()
@@ -109,7 +46,7 @@ def derivatives(question: Question, objective: Objective) -> Answer:
         count = used.layout.size
         reported["loss"], gradient[:count] = used.value_and_gradient(w[:count])
         block[np.triu_indices(count)] = used.hessian_block(w[:count], np.arange(count))
-    if numbers[CLUSTERED]:
+    if numbers["clustered"]:
         reported["clusters"] = 0.0
         if used is not None:
             sums = _summed(used.row_gradients(w[:count]), objective.clusters)
@@ -123,8 +60,8 @@ def _with_own_intercept(objective: Any, numbers: Any) -> Any:
     """Return the loss at the site's best intercept; of few rows of classes with the common one, or None."""
     if isinstance(objective, SiteIntercept) or not getattr(objective, "intercept", False):
         return objective
-    if isinstance(objective, Logistic) and objective.num_examples < numbers[LEAST]:
-        return objective if numbers[POOLED] else None
+    if isinstance(objective, Logistic) and objective.num_examples < numbers["least"]:
+        return objective if numbers["pooled"] else None
     with warnings.catch_warnings():
         # Who asks knows which sites have few rows.
         warnings.simplefilter("ignore", UserWarning)
@@ -144,7 +81,7 @@ def _summed(rows: NDArray[np.float64], clusters: NDArray[np.int64] | None) -> ND
 # --- a site's own estimates -------------------------------------------------------------------------------------------
 
 
-@answers_to(ESTIMATES, hessians=1)
+@answers_to("estimates", hessians=1)
 def estimates(question: Question, objective: Objective) -> Answer:
     """Return the site's own estimates and their errors, with ``reported`` 1; zeros, with 0, if it has none.
 
@@ -175,13 +112,6 @@ def _counted(objective: Any) -> tuple[float, float]:
     return float(np.average(y, weights=weights)), float(np.average(each, weights=weights))
 
 
-#: Rows of squares, and events of other losses, that a site needs for each of its columns.
-ROWS = 10
-EVENTS = 5
-#: Clusters of a site below which its own errors would be too small.
-_CLUSTERS = 40
-
-
 def own_estimates(objective: Objective) -> tuple[Vector, Vector, Vector] | None:
     """Return a site's unpenalised minimiser, its standard errors, and their degrees of freedom, of its rows alone.
 
@@ -200,7 +130,7 @@ def own_estimates(objective: Objective) -> tuple[Vector, Vector, Vector] | None:
         columns are linearly dependent, or if classes can be separated without error.
     """
     columns = int(np.prod(objective.layout["coefficients"].shape))
-    enough = min(events_of(objective)) >= columns * (ROWS if _is_squares(objective) else EVENTS)
+    enough = min(events_of(objective)) >= columns * (_ROWS if _is_squares(objective) else _EVENTS)
     return _minimum(objective) if enough else None
 
 
@@ -263,93 +193,10 @@ def _minimum(objective: Objective) -> tuple[Vector, Vector, Vector] | None:
     return (found.estimate, found.error, freedom) if found.error.all() else None
 
 
-# --- how good a model is ------------------------------------------------------------------------------------------
-
-
-@answers_to(QUALITY)
-def quality(question: Question, objective: Objective) -> Answer:
-    """Return pairs in the order of the events, the events, mean and mean square of the scores, and Brier's score."""
-    own = judged(objective)
-    w = question.vectors["primal"]
-    scores = own.scores(w)
-    numbers = {"mean": float(scores.mean()), "square": float(scores @ scores / scores.size), "brier": 0.0}
-    if isinstance(own, CoxRegression):
-        ordered, compared = concordance(own, w)
-        events = own.num_events
-    else:
-        events = int((own.labels == 1).sum())
-        zeros = np.sort(scores[own.labels != 1])
-        ones = scores[own.labels == 1]
-        indices = sum(np.searchsorted(zeros, ones, side=side).sum() for side in ("left", "right"))
-        ordered = 0.5 * float(indices)
-        compared = float(zeros.size) * ones.size
-        numbers["brier"] = float(np.square(expit(scores) - (own.labels == 1)).mean())
-    return Answer(numbers | {"ordered": ordered, "compared": compared, "events": float(events)})
-
-
-@answers_to(CALIBRATION)
-def calibration(question: Question, objective: Objective) -> Answer:
-    """Return the loss of ``slope`` times the scores plus ``intercept``, and its derivatives by these two numbers."""
-    own = judged(objective)
-    w = question.vectors["primal"]
-    more = np.zeros(w.size)
-    if own.intercept:
-        more[-1] = 1.0
-    point = question.numbers["slope"] * w + question.numbers["intercept"] * more
-    value, gradient = own.value_and_gradient(point)
-    curved = own.hessian_product(point, w)
-    numbers = {"loss": value, "by-slope": gradient @ w, "slope-slope": curved @ w}
-    numbers |= dict.fromkeys(("by-intercept", "slope-intercept", "intercept-intercept"), 0.0)
-    if own.intercept:
-        numbers |= {"by-intercept": gradient[-1], "slope-intercept": curved[-1]}
-        numbers["intercept-intercept"] = own.hessian_product(point, more)[-1]
-    return Answer({name: float(number) for name, number in numbers.items()})
-
-
-@answers_to(TREND)
+@answers_to("trend")
 def trend(question: Question, objective: Objective) -> Answer:
     """Return the trend of a Cox model's residuals over time (:func:`flwr_fco.objectives.survival.time_trend`)."""
     if not isinstance(objective, CoxRegression):
         raise ConfigurationError(f"{type(objective).__name__} has no times; a trend is of CoxRegression")
     found, squares = time_trend(objective, question.vectors["primal"])
     return Answer({"squares": squares, "events": float(objective.num_events)}, {"trend": found})
-
-
-def bins_of(question: Question, own: Any) -> tuple[NDArray[np.int64], int]:
-    """Return the bin of each row, and how many bins there are, with neighbours merged as the question says."""
-    numbers = question.numbers
-    edges = sorted(numbers[name] for name in numbers if name.startswith(EDGE))
-    merged = int(numbers["merged"])
-    if merged < 1 or merged & (merged - 1):
-        # Differences of bins that are not nested are smaller than any of them.
-        raise ConfigurationError(f"the server asks to merge {merged} neighbouring bins; expected 1, 2, 4, 8, ...")
-    place = np.searchsorted(edges, own.scores(question.vectors["primal"]))
-    return place // merged, len(edges) // merged + 1
-
-
-def judged(objective: Objective) -> Any:
-    """Return the loss that says how good a model is, without weights; an error of other losses."""
-    if not isinstance(objective, CoxRegression | Logistic):
-        prefix = f"the server asks how good a model of {type(objective).__name__} is"
-        raise ConfigurationError(f"{prefix}; only CoxRegression and Logistic, of two classes, can say it")
-    # Weights are the fit's: probabilities are judged by what happened.
-    return objective.unweighted()
-
-
-def division_of_bins(question: Question, objective: Objective) -> tuple[bytes, Iterable[NDArray[np.int64]]]:
-    """Return the edges of the bins at a point, of which merged neighbours are no others, and the rows of each bin."""
-    place, count = bins_of(question, judged(objective))
-    edges = sorted((name, value) for name, value in question.numbers.items() if name.startswith(EDGE))
-    parts = (np.flatnonzero(place == number) for number in range(count))
-    return repr(edges).encode() + question.vectors["primal"].tobytes(), parts
-
-
-@answers_to(BINS, division=division_of_bins)
-def bins(question: Question, objective: Objective) -> Answer:
-    """Return rows, expected and observed events between the edges of the scores, as shares of the rows."""
-    own = judged(objective)
-    w = question.vectors["primal"]
-    place, count = bins_of(question, own)
-    expected = expected_events(own, w) if isinstance(own, CoxRegression) else expit(own.scores(w))
-    each = {"rows": np.ones(place.size), "expected": expected, "observed": (own.labels == 1).astype(np.float64)}
-    return Answer({"reported": 1.0}, {name: np.bincount(place, own, count) / place.size for name, own in each.items()})

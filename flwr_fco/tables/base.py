@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
@@ -19,7 +19,6 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
-from flwr_fco.certificates import Request
 from flwr_fco.client_apps import Disclosure
 from flwr_fco.client_apps import client_app as make_app
 from flwr_fco.core.layout import Vector
@@ -38,98 +37,23 @@ from flwr_fco.simulation.fit_path import StrengthPath
 from flwr_fco.simulation.simulate import progress_bar
 from flwr_fco.strategies import Everyone, FedNewton, Strengths, proved_zero, run_of
 from flwr_fco.strategies.nodes import ASKING, Nodes, Tables
-from flwr_fco.strategies.questions import ask, prepared
-from flwr_fco.strategies.run import Run
-from flwr_fco.tables import intervals as of_intervals
 from flwr_fco.tables import reading, reports
-from flwr_fco.tables.answers import CENTRED, DENSE, FIRST, MASS, MEANS, VARIANCES, WITHIN, first
 from flwr_fco.tables.codebook import Codebook
 from flwr_fco.tables.description import Description, Facts, columns_of
 from flwr_fco.tables.description import describe as description_of
-from flwr_fco.tables.intervals import (
-    COUNTS,
-    SQUARES,
-    TIMEOUT,
-    TIMES,
-    Intervals,
-    Table,
-    asking,
-    reasons_of,
-)
+from flwr_fco.tables.intervals import COUNTS, SQUARES, TIMES, Inference, Intervals, Table
 from flwr_fco.tables.quality import Quality, quality_of
 from flwr_fco.tables.reports import Summary, Tested
+from flwr_fco.tables.sites import TIMEOUT, Sites, SomeNodes, connected, first, first_answers
 
 #: Relative duality gap above which a fit is not solved, even if no step lowers the objective by more than rounding.
 _SOLVED = 1e-9
 #: Ratio of the loss with an intercept alone to that at 0, at which it is rounding.
 _CONSTANT = 1e-13
-#: Rounding error of a mean, relative to it.
-_ROUNDING = 1e-12
-#: That of the models of a cross-validation.
+#: Relative duality gap of the models of a cross-validation.
 _ON_A_PATH = 1e-10
 #: Without an l1 term all coefficients are non-zero: above so many no block of the Hessian is asked for.
 _LARGEST_BLOCK = 2048
-
-
-class Sites(NamedTuple):
-    """The sites of a fit, as they have said at first, and how they are reached.
-
-    Parameters
-    ----------
-    grid : Grid
-        Connects them, and nobody else.
-    start : ArrayRecord
-        The model at 0.
-    timeout : float
-        Seconds to wait for an answer.
-    answers : list of Answer
-        What they have said first; the weight of each is the share of its rows.
-    tables : Tables
-        What they have said of their tables.
-    total : float
-        What the rows of all weigh.
-    weights : dict of int to float, or None
-        What the rows of each partition weigh, if they have weights.
-    rows : dict of int to float, or None
-        The rows of each partition, which a fit is of to its end.
-    """
-
-    grid: Any
-    start: ArrayRecord
-    timeout: float
-    answers: list[Answer]
-    tables: Tables
-    total: float
-    weights: dict[int | None, float] | None
-    rows: dict[int, float] | None
-
-    @property
-    def at_zero(self) -> float:
-        """The loss at 0, of all rows."""
-        return math.fsum(answer.weight * answer.numbers["loss"] for answer in self.answers)
-
-    def strategy(self, **options: Any) -> FedNewton:
-        """Return a strategy with these options."""
-        return asking(len(self.answers), self.tables, self.rows, self.weights, **options)
-
-    def run(self) -> Run:
-        """Return a run of which questions are asked."""
-        return prepared(self.strategy(), self.grid, self.start, self.timeout)
-
-    def slopes(self, count: int) -> Vector:
-        """Return the derivatives by the last parameters at 0, of all rows."""
-        return np.asarray(np.sum([own.weight * own.vectors["gradient"][-count:] for own in self.answers], axis=0))
-
-
-def warn_of_the_same_rows(answers: Sequence[Answer], sites: Sequence[str]) -> None:
-    """Warn of sites whose means and gradients are the same: a file that was sent twice."""
-    known = dict[tuple[float, ...], str]()
-    for site, own in zip(sites, answers, strict=True):
-        sums = np.append(own.vectors[MEANS], own.vectors["gradient"])
-        key = own.examples, *(float(f"{number:.10g}") for number in sums)
-        if (other := known.setdefault(key, site)) != site:
-            text = f"{site} has the same rows as {other}: all sums are identical. Is the file of one the other's?"
-            warnings.warn(text, UserWarning, stacklevel=5)
 
 
 @contextmanager
@@ -420,7 +344,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         outputs = self._outputs(clients, classes)
         objectives = self._objectives(clients)
         with ExitStack() as stack:
-            grid = rows[0] if over_grid else stack.enter_context(reports.connected(objectives))
+            grid = rows[0] if over_grid else stack.enter_context(connected(objectives))
             if isinstance(grid, InProcessGrid):
                 # The log of a ServerApp shows its rounds; here somebody waits for the model.
                 stack.enter_context(quiet())
@@ -605,15 +529,16 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         d = objectives[0].layout["coefficients"].shape[0]
         self._factors = reading.factors_of(self._given_factors, getattr(self, "feature_names_in_", ()), d)
         self._sites = [own.site for own in clients]
+        names = [own.name for own in clients]
         point = {"primal": np.zeros(objectives[0].layout.size)}
         answers = list[Answer]()
         for m, own in enumerate(objectives):
-            said = first(Question(FIRST, own.layout, point), own)
+            said = first(Question("first", own.layout, point), own)
             answers.append(said._replace(partition=m, examples=float(own.num_examples)))
         weighted = any(own.weights is not None for own in clients)
         # The rows are here, and their columns have been compared.
         tables = Tables(settled=True)
-        return self._known(grid, tables, self._start(d, outputs), answers, [own.name for own in clients], weighted)
+        return Sites.of(grid, self._start(d, outputs), self._timeout, tables, names, answers, weighted=weighted)
 
     def _sites_over(self, grid: Any, features: Any, outputs: int) -> Sites:
         """Return what the sites of a grid say of their tables, and then first."""
@@ -637,22 +562,19 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         tables = tables or self._tables_at(grid, names_of(names))
         tables.compare(d)
         start = self._start(d, outputs)
-        run = prepared(asking(self.num_clients, tables), grid, start, self._timeout)
-        size = run.problem.layout.size
-        shapes = {"gradient": (size,), **dict.fromkeys((MEANS, VARIANCES, WITHIN), (d,))}
-        answers = ask(run, Request(FIRST, {}, ("loss", MASS, DENSE), shapes), np.zeros(size))
+        answers, silent = first_answers(grid, start, self._timeout, tables, self.num_clients)
         if len(answers) < self.num_clients:
-            raise self._too_few(len(answers), reasons_of(run))
+            raise self._too_few(len(answers), silent)
         if self.without_ is not None:
             left_out = reading.place_of(self.without_, [answer.partition for answer in answers])
             answers = [answer for place, answer in enumerate(answers) if place != left_out]
         # The fit is of these and of nobody who comes later.
-        grid = reading.SomeNodes(grid, [answer.node_id for answer in answers])
-        reading.check_masses(answers)
+        grid = SomeNodes(grid, [answer.node_id for answer in answers])
         called = [self._site_of(answer.partition) for answer in answers]
-        sites = self._known(grid, tables, start, answers, called, False)
-        if self._scales is not None:
-            reading.check_scales(self._scales, answers, called, names or range(d))
+        sites = Sites.of(grid, start, self._timeout, tables, called, answers)
+        sites.check_masses()
+        if self.standardize:
+            sites.check_scales(names or range(d))
         self.n_features_in_ = d
         self.__dict__.pop("feature_names_in_", None)
         if names:
@@ -673,33 +595,6 @@ class Federated(BaseEstimator):  # type: ignore[misc]
     def _too_few(self, answers: int, reasons: Sequence[str]) -> ConfigurationError:
         prefix = f"{answers} of num_clients={self.num_clients} sites have answered; the reasons of the others"
         return ConfigurationError(f"{prefix}: {'; '.join(reasons)}")
-
-    def _known(
-        self, grid: Any, tables: Tables, start: Any, answers: list[Answer], called: Sequence[str], weighted: bool
-    ) -> Sites:
-        """Store what the first answers say of the columns; return what a fit knows of the sites."""
-        warn_of_the_same_rows(answers, called)
-        masses = [answer.numbers[MASS] for answer in answers]
-        total = math.fsum(masses)
-        weighted |= any(mass != answer.examples for mass, answer in zip(masses, answers, strict=True))
-        answers = [own._replace(weight=mass / total) for own, mass in zip(answers, masses, strict=True)]
-        self._scales = reading.scales_of(answers) if self.standardize else None
-        self._columns = reading.Columns.of(answers, levels=self.fit_intercept or self._kind is TIMES)
-        with np.errstate(over="ignore"):  # of a mean that a site makes up
-            self._squares = {
-                # A mean has a rounding error, which is large beside the deviations of columns far from 0.
-                own.partition: own.vectors[VARIANCES]
-                + np.square(np.abs(own.vectors[MEANS] - self._columns.centre) + _ROUNDING * np.abs(own.vectors[MEANS]))
-                for own in answers
-            }
-        if self.site_intercepts == "local" and isinstance(self, ClassifierMixin):
-            # At its own intercept one class is fitted whatever the coefficients are.
-            pairs = zip(called, answers, strict=True)
-            name_idle([s for s, a in pairs if not (a.numbers["loss"] or a.vectors["gradient"].any())], stacklevel=6)
-        weights = {own.partition: mass for own, mass in zip(answers, masses, strict=True)} if weighted else None
-        known = {answer.partition: answer.examples for answer in answers if answer.partition is not None}
-        rows = known if len(known) == len(answers) else None
-        return Sites(grid, start, self._timeout, answers, tables, total, weights, rows)
 
     @property
     def _own_levels(self) -> bool:
@@ -784,13 +679,22 @@ class Federated(BaseEstimator):  # type: ignore[misc]
 
     def _solved(self, sites: Sites, outputs: int) -> tuple[NDArray[np.float64], Vector]:
         """Return the coefficients and intercepts of a run, of columns that are centred where they are far from 0."""
-        columns = self._columns
-        self.n_iter_ = 1
-        self._centre(sites, columns.centre)
+        columns = self._columns = sites.columns(levels=self.fit_intercept or self._kind is TIMES)
+        self._scales = sites.scales() if self.standardize else None
+        if self.site_intercepts == "local" and isinstance(self, ClassifierMixin):
+            # At its own intercept one class is fitted whatever the coefficients are.
+            pairs = zip(sites.names, sites.answers, strict=True)
+            name_idle([s for s, a in pairs if not (a.numbers["loss"] or a.vectors["gradient"].any())], stacklevel=5)
+        far = bool(columns.centre.any())
+        self.n_iter_ = 1 + far
+        if far:
+            sites.centre(columns.centre)
         try:
             coefficients, intercepts = self._solved_there(sites, outputs)
         finally:
-            self._centre(sites, np.zeros_like(columns.centre))
+            if far:
+                sites.centre(np.zeros_like(columns.centre))
+        self.n_iter_ += far
         for point in self.path_.points if self._path is not None else ():
             arrays = point.result.arrays
             own = arrays["coefficients"].numpy().copy()
@@ -799,16 +703,6 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             if self._common_intercept:
                 arrays["intercept"] = Array(arrays["intercept"].numpy() + moved)
         return coefficients, columns.settled(coefficients, intercepts, own=self._own_levels)
-
-    def _centre(self, sites: Sites, centre: Vector) -> None:
-        """Have all sites subtract a centre from their columns, if there is one in this fit."""
-        if not self._columns.centre.any():
-            return
-        run = sites.run()
-        ask(run, Request(CENTRED), np.append(centre, np.zeros(run.problem.layout.size - centre.size)))
-        if run.left_out:
-            raise ConfigurationError(f"sites have not centred their columns: {'; '.join(reasons_of(run))}")
-        self.n_iter_ += 1
 
     def _solved_there(self, sites: Sites, outputs: int) -> tuple[NDArray[np.float64], Vector]:
         """Return the coefficients and intercepts of a run, at the strength of the cross-validation if there is one."""
@@ -822,23 +716,14 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         self._total = total
         self._slopes = sites.slopes(outputs)
         self._null = total * sites.at_zero
-        self._weighted = sites.weights is not None
+        self._weighted = sites.weighted
         rounds = max(1, self.max_rounds - 1)
         tolerance = strategy.tolerance
-        fitted = of_intervals.Fitted(self._kind, names, self._sites, self.cluster, total, self._weighted, self._squares)
+        inference = None
         if self._intervals is not None:
-            # Before the fit: what cannot be is refused at once.
-            self._intervals.indices(names)
             own = self.fit_intercept and self.site_intercepts != "common"
-            if (idle := np.flatnonzero(self._columns.telling_nothing(own=own or self._kind is TIMES))).size:
-                why = f"constant {'at each site, whose own level takes it up' if own else 'at all sites together'}"
-                common = ", or give site_intercepts='common' if it differs between sites" * own
-                raise ConfigurationError(
-                    f"there are no intervals: {', '.join(names[j] for j in idle[:5])}{', ...' * (idle.size > 5)}: "
-                    f"{why}. Leave it out{common}"
-                )
-            said = of_intervals.own_estimates(sites.run(), fitted, own)
-            of_intervals.check_events(said, fitted)
+            about = self._intervals, self._kind, names, sites, self._columns, self._sites, self.cluster
+            inference = Inference(*about, own=own)
             self.n_iter_ += 1
         for name in ("path_", "strength_", "covariance_", "log_likelihood_"):
             # Of an earlier fit.
@@ -855,13 +740,10 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         unsolved = unbounded or not run_of(strategy).finished()
         if unsolved:
             prefix = f"not solved to tol={self.tol} after {self.n_iter_} rounds; raise max_rounds or scale the features"
-            warnings.warn(prefix, ConvergenceWarning, stacklevel=6)
-        if self._intervals is not None:
+            warnings.warn(prefix, ConvergenceWarning, stacklevel=5)
+        if inference is not None:
             begin = np.concatenate([array.numpy().ravel() for array in result.arrays.values()])
-            sums, exchanges = of_intervals.unpenalised(sites.run(), self._intervals, fitted, said, begin)
-            trend = of_intervals.trends(sites.run(), sums) if self._kind is TIMES else None
-            exchanges += trend is not None
-            self._table = of_intervals.table(self._intervals, fitted, said, sums, trend)
+            self._table, exchanges = inference.table(begin)
             self.covariance_ = self._table.found.covariance
             self.log_likelihood_ = self._table.found.log_likelihood
             self.n_iter_ += exchanges
@@ -875,7 +757,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         if (free := np.flatnonzero(reported_nothing & (penalised == 0.0))).size:
             where = "at each site" if self._own_levels else "at all sites together"
             prefix = f"{', '.join(f'{names[j]}' for j in free[:5])}{', ...' * (free.size > 5)}"
-            warnings.warn(f"{prefix}: constant {where}, so that nothing is known of it, and 0 is said", stacklevel=6)
+            warnings.warn(f"{prefix}: constant {where}, so that nothing is known of it, and 0 is said", stacklevel=5)
         return result.arrays["coefficients"].numpy().reshape(-1, outputs).copy(), intercepts
 
     def _choose(self, path: Strengths, strategy: FedNewton, sites: Sites, rounds: int) -> Any:

@@ -32,13 +32,14 @@ from flwr_fco.objectives import CoxRegression, Objective
 from flwr_fco.objectives.design import dense
 from flwr_fco.strategies.questions import ask
 from flwr_fco.strategies.run import Run
-from flwr_fco.tables.answers import EDGE
-from flwr_fco.tables.intervals import reasons_of
 from flwr_fco.tables.reports import Reported, aligned_columns
+from flwr_fco.tables.sites import reasons_of
 
 #: The kind of question, and its number that says which column has the groups; without it there is one.
 CURVES = "curves"
 BY = "by"
+#: How the numbers begin that are times.
+_TIME = "edge-"
 
 
 class Curves(Reported):
@@ -66,7 +67,7 @@ def _asked(question: Question, objective: Any) -> tuple[Vector, NDArray[np.int64
     if not isinstance(objective, CoxRegression):
         raise ConfigurationError(f"the server asks for survival curves of {type(objective).__name__}, without times")
     numbers = question.numbers
-    times = np.sort([value for name, value in numbers.items() if name.startswith(EDGE)])
+    times = np.sort([value for name, value in numbers.items() if name.startswith(_TIME)])
     if BY not in numbers:
         return times, np.zeros(objective.num_examples, dtype=np.int64)
     column = dense(objective.features[:, [int(numbers[BY])]])[:, 0]
@@ -139,7 +140,7 @@ def curves_of(run: Run, times: Sequence[float], by: str | None, column: int) -> 
         raise ConfigurationError(f"times={times!r:.200}; expected numbers >= 0") from error
     if not ends.size or not (np.isfinite(ends) & (ends >= 0.0)).all():
         raise ConfigurationError(f"times={times!r:.200}; expected numbers >= 0")
-    numbers = {f"{EDGE}{k}": float(end) for k, end in enumerate(ends)} | ({} if by is None else {BY: float(column)})
+    numbers = {f"{_TIME}{k}": float(end) for k, end in enumerate(ends)} | ({} if by is None else {BY: float(column)})
     shapes = dict.fromkeys(("risk", "events"), (2 * ends.size,)) | {"test": (3,)}
     answers = ask(run, Request(CURVES, numbers, ("reported",), shapes, (), _check), np.zeros(run.problem.layout.size))
     why = [f"partition {own.partition} keeps sums of so few rows" for own in answers if not own.numbers["reported"]]

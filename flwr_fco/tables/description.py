@@ -24,8 +24,9 @@ from flwr_fco.strategies.nodes import Tables
 from flwr_fco.strategies.questions import ask, prepared
 from flwr_fco.tables import reading
 from flwr_fco.tables.checks import SAID, Cells, Described, Finding, findings
-from flwr_fco.tables.intervals import CLASSES, TIMES, asking
+from flwr_fco.tables.intervals import CLASSES, TIMES
 from flwr_fco.tables.reports import Reported, aligned_columns, class_names
+from flwr_fco.tables.sites import asking
 
 #: The kind of question.
 DESCRIPTION = "description"

@@ -38,6 +38,7 @@ from flwr_fco.algorithms.newton.method import unpacked
 from flwr_fco.algorithms.newton.model import inverse as inverse_of
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.quadratic import descend
+from flwr_fco.messages.protocol import Answer
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
@@ -76,29 +77,6 @@ _TIMES = 20
 _NONE = np.zeros(0, dtype=np.int64)
 
 
-class SiteSums(NamedTuple):
-    """A site's derivatives at a point.
-
-    Parameters
-    ----------
-    site : str
-        Its name.
-    mass, rows : float
-        The sum of the weights of its rows, and their number.
-    gradient, block : ndarray of float64, shape (d,) and (d (d + 1) / 2,)
-        Of its mean loss; the Hessian as a packed triangle.
-    meat : ndarray of float64, shape (d (d + 1) / 2,), optional
-        The sum over its clusters of the outer products of the sums of their rows' gradients.
-    """
-
-    site: str
-    mass: float
-    rows: float
-    gradient: Vector
-    block: Vector
-    meat: Vector | None = None
-
-
 class Sums(NamedTuple):
     """Sums of the sites' derivatives at a point.
 
@@ -114,8 +92,9 @@ class Sums(NamedTuple):
         The sum of the rows' weights, if they have any.
     intercepts : float, default 0.0
         How many intercepts have stayed at the sites, at whose best values these derivatives are.
-    each : tuple of SiteSums
-        Of each site.
+    each : tuple of Answer
+        Of each site: ``gradient`` and ``block`` of its mean loss, the Hessian as a packed triangle, and of clusters
+        ``meat``, the sum of the outer products of the sums of their rows' gradients.
     meat, clusters : ndarray of float64, shape (d, d), and float, optional
         The sum over the clusters of the outer products of the sums of their rows' gradients; and how many there are.
     """
@@ -127,7 +106,7 @@ class Sums(NamedTuple):
     rows: float
     mass: float | None = None
     intercepts: float = 0.0
-    each: tuple[SiteSums, ...] = ()
+    each: tuple[Answer, ...] = ()
     meat: Matrix | None = None
     clusters: float = 0.0
 
@@ -345,15 +324,17 @@ def rao(sums: Sums, found: Estimates, columns: NDArray[np.int64]) -> tuple[Vecto
     statistic, degrees = np.full(columns.size, math.nan), np.full(columns.size, math.nan)
     if found.inverse is None or len(sums.each) < 2:
         return statistic, degrees, statistic.copy()
-    meats = [site.meat for site in sums.each if site.meat is not None]
+    meats = [site.vectors["meat"] for site in sums.each if "meat" in site.vectors]
+    blocks = [sums.total * site.weight * site.vectors["block"] for site in sums.each]
+    gradients = np.array([sums.total * site.weight * site.vectors["gradient"] for site in sums.each])
     robust = bool(meats)
     whole = found.inverse / sums.total
     move = -found.inverse @ sums.gradient
     noise = 1.0 if robust else found.noise
     parts = math.ceil(len(sums.each) * columns.size * move.size / _TOGETHER)
     for indices in np.array_split(np.arange(columns.size), parts):
-        rows = _rows_of([site.mass * site.block for site in sums.each], columns[indices], move.size)
-        slopes = np.array([site.mass * site.gradient[columns[indices]] for site in sums.each]) + rows @ move
+        rows = _rows_of(blocks, columns[indices], move.size)
+        slopes = gradients[:, columns[indices]] + rows @ move
         own = rows
         crossed = np.einsum("ajk,kl,bjl->jab", rows, whole, rows, optimize=True)
         if robust:

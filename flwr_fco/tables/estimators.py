@@ -33,11 +33,12 @@ from flwr_fco.objectives import (
 )
 from flwr_fco.objectives.survival import as_strata, baseline, concordance
 from flwr_fco.regularizers import Regularizer
-from flwr_fco.tables.base import Federated, Sites
+from flwr_fco.tables.base import Federated
 from flwr_fco.tables.curves import Curves, curves_of
-from flwr_fco.tables.intervals import CLASSES, COUNTS, TIMEOUT, TIMES, Intervals
+from flwr_fco.tables.intervals import CLASSES, COUNTS, TIMES, Intervals
 from flwr_fco.tables.reading import Client, as_table
 from flwr_fco.tables.reports import asked_of, class_names
+from flwr_fco.tables.sites import TIMEOUT, Sites
 
 
 @refusing

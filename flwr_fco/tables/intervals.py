@@ -1,10 +1,10 @@
-"""What a table of intervals takes of a federation: questions about the sites' own estimates, and about derivatives."""
+"""A table of intervals: what the sites are asked for it, before and after a fit, and what it says."""
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -21,25 +21,11 @@ from flwr_fco.core.validation import Choice
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.messages.protocol import Answer
 from flwr_fco.objectives.site_intercept import FEWEST_ROWS
-from flwr_fco.strategies import Bounds, FedNewton
-from flwr_fco.strategies.nodes import Tables
 from flwr_fco.strategies.questions import ask
-from flwr_fco.strategies.run import Run
-from flwr_fco.tables.answers import CLUSTERED, DERIVATIVES, ESTIMATES, LEAST, OWN, POOLED, TREND
-from flwr_fco.tables.estimates import (
-    Estimates,
-    SiteSums,
-    Sums,
-    between,
-    invertible,
-    minimum,
-    of_likelihood,
-    of_squares,
-    rao,
-)
+from flwr_fco.tables import estimates
+from flwr_fco.tables.estimates import Estimates, Sums, invertible, minimum
+from flwr_fco.tables.sites import Columns, Sites, reasons_of, site_of
 
-#: Seconds to wait for a site's answer.
-TIMEOUT = 600.0
 #: Columns of a model whose Hessian is asked for as a whole: 16 MB a site.
 MOST_COLUMNS = 2_000
 #: Events, or rows of the rarer class, for each column, below which intervals of a generalised linear model are refused,
@@ -148,302 +134,6 @@ COUNTS = Kind("rows with events", 5, "rate ratio")
 TIMES = Kind("events", 5, "hazard ratio")
 
 
-class Fitted(NamedTuple):
-    """What is fitted.
-
-    Parameters
-    ----------
-    kind : Kind
-        Which model.
-    names : sequence of str
-        The features.
-    sites : sequence
-        Names of the sites by partition, of which there may be none.
-    cluster : str or None
-        By what the standard errors are clustered: ``"site"``, or a column at the sites.
-    mass : float
-        The sum of the weights of all rows.
-    weighted : bool
-        Whether rows were given weights.
-    squares : dict of int to ndarray of float64, shape (p,)
-        The mean squares of each partition's columns, as its first answer said them.
-    """
-
-    kind: Kind
-    names: Sequence[str]
-    sites: Sequence[Any]
-    cluster: str | None
-    mass: float
-    weighted: bool
-    squares: Mapping[int | None, Vector]
-
-    def named(self, answer: Answer) -> str:
-        """Return the name of the site that has answered."""
-        return site_of(answer, self.sites)
-
-
-class Reported(NamedTuple):
-    """What the sites say of themselves.
-
-    Parameters
-    ----------
-    answers : list of Answer
-        Of the sites that have answered.
-    left_out : list of str
-        The others, with the reasons.
-    own : bool
-        Whether sites have intercepts of their own.
-    intercepts : float
-        How many of them have one, those that share one counted once.
-    pooled, idle : tuple of str
-        Sites too small for an intercept of their own, which share one; or which add nothing beside an intercept.
-    weighted : bool
-        Whether rows of a site have unequal weights.
-    """
-
-    answers: list[Answer]
-    left_out: list[str]
-    own: bool
-    intercepts: float
-    pooled: tuple[str, ...]
-    idle: tuple[str, ...]
-    weighted: bool
-
-
-def asking(number: int, tables: Tables, rows: Any = None, weights: Any = None, **options: Any) -> FedNewton:
-    """Return a strategy of so many sites, of which questions are asked, or which is run, at however many.
-
-    Parameters
-    ----------
-    number : int
-        How many sites there are.
-    tables : Tables
-        What is known of their tables.
-    rows, weights : dict of int to float, optional
-        The rows of each partition, and what they weigh.
-    **options
-        Of the strategy.
-    """
-    strategy = FedNewton(min_available_nodes=number, min_train_nodes=1, fraction_evaluate=0.0, **options)
-    strategy.tables = tables
-    strategy.bounds = Bounds(rows=rows)
-    strategy.site_weights = weights
-    return strategy
-
-
-def reasons_of(run: Run) -> list[str]:
-    """Return who has not answered, and why."""
-    return [f"partition {row.partition_id}: {row.reason}" for row in run.left_out]
-
-
-def own_estimates(run: Run, fitted: Fitted, own: bool) -> Reported:
-    """Ask all sites about their own estimates, and what they have for intercepts of their own.
-
-    Parameters
-    ----------
-    run : Run
-        A run of the sites.
-    fitted : Fitted
-        What is fitted.
-    own : bool
-        Whether sites have intercepts of their own.
-    """
-    size = run.problem.layout.size
-    wanted = ("reported", "events", "others", "weighted", "intercepts", "mean", "saturated")
-    shapes = dict.fromkeys(("estimate", "error", "degrees"), (size,))
-    answers = ask(run, Request(ESTIMATES, {}, wanted, shapes, check=_check_saturated), np.zeros(size))
-    weighted = fitted.weighted or any(answer.numbers["weighted"] for answer in answers)
-    pooled = list[Answer]()
-    idle = list[Answer]()
-    intercepts = 0
-    classes = fitted.kind is CLASSES
-    # A model whose intercepts stay at the sites has refused those that are too small.
-    shared = "intercept" in run.problem.layout.names
-    for answer in answers if own else []:
-        events, others = (answer.numbers[name] for name in ("events", "others"))
-        if classes and shared and answer.examples < FEWEST_ROWS:
-            pooled.append(answer)
-        elif (classes and min(events, others) < 1.0) or (fitted.kind is COUNTS and events < 1.0):
-            idle.append(answer)
-        else:
-            intercepts += 1
-    counts = [sum(answer.numbers[name] for answer in pooled) for name in ("events", "others")]
-    if sum(counts) < FEWEST_ROWS or min(counts) < 1.0:
-        pooled, idle = [], [*idle, *pooled]
-    shares, nothing = (tuple(map(fitted.named, each)) for each in (pooled, idle))
-    return Reported(answers, reasons_of(run), own, float(intercepts + bool(pooled)), shares, nothing, weighted)
-
-
-def unpenalised(run: Run, asked: Intervals, fitted: Fitted, reported: Reported, start: Vector) -> tuple[Sums, int]:
-    """Return the sums of all sites at the unpenalised minimiser, and in how many exchanges they came.
-
-    Parameters
-    ----------
-    run : Run
-        A run of the sites.
-    asked : Intervals
-        What is asked for.
-    fitted : Fitted
-        What is fitted: the derivatives of squares at any point are enough.
-    reported : Reported
-        What the sites say of themselves.
-    start : ndarray of float64, shape (d,)
-        Where it begins: of all the model's arrays.
-
-    Raises
-    ------
-    ConfigurationError
-        If a site does not answer, the columns are linearly dependent, or an estimate grows without end.
-    """
-    asking = _Asking(run, asked, fitted, reported)
-    names = fitted.names
-    kind = fitted.kind
-
-    def grown(columns: NDArray[np.int64]) -> None:
-        shown = ", ".join([*names, "the intercept"][min(j, len(names))] for j in columns[:5].tolist())
-        raise ConfigurationError(
-            f"the {kind.ratio} of {shown} grows without end: by these columns "
-            f"{'classes' if kind is CLASSES else 'events'} are separated without error. Leave one out"
-        )
-
-    if kind is SQUARES:
-        sums = asking.sums(start)
-    else:
-        found = minimum(asking.sums, start, partial(invertible, names=names), grown=grown)
-        if found is None:
-            raise ConfigurationError("the unpenalised fit has no end: no step lowers its loss; look at its columns")
-        sums = found[0]
-    if fitted.cluster is not None or reported.weighted:
-        if kind is SQUARES:
-            sums = asking.sums(sums.point - invertible(sums.hessian, names) @ sums.gradient)
-        sums = asking.clustered(sums)
-    return sums, asking.count
-
-
-class _Asking:
-    """Asks all sites about their derivatives at a point."""
-
-    def __init__(self, run: Run, asked: Intervals, fitted: Fitted, reported: Reported) -> None:
-        self.run = run
-        self.asked = asked
-        self.fitted = fitted
-        self.reported = reported
-        self.count = 0
-        self.size = run.problem.layout.size
-        #: An intercept of the model that no site uses is no parameter.
-        self.used = len(fitted.names) if reported.own and not reported.pooled else self.size
-
-    def sums(self, point: Vector) -> Sums:
-        """Return the sums at a point."""
-        answers = self._answers(point, clustered=False)
-        used = self.used
-        mass = self.fitted.mass
-        rows = sum(answer.examples for answer in answers)
-        self._check_sites(answers)
-        gradient, block = (np.sum([a.weight * a.vectors[name] for a in answers], 0) for name in ("gradient", "block"))
-        return Sums(
-            point[:used],
-            gradient[:used],
-            unpacked(block)[:used, :used],
-            sum(a.weight * a.numbers["loss"] for a in answers),
-            rows,
-            mass if self.reported.weighted else None,
-            float(len(answers) * self.reported.own),
-            tuple(
-                SiteSums(self.fitted.named(a), a.weight * mass, a.examples, a.vectors["gradient"], a.vectors["block"])
-                for a in answers
-            ),
-        )
-
-    def clustered(self, sums: Sums) -> Sums:
-        """Return the sums at a minimiser with those of clusters; of sites also those of rows with weights."""
-        if self.fitted.cluster == "site":
-            own = np.array([site.mass * site.gradient[: self.used] for site in sums.each])
-            by_site = {"meat": own.T @ own, "clusters": float(len(own))}
-            return (self._of_clusters(sums) if self.reported.weighted else sums)._replace(**by_site)
-        return self._of_clusters(sums)
-
-    def _of_clusters(self, sums: Sums) -> Sums:
-        """Ask the sites for the sums of their clusters."""
-        answers = self._answers(sums.point, clustered=True)
-        # A mean over rows whose weights have a mean of 1.
-        scales = [(a.weight * self.fitted.mass) ** 2 / a.examples for a in answers]
-        meats = [scale * a.vectors["meat"] for scale, a in zip(scales, answers, strict=True)]
-        each = tuple(site._replace(meat=own) for site, own in zip(sums.each, meats, strict=True))
-        clusters = sum(min(a.numbers["clusters"], a.examples) for a in answers)
-        meat = unpacked(np.sum(meats, axis=0))[: self.used, : self.used]
-        return sums._replace(meat=meat, clusters=clusters, each=each)
-
-    def _answers(self, point: Vector, *, clustered: bool) -> list[Answer]:
-        self.count += 1
-        size = self.size
-        more = ("clusters",) * clustered
-        w = np.append(point, np.zeros(size - point.size))
-        triangle = (size * (size + 1) // 2,)
-        numbers = {OWN: float(self.reported.own), LEAST: float(FEWEST_ROWS), POOLED: float(bool(self.reported.pooled))}
-        shapes = {"gradient": (size,), "block": triangle} | dict.fromkeys(("meat",) * clustered, triangle)
-        numbers[CLUSTERED] = float(clustered)
-        request = Request(DERIVATIVES, numbers, ("loss", *more), shapes, (), _check_possible)
-        answers = ask(self.run, request, w)
-        if self.run.left_out or not answers:
-            raise ConfigurationError(f"the sites' second derivatives are not known: {'; '.join(reasons_of(self.run))}")
-        return answers
-
-    def _check_sites(self, answers: Sequence[Answer]) -> None:
-        """Refuse sums that one site's second derivatives make up, or slopes that its own loss does not allow."""
-        fitted = self.fitted
-        own = np.array([np.diag(unpacked(answer.vectors["block"])) for answer in answers])
-        for curved, answer in zip(own, answers, strict=True):
-            with np.errstate(invalid="ignore", over="ignore"):  # without a bound, or of a mean that a site makes up
-                room = (1.0 + _ROUNDING) * self._most_curved(answer) * fitted.squares.get(answer.partition, np.zeros(0))
-            for j in np.flatnonzero(curved[: room.size] > room)[:1].tolist():
-                raise ConfigurationError(
-                    f"{fitted.named(answer)} says a second derivative of {self._column(j)} of {curved[j]:.3g}; with "
-                    f"its loss, rows, mean and variance at most {room[j]:.3g} is possible"
-                )
-        usual = np.sort(own, axis=0)[(len(own) - 1) // 2]
-        ratio = np.divide(own, usual, out=np.zeros_like(own), where=usual > 0.0)
-        for m, j in np.argwhere(ratio > self.asked.largest)[:1].tolist():
-            raise ConfigurationError(
-                f"the second derivative of {self._column(j)} is {own[m, j]:.3g} at "
-                f"{fitted.named(answers[m])}, and {usual[j]:.3g} at the median of the sites: standard errors "
-                "would be those of one site. Check its units; if the column does spread so much there, give "
-                "intervals=Intervals(largest=math.inf)"
-            )
-        if fitted.kind is not SQUARES:
-            return
-        # The square of a mean of products is at most the product of the mean squares.
-        losses = np.array([answer.numbers["loss"] for answer in answers])
-        slopes = np.array([answer.vectors["gradient"] for answer in answers])
-        room = np.sqrt(2.0 * np.abs(losses)[:, None] * own)
-        room = (1.0 + _ROUNDING) * room + _ROUNDING * np.sqrt(2.0 * np.abs(losses).max() * own.max(axis=0))
-        for m, j in np.argwhere(np.abs(slopes) > room)[:1].tolist():
-            raise ConfigurationError(
-                f"{fitted.named(answers[m])} says a slope of {self._column(j)} of {slopes[m, j]:.3g}; "
-                f"with its loss and second derivative at most {room[m, j]:.3g} is possible"
-            )
-
-    def _most_curved(self, answer: Answer) -> float:
-        """Return how many times a column's mean square its second derivative may be, by a site's own loss and rows."""
-        kind = self.fitted.kind
-        rows = answer.examples
-        if kind is TIMES:
-            # A variance in a risk set is at most half of the sum of all squares.
-            return 0.5 * rows
-        if kind is SQUARES or self.reported.weighted:
-            return kind.curvature
-        # No row's loss is above the sum of all, and p (1 - p) of a class is below the loss of its row.
-        loss = max(answer.numbers["loss"], 0.0)
-        if kind is CLASSES:
-            return min(kind.curvature, rows * loss)
-        # Half a deviance is convex in count and rate together, and at least (root of rate - root of count)^2.
-        means = [own.numbers["mean"] for own in self.reported.answers if own.node_id == answer.node_id]
-        return rows * (math.sqrt(max(0.0, *means)) + math.sqrt(loss)) ** 2 if means else kind.curvature
-
-    def _column(self, j: int) -> str:
-        return self.fitted.names[j] if j < len(self.fitted.names) else "the intercept"
-
-
 def _check_saturated(answer: Answer) -> None:
     """Refuse a mean of counts' log likelihoods at themselves that no counts of this mean have; it is convex in them."""
     mean, saturated = answer.numbers["mean"], answer.numbers["saturated"]
@@ -504,148 +194,408 @@ COMPARED = (
 )
 
 
-def check_events(reported: Reported, fitted: Fitted) -> None:
-    """Refuse intervals of a generalised linear model with too few events for its columns, and warn of few.
-
-    An intercept of a site's own counts as a column: it biases coefficients as they do.
-
-    Parameters
-    ----------
-    reported : Reported
-        What the sites say of themselves.
-    fitted : Fitted
-        What is fitted; squares have no events.
-
-    Raises
-    ------
-    ConfigurationError
-        If there are fewer than 5 rows of the rarer class, or events, a column.
-    """
-    if fitted.kind is SQUARES:
-        return
-    # No site has more of them than rows, and where all are of one class they say nothing beside its intercept.
-    of = [answer for answer in reported.answers if fitted.named(answer) not in reported.idle]
-    counts = [[min(answer.numbers[name], answer.examples) for answer in of] for name in ("events", "others")]
-    events = min(sum(max(0.0, number) for number in numbers) for numbers in counts)
-    columns = len(fitted.names) + reported.intercepts
-    kind = f"events ({fitted.kind.counted})" if fitted.kind is CLASSES else fitted.kind.counted
-    own = f" and {reported.intercepts:.0f} intercepts" * bool(reported.intercepts)
-    prefix = f"intervals of {len(fitted.names)} columns{own} from {events:.0f} {kind}"
-    if events < _EVENTS * columns and reported.left_out:
-        raise ConfigurationError(f"the sites' numbers of events are not known: {'; '.join(reported.left_out)}")
-    if events < _EVENTS * columns:
-        raise ConfigurationError(
-            f"{prefix}; expected at least {_EVENTS} a column, with fewer the estimates are too far from 0. Take fewer "
-            "columns, chosen without these rows, or fit without intervals"
-        )
-    if events < _FEW_EVENTS * columns:
-        more = f"from {_FEW_EVENTS} a column on the estimates are less far from 0"
-        warnings.warn(f"{prefix}: {events / columns:.1f} a column; {more}", UserWarning, stacklevel=7)
-
-
-def table(asked: Intervals, fitted: Fitted, reported: Reported, sums: Sums, trend: Any = None) -> Table:
-    """Return the table of a model.
+class Inference:
+    """A table in the making; when it begins, before a fit, the sites are asked about their own estimates.
 
     Parameters
     ----------
     asked : Intervals
         What is asked for.
-    fitted : Fitted
+    kind : Kind
         What is fitted.
-    reported : Reported
-        What the sites say of themselves.
-    sums : Sums
-        The sums of all sites.
-    trend : pair of (ndarray of float64, shape (d,), float), optional
-        Of hazard ratios, p of a change over time, of each and of all.
+    names : sequence of str
+        The features.
+    sites : Sites
+        The sites of the fit.
+    columns : Columns
+        How the features are at these.
+    called : sequence
+        Names of the sites by partition, of which there may be none.
+    cluster : str or None
+        By what the standard errors are clustered: ``"site"``, or a column at the sites.
+    own : bool
+        Whether sites have intercepts of their own.
 
     Raises
     ------
     ConfigurationError
-        If the sums have no estimates.
+        If a column says nothing; or of a generalised linear model with fewer than 5 rows of the rarer class, or events,
+        a column.
     """
-    names, kind = fitted.names, fitted.kind
-    found = of_squares(sums, names) if kind is SQUARES else of_likelihood(sums, names, of_times=kind is TIMES)
-    # A loss of counts is what is missing to their likelihood by a parameter each.
-    saturated = sum(own.weight * own.numbers["saturated"] for own in reported.answers) * fitted.mass
-    missing = math.nan if reported.left_out and kind is COUNTS else 0.0
-    found = found._replace(log_likelihood=found.log_likelihood + saturated + missing)
-    indices = np.array(asked.indices(names))
-    estimate, error = found.estimate[indices], found.error[indices]
-    z = stats.t(found.degrees)
-    quantile = stats.t.isf(0.5 * (1.0 - asked.level), found.degrees)
-    p = 2.0 * z.sf(np.abs(estimate) / error)
-    half = quantile * error
-    columns = {"estimate": estimate} | ({kind.ratio: np.exp(np.minimum(estimate, 700.0))} if kind.ratio else {})
-    columns |= {"standard error": error, "lower": estimate - half, "upper": estimate + half}
-    if kind.ratio:
-        # Beside a ratio, limits of its logarithm would be read as its own.
-        ends = {f"{kind.ratio} {end}": columns[end] for end in ("lower", "upper")}
-        columns |= {name: np.exp(np.minimum(own, 700.0)) for name, own in ends.items()}
-    columns |= {"p": p, "q": stats.false_discovery_control(p)}
-    columns |= {} if trend is None else {"p of trend": trend[0][indices]}
-    own, doubted = _plausible(reported, sums, found, fitted)
-    columns |= dict(zip(("Rao", "degrees of Rao", "p of Rao"), rao(sums, found, indices), strict=True))
-    columns |= _compared(own, indices, len(sums.each), half, asked.level)
-    for site, (values, errors, _) in own.items():
-        columns |= {site: values[indices], f"{site} error": errors[indices]}
-    rows = {int(j): {name: float(column[i]) for name, column in columns.items()} for i, j in enumerate(indices)}
-    intercepts, more = _intercepts(reported, fitted, sums, found)
-    lines = [
-        ("Intervals", f"{100 * asked.level:g} %, {_how(found, fitted, sums)}; q over {len(indices)} columns"),
-        *more,
-    ]
-    few = "; no Hartung-Knapp interval with fewer than three sites: nothing here covers a spread between sites"
-    text = f"of {len(own)} of {len(sums.each)} sites{_reasons(reported, doubted, fitted)}{few * (len(own) < _SITES)}"
-    lines.append(("Own estimates", text))
-    text = "an insignificant Rao or Q does not show that they agree; Hartung-Knapp's interval covers a spread"
-    lines.append(("Between sites", text))
-    if trend is not None:
-        text = "not tested: a site has not answered" if math.isnan(trend[1]) else f"p = {trend[1]:.3g} over all"
-        lines.append(("Proportional hazards", f"{text}; a small 'p of trend': a hazard ratio changes over time"))
-    # A model is kept without the sites' Hessians.
-    of = sums.rows, float(len(sums.each)), sums.intercepts
-    return Table(rows, tuple(own), lines, found._replace(inverse=None), of, intercepts, sums.meat is not None)
 
+    def __init__(
+        self,
+        asked: Intervals,
+        kind: Kind,
+        names: Sequence[str],
+        sites: Sites,
+        columns: Columns,
+        called: Sequence[Any],
+        cluster: str | None,
+        *,
+        own: bool,
+    ) -> None:
+        self.asked = asked
+        self.kind = kind
+        self.names = names
+        self.sites = sites
+        self.called = called
+        self.cluster = cluster
+        self.own = own
+        self.squares = sites.squares(columns.centre)
+        # Before the fit: what cannot be is refused at once.
+        asked.indices(names)
+        if (idle := np.flatnonzero(columns.telling_nothing(own=own or kind is TIMES))).size:
+            why = f"constant {'at each site, whose own level takes it up' if own else 'at all sites together'}"
+            common = ", or give site_intercepts='common' if it differs between sites" * own
+            shown = f"{', '.join(names[j] for j in idle[:5])}{', ...' * (idle.size > 5)}"
+            raise ConfigurationError(f"there are no intervals: {shown}: {why}. Leave it out{common}")
+        self.run = sites.run()
+        self.size = self.run.problem.layout.size
+        wanted = ("reported", "events", "others", "weighted", "intercepts", "mean", "saturated")
+        shapes = dict.fromkeys(("estimate", "error", "degrees"), (self.size,))
+        request = Request("estimates", {}, wanted, shapes, check=_check_saturated)
+        self.reported = ask(self.run, request, np.zeros(self.size))
+        self.left_out = reasons_of(self.run)
+        self.weighted = sites.weighted or any(answer.numbers["weighted"] for answer in self.reported)
+        self._count_intercepts()
+        #: An intercept of the model that no site uses is no parameter.
+        self.used = len(names) if own and not self.pooled else self.size
+        if kind is not SQUARES:
+            self._check_events()
 
-def _how(found: Estimates, fitted: Fitted, sums: Sums) -> str:
-    """Return in words how the estimates and their errors are made."""
-    text = found.how + ("" if math.isinf(found.degrees) else f", {found.degrees:.0f} degrees of freedom")
-    if sums.meat is None:
-        return text
-    by = {None: "rows, which have weights", "site": "sites"}.get(fitted.cluster, f"{fitted.cluster}")
-    few = f", which are few: below {_FEW_CLUSTERS} such intervals are too short" * (sums.clusters < _FEW_CLUSTERS)
-    return f"{text}, clustered by {sums.clusters:.0f} {by}{few}"
+    def _named(self, answer: Answer) -> str:
+        return site_of(answer, self.called)
 
+    def _column(self, j: int) -> str:
+        return self.names[j] if j < len(self.names) else "the intercept"
 
-def _intercepts(
-    reported: Reported, fitted: Fitted, sums: Sums, found: Estimates
-) -> tuple[list[dict[str, Any]], list[tuple[str, str]]]:
-    """Return observed and expected events of the sites beside a common intercept, and what is said of intercepts."""
-    if reported.own:
-        lines = [("Intercepts of the table", "one of each site, which has stayed there")]
-        for which, why in (
-            (reported.pooled, "share one, of too few rows for their own"),
-            (reported.idle, "add nothing"),
-        ):
-            shown = ", ".join(which[:_SHOWN]) + f" and {len(which) - _SHOWN} more" * (len(which) > _SHOWN)
-            lines += [(f"{len(which)} sites", f"{shown}: {why}")] * bool(which)
-        return [], lines
-    if sums.point.size == len(fitted.names) or found.inverse is None:
-        return [], []
-    _, degrees, p = rao(sums, found, np.array([sums.point.size - 1]))
-    events = {fitted.named(answer): answer.numbers["events"] for answer in reported.answers}
-    rows = []
-    for site in sums.each:
-        excess = -site.mass * float(site.gradient[-1])
-        if fitted.kind in (SQUARES, COUNTS):
-            rows.append({"site": site.site, "rows": site.rows, "mean residual": excess / site.mass})
+    def _count_intercepts(self) -> None:
+        """Say which sites have an intercept of their own: those that are too small share one, and others need none."""
+        pooled = list[Answer]()
+        idle = list[Answer]()
+        count = 0
+        classes = self.kind is CLASSES
+        # A model whose intercepts stay at the sites has refused those that are too small.
+        shared = "intercept" in self.sites.start
+        for answer in self.reported if self.own else []:
+            events, others = (answer.numbers[name] for name in ("events", "others"))
+            if classes and shared and answer.examples < FEWEST_ROWS:
+                pooled.append(answer)
+            elif (classes and min(events, others) < 1.0) or (self.kind is COUNTS and events < 1.0):
+                idle.append(answer)
+            else:
+                count += 1
+        numbers = [sum(answer.numbers[name] for answer in pooled) for name in ("events", "others")]
+        if sum(numbers) < FEWEST_ROWS or min(numbers) < 1.0:
+            pooled, idle = [], [*idle, *pooled]
+        self.pooled = [*map(self._named, pooled)]
+        self.idle = [*map(self._named, idle)]
+        #: Those of sites that share one counted once.
+        self.intercepts = count + bool(pooled)
+
+    def _check_events(self) -> None:
+        """Refuse too few events for the columns, and warn of few; an intercept of a site's own biases as they do."""
+        # No site has more of them than rows, and where all are of one class they say nothing beside its intercept.
+        of = [answer for answer in self.reported if self._named(answer) not in self.idle]
+        counts = [[min(answer.numbers[name], answer.examples) for answer in of] for name in ("events", "others")]
+        events = min(sum(max(0.0, number) for number in numbers) for numbers in counts)
+        columns = len(self.names) + self.intercepts
+        kind = f"events ({self.kind.counted})" if self.kind is CLASSES else self.kind.counted
+        own = f" and {self.intercepts} intercepts" * bool(self.intercepts)
+        prefix = f"intervals of {len(self.names)} columns{own} from {events:.0f} {kind}"
+        if events < _EVENTS * columns and self.left_out:
+            raise ConfigurationError(f"the sites' numbers of events are not known: {'; '.join(self.left_out)}")
+        if events < _EVENTS * columns:
+            raise ConfigurationError(
+                f"{prefix}; expected at least {_EVENTS} a column, with fewer the estimates are too far from 0. Take "
+                "fewer columns, chosen without these rows, or fit without intervals"
+            )
+        if events < _FEW_EVENTS * columns:
+            more = f"from {_FEW_EVENTS} a column on the estimates are less far from 0"
+            warnings.warn(f"{prefix}: {events / columns:.1f} a column; {more}", UserWarning, stacklevel=7)
+
+    # --- the sums of all sites ------------------------------------------------------------------------------------
+
+    def table(self, start: Vector) -> tuple[Table, int]:
+        """Return the table of the unpenalised fit, and in how many exchanges its sums came.
+
+        Parameters
+        ----------
+        start : ndarray of float64, shape (d,)
+            Where the fit begins: of all the model's arrays. The derivatives of squares at any point are enough.
+
+        Raises
+        ------
+        ConfigurationError
+            If a site does not answer, the columns are linearly dependent, an estimate grows without end, or the sums
+            have no estimates.
+        """
+        self.run = self.sites.run()
+        self.exchanges = 0
+        if self.kind is SQUARES:
+            sums = self._sums(start)
         else:
-            observed = events.get(site.site, math.nan)
-            ratio = observed / (observed - excess) if observed > excess else math.nan
-            rows.append({"site": site.site, "observed": observed, "expected": observed - excess, "ratio": ratio})
-    text = f"one of all sites; p = {p[0]:.3g} that they have the same one (Rao, {degrees[0]:.0f} degrees of freedom)"
-    return rows, [("Intercept of the table", f"{text}; where they differ, site_intercepts=None is right")]
+            found = minimum(self._sums, start, partial(invertible, names=self.names), grown=self._refuse_grown)
+            if found is None:
+                raise ConfigurationError("the unpenalised fit has no end: no step lowers its loss; look at its columns")
+            sums = found[0]
+        if self.cluster is not None or self.weighted:
+            if self.kind is SQUARES:
+                sums = self._sums(sums.point - invertible(sums.hessian, self.names) @ sums.gradient)
+            sums = self._clustered(sums)
+        trend = self._trends(sums) if self.kind is TIMES else None
+        return self._made(sums, trend), self.exchanges
+
+    def _refuse_grown(self, columns: NDArray[np.int64]) -> None:
+        kind = self.kind
+        raise ConfigurationError(
+            f"the {kind.ratio} of {', '.join(map(self._column, columns[:5].tolist()))} grows without end: by these "
+            f"columns {'classes' if kind is CLASSES else 'events'} are separated without error. Leave one out"
+        )
+
+    def _answers(self, point: Vector, *, clustered: bool) -> list[Answer]:
+        """Return what all sites say of their derivatives at a point."""
+        self.exchanges += 1
+        triangle = (self.size * (self.size + 1) // 2,)
+        numbers = {"own": self.own, "least": FEWEST_ROWS, "pooled": bool(self.pooled), "clustered": clustered}
+        shapes = {"gradient": (self.size,), "block": triangle} | ({"meat": triangle} if clustered else {})
+        wanted = ("loss", *("clusters",) * clustered)
+        as_floats = {name: float(number) for name, number in numbers.items()}
+        request = Request("derivatives", as_floats, wanted, shapes, (), _check_possible)
+        answers = ask(self.run, request, np.append(point, np.zeros(self.size - point.size)))
+        if self.run.left_out or not answers:
+            raise ConfigurationError(f"the sites' second derivatives are not known: {'; '.join(reasons_of(self.run))}")
+        return answers
+
+    def _sums(self, point: Vector) -> Sums:
+        """Return the sums at a point."""
+        answers = self._answers(point, clustered=False)
+        self._check_sites(answers)
+        used = self.used
+        gradient, block = (np.sum([a.weight * a.vectors[name] for a in answers], 0) for name in ("gradient", "block"))
+        return Sums(
+            point[:used],
+            gradient[:used],
+            unpacked(block)[:used, :used],
+            sum(a.weight * a.numbers["loss"] for a in answers),
+            sum(a.examples for a in answers),
+            self.sites.total if self.weighted else None,
+            float(len(answers) * self.own),
+            tuple(answers),
+        )
+
+    def _clustered(self, sums: Sums) -> Sums:
+        """Return the sums at a minimiser with those of clusters; of sites also those of rows with weights."""
+        used = self.used
+        if self.cluster != "site" or self.weighted:
+            answers = self._answers(sums.point, clustered=True)
+            # A mean over rows whose weights have a mean of 1.
+            scales = [(a.weight * self.sites.total) ** 2 / a.examples for a in answers]
+            meats = [scale * a.vectors["meat"] for scale, a in zip(scales, answers, strict=True)]
+            pairs = zip(sums.each, meats, strict=True)
+            each = tuple(site._replace(vectors={**site.vectors, "meat": own}) for site, own in pairs)
+            clusters = sum(min(a.numbers["clusters"], a.examples) for a in answers)
+            meat = unpacked(np.sum(meats, axis=0))[:used, :used]
+            sums = sums._replace(meat=meat, clusters=clusters, each=each)
+        if self.cluster == "site":
+            own = np.array([a.weight * self.sites.total * a.vectors["gradient"][:used] for a in sums.each])
+            sums = sums._replace(meat=own.T @ own, clusters=float(len(own)))
+        return sums
+
+    def _check_sites(self, answers: Sequence[Answer]) -> None:
+        """Refuse sums that one site's second derivatives make up, or slopes that its own loss does not allow."""
+        own = np.array([np.diag(unpacked(answer.vectors["block"])) for answer in answers])
+        for curved, answer in zip(own, answers, strict=True):
+            with np.errstate(invalid="ignore", over="ignore"):  # without a bound, or of a mean that a site makes up
+                room = (1.0 + _ROUNDING) * self._most_curved(answer) * self.squares.get(answer.partition, np.zeros(0))
+            for j in np.flatnonzero(curved[: room.size] > room)[:1].tolist():
+                raise ConfigurationError(
+                    f"{self._named(answer)} says a second derivative of {self._column(j)} of {curved[j]:.3g}; with "
+                    f"its loss, rows, mean and variance at most {room[j]:.3g} is possible"
+                )
+        usual = np.sort(own, axis=0)[(len(own) - 1) // 2]
+        ratio = np.divide(own, usual, out=np.zeros_like(own), where=usual > 0.0)
+        for m, j in np.argwhere(ratio > self.asked.largest)[:1].tolist():
+            raise ConfigurationError(
+                f"the second derivative of {self._column(j)} is {own[m, j]:.3g} at "
+                f"{self._named(answers[m])}, and {usual[j]:.3g} at the median of the sites: standard errors "
+                "would be those of one site. Check its units; if the column does spread so much there, give "
+                "intervals=Intervals(largest=math.inf)"
+            )
+        if self.kind is not SQUARES:
+            return
+        # The square of a mean of products is at most the product of the mean squares.
+        losses = np.array([answer.numbers["loss"] for answer in answers])
+        slopes = np.array([answer.vectors["gradient"] for answer in answers])
+        room = np.sqrt(2.0 * np.abs(losses)[:, None] * own)
+        room = (1.0 + _ROUNDING) * room + _ROUNDING * np.sqrt(2.0 * np.abs(losses).max() * own.max(axis=0))
+        for m, j in np.argwhere(np.abs(slopes) > room)[:1].tolist():
+            raise ConfigurationError(
+                f"{self._named(answers[m])} says a slope of {self._column(j)} of {slopes[m, j]:.3g}; "
+                f"with its loss and second derivative at most {room[m, j]:.3g} is possible"
+            )
+
+    def _most_curved(self, answer: Answer) -> float:
+        """Return how many times a column's mean square its second derivative may be, by a site's own loss and rows."""
+        kind = self.kind
+        rows = answer.examples
+        if kind is TIMES:
+            # A variance in a risk set is at most half of the sum of all squares.
+            return 0.5 * rows
+        if kind is SQUARES or self.weighted:
+            return kind.curvature
+        # No row's loss is above the sum of all, and p (1 - p) of a class is below the loss of its row.
+        loss = max(answer.numbers["loss"], 0.0)
+        if kind is CLASSES:
+            return min(kind.curvature, rows * loss)
+        # Half a deviance is convex in count and rate together, and at least (root of rate - root of count)^2.
+        means = [own.numbers["mean"] for own in self.reported if own.node_id == answer.node_id]
+        return rows * (math.sqrt(max(0.0, *means)) + math.sqrt(loss)) ** 2 if means else kind.curvature
+
+    def _trends(self, sums: Sums) -> tuple[Vector, float]:
+        """Ask about trends over time: p of each coefficient, and of all; NaN if not all sites have possible ones."""
+        self.exchanges += 1
+        size = sums.point.size
+        request = Request("trend", {}, ("squares", "events"), {"trend": (size,)})
+        answers = ask(self.run, request, sums.point)
+        if len(answers) < len(sums.each) or not all(map(_is_possible, answers)):
+            return np.full(size, math.nan), math.nan
+        return proportional(sums, answers)
+
+    # --- what the table says --------------------------------------------------------------------------------------
+
+    def _made(self, sums: Sums, trend: tuple[Vector, float] | None) -> Table:
+        """Return the table of sums at the estimates, and of p of a change of hazard ratios over time."""
+        names, kind, level = self.names, self.kind, self.asked.level
+        if kind is SQUARES:
+            found = estimates.of_squares(sums, names)
+        else:
+            found = estimates.of_likelihood(sums, names, of_times=kind is TIMES)
+        # A loss of counts is what is missing to their likelihood by a parameter each.
+        saturated = sum(own.weight * own.numbers["saturated"] for own in self.reported) * self.sites.total
+        missing = math.nan if self.left_out and kind is COUNTS else 0.0
+        found = found._replace(log_likelihood=found.log_likelihood + saturated + missing)
+        indices = np.array(self.asked.indices(names))
+        estimate, error = found.estimate[indices], found.error[indices]
+        z = stats.t(found.degrees)
+        half = z.isf(0.5 * (1.0 - level)) * error
+        p = 2.0 * z.sf(np.abs(estimate) / error)
+        columns = {"estimate": estimate} | ({kind.ratio: np.exp(np.minimum(estimate, 700.0))} if kind.ratio else {})
+        columns |= {"standard error": error, "lower": estimate - half, "upper": estimate + half}
+        if kind.ratio:
+            # Beside a ratio, limits of its logarithm would be read as its own.
+            ends = {f"{kind.ratio} {end}": columns[end] for end in ("lower", "upper")}
+            columns |= {name: np.exp(np.minimum(own, 700.0)) for name, own in ends.items()}
+        columns |= {"p": p, "q": stats.false_discovery_control(p)}
+        columns |= {} if trend is None else {"p of trend": trend[0][indices]}
+        own, doubted = self._plausible(found, sums)
+        columns |= dict(zip(("Rao", "degrees of Rao", "p of Rao"), estimates.rao(sums, found, indices), strict=True))
+        columns |= _compared(own, indices, len(sums.each), half, level)
+        for site, (values, errors, _) in own.items():
+            columns |= {site: values[indices], f"{site} error": errors[indices]}
+        rows = {int(j): {name: float(column[i]) for name, column in columns.items()} for i, j in enumerate(indices)}
+        intercepts, more = self._intercepts(sums, found)
+        lines = [("Intervals", f"{100 * level:g} %, {self._how(found, sums)}; q over {len(indices)} columns"), *more]
+        few = "; no Hartung-Knapp interval with fewer than three sites: nothing here covers a spread between sites"
+        text = f"of {len(own)} of {len(sums.each)} sites{self._reasons(doubted)}{few * (len(own) < _SITES)}"
+        lines.append(("Own estimates", text))
+        text = "an insignificant Rao or Q does not show that they agree; Hartung-Knapp's interval covers a spread"
+        lines.append(("Between sites", text))
+        if trend is not None:
+            text = "not tested: a site has not answered" if math.isnan(trend[1]) else f"p = {trend[1]:.3g} over all"
+            lines.append(("Proportional hazards", f"{text}; a small 'p of trend': a hazard ratio changes over time"))
+        # A model is kept without the sites' Hessians.
+        of = sums.rows, float(len(sums.each)), sums.intercepts
+        return Table(rows, tuple(own), lines, found._replace(inverse=None), of, intercepts, sums.meat is not None)
+
+    def _how(self, found: Estimates, sums: Sums) -> str:
+        """Return in words how the estimates and their errors are made."""
+        text = found.how + ("" if math.isinf(found.degrees) else f", {found.degrees:.0f} degrees of freedom")
+        if sums.meat is None:
+            return text
+        by = {None: "rows, which have weights", "site": "sites"}.get(self.cluster, f"{self.cluster}")
+        few = f", which are few: below {_FEW_CLUSTERS} such intervals are too short" * (sums.clusters < _FEW_CLUSTERS)
+        return f"{text}, clustered by {sums.clusters:.0f} {by}{few}"
+
+    def _intercepts(self, sums: Sums, found: Estimates) -> tuple[list[dict[str, Any]], list[tuple[str, str]]]:
+        """Return observed and expected events of the sites beside a common intercept, and what is said of them."""
+        if self.own:
+            lines = [("Intercepts of the table", "one of each site, which has stayed there")]
+            for which, why in (
+                (self.pooled, "share one, of too few rows for their own"),
+                (self.idle, "add nothing"),
+            ):
+                lines += [(f"{len(which)} sites", f"{_first(which)}: {why}")] * bool(which)
+            return [], lines
+        if sums.point.size == len(self.names) or found.inverse is None:
+            return [], []
+        _, degrees, p = estimates.rao(sums, found, np.array([sums.point.size - 1]))
+        events = {self._named(answer): answer.numbers["events"] for answer in self.reported}
+        rows = []
+        for answer in sums.each:
+            site = self._named(answer)
+            mass = sums.total * answer.weight
+            excess = -mass * float(answer.vectors["gradient"][-1])
+            if self.kind in (SQUARES, COUNTS):
+                rows.append({"site": site, "rows": answer.examples, "mean residual": excess / mass})
+            else:
+                observed = events.get(site, math.nan)
+                ratio = observed / (observed - excess) if observed > excess else math.nan
+                rows.append({"site": site, "observed": observed, "expected": observed - excess, "ratio": ratio})
+        text = (
+            f"one of all sites; p = {p[0]:.3g} that they have the same one (Rao, {degrees[0]:.0f} degrees of freedom)"
+        )
+        return rows, [("Intercept of the table", f"{text}; where they differ, site_intercepts=None is right")]
+
+    def _plausible(self, found: Estimates, sums: Sums) -> tuple[dict[str, tuple[Vector, ...]], list[str]]:
+        """Return each site's own estimates, errors and degrees of freedom, and who is left out for impossible ones."""
+        names = self.names
+        count = len(names)
+        said = {self._named(own): own.vectors for own in self.reported if own.numbers["reported"]}
+        given = {
+            site: tuple(own[name][:count] for name in ("estimate", "error", "degrees")) for site, own in said.items()
+        }
+        sizes = np.array([np.abs(estimate) + np.abs(error) for estimate, error, _ in given.values()])
+        usual = np.sort(sizes, axis=0)[(len(sizes) - 1) // 2] if len(sizes) else sizes
+        doubted = []
+        together = found.error
+        if self.cluster == "site" and found.inverse is not None:
+            # A site's own error knows of no spread between sites.
+            together = np.sqrt(found.noise * np.diag(found.inverse)[:count] / sums.total)
+        for (site, (estimate, error, _)), size in zip(list(given.items()), sizes, strict=True):
+            # What all rows together say of a coefficient is no less than what one site's say.
+            small = error < _SMALLEST * together
+            large = size > _LARGEST * usual
+            if small.any():
+                j = int(np.argmax(small))
+                why = (
+                    f"standard error of {names[j]} is {error[j]:.3g}, and that of all sites together {together[j]:.3g}"
+                )
+            elif large.any():
+                j = int(np.argmax(large))
+                why = (
+                    f"estimate of {names[j]} is {estimate[j]:.3g} +- {error[j]:.3g}, of most sites below {usual[j]:.3g}"
+                )
+            else:
+                continue
+            del given[site]
+            doubted.append(f"{site} is left out: its {why}")
+        return given, doubted
+
+    def _reasons(self, doubted: list[str]) -> str:
+        """Return why sites have no estimates of their own; an empty string if all of them have."""
+        silent = [self._named(answer) for answer in self.reported if not answer.numbers["reported"]]
+        texts = [*doubted, *self.left_out]
+        if silent:
+            least = f"fewer than {self.kind.least} {self.kind.counted} a column, no unique fit, or withheld"
+            texts.append(f"none of {_first(silent)}: {least}")
+        return "".join(f"; {text}" for text in texts)
+
+
+def _first(sites: Sequence[str]) -> str:
+    """Return the names of the first sites, and how many more there are."""
+    return ", ".join(sites[:_SHOWN]) + f" and {len(sites) - _SHOWN} more" * (len(sites) > _SHOWN)
 
 
 def _compared(own: dict[str, Any], indices: NDArray[Any], count: int, half: Vector, level: float) -> dict[str, Vector]:
@@ -655,7 +605,7 @@ def _compared(own: dict[str, Any], indices: NDArray[Any], count: int, half: Vect
     if len(own) < 2:
         return columns
     values, errors, degrees = (np.array([each[i][indices] for each in own.values()]) for i in range(3))
-    found = between(values, errors, np.where(degrees > 0.0, degrees, math.inf))
+    found = estimates.between(values, errors, np.where(degrees > 0.0, degrees, math.inf))
     mean = found["DerSimonian-Laird"]
     refined = found.pop("Hartung-Knapp error")
     if len(own) < count:
@@ -664,83 +614,6 @@ def _compared(own: dict[str, Any], indices: NDArray[Any], count: int, half: Vect
         wide = np.maximum(half, stats.t.isf(0.5 * (1.0 - level), len(own) - 1) * refined)
         found |= {"Hartung-Knapp lower": mean - wide, "Hartung-Knapp upper": mean + wide}
     return columns | found
-
-
-def _plausible(
-    reported: Reported, sums: Sums, found: Estimates, fitted: Fitted
-) -> tuple[dict[str, tuple[Vector, ...]], list[str]]:
-    """Return each site's own estimates, errors and degrees of freedom, and who is left out for impossible ones."""
-    names = fitted.names
-    count = len(fitted.names)
-    said = {fitted.named(own): own.vectors for own in reported.answers if own.numbers["reported"]}
-    given = {site: tuple(own[name][:count] for name in ("estimate", "error", "degrees")) for site, own in said.items()}
-    sizes = np.array([np.abs(estimate) + np.abs(error) for estimate, error, _ in given.values()])
-    usual = np.sort(sizes, axis=0)[(len(sizes) - 1) // 2] if len(sizes) else sizes
-    doubted = []
-    together = found.error
-    if fitted.cluster == "site" and found.inverse is not None:
-        # A site's own error knows of no spread between sites.
-        together = np.sqrt(found.noise * np.diag(found.inverse)[:count] / sums.total)
-    for (site, (estimate, error, _)), size in zip(list(given.items()), sizes, strict=True):
-        # What all rows together say of a coefficient is no less than what one site's say.
-        small = error < _SMALLEST * together
-        large = size > _LARGEST * usual
-        if small.any():
-            j = int(np.argmax(small))
-            why = f"standard error of {names[j]} is {error[j]:.3g}, and that of all sites together {together[j]:.3g}"
-        elif large.any():
-            j = int(np.argmax(large))
-            why = f"estimate of {names[j]} is {estimate[j]:.3g} +- {error[j]:.3g}, of most sites below {usual[j]:.3g}"
-        else:
-            continue
-        del given[site]
-        doubted.append(f"{site} is left out: its {why}")
-    return given, doubted
-
-
-def _reasons(reported: Reported, doubted: list[str], fitted: Fitted) -> str:
-    """Return why sites have no estimates of their own; an empty string if all of them have."""
-    silent = [fitted.named(answer) for answer in reported.answers if not answer.numbers["reported"]]
-    texts = [*doubted, *reported.left_out]
-    kind = fitted.kind
-    if silent:
-        shown = ", ".join(silent[:_SHOWN]) + f" and {len(silent) - _SHOWN} more" * (len(silent) > _SHOWN)
-        texts.append(f"none of {shown}: fewer than {kind.least} {kind.counted} a column, no unique fit, or withheld")
-    return "".join(f"; {text}" for text in texts)
-
-
-def site_of(answer: Answer, sites: Sequence[Any]) -> str:
-    """Return the name of the site that has answered.
-
-    Parameters
-    ----------
-    answer : Answer
-        What it says.
-    sites : sequence
-        Names of the sites by partition, of which there may be none.
-    """
-    if answer.partition is None:
-        return f"node {answer.node_id}"
-    return f"site {sites[answer.partition] if answer.partition < len(sites) else answer.partition}"
-
-
-def trends(run: Run, sums: Sums) -> tuple[Vector, float]:
-    """Ask all sites about trends over time: p of each coefficient, and that of all of them.
-
-    They are NaN if not every site answers with possible sums.
-
-    Parameters
-    ----------
-    run : Run
-        A run of the sites.
-    sums : Sums
-        The sums at the unpenalised estimates.
-    """
-    size = sums.point.size
-    answers = ask(run, Request(TREND, {}, ("squares", "events"), {"trend": (size,)}), sums.point)
-    if len(answers) < len(sums.each) or not all(map(_is_possible, answers)):
-        return np.full(size, math.nan), math.nan
-    return proportional(sums, answers)
 
 
 def _is_possible(answer: Answer) -> bool:

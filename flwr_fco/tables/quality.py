@@ -16,29 +16,121 @@ survival models (Stat. Med. 2000).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import stats
+from scipy.special import expit
 
 from flwr_fco.certificates import Request
+from flwr_fco.client_apps.answers import answers_to
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.messages.protocol import Answer
+from flwr_fco.messages.protocol import Answer, Question
+from flwr_fco.objectives import CoxRegression, Logistic, Objective
+from flwr_fco.objectives.survival import concordance, expected_events
 from flwr_fco.strategies import questions
 from flwr_fco.strategies.run import Run
-from flwr_fco.tables.answers import BINS, CALIBRATION, EDGE, QUALITY
 from flwr_fco.tables.estimates import Sums, minimum
-from flwr_fco.tables.intervals import CLASSES, reasons_of, site_of
+from flwr_fco.tables.intervals import CLASSES
 from flwr_fco.tables.reports import Reported, aligned_columns, asked_of
+from flwr_fco.tables.sites import reasons_of, site_of
 
 #: Bins, and how many of them are merged where a site keeps smaller ones back.
 _BINS = 8
 _MERGED = (1, 2, 4)
+#: How the numbers of a question begin that are edges of bins.
+_EDGE = "edge-"
 _CURVED = ("slope-slope", "slope-intercept", "intercept-intercept")
 _WANTED = ("mean", "square", "brier", "ordered", "compared", "events")
+
+
+# --- at a site --------------------------------------------------------------------------------------------------------
+
+
+@answers_to("quality")
+def quality(question: Question, objective: Objective) -> Answer:
+    """Return pairs in the order of the events, the events, mean and mean square of the scores, and Brier's score."""
+    own = judged(objective)
+    w = question.vectors["primal"]
+    scores = own.scores(w)
+    numbers = {"mean": float(scores.mean()), "square": float(scores @ scores / scores.size), "brier": 0.0}
+    if isinstance(own, CoxRegression):
+        ordered, compared = concordance(own, w)
+        events = own.num_events
+    else:
+        events = int((own.labels == 1).sum())
+        ones = own.labels == 1
+        # Mann and Whitney's U.
+        ordered = float(stats.rankdata(scores)[ones].sum()) - 0.5 * events * (events + 1)
+        compared = float(events) * (ones.size - events)
+        numbers["brier"] = float(np.square(expit(scores) - ones).mean())
+    return Answer(numbers | {"ordered": ordered, "compared": compared, "events": float(events)})
+
+
+@answers_to("calibration")
+def calibration(question: Question, objective: Objective) -> Answer:
+    """Return the loss of ``slope`` times the scores plus ``intercept``, and its derivatives by these two numbers."""
+    own = judged(objective)
+    w = question.vectors["primal"]
+    more = np.zeros(w.size)
+    if own.intercept:
+        more[-1] = 1.0
+    point = question.numbers["slope"] * w + question.numbers["intercept"] * more
+    value, gradient = own.value_and_gradient(point)
+    curved = own.hessian_product(point, w)
+    numbers = {"loss": value, "by-slope": gradient @ w, "slope-slope": curved @ w}
+    numbers |= dict.fromkeys(("by-intercept", "slope-intercept", "intercept-intercept"), 0.0)
+    if own.intercept:
+        numbers |= {"by-intercept": gradient[-1], "slope-intercept": curved[-1]}
+        numbers["intercept-intercept"] = own.hessian_product(point, more)[-1]
+    return Answer({name: float(number) for name, number in numbers.items()})
+
+
+def bins_of(question: Question, own: Any) -> tuple[NDArray[np.int64], int]:
+    """Return the bin of each row, and how many bins there are, with neighbours merged as the question says."""
+    numbers = question.numbers
+    edges = sorted(numbers[name] for name in numbers if name.startswith(_EDGE))
+    merged = int(numbers["merged"])
+    if merged < 1 or merged & (merged - 1):
+        # Differences of bins that are not nested are smaller than any of them.
+        raise ConfigurationError(f"the server asks to merge {merged} neighbouring bins; expected 1, 2, 4, 8, ...")
+    place = np.searchsorted(edges, own.scores(question.vectors["primal"]))
+    return place // merged, len(edges) // merged + 1
+
+
+def judged(objective: Objective) -> Any:
+    """Return the loss that says how good a model is, without weights; an error of other losses."""
+    if not isinstance(objective, CoxRegression | Logistic):
+        prefix = f"the server asks how good a model of {type(objective).__name__} is"
+        raise ConfigurationError(f"{prefix}; only CoxRegression and Logistic, of two classes, can say it")
+    # Weights are the fit's: probabilities are judged by what happened.
+    return objective.unweighted()
+
+
+def division_of_bins(question: Question, objective: Objective) -> tuple[bytes, Iterable[NDArray[np.int64]]]:
+    """Return the edges of the bins at a point, of which merged neighbours are no others, and the rows of each bin."""
+    place, count = bins_of(question, judged(objective))
+    edges = sorted((name, value) for name, value in question.numbers.items() if name.startswith(_EDGE))
+    parts = (np.flatnonzero(place == number) for number in range(count))
+    return repr(edges).encode() + question.vectors["primal"].tobytes(), parts
+
+
+@answers_to("bins", division=division_of_bins)
+def bins(question: Question, objective: Objective) -> Answer:
+    """Return rows, expected and observed events between the edges of the scores, as shares of the rows."""
+    own = judged(objective)
+    w = question.vectors["primal"]
+    place, count = bins_of(question, own)
+    expected = expected_events(own, w) if isinstance(own, CoxRegression) else expit(own.scores(w))
+    each = {"rows": np.ones(place.size), "expected": expected, "observed": (own.labels == 1).astype(np.float64)}
+    return Answer({"reported": 1.0}, {name: np.bincount(place, own, count) / place.size for name, own in each.items()})
+
+
+# --- of all sites -----------------------------------------------------------------------------------------------------
 
 
 class Quality(Reported):
@@ -71,11 +163,11 @@ class Quality(Reported):
 def quality_of(model: Any, X: Any, y: Any, groups: Any) -> Quality:
     """Return how good a fitted estimator is on the rows of several sites."""
     point = np.ravel(np.append(model.coef_, model.intercept_) if model.fit_intercept else model.coef_)
-    made: Quality = asked_of(model, X, y, groups, partial(judged, model=model, point=point))
+    made: Quality = asked_of(model, X, y, groups, partial(_quality, model=model, point=point))
     return made
 
 
-def judged(run: Run, model: Any, point: Vector, sites: Sequence[Any] = ()) -> Quality:
+def _quality(run: Run, model: Any, point: Vector, sites: Sequence[Any] = ()) -> Quality:
     """Ask all sites about a model.
 
     Parameters
@@ -93,7 +185,7 @@ def judged(run: Run, model: Any, point: Vector, sites: Sequence[Any] = ()) -> Qu
     def ask(question: str, wanted: Sequence[str], numbers: dict[str, float], shapes: Any = ()) -> list[Answer]:
         return questions.ask(run, Request(question, numbers, tuple(wanted), dict(shapes)), point)
 
-    answers, doubted = _possible(ask(QUALITY, _WANTED, {}), sites)
+    answers, doubted = _possible(ask("quality", _WANTED, {}), sites)
     left_out = [*doubted, *reasons_of(run)]
     if not answers:
         raise ConfigurationError(f"no site says how good the model is: {'; '.join(left_out)}")
@@ -102,7 +194,7 @@ def judged(run: Run, model: Any, point: Vector, sites: Sequence[Any] = ()) -> Qu
     def derivatives(at: Vector) -> Sums:
         wanted = ("loss", "by-slope", "by-intercept", *_CURVED)
         slope, intercept = (*at.tolist(), 0.0)[:2]
-        reported = ask(CALIBRATION, wanted, {"slope": slope, "intercept": intercept})
+        reported = ask("calibration", wanted, {"slope": slope, "intercept": intercept})
         kept = [answer for answer in reported if answer.node_id in nodes]
         if len(kept) < len(nodes):
             prefix = f"{len(kept)} of {len(nodes)} sites say how the model is calibrated"
@@ -121,10 +213,10 @@ def judged(run: Run, model: Any, point: Vector, sites: Sequence[Any] = ()) -> Qu
     deviation = math.sqrt(max(square - mean**2, 0.0))
     if deviation > 0.0:
         edges = mean + deviation * stats.norm.ppf(np.arange(1, _BINS) / _BINS)
-        numbers = {f"{EDGE}{i}": float(edge) for i, edge in enumerate(edges)}
+        numbers = {f"{_EDGE}{i}": float(edge) for i, edge in enumerate(edges)}
         for merged in _MERGED:
             shapes = dict.fromkeys(("rows", "expected", "observed"), (_BINS // merged,))
-            reported = ask(BINS, ("reported",), {**numbers, "merged": float(merged)}, shapes)
+            reported = ask("bins", ("reported",), {**numbers, "merged": float(merged)}, shapes)
             reported = [answer for answer in reported if answer.node_id in nodes]
             if len(reported) == len(nodes) and all(answer.numbers["reported"] for answer in reported):
                 bins = _binned(reported, edges[merged - 1 :: merged])

@@ -13,13 +13,10 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d
 
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.logs import printable
 from flwr_fco.core.schema import Names, Scales, difference, is_missing, listed, names_of
 from flwr_fco.errors import ConfigurationError, PublicError
-from flwr_fco.messages.protocol import Answer
 from flwr_fco.objectives.design import dense, is_sparse, refuse_text
 from flwr_fco.regularizers import L1, ElasticNet, L2Squared, Regularizer, Zero
-from flwr_fco.tables.answers import DENSE, MASS, MEANS, VARIANCES, WITHIN
 from flwr_fco.tables.codebook import Codebook
 
 
@@ -402,34 +399,6 @@ def place_of(without: Any, sites: Sequence[Any]) -> int:
     return list(sites).index(without)
 
 
-class SomeNodes:
-    """Some of the nodes of a grid."""
-
-    def __init__(self, grid: Any, nodes: Sequence[Any]) -> None:
-        self._grid = grid
-        self._nodes = list(nodes)
-
-    def get_node_ids(self) -> list[int]:
-        """Return their ids."""
-        return self._nodes
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._grid, name)
-
-
-def check_masses(answers: Sequence[Answer]) -> None:
-    """Refuse a site whose rows weigh nothing, or ten times what the sites' median does: it would decide alone."""
-    means = [answer.numbers[MASS] / answer.examples for answer in answers]
-    usual = sorted(means)[(len(means) - 1) // 2]
-    for answer, mean in zip(answers, means, strict=True):
-        if not 0.0 < mean <= _HEAVIEST * usual:
-            raise ConfigurationError(
-                f"partition {answer.partition} says that its rows weigh {mean:.3g} in the mean, and the sites' median "
-                f"is {usual:.3g}; expected more than 0 and at most {_HEAVIEST:g} times as much: give all sites weights "
-                "on one scale"
-            )
-
-
 def fold_of_rows(splits: Any, rows: Sequence[Any]) -> NDArray[np.int64]:
     """Return the fold of each row of one X, of scikit-learn's pairs of training and test rows."""
     if any(own is None for own in rows):
@@ -458,11 +427,6 @@ def row_weights(weights: Any, features: Any) -> Vector:
 #: Columns named in an error, and the largest number that may be squared.
 _NAMED = 5
 _LARGEST = 1e150
-#: Ratio of a deviation to that at most sites above which there is a warning; and of a mean weight to the sites' median.
-_UNITS = 5.0
-_HEAVIEST = 10.0
-#: Ratio of a mean to the deviation above which columns are centred: squares of them lose twice its digits.
-_FAR = 1e3
 
 
 def penalty_of(l1: float, l2: float, weights: Vector | None, scales: Vector | None) -> Regularizer:
@@ -526,94 +490,6 @@ def _by_name(given: Mapping[str, Any], names: list[str]) -> list[Any]:
                 prefix = f"penalty_factor={given!r} has patterns with two factors of feature {name}"
                 raise ConfigurationError(f"{prefix}; name it itself")
     return [given.get(name, found.get(name, 1.0)) for name in names]
-
-
-def moments_of(answers: Sequence[Answer]) -> tuple[Vector, Vector]:
-    """Return mean and standard deviation of the features of all clients, of their first answers."""
-    each = [(own.weight, own.vectors[MEANS], own.vectors[VARIANCES]) for own in answers]
-    with np.errstate(over="ignore", invalid="ignore"):
-        mean = np.sum([weight * means for weight, means, _ in each], axis=0)
-        variance = np.sum([weight * (own + np.square(means - mean)) for weight, means, own in each], axis=0)
-        return np.asarray(mean), np.asarray(np.sqrt(variance))
-
-
-def constant(deviations: Vector, means: Vector) -> NDArray[np.bool_]:
-    """Which columns are constant up to rounding."""
-    return np.asarray(np.isfinite(deviations) & (deviations <= 10.0 * np.finfo(np.float64).eps * np.abs(means)))
-
-
-def scales_of(answers: Sequence[Answer]) -> Vector:
-    """Return the standard deviations of the features of all clients.
-
-    Of a feature that is constant up to rounding it is 1, as in scikit-learn's ``StandardScaler``. A mean or a variance
-    that overflows leaves no deviation, which is not one of 1.
-    """
-    mean, deviations = moments_of(answers)
-    return np.asarray(np.where(constant(deviations, mean), 1.0, deviations))
-
-
-class Columns(NamedTuple):
-    """How the columns of a fit are: constant in all rows; at each client; means; centres of those far from 0."""
-
-    same: NDArray[np.bool_]
-    within: NDArray[np.bool_]
-    means: Vector
-    centre: Vector
-
-    @classmethod
-    def of(cls, answers: Sequence[Answer], *, levels: bool) -> Columns:
-        """Return what the clients' first answers say; `levels`: whether the model has some, which take up constants."""
-        mean, deviations = moments_of(answers)
-        same = constant(deviations, mean)
-        each = [(np.sqrt(np.abs(own.vectors[WITHIN])), own.vectors[MEANS]) for own in answers]
-        within = np.all([constant(spread, means) for spread, means in each], axis=0)
-        if not levels:
-            # A constant column is the intercept then, and columns about a centre are another model's.
-            return cls(same & (mean == 0.0), within & (mean == 0.0), mean, np.zeros_like(mean))
-        # Sparse rows would be dense about another centre.
-        dense = all(own.numbers[DENSE] > 0.0 for own in answers)
-        far = (np.abs(mean) > _FAR * deviations) & np.isfinite(deviations) & dense
-        return cls(same, within, mean, np.where(far, mean, 0.0))
-
-    def telling_nothing(self, *, own: bool) -> NDArray[np.bool_]:
-        """Which columns say nothing; `own`: where each client's level is its own, or each stratum's."""
-        return self.within if own else self.same
-
-    def settled(self, coefficients: NDArray[Any], intercepts: Vector, *, own: bool) -> Vector:
-        """Make the coefficients of columns that say nothing 0, in place; return the intercepts of columns about 0."""
-        moved = self.centre @ coefficients
-        idle = self.telling_nothing(own=own)
-        if idle.any():
-            # What such a column adds is a part of the intercept.
-            moved = moved - self.means[idle] @ coefficients[idle]
-            coefficients[idle] = 0.0
-        return np.asarray(intercepts - moved)
-
-
-def check_scales(scales: Vector, answers: Sequence[Answer], sites: Sequence[str], names: Sequence[Any]) -> None:
-    """Warn of features whose standard deviation is far above that at most sites, which a single site can make it.
-
-    Raises
-    ------
-    ConfigurationError
-        If it is infinite, or a site says a variance below 0.
-    """
-    variances, means = (np.array([own.vectors[name] for own in answers]) for name in (VARIANCES, MEANS))
-    for site, reported in zip(sites, variances, strict=True):
-        if (reported < 0.0).any():
-            raise ConfigurationError(f"{site} says a variance of {reported.min():.3g}; expected none below 0")
-    own = np.sqrt(variances)
-    usual = np.sort(own, axis=0)[(len(own) - 1) // 2]
-    for j in np.flatnonzero(~(scales <= _UNITS * usual) & ((usual > 0.0) | ~np.isfinite(scales)))[:5]:
-        m = int(np.argmax(np.maximum(own[:, j], np.abs(means[:, j]))))
-        text = (
-            f"the standard deviation of {printable(str(names[j]))} over all sites is {scales[j]:.3g}, at most of them "
-            f"up to {usual[j]:.3g}: {sites[m]} says a mean of {means[m, j]:.3g} and a deviation of "
-            f"{own[m, j]:.3g}. Its penalty is that of such a feature; check the unit at this site"
-        )
-        if not np.isfinite(scales[j]):
-            raise ConfigurationError(text)
-        warnings.warn(text, UserWarning, stacklevel=5)
 
 
 def warn_of_units(deviations: Mapping[str, Vector], names: Sequence[str]) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from typing import Any
 
@@ -14,21 +13,17 @@ from numpy.typing import NDArray
 from scipy import stats
 from sklearn.utils.validation import check_is_fitted
 
-from flwr_fco.client_apps import client_app as make_app
-from flwr_fco.client_apps.client import forget_objectives
-from flwr_fco.core.computing import single_threaded_blas
-from flwr_fco.core.logs import printable, quiet
+from flwr_fco.core.logs import printable
 from flwr_fco.core.schema import names_of
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.protocol import Described
-from flwr_fco.objectives.base import Objective
 from flwr_fco.results import frame_of
-from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies.nodes import Tables
 from flwr_fco.strategies.questions import prepared
 from flwr_fco.tables.estimates import wald
-from flwr_fco.tables.intervals import COMPARED, ESTIMATED, SQUARES, TIMEOUT, Table, asking
+from flwr_fco.tables.intervals import COMPARED, ESTIMATED, SQUARES, Table
 from flwr_fco.tables.reading import is_grid
+from flwr_fco.tables.sites import TIMEOUT, asking, connected
 
 
 def aligned_columns(rows: list[dict[str, Any]], digits: int = 3) -> list[str]:
@@ -293,16 +288,3 @@ def asked_of(model: Any, X: Any, y: Any, groups: Any, question: Callable[..., An
     with connected(model._objectives(clients)) as grid:
         strategy = asking(len(clients), Tables(settled=True))
         return question(prepared(strategy, grid, start, TIMEOUT), sites=[own.site for own in clients])
-
-
-@contextmanager
-def connected(objectives: Sequence[Objective]) -> Iterator[InProcessGrid]:
-    """Connect sites in this process, one for each loss."""
-    grid = InProcessGrid(
-        make_app(lambda context: objectives[int(context.node_config["partition-id"])]), len(objectives)
-    )
-    try:
-        with quiet(), single_threaded_blas():
-            yield grid
-    finally:
-        forget_objectives(grid.run_id)

@@ -1,0 +1,363 @@
+"""The sites of a fit: how they are reached, and what each says first, of its loss at 0, its rows and its columns."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+from flwr.app import Array, ArrayRecord
+from numpy.typing import NDArray
+
+from flwr_fco.certificates import Request
+from flwr_fco.client_apps import client_app as make_app
+from flwr_fco.client_apps.answers import answers_to
+from flwr_fco.client_apps.client import forget_objectives
+from flwr_fco.core.computing import single_threaded_blas
+from flwr_fco.core.layout import Vector
+from flwr_fco.core.logs import printable, quiet
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.messages.protocol import Answer, Question
+from flwr_fco.objectives import CoxRegression, Linear, Objective
+from flwr_fco.objectives.design import dense
+from flwr_fco.objectives.linear import CENTRE
+from flwr_fco.simulation import InProcessGrid
+from flwr_fco.strategies import Bounds, FedNewton
+from flwr_fco.strategies.nodes import Tables
+from flwr_fco.strategies.questions import ask, prepared
+from flwr_fco.strategies.run import Run
+
+#: Seconds to wait for a site's answer.
+TIMEOUT = 600.0
+#: The numbers and vectors of a first answer, besides the gradient: the sum of the rows' weights, whether columns are
+#: dense, and these columns' means, variances, and variances within strata.
+_NUMBERS = ("loss", "mass", "dense")
+_COLUMNS = ("means", "variances", "within")
+#: Ratio of a deviation to that at most sites above which there is a warning; and of a mean weight to the sites' median.
+_UNITS = 5.0
+_HEAVIEST = 10.0
+#: Ratio of a mean to the deviation above which columns are centred: squares of them lose twice its digits.
+_FAR = 1e3
+#: Rounding error of a mean, relative to it.
+_ROUNDING = 1e-12
+
+
+# --- at a site --------------------------------------------------------------------------------------------------------
+
+
+@answers_to("first")
+def first(question: Question, objective: Objective) -> Answer:
+    """Return loss and gradient at ``primal``, the sum of the rows' weights, and the columns' means and variances.
+
+    ``within`` are the variances about the means of the strata of survival times, or the same.
+    """
+    assert isinstance(objective, Linear)
+    if CENTRE in objective.state:
+        # Of an earlier fit that has not ended.
+        _keep(objective, np.zeros(objective.features.shape[1]))
+    value, gradient = objective.value_and_gradient(question.vectors["primal"])
+    means, variances = objective.moments()
+    vectors = {"gradient": gradient, "means": means, "variances": variances, "within": within(objective, variances)}
+    is_dense = float(isinstance(objective.features, np.ndarray))
+    return Answer({"loss": float(value), "mass": objective.mass, "dense": is_dense}, vectors)
+
+
+def within(objective: Objective, variances: Vector) -> Vector:
+    """Return the variances of the columns within strata, of their variances."""
+    if not isinstance(objective, CoxRegression) or not (codes := objective.link.of_row.strata).any():
+        return variances
+    rows = dense(objective.features)
+    parts = [(np.count_nonzero(codes == code), rows[codes == code].var(axis=0)) for code in np.unique(codes)]
+    return np.asarray(sum(count * own for count, own in parts) / codes.size)
+
+
+@answers_to("centred")
+def centred(question: Question, objective: Objective) -> Answer:
+    """Take the first numbers of ``primal`` as the columns' centre, until the next fit."""
+    assert isinstance(objective, Linear)
+    _keep(objective, question.vectors["primal"][: objective.features.shape[1]])
+    return Answer({})
+
+
+def _keep(objective: Linear, centre: Vector) -> None:
+    """Shift the features, and keep it in the client's state, as the next message may be another process's."""
+    objective.shift(centre)
+    objective.state[CENTRE] = ArrayRecord({CENTRE: Array(centre)})
+
+
+# --- how sites are reached --------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def connected(objectives: Sequence[Objective]) -> Iterator[InProcessGrid]:
+    """Connect sites in this process, one for each loss."""
+    app = make_app(lambda context: objectives[int(context.node_config["partition-id"])])
+    grid = InProcessGrid(app, len(objectives))
+    try:
+        with quiet(), single_threaded_blas():
+            yield grid
+    finally:
+        forget_objectives(grid.run_id)
+
+
+class SomeNodes:
+    """Some of the nodes of a grid."""
+
+    def __init__(self, grid: Any, nodes: Sequence[Any]) -> None:
+        self._grid = grid
+        self._nodes = list(nodes)
+
+    def get_node_ids(self) -> list[int]:
+        """Return their ids."""
+        return self._nodes
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._grid, name)
+
+
+def asking(number: int, tables: Tables, rows: Any = None, weights: Any = None, **options: Any) -> FedNewton:
+    """Return a strategy of so many sites, of which questions are asked, or which is run, at however many.
+
+    Parameters
+    ----------
+    number : int
+        How many sites there are.
+    tables : Tables
+        What is known of their tables.
+    rows, weights : dict of int to float, optional
+        The rows of each partition, and what they weigh.
+    **options
+        Of the strategy.
+    """
+    strategy = FedNewton(min_available_nodes=number, min_train_nodes=1, fraction_evaluate=0.0, **options)
+    strategy.tables = tables
+    strategy.bounds = Bounds(rows=rows)
+    strategy.site_weights = weights
+    return strategy
+
+
+def reasons_of(run: Run) -> list[str]:
+    """Return who has not answered, and why."""
+    return [f"partition {row.partition_id}: {row.reason}" for row in run.left_out]
+
+
+def site_of(answer: Answer, sites: Sequence[Any]) -> str:
+    """Return the name of the site that has answered.
+
+    Parameters
+    ----------
+    answer : Answer
+        What it says.
+    sites : sequence
+        Names of the sites by partition, of which there may be none.
+    """
+    if answer.partition is None:
+        return f"node {answer.node_id}"
+    return f"site {sites[answer.partition] if answer.partition < len(sites) else answer.partition}"
+
+
+def first_answers(grid: Any, start: Any, timeout: float, tables: Tables, least: int) -> tuple[list[Answer], list[str]]:
+    """Return what all sites of a grid say first, and why others say nothing."""
+    run = prepared(asking(least, tables), grid, start, timeout)
+    size, d = run.problem.layout.size, run.problem.layout.shapes["coefficients"][0]
+    shapes = {"gradient": (size,), **dict.fromkeys(_COLUMNS, (d,))}
+    return ask(run, Request("first", {}, _NUMBERS, shapes), np.zeros(size)), reasons_of(run)
+
+
+# --- all sites of a fit -----------------------------------------------------------------------------------------------
+
+
+class Sites(NamedTuple):
+    """The sites of a fit, how they are reached, and what they have said first.
+
+    Parameters
+    ----------
+    grid : Grid
+        Connects them, and nobody else.
+    start : ArrayRecord
+        The model at 0.
+    timeout : float
+        Seconds to wait for an answer.
+    tables : Tables
+        What they have said of their tables.
+    names : sequence of str
+        What errors call them, in the order of the answers.
+    answers : list of Answer
+        What they have said first; the weight of each is the share of its rows.
+    total : float
+        What the rows of all weigh.
+    weighted : bool
+        Whether rows have weights.
+    """
+
+    grid: Any
+    start: ArrayRecord
+    timeout: float
+    tables: Tables
+    names: Sequence[str]
+    answers: list[Answer]
+    total: float
+    weighted: bool
+
+    @classmethod
+    def of(
+        cls,
+        grid: Any,
+        start: Any,
+        timeout: float,
+        tables: Tables,
+        names: Sequence[str],
+        answers: Sequence[Answer],
+        *,
+        weighted: bool = False,
+    ) -> Sites:
+        """Return the sites of first answers, with a warning of those whose sums are the same."""
+        known = dict[tuple[float, ...], str]()
+        for site, own in zip(names, answers, strict=True):
+            sums = np.append(own.vectors["means"], own.vectors["gradient"])
+            key = own.examples, *(float(f"{number:.10g}") for number in sums)
+            if (other := known.setdefault(key, site)) != site:
+                text = f"{site} has the same rows as {other}: all sums are identical. Is the file of one the other's?"
+                warnings.warn(text, UserWarning, stacklevel=5)
+        total = math.fsum(own.numbers["mass"] for own in answers)
+        weighted |= any(own.numbers["mass"] != own.examples for own in answers)
+        shared = [own._replace(weight=own.numbers["mass"] / total) for own in answers]
+        return cls(grid, start, timeout, tables, names, shared, total, weighted)
+
+    def strategy(self, **options: Any) -> FedNewton:
+        """Return a strategy with these options."""
+        parts = [own.partition for own in self.answers]
+        rows = {own.partition: own.examples for own in self.answers} if None not in parts else None
+        weights = {own.partition: own.numbers["mass"] for own in self.answers} if self.weighted else None
+        return asking(len(self.answers), self.tables, rows, weights, **options)
+
+    def run(self) -> Run:
+        """Return a run of which questions are asked."""
+        return prepared(self.strategy(), self.grid, self.start, self.timeout)
+
+    def centre(self, centre: Vector) -> None:
+        """Have all sites subtract a centre from their columns."""
+        run = self.run()
+        ask(run, Request("centred"), np.append(centre, np.zeros(run.problem.layout.size - centre.size)))
+        if run.left_out:
+            raise ConfigurationError(f"sites have not centred their columns: {'; '.join(reasons_of(run))}")
+
+    @property
+    def at_zero(self) -> float:
+        """The loss at 0, of all rows."""
+        return math.fsum(answer.weight * answer.numbers["loss"] for answer in self.answers)
+
+    def slopes(self, count: int) -> Vector:
+        """Return the derivatives by the last parameters at 0, of all rows."""
+        return np.asarray(np.sum([own.weight * own.vectors["gradient"][-count:] for own in self.answers], axis=0))
+
+    def moments(self) -> tuple[Vector, Vector]:
+        """Return mean and standard deviation of the features of all clients."""
+        each = [(own.weight, own.vectors["means"], own.vectors["variances"]) for own in self.answers]
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean = np.sum([weight * means for weight, means, _ in each], axis=0)
+            variance = np.sum([weight * (own + np.square(means - mean)) for weight, means, own in each], axis=0)
+            return np.asarray(mean), np.asarray(np.sqrt(variance))
+
+    def scales(self) -> Vector:
+        """Return the standard deviations of the features of all clients.
+
+        Of a feature that is constant up to rounding it is 1, as in scikit-learn's ``StandardScaler``. A mean or a
+        variance that overflows leaves no deviation, which is not one of 1.
+        """
+        mean, deviations = self.moments()
+        return np.asarray(np.where(_constant(deviations, mean), 1.0, deviations))
+
+    def squares(self, centre: Vector) -> dict[int | None, Vector]:
+        """Return at least the mean squares of each partition's columns about a centre."""
+        found = dict[int | None, Vector]()
+        for own in self.answers:
+            with np.errstate(over="ignore"):  # of a mean that a site makes up
+                # A mean has a rounding error, which is large beside the deviations of columns far from 0.
+                means = own.vectors["means"]
+                apart = np.abs(means - centre) + _ROUNDING * np.abs(means)
+                found[own.partition] = own.vectors["variances"] + np.square(apart)
+        return found
+
+    def columns(self, *, levels: bool) -> Columns:
+        """Return how the columns are; `levels`: whether the model has some, which take up constants."""
+        mean, deviations = self.moments()
+        same = _constant(deviations, mean)
+        each = [(np.sqrt(np.abs(own.vectors["within"])), own.vectors["means"]) for own in self.answers]
+        within = np.all([_constant(spread, means) for spread, means in each], axis=0)
+        if not levels:
+            # A constant column is the intercept then, and columns about a centre are another model's.
+            return Columns(same & (mean == 0.0), within & (mean == 0.0), mean, np.zeros_like(mean))
+        # Sparse rows would be dense about another centre.
+        dense = all(own.numbers["dense"] > 0.0 for own in self.answers)
+        far = (np.abs(mean) > _FAR * deviations) & np.isfinite(deviations) & dense
+        return Columns(same, within, mean, np.where(far, mean, 0.0))
+
+    def check_masses(self) -> None:
+        """Refuse a site whose rows weigh nothing, or ten times what the sites' median does: it would decide alone."""
+        means = [answer.numbers["mass"] / answer.examples for answer in self.answers]
+        usual = sorted(means)[(len(means) - 1) // 2]
+        for answer, mean in zip(self.answers, means, strict=True):
+            if not 0.0 < mean <= _HEAVIEST * usual:
+                raise ConfigurationError(
+                    f"partition {answer.partition} says that its rows weigh {mean:.3g} in the mean, and the sites' "
+                    f"median is {usual:.3g}; expected more than 0 and at most {_HEAVIEST:g} times as much: give all "
+                    "sites weights on one scale"
+                )
+
+    def check_scales(self, columns: Sequence[Any]) -> None:
+        """Warn of features whose standard deviation is far above that at most sites, which a single site can make it.
+
+        Raises
+        ------
+        ConfigurationError
+            If it is infinite, or a site says a variance below 0.
+        """
+        scales = self.scales()
+        variances, means = (np.array([own.vectors[name] for own in self.answers]) for name in ("variances", "means"))
+        for site, reported in zip(self.names, variances, strict=True):
+            if (reported < 0.0).any():
+                raise ConfigurationError(f"{site} says a variance of {reported.min():.3g}; expected none below 0")
+        own = np.sqrt(variances)
+        usual = np.sort(own, axis=0)[(len(own) - 1) // 2]
+        for j in np.flatnonzero(~(scales <= _UNITS * usual) & ((usual > 0.0) | ~np.isfinite(scales)))[:5]:
+            m = int(np.argmax(np.maximum(own[:, j], np.abs(means[:, j]))))
+            text = (
+                f"the standard deviation of {printable(str(columns[j]))} over all sites is {scales[j]:.3g}, at most of "
+                f"them up to {usual[j]:.3g}: {self.names[m]} says a mean of {means[m, j]:.3g} and a deviation of "
+                f"{own[m, j]:.3g}. Its penalty is that of such a feature; check the unit at this site"
+            )
+            if not np.isfinite(scales[j]):
+                raise ConfigurationError(text)
+            warnings.warn(text, UserWarning, stacklevel=5)
+
+
+def _constant(deviations: Vector, means: Vector) -> NDArray[np.bool_]:
+    """Which columns are constant up to rounding."""
+    return np.asarray(np.isfinite(deviations) & (deviations <= 10.0 * np.finfo(np.float64).eps * np.abs(means)))
+
+
+class Columns(NamedTuple):
+    """How the columns of a fit are: constant in all rows; at each client; means; centres of those far from 0."""
+
+    same: NDArray[np.bool_]
+    within: NDArray[np.bool_]
+    means: Vector
+    centre: Vector
+
+    def telling_nothing(self, *, own: bool) -> NDArray[np.bool_]:
+        """Which columns say nothing; `own`: where each client's level is its own, or each stratum's."""
+        return self.within if own else self.same
+
+    def settled(self, coefficients: NDArray[Any], intercepts: Vector, *, own: bool) -> Vector:
+        """Make the coefficients of columns that say nothing 0, in place; return the intercepts of columns about 0."""
+        moved = self.centre @ coefficients
+        idle = self.telling_nothing(own=own)
+        if idle.any():
+            # What such a column adds is a part of the intercept.
+            moved = moved - self.means[idle] @ coefficients[idle]
+            coefficients[idle] = 0.0
+        return np.asarray(intercepts - moved)
