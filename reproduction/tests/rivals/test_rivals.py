@@ -13,13 +13,13 @@ from halves import begins_where_it_ended, find_solver
 from one_faulty_client import FAULTS, faulty_run, held_alike, weights_of
 from problems import CONSTANTS, app_of, optimum, problem, simulated, start_arrays
 from problems import clients as regressions
-from unequal_work import RATE, takes_gradient_steps
+from quadratics import Quadratic, quadratics
 
 from flwr_fco import strategies
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import PNorm
 from flwr_fco.regularizers import L1, Zero
-from flwr_fco.strategies import Minimise, Participation, Steps, Wire
+from flwr_fco.strategies import Epochs, Minimise, Participation, Steps, Wire
 from flwr_fco.testing import check_strategy
 from reproduction.rivals import RIVALS, STRATEGIES, FedCM, FedSAM, __all__
 from reproduction.tests.rivals import boxes
@@ -203,8 +203,32 @@ def test_psi_is_refused_with_the_reason(name):
         RIVALS[name](mirror_map=PNorm(3.0))
 
 
+class Sized(Quadratic):
+    """A quadratic that stands for any number of examples: minibatches of them, all with the same gradient."""
+
+    def __init__(self, matrix, vector, num_examples):
+        super().__init__(matrix, vector)
+        self.num_examples = num_examples
+
+
 @pytest.mark.parametrize("normalize", [True, False])
-def test_who_takes_more_steps_counts_no_more_than_its_weight(normalize):
-    takes_gradient_steps(lambda **options: FedSAM(radius=0.0, **options), normalize)
-    strategy, mean, steps = takes_gradient_steps(lambda **options: FedCM(mix=1.0, **options), normalize)
-    assert abs(strategy.state.direction + mean / (RATE * steps)).max() <= 1e-11
+@pytest.mark.parametrize(("kind", "options"), [(FedSAM, {"radius": 0.0}), (FedCM, {"mix": 1.0})])
+def test_who_takes_more_steps_counts_no_more_than_its_weight(kind, options, normalize):
+    """Plain steps, unless the mean is the raw one."""
+    rate = 0.05
+    sizes = np.array([5, 15, 40])
+    objectives = [Sized(f.matrix, f.vector, int(n)) for f, n in zip(quadratics(count=3), sizes, strict=True)]
+    strategy = kind(**options, client_lr=rate, work=Epochs(1, batch_size=5), normalize_local_work=normalize)
+    strategy.fraction_evaluate = 0.0
+    simulated(strategy, app_of(objectives), 1, num_nodes=3, initial_arrays={"x": np.ones(6)})
+    steps = sizes // 5
+    weights = sizes / sizes.sum()
+    points = [np.ones(6) for _ in objectives]
+    for m, f in enumerate(objectives):
+        for _ in range(steps[m]):
+            points[m] = points[m] - rate * (f.matrix @ points[m] - f.vector)
+    factors = weights @ steps / steps if normalize else np.ones(3)
+    mean = (weights * factors) @ (np.array(points) - 1.0)
+    np.testing.assert_allclose(strategy.state.primal, 1.0 + mean, atol=1e-12)
+    if kind is FedCM:
+        assert abs(strategy.state.direction + mean / (rate * (weights @ steps))).max() <= 1e-11
