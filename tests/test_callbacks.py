@@ -14,10 +14,17 @@ from flwr_fco.strategies import FedDualAvg, Steps, run_of
 from reproduction.pooled import certify
 
 STRENGTH = 0.3
+NAN = np.nan
 
 
 def strategy(**options):
     return FedDualAvg(**{"regularizer": L1(STRENGTH), "client_lr": 0.05, "work": Steps(1, batch_size=None), **options})
+
+
+def play(rounds, *callbacks, **options):
+    """Run with callbacks; return the result, and how many rounds it had."""
+    result = run(strategy(), clients(), rounds, callbacks=list(callbacks), **options)
+    return result, max(result.train_metrics_clientapp)
 
 
 class Diary(Callback):
@@ -49,19 +56,12 @@ class Answers(Callback):
 
 def test_the_hooks_are_called_in_order_with_models_and_metrics():
     diary = Diary()
-    models = []
-    result = run(
-        strategy(),
-        clients(),
-        3,
-        evaluate_fn=lambda number, arrays: MetricRecord({"loss": float(np.abs(flat(arrays)).sum())}),
-        fraction_evaluate=1.0,
-        callbacks=[diary, lambda n, arrays, m: models.append(flat(arrays))],
-    )
+    models = [np.zeros(7)]
+    scores = {"evaluate_fn": lambda number, arrays: MetricRecord({"loss": float(np.abs(flat(arrays)).sum())})}
+    result, _ = play(3, diary, lambda n, arrays, m: models.append(flat(arrays)), fraction_evaluate=1.0, **scores)
     assert [entry[0] for entry in diary.entries] == ["begin", *["round", "end"] * 3, "over"]
     assert (diary.entries[0], diary.entries[-1]) == (("begin", True, 3), ("over", 3))
-    befores = [entry[2] for entry in diary.entries if entry[0] == "round"]
-    np.testing.assert_array_equal(befores, [np.zeros(7), *models[:-1]])
+    np.testing.assert_array_equal([entry[2] for entry in diary.entries if entry[0] == "round"], models[:-1])
     reported = {entry[1]: entry[2] for entry in diary.entries if entry[0] == "end"}
     assert [{"round": row["round"], **reported[row["round"]]} for row in result.rows()[1:]] == result.rows()[1:]
     assert {"train/density", "train/num-left-out", "evaluate/loss", "server/loss"} <= set(reported[1])
@@ -70,7 +70,7 @@ def test_the_hooks_are_called_in_order_with_models_and_metrics():
 @pytest.mark.parametrize("kind", [int, np.float32, np.int64, np.array, lambda number: np.bool_(number > 1)])
 def test_numbers_that_a_callback_adds_reach_those_after_it_and_the_result(kind):
     diary = Diary()
-    result = run(strategy(), clients(), 2, callbacks=[Answers(lambda number: (False, {"own": kind(number)})), diary])
+    result, _ = play(2, Answers(lambda number: (False, {"own": kind(number)})), diary)
     added = [entry[2]["own"] for entry in diary.entries if entry[0] == "end"]
     assert added == [row["own"] for row in result.rows()] == [kind(1), kind(2)]
     assert all(type(number) in (int, float, bool) for number in added)
@@ -80,30 +80,31 @@ def test_numbers_that_a_callback_adds_reach_those_after_it_and_the_result(kind):
 @pytest.mark.parametrize("word", [bool, np.bool_, np.array, lambda stop: stop or None, lambda stop: (stop, {})])
 def test_any_callback_ends_the_run_after_all_have_had_the_round(word):
     diary = Diary()
-    result = run(strategy(), clients(), 9, callbacks=[Answers(lambda number: word(number == 2)), diary])
-    assert max(result.train_metrics_clientapp) == diary.entries[-2][1] == 2
+    _, rounds = play(9, Answers(lambda number: word(number == 2)), diary)
+    assert rounds == diary.entries[-2][1] == 2
     if not isinstance(word(True), tuple):
-        answers = run(strategy(), clients(), 9, callbacks=[lambda number, *_: word(number == 2)])
-        assert max(answers.train_metrics_clientapp) == 2
+        assert play(9, lambda number, *_: word(number == 2))[1] == 2
 
 
 NO_WORDS = [{"own": 1.0}, [False, {"own": 1.0}], (False,), (False, None), (False, {}, {}), ("no", {})]
 
 
 @pytest.mark.parametrize(
-    ("callback", "more"), [(Answers(lambda _, answer=answer: answer), ", or that and a") for answer in NO_WORDS]
+    ("callback", "said"),
+    [
+        *((Answers(lambda _, answer=answer: answer), r"\w+; .* False or None, or that and a") for answer in NO_WORDS),
+        (lambda *_: {}, "returned a dict; expected True, False or None"),
+        *((wrong, "expected a function") for wrong in (object(), "loss", Diary)),
+        *(
+            (EarlyStopping(**more, **{name: lambda arrays, score=score: score}), f"{name} returned a {kind}; .* number")
+            for score, kind in ((None, "NoneType"), ("low", "str"), (np.ones(2), "ndarray"))
+            for name, more in (("certificate", {"tol": 1.0}), ("validation", {}))
+        ),
+    ],
 )
-def test_an_objects_answer_that_is_no_word_is_an_error(callback, more):
-    with pytest.raises(ConfigurationError, match=rf"returned a \w+; expected True, False or None{more}"):
-        run(strategy(), clients(), 3, callbacks=[callback])
-    with pytest.raises(ConfigurationError, match=r"returned a dict; expected True, False or None"):
-        run(strategy(), clients(), 3, callbacks=[lambda *_: {}])
-
-
-@pytest.mark.parametrize("wrong", [object(), "loss", Diary])
-def test_what_is_no_callback_is_refused(wrong):
-    with pytest.raises(ConfigurationError, match="expected a function"):
-        run(strategy(), clients(), 1, callbacks=[wrong])
+def test_what_is_no_callback_no_answer_and_no_score_is_named(callback, said):
+    with pytest.raises(ConfigurationError, match=said):
+        play(3, callback)
 
 
 # --- early stopping ---------------------------------------------------------------------------------------------
@@ -111,32 +112,28 @@ def test_what_is_no_callback_is_refused(wrong):
 
 @pytest.mark.parametrize("tol", [1e-2, 1e-6, 1e-10])
 def test_a_certificate_ends_the_run_only_where_it_holds(tol):
-    objectives = clients()
     gaps = []
 
     def gap(arrays):
-        gaps.append(certify(objectives, None, L1(STRENGTH), flat(arrays)).value)
+        gaps.append(certify(clients(), None, L1(STRENGTH), flat(arrays)).value)
         return gaps[-1]
 
     stopping = EarlyStopping(tol, certificate=gap)
-    result = run(strategy(), objectives, 5000, callbacks=[stopping])
-    assert certify(objectives, None, L1(STRENGTH), flat(result.arrays)).value <= tol
+    result, rounds = play(5000, stopping)
+    assert certify(clients(), None, L1(STRENGTH), flat(result.arrays)).value <= tol
     assert all(earlier > tol for earlier in gaps[:-1])
-    assert stopping.stopped == len(gaps) == max(result.train_metrics_clientapp)
-    assert result.callback_metrics[stopping.stopped]["certificate"] == gaps[-1]
+    assert stopping.stopped == len(gaps) == rounds
+    assert result.callback_metrics[rounds]["certificate"] == gaps[-1]
 
 
 def test_a_model_that_no_longer_moves_ends_the_run():
     stopping = EarlyStopping(1e-9, patience=3)
     models = [np.zeros(7)]
-    result = run(strategy(), clients(), 5000, callbacks=[stopping, lambda n, a, m: models.append(flat(a))])
+    _, rounds = play(5000, stopping, lambda n, arrays, m: models.append(flat(arrays)))
     moves = [np.linalg.norm(b - a) / max(1.0, np.linalg.norm(b)) for a, b in pairwise(models)]
-    assert 0 < stopping.stopped == max(result.train_metrics_clientapp) < 5000
+    assert 0 < stopping.stopped == rounds < 5000
     assert max(moves[-3:]) <= 1e-9
     assert moves[-4] > 1e-9
-
-
-NAN = np.nan
 
 
 @pytest.mark.parametrize(
@@ -153,48 +150,18 @@ NAN = np.nan
     ],
 )
 def test_a_metric_ends_the_run_and_the_best_model_is_kept(options, scores, stopped, best):
-    models = []
+    models = [None]
     stopping = EarlyStopping(**options)
-    scored = [None if score is None else MetricRecord({"score": float(score)}) for score in scores]
-    result = run(
-        strategy(),
-        clients(),
-        len(scores),
-        evaluate_fn=lambda n, arrays: scored[n - 1] if n else None,
-        callbacks=[stopping, lambda n, arrays, m: models.append(flat(arrays))],
-    )
-    assert max(result.train_metrics_clientapp) == stopping.stopped == stopped
+    scored = [None, *(None if score is None else MetricRecord({"score": float(score)}) for score in scores)]
+    callbacks = [stopping, lambda n, arrays, m: models.append(flat(arrays))]
+    _, rounds = play(len(scores), *callbacks, evaluate_fn=lambda n, arrays: scored[n])
+    assert rounds == stopping.stopped == stopped
     if best is None:
         assert stopping.best_arrays is None
         assert np.isnan(stopping.best)
     else:
         assert stopping.best == scores[best - 1]
-        np.testing.assert_array_equal(flat(stopping.best_arrays), models[best - 1])
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"tol": 1.0, "validation": "x"},
-        {"certificate": "x"},
-        {"tol": -1.0},
-        {"tol": 1.0, "patience": 0},
-        {"tol": 1.0, "certificate": 3},
-        {"validation": float},
-    ],
-)
-def test_early_stopping_says_what_it_needs(options):
-    with pytest.raises(ConfigurationError, match="expected"):
-        EarlyStopping(**options)
-
-
-@pytest.mark.parametrize("score", [None, "low", np.ones(2)])
-def test_a_score_that_is_no_number_is_named(score):
-    for name, options in (("certificate", {"tol": 1.0}), ("validation", {})):
-        stopping = EarlyStopping(**options, **{name: lambda arrays: score})
-        with pytest.raises(ConfigurationError, match=f"{name} returned a {type(score).__name__}; expected a number"):
-            run(strategy(), clients(), 1, callbacks=[stopping])
+        np.testing.assert_array_equal(flat(stopping.best_arrays), models[best])
 
 
 # --- checkpoints ----------------------------------------------------------------------------------------------
@@ -202,11 +169,10 @@ def test_a_score_that_is_no_number_is_named(score):
 
 def test_a_checkpoint_is_the_state_after_the_last_whole_and_sound_round(tmp_path):
     path = tmp_path / "state.npz"
-    once = strategy()
+    once, again = strategy(), strategy()
     checkpoint = Checkpoint(path, every=4)
     run(once, clients(), 6, callbacks=[checkpoint])
     assert checkpoint.saved_round == 6
-    again = strategy()
     run(again, clients(), 6, resume=path)
     np.testing.assert_array_equal(again.state.dual, once.state.dual)
     assert again.state.round == 6
@@ -220,14 +186,17 @@ def test_a_checkpoint_is_the_state_after_the_last_whole_and_sound_round(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("make", "given", "said"),
     [
-        ((3,), "path=3 is a int; expected a string or a PathLike"),
-        (("state.txt",), "expected the name of a file that ends in .npz"),
-        (("state.npz", 0), "every=0; expected a whole number >= 1"),
-        (("state.npz", 1.5), "every=1.5 is a float; expected a whole number"),
+        (Checkpoint, {"path": 3}, "path=3 is a int; expected a string or a PathLike"),
+        (Checkpoint, {"path": "state.txt"}, "expected the name of a file that ends in .npz"),
+        (Checkpoint, {"path": "state.npz", "every": 0}, "every=0; expected a whole number >= 1"),
+        (Checkpoint, {"path": "state.npz", "every": 1.5}, "every=1.5 is a float; expected a whole number"),
+        *((EarlyStopping, given, "expected") for given in ({}, {"certificate": "x"}, {"validation": float})),
+        *((EarlyStopping, {"tol": 1.0, **more}, "expected") for more in ({"validation": "x"}, {"patience": 0})),
+        *((EarlyStopping, given, "expected") for given in ({"tol": -1.0}, {"tol": 1.0, "certificate": 3})),
     ],
 )
-def test_a_checkpoint_takes_the_name_of_a_file_and_a_number(given, said):
+def test_a_callback_says_what_it_needs(make, given, said):
     with pytest.raises(ConfigurationError, match=said):
-        Checkpoint(*given)
+        make(**given)

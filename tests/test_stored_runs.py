@@ -16,35 +16,12 @@ import scipy.sparse as sp
 from adversarial_clients import in_messages
 from problems import app_of, foreign_app, numpy_of, simulated
 
+from flwr_fco import strategies
 from flwr_fco.mirror_maps import PNorm
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic
 from flwr_fco.privacy import GaussianDP
 from flwr_fco.regularizers import L1, L1Ball, Nuclear
-from flwr_fco.strategies import (
-    Average,
-    Density,
-    DFedDA,
-    DFedDAGT,
-    DualFL,
-    Epochs,
-    FedAvgSubgradient,
-    FedDAGT,
-    FedDR,
-    FedDualAvg,
-    FedDualAvgOSP,
-    FedMid,
-    FedMidOSP,
-    FedMiP,
-    FeDualEx,
-    LocalSGD,
-    MultistepReFedDAGT,
-    Participation,
-    ReFedDAGT,
-    Scaffold,
-    Steps,
-    Trimmed,
-    Wire,
-)
+from flwr_fco.strategies import DualFL, Epochs, FedDAGT, FedDR, FedDualAvg, FedMid, Scaffold, Steps, Wire
 
 STORED = Path(__file__).parent / "stored_runs"
 NODES, D, SPARSE_D = 8, 12, 400
@@ -122,6 +99,10 @@ def flaky():
     return losing(first)
 
 
+def in_turn(number, ids):
+    return ids[number % 3 : number % 3 + 3]
+
+
 def nan_of_one(number, arrays, metrics):
     arrays["increment"][0] = np.nan
 
@@ -165,7 +146,7 @@ NETWORK = {
 
 def run(strategy, data="dense", *, app=None, mod=None, start=None):
     """Twelve rounds with eight clients."""
-    app = app or app_of(OBJECTIVES[data], mod and [mod])
+    app = app or app_of(OBJECTIVES[data], [mod] if mod else [])
     start = start or start_of(SPARSE_D if data == "sparse" else D)
     return simulated(strategy, app, 12, num_nodes=NODES, initial_arrays=start, raise_errors=mod in (None, passing))
 
@@ -189,10 +170,10 @@ CASES = {
     "dualavg_schedule": lambda: run(FedDualAvg(**{**L, "client_lr": lambda number: 0.05 / number}, server_lr=2.0)),
     "dualavg_pnorm": lambda: run(FedDualAvg(**L, mirror_map=PNorm(4.0))),
     "dualavg_shadow": lambda: run(FedDualAvg(**L, **STEPS, output="shadow")),
-    "dualavg_average": lambda: run(FedDualAvg(**L, output=Average())),
+    "dualavg_average": lambda: run(FedDualAvg(**L, output=strategies.Average())),
     "dualavg_momentum": lambda: run(FedDualAvg(**L, server_momentum=0.5)),
     "dualavg_median": lambda: run(FedDualAvg(**L, aggregation="median")),
-    "dualavg_trimmed": lambda: run(FedDualAvg(**L, aggregation=Trimmed(0.2))),
+    "dualavg_trimmed": lambda: run(FedDualAvg(**L, aggregation=strategies.Trimmed(0.2))),
     "dualavg_geometric_median": lambda: run(FedDualAvg(**L, aggregation="geometric-median")),
     "dualavg_float32_wire": lambda: run(FedDualAvg(**L, wire=Wire("float32"))),
     "dualavg_float32_messages": lambda: run(FedDualAvg(**L, wire=Wire("float32")), mod=passing),
@@ -212,20 +193,18 @@ CASES = {
     "dualavg_nuclear": lambda: run(
         FedDualAvg(**{**L, "regularizer": Nuclear(0.05)}), "classes", start=start_of(outputs=(3,))
     ),
-    "dualavg_chosen_nodes": lambda: run(
-        FedDualAvg(**L, participation=Participation(choose_nodes=lambda number, ids: ids[number % 3 : number % 3 + 3]))
-    ),
+    "dualavg_chosen_nodes": lambda: run(FedDualAvg(**L, participation=strategies.Participation(choose_nodes=in_turn))),
     "dualavg_nan_of_one": lambda: run(FedDualAvg(**L), mod=in_messages(nan_of_one, 2)),
-    "dualavg_density": lambda: run(FedDualAvg(client_lr=0.02, **NO, density=Density(0.4, rounds=6))),
-    "osp": lambda: run(FedDualAvgOSP(**L)),
+    "dualavg_density": lambda: run(FedDualAvg(client_lr=0.02, **NO, density=strategies.Density(0.4, rounds=6))),
+    "osp": lambda: run(strategies.FedDualAvgOSP(**L)),
     "mid": lambda: run(FedMid(**L, **EPOCH)),
-    "mid_osp": lambda: run(FedMidOSP(**L)),
+    "mid_osp": lambda: run(strategies.FedMidOSP(**L)),
     "mid_sparse": lambda: run(FedMid(**SPARSE), "sparse"),
-    "local_sgd": lambda: run(LocalSGD(client_lr=0.02, **NO)),
-    "subgradient": lambda: run(FedAvgSubgradient(**L)),
-    "dual_extrapolation": lambda: run(FeDualEx(**L, **STEPS)),
-    "dual_extrapolation_ergodic": lambda: run(FeDualEx(**L, **STEPS, output="ergodic")),
-    "mirror_prox": lambda: run(FedMiP(**L, **STEPS)),
+    "local_sgd": lambda: run(strategies.LocalSGD(client_lr=0.02, **NO)),
+    "subgradient": lambda: run(strategies.FedAvgSubgradient(**L)),
+    "dual_extrapolation": lambda: run(strategies.FeDualEx(**L, **STEPS)),
+    "dual_extrapolation_ergodic": lambda: run(strategies.FeDualEx(**L, **STEPS, output="ergodic")),
+    "mirror_prox": lambda: run(strategies.FedMiP(**L, **STEPS)),
     "tracking": lambda: run(FedDAGT(**L, **STEPS)),
     "tracking_messages": lambda: run(FedDAGT(**L, **STEPS), mod=passing),
     "tracking_epochs": lambda: run(FedDAGT(**L, **EPOCH)),
@@ -240,8 +219,8 @@ CASES = {
     "tracking_one_gone": lambda: run(FedDAGT(**L), mod=gone),
     "scaffold": lambda: run(Scaffold(**L, **STEPS, fraction_train=0.5)),
     "scaffold_lossy": lambda: run(Scaffold(**L, fraction_train=0.5), mod=lossy),
-    "restricted": lambda: run(ReFedDAGT(**L, **STEPS, mirror_map=PNorm(4.0))),
-    "multistep": lambda: run(MultistepReFedDAGT(**L, **STEPS, mirror_map=PNorm(4.0))),
+    "restricted": lambda: run(strategies.ReFedDAGT(**L, **STEPS, mirror_map=PNorm(4.0))),
+    "multistep": lambda: run(strategies.MultistepReFedDAGT(**L, **STEPS, mirror_map=PNorm(4.0))),
     "dual_fl": lambda: run(DualFL(**NO, nu=0.1, rho=0.05)),
     "dual_fl_auto": lambda: run(DualFL(**NO, nu="auto", rho="auto", alpha=0.01)),
     "dual_fl_messages": lambda: run(DualFL(**NO, nu=0.1, rho=0.05), mod=passing),
@@ -249,8 +228,8 @@ CASES = {
     "dual_fl_asked_again": lambda: run(DualFL(**NO, nu=0.1, rho=0.05), mod=flaky()),
     "douglas_rachford": lambda: run(FedDR(regularizer=L1(0.05), **NO, fraction_train=0.5)),
     "douglas_rachford_lossy": lambda: run(FedDR(regularizer=L1(0.05), **NO, fraction_train=0.5), mod=lossy),
-    "graph": lambda: run(DFedDA(**L, mixing="ring")),
-    "graph_tracking": lambda: run(DFedDAGT(**L, mixing="ring")),
+    "graph": lambda: run(strategies.DFedDA(**L, mixing="ring")),
+    "graph_tracking": lambda: run(strategies.DFedDAGT(**L, mixing="ring")),
     "unmodified_steps": lambda: run(
         FedDualAvg(**{**L, "client_lr": 0.05}, work=Steps(4), client="unmodified"), app=unmodified(regression)
     ),

@@ -12,29 +12,14 @@ from faults import FaultyGrid
 from flwr.app import Message, MetricRecord, RecordDict
 from problems import FEATURES, app_of, clients, simulated, start_arrays
 
-from flwr_fco import Short, short_mod
+from flwr_fco import Short, short_mod, strategies
 from flwr_fco.client_apps import Disclosure, Limits
 from flwr_fco.core.computing import random_generator
 from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.mirror_maps import PNorm
 from flwr_fco.regularizers import L1, GroupLasso, HardSparsity, Zero
-from flwr_fco.strategies import (
-    Arrays,
-    Bounds,
-    DFedDAGT,
-    Epochs,
-    FedDA,
-    FedDAGT,
-    FedDualAvg,
-    FedDualAvgOSP,
-    FedMid,
-    FedMidOSP,
-    FeDualEx,
-    Scaffold,
-    Steps,
-    Wire,
-)
+from flwr_fco.strategies import Bounds, FedDAGT, FedDualAvg, FedMid, FeDualEx, Steps, Wire
 from flwr_fco.topology import ring
 from flwr_fco.torch import ClientApp, local_training
 from flwr_fco.torch.client import GradientProbe
@@ -90,23 +75,23 @@ def torch_app(
 OPTIONS = {
     "regularizer": L1(0.05),
     "client_lr": 0.02,
-    "work": Epochs(1, batch_size=5),
+    "work": strategies.Epochs(1, batch_size=5),
     "fraction_evaluate": 0.0,
     "bounds": Bounds(own_loops=True),
 }
 STRATEGIES = {
     "FedDualAvg": lambda: FedDualAvg(**OPTIONS),
     "FedDualAvg, some": lambda: FedDualAvg(**OPTIONS, fraction_train=0.5),
-    "FedDualAvgOSP": lambda: FedDualAvgOSP(**OPTIONS),
+    "FedDualAvgOSP": lambda: strategies.FedDualAvgOSP(**OPTIONS),
     "FedMid": lambda: FedMid(**OPTIONS),
-    "FedMidOSP": lambda: FedMidOSP(**OPTIONS),
+    "FedMidOSP": lambda: strategies.FedMidOSP(**OPTIONS),
     "FedMid, groups": lambda: FedMid(**OPTIONS | {"regularizer": GroupLasso(0.05, groups=[0, 0, 1, 1, 2, 2])}),
     "FedDualAvg, 3 of them": lambda: FedDualAvg(**OPTIONS | {"regularizer": HardSparsity(3)}),
-    "FedDA": lambda: FedDA(**OPTIONS),
+    "FedDA": lambda: strategies.FedDA(**OPTIONS),
     "FedDAGT": lambda: FedDAGT(**OPTIONS | {"work": Steps(4, batch_size=5)}),
     "FedDAGT, some": lambda: FedDAGT(**OPTIONS | {"work": Steps(4, batch_size=5)}, fraction_train=0.5),
-    "Scaffold": lambda: Scaffold(**OPTIONS | {"work": Steps(4, batch_size=5)}),
-    "DFedDAGT": lambda: DFedDAGT(**OPTIONS | {"work": Steps(4, batch_size=5)}, mixing=ring(NODES)),
+    "Scaffold": lambda: strategies.Scaffold(**OPTIONS | {"work": Steps(4, batch_size=5)}),
+    "DFedDAGT": lambda: strategies.DFedDAGT(**OPTIONS | {"work": Steps(4, batch_size=5)}, mixing=ring(NODES)),
     "FedDualAvg, short": lambda: FedDualAvg(**OPTIONS | {"regularizer": Zero()}, density=0.5, wire=Short()),
     # What a client remembers is what was sent, rounded.
     "FedDAGT, float32": lambda: FedDAGT(**OPTIONS | {"work": Steps(4, batch_size=5)}, wire=Wire(dtype="float32")),
@@ -173,7 +158,7 @@ def plain(**options):
 
 
 OBJECTIVE = ".*flwr_fco.torch.TorchObjective, which takes every"
-JOINT = {"regularizer": HardSparsity(2), "arrays": Arrays(scope="joint")}
+JOINT = {"regularizer": HardSparsity(2), "arrays": strategies.Arrays(scope="joint")}
 
 
 @pytest.mark.parametrize(

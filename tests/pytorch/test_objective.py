@@ -7,6 +7,7 @@ pytest.importorskip("torch.optim", reason="needs PyTorch: make test-torch, or pi
 
 import torch
 from networks import Linear
+from networks import loss as cross_entropy
 from problems import start_arrays
 from torch import nn
 from torch.nn import functional
@@ -27,10 +28,6 @@ def _squares(model, batch):
     return ((model(batch[0]) - batch[1]) ** 2).mean()
 
 
-def _cross_entropy(model, batch):
-    return functional.cross_entropy(model(batch[0]), batch[1])
-
-
 def _pair(kind):
     """Return a network without layers, and our objective of the same problem."""
     rng = np.random.default_rng(0)
@@ -41,7 +38,7 @@ def _pair(kind):
     if kind == "logistic":
         data = (torch.tensor(features), torch.tensor(labels))
         ours = MultinomialLogistic(features, labels)
-        return TorchObjective(Linear(6, 3), _cross_entropy, data, **options), ours
+        return TorchObjective(Linear(6, 3), cross_entropy, data, **options), ours
     data = torch.tensor(features), torch.tensor(targets)
     return TorchObjective(Linear(6), _squares, data, **options), LeastSquares(features, targets)
 
@@ -88,16 +85,12 @@ def _network():
     )
 
 
-def _start(objective):
-    return np.random.default_rng(3).normal(scale=0.1, size=objective.layout.size)
-
-
 def test_a_network_of_dictionaries_with_dropout_and_batch_normalisation():
     model = _network()
     objective = TorchObjective(model, _loss, Images())
     assert objective.layout.regularized_names == ("0.weight", "5.weight")
     assert objective.layout.names == tuple(model.state_dict())
-    w = _start(objective)
+    w = np.random.default_rng(3).normal(scale=0.1, size=objective.layout.size)
     batches = list(objective.batches(np.random.default_rng(0), FirstOrder(epochs=2, batch_size=5)))
     before = torch.random.get_rng_state()
     first = [objective.gradient(w, batch) for batch in batches]
@@ -117,7 +110,7 @@ def test_buffers_travel_and_only_training_changes_them():
     names = {"1.running_mean", "1.running_var", "1.num_batches_tracked"}
     before = objective.buffers()
     assert before.keys() == names
-    w = _start(objective)
+    w = np.random.default_rng(3).normal(scale=0.1, size=objective.layout.size)
     objective.value(w)
     objective.metrics(w)
     assert all(np.array_equal(value, before[name]) for name, value in objective.buffers().items())
@@ -170,8 +163,8 @@ def test_a_model_against_a_shared_perturbation_is_an_operator():
 
     rng = np.random.default_rng(0)
     data = torch.tensor(rng.normal(size=(30, 6))), torch.tensor(rng.integers(0, 3, 30))
-    saddle = TorchObjective(Attacked(), _cross_entropy, data, maximize="perturbation")
-    plain = TorchObjective(Attacked(), _cross_entropy, data)
+    saddle = TorchObjective(Attacked(), cross_entropy, data, maximize="perturbation")
+    plain = TorchObjective(Attacked(), cross_entropy, data)
     w = rng.normal(size=saddle.layout.size)
     own, gradient = saddle.layout.views(saddle.gradient(w)), plain.layout.views(plain.gradient(w))
     np.testing.assert_array_equal(own["perturbation"], -gradient["perturbation"])
@@ -219,9 +212,7 @@ class _Words(nn.Module):
 def test_sparse_gradients_are_those_of_a_dense_embedding(chunk_size):
     words = torch.arange(20) % 5
     data = words, words % 2
-    sparse, dense = (
-        TorchObjective(_Words(kind), _cross_entropy, data, chunk_size=chunk_size) for kind in (True, False)
-    )
+    sparse, dense = (TorchObjective(_Words(kind), cross_entropy, data, chunk_size=chunk_size) for kind in (True, False))
     w = np.random.default_rng(0).normal(size=dense.layout.size)
     batch = next(iter(dense.batches(np.random.default_rng(0), FirstOrder(steps=1, batch_size=4))))
     for rows in (None, batch):

@@ -51,7 +51,7 @@ def clients(sizes=SIZES, seed=0):
 
 
 def app_of(objectives, mods=(), **limits):
-    return client_app(lambda context: objectives[int(context.node_config["partition-id"])], mods=list(mods or ()), **limits)
+    return client_app(lambda context: objectives[int(context.node_config["partition-id"])], mods=list(mods), **limits)
 
 
 def foreign_app(trained, *, metrics=None, evaluated=None, mods=()):
