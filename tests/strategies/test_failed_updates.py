@@ -1,21 +1,27 @@
-"""A round whose update fails leaves all as it was, whatever the update raises, and where; what a method rejects."""
+"""Rounds whose update fails leave all as it was, runs that diverge end in words; what a method rejects and reports."""
 
+import logging
 from collections import namedtuple
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from faulty import Faulty, start_on, with_increment
+from faulty import strategy as strategy_of
+from numpy.linalg import matrix_rank
 from problems import FEATURES, D, app_of, changed, clients, flat, foreign_app, simulated
 from problems import run as run_from
+from representatives import nightly
 
+import flwr_fco as fco
 from flwr_fco.algorithms import DualAveraging, Rejected
-from flwr_fco.errors import ConfigurationError, MagnitudeError
-from flwr_fco.mirror_maps import DiagonalMetric
+from flwr_fco.errors import ClientError, ConfigurationError, DivergedError, MagnitudeError
 from flwr_fco.objectives import LeastSquares
-from flwr_fco.strategies import Arrays, Average, Bounds, Epochs, FedDAGT, FedDualAvg, Steps, run_of
-from flwr_fco.strategies.checkpoint import go_back, moment
-from flwr_fco.work import FirstOrder
+from flwr_fco.regularizers import L1
+from flwr_fco.strategies import FedDAGT, FedDualAvg, Steps, run_of
+from flwr_fco.strategies.divergence import Watch
+from flwr_fco.strategies.replies import TOO_LONG, LeftOut
+from reproduction.pooled import certify
 
 GO_ON = {"fraction_evaluate": 0.0, "on_divergence": "warn"}
 
@@ -49,22 +55,21 @@ def run(rounds, error=MagnitudeError, where="nowhere", **options):
     return strategy, result
 
 
-@pytest.mark.parametrize("where", ["aggregate", "points", "model"])
-def test_average_and_momentum_keep_the_rounds_before(where):
-    options = {"output": Average(), "server_momentum": 0.5, "on_divergence": "warn"}
-    strategy, failed = run(3, where=where, **options)
+#: Where, and what it raises.
+FAILURES = [(where, MagnitudeError) for where in ("aggregate", "points", "model")]
+FAILURES += [(where, RuntimeError) for where in ("aggregate", "points")]
+
+
+@pytest.mark.parametrize(("where", "error"), FAILURES)
+def test_average_and_momentum_keep_the_rounds_before(where, error):
+    options = {"output": fco.Average(), "server_momentum": 0.5, "on_divergence": "warn"}
+    strategy, failed = run(3, error, where, **options)
     expected, plain = run(2, **options)
-    assert failed.train_metrics_clientapp[3]["skipped"] == 1
-    np.testing.assert_array_equal(flat(failed.arrays), flat(plain.arrays))
     np.testing.assert_array_equal(run_of(strategy).average.point(None), run_of(expected).average.point(None))
     np.testing.assert_array_equal(*(np.append(*run_of(own).momentum.velocity) for own in (strategy, expected)))
-
-
-@pytest.mark.parametrize("where", ["aggregate", "points"])
-def test_any_other_error_does_too(where):
-    strategy, _ = run(3, RuntimeError, where, output=Average())
-    plain, _ = run(2, output=Average())
-    np.testing.assert_array_equal(run_of(strategy).average.point(None), run_of(plain).average.point(None))
+    if error is MagnitudeError:
+        assert failed.train_metrics_clientapp[3]["skipped"] == 1
+        np.testing.assert_array_equal(flat(failed.arrays), flat(plain.arrays))
 
 
 def test_an_extrapolated_rate_counts_once_the_round_does():
@@ -79,7 +84,7 @@ def test_buffers_and_what_nobody_has_trained_stay_as_they_were():
         return {"w": arrays["w"] + 1.0, "late": arrays["late"] + late, "mean": arrays["mean"] + 1.0}
 
     start = {name: np.zeros(2) for name in ("w", "late", "mean")}
-    strategy = failing(MagnitudeError, "model")(**GO_ON, client="unmodified", arrays=Arrays(pass_through=["mean"]))
+    strategy = failing(MagnitudeError, "model")(**GO_ON, client="unmodified", arrays=fco.Arrays(pass_through=["mean"]))
     simulated(strategy, foreign_app(trained), 3, initial_arrays=start)
     assert run_of(strategy).passed["mean"].tolist() == [2.0, 2.0]
     assert run_of(strategy).untrained.names == {"late"}
@@ -105,17 +110,6 @@ def test_what_is_no_next_state_or_no_model_is_named(function, change, said):
         start_on(Faulty(app_of(clients()), 4, None, rounds=()), changed(FedDualAvg, **other)(fraction_evaluate=0.0))
 
 
-def test_going_back_undoes_what_was_added_since_as_often_as_it_is_done():
-    part = SimpleNamespace(saved=("rows", "members", "present"), rows=[1], members={"a": 1}, present={1})
-    before = moment({"part": part})
-    for _ in range(2):
-        part.rows.append(2)
-        part.members["b"] = 2
-        part.present.add(2)
-        go_back({"part": part}, before)
-        assert (part.rows, part.members, part.present) == ([1], {"a": 1}, {1})
-
-
 # --- what is not finite is neither kept as a state nor returned as a model --------------------------------------------
 
 
@@ -123,7 +117,11 @@ def test_going_back_undoes_what_was_added_since_as_often_as_it_is_done():
     ("options", "targets", "dtype"),
     [
         # The dual stays finite, its quotient by tiny weights does not.
-        ({"mirror_map": DiagonalMetric(np.full(D, 1e-306)), "client_lr": 100.0, "work": Steps(1)}, -100.0, np.float64),
+        (
+            {"mirror_map": fco.DiagonalMetric(np.full(D, 1e-306)), "client_lr": 100.0, "work": Steps(1)},
+            -100.0,
+            np.float64,
+        ),
         ({"client_lr": 1e38, "work": Steps(2)}, 1e6, np.float32),
     ],
     ids=["tiny weights", "float32"],
@@ -139,7 +137,7 @@ def test_a_primal_that_is_not_finite_is_never_returned(options, targets, dtype):
 
 def test_a_state_that_is_not_finite_is_skipped_even_if_its_primal_is():
     """Increments of 1e150 over an elapsed time of 1e-160: the dual stays finite, the trackers' mean would not."""
-    chosen = FedDAGT(client_lr=1e-160, work=Steps(1, batch_size=None), bounds=Bounds(max_ratio=None), **GO_ON)
+    chosen = FedDAGT(client_lr=1e-160, work=Steps(1, batch_size=None), bounds=fco.Bounds(max_ratio=None), **GO_ON)
     fault = with_increment(lambda arrays: {name: np.full(value.size, 1e150) for name, value in arrays.items()})
     result = start_on(Faulty(app_of(clients()), 4, fault, nodes=(2, 3, 4, 5)), chosen)
     assert result.left_out == []
@@ -147,33 +145,7 @@ def test_a_state_that_is_not_finite_is_skipped_even_if_its_primal_is():
     assert np.isfinite(chosen.state.control).all()
 
 
-# --- what methods to come stand on: work that changes, and replies that a method rejects ------------------------------
-
-
-class GrowingWork(DualAveraging):
-    """The number of local steps changes from round to round."""
-
-    def downlink(self, problem, state, to):
-        work = FirstOrder(steps=problem.round, batch_size=None)
-        return super().downlink(problem, state, to)._replace(work=work)
-
-
-class RandomSteps(FedDualAvg):
-    """Dual averaging with them."""
-
-    algorithm = GrowingWork
-
-
-def test_a_message_can_override_the_work_of_the_plan():
-    result = run_from(RandomSteps(client_lr=0.02, work=Epochs(1)), clients(), 3)
-    assert [result.train_metrics_clientapp[r]["local-steps"] for r in (1, 2, 3)] == [1, 2, 3]
-    # 'elapsed', which is what a message calls it, would be read as seconds in a table.
-    reported = [dict(result.train_metrics_clientapp[r]) for r in (1, 2, 3)]
-    assert [metrics.get("sum-of-step-sizes") for metrics in reported] == pytest.approx([0.02, 0.04, 0.06])
-    assert not any("elapsed" in metrics for metrics in reported)
-    plain = run_from(FedDualAvg(client_lr=0.02, work=Steps(1, batch_size=None)), clients(), 1)
-    varying = run_from(RandomSteps(client_lr=0.02), clients(), 1)
-    assert flat(plain.arrays).tobytes() == flat(varying.arrays).tobytes()
+# --- replies that a method rejects, and its numbers ------------------------------------------------------------------
 
 
 class Suspicious(DualAveraging):
@@ -202,3 +174,145 @@ def test_what_a_method_rejects_is_left_out_and_the_step_is_of_the_others():
     assert (last["seen"], last["num-replies"], last["num-left-out"], "finished" in last) == (4, 2, 2, False)
     reasons = {row.reason for row in result.left_out}
     assert reasons == {"partition 1 is not to be believed", "partition 3 is not to be believed"}
+
+
+@pytest.mark.parametrize("cls", [FedDualAvg, fco.FedMid])
+@pytest.mark.parametrize("strength", [0.0, 0.05, 0.5, 2.0])
+def test_density_is_that_of_each_rounds_model(cls, strength):
+    seen = []
+    strategy = cls(regularizer=fco.L1(strength), client_lr=0.05)
+    result = run_from(strategy, clients(), 20, callbacks=[lambda n, arrays, m: seen.append(arrays["coefficients"])])
+    densities = [metrics["density"] for metrics in result.train_metrics_clientapp.values()]
+    assert densities == [np.count_nonzero(w.numpy()) / FEATURES for w in seen]
+
+
+@pytest.mark.parametrize("psi", [fco.Nuclear(2.0), fco.NuclearBall(1.0)], ids=str)
+def test_rank_is_that_of_each_rounds_model(psi):
+    rng = np.random.default_rng(0)
+    truth = rng.standard_normal((8, 1)) @ rng.standard_normal((1, 5))
+    features = rng.standard_normal((3, 60, 8, 5))
+    objectives = [fco.TraceRegression(x, np.einsum("nij,ij->n", x, truth), intercept=False) for x in features]
+    seen = []
+    own = FedDualAvg(regularizer=psi, client_lr=0.02, work=fco.Epochs(1, batch_size=None))
+    start = {"coefficients": np.zeros((8, 5))}
+    result = run_from(own, objectives, 15, start=start, callbacks=[lambda n, arrays, m: seen.append(arrays)])
+    ranks = [matrix_rank(arrays["coefficients"].numpy(), 1e-9) for arrays in seen]
+    assert [metrics["rank"] for metrics in result.train_metrics_clientapp.values()] == ranks
+    assert 0 < min(ranks[1:]) < 5
+
+
+def test_a_methods_numbers_replace_none_of_the_rounds_own():
+    own = changed(fco.FedDualAvg, metrics=lambda own, self, problem, state: {"skipped": 7, "num-replies": 7, "mine": 7})
+    metrics = run_from(own(client_lr=0.05, work=Steps(2)), clients(), 1).train_metrics_clientapp[1]
+    assert (metrics["skipped"], metrics["num-replies"], metrics["mine"]) == (0, 4, 7)
+    # 'elapsed', which is what a message calls it, would be read as seconds in a table.
+    assert (metrics["local-steps"], metrics["sum-of-step-sizes"]) == (2, pytest.approx(0.1))
+    assert "elapsed" not in metrics
+
+
+TWO_CLASSES = fco.MultinomialLogistic(np.ones((4, 3)), [0, 1, 0, 1])
+OTHERS = {
+    "another shape": (LeastSquares(np.ones((4, 2)), np.ones(4)), np.zeros(3), 1, "the server's model is"),
+    "whole numbers": (LeastSquares(np.ones((4, 3)), np.ones(4)), np.zeros(3, int), 1, "here coefficients. Give float"),
+    "fewer classes": (TWO_CLASSES, np.zeros((3, 4)), 4, "give all of them the same num_classes="),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_model_that_is_not_the_clients_is_an_error_that_says_so(name):
+    objective, coefficients, intercepts, said = OTHERS[name]
+    start = {"intercept": np.zeros(intercepts), "coefficients": coefficients}
+    with pytest.raises(ClientError, match=said):
+        simulated(strategy_of(), app_of([objective] * 4), 1, initial_arrays=start)
+
+
+# --- divergence -------------------------------------------------------------------------------------------------------
+
+
+def largest_stable_rate(objectives):
+    """2 / L of the pooled quadratic, whose gradient steps diverge for any larger rate."""
+    total = sum(objective.num_examples for objective in objectives)
+    hessian = sum(
+        objective.num_examples
+        / total
+        * np.stack([objective.hessian_product(np.zeros(7), column) for column in np.eye(7)])
+        for objective in objectives
+    )
+    return 2.0 / float(np.linalg.eigvalsh(hessian).max())
+
+
+@pytest.mark.parametrize("factor", [1.05, 1.5, 10.0, 1e3, 1e8, 1e14])
+@pytest.mark.parametrize("cls", [FedDualAvg, fco.FedMid, fco.FedAvgSubgradient])
+def test_every_rate_above_the_stability_limit_ends_in_the_error(cls, factor):
+    """Oracle: full gradient steps on a quadratic diverge exactly above 2 / L."""
+    objectives = clients()
+    rate = factor * largest_stable_rate(objectives)
+    strategy = cls(client_lr=rate, work=Steps(1, batch_size=None))
+    with pytest.raises(DivergedError) as caught:
+        run_from(strategy, objectives, 2000, start=np.ones(7))
+    error = caught.value
+    assert f"in round {error.server_round}" in str(error)
+    assert f"client_lr={rate:g}" in str(error)
+    assert f"{rate / 10:g}" in str(error)
+    assert 0 <= error.good_round < error.server_round
+    # Ten times the first model's norm, which a large rate has moved by its multiple of the gradient at the start.
+    assert np.linalg.norm(flat(error.arrays)) < 1e3 * max(1.0, rate)
+    assert error.arrays is error.result.arrays
+
+
+@pytest.mark.parametrize("factor", [0.95, *nightly(0.05, 0.5)])
+def test_no_rate_below_the_stability_limit_does(factor):
+    objectives = clients()
+    rate = factor * largest_stable_rate(objectives)
+    strategy = FedDualAvg(regularizer=L1(0.3), client_lr=rate, work=Steps(1, batch_size=None))
+    result = run_from(strategy, objectives, 450)
+    assert certify(objectives, None, L1(0.3), flat(result.arrays)).value < 1e-2
+
+
+def test_a_sparse_start_and_large_coefficients_are_no_divergence():
+    """The first models are exactly 0 and the solution is 2e4: the norm grows from 0 by as much."""
+    rng = np.random.default_rng(0)
+    features = rng.standard_normal((60, 6))
+    objectives = [LeastSquares(features, 1e4 * features[:, 0] * 2.0, scale=0.5) for _ in range(3)]
+    strategy = FedDualAvg(regularizer=L1(1e4), client_lr=3e-3, work=Steps(1, batch_size=None))
+    result = run_from(strategy, objectives, 1000)
+    assert np.abs(flat(result.arrays)).max() > 5e3
+
+
+def test_local_steps_that_overflow_name_the_client_rate(caplog):
+    strategy = FedDualAvg(client_lr=50.0, work=Steps(400, batch_size=None))
+    with pytest.raises(DivergedError, match=r"round 1: the local steps of all clients overflow. client_lr=50 .*try 5,"):
+        run_from(strategy, clients(), 100)
+    assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) < 10
+
+
+def test_warn_says_so_once_and_goes_on(caplog):
+    rounds = []
+    strategy = FedDualAvg(client_lr=2.0, work=Steps(1, batch_size=None), on_divergence="warn")
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        run_from(strategy, clients(), 100, callbacks=[lambda number, arrays, metrics: rounds.append(number)])
+    assert rounds[-1] == 100
+    said = [record for record in caplog.records if "diverged" in record.getMessage()]
+    assert len(said) == 1
+    assert 'on_divergence="warn"' in said[0].getMessage()
+
+
+@pytest.mark.parametrize("cls", [FedDAGT, fco.Scaffold])
+def test_methods_with_memories_too(cls):
+    with pytest.raises(DivergedError):
+        run_from(cls(client_lr=3.0, work=Steps(3, batch_size=None)), clients(), 2000)
+
+
+@pytest.mark.parametrize(("beyond", "replied", "over"), [(1, 1, False), (1, 2, False), (2, 2, True), (3, 5, False)])
+def test_a_run_is_over_where_half_of_the_clients_are_far_too_long(beyond, replied, over):
+    options = SimpleNamespace(on_divergence="warn", _unmodified=True)
+    rows = [LeftOut(number, 1, 1, f"it is {TOO_LONG}100 times 1") for number in (1, 2) for _ in range(beyond)]
+    run = SimpleNamespace(options=options, point=np.ones(2), passed={}, privacy=None, overflowed=False)
+    run.problem = SimpleNamespace(client_lr=1.0, server_lr=1.0)
+    run.state = SimpleNamespace(round=1)
+    run.method = None
+    run.current, watch = SimpleNamespace(left_out=beyond, malformed=0), Watch(run)
+    for number in (1, 2):
+        run.left_out = [row for row in rows if row.round <= number]
+        watch.look(number, replied, skipped=True, metrics={})
+    assert watch.over is over
