@@ -5,9 +5,8 @@ from functools import partial
 import numpy as np
 import pytest
 from adversarial_clients import in_messages
-from flwr.app import Array, ArrayRecord
 from kinks import Distance
-from problems import app_of
+from problems import app_of, arrays_of
 from problems import run as run_from
 
 import flwr_fco as fco
@@ -36,41 +35,35 @@ def objectives_of(sizes=(6, 8, 10, 12, 14, 16), scales=None):
     return found
 
 
-def prepared(objectives, strategy=None, mods=(), **options):
-    """Return a strategy with a model and a grid, before any round."""
-    given = strategy or FedDualAvg(regularizer=fco.L1(0.1), fraction_evaluate=0.0, **options)
-    grid = InProcessGrid(app_of(objectives, mods), len(objectives), raise_errors=False)
-    given.prepare(ArrayRecord({name: Array(value) for name, value in START.items()})).grid = grid
-    return given, grid
-
-
 GRADIENT = Request("gradient", {}, ("loss",), {"gradient": (4,)})
 
 
-def asked(objectives, **options):
-    strategy, _ = prepared(objectives, **options)
+def asked(objectives, mods=(), site_weights=None, **options):
+    """Ask before any round."""
+    strategy = FedDualAvg(fraction_evaluate=0.0, **options)
+    strategy.site_weights = site_weights
+    grid = InProcessGrid(app_of(objectives, mods), len(objectives), raise_errors=False)
+    strategy.prepare(arrays_of(START)).grid = grid
     return strategy, ask(run_of(strategy), GRADIENT, np.full(4, 0.5))
 
 
-def test_the_weighted_gradients_are_the_pooled_gradient():
+@pytest.mark.parametrize(
+    ("options", "weights"),
+    [
+        ({}, [6, 8, 10, 12, 14, 16]),
+        ({"weighting": "uniform"}, [1, 1, 1, 1, 1, 1]),
+        ({"site_weights": {m: 1.0 + m for m in range(6)}}, [1, 2, 3, 4, 5, 6]),
+    ],
+)
+def test_answers_have_the_weights_of_training_and_are_the_clients(options, weights):
     objectives = objectives_of()
-    _, answers = asked(objectives)
+    _, answers = asked(objectives, **options)
     w = np.full(4, 0.5)
-    total = sum(f.num_examples for f in objectives)
-    expected = sum(f.num_examples / total * f.gradient(w) for f in objectives)
-    np.testing.assert_allclose(sum(a.weight * a.vectors["gradient"] for a in answers), expected, rtol=1e-12)
-    assert sum(a.weight for a in answers) == pytest.approx(1.0)
     assert [a.partition for a in answers] == list(range(6))
-    assert answers[2].numbers["loss"] == pytest.approx(objectives[2].value(w))
-
-
-def test_weights_are_those_of_training():
-    _, answers = asked(objectives_of(), weighting="uniform")
-    assert [a.weight for a in answers] == [1 / 6] * 6
-    strategy = FedDualAvg(fraction_evaluate=0.0)
-    strategy.site_weights = {m: 1.0 + m for m in range(6)}
-    _, answers = asked(objectives_of(), strategy=strategy)
-    assert [a.weight for a in answers] == [(1.0 + m) / 21.0 for m in range(6)]
+    assert [a.weight for a in answers] == pytest.approx([own / sum(weights) for own in weights])
+    for answer, objective in zip(answers, objectives, strict=True):
+        np.testing.assert_allclose(answer.vectors["gradient"], objective.gradient(w), rtol=1e-12)
+        assert answer.numbers["loss"] == pytest.approx(objective.value(w))
 
 
 @pytest.mark.parametrize(
@@ -154,8 +147,13 @@ def test_norms_of_the_mirror_maps():
 # --- rates -----------------------------------------------------------------------------------------------------------
 
 
-def full_batch_smoothness(objectives):
-    return max(f.lipschitz() for f in objectives)
+def by_theory(objectives, rounds=2, kind=FedDualAvg, **options):
+    """Return a run with the rate that theory gives, and the rate."""
+    names = ("mods", "callbacks", "resume")
+    given = {name: options.pop(name) for name in names if name in options}
+    strategy = kind(**{"client_lr": "auto", "work": fco.Epochs(1, batch_size=None), **options})
+    run(strategy, objectives, rounds, **given)
+    return run_of(strategy), run_of(strategy).problem.client_lr
 
 
 #: The second eigenvalue of the chain of six, whose eigenvalues are 1/3 + 2/3 cos(pi k / 6).
@@ -165,20 +163,19 @@ SIGMA = (1 + 2 * np.cos(np.pi / 6)) / 3
 @pytest.mark.parametrize(
     ("kind", "options", "constant"),
     [
-        (FedDualAvg, {}, lambda large: 1 / (4 * large)),
-        (fco.FedDAGT, {}, lambda large: 1 / (5 * large)),
-        (fco.DFedDA, {"mixing": "chain"}, lambda large: 2 * np.log(1 / SIGMA) / np.log(4 * 6) / (5 * large)),
-        (fco.DFedDAGT, {"mixing": chain(6)}, lambda large: (2 * np.log(1 / SIGMA) / np.log(8 * 6)) ** 2 / (5 * large)),
-        (fco.DFedDAGT, {}, lambda large: 1 / (5 * large)),
-        (fco.FeDualEx, {}, lambda large: 1 / (np.sqrt(5) * large)),
+        (FedDualAvg, {}, 1 / 4),
+        (fco.FedDAGT, {}, 1 / 5),
+        (fco.DFedDA, {"mixing": "chain"}, 2 * np.log(1 / SIGMA) / np.log(4 * 6) / 5),
+        (fco.DFedDAGT, {"mixing": chain(6)}, (2 * np.log(1 / SIGMA) / np.log(8 * 6)) ** 2 / 5),
+        (fco.DFedDAGT, {}, 1 / 5),
+        (fco.FeDualEx, {}, 1 / np.sqrt(5)),
     ],
 )
 def test_the_rate_is_theorys(kind, options, constant):
     objectives = objectives_of()
-    strategy = kind(client_lr="auto", work=fco.Steps(5, batch_size=None), fraction_evaluate=0.0, **options)
-    run(strategy, objectives, 2)
-    assert run_of(strategy).problem.client_lr == pytest.approx(constant(full_batch_smoothness(objectives)))
-    assert strategy.client_lr == "auto"
+    found, rate = by_theory(objectives, kind=kind, work=fco.Steps(5, batch_size=None), **options)
+    assert rate == pytest.approx(constant / max(f.lipschitz() for f in objectives))
+    assert found.options.client_lr == "auto"
 
 
 def test_dual_fl_on_losses_that_are_not_smooth():
@@ -188,52 +185,46 @@ def test_dual_fl_on_losses_that_are_not_smooth():
     run(strategy, objectives, 1, start=start)
     assert run_of(strategy).chosen["nu"] == pytest.approx(0.18)
     assert run_of(strategy).chosen["rho"] == 0.0
-    other = FedDualAvg(client_lr="auto", fraction_evaluate=0.0)
     with pytest.raises(ConfigurationError, match="as those of a loss with kinks do"):
-        run(other, objectives, 1, start=start)
+        run(FedDualAvg(client_lr="auto"), objectives, 1, start=start)
 
 
-def test_one_liar_cannot_set_the_rate():
+@pytest.mark.parametrize("claim", [1e12, 1e-12, -5.0])
+def test_one_liar_cannot_set_the_rate(claim):
     liar = in_messages(lambda number, vectors, claims: claims.update(l2=claim), 3, QUESTIONS)
-    objectives = objectives_of()
-    honest = FedDualAvg(client_lr="auto", work=fco.Epochs(1, batch_size=None), fraction_evaluate=0.0)
-    run(honest, objectives, 2)
-    for claim in (1e12, 1e-12, -5.0):
-        strategy = FedDualAvg(client_lr="auto", work=fco.Epochs(1, batch_size=None), fraction_evaluate=0.0)
-        run(strategy, objectives, 2, mods=[liar])
-        rate = run_of(honest).problem.client_lr
-        assert rate / 10.0 <= run_of(strategy).problem.client_lr <= rate * 1.5
-        assert ("1 said more than 10 times" in run_of(strategy).reasons["client_lr"]) == (claim > 1.0)
-    assert bounded_largest([0.0, 0.0, 3.0], [1.0] * 3) == (3.0, 0)
-    # What half of the clients say, or those with half of the weight, is no outlier; of two alike one may be.
-    assert bounded_largest([1.0, 2.0, 1e3, 1e3], [1.0] * 4) == (1e3, 0)
-    assert bounded_largest([1.0, 1.0, 1.0, 1e3], [1.0, 1.0, 1.0, 4.0]) == (1e3, 0)
-    assert bounded_largest([1.0, 1e3], [0.5, 0.5]) == (10.0, 1)
+    _, rate = by_theory(objectives_of())
+    found, other = by_theory(objectives_of(), mods=[liar])
+    assert rate / 10.0 <= other <= rate * 1.5
+    assert ("1 said more than 10 times" in found.reasons["client_lr"]) == (claim > 1.0)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "weights", "expected"),
+    [
+        ([0.0, 0.0, 3.0], [1.0] * 3, (3.0, 0)),
+        # What half of the clients say, or those with half of the weight, is no outlier; of two alike one may be.
+        ([1.0, 2.0, 1e3, 1e3], [1.0] * 4, (1e3, 0)),
+        ([1.0, 1.0, 1.0, 1e3], [1.0, 1.0, 1.0, 4.0], (1e3, 0)),
+        ([1.0, 1e3], [0.5, 0.5], (10.0, 1)),
+    ],
+)
+def test_the_largest_number_is_bounded_by_those_of_the_others(numbers, weights, expected):
+    assert bounded_largest(numbers, weights) == expected
 
 
 def test_a_second_start_chooses_again_and_a_resumed_run_does_not(tmp_path):
     path = tmp_path / "run.npz"
-    steep = objectives_of(scales=[10.0] * 6)
-    strategy = FedDualAvg(client_lr="auto", work=fco.Epochs(1, batch_size=None), fraction_evaluate=0.0)
-    run(strategy, objectives_of(), 2, callbacks=[Checkpoint(path)])
-    first = run_of(strategy).problem.client_lr
-    run(strategy, steep, 2)
-    assert run_of(strategy).problem.client_lr < first / 50
-    other = FedDualAvg(client_lr="auto", work=fco.Epochs(1, batch_size=None), fraction_evaluate=0.0)
-    run(other, objectives_of(scales=[0.9] * 6), 3, resume=path)
-    assert run_of(other).problem.client_lr == first
+    found, first = by_theory(objectives_of(), callbacks=[Checkpoint(path)])
+    run(found.options, objectives_of(scales=[10.0] * 6), 2)
+    assert run_of(found.options).problem.client_lr < first / 50
+    assert by_theory(objectives_of(scales=[0.9] * 6), 3, resume=path)[1] == first
 
 
 def test_the_servers_rate_is_fedexps():
     """Two clients that pull apart: the mean is far shorter than the increments: the server goes further along it."""
     features = [np.diag([3.0, 0.1, 0.1]), np.diag([0.1, 3.0, 0.1])]
-    objectives = [fco.LeastSquares(f, f @ np.ones(3), scale=0.5, intercept=True) for f in features]
-    options = {"client_lr": "auto", "work": fco.Steps(20, batch_size=None), "fraction_evaluate": 0.0}
-    loss = {}
-    for server_lr in (1.0, "auto"):
-        strategy = FedDualAvg(server_lr=server_lr, **options)
-        result = run(strategy, objectives, rounds=30)
-        w = np.concatenate([array.numpy() for array in result.arrays.values()])
-        loss[server_lr] = sum(f.value(w) for f in objectives)
-    assert run_of(strategy).problem.server_lr > 1.0
-    assert loss["auto"] < loss[1.0]
+    objectives = [fco.LeastSquares(f, f @ np.ones(3), scale=0.5) for f in features]
+    runs = [by_theory(objectives, 30, server_lr=rate, work=fco.Steps(20, batch_size=None))[0] for rate in (1.0, "auto")]
+    assert runs[1].problem.server_lr > 1.0
+    plain, further = (sum(f.value(own.point) for f in objectives) for own in runs)
+    assert further < plain
