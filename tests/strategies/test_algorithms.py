@@ -11,7 +11,6 @@ from saddles import run as run_saddle
 import flwr_fco as fco
 from flwr_fco.algorithms import DualAveraging
 from flwr_fco.core.computing import random_generator
-from flwr_fco.errors import UnsupportedPairError
 from flwr_fco.mirror_maps import DiagonalMetric, PNorm
 from flwr_fco.regularizers import L1
 from flwr_fco.strategies import DualFL, Epochs, FedDualAvg, FedMid, LocalSGD, Minimise, Steps
@@ -207,16 +206,6 @@ def test_fed_mid_adds_the_primal_increment_to_the_dual_as_printed():
     np.testing.assert_allclose(flat(result.arrays), w, rtol=0, atol=1e-14)
 
 
-@pytest.mark.parametrize(
-    ("mirror_map", "psi"),
-    [(fco.SimplexEntropy(), fco.Nuclear(0.1)), (PNorm(4), fco.L1Ball(1.0)), (PNorm(4), L1(0.1, bound=1.0))],
-)
-def test_a_pair_that_no_model_allows_is_refused_at_construction(mirror_map, psi):
-    names = f"{type(mirror_map).__name__} cannot be combined with {type(psi).__name__}.*works with Zero.*Euclidean"
-    with pytest.raises(UnsupportedPairError, match=names):
-        FedDualAvg(regularizer=psi, mirror_map=mirror_map)
-
-
 # --- minimisations ---------------------------------------------------------------------------------------------------
 
 
@@ -259,14 +248,6 @@ def test_a_warm_start_that_is_good_enough_is_an_answer():
     last = result.train_metrics_clientapp[6]
     assert (last["num-replies"], last["skipped"], last["num-capped"]) == (3, 0, 0)
     np.testing.assert_allclose(flat(result.arrays), optimum([shard], [1.0]), atol=1e-9)
-
-
-@pytest.mark.parametrize("step", [0.5, 3.0])
-def test_the_limit_of_fed_dr_with_psi_does_not_depend_on_its_step(step):
-    expected = centralized_solution(problem(), L1(0.5), tol=1e-12)
-    assert (expected == 0.0).any()
-    found = flat(run(fco.FedDR(regularizer=L1(0.5), step=step), problem(), 90).arrays)
-    np.testing.assert_allclose(found, expected, atol=1e-8)
 
 
 # --- saddle points ---------------------------------------------------------------------------------------------------

@@ -2,11 +2,11 @@
 
 import logging
 from collections import namedtuple
-from types import SimpleNamespace
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
-from faulty import Faulty, start_on, with_increment
+from faulty import Faulty, scaled, start_on, with_increment
 from faulty import strategy as strategy_of
 from numpy.linalg import matrix_rank
 from problems import FEATURES, D, app_of, changed, clients, flat, foreign_app, simulated
@@ -19,8 +19,6 @@ from flwr_fco.errors import ClientError, ConfigurationError, DivergedError, Magn
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1
 from flwr_fco.strategies import FedDAGT, FedDualAvg, Steps, run_of
-from flwr_fco.strategies.divergence import Watch
-from flwr_fco.strategies.replies import TOO_LONG, LeftOut
 from reproduction.pooled import certify
 
 GO_ON = {"fraction_evaluate": 0.0, "on_divergence": "warn"}
@@ -303,16 +301,11 @@ def test_methods_with_memories_too(cls):
         run_from(cls(client_lr=3.0, work=Steps(3, batch_size=None)), clients(), 2000)
 
 
-@pytest.mark.parametrize(("beyond", "replied", "over"), [(1, 1, False), (1, 2, False), (2, 2, True), (3, 5, False)])
-def test_a_run_is_over_where_half_of_the_clients_are_far_too_long(beyond, replied, over):
-    options = SimpleNamespace(on_divergence="warn", _unmodified=True)
-    rows = [LeftOut(number, 1, 1, f"it is {TOO_LONG}100 times 1") for number in (1, 2) for _ in range(beyond)]
-    run = SimpleNamespace(options=options, point=np.ones(2), passed={}, privacy=None, overflowed=False)
-    run.problem = SimpleNamespace(client_lr=1.0, server_lr=1.0)
-    run.state = SimpleNamespace(round=1)
-    run.method = None
-    run.current, watch = SimpleNamespace(left_out=beyond, malformed=0), Watch(run)
-    for number in (1, 2):
-        run.left_out = [row for row in rows if row.round <= number]
-        watch.look(number, replied, skipped=True, metrics={})
-    assert watch.over is over
+@pytest.mark.parametrize(
+    ("nodes", "rounds", "over"), [((2,), (5, 6), False), ((2, 3), (5,), False), ((2, 3), (5, 6), True)]
+)
+def test_a_run_is_over_where_half_of_the_clients_are_far_too_long_twice(nodes, rounds, over):
+    grid = Faulty(app_of(clients()), 4, scaled(1e6), rounds=rounds, nodes=nodes)
+    outcome = pytest.raises(DivergedError, match="half of the clients or more") if over else nullcontext()
+    with outcome:
+        start_on(grid, strategy_of(), rounds=8)

@@ -8,36 +8,25 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fitting import fitting
-from problems import app_of, clients, run, start_arrays
+from problems import clients, run
 
 from flwr_fco.algorithms import Algorithm, DualAveraging, Moved
 from flwr_fco.algorithms.contract.algorithm import method_of, methods, options_of
 from flwr_fco.errors import ClientError, ConfigurationError, NothingTrainedError
-from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import DualFL, FedDAGT, FedDualAvg, Last, Steps
 from flwr_fco.testing import check_strategy
 
 PAGE = Path(__file__).parents[2] / "docs" / "tutorials" / "own-strategy.md"
 
 
-def page(number=0):
-    source = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)[number]
+def test_the_pages_own_loop_keeps_the_contract_and_its_option_the_range():
+    source = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)[1]
     module = sys.modules["own_strategy"] = types.ModuleType("own_strategy")  # dataclasses look their module up
     exec(compile(source, "own_strategy", "exec"), module.__dict__)
-    return module
-
-
-def test_the_pages_strategy_keeps_the_contract():
-    check_strategy(page().FedTracking)
-
-
-def test_the_pages_own_loop_keeps_the_contract_and_its_option_the_range():
-    clipped = page(1).FedClipped
-    check_strategy(lambda **options: clipped(longest=1e5, **options))
+    check_strategy(lambda **options: module.FedClipped(longest=1e5, **options))
     with pytest.raises(ConfigurationError, match=r"longest=0\.0; expected a number > 0 and < 1e6"):
-        clipped(longest=0.0)
-    strategy = clipped(longest=1e-3, client_lr=0.1, work=Steps(5))
+        module.FedClipped(longest=0.0)
+    strategy = module.FedClipped(longest=1e-3, client_lr=0.1, work=Steps(5))
     run(strategy, clients(), 1)
     assert 0.0 < np.linalg.norm(strategy.state.dual) <= 5 * 0.1 * 1e-3
 
@@ -106,23 +95,16 @@ def test_what_a_client_sends_is_arrays_by_name_and_what_it_did(found):
         run(kind(), clients(), 1)
 
 
-#: With a hook of its own everything travels in messages.
-BY_MESSAGES = type("ByMessages", (InProcessGrid,), {"direct": None})
-
-
-@pytest.mark.parametrize("grid", [InProcessGrid, BY_MESSAGES])
+@pytest.mark.parametrize("mods", [[], [lambda *given: given[2](*given[:2])]], ids=["in process", "in messages"])
 @pytest.mark.parametrize("strategy", [FedDualAvg, FedDAGT, DualFL])
-def test_a_method_that_forgot_its_shapes_ends_after_two_rounds(grid, strategy):
-    kind = strategy.algorithm
-
+def test_a_method_that_forgot_its_shapes_ends_after_two_rounds(mods, strategy):
     def local(self, client, downlink, memory):
-        sent, moved = kind.local(self, client, downlink, memory)
+        sent, moved = strategy.algorithm.local(self, client, downlink, memory)
         return {**sent, "curvature": np.ones(3)}, moved
 
-    forgetful = type("Forgetful", (kind,), {"name": f"forgetful-{kind.name}", "local": local})
-    options = fitting(strategy, {"client_lr": 0.02, "fraction_evaluate": 0.0})
-    own = type("Own", (strategy,), {"algorithm": forgetful})(**options)
+    own = {"name": f"forgetful-{strategy.__name__}", "local": local}
+    made = type("Own", (strategy,), {"algorithm": type("Forgetful", (strategy.algorithm,), own)})()
     said = r"the arrays are \['curvature', 'increment'\], expected \['increment'\]"
     with pytest.raises(NothingTrainedError, match=said):
-        own.start(grid(app_of(clients()), 4), start_arrays(), num_rounds=30)
-    assert max(own.result.train_metrics_clientapp) <= 2
+        run(made, clients(), 30, mods=mods)
+    assert max(made.result.train_metrics_clientapp) <= 2

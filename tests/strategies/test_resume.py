@@ -17,7 +17,7 @@ from scipy import sparse
 import flwr_fco as fco
 from flwr_fco.callbacks import Callback, Checkpoint, EarlyStopping
 from flwr_fco.core.files import read_npz
-from flwr_fco.errors import ConfigurationError, DivergedError
+from flwr_fco.errors import ConfigurationError
 from flwr_fco.strategies import STRATEGIES, DualFL, FedDAGT, FedDualAvg, Stage, Steps, checkpoint, run_of
 
 ROUNDS = 6
@@ -172,16 +172,6 @@ def test_a_callback_that_raises_leaves_the_result_and_a_checkpoint(tmp_path):
     strategy = make(FedDAGT)
     assert described(play(strategy, path, resume=path, callbacks=[seen, lambda *_: None, seen]), strategy) == whole
     assert rounds == [1, 1, 2, 2, 3, 3, 4, 4, 4, 5, 5, 6, 6]
-
-
-def test_a_diverged_state_is_not_saved(tmp_path):
-    path = tmp_path / "run.npz"
-    with pytest.raises(DivergedError):
-        play(make(FedDualAvg, client_lr=40.0), path, 400, every=1)
-    strategy = make(FedDualAvg, client_lr=40.0)
-    with pytest.raises(DivergedError) as caught:
-        play(strategy, path, 400, resume=path)
-    assert caught.value.good_round < caught.value.server_round
 
 
 def test_a_file_is_whole_at_every_point_of_its_writing(tmp_path):

@@ -89,26 +89,3 @@ def test_all_that_a_client_sends_gets_and_remembers_is_at_its_columns():
             len(array.data) for key in ("fco-memory-new", "fco-memory-old") for array in context.state[key].values()
         )
         assert held <= 4 * (12 * max(counts) + 256)
-
-
-def test_a_client_whose_features_change_is_asked_again_and_goes_on():
-    rounds = {"now": 0}
-
-    def changing(context):
-        seed = int(rounds["now"] >= 4 and context.node_config["partition-id"] == 1)
-        rows = rows_of(context.node_config["partition-id"], seed)
-        return Logistic(rows, np.arange(rows.shape[0]) % 2)
-
-    # Every message loads the data anew.
-    app = client_app(changing, max_objectives=1)
-
-    def note(number, arrays, metrics):
-        rounds["now"] = number
-
-    strategy = made()
-    run(strategy, rounds=12, grid=InProcessGrid(app, CLIENTS, raise_errors=False), callbacks=[note])
-    reasons = {left.reason for left in strategy.result.left_out}
-    assert 1 <= len(strategy.result.left_out) <= 2, reasons
-    weights = np.array([10 + m for m in range(CLIENTS)], dtype=float)
-    trackers = np.array([*trackers_of(strategy).values()])
-    assert np.abs(weights @ trackers).max() <= 1e-12 * np.abs(trackers).max() * weights.sum()
