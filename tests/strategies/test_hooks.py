@@ -5,7 +5,7 @@ import pytest
 from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp import strategy as flowers
 from flwr.serverapp.strategy import FedAvg
-from problems import app_of, arrays_of, foreign_app, numpy_of, simulated
+from problems import app_of, arrays_of, clients, flat, foreign_app, numpy_of, run, simulated
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import LeastSquares
@@ -191,20 +191,13 @@ def test_hooks_that_return_what_no_state_holds_or_do_our_work_are_refused(name):
 
 
 def test_methods_that_average_models_take_changes_too():
-    rows = np.random.default_rng(2).normal(size=(NODES, 8, 3))
-    app = app_of([LeastSquares(each, each[:, 0]) for each in rows])
-    start = {"coefficients": np.zeros(3), "intercept": np.zeros(1)}
-
     def halved(number, arrays, metrics):
         return arrays_of({name: 0.5 * array for name, array in numpy_of(arrays).items()}), metrics
 
     def end(kind):
-        strategy = kind(regularizer=L1(0.01), client_lr=0.1, fraction_evaluate=0.0)
-        return simulated(strategy, app, 20, initial_arrays=start).arrays["coefficients"].numpy()
+        return flat(run(kind(regularizer=L1(0.01), client_lr=0.02), clients(), 20).arrays)
 
-    plain = end(FedMid)
-    changed = end(answering(halved, FedMid))
-    assert 0.0 < np.linalg.norm(changed) < 0.6 * np.linalg.norm(plain)
+    assert 0.0 < np.linalg.norm(end(answering(halved, FedMid))) < 0.6 * np.linalg.norm(end(FedMid))
     with pytest.raises(ConfigurationError, match="what its clients remember"):
         end(answering(halved, FedDAGT))
 
@@ -260,12 +253,10 @@ def test_they_are_refused_around_clients_of_ours_on_any_grid(inner, again):
     name = "DifferentialPrivacyClientSideFixedClipping"
     grid = InProcessGrid(moving_app(), NODES)
     inside = inner(fraction_evaluate=0.0)
-    own = getattr(flowers, name)(inside, *WRAPPERS[name])
     if again:
-        objective = LeastSquares(np.eye(6), np.ones(6), intercept=False)
-        simulated(inside, app_of([objective] * NODES), 2, initial_arrays={"coefficients": np.zeros(6)})
+        run(inside, clients(), 2)
     with grid.identity(), pytest.raises(ConfigurationError, match=r"DifferentialPrivacy\w+ clips"):
-        own.start(grid, arrays_of({"w": np.zeros(6)}), 2)
+        getattr(flowers, name)(inside, *WRAPPERS[name]).start(grid, arrays_of({"w": np.zeros(6)}), 2)
 
 
 def passed_on(name):
