@@ -2,13 +2,19 @@
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 from one_faulty_client import FAULTS, faulty_run, leave
-from problems import D, clients, flat, optimum, problem, run, start_arrays
-from representatives import nightly
+from problems import D, arrays_of, clients, flat, optimum, problem, run, start_arrays, trackers_of
+from representatives import crossed, nightly
+from scipy import sparse
 
 import flwr_fco as fco
 from flwr_fco import topology
+from flwr_fco.core.computing import single_threaded_blas
+from flwr_fco.core.layout import SparseVector
+from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import DFedDA, DFedDAGT, DReFedDAGT, FedDAGT, run_of
 
 EQUAL = (20, 20, 20, 20)
@@ -74,7 +80,7 @@ def test_outputs_are_means_of_the_primals(kind, first):
     points = [np.linspace(0, 1, D)]
     run(kind(**OPTIONS), clients(EQUAL), 9, start=points[0], callbacks=[lambda n, a, m: points.append(flat(a))])
     average = run(kind(output=fco.Average(), **OPTIONS), clients(EQUAL), 9, start=points[0])
-    np.testing.assert_allclose(flat(average.arrays), np.mean(points[first:][:9], axis=0), rtol=1e-12, atol=1e-14)
+    assert_allclose(flat(average.arrays), np.mean(points[first:][:9], axis=0), rtol=1e-12, atol=1e-14)
 
 
 # --- on graphs --------------------------------------------------------------------------------------------------------
@@ -145,3 +151,73 @@ def test_whatever_happens_trackers_sum_to_zero_and_the_optimum_is_reached(case):
     if fault:
         assert len(grid.injected) >= 3
         assert result.train_metrics_clientapp[num_rounds]["consensus-error"] <= 1e-8
+
+
+# --- on sparse features: the numbers of dense ones; messages, memories and ledger by touched columns ------------------
+
+COLUMNS = 400
+
+
+def rows_of(partition):
+    rng = np.random.default_rng([0, partition])
+    return sparse.random_array((10 + partition, COLUMNS), density=0.02, rng=rng, format="csr")
+
+
+def run_sparse(kind, options, form="sparse"):
+    """Run on five clients with few columns each, as rows of non-zeros or whole ones; return strategy, result, grid."""
+
+    def load(context):
+        partition = context.node_config["partition-id"]
+        rows = rows_of(partition)
+        whole = form == "dense" or (form == "mixed" and partition == 2)
+        return fco.Logistic(rows.toarray() if whole else rows, np.arange(rows.shape[0]) % 2)
+
+    grid = InProcessGrid(fco.client_app(load), 5)
+    given = {"regularizer": fco.L1(0.001), "client_lr": 0.5, "work": fco.Epochs(1, batch_size=4), "seed": 1, **options}
+    strategy = kind(**given, fraction_evaluate=0.0)
+    start = arrays_of({"coefficients": np.zeros(COLUMNS), "intercept": np.zeros(1)})
+    with grid.identity(), quiet(50), single_threaded_blas():
+        return strategy, strategy.start(grid, start, 6), grid
+
+
+SPARSE = {
+    "everybody": (FedDAGT, {}),
+    "from zero": (FedDAGT, {"tracker_start": "zero"}),
+    "a sample": (FedDAGT, {"fraction_train": 0.4}),
+    "no two alike": (FedDAGT, {"normalize_local_work": False}),
+    "uniform": (FedDAGT, {"weighting": "uniform", "server_lr": 0.7}),
+    "decaying": (FedDAGT, {"client_lr": lambda number: 0.5 / number, "fraction_train": 0.4}),
+    "groups": (FedDAGT, {"regularizer": fco.GroupLasso(0.01, groups=np.arange(COLUMNS) // 2)}),
+    "SCAFFOLD": (fco.Scaffold, {}),
+}
+
+
+@pytest.mark.parametrize(("case", "form"), crossed(SPARSE, ["sparse", "mixed"]))
+def test_numbers_are_those_of_dense_features(case, form):
+    expected, dense, _ = run_sparse(*SPARSE[case], "dense")
+    found, result, _ = run_sparse(*SPARSE[case], form)
+    for name in ("dual", "control"):
+        own = getattr(expected.state, name)
+        assert_allclose(getattr(found.state, name), own, rtol=0, atol=1e-12 * np.abs(own).max())
+    for number, metrics in result.train_metrics_clientapp.items():
+        for name, value in dense.train_metrics_clientapp[number].items():
+            if name in ("tracker-norm", "objective", "elapsed", "num-left-out"):
+                assert metrics[name] == pytest.approx(value, rel=1e-9)
+    for key, tracker in trackers_of(expected).items():
+        assert_allclose(trackers_of(found)[key], tracker, rtol=0, atol=1e-13)
+
+
+def test_all_that_a_client_sends_gets_and_remembers_is_at_its_columns():
+    strategy, result, grid = run_sparse(fco.Scaffold, {})
+    counts = [np.unique(rows_of(m).indices).size + 1 for m in range(5)]
+    last = result.train_metrics_clientapp[6]
+    assert last["bytes-up"] == 12 * sum(counts)
+    assert last["bytes-down"] <= 2 * 12 * sum(counts)
+    for (_, partition), member in strategy.memories.members.items():
+        assert isinstance(member.memory["own"], SparseVector)
+        assert member.memory["own"].indices.size == counts[partition]
+    for context in grid.contexts.values():
+        held = sum(
+            len(array.data) for key in ("fco-memory-new", "fco-memory-old") for array in context.state[key].values()
+        )
+        assert held <= 4 * (12 * max(counts) + 256)
