@@ -71,13 +71,6 @@ def test_where_psi_acts(shapes, apply_to, expected):
         assert (mask[entry.block] == (entry.name in expected)).all()
 
 
-def test_header_round_trip_through_json():
-    layout = Layout.from_arrays(arrays())
-    again = Layout.from_header(json.loads(json.dumps(layout.to_header())))
-    assert again == layout
-    assert hash(again) == hash(layout)
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [

@@ -59,12 +59,6 @@ def test_the_sequences_of_dual_fl_are_those_of_fista_on_the_dual(rho):
         np.testing.assert_allclose(state.primal, -xi.mean(axis=0) / nu, atol=1e-9)
 
 
-@pytest.mark.parametrize("rho", [1.0, 1.5, -0.1, np.nan])
-def test_a_momentum_without_a_limit_is_refused(rho):
-    with pytest.raises(ConfigurationError, match="rho"):
-        dual_fl_rule.next_momentum(1.0, rho)
-
-
 def test_a_minimiser_refuses_gradient_steps_and_reports_its_cap():
     objectives = quadratics(count=2, exact=False)
     with pytest.raises(ConfigurationError, match="Minimise"):

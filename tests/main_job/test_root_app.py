@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
 
-from flwr_fco import regularizers, strategies
 from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.errors import ConfigurationError, UnknownOptionError
 from flwr_fco.models import load_npz
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import STRATEGIES, Steps
+from flwr_fco.strategies import STRATEGIES
 from main_job import client_app, server_app
 from main_job.compare import RUNS, draw, main, model_of, read_task, train
 from main_job.run_config import KEYS, checked_config
@@ -150,17 +149,6 @@ def test_other_data_or_no_place_are_refused_and_the_file_stays(tmp_path):
 def task_of(num_nodes=None, **overrides):
     own = {key.replace("_", "-"): value for key, value in overrides.items()}
     return Task(checked_config({**SETTINGS, **own}), num_nodes)
-
-
-def test_the_defaults_of_pyproject_are_the_main_job():
-    task = task_of()
-    assert task.regularizer == regularizers.L1(2e-3)
-    assert (task.data.num_clients, task.data.num_classes) == (10, 10)
-    assert (task.config["num-server-rounds"], task.config["seed"], task.config["evaluate-every"]) == (300, 0, 1)
-    strategy = task.strategy()
-    assert type(strategy) is strategies.FedDualAvg
-    assert (strategy.client_lr, strategy.server_lr, strategy.work) == (0.1, 10.0, Steps(6))
-    assert (strategy.min_train_nodes, strategy.min_available_nodes, strategy.fraction_train) == (10, 10, 1.0)
 
 
 def test_every_key_of_pyproject_is_known_and_every_known_key_is_there():

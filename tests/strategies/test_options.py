@@ -277,9 +277,7 @@ def test_an_option_that_is_set_during_a_run_is_an_error_at_the_assignment(option
         ({"initial_arrays": ArrayRecord()}, "initial arrays"),
         ({"num_rounds": -1}, "num_rounds=-1; expected"),
         ({"timeout": "long"}, "timeout='long' is a str; expected a number"),
-        ({"evaluate_fn": lambda arrays: None}, "evaluate_fn=.*expected a function of 2 arguments"),
         ({"resume": 7}, "resume=7 is a int; expected"),
-        ({"callbacks": lambda n, a, m: None}, "callbacks is a function; expected a list"),
         ({"grid": None}, "grid is a NoneType; expected"),
     ],
 )

@@ -309,20 +309,6 @@ def test_a_badly_conditioned_lasso_is_solved_to_rounding():
     assert_allclose(slope[on], -strength * np.sign(found[on]), atol=1e-6 * strength)
 
 
-# One group has one unit.
-@pytest.mark.parametrize("name", [name for name in MODELS if name != "one norm"])
-def test_a_model_of_any_units_has_the_minimiser_of_one_unit(name):
-    """With u = scales * x, each group in one unit."""
-    hessian, gradient, start = _model()
-    penalty = Penalty.of(MODELS[name][0].bind(LAYOUT))
-    scales = np.repeat([1e6, 3e-4, 7.0, 1.0], 3)
-    expected = minimise_model(hessian, gradient, start, penalty)
-    other = hessian * np.outer(scales, scales), gradient * scales, start / scales, penalty.scaled(1.0 / scales)
-    found = minimise_model(*other)
-    assert_allclose(found * scales, expected, atol=1e-9)
-    assert (found == 0.0).tolist() == (expected == 0.0).tolist()
-
-
 # --- what rounds prove zero, however loose their gaps, against the optimum that CVXPY finds ---------------------------
 
 P = 8
