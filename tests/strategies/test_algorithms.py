@@ -5,8 +5,7 @@ import pytest
 from problems import FEATURES, D, clients, flat, optimum, problem, run
 from quadratics import Quadratic, quadratics
 from representatives import nightly
-from saddles import PSI, bilinear
-from saddles import run as run_saddle
+from saddles import CASES
 
 import flwr_fco as fco
 from flwr_fco.algorithms import DualAveraging
@@ -14,6 +13,7 @@ from flwr_fco.core.computing import random_generator
 from flwr_fco.mirror_maps import DiagonalMetric, PNorm
 from flwr_fco.regularizers import L1
 from flwr_fco.strategies import DualFL, Epochs, FedDualAvg, FedMid, LocalSGD, Minimise, Steps
+from flwr_fco.work import FirstOrder
 from reproduction.pooled import centralized_solution
 
 ROUNDS = 7
@@ -210,34 +210,55 @@ def test_a_warm_start_that_is_good_enough_is_an_answer():
 # --- saddle points ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("output", ["last", "ergodic"])
-def test_dual_extrapolation_is_composite_and_ergodic_points_are_of_mean_duals(output):
-    """Formula (4) of the paper: retrieve(mean_m omega_{r,k+1/2}, t_r + client_lr (k + 1)), averaged over r and k."""
-    clients = [bilinear(seed) for seed in range(3)]
-    strategy = fco.FeDualEx(
-        regularizer=PSI, client_lr=0.2, server_lr=0.7, work=Steps(2, batch_size=None), output=output
-    )
-    found = run_saddle(strategy, clients, 3)
-    psi = PSI.bind(clients[0].layout)
-    omega = np.zeros(16)
+@pytest.mark.parametrize("kind", [fco.FeDualEx, fco.FedMiP])
+def test_extra_steps_are_those_of_the_printed_algorithms(kind, output, case):
+    """Of algorithm 1 ergodic points are those of the mean duals, by formula (4); of algorithm 2 means of half steps."""
+    objective, psi, h = CASES[case]
+    layout = objective.layout
+    options = {"regularizer": psi, "mirror_map": h, "client_lr": 0.07, "server_lr": ETA_S, "seed": SEED}
+    options["arrays"] = fco.Arrays(apply_to=layout.regularized_names)
+    strategy = kind(**options, work=Steps(4, batch_size=3), output=output)
+    psi, h = psi.bind(layout), h.bind(layout)
+    start = h.retrieve(np.linspace(-1.0, 1.0, layout.size), 0.0, psi)
+    of_duals = kind is fco.FeDualEx
+    z = h.gradient(start) if of_duals else start
     elapsed = 0.0
     points = []
-    for _ in range(3):
-        duals, halves = [], []
-        for client in clients:
-            own = omega.copy()
-            own_halves = []
-            for k in range(2):
-                t = elapsed + 0.2 * k
-                half = own - 0.2 * client.gradient(psi.prox(own, t))
-                own_halves.append(half)
-                own = own - 0.2 * client.gradient(psi.prox(half, t + 0.2))
-            duals.append(own)
-            halves.append(own_halves)
-        for k, mean in enumerate(np.mean(halves, axis=0)):
-            points.append(psi.prox(mean, elapsed + 0.2 * (k + 1)))
-        omega = omega + 0.7 * (np.mean(duals, axis=0) - omega)
-        elapsed += 0.7 * 0.4
-    expected = np.mean(points, axis=0) if output == "ergodic" else psi.prox(omega, elapsed)
-    np.testing.assert_allclose(found, expected, atol=1e-13)
-    np.testing.assert_allclose(strategy.state.dual, omega, atol=1e-13)
+    for number in range(1, 4):
+        ends, halves = [], []
+        for m in range(3):
+            batches = objective.batches(random_generator(SEED, number, m), FirstOrder(steps=8, batch_size=3))
+            g = (lambda w, b=b: objective.gradient(w, b) for b in batches)
+            end = z
+            for k in range(4):
+                t = elapsed + 0.07 * k
+                if of_duals:
+                    halves.append(end - 0.07 * next(g)(h.retrieve(end, t, psi)))
+                    end = end - 0.07 * next(g)(h.retrieve(halves[-1], t + 0.07, psi))
+                else:
+                    halves.append(h.retrieve(h.gradient(end) - 0.07 * next(g)(end), 0.07, psi))
+                    end = h.retrieve(h.gradient(end) - 0.07 * next(g)(halves[-1]), 0.07, psi)
+            ends.append(end)
+        for k in range(4):
+            half = np.mean(halves[k::4], axis=0)
+            points.append(h.retrieve(half, elapsed + 0.07 * (k + 1), psi) if of_duals else half)
+        step = ETA_S * (np.mean(ends, axis=0) - z)
+        z = z + step if of_duals else h.retrieve(h.gradient(z) + step, ETA_S * 0.28, psi)
+        elapsed += ETA_S * 0.28
+    last = h.retrieve(z, elapsed, psi) if of_duals else z
+    result = run(strategy, [objective] * 3, 3, start=layout.unflatten(start))
+    found = layout.flatten({name: array.numpy() for name, array in result.arrays.items()})
+    np.testing.assert_allclose(found, np.mean(points, axis=0) if output == "ergodic" else last, atol=1e-13)
+
+
+@pytest.mark.parametrize("kind", [fco.FeDualEx, fco.FedMiP])
+def test_an_epoch_counts_batches_and_a_step_takes_two(kind):
+    """17 rows in batches of 4 are five batches, three steps of two."""
+    objective, psi, _ = CASES["adversarial"]
+    start = objective.layout.unflatten(np.zeros(objective.layout.size))
+    arrays = fco.Arrays(apply_to=objective.layout.regularized_names)
+    strategy = kind(regularizer=psi, client_lr=0.1, work=Epochs(1, batch_size=4), arrays=arrays)
+    metrics = run(strategy, [objective] * 2, 1, start=start).train_metrics_clientapp[1]
+    assert (metrics["local-steps"], metrics["sum-of-step-sizes"]) == (3, pytest.approx(0.3))

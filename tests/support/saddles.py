@@ -58,6 +58,10 @@ def run(strategy, objectives, rounds, start=None):
     return layout.flatten({name: array.numpy() for name, array in result.arrays.items()})
 
 
+def one_client(**options):
+    return {"min_train_nodes": 1, "min_available_nodes": 1, "server_lr": 1.0, **options}
+
+
 def bilinear(seed=0, noise=0.0):
     rng = np.random.default_rng(seed)
     return BilinearSaddle(rng.uniform(-1, 1, (6, 10)), rng.uniform(-1, 1, 6), noise=noise)
