@@ -23,7 +23,7 @@ from flwr_fco.errors import FOR_A_MODEL, FormError, ProtocolError, advice_on
 from flwr_fco.messages.arrays import FLOATS, NOT_FINITE, check_array, digest_of, name_of
 from flwr_fco.messages.protocol import Node, Uplink
 from flwr_fco.messages.records import Inbox, decode_uplink, is_number
-from flwr_fco.messages.short import read_reply
+from flwr_fco.messages.short import Form, Mask, read_reply
 from flwr_fco.strategies.unmodified import read_model
 from flwr_fco.work import FirstOrder, Minimise, Work
 
@@ -121,6 +121,16 @@ class Round:
         Ids of nodes whose ClientApp knows nothing of this package.
     short : bool
         Whether nodes were sent short messages, and none has answered one yet.
+    form : (Form, ndarray) or None
+        Their form, and where the model in them is not 0.
+    shapes : dict of str to tuple of int
+        The vectors that clients are to send.
+    works : dict of int to Work
+        What nodes do, where it is not the plan's work.
+    dtype : str
+        Precision of what they are sent.
+    bytes_down : int
+        Of the arrays that they are sent.
     possible : tuple or None
         What the last reply that can be says that it did: most of a round say the same.
     """
@@ -131,6 +141,11 @@ class Round:
         self.table = table
         self.foreign = set[int]()
         self.short = False
+        self.form: tuple[Form, Mask] | None = None
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self.works: dict[int, Work] = {}
+        self.dtype = "float64"
+        self.bytes_down = 0
         self.possible: Any = None
         self.nodes = {node.node_id: node for node in nodes}
         self.left_out = self.malformed = 0
@@ -407,16 +422,17 @@ def read(run: Any, node: Node, said: Any) -> Uplink | None:
     up = _uplink(run, said)
     if up is None:
         return None
-    norms = check_form(up, run.shapes, run.problem.layout, half=bool(run.method.discloses))
-    work = FirstOrder(steps=1) if run.current.number == 0 else run.works.get(node.node_id, run.problem.plan.work)
+    current: Round = run.current
+    norms = check_form(up, current.shapes, run.problem.layout, half=bool(run.method.discloses))
+    work = FirstOrder(steps=1) if current.number == 0 else current.works.get(node.node_id, run.problem.plan.work)
     claims = up.examples, up.steps, up.elapsed, work
-    if claims != run.current.possible or options.bounds.rows is not None:
+    if claims != current.possible or options.bounds.rows is not None:
         up = up._replace(examples=check_examples(run, node, up.examples))
         # Of clients that know no rate a density says how much elapses.
         if not (options._unmodified and options._density is not None):
             own_loops = options._unmodified or options.bounds.own_loops
             check_work(up, work, run.problem.client_lr, own_loops=own_loops)
-        run.current.possible = claims
+        current.possible = claims
     examples = up.examples
     if options.weighted_by_key != "num-examples":
         weight = up.metrics.get(options.weighted_by_key)
@@ -440,12 +456,12 @@ def _uplink(run: Any, said: Any) -> Uplink | None:
     if said is None or isinstance(said, Uplink):
         return said
     increment = None
-    if run.short is not None:
-        form, support = run.short
+    if run.current.form is not None:
+        form, support = run.current.form
         increment, said = read_reply(form, support, said)
     if run.options._unmodified:
         return read_model(run.options, run.problem.layout, said, run.point, run.problem.client_lr, increment)
-    up = decode_uplink(said, run.problem.layout.size, run.shapes)
+    up = decode_uplink(said, run.problem.layout.size, run.current.shapes)
     return up if increment is None or up is None else up._replace(vectors={"increment": increment})
 
 

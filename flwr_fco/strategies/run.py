@@ -23,7 +23,7 @@ from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.messages.arrays import layout_of, model_record, model_vector
 from flwr_fco.messages.protocol import Node, Plan, Uplink
 from flwr_fco.messages.records import Inbox
-from flwr_fco.messages.short import Form, Mask, Short
+from flwr_fco.messages.short import Short
 from flwr_fco.privacy import PrivateMean
 from flwr_fco.regularizers import Zero
 from flwr_fco.regularizers.base import BoundRegularizer
@@ -152,14 +152,7 @@ class Run:
         self.watch = Watch(self)
         #: How far the last step of a method with memories has moved the model, relative to its size.
         self.moved = 0.0
-        #: What the messages of a round are made of.
-        self.shapes: dict[str, tuple[int, ...]] = {}
-        self.works: dict[int, Work] = {}
-        self.dtype = "float64"
         self.overflowed = False
-        self.bytes_down = 0
-        #: The form of the round's messages, if they are short, and where the model in them is not 0.
-        self.short: tuple[Form, Mask] | None = None
         self.indices: dict[tuple[int, int], NDArray[np.int32]] = {}
 
     @property

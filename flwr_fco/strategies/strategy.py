@@ -457,8 +457,8 @@ def _evaluations(strategy: CompositeStrategy, run: Run, answered: Iterable[Messa
 def _traffic(run: Run, good: Sequence[Reply]) -> dict[str, Any]:
     """Return the bytes of arrays in a round's messages, and how many minimisations were stopped early."""
     capped = [reply.value.metrics["capped"] for reply in good if "capped" in reply.value.metrics]
-    counts = {"bytes-down": run.bytes_down, "bytes-up": training.bytes_up(run, good)}
-    if run.short is not None:
+    counts = {"bytes-down": run.current.bytes_down, "bytes-up": training.bytes_up(run, good)}
+    if run.current.form is not None:
         model = sum(len(array.data) for array in run.initial.values())
         counts["bytes-fedavg"] = (len(run.current.nodes) + len(good)) * model
     return {**counts, "num-capped": sum(value > 0.0 for value in capped)} if capped else counts

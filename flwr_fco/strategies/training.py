@@ -121,15 +121,13 @@ def post(run: Run, number: int, nodes: Sequence[Node]) -> Sequence[Message]:
         Whom it asks.
     """
     run.tables.look(run, nodes)
-    run.current = replies.Round(number, nodes, run.left_out)
-    run.current.foreign = run.nodes.foreign
-    run.current.short = isinstance(run.options.wire, Short) and run.state.round == 0
+    run.current = current = replies.Round(number, nodes, run.left_out)
+    current.foreign = run.nodes.foreign
+    current.short = isinstance(run.options.wire, Short) and run.state.round == 0
     run.problem = run.problem._replace(asked=nodes)
-    run.shapes = run.method.shapes(run.problem, run.state)
+    current.shapes = run.method.shapes(run.problem, run.state)
     auto = run.problem.plan.wire_dtype == "auto" and not run.options._unmodified
-    run.dtype = "float32" if auto and short_wire(run.method, run.problem, run.state) else "float64"
-    run.works = {}
-    run.bytes_down = 0
+    current.dtype = "float32" if auto and short_wire(run.method, run.problem, run.state) else "float64"
     return _messages(run, nodes, ())
 
 
@@ -170,15 +168,15 @@ def _messages(run: Run, nodes: Sequence[Node], lost: Iterable[Node]) -> Sequence
         content = model_message(options, run.arrays, run.config, numbers)
         if isinstance(options.wire, Short):
             return _short_messages(run, nodes, content, "")
-        run.bytes_down += len(nodes) * sum(len(array.data) for array in run.arrays.values())
+        run.current.bytes_down += len(nodes) * sum(len(array.data) for array in run.arrays.values())
         return addressed(run.grid, ((node.node_id, isolated(content)) for node in nodes), "train", number)
     tasks = list(_tasks(run, nodes, set(lost)))
-    run.works |= {node.node_id: down.work for node, down in tasks if down.work is not None}
+    run.current.works |= {node.node_id: down.work for node, down in tasks if down.work is not None}
     # Most of them are one object.
     distinct = {id(down): down.vectors.values() for _, down in tasks}
-    sizes = {key: _bytes_down(vectors, np.dtype(run.dtype).itemsize) for key, vectors in distinct.items()}
+    sizes = {key: _bytes_down(vectors, np.dtype(run.current.dtype).itemsize) for key, vectors in distinct.items()}
     more = sum(array.nbytes for array in (*run.passed.values(), *run.problem.plan.spec.arrays.values()))
-    run.bytes_down += sum(sizes[id(down)] + more for _, down in tasks)
+    run.current.bytes_down += sum(sizes[id(down)] + more for _, down in tasks)
     encode = Encoder(run.config, options.arrayrecord_key, options.configrecord_key)
     if tasks and isinstance(options.wire, Short):
         # All tasks are one: the methods of a density have no memories.
@@ -193,8 +191,8 @@ def _messages(run: Run, nodes: Sequence[Node], lost: Iterable[Node]) -> Sequence
 def _short_messages(run: Run, nodes: Sequence[Node], content: RecordDict, vector: str) -> Sequence[Message]:
     """Return the messages of a round in their short form; mods read it, so that they are made at once."""
     form = short_form(run, vector, content[run.options.arrayrecord_key])
-    run.short = form, shorten(content, run.options.arrayrecord_key, form)
-    run.bytes_down = len(nodes) * bytes_in(content)
+    run.current.form = form, shorten(content, run.options.arrayrecord_key, form)
+    run.current.bytes_down = len(nodes) * bytes_in(content)
     return addressed(run.grid, [(node.node_id, isolated(content)) for node in nodes], "train", run.current.number)
 
 
@@ -219,7 +217,7 @@ def short_form(run: Run, vector: str, arrays: Iterable[str]) -> Form:
 
 def _tasks(run: Run, nodes: Sequence[Node], lost: set[Node]) -> Iterator[Task]:
     """Return the clients' tasks; those that are alike are one object."""
-    more: dict[str, Any] = {"pass_through": run.passed, "dtype": run.dtype}
+    more: dict[str, Any] = {"pass_through": run.passed, "dtype": run.current.dtype}
     shared: dict[int, Any] = {}
     if run.ledger is None and run.graph is None:
         down = run.method.downlink(run.problem, run.state, None)._replace(**more)
@@ -260,7 +258,7 @@ def _by_non_zeros(run: Run, down: Downlink, shared: dict[int, Any]) -> Downlink:
 
 def bytes_up(run: Run, good: Sequence[Reply]) -> int:
     """Return the bytes of the arrays of replies."""
-    if run.short is not None:
+    if run.current.form is not None:
         return sum(bytes_in(reply.content) for reply in good)
     held = [vectors for reply in good for vectors in (reply.value.vectors, reply.value.pass_through)]
     return sum(part.nbytes for vectors in held for part in vectors.values())
@@ -302,7 +300,7 @@ def good_replies(run: Run, answered: Iterable[Message]) -> list[Reply]:
     found = [good[node] for node in run.current.nodes.values() if node in good]
     discloses = run.method.discloses
     uplinks = [reply.value for reply in found]
-    losses = [name for name in run.shapes if discloses.get(name) == "losses"]
+    losses = [name for name in run.current.shapes if discloses.get(name) == "losses"]
     found = run.current.without(found, replies.objections(run, uplinks, lengths=not discloses, losses=losses))
     run.current.leave_out_silent()
     if run.method.sparse:
