@@ -44,7 +44,7 @@ test: $(INSTALLED) ## Run the tests, without those marked slow, nightly or flowe
 # The three parts of `make test`, for continuous integration.
 SERVERS := tests/strategies tests/trust tests/simulation
 # OpenBLAS adds in an order that depends on the processor, and so do last bits: a test must hold with all of them.
-MATHEMATICS := $(addprefix tests/,kernels objectives regularizers mirror_maps certificates engines contract) $(wildcard tests/strategies/*/) tests/strategies/test_algorithms.py
+MATHEMATICS := $(addprefix tests/,kernels objectives regularizers certificates engines contract) $(wildcard tests/strategies/*/) tests/strategies/test_algorithms.py
 # The part of `make test` about servers, strategies and simulation, but for their mathematics
 test-servers: $(INSTALLED)
 	$(BIN)/python -m pytest -q -m "not slow and not flower" $(SERVERS) $(addprefix --ignore=,$(MATHEMATICS))

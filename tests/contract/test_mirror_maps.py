@@ -1,23 +1,24 @@
-"""The contract of a mirror map, for every class that `flwr_fco.mirror_maps.__all__` exports."""
+"""Mirror maps: the contract of every class that is exported, hand-worked numbers, degenerate cases, and products."""
 
 import inspect
 import pickle
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from refusals import refused
 
 import flwr_fco.mirror_maps as package
 from flwr_fco.core.layout import Layout
+from flwr_fco.errors import SpecError, UnsupportedPairError
 from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, MirrorMap, PNorm, Product, SimplexEntropy
-from flwr_fco.regularizers import L1, Box, L1Ball, PerParameter, Simplex, Zero
+from flwr_fco.regularizers import L1, L2, Box, L1Ball, L2Ball, Nuclear, PerParameter, Simplex, Zero
 from flwr_fco.testing import REGULARIZERS, check_mirror_map, check_pair
 
 DIMENSION = 8
 LAYOUT = Layout.from_arrays({"x": np.zeros(3), "y": np.zeros((2, 2)), "intercept": np.zeros(1)}, apply_to=["x", "y"])
 CENTER = np.linspace(-1.0, 2.0, DIMENSION)
 CENTER[2] = 0.0
-#: Of duals.
-EVERY_SIZE = (1e-300, 1e-150, 1e150, 1e300)
 
 #: At least one of each class.
 EXAMPLES = [
@@ -35,42 +36,30 @@ EXAMPLES = [
     SimplexEntropy(3.0),
     Product({"x": SimplexEntropy(), "y": PNorm(4.0), "*": Euclidean()}).bind(LAYOUT),
 ]
-CLASSES = [
-    value
-    for name in package.__all__
-    if inspect.isclass(value := getattr(package, name))
-    and issubclass(value, MirrorMap)
-    and not inspect.isabstract(value)
-]
+EACH = pytest.mark.parametrize("mirror_map", EXAMPLES)
+MEMBERS = [value for name in package.__all__ if inspect.isclass(value := getattr(package, name))]
 
 
-@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def regularizers_for(mirror_map):
+    product = isinstance(mirror_map, package.BoundProduct)
+    return [psi.bind(LAYOUT) if product else psi for psi in REGULARIZERS]
+
+
+@pytest.mark.parametrize("cls", [cls for cls in MEMBERS if issubclass(cls, MirrorMap) and not inspect.isabstract(cls)])
 def test_every_exported_class_has_an_example_and_a_name(cls):
-    known = {type(example) for example in EXAMPLES} | {Product}
-    assert cls in known, f"add {cls.__name__} to EXAMPLES"
+    assert cls in {type(example) for example in EXAMPLES} | {Product}, f"add {cls.__name__} to EXAMPLES"
     assert cls.kind
     assert cls.kind == cls.kind.lower()
     assert "_" not in cls.kind
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.nightly)])
-@pytest.mark.parametrize("mirror_map", EXAMPLES)
+@EACH
 def test_contract(mirror_map, seed):
-    product = isinstance(mirror_map, package.BoundProduct)
-    regularizers = [psi.bind(LAYOUT) if product else psi for psi in REGULARIZERS]
-    check_mirror_map(mirror_map, dimension=DIMENSION, seed=seed, regularizers=regularizers)
+    check_mirror_map(mirror_map, dimension=DIMENSION, seed=seed, regularizers=regularizers_for(mirror_map))
 
 
-@pytest.mark.parametrize("mirror_map", EXAMPLES)
-def test_duals_of_every_size_have_finite_points_in_their_direction(mirror_map):
-    for scale in EVERY_SIZE:
-        for z in np.random.default_rng(0).normal(size=(3, DIMENSION)):
-            w = mirror_map.conjugate_gradient(scale * z)
-            assert np.isfinite(w).all(), scale
-            assert z @ (w - mirror_map.start(DIMENSION)) >= -1e-12 * np.abs(w).max(), scale
-
-
-@pytest.mark.parametrize("mirror_map", EXAMPLES)
+@EACH
 def test_bound_regularizers_leave_the_other_arrays_to_the_map_alone(mirror_map):
     """On a model with an intercept: pairs stay minimisers, and psi says nothing about the intercept."""
     weights = np.array([0.0, 2.0, 0.5])
@@ -79,49 +68,43 @@ def test_bound_regularizers_leave_the_other_arrays_to_the_map_alone(mirror_map):
         check_pair(mirror_map, psi.bind(LAYOUT), DIMENSION)
 
 
-@pytest.mark.parametrize("mirror_map", EXAMPLES)
+@pytest.mark.parametrize("mirror_map", [own for own in EXAMPLES if not isinstance(own, package.BoundProduct)])
 def test_single_element(mirror_map):
     if getattr(mirror_map, "center", None) is not None:
         mirror_map = PNorm(mirror_map.p, center=np.ones(1), radius=mirror_map.radius)
     if isinstance(mirror_map, DiagonalMetric):
         mirror_map = DiagonalMetric(np.full(1, 3.0))
-    if isinstance(mirror_map, package.BoundProduct):
-        pytest.skip("has as many elements as its arrays")
     check_mirror_map(mirror_map, dimension=1)
-    for scale in EVERY_SIZE:
+    for scale in (1e-300, 1e-150, 1e150, 1e300):
         assert np.isfinite(mirror_map.conjugate_gradient(np.array([scale]))).all()
 
 
-@pytest.mark.parametrize("mirror_map", EXAMPLES)
+@EACH
 @pytest.mark.filterwarnings("error")
-def test_adversarial_duals_stay_finite_and_feasible(mirror_map):
+def test_duals_of_every_size_have_finite_and_feasible_points_in_their_direction(mirror_map):
     ramp = np.arange(1.0, DIMENSION + 1.0)
-    largest = EVERY_SIZE[-1]
-    duals = {
-        "zeros": np.zeros(DIMENSION),
-        "minus zeros": -np.zeros(DIMENSION),
-        "ties": np.resize([1.0, -1.0, 1.0, 0.5], DIMENSION),
-        "huge ties": np.full(DIMENSION, -largest),
-        "huge": largest / 100 * ramp,
-        "tiny": 1e-300 * ramp,
-        "denormal": 5e-324 * ramp,
-        "mixed": np.resize([largest, 1e-150, 0.0, -largest, 5e-324, 1.0], DIMENSION),
-    }
-    product = isinstance(mirror_map, package.BoundProduct)
-    for psi in REGULARIZERS:
-        regularizer = psi.bind(LAYOUT) if product else psi
-        if not mirror_map.supports(regularizer):
-            continue
-        for name, z in duals.items():
-            for t in (0.0, 1e-3, 1e6):
-                w = mirror_map.retrieve(z, t, regularizer)
-                assert np.isfinite(w).all(), (psi, name, t, w)
-                assert not np.isnan(regularizer.value(w)), (psi, name, t, w)
-                if psi.constraint:
-                    assert regularizer.value(w) == 0.0, (psi, name, t, w)
+    any_direction = np.random.default_rng(0).normal(size=DIMENSION)
+    for z in (
+        np.zeros(DIMENSION),
+        -np.zeros(DIMENSION),
+        np.resize([1.0, -1.0, 1.0, 0.5], DIMENSION),
+        np.full(DIMENSION, -1e300),
+        *(scale * any_direction for scale in (1e-300, 1e-150, 1e150, 1e300)),
+        *(scale * ramp for scale in (1e298, 1e-300, 5e-324)),
+        np.resize([1e300, 1e-150, 0.0, -1e300, 5e-324, 1.0], DIMENSION),
+    ):
+        w = mirror_map.conjugate_gradient(z)
+        direction = z / max(np.abs(z).max(), 5e-324)
+        assert direction @ (w - mirror_map.start(DIMENSION)) >= -1e-12 * np.abs(w).max(), z
+        for psi, bound in zip(REGULARIZERS, regularizers_for(mirror_map), strict=True):
+            for t in (0.0, 1e-3, 1e6) if mirror_map.supports(bound) else ():
+                w = mirror_map.retrieve(z, t, bound)
+                assert np.isfinite(w).all(), (psi, z, t, w)
+                assert not np.isnan(bound.value(w)), (psi, z, t, w)
+                assert not psi.constraint or bound.value(w) == 0.0, (psi, z, t, w)
 
 
-@pytest.mark.parametrize("mirror_map", EXAMPLES)
+@EACH
 def test_pickle_and_strided_and_read_only_duals(mirror_map):
     z = np.random.default_rng(0).normal(size=DIMENSION)
     expected = mirror_map.conjugate_gradient(z)
@@ -151,3 +134,130 @@ def test_the_checker_finds_a_wrong_map(name):
     wrong, message = WRONG[name]
     with pytest.raises(AssertionError, match=message):
         check_mirror_map(type("Wrong", (Euclidean,), {"kind": f"wrong-{name}", name: wrong})(), dimension=DIMENSION)
+
+
+# --- numbers, arguments and products ----------------------------------------------------------------------------------
+
+MODEL = Layout.from_arrays({"x": np.zeros(3), "y": np.zeros(2), "y2": np.zeros(2)})
+
+
+def layout_of(**shapes):
+    return Layout.from_arrays({name: np.zeros(shape) for name, shape in shapes.items()})
+
+
+@pytest.mark.parametrize("size", [1e-300, 1e-160, 1e160, 1e300])
+@pytest.mark.parametrize("p", [2.0, 12.0, 13.86])
+def test_p_norm_is_homogeneous_at_every_size(p, size):
+    z = np.random.default_rng(1).uniform(-1, 1, size=50)
+    psi = L1(0.1)
+    for of, near in (
+        (lambda size: PNorm(p).conjugate_gradient(size * z), 1e-12),
+        (lambda size: PNorm(p).gradient(size * z), 1e-12),
+        (lambda size: PNorm(p).retrieve(size * z, size, psi), 1e-12),
+        (lambda size: PNorm(p, center=size * z[::-1], radius=size).retrieve(size * z, size, psi), 1e-11),
+    ):
+        assert_allclose(of(size) / size, of(1.0), rtol=near, atol=1e-15)
+
+
+@pytest.mark.filterwarnings("error")
+def test_simplex_with_duals_in_the_tens_of_thousands():
+    """Softmax of +-3e4 overflows without the shift."""
+    w = SimplexEntropy().conjugate_gradient(np.array([3e4, 2e4, 1e4, -1e4, -3e4]))
+    assert_allclose(w, [1, 0, 0, 0, 0], atol=1e-300)
+    assert (w > 0).all()
+    assert np.isfinite(SimplexEntropy().gradient(w)).all()
+    near = SimplexEntropy().conjugate_gradient(3e4 + np.log([1.0, 3.0]))
+    assert_allclose(near, [0.25, 0.75], rtol=1e-11)
+
+
+def test_points_off_the_domain_and_duals_that_are_nan():
+    assert SimplexEntropy().value(np.array([0.5, 0.6])) == np.inf
+    assert SimplexEntropy().value(np.array([1.6, -0.6])) == np.inf
+    assert SimplexEntropy().value(np.array([0.0, 1.0])) == -1.0
+    assert PNorm(3.0, radius=1.0).value(np.array([2.0, 0.0])) == np.inf
+    z = np.array([1.0, np.nan, 0.5])
+    for mirror_map in (PNorm(3.0), PNorm(3.0, center=np.ones(3)), SimplexEntropy(), DiagonalMetric(np.ones(3))):
+        assert np.isnan(mirror_map.retrieve(z, 1.0, L1(0.1))).any(), mirror_map
+
+
+@pytest.mark.parametrize("mirror_map", [PNorm(3.0), SimplexEntropy(), DiagonalMetric(np.ones(6))])
+@pytest.mark.parametrize("psi", [Nuclear(0.1), L2(0.1), L1Ball(1.0), L2Ball(1.0), Simplex(2.0)])
+def test_unsupported_pairs_name_both_and_what_would_work(mirror_map, psi):
+    assert not mirror_map.supports(psi)
+    assert mirror_map.never_supports(psi)
+    message = rf"{type(mirror_map).__name__} .*{type(psi).__name__}.*L1.*Euclidean"
+    refused(message, mirror_map.require, psi, kind=UnsupportedPairError)
+    refused(message, mirror_map.retrieve, np.zeros(6), 1.0, psi, kind=UnsupportedPairError)
+
+
+def test_a_simplex_is_that_of_the_map_or_refused():
+    layout = Layout.from_arrays({"w": np.zeros(3), "intercept": np.zeros(1)}, apply_to="w")
+    entropy = SimplexEntropy(2.0)
+    assert entropy.supports(Simplex(2.0))
+    assert entropy.supports(Simplex(2.0).bind(layout_of(w=3)))
+    for psi in (Simplex(1.0), Simplex(2.0).bind(layout)):
+        refused("own radius", entropy.require, psi, kind=UnsupportedPairError)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: PNorm(1.5), r"PNorm\.p=1.5; expected .*>= 2"),
+        (lambda: PNorm(3.0, center=np.array([1.0, np.nan])), "center"),
+        (lambda: PNorm(3.0, radius=0.0), "radius=0.0"),
+        (lambda: PNorm.for_dimension(0), "positive"),
+        (lambda: SimplexEntropy(-1.0), "radius=-1.0"),
+        (lambda: DiagonalMetric(np.array([1.0, 0.0])), "> 0"),
+        (lambda: Product({}), "non-empty"),
+        (lambda: Product({"x": 3.0}), "mirror map"),
+        (lambda: DiagonalMetric(np.ones(2)).retrieve(np.zeros(3), 1.0, Zero()), "2 weights.*3"),
+        (lambda: PNorm(3.0, center=np.ones(2)).retrieve(np.zeros(3), 1.0, Zero()), "2 elements.*3"),
+        (lambda: PNorm(3.0).retrieve(np.zeros(3), 1.0, L1(1.0, weights=np.ones(2))), r"'threshold': \(2,\).*\(3,\)"),
+        (lambda: PNorm(3.0).retrieve(np.zeros(3), -1.0, Zero()), "t=-1.0"),
+        (lambda: SimplexEntropy().retrieve(np.zeros(3), np.nan, Zero()), "t=nan"),
+        (lambda: SimplexEntropy().gradient(np.array([0.5, 0.0, 0.5])), r"coordinate is 0.*interior.*start"),
+        (lambda: SimplexEntropy().gradient(np.ones(2)), r"sums to 2\.0"),
+        (lambda: Product({"x": Euclidean()}).bind(MODEL), r"no map for the array 'y'"),
+        (lambda: Product({"z": Euclidean(), "*": Euclidean()}).bind(MODEL), r"\['z'\] match no array"),
+        (lambda: Product({"*": DiagonalMetric(np.ones(2))}).bind(MODEL), "2 weights"),
+        *(
+            (lambda ask=ask: getattr(Product({"*": PNorm(3.0)}), ask)(np.zeros(7)), "bind")
+            for ask in ("value", "gradient", "conjugate_gradient", "supports")
+        ),
+    ],
+)
+def test_bad_arguments_say_what_and_why(build, message):
+    refused(message, build)
+
+
+# --- products ---------------------------------------------------------------------------------------------------------
+
+
+def test_each_array_has_its_own_psi_and_its_own_reshape():
+    layout = Layout.from_arrays({"matrix": np.zeros((2, 3)), "vector": np.zeros(3)}, apply_to="matrix")
+    product = Product({"matrix": Euclidean(), "*": SimplexEntropy()}).bind(layout)
+    z = np.arange(9.0)
+    w = product.retrieve(z, 1.0, Nuclear(0.5).bind(layout))
+    assert_allclose(w[:6].reshape(2, 3), Nuclear(0.5).prox(z[:6].reshape(2, 3), 1.0), rtol=1e-15)
+    assert_allclose(w[6:], SimplexEntropy().conjugate_gradient(z[6:]), rtol=1e-15)
+
+
+def test_what_a_bound_product_refuses():
+    bound = Product({"*": PNorm(3.0)}).bind(MODEL)
+    refused(r"L1.*bind\(layout\)", bound.retrieve, np.zeros(7), 1.0, L1(1.0), kind=UnsupportedPairError)
+    for psi, message in (
+        (L1(1.0).bind(MODEL, scope="joint"), "joint"),
+        (L1(1.0).bind(layout_of(w=7)), "same layout"),
+        (L2(1.0).bind(MODEL), r"Product.*L2.*array 'x'.*PNorm"),
+    ):
+        refused(message, bound.require, psi, kind=UnsupportedPairError)
+    refused("", bound.to_spec, kind=SpecError)
+
+
+def test_it_travels_with_the_arrays_of_its_maps():
+    product = Product({"x": PNorm(4.0, center=np.arange(3.0)), "*": DiagonalMetric(np.array([1.0, 2.0]))})
+    twin = MirrorMap.from_spec(product.to_spec())
+    assert twin == product
+    assert twin != Product({"*": Euclidean()})
+    z = np.linspace(-1, 1, 7)
+    assert_array_equal(*(own.bind(MODEL).conjugate_gradient(z) for own in (twin, product)))

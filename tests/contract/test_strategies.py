@@ -38,35 +38,26 @@ def far_away(self, problem, state, replies):
     return after._replace(dual=1e200 * after.dual)
 
 
-@pytest.mark.parametrize(
-    ("broken", "message"),
-    [
-        ({"aggregate": lambda self, problem, state, uplinks: state._replace(round=state.round + 1)}, "seed"),
-        ({"retrieve": lambda self, problem, state: state.dual}, "come to the solution"),
-        (
-            {
-                "name": "wrong",
-                "local": SubgradientSteps.local,
-                "downlink": lambda self, problem, state, to: Downlink(
-                    problem.plan, {"primal": state.dual}, problem.client_lr
-                ),
-            },
-            "come to the solution",
-        ),
-        ({"aggregate": in_place}, r"state\.dual in place"),
-        ({"init": in_float32}, "ended with ConfigurationError: .*state.dual as float32.*; expected float64"),
-        ({"aggregate": far_away}, "ended with DivergedError"),
-    ],
-    ids=[
-        "never moves",
-        "returns the dual",
-        "clients without psi's proximal map",
-        "changes the state",
-        "a state in float32",
-        "diverges",
-    ],
-)
-def test_the_check_finds_a_broken_strategy(broken, message):
+def from_the_dual(self, problem, state, to):
+    return Downlink(problem.plan, {"primal": state.dual}, problem.client_lr)
+
+
+BROKEN = {
+    "never moves": ({"aggregate": lambda self, problem, state, _: state._replace(round=state.round + 1)}, "seed"),
+    "returns the dual": ({"retrieve": lambda self, problem, state: state.dual}, "come to the solution"),
+    "clients without psi's proximal map": (
+        {"name": "wrong", "local": SubgradientSteps.local, "downlink": from_the_dual},
+        "come to the solution",
+    ),
+    "changes the state": ({"aggregate": in_place}, r"state\.dual in place"),
+    "a state in float32": ({"init": in_float32}, "ConfigurationError: .*state.dual as float32.*; expected float64"),
+    "diverges": ({"aggregate": far_away}, "ended with DivergedError"),
+}
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_the_check_finds_a_broken_strategy(fault):
+    broken, message = BROKEN[fault]
     wrong = type("Wrong", (FedDualAvg,), {"algorithm": type("Broken", (DualAveraging,), broken)})
     with pytest.raises(AssertionError, match=message):
         check_strategy(lambda **options: wrong(**{"regularizer": L1(0.3), **options}))

@@ -1,40 +1,53 @@
-"""Linear losses: margins of any size, labels in any coding, and what weights, offsets and constants mean."""
+"""Linear losses: margins of any size, labels in any coding, what weights, offsets and constants mean, conjugates."""
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
+from refusals import refused
 from scipy.optimize import minimize
 from scipy.sparse import csr_array
 from sklearn.svm import LinearSVC
 
-from flwr_fco.errors import ConfigurationError
-from flwr_fco.objectives import (
-    CoxRegression,
-    Huber,
-    LeastSquares,
-    Linear,
-    Logistic,
-    MultinomialLogistic,
-    Poisson,
-    SquaredHinge,
-    TraceRegression,
-    links,
-)
+from flwr_fco.objectives import CoxRegression, Huber, LeastSquares, Logistic, MultinomialLogistic, Objective, Poisson
+from flwr_fco.objectives.linear import SquaredHinge, TraceRegression
+from flwr_fco.objectives.links import Categories, HuberLoss, LogisticLoss, PoissonLoss, SquaredHingeLoss, Squares
+from flwr_fco.objectives.site_intercept import SiteIntercept
 
 RNG = np.random.default_rng(1)
-FEATURES = RNG.normal(size=(60, 5)) + 0.5
-LABELS = (FEATURES[:, 0] + RNG.normal(size=60) > 0.5).astype(int)
+N, D = 24, 5
+X = np.random.default_rng(0).normal(0.3, 1.0, size=(N, D))
+SCORES = X[:, 0] - X[:, 1] + np.random.default_rng(1).normal(size=N)
+LABELS = (SCORES > 0.0).astype(int)
+COPIES = np.random.default_rng(2).integers(1, 5, N)
+
+
+def _made(cls, features=X, rows=None, **options):
+    """An objective of some of the rows, by default all."""
+    rows = np.arange(N) if rows is None else rows
+    features = features[rows] if cls is not TraceRegression else features[rows].reshape(-1, D, 1)
+    if cls is CoxRegression:
+        times = 1.0 + np.floor(4.0 * np.abs(SCORES))
+        return cls(features, times[rows], SCORES[rows] > -0.5, ties="breslow", **options)
+    if cls in (Logistic, SquaredHinge):
+        return cls(features, SCORES[rows] > 0.0, **options)
+    if cls is MultinomialLogistic:
+        return cls(features, np.digitize(SCORES[rows], [-1.0, 1.0]), num_classes=3, **options)
+    return cls(features, np.floor(np.abs(SCORES))[rows] if cls is Poisson else SCORES[rows], **options)
+
+
+def agree(found, expected):
+    assert_allclose(found, expected, rtol=1e-12, atol=1e-13)
 
 
 # --- values and optima ------------------------------------------------------------------------------------------------
 
 
 def test_a_squared_hinge_has_the_solution_of_linear_svc():
-    objective = SquaredHinge(FEATURES, LABELS, l2=1 / 20.0, intercept=False)
-    w = minimize(objective.value_and_gradient, np.zeros(5), jac=True, tol=1e-14, options={"gtol": 1e-10}).x
-    svc = LinearSVC(C=20.0 / 60, loss="squared_hinge", fit_intercept=False, tol=1e-12, max_iter=10**5)
-    assert_allclose(w, svc.fit(FEATURES, LABELS).coef_[0], atol=1e-6)
-    assert np.array_equal(objective.predict(w), svc.predict(FEATURES))
+    objective = SquaredHinge(X, LABELS, l2=1 / 20.0, intercept=False)
+    w = minimize(objective.value_and_gradient, np.zeros(D), jac=True, tol=1e-14, options={"gtol": 1e-10}).x
+    svc = LinearSVC(C=20.0 / N, loss="squared_hinge", fit_intercept=False, tol=1e-12, max_iter=10**5)
+    assert_allclose(w, svc.fit(X, LABELS).coef_[0], atol=1e-6)
+    assert_array_equal(objective.predict(w), svc.predict(X))
 
 
 def test_trace_regression_is_least_squares_on_flattened_matrices():
@@ -48,18 +61,18 @@ def test_trace_regression_is_least_squares_on_flattened_matrices():
     assert objective.layout.regularized_names == ("coefficients",)
     residuals = [np.trace(x.T @ w[:12].reshape(4, 3)) + w[12] - y for x, y in zip(matrices, targets, strict=True)]
     assert_allclose(objective.value(w), 0.5 * np.mean(np.square(residuals)) + 0.05 * (w[:12] ** 2).sum(), rtol=1e-13)
-    assert np.array_equal(objective.gradient(w), flat.gradient(w))
+    assert_array_equal(objective.gradient(w), flat.gradient(w))
     assert objective.lipschitz() == flat.lipschitz()
 
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("margin", [1e2, 1e4, 1e300])
 def test_margins_of_any_size(margin):
-    objective = Logistic(np.array([[1.0], [1.0]]), np.array([1, 0]), intercept=False)
+    objective = Logistic(np.ones((2, 1)), np.array([1, 0]), intercept=False)
     for sign in (1.0, -1.0):
         assert_allclose(objective.value(np.array([sign * margin])), margin / 2, rtol=1e-15)
         assert_allclose(objective.gradient(np.array([sign * margin])), [sign * 0.5], rtol=1e-15)
-    objective = MultinomialLogistic(np.array([[1.0], [1.0]]), np.array([0, 2]), num_classes=3, intercept=False)
+    objective = MultinomialLogistic(np.ones((2, 1)), np.array([0, 2]), num_classes=3, intercept=False)
     w = np.array([margin, 0.0, -margin])
     assert_allclose(objective.value(w), margin, rtol=1e-15)
     assert_allclose(objective.gradient(w), [0.5, 0.0, -0.5], rtol=1e-15, atol=1e-40)
@@ -71,45 +84,18 @@ def test_small_probabilities_are_not_rounded_away():
     assert_allclose([one[0], other[0]], [-np.exp(-40.0), np.exp(-40.0)], rtol=1e-12)
 
 
-# --- labels -----------------------------------------------------------------------------------------------------------
-
-
 def test_labels_in_either_coding_and_dtype():
-    w = RNG.normal(size=6)
-    zero_one = Logistic(FEATURES, LABELS)
+    w = np.r_[1.0, -1.0, 0.0, 0.0, 0.0, 0.1]
+    zero_one = Logistic(X, LABELS)
     for coded in (2 * LABELS - 1, LABELS.astype(bool), LABELS.astype(float), (2 * LABELS - 1).astype(np.float32)):
-        other = Logistic(FEATURES, coded)
+        other = Logistic(X, coded)
         assert other.value(w) == zero_one.value(w)
-        assert np.array_equal(other.gradient(w), zero_one.gradient(w))
+        assert_array_equal(other.gradient(w), zero_one.gradient(w))
     assert set(zero_one.predict(w)) == {0, 1}
-    assert set(Logistic(FEATURES, 2 * LABELS - 1).predict(w)) == {-1, 1}
+    assert set(Logistic(X, 2 * LABELS - 1).predict(w)) == {-1, 1}
 
 
-@pytest.mark.parametrize("labels", [[0, 1, 2], [0, -1, 1], [0.5, 1, 0], [np.nan, 0, 1], ["cat", "dog", "dog"]])
-def test_binary_labels_that_are_refused(labels):
-    with pytest.raises(ConfigurationError, match=r"labels hold .*; expected 0 and 1, or -1 and \+1"):
-        Logistic(np.ones((3, 2)), labels)
-
-
-@pytest.mark.parametrize(
-    ("labels", "num_classes", "message"),
-    [
-        ([0, 2, 0], None, "hold 0, 2.*num_classes="),
-        ([0, 0, 0], None, "num_classes="),
-        ([0, 1, 2], 2, r"integers 0 \.\. 1"),
-        ([0, 0, 0], 1, "expected at least 2"),
-        ([-1, 1, 0], 3, "integers"),
-        ([0.5, 1, 0], 3, "integers"),
-        ([np.nan, 1, 0], 3, "integers"),
-        (["cat", "dog", "dog"], None, "cat"),
-    ],
-)
-def test_labels_of_classes_that_are_refused(labels, num_classes, message):
-    with pytest.raises(ConfigurationError, match=message):
-        MultinomialLogistic(np.ones((3, 2)), labels, num_classes=num_classes)
-
-
-# --- constants and lines ----------------------------------------------------------------------------------------------
+# --- constants --------------------------------------------------------------------------------------------------------
 
 
 def _hessian(objective):
@@ -148,34 +134,7 @@ def test_lanczos_agrees_with_the_gram_matrix(monkeypatch, dtype):
             assert exact * (1 - 1e-12) <= objective.lipschitz("l2") <= exact * (1 + 1e-8)
 
 
-# --- sparse rows ------------------------------------------------------------------------------------------------------
-
-
-def agree(found, expected):
-    assert_allclose(found, expected, rtol=1e-12, atol=1e-13)
-
-
 # --- weights and offsets of rows --------------------------------------------------------------------------------------
-
-N, D = 24, 5
-X = np.random.default_rng(0).normal(0.3, 1.0, size=(N, D))
-SCORES = X[:, 0] - X[:, 1] + np.random.default_rng(1).normal(size=N)
-COPIES = np.random.default_rng(2).integers(1, 5, N)
-
-
-def _made(cls, features=X, rows=None, **options):
-    """An objective of some of the rows, by default all."""
-    rows = np.arange(N) if rows is None else rows
-    features = features[rows] if cls is not TraceRegression else features[rows].reshape(-1, D, 1)
-    if cls is CoxRegression:
-        times = 1.0 + np.floor(4.0 * np.abs(SCORES))
-        return cls(features, times[rows], SCORES[rows] > -0.5, ties="breslow", **options)
-    if cls in (Logistic, SquaredHinge):
-        return cls(features, SCORES[rows] > 0.0, **options)
-    if cls is MultinomialLogistic:
-        return cls(features, np.digitize(SCORES[rows], [-1.0, 1.0]), num_classes=3, **options)
-    return cls(features, np.floor(np.abs(SCORES))[rows] if cls is Poisson else SCORES[rows], **options)
-
 
 LOSSES = (LeastSquares, TraceRegression, Logistic, MultinomialLogistic, Huber, Poisson, SquaredHinge, CoxRegression)
 
@@ -185,21 +144,20 @@ LOSSES = (LeastSquares, TraceRegression, Logistic, MultinomialLogistic, Huber, P
 @pytest.mark.parametrize("form", [np.asarray, csr_array])
 def test_a_weight_of_k_is_k_copies(cls, l2, form):
     """In the value, gradient, Hessian, constants and metrics, and whatever the weights' common factor is."""
-    features = np.asarray(X) if cls is TraceRegression else form(X)
+    features = X if cls is TraceRegression else form(X)
     # A common factor changes the partial likelihood by a constant.
     weights = (1.0 if cls is CoxRegression else 7.0) * COPIES
     one = _made(cls, features, l2=l2, sample_weight=weights)
     other = _made(cls, features, np.repeat(np.arange(N), COPIES), l2=l2)
     for w in 0.4 * np.random.default_rng(3).normal(size=(3, one.layout.size)):
         v = w[::-1].copy()
-        on = np.arange(w.size)
-        agree(one.value(w), other.value(w))
-        agree(one.gradient(w), other.gradient(w))
+        for name, *given in (
+            *(("value", w), ("gradient", w), ("hessian_product", w, v), ("hessian_block", w, np.arange(w.size))),
+            *((("dual_terms", [w], [0.7]),) if cls is not CoxRegression else ()),
+        ):
+            found, expected = (getattr(own, name)(*given) for own in (one, other))
+            agree(*((found[0], expected[0]) if name == "dual_terms" else (found, expected)))
         agree(list(one.metrics(w).values()), list(other.metrics(w).values()))
-        agree(one.hessian_product(w, v), other.hessian_product(w, v))
-        agree(one.hessian_block(w, on), other.hessian_block(w, on))
-        if cls is not CoxRegression:
-            agree(one.dual_terms([w], [0.7])[0], other.dual_terms([w], [0.7])[0])
     agree(one.strong_convexity(), other.strong_convexity())
     for norm in ("l2", "l1") if cls is not Poisson else ():
         near = 0.5 if cls is CoxRegression else 1e-12
@@ -217,7 +175,64 @@ def test_an_offset_is_a_column_with_the_coefficient_one(cls):
         agree(one.predict(w), other.predict(np.append(w, 1.0)))
 
 
-@pytest.mark.parametrize("link", ["squares", links.Squares, None])
-def test_what_is_no_link_is_refused(link):
-    with pytest.raises(ConfigurationError, match=r"link=.* expected a Link"):
-        Linear(link, np.eye(2), np.ones(2))
+# --- conjugates -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("link", "y"),
+    [
+        (Squares(0.7), SCORES),
+        (HuberLoss(0.8), 2.0 * SCORES),
+        (PoissonLoss(), np.floor(np.abs(SCORES))),
+        (LogisticLoss(), 2.0 * LABELS - 1.0),
+        (SquaredHingeLoss(), 2.0 * LABELS - 1.0),
+        (Categories(3), np.arange(N) % 3),
+    ],
+)
+def test_a_conjugate_is_that_of_its_loss(link, y):
+    shape = (N, 3) if link.outputs > 1 else N
+    rng = np.random.default_rng(0)
+    s, t, other = (size * rng.normal(size=shape) for size in (1.0, 3.0, 1.0))
+    a = link.slope(s, y)
+
+    def inner(a, s):
+        return (a * s).reshape(N, -1).sum(axis=1)
+
+    assert_allclose(link.conjugate(a, y), inner(a, s) - link.value(s, y), atol=1e-12)
+    # Fenchel and Young, inside of the domain; a mixture with the slopes elsewhere is there too.
+    mixed = 0.4 * a + 0.3 * link.slope(other, y)
+    assert (link.conjugate(mixed, y) >= inner(mixed, t) - link.value(t, y) - 1e-12).all()
+
+
+@pytest.mark.parametrize("cls", [LeastSquares, Huber, Poisson, Logistic, MultinomialLogistic])
+@pytest.mark.parametrize("form", [np.asarray, csr_array])
+@pytest.mark.parametrize("given", [(), ("sample_weight",), ("sample_weight", "offset")])
+def test_the_conjugate_at_a_mixture_is_the_closest_bound(cls, form, given):
+    """Squares, Huber, Poisson and logistic: of the losses' own sum it is what maximising <r, w> - G(w) gives."""
+    rng = np.random.default_rng(0)
+    offset = 0.3 * rng.normal(size=(N, 3) if cls is MultinomialLogistic else N)
+    rows = {"sample_weight": rng.uniform(0.2, 3.0, N), "offset": offset}
+    rows = {name: rows[name] for name in given}
+    objective, plain = (_made(cls, form(X), l2=l2, **rows) for l2 in (0.4, 0.0))
+    w, v = 0.3 * rng.normal(size=(2, objective.layout.size))
+    conjugate, mixture = objective.dual_terms([w, v], [0.5, 0.3])
+    assert_allclose(mixture, 0.5 * plain.gradient(w) + 0.3 * plain.gradient(v), atol=1e-13)
+    by_convexity, same = Objective.dual_terms(objective, [w, v], [0.5, 0.3])
+    assert_allclose(same, mixture, atol=1e-13)
+    assert conjugate <= by_convexity + 1e-13
+    # One point with the whole share: both are exact, and equal.
+    alone = [Objective.dual_terms(objective, [w], [1.0])[0], objective.dual_terms([w], [1.0])[0]]
+    assert_allclose(alone, float(plain.gradient(w) @ w) - plain.value(w), rtol=1e-10)
+    found = minimize(lambda x: plain.value(x) - mixture @ x, w, jac=lambda x: plain.gradient(x) - mixture, tol=1e-12)
+    assert conjugate >= -found.fun - 1e-9
+
+
+def test_losses_without_a_link_are_bounded_by_convexity_if_they_say_that_they_are_convex():
+    for objective in (SiteIntercept(Logistic(X, LABELS, l2=0.1)), _made(CoxRegression, l2=0.2, sample_weight=COPIES)):
+        w, v = RNG.normal(size=(2, D))
+        conjugate, mixture = objective.dual_terms([w], [0.8])
+        ridge = objective.l2
+        assert_allclose(mixture, 0.8 * (objective.gradient(w) - ridge * w))
+        assert conjugate >= mixture @ v - (objective.value(v) - 0.5 * ridge * v @ v) - 1e-12
+    unknown = type("Own", (LeastSquares,), {"least": None, "dual_terms": Objective.dual_terms})(X, SCORES)
+    refused("Own does not know a duality gap", unknown.dual_terms, [np.zeros(D + 1)], [1.0])

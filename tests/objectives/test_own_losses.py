@@ -3,17 +3,17 @@
 import numpy as np
 import pytest
 from newton import numbers, point, solved
+from numpy.testing import assert_allclose
 from problems import app_of, simulated
+from refusals import refused
 from scipy.sparse import csr_array
 from scipy.special import xlogy
 
-from flwr_fco.client_apps import client_app
 from flwr_fco.core.layout import Layout
-from flwr_fco.errors import ClientError, ConfigurationError
-from flwr_fco.objectives import LeastSquares, Linear, Link, Objective, SiteIntercept
+from flwr_fco.errors import ClientError
+from flwr_fco.objectives import Linear, Link, Objective
 from flwr_fco.objectives.links import HuberLoss
 from flwr_fco.regularizers import L1
-from flwr_fco.simulation import simulate
 from flwr_fco.strategies import FedDualAvg, FedMid, FeDualEx, Steps
 from flwr_fco.testing import check_objective
 from reproduction.pooled import centralized_solution, certify, composite_objective
@@ -43,19 +43,6 @@ class LogCosh(Link):
         return np.where(np.abs(a) > 1.0 + 1e-12, np.inf, a * y + 0.5 * entropy)
 
 
-def _sites(form, link=LogCosh, **options):
-    features = DATA * (np.abs(DATA) > 0.5)
-    return [Linear(link(), form(features[m::3]), TARGETS[m::3], **options) for m in range(3)]
-
-
-@pytest.mark.parametrize("form", [np.asarray, csr_array])
-@pytest.mark.parametrize("options", [{}, {"l2": 0.3, "intercept": False, "offset": np.linspace(-1.0, 1.0, 20)}])
-def test_a_link_of_five_formulas_is_an_objective(form, options):
-    check_objective(_sites(form, **options)[0])
-    check_objective(_sites(form, sample_weight=np.linspace(0.5, 2.0, 20))[0])
-    assert _sites(form)[0].compiled[0] == -1
-
-
 class TwoSquares(Link):
     """Squares of two scores, which have nothing to do with each other: no softmax."""
 
@@ -76,9 +63,25 @@ class TwoSquares(Link):
         return 0.5 * (a * a).sum(axis=1) + (a[:, 0] - a[:, 1]) * y
 
 
+def _sites(form, link=LogCosh, **options):
+    features = DATA * (np.abs(DATA) > 0.5)
+    return [Linear(link(), form(features[m::3]), TARGETS[m::3], **options) for m in range(3)]
+
+
 @pytest.mark.parametrize("form", [np.asarray, csr_array])
-def test_a_link_of_several_scores_is_an_objective(form):
-    check_objective(_sites(form, TwoSquares, sample_weight=np.linspace(0.5, 2.0, 20))[0])
+@pytest.mark.parametrize(
+    ("link", "options"),
+    [
+        (LogCosh, {}),
+        (LogCosh, {"l2": 0.3, "intercept": False, "offset": np.linspace(-1.0, 1.0, 20)}),
+        (LogCosh, {"sample_weight": np.linspace(0.5, 2.0, 20)}),
+        (TwoSquares, {"sample_weight": np.linspace(0.5, 2.0, 20)}),
+    ],
+)
+def test_a_link_of_five_formulas_is_an_objective_also_of_several_scores(form, link, options):
+    objective = _sites(form, link, **options)[0]
+    check_objective(objective)
+    assert objective.compiled[0] == -1
 
 
 @pytest.mark.parametrize("form", [np.asarray, csr_array])
@@ -89,7 +92,7 @@ def test_it_trains_in_every_kind_of_loop_and_has_certificates(form):
     assert certify(sites, None, psi, best).value < 1e-10
     result, _ = solved(sites, psi, tolerance=1e-12)
     assert numbers(result, "duality-gap")[-1] <= 1e-12
-    np.testing.assert_allclose(point(result, sites[0]), best, atol=1e-8)
+    assert_allclose(point(result, sites[0]), best, atol=1e-8)
     zeros = {name: np.zeros(shape) for name, shape in sites[0].layout.shapes.items()}
     strategy = FedDualAvg(regularizer=psi, client_lr=0.5, work=Steps(3, batch_size=20), fraction_evaluate=0.0)
     slow = simulated(strategy, app_of(sites), 100, num_nodes=3, initial_arrays=zeros)
@@ -99,51 +102,15 @@ def test_it_trains_in_every_kind_of_loop_and_has_certificates(form):
 
 def test_a_link_with_the_code_of_a_compiled_slope_takes_compiled_loops():
     """What the loops compute is what the formulas say."""
-
-    class Own(HuberLoss):
-        code = -1
-
-    one, other = (Linear(link(1.0), DATA, TARGETS, l2=0.1) for link in (HuberLoss, Own))
-    w = np.ones(6)
-    batch = np.array([3, 1, 4, 1, 5])
+    own = type("Own", (HuberLoss,), {"code": -1})
+    one, other = (Linear(link(1.0), DATA, TARGETS, l2=0.1) for link in (HuberLoss, own))
     assert (one.compiled[0], other.compiled[0]) == (2, -1)
-    for rows in (None, batch):
-        np.testing.assert_allclose(one.gradient(w, rows), other.gradient(w, rows), rtol=1e-13)
-
-
-class _Bare(Objective):
-    """The smallest objective: 1/2 ||w||^2."""
-
-    def __init__(self):
-        self.layout = LeastSquares(DATA[:, :4], TARGETS).layout
-        self.num_examples = 3
-
-    def value(self, w):
-        return 0.5 * float(w @ w)
-
-    def gradient(self, w, batch=None, out=None):
-        return w.copy()
-
-
-def test_a_bare_objective_says_what_it_does_not_know():
-    objective = _Bare()
-    w = np.ones(5)
-    value, gradient = objective.value_and_gradient(w)
-    assert (value, gradient.tolist()) == (2.5, [1.0] * 5)
-    assert objective.compiled is None
-    for ask in (
-        objective.lipschitz,
-        objective.strong_convexity,
-        lambda: objective.hessian_product(w, w),
-        lambda: objective.along(w, w).curvature(1.0)(w),
-        lambda: objective.value_and_gradient(w, np.array([0])),
-    ):
-        with pytest.raises(ConfigurationError, match="_Bare does not know its"):
-            ask()
+    for rows in (None, np.array([3, 1, 4, 1, 5])):
+        assert_allclose(one.gradient(np.ones(6), rows), other.gradient(np.ones(6), rows), rtol=1e-13)
 
 
 class Centre(Objective):
-    """The mean of ||w - 1||^2 / 2, with what a test would have of it."""
+    """The smallest objective, the mean of ||w - 1||^2 / 2, with what a test would have of it."""
 
     def __init__(self, num_examples=10, change=lambda gradient: gradient):
         self.layout = Layout.from_arrays({"coefficients": np.zeros(3)})
@@ -157,29 +124,38 @@ class Centre(Objective):
         return self.change(w - 1.0)
 
 
+def test_a_bare_objective_says_what_it_does_not_know():
+    objective = Centre()
+    w = np.full(3, 2.0)
+    value, gradient = objective.value_and_gradient(w)
+    assert (value, gradient.tolist()) == (1.5, [1.0] * 3)
+    assert objective.compiled is None
+    for ask in (
+        objective.lipschitz,
+        objective.strong_convexity,
+        lambda: objective.hessian_product(w, w),
+        lambda: objective.along(w, w).curvature(1.0)(w),
+        lambda: objective.value_and_gradient(w, np.array([0])),
+    ):
+        refused("Centre does not know its", ask)
+
+
 def _train(objective, strategy):
-    options = {"num_nodes": 2, "num_rounds": 2, "initial_arrays": {"coefficients": np.zeros(3)}, "progress": False}
-    return simulate(strategy, client_app(lambda context: objective), **options)
+    start = {"coefficients": np.zeros(3)}
+    return simulated(strategy, app_of([objective] * 2), 2, num_nodes=2, initial_arrays=start)
 
 
 @pytest.mark.parametrize("make", [FedDualAvg, FedMid, FeDualEx])
 @pytest.mark.parametrize("change", [np.sum, lambda g: g[:1], lambda g: g[:, None], lambda g: None])
 def test_a_gradient_of_another_shape_is_refused_and_not_stretched(make, change):
-    with pytest.raises(ClientError, match=r"ConfigurationError .* the gradient has shape .*; expected \(3,\)"):
-        _train(Centre(change=change), make(client_lr=0.1, work=Steps(2), fraction_evaluate=0.0))
+    strategy = make(client_lr=0.1, work=Steps(2), fraction_evaluate=0.0)
+    message = r"ConfigurationError .* the gradient has shape .*; expected \(3,\)"
+    refused(message, _train, Centre(change=change), strategy, kind=ClientError)
 
 
 @pytest.mark.parametrize("count", [0, -1, 2.5, None, True, "3"])
 @pytest.mark.parametrize("batch_size", [None, 4])
 def test_a_client_without_examples_is_named_and_does_not_go_on_for_ever(count, batch_size):
     strategy = FedDualAvg(client_lr=0.1, work=Steps(2, batch_size=batch_size), fraction_evaluate=0.0)
-    with pytest.raises(ClientError, match=rf"num_examples.*={count!r}.*; expected a whole number"):
-        _train(Centre(count), strategy)
-
-
-@pytest.mark.parametrize("method", ["value", "gradient", "value_and_gradient", "hessian_product"])
-@pytest.mark.parametrize("base", [Linear, LeastSquares, SiteIntercept])
-def test_a_method_of_a_built_in_loss_that_nothing_calls_is_refused(base, method):
-    with pytest.raises(ConfigurationError, match=rf"Own\.{method}: a loss of linear predictions .* give Linear a Link"):
-        type("Own", (base,), {method: lambda *_: 0.0})
-    type("Own", (base,), {"metrics": lambda *_: {}})
+    message = rf"num_examples.*={count!r}.*; expected a whole number"
+    refused(message, _train, Centre(count), strategy, kind=ClientError)

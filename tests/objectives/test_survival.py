@@ -1,11 +1,12 @@
-"""Cox regression against the definition; counts and Huber's loss against scikit-learn."""
+"""Cox regression against the definition; counts, Huber's loss and intercepts of sites, which Newton's method fits."""
 
 import numpy as np
 import pytest
 from newton import numbers, objective_value, point, solved
+from numpy.testing import assert_allclose, assert_array_equal
+from refusals import refused
 
-from flwr_fco.errors import ConfigurationError
-from flwr_fco.objectives import CoxRegression, Huber, Poisson
+from flwr_fco.objectives import CoxRegression, Huber, LeastSquares, Logistic, Poisson, SiteIntercept
 from flwr_fco.regularizers import L1
 from flwr_fco.strategies import Strengths
 from reproduction.pooled import centralized_solution, certify
@@ -21,8 +22,8 @@ def partial_likelihood(eta, times, events, ties="efron", entry=None, strata=None
     for stratum in np.unique(strata):
         for t in np.unique(times[(events == 1) & (strata == stratum)]):
             dead = (times == t) & (events == 1) & (strata == stratum)
-            risk = np.exp(eta[(times >= t) & (entry < t) & (strata == stratum)])
-            risk = (v[(times >= t) & (entry < t) & (strata == stratum)] * risk).sum()
+            at_risk = (times >= t) & (entry < t) & (strata == stratum)
+            risk = (v * np.exp(eta))[at_risk].sum()
             own = (v * np.exp(eta))[dead].sum()
             d = dead.sum()
             gone = np.arange(d) / d * own if ties == "efron" else np.zeros(d)
@@ -34,26 +35,28 @@ def rows_of(seed, n, p=6):
     """Rows with ties, censoring, late entries and strata, whose scale and baseline differ between sites."""
     rng = np.random.default_rng(seed)
     X = rng.normal(0.2 * seed, 1.0 + 0.3 * seed, size=(n, p))
-    hazard = np.exp(0.8 * X[:, 0] - 0.5 * X[:, 1])
-    times = np.ceil(rng.exponential((1 + seed) * 6.0 / hazard))
+    times = np.ceil(rng.exponential((1 + seed) * 6.0 / np.exp(0.8 * X[:, 0] - 0.5 * X[:, 1])))
     ends = np.ceil(rng.exponential(12.0, n))
-    entry = np.maximum(np.minimum(times, ends) - rng.integers(1, 12, n), 0.0)
     return {
         "features": X,
         "times": np.minimum(times, ends),
         "events": (times <= ends).astype(int),
-        "entry": entry,
+        "entry": np.maximum(np.minimum(times, ends) - rng.integers(1, 12, n), 0.0),
         "strata": rng.integers(0, 2, n),
         "sample_weight": rng.uniform(0.2, 3.0, n),
     }
 
 
-def hospitals(**options):
+def hospitals(weight=None):
     """Six sites like those of a registry: one without an event, one with one row."""
     sites = [rows_of(seed, n) for seed, n in enumerate((150, 80, 40, 25, 1, 30))]
     sites[5]["events"][:] = 0
-    names = ("features", "times", "events", *options.pop("more", ()))
-    return [CoxRegression(**{name: site[name] for name in names}, **options) for site in sites]
+    given = [{name: site[name] for name in ("features", "times", "events")} for site in sites]
+    weights = [{} if weight is None else {"sample_weight": weight * site["sample_weight"]} for site in sites]
+    return [CoxRegression(**own, **more, ties="breslow") for own, more in zip(given, weights, strict=True)]
+
+
+# --- times ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ties", ["efron", "breslow"])
@@ -61,18 +64,13 @@ def test_the_value_is_that_of_the_definition(ties):
     rng = np.random.default_rng(0)
     for seed in range(12):
         data = rows_of(seed % 4, int(rng.integers(1, 40)))
-        if seed % 2:
-            del data["entry"]
-        if seed % 3 == 0:
-            del data["strata"]
-        if seed % 5 == 0:
-            del data["sample_weight"]
+        for name, every in (("entry", seed % 2 == 1), ("strata", seed % 3 == 0), ("sample_weight", seed % 5 == 0)):
+            data[name] = None if every else data[name]
         objective = CoxRegression(**data, ties=ties, offset=np.full(len(data["times"]), 0.3))
+        features, times, events, *others = data.values()
         for size in (0.0, 0.5, 5.0):
             w = size * rng.normal(size=6)
-            weights = data.get("sample_weight")
-            others = data["times"], data["events"], ties, data.get("entry"), data.get("strata"), weights
-            expected = partial_likelihood(data["features"] @ w, *others)
+            expected = partial_likelihood(features @ w, times, events, ties, *others)
             assert objective.value(w) == pytest.approx(expected, rel=1e-12, abs=1e-14)
 
 
@@ -96,23 +94,10 @@ def test_late_entries_cost_no_digits():
     entry = 0.99 * np.maximum(times - rng.exponential(5.0, n), 0.0)
     events = rng.integers(0, 2, n)
     X = rng.normal(size=(n, 2))
-    objective = CoxRegression(X, times, events, entry=entry)
     w = np.array([15.0, -15.0])
     # In extended precision.
     expected = partial_likelihood((X @ w).astype(np.longdouble), times, events, "efron", entry)
-    assert objective.value(w) == pytest.approx(float(expected), rel=1e-13)
-
-
-def test_a_column_that_is_the_same_at_a_site_has_no_covariance():
-    """Rounding would be refused by the server as a Hessian that is not positive semidefinite."""
-    sites = []
-    for seed in range(4):
-        data = rows_of(seed, 60)
-        data["features"][:, 3] = 1999.0 + seed / 3.0
-        sites.append(CoxRegression(data["features"], data["times"], data["events"]))
-    result, _ = solved(sites, L1(0.01), 20, tolerance=1e-12)
-    assert numbers(result, "duality-gap")[-1] <= 1e-12
-    assert point(result, sites[0])[3] == 0.0
+    assert CoxRegression(X, times, events, entry=entry).value(w) == pytest.approx(float(expected), rel=1e-13)
 
 
 def test_where_one_row_has_all_of_a_risk_set_rounding_is_no_covariance():
@@ -130,10 +115,7 @@ def test_where_one_row_has_all_of_a_risk_set_rounding_is_no_covariance():
 
 def test_the_gap_knows_that_small_weights_have_negative_losses():
     """The logarithm of a sum of weights far below 1: a scaled dual point has a part of the conjugate at 0."""
-    sites = hospitals(ties="breslow", more=("sample_weight",))
-    light = [
-        CoxRegression(s.features, s.times, s.labels, ties="breslow", sample_weight=1e-4 * s.link.raw) for s in sites
-    ]
+    light = hospitals(1e-4)
     psi = L1(0.05)
     rng = np.random.default_rng(0)
     best = centralized_solution(light, psi, tol=1e-12)
@@ -146,120 +128,155 @@ def test_the_gap_knows_that_small_weights_have_negative_losses():
     assert numbers(result, "objective")[-1] == pytest.approx(least, abs=1e-11)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"times": [-1.0, 2.0, 3.0]}, r"times\[0\] is -1; expected numbers >= 0"),
-        ({"times": [np.nan, 2.0, 3.0]}, r"times\[0\] is nan"),
-        ({"times": [1.0, 2.0]}, r"times have shape \(2,\), but there are 3 examples"),
-        ({"events": [0, 1, 2]}, "events hold 0, 1, 2; expected 1 for an event and 0 for a censored row"),
-        ({"events": ["yes", "no", "no"]}, "events hold no, yes"),
-        ({"entry": [0.0, 2.0, 0.0]}, r"entry\[1\] is not before times\[1\]"),
-        ({"entry": [0.0, 0.0]}, "entry have shape"),
-        ({"strata": ["a", None, "b"]}, "strata hold a label that is missing"),
-        ({"strata": ["a"]}, "strata have shape"),
-        ({"ties": "exact"}, "ties='exact' is a str; expected 'efron' or 'breslow'"),
-    ],
-)
-def test_what_cannot_be_survival_data_is_refused(change, message):
-    given = {"times": [1.0, 2.0, 3.0], "events": [1, 0, 1], **change}
-    with pytest.raises(ConfigurationError, match=message):
-        CoxRegression(np.eye(3), **given)
+# --- fits by Newton's method ------------------------------------------------------------------------------------------
+
+
+def _counts(seed, n, high=0.0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(0.3 * seed, 1.0, size=(n, 5))
+    exposure = rng.uniform(0.1, 8.0, n)
+    return Poisson(X, rng.poisson(exposure * np.exp(0.4 * X[:, 0] - 0.3 * X[:, 1] + high)), offset=np.log(exposure))
+
+
+def _wild(sizes, level=0.0, df=2, delta=1.0):
+    rng = np.random.default_rng(0)
+    features = (rng.normal(size=(n, 5)) for n in sizes)
+    return [Huber(X, level + X[:, 0] + rng.standard_t(df, len(X)), delta=delta) for X in features]
+
+
+def test_a_column_that_is_the_same_at_a_site_has_no_covariance():
+    """Rounding would be refused by the server as a Hessian that is not positive semidefinite."""
+    sites = []
+    for seed in range(4):
+        data = rows_of(seed, 60)
+        data["features"][:, 3] = 1999.0 + seed / 3.0
+        sites.append(CoxRegression(data["features"], data["times"], data["events"]))
+    result, _ = solved(sites, L1(0.01), 20, tolerance=1e-12)
+    assert numbers(result, "duality-gap")[-1] <= 1e-12
+    assert point(result, sites[0])[3] == 0.0
 
 
 def test_without_an_event_at_any_site_there_is_nothing_to_learn():
     silent = [CoxRegression(np.eye(3), [1.0, 2.0, 3.0], np.zeros(3)) for _ in range(2)]
     for options in ({}, {"hessian": "none"}):
-        with pytest.raises(ConfigurationError, match="no client has an event"):
-            solved(silent, L1(0.1), 5, **options)
+        refused("no client has an event", solved, silent, L1(0.1), 5, **options)
     # One of them is enough.
     result, _ = solved([*silent, CoxRegression(np.eye(3), [1.0, 2.0, 3.0], [1, 1, 0])], L1(0.001), 20)
     assert numbers(result, "duality-gap")[-1] < 1e-8
-
-
-# --- counts and Huber's loss ------------------------------------------------------------------------------------------
-
-
-def _counts(seed, n, high=0.0, **options):
-    rng = np.random.default_rng(seed)
-    X = rng.normal(0.3 * seed, 1.0, size=(n, 5))
-    exposure = rng.uniform(0.1, 8.0, n)
-    rates = np.exp(0.4 * X[:, 0] - 0.3 * X[:, 1] + high)
-    return Poisson(X, rng.poisson(exposure * rates), offset=np.log(exposure), **options)
-
-
-@pytest.mark.parametrize("high", [0.0, 4.0, 13.0])
-def test_newton_counts_in_few_rounds_whatever_the_mean(high):
-    """Also from 0, where a step towards a mean of a million events would be one of a million."""
-    sites = [_counts(seed, n, high) for seed, n in enumerate((60, 30, 1))]
-    result, _ = solved(sites, L1(0.05), 20, tolerance=1e-14)
-    # What is left of sums of so many events is rounding, of a few units in the last place by the order of the sums.
-    rounding = 16 * np.finfo(np.float64).eps * np.mean([site.targets.mean() for site in sites])
-    assert min(numbers(result, "duality-gap")) <= 1e-10 * numbers(result, "objective")[-1] + rounding
-
-
-@pytest.mark.parametrize("level", [0.0, 1e3, 1e6])
-def test_newton_fits_huber_from_where_its_hessian_is_zero(level):
-    rng = np.random.default_rng(0)
-    sites = []
-    for n in (60, 30, 1):
-        X = rng.normal(size=(n, 5))
-        sites.append(Huber(X, level + X[:, 0] + rng.standard_t(1.5, n), delta=0.8))
-    result, _ = solved(sites, L1(0.05), 20, tolerance=1e-14)
-    # Of targets around a million ten digits are the level.
-    most = 1e-10 if level < 1e6 else 1e-6
-    assert min(numbers(result, "duality-gap")) <= most * numbers(result, "objective")[-1]
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Poisson(np.eye(2), [1.0, -2.0]), r"counts\[1\] is -2; expected numbers >= 0"),
-        (lambda: Poisson(np.eye(2), [1.0, np.nan]), r"counts\[1\] is nan"),
-        (lambda: Poisson(np.eye(2), [1.0]), r"counts have shape \(1,\)"),
-        (lambda: Poisson(np.eye(2), np.ones(2)).lipschitz(), "does not know its Lipschitz constant, for there is none"),
-        (lambda: Huber(np.eye(2), [1.0, 2.0], delta=0.0), "delta=0.0; expected a finite number > 0"),
-        (lambda: Huber(np.eye(2), [1.0, np.inf]), r"targets\[1\] is inf"),
-    ],
-)
-def test_what_is_no_count_or_target_is_refused(make, message):
-    with pytest.raises(ConfigurationError, match=message):
-        make()
 
 
 @pytest.mark.parametrize("offset", [0.0, 20.0, 800.0])
 def test_without_an_event_counts_have_no_intercept(offset):
     """Also where rounding leaves some; and with offsets of another unit the few there are."""
     features = np.random.default_rng(0).standard_normal((40, 3))
-    nothing = [Poisson(features + m, np.zeros(40), offset=np.full(40, offset)) for m in range(3)]
-    with pytest.raises(ConfigurationError, match=r"all counts are 0, or as good as 0.*no minimum"):
-        solved(nothing, L1(0.1), 5)
-    some = [Poisson(features + m, np.ones(40), offset=np.full(40, offset)) for m in range(3)]
+    nothing, some = (
+        [Poisson(features + m, np.full(40, count), offset=np.full(40, offset)) for m in range(3)]
+        for count in (0.0, 1.0)
+    )
+    refused(r"all counts are 0, or as good as 0.*no minimum", solved, nothing, L1(0.1), 5)
     if offset == 800.0:
-        with pytest.raises(ConfigurationError, match="Otherwise subtract a constant from all offsets"):
-            solved(some, L1(0.1), 5)
+        refused("Otherwise subtract a constant from all offsets", solved, some, L1(0.1), 5)
     else:
         assert numbers(solved(some, L1(0.1), 20)[0], "duality-gap")[-1] <= 1e-8
 
 
-# --- all of them, in every method -------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("kind", "size"),
+    [("counts", 0.0), ("counts", 4.0), ("counts", 13.0), ("huber", 0.0), ("huber", 1e3), ("huber", 1e6)],
+)
+def test_newton_needs_few_rounds_whatever_the_mean_and_from_where_a_hessian_is_zero(kind, size):
+    """Also from 0, where a step towards a mean of a million events would be one of a million."""
+    rows = (60, 30, 1)
+    # What is left of sums of so many events is rounding, of a few units in the last place by the order of the sums; of
+    # targets around a million ten digits are the level.
+    rounding, near = 0.0, 1e-6 if size == 1e6 else 1e-10
+    if kind == "counts":
+        sites = [_counts(seed, n, size) for seed, n in enumerate(rows)]
+        rounding = 16 * np.finfo(np.float64).eps * np.mean([site.targets.mean() for site in sites])
+    else:
+        sites = _wild(rows, size, df=1.5, delta=0.8)
+    result, _ = solved(sites, L1(0.05), 20, tolerance=1e-14)
+    assert min(numbers(result, "duality-gap")) <= near * numbers(result, "objective")[-1] + rounding
 
 
-def _wild():
-    rng = np.random.default_rng(0)
-    return [Huber(X, X[:, 0] + rng.standard_t(2, 40), delta=1.0) for X in (rng.normal(size=(40, 5)) for _ in range(3))]
-
-
-FAMILIES = {
-    "cox": lambda: hospitals(ties="breslow"),
-    "poisson": lambda: [_counts(seed, 40) for seed in range(3)],
-    "huber": _wild,
-}
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_path_with_folds_solves_all_strengths(family):
-    sites = [site for site in FAMILIES[family]() if site.num_examples > 30]
+@pytest.mark.parametrize(
+    "sites",
+    [hospitals()[:3], [_counts(seed, 40) for seed in range(3)], _wild((40, 40, 40))],
+    ids=["cox", "poisson", "huber"],
+)
+def test_a_path_with_folds_solves_all_strengths(sites):
     result, strategy = solved(sites, L1(1.0), 100, tolerance=1e-8, strengths=Strengths(5, folds=2))
     assert numbers(result, "duality-gap")[-1] <= 1e-8
     assert np.isfinite(strategy.state.held_out).all()
+
+
+# --- intercepts of sites ----------------------------------------------------------------------------------------------
+
+P = 6
+SIZES = (40, 33, 60)
+
+
+def _rows(kind):
+    """Sites whose levels differ by much, with a column that is constant at the first."""
+    found = []
+    for m, n in enumerate(SIZES):
+        rng = np.random.default_rng((0, m))
+        X = rng.normal(size=(n, P)) + 2.0 * m
+        X[:, 5] = 7.0 if m == 0 else X[:, 5]
+        scores = X @ np.r_[1.0, -0.5, 0.3, 0.0, 0.0, 0.2] - 3.0 * m + rng.normal(size=n)
+        targets = {LeastSquares: scores, Logistic: (scores > 0.0) * 1.0, Poisson: rng.poisson(np.exp(0.5 * scores))}
+        found.append((X, targets[kind]))
+    return found
+
+
+@pytest.mark.parametrize("kind", [LeastSquares, Logistic, Poisson])
+def test_a_value_is_the_least_over_the_intercept_whatever_the_scores(kind):
+    """Also where predictions are far from the targets, with weights and offsets."""
+    rng = np.random.default_rng(5)
+    X, y = _rows(kind)[0]
+    inner = kind(X, y, sample_weight=rng.uniform(0.1, 5.0, len(y)), offset=rng.normal(size=len(y)))
+    site = SiteIntercept(inner)
+    for size in (0.0, 1.0, 30.0) + (300.0,) * (kind is Logistic):
+        w = size * rng.normal(size=P)
+        b = site.own_intercept(w)
+        slope = inner.gradient(np.append(w, b))
+        assert abs(slope[-1]) <= 1e-13 * (1.0 + size * (1.0 + np.abs(y).max()))
+        assert site.value(w) == pytest.approx(inner.value(np.append(w, b)), rel=1e-13)
+        assert_allclose(site.gradient(w), slope[:-1], rtol=1e-12, atol=1e-13 * (1.0 + np.abs(slope).max()))
+        assert all(site.value(w) <= inner.value(np.append(w, b + move)) for move in (-0.1, 0.1))
+
+
+def test_rows_that_tell_nothing_beside_their_own_intercept():
+    sites = _rows(Logistic)
+    X, _ = sites[0]
+    w = np.arange(P) * 1.0
+    for site in (SiteIntercept(Logistic(X, np.ones(len(X)), l2=0.5)), SiteIntercept(Poisson(X, 0.0 * X[:, 0], l2=0.5))):
+        assert site.adds_nothing
+        assert np.isinf(site.own_intercept(w))
+        assert site.value(w) == 0.25 * float(w @ w) == site.metrics(w)["loss"]
+        assert_array_equal(site.gradient(w), 0.5 * w)
+        assert_array_equal(site.hessian_product(w, w), 0.5 * w)
+        assert_array_equal(site.hessian_block(w, np.array([0, 3])), [0.5, 0.0, 0.5])
+    plain = [SiteIntercept(Logistic(*own)) for own in sites]
+    more = [*plain, SiteIntercept(Logistic(X, np.zeros(len(X))))]
+    # The mean is over more rows, of which these have no loss: a strength for as many more.
+    strengths = 0.02, 0.02, 0.02 * (sum(SIZES) + len(X)) / sum(SIZES)
+    one, other, scaled = (
+        point(solved(each, L1(strength), tolerance=1e-12)[0], plain[0])
+        for each, strength in zip((plain, more, plain), strengths, strict=True)
+    )
+    assert np.abs(one - other).max() > 1e-4
+    assert_allclose(other, scaled, atol=1e-8)
+
+
+def test_folds_have_intercepts_of_their_own_and_few_rows_are_warned_of():
+    X, y = _rows(Logistic)[0]
+    w = np.full(P, 0.3)
+    weights = np.where(np.arange(len(y)) < 20, 3.0, 1.0)
+    for rows, share in (({}, 0.25), ({"sample_weight": weights}, 0.375)):
+        part, found = SiteIntercept(Logistic(X, y, **rows)).subset(np.arange(10))
+        assert part.value(w) == pytest.approx(SiteIntercept(Logistic(X[:10], y[:10])).value(w), rel=1e-14)
+        assert found == share
+    with pytest.warns(UserWarning, match="this site has fewer than 25, and logistic coefficients are biased"):
+        SiteIntercept(Logistic(X[:24], y[:24]))
+    SiteIntercept(LeastSquares(X[:2], y[:2]))

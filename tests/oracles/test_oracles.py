@@ -1,46 +1,94 @@
-"""The strategies, through `simulate`, against an implementation from the paper."""
+"""The strategies, through `simulate`, against an implementation from the paper.
+
+(D)FedDA and its relatives, written from Liang, Peng, Zhang, algorithms 1 to 3; NumPy only. Rows are clients, U is the
+gossip matrix (11'/M without a graph). h(w) = ||w||_q^2 / (2 (q - 1)), 1/p + 1/q = 1.
+"""
 
 import numpy as np
 import pytest
+from problems import app_of, arrays_of, simulated
 from quadratics import quadratics
 
-from flwr_fco import (
-    DFedDA,
-    DFedDAGT,
-    DReFedDAGT,
-    FedDAGT,
-    MultistepReFedDAGT,
-    PNorm,
-    ReFedDAGT,
-    Steps,
-    client_app,
-    simulate,
-)
+from flwr_fco import DFedDA, DFedDAGT, DReFedDAGT, FedDAGT, MultistepReFedDAGT, PNorm, ReFedDAGT, Steps
 from flwr_fco.strategies import Reference, Stage
 from flwr_fco.topology import chain
 
-from . import gradient_tracking
-
-COUNT = 4
-SIZE = 6
+COUNT, SIZE, ROUNDS, STEPS, P = 4, 6, 12, 5, 4.0
 RATES = {"client_lr": 0.02, "server_lr": 0.7}
-WORK = {"steps": 5, "rounds": 12}
 START = np.linspace(-1.0, 1.0, SIZE)
 
 
-def run(strategy, objectives, start, rounds):
-    """Return the strategy after its rounds, and the model."""
-    sizes = np.cumsum([entry.size for entry in objectives[0].layout.optimized])[:-1]
-    names = [entry.name for entry in objectives[0].layout.optimized]
-    result = simulate(
-        strategy,
-        client_app(lambda context: objectives[int(context.node_config["partition-id"])]),
-        num_nodes=len(objectives),
-        num_rounds=rounds,
-        initial_arrays=dict(zip(names, np.split(start, sizes), strict=True)),
-        progress=False,
-    )
-    return strategy, np.concatenate([result.arrays[name].numpy() for name in names])
+def dual_map(w):
+    """Return grad h(w), h(w) = ||w||_q^2 / (2 (q - 1))."""
+    q = P / (P - 1)
+    norm = np.linalg.norm(w, q)
+    return np.zeros_like(w) if norm == 0 else norm ** (2 - q) * np.abs(w) ** (q - 1) * np.sign(w) / (q - 1)
+
+
+def primal_map(z):
+    """Return grad h*(z), h*(z) = ||z||_p^2 / (2 (p - 1))."""
+    norm = np.linalg.norm(z, P)
+    return np.zeros_like(z) if norm == 0 else norm ** (2 - P) * np.abs(z) ** (P - 1) * np.sign(z) / (P - 1)
+
+
+def tracked(gradients, start, mixing, *, rounds=ROUNDS, tracking=True, radius_squared=None, seen=None):
+    """Return the duals after the rounds: DFedDA(-GT), or with `radius_squared` ReFedDA-GT around the start.
+
+    `seen` gets the mean over the nodes of their points after each round.
+    """
+    client_lr, server_lr = RATES.values()
+    restricted = radius_squared is not None
+
+    def point(z):
+        w = primal_map(z)
+        if not restricted:
+            return w  # algorithm 1, line 7: w <- grad h*(z)
+        excess = np.linalg.norm(z, P) / ((P - 1) * np.sqrt(radius_squared)) - 1
+        return start + w / (1 + max(excess, 0.0))  # algorithm 2: the q-ball of radius sqrt(Q) around the start
+
+    duals = np.tile(np.zeros_like(start) if restricted else dual_map(start), (COUNT, 1))  # Z_0 <- grad h(w_0)
+    trackers = np.zeros((COUNT, start.size))  # C_0 <- 0
+    for _ in range(rounds):
+        ends = duals.copy()
+        for m, gradient in enumerate(gradients):
+            for _ in range(STEPS):  # z_{r,k+1} <- z_{r,k} - eta_c (g(w_{r,k}) + c_r)
+                ends[m] = ends[m] - client_lr * (gradient(point(ends[m])) + trackers[m])
+        if tracking:  # C_{r+1} <- C_r + (I - U) (Z_{r,K} - Z_r) / (K eta_c)
+            move = (ends - duals) / (STEPS * client_lr)
+            trackers = trackers + move - mixing @ move
+        duals = mixing @ (duals + server_lr * (ends - duals))  # Z_{r+1} <- U (Z_r + eta_s (Z_{r,K} - Z_r))
+        if seen is not None:
+            seen.append(np.mean([point(z) for z in duals], axis=0))
+    return duals
+
+
+def staged(gradients, start, mixing, *, radius_squared, stages, sparsity, window, newest):
+    """Return the reference after the stages: algorithm 3, with the mean of the last points of a stage, at most all.
+
+    The authors' public code runs it on a graph as well: the mean is over the nodes too. It takes the points in which
+    rounds end; printed are those in which they begin.
+    """
+    reference = start
+    for n, rounds in enumerate(stages):
+        seen = []
+        tracked(gradients, reference, mixing, radius_squared=radius_squared / 2**n, rounds=rounds, seen=seen)
+        points = seen if newest else [reference, *seen[:-1]]
+        mean = np.mean(points[-(window or rounds) :], axis=0)
+        kept = np.argsort(-np.abs(mean))[:sparsity]  # Sparse(., s): the s largest entries
+        reference = np.zeros_like(mean)
+        reference[kept] = mean[kept]
+    return reference
+
+
+def run(kind, graph, **options):
+    """Return the strategy's state after its rounds, the gradients, and the matrix of its network."""
+    given = RATES | {"work": Steps(STEPS, batch_size=None), "fraction_evaluate": 0.0, "mirror_map": PNorm(P)}
+    strategy = kind(**given, **({"mixing": "chain"} if graph else {}), **options)
+    objectives = quadratics(COUNT, SIZE)
+    start = arrays_of(objectives[0].layout.unflatten(START))
+    simulated(strategy, app_of(objectives), ROUNDS, num_nodes=COUNT, initial_arrays=start)
+    mixing = chain(COUNT).mixing if graph else np.full((COUNT, COUNT), 1.0 / COUNT)
+    return strategy.state, [own.gradient for own in objectives], mixing
 
 
 def agree(ours, oracle):
@@ -48,51 +96,31 @@ def agree(ours, oracle):
     np.testing.assert_allclose(ours, oracle, rtol=0, atol=1e-12 * np.abs(oracle).max())
 
 
-def options(**more):
-    return {**RATES, "work": Steps(WORK["steps"], batch_size=None), "fraction_evaluate": 0.0, **more}
-
-
 @pytest.mark.parametrize(
-    ("kind", "graph", "more"),
+    ("kind", "graph", "options", "more"),
     [
-        (DFedDA, True, {"tracking": False}),
-        (DFedDAGT, True, {}),
-        (FedDAGT, False, {}),
-        (ReFedDAGT, False, {"radius_squared": 1.5}),
-        (DReFedDAGT, True, {"radius_squared": 1.5}),
+        (DFedDA, True, {}, {"tracking": False}),
+        (DFedDAGT, True, {"tracker_start": "zero"}, {}),
+        (FedDAGT, False, {"tracker_start": "zero"}, {}),
+        (ReFedDAGT, False, {"radius_squared": 1.5}, {"radius_squared": 1.5}),
+        (DReFedDAGT, True, {"radius_squared": 1.5}, {"radius_squared": 1.5}),
     ],
 )
-def test_gradient_tracking(kind, graph, more):
-    objectives = quadratics(COUNT, SIZE)
-    p = 4.0
-    given = {"mirror_map": PNorm(p)}
-    given |= {"mixing": "chain"} if graph else {}
-    given |= {"radius_squared": 1.5} if "radius_squared" in more else {}
-    given |= {} if more else {"tracker_start": "zero"}
-    strategy, _ = run(kind(**options(**given)), objectives, START, WORK["rounds"])
-    mixing = chain(COUNT).mixing if graph else np.full((COUNT, COUNT), 1.0 / COUNT)
-    oracle = gradient_tracking.tracked([f.gradient for f in objectives], START, mixing, p=p, **RATES, **WORK, **more)
-    agree(strategy.state.dual, oracle if graph else oracle[0])
+def test_gradient_tracking(kind, graph, options, more):
+    state, gradients, mixing = run(kind, graph, **options)
+    oracle = tracked(gradients, START, mixing, **more)
+    agree(state.dual, oracle if graph else oracle[0])
 
 
 @pytest.mark.parametrize(("kind", "graph"), [(MultistepReFedDAGT, False), (DReFedDAGT, True)])
 @pytest.mark.parametrize(("window", "newest"), [(None, False), (3, True), (6, False), (9, True)])
 def test_stages(kind, graph, window, newest):
     """Also with a window that is longer than the second stage, or than each of them."""
-    objectives = quadratics(COUNT, SIZE)
-    p = 4.0
-    more = {"mixing": "chain"} if graph else {}
-    strategy = kind(
-        radius_squared=1.5,
-        stages=[Stage(7), Stage(5), Stage(1)],
-        reference=Reference(sparsity=4, window=window, newest=newest),
-        **options(mirror_map=PNorm(p), **more),
-    )
-    run(strategy, objectives, START, 12)
-    mixing = chain(COUNT).mixing if graph else np.full((COUNT, COUNT), 1.0 / COUNT)
-    constants = {**RATES, "p": p, "steps": WORK["steps"], "radius_squared": 1.5}
-    given = {"stages": (7, 5), "sparsity": 4, "window": window, "newest": newest, **constants}
-    oracle = gradient_tracking.staged([f.gradient for f in objectives], START, mixing, **given)
+    reference = Reference(sparsity=4, window=window, newest=newest)
+    stages = [Stage(7), Stage(5), Stage(1)]
+    state, gradients, mixing = run(kind, graph, radius_squared=1.5, stages=stages, reference=reference)
+    given = {"stages": (7, 5), "sparsity": 4, "window": window, "newest": newest, "radius_squared": 1.5}
+    oracle = staged(gradients, START, mixing, **given)
     assert np.count_nonzero(oracle) == 4
-    agree(strategy.state.reference, oracle)
-    assert not strategy.state.dual.any()
+    agree(state.reference, oracle)
+    assert not state.dual.any()

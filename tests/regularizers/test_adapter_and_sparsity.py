@@ -1,14 +1,17 @@
-"""The adapter of foreign operators, hard sparsity, and that the checker finds wrong code."""
+"""The adapter of foreign operators, hard and n-of-m sparsity, and that the checker finds wrong code."""
 
+import itertools
 from dataclasses import dataclass
-from itertools import combinations
 from typing import ClassVar
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+from refusals import refused
 
-from flwr_fco.errors import ConfigurationError
-from flwr_fco.regularizers import L1, Adapter, HardSparsity, L1Ball, Regularizer
+from flwr_fco.regularizers import L1, Adapter, HardSparsity, L1Ball, NofM, Regularizer
 from flwr_fco.testing import check_regularizer
 
 
@@ -29,37 +32,71 @@ def test_a_registered_operator_travels():
     assert Regularizer.from_spec(psi.to_spec()) == psi
     check_regularizer(psi)
     v = np.random.default_rng(0).normal(size=(3, 4))
-    np.testing.assert_array_equal(psi.prox(v, 0.7), L1(0.5).prox(v, 0.7))
-    with pytest.raises(ConfigurationError, match="taken"):
-        Adapter.register("test-absolute", L1)
-    with pytest.raises(ConfigurationError, match=r"known here: .*test-absolute.*both ServerApp and ClientApp"):
-        Adapter(name="test-absolut")
-
-
-def test_pyproximal_operators_and_what_is_none():
+    assert_array_equal(psi.prox(v, 0.7), L1(0.5).prox(v, 0.7))
+    refused("taken", Adapter.register, "test-absolute", L1)
+    message = r"known here: .*test-absolute.*both ServerApp and ClientApp"
+    refused(message, Adapter, name="test-absolut")
     Adapter.register("test-no-operator", lambda: 3)
-    with pytest.raises(ConfigurationError, match="Adapter"):
-        Adapter("test-no-operator", {})
+    refused("Adapter", Adapter, "test-no-operator", {})
+
+
+def test_operators_of_pyproximal():
     pyproximal = pytest.importorskip("pyproximal")
     Adapter.register("test-ball", pyproximal.L1Ball)
     v = np.random.default_rng(1).normal(size=20)
     ball = Adapter("test-ball", {"n": 20, "radius": 1.0})
-    np.testing.assert_allclose(ball.prox(v, 0.7), L1Ball(1.0).prox(v, 0.7), atol=1e-5)
+    assert_allclose(ball.prox(v, 0.7), L1Ball(1.0).prox(v, 0.7), atol=1e-5)
     assert ball.value(v) == np.inf
     assert ball.value(np.zeros(20)) == 0.0
 
 
-@pytest.mark.parametrize("count", [1, 3, 6, 10])
-def test_hard_sparsity_beats_every_support(count):
-    """Against all supports of that size."""
-    rng = np.random.default_rng(2)
-    for v in (rng.normal(size=6), rng.integers(-2, 3, size=6).astype(float), np.zeros(6), np.ones(6)):
-        p = HardSparsity(count).prox(v, 1.0)
-        assert np.count_nonzero(p) <= count
-        best = min(
-            np.sum(v[[i for i in range(6) if i not in kept]] ** 2) for kept in combinations(range(6), min(count, 6))
-        )
-        assert np.sum((v - p) ** 2) == pytest.approx(best)
+# --- sparsity ---------------------------------------------------------------------------------------------------------
+
+ROWS = st.lists(st.integers(-3, 3), min_size=4, max_size=4)
+
+
+@given(st.lists(ROWS, min_size=1, max_size=3), st.integers(1, 4))
+def test_no_choice_of_n_is_nearer_and_of_equal_ones_the_first_stay(rows, n):
+    v = np.array(rows, dtype=np.float64)
+    for row, kept in zip(v, NofM(n, 4).prox(v, 1.0), strict=True):
+        # The first of the best choices keeps the first entries.
+        best = max(itertools.combinations(range(4), n), key=lambda choice: np.square(row[list(choice)]).sum())
+        distance = np.square(row).sum() - np.square(row[list(best)]).sum()
+        assert np.square(row - kept).sum() == pytest.approx(distance)
+        smallest = np.abs(row[kept != 0]).min(initial=np.inf)
+        dropped = np.flatnonzero((kept == 0) & (np.abs(row) == smallest))
+        chosen = np.flatnonzero((kept != 0) & (np.abs(row) == smallest))
+        assert not dropped.size or not chosen.size or chosen.max() < dropped.min()
+        hard = HardSparsity(n).prox(row, 1.0)
+        assert np.count_nonzero(hard) <= n
+        assert np.square(row - hard).sum() == pytest.approx(distance)
+
+
+def test_a_kernel_is_read_along_its_input_channels_if_it_has_enough():
+    kernel = np.random.default_rng(0).normal(size=(5, 8, 3, 2))
+    result = NofM(1, 4).prox(kernel, 1.0)
+    for out, x, y in itertools.product(range(5), range(3), range(2)):
+        expected = NofM(1, 4).prox(kernel[out, :, x, y][None].copy(), 1.0)[0]
+        assert_array_equal(result[out, :, x, y], expected)
+    assert NofM(1, 4).value(result) == 0.0
+    assert NofM(1, 4).value(kernel) == np.inf
+    few = np.ones((5, 3, 2, 2))
+    assert_array_equal(NofM(2, 4).prox(few, 1.0), few)
+    assert NofM(2, 4).value(few) == 0.0
+    for shape, words in (
+        ((8,), "second axis of matrices"),
+        ((3, 30), r"30 inputs, no multiple of 4; leave it whole"),
+    ):
+        refused(words, NofM(2, 4).check_shape, "weight", shape)
+    assert_array_equal(NofM(1, 4).prox(np.array([[np.nan, 1.0, 3.0, 2.0]]), 1.0), [[np.nan, 0.0, 3.0, 0.0]])
+
+
+def test_hard_sparsity_of_more_entries_than_there_are_changes_nothing():
+    for v in (np.random.default_rng(2).normal(size=6), np.zeros(6)):
+        assert_array_equal(HardSparsity(10).prox(v, 1.0), v)
+
+
+# --- the checker ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -82,14 +119,11 @@ class Broken(Regularizer):
             return soft.astype(np.float64)
         if self.fault == "expansive":
             soft *= v.dtype.type(1.01)
-        if self.fault == "out" and out is not None:
-            return soft
-        if out is None:
+        if out is None or self.fault == "out":
             return soft
         if self.fault == "in place":
             out[:] = 0.0
-            out += L1(1.0).prox(v, step)
-            return out
+            soft = out + L1(1.0).prox(v, step)
         out[...] = soft
         return out
 

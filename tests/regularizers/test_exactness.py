@@ -1,11 +1,16 @@
-"""Proximal maps against rational arithmetic, and where squares leave the range of floats."""
+"""Proximal maps against rational arithmetic, where squares leave the range of floats, and of singular values."""
 
 from fractions import Fraction
 
 import numpy as np
 import pytest
+from numpy.linalg import matrix_rank as numerical_rank
+from numpy.testing import assert_allclose, assert_array_equal
 
-from flwr_fco.regularizers import L1, L2, ElasticNet, GroupLasso, L1Ball, L2Ball, L2Squared, Simplex
+from flwr_fco.core.layout import Layout
+from flwr_fco.regularizers import L1, L2, ElasticNet, GroupLasso, L1Ball, L2Ball, L2Squared, Nuclear, NuclearBall
+from flwr_fco.regularizers.sets import Simplex
+from flwr_fco.regularizers.spectral import SpectralBall, noise_of
 
 EPS = np.finfo(np.float64).eps
 
@@ -32,22 +37,13 @@ def test_projections_against_rational_arithmetic(radius, magnitude):
     """Relative accuracy of eps in the radius, also where v is 1e200 times as large as the radius."""
     rng = np.random.default_rng(3)
     for n in (1, 2, 5, 40):
-        for v in (
-            rng.normal(size=n),
-            np.ones(n),
-            rng.integers(-2, 3, size=n).astype(float),
-            1 + 1e-9 * rng.normal(size=n),
-        ):
-            v = magnitude * v
+        noise = rng.normal(size=n)
+        for v in (noise, np.ones(n), rng.integers(-2, 3, size=n).astype(float), 1 + 1e-9 * noise):
             for psi, absolute in ((L1Ball(radius), True), (Simplex(radius), False)):
-                exact = rational_projection(v, radius, absolute)
-                got = psi.prox(v, 1.0)
-                error = max(abs(float(Fraction(float(x)) - y)) for x, y in zip(got, exact, strict=True))
-                assert error <= 4 * EPS * radius
-                assert (
-                    abs(float(sum(abs(Fraction(float(x))) for x in got) - sum(abs(x) for x in exact)))
-                    <= 8 * EPS * radius
-                )
+                exact = rational_projection(magnitude * v, radius, absolute)
+                got = [Fraction(float(x)) for x in psi.prox(magnitude * v, 1.0)]
+                assert max(abs(x - y) for x, y in zip(got, exact, strict=True)) <= 4 * EPS * radius
+                assert abs(sum(map(abs, got)) - sum(map(abs, exact))) <= 8 * EPS * radius
 
 
 @pytest.mark.parametrize("n", [65_536, 300_001])
@@ -74,13 +70,13 @@ def test_long_projections(n, dtype):
 def test_values_are_not_lost_to_overflow():
     assert L2(1.0).value(np.full(4, 1e200)) == pytest.approx(2e200)
     assert L2(1.0).value(np.full(4, 1e-200)) == pytest.approx(2e-200)
-    np.testing.assert_allclose(L2Ball(1.0).prox(np.full(4, 1e300), 1.0), 0.5)
-    np.testing.assert_allclose(L2Ball(1e-310).prox(np.full(4, 1e-200), 1.0), 0.5e-310, rtol=1e-6)
-    np.testing.assert_allclose(L2(1.0).prox(np.full(4, 1e-200), 1e-200), 0.5e-200)
+    assert_allclose(L2Ball(1.0).prox(np.full(4, 1e300), 1.0), 0.5)
+    assert_allclose(L2Ball(1e-310).prox(np.full(4, 1e-200), 1.0), 0.5e-310, rtol=1e-6)
+    assert_allclose(L2(1.0).prox(np.full(4, 1e-200), 1e-200), 0.5e-200)
     psi = GroupLasso(1.0, groups=[0, 0, 1, 1], weights=[1.0, 1.0])
     for size in (1e-200, 1e200):
         p = psi.prox(size * np.array([30.0, 40.0, 3.0, 4.0]), 2.5 * size)
-        np.testing.assert_allclose(p, size * np.array([28.5, 38.0, 1.5, 2.0]))
+        assert_allclose(p, size * np.array([28.5, 38.0, 1.5, 2.0]))
 
 
 @pytest.mark.parametrize(
@@ -94,7 +90,7 @@ def test_values_are_not_lost_to_overflow():
 @pytest.mark.parametrize("scale", [1e-300, 1.0, 1e160])
 def test_the_weighted_l1_ball_keeps_light_and_heavy_coordinates_apart(weights, v, expected, scale):
     point = L1Ball(2.0 * scale, weights=np.array(weights)).prox(scale * np.array(v), 1.0)
-    np.testing.assert_allclose(point, scale * np.array(expected), rtol=1e-14, atol=1e-14 * scale)
+    assert_allclose(point, scale * np.array(expected), rtol=1e-14, atol=1e-14 * scale)
 
 
 @pytest.mark.parametrize("weights", [None, np.array([4.0, 4.0])])
@@ -107,3 +103,75 @@ def test_values_are_right_where_squares_leave_the_range_of_floats(weights):
     for psi in (L1(0.0, weights=weights), L2Squared(0.0, weights=weights), ElasticNet(0.0, 0.3, weights=weights)):
         assert psi.value(np.array([1.7e308, 1.7e308])) == 0.0
     assert np.isnan(L2Squared(1.0, weights=weights).value(np.array([np.nan, 1.0])))
+
+
+# --- singular values --------------------------------------------------------------------------------------------------
+
+
+def with_singular_values(m, n, values, seed=0):
+    rng = np.random.default_rng(seed)
+    left = np.linalg.qr(rng.normal(size=(m, len(values))))[0]
+    right = np.linalg.qr(rng.normal(size=(n, len(values))))[0]
+    return left, np.asarray(values, dtype=float), right.T
+
+
+@pytest.mark.parametrize(("m", "n"), [(20, 20), (60, 12), (12, 60), (200, 180)])
+@pytest.mark.parametrize("condition", [1.0, 1e2, 1e4, 1e6, 1e8])
+def test_the_smallest_kept_singular_value_is_accurate(m, n, condition):
+    left, values, right = with_singular_values(m, n, np.geomspace(1.0, 1.0 / condition, 8))
+    threshold = 0.25 / condition
+    exact = (left * (values - threshold)) @ right
+    got = Nuclear(1.0).prox((left * values) @ right, threshold)
+    assert numerical_rank(got) == 8
+    # A matrix product in float64 knows the matrix to eps sigma_1, so its singular values to eps * condition.
+    limit = max(1e-9, 1e-14 * condition)
+    smallest = np.linalg.svd(got, compute_uv=False)[7]
+    assert abs(smallest / (values[-1] - threshold) - 1) <= limit
+    assert np.linalg.norm(got - exact) <= 1e-12 * np.linalg.norm(exact) + 1e-15
+
+
+@pytest.mark.parametrize(("m", "n"), [(1, 1), (1, 7), (32, 32), (60, 20), (20, 60), (200, 160)])
+@pytest.mark.parametrize("quantile", [0.0, 0.3, 0.7, 0.999])
+@pytest.mark.parametrize("size", [1e-200, 1.0, 1e200])
+def test_the_rank_is_the_numerical_rank_after_the_wire_too(m, n, quantile, size):
+    rng = np.random.default_rng(1)
+    low_rank = rng.normal(size=(m, 4)) @ rng.normal(size=(4, n)) / np.sqrt(m)
+    v = size * (low_rank + 0.05 * rng.normal(size=(m, n)))
+    threshold = np.quantile(np.linalg.svd(v, compute_uv=False), quantile) * (1 + 1e-9)
+    layout = Layout.from_arrays({"w": v})
+    for psi in (Nuclear(1.0), Nuclear(1.0, bound=1.5 * threshold), NuclearBall(3 * threshold), SpectralBall(threshold)):
+        wire = np.frombuffer(layout.flatten({"w": psi.prox(v, threshold)}).tobytes())
+        kept = psi.of_values().prox(np.linalg.svd(v, compute_uv=False), threshold)
+        assert numerical_rank(layout.views(wire)["w"]) == (kept > noise_of(kept.max(), v.shape)).sum()
+
+
+def test_values_above_the_threshold_by_rounding_do_not_count_nor_in_float32():
+    left, values, right = with_singular_values(40, 40, [3.0, 1.0 + 1e-15, 1.0, 1.0 - 1e-15, 0.5])
+    assert numerical_rank(Nuclear(1.0).prox((left * values) @ right, 1.0)) == 1
+    assert not Nuclear(1.0).prox(np.eye(5), 1.0).any()
+    left, values, right = with_singular_values(50, 30, np.geomspace(1.0, 1e-4, 6))
+    v = ((left * values) @ right).astype(np.float32)
+    exact, got = (Nuclear(1.0).prox(own, 5e-5) for own in (v.astype(np.float64), v))
+    assert got.dtype == np.float32
+    assert_array_equal(got, exact.astype(np.float32))
+
+
+def test_nan_and_infinity_are_not_hidden():
+    for bad in (np.nan, np.inf):
+        v = np.eye(3)
+        v[0, 1] = bad
+        for psi in (Nuclear(1.0), NuclearBall(1.0), SpectralBall(0.5)):
+            assert np.isnan(psi.prox(v, 1.0)).all()
+            assert not psi.value(v) < np.inf
+
+
+@pytest.mark.parametrize(("m", "n"), [(3, 8), (20, 20), (40, 12), (160, 170)])
+@pytest.mark.parametrize("condition", [2.0, 300.0])
+def test_a_proximal_point_is_within_its_bound(m, n, condition):
+    """By the cheap method too, whose singular vectors are orthogonal to eps * condition^2 only."""
+    left, values, right = with_singular_values(m, n, np.geomspace(condition, 1.0, min(m, n)))
+    psi = Nuclear(1.0, bound=0.1)
+    v = (left * values) @ right
+    p = psi.prox(v, 0.7)
+    assert psi.value(p) == pytest.approx(0.1 * min(m, n), rel=1e-12)
+    assert_allclose(p, 0.1 * left @ right, rtol=0, atol=1e-9)

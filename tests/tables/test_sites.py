@@ -1,7 +1,8 @@
-"""Estimators over sites whose data do not fit together: columns, codings, units and groups."""
+"""Whose rows they are, and what they must have in common: columns, codings, units, weights, groups and names."""
 
 import re
 import warnings
+from datetime import date
 from functools import partial
 
 import numpy as np
@@ -9,99 +10,195 @@ import pandas as pd
 import pytest
 from federations import fit_over_a_grid, grid_of
 from flwr.app import RecordDict
+from numpy.testing import assert_allclose, assert_array_equal
+from refusals import refused
 from scipy.sparse import csr_array
+from sklearn.linear_model import Lasso
+from sklearn.model_selection import LeaveOneGroupOut, cross_val_score
 
 from flwr_fco.client_apps import Disclosure
 from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.messages.records import NAMES_ONLY, TABLE, addressed
-from flwr_fco.tables import FederatedLasso, FederatedLogisticRegression
+from flwr_fco.tables import FederatedCoxRegression, FederatedElasticNet, FederatedLasso, FederatedLogisticRegression
 
 NAMES = ["age", "bmi", "crp", "sex"]
+BACK = NAMES[::-1]
 
 
-def sites(number=3, rows=40):
-    """Tables of some sites, and targets that follow from the columns by name."""
-    found = []
-    for m in range(number):
-        rng = np.random.default_rng(m)
-        table = pd.DataFrame(rng.standard_normal((rows, 4)), columns=NAMES)
-        table["sex"] = rng.integers(0, 2, rows)
-        found.append((table, table["age"] - 2.0 * table["crp"] + 0.1 * rng.standard_normal(rows)))
-    return found
+def site(m, rows=40):
+    """Return a table, and targets that follow from its columns by name."""
+    rng = np.random.default_rng(m)
+    table = pd.DataFrame(rng.standard_normal((rows, 4)), columns=NAMES)
+    table["sex"] = rng.integers(0, 2, rows)
+    return table, table["age"] - 2.0 * table["crp"] + 0.1 * rng.standard_normal(rows)
 
 
-over_a_grid = partial(fit_over_a_grid, features=NAMES)
+SITES = [site(m) for m in range(3)]
+TABLES, TARGETS = ([own[place] for own in SITES] for place in range(2))
+ROWS, Y = pd.concat(TABLES, ignore_index=True), np.concatenate(TARGETS)
+OWNERS = np.repeat(["north", "south", "west"], 40)
+WEIGHTS = np.random.default_rng(0).uniform(0.1, 3.0, 120) * (np.arange(120) % 7 > 0)
+
+
+def with_site(m, table=None, targets=None):
+    """Return the sites of which one has another table or other targets."""
+    changed = TABLES[m] if table is None else table, TARGETS[m] if targets is None else targets
+    return [*SITES[:m], changed, *SITES[m + 1 :]]
 
 
 def lasso(**options):
     return FederatedLasso(0.1, num_clients=3, **options)
 
 
-def test_columns_in_another_order_at_one_site_are_refused_or_taken_by_name():
-    data = sites()
-    data[1] = data[1][0][NAMES[::-1]], data[1][1]
+def fit_here(data, model=None, **options):
+    return (model or lasso()).fit(*zip(*data, strict=True), **options)
+
+
+def over_a_grid(data, model=None, **options):
+    return fit_over_a_grid(model or lasso(), data, **{"features": NAMES, **options})[0]
+
+
+def by_name(data):
+    """Return the tables and targets of sites with names."""
+    return [{f"site {m}": own[place] for m, own in enumerate(data)} for place in (0, 1)]
+
+
+# --- columns ----------------------------------------------------------------------------------------------------------
+
+
+def test_columns_in_another_order_are_taken_by_name_and_refused_of_a_grid_without_names():
+    data = with_site(1, TABLES[1][BACK])
+    here = fit_here(data)
+    assert_allclose(here.coef_, Lasso(0.1, tol=1e-13).fit(ROWS, Y).coef_, rtol=0, atol=1e-7)
+    assert here.feature_names_in_.tolist() == NAMES
+    assert "trust" not in here.summary()
+    assert list(here.summary().table().columns) == ["feature", "coefficient"]
+    refused("same order", here.predict, data[1][0], kind=ValueError)
+    assert list(data[1][0].columns) == BACK
     message = r"partition 1\) has its columns in another order than the ServerApp: .*'sex', there 'age'"
-    with pytest.raises(ConfigurationError, match=message):
-        over_a_grid(lasso(), data)
+    refused(message, over_a_grid, data)
+    refused(message.partition(":")[0], over_a_grid, data, features=None)
     # More columns than the model has are left at the site.
-    data[0] = data[0][0].assign(id=range(40)), data[0][1]
-    there, _ = over_a_grid(lasso(), data, app={"features": NAMES})
-    here = lasso().fit(*zip(*sites(), strict=True))
-    assert np.array_equal(there.coef_, here.coef_)
+    data[0] = TABLES[0].assign(id=range(40)), TARGETS[0]
+    there = over_a_grid(data, app={"features": NAMES})
+    assert_array_equal(there.coef_, here.coef_)
     assert "on trust" not in there.summary()
-
-
-def test_all_sites_are_compared_with_the_names_of_the_server():
-    with pytest.raises(ConfigurationError, match=r"partition 0\) lacks 'alter' and has 'age', compared with the S"):
-        over_a_grid(lasso(), sites(), features=["alter", *NAMES[1:]])
+    message = r"partition 0\) lacks 'alter' and has 'age', compared with the S"
+    refused(message, over_a_grid, SITES, features=["alter", *NAMES[1:]])
 
 
 @pytest.mark.parametrize("raise_errors", [False, True])
 def test_a_site_without_a_column_is_named(raise_errors):
-    data = sites()
-    data[2] = data[2][0].drop(columns="crp"), data[2][1]
-    with pytest.raises(ConfigurationError, match=r"partition 2\) lacks 'crp', compared with the ServerApp"):
-        over_a_grid(lasso(), data, raise_errors=raise_errors)
-    kind = ClientError if raise_errors else ConfigurationError
-    with pytest.raises(kind, match=r"partition 2.*lack the columns \['crp'\] of features="):
-        over_a_grid(lasso(), data, app={"features": NAMES}, raise_errors=raise_errors)
-    data[2] = data[2][0].to_numpy(), data[2][1]
-    with pytest.raises(kind, match=r"partition 2.*have 3 columns without names, and features= has 4"):
-        over_a_grid(lasso(), data, app={"features": NAMES}, raise_errors=raise_errors)
+    given = {"raise_errors": raise_errors}
+    lacking = TABLES[2].drop(columns="crp")
+    message = r"partition 2\) lacks 'crp', compared with the ServerApp"
+    refused(message, over_a_grid, with_site(2, lacking), **given)
+    given |= {"app": {"features": NAMES}, "kind": ClientError if raise_errors else ConfigurationError}
+    refused(r"partition 2.*lack the columns \['crp'\] of features=", over_a_grid, with_site(2, lacking), **given)
+    message = r"partition 2.*have 3 columns without names, and features= has 4"
+    refused(message, over_a_grid, with_site(2, lacking.to_numpy()), **given)
 
 
 @pytest.mark.parametrize(("named", "trust"), [([True] * 3, False), ([True, False, True], True)])
 def test_the_order_of_arrays_is_taken_on_trust_and_the_summary_says_so(named, trust):
-    data = [(table if own else table.to_numpy(), y) for own, (table, y) in zip(named, sites(), strict=True)]
-    for features in (NAMES, 4):
-        model, _ = over_a_grid(lasso(), data, features=features)
+    data = [(table if own else table.to_numpy(), y) for own, (table, y) in zip(named, SITES, strict=True)]
+    for features in (NAMES, 4, None):
+        model = over_a_grid(data, features=features)
         assert ("taken on trust" in model.summary()) == trust
-        assert np.array_equal(model.coef_, lasso().fit(*zip(*sites(), strict=True)).coef_)
+        assert_array_equal(model.coef_, fit_here(SITES).coef_)
+
+
+def test_sites_with_frames_say_the_names_themselves():
+    named, asked = (over_a_grid(SITES, lasso(penalty_factor={"age": 0.5}), features=own) for own in (NAMES, None))
+    assert_array_equal(asked.coef_, named.coef_)
+    assert asked.feature_names_in_.tolist() == NAMES
+    assert asked.n_iter_ == named.n_iter_
+    arrays = [(table.to_numpy(), y) for table, y in SITES]
+    refused("no site names its columns", over_a_grid, arrays, features=None)
+
+
+SECOND = TABLES[1]
+OTHER = [
+    ("part 1 lacks 'bmi', compared with part 0; .* columns that they have in common", SECOND.drop(columns="bmi")),
+    ("part 1 has 'z', compared with part 0", SECOND.assign(z=1.0)),
+    ("part 1 lacks 'age' and has 'Age'", SECOND.rename(columns={"age": "Age"})),
+    (r"part 1: entries are missing \(NaN\): X\['bmi'\] in 40 of 40 rows", SECOND.assign(bmi=np.nan)),
+    (r"\['bmi'\] hold dates or times; expected numbers", SECOND.assign(bmi=pd.Timestamp("2020-01-01"))),
+    ("hold dates or times", SECOND.assign(bmi=pd.Timedelta(days=1))),
+    ("hold dates or times", SECOND.assign(bmi=date(2020, 1, 1))),
+    (r"part 1 has the columns .* part 0 has .*'crp'.* expected the same names", SECOND.rename(columns={"age": "z"})),
+    (r"part 1 has the columns .* part 0 has .* expected the same names", SECOND.to_numpy()),
+    (r"part 1 .* part 0 has .* expected the same names", SECOND.set_axis(["age", "bmi", "bmi", "sex"], axis=1)),
+    ("part 1 has rows of unequal length", [[1.0, 2.0, 3.0, 4.0], [1.0]]),
+    (r"part 1: (.|\n)*array=\[\](.|\n)*; expected a table with a row", []),
+    ("part 1: could not convert string", [["a", "b", "c", "d"]] * 40),
+    ("part 1: .*got scalar array(.|\n)*; expected a table", None),
+    ("part 1: .*got 1D array(.|\n)*; expected a table", SECOND.to_numpy()[0]),
+]
+
+
+@pytest.mark.parametrize(("message", "other"), OTHER)
+def test_the_part_and_the_column_are_named(message, other):
+    first = TABLES[0] if isinstance(other, pd.DataFrame) or "the columns" in message else TABLES[0].to_numpy()
+    refused(message, lasso().fit, [first, other], TARGETS[:2])
+
+
+def test_names_that_are_twice_or_no_texts():
+    """As scikit-learn has it: a frame without names is an array, and a fit forgets the names of the one before."""
+    twice = [TABLES[0].set_axis(list("abbd"), axis=1), TABLES[1].set_axis(list("babd"), axis=1)]
+    refused("part 0 has several of the name", lasso().fit, twice, TARGETS[:2])
+    model = fit_here(SITES)
+    arrays = [own.to_numpy() for own in TABLES]
+    model.fit([pd.DataFrame(arrays[0]), *arrays[1:]], TARGETS)
+    assert_array_equal(model.coef_, lasso().fit(arrays, TARGETS).coef_)
+    assert not hasattr(model, "feature_names_in_")
+    frames = [pd.DataFrame(arrays[0]), pd.DataFrame(arrays[1])[[1, 0, 2, 3]]]
+    refused("other columns, and their names are no texts", lasso().fit, frames, TARGETS[:2])
+
+
+def test_a_factor_finds_its_feature_by_name_or_pattern():
+    """Whatever the order of the columns, and of the entries."""
+    factors = np.array([0.5, 2.5, 1.0, 1.0])
+    expected = Lasso(0.1, tol=1e-13).fit(ROWS / factors, Y).coef_ / factors
+    data = with_site(0, TABLES[0][BACK])
+    series = pd.Series({"bmi": 2.5, "crp": 1, "age": 0.5, "sex": 1})
+    ones = {"age": 0.5, "bmi": 2.5}
+    for given in (ones, series, factors[::-1], {"a*": 0.5, "?m*": 2.5}, {"*": 1.0, "[b]*": 3.0} | ones):
+        assert_allclose(fit_here(data, lasso(penalty_factor=given)).coef_, expected[::-1], atol=1e-7)
+    there = over_a_grid(SITES, lasso(penalty_factor={"bmi": 2.5, "age": 0}))
+    assert_array_equal(there.coef_, fit_here(SITES, lasso(penalty_factor=[0, 2.5, 1, 1])).coef_)
+    brackets = ROWS.rename(columns={"crp": "x[0]"})
+    literal, plain = lasso(penalty_factor={"x[0]": 2.0}), lasso(penalty_factor=[1, 1, 2, 1])
+    assert_array_equal(literal.fit(brackets, Y).coef_, plain.fit(brackets, Y).coef_)
+    for wrong, message in (
+        ({"age": 0, "d": 0}, r"names \['d'\], which X does not have; its features are sex, crp, bmi, age$"),
+        ({"A*": 0}, r"penalty_factor names \['A\*'\], which X does not have"),
+        ({"a*": np.nan}, "penalty_factor=nan of feature age"),
+        ({"a*": 0, "?ge": 1}, "has patterns with two factors of feature age; name it itself"),
+    ):
+        refused(message, fit_here, data, lasso(penalty_factor=wrong))
+
+
+# --- classes ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("at_a_site", "classes"), [(["no", "yes"], [0, 1]), ([0, 1], ["0", "1"]), ([0, 1, 2], [0, 1, 3])]
 )
 def test_classes_that_a_site_and_the_server_name_differently_are_refused(at_a_site, classes):
-    model = FederatedLogisticRegression(num_clients=3)
-    data = [(table, np.array(at_a_site)[np.arange(40) % len(at_a_site)]) for table, _ in sites()]
-    with pytest.raises(ConfigurationError, match=r"partition 0\) has the classes .*, the ServerApp "):
-        over_a_grid(model, data, app={"classes": at_a_site}, classes=classes)
+    labels = np.array(at_a_site)[np.arange(40) % len(at_a_site)]
+    fit = partial(over_a_grid, [(table, labels) for table in TABLES], FederatedLogisticRegression(num_clients=3))
+    app = {"classes": at_a_site}
+    refused(r"partition 0\) has the classes .*, the ServerApp ", fit, app=app, classes=classes)
     # 0.0 is 0, and the order in which they are given is none.
-    over_a_grid(model, data, app={"classes": at_a_site}, classes=np.array(at_a_site)[::-1])
+    fit(app=app, classes=np.array(at_a_site)[::-1])
     if at_a_site == [0, 1]:
-        over_a_grid(model, data, app={"classes": at_a_site}, classes=[0.0, 1.0])
-
-
-@pytest.mark.parametrize("labels", [["no", "yes"], [0, 1, 2]])
-@pytest.mark.parametrize("app", [True, False])
-@pytest.mark.parametrize("raises", [True, False])
-def test_an_error_says_where_to_give_forgotten_classes(labels, app, raises):
-    model = FederatedLogisticRegression(num_clients=3)
-    data = [(table, np.array(labels)[np.arange(40) % len(labels)]) for table, _ in sites()]
+        fit(app=app, classes=[0.0, 1.0])
     message = r"(classes=\[\.\.\.\] to client_app.* and to fit|client_app and fit the same classes=)"
-    with pytest.raises((ConfigurationError, ClientError), match=message):
-        over_a_grid(model, data, app={"classes": labels} if app else {}, raise_errors=raises)
+    if at_a_site != [0, 1]:
+        for app in ({"classes": at_a_site}, {}):
+            for raises in (True, False):
+                refused(message, fit, app=app, raise_errors=raises, kind=(ConfigurationError, ClientError))
 
 
 def two(coding, y):
@@ -109,23 +206,36 @@ def two(coding, y):
 
 
 def test_two_codings_of_two_classes_are_not_three_classes():
-    tables, y = zip(*sites(), strict=True)
     model = FederatedLogisticRegression()
-    labels = [two([0, 1], y[0]), two([-1, 1], y[1]), two([0, 1], y[2])]
-    with pytest.raises(ConfigurationError, match=r"part 0 has labels 0, part 1 has labels -1, and none has both"):
-        model.fit(list(tables), labels)
-    groups = np.repeat(["north", "south", "west"], 40)
-    rows = pd.concat(tables, ignore_index=True)
-    with pytest.raises(ConfigurationError, match=r"north has labels 0, south has labels -1"):
-        model.fit(rows, np.concatenate(labels), groups=groups)
+    labels = [two([0, 1], TARGETS[0]), two([-1, 1], TARGETS[1]), two([0, 1], TARGETS[2])]
+    refused(r"part 0 has labels 0, part 1 has labels -1, and none has both", model.fit, TABLES, labels)
+    message = r"north has labels 0, south has labels -1"
+    refused(message, model.fit, ROWS, np.concatenate(labels), groups=OWNERS)
     # Where a site has both, there are three classes; and rows that are dealt from one table have one coding.
     labels[2] = np.arange(40) % 3 - 1
-    assert model.fit(list(tables), labels).classes_.tolist() == [-1, 0, 1]
-    assert model.fit(rows[:6], [-1, 0, 1, 1, 0, -1]).classes_.tolist() == [-1, 0, 1]
-    assert FederatedLasso(0.1).fit(list(tables), labels).coef_.shape == (4,)
+    assert model.fit(TABLES, labels).classes_.tolist() == [-1, 0, 1]
+    assert model.fit(ROWS[:6], [-1, 0, 1, 1, 0, -1]).classes_.tolist() == [-1, 0, 1]
+    assert FederatedLasso(0.1).fit(TABLES, labels).coef_.shape == (4,)
     for codes in ([False, True], [0.0, 1.0]):
-        labels = [two([0, 1], y[0]), two(codes, y[1]), two([1, 1], y[2])]
-        assert model.fit(list(tables), labels).classes_.tolist() == [0, 1]
+        labels = [two([0, 1], TARGETS[0]), two(codes, TARGETS[1]), two([1, 1], TARGETS[2])]
+        assert model.fit(TABLES, labels).classes_.tolist() == [0, 1]
+
+
+def test_a_class_of_two_spellings_is_no_third_class():
+    """Unless a client has both, as it has genotypes."""
+    fit = FederatedLogisticRegression().fit
+    first = two(["no", "yes"], TARGETS[0])
+    for spelling in ("Yes", "yes "):
+        message = f"part 0 has labels 'yes', part 1 has labels '{spelling}'"
+        refused(message, fit, TABLES[:2], [first, two(["no", spelling], TARGETS[1])])
+    genotypes = np.array(["AA", "Aa", "aa"])[np.arange(40) % 3]
+    assert fit(TABLES[:2], [first, genotypes]).classes_.size == 5
+    refused("part 1 has other labels than part 0", fit, TABLES[:2], [first, two([0, 1], TARGETS[1])])
+    series = [pd.Series(first, dtype="string"), pd.Series(first, dtype="category")]
+    assert fit(TABLES[:2], series).classes_.tolist() == ["no", "yes"]
+
+
+# --- rows: whose, how many, of which weight ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -140,17 +250,66 @@ def test_two_codings_of_two_classes_are_not_three_classes():
     ids=["nan", "None", "string", "NaT", "category"],
 )
 def test_rows_without_a_client_are_refused(groups):
-    tables, y = zip(*sites(), strict=True)
-    rows = pd.concat(tables, ignore_index=True)
-    targets = np.concatenate(y)
-    with pytest.raises(ConfigurationError, match=r"groups\[0\] is missing .*as 1 of 120 entries are"):
-        lasso().fit(rows, targets, groups=groups)
+    refused(r"groups\[0\] is missing .*as 1 of 120 entries are", lasso().fit, ROWS, Y, groups=groups)
 
 
-def in_other_units(data, site=1, column="crp", factor=10.0):
-    changed = [(table.copy(), y) for table, y in data]
-    changed[site][0][column] *= factor
-    return changed
+def test_groups_are_the_clients():
+    grouped = lasso(site_intercepts="local").fit(ROWS, Y, groups=OWNERS)
+    assert_array_equal(grouped.coef_, fit_here(SITES, lasso(site_intercepts="local")).coef_)
+    refused("whose parts are the clients already", lasso().fit, TABLES, TARGETS, groups=OWNERS)
+    ours, theirs = (
+        cross_val_score(model, ROWS, Y, groups=OWNERS, cv=LeaveOneGroupOut(), params=params)
+        for model, params in ((lasso(), {"groups": OWNERS}), (Lasso(0.1, tol=1e-13), None))
+    )
+    assert_allclose(ours, theirs, rtol=0, atol=1e-6)
+
+
+def test_weights_that_cannot_be():
+    for weights, message in (
+        (-WEIGHTS, "sample_weight is negative"),
+        (0.0 * WEIGHTS, "zero everywhere"),
+        (WEIGHTS[:3], "inconsistent"),
+        (WEIGHTS * np.nan, "sample_weight contains NaN"),
+    ):
+        refused(message, lasso().fit, ROWS, Y, sample_weight=weights, kind=ValueError)
+    message = "sample_weight is ndarray of 120; expected a list of as many parts"
+    refused(message, fit_here, SITES, sample_weight=WEIGHTS)
+    message = r"part 1: .* \[40, 3\]; expected .* an entry for each row"
+    refused(message, fit_here, SITES[:2], sample_weight=[WEIGHTS[:40], WEIGHTS[:3]])
+
+
+@pytest.mark.filterwarnings("ignore:few rows for an intercept")
+@pytest.mark.parametrize(
+    ("model", "y"),
+    [
+        (FederatedElasticNet(0.1, cv=3), Y),
+        (FederatedLogisticRegression(site_intercepts="local"), Y > 0.0),
+        (FederatedCoxRegression(), np.column_stack([np.abs(Y) + 0.1, Y > 0.0])),
+    ],
+    ids=["squares", "classes", "times"],
+)
+def test_parts_that_are_lists_of_rows_are_arrays(model, y):
+    """All clients' or some, in a list or a tuple, with weights: as NumPy reads them."""
+    arrays = [[own[:60], own[60:]] for own in (ROWS.to_numpy(), y, 1.0 + WEIGHTS)]
+    X, *others = ([own.tolist() for own in each] for each in arrays)
+    expected = model.fit(*arrays).coef_.copy()
+    for features in (X, tuple(X), [X[0], arrays[0][1]]):
+        assert_array_equal(model.fit(features, *others).coef_, expected)
+
+
+def test_two_sites_with_the_same_rows_are_named():
+    with pytest.warns(UserWarning, match="partition 2 has the same rows as partition 0"):
+        over_a_grid([*SITES[:2], SITES[0]])
+    X, y = ({site: own[m] for site, m in (("Oslo", 0), ("Bergen", 1), ("Bodo", 0))} for own in (TABLES, TARGETS))
+    with pytest.warns(UserWarning, match="Bodo has the same rows as Oslo"):
+        lasso().fit(X, y)
+
+
+# --- units ------------------------------------------------------------------------------------------------------------
+
+
+def in_other_units(factor=10.0):
+    return with_site(1, TABLES[1].assign(crp=factor * TABLES[1]["crp"]))
 
 
 WARNED = r"crp \(0\.\d+ at {0} \d, \d+\.\d+ at {0} 1\)\. If the units differ"
@@ -158,133 +317,86 @@ WARNED = r"crp \(0\.\d+ at {0} \d, \d+\.\d+ at {0} 1\)\. If the units differ"
 
 @pytest.mark.parametrize("form", [lambda table: table, lambda table: csr_array(table.to_numpy())], ids=["frame", "csr"])
 def test_a_column_in_other_units_is_named_with_the_sites(form):
-    tables, y = zip(*in_other_units(sites()), strict=True)
+    tables, y = zip(*in_other_units(), strict=True)
     message = WARNED if form(tables[0]) is tables[0] else WARNED.replace("crp", "x2")
     with pytest.warns(UserWarning, match=message.replace("{0}", "part")) as caught:
         lasso().fit([form(table) for table in tables], y)
     assert [warning.filename for warning in caught] == [__file__]
     with pytest.warns(UserWarning, match=WARNED.replace("{0}", "partition")) as caught:
-        over_a_grid(lasso(), [(form(table), own) for table, own in zip(tables, y, strict=True)])
+        over_a_grid([(form(table), own) for table, own in zip(tables, y, strict=True)])
     assert len(caught) == 1
-    rows = pd.concat(tables, ignore_index=True)
-    groups = np.repeat(["north", "south", "west"], 40)
     with pytest.warns(UserWarning, match=r"crp \(.* at west, .* at south\)"):
-        lasso().fit(rows, np.concatenate(y), groups=groups)
+        lasso().fit(pd.concat(tables, ignore_index=True), Y, groups=OWNERS)
 
 
 def test_what_is_not_a_matter_of_units_is_not_warned_of():
     rng = np.random.default_rng(0)
-    data = in_other_units(sites(), factor=4.0)
+    data = [(table.copy(), y) for table, y in in_other_units(4.0)]
     for m, (table, _) in enumerate(data):
-        table["sex"] = 0
-        table.loc[: [19, 0, 39][m], "sex"] = 1
+        table["sex"] = np.arange(40) <= [19, 0, 39][m]
     data[0][0]["bmi"] = 7.0
     # Fewer rows than twenty say more of the rows than of the unit.
     few = pd.DataFrame(100.0 * rng.standard_normal((19, 4)), columns=NAMES)
     data.append((few, few["age"]))
-    tables, y = zip(*data, strict=True)
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
-        lasso().fit(list(tables), y)
-        over_a_grid(lasso().set_params(num_clients=4), data)
+        fit_here(data)
+        over_a_grid(data, lasso().set_params(num_clients=4))
         # Rows that are dealt from one table have one unit, whatever their order.
-        rows = pd.concat([table for table, _ in in_other_units(sites(), factor=100.0)])
-        lasso().fit(rows.to_numpy()[np.argsort(np.arange(120) % 3)], np.concatenate(y[:3]))
+        rows = pd.concat([table for table, _ in in_other_units(100.0)])
+        lasso().fit(rows.to_numpy()[np.argsort(np.arange(120) % 3)], Y)
+
+
+# --- what cannot be read, and what is said of it ----------------------------------------------------------------------
 
 
 def test_a_site_of_few_rows_says_nothing_of_its_columns():
-    data = sites()
-    data[1] = data[1][0][NAMES[::-1]][:15], data[1][1][:15]
-    with pytest.raises(ConfigurationError, match=r"2 of num_clients=3 .*partition 1: .*min_rows=20"):
-        over_a_grid(lasso(), data, disclosure=Disclosure(min_rows=20))
+    few = TABLES[1][BACK][:15], TARGETS[1][:15]
+    disclosure = Disclosure(min_rows=20)
+    message = r"2 of num_clients=3 .*partition 1: .*min_rows=20"
+    refused(message, over_a_grid, with_site(1, *few), disclosure=disclosure)
     asked = {NAMES_ONLY: "the names of its columns and classes", TABLE: "the names and scales of its col"}
-    with grid_of(lasso(), [data[1]], disclosure=Disclosure(min_rows=20)) as grid:
+    with grid_of(lasso(), [few], disclosure=disclosure) as grid:
         for kind, words in asked.items():
             (answer,) = grid.send_and_receive(addressed(grid, [(2, RecordDict())], kind, 0))
             assert re.search(f"{words}.*; .*min_rows=20", answer.error.reason)
 
 
-def test_sites_with_frames_say_the_names_themselves():
-    data = sites()
-    named, _ = over_a_grid(lasso(penalty_factor={"age": 0.5}), data)
-    asked, _ = over_a_grid(lasso(penalty_factor={"age": 0.5}), data, features=None)
-    assert np.array_equal(asked.coef_, named.coef_)
-    assert asked.feature_names_in_.tolist() == NAMES
-    assert asked.n_iter_ == named.n_iter_
-    data[2] = data[2][0][NAMES[::-1]], data[2][1]
-    with pytest.raises(ConfigurationError, match=r"partition 2\) has its columns in another order than the ServerApp"):
-        over_a_grid(lasso(), data, features=None)
-    arrays = [(table.to_numpy(), targets) for table, targets in sites()]
-    with pytest.raises(ConfigurationError, match="no site names its columns"):
-        over_a_grid(lasso(), arrays, features=None)
-    mixed = [sites()[0], *arrays[1:]]
-    found, _ = over_a_grid(lasso(), mixed, features=None)
-    assert "on trust" in found.summary()
-
-
 @pytest.mark.parametrize("features", [None, 4, NAMES])
 def test_a_fit_that_no_site_can_load_says_why(features):
     """Whoever is asked first, and not that arrays have no names; of a traceback the first line."""
-    table, y = sites()[0]
 
     def load(m):
         raise FileNotFoundError(f"rows-{m}.csv\nis missing")
 
     whys = "; ".join(f"partition {m}: error 2: FileNotFoundError: rows-{m}.csv" for m in range(3))
-    with pytest.raises(ConfigurationError) as caught:
-        fit_over_a_grid(lasso(), load, features=features)
-    assert str(caught.value) == f"0 of num_clients=3 sites have answered; the reasons of the others: {whys}"
-    with pytest.raises(ConfigurationError, match=r"^2 of num_cl.*rows-1"):
-        fit_over_a_grid(lasso(), lambda m: load(m) if m == 1 else (table.to_numpy(), y), features=features)
-
-
-def test_a_column_of_text_is_refused_by_name_here_and_at_a_site():
-    data = sites()
-    features, targets = data[1]
-    data[1] = features.assign(sex=np.where(features["sex"] > 0, "secret", "f")), targets
-    message = r"X: the columns \['sex'\] hold texts or categories"
-    with pytest.raises(ConfigurationError, match=message):
-        lasso().fit(*zip(*data, strict=True))
-    with pytest.raises(ConfigurationError, match=message):
-        lasso().fit(*data[1])
-    with pytest.raises(ConfigurationError, match=f"2 of num_clients=3 sites have answered.*{message}") as error:
-        over_a_grid(lasso(), data)
-    assert "secret" not in str(error.value)
+    text = refused("", over_a_grid, load, features=features)
+    assert text == f"0 of num_clients=3 sites have answered; the reasons of the others: {whys}"
+    arrays = TABLES[0].to_numpy(), TARGETS[0]
+    refused(r"^2 of num_cl.*rows-1", over_a_grid, lambda m: load(m) if m == 1 else arrays, features=features)
 
 
 @pytest.mark.parametrize("lacks", ["crp", "y"])
 def test_missing_entries_are_named_with_site_column_and_rows(lacks):
-    data = sites()
-    table, targets = data[1]
     rows = np.isin(np.arange(40), [3, 7])
-    data[1] = (table, targets.mask(rows)) if lacks == "y" else (table.assign(crp=table["crp"].mask(rows)), targets)
-    X, y = ({f"site {m}": own[place] for m, own in enumerate(data)} for place in (0, 1))
-    where = "y" if lacks == "y" else "X['crp']"
-    with pytest.raises(ConfigurationError) as error:
-        lasso().fit(X, y)
-    assert f"site 1: entries are missing (NaN): {where} in 2 of 40 rows. Leave such rows out" in str(error.value)
+    table = TABLES[1] if lacks == "y" else TABLES[1].assign(crp=TABLES[1]["crp"].mask(rows))
+    data = with_site(1, table, TARGETS[1].mask(rows) if lacks == "y" else None)
+    where = "y" if lacks == "y" else r"X\['crp'\]"
+    message = rf"site 1: entries are missing \(NaN\): {where} in 2 of 40 rows\. Leave such rows out"
+    refused(message, lasso().fit, *by_name(data))
     # The server does not learn in how many, nor does a limit of the site's owner hide the column.
+    message = rf"partition 1: error 2: PublicError: entries are missing \(NaN\): {where}\. Leave"
     for disclosure in (None, Disclosure(min_rows=5)):
-        with pytest.raises(ConfigurationError) as error:
-            over_a_grid(lasso(), data, disclosure=disclosure)
-        assert f"partition 1: error 2: PublicError: entries are missing (NaN): {where}. Leave" in str(error.value)
+        refused(message, over_a_grid, data, disclosure=disclosure)
 
 
-def test_texts_in_y_are_named_with_their_site_and_not_shown():
-    data = sites()
-    data[1] = data[1][0], pd.Series(["secret"] * 40)
-    X, y = ({f"site {m}": own[place] for m, own in enumerate(data)} for place in (0, 1))
-    with pytest.raises(ConfigurationError, match="site 1: y holds texts; expected numbers"):
-        lasso().fit(X, y)
-    with pytest.raises(ConfigurationError, match=r"partition 1: .*y holds texts") as error:
-        over_a_grid(lasso(), data)
-    assert "secret" not in str(error.value)
-
-
-def test_two_sites_with_the_same_rows_are_named():
-    data = sites()
-    with pytest.warns(UserWarning, match="partition 2 has the same rows as partition 0"):
-        over_a_grid(lasso(), [*data[:2], data[0], *data[3:]])
-    X, y = ({site: data[m][place] for site, m in (("Oslo", 0), ("Bergen", 1), ("Bodo", 0))} for place in (0, 1))
-    with pytest.warns(UserWarning, match="Bodo has the same rows as Oslo"):
-        lasso().fit(X, y)
+def test_texts_are_named_with_site_and_column_and_not_shown():
+    data = with_site(1, TABLES[1].assign(sex=np.where(TABLES[1]["sex"] > 0, "secret", "f")))
+    message = r"X: the columns \['sex'\] hold texts or categories"
+    refused(message, fit_here, data)
+    refused(message, lasso().fit, *data[1])
+    texts = [refused(f"2 of num_clients=3 sites have answered.*{message}", over_a_grid, data)]
+    data = with_site(1, targets=pd.Series(["secret"] * 40))
+    refused("site 1: y holds texts; expected numbers", lasso().fit, *by_name(data))
+    texts.append(refused(r"partition 1: .*y holds texts", over_a_grid, data))
+    assert not any("secret" in text for text in texts)

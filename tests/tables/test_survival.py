@@ -1,48 +1,59 @@
-"""The estimator of survival times: solutions, ways to give times and events, and a table with hazard ratios."""
+"""Survival times: solutions, ways to give them, tables, curves; and how good any model is at the sites."""
+
+import re
 
 import numpy as np
 import pandas as pd
 import pytest
-from federations import fit_over_a_grid, grid_of
+from federations import altering, fit_over_a_grid, grid_of
+from numpy.testing import assert_allclose, assert_array_equal
+from refusals import refused
+from scipy import stats
 from scipy.sparse import csr_array
+from sklearn.base import clone
 
 from flwr_fco.client_apps import Disclosure
+from flwr_fco.client_apps.answers import find_answer
 from flwr_fco.errors import ClientError, ConfigurationError
+from flwr_fco.messages.protocol import Question
 from flwr_fco.objectives import CoxRegression
+from flwr_fco.objectives.survival import baseline, concordance, expected_events
 from flwr_fco.regularizers import L1, ElasticNet, Zero
 from flwr_fco.strategies import Strengths
-from flwr_fco.tables import FederatedCoxRegression
+from flwr_fco.tables import FederatedCoxRegression, FederatedLasso, FederatedLogisticRegression
 from reproduction.pooled import centralized_solution
 
 NAMES = ["age", "dose", "sex", "noise"]
 
 
-def site(m, n=80, censored=1.0):
+def site(m, n=90):
     """A site with a baseline of its own, ties, late entries and strata."""
     rng = np.random.default_rng(m)
     X = rng.normal(0.3 * m, 1.0, size=(n, 4))
     ends = np.ceil(10 * (1 + m) * rng.exponential(1.0 / np.exp(X @ [0.8, -0.5, 0.3, 0.0]))) + 1.0
-    stops = np.ceil(10 * (1 + m) * rng.exponential(2.0 / censored, n)) + 1.0
+    stops = np.ceil(10 * (1 + m) * rng.exponential(2.0, n)) + 1.0
     times = np.minimum(ends, stops)
-    y = pd.DataFrame({"time": times, "event": ends <= stops})
-    y["entry"], y["strata"] = times - rng.integers(1, 40, n), np.array(["a", "b"])[rng.integers(0, 2, n)]
-    return pd.DataFrame(X, columns=NAMES), y
+    y = pd.DataFrame({"time": times, "event": ends <= stops, "entry": np.maximum(times - rng.integers(1, 40, n), 0.0)})
+    return pd.DataFrame(X, columns=NAMES), y.assign(strata=np.array(["a", "b"])[rng.integers(0, 2, n)])
 
 
-SITES = [site(m) for m in range(4)]
-FEATURES, TARGETS = ([own[i] for own in SITES] for i in range(2))
+X, TARGETS = ([own[i] for own in map(site, range(4))] for i in range(2))
+TIMES = [y.drop(columns="strata") for y in TARGETS]
 PLAIN = [y[["time", "event"]].to_numpy(float) for y in TARGETS]
-ROWS = np.repeat(np.arange(4), 80)
+ROWS = np.repeat(np.arange(4), 90)
+CLASSES = [(y["time"] > 15).astype(int) for y in TIMES]
+ALL = pd.concat(X)
 
 
-def pooled(**options):
-    y = pd.concat(TARGETS)
-    return CoxRegression(
-        *(pd.concat(FEATURES), y["time"], y["event"].astype(int)),
-        entry=y["entry"],
-        strata=[f"{m} {own}" for m, own in zip(ROWS, y["strata"], strict=True)],
-        **options,
-    )
+def cox(m, *others, **options):
+    """Return the loss of one site, or of some of which each is a stratum."""
+    y = pd.concat([TIMES[own] for own in (m, *others)])
+    strata = {"strata": np.repeat([m, *others], 90)} if others else {}
+    features = pd.concat([X[own] for own in (m, *others)])
+    return CoxRegression(features, y["time"], y["event"].astype(int), **{"entry": y["entry"], **strata, **options})
+
+
+# --- solutions --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ties", ["efron", "breslow"])
@@ -50,220 +61,424 @@ def pooled(**options):
     ("alpha", "l1_ratio", "psi"), [(0.0, 1.0, Zero()), (0.03, 1.0, L1(0.03)), (0.1, 0.5, ElasticNet(0.1, 0.5))]
 )
 def test_the_solution_is_that_of_pooled_rows_stratified_by_site(ties, alpha, l1_ratio, psi):
-    model = FederatedCoxRegression(alpha, l1_ratio=l1_ratio, ties=ties).fit(FEATURES, TARGETS)
-    best = centralized_solution([pooled(ties=ties)], psi, tol=1e-12)
-    np.testing.assert_allclose(model.coef_, best, atol=1e-8)
+    """With strata within sites; and with weights, of which a row of weight 0 is none."""
+    model = FederatedCoxRegression(alpha, l1_ratio=l1_ratio, ties=ties)
+    strata = [f"{m} {own}" for m, own in zip(ROWS, pd.concat(TARGETS)["strata"], strict=True)]
+    best = centralized_solution([cox(0, 1, 2, 3, ties=ties, strata=strata)], psi, tol=1e-12)
+    assert_allclose(model.fit(X, TARGETS).coef_, best, atol=1e-8)
     assert not hasattr(model, "intercept_")
-    np.testing.assert_allclose(model.predict(FEATURES[0]), FEATURES[0].to_numpy() @ model.coef_)
+    assert_allclose(model.predict(X[0]), X[0].to_numpy() @ model.coef_)
+    if l1_ratio == 1.0:
+        y, mass = np.vstack(PLAIN), np.arange(360) % 3.0
+        kept = mass > 0.0
+        options = {"ties": ties, "strata": ROWS[kept], "sample_weight": mass[kept]}
+        whole = CoxRegression(ALL[kept], y[kept, 0], y[kept, 1], **options)
+        best = centralized_solution([whole], psi, tol=1e-12)
+        assert_allclose(model.fit(X, PLAIN, np.split(mass, 4)).coef_, best, atol=1e-8)
 
 
 def test_times_and_events_are_taken_in_the_ways_in_which_they_are_at_hand():
-    expected = FederatedCoxRegression(0.02).fit(FEATURES, PLAIN).coef_
-    others = {
-        "a structured array": [
-            np.array(list(zip(y["event"], y["time"], strict=True)), [("cens", bool), ("days", float)]) for y in TARGETS
-        ],
-        "a frame": [y[["event", "time"]] for y in TARGETS],
-        "a list": [own.tolist() for own in PLAIN],
-    }
-    for y in others.values():
-        assert np.array_equal(FederatedCoxRegression(0.02).fit(FEATURES, y).coef_, expected)
-    whole = FederatedCoxRegression(0.02).fit(pd.concat(FEATURES), np.vstack(PLAIN), groups=ROWS)
-    assert np.array_equal(whole.coef_, expected)
-    sparse = FederatedCoxRegression(0.02).fit([csr_array(X) for X in FEATURES], PLAIN)
-    np.testing.assert_allclose(sparse.coef_, expected, atol=1e-10)
+    model = FederatedCoxRegression(0.02)
+    expected = model.fit(X, PLAIN).coef_.copy()
+    fields = [("cens", bool), ("days", float)]
+    structured = [np.array(list(zip(y["event"], y["time"], strict=True)), fields) for y in TARGETS]
+    for y in (structured, [y[["event", "time"]] for y in TARGETS], [own.tolist() for own in PLAIN]):
+        assert_array_equal(model.fit(X, y).coef_, expected)
+    assert_array_equal(model.fit(ALL, np.vstack(PLAIN), groups=ROWS).coef_, expected)
+    assert_allclose(model.fit([csr_array(own) for own in X], PLAIN).coef_, expected, atol=1e-10)
 
 
-@pytest.mark.parametrize("y", [TARGETS, PLAIN])
-def test_a_fit_over_a_grid_has_the_bits_of_a_fit_on_a_list(y):
-    options = {"alpha": 0.02, "cv": Strengths(num=4, folds=3), "standardize": True, "penalty_factor": {"sex": 0}}
-    there, here = (FederatedCoxRegression(**options) for _ in range(2))
-    fit_over_a_grid(there, list(zip(FEATURES, y, strict=True)))
-    here.fit(FEATURES, y)
-    assert np.array_equal(there.coef_, here.coef_)
+def test_a_fit_over_a_grid_has_the_bits_of_a_fit_on_a_list():
+    cv = Strengths(num=4, folds=3)
+    model = FederatedCoxRegression(0.02, cv=cv, standardize=True, penalty_factor={"sex": 0})
+    there, _ = fit_over_a_grid(clone(model), list(zip(X, TARGETS, strict=True)))
+    here = model.fit(X, TARGETS)
+    assert_array_equal(there.coef_, here.coef_)
     assert there.coef_[2] != 0.0
     assert there.strength_ == here.strength_
     assert there.feature_names_in_.tolist() == NAMES
 
 
-def test_weights_are_those_of_the_rows():
-    """A row of weight 0 is none."""
-    weights = [np.arange(80) % 3.0 for _ in range(4)]
-    model = FederatedCoxRegression(0.02, ties="breslow").fit(FEATURES, PLAIN, weights)
-    y, mass = np.vstack(PLAIN), np.concatenate(weights)
-    kept = mass > 0.0
-    whole = CoxRegression(
-        *(pd.concat(FEATURES)[kept], y[kept, 0], y[kept, 1]),
-        ties="breslow",
-        strata=ROWS[kept],
-        sample_weight=mass[kept],
-    )
-    np.testing.assert_allclose(model.coef_, centralized_solution([whole], L1(0.02), tol=1e-12), atol=1e-8)
-
-
-# --- a table --------------------------------------------------------------------------------------------------------
+# --- a table ----------------------------------------------------------------------------------------------------------
 
 
 def test_estimates_are_those_of_the_stratified_partial_likelihood():
-    y = np.vstack(PLAIN)
-    on = np.arange(4)
-    model = FederatedCoxRegression(0.1).fit(FEATURES, PLAIN, intervals=True)
+    model = FederatedCoxRegression(0.1).fit(X, PLAIN, intervals=True)
     rows = model.summary().rows
-    whole = CoxRegression(pd.concat(FEATURES), y[:, 0], y[:, 1], strata=ROWS)
-    alone = CoxRegression(FEATURES[2], PLAIN[2][:, 0], PLAIN[2][:, 1])
-    for objective, estimate, error in ((whole, "estimate", "standard error"), (alone, "site 2", "site 2 error")):
+    none = {"entry": None}
+    for objective, name in ((cox(0, 1, 2, 3, **none), "standard"), (cox(2, **none), "site 2")):
         best = centralized_solution([objective], Zero(), tol=1e-12)
         information = np.zeros((4, 4))
-        information[np.triu_indices(4)] = objective.num_examples * objective.hessian_block(best, on)
+        information[np.triu_indices(4)] = objective.num_examples * objective.hessian_block(best, np.arange(4))
         covariance = np.linalg.inv(information + np.triu(information, 1).T)
-        np.testing.assert_allclose([row[estimate] for row in rows], best, rtol=1e-5)
-        np.testing.assert_allclose([row[error] for row in rows], np.sqrt(np.diag(covariance)), rtol=1e-5)
+        assert_allclose([row[name if name == "site 2" else "estimate"] for row in rows], best, rtol=1e-5)
+        assert_allclose([row[f"{name} error"] for row in rows], np.sqrt(np.diag(covariance)), rtol=1e-5)
     for row in rows:
         for name, of in (("", "estimate"), (" lower", "lower"), (" upper", "upper")):
             assert row[f"hazard ratio{name}"] == pytest.approx(np.exp(row[of]))
         assert "odds ratio" not in row
     assert "hazard ratio" in model.summary()
-
-
-def test_a_column_that_is_there_twice_is_named_before_trends_are_tested():
-    X = [own.assign(again=own["dose"]) for own in FEATURES]
-    with pytest.raises(ConfigurationError, match="linearly dependent on other columns, or constant: dose, again"):
-        FederatedCoxRegression().fit(X, PLAIN, intervals=True)
-
-
-def with_events(counts, n=80):
-    """Rows of which so many have an event at each site."""
-    rng = np.random.default_rng(0)
-    X = [rng.normal(size=(n, 2)) for _ in counts]
-    return X, [np.c_[rng.exponential(size=n), np.arange(n) < count] for count in counts]
+    twice = [own.assign(again=own["dose"]) for own in X]
+    message = "linearly dependent on other columns, or constant: dose, again"
+    refused(message, FederatedCoxRegression().fit, twice, PLAIN, intervals=True)
 
 
 def test_events_are_counted_and_not_the_rarer_of_events_and_censored_rows():
-    X, y = with_events([75, 75])
-    assert "estimate" in FederatedCoxRegression().fit(X, y, intervals=True).summary().rows[0]
-    X, y = with_events([9, 10])
+    rng = np.random.default_rng(0)
+
+    def with_events(*counts):
+        rows = [rng.normal(size=(80, 2)) for _ in counts]
+        y = [np.c_[rng.exponential(size=80), np.arange(80) < count] for count in counts]
+        return FederatedCoxRegression().fit(rows, y, intervals=True).summary()
+
+    assert "estimate" in with_events(75, 75).rows[0]
     with pytest.warns(UserWarning, match=r"intervals of 2 columns from 19 events: 9\.5 a column"):
-        FederatedCoxRegression().fit(X, y, intervals=True)
-    X, y = with_events([4, 5])
-    with pytest.raises(ConfigurationError, match=r"intervals of 2 columns from 9 events; expected at least 5 a col"):
-        FederatedCoxRegression().fit(X, y, intervals=True)
-    X, y = with_events([40, 10, 9, 0])
-    model = FederatedCoxRegression().fit(X, y, intervals=True)
-    assert model.summary().rows[0]["sites"] == 2
-    assert "of 2 of 4 sites; none of site 2, site 3: fewer than 5 events a column" in model.summary()
+        with_events(9, 10)
+    refused(r"intervals of 2 columns from 9 events; expected at least 5 a col", with_events, 4, 5)
+    summary = with_events(40, 10, 9, 0)
+    assert summary.rows[0]["sites"] == 2
+    assert "of 2 of 4 sites; none of site 2, site 3: fewer than 5 events a column" in summary
 
 
-# --- what is refused ------------------------------------------------------------------------------------------------
+def test_the_test_of_proportional_hazards_is_that_of_lifelines():
+    lifelines = pytest.importorskip("lifelines")
+    rng = np.random.default_rng(0)
+    frame = X[0].assign(time=TIMES[0]["time"] + 0.01 * rng.random(90), event=TIMES[0]["event"])
+    fitter = lifelines.CoxPHFitter().fit(frame, "time", "event")
+    other = lifelines.statistics.proportional_hazard_test(fitter, frame, "rank").summary["p"]
+    model = FederatedCoxRegression().fit(X[:1], [frame[["time", "event"]]], intervals=True)
+    for row in model.summary().rows:
+        assert row["p of trend"] == pytest.approx(other[row["feature"]], rel=1e-3)
+
+
+def test_a_ratio_that_changes_over_time_is_found_and_others_are_not():
+    parts, y = [], []
+    for m in range(4):
+        rng = np.random.default_rng(m)
+        features = rng.normal(size=(200, 2))
+        # The first ratio is large at first, and then none.
+        early = rng.exponential(1.0 / np.exp(2.0 * features[:, 0] + 0.5 * features[:, 1]))
+        late = 0.3 + rng.exponential(1.0 / np.exp(0.5 * features[:, 1]))
+        parts.append(features)
+        y.append(np.c_[(1 + m) * np.where(early < 0.3, early, late), np.ones(200)])
+    first, second = FederatedCoxRegression().fit(parts, y, intervals=True).summary().rows
+    assert first["p of trend"] < 1e-6
+    assert second["p of trend"] > 1e-3
+    grid = altering(1, "squares", lambda vectors, numbers: numbers.update(squares=1e6))
+    sites = list(zip(X, TIMES, strict=True))
+    model, _ = fit_over_a_grid(FederatedCoxRegression(num_clients=4), sites, grid=grid, intervals=True)
+    assert all(np.isnan(row["p of trend"]) for row in model.summary().rows)
+    assert "Proportional hazards: not tested: a site has not answered" in model.summary()
+
+
+# --- targets that are none --------------------------------------------------------------------------------------------
+
+FIRST = TARGETS[0]
+DATES = pd.DataFrame({"time": pd.Timestamp(2026, 1, 1) + pd.to_timedelta(1 + np.arange(90), "D"), "event": ROWS[:90]})
+DATES["entry"] = pd.Timestamp(2026, 1, 1)
 
 
 @pytest.mark.parametrize(
     ("y", "message"),
     [
-        (np.arange(80.0), r"y has an array of shape \(80,\); expected two columns, the time and 1 for an event"),
-        (TARGETS[0].assign(more=1.0), r"y has the fields \['time', 'event', 'entry', 'strata', 'more'\]"),
-        (TARGETS[0][["time", "event"]].replace({"event": {True: "yes", False: "no"}}), "that are no numbers"),
+        (np.arange(90.0), r"y has an array of shape \(90,\); expected two columns, the time and 1 for an event"),
+        (FIRST.assign(more=1.0), r"y has the fields \['time', 'event', 'entry', 'strata', 'more'\]"),
+        (FIRST[["time", "event"]].replace({"event": {True: "yes", False: "no"}}), "that are no numbers"),
         (PLAIN[0][:, ::-1], r"events hold .*; expected 1 for an event and 0 for a censored row"),
-        (TARGETS[0].assign(strata=None), r"part 0: .* y\['strata'\] in 80 of 80 rows"),
-        (TARGETS[0].assign(strata=[{}] * 80), "strata hold what is no label: unhashable type: 'dict'"),
+        (FIRST.assign(strata=None), r"part 0: .* y\['strata'\] in 90 of 90 rows"),
+        (FIRST.assign(strata=[{}] * 90), "strata hold what is no label: unhashable type: 'dict'"),
         ([*PLAIN[0].tolist()[1:], [1.0]], "y has rows of unequal length"),
-        (TARGETS[0].assign(entry=TARGETS[0]["time"]), r"entry\[0\] is not before times\[0\]"),
+        (FIRST.assign(entry=FIRST["time"]), r"entry\[0\] is not before times\[0\]"),
         (PLAIN[0] * [1, 0], "no event at which anybody else of the same client and stratum is at risk"),
+        # A date that is missing is not the earliest one.
+        *(
+            (DATES.assign(**{name: DATES[name].mask(np.arange(90) < 5)}), rf"part 0: .*y\['{name}'\] in 5 of 90 rows")
+            for name in ("time", "entry")
+        ),
     ],
 )
 def test_targets_of_another_form_are_refused_in_words(y, message):
-    with pytest.raises(ConfigurationError, match=message):
-        FederatedCoxRegression().fit(FEATURES[:1], [y])
-
-
-@pytest.mark.parametrize("field", ["time", "entry"])
-def test_a_date_that_is_missing_is_refused_and_not_the_earliest_one(field):
-    begin = pd.Timestamp(2026, 1, 1)
-    rows = np.arange(80)
-    y = pd.DataFrame({"time": begin + pd.to_timedelta(1 + rows, "D"), "event": rows % 2 == 0, "entry": begin})
-    with pytest.raises(ConfigurationError, match=rf"part 0: .*y\['{field}'\] in 5 of 80 rows"):
-        FederatedCoxRegression().fit([FEATURES[0]], [y.assign(**{field: y[field].mask(rows < 5)})])
+    refused(message, FederatedCoxRegression().fit, X[:1], [y])
 
 
 # --- curves -----------------------------------------------------------------------------------------------------------
 
+TABLES = [own.assign(sex=(own["sex"] > 0.0).astype(float)) for own in X]
 
-def in_two_groups():
-    tables = [X.assign(sex=(X["sex"] > 0.0).astype(float)) for X in FEATURES]
-    return tables, FederatedCoxRegression(0.1).fit(tables, TARGETS)
+
+def curves_of(y, times):
+    given = {"one": X[0]}, {"one": y}
+    return FederatedCoxRegression(0.1).fit(*given).curves(*given, times=times).rows
 
 
 def test_curves_over_a_grid_are_those_here_and_between_times_a_life_table():
-    tables, model = in_two_groups()
+    model = FederatedCoxRegression(0.1).fit(TABLES, TARGETS)
     times = [5.0, 20.0, 80.0]
-    here = model.curves(tables, TARGETS, times=times, by="sex")
-    with grid_of(model, list(zip(tables, TARGETS, strict=True))) as grid:
+    here = model.curves(TABLES, TARGETS, times=times, by="sex")
+    with grid_of(model, list(zip(TABLES, TARGETS, strict=True))) as grid:
         there = model.curves(grid, times=times, by="sex")
     assert f"{there}" == f"{here}"
     assert there.rows == here.rows
-    y = pd.concat(TARGETS)
-    second = pd.concat(tables)["sex"].to_numpy() == 1.0
-    y = y[second]
-    over = y["entry"].clip(-1.0) < 20.0
+    y = pd.concat(TARGETS)[pd.concat(TABLES)["sex"].to_numpy() == 1.0]
     row = here.rows[4]
     assert row["group"] == "sex=1"
     assert row["events"] == (y["event"] & (y["time"] > 5.0) & (y["time"] <= 20.0)).sum()
     late = (y["entry"] > 5.0) & ~(y["event"] & (y["time"] <= 20.0))
     half = 0.5 * ((y["time"] < 20.0) & ~y["event"]) + 0.5 * late
-    assert row["at risk"] == ((y["time"] > 5.0) & over) @ (1.0 - half)
+    assert row["at risk"] == ((y["time"] > 5.0) & (y["entry"] < 20.0)) @ (1.0 - half)
     assert row["survival"] == pytest.approx(here.rows[3]["survival"] * (1.0 - row["events"] / row["at risk"]))
 
 
-def test_a_time_before_anybody_is_at_risk_leaves_survival_at_1():
-    X = FEATURES[0]
-    y = TARGETS[0].assign(entry=0.0)
-    model = FederatedCoxRegression(0.1).fit({"one": X}, {"one": y})
-    first, second = model.curves({"one": X}, {"one": y}, times=[0.0, 20.0]).rows
+def test_who_enters_at_0_is_at_risk_in_whole_and_survival_ends_with_the_last_row():
+    y = FIRST.assign(entry=np.where(np.arange(90) % 3, 0.0, FIRST["entry"]))
+    ends = np.unique(np.r_[y["time"], y.loc[y["entry"] > 0.0, "entry"]])
+    *rows, after = curves_of(y, [*ends, ends[-1] + 1.0])
+    risk = np.array([((y["entry"] < end) & (y["time"] >= end)).sum() for end in ends])
+    events = np.array([(y["event"] & (y["time"] == end)).sum() for end in ends])
+    assert_array_equal([row["at risk"] for row in rows], risk)
+    assert_allclose([row["survival"] for row in rows], np.cumprod(1.0 - events / risk), rtol=1e-12)
+    assert (after["at risk"], after["survival"]) == (0.0, rows[-1]["survival"])
+    # Before anybody is at risk.
+    first, second = curves_of(FIRST.assign(entry=0.0), [0.0, 20.0])
     assert (first["at risk"], first["survival"], first["standard error"]) == (0.0, 1.0, 0.0)
     assert second["survival"] == 1.0 - second["events"] / second["at risk"]
 
 
-def test_survival_stays_after_the_last_row():
-    X, y = {"one": FEATURES[0]}, {"one": TARGETS[0]}
-    end = TARGETS[0]["time"].max()
-    last, after = FederatedCoxRegression(0.1).fit(X, y).curves(X, y, times=[end, end + 1.0]).rows
-    assert (after["at risk"], after["survival"]) == (0.0, last["survival"])
-
-
-def test_who_enters_at_0_is_at_risk_in_whole_at_the_first_time():
-    X, y = FEATURES[0], TARGETS[0]
-    y = y.assign(entry=np.where(np.arange(len(y)) % 3, 0.0, y["entry"].clip(0.0)))
-    ends = np.unique(np.r_[y["time"], y.loc[y["entry"] > 0.0, "entry"]])
-    found = FederatedCoxRegression(0.1).fit({"one": X}, {"one": y}).curves({"one": X}, {"one": y}, times=ends)
-    risk = np.array([((y["entry"] < end) & (y["time"] >= end)).sum() for end in ends])
-    events = np.array([(y["event"] & (y["time"] == end)).sum() for end in ends])
-    np.testing.assert_array_equal([row["at risk"] for row in found.rows], risk)
-    survival = np.cumprod(1.0 - events / risk)
-    np.testing.assert_allclose([row["survival"] for row in found.rows], survival, rtol=1e-12)
-
-
-def test_a_field_that_no_regression_knows_is_not_left_out():
-    with pytest.raises(ConfigurationError, match=r"y has the fields .*'exposure'"):
-        FederatedCoxRegression(0.1).fit(FEATURES[0], TARGETS[0].assign(exposure=1.0))
-
-
-def test_a_site_refuses_curves_of_parts_smaller_than_its_owner_allows():
-    tables, model = in_two_groups()
-    with grid_of(model, list(zip(tables, TARGETS, strict=True)), disclosure=Disclosure(min_rows=10)) as grid:
+def test_curves_that_cannot_be_or_that_a_site_keeps_are_refused():
+    model = FederatedCoxRegression(0.1).fit(TABLES, TARGETS)
+    with grid_of(model, list(zip(TABLES, TARGETS, strict=True)), disclosure=Disclosure(min_rows=10)) as grid:
         assert model.curves(grid, times=[1e9]).rows[0]["events"] == sum(y["event"].sum() for y in TARGETS)
-        with pytest.raises(ConfigurationError, match=r"not known: partition 0 keeps sums of so few rows"):
-            model.curves(grid, times=range(100), by="sex")
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
+        message = r"not known: partition 0 keeps sums of so few rows"
+        refused(message, model.curves, grid, times=range(100), by="sex")
+    for given, message in (
         ({"times": []}, r"times=\[\]; expected numbers"),
         ({"times": ["a"]}, r"times=\['a'\]; expected numbers"),
         ({"times": [1.0], "by": "no"}, "by='no' is no feature; expected one of age"),
         ({"times": [1.0], "by": "age"}, "other entries than 0 and 1 at this site"),
+    ):
+        refused(message, model.curves, TABLES, TARGETS, kind=(ConfigurationError, ClientError), **given)
+
+
+def test_survival_probabilities_are_those_of_the_sites_own_stratum():
+    model = FederatedCoxRegression().fit(X[:1], [TIMES[0][["time", "event"]]])
+    times = np.array([2.0, 5.0, 20.0])
+    first = X[0], TIMES[0]
+    assert np.isnan(model.predict_survival_function(X[2], [1e6], first)).all()
+    both = pd.concat(X[:2]), pd.concat(TIMES[:2]).assign(strata=np.repeat(["old", "new"], 90))
+    own = model.predict_survival_function(X[2], times, first)
+    assert_allclose(model.predict_survival_function(X[2], times, both, strata=["old"] * 90), own, rtol=1e-12)
+    message = r"strata=.* one of the site's, which are \['new', 'old'\]"
+    for wrong in (None, ["older"] * 90, ["old"]):
+        refused(message, model.predict_survival_function, X[2], times, both, strata=wrong)
+    never = X[0], TIMES[0].assign(event=False)
+    refused("has no event", model.predict_survival_function, X[2], times, never)
+
+
+def test_expected_events_add_up_in_each_stratum():
+    """With late entries, ties and weights of none."""
+    strata = np.arange(90) % 3
+    events = expected_events(cox(3, strata=strata), np.array([0.5, 0.5, -1.0, 0.0]))
+    for stratum in range(3):
+        assert events[strata == stratum].sum() == pytest.approx(TIMES[3]["event"][strata == stratum].sum())
+    for ties, first in (("breslow", 2 / 4), ("efron", 1 / 4 + 1 / 3)):
+        flat = baseline(CoxRegression(np.zeros((4, 1)), [1.0, 1.0, 2.0, 3.0], [1, 1, 0, 1], ties=ties), np.zeros(1))
+        assert flat.at(0, [0.0, 1.0, 2.9, 3.0]) == pytest.approx([0.0, first, first, first + 1.0])
+
+
+# --- quality ----------------------------------------------------------------------------------------------------------
+
+KINDS = {
+    "Cox": (FederatedCoxRegression(0.05, num_clients=4), TIMES),
+    "logistic": (FederatedLogisticRegression(0.1, l1_ratio=1.0, num_clients=4), CLASSES),
+}
+
+
+@pytest.fixture(params=KINDS)
+def fitted(request):
+    model, y = KINDS[request.param]
+    return clone(model).fit(X, y), y
+
+
+def over(model, y, **options):
+    """Judge a model over a grid."""
+    with grid_of(model, list(zip(X, y, strict=True)), **options) as grid:
+        return model.quality(grid)
+
+
+def scores_of(model, y):
+    return [model.predict(own) if y is TIMES else model.decision_function(own) for own in X]
+
+
+def pairs_by_hand(scores, y):
+    """Harrell's pairs, one by one."""
+    ordered = compared = 0.0
+    times, events, entry = (y[name].to_numpy() for name in ("time", "event", "entry"))
+    for i in np.flatnonzero(events):
+        later = (entry < times[i]) & ((times > times[i]) | ((times == times[i]) & ~events))
+        compared += later.sum()
+        ordered += (scores[i] > scores[later]).sum() + 0.5 * (scores[i] == scores[later]).sum()
+    return ordered, compared
+
+
+def test_pairs_are_those_counted_one_by_one_within_sites(fitted):
+    """With ties of scores and of times, and late entries."""
+    model, y = fitted
+    quality = model.quality(X, y)
+    counts = []
+    for scores, own in zip(scores_of(model, y), y, strict=True):
+        if y is TIMES:
+            counts.append(pairs_by_hand(scores, own))
+            rounded = CoxRegression(scores.round(0)[:, None], own["time"], own["event"].astype(int), entry=own["entry"])
+            assert concordance(rounded, np.ones(1)) == pairs_by_hand(scores.round(0), own)
+        else:
+            test = stats.mannwhitneyu(scores[own == 1], scores[own == 0])
+            counts.append((test.statistic, (own == 1).sum() * (own == 0).sum()))
+    ordered, pairs = np.sum(counts, axis=0)
+    assert quality.overall["pairs"] == pairs
+    assert quality.overall["concordance"] == pytest.approx(ordered / pairs, rel=1e-12)
+    found = [row["concordance"] for row in quality.rows]
+    assert found == pytest.approx([own / among for own, among in counts], rel=1e-12)
+    assert [row["site"] for row in quality.rows] == ["site 0", "site 1", "site 2", "site 3"]
+    events = [own["event"] if y is TIMES else own for own in y]
+    assert [row["events"] for row in quality.rows] == [own.sum() for own in events]
+    # Over a grid, and of one table.
+    there = over(model, y)
+    assert str(quality) == str(there) == str(model.quality(pd.concat(X), pd.concat(y), ROWS))
+    assert there.table()["rows"].tolist() == [90] * 4
+
+
+def test_the_calibration_is_the_model_of_the_scores_and_events_are_expected_where_they_are(fitted):
+    """A fit on the score as the only column, with a stratum for each site."""
+    model, y = fitted
+    quality = model.quality(X, y)
+    overall = quality.overall
+    scores = scores_of(model, y)
+    columns = [pd.DataFrame({"score": own}) for own in scores]
+    bins = quality.bins
+    inside = np.concatenate(scores) <= bins[0]["up to"]
+    if y is TIMES:
+        other = FederatedCoxRegression().fit(columns, y, intervals=True)
+    else:
+        other = FederatedLogisticRegression(1e10, site_intercepts="common").fit(columns, y, intervals=True)
+        assert overall["intercept"] == pytest.approx(other.intercept_[0], abs=1e-6)
+        probabilities, classes = 1 / (1 + np.exp(-np.concatenate(scores))), np.concatenate(y)
+        assert overall["Brier"] == pytest.approx(np.square(probabilities - classes).mean(), rel=1e-12)
+        assert bins[0]["expected"] == pytest.approx(probabilities[inside].sum())
+        assert bins[0]["observed"] == pytest.approx(classes[inside].sum())
+    (row,) = other.summary().rows
+    assert overall["slope"] == pytest.approx(row["estimate"], abs=1e-6)
+    assert overall["slope error"] == pytest.approx(row["standard error"], rel=1e-5)
+    # A lasso's scores are too close together.
+    assert overall["slope"] > 1.0
+    events = sum(row["events"] for row in quality.rows)
+    assert (len(bins), sum(own["rows"] for own in bins)) == (8, pytest.approx(360))
+    assert sum(own["observed"] for own in bins) == pytest.approx(events)
+    # Of a fitted intercept, or of a baseline at each site.
+    assert sum(own["expected"] for own in bins) == pytest.approx(events, rel=1e-6)
+    assert bins[0]["rows"] == pytest.approx(inside.sum())
+
+
+def test_a_model_without_a_coefficient_has_no_slope_and_no_bins():
+    quality = FederatedCoxRegression(100.0).fit(X, TIMES).quality(X, TIMES)
+    assert np.isnan(quality.overall["slope"])
+    assert quality.overall["concordance"] == 0.5
+    assert quality.bins == []
+    assert "the rows determine no slope" in quality
+
+
+def test_weights_of_the_fit_change_no_number_and_are_said_to_be_left_out():
+    """Here, and over a grid."""
+    weights = [np.where(own == 1, 2.0, 0.7) for own in CLASSES]
+    model = FederatedLogisticRegression(num_clients=4).fit(X, CLASSES, weights)
+    off = np.concatenate([model.predict_proba(own)[:, 1] for own in X]) - np.concatenate(CLASSES)
+    for found in (over(model, CLASSES), model.quality(X, CLASSES)):
+        assert found.overall["Brier"] == pytest.approx(np.square(off).mean())
+        assert sum(own["observed"] for own in found.bins) == pytest.approx(np.concatenate(CLASSES).sum())
+        assert "Weights: none: every row counts once, unlike in the fit" in found
+    assert "Weights" not in model.fit(X, CLASSES).quality(X, CLASSES)
+
+
+def test_each_site_is_judged_by_a_fit_without_it(fitted):
+    """As named by a place of a list, a key of a dict, an entry of groups, and a partition of a grid."""
+    model, y = fitted
+    names = ["d", "c", "b", "a"]
+    tables, targets = (dict(zip(names, own, strict=True)) for own in (X, y))
+    alone = clone(model).fit([X[own] for own in (0, 1, 3)], [y[own] for own in (0, 1, 3)])
+    judged = alone.quality([X[2]], [y[2]])
+    for label, other in (
+        ("site 2", clone(model).fit(X, y, without=2)),
+        ("site b", clone(model).fit(pd.concat(X), pd.concat(y), groups=np.repeat(names, 90), without="b")),
+        ("site b", clone(model).fit(tables, targets, without="b")),
+    ):
+        assert_allclose(other.coef_, alone.coef_, atol=1e-12)
+        assert re.search(rf"Data: 270 rows, of 3 sites, without {label}\n", other.summary())
+    assert other.quality({"b": X[2]}, {"b": y[2]}).overall == judged.overall
+    with grid_of(model, list(zip(X, y, strict=True))) as grid:
+        there = clone(model).fit(grid, features=NAMES, without=2)
+        assert_allclose(there.coef_, alone.coef_, atol=1e-9)
+        assert there.quality(grid).rows[2]["concordance"] == judged.overall["concordance"]
+    assert there.without_ == 2
+    assert "without" not in model.fit(X, y).summary()
+    for given, wrong, message in (
+        ((X, y), 4, r"without=4 is none of the sites, which are 0, 1, 2, 3$"),
+        ((X, y), "part 1", "without='part 1' is none of the sites"),
+        ((tables, targets), "e", r"without='e' is none of the sites, which are 'd', 'c', 'b', 'a'$"),
+        ((X[:1], y[:1]), 0, "without=0: there is no other site, so nothing is left to fit to"),
+    ):
+        refused(message, model.fit, *given, without=wrong)
+    for wrong in (dict(zip("dcbe", y, strict=True)), dict(zip("dcb", y[:3], strict=True)), y):
+        refused(r"X is a dict of the sites .*, and beside it is", model.fit, tables, wrong)
+
+
+def test_bins_with_few_rows_are_merged_or_stay():
+    model, y = clone(KINDS["logistic"][0]).fit(X, CLASSES), CLASSES
+    for least, count in ((None, 8), (8, 4), (20, 2), (44, 0)):
+        quality = over(model, y, disclosure=Disclosure(min_rows=least))
+        assert len(quality.bins) == count, least
+        assert ("withheld" in quality) == (count == 0)
+        assert not count or sum(own["rows"] for own in quality.bins) == pytest.approx(360)
+    message = r"no site says how good the model is: .*min_rows=91"
+    refused(message, over, model, y, disclosure=Disclosure(min_rows=91))
+    # Of another model in the same run differences of both could be single rows.
+    with grid_of(model, list(zip(X, y, strict=True)), disclosure=Disclosure(min_rows=3)) as grid:
+        first, again = model.quality(grid), model.quality(grid)
+        model.coef_ = model.coef_ * 1.001
+        other = model.quality(grid)
+    assert str(first) == str(again)
+    assert first.bins
+    assert not other.bins
+
+
+@pytest.mark.parametrize("merged", [0.0, -1.0, 3.0])
+def test_bins_are_nested_however_they_are_merged(merged):
+    question = Question("bins", cox(0).layout, {"primal": np.ones(4)}, {"merged": merged, "edge-0": 0.0})
+    refused(r"asks to merge .* expected 1, 2, 4", find_answer("bins").answer, question, cox(0))
+
+
+@pytest.mark.parametrize(
+    ("lie", "why"),
+    [
+        ({"ordered": 1e9, "compared": 2e9}, "2e+09 pairs"),
+        ({"ordered": -5.0}, "-5 of"),
+        ({"compared": 0.0}, "of 0 pairs"),
+        ({"events": 91.0}, "91 events of 90 rows"),
+        ({"brier": 3.0}, "Brier's score is 3"),
+        ({"square": -1.0}, "mean square -1"),
+        ({"mean": np.nan}, "mean"),
     ],
 )
-def test_curves_that_cannot_be_are_refused(given, message):
-    tables, model = in_two_groups()
-    with pytest.raises((ConfigurationError, ClientError), match=message):
-        model.curves(tables, TARGETS, **given)
+def test_a_site_that_says_what_no_rows_can_say_is_left_out_by_name(lie, why):
+    model = clone(KINDS["Cox"][0]).fit(X, TIMES)
+    quality = over(model, TIMES, grid=altering(2, "brier", lambda vectors, numbers: numbers.update(lie)))
+    assert re.search(r"Left out: (site 2: .*|partition 2: .*)" + re.escape(why), quality)
+    honest = model.quality([*X[:2], X[3]], [*TIMES[:2], TIMES[3]])
+    assert quality.overall["concordance"] == honest.overall["concordance"]
+    assert quality.overall["slope"] == pytest.approx(honest.overall["slope"])
+
+
+def test_squares_and_many_classes_have_another_quality():
+    for model, y in (
+        (FederatedLasso(0.1), CLASSES),
+        (FederatedLogisticRegression(), [np.arange(90) % 3 for _ in X]),
+    ):
+        refused("two classes and of survival times", model.fit(X, y).quality, X, y)
