@@ -216,24 +216,26 @@ def test_a_seed_or_round_that_is_no_word_is_refused(seed, server_round):
 # --- the sum over replies ---------------------------------------------------------------------------------------------
 
 
-def vectors(kinds, size):
-    rng = np.random.default_rng(size)
-    found = []
-    for kind in kinds:
-        vector = rng.standard_normal(size)
-        if kind == "s":
-            indices = np.flatnonzero(rng.random(size) < 0.3).astype(np.int32)
-            vector = SparseVector(indices, vector[indices], size)
-        elif kind != "d":
-            vector = {"f": vector.astype(np.float32), "t": np.repeat(vector, 2)[::2], "i": np.arange(size)}[kind]
-        found.append(vector)
-    return found
+def few(vector):
+    indices = np.flatnonzero(vector > 0.5).astype(np.int32)
+    return SparseVector(indices, vector[indices], vector.size)
+
+
+#: Replies as they come: float64, float32, with strides, whole numbers, non-zeros.
+FORMS = {
+    "d": np.array,
+    "f": np.float32,
+    "t": lambda v: np.repeat(v, 2)[::2],
+    "i": lambda v: np.arange(v.size),
+    "s": few,
+}
 
 
 @pytest.mark.parametrize("kinds", ["d", "ddd", "dddd", "ddddddddd", "fffffff", "ddfffds", "sddds", "tdtid", "sss"])
 @pytest.mark.parametrize("size", [1, 7, 1_000, 65_536, 150_001])
 def test_bits_are_those_of_one_after_the_other(kinds, size):
-    given = vectors(kinds, size)
+    rng = np.random.default_rng(size)
+    given = [FORMS[kind](rng.standard_normal(size)) for kind in kinds]
     factors = np.random.default_rng(0).random(len(given)).tolist()
     expected = np.zeros(size)
     for factor, vector in zip(factors, given, strict=True):

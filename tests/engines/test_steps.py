@@ -85,15 +85,6 @@ def test_an_epoch_in_one_call_takes_the_same_steps(solver, name, mirror_map, psi
     assert_allclose(fused.vectors["increment"], expected, rtol=0, atol=1e-13 * np.abs(expected).max())
 
 
-def test_without_client_prox_psi_does_not_act():
-    objective = OBJECTIVES["least squares"]()
-    without, _ = answer(objective, Euclidean(), L1(0.3), "dual_averaging", client_prox=False)
-    expected, _ = answer(objective, Euclidean(), Zero(), "dual_averaging")
-    with_psi, _ = answer(objective, Euclidean(), L1(0.3), "dual_averaging")
-    assert (without.vectors["increment"] == expected.vectors["increment"]).all()
-    assert np.abs(with_psi.vectors["increment"] - expected.vectors["increment"]).max() > 1e-3
-
-
 class Doubled(Euclidean):
     """A map of a user that derives from ours, and is another one."""
 

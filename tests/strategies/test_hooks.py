@@ -25,7 +25,7 @@ from flwr_fco.errors import ConfigurationError, NothingTrainedError
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1, Box, L1Ball, L2Squared
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import Arrays, Average, Density, FedDAGT, FedDualAvg, FedMid, Steps
+from flwr_fco.strategies import Average, Density, FedDAGT, FedDualAvg, FedMid, Steps
 
 TARGET = np.random.default_rng(0).normal(size=(6, 5))
 UNMODIFIED = {"client": "unmodified"}
@@ -424,16 +424,6 @@ def test_rounding_of_the_users_dtype_is_not_taken_for_a_gradient(held, trained):
     start = np.full(FEATURES + 1, 1 / 3)
     simulated(strategy, unmoved, 3, initial_arrays=start_arrays(dtype=held, start=start))
     np.testing.assert_array_equal(strategy.state.dual, start.astype(held))
-
-
-def test_models_and_running_statistics_in_another_float_dtype_count():
-    app = foreign_app(lambda arrays, *_: {name: a.astype(np.float64) + 0.5 for name, a in arrays.items()})
-    own = FedDualAvg(**DENSE, arrays=Arrays(pass_through=["running_mean"]))
-    start = {"w": np.zeros((2, 2), np.float32), "running_mean": np.zeros(2, np.float32)}
-    result = simulated(own, app, 2, initial_arrays=start)
-    for name, array in result.arrays.items():
-        np.testing.assert_array_equal(array.numpy(), np.ones(start[name].shape, np.float32))
-        assert array.dtype == "float32"
 
 
 # --- what nobody trains: frozen layers, buffers of a `state_dict` --------------------------------------------------

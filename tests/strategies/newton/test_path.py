@@ -168,11 +168,7 @@ FEW = {"rounds": 20, "num_strengths": 3}
         (None, {"rounds": 3, "cv": 3}, "not all problems are solved after num_rounds=3"),
         # Of 60 rows, 15 are in each of four folds and 45 outside of it.
         (None, {"disclosure": Disclosure(min_rows=20), "cv": 4, **FEW}, "site has fewer rows for it than min_rows=20"),
-        (
-            None,
-            {"disclosure": Disclosure(min_class_rows=5), "cv": 8, **FEW},
-            "fewer rows than min_class_rows=5",
-        ),
+        (None, {"disclosure": Disclosure(min_class_rows=5), "cv": 8, **FEW}, "fewer rows than min_class_rows=5"),
         (None, {"disclosure": Disclosure(min_events=5), "cv": 8, **FEW}, "has fewer events than min_events=5"),
     ],
 )
