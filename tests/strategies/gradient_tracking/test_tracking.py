@@ -158,26 +158,29 @@ def test_whatever_happens_trackers_sum_to_zero_and_the_optimum_is_reached(case):
 COLUMNS = 400
 
 
-def rows_of(partition):
-    rng = np.random.default_rng([0, partition])
+def rows_of(partition, seed=0):
+    rng = np.random.default_rng([seed, partition])
     return sparse.random_array((10 + partition, COLUMNS), density=0.02, rng=rng, format="csr")
 
 
-def run_sparse(kind, options, form="sparse"):
-    """Run on five clients with few columns each, as rows of non-zeros or whole ones; return strategy, result, grid."""
+def run_sparse(kind, options, form="sparse", rounds=6, since=99):
+    """Run on five clients with few columns each, one with others since a round; return strategy, result, grid."""
+    done = [0]
 
     def load(context):
         partition = context.node_config["partition-id"]
-        rows = rows_of(partition)
+        rows = rows_of(partition, int(partition == 1 and done[-1] >= since))
         whole = form == "dense" or (form == "mixed" and partition == 2)
         return fco.Logistic(rows.toarray() if whole else rows, np.arange(rows.shape[0]) % 2)
 
-    grid = InProcessGrid(fco.client_app(load), 5)
+    # Every message loads the data anew.
+    grid = InProcessGrid(fco.client_app(load, max_objectives=1), 5, raise_errors=False)
     given = {"regularizer": fco.L1(0.001), "client_lr": 0.5, "work": fco.Epochs(1, batch_size=4), "seed": 1, **options}
     strategy = kind(**given, fraction_evaluate=0.0)
     start = arrays_of({"coefficients": np.zeros(COLUMNS), "intercept": np.zeros(1)})
     with grid.identity(), quiet(50), single_threaded_blas():
-        return strategy, strategy.start(grid, start, 6), grid
+        result = strategy.start(grid, start, rounds, callbacks=[lambda number, *_: done.append(number)])
+    return strategy, result, grid
 
 
 SPARSE = {
@@ -221,3 +224,11 @@ def test_all_that_a_client_sends_gets_and_remembers_is_at_its_columns():
             len(array.data) for key in ("fco-memory-new", "fco-memory-old") for array in context.state[key].values()
         )
         assert held <= 4 * (12 * max(counts) + 256)
+
+
+def test_a_client_whose_features_change_is_asked_again_and_goes_on():
+    strategy, result, _ = run_sparse(FedDAGT, {}, rounds=12, since=4)
+    assert 1 <= len(result.left_out) <= 2
+    weights = np.arange(10.0, 15.0)
+    trackers = np.array([*trackers_of(strategy).values()])
+    assert np.abs(weights @ trackers).max() <= 1e-12 * np.abs(trackers).max() * weights.sum()
