@@ -23,7 +23,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 sys.path.insert(0, str(DOCS.parent / "tests" / "support"))
 
 from fault_bars import KINDS, REMEMBER, ROUNDS, app_of, hold_the_bar, make, problem_of  # noqa: E402
-from faults import FaultyGrid, _changed  # noqa: E402
+from faults import FaultyGrid, altered  # noqa: E402
 
 PAGE = DOCS / "benchmarks" / "faults.md"
 RIVALS_PAGE = DOCS / "reproduction" / "rivals.md"
@@ -66,22 +66,21 @@ def persistent(kind):
         def change(arrays, metrics):
             if number == "0":
                 return
-            for name, array in arrays.items():
-                value = array.numpy()
+            for name, value in arrays.items():
                 if value.dtype.kind != "f" or value.size == 0:
                     continue
                 if kind == "replay":
-                    arrays[name] = kept.setdefault((partition, name), array) if int(number) >= 10 else array
+                    arrays[name] = kept.setdefault((partition, name), value) if int(number) >= 10 else value
                 elif kind in ("sign flip", "10 times"):
-                    arrays[name] = Array(value * (-1.0 if kind == "sign flip" else 10.0))
+                    arrays[name] = value * (-1.0 if kind == "sign flip" else 10.0)
                 else:
                     # The same direction in every round; two that collude have the same one.
                     seed = 7 if kind == "collusion" else partition
                     direction = np.random.default_rng(seed).standard_normal(value.size)
                     length = float(np.linalg.norm(value)) / float(np.linalg.norm(direction))
-                    arrays[name] = Array((3.0 if kind == "collusion" else 1.0) * length * direction)
+                    arrays[name] = (3.0 if kind == "collusion" else 1.0) * length * direction
 
-        return _changed(delivery, change)
+        return [altered(delivery.message, delivery.deliver(), change)]
 
     fault.__name__ = kind
     return fault

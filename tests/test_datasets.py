@@ -24,17 +24,18 @@ def test_dirichlet_partition_is_a_partition(alpha):
     assert all(part.dtype == np.int64 and (np.diff(part) > 0).all() for part in parts)
 
 
-def test_partitions_that_are_refused():
-    labels = np.zeros(100)
-    rng = np.random.default_rng(0)
-    with pytest.raises(ConfigurationError, match="at most 10"):
-        dirichlet_partition(labels, 11, 0.3, rng)
-    with pytest.raises(ConfigurationError, match="alpha"):
-        dirichlet_partition(labels, 2, 0.0, rng)
-    with pytest.raises(ConfigurationError, match="Raise alpha"):
-        dirichlet_partition(labels, 10, 0.01, rng)
-    with pytest.raises(ConfigurationError, match="num_clients=0"):
-        iid_partition(10, 0, rng)
+@pytest.mark.parametrize(
+    ("split", "said"),
+    [
+        (lambda labels, rng: dirichlet_partition(labels, 11, 0.3, rng), "at most 10"),
+        (lambda labels, rng: dirichlet_partition(labels, 2, 0.0, rng), "alpha"),
+        (lambda labels, rng: dirichlet_partition(labels, 10, 0.01, rng), "Raise alpha"),
+        (lambda labels, rng: iid_partition(10, 0, rng), "num_clients=0"),
+    ],
+)
+def test_a_partition_that_cannot_be_is_refused(split, said):
+    with pytest.raises(ConfigurationError, match=said):
+        split(np.zeros(100), np.random.default_rng(0))
 
 
 @pytest.mark.parametrize(("make", "source"), [(digits, load_digits), (breast_cancer, load_breast_cancer)])
@@ -46,9 +47,8 @@ def test_every_example_is_in_one_place(make, source, alpha):
     assert data.train.targets.size == int(0.75 * labels.size)
     assert data.train.targets.size + data.test.targets.size == labels.size
     # Stratified: classes are as frequent in the test split as in all.
-    assert_allclose(
-        np.bincount(data.test.targets) / data.test.targets.size, np.bincount(labels) / labels.size, atol=5e-3
-    )
+    tested, all_of_them = (np.bincount(own) / own.size for own in (data.test.targets, labels))
+    assert_allclose(tested, all_of_them, atol=5e-3)
     assert min(data.client(index).targets.size for index in range(8)) >= 10
     features, targets = data.client(3)
     assert np.array_equal(features, data.train.features[data.partition[3]])

@@ -1,7 +1,8 @@
 """The tables psi x h, and strategy x mirror map x psi: what pages show is generated, and what the code does."""
 
-import importlib.util
 import re
+import sys
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -14,16 +15,8 @@ from flwr_fco.regularizers import L1
 from flwr_fco.strategies import FedAvgSubgradient, Steps
 from flwr_fco.testing import check_pair
 
-
-def script(name):
-    file = Path(__file__).parents[1] / "benchmarks" / "pages" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(name, file)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-pairs, strategies = script("make_tables"), script("make_strategy_table")
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks" / "pages"))
+pairs, strategies = map(import_module, ("make_tables", "make_strategy_table"))
 
 
 def test_every_exported_class_has_a_row_or_a_column():

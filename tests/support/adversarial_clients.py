@@ -1,11 +1,10 @@
 """One client of a federation lies: in its messages, or below the seam at which they are read."""
 
 import numpy as np
+from faults import altered
 from fitting import fitting
-from flwr.app import Array, ArrayRecord, MetricRecord
-from problems import CONSTANTS, FEATURES, kind_of, start_arrays
+from problems import CONSTANTS, FEATURES, app_of, kind_of, numpy_of, start_arrays
 
-from flwr_fco.client_apps import client_app
 from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.core.logs import quiet
 from flwr_fco.objectives import LeastSquares
@@ -35,18 +34,8 @@ def in_messages(lie, liar=LIAR, kind="train"):
     def mod(message, context, call_next):
         reply = call_next(message, context)
         here = message.metadata.message_type == kind and int(context.node_config["partition-id"]) == liar
-        if not here or not reply.has_content():
-            return reply
-        content = reply.content.copy()
-        vectors = {name: array.numpy().copy() for name, array in content.get("arrays", {}).items()}
-        claims = dict(content["metrics"])
-        lie(int(message.metadata.group_id), vectors, claims)
-        if "arrays" in content:
-            arrays = {name: own if isinstance(own, Array) else Array(np.asarray(own)) for name, own in vectors.items()}
-            content["arrays"] = ArrayRecord(arrays)
-        content["metrics"] = MetricRecord(claims)
-        reply.content = content
-        return reply
+        number = message.metadata.group_id
+        return altered(message, reply, lambda *own: lie(int(number), *own)) if here else reply
 
     return mod
 
@@ -72,14 +61,8 @@ def below_the_seam(grid, lie, liar=LIAR):
 
 
 def make(name, **options):
-    options = {
-        "regularizer": L1(0.3),
-        "client_lr": 0.1,
-        "work": Steps(4, batch_size=None),
-        "batch_size": None,
-        **options,
-    }
-    options = {**CONSTANTS.get(name, {}), **options}
+    common = {"regularizer": L1(0.3), "client_lr": 0.1, "work": Steps(4, batch_size=None), "batch_size": None}
+    options = {**CONSTANTS.get(name, {}), **common, **options}
     kind = kind_of(name)
     if "regularizer" in kind.algorithm.refuses:
         options.pop("regularizer")
@@ -92,20 +75,16 @@ def run(
     strategy, objectives, rounds, *, mods=(), grid=InProcessGrid, prepare=None, callbacks=(), start=None, **options
 ):
     """Run a strategy, and look after every round whether all is finite; return the result."""
-    app = client_app(lambda context: objectives[int(context.node_config["partition-id"])], mods=list(mods))
-    made = grid(app, len(objectives))
+    made = grid(app_of(objectives, mods), len(objectives))
     if prepare is not None:
         prepare(made)
-    finite = []
 
     def check(number, arrays, metrics):
-        values = [*strategy.state, *(array.numpy() for array in arrays.values())]
-        finite.append(all(np.isfinite(value).all() for value in values))
+        values = [*strategy.state, *numpy_of(arrays).values()]
+        assert all(np.isfinite(value).all() for value in values), f"round {number}"
 
     with made.identity(), quiet(50), single_threaded_blas():
-        result = strategy.start(made, start or start_arrays(), rounds, callbacks=[check, *callbacks], **options)
-    assert all(finite)
-    return result
+        return strategy.start(made, start or start_arrays(), rounds, callbacks=[check, *callbacks], **options)
 
 
 def run_with(way, strategy, objectives, rounds, lie, liar=LIAR):
@@ -120,15 +99,11 @@ def without_liar(strategy, objectives, rounds, when=lambda number: True, liar=LI
 
     class Silent(InProcessGrid):
         def send_and_receive(self, messages, *, timeout=None):
-            kept = [
-                m
-                for m in messages
-                if not (
-                    m.metadata.message_type == "train"
-                    and self.partition_ids[m.metadata.dst_node_id] == liar
-                    and when(int(m.metadata.group_id))
-                )
-            ]
-            return super().send_and_receive(kept, timeout=timeout)
+            def lies(message):
+                about = message.metadata
+                mine = about.message_type == "train" and self.partition_ids[about.dst_node_id] == liar
+                return mine and when(int(about.group_id))
+
+            return super().send_and_receive([m for m in messages if not lies(m)], timeout=timeout)
 
     return run(strategy, objectives, rounds, grid=Silent)

@@ -4,14 +4,12 @@ A limit gets ``run(rounds, *, equal=False, **options)``, which returns the final
 a problem with a known solution: ``error(w)``, a certified ``gap(w, *, equal=False, factor=1.0)`` and ``support(w)``.
 """
 
-from dataclasses import fields
 from functools import partial
 
 import numpy as np
+from problems import app_of, numpy_of, simulated
 
-from flwr_fco.client_apps import client_app
 from flwr_fco.regularizers import L1, Zero
-from flwr_fco.simulation import simulate
 from flwr_fco.testing import _client
 from flwr_fco.work import Epochs, Minimise, Steps
 
@@ -43,11 +41,9 @@ class Problem:
     def gap(self, w, *, equal=False, factor=1.0):
         clients = self.equal if equal else self.different
         psi = self.psi(factor)
-        here, best = (
-            float(np.mean([client.value(x) for client in clients])) + psi.value(x)
-            for x in (w, self.solution(clients, factor))
-        )
-        return here - best
+        points = (w, self.solution(clients, factor))
+        here, best = (np.mean([client.value(x) for client in clients]) + psi.value(x) for x in points)
+        return float(here - best)
 
     def support(self, w):
         return int(np.count_nonzero(w[LAYOUT.regularized_mask()]))
@@ -65,15 +61,12 @@ def converges(make, limit):
         options = {"work": Epochs(1, batch_size=None), "batch_size": None, "on_divergence": "warn", **options}
         if isinstance(getattr(like, "work", None), Minimise):
             options["work"] = Minimise(max_iterations=10_000)
-        names = {field.name for field in fields(like) if field.init}
-        made = make(
-            **{name: options[name] for name in names & options.keys()}, regularizer=problem.psi(1.0).regularizer
-        )
+        options = {name: options[name] for name in options.keys() & make().__dataclass_fields__}
+        made = make(**options, regularizer=problem.psi(1.0).regularizer)
         made.fraction_evaluate = 0.0
-        app = client_app(lambda context: clients[int(context.node_config["partition-id"])])
         start = LAYOUT.unflatten(np.zeros(LAYOUT.size))
-        result = simulate(made, app, num_nodes=4, num_rounds=rounds, initial_arrays=start, progress=False)
-        return LAYOUT.flatten({name: array.numpy() for name, array in result.arrays.items()})
+        result = simulated(made, app_of(clients), rounds, initial_arrays=start)
+        return LAYOUT.flatten(numpy_of(result.arrays))
 
     limit(run, problem)
 
@@ -152,24 +145,13 @@ def to_zero(run, problem):
     assert problem.support(run(300, client_lr=0.3, work=Steps(1, batch_size=None))) == 0
 
 
+_EXACT = "DFedDAGT DReFedDAGT DualFL FedDAGT FedDR FedNewton MultistepReFedDAGT ReFedDAGT Scaffold"
 LIMITS = {
-    "DFedDA": biased,
-    "DFedDAGT": exact,
-    "DReFedDAGT": exact,
-    "DualFL": exact,
+    **dict.fromkeys(_EXACT.split(), exact),
+    **dict.fromkeys(("DFedDA", "FedDA", "FedDualAvg", "FedMidOSP", "LocalSGD"), biased),
     "FeDualEx": biased_half_steps,
     "FedAvgSubgradient": subgradient,
-    "FedDA": biased,
-    "FedDAGT": exact,
-    "FedDR": exact,
-    "FedDualAvg": biased,
     "FedDualAvgOSP": to_zero,
     "FedMiP": near_doubled_strength,
     "FedMid": doubled_strength,
-    "FedMidOSP": biased,
-    "FedNewton": exact,
-    "LocalSGD": biased,
-    "MultistepReFedDAGT": exact,
-    "ReFedDAGT": exact,
-    "Scaffold": exact,
 }

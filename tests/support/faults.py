@@ -65,48 +65,75 @@ def _restart(delivery):
     mark = delivery.context.state.get("restarted")
     if mark is None or mark["round"] != number:
         delivery.context.state = RecordDict({"restarted": ConfigRecord({"round": number})})
-    return _answers(delivery)
+    return _there(delivery.deliver())
 
 
-def _corrupt(delivery):
+def altered(message, reply, change):
+    """Return a reply whose arrays and metrics ``change(arrays, metrics)`` has changed in place; None has none.
+
+    Arrays are NumPy's; one of Flower's that the function puts in their place is sent as it is.
+    """
+    if reply is None or not reply.has_content():
+        return reply
+    content = reply.content.copy()
+    arrays = {name: array.numpy().copy() for name, array in content.get("arrays", {}).items()}
+    metrics = dict(content.get("metrics", {}))
+    change(arrays, metrics)
+    if "arrays" in content:
+        made = {name: own if isinstance(own, Array) else Array(np.asarray(own)) for name, own in arrays.items()}
+        content["arrays"] = ArrayRecord(made)
+    if "metrics" in content:
+        content["metrics"] = MetricRecord(metrics)
+    return Message(content, reply_to=message)
+
+
+def altering(change):
+    """Return a fault: ``change(arrays, metrics, rng)`` changes what a reply with arrays holds."""
+
+    def fault(delivery):
+        def of_arrays(arrays, metrics):
+            if arrays:
+                change(arrays, metrics, delivery.rng)
+
+        return _there(altered(delivery.message, delivery.deliver(), of_arrays))
+
+    fault.__name__ = change.__name__
+    return fault
+
+
+@altering
+def _corrupt(arrays, metrics, rng):
     """Flip one bit of one array's data; the array can still be read and may be finite."""
-
-    def change(arrays, metrics):
-        name = _some(delivery.rng, sorted(arrays))
-        data = bytearray(arrays[name].data)
-        place = int(delivery.rng.integers(min(128, len(data) - 1), len(data)))
-        data[place] ^= 1 << int(delivery.rng.integers(8))
-        arrays[name] = _with_data(arrays[name], bytes(data))
-
-    return _changed(delivery, change)
+    name = _some(rng, sorted(arrays))
+    array = Array(arrays[name])
+    data = bytearray(array.data)
+    place = int(rng.integers(min(128, len(data) - 1), len(data)))
+    data[place] ^= 1 << int(rng.integers(8))
+    arrays[name] = _with_data(array, bytes(data))
 
 
-def _malformed(delivery):
+@altering
+def _malformed(arrays, metrics, rng):
     """Violate the protocol: NaN, another shape, dtype or name, a metric missing or out of range."""
-
-    def change(arrays, metrics):
-        name = _some(delivery.rng, sorted(arrays))
-        value = arrays[name].numpy().copy()
-        kind = _some(delivery.rng, ("NaN", "infinite", "shape", "dtype", "name", "extra", "none", "weight", "metrics"))
-        if kind in ("NaN", "infinite") and value.dtype.kind == "f":
-            value.flat[int(delivery.rng.integers(value.size))] = np.nan if kind == "NaN" else np.inf
-            arrays[name] = Array(value)
-        elif kind == "shape":
-            arrays[name] = Array(value.reshape(-1)[:-1])
-        elif kind in ("dtype", "NaN", "infinite"):
-            arrays[name] = Array(value.astype(np.float16))
-        elif kind == "name":
-            arrays["another-name"] = arrays.pop(name)
-        elif kind == "extra":
-            arrays["one-too-many"] = Array(value)
-        elif kind == "none":
-            arrays.clear()
-        elif kind == "weight":
-            metrics["num-examples"] = -3
-        else:
-            metrics.clear()
-
-    return _changed(delivery, change)
+    name = _some(rng, sorted(arrays))
+    value = arrays[name]
+    kind = _some(rng, ("NaN", "infinite", "shape", "dtype", "name", "extra", "none", "weight", "metrics"))
+    if kind in ("NaN", "infinite") and value.dtype.kind == "f":
+        value.flat[int(rng.integers(value.size))] = np.nan if kind == "NaN" else np.inf
+    elif kind == "shape":
+        arrays[name] = value.reshape(-1)[:-1]
+    elif kind in ("dtype", "NaN", "infinite"):
+        arrays[name] = value.astype(np.float16)
+    elif kind == "name":
+        arrays["another-name"] = arrays.pop(name)
+    elif kind == "extra":
+        arrays["one-too-many"] = value
+    elif kind == "none":
+        arrays.clear()
+    elif kind == "weight":
+        metrics["num-examples"] = -3
+    else:
+        metrics.clear()
 
 
 def _npy(header):
@@ -122,53 +149,43 @@ _GARBAGE = (
 )
 
 
-def _garbage(delivery):
+@altering
+def _garbage(arrays, metrics, rng):
     """Replace an array's bytes with crafted or random ones."""
-
-    def change(arrays, metrics):
-        name = _some(delivery.rng, sorted(arrays))
-        data = arrays[name].data
-        kinds = (*_GARBAGE, delivery.rng.bytes(64), data[:-3], data + b"more")
-        arrays[name] = _with_data(arrays[name], _some(delivery.rng, kinds))
-
-    return _changed(delivery, change)
+    name = _some(rng, sorted(arrays))
+    array = Array(arrays[name])
+    kinds = (*_GARBAGE, rng.bytes(64), array.data[:-3], array.data + b"more")
+    arrays[name] = _with_data(array, _some(rng, kinds))
 
 
-def _absurd(delivery):
+@altering
+def _absurd(arrays, metrics, rng):
     """Make one number in a well-formed reply absurd: elapsed, steps, examples, or the length of the increment.
 
     An increment shorter than 1 is first scaled to length 1, because 1e12 times a tiny one could look honest.
     """
-
-    def change(arrays, metrics):
-        name = _some(delivery.rng, ("elapsed", "local-steps", "num-examples", "increment"))
-        if name == "increment" or name not in metrics:
-            factor = _some(delivery.rng, (1e12, -1e12, 1e100))
-            for key, array in arrays.items():
-                value = array.numpy()
-                length = float(np.linalg.norm(value.astype(np.float64)))
-                direction = value / min(length, 1.0) if length > 0.0 else np.ones_like(value)
-                with np.errstate(over="ignore"):
-                    arrays[key] = Array((direction * factor).astype(value.dtype))
-        elif name == "elapsed":
-            metrics[name] *= _some(delivery.rng, (1e12, 1e-12, 1e300))
-        else:
-            metrics[name] = int(_some(delivery.rng, (10**15, 10**18)))
-
-    return _changed(delivery, change)
+    name = _some(rng, ("elapsed", "local-steps", "num-examples", "increment"))
+    if name == "increment" or name not in metrics:
+        factor = _some(rng, (1e12, -1e12, 1e100))
+        for key, value in arrays.items():
+            length = float(np.linalg.norm(value.astype(np.float64)))
+            direction = value / min(length, 1.0) if length > 0.0 else np.ones_like(value)
+            with np.errstate(over="ignore"):
+                arrays[key] = (direction * factor).astype(value.dtype)
+    elif name == "elapsed":
+        metrics[name] *= _some(rng, (1e12, 1e-12, 1e300))
+    else:
+        metrics[name] = int(_some(rng, (10**15, 10**18)))
 
 
 def lying(factor):
     """Return a fault that multiplies every array of a reply; by 10 it is within honest heterogeneity."""
 
-    def fault(delivery):
-        def scale(arrays, metrics):
-            for name, array in arrays.items():
-                value = array.numpy()
-                arrays[name] = Array((value * factor).astype(value.dtype))
+    def scale(arrays, metrics, rng):
+        for name, value in arrays.items():
+            arrays[name] = (value * factor).astype(value.dtype)
 
-        return _changed(delivery, scale)
-
+    fault = altering(scale)
     fault.__name__ = f"lying({factor:g})"
     return fault
 
@@ -195,9 +212,9 @@ class Schedule:
     def draw(self, message, partition):
         """Return the fault of a message and the generator for its own draws; None without a fault."""
         number = _round_of(message)
-        may_hit = message.metadata.message_type in self.message_types
-        may_hit = may_hit and (self.rounds is None or number in self.rounds)
-        if not may_hit or not (self.partitions is None or partition in self.partitions):
+        allowed = ((self.rounds, number), (self.partitions, partition))
+        may_hit = all(those is None or own in those for those, own in allowed)
+        if not may_hit or message.metadata.message_type not in self.message_types:
             return None
         rng = np.random.default_rng((self.seed, number, partition, 11))
         drawn = float(rng.random())
@@ -208,19 +225,22 @@ class Schedule:
         return None
 
 
+#: Rounds for which a node that leaves is away.
+ABSENCE = 3
+
+
 class FaultyGrid(InProcessGrid):
     """An in-process grid that injects faults with seeded probabilities.
 
     Names of faults are the keys of :data:`FAULTS`, ``"delay"`` (the reply arrives in the next round) and ``"leave"``
-    (the node disconnects, and returns after `absence` rounds with another id and without its state). With `missing`
+    (the node disconnects, and returns after some rounds with another id and without its state). With `missing`
     the message is lost instead: a server that leaves faulty replies out should give nearly the same run. A client's
     exception becomes an error reply by default. `injected` has the faults so far.
     """
 
-    def __init__(self, client_app, num_nodes, faults, *, absence=3, missing=False, raise_errors=False, **where):
+    def __init__(self, client_app, num_nodes, faults, *, missing=False, raise_errors=False, **where):
         super().__init__(client_app, num_nodes, raise_errors=raise_errors)
         self.schedule = Schedule(faults, **where)
-        self.absence = absence
         self.missing = missing
         self.injected = []
         self._round = 0
@@ -228,7 +248,6 @@ class FaultyGrid(InProcessGrid):
         #: Absent nodes: the round in which the node connects, its id and its context.
         self._away = []
         self._new_ids = itertools.count(num_nodes + 2)
-        self._numbers = itertools.count(1)
 
     def get_node_ids(self):
         """Return the ids of the nodes that are connected for the next round."""
@@ -239,26 +258,13 @@ class FaultyGrid(InProcessGrid):
             self.partition_ids[node_id] = int(context.node_config["partition-id"])
         return super().get_node_ids()
 
-    def push_messages(self, messages):
-        """Deliver messages at once and store each one's first reply for :meth:`pull_messages`."""
-        numbers = []
-        for message in messages:
-            answers = self._answers_to(message)
-            numbers.append(f"{next(self._numbers)}")
-            if answers:
-                self._replies[numbers[-1]] = answers[0]
-        return numbers
-
     def send_and_receive(self, messages, *, timeout=None):
         """Deliver messages one by one and return the replies, starting with late replies from the last round."""
         messages = list(messages)
-        replies = []
+        late = []
         if messages and messages[0].metadata.message_type in self.schedule.message_types:
-            replies = self._late
-            self._late = []
-        for message in messages:
-            replies.extend(self._answers_to(message))
-        return replies
+            late, self._late = self._late, []
+        return [*late, *(reply for message in messages for reply in self._answers_to(message))]
 
     def _answers_to(self, message):
         node_id = message.metadata.dst_node_id
@@ -268,33 +274,33 @@ class FaultyGrid(InProcessGrid):
             return []
         partition = self.partition_ids[node_id]
         drawn = self.schedule.draw(message, partition)
-        fault, rng = drawn or (None, None)
-        delivery = Delivery(message, self.context(node_id), rng, lambda: self.reply(message))
         if drawn is None:
-            return _answers(delivery)
+            return _there(self.reply(message))
+        fault, rng = drawn
         name = fault if isinstance(fault, str) else fault.__name__
         self.injected.append(Injected(_round_of(message), partition, name))
         if self.missing:
             return []
         if fault == "delay":
-            self._late.extend(_answers(delivery))
+            self._late.extend(_there(self.reply(message)))
             return []
         if fault == "leave":
             self._leave(node_id)
             return []
         try:
-            return list(FAULTS.get(fault, fault)(delivery))
+            return list(
+                FAULTS.get(fault, fault)(Delivery(message, self.context(node_id), rng, lambda: self.reply(message)))
+            )
         except InjectedError as error:
             return [Message(Error(CLIENT_APP_RAISED, f"{error}"), reply_to=message)]
 
     def _leave(self, node_id):
         old = self.context(node_id)
         del self.contexts[node_id], self.partition_ids[node_id]
-        if self.absence is not None:
-            new_id = next(self._new_ids)
-            made = {"node_id": new_id, "node_config": dict(old.node_config), "run_config": dict(old.run_config)}
-            context = Context(run_id=self.run_id, state=RecordDict(), **made)
-            self._away.append((self._round + 1 + self.absence, new_id, context))
+        new_id = next(self._new_ids)
+        made = {"node_id": new_id, "node_config": dict(old.node_config), "run_config": dict(old.run_config)}
+        context = Context(run_id=self.run_id, state=RecordDict(), **made)
+        self._away.append((self._round + 1 + ABSENCE, new_id, context))
 
 
 def fault_mod(faults, **where):
@@ -318,27 +324,8 @@ def fault_mod(faults, **where):
 # --- helpers ---------------------------------------------------------------------------------------------------------
 
 
-def _answers(delivery):
-    reply = delivery.deliver()
+def _there(reply):
     return [] if reply is None else [reply]
-
-
-def _changed(delivery, change):
-    """Return the client's reply with changed arrays and metrics; a reply without arrays is unchanged."""
-    reply = delivery.deliver()
-    if reply is None or not reply.has_content():
-        return [] if reply is None else [reply]
-    content = reply.content.copy()
-    metric_keys = [name for name, record in reply.content.items() if isinstance(record, MetricRecord)]
-    for key, record in reply.content.items():
-        if isinstance(record, ArrayRecord) and record:
-            arrays = dict(record)
-            metrics = dict(reply.content[metric_keys[0]]) if metric_keys else {}
-            change(arrays, metrics)
-            content[key] = ArrayRecord(arrays)
-            if metric_keys:
-                content[metric_keys[0]] = MetricRecord(metrics)
-    return [Message(content, reply_to=delivery.message)]
 
 
 def _with_data(array, data):

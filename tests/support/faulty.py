@@ -1,7 +1,7 @@
 """A grid with faults at one node, and what the tests of faults have in common."""
 
-from faults import FaultyGrid
-from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord
+from faults import FaultyGrid, altered
+from flwr.app import Error, Message, MetricRecord
 from problems import start_arrays
 
 from flwr_fco.regularizers import L1
@@ -44,11 +44,15 @@ def with_content(change):
 def with_increment(change):
     """Return a fault: ``change(arrays)`` returns other arrays."""
 
-    def changed(content):
-        arrays = change({name: array.numpy().copy() for name, array in content["arrays"].items()})
-        return {"arrays": ArrayRecord({name: Array(array) for name, array in arrays.items()})}
+    def fault(message, reply):
+        def replace(arrays, metrics):
+            other = change(dict(arrays))
+            arrays.clear()
+            arrays |= other
 
-    return with_content(changed)
+        return [altered(message, reply, replace)]
+
+    return fault
 
 
 def changing(name, change):
@@ -68,16 +72,8 @@ def says(**numbers):
 
 
 def strategy(**options):
-    return FedDualAvg(
-        **{
-            "regularizer": L1(0.3),
-            "client_lr": 0.02,
-            "work": Epochs(1, batch_size=5),
-            "seed": 1,
-            "fraction_evaluate": 0.0,
-            **options,
-        }
-    )
+    common = {"regularizer": L1(0.3), "client_lr": 0.02, "work": Epochs(1, batch_size=5), "seed": 1}
+    return FedDualAvg(**{**common, "fraction_evaluate": 0.0, **options})
 
 
 def start_on(grid, chosen, rounds=3, **options):

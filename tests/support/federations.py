@@ -3,7 +3,7 @@
 from contextlib import contextmanager
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, MetricRecord
+from faults import altered
 
 from flwr_fco.core.logs import quiet
 from flwr_fco.simulation import InProcessGrid
@@ -78,19 +78,17 @@ def altering(site, about, change):
         direct = None  # messages
 
         def reply(self, message):
+            def about_it(vectors, numbers):
+                if about in {**vectors, **numbers}:
+                    change(vectors, numbers)
+
             reply = super().reply(message)
-            mine = self.partition_ids[message.metadata.dst_node_id] == site and reply.has_content()
-            if not mine or message.metadata.message_type != "query.question":
-                return reply
-            content = reply.content
-            vectors = {name: array.numpy().copy() for name, array in content.get("arrays", {}).items()}
-            numbers = dict(content["metrics"])
-            if about in {**vectors, **numbers}:
-                change(vectors, numbers)
-                content["metrics"] = MetricRecord(numbers)
-                if vectors:
-                    content["arrays"] = ArrayRecord({name: Array(vector) for name, vector in vectors.items()})
-            return reply
+            mine = self.partition_ids[message.metadata.dst_node_id] == site
+            return (
+                altered(message, reply, about_it)
+                if mine and message.metadata.message_type == "query.question"
+                else reply
+            )
 
     return Altering
 

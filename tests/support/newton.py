@@ -1,35 +1,27 @@
 """Problems for FedNewton, and runs of them."""
 
 import numpy as np
-from problems import app_of
+from problems import app_of, numpy_of, simulated
 
 from flwr_fco.algorithms.contract.replies import Replies
 from flwr_fco.algorithms.newton import asking
 from flwr_fco.algorithms.newton.method import NewtonState
 from flwr_fco.messages.protocol import Uplink
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Poisson
-from flwr_fco.simulation import simulate
 from flwr_fco.strategies import FedNewton
 
 
 def solved(objectives, psi, rounds=40, *, start=None, disclosure=None, **options):
     """Run FedNewton; by default from 0."""
     layout = objectives[0].layout
-    zeros = {name: np.zeros(shape) for name, shape in layout.shapes.items()}
     only = {"min_train_nodes": 1, "min_available_nodes": 1, "fraction_evaluate": 0.0}
     given = {name: options.pop(name) for name in ("callbacks", "resume", "engine", "workers") if name in options}
+    given["initial_arrays"] = layout.unflatten(np.zeros(layout.size)) if start is None else start
     weights = options.pop("site_weights", None)
     strategy = FedNewton(regularizer=psi, **only, **options)
     strategy.site_weights = weights
-    result = simulate(
-        strategy,
-        app_of(objectives, disclosure=disclosure),
-        num_nodes=len(objectives),
-        num_rounds=rounds,
-        initial_arrays=zeros if start is None else start,
-        progress=False,
-        **given,
-    )
+    app = app_of(objectives, disclosure=disclosure)
+    result = simulated(strategy, app, rounds, num_nodes=len(objectives), **given)
     return result, strategy
 
 
@@ -50,7 +42,7 @@ def numbers(result, name):
 
 
 def point(result, objective):
-    return objective.layout.flatten({name: array.numpy() for name, array in result.arrays.items()})
+    return objective.layout.flatten(numpy_of(result.arrays))
 
 
 def sites(kind="logistic", sizes=(30, 41, 25), p=9, seed=0, **options):

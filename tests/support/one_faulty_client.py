@@ -1,8 +1,7 @@
 """Runs of strategies whose clients remember something, with a fault at one client."""
 
 import numpy as np
-from faults import FaultyGrid
-from flwr.app import Array, ArrayRecord
+from faults import FaultyGrid, altering
 from problems import D, app_of, flat, problem, start_arrays
 
 from flwr_fco.client_apps.client import recall
@@ -13,17 +12,12 @@ from flwr_fco.messages.protocol import Downlink, MemoryLostError
 from flwr_fco.strategies import run_of
 
 SIZES = (30, 40, 20, 30, 25)
-
-
 VICTIM = 2  # a partition; on the chain it has two neighbours
 
 
-def corrupt(delivery):
-    reply = delivery.deliver()
-    content = reply.content.copy()
-    content["arrays"] = ArrayRecord({"increment": Array(np.full(D, np.nan))})
-    reply.content = content
-    return [reply]
+@altering
+def corrupt(arrays, metrics, rng):
+    arrays["increment"] = np.full(D, np.nan)
 
 
 FAULTS = {"raises": "raise", "lost reply": "drop", "lost message": "lose", "restart": "restart", "NaN": corrupt}

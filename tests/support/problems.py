@@ -3,7 +3,6 @@
 import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.serverapp import Grid
 
 from flwr_fco.algorithms import Moved
 from flwr_fco.algorithms.gradient_tracking import trackers
@@ -51,7 +50,9 @@ def clients(sizes=SIZES, seed=0):
 
 
 def app_of(objectives, mods=(), **limits):
-    return client_app(lambda context: objectives[int(context.node_config["partition-id"])], mods=list(mods), **limits)
+    return client_app(
+        lambda context: objectives[int(context.node_config["partition-id"])], mods=list(mods or ()), **limits
+    )
 
 
 def foreign_app(trained, *, metrics=None, evaluated=None, mods=()):
@@ -126,28 +127,26 @@ class Reporting(LeastSquares):
 
 
 def start_arrays(dtype=np.float64, start=None):
-    start = np.zeros(FEATURES + 1) if start is None else start
-    return ArrayRecord(
-        {"coefficients": Array(start[:FEATURES].astype(dtype)), "intercept": Array(start[FEATURES:].astype(dtype))}
-    )
+    start = (np.zeros(D) if start is None else start).astype(dtype)
+    return arrays_of({"coefficients": start[:FEATURES], "intercept": start[FEATURES:]})
 
 
 def flat(arrays):
     return np.concatenate([arrays["coefficients"].numpy().ravel(), arrays["intercept"].numpy().ravel()])
 
 
+def simulated(strategy, app, num_rounds, *, num_nodes=4, initial_arrays=None, **options):
+    """Simulate quietly, by default on four nodes from zeros."""
+    start = start_arrays() if initial_arrays is None else initial_arrays
+    given = {"num_nodes": num_nodes, "num_rounds": num_rounds, "initial_arrays": start, "progress": False}
+    return simulate(strategy, app, **given, **options)
+
+
 def run(strategy, objectives, rounds, *, start=None, mods=(), **options):
     """Simulate on one node for each objective, from a flat start point or named arrays, with mods on the clients."""
     strategy.fraction_evaluate = options.pop("fraction_evaluate", 0.0)
-    return simulate(
-        strategy,
-        app_of(objectives, mods),
-        num_nodes=len(objectives),
-        num_rounds=rounds,
-        initial_arrays=start if isinstance(start, dict) else start_arrays(start=start),
-        progress=False,
-        **options,
-    )
+    options["initial_arrays"] = start if isinstance(start, dict) else start_arrays(start=start)
+    return simulated(strategy, app_of(objectives, mods), rounds, num_nodes=len(objectives), **options)
 
 
 class Discreet:
@@ -171,40 +170,22 @@ class Discreet:
         return self.inner.send_and_receive(messages, timeout=timeout)
 
 
-class Foreign(Grid):
+class Foreign:
     """A grid as Flower's own are: it knows nothing of what this package's grids do for its strategies."""
-
-    run = property(lambda self: None)
 
     def __init__(self, inside):
         self.inside = inside
-        self.contexts = inside.contexts
-        self.identity = inside.identity
 
-    def set_run(self, run):
-        """Flower's own does so too."""
-
-    def get_node_ids(self):
-        return self.inside.get_node_ids()
-
-    def create_message(self, *given, **options):
-        return self.inside.create_message(*given, **options)
+    def __getattr__(self, name):
+        if name not in ("contexts", "identity", "create_message", "get_node_ids", "pull_messages", "set_run", "run"):
+            raise AttributeError(name)
+        return getattr(self.inside, name)
 
     def push_messages(self, messages):
         return self.inside.push_messages(list(messages))
 
-    def pull_messages(self, message_ids):
-        return self.inside.pull_messages(message_ids)
-
     def send_and_receive(self, messages, *, timeout=None):
         return self.inside.send_and_receive(list(messages), timeout=timeout)
-
-
-def simulated(strategy, app, num_rounds, *, num_nodes=4, initial_arrays=None, **options):
-    """Simulate quietly, by default on four nodes from zeros."""
-    start = start_arrays() if initial_arrays is None else initial_arrays
-    given = {"num_nodes": num_nodes, "num_rounds": num_rounds, "initial_arrays": start, "progress": False}
-    return simulate(strategy, app, **given, **options)
 
 
 def problem(sizes=(30, 40, 20, 30, 25)):

@@ -2,6 +2,7 @@
 
 import numpy as np
 from halves import find_solver
+from problems import numpy_of
 from problems import run as run_from
 
 from flwr_fco.messages.protocol import Downlink, Plan
@@ -52,10 +53,8 @@ def queries(objective, count, seed=0, batch_size=3):
 
 def run(strategy, objectives, rounds, start=None):
     layout = objectives[0].layout
-    result = run_from(
-        strategy, objectives, rounds, start=layout.unflatten(np.zeros(layout.size)) if start is None else start
-    )
-    return layout.flatten({name: array.numpy() for name, array in result.arrays.items()})
+    start = layout.unflatten(np.zeros(layout.size)) if start is None else start
+    return layout.flatten(numpy_of(run_from(strategy, objectives, rounds, start=start).arrays))
 
 
 def one_client(**options):

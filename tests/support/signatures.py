@@ -2,20 +2,16 @@
 
 import inspect
 import re
+from pydoc import plain, render_doc
 
 from flwr.serverapp.strategy import FedAvg
+from numpydoc.docscrape import NumpyDocString
 
 
 def documented(cls):
-    """Return the names of the sections of parameters in the docstrings of a class and its bases."""
-    names = set()
-    for kind in cls.__mro__:
-        section = re.search(
-            r"\nParameters\n-{10}\n(.*?)(\n[A-Z]\w+\n-{3,}|\Z)", inspect.cleandoc(kind.__doc__ or ""), re.DOTALL
-        )
-        for line in re.findall(r"^([\w, ]+) : ", section[1] if section else "", re.MULTILINE):
-            names |= set(line.split(", "))
-    return names
+    """Return the names of the parameters in the docstrings of a class and its bases."""
+    docs = [NumpyDocString(inspect.cleandoc(kind.__doc__ or "")) for kind in cls.__mro__]
+    return {name for doc in docs for own in doc["Parameters"] for name in own.name.split(", ")}
 
 
 def documents_its_arguments(cls):
@@ -35,8 +31,6 @@ def has_the_positional_arguments_of_flowers_fed_avg(cls):
 
 
 def shows_its_options_with_their_defaults(cls):
-    from pydoc import plain, render_doc
-
     text = plain(render_doc(cls)).split("Method resolution order")[0]
     for name, parameter in inspect.signature(cls).parameters.items():
         assert re.search(rf"\b{name}: ", text), name
