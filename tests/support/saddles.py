@@ -25,30 +25,25 @@ CASES = {
     "adversarial": (ADVERSARIAL, ATTACK, Euclidean()),
     "a convex loss": (LeastSquares(RNG.normal(size=(9, 4)), RNG.normal(size=9)), L1(0.1), Euclidean()),
 }
-SIDE = 0.4
-STRENGTH = 0.2
-PSI = PerParameter({"x": L1(STRENGTH, bound=SIDE), "y": L1(STRENGTH, bound=SIDE)})
 
 
-def downlink(solver, objective, psi, h, vectors, *, steps=4, batch_size=3, client_lr=0.07, elapsed=0.3, numbers=None):
+def answer(solver, objective, psi, h, vectors, *, client_lr=0.07):
+    """Return a message of a round of four steps on batches of three, and the client's answer to it."""
+    vectors = dict(vectors)
     options = vectors.pop("options", {})
-    plan = Plan(solver, objective.layout, psi, h, work=FirstOrder(steps=steps, batch_size=batch_size), options=options)
-    return Downlink(plan, vectors, client_lr=client_lr, elapsed=elapsed, numbers=numbers or {})
-
-
-def answer(solver, objective, psi, h, vectors, seed=0, **options):
-    message = downlink(solver, objective, psi, h, dict(vectors), **options)
+    plan = Plan(solver, objective.layout, psi, h, work=FirstOrder(steps=4, batch_size=3), options=options)
+    message = Downlink(plan, vectors, client_lr=client_lr, elapsed=0.3)
     for vector in message.vectors.values():
         vector.setflags(write=False)
-    uplink, state = find_solver(solver)(message, objective, None, np.random.default_rng(seed))
+    uplink, state = find_solver(solver)(message, objective, None, np.random.default_rng(0))
     assert state is None
     return message, uplink
 
 
-def queries(objective, count, seed=0, batch_size=3):
+def queries(objective, count):
     """Return the operators of a round: a fresh batch for each query."""
-    work = FirstOrder(steps=count, batch_size=batch_size)
-    return [lambda w, b=b: objective.gradient(w, b) for b in objective.batches(np.random.default_rng(seed), work)]
+    batches = objective.batches(np.random.default_rng(0), FirstOrder(steps=count, batch_size=3))
+    return [lambda w, b=b: objective.gradient(w, b) for b in batches]
 
 
 def run(strategy, objectives, rounds, start=None):
@@ -59,8 +54,3 @@ def run(strategy, objectives, rounds, start=None):
 
 def one_client(**options):
     return {"min_train_nodes": 1, "min_available_nodes": 1, "server_lr": 1.0, **options}
-
-
-def bilinear(seed=0, noise=0.0):
-    rng = np.random.default_rng(seed)
-    return BilinearSaddle(rng.uniform(-1, 1, (6, 10)), rng.uniform(-1, 1, 6), noise=noise)
