@@ -222,13 +222,8 @@ def few(vector):
 
 
 #: Replies as they come: float64, float32, with strides, whole numbers, non-zeros.
-FORMS = {
-    "d": np.array,
-    "f": np.float32,
-    "t": lambda v: np.repeat(v, 2)[::2],
-    "i": lambda v: np.arange(v.size),
-    "s": few,
-}
+FORMS = {"d": np.array, "f": np.float32, "t": lambda v: np.repeat(v, 2)[::2], "i": lambda v: np.arange(v.size)}
+FORMS["s"] = few
 
 
 @pytest.mark.parametrize("kinds", ["d", "ddd", "dddd", "ddddddddd", "fffffff", "ddfffds", "sddds", "tdtid", "sss"])

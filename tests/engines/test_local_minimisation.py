@@ -158,9 +158,8 @@ def test_the_gap_rule_uses_the_strong_convexity_beyond_the_duality():
 
 @pytest.mark.parametrize("kind", ["softmax", "gradients"])
 def test_a_cap_is_never_silent(kind):
-    found = minimise(
-        loss_of(kind), Minimise(tolerance=1e-13, max_iterations=2), start=np.ones(loss_of(kind).layout.size)
-    )
+    loss = loss_of(kind)
+    found = minimise(loss, Minimise(tolerance=1e-13, max_iterations=2), start=np.ones(loss.layout.size))
     assert (found.reached, found.metrics["capped"], found.iterations) == (False, 1.0, 2)
     assert found.gradient_norm > 1e-13
 

@@ -180,9 +180,8 @@ def agree(method, kind, psi, h=Euclidean(), *, rows=ROWS, work=None, options=Non
     sent = {name: np.random.default_rng(i).normal(size=layout.size, scale=0.1) for i, name in enumerate(vectors)}
     downlink = Downlink(plan, sent, client_lr=0.1, elapsed=0.4)
     state = {name: np.random.default_rng(7).normal(size=layout.size) for name in memory} or None
-    (dense, state), (lazy, after) = (
-        find_solver(method)(downlink, own, state, np.random.default_rng(5)) for own in objectives
-    )
+    answers = [find_solver(method)(downlink, own, state, np.random.default_rng(5)) for own in objectives]
+    (dense, state), (lazy, after) = answers
     shard = shard_of(plan, objectives[1])
     assert (shard is not None) == lazily
     assert (lazy.steps, lazy.elapsed) == (dense.steps, dense.elapsed)

@@ -115,11 +115,7 @@ def test_what_is_no_next_state_or_no_model_is_named(function, change, said):
     ("options", "targets", "dtype"),
     [
         # The dual stays finite, its quotient by tiny weights does not.
-        (
-            {"mirror_map": fco.DiagonalMetric(np.full(D, 1e-306)), "client_lr": 100.0, "work": Steps(1)},
-            -100.0,
-            np.float64,
-        ),
+        ({"mirror_map": fco.DiagonalMetric(np.full(D, 1e-306)), "client_lr": 100.0}, -100.0, np.float64),
         ({"client_lr": 1e38, "work": Steps(2)}, 1e6, np.float32),
     ],
     ids=["tiny weights", "float32"],
@@ -229,14 +225,9 @@ def test_a_model_that_is_not_the_clients_is_an_error_that_says_so(name):
 
 def largest_stable_rate(objectives):
     """2 / L of the pooled quadratic, whose gradient steps diverge for any larger rate."""
-    total = sum(objective.num_examples for objective in objectives)
-    hessian = sum(
-        objective.num_examples
-        / total
-        * np.stack([objective.hessian_product(np.zeros(7), column) for column in np.eye(7)])
-        for objective in objectives
-    )
-    return 2.0 / float(np.linalg.eigvalsh(hessian).max())
+    sizes = [objective.num_examples for objective in objectives]
+    hessians = [np.stack([f.hessian_product(np.zeros(7), column) for column in np.eye(7)]) for f in objectives]
+    return 2.0 / float(np.linalg.eigvalsh(np.average(hessians, axis=0, weights=sizes)).max())
 
 
 @pytest.mark.parametrize("factor", [1.05, 1.5, 10.0, 1e3, 1e8, 1e14])

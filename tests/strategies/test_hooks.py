@@ -7,19 +7,7 @@ import pytest
 from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp import strategy as flowers
 from flwr.serverapp.strategy import FedAvg
-from problems import (
-    FEATURES,
-    Foreign,
-    app_of,
-    arrays_of,
-    clients,
-    flat,
-    foreign_app,
-    numpy_of,
-    run,
-    simulated,
-    start_arrays,
-)
+from problems import FEATURES, Foreign, app_of, arrays_of, clients, flat, foreign_app, numpy_of, run, simulated
 
 from flwr_fco.errors import ConfigurationError, NothingTrainedError
 from flwr_fco.objectives import LeastSquares
@@ -120,9 +108,7 @@ def back_to_the_start(w, number):
     return np.zeros_like(w) if number == 3 else w
 
 
-@pytest.mark.parametrize(
-    "options", [DENSE, SPARSE, FALLING, THRESHOLD], ids=["dense", "sparse", "falling", "threshold"]
-)
+@pytest.mark.parametrize("options", [DENSE, SPARSE, FALLING, THRESHOLD], ids=["dense", "sparse", "falls", "threshold"])
 @pytest.mark.parametrize("change", [clipped, without_a_row, halved_and_rounded, back_to_the_start])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_the_clients_get_what_the_hook_returns(change, options, dtype):
@@ -174,11 +160,7 @@ REFUSED = {
     "sparse": (changing(noisy(0.01)), SPARSE, r"Own.configure_train got .* must stay 0.*privacy claim"),
     "threshold": (changing(noisy(0.01)), THRESHOLD, r"Own.configure_train got .* must stay 0.*privacy claim"),
     "reset": (changing(reset), SPARSE, r"in 'w' an entry would be 0.*PerParameter\(\{'w': Zero\(\)\}\)"),
-    "constraint": (
-        changing(lambda w, number: w + 1.0),
-        {**DENSE, "regularizer": Box(-0.5, 0.5)},
-        "constraint must hold",
-    ),
+    "constraint": (changing(lambda w, number: w + 1.0), {**DENSE, "regularizer": Box(-0.5, 0.5)}, "must hold"),
     "average": (changing(noisy(0.01)), {**DENSE, "output": Average()}, "configure_train got another model .*average"),
     "shape": (changing(lambda w, number: w[:-1]), DENSE, "configure_train got arrays that are no model: .*w"),
     "without super": (AggregatesItself, DENSE, r"without calling super\(\).aggregate_train.*aggregate\(self, prob"),
@@ -189,11 +171,7 @@ REFUSED = {
     "a list": (hooked("aggregate_train", lambda _: []), DENSE, "Odd.aggregate_train returned .*; expected "),
     "a text": (hooked("aggregate_train", lambda _: ("m", {})), DENSE, "Odd.aggregate_train returned .*; expected "),
     "a number": (hooked("configure_train", lambda _: [1]), DENSE, "Odd.configure_train returned 1 among its messages"),
-    "evaluate": (
-        hooked("configure_evaluate", lambda _: [1]),
-        UNMODIFIED,
-        "configure_evaluate returned 1 among its mess",
-    ),
+    "evaluate": (hooked("configure_evaluate", lambda _: [1]), UNMODIFIED, "evaluate returned 1 among its messages"),
 }
 
 
@@ -415,15 +393,13 @@ def test_a_constraint_has_no_weight_and_needs_nothing():
 @pytest.mark.parametrize(("held", "trained"), [("float32",) * 2, ("float64", "float32"), ("float32", "float16")])
 def test_rounding_of_the_users_dtype_is_not_taken_for_a_gradient(held, trained):
     """The increment is what came back minus what was sent, in the client's precision, not minus the float64 primal."""
-    unmoved = foreign_app(
-        lambda arrays, *_: {name: array.astype(trained) for name, array in arrays.items()},
-        metrics={"num-examples": 1, "local-steps": 1},
-    )
+    same = lambda arrays, *_: {name: array.astype(trained) for name, array in arrays.items()}  # noqa: E731
+    unmoved = foreign_app(same, metrics={"num-examples": 1, "local-steps": 1})
     # The ridge makes primal points that float32 cannot hold.
     strategy = FedDualAvg(**DENSE, regularizer=L2Squared(0.3), client_lr=0.1, work=Steps(1))
-    start = np.full(FEATURES + 1, 1 / 3)
-    simulated(strategy, unmoved, 3, initial_arrays=start_arrays(dtype=held, start=start))
-    np.testing.assert_array_equal(strategy.state.dual, start.astype(held))
+    start = np.full((4, 2), 1 / 3, held)
+    simulated(strategy, unmoved, 3, initial_arrays={"w": start})
+    np.testing.assert_array_equal(strategy.state.dual, start.ravel())
 
 
 # --- what nobody trains: frozen layers, buffers of a `state_dict` --------------------------------------------------

@@ -157,9 +157,8 @@ def test_what_is_wrong_or_does_not_go_together_is_named(make, options, said):
 
 
 def test_whole_numbers_and_numpy_scalars_are_numbers():
-    strategy = FedDualAvg(
-        client_lr=1, server_lr=np.float32(0.5), seed=np.int64(3), work=fco.Epochs(1, batch_size=np.int32(7))
-    )
+    work = fco.Epochs(1, batch_size=np.int32(7))
+    strategy = FedDualAvg(client_lr=1, server_lr=np.float32(0.5), seed=np.int64(3), work=work)
     assert (strategy.client_lr, strategy.server_lr, strategy.seed, strategy.work) == (1.0, 0.5, 3, fco.Epochs(1, 7))
     assert type(strategy.client_lr) is float
     assert type(strategy.seed) is int

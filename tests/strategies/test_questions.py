@@ -341,14 +341,13 @@ def test_a_site_that_comes_late_is_compared_before_its_first_answer():
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_site_that_only_evaluates_is_compared_too(way):
+    evaluated = {"fraction_evaluate": 1.0, **WAYS[way]}
     for site in range(4):
         # One of them trains in the round.
         with pytest.raises(ConfigurationError, match=rf"partition {site}\).*in another order|another order.*{site}\)"):
-            run_from(
-                averaging(fraction_train=0.25), losses(reordered, site=site), 1, fraction_evaluate=1.0, **WAYS[way]
-            )
+            run_from(averaging(fraction_train=0.25), losses(reordered, site=site), 1, **evaluated)
     # And those that are alike say nothing of it in the numbers.
-    result = run_from(averaging(fraction_train=0.25), losses(), 2, fraction_evaluate=1.0, **WAYS[way])
+    result = run_from(averaging(fraction_train=0.25), losses(), 2, **evaluated)
     assert set(result.evaluate_metrics_clientapp[2]) == {"loss", "accuracy", "num-replies", "num-left-out"}
     assert result.evaluate_metrics_clientapp[2]["num-replies"] == 4
 

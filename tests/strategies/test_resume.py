@@ -25,13 +25,7 @@ ROUNDS = 6
 
 def make(cls, **options):
     """A strategy with options that leave something to remember: sampling, averages, certificates."""
-    wanted = {
-        "regularizer": fco.L1(0.05),
-        "client_lr": 0.05,
-        "work": Steps(3, batch_size=4),
-        "seed": 3,
-        "batch_size": 4,
-    }
+    wanted = {"regularizer": fco.L1(0.05), "client_lr": 0.05, "work": Steps(3, batch_size=4), "seed": 3}
     if "regularizer" in cls.algorithm.refuses:
         del wanted["regularizer"]
     if cls.algorithm.reads != "everyone":
