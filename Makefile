@@ -132,8 +132,7 @@ test-torch-lowest: $(LOWEST)/.torch
 # The mathematics between them does not depend on its release.
 TOUCHES_FLOWER := tests/messages tests/client_apps/test_client_app.py tests/client_apps/test_flowers_mods.py \
   tests/strategies/test_hooks.py tests/strategies/test_options.py \
-  tests/strategies/test_resume.py \
-  tests/trust/test_nodes.py tests/simulation/test_simulate.py tests/simulation/test_without_messages.py
+  tests/strategies/test_resume.py tests/trust/test_whose_data.py tests/simulation/test_simulate.py
 # Run the tests that touch Flower on the lowest release of it that is supported
 test-lowest: $(LOWEST)/.installed
 	$(LOWEST)/bin/python -m pytest -q -m "not slow and not flower" $(TOUCHES_FLOWER)

@@ -1,27 +1,34 @@
-"""What a server says: every field of a training message with absurd values is an error that says so, at once."""
+"""What a server says: absurd values are an error at once; and one that wants single rows is held off by limits."""
 
 import json
+import logging
 import math
 import re
 import time
+from contextlib import nullcontext
+from functools import partial
+from itertools import product
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from fuzz.budget import paths, replaced
-from problems import D, app_of, arrays_of, clients, start_arrays
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from problems import D, answered, app_of, arrays_of, clients, first_message, zeros
 
 import flwr_fco.tables  # noqa: F401 (it registers answers of its own)
-from flwr_fco.client_apps import Limits, client_app
-from flwr_fco.core.logs import quiet
+from flwr_fco.client_apps import Disclosure, Limits, client_app
+from flwr_fco.core.computing import random_generator
 from flwr_fco.errors import ClientError, ConfigurationError, FlwrFcoError
 from flwr_fco.messages.protocol import Question
 from flwr_fco.messages.records import encode_question
 from flwr_fco.mirror_maps import PNorm
-from flwr_fco.objectives import LeastSquares
+from flwr_fco.objectives import LeastSquares, Logistic
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import Epochs, FedDAGT, FedDualAvg, FedMid, FedNewton, Minimise, Steps, Strengths
+from flwr_fco.strategies import Epochs, FedDAGT, FedDualAvg, FedMid, FedNewton, FeDualEx, Minimise, Steps, Strengths
+from flwr_fco.work import FirstOrder
 
 NAN = math.nan
 INF = math.inf
@@ -29,65 +36,53 @@ INF = math.inf
 ABSURD = {"NaN": NAN, "infinite": INF, "negative": -1.0, "text": "x", "a list": [0.1, 0.2]}
 
 
-class Hostile:
-    """A message of one of our strategies in pieces: the plan's header and arrays, the numbers, the vectors."""
+class Server:
+    """A server's way to sites: the first message of a strategy in pieces, which may be changed, and its questions."""
 
-    def __init__(self, strategy):
-        strategy.fraction_evaluate = 0.0
-        self.grid = InProcessGrid(app_of(clients()), 4)
-        with self.grid.identity(), quiet(50):
-            strategy.prepare(start_arrays())
-            self.message = strategy.configure_train(1, start_arrays(), ConfigRecord(), self.grid)[0]
-        content = self.message.content
-        self.fco = dict(content["fco"])
-        self.arrays = dict(content["arrays"])
+    def __init__(self, strategy, objectives=None, **limits):
+        objectives = objectives or clients()
+        self.layout = objectives[0].layout
+        self.grid = InProcessGrid(app_of(objectives, **limits), len(objectives))
+        self.content = first_message(strategy, self.grid, zeros(self.layout)).content
+        self.fco = dict(self.content["fco"])
+        self.arrays = dict(self.content["arrays"])
         self.more = {}
         self.group = "1"
         self.header = json.loads(self.fco["plan"])
 
     def send(self, app=None):
-        """Return the answer."""
-        content = self.message.content.copy()
-        if isinstance(self.fco.get("plan"), str) and self.fco["plan"] == dict(content["fco"])["plan"]:
+        """Return the answer of the first site."""
+        content = self.content.copy()
+        if self.fco.get("plan") == self.content["fco"]["plan"]:
             self.fco["plan"] = json.dumps(self.header)
         content["fco"], content["arrays"] = ConfigRecord(self.fco), ArrayRecord(self.arrays)
         content.update({name: arrays_of(arrays) for name, arrays in self.more.items()})
-        with self.grid.identity():
-            message = Message(content, self.message.metadata.dst_node_id, "train", group_id=self.group)
-            return (app or self.grid.client_app)(message, self.grid.context(message.metadata.dst_node_id))
+        return answered(self.grid, content, number=self.group, app=app).content
+
+    def question(self, kind, w=None, **numbers):
+        point = {"primal": np.zeros(self.layout.size) if w is None else w}
+        content = encode_question(Question(kind, self.layout, point, numbers))
+        return answered(self.grid, content, "query.question").content
 
 
-def set_in(place, name, value):
-    if value is None:
-        del place[name]
-    else:
-        place[name] = value
-
-
-def fco(name, value):
-    return lambda hostile: set_in(hostile.fco, name, value)
-
-
-def plan(path, value):
-    """Set one entry of the plan's header; `path` is keys with dots."""
+def put(place, name, value):
+    """Set one entry of a part of the message; None takes it away."""
 
     def change(hostile):
-        *way, last = path.split(".")
-        place = hostile.header
-        for key in way:
-            place = place[key]
-        place[last] = value
+        entries = getattr(hostile, place)
+        entries[name] = value
+        if value is None:
+            del entries[name]
 
     return change
 
 
-def vector(name, array):
-    given = array if array is None or isinstance(array, Array) else Array(array)
-    return lambda hostile: set_in(hostile.arrays, name, given)
+fco, vector = partial(put, "fco"), partial(put, "arrays")
 
 
-def group(value):
-    return lambda hostile: vars(hostile).update(group=value)
+def plan(path, value):
+    """Set one entry of the plan's header; `path` is keys with dots."""
+    return lambda hostile: vars(hostile).update(header=replaced(hostile.header, path.split("."), value))
 
 
 def weights(values):
@@ -99,12 +94,8 @@ def weights(values):
     return change
 
 
-def work(**values):
-    return fco("work", json.dumps({**Steps(3, batch_size=5).to_spec().header, **values}))
-
-
-def minimise(**values):
-    return fco("work", json.dumps({**Minimise().to_spec().header, **values}))
+def work(of=None, **values):
+    return fco("work", json.dumps({**(of or Steps(3, batch_size=5)).to_spec().header, **values}))
 
 
 def nested(depth):
@@ -117,15 +108,6 @@ def layout(*entries):
     return plan("layout", {"$layout": [list(entry) for entry in entries]})
 
 
-def raw(data, stype="numpy.ndarray"):
-    return vector("dual", Array("float64", (D,), stype, data))
-
-
-def npy(header):
-    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
-
-
-DUAL = Array(np.zeros(D)).data
 FED_DUAL_AVG = {
     # --- the numbers of the round
     **{f"{key} {prefix}": fco(key, n) for key in ("client-lr", "elapsed") for prefix, n in ABSURD.items()},
@@ -144,13 +126,12 @@ FED_DUAL_AVG = {
     "work with more": work(gpu=True),
     **{f"work {text:.9}": fco("work", text) for text in ("{steps: 3", "[1, 2]", "17", "null", "[" * 100_000)},
     "work as a number": fco("work", 3),
-    "a minimisation for a solver that takes steps": minimise(),
-    "1e12 iterations": minimise(max_iterations=10**12),
+    "a minimisation for a solver that takes steps": work(Minimise()),
+    "1e12 iterations": work(Minimise(), max_iterations=10**12),
     # --- the plan as a whole
     "no plan": fco("plan", None),
-    **{
-        f"the plan {text:.12}": fco("plan", text) for text in ("{", "[]", "1", "{}", '{"layout":' * 50_000, nested(300))
-    },
+    **{f"the plan {text:.12}": fco("plan", text) for text in ("{", "[]", "1", "{}", '{"layout":' * 50_000)},
+    "a plan in 300 plans": fco("plan", nested(300)),
     "a plan of two megabytes": fco("plan", '{"layout": "' + "x" * 2_000_000 + '"}'),
     "a plan as a number": fco("plan", 7),
     "an unknown solver": plan("solver", "quantum_descent"),
@@ -170,27 +151,24 @@ FED_DUAL_AVG = {
     **{f"p {p}": plan("mirror_map", {**PNorm(3.0).to_spec().header, "p": p}) for p in (NAN, -1.0, 1.0, [2])},
     # --- the vectors
     "no dual": vector("dual", None),
-    "dual NaN": vector("dual", np.full(D, NAN)),
-    "dual of another length": vector("dual", np.zeros(D + 1)),
-    "dual pickled": raw(b"cos\nsystem\n", "pickle"),
-    "dual cut": raw(DUAL[:-5]),
-    "dual of eight terabytes": raw(npy(b"{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000000,), }\n")),
-    "dual with minus signs": raw(npy(b"-" * 9_000)),
-    "dual that holds objects": raw(npy(b"{'descr': '|O', 'fortran_order': False, 'shape': (7,), }\n")),
-    "a pass-through array that the plan has not": vector("pass:x", np.zeros(2)),
+    "dual NaN": vector("dual", Array(np.full(D, NAN))),
+    "dual of another length": vector("dual", Array(np.zeros(D + 1))),
+    "dual cut": vector("dual", Array("float64", (D,), "numpy.ndarray", Array(np.zeros(D)).data[:-5])),
+    "a pass-through array that the plan has not": vector("pass:x", Array(np.zeros(2))),
     # --- the envelope
-    **{f"round {value!r}": group(value) for value in ("", "first", "-1", "1.5")},
+    **{
+        f"round {value!r}": lambda hostile, value=value: vars(hostile).update(group=value)
+        for value in ("", "first", "-1", "1.5")
+    },
 }
 
 
-def second_round(own=None, dual=None, **numbers):
+def second_round(**held):
     """A second round, in which the client has a memory that it was sent."""
 
     def change(hostile):
         hostile.arrays = {"dual": Array(np.zeros(D))}
-        hostile.fco.update({f"number:{name}": value for name, value in numbers.items()})
-        held = {"own": np.zeros(D) if own is None else own, "dual": np.ones(D) if dual is None else dual}
-        hostile.more["fco-restored"] = {name: value for name, value in held.items() if value is not False}
+        hostile.more["fco-restored"] = {"dual": np.ones(D), **held}
 
     return change
 
@@ -198,11 +176,12 @@ def second_round(own=None, dual=None, **numbers):
 TRACKING = {
     "restored of another length": second_round(own=np.zeros(3)),
     "restored NaN": second_round(own=np.full(D, NAN)),
-    "restored without own": second_round(own=False),
-    "control NaN": vector("control", np.full(D, NAN)),
+    "restored without own": second_round(),
+    "control NaN": vector("control", Array(np.full(D, NAN))),
 }
 MIRROR_DESCENT = {"no primal": vector("primal", None), "no learning rate": fco("client-lr", None)}
 OPTIONS = {"regularizer": L1(0.3), "client_lr": 0.02}
+SHADOW = {"$mapping": [["output", "shadow"]]}
 STRATEGIES = {
     "FedDualAvg": (lambda: FedDualAvg(**OPTIONS, work=Steps(3, batch_size=5)), FED_DUAL_AVG),
     "FedDAGT": (lambda: FedDAGT(**OPTIONS, work=Epochs(1, batch_size=5)), TRACKING),
@@ -215,7 +194,7 @@ STRATEGIES = {
 )
 def test_an_absurd_message_is_a_clear_error_at_once(strategy, case):
     make, cases = STRATEGIES[strategy]
-    hostile, good = Hostile(make()), Hostile(make())
+    hostile, good = Server(make()), Server(make())
     good.grid = hostile.grid
     good.send()
     cases[case](hostile)
@@ -227,12 +206,12 @@ def test_an_absurd_message_is_a_clear_error_at_once(strategy, case):
     assert len(str(caught.value)) < 2_000
     assert not isinstance(caught.value, ClientError)
     # The node lives: it answers the next message as if nothing had been.
-    assert np.isfinite(good.send().content["arrays"]["increment"].numpy()).all()
+    assert np.isfinite(good.send()["arrays"]["increment"].numpy()).all()
 
 
 def test_every_entry_of_a_plan_is_checked():
     """Each in turn is what it cannot be, or is not there, as only options may."""
-    hostile = Hostile(STRATEGIES["FedDualAvg"][0]())
+    hostile = Server(STRATEGIES["FedDualAvg"][0]())
     good = hostile.header
     ways = paths(hostile.header)
     assert len(ways) > 40
@@ -244,105 +223,266 @@ def test_every_entry_of_a_plan_is_checked():
 
 
 @pytest.mark.parametrize(
-    ("limits", "change", "text"),
+    ("limit", "value", "change", "asked"),
     [
-        ({"max_steps": 2}, None, r"3 step\(s\) in batches of 5: 3 local steps; this client allows max_steps=2"),
-        ({"max_parameters": 6}, None, "asks for a model of 7 parameters; this client allows max_parameters=6"),
-        ({"max_plan": 100}, None, "a plan of .* characters; this client allows max_plan=100"),
-        (
-            {"max_parameters": 20},
-            plan("options", {"$mapping": [["output", "shadow"]]}),
-            "all 3 local points: 21 numbers in the reply; this client allows max_parameters=20",
-        ),
-        ({"max_iterations": 5}, minimise(), "a minimisation of 10000 iterations; this client allows max_iterations=5"),
+        ("max_steps", 2, None, r"3 step\(s\) in batches of 5: 3 local steps"),
+        ("max_parameters", 6, None, "asks for a model of 7 parameters"),
+        ("max_plan", 100, None, "a plan of .* characters"),
+        ("max_parameters", 20, plan("options", SHADOW), "all 3 local points: 21 numbers in the reply"),
+        ("max_iterations", 5, work(Minimise()), "a minimisation of 10000 iterations"),
     ],
 )
-def test_an_owner_may_allow_less(limits, change, text):
-    hostile = Hostile(STRATEGIES["FedDualAvg"][0]())
+def test_an_owner_may_allow_less(limit, value, change, asked):
+    hostile = Server(STRATEGIES["FedDualAvg"][0]())
     objective = clients()[0]
     if change:
         change(hostile)
-    with pytest.raises(ConfigurationError, match=text):
-        hostile.send(client_app(lambda context: objective, limits=Limits(**limits)))
+    with pytest.raises(ConfigurationError, match=f"{asked}; this client allows {limit}={value}"):
+        hostile.send(client_app(lambda context: objective, limits=Limits(**{limit: value})))
+
+
+LIMITS = {
+    "Limits.max_steps": Limits,
+    "max_objectives": partial(client_app, lambda context: None),
+    **{f"Disclosure.{limit}": Disclosure for limit in ("min_rows", "min_class_rows", "min_events")},
+}
+
+
+NO_LIMITS = [*product(LIMITS, [0, -1, NAN, "3", True, [1]]), *product([*LIMITS][1:], [2.5]), ("Limits.max_steps", None)]
+
+
+@pytest.mark.parametrize(("limit", "value"), NO_LIMITS)
+def test_a_limit_that_is_none_is_refused_with_its_value(limit, value):
+    with pytest.raises(ConfigurationError, match=re.escape(f"{limit}={value!r}") + ".*expected"):
+        LIMITS[limit](**{limit.rpartition(".")[2]: value})
 
 
 WIDE = 2_500
 
 
-class Wide:
-    """A site of many columns, and a server whose Newton steps ask for all of them."""
+def wide(limit, strengths=None):
+    """Return a server whose Newton steps ask for all of many columns, and what the site has computed of them so far."""
+    loss = LeastSquares(np.zeros((4, WIDE)), np.zeros(4), intercept=False)
+    asked = []
+    loss.newton_block = loss.hessian_block = lambda w, on: (
+        asked.append(on.size) or np.zeros(on.size * (on.size + 1) // 2)
+    )
+    loss.row_gradients = lambda w: asked.append(w.size)
+    strategy = FedNewton(regularizer=L1(0.1), strengths=strengths, min_train_nodes=1, min_available_nodes=1)
+    return Server(strategy, [loss], limits=Limits(max_parameters=limit)), asked
 
-    def __init__(self, limits, strengths=None):
-        loss = LeastSquares(np.zeros((4, WIDE)), np.zeros(4), intercept=False)
-        #: What the site computes of it.
-        self.asked = []
-        loss.newton_block = loss.hessian_block = lambda w, on: (
-            self.asked.append(on.size) or np.zeros(on.size * (on.size + 1) // 2)
-        )
-        loss.row_gradients = lambda w: self.asked.append(w.size)
-        self.layout = loss.layout
-        self.grid = InProcessGrid(client_app(lambda context: loss, limits=limits), 1)
-        start = arrays_of({"coefficients": np.zeros(WIDE)})
-        strategy = FedNewton(regularizer=L1(0.1), strengths=strengths, fraction_evaluate=0.0, min_train_nodes=1)
-        with self.grid.identity(), quiet(50):
-            strategy.min_available_nodes = 1
-            strategy.prepare(start)
-            self.content = strategy.configure_train(1, start, ConfigRecord(), self.grid)[0].content
 
-    def ask(self, content, kind="train"):
-        with self.grid.identity():
-            return self.grid.client_app(Message(content, 2, kind, group_id="1"), self.grid.context(2)).content
-
-    def train(self, sets, points=1, **numbers):
-        """Ask for blocks at sets of columns: by name, how many of each point."""
-        content = self.content.copy()
-        arrays = {}
-        for name, columns in sets.items():
-            on = (np.arange(columns) + WIDE * np.arange(points)[:, None]).ravel().astype(np.int32)
-            arrays |= {f"nonzeros:{name}": Array(on), name: Array(np.zeros(on.size))}
-        content["arrays"] = ArrayRecord(arrays)
-        reported = {f"number:{name}": value for name, value in {"points": float(points), **numbers}.items()}
-        content["fco"] = ConfigRecord({**dict(content["fco"]), **reported})
-        return self.ask(content)
+def ask_for_blocks(server, sets, points=1, **numbers):
+    """Ask for blocks at sets of columns: by name, how many of each point."""
+    server.arrays = {}
+    for name, columns in sets.items():
+        on = (np.arange(columns) + WIDE * np.arange(points)[:, None]).ravel().astype(np.int32)
+        server.arrays |= {f"nonzeros:{name}": Array(on), name: Array(np.zeros(on.size))}
+    server.fco |= {f"number:{name}": value for name, value in {"points": float(points), **numbers}.items()}
+    return server.send()
 
 
 @pytest.mark.parametrize("limit", [10_000, 3_000_000])
 @pytest.mark.parametrize("sets", [{"primal": WIDE}, {"primal": 1, "working-set": WIDE}], ids=["points", "sets"])
 def test_a_hessian_block_is_refused_by_its_entries_before_it_is_computed(limit, sets):
     """Of 2,500 columns 3,126,250 numbers, in the place of the 2,500 of the model."""
-    site = Wide(Limits(max_parameters=limit))
-    with pytest.raises(
-        ConfigurationError, match=rf"Hessian blocks: 3.12875e\+06 numbers; .* max_parameters={re.escape(f'{limit:g}')}"
-    ):
-        site.train(sets)
-    assert site.asked == []
-    site.train({name: min(columns, 100) for name, columns in sets.items()})
+    server, asked = wide(limit)
+    said = rf"Hessian blocks: 3.12875e\+06 numbers; .* max_parameters={re.escape(f'{limit:g}')}"
+    with pytest.raises(ConfigurationError, match=said):
+        ask_for_blocks(server, sets)
+    assert asked == []
+    ask_for_blocks(server, {name: min(columns, 100) for name, columns in sets.items()})
     with pytest.raises(ConfigurationError, match="Hessian blocks"):
-        site.train(sets)
-    assert site.asked == [100]
+        ask_for_blocks(server, sets)
+    assert asked == [100]
 
 
 def test_blocks_of_many_points_and_folds_are_refused_by_their_sum():
-    site = Wide(Limits(max_parameters=1_000_000), strengths=Strengths(3, folds=2))
+    server, asked = wide(1_000_000, strengths=Strengths(3, folds=2))
     counts = {"fold-0": 300.0, "fold-1": 0.0, "fold-2": 0.0, "validate": 0.0}
     with pytest.raises(ConfigurationError, match=r"Hessian blocks: 2.265e\+06 numbers"):
-        site.train({"primal": 2, "wanted": 100}, 300, **counts)
+        ask_for_blocks(server, {"primal": 2, "wanted": 100}, 300, **counts)
     with pytest.raises(ConfigurationError, match=r"of points and folds: 1\.00003e\+07 iterations"):
-        site.train({"primal": 2}, 300, **counts, folds=1e7)
-    assert site.asked == []
+        ask_for_blocks(server, {"primal": 2}, 300, **counts, folds=1e7)
+    assert asked == []
 
 
 @pytest.mark.parametrize("kind", ["estimates", "derivatives"])
 def test_questions_that_take_second_derivatives_have_the_same_limit(kind):
-    site = Wide(Limits(max_parameters=1_000_000))
-    numbers = {"own": 0.0, "least": 0.0, "pooled": 0.0, "clustered": 1.0}
-    content = encode_question(Question(kind, site.layout, {"primal": np.zeros(WIDE)}, numbers))
+    server, asked = wide(1_000_000)
     with pytest.raises(ConfigurationError, match=r"second derivatives: \S+ numbers; .* max_parameters=1e\+06"):
-        site.ask(content, "query.question")
-    assert site.asked == []
+        server.question(kind, own=0.0, least=0.0, pooled=0.0, clustered=1.0)
+    assert asked == []
 
 
-@pytest.mark.parametrize("value", [0, -1, NAN, "ten", True, None])
-def test_a_limit_that_is_none_is_refused(value):
-    with pytest.raises(ConfigurationError, match=re.escape(f"max_steps={value!r}")):
-        Limits(max_steps=value)
+# --- a server that runs this package and wants single rows ------------------------------------------------------------
+
+N, P = 60, 8
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((N, P)).round(3)
+LABELS = (np.arange(N) < 28).astype(int)
+ROWS = Disclosure(min_rows=20)
+RATE = 0.1
+
+
+class Curious(Server):
+    """A server's way to one site: it asks what it likes, as often as it likes, at points of its choice."""
+
+    def __init__(self, disclosure=ROWS, objective=None, strategy=FedDualAvg):
+        own = strategy(client_lr=RATE, work=Steps(1, batch_size=None), min_train_nodes=1, min_available_nodes=1)
+        super().__init__(own, [objective or Logistic(X, LABELS)], disclosure=disclosure)
+        self.context = self.grid.context(2)
+        self.received = 0
+
+    def counted(self, answer):
+        for part in answer.values():
+            if not isinstance(part, ConfigRecord):
+                self.received += sum(value.numpy().size if hasattr(value, "numpy") else 1 for value in part.values())
+        return answer
+
+    def train(self, number=1, seed=None, **of_work):
+        """Return the increment of a round, from the same point; the work and the seed may be others than the plan's."""
+        self.group = f"{number}"
+        if of_work:
+            work(Steps(1), **of_work)(self)
+        if seed is not None:
+            self.fco["plan"] = json.dumps({**self.header, "seed": seed})
+        return self.counted(self.send())["arrays"]["increment"].numpy()
+
+    def question(self, kind, w=None, **numbers):
+        return self.counted(super().question(kind, w, **numbers))
+
+
+@pytest.fixture(autouse=True)
+def quietly():
+    """Hundreds of answers are no news here."""
+    logger = logging.getLogger("flwr.disclosure")
+    logger.disabled = True
+    yield
+    logger.disabled = False
+
+
+def found(sums, rows=X):
+    """Return how many rows are among sums over rows, each of which is a slope times the row and 1."""
+    apart = [each[:-1] / each[-1] for each in sums if abs(each[-1]) > 1e-12]
+    return sum(any(np.abs(row - one).max() < 1e-3 for one in apart) for row in rows)
+
+
+def like(rows):
+    """Return a loss that draws batches as that of any site with so many rows."""
+    return LeastSquares(np.zeros((rows, 1)), np.zeros(rows))
+
+
+# --- batches ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 3, 19])
+@pytest.mark.parametrize("kind", [FedDualAvg, FedMid, FedDAGT, FeDualEx])
+def test_smaller_batches_than_the_owner_allows_are_refused(kind, size):
+    server = Curious(strategy=kind)
+    server.train(1)
+    with pytest.raises(ConfigurationError, match=rf"batches of {size} rows; .* min_rows=20 allows"):
+        server.train(2, batch_size=size)
+
+
+@pytest.mark.parametrize(("one", "other", "limit"), [(N, N - 1, 20), (21, 20, 10)])
+def test_sums_over_batches_of_two_sizes_are_no_row(one, other, limit):
+    """The sum over 59 of 60 rows tells as much as the row which it lacks; of one order, 21 less 20 rows are one."""
+
+    def differences(server):
+        pairs = [[size * server.train(number, batch_size=size) for size in (one, other)] for number in range(300)]
+        return [larger - smaller for larger, smaller in pairs]
+
+    assert found(differences(Curious(Disclosure()))) > N - 10
+    assert found(differences(Curious(Disclosure(min_rows=limit)))) == 0
+
+
+@given(st.integers(1, 300), st.integers(1, 60), st.integers(1, 300), st.integers(1, 9), st.booleans())
+def test_no_batch_and_no_rest_of_an_epoch_is_smaller(rows, least, size, count, epochs):
+    assume(rows >= least)
+    context = InProcessGrid(client_app(lambda context: None), 1).context(2)
+    work = FirstOrder(epochs=count, batch_size=size) if epochs else Steps(count, batch_size=size)
+    with pytest.raises(ConfigurationError) if size < least else nullcontext():
+        allowed = Disclosure(min_rows=least).allowed(work, rows, context)
+    left = set()
+    for batch in like(rows).batches(np.random.default_rng(0), allowed) if size >= least else ():
+        left = (left or set(range(rows))) - set(batch)
+        assert len(batch) >= least
+        assert not left or len(left) >= least
+
+
+def test_where_classes_or_events_are_limited_batches_are_full():
+    """A batch may hold one row of a class, and where the probabilities of all others are 0 it is that row alone."""
+    labels = (np.arange(N) < 6).astype(int)
+    only = np.r_[np.zeros(P), -40.0]
+    for limit in ("min_class_rows", "min_events"):
+        server = Curious(Disclosure(min_rows=20, **{limit: 5}), Logistic(X, labels))
+        server.train()
+        with pytest.raises(ConfigurationError, match=rf"full batches \(batch_size=None\) only, .* {limit}=5"):
+            server.train(batch_size=20)
+    gradients = [Logistic(X, labels).gradient(only, RNG.permutation(N)[:20]) for _ in range(300)]
+    assert found(gradients, X[labels == 1]) > 3
+
+
+# --- who draws --------------------------------------------------------------------------------------------------------
+
+
+def solved(server, seeds, numbers, size=20):
+    """Return how many rows follow from increments over batches that the server believes to know."""
+    work = Steps(1, batch_size=size)
+    lines, sums = [], []
+    for seed, number in zip(seeds, numbers, strict=True):
+        batch = next(iter(like(N).batches(random_generator(seed, number, 0), work)))
+        lines.append(np.bincount(batch, minlength=N) / size)
+        sums.append(server.train(number, seed=seed, batch_size=size))
+    return found(np.linalg.lstsq(np.array(lines), np.array(sums), rcond=None)[0])
+
+
+@pytest.mark.parametrize("by", ["rounds", "seeds"])
+def test_batches_of_a_known_seed_are_equations_and_of_the_sites_own_none(by):
+    pair = ([7] * 100, range(1, 101))[:: 1 if by == "rounds" else -1]
+    assert solved(Curious(Disclosure()), *pair) == N
+    assert solved(Curious(), *pair) == 0
+
+
+def test_the_seed_of_folds_is_a_sites_own_and_stays():
+    one, other = (Curious().context for _ in range(2))
+    assert ROWS.secret(one) == ROWS.secret(one) != ROWS.secret(other)
+
+
+def test_the_longest_row_is_no_bound_that_leaves():
+    assert Curious(Disclosure()).question("smoothness", **{"batch-size": 1.0})["metrics"]["l2"] > 0.0
+    with pytest.raises(ConfigurationError, match="batches of 1 rows"):
+        Curious().question("smoothness", **{"batch-size": 1.0})
+    bound = Curious().question("smoothness", **{"batch-size": 45.0})["metrics"]["l2"]
+    assert bound == Logistic(X, LABELS).batch_lipschitz(60)
+
+
+# --- how much ---------------------------------------------------------------------------------------------------------
+
+
+def evaluations(server, number):
+    point = arrays_of(server.layout.unflatten(RNG.standard_normal(P + 1)))
+    content = RecordDict({"arrays": point, "config": ConfigRecord()})
+    server.counted(answered(server.grid, content, "evaluate", number + 1).content)
+
+
+ASKS = {
+    "quality": lambda server, number: server.question("quality", RNG.standard_normal(P + 1)),
+    "calibration": lambda server, number: server.question("calibration", np.eye(P + 1)[0], slope=1e-9, intercept=0.0),
+    "gradient": lambda server, number: server.question("first", RNG.standard_normal(P + 1)),
+    "references": lambda server, number: server.question("duality", RNG.standard_normal(P + 1), references=1.0),
+    "steps": lambda server, number: server.train(number + 1),
+    "evaluations": evaluations,
+}
+
+
+@pytest.mark.parametrize("kind", ASKS)
+def test_every_number_counts_until_the_owners_total_is_reached(kind):
+    """By the length of the answers, whatever they are called. A refusal says the total, which the server knows."""
+    server = Curious(Disclosure(max_numbers=200))
+    with pytest.raises(ConfigurationError, match=r"numbers; this site has sent \d+ .* max_numbers=200 allows"):
+        list(map(partial(ASKS[kind], server), range(300)))
+    # The scales of the columns came first.
+    assert 100 < server.received <= 200 - P
+    assert server.context.state["fco-disclosed"]["numbers"] == server.received + P + 1

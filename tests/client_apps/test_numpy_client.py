@@ -105,15 +105,10 @@ def typed(made):
     return client_fn
 
 
-@pytest.mark.parametrize(
-    "function",
-    [
-        lambda made: lambda cid: made(cid),
-        typed,
-        lambda made: lambda context: made(str(context.node_config["partition-id"])),
-    ],
-    ids=["cid", "i: str", "context"],
-)
+OF_CONTEXT = lambda made: lambda context: made(str(context.node_config["partition-id"]))  # noqa: E731
+
+
+@pytest.mark.parametrize("function", [lambda made: lambda cid: made(cid), typed, OF_CONTEXT], ids=range(3))
 def test_client_fn_gets_what_its_argument_says(function):
     """As Flower itself reads it: the partition id as text under `cid` or as a text, otherwise the context."""
     made = []

@@ -4,26 +4,17 @@ from collections.abc import Mapping
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
+from problems import arrays_of
 
 from flwr_fco.core.layout import Layout, NonZeros, SparseVector
 from flwr_fco.errors import ConfigurationError, ProtocolError, SpecError
-from flwr_fco.messages.arrays import digest_of
+from flwr_fco.messages import records
+from flwr_fco.messages.arrays import digest_of, from_array, model_record, model_vector, to_array
 from flwr_fco.messages.protocol import Answer, Described, Downlink, Plan, Question, Uplink
-from flwr_fco.messages.records import (
-    Encoder,
-    decode_answer,
-    decode_described,
-    decode_downlink,
-    decode_question,
-    decode_uplink,
-    encode_answer,
-    encode_described,
-    encode_question,
-    encode_uplink,
-)
+from flwr_fco.messages.records import decode_downlink, decode_uplink, encode_uplink
 from flwr_fco.mirror_maps import Euclidean, PNorm
 from flwr_fco.regularizers import L1, GroupLasso, PerParameter, Regularizer, Zero
 from flwr_fco.work import Epochs, Steps
@@ -49,28 +40,31 @@ def plain(value):
         return type(value).__name__, value.size, *map(plain, value.parts)
     if isinstance(value, np.ndarray):
         return value.dtype.str, value.shape, value.tobytes()
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return {name: plain(each) for name, each in value.items()}
+    if isinstance(value, Plan):
+        return value.text, plain(value.regularizer.weights)
     return value if value == value else "NaN"
 
 
 def fields(value):
-    """Return the fields of a NamedTuple but for the plan, as :func:`plain` does."""
-    found = {name: each for name, each in value._asdict().items() if name != "plan"}
-    return {name: plain(dict(each) if isinstance(each, Mapping) else each) for name, each in found.items()}
+    return plain(value._asdict())
 
 
 def task(**more):
     return Downlink(**{"plan": PLAN, "vectors": {"dual": VECTOR}, "client_lr": 0.25, **more})
 
 
-def sent(down, config=None):
-    return travelled(Encoder(config or ConfigRecord({"server-round": 3}), "arrays", "config")(down))
+def encode_task(down):
+    return records.Encoder(ConfigRecord({"server-round": 3}), "arrays", "config")(down)
 
 
-@pytest.mark.parametrize(
-    "down",
-    [
+def decode_reply(content):
+    return decode_uplink(content, 5, {})
+
+
+VALUES = {
+    "task": [
         task(),
         task(vectors={"dual": VECTOR, "control": 2.0 * VECTOR}, elapsed=1.5, numbers={"points": 1.0, "half": 0.5}),
         task(client_lr=float("nan"), stamp="", work=Steps(7, batch_size=None), pass_through=PASSED),
@@ -79,18 +73,42 @@ def sent(down, config=None):
         task(vectors={"dual": NONZEROS}),
         task(vectors={"dual": np.concatenate([VECTOR, VECTOR])}, numbers={"points": 2.0}),
     ],
-)
-def test_a_task_is_what_was_sent(down):
-    found = decode_downlink(sent(down))
-    assert fields(found) == fields(down)
-    assert found.plan.text == PLAN.text
-    np.testing.assert_array_equal(found.plan.regularizer.weights, np.arange(5.0))
+    "reply": [
+        Uplink({"increment": VECTOR}, 0.5, 3, examples=7, metrics={"loss": 0.5, "curve": [1.0, 2.0]}),
+        Uplink({"increment": VECTOR.astype(np.float32)}, None, 2, examples=7, pass_through=PASSED),
+        Uplink({"increment": SPARSE, "control": SparseVector(AT[:0], np.zeros(0), 5)}, 0.5, 3, examples=1),
+        Uplink({"increment": NONZEROS}, 0.5, 3, examples=1),
+        Uplink({}, None, 1, examples=2),
+    ],
+    "question": [Question("gradient", LAYOUT, {"primal": VECTOR}, {"mass": 1.0}, PASSED)],
+    "answer": [Answer({"loss": 0.5, "held-out": 1.0}, {"gradient": VECTOR, "few": SPARSE}, 7)],
+    "table": [
+        Described(("a",), None, np.array([0.5]), 40),
+        Described(("a", "b"), ("0", "1")),
+        Described(None, ("0",)),
+        Described(),
+    ],
+}
+#: How each is written and read, and which errors say that it is none.
+KINDS = {
+    "task": (encode_task, decode_downlink, (ProtocolError, SpecError)),
+    "reply": (encode_uplink, decode_reply, ProtocolError),
+    "question": (records.encode_question, lambda content: records.decode_question(content, 1000), ValueError),
+    "answer": (records.encode_answer, lambda content: records.decode_answer(content, 5), ProtocolError),
+    "table": (records.encode_described, records.decode_described, ProtocolError),
+}
+
+
+@pytest.mark.parametrize(("kind", "value"), [(kind, value) for kind, values in VALUES.items() for value in values])
+def test_what_is_sent_is_what_is_received(kind, value):
+    encode, decode, _ = KINDS[kind]
+    assert fields(decode(travelled(encode(value)))) == fields(value)
 
 
 def test_a_task_in_single_precision_is_read_as_float64_and_as_it_was_sent():
     plan = Plan("dual_averaging", LAYOUT, L1(0.1), Euclidean(), wire_dtype="auto")
     down = task(plan=plan, dtype="float32")
-    content = sent(down)
+    content = travelled(encode_task(down))
     found = decode_downlink(content)
     np.testing.assert_array_equal(found.vectors["dual"], VECTOR.astype(np.float32).astype(np.float64))
     assert (found.dtype, found.vectors["dual"].dtype) == ("float32", np.float64)
@@ -103,9 +121,8 @@ def test_a_task_in_single_precision_is_read_as_float64_and_as_it_was_sent():
 
 
 def test_what_several_clients_are_sent_is_written_once():
-    encode = Encoder(ConfigRecord(), "arrays", "config")
-    one = encode(task())
-    other = encode(task(client_lr=0.5))
+    encode = records.Encoder(ConfigRecord(), "arrays", "config")
+    one, other = encode(task()), encode(task(client_lr=0.5))
     assert one["arrays"]["dual"].data is other["arrays"]["dual"].data
     one["arrays"]["dual"] = Array(np.ones(5))
     one["config"]["mine"] = 1
@@ -113,50 +130,50 @@ def test_what_several_clients_are_sent_is_written_once():
     np.testing.assert_array_equal(other["arrays"]["dual"].numpy(), VECTOR)
 
 
-def changed(content, record, **entries):
-    for name, value in entries.items():
-        content[record][name.replace("_", "-")] = value
-    return content
+def put(record, name, value):
+    return lambda content: content[record].update({name: value})
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda c: c.pop("fco"), "comes from a strategy that is not of flwr_fco"),
-        (lambda c: changed(c, "fco", plan=3), "cannot be read: TypeError"),
-        (lambda c: changed(c, "fco", plan="[" * 100_000), "nested too deeply"),
-        (lambda c: c.pop("fco-plan"), "names an array"),
-        (lambda c: changed(c, "fco", elapsed=-1.0), "elapsed=-1.0"),
-        (lambda c: c["fco"].update({"number:points": 1e9}), "1000000000.0 points"),
-        (lambda c: c["fco"].update({"number:half": float("nan")}), "'half' is nan"),
-        (lambda c: changed(c, "arrays", dual=Array(np.zeros(5, np.float32))), "float32"),
-        (lambda c: changed(c, "arrays", dual=Array(np.full(5, np.nan))), "finite"),
-        (lambda c: c["arrays"].update({"pass:w": Array(np.zeros(5))}), r"the arrays \['w'\]"),
-        (lambda c: c["arrays"].update({"indices:dual": Array(np.array([0, 9], np.int32))}), "dual"),
-        (lambda c: c.update({"more": ArrayRecord()}), "exactly one ArrayRecord, got 2"),
-        (lambda c: c.update({"fco-restored": ConfigRecord({"t": 1})}), "cannot be read"),
-        (lambda c: c.update({"fco-restored": ArrayRecord({"t": Array(np.zeros(4))})}), r"float64\[4\]"),
-    ],
-)
-def test_a_task_that_is_none_is_an_error_in_words(change, message):
-    content = sent(task())
+NONE = [
+    ("task", lambda c: c.pop("fco"), "comes from a strategy that is not of flwr_fco"),
+    ("task", put("fco", "plan", 3), "cannot be read: TypeError"),
+    ("task", put("fco", "plan", "[" * 100_000), "nested too deeply"),
+    ("task", lambda c: c.pop("fco-plan"), "names an array"),
+    ("task", put("fco", "elapsed", -1.0), "elapsed=-1.0"),
+    ("task", put("fco", "number:points", 1e9), "1000000000.0 points"),
+    ("task", put("fco", "number:half", float("nan")), "'half' is nan"),
+    ("task", put("arrays", "dual", Array(np.zeros(5, np.float32))), "float32"),
+    ("task", put("arrays", "dual", Array(np.full(5, np.nan))), "finite"),
+    ("task", put("arrays", "pass:w", Array(np.zeros(5))), r"the arrays \['w'\]"),
+    ("task", put("arrays", "indices:dual", Array(np.array([0, 9], np.int32))), "dual"),
+    ("task", lambda c: c.update({"more": ArrayRecord()}), "exactly one ArrayRecord, got 2"),
+    ("task", lambda c: c.update({"fco-restored": ConfigRecord({"t": 1})}), "cannot be read"),
+    ("task", lambda c: c.update({"fco-restored": arrays_of({"t": np.zeros(4)})}), r"float64\[4\]"),
+    ("reply", lambda c: c.clear(), "exactly one MetricRecord, got 0"),
+    ("reply", lambda c: c.pop("arrays"), "exactly one ArrayRecord, got 0"),
+    ("reply", lambda c: c.update({"more": ArrayRecord()}), "exactly one ArrayRecord, got 2"),
+    ("reply", put("arrays", "indices:x", Array(np.zeros(1, np.int32))), "have no values of their own beside them"),
+    ("question", lambda c: c.pop("fco-question"), "cannot be read: KeyError: 'fco-question'"),
+    ("question", put("fco-question", "layout", "x" * 2000), "a plan of 2000 characters; .*max_plan=1000"),
+    ("question", put("fco-question", "layout", "no"), "cannot be read: JSONDecodeError"),
+    ("question", put("fco-question", "number:mass", float("inf")), "expected a finite number"),
+    ("question", put("arrays", "primal", Array(np.full(5, np.inf))), "finite"),
+    ("table", put("fco-names", "columns", 3), "cannot be read: TypeError"),
+    ("table", put("fco-names", "classes", [1, 2]), "expected texts"),
+    *(
+        ("table", put("metrics", "num-examples", rows), r"number of examples is .*; expected a whole number")
+        for rows in (-1, 2**63, 10**400, 40.0, float("nan"))
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "change", "message"), NONE)
+def test_what_is_none_is_an_error_in_words(kind, change, message):
+    encode, decode, errors = KINDS[kind]
+    content = encode(VALUES[kind][0])
     change(content)
-    with pytest.raises((ProtocolError, SpecError), match=message):
-        decode_downlink(content)
-
-
-@pytest.mark.parametrize(
-    "up",
-    [
-        Uplink({"increment": VECTOR}, 0.5, 3, examples=7, metrics={"loss": 0.5, "curve": [1.0, 2.0]}),
-        Uplink({"increment": VECTOR.astype(np.float32)}, None, 2, examples=7, pass_through=PASSED),
-        Uplink({"increment": SPARSE, "control": SparseVector(AT[:0], np.zeros(0), 5)}, 0.5, 3, examples=1),
-        Uplink({"increment": NONZEROS}, 0.5, 3, examples=1),
-        Uplink({}, None, 1, examples=2),
-    ],
-)
-def test_a_reply_is_what_was_sent(up):
-    assert fields(decode_uplink(travelled(encode_uplink(up)), 5, {})) == fields(up)
+    with pytest.raises(errors, match=message):
+        decode(content)
 
 
 def test_a_sparse_vector_has_the_length_that_the_method_says():
@@ -167,7 +184,7 @@ def test_a_sparse_vector_has_the_length_that_the_method_says():
 
 
 def test_a_lost_memory_is_told_by_nothing_else():
-    assert decode_uplink(travelled(encode_uplink(None)), 5, {}) is None
+    assert decode_reply(travelled(encode_uplink(None))) is None
 
 
 @pytest.mark.parametrize("name", ["num-examples", "local-steps", "elapsed", "fco-memory-lost"])
@@ -176,103 +193,30 @@ def test_a_client_cannot_report_a_metric_of_the_protocol(name):
         encode_uplink(Uplink({}, None, 1, examples=1, metrics={name: 1.0}))
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (RecordDict(), "exactly one MetricRecord, got 0"),
-        (RecordDict({"metrics": MetricRecord({"n": 1})}), "exactly one ArrayRecord, got 0"),
-        (RecordDict({"a": ArrayRecord(), "b": ArrayRecord(), "m": MetricRecord()}), "exactly one ArrayRecord, got 2"),
-        (
-            RecordDict({"a": ArrayRecord({"indices:x": Array(np.zeros(1, np.int32))}), "m": MetricRecord()}),
-            "have no values of their own beside them",
-        ),
-    ],
-)
-def test_a_reply_that_is_none_is_an_error_in_words(content, message):
-    with pytest.raises(ProtocolError, match=message):
-        decode_uplink(content, 5, {})
-
-
 def test_the_digest_of_a_reply_is_that_of_all_that_a_memory_follows_from():
     base = digest_of({"increment": VECTOR}, 0.5)
     assert base == digest_of({"increment": VECTOR.copy()}, 0.5)
     # Through messages and back it stays, or no memory would be found again.
     up = Uplink({"increment": VECTOR, "few": SPARSE}, 0.5, 3, examples=7)
-    found = decode_uplink(travelled(encode_uplink(up)), 5, {})
+    found = decode_reply(travelled(encode_uplink(up)))
     assert digest_of(found.vectors, found.elapsed) == digest_of(up.vectors, up.elapsed)
+    increments = [
+        *(-VECTOR, np.where(VECTOR == 0.0, 0.0, VECTOR), VECTOR.astype(np.float32)),
+        *(SPARSE, SparseVector(AT + 1, SPARSE.values, 5)),
+    ]
     others = [
-        digest_of({"increment": VECTOR}, 0.6),
-        digest_of({"increment": VECTOR}, None),
+        *(digest_of({"increment": VECTOR}, elapsed) for elapsed in (0.6, None)),
         digest_of({"other": VECTOR}, 0.5),
-        digest_of({"increment": -VECTOR}, 0.5),
-        digest_of({"increment": np.where(VECTOR == 0.0, 0.0, VECTOR)}, 0.5),
-        digest_of({"increment": VECTOR.astype(np.float32)}, 0.5),
+        *(digest_of({"increment": increment}, 0.5) for increment in increments),
         *(digest_of({"increment": s * VECTOR, "control": t * VECTOR}, 0.5) for s, t in ((1, 1), (-1, 1), (1, -1))),
-        digest_of({"increment": SPARSE}, 0.5),
-        digest_of({"increment": SparseVector(AT + 1, SPARSE.values, 5)}, 0.5),
     ]
     assert len({base, *others}) == len(others) + 1
 
 
-def test_questions_and_answers_are_what_was_sent():
-    asked = Question("gradient", LAYOUT, {"primal": VECTOR}, {"mass": 1.0}, PASSED)
-    assert fields(decode_question(travelled(encode_question(asked)))) == fields(asked)
-    answer = Answer({"loss": 0.5, "held-out": 1.0}, {"gradient": VECTOR, "few": SPARSE}, 7)
-    assert fields(decode_answer(travelled(encode_answer(answer)), 5)) == fields(answer)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda c: c.pop("fco-question"), "cannot be read: KeyError: 'fco-question'"),
-        (lambda c: changed(c, "fco-question", layout="x" * 2000), "a plan of 2000 characters; .*max_plan=1000"),
-        (lambda c: changed(c, "fco-question", layout="no"), "cannot be read: JSONDecodeError"),
-        (lambda c: c["fco-question"].update({"number:mass": float("inf")}), "expected a finite number"),
-        (lambda c: changed(c, "arrays", primal=Array(np.full(5, np.inf))), "finite"),
-    ],
-)
-def test_a_question_that_is_none_is_an_error_in_words(change, message):
-    content = encode_question(Question("gradient", LAYOUT, {"primal": VECTOR}))
-    change(content)
-    with pytest.raises(ValueError, match=message):
-        decode_question(content, 1000)
-
-
-@pytest.mark.parametrize(
-    "said",
-    [
-        Described(),
-        Described(("a", "b"), ("0", "1")),
-        Described(("a",), None, np.array([0.5]), 40),
-        Described(None, ("0",)),
-    ],
-)
-def test_what_a_table_is_is_what_was_said(said):
-    assert fields(decode_described(travelled(encode_described(said)))) == fields(said)
-
-
-@pytest.mark.parametrize(
-    ("entry", "message"), [(("columns", 3), "cannot be read: TypeError"), (("classes", [1, 2]), "expected texts")]
-)
-def test_names_that_are_none_are_refused(entry, message):
-    content = encode_described(Described(("a",), None, np.array([0.5])))
-    content["fco-names"][entry[0]] = entry[1]
-    with pytest.raises(ProtocolError, match=message):
-        decode_described(content)
-
-
-@pytest.mark.parametrize("rows", [-1, 2**63, 10**400, 40.0, float("nan")])
-def test_numbers_of_rows_that_are_none_are_refused(rows):
-    content = encode_described(Described(("a",), examples=40))
-    content["metrics"]["num-examples"] = rows
-    with pytest.raises(ProtocolError, match=r"number of examples is .*; expected a whole number"):
-        decode_described(content)
-
-
 # --- plans and regularizers out of specifications ---------------------------------------------------------------------
 
-
 LAYOUT_OF_THREE = Layout.from_arrays({"w": np.zeros(3)})
+GROUPS = GroupLasso(0.2, groups=np.array([0, 0, 1]))
 
 
 def test_specifications_do_not_build_anything_of_any_size():
@@ -280,34 +224,135 @@ def test_specifications_do_not_build_anything_of_any_size():
         GroupLasso(1.0, groups=np.array([0, 10**9]))
     with pytest.raises(ConfigurationError, match="20000 patterns"):
         PerParameter({f"a{i}": L1(1.0) for i in range(20_000)})
-    bomb = Regularizer.from_spec
     spec = PerParameter({"a": L1(1.0)}).to_spec()
     many = {"$mapping": [["a", 1.0]] * 20_000}
     with pytest.raises(SpecError, match="at most"):
-        bomb(spec._replace(header={**spec.header, "regularizers": many}))
+        Regularizer.from_spec(spec._replace(header={**spec.header, "regularizers": many}))
 
 
-GROUPS = GroupLasso(0.2, groups=np.array([0, 0, 1]))
+class Halved(Euclidean):
+    def retrieve(self, z, t, regularizer, out=None):
+        return super().retrieve(z / 2.0, t, regularizer, out)
 
 
 @pytest.mark.parametrize(
-    "pair", [(Euclidean(), psi) for psi in (L1(0.1), Zero(), GROUPS)] + [(PNorm(3.0), psi) for psi in (L1(0.1), Zero())]
+    "pair",
+    [(own, psi) for own in (Euclidean(), Halved()) for psi in (L1(0.1), GROUPS)]
+    + [(PNorm(3.0), L1(0.1)), (PNorm(3.0), Zero()), (Euclidean(), Zero())],
 )
 def test_the_point_of_a_plan_is_what_its_map_retrieves(pair):
     mirror_map, regularizer = pair
     plan = Plan("dual_averaging", LAYOUT_OF_THREE, regularizer, mirror_map)
     z = np.array([0.5, -0.01, 2.0])
-    expected = plan.h.retrieve(z, 1.5, plan.psi)
+    expected = mirror_map.bind(plan.layout).retrieve(z, 1.5, plan.psi)
     np.testing.assert_array_equal(plan.point(z, 1.5), expected)
     assert plan.point(z, 1.5, z) is z
     np.testing.assert_array_equal(z, expected)
 
 
-def test_the_point_of_a_plan_is_that_of_a_map_derived_from_the_euclidean():
-    class Halved(Euclidean):
-        def retrieve(self, z, t, regularizer, out=None):
-            return super().retrieve(z / 2.0, t, regularizer, out)
+# --- bytes that others write ------------------------------------------------------------------------------------------
 
-    plan = Plan("dual_averaging", LAYOUT_OF_THREE, L1(0.1), Halved())
-    z = np.array([1.0, -1.0, 4.0])
-    np.testing.assert_array_equal(plan.point(z, 1.0), L1(0.1).prox(z / 2.0, 1.0))
+ONES = Array(np.ones(13)).data
+
+
+def read(data=ONES, shape=(13,), dtype="float64", stype="numpy.ndarray"):
+    return from_array("x", Array(dtype, shape, stype, data))
+
+
+def npy(header, version=1):
+    return b"\x93NUMPY" + bytes([version, 0]) + len(header).to_bytes(2 * version, "little") + header
+
+
+@pytest.mark.parametrize("shape", [(13,), (2, 3), ()])
+def test_every_single_bit_flip_of_a_header_is_refused_or_harmless(shape):
+    value = np.arange(1.0, 1.0 + int(np.prod(shape))).reshape(shape)
+    data = Array(value).data
+    header = len(data) - value.nbytes
+    refused = 0
+    for bit in range(8 * header):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        try:
+            np.testing.assert_array_equal(read(bytes(flipped), shape), value)
+        except ProtocolError:
+            refused += 1
+    assert refused > 7 * header
+
+
+NO_ARRAYS = [
+    *(b"PK\x03\x04junk", b"", b"\x93NUMPY\x02\x00\xff\xff\xff\xff{", npy(b"-" * 9000), ONES[:-1], ONES + b"x"),
+    npy(b"{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000000,), }".ljust(79) + b"\n"),
+    *(ONES.replace(*other) for other in ((b"(13,)", b"(31,)"), (b"<f8", b">f8"), (b"'<f8'", b"'|O8'"))),
+]
+#: They are refused before memory is taken.
+LABELS = [
+    *({"dtype": "object"}, {"shape": (-13,)}, {"shape": (10**12,)}),
+    *({"stype": "torch.Tensor"}, {"dtype": "float32", "shape": (26,)}),
+]
+
+
+@pytest.mark.parametrize("given", [*({"data": data} for data in NO_ARRAYS), *LABELS])
+def test_bytes_that_are_no_array_of_ours_and_labels_that_lie_are_refused(given):
+    with pytest.raises(ProtocolError, match="'x'"):
+        read(**given)
+
+
+def test_the_other_memory_order_and_padding_are_read():
+    value = np.arange(6.0).reshape(2, 3)
+    found = read(Array(np.asfortranarray(value)).data, (2, 3))
+    np.testing.assert_array_equal(found, value)
+    assert not found.flags.writeable
+    header = b"{'descr': '<f8', 'shape': (2,3), 'fortran_order': False}"
+    for padding in (0, 4000):
+        data = npy(header + b" " * padding + b"\n", version=2) + value.tobytes()
+        np.testing.assert_array_equal(read(data, (2, 3)), value)
+    with pytest.raises(ProtocolError, match="cannot be read: "):
+        read(npy(header + b" " * 4100 + b"\n", version=2) + value.tobytes(), (2, 3))
+
+
+SAMPLES = [
+    *(np.zeros(0), np.array(3.0), np.arange(6.0).reshape(2, 3), np.arange(6, dtype=np.float32).reshape(2, 3)),
+    *(np.array([True, False]), np.arange(4, dtype=np.float16), np.arange(4), np.zeros((0, 3)), np.arange(3) > 1),
+]
+
+
+@pytest.mark.parametrize("array", SAMPLES)
+def test_arrays_are_flowers_to_the_byte(array):
+    assert vars(to_array(array)) == vars(Array(array))
+    layout = Layout.from_arrays({"x": array, "w": np.zeros(1)})
+    trained = array.dtype.kind == "f"
+    vector = np.concatenate([array.astype(float).ravel() if trained else [], [0.0]])
+    ours = model_record(layout, vector, {} if trained else {"x": array})["x"]
+    assert ours == Array(array)
+    assert ours.data == Array(array).data
+
+
+@pytest.mark.parametrize("array", [np.eye(2, 3, order="F"), np.arange(3, dtype=">f8"), np.arange(6.0)[::2]])
+def test_an_array_of_another_order_is_written_in_the_usual_one(array):
+    found = to_array(array).numpy()
+    np.testing.assert_array_equal(found, array)
+    assert found.flags.c_contiguous
+    assert found.dtype.isnative
+
+
+@pytest.mark.parametrize(("given", "kept"), [(6.5, 6), (7.6, 8), (1e300, 2**53), (-3.0, 0)])
+def test_an_average_of_counters_is_a_whole_number_again(given, kept):
+    layout = Layout.from_arrays({"w": np.zeros(1), "bn.num_batches_tracked": np.array(0)})
+    record = arrays_of({"w": np.zeros(1), "bn.num_batches_tracked": np.array(given)})
+    (found,) = model_vector(layout, record)[1].values()
+    assert (found, found.dtype) == (kept, np.int64)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ({}, r"missing \['w'\]"),
+        ({"w": np.zeros(2), "v": np.zeros(2)}, r"unexpected \['v'\]"),
+        ({"w": np.zeros(3)}, r"float64\[3\]"),
+        ({"w": np.zeros(2, int)}, "int64"),
+        ({"w": np.array([1.0, np.inf])}, "1 NaN or infinite"),
+    ],
+)
+def test_models_are_checked(model, message):
+    with pytest.raises(ProtocolError, match=message):
+        model_vector(Layout.from_arrays({"w": np.zeros(2)}), arrays_of(model))

@@ -1,12 +1,14 @@
 """Private runs through the whole strategy: what is withheld and refused, what is saved, and what a client can do."""
 
 import os
+import re
 import stat
 
 import numpy as np
 import pytest
-from faulty import Faulty, scaled, start_on, with_increment, with_metrics
+from faulty import Faulty, says, scaled, silent, start_on
 from flwr.app import MetricRecord
+from fresh import blocks, run_code
 from problems import app_of, flat, problem, simulated, start_arrays
 
 from flwr_fco import FedDAGT, FedDualAvg, FedDualAvgOSP, FeDualEx, GaussianDP, fit_path
@@ -14,7 +16,6 @@ from flwr_fco.callbacks import Callback, Checkpoint
 from flwr_fco.errors import ConfigurationError, DivergedError, UnknownOptionError
 from flwr_fco.privacy import PrivateMean
 from flwr_fco.regularizers import L1
-from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import Arrays, Bounds, DualFL, Epochs, Participation, Steps, run_of
 
 pytest.importorskip("dp_accounting")
@@ -40,15 +41,14 @@ def play(strategy, rounds=6, **options):
 def test_a_run_shows_the_noisy_model_and_nothing_else_of_the_clients(cls, noise):
     strategy = make(cls, privacy=privacy(noise=noise, noise_seed=None))
     result = play(strategy)
-    names = {name for metrics in result.train_metrics_clientapp.values() for name in metrics}
-    assert names - {"nonzeros", "density"} == {"skipped", "epsilon", "delta"}
+    rounds = result.train_metrics_clientapp.values()
+    assert set().union(*rounds) - {"nonzeros", "density"} == {"skipped", "epsilon", "delta"}
     assert not result.left_out
     assert not result.evaluate_metrics_clientapp
-    costs = [metrics["epsilon"] for metrics in result.train_metrics_clientapp.values()]
+    costs = [metrics["epsilon"] for metrics in rounds]
     assert np.all(np.diff(costs) >= 0)
     assert 0 < costs[0] <= costs[-1] < np.inf
-    expected = run_of(strategy).privacy.accountant.epsilon(0.2, 6, 1e-3)
-    assert costs[-1] == expected
+    assert costs[-1] == run_of(strategy).privacy.accountant.epsilon(0.2, 6, 1e-3)
     assert strategy.state.elapsed == pytest.approx(6 * 0.02 * 3)
 
 
@@ -68,29 +68,23 @@ def test_without_noise_and_clipping_it_is_dual_averaging_over_the_blocks():
     np.testing.assert_allclose(flat(loose.arrays), flat(plain.arrays), rtol=1e-12, atol=1e-14)
 
 
-REFUSED = {
-    "weighting": ({"weighting": "examples"}, "weighting"),
-    "normalised": ({"normalize_local_work": True}, "normalize_local_work"),
-    "epochs": ({"work": Epochs(1)}, "work=Steps"),
-    "evaluation": ({"fraction_evaluate": 0.5}, "fraction_evaluate"),
-    "auto rates": ({"client_lr": "auto"}, "client_lr"),
-    "extrapolation": ({"server_lr": "auto"}, "server_lr"),
-    "function of the round": ({"server_lr": lambda server_round: 1.0}, "server_lr"),
-    "certificates": ({"certificate_every": 1}, "certificate"),
-    "median": ({"aggregation": "median"}, "aggregation"),
-    "choice": ({"participation": Participation(choose_nodes=lambda number, nodes: nodes)}, "choose_nodes"),
-    "least": ({"participation": Participation(min_replies=2)}, "min_replies"),
-    "nobody": ({"fraction_train": 0.0}, "fraction_train"),
-    "shadow": ({"output": "shadow"}, "output"),
-    "unmodified": ({"client": "unmodified"}, "composite"),
-    "metrics": ({"train_metrics_aggr_fn": lambda contents, key: MetricRecord()}, "train_metrics_aggr_fn"),
-}
+#: Options that the accounting cannot have, and the word that the error has if it is not the option's name.
+REFUSED = [
+    *({"weighting": "examples"}, {"normalize_local_work": True}, {"fraction_evaluate": 0.5}, {"fraction_train": 0.0}),
+    *({"client_lr": "auto"}, {"server_lr": "auto"}, {"server_lr": lambda server_round: 1.0}, {"output": "shadow"}),
+    *({"certificate_every": 1}, {"aggregation": "median"}, {"work": Epochs(1), "word": "work=Steps"}),
+    {"participation": Participation(choose_nodes=lambda number, nodes: nodes), "word": "choose_nodes"},
+    {"participation": Participation(min_replies=2), "word": "min_replies"},
+    {"client": "unmodified", "word": "composite"},
+    {"train_metrics_aggr_fn": lambda contents, key: MetricRecord()},
+]
 
 
-@pytest.mark.parametrize(("options", "word"), REFUSED.values())
-def test_what_the_accounting_cannot_have_is_refused(options, word):
-    with pytest.raises(ConfigurationError, match=word):
-        make(**options)
+@pytest.mark.parametrize("options", REFUSED)
+def test_what_the_accounting_cannot_have_is_refused(options):
+    given = {name: value for name, value in options.items() if name != "word"}
+    with pytest.raises(ConfigurationError, match=options.get("word", next(iter(options)))):
+        make(**given)
 
 
 def test_a_run_whose_noise_overflows_goes_on_if_the_user_says_so():
@@ -108,10 +102,9 @@ def test_strategies_whose_clients_remember_are_refused_with_the_reason(cls):
 
 
 def test_questions_and_buffers_are_refused():
-    objectives = problem()
     options = {"num_nodes": 5, "num_rounds": 2, "initial_arrays": start_arrays()}
     with pytest.raises(ConfigurationError, match="no noise"):
-        fit_path(make(), app_of(objectives), validate=False, **options)
+        fit_path(make(), app_of(problem()), validate=False, **options)
     with pytest.raises(ConfigurationError, match="without noise"):
         play(make(arrays=Arrays(pass_through="intercept")))
 
@@ -124,39 +117,35 @@ def test_the_target_is_reached_and_not_passed():
 # --- one client among five, by messages -----------------------------------------------------------------------------
 
 
-def drop(message, reply):
-    return []
-
-
 FAULTS = {
-    "silent": drop,
-    "nan": with_increment(lambda arrays: {name: value * np.nan for name, value in arrays.items()}),
+    "silent": silent,
+    "nan": scaled(np.nan),
     "zero": scaled(0.0),
     "huge": scaled(1e200),
-    "examples": with_metrics(lambda metrics: metrics | {"num-examples": 10**9}),
-    "elapsed": with_metrics(lambda metrics: metrics | {"elapsed": 1e6}),
-    "metrics": with_metrics(lambda metrics: metrics | {"secret": 42.0}),
+    "examples": says(num_examples=10**9),
+    "elapsed": says(elapsed=1e6),
+    "metrics": says(secret=42.0),
 }
 
 
-def state_after(fault, noise_multiplier):
-    strategy = make(fraction_train=1.0, privacy=privacy(noise_multiplier=noise_multiplier))
+def state_after(fault):
+    strategy = make(fraction_train=1.0)
     result = start_on(Faulty(app_of(problem()), 5, fault, rounds=(1,)), strategy, rounds=1)
-    return strategy.state, result
+    return strategy.state, result.train_metrics_clientapp[1]
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 def test_whatever_one_client_says_moves_the_dual_by_twice_the_clip_at_most(fault):
-    (honest, _), (other, result) = state_after(lambda message, reply: [reply], 0.2), state_after(fault, 0.2)
+    (honest, _), (other, metrics) = state_after(lambda message, reply: [reply]), state_after(fault)
     assert np.linalg.norm(honest.dual - other.dual) <= 2 * 0.5 / 5 * (1 + 1e-9)
     assert (honest.elapsed, honest.round) == (other.elapsed, other.round)
-    assert set(result.train_metrics_clientapp[1]) == {"skipped", "density", "epsilon", "delta", "not-private"}
-    assert result.train_metrics_clientapp[1]["skipped"] == 0
+    assert set(metrics) == {"skipped", "density", "epsilon", "delta", "not-private"}
+    assert metrics["skipped"] == 0
 
 
 def test_a_round_in_which_all_fail_adds_noise_and_advances():
     strategy = make(fraction_train=1.0)
-    grid = Faulty(app_of(problem()), 5, drop, rounds=(1, 2), nodes=range(2, 7))
+    grid = Faulty(app_of(problem()), 5, silent, rounds=(1, 2), nodes=range(2, 7))
     result = start_on(grid, strategy, rounds=2)
     assert strategy.state.round == 2
     assert strategy.state.elapsed == pytest.approx(2 * 3 * 0.02)
@@ -185,32 +174,30 @@ def test_a_killed_run_goes_on_to_the_same_bits_with_the_seed_of_tests(tmp_path, 
         if server_round == 5:
             raise Killed
 
+    def played(**options):
+        return play(make(privacy=privacy(noise=noise, rounds=8)), 8, **options)
+
     killer = type("Killer", (Callback,), {f"on_round_{where}": kill})()
-    whole = play(make(privacy=privacy(noise=noise, rounds=8)), 8)
     path = tmp_path / "run.npz"
-    checkpoint = Checkpoint(path, every=100)
     with pytest.raises(Killed):
-        play(make(privacy=privacy(noise=noise, rounds=8)), 8, callbacks=[checkpoint, killer])
+        played(callbacks=[Checkpoint(path, every=100), killer])
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
     with pytest.raises(ConfigurationError, match=r"goes on only where it saves itself.*add Checkpoint\("):
-        play(make(privacy=privacy(noise=noise, rounds=8)), 8, resume=path)
-    resumed = play(make(privacy=privacy(noise=noise, rounds=8)), 8, resume=path, callbacks=[Checkpoint(path)])
-    np.testing.assert_array_equal(flat(resumed.arrays), flat(whole.arrays))
+        played(resume=path)
+    assert played(resume=path, callbacks=[Checkpoint(path)]).arrays == played().arrays
 
 
 def test_the_state_is_on_the_disk_before_anything_is_said_of_a_round(tmp_path, monkeypatch):
-    synced = os.fsync
     order = []
-    monkeypatch.setattr(os, "fsync", lambda number: (order.append("saved"), synced(number)))
-    released = PrivateMean.release
-    monkeypatch.setattr(PrivateMean, "release", lambda *given: (order.append("released"), released(*given))[1])
-    start_on(
-        InProcessGrid(app_of(problem()), 5),
-        make(fraction_train=1.0),
-        rounds=3,
-        callbacks=[Checkpoint(tmp_path / "run.npz", every=100)],
-        evaluate_fn=lambda number, arrays: order.append("shown"),
-    )
+
+    def noted(owner, name, event):
+        plain = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *given: (order.append(event), plain(*given))[1])
+
+    noted(os, "fsync", "saved")
+    noted(PrivateMean, "release", "released")
+    shown = {"evaluate_fn": lambda number, arrays: order.append("shown")}
+    play(make(fraction_train=1.0), 3, callbacks=[Checkpoint(tmp_path / "run.npz", every=100)], **shown)
     later = order[order.index("released") :]
     assert later.count("released") == later.count("shown") == 3
     assert all(later[i + 1] == "saved" for i, prefix in enumerate(later) if prefix == "released")
@@ -234,13 +221,9 @@ def test_a_round_whose_model_is_in_an_error_is_on_the_disk_too(tmp_path, end):
 
 
 def test_a_file_that_cannot_be_written_ends_the_run(tmp_path, monkeypatch):
-    def fails(number):
-        raise OSError("no space left")
-
-    strategy = make()
-    monkeypatch.setattr(os, "fsync", fails)
+    monkeypatch.setattr(os, "fsync", lambda number: (_ for _ in ()).throw(OSError("no space left")))
     with pytest.raises(OSError, match="no space"):
-        play(strategy, callbacks=[Checkpoint(tmp_path / "run.npz")])
+        play(make(), callbacks=[Checkpoint(tmp_path / "run.npz")])
 
 
 def test_a_new_run_beside_the_file_of_one_that_has_released_is_refused(tmp_path):
@@ -274,3 +257,11 @@ def test_no_reply_is_held_against_the_others():
     strategy = make(bounds=Bounds(max_ratio=1.5))
     play(strategy, 2)
     assert run_of(strategy).cap.ratio is None
+
+
+def test_the_code_of_the_page_keeps_its_promise():
+    printed = run_code(blocks("tutorials/privacy")[0]).stdout.splitlines()
+    epsilon, delta, density = map(float, re.findall(r"[\d.e-]*\d", " ".join(printed[-2:])))
+    assert epsilon <= 4.0
+    assert delta == 1e-3
+    assert density < 1.0

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from problems import app_of, zeros
 from sklearn.linear_model import lasso_path
 
 from flwr_fco.callbacks import EarlyStopping
@@ -19,47 +20,28 @@ SIZES = (20, 25, 35)
 FAST = {"client_lr": "auto", "server_lr": 4.0, "work": Steps(1, batch_size=None), "fraction_evaluate": 0.0}
 
 
-def data(kind, shift=0, sizes=SIZES):
+def data(kind, shift=0):
     found = []
-    for m, size in enumerate(sizes):
+    for m, size in enumerate(SIZES):
         rng = np.random.default_rng(10 * shift + m)
         features = rng.normal(size=(size, 5)) + 0.2
         scores = features @ [2.0, -1.0, 0.5, 0.0, 0.0] + 1.0 + 0.5 * rng.normal(size=size)
-        if kind is LeastSquares:
-            found.append((features, scores))
-        elif kind is MultinomialLogistic:
-            found.append((features, np.clip(np.round(scores), 0, 2).astype(int)))
-        else:
-            found.append((features, (scores > 0.5).astype(int)))
+        found.append((features, scores if kind is LeastSquares else np.clip(np.round(scores), 0, 2).astype(int)))
     return found
 
 
 def objectives_of(kind, shift=0, **options):
-    if kind is MultinomialLogistic:
-        options["num_classes"] = 3
-    return [kind(*part, **options) for part in data(kind, shift)]
-
-
-def app_of(kind, **options):
-    train = objectives_of(kind, **options)
-    held_out = objectives_of(kind, 1, **options)
-    return client_app(
-        lambda context: train[int(context.node_config["partition-id"])],
-        load_evaluation_objective=lambda context: held_out[int(context.node_config["partition-id"])],
-    )
+    classes = {"num_classes": 3} if kind is MultinomialLogistic else {}
+    return [kind(*part, **classes, **options) for part in data(kind, shift)]
 
 
 def path_of(kind, regularizer=None, rounds=60, app=None, strategy_options=None, objective_options=None, **options):
-    layout = objectives_of(kind, **(objective_options or {}))[0].layout
-    return fit_path(
-        FedDualAvg(regularizer=regularizer or L1(1.0), **{**FAST, **(strategy_options or {})}),
-        app or app_of(kind, **(objective_options or {})),
-        num_nodes=3,
-        num_rounds=rounds,
-        initial_arrays=layout.unflatten(np.zeros(layout.size)),
-        progress=False,
-        **options,
-    )
+    own = objective_options or {}
+    train, held_out = (objectives_of(kind, shift, **own) for shift in (0, 1))
+    held = {"load_evaluation_objective": lambda context: held_out[context.node_config["partition-id"]]}
+    strategy = FedDualAvg(regularizer=regularizer or L1(1.0), **FAST, **(strategy_options or {}))
+    where = {"num_nodes": 3, "num_rounds": rounds, "initial_arrays": zeros(train[0].layout), "progress": False}
+    return fit_path(strategy, app or app_of(train, **held), **where, **options)
 
 
 def coefficients(point):
@@ -73,14 +55,9 @@ def pooled(kind):
 
 def test_a_path_of_least_squares_is_scikit_learns():
     objective = objectives_of(LeastSquares)[0]
-    path = path_of(
-        LeastSquares,
-        rounds=400,
-        num_strengths=5,
-        ratio=0.02,
-        strategy_options={"certificate_every": 20},
-        callbacks=[EarlyStopping(tol=1e-10, certificate="train/duality-gap")],
-    )
+    stop = EarlyStopping(tol=1e-10, certificate="train/duality-gap")
+    options = {"num_strengths": 5, "ratio": 0.02, "callbacks": [stop]}
+    path = path_of(LeastSquares, rounds=400, strategy_options={"certificate_every": 20}, **options)
     features, targets = pooled(LeastSquares)
     centred = features - features.mean(axis=0)
     level = targets - targets.mean()
@@ -145,13 +122,12 @@ def test_the_rules():
 
 def test_a_path_leaves_the_strategy_as_it_was_and_is_not_resumed():
     strategy = FedDualAvg(regularizer=L1(7.0), **FAST)
-    app = app_of(LeastSquares)
-    layout = objectives_of(LeastSquares)[0].layout
-    more = {"num_nodes": 3, "num_rounds": 2, "initial_arrays": layout.unflatten(np.zeros(layout.size))}
-    fit_path(strategy, app, num_strengths=2, progress=False, **more)
+    objectives = objectives_of(LeastSquares)
+    more = {"num_nodes": 3, "num_rounds": 2, "initial_arrays": zeros(objectives[0].layout), "progress": False}
+    fit_path(strategy, app_of(objectives), num_strengths=2, validate=False, **more)
     assert strategy.regularizer == L1(7.0)
     with pytest.raises(ConfigurationError, match="a path has many"):
-        fit_path(strategy, app, resume="run.npz", progress=False, **more)
+        fit_path(strategy, app_of(objectives), resume="run.npz", **more)
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,10 @@ def strategy(cls=FedDualAvg, **options):
     return cls(**{"regularizer": L1(0.1), "client_lr": 0.02, "fraction_evaluate": 0.0, **options})
 
 
+def on_ray(test):
+    return pytest.mark.slow(pytest.mark.flower(test))
+
+
 @pytest.fixture(scope="module")
 def ray():
     """A Ray that several grids share, as a user's own would be."""
@@ -43,12 +47,24 @@ def on_actors(app, number=4, **options):
     return RayGrid(app, number, **{"workers": 2, "num_cpus": 0.5, **options})
 
 
+PLAIN = {"client_lr": 0.02, "fraction_evaluate": 0.0}
+
+
+def after(name, happens):
+    """Return a strategy at whose clients something happens before they take their steps."""
+
+    def solver(downlink, objective, state, rng):
+        happens(downlink, objective)
+        return find_solver("subgradient")(downlink, objective, state, rng)
+
+    return solved_by(FedAvgSubgradient, name, solver)(**PLAIN)
+
+
 # --- the bits of one process --------------------------------------------------------------------------------------
 
 
 # An actor's process imports all of Flower before it does anything: strategies share their actors.
-@pytest.mark.slow
-@pytest.mark.flower
+@on_ray
 @pytest.mark.parametrize("saddle", [False, True])
 @pytest.mark.parametrize("day", [True, *nightly(False)])
 def test_every_strategy_gives_the_bits_of_one_process(saddle, day, ray):
@@ -64,8 +80,7 @@ def test_every_strategy_gives_the_bits_of_one_process(saddle, day, ray):
             assert outcome(there, make(name), start) == outcome(here, make(name), start), name
 
 
-@pytest.mark.slow
-@pytest.mark.flower
+@on_ray
 @pytest.mark.parametrize("how", [KeyboardInterrupt, *nightly(RuntimeError, None)])
 def test_a_run_leaves_no_actor_on_a_users_ray_however_it_ends(how, ray):
     # What is free now may lack actors of a test before, which Ray is still ending.
@@ -75,11 +90,9 @@ def test_a_run_leaves_no_actor_on_a_users_ray_however_it_ends(how, ray):
         if server_round == 2 and how is not None:
             raise how("enough")
 
-    kind = contextlib.nullcontext()
     options = {"engine": "ray", "workers": 2, "num_cpus": 0.5, "callbacks": [ends]}
-    if how is not None:
-        kind = pytest.raises(RunInterrupted if how is KeyboardInterrupt else how)
-    with kind:
+    error = RunInterrupted if how is KeyboardInterrupt else how
+    with pytest.raises(error) if error else contextlib.nullcontext():
         simulated(strategy(), app_of(clients()), 4, on_interrupt="raise", **options)
     assert ray.is_initialized()
     for _ in range(100):
@@ -89,59 +102,48 @@ def test_a_run_leaves_no_actor_on_a_users_ray_however_it_ends(how, ray):
     assert ray.available_resources()["CPU"] == everything
 
 
-def killing(ray, grid, worker, number):
-    def callback(server_round, arrays, metrics):
-        if server_round == number:
-            ray.kill(grid._actors[worker])
-
-    return callback
-
-
-@pytest.mark.slow
-@pytest.mark.flower
+@on_ray
 def test_no_reply_is_lost_and_no_bit_changes_when_an_actor_dies(ray):
     """Of a sample of clients with memories."""
     options = {"cls": FedDAGT, "fraction_train": 0.5, "seed": 3}
     here = outcome(InProcessGrid(app_of(clients()), 4), strategy(**options), start_arrays(), 10)
     with on_actors(app_of(clients())) as grid:
-        kills = [killing(ray, grid, 0, 5), killing(ray, grid, 1, 6)]
-        there = outcome(grid, strategy(**options), start_arrays(), 10, callbacks=kills)
+
+        def kills(server_round, arrays, metrics):
+            if server_round in (5, 6):
+                ray.kill(grid._actors[server_round - 5])
+
+        there = outcome(grid, strategy(**options), start_arrays(), 10, callbacks=[kills])
     assert there[:2] == here[:2]
     assert there[3] == here[3] == []
 
 
-@pytest.mark.slow
-@pytest.mark.flower
+@on_ray
 def test_an_actor_that_dies_while_it_computes_is_replaced(tmp_path, ray):
     """Killed by its client itself, in the midst of round 3 and of this round only."""
     mark = tmp_path / "killed"
 
-    def suicidal(downlink, objective, state, rng):
+    def dies(downlink, objective):
         if downlink.vectors["primal"].any() and objective.num_examples == 7 and not mark.exists():
             mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
-        return find_solver("subgradient")(downlink, objective, state, rng)
 
-    options = {"client_lr": 0.02, "fraction_evaluate": 0.0}
-    plain = outcome(InProcessGrid(app_of(clients()), 4), FedAvgSubgradient(**options), start_arrays())
-    own = solved_by(FedAvgSubgradient, "test-suicidal", suicidal)
+    plain = outcome(InProcessGrid(app_of(clients()), 4), FedAvgSubgradient(**PLAIN), start_arrays())
+    own = after("test-suicidal", dies)
     with on_actors(app_of(clients())) as grid:
-        assert outcome(grid, own(**options), start_arrays())[0] == plain[0]
+        assert outcome(grid, own, start_arrays())[0] == plain[0]
     assert mark.exists()
 
 
-@pytest.mark.slow
-@pytest.mark.flower
+@on_ray
 def test_an_error_of_a_client_is_that_of_one_process(ray):
-    def failing(downlink, objective, state, rng):
+    def fails(downlink, objective):
         if objective.num_examples == 25:
             raise ZeroDivisionError("no rows")
-        return find_solver("subgradient")(downlink, objective, state, rng)
 
-    own = solved_by(FedAvgSubgradient, "test-failing-actor", failing)
     found = []
     for engine in ({}, {"engine": "ray", "workers": 1, "num_cpus": 0.5}):
-        chosen = own(client_lr=0.02, fraction_evaluate=0.0)
+        chosen = after("test-failing-actor", fails)
         with pytest.raises(ClientError) as caught:
             simulated(chosen, app_of(clients()), 2, **engine)
         result = simulated(chosen, app_of(clients()), 2, raise_errors=False, **engine)
@@ -152,8 +154,7 @@ def test_an_error_of_a_client_is_that_of_one_process(ray):
     assert "ZeroDivisionError: no rows" in found[0][2][0]
 
 
-@pytest.mark.slow
-@pytest.mark.flower
+@on_ray
 def test_what_the_nodes_remember_is_saved_and_restored(ray):
     first, other = (InProcessGrid(app_of(clients()), 4) for _ in range(2))
     outcome(first, strategy(FedDAGT), start_arrays())
@@ -194,13 +195,14 @@ def test_a_worker_is_on_one_machine(machines, num_cpus, num_gpus, room):
     assert room_of(cluster(*machines), num_cpus, num_gpus) == room
 
 
+NO_NUMBER = "expected (a finite number >= 0|part of 1, or a whole number)"
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        *(
-            ({"num_cpus": cpus, "num_gpus": gpus}, "expected (a finite number >= 0|part of 1, or a whole number)")
-            for cpus, gpus in [(-1, 0), (np.nan, 0), (np.inf, 0), (1, -0.5), (1, np.nan), (1, 1.5)]
-        ),
+        *(({"num_cpus": number}, NO_NUMBER) for number in (-1, np.nan, np.inf)),
+        *(({"num_cpus": 1, "num_gpus": number}, NO_NUMBER) for number in (-0.5, np.nan, 1.5)),
         ({"num_cpus": 0}, "say how many"),
         *(({"workers": number}, f"workers={number!r}") for number in (0, -1, 1.5, True, "2")),
         ({"engine": "in-process", "num_gpus": 1}, "num_gpus=1 with engine='in-process', which has none"),

@@ -1,15 +1,19 @@
-"""The in-process grid and `simulate`."""
+"""The in-process grid and `simulate`; no message is made unless somebody looks, and the bits are those of messages."""
 
+import copy
 import os
 import signal
 
 import numpy as np
 import pytest
+from fault_bars import make, problem_of
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
+from halves import find_solver
 from numba.core.event import trigger_event
-from problems import FEATURES, app_of, arrays_of, clients, flat, run, simulated, solved_by, start_arrays
+from problems import Foreign, app_of, arrays_of, changed, clients, outcome, simulated, solved_by, start_arrays, zeros
+from representatives import by_class
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.core.logs import quiet
@@ -19,15 +23,12 @@ from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.simulation.simulate import progress_bar
-from flwr_fco.strategies import DFedDA, Epochs, FedDAGT, FedDualAvg, Steps, Wire
+from flwr_fco.strategies import DFedDA, Epochs, FedDAGT, FedDualAvg, FedMid, Steps, Wire
 from flwr_fco.topology import ring
 
-OBJECTIVES = clients()
-OPTIONS = {"regularizer": L1(0.3), "client_lr": 0.02, "work": Epochs(1, batch_size=5)}
 
-
-def strategy(**options):
-    return FedDualAvg(**{**OPTIONS, "fraction_evaluate": 0.0, **options})
+def strategy(cls=FedDualAvg, **options):
+    return cls(**{"regularizer": L1(0.1), "client_lr": 0.02, "fraction_evaluate": 0.0, **options})
 
 
 # --- nodes ------------------------------------------------------------------------------------------------------------
@@ -75,7 +76,7 @@ def test_what_a_client_does_with_its_message_is_not_seen_by_the_next(wire_dtype)
     model = start_arrays(np.float32 if wire_dtype == "auto" else np.float64)
     options = {"client_lr": 0.1, "work": Steps(1), "wire": Wire(dtype=wire_dtype), "fraction_evaluate": 0.0}
     simulated(solved_by(FedDualAvg, "greedy", greedy)(**options), app_of(clients()), 2, initial_arrays=model)
-    assert seen == [(0.0, False, {})] * 4 + [(FEATURES + 1.0, False, {})] * 4
+    assert seen == [(0.0, False, {})] * 4 + [(7.0, False, {})] * 4
 
 
 def test_after_a_clients_error_its_state_is_what_it_was_before_the_message():
@@ -112,7 +113,7 @@ def test_an_entry_of_run_config_that_nobody_gave_is_named():
     app.train()(lambda message, context: context.run_config["batch-size"])
     reported = r"no 'batch-size' in context.run_config; give simulate or the grid run_config=\{'batch-size'"
     with pytest.raises(ClientError, match=reported):
-        simulate(strategy(), app, num_nodes=2, num_rounds=1, initial_arrays=start_arrays(), run_config={"lr": 0.1})
+        simulated(strategy(), app, 1, num_nodes=2, run_config={"lr": 0.1})
 
 
 def test_replies_may_be_pulled_and_who_forgets_to_answer_is_silent():
@@ -135,7 +136,7 @@ def test_replies_may_be_pulled_and_who_forgets_to_answer_is_silent():
 @pytest.mark.parametrize("answer", ["done", {"loss": 1.0}, RecordDict()], ids=lambda a: type(a).__name__)
 def test_what_is_no_message_is_an_error_of_the_client(answer):
     def app(message, context):
-        return answer if context.node_config["partition-id"] == 1 else app_of(OBJECTIVES)(message, context)
+        return answer if context.node_config["partition-id"] == 1 else app_of(clients())(message, context)
 
     with pytest.raises(ClientError, match=f"partition 1.*returned a {type(answer).__name__}; expected a Message"):
         simulated(strategy(), app, 1)
@@ -150,8 +151,7 @@ def test_the_users_train_config_is_sent_and_not_changed():
     seen = []
 
     def spy(message, context, call_next):
-        if message.metadata.message_type == "train":
-            seen.append(dict(message.content["config"]))
+        seen.append(dict(message.content["config"]))
         return call_next(message, context)
 
     given = ConfigRecord({"temperature": 0.5})
@@ -162,16 +162,17 @@ def test_the_users_train_config_is_sent_and_not_changed():
 
 def test_central_evaluation_at_intervals_first_and_last():
     seen = {}
-    start = np.full(7, 9.0)
+    start = start_arrays(start=np.full(7, 9.0))
 
     def evaluate(number, arrays):
-        seen[number] = flat(arrays)
+        seen[number] = arrays
         return MetricRecord({"n": number})
 
-    result = run(strategy(), clients(), 7, evaluate_fn=evaluate, evaluate_every=3, start=start)
+    given = {"evaluate_fn": evaluate, "evaluate_every": 3, "initial_arrays": start}
+    result = simulated(strategy(), app_of(clients()), 7, **given)
     assert list(seen) == list(result.evaluate_metrics_serverapp) == [0, 3, 6, 7]
     # Round 0 is the start as it was given, feasible or not.
-    np.testing.assert_array_equal(seen[0], start)
+    assert seen[0] == start
 
 
 class WithBuffers(LeastSquares):
@@ -189,7 +190,7 @@ class WithBuffers(LeastSquares):
 def test_pass_through_arrays_are_those_of_the_replies_that_carry_them():
     """Weights are shared among the replies with the array, the others do not pull it to zero or to its old value."""
     objectives = [WithBuffers(f.features, f.targets) for f in clients()]
-    means = [np.array([10.0 * m, -1.0]) for m in range(4)]
+    means = [np.array([10.0 * m, -1.0], np.float32) for m in range(4)]
     start = {f"norm.running_{name}": np.full(2, 7.0, dtype=np.float32) for name in ("mean", "var")}
     start["norm.num_batches_tracked"] = np.array(5)
 
@@ -200,12 +201,12 @@ def test_pass_through_arrays_are_those_of_the_replies_that_carry_them():
         for name in start:
             arrays.pop(f"pass:{name}", None)
         if partition in (1, 3):
-            arrays["pass:norm.running_mean"] = Array(means[partition].astype(np.float32))
+            arrays["pass:norm.running_mean"] = Array(means[partition])
         if partition in (2, 3):
             arrays["pass:norm.num_batches_tracked"] = Array(np.array(100 + partition))
         return reply
 
-    given = ArrayRecord(dict(start_arrays().items()) | dict(arrays_of(start).items()))
+    given = ArrayRecord({**start_arrays(), **arrays_of(start)})
     found = simulated(strategy(), app_of(objectives, [only_some]), 1, initial_arrays=given).arrays
     sizes = [objectives[1].num_examples, objectives[3].num_examples]
     assert found["norm.running_mean"].numpy().dtype == np.float32
@@ -249,23 +250,11 @@ def test_an_argument_of_the_wrong_kind_is_named(wrong, message):
 # --- a hundred thousand nodes, of which only those are made that are used ---------------------------------------------
 
 
-MANY = 100_000
-
-
-def load_few(context):
-    rng = np.random.default_rng(int(context.node_config["partition-id"]))
-    features = rng.standard_normal((5, 6))
-    return LeastSquares(features, features[:, 0])
-
-
-def strategy_of(cls, **options):
-    return cls(regularizer=L1(0.1), client_lr=0.01, fraction_evaluate=0.0, seed=1, work=Steps(1), **options)
-
-
 @pytest.mark.parametrize(("cls", "options"), [(FedDualAvg, {}), (FedDAGT, {"tracker_start": "zero"})])
 def test_nothing_is_made_for_nodes_that_are_not_asked(cls, options):
-    chosen = strategy_of(cls, fraction_train=10 / MANY, **options)
-    grid = InProcessGrid(client_app(load_few), MANY)
+    many = 100_000
+    chosen = strategy(cls, fraction_train=10 / many, seed=1, work=Steps(1), **options)
+    grid = InProcessGrid(client_app(lambda context: LeastSquares(np.eye(6), np.arange(6.0))), many)
     with grid.identity(), quiet(50):
         result = chosen.start(grid, start_arrays(), 3)
     assert [metrics["num-replies"] for metrics in result.train_metrics_clientapp.values()] == [10, 10, 10]
@@ -276,31 +265,21 @@ def test_nothing_is_made_for_nodes_that_are_not_asked(cls, options):
 # --- Ctrl-C: what there is so far is not lost, and nothing prints a page ----------------------------------------------
 
 
-_START = {"coefficients": np.zeros(3), "intercept": np.zeros(1)}
-
-
-def load_three(context):
-    features = np.random.default_rng(context.node_config["partition-id"]).standard_normal((20, 3))
-    return LeastSquares(features, features @ np.array([1.0, -1.0, 0.0]))
-
-
-def run_and_press(strategy=None, **options):
+def run_and_press(own=None, rounds=50, **options):
     def press(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
         if server_round == 3:
             os.kill(os.getpid(), signal.SIGINT)
         return MetricRecord({"seen": server_round})
 
-    strategy = strategy or FedDualAvg(regularizer=L1(0.1), client_lr=0.1, fraction_evaluate=0.0)
-    options = {"num_rounds": 50, "evaluate_fn": press, "progress": False} | options
-    return simulate(strategy, client_app(load_three), num_nodes=2, initial_arrays=_START, **options)
+    return simulated(own or strategy(), app_of(clients()), rounds, **{"evaluate_fn": press, **options})
 
 
 def test_the_result_so_far_is_returned_with_a_warning(caplog):
     result = run_and_press()
-    whole = run_and_press(evaluate_fn=None, num_rounds=3)
+    whole = run_and_press(rounds=3, evaluate_fn=None)
     assert sorted(result.train_metrics_clientapp) == [1, 2, 3]
     assert sorted(result.evaluate_metrics_serverapp) == [0, 1, 2]
-    np.testing.assert_array_equal(result.arrays["coefficients"].numpy(), whole.arrays["coefficients"].numpy())
+    assert result.arrays == whole.arrays
     assert "interrupted after 3 of 50 rounds" in caplog.text
 
 
@@ -316,10 +295,182 @@ def test_a_second_interrupt_loses_no_result():
         def on_run_end(self, result):
             raise KeyboardInterrupt
 
-    strategy = FedDualAvg(regularizer=L1(0.1), client_lr=0.1, fraction_evaluate=0.0)
+    own = strategy()
     with pytest.raises(KeyboardInterrupt, match="FedDualAvg was interrupted: the result so far is the strategy's"):
-        run_and_press(strategy, callbacks=[Slow()])
-    assert sorted(strategy.result.train_metrics_clientapp) == [1, 2, 3]
+        run_and_press(own, callbacks=[Slow()])
+    assert sorted(own.result.train_metrics_clientapp) == [1, 2, 3]
+
+
+# --- without messages -------------------------------------------------------------------------------------------------
+
+
+def passing(message, context, call_next):
+    """Look at all messages, and change nothing."""
+    return call_next(message, context)
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """The types of the messages that were made."""
+    types = []
+    plain = Message.__init__
+
+    def counting(self, *arguments, **options):
+        plain(self, *arguments, **options)
+        types.append(self.metadata.message_type)
+
+    monkeypatch.setattr(Message, "__init__", counting)
+    return types
+
+
+def both_ways(make_strategy, objectives, start, rounds=4):
+    """Run without and with messages, on objectives that have solved nothing yet."""
+    apps = [app_of(copy.deepcopy(objectives), mods) for mods in ((), [passing])]
+    return [outcome(InProcessGrid(app, len(objectives)), make_strategy(), start, rounds) for app in apps]
+
+
+@pytest.mark.parametrize("name", by_class())
+def test_every_strategy_gives_the_same_bits_and_metrics(name):
+    objectives = problem_of(name).objectives
+    direct, by_messages = both_ways(lambda: make(name), objectives, zeros(objectives[0].layout))
+    assert direct == by_messages
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"output": "shadow", "work": Steps(3, batch_size=4)},
+        {"seed": 5, "fraction_train": 0.5, "work": Epochs(1, batch_size=4)},
+        {"wire": Wire(dtype="float32")},
+        {"wire": Wire(dtype="auto")},
+    ],
+)
+def test_options_give_the_same_bits_and_metrics(options):
+    start = start_arrays(np.float32 if "wire" in options else np.float64)
+    direct, by_messages = both_ways(lambda: strategy(**options), clients(), start, rounds=6)
+    assert direct == by_messages
+
+
+# --- who looks ----------------------------------------------------------------------------------------------------
+
+
+class Opens(FedDualAvg):
+    def configure_train(self, server_round, arrays, config, grid):
+        return list(super().configure_train(server_round, arrays, config, grid))
+
+
+class Reads(FedDualAvg):
+    def aggregate_train(self, server_round, replies):
+        return super().aggregate_train(server_round, [reply for reply in replies if reply.has_content()])
+
+
+class Forwards(FedDualAvg):
+    """Hooks that hand on what they get."""
+
+    def configure_train(self, server_round, arrays, config, grid):
+        messages = super().configure_train(server_round, arrays, config, grid)
+        assert len(messages) == 4
+        return messages
+
+    def aggregate_train(self, server_round, replies):
+        return super().aggregate_train(server_round, replies)
+
+
+def app(mods=()):
+    return app_of(clients(), mods)
+
+
+def living():
+    """Return an app with a lifespan, which runs around each message."""
+    made = app()
+
+    @made.lifespan()
+    def around(context):
+        yield
+
+    return made
+
+
+def plain():
+    return InProcessGrid(app(), 4)
+
+
+LOOKS = {
+    "plain": (plain, FedDualAvg, False),
+    "hooks that forward": (plain, Forwards, False),
+    "mod": (lambda: InProcessGrid(app([passing]), 4), FedDualAvg, True),
+    "lifespan": (lambda: InProcessGrid(living(), 4), FedDualAvg, True),
+    "app": (lambda: InProcessGrid(app().__call__, 4), FedDualAvg, True),
+    "error replies": (lambda: InProcessGrid(app(), 4, raise_errors=False), FedDualAvg, True),
+    "grid": (lambda: Foreign(plain()), FedDualAvg, True),
+    "configure": (plain, Opens, True),
+    "aggregate": (plain, Reads, True),
+}
+
+
+@pytest.mark.parametrize("who", LOOKS)
+def test_messages_are_made_for_whoever_looks_and_change_no_bit(who, made):
+    grid, chosen, looks = LOOKS[who]
+    expected = outcome(plain(), strategy(), start_arrays(), 3)
+    assert made == []
+    seen = outcome(grid(), strategy(chosen), start_arrays(), 3)
+    assert seen[:4] == expected[:4]
+    # Four clients in three rounds: each is sent a message, and sends one.
+    assert made.count("train") == (24 if looks else 0)
+    assert looks or made == []
+
+
+def test_what_a_hook_changes_in_one_message_arrives_there_alone():
+    seen = []
+
+    class Marks(FedDualAvg):
+        def configure_train(self, server_round, arrays, config, grid):
+            messages = super().configure_train(server_round, arrays, config, grid)
+            messages[1].content["config"]["mark"] = server_round
+            return messages
+
+    def spy(message, context, call_next):
+        seen.append((context.node_config["partition-id"], message.content["config"].get("mark")))
+        return call_next(message, context)
+
+    outcome(InProcessGrid(app([spy]), 4), strategy(Marks), start_arrays(), 2)
+    assert seen == [(m, number if m == 1 else None) for number in (1, 2) for m in range(4)]
+
+
+# --- what clients do ----------------------------------------------------------------------------------------------
+
+
+def test_an_error_of_a_client_names_node_and_round():
+    objectives = clients()
+
+    def failing(downlink, objective, state, rng):
+        if downlink.vectors["primal"].any() and objective is objectives[2]:
+            raise ZeroDivisionError("no rows")
+        return find_solver("subgradient")(downlink, objective, state, rng)
+
+    own = solved_by(FedMid, "test-failing", failing)
+    texts = []
+    for mods in ((), [passing]):
+        with pytest.raises(ClientError) as caught:
+            outcome(InProcessGrid(app_of(objectives, mods), 4), strategy(own), start_arrays())
+        texts.append(str(caught.value))
+    assert texts[0] == texts[1]
+    assert "node 4 (partition 2) raised ZeroDivisionError in round 2 (train): no rows" in texts[0]
+
+
+@pytest.mark.parametrize("prefix", [{"elapsed": -1.0}, {"elapsed": np.nan}, {"client_lr": 0.0}, {"client_lr": np.inf}])
+def test_a_client_refuses_what_it_refuses_in_a_message(prefix):
+    """From round 2 on answers come without messages."""
+
+    def downlink(own, self, problem, state, to):
+        message = own.downlink(self, problem, state, to)
+        return message._replace(**prefix) if problem.round == 3 else message
+
+    own = changed(FedDualAvg, downlink=downlink)(client_lr=0.1, work=Steps(2), fraction_evaluate=0.0)
+    ((name, value),) = prefix.items()
+    with pytest.raises(ClientError, match=f"{name.replace('_', '-')}={value}"):
+        outcome(plain(), own, start_arrays(), 5)
+    assert own.state.round == 2
 
 
 # --- progress ---------------------------------------------------------------------------------------------------------

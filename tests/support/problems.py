@@ -1,7 +1,7 @@
 """Small federated problems, and runs of them, that several tests share."""
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from flwr_fco.algorithms import Moved
@@ -235,3 +235,19 @@ def solved_by(base, name, solver):
 
     half = {"name": name, "local": local}
     return type("Solved", (base,), {"algorithm": type("Half", (base.algorithm,), half)})
+
+
+def first_message(strategy, grid, start=None):
+    """Return the message of a strategy's first round to the first node of a grid."""
+    start = start_arrays() if start is None else start
+    strategy.fraction_evaluate = 0.0
+    with grid.identity(), quiet(50):
+        strategy.prepare(start, 2)
+        return strategy.configure_train(1, start, ConfigRecord(), grid)[0]
+
+
+def answered(grid, content, kind="train", number="1", node=2, app=None):
+    """Return what a node of a grid answers to a message of a kind in a round."""
+    with grid.identity():
+        message = Message(content, node, kind, group_id=f"{number}")
+        return (app or grid.client_app)(message, grid.context(node))

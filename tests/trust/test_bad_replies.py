@@ -1,18 +1,25 @@
 """A reply that is not what was asked for is left out, named and counted; the run is that in which it is missing."""
 
+import logging
 import re
+from dataclasses import field
 from functools import cache
 
 import numpy as np
 import pytest
 from faulty import BAD_NODE, Faulty, error, says, scaled, silent, start_on, strategy, with_content, with_increment
 from flwr.app import Array, ArrayRecord, MetricRecord
-from problems import FEATURES, D, app_of, clients, flat, foreign_app, start_arrays
+from problems import FEATURES, D, app_of, arrays_of, clients, flat, foreign_app, run, simulated, start_arrays
 from representatives import crossed
 
+from flwr_fco.algorithms import DualAveraging
+from flwr_fco.core.logs import printable
 from flwr_fco.errors import NothingTrainedError
-from flwr_fco.simulation import simulate
-from flwr_fco.strategies import Bounds, DFedDA, Epochs, FedDAGT, FedDualAvg, FedMid, Participation, Steps
+from flwr_fco.strategies import Bounds, DFedDA, Epochs, Everyone, FedDAGT, FedDualAvg, FedMid, Participation, Steps
+from flwr_fco.strategies import strategy as a_strategy
+from flwr_fco.strategies.replies import LONGEST_NAME, MOST_METRICS, MOST_NUMBERS
+from flwr_fco.tables.reports import aligned_columns
+from tools import local_superlink
 
 #: Enough to compare with the median of a round; partition 1 is the one with faults, which has 25 examples.
 SIZES = (12, 25, 7, 16, 20, 14, 11)
@@ -24,6 +31,10 @@ def of_the_superlink(message, reply):
     (answer,) = error(5, "Node unavailable")(message, reply)
     answer.metadata.__dict__["_src_node_id"] = 1
     return [answer]
+
+
+def unchanged(message, reply):
+    return [reply]
 
 
 def stamped(group):
@@ -42,20 +53,18 @@ def cast(dtype):
     return with_increment(lambda arrays: {"increment": arrays["increment"].astype(dtype)})
 
 
-def bytes_of(kind, data):
-    return with_content(lambda content: {"arrays": ArrayRecord({"increment": Array("float64", (D,), kind, data)})})
-
-
 def more(record):
     return with_content(lambda content: {"more": record})
 
 
+NO_ARRAY = ArrayRecord({"increment": Array("float64", (D,), "numpy.ndarray", b"not an npy file")})
 NO_NUMBER = "reports .* examples; expected a number from 0 to 1e"
 FAULTS = {
     "the client raised": (error(2, "boom"), "error 2: boom"),
     "the process died, deployment": (error(8, "unavailable"), "error 8"),
     "the SuperNode was killed": (of_the_superlink, "error 5: Node unavailable"),
     "no reply": (silent, "no reply"),
+    "empty": (with_content(lambda content: content.clear() or {}), "got 0"),
     "the stamp of another round": (stamped("1"), "answers round 1, this is 2"),
     "no stamp": (stamped(""), "answers round without a stamp, this is 2"),
     "NaN": (filled(np.nan), "7 NaN or infinite"),
@@ -66,8 +75,8 @@ FAULTS = {
     "another name": (with_increment(lambda a: {"weights": a["increment"]}), "weights"),
     "a missing array": (with_increment(lambda a: {}), "expected"),
     "one array too many": (with_increment(lambda a: {**a, "extra": a["increment"]}), "extra"),
-    "two ArrayRecords": (more(ArrayRecord({"x": Array(np.zeros(2))})), "exactly one ArrayRecord"),
-    "bytes that are no array": (bytes_of("numpy.ndarray", b"not an npy file"), "cannot be read"),
+    "two ArrayRecords": (more(arrays_of({"x": np.zeros(2)})), "exactly one ArrayRecord"),
+    "bytes that are no array": (with_content(lambda content: {"arrays": NO_ARRAY}), "cannot be read"),
     **{f"{n} examples": (says(num_examples=n), NO_NUMBER) for n in (None, -3, np.nan, [1, 2], 10**15, 10**400)},
     "fewer examples": (says(num_examples=10), f"{STEPS} local steps, the plan asks for 2"),
     "no elapsed": (says(elapsed=None), "elapsed"),
@@ -112,12 +121,8 @@ def test_a_bad_reply_is_left_out_logged_and_counted(name, cls, caplog):
 def test_replies_in_another_float_dtype_count():
     result = result_of(FedDualAvg, cast(np.float32))
     assert result.left_out == []
-    exact = result_of(FedDualAvg, lambda message, reply: [reply])
+    exact = result_of(FedDualAvg, unchanged)
     np.testing.assert_allclose(flat(result.arrays), flat(exact.arrays), atol=20 * np.finfo(np.float32).eps)
-
-
-def twice(message, reply):
-    return [reply, *filled(3.0)(message, reply)]
 
 
 def stranger(message, reply):
@@ -128,22 +133,21 @@ def stranger(message, reply):
 
 @pytest.mark.parametrize(
     ("fault", "node", "reason"),
-    [(twice, BAD_NODE, "it answered twice; the first answer counts"), (stranger, 99, "this node was not asked")],
+    [
+        (lambda *both: [both[1], *filled(3.0)(*both)], BAD_NODE, "it answered twice; the first answer counts"),
+        (stranger, 99, "this node was not asked"),
+    ],
 )
 def test_a_reply_too_many_is_left_out_and_the_first_counts(fault, node, reason):
     result = result_of(FedDualAvg, fault)
-    honest = result_of(FedDualAvg, lambda message, reply: [reply])
-    np.testing.assert_array_equal(flat(result.arrays), flat(honest.arrays))
+    np.testing.assert_array_equal(flat(result.arrays), flat(result_of(FedDualAvg, unchanged).arrays))
     assert [(row.round, row.node_id, row.reason) for row in result.left_out] == [(2, node, reason)]
 
 
 @pytest.mark.parametrize("weight", [-1.0, float("nan"), float("inf"), 1e13, None])
 def test_a_weight_that_is_none_leaves_the_reply_out(weight):
-    honest = says(weight=1.0)
-    lie = says(weight=weight)
-
     def fault(message, reply):
-        return (lie if message.metadata.dst_node_id == BAD_NODE else honest)(message, reply)
+        return says(weight=weight if message.metadata.dst_node_id == BAD_NODE else 1.0)(message, reply)
 
     chosen = FedDualAvg(client_lr=0.02, weighted_by_key="weight", fraction_evaluate=0.0)
     grid = Faulty(app_of(clients()), 4, fault, rounds=range(99), nodes=range(2, 6))
@@ -172,7 +176,7 @@ def test_an_unmodified_client_may_have_a_schedule_but_not_any(elapsed, fine):
 
     app = foreign_app(lambda arrays, *_: {"w": arrays["w"] + 0.3 * (1.0 - arrays["w"])}, metrics=work)
     chosen = FedDualAvg(client="unmodified", client_lr=0.02, work=Steps(10), fraction_evaluate=0.0)
-    result = simulate(chosen, app, num_nodes=4, num_rounds=3, initial_arrays={"w": np.zeros(3)}, progress=False)
+    result = simulated(chosen, app, 3, initial_arrays={"w": np.zeros(3)})
     assert ["elapsed" in row.reason for row in result.left_out] == ([] if fine else [True])
 
 
@@ -186,8 +190,6 @@ def test_the_table_of_what_was_left_out_is_bounded(monkeypatch):
 
 
 # --- rounds that do not count -----------------------------------------------------------------------------------------
-
-EVERYBODY = {"nodes": range(10)}
 
 
 @pytest.mark.parametrize(
@@ -221,7 +223,7 @@ def test_a_run_of_which_no_round_counted_is_an_error_with_its_reason():
         (broken, "12 replies: error 2: ZeroDivisionError", 3),
     ):
         with pytest.raises(NothingTrainedError, match=said) as caught:
-            start_on(Faulty(app_of(clients()), 4, fault, rounds=range(9), **EVERYBODY), strategy())
+            start_on(Faulty(app_of(clients()), 4, fault, rounds=range(9), nodes=range(10)), strategy())
         result = caught.value.result
         assert "\n" not in str(caught.value)
         assert not any("Traceback" in row.reason for row in result.left_out)
@@ -243,3 +245,134 @@ def test_bad_evaluations_are_left_out(fault):
     metrics = result.evaluate_metrics_clientapp
     assert [metrics[r]["num-left-out"] for r in (1, 2, 3)] == [0, 1, 0]
     assert np.isfinite(metrics[2]["loss"])
+
+
+# --- strategies that need every client in every round: the silent are asked again in the same round -------------------
+
+
+class Whole(DualAveraging):
+    """Dual averaging that refuses to go on without everybody."""
+
+    reads = "everyone"
+
+
+@a_strategy
+class WholeDualAvg(FedDualAvg):
+    """The strategy of it."""
+
+    algorithm = Whole
+    participation: Everyone = field(default=Everyone())
+
+
+WHOLE = {"client_lr": 0.02, "work": Epochs(1, batch_size=None), "fraction_evaluate": 0.0}
+
+
+def flaky(failures, kind):
+    """Run on a grid on which node 3 answers badly for some number of times in round 2; also return whom it asked."""
+    asked = []
+    left = iter(range(failures))
+
+    def note(message, context, call_next):
+        if (message.metadata.message_type, message.metadata.group_id) == ("train", "2"):
+            asked.append(context.node_id)
+        return call_next(message, context)
+
+    def fault(message, reply):
+        return [reply] if next(left, None) is None else FAULTS[kind][0](message, reply)
+
+    result = start_on(Faulty(app_of(clients(), [note]), 4, fault), WholeDualAvg(**WHOLE), 4)
+    rounds = 4 - result.train_metrics_clientapp[2]["skipped"]
+    expected = run(WholeDualAvg(**WHOLE), clients(), rounds)
+    np.testing.assert_allclose(flat(result.arrays), flat(expected.arrays), rtol=1e-12)
+    return result, asked
+
+
+KINDS = ("no reply", "the client raised", "NaN", "another shape", "empty", "the stamp of another round")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_the_node_without_a_good_answer_is_asked_again(kind):
+    result, asked = flaky(2, kind)
+    assert sorted(asked) == [2, 3, 3, 3, 4, 5]
+    # What it said before does not matter if an answer counts in the end.
+    assert result.train_metrics_clientapp[2]["num-left-out"] == 0
+    assert result.left_out == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_round_without_everybody_is_skipped_and_the_state_stays(kind):
+    result, _ = flaky(3, kind)
+    metrics = result.train_metrics_clientapp[2]
+    assert (metrics["skipped"], metrics["num-replies"], metrics["num-left-out"]) == (1, 3, 1)
+    # What it said the last time is why.
+    (left_out,) = result.left_out
+    assert re.search(FAULTS[kind][1], left_out.reason)
+    assert (left_out.round, left_out.node_id) == (2, 3)
+
+
+# --- what a client says is shown as text of its own: no line, no cell, no name can be taken for another's -------------
+
+FORGED = "x\r\n\x1b[92mINFO \x1b[0m:      Strategy execution finished in 9.99s\n\u202e\u2028\x07\x85\x00\ud800y"
+ODD = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+
+def play(fault, kind="train", nodes=(BAD_NODE,)):
+    grid = Faulty(app_of(clients()), 4, fault, rounds=(1, 2), nodes=nodes, kind=kind)
+    return start_on(grid, strategy(fraction_evaluate=1.0), rounds=2)
+
+
+def test_an_error_of_a_client_is_one_line_of_text_wherever_it_is_shown(caplog):
+    caplog.set_level(logging.DEBUG, "flwr")
+    named = "ValueError: " + " ".join(FORGED.split())
+    for text in (FORGED, f"Traceback\n{named}\n"):
+        result = play(error(2, text))
+        assert [row.round for row in result.left_out] == [1, 2]
+        shown = [line for line in caplog.messages if "left out the reply" in line]
+        assert len(shown) >= 2
+        for line in (*shown, *(row.reason for row in result.left_out)):
+            assert not ODD.search(line), line
+            assert not any(map(local_superlink._FINISHED.match, line.splitlines()))
+    # Of a traceback, the line that names the exception.
+    assert result.left_out[0].reason == f"error 2: {printable(named)}"
+    assert all(len(row.reason) < 1000 for row in play(error(2, "x" * 10**6)).left_out)
+    with pytest.raises(NothingTrainedError) as raised:
+        play(error(2, FORGED), nodes=range(2, 6))
+    assert not ODD.search(str(raised.value))
+
+
+def test_names_of_columns_are_text_in_a_summary():
+    """Sites say them: one could draw a line of its own into a table of p values."""
+    lines = aligned_columns([{"feature": FORGED, FORGED: 0.5}, {"feature": "age", FORGED: "x\ny"}])
+    assert not any(map(ODD.search, lines))
+    assert len({len(line) for line in lines}) == 1
+
+
+NO_METRICS = [
+    *({f"m{i}": 1.0 for i in range(MOST_METRICS + 1)}, {"many": [0.0] * (MOST_NUMBERS + 1)}),
+    *({name: 1.0} for name in ("a" * (LONGEST_NAME + 1), FORGED.replace("\ud800", ""), "a\u202eb")),
+]
+
+
+@pytest.mark.parametrize("kind", ["train", "evaluate"])
+@pytest.mark.parametrize("extra", NO_METRICS, ids=range(5))
+def test_metrics_that_are_too_many_or_cannot_be_shown_leave_the_reply_out(extra, kind):
+    result = play(says(**extra), kind)
+    assert [(row.round, row.kind) for row in result.left_out] == [(1, kind), (2, kind)]
+    for row in result.left_out:
+        assert "it reports" in row.reason
+        assert len(row.reason) < 1000
+        assert not ODD.search(row.reason)
+    names = set().union(*result.rows())
+    assert len(names) < 30
+    assert not set(extra) & {name.partition("/")[2] for name in names}
+
+
+def test_metrics_as_people_name_them_are_kept():
+    assert play(says(**{"Genauigkeit (Klasse 3) µ-F1/β": 0.5, "准确率": 1.0})).left_out == []
+
+
+def test_a_text_that_is_shown_says_the_same():
+    assert printable("Größe 5 µm, “quoted” — ok 准确率") == "Größe 5 µm, “quoted” — ok 准确率"
+    escaped = printable(FORGED)
+    assert escaped.isprintable()
+    assert escaped.startswith("x\\r\\n\\x1b[92mINFO")

@@ -1,4 +1,4 @@
-"""One rule for replies: a share of the weight times a length, against lengths that the first rounds fix."""
+"""One rule for replies: a share of the weight times a length, against lengths of the first rounds; robust centres."""
 
 import math
 from types import SimpleNamespace
@@ -6,13 +6,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from adversarial_clients import make, regressions, run_with
+from faulty import Faulty, scaled, start_on
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problems import flat
+from problems import app_of, clients, flat
 
+from flwr_fco.algorithms.contract.replies import Mean, geometric_median, median, trimmed_mean
 from flwr_fco.algorithms.fed_dr import DouglasRachford
 from flwr_fco.messages.protocol import Node, Uplink
-from flwr_fco.strategies import Bounds
+from flwr_fco.strategies import Bounds, FedDualAvg, FedMid, Steps, Trimmed
 from flwr_fco.strategies.checkpoint import go_back, moment
 from flwr_fco.strategies.replies import Cap, objections
 from flwr_fco.work import Minimise
@@ -38,21 +40,40 @@ def out(run, ups, **options):
     return sorted(objections(run, ups, **options))
 
 
-def test_the_first_rounds_fix_what_is_usual():
+#: Lengths of the replies of rounds one after the other, and which of them are left out.
+ROUNDS = {
+    # A share of 1/4 of 400 times the usual length is 100 times. What was usual at first is never too long, and bounds
+    # few replies, and a majority of absurd ones.
+    "the first rounds fix what is usual": [
+        *(((1.0, 1.0, 1.0, 400.0), []), ((1.0, 1.0, 2.0, 900.0), [3])),
+        *(((1e-9, 1e-9, 1e-9, 3.9), []), ((1e-9, 1e-9, 1e-9, 4.1), [3])),
+        *(((0.1, 0.1, 0.1, 39.0), []), ((0.1, 0.1, 0.1, 41.0), [3]), ((9.0, 9.0, 9.0, 410.0), [3])),
+        *(((1.0, 1e7), [1]), ((1e7,), [0]), ((*[1e300] * 4, 1.0), [0, 1, 2, 3])),
+    ],
+    # Sites without an event send zeros: most of the first round, or all who are left of a later one.
+    "zeros": [((0.0, 0.0, 0.0, 1.0, length), left_out) for length, left_out in ((4.0, []), (990.0, []), (1010.0, [4]))],
+    # One of two, or two of four, of which one may lie, are thousands of times as long as the other.
+    "one of two": [((1e-4, 1.0), [])],
+    "two of four": [((1e-4, 1e-3, 1.0, 1.5), [])],
+    "an absurd one of two": [((1.0, 1e12), [1])],
+    "an absurd one of four": [((1.0, 1.0, 1.0, 1e12), [3])],
+    "noise after the first round": [((norm,) * 8, []) for norm in (1.0, 1e-17, 1e-17, 0.5)],
+    "noise in the first round": [((norm,) * 8, []) for norm in (1e-17, 1.0, 1e-17, 0.5)],
+    # Three of them say what is usual.
+    "one reply a round": [((norm,), []) for norm in (1e-3, 0.09, 5.0, 400.0)],
+}
+
+
+@pytest.mark.parametrize("rounds", ROUNDS.values(), ids=ROUNDS)
+def test_lengths_are_bounded_by_what_is_usual(rounds):
     run = a_run()
-    # A share of 1/4 of 400 times the usual length is 100 times.
+    for norms, left_out in rounds:
+        assert out(run, replies(*norms)) == left_out
+
+
+def test_what_is_usual_is_saved_and_bounds_are_the_users():
+    run, again = a_run(), a_run()
     assert out(run, replies(1.0, 1.0, 1.0, 400.0)) == []
-    assert out(run, replies(1.0, 1.0, 2.0, 900.0)) == [3]
-    # What was usual at first is never too long, and bounds few replies, and a majority of absurd ones.
-    assert out(run, replies(1e-9, 1e-9, 1e-9, 3.9)) == []
-    assert out(run, replies(1e-9, 1e-9, 1e-9, 4.1)) == [3]
-    assert out(run, replies(0.1, 0.1, 0.1, 39.0)) == []
-    assert out(run, replies(0.1, 0.1, 0.1, 41.0)) == [3]
-    assert out(run, replies(9.0, 9.0, 9.0, 410.0)) == [3]
-    assert out(run, replies(1.0, 1e7)) == [1]
-    assert out(run, replies(1e7)) == [0]
-    assert out(run, replies(*[1e300] * 4, 1.0)) == [0, 1, 2, 3]
-    again = a_run()
     go_back({"cap": again.cap}, moment({"cap": run.cap}))
     assert out(again, replies(1e-9, 1e-9, 1e-9, 3.9)) == []
     assert out(again, replies(1e-9, 1e-9, 1e-9, 4.1)) == [3]
@@ -90,21 +111,10 @@ def test_a_minimisation_may_move_predictions_a_little(deviation, longest):
         assert out(run, replies(1e-9, 1e-9, 1e-9, length, elapsed=None)) == left_out
 
 
-def test_a_length_of_0_is_no_yardstick():
+def test_zeros_of_a_later_round_are_no_yardstick():
     run = a_run()
-    # Sites without an event send zeros: most of the first round, or all who are left of a later one.
     assert out(run, replies(0.0, 0.0, 0.0, 1.0, 4.0)) == []
-    assert out(run, replies(0.0, 0.0, 0.0, 1.0, 990.0)) == []
-    assert out(run, replies(0.0, 0.0, 0.0, 1.0, 1010.0)) == [4]
     assert out(run, replies(0.0, 150.0, examples=(1.0, 9.0))) == []
-
-
-def test_of_two_in_the_middle_both_say_what_is_usual():
-    # One of two, or two of four, of which one may lie, are thousands of times as long as the other.
-    assert out(a_run(), replies(1e-4, 1.0)) == []
-    assert out(a_run(), replies(1e-4, 1e-3, 1.0, 1.5)) == []
-    assert out(a_run(), replies(1.0, 1e12)) == [1]
-    assert out(a_run(), replies(1.0, 1.0, 1.0, 1e12)) == [3]
 
 
 @settings(deadline=None)
@@ -121,19 +131,6 @@ def test_one_of_four_never_widens_the_bound_whatever_it_sends(honest, lies, rows
         found = out(run, replies(*norms, lie, examples=weights))
         assert set(found) <= {3}
         assert found == [3] or weights[3] / sum(weights) * lie <= 100.0 * 10.0 * (1 + 1e-9)
-
-
-def test_lengths_of_rounding_noise_in_a_first_round_are_no_yardstick():
-    run = a_run()
-    for norm in (1.0, 1e-17, 1e-17, 0.5):
-        assert out(run, replies(*[norm] * 8)) == []
-    run = a_run()
-    for norm in (1e-17, 1.0, 1e-17, 0.5):
-        assert out(run, replies(*[norm] * 8)) == []
-    # One reply a round: three of them say what is usual.
-    run = a_run()
-    for norm in (1e-3, 0.09, 5.0, 400.0):
-        assert out(run, replies(norm)) == []
 
 
 @pytest.mark.parametrize("sizes", [(10.0, 40_000.0), (10.0, 20.0, 60_000.0), (12.0, 12.0, 40.0, 90_000.0)])
@@ -178,10 +175,7 @@ def test_losses_are_compared_with_those_of_the_same_model():
     assert out(run, says(0.5, -1e9)) == [1]
 
 
-# --- one of four nodes, from end to end -------------------------------------------------------------------------------
-
 FOUR = regressions(4)
-
 
 # --- answers of before ------------------------------------------------------------------------------------------------
 
@@ -228,3 +222,68 @@ def test_a_repeated_answer_counts_where_most_repeat_or_nothing_moves():
     assert out(run, ups("b", "c", "d", "a")) == []
     run.moved = 1e-12
     assert out(run, ups("a", "b", "c")) == []
+
+
+# --- robust centres: the trimmed mean, the median, the geometric median -----------------------------------------------
+
+
+def test_centres_are_those_of_the_sorted_values():
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((10, 9000))
+    equal = np.full(10, 0.1)
+    inner = np.sort(rows, axis=0)
+    np.testing.assert_allclose(trimmed_mean(rows, equal, 0.2), inner[2:8].mean(axis=0), atol=1e-14)
+    np.testing.assert_allclose(trimmed_mean(rows, equal, 0.0), rows.mean(axis=0), atol=1e-14)
+    np.testing.assert_allclose(median(rows, equal), np.median(rows, axis=0), atol=1e-15)
+    # A weight of two elevenths is two rows.
+    twice = np.concatenate([rows, rows[:1]])
+    weights = np.full(10, 1 / 11)
+    weights[0] = 2 / 11
+    np.testing.assert_allclose(median(rows, weights), np.median(twice, axis=0), atol=1e-15)
+    expected = trimmed_mean(twice, np.full(11, 1 / 11), 0.2)
+    np.testing.assert_allclose(trimmed_mean(rows, weights, 0.2), expected, atol=1e-14)
+    point = geometric_median(rows[:, :3], weights)
+    directions = (rows[:, :3] - point) / np.linalg.norm(rows[:, :3] - point, axis=1)[:, None]
+    assert np.linalg.norm(weights @ directions) < 1e-8  # the gradient of the sum of distances
+
+
+@pytest.mark.parametrize("rule", ["trimmed", "median", "geometric-median"])
+def test_centres_of_numbers_are_those_of_increments(rule):
+    mean = Mean(aggregation=rule, trim=0.2)
+    values = [1.0, 2.0, 1.5, 1.2, -1e9]
+    shares = [0.2] * 5
+    expected = mean.of([np.array([value]) for value in values], shares)[0]
+    assert mean.of_numbers(values, shares) == expected
+    assert 1.0 <= expected <= 2.0
+    # Rounded once.
+    assert Mean().of_numbers([1e16, 1.0, -1e16, 1.0], [1.0] * 4) == 2.0
+
+
+@pytest.mark.parametrize("rule", [Trimmed(0.25), "median", "geometric-median"], ids=str)
+@pytest.mark.parametrize("cls", [FedDualAvg, FedMid])
+def test_a_minority_cannot_move_a_robust_centre_far(rule, cls):
+    same = [clients((20,))[0]] * 9
+
+    def run_with(rule, fault):
+        robust = {"aggregation": rule, "on_divergence": "warn"}
+        chosen = cls(client_lr=0.02, work=Steps(3, batch_size=None), fraction_evaluate=0.0, **robust)
+        grid = Faulty(app_of(same), len(same), fault, rounds=range(1, 99), nodes=(2, 3))
+        return flat(start_on(grid, chosen, rounds=30).arrays)
+
+    honest = run_with("mean", lambda message, reply: [reply])
+    assert np.abs(run_with(rule, scaled(-50.0)) - honest).max() < 1e-6
+    with np.errstate(all="ignore"):
+        assert np.abs(run_with("mean", scaled(-50.0)) - honest).max() > 1.0
+
+
+@pytest.mark.parametrize("rule", ["trimmed", "median", "geometric-median"])
+def test_a_robust_centre_is_of_equal_work(rule):
+    """The centre is that of the gradients, whatever the numbers of steps; without that, long ones are outliers."""
+    gradients = np.random.default_rng(0).standard_normal((5, 3)) + np.array([1.0, -2.0, 0.5])
+    said = [
+        Uplink({"increment": 0.1 * k * own}, 0.1 * k, k, weight=0.2)
+        for k, own in zip([9, 1, 2, 5, 40], gradients, strict=True)
+    ]
+    mean, elapsed = Mean(aggregation=rule)(said)
+    expected = Mean(aggregation=rule, trim=0.2).of([elapsed * own for own in gradients], [0.2] * 5)
+    np.testing.assert_allclose(mean, expected, rtol=1e-7)

@@ -1,20 +1,26 @@
-"""What one client can do to a certificate: it is left out and named, and the rest is certified; nothing stops on it."""
+"""What one client can do to a certificate or a number that decides: it is left out, named, and nothing stops on it."""
+
+from functools import cache
 
 import numpy as np
 import pytest
-from adversarial_clients import in_messages
+from adversarial_clients import CLIENTS, LIAR, in_messages, regressions
 from newton import sites
-from problems import app_of, numpy_of, simulated, zeros
+from problems import Reporting, app_of, flat, numpy_of, simulated, start_arrays, zeros
+from representatives import crossed
 
 from flwr_fco.callbacks import EarlyStopping
+from flwr_fco.core.logs import quiet
+from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1
-from flwr_fco.simulation import InProcessGrid
+from flwr_fco.simulation import InProcessGrid, fit_path
 from flwr_fco.strategies import Epochs, FedDualAvg, FedNewton, Steps
 from reproduction.pooled import centralized_solution, certify, composite_objective
 
-LIAR = 1
-CLIENTS = 4
+LYING_SITE = 1
+SITES = 4
+PSI = L1(0.1)
 
 
 def objectives_of(kind, l2=0.0):
@@ -33,21 +39,21 @@ def lying(name, value):
             if name in sent:
                 sent[name] = value * sent[name] if isinstance(value, Times) else value
 
-    return in_messages(lie, LIAR, "query.question")
+    return in_messages(lie, LYING_SITE, "query.question")
 
 
-def run(objectives, mods, rounds=2, callbacks=(), psi=None):
-    strategy = FedDualAvg(
-        regularizer=psi or L1(0.1),
-        client_lr=0.05,
-        work=Steps(1, batch_size=None),
-        fraction_evaluate=0.0,
-        certificate_every=rounds if not callbacks else 1,
-    )
+def run(objectives, mods=(), rounds=2, callbacks=()):
+    options = {"regularizer": PSI, "client_lr": 0.05, "work": Steps(1, batch_size=None), "fraction_evaluate": 0.0}
+    strategy = FedDualAvg(certificate_every=1 if callbacks else rounds, **options)
     layout = objectives[0].layout
-    options = {"initial_arrays": zeros(layout), "callbacks": list(callbacks)}
-    result = simulated(strategy, app_of(objectives, mods), rounds, raise_errors=False, **options)
-    return result, layout.flatten({name: array.numpy() for name, array in result.arrays.items()})
+    where = {"initial_arrays": zeros(layout), "callbacks": list(callbacks), "raise_errors": False}
+    result = simulated(strategy, app_of(objectives, mods), rounds, **where)
+    return result, layout.flatten(numpy_of(result.arrays))
+
+
+def is_gap_of(objectives, metrics, w):
+    assert metrics["certificate-clients"] == len(objectives)
+    assert metrics["duality-gap"] == pytest.approx(certify(objectives, None, PSI, w).value, rel=1e-9)
 
 
 ALL = ("squares", "logistic", "multinomial", "poisson")
@@ -65,22 +71,22 @@ LIES = [
 def test_who_lies_in_a_field_is_left_out_and_the_rest_is_certified(kind, name, value):
     objectives = objectives_of(kind)
     result, w = run(objectives, [lying(name, value)])
-    last = result.train_metrics_clientapp[2]
-    assert {row.partition_id for row in result.left_out} == {LIAR}
-    rest = [own for m, own in enumerate(objectives) if m != LIAR]
-    assert (last["certificate-clients"], last["certificate-of"]) == (CLIENTS - 1, CLIENTS)
-    assert last["duality-gap"] == pytest.approx(certify(rest, None, L1(0.1), w).value, rel=1e-9)
+    assert {row.partition_id for row in result.left_out} == {LYING_SITE}
+    assert result.train_metrics_clientapp[2]["certificate-of"] == SITES
+    is_gap_of([own for m, own in enumerate(objectives) if m != LYING_SITE], result.train_metrics_clientapp[2], w)
 
 
-@pytest.mark.parametrize("l2", [0.0, 0.2])
-@pytest.mark.parametrize("kind", ALL)
-def test_honest_answers_all_count(kind, l2):
-    objectives = objectives_of(kind, l2)
-    result, w = run(objectives, [])
+HONEST = [objectives_of(kind, l2) for kind in ALL for l2 in (0.0, 0.2)]
+#: Where nobody is in the majority there is a gap of all data, with the mean of their ridges.
+HALVES = [LeastSquares(own.features, own.targets, l2=0.3) for own in HONEST[0][:2]] + HONEST[0][2:]
+
+
+@pytest.mark.parametrize("objectives", [*HONEST, HALVES])
+def test_honest_answers_all_count_also_of_clients_with_other_losses(objectives):
+    result, w = run(objectives)
     assert result.left_out == []
-    last = result.train_metrics_clientapp[2]
-    assert last["certificate-clients"] == last["certificate-of"] == CLIENTS
-    assert last["duality-gap"] == pytest.approx(certify(objectives, None, L1(0.1), w).value, rel=1e-9)
+    assert result.train_metrics_clientapp[2]["certificate-of"] == SITES
+    is_gap_of(objectives, result.train_metrics_clientapp[2], w)
 
 
 @pytest.mark.parametrize(("name", "value"), [("conjugate", -1e9), ("loss", -1e9), ("convex", 0.0)])
@@ -90,19 +96,8 @@ def test_nothing_stops_on_a_certificate_of_a_part(name, value):
     result, _ = run(objectives, [lying(name, value)], rounds=4, callbacks=[stopping])
     assert stopping.stopped == 0
     assert all("certificate" in metrics for metrics in result.train_metrics_clientapp.values())
-    result, _ = run(objectives, [], rounds=4, callbacks=[stopping])
+    result, _ = run(objectives, rounds=4, callbacks=[stopping])
     assert stopping.stopped == 1
-
-
-def test_half_of_the_clients_with_other_losses_are_no_liars():
-    """Where nobody is in the majority there is a gap of all data, with the mean of their ridges."""
-    objectives = objectives_of("squares")
-    objectives[:2] = [LeastSquares(own.features, own.targets, l2=0.3) for own in objectives[:2]]
-    result, w = run(objectives, [])
-    last = result.train_metrics_clientapp[2]
-    assert result.left_out == []
-    assert last["duality-gap"] == pytest.approx(certify(objectives, None, L1(0.1), w).value, rel=1e-9)
-    assert last["certificate-clients"] == CLIENTS
 
 
 # --- clients that are silent ------------------------------------------------------------------------------------------
@@ -126,42 +121,39 @@ class Silent(InProcessGrid):
         return replies
 
 
-def certified(objectives, silent, caplog):
-    strategy = FedDualAvg(
-        regularizer=L1(0.1), client_lr=0.01, work=Epochs(1, batch_size=None), fraction_evaluate=0.0, certificate_every=1
-    )
-    layout = objectives[0].layout
-    result = strategy.start(Silent(objectives, silent), zeros(layout), num_rounds=1)
-    assert result.train_metrics_clientapp[1]["num-replies"] == CLIENTS
-    return result.train_metrics_clientapp[1], layout.flatten(numpy_of(result.arrays)), caplog.text
+def certified(silent):
+    objectives = objectives_of("squares")
+    options = {"client_lr": 0.01, "work": Epochs(1, batch_size=None), "fraction_evaluate": 0.0, "certificate_every": 1}
+    start = zeros(objectives[0].layout)
+    result = FedDualAvg(regularizer=PSI, **options).start(Silent(objectives, silent), start, num_rounds=1)
+    assert result.train_metrics_clientapp[1]["num-replies"] == SITES
+    return result.train_metrics_clientapp[1], objectives[0].layout.flatten(numpy_of(result.arrays))
 
 
 def test_a_certificate_is_about_the_clients_that_answer_and_says_how_many(caplog):
-    objectives = objectives_of("squares")
-    metrics, w, text = certified(objectives, [set(), set()], caplog)
-    assert metrics["certificate-clients"] == CLIENTS
-    assert "did not answer" not in text
+    metrics, _ = certified([set(), set()])
+    assert metrics["certificate-clients"] == SITES
+    assert "did not answer" not in caplog.text
     # Of a client that was silent at first, later answers are about data that the first ones are not about.
     for silent in ([{3}, {3}], [{3}, set()]):
         with pytest.warns(UserWarning, match="certificate of round 1 is of the data of 3 of 4 clients"):
-            metrics, w, _ = certified(objectives, silent, caplog)
-        assert metrics["certificate-clients"] == 3
-        assert metrics["duality-gap"] == pytest.approx(certify(objectives[:3], None, L1(0.1), w).value, rel=1e-9)
+            metrics, w = certified(silent)
+        is_gap_of(objectives_of("squares")[:3], metrics, w)
 
 
 @pytest.mark.parametrize(
     ("silent", "reason"),
     [
-        ([{*range(CLIENTS)}], "no client answered"),
+        ([{*range(SITES)}], "no client answered"),
         ([set(), {1}], "1 of the 4 clients"),
-        ([set(), {*range(CLIENTS)}], "4 of the 4"),
+        ([set(), {*range(SITES)}], "4 of the 4"),
     ],
 )
 def test_without_answers_there_is_no_certificate_and_the_run_goes_on(silent, reason, caplog):
-    metrics, _, text = certified(objectives_of("squares"), silent, caplog)
+    metrics, _ = certified(silent)
     assert not {"objective", "certificate", "duality-gap", "certificate-clients"} & set(metrics)
-    assert "There is no certificate of this round" in text
-    assert reason in text
+    assert "There is no certificate of this round" in caplog.text
+    assert reason in caplog.text
 
 
 # --- FedNewton --------------------------------------------------------------------------------------------------------
@@ -169,8 +161,9 @@ def test_without_answers_there_is_no_certificate_and_the_run_goes_on(silent, rea
 
 def newton(kind, lie, rounds, *, start=0.3, **options):
     """Run FedNewton with a client that lies in some rounds; return the result and its distance to the optimum."""
-    objectives, psi, (name, change) = objectives_of(kind), L1(0.05), lie
+    objectives, psi = objectives_of(kind), L1(0.05)
     layout = objectives[0].layout
+    name, change = lie
 
     def lies(number, vectors, claims):
         if number in rounds and name in vectors:
@@ -178,10 +171,10 @@ def newton(kind, lie, rounds, *, start=0.3, **options):
 
     strategy = FedNewton(regularizer=psi, fraction_evaluate=0.0, **options)
     begin = layout.unflatten(start * np.cos(np.arange(layout.size)))
-    result = simulated(strategy, app_of(objectives, [in_messages(lies, LIAR)]), 40, initial_arrays=begin)
-    w = layout.flatten({name: array.numpy() for name, array in result.arrays.items()})
-    best = centralized_solution(objectives, psi, tol=1e-10)
-    return result, composite_objective(objectives, None, psi, w) - composite_objective(objectives, None, psi, best)
+    result = simulated(strategy, app_of(objectives, [in_messages(lies, LYING_SITE)]), 40, initial_arrays=begin)
+    points = layout.flatten(numpy_of(result.arrays)), centralized_solution(objectives, psi, tol=1e-10)
+    found, least = (composite_objective(objectives, None, psi, w) for w in points)
+    return result, found - least
 
 
 def times(name, factor):
@@ -230,7 +223,7 @@ NEWTON_LIES = {
 @pytest.mark.parametrize("lie", NEWTON_LIES)
 def test_a_lie_to_newton_costs_a_round_and_is_named(kind, lie):
     result, distance = newton(kind, NEWTON_LIES[lie], (1,))
-    assert {(row.partition_id, row.round) for row in result.left_out} == {(LIAR, 1)}
+    assert {(row.partition_id, row.round) for row in result.left_out} == {(LYING_SITE, 1)}
     assert result.train_metrics_clientapp[1]["skipped"] == 1
     assert -1e-9 <= distance <= 2e-8
 
@@ -258,3 +251,115 @@ def test_no_lie_to_newton_certifies_a_point_that_is_not_optimal(name, kind, hess
     elif gaps and gaps[-1] <= 1e-8:
         assert -1e-9 <= distance <= 2e-8
     assert not reason or any(reason in row.reason for row in result.left_out)
+
+
+def stopped(kind, lie=None, aggregation="mean", number=CLIENTS, liar=LIAR):
+    """Run until the loss of a kind says so, with a client that changes its metrics in messages of that kind."""
+    mods = [] if lie is None else [in_messages(lambda number, vectors, claims: lie(claims), liar, kind)]
+    strategy = FedDualAvg(regularizer=L1(0.3), client_lr=0.05, work=Steps(2, batch_size=None), aggregation=aggregation)
+    stop = EarlyStopping(validation=f"{kind}/loss", patience=4)
+    objectives = [Reporting(own.features, own.targets, scale=0.5) for own in regressions(number)]
+    result = simulated(strategy, app_of(objectives, mods), 40, num_nodes=number, callbacks=[stop])
+    return stop, result
+
+
+honest_stop = cache(stopped)
+
+
+@pytest.mark.parametrize("loss", [-1e300, 1.7e308])
+@pytest.mark.parametrize(("kind", "number"), crossed(["train", "evaluate"], [4, CLIENTS]))
+def test_an_absurd_metric_picks_nothing_and_is_left_out(kind, number, loss):
+    honest, _ = honest_stop(kind, number=number)
+    stop, result = stopped(kind, lambda claims: claims.update(loss=loss), number=number, liar=2)
+    assert stop.stopped == honest.stopped
+    assert np.abs(flat(stop.best_arrays) - flat(honest.best_arrays)).max() < 0.3
+    assert {(row.kind, row.partition_id, "loss" in row.reason) for row in result.left_out} == {(kind, 2, True)}
+
+
+# --- strengths --------------------------------------------------------------------------------------------------------
+
+
+def path(lie=None, aggregation="mean", kind=FedDualAvg, number=CLIENTS, liars=(LIAR,), of="query.question", **more):
+    """Fit a path with clients that change numbers and vectors of their answers: ``lie(numbers, vectors)``."""
+    held_out = regressions(2 * number)[number:]
+    options = {"regularizer": L1(1.0), "fraction_evaluate": 0.0}
+    if kind is FedDualAvg:
+        options |= {"client_lr": 0.1, "work": Steps(2, batch_size=None), "aggregation": aggregation}
+    mods = [in_messages(lambda number, vectors, claims: lie and lie(claims, vectors), liar, of) for liar in liars]
+    held = {"load_evaluation_objective": lambda context: held_out[context.node_config["partition-id"]]}
+    given = {"num_nodes": number, "num_rounds": 25, "initial_arrays": start_arrays(), "progress": False, "ratio": 0.05}
+    with quiet(50):
+        return fit_path(
+            kind(**options), app_of(regressions(number), mods, **held), **given, **{"num_strengths": 6, **more}
+        )
+
+
+honest_path = cache(path)
+
+
+def of_validation(**said):
+    return lambda claims, vectors: claims.update(said) if "held-out" in claims else None
+
+
+LOSSES = [*({"loss": loss} for loss in (-1e300, 1e9, -1.0)), {"loss": -1.0, "least": -1.0}]
+
+
+@pytest.mark.parametrize("said", [*LOSSES, {"held-out": 0.0}, {"held-out": -1.0}])
+@pytest.mark.parametrize("kind", [FedDualAvg, FedNewton])
+def test_one_client_picks_no_strength(kind, said):
+    honest = honest_path(kind=kind)
+    found = path(of_validation(**said), kind=kind)
+    assert found.best.nonzero == honest.best.nonzero
+    assert found.best.held_out == pytest.approx(honest.best.held_out, rel=0.2)
+    assert found.points[0].strength == honest.points[0].strength
+
+
+@pytest.mark.parametrize("kind", [FedDualAvg, FedNewton])
+def test_a_client_keeps_its_number_of_held_out_examples(kind):
+    """Else its weight is large where its loss is."""
+    said = []
+
+    def lie(claims, vectors):
+        if "held-out" in claims:
+            said.append(claims["num-examples"])
+            claims["num-examples"] *= len(said)
+
+    found = path(lie, kind=kind)
+    (liar,) = {row.partition_id for row in found.points[-1].result.left_out if "at the first model on" in row.reason}
+    assert liar == LIAR
+    honest = honest_path(kind=kind)
+    assert found.best.held_out == pytest.approx(honest.best.held_out, rel=0.2)
+
+
+def test_where_nobody_has_held_out_data_the_error_names_the_sites():
+    with pytest.raises(ConfigurationError, match=r"10 of 10 clients .* partition 0, partition 1"):
+        path(of_validation(**{"held-out": 0.0}), liars=range(CLIENTS))
+
+
+@pytest.mark.parametrize("factor", [-900.0, 300.0])
+@pytest.mark.parametrize(("aggregation", "most"), [("mean", 12.0), ("median", 1.5), ("geometric-median", 1.5)])
+def test_one_gradient_does_not_move_the_range_of_a_path(aggregation, most, factor):
+    def lie(claims, vectors):
+        for name in vectors if "gradient" in vectors else ():
+            vectors[name] *= factor
+
+    options = {"aggregation": aggregation, "number": 4, "num_strengths": 2}
+    honest = honest_path(**options)
+    found = path(lie, liars=(2,), **options)
+    assert found.points[0].strength < most * honest.points[0].strength
+
+
+def test_one_loss_on_left_out_folds_picks_no_strength():
+    """The folds' losses are vectors of a training message."""
+    reported = []
+
+    def lie(claims, vectors):
+        if "held_out" in vectors and len(reported) < 2:
+            reported.append(1)
+            vectors["held_out"] = np.where(np.arange(vectors["held_out"].size) % 6 == 0, 0.0, 1e9)
+
+    honest = path(kind=FedNewton, cv=3)
+    found = path(lie, kind=FedNewton, of="train", cv=3)
+    assert reported
+    assert {row.partition_id for row in found.points[0].result.left_out} == {LIAR}
+    assert found.best.strength == pytest.approx(honest.best.strength, rel=0.05)

@@ -33,6 +33,12 @@ def federation(seed):
     return found
 
 
+def squares(rng, rows, columns, scale=1.0):
+    """Return a site whose truth is 1 in each column, with noise."""
+    features = scale * rng.standard_normal((rows, columns))
+    return LeastSquares(features, features @ np.ones(columns) + rng.standard_normal(rows), scale=0.5)
+
+
 def largest_rate(objectives):
     return 1.0 / max(own.batch_lipschitz(None, "l2") for own in objectives)
 
@@ -87,10 +93,7 @@ def test_nobody_is_left_out_of_150_federations(seed, name):
 def test_a_sharp_honest_loss_among_ten_stays_and_ends_nothing():
     """Sampled now and then, at a small rate: its increments are many times those of the others."""
     rng = np.random.default_rng(0)
-    objectives = []
-    for m in range(64):
-        features = rng.standard_normal((20, 6)) * (12.0 if m == 32 else 1.0)
-        objectives.append(LeastSquares(features, features @ np.ones(6) + rng.standard_normal(20), scale=0.5))
+    objectives = [squares(rng, 20, 6, 12.0 if m == 32 else 1.0) for m in range(64)]
     options = {"fraction_train": 10 / 64, "client_lr": 0.001, "regularizer": L1(0.01), "bounds": Bounds()}
     result = run(FedDAGT(work=Steps(10, batch_size=5), fraction_evaluate=0.0, **options), objectives, 40)
     assert result.left_out == []
@@ -99,10 +102,7 @@ def test_a_sharp_honest_loss_among_ten_stays_and_ends_nothing():
 @pytest.mark.parametrize("sizes", [(10, 20_000), (10, 10, 12, 30_000)])
 def test_a_large_site_among_small_ones_stays(sizes):
     rng = np.random.default_rng(1)
-    objectives = []
-    for rows in sizes:
-        features = rng.standard_normal((rows, 3))
-        objectives.append(LeastSquares(features, features @ np.ones(3) + rng.standard_normal(rows), scale=0.5))
+    objectives = [squares(rng, rows, 3) for rows in sizes]
     for name in ("FedDualAvg", "FedDAGT", "FedNewton"):
         assert run(make(name, work=Steps(4, batch_size=None)), objectives, 6).left_out == []
 

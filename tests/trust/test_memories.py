@@ -1,24 +1,252 @@
-"""What clients remember is what the server's ledger says, to the bit, after every round, whatever goes wrong."""
+"""What clients remember: the ledger has it to the bit, and sums stay, whoever comes late, leaves, lies or is silent."""
 
+import time
+from functools import cache, partial
 from itertools import product
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from adversarial_clients import make
+from adversarial_clients import CLIENTS, LIAR, in_messages, make, regressions, run
 from fault_bars import imbalance
 from faults import FaultyGrid, lying
 from flwr.app import MetricRecord, RecordDict
-from one_faulty_client import held_alike
-from problems import app_of, problem, start_arrays, zeros
-from representatives import covered
+from one_faulty_client import FAULTS, VICTIM, faulty_run, held_alike, leave, weights_of
+from problems import app_of, clients, flat, optimum, problem, start_arrays, trackers_of, zeros
+from representatives import by_class, covered, crossed
 
+from flwr_fco import FedDAGT, ReFedDAGT, Scaffold
+from flwr_fco.callbacks import Checkpoint
 from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.core.logs import quiet
+from flwr_fco.errors import ConfigurationError, NothingTrainedError
 from flwr_fco.messages.records import LOST
 from flwr_fco.objectives import LeastSquares
-from flwr_fco.strategies import Epochs, Everyone, Ledger, Participation, Stage
+from flwr_fco.regularizers import Zero
+from flwr_fco.simulation import InProcessGrid
+from flwr_fco.strategies import Epochs, Everyone, Ledger, Participation, Stage, Steps, ledger, run_of
 from flwr_fco.strategies.ledger import Rows
+from reproduction.pooled import centralized_solution
+
+CENTRAL = {"FedDAGT": FedDAGT, "ReFedDAGT": ReFedDAGT, "Scaffold": Scaffold}
+FAST = {"client_lr": 0.2, "work": Steps(4, batch_size=None)}
+
+
+def balanced(strategy, grid=None, number=0, metrics=None, but=()):
+    assert number in but or imbalance(strategy) <= 1e-10, f"round {number}"
+
+
+def reaches_the_optimum(strategy, fault, faults=1, rest=None, **options):
+    """Run with a fault; trackers sum to 0 after every round, and the end is the optimum of all, or of the rest."""
+    w, grid, _ = faulty_run(strategy, fault, **{"check": balanced, **options})
+    assert len(grid.injected) >= faults
+    weights = weights_of(strategy, grid) if rest is None else [own.num_examples for own in rest]
+    assert np.abs(w - optimum(rest or problem(), weights)).max() <= 1e-8
+    return grid
+
+
+@pytest.mark.parametrize(("fault", "cls"), crossed(FAULTS, CENTRAL))
+def test_a_run_with_a_fault_still_reaches_the_optimum(fault, cls):
+    reaches_the_optimum(CENTRAL[cls](**FAST), FAULTS[fault], 3, num_rounds=50)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_sampled_clients_keep_the_sum_too(fault):
+    strategy = FedDAGT(fraction_train=0.6, seed=1, participation=Participation(evict_after=100), **FAST)
+    reaches_the_optimum(strategy, FAULTS[fault], 10, rounds=range(1, 40), num_rounds=100)
+
+
+@pytest.mark.parametrize(("cls", "rounds"), crossed(["FedDAGT", "Scaffold"], [range(1, 10**6), (3,)]))
+def test_replies_that_a_mod_has_scaled_break_no_trackers(cls, rounds):
+    reaches_the_optimum(CENTRAL[cls](**FAST), lying(0.8), rounds=rounds, num_rounds=110)
+
+
+@pytest.mark.parametrize("fraction", [1.0, 0.6])
+def test_a_node_leaves_for_good(fraction):
+    strategy = FedDAGT(fraction_train=fraction, **FAST | {"client_lr": 0.15})
+    rest = [own for m, own in enumerate(problem()) if m != VICTIM]
+    check = partial(balanced, but=(5,))  # in round 5 it is still there
+    grid = reaches_the_optimum(strategy, None, 0, rest, rounds=(), num_rounds=75, check=check, before=leave(VICTIM))
+    assert len(grid.contexts) == 4
+
+
+def test_a_first_reply_comes_late_and_with_another_weight_than_was_guessed():
+    strategy = FedDAGT(participation=Participation(evict_after=99), **FAST)
+    # Until then its weight is unknown, and taken for the mean of the others.
+    reaches_the_optimum(strategy, "lose", 5, rounds=range(5), num_rounds=60, check=partial(balanced, but=range(5)))
+
+
+@pytest.mark.parametrize("number_of_examples", [0, 20_000])
+def test_another_weight_than_the_first_is_left_out_and_the_limit_stays(number_of_examples):
+    lie = lambda n, _, claims: claims.update({"num-examples": number_of_examples} if n in (3, 4) else {})  # noqa: E731
+    objectives = problem((30, 40, 20, 30, 25, 30, 30))
+    strategy = FedDAGT(client_lr=0.05, work=Steps(4, batch_size=None), fraction_evaluate=0.0)
+    look = lambda number, arrays, metrics: balanced(strategy, number=number)  # noqa: E731
+    result = run(strategy, objectives, 150, mods=[in_messages(lie, liar=1)], callbacks=[look])
+    assert strategy.memories.members[(0, 1)].examples == 40
+    assert [(row.round, row.partition_id) for row in result.left_out] == [(3, 1), (4, 1)]
+    weights = np.array([f.num_examples for f in objectives]) / sum(f.num_examples for f in objectives)
+    assert np.abs(flat(result.arrays) - optimum(objectives, weights)).max() < 1e-8
+
+
+def test_without_a_first_gradient_trackers_start_at_zero(caplog):
+    models = []
+    options = {"client_lr": 0.02, "work": Epochs(1, batch_size=None), "fraction_evaluate": 0.0}
+    for kind, lost in (("gradient", (0,)), ("zero", ())):
+        grid = FaultyGrid(app_of(clients()), 4, {"lose": 1.0}, rounds=lost)
+        with grid.identity(), caplog.at_level("WARNING", logger="flwr"):
+            models.append(flat(FedDAGT(tracker_start=kind, **options).start(grid, start_arrays(), 3).arrays))
+    np.testing.assert_array_equal(*models)
+    assert caplog.text.count("No client has sent a gradient that counts") == 1
+
+
+@pytest.mark.parametrize("fault", [None, "drop"])
+def test_the_same_nodes_serve_a_second_start(fault):
+    """Their contexts still hold the first run's memories, under the same round numbers."""
+    strategy = FedDAGT(client_lr=0.05, work=Epochs(1, batch_size=8), fraction_train=0.5, fraction_evaluate=0.0)
+    grid = FaultyGrid(app_of(clients()), 4, {fault: 0.3} if fault else {})
+    with grid.identity(), quiet(), single_threaded_blas():
+        a, b = (flat(strategy.start(grid, start_arrays(), 8).arrays) for _ in range(2))
+    assert np.array_equal(a, b)
+
+
+# --- one liar among ten -----------------------------------------------------------------------------------------------
+
+OBJECTIVES = regressions()
+REST = [own for m, own in enumerate(OBJECTIVES) if m != LIAR]
+
+
+Lenient = partial(InProcessGrid, raise_errors=False)
+
+
+def played(strategy, rounds, lie=None, *, grid=Lenient, **options):
+    """Run with a liar: ``lie(number, vectors)`` changes what it sends from round 1 on, or is True for nothing."""
+
+    def reported(number, vectors, claims):
+        if lie and number >= 1 and lie(number, vectors):
+            raise RuntimeError("it has nothing to say")
+
+    return run(strategy, OBJECTIVES, rounds, mods=[in_messages(reported)], grid=grid, **options)
+
+
+@cache
+def solution(psi, without_liar):
+    return centralized_solution(REST if without_liar else OBJECTIVES, psi, tol=1e-12)
+
+
+def apart(arrays, strategy, objectives):
+    psi = getattr(strategy, "regularizer", Zero())
+    return np.abs(flat(arrays) - solution(psi, objectives is REST)).max()
+
+
+def scaled(vectors, factor):
+    for vector in vectors.values():
+        vector *= factor
+
+
+@pytest.mark.parametrize("name", by_class(["FedDAGT", "ReFedDAGT", "Scaffold", "FedDR"]))
+def test_a_lie_of_a_client_that_never_answers_again_is_forgotten(name):
+    def lie(number, vectors):
+        scaled(vectors, -900.0 if number == 20 else 1.0)
+        return number > 20
+
+    strategy = make(name)
+    assert apart(played(strategy, 200, lie).arrays, strategy, REST) <= 1e-6
+
+
+@pytest.mark.parametrize("kind", ["silent", "NaN"])
+def test_a_client_that_is_asked_in_vain_has_left_and_comes_back(kind):
+    """The run goes to the optimum of the others, and from there to that of all."""
+    distances = {}
+    strategy = make("FedDAGT")
+
+    def lie(number, vectors):
+        if 30 <= number < 90:
+            scaled(vectors, np.nan)
+            return kind == "silent"
+        return False
+
+    def look(number, arrays, metrics):
+        balanced(strategy, number=number)
+        distances[number] = [apart(arrays, strategy, own) for own in (OBJECTIVES, REST)]
+        assert len(trackers_of(strategy)) == (CLIENTS - 1 if 32 <= number < 90 else CLIENTS)
+
+    played(strategy, 200, lie, callbacks=[look])
+    assert distances[89][1] <= 1e-6 < distances[89][0]
+    assert distances[200][0] <= 1e-6
+
+
+def test_only_silence_in_a_row_makes_a_client_one_that_has_left():
+    few = CLIENTS - 1
+    for options, expected in (({}, [CLIENTS] * 12), ({"evict_after": 1}, [few, few, CLIENTS, few, few])):
+        strategy = make("FedDAGT", participation=Participation(**options))
+        seen = []
+        look = [lambda *_, own=strategy, seen=seen: seen.append(len(own.memories.present))]
+        played(strategy, len(expected), lambda number, vectors: number % 3, callbacks=look)
+        assert seen == expected
+
+
+def test_rounds_that_do_not_count_evict_nobody():
+    strategy = make("FedDAGT")
+    result = played(strategy, 150, grid=lambda *given: FaultyGrid(*given, {"lose": 1.0}, rounds=range(5, 16)))
+    assert len(strategy.memories.present) == CLIENTS
+    assert apart(result.arrays, strategy, OBJECTIVES) <= 1e-6
+
+
+def test_a_run_goes_on_from_its_checkpoint_with_the_counts_of_silence(tmp_path):
+    def ended(rounds, **more):
+        strategy = make("FedDAGT")
+        played(strategy, rounds, lambda number, vectors: number >= 4, **more)
+        return strategy.state.dual, strategy.memories.present
+
+    whole = ended(12)
+    for stop in (5, 8):
+        ended(stop, callbacks=[Checkpoint(path := tmp_path / f"{stop}.npz")])
+        dual, present = ended(12, resume=path)
+        np.testing.assert_array_equal(dual, whole[0])
+        assert present == whole[1]
+
+
+# --- methods that need every client -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["DualFL", "FedNewton", "FedDAGT"])
+def test_only_a_method_that_needs_everyone_ends_without_one(name):
+    strategy = make(name)
+    if name == "FedDAGT":
+        assert len(played(strategy, 20, lambda *_: True).train_metrics_clientapp) == 20
+        return
+    said = rf"partition {LIAR} gave no good reply in 3 rounds in a row \(.*nothing to say\)"
+    with pytest.raises(ConfigurationError, match=said):
+        played(strategy, 20, lambda *_: True)
+    assert [metrics["skipped"] for metrics in strategy.result.train_metrics_clientapp.values()] == [1, 1]
+
+
+def test_rounds_in_which_others_are_missing_end_a_row():
+    """In turn: no round counts, and nobody is away for two in a row."""
+    mods = [in_messages(lambda number, *_, m=m: number % 2 == m and 1 // 0, liar=m) for m in (0, 1)]
+    strategy = make("DualFL")
+    with pytest.raises(NothingTrainedError):
+        run(strategy, OBJECTIVES, 9, mods=mods, grid=Lenient)
+    assert len(strategy.result.train_metrics_clientapp) == 9
+
+
+def test_nodes_that_a_grid_in_this_process_never_has_are_not_waited_for(monkeypatch):
+    monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail("it waits"))
+    strategy = make("FedDualAvg", min_available_nodes=len(OBJECTIVES) + 1)
+    with pytest.raises(ConfigurationError, match=rf"only {len(OBJECTIVES)} nodes, {len(OBJECTIVES) + 1} are needed"):
+        run(strategy, OBJECTIVES, 1)
+
+
+def test_a_client_that_disconnects_is_waited_for_where_everyone_is_needed():
+    strategy = make("DualFL", participation=Everyone(node_timeout=0.05))
+    with pytest.raises(ConfigurationError, match=r"only 4 nodes connected within node_timeout=0\.05"):
+        faulty_run(strategy, None, rounds=(), before=leave(VICTIM))
+    assert run_of(strategy).number == 5
+    assert imbalance(strategy) <= 1e-10
+
+
+# --- what clients remember is what the server's ledger says, to the bit, after every round ----------------------------
 
 FAULTY_ROUNDS = range(24)
 ROUNDS = 30
@@ -46,7 +274,7 @@ def turn_far_back(delivery):
     return repeat(delivery)[:1]
 
 
-FAULTS = ("drop", "lose", "raise", "restart", "malformed", "garbage", "delay", "leave")
+KINDS = ("drop", "lose", "raise", "restart", "malformed", "garbage", "delay", "leave")
 OF_CLIENTS = (repeat, turn_back, turn_far_back, lying(0.9), lying(-1.0))
 
 
@@ -74,10 +302,9 @@ def play(name, data, seed, *, faults, missing=False, **options):
         compared.append(held_alike(strategy, grid))
         assert imbalance(strategy) <= 1e-10, f"round {number}"
 
-    layout = objectives[0].layout
     with grid.identity(), quiet(50), single_threaded_blas():
-        result = strategy.start(grid, zeros(layout), ROUNDS, callbacks=[check])
-    return layout.flatten({n: array.numpy() for n, array in result.arrays.items()}), strategy, compared, grid
+        result = strategy.start(grid, zeros(objectives[0].layout), ROUNDS, callbacks=[check])
+    return result.arrays, strategy, compared, grid
 
 
 METHODS = {
@@ -99,17 +326,14 @@ CASES = [
 def test_the_ledger_is_what_the_clients_hold_whatever_goes_wrong(name, data, seed):
     rng = np.random.default_rng((seed, 8))
     everyone = name == "DualFL"
-    kinds = [fault for fault in (*FAULTS, *OF_CLIENTS) if not (everyone and fault == "leave")]
+    kinds = [fault for fault in (*KINDS, *OF_CLIENTS) if not (everyone and fault == "leave")]
     # Some of the kinds, so that each is met alone and with others.
     kinds = [kinds[i] for i in rng.permutation(len(kinds))[: rng.integers(1, 7)]]
-    options = dict(METHODS[name])
-    if everyone:
-        options["participation"] = Everyone(evict_after=10**6)
-    else:
-        options["fraction_train"] = float(rng.choice([1.0, 0.6]))
+    options = {**METHODS[name], "participation": Everyone(evict_after=10**6)}
+    if not everyone:
+        options |= {"fraction_train": float(rng.choice([1.0, 0.6])), "work": Epochs(1, batch_size=8)}
         options["participation"] = Participation(evict_after=int(rng.integers(1, 6)))
         options["min_available_nodes"] = options["min_train_nodes"] = 1
-        options["work"] = Epochs(1, batch_size=8)
     options["weighting"] = str(rng.choice(["examples", "uniform"]))
     # Above this size the ledger lies in a file.
     options["client_state"] = Ledger(max_bytes=int(rng.choice([0, 5_000, 10**9])))
@@ -132,7 +356,7 @@ def test_a_run_with_faults_has_the_bits_of_one_without_these_replies(fault, name
     one, *_, grid = play(name, "dense", 5, **options)
     other = play(name, "dense", 5, **{**options, **NO_TRACE[fault]})[0]
     assert len(grid.injected) > 20
-    np.testing.assert_array_equal(one, other)
+    assert one == other
 
 
 def test_a_client_that_has_lost_its_memory_each_time_is_left_out_by_name():
@@ -152,20 +376,18 @@ def test_a_client_that_has_lost_its_memory_each_time_is_left_out_by_name():
 
 def test_a_memory_in_the_file_frees_the_place_of_the_one_before(monkeypatch):
     held = set()
-    put = Rows.put
-    free = Rows.free
 
-    def counted_put(self, vector):
-        row = put(self, vector)
-        held.add(row.ctypes.data)
-        return row
+    class Counted(Rows):
+        def put(self, vector):
+            row = super().put(vector)
+            held.add(row.ctypes.data)
+            return row
 
-    def counted_free(self, vector):
-        free(self, vector)
-        held.discard(vector.ctypes.data)
+        def free(self, vector):
+            super().free(vector)
+            held.discard(vector.ctypes.data)
 
-    monkeypatch.setattr(Rows, "put", counted_put)
-    monkeypatch.setattr(Rows, "free", counted_free)
+    monkeypatch.setattr(ledger, "Rows", Counted)
     _, strategy, _, _ = play("FedDR", "dense", 0, faults={}, client_state=Ledger(max_bytes=0))
     # Two vectors of each client.
     assert len(held) == 2 * len(strategy.memories.members) == 2 * len(DATA["dense"])

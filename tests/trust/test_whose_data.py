@@ -1,18 +1,18 @@
-"""Whose data a model is of: a fit is of all its sites or ends in words; rows that change; sites that hang."""
+"""Whose data a model is of: who is asked; a fit is of all its sites or ends in words; rows that change; who hangs."""
 
 import re
 import warnings
 
 import numpy as np
 import pytest
-from faulty import Faulty, changing, error, silent, with_metrics
-from problems import app_of, clients, flat, optimum, run, start_arrays
+from faulty import Faulty, changing, error, silent, start_on, strategy, with_metrics
+from problems import Discreet, app_of, clients, flat, optimum, run, start_arrays
 
 from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import Bounds, FedDAGT, FedDR, FedDualAvg, FedNewton, Steps, Strengths
+from flwr_fco.strategies import Bounds, FedDAGT, FedDR, FedDualAvg, FedNewton, Scaffold, Steps, Strengths
 from flwr_fco.tables import FederatedLasso
 
 SITES = clients((40, 40, 40, 40))
@@ -24,12 +24,22 @@ def load(context):
     return site.features, site.targets
 
 
-def odd(app, fault, rounds=range(1, 99), kind="train", grid=Faulty):
+def odd(app, fault, rounds=range(1, 999), kind="train", grid=Faulty):
     """Return a grid on which something happens to the replies of one site, of a kind, in some rounds."""
     return grid(app, len(SITES), fault, rounds, (ODD + 2,), kind)
 
 
+def played(strategy, grid, rounds):
+    """Return the result of a run, and its warnings."""
+    with grid.identity(), quiet(50), warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        result = strategy.start(grid, start_arrays(), rounds)
+    return result, [f"{each.message}" for each in said]
+
+
 def counts(change):
+    """Return a fault: ``change(rows, round)`` is the number of rows that is reported."""
+
     def fault(message, reply):
         number = int(message.metadata.group_id)
         return with_metrics(lambda own: {**own, "num-examples": change(own["num-examples"], number)})(message, reply)
@@ -57,17 +67,14 @@ CV = {"cv": Strengths(num=4, folds=3)}.items()
 @pytest.mark.parametrize("since", [1, 3])
 @pytest.mark.parametrize(("options", "fit"), [((), {}), (CV, {}), ((), {"intervals": True})])
 def test_a_fit_is_of_all_sites_or_names_the_one_that_it_is_without(happens, since, options, fit):
-    expected = fitted(unchanged, options=options, **fit)
-    said = ""
     try:
         model = fitted(happens, since, options=options, **fit)
     except ConfigurationError as error:
-        said = f"{error}"
-    if said:
-        assert re.search(r"^partition 2 gave no good reply in 3 rounds .*(disk|no reply|convex function)", said)
+        said = r"^partition 2 gave no good reply in 3 rounds .*(disk|no reply|convex function)"
+        assert re.search(said, f"{error}")  # noqa: PT017
     else:
         # Its last round was before.
-        np.testing.assert_array_equal(model.coef_, expected.coef_)
+        np.testing.assert_array_equal(model.coef_, fitted(unchanged, options=options, **fit).coef_)
         assert "160 rows, of 4 sites" in model.summary()
 
 
@@ -78,19 +85,15 @@ def test_a_fit_is_of_all_sites_or_names_the_one_that_it_is_without(happens, sinc
     "change", [lambda rows, number: rows + number % 2, lambda rows, number: 0 if number == 2 else rows]
 )
 def test_newton_leaves_out_who_changes_its_rows_and_goes_on(change):
-    grid = odd(app_of(SITES), counts(change))
     strategy = FedNewton(regularizer=L1(0.05), fraction_evaluate=0.0)
-    with grid.identity(), quiet(50):
-        result = strategy.start(grid, start_arrays(), 40)
+    result, _ = played(strategy, odd(app_of(SITES), counts(change)), 40)
     assert result.train_metrics_clientapp[max(result.train_metrics_clientapp)]["duality-gap"] <= 1e-8
     reasons = {row.reason for row in result.left_out}
     assert all(re.search(r"reports \d+ examples, with its columns it was 4", own) for own in reasons)
     assert reasons
 
 
-@pytest.mark.parametrize(
-    "change", [lambda rows, number: rows + 1, lambda rows, number: 0, lambda rows, number: rows * 800]
-)
+@pytest.mark.parametrize("change", [lambda rows, _: rows + 1, lambda rows, _: 0, lambda rows, _: rows * 800])
 def test_a_fit_is_of_the_rows_that_were_reported_first(change):
     said = r"partition 2 gave no good reply .* reports \d+ examples; expected 40, of Bounds\(rows"
     with pytest.raises(ConfigurationError, match=said):
@@ -100,16 +103,15 @@ def test_a_fit_is_of_the_rows_that_were_reported_first(change):
     np.testing.assert_allclose(model.coef_, fitted(unchanged).coef_, atol=1e-9)
 
 
+STEP = {"client_lr": 0.2, "work": Steps(1, batch_size=None), "fraction_evaluate": 0.0}
+KNOWN = {m: float(own.num_examples) for m, own in enumerate(SITES)}
+
+
 def test_rows_that_are_known_bound_every_weight():
-    known = {m: float(own.num_examples) for m, own in enumerate(SITES)}
-    options = {"bounds": Bounds(rows=known), "fraction_evaluate": 0.0}
-    strategy = FedDualAvg(client_lr=0.2, work=Steps(1, batch_size=None), **options)
-    grid = odd(app_of(SITES), counts(lambda rows, number: rows * 800), range(1, 999))
-    with grid.identity(), quiet(50):
-        result = strategy.start(grid, start_arrays(), 200)
-    assert {(row.partition_id, row.reason) for row in result.left_out} == {
-        (ODD, "it reports 32000 examples; expected 40, of Bounds(rows=...)")
-    }
+    grid = odd(app_of(SITES), counts(lambda rows, number: rows * 800))
+    result, _ = played(FedDualAvg(bounds=Bounds(rows=KNOWN), **STEP), grid, 200)
+    said = {(row.partition_id, row.reason) for row in result.left_out}
+    assert said == {(ODD, "it reports 32000 examples; expected 40, of Bounds(rows=...)")}
     others = [own for m, own in enumerate(SITES) if m != ODD]
     np.testing.assert_allclose(flat(result.arrays), optimum(others, [1 / 3] * 3), atol=1e-3)
     for wrong in ({0: 0.0}, {0: "40"}, {"0": 40.0}, {0: 40.0, 1: np.nan}):
@@ -118,9 +120,8 @@ def test_rows_that_are_known_bound_every_weight():
 
 
 def test_a_site_whose_rows_are_not_among_the_known_ones_is_left_out():
-    known = {m: float(own.num_examples) for m, own in enumerate(SITES) if m != ODD}
-    options = {"client_lr": 0.2, "work": Steps(1, batch_size=None), "fraction_evaluate": 0.0}
-    result = run(FedDualAvg(bounds=Bounds(rows=known), **options), SITES, 2)
+    known = {m: rows for m, rows in KNOWN.items() if m != ODD}
+    result = run(FedDualAvg(bounds=Bounds(rows=known), **STEP), SITES, 2)
     said = {(row.partition_id, row.reason.partition("expected ")[2]) for row in result.left_out}
     assert said == {(ODD, "none: it is not in Bounds(rows=...)")}
 
@@ -140,45 +141,39 @@ class Hung(Faulty):
         return found
 
 
+TRAIN = {"client_lr": 0.02, "work": Steps(2, batch_size=None)}
+
+
 @pytest.mark.parametrize("kind", ["train", "evaluate", "query.question"])
 @pytest.mark.parametrize("strategy", [FedDualAvg, FedDAGT, FedDR])
 def test_a_site_that_hangs_costs_two_timeouts(strategy, kind):
-    options = {} if strategy is FedDR else {"client_lr": 0.02, "work": Steps(2, batch_size=None)}
-    own = strategy(certificate_every=1, **options)
+    own = strategy(certificate_every=1, **({} if strategy is FedDR else TRAIN))
     grid = odd(app_of(SITES), silent, range(2, 99), kind, Hung)
-    with grid.identity(), quiet(50), warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        result = own.start(grid, start_arrays(), 30)
-    of_a_part = [f"{each.message}" for each in said if "the model is not of all clients" in f"{each.message}"]
+    result, said = played(own, grid, 30)
     part = "data: of 3 of 4 clients; without partition 2: no reply"
     expected = f"{strategy.__name__}: the model is not of all clients. {part}"
+    of_a_part = [each for each in said if "the model is not of all clients" in each]
     assert of_a_part == ([expected] if kind == "train" else [])
     assert len(result.train_metrics_clientapp) == 30
     assert 2 * 3600.0 <= grid.waited < 2.5 * 3600.0
-    if kind == "train":
-        assert f"{result}".splitlines()[1] == f"  {part}"
+    assert kind != "train" or f"{result}".splitlines()[1] == f"  {part}"
     # It is asked in every round.
     assert len(grid.injected) >= 29
 
 
 @pytest.mark.parametrize(("fraction", "back", "part"), [(1.0, False, True), (1.0, True, False), (0.5, False, False)])
 def test_a_site_that_disconnects_is_said_if_all_sites_are_asked(fraction, back, part):
+    away = (3, 4) if back else range(3, 9)
+
     class Leaving(InProcessGrid):
         def get_node_ids(self):
-            away = own.result is not None and len(own.result.train_metrics_clientapp) in (
-                (3, 4) if back else range(3, 9)
-            )
-            return [i for i in super().get_node_ids() if not (away and self.partition_ids[i] == 2)]
+            gone = own.result is not None and len(own.result.train_metrics_clientapp) in away
+            return [i for i in super().get_node_ids() if not (gone and self.partition_ids[i] == ODD)]
 
-    own = FedDualAvg(client_lr=0.02, work=Steps(2, batch_size=None), fraction_train=fraction, certificate_every=8)
-    grid = Leaving(app_of(SITES), 4)
-    with grid.identity(), quiet(50), warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        result = own.start(grid, start_arrays(), 8)
+    own = FedDualAvg(fraction_train=fraction, certificate_every=8, **TRAIN)
+    result, said = played(own, Leaving(app_of(SITES), 4), 8)
     text = "data: of 3 of 4 clients; without partition 2: it is not connected any more"
-    assert (
-        [f"{each.message}" for each in said][-1:] == [f"FedDualAvg: the model is not of all clients. {text}"]
-    ) == part
+    assert (said[-1:] == [f"FedDualAvg: the model is not of all clients. {text}"]) == part
     assert (f"  {text}" in f"{result}".splitlines()) == part
     assert [row.round for row in result.left_out] == ([] if fraction < 1.0 else [4, 5] if back else [4, 5, 6, 7, 8])
     last = result.train_metrics_clientapp[8]
@@ -188,9 +183,7 @@ def test_a_site_that_disconnects_is_said_if_all_sites_are_asked(fraction, back, 
 
 def test_a_site_that_comes_back_counts_again_and_is_waited_for():
     grid = odd(app_of(SITES), silent, (4, 5, 6, 7, 9), grid=Hung)
-    own = FedDualAvg(client_lr=0.02, work=Steps(2, batch_size=None), fraction_evaluate=0.0)
-    with grid.identity(), quiet(50):
-        result = own.start(grid, start_arrays(), 9)
+    result, _ = played(FedDualAvg(fraction_evaluate=0.0, **TRAIN), grid, 9)
     assert [row.round for row in result.left_out] == [4, 5, 6, 7, 9]
     assert 3 * 3600.0 <= grid.waited < 3.5 * 3600.0
 
@@ -202,3 +195,66 @@ def test_a_fit_waits_minutes_for_a_site_that_hangs():
         with grid.identity(), quiet(50), pytest.raises(ConfigurationError, match=r"partition 2 .* no reply"):
             model.fit(grid, features=6, **options)
         assert 2 * least <= grid.waited < 4 * least
+
+
+# --- who is asked: partition ids, samples, nodes that come and go -----------------------------------------------------
+
+
+class Recording(InProcessGrid):
+    """A grid that writes down whom a round asks."""
+
+    def __init__(self, app, num_nodes):
+        super().__init__(app, num_nodes)
+        self.asked = []
+
+    def uplinks(self, number, tasks):
+        self.asked.append([node.partition_id for node, _ in tasks])
+        return super().uplinks(number, tasks)
+
+
+def test_the_handshake_makes_the_order_of_nodes_irrelevant():
+    grid = Discreet(app_of(clients()), 4)
+    asked = start_on(grid, strategy(fraction_train=0.5), rounds=6)
+    known = run(strategy(fraction_train=0.5), clients(), 6)
+    assert flat(asked.arrays).tobytes() == flat(known.arrays).tobytes()
+    assert grid.questions == 4
+
+
+def test_of_two_nodes_with_one_partition_the_first_takes_part():
+    class Twins(InProcessGrid):
+        def __init__(self, app, num_nodes):
+            super().__init__(app, num_nodes)
+            self.partition_ids[5] = self.partition_ids[4]
+
+    for chosen in (strategy(), FedDAGT(fraction_evaluate=0.0), Scaffold(fraction_evaluate=0.0)):
+        result = start_on(Twins(app_of(clients()), 4), chosen, rounds=1)
+        rows = [row for row in result.left_out if row.round == 1]
+        assert [(row.node_id, row.partition_id) for row in rows] == [(5, 2)]
+        assert "partition id 2, which node 4 had first" in rows[0].reason
+        assert result.train_metrics_clientapp[1]["num-left-out"] == 1
+
+
+def test_nodes_may_come_and_go():
+    class Coming(Recording):
+        def get_node_ids(self):
+            everybody = list(self.partition_ids)
+            return [everybody[:2], everybody, everybody[1:]][len(self.asked)]
+
+    grid = Coming(app_of(clients()), 4)
+    assert start_on(grid, strategy()).train_metrics_clientapp[3]["skipped"] == 0
+    assert grid.asked == [[0, 1], [0, 1, 2, 3], [1, 2, 3]]
+
+
+def test_fractions_are_not_rounded_down_by_binary_arithmetic():
+    """int(0.29 * 100) is 28."""
+    grid = Recording(app_of(clients(sizes=(3,) * 100)), 100)
+    start_on(grid, strategy(fraction_train=0.29), rounds=1)
+    assert len(grid.asked[0]) == 29
+
+
+def test_the_sample_is_uniform():
+    """Each of 10 nodes is in 3 of 10 samples, up to five standard deviations of a binomial over 600 rounds."""
+    grid = Recording(app_of(clients(sizes=(3,) * 10)), 10)
+    start_on(grid, strategy(fraction_train=0.3), rounds=600)
+    counts = np.bincount(np.concatenate(grid.asked))
+    assert np.abs(counts - 180).max() < 5 * np.sqrt(600 * 0.3 * 0.7)
