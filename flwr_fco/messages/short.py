@@ -130,6 +130,8 @@ class Form(NamedTuple):
             said: Any = parse_json(str(text))
             layout = Layout.from_header(said["layout"])
             order = list(map(str, said["order"]))
+            if type(said["seed"]) is not int:
+                raise TypeError(f"seed={said['seed']!r}")
             form = cls(Short(**said["wire"]), layout, str(said["vector"]), order, said["seed"])
         except (ValueError, TypeError, LookupError) as error:
             raise ProtocolError(f"the server's short message cannot be read: {error!r:.200}") from error

@@ -277,6 +277,14 @@ def test_a_client_refuses_a_model_that_is_too_large_before_it_makes_one():
         answered(content, None)
 
 
+@pytest.mark.parametrize("seed", [None, 0.5, "1"])
+def test_a_client_refuses_a_seed_that_is_no_whole_number(seed):
+    content, _ = sent(model(np.random.default_rng(0), FORM.layout), FORM)
+    content[short.SHORT] = ConfigRecord({"form": FORM._replace(seed=seed).header})
+    with pytest.raises(ProtocolError, match=f"short message cannot be read: .*seed={seed!r}"):
+        answered(content, lambda given: given)
+
+
 # --- runs -------------------------------------------------------------------------------------------------------------
 
 RNG = np.random.default_rng(0)
