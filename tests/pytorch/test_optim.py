@@ -18,9 +18,6 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers import L1, L2, Box, ElasticNet, HardSparsity, Nuclear, PerParameter, Zero
 from flwr_fco.torch import DualAveraging, ProximalSGD, tensor_prox
 
-BOTH = [DualAveraging, ProximalSGD]
-
-
 # --- proximal maps ---------------------------------------------------------------------------------------------------
 
 RNG = np.random.default_rng(5)
@@ -154,7 +151,7 @@ def network(dtype=torch.float32):
     return nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 3)).to(dtype)
 
 
-def train(model, optimizer, steps, scheduler=None):
+def train(model, optimizer, steps):
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(20, 4, generator=generator).to(next(model.parameters()).dtype)
     y = torch.randint(0, 3, (20,), generator=generator)
@@ -162,8 +159,6 @@ def train(model, optimizer, steps, scheduler=None):
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(x), y).backward()
         optimizer.step()
-        if scheduler is not None:
-            scheduler.step()
 
 
 @pytest.mark.parametrize(
@@ -275,7 +270,7 @@ def test_groups_of_different_rates_have_no_common_time():
         ({"regularizer": PerParameter({"3.*": L1(1.0)})}, {}, r"PerParameter.*\['3.\*'\] match no array"),
     ],
 )
-@pytest.mark.parametrize("kind", BOTH)
+@pytest.mark.parametrize("kind", [DualAveraging, ProximalSGD])
 def test_a_pattern_that_matches_nothing_is_an_error(kind, groups, options, words):
     model = network()
     own = list(model.named_parameters())

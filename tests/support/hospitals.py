@@ -81,31 +81,25 @@ WRONG = "Bergen"
 def study() -> dict[str, pd.DataFrame]:
     """Return the tables of four hospitals with nothing wrong, which explain both outcomes."""
     rng = np.random.default_rng(3)
-    return {name: _table(rng, n) for name, n in {"Oslo": 400, WRONG: 300, "Tromso": 500, "Molde": 350}.items()}
-
-
-def _table(rng: np.random.Generator, n: int) -> pd.DataFrame:
-    table = pd.DataFrame(
-        {
-            "age": rng.normal(62.0, 11.0, n).round().clip(18.0, 110.0),
-            "sex": rng.integers(0, 2, n),
-            "bmi": rng.normal(27.0, 4.0, n).round(1),
-            "creatinine": np.exp(rng.normal(-0.1, 0.35, n)).round(2),
-            "glucose": rng.normal(6.2, 1.4, n).round(1),
-            "temperature": rng.normal(36.9, 0.6, n).round(1),
-            "smoker": (rng.random(n) < 0.3).astype(int),
-            "stage": rng.integers(1, 5, n),
-            "marker": rng.standard_normal(n),
-        }
-    )
-    scores = 0.05 * (table["age"] - 62.0) + 0.5 * (table["sex"] - 0.5) + 0.05 * (table["bmi"] - 27.0)
-    scores += 0.8 * np.log(table["creatinine"]) + 0.2 * (table["glucose"] - 6.0) + 0.3 * (table["temperature"] - 37.0)
-    scores += 0.6 * table["smoker"] + 0.4 * (table["stage"] - 2.0) - 1.2
-    ends = rng.exponential(365.0, n) / np.exp(scores + 1.2)
-    lost = rng.exponential(500.0, n)
-    died = (rng.random(n) < 1.0 / (1.0 + np.exp(-scores))).astype(int)
-    times = np.ceil(np.minimum(ends, lost)).clip(1.0, 3650.0)
-    return table.assign(died=died, time=times, event=(ends <= lost).astype(int))
+    sites = {}
+    for name, n in {"Oslo": 400, WRONG: 300, "Tromso": 500, "Molde": 350}.items():
+        table = pd.DataFrame({"age": rng.normal(62.0, 11.0, n).round().clip(18.0, 110.0), "sex": rng.integers(0, 2, n)})
+        table["bmi"] = rng.normal(27.0, 4.0, n).round(1)
+        table["creatinine"] = np.exp(rng.normal(-0.1, 0.35, n)).round(2)
+        table["glucose"] = rng.normal(6.2, 1.4, n).round(1)
+        table["temperature"] = rng.normal(36.9, 0.6, n).round(1)
+        table["smoker"] = (rng.random(n) < 0.3).astype(int)
+        table["stage"] = rng.integers(1, 5, n)
+        table["marker"] = rng.standard_normal(n)
+        scores = 0.05 * (table["age"] - 62.0) + 0.5 * (table["sex"] - 0.5) + 0.05 * (table["bmi"] - 27.0)
+        scores += 0.8 * np.log(table["creatinine"]) + 0.2 * (table["glucose"] - 6.0)
+        scores += 0.3 * (table["temperature"] - 37.0) + 0.6 * table["smoker"] + 0.4 * (table["stage"] - 2.0) - 1.2
+        ends = rng.exponential(365.0, n) / np.exp(scores + 1.2)
+        lost = rng.exponential(500.0, n)
+        died = (rng.random(n) < 1.0 / (1.0 + np.exp(-scores))).astype(int)
+        times = np.ceil(np.minimum(ends, lost)).clip(1.0, 3650.0)
+        sites[name] = table.assign(died=died, time=times, event=(ends <= lost).astype(int))
+    return sites
 
 
 def _changed(column, change):
@@ -114,10 +108,6 @@ def _changed(column, change):
 
 def _some(column, entry, every):
     return lambda table: table.assign(**{column: table[column].where(np.arange(len(table)) % every > 0, entry)})
-
-
-def _one(column, entry):
-    return lambda table: table.assign(**{column: table[column].where(np.arange(len(table)) > 0, entry)})
 
 
 def _standardised(table):
@@ -161,7 +151,7 @@ WAYS = {
     "stage from 0": _changed("stage", lambda own: own - 1),
     "stage by the alphabet": _changed("stage", lambda own: own.map({1: 3, 2: 1, 3: 4, 4: 2})),
     "bmi without its comma": _changed("bmi", lambda own: own * 10.0),
-    "an age of 6200": _one("age", 6200.0),
+    "an age of 6200": _some("age", 6200.0, 10**6),
     "times in months": _changed("time", lambda own: own / 30.4),
     "events only": {"classes": lambda own: own[own["died"] == 1], "times": lambda own: own[own["event"] == 1]},
     "a column made of the outcome": {
@@ -169,8 +159,8 @@ WAYS = {
         "times": lambda table: table.assign(marker=stats.zscore(-np.log(table["time"]))),
     },
     "ages as texts": _changed("age", lambda own: own.astype(str)),
-    "a missing age": _one("age", np.nan),
-    "an infinite creatinine": _one("creatinine", np.inf),
+    "a missing age": _some("age", np.nan, 10**6),
+    "an infinite creatinine": _some("creatinine", np.inf, 10**6),
     "times below 0": _changed("time", lambda own: own.where(own > 20.0, -1.0)),
     # Nothing is wrong with these two, as columns are taken by name.
     "columns in another order": lambda table: table[table.columns[::-1]],
