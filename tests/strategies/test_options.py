@@ -1,14 +1,16 @@
 """Options and arguments: visible, documented, typed, positional as in FedAvg; an error names what is right."""
 
+import inspect
 import pickle
 import re
 from dataclasses import fields
+from pydoc import plain, render_doc
 
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord
+from flwr.serverapp.strategy import FedAvg
 from problems import D, app_of, clients, flat, run, start_arrays
-from signatures import KEPT
 
 import flwr_fco as fco
 from flwr_fco.algorithms import DualAveraging
@@ -22,10 +24,27 @@ from flwr_fco.work import FirstOrder
 UNMODIFIED = {"client": "unmodified"}
 
 
-@pytest.mark.parametrize("kept", KEPT)
+def documented(cls):
+    """Return the names in the sections of parameters of the docstrings of a class and its bases."""
+    section = re.compile(r"\nParameters\n-{10}\n(.*?)(?:\n[A-Z]\w+\n-{3,}|\Z)", re.DOTALL)
+    texts = [text for kind in cls.__mro__ for text in section.findall(inspect.cleandoc(kind.__doc__ or ""))]
+    lines = re.findall(r"^([\w, ]+) : ", "\n".join(texts), re.MULTILINE)
+    return {name for line in lines for name in line.split(", ")}
+
+
 @pytest.mark.parametrize("cls", STRATEGIES.values())
-def test_every_class_of_a_strategy_keeps(cls, kept):
-    kept(cls)
+def test_arguments_are_those_of_fedavg_first_and_all_are_typed_and_documented(cls):
+    arguments = inspect.signature(cls).parameters
+    positional = [name for name, own in arguments.items() if own.kind is own.POSITIONAL_OR_KEYWORD]
+    assert positional == list(inspect.signature(FedAvg).parameters)
+    assert set(arguments) <= documented(cls)
+    shown = plain(render_doc(cls)).split("Method resolution order")[0]
+    for name, own in arguments.items():
+        assert own.kind in (own.POSITIONAL_OR_KEYWORD, own.KEYWORD_ONLY), "no hidden **options"
+        assert own.annotation is not own.empty
+        assert own.default is not own.empty
+        assert re.search(rf"\b{name}: ", shown), name
+        assert not isinstance(own.default, (str, int, float)) or f"= {own.default!r}" in shown
 
 
 @pytest.mark.parametrize(
