@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from flwr_fco import certificates, regularizers
-from flwr_fco.core.layout import Layout
 from flwr_fco.errors import NoAnswerError, ProtocolError
 from flwr_fco.objectives import Huber, LeastSquares, Logistic, MultinomialLogistic, Objective, Poisson
 from flwr_fco.regularizers import L1, Adapter, GroupLasso
@@ -57,18 +56,8 @@ class HalfSquare:
 Adapter.register("half-square", HalfSquare)
 
 
-class Cubic(Objective):
-    """A loss of which nothing but value and gradient is known."""
-
-    def __init__(self):
-        self.layout = Layout.from_arrays({"coefficients": np.zeros(3)})
-        self.num_examples = 4
-
-    def value(self, w):
-        return float(np.sum(np.abs(w - 1.0) ** 3))
-
-    def gradient(self, w, batch=None, out=None):
-        return np.multiply(3.0 * np.abs(w - 1.0), w - 1.0, out=out)
+#: A loss of which nobody knows that it is convex.
+UNKNOWN = type("Own", (LeastSquares,), {"least": None, "dual_terms": Objective.dual_terms})(np.eye(3), np.ones(3))
 
 
 def without_a_class():
@@ -81,7 +70,7 @@ SQUARES = clients_of(LeastSquares, np.random.default_rng(0))
 @pytest.mark.parametrize(
     ("clients", "psi", "reason"),
     [
-        ([Cubic()], L1(0.1), "not known to be convex"),
+        ([UNKNOWN], L1(0.1), "not known to be convex"),
         (without_a_class(), L1(0.1), "no minimum in the intercept"),
         (SQUARES, regularizers.HardSparsity(2), "not convex"),
         (SQUARES, regularizers.NonNegative(), "some directions"),
@@ -165,7 +154,7 @@ def _says(name, value):
 
 def test_no_answers_or_such_as_contradict_each_other_are_no_certificate():
     """Also where nobody has looked at each of them."""
-    asked = certificates.certificate(L1(0.1).bind(Cubic().layout), np.zeros(3))
+    asked = certificates.certificate(L1(0.1).bind(UNKNOWN.layout), np.zeros(4))
     with pytest.raises(ValueError, match="no client answered"):
         certificates.settle(asked, lambda request: [])
     own = loss_of(Logistic, np.random.default_rng(1))

@@ -81,7 +81,7 @@ def test_single_element(mirror_map):
 
 @EACH
 @pytest.mark.filterwarnings("error")
-def test_duals_of_every_size_have_finite_and_feasible_points_in_their_direction(mirror_map):
+def test_duals_of_every_size_have_finite_and_feasible_points(mirror_map):
     ramp = np.arange(1.0, DIMENSION + 1.0)
     any_direction = np.random.default_rng(0).normal(size=DIMENSION)
     for z in (

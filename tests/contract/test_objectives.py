@@ -94,7 +94,7 @@ def test_weights_and_offsets_keep_the_contract(cls, sparse, given):
         check_objective(cls(csr_array(plain.features), getattr(plain, "labels", plain.targets), **rows))
 
 
-def test_intercepts_of_sites_scales_and_more_rows_than_a_kernel_takes_keep_the_contract():
+def test_intercepts_of_sites_scales_and_many_rows_keep_the_contract():
     weights = np.random.default_rng(1).uniform(0.2, 3.0, 23)
     with pytest.warns(UserWarning, match="fewer than 25"):
         few = SiteIntercept(_logistic(l2=0.1, sample_weight=weights, offset=weights))

@@ -227,7 +227,7 @@ def test_the_conjugate_at_a_mixture_is_the_closest_bound(cls, form, given):
     assert conjugate >= -found.fun - 1e-9
 
 
-def test_losses_without_a_link_are_bounded_by_convexity_if_they_say_that_they_are_convex():
+def test_losses_without_a_link_are_bounded_by_convexity_if_convex():
     for objective in (SiteIntercept(Logistic(X, LABELS, l2=0.1)), _made(CoxRegression, l2=0.2, sample_weight=COPIES)):
         w, v = RNG.normal(size=(2, D))
         conjugate, mixture = objective.dual_terms([w], [0.8])

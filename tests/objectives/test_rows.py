@@ -1,12 +1,15 @@
-"""What becomes of users' features, dense and sparse; and moments and deviations of their columns."""
+"""What becomes of users' rows, dense and sparse, and what is no data of a loss: it is refused in words."""
 
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from refusals import refused
 from scipy import sparse
-from sparse_rows import as_users_bring_them, rows
+from sparse_rows import D, as_users_bring_them, rows
 
-from flwr_fco.objectives import LeastSquares
+from flwr_fco import objectives
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.objectives import BilinearSaddle, CoxRegression, LeastSquares, Linear, Logistic, Poisson, SiteIntercept
 from flwr_fco.objectives.design import as_rows, deviations
 
 
@@ -79,3 +82,161 @@ def test_deviations_are_numpys_but_of_columns_that_have_no_unit(count, dtype):
     for form in (np.asarray, sparse.csr_array):
         assert_allclose(deviations(as_rows(form(matrix))), expected, rtol=1e-9)
         assert not deviations(as_rows(form(matrix[:19]))).any()
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+TWO = np.eye(2)
+NAN = float("nan")
+POINT = np.zeros(4)
+
+
+def damaged():
+    broken = rows()
+    broken.indices[5] = D + 7
+    return broken
+
+
+def of_three(labels, num_classes=None):
+    return lambda: objectives.MultinomialLogistic(np.ones((3, 2)), labels, num_classes=num_classes)
+
+
+def cox(**change):
+    return lambda: CoxRegression(np.eye(3), **{"times": [1.0, 2.0, 3.0], "events": [1, 0, 1], **change})
+
+
+def functions(**options):
+    given = {"grad_x": lambda x, y: y, "grad_y": lambda x, y: x, "x": 2, "y": 2, **options}
+    return lambda: objectives.SaddleObjective.from_functions(**given)
+
+
+def valued(answer):
+    return lambda: functions(value=lambda x, y: answer)().value(POINT)
+
+
+WRONG = [
+    # Features.
+    (r"shape \(3,\)", lambda: as_rows(np.ones(3))),
+    ("at least one example", lambda: as_rows(np.ones((0, 2)))),
+    (r"features\[0, 1\] is nan", lambda: as_rows([[1.0, NAN], [1.0, 2.0]])),
+    ("dtype <U1; expected numbers", lambda: as_rows([["a"], ["b"]])),
+    ("dtype datetime64.*Encode", lambda: as_rows(np.ones((2, 2), dtype="M8[s]"))),
+    ("at least one example", lambda: as_rows(sparse.csr_array((0, 4)))),
+    (r"features\[1, 1\] is -inf", lambda: as_rows(sparse.csr_array(np.diag([1.0, -np.inf])))),
+    ("dtype complex128", lambda: as_rows(sparse.csr_array(np.ones((2, 2), dtype=complex)))),
+    ("cannot be read", lambda: as_rows(damaged())),
+    ("fewer than 2147483647", lambda: as_rows(sparse.csr_array((1, 2**31)))),
+    # Targets, options and vectors.
+    ("3 examples", lambda: LeastSquares(np.ones((3, 2)), np.ones(4))),
+    (r"expected \(3,\)", lambda: LeastSquares(np.ones((3, 2)), np.ones((3, 1)))),
+    (r"targets\[1\] is inf", lambda: LeastSquares(TWO, [1.0, np.inf])),
+    ("dtype", lambda: LeastSquares(TWO, ["a", "b"])),
+    ("scale", lambda: LeastSquares(TWO, np.ones(2), scale=NAN)),
+    ("l2", lambda: LeastSquares(TWO, np.ones(2), l2=-1.0)),
+    ("norm", lambda: LeastSquares(TWO, np.ones(2)).lipschitz("linf")),
+    ("examples, rows, columns", lambda: objectives.TraceRegression(rows(), np.zeros(25))),
+    (r"counts\[1\] is -2; expected numbers >= 0", lambda: Poisson(TWO, [1.0, -2.0])),
+    (r"counts\[1\] is nan", lambda: Poisson(TWO, [1.0, NAN])),
+    (r"counts have shape \(1,\)", lambda: Poisson(TWO, [1.0])),
+    ("does not know its Lipschitz constant, for there is none", lambda: Poisson(TWO, np.ones(2)).lipschitz()),
+    ("delta=0.0; expected a finite number > 0", lambda: objectives.Huber(TWO, [1.0, 2.0], delta=0.0)),
+    (r"targets\[1\] is inf", lambda: objectives.Huber(TWO, [1.0, np.inf])),
+    *(
+        (r"link=.* expected a Link", lambda own=own: Linear(own, TWO, np.ones(2)))
+        for own in ("squares", objectives.links.Squares)
+    ),
+    # Labels.
+    *(
+        (r"labels hold .*; expected 0 and 1, or -1 and \+1", lambda own=own: Logistic(np.ones((3, 2)), own))
+        for own in ([0, 1, 2], [0, -1, 1], [0.5, 1, 0], [NAN, 0, 1], ["cat", "dog", "dog"])
+    ),
+    ("hold 0, 2.*num_classes=", of_three([0, 2, 0])),
+    ("num_classes=", of_three([0, 0, 0])),
+    (r"integers 0 \.\. 1", of_three([0, 1, 2], 2)),
+    ("expected at least 2", of_three([0, 0, 0], 1)),
+    *(("integers", of_three([wrong, 1, 0], 3)) for wrong in (-1, 0.5, NAN)),
+    ("cat", of_three(["cat", "dog", "dog"])),
+    # Times.
+    (r"times\[0\] is -1; expected numbers >= 0", cox(times=[-1.0, 2.0, 3.0])),
+    (r"times\[0\] is nan", cox(times=[NAN, 2.0, 3.0])),
+    (r"times have shape \(2,\), but there are 3 examples", cox(times=[1.0, 2.0])),
+    ("events hold 0, 1, 2; expected 1 for an event and 0 for a censored row", cox(events=[0, 1, 2])),
+    ("events hold no, yes", cox(events=["yes", "no", "no"])),
+    (r"entry\[1\] is not before times\[1\]", cox(entry=[0.0, 2.0, 0.0])),
+    ("entry have shape", cox(entry=[0.0, 0.0])),
+    ("strata hold a label that is missing", cox(strata=["a", None, "b"])),
+    ("strata have shape", cox(strata=["a"])),
+    ("ties='exact' is a str; expected 'efron' or 'breslow'", cox(ties="exact")),
+    # Intercepts of sites.
+    ("this site has fewer than 10", lambda: SiteIntercept(Logistic(np.ones((9, 2)), np.arange(9) % 2))),
+    ("has no intercept of each site; a linear loss with one output", lambda: SiteIntercept(of_three([0, 1, 2], 3)())),
+    ("has no intercept of each site", lambda: SiteIntercept(SiteIntercept(LeastSquares(TWO, np.ones(2))))),
+    ("intercept=False", lambda: SiteIntercept(Logistic(TWO, [0, 1], intercept=False))),
+    # Saddle functions.
+    (r"matrix has shape \(3,\)", lambda: BilinearSaddle(np.ones(3))),
+    (r"offset has shape \(2,\)", lambda: BilinearSaddle(np.ones((3, 2)), np.ones(2))),
+    (r"matrix\[0, 0\] is nan", lambda: BilinearSaddle([[NAN]])),
+    ("noise=-1.0", lambda: BilinearSaddle([[1.0]], noise=-1.0)),
+    ("num_examples=0", lambda: BilinearSaddle([[1.0]], num_examples=0)),
+    (r"shape \(3,\), expected \(2,\)", lambda: BilinearSaddle([[1.0]]).gradient(np.zeros(3))),
+    ("norm='l3'", lambda: BilinearSaddle([[1.0]]).lipschitz("l3")),
+    ("grad_x is a NoneType; expected a function", functions(grad_x=None)),
+    ("grad_y is a ndarray; expected a function", functions(grad_y=np.ones(2))),
+    ("value is a float; expected a function", functions(value=3.0)),
+    (r"x=2\.0; expected the shape", functions(x=2.0)),
+    *(
+        ("x=", lambda bad=bad: objectives.FunctionSaddle(min, max, x=bad, y=2))
+        for bad in (0, -1, (2, 0), True, (True,))
+    ),
+    (r"lipschitz=-1\.0", functions(lipschitz=-1.0)),
+    ("lipschitz='1'", functions(lipschitz="1")),
+    (r"grad_y returned shape \(1,\); expected \(2,\)", lambda: functions(grad_y=lambda x, y: x[:1])().gradient(POINT)),
+    ("value returned a NoneType; expected a number", valued(None)),
+    ("value returned a str; expected a number", valued("high")),
+    ("value returned a ndarray; expected a number", valued(np.ones(2))),
+    ("value=", lambda: functions()().value(POINT)),
+    ("Lipschitz", lambda: functions()().lipschitz()),
+]
+
+
+@pytest.mark.parametrize(("message", "make"), WRONG)
+def test_what_is_no_loss_is_refused(message, make):
+    refused(message, make)
+
+
+@pytest.mark.parametrize("cls", [LeastSquares, Logistic, CoxRegression])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sample_weight": [1.0, 0.0]}, r"sample_weight\[1\] is 0; expected numbers > 0"),
+        ({"sample_weight": np.ones(3)}, r"sample_weight have shape \(3,\), but there are 2 examples"),
+        ({"sample_weight": [NAN, 1.0]}, r"sample_weight\[0\] is nan"),
+        ({"offset": np.ones((2, 2))}, "offset have shape"),
+        ({"offset": [np.inf, 0.0]}, r"offset\[0\] is inf"),
+        ({"offset": ["a", "b"]}, "offset have dtype"),
+    ],
+)
+def test_what_is_no_weight_or_offset_is_refused(cls, options, message):
+    more = ([1.0, 1.0],) if cls is CoxRegression else ()
+    refused(message, cls, TWO, [0.0, 1.0] if cls is Logistic else [1.0, 1.0], *more, **options)
+
+
+def test_wrong_vectors_and_batches_are_refused():
+    for given in (np.ones((40, 6)), sparse.csr_array(np.ones((40, 6)))):
+        objective = LeastSquares(given, np.ones(40), intercept=False)
+        for ask in (objective.value, objective.gradient):
+            refused(r"shape \(7,\), expected \(6,\)", ask, np.zeros(7))
+        for batch in ([0, 40], [-1]):
+            for ask in (objective.gradient, objective.value_and_gradient):
+                refused("row number", ask, np.zeros(6), np.array(batch), kind=IndexError)
+    dense = LeastSquares(np.ones((40, 6)), np.ones(40), intercept=False)
+    for w, out in ((np.zeros(5), np.zeros(5)), (np.zeros(6), np.zeros(5))):
+        refused("length", dense.add_gradient, w, None, 1.0, out, kind=ValueError)
+
+
+@pytest.mark.parametrize("method", ["value", "gradient", "value_and_gradient", "hessian_product"])
+@pytest.mark.parametrize("base", [Linear, LeastSquares, SiteIntercept])
+def test_a_method_of_a_built_in_loss_that_nothing_calls_is_refused(base, method):
+    with pytest.raises(ConfigurationError, match=rf"Own\.{method}: a loss of linear predictions .* give Linear a Link"):
+        type("Own", (base,), {method: lambda *_: 0.0})
+    type("Own", (base,), {"metrics": lambda *_: {}})

@@ -184,7 +184,7 @@ def test_without_an_event_counts_have_no_intercept(offset):
     ("kind", "size"),
     [("counts", 0.0), ("counts", 4.0), ("counts", 13.0), ("huber", 0.0), ("huber", 1e3), ("huber", 1e6)],
 )
-def test_newton_needs_few_rounds_whatever_the_mean_and_from_where_a_hessian_is_zero(kind, size):
+def test_newton_needs_few_rounds_of_counts_and_huber_whatever_the_mean(kind, size):
     """Also from 0, where a step towards a mean of a million events would be one of a million."""
     rows = (60, 30, 1)
     # What is left of sums of so many events is rounding, of a few units in the last place by the order of the sums; of

@@ -18,18 +18,11 @@ from statsmodels.datasets import anes96, fair, grunfeld, randhie
 
 def of_classes():
     """Fair's survey by occupation, votes of 1996 by education, and tumours by a measure as if it were a site."""
-    rows = fair.load_pandas().data
-    yield (
-        "affairs",
-        rows.rename(columns={"occupation": "site"}).assign(y=rows["affairs"] > 0)[
-            ["site", "y", "rate_marriage", "age", "yrs_married", "religious"]
-        ],
-    )
-    rows = anes96.load_pandas().data
-    yield (
-        "votes",
-        rows.rename(columns={"educ": "site", "vote": "y"})[["site", "y", "TVnews", "selfLR", "age", "income", "PID"]],
-    )
+    rows = fair.load_pandas().data.rename(columns={"occupation": "site"})
+    columns = ["site", "y", "rate_marriage", "age", "yrs_married", "religious"]
+    yield "affairs", rows.assign(y=rows["affairs"] > 0)[columns]
+    rows = anes96.load_pandas().data.rename(columns={"educ": "site", "vote": "y"})
+    yield "votes", rows[["site", "y", "TVnews", "selfLR", "age", "income", "PID"]]
     X, y = load_breast_cancer(return_X_y=True, as_frame=True)
     columns = ["mean texture", "mean smoothness", "mean symmetry", "texture error"]
     yield "tumours", X[columns].assign(site=pd.qcut(X["mean fractal dimension"], 4, labels=False), y=y)
@@ -37,10 +30,8 @@ def of_classes():
 
 def of_squares():
     """Eleven firms, diabetics by age, and wines by their grape."""
-    yield (
-        "firms",
-        grunfeld.load_pandas().data.rename(columns={"firm": "site", "invest": "y"})[["site", "y", "value", "capital"]],
-    )
+    rows = grunfeld.load_pandas().data.rename(columns={"firm": "site", "invest": "y"})
+    yield "firms", rows[["site", "y", "value", "capital"]]
     X, y = load_diabetes(return_X_y=True, as_frame=True, scaled=False)
     yield "diabetics", X.assign(site=np.digitize(X["age"], [40, 50, 60]), y=y)
     X, site = load_wine(return_X_y=True, as_frame=True)

@@ -145,7 +145,7 @@ def test_the_rank_is_the_numerical_rank_after_the_wire_too(m, n, quantile, size)
         assert numerical_rank(layout.views(wire)["w"]) == (kept > noise_of(kept.max(), v.shape)).sum()
 
 
-def test_values_above_the_threshold_by_rounding_do_not_count_nor_in_float32():
+def test_rounding_above_a_threshold_is_no_rank_and_float32_is_widened():
     left, values, right = with_singular_values(40, 40, [3.0, 1.0 + 1e-15, 1.0, 1.0 - 1e-15, 0.5])
     assert numerical_rank(Nuclear(1.0).prox((left * values) @ right, 1.0)) == 1
     assert not Nuclear(1.0).prox(np.eye(5), 1.0).any()

@@ -100,7 +100,7 @@ def test_missing_entries_are_counted_in_all_rows_outcomes_in_complete_ones():
     assert "  missing" in table
 
 
-def test_a_site_whose_rows_or_codebook_do_not_fit_is_named_beside_the_others_table():
+def test_a_site_with_other_rows_or_codebook_is_named_beside_the_table():
     sites = hospitals.wrong("an age of 6200", "classes")
     table, said = over_a_grid(study_model(), sites, stop=False)
     assert [own.site for own in table.findings] == ["Bergen"]

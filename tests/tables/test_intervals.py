@@ -1,7 +1,11 @@
 """A table of intervals of a federation: what it is made of, what leaves a site, and what one site can do to it."""
 
+import json
 import re
+import runpy
 from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -428,3 +432,39 @@ def test_what_has_no_standard_errors():
         (few, noisy, "of 6 rows 1 are left for the noise"),
     ):
         refused(message, of_rows, features, targets)
+
+
+# --- how often they cover ---------------------------------------------------------------------------------------------
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture(scope="module")
+def coverage():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(BENCHMARKS)
+        return SimpleNamespace(**runpy.run_path(str(BENCHMARKS / "coverage.py")))
+
+
+def test_every_setting_has_stored_shares_within_its_bars(coverage):
+    stored = json.loads(coverage.STORED.read_text(encoding="utf-8"))
+    assert list(stored) == list(coverage.SETTINGS)
+    for name, (_, bars) in coverage.SETTINGS.items():
+        for share, (low, high) in bars.items():
+            assert low <= stored[name][share][0] <= high, (name, share)
+        if bars is coverage.RARE:
+            assert stored[name]["federations"] == 1000
+    # What the default is there for.
+    common = stored["rare, baselines differ, site_intercepts='common'"]
+    assert common["not 0"][0] < 0.8
+    assert common["type I"][0] > 0.2
+
+
+@pytest.mark.parametrize("baselines", ["differ", *nightly("same", "linked")])
+def test_rare_outcomes_in_unequal_sites_are_covered(coverage, baselines):
+    """Of 40 federations with 8 coefficients each, within four standard errors."""
+    count = 40 if baselines != "differ" else 6
+    found = [coverage.rare(baselines, None, np.random.default_rng((99, i))) for i in range(count)]
+    for share in ("not 0", "0"):
+        values = np.array([own[share] for own in found])
+        assert values.mean() > 0.95 - 4.0 * (0.95 * 0.05 / (4 * count)) ** 0.5

@@ -66,7 +66,7 @@ def by_name(data):
 # --- columns ----------------------------------------------------------------------------------------------------------
 
 
-def test_columns_in_another_order_are_taken_by_name_and_refused_of_a_grid_without_names():
+def test_columns_are_taken_by_name_or_refused_of_a_grid_without_names():
     data = with_site(1, TABLES[1][BACK])
     here = fit_here(data)
     assert_allclose(here.coef_, Lasso(0.1, tol=1e-13).fit(ROWS, Y).coef_, rtol=0, atol=1e-7)

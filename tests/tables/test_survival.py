@@ -229,7 +229,7 @@ def test_curves_over_a_grid_are_those_here_and_between_times_a_life_table():
     assert row["survival"] == pytest.approx(here.rows[3]["survival"] * (1.0 - row["events"] / row["at risk"]))
 
 
-def test_who_enters_at_0_is_at_risk_in_whole_and_survival_ends_with_the_last_row():
+def test_who_enters_at_0_is_at_risk_in_whole_until_the_last_row():
     y = FIRST.assign(entry=np.where(np.arange(90) % 3, 0.0, FIRST["entry"]))
     ends = np.unique(np.r_[y["time"], y.loc[y["entry"] > 0.0, "entry"]])
     *rows, after = curves_of(y, [*ends, ends[-1] + 1.0])
@@ -347,7 +347,7 @@ def test_pairs_are_those_counted_one_by_one_within_sites(fitted):
     assert there.table()["rows"].tolist() == [90] * 4
 
 
-def test_the_calibration_is_the_model_of_the_scores_and_events_are_expected_where_they_are(fitted):
+def test_the_calibration_and_bins_are_those_of_a_model_of_the_scores(fitted):
     """A fit on the score as the only column, with a stratum for each site."""
     model, y = fitted
     quality = model.quality(X, y)
