@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import tracemalloc
 import zlib
 from contextlib import suppress
@@ -23,9 +24,6 @@ from flwr_fco.messages import short
 from flwr_fco.messages.short import Form, Short, mask_of, read_reply, rounded, short_mod, shorten
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import Density, FedDualAvg, Steps
-
-LINE = r"ClientApp\(mods=\[flwr_fco\.short_mod\(\)\]\)"
-
 
 # --- one exchange -----------------------------------------------------------------------------------------------------
 
@@ -64,15 +62,16 @@ def answered(content, trained, number=1, partition=1, **limits):
     return short_mod(**limits)(message, context, handler).content
 
 
-def sent(arrays, form, **options):
+def sent(form, arrays=None):
     """Return a message in the short form, and where its model is not 0."""
+    arrays = model(np.random.default_rng(0), form.layout) if arrays is None else arrays
     content = RecordDict({"arrays": arrays_of(arrays), "config": ConfigRecord({"x": 1})})
-    return content, shorten(content, "arrays", form, **options)
+    return content, shorten(content, "arrays", form)
 
 
-def exchange(form, arrays, moved, number=3, partition=1, **options):
+def exchange(form, arrays, moved, number=3, partition=1):
     """Return what a client is given, its reply, and where the model that it was sent is not 0."""
-    content, support = sent(arrays, form, **options)
+    content, support = sent(form, arrays)
     seen = {}
 
     def trained(given):
@@ -137,7 +136,7 @@ def test_what_is_sent_arrives(exchange_of):
 
 def test_a_client_that_works_in_less_precision_has_moved_nothing():
     form = form_of(("w", "float64", (40,), True), ("b", "float64", (5,), False))
-    content, support = sent(model(np.random.default_rng(0), form.layout), form)
+    content, support = sent(form)
     reply = answered(content, lambda given: {name: a.astype(np.float32) for name, a in given.items()})
     assert not read_reply(form, support, reply)[0].any()
 
@@ -207,11 +206,7 @@ def bomb(size):
         (short.PLACES, lambda a: a[:-1], "cannot be read|holds other than"),
         (short.PLACES, lambda a: np.frombuffer(zlib.compress(bytes(2)), np.uint8), "holds other than"),
         (short.PLACES, lambda a: bomb(20_000), "holds other than"),
-        (
-            short.PLACES,
-            lambda a: np.full(a.size, 255, np.uint8),
-            "increments off the non-zeros of 'w', expected at most",
-        ),
+        (short.PLACES, lambda a: np.full(a.size, 255, np.uint8), "increments off the non-zeros of 'w', expected at "),
         (short.SCALES, lambda a: a * np.float32(np.nan), "NaN or infinite"),
         (short.SCALES, lambda a: -a, "expected numbers >= 0"),
         (short.SCALES, lambda a: a[:-1], r"expected float32\[3\]"),
@@ -263,14 +258,14 @@ def test_any_bytes_are_read_or_refused(data):
 @fuzzed(0.3)
 @given(st.data())
 def test_a_client_reads_or_refuses_any_form(data):
-    content, _ = sent(model(np.random.default_rng(0), FORM.layout), FORM)
+    content, _ = sent(FORM)
     content[short.SHORT] = ConfigRecord({"form": json.dumps(data.draw(mutated(json.loads(FORM.header))))})
     with suppress(FlwrFcoError):
         answered(content, lambda given: given, max_parameters=10_000)
 
 
 def test_a_client_refuses_a_model_that_is_too_large_before_it_makes_one():
-    content, _ = sent(model(np.random.default_rng(0), FORM.layout), FORM)
+    content, _ = sent(FORM)
     too_large = FORM._replace(layout=layout_of(("w", "float32", (10**6, 10**6), True)))
     content[short.SHORT] = ConfigRecord({"form": too_large.header})
     with pytest.raises(ConfigurationError, match=r"1000000000000 parameters.*max_parameters=1e\+08.*short_mod"):
@@ -279,7 +274,7 @@ def test_a_client_refuses_a_model_that_is_too_large_before_it_makes_one():
 
 @pytest.mark.parametrize("seed", [None, 0.5, "1"])
 def test_a_client_refuses_a_seed_that_is_no_whole_number(seed):
-    content, _ = sent(model(np.random.default_rng(0), FORM.layout), FORM)
+    content, _ = sent(FORM)
     content[short.SHORT] = ConfigRecord({"form": FORM._replace(seed=seed).header})
     with pytest.raises(ProtocolError, match=f"short message cannot be read: .*seed={seed!r}"):
         answered(content, lambda given: given)
@@ -331,6 +326,9 @@ def test_a_run_says_what_it_costs_and_ends_near_that_of_whole_messages():
     assert f"messages of training: {said.partition('; ')[2].partition('; ')[2]}" in str(result)
 
 
+LINE = "ClientApp(mods=[flwr_fco.short_mod()])"
+
+
 def needs_its_arrays(arrays, message, context):
     raise RuntimeError("shapes differ")
 
@@ -338,12 +336,11 @@ def needs_its_arrays(arrays, message, context):
 @pytest.mark.parametrize("trained", [walking, needs_its_arrays])
 def test_a_client_without_the_mod_is_refused_with_the_line_to_add(trained):
     grid = InProcessGrid(foreign_app(trained), 3, raise_errors=False)
-    with grid.identity(), quiet(50), pytest.raises(NothingTrainedError, match=LINE) as caught:
+    with grid.identity(), quiet(50), pytest.raises(NothingTrainedError, match=re.escape(LINE)) as caught:
         FedDualAvg(**OPTIONS, wire=Short()).start(grid, arrays_of(START), 4)
     rows = caught.value.result.left_out
     assert [row.round for row in rows] == [1, 1, 1, 2, 2, 2]  # of four rounds
-    for row in rows:
-        assert row.reason.endswith("ClientApp(mods=[flwr_fco.short_mod()])")
+    assert all(row.reason.endswith(LINE) for row in rows)
 
 
 def test_evaluations_are_short_and_of_the_model():

@@ -16,7 +16,6 @@ from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import Arrays, Bounds, Epochs, FedDAGT, FedDualAvg, Ledger, Participation, Steps, run_of
 
-WAYS = ("messages", "uplinks")
 OBJECTIVES = regressions()
 
 
@@ -45,20 +44,12 @@ def heavy(vectors, claims):
         vector *= -900.0
 
 
-def of_length(length):
-    def lie(vectors, claims):
-        for vector in vectors.values():
-            vector[:] = length
-
-    return lie
+LIES = [(more_work, name) for name in ("FedDualAvg", "FedMid", "FedDAGT", "DFedDA")]
+LIES += [(heavy, name) for name in ("FedDualAvg", "FedMid", "FedDAGT", "LocalSGD", "FeDualEx")]
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize(
-    ("lie", "name"),
-    [(more_work, name) for name in ("FedDualAvg", "FedMid", "FedDAGT", "DFedDA")]
-    + [(heavy, name) for name in ("FedDualAvg", "FedMid", "FedDAGT", "LocalSGD", "FeDualEx")],
-)
+@pytest.mark.parametrize("way", ["messages", "uplinks"])
+@pytest.mark.parametrize(("lie", "name"), LIES)
 def test_a_lie_in_every_round_is_a_reply_that_did_not_come(lie, name, way):
     is_as_if_missing(way, name, lie, lambda number: number > 0)
 
@@ -66,26 +57,25 @@ def test_a_lie_in_every_round_is_a_reply_that_did_not_come(lie, name, way):
 @pytest.mark.parametrize(("when", "length", "way"), [(1, 1e9, "messages"), (3, 1e300, "messages"), (3, 1e9, "uplinks")])
 @pytest.mark.parametrize("name", ["FedDualAvg", "FedMid", "FedDAGT", "DFedDAGT", "FedDR"])
 def test_an_absurd_reply_of_one_of_four_nodes_is_missing(way, name, when, length):
+    def lie(vectors, claims):
+        for vector in vectors.values():
+            vector[:] = length
+
     own = {"objectives": OBJECTIVES[1:5], "liar": 2, "rounds": 4}
-    is_as_if_missing(way, name, of_length(length), lambda number: number == when, **own)
-
-
-def without_examples(*rounds):
-    return in_messages(lambda number, vectors, claims: number in rounds and claims.update({"num-examples": 0}))
+    is_as_if_missing(way, name, lie, lambda number: number == when, **own)
 
 
 def test_a_first_answer_without_examples_sets_no_weight():
     strategy = make("FedDR")
-    run(strategy, OBJECTIVES, 4, mods=[without_examples(1)])
+    without = in_messages(lambda number, vectors, claims: number == 1 and claims.update({"num-examples": 0}))
+    run(strategy, OBJECTIVES, 4, mods=[without])
     assert strategy.memories.members[(0, LIAR)].examples == 30.0
 
 
 @pytest.mark.parametrize("partition", [-1, 2**63 - 1, -(2**62)])
 @pytest.mark.parametrize("name", ["FedDAGT", "DFedDAGT", "FedDualAvg"])
 def test_a_partition_id_that_is_none_does_not_end_the_run(name, partition, tmp_path):
-    claiming = in_messages(
-        lambda n, vectors, claims: claims.update({"partition-id": partition}), kind="query.partition"
-    )
+    claiming = in_messages(lambda *given: given[2].update({"partition-id": partition}), kind="query.partition")
 
     def play(rounds, **more):
         strategy = make(name, participation=Participation(node_timeout=0.0))
@@ -138,18 +128,16 @@ def test_changes_of_buffers_are_bounded_and_counters_take_the_median():
 # --- evaluation -------------------------------------------------------------------------------------------------------
 
 
-def evaluated(change=None, **options):
-    app = app_of(
-        OBJECTIVES, [in_messages(lambda number, vectors, claims: claims.update(change or {}), kind="evaluate")]
-    )
-    return simulated(FedDualAvg(client_lr=0.1, work=Steps(2, batch_size=None), **options), app, 3, num_nodes=10)
+def evaluated(change=(), **options):
+    mods = [in_messages(lambda number, vectors, claims: claims.update(change), kind="evaluate")]
+    strategy = FedDualAvg(client_lr=0.1, work=Steps(2, batch_size=None), **options)
+    return simulated(strategy, app_of(OBJECTIVES, mods), 3, num_nodes=10)
 
 
-@pytest.mark.parametrize(
-    "lie",
-    [{"loss": -1e9}, {"loss": 1e300, "num-examples": 2**39}, {"num-examples": 2**39}, {"num-examples": 2**50}],
-    ids=str,
-)
+MANY = [{"num-examples": 2**39}, {"num-examples": 2**50}]
+
+
+@pytest.mark.parametrize("lie", [{"loss": -1e9}, {"loss": 1e300, "num-examples": 2**39}, *MANY], ids=str)
 def test_one_liar_does_not_own_an_evaluation(lie):
     found = evaluated(lie, bounds=Bounds(max_share=0.5))
     honest = evaluated()

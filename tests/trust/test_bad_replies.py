@@ -90,6 +90,11 @@ FAULTS = {
 STRATEGIES = (FedDualAvg, FedMid, FedDAGT, DFedDA)
 
 
+def struck(fault, chosen=None, num_rounds=3, *, callbacks=(), **where):
+    """Run with a fault: at one of four nodes in round 2, unless `where` says otherwise."""
+    return start_on(Faulty(app_of(clients()), 4, fault, **where), chosen or strategy(), num_rounds, callbacks=callbacks)
+
+
 def result_of(cls, fault):
     chosen = cls(work=Epochs(1, batch_size=5), fraction_evaluate=0.0, client_lr=0.02)
     return start_on(Faulty(app_of(clients(SIZES)), len(SIZES), fault), chosen, rounds=4)
@@ -150,8 +155,8 @@ def test_a_weight_that_is_none_leaves_the_reply_out(weight):
         return says(weight=weight if message.metadata.dst_node_id == BAD_NODE else 1.0)(message, reply)
 
     chosen = FedDualAvg(client_lr=0.02, weighted_by_key="weight", fraction_evaluate=0.0)
-    grid = Faulty(app_of(clients()), 4, fault, rounds=range(99), nodes=range(2, 6))
-    assert [(row.round, row.node_id) for row in start_on(grid, chosen, rounds=2).left_out] == [(1, 3), (2, 3)]
+    result = struck(fault, chosen, 2, rounds=range(99), nodes=range(2, 6))
+    assert [(row.round, row.node_id) for row in result.left_out] == [(1, 3), (2, 3)]
 
 
 @pytest.mark.parametrize("work", [{"local_steps": 40}, {"elapsed": 0.3}, {"local_steps": 40, "elapsed": 4.0}])
@@ -166,9 +171,10 @@ def test_a_loop_of_ones_own_is_allowed_more_where_the_server_app_says_so(work):
     assert reasons(bounds=Bounds(own_loops=True)) == []
 
 
-@pytest.mark.parametrize(
-    ("elapsed", "fine"), [(0.02, True), (1.8, True), (180.0, False), (1e12, False), (1e-12, False)]
-)
+SCHEDULES = [(0.02, True), (1.8, True), (180.0, False), (1e12, False), (1e-12, False)]
+
+
+@pytest.mark.parametrize(("elapsed", "fine"), SCHEDULES)
 def test_an_unmodified_client_may_have_a_schedule_but_not_any(elapsed, fine):
     def work(message, context):
         odd = context.node_config["partition-id"] == 1 and message.metadata.group_id == "2"
@@ -182,8 +188,7 @@ def test_an_unmodified_client_may_have_a_schedule_but_not_any(elapsed, fine):
 
 def test_the_table_of_what_was_left_out_is_bounded(monkeypatch):
     monkeypatch.setattr("flwr_fco.strategies.replies.MOST_ROWS", 5)
-    grid = Faulty(app_of(clients()), 4, with_increment(lambda arrays: {}), rounds=range(99))
-    result = start_on(grid, strategy(), rounds=12)
+    result = struck(with_increment(lambda arrays: {}), None, 12, rounds=range(99))
     assert len(result.left_out) == 6
     assert "more" in result.left_out[-1].reason
     assert [m["num-left-out"] for m in result.train_metrics_clientapp.values()] == [1] * 12
@@ -192,20 +197,19 @@ def test_the_table_of_what_was_left_out_is_bounded(monkeypatch):
 # --- rounds that do not count -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("fault", "nodes", "options"),
-    [
-        (filled(np.nan), [BAD_NODE], {"participation": Participation(min_replies=4)}),
-        (says(num_examples=0), range(10), {}),
-        (error(2, "boom"), range(10), {}),
-    ],
-    ids=["too few replies", "weights of 0", "no good reply"],
-)
+NOT_COUNTED = {
+    "too few replies": (filled(np.nan), [BAD_NODE], {"participation": Participation(min_replies=4)}),
+    "weights of 0": (says(num_examples=0), range(10), {}),
+    "no good reply": (error(2, "boom"), range(10), {}),
+}
+
+
+@pytest.mark.parametrize(("fault", "nodes", "options"), NOT_COUNTED.values(), ids=NOT_COUNTED)
 def test_a_round_that_does_not_count_leaves_the_state_as_it_is(fault, nodes, options):
     seen = []
     chosen = strategy(**options)
     look = [lambda number, arrays, metrics: seen.append((chosen.state, flat(arrays)))]
-    result = start_on(Faulty(app_of(clients()), 4, fault, nodes=nodes), chosen, callbacks=look)
+    result = struck(fault, chosen, callbacks=look, nodes=nodes)
     assert seen[0][0] is seen[1][0]
     np.testing.assert_array_equal(seen[0][1], seen[1][1])
     assert [result.train_metrics_clientapp[r]["skipped"] for r in (1, 2, 3)] == [0, 1, 0]
@@ -223,7 +227,7 @@ def test_a_run_of_which_no_round_counted_is_an_error_with_its_reason():
         (broken, "12 replies: error 2: ZeroDivisionError", 3),
     ):
         with pytest.raises(NothingTrainedError, match=said) as caught:
-            start_on(Faulty(app_of(clients()), 4, fault, rounds=range(9), nodes=range(10)), strategy())
+            struck(fault, rounds=range(9), nodes=range(10))
         result = caught.value.result
         assert "\n" not in str(caught.value)
         assert not any("Traceback" in row.reason for row in result.left_out)
@@ -235,14 +239,12 @@ def test_a_run_of_which_no_round_counted_is_an_error_with_its_reason():
 # --- evaluation -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [says(loss=np.nan), says(num_examples=None), error(2, "boom"), silent, more(MetricRecord({"x": 1}))],
-    ids=["NaN", "no weight", "error", "absent", "two records"],
-)
+NO_EVALUATIONS = [says(loss=np.nan), says(num_examples=None), error(2, "boom"), silent, more(MetricRecord({"x": 1}))]
+
+
+@pytest.mark.parametrize("fault", NO_EVALUATIONS, ids=["NaN", "no weight", "error", "absent", "two records"])
 def test_bad_evaluations_are_left_out(fault):
-    result = start_on(Faulty(app_of(clients()), 4, fault, kind="evaluate"), strategy(fraction_evaluate=1.0))
-    metrics = result.evaluate_metrics_clientapp
+    metrics = struck(fault, strategy(fraction_evaluate=1.0), kind="evaluate").evaluate_metrics_clientapp
     assert [metrics[r]["num-left-out"] for r in (1, 2, 3)] == [0, 1, 0]
     assert np.isfinite(metrics[2]["loss"])
 
@@ -317,8 +319,7 @@ ODD = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
 def play(fault, kind="train", nodes=(BAD_NODE,)):
-    grid = Faulty(app_of(clients()), 4, fault, rounds=(1, 2), nodes=nodes, kind=kind)
-    return start_on(grid, strategy(fraction_evaluate=1.0), rounds=2)
+    return struck(fault, strategy(fraction_evaluate=1.0), 2, rounds=(1, 2), nodes=nodes, kind=kind)
 
 
 def test_an_error_of_a_client_is_one_line_of_text_wherever_it_is_shown(caplog):
