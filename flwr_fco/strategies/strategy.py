@@ -351,7 +351,7 @@ class CompositeStrategy(Options):
         if run.privacy is None:
             good, uplinks, done = training.step(run, good, least)
             left_out = asked - len(good) + len(run.nodes.refused) + len(run.missing)
-            counts: dict[str, Any] = {"num-replies": len(good), "num-left-out": left_out, **_traffic(run, good)}
+            counts: dict[str, Any] = {"num-replies": len(good), "num-left-out": left_out, **training.traffic(run, good)}
         else:
             # The noisy mean is all that is known of the replies, and no round is skipped.
             uplinks = [run.privacy.release(training.weighted(run, good))]
@@ -452,16 +452,6 @@ def _evaluations(strategy: CompositeStrategy, run: Run, answered: Iterable[Messa
     good = run.current.without(good, replies.objections(run, [reply.value for reply in good], lengths=False))
     run.current.leave_out_silent()
     return good
-
-
-def _traffic(run: Run, good: Sequence[Reply]) -> dict[str, Any]:
-    """Return the bytes of arrays in a round's messages, and how many minimisations were stopped early."""
-    capped = [reply.value.metrics["capped"] for reply in good if "capped" in reply.value.metrics]
-    counts = {"bytes-down": run.current.bytes_down, "bytes-up": training.bytes_up(run, good)}
-    if run.current.form is not None:
-        model = sum(len(array.data) for array in run.initial.values())
-        counts["bytes-fedavg"] = (len(run.current.nodes) + len(good)) * model
-    return {**counts, "num-capped": sum(value > 0.0 for value in capped)} if capped else counts
 
 
 def _joined(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:

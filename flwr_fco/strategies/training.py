@@ -256,12 +256,27 @@ def _by_non_zeros(run: Run, down: Downlink, shared: dict[int, Any]) -> Downlink:
     return down._replace(vectors=vectors)
 
 
-def bytes_up(run: Run, good: Sequence[Reply]) -> int:
-    """Return the bytes of the arrays of replies."""
+def traffic(run: Run, good: Sequence[Reply]) -> dict[str, Any]:
+    """Return the bytes of arrays in a round's messages, and how many minimisations were stopped early.
+
+    Parameters
+    ----------
+    run : Run
+        Of the strategy.
+    good : sequence of Reply
+        The replies that count.
+    """
+    counts: dict[str, Any] = {"bytes-down": run.current.bytes_down}
     if run.current.form is not None:
-        return sum(bytes_in(reply.content) for reply in good)
-    held = [vectors for reply in good for vectors in (reply.value.vectors, reply.value.pass_through)]
-    return sum(part.nbytes for vectors in held for part in vectors.values())
+        model = sum(len(array.data) for array in run.initial.values())
+        counts["bytes-up"] = sum(bytes_in(reply.content) for reply in good)
+        counts["bytes-fedavg"] = (len(run.current.nodes) + len(good)) * model
+    else:
+        held = [vectors for reply in good for vectors in (reply.value.vectors, reply.value.pass_through)]
+        counts["bytes-up"] = sum(part.nbytes for vectors in held for part in vectors.values())
+    if capped := [reply.value.metrics["capped"] for reply in good if "capped" in reply.value.metrics]:
+        counts["num-capped"] = sum(value > 0.0 for value in capped)
+    return counts
 
 
 def _bytes_down(vectors: Iterable[Any], item: int) -> int:
