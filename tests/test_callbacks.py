@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from flwr.app import MetricRecord
 from problems import clients, flat, run
+from refusals import refused
 
 from flwr_fco.callbacks import Callback, Checkpoint, EarlyStopping
-from flwr_fco.errors import ConfigurationError, DivergedError
+from flwr_fco.errors import DivergedError
 from flwr_fco.regularizers import L1
 from flwr_fco.strategies import FedDualAvg, Steps, run_of
 from reproduction.pooled import certify
@@ -103,8 +104,7 @@ NO_WORDS = [{"own": 1.0}, [False, {"own": 1.0}], (False,), (False, None), (False
     ],
 )
 def test_what_is_no_callback_no_answer_and_no_score_is_named(callback, said):
-    with pytest.raises(ConfigurationError, match=said):
-        play(3, callback)
+    refused(said, play, 3, callback)
 
 
 # --- early stopping ---------------------------------------------------------------------------------------------
@@ -198,5 +198,4 @@ def test_a_checkpoint_is_the_state_after_the_last_whole_and_sound_round(tmp_path
     ],
 )
 def test_a_callback_says_what_it_needs(make, given, said):
-    with pytest.raises(ConfigurationError, match=said):
-        make(**given)
+    refused(said, make, **given)

@@ -14,8 +14,6 @@ yaml = pytest.importorskip("yaml", reason="PyYAML comes with ray: make install, 
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-CI = ROOT / ".ci" / "run"
-WORKFLOW = ROOT / ".github" / "workflows" / "ci.yml"
 
 
 def read(path):
@@ -83,12 +81,12 @@ def test_each_strategy_names_entries_of_the_bibliography_and_no_others():
 
 def test_hosted_ci_runs_our_script_on_every_supported_python():
     """The classifiers promise these versions of Python; CI is what keeps the promise."""
-    job = yaml.safe_load(read(WORKFLOW))["jobs"]["test"]
+    job = yaml.safe_load(read(ROOT / ".github" / "workflows" / "ci.yml"))["jobs"]["test"]
     supported = {text.rpartition(" ")[2] for text in PROJECT["classifiers"] if re.search(r"Python :: 3\.\d+$", text)}
     assert set(job["strategy"]["matrix"]["python"]) == supported == {"3.11", "3.12", "3.13", "3.14"}
     (command,) = (step["run"] for step in job["steps"] if "run" in step)
     assert command.split()[-1] == ".ci/run"
-    assert os.access(CI, os.X_OK)
+    assert os.access(ROOT / ".ci" / "run", os.X_OK)
 
 
 def test_every_path_that_the_documentation_links_exists():

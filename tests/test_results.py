@@ -8,9 +8,9 @@ import pandas
 import pytest
 from flwr.app import MetricRecord
 from problems import arrays_of, clients, run
+from refusals import refused
 from scipy.sparse import csr_array
 
-from flwr_fco.errors import ConfigurationError
 from flwr_fco.models import load_npz, save_npz, to_sparse
 from flwr_fco.regularizers import L1
 from flwr_fco.strategies import FedDualAvg
@@ -48,8 +48,7 @@ def test_the_table_has_every_number_of_every_round(result):
 
 def test_without_pandas_the_error_names_the_command(result, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(ConfigurationError, match="pip install pandas"):
-        result.table()
+    refused("pip install pandas", result.table)
     assert len(result.rows()) == 201
 
 
@@ -94,9 +93,9 @@ def test_arrays_are_sparse_matrices_of_scipys():
 
 @pytest.mark.parametrize("wrong", [3, {"w": ["a", "b"]}, {"w": [1.0, None]}, {"w": object()}, {"w": "text"}], ids=str)
 def test_what_is_no_model_of_numbers_is_refused(wrong, tmp_path):
-    for use in (lambda: save_npz(wrong, tmp_path / "model.npz"), lambda: to_sparse(wrong)):
-        with pytest.raises(ConfigurationError, match=r"expected a Result|the array 'w' has dtype"):
-            use()
+    said = "expected a Result|the array 'w' has dtype"
+    refused(said, save_npz, wrong, tmp_path / "model.npz")
+    refused(said, to_sparse, wrong)
     assert not (tmp_path / "model.npz").exists()
 
 
@@ -107,7 +106,5 @@ def test_a_damaged_file_and_one_of_another_format_are_refused(tmp_path):
     np.save(tmp_path / "array.npy", np.ones(3))
     for content in (whole[: len(whole) // 2], b"", b"text", (tmp_path / "array.npy").read_bytes()):
         path.write_bytes(content)
-        with pytest.raises(ConfigurationError, match=r"is no \.npz file"):
-            load_npz(path)
-    with pytest.raises(FileNotFoundError):
-        load_npz(tmp_path / "missing.npz")
+        refused(r"is no \.npz file", load_npz, path)
+    refused("missing", load_npz, tmp_path / "missing.npz", kind=FileNotFoundError)

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 from apps import node, run_app
 from flwr.serverapp.strategy import FedAvg
+from refusals import refused
 from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.linear_model import Lasso, LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
-from flwr_fco.errors import ConfigurationError
 from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.strategies import FedDR, LocalSGD, Minimise, Scaffold, Steps
 from flwr_fco.tables import FederatedCoxRegression
@@ -131,8 +131,7 @@ def test_the_sparse_example_takes_a_file_of_documents(example, tmp_path, capsys)
     run_app(app, 2, path=path, bundled=False, num_server_rounds=1, fraction_train=1.0)
     assert "The model uses" in capsys.readouterr().out
     path.write_text("label,text\n")
-    with pytest.raises(ValueError, match=r"documents\.csv has no documents"):
-        app.task.load_file(str(path))
+    refused(r"documents\.csv has no documents", app.task.load_file, str(path), kind=ValueError)
 
 
 @pytest.mark.slow
@@ -279,14 +278,11 @@ def test_thirteen_institutions_have_the_hazard_ratios_of_their_pooled_rows(lung,
 
 def test_small_institutions_and_one_with_other_columns_are_refused_by_name(lung, example):
     app = example("hospital-survival")
-    with pytest.raises(ConfigurationError, match="do not fit together: 4: ") as refused:
-        run_app(app, 18, raise_errors=False, sites=18)
-    text = str(refused.value)
+    text = refused("do not fit together: 4: ", run_app, app, 18, raise_errors=False, sites=18)
     assert "Traceback" not in text
     reasons = {int(number): limit for number, limit in re.findall(r"(\d+): error .*?than (min_\w+)=", text)}
     assert reasons == {4: "min_rows", 10: "min_rows", 26: "min_events", 32: "min_events", 33: "min_rows"}
     if lung:
         assert " ".join(shown("hospital-survival", 2).split()).removesuffix(" ...") in text
-    with pytest.raises(ConfigurationError, match=r"5: .*lacks the columns 'ph.ecog'") as refused:
-        run_app(app, 13, raise_errors=False, misaligned=3)
-    assert " ".join(shown("hospital-survival", 3).split()) == str(refused.value)
+    text = refused("5: .*lacks the columns 'ph.ecog'", run_app, app, 13, raise_errors=False, misaligned=3)
+    assert " ".join(shown("hospital-survival", 3).split()) == text

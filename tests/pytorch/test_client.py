@@ -11,6 +11,7 @@ import torch
 from faults import FaultyGrid
 from flwr.app import Message, MetricRecord, RecordDict
 from problems import FEATURES, app_of, clients, simulated, start_arrays
+from refusals import refused
 
 from flwr_fco import Short, short_mod, strategies
 from flwr_fco.client_apps import Disclosure, Limits
@@ -204,10 +205,9 @@ def test_answers_about_few_rows_do_not_leave_a_training_loop():
 
 @pytest.mark.parametrize("limit", [{"min_class_rows": 5}, {"min_events": 5, "min_rows": 3}])
 def test_a_limit_that_a_loop_cannot_keep_is_refused_at_once(limit):
-    with pytest.raises(ConfigurationError, match=rf"disclosure has {next(iter(limit))}, .*only how many rows"):
-        ClientApp(disclosure=Disclosure(**limit))
-    with pytest.raises(ConfigurationError, match="disclosure=20 is a int; expected"):
-        ClientApp(disclosure=20)
+    said = rf"disclosure has {next(iter(limit))}, .*only how many rows"
+    refused(said, ClientApp, disclosure=Disclosure(**limit))
+    refused("disclosure=20 is a int; expected", ClientApp, disclosure=20)
 
 
 def test_each_message_is_a_line(caplog):

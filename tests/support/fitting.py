@@ -16,11 +16,10 @@ def fitting(kind: type, options: dict[str, Any]) -> dict[str, Any]:
     """
     known = kind.__dataclass_fields__
     found = {name: value for name, value in options.items() if name in known and known[name].init}
-    for name in ("work", "participation"):
-        if name in found:
-            given = found[name] if isinstance(found[name], tuple) else (found[name],)
-            mine = [value for value in given if type(value) is type(known[name].default)]
-            found |= {name: mine[0]} if mine else {}
-            if not mine:
-                del found[name]
+    for name in found.keys() & {"work", "participation"}:
+        given = found.pop(name)
+        given = given if isinstance(given, tuple) else (given,)
+        mine = [value for value in given if type(value) is type(known[name].default)]
+        if mine:
+            found[name] = mine[0]
     return found
