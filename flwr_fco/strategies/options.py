@@ -25,16 +25,7 @@ from flwr_fco.algorithms.contract.choices import (
 from flwr_fco.algorithms.contract.graph import Graph
 from flwr_fco.algorithms.density import SparseDualAveraging
 from flwr_fco.algorithms.dual_averaging import DualAveraging
-from flwr_fco.core.validation import (
-    AT_LEAST_ONE,
-    FRACTION,
-    NATURAL,
-    check_fields,
-    kinds_of,
-    nearest,
-    one_apart,
-    refusing,
-)
+from flwr_fco.core.validation import AT_LEAST_ONE, FRACTION, NATURAL, check_fields, nearest, one_apart, refusing
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.messages.short import Short
 from flwr_fco.mirror_maps import Euclidean, MirrorMap
@@ -267,12 +258,6 @@ class Options(FedAvg):
                 raise ConfigurationError(f"{prefix}: add a field to it, or give it a default in {kind.__name__}")
         made: Algorithm = kind(**values)
         return made
-
-    def _rates(self) -> list[str]:
-        """Return the names of the options that may be functions of the round or ``"auto"``."""
-        kinds = kinds_of(type(self))
-        own = [option.name for option in fields(self) if kinds[option.name] in (Rate, Rate | None)]
-        return [name for name in dict.fromkeys((*AUTOMATIC, *own)) if hasattr(self, name)]
 
     def __repr__(self) -> str:
         return text_of(self)

@@ -6,6 +6,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any, cast
 
 import numpy as np
@@ -18,7 +19,7 @@ from flwr_fco.algorithms.contract.graph import Graph
 from flwr_fco.algorithms.contract.problem import Change, Problem, Setting
 from flwr_fco.algorithms.contract.replies import Mean
 from flwr_fco.core.layout import Layout, Vector, euclidean_norm, largest_entries
-from flwr_fco.core.validation import POSITIVE, checked, short
+from flwr_fco.core.validation import POSITIVE, checked, kinds_of, short
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.messages.arrays import layout_of, model_record, model_vector
 from flwr_fco.messages.protocol import Node, Plan, Uplink
@@ -32,7 +33,7 @@ from flwr_fco.strategies import replies
 from flwr_fco.strategies.divergence import Watch
 from flwr_fco.strategies.ledger import Ledger
 from flwr_fco.strategies.nodes import Nodes, Tables
-from flwr_fco.strategies.options import AUTOMATIC, Options, text_of
+from flwr_fco.strategies.options import AUTOMATIC, Options, Rate, text_of
 from flwr_fco.strategies.unmodified import Untrained
 from flwr_fco.work import Work
 
@@ -114,7 +115,10 @@ class Run:
         self.result = Result(arrays=arrays, left_out=self.left_out if privacy is None else [])
         self.privacy = None if privacy is None else PrivateMean(privacy, options)
         self.cap = replies.Cap(None if privacy is not None else options.bounds.max_ratio)
-        self.rates = options._rates()
+        # Options that may be functions of the round, or "auto".
+        kinds = kinds_of(type(options))
+        own = [option.name for option in fields(options) if kinds[option.name] in (Rate, Rate | None)]
+        self.rates = [name for name in dict.fromkeys((*AUTOMATIC, *own)) if hasattr(options, name)]
         rule = options.aggregation
         normalize = bool(getattr(options, "normalize_local_work", True))
         self.mean = Mean(normalize, "trimmed", rule.share) if isinstance(rule, Trimmed) else Mean(normalize, rule)
