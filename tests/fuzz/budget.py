@@ -10,14 +10,9 @@ CASES = int(os.environ.get("FUZZ_CASES", "0"))
 
 def fuzzed(share):
     """Return the settings of a test that takes a share of the cases."""
-    return settings(
-        max_examples=max(5, round((CASES or 300) * share)),
-        derandomize=not CASES,
-        database=None,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-        print_blob=True,
-    )
+    number = max(5, round((CASES or 300) * share))
+    unhurried = {"database": None, "deadline": None, "suppress_health_check": list(HealthCheck), "print_blob": True}
+    return settings(max_examples=number, derandomize=not CASES, **unhurried)
 
 
 #: Numbers that are used somewhere as if they could not occur.

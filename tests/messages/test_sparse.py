@@ -91,20 +91,12 @@ def run(objectives, **options):
     return strategy.state.dual, result
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"aggregation": "median"},
-        {"aggregation": Trimmed()},
-        {"server_momentum": 0.5},
-        {"server_lr": "auto"},
-        {"bounds": Bounds(max_increment_norm=1.0)},
-        {"wire": Wire(sparse=False)},
-        {"wire": Wire(dtype="float32")},
-        {"output": Average()},
-    ],
-)
+ON_THE_SERVER = [{"aggregation": "median"}, {"aggregation": Trimmed()}, {"server_momentum": 0.5}, {"server_lr": "auto"}]
+OF_REPLIES = [{"bounds": Bounds(max_increment_norm=1.0)}, {"output": Average()}]
+ON_THE_WIRE = [{}, {"wire": Wire(dtype="float32")}, {"wire": Wire(sparse=False)}]
+
+
+@pytest.mark.parametrize("options", [*ON_THE_WIRE, *ON_THE_SERVER, *OF_REPLIES])
 def test_options_see_the_same_increments(options):
     expected, _ = run([Logistic(own.features.toarray(), own.labels) for own in few_features()], **options)
     found, result = run(few_features(), **options)
@@ -145,7 +137,7 @@ def broadcast(strategy, objectives, messages, rounds):
 
 
 @pytest.mark.parametrize(("form", "messages"), [("sparse", True), ("dense", False)])
-@pytest.mark.parametrize("options", [{}, {"wire": Wire(dtype="float32")}, {"wire": Wire(sparse=False)}], ids=str)
+@pytest.mark.parametrize("options", ON_THE_WIRE, ids=str)
 def test_the_bits_are_the_same_and_the_first_messages_are_short(form, messages, options, monkeypatch):
     def go():
         strategy = FedDualAvg(fraction_train=0.4, seed=1, **OPTIONS | options)

@@ -141,14 +141,11 @@ def test_a_certificate_is_about_the_clients_that_answer_and_says_how_many(caplog
         is_gap_of(objectives_of("squares")[:3], metrics, w)
 
 
-@pytest.mark.parametrize(
-    ("silent", "reason"),
-    [
-        ([{*range(SITES)}], "no client answered"),
-        ([set(), {1}], "1 of the 4 clients"),
-        ([set(), {*range(SITES)}], "4 of the 4"),
-    ],
-)
+ALL_SITES = {*range(SITES)}
+SILENT = [([ALL_SITES], "no client answered"), ([set(), {1}], "1 of the 4 clients"), ([set(), ALL_SITES], "4 of the 4")]
+
+
+@pytest.mark.parametrize(("silent", "reason"), SILENT)
 def test_without_answers_there_is_no_certificate_and_the_run_goes_on(silent, reason, caplog):
     metrics, _ = certified(silent)
     assert not {"objective", "certificate", "duality-gap", "certificate-clients"} & set(metrics)

@@ -307,14 +307,8 @@ def play(name, data, seed, *, faults, missing=False, **options):
     return result.arrays, strategy, compared, grid
 
 
-METHODS = {
-    "FedDAGT": {},
-    "ReFedDAGT": {},
-    "MultistepReFedDAGT": {"stages": [Stage(6), Stage(9), Stage(99)]},
-    "Scaffold": {},
-    "FedDR": {},
-    "DualFL": {},
-}
+METHODS = {name: {} for name in ("FedDAGT", "ReFedDAGT", "MultistepReFedDAGT", "Scaffold", "FedDR", "DualFL")}
+METHODS["MultistepReFedDAGT"] = {"stages": [Stage(6), Stage(9), Stage(99)]}
 CASES = [
     pytest.param(name, data, seed, marks=pytest.mark.nightly if seed > 1 else ())
     for (name, data), seed in product(product(METHODS, DATA), range(12))
