@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problems import app_of, foreign_app, numpy_of, simulated
-from quadratics import Quadratic
+from problems import foreign_app, numpy_of, simulated
 
 from flwr_fco.algorithms.density import FURTHER, GAIN, MEMORY, allotted, erdos_renyi, keep_gain, sparse_step
 from flwr_fco.core.layout import Layout
 from flwr_fco.regularizers import HardSparsity, L1Ball, PerParameter, Zero
 from flwr_fco.regularizers.sets import _LONG, kth_largest
-from flwr_fco.strategies import Density, FedDualAvg, Steps, run_of
+from flwr_fco.strategies import Density, FedDualAvg, run_of
 
 SHAPES = {"conv": (4, 2, 3, 3), "hidden": (20, 36), "bias": (20,), "head": (5, 20)}
 WEIGHTS = ("conv", "hidden", "head")
@@ -98,9 +97,10 @@ def test_single_arrays_have_a_density_of_their_own_or_none():
     assert np.count_nonzero(found["conv"]) + np.count_nonzero(found["hidden"]) == round(0.1 * (72 + 720))
 
 
-@pytest.mark.parametrize(
-    ("rounds", "falling", "reached"), [(24, None, 18), (3, None, 3), (10, None, 8), (9, 6, 6), (1, None, 1)]
-)
+SCHEDULES = [(24, None, 18), (3, None, 3), (10, None, 8), (9, 6, 6), (1, None, 1)]
+
+
+@pytest.mark.parametrize(("rounds", "falling", "reached"), SCHEDULES)
 def test_the_schedule_fits_the_number_of_rounds(rounds, falling, reached):
     _, _, result = run(rounds, density=Density(0.1, rounds=falling))
     densities = [result.train_metrics_clientapp[number]["density"] for number in range(1, rounds + 1)]
@@ -108,26 +108,6 @@ def test_the_schedule_fits_the_number_of_rounds(rounds, falling, reached):
     assert densities[reached - 1 :] == [densities[-1]] * (rounds - reached + 1)
     assert reached == 1 or densities[reached - 2] > densities[-1]
     assert densities[-1] == pytest.approx(0.1, abs=2e-3)
-
-
-def test_clients_of_every_kind_take_the_same_plain_steps_from_the_model():
-    """A density belongs to the server: who knows psi does what those do who do not."""
-    minimum = np.array([1.0, 4.0, 3.0, -2.0])
-    begin = np.array([2.0, 0.5, 0.1, -1.0])
-    rate = 0.1
-
-    def trained(arrays, message, context):
-        for _ in range(3):
-            arrays = {"x": arrays["x"] - rate * (arrays["x"] - minimum)}
-        return arrays
-
-    options = {"density": Density(0.5, rounds=3), "fraction_evaluate": 0.0}
-    ours = FedDualAvg(client_lr=rate, work=Steps(3, batch_size=None), **options)
-    clients = app_of([Quadratic(np.eye(4), minimum)] * 2), foreign_app(trained)
-    for own, app in zip((ours, FedDualAvg(client="unmodified", **options)), clients, strict=True):
-        simulated(own, app, 6, num_nodes=2, initial_arrays={"x": begin})
-        np.testing.assert_allclose(own.state.dual, ours.state.dual, rtol=1e-12)
-    assert np.count_nonzero(run_of(ours).point) == 2
 
 
 # --- the largest entries without sorting, and the step of a model that becomes sparse ---------------------------------
@@ -147,22 +127,16 @@ def test_the_kth_largest_is_that_of_a_sort(dtype, values, share):
 LAYOUT = Layout.from_arrays({"a": np.zeros((3, 4)), "b": np.zeros((2, 5)), "c": np.zeros((2, 2)), "bias": np.zeros(3)})
 
 
-def a_step(psi, scope="each"):
+@pytest.mark.parametrize("scope", ["each", "joint"])
+def test_what_stays_goes_as_far_as_all_and_what_is_0_fades(scope):
     rng = np.random.default_rng(3)
-    bound = psi.bind(LAYOUT, scope=scope)
+    bound = HardSparsity(density=0.5).bind(LAYOUT, scope=scope)
     dual = rng.standard_normal(LAYOUT.size)
     step = 0.1 * rng.standard_normal(LAYOUT.size)
     primal = bound.prox(dual, 1.0)
     following = dual + step
     sparse_step(bound, primal, dual, following)
-    return dual, step, primal, following
-
-
-@pytest.mark.parametrize("scope", ["each", "joint"])
-def test_what_stays_goes_as_far_as_all_and_what_is_0_fades(scope):
-    dual, step, primal, following = a_step(HardSparsity(density=0.5), scope)
-    regularized = LAYOUT.regularized_mask()
-    blocks = [LAYOUT[name].block for name in "abc"] if scope == "each" else [regularized]
+    blocks = [LAYOUT[name].block for name in "abc"] if scope == "each" else [LAYOUT.regularized_mask()]
     expected = dual + step  # A bias is as the mean has it.
     for block in blocks:
         z = dual[block]
@@ -174,22 +148,6 @@ def test_what_stays_goes_as_far_as_all_and_what_is_0_fades(scope):
     np.testing.assert_allclose(following, expected, rtol=1e-12)
 
 
-NAMES = ("a", "b", "c")
-
-
-def cut(scale, count=3, scope="each", psi=None):
-    """Return the model before a cut, the dual, and the dual after `keep_gain`; arrays of a scale each."""
-    rng = np.random.default_rng(5)
-    dual = rng.standard_normal(LAYOUT.size)
-    for name, factor in zip(NAMES, scale, strict=True):
-        dual[LAYOUT[name].block] *= factor
-    primal = np.where(rng.random(LAYOUT.size) < 0.8, dual, 0.0)
-    bound = (psi or HardSparsity(count)).bind(LAYOUT, scope=scope)
-    following = dual.copy()
-    keep_gain(bound, primal.copy(), following)
-    return bound, primal, dual, following
-
-
 def rms_singular_value(w):
     return np.sqrt((np.linalg.svd(w, compute_uv=False) ** 2).mean())
 
@@ -197,9 +155,16 @@ def rms_singular_value(w):
 @given(st.lists(st.sampled_from([1e-6, 0.1, 0.3, 1.0, 10.0]), min_size=3, max_size=3), st.integers(1, 3))
 @settings(max_examples=50, deadline=None)
 def test_cutting_weakens_no_array_below_the_gain_of_initial_weights(scale, count):
-    bound, primal, dual, following = cut(scale, count)
+    rng = np.random.default_rng(5)
+    dual = rng.standard_normal(LAYOUT.size)
+    for name, factor in zip("abc", scale, strict=True):
+        dual[LAYOUT[name].block] *= factor
+    primal = np.where(rng.random(LAYOUT.size) < 0.8, dual, 0.0)
+    bound = HardSparsity(count).bind(LAYOUT)
+    following = dual.copy()
+    keep_gain(bound, primal.copy(), following)
     plain, kept = bound.prox(dual, 1.0), bound.prox(following, 1.0)
-    for name in NAMES:
+    for name in "abc":
         block, shape = LAYOUT[name].block, LAYOUT[name].shape
         before = rms_singular_value(np.where(primal[block] != 0, dual[block], 0.0).reshape(shape))
         without, found = (rms_singular_value(w[block].reshape(shape)) for w in (plain, kept))

@@ -371,10 +371,18 @@ def unmodified(rounds=20, *, steps=4, rate=0.05, extra=None, **options):
     return strategy, flat(result.arrays)
 
 
-def test_one_step_equals_the_full_method():
-    known = {"regularizer": L1(0.3), "client_lr": 0.05}
-    _, ordinary = unmodified(steps=1, work=Steps(1), **known)
-    ours = run(FedDualAvg(work=Steps(1, batch_size=None), **known), clients(), 20)
+KNOWN = {"client_lr": 0.05, "work": Steps(1)}
+
+
+@pytest.mark.parametrize(
+    ("steps", "known", "more"),
+    [(1, KNOWN, {"regularizer": L1(0.3)}), (3, {}, {"density": Density(0.5, rounds=3)})],
+    ids=["one step", "density"],
+)
+def test_clients_of_every_kind_take_the_same_steps(steps, known, more):
+    """A density belongs to the server: who knows psi does what those do who do not."""
+    _, ordinary = unmodified(steps=steps, **known, **more)
+    ours = run(FedDualAvg(client_lr=0.05, work=Steps(steps, batch_size=None), **more), clients(), 20)
     np.testing.assert_allclose(ordinary, flat(ours.arrays), rtol=0, atol=1e-13)
 
 
