@@ -68,16 +68,10 @@ def test_all_listen_on_loopback_and_nodes_come_by_the_gate(made):
     assert made._command("node-1")[-2:] == ["--trusted-entities", "/keys.yaml"]
 
 
-def test_a_folder_that_is_not_empty_is_refused(made):
+def test_what_is_wrong_is_said_and_keys_are_not_overwritten(tmp_path, made):
     before = (made.home / "ca.key").read_bytes()
-    result = call("local", made.home)
-    assert result.exit_code == 2
-    assert "is not empty, and keys are not overwritten" in result.output
-    assert (made.home / "ca.key").read_bytes() == before
-
-
-def test_what_is_wrong_is_said(tmp_path, made):
     for arguments, text in (
+        (("local", made.home), "is not empty, and keys are not overwritten"),
         (("status", tmp_path / "nothing"), "holds no deployment"),
         (("stop", made.home, "node-9"), "expected superlink, gate, node-0, node-1"),
         (("local", tmp_path / "new", "--trusted-entities", tmp_path / "none"), "is no file; expected a YAML file"),
@@ -87,6 +81,7 @@ def test_what_is_wrong_is_said(tmp_path, made):
         assert result.exit_code == 2, result.output
         assert text in " ".join(result.output.split())
     assert not (tmp_path / "new").exists()
+    assert (made.home / "ca.key").read_bytes() == before
     with pytest.raises(ConfigurationError, match="nodes=0"):
         LocalDeployment.create(tmp_path / "none", 0)
 
