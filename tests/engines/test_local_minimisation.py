@@ -79,7 +79,7 @@ def test_a_minimisation_begins_where_the_last_one_ended(solver, monkeypatch):
 
 # --- one minimisation -------------------------------------------------------------------------------------------------
 
-ROWS, FEATURES = 60, 7
+FEATURES = 7
 
 
 class Gradients(Quadratic):
@@ -89,37 +89,31 @@ class Gradients(Quadratic):
     hessian_product = Quadratic.__mro__[1].hessian_product
 
 
-def loss_of(kind):
-    rng = np.random.default_rng(0)
-    features = rng.standard_normal((ROWS, FEATURES)) * np.geomspace(0.1, 10, FEATURES)
-    if kind == "softmax":
-        return MultinomialLogistic(features, rng.integers(0, 4, ROWS), num_classes=4, intercept=False, l2=1e-2)
-    if kind == "logistic":
-        return Logistic(features, rng.integers(0, 2, ROWS), l2=1e-2, intercept=False)
-    if kind == "counts":
-        return Poisson(0.1 * features, rng.poisson(1.5, ROWS), l2=1e-2)
-    if kind == "huber":
-        return Huber(features, 2.0 * rng.standard_normal(ROWS), l2=1e-2, sample_weight=rng.uniform(0.5, 2.0, ROWS))
-    if kind == "least squares":
-        return LeastSquares(features, rng.standard_normal(ROWS), scale=0.5, l2=1e-2)
-    (found,) = quadratics(count=1, d=FEATURES)
-    if kind == "gradients":
-        return Gradients(found.matrix, found.vector)
-    found.quadratic = kind == "quadratic"
-    return found
-
-
+DRAWN = np.random.default_rng(0)
+ROWS = DRAWN.standard_normal((60, FEATURES)) * np.geomspace(0.1, 10, FEATURES)
+NORMAL = DRAWN.standard_normal(60)
+HUBER = {"sample_weight": DRAWN.uniform(0.5, 2.0, 60), "l2": 1e-2}
+(EXACT,) = quadratics(count=1, d=FEATURES)
 #: Solved exactly, by Newton's method with and without a line of its own, and by L-BFGS-B.
-KINDS = ("softmax", "logistic", "counts", "huber", "least squares", "quadratic", "own Hessian", "gradients")
+LOSSES = {
+    "softmax": MultinomialLogistic(ROWS, DRAWN.integers(0, 4, 60), num_classes=4, intercept=False, l2=1e-2),
+    "logistic": Logistic(ROWS, DRAWN.integers(0, 2, 60), l2=1e-2, intercept=False),
+    "counts": Poisson(0.1 * ROWS, DRAWN.poisson(1.5, 60), l2=1e-2),
+    "huber": Huber(ROWS, 2.0 * NORMAL, **HUBER),
+    "least squares": LeastSquares(ROWS, NORMAL, scale=0.5, l2=1e-2),
+    "quadratic": EXACT,
+    "own Hessian": quadratics(count=1, d=FEATURES, exact=False)[0],
+    "gradients": Gradients(EXACT.matrix, EXACT.vector),
+}
 
 
 def gradient_of(loss, w, shift=0.0, center=0.0, penalty=0.0):
     return loss.gradient(w) - shift + penalty * (w - center)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", LOSSES)
 def test_the_result_tells_the_gradient_a_gap_and_what_they_took(kind):
-    loss = loss_of(kind)
+    loss = LOSSES[kind]
     rng = np.random.default_rng(1)
     shift, center = rng.standard_normal((2, loss.layout.size))
     tolerance = 1e-6 if kind == "gradients" else 1e-11
@@ -137,7 +131,7 @@ def test_the_result_tells_the_gradient_a_gap_and_what_they_took(kind):
 
 @pytest.mark.parametrize("kind", ["softmax", "quadratic"])
 def test_the_gap_bounds_the_suboptimality_and_the_gap_rule_stops_at_it(kind):
-    loss = loss_of(kind)
+    loss = LOSSES[kind]
     best = loss.value(minimise(loss, Minimise(tolerance=1e-13)).point)
     for tolerance in (1e-2, 1e-5):
         found = minimise(loss, Minimise(tolerance=tolerance, rule="gap"))
@@ -146,7 +140,7 @@ def test_the_gap_bounds_the_suboptimality_and_the_gap_rule_stops_at_it(kind):
 
 
 def test_the_gap_rule_uses_the_strong_convexity_beyond_the_duality():
-    loss = loss_of("softmax")
+    loss = LOSSES["softmax"]
     assert Minimise(1e-4, "gap").stopping_norm(1e-2, 0.9e-2) == pytest.approx(np.sqrt(2 * 0.1e-2 * 1e-4))
     with pytest.raises(ConfigurationError, match=r"strong convexity above 0\.02"):
         minimise(loss, Minimise(rule="gap"), duality=0.02)
@@ -158,7 +152,7 @@ def test_the_gap_rule_uses_the_strong_convexity_beyond_the_duality():
 
 @pytest.mark.parametrize("kind", ["softmax", "gradients"])
 def test_a_cap_is_never_silent(kind):
-    loss = loss_of(kind)
+    loss = LOSSES[kind]
     found = minimise(loss, Minimise(tolerance=1e-13, max_iterations=2), start=np.ones(loss.layout.size))
     assert (found.reached, found.metrics["capped"], found.iterations) == (False, 1.0, 2)
     assert found.gradient_norm > 1e-13

@@ -39,10 +39,6 @@ def batches(objective, number, partition, epochs, size):
         yield from (order[i : i + size] for i in range(0, objective.num_examples, size))
 
 
-def mean(values, weights):
-    return sum(v * w for v, w in zip(values, weights, strict=True))
-
-
 def paper(name, objectives, weights, normalize, d=1.0, momentum=0.0):
     """The box of a method, in the metric of h = 1/2 sum d_i w_i^2."""
     w = START
@@ -68,10 +64,10 @@ def paper(name, objectives, weights, normalize, d=1.0, momentum=0.0):
                 k += 1
             increments.append(dual - z if "Dual" in name else point - w)
             works.append(ETA_C * k)
-        work = mean(works, weights)
+        work = weights @ works
         if normalize:
             increments = [i * work / own for i, own in zip(increments, works, strict=True)]
-        velocity = momentum * velocity + ETA_S * mean(increments, weights)
+        velocity = momentum * velocity + ETA_S * (weights @ np.array(increments))
         pace = momentum * pace + ETA_S * work
         if name == "FedAvgSubgradient":
             w = w + velocity

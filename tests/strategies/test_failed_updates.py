@@ -2,7 +2,7 @@
 
 import logging
 from collections import namedtuple
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 
 import numpy as np
 import pytest
@@ -46,10 +46,9 @@ def run(rounds, error=MagnitudeError, where="nowhere", **options):
     work = Steps(2, batch_size=None)
     strategy = kind(**{"client_lr": 0.02, "work": work, "fraction_evaluate": 0.0, **options})
     grid = Faulty(app_of(clients()), 4, None, rounds=())
-    try:
+    result = None
+    with suppress(RuntimeError):
         result = start_on(grid, strategy, rounds=rounds)
-    except RuntimeError:
-        result = None
     return strategy, result
 
 
