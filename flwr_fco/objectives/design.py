@@ -271,6 +271,8 @@ def product_of(left: Any, weights: Vector, right: Any) -> NDArray[np.float64]:
     """Return left' diag(weights) right, of dense or of sparse columns."""
     if left is right and isinstance(left, np.ndarray):
         # Of a symmetric product BLAS computes a half. Rounding may leave a weight below 0.
+        if np.ptp(weights) == 0.0:
+            return np.asarray(left.T @ left * weights[0])
         half = left * np.sqrt(np.maximum(weights, 0.0))[:, None]
         return np.asarray(half.T @ half)
     if isinstance(left, np.ndarray):

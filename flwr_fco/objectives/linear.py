@@ -228,6 +228,11 @@ class Linear(Objective):
         """The rows' weights; empty if all are 1, or the formulas have them in them."""
         return NOTHING if isinstance(self.link, Coupled) else self.weights
 
+    @property
+    def _each_weight(self) -> Vector:
+        """The weight of each row, of mean 1."""
+        return self.weights if self.weights.size else np.ones(self.num_examples)
+
     def _weighted(self, each: NDArray[np.float64], rows: Any = slice(None)) -> NDArray[np.float64]:
         """Return numbers of some rows times the rows' weights."""
         weights = self._row_weights
@@ -440,11 +445,11 @@ class Linear(Objective):
         order = self.features.shape[1] + self.intercept
         if n < order and n <= LARGEST_GRAM:
             rows = self.features.astype(np.float64, copy=False)
-            roots = np.sqrt((self.weights if self.weights.size else np.ones(n)) * (spectral / n))
+            roots = np.sqrt(self._each_weight * (spectral / n))
             gram = (design.dense(rows @ rows.T) + self.intercept) * np.outer(roots, roots)
-            return float(_eigenvalues(gram)[-1]) + self.l2
+            return float(np.linalg.eigvalsh(gram)[-1]) + self.l2
         if order <= LARGEST_GRAM:
-            return float(_eigenvalues(self._hessian_bound(spectral))[-1])
+            return float(np.linalg.eigvalsh(self._hessian_bound(spectral))[-1])
 
         # Imported here: a deployment imports this module for every message, but never needs this import.
         from scipy.sparse.linalg import LinearOperator, eigsh
@@ -470,10 +475,15 @@ class Linear(Objective):
         return flat
 
     def _hessian_bound(self, curvature: float) -> NDArray[np.float64]:
-        """Return the lower triangle of curvature * A'A / n + l2 I."""
-        order = self.features.shape[1] + self.intercept
-        hessian = np.zeros((order, order))
-        hessian.T[np.triu_indices(order)] = self._flat(curvature).hessian_block(np.zeros(order), np.arange(order))
+        """Return curvature * A'A / n + l2 I."""
+        columns = np.arange(self.features.shape[1] + self.intercept)
+        factors = (curvature / self.num_examples) * self._each_weight
+        hessian = np.zeros((columns.size, columns.size))
+        for rows, block in design.blocks(self.features, least=_TOGETHER):
+            part = design.columns_of(block, columns)
+            hessian += design.product_of(part, factors[rows], part)
+        own = columns[: self.features.shape[1]]
+        hessian[own, own] += self.l2
         return hessian
 
     def batch_lipschitz(self, batch_size: int | None, norm: str = "l2") -> float:
@@ -508,7 +518,7 @@ class Linear(Objective):
             return full
         (spectral, entrywise), single = self._bounds(), 0.0
         # The weight of a row is a factor of its loss.
-        weights = self.weights if self.weights.size else np.ones(n)
+        weights = self._each_weight
         one = float(self.intercept)
         for rows, block in design.blocks(self.features):
             lengths = np.asarray((block**2).sum(axis=1)).reshape(-1) + one
@@ -521,7 +531,7 @@ class Linear(Objective):
         """Return the largest mean square of a feature times the bound of the second derivative's entries."""
         squares = np.zeros(self.features.shape[1])
         for rows, block in design.blocks(self.features):
-            squares += self.weights[rows] @ block**2 if self.weights.size else (block**2).sum(axis=0)
+            squares += self._each_weight[rows] @ block**2
         return self._bounds()[1] * float(squares.max()) / self.num_examples
 
     def strong_convexity(self) -> float:
@@ -537,16 +547,16 @@ class Linear(Objective):
             return 0.0 if self.intercept else self.l2
         factor = self._bounds()[0]
         if order <= LARGEST_GRAM and (n >= order or self.intercept):
-            spectrum = _eigenvalues(self._hessian_bound(factor))
+            spectrum = np.linalg.eigvalsh(self._hessian_bound(factor))
             # For a singular matrix rounding leaves a small value of either sign.
             return float(spectrum[0]) if spectrum[0] > order * np.finfo(np.float64).eps * spectrum[-1] else 0.0
         if not self.intercept:
             return self.l2
         # X'X / n is at least the outer product of the column means, which leaves a two-dimensional problem.
-        mean = float(np.linalg.norm(self.moments()[0]))
+        mean = float(np.linalg.norm(self._each_weight @ self.features)) / n
         bound = factor * np.array([[mean * mean, mean], [mean, 1.0]]) + np.diag([self.l2, 0.0])
         # Compute the smaller root from the product of both, which avoids cancellation.
-        return factor * self.l2 / float(_eigenvalues(bound)[-1])
+        return factor * self.l2 / float(np.linalg.eigvalsh(bound)[-1])
 
     # --- duality ------------------------------------------------------------------------------------------------------
 
@@ -602,8 +612,7 @@ class Linear(Objective):
 
     def moments(self) -> tuple[Vector, Vector]:
         """Return mean and variance of each feature by the weights of the rows, shape (num_features,) each."""
-        n = self.num_examples
-        return design.moments(self.features, self.weights / n if self.weights.size else np.full(n, 1.0 / n))
+        return design.moments(self.features, self._each_weight / self.num_examples)
 
     def shift(self, centre: Vector) -> None:
         """Subtract a number from each column of dense features, in the place of those before; zeros end it.
@@ -1003,11 +1012,3 @@ def _layout_of(coefficients: tuple[int, ...], num_intercepts: int) -> Layout:
     if num_intercepts:
         arrays["intercept"] = np.zeros(num_intercepts)
     return Layout.from_arrays(arrays, apply_to="coefficients")
-
-
-def _eigenvalues(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
-    # Imported here: not all clients need it, and in a deployment each message starts a new process.
-    from scipy.linalg import eigh
-
-    # All of them, by QR steps: LAPACK's bisection for the largest one alone fails where most of them are equal.
-    return np.asarray(eigh(matrix, eigvals_only=True))
