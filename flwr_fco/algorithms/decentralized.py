@@ -42,7 +42,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
-from flwr_fco.algorithms.contract.algorithm import Algorithm
+from flwr_fco.algorithms.contract import Algorithm
 from flwr_fco.algorithms.contract.graph import Graph, Matrix
 from flwr_fco.algorithms.contract.problem import Change, Client, Memory, Moved, Problem, Sent, To
 from flwr_fco.algorithms.contract.replies import Replies

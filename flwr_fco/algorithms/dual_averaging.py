@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flwr_fco.algorithms.contract.algorithm import Algorithm
+from flwr_fco.algorithms.contract import Algorithm
 from flwr_fco.algorithms.contract.choices import Average, Last
 from flwr_fco.algorithms.contract.problem import NO_POINTS, Client, Memory, Moved, Problem, Sent, To
 from flwr_fco.algorithms.contract.replies import Replies

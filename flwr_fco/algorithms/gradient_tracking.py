@@ -46,7 +46,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flwr_fco.algorithms.contract.algorithm import Algorithm
+from flwr_fco.algorithms.contract import Algorithm
 from flwr_fco.algorithms.contract.problem import NO_POINTS, Change, Client, Memory, Moved, Problem, Sent, To
 from flwr_fco.algorithms.contract.replies import Replies
 from flwr_fco.core.layout import SparseVector, Vector, dense

@@ -51,7 +51,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from flwr_fco.algorithms.contract.algorithm import Algorithm
+from flwr_fco.algorithms.contract import Algorithm
 from flwr_fco.algorithms.contract.problem import NO_POINTS, Client, Memory, Moved, Problem, Sent, To
 from flwr_fco.algorithms.contract.replies import Replies
 from flwr_fco.core.layout import Vector

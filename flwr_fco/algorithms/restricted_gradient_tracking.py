@@ -36,7 +36,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from flwr_fco.algorithms.contract.algorithm import Algorithm
+from flwr_fco.algorithms.contract import Algorithm
 from flwr_fco.algorithms.contract.choices import Reference
 from flwr_fco.algorithms.contract.problem import Problem, Setting
 from flwr_fco.algorithms.contract.replies import Replies

@@ -22,7 +22,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flwr.clientapp import ClientApp
 
 import flwr_fco.algorithms  # noqa: F401 (a task names one of its methods)
-from flwr_fco.algorithms.contract.algorithm import Algorithm, method_of
+from flwr_fco.algorithms.contract import Algorithm, method_of
 from flwr_fco.algorithms.newton.path import NewtonPath, folds_of
 from flwr_fco.client_apps.answers import Division, find_answer, server_buffers
 from flwr_fco.client_apps.disclosure import Disclosure, answered

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.sparse import issparse
 
-from flwr_fco.algorithms.contract.algorithm import Algorithm, without_common
+from flwr_fco.algorithms.contract import Algorithm, without_common
 from flwr_fco.algorithms.contract.problem import Memory, Moved, Sent, Step
 from flwr_fco.core.layout import SparseVector, Vector, dense
 from flwr_fco.core.validation import short
@@ -388,7 +388,7 @@ def answer(
     Parameters
     ----------
     method : Algorithm
-        As :func:`~flwr_fco.algorithms.contract.algorithm.method_of` makes it from the plan.
+        As :func:`~flwr_fco.algorithms.contract.method_of` makes it from the plan.
     downlink : Downlink
         The server's message; its vectors are read-only.
     memory : mapping or None

@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 
 from flwr_fco.core.layout import SparseVector, Vector, is_shorter
 from flwr_fco.core.logs import logger
-from flwr_fco.kernels.dual_averaging import NOTHING
+from flwr_fco.kernels.dual_averaging import NOTHING, lazy_dual_averaging
 from flwr_fco.kernels.prox import grouped, separable
-from flwr_fco.kernels.sparse import lazy_dual_averaging
 from flwr_fco.messages.protocol import Downlink, Plan, ReceivedVectors
 from flwr_fco.mirror_maps import DiagonalMetric, Euclidean
 from flwr_fco.objectives.base import Batch, Objective

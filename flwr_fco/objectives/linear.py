@@ -15,8 +15,7 @@ from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.core.schema import names_of
 from flwr_fco.core.validation import NON_NEGATIVE, POSITIVE, checked
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.kernels.losses import add_batch, add_batch_of_classes, scores_of
-from flwr_fco.kernels.sparse import add_sparse_rows, row_scores
+from flwr_fco.kernels.losses import add_batch, add_batch_of_classes, add_sparse_rows, row_scores, scores_of
 from flwr_fco.objectives import design, links
 from flwr_fco.objectives.base import Batch, Line, Objective
 from flwr_fco.objectives.links import Coupled, Formulas, Link, Scores

@@ -18,7 +18,7 @@ import cloudpickle
 from flwr.app import Message
 from flwr.clientapp import ClientApp
 
-from flwr_fco.algorithms.contract.algorithm import methods, register
+from flwr_fco.algorithms.contract import methods, register
 from flwr_fco.core.logs import logger
 from flwr_fco.core.spec import Specified
 from flwr_fco.core.validation import AT_LEAST_ONE, NON_NEGATIVE, checked

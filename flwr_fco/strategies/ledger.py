@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flwr_fco.algorithms.contract.algorithm import Algorithm, without_common
+from flwr_fco.algorithms.contract import Algorithm, without_common
 from flwr_fco.algorithms.contract.problem import Change, To
 from flwr_fco.algorithms.contract.replies import weighted_sum
 from flwr_fco.core.layout import SparseVector, Vector, dense

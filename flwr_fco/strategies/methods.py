@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.algorithms import decentralized, restricted_gradient_tracking
-from flwr_fco.algorithms.contract.algorithm import Algorithm
+from flwr_fco.algorithms.contract import Algorithm
 from flwr_fco.algorithms.contract.choices import SHARE, Average, Density, Everyone, Last, Ledger, Reference, Strengths
 from flwr_fco.algorithms.dual_averaging import DualAveraging
 from flwr_fco.algorithms.dual_fl import DualAcceleration, next_momentum

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, TypeVar, cast, dataclass_transform
 from flwr.app import MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
-from flwr_fco.algorithms.contract.algorithm import Algorithm
+from flwr_fco.algorithms.contract import Algorithm
 from flwr_fco.algorithms.contract.choices import (
     Arrays,
     Average,

@@ -13,7 +13,7 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message
 from numpy.typing import NDArray
 
-from flwr_fco.algorithms.contract.algorithm import Algorithm, options_of
+from flwr_fco.algorithms.contract import Algorithm, options_of
 from flwr_fco.algorithms.contract.choices import Average, Last, Trimmed
 from flwr_fco.algorithms.contract.graph import Graph
 from flwr_fco.algorithms.contract.problem import Change, Problem, Setting

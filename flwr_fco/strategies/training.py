@@ -12,7 +12,7 @@ import numpy as np
 from flwr.app import Message, RecordDict
 from numpy.typing import NDArray
 
-from flwr_fco.algorithms.contract.algorithm import Algorithm
+from flwr_fco.algorithms.contract import Algorithm
 from flwr_fco.algorithms.contract.choices import Everyone
 from flwr_fco.algorithms.contract.problem import Change, Problem, To
 from flwr_fco.algorithms.contract.replies import Mean, Rejected, Replies

@@ -11,7 +11,7 @@ import pytest
 from problems import clients, run
 
 from flwr_fco.algorithms import Algorithm, DualAveraging, Moved
-from flwr_fco.algorithms.contract.algorithm import method_of, methods, options_of
+from flwr_fco.algorithms.contract import method_of, methods, options_of
 from flwr_fco.errors import ClientError, ConfigurationError, NothingTrainedError
 from flwr_fco.strategies import DualFL, FedDAGT, FedDualAvg, Last, Steps
 from flwr_fco.testing import check_strategy

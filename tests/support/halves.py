@@ -3,7 +3,7 @@
 import numpy as np
 from quadratics import quadratics
 
-from flwr_fco.algorithms.contract.algorithm import method_of
+from flwr_fco.algorithms.contract import method_of
 from flwr_fco.engines import client as engine
 from flwr_fco.messages.protocol import Downlink, Plan
 from flwr_fco.mirror_maps import Euclidean

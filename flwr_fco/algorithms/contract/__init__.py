@@ -1,1 +1,349 @@
-"""The contract of an algorithm: both halves of a method, and what they see of a run."""
+"""The contract of an algorithm: one class in one file, both halves of a method, without Flower and without messages.
+
+The server's half is the paper's box as functions of (problem, state): :meth:`Algorithm.init`,
+:meth:`Algorithm.downlink`, :meth:`Algorithm.aggregate`, :meth:`Algorithm.retrieve`. A client's half is
+:meth:`Algorithm.local`, and :meth:`Algorithm.remember` where clients remember something. Both are the same object: a
+client makes it from the plan's `options`, which are the fields that are numbers or texts.
+
+An algorithm is a dataclass of the options that it uses. A strategy fills them from its own options of the same names::
+
+    class FedDAGT(StepStrategy):
+        algorithm = GradientTracking
+        tracker_start: Literal["gradient", "zero"] = "gradient"
+
+A dozen lines of NumPy run an algorithm on paper::
+
+    problem = Problem.of(plan, client_lr=0.1, server_lr=1.0, round=1)
+    state = algorithm.init(problem, start)
+    for _ in range(rounds):
+        downlink = algorithm.downlink(problem, state, None)
+        uplinks = [...]                                     # the clients' answers, with weights that sum to 1
+        state = algorithm.aggregate(problem, state, Replies(uplinks))
+    model = algorithm.retrieve(problem, state)
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal
+
+from flwr_fco.algorithms.contract.problem import Change, Client, Memory, Moved, Problem, Setting, To
+from flwr_fco.algorithms.contract.replies import Replies
+from flwr_fco.core.layout import Vector
+from flwr_fco.core.validation import checked, kinds_of
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.messages.protocol import Downlink, Option
+
+#: What clients run of a class, which they find by its name.
+_AT_CLIENTS = ("local", "remember", "memory", "sparse")
+_METHODS: dict[str, type[Algorithm]] = {}
+
+
+class Algorithm(ABC):
+    """Both halves of a method: ten functions, of which the first five are its own, and six class variables.
+
+    A state is a NamedTuple of float64 arrays and numbers with a field ``round``, the number of successful rounds. It
+    holds all that changes: the functions modify neither the state nor the algorithm. A state that has other points than
+    :meth:`retrieve` for an averaged output carries those of the last round in a field ``points``, one a row.
+
+    ============  ========================================================================================
+    class         what it says, and who asks
+    variable
+    ============  ========================================================================================
+    `name`        by it clients find the class
+    `memory`      names of what a client remembers: stamps, the ledger
+    `reads`       what :meth:`aggregate` reads of whose replies: robust means, momentum, privacy, silent clients
+    `refuses`     options that must keep their default, each with the reason
+    `sparse`      whether a client may work on the coordinates of its sparse features alone
+    `discloses`   what the vectors to send hold that are no increments: bounds, what an owner may keep back
+    ============  ========================================================================================
+
+    Examples
+    --------
+    >>> from flwr_fco.algorithms import Algorithm, GradientSteps
+    >>> isinstance(GradientSteps(), Algorithm), GradientSteps.name, GradientSteps.reads
+    (True, 'gradient_steps', 'mean')
+    """
+
+    #: A class without one is its base class to the clients.
+    name: ClassVar[str] = ""
+    #: Names of the vectors that :meth:`remember` returns.
+    memory: ClassVar[tuple[str, ...]] = ()
+    #: ``"mean"``: :meth:`Replies.mean`, in whose place another centre, momentum or noise makes sense; ``"sums"``:
+    #: weighted sums; ``"everyone"``: weighted sums over all clients, who take part in every round, and of whom silent
+    #: ones are asked again; ``"rows"``: each reply by itself.
+    reads: ClassVar[Literal["mean", "sums", "everyone", "rows"]] = "mean"
+    #: Options that must keep their default, and why: ``"regularizer"``, ``"mirror_map"``, or ``"server_lr"`` for its
+    #: value ``"auto"``.
+    refuses: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    #: True, or the name of the vector that is added to every client's gradients: a client with sparse features leaves
+    #: its effect out, because the server can add it (``replies.mean(state.control)``).
+    sparse: ClassVar[bool | str] = False
+    #: ``"derivatives"``, or ``"losses"`` that decide something, and are bounded as metrics are. The lengths of
+    #: derivatives depend on the units of a client's features, so with any of these no lengths are compared
+    #: (``max_ratio``). Nor is the model's norm then compared with that of the first rounds, because each step lowers
+    #: the objective.
+    discloses: ClassVar[Mapping[str, Literal["derivatives", "losses"]]] = MappingProxyType({})
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        who = f"{cls.__module__}.{cls.__name__}"
+        first = _METHODS.get(cls.name)
+        if cls.reads not in ("mean", "sums", "everyone", "rows"):
+            raise ConfigurationError(f"{who}: reads={cls.reads!r}; expected 'mean', 'sums', 'everyone' or 'rows'")
+        allowed = {"regularizer", "mirror_map", "server_lr"}
+        if not isinstance(cls.refuses, Mapping) or not cls.refuses.keys() <= allowed:
+            prefix = f"{who}: refuses={cls.refuses!r}"
+            raise ConfigurationError(f"{prefix}; expected reasons by option, of {', '.join(sorted(allowed))}")
+        kinds = cls.discloses.values() if isinstance(cls.discloses, Mapping) else [None]
+        if any(kind not in ("derivatives", "losses") for kind in kinds):
+            prefix = f"{who}: discloses={cls.discloses!r}; expected 'derivatives' or 'losses' of each name"
+            raise ConfigurationError(f"{prefix}, and no name of an increment")
+        if bool(cls.memory) != (cls.remember is not Algorithm.remember):
+            prefix = f"{who}: memory={cls.memory!r} and {'no' if cls.memory else 'a'} function `remember`"
+            raise ConfigurationError(f"{prefix}: a method whose clients remember vectors names them, and has it")
+        if vars(cls).get("name"):
+            register(cls)
+            return
+        changed = [part for part in _AT_CLIENTS if first and getattr(cls, part) is not getattr(first, part)]
+        if changed and first is not None:
+            raise ConfigurationError(
+                f"{who} changes {', '.join(changed)} of the method {cls.name!r}: clients find a method by its name, "
+                f"and would run {first.__name__}'s; give yours a `name`"
+            )
+
+    # --- the server -----------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def init(self, problem: Problem, primal: Vector) -> Any:
+        """Return the state before round 1.
+
+        Parameters
+        ----------
+        problem : Problem
+            The model's layout, psi, h, and the round's numbers.
+        primal : ndarray of float64, shape (d,)
+            The user's initial model.
+        """
+
+    @abstractmethod
+    def downlink(self, problem: Problem, state: Any, to: To | None) -> Downlink:
+        """Return the message to a client in this round.
+
+        Parameters
+        ----------
+        problem : Problem
+            The model's layout, psi, h, and the round's numbers.
+        state : NamedTuple
+            The server's state as the round begins.
+        to : To or None
+            The client, for methods whose clients remember something, and on a graph. None: the whole message, which
+            the ledger uses, and which all clients of other methods get.
+        """
+
+    @abstractmethod
+    def aggregate(self, problem: Problem, state: Any, replies: Replies) -> Any:
+        """Return the next state: the server update of the paper's box.
+
+        In a round 0 (``problem.round == 0``), in which every client sends one gradient, return the state after it.
+        A reply that cannot be is :class:`Rejected`: it is left out, and the function called again with the others.
+
+        Parameters
+        ----------
+        problem : Problem
+            The model's layout, psi, h, and the round's numbers.
+        state : NamedTuple
+            The server's state as the round begins.
+        replies : Replies
+            Sorted by partition id, with weights that sum to 1.
+        """
+
+    @abstractmethod
+    def retrieve(self, problem: Problem, state: Any) -> Vector:
+        """Return the primal point of a state.
+
+        Parameters
+        ----------
+        problem : Problem
+            The model's layout, psi, h, and the round's numbers.
+        state : NamedTuple
+            The server's state.
+        """
+
+    # --- a client -------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def local(self, client: Client, downlink: Downlink, memory: Memory | None) -> tuple[dict[str, Vector], Moved]:
+        """Do a client's round; return the vectors to send, whose weighted means or sums are all that the server needs.
+
+        Of a method that is `sparse`, all vectors may be restricted to the coordinates of a client's sparse features.
+
+        Parameters
+        ----------
+        client : Client
+            Its loss and its generator, and the loops: ``client.dual_steps``, ``.proximal_steps``, ``.extragradient``,
+            ``.minimise``, and ``.steps`` for steps of the method's own.
+        downlink : Downlink
+            The message; its vectors are read-only.
+        memory : mapping of str to ndarray, or None
+            What the client remembers; None if it begins, and of a method without memories.
+        """
+
+    def remember(self, downlink: Downlink, memory: Memory | None, sent: Memory, elapsed: float | None) -> Memory:
+        """Return a client's memory after a round that counted: on the client, and in the server's ledger.
+
+        Parameters
+        ----------
+        downlink : Downlink
+            The whole message.
+        memory : mapping of str to ndarray, or None
+            Before the round; None for a client that begins.
+        sent : mapping of str to ndarray
+            As it crossed the wire.
+        elapsed : float or None
+            Sum of the client's step sizes; None after a minimisation.
+        """
+        return {}
+
+    # --- what else a method may say -------------------------------------------------------------------------------
+
+    def shapes(self, problem: Problem, state: Any) -> dict[str, tuple[int, ...]]:
+        """Return name and shape of each vector that a client sends in this round.
+
+        Parameters
+        ----------
+        problem : Problem
+            The model's layout, psi, h, and the round's numbers.
+        state : NamedTuple
+            The server's state as the round begins.
+        """
+        return {"increment": (problem.layout.size,)}
+
+    def setting(self, given: Setting, state: Any) -> Setting:
+        """Return geometry, regularizer, work and rates of a state: the given ones, unless the method changes them.
+
+        Parameters
+        ----------
+        given : Setting
+            The user's.
+        state : NamedTuple or None
+            None before there is one.
+        """
+        return given
+
+    def restart(self, problem: Problem, state: Any, change: Change) -> Any:
+        """Return the state after clients have joined or left, or all clients have restarted.
+
+        Parameters
+        ----------
+        problem : Problem
+            The model's layout, psi, h, and the round's numbers.
+        state : NamedTuple
+            The server's state as the round begins.
+        change : Change
+            What has changed.
+        """
+        return state
+
+    def metrics(self, problem: Problem, state: Any) -> dict[str, Any]:
+        """Return the numbers that the method adds to the metrics of each training round.
+
+        A text ``"finished"`` among them ends the run, and says why.
+
+        Parameters
+        ----------
+        problem : Problem
+            The model's layout, psi, h, and the round's numbers.
+        state : NamedTuple
+            The server's state after the round.
+        """
+        return {}
+
+
+def register(kind: type[Algorithm]) -> None:
+    """Make a method known by its name.
+
+    Parameters
+    ----------
+    kind : type of Algorithm
+        The class.
+
+    Raises
+    ------
+    ConfigurationError
+        If another class has this name.
+    """
+    first = _METHODS.get(kind.name)
+    # A cell or a file that is run again defines the same class again.
+    if first is not None and (first.__module__, first.__qualname__) != (kind.__module__, kind.__qualname__):
+        who, other = (f"{each.__module__}.{each.__name__}" for each in (kind, first))
+        raise ConfigurationError(
+            f"{who}: a method called {kind.name!r} exists already, {other}; give yours another name"
+        )
+    _METHODS[kind.name] = kind
+
+
+def options_of(method: Algorithm) -> dict[str, Option]:
+    """Return what clients are sent of a method: its fields that are numbers or texts.
+
+    Parameters
+    ----------
+    method : Algorithm
+        The server's.
+    """
+    made: Any = method
+    values = {option.name: getattr(made, option.name) for option in fields(made)} if is_dataclass(made) else {}
+    return {name: value for name, value in values.items() if isinstance(value, bool | int | float | str)}
+
+
+def method_of(name: str, options: Mapping[str, Option]) -> Algorithm:
+    """Return a method on a client, from its name and the options in the plan.
+
+    Parameters
+    ----------
+    name : str
+        Of a class that has been imported here.
+    options : mapping of str to bool, int, float or str
+        Those that are no fields of the class belong to a subclass on the server.
+
+    Raises
+    ------
+    ConfigurationError
+        If this process does not know it, an option is of another type, or one without a default is missing.
+    """
+    kind: Any = _METHODS.get(name)
+    if kind is None:
+        raise ConfigurationError(
+            f"the server asks for the method {name!r}; this client knows {', '.join(sorted(_METHODS))}. Import its "
+            "module in the ClientApp, or install the server's version of flwr-fco"
+        )
+    names = [option.name for option in fields(kind) if option.init] if is_dataclass(kind) else []
+    kinds = kinds_of(kind) if names else {}
+    reported = {own: checked(f"the option {own}", options[own], kinds[own]) for own in names if own in options}
+    try:
+        made: Algorithm = kind(**reported)
+    except TypeError as error:
+        prefix = f"the plan's options {sorted(options)} do not make a {kind.__name__}: {error}"
+        raise ConfigurationError(f"{prefix}. What is no number or text is not sent: give it a default") from error
+    return made
+
+
+def without_common(method: Algorithm, downlink: Downlink) -> Downlink:
+    """Return the message as it counts for what a client with sparse features sends and remembers.
+
+    Parameters
+    ----------
+    method : Algorithm
+        Its `sparse` may name the vector whose effect such a client leaves out.
+    downlink : Downlink
+        The message.
+    """
+    return downlink._replace(vectors={n: vector for n, vector in downlink.vectors.items() if n != method.sparse})
+
+
+def methods() -> Mapping[str, type[Algorithm]]:
+    """Return the methods by the names under which a plan asks for them."""
+    return MappingProxyType(_METHODS)

@@ -43,7 +43,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from flwr_fco.algorithms.contract.algorithm import Algorithm
+from flwr_fco.algorithms.contract import Algorithm
 from flwr_fco.algorithms.contract.problem import Client, Memory, Moved, Problem, Sent, Setting, To
 from flwr_fco.algorithms.contract.replies import Rejected, Replies
 from flwr_fco.algorithms.newton import asking

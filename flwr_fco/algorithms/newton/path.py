@@ -35,7 +35,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.algorithms.contract.algorithm import Algorithm
+from flwr_fco.algorithms.contract import Algorithm
 from flwr_fco.algorithms.contract.choices import Strengths
 from flwr_fco.algorithms.contract.problem import AtMost, Client, Memory, Moved, Problem, Sent, To
 from flwr_fco.algorithms.contract.replies import Replies

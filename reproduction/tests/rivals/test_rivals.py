@@ -53,9 +53,7 @@ def test_the_library_has_none_of_them():
 
 @pytest.mark.parametrize(("imported", "error"), [("reproduction.rivals", ""), ("flwr_fco.client_apps", "'fed_pd'")])
 def test_a_client_finds_their_halves_where_it_imports_them(imported, error):
-    lines = (
-        f"import {imported}; from flwr_fco.algorithms.contract.algorithm import method_of; method_of('fed_pd', {{}})"
-    )
+    lines = f"import {imported}; from flwr_fco.algorithms.contract import method_of; method_of('fed_pd', {{}})"
     found = subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True, cwd=Path(__file__).parents[3])
     assert (found.returncode == 0) == (not error), found.stderr
     assert error in found.stderr
