@@ -25,40 +25,9 @@ from flwr_fco.algorithms.restricted_gradient_tracking import MultistepGradientTr
 from flwr_fco.algorithms.saddle_points import DualExtrapolation, MirrorProx
 from flwr_fco.messages.protocol import Downlink
 
-__all__ = [
-    "Algorithm",
-    "Change",
-    "Client",
-    "DecentralizedDualAveraging",
-    "DecentralizedGradientTracking",
-    "DecentralizedRestricted",
-    "DouglasRachford",
-    "Downlink",
-    "DualAcceleration",
-    "DualAveraging",
-    "DualExtrapolation",
-    "GradientSteps",
-    "GradientTracking",
-    "MeanOfMemories",
-    "MeanState",
-    "Memory",
-    "MirrorDescent",
-    "MirrorProx",
-    "Moved",
-    "MultistepGradientTracking",
-    "PrimalAveraging",
-    "PrimalState",
-    "Problem",
-    "ProximalNewton",
-    "Rejected",
-    "Replies",
-    "RestrictedGradientTracking",
-    "Sent",
-    "Setting",
-    "SparseDualAveraging",
-    "Step",
-    "SubgradientSteps",
-    "To",
-    "rescaled",
-    "trackers",
-]
+__all__ = ["Algorithm", "Change", "Client", "DecentralizedDualAveraging", "DecentralizedGradientTracking"]
+__all__ += ["DecentralizedRestricted", "DouglasRachford", "Downlink", "DualAcceleration", "DualAveraging"]
+__all__ += ["DualExtrapolation", "GradientSteps", "GradientTracking", "MeanOfMemories", "MeanState", "Memory"]
+__all__ += ["MirrorDescent", "MirrorProx", "Moved", "MultistepGradientTracking", "PrimalAveraging", "PrimalState"]
+__all__ += ["Problem", "ProximalNewton", "Rejected", "Replies", "RestrictedGradientTracking", "Sent", "Setting"]
+__all__ += ["SparseDualAveraging", "Step", "SubgradientSteps", "To", "rescaled", "trackers"]

@@ -361,12 +361,7 @@ def _regularized(candidates: Sequence[Entry], apply_to: str | Sequence[str] | No
     """Return the names of the arrays that a regularizer acts on."""
     names = [entry.name for entry in candidates]
     if apply_to is not None:
-        patterns = (apply_to,) if isinstance(apply_to, str) else tuple(apply_to)
-        matched = {pattern: {name for name in names if fnmatchcase(name, pattern)} for pattern in patterns}
-        for pattern, found in matched.items():
-            if not found:
-                raise ValueError(f"apply_to={pattern!r} matches none of the arrays {names}")
-        return set[str]().union(*matched.values())
+        return matching(names, apply_to)
     matrices = {entry.name for entry in candidates if len(entry.shape) >= 2}
     if matrices:
         return matrices
@@ -433,6 +428,17 @@ def checked_patterns(owner: str, given: Any, prefix: str, fits: Any) -> dict[str
             "pattern. Write one pattern for many arrays"
         )
     return dict(given)
+
+
+def matching(names: Sequence[str], patterns: str | Sequence[str], option: str = "apply_to") -> set[str]:
+    """Return the names that match a pattern; one that matches none is an error, which names the option."""
+    matched = set[str]()
+    for pattern in (patterns,) if isinstance(patterns, str) else patterns:
+        found = {name for name in names if fnmatchcase(name, pattern)}
+        if not found:
+            raise ConfigurationError(f"{option}={pattern!r} matches none of the arrays {names}")
+        matched |= found
+    return matched
 
 
 def first_match(patterns: Iterable[str], name: str) -> str | None:

@@ -10,17 +10,7 @@ except ImportError as error:
 
 from flwr_fco.torch.client import ClientApp, LocalTraining, local_training
 from flwr_fco.torch.objective import TorchBatch, TorchObjective
-from flwr_fco.torch.optim import CompositeOptimizer, DualAveraging, ProximalSGD
-from flwr_fco.torch.regularizers import tensor_prox
+from flwr_fco.torch.optim import CompositeOptimizer, DualAveraging, ProximalSGD, tensor_prox
 
-__all__ = [
-    "ClientApp",
-    "CompositeOptimizer",
-    "DualAveraging",
-    "LocalTraining",
-    "ProximalSGD",
-    "TorchBatch",
-    "TorchObjective",
-    "local_training",
-    "tensor_prox",
-]
+__all__ = ["ClientApp", "CompositeOptimizer", "DualAveraging", "LocalTraining", "ProximalSGD", "TorchBatch"]
+__all__ += ["TorchObjective", "local_training", "tensor_prox"]

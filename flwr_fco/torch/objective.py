@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset, default_collate
 
-from flwr_fco.core.layout import Vector
+from flwr_fco.core.layout import Vector, matching
 from flwr_fco.core.validation import AT_LEAST_ONE, checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Objective, Place
 from flwr_fco.regularizers.base import BoundRegularizer
-from flwr_fco.torch.regularizers import ListedProx, widest_dtype
-from flwr_fco.torch.state import buffers_of, layout_of, load_buffers, matching, seeded, trainable
+from flwr_fco.torch.optim import ListedProx, widest_dtype
+from flwr_fco.torch.state import buffers_of, layout_of, load_buffers, seeded, trainable
 from flwr_fco.work import FirstOrder
 
 Loss = Callable[[nn.Module, Any], Tensor]
@@ -140,7 +140,7 @@ class TorchObjective(Objective):
         self._modules = list(model.modules())
         self._losses: list[Tensor] = []
         self.layout = layout_of(model, apply_to)
-        up = matching(named, maximize, "maximize")
+        up = matching(list(named), () if maximize is None else maximize, "maximize")
         self._ascending = [self.layout[name].block for name in up]
         if up:
             self.ascends = np.zeros(self.layout.size, dtype=np.bool_)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
@@ -146,26 +145,3 @@ def seeded(parameters: Iterable[Tensor], seed: int, *, all_devices: bool = False
         everywhere = used or (all_devices and torch.cuda.is_available())
         (torch if everywhere else torch.default_generator).manual_seed(seed)
         yield
-
-
-def matching(names: Iterable[str], patterns: str | Sequence[str] | None, option: str = "apply_to") -> set[str]:
-    """Return the names that match a pattern; a pattern that matches none is an error.
-
-    Parameters
-    ----------
-    option : str, default "apply_to"
-        Name of the option, for the error message.
-
-    Raises
-    ------
-    ConfigurationError
-        If a pattern matches nothing.
-    """
-    candidates = list(names)
-    matches = set()
-    for pattern in [patterns] if isinstance(patterns, str) else patterns or ():
-        hit = {name for name in candidates if fnmatchcase(name, pattern)}
-        if not hit:
-            raise ConfigurationError(f"{option}={pattern!r} matches none of the parameters {candidates}")
-        matches |= hit
-    return matches

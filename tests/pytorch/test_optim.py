@@ -260,8 +260,8 @@ def test_groups_of_different_rates_have_no_common_time():
         ({}, {"regularizer": PerParameter({"0.wieght": L1(1.0)})}, r"PerParameter.*\['0.wieght'\] match no array"),
         ({}, {"regularizer": PerParameter({"*": L1(1.0), "0.weight": L2(1.0)})}, r"\['0.weight'\] match no array"),
         ({}, {"regularizer": PerParameter({"*.bias": L1(1.0)})}, r"are not regularized: name them in apply_to="),
-        ({}, {"apply_to": "0.wieght"}, r"apply_to='0.wieght' matches none of the parameters"),
-        ({"apply_to": "3.weight"}, {"regularizer": L1(1.0)}, r"apply_to='3.weight' matches none of the parameters"),
+        ({}, {"apply_to": "0.wieght"}, r"apply_to='0.wieght' matches none of the arrays"),
+        ({"apply_to": "3.weight"}, {"regularizer": L1(1.0)}, r"apply_to='3.weight' matches none of the arrays"),
         ({"regularizer": PerParameter({"3.*": L1(1.0)})}, {}, r"PerParameter.*\['3.\*'\] match no array"),
     ],
 )
