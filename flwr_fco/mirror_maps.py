@@ -228,6 +228,9 @@ def _compiled(terms: Terms, regularizer: BoundRegularizer) -> tuple[Any, ...]:
 class _ClosedForm(MirrorMap):
     """A map with a closed form for sums over coordinates whose terms it covers."""
 
+    #: Name of the field that is a vector of the model's length.
+    _vector: ClassVar[str] = ""
+
     @abstractmethod
     def _covers(self, terms: Terms) -> bool:
         """Whether there is a closed form for these terms."""
@@ -237,7 +240,11 @@ class _ClosedForm(MirrorMap):
         """Write argmin_w { -<z, w> + h(w) + t psi(w) }; `out` may be `z`."""
 
     def check_size(self, size: int) -> None:
-        """Raise :class:`ConfigurationError` if the map cannot act on vectors of this length."""
+        """Raise :class:`ConfigurationError` if the map's own vector, if it has one, is of another length."""
+        own = getattr(self, self._vector, None)
+        if own is not None and own.size != size:
+            prefix = f"{type(self).__name__}({self._vector}=...) has {own.size} elements, the flat vector has {size}"
+            raise ConfigurationError(f"{prefix}; pass one for each coordinate, as layout.flatten(arrays) gives them")
 
     def bind(self, layout: Layout) -> MirrorMap:
         self.check_size(layout.size)
@@ -302,6 +309,7 @@ class DiagonalMetric(_ClosedForm):
 
     kind: ClassVar[str] = "diagonal"
     works_with: ClassVar[str] = "coordinatewise ones: Zero, L1, L2Squared, ElasticNet, Box, NonNegative, LInfinityBall"
+    _vector: ClassVar[str] = "weights"
     weights: Vector = field(metadata=array(least=TINY, vector=True))
 
     def value(self, w: Vector) -> float:
@@ -329,12 +337,6 @@ class DiagonalMetric(_ClosedForm):
 
     def _solve(self, z: Vector, t: float, terms: Terms, out: Vector) -> None:
         separable(z, t, terms.rows(z.shape), self.weights, out)
-
-    def check_size(self, size: int) -> None:
-        """Raise unless there is a weight for each coordinate."""
-        if self.weights.size != size:
-            prefix = f"DiagonalMetric has {self.weights.size} weights, the flat vector has {size} coordinates"
-            raise ConfigurationError(f"{prefix}; pass one weight for each")
 
 
 def _largest(u: Vector) -> float:
@@ -409,6 +411,7 @@ class PNorm(_ClosedForm):
 
     kind: ClassVar[str] = "p-norm"
     works_with: ClassVar[str] = "Zero and L1 (also with weights, or in a PerParameter)"
+    _vector: ClassVar[str] = "center"
     p: float = field(metadata=_AT_LEAST_TWO)
     center: Vector | None = field(default=None, metadata=array(least=-math.inf, vector=True))
     radius: float | None = field(default=None, metadata=POSITIVE)
@@ -529,12 +532,6 @@ class PNorm(_ClosedForm):
         # A copy, because kernels treat a read-only array as another type.
         center = NOTHING if self.center is None else self.center.copy()
         return Retrieval(_compiled(terms, regularizer), self.p, self._limit, center)
-
-    def check_size(self, size: int) -> None:
-        """Raise unless the center has an element for each coordinate."""
-        if self.center is not None and self.center.size != size:
-            prefix = f"PNorm has a center of {self.center.size} elements, the flat vector has {size}"
-            raise ConfigurationError(f"{prefix}; pass the reference point as layout.flatten(arrays) gives it")
 
     def _displacement(self, w: Vector) -> Vector:
         """Return w - center."""
@@ -748,23 +745,16 @@ class BoundProduct(MirrorMap):
     def objection(self, regularizer: Psi) -> str:
         """Return why psi is not supported, with the first array whose pair is not; an empty string if it is."""
         if not isinstance(regularizer, BoundRegularizer):
-            prefix = regularizer
             why = "it does not know the arrays' names; use psi.bind(layout) of the same layout"
         elif regularizer.layout != self.layout:
-            prefix = regularizer.regularizer
             why = f"bound to {regularizer.layout!r}; bind both to the same layout"
         elif regularizer.scope == "joint":
-            prefix = regularizer.regularizer
             why = "over all arrays together (scope='joint'): it treats one at a time"
         else:
             pairs = zip(self.parts, self._own(regularizer), strict=True)
-            objections = ((alone, h.objection(own)) for (_, alone, h), own in pairs)
-            found = next(((alone, objection) for alone, objection in objections if objection), None)
-            if found is None:
-                return ""
-            prefix = regularizer.regularizer
-            why = f"array {found[0].names[0]!r}: {found[1]}"
-        return f"Product cannot be combined with {prefix!r}: {why}"
+            objections = ((alone.names[0], h.objection(own)) for (_, alone, h), own in pairs)
+            why = next((f"array {name!r}: {objection}" for name, objection in objections if objection), "")
+        return why and f"Product cannot be combined with {getattr(regularizer, 'regularizer', regularizer)!r}: {why}"
 
     def retrieve(self, z: Vector, t: float, regularizer: Psi, out: Vector | None = None) -> Vector:
         """Return the minimiser array by array; see :meth:`MirrorMap.retrieve`."""

@@ -210,7 +210,7 @@ def test_a_simplex_is_that_of_the_map_or_refused():
         (lambda: DiagonalMetric(np.array([1.0, 0.0])), "> 0"),
         (lambda: Product({}), "non-empty"),
         (lambda: Product({"x": 3.0}), "mirror map"),
-        (lambda: DiagonalMetric(np.ones(2)).retrieve(np.zeros(3), 1.0, Zero()), "2 weights.*3"),
+        (lambda: DiagonalMetric(np.ones(2)).retrieve(np.zeros(3), 1.0, Zero()), "2 elements.*3"),
         (lambda: PNorm(3.0, center=np.ones(2)).retrieve(np.zeros(3), 1.0, Zero()), "2 elements.*3"),
         (lambda: PNorm(3.0).retrieve(np.zeros(3), 1.0, L1(1.0, weights=np.ones(2))), r"'threshold': \(2,\).*\(3,\)"),
         (lambda: PNorm(3.0).retrieve(np.zeros(3), -1.0, Zero()), "t=-1.0"),
@@ -219,7 +219,7 @@ def test_a_simplex_is_that_of_the_map_or_refused():
         (lambda: SimplexEntropy().gradient(np.ones(2)), r"sums to 2\.0"),
         (lambda: Product({"x": Euclidean()}).bind(MODEL), r"no map for the array 'y'"),
         (lambda: Product({"z": Euclidean(), "*": Euclidean()}).bind(MODEL), r"\['z'\] match no array"),
-        (lambda: Product({"*": DiagonalMetric(np.ones(2))}).bind(MODEL), "2 weights"),
+        (lambda: Product({"*": DiagonalMetric(np.ones(2))}).bind(MODEL), "2 elements"),
         *(
             (lambda ask=ask: getattr(Product({"*": PNorm(3.0)}), ask)(np.zeros(7)), "bind")
             for ask in ("value", "gradient", "conjugate_gradient", "supports")
