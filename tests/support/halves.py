@@ -29,20 +29,8 @@ TOP = 8.0
 D = 6
 EXACT = Minimise(tolerance=1e-13)
 #: For any method that minimises.
-NUMBERS = {
-    "duality": MU,
-    "nu": MU,
-    "rho": 0.0,
-    "momentum": 0.3,
-    "step": 0.4,
-    "relaxation": 1.2,
-    "penalty": 2.0,
-    "dual_step": 1.0,
-    "convexity": MU,
-    "primal_step": 0.25,
-    "damping": 0.1,
-    "extrapolation": 0.9,
-}
+NUMBERS = {"rho": 0.0, "momentum": 0.3, "step": 0.4, "relaxation": 1.2, "penalty": 2.0, "dual_step": 1.0}
+NUMBERS |= {"primal_step": 0.25, "damping": 0.1, "extrapolation": 0.9, "duality": MU, "nu": MU, "convexity": MU}
 
 
 class Clients:

@@ -64,9 +64,8 @@ def held_alike(strategy, grid, *_):
 
 
 def weights_of(strategy, grid):
-    if strategy.weighting == "uniform":
-        return np.full(len(grid.partition_ids), 1.0 / len(grid.partition_ids))
-    sizes = np.array([SIZES[p] for p in sorted(grid.partition_ids.values())], dtype=float)
+    uniform = strategy.weighting == "uniform"
+    sizes = np.array([1 if uniform else SIZES[p] for p in sorted(grid.partition_ids.values())])
     return sizes / sizes.sum()
 
 
