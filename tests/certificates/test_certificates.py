@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from examples_of_psi import EXAMPLES
 
 from flwr_fco import certificates, regularizers
 from flwr_fco.errors import NoAnswerError, ProtocolError
@@ -43,19 +44,8 @@ def clients_of(kind, rng, **options):
     return [whole.subset(rows)[0] for rows in np.split(rng.permutation(N), [15, 40])]
 
 
-class HalfSquare:
-    """An operator of another library, of which nobody knows the conjugate."""
-
-    def __call__(self, x):
-        return 0.5 * float(x @ x)
-
-    def prox(self, x, tau):
-        return x / (1.0 + tau)
-
-
-Adapter.register("half-square", HalfSquare)
-
-
+#: An operator of another library, of which nobody knows the conjugate.
+FOREIGN = next(psi for psi, _ in EXAMPLES if isinstance(psi, Adapter))
 #: A loss of which nobody knows that it is convex.
 UNKNOWN = type("Own", (LeastSquares,), {"least": None, "dual_terms": Objective.dual_terms})(np.eye(3), np.ones(3))
 
@@ -74,7 +64,7 @@ SQUARES = clients_of(LeastSquares, np.random.default_rng(0))
         (without_a_class(), L1(0.1), "no minimum in the intercept"),
         (SQUARES, regularizers.HardSparsity(2), "not convex"),
         (SQUARES, regularizers.NonNegative(), "some directions"),
-        (SQUARES, Adapter("half-square"), "the conjugate of Adapter("),
+        (SQUARES, FOREIGN, "the conjugate of Adapter("),
         (SQUARES, L1(0.0), "psi leaves coefficients alone"),
         (SQUARES, L1(0.1, weights=np.eye(D)[0]), "coefficients alone"),
     ],
