@@ -26,7 +26,7 @@ from scipy.optimize import minimize
 
 from flwr_fco.algorithms.contract.problem import LARGEST_CLAIM
 from flwr_fco.algorithms.contract.replies import Mean
-from flwr_fco.algorithms.newton.path import errors_of, models_of
+from flwr_fco.algorithms.newton.path import chosen, errors_of, models_of
 from flwr_fco.certificates import Request, check_held_out
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import logger
@@ -227,7 +227,7 @@ class PathResult:
         ConfigurationError
             If the path was not validated.
         """
-        return min(self._validated(), key=lambda point: point.held_out)
+        return self._chosen("best")
 
     @property
     def one_standard_error(self) -> PathPoint:
@@ -235,15 +235,15 @@ class PathResult:
 
         It is that of the difference of both losses, if it is known.
         """
-        best = self.best
-        errors = [best.standard_error if math.isnan(p.difference_error) else p.difference_error for p in self.points]
-        pairs = zip(self.points, errors, strict=True)
-        return next(point for point, error in pairs if point.held_out - best.held_out <= error)
+        return self._chosen("one-standard-error")
 
-    def _validated(self) -> list[PathPoint]:
+    def _chosen(self, rule: str) -> PathPoint:
         if not self.points or math.isnan(self.points[0].held_out):
             raise ConfigurationError("this path was not validated (validate=False); take one of `points`")
-        return self.points
+        numbers = [(point.held_out, point.standard_error, point.difference_error) for point in self.points]
+        losses, errors, differences = np.array(numbers).T
+        errors = np.where(np.isnan(differences), errors[np.argmin(losses)], differences)
+        return self.points[chosen(losses, errors, rule)]
 
     def rows(self) -> list[dict[str, Number]]:
         """Return a mapping of names to numbers for each point."""

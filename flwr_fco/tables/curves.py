@@ -165,12 +165,10 @@ def curves_of(run: Run, times: Sequence[float], by: str | None, column: int) -> 
     observed, expected, variance = np.sum([own.vectors["test"] for own in answers], axis=0).tolist()
     statistic = (observed - expected) ** 2 / variance if by is not None and variance > 0.0 else np.nan
     p = float(stats.chi2.sf(statistic, 1))
-    text = [f"Survival of {sum(own.examples for own in answers):.0f} rows of {len(answers)} sites"]
+    title = f"Survival of {sum(own.examples for own in answers):.0f} rows of {len(answers)} sites"
+    lines = []
     if by is not None:
         about = f"{observed:.0f} events of {by}=1, {expected:.4g} expected"
-        text.append(f"├── Log-rank test within sites: chi-squared(1) = {statistic:.5g}, p = {p:.3g}; {about}")
-    made = Curves("\n".join([*text, *aligned_columns(rows, 4)]))
-    made.rows = rows
-    made.statistic = statistic
-    made.p = p
-    return made
+        text = f"chi-squared(1) = {statistic:.5g}, p = {p:.3g}; {about}"
+        lines = [("Log-rank test within sites", text)]
+    return Curves.of(title, lines, aligned_columns(rows, 4), rows=rows, statistic=statistic, p=p)

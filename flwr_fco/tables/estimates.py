@@ -365,63 +365,6 @@ def _rows_of(triangles: Sequence[Vector], columns: NDArray[np.int64], size: int)
     return np.array([unpacked(own)[columns, :size] for own in triangles])
 
 
-class Wald(NamedTuple):
-    """A test of linear combinations of coefficients.
-
-    Parameters
-    ----------
-    estimate, error : ndarray of float64, shape (k,)
-        The combinations and their standard errors.
-    statistic, of, left, p : float
-        Wald's statistic, F if the residuals have finite degrees of freedom and else chi-squared; its degrees of
-        freedom, those left, and p.
-    """
-
-    estimate: Vector
-    error: Vector
-    statistic: float
-    of: float
-    left: float
-    p: float
-
-
-def wald(estimate: Vector, covariance: Matrix, degrees: float, combinations: Matrix) -> Wald:
-    """Return Wald's test that all of some linear combinations of coefficients are 0.
-
-    Parameters
-    ----------
-    estimate, covariance : ndarray of float64, shape (p,) and (p, p)
-        Of the coefficients.
-    degrees : float
-        The residuals' degrees of freedom.
-    combinations : ndarray of float64, shape (k, p)
-        The combinations.
-
-    Raises
-    ------
-    ConfigurationError
-        If they are linearly dependent.
-
-    Examples
-    --------
-    >>> found = wald(np.array([1.0, 3.0]), np.eye(2), np.inf, np.array([[1.0, -1.0]]))
-    >>> float(found.estimate[0]), round(found.statistic, 3), round(found.p, 4)
-    (-2.0, 2.0, 0.1573)
-    """
-    values = combinations @ estimate
-    spread = combinations @ covariance @ combinations.T
-    inverse = inverse_of(spread)
-    if inverse is None:
-        raise ConfigurationError("the combinations are linearly dependent, or there are more of them than clusters")
-    statistic = float(values @ inverse @ values)
-    count = len(values)
-    error = np.sqrt(np.diag(spread))
-    if math.isinf(degrees):
-        return Wald(values, error, statistic, count, degrees, float(stats.chi2.sf(statistic, count)))
-    ratio = statistic / count
-    return Wald(values, error, ratio, count, degrees, float(stats.f.sf(ratio, count, degrees)))
-
-
 def _remaining(sums: Sums, loss: float) -> float:
     """Return the loss of a fit, if it is more than rounding."""
     w = sums.point

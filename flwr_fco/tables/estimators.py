@@ -593,8 +593,7 @@ def _flat_middle(coefficients: NDArray[np.float64], factors: Vector | None) -> N
     [[0.75], [0.0]]
     """
     d, count = coefficients.shape
-    ordered = np.sort(coefficients, axis=1)
-    middle = 0.5 * (ordered[:, (count - 1) // 2] + ordered[:, count // 2]) * (count % 2 == 0)
+    middle = np.median(coefficients, axis=1) * (count % 2 == 0)
     return np.asarray(np.where(np.ones(d) if factors is None else factors, middle, 0.0)[:, None])
 
 
@@ -817,10 +816,7 @@ class FederatedCoxRegression(Federated):
             raise ConfigurationError(f"by={by!r} is no feature; expected one of {', '.join(map(str, names[:10]))}")
         column = -1 if by is None else names.index(by)
 
-        def asked(run: Any, sites: Any = ()) -> Curves:
-            return curves_of(run, times, by, column)
-
-        found: Curves = asked_of(self, X, y, groups, asked)
+        found: Curves = asked_of(self, X, y, groups, lambda run, sites=(): curves_of(run, times, by, column))
         return found
 
     @staticmethod

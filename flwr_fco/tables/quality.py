@@ -44,7 +44,8 @@ _BINS = 8
 _MERGED = (1, 2, 4)
 #: How the numbers of a question begin that are edges of bins.
 _EDGE = "edge-"
-_CURVED = ("slope-slope", "slope-intercept", "intercept-intercept")
+#: The numbers of a calibration.
+_CALIBRATED = ("slope", "intercept")
 _WANTED = ("mean", "square", "brier", "ordered", "compared", "events")
 
 
@@ -76,18 +77,13 @@ def calibration(question: Question, objective: Objective) -> Answer:
     """Return the loss of ``slope`` times the scores plus ``intercept``, and its derivatives by these two numbers."""
     own = judged(objective)
     w = question.vectors["primal"]
-    more = np.zeros(w.size)
-    if own.intercept:
-        more[-1] = 1.0
-    point = question.numbers["slope"] * w + question.numbers["intercept"] * more
+    last = np.zeros(w.size)
+    last[-1] = 1.0
+    along = np.array([w, last] if own.intercept else [w])
+    point = np.array([question.numbers[name] for name in _CALIBRATED[: len(along)]]) @ along
     value, gradient = own.value_and_gradient(point)
-    curved = own.hessian_product(point, w)
-    numbers = {"loss": value, "by-slope": gradient @ w, "slope-slope": curved @ w}
-    numbers |= dict.fromkeys(("by-intercept", "slope-intercept", "intercept-intercept"), 0.0)
-    if own.intercept:
-        numbers |= {"by-intercept": gradient[-1], "slope-intercept": curved[-1]}
-        numbers["intercept-intercept"] = own.hessian_product(point, more)[-1]
-    return Answer({name: float(number) for name, number in numbers.items()})
+    curved = np.array([own.hessian_product(point, direction) for direction in along])
+    return Answer({"loss": float(value)}, {"gradient": along @ gradient, "hessian": (along @ curved.T).ravel()})
 
 
 def bins_of(question: Question, own: Any) -> tuple[NDArray[np.int64], int]:
@@ -192,18 +188,15 @@ def _quality(run: Run, model: Any, point: Vector, sites: Sequence[Any] = ()) -> 
     nodes = {answer.node_id for answer in answers}
 
     def derivatives(at: Vector) -> Sums:
-        wanted = ("loss", "by-slope", "by-intercept", *_CURVED)
-        slope, intercept = (*at.tolist(), 0.0)[:2]
-        reported = ask("calibration", wanted, {"slope": slope, "intercept": intercept})
+        shapes = {"gradient": (at.size,), "hessian": (at.size**2,)}
+        reported = ask("calibration", ("loss",), dict(zip(_CALIBRATED, at.tolist(), strict=False)), shapes)
         kept = [answer for answer in reported if answer.node_id in nodes]
         if len(kept) < len(nodes):
             prefix = f"{len(kept)} of {len(nodes)} sites say how the model is calibrated"
             raise ConfigurationError(f"{prefix}, of which all have said how good it is; ask again")
-        means = {name: _mean(kept, name) for name in wanted}
-        curved = np.array([[means[_CURVED[0]], means[_CURVED[1]]], [means[_CURVED[1]], means[_CURVED[2]]]])
-        slopes = np.array([means["by-slope"], means["by-intercept"]])
-        size = at.size
-        return Sums(at, slopes[:size], curved[:size, :size], means["loss"], rows)
+        weights = [answer.examples for answer in kept]
+        gradient, hessian = (np.average([a.vectors[name] for a in kept], 0, weights) for name in shapes)
+        return Sums(at, gradient, hessian.reshape(at.size, at.size), _mean(kept, "loss"), rows)
 
     rows = sum(answer.examples for answer in answers)
     overall = _overall(model, answers) | _calibrated(derivatives, "intercept" in run.problem.layout.shapes)
@@ -234,13 +227,8 @@ def _quality(run: Run, model: Any, point: Vector, sites: Sequence[Any] = ()) -> 
         lines.append(("Weights", "none: every row counts once, unlike in the fit"))
     for own in of_sites:
         del own["pairs"]
-    text = [f"Quality of {type(model).__name__}", *(f"├── {title}: {about}" for title, about in lines)]
-    text += [*aligned_columns(of_sites), *aligned_columns([{"bin": "scores", **own} for own in bins])]
-    made = Quality("\n".join(text))
-    made.overall = overall
-    made.rows = of_sites
-    made.bins = bins
-    return made
+    text = [*aligned_columns(of_sites), *aligned_columns([{"bin": "scores", **own} for own in bins])]
+    return Quality.of(f"Quality of {type(model).__name__}", lines, text, overall=overall, rows=of_sites, bins=bins)
 
 
 def _overall(model: Any, answers: Sequence[Answer]) -> dict[str, float]:
@@ -291,7 +279,7 @@ def _possible(answers: Sequence[Answer], sites: Sequence[Any]) -> tuple[list[Ans
 
 def _calibrated(derivatives: Any, intercept: bool) -> dict[str, float]:
     """Return slope and intercept with their standard errors, by Newton's method; NaN if they are not determined."""
-    names = ("slope", "intercept")[: 1 + intercept]
+    names = _CALIBRATED[: 1 + intercept]
     found = minimum(derivatives, np.array([1.0, 0.0])[: len(names)])
     if found is None:
         return dict.fromkeys([*names, *(f"{name} error" for name in names)], math.nan)

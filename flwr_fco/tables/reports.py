@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Real
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 from sklearn.utils.validation import check_is_fitted
 
+from flwr_fco.algorithms.newton.model import inverse as inverse_of
 from flwr_fco.core.logs import printable
 from flwr_fco.core.schema import names_of
 from flwr_fco.errors import ConfigurationError
@@ -20,7 +21,6 @@ from flwr_fco.messages.protocol import Described
 from flwr_fco.results import frame_of
 from flwr_fco.strategies.nodes import Tables
 from flwr_fco.strategies.questions import prepared
-from flwr_fco.tables.estimates import wald
 from flwr_fco.tables.intervals import COMPARED, ESTIMATED, SQUARES, Table
 from flwr_fco.tables.reading import is_grid
 from flwr_fco.tables.sites import TIMEOUT, asking, connected
@@ -68,6 +68,13 @@ class Reported(str):
 
     rows: list[dict[str, Any]]
 
+    @classmethod
+    def of(cls, title: str, about: Iterable[tuple[str, str]], tables: Sequence[str], **attributes: Any) -> Self:
+        """Return a text of a title, what is said below it, and the lines of tables; with attributes."""
+        made = cls("\n".join([title, *(f"├── {name}: {text}" for name, text in about), *tables]))
+        vars(made).update(attributes)
+        return made
+
     def table(self) -> Any:
         """Return the rows as a pandas ``DataFrame`` (``pip install pandas``)."""
         return frame_of(self.rows)
@@ -113,15 +120,13 @@ def summary_of(model: Any) -> Summary:
         intercepts = np.atleast_1d(model.intercept_).tolist()
         shown.insert(0, {"feature": "(intercept)"} | dict(zip(labels, intercepts, strict=True)))
     lines = [*model._lines, ("Coefficients", f"{count} of {len(w)} are not 0" + ", the largest first" * (count > 1))]
-    text = [type(model).__name__, *(f"├── {title}: {about}" for title, about in lines), *aligned_columns(shown)]
+    text = aligned_columns(shown)
     if count > _SHOWN:
         text.append(f"    and {count - _SHOWN} more; all features: .table()")
     text += _with_intervals(model._table, rows)
     if model._on_trust:
         text.append("Columns were matched by position: that they are the same at all sites is taken on trust.")
-    summary = Summary("\n".join(text))
-    summary.rows = rows
-    return summary
+    return Summary.of(type(model).__name__, lines, text, rows=rows)
 
 
 def _with_intervals(table: Table | None, rows: list[dict[str, Any]]) -> list[str]:
@@ -177,14 +182,13 @@ class Tested(Reported):
     p: float
 
 
-def _tested(title: str, rows: list[dict[str, Any]], statistic: float, degrees: tuple[float, float], p: float) -> Tested:
-    kind = f"chi-squared({degrees[0]:g})" if math.isinf(degrees[1]) else f"F({degrees[0]:g}, {degrees[1]:g})"
-    tested = Tested("\n".join([f"{title}: {kind} = {statistic:.5g}, p = {p:.3g}", *aligned_columns(rows)]))
-    tested.rows = rows
-    tested.statistic = statistic
-    tested.degrees = degrees
-    tested.p = p
-    return tested
+def _tested(title: str, rows: list[dict[str, Any]], statistic: float, of: int, left: float) -> Tested:
+    """Return a test of so many degrees of freedom: F where the residuals have some, and else chi-squared."""
+    many = math.isinf(left)
+    p = float(stats.chi2.sf(statistic, of) if many else stats.f.sf(statistic, of, left))
+    kind = f"chi-squared({of})" if many else f"F({of}, {left:g})"
+    text = f"{title}: {kind} = {statistic:.5g}, p = {p:.3g}"
+    return Tested.of(text, (), aligned_columns(rows), rows=rows, statistic=statistic, degrees=(of, left), p=p)
 
 
 def _table_of(model: Any) -> Table:
@@ -212,17 +216,22 @@ def contrasted(model: Any, combinations: Any) -> Tested:
             raise ConfigurationError(f"{prefix}; expected factors by names of features, which are {names[:10]}")
         for name, factor in combination.items():
             factors[row, names.index(name)] = factor
-    tested = wald(found.estimate, found.covariance, found.degrees, factors)
+    values = factors @ found.estimate
+    spread = factors @ found.covariance @ factors.T
+    inverse = inverse_of(spread)
+    if inverse is None:
+        raise ConfigurationError("the combinations are linearly dependent, or there are more of them than clusters")
+    errors = np.sqrt(np.diag(spread))
     z = stats.t(found.degrees)
-    half = z.isf(0.5 * (1.0 - model._intervals.level)) * tested.error
+    half = z.isf(0.5 * (1.0 - model._intervals.level)) * errors
+    columns = {"estimate": values, "standard error": errors, "lower": values - half, "upper": values + half}
+    columns["p"] = 2.0 * z.sf(np.abs(values) / errors)
     rows = [
-        {"contrast": _written(combination), "estimate": value, "standard error": error}
-        | {"lower": value - each, "upper": value + each, "p": float(2.0 * z.sf(abs(value) / error))}
-        for combination, value, error, each in zip(
-            given, tested.estimate.tolist(), tested.error.tolist(), half.tolist(), strict=True
-        )
+        {"contrast": _written(combination), **{name: float(own[row]) for name, own in columns.items()}}
+        for row, combination in enumerate(given)
     ]
-    return _tested("Wald's test that all are 0", rows, tested.statistic, (tested.of, tested.left), tested.p)
+    statistic = float(values @ inverse @ values) / (1.0 if math.isinf(found.degrees) else len(given))
+    return _tested("Wald's test that all are 0", rows, statistic, len(given), found.degrees)
 
 
 def _written(combination: Mapping[str, float]) -> str:
@@ -256,23 +265,17 @@ def compared(model: Any, other: Any) -> Tested:
     if math.isnan(large.found.log_likelihood + small.found.log_likelihood) or large.clustered or small.clustered:
         prefix = "a model has no likelihood: its rows have weights or clusters, or are fewer than two for each column"
         raise ConfigurationError(f"{prefix}. Test the columns with contrast([...]) of the larger model")
-    count = float(len(names[0]) - len(names[1]))
-    if model._kind is SQUARES:
-        squares = [found.noise * found.degrees for found in (large.found, small.found)]
-        statistic = (squares[1] - squares[0]) / count / large.found.noise
-        left = large.found.degrees
-        p = float(stats.f.sf(statistic, count, left))
-    else:
-        statistic = 2.0 * (large.found.log_likelihood - small.found.log_likelihood)
-        left = math.inf
-        p = float(stats.chi2.sf(statistic, count))
+    count = len(names[0]) - len(names[1])
     rows = [
         {"model": kind, "columns": len(own), "log likelihood": table.found.log_likelihood}
         for kind, own, table in zip(("larger", "smaller"), names, tables, strict=True)
     ]
-    return _tested(
-        "Likelihood ratio" if math.isinf(left) else "Ratio of mean squares", rows, statistic, (count, left), p
-    )
+    if model._kind is SQUARES:
+        squares = [found.noise * found.degrees for found in (large.found, small.found)]
+        ratio = (squares[1] - squares[0]) / count / large.found.noise
+        return _tested("Ratio of mean squares", rows, ratio, count, large.found.degrees)
+    statistic = 2.0 * (large.found.log_likelihood - small.found.log_likelihood)
+    return _tested("Likelihood ratio", rows, statistic, count, math.inf)
 
 
 def asked_of(model: Any, X: Any, y: Any, groups: Any, question: Callable[..., Any]) -> Any:
