@@ -626,18 +626,18 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         self, data: Any, order: Any, disclosure: Disclosure | None, *classes: Any, whose: str = "this site"
     ) -> Objective:
         """Return a site's loss, of what its `load` returns, and with it what a Table 1 says."""
-        X, y, weights, names, clusters, values = reading.read_site(data, order, self.codebook, self.cluster, whose)
+        own, names = reading.read_site(data, order, self.codebook, self.cluster, whose)
         try:
-            objective: Any = self._objective(X, np.asarray(self._targets(y)), *classes, weights)
+            objective: Any = self._objective(own.features, np.asarray(self._targets(own.y)), *classes, own.weights)
         except (TypeError, ValueError) as error:
-            if text := reading.missing_in(X, y, names):
+            if text := reading.missing_in(own.features, own.y, names):
                 raise PublicError(text) from error
             raise
         objective.feature_names = names
-        objective.clusters = clusters
-        columns = columns_of(self, names or [f"x{j}" for j in range(np.shape(X)[1])], *(classes or [None]))
+        objective.clusters = own.clusters
+        columns = columns_of(self, names or [f"x{j}" for j in range(own.features.shape[1])], *(classes or [None]))
         digest = 0.0 if self.codebook is None else self.codebook.digest
-        objective.facts = Facts(columns, values, disclosure or Disclosure(), digest)
+        objective.facts = Facts(columns, own.values, disclosure or Disclosure(), digest)
         return objective  # type: ignore[no-any-return]
 
     @staticmethod

@@ -33,6 +33,8 @@ class Client(NamedTuple):
         Its table, targets and weights of rows, None if none were given.
     clusters, rows : ndarray of int64, shape (n,), or None
         The cluster of each row, and its place in one X.
+    values : dict of str to ndarray, or None
+        The entries of all rows of that table, as a codebook reads them.
     """
 
     name: str
@@ -42,10 +44,15 @@ class Client(NamedTuple):
     weights: Any = None
     clusters: Any = None
     rows: Any = None
+    values: Any = None
 
     def at(self, on: NDArray[np.bool_]) -> Client:
         """Return some of its rows."""
-        return Client(self.name, self.site, *(None if own is None else own[on] for own in self[2:]))
+
+        def chosen(own: Any) -> Any:
+            return None if own is None else own[on] if hasattr(own, "shape") else np.asarray(own)[on]
+
+        return Client._make([*self[:2], *map(chosen, self[2:-1]), self.values])
 
 
 def clients_of(X: Any, y: Any, sample_weight: Any) -> list[Client]:
@@ -70,7 +77,7 @@ def clients_of(X: Any, y: Any, sample_weight: Any) -> list[Client]:
 
 def dealt(whole: Client, groups: Any, count: int) -> list[Client]:
     """Return the clients of one X: those that `groups` names, or so many to whom its rows are dealt in turn."""
-    places = np.arange(len(whole.y)) if whole.rows is None else whole.rows
+    places = np.arange(np.shape(whole.features)[0]) if whole.rows is None else whole.rows
     sites = list(range(min(count, places.size)))
     owner = np.arange(places.size) % len(sites)
     if groups is not None:
@@ -170,47 +177,35 @@ def is_grid(X: Any) -> bool:
     return hasattr(X, "send_and_receive")
 
 
-def read_by(codebook: Codebook, X: Any, y: Any, beside: Sequence[Any], whose: str) -> tuple[Any, Any, list[Any], Any]:
-    """Return the model's columns of a site's table, its targets, and what stands beside its rows: of complete rows.
-
-    The last is the entries of all rows by name.
+def opened(own: Client, codebook: Codebook | None, cluster: str | None, *, needed: bool) -> Client:
+    """Return a client's table without its column of clusters, and with a codebook's columns and outcome.
 
     Parameters
     ----------
-    codebook : Codebook
-        What the table is.
-    X : data frame
-        The table.
-    y : Any
-        The targets; None if they are in the table.
-    beside : sequence
-        An entry for each row, or None.
-    whose : str
-        Begins an error.
+    own : Client
+        As it was given; its targets are None if they are in the table.
+    codebook : Codebook, optional
+        What the table is; of rows that lack an entry nothing is left, if it says so.
+    cluster : str, optional
+        The column of clusters, or ``"site"``.
+    needed : bool
+        Whether this column must be there.
     """
-    if y is None and not codebook.outcome:
-        prefix = f"{whose} gives no y, and the codebook has no outcome"
-        raise PublicError(f"{prefix}: name its columns, Codebook(..., outcome={{'death': Column(levels=[0, 1])}})")
-    book = codebook if y is None else replace(codebook, outcome={})
-    values = book.parsed(X, whose)
-    kept = book.complete(values, whose)
-    complete = {name: own[kept] for name, own in values.items()}
-    if y is None:
-        y = book.target(complete)
-    elif not kept.all():
-        y = y[kept] if hasattr(y, "shape") else np.asarray(y)[kept]
-    rest = [None if own is None else np.asarray(own)[kept] for own in beside]
-    return type(X)(book.made(complete)), y, rest, values
-
-
-def opened(own: Client, codebook: Codebook | None, cluster: str | None, *, needed: bool) -> Client:
-    """Return a client's table without its column of clusters, and with a codebook's columns of the complete rows."""
     X, clusters = taken(own.features, cluster, needed=needed)
+    own = own._replace(features=X, clusters=clusters)
     if codebook is None:
-        return own._replace(features=X, clusters=clusters)
-    beside = [own.weights, clusters, np.arange(len(X))]
-    X, y, (weights, clusters, rows), _ = read_by(codebook, X, own.y, beside, own.name)
-    return Client(own.name, own.site, X, y, weights, clusters, rows)
+        return own
+    if own.y is None and not codebook.outcome:
+        prefix = f"{own.name} gives no y, and the codebook has no outcome"
+        raise PublicError(f"{prefix}: name its columns, Codebook(..., outcome={{'death': Column(levels=[0, 1])}})")
+    book = codebook if own.y is None else replace(codebook, outcome={})
+    values = book.parsed(X, own.name)
+    kept = book.complete(values, own.name)
+    complete = {name: entries[kept] for name, entries in values.items()}
+    places = np.arange(kept.size) if own.site is None else None
+    read = own._replace(features=None, rows=places).at(kept)
+    y = book.target(complete) if own.y is None else read.y
+    return read._replace(features=type(X)(book.made(complete)), y=y, values=values)
 
 
 def sites_of(X: Any, y: Any, groups: Any) -> list[Client]:
@@ -229,33 +224,23 @@ def sites_of(X: Any, y: Any, groups: Any) -> list[Client]:
             "a Table 1 of one X by site needs groups=, the site of each row; or give a dict of sites"
         )
     check_consistent_length(X, groups)
-    names, owner = owners_of(groups)
-    return [clients[0].at(owner == place)._replace(name=f"{site}", site=site) for place, site in enumerate(names)]
+    return dealt(clients[0], groups, 1)
 
 
 def read_site(
     data: Any, order: Sequence[str] | None, codebook: Codebook | None, cluster: str | None, whose: str = "this site"
-) -> tuple[Any, Any, Any, Names, NDArray[np.int64] | None, Any]:
-    """Return a site's features, of an array or of a frame, targets and weights as they are, names of columns, clusters.
+) -> tuple[Client, Names]:
+    """Return what a site's `load` returns, its targets as they are, and the names of its columns.
 
-    A frame's columns are those of `order`, if it is given, or are made by a codebook, whose entries by name are the
-    last. Weights are None if there are none.
+    A frame's columns are those of `order`, if it is given, or are made by a codebook.
     """
-    clusters, values = None, None
-    if cluster is not None and isinstance(data, tuple | list) and data:
-        features, clusters = taken(data[0], cluster)
-        data = features, *data[1:]
-    elif cluster is not None:
-        data, clusters = taken(data, cluster)
-    if codebook is not None:
-        X, y, weights = (*data, None, None)[:3] if isinstance(data, tuple | list) else (data, None, None)
-        features, targets, (weights, clusters), values = read_by(codebook, X, y, [weights, clusters], whose)
-        data = features, targets, weights
-    given = tuple(data) if isinstance(data, tuple | list) else ()
-    if len(given) not in (2, 3):
-        of = f"{type(data).__name__}{f' of {len(given)}' * bool(given)}"
+    given = tuple(data) if isinstance(data, tuple | list) else (data,)
+    least = 2 if codebook is None else 1
+    if not least <= len(given) <= 3:
+        of = f"{type(data).__name__}{f' of {len(given)}' * isinstance(data, tuple | list)}"
         raise PublicError(f"load returns a {of}, or y was not given; expected a tuple (X, y) or (X, y, sample_weight)")
-    features, targets, weights = (*given, None)[:3]
+    own = opened(Client(whose, None, *(*given, None, None)[:3]), codebook, cluster, needed=True)
+    features = own.features
     if isinstance(features, list | tuple):
         features = as_table(features, "a site")
     names = names_of(getattr(features, "columns", None))
@@ -271,8 +256,8 @@ def read_site(
         raise PublicError(f"{prefix}, and features= has {len(order)}")
     refuse_text(features, "X")
     rows = features if is_sparse(features) else np.asarray(features, dtype=np.float64)
-    refuse_large(rows, names, targets)
-    return rows, targets, weights, names, clusters, values
+    refuse_large(rows, names, own.y)
+    return own._replace(features=rows), names
 
 
 def refuse_large(rows: Any, names: Any, targets: Any) -> None:
