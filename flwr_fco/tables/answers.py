@@ -86,9 +86,8 @@ def estimates(question: Question, objective: Objective) -> Answer:
     """Return the site's own estimates and their errors, with ``reported`` 1; zeros, with 0, if it has none.
 
     ``events`` and ``others`` are the rows of both classes (:func:`flwr_fco.tables.answers.events_of`), and
-    ``weighted`` is 1 if rows have unequal weights. ``intercepts`` counts those that stay at the site. Of counts
-    ``mean`` is their mean, and ``saturated`` that of their log likelihoods by a parameter each, of which the loss is
-    what is missing; else 0. The point of the question is not used.
+    ``weighted`` is 1 if rows have unequal weights. Of counts ``mean`` is their mean, and ``saturated`` that of their
+    log likelihoods by a parameter each, of which the loss is what is missing; else 0. The point is not used.
     """
     events, others = events_of(objective)
     found = own_estimates(objective)
@@ -97,8 +96,7 @@ def estimates(question: Question, objective: Objective) -> Answer:
     unequal = isinstance(objective, Linear) and objective.weighs_rows
     mean, saturated = _counted(objective)
     numbers = {"reported": float(found is not None), "events": float(events), "others": float(others)}
-    numbers |= {"weighted": float(unequal), "intercepts": float(_own_intercepts(objective))}
-    numbers |= {"mean": mean, "saturated": saturated}
+    numbers |= {"weighted": float(unequal), "mean": mean, "saturated": saturated}
     return Answer(numbers, {"estimate": estimate, "error": error, "degrees": degrees})
 
 
@@ -159,15 +157,11 @@ def _is_squares(objective: Objective) -> bool:
     return isinstance(objective.with_intercept if isinstance(objective, SiteIntercept) else objective, LeastSquares)
 
 
-def _own_intercepts(objective: Objective) -> int:
-    return int(isinstance(objective, SiteIntercept) and not objective.adds_nothing)
-
-
 def _minimum(objective: Objective) -> tuple[Vector, Vector, Vector] | None:
     """Return the unpenalised minimiser, its errors and their degrees; None if rounding or the data have none."""
     squares = _is_squares(objective)
     size = objective.layout.size
-    intercepts = float(_own_intercepts(objective))
+    intercepts = float(isinstance(objective, SiteIntercept) and not objective.adds_nothing)
 
     def derivatives(w: Vector) -> Sums:
         value, gradient = objective.value_and_gradient(w)

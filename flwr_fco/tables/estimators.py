@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from flwr_fco.client_apps import Disclosure
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.schema import Names, is_missing
+from flwr_fco.core.schema import Names
 from flwr_fco.core.validation import FRACTION, NON_NEGATIVE, refusing
 from flwr_fco.errors import ConfigurationError, PublicError
 from flwr_fco.objectives import (
@@ -831,16 +831,11 @@ class FederatedCoxRegression(Federated):
             # As a number NaT is before all times.
             raise ConfigurationError("y has a date or a span that is missing (NaT); leave such rows out")
         try:
-            # A time that is none becomes the smallest number.
-            if any(np.isnat(own).any() for own in (*pair, more.get(_ENTRY, pair[0])) if own.dtype.kind in "mM"):
-                raise TypeError
             times, events = (own.astype(np.float64) for own in pair)
             entry = more[_ENTRY].astype(np.float64) if _ENTRY in more else np.full(len(times), -1.0)
         except (TypeError, ValueError) as error:
             raise ConfigurationError(f"y has times, events or entries that are no numbers; {_EXPECTED}") from error
         strata = more.get(_STRATA, np.zeros(len(times), dtype=np.int64))
-        if any(is_missing(label) for label in strata.tolist()):
-            raise ConfigurationError("y has a stratum that is missing; give such rows a stratum, or leave them out")
         return np.column_stack([times, events, entry, as_strata(strata, len(times))[1]])
 
     def _objective(self, X: Any, y: NDArray[np.float64], weights: Vector | None = None) -> CoxRegression:

@@ -252,7 +252,7 @@ class Inference:
             raise ConfigurationError(f"there are no intervals: {shown}: {why}. Leave it out{common}")
         self.run = sites.run()
         self.size = self.run.problem.layout.size
-        wanted = ("reported", "events", "others", "weighted", "intercepts", "mean", "saturated")
+        wanted = ("reported", "events", "others", "weighted", "mean", "saturated")
         shapes = dict.fromkeys(("estimate", "error", "degrees"), (self.size,))
         request = Request("estimates", {}, wanted, shapes, check=_check_saturated)
         self.reported = ask(self.run, request, np.zeros(self.size))

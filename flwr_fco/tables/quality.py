@@ -28,7 +28,7 @@ from scipy.special import expit
 from flwr_fco.certificates import Request
 from flwr_fco.client_apps.answers import answers_to
 from flwr_fco.core.layout import Vector
-from flwr_fco.errors import ConfigurationError
+from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.messages.protocol import Answer, Question
 from flwr_fco.objectives import CoxRegression, Logistic, Objective
 from flwr_fco.objectives.survival import concordance, expected_events
@@ -178,19 +178,20 @@ def _quality(run: Run, model: Any, point: Vector, sites: Sequence[Any] = ()) -> 
         Names of the sites by partition.
     """
 
-    def ask(question: str, wanted: Sequence[str], numbers: dict[str, float], shapes: Any = ()) -> list[Answer]:
-        return questions.ask(run, Request(question, numbers, tuple(wanted), dict(shapes)), point)
+    def ask(question: str, numbers: dict[str, float], shapes: Any, *wanted: str) -> list[Answer]:
+        """Return the answers of sites that have said how good the model is."""
+        answered = questions.ask(run, Request(question, numbers, wanted, shapes), point)
+        return [answer for answer in answered if answer.node_id in nodes]
 
-    answers, doubted = _possible(ask("quality", _WANTED, {}), sites)
-    left_out = [*doubted, *reasons_of(run)]
+    answers = questions.ask(run, Request("quality", {}, _WANTED, check=_check), point)
+    left_out = reasons_of(run, sites)
     if not answers:
         raise ConfigurationError(f"no site says how good the model is: {'; '.join(left_out)}")
     nodes = {answer.node_id for answer in answers}
 
     def derivatives(at: Vector) -> Sums:
         shapes = {"gradient": (at.size,), "hessian": (at.size**2,)}
-        reported = ask("calibration", ("loss",), dict(zip(_CALIBRATED, at.tolist(), strict=False)), shapes)
-        kept = [answer for answer in reported if answer.node_id in nodes]
+        kept = ask("calibration", dict(zip(_CALIBRATED, at.tolist(), strict=False)), shapes, "loss")
         if len(kept) < len(nodes):
             prefix = f"{len(kept)} of {len(nodes)} sites say how the model is calibrated"
             raise ConfigurationError(f"{prefix}, of which all have said how good it is; ask again")
@@ -209,8 +210,7 @@ def _quality(run: Run, model: Any, point: Vector, sites: Sequence[Any] = ()) -> 
         numbers = {f"{_EDGE}{i}": float(edge) for i, edge in enumerate(edges)}
         for merged in _MERGED:
             shapes = dict.fromkeys(("rows", "expected", "observed"), (_BINS // merged,))
-            reported = ask("bins", ("reported",), {**numbers, "merged": float(merged)}, shapes)
-            reported = [answer for answer in reported if answer.node_id in nodes]
+            reported = ask("bins", {**numbers, "merged": float(merged)}, shapes, "reported")
             if len(reported) == len(nodes) and all(answer.numbers["reported"] for answer in reported):
                 bins = _binned(reported, edges[merged - 1 :: merged])
                 break
@@ -258,23 +258,17 @@ def _mean(answers: Sequence[Answer], name: str) -> float:
     return sum(own.examples * own.numbers[name] for own in answers) / sum(own.examples for own in answers)
 
 
-def _possible(answers: Sequence[Answer], sites: Sequence[Any]) -> tuple[list[Answer], list[str]]:
-    """Return the answers that rows can have, and who is left out for others."""
-    kept, doubted = [], []
-    for answer in answers:
-        reported, n = answer.numbers, answer.examples
-        most = 0.5 * n * (n - 1.0)
-        if not 0.0 <= reported["ordered"] <= reported["compared"] <= most:
-            why = f"{reported['ordered']:g} of {reported['compared']:g} pairs are in order, of {n:.0f} rows"
-        elif not 0.0 <= reported["events"] <= n:
-            why = f"{reported['events']:g} events of {n:.0f} rows"
-        elif not (0.0 <= reported["brier"] <= 1.0 and reported["square"] >= (1.0 - 1e-9) * reported["mean"] ** 2):
-            why = f"Brier's score is {reported['brier']:g}, and the scores' mean square {reported['square']:g}"
-        else:
-            kept.append(answer)
-            continue
-        doubted.append(f"{site_of(answer, sites)}: {why}")
-    return kept, doubted
+def _check(answer: Answer) -> None:
+    """Refuse numbers that no rows have."""
+    reported, n = answer.numbers, answer.examples
+    if not 0.0 <= reported["ordered"] <= reported["compared"] <= 0.5 * n * (n - 1.0):
+        text = f"{reported['ordered']:g} of {reported['compared']:g} pairs are in order, of {n:.0f} rows"
+        raise ProtocolError(text)
+    if not 0.0 <= reported["events"] <= n:
+        raise ProtocolError(f"{reported['events']:g} events of {n:.0f} rows")
+    if not (0.0 <= reported["brier"] <= 1.0 and reported["square"] >= (1.0 - 1e-9) * reported["mean"] ** 2):
+        text = f"Brier's score is {reported['brier']:g}, and the scores' mean square {reported['square']:g}"
+        raise ProtocolError(text)
 
 
 def _calibrated(derivatives: Any, intercept: bool) -> dict[str, float]:

@@ -139,9 +139,10 @@ def asking(number: int, tables: Tables, rows: Any = None, weights: Any = None, *
     return strategy
 
 
-def reasons_of(run: Run) -> list[str]:
-    """Return who has not answered, and why."""
-    return [f"partition {row.partition_id}: {row.reason}" for row in run.left_out]
+def reasons_of(run: Run, sites: Sequence[Any] = ()) -> list[str]:
+    """Return who has not answered, by the names of `sites` if there are any, and why."""
+    names: dict[int | None, str] = {place: f"site {site}" for place, site in enumerate(sites)}
+    return [f"{names.get(row.partition_id, f'partition {row.partition_id}')}: {row.reason}" for row in run.left_out]
 
 
 def site_of(answer: Answer, sites: Sequence[Any]) -> str:
