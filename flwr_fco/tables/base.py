@@ -44,7 +44,7 @@ from flwr_fco.tables.description import describe as description_of
 from flwr_fco.tables.intervals import COUNTS, SQUARES, TIMES, Inference, Intervals, Table
 from flwr_fco.tables.quality import Quality, quality_of
 from flwr_fco.tables.reports import Summary, Tested
-from flwr_fco.tables.sites import TIMEOUT, Sites, SomeNodes, connected, first, first_answers
+from flwr_fco.tables.sites import TIMEOUT, Sites, SomeNodes, check_masses, connected, first, first_answers
 
 #: Relative duality gap above which a fit is not solved, even if no step lowers the objective by more than rounding.
 _SOLVED = 1e-9
@@ -544,15 +544,16 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         """Return what the sites of a grid say of their tables, and then first."""
         self._check_settings()
         features = self.codebook.features if features is None and self.codebook is not None else features
-        whole = isinstance(features, Integral) and not isinstance(features, bool)
-        names = [] if features is None or isinstance(features, Real) else list(features)
-        tables = self._tables_at(grid, None) if features is None else None
-        if tables is not None:
+        tables = None
+        if features is None:
+            tables = self._tables_at(grid, None)
             if tables.columns is None:
                 prefix = "no site names its columns, as arrays do not"
                 raise ConfigurationError(f"{prefix}: say how many there are, features=30, or their names")
-            names = list(tables.columns)
+            features = list(tables.columns)
             tables.own = tables.own._replace(columns=tables.columns)
+        whole = isinstance(features, Integral) and not isinstance(features, bool)
+        names = [] if isinstance(features, Real) else list(features)
         d = int(features) if whole else len(names)
         if d < 1:
             prefix = f"features={features!r}; expected the names of the sites' columns in their order"
@@ -571,8 +572,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         # The fit is of these and of nobody who comes later.
         grid = SomeNodes(grid, [answer.node_id for answer in answers])
         called = [self._site_of(answer.partition) for answer in answers]
+        check_masses(answers)
         sites = Sites.of(grid, start, self._timeout, tables, called, answers)
-        sites.check_masses()
         if self.standardize:
             sites.check_scales(names or range(d))
         self.n_features_in_ = d

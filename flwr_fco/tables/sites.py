@@ -168,6 +168,19 @@ def first_answers(grid: Any, start: Any, timeout: float, tables: Tables, least: 
     return ask(run, Request("first", {}, _NUMBERS, shapes), np.zeros(size)), reasons_of(run)
 
 
+def check_masses(answers: Sequence[Answer]) -> None:
+    """Refuse a site whose rows weigh nothing, or ten times what the sites' median does: it would decide alone."""
+    means = [answer.numbers["mass"] / answer.examples for answer in answers]
+    usual = sorted(means)[(len(means) - 1) // 2]
+    for answer, mean in zip(answers, means, strict=True):
+        if not 0.0 < mean <= _HEAVIEST * usual:
+            raise ConfigurationError(
+                f"partition {answer.partition} says that its rows weigh {mean:.3g} in the mean, and the sites' median "
+                f"is {usual:.3g}; expected more than 0 and at most {_HEAVIEST:g} times as much: give all sites weights "
+                "on one scale"
+            )
+
+
 # --- all sites of a fit -----------------------------------------------------------------------------------------------
 
 
@@ -296,18 +309,6 @@ class Sites(NamedTuple):
         dense = all(own.numbers["dense"] > 0.0 for own in self.answers)
         far = (np.abs(mean) > _FAR * deviations) & np.isfinite(deviations) & dense
         return Columns(same, within, mean, np.where(far, mean, 0.0))
-
-    def check_masses(self) -> None:
-        """Refuse a site whose rows weigh nothing, or ten times what the sites' median does: it would decide alone."""
-        means = [answer.numbers["mass"] / answer.examples for answer in self.answers]
-        usual = sorted(means)[(len(means) - 1) // 2]
-        for answer, mean in zip(self.answers, means, strict=True):
-            if not 0.0 < mean <= _HEAVIEST * usual:
-                raise ConfigurationError(
-                    f"partition {answer.partition} says that its rows weigh {mean:.3g} in the mean, and the sites' "
-                    f"median is {usual:.3g}; expected more than 0 and at most {_HEAVIEST:g} times as much: give all "
-                    "sites weights on one scale"
-                )
 
     def check_scales(self, columns: Sequence[Any]) -> None:
         """Warn of features whose standard deviation is far above that at most sites, which a single site can make it.
