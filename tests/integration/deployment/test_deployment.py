@@ -110,7 +110,7 @@ def test_a_killed_superlink_is_resumed_from_the_checkpoint(deployments, here):
     for i in range(2):
         deployment.start_node(i, again=True)
     arrays, rows, _ = deployment.run("second", strategy="FedDAGT", rounds=4, checkpoint=saved, resume=True)
-    assert "Resumed after round" in deployment.log("second")
+    assert "[ROUND 1/4]" not in deployment.log("second")
     same(arrays, here("FedDAGT", 4, 2)[0])
     assert [row["round"] for row in rows] == [1, 2, 3, 4]
 
