@@ -147,7 +147,7 @@ NETWORK = {
 def run(strategy, data="dense", *, app=None, mod=None, start=None):
     """Twelve rounds with eight clients."""
     app = app or app_of(OBJECTIVES[data], [mod] if mod else [])
-    start = start or start_of(SPARSE_D if data == "sparse" else D)
+    start = start or start_of(SPARSE_D if data == "sparse" else D, (3,) if data == "classes" else ())
     return simulated(strategy, app, 12, num_nodes=NODES, initial_arrays=start, raise_errors=mod in (None, passing))
 
 
@@ -156,6 +156,9 @@ SPARSE = {"regularizer": L1(0.001), "client_lr": 0.5, "fraction_evaluate": 0.0}
 STEPS = {"work": Steps(3, batch_size=8)}
 EPOCH = {"work": Epochs(1, batch_size=8)}
 NO = {"fraction_evaluate": 0.0}
+OF_FLOWER = {**NO, "client": "unmodified"}
+FIXED = {"regularizer": L1(0.05), "client_lr": 0.05, "work": Steps(4)}
+IN_FLOAT32 = start_of(dtype=np.float32)
 NOISE = {"clip": 1.0, "delta": 1e-3, "noise_multiplier": 0.5, "noise_seed": 7}
 PRIVATE = {**L, "weighting": "uniform", "normalize_local_work": False, "fraction_train": 0.5}
 PRIVATE |= {"work": Steps(2, batch_size=8)}
@@ -182,17 +185,13 @@ CASES = {
     "dualavg_sparse": lambda: run(FedDualAvg(**SPARSE), "sparse"),
     "dualavg_sparse_messages": lambda: run(FedDualAvg(**SPARSE), "sparse", mod=passing),
     "dualavg_dense_vectors": lambda: run(FedDualAvg(**SPARSE, wire=Wire(sparse=False)), "sparse"),
-    "dualavg_float32_model": lambda: run(FedDualAvg(**L), start=start_of(dtype=np.float32)),
-    "dualavg_auto_wire": lambda: run(FedDualAvg(**L, wire=Wire("auto")), start=start_of(dtype=np.float32)),
-    "dualavg_auto_wire_messages": lambda: run(
-        FedDualAvg(**L, wire=Wire("auto")), start=start_of(dtype=np.float32), mod=passing
-    ),
+    "dualavg_float32_model": lambda: run(FedDualAvg(**L), start=IN_FLOAT32),
+    "dualavg_auto_wire": lambda: run(FedDualAvg(**L, wire=Wire("auto")), start=IN_FLOAT32),
+    "dualavg_auto_wire_messages": lambda: run(FedDualAvg(**L, wire=Wire("auto")), start=IN_FLOAT32, mod=passing),
     "dualavg_from_ones": lambda: run(FedDualAvg(**L), start=start_of(value=1.0)),
     "dualavg_logistic": lambda: run(FedDualAvg(**L, **EPOCH), "logistic"),
     "dualavg_l1_ball": lambda: run(FedDualAvg(**{**L, "regularizer": L1Ball(1.0)})),
-    "dualavg_nuclear": lambda: run(
-        FedDualAvg(**{**L, "regularizer": Nuclear(0.05)}), "classes", start=start_of(outputs=(3,))
-    ),
+    "dualavg_nuclear": lambda: run(FedDualAvg(**{**L, "regularizer": Nuclear(0.05)}), "classes"),
     "dualavg_chosen_nodes": lambda: run(FedDualAvg(**L, participation=strategies.Participation(choose_nodes=in_turn))),
     "dualavg_nan_of_one": lambda: run(FedDualAvg(**L), mod=in_messages(nan_of_one, 2)),
     "dualavg_density": lambda: run(FedDualAvg(client_lr=0.02, **NO, density=strategies.Density(0.4, rounds=6))),
@@ -230,13 +229,9 @@ CASES = {
     "douglas_rachford_lossy": lambda: run(FedDR(regularizer=L1(0.05), **NO, fraction_train=0.5), mod=lossy),
     "graph": lambda: run(strategies.DFedDA(**L, mixing="ring")),
     "graph_tracking": lambda: run(strategies.DFedDAGT(**L, mixing="ring")),
-    "unmodified_steps": lambda: run(
-        FedDualAvg(**{**L, "client_lr": 0.05}, work=Steps(4), client="unmodified"), app=unmodified(regression)
-    ),
-    "unmodified_density": lambda: run(FedDualAvg(**NO, client="unmodified", density=0.4), app=unmodified(regression)),
-    "unmodified_network": lambda: run(
-        FedDualAvg(**NO, client="unmodified", density=0.5), app=unmodified(network), start=NETWORK
-    ),
+    "unmodified_steps": lambda: run(FedDualAvg(**OF_FLOWER, **FIXED), app=unmodified(regression)),
+    "unmodified_density": lambda: run(FedDualAvg(**OF_FLOWER, density=0.4), app=unmodified(regression)),
+    "unmodified_network": lambda: run(FedDualAvg(**OF_FLOWER, density=0.5), app=unmodified(network), start=NETWORK),
     "private_banded": lambda: run(FedDualAvg(**PRIVATE, privacy=GaussianDP(**NOISE))),
     "private_independent": lambda: run(FedDualAvg(**PRIVATE, privacy=GaussianDP(**NOISE, noise="independent"))),
 }

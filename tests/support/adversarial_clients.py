@@ -92,18 +92,3 @@ def run_with(way, strategy, objectives, rounds, lie, liar=LIAR):
     if way == "messages":
         return run(strategy, objectives, rounds, mods=[in_messages(lie, liar)])
     return run(strategy, objectives, rounds, prepare=lambda grid: below_the_seam(grid, lie, liar))
-
-
-def without_liar(strategy, objectives, rounds, when=lambda number: True, liar=LIAR):
-    """Run with the liar's replies missing in the rounds in which he lies."""
-
-    class Silent(InProcessGrid):
-        def send_and_receive(self, messages, *, timeout=None):
-            def lies(message):
-                about = message.metadata
-                mine = about.message_type == "train" and self.partition_ids[about.dst_node_id] == liar
-                return mine and when(int(about.group_id))
-
-            return super().send_and_receive([m for m in messages if not lies(m)], timeout=timeout)
-
-    return run(strategy, objectives, rounds, grid=Silent)

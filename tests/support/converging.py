@@ -104,26 +104,6 @@ def biased_half_steps(run, problem):
         shrinks(run, problem.error, ((200, 0.25 / steps), (500, 0.025 / steps)), 5, steps)
 
 
-def vanishing(run, problem):
-    """The solution, slowly: an error that shrinks at least 3 times in 10 times as many rounds."""
-    for steps in (1, 3):
-        early, late = (problem.error(run(rounds, work=Steps(steps, batch_size=None))) for rounds in (30, 300))
-        assert early >= 3 * late, f"{steps} local steps"
-
-
-def shifted_by(option, values, rounds=400, steps=(1,)):
-    """A point at a distance from the solution that shrinks 3 times from one value of an option to the other."""
-
-    def check(run, problem):
-        for count in steps:
-            options = {"client_lr": 0.05, "work": Steps(count, batch_size=None)}
-            far, near = (problem.error(run(rounds, **{option: value}, **options)) for value in values)
-            assert far >= 3 * near, f"{count} local steps"
-            assert far > 1e-8, "no distance at all"
-
-    return check
-
-
 def doubled_strength(run, problem):
     """The solution for twice the strength, because psi acts on the clients and on the server."""
     w = run(150, equal=True, client_lr=0.3, work=Steps(1, batch_size=None))

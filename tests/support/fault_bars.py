@@ -30,27 +30,13 @@ KINDS = {
 
 
 @altering
-def beyond_all(arrays, metrics, rng):
-    """One number of a reply is beyond anything: increments of 1e300, 1e18 examples, or elapsed 1e12."""
-    kind = ("increment", "num-examples", "elapsed")[int(rng.integers(3))]
-    if kind == "num-examples":
-        metrics[kind] = 10**18
-    elif kind == "elapsed" and kind in metrics:
-        metrics[kind] = 1e12
-    else:
-        for array in arrays.values():
-            array[...] = 1e300
-
-
-@altering
 def no_examples(arrays, metrics, rng):
     """An honest reply that says that it is about no examples."""
     metrics["num-examples"] = 0
 
 
 SOAK = {
-    **{kind: KINDS[kind] for kind in ("malformed", "bytes", "one altered reply")},
-    "beyond all": {"faults": {beyond_all: 0.2}},
+    **KINDS,
     "no examples": {"faults": {no_examples: 0.2}},
     "one turned reply": {"faults": {lying(-1.0): 1.0}, "partitions": [2]},
 }

@@ -42,8 +42,8 @@ class Net(nn.Sequential):
         super().__init__(nn.Linear(64, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Linear(width, 10))
 
 
-def load(arrays, make=Net):
-    net = make()
+def load(arrays):
+    net = Net()
     net.load_state_dict(arrays.to_torch_state_dict())
     return net
 
@@ -85,18 +85,16 @@ def evaluated(message, context):
     return {"eval_loss": float(loss(net, data_of(context.node_config["partition-id"]))), "num-examples": TRAIN // NODES}
 
 
-def unmodified_app(momentum=0.0, *, mods=(), make=Net, metrics=None):
+def unmodified_app(momentum=0.0, *, mods=()):
     """A ClientApp of Flower's, which knows nothing of this package; its rate is in the run config."""
 
     def trained(arrays, message, context):
-        net = load(message.content["arrays"], make)
+        net = load(message.content["arrays"])
         lr = context.run_config.get("lr", 0.2)
         train(net, context.node_config["partition-id"], torch.optim.SGD(net.parameters(), lr=lr, momentum=momentum))
         return ArrayRecord(net.state_dict())
 
-    return foreign_app(
-        trained, metrics={"num-examples": TRAIN // NODES, **(metrics or {})}, evaluated=evaluated, mods=mods
-    )
+    return foreign_app(trained, metrics={"num-examples": TRAIN // NODES}, evaluated=evaluated, mods=mods)
 
 
 def loop_app(*, mods=None, **options):
@@ -118,16 +116,16 @@ def loop_app(*, mods=None, **options):
     return app
 
 
-def objective_app(*, mods=None):
+def objective_app():
     """A ClientApp without a training loop."""
-    return client_app(lambda c: TorchObjective(Net(), loss, data_of(c.node_config["partition-id"])), mods=mods)
+    return client_app(lambda c: TorchObjective(Net(), loss, data_of(c.node_config["partition-id"])))
 
 
-def run(strategy, app, rounds, arrays=None, make=Net, **options):
+def run(strategy, app, rounds, arrays=None, **options):
     """Train on four nodes, by default from a network that is drawn with the seed 0."""
     if arrays is None:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            arrays = ArrayRecord(make().state_dict())
+            arrays = ArrayRecord(Net().state_dict())
     options = {"progress": False, **options}
     return simulate(strategy, app, num_nodes=NODES, num_rounds=rounds, initial_arrays=arrays, **options)

@@ -149,43 +149,33 @@ def run(strategy, objectives, rounds, *, start=None, mods=(), **options):
     return simulated(strategy, app_of(objectives, mods), rounds, num_nodes=len(objectives), **options)
 
 
-class Discreet:
-    """A grid that does not know partitions, as Flower's: the nodes must be asked. Node ids come in another order."""
-
-    def __init__(self, app, num_nodes, **options):
-        self.inner = InProcessGrid(app, num_nodes, **options)
-        self.questions = 0
-
-    def __getattr__(self, name):
-        if name == "partition_ids":
-            raise AttributeError(name)
-        return getattr(self.inner, name)
-
-    def get_node_ids(self):
-        return sorted(self.inner.partition_ids, reverse=True)
-
-    def send_and_receive(self, messages, *, timeout=None):
-        messages = list(messages)
-        self.questions += sum(m.metadata.message_type == "query.partition" for m in messages)
-        return self.inner.send_and_receive(messages, timeout=timeout)
-
-
 class Foreign:
-    """A grid as Flower's own are: it knows nothing of what this package's grids do for its strategies."""
+    """A grid as Flower's own: without partitions, so that nodes must be asked. Node ids come in another order."""
 
     def __init__(self, inside):
         self.inside = inside
+        self.questions = 0
 
     def __getattr__(self, name):
-        if name not in ("contexts", "identity", "create_message", "get_node_ids", "pull_messages", "set_run", "run"):
+        if name not in ("contexts", "identity", "create_message", "pull_messages", "set_run", "run"):
             raise AttributeError(name)
         return getattr(self.inside, name)
+
+    def get_node_ids(self):
+        return sorted(self.inside.get_node_ids(), reverse=True)
 
     def push_messages(self, messages):
         return self.inside.push_messages(list(messages))
 
     def send_and_receive(self, messages, *, timeout=None):
-        return self.inside.send_and_receive(list(messages), timeout=timeout)
+        messages = list(messages)
+        self.questions += sum(m.metadata.message_type == "query.partition" for m in messages)
+        return self.inside.send_and_receive(messages, timeout=timeout)
+
+
+def foreign(app, num_nodes, **options):
+    """Return a grid of nodes in this process that is as Flower's own."""
+    return Foreign(InProcessGrid(app, num_nodes, **options))
 
 
 def problem(sizes=(30, 40, 20, 30, 25)):

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from federations import altering, fit_over_a_grid, grid_of
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import Discreet
+from problems import foreign
 from refusals import refused
 from scipy import sparse
 from sklearn.base import clone
@@ -314,7 +314,7 @@ def test_over_a_grid_no_message_holds_an_intercept():
     own = [float(here.intercept_for(*site)[0]) for site in sites]
     assert Listening.said
     assert min(abs(number - b) for number in Listening.said for b in own) > 1e-9
-    nameless, _ = fit_over_a_grid(clone(LOCAL), sites, grid=Discreet, **given)
+    nameless, _ = fit_over_a_grid(clone(LOCAL), sites, grid=foreign, **given)
     assert_allclose(nameless.coef_, here.coef_, rtol=1e-9)
 
 

@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 import pytest
 from faulty import Faulty, changing, error, silent, start_on, strategy, with_metrics
-from problems import Discreet, app_of, clients, flat, optimum, run, start_arrays
+from problems import app_of, clients, flat, foreign, optimum, run, start_arrays
 
 from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ConfigurationError
@@ -213,7 +213,7 @@ class Recording(InProcessGrid):
 
 
 def test_the_handshake_makes_the_order_of_nodes_irrelevant():
-    grid = Discreet(app_of(clients()), 4)
+    grid = foreign(app_of(clients()), 4)
     asked = start_on(grid, strategy(fraction_train=0.5), rounds=6)
     known = run(strategy(fraction_train=0.5), clients(), 6)
     assert flat(asked.arrays).tobytes() == flat(known.arrays).tobytes()

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from problems import app_of, simulated
-from saddles import one_client
 
 from flwr_fco.mirror_maps import Euclidean, Product, SimplexEntropy
 from flwr_fco.objectives import BilinearSaddle
@@ -46,7 +45,8 @@ def gaps_of(kind, objective, psi, h, start, rounds, **options):
         w = objective.layout.flatten({name: array.numpy() for name, array in arrays.items()})
         gaps.append(duality_gap([objective], None, feasible, w))
 
-    strategy = kind(**one_client(regularizer=psi, mirror_map=h, output="ergodic", fraction_evaluate=0.0, **options))
+    only = {"min_train_nodes": 1, "min_available_nodes": 1, "server_lr": 1.0, "fraction_evaluate": 0.0}
+    strategy = kind(regularizer=psi, mirror_map=h, output="ergodic", **only, **options)
     begin = {"num_nodes": 1, "initial_arrays": objective.layout.unflatten(start)}
     simulated(strategy, app_of([objective]), rounds, callbacks=[record], **begin)
     return np.array(gaps)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from converging import biased, converges, doubled_strength, exact, shifted_by, subgradient, vanishing
+from converging import biased, converges, doubled_strength, exact, subgradient
 from fitting import fitting
 from halves import begins_where_it_ended, find_solver
 from one_faulty_client import FAULTS, faulty_run, held_alike, weights_of
@@ -28,6 +28,28 @@ from reproduction.tests.rivals import boxes
 BY_DAY = ("FedPD", "FastFedDA", "Scaffnew")
 #: Settings of another strategy, without a line of code of their own.
 SETTINGS = ("ScaffoldS", "DScaffold")
+
+
+def vanishing(run, problem):
+    """The solution, slowly: an error that shrinks at least 3 times in 10 times as many rounds."""
+    for steps in (1, 3):
+        early, late = (problem.error(run(rounds, work=Steps(steps, batch_size=None))) for rounds in (30, 300))
+        assert early >= 3 * late, f"{steps} local steps"
+
+
+def shifted_by(option, values, rounds=400, steps=(1,)):
+    """A point at a distance from the solution that shrinks 3 times from one value of an option to the other."""
+
+    def check(run, problem):
+        for count in steps:
+            options = {"client_lr": 0.05, "work": Steps(count, batch_size=None)}
+            far, near = (problem.error(run(rounds, **{option: value}, **options)) for value in values)
+            assert far >= 3 * near, f"{count} local steps"
+            assert far > 1e-8, "no distance at all"
+
+    return check
+
+
 #: What those converge to that do not come to the optimum.
 LIMITS = {
     **dict.fromkeys(("CFedDA", "MCFedDA"), vanishing),

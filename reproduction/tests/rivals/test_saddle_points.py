@@ -2,14 +2,35 @@
 
 import numpy as np
 import pytest
-from saddles import ADVERSARIAL, BILINEAR, RNG, SPARSE, answer, queries, run
+from halves import find_solver
+from saddles import ADVERSARIAL, BILINEAR, RNG, SPARSE, run
 
 from flwr_fco.engines import FirstOrder
+from flwr_fco.messages.protocol import Downlink, Plan
 from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.regularizers import L1, PerParameter
 from flwr_fco.strategies import Steps
 from reproduction.data.saddle_objectives import QuadraticSaddle
 from reproduction.rivals import FedAvgS, ScaffoldS
+
+
+def answer(solver, objective, psi, h, vectors, *, client_lr=0.07):
+    """Return a message of a round of four steps on batches of three, and the client's answer to it."""
+    vectors = dict(vectors)
+    options = vectors.pop("options", {})
+    plan = Plan(solver, objective.layout, psi, h, work=FirstOrder(steps=4, batch_size=3), options=options)
+    message = Downlink(plan, vectors, client_lr=client_lr, elapsed=0.3)
+    for vector in message.vectors.values():
+        vector.setflags(write=False)
+    uplink, state = find_solver(solver)(message, objective, None, np.random.default_rng(0))
+    assert state is None
+    return message, uplink
+
+
+def queries(objective, count):
+    """Return the operators of a round: a fresh batch for each query."""
+    batches = objective.batches(np.random.default_rng(0), FirstOrder(steps=count, batch_size=3))
+    return [lambda w, b=b: objective.gradient(w, b) for b in batches]
 
 
 def test_extra_step_is_extragradient_with_subgradients_and_projection():
