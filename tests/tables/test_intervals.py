@@ -16,14 +16,10 @@ from refusals import refused
 from representatives import nightly
 from scipy import stats
 
-from flwr_fco.client_apps import Disclosure, client_app
-from flwr_fco.core.logs import quiet
+from flwr_fco.client_apps import Disclosure
 from flwr_fco.messages.records import TABLE
 from flwr_fco.objectives import LeastSquares, Logistic
-from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import Strengths
-from flwr_fco.tables import FederatedLasso, Intervals
-from flwr_fco.tables.answers import own_estimates
+from flwr_fco.tables import Intervals
 from flwr_fco.tables.estimates import Sums, of_likelihood, of_squares
 
 NAMES = ["age", "dose", "sex"]
@@ -90,29 +86,18 @@ def test_estimates_are_those_of_the_pooled_rows_and_of_each_sites(kind, own, sma
 
 @BOTH
 @pytest.mark.parametrize(("first", "others"), [(2.0, 1.0), (2.0, 2.0), (1.0, 1.0)])
-def test_rows_with_weights_have_robust_errors_also_of_a_sites_own_app(kind, first, others):
+def test_rows_with_weights_have_robust_errors(kind, first, others):
     """Other errors would be those of copies of rows."""
     parts, targets = federation(kind, sites=3)
     weights = [np.full(len(y), others) for y in targets]
     weights[1][:9] = first
-
-    def load(context):
-        m = context.node_config["partition-id"]
-        rows = parts[m], targets[m]
-        kinds = {"lasso": (LeastSquares, {"scale": 0.5}), "logistic": (Logistic, {})}
-        objective = kinds[kind][0](*rows, sample_weight=weights[m], **kinds[kind][1])
-        objective.feature_names = NAMES
-        objective.class_names = None
-        return objective
-
-    grid = InProcessGrid(client_app(load), 3, raise_errors=False)
-    with grid.identity(), quiet(50):
-        model = model_of(kind, 3).fit(grid, features=NAMES, intervals=True)
-    everything = np.concatenate(weights) if first + others > 2.0 else None
-    expected = pooled(kind, parts, targets, weights=everything)
-    assert_allclose(column(model, "estimate", "standard error"), expected, rtol=1e-6)
-    assert ("rows, which have weights" in model.summary()) == (everything is not None)
-    if everything is not None:
+    weighted = first + others > 2.0
+    expected = pooled(kind, parts, targets, weights=np.concatenate(weights) if weighted else None)
+    sites = list(zip(parts, targets, weights, strict=True))
+    there, _ = fit_over_a_grid(model_of(kind, 3), sites, features=NAMES, intervals=True)
+    assert_allclose(column(there, "estimate", "standard error"), expected, rtol=1e-6)
+    assert ("rows, which have weights" in there.summary()) == weighted
+    if weighted:
         assert_allclose(errors(here(kind, parts, targets, weights)), expected[1], rtol=1e-6)
 
 
@@ -171,16 +156,6 @@ def test_bits_are_the_same_in_one_table_and_over_a_grid(kind):
     assert not hasattr(model, "covariance_")
 
 
-def test_the_strength_of_the_model_does_not_matter_to_the_estimates():
-    """Also not where a cross-validation has chosen it."""
-    parts, targets = federation("logistic")
-    tables = [
-        column(here("logistic", parts, targets, C=C, cv=cv), "estimate", "standard error")
-        for C, cv in ((0.01, None), (10.0, None), (1.0, Strengths(4, folds=3)))
-    ]
-    assert_allclose(tables[1:], [tables[0]] * 2, rtol=1e-7)
-
-
 def test_rates_are_over_the_columns_asked_for_estimates_of_the_whole_model():
     parts, targets = federation("lasso")
     whole = rows_of(here("lasso", parts, targets))
@@ -220,23 +195,6 @@ def test_a_small_site_says_nothing_and_the_table_has_no_q(kind):
     assert "no Hartung-Knapp interval with fewer than three sites" in two.summary()
     assert np.isnan(rows_of(two)[0]["Hartung-Knapp lower"])
     assert not np.isnan(rows_of(two)[0]["Q"])
-
-
-def test_what_a_site_estimates_of_itself():
-    X, y = (np.random.default_rng(seed).normal(size=(60, 3)) for seed in (0, 1))
-    y = y[:, 0]
-    expected = by_hand("lasso", np.c_[X, np.ones(60)], y)
-    for scale in (0.5, 3.0):
-        found = own_estimates(LeastSquares(X * 1e3, y * 1e6, scale=scale))[:2]
-        assert_allclose(found, np.array(expected) * [1e3, 1e3, 1e3, 1e6], rtol=1e-8)
-    for objective in (
-        LeastSquares(np.c_[X, X[:, 0]], y),
-        LeastSquares(np.c_[X, np.zeros(60)], y),
-        LeastSquares(X, X[:, 0]),
-        Logistic(X, X[:, 0] > 0),
-        Logistic(X, np.ones(60, dtype=int)),
-    ):
-        assert own_estimates(objective) is None
 
 
 def test_rows_of_a_site_of_one_class_are_no_events_beside_its_intercept():
@@ -284,25 +242,10 @@ def test_a_lie_about_ones_own_estimates_is_left_out_by_name(kind, name):
     assert np.isfinite(column(model, "fixed", "DerSimonian-Laird", "Hartung-Knapp lower")).all()
 
 
-def test_a_possible_lie_stands_under_its_name_and_widens_the_intervals():
-    parts, targets = federation("lasso")
-    grid = lying(lambda vectors, numbers: vectors["estimate"].__iadd__(3.0))
-    row, before = (rows_of(over("lasso", parts, targets, grid=own))[0] for own in (grid, InProcessGrid))
-    assert row["site 2"] == before["site 2"] + 3.0
-    assert row["p of Q"] < 1e-6
-    assert row["Hartung-Knapp lower"] < before["lower"]
-    assert row["Hartung-Knapp upper"] > before["upper"]
-
-
 @pytest.mark.parametrize(
     ("kind", "name", "lie", "message"),
     [
-        (
-            "lasso",
-            "block",
-            lambda own: own.__imul__(10.0),
-            "a second derivative of age of .*; with its loss, rows, mean",
-        ),
+        ("lasso", "block", lambda own: own.__imul__(10.0), "second derivative of age of .*; with its loss, rows, mean"),
         ("logistic", "block", lambda own: own.__imul__(10.0), "a second derivative of age of .*; with its loss, rows"),
         ("lasso", "block", lambda own: own.__imul__(1e300), "site 2 says a second derivative|no convex loss|overflow"),
         ("logistic", "block", lambda own: own.__imul__(1e300), "site 2 says a second deri|no convex loss|overflow"),
@@ -314,12 +257,11 @@ def test_what_one_site_makes_up_is_refused_by_its_name(kind, name, lie, message)
     refused(message, over, kind, *federation(kind), grid=grid)
 
 
-@pytest.mark.parametrize("lie", [LIES["NaN"], lambda vectors, numbers: numbers.update(intercepts=1e6)])
 @pytest.mark.parametrize("common", [True, False])
-def test_a_site_has_one_intercept_whatever_it_says(lie, common):
-    """Its rows are in the sums of the table all the same."""
-    model = FederatedLasso(0.1, num_clients=4, site_intercepts="common" if common else None)
-    over("lasso", *federation("lasso"), model=model, grid=lying(lie))
+def test_a_site_has_one_intercept_whatever_it_says(common):
+    grid = lying(lambda vectors, numbers: numbers.update(intercepts=1e6))
+    model = model_of("lasso").set_params(site_intercepts="common" if common else None)
+    over("lasso", *federation("lasso"), model=model, grid=grid)
     assert f"{300 - 3 - (1 if common else 4)} degrees of freedom" in model.summary()
 
 
@@ -333,21 +275,17 @@ def test_a_site_that_invents_events_has_no_more_of_them_than_rows():
 # --- what is refused ------------------------------------------------------------------------------------------------
 
 PARTS, TARGETS = federation("lasso")
+LASSO = "lasso", PARTS, TARGETS
 FEW = federation("logistic", rows=1)
 CLASSES = federation("logistic")[1]
+TELLING = [np.c_[X, y] for X, y in zip(PARTS, CLASSES, strict=True)]
 REFUSED = {
     r"intervals of 3 columns and 3 intercepts from \d+ events .* at least 5 a column": ("logistic", *FEW, True),
     "model of 2001 columns; at most 2000": ("lasso", [np.ones((2, 2001))] * 2, [np.arange(2.0)] * 2, True),
     "intervals of 3 classes": ("logistic", PARTS, [np.arange(len(own)) % 3 for own in TARGETS], True),
-    r"has \['weight'\], which are no features; they are x0, x1, x2$": (
-        *("lasso", PARTS, TARGETS),
-        Intervals(columns=["weight", "x0"]),
-    ),
-    "intervals='yes'": ("lasso", PARTS, TARGETS, "yes"),
-    r"odds ratio of .*x3 grows without end: by these columns classes": (
-        *("logistic", [np.c_[X, y] for X, y in zip(PARTS, CLASSES, strict=True)], CLASSES),
-        True,
-    ),
+    r"has \['weight'\], .* no features; they are x0, x1, x2$": (*LASSO, Intervals(columns=["weight", "x0"])),
+    "intervals='yes'": (*LASSO, "yes"),
+    "odds ratio of .*x3 grows without end: by these columns classes": ("logistic", TELLING, CLASSES, True),
 }
 
 
@@ -373,25 +311,15 @@ def test_events_of_sites_that_do_not_answer_are_not_few_but_unknown(kind):
 # --- sums of rows -----------------------------------------------------------------------------------------------------
 
 
-def sums_at(objective, w=None, intercepts=None):
+def sums_at(objective, w=None):
     """Return the sums that all sites say of a point."""
     w = np.zeros(objective.layout.size) if w is None else w
     hessian = np.array([objective.hessian_product(w, row) for row in np.eye(w.size)])
-    sums = Sums(w, objective.gradient(w), hessian, objective.value(w), float(objective.num_examples))
-    return sums if intercepts is None else sums._replace(intercepts=intercepts)
+    return Sums(w, objective.gradient(w), hessian, objective.value(w), float(objective.num_examples))
 
 
-def of_rows(X, y, w=None, **more):
-    intercept = "intercepts" not in more
-    names = [f"x{j}" for j in range(X.shape[1])]
-    return of_squares(sums_at(LeastSquares(X, y, scale=0.5, intercept=intercept), w, **more), names)
-
-
-@pytest.mark.parametrize(("intercepts", "how"), [(6.0, "least squares"), (7.0, "de-biased lasso")])
-def test_intercepts_that_stay_at_clients_are_parameters(intercepts, how):
-    """Two rows for each parameter, wherever it is: of 20 rows and 4 columns, 6 intercepts."""
-    rng = np.random.default_rng(0)
-    assert of_rows(rng.normal(size=(20, 4)), rng.normal(size=20), intercepts=intercepts).how.startswith(how)
+def of_rows(X, y, w=None):
+    return of_squares(sums_at(LeastSquares(X, y, scale=0.5), w), [f"x{j}" for j in range(X.shape[1])])
 
 
 def test_more_columns_than_rows_whatever_their_units_and_location():
