@@ -7,7 +7,7 @@ import re
 import time
 from contextlib import nullcontext
 from functools import partial
-from itertools import product
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -179,13 +179,20 @@ TRACKING = {
     "restored without own": second_round(),
     "control NaN": vector("control", Array(np.full(D, NAN))),
 }
+#: Of four points and three folds.
+FOLDS = [*(("folds", number) for number in (-1.0, 0.5, 4.0, 1e9)), ("fold-0", -1.0), ("points", 1e15)]
 MIRROR_DESCENT = {"no primal": vector("primal", None), "no learning rate": fco("client-lr", None)}
 OPTIONS = {"regularizer": L1(0.3), "client_lr": 0.02}
+ALONE = {"min_train_nodes": 1, "min_available_nodes": 1}
 SHADOW = {"$mapping": [["output", "shadow"]]}
 STRATEGIES = {
     "FedDualAvg": (lambda: FedDualAvg(**OPTIONS, work=Steps(3, batch_size=5)), FED_DUAL_AVG),
     "FedDAGT": (lambda: FedDAGT(**OPTIONS, work=Epochs(1, batch_size=5)), TRACKING),
     "FedMid": (lambda: FedMid(**OPTIONS, work=Epochs(1, batch_size=5)), MIRROR_DESCENT),
+    "FedNewton": (
+        lambda: FedNewton(regularizer=L1(1.0), strengths=Strengths(4, folds=3), **ALONE),
+        {f"{value:g} {name}": fco(f"number:{name}", value) for name, value in FOLDS},
+    ),
 }
 
 
@@ -206,7 +213,7 @@ def test_an_absurd_message_is_a_clear_error_at_once(strategy, case):
     assert len(str(caught.value)) < 2_000
     assert not isinstance(caught.value, ClientError)
     # The node lives: it answers the next message as if nothing had been.
-    assert np.isfinite(good.send()["arrays"]["increment"].numpy()).all()
+    assert all(np.isfinite(array.numpy()).all() for array in good.send()["arrays"].values())
 
 
 def test_every_entry_of_a_plan_is_checked():
@@ -268,7 +275,7 @@ def wide(limit, strengths=None):
         asked.append(on.size) or np.zeros(on.size * (on.size + 1) // 2)
     )
     loss.row_gradients = lambda w: asked.append(w.size)
-    strategy = FedNewton(regularizer=L1(0.1), strengths=strengths, min_train_nodes=1, min_available_nodes=1)
+    strategy = FedNewton(regularizer=L1(0.1), strengths=strengths, **ALONE)
     return Server(strategy, [loss], limits=Limits(max_parameters=limit)), asked
 
 
@@ -329,7 +336,7 @@ class Curious(Server):
     """A server's way to one site: it asks what it likes, as often as it likes, at points of its choice."""
 
     def __init__(self, disclosure=ROWS, objective=None, strategy=FedDualAvg):
-        own = strategy(client_lr=RATE, work=Steps(1, batch_size=None), min_train_nodes=1, min_available_nodes=1)
+        own = strategy(client_lr=RATE, work=Steps(1, batch_size=None), **ALONE)
         super().__init__(own, [objective or Logistic(X, LABELS)], disclosure=disclosure)
         self.context = self.grid.context(2)
         self.received = 0
@@ -371,6 +378,31 @@ def found(sums, rows=X):
 def like(rows):
     """Return a loss that draws batches as that of any site with so many rows."""
     return LeastSquares(np.zeros((rows, 1)), np.zeros(rows))
+
+
+# --- folds of a path --------------------------------------------------------------------------------------------------
+
+
+def dealing(**limits):
+    return Server(STRATEGIES["FedNewton"][0](), [Logistic(X, LABELS)], **limits)
+
+
+def ask_for_folds(server, **numbers):
+    server.fco |= {f"number:{name}": value for name, value in numbers.items()}
+    return server.send()["arrays"]
+
+
+def test_where_rows_are_limited_a_run_deals_them_into_folds_once():
+    """Each row is alone in some intersection of folds of several sizes; the seed of the server deals none."""
+    two = {"folds": 2.0, "fold-0": 2.0}
+    assert ask_for_folds(dealing(), **two)
+    servers = [dealing(), dealing(disclosure=ROWS), dealing(disclosure=ROWS)]
+    sums = [[ask_for_folds(server)["gradient"].numpy() for _ in range(2)] for server in servers]
+    for one, other in sums:
+        np.testing.assert_array_equal(one, other)
+    assert not any(np.allclose(one[0], other[0]) for one, other in combinations(sums, 2))
+    with pytest.raises(ConfigurationError, match="asks for other folds than before in this run"):
+        ask_for_folds(servers[1], **two)
 
 
 # --- batches ----------------------------------------------------------------------------------------------------------

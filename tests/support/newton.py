@@ -45,12 +45,12 @@ def point(result, objective):
     return objective.layout.flatten(numpy_of(result.arrays))
 
 
-def sites(kind="logistic", sizes=(30, 41, 25), p=9, seed=0, **options):
-    """Sites whose data differ in location, scale and truth."""
+def sites(kind="logistic", sizes=(30, 41, 25), p=9, seed=0, change=lambda features, rng: features, **options):
+    """Sites whose data differ in location, scale and truth; `change` makes other features of theirs."""
     objectives = []
     for m, n in enumerate(sizes):
         rng = np.random.default_rng((seed, m))
-        features = rng.normal(0.3 * m, 1.0 + 0.5 * m, size=(n, p))
+        features = change(rng.normal(0.3 * m, 1.0 + 0.5 * m, size=(n, p)), rng)
         scores = features @ (np.arange(p) % 3 - 1.0) + 0.5 * m - 1.0 + rng.normal(size=n)
         if kind == "squares":
             objectives.append(LeastSquares(features, scores, scale=0.5, **options))

@@ -1,6 +1,5 @@
 """FedNewton: exact answers in few rounds, and a gap that is never below the true one; its model against CVXPY."""
 
-from functools import partial
 from itertools import pairwise
 
 import cvxpy as cp
@@ -117,21 +116,19 @@ def test_the_gap_of_a_float32_model_is_that_of_the_returned_arrays():
 @pytest.mark.parametrize(("kind", "hessian"), crossed(["squares", "logistic", "classes"], ["block", "none"]))
 def test_sparse_features_send_the_columns_of_their_rows(kind, hessian):
     """With the answer of dense ones, in a fraction of the bytes."""
-    given = sites(kind, p=300)
-    rng = np.random.default_rng(0)
-    masked = [objective.features * (rng.random(objective.features.shape) < 0.003) for objective in given]
-    makes = {"squares": partial(LeastSquares, scale=0.5), "logistic": Logistic}
-    make = makes.get(kind, partial(MultinomialLogistic, num_classes=3))
-    rows = [(x, f.targets) for f, x in zip(given, masked, strict=True)]
-    both = [[make(form(x), targets) for x, targets in rows] for form in (np.asarray, csr_array)]
-    psi = L1(0.3 if kind == "squares" else 0.02)
+
+    def thin(features, rng):
+        return features * (rng.random(features.shape) < 0.004)
+
+    both = [sites(kind, p=300, change=change) for change in (thin, lambda *given: csr_array(thin(*given)))]
+    psi = L1(0.05 if kind == "squares" else 0.005)
     (dense, _), (sparse, _) = (solved(each, psi, rounds=1000, hessian=hessian) for each in both)
     assert numbers(sparse, "duality-gap")[-1] <= 1e-8
     assert np.count_nonzero(sparse.arrays["coefficients"].numpy()) >= 3
     # A gradient's zeros are not sent, whatever form the features have.
     assert numbers(sparse, "bytes-up")[-1] == numbers(dense, "bytes-up")[-1]
     if hessian == "none":
-        assert numbers(sparse, "bytes-up")[-1] < 0.3 * 3 * 8 * given[0].layout.size
+        assert numbers(sparse, "bytes-up")[-1] < 0.3 * 3 * 8 * both[0][0].layout.size
     assert numbers(sparse, "objective")[-1] == pytest.approx(numbers(dense, "objective")[-1], abs=1e-8)
 
 
@@ -301,26 +298,20 @@ def test_a_badly_conditioned_lasso_is_solved_to_rounding():
 P = 8
 
 
-def problem(kind, seed, sparse=False, l2=0.0, intercept=True):
-    """Three sites of unequal columns, of which two are equal and some are rare."""
-    rng = np.random.default_rng(seed)
-    found = []
-    for m, n in enumerate((12, 20, 9)):
-        X = rng.normal(0.4 * m, 1.0, size=(n, P)) * np.exp(rng.normal(0.0, 0.7, P))
-        if sparse:
-            X *= rng.random((n, P)) < 0.4
-        X[:, 3] = X[:, 2]
-        scores = X @ (np.arange(P) % 3 == 0) * 0.8 + rng.normal(size=n)
-        features = csr_array(X) if sparse else X
-        options = {"l2": l2, "intercept": intercept}
-        classes = np.arange(n) % 3 if seed % 3 == 0 else np.digitize(scores, [-0.7, 0.7])
-        if kind == "squares":
-            found.append(LeastSquares(features, scores, scale=0.5 + seed % 2, **options))
-        elif kind == "logistic":
-            found.append(Logistic(features, scores > np.median(scores), **options))
-        else:
-            found.append(MultinomialLogistic(features, classes, num_classes=3, **options))
-    return found
+def rare_and_equal(features, rng):
+    """Some columns are rare and two are equal."""
+    features = features * np.exp(rng.normal(0.0, 0.7, P))
+    features[:, 3] = features[:, 2]
+    return features
+
+
+def sparse_rows(features, rng):
+    return csr_array(rare_and_equal(features * (rng.random(features.shape) < 0.4), rng))
+
+
+def unequal(kind, seed, **options):
+    """Three small sites of unequal columns."""
+    return sites(kind, (12, 20, 9), P, seed, **{"change": rare_and_equal, **options})
 
 
 def slopes_at_the_optimum(objectives, l1, ridge, box=None):
@@ -356,7 +347,7 @@ CASES = {
     "box": (lambda a: L1(a, bound=0.1), 0.0, 0.1, {}),
     "an l2 term of the losses": (L1, 0.0, None, {"l2": 0.3}),
     "no intercept": (L1, 0.0, None, {"intercept": False}),
-    "sparse features": (L1, 0.0, None, {"sparse": True}),
+    "sparse features": (L1, 0.0, None, {"change": sparse_rows}),
     "weights": (L1, 0.0, None, {}),
 }
 
@@ -367,7 +358,7 @@ def test_no_optimum_has_what_a_round_has_proved_zero(kind, case):
     psi_of, ridge, box, options = CASES[case]
     counts = []
     for seed in range(4):
-        objectives = problem(kind, seed, **options)
+        objectives = unequal(kind, seed, **options)
         shape = (P, 3) if kind == "multinomial" else (P, 1)
         zero = sum(own.num_examples * own.gradient(np.zeros(own.layout.size)) for own in objectives) / 41
         strength = (0.3, 0.1)[seed % 2] * np.abs(zero[: np.prod(shape)]).max()
@@ -452,7 +443,7 @@ def test_a_loss_of_ones_own_is_proved_zero_by_its_own_bound_only(seed):
 
 
 def test_zeros_are_proved_without_a_block_too():
-    objectives = problem("logistic", 1)
+    objectives = unequal("logistic", 1)
     psi = L1(0.05)
     found = [proved_zero(solved(objectives, psi, 400, hessian=name)[1])["coefficients"] for name in ("block", "none")]
     np.testing.assert_array_equal(*found)

@@ -1,11 +1,8 @@
 """A path of strengths and its cross-validation in one run: against runs of one strength each."""
 
-from itertools import combinations
-
 import numpy as np
 import pytest
 from faulty import Faulty, changing
-from flwr.app import ConfigRecord
 from newton import objective_value, point, sites, solved
 from problems import app_of, simulated, zeros
 
@@ -13,11 +10,11 @@ from flwr_fco.algorithms.newton.path import errors_of, folds_of
 from flwr_fco.callbacks import Checkpoint
 from flwr_fco.client_apps import Disclosure
 from flwr_fco.core.logs import quiet
-from flwr_fco.errors import ClientError, ConfigurationError, ProtocolError
+from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, SiteIntercept
 from flwr_fco.regularizers import L1, ElasticNet, GroupLasso
 from flwr_fco.regularizers.base import with_strength
-from flwr_fco.simulation import InProcessGrid, fit_path
+from flwr_fco.simulation import fit_path
 from flwr_fco.strategies import FedDAGT, FedNewton, Strengths, run_of
 from reproduction.pooled import centralized_solution
 
@@ -175,64 +172,3 @@ FEW = {"rounds": 20, "num_strengths": 3}
 def test_what_is_not_allowed_of_each_fold_or_makes_no_folds_is_refused(objectives, options, said):
     with pytest.raises((ClientError, ConfigurationError), match=said):
         path_of(objectives or sites("logistic", sizes=(60, 81, 58)), **options)
-
-
-# --- a server that a site's owner does not trust ----------------------------------------------------------------------
-
-
-class Captured(InProcessGrid):
-    """Keeps the server's second message to a site, to ask again with other numbers."""
-
-    direct = None
-
-    message = None
-
-    def reply(self, message):
-        about = message.metadata
-        if (about.message_type, about.dst_node_id, about.group_id) == ("train", 2, "2"):
-            self.message = message
-        return super().reply(message)
-
-    def ask(self, **numbers):
-        content = self.message.content.copy()
-        fields = {**dict(content["fco"]), **{f"number:{name}": value for name, value in numbers.items()}}
-        content["fco"] = ConfigRecord(fields)
-        self.message.content = content
-        with self.identity():
-            return self.client_app(self.message, self.contexts[2]).content
-
-
-def asked(**options):
-    objectives = sites("logistic", SIZES)
-    grid = Captured(app_of(objectives, **options), 3)
-    start_of(grid, objectives, 2)
-    return grid
-
-
-@pytest.mark.parametrize(
-    ("numbers", "message"),
-    [
-        ({"folds": -1.0}, r"sends 4 points, of folds with \[\] of them"),
-        ({"folds": 0.5}, r"sends 4 points, of folds with \[1\] of them"),
-        ({"folds": 4.0}, "lacks 'fold-4'"),
-        ({"folds": 1e9}, r"of points and folds: 1e\+09 iterations; this client allows max_iterations"),
-        ({"fold-0": -1.0}, r"of folds with \[-1, 1, 1, 1\]"),
-        ({"points": 1e15}, "sends 1000000000000000.0 points"),
-    ],
-)
-def test_numbers_of_points_that_are_none_are_refused_in_words(numbers, message):
-    with pytest.raises((ProtocolError, ConfigurationError), match=message):
-        asked().ask(**numbers)
-
-
-def test_where_rows_are_limited_a_run_deals_them_into_folds_once():
-    """Each row is alone in some intersection of folds of several sizes; the seed of the server deals none."""
-    assert asked().ask(folds=2.0, **{"fold-0": 2.0})
-    limits = {"disclosure": Disclosure(min_rows=10)}
-    grids = [asked(), asked(**limits), asked(**limits)]
-    sums = [[grid.ask()["arrays"]["gradient"].numpy() for _ in range(2)] for grid in grids]
-    for one, other in sums:
-        np.testing.assert_array_equal(one, other)
-    assert not any(np.allclose(one[0], other[0]) for one, other in combinations(sums, 2))
-    with pytest.raises(ConfigurationError, match="asks for other folds than before in this run"):
-        grids[1].ask(folds=2.0, **{"fold-0": 2.0})
