@@ -108,9 +108,6 @@ def test_a_schedule_that_leaves_the_positive_numbers_is_an_error():
         run(FedDualAvg(client_lr=lambda r: 2.0 - r, work=Epochs(1, batch_size=5)), clients(), 3)
 
 
-# --- without psi ------------------------------------------------------------------------------------------------------
-
-
 # --- momentum and shadows ---------------------------------------------------------------------------------------------
 
 

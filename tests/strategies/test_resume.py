@@ -23,6 +23,11 @@ from flwr_fco.strategies import STRATEGIES, DualFL, FedDAGT, FedDualAvg, Stage, 
 ROUNDS = 6
 
 
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "run.npz"
+
+
 def make(cls, **options):
     """A strategy with options that leave something to remember: sampling, averages, certificates."""
     wanted = {"regularizer": fco.L1(0.05), "client_lr": 0.05, "work": Steps(3, batch_size=4), "seed": 3}
@@ -93,11 +98,10 @@ def whole_run(build, path, rounds=ROUNDS, **options):
 
 
 @pytest.mark.parametrize("name", by_class())
-def test_every_strategy_killed_and_resumed_ends_in_the_same_bits(name, tmp_path):
+def test_every_strategy_killed_and_resumed_ends_in_the_same_bits(name, path, tmp_path):
     def build():
         return make(STRATEGIES[name])
 
-    path = tmp_path / "run.npz"
     whole = whole_run(build, path)
     calls = killed(lambda: play(build(), tmp_path / "count.npz"), 0)
     assert calls > 1000
@@ -151,9 +155,7 @@ def interrupt(*_):
     raise Interruption
 
 
-def test_a_callback_that_raises_leaves_the_result_and_a_checkpoint(tmp_path):
-    path = tmp_path / "run.npz"
-
+def test_a_callback_that_raises_leaves_the_result_and_a_checkpoint(path):
     rounds = []
     seen = lambda server_round, arrays, metrics: rounds.append(server_round)  # noqa: E731
     whole = whole_run(lambda: make(FedDAGT), path)
@@ -168,8 +170,7 @@ def test_a_callback_that_raises_leaves_the_result_and_a_checkpoint(tmp_path):
     assert rounds == [1, 1, 2, 2, 3, 3, 4, 4, 4, 5, 5, 6, 6]
 
 
-def test_a_file_is_whole_at_every_point_of_its_writing(tmp_path):
-    path = tmp_path / "run.npz"
+def test_a_file_is_whole_at_every_point_of_its_writing(path):
     strategy = make(FedDAGT)
     play(strategy, path)
     names = {"open", "write", "truncate", "seek", "flush", "fsync", "close", "replace", "rename", "unlink"}
@@ -197,8 +198,7 @@ def of_other_settings(path):
 
 
 @pytest.mark.parametrize("damage", [tampered, of_other_settings])
-def test_what_is_no_checkpoint_of_this_run_is_refused_and_left_alone(damage, tmp_path):
-    path = tmp_path / "run.npz"
+def test_what_is_no_checkpoint_of_this_run_is_refused_and_left_alone(damage, path, tmp_path):
     play(make(FedDualAvg), path, 3)
     damage(path)
     before = path.read_bytes()
@@ -217,8 +217,7 @@ def test_a_place_that_cannot_be_written_is_an_error_at_the_start(tmp_path):
     assert (tmp_path / "new" / "run.npz").exists()
 
 
-def test_a_run_without_resume_does_not_begin_by_replacing_a_checkpoint(tmp_path):
-    path = tmp_path / "run.npz"
+def test_a_run_without_resume_does_not_begin_by_replacing_a_checkpoint(path):
     play(make(FedDualAvg), path, 4)
     before = path.read_bytes()
     with pytest.raises(Interruption):
@@ -226,8 +225,7 @@ def test_a_run_without_resume_does_not_begin_by_replacing_a_checkpoint(tmp_path)
     assert path.read_bytes() == before
 
 
-def test_a_full_disk_does_not_end_the_run(tmp_path, monkeypatch, caplog):
-    path = tmp_path / "run.npz"
+def test_a_full_disk_does_not_end_the_run(path, monkeypatch, caplog):
     strategy = make(FedDualAvg)
 
     def full(*arguments, **options):
@@ -244,12 +242,11 @@ def test_a_full_disk_does_not_end_the_run(tmp_path, monkeypatch, caplog):
 
 
 @pytest.mark.parametrize("name", ["run.npz", "link.npz"])
-def test_of_two_servers_one_saves_itself_to_a_file(name, tmp_path):
+def test_of_two_servers_one_saves_itself_to_a_file(name, path, tmp_path):
     """A private round is released by one of them, with one noise."""
     pytest.importorskip("dp_accounting")
     exact = {"weighting": "uniform", "normalize_local_work": False, "fraction_evaluate": 0.0}
     noise = fco.GaussianDP(clip=1.0, delta=0.05, noise_multiplier=1.0, rounds=ROUNDS)
-    path = tmp_path / "run.npz"
     (tmp_path / "link.npz").symlink_to(path)
 
     def second():
@@ -339,10 +336,9 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_run_that_cannot_go_on_with_a_file_is_refused_in_words(name, tmp_path):
+def test_a_run_that_cannot_go_on_with_a_file_is_refused_in_words(name, path, tmp_path):
     """Whatever the file's checksum."""
     first, change, other, said = REFUSED[name]
-    path = tmp_path / "run.npz"
 
     def go(path, rounds, cls=FedDAGT, nodes=5, callbacks=(), resume=None, **options):
         play(make(cls, **options), path, rounds, nodes=nodes, callbacks=callbacks, resume=resume)
@@ -354,8 +350,7 @@ def test_a_run_that_cannot_go_on_with_a_file_is_refused_in_words(name, tmp_path)
         go(tmp_path / "other.npz", 8, resume=path, **other)
 
 
-def test_options_that_may_change_may(tmp_path):
-    path = tmp_path / "run.npz"
+def test_options_that_may_change_may(path):
     whole = whole_run(lambda: make(FedDAGT), path)
     play(make(FedDAGT), path, 3)
     changed = {"bounds": fco.Bounds(max_ratio=500.0), "on_divergence": "warn", "min_available_nodes": 1}
@@ -408,10 +403,9 @@ LONGER = {
 
 
 @pytest.mark.parametrize("name", LONGER)
-def test_a_run_resumed_for_more_rounds_equals_the_longer_run(name, tmp_path):
+def test_a_run_resumed_for_more_rounds_equals_the_longer_run(name, path):
     """On new nodes, which remember nothing."""
     build, of_clients = LONGER[name]
-    path = tmp_path / "run.npz"
     whole = whole_run(build, path, 9, **of_clients)
     for rounds in (2, 5, 9):
         strategy = build()

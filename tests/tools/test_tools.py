@@ -137,17 +137,21 @@ def test_a_process_that_has_the_number_now_is_not_ended(made, home, began):
         os.kill(child, signal.SIGKILL)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        *(b"", b"[]", b"[" * 10**6, b"\xff", b'{"nodes": 1}'),
-        *({"nodes": value} for value in (-1, "2", True, 10**400)),
-        *({"ports": value} for value in ({}, ["a", "b", "c"], [1])),
-        *({"pids": value} for value in ([], {"node-0": -1}, {"node-0": 2**40}, {"node-7": 5})),
-        *({"began": []}, {"node_ids": None}, {"node_config": 3}, {"trusted": None}),
-    ],
-    ids=lambda value: str(value)[:20],
-)
+#: What a deployment's file says instead, and by its entries what they are in it.
+ODD_FILES = [b"", b"[]", b"[" * 10**6, b"\xff", b'{"nodes": 1}']
+ODD_ENTRIES = {
+    "nodes": [-1, "2", True, 10**400],
+    "ports": [{}, ["a", "b", "c"], [1]],
+    "pids": [[], {"node-0": -1}, {"node-0": 2**40}, {"node-7": 5}],
+    "began": [[]],
+    "node_ids": [None],
+    "node_config": [3],
+    "trusted": [None],
+}
+ODD_FILES += [{name: value} for name, values in ODD_ENTRIES.items() for value in values]
+
+
+@pytest.mark.parametrize("content", ODD_FILES, ids=lambda value: str(value)[:20])
 def test_a_file_that_says_something_odd_is_refused_in_words(made, content):
     if isinstance(content, dict):
         reported_of(made, **content)
@@ -183,11 +187,20 @@ class Recording(BaseHTTPRequestHandler):
         pass
 
 
-def gate_before(address, keys):
-    """Return a gate before a SuperLink's address that serves, and a way to call it."""
+@pytest.fixture
+def gate(original):
+    """Yield a way to call the gate, and the SuperLink behind it, which keeps what comes to it."""
+    keys = original.home
+    pair = keys / "server.pem", keys / "server.key"
+    link = ThreadingHTTPServer(("127.0.0.1", 0), Recording)
+    link.calls = []
+    own = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    own.load_cert_chain(*pair)
+    link.socket = own.wrap_socket(link.socket, server_side=True)
     (port,) = free_ports(1)
-    made = Gate(("127.0.0.1", port), address, keys / "ca.crt", keys / "server.pem", keys / "server.key")
-    threading.Thread(target=made.serve_forever, args=(0.01,), daemon=True).start()
+    made = Gate(("127.0.0.1", port), f"127.0.0.1:{link.server_address[1]}", keys / "ca.crt", *pair)
+    for server in (made, link):
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     trusted = ssl.create_default_context(cafile=keys / "ca.crt")
 
     def call(method, path, body=b"", **headers):
@@ -196,20 +209,6 @@ def gate_before(address, keys):
         answer = connection.getresponse()
         return answer.status, answer.read(), answer.getheader("X-Answer")
 
-    return made, call
-
-
-@pytest.fixture
-def gate(original):
-    """Yield a way to call the gate, and what came to the SuperLink behind it."""
-    keys = original.home
-    link = ThreadingHTTPServer(("127.0.0.1", 0), Recording)
-    own = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    own.load_cert_chain(keys / "server.pem", keys / "server.key")
-    link.socket = own.wrap_socket(link.socket, server_side=True)
-    link.calls = []
-    threading.Thread(target=link.serve_forever, args=(0.01,), daemon=True).start()
-    made, call = gate_before(f"127.0.0.1:{link.server_address[1]}", keys)
     yield call, link
     for server in (made, link):
         server.shutdown()
@@ -258,11 +257,11 @@ def test_who_sends_megabytes_is_refused_in_words_too(gate):
     assert link.calls == []
 
 
-def test_without_a_superlink_a_node_gets_an_error(original):
-    made, call = gate_before(f"127.0.0.1:{free_ports(1)[0]}", original.home)
+def test_without_a_superlink_a_node_gets_an_error(gate):
+    call, link = gate
+    link.shutdown()
+    link.server_close()
     assert call("POST", "/v1/fleet/get-run", b"x")[0] == 502
-    made.shutdown()
-    made.server_close()
 
 
 # --- what a process of ours has started ends with it; what commands show is text ------------------------------------
