@@ -71,11 +71,18 @@ def number_of(number):
     line = objective.along(w, v)
     part, share = objective.subset(rows)
     said = [
-        *(objective.value(w), np.append(gradient, value), objective.gradient(w), moved),
-        *(objective.hessian_product(w, v), objective.hessian_block(w, on), objective.newton_block(w, on)),
+        objective.value(w),
+        np.append(gradient, value),
+        objective.gradient(w),
+        moved,
+        objective.hessian_product(w, v),
+        objective.hessian_block(w, on),
+        objective.newton_block(w, on),
         np.concatenate([line(0.3), line.gradient(0.3), line.turn(0.2, u)(0.5)]),
         list(objective.metrics(w).values()),
-        *(objective.strong_convexity(), [part.value(w), share], np.concatenate(objective.moments())),
+        objective.strong_convexity(),
+        [part.value(w), share],
+        np.concatenate(objective.moments()),
     ]
     if type(objective) is not Poisson:
         said.append([objective.batch_lipschitz(b, norm) for norm in ("l2", "l1") for b in (None, 1, 10)])

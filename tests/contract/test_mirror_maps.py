@@ -34,7 +34,7 @@ EXAMPLES = [
     DiagonalMetric(np.geomspace(0.1, 10.0, DIMENSION)),
     SimplexEntropy(),
     SimplexEntropy(3.0),
-    Product({"x": SimplexEntropy(), "y": PNorm(4.0), "*": Euclidean()}).bind(LAYOUT),
+    Product({"x": SimplexEntropy(), "y": Euclidean(), "*": PNorm(4.0)}).bind(LAYOUT),
 ]
 EACH = pytest.mark.parametrize("mirror_map", EXAMPLES)
 MEMBERS = [value for name in package.__all__ if inspect.isclass(value := getattr(package, name))]
@@ -45,12 +45,9 @@ def regularizers_for(mirror_map):
     return [psi.bind(LAYOUT) if product else psi for psi in REGULARIZERS]
 
 
-@pytest.mark.parametrize("cls", [cls for cls in MEMBERS if issubclass(cls, MirrorMap) and not inspect.isabstract(cls)])
-def test_every_exported_class_has_an_example_and_a_name(cls):
-    assert cls in {type(example) for example in EXAMPLES} | {Product}, f"add {cls.__name__} to EXAMPLES"
-    assert cls.kind
-    assert cls.kind == cls.kind.lower()
-    assert "_" not in cls.kind
+def test_every_exported_class_has_an_example():
+    exported = {cls for cls in MEMBERS if issubclass(cls, MirrorMap) and not inspect.isabstract(cls)}
+    assert exported <= {type(example) for example in EXAMPLES} | {Product}
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.nightly)])
@@ -63,8 +60,8 @@ def test_contract(mirror_map, seed):
 def test_bound_regularizers_leave_the_other_arrays_to_the_map_alone(mirror_map):
     """On a model with an intercept: pairs stay minimisers, and psi says nothing about the intercept."""
     weights = np.array([0.0, 2.0, 0.5])
-    per_parameter = PerParameter({"x": L1(0.2, weights=weights), "y": Box(-0.5, 0.6)})
-    for psi in (L1(0.3), L1Ball(1.2), per_parameter, PerParameter({"x": Simplex(0.5)}), Zero()):
+    named = {"x": L1(0.2, weights=weights), "y": Box(-0.5, 0.6)}, {"x": Simplex(0.5)}, {"y": Nuclear(0.5)}
+    for psi in (L1(0.3), L1Ball(1.2), Zero(), *map(PerParameter, named)):
         check_pair(mirror_map, psi.bind(LAYOUT), DIMENSION)
 
 
@@ -159,17 +156,6 @@ def test_p_norm_is_homogeneous_at_every_size(p, size):
         assert_allclose(of(size) / size, of(1.0), rtol=near, atol=1e-15)
 
 
-@pytest.mark.filterwarnings("error")
-def test_simplex_with_duals_in_the_tens_of_thousands():
-    """Softmax of +-3e4 overflows without the shift."""
-    w = SimplexEntropy().conjugate_gradient(np.array([3e4, 2e4, 1e4, -1e4, -3e4]))
-    assert_allclose(w, [1, 0, 0, 0, 0], atol=1e-300)
-    assert (w > 0).all()
-    assert np.isfinite(SimplexEntropy().gradient(w)).all()
-    near = SimplexEntropy().conjugate_gradient(3e4 + np.log([1.0, 3.0]))
-    assert_allclose(near, [0.25, 0.75], rtol=1e-11)
-
-
 def test_points_off_the_domain_and_duals_that_are_nan():
     assert SimplexEntropy().value(np.array([0.5, 0.6])) == np.inf
     assert SimplexEntropy().value(np.array([1.6, -0.6])) == np.inf
@@ -231,15 +217,6 @@ def test_bad_arguments_say_what_and_why(build, message):
 
 
 # --- products ---------------------------------------------------------------------------------------------------------
-
-
-def test_each_array_has_its_own_psi_and_its_own_reshape():
-    layout = Layout.from_arrays({"matrix": np.zeros((2, 3)), "vector": np.zeros(3)}, apply_to="matrix")
-    product = Product({"matrix": Euclidean(), "*": SimplexEntropy()}).bind(layout)
-    z = np.arange(9.0)
-    w = product.retrieve(z, 1.0, Nuclear(0.5).bind(layout))
-    assert_allclose(w[:6].reshape(2, 3), Nuclear(0.5).prox(z[:6].reshape(2, 3), 1.0), rtol=1e-15)
-    assert_allclose(w[6:], SimplexEntropy().conjugate_gradient(z[6:]), rtol=1e-15)
 
 
 def test_what_a_bound_product_refuses():

