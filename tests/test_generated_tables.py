@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fitting import fitting
-from problems import clients, flat, run
+from problems import clients, fitting, flat, run
 from representatives import by_class
 
 from flwr_fco.regularizers import L1

@@ -6,10 +6,9 @@ from contextlib import nullcontext
 
 import numpy as np
 import pytest
-from fitting import fitting
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from fresh import blocks, run_code, text_of
-from problems import CONSTANTS, SADDLE, app_of, clients, kind_of, simulated, start_arrays, zeros
+from problems import CONSTANTS, SADDLE, app_of, clients, fitting, kind_of, simulated, start_arrays, zeros
 from representatives import by_class
 
 import flwr_fco.tables  # noqa: F401 (it registers answers of its own)

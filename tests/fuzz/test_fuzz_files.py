@@ -11,11 +11,10 @@ import pytest
 from fuzz.budget import damaged, fuzzed
 from hypothesis import given
 from hypothesis import strategies as st
-from problems import app_of, clients, start_arrays
+from problems import app_of, clients, started
 
 from flwr_fco.callbacks import Checkpoint
 from flwr_fco.core.files import read_json, read_npz, read_text, write_file
-from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.models import load_npz, save_npz
 from flwr_fco.simulation import InProcessGrid
@@ -79,8 +78,7 @@ def error_of(act):
 def run(rounds, **options):
     grid = InProcessGrid(app_of(clients()), 4)
     strategy = FedDualAvg(client_lr=0.1, fraction_evaluate=0.0)
-    with grid.identity(), quiet(50):
-        return strategy.start(grid, start_arrays(), rounds, **options)
+    return started(strategy, grid, rounds, **options)
 
 
 READERS = {"load_npz": load_npz, "checkpoint": lambda path: run(2, resume=path), "read_npz": read_npz}

@@ -10,13 +10,12 @@ import networks
 import torch
 from faults import FaultyGrid
 from flwr.app import Message, MetricRecord, RecordDict
-from problems import FEATURES, app_of, clients, simulated, start_arrays
+from problems import FEATURES, app_of, clients, simulated, started
 from refusals import refused
 
 from flwr_fco import Short, short_mod, strategies
 from flwr_fco.client_apps import Disclosure, Limits
 from flwr_fco.core.computing import random_generator
-from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.mirror_maps import PNorm
 from flwr_fco.regularizers import L1, GroupLasso, HardSparsity, Zero
@@ -88,7 +87,6 @@ STRATEGIES = {
     "FedMidOSP": lambda: strategies.FedMidOSP(**OPTIONS),
     "FedMid, groups": lambda: FedMid(**OPTIONS | {"regularizer": GroupLasso(0.05, groups=[0, 0, 1, 1, 2, 2])}),
     "FedDualAvg, 3 of them": lambda: FedDualAvg(**OPTIONS | {"regularizer": HardSparsity(3)}),
-    "FedDA": lambda: strategies.FedDA(**OPTIONS),
     "FedDAGT": lambda: FedDAGT(**OPTIONS | {"work": Steps(4, batch_size=5)}),
     "FedDAGT, some": lambda: FedDAGT(**OPTIONS | {"work": Steps(4, batch_size=5)}, fraction_train=0.5),
     "Scaffold": lambda: strategies.Scaffold(**OPTIONS | {"work": Steps(4, batch_size=5)}),
@@ -115,8 +113,7 @@ def test_a_loop_of_one_s_own_gives_the_model_of_our_client(name):
 def test_a_restarted_node_is_sent_what_it_lacks(name):
     def train(app):
         grid = FaultyGrid(app, NODES, {"restart": 1.0}, rounds=[3])
-        with grid.identity(), quiet(50):
-            result = STRATEGIES[name]().start(grid=grid, initial_arrays=start_arrays(), num_rounds=5)
+        result = started(STRATEGIES[name](), grid, 5)
         assert {fault.partition for fault in grid.injected} == set(range(NODES))
         return result
 

@@ -13,8 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from fault_bars import make, problem_of
-from halves import find_solver
-from problems import SADDLE, app_of, clients, outcome, simulated, solved_by, start_arrays, zeros
+from problems import SADDLE, after, app_of, clients, outcome, simulated, start_arrays, zeros
 from representatives import REPRESENTATIVES, nightly
 
 from flwr_fco.client_apps import client_app
@@ -48,16 +47,6 @@ def on_actors(app, number=4, **options):
 
 
 PLAIN = {"client_lr": 0.02, "fraction_evaluate": 0.0}
-
-
-def after(name, happens):
-    """Return a strategy at whose clients something happens before they take their steps."""
-
-    def solver(downlink, objective, state, rng):
-        happens(downlink, objective)
-        return find_solver("subgradient")(downlink, objective, state, rng)
-
-    return solved_by(FedAvgSubgradient, name, solver)(**PLAIN)
 
 
 # --- the bits of one process --------------------------------------------------------------------------------------
@@ -129,7 +118,7 @@ def test_an_actor_that_dies_while_it_computes_is_replaced(tmp_path, ray):
             os.kill(os.getpid(), signal.SIGKILL)
 
     plain = outcome(InProcessGrid(app_of(clients()), 4), FedAvgSubgradient(**PLAIN), start_arrays())
-    own = after("test-suicidal", dies)
+    own = after(FedAvgSubgradient, "test-suicidal", dies)(**PLAIN)
     with on_actors(app_of(clients())) as grid:
         assert outcome(grid, own, start_arrays())[0] == plain[0]
     assert mark.exists()
@@ -143,7 +132,7 @@ def test_an_error_of_a_client_is_that_of_one_process(ray):
 
     found = []
     for engine in ({}, {"engine": "ray", "workers": 1, "num_cpus": 0.5}):
-        chosen = after("test-failing-actor", fails)
+        chosen = after(FedAvgSubgradient, "test-failing-actor", fails)(**PLAIN)
         with pytest.raises(ClientError) as caught:
             simulated(chosen, app_of(clients()), 2, **engine)
         result = simulated(chosen, app_of(clients()), 2, raise_errors=False, **engine)

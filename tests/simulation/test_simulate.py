@@ -10,15 +10,14 @@ from fault_bars import make, problem_of
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
-from halves import find_solver
 from numba.core.event import trigger_event
-from problems import Foreign, app_of, arrays_of, changed, clients, outcome, simulated, solved_by, start_arrays, zeros
+from problems import Foreign, after, app_of, arrays_of, changed, clients, outcome, simulated, start_arrays, zeros
 from representatives import by_class
 
+from flwr_fco.algorithms import Moved
 from flwr_fco.client_apps import client_app
 from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ClientError, ConfigurationError, RunInterrupted
-from flwr_fco.messages.protocol import Uplink
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, simulate
@@ -66,16 +65,20 @@ def test_what_a_client_does_with_its_message_is_not_seen_by_the_next(wire_dtype)
     """All receive the same, which is read once a process: nobody may change it for the others."""
     seen = []
 
-    def greedy(downlink, objective, state, rng):
-        start = downlink.vectors["dual"]
-        seen.append((round(float(start.sum()), 6), start.flags.writeable, dict(downlink.numbers)))
-        downlink.vectors.clear()
-        downlink.numbers["mine"] = 1.0
-        return Uplink({"increment": np.ones_like(start)}, downlink.client_lr, 1), state
+    class Greedy(FedDualAvg):
+        class algorithm(FedDualAvg.algorithm):
+            name = "greedy"
+
+            def local(self, client, downlink, memory):
+                start = downlink.vectors["dual"]
+                seen.append((round(float(start.sum()), 6), start.flags.writeable, dict(downlink.numbers)))
+                downlink.vectors.clear()
+                downlink.numbers["mine"] = 1.0
+                return {"increment": np.ones_like(start)}, Moved(downlink.client_lr, 1)
 
     model = start_arrays(np.float32 if wire_dtype == "auto" else np.float64)
     options = {"client_lr": 0.1, "work": Steps(1), "wire": Wire(dtype=wire_dtype), "fraction_evaluate": 0.0}
-    simulated(solved_by(FedDualAvg, "greedy", greedy)(**options), app_of(clients()), 2, initial_arrays=model)
+    simulated(Greedy(**options), app_of(clients()), 2, initial_arrays=model)
     assert seen == [(0.0, False, {})] * 4 + [(7.0, False, {})] * 4
 
 
@@ -439,12 +442,11 @@ def test_what_a_hook_changes_in_one_message_arrives_there_alone():
 def test_an_error_of_a_client_names_node_and_round():
     objectives = clients()
 
-    def failing(downlink, objective, state, rng):
+    def failing(downlink, objective):
         if downlink.vectors["primal"].any() and objective is objectives[2]:
             raise ZeroDivisionError("no rows")
-        return find_solver("subgradient")(downlink, objective, state, rng)
 
-    own = solved_by(FedMid, "test-failing", failing)
+    own = after(FedMid, "test-failing", failing)
     texts = []
     for mods in ((), [passing]):
         with pytest.raises(ClientError) as caught:

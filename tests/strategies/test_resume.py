@@ -8,9 +8,8 @@ import sys
 
 import numpy as np
 import pytest
-from fitting import fitting
 from flwr.app import MetricRecord
-from problems import CONSTANTS, app_of, foreign_app, problem, simulated
+from problems import CONSTANTS, app_of, fitting, foreign_app, problem, simulated
 from representatives import by_class
 from scipy import sparse
 

@@ -2,11 +2,8 @@
 
 import numpy as np
 from faults import altered
-from fitting import fitting
-from problems import CONSTANTS, FEATURES, app_of, kind_of, numpy_of, start_arrays
+from problems import CONSTANTS, FEATURES, app_of, fitting, kind_of, numpy_of, started
 
-from flwr_fco.core.computing import single_threaded_blas
-from flwr_fco.core.logs import quiet
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
@@ -83,8 +80,7 @@ def run(
         values = [*strategy.state, *numpy_of(arrays).values()]
         assert all(np.isfinite(value).all() for value in values), f"round {number}"
 
-    with made.identity(), quiet(50), single_threaded_blas():
-        return strategy.start(made, start or start_arrays(), rounds, callbacks=[check, *callbacks], **options)
+    return started(strategy, made, rounds, start, callbacks=[check, *callbacks], **options)
 
 
 def run_with(way, strategy, objectives, rounds, lie, liar=LIAR):

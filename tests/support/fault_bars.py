@@ -7,11 +7,9 @@ import numpy as np
 from adversarial_clients import make as plain
 from adversarial_clients import regressions
 from faults import FaultyGrid, altering, lying
-from problems import CONSTANTS, SADDLE, app_of, kind_of, numpy_of, trackers_of, zeros
+from problems import CONSTANTS, SADDLE, app_of, kind_of, numpy_of, started, trackers_of, zeros
 
-from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.core.layout import dense
-from flwr_fco.core.logs import quiet
 from flwr_fco.regularizers import L1, Zero
 from flwr_fco.strategies import Everyone, run_of
 from reproduction.data.saddle_objectives import QuadraticSaddle
@@ -133,8 +131,7 @@ def run(name, kind, num_rounds, *, missing=False, kinds=KINDS, clients=CLIENTS):
             assert np.isfinite(value).all(), f"{name} after round {number}"
         worst[0] = max(worst[0], imbalance(strategy))
 
-    with grid.identity(), quiet(50), single_threaded_blas():
-        result = strategy.start(grid, zeros(layout), num_rounds, callbacks=[check])
+    result = started(strategy, grid, num_rounds, zeros(layout), callbacks=[check])
     error = float(np.abs(layout.flatten(numpy_of(result.arrays)) - problem.optimum).max())
     return SimpleNamespace(error=error, imbalance=worst[0], grid=grid, strategy=strategy, result=result)
 

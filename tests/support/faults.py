@@ -131,7 +131,11 @@ def _npy(header):
 
 #: Bytes that are not an array of the protocol; some make general-purpose readers raise their own errors.
 _GARBAGE = (
-    *(b"", b"not an array", b"PK\x03\x04junk", b"\x93NUMPY", _npy(b"-" * 9_000)),
+    b"",
+    b"not an array",
+    b"PK\x03\x04junk",
+    b"\x93NUMPY",
+    _npy(b"-" * 9_000),
     _npy(b"{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000000,), }\n"),
     _npy(b"{'descr': '|O', 'fortran_order': False, 'shape': (7,), }\n"),
     _npy(b"{'': {"),

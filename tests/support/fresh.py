@@ -18,13 +18,12 @@ from unittest.mock import patch
 
 DOCS = Path(__file__).parents[2] / "docs"
 _FORKING = multiprocessing.get_context("forkserver")
-_FORKING.set_forkserver_preload(
-    [
-        *("flwr.app", "flwr.clientapp", "flwr.serverapp.strategy", "numba", "numpy", "pytest", "threadpoolctl"),
-        *(f"scipy.{part}" for part in ("linalg", "ndimage", "optimize", "signal", "sparse", "special")),
-        *(f"sklearn.{part}" for part in ("datasets", "linear_model", "model_selection", "preprocessing")),
-    ]
-)
+_LIBRARIES = """
+flwr.app flwr.clientapp flwr.serverapp.strategy numba numpy pytest threadpoolctl
+scipy.linalg scipy.ndimage scipy.optimize scipy.signal scipy.sparse scipy.special
+sklearn.datasets sklearn.linear_model sklearn.model_selection sklearn.preprocessing
+"""
+_FORKING.set_forkserver_preload(_LIBRARIES.split())
 
 
 class Done(NamedTuple):

@@ -2,12 +2,10 @@
 
 import numpy as np
 from faults import FaultyGrid, altering
-from problems import D, app_of, flat, problem, start_arrays
+from problems import D, app_of, flat, problem, started
 
 from flwr_fco.client_apps.client import recall
-from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.core.layout import dense
-from flwr_fco.core.logs import quiet
 from flwr_fco.messages.protocol import Downlink, MemoryLostError
 from flwr_fco.strategies import run_of
 
@@ -36,8 +34,7 @@ def faulty_run(strategy, fault, *, rounds=(3, 4, 9), num_rounds=15, objectives=N
         if before is not None:
             before(grid, number)
 
-    with grid.identity(), quiet(50), single_threaded_blas():
-        result = strategy.start(grid, start_arrays(), num_rounds, callbacks=[watch])
+    result = started(strategy, grid, num_rounds, callbacks=[watch])
     return flat(result.arrays), grid, result
 
 

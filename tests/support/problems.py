@@ -4,9 +4,9 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from flwr_fco.algorithms import Moved
 from flwr_fco.algorithms.gradient_tracking import trackers
 from flwr_fco.client_apps import client_app
+from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.core.logs import quiet
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.simulation import InProcessGrid, simulate
@@ -96,8 +96,7 @@ def zeros(layout):
 
 def outcome(grid, strategy, start, rounds=4, **options):
     """Return all that a run ends in, to the bit."""
-    with grid.identity(), quiet(50):
-        result = strategy.start(grid, start, rounds, **options)
+    result = started(strategy, grid, rounds, start, **options)
     state = [np.asarray(value).tobytes() for value in strategy.state]
     arrays = {name: array.numpy().tobytes() for name, array in result.arrays.items()}
     metrics = {number: dict(row) for number, row in result.train_metrics_clientapp.items()}
@@ -133,6 +132,12 @@ def start_arrays(dtype=np.float64, start=None):
 
 def flat(arrays):
     return np.concatenate([arrays["coefficients"].numpy().ravel(), arrays["intercept"].numpy().ravel()])
+
+
+def started(strategy, grid, rounds, start=None, **options):
+    """Run quietly over a grid, by default from zeros."""
+    with grid.identity(), quiet(50), single_threaded_blas():
+        return strategy.start(grid, start_arrays() if start is None else start, rounds, **options)
 
 
 def simulated(strategy, app, num_rounds, *, num_nodes=4, initial_arrays=None, **options):
@@ -216,15 +221,14 @@ def changed(base, **functions):
     return type(base.__name__, (base,), {"algorithm": other})
 
 
-def solved_by(base, name, solver):
-    """Return a strategy class whose clients run a function ``(downlink, objective, state, rng) -> (uplink, state)``."""
+def after(base, name, happens):
+    """Return a strategy class at whose clients ``happens(downlink, objective)`` comes before their steps."""
 
     def local(self, client, downlink, memory):
-        uplink, _ = solver(downlink, client.objective, memory, client.rng)
-        return dict(uplink.vectors), Moved(uplink.elapsed, uplink.steps, uplink.metrics)
+        happens(downlink, client.objective)
+        return base.algorithm.local(self, client, downlink, memory)
 
-    half = {"name": name, "local": local}
-    return type("Solved", (base,), {"algorithm": type("Half", (base.algorithm,), half)})
+    return type("After", (base,), {"algorithm": type("Half", (base.algorithm,), {"name": name, "local": local})})
 
 
 def first_message(strategy, grid, start=None):
@@ -241,3 +245,19 @@ def answered(grid, content, kind="train", number="1", node=2, app=None):
     with grid.identity():
         message = Message(content, node, kind, group_id=f"{number}")
         return (app or grid.client_app)(message, grid.context(node))
+
+
+def fitting(kind, options):
+    """Return those of the options of any strategy that a class has.
+
+    A tuple under ``work`` or ``participation`` lists objects of several kinds, of which the class gets its own.
+    """
+    known = kind.__dataclass_fields__
+    found = {name: value for name, value in options.items() if name in known and known[name].init}
+    for name in found.keys() & {"work", "participation"}:
+        given = found.pop(name)
+        given = given if isinstance(given, tuple) else (given,)
+        mine = [value for value in given if type(value) is type(known[name].default)]
+        if mine:
+            found[name] = mine[0]
+    return found

@@ -12,13 +12,11 @@ from fault_bars import imbalance
 from faults import FaultyGrid, lying
 from flwr.app import MetricRecord, RecordDict
 from one_faulty_client import FAULTS, VICTIM, faulty_run, held_alike, leave, weights_of
-from problems import app_of, clients, flat, optimum, problem, start_arrays, trackers_of, zeros
+from problems import app_of, clients, flat, optimum, problem, start_arrays, started, trackers_of, zeros
 from representatives import by_class, covered, crossed
 
 from flwr_fco import FedDAGT, ReFedDAGT, Scaffold
 from flwr_fco.callbacks import Checkpoint
-from flwr_fco.core.computing import single_threaded_blas
-from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ConfigurationError, NothingTrainedError
 from flwr_fco.messages.records import LOST
 from flwr_fco.objectives import LeastSquares
@@ -105,8 +103,7 @@ def test_the_same_nodes_serve_a_second_start(fault):
     """Their contexts still hold the first run's memories, under the same round numbers."""
     strategy = FedDAGT(client_lr=0.05, work=Epochs(1, batch_size=8), fraction_train=0.5, fraction_evaluate=0.0)
     grid = FaultyGrid(app_of(clients()), 4, {fault: 0.3} if fault else {})
-    with grid.identity(), quiet(), single_threaded_blas():
-        a, b = (flat(strategy.start(grid, start_arrays(), 8).arrays) for _ in range(2))
+    a, b = (flat(started(strategy, grid, 8).arrays) for _ in range(2))
     assert np.array_equal(a, b)
 
 
@@ -302,8 +299,7 @@ def play(name, data, seed, *, faults, missing=False, **options):
         compared.append(held_alike(strategy, grid))
         assert imbalance(strategy) <= 1e-10, f"round {number}"
 
-    with grid.identity(), quiet(50), single_threaded_blas():
-        result = strategy.start(grid, zeros(objectives[0].layout), ROUNDS, callbacks=[check])
+    result = started(strategy, grid, ROUNDS, zeros(objectives[0].layout), callbacks=[check])
     return result.arrays, strategy, compared, grid
 
 
@@ -362,8 +358,7 @@ def test_a_client_that_has_lost_its_memory_each_time_is_left_out_by_name():
     strategy = make("FedDAGT")
     objectives = DATA["dense"]
     grid = FaultyGrid(app_of(objectives), len(objectives), {forgets: 1.0}, rounds=(3,), partitions=[1])
-    with grid.identity(), quiet(50):
-        result = strategy.start(grid, start_arrays(), 4)
+    result = started(strategy, grid, 4)
     assert [(row.round, row.partition_id, row.reason) for row in result.left_out] == [(3, 1, "it has lost its memory")]
     assert [own["num-left-out"] for own in result.train_metrics_clientapp.values()] == [0, 0, 1, 0]
 

@@ -4,15 +4,13 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from one_faulty_client import FAULTS, faulty_run, leave
-from problems import D, arrays_of, clients, flat, optimum, problem, run, start_arrays, trackers_of
+from problems import D, arrays_of, clients, flat, optimum, problem, run, start_arrays, started, trackers_of
 from representatives import crossed, nightly
 from scipy import sparse
 
 import flwr_fco as fco
 from flwr_fco import topology
-from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.core.layout import SparseVector
-from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import DFedDA, DFedDAGT, DReFedDAGT, FedDAGT, run_of
@@ -178,8 +176,7 @@ def run_sparse(kind, options, form="sparse", rounds=6, since=99):
     given = {"regularizer": fco.L1(0.001), "client_lr": 0.5, "work": fco.Epochs(1, batch_size=4), "seed": 1, **options}
     strategy = kind(**given, fraction_evaluate=0.0)
     start = arrays_of({"coefficients": np.zeros(COLUMNS), "intercept": np.zeros(1)})
-    with grid.identity(), quiet(50), single_threaded_blas():
-        result = strategy.start(grid, start, rounds, callbacks=[lambda number, *_: done.append(number)])
+    result = started(strategy, grid, rounds, start, callbacks=[lambda number, *_: done.append(number)])
     return strategy, result, grid
 
 

@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 from faulty import Faulty, changing
 from newton import objective_value, point, sites, solved
-from problems import app_of, simulated, zeros
+from problems import app_of, simulated, started, zeros
 
 from flwr_fco.algorithms.newton.path import errors_of, folds_of
 from flwr_fco.callbacks import Checkpoint
 from flwr_fco.client_apps import Disclosure
-from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, SiteIntercept
 from flwr_fco.regularizers import L1, ElasticNet, GroupLasso
@@ -102,8 +101,7 @@ def start_of(grid, objectives, rounds=60):
     """Start a path with three folds."""
     strengths = Strengths(4, folds=3)
     strategy = FedNewton(regularizer=L1(1.0), strengths=strengths, tolerance=1e-7, fraction_evaluate=0.0)
-    with grid.identity(), quiet(50):
-        return strategy, strategy.start(grid, zeros(objectives[0].layout), rounds)
+    return strategy, started(strategy, grid, rounds, zeros(objectives[0].layout))
 
 
 def test_messages_and_a_resumed_run_have_the_same_bits(tmp_path):
