@@ -81,12 +81,16 @@ def test_a_fit_is_of_all_sites_or_names_the_one_that_it_is_without(happens, sinc
 # --- rows that change -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "change", [lambda rows, number: rows + number % 2, lambda rows, number: 0 if number == 2 else rows]
-)
-def test_newton_leaves_out_who_changes_its_rows_and_goes_on(change):
-    strategy = FedNewton(regularizer=L1(0.05), fraction_evaluate=0.0)
-    result, _ = played(strategy, odd(app_of(SITES), counts(change)), 40)
+CHANGES = [lambda rows, number: rows + number % 2, lambda rows, number: 0 if number == 2 else rows]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("kind", [FedNewton, FedDAGT])
+def test_who_changes_its_rows_is_left_out_and_the_run_goes_on(kind, change):
+    """The first reply that counts may have another number too: it is that of its columns."""
+    steps = {"client_lr": 0.2, "work": Steps(4, batch_size=None), "certificate_every": 60} if kind is FedDAGT else {}
+    strategy = kind(regularizer=L1(0.05), fraction_evaluate=0.0, **steps)
+    result, _ = played(strategy, odd(app_of(SITES), counts(change), range(60)), 60)
     assert result.train_metrics_clientapp[max(result.train_metrics_clientapp)]["duality-gap"] <= 1e-8
     reasons = {row.reason for row in result.left_out}
     assert all(re.search(r"reports \d+ examples, with its columns it was 4", own) for own in reasons)
