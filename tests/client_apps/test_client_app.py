@@ -34,25 +34,21 @@ def test_data_are_loaded_once_a_run_and_partition_and_then_forgotten():
 
 def test_copies_of_an_app_find_what_the_first_has_loaded(monkeypatch):
     """Flower's simulation may pickle the app with every message."""
-    loads = []
-    objective = clients()[0]
-    monkeypatch.setattr(client, "_test_loads", loads, raising=False)
+    # The module is one of all copies.
+    monkeypatch.setattr(client, "_test_loads", [], raising=False)
 
     def load(context):
-        from flwr_fco.client_apps import client as module
-
-        module._test_loads.append(1)
-        return objective
+        client._test_loads.append(1)
+        return clients()[0]
 
     app = client_app(load)
-    chosen = strategy()
     grid = InProcessGrid(app, 2)
     with grid.identity():
         for _ in range(2):
             grid.client_app = cloudpickle.loads(cloudpickle.dumps(app))
-            chosen.start(grid, start_arrays(), 1)
+            strategy().start(grid, start_arrays(), 1)
     client.forget_objectives(grid.run_id)
-    assert len(loads) == 2
+    assert len(client._test_loads) == 2
 
 
 def test_evaluation_may_have_data_of_its_own():
@@ -121,23 +117,21 @@ def test_buffers_travel_both_ways(mods):
 
 @pytest.mark.parametrize("kind", [FedDualAvg, DualFL])
 def test_a_run_whose_clients_are_forgotten_has_the_same_bits(kind):
-    loads, held = [], []
+    held = []
 
     def load(context):
         held.append(len(client._objectives))
-        loads.append(context.node_config["partition-id"])
-        own = clients()[loads[-1]]
-        return LeastSquares(own.features.copy(), own.targets.copy(), l2=0.1)
+        own = clients()[context.node_config["partition-id"]]
+        return LeastSquares(own.features, own.targets, l2=0.1)
 
     def end(**limits):
-        loads.clear()
+        held.clear()
         strategy = DualFL(nu=0.1) if kind is DualFL else FedDualAvg(regularizer=L1(0.05), client_lr=0.01)
         return flat(simulated(strategy, client_app(load, **limits), 3).arrays)
 
     whole = end()
-    assert len(loads) == 4
-    held.clear()
+    assert len(held) == 4
     before = len(client._objectives)
     np.testing.assert_array_equal(end(max_objectives=1), whole)
-    assert len(loads) >= 12
+    assert len(held) >= 12
     assert max(held) <= before + 1

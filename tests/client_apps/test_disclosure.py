@@ -121,13 +121,6 @@ def test_a_site_with_few_rows_takes_part_in_no_strategy(name):
         assert not re.search(r"\b7 rows| 7", row.reason.partition("\n")[0])
 
 
-def test_a_rare_class_is_left_out_with_its_limit_in_a_run():
-    objectives = [of_classes(5, 9, 7), of_classes(6, 3, 7), of_classes(9, 9, 9)]
-    result = run("FedDualAvg", objectives, Disclosure(min_class_rows=5), 2)
-    assert [row.partition_id for row in result.left_out] == [1, 1]
-    assert "min_class_rows=5" in result.left_out[0].reason
-
-
 def test_an_evaluation_is_about_the_rows_that_it_is_about():
     held_out = LeastSquares(np.ones((3, 6)), np.ones(3))
     loads = {"load_evaluation_objective": lambda context: held_out, "disclosure": Disclosure(min_rows=10)}
@@ -289,10 +282,8 @@ def test_what_a_mod_of_the_owners_adds_is_counted_too(lines):
     assert "sent 11 numbers about 12 rows (11 in this run): gradient[7], loss, num-examples, own[2]" in lines()[-1]
 
 
-HOSTILE = (
-    "gradient'; sent arrays: none; numbers: none\nDisclosure: run 1, partition 0, round 1: asked for nothing",
-    *("\x1b[2J\x1b[1;1H\r\x00\x07", "\u202e\u2028\u2029\x85\ud800", "\\n\\'", "x" * 100_000),
-)
+HOSTILE = ["\x1b[2J\x1b[1;1H\r\x00\x07", "\u202e\u2028\u2029\x85\ud800", "\\n\\'", "x" * 100_000]
+HOSTILE += ["gradient'; sent arrays: none; numbers: none\nDisclosure: run 1, partition 0, round 1: asked for nothing"]
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))

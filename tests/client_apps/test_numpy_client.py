@@ -54,7 +54,8 @@ class Client(flower.Client):
 @pytest.mark.parametrize("made", [NumPyClient, lambda: NumPyClient().to_client(), lambda: Client().to_client()])
 def test_a_client_of_the_earlier_interface_trains_and_evaluates(made):
     SEEN.clear()
-    result = go(made(), train_config=ConfigRecord({"lr": 0.1}))
+    result = go(made(), train_config=(config := ConfigRecord({"lr": 0.1})))
+    assert dict(config) == {"lr": 0.1}
     np.testing.assert_allclose(result.arrays["a"].numpy(), (1 - 0.5**8) * TARGETS[0])
     assert result.train_metrics_clientapp[8]["train_loss"] == 0.5
     assert [result.evaluate_metrics_clientapp[8][name] for name in ("loss", "accuracy")] == [0.25, 0.5]

@@ -150,19 +150,6 @@ def test_what_is_no_message_is_an_error_of_the_client(answer):
 # --- runs -------------------------------------------------------------------------------------------------------------
 
 
-def test_the_users_train_config_is_sent_and_not_changed():
-    seen = []
-
-    def spy(message, context, call_next):
-        seen.append(dict(message.content["config"]))
-        return call_next(message, context)
-
-    given = ConfigRecord({"temperature": 0.5})
-    simulated(strategy(), app_of(clients(), [spy]), 2, train_config=given)
-    assert dict(given) == {"temperature": 0.5}
-    assert {(c["temperature"], c["server-round"]) for c in seen} == {(0.5, 1), (0.5, 2)}
-
-
 def test_central_evaluation_at_intervals_first_and_last():
     seen = {}
     start = start_arrays(start=np.full(7, 9.0))
@@ -178,21 +165,12 @@ def test_central_evaluation_at_intervals_first_and_last():
     assert seen[0] == start
 
 
-class WithBuffers(LeastSquares):
-    """Arrays that are not optimised: kept as the server sends them."""
-
-    kept = None
-
-    def buffers(self):
-        return self.kept or {}
-
-    def load_buffers(self, buffers):
-        self.kept = dict(buffers)
-
-
 def test_pass_through_arrays_are_those_of_the_replies_that_carry_them():
     """Weights are shared among the replies with the array, the others do not pull it to zero or to its old value."""
-    objectives = [WithBuffers(f.features, f.targets) for f in clients()]
+    objectives = clients()
+    for own in objectives:
+        own.buffers = dict
+        own.load_buffers = lambda buffers: None
     means = [np.array([10.0 * m, -1.0], np.float32) for m in range(4)]
     start = {f"norm.running_{name}": np.full(2, 7.0, dtype=np.float32) for name in ("mean", "var")}
     start["norm.num_batches_tracked"] = np.array(5)
@@ -269,7 +247,7 @@ def test_nothing_is_made_for_nodes_that_are_not_asked(cls, options):
 
 
 def run_and_press(own=None, rounds=50, **options):
-    def press(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+    def press(server_round, arrays):
         if server_round == 3:
             os.kill(os.getpid(), signal.SIGINT)
         return MetricRecord({"seen": server_round})
@@ -277,20 +255,17 @@ def run_and_press(own=None, rounds=50, **options):
     return simulated(own or strategy(), app_of(clients()), rounds, **{"evaluate_fn": press, **options})
 
 
-def test_the_result_so_far_is_returned_with_a_warning(caplog):
+def test_the_result_so_far_is_returned_with_a_warning_or_raised(caplog):
     result = run_and_press()
-    whole = run_and_press(rounds=3, evaluate_fn=None)
-    assert sorted(result.train_metrics_clientapp) == [1, 2, 3]
-    assert sorted(result.evaluate_metrics_serverapp) == [0, 1, 2]
-    assert result.arrays == whole.arrays
     assert "interrupted after 3 of 50 rounds" in caplog.text
-
-
-def test_a_script_may_stop_there():
-    with pytest.raises(KeyboardInterrupt) as caught:
+    with pytest.raises(RunInterrupted) as caught:
         run_and_press(on_interrupt="raise")
-    assert isinstance(caught.value, RunInterrupted)
-    assert sorted(caught.value.result.train_metrics_clientapp) == [1, 2, 3]
+    assert isinstance(caught.value, KeyboardInterrupt)
+    whole = run_and_press(rounds=3, evaluate_fn=None)
+    for found in (result, caught.value.result):
+        assert sorted(found.train_metrics_clientapp) == [1, 2, 3]
+        assert sorted(found.evaluate_metrics_serverapp) == [0, 1, 2]
+        assert found.arrays == whole.arrays
 
 
 def test_a_second_interrupt_loses_no_result():
@@ -326,17 +301,17 @@ def made(monkeypatch):
     return types
 
 
-def both_ways(make_strategy, objectives, start, rounds=4):
+def is_the_same_by_messages(make_strategy, objectives, start):
     """Run without and with messages, on objectives that have solved nothing yet."""
     apps = [app_of(copy.deepcopy(objectives), mods) for mods in ((), [passing])]
-    return [outcome(InProcessGrid(app, len(objectives)), make_strategy(), start, rounds) for app in apps]
+    direct, by_messages = [outcome(InProcessGrid(app, len(objectives)), make_strategy(), start, 5) for app in apps]
+    assert direct == by_messages
 
 
 @pytest.mark.parametrize("name", by_class())
 def test_every_strategy_gives_the_same_bits_and_metrics(name):
     objectives = problem_of(name).objectives
-    direct, by_messages = both_ways(lambda: make(name), objectives, zeros(objectives[0].layout))
-    assert direct == by_messages
+    is_the_same_by_messages(lambda: make(name), objectives, zeros(objectives[0].layout))
 
 
 WORKS = [{"output": "shadow", "work": Steps(3, batch_size=4)}]
@@ -346,8 +321,7 @@ WORKS += [{"seed": 5, "fraction_train": 0.5, "work": Epochs(1, batch_size=4)}]
 @pytest.mark.parametrize("options", [*WORKS, *({"wire": Wire(dtype=dtype)} for dtype in ("float32", "auto"))])
 def test_options_give_the_same_bits_and_metrics(options):
     start = start_arrays(np.float32 if "wire" in options else np.float64)
-    direct, by_messages = both_ways(lambda: strategy(**options), clients(), start, rounds=6)
-    assert direct == by_messages
+    is_the_same_by_messages(lambda: strategy(**options), clients(), start)
 
 
 # --- who looks ----------------------------------------------------------------------------------------------------
@@ -375,32 +349,28 @@ class Forwards(FedDualAvg):
         return super().aggregate_train(server_round, replies)
 
 
-def app(mods=()):
-    return app_of(clients(), mods)
-
-
 def living():
     """Return an app with a lifespan, which runs around each message."""
-    made = app()
+    app = app_of(clients())
 
-    @made.lifespan()
+    @app.lifespan()
     def around(context):
         yield
 
-    return made
+    return app
 
 
-def plain():
-    return InProcessGrid(app(), 4)
+def plain(app=None, **options):
+    return InProcessGrid(app or app_of(clients()), 4, **options)
 
 
 LOOKS = {
     "plain": (plain, FedDualAvg, False),
     "hooks that forward": (plain, Forwards, False),
-    "mod": (lambda: InProcessGrid(app([passing]), 4), FedDualAvg, True),
-    "lifespan": (lambda: InProcessGrid(living(), 4), FedDualAvg, True),
-    "app": (lambda: InProcessGrid(app().__call__, 4), FedDualAvg, True),
-    "error replies": (lambda: InProcessGrid(app(), 4, raise_errors=False), FedDualAvg, True),
+    "mod": (lambda: plain(app_of(clients(), [passing])), FedDualAvg, True),
+    "lifespan": (lambda: plain(living()), FedDualAvg, True),
+    "app": (lambda: plain(app_of(clients()).__call__), FedDualAvg, True),
+    "error replies": (lambda: plain(raise_errors=False), FedDualAvg, True),
     "grid": (lambda: Foreign(plain()), FedDualAvg, True),
     "configure": (plain, Opens, True),
     "aggregate": (plain, Reads, True),
@@ -432,7 +402,7 @@ def test_what_a_hook_changes_in_one_message_arrives_there_alone():
         seen.append((context.node_config["partition-id"], message.content["config"].get("mark")))
         return call_next(message, context)
 
-    outcome(InProcessGrid(app([spy]), 4), strategy(Marks), start_arrays(), 2)
+    outcome(plain(app_of(clients(), [spy])), strategy(Marks), start_arrays(), 2)
     assert seen == [(m, number if m == 1 else None) for number in (1, 2) for m in range(4)]
 
 
@@ -450,7 +420,7 @@ def test_an_error_of_a_client_names_node_and_round():
     texts = []
     for mods in ((), [passing]):
         with pytest.raises(ClientError) as caught:
-            outcome(InProcessGrid(app_of(objectives, mods), 4), strategy(own), start_arrays())
+            outcome(plain(app_of(objectives, mods)), strategy(own), start_arrays())
         texts.append(str(caught.value))
     assert texts[0] == texts[1]
     assert "node 4 (partition 2) raised ZeroDivisionError in round 2 (train): no rows" in texts[0]

@@ -12,7 +12,7 @@ from scipy import sparse
 
 from flwr_fco.callbacks import Checkpoint
 from flwr_fco.core.layout import Layout
-from flwr_fco.objectives import LeastSquares, Logistic
+from flwr_fco.objectives import Logistic
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import Arrays, Bounds, Epochs, FedDAGT, FedDualAvg, Ledger, Participation, Steps, run_of
@@ -91,25 +91,14 @@ def test_a_partition_id_that_is_none_does_not_end_the_run(name, partition, tmp_p
 # --- arrays that pass through -----------------------------------------------------------------------------------------
 
 
-class Counting(LeastSquares):
-    """A loss with running statistics and a counter, as batch normalisation has."""
-
-    said = None
-
-    def load_buffers(self, buffers):
-        """It counts from what it is sent."""
-
-    def buffers(self):
-        return self.said
-
-
 def with_buffers(said, **options):
     """Return what the server has of arrays that pass through, after a round in which clients say so."""
     start = {**numpy_of(start_arrays()), "norm.running_mean": np.zeros(2), "norm.count": np.full(2, 5)}
-    objectives = [Counting(own.features, own.targets) for own in OBJECTIVES[: len(said)]]
+    objectives = regressions(len(said))
     for own, (mean, count) in zip(objectives, said, strict=True):
         own.layout = Layout.from_arrays(start, pass_through=("norm.*",))
-        own.said = {"norm.running_mean": np.full(2, mean), "norm.count": np.full(2, count)}
+        own.load_buffers = lambda buffers: None
+        own.buffers = partial(dict, {"norm.running_mean": np.full(2, mean), "norm.count": np.full(2, count)})
     strategy = FedDualAvg(client_lr=0.1, arrays=Arrays(pass_through=("norm.*",)), fraction_evaluate=0.0, **options)
     result = run(strategy, objectives, 1, start=arrays_of(start))
     assert result.train_metrics_clientapp[1]["skipped"] == 0
