@@ -77,9 +77,10 @@ VALUES = {
         Uplink({"increment": VECTOR}, 0.5, 3, examples=7, metrics={"loss": 0.5, "curve": [1.0, 2.0]}),
         Uplink({"increment": VECTOR.astype(np.float32)}, None, 2, examples=7, pass_through=PASSED),
         Uplink({"increment": SPARSE, "control": SparseVector(AT[:0], np.zeros(0), 5)}, 0.5, 3, examples=1),
-        Uplink({"increment": NONZEROS}, 0.5, 3, examples=1),
         Uplink({}, None, 1, examples=2),
     ],
+    "sparse reply": [Uplink({"increment": SPARSE}, 0.5, 3, examples=1)],
+    "short reply": [Uplink({"increment": NONZEROS}, 0.5, 3, examples=1)],
     "question": [Question("gradient", LAYOUT, {"primal": VECTOR}, {"mass": 1.0}, PASSED)],
     "answer": [Answer({"loss": 0.5, "held-out": 1.0}, {"gradient": VECTOR, "few": SPARSE}, 7)],
     "table": [
@@ -92,7 +93,7 @@ VALUES = {
 #: How each is written and read, and which errors say that it is none.
 KINDS = {
     "task": (encode_task, decode_downlink, (ProtocolError, SpecError)),
-    "reply": (encode_uplink, decode_reply, ProtocolError),
+    **dict.fromkeys(("reply", "sparse reply", "short reply"), (encode_uplink, decode_reply, ProtocolError)),
     "question": (records.encode_question, lambda content: records.decode_question(content, 1000), ValueError),
     "answer": (records.encode_answer, lambda content: records.decode_answer(content, 5), ProtocolError),
     "table": (records.encode_described, records.decode_described, ProtocolError),
@@ -134,6 +135,8 @@ def put(record, name, value):
     return lambda content: content[record].update({name: value})
 
 
+NO_INDICES = [(np.array(at, dtype=np.int32), "ascend from 0 to 4") for at in ([0, 5], [3, 3], [2**31 - 1, -(2**31)])]
+NO_INDICES += [(AT.astype(np.int64), "int64"), *((at, "one int32 for each value") for at in (AT[:1], AT[:, None]))]
 NONE = [
     ("task", lambda c: c.pop("fco"), "comes from a strategy that is not of flwr_fco"),
     ("task", put("fco", "plan", 3), "cannot be read: TypeError"),
@@ -153,6 +156,9 @@ NONE = [
     ("reply", lambda c: c.pop("arrays"), "exactly one ArrayRecord, got 0"),
     ("reply", lambda c: c.update({"more": ArrayRecord()}), "exactly one ArrayRecord, got 2"),
     ("reply", put("arrays", "indices:x", Array(np.zeros(1, np.int32))), "have no values of their own beside them"),
+    *(("sparse reply", put("arrays", "indices:increment", Array(at)), message) for at, message in NO_INDICES),
+    *(("short reply", put("arrays", "nonzeros:increment", Array(at)), message) for at, message in NO_INDICES),
+    ("sparse reply", put("arrays", "nonzeros:increment", Array(AT)), "indices of two kinds"),
     ("question", lambda c: c.pop("fco-question"), "cannot be read: KeyError: 'fco-question'"),
     ("question", put("fco-question", "layout", "x" * 2000), "a plan of 2000 characters; .*max_plan=1000"),
     ("question", put("fco-question", "layout", "no"), "cannot be read: JSONDecodeError"),

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import FEATURES, app_of, clients, flat, simulated, start_arrays
 from scipy import sparse
@@ -11,7 +10,6 @@ from flwr_fco import FedDA, FedDAGT, FedDualAvg
 from flwr_fco.core.layout import NonZeros, SparseVector
 from flwr_fco.errors import ProtocolError
 from flwr_fco.messages.protocol import ReceivedVectors
-from flwr_fco.messages.records import decode_uplink
 from flwr_fco.mirror_maps import PNorm
 from flwr_fco.objectives import Logistic
 from flwr_fco.regularizers import L1
@@ -19,57 +17,19 @@ from flwr_fco.strategies import Average, Bounds, DualFL, Epochs, FedDR, Minimise
 
 D = 600
 START = {"coefficients": np.zeros(D), "intercept": np.zeros(1)}
-INDICES = np.array([0, 3, 9], dtype=np.int32)
-VALUES = np.array([1.0, -2.0, 0.5])
-
-
-def read(indices=INDICES, values=VALUES, size=10, kind="indices", **more):
-    arrays = {"increment": Array(values), f"{kind}:increment": Array(indices), **more}
-    metrics = MetricRecord({"num-examples": 5, "local-steps": 2, "elapsed": 0.5})
-    content = RecordDict({"arrays": ArrayRecord(arrays), "metrics": metrics})
-    return decode_uplink(content, size, {"increment": (size,)})
-
-
-@pytest.mark.parametrize("kind", ["indices", "nonzeros"])
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"indices": np.array([0, 3, 10], dtype=np.int32)}, "ascend from 0 to 9"),
-        ({"indices": np.array([0, 3, 3], dtype=np.int32)}, "ascend"),
-        ({"indices": np.array([2**31 - 1, -(2**31), 3], dtype=np.int32)}, "ascend"),
-        ({"indices": INDICES.astype(np.int64)}, "int64"),
-        ({"indices": INDICES[:2]}, "one int32 for each value"),
-        ({"indices": INDICES[:, None]}, "one int32 for each value"),
-        ({"indices:other": Array(INDICES)}, "no values of their own beside them"),
-        ({"indices:increment": Array(INDICES), "nonzeros:increment": Array(INDICES)}, "indices of two kinds"),
-    ],
-)
-def test_what_is_crafted_is_refused(given, message, kind):
-    with pytest.raises(ProtocolError, match=message):
-        read(**given, kind=kind)
-
-
-@pytest.mark.parametrize("density", [0.0, 0.1, 1.0])
-def test_any_places_of_non_zeros_are_those_of_the_whole(density):
-    rng = np.random.default_rng(0)
-    whole = np.where(rng.random(50) < density, rng.standard_normal(50), 0.0)
-    whole[7] = -0.0
-    short = NonZeros.of(whole)
-    for indices in (np.arange(50), np.array([0, 7, 49]), np.array([], dtype=np.int64)):
-        assert_array_equal(short.at(indices).view(np.int64), whole[indices].view(np.int64))
-    assert_array_equal(short.to_dense().view(np.int64), whole.view(np.int64))
-    assert type(short.astype("float32")) is NonZeros
 
 
 def test_a_client_reads_what_it_was_sent():
-    vectors = ReceivedVectors({"dual": SparseVector(INDICES, VALUES, 10), "all": NonZeros(INDICES, VALUES, 10)})
-    assert_array_equal(vectors.at("dual", INDICES), VALUES)
-    assert_array_equal(vectors.at("all", np.array([0, 1, 9])), [1.0, 0.0, 0.5])
+    sent = np.array([0, 3, 9], dtype=np.int32), np.array([1.0, -0.0, 0.5]), 10
+    vectors = ReceivedVectors({"dual": SparseVector(*sent), "all": NonZeros(*sent)})
+    assert_array_equal(vectors.at("dual", sent[0]), sent[1])
+    for indices in (np.arange(10), np.array([0, 1, 9]), np.array([], dtype=np.int64)):
+        assert_array_equal(vectors.at("all", indices).view(np.int64), vectors["all"][indices].view(np.int64))
     with pytest.raises(ProtocolError, match="at other indices"):
         vectors.at("dual", np.array([0, 3]))
     with pytest.raises(ProtocolError, match="at 3 of 10 indices"):
         vectors["dual"]
-    assert_array_equal(vectors["all"], [1, 0, 0, -2, 0, 0, 0, 0, 0, 0.5])
+    assert_array_equal(vectors["all"].view(np.int64), np.array([1, 0, 0, -0.0, 0, 0, 0, 0, 0, 0.5]).view(np.int64))
     assert not vectors["all"].flags.writeable
 
 

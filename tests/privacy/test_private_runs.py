@@ -70,9 +70,17 @@ def test_without_noise_and_clipping_it_is_dual_averaging_over_the_blocks():
 
 #: Options that the accounting cannot have, and the word that the error has if it is not the option's name.
 REFUSED = [
-    *({"weighting": "examples"}, {"normalize_local_work": True}, {"fraction_evaluate": 0.5}, {"fraction_train": 0.0}),
-    *({"client_lr": "auto"}, {"server_lr": "auto"}, {"server_lr": lambda server_round: 1.0}, {"output": "shadow"}),
-    *({"certificate_every": 1}, {"aggregation": "median"}, {"work": Epochs(1), "word": "work=Steps"}),
+    {"weighting": "examples"},
+    {"normalize_local_work": True},
+    {"fraction_evaluate": 0.5},
+    {"fraction_train": 0.0},
+    {"client_lr": "auto"},
+    {"server_lr": "auto"},
+    {"server_lr": lambda server_round: 1.0},
+    {"output": "shadow"},
+    {"certificate_every": 1},
+    {"aggregation": "median"},
+    {"work": Epochs(1), "word": "work=Steps"},
     {"participation": Participation(choose_nodes=lambda number, nodes: nodes), "word": "choose_nodes"},
     {"participation": Participation(min_replies=2), "word": "min_replies"},
     {"client": "unmodified", "word": "composite"},

@@ -5,7 +5,7 @@ import warnings
 
 import numpy as np
 import pytest
-from faulty import Faulty, changing, error, silent, start_on, strategy, with_metrics
+from faulty import Faulty, changing, error, says, silent, start_on, strategy, with_metrics
 from problems import app_of, clients, flat, foreign, optimum, run, start_arrays
 
 from flwr_fco.core.logs import quiet
@@ -17,6 +17,7 @@ from flwr_fco.tables import FederatedLasso
 
 SITES = clients((40, 40, 40, 40))
 ODD = 2
+TRAIN = {"client_lr": 0.02, "work": Steps(2, batch_size=None)}
 
 
 def load(context):
@@ -97,6 +98,18 @@ def test_who_changes_its_rows_is_left_out_and_the_run_goes_on(kind, change):
     assert reasons
 
 
+def test_a_weight_of_another_name_is_that_of_the_first_reply_whatever_the_rows():
+    def fault(message, reply):
+        number = int(message.metadata.group_id)
+        mine = message.metadata.dst_node_id == ODD + 2
+        return says(num_examples=40 + mine * number, weight=2.0 if mine and number == 3 else 1.0)(message, reply)
+
+    strategy = FedDAGT(weighted_by_key="weight", fraction_evaluate=0.0, **TRAIN)
+    result, _ = played(strategy, Faulty(app_of(SITES), len(SITES), fault, range(9), range(2, 6)), 5)
+    ((number, said),) = {(row.round, row.reason.partition(";")[0]) for row in result.left_out}
+    assert (number, said) == (3, "it reports 2 examples, in its first reply that counted it was 1")
+
+
 @pytest.mark.parametrize("change", [lambda rows, _: rows + 1, lambda rows, _: 0, lambda rows, _: rows * 800])
 def test_a_fit_is_of_the_rows_that_were_reported_first(change):
     said = r"partition 2 gave no good reply .* reports \d+ examples; expected 40, of Bounds\(rows"
@@ -143,9 +156,6 @@ class Hung(Faulty):
         found = super().send_and_receive(messages, timeout=timeout)
         self.waited += timeout if len(found) < len(messages) else 0.0
         return found
-
-
-TRAIN = {"client_lr": 0.02, "work": Steps(2, batch_size=None)}
 
 
 @pytest.mark.parametrize("kind", ["train", "evaluate", "query.question"])
