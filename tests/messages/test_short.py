@@ -8,8 +8,9 @@ import zlib
 from contextlib import suppress
 
 import numpy as np
+import problems
 import pytest
-from flwr.app import Array, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ConfigRecord, RecordDict
 from fuzz.budget import damaged, fuzzed, mutated
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -51,15 +52,12 @@ def model(rng, layout, size=1.0):
 def answered(content, trained, number=1, partition=1, **limits):
     """Return what a client with the mod replies: ``trained(arrays)`` returns its new arrays."""
 
-    def handler(message, context):
+    def train(arrays, message, context):
         assert set(message.content) <= {"arrays", "config"}
-        found = arrays_of(trained(numpy_of(message.content["arrays"])))
-        return Message(RecordDict({"arrays": found, "metrics": MetricRecord({"n": 1})}), reply_to=message)
+        return trained(arrays)
 
-    with InProcessGrid(None, 1).identity():
-        message = Message(content, dst_node_id=2, message_type="train", group_id=f"{number}")
-    context = Context(1, 2, {"partition-id": partition}, RecordDict(), {})
-    return short_mod(**limits)(message, context, handler).content
+    grid = InProcessGrid(foreign_app(train, mods=[short_mod(**limits)]), partition + 1)
+    return problems.answered(grid, content, number=number, node=2 + partition).content
 
 
 def sent(form, arrays=None):

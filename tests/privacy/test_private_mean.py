@@ -79,8 +79,12 @@ def private(**options):
         *({"clip": clip} for clip in (0.0, math.nan, {}, {"w": math.inf}, "1")),
         *({"delta": delta} for delta in (0.0, 1.0)),
         *({"noise_multiplier": multiplier} for multiplier in (-1.0, math.nan, None)),
-        *({"target_epsilon": 1.0}, {"noise_multiplier": None, "target_epsilon": 0.0}),
-        *({"noise": "laplace"}, {"bands": 3, "noise": "independent"}, {"rounds": 0}, {"clients": 0}),
+        {"target_epsilon": 1.0},
+        {"noise_multiplier": None, "target_epsilon": 0.0},
+        {"noise": "laplace"},
+        {"bands": 3, "noise": "independent"},
+        {"rounds": 0},
+        {"clients": 0},
     ],
 )
 def test_what_is_out_of_range_is_refused(options):

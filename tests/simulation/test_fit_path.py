@@ -20,19 +20,17 @@ SIZES = (20, 25, 35)
 FAST = {"client_lr": "auto", "server_lr": 4.0, "work": Steps(1, batch_size=None), "fraction_evaluate": 0.0}
 
 
-def data(kind, shift=0):
+def objectives_of(kind, shift=0, **options):
     found = []
     for m, size in enumerate(SIZES):
         rng = np.random.default_rng(10 * shift + m)
         features = rng.normal(size=(size, 5)) + 0.2
         scores = features @ [2.0, -1.0, 0.5, 0.0, 0.0] + 1.0 + 0.5 * rng.normal(size=size)
-        found.append((features, scores if kind is LeastSquares else np.clip(np.round(scores), 0, 2).astype(int)))
+        if kind is LeastSquares:
+            found.append(kind(features, scores, **options))
+        else:
+            found.append(kind(features, np.clip(np.round(scores), 0, 2).astype(int), num_classes=3, **options))
     return found
-
-
-def objectives_of(kind, shift=0, **options):
-    classes = {"num_classes": 3} if kind is MultinomialLogistic else {}
-    return [kind(*part, **classes, **options) for part in data(kind, shift)]
 
 
 def path_of(kind, regularizer=None, rounds=60, app=None, strategy_options=None, objective_options=None, **options):
@@ -48,17 +46,14 @@ def coefficients(point):
     return point.result.arrays["coefficients"].numpy()
 
 
-def pooled(kind):
-    parts = data(kind)
-    return np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts])
-
-
 def test_a_path_of_least_squares_is_scikit_learns():
-    objective = objectives_of(LeastSquares)[0]
+    objectives = objectives_of(LeastSquares)
+    objective = objectives[0]
     stop = EarlyStopping(tol=1e-10, certificate="train/duality-gap")
     options = {"num_strengths": 5, "ratio": 0.02, "callbacks": [stop]}
     path = path_of(LeastSquares, rounds=400, strategy_options={"certificate_every": 20}, **options)
-    features, targets = pooled(LeastSquares)
+    features = np.concatenate([own.features for own in objectives])
+    targets = np.concatenate([own.targets for own in objectives])
     centred = features - features.mean(axis=0)
     level = targets - targets.mean()
     alpha_max = np.abs(centred.T @ level).max() / len(targets)

@@ -349,7 +349,8 @@ def test_names_of_columns_are_text_in_a_summary():
 
 
 NO_METRICS = [
-    *({f"m{i}": 1.0 for i in range(MOST_METRICS + 1)}, {"many": [0.0] * (MOST_NUMBERS + 1)}),
+    {f"m{i}": 1.0 for i in range(MOST_METRICS + 1)},
+    {"many": [0.0] * (MOST_NUMBERS + 1)},
     *({name: 1.0} for name in ("a" * (LONGEST_NAME + 1), FORGED.replace("\ud800", ""), "a\u202eb")),
 ]
 
