@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import foreign_app, numpy_of, simulated
 
-from flwr_fco.algorithms.density import FURTHER, GAIN, MEMORY, allotted, erdos_renyi, keep_gain, sparse_step
+from flwr_fco.algorithms.density import GAIN, erdos_renyi, keep_gain
 from flwr_fco.core.layout import Layout
 from flwr_fco.regularizers import HardSparsity, L1Ball, PerParameter, Zero
 from flwr_fco.regularizers.sets import _LONG, kth_largest
@@ -48,23 +48,6 @@ def test_the_share_is_allotted_to_the_entry(shapes, density):
     assert sum(counts) == total or (sum(counts) > total and all(count == 1 for count in counts))
     if density == 1.0:
         assert counts == sizes
-
-
-@given(st.integers(0, 2**32 - 1), st.floats(0.05, 0.95), st.floats(0.0, 1.0))
-@settings(max_examples=200, deadline=None)
-def test_the_largest_stay_but_no_array_has_less_than_it_is_sure_of(seed, density, sure):
-    """Against the optimum: with the lower bounds, no exchange of an entry that stays for one that goes is a gain."""
-    rng = np.random.default_rng(seed)
-    arrays = [rng.integers(0, 9, rng.integers(1, 20)).astype(float) * 10.0 ** rng.integers(-1, 2) for _ in range(4)]
-    even = erdos_renyi([(array.size, 1) for array in arrays], density)
-    least = [math.ceil(sure * count) for count in even]
-    counts = allotted(arrays, least, sum(even))
-    assert sum(counts) == sum(even)
-    assert all(low <= count <= array.size for low, count, array in zip(least, counts, arrays, strict=True))
-    ordered = [np.sort(array)[::-1] for array in arrays]
-    leaves = [own[count - 1] for own, count, low in zip(ordered, counts, least, strict=True) if count > low]
-    enters = [own[count] for own, count in zip(ordered, counts, strict=True) if count < own.size]
-    assert not leaves or not enters or min(leaves) >= max(enters)
 
 
 @pytest.mark.parametrize("scope", ["layers", "global"])
@@ -125,27 +108,6 @@ def test_the_kth_largest_is_that_of_a_sort(dtype, values, share):
 
 
 LAYOUT = Layout.from_arrays({"a": np.zeros((3, 4)), "b": np.zeros((2, 5)), "c": np.zeros((2, 2)), "bias": np.zeros(3)})
-
-
-@pytest.mark.parametrize("scope", ["each", "joint"])
-def test_what_stays_goes_as_far_as_all_and_what_is_0_fades(scope):
-    rng = np.random.default_rng(3)
-    bound = HardSparsity(density=0.5).bind(LAYOUT, scope=scope)
-    dual = rng.standard_normal(LAYOUT.size)
-    step = 0.1 * rng.standard_normal(LAYOUT.size)
-    primal = bound.prox(dual, 1.0)
-    following = dual + step
-    sparse_step(bound, primal, dual, following)
-    blocks = [LAYOUT[name].block for name in "abc"] if scope == "each" else [LAYOUT.regularized_mask()]
-    expected = dual + step  # A bias is as the mean has it.
-    for block in blocks:
-        z = dual[block]
-        d = step[block]
-        kept = primal[block] != 0
-        factor = min(FURTHER, np.linalg.norm(d) / np.linalg.norm(d[kept]))
-        assert factor > 1.0
-        expected[block] = np.where(kept, z + factor * d, MEMORY * z + d)
-    np.testing.assert_allclose(following, expected, rtol=1e-12)
 
 
 def rms_singular_value(w):

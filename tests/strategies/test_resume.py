@@ -262,69 +262,44 @@ def test_of_two_servers_one_saves_itself_to_a_file(name, path, tmp_path):
 # --- what is on the disk ----------------------------------------------------------------------------------------------
 
 
-def another(path, change):
+def another(path, way, change):
     """Write a file of another tree, with the checksum that fits it."""
     about = json.loads(read_npz(path)["tree"].tobytes())["about"]
-    tree = checkpoint.load(path, about)
-    change(tree)
-    checkpoint.save(path, about, tree)
+    checkpoint.save(path, about, with_entry(checkpoint.load(path, about), way, change))
 
 
-def state_with(change):
-    """Change the first field of the state, which is the dual."""
-
-    def changed(tree):
-        first, *others = tree["parts"]["run"]["state"]
-        tree["parts"]["run"]["state"] = (change(first), *others)
-
-    return changed
-
-
-def member_with(weight=None, **memory):
-    """Give a member another weight, or as its memory functions of what it has."""
-
-    def changed(tree):
-        members = tree["parts"]["ledger"]["members"]
-        key = next(iter(members))
-        own, digest, held, sent = members[key]
-        remembered = {name: change(held["own"]) for name, change in memory.items()} or held
-        members[key] = (own if weight is None else weight, digest, remembered, sent)
-
-    return changed
-
-
-def without(*names):
-    def change(tree):
-        for name in names[:-1]:
-            tree = tree[name]
-        del tree[names[-1]]
-
-    return change
-
-
-def callbacks_with(state):
-    return lambda tree: tree.update(callbacks={"Plateau-0": state})
+def with_entry(tree, way, change):
+    """Return a tree with one entry changed, or without it if it becomes `...`; None is its first key."""
+    entries = dict(enumerate(tree) if isinstance(tree, tuple) else tree)
+    key = next(iter(entries)) if way[0] is None else way[0]
+    entries[key] = with_entry(entries[key], way[1:], change) if way[1:] else change(entries[key])
+    entries = {name: entry for name, entry in entries.items() if entry is not ...}
+    return tuple(entries.values()) if isinstance(tree, tuple) else entries
 
 
 PLATEAU = {"cls": FedDualAvg, "callbacks": [Plateau()]}
 DAMAGED = r"run\.npz is damaged"
 DENSITY = {"cls": FedDualAvg, "regularizer": fco.Zero(), "density": 0.3}
+DUAL = ("parts", "run", "state", 0)
+WEIGHT = ("parts", "ledger", "members", None, 0)
+MEMORY = ("parts", "ledger", "members", None, 2)
+CALLBACK = ("callbacks", None)
 #: A run, what is changed in its file, the run that is to go on with it, and why it cannot.
 REFUSED = {
-    "NaN in the state": ({}, state_with(lambda a: a * np.nan), {}, DAMAGED),
-    "complex numbers": ({}, state_with(lambda a: a.astype(complex)), {}, DAMAGED),
-    "a short array": ({}, state_with(lambda a: a[:-1]), {}, DAMAGED),
-    "a number for an array": ({}, state_with(lambda a: 0.0), {}, DAMAGED),
-    "no state": ({}, without("parts", "run", "state"), {}, DAMAGED),
-    "no lengths": ({}, without("parts", "cap"), {}, DAMAGED),
-    "a memory of another width": ({}, member_with(own=lambda a: a[:-1]), {}, DAMAGED),
-    "a memory of another name": ({}, member_with(mine=lambda a: a), {}, DAMAGED),
-    "NaN in a memory": ({}, member_with(own=lambda a: a * np.nan), {}, DAMAGED),
-    "a negative weight": ({}, member_with(weight=-1.0), {}, DAMAGED),
-    "text for a weight": ({}, member_with(weight="w"), {}, DAMAGED),
-    "no numbers of a callback": (PLATEAU, callbacks_with({}), PLATEAU, "callbacks"),
-    "too many numbers": (PLATEAU, callbacks_with({"numbers": np.ones(5)}), PLATEAU, "callbacks"),
-    "no state of a callback": (PLATEAU, callbacks_with(None), PLATEAU, "callbacks"),
+    "NaN in the state": ({}, (DUAL, lambda a: a * np.nan), {}, DAMAGED),
+    "complex numbers": ({}, (DUAL, lambda a: a.astype(complex)), {}, DAMAGED),
+    "a short array": ({}, (DUAL, lambda a: a[:-1]), {}, DAMAGED),
+    "a number for an array": ({}, (DUAL, lambda a: 0.0), {}, DAMAGED),
+    "no state": ({}, (DUAL[:-1], lambda state: ...), {}, DAMAGED),
+    "no lengths": ({}, (("parts", "cap"), lambda cap: ...), {}, DAMAGED),
+    "a memory of another width": ({}, (MEMORY, lambda held: {"own": held["own"][:-1]}), {}, DAMAGED),
+    "a memory of another name": ({}, (MEMORY, lambda held: {"mine": held["own"]}), {}, DAMAGED),
+    "NaN in a memory": ({}, (MEMORY, lambda held: {"own": held["own"] * np.nan}), {}, DAMAGED),
+    "a negative weight": ({}, (WEIGHT, lambda weight: -1.0), {}, DAMAGED),
+    "text for a weight": ({}, (WEIGHT, lambda weight: "w"), {}, DAMAGED),
+    "no numbers of a callback": (PLATEAU, (CALLBACK, lambda own: {}), PLATEAU, "callbacks"),
+    "too many numbers": (PLATEAU, (CALLBACK, lambda own: {"numbers": np.ones(5)}), PLATEAU, "callbacks"),
+    "no state of a callback": (PLATEAU, (CALLBACK, lambda own: None), PLATEAU, "callbacks"),
     "another strategy": ({}, None, {"cls": fco.Scaffold}, "other settings: .*Scaffold"),
     "another rate": ({}, None, {"client_lr": 0.03}, r"other settings: .*client_lr=0\.05, here client_lr=0\.03"),
     "another psi": ({}, None, {"regularizer": fco.L1(0.06)}, r"other settings: .*here regularizer=L1\(0\.06"),
@@ -344,7 +319,7 @@ def test_a_run_that_cannot_go_on_with_a_file_is_refused_in_words(name, path, tmp
 
     go(path, 4, **first)
     if change is not None:
-        another(path, change)
+        another(path, *change)
     with pytest.raises(ConfigurationError, match=said):
         go(tmp_path / "other.npz", 8, resume=path, **other)
 

@@ -164,11 +164,8 @@ def certified(objectives, psi, **options):
 
 def test_classes_that_are_separable_along_what_psi_leaves_alone():
     """l1 alone has an optimum; without psi on a separating column the loss has none, and a residual says 'solved'."""
-    rng = np.random.default_rng(0)
-    objectives = []
-    for _ in range(3):
-        features = rng.normal(size=(20, 4))
-        objectives.append(Logistic(features, features[:, 0] > 0.0))
+    features = np.random.default_rng(0).normal(size=(3, 20, 4))
+    objectives = [Logistic(own, own[:, 0] > 0.0) for own in features]
     certified(objectives, L1(0.05))
     free = L1(0.05, weights=np.array([0.0, 1.0, 1.0, 1.0]))
     result, _ = solved(objectives, free, hessian="none", rounds=60)
@@ -216,10 +213,8 @@ def test_an_exact_fit_leaves_no_site_out():
     """Loss, mean square and gradient go to 0, and their rounding errors do not."""
     rng = np.random.default_rng(0)
     truth = rng.normal(size=5)
-    objectives = []
-    for _ in range(3):
-        features = 1e3 * rng.normal(size=(30, 4))
-        objectives.append(LeastSquares(features, features @ truth[:4] + truth[4], scale=0.5))
+    features = 1e3 * rng.normal(size=(3, 30, 4))
+    objectives = [LeastSquares(own, own @ truth[:4] + truth[4], scale=0.5) for own in features]
     result, _ = solved(objectives, Zero(), tolerance=1e-10)
     assert not result.left_out
     assert_allclose(point(result, objectives[0]), truth, rtol=1e-6)
@@ -424,11 +419,7 @@ def own_loss(largest):
 @pytest.mark.parametrize("seed", range(3))
 def test_a_loss_of_ones_own_is_proved_zero_by_its_own_bound_only(seed):
     """Without a bound of its own it has no radius, and one of 0 would prove what the optimum has."""
-    rng = np.random.default_rng(seed)
-    losses = []
-    for m in range(3):
-        X = rng.normal(m, 1.0, size=(30, P))
-        losses.append(LeastSquares(X, X[:, 0] - 0.5 * X[:, 3] + rng.normal(size=30)))
+    losses = sites("squares", (30, 30, 30), P, seed)
     psi = L1(0.2 * np.abs(sum(SiteIntercept(own).gradient(np.zeros(P)) for own in losses) / 3).max())
 
     def found(kind):
