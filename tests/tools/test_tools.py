@@ -88,15 +88,16 @@ def test_what_is_wrong_is_said_and_keys_are_not_overwritten(tmp_path, made):
 
 CHILD = (
     "import subprocess, sys, time;"
-    "print(subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)', *sys.argv[1:]]).pid, flush=True);"
+    "own = [sys.executable, '-c', 'import time; time.sleep(60)', *sys.argv[2:]];"
+    "print(subprocess.Popen(own, start_new_session=sys.argv[1] == 'apart').pid, flush=True);"
     "time.sleep(60)"
 )
 
 
-def started(environment, *arguments):
+def started(environment, *arguments, child="beside"):
     """Start a process in a session of its own; return it, and the number of its child."""
     options = {"stdout": subprocess.PIPE, "text": True, "start_new_session": True, "env": environment}
-    leader = subprocess.Popen([sys.executable, "-c", CHILD, *arguments], **options)
+    leader = subprocess.Popen([sys.executable, "-c", CHILD, child, *arguments], **options)
     return leader, int(leader.stdout.readline())
 
 
@@ -270,25 +271,21 @@ def test_without_a_superlink_a_node_gets_an_error(gate):
 @pytest.mark.parametrize("ours", [True, False])
 def test_the_superlink_of_a_killed_process_is_ended_with_what_it_started(tmp_path, ours):
     """The system closes a killed process's end of the pipe; another's process of the same number is left alone."""
-    # A child with a session of its own, as the SuperLink's.
-    script = "setsid sleep 1000 & echo $!; exec sleep 1000"
     environment = {**os.environ, "FLWR_HOME": str(tmp_path if ours else tmp_path / "other")}
-    options = {"stdout": subprocess.PIPE, "start_new_session": True, "env": environment}
-    with subprocess.Popen(["sh", "-c", script], **options) as leader:
-        assert leader.stdout is not None
-        child = int(leader.stdout.readline())
-        watcher, lifeline = watch(leader.pid, tmp_path)
-        try:
-            time.sleep(0.2)
-            assert leader.poll() is None
-            os.close(lifeline)
-            os.waitpid(watcher, 0)
-            assert (leader.poll() is None) != ours
-            assert bool(command_line(child)) != ours
-        finally:
-            for pid in (leader.pid, child):
-                if command_line(pid):
-                    os.kill(pid, signal.SIGKILL)
+    # A child with a session of its own, as the SuperLink's.
+    leader, child = started(environment, child="apart")
+    watcher, lifeline = watch(leader.pid, tmp_path)
+    try:
+        time.sleep(0.2)
+        assert leader.poll() is None
+        os.close(lifeline)
+        os.waitpid(watcher, 0)
+        assert (leader.poll() is None) != ours
+        assert bool(command_line(child)) != ours
+    finally:
+        for pid in (leader.pid, child):
+            if command_line(pid):
+                os.kill(pid, signal.SIGKILL)
 
 
 def test_of_a_log_of_gigabytes_the_end_is_read(tmp_path):
