@@ -1,5 +1,7 @@
 """A training loop of one's own: the same models as our ClientApp, what it refuses, and what its owner may forbid."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -28,9 +30,7 @@ from flwr_fco.work import FirstOrder
 NODES = 4
 
 
-class Linear(networks.Linear):
-    def __init__(self):
-        super().__init__(FEATURES)
+Linear = partial(networks.Linear, FEATURES)
 
 
 def torch_app(
@@ -145,9 +145,9 @@ def test_random_numbers_of_a_loop_follow_from_seed_round_and_partition():
 # --- refused ----------------------------------------------------------------------------------------------------------
 
 
-class Frozen(Linear):
+class Frozen(networks.Linear):
     def __init__(self):
-        super().__init__()
+        super().__init__(FEATURES)
         self.intercept.requires_grad_(False)
 
 

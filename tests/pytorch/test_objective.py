@@ -8,16 +8,14 @@ pytest.importorskip("torch.optim", reason="needs PyTorch: make test-torch, or pi
 import torch
 from networks import Linear
 from networks import loss as cross_entropy
-from problems import start_arrays
+from problems import flat, run
 from refusals import refused
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from flwr_fco.client_apps import client_app
 from flwr_fco.objectives import LeastSquares, MultinomialLogistic
 from flwr_fco.regularizers import L1, GroupLasso, L1Ball
-from flwr_fco.simulation import simulate
 from flwr_fco.strategies import FedDualAvg, FedMid, Steps
 from flwr_fco.testing import check_objective
 from flwr_fco.torch import TorchObjective
@@ -133,19 +131,12 @@ def test_buffers_travel_and_only_training_changes_them():
 # --- where its vectors are -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("kind", [FedDualAvg, FedMid])
 @pytest.mark.parametrize("psi", [L1(0.05), GroupLasso(0.05, groups=np.arange(6) // 2), L1Ball(1.0)])
-def test_steps_on_the_device_are_those_in_numpys_memory(psi):
-    theirs, ours = _pair("least squares")
-    start = start_arrays()
-    length = {"num_nodes": 2, "num_rounds": 3, "progress": False}
-    for kind in (FedDualAvg, FedMid):
-        strategy = kind(regularizer=psi, client_lr=0.05, work=Steps(5, batch_size=7), fraction_evaluate=0.0)
-        found = [
-            simulate(strategy, client_app(lambda context, own=own: own), initial_arrays=start, **length)
-            for own in (theirs, ours)
-        ]
-        one, other = (result.arrays["coefficients"].numpy() for result in found)
-        np.testing.assert_allclose(one, other, rtol=0, atol=1e-13)
+def test_steps_on_the_device_are_those_in_numpys_memory(psi, kind):
+    options = {"regularizer": psi, "client_lr": 0.05, "work": Steps(5, batch_size=7)}
+    one, other = (flat(run(kind(**options), [own, own], 3).arrays) for own in _pair("least squares"))
+    np.testing.assert_allclose(one, other, rtol=0, atol=1e-13)
 
 
 # --- saddle points ---------------------------------------------------------------------------------------------------

@@ -7,13 +7,12 @@ pytest.importorskip("torch.optim", reason="needs PyTorch: make test-torch, or pi
 
 import torch
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
-from problems import foreign_app
+from problems import foreign_app, simulated
 from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn import functional
 
 from flwr_fco.client_apps import client_app
-from flwr_fco.simulation import simulate
 from flwr_fco.torch import ClientApp, TorchObjective, local_training
 
 NODES = 4
@@ -127,5 +126,4 @@ def run(strategy, app, rounds, arrays=None, **options):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             arrays = ArrayRecord(Net().state_dict())
-    options = {"progress": False, **options}
-    return simulate(strategy, app, num_nodes=NODES, num_rounds=rounds, initial_arrays=arrays, **options)
+    return simulated(strategy, app, rounds, num_nodes=NODES, initial_arrays=arrays, **options)
