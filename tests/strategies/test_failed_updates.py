@@ -169,16 +169,6 @@ def test_what_a_method_rejects_is_left_out_and_the_step_is_of_the_others():
     assert reasons == {"partition 1 is not to be believed", "partition 3 is not to be believed"}
 
 
-@pytest.mark.parametrize("cls", [FedDualAvg, fco.FedMid])
-@pytest.mark.parametrize("strength", [0.0, 0.05, 0.5, 2.0])
-def test_density_is_that_of_each_rounds_model(cls, strength):
-    seen = []
-    strategy = cls(regularizer=fco.L1(strength), client_lr=0.05)
-    result = run_from(strategy, clients(), 20, callbacks=[lambda n, arrays, m: seen.append(arrays["coefficients"])])
-    densities = [metrics["density"] for metrics in result.train_metrics_clientapp.values()]
-    assert densities == [np.count_nonzero(w.numpy()) / FEATURES for w in seen]
-
-
 @pytest.mark.parametrize("psi", [fco.Nuclear(2.0), fco.NuclearBall(1.0)], ids=str)
 def test_rank_is_that_of_each_rounds_model(psi):
     rng = np.random.default_rng(0)

@@ -97,13 +97,6 @@ def test_folds_part_the_rows_with_the_same_shares_of_each_class(folds):
     assert sorted(rows.size for rows in single) == [0] * (folds - 1) + [1]
 
 
-def start_of(grid, objectives, rounds=60):
-    """Start a path with three folds."""
-    strengths = Strengths(4, folds=3)
-    strategy = FedNewton(regularizer=L1(1.0), strengths=strengths, tolerance=1e-7, fraction_evaluate=0.0)
-    return strategy, started(strategy, grid, rounds, zeros(objectives[0].layout))
-
-
 def test_messages_and_a_resumed_run_have_the_same_bits(tmp_path):
     objectives = sites("multinomial", sizes=(30, 41, 25))
     file = tmp_path / "run.npz"
@@ -142,7 +135,8 @@ def test_a_lie_about_one_problem_is_named_and_the_round_is_skipped(lie):
     name, change, reason = LIES[lie]
     objectives = sites("logistic", SIZES)
     grid = Faulty(app_of(objectives), 3, changing(name, change), rounds=(4,), nodes=(2,))
-    strategy, result = start_of(grid, objectives)
+    strategy = FedNewton(regularizer=L1(1.0), strengths=Strengths(4, folds=3), tolerance=1e-7, fraction_evaluate=0.0)
+    result = started(strategy, grid, 60, zeros(objectives[0].layout))
     assert [number for number, own in result.train_metrics_clientapp.items() if own["skipped"]] == [4]
     assert any(reason in row.reason for row in result.left_out)
     assert run_of(strategy).finished()
