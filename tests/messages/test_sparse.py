@@ -20,16 +20,18 @@ START = {"coefficients": np.zeros(D), "intercept": np.zeros(1)}
 
 
 def test_a_client_reads_what_it_was_sent():
-    sent = np.array([0, 3, 9], dtype=np.int32), np.array([1.0, -0.0, 0.5]), 10
+    sent = np.array([0, 3, 9], dtype=np.int32), np.array([1.0, -0.0, 0.5]), 12
     vectors = ReceivedVectors({"dual": SparseVector(*sent), "all": NonZeros(*sent)})
     assert_array_equal(vectors.at("dual", sent[0]), sent[1])
-    for indices in (np.arange(10), np.array([0, 1, 9]), np.array([], dtype=np.int64)):
+    for indices in (np.arange(12), np.array([0, 1, 9]), np.array([], dtype=np.int64)):
         assert_array_equal(vectors.at("all", indices).view(np.int64), vectors["all"][indices].view(np.int64))
     with pytest.raises(ProtocolError, match="at other indices"):
         vectors.at("dual", np.array([0, 3]))
-    with pytest.raises(ProtocolError, match="at 3 of 10 indices"):
+    with pytest.raises(ProtocolError, match="at 3 of 12 indices"):
         vectors["dual"]
-    assert_array_equal(vectors["all"].view(np.int64), np.array([1, 0, 0, -0.0, 0, 0, 0, 0, 0, 0.5]).view(np.int64))
+    assert_array_equal(
+        vectors["all"].view(np.int64), np.array([1, 0, 0, -0.0, 0, 0, 0, 0, 0, 0.5, 0, 0]).view(np.int64)
+    )
     assert not vectors["all"].flags.writeable
 
 
