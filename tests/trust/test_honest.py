@@ -51,11 +51,16 @@ def run(strategy, objectives, rounds=25):
 
 
 #: In the default run each class of method in three federations; at night all methods in 150.
-BY_DAY = [name for name in REPRESENTATIVES if name in METHODS]
-DAY = [(seed, name) for name in BY_DAY for seed in range(3)]
+FEDERATIONS = [
+    pytest.param(seed, name, marks=() if seed < 3 and name in REPRESENTATIVES else pytest.mark.nightly)
+    for name in METHODS
+    for seed in range(150)
+]
 
 
-def nobody_is_left_out(seed, name):
+@pytest.mark.filterwarnings("ignore:standard deviations differ")
+@pytest.mark.parametrize(("seed", "name"), FEDERATIONS)
+def test_nobody_is_left_out(seed, name):
     objectives = federation(seed)
     options = {"client_lr": 0.25 * largest_rate(objectives), "regularizer": L1(0.01)}
     options["work"] = Steps(4, batch_size=None) if seed % 3 else Epochs(1, batch_size=16)
@@ -74,20 +79,6 @@ def nobody_is_left_out(seed, name):
     reported = [m for m in result.train_metrics_clientapp.values() if "certificate-of" in m]
     assert reported or name == "FedNewton"
     assert all(m["certificate-clients"] == m["certificate-of"] == len(objectives) for m in reported)
-
-
-@pytest.mark.filterwarnings("ignore:standard deviations differ")
-@pytest.mark.parametrize(("seed", "name"), DAY)
-def test_nobody_is_left_out(seed, name):
-    nobody_is_left_out(seed, name)
-
-
-@pytest.mark.filterwarnings("ignore:standard deviations differ")
-@pytest.mark.nightly
-@pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("seed", range(150))
-def test_nobody_is_left_out_of_150_federations(seed, name):
-    nobody_is_left_out(seed, name)
 
 
 def test_a_sharp_honest_loss_among_ten_stays_and_ends_nothing():
