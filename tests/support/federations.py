@@ -93,14 +93,19 @@ def altering(site, about, change):
     return Altering
 
 
-def counting(asked):
-    """Return a kind of grid that adds the type of each message to a list."""
+def counting(asked, said=None):
+    """Return a kind of grid that adds the type of each message to a list, and to another all numbers of the replies."""
 
     class Counting(InProcessGrid):
         direct = None  # messages
 
         def reply(self, message):
             asked.append((message.metadata.dst_node_id, message.metadata.message_type))
-            return super().reply(message)
+            reply = super().reply(message)
+            if said is not None:
+                said.extend(float(own) for each in reply.content.metric_records.values() for own in each.values())
+                for record in reply.content.array_records.values():
+                    said.extend(number for array in record.values() for number in np.ravel(array.numpy()).tolist())
+            return reply
 
     return Counting
