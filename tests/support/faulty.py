@@ -1,8 +1,8 @@
 """A grid with faults at one node, and what the tests of faults have in common."""
 
-from faults import FaultyGrid, altered
+from faults import FaultyGrid
 from flwr.app import Error, Message, MetricRecord
-from problems import start_arrays
+from problems import arrays_of, numpy_of, start_arrays
 
 from flwr_fco.regularizers import L1
 from flwr_fco.strategies import Epochs, FedDualAvg
@@ -43,16 +43,7 @@ def with_content(change):
 
 def with_increment(change):
     """Return a fault: ``change(arrays)`` returns other arrays."""
-
-    def fault(message, reply):
-        def replace(arrays, metrics):
-            other = change(dict(arrays))
-            arrays.clear()
-            arrays |= other
-
-        return [altered(message, reply, replace)]
-
-    return fault
+    return with_content(lambda content: {"arrays": arrays_of(change(numpy_of(content["arrays"])))})
 
 
 def changing(name, change):
