@@ -132,12 +132,13 @@ def arrays(draw):
     )
 
 
-def readable(metrics):
-    """Flower's own records refuse lists of two types and integers beyond 64 bits."""
-    try:
-        return MetricRecord(metrics)
-    except (TypeError, ValueError):
-        return MetricRecord({"num-examples": 3})
+def record_of(kind, values):
+    """Flower's own records refuse mixed lists, None, nested values and integers beyond 64 bits."""
+    record = kind()
+    for name, value in values.items():
+        with suppress(TypeError, ValueError):
+            record[name] = value
+    return record
 
 
 @st.composite
@@ -146,7 +147,7 @@ def replies(draw):
     names = draw(st.lists(st.sampled_from(["increment", "increment", "x"]), max_size=2))
     content = {
         "arrays": ArrayRecord({name: draw(arrays()) for name in names}),
-        "metrics": readable({**(good if draw(st.booleans()) else {}), **draw(METRICS)}),
+        "metrics": record_of(MetricRecord, {**(good if draw(st.booleans()) else {}), **draw(METRICS)}),
     }
     if not draw(st.integers(0, 9)):
         content["more"] = draw(st.sampled_from([ArrayRecord(), MetricRecord({"x": 1}), ConfigRecord({"x": "y"})]))
@@ -198,15 +199,6 @@ CONTENTS = [
 ]
 
 
-def config_of(values):
-    """Flower's own records refuse mixed lists, None and nested values."""
-    record = ConfigRecord()
-    for name, value in values.items():
-        with suppress(TypeError, ValueError):
-            record[name] = value
-    return record
-
-
 @fuzzed(0.15)
 @given(st.data())
 def test_messages_to_a_client(data):
@@ -218,7 +210,7 @@ def test_messages_to_a_client(data):
         fco["plan"] = json.dumps(header)
     if data.draw(st.booleans()):
         fco = data.draw(mutated(fco))
-    content["fco"] = config_of(fco)
+    content["fco"] = record_of(ConfigRecord, fco)
     if not data.draw(st.integers(0, 3)):
         content["arrays"] = with_another(data.draw, content["arrays"], "x", "pass:x")
     if not data.draw(st.integers(0, 3)):
@@ -295,7 +287,7 @@ def test_questions_to_a_client(data):
     if not data.draw(st.integers(0, 3)):
         fco = data.draw(mutated(fco))
     note(str(fco))
-    content["fco-question"] = config_of(fco)
+    content["fco-question"] = record_of(ConfigRecord, fco)
     if not data.draw(st.integers(0, 2)):
         content["arrays"] = with_another(data.draw, content["arrays"], "primal", "x", "pass:x")
     if not data.draw(st.integers(0, 9)):
