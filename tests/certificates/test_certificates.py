@@ -50,10 +50,7 @@ FOREIGN = next(psi for psi, _ in EXAMPLES if isinstance(psi, Adapter))
 UNKNOWN = type("Own", (LeastSquares,), {"least": None, "dual_terms": Objective.dual_terms})(np.eye(3), np.ones(3))
 
 
-def without_a_class():
-    return [MultinomialLogistic(np.eye(6), np.arange(6) % 2, num_classes=3) for _ in range(2)]
-
-
+WITHOUT_A_CLASS = MultinomialLogistic(np.eye(6), np.arange(6) % 2, num_classes=3)
 SQUARES = clients_of(LeastSquares, np.random.default_rng(0))
 
 
@@ -61,7 +58,7 @@ SQUARES = clients_of(LeastSquares, np.random.default_rng(0))
     ("clients", "psi", "reason"),
     [
         ([UNKNOWN], L1(0.1), "not known to be convex"),
-        (without_a_class(), L1(0.1), "no minimum in the intercept"),
+        ([WITHOUT_A_CLASS, WITHOUT_A_CLASS], L1(0.1), "no minimum in the intercept"),
         (SQUARES, regularizers.HardSparsity(2), "not convex"),
         (SQUARES, regularizers.NonNegative(), "some directions"),
         (SQUARES, FOREIGN, "the conjugate of Adapter("),

@@ -24,26 +24,6 @@ from flwr_fco.work import FirstOrder, LocalWork, Minimise
 # --- named arrays to one flat vector and back -------------------------------------------------------------------------
 
 
-def test_there_and_back():
-    rng = np.random.default_rng(0)
-    given = {
-        "features.weight": rng.standard_normal((3, 4)).astype(np.float32),
-        "features.bias": rng.standard_normal(3).astype(np.float32),
-        "norm.running_mean": rng.standard_normal(3),
-        "norm.num_batches_tracked": np.array(7),
-        "mask": np.array([True, False]),
-        "scale": np.array(2.5),
-    }
-    layout = Layout.from_arrays(given)
-    back = layout.unflatten(layout.flatten(given))
-    assert list(back) == ["features.weight", "features.bias", "scale"]
-    for name, array in back.items():
-        assert array.dtype == given[name].dtype
-        assert_array_equal(array, given[name])
-    assert layout.size == 12 + 3 + 1
-    assert [e.name for e in layout.passed_through] == ["norm.running_mean", "norm.num_batches_tracked", "mask"]
-
-
 @pytest.mark.parametrize(
     ("shapes", "apply_to", "expected"),
     [
@@ -82,11 +62,15 @@ def test_errors_name_the_value(call, message):
         call()
 
 
-def test_byte_order_and_memory_order_do_not_matter():
-    given = {"w": np.asfortranarray(np.arange(6.0).reshape(2, 3)).astype(">f8"), "b": np.zeros(1)}
+def test_byte_order_and_memory_order_do_not_matter_and_masks_pass_through():
+    given = {"w": np.asfortranarray(np.arange(6.0).reshape(2, 3)).astype(">f8"), "b": np.float32([0.1])}
+    given["mask"] = np.array([True, False])
     layout = Layout.from_arrays(given)
     assert_array_equal(layout.flatten(given)[:6], np.arange(6.0))
     assert layout["w"].dtype == "float64"
+    back = layout.unflatten(layout.flatten(given))
+    assert (list(back), back["b"].dtype, back["b"]) == (["w", "b"], np.float32, given["b"])
+    assert [entry.name for entry in layout.passed_through] == ["mask"]
 
 
 # --- specifications ---------------------------------------------------------------------------------------------------
