@@ -7,7 +7,7 @@ import pytest
 from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp import strategy as flowers
 from flwr.serverapp.strategy import FedAvg
-from problems import FEATURES, Foreign, app_of, arrays_of, clients, flat, foreign_app, numpy_of, run, simulated
+from problems import FEATURES, Foreign, app_of, arrays_of, clients, flat, foreign_app, numpy_of, run, simulated, started
 
 from flwr_fco.errors import ConfigurationError, NothingTrainedError
 from flwr_fco.objectives import LeastSquares
@@ -275,14 +275,9 @@ def test_a_strategy_around_ours_does_what_a_subclass_does(change, theirs):
     options = DENSE if theirs else {"client_lr": 0.1, "fraction_evaluate": 0.0}
     start = {"w": np.zeros((6, 5))} if theirs else {"coefficients": np.zeros(30)}
 
-    def models(strategy):
-        grid = InProcessGrid(app, NODES)
-        with grid.identity():
-            return numpy_of(strategy.start(grid, arrays_of(start), 6).arrays)
-
-    around = models(Around(FedDualAvg(**options), change))
-    inherited = models(changing(change)(**options))
-    np.testing.assert_equal(around, inherited)
+    both = [Around(FedDualAvg(**options), change), changing(change)(**options)]
+    around, inherited = (started(own, InProcessGrid(app, NODES), 6, arrays_of(start)).arrays for own in both)
+    np.testing.assert_equal(numpy_of(around), numpy_of(inherited))
 
 
 # --- the same class body over FedAvg, and over FedDualAvg without psi -------------------------------------------------
