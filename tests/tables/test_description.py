@@ -16,7 +16,6 @@ from refusals import refused
 from flwr_fco.client_apps import Disclosure
 from flwr_fco.core.logs import quiet
 from flwr_fco.tables import Codebook, Column, FederatedCoxRegression, FederatedLasso, FederatedLogisticRegression
-from flwr_fco.tables.checks import WARNS, probabilities
 from flwr_fco.tables.description import withheld
 
 MODELS = {"classes": FederatedLogisticRegression, "times": FederatedCoxRegression, "numbers": FederatedLasso}
@@ -87,6 +86,12 @@ def test_without_a_codebook_it_is_about_the_models_columns():
     means = [own.table().sort_values(["column", "level", "rows"])["mean"].to_numpy() for own in (table, grouped)]
     assert_allclose(*means, rtol=1e-12)
     refused("groups=", FederatedLogisticRegression().describe, whole[hospitals.NAMES], whole["died"])
+    for change, message in (
+        ({"marker": 0.0}, "marker is 0 in all rows, and varies at other sites"),
+        ({"age": [6200.0, *np.arange(299) % 50 + 40.0]}, "age has a single number far beyond all others"),
+    ):
+        X, y = in_two(sites | {"Bergen": sites["Bergen"].assign(**change)})
+        assert f"Bergen: {message}" in described(FederatedLogisticRegression(), X, y=y, stop=False)[1]
 
 
 def test_missing_entries_are_counted_in_all_rows_outcomes_in_complete_ones():
@@ -177,27 +182,3 @@ def test_of_honest_federations_5_percent_have_a_warning_and_none_an_error(kind, 
     tables = [described(model, hospitals.honest(seed, kind), stop=False)[0] for seed in range(count)]
     assert sum(bool(own.findings) for own in tables) <= most
     assert not any(own.refused for table in tables for own in table.findings)
-
-
-@pytest.mark.parametrize("sites", [2, 3, 10])
-def test_its_probabilities_are_true_where_sites_differ_as_usual(sites):
-    rng = np.random.default_rng(0)
-    alarms = 0
-    for _ in range(300):
-        values = rng.normal(0.0, 0.3, (sites, 5)) + rng.normal(0.0, 0.2, (sites, 5))
-        alarms += (probabilities(values, np.full((sites, 5), 0.2), 0.3) < WARNS).any()
-    assert alarms <= 300 * WARNS
-    assert probabilities(np.array([[0.0], [0.1], [9.0]]), np.full((3, 1), 0.1), 0.3)[2, 0] < 1e-6
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"marker": 0.0}, "marker is 0 in all rows, and varies at other sites"),
-        ({"age": [6200.0, *np.arange(299) % 50 + 40.0]}, "age has a single number far beyond all others"),
-    ],
-)
-def test_it_finds_without_a_codebook(change, message):
-    sites = hospitals.study()
-    X, y = in_two(sites | {"Bergen": sites["Bergen"].assign(**change)})
-    assert f"Bergen: {message}" in described(FederatedLogisticRegression(), X, y=y, stop=False)[1]

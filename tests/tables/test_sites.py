@@ -19,7 +19,7 @@ from sklearn.model_selection import LeaveOneGroupOut, cross_val_score
 from flwr_fco.client_apps import Disclosure
 from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.messages.records import NAMES_ONLY, TABLE, addressed
-from flwr_fco.tables import FederatedCoxRegression, FederatedElasticNet, FederatedLasso, FederatedLogisticRegression
+from flwr_fco.tables import FederatedCoxRegression, FederatedLasso, FederatedLogisticRegression
 
 NAMES = ["age", "bmi", "crp", "sex"]
 BACK = NAMES[::-1]
@@ -108,15 +108,6 @@ def test_the_order_of_arrays_is_taken_on_trust_and_the_summary_says_so(named, tr
         assert_array_equal(model.coef_, fit_here(SITES).coef_)
 
 
-def test_sites_with_frames_say_the_names_themselves():
-    named, asked = (over_a_grid(SITES, lasso(penalty_factor={"age": 0.5}), features=own) for own in (NAMES, None))
-    assert_array_equal(asked.coef_, named.coef_)
-    assert asked.feature_names_in_.tolist() == NAMES
-    assert asked.n_iter_ == named.n_iter_
-    arrays = [(table.to_numpy(), y) for table, y in SITES]
-    refused("no site names its columns", over_a_grid, arrays, features=None)
-
-
 SECOND = TABLES[1]
 OTHER = [
     ("part 1 lacks 'bmi', compared with part 0; .* columns that they have in common", SECOND.drop(columns="bmi")),
@@ -124,14 +115,12 @@ OTHER = [
     ("part 1 lacks 'age' and has 'Age'", SECOND.rename(columns={"age": "Age"})),
     (r"part 1: entries are missing \(NaN\): X\['bmi'\] in 40 of 40 rows", SECOND.assign(bmi=np.nan)),
     (r"\['bmi'\] hold dates or times; expected numbers", SECOND.assign(bmi=pd.Timestamp("2020-01-01"))),
-    ("hold dates or times", SECOND.assign(bmi=pd.Timedelta(days=1))),
     ("hold dates or times", SECOND.assign(bmi=date(2020, 1, 1))),
     (r"part 1 has the columns .* part 0 has .*'crp'.* expected the same names", SECOND.rename(columns={"age": "z"})),
     (r"part 1 has the columns .* part 0 has .* expected the same names", SECOND.to_numpy()),
     (r"part 1 .* part 0 has .* expected the same names", SECOND.set_axis(["age", "bmi", "bmi", "sex"], axis=1)),
     ("part 1 has rows of unequal length", [[1.0, 2.0, 3.0, 4.0], [1.0]]),
     (r"part 1: (.|\n)*array=\[\](.|\n)*; expected a table with a row", []),
-    ("part 1: could not convert string", [["a", "b", "c", "d"]] * 40),
     ("part 1: .*got scalar array(.|\n)*; expected a table", None),
     ("part 1: .*got 1D array(.|\n)*; expected a table", SECOND.to_numpy()[0]),
 ]
@@ -238,18 +227,9 @@ def test_a_class_of_two_spellings_is_no_third_class():
 # --- rows: whose, how many, of which weight ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "groups",
-    [
-        [np.nan, *np.zeros(119)],
-        [None, *["a"] * 119],
-        pd.Series([pd.NA, *["a"] * 119], dtype="string"),
-        pd.Series([pd.NaT, *[pd.Timestamp(2026, 1, 1)] * 119]),
-        pd.Categorical([None, *["a"] * 119]),
-    ],
-    ids=["nan", "None", "string", "NaT", "category"],
-)
-def test_rows_without_a_client_are_refused(groups):
+@pytest.mark.parametrize("nothing", [np.nan, None, pd.NA, pd.NaT], ids=str)
+def test_rows_without_a_client_are_refused(nothing):
+    groups = pd.Series([nothing, *[pd.Timestamp(2026, 1, 1) if nothing is pd.NaT else 0.0] * 119])
     refused(r"groups\[0\] is missing .*as 1 of 120 entries are", lasso().fit, ROWS, Y, groups=groups)
 
 
@@ -278,15 +258,10 @@ def test_weights_that_cannot_be():
     refused(message, fit_here, SITES[:2], sample_weight=[WEIGHTS[:40], WEIGHTS[:3]])
 
 
-@pytest.mark.filterwarnings("ignore:few rows for an intercept")
 @pytest.mark.parametrize(
     ("model", "y"),
-    [
-        (FederatedElasticNet(0.1, cv=3), Y),
-        (FederatedLogisticRegression(site_intercepts="local"), Y > 0.0),
-        (FederatedCoxRegression(), np.column_stack([np.abs(Y) + 0.1, Y > 0.0])),
-    ],
-    ids=["squares", "classes", "times"],
+    [(FederatedLasso(0.1), Y), (FederatedCoxRegression(), np.column_stack([np.abs(Y) + 0.1, Y > 0.0]))],
+    ids=["numbers", "times"],
 )
 def test_parts_that_are_lists_of_rows_are_arrays(model, y):
     """All clients' or some, in a list or a tuple, with weights: as NumPy reads them."""
