@@ -34,7 +34,7 @@ from flwr_fco.core.validation import AT_LEAST_ONE, Choice, checked
 from flwr_fco.engines.client import answer as run_half
 from flwr_fco.errors import ConfigurationError, PublicError
 from flwr_fco.messages import protocol, records
-from flwr_fco.messages.arrays import digest_of, model_vector, pack, record_of
+from flwr_fco.messages.arrays import digest_of, model_vector, pack, record_of, stamp_of
 from flwr_fco.messages.protocol import Answer, ClientState, Described, Downlink, MemoryLostError, Plan, Question, Uplink
 from flwr_fco.messages.records import readable
 from flwr_fco.objectives import Objective, design
@@ -281,7 +281,7 @@ class Client:
         metrics = up.metrics if loss is None or not math.isfinite(loss) else {"loss": loss, **up.metrics}
         passed = objective.buffers() if plan.layout.passed_through else up.pass_through
         said: Any = {"examples": float(examples), "metrics": metrics, "pass_through": passed}
-        return as_it_leaves(context, down, memory, up, after, **said)
+        return as_it_leaves(context, number, down, memory, up, after, **said)
 
     def _method_of(self, plan: Plan) -> Algorithm:
         if self._made is None or self._made[0] is not plan:
@@ -601,7 +601,7 @@ def recall(context: Context, down: Downlink) -> ClientState | None:
     raise MemoryLostError(f"this node does not have the memory {down.stamp}")
 
 
-def remember(context: Context, stamp: str, before: ClientState | None, digest: str, after: ClientState) -> None:
+def remember(context: Context, stamp: str, before: ClientState | None, new: str, after: ClientState) -> None:
     """Keep the memory after a reply, and the one before it.
 
     Parameters
@@ -612,18 +612,24 @@ def remember(context: Context, stamp: str, before: ClientState | None, digest: s
         That of the task.
     before, after : mapping of str to ndarray or SparseVector
         Before the round, None for a client that began; and after it.
-    digest : str
-        Of the reply.
+    new : str
+        That of the memory after it.
     """
     state: Any = context.state
     stays = _STAMPS in state and state[_STAMPS].get(_NEW) == stamp
     state[_OLD] = state[_NEW] if stays else record_of(pack(before or {}))
     state[_NEW] = record_of(pack(after))
-    state[_STAMPS] = ConfigRecord({_NEW: digest, _OLD: stamp})
+    state[_STAMPS] = ConfigRecord({_NEW: new, _OLD: stamp})
 
 
 def as_it_leaves(
-    context: Context, down: Downlink, before: ClientState | None, up: Uplink, after: ClientState | None, **said: Any
+    context: Context,
+    number: int,
+    down: Downlink,
+    before: ClientState | None,
+    up: Uplink,
+    after: ClientState | None,
+    **said: Any,
 ) -> Uplink:
     """Return a reply in the precision of its message, once the memory that follows from it is kept.
 
@@ -631,6 +637,8 @@ def as_it_leaves(
     ----------
     context : Context
         The client's.
+    number : int
+        The round.
     down : Downlink
         The task.
     before, after : mapping of str to ndarray or SparseVector, or None
@@ -645,7 +653,7 @@ def as_it_leaves(
     if down.stamp is None:
         return up._replace(vectors=vectors, **said)
     digest = digest_of(vectors, up.elapsed)
-    remember(context, down.stamp, before, digest, after or {})
+    remember(context, down.stamp, before, stamp_of(digest, number), after or {})
     return up._replace(vectors=vectors, digest=digest, **said)
 
 

@@ -192,7 +192,7 @@ def split_passed(vectors: dict[str, Any]) -> tuple[dict[str, Any], dict[str, NDA
 
 
 def digest_of(vectors: Mapping[str, Any], elapsed: float | None) -> str:
-    """Return what names a client's reply, and the memory that follows from it.
+    """Return what names a client's reply.
 
     Examples
     --------
@@ -206,6 +206,11 @@ def digest_of(vectors: Mapping[str, Any], elapsed: float | None) -> str:
             digest.update(f"{name} {part.dtype.str}".encode())
             digest.update(part.data)
     return digest.hexdigest()
+
+
+def stamp_of(digest: str, number: int) -> str:
+    """Return what names the memory after a reply of a round: equal replies of two rounds leave different memories."""
+    return f"{digest}-{number}"
 
 
 # --- models -----------------------------------------------------------------------------------------------------------

@@ -271,8 +271,8 @@ class Downlink(NamedTuple):
     numbers : mapping of str to float
         Further numbers for this round.
     stamp : str or None
-        The memory that the client goes on from: the digest of its last reply that counted, ``""`` for a client that
-        begins; None for a method without memories.
+        Names the memory that the client goes on from, by its last reply that counted; ``""`` for a client that begins;
+        None for a method without memories.
     work : Work or None
         The client's work in this round; None means the plan's.
     pass_through : mapping of str to ndarray

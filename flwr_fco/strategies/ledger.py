@@ -1,8 +1,8 @@
 """The server's copy of what every client remembers: a lost reply, or a client that restarts, corrupts nothing.
 
-A memory is named by the digest of the reply that it follows from. A task's stamp says which one counts; a client that
-does not have it says so, and is sent the ledger's. What a round does to a memory is the method's ``remember``, called
-by the client and here, with the same bits.
+A memory is named by the digest and the round of the reply that it follows from. A task's stamp says which one counts; a
+client that does not have it says so, and is sent the ledger's. What a round does to a memory is the method's
+``remember``, called by the client and here, with the same bits.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from flwr_fco.algorithms.contract.problem import Change, To
 from flwr_fco.algorithms.contract.replies import weighted_sum
 from flwr_fco.core.layout import SparseVector, Vector, dense
 from flwr_fco.core.logs import logger
+from flwr_fco.messages.arrays import stamp_of
 from flwr_fco.messages.protocol import Downlink, Node, Uplink
 
 #: Replies of a client that are known again.
@@ -28,7 +29,7 @@ Key = tuple[int, int]
 
 
 class Member(NamedTuple):
-    """A client: the weight of its first reply, the digest of the last one that counted, and what follows from it.
+    """A client: the weight of its first reply, what names its memory, and the memory.
 
     `sent` has the digests of the last replies that counted, also of before a restart.
     """
@@ -141,15 +142,17 @@ class Ledger:
             if up.node is not None:
                 self.members.setdefault(up.node.key, Member(up.examples))
 
-    def commit(self, method: Algorithm, message: Downlink, uplinks: Sequence[Uplink]) -> None:
+    def commit(self, method: Algorithm, number: int, message: Downlink, uplinks: Sequence[Uplink]) -> None:
         """Move the memories of those whose replies count.
 
         Parameters
         ----------
         method : Algorithm
             The method.
+        number : int
+            The round.
         message : Downlink
-            The whole message of the round.
+            Its whole message.
         uplinks : sequence of Uplink
             The replies.
         """
@@ -160,7 +163,7 @@ class Ledger:
             before = self.memory(key) if member.digest else None
             after = dict(remembered(method, message, before, up))
             sent = (*member.sent[1 - _SENT :], up.digest)
-            self.members[key] = Member(up.examples, up.digest, self._kept(after, member.memory), sent)
+            self.members[key] = Member(up.examples, stamp_of(up.digest, number), self._kept(after, member.memory), sent)
             self.missed.pop(key, None)
             # One that counted as having left, and is in the sums again.
             self.present.add(key)

@@ -97,7 +97,9 @@ def first_gradients(run: Run) -> None:
     uplinks = weighted(run, good)
     if uplinks:
         if run.ledger is not None:
-            run.ledger.commit(run.method, run.method.downlink(run.problem, run.state, None), uplinks)
+            run.ledger.commit(
+                run.method, run.current.number, run.method.downlink(run.problem, run.state, None), uplinks
+            )
         run.state = run.method.aggregate(run.problem, run.state, Replies(uplinks, run.mean, run.ledger))
         logger.info("Trackers start from the gradients of %s clients", len(uplinks))
     else:
@@ -420,7 +422,7 @@ def update(run: Run, uplinks: Sequence[Uplink]) -> bool:
     run.momentum = momentum
     run.untrained = untrained
     if run.ledger is not None:
-        run.ledger.commit(run.method, run.method.downlink(problem, before, None), uplinks)
+        run.ledger.commit(run.method, run.current.number, run.method.downlink(problem, before, None), uplinks)
         run.moved = euclidean_norm(point - run.point) / run.size
         if stage:
             run.ledger.restart("a new stage")

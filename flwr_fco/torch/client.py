@@ -307,7 +307,7 @@ class LocalTraining:
         if downlink.stamp is not None:
             sent = {name: as_sent(vector, plan) for name, vector in sent.items()}
             after = self._method.remember(downlink, self._state, sent, moved.elapsed)
-        up = as_it_leaves(self._context, downlink, self._state, up, after)
+        up = as_it_leaves(self._context, self._round, downlink, self._state, up, after)
         return Message(encode_uplink(up), reply_to=self._message)
 
 

@@ -312,6 +312,8 @@ CASES = [
 ]
 
 
+# As for a user, whose clients go on where a number overflows.
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize(("name", "data", "seed"), CASES)
 def test_the_ledger_is_what_the_clients_hold_whatever_goes_wrong(name, data, seed):
     rng = np.random.default_rng((seed, 8))
