@@ -5,8 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from flwr.app import MetricRecord
-from problems import clients, flat, run
-from refusals import refused
+from problems import clients, flat, refused, run
 
 from flwr_fco.callbacks import Callback, Checkpoint, EarlyStopping
 from flwr_fco.errors import DivergedError

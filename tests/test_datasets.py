@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from refusals import refused
+from problems import refused
 from sklearn.datasets import load_breast_cancer, load_digits
 
 from flwr_fco.datasets import breast_cancer, digits, dirichlet_partition, iid_partition, lasso

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from problems import clients, fitting, flat, run
-from representatives import by_class
+from problems import by_class, clients, fitting, flat, run
 
 from flwr_fco.regularizers import L1
 from flwr_fco.strategies import FedAvgSubgradient, Steps

@@ -7,8 +7,7 @@ import numpy as np
 import pandas
 import pytest
 from flwr.app import MetricRecord
-from problems import arrays_of, clients, run
-from refusals import refused
+from problems import arrays_of, clients, refused, run
 from scipy.sparse import csr_array
 
 from flwr_fco.models import load_npz, save_npz, to_sparse

@@ -5,7 +5,7 @@ import math
 import networkx
 import numpy as np
 import pytest
-from refusals import refused
+from problems import refused
 
 from flwr_fco import topology
 from flwr_fco.topology import Topology, chain, complete, effective_mixing, from_edges, from_graph, ring, star

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from fresh import blocks, run_code, text_of
-from problems import CONSTANTS, SADDLE, app_of, clients, fitting, kind_of, simulated, start_arrays, zeros
-from representatives import by_class
+from problems import CONSTANTS, SADDLE, app_of, by_class, clients, fitting, kind_of, simulated, start_arrays, zeros
 
 import flwr_fco.tables  # noqa: F401 (it registers answers of its own)
 from flwr_fco.client_apps import Disclosure, answers, client_app

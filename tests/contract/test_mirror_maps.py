@@ -6,7 +6,7 @@ import pickle
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from refusals import refused
+from problems import refused
 
 import flwr_fco.mirror_maps as package
 from flwr_fco.core.layout import Layout

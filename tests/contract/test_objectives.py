@@ -5,8 +5,8 @@ from functools import partial
 
 import numpy as np
 import pytest
-from kinks import Distance
 from numpy.testing import assert_allclose, assert_array_equal
+from problems import Distance
 from scipy.sparse import csr_array
 
 from flwr_fco import objectives

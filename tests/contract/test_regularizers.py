@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from examples_of_psi import EXAMPLES
-from refusals import refused
+from problems import refused
 
 import flwr_fco.regularizers as package
 from flwr_fco.core.layout import Layout

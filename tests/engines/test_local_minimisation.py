@@ -5,8 +5,7 @@ import pytest
 from halves import MU, NUMBERS, TOP, Clients, D, begins_where_it_ended, find_solver
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kinks import Distance
-from quadratics import Quadratic, quadratics
+from problems import Distance, Quadratic, quadratics
 
 from flwr_fco.algorithms import dual_fl as dual_fl_rule
 from flwr_fco.engines import minimise

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from apps import node, run_app
 from flwr.serverapp.strategy import FedAvg
-from refusals import refused
+from problems import refused
 from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.linear_model import Lasso, LogisticRegression
 from sklearn.preprocessing import StandardScaler

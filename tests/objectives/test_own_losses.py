@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from newton import point
-from problems import app_of, simulated
-from refusals import refused
+from problems import app_of, refused, simulated
 from scipy.sparse import csr_array
 from scipy.special import xlogy
 

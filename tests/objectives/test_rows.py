@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from refusals import refused
+from problems import as_users_bring_them, refused, rows
 from scipy import sparse
-from sparse_rows import D, as_users_bring_them, rows
 
 from flwr_fco import objectives
 from flwr_fco.errors import ConfigurationError
@@ -97,7 +96,7 @@ POINT = np.zeros(4)
 
 def damaged():
     broken = rows()
-    broken.indices[5] = D + 7
+    broken.indices[5] = 37
     return broken
 
 

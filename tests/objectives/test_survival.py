@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from newton import numbers, objective_value, point, sites, solved
 from numpy.testing import assert_allclose, assert_array_equal
-from refusals import refused
+from problems import refused
 
 from flwr_fco.objectives import CoxRegression, Huber, LeastSquares, Logistic, Poisson, SiteIntercept
 from flwr_fco.regularizers import L1

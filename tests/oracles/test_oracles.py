@@ -6,8 +6,7 @@ gossip matrix (11'/M without a graph). h(w) = ||w||_q^2 / (2 (q - 1)), 1/p + 1/q
 
 import numpy as np
 import pytest
-from problems import app_of, arrays_of, simulated
-from quadratics import quadratics
+from problems import app_of, arrays_of, quadratics, simulated
 
 from flwr_fco import DFedDA, DFedDAGT, DReFedDAGT, FedDAGT, MultistepReFedDAGT, PNorm, ReFedDAGT, Steps
 from flwr_fco.strategies import Reference, Stage

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from representatives import covered, nightly
+from problems import covered, nightly
 from scipy.linalg import toeplitz
 from scipy.stats import beta, kstest, norm
 

@@ -12,8 +12,7 @@ import networks
 import torch
 from faults import FaultyGrid
 from flwr.app import Message, MetricRecord, RecordDict
-from problems import FEATURES, app_of, clients, simulated, started
-from refusals import refused
+from problems import FEATURES, app_of, clients, refused, simulated, started
 
 from flwr_fco import Short, short_mod, strategies
 from flwr_fco.client_apps import Disclosure, Limits

@@ -14,7 +14,7 @@ from flwr.app import ArrayRecord, MetricRecord
 from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod
 from flwr.serverapp.strategy import FedAvg
 from networks import BATCH, NODES, TRAIN, accuracy, density, load, loop_app, objective_app, run, unmodified_app
-from refusals import refused
+from problems import refused
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.errors import ClientError

@@ -8,8 +8,7 @@ pytest.importorskip("torch.optim", reason="needs PyTorch: make test-torch, or pi
 import torch
 from networks import Linear
 from networks import loss as cross_entropy
-from problems import flat, run
-from refusals import refused
+from problems import flat, refused, run
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset

@@ -11,7 +11,7 @@ pytest.importorskip("torch.optim", reason="needs PyTorch: make test-torch, or pi
 
 import torch
 from examples_of_psi import EXAMPLES
-from refusals import refused
+from problems import refused
 from torch import nn
 
 from flwr_fco import regularizers as psis

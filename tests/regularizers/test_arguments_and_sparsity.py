@@ -10,7 +10,7 @@ from examples_of_psi import EXAMPLES
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
-from refusals import refused
+from problems import refused
 
 from flwr_fco import regularizers
 from flwr_fco.core.layout import Layout

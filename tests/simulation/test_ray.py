@@ -13,8 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from fault_bars import make, problem_of
-from problems import SADDLE, after, app_of, clients, outcome, simulated, start_arrays, zeros
-from representatives import REPRESENTATIVES, nightly
+from problems import REPRESENTATIVES, SADDLE, after, app_of, clients, nightly, outcome, simulated, start_arrays, zeros
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.errors import ClientError, ConfigurationError, RunInterrupted

@@ -11,8 +11,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 from numba.core.event import trigger_event
-from problems import Foreign, after, app_of, arrays_of, changed, clients, outcome, simulated, start_arrays, zeros
-from representatives import by_class
+from problems import Foreign, after, app_of, arrays_of, by_class, changed, clients, outcome, simulated, start_arrays
 
 from flwr_fco.algorithms import Moved
 from flwr_fco.client_apps import client_app
@@ -310,8 +309,8 @@ def is_the_same_by_messages(make_strategy, objectives, start):
 
 @pytest.mark.parametrize("name", by_class())
 def test_every_strategy_gives_the_same_bits_and_metrics(name):
-    objectives = problem_of(name).objectives
-    is_the_same_by_messages(lambda: make(name), objectives, zeros(objectives[0].layout))
+    problem = problem_of(name)
+    is_the_same_by_messages(lambda: make(name), problem.objectives, problem.start)
 
 
 WORKS = [{"output": "shadow", "work": Steps(3, batch_size=4)}]

@@ -2,9 +2,7 @@
 
 import numpy as np
 import pytest
-from problems import FEATURES, D, clients, flat, optimum, problem, run
-from quadratics import Quadratic, quadratics
-from representatives import nightly
+from problems import FEATURES, D, Quadratic, clients, flat, nightly, optimum, problem, quadratics, run
 from saddles import CASES
 
 import flwr_fco as fco

@@ -9,9 +9,8 @@ import pytest
 from faulty import Faulty, scaled, start_on, with_increment
 from faulty import strategy as strategy_of
 from numpy.linalg import matrix_rank
-from problems import FEATURES, D, app_of, changed, clients, flat, foreign_app, simulated
+from problems import FEATURES, D, app_of, changed, clients, flat, foreign_app, nightly, simulated
 from problems import run as run_from
-from representatives import nightly
 
 import flwr_fco as fco
 from flwr_fco.algorithms import DualAveraging, Rejected

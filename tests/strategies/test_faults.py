@@ -4,7 +4,7 @@ from itertools import cycle
 
 import pytest
 from fault_bars import KINDS, ROUNDS, SOAK, hold_the_bar
-from representatives import REPRESENTATIVES, by_class
+from problems import REPRESENTATIVES, by_class
 
 from flwr_fco.strategies import STRATEGIES
 

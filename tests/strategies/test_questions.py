@@ -9,8 +9,7 @@ import pandas as pd
 import pytest
 from adversarial_clients import in_messages
 from flwr.app import Array, ArrayRecord
-from kinks import Distance
-from problems import app_of, arrays_of, clients
+from problems import Distance, app_of, arrays_of, clients
 from problems import run as run_from
 
 import flwr_fco as fco

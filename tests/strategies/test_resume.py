@@ -9,8 +9,7 @@ import sys
 import numpy as np
 import pytest
 from flwr.app import MetricRecord
-from problems import CONSTANTS, app_of, fitting, foreign_app, problem, simulated
-from representatives import by_class
+from problems import CONSTANTS, app_of, by_class, fitting, foreign_app, problem, simulated
 from scipy import sparse
 
 import flwr_fco as fco

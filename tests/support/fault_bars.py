@@ -72,7 +72,8 @@ def problem_for(kind, number):
     else:
         objectives = regressions(number)
         optimum = centralized_solution(objectives, psi, tol=1e-12)
-    return SimpleNamespace(objectives=objectives, psi=psi, optimum=optimum)
+    start = zeros(objectives[0].layout)
+    return SimpleNamespace(objectives=objectives, psi=psi, optimum=optimum, start=start)
 
 
 def problem_of(name, number=CLIENTS):
@@ -131,7 +132,7 @@ def run(name, kind, num_rounds, *, missing=False, kinds=KINDS, clients=CLIENTS):
             assert np.isfinite(value).all(), f"{name} after round {number}"
         worst[0] = max(worst[0], imbalance(strategy))
 
-    result = started(strategy, grid, num_rounds, zeros(layout), callbacks=[check])
+    result = started(strategy, grid, num_rounds, problem.start, callbacks=[check])
     error = float(np.abs(layout.flatten(numpy_of(result.arrays)) - problem.optimum).max())
     return SimpleNamespace(error=error, imbalance=worst[0], grid=grid, strategy=strategy, result=result)
 

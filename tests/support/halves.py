@@ -1,7 +1,7 @@
 """Client halves of methods, called without Flower, and clients with their memories that are asked in turn."""
 
 import numpy as np
-from quadratics import quadratics
+from problems import quadratics
 
 from flwr_fco.algorithms.contract import method_of
 from flwr_fco.engines import client as engine

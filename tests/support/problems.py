@@ -1,14 +1,20 @@
-"""Small federated problems, and runs of them, that several tests share."""
+"""Small problems and federations of them, runs, refusals, and the strategies that stand for others."""
+
+import itertools
 
 import numpy as np
+import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from scipy import sparse
 
 from flwr_fco.algorithms.gradient_tracking import trackers
 from flwr_fco.client_apps import client_app
 from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.core.logs import quiet
-from flwr_fco.objectives import LeastSquares
+from flwr_fco.engines import Minimum
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.objectives import Layout, LeastSquares, Objective
 from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.strategies import STRATEGIES, run_of
 
@@ -261,3 +267,147 @@ def fitting(kind, options):
         if mine:
             found[name] = mine[0]
     return found
+
+
+# --- other objectives and rows ---
+
+
+class Distance(Objective):
+    """|w - point| + l2/2 |w|^2."""
+
+    smooth = False
+
+    def __init__(self, point, l2=0.0):
+        self.point = np.asarray(point, dtype=float)
+        self.l2 = l2
+        self.num_examples = 1
+        self.layout = Layout.from_arrays({"coefficients": self.point})
+
+    def value(self, w):
+        return float(np.linalg.norm(w - self.point)) + 0.5 * self.l2 * float(w @ w)
+
+    def gradient(self, w, batch=None, out=None):
+        apart = w - self.point
+        return np.add(apart / max(np.linalg.norm(apart), 1e-300), self.l2 * w, out=out)
+
+    def strong_convexity(self):
+        return self.l2
+
+    def minimiser(self, pull, penalty, start, work, duality):
+        modulus = self.l2 + penalty
+        apart = pull / modulus - self.point
+        shrunk = max(0.0, 1.0 - 1.0 / (modulus * np.linalg.norm(apart)))
+        return Minimum(self.point + shrunk * apart, 1, 1, 0, 0.0, work.tolerance, True)
+
+
+class Quadratic(Objective):
+    """1/2 x'Ax - b'x."""
+
+    quadratic = True
+
+    def __init__(self, matrix, vector):
+        self.matrix = matrix
+        self.vector = vector
+        self.num_examples = 1
+        self.layout = Layout.from_arrays({"x": vector})
+
+    def value(self, w):
+        return float(0.5 * w @ self.matrix @ w - self.vector @ w)
+
+    def gradient(self, w, batch=None, out=None):
+        return np.subtract(self.matrix @ w, self.vector, out=out)
+
+    def hessian_product(self, w, v):
+        return self.matrix @ v
+
+    def hessian_block(self, w, indices):
+        return self.matrix[np.ix_(indices, indices)][np.triu_indices(indices.size)]
+
+    def strong_convexity(self):
+        return float(np.linalg.eigvalsh(self.matrix)[0])
+
+    def lipschitz(self, norm="l2"):
+        return float(np.linalg.eigvalsh(self.matrix)[-1])
+
+
+def quadratics(count=5, d=6, mu=0.5, top=8.0, seed=0, exact=True):
+    """Clients whose Hessians have eigenvalues from mu to top exactly, and minimisers far apart.
+
+    Where not `exact`, local minimisations take Newton's method, which ends at the tolerance.
+    """
+    rng = np.random.default_rng(seed)
+    result = []
+    for _ in range(count):
+        basis = np.linalg.qr(rng.standard_normal((d, d)))[0]
+        spectrum = np.concatenate([[mu, top], rng.uniform(mu, top, d - 2)])
+        matrix = basis @ np.diag(spectrum) @ basis.T
+        result.append(Quadratic((matrix + matrix.T) / 2, 3.0 * rng.standard_normal(d)))
+        result[-1].quadratic = exact
+    return result
+
+
+def rows(n=25, d=30, seed=0, density=0.2):
+    return sparse.random_array((n, d), density=density, rng=np.random.default_rng(seed), format="csr")
+
+
+def as_users_bring_them(matrix):
+    """Return the matrix with unsorted columns, entries in two parts, and a stored zero."""
+    matrix = sparse.csr_array(matrix)
+    data = []
+    indices = []
+    ends = [0]
+    for i in range(matrix.shape[0]):
+        part = slice(matrix.indptr[i], matrix.indptr[i + 1])
+        own, columns = matrix.data[part], matrix.indices[part]
+        order = np.random.default_rng(i).permutation(2 * own.size)
+        data.append(np.r_[np.r_[0.25 * own, 0.75 * own][order], 0.0])
+        indices.append(np.r_[np.r_[columns, columns][order], 3])
+        ends.append(ends[-1] + data[-1].size)
+    return sparse.csr_array((np.concatenate(data), np.concatenate(indices), ends), shape=matrix.shape)
+
+
+# --- refusals, and who stands for whom ---
+
+
+def refused(message, call, *given, kind=ConfigurationError, **options):
+    """Expect an error whose text matches from a call; return the text."""
+    with pytest.raises(kind, match=message) as error:
+        call(*given, **options)
+    return str(error.value)
+
+
+#: A strategy, and why it is here: what runs its clients, what they remember, who takes part, what the server reads.
+REPRESENTATIVES = {
+    "FedDualAvg": "dual steps of clients that remember nothing; the server reads the mean",
+    "FedDAGT": "dual steps with a tracker in each client's memory; sums over a sample",
+    "DFedDAGT": "dual steps on a graph: the server reads every node's row, and remembers for all",
+    "FedMid": "proximal steps of clients that remember nothing",
+    "FeDualEx": "pairs of extragradient steps, on a saddle point",
+    "FedMiP": "steps of its own, in pairs, whose primal points are averaged",
+    "FedDR": "minimisations with two vectors in each client's memory; a sample",
+    "DualFL": "minimisations with a shift; everybody, and nobody's answer may be missing",
+    "FedNewton": "evaluations by clients that remember nothing; everybody, and the server checks what is said",
+}
+
+
+def nightly(*values):
+    """Mark values, for `pytest.mark.parametrize`, that only the nightly tests run."""
+    return [pytest.param(value, marks=pytest.mark.nightly) for value in values]
+
+
+def covered(*axes):
+    """Return as few combinations as show each value once."""
+    values = [tuple(axis) for axis in axes]
+    return [tuple(axis[i % len(axis)] for axis in values) for i in range(max(map(len, values)))]
+
+
+def crossed(*axes):
+    """Return all combinations, of which only the nightly tests run those that show no value for the first time."""
+    values = [tuple(axis) for axis in axes]
+    day = covered(*values)
+    return [row if row in day else pytest.param(*row, marks=pytest.mark.nightly) for row in itertools.product(*values)]
+
+
+def by_class(names=STRATEGIES):
+    """Mark the names of strategies, for `pytest.mark.parametrize`, that only the nightly tests run."""
+    return [name if name in REPRESENTATIVES else pytest.param(name, marks=pytest.mark.nightly) for name in names]

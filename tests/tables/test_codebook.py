@@ -10,7 +10,7 @@ from federations import fit_over_a_grid
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
-from refusals import refused
+from problems import refused
 from scipy.interpolate import CubicSpline
 
 from flwr_fco.errors import ConfigurationError, PublicError

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from federations import altering, fit_over_a_grid
 from numpy.testing import assert_allclose, assert_array_equal
-from refusals import refused
+from problems import refused
 from scipy import stats
 from sklearn.linear_model import PoissonRegressor
 

@@ -11,7 +11,7 @@ from federations import grid_of
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
-from refusals import refused
+from problems import refused
 
 from flwr_fco.client_apps import Disclosure
 from flwr_fco.core.logs import quiet

@@ -10,8 +10,7 @@ import pytest
 from federations import counting, fit_over_a_grid
 from flwr.app import Array
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import clients, run
-from refusals import refused
+from problems import clients, refused, run
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_iris

@@ -12,8 +12,7 @@ import pandas as pd
 import pytest
 from federations import altering, by_hand, counting, federation, fit_over_a_grid, model_of, pooled
 from numpy.testing import assert_allclose, assert_array_equal
-from refusals import refused
-from representatives import nightly
+from problems import nightly, refused
 from scipy import stats
 
 from flwr_fco.client_apps import Disclosure

@@ -11,7 +11,7 @@ import pytest
 from federations import fit_over_a_grid, grid_of
 from flwr.app import RecordDict
 from numpy.testing import assert_allclose, assert_array_equal
-from refusals import refused
+from problems import refused
 from scipy.sparse import csr_array
 from sklearn.linear_model import Lasso
 from sklearn.model_selection import LeaveOneGroupOut, cross_val_score

@@ -8,15 +8,13 @@ import pandas as pd
 import pytest
 from federations import altering, counting, fit_over_a_grid, grid_of
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import foreign
-from refusals import refused
+from problems import foreign, refused, rows
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.datasets import load_iris
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import ElasticNet, Lasso, LogisticRegression
 from sklearn.preprocessing import StandardScaler
-from sparse_rows import rows
 
 from flwr_fco.core.logs import quiet
 from flwr_fco.objectives.design import as_rows, moments

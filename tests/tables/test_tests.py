@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from federations import by_hand, federation, model_of
 from numpy.testing import assert_allclose
-from refusals import refused
+from problems import refused
 from scipy import stats
 from sklearn.linear_model import Lasso
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from faulty import BAD_NODE, Faulty, error, says, scaled, silent, start_on, strategy, with_content, with_increment
 from flwr.app import Array, ArrayRecord, MetricRecord
-from problems import FEATURES, D, app_of, arrays_of, clients, flat, foreign_app, run, simulated, start_arrays
-from representatives import crossed
+from problems import FEATURES, D, app_of, arrays_of, clients, crossed, flat, foreign_app, run, simulated, start_arrays
 
 from flwr_fco.algorithms import DualAveraging
 from flwr_fco.core.logs import printable

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from adversarial_clients import CLIENTS, LIAR, in_messages, regressions
 from newton import sites
-from problems import Reporting, app_of, flat, numpy_of, simulated, start_arrays, zeros
-from representatives import crossed
+from problems import Reporting, app_of, crossed, flat, numpy_of, simulated, start_arrays, zeros
 
 from flwr_fco.callbacks import EarlyStopping
 from flwr_fco.core.logs import quiet

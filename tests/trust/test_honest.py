@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 from adversarial_clients import make
-from problems import SADDLE, app_of, simulated, zeros
-from representatives import REPRESENTATIVES
+from problems import REPRESENTATIVES, SADDLE, app_of, simulated, zeros
 
 from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.core.logs import quiet

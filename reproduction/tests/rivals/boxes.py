@@ -4,7 +4,7 @@ The clients are `fs` with weights `p`; exact minimisations are linear systems, b
 """
 
 import numpy as np
-from quadratics import quadratics
+from problems import quadratics
 
 from flwr_fco import topology
 from flwr_fco.regularizers import L1Ball

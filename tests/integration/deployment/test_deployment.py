@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from representatives import nightly
+from problems import nightly
 
 from tools.local_superlink import command
 

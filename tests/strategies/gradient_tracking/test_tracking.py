@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from one_faulty_client import FAULTS, faulty_run, leave
-from problems import D, arrays_of, clients, flat, optimum, problem, run, start_arrays, started, trackers_of
-from representatives import crossed, nightly
+from problems import D, arrays_of, clients, crossed, flat, optimum, problem, run, start_arrays, started, trackers_of
 from scipy import sparse
 
 import flwr_fco as fco
@@ -131,7 +130,7 @@ TROUBLE = [
     (DFedDAGT, {"client_lr": 0.05, "mixing": "ring", "fraction_train": 0.6}, "a sample", 360),
     (DFedDAGT, {"client_lr": 0.03, "mixing": "chain"}, 4, 250),
     (DFedDAGT, {"client_lr": 0.2, "mixing": "complete"}, 0, 60),
-    *nightly((DFedDAGT, {"client_lr": 0.05, "mixing": "ring"}, 2, 250)),
+    pytest.param((DFedDAGT, {"client_lr": 0.05, "mixing": "ring"}, 2, 250), marks=pytest.mark.nightly),
 ]
 
 

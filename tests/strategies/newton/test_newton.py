@@ -5,10 +5,9 @@ from itertools import pairwise
 import cvxpy as cp
 import numpy as np
 import pytest
-from kinks import Distance
 from newton import exchanged, numbers, objective_value, point, sites, solved
 from numpy.testing import assert_allclose
-from representatives import crossed
+from problems import Distance, crossed
 from scipy.sparse import csr_array, vstack
 from sklearn.linear_model import Lasso
 
