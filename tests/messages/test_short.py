@@ -18,7 +18,6 @@ from problems import arrays_of, foreign_app, numpy_of, simulated, zeros
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.core.layout import Layout
-from flwr_fco.core.logs import quiet
 from flwr_fco.datasets import digits
 from flwr_fco.errors import ConfigurationError, FlwrFcoError, NothingTrainedError, ProtocolError
 from flwr_fco.messages import short
@@ -317,9 +316,9 @@ def needs_its_arrays(arrays, message, context):
 
 @pytest.mark.parametrize("trained", [walking, needs_its_arrays])
 def test_a_client_without_the_mod_is_refused_with_the_line_to_add(trained):
-    grid = InProcessGrid(foreign_app(trained), 3, raise_errors=False)
-    with grid.identity(), quiet(50), pytest.raises(NothingTrainedError, match=re.escape(LINE)) as caught:
-        FedDualAvg(**OPTIONS, wire=Short()).start(grid, arrays_of(START), 4)
+    where = {"num_nodes": 3, "initial_arrays": START, "raise_errors": False}
+    with pytest.raises(NothingTrainedError, match=re.escape(LINE)) as caught:
+        simulated(FedDualAvg(**OPTIONS, wire=Short()), foreign_app(trained), 4, **where)
     rows = caught.value.result.left_out
     assert [row.round for row in rows] == [1, 1, 1, 2, 2, 2]  # of four rounds
     assert all(row.reason.endswith(LINE) for row in rows)

@@ -78,10 +78,6 @@ def test_increments_and_the_dual_travel_at_the_indices_that_a_client_has():
 # --- what everyone is sent, by its non-zeros -------------------------------------------------------------------------
 
 
-def passing(message, context, call_next):
-    return call_next(message, context)
-
-
 def rows(m, form):
     rng = np.random.default_rng(m)
     # Each client has words of its own, and some that others have too.
@@ -93,7 +89,7 @@ def rows(m, form):
 
 def broadcast(strategy, objectives, messages, rounds):
     """Return the bits of a model, and the bytes that were sent in each round."""
-    app = app_of(objectives, [passing] if messages else ())
+    app = app_of(objectives, [lambda message, context, after: after(message, context)] if messages else ())
     result = simulated(strategy, app, rounds, num_nodes=len(objectives), initial_arrays=START)
     return result.arrays["coefficients"].numpy().view(np.int64), [row["train/bytes-down"] for row in result.rows()]
 

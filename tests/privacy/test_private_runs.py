@@ -151,21 +151,15 @@ def test_whatever_one_client_says_moves_the_dual_by_twice_the_clip_at_most(fault
     assert metrics["skipped"] == 0
 
 
-def test_a_round_in_which_all_fail_adds_noise_and_advances():
-    strategy = make(fraction_train=1.0)
-    grid = Faulty(app_of(problem()), 5, silent, rounds=(1, 2), nodes=range(2, 7))
-    result = start_on(grid, strategy, rounds=2)
-    assert strategy.state.round == 2
-    assert strategy.state.elapsed == pytest.approx(2 * 3 * 0.02)
-    assert np.all(strategy.state.dual != 0.0)
-    assert [metrics["skipped"] for metrics in result.train_metrics_clientapp.values()] == [0, 0]
-
-
-def test_a_round_that_asks_nobody_adds_noise_and_advances():
-    strategy = make(fraction_train=0.02, privacy=privacy(noise="independent"), min_train_nodes=1)
-    play(strategy, 3)
+@pytest.mark.parametrize("options", [{}, {"fraction_train": 0.02, "min_train_nodes": 1}], ids=["all fail", "few asked"])
+def test_a_round_without_a_reply_adds_noise_and_advances(options):
+    strategy = make(**{"fraction_train": 1.0, "privacy": privacy(noise="independent"), **options})
+    grid = Faulty(app_of(problem()), 5, silent, rounds=range(9), nodes=range(2, 7))
+    result = start_on(grid, strategy)
     assert strategy.state.round == 3
+    assert strategy.state.elapsed == pytest.approx(3 * 3 * 0.02)
     assert np.all(strategy.state.dual != 0.0)
+    assert [metrics["skipped"] for metrics in result.train_metrics_clientapp.values()] == [0, 0, 0]
 
 
 # --- save, kill, resume ---------------------------------------------------------------------------------------------

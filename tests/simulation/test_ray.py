@@ -45,9 +45,6 @@ def on_actors(app, number=4, **options):
     return RayGrid(app, number, **{"workers": 2, "num_cpus": 0.5, **options})
 
 
-PLAIN = {"client_lr": 0.02, "fraction_evaluate": 0.0}
-
-
 # --- the bits of one process --------------------------------------------------------------------------------------
 
 
@@ -116,8 +113,8 @@ def test_an_actor_that_dies_while_it_computes_is_replaced(tmp_path, ray):
             mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
 
-    plain = outcome(InProcessGrid(app_of(clients()), 4), FedAvgSubgradient(**PLAIN), start_arrays())
-    own = after(FedAvgSubgradient, "test-suicidal", dies)(**PLAIN)
+    plain = outcome(InProcessGrid(app_of(clients()), 4), strategy(FedAvgSubgradient), start_arrays())
+    own = strategy(after(FedAvgSubgradient, "test-suicidal", dies))
     with on_actors(app_of(clients())) as grid:
         assert outcome(grid, own, start_arrays())[0] == plain[0]
     assert mark.exists()
@@ -131,7 +128,7 @@ def test_an_error_of_a_client_is_that_of_one_process(ray):
 
     found = []
     for engine in ({}, {"engine": "ray", "workers": 1, "num_cpus": 0.5}):
-        chosen = after(FedAvgSubgradient, "test-failing-actor", fails)(**PLAIN)
+        chosen = strategy(after(FedAvgSubgradient, "test-failing-actor", fails))
         with pytest.raises(ClientError) as caught:
             simulated(chosen, app_of(clients()), 2, **engine)
         result = simulated(chosen, app_of(clients()), 2, raise_errors=False, **engine)

@@ -2,7 +2,6 @@
 
 import logging
 import re
-from dataclasses import field
 from functools import cache
 
 import numpy as np
@@ -15,7 +14,6 @@ from flwr_fco.algorithms import DualAveraging
 from flwr_fco.core.logs import printable
 from flwr_fco.errors import NothingTrainedError
 from flwr_fco.strategies import Bounds, DFedDA, Epochs, Everyone, FedDAGT, FedDualAvg, FedMid, Participation, Steps
-from flwr_fco.strategies import strategy as a_strategy
 from flwr_fco.strategies.replies import LONGEST_NAME, MOST_METRICS, MOST_NUMBERS
 from flwr_fco.tables.reports import aligned_columns
 from tools import local_superlink
@@ -30,10 +28,6 @@ def of_the_superlink(message, reply):
     (answer,) = error(5, "Node unavailable")(message, reply)
     answer.metadata.__dict__["_src_node_id"] = 1
     return [answer]
-
-
-def unchanged(message, reply):
-    return [reply]
 
 
 def stamped(group):
@@ -125,7 +119,7 @@ def test_a_bad_reply_is_left_out_logged_and_counted(name, cls, caplog):
 def test_replies_in_another_float_dtype_count():
     result = result_of(FedDualAvg, cast(np.float32))
     assert result.left_out == []
-    exact = result_of(FedDualAvg, unchanged)
+    exact = result_of(FedDualAvg, says())
     np.testing.assert_allclose(flat(result.arrays), flat(exact.arrays), atol=20 * np.finfo(np.float32).eps)
 
 
@@ -144,7 +138,7 @@ def stranger(message, reply):
 )
 def test_a_reply_too_many_is_left_out_and_the_first_counts(fault, node, reason):
     result = result_of(FedDualAvg, fault)
-    np.testing.assert_array_equal(flat(result.arrays), flat(result_of(FedDualAvg, unchanged).arrays))
+    np.testing.assert_array_equal(flat(result.arrays), flat(result_of(FedDualAvg, says()).arrays))
     assert [(row.round, row.node_id, row.reason) for row in result.left_out] == [(2, node, reason)]
 
 
@@ -257,15 +251,13 @@ class Whole(DualAveraging):
     reads = "everyone"
 
 
-@a_strategy
 class WholeDualAvg(FedDualAvg):
     """The strategy of it."""
 
     algorithm = Whole
-    participation: Everyone = field(default=Everyone())
 
 
-WHOLE = {"client_lr": 0.02, "work": Epochs(1, batch_size=None), "fraction_evaluate": 0.0}
+WHOLE = {"client_lr": 0.02, "work": Epochs(1, batch_size=None), "fraction_evaluate": 0.0, "participation": Everyone()}
 
 
 def flaky(failures, kind):

@@ -5,6 +5,7 @@ from functools import cache
 import numpy as np
 import pytest
 from adversarial_clients import CLIENTS, LIAR, in_messages, regressions
+from faulty import Faulty
 from newton import sites
 from problems import Reporting, app_of, crossed, flat, numpy_of, simulated, start_arrays, zeros
 
@@ -13,7 +14,7 @@ from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1
-from flwr_fco.simulation import InProcessGrid, fit_path
+from flwr_fco.simulation import fit_path
 from flwr_fco.strategies import Epochs, FedDualAvg, FedNewton, Steps
 from reproduction.pooled import centralized_solution, certify, composite_objective
 
@@ -102,29 +103,21 @@ def test_nothing_stops_on_a_certificate_of_a_part(name, value):
 # --- clients that are silent ------------------------------------------------------------------------------------------
 
 
-class Silent(InProcessGrid):
-    """Partitions that are silent when they are asked: ``silent[i]`` at the i-th question of a pass."""
-
-    def __init__(self, objectives, silent):
-        super().__init__(app_of(objectives), len(objectives))
-        self.silent = silent
-        self.passes = 0
-
-    def send_and_receive(self, messages, *, timeout=None):
-        messages = list(messages)
-        replies = super().send_and_receive(messages, timeout=timeout)
-        if messages and messages[0].metadata.message_type == "query.question":
-            quiet = self.silent[self.passes % len(self.silent)]
-            self.passes += 1
-            replies = [r for r in replies if self.partition_ids[r.metadata.src_node_id] not in quiet]
-        return replies
-
-
 def certified(silent):
+    """Run one round; partitions ``silent[i]`` give no answer to the i-th question of its certificate."""
     objectives = objectives_of("squares")
     options = {"client_lr": 0.01, "work": Epochs(1, batch_size=None), "fraction_evaluate": 0.0, "certificate_every": 1}
-    start = zeros(objectives[0].layout)
-    result = FedDualAvg(regularizer=PSI, **options).start(Silent(objectives, silent), start, num_rounds=1)
+    questions = []
+
+    def fault(message, reply):
+        questions.append(message.metadata.dst_node_id)
+        # The first site is asked in each.
+        away = silent[questions.count(2) - 1]
+        return [] if questions[-1] - 2 in away else [reply]
+
+    grid = Faulty(app_of(objectives), SITES, fault, (1,), range(2, 6), "query.question")
+    with grid.identity():
+        result = FedDualAvg(regularizer=PSI, **options).start(grid, zeros(objectives[0].layout), 1)
     assert result.train_metrics_clientapp[1]["num-replies"] == SITES
     return result.train_metrics_clientapp[1], objectives[0].layout.flatten(numpy_of(result.arrays))
 

@@ -48,10 +48,6 @@ def counts(change):
     return fault
 
 
-def unchanged(message, reply):
-    return [reply]
-
-
 def fitted(fault, since=1, options=(), **fit):
     """Fit a lasso at four sites; what happens at one of them is not said to the model."""
     model = FederatedLasso(alpha=0.05, num_clients=4, **dict(options))
@@ -75,7 +71,7 @@ def test_a_fit_is_of_all_sites_or_names_the_one_that_it_is_without(happens, sinc
         assert re.search(said, f"{error}")  # noqa: PT017
     else:
         # Its last round was before.
-        np.testing.assert_array_equal(model.coef_, fitted(unchanged, options=options, **fit).coef_)
+        np.testing.assert_array_equal(model.coef_, fitted(says(), options=options, **fit).coef_)
         assert "160 rows, of 4 sites" in model.summary()
 
 
@@ -117,7 +113,7 @@ def test_a_fit_is_of_the_rows_that_were_reported_first(change):
         fitted(counts(change))
     # Rows that come and go cost rounds.
     model = fitted(counts(lambda rows, number: rows + number % 2))
-    np.testing.assert_allclose(model.coef_, fitted(unchanged).coef_, atol=1e-9)
+    np.testing.assert_allclose(model.coef_, fitted(says()).coef_, atol=1e-9)
 
 
 STEP = {"client_lr": 0.2, "work": Steps(1, batch_size=None), "fraction_evaluate": 0.0}
