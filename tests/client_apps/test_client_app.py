@@ -3,22 +3,16 @@
 import cloudpickle
 import numpy as np
 import pytest
+from faulty import strategy
 from problems import app_of, clients, flat, numpy_of, simulated, start_arrays
 
 from flwr_fco.client_apps import client, client_app
-from flwr_fco.client_apps.answers import server_buffers
 from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import DualFL, Epochs, FedDualAvg
-
-OPTIONS = {"regularizer": L1(0.3), "client_lr": 0.02, "work": Epochs(1, batch_size=5)}
-
-
-def strategy(**options):
-    return FedDualAvg(**{**OPTIONS, "fraction_evaluate": 0.0, **options})
+from flwr_fco.strategies import DualFL, FedDualAvg
 
 
 def test_data_are_loaded_once_a_run_and_partition_and_then_forgotten():
@@ -87,13 +81,6 @@ class Counting(LeastSquares):
 
     def metrics(self, w):
         return super().metrics(w) | {"count": float(self.count)}
-
-
-def test_an_answer_about_the_servers_buffers_leaves_the_clients_own():
-    own = Counting(np.eye(3), np.ones(3))
-    with server_buffers(own, {"count": np.array(9)}):
-        assert own.buffers()["count"] == 9
-    assert own.buffers()["count"] == 0
 
 
 @pytest.mark.parametrize("mods", [(), (lambda message, context, call_next: call_next(message, context),)])

@@ -12,13 +12,13 @@ from flwr_fco.strategies import FedDualAvg
 flower, common = pytest.importorskip("flwr.client"), pytest.importorskip("flwr.common")
 
 TARGETS = [np.random.default_rng(0).normal(size=(6, 5)), np.ones(3)]
+START = {"a": np.zeros((6, 5)), "b": np.zeros(3)}
 DENSE = {"client": "unmodified", "fraction_evaluate": 0.0}
 
 
 def go(client, options=None, **more):
-    start = {"a": np.zeros((6, 5)), "b": np.zeros(3)}
     strategy = FedDualAvg(**{"client": "unmodified", **(options or {})})
-    return simulated(strategy, numpy_client_app(lambda context: client), 8, num_nodes=3, initial_arrays=start, **more)
+    return simulated(strategy, numpy_client_app(lambda context: client), 8, num_nodes=3, initial_arrays=START, **more)
 
 
 def halfway(parameters):
@@ -99,23 +99,19 @@ def test_other_answers_of_fit_are_errors_in_words(client, said):
         go(client(), DENSE)
 
 
-def typed(made):
-    def client_fn(i: "str"):
-        return made(i)
-
-    return client_fn
-
-
-OF_CONTEXT = lambda made: lambda context: made(str(context.node_config["partition-id"]))  # noqa: E731
-
-
-@pytest.mark.parametrize("function", [lambda made: lambda cid: made(cid), typed, OF_CONTEXT], ids=range(3))
-def test_client_fn_gets_what_its_argument_says(function):
+def test_client_fn_gets_what_its_argument_says():
     """As Flower itself reads it: the partition id as text under `cid` or as a text, otherwise the context."""
     made = []
-    app = numpy_client_app(function(lambda who: made.append(who) or NumPyClient()))
-    simulated(FedDualAvg(**DENSE), app, 1, num_nodes=3, initial_arrays={"a": np.zeros((6, 5)), "b": np.zeros(3)})
-    assert made == ["0", "1", "2"]
+
+    def typed(i: "str"):
+        return made.append(i) or NumPyClient()
+
+    def of_context(context):
+        return typed(str(context.node_config["partition-id"]))
+
+    for client_fn in (lambda cid: typed(cid), typed, of_context):
+        simulated(FedDualAvg(**DENSE), numpy_client_app(client_fn), 1, num_nodes=3, initial_arrays=START)
+    assert made == ["0", "1", "2"] * 3
 
 
 def test_what_is_no_function_of_one_argument_is_refused():

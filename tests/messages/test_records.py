@@ -314,18 +314,3 @@ def test_an_average_of_counters_is_a_whole_number_again(given, kept):
     record = arrays_of({"w": np.zeros(1), "bn.num_batches_tracked": np.array(given)})
     (found,) = model_vector(layout, record)[1].values()
     assert (found, found.dtype) == (kept, np.int64)
-
-
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [
-        ({}, r"missing \['w'\]"),
-        ({"w": np.zeros(2), "v": np.zeros(2)}, r"unexpected \['v'\]"),
-        ({"w": np.zeros(3)}, r"float64\[3\]"),
-        ({"w": np.zeros(2, int)}, "int64"),
-        ({"w": np.array([1.0, np.inf])}, "1 NaN or infinite"),
-    ],
-)
-def test_models_are_checked(model, message):
-    with pytest.raises(ProtocolError, match=message):
-        model_vector(Layout.from_arrays({"w": np.zeros(2)}), arrays_of(model))

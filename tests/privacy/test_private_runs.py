@@ -165,23 +165,19 @@ def test_a_round_without_a_reply_adds_noise_and_advances(options):
 # --- save, kill, resume ---------------------------------------------------------------------------------------------
 
 
-class Killed(BaseException):
-    pass
-
-
 @pytest.mark.parametrize("where", ["begin", "end"])
 @pytest.mark.parametrize("noise", ["banded", "independent"])
 def test_a_killed_run_goes_on_to_the_same_bits_with_the_seed_of_tests(tmp_path, noise, where):
     def kill(self, server_round, *given):
         if server_round == 5:
-            raise Killed
+            raise SystemExit
 
     def played(**options):
         return play(make(privacy=privacy(noise=noise, rounds=8)), 8, **options)
 
     killer = type("Killer", (Callback,), {f"on_round_{where}": kill})()
     path = tmp_path / "run.npz"
-    with pytest.raises(Killed):
+    with pytest.raises(SystemExit):
         played(callbacks=[Checkpoint(path, every=100), killer])
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
     with pytest.raises(ConfigurationError, match=r"goes on only where it saves itself.*add Checkpoint\("):

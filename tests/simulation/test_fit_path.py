@@ -42,10 +42,6 @@ def path_of(kind, regularizer=None, rounds=60, app=None, strategy_options=None, 
     return fit_path(strategy, app or app_of(train, **held), **where, **options)
 
 
-def coefficients(point):
-    return point.result.arrays["coefficients"].numpy()
-
-
 def test_a_path_of_least_squares_is_scikit_learns():
     objectives = objectives_of(LeastSquares)
     objective = objectives[0]
@@ -63,7 +59,7 @@ def test_a_path_of_least_squares_is_scikit_learns():
     alphas = [sklearn_strength(strength, objective) for strength in strengths]
     _, theirs, _ = lasso_path(centred, level, alphas=alphas, tol=1e-12, max_iter=100_000)
     for point, column in zip(path.points, theirs.T, strict=True):
-        np.testing.assert_allclose(coefficients(point), column, atol=2e-5)
+        np.testing.assert_allclose(point.result.arrays["coefficients"].numpy(), column, atol=2e-5)
         assert point.nonzero == np.count_nonzero(column)
     # Warm starts: a run ends as soon as it is certified, long before its last round.
     assert sum(row["rounds"] for row in path.rows()) < 5 * 400

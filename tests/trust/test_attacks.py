@@ -14,7 +14,6 @@ from flwr_fco.callbacks import Checkpoint
 from flwr_fco.core.layout import Layout
 from flwr_fco.objectives import Logistic
 from flwr_fco.regularizers import L1
-from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import Arrays, Bounds, Epochs, FedDAGT, FedDualAvg, Ledger, Participation, Steps, run_of
 
 OBJECTIVES = regressions()
@@ -163,9 +162,9 @@ def sparse_run(lie, rounds=4, cls=FedDualAvg, **options):
 
     options = {"bounds": Bounds(max_ratio=None), **options} | ({"tracker_start": "zero"} if cls is FedDAGT else {})
     strategy = cls(regularizer=L1(1e-3), client_lr=0.5, work=Epochs(1, batch_size=4), fraction_evaluate=0.0, **options)
-    grid = InProcessGrid(app_of(sparse_clients(), [in_messages(reported, SPARSE_LIAR)]), NODES, raise_errors=False)
-    start = arrays_of({"coefficients": np.zeros(COLUMNS), "intercept": np.zeros(1)})
-    return strategy, strategy.start(grid, start, rounds)
+    app = app_of(sparse_clients(), [in_messages(reported, SPARSE_LIAR)])
+    start = {"coefficients": np.zeros(COLUMNS), "intercept": np.zeros(1)}
+    return strategy, simulated(strategy, app, rounds, num_nodes=NODES, initial_arrays=start, raise_errors=False)
 
 
 def pair(values, indices, **more):
