@@ -7,6 +7,7 @@ from faulty import strategy
 from problems import app_of, clients, flat, numpy_of, simulated, start_arrays
 
 from flwr_fco.client_apps import client, client_app
+from flwr_fco.client_apps.answers import server_buffers
 from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.objectives import LeastSquares
@@ -81,6 +82,13 @@ class Counting(LeastSquares):
 
     def metrics(self, w):
         return super().metrics(w) | {"count": float(self.count)}
+
+
+def test_an_answer_about_the_servers_buffers_leaves_the_clients_own():
+    own = Counting(np.eye(3), np.ones(3))
+    with server_buffers(own, {"count": np.array(9)}):
+        assert own.buffers()["count"] == 9
+    assert own.buffers()["count"] == 0
 
 
 @pytest.mark.parametrize("mods", [(), (lambda message, context, call_next: call_next(message, context),)])

@@ -314,3 +314,8 @@ def test_an_average_of_counters_is_a_whole_number_again(given, kept):
     record = arrays_of({"w": np.zeros(1), "bn.num_batches_tracked": np.array(given)})
     (found,) = model_vector(layout, record)[1].values()
     assert (found, found.dtype) == (kept, np.int64)
+
+
+def test_a_model_of_whole_numbers_is_refused_where_it_is_of_floats():
+    with pytest.raises(ProtocolError, match="int64"):
+        model_vector(Layout.from_arrays({"w": np.zeros(2)}), arrays_of({"w": np.zeros(2, int)}))
