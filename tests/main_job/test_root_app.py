@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
+from problems import refused
 
 from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.errors import ConfigurationError, UnknownOptionError
@@ -94,16 +95,14 @@ def test_a_small_federation_will_do_and_is_reported(tmp_path, monkeypatch, caplo
 
 
 def test_the_run_waits_for_nodes_that_connect_late():
+    counts = iter([1, 2, 3, 4])
+
     class Grid:
-        calls = 0
-
         def get_node_ids(self):
-            self.calls += 1
-            return range(min(self.calls, 4))
+            return range(next(counts))
 
-    grid = Grid()
-    assert server_app.wait_for_nodes(grid, 4, patience=30.0) == 4
-    assert grid.calls == 4
+    assert server_app.wait_for_nodes(Grid(), 4, patience=30.0) == 4
+    assert list(counts) == []
 
 
 # --- saved runs -------------------------------------------------------------------------------------------------------
@@ -130,8 +129,7 @@ def test_a_second_run_goes_on_with_the_first_of_the_same_data(tmp_path):
     assert more == lines
     for name, array in arrays.items():
         np.testing.assert_array_equal(second[name], array)
-    with pytest.raises(ConfigurationError, match="resume=true needs checkpoint-dir"):
-        run_in(tmp_path / "runs", {"resume": True})
+    refused("resume=true needs checkpoint-dir", run_in, tmp_path / "runs", {"resume": True})
 
 
 # --- run configs ------------------------------------------------------------------------------------------------------
@@ -140,10 +138,6 @@ def test_a_second_run_goes_on_with_the_first_of_the_same_data(tmp_path):
 def task_of(num_nodes=None, **overrides):
     own = {key.replace("_", "-"): value for key, value in overrides.items()}
     return Task(checked_config({**SETTINGS, **own}), num_nodes)
-
-
-def test_every_key_of_pyproject_is_known_and_every_known_key_is_there():
-    assert set(SETTINGS) == set(KEYS)
 
 
 def described(task):
@@ -174,17 +168,14 @@ def test_privacy_reaches_the_strategy():
     private = {"privacy-clip": 0.3, "privacy-target-epsilon": 8.0, "privacy-delta": 0.01, "clients-per-round": 2}
     privacy = task_of(**private, privacy_noise="independent").strategy().privacy
     assert (privacy.clip, privacy.target_epsilon, privacy.delta, privacy.noise) == (0.3, 8.0, 0.01, "independent")
-    with pytest.raises(ConfigurationError, match="delta=0"):
-        task_of(privacy_clip=0.3).strategy()
-    with pytest.raises(UnknownOptionError, match="privacy"):
-        task_of(**private, strategy="DualFL").strategy()
+    refused("delta=0", task_of(privacy_clip=0.3).strategy)
+    refused("privacy", task_of(**private, strategy="DualFL").strategy, kind=UnknownOptionError)
 
 
 def test_the_data_are_split_over_the_nodes_that_there_are():
     assert task_of(4).data.num_clients == 4
     assert task_of(4).strategy().min_train_nodes == 4
-    with pytest.raises(ConfigurationError, match="clients-per-round=5, but there are 4 nodes"):
-        task_of(4, clients_per_round=5).strategy()
+    refused("clients-per-round=5, but there are 4 nodes", task_of(4, clients_per_round=5).strategy)
 
 
 BAD = {
@@ -201,15 +192,13 @@ BAD = {
 @pytest.mark.parametrize("key", KEYS)
 def test_a_bad_value_is_named_with_what_was_expected(key):
     for value, said in (BAD.get(key, ([1], "")), (3j, "expected")):
-        with pytest.raises(ConfigurationError, match=f"(?s){key}.*{said}"):
-            checked_config({**SETTINGS, key: value})
+        refused(f"(?s){key}.*{said}", checked_config, {**SETTINGS, key: value})
 
 
 def test_a_missing_and_an_unknown_key_are_named():
     with pytest.raises(ConfigurationError, match="lacks alpha, seed"):
         checked_config({key: value for key, value in SETTINGS.items() if key not in ("seed", "alpha")})
-    with pytest.raises(ConfigurationError, match="unknown key 'client-rate'"):
-        checked_config({**SETTINGS, "client-rate": 0.1})
+    refused("unknown key 'client-rate'", checked_config, {**SETTINGS, "client-rate": 0.1})
 
 
 # --- the comparison that `make run` prints --------------------------------------------------------------------------
@@ -240,11 +229,9 @@ def test_a_picture_of_no_known_kind_is_refused_before_anything_runs(tmp_path, ca
 
 
 def test_another_directory_than_the_clone_is_refused(tmp_path, capsys):
-    with pytest.raises(ConfigurationError, match=r"pyproject\.toml does not exist"):
-        read_task(tmp_path, {})
+    refused(r"pyproject\.toml does not exist", read_task, tmp_path, {})
     assert main(["--root", str(tmp_path)]) == 1
     assert "pyproject.toml does not exist" in capsys.readouterr().err
     for content in ("", "x", "[tool.flwr.app]\nconfig = 3\n"):
         (tmp_path / "pyproject.toml").write_text(content)
-        with pytest.raises(ConfigurationError, match=r"pyproject\.toml is not the root app's"):
-            read_task(tmp_path, {})
+        refused(r"pyproject\.toml is not the root app's", read_task, tmp_path, {})

@@ -1,24 +1,32 @@
-"""Options and arguments: visible, documented, typed, positional as in FedAvg; an error names what is right."""
+"""Options and arguments: visible, documented, typed, positional as in FedAvg; an error names what is right.
+
+And a strategy of one's own: the page's keeps the contract.
+"""
 
 import inspect
 import pickle
 import re
-from dataclasses import fields
+import sys
+import types
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from pydoc import plain, render_doc
 
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord
 from flwr.serverapp.strategy import FedAvg
-from problems import D, app_of, clients, flat, run, start_arrays
+from problems import D, app_of, clients, flat, refused, run, start_arrays
 
 import flwr_fco as fco
-from flwr_fco.algorithms import DualAveraging
-from flwr_fco.errors import ConfigurationError, UnknownOptionError
+from flwr_fco.algorithms import Algorithm, DualAveraging, Moved
+from flwr_fco.algorithms.contract import method_of, methods, options_of
+from flwr_fco.errors import ClientError, ConfigurationError, NothingTrainedError, UnknownOptionError
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import STRATEGIES, DualFL, FedDualAvg, FedNewton, Stage, Steps, Strengths, strategy
+from flwr_fco.strategies import STRATEGIES, DualFL, FedDualAvg, FedNewton, Last, Stage, Steps, Strengths, strategy
 from flwr_fco.tables import FederatedLasso
+from flwr_fco.testing import check_strategy
 from flwr_fco.work import FirstOrder
 
 UNMODIFIED = {"client": "unmodified"}
@@ -82,10 +90,8 @@ def test_a_forgotten_decorator_of_a_strategy_or_a_method_is_named():
         algorithm = Longer
         longer: float = 3.0
 
-    with pytest.raises(TypeError, match="Bare has no such option: it declares one, but lacks a decorator"):
-        Bare(longer=1.0)
-    with pytest.raises(ConfigurationError, match=r"Longer declares longer but is no dataclass, .* put @dataclass"):
-        run(FedLonger(), clients(), 1)
+    refused("Bare has no such option: it declares one, but lacks a decorator", Bare, kind=TypeError, longer=1.0)
+    refused(r"Longer declares longer but is no dataclass, .* put @dataclass", run, FedLonger(), clients(), 1)
 
 
 REFUSED = [
@@ -138,8 +144,8 @@ REFUSED = [
     (FedDualAvg, {**UNMODIFIED, "regularizer": L1(0.3), "client_lr": 0.05}, "how fast the weight of psi grows"),
     (
         FedDualAvg,
-        {**UNMODIFIED, "density": fco.Density(0.1, "global"), "regularizer": fco.PerParameter({"*": fco.Zero()})},
-        "take density=Density",
+        {"density": fco.Density(0.1, "global"), "regularizer": fco.PerParameter({"*": L1(1)})},
+        "take density=",
     ),
     (FedDualAvg, {"density": 0.1, "mirror_map": fco.SimplexEntropy()}, "cannot be combined"),
     (FedDualAvg, {"wire": fco.Short()}, "wire=.*with density= alone"),
@@ -150,8 +156,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("make", "options", "said"), REFUSED)
 def test_what_is_wrong_or_does_not_go_together_is_named(make, options, said):
-    with pytest.raises(ConfigurationError, match=said):
-        make(**options)
+    refused(said, make, **options)
 
 
 TYPED = [fco.Arrays, fco.Average, fco.Bounds, fco.Everyone, fco.Last, fco.Ledger, fco.Minimise, fco.Participation]
@@ -164,8 +169,7 @@ TEXTS = {"weighted_by_key", "arrayrecord_key", "configrecord_key", "apply_to", "
 def test_an_option_of_another_type_or_that_is_no_choice_is_named(kind):
     for name in inspect.signature(kind).parameters:
         for value in (object(), np.nan, -1.0, *([] if name in TEXTS else ["no choice"])):
-            with pytest.raises(ConfigurationError, match=rf"{name}=.*expected"):
-                kind(**{name: value})
+            refused(rf"{name}=.*expected", kind, **{name: value})
 
 
 def test_whole_numbers_and_numpy_scalars_are_numbers():
@@ -263,8 +267,7 @@ def test_rounds_by_hand_are_the_same_of_a_strategy_set_again_or_unpickled(make):
 @pytest.mark.parametrize("value", [ArrayRecord({"w": Array(np.zeros((500, 500)))}), list(range(100_000)), "x" * 10**6])
 @pytest.mark.parametrize("option", ["initial_parameters", "seed", "bounds", "density", "work", "client_lr"])
 def test_an_error_shows_a_large_value_in_a_line(option, value):
-    with pytest.raises(ConfigurationError, match=r"\A.{1,300}\Z"):
-        FedDualAvg(**{option: value})
+    refused(r"\A.{1,300}\Z", FedDualAvg, **{option: value})
 
 
 @pytest.mark.parametrize("option", [option.name for option in fields(FedDualAvg) if option.init])
@@ -293,7 +296,99 @@ def test_an_option_that_is_set_during_a_run_is_an_error_at_the_assignment(option
 def test_arguments_of_start_are_checked_in_words(arguments, said):
     strategy = FedDualAvg(client_lr=0.02, fraction_evaluate=0.0)
     good = {"grid": InProcessGrid(app_of(clients()), 4), "initial_arrays": start_arrays(), "num_rounds": 1}
-    with pytest.raises(ConfigurationError, match=said):
-        strategy.start(**{**good, **arguments})
+    refused(said, strategy.start, **{**good, **arguments})
     # It is as if nothing had been begun.
     strategy.start(**good)
+
+
+# --- a strategy of one's own ------------------------------------------------------------------------------------------
+
+PAGE = Path(__file__).parents[2] / "docs" / "tutorials" / "own-strategy.md"
+
+
+def test_the_pages_own_loop_keeps_the_contract_and_its_option_the_range():
+    source = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)[1]
+    module = sys.modules["own_strategy"] = types.ModuleType("own_strategy")  # dataclasses look their module up
+    exec(compile(source, "own_strategy", "exec"), module.__dict__)
+    check_strategy(lambda **options: module.FedClipped(longest=1e5, **options))
+    refused(r"longest=0\.0; expected a number > 0 and < 1e6", module.FedClipped, longest=0.0)
+    strategy = module.FedClipped(longest=1e-3, client_lr=0.1, work=Steps(5))
+    run(strategy, clients(), 1)
+    assert 0.0 < np.linalg.norm(strategy.state.dual) <= 5 * 0.1 * 1e-3
+
+
+def half(**own):
+    """Return the functions and class variables of a method that takes dual averaging's steps."""
+    return {"local": lambda self, client, downlink, memory: client.dual_steps(downlink.vectors["dual"]), **own}
+
+
+@pytest.mark.parametrize(
+    ("base", "own", "said"),
+    [
+        # Clients find a method by its name, so a change without one would never run.
+        *((DualAveraging, {part: object()}, rf"changes .*{part}.*give yours a `name`") for part in ("local", "sparse")),
+        (Algorithm, half(name="forgetful", memory=("own",)), "whose clients remember vectors names them, and has it"),
+        (Algorithm, half(name="misspelt", discloses={"held_out": "loss"}), "expected 'derivatives' or 'losses'"),
+        (DualAveraging, {"reads": "median"}, "reads='median'; expected 'mean', 'sums', 'everyone' or 'rows'"),
+        (DualAveraging, {"refuses": {"client_lr": "why"}}, "of mirror_map, regularizer, server_lr"),
+    ],
+)
+def test_a_class_that_is_no_method_is_refused_where_it_is_defined(base, own, said):
+    refused(said, type, "Wrong", (base,), own)
+    assert not {"forgetful", "misspelt"} & methods().keys()
+
+
+def test_a_name_is_of_one_class_which_may_be_defined_again():
+    for _ in range(2):
+        last = type("First", (Algorithm,), half(name="defined-twice"))
+    with pytest.raises(ConfigurationError, match=r"a method called 'defined-twice' exists already, .*First"):
+        type("Second", (Algorithm,), half(name="defined-twice"))
+    assert methods()["defined-twice"] is last
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounded(DualAveraging):
+    """Dual averaging with a number of its own, which has no default."""
+
+    name = "bounded-here"
+    longest: float
+
+
+def test_a_client_makes_the_method_from_what_the_plan_tells():
+    made = Bounded(longest=2.0, client_prox=False, output=Last(3))
+    reported = options_of(made)
+    assert reported == {"longest": 2.0, "client_prox": False, "client": "composite"}
+    assert method_of("bounded-here", reported) == replace(made, output="last")
+    # A subclass on the server has options that its clients' class has not.
+    assert method_of("dual_averaging", reported) == DualAveraging(client_prox=False)
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        lambda point: {"increment": point},
+        lambda point: (point, Moved(0.1, 1)),
+        lambda point: ({"increment": point}, 0.1),
+        lambda point: ({"increment": point.tolist()}, Moved(0.1, 1)),
+    ],
+    ids=["no work", "no name", "a number", "a list"],
+)
+def test_what_a_client_sends_is_arrays_by_name_and_what_it_did(found):
+    own = {"name": "sends-oddly", "local": lambda self, client, down, memory: found(down.vectors["dual"])}
+    kind = type("Odd", (FedDualAvg,), {"algorithm": type("Half", (DualAveraging,), own)})
+    with pytest.raises(ClientError, match=r"Half.local returned .*expected a dict of arrays by name, and a Moved"):
+        run(kind(), clients(), 1)
+
+
+@pytest.mark.parametrize("mods", [[], [lambda *given: given[2](*given[:2])]], ids=["in process", "in messages"])
+@pytest.mark.parametrize("base", [FedDualAvg, fco.FedDAGT, DualFL])
+def test_a_method_that_forgot_its_shapes_ends_after_two_rounds(mods, base):
+    def local(self, client, downlink, memory):
+        sent, moved = base.algorithm.local(self, client, downlink, memory)
+        return {**sent, "curvature": np.ones(3)}, moved
+
+    own = {"name": f"forgetful-{base.__name__}", "local": local}
+    made = type("Own", (base,), {"algorithm": type("Forgetful", (base.algorithm,), own)})()
+    said = r"the arrays are \['curvature', 'increment'\], expected \['increment'\]"
+    refused(said, run, made, clients(), 30, kind=NothingTrainedError, mods=mods)
+    assert max(made.result.train_metrics_clientapp) <= 2

@@ -9,14 +9,26 @@ import sys
 import numpy as np
 import pytest
 from flwr.app import MetricRecord
-from problems import CONSTANTS, app_of, by_class, fitting, foreign_app, problem, simulated
+from newton import sites
+from problems import CONSTANTS, app_of, by_class, fitting, foreign_app, problem, refused, simulated
 from scipy import sparse
 
 import flwr_fco as fco
-from flwr_fco.callbacks import Callback, Checkpoint, EarlyStopping
+from flwr_fco.callbacks import Checkpoint, EarlyStopping
 from flwr_fco.core.files import read_npz
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.strategies import STRATEGIES, DualFL, FedDAGT, FedDualAvg, Stage, Steps, checkpoint, run_of
+from flwr_fco.strategies import (
+    STRATEGIES,
+    DualFL,
+    FedDAGT,
+    FedDualAvg,
+    FedNewton,
+    Stage,
+    Steps,
+    Strengths,
+    checkpoint,
+    run_of,
+)
 
 ROUNDS = 6
 
@@ -201,16 +213,14 @@ def test_what_is_no_checkpoint_of_this_run_is_refused_and_left_alone(damage, pat
     damage(path)
     before = path.read_bytes()
     for resume in (path, None):
-        with pytest.raises(ConfigurationError, match=r"run\.npz"):
-            play(make(FedDualAvg), path, resume=resume)
+        refused(r"run\.npz", play, make(FedDualAvg), path, resume=resume)
         assert path.read_bytes() == before
     assert {entry.name for entry in tmp_path.iterdir()} == {"run.npz", "run.npz.lock"}
 
 
 def test_a_place_that_cannot_be_written_is_an_error_at_the_start(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigurationError, match="give a folder that can be written"):
-        play(make(FedDualAvg), tmp_path / "file" / "run.npz")
+    refused("give a folder that can be written", play, make(FedDualAvg), tmp_path / "file" / "run.npz")
     play(make(FedDualAvg), tmp_path / "new" / "run.npz", 1)
     assert (tmp_path / "new" / "run.npz").exists()
 
@@ -219,7 +229,7 @@ def test_a_run_without_resume_does_not_begin_by_replacing_a_checkpoint(path):
     play(make(FedDualAvg), path, 4)
     before = path.read_bytes()
     with pytest.raises(Interruption):
-        play(make(FedDualAvg), path, every=2, callbacks=[Acting(1, interrupt)])
+        play(make(FedDualAvg), path, every=2, callbacks=[interrupt])
     assert path.read_bytes() == before
 
 
@@ -252,7 +262,7 @@ def test_of_two_servers_one_saves_itself_to_a_file(name, path, tmp_path):
             play(make(FedDualAvg, privacy=noise, **exact), tmp_path / name, every=1, resume=path)
 
     strategy, again = (make(FedDualAvg, privacy=noise, **exact) for _ in range(2))
-    play(strategy, path, every=1, callbacks=[Acting(3, second)])
+    play(strategy, path, every=1, callbacks=[lambda number, *_: number == 3 and second()])
     # When the first has ended, the file is free.
     play(again, path, resume=path)
     np.testing.assert_array_equal(again.state.dual, strategy.state.dual)
@@ -319,8 +329,7 @@ def test_a_run_that_cannot_go_on_with_a_file_is_refused_in_words(name, path, tmp
     go(path, 4, **first)
     if change is not None:
         another(path, *change)
-    with pytest.raises(ConfigurationError, match=said):
-        go(tmp_path / "other.npz", 8, resume=path, **other)
+    refused(said, go, tmp_path / "other.npz", 8, resume=path, **other)
 
 
 def test_options_that_may_change_may(path):
@@ -354,6 +363,10 @@ LONGER = {
     "momentum": (lambda: make(FedDualAvg, server_momentum=0.5), {}),
     "extrapolation": (lambda: make(fco.FeDualEx), {}),
     "everyone": (lambda: make(DualFL), {}),
+    "a path": (
+        lambda: make(FedNewton, strengths=Strengths(4, 0.1, folds=3), tolerance=1e-15),
+        {"app": app_of(sites("logistic", (30, 41, 25, 30, 25), 6))},
+    ),
     "average": (lambda: make(FedDAGT, output=fco.Average()), {}),
     "rates": (lambda: make(FedDualAvg, client_lr="auto"), {}),
     "stages": (lambda: make(fco.MultistepReFedDAGT, reference=fco.Reference(window=3), **STAGES), {}),
@@ -386,18 +399,3 @@ def test_a_run_resumed_for_more_rounds_equals_the_longer_run(name, path):
     assert described(result, strategy) == whole
     with pytest.raises(ConfigurationError, match=r"num_rounds=5, but .* is of round 9; num_rounds is the total"):
         play(build(), path, 5, resume=path, **of_clients)
-
-
-# --- one process at a time --------------------------------------------------------------------------------------------
-
-
-class Acting(Callback):
-    """Acts at the beginning of a round."""
-
-    def __init__(self, at, act):
-        self.at = at
-        self.act = act
-
-    def on_round_begin(self, server_round, arrays):
-        if server_round == self.at:
-            self.act()

@@ -15,10 +15,10 @@ from http.client import HTTPSConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from problems import refused
 from rich.console import Console
 from typer.testing import CliRunner
 
-from flwr_fco.errors import ConfigurationError
 from tools.deploy import app
 from tools.deployment import LocalDeployment, free_ports
 from tools.gate import Gate
@@ -82,8 +82,7 @@ def test_what_is_wrong_is_said_and_keys_are_not_overwritten(tmp_path, made):
         assert text in " ".join(result.output.split())
     assert not (tmp_path / "new").exists()
     assert (made.home / "ca.key").read_bytes() == before
-    with pytest.raises(ConfigurationError, match="nodes=0"):
-        LocalDeployment.create(tmp_path / "none", 0)
+    refused("nodes=0", LocalDeployment.create, tmp_path / "none", 0)
 
 
 CHILD = (
