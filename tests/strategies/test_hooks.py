@@ -7,20 +7,7 @@ import pytest
 from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp import strategy as flowers
 from flwr.serverapp.strategy import FedAvg
-from problems import (
-    FEATURES,
-    Foreign,
-    app_of,
-    arrays_of,
-    clients,
-    flat,
-    foreign_app,
-    numpy_of,
-    refused,
-    run,
-    simulated,
-    started,
-)
+from problems import FEATURES, Foreign, app_of, arrays_of, clients, flat, foreign_app, numpy_of, refused, run, simulated
 
 from flwr_fco.errors import ConfigurationError, NothingTrainedError
 from flwr_fco.objectives import LeastSquares
@@ -282,7 +269,7 @@ def test_a_strategy_around_ours_does_what_a_subclass_does(change, theirs):
     start = {"w": np.zeros((6, 5))} if theirs else {"coefficients": np.zeros(30)}
 
     both = [Around(FedDualAvg(**options), change), changing(change)(**options)]
-    around, inherited = (started(own, InProcessGrid(app, NODES), 6, arrays_of(start)).arrays for own in both)
+    around, inherited = (simulated(own, app, 6, initial_arrays=start).arrays for own in both)
     np.testing.assert_equal(numpy_of(around), numpy_of(inherited))
 
 

@@ -22,7 +22,7 @@ import flwr_fco as fco
 from flwr_fco.algorithms import Algorithm, DualAveraging, Moved
 from flwr_fco.algorithms.contract import method_of, methods, options_of
 from flwr_fco.errors import ClientError, ConfigurationError, NothingTrainedError, UnknownOptionError
-from flwr_fco.regularizers import L1
+from flwr_fco.regularizers import L1, Zero
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import STRATEGIES, DualFL, FedDualAvg, FedNewton, Last, Stage, Steps, Strengths, strategy
 from flwr_fco.tables import FederatedLasso

@@ -4,25 +4,13 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from one_faulty_client import FAULTS, faulty_run, leave
-from problems import (
-    D,
-    arrays_of,
-    clients,
-    crossed,
-    flat,
-    optimum,
-    problem,
-    refused,
-    run,
-    start_arrays,
-    started,
-    trackers_of,
-)
+from problems import D, arrays_of, clients, crossed, flat, optimum, problem, run, start_arrays, started, trackers_of
 from scipy import sparse
 
 import flwr_fco as fco
 from flwr_fco import topology
 from flwr_fco.core.layout import SparseVector
+from flwr_fco.errors import ConfigurationError
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import DFedDA, DFedDAGT, DReFedDAGT, FedDAGT, run_of
 
@@ -125,7 +113,8 @@ def test_the_metrics_name_consensus_and_trackers():
 
 
 def test_a_graph_of_another_size_is_refused():
-    refused("3 nodes, but 4", run, DFedDA(mixing=topology.chain(3), **OPTIONS), clients(EQUAL), 1)
+    with pytest.raises(ConfigurationError, match="3 nodes, but 4"):
+        run(DFedDA(mixing=topology.chain(3), **OPTIONS), clients(EQUAL), 1)
 
 
 def check_sums(strategy, grid, number, metrics):
