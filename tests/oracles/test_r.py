@@ -12,12 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flwr_fco.tables import (
-    FederatedCoxRegression,
-    FederatedLasso,
-    FederatedLogisticRegression,
-    FederatedPoissonRegression,
-)
+from flwr_fco import tables
 
 for package in ("pandas", "lifelines", "sksurv", "statsmodels"):
     pytest.importorskip(package, reason="pip install '.[oracles]'")
@@ -27,10 +22,10 @@ from . import studies  # noqa: E402
 R = json.loads(Path(__file__).with_name("r.json").read_text(encoding="utf-8"))
 SPECIAL = ("site", "y", "time", "event", "exposure", "fold")
 MODELS = {
-    "classes": lambda **options: FederatedLogisticRegression(np.inf, **options),
-    "squares": lambda **options: FederatedLasso(0.0, **options),
-    "counts": lambda **options: FederatedPoissonRegression(0.0, **options),
-    "times": lambda **options: FederatedCoxRegression(**options),
+    "classes": lambda **options: tables.FederatedLogisticRegression(np.inf, **options),
+    "squares": lambda **options: tables.FederatedLasso(0.0, **options),
+    "counts": lambda **options: tables.FederatedPoissonRegression(0.0, **options),
+    "times": lambda **options: tables.FederatedCoxRegression(**options),
 }
 KNOWN = [tuple(name.split("-")) for name in R]
 STUDIES = [(kind, name) for kind, name in KNOWN if kind in MODELS]
@@ -110,13 +105,12 @@ def test_a_path_at_fixed_folds_is_that_of_cv_glmnet(name):
     X = rows.drop(columns=["y", "site", "fold"])
     fold = rows["fold"].to_numpy()
     splits = [(np.flatnonzero(fold != number), np.flatnonzero(fold == number)) for number in range(10)]
-    model = FederatedLogisticRegression(l1_ratio=1.0, cv=splits) if name == "tumours" else FederatedLasso(cv=splits)
+    model = tables.FederatedLasso(cv=splits)
+    if name == "tumours":
+        model = tables.FederatedLogisticRegression(l1_ratio=1.0, cv=splits)
     model.fit(X, rows["y"], groups=rows["site"])
-    strengths, losses = (
-        np.array([getattr(own, each) for own in model.path_.points]) for each in ("strength", "held_out")
-    )
-    close(strengths, r["strengths"])
-    close(losses, r["losses"])
+    close([point.strength for point in model.path_.points], r["strengths"])
+    close([point.held_out for point in model.path_.points], r["losses"])
     close(model.strength_, r["chosen"])
     coefficients = np.ravel(model.coef_)
     close(coefficients, r["coefficients"], coefficients)
@@ -131,7 +125,7 @@ def test_survival_and_the_log_rank_test_are_those_of_survfit_and_survdiff(name):
     X = rows.drop(columns=["site", "time", "event"])
     first = X.columns[0]
     X[first] = (X[first] > X[first].median()).astype(float)
-    model = FederatedCoxRegression(1.0).fit(X, rows[["time", "event"]], groups=rows["site"])
+    model = tables.FederatedCoxRegression(1.0).fit(X, rows[["time", "event"]], groups=rows["site"])
     found = model.curves(X, rows[["time", "event"]], rows["site"], times=np.unique(rows["time"]))
     at = np.searchsorted(np.unique(rows["time"]), r["at"])
     close([found.rows[k]["survival"] for k in at], r["survival"])
@@ -155,8 +149,8 @@ def test_errors_of_clusters_and_weights_of_times_are_those_of_lifelines():
         by_pair = lifelines.CoxPHFitter().fit(rows, cluster_col="pair", **options)
         weighted = rows.drop(columns="pair").assign(weight=weights)
         by_row = lifelines.CoxPHFitter().fit(weighted, weights_col="weight", robust=True, **options)
-    model = FederatedCoxRegression(num_clients=1, cluster="pair").fit(rows[[*names, "pair"]], y, intervals=True)
+    model = tables.FederatedCoxRegression(num_clients=1, cluster="pair").fit(rows[[*names, "pair"]], y, intervals=True)
     np.testing.assert_allclose(np.sqrt(np.diag(model.covariance_)), by_pair.standard_errors_, rtol=1e-7)
-    model = FederatedCoxRegression(num_clients=1).fit(rows[names], y, weights, intervals=True)
+    model = tables.FederatedCoxRegression(num_clients=1).fit(rows[names], y, weights, intervals=True)
     np.testing.assert_allclose(column(model, "estimate"), by_row.params_, rtol=1e-7)
     np.testing.assert_allclose(np.sqrt(np.diag(model.covariance_)), by_row.standard_errors_, rtol=1e-6)

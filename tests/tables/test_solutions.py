@@ -17,7 +17,6 @@ from sklearn.linear_model import ElasticNet, Lasso, LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
 from flwr_fco.core.logs import quiet
-from flwr_fco.objectives.design import as_rows, moments
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.tables import FederatedCoxRegression, FederatedElasticNet, FederatedLasso, FederatedLogisticRegression
 
@@ -142,10 +141,13 @@ def test_without_a_penalty_on_a_feature_no_gap_is_known_or_zero_proved(factors):
 def test_sparse_features_give_the_fit_of_dense_ones():
     X = rows(80, 12)
     y = np.random.default_rng(5).standard_normal(80)
-    for make, target in ((FederatedLasso(0.005), y), (FederatedLogisticRegression(C=2.0), y > 0)):
-        dense = clone(make).fit(X.toarray(), target)
-        for given in (X, sparse.csc_matrix(X), [X[:30], X[30:].toarray()]):
-            found = make.fit(given, target if sparse.issparse(given) else [target[:30], target[30:]])
+    weights = 1.0 + np.arange(80) % 4
+    scaled = FederatedLasso(0.005, standardize=True)
+    for make, target in ((FederatedLasso(0.005), y), (scaled, y), (FederatedLogisticRegression(C=2.0), y > 0)):
+        dense = clone(make).fit(X.toarray(), target, weights)
+        halves = [[X[:30], X[30:].toarray()], *([own[:30], own[30:]] for own in (target, weights))]
+        for given in ((X, target, weights), (sparse.csc_matrix(X), target, weights), halves):
+            found = make.fit(*given)
             assert_allclose(found.coef_, dense.coef_, atol=1e-6)
             assert_allclose(found.intercept_, dense.intercept_, atol=1e-6)
         assert_allclose(found.predict(X), found.predict(X.toarray()), rtol=1e-12)
@@ -350,15 +352,11 @@ def test_times_classes_own_intercepts_and_paths_are_centred_too():
         far, near = (clone(model).fit(parts(own), parts(targets)) for own in (moved, X))
         assert_allclose(far.coef_, near.coef_, atol=1e-7)
         for one, other in zip(*(getattr(own, "path_.points", ()) for own in (far, near)), strict=True):
-            assert_allclose(*(_scores(own, at) for own, at in ((moved, one), (X, other))), atol=1e-5)
+            (w, b), (v, c) = ([array.numpy() for array in at.result.arrays.values()] for at in (one, other))
+            assert_allclose(moved @ w + b, X @ v + c, atol=1e-5)
     model = FederatedLogisticRegression()
     far, near = (model.fit(parts(own), parts(LABELS)).quality(parts(own), parts(LABELS)) for own in (moved, X))
     assert far.overall["Brier"] == pytest.approx(near.overall["Brier"], abs=1e-7)
-
-
-def _scores(rows, point):
-    arrays = point.result.arrays
-    return rows @ arrays["coefficients"].numpy() + arrays["intercept"].numpy()
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0, 1e3, 1e6])
@@ -421,18 +419,6 @@ def test_a_number_whose_square_is_none_is_refused_by_its_column(over, name):
 
 
 # --- standardize ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("weights", [None, 1.0 + np.arange(50) % 4])
-def test_moments_of_dense_and_sparse_columns(weights):
-    dense = 1e3 * rows(50, 8, density=0.3).toarray()
-    dense[:, 3] += 1e9
-    shares = np.full(50, 1.0 / 50) if weights is None else weights / weights.sum()
-    means = np.average(dense, axis=0, weights=weights)
-    expected = means, np.average((dense - means) ** 2, axis=0, weights=weights)
-    for own in (dense, sparse.csr_array(dense)):
-        for found, true in zip(moments(as_rows(own), shares), expected, strict=True):
-            assert_allclose(found, true, rtol=1e-12)
 
 
 def with_an_answer(name="means", change=None):

@@ -1,4 +1,4 @@
-"""Survival times: solutions, ways to give them, tables, curves; and how good any model is at the sites."""
+"""Survival times and counts: solutions, ways to give them, tables, curves; how good any model is at the sites."""
 
 import re
 
@@ -11,6 +11,7 @@ from problems import refused
 from scipy import stats
 from scipy.sparse import csr_array
 from sklearn.base import clone
+from sklearn.linear_model import PoissonRegressor
 
 from flwr_fco.client_apps import Disclosure
 from flwr_fco.client_apps.answers import find_answer
@@ -19,8 +20,9 @@ from flwr_fco.messages.protocol import Question
 from flwr_fco.objectives import CoxRegression
 from flwr_fco.objectives.survival import baseline, concordance
 from flwr_fco.regularizers import L1, ElasticNet, Zero
+from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import Strengths
-from flwr_fco.tables import FederatedCoxRegression, FederatedLogisticRegression
+from flwr_fco.tables import FederatedCoxRegression, FederatedLogisticRegression, FederatedPoissonRegression
 from reproduction.pooled import centralized_solution
 
 NAMES = ["age", "dose", "sex", "noise"]
@@ -187,11 +189,6 @@ def test_targets_of_another_form_are_refused_in_words(y, message):
 # --- curves -----------------------------------------------------------------------------------------------------------
 
 TABLES = [own.assign(sex=(own["sex"] > 0.0).astype(float)) for own in X]
-
-
-def curves_of(y, times):
-    given = {"one": X[0]}, {"one": y}
-    return FederatedCoxRegression(0.1).fit(*given).curves(*given, times=times).rows
 
 
 def test_curves_over_a_grid_are_those_here_and_between_times_a_life_table():
@@ -423,3 +420,95 @@ def test_a_site_that_says_what_no_rows_can_say_is_left_out_by_name(lie, why):
     honest = model.quality([*X[:2], X[3]], [*TIMES[:2], TIMES[3]])
     assert quality.overall["concordance"] == honest.overall["concordance"]
     assert quality.overall["slope"] == pytest.approx(honest.overall["slope"])
+
+
+# --- counts -----------------------------------------------------------------------------------------------------------
+
+RNG = np.random.default_rng(0)
+PEOPLE = pd.DataFrame(RNG.normal(size=(300, 3)), columns=["age", "dose", "noise"])
+YEARS = RNG.uniform(0.5, 3.0, 300)
+COUNTS = RNG.poisson(YEARS * np.exp(0.5 * PEOPLE["age"] - 0.3 * PEOPLE["dose"] - 0.5))
+SITES = np.arange(300) % 3
+BOTH = np.column_stack([COUNTS, YEARS])
+FRAME = pd.DataFrame({"visits": COUNTS, "exposure": YEARS})
+
+
+def counted(alpha, y, **options):
+    return FederatedPoissonRegression(alpha, **options).fit(PEOPLE, y, groups=SITES, intervals=alpha == 0.0)
+
+
+def over_a_grid(y, *, grid=InProcessGrid, features=PEOPLE, **options):
+    """Fit with intervals, where a site's answers are altered or not."""
+    sites = [(features[m::3], y[m::3]) for m in range(3)]
+    model = FederatedPoissonRegression(0.0, num_clients=3, **options)
+    return fit_over_a_grid(model, sites, intervals=True, grid=grid)[0]
+
+
+def test_a_fit_is_that_of_rates_weighted_by_their_exposures():
+    model = counted(0.1, BOTH, l1_ratio=0.0)
+    rates = {"sample_weight": YEARS}
+    theirs = PoissonRegressor(alpha=0.1 / YEARS.mean(), tol=1e-12, max_iter=1000).fit(PEOPLE, COUNTS / YEARS, **rates)
+    assert_allclose(model.coef_, theirs.coef_, atol=1e-7)
+    assert_allclose(model.predict(PEOPLE), theirs.predict(PEOPLE), rtol=1e-6)
+    assert model.score(PEOPLE, BOTH) == pytest.approx(theirs.score(PEOPLE, COUNTS / YEARS, **rates), rel=1e-6)
+    sparse = counted(0.1, BOTH, l1_ratio=1.0)
+    assert sparse.coef_[2] == 0.0
+    assert 0.0 <= max(model.duality_gap_, sparse.duality_gap_) < 1e-8
+    # Targets are given as they are at hand.
+    for y in (FRAME, FRAME.iloc[:, ::-1]):
+        assert_array_equal(counted(0.1, y, l1_ratio=0.0).coef_, model.coef_)
+    theirs = PoissonRegressor(alpha=0.1, tol=1e-12, max_iter=1000).fit(PEOPLE, COUNTS)
+    assert_allclose(counted(0.1, COUNTS).coef_, theirs.coef_, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        (np.column_stack([COUNTS, YEARS, YEARS]), "expected counts, or counts and exposures > 0"),
+        (np.column_stack([COUNTS, 0.0 * YEARS]), "y has an exposure of 0; expected numbers > 0"),
+        (0 * COUNTS, "all counts are 0"),
+        (FRAME.assign(entry=YEARS), r"y has the fields .*'entry'"),
+        (np.where(np.arange(300) == 4, -1, COUNTS), r"1: counts\[1\] is -1; expected numbers >= 0"),
+        (np.array(["a"] * 300), "expected numbers: counts"),
+    ],
+)
+def test_what_is_no_count_is_refused(y, message):
+    refused(message, counted, 1.0, y)
+
+
+def test_sites_without_an_event_add_nothing_beside_their_own_intercepts():
+    model = counted(0.0, np.where(SITES == 2, 0, COUNTS))
+    rows = SITES < 2
+    fewer = FederatedPoissonRegression(0.0).fit(PEOPLE[rows], COUNTS[rows], groups=SITES[rows], intervals=True)
+    assert_allclose(*([row["estimate"] for row in own.summary().rows] for own in (model, fewer)), rtol=1e-8)
+    assert "site 2: add nothing" in model.summary()
+
+
+def test_the_log_likelihood_is_that_of_the_counts():
+    model = counted(0.0, BOTH, site_intercepts="common", tol=1e-16)
+    likelihood = stats.poisson(YEARS * model.predict(PEOPLE)).logpmf(COUNTS).sum()
+    assert model.log_likelihood_ == pytest.approx(likelihood, rel=1e-9)
+
+
+@pytest.mark.parametrize("intercepts", [None, "common"])
+def test_a_sites_loss_and_rows_bound_second_derivatives_of_counts(intercepts):
+    """A wild honest column goes, and what a site makes up is named with its column."""
+    wild = PEOPLE.assign(dose=np.where(np.arange(300) == 3, 1e3, PEOPLE["dose"]))
+    given = {"features": wild, "site_intercepts": intercepts}
+    scaled = altering(1, "block", lambda vectors, numbers: vectors["block"].__imul__(1e3))
+    refused("site 1 says a second derivative of age", over_a_grid, COUNTS, grid=scaled, **given)
+    assert np.isfinite(over_a_grid(COUNTS, **given).log_likelihood_)
+
+
+def test_a_site_that_is_silent_about_itself_leaves_no_likelihood():
+    silent = altering(0, "saturated", lambda vectors, numbers: vectors["estimate"].fill(np.nan))
+    model = over_a_grid(COUNTS, grid=silent, features=PEOPLE.assign(noise=PEOPLE["noise"] * (SITES > 0)))
+    assert np.isfinite(np.diag(model.covariance_)).all()
+    assert np.isnan(model.log_likelihood_)
+
+
+@pytest.mark.parametrize("lie", [{"saturated": 1e6}, {"saturated": -1e300}, {"mean": -1.0}])
+def test_a_log_likelihood_that_no_counts_have_is_left_out(lie):
+    model = over_a_grid(BOTH, grid=altering(2, "saturated", lambda vectors, numbers: numbers.update(lie)))
+    assert np.isnan(model.log_likelihood_)
+    assert "its mean count is" in model.summary()
