@@ -48,9 +48,7 @@ class Outcome(NamedTuple):
 
     def final(self, metric: str, window: int = 1) -> float:
         """Return the mean over the last evaluations; NaN for a run that diverged."""
-        if self.diverged:
-            return math.nan
-        return float(self.series(metric)[1][-window:].mean())
+        return math.nan if self.diverged else float(self.series(metric)[1][-window:].mean())
 
     def decay(self, metric: str, first: float, last: float) -> float:
         """Return log(value at `last` / value at `first`), at the evaluations nearest to them; NaN if it diverged."""

@@ -4,10 +4,4 @@ from flwr_fco.engines.client import LocalClient
 from flwr_fco.engines.minimise import Minimum, minimise
 from flwr_fco.work import FirstOrder, Minimise
 
-__all__ = [
-    "FirstOrder",
-    "LocalClient",
-    "Minimise",
-    "Minimum",
-    "minimise",
-]
+__all__ = ["FirstOrder", "LocalClient", "Minimise", "Minimum", "minimise"]

@@ -522,10 +522,7 @@ class Inference:
         """Return observed and expected events of the sites beside a common intercept, and what is said of them."""
         if self.own:
             lines = [("Intercepts of the table", "one of each site, which has stayed there")]
-            for which, why in (
-                (self.pooled, "share one, of too few rows for their own"),
-                (self.idle, "add nothing"),
-            ):
+            for which, why in ((self.pooled, "share one, of too few rows for their own"), (self.idle, "add nothing")):
                 lines += [(f"{len(which)} sites", f"{_first(which)}: {why}")] * bool(which)
             return [], lines
         if sums.point.size == len(self.names) or found.inverse is None:

@@ -139,11 +139,7 @@ def _with_intervals(table: Table | None, rows: list[dict[str, Any]]) -> list[str
         row |= own.get(j, nothing)
     shown = list(own) if len(own) <= _SHOWN else sorted(own, key=lambda j: own[j]["p"])[:_SHOWN]
     lines = [f"├── {title}: {about}" for title, about in table.lines]
-    for names in (
-        ESTIMATED,
-        COMPARED,
-        sites if len(sites) <= _SHOWN_SITES else (),
-    ):
+    for names in (ESTIMATED, COMPARED, sites if len(sites) <= _SHOWN_SITES else ()):
         if names:
             cells = [{"feature": rows[j]["feature"]} | {k: own[j][k] for k in names if k in own[j]} for j in shown]
             lines += aligned_columns(cells)

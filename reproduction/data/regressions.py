@@ -120,11 +120,9 @@ class SyntheticRegression(FederatedDataset):
         return make(examples.features, examples.targets, **options)
 
     def _draw(self, index: int, mean: NDArray[np.float64], count: int, rng: np.random.Generator) -> Samples:
-        features = rng.normal(size=(count, *mean.shape))
-        features += mean
+        features = mean + rng.normal(size=(count, *mean.shape))
         signal = features.reshape(count, -1) @ self._coefficients_of(index)
-        targets = signal + self.intercept + rng.normal(size=count)
-        return Samples(features, targets)
+        return Samples(features, signal + self.intercept + rng.normal(size=count))
 
     def _coefficients_of(self, index: int) -> NDArray[np.float64]:
         """Return a client's own coefficients, as a vector."""

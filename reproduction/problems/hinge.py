@@ -32,8 +32,7 @@ class HingeLoss(Link):
         raise ConfigurationError("the hinge loss has no second derivative")
 
     def conjugate(self, a: Vector, y: Vector) -> Vector:
-        inside = (a * y >= -1.0 - 1e-12) & (a * y <= 1e-12)
-        return np.where(inside, a * y, np.inf)
+        return np.where((a * y >= -1.0 - 1e-12) & (a * y <= 1e-12), a * y, np.inf)
 
     def scored(self, s: Vector, y: Vector, mean: Any) -> dict[str, float]:
         return {"accuracy": mean((s > 0.0) == (y > 0.0))}

@@ -153,13 +153,7 @@ def in_balls(
 
 
 def _images(
-    variant: _Images,
-    seed: int,
-    source: str,
-    path: str,
-    num_clients: int,
-    num_examples: int,
-    alpha: float | None = None,
+    variant: _Images, seed: int, source: str, path: str, num_clients: int, num_examples: int, alpha: float | None = None
 ) -> PartitionedClassification:
     """Return images on clients, labels by Dirichlet(alpha), or without one an even random split."""
     if source != "files" and variant != "mnist":

@@ -43,8 +43,7 @@ def shifted_by(option, values, rounds=400, steps=(1,)):
         for count in steps:
             options = {"client_lr": 0.05, "work": Steps(count, batch_size=None)}
             far, near = (problem.error(run(rounds, **{option: value}, **options)) for value in values)
-            assert far >= 3 * near, f"{count} local steps"
-            assert far > 1e-8, "no distance at all"
+            assert far >= max(3 * near, 1e-8), f"{count} local steps"
 
     return check
 
@@ -200,9 +199,8 @@ def test_the_ledger_knows_what_was_sent_in_single_precision(name):
 
 # The first round of APDA-Inexact has no minimisation.
 @pytest.mark.parametrize(("name", "count"), [("fed_pd", 2), ("five_gcs", 2), ("fed_dyn", 2), ("apda_inexact", 1)])
-def test_a_minimisation_begins_where_the_last_one_ended(name, count):
-    with pytest.MonkeyPatch.context() as patch:
-        begins_where_it_ended(find_solver(name), patch, count)
+def test_a_minimisation_begins_where_the_last_one_ended(name, count, monkeypatch):
+    begins_where_it_ended(find_solver(name), monkeypatch, count)
 
 
 # --- refusals and unequal work ----------------------------------------------------------------------------------------

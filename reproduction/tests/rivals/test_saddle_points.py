@@ -13,37 +13,29 @@ from flwr_fco.strategies import Steps
 from reproduction.data.saddle_objectives import QuadraticSaddle
 from reproduction.rivals import FedAvgS, ScaffoldS
 
-
-def answer(solver, objective, psi, h, vectors, *, client_lr=0.07):
-    """Return a message of a round of four steps on batches of three, and the client's answer to it."""
-    vectors = dict(vectors)
-    options = vectors.pop("options", {})
-    plan = Plan(solver, objective.layout, psi, h, work=FirstOrder(steps=4, batch_size=3), options=options)
-    message = Downlink(plan, vectors, client_lr=client_lr, elapsed=0.3)
-    for vector in message.vectors.values():
-        vector.setflags(write=False)
-    uplink, state = find_solver(solver)(message, objective, None, np.random.default_rng(0))
-    assert state is None
-    return message, uplink
+#: A round.
+WORK = FirstOrder(steps=4, batch_size=3)
 
 
-def queries(objective, count):
-    """Return the operators of a round: a fresh batch for each query."""
-    batches = objective.batches(np.random.default_rng(0), FirstOrder(steps=count, batch_size=3))
-    return [lambda w, b=b: objective.gradient(w, b) for b in batches]
+def increment_of(solver, objective, psi, start, client_lr=0.07, **options):
+    """Return what a client sends after a round from a point."""
+    start.setflags(write=False)
+    plan = Plan(solver, objective.layout, psi, Euclidean(), work=WORK, options=options)
+    message = Downlink(plan, {"primal": start}, client_lr=client_lr, elapsed=0.3)
+    return find_solver(solver)(message, objective, None, np.random.default_rng(0))[0].vectors["increment"]
 
 
 def test_extra_step_is_extragradient_with_subgradients_and_projection():
     start = np.clip(RNG.normal(size=13), -0.5, 0.5)
-    _, uplink = answer("extra_step", BILINEAR, SPARSE, Euclidean(), {"primal": start.copy()})
+    increment = increment_of("extra_step", BILINEAR, SPARSE, start)
     strength = np.r_[np.full(8, 0.1), np.full(5, 0.05)]
     side = np.r_[np.full(8, 0.5), np.full(5, np.inf)]
-    g = iter(queries(BILINEAR, 8))
-    z = start.copy()
+    batches = iter(BILINEAR.batches(np.random.default_rng(0), FirstOrder(steps=8, batch_size=3)))
+    z = start
     for _ in range(4):
-        half = np.clip(z - 0.07 * (next(g)(z) + strength * np.sign(z)), -side, side)
-        z = np.clip(z - 0.07 * (next(g)(half) + strength * np.sign(half)), -side, side)
-    np.testing.assert_allclose(uplink.vectors["increment"], z - start, atol=1e-14)
+        half = np.clip(z - 0.07 * (BILINEAR.gradient(z, next(batches)) + strength * np.sign(z)), -side, side)
+        z = np.clip(z - 0.07 * (BILINEAR.gradient(half, next(batches)) + strength * np.sign(half)), -side, side)
+    np.testing.assert_allclose(increment, z - start, atol=1e-14)
 
 
 @pytest.mark.parametrize("bound", [None, 0.05])
@@ -52,22 +44,19 @@ def test_descent_ascent_alternating(bound):
 
     A classifier with bounds is within them before the attack sees it.
     """
-    objective = ADVERSARIAL
     split = ADVERSARIAL.split
-    start = np.clip(0.1 * RNG.normal(size=objective.layout.size), -0.1, 0.1)
+    start = np.clip(0.1 * RNG.normal(size=ADVERSARIAL.layout.size), -0.1, 0.1)
     psi = PerParameter({"coefficients": L1(0.01, bound=bound), "perturbation": L1(0.02, bound=0.1)})
-    vectors = {"primal": start.copy(), "options": {"alternating": True}}
-    _, uplink = answer("descent_ascent", objective, psi, Euclidean(), vectors, client_lr=0.3)
+    increment = increment_of("descent_ascent", ADVERSARIAL, psi, start, client_lr=0.3, alternating=True)
     strength = np.r_[np.full(12, 0.01), np.zeros(3), np.full(4, 0.02)]
     w = start.copy()
-    for batch in objective.batches(np.random.default_rng(0), FirstOrder(steps=4, batch_size=3)):
-        descent = objective.gradient(w, batch) + strength * np.sign(w)
-        w[:split] -= 0.3 * descent[:split]
+    for batch in ADVERSARIAL.batches(np.random.default_rng(0), WORK):
+        w[:split] -= 0.3 * (ADVERSARIAL.gradient(w, batch) + strength * np.sign(w))[:split]
         if bound is not None:
             w[:12] = np.clip(w[:12], -bound, bound)
-        ascent = -(objective.gradient(w, batch) + strength * np.sign(w))[split:]
+        ascent = -(ADVERSARIAL.gradient(w, batch) + strength * np.sign(w))[split:]
         w[split:] = np.clip(w[split:] + 0.3 * ascent, -0.1, 0.1)
-    np.testing.assert_allclose(uplink.vectors["increment"], w - start, atol=1e-14)
+    np.testing.assert_allclose(increment, w - start, atol=1e-14)
 
 
 def test_one_local_step_has_no_bias_nor_any_number_with_control_variates():
