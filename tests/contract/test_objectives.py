@@ -222,16 +222,8 @@ def _rows_of(w, batch=None, out=None):
         ("hessian_product", times("hessian_product", 1.001), "hessian_product"),
         ("hessian_block", times("hessian_block", 1.001), "hessian_block"),
         ("hessian_block", after("hessian_block", lambda block, *given: block[1:]), "hessian_block.* has shape"),
-        (
-            "along",
-            _along(__call__=lambda own, at: np.multiply((1.001, 1.0), Line.__call__(own, at))),
-            "not the value",
-        ),
-        (
-            "along",
-            _along(__call__=lambda own, at: np.multiply((1.0, 1.001), Line.__call__(own, at))),
-            "not the slope",
-        ),
+        ("along", _along(__call__=lambda own, at: np.multiply((1.001, 1.0), Line.__call__(own, at))), "not the value"),
+        ("along", _along(__call__=lambda own, at: np.multiply((1.0, 1.001), Line.__call__(own, at))), "not the slope"),
         ("along", _along(gradient=lambda line, at: 1.001 * Line.gradient(line, at)), r"along.*gradient\(.*\) is off"),
         ("along", _along(turn=lambda line, at, direction: Line.turn(line, at + 1e-3, direction)), "along"),
         ("along", _along(curvature=lambda line, at: lambda v: 1.001 * Line.curvature(line, at)(v)), "curvature"),
