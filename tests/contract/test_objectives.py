@@ -168,17 +168,13 @@ def _moved(value, w):
     return value
 
 
-def _batches(change, **asked):
+def _batches(change=lambda batches, work, rng: batches, **asked):
     """Return a method whose batches are changed, or those of other arguments."""
 
     def batches(self, rng, work, per_step=1):
         given = {"rng": rng, "work": work, "per_step": per_step} | {name: own(rng) for name, own in asked.items()}
         return iter(change(list(self.inner.batches(**given)), work, rng))
 
-    return batches
-
-
-def _same(batches, work, rng):
     return batches
 
 
@@ -247,9 +243,9 @@ def _rows_of(w, batch=None, out=None):
             _batches(lambda all, _, rng: [b if b is None else rng.integers(0, 23, b.size) for b in all]),
             "exactly once",
         ),
-        ("batches", _batches(_same, per_step=lambda rng: 1), "2 a step"),
+        ("batches", _batches(per_step=lambda rng: 1), "2 a step"),
         ("batches", _batches(lambda all, work, _: all if work.steps is None else all[1:]), r"Steps\("),
-        ("batches", _batches(_same, rng=lambda rng: _ELSEWHERE), "generators of the same seed"),
+        ("batches", _batches(rng=lambda rng: _ELSEWHERE), "generators of the same seed"),
         ("buffers", lambda self: {"count": np.array(0)}, "not optimised"),
         ("load_buffers", lambda self, buffers: None, "load_buffers takes a name"),
     ],
@@ -365,8 +361,8 @@ _MIRRORED = np.r_[np.ones(6), -np.ones(4)]
         ("value", after("value", lambda value, w: np.float64(value)), "Python float"),
         ("lipschitz", times("lipschitz", 0.3), "lipschitz"),
         ("strong_convexity", lambda self: 30.0, "as convex"),
-        ("batches", _batches(_same, per_step=lambda rng: 1), "2 a step"),
-        ("batches", _batches(_same, rng=lambda rng: np.random.default_rng()), "same seed"),
+        ("batches", _batches(per_step=lambda rng: 1), "2 a step"),
+        ("batches", _batches(rng=lambda rng: np.random.default_rng()), "same seed"),
         ("batches", _batches(lambda all, _, rng: [rng.normal(size=10) for _ in all]), "None for each full batch"),
     ],
 )

@@ -235,16 +235,15 @@ def lung(monkeypatch):
     if importlib.util.find_spec("lifelines"):
         return True
     rng = np.random.default_rng(0)
-    parts = []
-    for institution, rows, deaths in zip(*LUNG, strict=True):
-        part = pandas.DataFrame({"inst": float(institution), "age": rng.integers(40, 82, rows)})
-        part["sex"], part["ph.ecog"] = rng.integers(1, 3, rows), rng.integers(0, 3, rows).astype(float)
-        risk = 0.3 * part["ph.ecog"] - 0.5 * (part["sex"] == 2) + 0.02 * part["age"]
-        part["time"] = np.ceil(900.0 * rng.exponential(size=rows) * np.exp(-risk))
-        part["status"] = rng.permutation(np.arange(rows) < deaths).astype(int)
-        parts.append(part)
+    institutions, rows, deaths = (np.repeat(numbers, LUNG[1]) for numbers in LUNG)
+    table = pandas.DataFrame({"inst": institutions.astype(float), "age": rng.integers(40, 82, rows.size)})
+    table["sex"] = rng.integers(1, 3, rows.size)
+    table["ph.ecog"] = rng.integers(0, 3, rows.size).astype(float)
+    risk = 0.3 * table["ph.ecog"] - 0.5 * (table["sex"] == 2) + 0.02 * table["age"]
+    table["time"] = np.ceil(900.0 * rng.exponential(size=rows.size) * np.exp(-risk))
+    table["status"] = (table.groupby("inst").cumcount() < deaths).astype(int)
     module = ModuleType("lifelines.datasets")
-    module.load_lung = lambda: pandas.concat([*parts, parts[0][:1].assign(inst=np.nan)], ignore_index=True)
+    module.load_lung = lambda: pandas.concat([table, table[:1].assign(inst=np.nan)], ignore_index=True)
     monkeypatch.setitem(sys.modules, "lifelines", ModuleType("lifelines"))
     monkeypatch.setitem(sys.modules, "lifelines.datasets", module)
     return False

@@ -37,7 +37,7 @@ GOOD_PLANS = [
     Plan("mirror_descent", LAYOUT, L1(0.3, weights=np.arange(6.0)), PNorm(3.0), work=FirstOrder(steps=3)),
     Plan("dual_averaging", LAYOUT, ElasticNet(0.1), Euclidean(), scope="joint", work=Minimise(), wire_dtype="float32"),
     Plan("dual_averaging", LAYOUT, PerParameter({"coefficients": L1(0.1)}), DiagonalMetric(np.ones(D)), seed=7),
-    Plan("dual_averaging", LAYOUT, Zero(), Product({"coefficients": PNorm(2.0), "*": Euclidean()})),
+    Plan("dual_averaging", LAYOUT, Zero(), Product({"coefficients": PNorm(2.0), "*": DiagonalMetric(np.ones(1))})),
 ]
 SPECS = [plan.spec for plan in GOOD_PLANS]
 

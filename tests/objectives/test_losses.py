@@ -60,8 +60,7 @@ def test_trace_regression_is_least_squares_on_flattened_matrices():
     w = RNG.normal(size=13)
     shapes = [own.layout["coefficients"].shape for own in (objective, objective.subset(np.arange(3))[0])]
     assert shapes == [(4, 3)] * 2
-    residuals = np.einsum("nij,ij->n", matrices, w[:12].reshape(4, 3)) + w[12] - targets
-    assert_allclose(objective.value(w), 0.5 * np.mean(np.square(residuals)) + 0.05 * (w[:12] ** 2).sum(), rtol=1e-13)
+    assert objective.value(w) == flat.value(w)
     assert_array_equal(objective.gradient(w), flat.gradient(w))
 
 
@@ -286,7 +285,7 @@ def test_the_gap_knows_that_small_weights_have_negative_losses():
 # --- fits by Newton's method ------------------------------------------------------------------------------------------
 
 
-def _counts(seed, n, high=0.0):
+def _counts(seed, n, high):
     rng = np.random.default_rng(seed)
     X = rng.normal(0.3 * seed, 1.0, size=(n, 5))
     exposure = rng.uniform(0.1, 8.0, n)

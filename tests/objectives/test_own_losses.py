@@ -115,22 +115,19 @@ def test_a_bare_objective_says_what_it_does_not_know():
         refused("Centre does not know its", ask)
 
 
-def _train(objective, strategy):
-    start = {"coefficients": np.zeros(3)}
-    return simulated(strategy, app_of([objective] * 2), 2, num_nodes=2, initial_arrays=start)
+WRONG = [
+    (Centre(change=change), r"ConfigurationError .* the gradient has shape .*; expected \(3,\)")
+    for change in (np.sum, lambda g: g[:1], lambda g: g[:, None], lambda g: None)
+]
+WRONG += [
+    (Centre(count), rf"num_examples.*={count!r}.*; expected a whole number") for count in (0, -1, 2.5, None, True, "3")
+]
 
 
 @pytest.mark.parametrize("make", [FedDualAvg, FedMid, FeDualEx])
-@pytest.mark.parametrize("change", [np.sum, lambda g: g[:1], lambda g: g[:, None], lambda g: None])
-def test_a_gradient_of_another_shape_is_refused_and_not_stretched(make, change):
-    strategy = make(client_lr=0.1, work=Steps(2), fraction_evaluate=0.0)
-    message = r"ConfigurationError .* the gradient has shape .*; expected \(3,\)"
-    refused(message, _train, Centre(change=change), strategy, kind=ClientError)
-
-
-@pytest.mark.parametrize("count", [0, -1, 2.5, None, True, "3"])
 @pytest.mark.parametrize("batch_size", [None, 4])
-def test_a_client_without_examples_is_named_and_does_not_go_on_for_ever(count, batch_size):
-    strategy = FedDualAvg(client_lr=0.1, work=Steps(2, batch_size=batch_size), fraction_evaluate=0.0)
-    message = rf"num_examples.*={count!r}.*; expected a whole number"
-    refused(message, _train, Centre(count), strategy, kind=ClientError)
+@pytest.mark.parametrize(("objective", "message"), WRONG)
+def test_no_gradient_is_stretched_and_no_count_goes_on_for_ever(make, batch_size, objective, message):
+    strategy = make(client_lr=0.1, work=Steps(2, batch_size=batch_size), fraction_evaluate=0.0)
+    options = {"num_nodes": 2, "initial_arrays": {"coefficients": np.zeros(3)}, "kind": ClientError}
+    refused(message, simulated, strategy, app_of([objective] * 2), 2, **options)

@@ -94,12 +94,6 @@ NAN = float("nan")
 POINT = np.zeros(4)
 
 
-def damaged():
-    broken = rows()
-    broken.indices[5] = 37
-    return broken
-
-
 def of_three(labels, num_classes=None):
     return lambda: objectives.MultinomialLogistic(np.ones((3, 2)), labels, num_classes=num_classes)
 
@@ -113,10 +107,6 @@ def functions(**options):
     return lambda: objectives.SaddleObjective.from_functions(**given)
 
 
-def valued(answer):
-    return lambda: functions(value=lambda x, y: answer)().value(POINT)
-
-
 WRONG = [
     # Features.
     (r"shape \(3,\)", lambda: as_rows(np.ones(3))),
@@ -127,7 +117,7 @@ WRONG = [
     ("at least one example", lambda: as_rows(sparse.csr_array((0, 4)))),
     (r"features\[1, 1\] is -inf", lambda: as_rows(sparse.csr_array(np.diag([1.0, -np.inf])))),
     ("dtype complex128", lambda: as_rows(sparse.csr_array(np.ones((2, 2), dtype=complex)))),
-    ("cannot be read", lambda: as_rows(damaged())),
+    ("cannot be read", lambda: as_rows(sparse.csr_array((np.ones(1), [7], [0, 1]), shape=(1, 4)))),
     ("fewer than 2147483647", lambda: as_rows(sparse.csr_array((1, 2**31)))),
     # Targets, options and vectors.
     ("3 examples", lambda: LeastSquares(np.ones((3, 2)), np.ones(4))),
@@ -178,12 +168,10 @@ WRONG = [
     ("grad_x is a NoneType; expected a function", functions(grad_x=None)),
     ("grad_y is a ndarray; expected a function", functions(grad_y=np.ones(2))),
     ("value is a float; expected a function", functions(value=3.0)),
-    (r"x=2\.0; expected the shape", functions(x=2.0)),
-    *(("x=", lambda bad=bad: objectives.FunctionSaddle(min, max, x=bad, y=2)) for bad in (0, (2, 0), True, (True,))),
+    *(("x=.*expected the shape", functions(x=bad)) for bad in (0, 2.0, (2, 0), True, (True,))),
     (r"lipschitz=-1\.0", functions(lipschitz=-1.0)),
     (r"grad_y returned shape \(1,\); expected \(2,\)", lambda: functions(grad_y=lambda x, y: x[:1])().gradient(POINT)),
-    ("value returned a NoneType; expected a number", valued(None)),
-    ("value returned a ndarray; expected a number", valued(np.ones(2))),
+    ("value returned a ndarray; expected a number", lambda: functions(value=lambda x, y: x)().value(POINT)),
     ("value=", lambda: functions()().value(POINT)),
     ("Lipschitz", lambda: functions()().lipschitz()),
 ]
