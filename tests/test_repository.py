@@ -159,6 +159,15 @@ def test_the_files_that_the_notation_names_are_there():
     assert [name for name in named if not (ROOT / name).exists()] == []
 
 
+def test_the_round_of_the_architecture_is_in_the_files_that_it_names():
+    page = read(ROOT / "docs" / "contribute" / "architecture.md")
+    lines = re.findall(r"^ *(\w+) .* (\S+\.py)$", page, flags=re.MULTILINE)
+    assert len(lines) >= 25
+    for name, file in lines:
+        source = read(ROOT / "flwr_fco" / file)
+        assert re.search(rf"^ *(def|class) {name}\b", source, flags=re.MULTILINE), (name, file)
+
+
 def test_each_strategy_names_entries_of_the_bibliography_and_no_others():
     papers = read(ROOT / "docs" / "reference" / "papers.bib")
     entries = set(re.findall(r"^@\w+\{(\w+),$", papers, flags=re.MULTILINE))

@@ -13,9 +13,8 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from apps import node, run_app
 from flwr.serverapp.strategy import FedAvg
-from problems import refused
+from problems import node, refused, run_app
 from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.linear_model import Lasso, LogisticRegression
 from sklearn.preprocessing import StandardScaler

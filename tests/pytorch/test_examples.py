@@ -11,8 +11,8 @@ import pytest
 pytest.importorskip("torch.optim", reason="needs PyTorch: make test-torch, or pip install torch")
 
 import torch
-from apps import node, run_app
 from fresh import DOCS, blocks, run_code, text_of
+from problems import node, run_app
 from sklearn.datasets import load_digits
 from torch import nn
 

@@ -68,9 +68,7 @@ def make(name, **options):
     return strategy
 
 
-def run(
-    strategy, objectives, rounds, *, mods=(), grid=InProcessGrid, prepare=None, callbacks=(), start=None, **options
-):
+def run(strategy, objectives, rounds, *, mods=(), grid=InProcessGrid, prepare=None, callbacks=(), **options):
     """Run a strategy, and look after every round whether all is finite; return the result."""
     made = grid(app_of(objectives, mods), len(objectives))
     if prepare is not None:
@@ -80,7 +78,7 @@ def run(
         values = [*strategy.state, *numpy_of(arrays).values()]
         assert all(np.isfinite(value).all() for value in values), f"round {number}"
 
-    return started(strategy, made, rounds, start, callbacks=[check, *callbacks], **options)
+    return started(strategy, made, rounds, callbacks=[check, *callbacks], **options)
 
 
 def run_with(way, strategy, objectives, rounds, lie, liar=LIAR):

@@ -148,7 +148,7 @@ def _garbage(arrays, metrics, rng):
     name = _some(rng, sorted(arrays))
     array = Array(arrays[name])
     kinds = (*_GARBAGE, rng.bytes(64), array.data[:-3], array.data + b"more")
-    arrays[name] = _with_data(array, _some(rng, kinds))
+    arrays[name] = Array(array.dtype, tuple(array.shape), array.stype, _some(rng, kinds))
 
 
 @altering
@@ -178,9 +178,8 @@ def lying(factor):
         for name, value in arrays.items():
             arrays[name] = (value * factor).astype(value.dtype)
 
-    fault = altering(scale)
-    fault.__name__ = f"lying({factor:g})"
-    return fault
+    scale.__name__ = f"lying({factor:g})"
+    return altering(scale)
 
 
 #: Faults of a client or of the network, by name.
@@ -279,10 +278,9 @@ class FaultyGrid(InProcessGrid):
         if fault == "leave":
             self._leave(node_id)
             return []
+        delivery = Delivery(message, self.context(node_id), rng, lambda: self.reply(message))
         try:
-            return list(
-                FAULTS.get(fault, fault)(Delivery(message, self.context(node_id), rng, lambda: self.reply(message)))
-            )
+            return list(FAULTS.get(fault, fault)(delivery))
         except InjectedError as error:
             return [Message(Error(CLIENT_APP_RAISED, f"{error}"), reply_to=message)]
 
@@ -318,10 +316,6 @@ def fault_mod(faults, **where):
 
 def _there(reply):
     return [] if reply is None else [reply]
-
-
-def _with_data(array, data):
-    return Array(array.dtype, tuple(array.shape), array.stype, data)
 
 
 def _some(rng, choices):

@@ -1,9 +1,10 @@
 """Federations of tables, the estimates of their pooled rows by the textbook, and fits over a grid of sites."""
 
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
-from faults import altered
+from faults import FaultyGrid, altered
 
 from flwr_fco.core.logs import quiet
 from flwr_fco.simulation import InProcessGrid
@@ -74,23 +75,14 @@ def fit_over_a_grid(model, sites, *, features=None, disclosure=None, app=None, g
 def altering(site, about, change):
     """Return a kind of grid: a site's answers that have a vector or number `about` are changed in place."""
 
-    class Altering(InProcessGrid):
-        direct = None  # messages
+    def changed(vectors, numbers):
+        if about in {**vectors, **numbers}:
+            change(vectors, numbers)
 
-        def reply(self, message):
-            def about_it(vectors, numbers):
-                if about in {**vectors, **numbers}:
-                    change(vectors, numbers)
+    def fault(delivery):
+        return [altered(delivery.message, delivery.deliver(), changed)]
 
-            reply = super().reply(message)
-            mine = self.partition_ids[message.metadata.dst_node_id] == site
-            return (
-                altered(message, reply, about_it)
-                if mine and message.metadata.message_type == "query.question"
-                else reply
-            )
-
-    return Altering
+    return partial(FaultyGrid, faults={fault: 1.0}, partitions=[site], message_types=("query.question",))
 
 
 def counting(asked, said=None):

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from scipy import sparse
 
@@ -269,6 +269,26 @@ def fitting(kind, options):
     return found
 
 
+# --- Flower Apps in this process, as SuperNodes and a ServerApp of a deployment would run them ---
+
+
+def node(run_config=None, **node_config):
+    """Return the context of a node."""
+    return Context(run_id=1, node_id=1, node_config=node_config, state=RecordDict(), run_config=run_config or {})
+
+
+def run_app(example, nodes=10, *, path=None, raise_errors=True, **settings):
+    """Run an example on nodes in this process, with its settings changed; `path` is their file, or a function."""
+    config = example.config | {name.replace("_", "-"): value for name, value in settings.items()}
+    file_of = path if callable(path) else lambda partition: path
+    files = None if path is None else lambda partition: {"data-path": str(file_of(partition))}
+    options = {"run_config": config, "node_config": files, "raise_errors": raise_errors}
+    grid = InProcessGrid(example.client_app.app, nodes, **options)
+    context = Context(run_id=grid.run_id, node_id=1, node_config={}, state=RecordDict(), run_config=config)
+    with grid.identity():
+        example.server_app.app(grid, context)
+
+
 # --- other objectives and rows ---
 
 
@@ -325,9 +345,6 @@ class Quadratic(Objective):
 
     def strong_convexity(self):
         return float(np.linalg.eigvalsh(self.matrix)[0])
-
-    def lipschitz(self, norm="l2"):
-        return float(np.linalg.eigvalsh(self.matrix)[-1])
 
 
 def quadratics(count=5, d=6, mu=0.5, top=8.0, seed=0, exact=True):

@@ -10,8 +10,8 @@ import scipy.sparse as sp
 from adversarial_clients import CLIENTS, LIAR, in_messages, make, regressions, run
 from fault_bars import imbalance
 from faults import FaultyGrid, lying
+from faulty import FAULTS, VICTIM, faulty_run, held_alike, leave, weights_of
 from flwr.app import MetricRecord, RecordDict
-from one_faulty_client import FAULTS, VICTIM, faulty_run, held_alike, leave, weights_of
 from problems import app_of, by_class, clients, covered, crossed, flat, optimum, problem, started, trackers_of, zeros
 
 from flwr_fco import FedDAGT, ReFedDAGT, Scaffold

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from converging import biased, converges, doubled_strength, exact, subgradient
+from faulty import FAULTS, faulty_run, held_alike, weights_of
 from halves import begins_where_it_ended, find_solver
-from one_faulty_client import FAULTS, faulty_run, held_alike, weights_of
 from problems import CONSTANTS, app_of, fitting, optimum, problem, simulated, start_arrays
 from problems import clients as regressions
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from faulty import FAULTS, faulty_run, leave
 from numpy.testing import assert_allclose
-from one_faulty_client import FAULTS, faulty_run, leave
 from problems import D, arrays_of, clients, crossed, flat, optimum, problem, run, start_arrays, started, trackers_of
 from scipy import sparse
 
