@@ -1,15 +1,20 @@
-"""Rounds whose update fails leave all as it was, runs that diverge end in words; what a method rejects and reports."""
+"""Rounds whose update fails leave all as it was, runs that diverge end in words; what a method rejects and reports.
+
+One reply is worth one reply: every strategy under faults, beside a run in which the same replies are missing.
+"""
 
 import logging
 from collections import namedtuple
 from contextlib import nullcontext, suppress
+from itertools import cycle
 
 import numpy as np
 import pytest
+from fault_bars import KINDS, ROUNDS, SOAK, hold_the_bar
 from faulty import Faulty, scaled, start_on, with_increment
 from faulty import strategy as strategy_of
 from numpy.linalg import matrix_rank
-from problems import FEATURES, D, app_of, changed, clients, flat, foreign_app, nightly, refused, simulated
+from problems import REPRESENTATIVES, D, app_of, by_class, changed, clients, flat, foreign_app, nightly, simulated
 from problems import run as run_from
 
 import flwr_fco as fco
@@ -17,7 +22,7 @@ from flwr_fco.algorithms import DualAveraging, Rejected
 from flwr_fco.errors import ClientError, ConfigurationError, DivergedError, MagnitudeError
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1
-from flwr_fco.strategies import FedDAGT, FedDualAvg, Steps, run_of
+from flwr_fco.strategies import STRATEGIES, FedDAGT, FedDualAvg, Steps, run_of
 from reproduction.pooled import certify
 
 GO_ON = {"fraction_evaluate": 0.0, "on_divergence": "warn"}
@@ -119,9 +124,9 @@ def test_what_is_no_next_state_or_no_model_is_named(function, change, said):
     ids=["tiny weights", "float32"],
 )
 def test_a_primal_that_is_not_finite_is_never_returned(options, targets, dtype):
-    features = np.abs(np.random.default_rng(0).standard_normal((20, FEATURES)))
+    features = np.abs(np.random.default_rng(0).standard_normal((20, D - 1)))
     losses = [LeastSquares(features, np.full(20, targets), scale=0.5)] * 2
-    start = {"coefficients": np.ones(FEATURES, dtype), "intercept": np.ones(1, dtype)}
+    start = {"coefficients": np.ones(D - 1, dtype), "intercept": np.ones(1, dtype)}
     result = run_from(FedDualAvg(**GO_ON, **options), losses, 3, start=start)
     assert np.isfinite(flat(result.arrays)).all()
     assert any(metrics["skipped"] for metrics in result.train_metrics_clientapp.values())
@@ -204,7 +209,8 @@ OTHERS = {
 def test_a_model_that_is_not_the_clients_is_an_error_that_says_so(name):
     objective, coefficients, intercepts, said = OTHERS[name]
     start = {"intercept": np.zeros(intercepts), "coefficients": coefficients}
-    refused(said, simulated, strategy_of(), app_of([objective] * 4), 1, kind=ClientError, initial_arrays=start)
+    with pytest.raises(ClientError, match=said):
+        simulated(strategy_of(), app_of([objective] * 4), 1, initial_arrays=start)
 
 
 # --- divergence -------------------------------------------------------------------------------------------------------
@@ -286,3 +292,40 @@ def test_a_run_is_over_where_half_of_the_clients_are_far_too_long_twice(nodes, r
     outcome = pytest.raises(DivergedError, match="half of the clients or more") if over else nullcontext()
     with outcome:
         start_on(grid, strategy_of(), rounds=8)
+
+
+# --- every strategy under faults --------------------------------------------------------------------------------------
+
+#: Each representative with one kind of what is wrong. Where everybody must answer, a round with a bad reply is skipped.
+SAMPLE = list(zip(REPRESENTATIVES, cycle(["absurd numbers", "bytes", "malformed"]), strict=False))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_what_is_wrong_counts_as_if_it_were_missing(name, kind):
+    hold_the_bar(name, kind, ROUNDS)
+
+
+@pytest.mark.parametrize(("name", "kind"), SAMPLE)
+def test_what_is_wrong_counts_as_if_it_were_missing_in_short(name, kind):
+    hold_the_bar(name, kind, 24)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("number", [6, 12])
+@pytest.mark.parametrize("kind", SOAK)
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_nothing_ends_and_errors_are_those_without_the_bad_replies(name, kind, number):
+    hold_the_bar(name, kind, ROUNDS, kinds=SOAK, clients=number)
+
+
+@pytest.mark.parametrize("name", ["FedDualAvg", "FedDR", "DFedDAGT"])
+@pytest.mark.parametrize("kind", ["absurd numbers", "no examples"])
+def test_six_clients_hold_it_in_short(name, kind):
+    hold_the_bar(name, kind, 25, kinds=SOAK, clients=6)
+
+
+@pytest.mark.parametrize("name", by_class(["FedDAGT", "DualFL"]))
+def test_a_memory_forgets_one_altered_reply(name):
+    hold_the_bar(name, "one altered reply", ROUNDS // 2)

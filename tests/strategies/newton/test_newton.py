@@ -377,20 +377,6 @@ def test_no_optimum_has_what_a_round_has_proved_zero(kind, case):
     assert found >= 0.95 * provable > 0
 
 
-def _reach(objective, point, at_zero):
-    """Return what `zeros` adds to the slope of one coefficient, by bisection of the threshold."""
-    lower, upper = 0.0, 10.0
-    for _ in range(60):
-        middle = 0.5 * (lower + upper)
-        # An elastic net of a large threshold leaves the dual point as it is, and 0 is its optimum.
-        state, known = exchanged(objective, ElasticNet(100.0, 0.5), point)
-        bound, slopes = known.dual(state)
-        narrow = known._replace(psi=ElasticNet(2.0 * middle, 0.5).bind(objective.layout))
-        proved = narrow.zeros(at_zero, bound, slopes, state)
-        lower, upper = (lower, middle) if proved[0] else (middle, upper)
-    return middle - abs(slopes[0]), abs(slopes[0] - objective.gradient(np.zeros(point.size))[0])
-
-
 @pytest.mark.parametrize(
     ("objective", "slack"),
     [
@@ -406,9 +392,19 @@ def _reach(objective, point, at_zero):
 )
 def test_the_radius_reaches_the_optimal_slope_and_no_further(objective, slack):
     """Of one example the dual is as curved as the bound says: a smaller radius would be wrong."""
-    size = objective.layout.size
-    point = np.array([0.05, -0.05])[:size]
-    reach, distance = _reach(objective, point, objective.value(np.zeros(size)))
+    zero = np.zeros(objective.layout.size)
+    # An elastic net of a large threshold leaves the dual point as it is, and 0 is its optimum.
+    state, known = exchanged(objective, ElasticNet(100.0, 0.5), np.array([0.05, -0.05])[: zero.size])
+    bound, slopes = known.dual(state)
+    # What `zeros` adds to the slope of one coefficient, by bisection of the threshold.
+    lower, upper = 0.0, 10.0
+    for _ in range(60):
+        middle = 0.5 * (lower + upper)
+        narrow = known._replace(psi=ElasticNet(2.0 * middle, 0.5).bind(objective.layout))
+        proved = narrow.zeros(objective.value(zero), bound, slopes, state)
+        lower, upper = (lower, middle) if proved[0] else (middle, upper)
+    reach = middle - abs(slopes[0])
+    distance = abs(slopes[0] - objective.gradient(zero)[0])
     assert distance * (1.0 - 1e-9) <= reach
     assert reach == pytest.approx(slack * distance, rel=0.02)
 
