@@ -26,23 +26,16 @@ def test_data_are_loaded_once_a_run_and_partition_and_then_forgotten():
         assert len(client._objectives) == before
 
 
-def test_copies_of_an_app_find_what_the_first_has_loaded(monkeypatch):
+def test_copies_of_an_app_find_what_the_first_has_loaded(capsys):
     """Flower's simulation may pickle the app with every message."""
-    # The module is one of all copies.
-    monkeypatch.setattr(client, "_test_loads", [], raising=False)
-
-    def load(context):
-        client._test_loads.append(1)
-        return clients()[0]
-
-    app = client_app(load)
+    app = client_app(lambda context: print("loaded") or clients()[0])
     grid = InProcessGrid(app, 2)
     with grid.identity():
         for _ in range(2):
             grid.client_app = cloudpickle.loads(cloudpickle.dumps(app))
             strategy().start(grid, start_arrays(), 1)
     client.forget_objectives(grid.run_id)
-    assert len(client._test_loads) == 2
+    assert capsys.readouterr().out.count("loaded") == 2
 
 
 def test_evaluation_may_have_data_of_its_own():

@@ -196,9 +196,10 @@ STRATEGIES = {
 }
 
 
-@pytest.mark.parametrize(
-    ("strategy", "case"), [(strategy, case) for strategy, (_, cases) in STRATEGIES.items() for case in cases]
-)
+CASES = [(strategy, case) for strategy, (_, cases) in STRATEGIES.items() for case in cases]
+
+
+@pytest.mark.parametrize(("strategy", "case"), CASES)
 def test_an_absurd_message_is_a_clear_error_at_once(strategy, case):
     make, cases = STRATEGIES[strategy]
     hostile, good = Server(make()), Server(make())

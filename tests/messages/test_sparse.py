@@ -117,11 +117,12 @@ MINIMISES = {"work": Minimise(), "fraction_evaluate": 0.0}
 STEPS = {"client_lr": 0.5, "work": Steps(2), "fraction_evaluate": 0.0}
 
 
+REMEMBER = [lambda: FedDAGT(**STEPS), lambda: FedDR(step=2.0, **MINIMISES)]
+REMEMBER += [lambda: DualFL(nu=0.05, rho=0.0, **MINIMISES)]
+
+
 @pytest.mark.parametrize("messages", [False, True])
-@pytest.mark.parametrize(
-    "strategy",
-    [lambda: DualFL(nu=0.05, rho=0.0, **MINIMISES), lambda: FedDR(step=2.0, **MINIMISES), lambda: FedDAGT(**STEPS)],
-)
+@pytest.mark.parametrize("strategy", REMEMBER)
 def test_what_clients_remember_begins_as_with_whole_vectors(strategy, messages, monkeypatch):
     """A client's memory begins with zeros of the message's kind, and the first message is zero nearly everywhere."""
     rng = np.random.default_rng(0)

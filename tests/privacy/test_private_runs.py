@@ -35,9 +35,10 @@ def play(strategy, rounds=6, **options):
     return simulated(strategy, app_of(problem()), rounds, num_nodes=5, **options)
 
 
-@pytest.mark.parametrize(
-    ("cls", "noise"), [(FedDualAvg, "banded"), (FedDualAvgOSP, "banded"), (FeDualEx, "independent")]
-)
+NOISES = [(FedDualAvg, "banded"), (FedDualAvgOSP, "banded"), (FeDualEx, "independent")]
+
+
+@pytest.mark.parametrize(("cls", "noise"), NOISES)
 def test_a_run_shows_the_noisy_model_and_nothing_else_of_the_clients(cls, noise):
     strategy = make(cls, privacy=privacy(noise=noise, noise_seed=None))
     result = play(strategy)

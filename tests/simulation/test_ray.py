@@ -253,10 +253,11 @@ def test_what_the_environment_says_stays(monkeypatch):
     assert ray_grid.token_settings() == {}
 
 
-@pytest.mark.parametrize(
-    ("address", "demands", "said"),
-    [(None, True, ""), (None, False, "started on this machine"), ("h:1", False, "cluster at h:1"), ("h:1", True, "")],
-)
+#: Whether it demands a token, and what is said.
+CLUSTERS = [(None, True, ""), (None, False, "on this machine"), ("h:1", False, "cluster at h:1"), ("h:1", True, "")]
+
+
+@pytest.mark.parametrize(("address", "demands", "said"), CLUSTERS)
 def test_where_anybody_can_run_code_it_is_said(monkeypatch, caplog, address, demands, said):
     monkeypatch.setitem(sys.modules, "ray", object())
     monkeypatch.setattr(ray_grid, "_demands_token", lambda: demands)

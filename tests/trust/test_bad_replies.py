@@ -10,7 +10,6 @@ from faulty import BAD_NODE, Faulty, error, says, scaled, silent, start_on, stra
 from flwr.app import Array, ArrayRecord, MetricRecord
 from problems import FEATURES, D, app_of, arrays_of, clients, crossed, flat, foreign_app, run, simulated, start_arrays
 
-from flwr_fco.algorithms import DualAveraging
 from flwr_fco.core.logs import printable
 from flwr_fco.errors import NothingTrainedError
 from flwr_fco.strategies import Bounds, DFedDA, Epochs, Everyone, FedDAGT, FedDualAvg, FedMid, Participation, Steps
@@ -245,16 +244,11 @@ def test_bad_evaluations_are_left_out(fault):
 # --- strategies that need every client in every round: the silent are asked again in the same round -------------------
 
 
-class Whole(DualAveraging):
+class WholeDualAvg(FedDualAvg):
     """Dual averaging that refuses to go on without everybody."""
 
-    reads = "everyone"
-
-
-class WholeDualAvg(FedDualAvg):
-    """The strategy of it."""
-
-    algorithm = Whole
+    class algorithm(FedDualAvg.algorithm):
+        reads = "everyone"
 
 
 WHOLE = {"client_lr": 0.02, "work": Epochs(1, batch_size=None), "fraction_evaluate": 0.0, "participation": Everyone()}

@@ -231,13 +231,10 @@ def test_the_handshake_makes_the_order_of_nodes_irrelevant():
 
 
 def test_of_two_nodes_with_one_partition_the_first_takes_part():
-    class Twins(InProcessGrid):
-        def __init__(self, app, num_nodes):
-            super().__init__(app, num_nodes)
-            self.partition_ids[5] = self.partition_ids[4]
-
     for chosen in (strategy(), FedDAGT(fraction_evaluate=0.0), Scaffold(fraction_evaluate=0.0)):
-        result = start_on(Twins(app_of(clients()), 4), chosen, rounds=1)
+        grid = InProcessGrid(app_of(clients()), 4)
+        grid.partition_ids[5] = grid.partition_ids[4]
+        result = start_on(grid, chosen, rounds=1)
         rows = [row for row in result.left_out if row.round == 1]
         assert [(row.node_id, row.partition_id) for row in rows] == [(5, 2)]
         assert "partition id 2, which node 4 had first" in rows[0].reason
