@@ -19,7 +19,6 @@ from flwr_fco.core.validation import checked, describe
 from flwr_fco.errors import ConfigurationError, FlwrFcoError, SpecError
 from flwr_fco.messages.protocol import Uplink
 from flwr_fco.regularizers import L1, Nuclear, PerParameter, Regularizer
-from flwr_fco.work import FirstOrder, LocalWork, Minimise
 
 # --- named arrays to one flat vector and back -------------------------------------------------------------------------
 
@@ -126,15 +125,6 @@ def test_a_class_without_a_name_cannot_travel():
 
     with pytest.raises(SpecError, match="has no registered name"):
         Nameless(1.0).to_spec()
-
-
-def test_work_in_numpys_numbers_travels():
-    for given, plain in (
-        (FirstOrder(steps=np.int64(3), batch_size=np.int32(5)), FirstOrder(steps=3, batch_size=5)),
-        (Minimise(tolerance=np.float32(0.5), max_iterations=np.int64(7)), Minimise(tolerance=0.5, max_iterations=7)),
-    ):
-        assert given == plain
-        assert LocalWork.from_spec(Spec(json.loads(given.to_spec().to_json()), {})) == plain
 
 
 # --- types of options -------------------------------------------------------------------------------------------------
