@@ -290,6 +290,7 @@ def test_a_run_says_what_it_costs_and_ends_near_that_of_whole_messages():
     for name in ("bn.running_mean", "bn.num_batches_tracked", "frozen"):
         np.testing.assert_array_equal(found[name], whole[name])
     np.testing.assert_array_equal(found["frozen"], START["frozen"])
+    assert (found["bn.running_mean"][0], found["bn.num_batches_tracked"]) == (12.0, 12)
     assert sum(np.count_nonzero(found[n]) for n in ("conv", "hidden", "head")) == round(0.2 * (72 + 2160 + 600))
     kept = np.concatenate([np.ravel((found[n] != 0) == (whole[n] != 0)) for n in ("conv", "hidden", "head")])
     assert kept.mean() > 0.97
