@@ -13,21 +13,15 @@ from flwr_fco.strategies import Reference, Stage
 from flwr_fco.topology import chain
 
 COUNT, SIZE, ROUNDS, STEPS, P = 4, 6, 12, 5, 4.0
+Q = P / (P - 1)
 RATES = {"client_lr": 0.02, "server_lr": 0.7}
 START = np.linspace(-1.0, 1.0, SIZE)
 
 
-def dual_map(w):
-    """Return grad h(w), h(w) = ||w||_q^2 / (2 (q - 1))."""
-    q = P / (P - 1)
-    norm = np.linalg.norm(w, q)
-    return np.zeros_like(w) if norm == 0 else norm ** (2 - q) * np.abs(w) ** (q - 1) * np.sign(w) / (q - 1)
-
-
-def primal_map(z):
-    """Return grad h*(z), h*(z) = ||z||_p^2 / (2 (p - 1))."""
-    norm = np.linalg.norm(z, P)
-    return np.zeros_like(z) if norm == 0 else norm ** (2 - P) * np.abs(z) ** (P - 1) * np.sign(z) / (P - 1)
+def mapped(w, r):
+    """Return the gradient of ||w||_r^2 / (2 (r - 1)): with r = q grad h, from points to duals, with r = p grad h*."""
+    norm = np.linalg.norm(w, r)
+    return np.zeros_like(w) if norm == 0 else norm ** (2 - r) * np.abs(w) ** (r - 1) * np.sign(w) / (r - 1)
 
 
 def tracked(gradients, start, mixing, *, rounds=ROUNDS, tracking=True, radius_squared=None, seen=None):
@@ -39,13 +33,13 @@ def tracked(gradients, start, mixing, *, rounds=ROUNDS, tracking=True, radius_sq
     restricted = radius_squared is not None
 
     def point(z):
-        w = primal_map(z)
+        w = mapped(z, P)
         if not restricted:
             return w  # algorithm 1, line 7: w <- grad h*(z)
         excess = np.linalg.norm(z, P) / ((P - 1) * np.sqrt(radius_squared)) - 1
         return start + w / (1 + max(excess, 0.0))  # algorithm 2: the q-ball of radius sqrt(Q) around the start
 
-    duals = np.tile(np.zeros_like(start) if restricted else dual_map(start), (COUNT, 1))  # Z_0 <- grad h(w_0)
+    duals = np.tile(np.zeros_like(start) if restricted else mapped(start, Q), (COUNT, 1))  # Z_0 <- grad h(w_0)
     trackers = np.zeros((COUNT, start.size))  # C_0 <- 0
     for _ in range(rounds):
         ends = duals.copy()

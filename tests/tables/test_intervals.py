@@ -553,11 +553,13 @@ PUBLISHED = {
 }
 
 
+FOUND = between(RATIO[:, None], ERROR[:, None])
+
+
 def test_the_numbers_of_a_published_meta_analysis():
-    found = between(RATIO[:, None], ERROR[:, None])
     for name, (value, near, _) in PUBLISHED.items():
-        assert found[name][0] == pytest.approx(value, abs=near), name
-    assert found["p of Q"][0] == pytest.approx(stats.chi2.sf(152.233, 12), rel=1e-3)
+        assert FOUND[name][0] == pytest.approx(value, abs=near), name
+    assert FOUND["p of Q"][0] == pytest.approx(stats.chi2.sf(152.233, 12), rel=1e-3)
 
 
 def test_errors_that_vary_have_welchs_test():
@@ -570,10 +572,9 @@ def test_errors_that_vary_have_welchs_test():
 
 def test_means_are_those_of_statsmodels():
     meta = pytest.importorskip("statsmodels.stats.meta_analysis", reason="pip install '.[oracles]'")
-    found = between(RATIO[:, None], ERROR[:, None])
     theirs = meta.combine_effects(RATIO, ERROR**2, method_re="dl")
     for name, (_, _, theirs_name) in PUBLISHED.items():
-        assert found[name][0] == pytest.approx(getattr(theirs, theirs_name), rel=1e-10), name
+        assert FOUND[name][0] == pytest.approx(getattr(theirs, theirs_name), rel=1e-10), name
 
 
 # --- how often they cover ---------------------------------------------------------------------------------------------

@@ -461,19 +461,16 @@ def test_a_fit_is_that_of_rates_weighted_by_their_exposures():
     assert_allclose(counted(0.1, COUNTS).coef_, theirs.coef_, atol=1e-7)
 
 
-@pytest.mark.parametrize(
-    ("y", "message"),
-    [
+def test_what_is_no_count_is_refused():
+    for y, message in (
         (np.column_stack([COUNTS, YEARS, YEARS]), "expected counts, or counts and exposures > 0"),
         (np.column_stack([COUNTS, 0.0 * YEARS]), "y has an exposure of 0; expected numbers > 0"),
         (0 * COUNTS, "all counts are 0"),
         (FRAME.assign(entry=YEARS), r"y has the fields .*'entry'"),
         (np.where(np.arange(300) == 4, -1, COUNTS), r"1: counts\[1\] is -1; expected numbers >= 0"),
         (np.array(["a"] * 300), "expected numbers: counts"),
-    ],
-)
-def test_what_is_no_count_is_refused(y, message):
-    refused(message, counted, 1.0, y)
+    ):
+        refused(message, counted, 1.0, y)
 
 
 def test_sites_without_an_event_add_nothing_beside_their_own_intercepts():
