@@ -157,12 +157,8 @@ def test_callbacks_and_rates_go_on_where_they_were(tmp_path):
         assert ended(path, resume=path) == whole
 
 
-class Interruption(Exception):
-    """What a callback raises."""
-
-
 def interrupt(*_):
-    raise Interruption
+    raise RuntimeError("interrupted")
 
 
 def test_a_callback_that_raises_leaves_the_result_and_a_checkpoint(path):
@@ -170,7 +166,7 @@ def test_a_callback_that_raises_leaves_the_result_and_a_checkpoint(path):
     seen = lambda server_round, arrays, metrics: rounds.append(server_round)  # noqa: E731
     whole = whole_run(lambda: make(FedDAGT), path)
     strategy = make(FedDAGT)
-    with pytest.raises(Interruption) as caught:
+    with pytest.raises(RuntimeError, match="interrupted") as caught:
         play(strategy, path, every=1, callbacks=[seen, lambda number, *_: number == 4 and interrupt(), seen])
     assert "`result`" in caught.value.__notes__[0]
     assert sorted(strategy.result.train_metrics_clientapp) == [1, 2, 3, 4]
@@ -228,8 +224,7 @@ def test_a_place_that_cannot_be_written_is_an_error_at_the_start(tmp_path):
 def test_a_run_without_resume_does_not_begin_by_replacing_a_checkpoint(path):
     play(make(FedDualAvg), path, 4)
     before = path.read_bytes()
-    with pytest.raises(Interruption):
-        play(make(FedDualAvg), path, every=2, callbacks=[interrupt])
+    refused("interrupted", play, make(FedDualAvg), path, kind=RuntimeError, callbacks=[interrupt])
     assert path.read_bytes() == before
 
 

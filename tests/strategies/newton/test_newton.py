@@ -306,11 +306,6 @@ def sparse_rows(features, rng):
     return csr_array(rare_and_equal(features * (rng.random(features.shape) < 0.4), rng))
 
 
-def unequal(kind, seed, **options):
-    """Three small sites of unequal columns."""
-    return sites(kind, (12, 20, 9), P, seed, **{"change": rare_and_equal, **options})
-
-
 def slopes_at_the_optimum(objectives, l1, ridge, box=None):
     """Return |x_j'u*|/n, which is the same at all optima, and the coefficients of one of them."""
     X = vstack([csr_array(own.features) for own in objectives]).toarray()
@@ -355,7 +350,7 @@ def test_no_optimum_has_what_a_round_has_proved_zero(kind, case):
     psi_of, ridge, box, options = CASES[case]
     counts = []
     for seed in range(4):
-        objectives = unequal(kind, seed, **options)
+        objectives = sites(kind, (12, 20, 9), P, seed, **{"change": rare_and_equal, **options})
         shape = (P, 3) if kind == "multinomial" else (P, 1)
         zero = sum(own.num_examples * own.gradient(np.zeros(own.layout.size)) for own in objectives) / 41
         strength = (0.3, 0.1)[seed % 2] * np.abs(zero[: np.prod(shape)]).max()
@@ -420,23 +415,16 @@ def test_a_loss_of_ones_own_is_proved_zero_by_its_own_bound_only(seed):
     losses = sites("squares", (30, 30, 30), P, seed)
     psi = L1(0.2 * np.abs(sum(SiteIntercept(own).gradient(np.zeros(P)) for own in losses) / 3).max())
 
-    def found(kind):
-        return proved_zero(solved([kind(own) for own in losses], psi)[1])["coefficients"]
+    def found(kind, hessian="block"):
+        return proved_zero(solved([kind(own) for own in losses], psi, 400, hessian=hessian)[1])["coefficients"]
 
+    np.testing.assert_array_equal(found(SiteIntercept, "none"), found(SiteIntercept))
     np.testing.assert_array_equal(found(own_loss(SiteIntercept.largest_square)), found(SiteIntercept))
     assert 0 < found(SiteIntercept).sum() < P
     assert not found(own_loss(Objective.largest_square)).any()
     for wrong in (-1.0, np.nan, np.inf):
         with pytest.raises(ClientError, match=r"Own.largest_square\(\)=.*expected a finite number >= 0"):
             found(own_loss(lambda self, wrong=wrong: wrong))
-
-
-def test_zeros_are_proved_without_a_block_too():
-    objectives = unequal("logistic", 1)
-    psi = L1(0.05)
-    found = [proved_zero(solved(objectives, psi, 400, hessian=name)[1])["coefficients"] for name in ("block", "none")]
-    np.testing.assert_array_equal(*found)
-    assert 0 < found[0].sum() < P
 
 
 # --- a path of strengths ----------------------------------------------------------------------------------------------
