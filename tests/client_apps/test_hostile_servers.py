@@ -85,6 +85,10 @@ def plan(path, value):
     return lambda hostile: vars(hostile).update(header=replaced(hostile.header, path.split("."), value))
 
 
+def group(value):
+    return lambda hostile: vars(hostile).update(group=value)
+
+
 def weights(values):
     def change(hostile):
         psi = {**L1(0.1).to_spec().header, "weights": {"$array": "weights"}}
@@ -156,10 +160,7 @@ FED_DUAL_AVG = {
     "dual cut": vector("dual", Array("float64", (D,), "numpy.ndarray", Array(np.zeros(D)).data[:-5])),
     "a pass-through array that the plan has not": vector("pass:x", Array(np.zeros(2))),
     # --- the envelope
-    **{
-        f"round {value!r}": lambda hostile, value=value: vars(hostile).update(group=value)
-        for value in ("", "first", "-1", "1.5")
-    },
+    **{f"round {value!r}": group(value) for value in ("", "first", "-1", "1.5")},
 }
 
 

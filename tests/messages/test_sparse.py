@@ -29,9 +29,8 @@ def test_a_client_reads_what_it_was_sent():
         vectors.at("dual", np.array([0, 3]))
     with pytest.raises(ProtocolError, match="at 3 of 12 indices"):
         vectors["dual"]
-    assert_array_equal(
-        vectors["all"].view(np.int64), np.array([1, 0, 0, -0.0, 0, 0, 0, 0, 0, 0.5, 0, 0]).view(np.int64)
-    )
+    expected = np.array([1, 0, 0, -0.0, 0, 0, 0, 0, 0, 0.5, 0, 0])
+    assert_array_equal(vectors["all"].view(np.int64), expected.view(np.int64))
     assert not vectors["all"].flags.writeable
 
 

@@ -37,10 +37,8 @@ MECHANISMS = [
 def test_epsilon_is_that_of_the_event_and_rises_with_the_rounds(mechanism, rounds):
     found = mechanism.epsilon(2.0, rounds, DELTA)
     neighbours = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
-    expected, bound = (
-        kind(neighboring_relation=neighbours).compose(mechanism.event(2.0, rounds)).get_epsilon(DELTA)
-        for kind in (pld.PLDAccountant, rdp.RdpAccountant)
-    )
+    accountants = [kind(neighboring_relation=neighbours) for kind in (pld.PLDAccountant, rdp.RdpAccountant)]
+    expected, bound = (each.compose(mechanism.event(2.0, rounds)).get_epsilon(DELTA) for each in accountants)
     assert found == pytest.approx(expected, rel=2e-3)
     assert found <= mechanism.epsilon(2.0, rounds + 5, DELTA)
     assert found <= bound * 1.001

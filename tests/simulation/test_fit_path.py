@@ -34,8 +34,7 @@ def objectives_of(kind, shift=0, **options):
 
 
 def path_of(kind, regularizer=None, rounds=60, app=None, strategy_options=None, objective_options=None, **options):
-    own = objective_options or {}
-    train, held_out = (objectives_of(kind, shift, **own) for shift in (0, 1))
+    train, held_out = (objectives_of(kind, shift, **objective_options or {}) for shift in (0, 1))
     held = {"load_evaluation_objective": lambda context: held_out[context.node_config["partition-id"]]}
     strategy = FedDualAvg(regularizer=regularizer or L1(1.0), **FAST, **(strategy_options or {}))
     where = {"num_nodes": 3, "num_rounds": rounds, "initial_arrays": zeros(train[0].layout), "progress": False}
