@@ -577,9 +577,9 @@ def test_a_codebook_comes_back_from_its_file(tmp_path_factory, columns, sites):
     assert list(again.sites) == sites
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
+def test_a_file_that_is_no_codebook_is_an_error_that_names_file_and_column(tmp_path):
+    path = tmp_path / "codebook.toml"
+    for text, message in (
         ("[columns.age]\nrange = [110, 18]", r"\[columns.age\] .*range=\[110, 18\]"),
         ("[columns.age]\nrnage = [18, 110]", r"\[columns.age\] .*it has 'rnage'; expected of .*range, "),
         ("[columns.age]\nlevels = [1]", "two or more"),
@@ -593,14 +593,11 @@ def test_a_codebook_comes_back_from_its_file(tmp_path_factory, columns, sites):
         ("sites = ['Oslo']", r"toml is no codebook: columns=\[\], .*expected a column or more"),
         ("[columns.a]\n[outcome.a]", "each name once"),
         ("nothing", "no codebook"),
-    ],
-)
-def test_a_file_that_is_no_codebook_is_an_error_that_names_file_and_column(tmp_path, text, message):
-    path = tmp_path / "codebook.toml"
-    path.write_text(text)
-    said = refused(message, Codebook.from_toml, path)
-    assert "codebook.toml" in said
-    assert "__init__" not in said
+    ):
+        path.write_text(text)
+        said = refused(message, Codebook.from_toml, path)
+        assert "codebook.toml" in said
+        assert "__init__" not in said
 
 
 # --- formulas ---------------------------------------------------------------------------------------------------------

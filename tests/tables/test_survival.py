@@ -165,9 +165,8 @@ DATES = pd.DataFrame({"time": pd.Timestamp(2026, 1, 1) + pd.to_timedelta(1 + np.
 DATES["entry"] = pd.Timestamp(2026, 1, 1)
 
 
-@pytest.mark.parametrize(
-    ("y", "message"),
-    [
+def test_targets_of_another_form_are_refused_in_words():
+    for y, message in (
         (np.arange(90.0), r"y has an array of shape \(90,\); expected two columns, the time and 1 for an event"),
         (FIRST.assign(more=1.0), r"y has the fields \['time', 'event', 'entry', 'strata', 'more'\]"),
         (FIRST[["time", "event"]].replace({"event": {True: "yes", False: "no"}}), "that are no numbers"),
@@ -180,10 +179,8 @@ DATES["entry"] = pd.Timestamp(2026, 1, 1)
         # A date that is missing is not the earliest one.
         (DATES.assign(time=DATES["time"].mask(np.arange(90) < 5)), r"part 0: .*y\['time'\] in 5 of 90 rows"),
         (DATES.assign(entry=DATES["entry"].mask(np.arange(90) < 5)), r"part 0: .*y\['entry'\] in 5 of 90 rows"),
-    ],
-)
-def test_targets_of_another_form_are_refused_in_words(y, message):
-    refused(message, FederatedCoxRegression().fit, X[:1], [y])
+    ):
+        refused(message, FederatedCoxRegression().fit, X[:1], [y])
 
 
 # --- curves -----------------------------------------------------------------------------------------------------------
@@ -401,9 +398,10 @@ def test_bins_are_nested_however_they_are_merged(merged):
     refused(r"asks to merge .* expected 1, 2, 4", find_answer("bins").answer, question, cox(0))
 
 
-@pytest.mark.parametrize(
-    ("lie", "why"),
-    [
+def test_a_site_that_says_what_no_rows_can_say_is_left_out_by_name():
+    model = clone(KINDS["Cox"][0]).fit(X, TIMES)
+    honest = model.quality([*X[:2], X[3]], [*TIMES[:2], TIMES[3]])
+    for lie, why in (
         ({"ordered": 1e9, "compared": 2e9}, "2e+09 pairs"),
         ({"ordered": -5.0}, "-5 of"),
         ({"compared": 0.0}, "of 0 pairs"),
@@ -411,15 +409,11 @@ def test_bins_are_nested_however_they_are_merged(merged):
         ({"brier": 3.0}, "Brier's score is 3"),
         ({"square": -1.0}, "mean square -1"),
         ({"mean": np.nan}, "mean"),
-    ],
-)
-def test_a_site_that_says_what_no_rows_can_say_is_left_out_by_name(lie, why):
-    model = clone(KINDS["Cox"][0]).fit(X, TIMES)
-    quality = over(model, TIMES, grid=altering(2, "brier", lambda vectors, numbers: numbers.update(lie)))
-    assert re.search(r"Left out: (site 2: .*|partition 2: .*)" + re.escape(why), quality)
-    honest = model.quality([*X[:2], X[3]], [*TIMES[:2], TIMES[3]])
-    assert quality.overall["concordance"] == honest.overall["concordance"]
-    assert quality.overall["slope"] == pytest.approx(honest.overall["slope"])
+    ):
+        quality = over(model, TIMES, grid=altering(2, "brier", lambda vectors, numbers, lie=lie: numbers.update(lie)))
+        assert re.search(r"Left out: (site 2: .*|partition 2: .*)" + re.escape(why), quality)
+        assert quality.overall["concordance"] == honest.overall["concordance"]
+        assert quality.overall["slope"] == pytest.approx(honest.overall["slope"])
 
 
 # --- counts -----------------------------------------------------------------------------------------------------------
