@@ -383,16 +383,9 @@ def test_noise_has_its_standard_deviation_whatever_the_batch_size():
 
 
 def test_functions_that_compute_in_place_change_nobodys_point():
-    def grad_x(x, y):
-        x += y
-        return x
-
-    def grad_y(x, y):
-        x -= y
-        return x
-
     w = np.array([1.0, 2.0, 3.0, 5.0])
-    objective = objectives.FunctionSaddle(grad_x, grad_y, x=2, y=2, value=lambda x, y: x.sort() or 1.0)
+    gradients = {"grad_x": lambda x, y: np.add(x, y, out=x), "grad_y": lambda x, y: np.subtract(x, y, out=x)}
+    objective = objectives.FunctionSaddle(**gradients, x=2, y=2, value=lambda x, y: x.sort() or 1.0)
     assert_array_equal(objective.gradient(w), [4.0, 7.0, 2.0, 3.0])
     objective.value(w)
     assert_array_equal(w, [1.0, 2.0, 3.0, 5.0])

@@ -101,11 +101,6 @@ def test_labels_in_either_coding_and_dtype():
 # --- constants --------------------------------------------------------------------------------------------------------
 
 
-def _hessian(objective):
-    zero = objective.gradient(np.zeros(objective.layout.size))
-    return np.array([objective.gradient(row) - zero for row in np.eye(objective.layout.size)])
-
-
 @pytest.mark.parametrize("shape", [(40, 6), (6, 40), (7, 7), (2, 5), (5, 2)])
 @pytest.mark.parametrize("intercept", [True, False])
 @pytest.mark.parametrize("l2", [0.0, 0.3])
@@ -114,7 +109,8 @@ def test_constants_of_squares_are_eigenvalues(shape, intercept, l2, form):
     rng = np.random.default_rng(0)
     rows = {"sample_weight": 1.0 + np.arange(shape[0]) % 3, "intercept": intercept, "l2": l2}
     objective = LeastSquares(form(rng.normal(size=shape) + 0.5), rng.normal(size=shape[0]), **rows)
-    hessian = _hessian(objective)
+    unit = np.eye(objective.layout.size)
+    hessian = np.array([objective.gradient(row) - objective.gradient(0.0 * row) for row in unit])
     smallest, *_, largest = np.linalg.eigvalsh(hessian)
     # With fewer rows than columns an intercept counts as if l2 acted on it.
     exact = objective.lipschitz()

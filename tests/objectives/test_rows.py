@@ -11,12 +11,6 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import BilinearSaddle, CoxRegression, LeastSquares, Linear, Logistic, Poisson, SiteIntercept
 from flwr_fco.objectives.design import as_rows, deviations
 
-
-def frame(matrix):
-    pandas = pytest.importorskip("pandas")
-    return pandas.DataFrame.sparse.from_spmatrix(sparse.csr_matrix(matrix))
-
-
 FORMS = {
     "csr_array": sparse.csr_array,
     "csr_matrix": sparse.csr_matrix,
@@ -25,7 +19,7 @@ FORMS = {
     "lil": sparse.lil_matrix,
     "messy": as_users_bring_them,
     "int64 indices": lambda m: sparse.csr_array((m.data, m.indices.astype(int), m.indptr.astype(int)), m.shape),
-    "pandas": frame,
+    "pandas": lambda m: pytest.importorskip("pandas").DataFrame.sparse.from_spmatrix(sparse.csr_matrix(m)),
 }
 
 
@@ -196,16 +190,15 @@ def test_what_is_no_weight_or_offset_is_refused(cls, options, message):
 
 
 def test_wrong_vectors_and_batches_are_refused():
-    for given in (np.ones((40, 6)), sparse.csr_array(np.ones((40, 6)))):
+    for given in (sparse.csr_array(np.ones((40, 6))), np.ones((40, 6))):
         objective = LeastSquares(given, np.ones(40), intercept=False)
         for ask in (objective.value, objective.gradient):
             refused(r"shape \(7,\), expected \(6,\)", ask, np.zeros(7))
         for batch in ([0, 40], [-1]):
             for ask in (objective.gradient, objective.value_and_gradient):
                 refused("row number", ask, np.zeros(6), np.array(batch), kind=IndexError)
-    dense = LeastSquares(np.ones((40, 6)), np.ones(40), intercept=False)
     for w, out in ((np.zeros(5), np.zeros(5)), (np.zeros(6), np.zeros(5))):
-        refused("length", dense.add_gradient, w, None, 1.0, out, kind=ValueError)
+        refused("length", objective.add_gradient, w, None, 1.0, out, kind=ValueError)
 
 
 @pytest.mark.parametrize("method", ["value", "gradient", "value_and_gradient", "hessian_product"])
