@@ -15,11 +15,14 @@ from problems import Distance, app_of, crossed, refused, simulated, started, zer
 from scipy.sparse import csr_array, vstack
 from sklearn.linear_model import Lasso
 
+from flwr_fco.algorithms.contract.replies import Replies
+from flwr_fco.algorithms.newton import asking
 from flwr_fco.algorithms.newton.model import Penalty, minimise_model
 from flwr_fco.algorithms.newton.path import errors_of, folds_of
 from flwr_fco.client_apps import Disclosure
 from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ClientError, ConfigurationError
+from flwr_fco.messages.protocol import Uplink
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective, SiteIntercept
 from flwr_fco.regularizers import L1, L2, Box, ElasticNet, GroupLasso, L2Squared, NonNegative, SparseGroupLasso, Zero
 from flwr_fco.regularizers.base import with_strength
@@ -370,6 +373,16 @@ def test_no_optimum_has_what_a_round_has_proved_zero(kind, case):
         counts.append((proved.sum(), (slopes < 0.99 * thresholds).sum()))
     found, provable = np.sum(counts, axis=0)
     assert found >= 0.95 * provable > 0
+
+
+def test_what_is_known_is_asked_again_where_other_clients_answer():
+    objective = sites()[0]
+    psi = L1(0.2)
+    w = np.zeros(objective.layout.size)
+    state, _ = exchanged(objective, psi, w)
+    for weight, known in ((1.0, True), (0.5, False)):
+        uplink = Uplink(asking.answer(objective, w, True), None, 1, weight=weight)
+        assert (asking.opened(state, psi.bind(objective.layout), Replies([uplink])) is not None) == known
 
 
 @pytest.mark.parametrize(
