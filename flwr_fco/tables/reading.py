@@ -77,14 +77,14 @@ def clients_of(X: Any, y: Any, sample_weight: Any) -> list[Client]:
 
 def dealt(whole: Client, groups: Any, count: int) -> list[Client]:
     """Return the clients of one X: those that `groups` names, or so many to whom its rows are dealt in turn."""
-    places = np.arange(np.shape(whole.features)[0]) if whole.rows is None else whole.rows
-    sites = list(range(min(count, places.size)))
-    owner = np.arange(places.size) % len(sites)
+    numbers = np.arange(np.shape(whole.features)[0]) if whole.rows is None else whole.rows
+    sites = list(range(min(count, numbers.size)))
+    owner = np.arange(numbers.size) % len(sites)
     if groups is not None:
         names, of_given = owners_of(groups)
-        sites, owner = names.tolist(), of_given[places]
+        sites, owner = names.tolist(), of_given[numbers]
     prefix = "part " * (groups is None)
-    whole = whole._replace(rows=places)
+    whole = whole._replace(rows=numbers)
     return [
         whole.at(owner == m)._replace(name=f"{prefix}{site}", site=site)
         for m, site in enumerate(sites)
@@ -202,8 +202,8 @@ def opened(own: Client, codebook: Codebook | None, cluster: str | None, *, neede
     values = book.parsed(X, own.name)
     kept = book.complete(values, own.name)
     complete = {name: entries[kept] for name, entries in values.items()}
-    places = np.arange(kept.size) if own.site is None else None
-    read = own._replace(features=None, rows=places).at(kept)
+    numbers = np.arange(kept.size) if own.site is None else None
+    read = own._replace(features=None, rows=numbers).at(kept)
     y = book.target(complete) if own.y is None else read.y
     return read._replace(features=type(X)(book.made(complete)), y=y, values=values)
 

@@ -196,7 +196,7 @@ def test_a_loss_that_is_not_smooth_brings_its_own_minimiser():
 
 
 @pytest.mark.parametrize("seed", range(3, 6))
-def test_rounding_of_columns_far_from_0_ends_a_descent_that_gets_no_further(seed):
+def test_rounding_of_columns_far_from_0_ends_a_descent_without_progress(seed):
     """Gradients are differences of numbers of the size of a column: their rounding is above the tolerance."""
     rng = np.random.default_rng(seed)
     features = rng.standard_normal((28, 12)) * np.array([1.0, 1e3] + [1.0] * 10)

@@ -434,7 +434,7 @@ def test_clients_that_return_what_they_received_are_reported(options, caplog):
 
 
 @pytest.mark.parametrize(("frozen", "until"), [(("pe", "backbone.weight"), 6), (tuple(NETWORK), 2)])
-def test_what_is_trained_later_gets_its_share_then_and_the_frozen_rest_stays_whole(frozen, until):
+def test_what_is_trained_later_gets_its_share_and_frozen_rest_stays_whole(frozen, until):
     """Also where nobody trains in the first round, as of a rate that grows from 0."""
     model = train_network(SPARSE, frozen=frozen, until=until, rounds=14)
     np.testing.assert_array_equal(model["pe"], NETWORK["pe"])

@@ -94,7 +94,7 @@ def test_who_changes_its_rows_is_left_out_and_the_run_goes_on(kind, change):
     assert reasons
 
 
-def test_a_weight_of_another_name_is_that_of_the_first_reply_whatever_the_rows():
+def test_a_weight_of_another_name_is_the_first_replys_whatever_the_rows():
     def fault(message, reply):
         number = int(message.metadata.group_id)
         mine = message.metadata.dst_node_id == ODD + 2
