@@ -14,6 +14,7 @@ from flwr_fco.callbacks import Checkpoint
 from flwr_fco.client_apps import client_app
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import quiet
+from flwr_fco.core.validation import short
 from flwr_fco.errors import ConfigurationError, FlwrFcoError, UnsupportedPairError
 from flwr_fco.mirror_maps import Euclidean, MirrorMap
 from flwr_fco.objectives import LeastSquares, Objective, SaddleObjective
@@ -434,6 +435,9 @@ class _Checks:
         f = self.f
         w = self.draw()
         require(n >= 1, f"num_examples={n}, expected at least 1")
+        slope: Any = f.gradient(w)
+        sound = isinstance(slope, np.ndarray) and slope.shape == w.shape and bool(np.isfinite(slope).all())
+        require(sound, f"gradient(w) is {short(slope)}, expected an array of {w.size} finite numbers")
         works = [work for k in {1, n // 3 + 1, n - 1 or 1, n + 1} for work in (Epochs(1, k), Steps(n // k + 2, k))]
         for work, per_step in [(work, count) for work in (*works, Steps(2, batch_size=None)) for count in (1, 2)]:
             one, two = ([*f.batches(np.random.default_rng(0), work, per_step)] for _ in range(2))

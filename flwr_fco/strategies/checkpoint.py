@@ -27,7 +27,7 @@ from flwr_fco.strategies.ledger import Member
 from flwr_fco.strategies.replies import LeftOut
 from flwr_fco.strategies.run import Run
 
-_VERSION = 1
+_VERSION = 2
 #: Begins the names of arrays in a file.
 _TREE = "tree"
 #: Options that may differ between a run and its resumption.

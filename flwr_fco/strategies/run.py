@@ -528,8 +528,10 @@ def average_metrics(reports: Sequence[Mapping[str, Any]], weights: Sequence[floa
     means: dict[str, Any] = {}
     for name in dict.fromkeys(name for report in reports for name in report):
         pairs = [(report[name], share) for report, share in zip(reports, weights, strict=True) if name in report]
-        form = type(pairs[0][0]) is list and len(pairs[0][0])
-        pairs = [(v, share) for v, share in pairs if (type(v) is list and len(v)) == form]
+        # None of a number: 0 is an empty list's.
+        forms = [len(value) if isinstance(value, list) else None for value, _ in pairs]
+        form = Counter(forms).most_common(1)[0][0]
+        pairs = [pair for pair, own in zip(pairs, forms, strict=True) if own == form]
         part = math.fsum(share for _, share in pairs)
         if 2 * len(pairs) <= len(reports) or part <= 0.0:
             continue
@@ -537,7 +539,7 @@ def average_metrics(reports: Sequence[Mapping[str, Any]], weights: Sequence[floa
         shares = [share / part for _, share in pairs]
         if all(value == first for value, _ in pairs):
             means[name] = first
-        elif form is False:
+        elif form is None:
             means[name] = mean.of_numbers([value for value, _ in pairs], shares)
         else:
             means[name] = [mean.of_numbers([value[k] for value, _ in pairs], shares) for k in range(form)]

@@ -69,7 +69,8 @@ def clients_of(X: Any, y: Any, sample_weight: Any) -> list[Client]:
     beside = {"y": y, "sample_weight": sample_weight}
     for name, parts in beside.items():
         if parts is not None and (not isinstance(parts, list | tuple) or len(parts) != len(X)):
-            about = f"X has {len(X)} parts, {name} is {type(parts).__name__} of {np.size(parts)}"
+            size = f" of {len(parts)}" if hasattr(parts, "__len__") else ""
+            about = f"X has {len(X)} parts, {name} is {type(parts).__name__}{size}"
             raise ConfigurationError(f"{about}; expected a list of as many parts")
     columns = ([None] * len(X) if own is None else own for own in beside.values())
     return [Client(f"{prefix}{own[0]}", *own) for own in zip(sites, X, *columns, strict=True)]

@@ -203,6 +203,8 @@ def _both(factor=1.0, *, whole=True, of=0):
         ("gradient", after("gradient", lambda g, w, b=None, *_: g.__imul__(b is None or b.size)), "full gradient"),
         ("gradient", _not_cleared, "is out cleared"),
         ("gradient", lambda self, w, batch=None, out=None: self.inner.gradient(w, None, out), "ignore its batch"),
+        ("gradient", lambda self, w, batch=None, out=None: None, "is None, expected an array of 8 finite numbers"),
+        ("gradient", after("gradient", lambda g, *_: g * np.nan), "expected an array of 8 finite numbers"),
         ("add_gradient", lambda self, w, rows, scale, out: self.inner.add_gradient(w, rows, 1.0, out), "add_gradient"),
         ("value", after("value", lambda value, w: np.float64(value)), "Python float"),
         ("value", after("value", _moved), "in place"),

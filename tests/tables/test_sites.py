@@ -261,6 +261,7 @@ def test_weights_that_cannot_be():
         refused(message, lasso().fit, ROWS, Y, sample_weight=weights, kind=ValueError)
     message = "sample_weight is ndarray of 120; expected a list of as many parts"
     refused(message, fit_here, SITES, sample_weight=WEIGHTS)
+    refused("sample_weight is list of 2; expected a list", fit_here, SITES, sample_weight=[WEIGHTS[:40], WEIGHTS[:3]])
     message = r"part 1: .* \[40, 3\]; expected .* an entry for each row"
     refused(message, fit_here, SITES[:2], sample_weight=[WEIGHTS[:40], WEIGHTS[:3]])
 

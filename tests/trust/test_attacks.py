@@ -118,8 +118,8 @@ def test_changes_of_buffers_are_bounded_and_counters_take_the_median():
 # --- evaluation -------------------------------------------------------------------------------------------------------
 
 
-def evaluated(change=(), **options):
-    mods = [in_messages(lambda number, vectors, claims: claims.update(change), kind="evaluate")]
+def evaluated(change=(), liar=LIAR, **options):
+    mods = [in_messages(lambda number, vectors, claims: claims.update(change), liar, kind="evaluate")]
     strategy = FedDualAvg(client_lr=0.1, work=Steps(2, batch_size=None), **options)
     return simulated(strategy, app_of(OBJECTIVES, mods), 3, num_nodes=10)
 
@@ -136,6 +136,15 @@ def test_one_liar_does_not_own_an_evaluation(lie):
         assert (metrics["num-replies"], metrics["num-left-out"]) == (9, 1)
         assert metrics["loss"] == pytest.approx(honest.evaluate_metrics_clientapp[number]["loss"], rel=0.3)
     assert {(row.kind, row.partition_id) for row in found.left_out} == {("evaluate", LIAR)}
+
+
+@pytest.mark.parametrize("liar", [0, LIAR])
+@pytest.mark.parametrize("loss", [[], [9.0], [9.0, 9.0]], ids=str)
+def test_a_metric_in_another_form_than_the_others_counts_for_nobody(loss, liar):
+    of_rest, with_zero, with_nine = (
+        evaluated({"loss": own}, liar).evaluate_metrics_clientapp[3]["loss"] for own in (loss, 0.0, 9.0)
+    )
+    assert with_zero <= of_rest <= with_nine
 
 
 # --- one client of five whose increment is sparse, or says so ---------------------------------------------------------

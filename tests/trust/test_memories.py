@@ -271,6 +271,13 @@ def turn_far_back(delivery):
     return repeat(delivery)[:1]
 
 
+def lose_the_newest(delivery):
+    """Of the copy the newest memory is gone."""
+    state = delivery.context.state
+    delivery.context.state = RecordDict({key: state[key] for key in state if key != "fco-memory-new"})
+    return repeat(delivery)[:1]
+
+
 KINDS = ("drop", "lose", "raise", "restart", "malformed", "garbage", "delay", "leave")
 OF_CLIENTS = (repeat, turn_back, turn_far_back, lying(0.9), lying(-1.0))
 
@@ -337,7 +344,7 @@ def test_the_ledger_is_what_the_clients_hold_whatever_goes_wrong(name, data, see
 #: What must leave no trace, and what it must be as: a run in which the messages are lost, or one without faults.
 NO_TRACE = {
     **{fault: {"missing": True} for fault in ("drop", "raise", "malformed", "garbage", "delay")},
-    **{fault: {"faults": {}} for fault in ("restart", repeat, turn_back, turn_far_back)},
+    **{fault: {"faults": {}} for fault in ("restart", repeat, turn_back, turn_far_back, lose_the_newest)},
 }
 
 
