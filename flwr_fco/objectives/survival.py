@@ -60,8 +60,8 @@ class PartialLikelihood(Coupled):
         Rows with an event, by risk set.
     set : ndarray of int64, shape (E,)
         The risk set of each, one for each time and stratum with an event.
-    at : ndarray of float64, shape (G,)
-        When the event of each risk set is.
+    at, strata : ndarray of float64 and of int64, shape (G,)
+        When the event of each risk set is, and in which stratum.
     """
 
     targets = "times"
@@ -73,31 +73,29 @@ class PartialLikelihood(Coupled):
         times, events, entry, strata, weights = of_row
         #: n times the shares of the weights: of a mean over the rows the weighted sum is left.
         self.shares = weights * (times.size / weights.sum())
-        out, into = np.lexsort((-times, strata)), np.lexsort((-entry, strata))
-        self.order = np.array([out, into])
+        # Whole numbers in the order of the strata, in which the last moment is the first.
+        ranks = np.unique([times, entry], return_inverse=True)[1].reshape(2, -1)
+        keys = strata * (2 * times.size) - ranks
+        self.order = np.argsort(keys, axis=1, kind="stable")
+        out, into = self.order
         self.dead = dead = out[events[out] == 1]
-        new = np.ones(dead.size, dtype=np.bool_)
-        new[1:] = (np.diff(times[dead]) != 0.0) | (np.diff(strata[dead]) != 0)
+        new = np.diff(keys[0, dead], prepend=-2 * times.size) != 0
         self.set = np.cumsum(new) - 1
         starts = np.flatnonzero(new)
         #: Number of events of each risk set, and the part of each event that is gone.
         self.sizes = np.diff(np.append(starts, dead.size))
-        ranks = np.arange(dead.size) - starts[self.set]
-        self.gone = ranks / self.sizes[self.set] if ties == "efron" else np.zeros(dead.size)
+        before = np.arange(dead.size) - starts[self.set]
+        self.gone = before / self.sizes[self.set] if ties == "efron" else np.zeros(dead.size)
         self.at = times[dead[starts]]
-        where = strata[dead[starts]]
-        self.spans = np.empty((starts.size, 5), dtype=np.int64)
-        numbers = np.arange(strata.max() + 2)
-        of_rows = np.searchsorted(strata[out], numbers)
-        of_sets = np.searchsorted(where, numbers)
-        for stratum in numbers[:-1]:
-            rows = slice(of_rows[stratum], of_rows[stratum + 1])
-            own = slice(of_sets[stratum], of_sets[stratum + 1])
-            ends = rows.start + np.searchsorted(-times[out[rows]], -self.at[own], side="right")
-            stops = rows.start + np.searchsorted(-entry[into[rows]], -self.at[own], side="right")
-            # A risk set goes on where the one before it in its stratum ended.
-            begins, lates = (np.append(rows.start, each)[:-1] for each in (ends, stops))
-            self.spans[own] = np.column_stack([np.full(ends.size, rows.start), begins, ends, lates, stops])
+        self.strata = strata[dead[starts]]
+        first = np.searchsorted(strata[out], self.strata)
+        moments = keys[0, dead[starts]]
+        ends = np.searchsorted(keys[0, out], moments, side="right")
+        stops = np.searchsorted(keys[1, into], moments, side="right")
+        # A risk set goes on where the one before it in its stratum ended.
+        opens = np.diff(self.strata, prepend=-1) != 0
+        begins, lates = (np.where(opens, first, np.roll(each, 1)) for each in (ends, stops))
+        self.spans = np.column_stack([first, begins, ends, lates, stops])
 
     def of_rows(self, rows: NDArray[np.int64]) -> PartialLikelihood:
         return PartialLikelihood(_Rows._make(each[rows] for each in self.of_row), self.ties)
@@ -286,15 +284,19 @@ class CoxRegression(Linear):
         other.link = PartialLikelihood(self.link.of_row._replace(weights=np.ones(self.num_examples)), self.ties)
         return other
 
-    def _block(self, link: Formulas, w: Vector, indices: NDArray[np.int64]) -> Vector:
-        values = design.dense(self.features[:, indices]).astype(np.float64)
-        # A covariance is that of centred values, with less to cancel.
+    def at_risk(self, w: Vector, columns: Any = slice(None)) -> tuple[NDArray[np.float64], _Sums, NDArray[np.float64]]:
+        """Return columns less their means, their sums over the events' risk sets, and their means there."""
+        # A mean at risk, and a covariance, have less rounding of centred values.
+        values = design.dense(self.features[:, columns]).astype(np.float64)
         values = np.ascontiguousarray(values - values.mean(axis=0))
-        scores = self.scores(w)
+        found = self.link.evaluated(self.scores(w), values)
+        return values, found, found.sums[:, 1:] / found.sums[:, :1]
+
+    def _block(self, link: Formulas, w: Vector, indices: NDArray[np.int64]) -> Vector:
         n = self.num_examples
-        found = self.link.evaluated(scores, values)
-        means = found.sums[:, 1:] / found.sums[:, :1] * np.sqrt(found.mean)[:, None]
-        rows = self.link.spread(scores, found, found.mean / found.sums[:, 0])
+        values, found, means = self.at_risk(w, indices)
+        means = means * np.sqrt(found.mean)[:, None]
+        rows = self.link.spread(self.scores(w), found, found.mean / found.sums[:, 0])
         squares = (values.T * rows) @ values
         block = (squares - means.T @ means) / n
         # Of a column that hardly varies in the risk sets rounding is left, which is no covariance.
@@ -313,10 +315,7 @@ class CoxRegression(Linear):
         """
         link = self.link
         scores = self.scores(w)
-        values = design.dense(self.features).astype(np.float64)
-        values -= values.mean(axis=0)
-        found = link.evaluated(scores, values)
-        means = found.sums[:, 1:] / found.sums[:, :1]
+        values, found, means = self.at_risk(w)
         terms = found.mean / found.sums[:, 0]
         residuals = values * link.spread(scores, found, terms)[:, None]
         for column, own in enumerate(means.T):
@@ -416,15 +415,15 @@ class Baseline(NamedTuple):
     ----------
     strata : ndarray of int64, shape (G,)
         Stratum of each time with an event.
-    times, hazards : ndarray of float64, shape (G,)
-        The times, ascending within a stratum, and the cumulative hazard from then on.
+    times, rises : ndarray of float64, shape (G,)
+        The times, and by how much the cumulative hazard rises there; the last time of a stratum is the first.
     ends : ndarray of float64, shape (number of strata,)
         When the last row of each stratum ends: nothing is known after it.
     """
 
     strata: NDArray[np.int64]
     times: Vector
-    hazards: Vector
+    rises: Vector
     ends: Vector
 
     def at(self, stratum: int, times: ArrayLike) -> Vector:
@@ -439,8 +438,8 @@ class Baseline(NamedTuple):
         """
         asked = np.asarray(times, dtype=np.float64)
         own = self.strata == stratum
-        steps = np.append(0.0, self.hazards[own])
-        found = steps[np.searchsorted(self.times[own], asked, side="right")]
+        steps = np.append(0.0, np.cumsum(self.rises[own][::-1]))
+        found = steps[np.searchsorted(self.times[own][::-1], asked, side="right")]
         return np.where(asked <= self.ends[stratum], found, np.nan)
 
 
@@ -471,17 +470,9 @@ def baseline(objective: CoxRegression, w: Vector) -> Baseline:
     heads = np.bincount(link.set, link.raw[link.dead], link.at.size) / link.sizes
     each = heads[link.set] / found.sums[:, 0]
     rises = np.asarray(np.bincount(link.set, each, link.at.size) * np.exp(-found.tops), dtype=np.float64)
-    strata = link.of_row.strata
-    where = strata[link.dead[np.cumsum(link.sizes) - link.sizes]]
-    ends = np.full(strata.max() + 1, -np.inf)
-    np.maximum.at(ends, strata, objective.times)
-    # Risk sets are from the last time to the first.
-    order = np.lexsort((link.at, where))
-    hazards = rises[order]
-    for stratum in np.unique(where):
-        own = where[order] == stratum
-        hazards[own] = np.cumsum(hazards[own])
-    return Baseline(where[order], link.at[order], hazards, ends)
+    ends = np.full(link.of_row.strata.max() + 1, -np.inf)
+    np.maximum.at(ends, link.of_row.strata, objective.times)
+    return Baseline(link.strata, link.at, rises, ends)
 
 
 def expected_events(objective: CoxRegression, w: Vector) -> Vector:
@@ -536,19 +527,12 @@ def time_trend(objective: CoxRegression, w: Vector) -> tuple[Vector, float]:
     >>> trend.round(6), round(squares, 6)
     (array([0.166667]), 0.222222)
     """
-    link = objective.link
-    nothing = np.zeros(objective.layout.size)
-    dead = link.dead
+    from scipy.stats import rankdata
+
+    dead = objective.link.dead
     if not dead.size:
-        return nothing, 0.0
-    times, ranks = np.unique(objective.times[dead], return_inverse=True)
-    ends = np.cumsum(np.bincount(ranks, minlength=times.size)).astype(np.float64)
-    middle = 0.5 * (ends + np.append(0.0, ends[:-1]))
-    g = middle[ranks] / dead.size
+        return np.zeros(objective.layout.size), 0.0
+    g = (rankdata(objective.times[dead]) - 0.5) / dead.size
     g -= g.mean()
-    values = design.dense(objective.features).astype(np.float64)
-    # A mean at risk has less rounding of centred values.
-    values -= values.mean(axis=0)
-    found = link.evaluated(objective.scores(w), values)
-    apart = values[dead] - found.sums[:, 1:] / found.sums[:, :1]
-    return np.asarray(g @ apart), float(g @ g)
+    values, _, means = objective.at_risk(w)
+    return np.asarray(g @ (values[dead] - means)), float(g @ g)

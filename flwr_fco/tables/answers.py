@@ -85,19 +85,18 @@ def _summed(rows: NDArray[np.float64], clusters: NDArray[np.int64] | None) -> ND
 def estimates(question: Question, objective: Objective) -> Answer:
     """Return the site's own estimates and their errors, with ``reported`` 1; zeros, with 0, if it has none.
 
-    ``events`` and ``others`` are the rows of both classes (:func:`flwr_fco.tables.answers.events_of`), and
-    ``weighted`` is 1 if rows have unequal weights. Of counts ``mean`` is their mean, and ``saturated`` that of their
-    log likelihoods by a parameter each, of which the loss is what is missing; else 0. The point is not used.
+    ``events`` and ``others`` are the rows of both classes (:func:`flwr_fco.tables.answers.events_of`). Of counts
+    ``mean`` is their mean, and ``saturated`` that of their log likelihoods by a parameter each, of which the loss is
+    what is missing; else 0. The point is not used.
     """
     events, others = events_of(objective)
     found = own_estimates(objective)
     zeros = np.zeros(objective.layout.size)
     estimate, error, degrees = (zeros, zeros, zeros) if found is None else found
-    unequal = isinstance(objective, Linear) and objective.weighs_rows
     mean, saturated = _counted(objective)
     numbers = {"reported": float(found is not None), "events": float(events), "others": float(others)}
-    numbers |= {"weighted": float(unequal), "mean": mean, "saturated": saturated}
-    return Answer(numbers, {"estimate": estimate, "error": error, "degrees": degrees})
+    vectors = {"estimate": estimate, "error": error, "degrees": degrees}
+    return Answer({**numbers, "mean": mean, "saturated": saturated}, vectors)
 
 
 def _counted(objective: Any) -> tuple[float, float]:

@@ -535,10 +535,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         for m, own in enumerate(objectives):
             said = first(Question("first", own.layout, point), own)
             answers.append(said._replace(partition=m, examples=float(own.num_examples)))
-        weighted = any(own.weights is not None for own in clients)
         # The rows are here, and their columns have been compared.
-        tables = Tables(settled=True)
-        return Sites.of(grid, self._start(d, outputs), self._timeout, tables, names, answers, weighted=weighted)
+        return Sites.of(grid, self._start(d, outputs), self._timeout, Tables(settled=True), names, answers)
 
     def _sites_over(self, grid: Any, features: Any, outputs: int) -> Sites:
         """Return what the sites of a grid say of their tables, and then first."""
@@ -720,12 +718,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         self._weighted = sites.weighted
         rounds = max(1, self.max_rounds - 1)
         tolerance = strategy.tolerance
-        inference = None
-        if self._intervals is not None:
-            own = self.fit_intercept and self.site_intercepts != "common"
-            about = self._intervals, self._kind, names, sites, self._columns, self._sites, self.cluster
-            inference = Inference(*about, own=own)
-            self.n_iter_ += 1
+        inference = None if self._intervals is None else Inference(self, sites)
+        self.n_iter_ += inference is not None
         for name in ("path_", "strength_", "covariance_", "log_likelihood_"):
             # Of an earlier fit.
             self.__dict__.pop(name, None)

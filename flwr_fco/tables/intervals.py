@@ -24,7 +24,7 @@ from flwr_fco.objectives.site_intercept import FEWEST_ROWS
 from flwr_fco.strategies.questions import ask
 from flwr_fco.tables import estimates
 from flwr_fco.tables.estimates import Estimates, Sums, invertible, minimum
-from flwr_fco.tables.sites import Columns, Sites, reasons_of, site_of
+from flwr_fco.tables.sites import Sites, reasons_of, site_of
 
 #: Columns of a model whose Hessian is asked for as a whole: 16 MB a site.
 MOST_COLUMNS = 2_000
@@ -199,22 +199,10 @@ class Inference:
 
     Parameters
     ----------
-    asked : Intervals
-        What is asked for.
-    kind : Kind
+    model : estimator
         What is fitted.
-    names : sequence of str
-        The features.
     sites : Sites
         The sites of the fit.
-    columns : Columns
-        How the features are at these.
-    called : sequence
-        Names of the sites by partition, of which there may be none.
-    cluster : str or None
-        By what the standard errors are clustered: ``"site"``, or a column at the sites.
-    own : bool
-        Whether sites have intercepts of their own.
 
     Raises
     ------
@@ -223,45 +211,37 @@ class Inference:
         a column.
     """
 
-    def __init__(
-        self,
-        asked: Intervals,
-        kind: Kind,
-        names: Sequence[str],
-        sites: Sites,
-        columns: Columns,
-        called: Sequence[Any],
-        cluster: str | None,
-        *,
-        own: bool,
-    ) -> None:
-        self.asked = asked
-        self.kind = kind
-        self.names = names
+    def __init__(self, model: Any, sites: Sites) -> None:
+        self.asked: Intervals = model._intervals
+        self.kind: Kind = model._kind
+        self.names: Sequence[str] = model._names(model.n_features_in_)
+        names = self.names
         self.sites = sites
-        self.called = called
-        self.cluster = cluster
-        self.own = own
-        self.squares = sites.squares(columns.centre)
+        #: Names of the sites by partition, of which there may be none.
+        self.called: Sequence[Any] = model._sites
+        self.cluster: str | None = model.cluster
+        #: Whether sites have intercepts of their own in the table.
+        self.own = bool(model.fit_intercept and model.site_intercepts != "common")
+        own = self.own
+        self.squares = sites.squares(model._columns.centre)
         # Before the fit: what cannot be is refused at once.
-        asked.indices(names)
-        if (idle := np.flatnonzero(columns.telling_nothing(own=own or kind is TIMES))).size:
+        self.asked.indices(names)
+        if (idle := np.flatnonzero(model._columns.telling_nothing(own=own or self.kind is TIMES))).size:
             why = f"constant {'at each site, whose own level takes it up' if own else 'at all sites together'}"
             common = ", or give site_intercepts='common' if it differs between sites" * own
             shown = f"{', '.join(names[j] for j in idle[:5])}{', ...' * (idle.size > 5)}"
             raise ConfigurationError(f"there are no intervals: {shown}: {why}. Leave it out{common}")
         self.run = sites.run()
         self.size = self.run.problem.layout.size
-        wanted = ("reported", "events", "others", "weighted", "mean", "saturated")
+        wanted = ("reported", "events", "others", "mean", "saturated")
         shapes = dict.fromkeys(("estimate", "error", "degrees"), (self.size,))
         request = Request("estimates", {}, wanted, shapes, check=_check_saturated)
         self.reported = ask(self.run, request, np.zeros(self.size))
         self.left_out = reasons_of(self.run)
-        self.weighted = sites.weighted or any(answer.numbers["weighted"] for answer in self.reported)
         self._count_intercepts()
         #: An intercept of the model that no site uses is no parameter.
         self.used = len(names) if own and not self.pooled else self.size
-        if kind is not SQUARES:
+        if self.kind is not SQUARES:
             self._check_events()
 
     def _named(self, answer: Answer) -> str:
@@ -340,7 +320,7 @@ class Inference:
             if found is None:
                 raise ConfigurationError("the unpenalised fit has no end: no step lowers its loss; look at its columns")
             sums = found[0]
-        if self.cluster is not None or self.weighted:
+        if self.cluster is not None or self.sites.weighted:
             if self.kind is SQUARES:
                 sums = self._sums(sums.point - invertible(sums.hessian, self.names) @ sums.gradient)
             sums = self._clustered(sums)
@@ -380,7 +360,7 @@ class Inference:
             unpacked(block)[:used, :used],
             sum(a.weight * a.numbers["loss"] for a in answers),
             sum(a.examples for a in answers),
-            self.sites.total if self.weighted else None,
+            self.sites.total if self.sites.weighted else None,
             float(len(answers) * self.own),
             tuple(answers),
         )
@@ -388,7 +368,7 @@ class Inference:
     def _clustered(self, sums: Sums) -> Sums:
         """Return the sums at a minimiser with those of clusters; of sites also those of rows with weights."""
         used = self.used
-        if self.cluster != "site" or self.weighted:
+        if self.cluster != "site" or self.sites.weighted:
             answers = self._answers(sums.point, clustered=True)
             # A mean over rows whose weights have a mean of 1.
             scales = [(a.weight * self.sites.total) ** 2 / a.examples for a in answers]
@@ -443,7 +423,7 @@ class Inference:
         if kind is TIMES:
             # A variance in a risk set is at most half of the sum of all squares.
             return 0.5 * rows
-        if kind is SQUARES or self.weighted:
+        if kind is SQUARES or self.sites.weighted:
             return kind.curvature
         # No row's loss is above the sum of all, and p (1 - p) of a class is below the loss of its row.
         loss = max(answer.numbers["loss"], 0.0)

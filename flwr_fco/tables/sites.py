@@ -32,9 +32,9 @@ from flwr_fco.strategies.run import Run
 
 #: Seconds to wait for a site's answer.
 TIMEOUT = 600.0
-#: The numbers and vectors of a first answer, besides the gradient: the sum of the rows' weights, whether columns are
-#: dense, and these columns' means, variances, and variances within strata.
-_NUMBERS = ("loss", "mass", "dense")
+#: The numbers and vectors of a first answer, besides the gradient: the sum of the rows' weights, whether they are
+#: unequal, whether columns are dense, and these columns' means, variances, and variances within strata.
+_NUMBERS = ("loss", "mass", "weighted", "dense")
 _COLUMNS = ("means", "variances", "within")
 #: Ratio of a deviation to that at most sites above which there is a warning; and of a mean weight to the sites' median.
 _UNITS = 5.0
@@ -52,7 +52,8 @@ _ROUNDING = 1e-12
 def first(question: Question, objective: Objective) -> Answer:
     """Return loss and gradient at ``primal``, the sum of the rows' weights, and the columns' means and variances.
 
-    ``within`` are the variances about the means of the strata of survival times, or the same.
+    ``weighted`` is 1 if the weights are unequal. ``within`` are the variances about the means of the strata of survival
+    times, or the same.
     """
     assert isinstance(objective, Linear)
     if CENTRE in objective.state:
@@ -61,8 +62,9 @@ def first(question: Question, objective: Objective) -> Answer:
     value, gradient = objective.value_and_gradient(question.vectors["primal"])
     means, variances = objective.moments()
     vectors = {"gradient": gradient, "means": means, "variances": variances, "within": within(objective, variances)}
-    is_dense = float(isinstance(objective.features, np.ndarray))
-    return Answer({"loss": float(value), "mass": objective.mass, "dense": is_dense}, vectors)
+    numbers = {"loss": value, "mass": objective.mass, "weighted": objective.weighs_rows}
+    numbers["dense"] = isinstance(objective.features, np.ndarray)
+    return Answer({name: float(number) for name, number in numbers.items()}, vectors)
 
 
 def within(objective: Objective, variances: Vector) -> Vector:
@@ -204,7 +206,7 @@ class Sites(NamedTuple):
     total : float
         What the rows of all weigh.
     weighted : bool
-        Whether rows have weights.
+        Whether rows have weights other than 1.
     """
 
     grid: Any
@@ -225,8 +227,6 @@ class Sites(NamedTuple):
         tables: Tables,
         names: Sequence[str],
         answers: Sequence[Answer],
-        *,
-        weighted: bool = False,
     ) -> Sites:
         """Return the sites of first answers, with a warning of those whose sums are the same."""
         known = dict[tuple[float, ...], str]()
@@ -237,7 +237,7 @@ class Sites(NamedTuple):
                 text = f"{site} has the same rows as {other}: all sums are identical. Is the file of one the other's?"
                 warnings.warn(text, UserWarning, stacklevel=5)
         total = math.fsum(own.numbers["mass"] for own in answers)
-        weighted |= any(own.numbers["mass"] != own.examples for own in answers)
+        weighted = any(own.numbers["weighted"] or own.numbers["mass"] != own.examples for own in answers)
         shared = [own._replace(weight=own.numbers["mass"] / total) for own in answers]
         return cls(grid, start, timeout, tables, names, shared, total, weighted)
 

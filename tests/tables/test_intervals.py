@@ -97,8 +97,7 @@ def test_rows_with_weights_have_robust_errors(kind, first, others):
     there, _ = fit_over_a_grid(model_of(kind, 3), sites, features=NAMES, intervals=True)
     assert_allclose(column(there, "estimate", "standard error"), expected, rtol=1e-6)
     assert ("rows, which have weights" in there.summary()) == weighted
-    if weighted:
-        assert_allclose(errors(here(kind, parts, targets, weights)), expected[1], rtol=1e-6)
+    assert_allclose(errors(here(kind, parts, targets, weights)), expected[1], rtol=1e-6)
 
 
 @BOTH
