@@ -39,7 +39,7 @@ from flwr_fco.messages.records import only
 
 #: The record that says what the arrays of a short message are.
 SHORT = "fco-short"
-PLACES, SCALES, VALUES, REST = (f"short:{part}" for part in ("indices", "scales", "values", "rest"))
+PLACES, SCALES, VALUES, REST = _PARTS = tuple(f"short:{part}" for part in ("indices", "scales", "values", "rest"))
 #: The stream of a client's random rounding, beside those of :func:`random_generator`.
 _ROUNDING = 7
 #: The largest number in a form, whose scale makes it the largest value.
@@ -219,65 +219,54 @@ def rounded(values: NDArray[Any], kind: str, rng: np.random.Generator | None) ->
 # --- vectors ----------------------------------------------------------------------------------------------------------
 
 
+def _sent(layout: Layout, known: Mask, more: Mask) -> list[NDArray[Any]]:
+    """Return by array the indices of what is sent of it: those that both sides know, then others; or all of them."""
+    masks = (known, more)
+    found = [(entry, [np.flatnonzero(mask[entry.block]) for mask in masks]) for entry in layout.entries]
+    return [entry.offset + (np.concatenate(at) if entry.regularized else np.arange(entry.size)) for entry, at in found]
+
+
 def _written(
     form: Form, vector: NDArray[Any], known: Mask, more: Mask, kind: str, rng: np.random.Generator | None
 ) -> dict[str, Array]:
     """Return what is sent of a vector: its numbers at indices that the other side knows, and at more of them."""
-    parts = list[tuple[Any, NDArray[Any]]]()
-    rest = list[NDArray[Any]]()
-    nothing = np.zeros(0, np.int8)
-    for entry in form.layout.entries:
-        part = vector[entry.block]
-        if entry.regularized:
-            part = np.concatenate([part[known[entry.block]], part[more[entry.block]]])
-            parts.append(rounded(part, kind, rng) if part.any() else (0.0, nothing))
-        else:
-            parts.append((float(part.any()), nothing))
-            rest += [part] * bool(part.any())
-    values = [held for _, held in parts if held.size]
-    own: dict[str, NDArray[Any]] = {PLACES: bits_of(more[form.layout.regularized_mask() & ~known])}
-    own[SCALES] = np.array([scale for scale, _ in parts], np.float32)
-    own[VALUES] = np.concatenate(values) if values else nothing
-    own[REST] = np.concatenate([np.zeros(0, vector.dtype), *rest])
-    return {name: to_array(array) for name, array in own.items()}
+    layout = form.layout
+    scales = np.zeros(len(layout.entries), np.float32)
+    values = [np.zeros(0, np.int8)]
+    rest = [np.zeros(0, vector.dtype)]
+    for i, (entry, indices) in enumerate(zip(layout.entries, _sent(layout, known, more), strict=True)):
+        if (part := vector[indices]).any():
+            scales[i], held = rounded(part, kind if entry.regularized else "exact", rng)
+            (values if entry.regularized else rest).append(held)
+    places: NDArray[Any] = bits_of(more[layout.regularized_mask() & ~known])
+    arrays = (places, scales, np.concatenate(values), np.concatenate(rest))
+    return dict(zip(_PARTS, map(to_array, arrays), strict=True))
 
 
 def _read(
     form: Form, parts: Mapping[str, NDArray[Any]], known: Mask, kinds: Sequence[str], most: Callable[[int], float]
 ) -> tuple[NDArray[Any], Mask]:
     """Return a vector that the other side has written, and the indices of it that were not known."""
-    entries, size = form.layout.entries, form.layout.size
-    scales = _expected(parts, SCALES, len(entries), ("float32",))
+    layout = form.layout
+    scales = _expected(parts, SCALES, len(layout.entries), ("float32",))
     if (scales < 0.0).any():
         raise ProtocolError(f"array {SCALES!r} holds {scales.min()}, expected numbers >= 0")
-    more = np.zeros(size, np.bool_)
-    candidates = form.layout.regularized_mask() & ~known
+    more = np.zeros(layout.size, np.bool_)
+    candidates = layout.regularized_mask() & ~known
     more[candidates] = mask_of(parts[PLACES], int(candidates.sum()))
-    counts = list[tuple[int, int]]()
-    rest_size = 0
-    for entry, scale in zip(entries, scales, strict=True):
+    for entry, scale in zip(layout.entries, scales, strict=True):
         here, new = (int(mask[entry.block].sum()) for mask in (known, more))
-        allowed = most(here) if scale else 0
-        if new > allowed:
+        if new > (allowed := most(here) if scale else 0):
             prefix = f"it sends {new} increments off the non-zeros of {entry.name!r}"
             raise ProtocolError(f"{prefix}, expected at most {allowed}")
-        counts.append((here, new) if entry.regularized and scale else (0, 0))
-        rest_size += entry.size if scale and not entry.regularized else 0
-    values = _expected(parts, VALUES, sum(map(sum, counts)), kinds)
-    rest = _expected(parts, REST, rest_size, FLOATS)
-    vector = np.zeros(size)
-    at = 0
-    at_rest = 0
-    for entry, scale, (here, new) in zip(entries, scales, counts, strict=True):
-        block = entry.block
-        if entry.regularized and scale:
-            held = values[at : at + here + new].astype(np.float64) * float(scale)
-            vector[block][known[block]] = held[:here]
-            vector[block][more[block]] = held[here:]
-            at += here + new
-        elif scale:
-            vector[block] = rest[at_rest : at_rest + entry.size]
-            at_rest += entry.size
+    sent = [own for own in zip(layout.entries, scales, _sent(layout, known, more), strict=True) if own[1]]
+    vector = np.zeros(layout.size)
+    for name, dtypes, is_short in ((VALUES, kinds, True), (REST, FLOATS, False)):
+        of_kind = [(scale if is_short else 1.0, at) for entry, scale, at in sent if entry.regularized == is_short]
+        factors = np.repeat([float(scale) for scale, _ in of_kind], [at.size for _, at in of_kind])
+        numbers = _expected(parts, name, factors.size, dtypes)
+        if factors.size:
+            vector[np.concatenate([at for _, at in of_kind])] = factors * numbers
     return vector, more
 
 
@@ -337,9 +326,9 @@ class ShortMod(NamedTuple):
             return call_next(message, context)
         form = Form.of(content[SHORT].get("form"), self.max_parameters)
         key, sent = next((pair for pair in content.array_records.items() if PLACES in pair[1]), ("", ArrayRecord()))
-        if missing := {PLACES, SCALES, VALUES, REST} - sent.keys():
+        if missing := {*_PARTS} - sent.keys():
             raise ProtocolError(f"the server's short message lacks {sorted(missing)}")
-        parts = {name: from_array(name, sent[name]) for name in (PLACES, SCALES, VALUES, REST)}
+        parts = {name: from_array(name, sent[name]) for name in _PARTS}
         nowhere = np.zeros(form.layout.size, np.bool_)
         start, support = _read(form, parts, nowhere, ("int8", *FLOATS), lambda _: math.inf)
         start = start.astype(parts[REST].dtype)
@@ -436,9 +425,9 @@ def read_reply(form: Form, support: Mask, content: RecordDict) -> tuple[Vector, 
         If it is no short message of this form.
     """
     arrays = dict(only(ArrayRecord, content))
-    if SHORT not in content or not {PLACES, SCALES, VALUES, REST} <= arrays.keys():
+    if SHORT not in content or not {*_PARTS} <= arrays.keys():
         raise FormError(f"its arrays are {sorted(arrays)!s:.200}, no short message. {SHORT_MOD}")
-    parts = {name: from_array(name, arrays.pop(name)) for name in (PLACES, SCALES, VALUES, REST)}
+    parts = {name: from_array(name, arrays.pop(name)) for name in _PARTS}
     increment, _ = _read(form, parts, support, (form.wire.up,), form.wire.most_indices)
     plain = RecordDict(dict(content.metric_records))
     plain["arrays"] = record_of(arrays)
