@@ -168,18 +168,15 @@ class GradientTracking(Algorithm):
 
     def metrics(self, problem: Problem, state: TrackingState) -> dict[str, Any]:
         """Return the trackers' root mean square norm over the round's clients."""
+        control = state.control
         memories = problem.memories
         squares = list[float]()
-        for node in problem.asked if memories is not None else ():
-            memory = memories.memory(node.key)["own"]
-            control = state.control
-            rest = 0.0
-            if isinstance(memory, SparseVector):
-                control = control[memory.indices]
-                memory = memory.values
-                rest = max(0.0, float(state.control @ state.control) - float(control @ control))
-            tracker = control - memory
-            squares.append(rest + float(tracker @ tracker))
+        for own in [memories.memory(node.key)["own"] for node in problem.asked] if memories is not None else ():
+            # Where a client has no features its own is 0.
+            sparse = isinstance(own, SparseVector)
+            here = control[own.indices] if sparse else control
+            tracker = here - (own.values if sparse else own)
+            squares.append(float(tracker @ tracker) + float(control @ control - here @ here))
         return {"tracker-norm": float(np.sqrt(np.mean(squares)))} if squares else {}
 
 

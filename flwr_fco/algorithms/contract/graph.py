@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flwr_fco.algorithms.contract.replies import Mean
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import logger
 from flwr_fco.errors import ConfigurationError
@@ -161,21 +162,17 @@ class Graph:
         """
         assert self.topology is not None
         uplinks = list(uplinks)
-        num_nodes = self.topology.num_nodes
-        shape = (num_nodes, uplinks[0].vectors["increment"].size)
-        increments = np.empty(shape) if len(set(rows)) == num_nodes else np.zeros(shape)
-        elapsed = np.zeros(num_nodes)
-        times = np.ones((num_nodes, 1))
-        first = uplinks[0].step_sizes
-        equal = all(uplink.elapsed == first for uplink in uplinks)
-        mean = first if equal else float(np.mean([uplink.step_sizes for uplink in uplinks]))
-        for uplink, row in zip(uplinks, rows, strict=True):
-            increments[row] = uplink.vectors["increment"]
-            elapsed[row] = times[row] = uplink.step_sizes
-        moved = increments / times if moves else np.zeros_like(increments)
-        if normalize and not equal:
-            increments *= mean / times
-            elapsed[list(rows)] = mean
+        shape = (self.topology.num_nodes, uplinks[0].vectors["increment"].size)
+        increments = np.zeros(shape)
+        moved = np.zeros(shape)
+        elapsed = np.zeros(shape[0])
+        factors, _ = Mean(normalize).factors(uplinks)
+        for uplink, row, factor in zip(uplinks, rows, factors, strict=True):
+            vector = uplink.vectors["increment"]
+            increments[row] = factor * vector
+            elapsed[row] = factor * uplink.step_sizes
+            if moves:
+                moved[row] = vector / uplink.step_sizes
         return increments, moved, elapsed
 
     def __str__(self) -> str:

@@ -264,11 +264,8 @@ class Mean(NamedTuple):
         each = [1.0] * len(uplinks)
         if all(uplink.elapsed == first for uplink in uplinks):
             return each, first
-        times, weights = [uplink.step_sizes for uplink in uplinks], [uplink.weight for uplink in uplinks]
-        if self.aggregation == "mean":
-            elapsed = math.fsum(weight * own for weight, own in zip(weights, times, strict=True))
-        else:
-            elapsed = float(self.of([np.array([own]) for own in times], weights)[0])
+        times = [uplink.step_sizes for uplink in uplinks]
+        elapsed = self.of_numbers(times, [uplink.weight for uplink in uplinks])
         return [elapsed / own for own in times] if self.normalize else each, elapsed
 
     def __call__(self, uplinks: Sequence[Uplink], name: str = "increment") -> tuple[Vector, float]:
@@ -281,7 +278,8 @@ class Mean(NamedTuple):
         name : str, default "increment"
             Name of the vector.
         """
-        (factors, elapsed), vectors = self.factors(uplinks), [uplink.vectors[name] for uplink in uplinks]
+        factors, elapsed = self.factors(uplinks)
+        vectors = [uplink.vectors[name] for uplink in uplinks]
         pairs = zip(factors, vectors, strict=True)
         weights = [uplink.weight for uplink in uplinks]
         if self.aggregation == "mean":
