@@ -25,7 +25,7 @@ from flwr_fco.core.spec import decode, encode
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.strategies.ledger import Member
 from flwr_fco.strategies.replies import LeftOut
-from flwr_fco.strategies.run import Run
+from flwr_fco.strategies.run import Run, check_forms
 
 _VERSION = 2
 #: Begins the names of arrays in a file.
@@ -161,37 +161,6 @@ def _checksum(arrays: Mapping[str, NDArray[Any]]) -> str:
         digest.update(f"{name} {array.dtype.str} {arrays[name].shape} ".encode())
         digest.update(array.reshape(-1).view(np.uint8).data if array.dtype.kind != "U" else array.tobytes())
     return digest.hexdigest()
-
-
-def check_alike(found: Any, expected: Any, prefix: str) -> None:
-    """Check that a loaded value has the form of one that is there: type, shape, dtype, and finite entries.
-
-    Parameters
-    ----------
-    found, expected : Any
-        Numbers, arrays, or NamedTuples of them.
-    prefix : str
-        Its name, for the error.
-
-    Raises
-    ------
-    ValueError
-        If it has not.
-    """
-    if isinstance(expected, tuple) and isinstance(found, tuple) and len(found) == len(expected):
-        for i, (one, other) in enumerate(zip(found, expected, strict=True)):
-            check_alike(one, other, f"{prefix}[{i}]")
-        return
-    if _form(found) != _form(expected):
-        raise ValueError(f"{prefix} is {_form(found)}, expected {_form(expected)}")
-    if isinstance(found, np.ndarray | float) and not np.all(np.isfinite(found)):
-        raise ValueError(f"{prefix} is not finite")
-
-
-def _form(value: Any) -> str:
-    if isinstance(value, np.ndarray):
-        return f"{value.dtype}{list(value.shape)}"
-    return "number" if type(value) in (int, float) else type(value).__name__
 
 
 # --- a run as a file --------------------------------------------------------------------------------------------------
@@ -335,10 +304,11 @@ class Saved:
         run = self._run
         parts = tree["parts"]
         state = type(run.state)(*parts["run"]["state"])
+        good = parts["watch"]["good"][0]
         if run.graph is None:
-            grown = {name: np.zeros(np.shape(getattr(state, name))) for name in getattr(state, "grows", ())}
-            check_alike(tuple(state), tuple(run.state._replace(**grown)), "the state")
-        check_alike(parts["watch"]["good"][0], run.point, "the last good model")
+            check_forms(run.state, state)
+        if (good.shape, good.dtype) != (run.point.shape, run.point.dtype) or not all(map(all_finite, (good, *state))):
+            raise ValueError("the state or the last good model is not finite, or of another model")
         parts["run"]["state"] = state
         if run.roll is not None:
             parts["ledger"]["members"] = {key: Member(*own) for key, own in parts["ledger"]["members"].items()}

@@ -34,7 +34,7 @@ from flwr_fco.strategies.nodes import TRAINING
 from flwr_fco.strategies.options import AUTO
 from flwr_fco.strategies.questions import extrapolation
 from flwr_fco.strategies.replies import Reply
-from flwr_fco.strategies.run import Run
+from flwr_fco.strategies.run import Run, check_forms
 from flwr_fco.strategies.unmodified import model_message
 
 #: Times that a client is asked again: of a method that needs everyone, or that has lost its memory.
@@ -163,39 +163,38 @@ def short_wire(method: Algorithm, problem: Problem, state: Any) -> bool:
 
 
 def _messages(run: Run, nodes: Sequence[Node], lost: Iterable[Node]) -> Sequence[Message]:
-    number = run.current.number
+    current = run.current
     options = run.options
     if options._unmodified:
         numbers = run.method.downlink(run.problem, run.state, None).numbers
-        content = model_message(options, run.arrays, run.config, numbers)
-        if isinstance(options.wire, Short):
-            return _short_messages(run, nodes, content, "")
-        run.current.bytes_down += len(nodes) * sum(len(array.data) for array in run.arrays.values())
-        return addressed(run.grid, ((node.node_id, isolated(content)) for node in nodes), "train", number)
+        return _to_all(run, nodes, model_message(options, run.arrays, run.config, numbers), "")
     tasks = list(_tasks(run, nodes, set(lost)))
-    run.current.works |= {node.node_id: down.work for node, down in tasks if down.work is not None}
-    # Most of them are one object.
-    distinct = {id(down): down.vectors.values() for _, down in tasks}
-    sizes = {key: _bytes_down(vectors, np.dtype(run.current.dtype).itemsize) for key, vectors in distinct.items()}
-    more = sum(array.nbytes for array in (*run.passed.values(), *run.problem.plan.spec.arrays.values()))
-    run.current.bytes_down += sum(sizes[id(down)] + more for _, down in tasks)
     encode = Encoder(run.config, options.arrayrecord_key, options.configrecord_key)
     if tasks and isinstance(options.wire, Short):
         # All tasks are one: the methods of a density have no memories.
-        return _short_messages(run, nodes, encode(tasks[0][1]), "dual")
+        return _to_all(run, nodes, encode(tasks[0][1]), "dual")
+    current.works |= {node.node_id: down.work for node, down in tasks if down.work is not None}
+    # Most of them are one object.
+    distinct = {id(down): down.vectors.values() for _, down in tasks}
+    sizes = {key: _bytes_down(vectors, np.dtype(current.dtype).itemsize) for key, vectors in distinct.items()}
+    more = sum(array.nbytes for array in (*run.passed.values(), *run.problem.plan.spec.arrays.values()))
+    current.bytes_down += sum(sizes[id(down)] + more for _, down in tasks)
 
     def make() -> list[Message]:
-        return addressed(run.grid, [(node.node_id, encode(down)) for node, down in tasks], "train", number)
+        return addressed(run.grid, [(node.node_id, encode(down)) for node, down in tasks], "train", current.number)
 
-    return Outbox(number, tasks, make)
+    return Outbox(current.number, tasks, make)
 
 
-def _short_messages(run: Run, nodes: Sequence[Node], content: RecordDict, vector: str) -> Sequence[Message]:
-    """Return the messages of a round in their short form; mods read it, so that they are made at once."""
-    form = short_form(run, vector, content[run.options.arrayrecord_key])
-    run.current.form = form, shorten(content, run.options.arrayrecord_key, form)
-    run.current.bytes_down = len(nodes) * bytes_in(content)
-    return addressed(run.grid, [(node.node_id, isolated(content)) for node in nodes], "train", run.current.number)
+def _to_all(run: Run, nodes: Sequence[Node], content: RecordDict, vector: str) -> Sequence[Message]:
+    """Return messages of the same content, made at once: clients' mods read their short form."""
+    current = run.current
+    key = run.options.arrayrecord_key
+    if isinstance(run.options.wire, Short):
+        form = short_form(run, vector, content[key])
+        current.form = form, shorten(content, key, form)
+    current.bytes_down = len(nodes) * bytes_in(content)
+    return addressed(run.grid, ((node.node_id, isolated(content)) for node in nodes), "train", current.number)
 
 
 def short_form(run: Run, vector: str, arrays: Iterable[str]) -> Form:
@@ -443,13 +442,13 @@ def _check_state(run: Run, before: Any, after: Any) -> None:
         of_round = f" of round {after.round}" if type(after) is type(before) else ""
         prefix = f"{who} returned {short(after)}{of_round}"
         raise ConfigurationError(f"{prefix}; expected a {type(before).__name__} whose round is {before.round + 1}")
-    for name, old, new in zip(before._fields, before, after, strict=True):
-        form = (np.shape(old), getattr(old, "dtype", None))
-        grows = name in getattr(after, "grows", ())
-        if run.graph is None and not grows and (np.shape(new), getattr(new, "dtype", None)) != form:
-            prefix = f"{who} changes the form of {name!r} from {form[1] or 'a number'}{list(form[0])}"
-            raise ConfigurationError(f"{prefix}; a state keeps its shapes and dtypes")
-        if not all_finite(new):
+    if run.graph is None:
+        try:
+            check_forms(before, after)
+        except ValueError as error:
+            raise ConfigurationError(f"{who} {error}; a state keeps its shapes and dtypes") from None
+    for name, value in zip(after._fields, after, strict=True):
+        if not all_finite(value):
             raise MagnitudeError(f"{name} is not finite")
 
 
