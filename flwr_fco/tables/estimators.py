@@ -484,11 +484,13 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
         if self._common_intercept:
             self.class_count_ = np.round(self._total * class_shares(self._slopes), 9)
         # With a column for each class, what is not penalised is unique only up to a common constant.
-        if outputs > 1 and self._factors is not None:
-            free = self._factors == 0.0
+        unpenalised = self._path is None and math.isinf(self.C)
+        factors = np.zeros(len(coefficients)) if unpenalised else self._factors
+        if outputs > 1 and factors is not None:
+            free = factors == 0.0
             coefficients[free] -= coefficients[free].mean(axis=1, keepdims=True)
         if outputs > 1 and self.l1_ratio == 1.0:
-            coefficients -= _flat_middle(coefficients, self._factors)
+            coefficients -= _flat_middle(coefficients, factors)
         self.coef_ = np.ascontiguousarray(coefficients.T)
         self.intercept_ = intercept - intercept.mean() if outputs > 1 else intercept
         return self

@@ -529,9 +529,11 @@ def test_weights_that_balance_classes_over_sites_are_scikit_learns(classes):
 
 
 def test_without_a_penalty_the_fit_is_scikit_learns():
-    ours = FederatedLogisticRegression(C=np.inf).fit(ROWS, SCORES + np.cos(9.0 * SCORES) > 0.0)
-    theirs = LogisticRegression(C=np.inf, tol=1e-12, max_iter=10_000).fit(ROWS, SCORES + np.cos(9.0 * SCORES) > 0.0)
-    assert_allclose(ours.coef_, theirs.coef_, atol=1e-6)
+    for cuts in ([0.0], [-0.5, 0.5]):
+        y = np.digitize(SCORES + np.cos(9.0 * SCORES), cuts)
+        ours = FederatedLogisticRegression(C=np.inf, standardize=True).fit(ROWS, y)
+        theirs = LogisticRegression(C=np.inf, tol=1e-12, max_iter=10_000).fit(ROWS, y)
+        assert_allclose(ours.coef_, theirs.coef_, atol=1e-6)
 
 
 @pytest.mark.parametrize("unit", [1.0, 0.01, 1000.0])
