@@ -259,7 +259,9 @@ def _here(model: Any, sites: Sequence[reading.Client], classes: Any) -> Any:
     if model._kind is CLASSES:
         labels = [np.asarray(own.y) for own in sites if own.y is not None]
         extra = (np.unique(np.concatenate(labels) if labels else model._all_classes(classes)),)
-    order = (reading.columns_in(sites[0].features) or None) if model.codebook is None else None
+    columns = reading.columns_in(sites[0].features) if model.codebook is None else []
+    # The column of clusters is no feature.
+    order = [name for name in columns if name != model.cluster] or None
     answers = dict[str, Answer]()
     found = list[Finding]()
     names = list[str]()

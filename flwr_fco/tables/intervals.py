@@ -381,6 +381,9 @@ class Inference:
         if self.cluster == "site":
             own = np.array([a.weight * self.sites.total * a.vectors["gradient"][:used] for a in sums.each])
             sums = sums._replace(meat=own.T @ own, clusters=float(len(own)))
+        if sums.clusters < 2.0:
+            prefix = f"intervals by cluster={self.cluster!r}, of which there is one"
+            raise ConfigurationError(f"{prefix}; expected two clusters or more, from {_FEW_CLUSTERS} on enough of them")
         return sums
 
     def _check_sites(self, answers: Sequence[Answer]) -> None:
@@ -505,7 +508,7 @@ class Inference:
             for which, why in ((self.pooled, "share one, of too few rows for their own"), (self.idle, "add nothing")):
                 lines += [(f"{len(which)} sites", f"{_first(which)}: {why}")] * bool(which)
             return [], lines
-        if sums.point.size == len(self.names) or found.inverse is None:
+        if sums.point.size == len(self.names) or found.inverse is None or len(sums.each) < 2:
             return [], []
         _, degrees, p = estimates.rao(sums, found, np.array([sums.point.size - 1]))
         events = {self._named(answer): answer.numbers["events"] for answer in self.reported}

@@ -62,6 +62,8 @@ def clients_of(X: Any, y: Any, sample_weight: Any) -> list[Client]:
         sites, prefix = list(X), ""
         y, sample_weight = (in_order(own, sites) for own in (y, sample_weight))
         X = list(X.values())
+        if not sites:
+            raise ConfigurationError("X is a dict of no site; expected a table of each site by its name")
     elif are_parts(X):
         sites, prefix = list(range(len(X))), "part "
     else:
@@ -354,6 +356,8 @@ def owners_of(groups: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
         raise ConfigurationError(
             f"{prefix}; expected the client of each row: leave such rows out, or give them a group"
         )
+    if len({isinstance(name, str) for name in given.tolist()}) > 1:
+        raise ConfigurationError("groups has texts and others; expected one kind, as '1' and 1 would be two clients")
     return np.unique(given, return_inverse=True)
 
 

@@ -244,6 +244,7 @@ def test_groups_are_the_clients():
     grouped = lasso(site_intercepts="local").fit(ROWS, Y, groups=OWNERS)
     assert_array_equal(grouped.coef_, fit_here(SITES, lasso(site_intercepts="local")).coef_)
     refused("whose parts are the clients already", lasso().fit, TABLES, TARGETS, groups=OWNERS)
+    refused("texts and others", lasso().fit, ROWS, Y, groups=np.array([1, *OWNERS[1:]], dtype=object))
     ours, theirs = (
         cross_val_score(model, ROWS, Y, groups=OWNERS, cv=LeaveOneGroupOut(), params=params)
         for model, params in ((lasso(), {"groups": OWNERS}), (Lasso(0.1, tol=1e-13), None))
@@ -688,7 +689,7 @@ def test_without_a_codebook_it_is_about_the_models_columns():
     sites = hospitals.study()
     X, y = in_two(sites)
     table, said = described(FederatedLogisticRegression(), X, y=y)
-    assert said == ""
+    assert said == described(FederatedLogisticRegression(cluster="smoker"), X, y=y)[1] == ""
     assert rows_by_site(table).loc["Oslo", "bmi"]["mean"] == pytest.approx(sites["Oslo"]["bmi"].mean(), rel=1e-12)
     whole = pd.concat(sites.values(), ignore_index=True)
     owners = np.repeat(list(sites), [len(own) for own in sites.values()])

@@ -371,6 +371,7 @@ def test_each_site_is_judged_by_a_fit_without_it(fitted):
         refused(message, model.fit, *given, without=wrong)
     for wrong in (dict(zip("dcbe", y, strict=True)), dict(zip("dcb", y[:3], strict=True)), y):
         refused(r"X is a dict of the sites .*, and beside it is", model.fit, tables, wrong)
+    refused("dict of no site", model.fit, {}, {})
 
 
 def test_bins_with_few_rows_are_merged_or_stay():
