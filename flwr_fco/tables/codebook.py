@@ -105,7 +105,7 @@ class Column(Choice):
     range: Sequence[float] = ()
     missing: Sequence[Any] = ()
     transform: Literal["none", "log", "log1p", "sqrt"] = "none"
-    center: float = 0.0
+    center: float = field(default=0.0, metadata={"range": (math.isfinite, "a finite number")})
     spread: float = field(default=1.0, metadata=POSITIVE)
     knots: Sequence[float] = ()
 
@@ -124,7 +124,7 @@ class Column(Choice):
             raise ConfigurationError(f"reference={self.reference!r}; expected one of levels={levels}")
         if limits and (len(limits) != 2 or not limits[0] < limits[1]):
             raise ConfigurationError(f"range={limits}; expected the smallest and the largest plausible number")
-        if self.knots and (len(self.knots) < 3 or (np.diff(self.knots) <= 0.0).any()):
+        if self.knots and not (len(self.knots) >= 3 and (np.diff(self.knots) > 0.0).all()):
             raise ConfigurationError(
                 f"knots={list(self.knots)}; expected three or more, rising; none for a straight line"
             )
@@ -155,12 +155,15 @@ class Column(Choice):
             The entries.
         """
         entries = np.asarray(given)
+        if entries.dtype.kind == "f" and entries.itemsize < 8:
+            # In single precision a code such as -99.9 is another number; its digits are the same.
+            entries = entries.astype(str).astype(np.float64)
         if entries.dtype.kind in "fiub" and not self.levels:
             values = entries.astype(np.float64)
             values[np.isin(values, [float(own) for own in self.missing if isinstance(own, Real)])] = np.nan
             lacking = np.isnan(values)
         else:
-            entries = np.asarray(given, dtype=object)
+            entries = np.asarray(entries if entries.dtype.kind == "f" else given, dtype=object)
             lacking = np.array([is_missing(own) or own in self.missing for own in entries.tolist()], dtype=bool)
             values = np.array(
                 [math.nan if gone else self._number(own) for own, gone in zip(entries, lacking, strict=True)]
@@ -267,6 +270,9 @@ class Codebook(Choice):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for name, column in (*self.columns.items(), *self.outcome.items()):
+            if not (isinstance(name, str) and isinstance(column, Column)):
+                raise ConfigurationError(f"{name!r} is {column!r:.200}; expected a text, and a Column that it names")
         if not self.columns or {*self.columns} & {*self.outcome} or len({*self.features}) < len(self.features):
             prefix = f"columns={list(self.columns)}, outcome={list(self.outcome)}"
             raise ConfigurationError(

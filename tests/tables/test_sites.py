@@ -449,6 +449,9 @@ def test_every_site_has_the_same_columns_whatever_its_rows_are():
     # Codes for missing are no entries among texts too.
     read = Codebook({"age": Column(range=(18, 110), missing=[-9, "?"])}).read({"age": [60, -9, "?", None, pd.NA]})
     assert_array_equal(read["age"], [60.0, *[np.nan] * 4])
+    # And numbers in single precision are those that are written.
+    read = Codebook({"age": Column(range=(0.1, 9.0), missing=[-99.9])}).read({"age": np.float32([0.1, -99.9])})
+    assert_array_equal(read["age"], [0.1, np.nan])
 
 
 @pytest.mark.parametrize(
@@ -497,6 +500,7 @@ def test_missing_entries_are_refused_or_left_out_with_their_rows(caplog):
     assert_array_equal(logistic(loose).fit(sites, sample_weight=weights).coef_, plain.coef_)
     targets = {site: own["death"] for site, own in sites.items()}
     assert_array_equal(logistic(beside).fit(sites, targets, weights).coef_, plain.coef_)
+    refused("Oslo has 120 rows, and y has 117", logistic(beside).fit, sites, targets | {"Oslo": kept}, kind=PublicError)
     refused("in one row", loose.complete, loose.parsed(table.assign(age=-9)), kind=PublicError)
 
 
@@ -587,7 +591,8 @@ def test_a_file_that_is_no_codebook_is_an_error_that_names_file_and_column(tmp_p
         ("[columns.age]\nlevels = [1]", "two or more"),
         ("[columns.age]\ntype = 'levels'", "expected levels"),
         ("[columns.age]\nlevels = [1, 2]\nreference = 3", "expected one of levels"),
-        ("[columns.age]\nknots = [1, 2]", "three or more"),
+        ("[columns.age]\nknots = [1, nan, 3]", "three or more"),
+        ("[columns.age]\ncenter = nan", "a finite number"),
         ("[columns.age]\ntransform = 'log'\nrange = [0, 5]", "expected a range"),
         ("[columns.age]\nspread = 0", "spread=0"),
         ("[column.age]\n", "column"),
@@ -600,6 +605,7 @@ def test_a_file_that_is_no_codebook_is_an_error_that_names_file_and_column(tmp_p
         said = refused(message, Codebook.from_toml, path)
         assert "codebook.toml" in said
         assert "__init__" not in said
+    refused("'age' is {}; expected a text, and a Column", Codebook, {"age": {}})
 
 
 # --- formulas ---------------------------------------------------------------------------------------------------------
