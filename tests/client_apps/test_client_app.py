@@ -4,12 +4,12 @@ import cloudpickle
 import numpy as np
 import pytest
 from faulty import strategy
-from problems import app_of, clients, flat, numpy_of, simulated, start_arrays
+from problems import app_of, clients, flat, numpy_of, refused, simulated, start_arrays
 
 from flwr_fco.client_apps import client, client_app
 from flwr_fco.client_apps.answers import server_buffers
 from flwr_fco.core.layout import Layout
-from flwr_fco.errors import ClientError, ConfigurationError
+from flwr_fco.errors import ClientError
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
@@ -47,13 +47,10 @@ def test_evaluation_may_have_data_of_its_own():
 
 
 def test_what_is_no_objective_is_refused():
-    with pytest.raises(ClientError, match="load_objective returned 3"):
-        simulated(strategy(), client_app(lambda context: 3), 1)
-    with pytest.raises(ConfigurationError, match=r"load_objective=.* is a LeastSquares; expected a function of 1 arg"):
-        client_app(clients()[0])
+    refused("load_objective returned 3", simulated, strategy(), client_app(lambda context: 3), 1, kind=ClientError)
+    refused(r"load_objective=.* is a LeastSquares; expected a function of 1 arg", client_app, clients()[0])
     said = r"load_evaluation_objective=.* is a list; expected a function of 1 argument or None"
-    with pytest.raises(ConfigurationError, match=said):
-        client_app(lambda context: clients()[0], load_evaluation_objective=clients())
+    refused(said, client_app, lambda context: clients()[0], load_evaluation_objective=clients())
 
 
 class Counting(LeastSquares):

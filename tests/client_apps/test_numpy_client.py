@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord
-from problems import simulated
+from problems import refused, simulated
 
 from flwr_fco.client_apps import numpy_client_app
-from flwr_fco.errors import ClientError, ConfigurationError
+from flwr_fco.errors import ClientError
 from flwr_fco.strategies import FedDualAvg
 
 flower, common = pytest.importorskip("flwr.client"), pytest.importorskip("flwr.common")
@@ -95,8 +95,7 @@ def answering(answer):
     ],
 )
 def test_other_answers_of_fit_are_errors_in_words(client, said):
-    with pytest.raises(ClientError, match=said):
-        go(client(), DENSE)
+    refused(said, go, client(), DENSE, kind=ClientError)
 
 
 def test_client_fn_gets_what_its_argument_says():
@@ -116,8 +115,7 @@ def test_client_fn_gets_what_its_argument_says():
 
 def test_what_is_no_function_of_one_argument_is_refused():
     for client_fn in (lambda: None, lambda node_id, partition_id: None, 3):
-        with pytest.raises(ConfigurationError, match=r"a function \(context\) -> client, or \(cid\) -> client"):
-            numpy_client_app(client_fn)
+        refused(r"a function \(context\) -> client, or \(cid\) -> client", numpy_client_app, client_fn)
     with pytest.raises(ClientError, match=r"client_fn\(i\) is given a Context: .*call its argument cid"):
         simulated(FedDualAvg(**DENSE), numpy_client_app(lambda i: [3][i]), 1)
 
@@ -134,8 +132,7 @@ def test_a_client_without_the_method_is_told_what_to_write(base, name, advice):
 
 @pytest.mark.parametrize("name", ["initialize_parameters", "configure_fit", "aggregate_fit", "evaluate"])
 def test_the_server_of_the_earlier_interface_is_told_of_start(name):
-    with pytest.raises(AttributeError, match=r"strategy.start\(grid, initial_arrays, num_rounds\)"):
-        getattr(FedDualAvg(), name)
+    refused(r"strategy.start\(grid, initial_arrays, num_rounds\)", getattr, FedDualAvg(), name, kind=AttributeError)
     assert not hasattr(FedDualAvg(), name)
     with pytest.raises(AttributeError, match="'FedDualAvg' object has no attribute 'something'"):
         _ = FedDualAvg().something

@@ -9,7 +9,7 @@ import pytest
 from faulty import Faulty, says, scaled, silent, start_on
 from flwr.app import MetricRecord
 from fresh import blocks, run_code
-from problems import app_of, flat, problem, simulated, start_arrays
+from problems import app_of, flat, problem, refused, simulated, start_arrays
 
 from flwr_fco import FedDAGT, FedDualAvg, FedDualAvgOSP, FeDualEx, GaussianDP, fit_path
 from flwr_fco.callbacks import Callback, Checkpoint
@@ -92,30 +92,25 @@ REFUSED = [
 @pytest.mark.parametrize("options", REFUSED)
 def test_what_the_accounting_cannot_have_is_refused(options):
     given = {name: value for name, value in options.items() if name != "word"}
-    with pytest.raises(ConfigurationError, match=options.get("word", next(iter(options)))):
-        make(**given)
+    refused(options.get("word", next(iter(options))), make, **given)
 
 
 def test_a_run_whose_noise_overflows_goes_on_if_the_user_says_so():
     huge = privacy(clip=1e200, noise_multiplier=1e200)
     result = play(make(on_divergence="warn", privacy=huge), 3)
     assert [metrics["skipped"] for metrics in result.train_metrics_clientapp.values()] == [1, 1, 1]
-    with pytest.raises(DivergedError, match="overflows"):
-        play(make(privacy=huge), 3)
+    refused("overflows", play, make(privacy=huge), 3, kind=DivergedError)
 
 
 @pytest.mark.parametrize("cls", [FedDAGT, DualFL])
 def test_strategies_whose_clients_remember_are_refused_with_the_reason(cls):
-    with pytest.raises(UnknownOptionError, match="remember"):
-        cls(privacy=privacy())
+    refused("remember", cls, privacy=privacy(), kind=UnknownOptionError)
 
 
 def test_questions_and_buffers_are_refused():
     options = {"num_nodes": 5, "num_rounds": 2, "initial_arrays": start_arrays()}
-    with pytest.raises(ConfigurationError, match="no noise"):
-        fit_path(make(), app_of(problem()), validate=False, **options)
-    with pytest.raises(ConfigurationError, match="without noise"):
-        play(make(arrays=Arrays(pass_through="intercept")))
+    refused("no noise", fit_path, make(), app_of(problem()), validate=False, **options)
+    refused("without noise", play, make(arrays=Arrays(pass_through="intercept")))
 
 
 def test_the_target_is_reached_and_not_passed():
@@ -179,8 +174,7 @@ def test_a_killed_run_goes_on_to_the_same_bits_with_the_seed_of_tests(tmp_path, 
     with pytest.raises(SystemExit):
         played(callbacks=[Checkpoint(path, every=100), killer])
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
-    with pytest.raises(ConfigurationError, match=r"goes on only where it saves itself.*add Checkpoint\("):
-        played(resume=path)
+    refused(r"goes on only where it saves itself.*add Checkpoint\(", played, resume=path)
     assert played(resume=path, callbacks=[Checkpoint(path)]).arrays == played().arrays
 
 
@@ -219,19 +213,15 @@ def test_a_round_whose_model_is_in_an_error_is_on_the_disk_too(tmp_path, end):
 
 def test_a_file_that_cannot_be_written_ends_the_run(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda number: (_ for _ in ()).throw(OSError("no space left")))
-    with pytest.raises(OSError, match="no space"):
-        play(make(), callbacks=[Checkpoint(tmp_path / "run.npz")])
+    refused("no space", play, make(), callbacks=[Checkpoint(tmp_path / "run.npz")], kind=OSError)
 
 
 def test_a_new_run_beside_the_file_of_one_that_has_released_is_refused(tmp_path):
     path = tmp_path / "run.npz"
     play(make(), callbacks=[Checkpoint(path)])
-    with pytest.raises(ConfigurationError, match="spent again"):
-        play(make(), callbacks=[Checkpoint(path)])
-    with pytest.raises(ConfigurationError, match="other settings"):
-        play(make(privacy=None), resume=path)
-    with pytest.raises(ConfigurationError, match="accounted for 6 rounds, and this run is to have 7"):
-        play(make(), 7, resume=path)
+    refused("spent again", play, make(), callbacks=[Checkpoint(path)])
+    refused("other settings", play, make(privacy=None), resume=path)
+    refused("accounted for 6 rounds, and this run is to have 7", play, make(), 7, resume=path)
 
 
 @pytest.mark.parametrize("between", ["nothing", "an option", "a run without privacy"])
@@ -245,8 +235,7 @@ def test_a_second_run_of_a_strategy_is_refused_whatever_is_between(between):
         strategy.privacy = None
         play(strategy, 3)
         strategy.privacy = settings
-    with pytest.raises(ConfigurationError, match="released already, up to round 3"):
-        play(strategy, 3)
+    refused("released already, up to round 3", play, strategy, 3)
 
 
 def test_no_reply_is_held_against_the_others():

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from problems import app_of, zeros
+from problems import app_of, refused, zeros
 from sklearn.linear_model import lasso_path
 
 from flwr_fco.callbacks import EarlyStopping
@@ -116,8 +116,7 @@ def test_a_path_leaves_the_strategy_as_it_was_and_is_not_resumed():
     more = {"num_nodes": 3, "num_rounds": 2, "initial_arrays": zeros(objectives[0].layout), "progress": False}
     fit_path(strategy, app_of(objectives), num_strengths=2, validate=False, **more)
     assert strategy.regularizer == L1(7.0)
-    with pytest.raises(ConfigurationError, match="a path has many"):
-        fit_path(strategy, app_of(objectives), resume="run.npz", **more)
+    refused("a path has many", fit_path, strategy, app_of(objectives), resume="run.npz", **more)
 
 
 @pytest.mark.parametrize(
@@ -130,11 +129,9 @@ def test_a_path_leaves_the_strategy_as_it_was_and_is_not_resumed():
 )
 def test_what_makes_no_path_is_refused(options, said):
     options = {"regularizer": L1(1.0), **options}
-    with pytest.raises(ConfigurationError, match=said):
-        StrengthPath(FedDualAvg(regularizer=options.pop("regularizer")), **options)
+    refused(said, StrengthPath, FedDualAvg(regularizer=options.pop("regularizer")), **options)
 
 
 def test_a_gradient_of_zero_at_zero_has_no_path():
     flat = client_app(lambda context: LeastSquares(np.eye(5), np.ones(5)))
-    with pytest.raises(ConfigurationError, match=r"strengths=\[...\] by hand"):
-        path_of(LeastSquares, app=flat, rounds=1)
+    refused(r"strengths=\[...\] by hand", path_of, LeastSquares, app=flat, rounds=1)

@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 import pytest
 from faulty import Faulty, changing, error, says, silent, start_on, strategy, with_metrics
-from problems import app_of, clients, flat, foreign, optimum, run, start_arrays
+from problems import app_of, clients, flat, foreign, optimum, refused, run, start_arrays
 
 from flwr_fco.core.logs import quiet
 from flwr_fco.errors import ConfigurationError
@@ -109,8 +109,7 @@ def test_a_weight_of_another_name_is_the_first_replys_whatever_the_rows():
 @pytest.mark.parametrize("change", [lambda rows, _: rows + 1, lambda rows, _: 0, lambda rows, _: rows * 800])
 def test_a_fit_is_of_the_rows_that_were_reported_first(change):
     said = r"partition 2 gave no good reply .* reports \d+ examples; expected 40, of Bounds\(rows"
-    with pytest.raises(ConfigurationError, match=said):
-        fitted(counts(change))
+    refused(said, fitted, counts(change))
     # Rows that come and go cost rounds.
     model = fitted(counts(lambda rows, number: rows + number % 2))
     np.testing.assert_allclose(model.coef_, fitted(says()).coef_, atol=1e-9)
@@ -128,8 +127,7 @@ def test_rows_that_are_known_bound_every_weight():
     others = [own for m, own in enumerate(SITES) if m != ODD]
     np.testing.assert_allclose(flat(result.arrays), optimum(others, [1 / 3] * 3), atol=1e-3)
     for wrong in ({0: 0.0}, {0: "40"}, {"0": 40.0}, {0: 40.0, 1: np.nan}):
-        with pytest.raises(ConfigurationError, match="expected numbers > 0 by partition id"):
-            Bounds(rows=wrong)
+        refused("expected numbers > 0 by partition id", Bounds, rows=wrong)
 
 
 def test_a_site_whose_rows_are_not_among_the_known_ones_is_left_out():
