@@ -200,7 +200,10 @@ class Saved:
 
     @cached_property
     def _about(self) -> str:
-        return about(self._run.options, f"{self._run.problem.plan.solver} {self._run.given.layout!r}")
+        run = self._run
+        h = run.method.setting(run.given, None).mirror_map
+        around = "" if h is run.given.mirror_map else f"\nmap around the initial arrays: {_text(h)}"
+        return about(run.options, f"{run.problem.plan.solver} {run.given.layout!r}{around}")
 
     @property
     def _parts(self) -> dict[str, Any]:

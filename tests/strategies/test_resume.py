@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flwr.app import MetricRecord
 from newton import sites
-from problems import CONSTANTS, app_of, by_class, fitting, foreign_app, problem, refused, simulated
+from problems import CONSTANTS, FEATURES, app_of, by_class, fitting, foreign_app, problem, refused, simulated
 from scipy import sparse
 
 import flwr_fco as fco
@@ -284,6 +284,8 @@ def with_entry(tree, way, change):
 PLATEAU = {"cls": FedDualAvg, "callbacks": [Plateau()]}
 DAMAGED = r"run\.npz is damaged"
 DENSITY = {"cls": FedDualAvg, "regularizer": fco.Zero(), "density": 0.3}
+AROUND = {"cls": fco.ReFedDAGT}
+START = {"coefficients": np.ones(FEATURES), "intercept": np.zeros(1)}
 DUAL = ("parts", "run", "state", 0)
 WEIGHT = ("parts", "ledger", "members", None, 0)
 MEMORY = ("parts", "ledger", "members", None, 2)
@@ -308,6 +310,7 @@ REFUSED = {
     "another rate": ({}, None, {"client_lr": 0.03}, r"other settings: .*client_lr=0\.05, here client_lr=0\.03"),
     "another psi": ({}, None, {"regularizer": fco.L1(0.06)}, r"other settings: .*here regularizer=L1\(0\.06"),
     "other work": ({}, None, {"work": Steps(4)}, "other settings: .*here work="),
+    "another start": (AROUND, None, {**AROUND, "start": START}, "settings: map around the initial arrays: PNorm"),
     "other nodes": ({}, None, {"nodes": 4, "min_evaluate_nodes": 2}, "of 5 nodes, and .* 4: resume with the nodes"),
     "more rounds": (DENSITY, None, DENSITY, r"of a run of 4: .* on that number.*Density\(0\.3, rounds=3\)"),
 }
@@ -318,8 +321,8 @@ def test_a_run_that_cannot_go_on_with_a_file_is_refused_in_words(name, path, tmp
     """Whatever the file's checksum."""
     first, change, other, said = REFUSED[name]
 
-    def go(path, rounds, cls=FedDAGT, nodes=5, callbacks=(), resume=None, **options):
-        play(make(cls, **options), path, rounds, nodes=nodes, callbacks=callbacks, resume=resume)
+    def go(path, rounds, cls=FedDAGT, nodes=5, callbacks=(), resume=None, start=None, **options):
+        play(make(cls, **options), path, rounds, nodes=nodes, callbacks=callbacks, resume=resume, start=start)
 
     go(path, 4, **first)
     if change is not None:
