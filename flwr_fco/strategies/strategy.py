@@ -279,6 +279,10 @@ class CompositeStrategy(Options):
         self._refuse_wrappers(currentframe())
         run = self._run
         name = type(self).__name__
+        if server_round < 1 and not self._unmodified:
+            raise ConfigurationError(
+                f"server_round={server_round}: {name} counts rounds from 1, as Flower's `start` does"
+            )
         if run is None or (server_round == 1 and run.number > 0):
             run = self.prepare(arrays)
         elif arrays and arrays != run.arrays:
