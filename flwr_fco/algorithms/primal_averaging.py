@@ -168,7 +168,8 @@ class SubgradientSteps(PrimalAveraging):
 
         def step(primal: Vector, batch: Batch) -> None:
             direction = psi.subgradient(primal)
-            add_gradient(primal, batch, 1.0, direction)
+            # A copy: a loss of one's own may write into its argument.
+            add_gradient(primal.copy(), batch, 1.0, direction)
             primal -= rate * direction
 
         return client.steps(downlink.vectors["primal"], step)

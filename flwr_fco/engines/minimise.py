@@ -97,7 +97,8 @@ class _Problem:
         self.penalty = penalty
         self.target = target
         self.limit = limit
-        self.best = _At(pull, pull)
+        # Where no gradient is finite, neither is the answer, which then does not count.
+        self.best = _At(np.full_like(pull, np.nan), pull)
         #: Steps taken: the first gradient comes before all of them.
         self.steps, self.products = -1, 0
 
@@ -283,8 +284,14 @@ def _lbfgs(problem: _Problem, start: Vector) -> None:
     from scipy.optimize import minimize
 
     def evaluate(w: Vector) -> tuple[float, Vector]:
-        value, gradient = problem.objective.value_and_gradient(w)
-        return problem.value(w, value), problem.at(w.copy(), gradient).gradient
+        given = w.copy()
+        value, gradient = problem.objective.value_and_gradient(given)
+        if not np.array_equal(given, w, equal_nan=True):
+            name = type(problem.objective).__name__
+            raise ConfigurationError(
+                f"{name} changes w in value(w) or gradient(w); expected a loss that works on a copy"
+            )
+        return problem.value(w, value), problem.at(given, gradient).gradient
 
     options = {"gtol": 0.0, "ftol": 0.0, "maxiter": problem.limit, "maxfun": 2 * problem.limit, "maxcor": 10}
     minimize(evaluate, start, jac=True, method="L-BFGS-B", options=options)

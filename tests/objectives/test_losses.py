@@ -7,20 +7,21 @@ import numpy as np
 import pytest
 from newton import numbers, objective_value, point, sites, solved
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import app_of, refused, simulated
+from problems import app_of, refused, run, simulated
 from scipy.optimize import minimize
 from scipy.sparse import csr_array
 from scipy.special import xlogy
 from sklearn.svm import LinearSVC
 
 from flwr_fco.core.layout import Layout
+from flwr_fco.engines.minimise import minimise
 from flwr_fco.errors import ClientError
 from flwr_fco.objectives import CoxRegression, Huber, LeastSquares, Logistic, MultinomialLogistic, Objective, Poisson
 from flwr_fco.objectives.linear import Linear, SquaredHinge, TraceRegression
 from flwr_fco.objectives.links import Link
 from flwr_fco.objectives.site_intercept import SiteIntercept
 from flwr_fco.regularizers import L1
-from flwr_fco.strategies import FedDualAvg, FedMid, FeDualEx, Steps
+from flwr_fco.strategies import FedAvgSubgradient, FedDualAvg, FedMid, FeDualEx, Steps
 from flwr_fco.testing import check_objective
 from reproduction.pooled import centralized_solution, certify, composite_objective
 
@@ -484,6 +485,16 @@ def test_a_bare_objective_says_what_it_does_not_know():
         lambda: objective.value_and_gradient(w, np.array([0])),
     ):
         refused("Centre does not know its", ask)
+    # Without a gradient there is no point, which would be a reply.
+    assert np.isnan(minimise(Centre(change=lambda gradient: gradient * np.nan)).point).all()
+
+
+def test_a_loss_that_writes_into_its_argument_moves_nobodys_point():
+    own = type("Own", (Centre,), {"gradient": lambda self, w, *_: np.subtract(w, 1.0, out=w)})
+    start = {"coefficients": np.zeros(3)}
+    models = [run(FedAvgSubgradient(), [each()] * 2, 2, start=start).arrays for each in (Centre, own)]
+    assert_array_equal(*(model["coefficients"].numpy() for model in models))
+    refused("Own changes w in value.* or gradient.*; expected", minimise, own())
 
 
 WRONG = [
