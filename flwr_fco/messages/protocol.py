@@ -226,7 +226,11 @@ class Plan(Specified):
         return self.psi.prox if type(self.h) is Euclidean and not self.smooth else self._point
 
     def _point(self, z: Vector, t: float, out: Vector | None = None) -> Vector:
-        return self.h.conjugate_gradient(z, out) if self.smooth else self.h.retrieve(z, t, self.psi, out)
+        found = self.h.conjugate_gradient(z, out) if self.smooth else self.h.retrieve(z, t, self.psi, out)
+        if out is not None and found is not out:
+            name = f"{type(self.h).__name__}.{'conjugate_gradient' if self.smooth else 'retrieve'}"
+            raise ConfigurationError(f"{name}(..., out) returned something else; expected `out`, with the result in it")
+        return found
 
     @cached_property
     def point_in_loops(self) -> Callable[[Vector, float, Vector], Any]:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from flwr_fco.core.validation import FRACTION, NON_NEGATIVE, POSITIVE
+from flwr_fco.core.validation import FRACTION, NON_NEGATIVE, POSITIVE, short
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.prox import separable
 from flwr_fco.regularizers.base import ROUNDING, WEIGHTS, Array, Regularizer, Solver, Terms, with_strength
@@ -55,10 +55,15 @@ class Separable(Regularizer):
     def check_shape(self, name: str, shape: tuple[int, ...]) -> None:
         """Refuse another shape, and terms of which psi would not be convex."""
         super().check_shape(name, shape)
-        for term, value in self.terms()._asdict().items():
-            if term in ("threshold", "shrinkage") and (least := np.min(value, initial=0.0)) < 0.0:
-                prefix = f"{type(self).__name__}.terms() has {term} {least:g}"
-                raise ConfigurationError(f"{prefix}; expected numbers >= 0, of which psi is convex")
+        terms = self.terms()
+        who = f"{type(self).__name__}.terms()"
+        if not isinstance(terms, Terms):
+            raise ConfigurationError(f"{who} returned {short(terms)}; expected Terms(threshold=...)")
+        for term, value in terms._asdict().items():
+            if term in ("threshold", "shrinkage") and not (least := np.min(value, initial=0.0)) >= 0.0:
+                raise ConfigurationError(f"{who} has {term} {least:g}; expected numbers >= 0, of which psi is convex")
+        if not np.all(np.less_equal(terms.lower, terms.upper)):
+            raise ConfigurationError(f"{who} has lower > upper, or NaN; expected lower <= upper everywhere")
 
     def solver(self, shape: tuple[int, ...]) -> Solver:
         """Return the map clip(soft(v, step a) / (1 + step b), lower, upper)."""

@@ -13,6 +13,7 @@ from problems import refused
 from flwr_fco import mirror_maps, regularizers
 from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ConfigurationError, SpecError, UnsupportedPairError
+from flwr_fco.messages.protocol import Plan
 from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, MirrorMap, PNorm, Product, SimplexEntropy
 from flwr_fco.regularizers import L1, L2, Box, L1Ball, L2Ball, Nuclear, PerParameter, Regularizer, Simplex, Zero
 from flwr_fco.testing import REGULARIZERS, check_mirror_map, check_pair, check_regularizer
@@ -139,6 +140,7 @@ def test_the_checker_finds_a_wrong_map(name):
 # --- numbers, arguments and products ----------------------------------------------------------------------------------
 
 MODEL = Layout.from_arrays({"x": np.zeros(3), "y": np.zeros(2), "y2": np.zeros(2)})
+FORGETFUL = type("Own", (Euclidean,), {"kind": "own", "retrieve": lambda self, z, t, psi, out=None: psi.prox(z, t)})()
 
 
 def layout_of(**shapes):
@@ -199,6 +201,7 @@ def test_a_simplex_is_that_of_the_map_or_refused():
         (lambda: DiagonalMetric(np.array([1.0, 0.0])), "> 0"),
         (lambda: Product({}), "non-empty"),
         (lambda: Product({"x": 3.0}), "mirror map"),
+        (lambda: Plan("any", MODEL, L1(1.0), FORGETFUL).point(np.ones(7), 0.0, np.ones(7)), "expected `out`, with"),
         (lambda: DiagonalMetric(np.ones(2)).retrieve(np.zeros(3), 1.0, Zero()), "2 elements.*3"),
         (lambda: PNorm(3.0, center=np.ones(2)).retrieve(np.zeros(3), 1.0, Zero()), "2 elements.*3"),
         (lambda: PNorm(3.0).retrieve(np.zeros(3), 1.0, L1(1.0, weights=np.ones(2))), r"'threshold': \(2,\).*\(3,\)"),

@@ -19,6 +19,7 @@ from flwr_fco import regularizers
 from flwr_fco.core.layout import Layout
 from flwr_fco.objectives import BilinearSaddle
 from flwr_fco.regularizers import L1, L2, Box, ElasticNet, L1Ball, L2Ball, L2Squared, Nuclear, PerParameter, Zero
+from flwr_fco.regularizers.base import Terms
 from flwr_fco.regularizers.sets import Simplex
 from flwr_fco.regularizers.spectral import NuclearBall, SpectralBall, noise_of
 from flwr_fco.testing import check_regularizer
@@ -207,20 +208,22 @@ SPEC = L1(1.0).to_spec()
 @dataclass(frozen=True)
 class Rewarding(regularizers.Separable):
     kind = "test-rewarding"
+    own: tuple
 
     def terms(self):
-        return regularizers.Terms(threshold=np.array([0.1, -0.2]))
+        return self.own
 
 
 @dataclass(frozen=True)
 class Returning(regularizers.Regularizer):
     kind = "test-returning"
+    returns: bool = True
 
     def value(self, w):
         return 0.0
 
     def solve(self, v, step, out):
-        return v
+        return v if self.returns else None
 
 
 WRONG = [
@@ -259,7 +262,11 @@ WRONG = [
     ),
     ("conjugate of HardSparsity", regularizers.HardSparsity(2).conjugate, np.ones(2)),
     # A psi of one's own that is not convex or writes nothing.
-    (r"Rewarding.terms\(\) has threshold -0.2; expected numbers >= 0", Rewarding().bind, VECTOR),
+    (r"Rewarding.terms\(\) has threshold -0.2; expected numbers >= 0", Rewarding(Terms([0.1, 0.3, -0.2])).bind, VECTOR),
+    ("has shrinkage nan; expected numbers >= 0", Rewarding(Terms(shrinkage=NAN)).bind, VECTOR),
+    ("has lower > upper, or NaN; expected lower <= upper", Rewarding(Terms(lower=1.0, upper=0.0)).bind, VECTOR),
+    (r"Rewarding.terms\(\) returned \(0.1, 0.0\); expected Terms", Rewarding((0.1, 0.0)).bind, VECTOR),
+    ("Returning.solve left NaN in `out`; expected None, and", Returning(returns=False).prox, np.ones(2), 1.0),
     (r"Returning.solve returned a ndarray; expected None, and", Returning().prox, np.ones(2), 1.0),
 ]
 
