@@ -46,7 +46,7 @@ from flwr_fco.algorithms.contract import Algorithm
 from flwr_fco.algorithms.contract.graph import Graph, Matrix
 from flwr_fco.algorithms.contract.problem import Change, Client, Memory, Moved, Problem, Sent, To
 from flwr_fco.algorithms.contract.replies import Replies
-from flwr_fco.algorithms.restricted_gradient_tracking import Staged, in_stages
+from flwr_fco.algorithms.restricted_gradient_tracking import Staged
 from flwr_fco.core.layout import Vector
 from flwr_fco.messages.protocol import Downlink
 from flwr_fco.topology import consensus_error, root_mean_square_norm
@@ -218,8 +218,26 @@ class DecentralizedGradientTracking(DecentralizedDualAveraging):
     tracker_start: str = "zero"
 
 
-#: In stages the points are the nodes' means.
-StagedGraphState = in_stages("StagedGraphState", GraphState)
+class StagedGraphState(NamedTuple):
+    """State of restricted gradient tracking on a graph in stages.
+
+    Parameters
+    ----------
+    dual, elapsed, trackers, round, started
+        See :class:`GraphState`.
+    stage, stage_round, reference, stage_points
+        See :class:`flwr_fco.algorithms.restricted_gradient_tracking.MultistepState`; a point is the nodes' mean.
+    """
+
+    dual: Matrix
+    elapsed: Vector
+    trackers: Matrix
+    round: int
+    started: int
+    stage: int
+    stage_round: int
+    reference: Vector
+    stage_points: Vector
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -176,7 +176,7 @@ class GradientTracking(Algorithm):
             sparse = isinstance(own, SparseVector)
             here = control[own.indices] if sparse else control
             tracker = here - (own.values if sparse else own)
-            squares.append(float(tracker @ tracker) + float(control @ control - here @ here))
+            squares.append(float(tracker @ tracker) + max(0.0, float(control @ control - here @ here)))
         return {"tracker-norm": float(np.sqrt(np.mean(squares)))} if squares else {}
 
 

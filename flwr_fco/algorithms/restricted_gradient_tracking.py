@@ -30,10 +30,9 @@ z_{r+1} = z_r + eta_s mean(z_K - z_0): with the printed Delta_r the dual moves b
 from __future__ import annotations
 
 import math
-from collections import namedtuple
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -41,7 +40,7 @@ from flwr_fco.algorithms.contract import Algorithm
 from flwr_fco.algorithms.contract.choices import Reference
 from flwr_fco.algorithms.contract.problem import Problem, Setting
 from flwr_fco.algorithms.contract.replies import Replies
-from flwr_fco.algorithms.gradient_tracking import GradientTracking, TrackingState
+from flwr_fco.algorithms.gradient_tracking import GradientTracking
 from flwr_fco.core.layout import Vector, largest_entries
 from flwr_fco.core.validation import AT_LEAST_ONE, POSITIVE, Choice
 from flwr_fco.errors import ConfigurationError
@@ -114,25 +113,34 @@ class Stage(Choice):
     radius_squared: float | None = field(default=None, metadata=POSITIVE)
 
 
-def in_stages(name: str, kind: Any) -> Any:
-    """Return the class of states that also say where in the stages they are.
-
-    The fields are added: `stage`, the index n of the current stage, from 0; `stage_round`, the number of completed
-    rounds in it; its `reference` v, shape (d,); and the `stage_points` that the next reference averages, their sum,
-    shape (d,), or the last of them, after zeros, shape (window, d).
+class MultistepState(NamedTuple):
+    """State of the multistep method: the state of gradient tracking, and the position in the schedule.
 
     Parameters
     ----------
-    name : str
-        Of the new class.
-    kind : type of NamedTuple
-        States of the method without stages.
+    dual, elapsed, round, control, population, started, points
+        See :class:`TrackingState`.
+    stage : int
+        Index n of the current stage, from 0.
+    stage_round : int
+        Number of completed rounds in the stage.
+    reference : ndarray of float64, shape (d,)
+        v of the stage.
+    stage_points : ndarray of float64, shape (d,) or (window, d)
+        Points that the next reference averages: the sum of the stage's points, or the last of them, after zeros.
     """
-    fields = (*kind._fields, "stage", "stage_round", "reference", "stage_points")
-    return namedtuple(name, fields, module=kind.__module__)
 
-
-MultistepState = in_stages("MultistepState", TrackingState)
+    dual: Vector
+    elapsed: float
+    round: int
+    control: Vector
+    population: float
+    started: int
+    points: Vector
+    stage: int
+    stage_round: int
+    reference: Vector
+    stage_points: Vector
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,7 +273,9 @@ class MultistepGradientTracking(RestrictedGradientTracking):
 
     def init(self, problem: Problem, primal: Vector) -> Any:
         """Return the state before round 1: a first stage around the start point."""
-        return MultistepState(*super().init(problem, primal), 0, 0, primal, self._no_points(primal.size))
+        known: dict[str, Any] = super().init(problem, primal)._asdict()
+        room = self._no_points(primal.size)
+        return MultistepState(**known, stage=0, stage_round=0, reference=primal, stage_points=room)
 
 
 def radius_of(stages: Sequence[Stage], radius_squared: float | None, number: int) -> float | None:
