@@ -561,12 +561,12 @@ def dense(vector: NDArray[Any] | SparseVector) -> NDArray[np.float64]:
     return whole.astype(np.float64, copy=False)
 
 
-def is_shorter(count: int, size: int) -> bool:
-    """Whether this many values with their indices take fewer bytes than all values.
+def is_shorter(count: int, size: int, itemsize: int = 8) -> bool:
+    """Whether this many values with their indices take fewer bytes than all values, which take so many each.
 
     Examples
     --------
     >>> is_shorter(6, 10), is_shorter(7, 10)
     (True, False)
     """
-    return 12 * count < 8 * size
+    return (4 + itemsize) * count < itemsize * size

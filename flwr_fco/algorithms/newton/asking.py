@@ -63,6 +63,8 @@ _SQUARE = 1e-9
 _CONTRADICTION = 1e-11
 #: A share of examples that is 0 up to rounding.
 _NOBODY = 1e-13
+#: What may be short by its non-zeros.
+_BY_COORDINATE = {"gradient", "elsewhere", "square", "columns", "targets", "references"}
 #: Bytes of a digest that a float64 holds exactly.
 _DIGEST = 6
 
@@ -70,7 +72,7 @@ _DIGEST = 6
 # --- a client ---------------------------------------------------------------------------------------------------------
 
 
-def answer(objective: Objective, w: Vector, first: bool, on: Indices | None = None) -> dict[str, Any]:
+def answer(objective: Objective, w: Vector, first: bool, on: Indices | None = None) -> dict[str, Vector]:
     """Return what a client says of its loss at a point: the gradient and the terms, at first also what never changes.
 
     Parameters
@@ -107,8 +109,7 @@ def answer(objective: Objective, w: Vector, first: bool, on: Indices | None = No
         scale = row.parameter if link == "identity" else 0.0
         terms[1:] = conjugate, objective.least, LINKS.index(link), getattr(row, "outputs", 1), objective.l2, scale
     once = _once(objective, w, Terms(*terms.tolist())) if first else {}
-    sent: dict[str, Any] = {name: _short(vector) for name, vector in {"gradient": gradient, **once}.items()}
-    sent["terms"] = terms
+    sent = {"gradient": gradient, **once, "terms": terms}
     return sent if on is None else sent | {"block": objective.newton_block(w, on)}
 
 
@@ -153,10 +154,15 @@ def _once(objective: Objective, w: Vector, reported: Terms) -> dict[str, Vector]
     return once | ({"targets": targets} if w.any() else {})
 
 
-def _short(vector: Vector) -> Any:
-    """Return a vector by its non-zeros, if these are few: as of rows with sparse features."""
-    on = np.flatnonzero(vector).astype(np.int32)
-    return SparseVector(on, vector[on], vector.size) if is_shorter(on.size, vector.size) else vector
+def shortened(sent: dict[str, Vector]) -> dict[str, Any]:
+    """Return vectors of the coordinates by their non-zeros, if these are few: as of rows with sparse features."""
+    made: dict[str, Any] = dict(sent)
+    for name in _BY_COORDINATE & set(sent):
+        vector = sent[name]
+        on = np.flatnonzero(vector).astype(np.int32)
+        if is_shorter(on.size, vector.size, vector.itemsize):
+            made[name] = SparseVector(on, vector[on], vector.size)
+    return made
 
 
 def parted(vectors: Any, name: str, size: int) -> list[tuple[Vector, Indices]]:

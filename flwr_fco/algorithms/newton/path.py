@@ -45,7 +45,7 @@ from flwr_fco.algorithms.newton.method import Block, NewtonState, ProximalNewton
 from flwr_fco.algorithms.newton.model import LEAST, SMALL, Indices, Matrix, Penalty, violations
 from flwr_fco.algorithms.newton.quasi_newton import QuasiNewton
 from flwr_fco.certificates import LINKS, NUMBERS, check_folds, check_held_out, check_hessian, least_of
-from flwr_fco.core.layout import NonZeros, SparseVector, Vector, dense
+from flwr_fco.core.layout import NonZeros, Vector, dense
 from flwr_fco.core.logs import logger
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.messages.protocol import FOLDS, POINTS, Downlink, Uplink
@@ -94,14 +94,14 @@ OPEN = 1.0
 CLOSED = 2.0
 #: Sizes of working sets on the path: no model is its own one, for there are many.
 _SIZES = (0, 10)
-#: The numbers of a problem's state.
-_NUMBERS = ("objective", "lower", "residual", "slope", "step", "curvature", "since", "stalled")
 
 
 class PathState(NamedTuple):
     """The server's state: that of each problem, in rows; row i (folds + 1) + f is strength i without fold f.
 
-    Strength 0 stands for the null models, and fold 0 for all data.
+    Strength 0 stands for the null models, and fold 0 for all data. What
+    :class:`~flwr_fco.algorithms.newton.method.NewtonState` has of one problem is here in rows, one for each problem, or
+    for each fold where all strengths share it.
 
     Parameters
     ----------
@@ -109,10 +109,13 @@ class PathState(NamedTuple):
         From the largest to the smallest; -1 before they are known.
     status : ndarray of float64, shape (P,)
         0.0 for a problem that waits, 1.0 for one that is open, 2.0 for one that is solved.
-    points, trials : ndarray of float64, shape (P, d)
-        As in :class:`~flwr_fco.algorithms.newton.method.NewtonState`.
-    masks, wanted, held : ndarray of bool, shape (P, d)
-        The working sets; on which coordinates a Hessian is asked for next, and on which there is one.
+    point, trial, mask : ndarray, shape (P, d)
+    objective, lower, residual, slope, step, curvature, since, stalled : ndarray of float64, shape (P,)
+        Of each problem.
+    columns, targets, facts, references, square, population : ndarray of float64, shape (folds + 1, ...)
+        Of each fold.
+    wanted, held : ndarray of bool, shape (P, d)
+        On which coordinates a Hessian is asked for next, and on which there is one.
     owners : ndarray of float64, shape (P,)
         The problem whose Hessian a problem's steps take.
     hessians : ndarray of float64
@@ -123,17 +126,6 @@ class PathState(NamedTuple):
         Of squares, the last points whose whole gradients are known, these, and bounds of their errors.
     shares : ndarray of float64, shape (P, count + 1)
         Of these gradients in that of a trial point, and by how much its entries may differ; 0 where it is asked for.
-    numbers : ndarray of float64, shape (P, 8)
-        Its numbers.
-    columns, targets : ndarray of float64, shape (folds + 1, d)
-        Its vectors, which all strengths of a fold share.
-    facts : ndarray of float64, shape (folds + 1, 5)
-        What the clients' losses agree on.
-    references : ndarray of float64, shape (folds + 1, size)
-    square : ndarray of float64, shape (folds + 1,)
-        As in :class:`~flwr_fco.algorithms.newton.method.NewtonState`.
-    populations : ndarray of float64, shape (folds + 1,)
-        A digest of the clients and their weights; -1 before the first round.
     held_out : ndarray of float64, shape (3, L)
         What :func:`errors_of` returns of the losses on the left-out folds; -1 before.
     stage : float
@@ -144,9 +136,23 @@ class PathState(NamedTuple):
 
     strengths: Vector
     status: Vector
-    points: Matrix
-    trials: Matrix
-    masks: Flags
+    point: Matrix
+    trial: Matrix
+    mask: Flags
+    objective: Vector
+    lower: Vector
+    residual: Vector
+    slope: Vector
+    step: Vector
+    curvature: Vector
+    since: Vector
+    stalled: Vector
+    columns: Matrix
+    targets: Matrix
+    facts: Matrix
+    references: Matrix
+    square: Vector
+    population: Vector
     wanted: Flags
     held: Flags
     owners: Vector
@@ -154,13 +160,6 @@ class PathState(NamedTuple):
     precise: Flags
     gradients: NDArray[np.float64]
     shares: Matrix
-    numbers: Matrix
-    columns: Matrix
-    targets: Matrix
-    facts: Matrix
-    references: Matrix
-    square: Vector
-    populations: Vector
     held_out: Matrix
     stage: float = NULL
     round: int = 0
@@ -173,7 +172,7 @@ class PathState(NamedTuple):
     @property
     def folds(self) -> int:
         """Number of folds that are left out, with none as one of them."""
-        return len(self.populations)
+        return len(self.population)
 
     @property
     def asked(self) -> list[int]:
@@ -202,29 +201,25 @@ class PathState(NamedTuple):
 
     def problem(self, row: int) -> NewtonState:
         """Return a problem's state."""
-        fold = row % self.folds
+        each = {name: own[row % len(own)] for name, own in self._asdict().items() if name in _SHARED}
+        known: dict[str, Any] = {name: own if own.ndim else float(own) for name, own in each.items()}
         # What is proved zero is said of one model and not of a path's.
-        known: dict[str, Any] = {"proved": np.zeros(self.points.shape[1]), "round": self.round}
-        known |= {name: getattr(self, name)[fold] for name in _OF_A_FOLD}
-        known |= dict(zip(_NUMBERS, self.numbers[row].tolist(), strict=True))
-        mask = self.masks[row].astype(np.float64)
-        who = float(self.populations[fold])
-        return NewtonState(self.points[row], self.trials[row], mask, population=who, **known)
+        return NewtonState(**known, proved=np.zeros(self.point.shape[1]), round=self.round)
 
     def write(self, row: int, own: NewtonState, status: float) -> None:
         """Write a problem's state into its row."""
         self.status[row] = status
-        self.points[row] = own.point
-        self.trials[row] = own.trial
+        for name in _SHARED:
+            values = getattr(self, name)
+            values[row % len(values)] = getattr(own, name)
         # A point travels at the coordinates of its working set.
-        self.masks[row] = (own.mask > 0.0) | (own.trial != 0.0)
-        self.numbers[row] = [getattr(own, name) for name in _NUMBERS]
+        self.mask[row] |= own.trial != 0.0
 
     def bytes_of(self, row: int) -> int:
         """Return about the size of an answer about a problem."""
-        size = int(self.masks[row].sum())
+        size = int(self.mask[row].sum())
         block = _length_of_block(0.0, self.wanted_of(row)[1])
-        return 2 * int(self.masks.shape[1]) + 8 * (size + block + NUMBERS)
+        return 2 * int(self.mask.shape[1]) + 8 * (size + block + NUMBERS)
 
     def blocks(self) -> dict[int, Block]:
         """Return the Hessians by the problems that own them; an empty one where nothing is known yet."""
@@ -240,9 +235,8 @@ class PathState(NamedTuple):
     def with_gradient(self, fold: int, point: Vector, about: Replies) -> PathState:
         """Return the state with one more gradient of a fold in the place of the first."""
         errors = about.sum("errors") if "errors" in next(iter(about)).vectors else np.zeros(point.size)
-        gradients = self.gradients.copy()
         empty = np.full((self.folds, 3, _GRADIENTS, point.size), UNKNOWN)
-        gradients = gradients if gradients.size else empty
+        gradients = self.gradients.copy() if self.gradients.size else empty
         gradients[fold, :, :-1] = gradients[fold, :, 1:]
         gradients[fold, :, -1] = point, about.sum("gradient"), errors
         return self._replace(gradients=gradients)
@@ -273,13 +267,14 @@ class PathState(NamedTuple):
     def estimated(self, fold: int, shares: Vector) -> tuple[Vector, Vector]:
         """Return a gradient by :meth:`nearest`, and a bound of its error; 0 and infinity without shares."""
         if not shares.any():
-            return np.zeros(self.points.shape[1]), np.full(self.points.shape[1], np.inf)
+            return np.zeros(self.point.shape[1]), np.full(self.point.shape[1], np.inf)
         _, gradients, errors = self.gradients[fold]
         return shares[:-1] @ gradients, np.abs(shares[:-1]) @ errors + shares[-1]
 
 
-#: What the problems of a fold share.
-_OF_A_FOLD = ("columns", "targets", "facts", "references", "square")
+#: What a problem's state has of the path's, and what of it the problems of a fold share.
+_SHARED = {*NewtonState._fields} & {*PathState._fields} - {"round"}
+_OF_A_FOLD = ("columns", "targets", "facts", "references", "square", "population")
 #: A Hessian is asked for again when a step leaves more than this share of the gap.
 _SLOW = 0.1
 #: Coordinates of a Hessian that is wanted: new ones, those whose entries among each other are known, and new ones in
@@ -351,9 +346,9 @@ class NewtonPath(ProximalNewton):
             own, shares[fold] = _outside(objective, rows, about, bool(numbers["first"]))
             answers += own
         names = dict.fromkeys(name for own in answers for name in own)
-        sent = {name: _joined([own[name] for own in answers if name in own]) for name in names}
+        sent = {name: np.concatenate([own[name] for own in answers if name in own]) for name in names}
         sent |= {"held_out": np.array(losses)} if numbers["validate"] else {}
-        return sent | {"shares": shares}, Moved(None, 1)
+        return asking.shortened(sent) | {"shares": shares}, Moved(None, 1)
 
     # --- the server -----------------------------------------------------------------------------------------------
 
@@ -365,36 +360,35 @@ class NewtonPath(ProximalNewton):
         d = primal.size
         start = np.where(problem.layout.regularized_mask(), 0.0, primal)
         own = self._rule(NULL).init(self._problems(problem, np.zeros(0))[0], start)
-        known: dict[str, Any] = {
-            name: np.repeat(np.asarray(getattr(own, name))[None], folds, axis=0) for name in _OF_A_FOLD
-        }
-        known |= dict(zip(("points", "trials"), np.zeros((2, problems, d)), strict=True))
-        known |= dict(zip(("masks", "wanted", "held"), np.zeros((3, problems, d), dtype=np.bool_), strict=True))
-        known |= {"owners": np.arange(float(problems)), "hessians": np.zeros(0)}
-        known |= {"precise": np.zeros(folds, dtype=np.bool_), "shares": np.zeros((problems, _GRADIENTS + 1))}
-        known |= {"gradients": np.zeros((folds, 3, 0, d))}
-        known |= {"numbers": np.zeros((problems, len(_NUMBERS))), "populations": np.full(folds, -1.0)}
-        known |= {"strengths": np.full(strengths, -1.0), "held_out": np.full((3, strengths), -1.0)}
-        state = PathState(status=np.full(problems, WAITING), **known)
-        for fold in range(folds):
-            state.write(fold, own, OPEN)
-            state.wanted[fold] = state.masks[fold]
-        return state
+        own = own._replace(mask=own.mask > 0.0)
+        counts = dict.fromkeys(_SHARED, problems) | dict.fromkeys(_OF_A_FOLD, folds)
+        rows: Any = {name: np.repeat(np.array([getattr(own, name)]), count, 0) for name, count in counts.items()}
+        wanted = np.zeros((problems, d), dtype=np.bool_)
+        wanted[:folds] = own.mask
+        return PathState(
+            strengths=np.full(strengths, -1.0),
+            status=np.repeat([OPEN, WAITING], [folds, problems - folds]),
+            **rows,
+            wanted=wanted,
+            held=np.zeros_like(wanted),
+            owners=np.arange(float(problems)),
+            hessians=NOTHING,
+            precise=np.zeros(folds, dtype=np.bool_),
+            gradients=np.zeros((folds, 3, 0, d)),
+            shares=np.zeros((problems, _GRADIENTS + 1)),
+            held_out=np.full((3, strengths), -1.0),
+        )
 
     def downlink(self, problem: Problem, state: PathState, to: To | None) -> Downlink:
         """Return the points of all open problems, each at the coordinates of its working set."""
-        d = state.points.shape[1]
+        d = state.point.shape[1]
         folds = state.folds
         asked = state.asked
         validates = state.stage == VALIDATING
-        reported = []
-        for row in asked:
-            point = state.points[row] if validates else state.trials[row]
-            on = np.flatnonzero(point) if validates else np.flatnonzero(state.masks[row])
-            reported.append((on, point[on]))
-        vectors: dict[str, Any] = {
-            "primal": _laid_out([on for on, _ in reported], d, [values for _, values in reported])
-        }
+        points, masks = (state.point, state.point) if validates else (state.trial, state.mask)
+        inside = [np.flatnonzero(masks[row]) for row in asked]
+        values = [points[row, on] for row, on in zip(asked, inside, strict=True)]
+        vectors: dict[str, Any] = {"primal": _laid_out(inside, d, values)}
         if not validates and state.wanted.any():
             sets = [state.wanted_of(row) for row in asked]
             single = [_SINGLE if state.squares(row) and not state.precise[row % folds] else _NEW for row in asked]
@@ -402,8 +396,8 @@ class NewtonPath(ProximalNewton):
             vectors["wanted"] = _laid_out([on for on, _ in sets], d, kinds)
         counts = np.bincount([row % folds for row in asked], minlength=folds)
         numbers = {f"fold-{fold}": float(count) for fold, count in enumerate(counts)}
-        numbers |= {FOLDS: folds - 1.0, POINTS: float(len(reported))}
-        numbers |= {"first": float(state.populations[0] < 0.0), "validate": float(validates)}
+        numbers |= {FOLDS: folds - 1.0, POINTS: float(len(asked))}
+        numbers |= {"first": float(state.population[0] < 0.0), "validate": float(validates)}
         whole = [k for k, row in enumerate(asked) if not (validates or state.shares[row].any())]
         if whole:
             # The strengths follow from the gradients of null models.
@@ -427,11 +421,11 @@ class NewtonPath(ProximalNewton):
 
     def _sizes(self, problem: Problem, state: PathState, row: int) -> dict[str, int]:
         """Return the lengths of what is asked about a problem; a Hessian may take fewer numbers."""
-        d = state.masks.shape[1]
-        inside = int(state.masks[row].sum())
+        d = state.mask.shape[1]
+        inside = int(state.mask[row].sum())
         sizes = {"terms": NUMBERS, "gradient": d if state.stage == NULL else inside}
-        if state.populations[0] < 0.0:
-            once = asking.shapes_of_first(problem.layout, not state.trials[row].any())
+        if state.population[0] < 0.0:
+            once = asking.shapes_of_first(problem.layout, not state.trial[row].any())
             sizes |= {name: size for name, (size,) in once.items()}
         if state.stage != NULL and not state.shares[row].any():
             sizes |= {"elsewhere": d - inside, "scales": 1}
@@ -449,7 +443,7 @@ class NewtonPath(ProximalNewton):
             if shares[row % shares.size] > 0.0:
                 vectors = asking.checked(problem.layout, state.problem(row), own, self.tolerance)
                 if "block" in vectors:
-                    count = state.masks.shape[1] - num_intercepts(problem.layout)
+                    count = state.mask.shape[1] - num_intercepts(problem.layout)
                     on, new = state.wanted_of(row)
                     block = _grown(None, on, new, vectors["block"]).hessian[np.ix_(new, new)]
                     check_hessian(block, on[new], vectors, count)
@@ -460,7 +454,7 @@ class NewtonPath(ProximalNewton):
         if state.stage == VALIDATING:
             who = [asking.population_of(_weighted(uplinks, uplinks, fold)) for fold in range(state.folds)]
             # Of models of all clients only all of them can say how good they are.
-            same = who == state.populations.tolist()
+            same = who == state.population.tolist()
             return self._validated(state, uplinks) if same else self._restarted(problem, state)
         asked, folds = state.asked, state.folds
         parts = [self._parts(problem, state, uplink) for uplink in uplinks]
@@ -478,20 +472,11 @@ class NewtonPath(ProximalNewton):
                 blocks[same[0]] = _grown(blocks.get(same[0]), *state.wanted_of(row), about.sum("block"))
                 changed.owners[list(same)] = same[0]
             if state.squares(row) and not state.shares[row].any():
-                changed = changed.with_gradient(row % folds, state.trials[row], about)
+                changed = changed.with_gradient(row % folds, state.trial[row], about)
         changed.wanted[:] = False
         for row, about in exchanges.items():
-            fold = row % folds
-            owner = int(changed.owners[row])
-            own = self._stepped(problems[row // folds], state.stage, fold, state.problem(row), about, blocks[owner])
-            if own.population < 0.0:
-                # Others answer now, or answers contradict each other: of all problems, for they share the clients.
+            if not self._advance(problems, changed, row, state.problem(row), about, blocks, before):
                 return self._restarted(problem, state)
-            if state.stage == NULL:
-                changed.populations[row] = own.population
-                for name in _OF_A_FOLD:
-                    getattr(changed, name)[row] = getattr(own, name)
-            self._settle(changed, row, own, problems[row // folds], about, blocks[owner], before)
         state = changed._replace(round=state.round + 1)
         if state.stage == NULL and (state.status[:folds] == CLOSED).all():
             gradient = exchanges[0].sum("gradient")
@@ -503,18 +488,41 @@ class NewtonPath(ProximalNewton):
             self._say_bytes(state, min(acted, rows), rows / len(uplinks))
             state = state._replace(strengths=strengths, stage=SOLVING)
         if state.stage == SOLVING:
-            state = self._opened(problem, before, state, exchanges, blocks)
+            opened = self._opened(problem, before, state, exchanges, blocks)
+            if opened is None:
+                return self._restarted(problem, before)
+            state = opened
             if (state.status == CLOSED).all():
                 state = state._replace(stage=VALIDATING if folds > 1 else DONE)
         return _with_blocks(state, blocks)
 
-    def _settle(
-        self, state: PathState, row: int, own: NewtonState, problem: Problem, about: Replies, block: Block, old: Any
-    ) -> None:
-        """Write a problem's state after a step into its row: it closes, or goes on, perhaps with another Hessian."""
-        penalty = Penalty.of(problem.psi)
-        squares = state.squares(row)
+    def _advance(
+        self,
+        problems: Sequence[Problem],
+        state: PathState,
+        row: int,
+        own: NewtonState,
+        about: Replies,
+        blocks: dict[int, Block],
+        old: PathState,
+    ) -> bool:
+        """Take a step of a problem into its row: it closes, or goes on, perhaps with another Hessian.
+
+        False if others answer now, or answers contradict each other: of all problems, for they share the clients.
+        """
         fold = row % state.folds
+        problem = problems[row // state.folds]
+        block = blocks[int(state.owners[row])]
+        try:
+            own = self._rule(state.stage)._step(problem, own, about, block)
+        except ConfigurationError as error:
+            if fold:
+                error.args = (f"without fold {fold} of {self.strengths.folds}: {error}",)
+            raise
+        if own.population < 0.0:
+            return False
+        penalty = Penalty.of(problem.psi)
+        squares = bool(own.facts[0] == LINKS.index("identity"))
         # The strengths follow from the gradients of null models, which are asked for.
         near = squares and state.stage != NULL
         shares = state.nearest(fold, own.trial, block) if near else np.zeros(state.shares.shape[1])
@@ -559,6 +567,7 @@ class NewtonPath(ProximalNewton):
         if goes_on:
             state.wanted[row] = wanted
             state.shares[row] = shares
+        return True
 
     def retrieve(self, problem: Problem, state: PathState) -> Vector:
         """Return the model of the chosen strength; before it is chosen, that of the smallest one so far."""
@@ -567,7 +576,7 @@ class NewtonPath(ProximalNewton):
             number = 1 + chosen(state.held_out[0], state.held_out[2], self.strengths.rule)
         else:
             number = int(np.flatnonzero(state.status[::folds] != WAITING)[-1])
-        return np.asarray(state.points[number * folds])
+        return np.asarray(state.point[number * folds])
 
     def metrics(self, problem: Problem, state: PathState) -> dict[str, Any]:
         """Return how many problems are open and solved, the largest gap or residual, and if all is done."""
@@ -594,7 +603,7 @@ class NewtonPath(ProximalNewton):
             If they are more than is allowed.
         """
         folds = state.folds
-        d = state.masks.shape[1]
+        d = state.mask.shape[1]
         squares = state.squares(0)
         problems = len(state.status) - folds
         often = _OFTEN if squares else 2.0 * _OFTEN
@@ -617,18 +626,6 @@ class NewtonPath(ProximalNewton):
         """Return the method of one problem; null models are few, and have larger working sets."""
         return ProximalNewton(tolerance=self.tolerance, sizes=(SMALL, LEAST) if stage == NULL else _SIZES)
 
-    def _stepped(
-        self, problem: Problem, stage: float, fold: int, own: NewtonState, replies: Replies, block: Block
-    ) -> NewtonState:
-        """Return a problem's state after an exchange; an error says in which fold it is."""
-        try:
-            after: NewtonState = self._rule(stage)._step(problem, own, replies, block)
-            return after
-        except ConfigurationError as error:
-            if fold:
-                error.args = (f"without fold {fold} of {self.strengths.folds}: {error}",)
-            raise
-
     def _problems(self, problem: Problem, strengths: Vector) -> list[Problem]:
         """Return the problem of each strength that is known, after that of the null models."""
         psi = problem.psi
@@ -643,7 +640,7 @@ class NewtonPath(ProximalNewton):
         state: PathState,
         exchanges: dict[int, Replies],
         blocks: dict[int, Block],
-    ) -> PathState:
+    ) -> PathState | None:
         """Return the state with as many further problems open as a message may carry, and one of each fold."""
         folds = state.folds
         problems = self._problems(problem, state.strengths)
@@ -657,13 +654,12 @@ class NewtonPath(ProximalNewton):
             if fold not in alone and used + wanted > self.strengths.max_bytes:
                 continue
             near = max(other for other in exchanges if other % folds == fold and other < row)
-            start = old.trials[near]
-            owner = int(state.owners[near])
-            own = state.problem(row)._replace(point=start, trial=start, mask=old.masks[near].astype(np.float64))
+            start = old.trial[near]
+            state.owners[row] = state.owners[near]
+            own = state.problem(row)._replace(point=start, trial=start, mask=old.mask[near])
             own = own._replace(objective=UNKNOWN, lower=-UNKNOWN, residual=UNKNOWN, step=1.0)
-            own = self._stepped(problems[row // folds], SOLVING, fold, own, exchanges[near], blocks[owner])
-            state.owners[row] = owner
-            self._settle(state, row, own, problems[row // folds], exchanges[near], blocks[owner], old)
+            if not self._advance(problems, state, row, own, exchanges[near], blocks, old):
+                return None
             if state.status[row] == OPEN:
                 used += state.bytes_of(row)
                 alone.discard(fold)
@@ -686,18 +682,18 @@ class NewtonPath(ProximalNewton):
                 own[name] = vectors[name][at[name] : at[name] + size]
                 at[name] += size
             if state.shares[row].any():
-                inside, (gradient, errors) = state.masks[row], state.estimated(row % state.folds, state.shares[row])
+                inside, (gradient, errors) = state.mask[row], state.estimated(row % state.folds, state.shares[row])
                 gradient[inside] = own["gradient"]
                 errors[inside] = 0.0
                 own |= {"gradient": gradient, "errors": errors}
-            parts.append(uplink._replace(vectors=_whole(own, state.masks[row], state.wanted_of(row)[1], kind)))
+            parts.append(uplink._replace(vectors=_whole(own, state.mask[row], state.wanted_of(row)[1], kind)))
         if any(at[name] != vectors[name].size for name in at if name != "shares"):
             raise ProtocolError(f"its blocks have {vectors['block'].size} numbers, and by their ranks {at['block']}")
         return parts
 
     def _restarted(self, problem: Problem, state: PathState) -> PathState:
         logger.warning("The path restarts at its null models")
-        return self.init(problem, state.points[0])._replace(round=state.round + 1)
+        return self.init(problem, state.point[0])._replace(round=state.round + 1)
 
     def _validated(self, state: PathState, uplinks: Sequence[Uplink]) -> PathState:
         """Return the state with the losses on the left-out folds; each client's part of a fold is one of them."""
@@ -714,7 +710,7 @@ def models_of(state: PathState) -> tuple[list[Vector], list[float]]:
     folds = state.folds
     rows = [row for row in state.rows(OPEN, CLOSED) if row and row % folds == 0]
     gaps = [float(progress(state.problem(row)).get("duality-gap", math.nan)) for row in rows]
-    return [np.array(state.points[row]) for row in rows], gaps
+    return [np.array(state.point[row]) for row in rows], gaps
 
 
 def _outside(
@@ -733,24 +729,21 @@ def _outside(
         own = asking.answer(objective, task.point, first, task.on if task.on.size else None)
         if not share:
             # A client without a row says nothing.
-            own = {name: np.zeros(dense(vector).size) for name, vector in own.items()}
+            own = {name: np.zeros(vector.size) for name, vector in own.items()}
         answers.append(_short(own, task))
     return answers, share
 
 
 def _short(answer: dict[str, Any], task: Task) -> dict[str, Any]:
     """Return an answer as it travels: the gradient outside of a set in less precision, a Hessian as it is shorter."""
+    gradient = answer["gradient"]
     if task.bits != _DOUBLE:
-        gradient = dense(answer["gradient"])
         answer["gradient"] = gradient[task.inside]
     if task.bits in _BITS:
         elsewhere = np.delete(gradient, task.inside)
         scale = float(np.abs(elsewhere).max(initial=0.0))
-        rounded: Any = (elsewhere / (scale or 1.0)).astype(_BITS[task.bits])
-        on = np.flatnonzero(rounded)
-        if 3 * on.size < rounded.size:
-            rounded = SparseVector(on.astype(np.int32), rounded[on], rounded.size)
-        answer |= {"elsewhere": rounded, "scales": np.array([scale])}
+        answer["elsewhere"] = (elsewhere / (scale or 1.0)).astype(_BITS[task.bits])
+        answer["scales"] = np.array([scale])
     if "block" in answer:
         kinds = task.kinds
         rank, block = factored(answer["block"], kinds != _KNOWN)
@@ -830,16 +823,6 @@ def _length_of_block(rank: float, new: Flags) -> int:
         raise ProtocolError(f"the rank of its Hessian of {new.size} coordinates is {rank:g}")
     known = int(new.size - new.sum())
     return int(rank) * new.size if rank else (new.size * (new.size + 1) - known * (known + 1)) // 2
-
-
-def _joined(vectors: Sequence[Any]) -> Any:
-    """Return vectors one after the other; by their places if all have them."""
-    if not all(isinstance(vector, SparseVector) for vector in vectors):
-        return np.concatenate([own.to_dense() if isinstance(own, SparseVector) else own for own in vectors])
-    begins = np.cumsum([0, *(vector.size for vector in vectors)])
-    indices = [vector.indices + begin for vector, begin in zip(vectors, begins[:-1].tolist(), strict=True)]
-    values = np.concatenate([vector.values for vector in vectors])
-    return SparseVector(np.concatenate(indices).astype(np.int32), values, int(begins[-1]))
 
 
 def _laid_out(indices: Sequence[Indices], size: int, values: Sequence[Vector]) -> NonZeros:

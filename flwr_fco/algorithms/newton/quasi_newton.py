@@ -78,7 +78,7 @@ class QuasiNewton(ProximalNewton):
             except ConfigurationError:
                 smoothness = probed_curvature(objective, w)
             sent["smoothness"] = np.array([smoothness])
-        return sent, Moved(None, 1)
+        return asking.shortened(sent), Moved(None, 1)
 
     def init(self, problem: Problem, primal: Vector) -> Any:
         """Return the state before round 1."""
