@@ -653,7 +653,8 @@ def as_it_leaves(
     if down.stamp is None:
         return up._replace(vectors=vectors, **said)
     digest = digest_of(vectors, up.elapsed)
-    remember(context, down.stamp, before, stamp_of(digest, number), after or {})
+    memory = after or {}
+    remember(context, down.stamp, before, stamp_of(digest, number, memory), memory)
     return up._replace(vectors=vectors, digest=digest, **said)
 
 

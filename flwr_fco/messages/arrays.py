@@ -11,6 +11,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from types import MappingProxyType
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
@@ -208,9 +209,14 @@ def digest_of(vectors: Mapping[str, Any], elapsed: float | None) -> str:
     return digest.hexdigest()
 
 
-def stamp_of(digest: str, number: int) -> str:
-    """Return what names the memory after a reply of a round: equal replies of two rounds leave different memories."""
-    return f"{digest}-{number}"
+def stamp_of(digest: str, number: int, memory: Mapping[str, Any]) -> str:
+    """Return what names the memory after a reply of a round: equal replies may leave different memories."""
+    check = 0
+    for name in sorted(memory):
+        vector = memory[name]
+        for part in vector.parts if isinstance(vector, SparseVector) else (vector,):
+            check = crc32(np.ascontiguousarray(part).data, check)
+    return f"{digest}-{number}-{check:08x}"
 
 
 # --- models -----------------------------------------------------------------------------------------------------------

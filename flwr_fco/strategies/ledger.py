@@ -1,8 +1,8 @@
 """The server's copy of what every client remembers: a lost reply, or a client that restarts, corrupts nothing.
 
-A memory is named by the digest and the round of the reply that it follows from. A task's stamp says which one counts; a
-client that does not have it says so, and is sent the ledger's. What a round does to a memory is the method's
-``remember``, called by the client and here, with the same bits.
+A memory is named by the digest and the round of the reply that it follows from, and by a check sum of its own. A task's
+stamp says which one counts; a client that does not have it says so, and is sent the ledger's. What a round does to a
+memory is the method's ``remember``, called by the client and here, with the same bits.
 """
 
 from __future__ import annotations
@@ -163,7 +163,8 @@ class Ledger:
             before = self.memory(key) if member.digest else None
             after = dict(remembered(method, message, before, up))
             sent = (*member.sent[1 - _SENT :], up.digest)
-            self.members[key] = Member(up.examples, stamp_of(up.digest, number), self._kept(after, member.memory), sent)
+            stamp = stamp_of(up.digest, number, after)
+            self.members[key] = Member(up.examples, stamp, self._kept(after, member.memory), sent)
             self.missed.pop(key, None)
             # One that counted as having left, and is in the sums again.
             self.present.add(key)

@@ -59,13 +59,11 @@ def below_the_seam(grid, lie, liar=LIAR):
 
 def make(name, **options):
     common = {"regularizer": L1(0.3), "client_lr": 0.1, "work": Steps(4, batch_size=None), "batch_size": None}
-    options = {**CONSTANTS.get(name, {}), **common, **options}
+    options = {**CONSTANTS.get(name, {}), **common, **options, "fraction_evaluate": 0.0}
     kind = kind_of(name)
     if "regularizer" in kind.algorithm.refuses:
         options.pop("regularizer")
-    strategy = kind(**fitting(kind, options))
-    strategy.fraction_evaluate = 0.0
-    return strategy
+    return kind(**fitting(kind, options))
 
 
 def run(strategy, objectives, rounds, *, mods=(), grid=InProcessGrid, prepare=None, callbacks=(), **options):
