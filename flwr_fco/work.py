@@ -105,7 +105,7 @@ class FirstOrder(LocalWork):
             prefix = f"num_examples={num_examples}; expected at least one example to draw minibatches from"
             raise ConfigurationError(prefix)
         whole, rest = divmod(self.num_draws(num_examples, per_step), -(-num_examples // self.batch_size))
-        return chain(repeat(num_examples, whole), [rest * self.batch_size] * (rest > 0))
+        return chain(repeat(num_examples, whole), [rest * self.batch_size] * int(rest > 0))
 
 
 def Epochs(count: int = 1, batch_size: int | None = 32) -> FirstOrder:

@@ -343,6 +343,11 @@ class Client:
             said = repr(found) if found is None or isinstance(found, str | int | float) else f"a {type(found).__name__}"
             example = "flwr_fco.objectives.Logistic(features, labels)"
             raise ConfigurationError(f"load_objective returned {said:.100}; expected an Objective such as {example}")
+        for name in ("layout", "num_examples"):
+            if not hasattr(found, name):
+                advice = "set it in __init__, or call super().__init__(...) there"
+                raise ConfigurationError(f"{type(found).__name__} has no {name}; {advice}")
+        checked("layout of the objective", found.layout, Layout)
         # A client without examples has no loss: it is left out of the federation.
         checked("num_examples of the objective", found.num_examples, int, AT_LEAST_ONE)
         return found
@@ -357,7 +362,12 @@ class Client:
             if passed:
                 objective.load_buffers(passed)
         with single_threaded_blas():
-            metrics = {name: float(value) for name, value in objective.metrics(primal).items()}
+            found: Any = objective.metrics(primal)
+        try:
+            metrics = {name: float(value) for name, value in found.items()}
+        except (TypeError, ValueError, AttributeError) as error:
+            prefix = f"{type(objective).__name__}.metrics(w), by default {{'loss': value(w)}}"
+            raise ConfigurationError(f"{prefix}: {error}; expected numbers by name") from error
         # Losses that an evaluation records do not belong to the next round of training.
         objective.take_training_loss()
         record = MetricRecord({"num-examples": int(objective.num_examples), **metrics})

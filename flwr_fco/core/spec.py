@@ -99,7 +99,13 @@ class Specified(Choice):
         return hash((type(self), self._contents()))
 
     def _contents(self) -> tuple[Any, ...]:
-        return tuple(_content(getattr(self, field.name)) for field in dataclasses.fields(self))  # type: ignore[arg-type]
+        return tuple(_content(getattr(self, name)) for name in self._names())
+
+    def _names(self) -> list[str]:
+        if not hasattr(self, "__dataclass_fields__"):
+            advice = "put @dataclass(frozen=True) above it: its fields are what clients get"
+            raise SpecError(f"{type(self).__name__} is no dataclass; {advice}")
+        return [field.name for field in dataclasses.fields(self)]  # type: ignore[arg-type]
 
     def to_spec(self) -> Spec:
         """Return the specification from which :meth:`from_spec` rebuilds an equal object."""
@@ -112,8 +118,7 @@ class Specified(Choice):
                 f"{type(self).__name__} has no registered name, so it cannot travel to clients. "
                 "Give the class a unique `kind: ClassVar[str]` and import its module in the ClientApp too."
             )
-        names = [field.name for field in dataclasses.fields(self)]  # type: ignore[arg-type]
-        fields = {name: encode(getattr(self, name), prefix + name, arrays) for name in names}
+        fields = {name: encode(getattr(self, name), prefix + name, arrays) for name in self._names()}
         return {"family": self.family, "kind": self.kind, **fields}
 
     @classmethod

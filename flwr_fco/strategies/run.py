@@ -7,13 +7,13 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message
 from numpy.typing import NDArray
 
-from flwr_fco.algorithms.contract import Algorithm, options_of
+from flwr_fco.algorithms.contract import Algorithm, choices, options_of
 from flwr_fco.algorithms.contract.choices import Average, Last, Trimmed
 from flwr_fco.algorithms.contract.graph import Graph
 from flwr_fco.algorithms.contract.problem import Change, Problem, Setting
@@ -137,7 +137,8 @@ class Run:
         uniform = options.weighting == "uniform"
         kept = None
         if memory or self.method.reads == "everyone":
-            max_bytes: int = cast(Any, options).client_state.max_bytes if memory else 0
+            # A strategy of one's own may do without the option.
+            max_bytes = getattr(options, "client_state", choices.Ledger()).max_bytes if memory else 0
             kept = Ledger(memory, uniform, layout.size, max_bytes)
         self.roll = kept
         self.ledger = kept if memory else None
@@ -147,6 +148,9 @@ class Run:
         plan = self.plan_of(self.setting)
         self.problem = Problem.of(plan, memories=self.ledger, graph=self.graph, given=self.given)
         self.state: Any = self.method.init(self.problem, primal)
+        if "round" not in getattr(self.state, "_fields", ()):
+            prefix = f"{type(self.method).__name__}.init returned {short(self.state)}"
+            raise ConfigurationError(f"{prefix}; expected a NamedTuple of arrays and numbers, among them `round`")
         for name, value in zip(self.state._fields, self.state, strict=True):
             if isinstance(value, np.ndarray) and value.dtype not in (np.float64, np.bool_):
                 prefix = f"{type(self.method).__name__}.init returned state.{name} as {value.dtype}{list(value.shape)}"

@@ -221,17 +221,24 @@ def _tasks(run: Run, nodes: Sequence[Node], lost: set[Node]) -> Iterator[Task]:
     more: dict[str, Any] = {"pass_through": run.passed, "dtype": run.current.dtype}
     shared: dict[int, Any] = {}
     if run.ledger is None and run.graph is None:
-        down = run.method.downlink(run.problem, run.state, None)._replace(**more)
+        down = _downlink(run, None)._replace(**more)
         short = _by_non_zeros(run, down, shared)
         for node in nodes:
             yield node, _at_its_indices(run, node, down) if run.indices and node.key in run.indices else short
         return
     for node in nodes:
         to = To(node.key) if run.ledger is None else run.ledger.to(node)
-        down = run.method.downlink(run.problem, run.state, to)._replace(**more)
+        down = _downlink(run, to)._replace(**more)
         if run.ledger is not None:
             down = run.ledger.stamped(to.key, down, node in lost)
         yield node, _at_its_indices(run, node, down) if to.key in run.indices else _by_non_zeros(run, down, shared)
+
+
+def _downlink(run: Run, to: To | None) -> Downlink:
+    down: Any = run.method.downlink(run.problem, run.state, to)
+    if isinstance(down, Downlink):
+        return down
+    raise ConfigurationError(f"{type(run.method).__name__}.downlink returned {short(down)}; expected a Downlink")
 
 
 def _at_its_indices(run: Run, node: Node, down: Downlink) -> Downlink:

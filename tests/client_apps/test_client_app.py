@@ -49,6 +49,9 @@ def test_evaluation_may_have_data_of_its_own():
 def test_what_is_no_objective_is_refused():
     refused("load_objective returned 3", simulated, strategy(), client_app(lambda context: 3), 1, kind=ClientError)
     refused(r"load_objective=.* is a LeastSquares; expected a function of 1 arg", client_app, clients()[0])
+    own = type("Own", (LeastSquares,), {"metrics": lambda self, w: {"loss": None}})(np.eye(6), np.ones(6))
+    said = r"Own.metrics\(w\), by default {'loss': value\(w\)}: .*None.*; expected numbers by name"
+    refused(said, simulated, strategy(fraction_evaluate=1.0), app_of([own] * 4), 1, kind=ClientError)
     said = r"load_evaluation_objective=.* is a list; expected a function of 1 argument or None"
     refused(said, client_app, lambda context: clients()[0], load_evaluation_objective=clients())
 

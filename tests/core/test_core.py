@@ -125,6 +125,8 @@ def test_a_class_without_a_name_cannot_travel():
 
     with pytest.raises(SpecError, match="has no registered name"):
         Nameless(1.0).to_spec()
+    with pytest.raises(SpecError, match=r"Plain is no dataclass; put @dataclass\(frozen=True\) above it"):
+        hash(type("Plain", (Regularizer,), {"kind": "plain", "value": lambda self, w: 0.0})())
 
 
 # --- types of options -------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ import pytest
 from halves import MU, NUMBERS, TOP, Clients, D, begins_where_it_ended, find_solver
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problems import Distance, Quadratic, quadratics
+from problems import Distance, Quadratic, quadratics, refused
 
 from flwr_fco.algorithms import dual_fl as dual_fl_rule
 from flwr_fco.engines import minimise
@@ -126,11 +126,9 @@ def test_the_gap_bounds_the_suboptimality_and_the_gap_rule_stops_at_it(kind):
 def test_the_gap_rule_uses_the_strong_convexity_beyond_the_duality():
     loss = LOSSES["softmax"]
     assert Minimise(1e-4, "gap").stopping_norm(1e-2, 0.9e-2) == pytest.approx(np.sqrt(2 * 0.1e-2 * 1e-4))
-    with pytest.raises(ConfigurationError, match=r"strong convexity above 0\.02"):
-        minimise(loss, Minimise(rule="gap"), duality=0.02)
+    refused(r"strong convexity above 0\.02", minimise, loss, Minimise(rule="gap"), duality=0.02)
     unknown = MultinomialLogistic(loss.features, loss.labels, num_classes=4)
-    with pytest.raises(ConfigurationError, match="only 0 is known"):
-        minimise(unknown, Minimise(rule="gap"))
+    refused("only 0 is known", minimise, unknown, Minimise(rule="gap"))
     assert minimise(unknown, Minimise(tolerance=1e-8)).gap == np.inf
 
 
@@ -175,8 +173,7 @@ def test_a_quadratic_that_falls_without_end_is_named(d):
     """DualFL's controls leave the span of a client's rows, where least squares without an l2 term has no curvature."""
     rng = np.random.default_rng(0)
     loss = LeastSquares(rng.standard_normal((d // 8, d)), rng.standard_normal(d // 8))
-    with pytest.raises(ConfigurationError, match=r"no unique minimiser: it falls .*alpha > 0"):
-        minimise(loss, shift=rng.standard_normal(d + 1))
+    refused(r"no unique minimiser: it falls .*alpha > 0", minimise, loss, shift=rng.standard_normal(d + 1))
     # Without that slope, it has minimisers, and finds one.
     assert minimise(loss, Minimise(tolerance=1e-8)).reached
     inside = loss.gradient(rng.standard_normal(d + 1), None)
@@ -191,8 +188,7 @@ def test_a_loss_that_is_not_smooth_brings_its_own_minimiser():
     np.testing.assert_allclose(found.point, 0.6 * center, rtol=1e-15)
     assert (found.gradient_evaluations, found.gap, found.reached) == (1, 1e-10, True)
     loss.minimiser = None
-    with pytest.raises(ConfigurationError, match=r"Distance is not smooth, .*minimiser\(pull, .*LocalSGD"):
-        minimise(loss)
+    refused(r"Distance is not smooth, .*minimiser\(pull, .*LocalSGD", minimise, loss)
 
 
 @pytest.mark.parametrize("seed", range(3, 6))

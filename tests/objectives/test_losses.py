@@ -492,7 +492,7 @@ def test_a_bare_objective_says_what_it_does_not_know():
 def test_a_loss_that_writes_into_its_argument_moves_nobodys_point():
     own = type("Own", (Centre,), {"gradient": lambda self, w, *_: np.subtract(w, 1.0, out=w)})
     start = {"coefficients": np.zeros(3)}
-    models = [run(FedAvgSubgradient(), [each()] * 2, 2, start=start).arrays for each in (Centre, own)]
+    models = [run(FedAvgSubgradient(), [each(np.int64(10))] * 2, 2, start=start).arrays for each in (Centre, own)]
     assert_array_equal(*(model["coefficients"].numpy() for model in models))
     refused("Own changes w in value.* or gradient.*; expected", minimise, own())
 
@@ -503,6 +503,15 @@ WRONG = [
 ]
 WRONG += [
     (Centre(count), rf"num_examples.*={count!r}.*; expected a whole number") for count in (0, -1, 2.5, None, True, "3")
+]
+
+
+WRONG += [
+    (type("Own", (Centre,), {"__init__": lambda self: None, **more})(), message)
+    for more, message in (
+        ({}, r"Own has no layout; set it in __init__, or call super\(\).__init__"),
+        ({"layout": {}, "num_examples": 3}, "layout of the objective={} is a dict; expected a Layout"),
+    )
 ]
 
 

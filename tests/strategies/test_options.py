@@ -372,8 +372,17 @@ def test_a_client_makes_the_method_from_what_the_plan_tells():
 def test_what_a_client_sends_is_arrays_by_name_and_what_it_did(found):
     own = {"name": "sends-oddly", "local": lambda self, client, down, memory: found(down.vectors["dual"])}
     kind = type("Odd", (FedDualAvg,), {"algorithm": type("Half", (DualAveraging,), own)})
-    with pytest.raises(ClientError, match=r"Half.local returned .*expected a dict of arrays by name, and a Moved"):
-        run(kind(), clients(), 1)
+    said = r"Half.local returned .*expected a dict of arrays by name, and a Moved"
+    refused(said, run, kind(), clients(), 1, kind=ClientError)
+
+
+def test_what_the_server_half_returns_has_its_type():
+    """A strategy of a method with memories does without the option of a ledger."""
+    wrong = {"init": ((0.0, 0), r"\(0.0, 0\); expected a NamedTuple"), "downlink": ({}, "{}; expected a Downlink")}
+    for name, (found, said) in wrong.items():
+        own = {"name": f"{name}-oddly", name: lambda self, *_, found=found: found}
+        kind = type("Odd", (fco.strategies.StepStrategy,), {"algorithm": type("Half", (fco.FedDAGT.algorithm,), own)})
+        refused(rf"Half.{name} returned {said}", run, kind(), clients(), 1)
 
 
 @pytest.mark.parametrize("mods", [[], [lambda *given: given[2](*given[:2])]], ids=["in process", "in messages"])
