@@ -18,7 +18,7 @@ from flwr_fco.algorithms.contract.graph import Graph
 from flwr_fco.client_apps.client import forget_objectives
 from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.core.logs import logger, quiet
-from flwr_fco.core.validation import AT_LEAST_ONE, NATURAL, checked, takes
+from flwr_fco.core.validation import AT_LEAST_ONE, NATURAL, checked, short, takes
 from flwr_fco.errors import ConfigurationError, RunInterrupted
 from flwr_fco.simulation.grid import InProcessGrid, identity
 from flwr_fco.simulation.ray_grid import RayGrid
@@ -143,6 +143,7 @@ def simulate(
     checked("on_interrupt", on_interrupt, Literal["return", "raise"])
     checked("engine", engine, Literal["in-process", "ray"])
     checked("evaluate_fn", evaluate_fn, EvaluateFunction | None)
+    checked("run_config", run_config, Mapping | None)
     checked("node_config", node_config, Callable[[int], Mapping[str, Any]] | None)
     _check_samples(strategy, num_nodes)
     reserved: Any = {"workers": workers, "address": address, "num_cpus": num_cpus, "num_gpus": num_gpus}
@@ -151,7 +152,7 @@ def simulate(
         raise ConfigurationError(f"{', '.join(given)} with engine='in-process', which has none; give engine='ray'")
     start = initial_arrays
     if not isinstance(start, ArrayRecord):
-        start = ArrayRecord({name: _as_array(name, array) for name, array in start.items()})
+        start = ArrayRecord({checked("name", name, str): _as_array(name, array) for name, array in start.items()})
     evaluate = _every(evaluate_every, num_rounds, evaluate_fn)
     start_options |= {"train_config": train_config, "evaluate_config": evaluate_config, "evaluate_fn": evaluate}
     options: Any = {"run_config": run_config, "node_config": node_config, "raise_errors": raise_errors}
@@ -199,11 +200,11 @@ def _every(every: int, num_rounds: int, evaluate_fn: EvaluateFunction | None) ->
 
 def _as_array(name: str, array: Any) -> Array:
     # Flower takes arrays and tensors, not NumPy's scalars, which have a shape too.
-    plain = array if hasattr(array, "shape") and not isinstance(array, np.generic) else np.asarray(array)
     try:
+        plain = array if hasattr(array, "shape") and not isinstance(array, np.generic) else np.asarray(array)
         return array if isinstance(array, Array) else Array(plain)
-    except TypeError as error:
-        prefix = f"array {name!r} is {plain.dtype}, which Flower cannot send ({error})"
+    except (TypeError, ValueError) as error:
+        prefix = f"array {name!r} is {getattr(array, 'dtype', short(array))}, which Flower cannot send ({error})"
         raise ConfigurationError(f"{prefix}; expected float64, float32 or float16; of a tensor `.float()`") from error
 
 
