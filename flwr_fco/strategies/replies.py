@@ -236,7 +236,10 @@ def _content(current: Round, node: Node, message: Message, good: Mapping[int, An
     if node.node_id not in current.nodes:
         raise ProtocolError("this node was not asked")
     if (group := message.metadata.group_id) != str(current.number):
-        raise ProtocolError(f"it answers round {group or 'without a stamp'}, this is {current.number}")
+        text = f"it answers round {group or 'without a stamp'}, this is {current.number}"
+        if group:
+            raise ProtocolError(text)
+        raise FormError(f"{text}: a hook's own message has none; change those of super().configure_{current.kind}")
     if node.node_id in good:
         raise ProtocolError("it answered twice; the first answer counts")
     return message.content

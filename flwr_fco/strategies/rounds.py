@@ -105,8 +105,8 @@ class Callbacks:
 
 
 def _plain(value: Any) -> Any:
-    """Return a number of NumPy's, such as a float32 model's norm, as Python's: JSON accepts only these."""
-    return value.item() if isinstance(value, np.generic | np.ndarray) and not value.ndim else value
+    """Return numbers of NumPy's, such as a float32 model's norm, as Python's: JSON accepts only these."""
+    return value.tolist() if isinstance(value, np.generic | np.ndarray) else value
 
 
 def _is_object(callback: Any) -> bool:

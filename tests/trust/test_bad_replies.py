@@ -58,7 +58,7 @@ FAULTS = {
     "no reply": (silent, "no reply"),
     "empty": (with_content(lambda content: content.clear() or {}), "got 0"),
     "the stamp of another round": (stamped("1"), "answers round 1, this is 2"),
-    "no stamp": (stamped(""), "answers round without a stamp, this is 2"),
+    "no stamp": (stamped(""), r"without a stamp, this is 2: a hook.s own message has none; change those of super"),
     "NaN": (filled(np.nan), "7 NaN or infinite"),
     "infinity": (filled(-np.inf), "7 NaN or infinite"),
     "beyond the floats": (filled(1e200), "overflows"),
