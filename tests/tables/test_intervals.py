@@ -117,9 +117,8 @@ def test_clusters_are_sites_or_what_a_column_says(kind):
     there = over(kind, frames, targets, model=model_of(kind, 25).set_params(cluster="patient"), features=None)
     assert column(there, "standard error") == column(model, "standard error")
     refused("cluster='patient' is no column", here, kind, parts, targets, cluster="patient")
-    one = federation(kind, sites=1)
-    refused("of which there is one", here, kind, *one, cluster="site")
-    assert "nan" not in here(kind, *one, site_intercepts="common").summary()
+    refused("of which there is one", here, kind, *federation(kind, sites=1), cluster="site")
+    assert "nan" not in here(kind, *federation(kind, sites=1), site_intercepts="common").summary()
 
 
 @pytest.mark.parametrize("sites", [3, *nightly(4, 9)])

@@ -67,7 +67,9 @@ def test_the_solution_is_that_of_pooled_rows_stratified_by_site(ties, alpha, l1_
     model = FederatedCoxRegression(alpha, l1_ratio=l1_ratio, ties=ties)
     strata = [f"{m} {own}" for m, own in zip(ROWS, pd.concat(TARGETS)["strata"], strict=True)]
     best = centralized_solution([cox(0, 1, 2, 3, ties=ties, strata=strata)], psi, tol=1e-12)
-    assert_allclose(model.fit(X, TARGETS).coef_, best, atol=1e-8)
+    # Without a gap the fit ends by what a step promises: a gradient is small where units are.
+    unit = 1.0 if alpha else 1e-8
+    assert_allclose(unit * model.fit([unit * own for own in X], TARGETS).coef_, best, atol=1e-8)
     assert not hasattr(model, "intercept_")
     assert_allclose(model.predict(X[0]), X[0].to_numpy() @ model.coef_)
     if l1_ratio == 1.0:

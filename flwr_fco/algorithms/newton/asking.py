@@ -450,6 +450,9 @@ def finished(state: Any, tolerance: float, whose: str = "all clients' data") -> 
     """Return why a run is over, and whose data that is about; an empty string as long as it goes on."""
     reported, left = progress(state), distance(state)
     name = "duality gap" if "duality-gap" in reported else "residual"
+    if name == "residual":
+        # In small units a gradient is small wherever it is; what the next step promises is not.
+        left = max(left, -state.slope)
     if left <= tolerance:
         step = "" if name == "duality gap" else " of a proximal gradient step"
         return f"the {name}{step} of {whose} is {left:.3g}, at most tolerance={tolerance:g}"
