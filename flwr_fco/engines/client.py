@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,8 +21,6 @@ from flwr_fco.messages.protocol import ClientState, Downlink, Plan, Received, Up
 from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.objectives.base import Batch, Objective, Place
 from flwr_fco.work import FirstOrder, Minimise
-
-_NO_ROWS = np.zeros(0, dtype=np.int64)
 
 
 def as_sent(vector: Vector, plan: Plan) -> Vector:
@@ -356,20 +353,13 @@ def compiled_steps(
         return None
     if loss is None or loss[0] < 0 or not isinstance(loss[2], np.ndarray):
         return None
-    kernel: Any = dual_averaging
     rows = loss[2].shape[0]
-    steps = 0
-    rate = downlink.client_lr
-    fields = tuple(retrieval)
+    order = np.concatenate([rng.permutation(rows)[:used] for used in work.epoch_sizes(rows, 1 + pairs)])
     size = min(work.batch_size, rows)
     move = NOTHING if shift is None else shift
-    orders = (rng.permutation(rows)[:used] for used in work.epoch_sizes(rows, 1 + pairs))
-    # Two epochs at a time have whole pairs of batches.
-    both = (np.concatenate([one, other]) for one, other in zip_longest(orders, orders, fillvalue=_NO_ROWS))
-    for order in both if pairs else orders:
-        elapsed = downlink.elapsed + rate * steps
-        steps += kernel(loss, order, rows, size, pairs, fields, elapsed, rate, objective.l2, move, dual)
-    return steps
+    rates = downlink.elapsed, downlink.client_lr, objective.l2
+    kernel: Any = dual_averaging
+    return int(kernel(loss, order, rows, size, pairs, tuple(retrieval), *rates, move, dual))
 
 
 # --- a round ----------------------------------------------------------------------------------------------------------
