@@ -23,7 +23,7 @@ from flwr_fco.core.validation import POSITIVE
 from flwr_fco.errors import ConfigurationError, UnsupportedPairError
 from flwr_fco.kernels.dual_averaging import NO_TERMS, NOTHING, Retrieval
 from flwr_fco.kernels.prox import p_norm_point, separable
-from flwr_fco.regularizers import BoundRegularizer, Regularizer, Simplex, Terms
+from flwr_fco.regularizers import BoundRegularizer, Regularizer, Simplex, Terms, Zero
 from flwr_fco.regularizers.base import Psi, array
 
 __all__ = ["DiagonalMetric", "Euclidean", "MirrorMap", "PNorm", "Product", "SimplexEntropy"]
@@ -768,14 +768,8 @@ class BoundProduct(MirrorMap):
 
     def _own(self, regularizer: Any) -> list[BoundRegularizer]:
         """Return psi on each array."""
-        found = []
-        for _, alone, _ in self.parts:
-            (entry,) = alone.entries
-            psi = regularizer.regularizer.for_array(entry.name) if entry.regularized else None
-            # There is no psi on this array: bind any regularizer to a layout without regularized arrays.
-            none = alone.regularizing(())
-            found.append(BoundRegularizer(regularizer.regularizer, none) if psi is None else psi.bind(alone))
-        return found
+        layouts = [alone for _, alone, _ in self.parts]
+        return [(regularizer.regularizer.for_array(*alone.names) or Zero()).bind(alone) for alone in layouts]
 
     def bind(self, layout: Layout) -> BoundProduct:
         if layout != self.layout:
