@@ -363,31 +363,30 @@ class Linear(Objective):
         A is the matrix of these columns; an intercept's is 1. Costs n k^2 operations, and memory for k columns.
         """
         self._check(w)
-        return self._block(self.link, w, indices)
+        return _packed(self._hessian(self.link, w, indices))
 
     def newton_block(self, w: Vector, indices: NDArray[np.int64]) -> Vector:
         """Return the block with the link's steady curvature, which gives steps a length where phi'' is 0."""
-        return self._block(self.link.steady(), w, indices)
+        return _packed(self._hessian(self.link.steady(), w, indices))
 
-    def _block(self, link: Formulas, w: Vector, indices: NDArray[np.int64]) -> Vector:
+    def _hessian(self, link: Formulas, w: Vector, indices: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the Hessian at `w` on some coordinates, with the curvature of a link."""
         outputs = link.outputs
         column, output = np.divmod(indices, outputs)
-        by_output = [np.flatnonzero(output == c) for c in range(outputs)]
-        hessian = np.zeros((indices.size, indices.size))
+        own = [np.flatnonzero(output == c) for c in range(outputs)]
+        products: dict[tuple[int, int], Any] = {(a, c): 0.0 for c in range(outputs) for a in range(c + 1)}
         for rows, block in self._blocks(least=_TOGETHER):
-            scores = self._shifted(self._product(block, w), rows)
-            taken = [design.columns_of(block, column[place]) for place in by_output]
-            curved = self._curvatures(link, scores, rows)
-            for c, right in enumerate(by_output):
-                for a, left in enumerate(by_output[: c + 1]):
-                    if left.size and right.size:
-                        hessian[np.ix_(left, right)] += design.product_of(taken[a], curved[:, a, c], taken[c])
-        for c, right in enumerate(by_output):
-            for left in by_output[:c]:
-                hessian[np.ix_(right, left)] = hessian[np.ix_(left, right)].T
-        own = np.flatnonzero(indices < self._size)
-        hessian[own, own] += self.l2
-        return hessian[np.triu_indices(indices.size)]
+            curved = self._curvatures(link, self._shifted(self._product(block, w), rows), rows)
+            taken = [design.columns_of(block, column[at]) for at in own]
+            for a, c in products:
+                products[a, c] += design.product_of(taken[a], curved[:, a, c], taken[c])
+        hessian = np.empty((indices.size, indices.size))
+        for (a, c), product in products.items():
+            hessian[np.ix_(own[a], own[c])] = product
+            hessian[np.ix_(own[c], own[a])] = product.T
+        ridged = np.flatnonzero(indices < self._size)
+        hessian[ridged, ridged] += self.l2
+        return hessian
 
     def _curvatures(self, link: Formulas, scores: Scores, rows: Any) -> NDArray[np.float64]:
         """Return the second derivatives of the mean loss by the scores of some rows, shape (b, outputs, outputs)."""
@@ -440,20 +439,21 @@ class Linear(Objective):
         spectral, entrywise = self._bounds()
         if checked("norm", norm, Literal["l2", "l1"]) == "l1":
             return max(self.largest_square() + self.l2, entrywise * self.intercept)
+        flat = self._flat(spectral)
         n = self.num_examples
-        order = self.features.shape[1] + self.intercept
+        order = flat.layout.size
         if n < order and n <= LARGEST_GRAM:
             rows = self.features.astype(np.float64, copy=False)
             roots = np.sqrt(self._each_weight * (spectral / n))
             gram = (design.dense(rows @ rows.T) + self.intercept) * np.outer(roots, roots)
             return float(np.linalg.eigvalsh(gram)[-1]) + self.l2
         if order <= LARGEST_GRAM:
-            return float(np.linalg.eigvalsh(self._hessian_bound(spectral))[-1])
+            return float(np.linalg.eigvalsh(flat._hessian(flat.link, np.zeros(order), np.arange(order)))[-1])
 
         # Imported here: a deployment imports this module for every message, but never needs this import.
         from scipy.sparse.linalg import LinearOperator, eigsh
 
-        multiply = self._flat(spectral)._times_hessian(np.zeros(n))
+        multiply = flat._times_hessian(np.zeros(n))
         operator: Any = LinearOperator((order, order), lambda v: multiply(v.ravel()))
         start = np.random.default_rng(0).normal(size=order)
         estimate = eigsh(operator, k=1, which="LA", v0=start, tol=LANCZOS_TOLERANCE, return_eigenvectors=False)
@@ -472,18 +472,6 @@ class Linear(Objective):
         flat.offset = NOTHING
         flat._set_features(self.features, self.features.shape[1:])
         return flat
-
-    def _hessian_bound(self, curvature: float) -> NDArray[np.float64]:
-        """Return curvature * A'A / n + l2 I."""
-        columns = np.arange(self.features.shape[1] + self.intercept)
-        factors = (curvature / self.num_examples) * self._each_weight
-        hessian = np.zeros((columns.size, columns.size))
-        for rows, block in design.blocks(self.features, least=_TOGETHER):
-            part = design.columns_of(block, columns)
-            hessian += design.product_of(part, factors[rows], part)
-        own = columns[: self.features.shape[1]]
-        hessian[own, own] += self.l2
-        return hessian
 
     def batch_lipschitz(self, batch_size: int | None, norm: str = "l2") -> float:
         """Return the expected smoothness of minibatches without replacement.
@@ -529,8 +517,10 @@ class Linear(Objective):
     def largest_square(self) -> float:
         """Return the largest mean square of a feature times the bound of the second derivative's entries."""
         squares = np.zeros(self.features.shape[1])
+        # Without weights a pass that writes no squares.
+        plain = isinstance(self.features, np.ndarray) and not self.weights.size
         for rows, block in design.blocks(self.features):
-            squares += self._each_weight[rows] @ block**2
+            squares += np.einsum("ij,ij->j", block, block) if plain else self._each_weight[rows] @ block**2
         return self._bounds()[1] * float(squares.max()) / self.num_examples
 
     def strong_convexity(self) -> float:
@@ -541,12 +531,12 @@ class Linear(Objective):
         or 0 with an intercept, on which l2 does not act.
         """
         n = self.num_examples
-        order = self.features.shape[1] + self.intercept
+        order = self.layout.size
         if not self.quadratic:
             return 0.0 if self.intercept else self.l2
         factor = self._bounds()[0]
         if order <= LARGEST_GRAM and (n >= order or self.intercept):
-            spectrum = np.linalg.eigvalsh(self._hessian_bound(factor))
+            spectrum = np.linalg.eigvalsh(self._hessian(self.link, np.zeros(order), np.arange(order)))
             # For a singular matrix rounding leaves a small value of either sign.
             return float(spectrum[0]) if spectrum[0] > order * np.finfo(np.float64).eps * spectrum[-1] else 0.0
         if not self.intercept:
@@ -859,9 +849,8 @@ class Poisson(Linear):
         A row's second derivative is mu_i, which goes from its value at w to y_i.
         """
         rates = np.maximum(self.link.predicted(np.minimum(self.scores(w), self.link.parameter)), self.targets)
-        flat = copy.copy(self)
-        flat.link = links.Squares(1.0)
-        flat.weights = rates * self.weights if self.weights.size else rates
+        flat = self._flat(1.0)
+        flat.weights = rates * self._each_weight
         return flat.batch_lipschitz(batch_size)
 
     @property
@@ -1002,6 +991,11 @@ def _count_classes(labels: NDArray[Any]) -> int:
         why = "some class is missing on this client, or they are no integers 0, 1, ..."
         raise ConfigurationError(f"{prefix}: {why} Give num_classes=, that of the whole federation")
     return int(values.size)
+
+
+def _packed(matrix: NDArray[np.float64]) -> Vector:
+    """Return the upper triangle by rows."""
+    return np.asarray(matrix[np.tri(len(matrix), dtype=np.bool_).T])
 
 
 @lru_cache(maxsize=64)

@@ -198,7 +198,7 @@ class SiteIntercept(Linear):
         """Return the best intercept for coefficients `w` on the client's rows, to machine precision."""
         return self.link.best(self.scores(w), self.targets)
 
-    def _block(self, link: Formulas, w: Vector, indices: NDArray[np.int64]) -> Vector:
+    def _hessian(self, link: Formulas, w: Vector, indices: NDArray[np.int64]) -> NDArray[np.float64]:
         assert isinstance(link, Profiled)
         each = link.each(self.scores(w), self.targets) / self.num_examples
         values = design.dense(self.features[:, indices]).astype(np.float64)
@@ -206,8 +206,7 @@ class SiteIntercept(Linear):
         values = self._centred(values, w)
         # Of a column that is constant here rounding is left, which is no variance.
         values[:, each @ values**2 <= _CONSTANT * mean_squares] = 0.0
-        block = design.product_of(values, each, values) + self.l2 * np.eye(indices.size)
-        return np.asarray(block[np.triu_indices(indices.size)])
+        return design.product_of(values, each, values) + self.l2 * np.eye(indices.size)
 
     def _centred(self, values: NDArray[np.float64], w: Vector) -> NDArray[np.float64]:
         each = self.link.each(self.scores(w), self.targets)

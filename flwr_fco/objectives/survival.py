@@ -292,7 +292,7 @@ class CoxRegression(Linear):
         found = self.link.evaluated(self.scores(w), values)
         return values, found, found.sums[:, 1:] / found.sums[:, :1]
 
-    def _block(self, link: Formulas, w: Vector, indices: NDArray[np.int64]) -> Vector:
+    def _hessian(self, link: Formulas, w: Vector, indices: NDArray[np.int64]) -> NDArray[np.float64]:
         n = self.num_examples
         values, found, means = self.at_risk(w, indices)
         means = means * np.sqrt(found.mean)[:, None]
@@ -303,8 +303,7 @@ class CoxRegression(Linear):
         varies = np.diag(block) * n > _ROUNDING * np.diag(squares)
         own = np.where(varies, np.diag(block), 0.0)
         most = np.sqrt(np.outer(own, own))
-        block = np.clip(block, -most, most) + self.l2 * np.eye(own.size)
-        return np.asarray(block[np.triu_indices(indices.size)])
+        return np.asarray(np.clip(block, -most, most) + self.l2 * np.eye(own.size))
 
     def row_gradients(self, w: Vector) -> NDArray[np.float64]:
         """Return the score residuals of the rows, with the sign of the loss.
