@@ -155,6 +155,13 @@ class Estimates(NamedTuple):
         """The standard errors, shape (p,)."""
         return np.asarray(np.sqrt(np.diag(self.covariance)))
 
+    def inferred(self, values: Vector, errors: Vector, level: float) -> dict[str, Vector]:
+        """Return some estimates with their errors, limits at a level, and p, by names of a table's columns."""
+        t = stats.t(self.degrees)
+        half = t.isf(0.5 * (1.0 - level)) * errors
+        limits = {"lower": values - half, "upper": values + half}
+        return {"estimate": values, "standard error": errors, **limits, "p": 2.0 * t.sf(np.abs(values) / errors)}
+
 
 def minimum(
     derivatives: Callable[[Vector], Sums],

@@ -254,25 +254,23 @@ class Inference:
         """Say which sites have an intercept of their own: those that are too small share one, and others need none."""
         pooled = list[Answer]()
         idle = list[Answer]()
-        count = 0
+        reported = self.reported if self.own else []
         classes = self.kind is CLASSES
         # A model whose intercepts stay at the sites has refused those that are too small.
         shared = "intercept" in self.sites.start
-        for answer in self.reported if self.own else []:
+        for answer in reported:
             events, others = (answer.numbers[name] for name in ("events", "others"))
             if classes and shared and answer.examples < FEWEST_ROWS:
                 pooled.append(answer)
             elif (classes and min(events, others) < 1.0) or (self.kind is COUNTS and events < 1.0):
                 idle.append(answer)
-            else:
-                count += 1
         numbers = [sum(answer.numbers[name] for answer in pooled) for name in ("events", "others")]
         if sum(numbers) < FEWEST_ROWS or min(numbers) < 1.0:
             pooled, idle = [], [*idle, *pooled]
         self.pooled = [*map(self._named, pooled)]
         self.idle = [*map(self._named, idle)]
         #: Those of sites that share one counted once.
-        self.intercepts = count + bool(pooled)
+        self.intercepts = len(reported) - len(idle) - len(pooled) + bool(pooled)
 
     def _check_events(self) -> None:
         """Refuse too few events for the columns, and warn of few; an intercept of a site's own biases as they do."""
@@ -460,20 +458,16 @@ class Inference:
         missing = math.nan if self.left_out and kind is COUNTS else 0.0
         found = found._replace(log_likelihood=found.log_likelihood + saturated + missing)
         indices = np.array(self.asked.indices(names))
-        estimate, error = found.estimate[indices], found.error[indices]
-        z = stats.t(found.degrees)
-        half = z.isf(0.5 * (1.0 - level)) * error
-        p = 2.0 * z.sf(np.abs(estimate) / error)
-        columns = {"estimate": estimate} | ({kind.ratio: np.exp(np.minimum(estimate, 700.0))} if kind.ratio else {})
-        columns |= {"standard error": error, "lower": estimate - half, "upper": estimate + half}
-        if kind.ratio:
-            # Beside a ratio, limits of its logarithm would be read as its own.
-            ends = {f"{kind.ratio} {end}": columns[end] for end in ("lower", "upper")}
-            columns |= {name: np.exp(np.minimum(own, 700.0)) for name, own in ends.items()}
-        columns |= {"p": p, "q": stats.false_discovery_control(p)}
+        columns = found.inferred(found.estimate[indices], found.error[indices], level)
+        # Beside a ratio, limits of its logarithm would be read as its own.
+        for end in ("estimate", "lower", "upper") if kind.ratio else ():
+            columns[f"{kind.ratio} {end}".removesuffix(" estimate")] = np.exp(np.minimum(columns[end], 700.0))
+        columns["q"] = stats.false_discovery_control(columns["p"])
         columns |= {} if trend is None else {"p of trend": trend[0][indices]}
+        columns = {name: columns[name] for name in ESTIMATED if name in columns}
         own, doubted = self._plausible(found, sums)
         columns |= dict(zip(("Rao", "degrees of Rao", "p of Rao"), estimates.rao(sums, found, indices), strict=True))
+        half = columns["upper"] - columns["estimate"]
         columns |= _compared(own, indices, len(sums.each), half, level)
         for site, (values, errors, _) in own.items():
             columns |= {site: values[indices], f"{site} error": errors[indices]}
@@ -530,37 +524,31 @@ class Inference:
 
     def _plausible(self, found: Estimates, sums: Sums) -> tuple[dict[str, tuple[Vector, ...]], list[str]]:
         """Return each site's own estimates, errors and degrees of freedom, and who is left out for impossible ones."""
-        names = self.names
-        count = len(names)
+        count = len(self.names)
         said = {self._named(own): own.vectors for own in self.reported if own.numbers["reported"]}
         given = {
             site: tuple(own[name][:count] for name in ("estimate", "error", "degrees")) for site, own in said.items()
         }
-        sizes = np.array([np.abs(estimate) + np.abs(error) for estimate, error, _ in given.values()])
-        usual = np.sort(sizes, axis=0)[(len(sizes) - 1) // 2] if len(sizes) else sizes
+        sizes = {site: np.abs(estimate) + np.abs(error) for site, (estimate, error, _) in given.items()}
+        usual = np.sort([np.zeros(count), *sizes.values()], axis=0)[(len(sizes) + 1) // 2]
         doubted = []
         together = found.error
         if self.cluster == "site" and found.inverse is not None:
             # A site's own error knows of no spread between sites.
             together = np.sqrt(found.noise * np.diag(found.inverse)[:count] / sums.total)
-        for (site, (estimate, error, _)), size in zip(list(given.items()), sizes, strict=True):
+        for site, size in sizes.items():
+            estimate, error, _ = given[site]
             # What all rows together say of a coefficient is no less than what one site's say.
             small = error < _SMALLEST * together
             large = size > _LARGEST * usual
-            if small.any():
-                j = int(np.argmax(small))
-                why = (
-                    f"standard error of {names[j]} is {error[j]:.3g}, and that of all sites together {together[j]:.3g}"
-                )
-            elif large.any():
-                j = int(np.argmax(large))
-                why = (
-                    f"estimate of {names[j]} is {estimate[j]:.3g} +- {error[j]:.3g}, of most sites below {usual[j]:.3g}"
-                )
-            else:
-                continue
-            del given[site]
-            doubted.append(f"{site} is left out: its {why}")
+            for j in np.flatnonzero(small if small.any() else large)[:1].tolist():
+                own = f"standard error of {self.names[j]} is {error[j]:.3g}"
+                why = f"{own}, and that of all sites together {together[j]:.3g}"
+                if not small[j]:
+                    own = f"estimate of {self.names[j]} is {estimate[j]:.3g} +- {error[j]:.3g}"
+                    why = f"{own}, of most sites below {usual[j]:.3g}"
+                del given[site]
+                doubted.append(f"{site} is left out: its {why}")
         return given, doubted
 
     def _reasons(self, doubted: list[str]) -> str:

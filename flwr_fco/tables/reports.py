@@ -217,11 +217,7 @@ def contrasted(model: Any, combinations: Any) -> Tested:
     inverse = inverse_of(spread)
     if inverse is None:
         raise ConfigurationError("the combinations are linearly dependent, or there are more of them than clusters")
-    errors = np.sqrt(np.diag(spread))
-    z = stats.t(found.degrees)
-    half = z.isf(0.5 * (1.0 - model._intervals.level)) * errors
-    columns = {"estimate": values, "standard error": errors, "lower": values - half, "upper": values + half}
-    columns["p"] = 2.0 * z.sf(np.abs(values) / errors)
+    columns = found.inferred(values, np.sqrt(np.diag(spread)), model._intervals.level)
     rows = [
         {"contrast": _written(combination), **{name: float(own[row]) for name, own in columns.items()}}
         for row, combination in enumerate(given)
