@@ -19,10 +19,8 @@ each feature. In a deployment ``model.client_app(load)`` is a site's ClientApp, 
 the ServerApp's part.
 """
 
-import flwr_fco.tables.answers  # noqa: F401 (it registers what sites answer)
 from flwr_fco.tables.checks import Finding
 from flwr_fco.tables.codebook import Codebook, Column
-from flwr_fco.tables.curves import Curves
 from flwr_fco.tables.description import Description
 from flwr_fco.tables.estimators import (
     FederatedCoxRegression,
@@ -33,7 +31,7 @@ from flwr_fco.tables.estimators import (
     to_estimator,
 )
 from flwr_fco.tables.intervals import Intervals
-from flwr_fco.tables.quality import Quality
+from flwr_fco.tables.quality import Curves, Quality
 from flwr_fco.tables.reports import Summary, Tested
 
 __all__ = [

@@ -8,8 +8,7 @@ thousand, if they differ by no more than the usual spreads.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -18,8 +17,8 @@ from numpy.typing import NDArray
 from scipy import stats
 from scipy.special import expit
 
-from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import printable
+from flwr_fco.messages.protocol import Answer
 
 #: Chance of a warning, and of an error, in a federation of honest sites.
 WARNS = 0.05
@@ -38,6 +37,8 @@ _REPEATED = 0.25
 _ROUNDING = 1e-12
 #: What a site says of each column.
 SAID = ("present", "mean", "deviation", "q25", "median", "q75", "wild")
+#: What stands for a number that a site withholds: as `present`, a count or `wild`, which stands for all but `present`.
+WITHHELD = -1.0
 
 
 class Finding(NamedTuple):
@@ -89,16 +90,20 @@ class Described(NamedTuple):
         return printable(self.name) + f" ({printable(self.unit)})" * bool(self.unit)
 
 
-@dataclass
 class Cells:
     """The numbers of a Table 1, of M sites, C columns of their tables, L levels of these, d columns of the model.
 
     Parameters
     ----------
-    sites, features : sequence of str
-        The names of the sites, and of the model's columns.
     columns : sequence of Described
         The tables' columns.
+    features : sequence of str
+        The names of the model's columns.
+    answers : mapping of str to Answer
+        What each site says of its rows, by its name.
+
+    Attributes
+    ----------
     rows : ndarray, shape (M, C)
         The rows that a column is about.
     said : ndarray, shape (M, C, 7)
@@ -111,20 +116,28 @@ class Cells:
         The largest eigenvalue of the correlations of the model's columns, and the part of rows that are there before.
     """
 
-    sites: Sequence[str]
-    features: Sequence[str]
-    columns: Sequence[Described]
-    rows: NDArray[Any]
-    said: NDArray[Any]
-    counts: NDArray[Any]
-    outcome: NDArray[Any]
-    widest: Vector
-    repeated: Vector
-
-    def __post_init__(self) -> None:
-        self.names = [own.name for own in self.columns]
-        self.levels = [(place, level) for place, own in enumerate(self.columns) for level in own.levels]
-        self.times = np.array([own.is_time for own in self.columns])
+    def __init__(self, columns: Sequence[Described], features: Sequence[str], answers: Mapping[str, Answer]) -> None:
+        self.sites = list(answers)
+        self.features = features
+        self.columns = columns
+        self.names = [own.name for own in columns]
+        self.levels = [(place, level) for place, own in enumerate(columns) for level in own.levels]
+        self.times = np.array([own.is_time for own in columns])
+        each = [*answers.values()]
+        rows, self.widest, self.repeated = (
+            np.array([own.numbers[name] for own in each]) for name in ("rows", "widest", "repeated")
+        )
+        said, counts, self.outcome = (
+            np.array([own.vectors[name] for own in each]) for name in ("said", "counts", "outcome")
+        )
+        # The outcome is that of the rows that lack nothing.
+        outcomes = 2 if self.times.any() else 1
+        used = np.array([own.examples for own in each])
+        self.rows = np.column_stack([rows] * (len(columns) - outcomes) + [used] * outcomes)
+        self.said = said.reshape(len(each), len(columns), len(SAID))
+        self.said[self.said[..., -1] == WITHHELD, 1:] = np.nan
+        self.said[self.said[..., 0] == WITHHELD, 0] = np.nan
+        self.counts = np.where(counts == WITHHELD, np.nan, counts)[:, 1:]
         self.mean = self.said[..., 1]
         self.deviation = self.said[..., 2]
         self.quartiles = self.said[..., 3:6]

@@ -18,18 +18,16 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import printable
 from flwr_fco.errors import ConfigurationError, FlwrFcoError, PublicError
 from flwr_fco.messages.protocol import Answer, Question
-from flwr_fco.objectives import CoxRegression, Objective
+from flwr_fco.objectives import CoxRegression
 from flwr_fco.objectives.design import dense, moments
 from flwr_fco.strategies.nodes import Tables
 from flwr_fco.strategies.questions import ask, prepared
 from flwr_fco.tables import reading
-from flwr_fco.tables.checks import SAID, Cells, Described, Finding, findings
+from flwr_fco.tables.checks import SAID, WITHHELD, Cells, Described, Finding, findings
 from flwr_fco.tables.intervals import CLASSES, TIMES
 from flwr_fco.tables.reports import Reported, aligned_columns, class_names
 from flwr_fco.tables.sites import asking
 
-#: The kind of question.
-DESCRIPTION = "description"
 #: Columns above which their correlations are not looked at; in the text of a table; and sites that are its columns.
 _MOST_COLUMNS = 300
 _SHOWN = 40
@@ -40,8 +38,6 @@ _FAR = 10.0
 #: Entries of a table, which is looked at as a dense one.
 _LARGEST = 10**8
 _QUARTILES = (0.25, 0.5, 0.75)
-#: What stands for a number that a site withholds: as `present`, a count or `wild`, which stands for all but `present`.
-_WITHHELD = -1.0
 
 
 class Facts(NamedTuple):
@@ -84,14 +80,9 @@ def columns_of(model: Any, names: Sequence[str], classes: Any) -> list[Described
 # --- at a site --------------------------------------------------------------------------------------------------------
 
 
-@answers_to(DESCRIPTION)
-def description(question: Question, objective: Objective) -> Answer:
-    """Answer the question: nothing of it changes what is said."""
-    return description_of(objective)
-
-
-def description_of(objective: Any) -> Answer:
-    """Return what a site says of its rows.
+@answers_to("description")
+def description(question: Question, objective: Any) -> Answer:
+    """Return what a site says of its rows, which no question changes.
 
     A count of rows leaves if it is 0, or no fewer than the owner's `min_rows` and `min_class_rows`; of events and
     classes, which the loss has been checked for, than `min_events` or `min_class_rows`, if there is one. Quartiles are
@@ -113,15 +104,14 @@ def description_of(objective: Any) -> Answer:
     most = max(limits.min_rows or 1, limits.min_class_rows or 1)
     of_outcome = limits.min_events or limits.min_class_rows or most
     least = [most] * count + [of_outcome if own.levels else most for own in facts.columns[count:]]
-    said = list[Vector]()
-    counts = [np.zeros(1)]
-    for column, values, fewest in zip(facts.columns, [*inner, *ends], least, strict=True):
-        for parts, own in zip((said, counts), _column(column, np.asarray(values, float), fewest), strict=True):
-            parts.append(own)
+    columns = zip(facts.columns, [*inner, *ends], least, strict=True)
+    each = [_column(column, np.asarray(values, float), fewest) for column, values, fewest in columns]
+    said = np.concatenate([own for own, _ in each])
+    counts = np.concatenate([np.zeros(1), *(own for _, own in each)])
     repeated = 1.0 - len({row.tobytes() for row in np.column_stack([rows, *ends])}) / len(rows)
     outcome, widest = _correlations(objective, rows)
     numbers = {"rows": float(inner[0].size), "repeated": repeated, "codebook": facts.digest, "widest": widest}
-    return Answer(numbers, {"said": np.concatenate(said), "counts": np.concatenate(counts), "outcome": outcome})
+    return Answer(numbers, {"said": said, "counts": counts, "outcome": outcome})
 
 
 def _targets(loss: Any) -> Vector:
@@ -153,9 +143,9 @@ def _column(column: Described, values: Vector, least: int) -> tuple[Vector, Vect
     else:
         counts = np.array([known.size, values.size - known.size])
     hidden = withheld(counts, least)
-    said = np.array([_WITHHELD if hidden[-1] else known.size, *np.zeros(5), _WITHHELD])
+    said = np.array([WITHHELD if hidden[-1] else known.size, *np.zeros(5), WITHHELD])
     if column.levels:
-        return said, np.where(hidden, _WITHHELD, counts)[:-1].astype(np.float64)
+        return said, np.where(hidden, WITHHELD, counts)[:-1].astype(np.float64)
     # Of two numbers a mean is a count.
     if known.size >= max(1, least) and not (entries.size == 2 and withheld(each, least).any()):
         begins = [round(q * (known.size - 1) - (least - 1) / 2) for q in _QUARTILES]
@@ -216,12 +206,11 @@ def describe(
     text = list[str]()
     rows = list[dict[str, Any]]()
     if answers:
-        cells = _cells(columns, names, answers)
+        cells = Cells(columns, names, answers)
         found += findings(cells)
         text, rows = _text(cells), _rows(cells)
     reported = Description("\n".join([*text, *(f"├── {own}" for own in found)]))
-    reported.rows = rows
-    reported.findings = found
+    vars(reported).update(rows=rows, findings=found)
     refused = "; ".join(f"{own}" for own in found if own.refused)
     if refused and stop:
         advice = "Mend them at the sites; describe(..., stop=False) returns the table all the same"
@@ -248,7 +237,7 @@ def _over_a_grid(model: Any, grid: Any, features: Any, classes: Any, timeout: fl
     run = prepared(asking(model.num_clients, tables), grid, model._start(len(names), outputs), timeout)
     levels = sum(len(own.levels) for own in columns)
     shapes = {"said": (len(SAID) * len(columns),), "counts": (1 + levels,), "outcome": (len(names),)}
-    request = Request(DESCRIPTION, {}, ("rows", "repeated", "codebook", "widest"), shapes)
+    request = Request("description", {}, ("rows", "repeated", "codebook", "widest"), shapes)
     answers = {model._site_of(own.partition): own for own in ask(run, request, np.zeros(run.problem.layout.size))}
     return columns, names, answers, [Finding(model._site_of(r.partition_id), "", r.reason, True) for r in run.left_out]
 
@@ -269,28 +258,12 @@ def _here(model: Any, sites: Sequence[reading.Client], classes: Any) -> Any:
         data = own.features if own.y is None else (own.features, own.y)
         try:
             objective = model._objective_of(data, order, None, *extra, whose=own.name)
-            answers[own.name] = description_of(objective)._replace(examples=float(objective.num_examples))
+            said = description(Question("description", objective.layout, {}), objective)
+            answers[own.name] = said._replace(examples=float(objective.num_examples))
+            names = list(objective.feature_names or [f"x{j}" for j in range(objective.features.shape[1])])
         except (FlwrFcoError, ValueError) as error:
             found.append(Finding(own.name, "", f"{error}".removeprefix(f"{own.name} "), True))
-        else:
-            names = list(objective.feature_names or [f"x{j}" for j in range(objective.features.shape[1])])
     return columns_of(model, names, *(extra or [None])), names, answers, found
-
-
-def _cells(columns: Sequence[Described], names: Sequence[str], answers: Mapping[str, Answer]) -> Cells:
-    """Return the sites' numbers, NaN where they are withheld."""
-    each = [*answers.values()]
-    said, counts, outcome = (np.array([own.vectors[name] for own in each]) for name in ("said", "counts", "outcome"))
-    rows, widest, repeated = (np.array([own.numbers[name] for own in each]) for name in ("rows", "widest", "repeated"))
-    # The outcome is that of the rows that lack nothing.
-    outcomes = 2 if any(own.is_time for own in columns) else 1
-    used = np.array([own.examples for own in each])
-    about = np.column_stack([rows] * (len(columns) - outcomes) + [used] * outcomes)
-    said = said.reshape(len(each), len(columns), len(SAID)).copy()
-    said[said[..., -1] == _WITHHELD, 1:] = np.nan
-    said[said[..., 0] == _WITHHELD, 0] = np.nan
-    counts = np.where(counts == _WITHHELD, np.nan, counts)[:, 1:]
-    return Cells(list(answers), names, columns, about, said, counts, outcome, widest, repeated)
 
 
 def _rows(cells: Cells) -> list[dict[str, Any]]:

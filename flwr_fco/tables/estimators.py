@@ -34,8 +34,8 @@ from flwr_fco.objectives import (
 from flwr_fco.objectives.survival import as_strata, baseline, concordance
 from flwr_fco.regularizers import Regularizer
 from flwr_fco.tables.base import Federated
-from flwr_fco.tables.curves import Curves, curves_of
 from flwr_fco.tables.intervals import CLASSES, COUNTS, TIMES, Intervals
+from flwr_fco.tables.quality import Curves, curves_of
 from flwr_fco.tables.reading import Client, as_table
 from flwr_fco.tables.reports import asked_of, class_names
 from flwr_fco.tables.sites import TIMEOUT, Sites
@@ -784,7 +784,7 @@ class FederatedCoxRegression(Federated):
         """Return survival at some times, of the rows of several sites or of two groups of them, and the log-rank test.
 
         A site sends how many rows are at risk and have events between the times, for each group, and refuses if its
-        owner's `Disclosure` allows no sums of so few rows (:mod:`flwr_fco.tables.curves` says what the estimates are).
+        owner's `Disclosure` allows no sums of so few rows (:mod:`flwr_fco.tables.quality` says what the estimates are).
         The model's coefficients have no part in it.
 
         Parameters
