@@ -580,17 +580,14 @@ class NewtonPath(ProximalNewton):
 
     def metrics(self, problem: Problem, state: PathState) -> dict[str, Any]:
         """Return how many problems are open and solved, the largest gap or residual, and if all is done."""
-        reported = [progress(state.problem(row)) for row in state.rows(OPEN, CLOSED)]
-        numbers: dict[str, Any] = {"open-problems": len(state.rows(OPEN))}
-        numbers["solved-problems"] = len(state.rows(CLOSED))
-        for name in ("duality-gap", "residual"):
-            own = [each[name] for each in reported if name in each]
-            numbers |= {name: max(own)} if own else {}
+        numbers: dict[str, Any] = {"open-problems": len(state.rows(OPEN)), "solved-problems": len(state.rows(CLOSED))}
+        known = [state.problem(row) for row in state.rows(OPEN, CLOSED)]
+        for own in map(progress, known):
+            numbers |= {name: max(left, numbers.get(name, 0.0)) for name, left in own.items() if name != "objective"}
         if state.stage >= DONE:
-            rows = [state.problem(row) for row in range(len(state.status))]
-            missed = sum(distance(own) > self.tolerance for own in rows)
+            missed = sum(distance(own) > self.tolerance for own in known)
             rest = f", but {missed}, whose steps no longer change the objective" if missed else ""
-            text = f"all {len(rows)} problems of the path are solved to tolerance={self.tolerance:g}{rest}"
+            text = f"all {len(known)} problems of the path are solved to tolerance={self.tolerance:g}{rest}"
             numbers["finished"] = text
         return numbers
 
@@ -681,12 +678,7 @@ class NewtonPath(ProximalNewton):
             for name, size in sizes.items():
                 own[name] = vectors[name][at[name] : at[name] + size]
                 at[name] += size
-            if state.shares[row].any():
-                inside, (gradient, errors) = state.mask[row], state.estimated(row % state.folds, state.shares[row])
-                gradient[inside] = own["gradient"]
-                errors[inside] = 0.0
-                own |= {"gradient": gradient, "errors": errors}
-            parts.append(uplink._replace(vectors=_whole(own, state.mask[row], state.wanted_of(row)[1], kind)))
+            parts.append(uplink._replace(vectors=_whole(own, state, row, kind)))
         if any(at[name] != vectors[name].size for name in at if name != "shares"):
             raise ProtocolError(f"its blocks have {vectors['block'].size} numbers, and by their ranks {at['block']}")
         return parts
@@ -752,24 +744,26 @@ def _short(answer: dict[str, Any], task: Task) -> dict[str, Any]:
     return answer
 
 
-def _whole(answer: dict[str, Vector], mask: Flags, new: Flags, kind: Any) -> dict[str, Vector]:
-    """Return an answer as it was before it travelled, with a bound of the rounding error of its gradient."""
-    if "elsewhere" in answer:
-        gradient = np.zeros(mask.size)
-        errors = np.zeros(mask.size)
-        scale = float(answer.pop("scales")[0])
-        rounded = scale * answer.pop("elsewhere")
-        if not scale >= 0.0 or np.abs(rounded).max(initial=0.0) > scale:
-            raise ProtocolError(f"the scale of its gradient is {scale:.3g}, which is not that of its entries")
-        gradient[mask], gradient[~mask] = answer["gradient"], rounded
-        # Rounding to the nearest is off by half of these at most.
-        errors[~mask] = float(kind.eps) * np.abs(rounded) + float(kind.smallest_subnormal) * scale
+def _whole(answer: dict[str, Vector], state: PathState, row: int, kind: Any) -> dict[str, Vector]:
+    """Return an answer as it was before it travelled, with a bound of the error of its gradient."""
+    if state.stage != NULL:
+        inside = state.mask[row]
+        gradient, errors = state.estimated(row % state.folds, state.shares[row])
+        if "elsewhere" in answer:
+            scale = float(answer.pop("scales")[0])
+            rounded = scale * answer.pop("elsewhere")
+            if not scale >= 0.0 or np.abs(rounded).max(initial=0.0) > scale:
+                raise ProtocolError(f"the scale of its gradient is {scale:.3g}, which is not that of its entries")
+            gradient[~inside] = rounded
+            # Rounding to the nearest is off by half of these at most.
+            errors[~inside] = float(kind.eps) * np.abs(rounded) + float(kind.smallest_subnormal) * scale
+        gradient[inside] = answer["gradient"]
+        errors[inside] = 0.0
         answer |= {"gradient": gradient, "errors": errors}
-    if "block" in answer:
-        rank = int(answer.pop("ranks")[0])
-        if rank:
-            factor = answer["block"].reshape(rank, new.size)
-            answer["block"] = (factor.T @ factor)[_entries(new)]
+    if "block" in answer and (rank := int(answer.pop("ranks")[0])):
+        new = state.wanted_of(row)[1]
+        factor = answer["block"].reshape(rank, new.size)
+        answer["block"] = (factor.T @ factor)[_entries(new)]
     return answer
 
 
