@@ -253,8 +253,10 @@ def of_likelihood(sums: Sums, names: Sequence[str], *, of_times: bool = False) -
             "If a column separates the classes without error, leave it out"
         )
     how = "unpenalised fit, inverse of the Hessian"
+    likelihood = -sums.total * sums.loss
+    found = Estimates(sums.point - step, inverse / sums.total, math.inf, how, 1.0, inverse, likelihood)
     factor = 1.0 if of_times else sums.clusters / max(sums.clusters - 1.0, 1.0)
-    return _estimated(sums, names, (inverse, step), 1.0, math.inf, how, factor, -sums.total * sums.loss)
+    return _clustered(found, sums, factor, len(names))
 
 
 def of_squares(sums: Sums, names: Sequence[str]) -> Estimates:
@@ -292,29 +294,20 @@ def of_squares(sums: Sums, names: Sequence[str]) -> Estimates:
     degrees = n - sums.parameters
     squares = 2.0 * _remaining(sums, sums.loss - 0.5 * float(sums.gradient @ step))
     likelihood = -0.5 * n * (math.log(2.0 * math.pi * squares) + 1.0) if sums.mass is None else math.nan
-    factor = sums.clusters / max(sums.clusters - 1.0, 1.0) * (n - 1.0) / degrees
     noise = n * squares / degrees
-    return _estimated(sums, names, (inverse, step), noise, degrees, "least squares", factor, likelihood)
-
-
-def _estimated(
-    sums: Sums,
-    names: Sequence[str],
-    solved: tuple[Matrix, Vector],
-    noise: float,
-    degrees: float,
-    how: str,
-    factor: float,
-    likelihood: float,
-) -> Estimates:
-    """Return the estimates of an inverse and a step, with the covariance of clusters if there are any."""
-    (inverse, step), count = solved, len(names)
     covariance = noise * inverse / sums.total
-    if sums.meat is not None:
-        covariance = factor * inverse @ sums.meat @ inverse / sums.total**2
+    found = Estimates(sums.point - step, covariance, degrees, "least squares", noise, inverse, likelihood)
+    factor = sums.clusters / max(sums.clusters - 1.0, 1.0) * (n - 1.0) / degrees
+    return _clustered(found, sums, factor, len(names))
+
+
+def _clustered(found: Estimates, sums: Sums, factor: float, count: int) -> Estimates:
+    """Return the estimates of the first parameters, with the covariance of clusters if there are any."""
+    covariance, degrees = found.covariance, found.degrees
+    if sums.meat is not None and found.inverse is not None:
+        covariance = factor * found.inverse @ sums.meat @ found.inverse / sums.total**2
         degrees = min(degrees, sums.clusters - 1.0)
-    estimate = (sums.point - step)[:count]
-    return Estimates(estimate, covariance[:count, :count], degrees, how, noise, inverse, likelihood)
+    return found._replace(estimate=found.estimate[:count], covariance=covariance[:count, :count], degrees=degrees)
 
 
 def rao(sums: Sums, found: Estimates, columns: NDArray[np.int64]) -> tuple[Vector, Vector, Vector]:
