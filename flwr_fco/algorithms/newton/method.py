@@ -42,6 +42,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flwr_fco.algorithms.contract import Algorithm
 from flwr_fco.algorithms.contract.problem import Client, Memory, Moved, Problem, Sent, Setting, To
@@ -108,8 +109,8 @@ class NewtonState(NamedTuple):
         w, the best point whose objective is known.
     trial : ndarray of float64, shape (d,)
         The point that the clients are asked about next.
-    mask : ndarray of float64, shape (d,)
-        1.0 on the working set, 0.0 elsewhere.
+    mask : ndarray of bool, shape (d,)
+        Which coordinates are in the working set.
     columns, targets : ndarray of float64, shape (d,)
         A'1/n and A'y/n of the pooled data.
     facts : ndarray of float64, shape (5,)
@@ -146,7 +147,7 @@ class NewtonState(NamedTuple):
 
     point: Vector
     trial: Vector
-    mask: Vector
+    mask: NDArray[np.bool_]
     columns: Vector
     targets: Vector
     facts: Vector
@@ -222,10 +223,9 @@ class ProximalNewton(Algorithm):
         penalty, zeros = Penalty.of(problem.psi), np.zeros(primal.size)
         feasible = math.isfinite(problem.psi.value(primal))
         start = handed_out(problem.layout, primal if feasible else problem.psi.prox(primal, 0.0))
-        mask = (start != 0.0) | penalty.idle | (primal.size <= self.sizes[0])
-        on = whole_groups(mask, penalty).astype(np.float64)
+        mask = whole_groups((start != 0.0) | penalty.idle | (primal.size <= self.sizes[0]), penalty)
         rows = np.zeros(asking.shapes_of_first(problem.layout, True).get("references", 0))
-        return NewtonState(start, start, on, zeros, zeros, np.full(FACTS, -1.0), zeros, rows)
+        return NewtonState(start, start, mask, zeros, zeros, np.full(FACTS, -1.0), zeros, rows)
 
     def downlink(self, problem: Problem, state: Any, to: To | None) -> Downlink:
         """Return the trial point at the coordinates of the working set; where it is not 0 elsewhere, both apart."""
@@ -320,8 +320,8 @@ class ProximalNewton(Algorithm):
             factor = min(max((objective - state.objective - end) / (begin - end), _SHORTENED), 0.5)
         trial = handed_out(problem.layout, state.point + factor * move)
         same = np.array_equal(trial, state.point) or np.array_equal(trial, state.trial)
-        mask = whole_groups((state.mask > 0.0) | (trial != 0.0), Penalty.of(psi))
-        state = state._replace(trial=trial, mask=mask.astype(np.float64), step=factor * state.step)
+        mask = whole_groups(state.mask | (trial != 0.0), Penalty.of(psi))
+        state = state._replace(trial=trial, mask=mask, step=factor * state.step)
         return state._replace(stalled=float(same), round=state.round + 1)
 
     def _next_step(self, problem: Problem, state: Any, known: Known, block: Block, first: bool) -> Any:
@@ -336,7 +336,7 @@ class ProximalNewton(Algorithm):
             x, gradient, share = _null_model(known, state)
         state, x, gradient = self._minimised(state, known, block, penalty, x, gradient, share)
         x = handed_out(problem.layout, x)
-        mask = working_set(x, gradient, penalty, *self.sizes, outputs=known.outputs).astype(np.float64)
+        mask = working_set(x, gradient, psi, self.sizes, known.outputs)
         slope = min(0.0, float(known.gradient @ (x - w)) + psi.value(x) - psi.value(w))
         nothing = np.array_equal(mask, state.mask) and -slope <= 0.1 * _EPSILON * abs(state.objective)
         stalled = nothing and (state.since >= self.patience or np.array_equal(x, w))
@@ -383,7 +383,7 @@ def unpacked(triangle: Vector) -> Matrix:
 
 def restarted(state: Any) -> Any:
     """Return the state at its best point with nothing known of its objective: other clients have another one."""
-    mask = np.maximum(state.mask, state.point != 0.0)
+    mask = state.mask | (state.point != 0.0)
     nothing = {"objective": UNKNOWN, "lower": -UNKNOWN, "residual": UNKNOWN, "population": -1.0, "stalled": 0.0}
     state = state._replace(**nothing, step=1.0, slope=0.0, curvature=0.0, since=0.0, round=state.round + 1)
     return state._replace(trial=state.point, mask=mask, proved=np.zeros(mask.size))

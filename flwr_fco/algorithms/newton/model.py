@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.kernels.prox import grouped, separable
 from flwr_fco.kernels.quadratic import descend
 from flwr_fco.regularizers.base import BoundRegularizer
 
@@ -99,16 +98,6 @@ class Penalty(NamedTuple):
     def value(self, x: Vector) -> float:
         """Return psi(x) of a point within the bounds."""
         return float(self.terms[0] @ np.abs(x) + 0.5 * (self.terms[1] @ x**2) + self.strengths @ self.norms(x))
-
-    def prox(self, v: Vector) -> Vector:
-        """Return the proximal map of psi with step 1."""
-        x = np.empty(v.size)
-        separable(v, 1.0, tuple(self.terms), 1.0, x)
-        if self.strengths.size:
-            # What is in no group is in one of strength 0. Groups are neither curved nor bounded.
-            groups = np.where(self.groups < 0, self.strengths.size, self.groups)
-            grouped(x, 0.0, groups, np.append(self.strengths, 0.0), x)
-        return x
 
     def norms(self, x: Vector) -> Vector:
         """Return ||x_G||_2 of each group."""
@@ -330,7 +319,11 @@ def whole_groups(mask: NDArray[np.bool_], penalty: Penalty) -> NDArray[np.bool_]
 
 
 def working_set(
-    x: Vector, slopes: Vector, psi: Penalty, small: int = SMALL, low: int = LEAST, outputs: int = 1
+    x: Vector,
+    slopes: Vector,
+    psi: BoundRegularizer,
+    sizes: tuple[int, int] = (SMALL, LEAST),
+    outputs: int = 1,
 ) -> NDArray[np.bool_]:
     """Return the mask of the next working set, of 4,096 coordinates at most.
 
@@ -338,9 +331,9 @@ def working_set(
     ----------
     x, slopes : ndarray of float64, shape (d,)
         The next point, and the gradient as far as it is known.
-    psi : Penalty
-        psi's terms.
-    small, low : int
+    psi : BoundRegularizer
+        The regularizer.
+    sizes : tuple of int
         The size of a model that is its own working set, and the smallest size of one.
     outputs : int, default 1
         Number of the loss's outputs: classes.
@@ -350,26 +343,28 @@ def working_set(
     >>> from flwr_fco.core.layout import Layout
     >>> from flwr_fco.regularizers import L1
     >>> layout = Layout.from_arrays({"w": np.zeros(300)})
-    >>> mask = working_set(np.eye(1, 300, 7)[0], np.linspace(0.0, 1.0, 300), Penalty.of(L1(1.0).bind(layout)))
+    >>> mask = working_set(np.eye(1, 300, 7)[0], np.linspace(0.0, 1.0, 300), L1(1.0).bind(layout))
     >>> int(mask.sum()), bool(mask[7]), bool(mask[299])
     (100, True, True)
     """
+    small, low = sizes
     least = max(low, _LEAST_OF_A_CLASS * outputs)
     if x.size <= min(small, least):
         return np.ones(x.size, dtype=np.bool_)
-    needed = whole_groups((x != 0.0) | psi.free, psi)
-    score = violations(slopes, psi)
+    penalty = Penalty.of(psi)
+    needed = whole_groups((x != 0.0) | penalty.free, penalty)
+    score = violations(slopes, penalty)
     count = int(needed.sum())
     if count < _MOST:
         score[needed] = np.inf
     else:
         # More than fits into one block: those that are farthest from optimal, in turn. Those of the last block are not.
-        score = np.abs(x - psi.prox(x - slopes))
+        score = np.abs(x - psi.prox(x - slopes, 1.0))
     size = max(min(max(least, _TIMES * count), _MOST), min(count, _MOST))
     order = np.argsort(-score, kind="stable")
     mask = np.zeros(x.size, dtype=np.bool_)
     mask[order[:size]] = True
-    return whole_groups(mask, psi)
+    return whole_groups(mask, penalty)
 
 
 def violations(gradient: Vector, penalty: Penalty) -> Vector:

@@ -360,7 +360,6 @@ class NewtonPath(ProximalNewton):
         d = primal.size
         start = np.where(problem.layout.regularized_mask(), 0.0, primal)
         own = self._rule(NULL).init(self._problems(problem, np.zeros(0))[0], start)
-        own = own._replace(mask=own.mask > 0.0)
         counts = dict.fromkeys(_SHARED, problems) | dict.fromkeys(_OF_A_FOLD, folds)
         rows: Any = {name: np.repeat(np.array([getattr(own, name)]), count, 0) for name, count in counts.items()}
         wanted = np.zeros((problems, d), dtype=np.bool_)
@@ -529,7 +528,7 @@ class NewtonPath(ProximalNewton):
         fresh = old.wanted[fold :: state.folds].any() if squares else old.wanted[row].any()
         gradient, errors = state.estimated(fold, shares)
         most = violations(np.abs(gradient) + errors, penalty)
-        working = own.mask > 0.0
+        working = own.mask.copy()
         if shares.any():
             # As it will be at the trial point, and where it is known exactly, as it is.
             scores = violations(gradient, penalty)
@@ -561,7 +560,7 @@ class NewtonPath(ProximalNewton):
             few = _FEW * np.count_nonzero(outside) < np.count_nonzero(~working)
             working = working | (outside & few)
             shares = shares * few
-        own = own._replace(mask=working.astype(np.float64), stalled=own.stalled * (not wanted.any()))
+        own = own._replace(mask=working, stalled=own.stalled * (not wanted.any()))
         goes_on = state.status[row] != CLOSED and not finished(own, self.tolerance)
         state.write(row, own, OPEN if goes_on else CLOSED)
         if goes_on:
