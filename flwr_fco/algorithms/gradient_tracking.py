@@ -169,6 +169,7 @@ class GradientTracking(Algorithm):
     def metrics(self, problem: Problem, state: TrackingState) -> dict[str, Any]:
         """Return the trackers' root mean square norm over the round's clients."""
         control = state.control
+        whole = control @ control
         memories = problem.memories
         squares = list[float]()
         for own in [memories.memory(node.key)["own"] for node in problem.asked] if memories is not None else ():
@@ -176,7 +177,7 @@ class GradientTracking(Algorithm):
             sparse = isinstance(own, SparseVector)
             here = control[own.indices] if sparse else control
             tracker = here - (own.values if sparse else own)
-            squares.append(float(tracker @ tracker) + max(0.0, float(control @ control - here @ here)))
+            squares.append(float(tracker @ tracker) + max(0.0, float(whole - here @ here)))
         return {"tracker-norm": float(np.sqrt(np.mean(squares)))} if squares else {}
 
 

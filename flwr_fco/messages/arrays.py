@@ -119,8 +119,8 @@ def _other_header(name: str, data: bytes, dtype: np.dtype[Any], shape: tuple[int
     return file.tell(), fortran
 
 
-def check_array(name: str, array: Any, dtypes: Sequence[str], shape: tuple[int, ...]) -> None:
-    """Check that an array, or a sparse vector, is of one of some dtypes, of a shape, and finite.
+def check_array(name: str, array: Any, dtypes: Sequence[str], shape: tuple[int, ...], *, finite: bool = True) -> None:
+    """Check that an array, or a sparse vector, is of one of some dtypes, of a shape, and `finite`.
 
     Raises
     ------
@@ -133,8 +133,17 @@ def check_array(name: str, array: Any, dtypes: Sequence[str], shape: tuple[int, 
     if array.shape != shape or name_of(held.dtype) not in dtypes:
         expected = f"expected {' or '.join(dtypes)}{list(shape)}"
         raise FormError(f"array {name!r} is {held.dtype}{list(array.shape)}, {expected}")
-    if held.dtype.kind == "f" and not all_finite(held):
+    if finite and held.dtype.kind == "f" and not all_finite(held):
         raise ProtocolError(f"array {name!r} holds {held.size - np.isfinite(held).sum()} {NOT_FINITE}")
+
+
+def check_passed(layout: Layout, passed: Mapping[str, NDArray[Any]]) -> None:
+    """Check that arrays that pass through are some of those of a model, as :func:`check_array` checks them."""
+    entries = {entry.name: entry for entry in layout.passed_through} if passed else {}
+    if wrong := sorted(passed.keys() - entries.keys()):
+        raise FormError(f"the message has the arrays {wrong}, which the plan does not")
+    for name, array in passed.items():
+        check_array(name, array, (entries[name].dtype,), entries[name].shape)
 
 
 def pack(vectors: Mapping[str, Any]) -> dict[str, Array]:
@@ -186,9 +195,13 @@ def unpack(arrays: Mapping[str, Array], size: int, shapes: Mapping[str, tuple[in
     return vectors
 
 
-def split_passed(vectors: dict[str, Any]) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Return the vectors of a message, and its arrays that pass through."""
+def split_passed(
+    vectors: dict[str, Any], layout: Layout | None = None
+) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Return the vectors of a message, and its arrays that pass through, checked if the layout is given."""
     passed = {name.removeprefix(PASS): vectors.pop(name) for name in list(vectors) if name.startswith(PASS)}
+    if layout is not None:
+        check_passed(layout, passed)
     return vectors, passed
 
 

@@ -325,7 +325,9 @@ class Saved:
         if run.graph is not None and run.graph.rows:
             run.graph.topology = run.graph.of_size(len(run.graph.rows))
         given = run.given if run.untrained is None else run.given_without(run.untrained)
-        run.adopt(run.method.setting(given, run.state))
+        setting = run.method.setting(given, run.state)
+        run.problem = run.problem_of(setting)
+        run.setting = setting
         run.show(run.seen(run.problem, run.state, run.average) if run.state.round else run.point, run.passed)
         run.left_out.extend(LeftOut(*row) for row in tree["left out"])
         for name, history in self._histories.items():

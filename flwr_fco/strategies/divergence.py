@@ -45,12 +45,11 @@ class Watch:
         The last good model, of round `good_round`: its point, and its arrays that pass through.
     """
 
-    saved = ("scale", "first", "good", "good_round", "over")
+    saved = ("scale", "good", "good_round", "over")
 
     def __init__(self, run: Any) -> None:
         self._run = run
         self.scale = max(math.sqrt(run.point.size), _norm(run.point))
-        self.first = True
         self.good = run.point, run.passed
         self.good_round = 0
         self.over = False
@@ -107,8 +106,8 @@ class Watch:
     def _look_at(self, number: int) -> None:
         run = self._run
         norm = _norm(run.point)
-        if self.first and math.isfinite(norm):
-            self.first, self.scale = False, max(self.scale, norm)
+        if run.state.round == 1 and math.isfinite(norm):
+            self.scale = max(self.scale, norm)
         if norm <= _GOOD * self.scale:
             self.good = run.point, run.passed
             self.good_round = number

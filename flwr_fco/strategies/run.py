@@ -233,11 +233,6 @@ class Run:
         assert plan.text
         return plan
 
-    def adopt(self, setting: Setting) -> None:
-        """Take a state's psi, geometry and work into the plan."""
-        self.setting = setting
-        self.problem = self.problem.with_plan(self.plan_of(setting))
-
     def problem_of(self, setting: Setting) -> Problem:
         """Return the problem of a setting: the present one, unless psi, geometry, layout or work have changed."""
         now = self.setting

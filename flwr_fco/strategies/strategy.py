@@ -300,7 +300,6 @@ class CompositeStrategy(Options):
         wanted = [name for name in run.rates if name not in {"server_lr", *run.chosen} and getattr(self, name) == AUTO]
         if wanted:
             run.chosen = run.chosen | questions.choose(run, wanted)
-            run.adopt(run.setting)
         run.open(server_round)
         nodes = training.choose_nodes(run, server_round)
         training.first_gradients(run)
