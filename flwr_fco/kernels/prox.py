@@ -99,15 +99,15 @@ def scale(v, factor, out):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, error_model="numpy", fastmath={"arcp"})
-def _top(v, weights, absolute):  # type: ignore[no-untyped-def]
-    """Return the largest v_i / a_i, or |v_i| / a_i, NaN ignored: side by side, for one maximum waits for itself."""
+def _top(v, weights, base, absolute):  # type: ignore[no-untyped-def]
+    """Return the largest v_i / a_i - base, or of |v_i|, NaN ignored: side by side, for one maximum waits for itself."""
     tops = np.full(_LANES, -np.inf)
     for start in range(0, v.size, _LANES):
         part = v[start : start + _LANES]
         for j in range(part.size):
             x = abs(part[j]) if absolute else part[j]
             a = at(weights, start + j)
-            ratio = x / a if a > 0.0 else -np.inf
+            ratio = (x - base * a) / a if a > 0.0 else -np.inf
             tops[j] = ratio if ratio > tops[j] else tops[j]
     return tops.max()
 
@@ -148,7 +148,7 @@ def _root(v, weights, radius, absolute, base, least, start):  # type: ignore[no-
         step = (total - radius) / square
         if count == before or (before >= 0.0 and step <= 0.0):
             # Where rounding alone has dropped a heavy entry, the others say nothing of what is left.
-            return tau, step if count == before or step > -1e-12 * abs(tau) else 0.0
+            return tau, step if count > 0.0 and (count == before or step > -1e-12 * abs(tau)) else 0.0
         tau = max(tau + step, least)
         before = count
         if _FEW * count < v.size:
@@ -166,11 +166,13 @@ def on_simplex(v, weights, ends, radius, absolute, out):  # type: ignore[no-unty
     if absolute and _excess(v, weights, 0.0, 0.0, True)[0] <= radius:
         scale(v, 1.0, out)
         return
-    top = _top(v, weights, absolute)
+    top = _top(v, weights, 0.0, absolute)
     lightest, heaviest = ends
     near = lightest == heaviest or _excess(v, weights, 0.0, 0.5 * top, absolute)[0] > radius
     base = top if near else 0.0
-    start = least = max(top - base - radius / lightest / lightest, -base if absolute else -np.inf)
+    # What rounding leaves of the largest, with weights, is more than r where v is very many orders larger.
+    rest = 0.0 if lightest == heaviest == 1.0 else _top(v, weights, base, absolute)
+    start = least = max(rest - radius / lightest / lightest, -base if absolute else -np.inf)
     if v.size >= _LONG:
         # From a good guess, one step over all entries comes close; a bad one costs time and nothing else.
         stride = v.size // _SAMPLE
@@ -257,7 +259,7 @@ def p_norm_point(z: Array, p: float, radius: float, out: Array) -> None:
 
     With x = z/max|z| and N = ||x||_p the point is min(max|z| N/(p-1), radius) (x/N)^(p-1).
     """
-    top = _top(z, 1.0, True)
+    top = _top(z, 1.0, 0.0, True)
     if not top > 0.0:
         # A NaN is not larger than 0: it is passed on, not lost.
         scale(z, 1.0, out)

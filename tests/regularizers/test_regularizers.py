@@ -104,6 +104,8 @@ def test_values_are_not_lost_to_overflow():
         # The heavy coordinate becomes 0 exactly where the sum of the light ones is the radius.
         ([1e8, 1.0, 0.5, 0.5, 0.5], [-1.0, 0.0, 0.0, 2.0, 2.0], [0.0, 0.0, 0.0, 2.0 - 5e-9, 2.0 - 5e-9]),
         ([1e8, 0.5], [1.0, -4.0], [0.0, 5e-9 - 4.0]),
+        # The largest, less itself, is a rounding below 0.
+        ([0.3, 0.7], [7e18, -1e18], [2.0 / 0.3, 0.0]),
     ],
 )
 @pytest.mark.parametrize("scale", [1e-300, 1.0, 1e160])
