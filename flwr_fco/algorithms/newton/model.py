@@ -237,7 +237,8 @@ class _Model:
             zeros = np.where((threshold[on] > 0.0) & (own * direction < 0.0), -own / direction, np.inf)
         limits = np.where(direction == 0.0, np.inf, np.minimum(limits, zeros))
         step = min(1.0, float(limits.min()))
-        before = self.value(x)
+        # Near the minimiser of a smooth model a whole step decreases it by less than its rounding.
+        before = self.value(x) + _ROUNDING * self.penalty.smooth * self.penalty.value(x)
         hit = limits <= step
         for _ in range(_HALVINGS):
             new = x.copy()
