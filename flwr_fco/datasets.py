@@ -395,10 +395,9 @@ class SyntheticRegression(FederatedDataset):
         intercept = self._stream(0).normal()
         rng = self._stream(1, index)
         size = self.coefficients.size
-        mean = rng.normal(size=size)
-        features = rng.normal(size=(self.examples_per_client, size)) + mean
-        noise = rng.normal(size=self.examples_per_client)
-        return Samples(features, features @ self.coefficients + intercept + noise)
+        features = rng.normal(size=size) + rng.normal(size=(self.examples_per_client, size))
+        targets = features @ self.coefficients + intercept + rng.normal(size=self.examples_per_client)
+        return Samples(features, targets)
 
     def build_objective(self, examples: Samples, **options: Any) -> LeastSquares:
         """Return `LeastSquares`."""

@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import fields
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -18,12 +19,11 @@ from flwr_fco.core.validation import short
 from flwr_fco.errors import ConfigurationError, FlwrFcoError, UnsupportedPairError
 from flwr_fco.mirror_maps import Euclidean, MirrorMap
 from flwr_fco.objectives import LeastSquares, Objective, SaddleObjective
-from flwr_fco.objectives.base import num_intercepts
 from flwr_fco.regularizers import L1, L2, Box, ElasticNet, L1Ball, L2Ball, L2Squared, NonNegative, Simplex, Zero
 from flwr_fco.regularizers.base import BoundRegularizer, Psi, Regularizer
 from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.strategies import CompositeStrategy
-from flwr_fco.work import Epochs, FirstOrder, Minimise, Steps
+from flwr_fco.work import Epochs, FirstOrder, Steps
 
 __all__ = ["check_mirror_map", "check_objective", "check_pair", "check_regularizer", "check_saddle_objective"]
 __all__ += ["check_strategy"]
@@ -365,7 +365,6 @@ def check_objective(objective: Objective, seed: int = 0, *, precision: str = "fl
             check(given := w.copy())
             agree(given, w, "value, gradient, add_gradient or metrics changed the point w in place")
     checks.curvature()
-    checks.dual_terms()
 
 
 def check_saddle_objective(objective: SaddleObjective, seed: int = 0) -> None:
@@ -431,8 +430,8 @@ class _Checks:
 
     def batches(self) -> None:
         """Check sizes and rows of an epoch, that batches are as many as asked, and the same for equal generators."""
-        n = self.f.num_examples
         f = self.f
+        n = f.num_examples
         w = self.draw()
         require(n >= 1, f"num_examples={n}, expected at least 1")
         slope: Any = f.gradient(w)
@@ -440,27 +439,26 @@ class _Checks:
         require(sound, f"gradient(w) is {short(slope)}, expected an array of {w.size} finite numbers")
         works = [work for k in {1, n // 3 + 1, n - 1 or 1, n + 1} for work in (Epochs(1, k), Steps(n // k + 2, k))]
         for work, per_step in [(work, count) for work in (*works, Steps(2, batch_size=None)) for count in (1, 2)]:
-            one, two = ([*f.batches(np.random.default_rng(0), work, per_step)] for _ in range(2))
+            made = (f.batches, f.batches, partial(Objective.batches, f))
+            one, two, plain = ([*batches(np.random.default_rng(0), work, per_step)] for batches in made)
             rows = all(map(_is_rows, one))
-            size = work.batch_size or n
-            count = work.num_draws(n, per_step)
             if rows and work.epochs and per_step == 1:
-                found = [batch.size for batch in one]
-                expected = [size] * (n // size) + [n % size] * (n % size > 0)
+                found, expected = ([batch.size for batch in each] for each in (one, plain))
                 require(found == expected, f"batches have sizes {found}, not {expected}: is the last partial one kept?")
                 require(sorted(np.concatenate(one)) == [*range(n)], f"an epoch has not each of {n} rows exactly once")
-            require(len(one) == count, f"batches: {len(one)} for {work!r}, {per_step} a step, not {count}")
+            require(len(one) == len(plain), f"batches: {len(one)} for {work!r}, {per_step} a step, not {len(plain)}")
             require(work.batch_size or all(batch is None for batch in one), "expected None for each full batch")
             # The first batches are used after the second ones are drawn: the objective must not hold their state.
-            same = all(np.array_equal(f.gradient(w, a), f.gradient(w, b)) for a, b in zip(one, two, strict=True))
+            first, second = (np.array([f.gradient(w, batch) for batch in batches]) for batches in (one, two))
+            same = np.array_equal(first, second)
             require(same, "generators of the same seed give different batches: what is random must come from rng")
-            ignores = rows and 1 == size < n and all(np.array_equal(f.gradient(w, row), f.gradient(w)) for row in one)
+            ignores = rows and work.batch_size == 1 < n and bool((first == slope).all())
             require(not ignores, "gradient(w, batch) is that of all rows: does it ignore its batch?")
 
     def buffers(self) -> None:
         f = self.f
-        buffers = self.f.buffers()
-        names = sorted(entry.name for entry in self.f.layout.passed_through)
+        buffers = f.buffers()
+        names = sorted(entry.name for entry in f.layout.passed_through)
         require(sorted(buffers) == names, f"buffers() has {sorted(buffers)}; what is not optimised is {names}")
         f.load_buffers(buffers)
         for name, array in f.buffers().items():
@@ -468,10 +466,13 @@ class _Checks:
         require(not known(attempt(f.load_buffers, {**buffers, "?": np.zeros(1)})), "load_buffers takes a name too many")
 
     def gradient(self, w: Vector) -> None:
-        """Check types, that the gradient overwrites `out`, its numbers, and the metrics."""
+        """Check types, that the gradient overwrites `out`, its numbers, values and tangents, and the metrics.
+
+        A gap is made of tangents and of the least value.
+        """
         f = self.f
-        value = self.f.value(w)
-        gradient = self.f.gradient(w)
+        value = f.value(w)
+        gradient = f.gradient(w)
         out = np.full_like(w, np.nan)
         got = f"{type(value).__name__} and {gradient.dtype}{gradient.shape}"
         expected = f"float and float64{w.shape}"
@@ -481,6 +482,8 @@ class _Checks:
         signs = np.ones(w.size)
         saddle = f.ascends is not None
         signs[slice(0) if f.ascends is None else f.ascends] = -1.0
+        tangents = f.least is not None or not f.smooth
+        modulus = 0.0 if f.smooth else self.modulus
         # The ends of an array are easily forgotten; the last one is the intercept in most models.
         ends = [i for entry in f.layout.optimized for i in (entry.block.start, entry.block.stop - 1)]
         for direction in (*np.eye(w.size)[np.union1d(self.rng.permutation(w.size)[:20], ends)], self.draw()):
@@ -492,12 +495,16 @@ class _Checks:
                 size += abs(expected) + self.noise / self.slope * (1.0 + abs(value))
                 agree(slope, expected, prefix + ": is its sign right for y?" * saddle, self.slope, size)
             # Nearby points on both sides test the derivative, if there is one; distant points test the convexity.
-            for step in () if f.smooth else (self.step, -self.step, 1.0, -1.0):
-                there = f.value(w + step * direction)
-                line = value + step * slope
-                line += 0.5 * self.modulus * step**2 * float(direction @ direction)
-                above = there >= line - self.noise * (1.0 + abs(value) + abs(line))
-                require(above, f"value {there:.6g} < line {line:.6g}: no subgradient, or the strong convexity is less")
+            bend = max(f.l2 * float(direction @ f.ridged(direction)), modulus * float(direction @ direction))
+            for step in (self.step, -self.step, 1.0, -1.0, 100.0, -100.0) if tangents else ():
+                there = f.value(v := w + step * direction)
+                line = value + step * slope + 0.5 * step**2 * bend
+                noise = self.noise * (1.0 + abs(value) + abs(line) + abs(there))
+                prefix = f"value {there:.8g} < line {line:.8g}: no subgradient, or the strong convexity is less"
+                require(there >= line - noise, f"{prefix}; gaps would be wrong: not convex, or has another l2 term")
+                loss = there - 0.5 * f.l2 * float(v @ f.ridged(v))
+                good = f.least is None or loss >= f.least - noise
+                require(good, f"gaps would be wrong: the loss is {loss:.8g} where it says least={f.least}")
         good = "loss" in (metrics := f.metrics(w)) and all(type(each) in (float, int) for each in metrics.values())
         require(good, f"metrics(w) is {metrics}; expected Python numbers, among them 'loss'")
         agree(metrics["loss"], f.value(w), "metrics['loss'] differs from value(w)", 0.01 * self.same)
@@ -505,7 +512,7 @@ class _Checks:
     def batch_gradients(self, w: Vector) -> None:
         """Check add_gradient and value_and_gradient, of all examples and of batches, and the means over an epoch."""
         f = self.f
-        batches = [*self.f.batches(self.rng, Epochs(1, batch_size=self.f.num_examples // 3 + 1))]
+        batches = [*f.batches(self.rng, Epochs(1, batch_size=f.num_examples // 3 + 1))]
         reported = np.empty((1 + len(batches), w.size + 1))
         for batch, row in zip((None, *batches), reported, strict=True):
             gradient = f.gradient(w, batch)
@@ -560,13 +567,15 @@ class _Checks:
         """Check the constants, and that a gradient is monotone, strongly if that is known."""
         f = self.f
         least = self.modulus
-        monotone = getattr(self.f, "monotone", self.convex)
+        square = attempt(f.largest_square)
+        monotone = getattr(f, "monotone", self.convex)
         require(least >= 0.0, f"strong_convexity()={least!r}; expected a number >= 0")
         # Half of the pairs are close, because distant pairs show only the mean of a varying curvature.
         for distance in [1.0, 1e-3] * 10:
             u = self.draw()
             move = self.draw(distance)
-            change = f.gradient(u + move) - f.gradient(u)
+            slopes = f.gradient(u)
+            change = f.gradient(u + move) - slopes
             for norm, order, dual in (("l2", 2, 2), ("l1", 1, np.inf)):
                 most = attempt(f.lipschitz, norm)
                 unit = np.linalg.norm(change, dual) / np.linalg.norm(move, order)
@@ -577,28 +586,11 @@ class _Checks:
             slack = 1e-9 + 1e-10 * _largest(change) / _largest(move)
             prefix = f"f is not as convex (concave in y) as strong_convexity()={least}: curvature {curvature:.6g}"
             require(not monotone or curvature >= least * (1.0 - 1e-6) - slack, prefix)
-
-    def dual_terms(self) -> None:
-        """Compare values, near and far, with tangents and with the least value: a gap is made of both."""
-        f = self.f
-        count = self.size - num_intercepts(self.f.layout)
-        square = attempt(self.f.largest_square)
-        for distance in np.geomspace(1e-2, 1e2, 20) if f.least is not None else ():
-            w = self.draw(distance)
-            v = self.draw(distance)
-            ridge = f.l2 * (np.arange(self.size) < count)
-            (value, gradient), there = f.value_and_gradient(w), f.value(v)
-            tangent = value - 0.5 * float(ridge @ w**2) + float((gradient - ridge * w) @ (v - w))
-            noise = self.noise * (1.0 + abs(value) + abs(tangent) + abs(there))
-            loss = there - 0.5 * float(ridge @ v**2)
-            prefix = f"gaps would be wrong: the loss is {loss:.8g} where"
-            require(loss >= tangent - noise, f"{prefix} a tangent is {tangent:.8g}: not convex, or has another l2 term")
-            require(loss >= cast(float, f.least) - noise, f"{prefix} it says least={f.least:.8g}")
-            for j in range(count) if known(square) else ():
-                moved = np.where(np.arange(self.size) == j, v, w)
-                slope = abs((f.gradient(moved) - gradient - ridge * (moved - w))[j])
-                most = (1.0 + 1e-6) * square * abs(v[j] - w[j]) + self.noise * (1.0 + abs(value))
-                require(slope <= most, f"a slope changes by {slope:.6g}, by largest_square() {most:.6g} at most")
+            for j in np.flatnonzero(f.ridged(move)) if known(square) else ():
+                alone = np.where(np.arange(self.size) == j, move, 0.0)
+                unit = (f.gradient(u + alone) - slopes)[j] / move[j] - f.l2
+                good = unit <= square * (1.0 + 1e-6) + slack
+                require(good, f"a slope changes by {unit:.6g} a unit, by largest_square() {square:.6g} at most")
 
 
 # --- strategies -------------------------------------------------------------------------------------------------------
@@ -651,7 +643,7 @@ def _check(make: Callable[..., CompositeStrategy], tolerance: float | None) -> N
     like: Any = make()
     objectives = [_client(m) for m in range(4)]
     method = like.algorithm
-    minimises, steps = (isinstance(getattr(like, "work", None), kind) for kind in (Minimise, FirstOrder))
+    steps = isinstance(getattr(like, "work", None), FirstOrder)
     # A method whose work is its own draws minibatches if it has a rate.
     draws = steps or hasattr(like, "client_lr")
     psi = Zero() if "regularizer" in method.refuses else L1(0.3)
@@ -659,9 +651,8 @@ def _check(make: Callable[..., CompositeStrategy], tolerance: float | None) -> N
     start = ArrayRecord({"coefficients": Array(np.zeros(6, np.float32)), "intercept": Array(np.zeros(1))})
 
     def build(client_lr: float = 0.1, batch_size: int | None = 7, **options: Any) -> CompositeStrategy:
-        work = Minimise(max_iterations=10_000) if minimises else Epochs(1, batch_size)
-        options |= {"regularizer": psi, "client_lr": client_lr, "work": work, "min_train_nodes": 1}
-        options |= {"batch_size": None if minimises else batch_size, "fraction_evaluate": 0.0}
+        options |= {"regularizer": psi, "client_lr": client_lr, "min_train_nodes": 1, "fraction_evaluate": 0.0}
+        options |= {"work": Epochs(1, batch_size)} if steps else {}
         return make(**{field.name: options[field.name] for field in fields(like) if field.name in options})
 
     def run(strategy: CompositeStrategy, rounds: int, **more: Any) -> Any:
