@@ -41,10 +41,11 @@ from flwr_fco.algorithms.contract.choices import Reference
 from flwr_fco.algorithms.contract.problem import Problem, Setting
 from flwr_fco.algorithms.contract.replies import Replies
 from flwr_fco.algorithms.gradient_tracking import GradientTracking
-from flwr_fco.core.layout import Vector, largest_entries
+from flwr_fco.core.layout import Vector
 from flwr_fco.core.validation import AT_LEAST_ONE, POSITIVE, Choice
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import Euclidean, MirrorMap, PNorm
+from flwr_fco.regularizers import HardSparsity
 from flwr_fco.work import FirstOrder
 
 
@@ -208,7 +209,8 @@ class Staged(Algorithm):
         """Return the first state of the next stage: the reference is the sparsified mean, duals and trackers are 0."""
         points, rounds = state.stage_points, state.stage_round
         mean = points / rounds if self.reference.window is None else points[-rounds:].mean(axis=0)
-        reference = mean if self.reference.sparsity is None else largest_entries(mean, self.reference.sparsity)
+        sparsity = self.reference.sparsity
+        reference = mean if sparsity is None else HardSparsity(sparsity).prox(mean, 0.0)
         before = {name: getattr(state, name) for name in self._emptied}
         nothing = {name: np.zeros_like(own) if isinstance(own, np.ndarray) else 0 * own for name, own in before.items()}
         room = self._no_points(reference.size)

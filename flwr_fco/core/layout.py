@@ -119,12 +119,12 @@ class Layout:
     Parameters
     ----------
     entries : tuple of Entry
-        The arrays, in the user's order. Offsets must be consecutive.
+        The arrays, in the user's order; :meth:`from_header` gives them their places.
 
     Raises
     ------
     ValueError
-        If two arrays have the same name, or one does not start where the last one ends.
+        If two arrays have the same name.
 
     Examples
     --------
@@ -141,11 +141,6 @@ class Layout:
     def __post_init__(self) -> None:
         if len(set(self.names)) != len(self.names):
             raise ValueError(f"array names must be unique, got {self.names}")
-        offset = 0
-        for entry in self.optimized:
-            if entry.offset != offset:
-                raise ValueError(f"array {entry.name!r} starts at {entry.offset}, expected {offset}")
-            offset += entry.size
 
     @cached_property
     def size(self) -> int:
@@ -201,21 +196,30 @@ class Layout:
         """
         through = (pass_through,) if isinstance(pass_through, str) else tuple(pass_through)
         through = (*through, *PASS_THROUGH) if through else ()
-        entries = []
-        offset = 0
+        rows = []
         for name, given in arrays.items():
             array = np.asarray(given)
             if array.dtype.kind not in "fiub":
                 prefix = f"array {name!r} has dtype {array.dtype}"
                 raise ValueError(f"{prefix}; expected floating point, integer or boolean")
             optimized = array.dtype.kind == "f" and first_match(through, name) is None
-            entries.append(Entry(name, array.shape, array.dtype.name, offset if optimized else -1, False))
-            offset += array.size if optimized else 0
-        candidates = [entry for entry in entries if entry.optimized]
-        if not candidates:
+            rows.append((name, array.shape, array.dtype.name, optimized, False))
+        layout = cls.from_header(rows)
+        if not layout.optimized:
             prefix = f"no floating-point array to optimise among {sorted(arrays)}"
             raise ValueError(f"{prefix}; pass the model's parameters as initial arrays")
-        return cls(tuple(entries)).regularizing(_regularized(candidates, apply_to))
+        return layout.applying(apply_to)
+
+    def applying(self, apply_to: str | Sequence[str] | None) -> Layout:
+        """Return the layout whose regularizer acts on what `apply_to` names, as in :meth:`from_arrays`."""
+        if apply_to is not None:
+            return self.regularizing(matching(list(self.shapes), apply_to))
+        matrices = {entry.name for entry in self.optimized if len(entry.shape) >= 2}
+        longer = {entry.name for entry in self.optimized if entry.size > 1}
+        slopes = {name for name in self.shapes if name.rsplit(".", 1)[-1] not in UNREGULARIZED}
+        # Arrays in a list are named "0", "1", ...: usually the coefficients and intercept of a linear model.
+        unnamed = all(name.isdecimal() for name in self.shapes)
+        return self.regularizing(matrices or (unnamed and longer) or slopes)
 
     def regularizing(self, names: Container[str]) -> Layout:
         """Return the layout of which these arrays are regularized, and no others.
@@ -270,7 +274,7 @@ class Layout:
 
     def unflatten(self, vector: Vector) -> dict[str, NDArray[Any]]:
         """Return the optimised arrays as new arrays of the user's shapes and dtypes, from a vector of shape (size,)."""
-        return {name: view.astype(self[name].dtype) for name, view in self.views(vector).items()}
+        return {e.name: v.astype(e.dtype) for e, v in zip(self.optimized, self.views(vector).values(), strict=True)}
 
     @cached_property
     def double(self) -> bool:
@@ -321,18 +325,35 @@ class Layout:
 
     def to_header(self) -> tuple[tuple[Any, ...], ...]:
         """Return a JSON-able description; :meth:`from_header` reads it."""
-        return tuple((e.name, e.shape, e.dtype, e.offset, e.regularized) for e in self.entries)
+        return tuple((e.name, e.shape, e.dtype, e.optimized, e.regularized) for e in self.entries)
 
     @classmethod
     def from_header(cls, header: Iterable[Sequence[Any]]) -> Layout:
-        """Rebuild a layout from :meth:`to_header`.
+        """Return the layout of arrays, of each: its name, shape and dtype, whether it is optimised and regularized.
 
         Raises
         ------
         ValueError
             If an entry does not have the form that :meth:`to_header` writes.
+
+        Examples
+        --------
+        >>> Layout.from_header([("w", (2, 3), "float32", True, True), ("count", (), "int64", False, False)])
+        Layout(w[2, 3]*, count[] (passes through); size 6, * regularized)
         """
-        return cls(tuple(_entry(*fields) for fields in header))
+        entries = []
+        offset = 0
+        for name, shape, dtype, optimized, regularized in header:
+            # A negative size could hide a surplus elsewhere.
+            sizes = isinstance(shape, list | tuple) and all(type(size) is int and size >= 0 for size in shape)
+            if not (isinstance(name, str) and sizes and isinstance(optimized, bool) and isinstance(regularized, bool)):
+                prefix = f"the entry {[name, shape, dtype, optimized, regularized]!r} describes no array"
+                advice = "expected a name, whole sizes >= 0, a dtype, whether it is optimised and regularized"
+                raise ValueError(f"{prefix}; {advice}")
+            entry = Entry(name, tuple(shape), np.dtype(dtype).name, offset if optimized else -1, regularized)
+            entries.append(entry)
+            offset += entry.size * optimized
+        return cls(tuple(entries))
 
     def __getitem__(self, name: str) -> Entry:
         for entry in self.entries:
@@ -346,51 +367,6 @@ class Layout:
             for e in self.entries
         )
         return f"Layout({parts}; size {self.size}, * regularized)"
-
-
-def _entry(name: Any, shape: Any, dtype: Any, offset: Any, regularized: Any) -> Entry:
-    """Return an entry of a header after checking it: a negative size could offset a surplus elsewhere."""
-    sizes = isinstance(shape, list | tuple) and all(type(size) is int and size >= 0 for size in shape)
-    if not (isinstance(name, str) and sizes and type(offset) is int and isinstance(regularized, bool)):
-        prefix = f"the entry {[name, shape, dtype, offset, regularized]!r} describes no array"
-        raise ValueError(f"{prefix}; expected a name, whole sizes >= 0, a dtype, a place and whether it is regularized")
-    return Entry(name, tuple(shape), np.dtype(dtype).name, offset, regularized)
-
-
-def _regularized(candidates: Sequence[Entry], apply_to: str | Sequence[str] | None) -> set[str]:
-    """Return the names of the arrays that a regularizer acts on."""
-    names = [entry.name for entry in candidates]
-    if apply_to is not None:
-        return matching(names, apply_to)
-    matrices = {entry.name for entry in candidates if len(entry.shape) >= 2}
-    if matrices:
-        return matrices
-    longer = {entry.name for entry in candidates if entry.size > 1}
-    # Arrays in a list are named "0", "1", ...: usually the coefficients and intercept of a linear model.
-    if longer and all(name.isdecimal() for name in names):
-        return longer
-    return {name for name in names if name.rsplit(".", 1)[-1] not in UNREGULARIZED}
-
-
-def largest_entries(vector: Vector, count: int) -> Vector:
-    """Return the vector with only its `count` entries of largest absolute value; ties keep the first entries.
-
-    Parameters
-    ----------
-    vector : ndarray of float64, shape (d,)
-        Any vector.
-    count : int
-        s.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> largest_entries(np.array([1.0, -3.0, 2.0]), 2)
-    array([ 0., -3.,  2.])
-    """
-    result = vector.copy()
-    result[np.argsort(-np.abs(vector), kind="stable")[count:]] = 0.0
-    return result
 
 
 # --- patterns of names ------------------------------------------------------------------------------------------------

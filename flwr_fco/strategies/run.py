@@ -18,7 +18,7 @@ from flwr_fco.algorithms.contract.choices import Average, Last, Trimmed
 from flwr_fco.algorithms.contract.graph import Graph
 from flwr_fco.algorithms.contract.problem import Change, Problem, Setting
 from flwr_fco.algorithms.contract.replies import Mean
-from flwr_fco.core.layout import Layout, Vector, euclidean_norm, largest_entries
+from flwr_fco.core.layout import Layout, Vector, euclidean_norm
 from flwr_fco.core.validation import POSITIVE, checked, kinds_of, short
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.messages.arrays import layout_of, model_record, model_vector
@@ -26,7 +26,7 @@ from flwr_fco.messages.protocol import Node, Plan, Uplink
 from flwr_fco.messages.records import Inbox
 from flwr_fco.messages.short import Short
 from flwr_fco.privacy import PrivateMean
-from flwr_fco.regularizers import Zero
+from flwr_fco.regularizers import HardSparsity, Zero
 from flwr_fco.regularizers.base import BoundRegularizer
 from flwr_fco.results import Result, traffic_of
 from flwr_fco.strategies import replies
@@ -460,7 +460,7 @@ class PointAverage:
         """
         if self.averages and self.total is not None:
             return np.asarray(self.total / self.count)
-        return last if self.nonzeros is None else largest_entries(last, self.nonzeros)
+        return last if self.nonzeros is None else HardSparsity(self.nonzeros).prox(last, 0.0)
 
 
 class Momentum:

@@ -14,14 +14,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from flwr_fco.core.files import json_object
-from flwr_fco.core.layout import matching
+from flwr_fco.core.layout import Layout, matching
 from flwr_fco.core.spec import Spec
 from flwr_fco.core.validation import MOMENTUM, NON_NEGATIVE, checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers import NofM, PerParameter, Regularizer, Terms, Zero
 from flwr_fco.regularizers.base import Groups
 from flwr_fco.regularizers.spectral import noise_of
-from flwr_fco.torch.state import regularized_names
 
 Group = dict[str, Any]
 # Quoted, as in `Scores`: where the reference is built without PyTorch, its Tensor is a stand-in.
@@ -126,13 +125,14 @@ class CompositeOptimizer(torch.optim.Optimizer):
     @property
     def regularizers(self) -> dict[str, Regularizer | None]:
         """Regularizer of each parameter by name; None if psi does not act on it."""
-        pairs = [pair for g in self.param_groups for pair in zip(g["names"], g["params"], strict=True)]
-        shapes = {name: tuple(p.shape) for name, p in pairs}
+        groups = self.param_groups
+        shapes = {name: tuple(p.shape) for g in groups for name, p in zip(g["names"], g["params"], strict=True)}
         common = self.defaults["apply_to"]
         acted_on = dict[PerParameter, list[str]]()
-        by_default = regularized_names(shapes, common)
+        rows = [(name, shape, "float64", True, False) for name, shape in shapes.items()]
+        by_default = set(Layout.from_header(rows).applying(common).regularized_names)
         regularizers: dict[str, Regularizer | None] = {}
-        for group in self.param_groups:
+        for group in groups:
             psi, names, patterns = group["regularizer"], group["names"], group["apply_to"]
             own = by_default if patterns == common else matching(names, patterns or ())
             hit = set(names) if group["everywhere"] else own
@@ -317,11 +317,9 @@ class CompositeOptimizer(torch.optim.Optimizer):
             spec = group["regularizer"]
             arrays = {name: tensor.numpy() for name, tensor in spec["arrays"].items()}
             group["regularizer"] = Regularizer.from_spec(Spec(json_object(spec["header"]), arrays))
-        super().load_state_dict({**state_dict, "param_groups": saved})
-        # PyTorch casts the loaded tensors to the parameters' dtypes; duals must keep theirs.
-        ids = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
-        parameters = chain.from_iterable(group["params"] for group in self.param_groups)
-        for number, p in zip(ids, parameters, strict=True):
+        # PyTorch would cast the tensors to the parameters' dtypes; duals must keep theirs.
+        super().load_state_dict({"state": {}, "param_groups": saved})
+        for number, p in enumerate(chain.from_iterable(group["params"] for group in self.param_groups)):
             for key, value in state_dict["state"].get(number, {}).items():
                 self.state[p][key] = value.to(device=p.device, copy=True)
 

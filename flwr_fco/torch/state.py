@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from flwr_fco.core.layout import Entry, Layout
+from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ConfigurationError
 
 
@@ -55,20 +55,9 @@ def layout_of(model: nn.Module, apply_to: str | Sequence[str] | None = None) -> 
     ('0.weight', '0.bias', '1.running_mean', '1.running_var', '1.num_batches_tracked')
     """
     parameters = trainable(model)
-    regularized = regularized_names({name: tuple(p.shape) for name, p in parameters.items()}, apply_to)
-    entries = []
-    offset = 0
-    for name, tensor in model.state_dict().items():
-        place = offset if name in parameters else -1
-        entries.append(Entry(name, tuple(tensor.shape), _numpy_name(tensor.dtype), place, name in regularized))
-        offset += tensor.numel() if name in parameters else 0
-    return Layout(tuple(entries))
-
-
-def regularized_names(shapes: Mapping[str, tuple[int, ...]], apply_to: str | Sequence[str] | None = None) -> set[str]:
-    """Return the names of a model's arrays that a server regularizes: Layout's rule, without allocating a model."""
-    arrays = {name: np.broadcast_to(np.float64(0.0), shape) for name, shape in shapes.items()}
-    return set(Layout.from_arrays(arrays, apply_to=apply_to, pass_through=()).regularized_names)
+    state = model.state_dict().items()
+    rows = [(name, tuple(each.shape), _numpy_name(each.dtype), name in parameters, False) for name, each in state]
+    return Layout.from_header(rows).applying(apply_to)
 
 
 def _numpy_name(dtype: torch.dtype) -> str:
