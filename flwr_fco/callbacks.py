@@ -182,7 +182,8 @@ class EarlyStopping(Callback):
             raise ConfigurationError(f"{wrong} (what the model may still move), or tol and certificate, or validation")
         self.certificate = certificate
         self.validation = validation
-        self._kind, self._looks_at = ("certificate", certificate) if validation is None else ("validation", validation)
+        named = {"certificate": certificate, "validation": validation}
+        self._kind, self._looks_at = next((pair for pair in named.items() if pair[1] is not None), ("change", None))
         is_function = callable(self._looks_at) and not isinstance(self._looks_at, type)
         if not is_function and not isinstance(self._looks_at, str | None):
             prefix = f"{self._kind}={self._looks_at!r}; expected a function of the arrays"
@@ -212,26 +213,22 @@ class EarlyStopping(Callback):
         value = None if server_round % self.every else self._value(arrays, metrics)
         if value is None:
             return False, {}
-        added: dict[str, Number] = {}
-        if self.validation is not None:
+        if self.tol is None:
             sign = 1.0 if self.mode == "min" else -1.0
             # The first score is better than none, but one that is NaN is never the best.
-            better = not math.isnan(value) and not sign * value >= sign * self.best
-            if better:
+            done = math.isnan(value) or sign * value >= sign * self.best
+            if not done:
                 self.best = value
                 self.best_arrays = arrays
-            stop = self._wait(not better)
-        elif self.certificate is not None:
-            # A metric says whose data it is of; a part of them certifies nothing of the rest.
-            part = isinstance(self.certificate, str) and metrics.get(_COVERED, 0) < metrics.get(_CONNECTED, 0)
-            stop = value <= float(self.tol or 0.0) and not part
-            if callable(self.certificate):
-                added["certificate"] = value
         else:
-            stop = self._wait(value <= float(self.tol or 0.0))
-            added["change"] = value
+            # A metric says whose data it is of; a part of them certifies nothing of the rest.
+            part = isinstance(self._looks_at, str) and metrics.get(_COVERED, 0) < metrics.get(_CONNECTED, 0)
+            done = value <= self.tol and not part
+        self._waited = self._waited + 1 if done else 0
+        stop = self._waited >= (self.patience if self.certificate is None else 1)
         self.stopped = server_round if stop else 0
-        return stop, added
+        named = {} if self.tol is None or isinstance(self._looks_at, str) else {self._kind: value}
+        return stop, named
 
     def on_run_end(self, result: Result) -> None:
         """Warn if the metric to check was missing in all rounds."""
@@ -257,11 +254,6 @@ class EarlyStopping(Callback):
         self._seen = bool(seen)
         best = {name.removeprefix("best/"): Array(value) for name, value in arrays.items() if name.startswith("best/")}
         self.best_arrays = ArrayRecord(best) if best else None
-
-    def _wait(self, once_more: bool) -> bool:
-        """Count a round, or begin to count again; return whether that was the last one to wait for."""
-        self._waited = self._waited + 1 if once_more else 0
-        return self._waited >= self.patience
 
     def _value(self, arrays: ArrayRecord, metrics: Mapping[str, Number]) -> float | None:
         """Return what is checked of a round; None if it has nothing to check."""

@@ -205,6 +205,8 @@ class BandedNoise:
         The last p - 1 vectors, on which the noise of later rounds depends.
     """
 
+    saved = ("last",)
+
     def __init__(self, bands: int) -> None:
         self._coefficients = square_root_coefficients(bands)
         self.last: list[Vector] = []
@@ -376,9 +378,11 @@ class PrivateMean:
     ----------
     released : int
         Rounds that this strategy has released, in whichever run.
+    stream : BandedNoise
+        The noise.
     """
 
-    saved = ("round", "rounds", "multiplier", "denominator", "order", "noise")
+    saved = ("round", "rounds", "multiplier", "denominator", "order")
 
     def __init__(self, privacy: GaussianDP, options: Any) -> None:
         library()
@@ -390,17 +394,8 @@ class PrivateMean:
         self.round, self.released, self.rounds = 0, 0, 0
         self.multiplier, self.denominator = 0.0, 1.0
         self.order: list[tuple[int, int]] = []
-        self._stream = BandedNoise(bands)
+        self.stream = BandedNoise(bands)
         self._asked: set[tuple[int, int]] | None = None
-
-    @property
-    def noise(self) -> list[Vector]:
-        """The last rounds' noise, on which that of later rounds depends."""
-        return self._stream.last
-
-    @noise.setter
-    def noise(self, last: Sequence[Vector]) -> None:
-        self._stream.last = list(last)
 
     def begin_round(self, nodes: Sequence[Node], num_rounds: int | None, problem: Problem) -> list[Node]:
         """Return whom the secret schedule asks; before round 1 the noise is settled, for so many rounds.
@@ -516,7 +511,7 @@ class PrivateMean:
             The replies that count.
         """
         mean = self.clipped_sum(uplinks)
-        mean += self.multiplier * self.privacy.total_clip * self._stream.next(self._draw)
+        mean += self.multiplier * self.privacy.total_clip * self.stream.next(self._draw)
         mean /= self.denominator
         self.round += 1
         self.released = max(self.released, self.round)

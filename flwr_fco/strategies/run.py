@@ -167,7 +167,8 @@ class Run:
     def parts(self) -> dict[str, Any]:
         """All that changes, by name, for saving and going back."""
         parts = {"run": self, "cap": self.cap, "average": self.average, "ledger": self.roll, "graph": self.graph}
-        parts |= {"momentum": self.momentum, "privacy": self.privacy, "untrained": self.untrained, "watch": self.watch}
+        parts |= {"momentum": self.momentum, "untrained": self.untrained, "watch": self.watch, "privacy": self.privacy}
+        parts["noise"] = self.privacy and self.privacy.stream
         return {name: part for name, part in parts.items() if part is not None}
 
     # --- messages -------------------------------------------------------------------------------------------------
