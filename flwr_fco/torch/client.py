@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import glob
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, NamedTuple, Self, cast
@@ -210,8 +210,9 @@ class LocalTraining:
         self._state = recall(context, self._downlink)
         self._method = method_of(plan.solver, plan.options)
         self._loop = UserLoop(plan.solver)
-        self._loop.ask(self._method, self._downlink, self._state)
-        self._plain = not self._loop.psi
+        asked = self._loop.ask(self._method, self._downlink, self._state)
+        self._kind, self._start, self._shift, psi = asked
+        self._plain = not psi
         terms = plan.regularizer.terms() if plan.scope == "joint" and not self._plain else ()
         joint = f"scope='joint': {plan.regularizer!r} of all arrays together has no form on tensors"
         objections = {
@@ -222,7 +223,7 @@ class LocalTraining:
         for prefix in (prefix for prefix, objects in objections.items() if objects):
             raise ConfigurationError(f"{prefix}. Take something else on the server, or {_INSTEAD}")
         tracked = self._method.memory or hasattr(self._method, "tracker_start")
-        if momentum and (tracked or self._loop.kind is not optim.DualAveraging):
+        if momentum and (tracked or self._kind is not optim.DualAveraging):
             prefix = f"momentum={momentum!r}: the method {plan.solver!r} has none. Leave it out, or take FedDualAvg"
             raise ConfigurationError(f"{prefix}; the server's momentum is server_momentum")
 
@@ -239,7 +240,6 @@ class LocalTraining:
     def __enter__(self) -> Self:
         plan = self._downlink.plan
         downlink = self._downlink
-        kind, start = self._loop.kind, self._loop.start
         layout = layout_of(self.model)
         if layout.signature != plan.layout.signature:
             _explain_difference(layout.shapes, plan.layout.shapes)
@@ -250,12 +250,13 @@ class LocalTraining:
         own["apply_to"] = [glob.escape(name) for name in plan.layout.regularized_names]
         named = dict(self.model.named_parameters())
         params = [(name, named[name]) for name in plan.layout.shapes]
-        self.optimizer = kind(params, downlink.client_lr, Zero() if self._plain else plan.regularizer, **own)
+        self.optimizer = self._kind(params, downlink.client_lr, Zero() if self._plain else plan.regularizer, **own)
         # As they came: what is sent back is of the same precision.
-        self._single = kind is optim.DualAveraging and plan.wire_dtype == "auto" and start.dtype == np.float32
-        self.optimizer.start_from(plan.layout.views(start), elapsed=downlink.elapsed, single=self._single)
-        if isinstance(self.optimizer, optim.DualAveraging) and np.any(self._loop.shift):
-            self.optimizer.set_shift(plan.layout.views(self._loop.shift))
+        dual = self._kind is optim.DualAveraging
+        self._single = dual and plan.wire_dtype == "auto" and self._start.dtype == np.float32
+        self.optimizer.start_from(plan.layout.views(self._start), elapsed=downlink.elapsed, single=self._single)
+        if isinstance(self.optimizer, optim.DualAveraging) and np.any(self._shift):
+            self.optimizer.set_shift(plan.layout.views(self._shift))
         rng = random_generator(plan.seed, self._round, partition_of(self._context))
         seed = int(rng.integers(2**63))
         self._stack.enter_context(seeded(self.model.parameters(), seed, all_devices=True))
@@ -295,7 +296,7 @@ class LocalTraining:
         # `Layout.flatten` makes float64 of it.
         parts = [increments[name].reshape(-1) for name in plan.layout.shapes]
         increment: NDArray[Any] = np.concatenate(parts) if self._single else plan.layout.flatten(increments)
-        probed = self._loop.kind is GradientProbe
+        probed = self._kind is GradientProbe
         moved = Moved(optimizer.elapsed_since_start, optimizer.num_steps)
         self._loop.done = {"increment": increment}, Moved(downlink.client_lr, 1) if probed else moved
         sent, moved = self._method.local(self._loop, downlink, self._state)
@@ -325,7 +326,7 @@ def _number(name: str, value: Any) -> float:
 
 
 class UserLoop:
-    """A client whose loop is the user's: it takes note of what a method asks for, and later has the outcome.
+    """A client whose loop is the user's: it finds out what a method asks for, and later has the outcome.
 
     Parameters
     ----------
@@ -334,20 +335,10 @@ class UserLoop:
 
     Attributes
     ----------
-    kind : type of CompositeOptimizer
-        Of the optimiser.
-    start, shift : ndarray, shape (d,)
-        Where it starts, and what is added to every gradient.
-    psi : bool
-        Whether psi acts.
     done : tuple of dict and Moved, or None
         What the method sends, once it is known.
     """
 
-    kind: type[optim.CompositeOptimizer]
-    start: Any
-    shift: Any = 0.0
-    psi = True
     done: tuple[Sent, Moved] | None = None
 
     def __init__(self, solver: str) -> None:
@@ -358,36 +349,34 @@ class UserLoop:
         prefix = f"the method {self._solver!r} has no optimiser ({methods})"
         raise ConfigurationError(f"{prefix}. Take something else on the server, or {_INSTEAD}")
 
-    def ask(self, method: Any, downlink: Downlink, memory: ClientState | None) -> None:
-        """Find out what a method asks for."""
-        with suppress(_AskedError):
+    def ask(self, method: Any, downlink: Downlink, memory: ClientState | None) -> tuple[Any, ...]:
+        """Return the class of the optimiser, where it starts, what is added to every gradient, and whether psi acts."""
+        try:
             method.local(self, downlink, memory)
-            raise ConfigurationError(f"the method {self._solver!r} asks for no steps; {_INSTEAD}")
+        except _AskedError as asked:
+            return asked.args
+        raise ConfigurationError(f"the method {self._solver!r} asks for no steps; {_INSTEAD}")
 
     def dual_steps(self, dual: Any, shift: Any = 0.0, *, psi: bool = True, every: bool = False) -> tuple[Sent, Moved]:
-        """Take note of steps of dual averaging."""
-        return self._note(optim.DualAveraging, dual, shift, psi)
+        """Return the outcome of steps of dual averaging."""
+        return self._outcome(optim.DualAveraging, dual, shift, psi)
 
     def proximal_steps(self, primal: Any, *, psi: bool = True) -> tuple[Sent, Moved]:
-        """Take note of proximal steps."""
-        return self._note(optim.ProximalSGD, primal, 0.0, psi)
+        """Return the outcome of proximal steps."""
+        return self._outcome(optim.ProximalSGD, primal, 0.0, psi)
 
     def gradient(self, dual: Any) -> tuple[Sent, Moved]:
-        """Take note that a gradient is asked for."""
-        return self._note(GradientProbe, dual, 0.0, True)
+        """Return a gradient."""
+        return self._outcome(GradientProbe, dual, 0.0, True)
 
-    def _note(self, kind: Any, start: Any, shift: Any, psi: bool) -> tuple[Sent, Moved]:
-        if self.done is not None:
-            return self.done
-        self.kind = kind
-        self.start = start
-        self.shift = shift
-        self.psi = psi
-        raise _AskedError
+    def _outcome(self, *asked: Any) -> tuple[Sent, Moved]:
+        if self.done is None:
+            raise _AskedError(*asked)
+        return self.done
 
 
 class _AskedError(Exception):
-    """A method has asked for its loop."""
+    """A method has asked for its loop, whose outcome is not known yet."""
 
 
 class GradientProbe(optim.DualAveraging):
