@@ -6,6 +6,8 @@ A message says what was wrong (with the value), what was expected and what to do
 """
 
 from collections.abc import Sequence
+from contextlib import ContextDecorator
+from dataclasses import dataclass
 from typing import Any
 
 __all__ = ["ClientError", "ConfigurationError", "DivergedError", "FlwrFcoError", "NoAnswerError", "NotInstalledError"]
@@ -139,14 +141,11 @@ class ClientError(FlwrFcoError, RuntimeError):
         Round stamp of the message that the client was handling.
     """
 
-    def __init__(self, message: str, node_id: int, server_round: str) -> None:
+    # Another process makes an error again of its text alone, and then sets its attributes: here and below.
+    def __init__(self, message: str, node_id: int = 0, server_round: str = "") -> None:
         super().__init__(message)
         self.node_id = node_id
         self.server_round = server_round
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Return the parts to rebuild the error in another process."""
-        return type(self), (str(self), self.node_id, self.server_round), self.__dict__
 
 
 class DivergedError(FlwrFcoError, ArithmeticError):
@@ -164,7 +163,7 @@ class DivergedError(FlwrFcoError, ArithmeticError):
         Round of that model; 0 for the initial model.
     """
 
-    def __init__(self, message: str, server_round: int, result: Any, good_round: int) -> None:
+    def __init__(self, message: str, server_round: int = 0, result: Any = None, good_round: int = 0) -> None:
         super().__init__(message)
         self.server_round = server_round
         self.result = result
@@ -187,7 +186,7 @@ class NothingTrainedError(FlwrFcoError, RuntimeError):
         The result, with the metrics of the skipped rounds and ``left_out``.
     """
 
-    def __init__(self, message: str, result: Any) -> None:
+    def __init__(self, message: str, result: Any = None) -> None:
         super().__init__(message)
         self.result = result
 
@@ -203,6 +202,47 @@ class RunInterrupted(KeyboardInterrupt):
         The result so far.
     """
 
-    def __init__(self, message: str, result: Any) -> None:
+    def __init__(self, message: str, result: Any = None) -> None:
         super().__init__(message)
         self.result = result
+
+
+@dataclass(eq=False)
+class in_words(ContextDecorator):
+    """Turn any error of a block, or of a function, in reading what others have sent or saved into one of this package.
+
+    Parameters
+    ----------
+    problem : str
+        Begins the error.
+    kind : type of error, default ProtocolError
+        What is raised.
+    advice : str, optional
+        Ends the error.
+    passing : type of error, default FlwrFcoError
+        What is in words already, and passes as it is.
+
+    Examples
+    --------
+    >>> with in_words("the server's plan cannot be read"):
+    ...     {}["seed"]
+    Traceback (most recent call last):
+    ...
+    flwr_fco.errors.ProtocolError: the server's plan cannot be read: KeyError: 'seed'
+    """
+
+    problem: str
+    kind: type[FlwrFcoError] = ProtocolError
+    advice: str = ""
+    passing: Any = FlwrFcoError
+
+    def __enter__(self) -> None:
+        """Begin to read."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Raise an error in words in the place of any other."""
+        if isinstance(error, Exception) and not isinstance(error, self.passing):
+            # These texts are for people; a KeyError's is the bare key.
+            plain = type(error) is ValueError or isinstance(error, FlwrFcoError)
+            text = f"{error}" if plain else f"{type(error).__name__}: {error}"
+            raise self.kind(f"{self.problem}: {text:.500}{self.advice}") from error

@@ -23,7 +23,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
 from flwr_fco.core.validation import AT_LEAST_ONE, checked
-from flwr_fco.errors import ConfigurationError
+from flwr_fco.errors import ConfigurationError, in_words
 
 __all__ = ["TOPOLOGIES", "Mixing", "Topology", "chain", "complete", "consensus_error", "effective_mixing"]
 __all__ += ["from_edges", "from_graph", "ring", "root_mean_square_norm", "star"]
@@ -63,11 +63,8 @@ class Topology:
     mixing: Matrix
 
     def __post_init__(self) -> None:
-        try:
+        with in_words("the mixing matrix is no array of numbers; expected M rows of M weights", ConfigurationError):
             mixing = np.array(self.mixing, dtype=np.float64)
-        except (TypeError, ValueError) as error:
-            prefix = f"the mixing matrix is no array of numbers ({error})"
-            raise ConfigurationError(f"{prefix}; expected M rows of M weights") from error
         objection = _objection(mixing)
         if objection:
             raise ConfigurationError(f"the mixing matrix {objection}")

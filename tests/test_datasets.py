@@ -64,13 +64,10 @@ def test_seeds_change_the_split_over_clients_only(make):
 
 def test_a_client_of_the_regression_is_the_same_in_any_order():
     data = lasso(seed=3)
-    first = data.client(40)
-    other = data.client(5)
-    again = lasso(seed=3).client(40)
-    assert np.array_equal(first.features, again.features)
-    assert np.array_equal(first.targets, again.targets)
-    assert not np.array_equal(first.features, other.features)
-    assert not np.array_equal(first.features, lasso(seed=4).client(40).features)
+    first, other = data.client(40), data.client(5)
+    assert all(map(np.array_equal, first, lasso(seed=3).client(40)))
+    for another in (other, lasso(seed=4).client(40)):
+        assert not np.array_equal(first.features, another.features)
 
 
 def test_the_regression_has_standard_normal_means_features_and_noise():

@@ -1,6 +1,7 @@
 """Around a run: callbacks and what they may answer, results as tables, models in files and back."""
 
 import math
+import pickle
 import sys
 from itertools import pairwise
 
@@ -12,9 +13,10 @@ from problems import arrays_of, clients, flat, refused, run
 from scipy.sparse import csr_array
 
 from flwr_fco.callbacks import Callback, Checkpoint, EarlyStopping
-from flwr_fco.errors import DivergedError
+from flwr_fco.errors import DivergedError, NothingTrainedError, RunInterrupted
 from flwr_fco.models import load_npz, save_npz, to_sparse
 from flwr_fco.regularizers import L1
+from flwr_fco.results import Result
 from flwr_fco.strategies import FedDualAvg, Steps, run_of
 from reproduction.pooled import certify
 
@@ -230,6 +232,12 @@ def test_the_table_has_every_number_of_every_round(result):
             for key, value in metrics.items():
                 assert table[f"{name}/{key}"][number] == value
     assert math.isnan(table["server/score"][7])
+
+
+def test_an_error_of_another_process_has_its_result():
+    for kind in (DivergedError, NothingTrainedError, RunInterrupted):
+        again = pickle.loads(pickle.dumps(kind("why", result=Result())))
+        assert (str(again), again.result) == ("why", Result())
 
 
 def test_without_pandas_the_error_names_the_command(result, monkeypatch):

@@ -32,11 +32,10 @@ from flwr_fco.core.logs import logger
 from flwr_fco.core.schema import names_of
 from flwr_fco.core.validation import AT_LEAST_ONE, Choice, checked
 from flwr_fco.engines.client import answer as run_half
-from flwr_fco.errors import ConfigurationError, PublicError
+from flwr_fco.errors import ConfigurationError, PublicError, in_words
 from flwr_fco.messages import protocol, records
 from flwr_fco.messages.arrays import digest_of, model_vector, pack, record_of, stamp_of
 from flwr_fco.messages.protocol import Answer, ClientState, Described, Downlink, MemoryLostError, Plan, Question, Uplink
-from flwr_fco.messages.records import readable
 from flwr_fco.objectives import Objective, design
 from flwr_fco.objectives.linear import Linear
 from flwr_fco.work import FirstOrder, Minimise
@@ -185,7 +184,7 @@ def task_of(message: Message, limits: Limits, *, as_sent: bool = False) -> tuple
         If it cannot be read, or its plan is too long.
     """
     down = records.decode_downlink(message.content, limits.max_plan, as_sent=as_sent)
-    with readable("the message's round"):
+    with in_words("the message's round cannot be read"):
         return int(message.metadata.group_id), down
 
 
@@ -357,7 +356,7 @@ class Client:
     def evaluate(self, message: Message, context: Context) -> Message:
         """Answer an evaluation with the metrics of the server's model."""
         objective = self.objective(context, "evaluate", "an evaluation")
-        with readable("the server's model"):
+        with in_words("the server's model cannot be read"):
             primal, passed = model_vector(objective.layout, records.only(ArrayRecord, message.content))
             if passed:
                 objective.load_buffers(passed)

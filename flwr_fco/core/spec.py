@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Layout, SparseVector
 from flwr_fco.core.validation import Choice
-from flwr_fco.errors import FlwrFcoError, SpecError
+from flwr_fco.errors import SpecError, in_words
 
 _ARRAY = "$array"
 #: Limits on objects that a message may request.
@@ -39,9 +39,9 @@ class Spec(NamedTuple):
 class Specified(Choice):
     """Mixin of dataclasses that can be sent as a :class:`Spec`.
 
-    A direct subclass with ``registry = True`` opens a family (regularizers, mirror maps); every dataclass below it
-    that sets ``kind`` is registered under that name. Fields may be numbers, strings, booleans, None, tuples of these,
-    arrays, layouts, other members of a family, and mappings from strings to any of these.
+    A subclass that sets ``family`` opens a family (regularizers, mirror maps); every dataclass below it that sets
+    ``kind`` is registered under that name. Fields may be numbers, strings, booleans, None, arrays, layouts, members of
+    a family, and tuples, lists, sets and mappings of these.
     """
 
     kind: ClassVar[str] = ""
@@ -254,9 +254,5 @@ def _build(header: Any, arrays: Mapping[str, NDArray[Any]], prefix: str) -> Spec
         wrong = f"lacks {', '.join(sorted(names - arguments))}" if names - arguments else ""
         wrong = wrong or f"has no argument {', '.join(sorted(arguments - names))}"
         raise SpecError(f"{family} {kind!r} {wrong}; server and client probably run different versions of flwr-fco")
-    try:
+    with in_words(f"{family} {kind!r} cannot be built", SpecError):
         return cls(**{name: decode(header[name], f"{prefix}{name}", arrays) for name in arguments})
-    except FlwrFcoError:
-        raise
-    except (TypeError, ValueError, AttributeError, ArithmeticError, LookupError, RecursionError) as error:
-        raise SpecError(f"{family} {kind!r} cannot be built: {error}") from error

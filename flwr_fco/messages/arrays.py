@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from flwr_fco.core.files import npy_header
 from flwr_fco.core.layout import COUNTERS, Layout, NonZeros, SparseVector, Vector, all_finite
-from flwr_fco.errors import ConfigurationError, FormError, ProtocolError
+from flwr_fco.errors import FormError, ProtocolError, in_words
 
 #: Flower's name of NumPy's format.
 NUMPY = "numpy.ndarray"
@@ -110,10 +110,9 @@ def from_array(name: str, array: Array) -> NDArray[Any]:
 def _other_header(name: str, data: bytes, dtype: np.dtype[Any], shape: tuple[int, ...]) -> tuple[int, bool]:
     """Return where the data begin, and their order, of another version, padding or memory order."""
     file = io.BytesIO(data[:_LONGEST_HEADER])
-    try:
+    # A header is an expression in Python, which a peer can fill with anything.
+    with in_words(f"array {name!r} cannot be read"):
         found, fortran, held = npy_header(file)
-    except Exception as error:  # a header is an expression in Python, which a peer can fill with anything
-        raise ProtocolError(f"array {name!r} cannot be read: {type(error).__name__}: {error!s:.200}") from error
     if found != shape or held != dtype:
         raise ProtocolError(f"array {name!r} holds {held!s:.50}{list(found)}, its label says {dtype}{list(shape)}")
     return file.tell(), fortran
@@ -187,11 +186,9 @@ def unpack(arrays: Mapping[str, Array], size: int, shapes: Mapping[str, tuple[in
         kind = SparseVector if entry.startswith(INDICES) else NonZeros
         if name not in vectors:
             raise ProtocolError(f"{entry!r:.100} have no values of their own beside them")
-        try:
+        with in_words(f"array {name!r}", passing=ProtocolError):
             length = math.prod(shapes.get(name, (size,)))
             vectors[name] = kind(from_array(name, arrays[entry]), vectors[name], length)
-        except (ConfigurationError, TypeError) as error:
-            raise ProtocolError(f"array {name!r}: {error}") from error
     return vectors
 
 

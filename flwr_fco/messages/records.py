@@ -12,7 +12,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ContextDecorator, nullcontext
+from contextlib import nullcontext
 from copy import copy
 from dataclasses import replace
 from functools import lru_cache
@@ -24,7 +24,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr_fco.core.files import parse_json
 from flwr_fco.core.layout import Layout, SparseVector
 from flwr_fco.core.spec import Spec
-from flwr_fco.errors import ConfigurationError, FlwrFcoError, FormError, ProtocolError
+from flwr_fco.errors import ConfigurationError, FormError, ProtocolError, in_words
 from flwr_fco.messages import protocol
 from flwr_fco.messages.arrays import PASS, check_array, from_array, name_of, pack, record_of, split_passed, unpack
 from flwr_fco.messages.protocol import Answer, Described, Downlink, Node, Plan, Question, Received, Uplink, parsed_plan
@@ -106,36 +106,6 @@ class Encoder:
         return {prefix + name: array for prefix, array in made.items()}
 
 
-class readable(ContextDecorator):
-    """Turn any error in reading the other side's message into one of this package's.
-
-    Parameters
-    ----------
-    source : str
-        Begins the error.
-
-    Examples
-    --------
-    >>> with readable("the server's plan"):
-    ...     int("ten")
-    Traceback (most recent call last):
-    ...
-    flwr_fco.errors.ProtocolError: the server's plan cannot be read: ValueError: invalid literal for int() with base 10: 'ten'
-    """  # noqa: E501
-
-    def __init__(self, source: str) -> None:
-        self.source = source
-
-    def __enter__(self) -> None:
-        """Begin to read."""
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Raise what is none of this package's errors as one: the other side can send anything."""
-        if isinstance(error, Exception) and not isinstance(error, FlwrFcoError):
-            text = f"{self.source} cannot be read: {type(error).__name__}: {f'{error}':.500}"
-            raise ProtocolError(text) from error
-
-
 def _checked_text(text: Any, most: float) -> str:
     """Return JSON as it came, unless it is longer than the client allows."""
     if len(text) > most:
@@ -144,7 +114,7 @@ def _checked_text(text: Any, most: float) -> str:
     return str(text)
 
 
-@readable("the server's message")
+@in_words("the server's message cannot be read")
 def decode_downlink(content: RecordDict, most_characters: float = LONGEST_PLAN, *, as_sent: bool = False) -> Downlink:
     """Return the task of a training message; a plan without arrays is parsed once in a process.
 
@@ -320,7 +290,7 @@ def encode_question(asked: Question) -> RecordDict:
     return RecordDict({ARRAYS: record_of(pack(arrays)), QUESTION: ConfigRecord(about)})
 
 
-@readable("the server's question")
+@in_words("the server's question cannot be read")
 def decode_question(content: RecordDict, most_characters: float = LONGEST_PLAN) -> Question:
     """Return the question of a message.
 
@@ -361,7 +331,7 @@ def encode_described(said: Described) -> RecordDict:
     return RecordDict({NAMES: about, ARRAYS: record_of(pack(deviations)), **metrics})
 
 
-@readable("what it says of its table")
+@in_words("what it says of its table cannot be read")
 def decode_described(content: RecordDict) -> Described:
     """Return what a client says of its table.
 

@@ -33,7 +33,7 @@ from flwr_fco.core.computing import random_generator
 from flwr_fco.core.files import parse_json
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.core.validation import AT_LEAST_ONE, NON_NEGATIVE, Choice, checked, refusing
-from flwr_fco.errors import SHORT_MOD, ConfigurationError, FormError, ProtocolError
+from flwr_fco.errors import SHORT_MOD, ConfigurationError, FormError, ProtocolError, in_words
 from flwr_fco.messages.arrays import FLOATS, OTHER_NAMES, check_array, from_array, record_of, to_array
 from flwr_fco.messages.records import only
 
@@ -126,15 +126,13 @@ class Form(NamedTuple):
         ConfigurationError
             If the model is larger than the client's owner allows.
         """
-        try:
+        with in_words("the server's short message cannot be read", passing=()):
             said: Any = parse_json(str(text))
             layout = Layout.from_header(said["layout"])
             order = list(map(str, said["order"]))
             if type(said["seed"]) is not int:
                 raise TypeError(f"seed={said['seed']!r}")
             form = cls(Short(**said["wire"]), layout, str(said["vector"]), order, said["seed"])
-        except (ValueError, TypeError, LookupError) as error:
-            raise ProtocolError(f"the server's short message cannot be read: {error!r:.200}") from error
         if not all(entry.optimized and entry.dtype in FLOATS for entry in layout.entries):
             raise ProtocolError("the server's short message has arrays of other numbers than it can have")
         if layout.size > most:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from flwr_fco.core.layout import Vector
-from flwr_fco.errors import ConfigurationError, PublicError
+from flwr_fco.errors import ConfigurationError, PublicError, in_words
 
 #: A matrix of features, shape (n, d): an ndarray or a csr_array, of float64 or float32.
 Features = Any
@@ -138,15 +138,13 @@ def _in_rows(features: Any, name: str) -> Any:
     """Return sparse features as a csr_array that shares their memory, or one of another type than float as a copy."""
     from scipy.sparse import csr_array
 
-    try:
+    with in_words(f"{name}: a sparse {type(features).__name__} that cannot be read", ConfigurationError):
         given = features if hasattr(features, "tocsr") else features.sparse.to_coo()
         rows = given.tocsr() if given.ndim == 2 else given
         if given.ndim == 2:
             # A new object: the given one's sorted flag may be out of date, and user input must not be sorted in place.
             rows = csr_array((rows.data, rows.indices, rows.indptr), shape=rows.shape)
             rows.check_format(full_check=True)
-    except (TypeError, ValueError) as error:
-        raise ConfigurationError(f"{name}: a sparse {type(features).__name__} that cannot be read: {error}") from error
     if given.ndim != 2 or given.shape[1] >= 2**31 - 1:
         prefix = f"{name}: a sparse {type(features).__name__} of shape {given.shape}"
         raise ConfigurationError(f"{prefix}; expected (examples, features), and fewer than 2147483647 features")

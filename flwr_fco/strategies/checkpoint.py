@@ -9,10 +9,9 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -22,12 +21,13 @@ from numpy.typing import NDArray
 from flwr_fco.core.files import FilePath, json_object, read_npz, shown, write_npz
 from flwr_fco.core.layout import all_finite
 from flwr_fco.core.spec import decode, encode
-from flwr_fco.errors import ConfigurationError
+from flwr_fco.errors import ConfigurationError, in_words
 from flwr_fco.strategies.ledger import Member
 from flwr_fco.strategies.replies import LeftOut
 from flwr_fco.strategies.run import Run, check_forms
 
 _VERSION = 2
+_damaged = partial(in_words, kind=ConfigurationError, passing=ConfigurationError)
 #: Begins the names of arrays in a file.
 _TREE = "tree"
 #: Options that may differ between a run and its resumption.
@@ -111,7 +111,7 @@ def load(path: FilePath, about: str) -> Any:
     checksum = arrays.pop("checksum", np.array(""))
     if "tree" not in arrays or str(checksum) != _checksum(arrays):
         raise ConfigurationError(f"{shown(path)} is no saved run, or is damaged; take an earlier copy")
-    with _in_words(f"{shown(path)} is damaged", "take an earlier copy"):
+    with _damaged(f"{shown(path)} is damaged", advice="; take an earlier copy"):
         saved = json_object(arrays["tree"].tobytes())
         version = saved["version"]
         whose = saved["about"]
@@ -300,7 +300,7 @@ class Saved:
             wrong += f"released again, with other noise: add Checkpoint({os.fspath(path)!r}) to callbacks"
         if wrong:
             raise ConfigurationError(f"num_rounds={num_rounds}, but {path} {wrong}")
-        with _in_words(f"{path} is damaged", "take an earlier copy"):
+        with _damaged(f"{path} is damaged", advice="; take an earlier copy"):
             self._restore(tree)
 
     def _restore(self, tree: Mapping[str, Any]) -> None:
@@ -347,20 +347,9 @@ class Saved:
         """
         for name, callback in self._callbacks.savers().items():
             problem = f"the saved state of {name} is not this callback's"
-            with _in_words(problem, "resume with the callbacks that the run had"):
+            with _damaged(problem, advice="; resume with the callbacks that the run had"):
                 if name in self._of_callbacks:
                     callback.from_arrays(self._of_callbacks[name])
-
-
-@contextmanager
-def _in_words(problem: str, advice: str) -> Iterator[None]:
-    """Turn an error about the content of a file into one that says what to do; errors in words pass."""
-    try:
-        yield
-    except ConfigurationError:
-        raise
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
-        raise ConfigurationError(f"{problem}: {error!r:.300}; {advice}") from error
 
 
 def _rows_of(lines: bytes) -> dict[int, dict[str, Any]]:

@@ -15,7 +15,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 
 from flwr_fco.core.logs import logger
 from flwr_fco.core.validation import short, takes
-from flwr_fco.errors import ConfigurationError, NothingTrainedError, RunInterrupted
+from flwr_fco.errors import ConfigurationError, NothingTrainedError, RunInterrupted, in_words
 from flwr_fco.messages.arrays import OTHER_NAMES
 from flwr_fco.messages.records import Outbox
 from flwr_fco.results import Number, Result, numbers_of, part_of
@@ -266,10 +266,8 @@ def _keep(history: dict[int, MetricRecord], number: int, found: Any, who: str) -
         return
     if not isinstance(found, Mapping | MetricRecord):
         raise ConfigurationError(f"{who} returned a {type(found).__name__}; expected a MetricRecord, or None")
-    try:
+    with in_words(f"{who} returned metrics that are no numbers", ConfigurationError):
         metrics = found if isinstance(found, MetricRecord) else MetricRecord({n: _plain(v) for n, v in found.items()})
-    except (TypeError, ValueError) as error:
-        raise ConfigurationError(f"{who} returned metrics that are no numbers: {error}") from error
     logger.info("\t└──> %s", metrics)
     history[number] = metrics
 
