@@ -49,17 +49,15 @@ def test_every_example_is_in_one_place(make, source, alpha):
     tested, all_of_them = (np.bincount(own) / own.size for own in (data.test.targets, labels))
     assert_allclose(tested, all_of_them, atol=5e-3)
     assert min(data.client(index).targets.size for index in range(8)) >= 10
-    features, targets = data.client(3)
-    assert np.array_equal(features, data.train.features[data.partition[3]])
-    assert np.array_equal(targets, data.train.targets[data.partition[3]])
+    assert all(map(np.array_equal, data.client(3), (own[data.partition[3]] for own in data.train)))
 
 
 @pytest.mark.parametrize("make", [digits, breast_cancer])
 def test_seeds_change_the_split_over_clients_only(make):
     a, b, again = make(seed=0), make(seed=1), make(seed=0)
     assert np.array_equal(a.test.features, b.test.features)
-    assert not all(np.array_equal(p, q) for p, q in zip(a.partition, b.partition, strict=True))
-    assert all(np.array_equal(p, q) for p, q in zip(a.partition, again.partition, strict=True))
+    assert not all(map(np.array_equal, a.partition, b.partition))
+    assert all(map(np.array_equal, a.partition, again.partition))
 
 
 def test_a_client_of_the_regression_is_the_same_in_any_order():
