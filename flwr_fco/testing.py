@@ -534,7 +534,7 @@ class _Checks:
         f = self.f
         size = self.noise / self.slope * (1.0 + _largest(self.f.gradient(w)))
         v = self.draw()
-        on = np.union1d(self.rng.choice(w.size, size=min(4, w.size), replace=False), [w.size - 1]).astype(np.int64)
+        on = np.union1d(self.rng.choice(w.size, size=min(32, w.size), replace=False), [w.size - 1]).astype(np.int64)
         rows = np.array([self.difference(f.gradient, w, each) for each in (*np.eye(w.size)[on], v)])
         product, block = attempt(f.hessian_product, w, v), attempt(f.hessian_block, w, on)
         entries = rows[:-1, on][np.triu_indices(on.size)]

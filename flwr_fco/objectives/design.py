@@ -267,11 +267,11 @@ def columns_of(block: Any, columns: NDArray[np.int64]) -> Any:
 
 def product_of(left: Any, weights: Vector, right: Any) -> NDArray[np.float64]:
     """Return left' diag(weights) right, of dense or of sparse columns."""
-    if left is right and isinstance(left, np.ndarray):
-        # Of a symmetric product BLAS computes a half. Rounding may leave a weight below 0.
+    # Of a symmetric product BLAS computes a half; between two outputs the same columns may have weights below 0.
+    if left is right and isinstance(left, np.ndarray) and weights.min() >= 0.0:
         if np.ptp(weights) == 0.0:
             return np.asarray(left.T @ left * weights[0])
-        half = left * np.sqrt(np.maximum(weights, 0.0))[:, None]
+        half = left * np.sqrt(weights)[:, None]
         return np.asarray(half.T @ half)
     if isinstance(left, np.ndarray):
         return np.asarray((left.T * weights) @ right)
