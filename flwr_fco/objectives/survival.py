@@ -401,7 +401,9 @@ def concordance(objective: CoxRegression, w: Vector) -> tuple[float, float]:
     strata = link.of_row.strata
     by = np.lexsort((scores, strata))
     ranks = np.empty(by.size, dtype=np.int64)
-    ranks[by] = np.cumsum(np.append(True, (np.diff(scores[by]) != 0.0) | (np.diff(strata[by]) != 0)))
+    above, below = by[1:], by[:-1]
+    # Not by differences, which of two infinite scores is no number.
+    ranks[by] = np.cumsum(np.append(True, (scores[above] != scores[below]) | (strata[above] != strata[below])))
     kernel: Any = risk_sets.concordant
     ordered, compared = kernel(ranks, link.dead, link.sizes, link.order, link.spans)
     return float(ordered), float(compared)

@@ -134,8 +134,7 @@ def held_alike(strategy, grid, *_):
 
 
 def weights_of(strategy, grid):
-    uniform = strategy.weighting == "uniform"
-    sizes = np.array([1 if uniform else SIZES[p] for p in sorted(grid.partition_ids.values())])
+    sizes = np.array([1 if strategy.weighting == "uniform" else SIZES[p] for p in sorted(grid.partition_ids.values())])
     return sizes / sizes.sum()
 
 
