@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple, cast
 
@@ -109,7 +109,7 @@ def prepared(strategy: Any, grid: Any, arrays: Any, timeout: float) -> Run:
     return run
 
 
-def ask(run: Run, request: Request, w: Vector) -> list[Answer]:
+def ask(run: Run, request: Request, w: Vector, about: Container[int] | None = None) -> list[Answer]:
     """Ask all connected clients about their losses; return the good answers with weights that sum to 1.
 
     Parameters
@@ -120,6 +120,8 @@ def ask(run: Run, request: Request, w: Vector) -> list[Answer]:
         What is asked, and what an answer must be.
     w : ndarray of float64, shape (d,)
         The point.
+    about : container of int, optional
+        Ids of the only nodes that are asked.
 
     Raises
     ------
@@ -132,6 +134,7 @@ def ask(run: Run, request: Request, w: Vector) -> list[Answer]:
         prefix = f"clients answer questions, as about {request.kind!r}, with numbers to which no noise is added"
         raise ConfigurationError(f"{prefix}: a private run asks none. Say what is asked, or leave out privacy")
     nodes = run.nodes.sample(run.grid, run.number, ASKING, 1.0, options.min_train_nodes, run.needed)
+    nodes = nodes if about is None else [node for node in nodes if node.node_id in about]
     run.tables.look(run, nodes)
     current = replies.Round(run.number, nodes, run.left_out, "question")
     content = encode_question(Question(request.kind, layout, {"primal": w}, request.numbers, run.passed))
@@ -157,9 +160,8 @@ def ask(run: Run, request: Request, w: Vector) -> list[Answer]:
     sent = addressed(run.grid, contents, QUESTIONS, run.number)
     good = replies.collect(current, run.exchange(sent), read)
     good = current.without(good, _unlike_most([reply.value.numbers for reply in good], request.agreed))
-    held_out = request.kind == "validation"
-    reported = [(reply.value.examples, reply.value.numbers) for reply in good]
-    said = [({"loss": numbers["loss"]} if held_out else {}, examples) for examples, numbers in reported]
+    losses = ("loss",) if request.kind == "validation" else ()
+    said = [({name: reply.value.numbers[name] for name in losses}, reply.value.examples) for reply in good]
     claims = [Uplink({}, None, 1, metrics=own, examples=examples) for own, examples in said]
     good = current.without(good, replies.objections(run, claims, lengths=False))
     current.leave_out_silent()
@@ -347,9 +349,8 @@ def certify(run: Run, w: Vector) -> Certificate:
     """
     asking = certificate(run.problem.psi, w)
     answers: list[Answer] | None = None
-    # Who has answered the first question, and who has said what cannot be.
-    first: set[int | None] = set()
-    left: set[int | None] = set()
+    # Those that have answered so far: others would add data that the first answers do not cover.
+    about: Any = None
     while True:
         try:
             request = asking.send(cast(Any, answers))
@@ -359,27 +360,20 @@ def certify(run: Run, w: Vector) -> Certificate:
         except OverflowError as error:
             raise NoAnswerError(f"the clients' answers are too large for numbers: {error}") from error
         before = len(run.left_out)
-        answers = ask(run, request, w)
-        here = {answer.node_id for answer in answers} - left
-        first = first or here
-        missing = first - here
+        answers = ask(run, request, w, about)
+        here = {answer.node_id for answer in answers}
+        missing = set() if about is None else about - here
         absurd = missing & {row.node_id for row in run.left_out[before:] if row.reason != replies.NO_REPLY}
-        if absurd and here:
+        if missing and not (absurd and here):
+            prefix = f"{len(missing)} of the {len(about)} clients that answered the first question did not answer"
+            raise NoAnswerError(f"{prefix} the next one, so the answers are about different data")
+        if missing:
             # A client whose answers are absurd voids no certificate of the others.
             text = "The certificate of this round restarts: answers of %s clients do not count"
             logger.warning(text, len(absurd))
             asking = certificate(run.problem.psi, w)
             answers = None
-            first = set()
-            left |= absurd
-        elif missing:
-            prefix = f"{len(missing)} of the {len(first)} clients that answered the first question did not answer"
-            raise NoAnswerError(f"{prefix} the next one, so the answers are about different data")
-        elif len(answers) > len(first):
-            # Clients that were silent at first would add data that the first answers do not cover.
-            answers = [answer for answer in answers if answer.node_id in first]
-            total = math.fsum(answer.weight for answer in answers)
-            answers = [answer._replace(weight=answer.weight / total) for answer in answers]
+        about = here
     if not (math.isfinite(found.objective) and math.isfinite(found.value)):
         raise NoAnswerError(f"objective={found.objective:g}, {found.kind}={found.value:g} of the clients' answers")
     return found
