@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -211,22 +211,26 @@ def digest_of(vectors: Mapping[str, Any], elapsed: float | None) -> str:
     False
     """
     digest = blake2b(repr(elapsed).encode(), digest_size=16)
-    for name in sorted(vectors):
-        vector = vectors[name]
-        for part in vector.parts if isinstance(vector, SparseVector) else (vector,):
-            digest.update(f"{name} {part.dtype.str}".encode())
-            digest.update(part.data)
+    for name, part in _parts(vectors):
+        digest.update(f"{name} {part.dtype.str}".encode())
+        digest.update(part.data)
     return digest.hexdigest()
 
 
 def stamp_of(digest: str, number: int, memory: Mapping[str, Any]) -> str:
     """Return what names the memory after a reply of a round: equal replies may leave different memories."""
     check = 0
-    for name in sorted(memory):
-        vector = memory[name]
-        for part in vector.parts if isinstance(vector, SparseVector) else (vector,):
-            check = crc32(np.ascontiguousarray(part).data, check)
+    for _, part in _parts(memory):
+        check = crc32(np.ascontiguousarray(part).data, check)
     return f"{digest}-{number}-{check:08x}"
+
+
+def _parts(vectors: Mapping[str, Any]) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Yield the arrays that vectors are made of, by name."""
+    for name in sorted(vectors):
+        vector = vectors[name]
+        for part in vector.parts if isinstance(vector, SparseVector) else (vector,):
+            yield name, part
 
 
 # --- models -----------------------------------------------------------------------------------------------------------

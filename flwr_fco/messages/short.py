@@ -1,6 +1,6 @@
 """Short messages for models that are mostly zero: both halves, NumPy only.
 
-The server sends the places of a model's non-zeros and their values. A client sends its increments there, and of all
+The server sends the indices of a model's non-zeros and their values. A client sends its increments there, and of all
 others the largest, some times as many as there are non-zeros: from them the server learns what to let in. The client
 remembers nothing, and its code sees models as ``FedAvg`` sends them: :func:`short_mod` is all that it adds.
 
@@ -388,18 +388,13 @@ def _reply(
         moved = found["increment"]
     more = np.zeros(layout.size, np.bool_)
     for block in [entry.block for entry in layout.entries if entry.regularized]:
-        on = support[block]
-        more[block][_largest_off(moved[block], on, form.wire.most_indices(int(on.sum())))] = True
+        # The largest moves off the non-zeros, none of them 0.
+        sizes = np.where(support[block], 0.0, np.abs(moved[block]))
+        most = form.wire.most_indices(int(support[block].sum()))
+        if count := min(most, int(np.count_nonzero(sizes))):
+            more[block][np.argpartition(-sizes, count - 1)[:count]] = True
     made = _written(form, moved, support, more, form.wire.up, rng)
     return record_of(made | {name: array for name, array in record.items() if name not in shapes})
-
-
-def _largest_off(moves: NDArray[Any], on: Mask, most: int) -> NDArray[Any]:
-    """Return the indices of the largest moves, none of them 0, where a mask is not."""
-    off = np.flatnonzero(~on)
-    sizes = np.abs(moves[off])
-    count = min(most, int(np.count_nonzero(sizes)))
-    return off[np.argpartition(-sizes, count - 1)[:count]] if count else off[:0]
 
 
 # --- what comes back --------------------------------------------------------------------------------------------------
