@@ -762,7 +762,7 @@ class FederatedCoxRegression(Federated):
         if len(labels) != scores.size or any(label not in known for label in labels):
             prefix = f"strata={strata!r}; expected for each of the {scores.size} rows of X one of the site's"
             raise ConfigurationError(f"{prefix}, which are {known[:10]}")
-        hazards = np.array([found.at(known.index(label), times) for label in labels])
+        hazards = np.array([found.at(known.index(label), _undated(times)) for label in labels])
         return np.asarray(np.exp(-hazards * np.exp(scores)[:, None]))
 
     def score(self, X: ArrayLike, y: Any) -> float:
@@ -818,7 +818,7 @@ class FederatedCoxRegression(Federated):
             raise ConfigurationError(f"by={by!r} is no feature; expected one of {', '.join(map(str, names[:10]))}")
         column = -1 if by is None else names.index(by)
 
-        found: Curves = asked_of(self, X, y, groups, lambda run, sites=(): curves_of(run, times, by, column))
+        found: Curves = asked_of(self, X, y, groups, lambda run, sites=(): curves_of(run, _undated(times), by, column))
         return found
 
     @staticmethod
@@ -851,6 +851,12 @@ class FederatedCoxRegression(Federated):
         return super()._strategy(psi, sites)
 
 
+def _undated(given: Any) -> Any:
+    """Return dates and spans in microseconds, whatever their resolution is, and anything else as it is."""
+    kind = getattr(getattr(given, "dtype", None), "kind", "")
+    return np.asarray(given).astype(f"{kind}8[us]") if kind in ("m", "M") else given
+
+
 def _fields_of(y: Any, *named: str) -> tuple[list[NDArray[Any]], dict[str, NDArray[Any]], str]:
     """Return the fields of targets in their order, those that are known by name apart, and what was given."""
     array = as_table(y, "y")
@@ -859,7 +865,7 @@ def _fields_of(y: Any, *named: str) -> tuple[list[NDArray[Any]], dict[str, NDArr
         return list(np.atleast_2d(array.T)) if array.ndim else [], {}, f"an array of shape {array.shape}"
     if len(set(names)) < len(names):
         return [], {}, f"the fields {names}"
-    fields = {name: np.asarray(y[name]) for name in names}
+    fields = {name: _undated(np.asarray(y[name])) for name in names}
     more = {name: fields.pop(name) for name in named if name in fields}
     return list(fields.values()), more, f"the fields {names}"
 

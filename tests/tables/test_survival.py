@@ -89,6 +89,10 @@ def test_times_and_events_are_taken_in_the_ways_in_which_they_are_at_hand():
     for y in (structured, [y[["event", "time"]] for y in TARGETS], [own.tolist() for own in PLAIN]):
         assert_array_equal(model.fit(X, y).coef_, expected)
     assert_array_equal(model.fit(ALL, np.vstack(PLAIN), groups=ROWS).coef_, expected)
+    # Dates of two resolutions.
+    both = {"time": "M8[s]", "entry": "M8[s]"}
+    dated = [y.astype(dict.fromkeys(both, int)).astype(both).astype({"entry": "M8[ms]"}) for y in TIMES]
+    assert_array_equal(model.fit(X, dated).coef_, model.fit(X, TIMES).coef_)
     assert_allclose(model.fit([csr_array(own) for own in X], PLAIN).coef_, expected, atol=1e-10)
 
 

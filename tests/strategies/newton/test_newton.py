@@ -193,16 +193,13 @@ def test_sites_with_one_class_and_with_one_row():
     certified([LeastSquares(np.ones((1, 2)), np.array([3.0]))], L1(0.1))
 
 
-@pytest.mark.parametrize(
-    ("objectives", "said"),
-    [
+def test_losses_that_newton_cannot_take_are_refused_by_name():
+    for objectives, said in (
         ([Logistic(np.ones((3, 2)), np.zeros(3, int))] * 2, r"no client has an example of class 1.*apply_to="),
         ([MultinomialLogistic(np.eye(2), [0, 2], num_classes=3)] * 2, "no client has an example of class 1"),
         ([Distance(np.ones(3))] * 2, r"Distance does not know its Hessian.*FedDAGT"),
-    ],
-)
-def test_losses_that_newton_cannot_take_are_refused_by_name(objectives, said):
-    refused(said, solved, objectives, L1(0.1), 3, kind=(ClientError, ConfigurationError))
+    ):
+        refused(said, solved, objectives, L1(0.1), 3, kind=(ClientError, ConfigurationError))
 
 
 def test_features_in_other_units_leave_no_site_out():
