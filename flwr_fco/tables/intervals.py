@@ -464,7 +464,7 @@ class Inference:
             columns[f"{kind.ratio} {end}".removesuffix(" estimate")] = np.exp(np.minimum(columns[end], 700.0))
         columns["q"] = stats.false_discovery_control(columns["p"])
         columns |= {} if trend is None else {"p of trend": trend[0][indices]}
-        columns = {name: columns[name] for name in ESTIMATED if name in columns}
+        columns = {name: columns[name] for name in ("estimate", kind.ratio, *ESTIMATED) if name in columns}
         own, doubted = self._plausible(found, sums)
         columns |= dict(zip(("Rao", "degrees of Rao", "p of Rao"), estimates.rao(sums, found, indices), strict=True))
         half = columns["upper"] - columns["estimate"]
