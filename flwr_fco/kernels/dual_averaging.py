@@ -172,7 +172,7 @@ def lazy_dual_averaging(  # type: ignore[no-untyped-def]
             base = point(dual[columns], t, own[0], own[1], own[2], own[3], own[4])
         for i in range(rows.shape[0]):
             row = rows[i]
-            score = base + (offset[row] if offset.shape[0] > 0 else 0.0)
+            score = base + offset[row]
             if tracked:
                 for j in indices[starts[row] : starts[row + 1]]:
                     dual[j] -= (steps - last[j]) * shift[j]
@@ -181,8 +181,7 @@ def lazy_dual_averaging(  # type: ignore[no-untyped-def]
                 j = np.uintp(indices[p])
                 a, b, low, high = at(threshold, j), at(shrinkage, j), at(lower, j), at(upper, j)
                 score += values[p] * point(dual[j], t, a, b, low, high, at(metric, j))
-            factor = -client_lr / rows.shape[0] * (weights[row] if weights.shape[0] > 0 else 1.0)
-            slopes[i] = factor * slope(code, parameter, score, targets[row])
+            slopes[i] = -client_lr / rows.shape[0] * weights[row] * slope(code, parameter, score, targets[row])
         for i in range(rows.shape[0]):
             for p in range(starts[rows[i]], starts[rows[i] + 1]):
                 dual[np.uintp(indices[p])] += slopes[i] * values[p]

@@ -106,8 +106,8 @@ def add_batch(code, parameter, features, targets, weights, offset, rows, w, scal
         The x_i.
     targets : ndarray of float64, shape (n,)
         The y_i.
-    weights, offset : ndarray of float64, shape (n,) or (0,)
-        Of the rows; empty for ones and zeros.
+    weights, offset : ndarray of float64, shape (n,)
+        Of the rows.
     rows : ndarray of int64, shape (b,)
         Numbers of the rows to use.
     w : ndarray of float64, shape (d,) or (d + 1,)
@@ -128,11 +128,8 @@ def add_batch(code, parameter, features, targets, weights, offset, rows, w, scal
     mean = scale / max(count, 1)
     for i in range(count):
         row = rows[i]
-        score = slopes[i] + intercept
-        if offset.shape[0] > 0:
-            score += offset[row]
-        factor = mean * weights[row] if weights.shape[0] > 0 else mean
-        slopes[i] = factor * slope(code, parameter, score, targets[row])
+        score = slopes[i] + intercept + offset[row]
+        slopes[i] = mean * weights[row] * slope(code, parameter, score, targets[row])
         total += slopes[i]
     if l2 != 0.0:
         for j in range(d):
@@ -159,22 +156,21 @@ def add_batch(code, parameter, features, targets, weights, offset, rows, w, scal
 
 
 @njit(cache=True)
-def logistic_losses(scores, signs, weights):  # type: ignore[no-untyped-def]
-    """Replace scores, shape (b,), by the derivatives of their logistic losses; return the sum of these by weights."""
-    total = 0.0
+def logistic_losses(scores, signs):  # type: ignore[no-untyped-def]
+    """Replace scores, shape (b,), by the derivatives of their logistic losses, and return these."""
+    losses = np.empty(scores.shape[0])
     for i in range(scores.shape[0]):
         margin = signs[i] * scores[i]
         # exp of a negative number only: it underflows to 0, exp of a large positive one would overflow.
         small = math.exp(-abs(margin))
-        loss = math.log1p(small) + max(-margin, 0.0)
-        total += loss * weights[i] if weights.shape[0] > 0 else loss
+        losses[i] = math.log1p(small) + max(-margin, 0.0)
         scores[i] = -signs[i] * (small if margin > 0.0 else 1.0) / (1.0 + small)
-    return total
+    return losses
 
 
 @njit(cache=True)
-def cross_entropies(scores, labels, weights):  # type: ignore[no-untyped-def]
-    """Replace scores by the derivatives of their cross entropies; return the sum of these by weights.
+def cross_entropies(scores, labels):  # type: ignore[no-untyped-def]
+    """Replace scores by the derivatives of their cross entropies, and return these.
 
     Parameters
     ----------
@@ -182,11 +178,9 @@ def cross_entropies(scores, labels, weights):  # type: ignore[no-untyped-def]
         Changed in place.
     labels : ndarray of int64, shape (b,)
         0 .. outputs - 1.
-    weights : ndarray of float64, shape (b,) or (0,)
-        Of the rows; empty for ones.
     """
     outputs = scores.shape[1]
-    sum_of_losses = 0.0
+    losses = np.empty(scores.shape[0])
     for i in range(scores.shape[0]):
         top = -np.inf
         for c in range(outputs):
@@ -196,12 +190,11 @@ def cross_entropies(scores, labels, weights):  # type: ignore[no-untyped-def]
         for c in range(outputs):
             scores[i, c] = math.exp(scores[i, c] - top)
             total += scores[i, c]
-        loss = math.log(total) + (top - own)
-        sum_of_losses += loss * weights[i] if weights.shape[0] > 0 else loss
+        losses[i] = math.log(total) + (top - own)
         for c in range(outputs):
             scores[i, c] /= total
         scores[i, labels[i]] -= 1.0
-    return sum_of_losses
+    return losses
 
 
 @njit(cache=True)
@@ -218,8 +211,8 @@ def add_batch_of_classes(  # type: ignore[no-untyped-def]
         As in :func:`add_batch`.
     labels : ndarray of int64, shape (n,)
         0 .. outputs - 1.
-    offset : ndarray of float64, shape (n, outputs) or (0, 0)
-        Of the rows; empty for zeros.
+    offset : ndarray of float64, shape (n, outputs)
+        Of the rows.
     w, out : ndarray of float64, shape (d * outputs,) or ((d + 1) * outputs,)
         W in C order, then any intercepts; `out` may be `w`.
     """
@@ -235,12 +228,11 @@ def add_batch_of_classes(  # type: ignore[no-untyped-def]
     for i in range(count):
         for c in range(outputs):
             slopes[i, c] += w[size + c] if w.shape[0] > size else 0.0
-            slopes[i, c] += offset[rows[i], c] if offset.shape[0] > 0 else 0.0
-    cross_entropies(slopes, labels[rows], weights[:0])
+            slopes[i, c] += offset[rows[i], c]
+    cross_entropies(slopes, labels[rows])
     for i in range(count):
-        factor = scale / count * (weights[rows[i]] if weights.shape[0] > 0 else 1.0)
         for c in range(outputs):
-            slopes[i, c] *= factor
+            slopes[i, c] *= scale / count * weights[rows[i]]
     product = np.dot(block.T, slopes).reshape(size)
     for j in range(size):
         out[j] += product[j] + scale * l2 * w[j]

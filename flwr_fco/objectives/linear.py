@@ -34,8 +34,6 @@ _DATA = attrgetter("link.code", "link.parameter", "features", "targets", "weight
 _ROUNDING = 1e-15
 #: What a client keeps of a run in which the server has asked for another centre of the columns.
 CENTRE = "fco-centre"
-#: Stands for weights or offsets of rows that there are none of.
-NOTHING: Vector = np.zeros(0)
 
 
 class RowOptions(TypedDict, total=False):
@@ -132,12 +130,15 @@ class Linear(Objective):
         self.l2 = checked("l2", l2, float, NON_NEGATIVE)
         self._set_features(design.as_rows(features), np.shape(features)[1:])
         self._raw: Any = None
-        self._centre = NOTHING
+        self._centre = np.zeros(0)
         self.state = {}
         self.feature_names = names_of(getattr(features, "columns", None))
         n = self.num_examples
-        self.weights = NOTHING
-        self.offset = NOTHING
+        self.weights = np.ones(n)
+        self.offset = np.zeros((n,) if link.outputs == 1 else (n, link.outputs))
+        # Passes do without ones and zeros.
+        self._weighs = sample_weight is not None
+        self._shifts = offset is not None
         self._mean_weight = 1.0
         self.targets = link.encoded(design.with_rows(link.targets, targets, (n,)))
         if self.targets.dtype == np.float64:
@@ -147,7 +148,7 @@ class Linear(Objective):
             self._mean_weight = float(weights.mean())
             self.weights = weights / self._mean_weight
         if offset is not None:
-            self.offset = design.as_numbers("offset", offset, (n,) if link.outputs == 1 else (n, link.outputs))
+            self.offset = design.as_numbers("offset", offset, self.offset.shape)
 
     def _set_features(self, features: Any, shape: tuple[int, ...]) -> None:
         outputs = self.link.outputs
@@ -165,8 +166,8 @@ class Linear(Objective):
         _DATA,
         doc="""What compiled loops take of the loss: code, parameter, features, targets, weights and offset.
 
-        Weights and offset are empty for ones and zeros; codes are those of :func:`flwr_fco.kernels.losses.slope`, -1 if
-        the link has no compiled slope, and -2 with several outputs.
+        Codes are those of :func:`flwr_fco.kernels.losses.slope`, -1 if the link has no compiled slope, and -2 with
+        several outputs.
         """,
     )
 
@@ -220,30 +221,21 @@ class Linear(Objective):
         return matrix if self.link.outputs == 1 else matrix.reshape(-1, self.link.outputs), w[self._size :]
 
     def _shifted(self, scores: Scores, rows: Any) -> Scores:
-        return scores + self.offset[rows] if self.offset.size else scores
-
-    @property
-    def _row_weights(self) -> Vector:
-        """The rows' weights; empty if all are 1, or the formulas have them in them."""
-        return NOTHING if isinstance(self.link, Coupled) else self.weights
-
-    @property
-    def _each_weight(self) -> Vector:
-        """The weight of each row, of mean 1."""
-        return self.weights if self.weights.size else np.ones(self.num_examples)
+        return scores + self.offset[rows] if self._shifts else scores
 
     def _weighted(self, each: NDArray[np.float64], rows: Any = slice(None)) -> NDArray[np.float64]:
         """Return numbers of some rows times the rows' weights."""
-        weights = self._row_weights
-        return np.asarray((each.T * weights[rows]).T) if weights.size else each
+        return np.asarray((each.T * self.weights[rows]).T) if self._weighs else each
 
     def _mean(self, each: NDArray[Any]) -> float:
         """Return the mean of a number of each row, by the weights."""
-        return float(each.sum() if not self.weights.size else self.weights @ each) / self.num_examples
+        return float(self.weights @ each) / self.num_examples
 
     def _loss(self, scores: Scores) -> float:
         """Return the mean loss at scores of all rows."""
-        return self.link.total(scores, self.targets, self._row_weights) / self.num_examples
+        # A loss that overflows is infinite.
+        with np.errstate(over="ignore"):
+            return self._mean(self.link.value(scores, self.targets))
 
     def _ridge(self, w: Vector) -> float:
         coefficients = w[: self._size]
@@ -268,9 +260,8 @@ class Linear(Objective):
             scores = self._shifted(self._product(block, w), rows)
             y = self.targets[rows]
             if value:
-                weights = self._row_weights
-                part, slopes = link.total_and_slope(scores, y, weights[rows] if weights.size else weights)
-                total += part
+                each, slopes = link.value_and_slope(scores, y)
+                total += float(self.weights[rows] @ each)
             else:
                 slopes = link.slope(scores, y)
             self._add_product(block, self._weighted(slopes, rows) * (scale / count), out)
@@ -296,7 +287,8 @@ class Linear(Objective):
         """
         self._check(w)
         out = self._zeros(out)
-        return self._pass(w, batch, 1.0, out, value=True) + self._ridge(w), out
+        with np.errstate(over="ignore"):
+            return self._pass(w, batch, 1.0, out, value=True) + self._ridge(w), out
 
     def _zeros(self, out: Vector | None) -> Vector:
         if out is None:
@@ -316,8 +308,7 @@ class Linear(Objective):
         elif isinstance(link, Coupled) or (dense and link.code == -1) or whole:
             self._pass(w, batch, scale, out)
         elif dense:
-            rows = self.features, self.targets, self.weights, self.offset.reshape(-1, link.outputs)
-            add_batch_of_classes(link.outputs, *rows, numbers, w, scale, self.l2, out)
+            add_batch_of_classes(link.outputs, *_DATA(self)[2:], numbers, w, scale, self.l2, out)  # type: ignore[call-arg]
         else:
             self._add_sparse(w, numbers, scale, out)
 
@@ -444,7 +435,7 @@ class Linear(Objective):
         order = flat.layout.size
         if n < order and n <= LARGEST_GRAM:
             rows = self.features.astype(np.float64, copy=False)
-            roots = np.sqrt(self._each_weight * (spectral / n))
+            roots = np.sqrt(self.weights * (spectral / n))
             gram = (design.dense(rows @ rows.T) + self.intercept) * np.outer(roots, roots)
             return float(np.linalg.eigvalsh(gram)[-1]) + self.l2
         if order <= LARGEST_GRAM:
@@ -469,7 +460,7 @@ class Linear(Objective):
         """Return squares of these rows, whose curvature c is the same everywhere: their Hessian is c A'A / n + l2 I."""
         flat = copy.copy(self)
         flat.link = links.Squares(curvature)
-        flat.offset = NOTHING
+        flat.offset = np.zeros(self.num_examples)
         flat._set_features(self.features, self.features.shape[1:])
         return flat
 
@@ -504,23 +495,21 @@ class Linear(Objective):
         if b == n:
             return full
         (spectral, entrywise), single = self._bounds(), 0.0
-        # The weight of a row is a factor of its loss.
-        weights = self._each_weight
         one = float(self.intercept)
         for rows, block in design.blocks(self.features):
             lengths = np.asarray((block**2).sum(axis=1)).reshape(-1) + one
-            largest = (weights[rows] * lengths).max() if norm == "l2" else abs(block).max() ** 2
+            largest = (self.weights[rows] * lengths).max() if norm == "l2" else abs(block).max() ** 2
             single = max(single, float(largest))
-        single = spectral * single if norm == "l2" else entrywise * float(weights.max()) * max(single, one)
+        single = spectral * single if norm == "l2" else entrywise * float(self.weights.max()) * max(single, one)
         return (n * (b - 1) * full + (n - b) * max(single + self.l2, full)) / (b * (n - 1))
 
     def largest_square(self) -> float:
         """Return the largest mean square of a feature times the bound of the second derivative's entries."""
         squares = np.zeros(self.features.shape[1])
         # Without weights a pass that writes no squares.
-        plain = isinstance(self.features, np.ndarray) and not self.weights.size
+        plain = isinstance(self.features, np.ndarray) and not self.weighs_rows
         for rows, block in design.blocks(self.features):
-            squares += np.einsum("ij,ij->j", block, block) if plain else self._each_weight[rows] @ block**2
+            squares += np.einsum("ij,ij->j", block, block) if plain else self.weights[rows] @ block**2
         return self._bounds()[1] * float(squares.max()) / self.num_examples
 
     def strong_convexity(self) -> float:
@@ -542,7 +531,7 @@ class Linear(Objective):
         if not self.intercept:
             return self.l2
         # X'X / n is at least the outer product of the column means, which leaves a two-dimensional problem.
-        mean = float(np.linalg.norm(self._each_weight @ self.features)) / n
+        mean = float(np.linalg.norm(self.weights @ self.features)) / n
         bound = factor * np.array([[mean * mean, mean], [mean, 1.0]]) + np.diag([self.l2, 0.0])
         # Compute the smaller root from the product of both, which avoids cancellation.
         return factor * self.l2 / float(np.linalg.eigvalsh(bound)[-1])
@@ -563,8 +552,7 @@ class Linear(Objective):
             scores = [self._shifted(self._product(block, point), rows) for point in points]
             slopes = np.asarray(sum(share * each_slope(s, y) for s, share in zip(scores, shares, strict=True)))
             each = self.link.conjugate(slopes, y)
-            if self.offset.size:
-                each = each - (slopes * self.offset[rows]).reshape(each.size, -1).sum(axis=1)
+            each = each - (slopes * self.offset[rows]).reshape(each.size, -1).sum(axis=1)
             total += float(self._weighted(each, rows).sum())
             self._add_product(block, self._weighted(slopes, rows) / self.num_examples, mixture)
         return total / self.num_examples, mixture
@@ -582,11 +570,9 @@ class Linear(Objective):
                 setattr(other, name, each[rows])
         if isinstance(self.link, Coupled):
             other.link = self.link.of_rows(rows)
-        if other.weights.size:
-            mean = float(other.weights.mean())
-            other.weights = other.weights / mean
-            share = share * mean
-        return other, share
+        mean = float(other.weights.mean())
+        other.weights = other.weights / mean
+        return other, share * mean
 
     @property
     def _row_shape(self) -> tuple[int, ...]:
@@ -601,7 +587,7 @@ class Linear(Objective):
 
     def moments(self) -> tuple[Vector, Vector]:
         """Return mean and variance of each feature by the weights of the rows, shape (num_features,) each."""
-        return design.moments(self.features, self._each_weight / self.num_examples)
+        return design.moments(self.features, self.weights / self.num_examples)
 
     def shift(self, centre: Vector) -> None:
         """Subtract a number from each column of dense features, in the place of those before; zeros end it.
@@ -637,7 +623,7 @@ class Linear(Objective):
     @property
     def weighs_rows(self) -> bool:
         """Whether rows have unequal weights."""
-        return bool(self.weights.size) and bool(np.ptp(self.weights) > 0.0)
+        return bool(np.ptp(self.weights) > 0.0)
 
     @property
     def mass(self) -> float:
@@ -647,7 +633,7 @@ class Linear(Objective):
     def unweighted(self) -> Self:
         """Return the same loss with rows of equal weights."""
         other = copy.copy(self)
-        other.weights = NOTHING
+        other.weights = np.ones(self.num_examples)
         return other
 
     # --- predictions --------------------------------------------------------------------------------------------------
@@ -850,7 +836,8 @@ class Poisson(Linear):
         """
         rates = np.maximum(self.link.predicted(np.minimum(self.scores(w), self.link.parameter)), self.targets)
         flat = self._flat(1.0)
-        flat.weights = rates * self._each_weight
+        flat.weights = rates * self.weights
+        flat._weighs = True
         return flat.batch_lipschitz(batch_size)
 
     @property

@@ -18,8 +18,6 @@ from flwr_fco.kernels.losses import cross_entropies, logistic_losses
 Scores = NDArray[np.float64]
 #: Numbers, signs or classes, one a row.
 Targets = NDArray[Any]
-#: Stands for weights of 1.
-_ONES: Vector = np.zeros(0)
 #: By how much rounding may leave the domain of a conjugate.
 _ROUNDING = 1e-12
 _NAMES = "for names, encode them first (the same way on every client)"
@@ -56,14 +54,9 @@ class Formulas(ABC):
     def slope(self, s: Scores, y: Targets) -> Scores:
         """Return phi', of the scores' shape."""
 
-    def total(self, s: Scores, y: Targets, weights: Vector) -> float:
-        """Return the sum of the rows' losses by weights, shape (n,) or (0,) for ones."""
-        each = self.value(s, y)
-        return float(weights @ each if weights.size else np.add.reduce(each))
-
-    def total_and_slope(self, s: Scores, y: Targets, weights: Vector) -> tuple[float, Scores]:
-        """Return :meth:`total` and :meth:`slope`, which may share exponentials; the slopes have no weights."""
-        return self.total(s, y, weights), self.slope(s, y)
+    def value_and_slope(self, s: Scores, y: Targets) -> tuple[Vector, Scores]:
+        """Return both, which may share exponentials."""
+        return self.value(s, y), self.slope(s, y)
 
     @abstractmethod
     def curvature(self, s: Scores, y: Targets, change: Scores) -> Scores:
@@ -133,7 +126,7 @@ class Link(Formulas):
 
 
 class Coupled(Formulas):
-    """A loss of all rows, whose formulas are of the scores of all of them and have the rows' weights in them."""
+    """A loss of all rows, whose formulas are of the scores of all of them."""
 
     @abstractmethod
     def of_rows(self, rows: NDArray[np.int64]) -> Coupled:
@@ -164,11 +157,6 @@ class Squares(Link):
 
     def slope(self, s: Scores, y: Targets) -> Scores:
         return np.asarray((s - y) * self.parameter)
-
-    def total(self, s: Scores, y: Targets, weights: Vector) -> float:
-        residuals = s - y
-        # Of what overflows, a product of vectors does not warn.
-        return 0.5 * self.parameter * float((residuals * weights if weights.size else residuals) @ residuals)
 
     def curvature(self, s: Scores, y: Targets, change: Scores) -> Scores:
         return change * self.parameter
@@ -283,11 +271,11 @@ class LogisticLoss(_Signs):
         return np.asarray(np.logaddexp(0.0, -y * s))
 
     def slope(self, s: Scores, y: Targets) -> Scores:
-        return self.total_and_slope(s, y, _ONES)[1]
+        return self.value_and_slope(s, y)[1]
 
-    def total_and_slope(self, s: Scores, y: Targets, weights: Vector) -> tuple[float, Scores]:
+    def value_and_slope(self, s: Scores, y: Targets) -> tuple[Vector, Scores]:
         slopes = s.copy()
-        return logistic_losses(slopes, y, weights), slopes
+        return logistic_losses(slopes, y), slopes
 
     def curvature(self, s: Scores, y: Targets, change: Scores) -> Scores:
         from scipy.special import expit
@@ -339,11 +327,11 @@ class Categories(Link):
         return np.asarray(np.logaddexp.reduce(s, axis=1) - s[np.arange(y.size), y])
 
     def slope(self, s: Scores, y: Targets) -> Scores:
-        return self.total_and_slope(s, y, _ONES)[1]
+        return self.value_and_slope(s, y)[1]
 
-    def total_and_slope(self, s: Scores, y: Targets, weights: Vector) -> tuple[float, Scores]:
+    def value_and_slope(self, s: Scores, y: Targets) -> tuple[Vector, Scores]:
         slopes = s.copy()
-        return cross_entropies(slopes, y, weights), slopes
+        return cross_entropies(slopes, y), slopes
 
     def curvature(self, s: Scores, y: Targets, change: Scores) -> Scores:
         from scipy.special import softmax

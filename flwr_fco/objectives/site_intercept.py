@@ -45,7 +45,7 @@ class Profiled(Coupled):
     def __init__(self, link: Formulas, weights: Vector, counts: Vector | None = None) -> None:
         self.link = link
         self.weights = weights
-        self.shares = weights if counts is None else weights * counts
+        self.counts: Vector | float = 1.0 if counts is None else counts
         self.bounds = link.bounds
         self.targets = link.targets
         self._known: tuple[Scores, float] | None = None
@@ -88,22 +88,23 @@ class Profiled(Coupled):
 
     def value(self, s: Scores, y: Targets) -> Vector:
         b = self.best(s, y)
-        return self.shares * self.link.value(s + b, y) if math.isfinite(b) else np.zeros_like(s)
+        return self.counts * self.link.value(s + b, y) if math.isfinite(b) else np.zeros_like(s)
 
     def slope(self, s: Scores, y: Targets) -> Scores:
         b = self.best(s, y)
-        return self.shares * self.link.slope(s + b, y) if math.isfinite(b) else np.zeros_like(s)
+        return self.counts * self.link.slope(s + b, y) if math.isfinite(b) else np.zeros_like(s)
 
     def curvature(self, s: Scores, y: Targets, change: Scores) -> Scores:
         # The intercept moves with w, which centres the change of the scores.
         each = self.each(s, y)
         total = float(each.sum())
-        return each * (change - float(each @ change) / total) if total > 0.0 else each
+        return each / self.weights * (change - float(each @ change) / total) if total > 0.0 else each
 
     def each(self, s: Scores, y: Targets) -> Vector:
         """Return the second derivative of each row's loss at the best intercept, times its weight."""
         b = self.best(s, y)
-        return self.shares * self.link.curvature(s + b, y, np.ones_like(s)) if math.isfinite(b) else np.zeros_like(s)
+        factors = self.counts * self.weights
+        return factors * self.link.curvature(s + b, y, np.ones_like(s)) if math.isfinite(b) else np.zeros_like(s)
 
     def steady(self) -> Profiled:
         return Profiled(self.link.steady(), self.weights)
@@ -176,12 +177,11 @@ class SiteIntercept(Linear):
             raise ConfigurationError("the objective has intercept=False; an intercept of each site needs True")
         if isinstance(objective, Logistic):
             check_site_rows({"this site": objective.num_examples})
-        weights = objective.weights if objective.weights.size else np.ones(objective.num_examples)
         # All that there is of the rows, and of the labels.
         vars(self).update(vars(objective))
         self.with_intercept = objective
         self.intercept = False
-        self.link = Profiled(objective.link, weights)
+        self.link = Profiled(objective.link, objective.weights)
         self._set_features(objective.features, objective._row_shape)
 
     @property

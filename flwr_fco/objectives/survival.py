@@ -15,7 +15,7 @@ from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels import risk_sets
 from flwr_fco.objectives import design
-from flwr_fco.objectives.linear import NOTHING, Linear
+from flwr_fco.objectives.linear import Linear
 from flwr_fco.objectives.links import Coupled, Formulas, Scores, Targets, examples_of
 
 #: Share of a sum of squares below which a difference of two of them is rounding.
@@ -260,7 +260,7 @@ class CoxRegression(Linear):
         link = PartialLikelihood(_Rows(when, self.labels, begins, codes, raw), ties)
         super().__init__(link, features, when, intercept=False, l2=l2, sample_weight=sample_weight, offset=offset)
         # The link has them.
-        self.weights = NOTHING
+        self.weights = np.ones(n)
 
     @property
     def times(self) -> Vector:

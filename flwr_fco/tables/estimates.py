@@ -604,9 +604,8 @@ def _counted(objective: Any) -> tuple[float, float]:
     if not isinstance(getattr(objective, "with_intercept", objective), Poisson):
         return 0.0, 0.0
     y = objective.targets
-    weights = objective.weights if objective.weights.size else None
     each = xlogy(y, y) - y - gammaln(y + 1.0)
-    return float(np.average(y, weights=weights)), float(np.average(each, weights=weights))
+    return float(np.average(y, weights=objective.weights)), float(np.average(each, weights=objective.weights))
 
 
 def own_estimates(objective: Objective) -> tuple[Vector, Vector, Vector] | None:

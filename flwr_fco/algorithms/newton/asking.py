@@ -98,7 +98,7 @@ def answer(objective: Objective, w: Vector, first: bool, on: Indices | None = No
         # Squares less what an intercept of the site's own takes off are squares.
         row = row.link
     link = "none" if objective.least is None else _NAMES.get(type(row), "convex")
-    if link in FACTORS and getattr(objective, "offset", NOTHING).size:
+    if link in FACTORS and np.any(getattr(objective, "offset", 0.0)):
         # Predictions are not the same for all examples then.
         link = "convex"
     loss, gradient = objective.value_and_gradient(w)
