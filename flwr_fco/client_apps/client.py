@@ -45,6 +45,8 @@ LoadObjective = Callable[[Context], Objective]
 Mod = Callable[[Message, Context, Callable[[Message, Context], Message]], Message]
 #: Columns above which no scales are said.
 _MOST_COLUMNS = 50_000
+#: What a strategy should start from.
+_ALIKE = "initial arrays with the objective's names and shapes, in its order"
 _ABOVE_ZERO = {"range": (lambda value: value > 0.0, "a number > 0")}
 
 
@@ -685,8 +687,15 @@ def locked(vector: Any) -> Any:
     return vector
 
 
-def check_layout(client: Layout, server: Layout) -> None:
+def check_layout(client: Layout, server: Layout, owner: str = "this client's objective", instead: str = _ALIKE) -> None:
     """Compare names and shapes; the server decides which arrays psi acts on, and their dtypes.
+
+    Parameters
+    ----------
+    client, server : Layout
+        Of either.
+    owner, instead : str
+        Whose the client's model is, and what would be right on the server, for the error.
 
     Raises
     ------
@@ -695,11 +704,14 @@ def check_layout(client: Layout, server: Layout) -> None:
     """
     if client.signature == server.signature:
         return
-    advice = "Give `start` initial arrays with the objective's names and shapes, in its order"
+    problem = f"the server's model is {server.shapes}, {owner} has {client.shapes}"
+    advice = f"give `start` {instead}"
     if passing := [entry.name for entry in server.passed_through if entry.name in client.shapes]:
-        which = "Arrays of whole numbers or booleans are no part of the model, nor what Arrays(pass_through=) names"
+        which = "arrays of whole numbers or booleans are no part of the model, nor what Arrays(pass_through=) names"
         advice = f"{which}: here {', '.join(passing)}. Give floating-point initial arrays, such as np.zeros(10)"
+    elif frozen := [entry.name for entry in client.passed_through if entry.name in server.shapes]:
+        problem = f"the server optimises {frozen}, which are no trainable parameters of this model"
+        advice = "name the buffers and frozen parameters in the strategy's arrays=Arrays(pass_through=...)"
     elif set(client.shapes) == set(server.shapes) and client.shapes != server.shapes:
         advice += "; where the classes of the clients' labels differ, give all of them the same num_classes="
-    problem = f"the server's model is {server.shapes}, this client's objective has {client.shapes}"
-    raise ConfigurationError(f"{problem}. {advice}")
+    raise ConfigurationError(f"{problem}: {advice}")

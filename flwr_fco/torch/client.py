@@ -32,6 +32,7 @@ from torch import nn
 
 from flwr_fco.algorithms.contract import method_of
 from flwr_fco.algorithms.contract.problem import Moved, Sent
+from flwr_fco.client_apps import client
 from flwr_fco.client_apps.client import Limits, Mod, TaskApp, as_it_leaves, checked_mods, partition_of, recall, task_of
 from flwr_fco.client_apps.disclosure import Disclosure, answered
 from flwr_fco.core.computing import random_generator
@@ -240,9 +241,8 @@ class LocalTraining:
     def __enter__(self) -> Self:
         plan = self._downlink.plan
         downlink = self._downlink
-        layout = layout_of(self.model)
-        if layout.signature != plan.layout.signature:
-            _explain_difference(layout.shapes, plan.layout.shapes)
+        same = "ArrayRecord(model.state_dict()) of the same model"
+        client.check_layout(layout_of(self.model), plan.layout, "this model", same)
         if plan.layout.passed_through:
             load_buffers(self.model, downlink.pass_through)
         own: dict[str, Any] = {"momentum": self._momentum} if self._momentum else {}
@@ -388,14 +388,3 @@ class GradientProbe(optim.DualAveraging):
     def increments(self) -> dict[str, torch.Tensor]:
         """Return the mean of the gradients by parameter name."""
         return {name: total / self.num_steps for name, total in super().increments().items()}
-
-
-def _explain_difference(client: Mapping[str, tuple[int, ...]], server: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise an error about a model whose parameters are not the server's optimised arrays."""
-    extra = sorted(set(server) - set(client))
-    if extra:
-        prefix = f"the server optimises {extra}, which are no trainable parameters of this model"
-        advice = "name the buffers and frozen parameters in the strategy's arrays=Arrays(pass_through=...)"
-        raise ConfigurationError(f"{prefix}: {advice}")
-    prefix = f"the server optimises {dict(server)}, this model has {dict(client)}"
-    raise ConfigurationError(f"{prefix}: give `start` ArrayRecord(model.state_dict()) of the same model")
