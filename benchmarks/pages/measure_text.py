@@ -1,6 +1,6 @@
 """The tables of docs/how-to/sparse.md: Zipf's documents by FedDualAvg, and pooled by liblinear and SGDClassifier.
 
-    python benchmarks/pages/measure_text.py            a million words, 300 rounds (half a minute)
+    python benchmarks/pages/measure_text.py            a million words, 100 to 1,000 rounds (a minute)
     python benchmarks/pages/measure_text.py --quick    20,000 words, 30 rounds
     python benchmarks/pages/measure_text.py --robust   20,000 words, 20 clients, each rule of aggregation (a minute)
 
@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 from documents import ZipfDocuments
+from scipy import sparse
 from sklearn.linear_model import LogisticRegression, SGDClassifier
 from writing import federate, row_of, table_of
 
@@ -26,7 +27,6 @@ from flwr_fco import FedDualAvg
 from flwr_fco.regularizers import L1
 from flwr_fco.strategies import Epochs, Trimmed
 from reproduction import pooled
-from reproduction.data.samples import together
 
 
 def main() -> None:
@@ -42,7 +42,9 @@ def main() -> None:
     clients = data.objectives()
     psi = L1(1e-4)
     start = clients[0].layout.unflatten(np.zeros(clients[0].layout.size))
-    features, labels = together(data.client(index) for index in range(data.num_clients))
+    parts = [data.client(index) for index in range(data.num_clients)]
+    features = sparse.vstack([part.features for part in parts], format="csr")
+    labels = np.concatenate([part.targets for part in parts])
     test = data.test_examples()
     moved = features.data.nbytes + features.indices.nbytes + features.indptr.nbytes
 
