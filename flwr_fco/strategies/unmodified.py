@@ -12,7 +12,7 @@ from flwr_fco.algorithms.contract.choices import Density
 from flwr_fco.core.layout import Layout, Vector, dense
 from flwr_fco.core.logs import logger
 from flwr_fco.core.validation import short
-from flwr_fco.errors import ConfigurationError
+from flwr_fco.errors import ConfigurationError, FormError
 from flwr_fco.messages.arrays import increment_of, model_vector
 from flwr_fco.messages.protocol import Uplink
 from flwr_fco.messages.records import ELAPSED, EXAMPLES, STEPS, is_number, only
@@ -124,7 +124,11 @@ def read_model(
     else:
         passed = model_vector(Layout(layout.passed_through), only(ArrayRecord, content))[1]
     metrics: dict[str, Any] = dict(only(MetricRecord, content))
-    examples = metrics.pop(EXAMPLES, math.nan)
+    key = options.weighted_by_key
+    if not metrics.keys() & {key, EXAMPLES}:
+        raise FormError(f"it lacks the metric {key!r}, its weight")
+    # As with FedAvg, a client need not say more than its weight.
+    examples = metrics.pop(EXAMPLES, metrics.get(key, math.nan))
     work = options.work
     steps = metrics.pop(STEPS, getattr(work, "steps", None) or 1)
     elapsed = metrics.pop(ELAPSED, client_lr * steps if is_number(steps) else None)

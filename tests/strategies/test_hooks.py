@@ -303,16 +303,23 @@ class Momentum:
         return arrays_of({"w": self.before + self.velocity}), metrics
 
 
-def test_a_subclass_of_fed_avg_is_a_subclass_of_ours():
+@pytest.mark.parametrize("key", ["num-examples", "rows"])
+def test_a_subclass_of_fed_avg_is_a_subclass_of_ours(key):
     def trained(arrays, message, context):
         return {"w": arrays["w"] + 0.3 * (TARGET * context.node_config["partition-id"] - arrays["w"])}
 
     def reported(message, context):
         return {"loss": float(np.abs(message.content["arrays"]["w"].numpy()).sum())}
 
-    app = foreign_app(trained, metrics=reported, evaluated={"accuracy": 0.5})
+    def weighed(message, context, call_next):
+        metrics = (reply := call_next(message, context)).content["metrics"]
+        metrics[key] = metrics.pop("num-examples") + context.node_config["partition-id"]
+        return reply
+
+    app = foreign_app(trained, metrics=reported, evaluated={"accuracy": 0.5}, mods=[weighed])
+    start = {"w": np.ones((6, 5))}
     ours, theirs = (
-        simulated(type("Own", (Momentum, base), {})(**options), app, 12, initial_arrays={"w": np.ones((6, 5))})
+        simulated(type("Own", (Momentum, base), {})(weighted_by_key=key, **options), app, 12, initial_arrays=start)
         for base, options in ((FedDualAvg, UNMODIFIED), (FedAvg, {}))
     )
     np.testing.assert_allclose(w_of(ours), w_of(theirs), rtol=1e-12, atol=1e-13)
