@@ -258,7 +258,7 @@ def test_every_exported_class_has_a_row_or_a_column():
 
 
 def test_the_table_of_pairs_is_the_generated_one():
-    assert pairs.PAGE.read_text(encoding="utf-8") == pairs.rendered(), "run: python benchmarks/pages/make_pairs.py"
+    assert pairs.PAGE.read_text(encoding="utf-8") == pairs.rendered(), "run: python benchmarks/pages/make_tables.py"
 
 
 @pytest.mark.parametrize("column", pairs.MIRROR_MAPS)

@@ -13,7 +13,7 @@ from flwr.app import Array, ConfigRecord, RecordDict
 from fuzz.budget import damaged, fuzzed, mutated
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problems import arrays_of, foreign_app, numpy_of, simulated, zeros
+from problems import arrays_of, foreign_app, numpy_of, refused, simulated, zeros
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.core.layout import Layout
@@ -201,16 +201,14 @@ def bomb(size):
 def test_hostile_arrays_have_a_reason(name, change, message):
     reply, support = good_reply()
     reply["arrays"][name] = Array(np.asarray(change(reply["arrays"][name].numpy())))
-    with pytest.raises(ProtocolError, match=message):
-        read_reply(FORM, support, reply)
+    refused(message, read_reply, FORM, support, reply, kind=ProtocolError)
 
 
 def test_a_bomb_is_not_inflated():
     """As many bytes as a mask may have, which would be a hundred times as many."""
     compressed = bomb(50_000_000)
     tracemalloc.start()
-    with pytest.raises(ProtocolError, match="holds other than 480000 bits"):
-        mask_of(compressed, 480_000)
+    refused("holds other than 480000 bits", mask_of, compressed, 480_000, kind=ProtocolError)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 2_000_000
