@@ -75,18 +75,22 @@ class Line:
         self.objective = objective
         self.w = w.copy()
         self.direction = direction.copy()
-        #: The last step size, with the value and the gradient there.
-        self._last: tuple[float, float, Vector] = (math.nan, 0.0, w)
+        #: The last step size, with the value and the derivatives there.
+        self._last: tuple[float, float, NDArray[np.float64]] = (math.nan, 0.0, w)
 
-    def _at(self, step: float) -> tuple[float, float, Vector]:
+    def _at(self, step: float) -> tuple[float, NDArray[np.float64]]:
         if step != self._last[0]:
-            value, gradient = self.objective.value_and_gradient(self.w + step * self.direction)
-            self._last = step, value, np.array(gradient)
-        return self._last
+            self._last = step, *self._measured(step)
+        return self._last[1:]
+
+    def _measured(self, step: float) -> tuple[float, NDArray[np.float64]]:
+        """Return the value and the gradient."""
+        value, gradient = self.objective.value_and_gradient(self.w + step * self.direction)
+        return value, np.array(gradient)
 
     def __call__(self, step: float) -> tuple[float, float]:
         """Return F_m and its derivative with respect to the step size, at w + step * direction."""
-        _, value, gradient = self._at(step)
+        value, gradient = self._at(step)
         return value, float(gradient @ self.direction)
 
     def gradient(self, step: float, out: Vector | None = None) -> Vector:
@@ -100,7 +104,7 @@ class Line:
             Where to write the result.
         """
         out = np.empty_like(self.w) if out is None else out
-        out[:] = self._at(step)[2]
+        out[:] = self._at(step)[1]
         return out
 
     def turn(self, step: float, direction: Vector) -> Line:
@@ -113,9 +117,7 @@ class Line:
         direction : ndarray of float64, shape (layout.size,)
             The direction of the new line.
         """
-        line = Line(self.objective, self.w + step * self.direction, direction)
-        line._last = (0.0, *self._last[1:]) if step == self._last[0] else line._last
-        return line
+        return Line(self.objective, self.w + step * self.direction, direction)
 
     def curvature(self, step: float) -> Callable[[Vector], Vector]:
         """Return v -> H v with the Hessian at w + step * direction, for many products there.

@@ -653,29 +653,29 @@ class _LinearLine(Line):
     """A linear model along a line, with the scores of the start and of the direction."""
 
     def __init__(self, model: Linear, w: Vector, scores: Scores, direction: Vector) -> None:
+        super().__init__(model, w, direction)
         self.model = model
-        self.w = w.copy()
-        self.direction = direction.copy()
         self.scores = scores
         self.change = model._predicted(direction)
 
-    def _slopes(self, step: float) -> Scores:
-        """Return the derivatives of the mean loss with respect to the scores."""
+    def _measured(self, step: float) -> tuple[float, Scores]:
+        """Return the mean loss, and its derivatives with respect to the scores."""
         model = self.model
-        scores = self.scores + step * self.change
-        return model._weighted(model.link.slope(scores, model.targets)) / model.num_examples
+        with np.errstate(over="ignore"):
+            each, slopes = model.link.value_and_slope(self.scores + step * self.change, model.targets)
+            return model._mean(each), model._weighted(slopes) / model.num_examples
 
     def __call__(self, step: float) -> tuple[float, float]:
         model = self.model
+        loss, slopes = self._at(step)
         w = self.w + step * self.direction
         ridge = model.l2 * float(w[: model._size] @ self.direction[: model._size])
-        value = model._loss(self.scores + step * self.change) + model._ridge(w)
-        return value, float(np.vdot(self._slopes(step), self.change)) + ridge
+        return loss + model._ridge(w), float(np.vdot(slopes, self.change)) + ridge
 
     def gradient(self, step: float, out: Vector | None = None) -> Vector:
         model = self.model
-        slopes = self._slopes(step)
-        out = self.model._zeros(out)
+        slopes = self._at(step)[1]
+        out = model._zeros(out)
         for rows, block in model._blocks():
             model._add_product(block, slopes[rows], out)
         model._add_ridge(self.w + step * self.direction, 1.0, out)
@@ -692,6 +692,9 @@ class _LinearLine(Line):
 
     def diagonal(self, step: float) -> Vector:
         model = self.model
+        if isinstance(model.link, Coupled):
+            # Its second derivatives are by all scores: one of each row says nothing.
+            return super().diagonal(step)
         scores = self.scores + step * self.change
         each = model._curvatures(model.link, scores, slice(None)).diagonal(axis1=1, axis2=2).reshape(scores.shape)
         diagonal = np.zeros(self.w.size)
