@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -353,13 +354,17 @@ def compiled_steps(
         return None
     if loss is None or loss[0] < 0 or not isinstance(loss[2], np.ndarray):
         return None
+    kernel: Any = dual_averaging
     rows = loss[2].shape[0]
-    order = np.concatenate([rng.permutation(rows)[:used] for used in work.epoch_sizes(rows, 1 + pairs)])
     size = min(work.batch_size, rows)
     move = NOTHING if shift is None else shift
-    rates = downlink.elapsed, downlink.client_lr, objective.l2
-    kernel: Any = dual_averaging
-    return int(kernel(loss, order, rows, size, pairs, tuple(retrieval), *rates, move, dual))
+    steps = 0
+    epochs = iter(work.epoch_sizes(rows, 1 + pairs))
+    # Two epochs at a time have whole pairs of batches, and need no memory for all of them.
+    while orders := [rng.permutation(rows)[:used] for used in islice(epochs, 2)]:
+        rates = downlink.elapsed + downlink.client_lr * steps, downlink.client_lr, objective.l2
+        steps += kernel(loss, np.concatenate(orders), rows, size, pairs, tuple(retrieval), *rates, move, dual)
+    return steps
 
 
 # --- a round ----------------------------------------------------------------------------------------------------------
