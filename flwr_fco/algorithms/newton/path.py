@@ -30,6 +30,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -332,23 +333,30 @@ class NewtonPath(ProximalNewton):
         ]
         if min(counts, default=-1) < 0 or sum(counts) != len(points):
             raise ProtocolError(f"the server sends {len(points)} points, of folds with {counts} of them")
-        left_out = folds_of(objective, len(counts) - 1, client.seed)
-        shares = np.ones(len(counts))
-        begins = np.cumsum([0, *counts])
+        left_out = [np.zeros(0, dtype=np.int64), *folds_of(objective, len(counts) - 1, client.seed)]
+        shares = []
         answers: list[dict[str, Any]] = []
         losses: list[float] = []
-        for fold, rows in enumerate([np.zeros(0, dtype=np.int64), *left_out]):
-            about = tasks[begins[fold] : begins[fold + 1]]
+        waiting = iter(tasks)
+        # Rows are copied, so they are those of one fold at a time.
+        for count, rows in zip(counts, left_out, strict=True):
+            rest, share = _on_rows(objective, np.setdiff1d(np.arange(objective.num_examples), rows))
+            shares.append(share)
+            about = islice(waiting, count)
             if numbers["validate"]:
-                part = objective.subset(rows)[0] if rows.size else None
-                losses += [0.0 if part is None else part.value(task.point) for task in about]
-                about = []
-            own, shares[fold] = _outside(objective, rows, about, bool(numbers["first"]))
-            answers += own
+                part, known = _on_rows(objective, rows)
+                losses += [part.value(task.point) if known else 0.0 for task in about]
+                continue
+            for task in about:
+                own = asking.answer(rest, task.point, bool(numbers["first"]), task.on if task.on.size else None)
+                # A client without a row outside of a fold says nothing.
+                answers.append(
+                    _short(own if share else {name: np.zeros(each.size) for name, each in own.items()}, task)
+                )
         names = dict.fromkeys(name for own in answers for name in own)
         sent = {name: np.concatenate([own[name] for own in answers if name in own]) for name in names}
         sent |= {"held_out": np.array(losses)} if numbers["validate"] else {}
-        return asking.shortened(sent) | {"shares": shares}, Moved(None, 1)
+        return asking.shortened(sent) | {"shares": np.array(shares)}, Moved(None, 1)
 
     # --- the server -----------------------------------------------------------------------------------------------
 
@@ -704,25 +712,11 @@ def models_of(state: PathState) -> tuple[list[Vector], list[float]]:
     return [np.array(state.point[row]) for row in rows], gaps
 
 
-def _outside(
-    objective: Objective, rows: NDArray[np.int64], tasks: Sequence[Task], first: bool
-) -> tuple[list[dict[str, Any]], float]:
-    """Return the answers about points on the rows outside a fold, and their share.
-
-    These rows are copied, so they are those of one fold at a time.
-    """
-    rest = np.setdiff1d(np.arange(objective.num_examples), rows) if rows.size else rows
-    share = 1.0
-    if rows.size:
-        objective, share = objective.subset(rest) if rest.size else (objective, 0.0)
-    answers = []
-    for task in tasks:
-        own = asking.answer(objective, task.point, first, task.on if task.on.size else None)
-        if not share:
-            # A client without a row says nothing.
-            own = {name: np.zeros(vector.size) for name, vector in own.items()}
-        answers.append(_short(own, task))
-    return answers, share
+def _on_rows(objective: Objective, rows: NDArray[np.int64]) -> tuple[Objective, float]:
+    """Return the loss on some rows, and their share; without a row 0, and the loss as it is."""
+    if rows.size == objective.num_examples:
+        return objective, 1.0
+    return objective.subset(rows) if rows.size else (objective, 0.0)
 
 
 def _short(answer: dict[str, Any], task: Task) -> dict[str, Any]:
