@@ -817,9 +817,8 @@ class FederatedCoxRegression(Federated):
         if by is not None and by not in names:
             raise ConfigurationError(f"by={by!r} is no feature; expected one of {', '.join(map(str, names[:10]))}")
         column = -1 if by is None else names.index(by)
-
-        found: Curves = asked_of(self, X, y, groups, lambda run, sites=(): curves_of(run, _undated(times), by, column))
-        return found
+        with asked_of(self, X, y, groups) as (run, _):
+            return curves_of(run, _undated(times), by, column)
 
     @staticmethod
     def _targets(y: Any) -> NDArray[np.float64]:

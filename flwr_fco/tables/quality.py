@@ -33,7 +33,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -185,25 +184,13 @@ class Quality(Reported):
 
 def quality_of(model: Any, X: Any, y: Any, groups: Any) -> Quality:
     """Return how good a fitted estimator is on the rows of several sites."""
+    with asked_of(model, X, y, groups) as (run, sites):
+        return _quality(run, model, sites)
+
+
+def _quality(run: Run, model: Any, sites: Sequence[Any]) -> Quality:
+    """Ask all sites about a model, with their names by partition, if they have any."""
     point = np.ravel(np.append(model.coef_, model.intercept_) if model.fit_intercept else model.coef_)
-    made: Quality = asked_of(model, X, y, groups, partial(_quality, model=model, point=point))
-    return made
-
-
-def _quality(run: Run, model: Any, point: Vector, sites: Sequence[Any] = ()) -> Quality:
-    """Ask all sites about a model.
-
-    Parameters
-    ----------
-    run : Run
-        A run of the sites, whose tables have the names of columns and classes that these must have.
-    model : estimator
-        What was fitted.
-    point : ndarray of float64, shape (d,)
-        Coefficients, then the intercept, if there is one.
-    sites : sequence, optional
-        Names of the sites by partition.
-    """
 
     def ask(question: str, numbers: dict[str, float], shapes: Any, *wanted: str) -> list[Answer]:
         """Return the answers of sites that have said how good the model is."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from numbers import Real
 from typing import Any, Self
 
@@ -21,6 +22,7 @@ from flwr_fco.messages.protocol import Described
 from flwr_fco.results import frame_of
 from flwr_fco.strategies.nodes import Tables
 from flwr_fco.strategies.questions import prepared
+from flwr_fco.strategies.run import Run
 from flwr_fco.tables.intervals import COMPARED, ESTIMATED, SQUARES, Table
 from flwr_fco.tables.reading import is_grid
 from flwr_fco.tables.sites import TIMEOUT, asking, connected
@@ -270,16 +272,18 @@ def compared(model: Any, other: Any) -> Tested:
     return _tested("Likelihood ratio", rows, statistic, count, math.inf)
 
 
-def asked_of(model: Any, X: Any, y: Any, groups: Any, question: Callable[..., Any]) -> Any:
-    """Ask the sites of a fitted model; `question` takes a run of them, and if they are here their names."""
+@contextmanager
+def asked_of(model: Any, X: Any, y: Any, groups: Any) -> Iterator[tuple[Run, Sequence[Any]]]:
+    """Yield a run in which the sites of a fitted model are asked, and if they are here their names."""
     start = model._start(model.n_features_in_, 1)
     if is_grid(X):
         names = names_of(getattr(model, "feature_names_in_", None))
         tables = Tables(Described(names, model._names_of_classes()))
-        return question(prepared(asking(model.num_clients, tables), X, start, TIMEOUT))
+        yield prepared(asking(model.num_clients, tables), X, start, TIMEOUT), ()
+        return
     # The rows are here, and are compared as those of a fit; a copy, because a fitted model is not changed.
     other = copy.copy(model)
     clients = [own._replace(weights=None) for own in other._clients(X, y, None, groups, reset=False)]
     with connected(model._objectives(clients)) as grid:
         strategy = asking(len(clients), Tables(settled=True))
-        return question(prepared(strategy, grid, start, TIMEOUT), sites=[own.site for own in clients])
+        yield prepared(strategy, grid, start, TIMEOUT), [own.site for own in clients]

@@ -349,10 +349,10 @@ class NewtonPath(ProximalNewton):
                 continue
             for task in about:
                 own = asking.answer(rest, task.point, bool(numbers["first"]), task.on if task.on.size else None)
-                # A client without a row outside of a fold says nothing.
-                answers.append(
-                    _short(own if share else {name: np.zeros(each.size) for name, each in own.items()}, task)
-                )
+                if not share:
+                    # A client without a row outside of a fold says nothing.
+                    own = {name: np.zeros(vector.size) for name, vector in own.items()}
+                answers.append(_short(own, task))
         names = dict.fromkeys(name for own in answers for name in own)
         sent = {name: np.concatenate([own[name] for own in answers if name in own]) for name in names}
         sent |= {"held_out": np.array(losses)} if numbers["validate"] else {}
