@@ -413,19 +413,25 @@ class Uplink(NamedTuple):
 
 
 class Question(NamedTuple):
-    """A question about a client's loss: nothing is trained, and nothing at the client changes.
+    """A question about a client's loss: nothing is trained, and but for ``"centred"`` nothing at the client changes.
 
     ==================  ===================================  ==========================================================
     kind                what is sent                         what is answered
     ==================  ===================================  ==========================================================
     ``"smoothness"``    a point, where unknown constants     Lipschitz constants of the gradient in the l2 and the l1
                         are probed; the batch size           norm, strong convexity
-    ``"gradient"``      a point; whether moments are wanted  loss and full gradient, and the columns' means, variances
+    ``"gradient"``      a point                              loss and full gradient
     ``"duality"``       a point; then a mixture's shares     gradients with their conjugates; then the conjugate at the
                                                              mixture (:mod:`flwr_fco.certificates`)
     ``"validation"``    a point                              the loss on held-out data, and what none is below
+    ``"first"``         a point                              loss and gradient, what the rows weigh, the columns' means
+                                                             and variances
+    ``"centred"``       what to subtract from the columns    nothing
+    ``"description"``   nothing                              numbers of a Table 1, as far as its owner allows
     ``"estimates"``     nothing                              the site's own unpenalised estimates and their standard
-                                                             errors, if it has rows enough
+                                                             errors, if it has rows enough; its events
+    ``"derivatives"``   a point                              loss, gradient and Hessian; of clusters the sum of outer
+                                                             products of their gradients
     ``"quality"``       a point                              pairs in the order of the events, events, mean and square
                                                              of the scores, Brier's score
     ``"calibration"``   a point; a slope and an intercept    the loss of the scores changed by them, and its derivatives
@@ -433,6 +439,8 @@ class Question(NamedTuple):
     ``"bins"``          a point; edges of the scores         rows, expected and observed events between them, if its
                                                              owner allows so few rows
     ``"trend"``         a point                              the trend of a Cox model's residuals over time
+    ``"curves"``        times; a column of two groups        rows at risk and events between them, if its owner allows
+                                                             so few rows
     ==================  ===================================  ==========================================================
 
     Parameters

@@ -28,10 +28,10 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flwr_fco import certificates as gaps
 from flwr_fco.algorithms.contract.replies import Replies
+from flwr_fco.algorithms.newton.model import Indices
 from flwr_fco.certificates import CONSTANT, FACTORS, LINKS, NUMBERS, ROUNDING, Terms, check_loss, check_means
 from flwr_fco.core.layout import Layout, SparseVector, Vector, dense, is_shorter
 from flwr_fco.core.logs import logger
@@ -41,9 +41,6 @@ from flwr_fco.objectives.base import Objective, num_intercepts
 from flwr_fco.objectives.links import Categories, LogisticLoss, PoissonLoss, Squares
 from flwr_fco.objectives.survival import PartialLikelihood
 from flwr_fco.regularizers.base import BoundRegularizer
-
-Indices = NDArray[np.int64]
-Matrix = NDArray[np.float64]
 
 _NAMES: dict[type, str] = {
     PartialLikelihood: "cox",

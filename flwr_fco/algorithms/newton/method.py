@@ -47,18 +47,9 @@ from numpy.typing import NDArray
 from flwr_fco.algorithms.contract import Algorithm
 from flwr_fco.algorithms.contract.problem import Client, Memory, Moved, Problem, Sent, Setting, To
 from flwr_fco.algorithms.contract.replies import Rejected, Replies
-from flwr_fco.algorithms.newton import asking
+from flwr_fco.algorithms.newton import asking, model
 from flwr_fco.algorithms.newton.asking import NOTHING, UNKNOWN, Known, distance, handed_out, progress
-from flwr_fco.algorithms.newton.model import (
-    LEAST,
-    SMALL,
-    Indices,
-    Matrix,
-    Penalty,
-    minimise_model,
-    whole_groups,
-    working_set,
-)
+from flwr_fco.algorithms.newton.model import Indices, Matrix, Penalty, whole_groups
 from flwr_fco.certificates import FACTS, NUMBERS, check_hessian, free_intercepts
 from flwr_fco.core.layout import Layout, NonZeros, Vector
 from flwr_fco.errors import ConfigurationError, ProtocolError, SeparableError
@@ -199,7 +190,7 @@ class ProximalNewton(Algorithm):
     patience: ClassVar[int] = 1
 
     tolerance: float = 1e-8
-    sizes: tuple[int, int] = (SMALL, LEAST)
+    sizes: tuple[int, int] = (model.SMALL, model.LEAST)
 
     # --- a client -------------------------------------------------------------------------------------------------
 
@@ -336,7 +327,7 @@ class ProximalNewton(Algorithm):
             x, gradient, share = _null_model(known, state)
         state, x, gradient = self._minimised(state, known, block, penalty, x, gradient, share)
         x = handed_out(problem.layout, x)
-        mask = working_set(x, gradient, psi, self.sizes, known.outputs)
+        mask = model.working_set(x, gradient, psi, self.sizes, known.outputs)
         slope = min(0.0, float(known.gradient @ (x - w)) + psi.value(x) - psi.value(w))
         nothing = np.array_equal(mask, state.mask) and -slope <= 0.1 * _EPSILON * abs(state.objective)
         stalled = nothing and (state.since >= self.patience or np.array_equal(x, w))
@@ -354,7 +345,7 @@ class ProximalNewton(Algorithm):
         if on.size and share:
             ridge = known.reported.l2 * (on < x.size - num_intercepts(known.psi.layout))
             hessian = share * hessian + np.diag((1.0 - share) * ridge)
-            own = minimise_model(hessian, gradient[on], x[on], penalty.at(on))
+            own = model.minimise_model(hessian, gradient[on], x[on], penalty.at(on))
             gradient[on] += hessian @ (own - x[on])
             x[on] = own
         return state, x, gradient
