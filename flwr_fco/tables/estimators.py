@@ -22,15 +22,8 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.core.schema import Names
 from flwr_fco.core.validation import FRACTION, NON_NEGATIVE, refusing
 from flwr_fco.errors import ConfigurationError, PublicError
-from flwr_fco.objectives import (
-    CoxRegression,
-    LeastSquares,
-    Logistic,
-    MultinomialLogistic,
-    Objective,
-    Poisson,
-    TraceRegression,
-)
+from flwr_fco.objectives import CoxRegression, LeastSquares, Logistic, MultinomialLogistic, Objective, Poisson
+from flwr_fco.objectives.linear import TraceRegression
 from flwr_fco.objectives.survival import as_strata, baseline, concordance
 from flwr_fco.regularizers import Regularizer
 from flwr_fco.tables.base import Federated

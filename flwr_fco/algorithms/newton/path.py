@@ -297,6 +297,28 @@ _SINGLE_ROUNDING = 1e-7
 _FEW = 16
 
 
+class Exchange(NamedTuple):
+    """An exchange, and what the server makes of it.
+
+    Parameters
+    ----------
+    problems : list of Problem
+        By the number of their strength.
+    old, state : PathState
+        The states before it, and after it as far as it is made.
+    replies : dict of int to Replies
+        What has come about each problem, by its row.
+    blocks : dict of int to Block
+        The Hessians by the rows that own them.
+    """
+
+    problems: list[Problem]
+    old: PathState
+    state: PathState
+    replies: dict[int, Replies]
+    blocks: dict[int, Block]
+
+
 @dataclass(frozen=True, kw_only=True)
 class NewtonPath(ProximalNewton):
     """A federated proximal Newton method for all strengths of a path, and all folds, in the same rounds.
@@ -469,9 +491,7 @@ class NewtonPath(ProximalNewton):
         copies: dict[str, Any] = {
             name: own.copy() for name, own in state._asdict().items() if isinstance(own, np.ndarray)
         }
-        before = state
         changed = state._replace(**copies)
-        problems = self._problems(problem, state.strengths)
         blocks = state.blocks()
         for row, about in exchanges.items():
             if state.wanted[row].any():
@@ -481,13 +501,14 @@ class NewtonPath(ProximalNewton):
             if state.squares(row) and not state.shares[row].any():
                 changed = changed.with_gradient(row % folds, state.trial[row], about)
         changed.wanted[:] = False
+        this = Exchange(self._problems(problem, state.strengths), state, changed, exchanges, blocks)
         for row, about in exchanges.items():
-            if not self._advance(problems, changed, row, state.problem(row), about, blocks, before):
+            if not self._advance(this, row, state.problem(row), about):
                 return self._restarted(problem, state)
         state = changed._replace(round=state.round + 1)
         if state.stage == NULL and (state.status[:folds] == CLOSED).all():
             gradient = exchanges[0].sum("gradient")
-            gradient[Penalty.of(problems[0].psi).idle] = 0.0
+            gradient[Penalty.of(this.problems[0].psi).idle] = 0.0
             largest = 0.0 if self.strengths.values is not None else problem.psi.strength_max(gradient)
             acted = int(np.count_nonzero(~problem.psi.free_coordinates()))
             rows = sum(own.examples for own in uplinks)
@@ -495,31 +516,23 @@ class NewtonPath(ProximalNewton):
             self._say_bytes(state, min(acted, rows), rows / len(uplinks))
             state = state._replace(strengths=strengths, stage=SOLVING)
         if state.stage == SOLVING:
-            opened = self._opened(problem, before, state, exchanges, blocks)
-            if opened is None:
-                return self._restarted(problem, before)
-            state = opened
+            this = this._replace(problems=self._problems(problem, state.strengths), state=state)
+            if not self._opens(this):
+                return self._restarted(problem, this.old)
             if (state.status == CLOSED).all():
                 state = state._replace(stage=VALIDATING if folds > 1 else DONE)
         return _with_blocks(state, blocks)
 
-    def _advance(
-        self,
-        problems: Sequence[Problem],
-        state: PathState,
-        row: int,
-        own: NewtonState,
-        about: Replies,
-        blocks: dict[int, Block],
-        old: PathState,
-    ) -> bool:
+    def _advance(self, this: Exchange, row: int, own: NewtonState, about: Replies) -> bool:
         """Take a step of a problem into its row: it closes, or goes on, perhaps with another Hessian.
 
         False if others answer now, or answers contradict each other: of all problems, for they share the clients.
         """
+        state = this.state
         fold = row % state.folds
-        problem = problems[row // state.folds]
-        block = blocks[int(state.owners[row])]
+        problem = this.problems[row // state.folds]
+        block = this.blocks[int(state.owners[row])]
+        began = distance(own)
         try:
             own = self._rule(state.stage)._step(problem, own, about, block)
         except ConfigurationError as error:
@@ -533,7 +546,7 @@ class NewtonPath(ProximalNewton):
         # The strengths follow from the gradients of null models, which are asked for.
         near = squares and state.stage != NULL
         shares = state.nearest(fold, own.trial, block) if near else np.zeros(state.shares.shape[1])
-        fresh = old.wanted[fold :: state.folds].any() if squares else old.wanted[row].any()
+        fresh = this.old.wanted[fold :: state.folds].any() if squares else this.old.wanted[row].any()
         gradient, errors = state.estimated(fold, shares)
         most = violations(np.abs(gradient) + errors, penalty)
         working = own.mask.copy()
@@ -546,7 +559,6 @@ class NewtonPath(ProximalNewton):
             scores = violations(Known.gradient_of(about), penalty)
         missing = (own.trial != 0.0) | (scores > 1.0)
         missing[block.on] = False
-        began = distance(old.problem(row)) if old.status[row] == OPEN else UNKNOWN
         slow = bool(own.stalled or own.step < 1.0 or distance(own) > _SLOW * began) and not fresh
         slow &= distance(own) > self.tolerance
         if squares:
@@ -637,17 +649,9 @@ class NewtonPath(ProximalNewton):
         each = [with_strength(psi.regularizer, own).bind(problem.layout, scope=psi.scope) for own in known]
         return [problem._replace(psi=own) for own in each]
 
-    def _opened(
-        self,
-        problem: Problem,
-        old: PathState,
-        state: PathState,
-        exchanges: dict[int, Replies],
-        blocks: dict[int, Block],
-    ) -> PathState | None:
-        """Return the state with as many further problems open as a message may carry, and one of each fold."""
-        folds = state.folds
-        problems = self._problems(problem, state.strengths)
+    def _opens(self, this: Exchange) -> bool:
+        """Open as many further problems as a message may carry, and one of each fold; False as of a step."""
+        state, folds = this.state, this.state.folds
         used = sum(state.bytes_of(row) for row in state.rows(OPEN))
         alone = set(range(folds)) - {row % folds for row in state.rows(OPEN)}
         for row in range(folds, len(state.status)):
@@ -657,17 +661,17 @@ class NewtonPath(ProximalNewton):
                 continue
             if fold not in alone and used + wanted > self.strengths.max_bytes:
                 continue
-            near = max(other for other in exchanges if other % folds == fold and other < row)
-            start = old.trial[near]
+            near = max(other for other in this.replies if other % folds == fold and other < row)
+            start = this.old.trial[near]
             state.owners[row] = state.owners[near]
-            own = state.problem(row)._replace(point=start, trial=start, mask=old.mask[near])
+            own = state.problem(row)._replace(point=start, trial=start, mask=this.old.mask[near])
             own = own._replace(objective=UNKNOWN, lower=-UNKNOWN, residual=UNKNOWN, step=1.0)
-            if not self._advance(problems, state, row, own, exchanges[near], blocks, old):
-                return None
+            if not self._advance(this, row, own, this.replies[near]):
+                return False
             if state.status[row] == OPEN:
                 used += state.bytes_of(row)
                 alone.discard(fold)
-        return state
+        return True
 
     def _parts(self, problem: Problem, state: PathState, uplink: Uplink) -> list[Uplink]:
         """Return a reply apart for each problem that was asked about."""
