@@ -168,16 +168,17 @@ class GradientTracking(Algorithm):
 
     def metrics(self, problem: Problem, state: TrackingState) -> dict[str, Any]:
         """Return the trackers' root mean square norm over the round's clients."""
-        control = state.control
-        whole = control @ control
         memories = problem.memories
         squares = list[float]()
         for own in [memories.memory(node.key)["own"] for node in problem.asked] if memories is not None else ():
-            # Where a client has no features its own is 0.
-            sparse = isinstance(own, SparseVector)
-            here = control[own.indices] if sparse else control
-            tracker = here - (own.values if sparse else own)
-            squares.append(float(tracker @ tracker) + max(0.0, float(whole - here @ here)))
+            here = state.control
+            rest = 0.0
+            if isinstance(own, SparseVector):
+                # Where a client has no features its own is 0.
+                here, own = state.control[own.indices], own.values
+                rest = max(0.0, float(state.control @ state.control - here @ here))
+            tracker = here - own
+            squares.append(rest + float(tracker @ tracker))
         return {"tracker-norm": float(np.sqrt(np.mean(squares)))} if squares else {}
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from hashlib import blake2b
+from hashlib import sha256
 from types import MappingProxyType
 from typing import Any
 from zlib import crc32
@@ -210,11 +210,12 @@ def digest_of(vectors: Mapping[str, Any], elapsed: float | None) -> str:
     >>> digest_of({"increment": np.zeros(2)}, 0.5) == digest_of({"increment": np.zeros(2)}, 0.6)
     False
     """
-    digest = blake2b(repr(elapsed).encode(), digest_size=16)
+    # Processors have instructions for it: it takes half the time of BLAKE2.
+    digest = sha256(repr(elapsed).encode())
     for name, part in _parts(vectors):
         digest.update(f"{name} {part.dtype.str}".encode())
         digest.update(part.data)
-    return digest.hexdigest()
+    return digest.hexdigest()[:32]
 
 
 def stamp_of(digest: str, number: int, memory: Mapping[str, Any]) -> str:

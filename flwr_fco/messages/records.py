@@ -238,6 +238,17 @@ def _work_record(examples: int, steps: int, elapsed: float | None) -> MetricReco
     return MetricRecord({EXAMPLES: examples, STEPS: steps, **({} if elapsed is None else {ELAPSED: elapsed})})
 
 
+def metric_record(numbers: Mapping[str, Any], before: MetricRecord | None) -> MetricRecord:
+    """Return a record of numbers, most of which those of the round before are: a copy checks none of them again."""
+    if before is None or [*before] != [*numbers]:
+        return MetricRecord(dict(numbers))
+    record = before.copy()
+    for (name, number), old in zip(numbers.items(), before.values(), strict=True):
+        if type(number) is not type(old) or number != old:
+            record[name] = number
+    return record
+
+
 def decode_uplink(content: RecordDict, size: int, shapes: Mapping[str, tuple[int, ...]]) -> Uplink | None:
     """Return the reply of a message, of which only the form is checked; None if the client has lost its memory.
 

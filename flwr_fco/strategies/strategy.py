@@ -23,7 +23,7 @@ from flwr_fco.core.logs import logger
 from flwr_fco.core.validation import NATURAL, NON_NEGATIVE, POSITIVE, checked, short
 from flwr_fco.errors import ConfigurationError, FormError
 from flwr_fco.messages.protocol import Node, Uplink
-from flwr_fco.messages.records import STEPS, addressed, encode_uplink, isolated, only
+from flwr_fco.messages.records import STEPS, addressed, encode_uplink, isolated, metric_record, only
 from flwr_fco.messages.short import Short, shorten
 from flwr_fco.regularizers import Zero
 from flwr_fco.results import Result
@@ -375,7 +375,8 @@ class CompositeStrategy(Options):
             training.give_up(run, uplinks)
         if self.certificate_every and server_round % self.certificate_every == 0:
             metrics |= questions.certified(run, run.point)
-        return run.arrays.copy(), MetricRecord(_joined(theirs, metrics))
+        before = run.result.train_metrics_clientapp.get(server_round - 1)
+        return run.arrays.copy(), metric_record(_joined(theirs, metrics), before)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from flwr_fco.algorithms.contract import Algorithm
 from flwr_fco.algorithms.contract.choices import Everyone
 from flwr_fco.algorithms.contract.problem import Change, Problem, To
-from flwr_fco.algorithms.contract.replies import Mean, Rejected, Replies
+from flwr_fco.algorithms.contract.replies import Rejected, Replies
 from flwr_fco.algorithms.density import sparse_entries
 from flwr_fco.algorithms.dual_averaging import DualAveraging
 from flwr_fco.core.computing import single_threaded_blas
@@ -469,8 +469,7 @@ def _averaged_arrays(run: Run, uplinks: Sequence[Uplink]) -> dict[str, NDArray[A
         if old.dtype.kind == "f":
             share = math.fsum(weight for _, weight in values)
             rows = [value.astype(np.float64).ravel() for value, _ in values]
-            mean = Mean(aggregation=run.mean.aggregation, trim=run.mean.trim)
-            centre = mean.of(rows, [weight / share for _, weight in values])
+            centre = run.mean.of(rows, [weight / share for _, weight in values])
             result[name] = centre.reshape(old.shape).astype(old.dtype)
         else:
             lower = np.sort(np.array([value for value, _ in values]), axis=0)[(len(values) - 1) // 2]
