@@ -344,6 +344,9 @@ def check_work(up: Uplink, work: Work, rate: float, *, own_loops: bool) -> None:
         raise ProtocolError(f"it reports {up.steps!r} local steps, expected a whole number >= 1")
     if up.steps > most * (_OWN_LOOPS if own_loops and first else 1.0):
         raise ProtocolError(f"it reports {up.steps} local steps, the plan asks for {most}{advice}")
+    if not first and up.elapsed is not None:
+        # Lengths are compared per unit of it.
+        raise ProtocolError(f"the metric 'elapsed' is {up.elapsed!r:.50}, expected none after a minimisation")
     if first and (not is_number(up.elapsed) or up.step_sizes <= 0.0):
         raise ProtocolError(f"the metric 'elapsed' is {up.elapsed!r}, expected a finite number > 0")
     expected = up.steps * (1.0 if math.isnan(rate) else rate)
