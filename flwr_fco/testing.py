@@ -59,7 +59,8 @@ def agree(found: Any, expected: Any, prefix: str, tolerance: float = 0.0, size: 
     size : float, optional
         By default 1 + the largest entry expected.
     """
-    one, other = np.ravel(found), np.ravel(expected)
+    # A mask is compared as 0 and 1.
+    one, other = 1.0 * np.ravel(found), 1.0 * np.ravel(expected)
     close = np.abs(one - other) <= tolerance * (1.0 + _largest(other) if size is None else size)
     for i in np.flatnonzero(~close):
         raise AssertionError(f"{prefix}: {one[i]:.9g} instead of {other[i]:.9g}, in entry {i} of {close.size}")
@@ -683,7 +684,7 @@ def _check(make: Callable[..., CompositeStrategy], tolerance: float | None) -> N
         for name, value, now in zip(held._fields, held, one.state, strict=True):
             agree(getattr(state, name), value, f"a round changed state.{name} in place: `aggregate` returns new arrays")
             kinds = [(np.asarray(each).dtype, *np.shape(each)) for each in (value, now)]
-            good = kinds[0] == (np.float64, *np.shape(now)) or not np.ndim(value)
+            good = not np.ndim(value) or (kinds[0][0] in (np.float64, np.bool_) and kinds[0] == kinds[1])
             require(good, f"state.{name} is {kinds[0]}, then {kinds[1]}; expected float64, one shape")
 
     before = one.state

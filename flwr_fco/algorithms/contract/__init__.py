@@ -45,9 +45,9 @@ _METHODS: dict[str, type[Algorithm]] = {}
 class Algorithm(ABC):
     """Both halves of a method: ten functions, of which the first five are its own, and six class variables.
 
-    A state is a NamedTuple of float64 arrays and numbers with a field ``round``, the number of successful rounds. It
-    holds all that changes: the functions modify neither the state nor the algorithm. A state that has other points than
-    :meth:`retrieve` for an averaged output carries those of the last round in a field ``points``, one a row.
+    A state is a NamedTuple of float64 arrays, masks and numbers with a field ``round``, of the successful rounds.
+    It holds all that changes: the functions modify neither the state nor the algorithm. A state that has other points
+    than :meth:`retrieve` for an averaged output carries those of the last round in a field ``points``, one a row.
 
     ============  ========================================================================================
     class         what it says, and who asks
