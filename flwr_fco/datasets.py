@@ -7,13 +7,13 @@ the rest of the package. Flower Datasets has many more, from Hugging Face.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flwr_fco.core.validation import PART, POSITIVE, checked
+from flwr_fco.core.validation import AT_LEAST_ONE, NATURAL, PART, POSITIVE, Choice, checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective
 
@@ -113,7 +113,7 @@ class FederatedDataset(ABC):
         return [self.objective(index, **options) for index in range(self.num_clients)]
 
     def _check_index(self, index: int) -> None:
-        if not 0 <= index < self.num_clients:
+        if not 0 <= checked("index", index, int) < self.num_clients:
             prefix = f"there is no client {index}; expected 0 .. {self.num_clients - 1}"
             raise ConfigurationError(f"{prefix}. Give the data set as many clients as the federation has nodes.")
 
@@ -204,7 +204,7 @@ def dirichlet_partition(
 
 
 def _check_counts(num_examples: int, num_clients: int, min_size: int) -> None:
-    if num_clients < 1 or num_clients * min_size > num_examples:
+    if checked("num_clients", num_clients, int, AT_LEAST_ONE) * checked("min_size", min_size, int) > num_examples:
         prefix = f"{num_clients=} with at least {min_size} of {num_examples} examples each"
         raise ConfigurationError(f"{prefix}; expected 1 or more, at most {num_examples // max(min_size, 1)}")
 
@@ -245,8 +245,7 @@ class PartitionedClassification(FederatedDataset):
 
     def client(self, index: int) -> Samples:
         self._check_index(index)
-        rows = self.partition[index]
-        return Samples(self.train.features[rows], self.train.targets[rows])
+        return Samples._make(own[self.partition[index]] for own in self.train)
 
     def build_objective(self, examples: Samples, **options: Any) -> Logistic | MultinomialLogistic:
         """Return `Logistic` for two classes, otherwise `MultinomialLogistic` with all classes of the federation."""
@@ -333,12 +332,11 @@ def breast_cancer(
     >>> data.num_clients, data.test.features.shape
     (4, (143, 30))
     """
-    from sklearn.datasets import load_breast_cancer
-    from sklearn.preprocessing import StandardScaler
+    from sklearn import datasets, preprocessing
 
-    features, labels = load_breast_cancer(return_X_y=True)
+    features, labels = datasets.load_breast_cancer(return_X_y=True)
     data = _partitioned(features, labels, train_fraction, num_clients, alpha, seed, min_size)
-    scaler = StandardScaler().fit(data.train.features)
+    scaler = preprocessing.StandardScaler().fit(data.train.features)
     train, test = (Samples(scaler.transform(part.features), part.targets) for part in (data.train, data.test))
     return PartitionedClassification(train, test, data.partition, data.num_classes)
 
@@ -350,7 +348,7 @@ def _partitioned(
     from sklearn.model_selection import train_test_split
 
     share = checked("train_fraction", train_fraction, float, PART)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(checked("seed", seed, int, NATURAL))
     parts = train_test_split(features, labels, train_size=share, stratify=labels, random_state=0)
     train, test = Samples(parts[0], parts[2]), Samples(parts[1], parts[3])
     if alpha is None:
@@ -361,7 +359,7 @@ def _partitioned(
 
 
 @dataclass(frozen=True, eq=False)
-class SyntheticRegression(FederatedDataset):
+class SyntheticRegression(Choice, FederatedDataset):
     """A sparse linear model observed by clients whose features have different means.
 
     Client m draws a mean mu_m ~ N(0, I) once, then x = mu_m + N(0, I) and y = <x, coefficients> + intercept + N(0, 1).
@@ -386,18 +384,17 @@ class SyntheticRegression(FederatedDataset):
     """
 
     coefficients: NDArray[np.float64]
-    num_clients: int
-    examples_per_client: int
-    seed: int = 0
+    num_clients: int = field(metadata=AT_LEAST_ONE)
+    examples_per_client: int = field(metadata=AT_LEAST_ONE)
+    seed: int = field(default=0, metadata=NATURAL)
 
     def client(self, index: int) -> Samples:
         self._check_index(index)
-        intercept = self._stream(0).normal()
         rng = self._stream(1, index)
         size = self.coefficients.size
         features = rng.normal(size=size) + rng.normal(size=(self.examples_per_client, size))
-        targets = features @ self.coefficients + intercept + rng.normal(size=self.examples_per_client)
-        return Samples(features, targets)
+        signal = features @ self.coefficients + self._stream(0).normal()
+        return Samples(features, signal + rng.normal(size=self.examples_per_client))
 
     def build_objective(self, examples: Samples, **options: Any) -> LeastSquares:
         """Return `LeastSquares`."""
@@ -441,8 +438,7 @@ def lasso(
     >>> data.num_clients, data.client(5).features.shape, int(data.coefficients.sum())
     (64, (128, 1024), 8)
     """
-    if min(num_clients, examples_per_client) < 1 or not 0 <= num_ones <= num_features:
-        given = f"{num_clients=}, {examples_per_client=}, {num_ones=}, {num_features=}"
-        raise ConfigurationError(f"{given}; expected at least one client and example, and no more ones than features")
-    truth = (np.arange(num_features) < num_ones).astype(np.float64)
-    return SyntheticRegression(truth, num_clients, examples_per_client, seed)
+    if not 0 <= checked("num_ones", num_ones, int) <= checked("num_features", num_features, int, AT_LEAST_ONE):
+        raise ConfigurationError(f"{num_ones=}, {num_features=}; expected no more ones than features")
+    truth = np.arange(num_features) < num_ones
+    return SyntheticRegression(truth.astype(np.float64), num_clients, examples_per_client, seed)

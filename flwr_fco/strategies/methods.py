@@ -275,9 +275,8 @@ class DFedDA(StepStrategy):
     Parameters
     ----------
     mixing : Topology, array of shape (M, M), or str, default "complete"
-        The gossip matrix U, or the name of a topology (``"chain"``, ``"ring"``, ``"star"``, ``"exponential"``,
-        ``"complete"``) for the number of nodes before round 1. Row m belongs to the m-th node in the order of partition
-        ids.
+        The gossip matrix U, or the name of a topology (``"chain"``, ``"complete"``, ``"ring"``, ``"star"``) for the
+        number of nodes before round 1. Row m belongs to the m-th node in the order of partition ids.
 
     References
     ----------
@@ -309,9 +308,8 @@ class DFedDAGT(StepStrategy):
         ``"gradient"``: a round 0 asks every client for one gradient at the start point (one minibatch), as printed.
         ``"zero"``: trackers start at 0, without a round 0.
     mixing : Topology, array of shape (M, M), or str, default "complete"
-        The gossip matrix U, or the name of a topology (``"chain"``, ``"ring"``, ``"star"``, ``"exponential"``,
-        ``"complete"``) for the number of nodes before round 1. Row m belongs to the m-th node in the order of partition
-        ids.
+        The gossip matrix U, or the name of a topology (``"chain"``, ``"complete"``, ``"ring"``, ``"star"``) for the
+        number of nodes before round 1. Row m belongs to the m-th node in the order of partition ids.
 
     References
     ----------
