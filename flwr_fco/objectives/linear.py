@@ -233,9 +233,7 @@ class Linear(Objective):
 
     def _loss(self, scores: Scores) -> float:
         """Return the mean loss at scores of all rows."""
-        # A loss that overflows is infinite.
-        with np.errstate(over="ignore"):
-            return self._mean(self.link.value(scores, self.targets))
+        return self._mean(self.link.value(scores, self.targets))
 
     def _ridge(self, w: Vector) -> float:
         coefficients = w[: self._size]
@@ -287,8 +285,7 @@ class Linear(Objective):
         """
         self._check(w)
         out = self._zeros(out)
-        with np.errstate(over="ignore"):
-            return self._pass(w, batch, 1.0, out, value=True) + self._ridge(w), out
+        return self._pass(w, batch, 1.0, out, value=True) + self._ridge(w), out
 
     def _zeros(self, out: Vector | None) -> Vector:
         if out is None:
@@ -661,9 +658,8 @@ class _LinearLine(Line):
     def _measured(self, step: float) -> tuple[float, Scores]:
         """Return the mean loss, and its derivatives with respect to the scores."""
         model = self.model
-        with np.errstate(over="ignore"):
-            each, slopes = model.link.value_and_slope(self.scores + step * self.change, model.targets)
-            return model._mean(each), model._weighted(slopes) / model.num_examples
+        each, slopes = model.link.value_and_slope(self.scores + step * self.change, model.targets)
+        return model._mean(each), model._weighted(slopes) / model.num_examples
 
     def __call__(self, step: float) -> tuple[float, float]:
         model = self.model

@@ -153,7 +153,10 @@ class Squares(Link):
         return self.parameter, self.parameter
 
     def value(self, s: Scores, y: Targets) -> Vector:
-        return np.asarray(np.square(s - y) * (0.5 * self.parameter))
+        squares = s - y
+        # A loss that overflows is infinite.
+        with np.errstate(over="ignore"):
+            return np.multiply(np.square(squares, out=squares), 0.5 * self.parameter, out=squares)
 
     def slope(self, s: Scores, y: Targets) -> Scores:
         return np.asarray((s - y) * self.parameter)
