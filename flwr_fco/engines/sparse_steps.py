@@ -206,10 +206,8 @@ class Shard:
             Changed in place.
         """
         everywhere = downlink.plan.psi.terms()
-        if everywhere is None or np.ndim(self.metric):
-            return None
-        if np.isfinite(everywhere.lower).any() or np.isfinite(everywhere.upper).any():
-            # Repeated steps have no closed form.
+        # Between bounds, or in another metric, repeated steps have no closed form.
+        if everywhere is None or everywhere.is_bounded or np.ndim(self.metric):
             return None
         local = primal[self.indices]
         client_lr = downlink.client_lr

@@ -278,13 +278,8 @@ def product_of(left: Any, weights: Vector, right: Any) -> NDArray[np.float64]:
     return dense(left.T @ right.multiply(weights[:, None]).tocsr())
 
 
-def moments(features: Features, shares: Vector) -> tuple[Vector, Vector]:
-    """Return mean and variance of each column, shape (d,) each, by shares of the rows of sum 1, shape (n,)."""
-    return _moments(features, shares)[:2]
-
-
-def _moments(features: Features, shares: Vector) -> tuple[Vector, Vector, Vector]:
-    """Return mean, variance and fourth central moment of each column."""
+def moments(features: Features, shares: Vector) -> tuple[Vector, Vector, Vector]:
+    """Return mean, variance and fourth central moment of each column, by shares of the rows of sum 1, shape (n,)."""
     means, variances, fourth = (np.zeros(features.shape[1]) for _ in range(3))
     for rows, block in blocks(features):
         means += shares[rows] @ block
@@ -326,7 +321,7 @@ def deviations(features: Features) -> Vector:
     if n < _FEWEST_ROWS:
         return np.zeros(d)
     shares = np.full(n, 1.0 / n)
-    _, variances, fourth = _moments(features, shares)
+    _, variances, fourth = moments(features, shares)
     # Rows that are far apart, because rows may be sorted.
     rows = np.arange(min(n, _LOOKED_AT)) * (n - 1) // (min(n, _LOOKED_AT) - 1)
     some = dense(features[rows])

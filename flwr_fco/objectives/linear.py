@@ -153,6 +153,7 @@ class Linear(Objective):
     def _set_features(self, features: Any, shape: tuple[int, ...]) -> None:
         outputs = self.link.outputs
         self.features = features
+        self._row_shape = shape
         self._single = None
         self.layout = _layout_of((*shape, *[outputs] * (outputs > 1)), outputs if self.intercept else 0)
         self._num_examples = features.shape[0]
@@ -545,11 +546,10 @@ class Linear(Objective):
         mixture = np.zeros(self.layout.size)
         for rows, block in self._blocks():
             y = self.targets[rows]
-            each_slope = self.link.slope
-            scores = [self._shifted(self._product(block, point), rows) for point in points]
-            slopes = np.asarray(sum(share * each_slope(s, y) for s, share in zip(scores, shares, strict=True)))
-            each = self.link.conjugate(slopes, y)
-            each = each - (slopes * self.offset[rows]).reshape(each.size, -1).sum(axis=1)
+            slopes = np.zeros_like(self.offset[rows])
+            for point, share in zip(points, shares, strict=True):
+                slopes += share * self.link.slope(self._shifted(self._product(block, point), rows), y)
+            each = self.link.conjugate(slopes, y) - (slopes * self.offset[rows]).reshape(len(y), -1).sum(axis=1)
             total += float(self._weighted(each, rows).sum())
             self._add_product(block, self._weighted(slopes, rows) / self.num_examples, mixture)
         return total / self.num_examples, mixture
@@ -571,11 +571,6 @@ class Linear(Objective):
         other.weights = other.weights / mean
         return other, share * mean
 
-    @property
-    def _row_shape(self) -> tuple[int, ...]:
-        shape = self.layout["coefficients"].shape
-        return shape if self.num_outputs == 1 else shape[:-1]
-
     def on_columns(self, columns: NDArray[np.int64]) -> Self:
         """Return the same loss on some columns of sparse features, ascending, which hold all that is not 0."""
         other = copy.copy(self)
@@ -584,7 +579,7 @@ class Linear(Objective):
 
     def moments(self) -> tuple[Vector, Vector]:
         """Return mean and variance of each feature by the weights of the rows, shape (num_features,) each."""
-        return design.moments(self.features, self.weights / self.num_examples)
+        return design.moments(self.features, self.weights / self.num_examples)[:2]
 
     def shift(self, centre: Vector) -> None:
         """Subtract a number from each column of dense features, in the place of those before; zeros end it.

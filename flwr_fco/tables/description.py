@@ -165,7 +165,7 @@ def _correlations(loss: Any, rows: NDArray[Any]) -> tuple[Vector, float]:
     rest = _targets(loss)
     if isinstance(loss, CoxRegression):
         rest = -loss.unweighted().link.slope(np.zeros(n), loss.targets)
-    means, variances = moments(rows, np.full(n, 1.0 / n))
+    means, variances, _ = moments(rows, np.full(n, 1.0 / n))
     scaled = (rows - means) / np.sqrt(np.where(variances > 0.0, variances, 1.0))
     found = scaled.T @ (rest - rest.mean()) / (n * (float(rest.std()) or 1.0))
     return found, float(np.linalg.eigvalsh(scaled.T @ scaled / n)[-1]) if d <= _MOST_COLUMNS else float(d)
