@@ -10,8 +10,8 @@ federated optimization'; their symbols in brackets::
         next reference v' = the `sparsity` [s] largest entries of the mean of the primals [w_{r,0}, r = 0 .. R-1]
         next radius_squared = radius_squared / 2
 
-A stage needs the mirror map ``PNorm(p)``; ``Euclidean()`` stands for ``PNorm(2)``. A new stage is a new epoch for the
-clients: they reset their trackers without a separate message; the reference is sent once.
+A stage needs the mirror map ``PNorm(p)``; ``Euclidean()`` stands for ``PNorm(2)``. With a new stage
+all clients begin again: their trackers are 0, and the plan of its messages has the new reference.
 
 psi, an l1 norm, is an extension that the paper does not have. It composes through `retrieve` around the reference.
 

@@ -184,7 +184,7 @@ class Ledger:
         return held
 
     def _drop(self, memory: Mapping[str, Any] | None) -> None:
-        """Let the places of a memory in the file be used again."""
+        """Let the rows of a memory in the file be used again."""
         if self._file is not None:
             for vector in (memory or {}).values():
                 self._file.free(vector)
@@ -268,7 +268,7 @@ class Rows:
         return view
 
     def free(self, vector: Any) -> None:
-        """Use a vector's place again."""
+        """Let a vector's row be used again."""
         row = self._used.pop(vector.ctypes.data, None) if isinstance(vector, np.memmap) else None
         if row is not None:
             self._free.append(row)

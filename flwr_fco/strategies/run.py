@@ -61,6 +61,8 @@ class Run:
         Both halves of the method, with the strategy's options.
     state : NamedTuple
         The server's state: float64 arrays and numbers.
+    given, setting : Setting
+        Geometry, regularizer and work as the user has chosen them, and as the method has them in the present state.
     problem : Problem
         Of the current round: plan, layout, psi, h, rates.
     nodes : Nodes
@@ -85,8 +87,12 @@ class Run:
         The replies that did not count.
     watch : Watch
         Whether the run diverges.
+    point, passed : ndarray of float64, shape (d,), and dict of str to ndarray
+        The model that the user sees: its optimised arrays as one vector, and those that pass through.
     arrays : ArrayRecord
-        The model that the user sees.
+        The same, under the user's names.
+    indices : dict of (int, int) to ndarray of int32
+        By client, where its features are not 0, if it has reported that.
     """
 
     saved = ("state", "passed", "number", "chosen", "indices", "moved")

@@ -348,7 +348,7 @@ class CompositeStrategy(Options):
         asked = len(run.current.nodes)
         good = training.good_replies(run, replies)
         everyone = run.method.reads == "everyone"
-        # One who has left, and whose place another one has taken, is missed by a method that needs everyone.
+        # A method that needs everyone also misses who has left, however many are connected.
         all_ = asked if run.roll is None else len(run.roll.present)
         least = all_ if everyone else self.participation.min_replies
         if run.privacy is None:

@@ -163,6 +163,7 @@ def short_wire(method: Algorithm, problem: Problem, state: Any) -> bool:
 
 
 def _messages(run: Run, nodes: Sequence[Node], lost: Iterable[Node]) -> Sequence[Message]:
+    """Return the messages of a round to some nodes, of whom some have lost their memory."""
     current = run.current
     options = run.options
     if options._unmodified:

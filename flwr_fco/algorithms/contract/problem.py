@@ -49,7 +49,7 @@ class To(NamedTuple):
     key : (int, int)
         :attr:`Node.key` of the client.
     begins : bool, default False
-        Whether it has no memory yet: none of its replies has counted in this epoch.
+        Whether it has no memory yet: none of its replies has counted since memories last restarted.
 
     Examples
     --------

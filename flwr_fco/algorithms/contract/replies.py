@@ -5,8 +5,8 @@ The algorithms are defined for the mean, but a single client controls it: whatev
 the mean anywhere. A robust centre bounds the influence of a minority (by weight). The price is that with honest but
 different clients it is not the mean, so the limit is another point.
 
-All centres are weighted: a client has its weight p_m, and a liar's weight is what it reports, within ``max_examples``
-and ``max_ratio``; with ``weighting="uniform"`` or weights by partition clients do not report a weight.
+All centres are weighted: a client has its weight p_m, and a liar's weight is what it reports, within what ``Bounds``
+allows; with ``weighting="uniform"`` all weights are equal.
 
 Sources: Yin, Chen, Ramchandran, Bartlett (ICML 2018) for the median and the trimmed mean, coordinate by coordinate;
 Pillutla, Kakade, Harchaoui (IEEE TSP 2022) for the geometric median by smoothed Weiszfeld steps.
