@@ -13,45 +13,21 @@ from typing import TYPE_CHECKING
 __version__: str
 
 if TYPE_CHECKING:
-    # For type checkers; the same names are below. (Flower ships no .pyi where it runs this repository as an app.)
-    from flwr_fco.client_apps import client_app as client_app, short_mod as short_mod  # noqa: I001 (short lines, not a name a line)
-    from flwr_fco.mirror_maps import DiagonalMetric as DiagonalMetric, Euclidean as Euclidean, MirrorMap as MirrorMap
-    from flwr_fco.mirror_maps import PNorm as PNorm, Product as Product, SimplexEntropy as SimplexEntropy
-    from flwr_fco.objectives import BilinearSaddle as BilinearSaddle, CoxRegression as CoxRegression
-    from flwr_fco.objectives import FunctionSaddle as FunctionSaddle, Huber as Huber
-    from flwr_fco.objectives import LeastSquares as LeastSquares, Linear as Linear, Link as Link, Logistic as Logistic
-    from flwr_fco.objectives import MultinomialLogistic as MultinomialLogistic, Objective as Objective
-    from flwr_fco.objectives import Poisson as Poisson, SaddleObjective as SaddleObjective
-    from flwr_fco.objectives import SiteIntercept as SiteIntercept, SquaredHinge as SquaredHinge
-    from flwr_fco.objectives import TraceRegression as TraceRegression
-    from flwr_fco.privacy import GaussianDP as GaussianDP
-    from flwr_fco.regularizers import L1 as L1, L2 as L2, Adapter as Adapter, BoundRegularizer as BoundRegularizer
-    from flwr_fco.regularizers import Box as Box, ElasticNet as ElasticNet
-    from flwr_fco.regularizers import GroupLasso as GroupLasso, HardSparsity as HardSparsity, L1Ball as L1Ball
-    from flwr_fco.regularizers import L2Ball as L2Ball, L2Squared as L2Squared, LInfinityBall as LInfinityBall
-    from flwr_fco.regularizers import NofM as NofM, NonNegative as NonNegative, Nuclear as Nuclear
-    from flwr_fco.regularizers import NuclearBall as NuclearBall
-    from flwr_fco.regularizers import PerParameter as PerParameter, Regularizer as Regularizer
-    from flwr_fco.regularizers import Separable as Separable, Simplex as Simplex
-    from flwr_fco.regularizers import SparseGroupLasso as SparseGroupLasso, SpectralBall as SpectralBall
-    from flwr_fco.regularizers import Terms as Terms, Zero as Zero
+    # For type checkers: the names below, and of losses and methods a few more. (Flower ships no .pyi where it runs this
+    # repository as an app.)
+    from flwr_fco.algorithms.contract.choices import *  # noqa: F403, I001 (short lines, not a name a line)
+    from flwr_fco.client_apps import client_app as client_app, short_mod as short_mod
+    from flwr_fco.mirror_maps import *  # noqa: F403
+    from flwr_fco.objectives import *  # noqa: F403
+    from flwr_fco.privacy import *  # noqa: F403
+    from flwr_fco.regularizers import *  # noqa: F403
     from flwr_fco.simulation.fit_path import fit_path as fit_path
     from flwr_fco.simulation.simulate import simulate as simulate
-    from flwr_fco.strategies import Arrays as Arrays, Average as Average, Bounds as Bounds
-    from flwr_fco.strategies import CompositeStrategy as CompositeStrategy, Density as Density, DFedDA as DFedDA
-    from flwr_fco.strategies import DFedDAGT as DFedDAGT, DReFedDAGT as DReFedDAGT, DualFL as DualFL, Epochs as Epochs
-    from flwr_fco.strategies import Everyone as Everyone
-    from flwr_fco.strategies import FedAvgSubgradient as FedAvgSubgradient, FedDA as FedDA, FedDAGT as FedDAGT
-    from flwr_fco.strategies import FedDR as FedDR, FedDualAvg as FedDualAvg, FedDualAvgOSP as FedDualAvgOSP
-    from flwr_fco.strategies import FedMid as FedMid, FedMidOSP as FedMidOSP, FedMiP as FedMiP
-    from flwr_fco.strategies import FedNewton as FedNewton, FeDualEx as FeDualEx, Last as Last, Ledger as Ledger
-    from flwr_fco.strategies import LocalSGD as LocalSGD, Minimise as Minimise
-    from flwr_fco.strategies import MultistepReFedDAGT as MultistepReFedDAGT, Participation as Participation
-    from flwr_fco.strategies import Reference as Reference, ReFedDAGT as ReFedDAGT, Scaffold as Scaffold, Short as Short
-    from flwr_fco.strategies import Steps as Steps
-    from flwr_fco.strategies import Strengths as Strengths, Trimmed as Trimmed, Wire as Wire
+    from flwr_fco.strategies import CompositeStrategy as CompositeStrategy, Epochs as Epochs, Minimise as Minimise
+    from flwr_fco.strategies import Short as Short, Steps as Steps
+    from flwr_fco.strategies.methods import *  # noqa: F403
 else:
-    #: What each module provides: the names above, where they are imported from.
+    #: What each module provides.
     _NAMES = {
         "client_apps": "client_app short_mod",
         "mirror_maps": "DiagonalMetric Euclidean MirrorMap PNorm Product SimplexEntropy",
