@@ -712,6 +712,10 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             prefix = "penalty_factor is 0 for all features, so that cv has nothing to choose"
             raise ConfigurationError(f"{prefix}; leave one of them out, or give a feature another factor")
         strategy = self._strategy(psi, sites)
+        rows = sum(own.examples for own in sites.answers)
+        if isinstance(psi, Zero) and self.n_features_in_ + self._common_intercept > rows:
+            text = f"{self.n_features_in_} columns, {rows:.0f} rows and no penalty: many models fit the rows as well"
+            warnings.warn(f"{text}, and this is one of them; give a penalty, or fewer columns", stacklevel=5)
         self._total = total
         self._slopes = sites.slopes(outputs)
         self._null = total * sites.at_zero

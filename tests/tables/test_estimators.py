@@ -533,6 +533,9 @@ def test_without_a_penalty_the_fit_is_scikit_learns():
         ours = FederatedLogisticRegression(C=np.inf, standardize=True).fit(ROWS, y)
         theirs = LogisticRegression(C=np.inf, tol=1e-12, max_iter=10_000).fit(ROWS, y)
         assert_allclose(ours.coef_, theirs.coef_, atol=1e-6)
+    # A fit with more columns than rows ends too: no step helps.
+    with pytest.warns(UserWarning, match="6 columns, 4 rows and no penalty"):
+        assert ours.fit(X[:4], np.arange(4) % 3).n_iter_ < 200
 
 
 @pytest.mark.parametrize("unit", [1.0, 0.01, 1000.0])

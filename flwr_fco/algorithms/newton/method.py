@@ -289,7 +289,7 @@ class ProximalNewton(Algorithm):
         state = state._replace(point=state.trial, objective=objective, lower=lower, proved=proved, residual=residual)
         state = state._replace(step=1.0, round=state.round + 1)
         # Near the optimum a step that no longer lowers the objective's digits still lowers the gap.
-        since = 0.0 if first or distance(state) <= _LESS * distance(before) else before.since + 1.0
+        since = 0.0 if first or distance(state) < _LESS * distance(before) else before.since + 1.0
         state = state._replace(since=since, stalled=0.0)
         if since >= self.patience and before.step < 1.0 and objective >= before.objective - rounding:
             # Nor does any shorter one: the next search would end as this one did.
