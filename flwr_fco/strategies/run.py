@@ -113,6 +113,8 @@ class Run:
         self.left_out: list[replies.LeftOut] = []
         self.current = replies.Round(0, [], self.left_out)
         self.number = 0
+        #: Why no further round is needed, as the method has said after a round of this process.
+        self.over: str | None = None
         self.closed = True
         self.chosen: dict[str, float] = {}
         self.reasons: dict[str, str] = {}
@@ -306,7 +308,9 @@ class Run:
 
     def finished(self) -> str:
         """Return why no further round is needed; an empty string as long as the run goes on."""
-        return str(self.method.metrics(self.problem, self.state).get("finished", ""))
+        if self.over is None:
+            return str(self.method.metrics(self.problem, self.state).get("finished", ""))
+        return self.over
 
     # --- the model ------------------------------------------------------------------------------------------------
 

@@ -367,7 +367,7 @@ class CompositeStrategy(Options):
             logger.warning(text, server_round, len(good), least, why)
         run.number = server_round
         metrics = {**run.method.metrics(run.problem, run.state), "skipped": int(skipped), **counts}
-        metrics.pop("finished", None)
+        run.over = str(metrics.pop("finished", ""))
         metrics |= structure(run.problem.psi, run.problem.layout, run.point, run.given.layout)
         theirs = {} if skipped or run.privacy is not None else self._averaged(run, self.train_metrics_aggr_fn, good)
         run.watch.look(server_round, len(good), skipped=skipped, metrics=_joined(theirs, metrics))
