@@ -57,6 +57,7 @@ def as_rows(features: Any, name: str = "features") -> Features:
            [0., 2.]])
     """
     refuse_text(features, name)
+    _refuse_masked(features, name)
     given: Any = _in_rows(features, name) if is_sparse(features) else np.asarray(features)
     if given.dtype.kind not in "fiub":
         advice = "Encode texts, categories or dates as numbers, the same way on every client, or leave them out"
@@ -202,8 +203,17 @@ def as_weights(weights: ArrayLike, num_examples: int) -> Vector:
     return found
 
 
+def _refuse_masked(values: Any, name: str) -> None:
+    """Refuse what NumPy would take for the numbers below the mask."""
+    if np.ma.is_masked(values):
+        raise ConfigurationError(
+            f"{name} have masked entries; expected finite numbers. Impute or drop such examples first."
+        )
+
+
 def with_rows(name: str, values: ArrayLike, shape: tuple[int, ...]) -> NDArray[Any]:
     """Return an argument as an array of a shape whose first entry is the number of examples."""
+    _refuse_masked(values, name)
     array = np.asarray(values)
     if array.shape != shape:
         prefix = f"{name} have shape {array.shape}, but there are {shape[0]} examples"

@@ -102,6 +102,8 @@ WRONG = [
     (r"shape \(3,\)", lambda: as_rows(np.ones(3))),
     ("at least one example", lambda: as_rows(np.ones((0, 2)))),
     (r"features\[0, 1\] is nan", lambda: as_rows([[1.0, NAN], [1.0, 2.0]])),
+    ("features have masked entries; expected finite", lambda: as_rows(np.ma.masked_greater(TWO, 0.0))),
+    ("targets have masked entries; expected finite", lambda: LeastSquares(TWO, np.ma.masked_equal([1.0, 2.0], 2.0))),
     ("dtype <U1; expected numbers", lambda: as_rows([["a"], ["b"]])),
     ("dtype datetime64.*Encode", lambda: as_rows(np.ones((2, 2), dtype="M8[s]"))),
     ("at least one example", lambda: as_rows(sparse.csr_array((0, 4)))),
