@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from importlib.metadata import version
+from socket import create_connection
 from typing import Any, Self
 
 import cloudpickle
@@ -228,9 +229,13 @@ def start_ray(ray: Any, address: str | None) -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     options: dict[str, Any] = {"runtime_env": {"env_vars": {**threads, "PYTHONPATH": paths}}}
     options |= {} if address else {"include_dashboard": False}
+    host, _, port = (address or "").rpartition(":")
     try:
+        if host and port.isdigit():
+            # Ray waits many minutes for a head that is not there.
+            create_connection((host.rpartition("/")[2].strip("[]"), int(port)), timeout=10.0).close()
         ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **options)
-    except (ConnectionError, ValueError) as error:
+    except (OSError, ValueError, OverflowError) as error:
         expected = "expected a running cluster, as `ray start --head` makes it, or no address for this machine alone"
         raise ConfigurationError(f"address={address!r}: {error}; {expected}") from error
 
