@@ -80,8 +80,7 @@ def changed(arrays, change, number):
 
 
 @pytest.mark.parametrize(
-    ("metrics", "kept"),
-    [({"x": np.float32(0.5), "y": np.ones(1)}, {"x": 0.5, "y": [1.0]}), ({}, {}), (None, None)],
+    ("metrics", "kept"), [({"x": np.float32(0.5), "y": np.ones(1)}, {"x": 0.5, "y": [1.0]}), ({}, {}), (None, None)]
 )
 def test_metrics_of_a_hook_are_the_rounds(metrics, kept):
     result = go(answering(lambda number, arrays, _: (arrays, metrics)), SPARSE)
