@@ -193,8 +193,10 @@ def as_numbers(name: str, values: ArrayLike, shape: tuple[int, ...]) -> NDArray[
     return array
 
 
-def as_weights(weights: ArrayLike, num_examples: int) -> Vector:
-    """Return weights of rows as numbers > 0."""
+def as_weights(weights: ArrayLike | None, num_examples: int) -> Vector:
+    """Return weights of rows as numbers > 0, ones if there are none."""
+    if weights is None:
+        return np.ones(num_examples)
     found = as_numbers("sample_weight", weights, (num_examples,))
     if not (found > 0.0).all():
         row = int(np.argmin(found))

@@ -134,21 +134,17 @@ class Linear(Objective):
         self.state = {}
         self.feature_names = names_of(getattr(features, "columns", None))
         n = self.num_examples
-        self.weights = np.ones(n)
-        self.offset = np.zeros((n,) if link.outputs == 1 else (n, link.outputs))
-        # Passes do without ones and zeros.
-        self._weighs = sample_weight is not None
-        self._shifts = offset is not None
-        self._mean_weight = 1.0
         self.targets = link.encoded(design.with_rows(link.targets, targets, (n,)))
         if self.targets.dtype == np.float64:
             design.check_finite(link.targets, self.targets)
-        if sample_weight is not None:
-            weights = design.as_weights(sample_weight, n)
-            self._mean_weight = float(weights.mean())
-            self.weights = weights / self._mean_weight
-        if offset is not None:
-            self.offset = design.as_numbers("offset", offset, self.offset.shape)
+        weights = design.as_weights(sample_weight, n)
+        self._mean_weight = float(weights.mean())
+        self.weights = weights / self._mean_weight
+        shape = (n,) if link.outputs == 1 else (n, link.outputs)
+        self.offset = np.zeros(shape) if offset is None else design.as_numbers("offset", offset, shape)
+        # Passes do without ones and zeros.
+        self._weighs = sample_weight is not None
+        self._shifts = offset is not None
 
     def _set_features(self, features: Any, shape: tuple[int, ...]) -> None:
         outputs = self.link.outputs

@@ -256,7 +256,7 @@ class CoxRegression(Linear):
             raise ConfigurationError(f"{prefix}; leave such rows out")
         codes = np.zeros(n, dtype=np.int64) if strata is None else as_strata(strata, n)[1]
         # The likelihood is not changed by a common factor of the weights, but its value is.
-        raw = np.ones(n) if sample_weight is None else design.as_weights(sample_weight, n)
+        raw = design.as_weights(sample_weight, n)
         link = PartialLikelihood(_Rows(when, self.labels, begins, codes, raw), ties)
         super().__init__(link, features, when, intercept=False, l2=l2, sample_weight=sample_weight, offset=offset)
         # The link has them.
