@@ -24,7 +24,8 @@ from flwr_fco.core.spec import decode, encode
 from flwr_fco.errors import ConfigurationError, in_words
 from flwr_fco.strategies.ledger import Member
 from flwr_fco.strategies.replies import LeftOut
-from flwr_fco.strategies.run import Run, check_forms
+from flwr_fco.strategies.run import Run
+from flwr_fco.strategies.training import check_forms
 
 _VERSION = 2
 _damaged = partial(in_words, kind=ConfigurationError, passing=ConfigurationError)

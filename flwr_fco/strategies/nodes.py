@@ -204,6 +204,8 @@ class Tables:
         self.own = own or Described()
         self._settled = settled
         self._said: dict[Key, tuple[Node, Described]] = {}
+        #: Nodes that need no look, as in most rounds.
+        self._looked: set[Node] = set()
         #: How many clients have each of the names of columns, and of classes.
         self._names: dict[str, Counter[Names]] = {"columns": Counter(), "classes": Counter()}
         self._scales: Scales | None = None
@@ -239,11 +241,12 @@ class Tables:
             Who is asked something next.
         """
         shape = run.problem.layout.shapes.get("coefficients")
-        asks = not (self._settled or run.options._unmodified)
+        asks = shape and not self._settled and not self._looked.issuperset(nodes) and not run.options._unmodified
         if shape and asks and any(node.key not in self._said for node in nodes):
             # Deviations have no noise: a private run asks for names only.
             self.ask(run.grid, nodes, run.timeout, scales=run.privacy is None)
             self.compare(int(shape[0]))
+        self._looked |= {*nodes} if asks else set()
 
     def ask(self, grid: Any, nodes: Sequence[Node], timeout: float, *, scales: bool = True) -> dict[Node, str]:
         """Ask clients that have not been asked what their tables are; return who has not said it, and why.

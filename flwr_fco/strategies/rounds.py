@@ -266,10 +266,11 @@ def _keep(history: dict[int, MetricRecord], number: int, found: Any, who: str) -
         return
     if not isinstance(found, Mapping | MetricRecord):
         raise ConfigurationError(f"{who} returned a {type(found).__name__}; expected a MetricRecord, or None")
-    with in_words(f"{who} returned metrics that are no numbers", ConfigurationError):
-        metrics = found if isinstance(found, MetricRecord) else MetricRecord({n: _plain(v) for n, v in found.items()})
-    logger.info("\t└──> %s", metrics)
-    history[number] = metrics
+    if not isinstance(found, MetricRecord):
+        with in_words(f"{who} returned metrics that are no numbers", ConfigurationError):
+            found = MetricRecord({name: _plain(value) for name, value in found.items()})
+    logger.info("\t└──> %s", found)
+    history[number] = found
 
 
 def _why_nothing(run: Run, result: Result) -> str:

@@ -410,26 +410,6 @@ class Run:
         return lines
 
 
-def check_forms(before: Any, after: Any) -> None:
-    """Check that a state has the shapes and dtypes of another one; of what its class lets grow only the dtypes.
-
-    Parameters
-    ----------
-    before, after : NamedTuple
-        States of one method.
-
-    Raises
-    ------
-    ValueError
-        If it has not.
-    """
-    for name, *pair in zip(before._fields, before, after, strict=True):
-        shapes = [() if name in getattr(after, "grows", ()) else np.shape(value) for value in pair]
-        dtypes = [getattr(value, "dtype", None) for value in pair]
-        if shapes[0] != shapes[1] or dtypes[0] != dtypes[1]:
-            raise ValueError(f"changes the form of {name!r} from {dtypes[0] or 'a number'}{list(shapes[0])}")
-
-
 # --- the model that the user sees, and what psi promises of it -------------------------------------------------------
 
 

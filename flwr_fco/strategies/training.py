@@ -34,7 +34,7 @@ from flwr_fco.strategies.nodes import TRAINING
 from flwr_fco.strategies.options import AUTO
 from flwr_fco.strategies.questions import extrapolation
 from flwr_fco.strategies.replies import Reply
-from flwr_fco.strategies.run import Run, check_forms
+from flwr_fco.strategies.run import Run
 from flwr_fco.strategies.unmodified import model_message
 
 #: Times that a client is asked again: of a method that needs everyone, or that has lost its memory.
@@ -458,6 +458,26 @@ def _check_state(run: Run, before: Any, after: Any) -> None:
     for name, value in zip(after._fields, after, strict=True):
         if not all_finite(value):
             raise MagnitudeError(f"{name} is not finite")
+
+
+def check_forms(before: Any, after: Any) -> None:
+    """Check that a state has the shapes and dtypes of another one; of what its class lets grow only the dtypes.
+
+    Parameters
+    ----------
+    before, after : NamedTuple
+        States of one method.
+
+    Raises
+    ------
+    ValueError
+        If it has not.
+    """
+    for name, *pair in zip(before._fields, before, after, strict=True):
+        shapes = [() if name in getattr(after, "grows", ()) else np.shape(value) for value in pair]
+        dtypes = [getattr(value, "dtype", None) for value in pair]
+        if shapes[0] != shapes[1] or dtypes[0] != dtypes[1]:
+            raise ValueError(f"changes the form of {name!r} from {dtypes[0] or 'a number'}{list(shapes[0])}")
 
 
 def _averaged_arrays(run: Run, uplinks: Sequence[Uplink]) -> dict[str, NDArray[Any]]:
