@@ -31,8 +31,9 @@ USUAL = {"mean": 0.3, "odds": 0.8, "spread": 0.4, "time": 0.5, "outcome": 0.1, "
 _PRIOR = 20.0
 #: Rows without which nothing is said of a constant column.
 _ROWS = 10
-#: Part of a site's rows that repeat others, beyond the largest at the other sites.
+#: Part of a site's rows that repeat others, beyond what is expected; and repeated rows that may be where none are seen.
 _REPEATED = 0.25
+_FEW = 3.0
 #: Relative difference of sums of the same rows.
 _ROUNDING = 1e-12
 #: What a site says of each column.
@@ -173,7 +174,10 @@ def _same_rows(cells: Cells) -> list[Finding]:
         Finding(site, "", prefix.format(cells.sites[k]), True)
         for m, site in enumerate(cells.sites)
         for k in range(m)
-        if np.allclose(sums[m], sums[k], rtol=_ROUNDING, atol=0.0) and np.nanmax(cells.deviation[m], initial=0.0) > 0.0
+        # Few rows, or columns of two values, are the same at two sites by chance.
+        if np.allclose(sums[m], sums[k], rtol=_ROUNDING, atol=0.0)
+        and cells.rows[m, 0] >= _ROWS
+        and np.nanmax(cells.deviation[m, ~cells.binary], initial=0.0) > 0.0
     ]
 
 
@@ -183,6 +187,7 @@ def _by_themselves(cells: Cells) -> list[Finding]:
     constant = (cells.deviation == 0.0) & (cells.present >= _ROWS) & ~cells.binary
     # A column of which most rows have one value, such as a count of rare events, can be constant at an honest site.
     varies = cells.quartiles[..., 2] > cells.quartiles[..., 0]
+    rows = cells.rows[:, 0]
     for m, site in enumerate(cells.sites):
         others = np.arange(len(cells.sites)) != m
         for c in np.flatnonzero(constant[m]):
@@ -193,7 +198,11 @@ def _by_themselves(cells: Cells) -> list[Finding]:
         for c in np.flatnonzero(cells.said[m, :, -1] > 0.0):
             prefix = "has a single number far beyond all others: look at it, and give the codebook a range"
             found.append(Finding(site, cells.names[c], prefix, False))
-        if cells.repeated[m] > _REPEATED + cells.repeated[others].max(initial=0.0):
+        # Of a table of few values two rows are the same by chance: how often, the pairs of rows at other sites say.
+        pairs = max(1.0, float((0.5 * rows * (rows - 1.0))[others].sum()))
+        chance = (_FEW + float((cells.repeated * rows)[others].sum())) / pairs
+        usual = max(0.5 * chance * (rows[m] - 1.0), cells.repeated[others].max(initial=0.0))
+        if cells.repeated[m] > _REPEATED + usual:
             prefix = f"has {cells.repeated[m]:.0%} of its rows twice, unlike other sites: were they written twice?"
             found.append(Finding(site, "", prefix, False))
     return found

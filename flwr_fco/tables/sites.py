@@ -39,6 +39,8 @@ _COLUMNS = ("means", "variances", "within")
 #: Ratio of a deviation to that at most sites above which there is a warning; and of a mean weight to the sites' median.
 _UNITS = 5.0
 _HEAVIEST = 10.0
+#: Rows below which two sites may be the same.
+_FEWEST = 10
 #: Ratio of a mean to the deviation above which columns are centred: squares of them lose twice its digits.
 _FAR = 1e3
 #: Rounding error of a mean, relative to it.
@@ -231,7 +233,11 @@ class Sites(NamedTuple):
         """Return the sites of first answers, with a warning of those whose sums are the same."""
         known = dict[tuple[float, ...], str]()
         for site, own in zip(names, answers, strict=True):
-            sums = np.append(own.vectors["means"], own.vectors["gradient"])
+            means, variances = own.vectors["means"], own.vectors["variances"]
+            if own.examples < _FEWEST or np.isclose(variances, means * (1.0 - means), atol=_ROUNDING).all():
+                # Few rows, or columns of zeros and ones, are the same at two sites by chance.
+                continue
+            sums = np.append(means, own.vectors["gradient"])
             key = own.examples, *(float(f"{number:.10g}") for number in sums)
             if (other := known.setdefault(key, site)) != site:
                 text = f"{site} has the same rows as {other}: all sums are identical. Is the file of one the other's?"

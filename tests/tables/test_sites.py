@@ -227,8 +227,7 @@ def test_a_class_of_two_spellings_is_no_third_class():
     genotypes = np.array(["AA", "Aa", "aa"])[np.arange(40) % 3]
     assert fit(TABLES[:2], [first, genotypes]).classes_.size == 5
     refused("part 1 has other labels than part 0", fit, TABLES[:2], [first, two([0, 1], TARGETS[1])])
-    series = [pd.Series(first, dtype="string"), pd.Series(first, dtype="category")]
-    assert fit(TABLES[:2], series).classes_.tolist() == ["no", "yes"]
+    assert fit(TABLES[:2], [pd.Series(first, dtype=own) for own in ("string", "category")]).classes_.size == 2
 
 
 # --- rows: whose, how many, of which weight ---------------------------------------------------------------------------
@@ -270,7 +269,6 @@ def test_weights_that_cannot_be():
 @pytest.mark.parametrize(
     ("model", "y"),
     [(FederatedLasso(0.1), Y), (FederatedCoxRegression(), np.column_stack([np.abs(Y) + 0.1, Y > 0.0]))],
-    ids=["numbers", "times"],
 )
 def test_parts_that_are_lists_of_rows_are_arrays(model, y):
     """All clients' or some, in a list or a tuple, with weights: as NumPy reads them."""
@@ -287,6 +285,11 @@ def test_two_sites_with_the_same_rows_are_named():
     X, y = ({site: own[m] for site, m in (("Oslo", 0), ("Bergen", 1), ("Bodo", 0))} for own in (TABLES, TARGETS))
     with pytest.warns(UserWarning, match="Bodo has the same rows as Oslo"):
         lasso().fit(X, y)
+    # Small tables of zeros and ones are the same by chance, and a large one has rows that are there twice.
+    few = {site: pd.DataFrame({"sex": np.arange(n) % 2.0}) for site, n in (("Oslo", 16), ("Bergen", 16), ("Bodo", 400))}
+    died = {site: np.arange(len(own)) % 8 < 3 for site, own in few.items()}
+    with warnings.catch_warnings(action="error"):
+        FederatedLogisticRegression().fit(few, died).describe(few, died)
 
 
 # --- units ------------------------------------------------------------------------------------------------------------
@@ -669,9 +672,8 @@ def test_its_numbers_are_those_of_the_tables_here_and_over_a_grid(kind):
     sites = {name: own.assign(score=own["age"] + own["bmi"]) for name, own in hospitals.study().items()}
     here, said = described(study_model(kind), sites)
     there, _ = described_over_a_grid(study_model(kind), sites)
-    assert said == ""
     assert str(here) == str(there)
-    assert here.findings == there.findings == []
+    assert (said, here.findings, there.findings) == ("", [], [])
     table = rows_by_site(there)
     for site, own in sites.items():
         for name in ("age", "creatinine", "stage"):

@@ -395,7 +395,6 @@ def test_what_is_known_is_asked_again_where_other_clients_answer():
         (SiteIntercept(LeastSquares([[7.0], [9.0]], [1.0, 2.0], scale=0.5)), 1.0),
         (SiteIntercept(Logistic([[7.0], [9.0]] * 13, [0, 1] * 13)), 1.0),
     ],
-    ids=["squares", "scaled squares", "logistic", "multinomial", "own", "own logistic"],
 )
 def test_the_radius_reaches_the_optimal_slope_and_no_further(objective, slack):
     """Of one example the dual is as curved as the bound says: a smaller radius would be wrong."""
