@@ -231,9 +231,9 @@ class _ClosedForm(MirrorMap):
     #: Name of the field that is a vector of the model's length.
     _vector: ClassVar[str] = ""
 
-    @abstractmethod
     def _covers(self, terms: Terms) -> bool:
         """Whether there is a closed form for these terms."""
+        return True
 
     @abstractmethod
     def _solve(self, z: Vector, t: float, terms: Terms, out: Vector) -> None:
@@ -331,9 +331,6 @@ class DiagonalMetric(_ClosedForm):
     def smoothness(self, l2: float, l1: float) -> tuple[float, str]:
         """Return that of the l2 norm, over the smallest weight."""
         return l2 / self.modulus(), "weighted l2"
-
-    def _covers(self, terms: Terms) -> bool:
-        return True
 
     def _solve(self, z: Vector, t: float, terms: Terms, out: Vector) -> None:
         separable(z, t, terms.rows(z.shape), self.weights, out)

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any, ClassVar, Literal, Self, TypedDict, Unpack
+from typing import Any, Literal, Self, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -108,8 +108,6 @@ class Linear(Objective):
                 "(docs/how-to/own-loss.md)"
             )
 
-    #: What there is of each row.
-    _by_row: ClassVar[tuple[str, ...]] = ("targets", "labels", "weights", "offset")
     state: MutableMapping[str, Any]
 
     def __init__(
@@ -557,10 +555,8 @@ class Linear(Objective):
         share = rows.size / self.num_examples
         other.feature_names = None
         other._set_features(self.features[rows], self._row_shape)
-        for name in self._by_row:
-            each = vars(self).get(name)
-            if each is not None and len(each):
-                setattr(other, name, each[rows])
+        for name in {"targets", "labels", "weights", "offset"} & vars(self).keys():
+            setattr(other, name, getattr(self, name)[rows])
         if isinstance(self.link, Coupled):
             other.link = self.link.of_rows(rows)
         mean = float(other.weights.mean())
