@@ -184,9 +184,9 @@ class TorchObjective(Objective):
         # PyTorch sets the mode module by module, which takes a tenth of a small network's step.
         if not all(module.training for module in self._modules):
             self.model.train()
-        wide = widest_dtype(self._parameters[0])
-        total = list[Tensor]()
-        value = list[Tensor]()
+        first = self._parameters[0]
+        wide = widest_dtype(first)
+        total = value = torch.zeros((), dtype=wide, device=first.device)
         with seeded(self._parameters, 0 if batch is None else batch.seed):
             for share, examples in self._chunks(None if batch is None else batch.rows):
                 loss = self._loss_of(examples)
@@ -196,16 +196,13 @@ class TorchObjective(Objective):
                 found = torch.autograd.grad(loss, self._parameters, allow_unused=True, materialize_grads=True)
                 # A sparse gradient is that of an embedding with sparse=True.
                 dense = [part.to_dense() if part.is_sparse else part for part in found]
-                value.append(loss.detach() if share == 1.0 else share * loss.detach().to(wide))
-                if share < 1.0:
-                    dense = [share * part.to(wide) for part in dense]
-                total = list(torch._foreach_add(total, dense)) if total else dense
-        self._losses.append(sum(value[1:], value[0]))
-        device = self._parameters[0].device
-        flat = torch.cat([part.reshape(-1).to(device) for part in total]).to(wide)
+                slopes = torch.cat([part.reshape(-1).to(first.device) for part in dense]).to(wide)
+                total = slopes if share == 1.0 else total + share * slopes
+                value = loss.detach() if share == 1.0 else value + share * loss.detach().to(wide)
+        self._losses.append(value)
         for block in self._ascending:
-            flat[block].neg_()
-        return flat
+            total[block].neg_()
+        return total
 
     def place(self, psi: BoundRegularizer | None) -> Place | None:
         """Return the model's device as the place of a client's steps: vectors go there once, and come back once."""
