@@ -292,8 +292,7 @@ class TorchObjective(Objective):
     def _examples(self, rows: NDArray[np.int64]) -> Any:
         if isinstance(self.dataset, TensorDataset):
             # One gather instead of one for each example; default_collate also returns a list of columns.
-            index = torch.from_numpy(rows)
-            examples: Any = [tensor[index.to(tensor.device)] for tensor in self.dataset.tensors]
+            examples: Any = [*self.dataset[torch.from_numpy(rows)]]
         else:
             examples = self._collate([self.dataset[int(row)] for row in rows])
         return _to_device(examples, self._parameters[0].device)

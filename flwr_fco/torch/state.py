@@ -85,8 +85,7 @@ def buffers_of(model: nn.Module) -> dict[str, NDArray[Any]]:
 
 def _as_array(tensor: Tensor) -> NDArray[Any]:
     """Return a copy of a tensor as an array of the dtype in :func:`layout_of`."""
-    plain = tensor.detach().cpu()
-    return np.array((plain.float() if _numpy_name(plain.dtype) != str(plain.dtype)[6:] else plain).numpy())
+    return np.array(tensor.cpu().to(getattr(torch, _numpy_name(tensor.dtype))).numpy())
 
 
 @torch.no_grad()
