@@ -36,6 +36,8 @@ SHORT_MOD = (
     "ClientApp(mods=[flwr_fco.short_mod()])"
 )
 
+#: Characters of an error: names in it may be another side's, which can make them as long as it likes.
+_LONGEST = 1_900
 #: What is in the error of a client whose cause is known, and what to do.
 _SIGNS = {
     "short:": SHORT_MOD,
@@ -67,7 +69,11 @@ def advice_on(text: str, *, foreign: bool, short: bool = False) -> str:
 
 
 class FlwrFcoError(Exception):
-    """Base class of all errors of this package."""
+    """Base class of all errors of this package; of a text that its maker has filled with a page, the first lines."""
+
+    def __init__(self, *given: object) -> None:
+        cut = [f"{own[:_LONGEST]} ..." if isinstance(own, str) and own[_LONGEST:] else own for own in given]
+        super().__init__(*cut)
 
 
 class ConfigurationError(FlwrFcoError, ValueError):

@@ -339,7 +339,8 @@ class ShortMod(NamedTuple):
         answered = reply is not None and reply.has_content() and message.metadata.message_type.startswith("train")
         if answered and len(reply.content.array_records) == 1:
             partition = int(context.node_config.get("partition-id", context.node_id))
-            rng = random_generator(form.seed, int(message.metadata.group_id), partition, _ROUNDING)
+            with in_words("the message's round cannot be read"):
+                rng = random_generator(form.seed, int(message.metadata.group_id), partition, _ROUNDING)
             ((name, record),) = reply.content.array_records.items()
             reply.content[name] = _reply(form, record, given, support, rng)
             # Those of a client that returns what it was sent have the same names.

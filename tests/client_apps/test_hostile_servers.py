@@ -138,7 +138,7 @@ FED_DUAL_AVG = {
     "a plan in 300 plans": fco("plan", nested(300)),
     "a plan of two megabytes": fco("plan", '{"layout": "' + "x" * 2_000_000 + '"}'),
     "a plan as a number": fco("plan", 7),
-    "an unknown solver": plan("solver", "quantum_descent"),
+    **{f"an unknown solver of {n}": plan("solver", "quantum_descent" * n) for n in (1, 10_000)},
     "an option that is infinite": plan("options", {"$mapping": [["client_prox", INF]]}),
     # --- the layout
     "1e18 parameters": layout(("coefficients", [10**9, 10**9], "float64", 0, True)),
@@ -192,7 +192,8 @@ STRATEGIES = {
     "FedMid": (lambda: FedMid(**OPTIONS, work=Epochs(1, batch_size=5)), MIRROR_DESCENT),
     "FedNewton": (
         lambda: FedNewton(regularizer=L1(1.0), strengths=Strengths(4, folds=3), **ALONE),
-        {f"{value:g} {name}": fco(f"number:{name}", value) for name, value in FOLDS},
+        {f"{value:g} {name}": fco(f"number:{name}", value) for name, value in FOLDS}
+        | {"whole points": vector("nonzeros:primal", None)},
     ),
 }
 

@@ -165,8 +165,9 @@ def shortened(sent: dict[str, Vector]) -> dict[str, Any]:
 def parted(vectors: Any, name: str, size: int) -> list[tuple[Vector, Indices]]:
     """Return the points of a message, 0 where nothing is sent, and the coordinates that are sent of each."""
     reported = vectors.as_sent(name) if isinstance(vectors, ReceivedVectors) else vectors[name]
-    if reported.size % size:
-        raise ProtocolError(f"the server sends {reported.size} coordinates of points with {size} each")
+    if not isinstance(reported, SparseVector) or reported.size % size:
+        prefix = f"the server sends {reported.size} coordinates of points with {size} each"
+        raise ProtocolError(f"{prefix}; expected the non-zeros of whole points")
     points = []
     ends = np.searchsorted(reported.indices, np.arange(0, reported.size + size, size))
     for k, (begin, end) in enumerate(pairwise(ends.tolist())):
