@@ -280,6 +280,12 @@ class Saved:
             of rounds that is not its own.
         """
         tree = self.read(path)
+        with _damaged(f"{shown(path)} is damaged", advice="; take an earlier copy"):
+            self._check_rest(path, tree, num_rounds)
+            self._restore(tree)
+
+    def _check_rest(self, path: FilePath, tree: Mapping[str, Any], num_rounds: int) -> None:
+        """Refuse a file that is whole, and that this run cannot go on from."""
         density = self._run.options._density
         private = tree["parts"].get("privacy")
         before = tree["num rounds"]
@@ -300,9 +306,7 @@ class Saved:
             wrong = "is of a private run, which goes on only where it saves itself, or its next rounds could be "
             wrong += f"released again, with other noise: add Checkpoint({os.fspath(path)!r}) to callbacks"
         if wrong:
-            raise ConfigurationError(f"num_rounds={num_rounds}, but {path} {wrong}")
-        with _damaged(f"{path} is damaged", advice="; take an earlier copy"):
-            self._restore(tree)
+            raise ConfigurationError(f"num_rounds={num_rounds}, but {shown(path)} {wrong}")
 
     def _restore(self, tree: Mapping[str, Any]) -> None:
         run = self._run

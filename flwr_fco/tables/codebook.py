@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.interpolate import BSpline
 
+from flwr_fco.core.files import read_text
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import logger, printable
 from flwr_fco.core.schema import is_missing, listed
@@ -425,7 +426,7 @@ class Codebook(Choice):
         """
         where = ""
         try:
-            tables = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
+            tables = tomllib.loads(read_text(path).removeprefix("\ufeff"))
             for part in ("columns", "outcome"):
                 for name, about in tables.get(part, {}).items():
                     where = f" [{part}.{name}]"

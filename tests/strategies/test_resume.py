@@ -297,6 +297,7 @@ REFUSED = {
     "a short array": ({}, (DUAL, lambda a: a[:-1]), {}, DAMAGED),
     "a number for an array": ({}, (DUAL, lambda a: 0.0), {}, DAMAGED),
     "no state": ({}, (DUAL[:-1], lambda state: ...), {}, DAMAGED),
+    "no number of the round": ({}, (("parts", "run", "number"), lambda number: ...), {}, DAMAGED),
     "no lengths": ({}, (("parts", "cap"), lambda cap: ...), {}, DAMAGED),
     "a memory of another width": ({}, (MEMORY, lambda held: {"own": held["own"][:-1]}), {}, DAMAGED),
     "a memory of another name": ({}, (MEMORY, lambda held: {"mine": held["own"]}), {}, DAMAGED),

@@ -608,6 +608,7 @@ def test_a_file_that_is_no_codebook_is_an_error_that_names_file_and_column(tmp_p
         said = refused(message, Codebook.from_toml, path)
         assert "codebook.toml" in said
         assert "__init__" not in said
+    refused("no codebook: .*it is a folder, a device or a pipe", Codebook.from_toml, tmp_path)
     refused("'age' is {}; expected a text, and a Column", Codebook, {"age": {}})
 
 
