@@ -87,11 +87,11 @@ def test_another_weight_than_the_first_is_left_out_and_the_limit_stays(number_of
 
 def test_without_a_first_gradient_trackers_start_at_zero(caplog):
     models = []
-    options = {"client_lr": 0.02, "work": Epochs(1, batch_size=None), "fraction_evaluate": 0.0}
+    given = {"client_lr": 0.02, "work": Epochs(1, batch_size=None), "fraction_evaluate": 0.0}
     for kind, lost in (("gradient", (0,)), ("zero", ())):
         grid = FaultyGrid(app_of(clients()), 4, {"lose": 1.0}, rounds=lost)
         with grid.identity(), caplog.at_level("WARNING", logger="flwr"):
-            models.append(flat(FedDAGT(tracker_start=kind, **options).start(grid, zeros(clients()[0].layout), 3).arrays))
+            models.append(flat(FedDAGT(tracker_start=kind, **given).start(grid, zeros(clients()[0].layout), 3).arrays))
     np.testing.assert_array_equal(*models)
     assert caplog.text.count("No client has sent a gradient that counts") == 1
 
