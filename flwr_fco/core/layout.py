@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.passes import sum_of_squares
 
@@ -409,7 +410,7 @@ def checked_patterns(owner: str, given: Any, prefix: str, fits: Any) -> dict[str
 def matching(names: Sequence[str], patterns: str | Sequence[str], option: str = "apply_to") -> set[str]:
     """Return the names that match a pattern; one that matches none is an error, which names the option."""
     matched = set[str]()
-    for pattern in (patterns,) if isinstance(patterns, str) else patterns:
+    for pattern in (patterns,) if isinstance(patterns, str) else checked(option, patterns, Sequence[str]):
         found = {name for name in names if fnmatchcase(name, pattern)}
         if not found:
             raise ConfigurationError(f"{option}={pattern!r} matches none of the arrays {names}")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from flwr_fco.core.files import json_object
 from flwr_fco.core.layout import Layout, matching
@@ -475,8 +475,10 @@ class ProximalSGD(CompositeOptimizer):
 
 def _groups_of(params: Iterable[Any]) -> list[Group]:
     """Return the parameters as groups, because PyTorch supports names only from 2.6 on."""
-    if isinstance(params, Tensor):
-        raise ConfigurationError("params is a tensor; expected an iterable of parameters, such as [tensor]")
+    if isinstance(params, Tensor | nn.Module) or not isinstance(params, Iterable):
+        kind = "tensor" if isinstance(params, Tensor) else type(params).__name__
+        prefix = f"params is a {kind}; expected an iterable of parameters"
+        raise ConfigurationError(f"{prefix}, such as [tensor] or model.named_parameters()")
     items = list(params)
     if not items:
         raise ConfigurationError("params is empty; expected parameters, such as model.named_parameters()")

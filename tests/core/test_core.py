@@ -52,6 +52,7 @@ def test_where_psi_acts(shapes, apply_to, expected):
         (lambda: Layout.from_arrays({"w": np.array(["a"])}), "dtype <U1"),
         (lambda: Layout.from_arrays({"w": np.zeros(2, complex)}), "dtype complex128"),
         (lambda: Layout.from_arrays({"w": np.zeros(2)}, apply_to="v*"), "matches none"),
+        (lambda: Layout.from_arrays({"w": np.zeros(2)}, apply_to=5), "apply_to=5 is a int; expected a sequence"),
         (lambda: Layout.from_arrays({"w": np.zeros(2)}).flatten({}), "'w' is missing"),
         (lambda: Layout.from_arrays({"w": np.zeros(2)}).flatten({"w": np.zeros(3)}), r"shape \(3,\), expected \(2,\)"),
         (lambda: Layout.from_arrays({"w": np.zeros(2)}).unflatten(np.zeros(3)), r"expected \(2,\)"),
@@ -112,9 +113,8 @@ def test_bad_specs_are_refused(header, message):
 def test_what_is_nested_too_deeply_is_refused(kind):
     for depth in (1, 900):
         opening, closing = (f'{{"{kind}":', "}") if kind else ("[", "]")
-        strength = json.loads(opening * depth + "1" + closing * depth)
         with pytest.raises(FlwrFcoError):
-            Regularizer.from_spec(Spec({**PLAIN, "strength": strength}, {}))
+            Regularizer.from_spec(Spec({**PLAIN, "strength": json.loads(opening * depth + "1" + closing * depth)}, {}))
 
 
 def test_a_class_without_a_name_cannot_travel():

@@ -195,8 +195,7 @@ def test_saved_and_loaded_or_copied_it_goes_on_to_the_bit(kind, options, dtype):
     train(ours, optimizer, 3)
     file = io.BytesIO()
     torch.save({"model": ours.state_dict(), "optimizer": optimizer.state_dict()}, file)
-    file.seek(0)
-    saved = torch.load(file, weights_only=True)
+    saved = torch.load(io.BytesIO(file.getvalue()), weights_only=True)
     other = network(dtype)
     other.load_state_dict(saved["model"])
     resumed = kind(other.named_parameters(), lr=0.7, regularizer=L1(9.0))
@@ -225,6 +224,7 @@ def test_saved_and_loaded_or_copied_it_goes_on_to_the_bit(kind, options, dtype):
         ({"momentum": 1.0}, "expected a number >= 0 and < 1"),
         ({"params": []}, "params is empty"),
         ({"params": torch.zeros(2)}, "params is a tensor"),
+        ({"params": network()}, r"params is a .*; expected .* model.named_parameters"),
         ({"params": [{"params": []}]}, "no group has any parameters"),
         ({"params": [nn.Parameter(torch.zeros(2, dtype=torch.complex64))]}, "expected a real floating-point dtype"),
     ],
