@@ -130,7 +130,7 @@ def check_array(name: str, array: Any, dtypes: Sequence[str], shape: tuple[int, 
     """
     held = array.values if isinstance(array, SparseVector) else array
     if array.shape != shape or name_of(held.dtype) not in dtypes:
-        expected = f"expected {' or '.join(dtypes)}{list(shape)}"
+        expected = f"expected {' or '.join(dict.fromkeys(dtypes))}{list(shape)}"
         raise FormError(f"array {name!r} is {held.dtype}{list(array.shape)}, {expected}")
     if finite and held.dtype.kind == "f" and not all_finite(held):
         raise ProtocolError(f"array {name!r} holds {held.size - np.isfinite(held).sum()} {NOT_FINITE}")

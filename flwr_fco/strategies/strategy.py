@@ -76,7 +76,8 @@ class CompositeStrategy(Options):
         self.__dict__.update(own)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if isinstance(getattr(type(self), name, None), property):
+        own = {"_run": Run, "_saved": Saved}.get(name, object)
+        if isinstance(getattr(type(self), name, None), property) or not isinstance(value, own):
             prefix = f"self.{name} = {short(value)}: {type(self).__name__}.{name} is what a user reads of a run"
             raise ConfigurationError(f"{prefix}; take another name for an attribute of your own")
         if self._running and name in type(self).__dataclass_fields__:

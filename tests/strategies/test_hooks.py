@@ -332,7 +332,7 @@ def test_a_subclass_of_fed_avg_is_a_subclass_of_ours(key):
 # --- names ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["state", "memories", "result", "saved"])
+@pytest.mark.parametrize("name", ["state", "memories", "result", "saved", "_run", "_saved"])
 def test_what_a_user_reads_of_a_run_is_no_attribute_of_ones_own(name):
     strategy = FedDualAvg(**DENSE)
     refused(rf"self.{name} = \[\].*take another name", setattr, strategy, name, [])
