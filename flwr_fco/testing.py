@@ -124,6 +124,7 @@ def check_regularizer(regularizer: Regularizer, shape: tuple[int, ...] = (12,), 
     rng = np.random.default_rng(seed)
     psi.check_shape("w", shape)
     points = _points(rng, shape, (0.01, 0.5, 1.0, 10.0, 1e3))
+    require(isinstance(value := psi.value(points[0]), float), f"{psi!r}: value(w) is {value!r}; expected a float")
     near = [psi.prox(v + 0.1 * rng.normal(size=shape), 0.1) for v in points]
     _check_once(Regularizer, psi, lambda v: psi.prox(v, 0.5), points[0])
     for dtype, step in (("float64", -1.0), ("float64", math.nan), ("float64", math.inf), ("int64", 1.0)):
@@ -361,6 +362,11 @@ def check_objective(objective: Objective, seed: int = 0, *, precision: str = "fl
     """
     checks = _Checks(objective, seed, precision)
     points = (np.zeros(checks.size), checks.draw(), checks.draw())
+    for w in points:
+        # First: all else would compare numbers of different points.
+        objective.value(given := w.copy())
+        objective.gradient(given)
+        agree(given, w, "value or gradient changed the point w in place")
     for check in (checks.gradient, checks.batches, checks.batch_gradients, checks.hessian, checks.line):
         for w in points:
             check(given := w.copy())

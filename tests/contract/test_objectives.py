@@ -208,6 +208,7 @@ def _both(factor=1.0, *, whole=True, of=0):
         ("add_gradient", lambda self, w, rows, scale, out: self.inner.add_gradient(w, rows, 1.0, out), "add_gradient"),
         ("value", after("value", lambda value, w: np.float64(value)), "Python float"),
         ("value", after("value", _moved), "in place"),
+        ("gradient", lambda self, w, batch=None, out=None: np.subtract(w, 1.0, out=w), "in place"),
         ("value_and_gradient", _both(1.001), r"\[0\] differs from value"),
         ("value_and_gradient", _both(1.001, of=1), "differs from gradient"),
         ("value_and_gradient", _both(1.001, whole=False), "values of an epoch.s batches do not average"),
