@@ -242,8 +242,7 @@ def test_vectors_that_do_not_fit_are_named_and_leave_those_before():
         refused("no vector for the parameter 'one'", take, {})
     optimizer.step()
     assert all(torch.equal(p.detach(), -torch.ones_like(p)) for _, p in parameters)
-    shift = {"one": torch.ones(2), "two": torch.ones(3)}
-    refused("track", DualAveraging(parameters, momentum=0.5).set_shift, shift)
+    refused("track", DualAveraging(parameters, momentum=0.5).set_shift, {n: torch.ones_like(p) for n, p in parameters})
 
 
 def test_groups_of_different_rates_have_no_common_time():
