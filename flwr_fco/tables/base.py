@@ -536,7 +536,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             said = first(Question("first", own.layout, point), own)
             answers.append(said._replace(partition=m, examples=float(own.num_examples)))
         # The rows are here, and their columns have been compared.
-        return Sites.of(grid, self._start(d, outputs), self._timeout, Tables(settled=True), names, answers)
+        return Sites(grid, self._start(d, outputs), self._timeout, Tables(settled=True), names, answers)
 
     def _sites_over(self, grid: Any, features: Any, outputs: int) -> Sites:
         """Return what the sites of a grid say of their tables, and then first."""
@@ -571,7 +571,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         grid = SomeNodes(grid, [answer.node_id for answer in answers])
         called = [self._site_of(answer.partition) for answer in answers]
         check_masses(answers)
-        sites = Sites.of(grid, start, self._timeout, tables, called, answers)
+        sites = Sites(grid, start, self._timeout, tables, called, answers)
         if self.standardize:
             sites.check_scales(names or range(d))
         self.n_features_in_ = d

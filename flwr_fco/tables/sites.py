@@ -188,8 +188,8 @@ def check_masses(answers: Sequence[Answer]) -> None:
 # --- all sites of a fit -----------------------------------------------------------------------------------------------
 
 
-class Sites(NamedTuple):
-    """The sites of a fit, how they are reached, and what they have said first.
+class Sites:
+    """The sites of a fit, how they are reached, and what they have said first; a warning where sums are the same.
 
     Parameters
     ----------
@@ -203,34 +203,27 @@ class Sites(NamedTuple):
         What they have said of their tables.
     names : sequence of str
         What errors call them, in the order of the answers.
+    answers : sequence of Answer
+        What they have said first.
+
+    Attributes
+    ----------
     answers : list of Answer
-        What they have said first; the weight of each is the share of its rows.
+        The same; the weight of each is the share of its rows.
     total : float
         What the rows of all weigh.
     weighted : bool
         Whether rows have weights other than 1.
     """
 
-    grid: Any
-    start: ArrayRecord
-    timeout: float
-    tables: Tables
-    names: Sequence[str]
-    answers: list[Answer]
-    total: float
-    weighted: bool
-
-    @classmethod
-    def of(
-        cls,
-        grid: Any,
-        start: Any,
-        timeout: float,
-        tables: Tables,
-        names: Sequence[str],
-        answers: Sequence[Answer],
-    ) -> Sites:
-        """Return the sites of first answers, with a warning of those whose sums are the same."""
+    def __init__(
+        self, grid: Any, start: Any, timeout: float, tables: Tables, names: Sequence[str], answers: Sequence[Answer]
+    ) -> None:
+        self.grid = grid
+        self.start: ArrayRecord = start
+        self.timeout = timeout
+        self.tables = tables
+        self.names = names
         known = dict[tuple[float, ...], str]()
         for site, own in zip(names, answers, strict=True):
             means, variances = own.vectors["means"], own.vectors["variances"]
@@ -242,10 +235,9 @@ class Sites(NamedTuple):
             if (other := known.setdefault(key, site)) != site:
                 text = f"{site} has the same rows as {other}: all sums are identical. Is the file of one the other's?"
                 warnings.warn(text, UserWarning, stacklevel=5)
-        total = math.fsum(own.numbers["mass"] for own in answers)
-        weighted = any(own.numbers["weighted"] or own.numbers["mass"] != own.examples for own in answers)
-        shared = [own._replace(weight=own.numbers["mass"] / total) for own in answers]
-        return cls(grid, start, timeout, tables, names, shared, total, weighted)
+        self.total = math.fsum(own.numbers["mass"] for own in answers)
+        self.weighted = any(own.numbers["weighted"] or own.numbers["mass"] != own.examples for own in answers)
+        self.answers = [own._replace(weight=own.numbers["mass"] / self.total) for own in answers]
 
     def strategy(self, **options: Any) -> FedNewton:
         """Return a strategy with these options."""
