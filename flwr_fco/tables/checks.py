@@ -71,12 +71,12 @@ class Finding(NamedTuple):
         return f"{self.site}: {f'{printable(self.column)} '.lstrip()}{self.prefix}"
 
 
-class Described(NamedTuple):
+class TableColumn(NamedTuple):
     """A column of the sites' tables: its name, the names of its levels, its unit, and whether it is the time of events.
 
     Examples
     --------
-    >>> Described("age", unit="years").title
+    >>> TableColumn("age", unit="years").title
     'age (years)'
     """
 
@@ -96,7 +96,7 @@ class Cells:
 
     Parameters
     ----------
-    columns : sequence of Described
+    columns : sequence of TableColumn
         The tables' columns.
     features : sequence of str
         The names of the model's columns.
@@ -117,7 +117,7 @@ class Cells:
         The largest eigenvalue of the correlations of the model's columns, and the part of rows that are there before.
     """
 
-    def __init__(self, columns: Sequence[Described], features: Sequence[str], answers: Mapping[str, Answer]) -> None:
+    def __init__(self, columns: Sequence[TableColumn], features: Sequence[str], answers: Mapping[str, Answer]) -> None:
         self.sites = list(answers)
         self.features = features
         self.columns = columns

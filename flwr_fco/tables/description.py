@@ -23,7 +23,7 @@ from flwr_fco.objectives.design import dense, moments
 from flwr_fco.strategies.nodes import Tables
 from flwr_fco.strategies.questions import ask, prepared
 from flwr_fco.tables import reading
-from flwr_fco.tables.checks import SAID, WITHHELD, Cells, Described, Finding, findings
+from flwr_fco.tables.checks import SAID, WITHHELD, Cells, Finding, TableColumn, findings
 from flwr_fco.tables.intervals import CLASSES, TIMES
 from flwr_fco.tables.reports import Reported, aligned_columns, class_names
 from flwr_fco.tables.sites import asking
@@ -45,7 +45,7 @@ class Facts(NamedTuple):
 
     Parameters
     ----------
-    columns : sequence of Described
+    columns : sequence of TableColumn
         The table's columns, those of the outcome last.
     values : mapping of str to ndarray, or None
         The entries of those of a codebook, in all rows; None if the table has the model's columns.
@@ -55,25 +55,25 @@ class Facts(NamedTuple):
         Of the codebook.
     """
 
-    columns: Sequence[Described]
+    columns: Sequence[TableColumn]
     values: Mapping[str, Vector] | None
     disclosure: Disclosure
     digest: float
 
 
-def columns_of(model: Any, names: Sequence[str], classes: Any) -> list[Described]:
+def columns_of(model: Any, names: Sequence[str], classes: Any) -> list[TableColumn]:
     """Return the columns of all sites' tables: the codebook's, or the model's, and the outcome's."""
     book = model.codebook
     outcome = [] if model.codebook is None else [*model.codebook.outcome.items()]
-    own = [Described(name) for name in names]
+    own = [TableColumn(name) for name in names]
     if book is not None:
-        own = [Described(name, tuple(map(str, of.levels)), of.unit) for name, of in book.columns.items()]
-    named = [Described(name, (), of.unit) for name, of in outcome if name not in ("entry", "strata", "exposure")]
+        own = [TableColumn(name, tuple(map(str, of.levels)), of.unit) for name, of in book.columns.items()]
+    named = [TableColumn(name, (), of.unit) for name, of in outcome if name not in ("entry", "strata", "exposure")]
     if model._kind is TIMES:
         events = [name for name, of in outcome if of.levels] or ["event"]
-        time = next((each for each in named if each.name != events[0]), Described("time"))
-        return [*own, time._replace(is_time=True), Described(events[0], ("0", "1"))]
-    target = next(iter(named), Described("y"))
+        time = next((each for each in named if each.name != events[0]), TableColumn("time"))
+        return [*own, time._replace(is_time=True), TableColumn(events[0], ("0", "1"))]
+    target = next(iter(named), TableColumn("y"))
     return [*own, target._replace(levels=class_names(np.asarray(classes)) if model._kind is CLASSES else ())]
 
 
@@ -134,7 +134,7 @@ def withheld(counts: NDArray[Any], least: int) -> NDArray[np.bool_]:
     return np.asarray(few)
 
 
-def _column(column: Described, values: Vector, least: int) -> tuple[Vector, Vector]:
+def _column(column: TableColumn, values: Vector, least: int) -> tuple[Vector, Vector]:
     """Return `SAID` of a column, and the counts of its levels."""
     known = np.sort(values[np.isfinite(values)])
     entries, each = np.unique(known, return_counts=True)
