@@ -320,11 +320,7 @@ def whole_groups(mask: NDArray[np.bool_], penalty: Penalty) -> NDArray[np.bool_]
 
 
 def working_set(
-    x: Vector,
-    slopes: Vector,
-    psi: BoundRegularizer,
-    sizes: tuple[int, int] = (SMALL, LEAST),
-    outputs: int = 1,
+    x: Vector, slopes: Vector, psi: BoundRegularizer, sizes: tuple[int, int] = (SMALL, LEAST), outputs: int = 1
 ) -> NDArray[np.bool_]:
     """Return the mask of the next working set, of 4,096 coordinates at most.
 
